@@ -12,7 +12,7 @@
 
 namespace atl::bench {
 
-inline double SecondsOf(const std::function<void()>& work) {
+inline double MeasureSeconds(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -27,7 +27,7 @@ inline double Median(std::vector<double> values) {
 inline double MedianSeconds(const std::function<void()>& work, int rounds) {
   work();
   std::vector<double> seconds;
-  for (int round = 0; round < rounds; ++round) seconds.push_back(SecondsOf(work));
+  for (int round = 0; round < rounds; ++round) seconds.push_back(MeasureSeconds(work));
   return Median(seconds);
 }
 
@@ -45,8 +45,8 @@ inline Comparison Compare(const std::function<void()>& base, const std::function
   work();
   std::vector<double> base_seconds, work_seconds, speeds;
   for (int round = 0; round < rounds; ++round) {
-    base_seconds.push_back(SecondsOf(base));
-    work_seconds.push_back(SecondsOf(work));
+    base_seconds.push_back(MeasureSeconds(base));
+    work_seconds.push_back(MeasureSeconds(work));
     speeds.push_back(base_seconds.back() / work_seconds.back());
   }
   return {Median(base_seconds), Median(work_seconds), Median(speeds)};

@@ -34,7 +34,7 @@ inline SealSeconds TimeSealing(int threads, int64_t bytes, int64_t chunk_bytes) 
     each.tags.resize(count);
   }
   const auto on_all = [&](const auto& work) {
-    return SecondsOf([&] {
+    return MeasureSeconds([&] {
       std::vector<std::jthread> running;
       for (Memory& each : memory) {
         running.emplace_back([&] {

@@ -33,8 +33,8 @@ class Writer {
       return true;
     }
     XXH3_64bits_update(checksum_, part.data().data(), part.data().size());
-    const ByteSpan piece = AsBytes(part.data());
-    status_ = file_->Append(std::span(&piece, 1));
+    const ByteSpan buffer = AsBytes(part.data());
+    status_ = file_->Append(std::span(&buffer, 1));
     return status_.ok();
   }
   absl::Status Finish() {
@@ -60,8 +60,8 @@ absl::Status Run(const Global& global, const std::string& path, int64_t* bytes, 
         absl::StrCat("--to ", path, ": is there already; name a new file"));
   }
   ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
-  const std::string beside = path + ".tmp";
-  ATOLL_ASSIGN_OR_RETURN(auto file, RealFiles().OpenAppend(beside));
+  const std::string temporary = path + ".tmp";
+  ATOLL_ASSIGN_OR_RETURN(auto file, RealFiles().OpenAppend(temporary));
   const auto write = [&]() -> absl::Status {
     ATOLL_RETURN_IF_ERROR(file->Truncate(0));
     Writer writer(std::move(file));
@@ -70,11 +70,11 @@ absl::Status Run(const Global& global, const std::string& path, int64_t* bytes, 
     ATOLL_RETURN_IF_ERROR(writer.Finish());
     *bytes = writer.bytes();
     *sequence = writer.sequence();
-    ATOLL_RETURN_IF_ERROR(RealFiles().Rename(beside, path));
-    return RealFiles().SyncFolder(FolderOf(path));
+    ATOLL_RETURN_IF_ERROR(RealFiles().Rename(temporary, path));
+    return RealFiles().SyncFolder(GetParentFolder(path));
   };
   const absl::Status status = write();
-  if (!status.ok()) RealFiles().Remove(beside).IgnoreError();
+  if (!status.ok()) RealFiles().Remove(temporary).IgnoreError();
   return Annotate(status, absl::StrCat("--to ", path));
 }
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/net/control/leader.h"
-#include "common/net/control/reach.h"
+#include "common/net/control/reachability.h"
 #include "proto/backup.grpc.pb.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/trust.grpc.pb.h"

@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "common/net/control/reach.h"
+#include "common/net/control/reachability.h"
 #include "common/net/control/tls.h"
 #include "common/status.h"
 #include "proto/backup.pb.h"

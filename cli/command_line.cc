@@ -116,10 +116,10 @@ class CommandLine {
   }
 
   void AddJobCommands() {
-    CLI::App* validate =
-        Add("validate", "check a job file", [this] { return Validate(global_, path_, ask_); });
+    CLI::App* validate = Add("validate", "check a job file",
+                             [this] { return Validate(global_, path_, with_coordinator_); });
     validate->add_option("FILE", path_, "job file, TOML")->required();
-    validate->add_flag("--ask", ask_, "also have the coordinator check it");
+    validate->add_flag("--ask", with_coordinator_, "also have the coordinator check it");
     CLI::App* submit =
         Add("submit", "submit a job; prints its id", [this] { return Submit(global_, submit_); });
     submit->add_option("FILE", submit_.path, "job file, TOML; -: standard input")->required();
@@ -317,7 +317,7 @@ class CommandLine {
   DrainFlags drain_;
   RemoveFlags remove_;
   MetricsFlags metrics_;
-  bool ask_ = false, watch_ = false;
+  bool with_coordinator_ = false, watch_ = false;
   int decisions_ = 10, interval_ms_ = 0;
   DoctorFlags doctor_;
   GenerateFlags generate_;

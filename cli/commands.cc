@@ -135,34 +135,35 @@ absl::Status Follow(const Global& global, bool answered,
 }
 
 // A line of text every now and then is enough for a file.
-int WatchInterval(int asked_ms) {
-  if (asked_ms > 0) return asked_ms;
+int WatchInterval(int requested_ms) {
+  if (requested_ms > 0) return requested_ms;
   return isatty(STDOUT_FILENO) == 1 ? 500 : 5000;
 }
 
-int ExitCodeOf(const v1::JobSummary& summary) {
+int GetExitCode(const v1::JobSummary& summary) {
   if (summary.state() == v1::JOB_STATE_DONE) return 0;
   std::cerr << "atoll: " << summary.job() << " is " << StateText(summary.state(), summary.reason())
             << "\n";
   return 1;
 }
 
-std::string goodbye;  // for the handler: what it may use is little
+std::string detach_message;  // for the handler: what it may use is little
 
-void SayGoodbye(int signal) {
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, goodbye.data(), goodbye.size());
+void PrintDetachMessage(int signal) {
+  [[maybe_unused]] const ssize_t written =
+      write(STDERR_FILENO, detach_message.data(), detach_message.size());
   raise(signal);  // ends us, when this returns
 }
 
 // Ctrl-C ends the watch alone; elsewhere it ends what is watched.
-void SayGoodbyeAtInterrupt(const std::string& job) {
+void PrintDetachMessageOnInterrupt(const std::string& job) {
   struct sigaction before {};
   sigaction(SIGINT, nullptr, &before);
   if (before.sa_handler == SIG_IGN) return;  // set on purpose, as by nohup
-  goodbye = absl::StrCat("\natoll: ", job, " goes on; see it again by atoll watch ", job,
-                         ", end it by atoll cancel ", job, "\n");
+  detach_message = absl::StrCat("\natoll: ", job, " goes on; see it again by atoll watch ", job,
+                                ", end it by atoll cancel ", job, "\n");
   struct sigaction action {};
-  action.sa_handler = SayGoodbye;
+  action.sa_handler = PrintDetachMessage;
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
 }
@@ -170,7 +171,7 @@ void SayGoodbyeAtInterrupt(const std::string& job) {
 // `submitted`: by us just now, so the coordinator has answered.
 int WatchJob(const Global& global, const std::string& job, int interval_ms, bool submitted) {
   const bool terminal = isatty(STDOUT_FILENO) == 1;
-  SayGoodbyeAtInterrupt(job);
+  PrintDetachMessageOnInterrupt(job);
   Screen screen;
   v1::JobSummary last;
   const auto draw = [&](const v1::Job& message) {
@@ -194,12 +195,12 @@ int WatchJob(const Global& global, const std::string& job, int interval_ms, bool
         return absl::UnavailableError("the coordinator ended the watch");
       });
   if (!status.ok()) return Fail(status);
-  return ExitCodeOf(last);
+  return GetExitCode(last);
 }
 
 }  // namespace
 
-int Validate(const Global& global, const std::string& path, bool ask) {
+int Validate(const Global& global, const std::string& path, bool with_coordinator) {
   const auto spec = ReadJobFile(path);
   if (!spec.ok()) return Fail(spec.status());
   const auto found = InspectJob(*spec);
@@ -208,7 +209,7 @@ int Validate(const Global& global, const std::string& path, bool ask) {
   const std::string valid = absl::StrCat(path, ": ", ValidText(*found), "\n");
   const auto request = RequestFromFile(path);
   if (!request.ok()) return Fail(request.status());
-  if (ask) {
+  if (with_coordinator) {
     return Print<v1::ValidateReply>(
         global, [&](Client& client) { return client.Validate(*request); },
         [&](const v1::ValidateReply&) { return valid; });

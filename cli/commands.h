@@ -24,8 +24,8 @@ struct Global {
 
 // Wherever a job is named, the beginning of its id is enough where no other job's id begins so.
 
-// Checks the file here; with `ask`, also has the coordinator check it.
-int Validate(const Global& global, const std::string& path, bool ask);
+// Checks the file here; with `with_coordinator`, also has the coordinator check it.
+int Validate(const Global& global, const std::string& path, bool with_coordinator);
 struct SubmitFlags {
   std::string path;                   // "-": standard input
   std::vector<std::string> settings;  // KEY=VALUE over the file's

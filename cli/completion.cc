@@ -14,7 +14,7 @@ struct Flag {
   std::string what;
 };
 
-struct CommandWords {
+struct CommandCompletion {
   std::string name;
   std::string what;
   std::vector<Flag> flags;
@@ -31,8 +31,8 @@ std::vector<Flag> FlagsFrom(const CLI::App& app) {
   return flags;
 }
 
-std::vector<CommandWords> CommandsFrom(const CLI::App& app) {
-  std::vector<CommandWords> commands;
+std::vector<CommandCompletion> CommandsFrom(const CLI::App& app) {
+  std::vector<CommandCompletion> commands;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
     const CLI::Option* job = command->get_option_no_throw("JOB");
     commands.push_back(
@@ -53,18 +53,18 @@ std::string JobsCommand(const std::string& program) {
 
 std::string BashScript(const CLI::App& app) {
   const std::string program = app.get_name();
-  const std::vector<CommandWords> commands = CommandsFrom(app);
+  const std::vector<CommandCompletion> commands = CommandsFrom(app);
   const std::string global = NamesFrom(FlagsFrom(app));
-  const auto names = absl::StrJoin(commands, " ", [](std::string* out, const CommandWords& one) {
-    absl::StrAppend(out, one.name);
-  });
+  const auto names = absl::StrJoin(
+      commands, " ",
+      [](std::string* out, const CommandCompletion& one) { absl::StrAppend(out, one.name); });
   std::string script = absl::StrCat(
       "# bash completion for ", program, "\n_", program, "() {\n",
       "  local current=${COMP_WORDS[COMP_CWORD]} command= word flags= jobs=\n",
       "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n    case \" ", names,
       " \" in *\" $word \"*) command=$word; break ;; esac\n  done\n  case $command in\n",
       "    '') COMPREPLY=($(compgen -W '", names, " ", global, "' -- \"$current\")); return ;;\n");
-  for (const CommandWords& command : commands) {
+  for (const CommandCompletion& command : commands) {
     absl::StrAppend(&script, "    ", command.name, ") flags='", NamesFrom(command.flags), "'",
                     command.takes_job ? " jobs=1" : "", " ;;\n");
   }
@@ -94,14 +94,14 @@ std::string ZshScript(const CLI::App& app) {
   };
   std::string script = absl::StrCat("#compdef ", program, "\n_", program, "() {\n",
                                     "  local -a commands flags jobs\n  commands=(");
-  const std::vector<CommandWords> commands = CommandsFrom(app);
-  for (const CommandWords& one : commands) script += describe(one.name, one.what);
+  const std::vector<CommandCompletion> commands = CommandsFrom(app);
+  for (const CommandCompletion& one : commands) script += describe(one.name, one.what);
   absl::StrAppend(
       &script, ")\n  flags=(", describe_flags(FlagsFrom(app)),
       ")\n  local command= word\n  for word in ${words[2,CURRENT-1]}; do\n",
       "    [[ -n ${(M)commands:#$word:*} ]] && command=$word && break\n  done\n",
       "  case $command in\n    '') _describe command commands; _describe flag flags ;;\n");
-  for (const CommandWords& one : commands) {
+  for (const CommandCompletion& one : commands) {
     absl::StrAppend(&script, "    ", one.name, ") flags+=(", describe_flags(one.flags), ")");
     if (one.takes_job) {
       absl::StrAppend(&script, "; jobs=(${(f)\"$(", JobsCommand(program),
@@ -126,7 +126,7 @@ std::string FishScript(const CLI::App& app) {
   };
   std::string script = absl::StrCat("# fish completion for ", program, "\n");
   add_flags(FlagsFrom(app), "", &script);
-  for (const CommandWords& one : CommandsFrom(app)) {
+  for (const CommandCompletion& one : CommandsFrom(app)) {
     absl::StrAppend(&script, complete, " -n __fish_use_subcommand -a ", one.name, " -d '",
                     Quoted(one.what, "\\'"), "'\n");
     const std::string when = absl::StrCat(" -n '__fish_seen_subcommand_from ", one.name, "'");

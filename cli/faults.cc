@@ -88,8 +88,8 @@ std::string DeviceName(const plan::Cluster& cluster, const plan::Together& all, 
 // Why the step is lost.
 std::string LostBecause(const plan::Cluster& cluster, const plan::Together& all,
                         const sim::FailedStep& step) {
-  if (step.gone < 0) return step.reason;
-  return absl::StrCat(DeviceName(cluster, all, step.gone), " never comes back");
+  if (step.failed_device < 0) return step.reason;
+  return absl::StrCat(DeviceName(cluster, all, step.failed_device), " never comes back");
 }
 
 std::string FailuresText(const plan::Cluster& cluster, const plan::Together& all,
@@ -130,7 +130,8 @@ nlohmann::json FailuresJson(const plan::Cluster& cluster, const plan::Together& 
 // ---- outer rounds ----
 
 // As the coordinator balances them, by the speed of each island's steps.
-int64_t StepsOf(const plan::IslandOptions& options, double fastest_step_s, double step_s) {
+int64_t ComputeStepsPerRound(const plan::IslandOptions& options, double fastest_step_s,
+                             double step_s) {
   const int64_t most = options.steps_per_round;
   if (!options.balance_steps) return most;
   return std::clamp<int64_t>(std::llround(static_cast<double>(most) * fastest_step_s / step_s),
@@ -138,16 +139,17 @@ int64_t StepsOf(const plan::IslandOptions& options, double fastest_step_s, doubl
 }
 
 // Sites' links to the server and back, each island's own.
-sim::RoundsProblem ProblemOf(const plan::Cluster& cluster, const plan::Costs& costs,
-                             const plan::IslandChoice& choice, const plan::IslandOptions& options,
-                             int64_t tokens_per_sample, const FaultFlags& flags) {
+sim::RoundsProblem MakeRoundsProblem(const plan::Cluster& cluster, const plan::Costs& costs,
+                                     const plan::IslandChoice& choice,
+                                     const plan::IslandOptions& options, int64_t tokens_per_sample,
+                                     const FaultFlags& flags) {
   sim::RoundsProblem problem;
   const double bytes =
       static_cast<double>(costs.model().parameters()) * options.bytes_per_parameter();
   const auto link = [&](const std::string& from, const std::string& to) {
-    const plan::Wire& wire = cluster.WireBetweenSites(from, to);
+    const plan::Link& plan_link = cluster.LinkBetweenSites(from, to);
     problem.network.links.push_back(
-        {{sim::Edge{plan::ToNanos(wire.latency_s), wire.bytes_per_s, {}, -1}}});
+        {{sim::Edge{plan::ToNanos(plan_link.latency_s), plan_link.bytes_per_s, {}, -1}}});
     return static_cast<int>(problem.network.links.size()) - 1;
   };
   double slowest_s = 0, fastest_step_s = INFINITY;
@@ -156,7 +158,7 @@ sim::RoundsProblem ProblemOf(const plan::Cluster& cluster, const plan::Costs& co
   }
   for (const auto& [site, plan] : choice.islands) {
     sim::RoundIsland island;
-    island.steps_per_round = StepsOf(options, fastest_step_s, plan.outcome.step_s);
+    island.steps_per_round = ComputeStepsPerRound(options, fastest_step_s, plan.outcome.step_s);
     island.step_ns = plan::ToNanos(plan.outcome.step_s);
     for (const plan::Replica& replica : plan.layout.replicas) {
       island.tokens_per_step +=
@@ -164,8 +166,8 @@ sim::RoundsProblem ProblemOf(const plan::Cluster& cluster, const plan::Costs& co
     }
     island.push_links = {link(site, choice.server_site)};
     island.pull_links = {link(choice.server_site, site)};
-    const double exchange_s = cluster.WireBetweenSites(site, choice.server_site).Seconds(bytes) +
-                              cluster.WireBetweenSites(choice.server_site, site).Seconds(bytes);
+    const double exchange_s = cluster.LinkBetweenSites(site, choice.server_site).Seconds(bytes) +
+                              cluster.LinkBetweenSites(choice.server_site, site).Seconds(bytes);
     const double train_s = plan.outcome.step_s * static_cast<double>(island.steps_per_round);
     slowest_s =
         std::max(slowest_s, options.overlap ? std::max(train_s, exchange_s) : train_s + exchange_s);
@@ -349,7 +351,8 @@ absl::StatusOr<std::string> PlayRounds(const plan::Cluster& cluster, const plan:
   if (choice.islands.empty()) {
     return absl::ResourceExhaustedError(absl::StrCat("--rounds: ", choice.reason));
   }
-  sim::RoundsProblem problem = ProblemOf(cluster, costs, choice, options, tokens_per_sample, flags);
+  sim::RoundsProblem problem =
+      MakeRoundsProblem(cluster, costs, choice, options, tokens_per_sample, flags);
   ATOLL_RETURN_IF_ERROR(AddRoundFaults(choice, flags, &problem));
   ATOLL_ASSIGN_OR_RETURN(const sim::RoundsResult result, sim::SimulateRounds(problem, false));
   if (json) return RoundsJson(choice, problem, result).dump(2) + "\n";

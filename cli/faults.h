@@ -1,4 +1,4 @@
-// What `atoll simulate` plays beside a plain step: devices and links that fail, and outer rounds.
+// What `atoll simulate` plays besides a plain step: devices and links that fail, and outer rounds.
 
 #ifndef ATOLL_CLI_FAULTS_H_
 #define ATOLL_CLI_FAULTS_H_

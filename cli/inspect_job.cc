@@ -65,7 +65,7 @@ absl::Status CheckSpecialTokens(const JobSpec& spec, const ModelConfig& config) 
   };
   std::vector<Token> tokens = {{"[MASK]", "mask_token_id", config.mask_token}};
   if (spec.data.pad_documents) {
-    const DocumentFrame frame = FrameOfDocuments(config);
+    const DocumentFrame frame = GetDocumentFrame(config);
     tokens.push_back({"[CLS]", "cls_token_id", frame.cls});
     tokens.push_back({"[SEP]", "sep_token_id", frame.sep});
     tokens.push_back({"[PAD]", "pad_token_id", frame.pad});
@@ -93,7 +93,7 @@ absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec) {
   if (config.ok()) {
     vocabulary = config->vocab;
     images = ImageShape{config->image.height, config->image.width, config->image.channels};
-    if (spec.data.pad_documents) frame = FrameOfDocuments(*config);
+    if (spec.data.pad_documents) frame = GetDocumentFrame(*config);
     if (!weights.empty()) {
       ATOLL_RETURN_IF_ERROR(AddLine("weights", weights, InspectWeights(weights, *config), &job));
     }

@@ -1,4 +1,4 @@
-// `atoll validate`: what a worker would say of the files that a job names.
+// `atoll validate`: a worker's checks of the files that a job names.
 
 #ifndef ATOLL_CLI_INSPECT_JOB_H_
 #define ATOLL_CLI_INSPECT_JOB_H_

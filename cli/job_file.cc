@@ -85,7 +85,7 @@ absl::Status CheckOptimizerFields(const v1::InnerSpec& inner, InnerOptimizer opt
   const struct {
     const char* name;
     bool given;
-    double value, usual;
+    double value, default_value;
     std::set<InnerOptimizer> users;
   } fields[] = {
       {"beta1", inner.has_beta1(), inner.beta1(), defaults.beta1, {kAdamW, kLamb, kMuon}},
@@ -101,7 +101,8 @@ absl::Status CheckOptimizerFields(const v1::InnerSpec& inner, InnerOptimizer opt
        defaults.momentum,
        {kSgd, kRmsProp, kMuon}}};
   for (const auto& field : fields) {
-    if (!field.given || field.value == field.usual || field.users.contains(optimizer)) continue;
+    if (!field.given || field.value == field.default_value || field.users.contains(optimizer))
+      continue;
     absl::string_view name = "INNER_OPTIMIZER_ADAMW";
     if (inner.has_optimizer()) name = v1::InnerOptimizer_Name(inner.optimizer());
     absl::ConsumePrefix(&name, "INNER_OPTIMIZER_");

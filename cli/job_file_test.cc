@@ -159,18 +159,21 @@ TEST_CASE("a layout has recomputed blocks and each device's part of a layer") {
     return std::string(kGood) + "\n[layout]\ntensor_parallel = 2\n" + line + "\n";
   };
   const auto spec =
-      ParseJob(with("recompute = \"none\"\ntensor_shares = [3, 1]"), "/jobs/job.toml");
+      ParseJob(with("recompute = \"none\"\ntensor_split_ratios = [3, 1]"), "/jobs/job.toml");
   REQUIRE(spec.status().message() == "");
   CHECK(spec->layout.recompute == Recompute::kNone);
-  CHECK(spec->layout.tensor_shares == std::vector<int64_t>{3, 1});
+  CHECK(spec->layout.tensor_split_ratios == std::vector<int64_t>{3, 1});
   CHECK(Complaint(with("recompute = true")) ==
         "/jobs/job.toml:21: layout.recompute: must be one of \"auto\", \"none\", \"all\"");
-  CHECK(Complaint(with("tensor_shares = 2")) ==
-        "/jobs/job.toml:21: layout.tensor_shares: must be a list of whole numbers, such as [2, 1]");
-  CHECK(Complaint(with("tensor_shares = [2, \"1\"]")) ==
-        "/jobs/job.toml:21: layout.tensor_shares: must be a list of whole numbers, such as [2, 1]");
-  CHECK(Complaint(with("tensor_shares = [2, 1]"))
-            .find("/jobs/job.toml:21: layout.tensor_shares = [2, 1]: the model's 4 key-value heads "
+  CHECK(Complaint(with("tensor_split_ratios = 2")) ==
+        "/jobs/job.toml:21: layout.tensor_split_ratios: must be a list of whole numbers, such as "
+        "[2, 1]");
+  CHECK(Complaint(with("tensor_split_ratios = [2, \"1\"]")) ==
+        "/jobs/job.toml:21: layout.tensor_split_ratios: must be a list of whole numbers, such as "
+        "[2, 1]");
+  CHECK(Complaint(with("tensor_split_ratios = [2, 1]"))
+            .find("/jobs/job.toml:21: layout.tensor_split_ratios = [2, 1]: the model's 4 key-value "
+                  "heads "
                   "cannot be cut so") == 0);
 }
 

@@ -41,7 +41,7 @@ struct Task {
   plan::CostOptions costs;
   std::string model_digest;  // of a job's model; empty: not known
   plan::IslandOptions islands;
-  IslandScope extent = IslandScope::kAuto;
+  IslandScope island_scope = IslandScope::kAuto;
   int64_t tokens_per_sample = 1;
   PlanRequest request;      // the job's specification
   int64_t head_groups = 0;  // 0: not known, and tensor-parallel splits are even
@@ -61,18 +61,19 @@ absl::Status ReadJob(const PlanFlags& flags, Task* task) {
   task->tokens_per_sample = flags.sequence > 0 ? flags.sequence : spec.data.sequence_length;
   ATOLL_ASSIGN_OR_RETURN(task->model, ModelOfJob(spec, task->tokens_per_sample));
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
-  task->model_digest = absl::StrCat(absl::Hex(
-      DigestOf(ToSpec(config), task->tokens_per_sample, spec.inner.optimizer), absl::kZeroPad16));
-  ATOLL_ASSIGN_OR_RETURN(task->job, JobOf(spec, ToSpec(config)));
-  task->job.objective = ObjectiveOf(spec, /*islands=*/1);
+  task->model_digest = absl::StrCat(
+      absl::Hex(ComputeModelDigest(ToSpec(config), task->tokens_per_sample, spec.inner.optimizer),
+                absl::kZeroPad16));
+  ATOLL_ASSIGN_OR_RETURN(task->job, ToPlanJob(spec, ToSpec(config)));
+  task->job.objective = MakeObjective(spec, /*islands=*/1);
   task->head_groups = HeadGroups(ToSpec(config));
   const double state_bytes = task->costs.state_bytes_per_parameter;
   const double efficiency = task->costs.efficiency;
-  task->costs = CostOptionsOf(spec, false);
+  task->costs = MakeCostOptions(spec, false);
   task->costs.state_bytes_per_parameter = state_bytes;
   task->costs.efficiency = efficiency;
   task->request.spec = spec;
-  task->extent = spec.layout.island;
+  task->island_scope = spec.layout.island;
   return absl::OkStatus();
 }
 
@@ -130,10 +131,10 @@ absl::Status ReadProfile(const Global& global, const PlanFlags& flags, Task* tas
 }
 
 // As --islands names them.
-const std::map<std::string, IslandScope> kExtents = {{"auto", IslandScope::kAuto},
-                                                     {"one", IslandScope::kAll},
-                                                     {"per-site", IslandScope::kSite},
-                                                     {"per-worker", IslandScope::kWorker}};
+const std::map<std::string, IslandScope> kIslandScopes = {{"auto", IslandScope::kAuto},
+                                                          {"one", IslandScope::kAll},
+                                                          {"per-site", IslandScope::kSite},
+                                                          {"per-worker", IslandScope::kWorker}};
 
 bool HasOneSite(const plan::Cluster& cluster) {
   return std::all_of(cluster.devices.begin(), cluster.devices.end(),
@@ -147,7 +148,7 @@ absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
   ATOLL_RETURN_IF_ERROR(flags.job.empty() ? ReadModel(flags, &task) : ReadJob(flags, &task));
   if (!flags.micro_batches.empty()) task.job.micro_batches = flags.micro_batches;
   if (!flags.tensor_parallel.empty()) task.job.tensor_parallel = flags.tensor_parallel;
-  task.islands = IslandOptionsOf(task.request.spec);
+  task.islands = ToIslandOptions(task.request.spec);
   task.islands.cost_per_doubling = flags.island_cost;
   if (flags.steps_per_round > 0) {
     task.islands.steps_per_round = static_cast<int>(flags.steps_per_round);
@@ -164,15 +165,16 @@ absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
   ATOLL_RETURN_IF_ERROR(Annotate(plan::CheckNames(task.job.fixed, task.cluster), flags.job));
   ATOLL_RETURN_IF_ERROR(Annotate(plan::Constrain(task.job.fixed, task.cluster), flags.job));
   ATOLL_RETURN_IF_ERROR(CheckPrices(task.request.spec, task.cluster));
-  if (const auto extent = kExtents.find(flags.islands); extent != kExtents.end()) {
-    task.extent = extent->second;
+  if (const auto island_scope = kIslandScopes.find(flags.islands);
+      island_scope != kIslandScopes.end()) {
+    task.island_scope = island_scope->second;
   } else if (flags.job.empty() && HasOneSite(task.cluster)) {
-    task.extent = IslandScope::kAll;
+    task.island_scope = IslandScope::kAll;
   }
   return task;
 }
 
-plan::Costs CostsOf(const Task& task) {
+plan::Costs MakeCosts(const Task& task) {
   return plan::Costs(task.model, task.table, task.costs, task.memory);
 }
 
@@ -182,25 +184,25 @@ absl::Status WritePictures(const PlanFlags& flags, const std::vector<PlanToDraw>
   return WriteFile(flags.svg, RenderSvg(plans));
 }
 
-PlanningInput InputOf(const Task& task, const plan::Costs& costs) {
+PlanningInput ToPlanningInput(const Task& task, const plan::Costs& costs) {
   return {task.cluster, costs, task.job, task.table, task.head_groups, ""};
 }
 
 // The job's request, and with --seconds when each of its plans is to be there.
 struct Search {
   PlanRequest request;
-  StopOfPlan stop_of;
+  PlanStopFunction make_stop;
 };
 
 // With --seconds searches go on improving; plans share what is left of the time evenly.
-Search SearchOf(const PlanFlags& flags, const Task& task) {
+Search MakeSearch(const PlanFlags& flags, const Task& task) {
   Search search{task.request, nullptr};
   search.request.seed = flags.seed;
   search.request.threads = SearchThreads();
   if (flags.seconds <= 0) return search;
   search.request.improvements = plan::Options::kUntilStopped;
   const auto end = Clock::now() + std::chrono::duration<double>(flags.seconds);
-  search.stop_of = [end](size_t plans_left) {
+  search.make_stop = [end](size_t plans_left) {
     const auto now = Clock::now();
     const auto part = (end - now) / static_cast<double>(plans_left);
     return [own_end = now + part] { return Clock::now() >= own_end; };
@@ -209,9 +211,10 @@ Search SearchOf(const PlanFlags& flags, const Task& task) {
 }
 
 absl::StatusOr<ScopePlans> PlanTask(const PlanFlags& flags, const Task& task,
-                                    const plan::Costs& costs, IslandScope extent) {
-  const Search search = SearchOf(flags, task);
-  return PlanScope(search.request, InputOf(task, costs), extent, task.islands, search.stop_of);
+                                    const plan::Costs& costs, IslandScope island_scope) {
+  const Search search = MakeSearch(flags, task);
+  return PlanScope(search.request, ToPlanningInput(task, costs), island_scope, task.islands,
+                   search.make_stop);
 }
 
 constexpr int kPreviewSeconds = 60;
@@ -239,9 +242,9 @@ absl::Status RunPreview(const Global& global, const PlanFlags& flags) {
 absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   if (IsPreview(flags)) return RunPreview(global, flags);
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(global, flags));
-  const plan::Costs costs = CostsOf(task);
+  const plan::Costs costs = MakeCosts(task);
   const auto start = Clock::now();
-  const absl::StatusOr<ScopePlans> found = PlanTask(flags, task, costs, task.extent);
+  const absl::StatusOr<ScopePlans> found = PlanTask(flags, task, costs, task.island_scope);
   if (!found.ok()) {
     return flags.job.empty() ? found.status() : Annotate(found.status(), flags.job);
   }
@@ -323,8 +326,8 @@ absl::StatusOr<std::vector<plan::Plan>> PlansToPlay(const PlanFlags& flags, cons
 }
 
 // Of islands that train beside each other, without rounds; times are those of the slowest.
-v1::Plan MessageOf(const plan::Cluster& cluster, const plan::Costs& costs,
-                   const std::vector<plan::Plan>& plans, int64_t tokens_per_sample) {
+v1::Plan ToPlanMessage(const plan::Cluster& cluster, const plan::Costs& costs,
+                       const std::vector<plan::Plan>& plans, int64_t tokens_per_sample) {
   std::vector<v1::Plan> messages;
   std::map<std::string, size_t> idle;  // in so many of them
   v1::Plan all;
@@ -352,7 +355,7 @@ v1::Plan MessageOf(const plan::Cluster& cluster, const plan::Costs& costs,
 
 absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(global, flags));
-  const plan::Costs costs = CostsOf(task);
+  const plan::Costs costs = MakeCosts(task);
   if (flags.faults.rounds) return RunRounds(global, flags, task, costs);
   ATOLL_ASSIGN_OR_RETURN(std::vector<plan::Plan> plans, PlansToPlay(flags, task, costs));
   const std::string reason =
@@ -383,12 +386,12 @@ absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   if (!global.json || !failures.empty()) {
     std::cout << failures;
   } else {
-    std::cout << ToJson(MessageOf(task.cluster, costs, plans, task.tokens_per_sample));
+    std::cout << ToJson(ToPlanMessage(task.cluster, costs, plans, task.tokens_per_sample));
   }
   return WritePictures(flags, drawn);
 }
 
-bool OneOf(const std::vector<std::string>& names, const std::string& name) {
+bool IsOneOf(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -456,13 +459,13 @@ std::string BadFlag(const PlanFlags& flags, bool simulate) {
       return absl::StrCat("--tensor-parallel ", size, ": a size is 1 to 1024");
     }
   }
-  if (!flags.objective.empty() && !OneOf({"time", "cost"}, flags.objective)) {
+  if (!flags.objective.empty() && !IsOneOf({"time", "cost"}, flags.objective)) {
     return absl::StrCat("--objective ", flags.objective, ": there are time, cost");
   }
-  if (!flags.islands.empty() && !kExtents.contains(flags.islands)) {
+  if (!flags.islands.empty() && !kIslandScopes.contains(flags.islands)) {
     return absl::StrCat("--islands ", flags.islands, ": there are auto, one, per-site, per-worker");
   }
-  if (!flags.schedule.empty() && !OneOf(sim::ScheduleNames(), flags.schedule)) {
+  if (!flags.schedule.empty() && !IsOneOf(sim::ScheduleNames(), flags.schedule)) {
     return absl::StrCat("--schedule ", flags.schedule, ": there are ",
                         absl::StrJoin(sim::ScheduleNames(), ", "));
   }

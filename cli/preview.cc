@@ -20,7 +20,7 @@ namespace {
 
 double Ms(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
 
-int64_t PeakOf(const v1::PlannedIsland& plan, const std::string& device) {
+int64_t GetMemoryPeak(const v1::PlannedIsland& plan, const std::string& device) {
   for (const v1::DeviceProgram& program : plan.programs()) {
     if (program.device() == device) return program.memory_peak_bytes();
   }
@@ -35,7 +35,7 @@ std::string StagesText(const v1::PlannedIsland& plan) {
       const v1::Stage& stage = replica.stages(s);
       int64_t peak = 0;
       for (const std::string& device : stage.devices()) {
-        peak = std::max(peak, PeakOf(plan, device));
+        peak = std::max(peak, GetMemoryPeak(plan, device));
       }
       table.Add({absl::StrCat(r), absl::StrCat(s),
                  absl::StrCat(stage.first_layer(), "-", stage.first_layer() + stage.layers() - 1),
@@ -136,13 +136,13 @@ absl::Status PreviewJob(const Global& global, const std::string& job, int timeou
 
 absl::Status PreviewSpec(const Global& global, const JobSpec& spec, int timeout_s) {
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
-  JobCharter charter{spec, {}};
-  charter.facts.model = ToSpec(config);
+  JobDefinition definition{spec, {}};
+  definition.facts.model = ToSpec(config);
   for (const LayerLayout& layout : MakeLayouts(config)) {
-    charter.facts.layers.push_back({layout.name, layout.size});
+    definition.facts.layers.push_back({layout.name, layout.size});
   }
-  v1::JobCharter wire;
-  Encode(charter, &wire);
+  v1::JobDefinition wire;
+  Encode(definition, &wire);
   v1::PreviewRequest request;
   request.set_timeout_ms(1000 * timeout_s);
   request.mutable_spec()->Swap(wire.mutable_spec());

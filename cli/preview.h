@@ -1,4 +1,4 @@
-// `atoll plan` of what the coordinator knows: the plans that islands would get now, made by the
+// `atoll plan` of the coordinator's cluster: the plans that islands would get now, made by the
 // coordinator itself.
 
 #ifndef ATOLL_CLI_PREVIEW_H_

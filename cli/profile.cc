@@ -19,7 +19,7 @@ namespace {
 
 std::string MsText(int64_t ns) { return absl::StrFormat("%.3f", static_cast<double>(ns) * 1e-6); }
 
-int LayersOf(const v1::ClusterProfile& profile) {
+int CountLayers(const v1::ClusterProfile& profile) {
   int layers = 0;
   for (const v1::LayerTime& time : profile.times()) layers = std::max(layers, time.layer() + 1);
   return layers;
@@ -43,7 +43,7 @@ std::string DevicesText(const v1::ClusterProfile& profile) {
 // Sites, and in each the devices that are alike: SpanTrain's two levels.
 std::string GroupsText(const v1::ClusterProfile& profile) {
   plan::Model model;
-  model.layers.resize(LayersOf(profile));
+  model.layers.resize(CountLayers(profile));
   plan::CostOptions options;
   const auto profiled = ToProfiled(profile, &model, &options);
   if (!profiled.ok()) return absl::StrCat("no groups: ", profiled.status().message(), "\n");
@@ -72,7 +72,7 @@ std::string SitesText(const v1::ClusterProfile& profile) {
 
 // The embedding, a block and the head: all blocks are alike.
 std::string TimesText(const v1::ClusterProfile& profile) {
-  const int layers = LayersOf(profile);
+  const int layers = CountLayers(profile);
   Table table({"type", "layer", "shared by", "sequences", "F ms", "B ms", "W ms", "optimizer ms",
                "spread"});
   for (const v1::LayerTime& time : profile.times()) {
@@ -134,13 +134,13 @@ std::string ProfileText(const v1::ClusterProfile& profile) {
 
 int Profile(const Global& global, const std::string& job) {
   auto client = Client::Dial(global.tls, global.coordinator);
-  const auto ask = [&]() -> absl::StatusOr<v1::ClusterProfile> {
+  const auto fetch = [&]() -> absl::StatusOr<v1::ClusterProfile> {
     ATOLL_RETURN_IF_ERROR(client.status());
     if (job.empty()) return (*client)->Profile(job);
     ATOLL_ASSIGN_OR_RETURN(const std::string id, (*client)->FindJob(job));
     return (*client)->Profile(id);
   };
-  const auto profile = ask();
+  const auto profile = fetch();
   if (!profile.ok()) {
     std::cerr << "atoll: " << profile.status().message() << "\n";
     return 1;

@@ -82,9 +82,9 @@ TEST_CASE("a profile prints when a link was measured at rest, and drift") {
 TEST_CASE("a profile begins with measurements under way") {
   v1::ClusterProfile profile = Measured();
   CHECK_THAT(ProfileText(profile), !Catch::Contains("not complete"));
-  profile.add_measuring("a measures the line to c (2 of 2)");
+  profile.add_measuring("a measures the link to c (2 of 2)");
   CHECK_THAT(ProfileText(profile),
-             Catch::StartsWith("not complete yet\n  a measures the line to c (2 of 2)\n\ndevices"));
+             Catch::StartsWith("not complete yet\n  a measures the link to c (2 of 2)\n\ndevices"));
 }
 
 TEST_CASE("a profile without measurements is reported") {

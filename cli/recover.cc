@@ -18,8 +18,8 @@ namespace atl::cli {
 namespace {
 
 absl::Status WriteModel(const ps::SalvagedJob& job, const std::string& folder) {
-  JobSpec spec = job.charter.spec;
-  spec.model = job.charter.facts.model;  // its files may be elsewhere
+  JobSpec spec = job.definition.spec;
+  spec.model = job.definition.facts.model;  // its files may be elsewhere
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
   ATOLL_ASSIGN_OR_RETURN(const Model model, Model::Create(config));
   std::vector<LayerLayout> layouts;

@@ -28,7 +28,7 @@ namespace {
 
 constexpr int64_t kOperatorLifetimeS = 90 * 86400;
 constexpr Duration kJoinPatience = std::chrono::seconds(30);
-constexpr size_t kIdLetters = 12;
+constexpr size_t kIdCharacters = 12;
 constexpr absl::Duration kTtlMax = absl::Hours(30 * 24);
 constexpr int kUsesMax = 10'000;
 
@@ -40,7 +40,7 @@ int Report(const absl::Status& status) {
 
 int64_t Now() { return absl::ToUnixSeconds(absl::Now()); }
 
-std::string DateOf(int64_t unix_s) {
+std::string FormatDate(int64_t unix_s) {
   return unix_s == 0 ? "-"
                      : absl::FormatTime("%Y-%m-%d %H:%M", absl::FromUnixSeconds(unix_s),
                                         absl::LocalTimeZone());
@@ -63,7 +63,7 @@ std::vector<std::string> OwnHosts() {
 
 // The daemon reads what its administrator made: what is in the folder belongs to the folder's
 // owner.
-absl::Status GiveToOwnerOf(const std::string& state_dir, const std::string& folder) {
+absl::Status ChownToStateDirOwner(const std::string& state_dir, const std::string& folder) {
   struct stat info {};
   if (geteuid() != 0 || stat(state_dir.c_str(), &info) != 0) return absl::OkStatus();
   std::error_code error;
@@ -138,7 +138,7 @@ absl::Status CheckInit(const InitFlags& flags, const std::string& person,
         member.revoked_unix_s() != 0) {
       return absl::FailedPreconditionError(
           absl::StrCat("--name ", person, ": operator ", person, " was revoked on ",
-                       DateOf(member.revoked_unix_s()), "; take another name"));
+                       FormatDate(member.revoked_unix_s()), "; take another name"));
     }
   }
   return absl::OkStatus();
@@ -151,7 +151,7 @@ absl::Status RunInit(const InitFlags& flags) {
   ATOLL_RETURN_IF_ERROR(CheckInit(flags, person, authority, own));
   ATOLL_RETURN_IF_ERROR(MakeOrExtend(flags, authority));
   ATOLL_RETURN_IF_ERROR(authority.Issue({Role::kOperator, person}, own, Now(), kOperatorLifetimeS));
-  ATOLL_RETURN_IF_ERROR(GiveToOwnerOf(flags.state_dir, authority.path()));
+  ATOLL_RETURN_IF_ERROR(ChownToStateDirOwner(flags.state_dir, authority.path()));
   const std::string host = flags.hosts.empty() ? "127.0.0.1" : flags.hosts.front();
   const std::string at = absl::StrCat(
       host.find(':') == std::string::npos ? host : absl::StrCat("[", host, "]"), ":", flags.port);
@@ -197,7 +197,7 @@ absl::Status CreateToken(const Global& global, const TokenFlags& flags, Client& 
   std::cout << join << "\n";
   std::cerr << "for " << absl::StrJoin(flags.roles, " or ") << ", " << flags.uses
             << (flags.uses == 1 ? " time" : " times") << ", until "
-            << DateOf(reply.token().expires_unix_s()) << ": "
+            << FormatDate(reply.token().expires_unix_s()) << ": "
             << absl::StrJoin(flags.roles, " or ", AppendUse) << "\n";
   return absl::OkStatus();
 }
@@ -210,9 +210,9 @@ absl::Status ListTokens(const Global& global, Client& client) {
   }
   Table table({"TOKEN", "FOR", "USES LEFT", "UNTIL", "BY", "USED BY"});
   for (const v1::TrustToken& token : records.tokens()) {
-    table.Add({token.id().substr(0, kIdLetters), absl::StrJoin(token.roles(), ","),
-               absl::StrCat(token.uses_left()), DateOf(token.expires_unix_s()), token.created_by(),
-               absl::StrJoin(token.members(), ",")});
+    table.Add({token.id().substr(0, kIdCharacters), absl::StrJoin(token.roles(), ","),
+               absl::StrCat(token.uses_left()), FormatDate(token.expires_unix_s()),
+               token.created_by(), absl::StrJoin(token.members(), ",")});
   }
   std::cout << table.Text();
   return absl::OkStatus();
@@ -333,8 +333,8 @@ int Members(const Global& global) {
   }
   Table table({"ROLE", "NAME", "JOINED", "CERTIFICATE UNTIL", "REVOKED", "BY"});
   for (const v1::TrustMember& member : records->members()) {
-    table.Add({member.role(), member.name(), DateOf(member.issued_unix_s()),
-               DateOf(member.expires_unix_s()), DateOf(member.revoked_unix_s()),
+    table.Add({member.role(), member.name(), FormatDate(member.issued_unix_s()),
+               FormatDate(member.expires_unix_s()), FormatDate(member.revoked_unix_s()),
                member.revoked_by()});
   }
   std::cout << table.Text();

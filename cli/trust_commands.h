@@ -14,7 +14,7 @@ namespace atl::cli {
 
 struct InitFlags {
   std::string state_dir = "/var/lib/atoll-coordinator";
-  std::vector<std::string> hosts;  // beside this machine's own names
+  std::vector<std::string> hosts;  // besides this machine's own names
   std::string cluster;             // of a state folder that is there; empty: a new one
   std::string person;              // who gets the operator's certificate
   std::string context = "default";

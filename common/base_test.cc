@@ -81,7 +81,7 @@ TEST_CASE("push ids differ in every part") {
   REQUIRE(other == id);
   other.incarnation = 5;
   REQUIRE(other != id);
-  REQUIRE(ContributionOf(other) != ContributionOf(id));
+  REQUIRE(ToContributionId(other) != ToContributionId(id));
 }
 
 TEST_CASE("durations convert to seconds and back") {

@@ -57,19 +57,19 @@ inline constexpr int kEncodingCount = sizeof(kEncodings) / sizeof(kEncodings[0])
 inline constexpr bool IsEncoding(int64_t number) { return number >= 0 && number < kEncodingCount; }
 
 // REQUIRES: one of the table.
-inline constexpr const EncodingInfo& InfoOf(Encoding encoding) {
+inline constexpr const EncodingInfo& GetEncodingInfo(Encoding encoding) {
   return kEncodings[static_cast<int>(encoding)];
 }
 
-inline constexpr bool IsQuantized(Encoding encoding) { return InfoOf(encoding).quantized; }
+inline constexpr bool IsQuantized(Encoding encoding) { return GetEncodingInfo(encoding).quantized; }
 
 // Of an encoding that is not quantised.
 inline constexpr int64_t BytesPerElement(Encoding encoding) {
-  return InfoOf(encoding).block_bytes(1);
+  return GetEncodingInfo(encoding).block_bytes(1);
 }
 
 inline constexpr int64_t EncodedBytes(Encoding encoding, int64_t elements) {
-  const EncodingInfo& info = InfoOf(encoding);
+  const EncodingInfo& info = GetEncodingInfo(encoding);
   const int64_t blocks = elements / info.block, rest = elements % info.block;
   return blocks * info.block_bytes(info.block) + (rest == 0 ? 0 : info.block_bytes(rest));
 }
@@ -77,7 +77,8 @@ inline constexpr int64_t EncodedBytes(Encoding encoding, int64_t elements) {
 // A push of some of a shard's elements begins at a multiple of this, and ends at one or with the
 // shard: its bytes are then those of the whole shard's push.
 inline constexpr int64_t PartBlock(Encoding encoding) {
-  return InfoOf(encoding).block > kQuantBlock ? InfoOf(encoding).block : kQuantBlock;
+  return GetEncodingInfo(encoding).block > kQuantBlock ? GetEncodingInfo(encoding).block
+                                                       : kQuantBlock;
 }
 
 }  // namespace atl

@@ -30,12 +30,12 @@ void EndSignals::StopWatching() {
 }
 
 void EndSignals::Wait(const std::function<void(const char*)>& end) {
-  bool asked = false;
+  bool signalled = false;
   while (!stop_) {
     const timespec turn{0, 100'000'000};
     const int signal = sigtimedwait(&set_, nullptr, &turn);
     if (signal <= 0) continue;
-    if (std::exchange(asked, true)) _exit(128 + signal);
+    if (std::exchange(signalled, true)) _exit(128 + signal);
     end(signal == SIGTERM ? "SIGTERM" : "SIGINT");
   }
 }

@@ -23,14 +23,14 @@ TEST_CASE("The first signal requests the end, the second one ends the process at
     if (write(said[1], "ready  ", 7) != 7) _exit(1);
     while (true) pause();
   }
-  const auto hear = [&] {
+  const auto read_line = [&] {
     std::string word(7, '\0');
     REQUIRE(read(said[0], word.data(), 7) == 7);
     return std::string(word.c_str());
   };
-  CHECK(hear() == "ready  ");
+  CHECK(read_line() == "ready  ");
   kill(child, SIGTERM);
-  CHECK(hear() == "SIGTERM");
+  CHECK(read_line() == "SIGTERM");
   kill(child, SIGINT);
   int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);

@@ -1,5 +1,5 @@
 // A single-threaded loop that owns a pure core: other threads post events, the loop's thread steps
-// the core and does what it says.
+// the core and carries out its actions.
 //
 //   EventLoop<Event> loop(4096);
 //   link.OnMessage([&](Message m) { loop.Post(std::move(m)); });   // any thread
@@ -10,7 +10,7 @@
 //   });
 //
 // The clock is read once per turn; all events of a turn share its Instant. The queue is bounded:
-// Post waits while it is full, which slows the thread that posts.
+// Post waits while it is full (backpressure).
 
 #ifndef ATOLL_COMMON_EVENT_LOOP_H_
 #define ATOLL_COMMON_EVENT_LOOP_H_

@@ -27,7 +27,7 @@ absl::Status SystemError(absl::string_view what, const std::string& path, int er
                                              : absl::UnavailableError(message);
 }
 
-const char* KindOf(mode_t mode) {
+const char* DescribeFileType(mode_t mode) {
   if (S_ISFIFO(mode)) return "a FIFO";
   if (S_ISSOCK(mode)) return "a socket";
   if (S_ISDIR(mode)) return "a folder";
@@ -72,14 +72,14 @@ class RealAppendFile : public AppendFile {
     return absl::OkStatus();
   }
 
-  absl::Status Append(std::span<const ByteSpan> pieces) override {
+  absl::Status Append(std::span<const ByteSpan> buffers) override {
     std::vector<iovec> left;
-    for (const ByteSpan piece : pieces) {
-      if (!piece.empty()) left.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
+    for (const ByteSpan buffer : buffers) {
+      if (!buffer.empty()) left.push_back({const_cast<std::byte*>(buffer.data()), buffer.size()});
     }
-    constexpr size_t kPiecesAtOnce = 512;
+    constexpr size_t kMaxBuffersPerWrite = 512;
     for (size_t next = 0; next < left.size();) {
-      const size_t count = std::min(kPiecesAtOnce, left.size() - next);
+      const size_t count = std::min(kMaxBuffersPerWrite, left.size() - next);
       const ssize_t written = writev(file_.get(), &left[next], static_cast<int>(count));
       if (written < 0 && errno == EINTR) continue;
       if (written < 0) return SystemError("write", path_, errno);
@@ -167,10 +167,10 @@ class RealFileSystem : public Files {
   }
 
   absl::Status MakeFolder(const std::string& folder) override {
-    if (mkdir(folder.c_str(), 0755) == 0) return SyncFolder(FolderOf(folder));
-    if (errno == ENOENT && FolderOf(folder) != folder) {
-      ATOLL_RETURN_IF_ERROR(MakeFolder(FolderOf(folder)));
-      if (mkdir(folder.c_str(), 0755) == 0) return SyncFolder(FolderOf(folder));
+    if (mkdir(folder.c_str(), 0755) == 0) return SyncFolder(GetParentFolder(folder));
+    if (errno == ENOENT && GetParentFolder(folder) != folder) {
+      ATOLL_RETURN_IF_ERROR(MakeFolder(GetParentFolder(folder)));
+      if (mkdir(folder.c_str(), 0755) == 0) return SyncFolder(GetParentFolder(folder));
     }
     const int error = errno;
     struct stat info;
@@ -209,7 +209,7 @@ absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
   }
   struct stat info;
   if (fstat(file.fd_, &info) != 0) return SystemError("stat", path, errno);
-  if (!S_ISREG(info.st_mode)) return NotRegular(path, KindOf(info.st_mode));
+  if (!S_ISREG(info.st_mode)) return NotRegular(path, DescribeFileType(info.st_mode));
   file.identity_ = {info.st_dev, info.st_ino, info.st_size, Nanoseconds(info.st_mtim),
                     Nanoseconds(info.st_ctim)};
   return file;
@@ -263,10 +263,10 @@ namespace {
 constexpr size_t kSyncBytes = size_t{8} << 20;
 
 // Durable when OK.
-absl::Status AppendInSteps(AppendFile& file, std::span<const ByteSpan> pieces) {
+absl::Status AppendInSteps(AppendFile& file, std::span<const ByteSpan> buffers) {
   std::vector<ByteSpan> step;
   size_t bytes = 0;
-  for (ByteSpan rest : pieces) {
+  for (ByteSpan rest : buffers) {
     while (bytes + rest.size() > kSyncBytes) {
       step.push_back(rest.first(kSyncBytes - bytes));
       rest = rest.subspan(step.back().size());
@@ -285,22 +285,22 @@ absl::Status AppendInSteps(AppendFile& file, std::span<const ByteSpan> pieces) {
 }  // namespace
 
 absl::Status WriteFileAtomically(Files& files, const std::string& path,
-                                 std::span<const ByteSpan> pieces) {
-  const std::string beside = path + ".tmp";
+                                 std::span<const ByteSpan> buffers) {
+  const std::string temporary = path + ".tmp";
   const auto write = [&]() -> absl::Status {
-    ATOLL_ASSIGN_OR_RETURN(const auto file, files.OpenAppend(beside));
+    ATOLL_ASSIGN_OR_RETURN(const auto file, files.OpenAppend(temporary));
     ATOLL_RETURN_IF_ERROR(file->Truncate(0));
-    return AppendInSteps(*file, pieces);
+    return AppendInSteps(*file, buffers);
   };
   if (const absl::Status status = write(); !status.ok()) {
-    (void)files.Remove(beside);  // gives its space back; the next attempt truncates it anyway
+    (void)files.Remove(temporary);  // gives its space back; the next attempt truncates it anyway
     return status;
   }
-  ATOLL_RETURN_IF_ERROR(files.Rename(beside, path));
-  return files.SyncFolder(FolderOf(path));
+  ATOLL_RETURN_IF_ERROR(files.Rename(temporary, path));
+  return files.SyncFolder(GetParentFolder(path));
 }
 
-std::string FolderOf(const std::string& path) {
+std::string GetParentFolder(const std::string& path) {
   const size_t slash = path.find_last_of('/');
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);

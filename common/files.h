@@ -26,7 +26,7 @@ class AppendFile {
  public:
   virtual ~AppendFile() = default;
   // The parts one after the other. After an error any prefix of them may be in the file.
-  virtual absl::Status Append(std::span<const ByteSpan> pieces) = 0;
+  virtual absl::Status Append(std::span<const ByteSpan> buffers) = 0;
   // Everything appended is durable when this returns OK. After an error nothing is known of what
   // was appended since the last OK: truncate and append it again. FailedPrecondition: the file, or
   // the folder that it is in, was deleted or moved, so that nothing of it would be found again.
@@ -95,10 +95,10 @@ Files& RealFiles();
 // The file is, after any crash, either as it was or has all the parts: written beside, synced,
 // renamed, the folder synced.
 absl::Status WriteFileAtomically(Files& files, const std::string& path,
-                                 std::span<const ByteSpan> pieces);
+                                 std::span<const ByteSpan> buffers);
 
 // The folder of a path: "a/b" for "a/b/c".
-std::string FolderOf(const std::string& path);
+std::string GetParentFolder(const std::string& path);
 
 inline ByteSpan AsBytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 

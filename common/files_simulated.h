@@ -93,9 +93,10 @@ class SimulatedFiles : public Files {
   }
   absl::Status SyncFolder(const std::string& folder) override {
     ATOLL_RETURN_IF_ERROR(Operate());
-    std::erase_if(durable_, [&](const auto& entry) { return FolderOf(entry.first) == folder; });
+    std::erase_if(durable_,
+                  [&](const auto& entry) { return GetParentFolder(entry.first) == folder; });
     for (const auto& entry : names_) {
-      if (FolderOf(entry.first) == folder) durable_.insert(entry);
+      if (GetParentFolder(entry.first) == folder) durable_.insert(entry);
     }
     return absl::OkStatus();
   }
@@ -125,17 +126,17 @@ class SimulatedFiles : public Files {
    public:
     Handle(SimulatedFiles* disk, std::shared_ptr<File> file)
         : disk_(disk), file_(std::move(file)) {}
-    absl::Status Append(std::span<const ByteSpan> pieces) override {
-      for (const ByteSpan piece : pieces) {
+    absl::Status Append(std::span<const ByteSpan> buffers) override {
+      for (const ByteSpan buffer : buffers) {
         const absl::Status status = disk_->Operate();
         // The operation at which the disk dies may be done in part.
-        size_t count = status.ok() ? piece.size() : disk_->rng_.Below(piece.size() + 1);
+        size_t count = status.ok() ? buffer.size() : disk_->rng_.Below(buffer.size() + 1);
         const bool full =
             status.ok() && disk_->Used() + static_cast<int64_t>(count) > disk_->space_bytes;
         if (full) count /= 2;
         if (status.ok() || disk_->operations == disk_->die_at) {
-          file_->bytes.insert(file_->bytes.end(), piece.begin(),
-                              piece.begin() + static_cast<long>(count));
+          file_->bytes.insert(file_->bytes.end(), buffer.begin(),
+                              buffer.begin() + static_cast<long>(count));
         }
         ATOLL_RETURN_IF_ERROR(status);
         if (full) return absl::ResourceExhaustedError("no space left on device");

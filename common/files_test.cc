@@ -17,8 +17,8 @@ std::string Text(const absl::StatusOr<std::vector<std::byte>>& bytes) {
 }
 
 absl::Status Write(Files& files, const std::string& path, const std::string& text) {
-  const ByteSpan piece = AsBytes(text);
-  return WriteFileAtomically(files, path, std::span(&piece, 1));
+  const ByteSpan buffer = AsBytes(text);
+  return WriteFileAtomically(files, path, std::span(&buffer, 1));
 }
 
 std::string FreshFolder() {
@@ -33,8 +33,8 @@ TEST_CASE("file_whose_folder_was_deleted_or_moved_is_not_synced") {
   REQUIRE(files.MakeFolder(folder).ok());
   const auto file = files.OpenAppend(folder + "/log");
   REQUIRE(file.ok());
-  const ByteSpan piece = AsBytes("one");
-  REQUIRE((*file)->Append(std::span(&piece, 1)).ok());
+  const ByteSpan buffer = AsBytes("one");
+  REQUIRE((*file)->Append(std::span(&buffer, 1)).ok());
   REQUIRE((*file)->Sync().ok());
   SECTION("deleted") { std::filesystem::remove_all(folder); }
   SECTION("replaced") {
@@ -74,9 +74,9 @@ TEST_CASE("real files: written, replaced, listed, appended to, read within a lim
   auto file = files.OpenAppend(folder + "/y");
   REQUIRE(file.ok());
   const std::string parts[] = {"ab", "", "cde"};
-  const ByteSpan pieces[] = {AsBytes(parts[0]), AsBytes(parts[1]), AsBytes(parts[2])};
-  REQUIRE((*file)->Append(pieces).ok());
-  REQUIRE((*file)->Append(pieces).ok());
+  const ByteSpan buffers[] = {AsBytes(parts[0]), AsBytes(parts[1]), AsBytes(parts[2])};
+  REQUIRE((*file)->Append(buffers).ok());
+  REQUIRE((*file)->Append(buffers).ok());
   REQUIRE((*file)->Sync().ok());
   REQUIRE((*file)->Truncate(7).ok());
   REQUIRE((*file)->size() == 7);
@@ -91,8 +91,8 @@ TEST_CASE("a full device is named as such") {
   const auto file = RealFiles().OpenAppend("/dev/full");
   REQUIRE(file.ok());
   const std::string text = "x";
-  const ByteSpan piece = AsBytes(text);
-  const absl::Status status = (*file)->Append(std::span(&piece, 1));
+  const ByteSpan buffer = AsBytes(text);
+  const absl::Status status = (*file)->Append(std::span(&buffer, 1));
   REQUIRE(status.code() == absl::StatusCode::kResourceExhausted);
   REQUIRE(status.message() == "/dev/full: cannot write: No space left on device; free some space");
 }
@@ -120,13 +120,13 @@ TEST_CASE("the simulated disk loses what was not synced, and runs full") {
     SimulatedFiles disk(seed);
     auto file = disk.OpenAppend("d/log");
     const std::string text = "0123456789";
-    const ByteSpan piece = AsBytes(text);
-    REQUIRE((*file)->Append(std::span(&piece, 1)).ok());
+    const ByteSpan buffer = AsBytes(text);
+    REQUIRE((*file)->Append(std::span(&buffer, 1)).ok());
     REQUIRE((*file)->Sync().ok());
     REQUIRE(disk.SyncFolder("d").ok());
-    REQUIRE((*file)->Append(std::span(&piece, 1)).ok());
+    REQUIRE((*file)->Append(std::span(&buffer, 1)).ok());
     disk.space_bytes = 25;
-    REQUIRE((*file)->Append(std::span(&piece, 1)).code() == absl::StatusCode::kResourceExhausted);
+    REQUIRE((*file)->Append(std::span(&buffer, 1)).code() == absl::StatusCode::kResourceExhausted);
     disk.Restart();
     const std::string left = Text(disk.Read("d/log", 100));
     REQUIRE(left.substr(0, 10) == text);

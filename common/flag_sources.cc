@@ -19,10 +19,10 @@ namespace {
 constexpr int64_t kConfigBytesMax = 1 << 20;
 constexpr char kConfigFlag[] = "config";
 
-bool IsAskedFor(const std::string& name, const std::vector<std::string>& given) {
+bool IsGiven(const std::string& name, const std::vector<std::string>& given) {
   const std::string flag = "--" + name;
-  return std::any_of(given.begin(), given.end(), [&](const std::string& word) {
-    return word == flag || absl::StartsWith(word, flag + "=");
+  return std::any_of(given.begin(), given.end(), [&](const std::string& argument) {
+    return argument == flag || absl::StartsWith(argument, flag + "=");
   });
 }
 
@@ -31,7 +31,7 @@ std::string EnvironmentName(const std::string& flag) {
 }
 
 // The flags that have a value elsewhere: not those that end the program.
-std::vector<std::string> NamesOf(const CLI::App& app) {
+std::vector<std::string> ListFlagNames(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) {
@@ -54,7 +54,7 @@ CLI::App* CommandIn(CLI::App& app, const std::vector<std::string>& given) {
 }
 
 // A value as an argument of a command line.
-absl::StatusOr<std::string> WordFrom(const toml::node& value) {
+absl::StatusOr<std::string> ArgumentFromToml(const toml::node& value) {
   if (const auto* text = value.as_string()) return text->get();
   if (const auto* number = value.as_integer()) return absl::StrCat(number->get());
   if (const auto* number = value.as_floating_point()) return absl::StrCat(number->get());
@@ -62,11 +62,11 @@ absl::StatusOr<std::string> WordFrom(const toml::node& value) {
   return absl::InvalidArgumentError("must be a text, a number, true or false, or a list of them");
 }
 
-absl::Status AddWords(const std::string& name, const toml::node& value,
-                      std::vector<std::string>* words) {
+absl::Status AddArguments(const std::string& name, const toml::node& value,
+                          std::vector<std::string>* arguments) {
   const auto add = [&](const toml::node& one) -> absl::Status {
-    ATOLL_ASSIGN_OR_RETURN(const std::string word, WordFrom(one));
-    words->push_back(absl::StrCat("--", name, "=", word));
+    ATOLL_ASSIGN_OR_RETURN(const std::string argument, ArgumentFromToml(one));
+    arguments->push_back(absl::StrCat("--", name, "=", argument));
     return absl::OkStatus();
   };
   const auto* list = value.as_array();
@@ -86,14 +86,14 @@ absl::StatusOr<std::vector<std::string>> FlagsFromElsewhere(
     return absl::InvalidArgumentError(absl::StrCat(path, ":", file.error().source().begin.line,
                                                    ": ", std::string(file.error().description())));
   }
-  std::vector<std::string> words;
-  const std::vector<std::string> names = NamesOf(app);
+  std::vector<std::string> arguments;
+  const std::vector<std::string> names = ListFlagNames(app);
   std::set<std::string> decided;
   for (const std::string& name : names) {
-    if (IsAskedFor(name, given)) decided.insert(name);
+    if (IsGiven(name, given)) decided.insert(name);
     const char* value = environment(EnvironmentName(name).c_str());
     if (value == nullptr || *value == '\0' || !decided.insert(name).second) continue;
-    words.push_back(absl::StrCat("--", name, "=", value));
+    arguments.push_back(absl::StrCat("--", name, "=", value));
   }
   for (const auto& [key, value] : file.table()) {
     const std::string name(key.str());
@@ -105,9 +105,9 @@ absl::StatusOr<std::vector<std::string>> FlagsFromElsewhere(
                        nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
     }
     if (decided.count(name) > 0) continue;
-    ATOLL_RETURN_IF_ERROR(Annotate(AddWords(name, value, &words), where));
+    ATOLL_RETURN_IF_ERROR(Annotate(AddArguments(name, value, &arguments), where));
   }
-  return words;
+  return arguments;
 }
 
 void ParseFlags(CLI::App& app, int argc, const char* const* argv,
@@ -121,8 +121,8 @@ void ParseFlags(CLI::App& app, int argc, const char* const* argv,
                    "TOML file with one flag = value a line; the environment takes precedence")
         ->capture_default_str();
     for (size_t i = 0; i < given.size(); ++i) {
-      absl::string_view word = given[i];
-      if (absl::ConsumePrefix(&word, "--config=")) path = std::string(word);
+      absl::string_view argument = given[i];
+      if (absl::ConsumePrefix(&argument, "--config=")) path = std::string(argument);
       if (given[i] == "--config" && i + 1 < given.size()) path = given[i + 1];
     }
     const auto bytes = RealFiles().Read(path, kConfigBytesMax);
@@ -132,7 +132,7 @@ void ParseFlags(CLI::App& app, int argc, const char* const* argv,
       throw CLI::ValidationError(absl::StrCat("--config ", bytes.status().message()));
     }
   }
-  for (const std::string& name : NamesOf(app)) {  // for --help
+  for (const std::string& name : ListFlagNames(app)) {  // for --help
     app.get_option("--" + name)->envname(EnvironmentName(name));
   }
   // CLI11 itself reads these, for flags of the command that are not given.
@@ -143,10 +143,10 @@ void ParseFlags(CLI::App& app, int argc, const char* const* argv,
       option->envname(EnvironmentName(absl::StrCat(command->get_name(), "-", names[0])));
     }
   }
-  const auto words = FlagsFromElsewhere(
+  const auto arguments = FlagsFromElsewhere(
       app, given, [](const char* name) { return std::getenv(name); }, path, text);
-  if (!words.ok()) throw CLI::ValidationError(std::string(words.status().message()));
-  std::vector<std::string> all = *words;
+  if (!arguments.ok()) throw CLI::ValidationError(std::string(arguments.status().message()));
+  std::vector<std::string> all = *arguments;
   all.insert(all.end(), given.begin(), given.end());
   std::reverse(all.begin(), all.end());  // as CLI11 wants it
   app.parse(all);

@@ -26,17 +26,17 @@ struct Program {
   }
 
   absl::Status Parse(std::vector<std::string> given) {
-    auto words = FlagsFromElsewhere(
+    auto arguments = FlagsFromElsewhere(
         app, given,
         [&](const char* variable) {
           const auto found = environment.find(variable);
           return found == environment.end() ? nullptr : found->second.c_str();
         },
         "worker.toml", toml);
-    ATOLL_RETURN_IF_ERROR(words.status());
-    words->insert(words->end(), given.begin(), given.end());
-    std::reverse(words->begin(), words->end());
-    app.parse(*words);
+    ATOLL_RETURN_IF_ERROR(arguments.status());
+    arguments->insert(arguments->end(), given.begin(), given.end());
+    std::reverse(arguments->begin(), arguments->end());
+    app.parse(*arguments);
     return absl::OkStatus();
   }
 };
@@ -81,7 +81,7 @@ TEST_CASE("mistakes_in_a_file_are_named_with_their_line") {
 TEST_CASE("flags_of_commands_come_from_the_environment_after_the_command_line") {
   setenv("ATOLL_SUBMIT_WATCH", "true", 1);
   setenv("ATOLL_SUBMIT_LABEL", "e", 1);
-  const auto parsed = [](std::vector<const char*> words) {
+  const auto parsed = [](std::vector<const char*> arguments) {
     CLI::App app{"", "atoll"};
     bool watch = false;
     std::string label;
@@ -91,8 +91,8 @@ TEST_CASE("flags_of_commands_come_from_the_environment_after_the_command_line") 
     std::string context;
     app.add_option("--context", context);
     app.add_subcommand("show", "")->add_option("--label", label)->check(CLI::Number);
-    words.insert(words.begin(), "atoll");
-    ParseFlags(app, static_cast<int>(words.size()), words.data(), "");
+    arguments.insert(arguments.begin(), "atoll");
+    ParseFlags(app, static_cast<int>(arguments.size()), arguments.data(), "");
     return std::pair(watch, label);
   };
   CHECK(parsed({"submit"}) == std::pair(true, std::string("e")));

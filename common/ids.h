@@ -77,7 +77,7 @@ struct ContributionId {
   auto operator<=>(const ContributionId&) const = default;
 };
 
-inline ContributionId ContributionOf(const PushId& id) {
+inline ContributionId ToContributionId(const PushId& id) {
   return {id.island, id.generation, id.incarnation, id.base_version};
 }
 

@@ -21,27 +21,27 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 absl::Status SetLogLevel(absl::string_view name);
 bool Logs(LogLevel level);
 
-// `part` names who speaks, in a word.
+// `part` names the component, in a word.
 void Log(LogLevel level, absl::string_view part, absl::string_view text);
 
 // The line as Log writes it, without the time; for tests.
 std::string LogText(LogLevel level, absl::string_view part, absl::string_view text);
 
-template <class... Pieces>
-void LogDebug(absl::string_view part, const Pieces&... pieces) {
-  if (Logs(LogLevel::kDebug)) Log(LogLevel::kDebug, part, absl::StrCat(pieces...));
+template <class... Args>
+void LogDebug(absl::string_view part, const Args&... args) {
+  if (Logs(LogLevel::kDebug)) Log(LogLevel::kDebug, part, absl::StrCat(args...));
 }
-template <class... Pieces>
-void LogInfo(absl::string_view part, const Pieces&... pieces) {
-  if (Logs(LogLevel::kInfo)) Log(LogLevel::kInfo, part, absl::StrCat(pieces...));
+template <class... Args>
+void LogInfo(absl::string_view part, const Args&... args) {
+  if (Logs(LogLevel::kInfo)) Log(LogLevel::kInfo, part, absl::StrCat(args...));
 }
-template <class... Pieces>
-void LogWarning(absl::string_view part, const Pieces&... pieces) {
-  if (Logs(LogLevel::kWarning)) Log(LogLevel::kWarning, part, absl::StrCat(pieces...));
+template <class... Args>
+void LogWarning(absl::string_view part, const Args&... args) {
+  if (Logs(LogLevel::kWarning)) Log(LogLevel::kWarning, part, absl::StrCat(args...));
 }
-template <class... Pieces>
-void LogError(absl::string_view part, const Pieces&... pieces) {
-  if (Logs(LogLevel::kError)) Log(LogLevel::kError, part, absl::StrCat(pieces...));
+template <class... Args>
+void LogError(absl::string_view part, const Args&... args) {
+  if (Logs(LogLevel::kError)) Log(LogLevel::kError, part, absl::StrCat(args...));
 }
 
 }  // namespace atl

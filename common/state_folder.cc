@@ -68,7 +68,7 @@ absl::Status StateFolder::Lock() {
 namespace {
 
 // The number and its complement, which shows that both are as they were written.
-std::string TextOf(Incarnation incarnation) {
+std::string FormatIncarnation(Incarnation incarnation) {
   return absl::StrCat(incarnation, " ", ~incarnation, "\n");
 }
 
@@ -77,7 +77,7 @@ Incarnation ParseIncarnation(absl::string_view text) {
   Incarnation found = 0;
   const absl::string_view number = text.substr(0, text.find_first_of(" \n"));
   if (!absl::SimpleAtoi(number, &found) || found < 0 || found > kClockIncarnationMax) return 0;
-  const bool whole = text == TextOf(found) || text == absl::StrCat(found, "\n");
+  const bool whole = text == FormatIncarnation(found) || text == absl::StrCat(found, "\n");
   return whole ? found : 0;
 }
 
@@ -98,7 +98,7 @@ absl::StatusOr<Incarnation> StateFolder::NextIncarnation() {
   const auto clock = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::system_clock::now().time_since_epoch());
   const Incarnation next = std::max<Incarnation>(last + 1, clock.count());
-  const std::string text = TextOf(next);
+  const std::string text = FormatIncarnation(next);
   ATOLL_RETURN_IF_ERROR(WriteFileAtomically(RealFiles(), path, std::array{AsBytes(text)}));
   return next;
 }

@@ -1,4 +1,5 @@
-// The folder on its disk that makes a daemon the same one over its restarts.
+// The folder on disk that keeps a daemon's identity over restarts: its lock and its incarnation,
+// the number by which others fence messages of an earlier process.
 
 #ifndef ATOLL_COMMON_STATE_FOLDER_H_
 #define ATOLL_COMMON_STATE_FOLDER_H_

@@ -22,7 +22,7 @@ constexpr double kUnbounded = 1e300;  // beyond it a range has no upper bound
 bool IsFlag(absl::string_view word) { return absl::StartsWith(word, "-"); }
 
 // Of `app` and of the command that was given, without dashes.
-std::vector<std::string> FlagsOf(const CLI::App& app, const CLI::App& command) {
+std::vector<std::string> ListFlagNames(const CLI::App& app, const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::App* one : {&command, &app}) {
     for (const CLI::Option* option : one->get_options()) {
@@ -33,7 +33,7 @@ std::vector<std::string> FlagsOf(const CLI::App& app, const CLI::App& command) {
   return names;
 }
 
-std::vector<std::string> CommandsOf(const CLI::App& app) {
+std::vector<std::string> ListCommands(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* one : app.get_subcommands([](const CLI::App*) { return true; })) {
     names.push_back(one->get_name());
@@ -91,7 +91,7 @@ std::string UsageError(const CLI::App& app, const CLI::ParseError& error) {
   const bool extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   const std::vector<std::string> words = app.remaining(true);
   if ((missing || extra) && !words.empty()) {
-    const std::vector<std::string> commands = CommandsOf(app);
+    const std::vector<std::string> commands = ListCommands(app);
     if (!commands.empty() && given.empty() && !IsFlag(words[0])) {
       return say(absl::StrCat("there is no command ", words[0]), NearestName(words[0], commands));
     }
@@ -99,12 +99,12 @@ std::string UsageError(const CLI::App& app, const CLI::ParseError& error) {
       if (!IsFlag(word)) continue;
       const std::string flag = word.substr(0, word.find('='));
       const std::string name = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
-      const std::string nearest = NearestName(name, FlagsOf(app, command));
+      const std::string nearest = NearestName(name, ListFlagNames(app, command));
       return say("there is no flag " + flag, nearest.empty() ? "" : "--" + nearest);
     }
     if (extra) return say(absl::StrCat("\"", words[0], "\" is one argument too many"), "");
   }
-  if (missing && given.empty() && !CommandsOf(app).empty()) return say("no command is given", "");
+  if (missing && given.empty() && !ListCommands(app).empty()) return say("no command is given", "");
   return say(CannotBeRead(app, command, error.what()), "");
 }
 

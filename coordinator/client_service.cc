@@ -43,8 +43,9 @@ bool Ended(v1::JobState state) {
          state == v1::JOB_STATE_CANCELLED;
 }
 
-Duration Interval(int32_t asked_ms, int32_t default_ms) {
-  return std::chrono::milliseconds(asked_ms <= 0 ? default_ms : std::clamp(asked_ms, 100, 60'000));
+Duration Interval(int32_t requested_ms, int32_t default_ms) {
+  return std::chrono::milliseconds(requested_ms <= 0 ? default_ms
+                                                     : std::clamp(requested_ms, 100, 60'000));
 }
 
 // In the order of Severity.
@@ -346,11 +347,12 @@ class ClientService::Impl {
         const int64_t limit_ms = request->timeout_ms() == 0
                                      ? kTraceDefaultMs
                                      : std::clamp(request->timeout_ms(), 1000, kTraceLongestMs);
-        impl->loop_->traces().Ask(now, request->job(), island, std::chrono::milliseconds(limit_ms),
-                                  [=](absl::StatusOr<TracedStep> step) {
-                                    if (step.ok()) impl->FillTrace(*std::move(step), reply);
-                                    call->End(step.status());
-                                  });
+        impl->loop_->traces().Query(now, request->job(), island,
+                                    std::chrono::milliseconds(limit_ms),
+                                    [=](absl::StatusOr<TracedStep> step) {
+                                      if (step.ok()) impl->FillTrace(*std::move(step), reply);
+                                      call->End(step.status());
+                                    });
       });
       return reactor;
     }
@@ -360,15 +362,15 @@ class ClientService::Impl {
       auto call = std::make_shared<Call>(context);
       Unary* const reactor = call->reactor();
       impl_->loop_->Post([=, impl = impl_, call = std::move(call)](Instant now) {
-        // Whether the plan in force would be kept is the core's to say, so this ends on its thread.
+        // The core decides whether the plan in force would be kept, so this ends on its thread.
         const auto on_done = [=, loop = impl->loop_](absl::StatusOr<atl::Preview> preview) {
           loop->Post([=, preview = std::move(preview)](Instant) {
             if (preview.ok()) FillPreview(*loop, *preview, reply);
             call->End(preview.status());
           });
         };
-        const absl::Status asked = impl->AskForPreview(now, *request, on_done);
-        if (!asked.ok()) call->End(asked);
+        const absl::Status requested = impl->RequestPreview(now, *request, on_done);
+        if (!requested.ok()) call->End(requested);
       });
       return reactor;
     }
@@ -392,18 +394,18 @@ class ClientService::Impl {
       struct Reading {
         LogQuery query;
         int64_t tail = 0;  // to be found yet
-        Instant quiet_until{};
+        Instant idle_until{};
       };
       auto reading = std::make_shared<Reading>(Reading{ToQuery(*request), request->tail()});
       return impl_->Watch<v1::LogLine>(
           context, kLogPageInterval,
           [reading, follow = request->follow(), loop = impl_->loop_](Instant now, auto& stream) {
-            if (now < reading->quiet_until) return;
+            if (now < reading->idle_until) return;
             LogQuery& query = reading->query;
             const auto view = loop->core().Job(now, query.job);
             if (!query.job.empty() && !view) return stream.End(ToGrpc(NoSuchJob(query.job)));
             if (reading->tail > 0) {
-              const auto after = loop->store().TailOfLog(query, reading->tail);
+              const auto after = loop->store().FindLogTail(query, reading->tail);
               if (!after.ok()) return stream.End(ToGrpc(after.status()));
               query.after_sequence = *after;
               reading->tail = 0;
@@ -416,7 +418,7 @@ class ClientService::Impl {
             }
             // The next page follows at once, until all that is kept has been sent.
             if (lines->size() == kLogLinesAtOnce) return;
-            reading->quiet_until = now + kLogInterval;
+            reading->idle_until = now + kLogInterval;
             const bool ended = view && (view->summary.state == JobState::kDone ||
                                         view->summary.state == JobState::kFailed ||
                                         view->summary.state == JobState::kCancelled);
@@ -517,41 +519,42 @@ class ClientService::Impl {
     return trace;
   }
 
-  absl::Status AskForPreview(Instant now, const v1::PreviewRequest& request,
-                             Previews::OnDone on_done) {
-    const int asked_ms = request.timeout_ms() == 0 ? kPreviewDefaultMs : request.timeout_ms();
+  absl::Status RequestPreview(Instant now, const v1::PreviewRequest& request,
+                              Previews::OnDone on_done) {
+    const int requested_ms = request.timeout_ms() == 0 ? kPreviewDefaultMs : request.timeout_ms();
     const Duration limit = std::min<Duration>(
-        kPreviewLimit, std::chrono::milliseconds(std::clamp(asked_ms, 1000, kTraceLongestMs)));
+        kPreviewLimit, std::chrono::milliseconds(std::clamp(requested_ms, 1000, kTraceLongestMs)));
     if (!request.has_spec()) {
       const auto job = loop_->core().Job(now, request.job());
       if (!job) return NoSuchJob(request.job());
-      const std::vector<MakePlan> asks = loop_->core().PlanRequests(request.job());
-      if (asks.empty()) {
+      const std::vector<MakePlan> queries = loop_->core().PlanRequests(request.job());
+      if (queries.empty()) {
         return absl::FailedPreconditionError(absl::StrCat(
             request.job(), " is ", Name(job->summary.state),
             ": none of its islands has a worker, or is to have a plan; see atoll show"));
       }
-      loop_->previews().Ask(now, loop_->measurements(), asks, limit, std::move(on_done));
+      loop_->previews().Query(now, loop_->measurements(), queries, limit, std::move(on_done));
       return absl::OkStatus();
     }
-    GroupWorkers ask;
+    GroupWorkers query;
     v1::SubmitRequest submitted;
     *submitted.mutable_spec() = request.spec();
-    ATOLL_ASSIGN_OR_RETURN(ask.spec, GoodSpec(submitted));
-    v1::JobCharter wire;
+    ATOLL_ASSIGN_OR_RETURN(query.spec, GoodSpec(submitted));
+    v1::JobDefinition wire;
     *wire.mutable_spec() = request.spec();
     *wire.mutable_facts() = request.facts();
-    ATOLL_ASSIGN_OR_RETURN(JobCharter charter, Decode(&wire));
-    ask.facts = std::move(charter.facts);
-    ask.workers = loop_->core().IdleWorkers(ask.spec.layout);
-    if (ask.workers.empty()) {
-      const bool leaves_out = !ask.spec.layout.exclude.empty() || !ask.spec.layout.sites.empty();
+    ATOLL_ASSIGN_OR_RETURN(JobDefinition definition, Decode(&wire));
+    query.facts = std::move(definition.facts);
+    query.workers = loop_->core().IdleWorkers(query.spec.layout);
+    if (query.workers.empty()) {
+      const bool leaves_out =
+          !query.spec.layout.exclude.empty() || !query.spec.layout.sites.empty();
       return absl::FailedPreconditionError(
           absl::StrCat("no idle worker is attached",
                        leaves_out ? " that layout.exclude and layout.sites do not leave out" : "",
                        ": a job that is submitted now would wait for one (atoll status)"));
     }
-    loop_->previews().Ask(now, loop_->measurements(), ask, limit, std::move(on_done));
+    loop_->previews().Query(now, loop_->measurements(), query, limit, std::move(on_done));
     return absl::OkStatus();
   }
 
@@ -623,7 +626,7 @@ class ClientService::Impl {
     for (const MemberView& member : loop_->core().Members(now)) {
       EncodeView(member, status->add_members());
     }
-    for (std::string& text : loop_->measurements().Troubles(now)) {
+    for (std::string& text : loop_->measurements().ListTroubles(now)) {
       status->add_troubles(std::move(text));
     }
     for (const JobSummary& summary : loop_->core().Jobs(now)) {
@@ -694,7 +697,7 @@ class ClientService::Impl {
         const bool idle = stream->idle();
         if (!stream->ended() && idle) send(at, *stream);
         if (!reads.IsOver(at, idle)) return !stream->ended();
-        stream->Abort();  // its place is free at once
+        stream->Abort();  // its slot is free at once
         return false;
       });
     });

@@ -19,7 +19,7 @@ constexpr Duration kPlanningLimit = std::chrono::seconds(20);
 constexpr int kRests = 9;
 constexpr int64_t kAgeMaxMs = int64_t{365} * 24 * 3600 * 1000;
 
-bool SameIsland(const ProfileBook::PlanKey& a, const ProfileBook::PlanKey& b) {
+bool SameIsland(const ProfileRegistry::PlanKey& a, const ProfileRegistry::PlanKey& b) {
   return a.job == b.job && a.island == b.island;
 }
 
@@ -41,8 +41,8 @@ IslandPlanner::~IslandPlanner() {
 
 void IslandPlanner::Remember(const MemberView& worker) {
   const bool declared = worker.site_source == "declared";
-  book_.Remember(worker.name, worker.incarnation,
-                 {declared ? worker.site : "", declared ? "" : worker.site});
+  registry_.Remember(worker.name, worker.incarnation,
+                     {declared ? worker.site : "", declared ? "" : worker.site});
 }
 
 void IslandPlanner::Remember(Instant now, int64_t unix_time_ms, const StoreRecord& record) {
@@ -50,34 +50,35 @@ void IslandPlanner::Remember(Instant now, int64_t unix_time_ms, const StoreRecor
     // A clock that was put back since makes nothing younger than now.
     const int64_t age_ms =
         std::max<int64_t>(0, unix_time_ms - std::max<int64_t>(0, r.unix_time_ms));
-    book_.Remember(now, now - std::chrono::milliseconds(std::min(age_ms, kAgeMaxMs)), r);
+    registry_.Remember(now, now - std::chrono::milliseconds(std::min(age_ms, kAgeMaxMs)), r);
   };
   if (const auto* link = std::get_if<LinkRecord>(&record)) remember(*link);
   if (const auto* device = std::get_if<DeviceRecord>(&record)) remember(*device);
 }
 
-void IslandPlanner::Want(Instant, const MakePlan& ask) {
-  PlanRequest request = RequestOf(ask);
-  const std::pair key(ask.job, ask.island);
+void IslandPlanner::Want(Instant, const MakePlan& query) {
+  PlanRequest request = MakePlanRequest(query);
+  const std::pair key(query.job, query.island);
   current_plans_.erase(key);
   std::set<NodeId> joined;
-  if (ask.current) {
-    current_plans_[key] = *ask.current;
-    for (const PlanWorker& worker : ask.workers) joined.insert(worker.member.worker);
-    for (const IslandMember& member : ask.current->members) joined.erase(member.worker);
+  if (query.current) {
+    current_plans_[key] = *query.current;
+    for (const PlanWorker& worker : query.workers) joined.insert(worker.member.worker);
+    for (const IslandMember& member : query.current->members) joined.erase(member.worker);
   }
   // Without a plan in force the island is idle until it has one.
-  book_.Want({ask.job, ask.island, ask.request}, std::move(request), ask.busy, joined);
+  registry_.Want({query.job, query.island, query.request}, std::move(request), query.busy, joined);
 }
 
-void IslandPlanner::Want(Instant, const GroupWorkers& ask) {
-  book_.Want({ask.job, ProfileBook::kGrouping, ask.request}, RequestOf(ask), false);
+void IslandPlanner::Want(Instant, const GroupWorkers& query) {
+  registry_.Want({query.job, ProfileRegistry::kGrouping, query.request}, MakePlanRequest(query),
+                 false);
 }
 
-bool IslandPlanner::AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>& tell) {
-  const ProfileBook::PlanKey& key = item.key;
-  // Beside a plan in force there is time to search.
-  if (key.island == ProfileBook::kGrouping || item.current) return false;
+bool IslandPlanner::AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>& events) {
+  const ProfileRegistry::PlanKey& key = item.key;
+  // With a plan in force there is time to search.
+  if (key.island == ProfileRegistry::kGrouping || item.current) return false;
   PlanMade made{key.job, key.island, key.request};
   {
     const std::lock_guard lock(mutex_);
@@ -91,7 +92,7 @@ bool IslandPlanner::AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>
   }
   ProfileChanged search{{}, "its plan was prepared before a loss", false, "prepared plan", 1};
   for (const IslandMember& member : made.plan->members) search.workers.push_back(member.worker);
-  tell.push_back(std::move(search));
+  events.push_back(std::move(search));
   LogInfo("planner", key.job, " island ", key.island, ": ", made.plan->reason);
   post_(std::move(made));
   return true;
@@ -108,7 +109,7 @@ size_t IslandPlanner::threads() {
 }
 
 IslandPlanner::Work IslandPlanner::Advance(Instant now) {
-  ProfileBook::Work work = book_.Advance(now);
+  ProfileRegistry::Work work = registry_.Advance(now);
   std::vector<CoordinatorEvent> searches;
   for (auto& [key, request] : work.plan) {
     Item item{key, std::move(request), std::nullopt};
@@ -125,11 +126,12 @@ IslandPlanner::Work IslandPlanner::Advance(Instant now) {
     for (const auto& [worker, at] : work.sites) {
       found.workers.push_back({worker, at.site, at.source});
     }
-    result.tell.push_back(std::move(found));
+    result.events.push_back(std::move(found));
   }
   for (KnowledgeChange& change : work.changes) {
-    result.tell.push_back(ProfileChanged{std::move(change.workers), std::move(change.reason),
-                                         change.unusable, std::move(change.subject), change.size});
+    result.events.push_back(ProfileChanged{std::move(change.workers), std::move(change.reason),
+                                           change.unusable, std::move(change.subject),
+                                           change.size});
   }
   return result;
 }
@@ -143,7 +145,7 @@ void IslandPlanner::Enqueue(Item item) {
   filled_.notify_one();
 }
 
-void IslandPlanner::Supersede(const ProfileBook::PlanKey& island) {
+void IslandPlanner::Supersede(const ProfileRegistry::PlanKey& island) {
   for (Running& running : running_) {
     if (SameIsland(running.key, island)) running.superseded = true;
   }
@@ -214,7 +216,7 @@ std::optional<PlanRequest> IslandPlanner::MadeFrom(const JobId& job, IslandId is
 
 std::vector<IslandPlanner::Kept> IslandPlanner::OthersMade(const Item& item) const {
   std::vector<Kept> others;
-  if (item.key.island == ProfileBook::kGrouping || item.current) return others;
+  if (item.key.island == ProfileRegistry::kGrouping || item.current) return others;
   for (auto it = made_.rbegin(); it != made_.rend() && others.size() < kComparedWith; ++it) {
     const Kept& searched = (*it)->like != nullptr ? (*it)->like : *it;
     if (searched->key.job != item.key.job) continue;
@@ -226,9 +228,9 @@ std::vector<IslandPlanner::Kept> IslandPlanner::OthersMade(const Item& item) con
 }
 
 CoordinatorEvent IslandPlanner::AnswerFor(Item& item, std::vector<Kept>& others) const {
-  const ProfileBook::PlanKey& key = item.key;
+  const ProfileRegistry::PlanKey& key = item.key;
   const Instant begun = SteadyNow();
-  if (key.island == ProfileBook::kGrouping) {
+  if (key.island == ProfileRegistry::kGrouping) {
     WorkersGrouped grouped = AnswerGrouping(item.request);
     grouped.job = key.job;
     grouped.request = key.request;
@@ -255,12 +257,12 @@ CoordinatorEvent IslandPlanner::AnswerFor(Item& item, std::vector<Kept>& others)
   return made;
 }
 
-// One plan for a loss, unless another plan is wanted. Most workers of an island are alike, and so
-// are their losses: one is searched for, and the others have its layout.
+// One plan for a loss, unless another plan is requested. Most workers of an island are alike, and
+// so are their losses: one is searched for, and the others have its layout.
 void IslandPlanner::Prepare(std::unique_lock<std::mutex>& lock) {
   std::optional<PreparedPlans::Case> next = prepared_.Next();
   const Instant begun = SteadyNow();
-  const ProfileBook::PlanKey key{next->island.first, next->island.second, 0};
+  const ProfileRegistry::PlanKey key{next->island.first, next->island.second, 0};
   const auto running = running_.insert(running_.end(), Running{key});
   const std::deque<Kept> losses = losses_;
   lock.unlock();

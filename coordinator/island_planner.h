@@ -1,5 +1,5 @@
-// The shell's side of MakePlan and GroupWorkers: measurements are gathered (profile_book.h), then
-// threads of a pool run the planner, and the answer comes back as an event of the core.
+// The shell's side of MakePlan and GroupWorkers: measurements are gathered (profile_registry.h),
+// then threads of a pool run the planner, and the answer comes back as an event of the core.
 //
 // One plan of each job is made at once, whatever is planned for others, so that no job waits for
 // another's; further plans of a job, for several islands, take half of the machine's cores. The
@@ -36,7 +36,7 @@
 #include <vector>
 
 #include "coordinator/core/core.h"
-#include "coordinator/measurements/profile_book.h"
+#include "coordinator/measurements/profile_registry.h"
 #include "coordinator/plan_answer.h"
 #include "coordinator/prepared_plans.h"
 
@@ -51,26 +51,26 @@ class IslandPlanner {
   explicit IslandPlanner(std::function<void(CoordinatorEvent)> post, Answer answer = AnswerPlan);
   ~IslandPlanner();  // the plan being made is abandoned
 
-  void OnWorkerMessage(Instant now, const FromWorker& from) { book_.OnMessage(now, from); }
+  void OnWorkerMessage(Instant now, const FromWorker& from) { registry_.OnMessage(now, from); }
   // A worker that the core knew before.
   void Remember(const MemberView& worker);
   // What the store has of links and devices, after the workers; other records are skipped.
   // `unix_time_ms`: now.
   void Remember(Instant now, int64_t unix_time_ms, const StoreRecord& record);
-  void Want(Instant now, const MakePlan& ask);
-  void Want(Instant now, const GroupWorkers& ask);
+  void Want(Instant now, const MakePlan& query);
+  void Want(Instant now, const GroupWorkers& query);
 
   // Messages for workers, and events that the core needs first. Call it after those above, and at
   // the deadline.
   struct Work {
-    std::vector<ProfileBook::Message> send;
-    std::vector<CoordinatorEvent> tell;  // SitesFound, ProfileChanged
-    std::vector<StoreWrite> persist;     // as ProfileBook::Work has it
+    std::vector<ProfileRegistry::Message> send;
+    std::vector<CoordinatorEvent> events;  // SitesFound, ProfileChanged
+    std::vector<StoreWrite> persist;       // as ProfileRegistry::Work has it
     Instant deadline = kNever;
   };
   Work Advance(Instant now);
 
-  const ProfileBook& book() const { return book_; }
+  const ProfileRegistry& registry() const { return registry_; }
 
   // What a plan in force was made from, by its layout; none: it was made too long ago, or by an
   // earlier process.
@@ -82,12 +82,12 @@ class IslandPlanner {
 
  private:
   struct Item {
-    ProfileBook::PlanKey key;
+    ProfileRegistry::PlanKey key;
     PlanRequest request;
     std::optional<IslandPlan> current;
   };
   struct Made {
-    ProfileBook::PlanKey key;
+    ProfileRegistry::PlanKey key;
     PlanRequest request;
     IslandPlan plan;
     std::shared_ptr<const Made> like;  // whose layout it has; null: it was searched for
@@ -95,8 +95,8 @@ class IslandPlanner {
   using Kept = std::shared_ptr<const Made>;
   // A plan that a thread makes.
   struct Running {
-    ProfileBook::PlanKey key;
-    bool superseded = false;  // it is not wanted any more
+    ProfileRegistry::PlanKey key;
+    bool superseded = false;  // it is not needed any more
   };
   // The core may keep an earlier plan, and clients may request it long after.
   static constexpr size_t kKeptOfIsland = 4;
@@ -105,7 +105,7 @@ class IslandPlanner {
 
   void Enqueue(Item item);
   // Posts the plan that was prepared for what the item is about, if there is one.
-  bool AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>& tell);
+  bool AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>& events);
   void Keep(const Item& item, const IslandPlan& plan, Kept like);  // with mutex_ held
   void Run();
   // With mutex_ held, as the next ones; what is long is done without it.
@@ -115,14 +115,14 @@ class IslandPlanner {
   size_t CountReady() const;
   bool MayPrepare() const;
   void StartThreads();
-  void Supersede(const ProfileBook::PlanKey& island);
+  void Supersede(const ProfileRegistry::PlanKey& island);
   // Searched plans of the item's job, the newest first; none where there is time to search.
   std::vector<Kept> OthersMade(const Item& item) const;
   // `others` keeps the one that the plan is like, or nothing.
   CoordinatorEvent AnswerFor(Item& item, std::vector<Kept>& others) const;
 
-  ProfileBook book_;
-  std::map<std::pair<JobId, IslandId>, IslandPlan> current_plans_;  // of requests in the book
+  ProfileRegistry registry_;
+  std::map<std::pair<JobId, IslandId>, IslandPlan> current_plans_;  // of requests in the registry
   const std::function<void(CoordinatorEvent)> post_;
   const Answer answer_;
   const size_t plans_at_once_;

@@ -11,26 +11,26 @@
 namespace atl {
 namespace {
 
-MakePlan Ask(int64_t request, int devices) {
-  MakePlan ask;
-  ask.job = "lm-1";
-  ask.request = request;
-  ask.number = 1;
-  ask.spec.name = "lm";
-  ask.spec.model = {ModelFamily::kGpt2, "", "", 64, 32, 2, 4, 0, 128};
-  ask.spec.data.path = "text";
-  ask.spec.data.sequence_length = 16;
-  ask.spec.inner.batch_sequences = 4;
-  ask.spec.schedule.train_tokens = 1000;
-  ask.facts.model = ask.spec.model;
-  ask.facts.layers = {{"embedding", 64 * 32 + 16 * 32},
-                      {"block.0", 12704},
-                      {"block.1", 12704},
-                      {"head", 64 * 32 + 64}};
-  ask.facts.train_sequences = 100;
-  ask.workers.push_back({{"w1", 5, "tcp://w1:1", ""}, "", {}});
-  ask.workers[0].devices.resize(devices, {"cpu", int64_t{1} << 30, 1});
-  return ask;
+MakePlan MakePlanQuery(int64_t request, int devices) {
+  MakePlan query;
+  query.job = "lm-1";
+  query.request = request;
+  query.number = 1;
+  query.spec.name = "lm";
+  query.spec.model = {ModelFamily::kGpt2, "", "", 64, 32, 2, 4, 0, 128};
+  query.spec.data.path = "text";
+  query.spec.data.sequence_length = 16;
+  query.spec.inner.batch_sequences = 4;
+  query.spec.schedule.train_tokens = 1000;
+  query.facts.model = query.spec.model;
+  query.facts.layers = {{"embedding", 64 * 32 + 16 * 32},
+                        {"block.0", 12704},
+                        {"block.1", 12704},
+                        {"head", 64 * 32 + 64}};
+  query.facts.train_sequences = 100;
+  query.workers.push_back({{"w1", 5, "tcp://w1:1", ""}, "", {}});
+  query.workers[0].devices.resize(devices, {"cpu", int64_t{1} << 30, 1});
+  return query;
 }
 
 // Collects what is posted.
@@ -55,16 +55,16 @@ struct Inbox {
 };
 
 // One more worker like the first.
-void AddLike(MakePlan& ask, const std::string& name) {
-  ask.workers.push_back(ask.workers[0]);
-  ask.workers.back().member = {name, 6, absl::StrCat("tcp://", name, ":1"), ""};
+void AddLike(MakePlan& query, const std::string& name) {
+  query.workers.push_back(query.workers[0]);
+  query.workers.back().member = {name, 6, absl::StrCat("tcp://", name, ":1"), ""};
 }
 
 TEST_CASE("A request comes back as a plan that runs") {
   Inbox inbox;
   IslandPlanner planner(
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
-  planner.Want(Instant{}, Ask(1, 2));
+  planner.Want(Instant{}, MakePlanQuery(1, 2));
   CHECK(planner.Advance(Instant{}).send.empty());  // one worker has no links
   const PlanMade made = inbox.Last(1);
   INFO(made.plan.status().ToString());
@@ -78,9 +78,9 @@ TEST_CASE("A request that cannot be met comes back with the reason") {
   Inbox inbox;
   IslandPlanner planner(
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
-  MakePlan ask = Ask(1, 1);
-  ask.spec.layout.stages = 3;
-  planner.Want(Instant{}, ask);
+  MakePlan query = MakePlanQuery(1, 1);
+  query.spec.layout.stages = 3;
+  planner.Want(Instant{}, query);
   planner.Advance(Instant{});
   const PlanMade made = inbox.Last(1);
   CHECK_FALSE(made.plan.ok());
@@ -92,16 +92,16 @@ TEST_CASE("Who shares an island comes back with what was compared") {
   IslandPlanner planner([&](CoordinatorEvent event) {
     answer.set_value(std::get<WorkersGrouped>(std::move(event)));
   });
-  const MakePlan plan = Ask(1, 1);
-  GroupWorkers ask{"lm-1", 7, plan.spec, plan.facts, plan.workers};
-  ask.spec.layout.island = IslandScope::kAuto;
-  planner.Want(Instant{}, ask);
+  const MakePlan plan = MakePlanQuery(1, 1);
+  GroupWorkers query{"lm-1", 7, plan.spec, plan.facts, plan.workers};
+  query.spec.layout.island = IslandScope::kAuto;
+  planner.Want(Instant{}, query);
   planner.Advance(Instant{});
   std::future<WorkersGrouped> future = answer.get_future();
   REQUIRE(future.wait_for(std::chrono::seconds(60)) == std::future_status::ready);
   const WorkersGrouped grouped = future.get();
   CHECK(grouped.request == 7);
-  CHECK(grouped.extent == IslandScope::kAll);
+  CHECK(grouped.island_scope == IslandScope::kAll);
   CHECK(grouped.reason.find("one of all: ") == 0);
 }
 
@@ -109,16 +109,16 @@ TEST_CASE("A worker that cannot be reached is left out of the plan, which says s
   Inbox inbox;
   IslandPlanner planner(
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
-  MakePlan ask = Ask(1, 1);
-  AddLike(ask, "w2");
+  MakePlan query = MakePlanQuery(1, 1);
+  AddLike(query, "w2");
   WorkerHeartbeat beat;
   beat.unreachable = {{"w1", "no connection within 10 s: refused"}};
   planner.OnWorkerMessage(Instant{}, {"w2", 6, beat});
-  ask.busy = true;
-  planner.Want(Instant{}, ask);
+  query.busy = true;
+  planner.Want(Instant{}, query);
   const IslandPlanner::Work work = planner.Advance(Instant{});
-  REQUIRE(work.tell.size() == 1);
-  CHECK(std::get<ProfileChanged>(work.tell[0]).unusable);
+  REQUIRE(work.events.size() == 1);
+  CHECK(std::get<ProfileChanged>(work.events[0]).unusable);
   const PlanMade made = inbox.Last(1);
   REQUIRE(made.plan.ok());
   CHECK(made.plan->members.size() == 1);
@@ -133,33 +133,33 @@ TEST_CASE("The lines to whom has joined an island are measured before its plan, 
   Inbox inbox;
   IslandPlanner planner(
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
-  MakePlan ask = Ask(1, 1);
-  AddLike(ask, "w2");
-  AddLike(ask, "w3");
-  ask.busy = true;
-  ask.current = IslandPlan();
-  ask.current->members = {ask.workers[0].member, ask.workers[1].member};
-  planner.Want(Instant{}, ask);
+  MakePlan query = MakePlanQuery(1, 1);
+  AddLike(query, "w2");
+  AddLike(query, "w3");
+  query.busy = true;
+  query.current = IslandPlan();
+  query.current->members = {query.workers[0].member, query.workers[1].member};
+  planner.Want(Instant{}, query);
   const IslandPlanner::Work work = planner.Advance(Instant{});
   REQUIRE(work.send.size() == 2);
-  CHECK(work.send[0].message.beside);
+  CHECK(work.send[0].message.during_steps);
   CHECK(work.send[0].message.to == std::vector<NodeId>{"w3"});
-  ask.current.reset();  // it is idle: there is no time
-  ask.request = 2;
-  planner.Want(Instant{}, ask);
+  query.current.reset();  // it is idle: there is no time
+  query.request = 2;
+  planner.Want(Instant{}, query);
   CHECK(planner.Advance(Instant{}).send.empty());
   CHECK(inbox.Last(2).plan.ok());
 }
 
 // Three workers that have a plan, and all plans for the loss of one or two of them.
-void PrepareLosses(Inbox& inbox, IslandPlanner& planner, MakePlan& ask) {
-  AddLike(ask, "w2");
-  AddLike(ask, "w3");
-  ask.spec.inner.batch_sequences = 12;
-  ask.busy = true;
-  planner.Want(Instant{}, ask);
+void PrepareLosses(Inbox& inbox, IslandPlanner& planner, MakePlan& query) {
+  AddLike(query, "w2");
+  AddLike(query, "w3");
+  query.spec.inner.batch_sequences = 12;
+  query.busy = true;
+  planner.Want(Instant{}, query);
   planner.Advance(Instant{});
-  REQUIRE(inbox.Last(ask.request).plan.ok());
+  REQUIRE(inbox.Last(query.request).plan.ok());
   for (int i = 0; i < 6000 && !planner.Prepared().second; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -180,28 +180,28 @@ TEST_CASE("A plan for who is left was prepared, is there at once, and a full sea
   Inbox inbox;
   IslandPlanner planner(
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
-  MakePlan ask = Ask(1, 2);
-  PrepareLosses(inbox, planner, ask);
+  MakePlan query = MakePlanQuery(1, 2);
+  PrepareLosses(inbox, planner, query);
   CHECK(planner.Prepared().first == 6);  // of one worker, or of two
   for (const char* lost : {"w3", "w2"}) {
-    std::erase_if(ask.workers, [&](const PlanWorker& w) { return w.member.worker == lost; });
-    ++ask.request;
-    ++ask.number;
-    planner.Want(Instant{}, ask);
+    std::erase_if(query.workers, [&](const PlanWorker& w) { return w.member.worker == lost; });
+    ++query.request;
+    ++query.number;
+    planner.Want(Instant{}, query);
     const IslandPlanner::Work work = planner.Advance(Instant{});
     PlanMade made;
     {
       const std::lock_guard lock(inbox.mutex);
       made = inbox.made.back();
     }
-    REQUIRE(made.request == ask.request);  // without waiting for the planner's thread
+    REQUIRE(made.request == query.request);  // without waiting for the planner's thread
     REQUIRE(made.plan.ok());
-    CHECK(made.plan->number == ask.number);
+    CHECK(made.plan->number == query.number);
     for (const IslandMember& member : made.plan->members) CHECK(member.worker != lost);
     CHECK(made.plan->members[0].worker == "w1");
     CHECK(atl::Validate(*made.plan, 4, 12).ok());
-    REQUIRE(work.tell.size() == 1);
-    const auto& search = std::get<ProfileChanged>(work.tell[0]);
+    REQUIRE(work.events.size() == 1);
+    const auto& search = std::get<ProfileChanged>(work.events[0]);
     CHECK_FALSE(search.unusable);
     CHECK(search.workers.size() == made.plan->members.size());
   }
@@ -211,15 +211,15 @@ TEST_CASE("of_losses_that_are_alike_one_is_searched_for_and_the_others_have_its_
   Inbox inbox;
   std::atomic<size_t> searched = 0;
   IslandPlanner planner = CountingPlanner(inbox, searched);
-  MakePlan ask = Ask(1, 2);
-  PrepareLosses(inbox, planner, ask);
+  MakePlan query = MakePlanQuery(1, 2);
+  PrepareLosses(inbox, planner, query);
   CHECK(planner.Prepared().first == 6);
   // The plan uses w1 alone, so the loss of w2 is that of w3, and to be left as w2 or as w3 is one.
   REQUIRE(inbox.Last(1).plan->members.size() == 1);
   CHECK(searched == 1 + 4);
-  std::erase_if(ask.workers, [](const PlanWorker& w) { return w.member.worker == "w2"; });
-  ask.request = ask.number = 2;
-  planner.Want(Instant{}, ask);
+  std::erase_if(query.workers, [](const PlanWorker& w) { return w.member.worker == "w2"; });
+  query.request = query.number = 2;
+  planner.Want(Instant{}, query);
   planner.Advance(Instant{});
   const PlanMade made = inbox.Last(2);
   REQUIRE(made.plan.ok());
@@ -232,14 +232,14 @@ TEST_CASE("A prepared plan is handed out once, and not to another incarnation of
   Inbox inbox;
   IslandPlanner planner(
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
-  MakePlan ask = Ask(1, 1);
-  PrepareLosses(inbox, planner, ask);
-  ask.workers.pop_back();
-  MakePlan restarted = ask;
+  MakePlan query = MakePlanQuery(1, 1);
+  PrepareLosses(inbox, planner, query);
+  query.workers.pop_back();
+  MakePlan restarted = query;
   restarted.request = 2;
   ++restarted.workers[1].member.incarnation;
   planner.Want(Instant{}, restarted);
-  CHECK(planner.Advance(Instant{}).tell.empty());
+  CHECK(planner.Advance(Instant{}).events.empty());
   REQUIRE(inbox.Last(2).plan.ok());
   CHECK(inbox.Last(2).plan->reason.find("prepared") == std::string::npos);
 }
@@ -249,7 +249,7 @@ TEST_CASE("Of many requests for one island the newest is answered, each at most 
   IslandPlanner planner(
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
   for (int64_t request = 1; request <= 50; ++request) {
-    planner.Want(Instant{}, Ask(request, 2));
+    planner.Want(Instant{}, MakePlanQuery(request, 2));
     planner.Advance(Instant{});
   }
   inbox.Last(50);
@@ -299,15 +299,15 @@ TEST_CASE("one_jobs_plan_does_not_wait_for_the_plans_of_another_job") {
       [&](PlanRequest& request, const auto& current) { return slow.Answer(request, current); });
   const GoesOn goes_on{slow};
   for (int64_t island = 0; island < 100; ++island) {
-    MakePlan ask = Ask(1 + island, 1);
-    ask.job = ask.spec.name = "slow";
-    ask.island = static_cast<IslandId>(island);
-    planner.Want(Instant{}, ask);
+    MakePlan query = MakePlanQuery(1 + island, 1);
+    query.job = query.spec.name = "slow";
+    query.island = static_cast<IslandId>(island);
+    planner.Want(Instant{}, query);
   }
   planner.Advance(Instant{});
   slow.AwaitBegun(1);
   for (int64_t job = 0; job < 3; ++job) {
-    MakePlan quick = Ask(1000 + job, 1);
+    MakePlan quick = MakePlanQuery(1000 + job, 1);
     quick.job = absl::StrCat("quick-", job);
     planner.Want(Instant{}, quick);
     planner.Advance(Instant{});
@@ -331,10 +331,10 @@ TEST_CASE("of_like_islands_of_a_job_one_is_searched_for_and_the_others_have_its_
   IslandPlanner planner = CountingPlanner(inbox, searched);
   constexpr size_t kIslands = 20;
   for (size_t island = 0; island < kIslands; ++island) {
-    MakePlan ask = Ask(static_cast<int64_t>(1 + island), 2);
-    ask.island = static_cast<IslandId>(island);
-    ask.workers[0].member.worker = absl::StrCat("w", island);
-    planner.Want(Instant{}, ask);
+    MakePlan query = MakePlanQuery(static_cast<int64_t>(1 + island), 2);
+    query.island = static_cast<IslandId>(island);
+    query.workers[0].member.worker = absl::StrCat("w", island);
+    planner.Want(Instant{}, query);
   }
   planner.Advance(Instant{});
   std::unique_lock lock(inbox.mutex);
@@ -354,9 +354,9 @@ TEST_CASE("an_island_that_is_unlike_the_others_of_its_job_is_searched_for") {
   std::atomic<size_t> searched = 0;
   IslandPlanner planner = CountingPlanner(inbox, searched);
   for (int devices = 1; devices <= 3; ++devices) {
-    MakePlan ask = Ask(devices, devices);
-    ask.island = devices;
-    planner.Want(Instant{}, ask);
+    MakePlan query = MakePlanQuery(devices, devices);
+    query.island = devices;
+    planner.Want(Instant{}, query);
     planner.Advance(Instant{});
     CHECK(inbox.Last(devices).plan.ok());
   }
@@ -372,10 +372,10 @@ TEST_CASE("plans_of_many_jobs_are_made_by_a_bounded_number_of_threads") {
   const GoesOn goes_on{slow};
   constexpr size_t kJobs = 2 * IslandPlanner::kThreadsMax;
   for (size_t job = 0; job < kJobs; ++job) {
-    MakePlan ask = Ask(1, 1);
-    ask.job = absl::StrCat("slow-", job);
-    ask.spec.name = "slow";
-    planner.Want(Instant{}, ask);
+    MakePlan query = MakePlanQuery(1, 1);
+    query.job = absl::StrCat("slow-", job);
+    query.spec.name = "slow";
+    planner.Want(Instant{}, query);
     planner.Advance(Instant{});
   }
   slow.AwaitBegun(static_cast<int>(IslandPlanner::kThreadsMax));

@@ -1,5 +1,5 @@
-// Whether the coordinator's loop is late itself, so that heartbeats wait unread and silence says
-// nothing about a member. Pure; for loop.cc only.
+// Whether the coordinator's loop is late itself (a stall): heartbeats wait unread, so missing
+// heartbeats do not show that a member is unavailable. Pure; for loop.cc only.
 
 #ifndef ATOLL_COORDINATOR_LATENESS_H_
 #define ATOLL_COORDINATOR_LATENESS_H_
@@ -13,8 +13,8 @@ namespace atl {
 class Lateness {
  public:
   // At the beginning of a turn that was due at `due` (kNever: no turn was), with a task that has
-  // been in the queue since `posted_at`. True: members are to be spared (Stalled). Of a queue that
-  // stays long that is said once in kQueuedTooLong, since it looks at all members.
+  // been in the queue since `posted_at`. True: evictions are to be suspended (Stalled). Of a queue
+  // that stays long this is reported once in kQueuedTooLong, since it looks at all members.
   bool IsLate(Instant now, Instant due, std::optional<Instant> posted_at) {
     if (due != kNever && now - due > kStall) return true;  // a turn that is as late as no other
     if (!posted_at || now - *posted_at < kQueuedTooLong || now < again_at_) return false;

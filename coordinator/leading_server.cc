@@ -78,7 +78,7 @@ class LeadingServer::Impl {
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
     // gRPC would ping a connection after each heartbeat to learn its bandwidth, a third of what an
-    // idle member costs. A fixed window takes its place.
+    // idle member costs. A fixed window replaces it.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
     builder.AddChannelArgument(GRPC_ARG_TSI_MAX_FRAME_SIZE, kTlsRecordBytes);
@@ -196,13 +196,13 @@ class LeadingServer::Impl {
       writer.AddDisk(state_dir_);
       writer.Add(kEventQueue, static_cast<double>(loop_->queued()));
       for (const auto& [denial, count] : access_->audit().denials()) {
-        writer.Add(kDeniedCalls, static_cast<double>(count), {{"reason", DenialWord(denial)}});
+        writer.Add(kDeniedCalls, static_cast<double>(count), {{"reason", DenialName(denial)}});
       }
       // Shared: the task may run after this call has timed out.
       auto cluster = std::make_shared<MetricsWriter>();
       const bool there = OnLoop([loop = loop_.get(), cluster](Instant now) {
         cluster->Add(kEpoch, static_cast<double>(loop->core().epoch()));
-        cluster->Add(kDrifts, static_cast<double>(loop->measurements().Troubles(now).size()));
+        cluster->Add(kDrifts, static_cast<double>(loop->measurements().ListTroubles(now).size()));
         const Observations& seen = loop->observations();
         AddClusterMetrics(now, UnixTimeMs(), loop->core(),
                           {seen.history(), seen.counters(), seen.progress()}, *cluster);

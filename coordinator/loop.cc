@@ -34,17 +34,17 @@ std::vector<StoreWrite> Dated(std::vector<StoreWrite> writes) {
 }
 
 // `own`: the store's; empty at the first start, which takes `proposed` or draws one.
-absl::Status ChooseCluster(const ClusterId& asked, const ClusterId& proposed, ClusterId& own) {
-  if (!asked.empty() && !IsClusterId(asked)) {
+absl::Status ChooseCluster(const ClusterId& wanted, const ClusterId& proposed, ClusterId& own) {
+  if (!wanted.empty() && !IsClusterId(wanted)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", asked, "\" is not the id of a cluster, 16 of 0-9 and a-f"));
+        absl::StrCat("\"", wanted, "\" is not the id of a cluster, 16 of 0-9 and a-f"));
   }
-  if (!asked.empty() && !own.empty() && asked != own) {
+  if (!wanted.empty() && !own.empty() && wanted != own) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the stored state is of cluster ", own, ", not ", asked));
+        absl::StrCat("the stored state is of cluster ", own, ", not ", wanted));
   }
   if (!own.empty()) return absl::OkStatus();
-  own = !asked.empty() ? asked : !proposed.empty() ? proposed : NewClusterId();
+  own = !wanted.empty() ? wanted : !proposed.empty() ? proposed : NewClusterId();
   return absl::OkStatus();
 }
 
@@ -97,7 +97,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(std::uniq
   for (const StoreRecord& record : records) {
     loop->planner_.Remember(SteadyNow(), UnixTimeMs(), record);
   }
-  // One that finds no room in the queue changes nothing: the store takes no writes any more.
+  // One that finds the queue full changes nothing: the store takes no writes any more.
   loop->store_->WatchOwnership([raw = loop.get()](const absl::Status& lost_lead) {
     raw->Post([raw, lost_lead](Instant) {
       if (raw->failure_.ok()) raw->failure_ = lost_lead;
@@ -115,7 +115,7 @@ CoordinatorLoop::CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOption
       store_(std::move(store)),
       core_(std::move(options), own.cluster, own.epoch),
       traces_(own.epoch),
-      // One that finds no room is requested again by the core.
+      // One that finds the queue full is requested again by the core.
       planner_([this](CoordinatorEvent event) {
         PostEvent([this, event = std::move(event)](Instant now) { Step(now, event); });
       }) {}
@@ -134,21 +134,22 @@ Instant CoordinatorLoop::AdvancePlanner(Instant now) {
       queue_.Stop();
       return kNever;
     }
-    for (const ProfileBook::Message& m : work.send) {
+    for (const ProfileRegistry::Message& m : work.send) {
       SendToWorker(m.worker, m.incarnation, m.message);
     }
     // The core's reaction may request a plan. No event is repeated, so this ends.
-    for (const CoordinatorEvent& event : work.tell) Step(now, event);
-    if (work.tell.empty()) return work.deadline;
+    for (const CoordinatorEvent& event : work.events) Step(now, event);
+    if (work.events.empty()) return work.deadline;
     Commit();
   }
 }
 
 Instant CoordinatorLoop::AdvanceTraces(Instant now) {
   if (!failure_.ok()) return kNever;
-  const TraceDesk::Work work =
+  const TraceRequestTable::Work work =
       traces_.Advance(now, [&](const JobId& job) { return core_.Job(now, job); });
-  for (const TraceDesk::Message& m : work.send) SendToWorker(m.worker, m.incarnation, m.message);
+  for (const TraceRequestTable::Message& m : work.send)
+    SendToWorker(m.worker, m.incarnation, m.message);
   return work.deadline;
 }
 
@@ -194,8 +195,8 @@ void CoordinatorLoop::Step(Instant now, const CoordinatorEvent& event) {
     planner_.OnWorkerMessage(now, *from);
     traces_.OnMessage(*from);
   }
-  for (const GroupWorkers& ask : actions.groups) planner_.Want(now, ask);
-  for (const MakePlan& ask : actions.plans) planner_.Want(now, ask);
+  for (const GroupWorkers& query : actions.groups) planner_.Want(now, query);
+  for (const MakePlan& query : actions.plans) planner_.Want(now, query);
   Append(std::move(actions.persist), pending_.persist);
   Append(std::move(actions.to_workers), pending_.to_workers);
   Append(std::move(actions.to_servers), pending_.to_servers);

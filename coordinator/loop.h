@@ -22,7 +22,7 @@
 #include "coordinator/observations.h"
 #include "coordinator/preview.h"
 #include "coordinator/store.h"
-#include "coordinator/trace_desk.h"
+#include "coordinator/trace_request_table.h"
 
 namespace atl {
 
@@ -31,9 +31,9 @@ class CoordinatorLoop {
   using Task = std::function<void(Instant now)>;
 
   // Takes the next epoch (durable before this returns) and recovers the core from the store. What
-  // is remembered beside goes to `state_dir`. `lost`: the cluster of a store that was lost, for an
-  // empty one. `authority`: the cluster of the authority, which a new store takes and every other
-  // one must have. Either may be empty.
+  // is remembered outside of the store goes to `state_dir`. `lost`: the cluster of a store that was
+  // lost, for an empty one. `authority`: the cluster of the authority, which a new store takes and
+  // every other one must have. Either may be empty.
   static absl::StatusOr<std::unique_ptr<CoordinatorLoop>> Open(std::unique_ptr<Store> store,
                                                                const std::string& state_dir,
                                                                const ClusterId& lost,
@@ -43,7 +43,7 @@ class CoordinatorLoop {
   // Where actions go. REQUIRES: set before Run; called on the loop's thread.
   std::function<void(const ToWorker&)> send_to_worker;
   std::function<void(const ToServer&)> send_to_server;
-  // Called between tasks; returns when it wants to be called again at the latest. `changed`: stored
+  // Called between tasks; returns when it is to be called again at the latest. `changed`: stored
   // state has changed since the last call.
   std::function<Instant(Instant now, bool changed)> between_tasks;
 
@@ -76,9 +76,9 @@ class CoordinatorLoop {
 
   const CoordinatorCore& core() const { return core_; }
   Store& store() { return *store_; }
-  const ProfileBook& measurements() const { return planner_.book(); }
+  const ProfileRegistry& measurements() const { return planner_.registry(); }
   IslandPlanner& planner() { return planner_; }
-  TraceDesk& traces() { return traces_; }
+  TraceRequestTable& traces() { return traces_; }
   Previews& previews() { return previews_; }
   const Observations& observations() const { return *observations_; }
 
@@ -102,7 +102,7 @@ class CoordinatorLoop {
   // Stores what is pending, then sends it. What cannot be stored is not sent.
   void Commit();
 
-  // Hands what the planner wants of workers over; returns when to call again.
+  // Sends the requests of the planner to workers; returns when to call again.
   Instant AdvancePlanner(Instant now);
   Instant AdvanceTraces(Instant now);  // likewise
 
@@ -120,7 +120,7 @@ class CoordinatorLoop {
   std::function<void(const Reply&)> on_reply_;  // of the request under way
   absl::Status failure_;
   std::unique_ptr<Observations> observations_;
-  TraceDesk traces_;
+  TraceRequestTable traces_;
   IslandPlanner planner_;  // last, with the previews: their threads post to the queue
   Previews previews_;
 };

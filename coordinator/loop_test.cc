@@ -37,7 +37,7 @@ class MemoryStore : public Store {
   absl::StatusOr<std::vector<LogEntry>> ReadLog(const LogQuery&, int64_t) override {
     return std::vector<LogEntry>();
   }
-  absl::StatusOr<int64_t> TailOfLog(const LogQuery&, int64_t) override { return 0; }
+  absl::StatusOr<int64_t> FindLogTail(const LogQuery&, int64_t) override { return 0; }
   absl::StatusOr<int64_t> BackUp(const std::string&) const override { return 0; }
 
  private:

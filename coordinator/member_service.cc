@@ -84,7 +84,7 @@ class Registry {
         if (verdict.ok()) continue;
         stream->Send(
             Bytes({name, incarnation, loop_->core().epoch(),
-                   Refused{absl::StrCat(DenialWord(verdict.denial), ": ", verdict.reason), true},
+                   Refused{absl::StrCat(DenialName(verdict.denial), ": ", verdict.reason), true},
                    loop_->core().cluster()}),
             kMaxQueued);
         stream->End(ToGrpc(ToStatus(verdict)));

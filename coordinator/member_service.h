@@ -1,6 +1,7 @@
 // The coordinator's end of the Attach streams: messages of members become tasks of the loop, and
 // what the core sends finds its stream by name and incarnation. A stream reads its next message
-// only when the loop is done with the last, so a member cannot flood the coordinator.
+// only when the loop is done with the last, so a member cannot flood the coordinator
+// (backpressure).
 
 #ifndef ATOLL_COORDINATOR_MEMBER_SERVICE_H_
 #define ATOLL_COORDINATOR_MEMBER_SERVICE_H_

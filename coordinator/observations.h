@@ -1,4 +1,4 @@
-// What the coordinator keeps for users and monitors, beside the core's own state: curves of jobs,
+// What the coordinator keeps for users and monitors, besides the core's own state: curves of jobs,
 // counters of metrics, islands that make no progress. Used by the loop's thread alone.
 
 #ifndef ATOLL_COORDINATOR_OBSERVATIONS_H_

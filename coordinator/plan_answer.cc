@@ -12,7 +12,7 @@
 namespace atl {
 namespace {
 
-std::vector<PlanMember> MembersOf(const std::vector<PlanWorker>& workers) {
+std::vector<PlanMember> ToPlanMembers(const std::vector<PlanWorker>& workers) {
   std::vector<PlanMember> members;
   for (const PlanWorker& worker : workers) {
     members.push_back({worker.member, worker.site, worker.devices, {}});
@@ -22,24 +22,24 @@ std::vector<PlanMember> MembersOf(const std::vector<PlanWorker>& workers) {
 
 }  // namespace
 
-PlanRequest RequestOf(const MakePlan& ask) {
+PlanRequest MakePlanRequest(const MakePlan& query) {
   PlanRequest request;
-  request.spec = ask.spec;
-  request.facts = ask.facts;
-  request.number = ask.number;
-  request.islands = ask.islands;
-  request.members = MembersOf(ask.workers);
-  request.ran = ask.ran;
-  request.servers = ask.servers;
-  request.islands_at_site = ask.islands_at_site;
+  request.spec = query.spec;
+  request.facts = query.facts;
+  request.number = query.number;
+  request.islands = query.islands;
+  request.members = ToPlanMembers(query.workers);
+  request.ran = query.ran;
+  request.servers = query.servers;
+  request.islands_at_site = query.islands_at_site;
   return request;
 }
 
-PlanRequest RequestOf(const GroupWorkers& ask) {
+PlanRequest MakePlanRequest(const GroupWorkers& query) {
   PlanRequest request;
-  request.spec = ask.spec;
-  request.facts = ask.facts;
-  request.members = MembersOf(ask.workers);
+  request.spec = query.spec;
+  request.facts = query.facts;
+  request.members = ToPlanMembers(query.workers);
   return request;
 }
 
@@ -62,7 +62,7 @@ void RankBoth(const PlanRequest& request, const IslandPlan& current, PlanMade& m
 
 PlanMade AnswerPlan(PlanRequest& request, const std::optional<IslandPlan>& current) {
   PlanMade made;
-  made.left_out = LeaveOutUnreachable(request);
+  made.left_out = ExcludeUnreachable(request);
   made.plan = PlanIsland(request);
   for (const auto& [worker, why] : made.left_out) {
     if (made.plan.ok()) absl::StrAppend(&made.plan->reason, "; without ", worker, ": ", why);
@@ -78,7 +78,7 @@ WorkersGrouped AnswerGrouping(const PlanRequest& request) {
   WorkersGrouped grouped{{}, 0, IslandScope::kSite, "by measured links"};
   if (request.spec.layout.island == IslandScope::kAuto) {
     const absl::StatusOr<IslandScopeChoice> choice = ChooseIslandScope(request);
-    grouped.extent = choice.ok() ? choice->extent : IslandScope::kAll;
+    grouped.island_scope = choice.ok() ? choice->island_scope : IslandScope::kAll;
     grouped.reason = choice.ok() ? choice->reason : std::string(choice.status().message());
   }
   return grouped;

@@ -1,4 +1,4 @@
-// What the planner answers: one way for the plans that islands run and for previews.
+// What the planner answers: the same code for the plans that islands run and for previews.
 
 #ifndef ATOLL_COORDINATOR_PLAN_ANSWER_H_
 #define ATOLL_COORDINATOR_PLAN_ANSWER_H_
@@ -11,15 +11,15 @@
 
 namespace atl {
 
-// Without what was measured (ProfileBook::FillIn).
-PlanRequest RequestOf(const MakePlan& ask);
-PlanRequest RequestOf(const GroupWorkers& ask);
+// Without what was measured (ProfileRegistry::FillIn).
+PlanRequest MakePlanRequest(const MakePlan& query);
+PlanRequest MakePlanRequest(const GroupWorkers& query);
 
 // A plan without the workers that cannot be used, and what `current` takes by the same
 // measurements. Job, island and request are the caller's. Takes seconds for hundreds of devices.
 PlanMade AnswerPlan(PlanRequest& request, const std::optional<IslandPlan>& current);
 
-// Who shares an island; job and request are the caller's.
+// Which workers share an island; job and request are the caller's.
 WorkersGrouped AnswerGrouping(const PlanRequest& request);
 
 }  // namespace atl

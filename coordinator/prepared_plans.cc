@@ -10,16 +10,16 @@ PlanRequest Without(const PlanRequest& all, const std::vector<size_t>& lost) {
   PlanRequest request = all;
   request.stop = nullptr;
   request.members.clear();
-  std::set<NodeId> gone;
+  std::set<NodeId> excluded;
   for (size_t m = 0; m < all.members.size(); ++m) {
     if (std::find(lost.begin(), lost.end(), m) != lost.end()) {
-      gone.insert(all.members[m].member.worker);
+      excluded.insert(all.members[m].member.worker);
     } else {
       request.members.push_back(all.members[m]);
     }
   }
   const auto outside = [&](const auto& pair) {
-    return gone.contains(pair.from) || gone.contains(pair.to);
+    return excluded.contains(pair.from) || excluded.contains(pair.to);
   };
   std::erase_if(request.links, outside);
   std::erase_if(request.unreachable, outside);

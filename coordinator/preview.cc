@@ -64,12 +64,13 @@ absl::Status CheckMeasured(const PlanRequest& request) {
 }
 
 // In the order of their names.
-std::vector<std::vector<size_t>> SeatsOf(const PlanRequest& all, IslandScope extent) {
+std::vector<std::vector<size_t>> GroupMembersByIsland(const PlanRequest& all,
+                                                      IslandScope island_scope) {
   std::vector<ScopeWorker> workers;
   for (const PlanMember& member : all.members) {
     workers.push_back({member.site, !member.member.endpoint.empty()});
   }
-  return SeatWorkers(workers, all.spec, extent);
+  return AssignIslands(workers, all.spec, island_scope);
 }
 
 }  // namespace
@@ -86,21 +87,21 @@ Previews::~Previews() {
   for (Item& item : left) item.on_done(absl::UnavailableError("the coordinator is ending"));
 }
 
-void Previews::Ask(Instant now, const ProfileBook& book, const std::vector<MakePlan>& asks,
-                   Duration limit, OnDone on_done) {
-  Item item{asks.empty() ? "" : asks[0].job, {}, true, now + limit, std::move(on_done)};
-  for (const MakePlan& ask : asks) {
-    item.islands.push_back({ask.island, RequestOf(ask), ask.current});
-    book.FillIn(item.islands.back().request);
+void Previews::Query(Instant now, const ProfileRegistry& registry,
+                     const std::vector<MakePlan>& queries, Duration limit, OnDone on_done) {
+  Item item{queries.empty() ? "" : queries[0].job, {}, true, now + limit, std::move(on_done)};
+  for (const MakePlan& query : queries) {
+    item.islands.push_back({query.island, MakePlanRequest(query), query.current});
+    registry.FillIn(item.islands.back().request);
   }
   Enqueue(std::move(item));
 }
 
-void Previews::Ask(Instant now, const ProfileBook& book, const GroupWorkers& ask, Duration limit,
-                   OnDone on_done) {
+void Previews::Query(Instant now, const ProfileRegistry& registry, const GroupWorkers& query,
+                     Duration limit, OnDone on_done) {
   Item item{"", {}, false, now + limit, std::move(on_done)};
-  item.islands.push_back({0, RequestOf(ask), std::nullopt});
-  book.FillIn(item.islands.back().request);
+  item.islands.push_back({0, MakePlanRequest(query), std::nullopt});
+  registry.FillIn(item.islands.back().request);
   Enqueue(std::move(item));
 }
 
@@ -122,17 +123,17 @@ absl::StatusOr<Preview> Previews::Answer(Item& item, const std::function<bool()>
   if (!item.grouped) {
     PlanRequest all = std::exchange(item.islands, {})[0].request;
     ATOLL_RETURN_IF_ERROR(CheckMeasured(all));
-    IslandScope extent = all.spec.layout.island;
-    if (extent == IslandScope::kAuto) {
+    IslandScope island_scope = all.spec.layout.island;
+    if (island_scope == IslandScope::kAuto) {
       all.threads = SearchThreads();
       all.stop = stop;
       const WorkersGrouped grouped = AnswerGrouping(all);
-      extent = grouped.extent;
+      island_scope = grouped.island_scope;
       preview.grouping = grouped.reason;
     }
-    for (const std::vector<size_t>& seats : SeatsOf(all, extent)) {
+    for (const std::vector<size_t>& island_workers : GroupMembersByIsland(all, island_scope)) {
       const auto id = static_cast<IslandId>(item.islands.size());
-      item.islands.push_back({id, Only(all, seats), std::nullopt});
+      item.islands.push_back({id, Only(all, island_workers), std::nullopt});
     }
     std::map<std::string, int> led;  // by site
     for (const Island& island : item.islands) ++led[island.request.members[0].site];

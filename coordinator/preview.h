@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/measurements/profile_book.h"
+#include "coordinator/measurements/profile_registry.h"
 #include "coordinator/plan_answer.h"
 
 namespace atl {
@@ -46,12 +46,12 @@ class Previews {
 
   // Plans of a job's islands. `on_done` is called once, on the thread of the previews or, where too
   // many wait, at once. What is best when the limit is over is the plan.
-  void Ask(Instant now, const ProfileBook& book, const std::vector<MakePlan>& asks, Duration limit,
-           OnDone on_done);
-  // Plans of a job that these workers would get if it were submitted now: who shares an island is
-  // found first.
-  void Ask(Instant now, const ProfileBook& book, const GroupWorkers& ask, Duration limit,
-           OnDone on_done);
+  void Query(Instant now, const ProfileRegistry& registry, const std::vector<MakePlan>& queries,
+             Duration limit, OnDone on_done);
+  // Plans of a job that these workers would get if it were submitted now: which workers share an
+  // island is found first.
+  void Query(Instant now, const ProfileRegistry& registry, const GroupWorkers& query,
+             Duration limit, OnDone on_done);
 
  private:
   struct Island {

@@ -36,21 +36,21 @@ std::string Bytes(const IslandPlan& plan) {
 
 // A job and workers drawn by `rng`.
 MakePlan Generated(Rng& rng) {
-  MakePlan ask;
-  ask.job = "lm-1";
-  ask.request = 1;
-  ask.number = 1;
+  MakePlan query;
+  query.job = "lm-1";
+  query.request = 1;
+  query.number = 1;
   const auto blocks = static_cast<int>(1 + rng.Below(6));
-  ask.spec.name = "lm";
-  ask.spec.model = {ModelFamily::kGpt2, "", "", 64, 32, blocks, 4, 0, 128};
-  ask.spec.data.path = "text";
-  ask.spec.data.sequence_length = 16;
-  ask.spec.inner.batch_sequences = static_cast<int64_t>(4 + 4 * rng.Below(4));
-  ask.spec.schedule.train_tokens = 1000;
-  ask.spec.layout.island = IslandScope::kAll;
-  if (rng.Chance(0.3)) ask.spec.layout.replicas = 1;
-  if (rng.Chance(0.2)) ask.spec.layout.schedule = "1f1b";
-  LayoutSpec& layout = ask.spec.layout;
+  query.spec.name = "lm";
+  query.spec.model = {ModelFamily::kGpt2, "", "", 64, 32, blocks, 4, 0, 128};
+  query.spec.data.path = "text";
+  query.spec.data.sequence_length = 16;
+  query.spec.inner.batch_sequences = static_cast<int64_t>(4 + 4 * rng.Below(4));
+  query.spec.schedule.train_tokens = 1000;
+  query.spec.layout.island = IslandScope::kAll;
+  if (rng.Chance(0.3)) query.spec.layout.replicas = 1;
+  if (rng.Chance(0.2)) query.spec.layout.schedule = "1f1b";
+  LayoutSpec& layout = query.spec.layout;
   if (rng.Chance(0.3)) layout.search = PlanSearch::kLocal;
   if (rng.Chance(0.3)) layout.objective = PlanObjective::kCost;
   if (rng.Chance(0.2)) layout.deadline_hours = 1;
@@ -59,21 +59,21 @@ MakePlan Generated(Rng& rng) {
   if (rng.Chance(0.3)) layout.memory_reserve_bytes = int64_t{1} << 29;
   if (rng.Chance(0.3)) {
     layout.link_limits = {{"near", "far", rng.Chance(0.5) ? 1e9 : 1e15}, {"far", "near", 1e15}};
-    ask.servers = {{rng.Chance(0.5) ? "near" : "far", 1}};
+    query.servers = {{rng.Chance(0.5) ? "near" : "far", 1}};
   }
-  OuterSpec& outer = ask.spec.outer;
+  OuterSpec& outer = query.spec.outer;
   if (rng.Chance(0.5)) outer.push_encoding = Encoding::kInt4;
   if (rng.Chance(0.5)) outer.pull_encoding = Encoding::kInt8;
   if (rng.Chance(0.5)) outer.overlap = Overlap::kNone;
-  ask.facts.model = ask.spec.model;
-  ask.facts.train_sequences = ask.facts.validation_sequences = 100;
-  ask.facts.layers.push_back({"embedding", 64 * 32 + 16 * 32});
-  for (int b = 0; b < blocks; ++b) ask.facts.layers.push_back({absl::StrCat("block.", b), 12704});
-  ask.facts.layers.push_back({"head", 64 * 32 + 64});
+  query.facts.model = query.spec.model;
+  query.facts.train_sequences = query.facts.validation_sequences = 100;
+  query.facts.layers.push_back({"embedding", 64 * 32 + 16 * 32});
+  for (int b = 0; b < blocks; ++b) query.facts.layers.push_back({absl::StrCat("block.", b), 12704});
+  query.facts.layers.push_back({"head", 64 * 32 + 64});
   const size_t workers = 1 + rng.Below(4);
   for (size_t w = 1; w <= workers; ++w) {
     const std::string name = absl::StrCat("w", w);
-    PlanWorker& worker = ask.workers.emplace_back();
+    PlanWorker& worker = query.workers.emplace_back();
     worker.member = {name, 5, absl::StrCat("tcp://", name, ":1"), ""};
     worker.site = rng.Chance(0.5) ? "near" : "far";
     worker.devices.resize(1 + rng.Below(2),
@@ -82,16 +82,16 @@ MakePlan Generated(Rng& rng) {
       device.price_per_hour = static_cast<double>(1 + rng.Below(5));
     }
   }
-  return ask;
+  return query;
 }
 
 // Links and times that workers report.
-void Measure(Rng& rng, const MakePlan& ask, IslandPlanner& planner) {
-  const uint64_t digest = DigestOf(ask.facts.model, ask.spec.data.sequence_length);
-  for (const PlanWorker& worker : ask.workers) {
+void Measure(Rng& rng, const MakePlan& query, IslandPlanner& planner) {
+  const uint64_t digest = ComputeModelDigest(query.facts.model, query.spec.data.sequence_length);
+  for (const PlanWorker& worker : query.workers) {
     const NodeId& name = worker.member.worker;
     JobPrepared prepared;
-    prepared.job = ask.job;
+    prepared.job = query.job;
     for (size_t d = 0; d < worker.devices.size(); ++d) {
       DeviceProfile profile{absl::StrCat(name, "/", d), "cpu", "1", digest, {}};
       const auto block_ns = static_cast<int64_t>(1'000'000 + rng.Below(4'000'000));
@@ -113,7 +113,7 @@ void Measure(Rng& rng, const MakePlan& ask, IslandPlanner& planner) {
     planner.OnWorkerMessage(Instant{}, {name, 5, prepared});
     LinksMeasured links;
     links.request = 1;
-    for (const PlanWorker& other : ask.workers) {
+    for (const PlanWorker& other : query.workers) {
       if (other.member.worker == name) continue;
       const double rate = other.site == worker.site ? 1e9 : 1e6 * (1.0 + rng.Below(20));
       links.links.push_back({name, other.member.worker, 1'000'000, rate, 0.01, 20});
@@ -122,12 +122,12 @@ void Measure(Rng& rng, const MakePlan& ask, IslandPlanner& planner) {
   }
 }
 
-template <class Ask>
-Preview PreviewsOf(const IslandPlanner& planner, const Ask& ask) {
+template <class Query>
+Preview PreviewPlans(const IslandPlanner& planner, const Query& query) {
   Previews previews;
   std::promise<absl::StatusOr<Preview>> answer;
-  previews.Ask(SteadyNow(), planner.book(), ask, kLimit,
-               [&](absl::StatusOr<Preview> preview) { answer.set_value(std::move(preview)); });
+  previews.Query(SteadyNow(), planner.registry(), query, kLimit,
+                 [&](absl::StatusOr<Preview> preview) { answer.set_value(std::move(preview)); });
   auto future = answer.get_future();
   REQUIRE(future.wait_for(kWait) == std::future_status::ready);
   absl::StatusOr<Preview> preview = future.get();
@@ -135,8 +135,8 @@ Preview PreviewsOf(const IslandPlanner& planner, const Ask& ask) {
   return *std::move(preview);
 }
 
-PreviewedPlan PreviewOf(const IslandPlanner& planner, const MakePlan& ask) {
-  Preview preview = PreviewsOf(planner, std::vector{ask});
+PreviewedPlan PreviewPlan(const IslandPlanner& planner, const MakePlan& query) {
+  Preview preview = PreviewPlans(planner, std::vector{query});
   REQUIRE(preview.plans.size() == 1);
   return std::move(preview.plans[0]);
 }
@@ -151,15 +151,17 @@ class Live {
   }
 
   const IslandPlanner& planner() const { return planner_; }
-  PlanMade Plan(const MakePlan& ask) { return std::get<PlanMade>(Answer(ask)); }
-  WorkersGrouped Group(const GroupWorkers& ask) { return std::get<WorkersGrouped>(Answer(ask)); }
+  PlanMade Plan(const MakePlan& query) { return std::get<PlanMade>(Answer(query)); }
+  WorkersGrouped Group(const GroupWorkers& query) {
+    return std::get<WorkersGrouped>(Answer(query));
+  }
 
  private:
-  template <class Ask>
-  CoordinatorEvent Answer(const Ask& ask) {
+  template <class Query>
+  CoordinatorEvent Answer(const Query& query) {
     answer_ = std::make_unique<std::promise<CoordinatorEvent>>();
     auto future = answer_->get_future();
-    planner_.Want(Instant{}, ask);
+    planner_.Want(Instant{}, query);
     CHECK(planner_.Advance(Instant{}).send.empty());  // all has been measured
     REQUIRE(future.wait_for(kWait) == std::future_status::ready);
     return future.get();
@@ -194,39 +196,39 @@ TEST_CASE("50 generated jobs and clusters: the preview is the plan that the isla
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     INFO(seed);
     Rng rng(seed);
-    MakePlan ask = Generated(rng);
-    Live live(seed, ask);
-    PlanMade made = live.Plan(ask);
-    if (!CheckSame(PreviewOf(live.planner(), ask).made, made)) continue;
+    MakePlan query = Generated(rng);
+    Live live(seed, query);
+    PlanMade made = live.Plan(query);
+    if (!CheckSame(PreviewPlan(live.planner(), query).made, made)) continue;
     ++plans;
     if (seed % 10 == 0) {
       // With a plan in force both say what it takes now.
-      ask.current = *made.plan;
-      CHECK(PreviewOf(live.planner(), ask).made.current_step_ns > 0);
+      query.current = *made.plan;
+      CHECK(PreviewPlan(live.planner(), query).made.current_step_ns > 0);
     }
     if (seed % 3 != 0) continue;
-    ask.spec.layout.plan = Pinned(*made.plan);
-    ask.spec.layout.replicas = 0;
-    CHECK(CheckSame(PreviewOf(live.planner(), ask).made, live.Plan(ask)));
+    query.spec.layout.plan = Pinned(*made.plan);
+    query.spec.layout.replicas = 0;
+    CHECK(CheckSame(PreviewPlan(live.planner(), query).made, live.Plan(query)));
   }
   CHECK(plans >= 40);
 }
 
 TEST_CASE("each_constraint_holds_in_the_preview_and_in_the_plan_that_the_island_is_given") {
   Rng rng(1);
-  MakePlan ask = Generated(rng);
-  while (ask.workers.size() != 4 || ask.workers[1].devices.size() != 2) ask = Generated(rng);
-  ask.spec.layout = {.island = IslandScope::kAll};
-  ask.spec.outer.overlap = Overlap::kCarry;
-  ask.workers[0].site = ask.workers[1].site = "near";
-  ask.workers[2].site = ask.workers[3].site = "far";
+  MakePlan query = Generated(rng);
+  while (query.workers.size() != 4 || query.workers[1].devices.size() != 2) query = Generated(rng);
+  query.spec.layout = {.island = IslandScope::kAll};
+  query.spec.outer.overlap = Overlap::kCarry;
+  query.workers[0].site = query.workers[1].site = "near";
+  query.workers[2].site = query.workers[3].site = "far";
   const auto made = [&](auto change, const std::map<std::string, double>& servers = {}) {
-    MakePlan own = ask;
+    MakePlan own = query;
     change(own.spec.layout);
     own.servers = servers;
     Live live(1, own);
     const PlanMade plan = live.Plan(own);
-    CheckSame(PreviewOf(live.planner(), own).made, plan);
+    CheckSame(PreviewPlan(live.planner(), own).made, plan);
     return plan;
   };
   const auto devices_of = [](const PlanMade& plan) {
@@ -264,31 +266,31 @@ TEST_CASE("jobs_that_are_not_submitted_get_the_islands_and_plans_that_running_on
     Rng rng(seed);
     const MakePlan all = Generated(rng);
     Live live(seed, all);
-    GroupWorkers ask{"lm-1", 1, all.spec, all.facts, all.workers};
-    constexpr IslandScope kExtents[] = {IslandScope::kAuto, IslandScope::kSite,
-                                        IslandScope::kWorker, IslandScope::kAll};
-    IslandScope extent = ask.spec.layout.island = kExtents[seed % 4];
-    const Preview preview = PreviewsOf(live.planner(), ask);
-    if (extent == IslandScope::kAuto) {
-      const WorkersGrouped grouped = live.Group(ask);
+    GroupWorkers query{"lm-1", 1, all.spec, all.facts, all.workers};
+    constexpr IslandScope kIslandScopes[] = {IslandScope::kAuto, IslandScope::kSite,
+                                             IslandScope::kWorker, IslandScope::kAll};
+    IslandScope island_scope = query.spec.layout.island = kIslandScopes[seed % 4];
+    const Preview preview = PreviewPlans(live.planner(), query);
+    if (island_scope == IslandScope::kAuto) {
+      const WorkersGrouped grouped = live.Group(query);
       CHECK(preview.grouping == grouped.reason);
-      extent = grouped.extent;
+      island_scope = grouped.island_scope;
     }
     std::vector<ScopeWorker> workers;
     for (const PlanWorker& worker : all.workers) workers.push_back({worker.site});
-    const auto seats = SeatWorkers(workers, ask.spec, extent);
-    REQUIRE(seats.size() == preview.plans.size());
-    for (size_t i = 0; i < seats.size(); ++i) {
+    const auto island_workers = AssignIslands(workers, query.spec, island_scope);
+    REQUIRE(island_workers.size() == preview.plans.size());
+    for (size_t i = 0; i < island_workers.size(); ++i) {
       MakePlan island = all;
-      island.spec = ask.spec;
-      island.islands = static_cast<int>(seats.size());
+      island.spec = query.spec;
+      island.islands = static_cast<int>(island_workers.size());
       island.servers.clear();  // it has none yet
-      island.islands_at_site =
-          static_cast<int>(std::count_if(seats.begin(), seats.end(), [&](const auto& other) {
-            return workers[other[0]].site == workers[seats[i][0]].site;
+      island.islands_at_site = static_cast<int>(
+          std::count_if(island_workers.begin(), island_workers.end(), [&](const auto& other) {
+            return workers[other[0]].site == workers[island_workers[i][0]].site;
           }));
       island.workers.clear();
-      for (const size_t w : seats[i]) island.workers.push_back(all.workers[w]);
+      for (const size_t w : island_workers[i]) island.workers.push_back(all.workers[w]);
       // Of its own planner: none is taken over from a like island.
       Live own(seed, all);
       ++islands;
@@ -303,16 +305,16 @@ TEST_CASE("the core requests a preview with the planner's request") {
   testing::World world;
   testing::StartShared(world);
   const auto job = world.core().Jobs(world.now()).front().job;
-  const std::vector<MakePlan> asks = world.core().PlanRequests(job);
-  REQUIRE(asks.size() == 1);
-  CHECK(asks[0].island == 0);
-  CHECK(asks[0].number == 2);
-  CHECK(asks[0].busy);
-  REQUIRE(asks[0].current);
-  CHECK(asks[0].current->number == 1);
-  CHECK(asks[0].workers.size() == 3);
+  const std::vector<MakePlan> queries = world.core().PlanRequests(job);
+  REQUIRE(queries.size() == 1);
+  CHECK(queries[0].island == 0);
+  CHECK(queries[0].number == 2);
+  CHECK(queries[0].busy);
+  REQUIRE(queries[0].current);
+  CHECK(queries[0].current->number == 1);
+  CHECK(queries[0].workers.size() == 3);
   PlanMade made{job, 0, 0};
-  made.plan = *asks[0].current;
+  made.plan = *queries[0].current;
   CHECK(world.core().WhyPlanIsKept(made) == "the same layout is still the best");
   CHECK(world.core().IdleWorkers({}).empty());
 }
@@ -325,14 +327,14 @@ TEST_CASE("a job that is not submitted gets islands of idle workers, as its layo
   plan.workers[0].site = plan.workers[1].site = "near";
   plan.workers[2].site = plan.workers[3].site = "far";
   Measure(rng, plan, planner);
-  GroupWorkers ask{"", 0, plan.spec, plan.facts, plan.workers};
-  ask.spec.layout = {};
-  ask.spec.outer.max_islands = 8;
-  for (const auto& [extent, islands] :
+  GroupWorkers query{"", 0, plan.spec, plan.facts, plan.workers};
+  query.spec.layout = {};
+  query.spec.outer.max_islands = 8;
+  for (const auto& [island_scope, islands] :
        {std::pair(IslandScope::kAll, 1), std::pair(IslandScope::kSite, 2),
         std::pair(IslandScope::kWorker, 4)}) {
-    ask.spec.layout.island = extent;
-    const Preview preview = PreviewsOf(planner, ask);
+    query.spec.layout.island = island_scope;
+    const Preview preview = PreviewPlans(planner, query);
     CHECK(preview.plans.size() == static_cast<size_t>(islands));
     for (const PreviewedPlan& island : preview.plans) CHECK(island.made.plan.ok());
   }

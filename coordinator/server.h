@@ -1,6 +1,6 @@
 // The coordinator as a server. With the store in its state folder it leads alone. With --store
 // etcd://... it is a standby (standby_server.h) until no other coordinator of that etcd leads, then
-// it leads (leading_server.h), until it ends or loses its lease.
+// it leads (failover; leading_server.h), until it ends or loses its lease.
 
 #ifndef ATOLL_COORDINATOR_SERVER_H_
 #define ATOLL_COORDINATOR_SERVER_H_

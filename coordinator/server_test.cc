@@ -1,4 +1,4 @@
-// The real server over loopback, with members that speak through the real attach client.
+// The real server over loopback, with members that connect through the real attach client.
 
 #include "coordinator/server.h"
 

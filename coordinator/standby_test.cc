@@ -127,7 +127,7 @@ TEST_CASE("standby_names_the_leader_and_takes_over_with_a_higher_epoch") {
   CHECK(second.End().ok());
 }
 
-TEST_CASE("over_tls_a_revocation_holds_whoever_leads") {
+TEST_CASE("over_tls_a_revocation_holds_whichever_coordinator_leads") {
   std::string folder = absl::StrCat(std::getenv("TEST_TMPDIR"), "/trust-XXXXXX");
   REQUIRE(mkdtemp(folder.data()) != nullptr);
   const AuthorityFolder authority(folder + "/authority");

@@ -56,7 +56,7 @@ class Store {
 
   // Applies all writes, in order, in one transaction: durable when it returns OK, and all of it or
   // nothing happened otherwise; which of both is certain only for ResourceExhausted: nothing, for
-  // lack of room. FailedPrecondition: another process owns the store now, and nothing happened.
+  // lack of space. FailedPrecondition: another process owns the store now, and nothing happened.
   // EventRecords go to the log with `unix_time_ms`.
   virtual absl::Status Apply(const std::vector<StoreWrite>& writes, int64_t unix_time_ms) = 0;
 
@@ -66,7 +66,7 @@ class Store {
   // Such lines, oldest first, at most `limit`: fewer than that only if there are no more.
   virtual absl::StatusOr<std::vector<LogEntry>> ReadLog(const LogQuery& query, int64_t limit) = 0;
   // The `after_sequence` with which the query yields the newest `count` of its lines.
-  virtual absl::StatusOr<int64_t> TailOfLog(const LogQuery& query, int64_t count) = 0;
+  virtual absl::StatusOr<int64_t> FindLogTail(const LogQuery& query, int64_t count) = 0;
 
   // Copies everything, as it is between two changes, to the new file `to`, which RestoreStore
   // (store_backup.h) takes, and returns the number of the newest change. Its own thread is not held

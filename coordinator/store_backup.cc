@@ -68,8 +68,8 @@ absl::Status CopyFile(const std::string& from, const std::string& to) {
   for (int64_t done = 0; done < source.bytes();) {
     const auto count = std::min<int64_t>(source.bytes() - done, static_cast<int64_t>(block.size()));
     ATOLL_RETURN_IF_ERROR(source.Read(done, block.data(), count));
-    const ByteSpan piece(block.data(), static_cast<size_t>(count));
-    ATOLL_RETURN_IF_ERROR(target->Append(std::span(&piece, 1)));
+    const ByteSpan buffer(block.data(), static_cast<size_t>(count));
+    ATOLL_RETURN_IF_ERROR(target->Append(std::span(&buffer, 1)));
     done += count;
   }
   return target->Sync();
@@ -112,16 +112,16 @@ absl::StatusOr<int64_t> CopyDatabase(const std::string& database, const std::str
 }
 
 absl::Status MakeBackup(const StoreContents& contents, const std::string& to) {
-  const std::string beside = absl::StrCat(to, ".made");
-  RemoveFolder(beside);
+  const std::string temporary = absl::StrCat(to, ".made");
+  RemoveFolder(temporary);
   const auto make = [&]() -> absl::Status {
-    ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(beside));
-    ATOLL_ASSIGN_OR_RETURN(const auto store, OpenSqliteStore(beside));
+    ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(temporary));
+    ATOLL_ASSIGN_OR_RETURN(const auto store, OpenSqliteStore(temporary));
     ATOLL_RETURN_IF_ERROR(store->Fill(contents));
     return store->BackUp(to).status();
   };
   const absl::Status made = make();
-  RemoveFolder(beside);
+  RemoveFolder(temporary);
   return made;
 }
 
@@ -150,18 +150,18 @@ absl::Status RestoreStore(const std::string& backup, const std::string& director
     return absl::FailedPreconditionError(absl::StrCat("--state-dir ", directory, ": holds ", name,
                                                       " already; --restore wants an empty one"));
   }
-  const std::string beside = absl::StrCat(directory, "/restore.tmp");
-  RemoveFolder(beside);
+  const std::string temporary = absl::StrCat(directory, "/restore.tmp");
+  RemoveFolder(temporary);
   const auto make = [&]() -> absl::Status {
-    ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(beside));
-    ATOLL_RETURN_IF_ERROR(CopyFile(backup, absl::StrCat(beside, "/", kDatabase)));
-    ATOLL_RETURN_IF_ERROR(Annotate(Renew(beside), absl::StrCat("--restore ", backup)));
-    ATOLL_RETURN_IF_ERROR(RealFiles().Rename(absl::StrCat(beside, "/", kDatabase),
+    ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(temporary));
+    ATOLL_RETURN_IF_ERROR(CopyFile(backup, absl::StrCat(temporary, "/", kDatabase)));
+    ATOLL_RETURN_IF_ERROR(Annotate(Renew(temporary), absl::StrCat("--restore ", backup)));
+    ATOLL_RETURN_IF_ERROR(RealFiles().Rename(absl::StrCat(temporary, "/", kDatabase),
                                              absl::StrCat(directory, "/", kDatabase)));
     return RealFiles().SyncFolder(directory);
   };
   const absl::Status made = make();
-  RemoveFolder(beside);
+  RemoveFolder(temporary);
   return made;
 }
 

@@ -1,4 +1,5 @@
-// Copies of a store: a backup is one SQLite file, which shows by itself that it is whole.
+// Copies of a store (backup and restore): a backup is one SQLite file, which shows by itself that
+// it is whole.
 
 #ifndef ATOLL_COORDINATOR_STORE_BACKUP_H_
 #define ATOLL_COORDINATOR_STORE_BACKUP_H_

@@ -33,20 +33,20 @@ struct Stored {
   uint64_t checksum;
 };
 
-uint64_t ChecksumOfSequence(int64_t sequence) {
+uint64_t ComputeSequenceChecksum(int64_t sequence) {
   Checksum sum;
   sum.Add(sequence);
   return sum.Get();
 }
 
-absl::Status Fault(const std::string& path, absl::string_view doing) {
+absl::Status Fault(const std::string& path, absl::string_view operation) {
   return absl::UnavailableError(
-      absl::StrCat(path, ": cannot be ", doing, ": ", std::strerror(errno)));
+      absl::StrCat(path, ": cannot be ", operation, ": ", std::strerror(errno)));
 }
 
 }  // namespace
 
-uint64_t ChecksumOf(const StoreTotals& totals) {
+uint64_t ComputeChecksum(const StoreTotals& totals) {
   Checksum sum;
   sum.Add(totals.sequence);
   sum.Add(totals.records);
@@ -54,15 +54,15 @@ uint64_t ChecksumOf(const StoreTotals& totals) {
   return sum.Get();
 }
 
-uint64_t ChecksumOfRecord(absl::string_view key, absl::string_view value) {
+uint64_t ComputeRecordChecksum(absl::string_view key, absl::string_view value) {
   Checksum sum;
   sum.Add(key);
   sum.Add(value);
   return sum.Get();
 }
 
-uint64_t ChecksumOfLine(int64_t sequence, int64_t unix_time_ms, absl::string_view job,
-                        int64_t severity, absl::string_view text) {
+uint64_t ComputeLineChecksum(int64_t sequence, int64_t unix_time_ms, absl::string_view job,
+                             int64_t severity, absl::string_view text) {
   Checksum sum;
   sum.Add(sequence);
   sum.Add(unix_time_ms);
@@ -92,14 +92,14 @@ absl::StatusOr<std::optional<int64_t>> SequenceFile::Read() const {
   const ssize_t got = pread(fd_, &stored, sizeof stored, 0);
   if (got < 0) return Fault(path_, "read");
   if (got == 0) return std::nullopt;
-  if (got != sizeof stored || stored.checksum != ChecksumOfSequence(stored.sequence)) {
+  if (got != sizeof stored || stored.checksum != ComputeSequenceChecksum(stored.sequence)) {
     return absl::DataLossError(absl::StrCat(path_, ": is damaged"));
   }
   return stored.sequence;
 }
 
 absl::Status SequenceFile::Write(int64_t sequence) {
-  const Stored stored{sequence, ChecksumOfSequence(sequence)};
+  const Stored stored{sequence, ComputeSequenceChecksum(sequence)};
   if (pwrite(fd_, &stored, sizeof stored, 0) != sizeof stored) return Fault(path_, "written");
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
 // What shows that a store is whole: a checksum in every row, one row of totals over all records,
-// and beside the database a file with the number of the newest change. SQLite reads a damaged
+// and next to the database a file with the number of the newest change. SQLite reads a damaged
 // write-ahead log as if what follows had never been written; the number shows that it was.
 
 #ifndef ATOLL_COORDINATOR_STORE_SEAL_H_
@@ -23,12 +23,12 @@ struct StoreTotals {
   bool operator==(const StoreTotals&) const = default;
 };
 
-uint64_t ChecksumOf(const StoreTotals& totals);
+uint64_t ComputeChecksum(const StoreTotals& totals);
 // Of a row of `records`.
-uint64_t ChecksumOfRecord(absl::string_view key, absl::string_view value);
+uint64_t ComputeRecordChecksum(absl::string_view key, absl::string_view value);
 // Of a row of `log`.
-uint64_t ChecksumOfLine(int64_t sequence, int64_t unix_time_ms, absl::string_view job,
-                        int64_t severity, absl::string_view text);
+uint64_t ComputeLineChecksum(int64_t sequence, int64_t unix_time_ms, absl::string_view job,
+                             int64_t severity, absl::string_view text);
 
 // The number of the newest change, in a file. It is written after the change is durable and is not
 // synced: after a power cut it may be older than the store, but never newer.

@@ -37,8 +37,8 @@ constexpr char kFromVersion1[] =
     "ALTER TABLE records ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE log ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;";
 
-uint64_t ChecksumOfLogRow(Statement& row) {
-  return ChecksumOfLine(row.Int(0), row.Int(1), row.Bytes(2), row.Int(3), row.Bytes(4));
+uint64_t ComputeLogRowChecksum(Statement& row) {
+  return ComputeLineChecksum(row.Int(0), row.Int(1), row.Bytes(2), row.Int(3), row.Bytes(4));
 }
 
 class SqliteStore : public Store {
@@ -86,7 +86,7 @@ class SqliteStore : public Store {
     int result;
     while ((result = select.Step()) == SQLITE_ROW) {
       auto record = DecodeRecord(select.Bytes(1));
-      if (!record.ok() || KeyOf(*record) != select.Bytes(0)) {
+      if (!record.ok() || MakeRecordKey(*record) != select.Bytes(0)) {
         return absl::DataLossError(absl::StrCat(
             path_, ": record \"", select.Bytes(0), "\" is damaged: ",
             record.ok() ? "it belongs under another key" : record.status().message(), kRemedy));
@@ -137,7 +137,7 @@ class SqliteStore : public Store {
                             : severity == 2 ? Severity::kError
                                             : Severity::kInfo;
       line.event.text = std::string(select.Bytes(4));
-      if (static_cast<uint64_t>(select.Int(5)) != ChecksumOfLogRow(select)) {
+      if (static_cast<uint64_t>(select.Int(5)) != ComputeLogRowChecksum(select)) {
         line.event.text.insert(0, "(this line is damaged) ");
       }
       lines.push_back(std::move(line));
@@ -146,7 +146,7 @@ class SqliteStore : public Store {
     return lines;
   }
 
-  absl::StatusOr<int64_t> TailOfLog(const LogQuery& query, int64_t count) override {
+  absl::StatusOr<int64_t> FindLogTail(const LogQuery& query, int64_t count) override {
     Statement select(
         db_, absl::StrCat("SELECT sequence ", FromLog(query), " ORDER BY sequence DESC LIMIT ?6"));
     Bind(query, &select).Bind(count);
@@ -227,7 +227,7 @@ class SqliteStore : public Store {
     Statement records(db_, "SELECT key, value, checksum FROM records");
     int result;
     while ((result = records.Step()) == SQLITE_ROW) {
-      const uint64_t checksum = ChecksumOfRecord(records.Bytes(0), records.Bytes(1));
+      const uint64_t checksum = ComputeRecordChecksum(records.Bytes(0), records.Bytes(1));
       if (static_cast<uint64_t>(records.Int(2)) != checksum) {
         return Damaged(absl::StrCat("the record \"", records.Bytes(0), "\" fails its checksum"));
       }
@@ -238,7 +238,7 @@ class SqliteStore : public Store {
     Statement totals(db_, "SELECT sequence, records, digest, checksum FROM totals WHERE id=1");
     if (totals.Step() != SQLITE_ROW) return Damaged("its totals are missing");
     totals_ = {totals.Int(0), totals.Int(1), static_cast<uint64_t>(totals.Int(2))};
-    if (static_cast<uint64_t>(totals.Int(3)) != ChecksumOf(totals_)) {
+    if (static_cast<uint64_t>(totals.Int(3)) != ComputeChecksum(totals_)) {
       return Damaged("its totals fail their checksum");
     }
     found.sequence = totals_.sequence;
@@ -254,7 +254,7 @@ class SqliteStore : public Store {
     Statement lines(db_, "SELECT * FROM log");
     int64_t damaged = 0;
     while (lines.Step() == SQLITE_ROW) {
-      if (static_cast<uint64_t>(lines.Int(5)) != ChecksumOfLogRow(lines)) ++damaged;
+      if (static_cast<uint64_t>(lines.Int(5)) != ComputeLogRowChecksum(lines)) ++damaged;
     }
     if (damaged == 0) return;
     LogWarning("store", path_, ": ", damaged,
@@ -265,7 +265,7 @@ class SqliteStore : public Store {
   absl::Status CheckNewest() {
     const auto newest = newest_.Read();
     if (!newest.ok()) {
-      // It is beside the store, which was found whole: only this check is lost.
+      // It is next to the store, which was found whole: only this check is lost.
       LogWarning("store", newest.status().message(), ", and is written anew; check this disk");
       return absl::OkStatus();
     }
@@ -292,7 +292,7 @@ class SqliteStore : public Store {
     Statement seal_record(db_, "UPDATE records SET checksum=? WHERE key=?");
     std::vector<std::pair<std::string, int64_t>> sums;
     while (records.Step() == SQLITE_ROW) {
-      const uint64_t checksum = ChecksumOfRecord(records.Bytes(0), records.Bytes(1));
+      const uint64_t checksum = ComputeRecordChecksum(records.Bytes(0), records.Bytes(1));
       sums.emplace_back(records.Bytes(0), static_cast<int64_t>(checksum));
       ++totals_.records;
       totals_.digest += checksum;
@@ -306,7 +306,7 @@ class SqliteStore : public Store {
     Statement seal_line(db_, "UPDATE log SET checksum=? WHERE sequence=?");
     std::vector<std::pair<int64_t, int64_t>> line_sums;
     while (lines.Step() == SQLITE_ROW) {
-      line_sums.emplace_back(lines.Int(0), static_cast<int64_t>(ChecksumOfLogRow(lines)));
+      line_sums.emplace_back(lines.Int(0), static_cast<int64_t>(ComputeLogRowChecksum(lines)));
     }
     for (const auto& [sequence, checksum] : line_sums) {
       seal_line.Bind(checksum).Bind(sequence);
@@ -331,7 +331,7 @@ class SqliteStore : public Store {
 
   absl::Status WriteTotals() {
     seal_->Bind(totals_.sequence).Bind(totals_.records).Bind(static_cast<int64_t>(totals_.digest));
-    seal_->Bind(static_cast<int64_t>(ChecksumOf(totals_)));
+    seal_->Bind(static_cast<int64_t>(ComputeChecksum(totals_)));
     const absl::Status status = seal_->Step() == SQLITE_DONE ? absl::OkStatus() : Error("write");
     seal_->Reset();
     return status;
@@ -352,7 +352,7 @@ class SqliteStore : public Store {
       const auto severity = static_cast<int64_t>(event->severity);
       log_->Bind(severity).Bind(absl::string_view(event->text));
       log_->Bind(static_cast<int64_t>(
-          ChecksumOfLine(event->sequence, unix_time_ms, event->job, severity, event->text)));
+          ComputeLineChecksum(event->sequence, unix_time_ms, event->job, severity, event->text)));
       if (++lines_since_trim_ >= kLinesBetweenTrims) {
         lines_since_trim_ = 0;
         ATOLL_RETURN_IF_ERROR(Execute(absl::StrCat(
@@ -361,14 +361,14 @@ class SqliteStore : public Store {
             kLogLinesKept, ")")));
       }
     } else {
-      const std::string key = KeyOf(write.record);
+      const std::string key = MakeRecordKey(write.record);
       Discount(key);
       if (write.erase) {
         statement = erase_.get();
         erase_->Bind(absl::string_view(key));
       } else {
         const std::string value = EncodeRecord(write.record);
-        const uint64_t checksum = ChecksumOfRecord(key, value);
+        const uint64_t checksum = ComputeRecordChecksum(key, value);
         put_->Bind(absl::string_view(key)).BindBlob(value).Bind(static_cast<int64_t>(checksum));
         ++totals_.records;
         totals_.digest += checksum;
@@ -398,9 +398,9 @@ class SqliteStore : public Store {
   }
 
   // What the last call failed with, and what to do.
-  absl::Status Error(absl::string_view doing) {
+  absl::Status Error(absl::string_view operation) {
     const int code = sqlite3_errcode(db_) & 0xff;
-    const std::string text = absl::StrCat(path_, ": cannot ", doing, ": ", sqlite3_errmsg(db_));
+    const std::string text = absl::StrCat(path_, ": cannot ", operation, ": ", sqlite3_errmsg(db_));
     switch (code) {
       case SQLITE_FULL:
         return absl::ResourceExhaustedError(

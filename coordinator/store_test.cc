@@ -105,9 +105,9 @@ TEMPLATE_TEST_CASE("the log keeps lines by job with the wall time", "", OnSqlite
   CHECK(store->ReadLog({"", 0, 1235}, 10).value().size() == 1);
   CHECK(store->ReadLog({"", 0, 0, Severity::kWarning}, 10).value().size() == 3);
   CHECK(store->ReadLog({"", 0, 0, Severity::kInfo, "sEVEN"}, 10).value().size() == 1);
-  CHECK(store->TailOfLog({"a"}, 1).value() == 4);
-  CHECK(store->TailOfLog({}, 3).value() == 1);
-  CHECK(store->TailOfLog({"", 1}, 9).value() == 1);
+  CHECK(store->FindLogTail({"a"}, 1).value() == 4);
+  CHECK(store->FindLogTail({}, 3).value() == 1);
+  CHECK(store->FindLogTail({"", 1}, 9).value() == 1);
   CHECK(store->ReadAll().value().empty());
 }
 

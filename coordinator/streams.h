@@ -29,7 +29,7 @@ class SendingStream : public Reactor {
     return true;
   }
 
-  // The next message, in place of the one that was sent so before, if its writing has not begun.
+  // The next message, replacing the one that was sent so before, if its writing has not begun.
   void SendNewest(Message message) {
     const std::lock_guard lock(mutex_);
     if (ended_) return;

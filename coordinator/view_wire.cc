@@ -24,7 +24,7 @@ void Encode(const IslandView& view, v1::Island* m) {
   m->set_incarnation(s.incarnation);
   m->set_attached(view.attached);
   m->set_ready(s.ready);
-  m->set_doing(view.doing);
+  m->set_activity(view.activity);
   m->set_reason(s.reason);
   if (view.progress) Encode(*view.progress, m->mutable_progress());
   m->set_steps_this_round(s.steps_this_round);
@@ -40,7 +40,7 @@ void Encode(const IslandView& view, v1::Island* m) {
     w->set_leads(worker.leads);
     w->set_in_plan(worker.in_plan);
     w->set_attached(worker.attached);
-    w->set_doing(worker.doing);
+    w->set_activity(worker.activity);
     w->set_plan_number(worker.plan_number);
   }
   if (view.plan.number != 0) {
@@ -198,7 +198,7 @@ void EncodeView(const ForeignMemberView& view, v1::ForeignMember* wire) {
   wire->set_kind(KindText(view.kind));
   wire->set_name(view.name);
   wire->set_cluster(view.cluster);
-  wire->set_since_heard_s(Seconds(view.since_heard));
+  wire->set_since_seen_s(Seconds(view.since_seen));
 }
 
 void EncodeView(const MemberView& view, v1::Member* wire) {

@@ -53,7 +53,7 @@ class WatchStream : public SendingStream<grpc::ServerWriteReactor<M>, M> {
 };
 
 // Whether a caller reads. One that has left a message unread for a long time gets no further ones,
-// and takes a place from others that would read.
+// and takes a slot from others that would read.
 class ReadWatch {
  public:
   static constexpr Duration kLongest = std::chrono::minutes(2);
@@ -68,10 +68,10 @@ class ReadWatch {
   std::optional<Instant> since_;  // when all was read, or the first call
 };
 
-// Polls streams by turns, within a bound: a view of thousands of members takes milliseconds to make
-// or to send, and the loop's other tasks wait meanwhile. Where the bound is reached, each stream is
-// polled less often. A stream's first poll is outside of the bound: it costs what a unary call
-// does, and a caller waits for it. Loop's thread only.
+// Polls streams round-robin, within a bound: a view of thousands of members takes milliseconds to
+// make or to send, and the loop's other tasks wait meanwhile. Where the bound is reached, each
+// stream is polled less often. A stream's first poll is outside of the bound: it costs what a unary
+// call does, and a caller waits for it. Loop's thread only.
 class Watchers {
  public:
   // Sends what is new; false when the stream has ended.

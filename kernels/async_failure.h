@@ -1,4 +1,4 @@
-// A failure that one thread finds and another one, which waits for a stream, must get.
+// A failure that one thread detects and that must reach another one, which waits for a stream.
 
 #ifndef ATOLL_KERNELS_ASYNC_FAILURE_H_
 #define ATOLL_KERNELS_ASYNC_FAILURE_H_
@@ -37,7 +37,7 @@ class ReportsFailures {
  public:
   virtual ~ReportsFailures() = default;
   // Synchronize will report this source's failure.
-  virtual void ReportFailuresOf(std::shared_ptr<AsyncFailure> source) = 0;
+  virtual void AddFailureSource(std::shared_ptr<AsyncFailure> source) = 0;
 };
 
 // Whose failures the streams of one backend must report. Used by one thread at a time.
@@ -48,11 +48,11 @@ class FailureSources {
   absl::Status First() {
     absl::Status first;
     std::erase_if(sources_, [&](Source& source) {
-      const bool gone = source.failure.use_count() == 1;
+      const bool released = source.failure.use_count() == 1;
       const absl::Status status = source.failure->status();
-      if (first.ok() && !(gone && source.told)) first = status;
-      source.told = !status.ok();
-      return gone;
+      if (first.ok() && !(released && source.reported)) first = status;
+      source.reported = !status.ok();
+      return released;
     });
     return first;
   }
@@ -60,7 +60,7 @@ class FailureSources {
  private:
   struct Source {
     std::shared_ptr<AsyncFailure> failure;
-    bool told;
+    bool reported;
   };
   std::vector<Source> sources_;
 };

@@ -122,7 +122,7 @@ class Backend {
   virtual void CopyToHost(Stream& stream, void* host, const Tensor& from) = 0;
   virtual void Zero(Stream& stream, const Tensor& x) = 0;
   // Whether CopyFromPeer takes memory of `peer`, a backend of another device in this process.
-  virtual bool Reaches(const Backend& /*peer*/) const { return false; }
+  virtual bool CanAccessPeer(const Backend& /*peer*/) const { return false; }
   // Between devices; contiguous tensors. Waits for the peer's work, and is waited for, by events.
   virtual void CopyFromPeer(Stream& /*stream*/, const Tensor& /*to*/, const Backend& peer,
                             const Tensor& /*from*/) {

@@ -33,14 +33,14 @@ Numbers Drawn(int64_t size, uint64_t seed, double spread = 0) {
 
 Bytes Encode(Encoding encoding, const Numbers& delta, Numbers* residual = nullptr) {
   Bytes bytes(EncodedBytes(encoding, std::ssize(delta)));
-  CodecOf(encoding).encode(delta.data(), residual == nullptr ? nullptr : residual->data(),
-                           bytes.data(), std::ssize(delta));
+  GetCodec(encoding).encode(delta.data(), residual == nullptr ? nullptr : residual->data(),
+                            bytes.data(), std::ssize(delta));
   return bytes;
 }
 
 Numbers Decode(Encoding encoding, const Bytes& bytes, int64_t size) {
   Numbers numbers(size);
-  CodecOf(encoding).decode(bytes.data(), numbers.data(), size);
+  GetCodec(encoding).decode(bytes.data(), numbers.data(), size);
   return numbers;
 }
 
@@ -57,7 +57,7 @@ struct OnLevel {
 TEST_CASE("fast code makes the bits of the plain loops on every instruction set") {
   const Encoding encoding = GENERATE(from_range(std::begin(kQuantized), std::end(kQuantized)));
   const OnLevel level(GENERATE(1, 3, 4));
-  const Codec& codec = CodecOf(encoding);
+  const Codec& codec = GetCodec(encoding);
   for (const int64_t size : {1, 2, 15, 63, 64, 65, 255, 256, 257, 4095, 4096, 4097, 9001}) {
     Numbers delta = Drawn(size, size, 1.0), residual = Drawn(size, size + 1);
     if (size == 4097) std::fill_n(delta.begin(), 4096, 0.25f);  // equal sizes
@@ -118,11 +118,11 @@ TEST_CASE("error feedback loses nothing: what arrived and what is owed are what 
 TEST_CASE("a number that is not finite makes its block NaN and leaves no residual there") {
   const Encoding encoding = GENERATE(from_range(std::begin(kQuantized), std::end(kQuantized)));
   const float bad = GENERATE(NAN, -std::numeric_limits<float>::infinity());
-  const int64_t block = InfoOf(encoding).block, size = 2 * block + 100;
+  const int64_t block = GetEncodingInfo(encoding).block, size = 2 * block + 100;
   Numbers delta = Drawn(size, 1), residual = Drawn(size, 2);
   delta[block + 5] = bad;
   const Bytes bytes = Encode(encoding, delta, &residual);
-  REQUIRE(CodecOf(encoding).check(bytes.data(), size).ok());
+  REQUIRE(GetCodec(encoding).check(bytes.data(), size).ok());
   const Numbers got = Decode(encoding, bytes, size);
   for (int64_t i = 0; i < size; ++i) {
     REQUIRE(std::isnan(got[i]) == (i / block == 1));
@@ -140,9 +140,9 @@ TEST_CASE("any bytes are decoded within their memory, and those that pass give w
     if (round % 2 == 0) bytes[rng.Below(bytes.size())] = std::byte(rng.Below(256));
     for (std::byte& b : bytes) b = round % 2 == 0 ? b : std::byte(rng.Below(256));
     const Numbers got = Decode(encoding, bytes, size);
-    if (!CodecOf(encoding).check(bytes.data(), size).ok()) continue;
+    if (!GetCodec(encoding).check(bytes.data(), size).ok()) continue;
     ++passed;
-    const int64_t block = InfoOf(encoding).block;
+    const int64_t block = GetEncodingInfo(encoding).block;
     for (int64_t i = 0; i < size; ++i) {
       REQUIRE((std::isfinite(got[i]) || std::isnan(got[i / block * block])));
     }
@@ -203,7 +203,7 @@ TEST_CASE("topk's check finds indices that fall, repeat or are not there, and ba
   const auto reason = [&](int64_t byte, std::initializer_list<int> values) {
     Bytes bytes = good;
     for (const int value : values) bytes[byte++] = std::byte(value);
-    return std::string(CodecOf(Encoding::kTopK).check(bytes.data(), kSize).message());
+    return std::string(GetCodec(Encoding::kTopK).check(bytes.data(), kSize).message());
   };
   REQUIRE(reason(0, {}) == "");
   REQUIRE(reason(8, {7, 0x70, 0}).find("chunk 0 has the index 7 as its number 1") == 0);

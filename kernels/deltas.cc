@@ -24,7 +24,7 @@ void ForParts(Encoding encoding, int64_t size, ThreadPool& pool, const Work& wor
 
 void EncodeDelta(Encoding encoding, std::span<const float> delta, std::span<float> residual,
                  std::span<std::byte> out, ThreadPool& pool) {
-  const Codec& codec = CodecOf(encoding);
+  const Codec& codec = GetCodec(encoding);
   const auto size = static_cast<int64_t>(delta.size());
   ATOLL_CHECK((residual.empty() || residual.size() == delta.size()) &&
               static_cast<int64_t>(out.size()) == EncodedBytes(encoding, size));
@@ -35,7 +35,7 @@ void EncodeDelta(Encoding encoding, std::span<const float> delta, std::span<floa
 }
 
 void DecodeDelta(const DeltaView& delta, std::span<float> out, ThreadPool& pool) {
-  const Codec& codec = CodecOf(delta.encoding);
+  const Codec& codec = GetCodec(delta.encoding);
   ATOLL_CHECK(static_cast<int64_t>(out.size()) == delta.size);
   const auto* bytes = static_cast<const std::byte*>(delta.data);
   ForParts(delta.encoding, delta.size, pool, [&](int64_t begin, int64_t count, int64_t byte) {
@@ -45,7 +45,7 @@ void DecodeDelta(const DeltaView& delta, std::span<float> out, ThreadPool& pool)
 
 absl::Status CheckDelta(const DeltaView& delta) {
   if (!IsQuantized(delta.encoding)) return absl::OkStatus();
-  return CodecOf(delta.encoding).check(static_cast<const std::byte*>(delta.data), delta.size);
+  return GetCodec(delta.encoding).check(static_cast<const std::byte*>(delta.data), delta.size);
 }
 
 }  // namespace atl

@@ -1,5 +1,5 @@
-// Pseudo-gradients as they travel: encoding, decoding and checking them with the codec of their
-// Encoding (kernels/codecs/), over the threads of a pool.
+// Pseudo-gradients as they are transferred: encoding (with error feedback), decoding and checking
+// them with the codec of their Encoding (kernels/codecs/), over the threads of a pool.
 
 #ifndef ATOLL_KERNELS_DELTAS_H_
 #define ATOLL_KERNELS_DELTAS_H_

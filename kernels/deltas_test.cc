@@ -67,7 +67,7 @@ struct Exchange {
   Tensor codes;
 };
 
-Encoding EncodingOf(int bits) { return bits == 8 ? Encoding::kInt8 : Encoding::kInt4; }
+Encoding EncodingFromBits(int bits) { return bits == 8 ? Encoding::kInt8 : Encoding::kInt4; }
 
 void Scramble(std::vector<float>& x, uint64_t seed) {
   Rng rng(seed);
@@ -120,9 +120,9 @@ TEST_CASE("the largest numbers that there are have a scale") {
   const int bits = GENERATE(8, 4);
   ThreadPool pool(1);
   std::vector<float> delta(kQuantBlock, std::numeric_limits<float>::max());
-  std::vector<std::byte> bytes(EncodedBytes(EncodingOf(bits), kQuantBlock));
-  EncodeDelta(EncodingOf(bits), delta, {}, bytes, pool);
-  REQUIRE(CheckDelta({bytes.data(), EncodingOf(bits), kQuantBlock}).ToString() == "OK");
+  std::vector<std::byte> bytes(EncodedBytes(EncodingFromBits(bits), kQuantBlock));
+  EncodeDelta(EncodingFromBits(bits), delta, {}, bytes, pool);
+  REQUIRE(CheckDelta({bytes.data(), EncodingFromBits(bits), kQuantBlock}).ToString() == "OK");
 }
 
 TEST_CASE("a delta of zeroes is zeroes") {
@@ -150,11 +150,11 @@ TEST_CASE("what travels is what the operation makes, bit for bit, residuals too"
   std::vector<float> residual = exchange.residual;
   for (int round = 0; round < 3; ++round) {
     const std::vector<float> sent = exchange.Send(true);
-    std::vector<std::byte> bytes(EncodedBytes(EncodingOf(bits), kSize));
-    EncodeDelta(EncodingOf(bits), exchange.Delta(), residual, bytes, pool);
+    std::vector<std::byte> bytes(EncodedBytes(EncodingFromBits(bits), kSize));
+    EncodeDelta(EncodingFromBits(bits), exchange.Delta(), residual, bytes, pool);
     REQUIRE(bytes == exchange.Bytes());
     REQUIRE(SameBits(residual, exchange.residual));
-    const DeltaView view{bytes.data(), EncodingOf(bits), kSize};
+    const DeltaView view{bytes.data(), EncodingFromBits(bits), kSize};
     REQUIRE(CheckDelta(view).ok());
     std::vector<float> decoded(kSize);
     DecodeDelta(view, decoded, pool);
@@ -170,11 +170,11 @@ TEST_CASE("tensors of any size are encoded, with and without a residual") {
   for (const int64_t size : {0, 1, 2, 15, 255, 256, 257, 511, 70'001}) {
     std::vector<float> base(size), decoded(size), residual(size);
     Scramble(base, size);
-    std::vector<std::byte> bytes(EncodedBytes(EncodingOf(bits), size)), again = bytes;
-    EncodeDelta(EncodingOf(bits), base, {}, bytes, pool);
-    EncodeDelta(EncodingOf(bits), base, residual, again, pool);
+    std::vector<std::byte> bytes(EncodedBytes(EncodingFromBits(bits), size)), again = bytes;
+    EncodeDelta(EncodingFromBits(bits), base, {}, bytes, pool);
+    EncodeDelta(EncodingFromBits(bits), base, residual, again, pool);
     REQUIRE(bytes == again);
-    DecodeDelta({bytes.data(), EncodingOf(bits), size}, decoded, pool);
+    DecodeDelta({bytes.data(), EncodingFromBits(bits), size}, decoded, pool);
     for (int64_t i = 0; i < size; ++i) REQUIRE(residual[i] == base[i] - decoded[i]);
   }
 }
@@ -215,7 +215,7 @@ TEST_CASE("servers compute with quantised deltas as with the numbers they decode
 
 TEST_CASE("a scale that no encoder makes is found, wherever it is") {
   const int bits = GENERATE(8, 4);
-  const Encoding encoding = EncodingOf(bits);
+  const Encoding encoding = EncodingFromBits(bits);
   const float bad = GENERATE(-1e-30f, -0.5f, std::numeric_limits<float>::infinity(),
                              std::numeric_limits<float>::max() / 3);
   std::vector<std::byte> bytes(EncodedBytes(encoding, kSize));

@@ -18,7 +18,7 @@ constexpr int64_t kHugePage = 2 << 20;
 
 int64_t ContiguousBytes(const Tensor& x) {
   ATOLL_CHECK(x.contiguous(), "only contiguous tensors are copied");
-  return x.size() * SizeOf(x.dtype);
+  return x.size() * GetElementSize(x.dtype);
 }
 
 // Null: there is no memory. Large buffers are streamed through: huge pages save their address

@@ -9,7 +9,7 @@ absl::Status HostCommunicator::OnHost(Backend& backend, Stream& stream, const Te
     ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
     return work(x);
   }
-  const int64_t bytes = x.size() * SizeOf(x.dtype);
+  const int64_t bytes = x.size() * GetElementSize(x.dtype);
   if (staging_.bytes() < bytes) {
     ATOLL_ASSIGN_OR_RETURN(staging_, backend.AllocateHost(bytes));
   }

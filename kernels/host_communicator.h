@@ -28,7 +28,7 @@ class HostCommunicator : public Communicator {
   absl::Status AllGather(Backend& backend, Stream& stream, const Tensor& x, const Cuts& cuts,
                          const Routes& routes) final {
     return OnHost(backend, stream, x,
-                  [&](const Tensor& host) { return GatherOnHost(host, cuts, routes); });
+                  [&](const Tensor& host) { return AllGatherOnHost(host, cuts, routes); });
   }
 
  protected:
@@ -39,7 +39,7 @@ class HostCommunicator : public Communicator {
   virtual absl::Status ReduceScatterOnHost(const Tensor& x, const Cuts& /*cuts*/) {
     return ReduceOnHost(x, Reduction::kSum);
   }
-  virtual absl::Status GatherOnHost(const Tensor& x, const Cuts& cuts, const Routes& routes) = 0;
+  virtual absl::Status AllGatherOnHost(const Tensor& x, const Cuts& cuts, const Routes& routes) = 0;
 
  private:
   absl::Status AllReduce(Backend& backend, Stream& stream, const Tensor& x, Reduction reduction) {

@@ -17,7 +17,7 @@ struct Block {
   std::byte bytes[4 + kQuantBlock] = {};
 
   explicit Block(const Tensor& codes)
-      : codec(CodecOf(codes.cols == kQuantBlock / 4 ? Encoding::kInt8 : Encoding::kInt4)),
+      : codec(GetCodec(codes.cols == kQuantBlock / 4 ? Encoding::kInt8 : Encoding::kInt4)),
         code_bytes(static_cast<size_t>(codes.cols) * sizeof(int32_t)) {}
 };
 

@@ -51,7 +51,7 @@ Plain PlainFrom(const DeltaView& delta, float weight, int64_t begin, int64_t n, 
   const auto* bytes = static_cast<const std::byte*>(delta.data);
   bytes += EncodedBytes(delta.encoding, begin);
   if (!IsQuantized(delta.encoding)) return {bytes, delta.encoding, weight};
-  CodecOf(delta.encoding).decode(bytes, decoded, n);
+  GetCodec(delta.encoding).decode(bytes, decoded, n);
   return {decoded, Encoding::kFloat32, weight};
 }
 
@@ -61,7 +61,7 @@ Plain Behind(const Plain& p, int64_t n) {
           p.weight};
 }
 
-int64_t TileOf(int64_t block) { return block > kTile ? kTileMax : kTile; }
+int64_t SelectTileSize(int64_t block) { return block > kTile ? kTileMax : kTile; }
 
 // What the last pass of AddDeltas does with the sum g of the weighted deltas: Sixteen for elements
 // i to i + 15, One for element i. Prefetch requests what Sixteen changes.
@@ -406,7 +406,7 @@ struct GramBlock {
     return is_triangle() ? rows.size() * (rows.size() + 1) / 2 : rows.size() * columns.size();
   }
   // Row by row; of a triangle from the diagonal on.
-  size_t EntryOf(size_t row, size_t column) const {
+  size_t ComputeEntryIndex(size_t row, size_t column) const {
     if (!is_triangle()) return row * columns.size() + column;
     return row * (2 * rows.size() - row + 1) / 2 + column - row;
   }
@@ -450,7 +450,8 @@ class GramPart {
     }
     for (int64_t r = row; r < row_end; ++r) {
       for (int64_t c = diagonal ? r : column; c < column_end; ++c) {
-        double& sum = sums[block_.EntryOf(static_cast<size_t>(r), static_cast<size_t>(c))];
+        double& sum =
+            sums[block_.ComputeEntryIndex(static_cast<size_t>(r), static_cast<size_t>(c))];
         sum += dots[(r - row) * width + c - column];
         for (int64_t i = whole; i < n_; ++i) {
           sum += static_cast<double>(LoadOne(rows_[r].data, rows_[r].encoding, i)) *
@@ -475,10 +476,10 @@ void GramTask(const GramBlock& block, int64_t begin, int64_t end, double* sums) 
   }
   int64_t codec_block = 1;
   for (const DeltaView& delta : deltas) {
-    codec_block = std::max(codec_block, InfoOf(delta.encoding).block);
+    codec_block = std::max(codec_block, GetEncodingInfo(delta.encoding).block);
   }
   // Tile by tile, so that the tiles of all deltas serve all their products from the cache.
-  const int64_t tile_size = TileOf(codec_block);
+  const int64_t tile_size = SelectTileSize(codec_block);
   std::vector<float> decoded(codec_block > 1 ? deltas.size() * tile_size : 0);
   std::vector<Plain> plain(deltas.size());
   for (int64_t tile = begin; tile < end; tile += tile_size) {
@@ -498,8 +499,8 @@ void GramTask(const GramBlock& block, int64_t begin, int64_t end, double* sums) 
 // PlainFrom of delta `d` of `count`, whose decoding requests what the update changes kTile elements
 // later, up to `end`: neither waits for the other.
 template <class Update>
-Plain DecodeBeside(const Update& update, const WeightedDelta& from, int64_t d, int64_t count,
-                   int64_t begin, int64_t n, int64_t end, float* decoded) {
+Plain DecodeAndPrefetch(const Update& update, const WeightedDelta& from, int64_t d, int64_t count,
+                        int64_t begin, int64_t n, int64_t end, float* decoded) {
   if (IsQuantized(from.delta.encoding)) {
     const int64_t next = begin + kTile, last = std::min(end, next + (d + 1) * n / count);
     for (int64_t i = next + d * n / count / kLanes * kLanes; i < last; i += kLanes) {
@@ -516,7 +517,8 @@ void StepTask(const Update& update, std::span<const WeightedDelta> deltas, int64
               int64_t end) {
   const int64_t k = static_cast<int64_t>(deltas.size());
   int64_t block = 1;
-  for (const WeightedDelta& d : deltas) block = std::max(block, InfoOf(d.delta.encoding).block);
+  for (const WeightedDelta& d : deltas)
+    block = std::max(block, GetEncodingInfo(d.delta.encoding).block);
   const int64_t tile_size = block > 1 ? block : k > kSideBySide ? kTile : end - begin;
   float decoded[kSideBySide][kTileMax], sum[kTileMax];
   for (int64_t tile = begin; tile < end; tile += tile_size) {
@@ -527,7 +529,7 @@ void StepTask(const Update& update, std::span<const WeightedDelta> deltas, int64
       Plain plain[kSideBySide];
       for (int64_t d = 0; d < count; ++d) {
         const WeightedDelta& from = deltas[first + d];
-        plain[d] = DecodeBeside(update, from, d, count, tile, n, end, decoded[d]);
+        plain[d] = DecodeAndPrefetch(update, from, d, count, tile, n, end, decoded[d]);
         for (int64_t i = whole; i < n; ++i) {
           rest[i - whole] += from.weight * LoadOne(plain[d].data, plain[d].encoding, i);
         }
@@ -554,7 +556,7 @@ void Step(const Update& update, std::span<const WeightedDelta> deltas, int64_t s
   });
 }
 
-int64_t SizeOf(std::span<float> theta, std::initializer_list<std::span<float>> slots) {
+int64_t GetElementSize(std::span<float> theta, std::initializer_list<std::span<float>> slots) {
   for (const std::span<float> slot : slots) {
     ATOLL_CHECK(slot.size() == theta.size(), "a slot and parameters differ in size");
   }
@@ -565,13 +567,13 @@ int64_t SizeOf(std::span<float> theta, std::initializer_list<std::span<float>> s
 
 void OuterSgd(std::span<float> theta, std::span<const WeightedDelta> deltas, float eta,
               ThreadPool& pool) {
-  Step(SgdUpdate{theta.data(), eta}, deltas, SizeOf(theta, {}), pool);
+  Step(SgdUpdate{theta.data(), eta}, deltas, GetElementSize(theta, {}), pool);
 }
 
 void OuterNesterov(std::span<float> theta, std::span<float> velocity,
                    std::span<const WeightedDelta> deltas, float eta, float mu, ThreadPool& pool) {
-  Step(NesterovUpdate{theta.data(), velocity.data(), eta, mu}, deltas, SizeOf(theta, {velocity}),
-       pool);
+  Step(NesterovUpdate{theta.data(), velocity.data(), eta, mu}, deltas,
+       GetElementSize(theta, {velocity}), pool);
 }
 
 void OuterAdam(std::span<float> theta, std::span<float> first, std::span<float> second,
@@ -588,14 +590,14 @@ void OuterAdam(std::span<float> theta, std::span<float> first, std::span<float> 
       .rsqrt2 = static_cast<float>(1 / std::sqrt(1 - std::pow(factors.beta2, t))),
       .epsilon = static_cast<float>(factors.epsilon),
   };
-  Step(update, deltas, SizeOf(theta, {first, second}), pool);
+  Step(update, deltas, GetElementSize(theta, {first, second}), pool);
 }
 
 void OuterDelayedNesterov(std::span<float> theta, std::span<float> momentum, std::span<float> sum,
                           std::span<const WeightedDelta> deltas, float eta, float mu, float share,
                           bool last, ThreadPool& pool) {
   Step(DelayedUpdate{theta.data(), momentum.data(), sum.data(), eta, mu, share, last}, deltas,
-       SizeOf(theta, {momentum, sum}), pool);
+       GetElementSize(theta, {momentum, sum}), pool);
 }
 
 namespace {

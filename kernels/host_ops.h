@@ -1,4 +1,5 @@
-// The parameter server's arithmetic, on plain host memory: no Backend is needed. Work is split into
+// The parameter server's arithmetic (the DiLoCo outer step), on plain host memory: no Backend is
+// needed. Work is split into
 // blocks of fixed size whose partial results are joined in order, so every result is the same for
 // any number of threads of the pool. Arrays need no alignment.
 

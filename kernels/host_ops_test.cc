@@ -48,16 +48,16 @@ struct Element {
   double theta, a, b;  // two slots
 };
 
-Element SgdOf(Element e, double g) { return {e.theta - 0.7 * g, e.a, e.b}; }
+Element ApplySgd(Element e, double g) { return {e.theta - 0.7 * g, e.a, e.b}; }
 
-Element AdamOf(Element e, double g) {
+Element ApplyAdam(Element e, double g) {
   const double m = 0.9 * e.a + 0.1 * g, v = 0.99 * e.b + 0.01 * g * g;
   const double corrected = m / (1 - std::pow(0.9, 3));
   const double root = std::sqrt(v / (1 - std::pow(0.99, 3)));
   return {e.theta - 0.7 * corrected / (root + 1e-4), m, v};
 }
 
-Element DelayedOf(Element e, double g, bool last) {
+Element ApplyDelayedNesterov(Element e, double g, bool last) {
   const double part = 0.25 * g;
   Element after{e.theta - 0.7 * part, e.a, e.b + part};
   if (!last) return after;
@@ -88,9 +88,9 @@ TEST_CASE("each_fused_step_agrees_with_its_reference") {
       for (int64_t i = 0; i < kSize; ++i) {
         const double g = (deltas.size() == 2 ? 0.75 : 1.15) * first[i] + 0.25 * Value(second[i]);
         const Element before{theta[i], a[i], b[i]};
-        const Element after = kind == 0   ? SgdOf(before, g)
-                              : kind == 1 ? AdamOf(before, g)
-                                          : DelayedOf(before, g, kind == 3);
+        const Element after = kind == 0   ? ApplySgd(before, g)
+                              : kind == 1 ? ApplyAdam(before, g)
+                                          : ApplyDelayedNesterov(before, g, kind == 3);
         worst = std::max({worst, std::abs(t[i] - after.theta) / (1 + std::abs(after.theta)),
                           std::abs(x[i] - after.a), std::abs(y[i] - after.b) / (1 + after.b)});
       }

@@ -291,9 +291,9 @@ ATOLL_INLINE V Max(const V& a, const V& b) {
 
 // Of whole numbers of type T.
 template <class T, class Ints>
-ATOLL_INLINE T LargestOf(Ints v) {
+ATOLL_INLINE T ReduceMax(Ints v) {
   if constexpr (kIsTwo<Ints>) {
-    return LargestOf<T>(Max(v.low, v.high));
+    return ReduceMax<T>(Max(v.low, v.high));
   } else {
     T largest = v[0];
     for (size_t lane = 1; lane < sizeof(v) / sizeof(T); ++lane) {
@@ -309,14 +309,14 @@ ATOLL_INLINE Two<Half> Halves(const Two<Half>& v) {
   return v;
 }
 template <class Half, class V>
-ATOLL_INLINE Two<Half> HalvesOf(const V& v) {
+ATOLL_INLINE Two<Half> SplitHalves(const V& v) {
   Two<Half> halves;
   std::memcpy(&halves.low, &v, sizeof(Half));
   std::memcpy(&halves.high, reinterpret_cast<const char*>(&v) + sizeof(Half), sizeof(Half));
   return halves;
 }
-ATOLL_INLINE Two<F8> Halves(const F16& v) { return HalvesOf<F8>(v); }
-ATOLL_INLINE Two<F4> Halves(const F8& v) { return HalvesOf<F4>(v); }
+ATOLL_INLINE Two<F8> Halves(const F16& v) { return SplitHalves<F8>(v); }
+ATOLL_INLINE Two<F4> Halves(const F8& v) { return SplitHalves<F4>(v); }
 
 // Sum and largest of the lanes, joined by halves.
 template <class V>

@@ -11,7 +11,7 @@ namespace atl {
 
 enum class DType : uint8_t { kFloat32, kBfloat16, kInt32, kFloat64 };
 
-constexpr int64_t SizeOf(DType dtype) {
+constexpr int64_t GetElementSize(DType dtype) {
   return dtype == DType::kBfloat16 ? 2 : dtype == DType::kFloat64 ? 8 : 4;
 }
 
@@ -24,21 +24,21 @@ constexpr DType StateType(DType compute) {
 using Bfloat16 = uint16_t;
 
 template <typename T>
-constexpr DType DTypeOf();
+constexpr DType GetDType();
 template <>
-constexpr DType DTypeOf<float>() {
+constexpr DType GetDType<float>() {
   return DType::kFloat32;
 }
 template <>
-constexpr DType DTypeOf<Bfloat16>() {
+constexpr DType GetDType<Bfloat16>() {
   return DType::kBfloat16;
 }
 template <>
-constexpr DType DTypeOf<int32_t>() {
+constexpr DType GetDType<int32_t>() {
   return DType::kInt32;
 }
 template <>
-constexpr DType DTypeOf<double>() {
+constexpr DType GetDType<double>() {
   return DType::kFloat64;
 }
 
@@ -67,7 +67,7 @@ struct Tensor {
 
   template <typename T>
   T* as() const {
-    ATOLL_CHECK(dtype == DTypeOf<T>(), "a tensor of dtype ", static_cast<int>(dtype),
+    ATOLL_CHECK(dtype == GetDType<T>(), "a tensor of dtype ", static_cast<int>(dtype),
                 " read as another");
     return static_cast<T*>(data);
   }
@@ -86,7 +86,7 @@ struct Tensor {
  private:
   // Null stays null, so that workspace queries may be made with shapes alone.
   void* At(int64_t element) const {
-    return data == nullptr ? nullptr : static_cast<char*>(data) + element * SizeOf(dtype);
+    return data == nullptr ? nullptr : static_cast<char*>(data) + element * GetElementSize(dtype);
   }
 };
 

@@ -89,7 +89,7 @@ class Group {
 
   int size() const { return size_; }
 
-  enum class Kind : char { kSum, kMax, kGather };
+  enum class Kind : char { kSum, kMax, kAllGather };
 
   absl::Status AllReduce(int rank, const Tensor& x, bool sum) {
     ATOLL_RETURN_IF_ERROR(Arrive(rank, x, sum ? Kind::kSum : Kind::kMax));
@@ -102,14 +102,14 @@ class Group {
     return absl::OkStatus();
   }
 
-  absl::Status Gather(int rank, const Tensor& x, const Cuts& cuts, const Routes& routes) {
-    ATOLL_RETURN_IF_ERROR(Arrive(rank, x, Kind::kGather));
+  absl::Status AllGatherParts(int rank, const Tensor& x, const Cuts& cuts, const Routes& routes) {
+    ATOLL_RETURN_IF_ERROR(Arrive(rank, x, Kind::kAllGather));
     // The own parts of all members stay as they are while the others read them.
     for (int from = 0; from < size_; ++from) {
       if (from == rank || !routes(from, rank)) continue;
       const Tensor to = x.Columns(cuts[from], cuts[from + 1] - cuts[from]);
       const Tensor part = tensors_[from].Columns(cuts[from], to.size());
-      std::memcpy(to.data, part.data, static_cast<size_t>(to.size() * SizeOf(to.dtype)));
+      std::memcpy(to.data, part.data, static_cast<size_t>(to.size() * GetElementSize(to.dtype)));
     }
     Leave();
     return absl::OkStatus();
@@ -211,8 +211,8 @@ class ThreadCommunicator final : public HostCommunicator {
   absl::Status ReduceOnHost(const Tensor& x, Reduction reduction) override {
     return group_->AllReduce(rank_, x, reduction == Reduction::kSum);
   }
-  absl::Status GatherOnHost(const Tensor& x, const Cuts& cuts, const Routes& routes) override {
-    return group_->Gather(rank_, x, cuts, routes);
+  absl::Status AllGatherOnHost(const Tensor& x, const Cuts& cuts, const Routes& routes) override {
+    return group_->AllGatherParts(rank_, x, cuts, routes);
   }
 
   const std::shared_ptr<Group> group_;

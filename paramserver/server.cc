@@ -86,7 +86,7 @@ absl::Status Daemon::Start() {
   return Attach(incarnation);
 }
 
-// Beside the keys of --curve-clients; of both, none that is revoked.
+// Besides the keys of --curve-clients; of both, none that is revoked.
 void Daemon::SetKeys(const v1::ClientKeys& listed) {
   std::set<std::string> keys(options_.security.allowed_client_keys.begin(),
                              options_.security.allowed_client_keys.end());
@@ -264,8 +264,8 @@ void Daemon::OnPush(const PushId& id, Encoding encoding, int64_t elements, Paylo
 
 void Daemon::OnPull(const PullRequest& request, ReplyToken token) {
   if (request.job == kProbeJob) return probes_.OnPull(request, token);
-  loop_.Post(PullAsked{request.job, request.version, request.shard, token.id, request.begin,
-                       request.elements, request.slot});
+  loop_.Post(PullArrived{request.job, request.version, request.shard, token.id, request.begin,
+                         request.elements, request.slot});
 }
 
 }  // namespace atl::ps

@@ -33,7 +33,7 @@ struct DaemonOptions {
   bool site_only = false;                    // shards of the site's jobs alone
   ServerSecurity security;
   std::string state_folder;
-  int64_t memory_bytes = 0;  // a quarter of it (at most 1 GiB) is for pushes on their way in
+  int64_t memory_bytes = 0;  // a quarter of it (at most 1 GiB) is for pushes in flight
   int io_threads = 2;
   int threads = 2;             // for arithmetic
   std::string metrics_listen;  // "host:port" for monitors; empty: none

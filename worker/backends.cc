@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kInboxBytesMin = int64_t{256} << 20;
 constexpr int64_t kInboxBytesMax = int64_t{4} << 30;
-constexpr int64_t kSumBytesMax = int64_t{16} << 30;
+constexpr int64_t kCollectiveWindowMax = int64_t{16} << 30;
 
 constexpr char kHalf[] = "bf16";
 constexpr char kFull[] = "fp32";
@@ -25,7 +25,7 @@ int64_t MachineMemoryBytes() {
   return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 
-std::string NameOf(const CudaDevice& device) {
+std::string DescribeGpu(const CudaDevice& device) {
   return absl::StrCat(device.uuid, " (", device.name, ")");
 }
 
@@ -34,8 +34,8 @@ absl::StatusOr<std::vector<CudaDevice>> Choose(const std::vector<CudaDevice>& th
   if (wanted == "all") return there;
   std::vector<CudaDevice> chosen;
   std::vector<std::string> words;
-  for (const absl::string_view piece : absl::StrSplit(wanted, ',')) {
-    const std::string word(piece);
+  for (const absl::string_view item : absl::StrSplit(wanted, ',')) {
+    const std::string word(item);
     if (word.empty() && !wanted.empty()) {
       return absl::InvalidArgumentError("an empty name between commas; name each device once");
     }
@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<CudaDevice>> Choose(const std::vector<CudaDevice>& th
     for (size_t i = 0; i < chosen.size(); ++i) {
       if (chosen[i].uuid != device.uuid) continue;
       return absl::InvalidArgumentError(absl::StrCat("\"", words[i], "\" and \"", word,
-                                                     "\" are both ", NameOf(device),
+                                                     "\" are both ", DescribeGpu(device),
                                                      "; name each device once"));
     }
     chosen.push_back(device);
@@ -60,8 +60,8 @@ absl::StatusOr<std::vector<CudaDevice>> Choose(const std::vector<CudaDevice>& th
 void LoadKernelsAtStart() { setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
 
 // Its share of --memory-bytes, or all that the device has.
-absl::StatusOr<int64_t> MemoryOf(const DeviceFlags& flags, size_t devices, int64_t has,
-                                 const std::string& name) {
+absl::StatusOr<int64_t> SelectDeviceMemory(const DeviceFlags& flags, size_t devices, int64_t has,
+                                           const std::string& name) {
   if (flags.memory_bytes == 0) return has;
   const int64_t share = flags.memory_bytes / static_cast<int64_t>(devices);
   if (share <= has) return share;
@@ -86,15 +86,16 @@ absl::StatusOr<std::vector<WorkerDevice>> FindGpus(const DeviceFlags& flags,
   std::vector<WorkerDevice> devices;
   for (const CudaDevice& gpu : *chosen) {
     if (compute == kHalf && !halves(gpu)) {
-      return absl::InvalidArgumentError(absl::StrCat("--compute bf16: ", NameOf(gpu),
+      return absl::InvalidArgumentError(absl::StrCat("--compute bf16: ", DescribeGpu(gpu),
                                                      " has compute capability ", gpu.major, ".",
                                                      gpu.minor, "; bf16 needs 8.0"));
     }
     WorkerDevice& device = devices.emplace_back();
     device.backend = flags.backend;
     device.cuda_graphs = flags.cuda_graphs;
-    ATOLL_ASSIGN_OR_RETURN(device.info.memory_bytes,
-                           MemoryOf(flags, chosen->size(), gpu.memory_bytes, NameOf(gpu)));
+    ATOLL_ASSIGN_OR_RETURN(
+        device.info.memory_bytes,
+        SelectDeviceMemory(flags, chosen->size(), gpu.memory_bytes, DescribeGpu(gpu)));
     if (flags.memory_bytes > 0) device.bound_bytes = device.info.memory_bytes;
     device.info.kind = compute == kHalf ? absl::StrCat(gpu.name, " bf16") : gpu.name;
     device.info.uuid = gpu.uuid;
@@ -172,7 +173,7 @@ absl::StatusOr<std::vector<WorkerDevice>> FindWorkerDevices(
   return devices;
 }
 
-HostMemory HostMemoryOf(const std::vector<WorkerDevice>& devices) {
+HostMemory GetHostMemory(const std::vector<WorkerDevice>& devices) {
   if (devices.at(0).backend == "cuda") return {MachineMemoryBytes(), false};
   HostMemory host;
   for (const WorkerDevice& device : devices) host.bytes += device.info.memory_bytes;
@@ -183,11 +184,11 @@ int64_t InboxBytes(const HostMemory& host) {
   return std::clamp(host.bytes / 4, kInboxBytesMin, kInboxBytesMax);
 }
 
-int64_t SumBytes(const HostMemory& host) {
-  return std::clamp(host.bytes / 4, kInboxBytesMin, kSumBytesMax);
+int64_t GetCollectiveWindowBytes(const HostMemory& host) {
+  return std::clamp(host.bytes / 4, kInboxBytesMin, kCollectiveWindowMax);
 }
 
-DType ComputeOf(const std::vector<WorkerDevice>& devices) {
+DType GetComputeType(const std::vector<WorkerDevice>& devices) {
   return devices.at(0).info.compute == kHalf ? DType::kBfloat16 : DType::kFloat32;
 }
 

@@ -51,16 +51,16 @@ struct HostMemory {
   int64_t bytes = 0;
   bool has_devices = true;
 };
-HostMemory HostMemoryOf(const std::vector<WorkerDevice>& devices);
+HostMemory GetHostMemory(const std::vector<WorkerDevice>& devices);
 // Of messages of pipelines that wait to be received, whole workers together: a quarter of the
-// host's memory, beside what is above. From 256 MiB to 4 GiB.
+// host's memory, besides what is above. From 256 MiB to 4 GiB.
 int64_t InboxBytes(const HostMemory& host);
 // Of numbers of all-reduces from one other worker, which wait for the other members' numbers:
 // likewise, and more than the gradients of what this worker trains. From 256 MiB to 16 GiB.
-int64_t SumBytes(const HostMemory& host);
+int64_t GetCollectiveWindowBytes(const HostMemory& host);
 
 // The type that they compute in.
-DType ComputeOf(const std::vector<WorkerDevice>& devices);
+DType GetComputeType(const std::vector<WorkerDevice>& devices);
 
 // FAILED_PRECONDITION and RESOURCE_EXHAUSTED name the device.
 absl::StatusOr<std::unique_ptr<Backend>> NewWorkerBackend(const WorkerDevice& device);

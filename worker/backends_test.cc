@@ -49,28 +49,28 @@ TEST_CASE("a host is cut into devices that share its threads and memory") {
   REQUIRE((*cpu)[1].info.compute == "fp32");
   REQUIRE((*cpu)[1].info.threads == 2);
   REQUIRE((*cpu)[1].info.memory_bytes == 50);
-  REQUIRE(ComputeOf(*cpu) == DType::kFloat32);
+  REQUIRE(GetComputeType(*cpu) == DType::kFloat32);
   const auto local = NewLocalDevices(*cpu);
   REQUIRE((*local)[1].index == 1);
   REQUIRE((*local)[1].compute->Name() == "cpu");
   REQUIRE((*local)[1].memory_bytes == 50);
   REQUIRE((*local)[1].sending == nullptr);
   const auto half = FindWorkerDevices({.backend = "reference", .compute = "bf16"});
-  REQUIRE(ComputeOf(*half) == DType::kBfloat16);
+  REQUIRE(GetComputeType(*half) == DType::kBfloat16);
   REQUIRE((*half)[0].info.memory_bytes > 0);
 }
 
 TEST_CASE("a host's memory for a model is its devices' only where these are cut from it") {
-  const HostMemory cpu = HostMemoryOf(*FindWorkerDevices({.devices = 2, .memory_bytes = 100}));
+  const HostMemory cpu = GetHostMemory(*FindWorkerDevices({.devices = 2, .memory_bytes = 100}));
   REQUIRE(cpu.bytes == 100);
   REQUIRE(cpu.has_devices);
   REQUIRE((*FindWorkerDevices({}))[0].info.host_memory_bytes == 0);
   // However much or little the GPUs have.
-  const HostMemory machine = HostMemoryOf(*FindWorkerDevices({}));
+  const HostMemory machine = GetHostMemory(*FindWorkerDevices({}));
   const Machine gpus;
   for (const DeviceFlags& flags :
        {DeviceFlags{.device = "all"}, DeviceFlags{.memory_bytes = kGiB}}) {
-    const HostMemory host = HostMemoryOf(*gpus.Find(flags));
+    const HostMemory host = GetHostMemory(*gpus.Find(flags));
     REQUIRE(host.bytes == machine.bytes);
     REQUIRE_FALSE(host.has_devices);
     for (const WorkerDevice& device : *gpus.Find(flags)) {
@@ -84,11 +84,11 @@ TEST_CASE("messages that wait have a quarter of the host's memory, whatever is s
   REQUIRE(InboxBytes({8 * kGiB, false}) == 2 * kGiB);
   REQUIRE(InboxBytes({100, true}) == kGiB / 4);
   REQUIRE(InboxBytes({1000 * kGiB, true}) == 4 * kGiB);
-  REQUIRE(SumBytes({8 * kGiB, true}) == 2 * kGiB);
-  REQUIRE(SumBytes({100, true}) == kGiB / 4);
-  REQUIRE(SumBytes({1000 * kGiB, false}) == 16 * kGiB);
+  REQUIRE(GetCollectiveWindowBytes({8 * kGiB, true}) == 2 * kGiB);
+  REQUIRE(GetCollectiveWindowBytes({100, true}) == kGiB / 4);
+  REQUIRE(GetCollectiveWindowBytes({1000 * kGiB, false}) == 16 * kGiB);
   // A worker that says nothing has the machine's, and this one has more than the least.
-  const HostMemory machine = HostMemoryOf(*FindWorkerDevices({}));
+  const HostMemory machine = GetHostMemory(*FindWorkerDevices({}));
   REQUIRE(machine.bytes > kGiB);
   REQUIRE(InboxBytes(machine) > kGiB / 4);
 }
@@ -104,10 +104,10 @@ TEST_CASE("GPUs are chosen by index or UUID, in any order, or all of them") {
 TEST_CASE("GPUs of one worker compute in the type that all of them have") {
   const Machine machine;
   const auto both = machine.Find({.device = "0,3"});
-  REQUIRE(ComputeOf(*both) == DType::kBfloat16);
+  REQUIRE(GetComputeType(*both) == DType::kBfloat16);
   REQUIRE((*both)[0].info.kind == "NVIDIA H200 bf16");
   REQUIRE((*both)[1].info.memory_bytes == 79 * kGiB);
-  REQUIRE(ComputeOf(*machine.Find({.device = "all"})) == DType::kFloat32);
+  REQUIRE(GetComputeType(*machine.Find({.device = "all"})) == DType::kFloat32);
   REQUIRE(machine.Refusal({.device = "0,2", .compute = "bf16"}) ==
           "--compute bf16: GPU-bb03 (Tesla T4) has compute capability 7.5; bf16 needs 8.0");
 }

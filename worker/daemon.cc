@@ -119,7 +119,7 @@ absl::Status CheckOptions(const DaemonOptions& options) {
 }
 
 // An island of several workers needs every member within the others' reach.
-void WarnIfOutOfReach(const DaemonOptions& options) {
+void WarnIfUnreachable(const DaemonOptions& options) {
   const std::string& endpoint = options.peer_endpoints[0];
   if (!IsLoopback(endpoint) ||
       IsLoopback(absl::StrCat("tcp://", SplitAddresses(options.coordinator)[0]))) {
@@ -130,7 +130,7 @@ void WarnIfOutOfReach(const DaemonOptions& options) {
              "of this machine");
 }
 
-Emulation EmulationOf(const DaemonOptions& options) {
+Emulation MakeEmulation(const DaemonOptions& options) {
   Emulation emulation;
   if (options.emulate_block_ms > 0) {
     emulation = EmulatedBlocks(FromSeconds(options.emulate_block_ms / 1e3));
@@ -162,7 +162,7 @@ bool JoinsOthers(const DaemonOptions& options) {
   return !error && std::distance(begin(gpus), end(gpus)) > 1;
 }
 
-DeviceFlags FlagsOf(const DaemonOptions& options) {
+DeviceFlags ToDeviceFlags(const DaemonOptions& options) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return {options.backend,
           options.device,
@@ -194,13 +194,14 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   group.make_devices = [devices] { return NewLocalDevices(devices); };
   group.device_name = devices[0].info.kind;
   group.nccl = devices[0].info.nccl;
-  group.compute = ComputeOf(devices);
-  const HostMemory host = HostMemoryOf(devices);
+  group.compute = GetComputeType(devices);
+  const HostMemory host = GetHostMemory(devices);
   group.transport_bytes_max = InboxBytes(host);
   group.saves_bytes_max = std::max<int64_t>(1, host.bytes / 4);
   group.saves_folder = options.state_dir + kCheckpoints;
-  group.link.window_bytes[static_cast<size_t>(PeerChannel::kSum)] = SumBytes(host);
-  group.engine.emulation = EmulationOf(options);
+  group.link.window_bytes[static_cast<size_t>(PeerChannel::kCollective)] =
+      GetCollectiveWindowBytes(host);
+  group.engine.emulation = MakeEmulation(options);
   group.data.digests = digests;
   group.data.watch.progress = [loop](const std::string& what) { SayMeasuring(what, loop); };
   group.check_job = [roots = options.roots](const JobSpec& spec) {
@@ -228,10 +229,10 @@ WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateF
   profiler.make_backend = [devices](int index) {
     return NewWorkerBackend(devices[static_cast<size_t>(index)]);
   };
-  profiler.compute = ComputeOf(devices);
+  profiler.compute = GetComputeType(devices);
   profiler.software_version = kSoftwareVersion;
   profiler.folder = state.path() + "/profiles";
-  profiler.emulation = EmulationOf(options);
+  profiler.emulation = MakeEmulation(options);
   profiler.measuring = [loop](const std::string& what) { SayMeasuring(what, loop); };
   return profiler;
 }
@@ -275,20 +276,20 @@ class Daemon {
             [loop](const MemorySeen& seen) { loop->Post(seen); },
             [loop](StepTraced traced) { loop->Post(std::move(traced)); },
             [this] { return follower_.AwaitFree(kFreeTimeout); },
-            [loop](const Settled& settled) { loop->Post(settled); }),
+            [loop](const Drained& drained) { loop->Post(drained); }),
         follower_(member,
-                  [loop](int64_t plan_number, const std::string& doing) {
-                    loop->Post(FollowerState{plan_number, doing});
+                  [loop](int64_t plan_number, const std::string& activity) {
+                    loop->Post(FollowerState{plan_number, activity});
                   }),
         transfers_(member, tensors,
                    [this, on_devices = !host.has_devices](Event event) {
                      const PullDone* pulled = std::get_if<PullDone>(&event);
-                     // It is there when it is as near as it can be brought beside steps.
+                     // It is there when it is as near as it can be brought during steps.
                      if (on_devices && pulled != nullptr) return compute_.Stage(*pulled);
                      loop_->Post(std::move(event));
                    }),
         island_(&trainer_,
-                // Devices are slow by themselves (EmulationOf).
+                // Devices are slow by themselves (MakeEmulation).
                 {1, FromSeconds(options.emulate_slowdown * options.emulate_step_ms / 1e3),
                  host.bytes, host.has_devices},
                 {[loop](Event event) { loop->Post(std::move(event)); },
@@ -347,7 +348,7 @@ class Daemon {
       }
       for (Action& action : actions.list) Do(action);
       PullIfFree();
-      if (core_.doing() != doing_) LogInfo("worker", doing_ = core_.doing());
+      if (core_.activity() != activity_) LogInfo("worker", activity_ = core_.activity());
       return actions.deadline;
     });
     EndAnyway(exit_code_);
@@ -393,8 +394,8 @@ class Daemon {
         metrics_->NoteEdges(member_->EdgeBytesSent());
         // Measurements pass the core by: it decides nothing on them.
         heartbeat->devices = member_->Work();
-        heartbeat->unreachable = member_->Unreachable();
-        heartbeat->sums = member_->Sums();
+        heartbeat->unreachable = member_->ListUnreachable();
+        heartbeat->all_reduce_times = member_->GetAllReduceTimes();
         heartbeat->round_trips = member_->RoundTrips();
         for (const auto& [endpoint, rate] : tensors_->pull_rates()) {
           heartbeat->pull_rates.push_back({endpoint, rate});
@@ -440,7 +441,7 @@ class Daemon {
     if (!status.ok()) LogWarning("attach", "its cluster is not remembered: ", status.message());
   }
 
-  // A layer of an earlier pull may still be on its way to a device, for seconds on a slow line; its
+  // A layer of an earlier pull may still be on its way to a device, for seconds on a slow link; its
   // end causes a Tick.
   void PullIfFree() {
     if (!next_pull_ || island_.staging()) return;
@@ -461,11 +462,11 @@ class Daemon {
   const std::string state_dir_;
   std::unique_ptr<WorkerAttach> attach_;
   std::optional<StartPull> next_pull_;
-  std::string doing_;
+  std::string activity_;
   int exit_code_ = 0;
 };
 
-// What jobs never read: what shows who this worker is, the programs' configuration, and what the
+// What jobs never read: what identifies this worker, the programs' configuration, and what the
 // system says of processes.
 std::vector<std::string> OwnFiles(const DaemonOptions& options) {
   std::vector<std::string> own = {"/etc/atoll", "/proc", "/sys"};
@@ -490,7 +491,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
                    {&options.coordinator, &options.tls, &options.curve_key_path}));
   options.roots.never = OwnFiles(options);
   const auto renewer = StartRenewer(own, options.tls, options.coordinator);
-  WarnIfOutOfReach(options);
+  WarnIfUnreachable(options);
   EventLoop<Event> loop(kEventsMax);
   EndSignals signals;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<StateFolder> state,
@@ -498,7 +499,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_ASSIGN_OR_RETURN(const Incarnation incarnation, state->NextIncarnation());
   signals.Watch([&loop](const char* name) { loop.TryPost(ShutdownRequested{name}); });
   ATOLL_ASSIGN_OR_RETURN(const std::vector<WorkerDevice> devices,
-                         FindWorkerDevices(FlagsOf(options)));
+                         FindWorkerDevices(ToDeviceFlags(options)));
   for (const WorkerDevice& device : devices) {
     // Whether it works; each job gets backends of its own.
     ATOLL_RETURN_IF_ERROR(NewWorkerBackend(device).status());
@@ -544,7 +545,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   monitored.admits = [&refused](const std::string& shown) { return refused.Check(shown); };
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> monitor,
                          ServeMetrics(options.metrics_listen, options.tls, monitored));
-  Daemon daemon(options, HostMemoryOf(devices), &loop, member.get(), tensors.get(), &profiler,
+  Daemon daemon(options, GetHostMemory(devices), &loop, member.get(), tensors.get(), &profiler,
                 &metrics, std::move(identity));
   ATOLL_RETURN_IF_ERROR(daemon.Connect(std::move(attach)));
   const std::unique_ptr<NoticeWatcher> notices = WatchForNotice(options, &loop);

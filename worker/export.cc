@@ -30,13 +30,13 @@ class Fetch {
   absl::Status Run(const std::function<void(double)>& progress) {
     std::unique_lock lock(mutex_);
     StartMore();
-    size_t told = 0;
-    while (!running_.empty() || told < arrived_) {
-      changed_.wait(lock, [&] { return running_.empty() || arrived_ > told; });
-      if (arrived_ == told) continue;
-      told = arrived_;
+    size_t reported = 0;
+    while (!running_.empty() || reported < arrived_) {
+      changed_.wait(lock, [&] { return running_.empty() || arrived_ > reported; });
+      if (arrived_ == reported) continue;
+      reported = arrived_;
       lock.unlock();
-      progress(static_cast<double>(told) / static_cast<double>(request_.shards.size()));
+      progress(static_cast<double>(reported) / static_cast<double>(request_.shards.size()));
       lock.lock();
     }
     return status_;

@@ -46,14 +46,14 @@ class Export {
   ~Export() { fs::remove_all(path_); }
 
   absl::Status Run() {
-    return ExportModel(*link.client, request, [this](double share) { told.push_back(share); });
+    return ExportModel(*link.client, request, [this](double share) { reported.push_back(share); });
   }
 
   TestLink link;
   ExportRequest request;
   std::vector<LayerLayout> layouts;
   std::vector<std::vector<float>> theta;
-  std::vector<double> told;
+  std::vector<double> reported;
 
  private:
   static TensorClientOptions Options() {
@@ -79,13 +79,13 @@ TEST_CASE("A model of many shards is fetched a few at a time, and written whole"
   const absl::Status exported = fixture.Run();
   INFO(exported.message());
   REQUIRE(exported.ok());
-  CHECK(std::is_sorted(fixture.told.begin(), fixture.told.end()));
-  CHECK(fixture.told.back() == 1);
+  CHECK(std::is_sorted(fixture.reported.begin(), fixture.reported.end()));
+  CHECK(fixture.reported.back() == 1);
   std::vector<std::vector<float>> read;
-  std::vector<std::span<float>> places;
+  std::vector<std::span<float>> buffers;
   for (const LayerLayout& layout : fixture.layouts) read.emplace_back(layout.size);
-  for (std::vector<float>& layer : read) places.emplace_back(layer);
-  REQUIRE(ReadWeights(fixture.request.folder, fixture.layouts, places).ok());
+  for (std::vector<float>& layer : read) buffers.emplace_back(layer);
+  REQUIRE(ReadWeights(fixture.request.folder, fixture.layouts, buffers).ok());
   CHECK(read == fixture.theta);
 }
 
@@ -133,7 +133,7 @@ TEST_CASE("One shard that cannot be had ends the export, and is named") {
   fixture.request.shards.back().shard = missing;
   const absl::Status failed = fixture.Run();
   CHECK_THAT(std::string(failed.message()), Contains("shard 9999 from ps1"));
-  CHECK(fixture.told.back() < 1);
+  CHECK(fixture.reported.back() < 1);
   CHECK_FALSE(fs::exists(fixture.request.folder));
 }
 

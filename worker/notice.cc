@@ -60,11 +60,11 @@ std::string ReadOutput(int from, Instant deadline) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - SteadyNow());
     pollfd readable{from, POLLIN, 0};
     if (left.count() <= 0 || poll(&readable, 1, static_cast<int>(left.count())) <= 0) return output;
-    std::array<char, 512> piece;
-    const ssize_t bytes = read(from, piece.data(), piece.size());
+    std::array<char, 512> buffer;
+    const ssize_t bytes = read(from, buffer.data(), buffer.size());
     if (bytes <= 0) return output;
     const size_t room = kOutputMax - std::min(kOutputMax, output.size());
-    output.append(piece.data(), std::min(room, static_cast<size_t>(bytes)));
+    output.append(buffer.data(), std::min(room, static_cast<size_t>(bytes)));
   }
 }
 
@@ -97,7 +97,7 @@ Notice NoticeFrom(const std::string& output) {
   return {FromSeconds(seconds)};
 }
 
-absl::StatusOr<std::optional<Notice>> AskForNotice(const std::string& command, Duration limit) {
+absl::StatusOr<std::optional<Notice>> RunNoticeCommand(const std::string& command, Duration limit) {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("no pipe: ", strerror(errno)));
@@ -141,7 +141,7 @@ NoticeWatcher::~NoticeWatcher() {
 void NoticeWatcher::Run() {
   std::string trouble;
   for (;;) {
-    const absl::StatusOr<std::optional<Notice>> notice = AskForNotice(command_, kCommandLimit);
+    const absl::StatusOr<std::optional<Notice>> notice = RunNoticeCommand(command_, kCommandLimit);
     if (notice.ok() && *notice) return on_notice_(**notice);
     const std::string now(notice.status().message());
     if (now != trouble) on_trouble_(now);

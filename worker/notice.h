@@ -27,7 +27,7 @@ Notice NoticeFrom(const std::string& output);
 // Runs `command` by /bin/sh once, and ends it, and what it has begun, after `limit`. No notice: any
 // other exit status than 0. FAILED_PRECONDITION: the shell did not find it, or may not run it.
 // DEADLINE_EXCEEDED: it was ended.
-absl::StatusOr<std::optional<Notice>> AskForNotice(const std::string& command, Duration limit);
+absl::StatusOr<std::optional<Notice>> RunNoticeCommand(const std::string& command, Duration limit);
 
 class NoticeWatcher {
  public:

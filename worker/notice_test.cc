@@ -11,17 +11,17 @@ namespace {
 using namespace std::chrono_literals;
 
 TEST_CASE("exit status 0 is a notice, any other is none") {
-  REQUIRE(AskForNotice("exit 0", 10s)->has_value());
-  REQUIRE(!AskForNotice("exit 0", 10s)->value().within);
-  REQUIRE(!AskForNotice("exit 1", 10s)->has_value());
-  REQUIRE(!AskForNotice("kill -9 $$", 10s)->has_value());
+  REQUIRE(RunNoticeCommand("exit 0", 10s)->has_value());
+  REQUIRE(!RunNoticeCommand("exit 0", 10s)->value().within);
+  REQUIRE(!RunNoticeCommand("exit 1", 10s)->has_value());
+  REQUIRE(!RunNoticeCommand("kill -9 $$", 10s)->has_value());
 }
 
 TEST_CASE("the output's first number is how long there is") {
-  REQUIRE(AskForNotice("echo 90 seconds left", 10s)->value().within == Duration(90s));
-  REQUIRE(!AskForNotice("echo soon", 10s)->value().within);
-  REQUIRE(!AskForNotice("echo -5", 10s)->value().within);
-  REQUIRE(AskForNotice("yes | head -c 1000000", 10s)->has_value());  // more than is read
+  REQUIRE(RunNoticeCommand("echo 90 seconds left", 10s)->value().within == Duration(90s));
+  REQUIRE(!RunNoticeCommand("echo soon", 10s)->value().within);
+  REQUIRE(!RunNoticeCommand("echo -5", 10s)->value().within);
+  REQUIRE(RunNoticeCommand("yes | head -c 1000000", 10s)->has_value());  // more than is read
 }
 
 TEST_CASE("output_that_says_no_time_is_a_notice_without_one") {
@@ -33,9 +33,9 @@ TEST_CASE("output_that_says_no_time_is_a_notice_without_one") {
 }
 
 TEST_CASE("what cannot be run, or does not end, is trouble and no notice") {
-  REQUIRE(absl::IsFailedPrecondition(AskForNotice("/no/such/command", 10s).status()));
+  REQUIRE(absl::IsFailedPrecondition(RunNoticeCommand("/no/such/command", 10s).status()));
   const Instant begun = SteadyNow();
-  REQUIRE(absl::IsDeadlineExceeded(AskForNotice("sleep 1000 & sleep 1000", 200ms).status()));
+  REQUIRE(absl::IsDeadlineExceeded(RunNoticeCommand("sleep 1000 & sleep 1000", 200ms).status()));
   REQUIRE(SteadyNow() - begun < 100s);
 }
 

@@ -72,7 +72,7 @@ Members NewGlooMembers(int size) {
 }
 
 // Runs `calls` all-reduces of all members' numbers.
-void SumAll(Members& members, std::vector<std::vector<float>>& numbers, int calls) {
+void AllReduceAll(Members& members, std::vector<std::vector<float>>& numbers, int calls) {
   std::vector<std::jthread> threads;
   for (size_t rank = 0; rank < members.size(); ++rank) {
     threads.emplace_back([&, rank] {
@@ -98,7 +98,7 @@ struct Row {
 
 constexpr int kRounds = 15;
 constexpr Duration kRowMax = std::chrono::seconds(30);  // then fewer rounds count, 3 at least
-constexpr int64_t kPieceBytes = int64_t{512} << 10;     // about those of collectives
+constexpr int64_t kChunkBytes = int64_t{512} << 10;     // about those of collectives
 
 Row Measure(int size, int64_t bytes) {
   Members gloo = NewGlooMembers(size);
@@ -107,7 +107,7 @@ Row Measure(int size, int64_t bytes) {
   std::vector<std::vector<float>> numbers(size, std::vector<float>(bytes / 4));
   const int calls = static_cast<int>(std::clamp<int64_t>((8 << 20) / bytes, 1, 200));
   const auto time = [&](Members& members) {
-    return SecondsOf([&] { SumAll(members, numbers, calls); }) / calls;
+    return MeasureSeconds([&] { AllReduceAll(members, numbers, calls); }) / calls;
   };
   // What a member sends: its parts to their owners, and its own result to all others.
   const int64_t sent = 2 * bytes * (size - 1) / size;
@@ -116,7 +116,7 @@ Row Measure(int size, int64_t bytes) {
   for (int round = -1; round < kRounds; ++round) {
     if (round > 2 && SteadyNow() - start > kRowMax) break;
     const double g = time(gloo), p = time(plain), s = time(sealed);
-    const SealSeconds alone = TimeSealing(size, sent * calls, std::min(sent, kPieceBytes));
+    const SealSeconds alone = TimeSealing(size, sent * calls, std::min(sent, kChunkBytes));
     if (round < 0) continue;  // warms up
     const double parts = p + (alone.seal + alone.open) / calls;
     gloos.push_back(g);
@@ -141,8 +141,8 @@ void Print(int size, int64_t bytes, const Row& row) {
 // Encrypted over plain rates where 1 Gbit/s is what limits: medians of rounds in turn. 0: this
 // system does not allow such a network.
 struct OneGigabit {
-  double sums = 0;    // of 8 MB between two workers
-  double stages = 0;  // messages of 1 MiB, as activations and gradients go between stages
+  double all_reduce = 0;  // of 8 MB between two workers
+  double stages = 0;      // messages of 1 MiB, as activations and gradients go between stages
 };
 
 OneGigabit MeasureOneGigabit() {
@@ -152,13 +152,13 @@ OneGigabit MeasureOneGigabit() {
   Members plain = worker::testing::NewPeerMembers(2, kTimeout, false);
   Members sealed = worker::testing::NewPeerMembers(2, kTimeout, true);
   std::vector<std::vector<float>> numbers(2, std::vector<float>(kBytes / 4));
-  const Comparison sums = Compare([&] { SumAll(plain, numbers, 4); },
-                                  [&] { SumAll(sealed, numbers, 4); }, kGigabitRounds);
+  const Comparison all_reduce = Compare([&] { AllReduceAll(plain, numbers, 4); },
+                                        [&] { AllReduceAll(sealed, numbers, 4); }, kGigabitRounds);
   MessagePair open({}), closed({.encrypted = true});
   const auto message = std::make_shared<std::vector<std::byte>>(size_t{1} << 20);
   const Comparison stages = Compare([&] { open.Stream(message, 64); },
                                     [&] { closed.Stream(message, 64); }, kGigabitRounds);
-  return {sums.speed, stages.speed};
+  return {all_reduce.speed, stages.speed};
 }
 
 // In a process of its own, which may enter another network. REQUIRES: one thread.
@@ -196,7 +196,7 @@ void Run() {
       const Row row = Measure(size, bytes);
       Print(size, bytes, row);
       plain = std::min(plain, row.plain_vs_gloo);
-      if (bytes < (1 << 20)) continue;  // a message's way, not its bytes, takes the time
+      if (bytes < (1 << 20)) continue;  // latency, not bytes, takes the time
       sealed = std::min(sealed, row.sealed_vs_gloo);
       parts = std::min(parts, row.sealed_vs_parts);
     }
@@ -204,8 +204,9 @@ void Run() {
   PrintFigureAtLeast("collectives.peer_vs_gloo", plain, "ratio", 1.0);
   PrintFigureAtLeast("collectives.encrypted_vs_gloo", sealed, "ratio", 0.2);
   PrintFigureAtLeast("collectives.encrypted_vs_parts", parts, "ratio", 0.9);
-  if (one_gigabit.sums > 0) {
-    PrintFigureAtLeast("collectives.encrypted_vs_plain_1gbit", one_gigabit.sums, "ratio", 0.95);
+  if (one_gigabit.all_reduce > 0) {
+    PrintFigureAtLeast("collectives.encrypted_vs_plain_1gbit", one_gigabit.all_reduce, "ratio",
+                       0.95);
     PrintFigureAtLeast("collectives.stages_encrypted_vs_plain_1gbit", one_gigabit.stages, "ratio",
                        0.95);
   } else {

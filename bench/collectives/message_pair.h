@@ -16,7 +16,7 @@ struct MessagePairOptions {
   bool encrypted = false;
 };
 
-// REQUIRES: one thread calls. Nothing is under way when it dies.
+// REQUIRES: one thread calls. No message is in flight at destruction.
 class MessagePair {
  public:
   explicit MessagePair(const MessagePairOptions& options);

@@ -15,22 +15,22 @@ namespace {
 
 // Sends `bytes` of `data` through `writer` in chunks.
 template <typename Writer>
-void WritePieces(Writer& writer, const std::string& data, int64_t bytes) {
-  Piece piece;
+void WriteChunks(Writer& writer, const std::string& data, int64_t bytes) {
+  Chunk chunk;
   for (int64_t offset = 0; offset < bytes; offset += kChunkBytes) {
-    piece.set_data(data.data() + offset, std::min(kChunkBytes, bytes - offset));
-    ATOLL_CHECK(writer.Write(piece));
+    chunk.set_data(data.data() + offset, std::min(kChunkBytes, bytes - offset));
+    ATOLL_CHECK(writer.Write(chunk));
   }
 }
 
 template <typename Reader>
-int64_t ReadPieces(Reader& reader, std::string& data) {
-  Piece piece;
+int64_t ReadChunks(Reader& reader, std::string& data) {
+  Chunk chunk;
   int64_t offset = 0;
-  while (reader.Read(&piece)) {
-    ATOLL_CHECK(offset + piece.data().size() <= data.size());
-    std::memcpy(data.data() + offset, piece.data().data(), piece.data().size());
-    offset += static_cast<int64_t>(piece.data().size());
+  while (reader.Read(&chunk)) {
+    ATOLL_CHECK(offset + chunk.data().size() <= data.size());
+    std::memcpy(data.data() + offset, chunk.data().data(), chunk.data().size());
+    offset += static_cast<int64_t>(chunk.data().size());
   }
   return offset;
 }
@@ -46,14 +46,14 @@ class GrpcServer : public Server, public Streams::Service {
   }
   int port() const override { return port_; }
 
-  grpc::Status Push(grpc::ServerContext*, grpc::ServerReader<Piece>* reader,
+  grpc::Status Push(grpc::ServerContext*, grpc::ServerReader<Chunk>* reader,
                     Amount* amount) override {
-    amount->set_bytes(ReadPieces(*reader, data_));
+    amount->set_bytes(ReadChunks(*reader, data_));
     return grpc::Status::OK;
   }
   grpc::Status Pull(grpc::ServerContext*, const Amount* amount,
-                    grpc::ServerWriter<Piece>* writer) override {
-    WritePieces(*writer, data_, amount->bytes());
+                    grpc::ServerWriter<Chunk>* writer) override {
+    WriteChunks(*writer, data_, amount->bytes());
     return grpc::Status::OK;
   }
 
@@ -76,7 +76,7 @@ class GrpcClient : public Client {
       grpc::ClientContext context;
       Amount taken;
       auto writer = stub_->Push(&context, &taken);
-      WritePieces(*writer, data_, bytes);
+      WriteChunks(*writer, data_, bytes);
       writer->WritesDone();
       ATOLL_CHECK(writer->Finish().ok() && taken.bytes() == bytes);
     }
@@ -84,7 +84,7 @@ class GrpcClient : public Client {
     Amount wanted;
     wanted.set_bytes(bytes);
     auto reader = stub_->Pull(&context, wanted);
-    ATOLL_CHECK(ReadPieces(*reader, data_) == bytes);
+    ATOLL_CHECK(ReadChunks(*reader, data_) == bytes);
     ATOLL_CHECK(reader->Finish().ok());
   }
 

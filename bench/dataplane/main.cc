@@ -24,15 +24,15 @@
 namespace atl::bench {
 namespace {
 
-struct Way {
+struct Transport {
   std::unique_ptr<Server> (*make_server)();
   std::unique_ptr<Client> (*make_client)(int port);
 };
-constexpr Way kWays[] = {{MakeTensorServer, MakeTensorClient},
-                         {MakeTcpServer, MakeTcpClient},
-                         {MakeGrpcServer, MakeGrpcClient},
-                         {MakeSealedServer, MakeSealedClient}};
-constexpr size_t kWayCount = std::size(kWays);
+constexpr Transport kTransports[] = {{MakeTensorServer, MakeTensorClient},
+                                     {MakeTcpServer, MakeTcpClient},
+                                     {MakeGrpcServer, MakeGrpcClient},
+                                     {MakeSealedServer, MakeSealedClient}};
+constexpr size_t kTransportCount = std::size(kTransports);
 constexpr size_t kPlain = 0, kTcp = 1, kGrpc = 2, kSealed = 3;
 
 struct Pipe {
@@ -51,19 +51,19 @@ struct Pipe {
   }
 };
 
-// A server and a client process of one way. Nothing is shared between ways: what one sets for its
+// A server and a client process of one transport. Transports share nothing: what one sets for its
 // process (the allocator, threads) must not help another.
 class Pair {
  public:
-  explicit Pair(const Way& way) {
+  explicit Pair(const Transport& transport) {
     const Pipe port;
     server_ = Fork([&] {
-      const std::unique_ptr<Server> server = way.make_server();
+      const std::unique_ptr<Server> server = transport.make_server();
       port.Put(server->port());
       while (true) pause();
     });
     client_ = Fork([&] {
-      const std::unique_ptr<Client> client = way.make_client(port.Get<int>());
+      const std::unique_ptr<Client> client = transport.make_client(port.Get<int>());
       while (true) seconds_.Put(Measure(*client, loads_.Get<Load>()));
     });
   }
@@ -98,7 +98,7 @@ class Pair {
     std::abort();
   }
   static double Measure(Client& client, const Load& load) {
-    return SecondsOf([&] { client.Round(load); });
+    return MeasureSeconds([&] { client.Round(load); });
   }
   double CpuSeconds() const {
     double seconds = 0;
@@ -115,21 +115,21 @@ class Pair {
   pid_t server_, client_;
 };
 
-using Pairs = std::array<std::unique_ptr<Pair>, kWayCount>;
+using Pairs = std::array<std::unique_ptr<Pair>, kTransportCount>;
 // In one round.
 struct Results {
-  std::array<Pair::Result, kWayCount> ways;
+  std::array<Pair::Result, kTransportCount> transports;
   double seal_gb_per_s, open_gb_per_s;  // by themselves, on one thread
 };
 
-// Every round has all ways, each time in another order.
+// Every round has all transports, each time in another order.
 std::vector<Results> RunRounds(const Pairs& pairs, const Load& load, int count) {
   std::vector<Results> rounds(count);
   for (int round = -1; round < count; ++round) {  // the first is for warming up
-    for (size_t turn = 0; turn < kWayCount; ++turn) {
-      const size_t way = (turn + round + 1) % kWayCount;
-      const Pair::Result result = pairs[way]->Run(load);
-      if (round >= 0) rounds[round].ways[way] = result;
+    for (size_t turn = 0; turn < kTransportCount; ++turn) {
+      const size_t transport = (turn + round + 1) % kTransportCount;
+      const Pair::Result result = pairs[transport]->Run(load);
+      if (round >= 0) rounds[round].transports[transport] = result;
     }
     if (round < 0) continue;
     const SealSeconds alone = TimeSealing(1, kTotalBytes, kChunkBytes);
@@ -140,41 +140,44 @@ std::vector<Results> RunRounds(const Pairs& pairs, const Load& load, int count) 
 }
 
 template <typename Value>
-double MedianOf(const std::vector<Results>& rounds, Value value) {
+double MedianOverRounds(const std::vector<Results>& rounds, Value value) {
   std::vector<double> values;
   for (const Results& round : rounds) values.push_back(value(round));
   return Median(values);
 }
 
-// The links' goodput over that of another way, within a round.
-double Ratio(const std::vector<Results>& rounds, size_t way) {
-  return MedianOf(rounds, [way](const Results& round) {
-    return round.ways[kPlain].goodput_gb_per_s / round.ways[way].goodput_gb_per_s;
+// The links' goodput over that of another transport, within a round.
+double Ratio(const std::vector<Results>& rounds, size_t transport) {
+  return MedianOverRounds(rounds, [transport](const Results& round) {
+    return round.transports[kPlain].goodput_gb_per_s / round.transports[transport].goodput_gb_per_s;
   });
 }
 
 // Encrypted goodput over what it would be if sending, sealing and opening went one after the other.
 double RatioToParts(const std::vector<Results>& rounds) {
-  return MedianOf(rounds, [](const Results& round) {
-    const double parts = 1 / (1 / round.ways[kPlain].goodput_gb_per_s + 1 / round.seal_gb_per_s +
-                              1 / round.open_gb_per_s);
-    return round.ways[kSealed].goodput_gb_per_s / parts;
+  return MedianOverRounds(rounds, [](const Results& round) {
+    const double parts = 1 / (1 / round.transports[kPlain].goodput_gb_per_s +
+                              1 / round.seal_gb_per_s + 1 / round.open_gb_per_s);
+    return round.transports[kSealed].goodput_gb_per_s / parts;
   });
 }
 
 void PrintRow(const Load& load, const std::vector<Results>& rounds) {
   std::printf("%8s %9lld", load.encoding == Encoding::kFloat32 ? "fp32" : "bf16",
               static_cast<long long>(load.tensor_bytes() >> 20));
-  for (size_t way = 0; way < kWayCount; ++way) {
-    std::printf(" %10.2f",
-                MedianOf(rounds, [way](auto& r) { return r.ways[way].goodput_gb_per_s; }));
+  for (size_t transport = 0; transport < kTransportCount; ++transport) {
+    std::printf(" %10.2f", MedianOverRounds(rounds, [transport](auto& r) {
+                  return r.transports[transport].goodput_gb_per_s;
+                }));
   }
-  std::printf(" %6.2f %6.2f", MedianOf(rounds, [](auto& r) { return r.seal_gb_per_s; }),
-              MedianOf(rounds, [](auto& r) { return r.open_gb_per_s; }));
+  std::printf(" %6.2f %6.2f", MedianOverRounds(rounds, [](auto& r) { return r.seal_gb_per_s; }),
+              MedianOverRounds(rounds, [](auto& r) { return r.open_gb_per_s; }));
   std::printf(" %8.2f %8.2f %8.2f  ", Ratio(rounds, kTcp), Ratio(rounds, kGrpc),
               RatioToParts(rounds));
-  for (size_t way = 0; way < kWayCount; ++way) {
-    std::printf(" %6.2f", MedianOf(rounds, [way](auto& r) { return r.ways[way].cpu_s_per_gb; }));
+  for (size_t transport = 0; transport < kTransportCount; ++transport) {
+    std::printf(" %6.2f", MedianOverRounds(rounds, [transport](auto& r) {
+                  return r.transports[transport].cpu_s_per_gb;
+                }));
   }
   std::printf("\n");
   std::fflush(stdout);
@@ -197,7 +200,7 @@ double RatioAtOneGigabit() {
     const bool shaped = EnterGigabitNetwork();
     std::vector<double> ratios;
     if (shaped) {
-      Pair plain(kWays[kPlain]), sealed(kWays[kSealed]);
+      Pair plain(kTransports[kPlain]), sealed(kTransports[kSealed]);
       const Load load{Encoding::kFloat32, int64_t{4} << 20, static_cast<int>(kTotalBytes >> 24)};
       for (int round = -1; round < 5; ++round) {
         std::fprintf(stderr, "1 Gbit/s: half a minute  \r");
@@ -250,7 +253,7 @@ int main() {
   atl::bench::MakeKeys();
   atl::bench::Pairs pairs;
   for (size_t i = 0; i < pairs.size(); ++i) {
-    pairs[i] = std::make_unique<atl::bench::Pair>(atl::bench::kWays[i]);
+    pairs[i] = std::make_unique<atl::bench::Pair>(atl::bench::kTransports[i]);
   }
   atl::bench::Run(pairs);
   return 0;

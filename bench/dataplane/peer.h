@@ -1,4 +1,4 @@
-// Ways of moving the same bytes between the same two processes.
+// Transports of the same bytes between the same two processes.
 
 #ifndef ATOLL_BENCH_DATAPLANE_PEER_H_
 #define ATOLL_BENCH_DATAPLANE_PEER_H_

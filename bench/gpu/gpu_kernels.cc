@@ -62,7 +62,7 @@ class Bench {
     const void* pattern = dtype == kHalf ? static_cast<const void*>(halves_.data())
                                          : static_cast<const void*>(floats_.data());
     for (int64_t at = 0; at < x.size(); at += kPattern) {
-      const Tensor part(static_cast<char*>(x.data) + at * SizeOf(dtype), dtype, 1,
+      const Tensor part(static_cast<char*>(x.data) + at * GetElementSize(dtype), dtype, 1,
                         std::min(kPattern, x.size() - at));
       backend_->CopyToDevice(*stream_, part, pattern);
     }
@@ -113,16 +113,16 @@ class Bench {
 
   template <typename Op>
   void Row(const char* name, double bytes, const Op& op) {
-    Tell(name, bytes, Measure(op));
+    PrintRatio(name, bytes, Measure(op));
   }
   // Of what is not meant to come near the memory's rate.
   template <typename Op>
   void RowWithoutGoal(const char* name, double bytes, const Op& op) {
-    TellRate(name, bytes, Measure(op));
+    PrintRate(name, bytes, Measure(op));
   }
   template <typename Op>
   void OwnRow(const char* name, double bytes, const Op& op) {
-    Tell(name, bytes, MeasureOwn(op));
+    PrintRatio(name, bytes, MeasureOwn(op));
   }
   // FLOP per second of our own kernel, and beside it of what the backend takes.
   template <typename Op>
@@ -132,12 +132,12 @@ class Bench {
                 1e-12 * flops / own, 1e-12 * flops / taken);
   }
 
-  void Tell(const char* name, double bytes, double seconds) {
-    PrintFigureAtLeast(std::string("gpu.kernel.") + name, TellRate(name, bytes, seconds), "ratio",
+  void PrintRatio(const char* name, double bytes, double seconds) {
+    PrintFigureAtLeast(std::string("gpu.kernel.") + name, PrintRate(name, bytes, seconds), "ratio",
                        0.85);
   }
   // Prints and returns it, in ratio to the ceiling.
-  double TellRate(const char* name, double bytes, double seconds) {
+  double PrintRate(const char* name, double bytes, double seconds) {
     const double rate = bytes / seconds;
     if (ceiling_ == 0) ceiling_ = rate;
     std::printf("%-28s %9.1f MB %9.0f GB/s %6.2f\n", name, 1e-6 * bytes, 1e-9 * rate,
@@ -145,7 +145,7 @@ class Bench {
     return rate / ceiling_;
   }
   // As gpu_step prints it: rows would be of our own kernels, unseen.
-  void TellDeclined() const {
+  void PrintDeclined() const {
     for (const DeclinedWork& work : DeclinedBy(*backend_)) {
       std::printf("DECLINED %lld %s: %s\n", static_cast<long long>(work.count), work.what.c_str(),
                   work.reason.c_str());
@@ -159,7 +159,7 @@ class Bench {
   static constexpr int64_t kPattern = int64_t{1} << 20;
 
   Tensor Take(DType dtype, int64_t rows, int64_t cols) {
-    buffers_.push_back(Must(backend_->Allocate(rows * cols * SizeOf(dtype))));
+    buffers_.push_back(Must(backend_->Allocate(rows * cols * GetElementSize(dtype))));
     return {buffers_.back().data(), dtype, rows, cols};
   }
 
@@ -310,6 +310,6 @@ int main(int argc, char** argv) {
   atl::bench::Deltas(bench);
   atl::bench::Embeddings(bench);
   atl::bench::Attention(bench);
-  bench.TellDeclined();
+  bench.PrintDeclined();
   std::printf("ratios are to %.0f GB/s\n", 1e-9 * bench.ceiling());
 }

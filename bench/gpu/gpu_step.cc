@@ -46,7 +46,7 @@ T Must(absl::StatusOr<T> value) {
 }
 
 // What a worker that pushes does to its device: a copy of all parameters beside them, in order with
-// the steps, and their way to the host by the classes that workers have for it.
+// the steps, and their transfer to the host by the classes that workers have for it.
 class Pusher {
  public:
   Pusher(Backend& backend, std::unique_ptr<Backend> staging, ModelRunner& runner)

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "bench/island/wires.h"
+#include "bench/island/shaped_transport.h"
 #include "bench/measure.h"
 #include "common/check.h"
 #include "common/event_loop.h"
@@ -28,12 +28,13 @@ constexpr Duration kRow = std::chrono::microseconds(100);
 constexpr Duration kOperation = std::chrono::microseconds(20);
 constexpr double kWork = 3 * kLayers / 2 * (kRows * 100e-6 + 20e-6);  // of a stage, a micro-batch
 
-// Two workers, with or without adapter, on a line whose rate can be changed.
+// Two workers, with or without adapter, on a link whose rate can be changed.
 class AdaptedIsland {
  public:
   explicit AdaptedIsland(bool adapts)
-      : transport_([this](const std::string& from, const std::string&) { return WayFrom(from); },
-                   int64_t{1} << 30),
+      : transport_(
+            [this](const std::string& from, const std::string&) { return MakeSharedLink(from); },
+            int64_t{1} << 30),
         communicators_(std::chrono::seconds(30)) {
     IslandLayout layout;
     layout.name = "two stages";
@@ -65,7 +66,7 @@ class AdaptedIsland {
     OnAll([&](worker::Engine& engine) { Start(engine, job, plan); });
   }
 
-  void SetLine(double bytes_per_s) { bytes_per_s_ = bytes_per_s; }
+  void SetLink(double bytes_per_s) { bytes_per_s_ = bytes_per_s; }
   int chunks() const { return chunks_; }
 
   double Step() {
@@ -83,7 +84,7 @@ class AdaptedIsland {
   }
 
  private:
-  Way WayFrom(const std::string& from) const { return {from, {1e-3, bytes_per_s_}}; }
+  SharedLink MakeSharedLink(const std::string& from) const { return {from, {1e-3, bytes_per_s_}}; }
 
   void Start(worker::Engine& engine, const worker::EngineJob& job, const IslandPlan& plan) {
     absl::Status status = engine.Configure(job, plan, &transport_, &communicators_);
@@ -115,7 +116,7 @@ class AdaptedIsland {
 AdapterGain MeasureAdapter(int rounds) {
   AdaptedIsland off(false), on(true);
   const auto compare = [&](double share_of_work) {
-    for (AdaptedIsland* island : {&off, &on}) island->SetLine(kBytes / (share_of_work * kWork));
+    for (AdaptedIsland* island : {&off, &on}) island->SetLink(kBytes / (share_of_work * kWork));
     // Twelve steps are four windows and more of every stage link's messages.
     for (int i = 0; i < 12; ++i) off.Step(), on.Step();
     const Comparison found = Compare([&] { off.Step(); }, [&] { on.Step(); }, rounds);
@@ -123,7 +124,7 @@ AdapterGain MeasureAdapter(int rounds) {
                 1e3 * found.work_seconds, on.chunks(), found.speed);
     return found.speed;
   };
-  std::printf("\nadapter, 2 stages over 2 sites, 1F1B, the line slows down by 55%%\n");
+  std::printf("\nadapter, 2 stages over 2 sites, 1F1B, the link slows down by 55%%\n");
   std::printf("%-34s %9s %9s %7s %8s\n", "a message's bytes / a stage's work", "off ms", "on ms",
               "chunks", "off/on");
   AdapterGain gain;

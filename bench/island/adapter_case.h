@@ -1,4 +1,4 @@
-// What the adapter gains when a line slows down while a job runs, and what it costs when not.
+// What the adapter gains when a link slows down while a job runs, and what it costs when not.
 
 #ifndef ATOLL_BENCH_ISLAND_ADAPTER_CASE_H_
 #define ATOLL_BENCH_ISLAND_ADAPTER_CASE_H_
@@ -7,8 +7,8 @@ namespace atl::bench {
 
 // Step time without over with the adapter.
 struct AdapterGain {
-  double steady = 0;  // on the fast line, at the end
-  double slowed = 0;  // once both have had the same steps on the slow line
+  double steady = 0;  // on the fast link, at the end
+  double slowed = 0;  // once both have had the same steps on the slow link
 };
 
 // Prints a table. Two stages over two sites, 1F1B, emulated as all of this benchmark.

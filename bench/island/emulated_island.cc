@@ -31,25 +31,26 @@ ModelSpec Shape(const Task& task) {
 
 ModelConfig Config(const Task& task) { return ModelConfigFromSpec(Shape(task), kTokens).value(); }
 
-Duration TimeOf(const Task& task, double speed, LayerKind layer, PlanOpKind kind, int64_t rows) {
+Duration GetEmulatedDuration(const Task& task, double speed, LayerKind layer, PlanOpKind kind,
+                             int64_t rows) {
   const worker::Emulation device = worker::EmulatedBlocks(FromSeconds(Seconds(task.block) / speed));
   return device.duration("", layer, kind, rows);
 }
 
-LayerKind KindOf(const Task& task, int32_t layer) {
+LayerKind GetLayerKind(const Task& task, int32_t layer) {
   if (layer == 0) return LayerKind::kEmbedding;
   return layer > task.blocks ? LayerKind::kHead : LayerKind::kBlock;
 }
 
-int WorkerIndex(const std::string& device) { return std::stoi(WorkerOfDevice(device).substr(1)); }
+int WorkerIndex(const std::string& device) { return std::stoi(WorkerFromDevice(device).substr(1)); }
 
-DeviceProfile ProfileOf(const Task& task, const std::string& device, double speed) {
+DeviceProfile MakeProfile(const Task& task, const std::string& device, double speed) {
   DeviceProfile profile{device, "emulated", "", 0, {}};
   const LayerKind kinds[] = {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead};
   for (int rows = 1; rows <= 4; rows *= 2) {
     for (const LayerKind kind : kinds) {
       const auto ns = [&](PlanOpKind op) {
-        return std::chrono::nanoseconds(TimeOf(task, speed, kind, op, rows)).count();
+        return std::chrono::nanoseconds(GetEmulatedDuration(task, speed, kind, op, rows)).count();
       };
       LayerCost cost;
       cost.kind = kind;
@@ -65,17 +66,17 @@ DeviceProfile ProfileOf(const Task& task, const std::string& device, double spee
   return profile;
 }
 
-Ways WaysOf(const Setting& setting) {
-  return [setting](const std::string& from, const std::string& to) -> Way {
+LinkLookup MakeLinkLookup(const Setting& setting) {
+  return [setting](const std::string& from, const std::string& to) -> SharedLink {
     const std::string& a = setting.sites[WorkerIndex(from)];
     const std::string& b = setting.sites[WorkerIndex(to)];
-    return a == b ? Way{} : Way{absl::StrCat(a, ">", b), setting.line};
+    return a == b ? SharedLink{} : SharedLink{absl::StrCat(a, ">", b), setting.link};
   };
 }
 
 }  // namespace
 
-PlanRequest RequestOf(const Setting& setting, const Task& task) {
+PlanRequest MakePlanRequest(const Setting& setting, const Task& task) {
   PlanRequest request;
   request.spec.name = "emulated";
   request.spec.model = request.facts.model = Shape(task);
@@ -91,14 +92,14 @@ PlanRequest RequestOf(const Setting& setting, const Task& task) {
     member.member = {name, 1, "", ""};
     member.site = setting.sites[w];
     member.devices = {{"emulated", int64_t{8} << 30, 1, "", "fp32"}};
-    member.profiles = {ProfileOf(task, absl::StrCat(name, "/0"), setting.speeds[w])};
+    member.profiles = {MakeProfile(task, absl::StrCat(name, "/0"), setting.speeds[w])};
     request.members.push_back(std::move(member));
     for (size_t other = 0; other < setting.sites.size(); ++other) {
       if (other == w) continue;
       const bool near = setting.sites[other] == setting.sites[w];
-      const Line line = near ? Line{20e-6, 5e9} : setting.line;
+      const Link link = near ? Link{20e-6, 5e9} : setting.link;
       request.links.push_back({name, absl::StrCat("w", other),
-                               static_cast<int64_t>(line.latency_s * 1e9), line.bytes_per_s, 0,
+                               static_cast<int64_t>(link.latency_s * 1e9), link.bytes_per_s, 0,
                                20});
     }
   }
@@ -113,8 +114,9 @@ double WorkSeconds(const Setting& setting, const Task& task, const IslandPlan& p
       for (int32_t l = stage.first_layer; l < stage.first_layer + stage.layers; ++l) {
         for (const PlanOpKind kind :
              {PlanOpKind::kForward, PlanOpKind::kInputGradient, PlanOpKind::kWeightGradient}) {
-          seconds += replica.micro_batches * Seconds(TimeOf(task, speed, KindOf(task, l), kind,
-                                                            replica.micro_batch_sequences));
+          seconds += replica.micro_batches *
+                     Seconds(GetEmulatedDuration(task, speed, GetLayerKind(task, l), kind,
+                                                 replica.micro_batch_sequences));
         }
       }
     }
@@ -124,16 +126,16 @@ double WorkSeconds(const Setting& setting, const Task& task, const IslandPlan& p
 
 EmulatedIsland::EmulatedIsland(const Setting& setting, const Task& task, const IslandPlan& plan)
     : task_(task),
-      transport_(WaysOf(setting), int64_t{1} << 30),
+      transport_(MakeLinkLookup(setting), int64_t{1} << 30),
       communicators_(std::make_unique<worker::LocalCommunicators>(kTimeout)) {
-  transport_.TakeTurns(plan);
+  transport_.UseSendOrder(plan);
   worker::EngineOptions options;
   options.message_timeout = kTimeout;
   options.emulation.only = true;
   options.emulation.duration = [task, speeds = setting.speeds](const std::string& device,
                                                                LayerKind layer, PlanOpKind kind,
                                                                int64_t rows) {
-    return TimeOf(task, speeds[WorkerIndex(device)], layer, kind, rows);
+    return GetEmulatedDuration(task, speeds[WorkerIndex(device)], layer, kind, rows);
   };
   worker::EngineJob job;
   job.model = Config(task);

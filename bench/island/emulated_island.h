@@ -10,19 +10,19 @@
 #include <string>
 #include <vector>
 
-#include "bench/island/wires.h"
+#include "bench/island/shaped_transport.h"
 #include "coordinator/planning/planning.h"
 #include "worker/pipeline/engine.h"
 
 namespace atl::bench {
 
-// A cluster: which site each worker is in and how fast its device is, and the line between sites,
+// A cluster: which site each worker is in and how fast its device is, and the link between sites,
 // one for each direction. Within a site messages arrive at once.
 struct Setting {
   std::string name;
   std::vector<std::string> sites;  // by worker: w0, w1, ...
   std::vector<double> speeds;      // 1: times as below
-  Line line;
+  Link link;
 };
 
 // A GPT-2 whose blocks' F, B and W take 2 ms each for a sequence on a device of speed 1, and whose
@@ -33,7 +33,7 @@ struct Task {
   Duration block = std::chrono::milliseconds(2);
 };
 
-PlanRequest RequestOf(const Setting& setting, const Task& task);
+PlanRequest MakePlanRequest(const Setting& setting, const Task& task);
 
 // What all devices together compute in a step of this plan.
 double WorkSeconds(const Setting& setting, const Task& task, const IslandPlan& plan);

@@ -1,9 +1,9 @@
 // Islands that span devices and sites: the time of real execution against the plan's prediction.
 //
 // Real: engines, executors, programs, messages and their order, the commit exchange. Emulated, as
-// two cores cannot run four devices at once: computation (sleeps of exact length) and the lines
-// between sites (shared evenly by all senders, latency behind it: wires.h). All ratios are of
-// steps that take turns in one run.
+// two cores cannot run four devices at once: computation (sleeps of exact length) and the links
+// between sites (shared evenly by all senders, latency behind it: shaped_transport.h). All ratios
+// are of steps that take turns in one run.
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@
 #include "bench/measure.h"
 #include "bench/planner/baselines.h"
 #include "common/check.h"
-#include "coordinator/plan_io/island_plan_of.h"
+#include "coordinator/plan_io/island_plan_conversion.h"
 #include "coordinator/planner/together.h"
 
 namespace atl::bench {
@@ -39,7 +39,7 @@ struct Case {
 
 Case PlanCase(const Setting& setting, const Task& task, const LayoutSpec& layout,
               const std::string& name) {
-  PlanRequest request = RequestOf(setting, task);
+  PlanRequest request = MakePlanRequest(setting, task);
   request.spec.layout = layout;
   auto plan = PlanIsland(request);
   ATOLL_CHECK(plan.ok(), setting.name, ", ", name, ": ", plan.status().ToString());
@@ -98,10 +98,10 @@ void Print(const Setting& setting, const std::vector<Case>& cases) {
 // What all scenarios together found.
 struct Found {
   std::vector<Case> all;
-  double kept = INFINITY;     // least real / predicted speed-up
-  double speedup = 0;         // over 1F1B at 100 Mbit/s and 20 ms
-  double heterogeneous = 0;   // planned over uniform
-  double in_turn = INFINITY;  // least gain over all at once, on a shared line
+  double kept = INFINITY;           // least real / predicted speed-up
+  double speedup = 0;               // over 1F1B at 100 Mbit/s and 20 ms
+  double heterogeneous = 0;         // planned over uniform
+  double in_send_order = INFINITY;  // least gain over all at once, on a shared link
 };
 
 const std::vector<std::string> kTwoSites = {"a", "a", "b", "b"};
@@ -158,7 +158,7 @@ void OtherLayouts(int rounds, Found& found) {
 
 // Equal layers, equal stages, equal samples: the best that a planner for equal devices finds.
 Case Uniform(const Setting& setting, const Task& task) {
-  const PlanRequest request = RequestOf(setting, task);
+  const PlanRequest request = MakePlanRequest(setting, task);
   const auto input = MakePlanningInput(request);
   ATOLL_CHECK(input.ok(), input.status().ToString());
   plan::Plan plan;
@@ -192,7 +192,7 @@ void Heterogeneous(int rounds, Found& found) {
   found.all.insert(found.all.end(), cases.begin(), cases.end());
 }
 
-// Two stages each of some replicas over two sites: all of them cross the line.
+// Two stages each of some replicas over two sites: all of them cross the link.
 plan::Plan CrossingReplicas(const PlanningInput& input, int replicas, int micro_batches) {
   plan::Plan plan;
   plan.layout.micro_batch = 1;
@@ -208,7 +208,7 @@ plan::Plan CrossingReplicas(const PlanningInput& input, int replicas, int micro_
   return plan;
 }
 
-// What the same schedules take when connections share the line evenly; what follows the last
+// What the same schedules take when connections share the link evenly; what follows the last
 // operation is taken to be the same.
 double SecondsAllAtOnce(const PlanningInput& input, const plan::Plan& plan) {
   plan::Together all = plan::PutTogether(input.cluster, plan.layout, plan.outcome);
@@ -228,8 +228,8 @@ double SecondsAllAtOnce(const PlanningInput& input, const plan::Plan& plan) {
          plan.outcome.commit_s;
 }
 
-// Replicas that take turns on a line against the same ones all at once.
-void SharedLine(int rounds, Found& found) {
+// Replicas under the shared-link scheduler against the same ones that all send at once.
+void MeasureSharedLink(int rounds, Found& found) {
   for (const int replicas : {2, 4}) {
     Task task;
     task.batch = 8 * replicas;
@@ -238,7 +238,7 @@ void SharedLine(int rounds, Found& found) {
     for (int w = 0; w < 2 * replicas; ++w) setting.sites.push_back(w < replicas ? "a" : "b");
     setting.speeds.assign(setting.sites.size(), 1);
     setting.name = absl::StrFormat("2 sites of %d devices, 100 Mbit/s, 20 ms", replicas);
-    const PlanRequest request = RequestOf(setting, task);
+    const PlanRequest request = MakePlanRequest(setting, task);
     const auto input = MakePlanningInput(request);
     ATOLL_CHECK(input.ok(), input.status().ToString());
     const plan::Plan plan = CrossingReplicas(*input, replicas, 8);
@@ -264,7 +264,7 @@ void SharedLine(int rounds, Found& found) {
     std::printf("all at once takes %.3f times as long; predicted %.3f\n",
                 cases[1].measured_s / cases[0].measured_s,
                 cases[1].predicted_s / cases[0].predicted_s);
-    found.in_turn = std::min(found.in_turn, cases[1].measured_s / cases[0].measured_s);
+    found.in_send_order = std::min(found.in_send_order, cases[1].measured_s / cases[0].measured_s);
     found.all.insert(found.all.end(), cases.begin(), cases.end());
   }
 }
@@ -285,10 +285,10 @@ void PrintFigures(const Found& found, const AdapterGain& adapter) {
   PrintFigureAtLeast("island_speedup_over_1f1b_100mbit_20ms", found.speedup, "x", 1.3);
   PrintFigureAtLeast("island_heterogeneous_over_uniform", found.heterogeneous, "x", 1.5);
   // Never slower, but for the noise of a measurement.
-  PrintFigureAtLeast("island_replicas_in_turn_on_one_line", found.in_turn,
+  PrintFigureAtLeast("island_replicas_in_send_order_on_one_link", found.in_send_order,
                      "all at once/in turn, the least", 0.99);
-  PrintFigureAtLeast("island_adapter_when_the_line_slows", adapter.slowed, "off/on", 1.35);
-  PrintFigureAtLeast("island_adapter_on_a_fast_line", adapter.steady, "off/on", 0.98);
+  PrintFigureAtLeast("island_adapter_when_the_link_slows", adapter.slowed, "off/on", 1.35);
+  PrintFigureAtLeast("island_adapter_on_a_fast_link", adapter.steady, "off/on", 0.98);
   PrintFigureAtMost("island_bubble_difference", bubble / count, "of the step, mean", 0.03);
 }
 
@@ -301,7 +301,7 @@ int Main() {
   Schedules(kRounds, found);
   OtherLayouts(kRounds, found);
   Heterogeneous(kRounds, found);
-  SharedLine(kRounds, found);
+  MeasureSharedLink(kRounds, found);
   PrintFigures(found, MeasureAdapter(kRounds));
   return 0;
 }

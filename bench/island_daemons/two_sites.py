@@ -9,11 +9,11 @@ ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 sys.path[:0] = [os.path.join(ROOT, "deploy", "local"), os.path.join(ROOT, "tests", "net")]
 from cluster import Cluster  # noqa: E402
 from corpus import write_corpus  # noqa: E402
-from shaped import ShapedNetwork, Unavailable, Wire  # noqa: E402,F401
+from shaped import ShapedNetwork, Unavailable, Link  # noqa: E402,F401
 
 WORKERS = {"w1": "a1", "w2": "a2", "w3": "b1", "w4": "b2"}  # and where each runs
 # A GPT-2 of 14 blocks. A message between stages has 16 sequences of 32 tokens, 64 wide, in fp32:
-# 131,072 bytes, 10.5 ms of a line of 100 Mbit/s. A block's F, B or W of as much lasts 2 ms.
+# 131,072 bytes, 10.5 ms of a link of 100 Mbit/s. A block's F, B or W of as much lasts 2 ms.
 BLOCK_MS = 0.125  # of one sequence
 MICRO_BATCHES = 16
 JOB = """name = "{name}"
@@ -26,7 +26,7 @@ schedule = {{ train_tokens = 1000000000, checkpoint_every_steps = 0, validation_
 """
 
 
-def site_of(device):
+def get_site(device):
     """Of "w1/0", say."""
     return WORKERS[device.split("/")[0]][0]
 
@@ -36,7 +36,7 @@ class TwoSites(Cluster):
 
     def __init__(self, folder, rate_mbit, latency_ms):
         super().__init__(folder)
-        self.net = ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit, latency_ms))
+        self.net = ShapedNetwork({"a": 2, "b": 2}, Link(rate_mbit, latency_ms))
         write_corpus(os.path.join(self.folder, "text"), 1_000_000)
 
     def __enter__(self):
@@ -72,11 +72,11 @@ class TwoSites(Cluster):
         job.steps(1)
         return job
 
-    def line(self):
+    def link(self):
         """Latency in ms and rate in Mbit/s between the sites, as the workers measured them, the rate
         while they train: medians over all pairs."""
         found = [link["edges"][0] for link in self.json("profile")["cluster"]["links"]
-                 if site_of(link["from"]) != site_of(link["to"])]
+                 if get_site(link["from"]) != get_site(link["to"])]
         return (statistics.median(float(edge["latency_ns"]) * 1e-6 for edge in found),
                 statistics.median(edge["bandwidth_bytes_per_s"] * 8e-6 for edge in found))
 

@@ -86,7 +86,7 @@ def toml(spec):
     def is_tables(value):
         return isinstance(value, list) and value and isinstance(value[0], dict)
 
-    def fields_of(fields):
+    def format_fields(fields):
         return [f"{key} = {json.dumps(value)}" for key, value in fields.items()
                 if not is_tables(value) and not isinstance(value, dict)]
 
@@ -94,12 +94,12 @@ def toml(spec):
     for table, fields in spec.items():
         if table == "name":
             continue
-        lines += [f"[{table}]", *fields_of(fields)]
+        lines += [f"[{table}]", *format_fields(fields)]
         for key, value in fields.items():
             if isinstance(value, dict):
-                lines += [f"[{table}.{key}]", *fields_of(value)]
+                lines += [f"[{table}.{key}]", *format_fields(value)]
             for one in value if is_tables(value) else []:
-                lines += [f"[[{table}.{key}]]", *fields_of(one)]
+                lines += [f"[[{table}.{key}]]", *format_fields(one)]
     return "\n".join(lines) + "\n"
 
 

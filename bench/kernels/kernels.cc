@@ -18,7 +18,7 @@ using testing::OpCase;
 constexpr int kRounds = 7;
 
 // Median seconds of forward, or of backward.
-double SecondsOfPass(CaseRun& run, const OpCase& op_case, bool backward) {
+double MeasurePassSeconds(CaseRun& run, const OpCase& op_case, bool backward) {
   return MedianSeconds(
       [&] {
         (backward ? op_case.backward : op_case.forward)(run.call());
@@ -39,8 +39,8 @@ Ceilings MeasureCeilings(Backend& backend) {
   const OpCase scaling = testing::MemoryCase();
   CaseRun scaling_run(backend, scaling, testing::Gaps::kNone);
   scaling_run.Fill(InitialContents(scaling, 1));
-  return {product.forward_flops / SecondsOfPass(product_run, product, false),
-          scaling.forward_bytes / SecondsOfPass(scaling_run, scaling, false)};
+  return {product.forward_flops / MeasurePassSeconds(product_run, product, false),
+          scaling.forward_bytes / MeasurePassSeconds(scaling_run, scaling, false)};
 }
 
 void PrintPass(const OpCase& op_case, const char* pass, double seconds, double flops, double bytes,
@@ -66,10 +66,10 @@ void RunBackend(const BackendUnderTest& under_test) {
   for (const OpCase& op_case : testing::BenchmarkCases()) {
     CaseRun run(**backend, op_case, testing::Gaps::kNone, under_test.compute);
     run.Fill(InitialContents(op_case, 1));
-    PrintPass(op_case, "forward", SecondsOfPass(run, op_case, false), op_case.forward_flops,
+    PrintPass(op_case, "forward", MeasurePassSeconds(run, op_case, false), op_case.forward_flops,
               op_case.forward_bytes, ceilings);
     if (!op_case.backward) continue;
-    PrintPass(op_case, "backward", SecondsOfPass(run, op_case, true), op_case.backward_flops,
+    PrintPass(op_case, "backward", MeasurePassSeconds(run, op_case, true), op_case.backward_flops,
               op_case.backward_bytes, ceilings);
   }
 }

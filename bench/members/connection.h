@@ -131,8 +131,8 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
     const std::lock_guard lock(mutex_);
     over_ = done_ = true;
     reopens_at_ = SteadyNow() + kReopensAfter;
-    static std::atomic<int> told = 0;
-    if (status.error_code() != grpc::StatusCode::CANCELLED && told.fetch_add(1) < 10) {
+    static std::atomic<int> printed = 0;
+    if (status.error_code() != grpc::StatusCode::CANCELLED && printed.fetch_add(1) < 10) {
       std::fprintf(stderr, "%s: %s\n", fake_.name().c_str(), status.error_message().c_str());
     }
   }

@@ -26,11 +26,11 @@ LayerCost Cost(LayerKind kind, int64_t ns, int64_t elements) {
 
 }  // namespace
 
-FakeWorker::FakeWorker(const Scene* scene, int number, Staged staged)
-    : scene_(scene),
+FakeWorker::FakeWorker(const FakeTimings* timings, int number, Staged staged)
+    : timings_(timings),
       staged_(std::move(staged)),
       name_(absl::StrFormat("w%05d", number)),
-      site_(absl::StrFormat("site%04d", number / scene->workers_a_site)) {}
+      site_(absl::StrFormat("site%04d", number / timings->workers_a_site)) {}
 
 WorkerHello FakeWorker::Hello() const {
   WorkerHello hello;
@@ -51,13 +51,13 @@ WorkerHeartbeat FakeWorker::Heartbeat() const {
     p.seen_sequence = order_->sequence;
     p.base_version = base_;
     p.ready = base_ >= 0;
-    p.doing = "training";
+    p.activity = "training";
     p.inner_step = steps_;
     p.tokens = tokens_;
     p.train_loss = 3;
     p.learning_rate = 1e-3;
     p.tokens_per_s = 1000;
-    p.step_seconds_quiet = Seconds(scene_->step);
+    p.step_seconds_idle_link = Seconds(timings_->step);
     p.plan_number = order_->plan.number;
     beat.progress = std::move(p);
   }
@@ -68,8 +68,8 @@ WorkerHeartbeat FakeWorker::Heartbeat() const {
     p.generation = follows_->generation;
     p.plan_number = follows_->plan.number;
     p.seen_sequence = follows_->sequence;
-    p.doing = "training";
-    p.holds = true;
+    p.activity = "training";
+    p.holds_layers = true;
     beat.member = std::move(p);
   }
   return beat;
@@ -95,7 +95,8 @@ std::vector<WorkerMessage> FakeWorker::On(Instant now, const ToWorkerMessage& me
     profile.device = name_ + "/0";
     profile.kind = "cpu";
     profile.software_version = kSoftwareVersion;
-    profile.model_digest = DigestOf(prepare->spec.model, prepare->spec.data.sequence_length);
+    profile.model_digest =
+        ComputeModelDigest(prepare->spec.model, prepare->spec.data.sequence_length);
     for (int32_t sequences = 1; sequences <= prepare->spec.inner.batch_sequences; sequences *= 2) {
       for (const int32_t tensor_parallel : {1, 2, 4, 8}) {
         for (const LayerKind kind : {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead}) {
@@ -110,13 +111,14 @@ std::vector<WorkerMessage> FakeWorker::On(Instant now, const ToWorkerMessage& me
     }
     return {JobPrepared{prepare->job, facts, {profile}}};
   }
-  if (const auto* ask = std::get_if<MeasureLinks>(&message)) {
-    if (ask->measurer != name_) return {};
-    LinksMeasured links{ask->job, ask->request, {}, "", {}, {}, ask->probe, {}};
-    for (const IslandMember& member : ask->members) {
+  if (const auto* requested = std::get_if<MeasureLinks>(&message)) {
+    if (requested->measurer != name_) return {};
+    LinksMeasured links{requested->job, requested->request, {}, "", {}, {}, requested->probe, {}};
+    for (const IslandMember& member : requested->members) {
       if (member.worker == name_) continue;
-      if (ask->probe) links.reached.push_back(member.worker);
-      if (!ask->probe) links.links.push_back({name_, member.worker, 50'000, 1.25e9, 0.01, 50});
+      if (requested->probe) links.reached.push_back(member.worker);
+      if (!requested->probe)
+        links.links.push_back({name_, member.worker, 50'000, 1.25e9, 0.01, 50});
     }
     return {links};
   }
@@ -132,15 +134,15 @@ std::vector<WorkerMessage> FakeWorker::On(Instant now, const ToWorkerMessage& me
   if (const auto* order = std::get_if<IslandOrder>(&message)) return OnOrder(*order);
   if (const auto* grant = std::get_if<LeaseGrant>(&message)) {
     if (!order_ || grant->request != request_ || pushes_at_ || pushing_) return {};
-    asked_ = false;
+    lease_requested_ = false;
     leased_ = grant->ranges;
-    if (!leased_.empty()) pushes_at_ = now + scene_->step * order_->steps_this_round;
+    if (!leased_.empty()) pushes_at_ = now + timings_->step * order_->steps_this_round;
     return {};
   }
   if (const auto* grant = std::get_if<PushGrant>(&message)) {
     if (pushed_at_) return {};
     granted_ = grant->order;
-    pushed_at_ = now + scene_->push;
+    pushed_at_ = now + timings_->push;
   }
   return {};
 }
@@ -154,7 +156,7 @@ std::vector<WorkerMessage> FakeWorker::OnOrder(const IslandOrder& order) {
   order_ = order;
   follows_.reset();
   if (anew) {
-    pushing_ = asked_ = false;
+    pushing_ = lease_requested_ = false;
     pushes_at_.reset();
     pushed_at_.reset();
     base_ = kNoVersion;
@@ -216,8 +218,9 @@ std::vector<WorkerMessage> FakeWorker::Turn(Instant now) {
     }
     return {Push(base_)};
   }
-  if (base_ < 0 || pushing_ || pushes_at_ || asked_ || order_->run != RunState::kRun) return {};
-  asked_ = true;
+  if (base_ < 0 || pushing_ || pushes_at_ || lease_requested_ || order_->run != RunState::kRun)
+    return {};
+  lease_requested_ = true;
   const int64_t wanted = order_->steps_this_round * order_->spec.inner.batch_sequences;
   return {LeaseRequest{order_->job, order_->island, order_->generation, ++request_, wanted}};
 }
@@ -243,13 +246,14 @@ ServerHeartbeat FakeServer::Heartbeat() const {
 std::vector<ServerMessage> FakeServer::On(const ToServerMessage& message) {
   if (const auto* assign = std::get_if<AssignShards>(&message)) {
     jobs_[assign->job].assignment = *assign;
-    return {ShardsAssigned{assign->job, assign->charter.placement}};
+    return {ShardsAssigned{assign->job, assign->definition.placement}};
   }
-  if (const auto* ask = std::get_if<CollectStatistics>(&message)) {
-    Statistics statistics{ask->job, ask->version, ask->contributions, {}};
+  if (const auto* requested = std::get_if<CollectStatistics>(&message)) {
+    Statistics statistics{requested->job, requested->version, requested->contributions, {}};
     std::set<int32_t> layers;
-    for (const OwnedShard& shard : jobs_[ask->job].assignment.shards) layers.insert(shard.layer);
-    const size_t k = ask->contributions.size();
+    for (const OwnedShard& shard : jobs_[requested->job].assignment.shards)
+      layers.insert(shard.layer);
+    const size_t k = requested->contributions.size();
     if (!HasStatisticsByLayer(k)) layers = {0};
     for (const int32_t layer : layers) {
       LayerGram gram{layer, std::vector<double>(k * k, 0.5)};

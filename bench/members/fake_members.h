@@ -1,6 +1,6 @@
-// Members of a cluster that hold no model: they say over real Attach streams what workers and
-// parameter servers say, so that the coordinator's own cost can be measured with thousands of them
-// on one machine.
+// Members of a cluster that hold no model: they send over real Attach streams what workers and
+// parameter servers send (hellos, heartbeats, progress), so that the coordinator's own cost can be
+// measured with thousands of them on one machine.
 //
 // Cores like the daemons' own, events in and messages out, but without failures: each answers what
 // it is requested to, at once or after the time that a step or a push is said to take.
@@ -18,7 +18,7 @@
 
 namespace atl::bench {
 
-struct Scene {
+struct FakeTimings {
   int workers_a_site = 1;  // sites have names, so nothing is measured between them
   Duration step = std::chrono::milliseconds(500);
   Duration push = std::chrono::milliseconds(500);  // of a whole contribution
@@ -30,7 +30,7 @@ using Staged = std::function<void(const ShardPlacement& at, const PushId& push, 
 
 class FakeWorker {
  public:
-  FakeWorker(const Scene* scene, int number, Staged staged);
+  FakeWorker(const FakeTimings* timings, int number, Staged staged);
 
   const NodeId& name() const { return name_; }
   WorkerHello Hello() const;
@@ -45,7 +45,7 @@ class FakeWorker {
   WorkerMessage Push(Version base) const;
   JobFacts Facts(const JobSpec& spec) const;
 
-  const Scene* const scene_;
+  const FakeTimings* const timings_;
   const Staged staged_;
   NodeId name_;
   std::string site_;
@@ -54,7 +54,7 @@ class FakeWorker {
   // Of the island that it leads.
   Version base_ = kNoVersion;
   std::vector<PositionRange> leased_;
-  bool asked_ = false;  // for leases
+  bool lease_requested_ = false;  // for leases
   int64_t request_ = 0;
   std::optional<Instant> pushes_at_;  // its steps are made
   std::optional<Instant> pushed_at_;  // its shards are staged

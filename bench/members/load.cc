@@ -24,7 +24,7 @@ struct Load {
   std::string coordinator;
   std::string authority, identities;  // folders; empty: plaintext
   int workers = 1000, servers = 2, at_once = 200;
-  Scene scene;
+  FakeTimings timings;
 };
 
 // The generator may stall for longer than a member's host: it sends no pings.
@@ -65,7 +65,7 @@ class Cluster {
       }
     };
     for (int i = 0; i < load.workers; ++i) {
-      FakeWorker worker(&cluster->load_.scene, i, staged);
+      FakeWorker worker(&cluster->load_.timings, i, staged);
       ATOLL_ASSIGN_OR_RETURN(auto channel, Dial(load, {Role::kWorker, worker.name()}));
       cluster->workers_.push_back(
           std::make_unique<Connection<WorkerSide>>(std::move(worker), channel, incarnation));
@@ -153,7 +153,7 @@ int main(int argc, char** argv) {
   app.add_option("--coordinator", load.coordinator, "host:port")->required();
   app.add_option("--workers", load.workers)->check(CLI::Range(1, 99'999));
   app.add_option("--servers", load.servers)->check(CLI::Range(0, 64));
-  app.add_option("--workers-a-site", load.scene.workers_a_site)->check(CLI::Range(1, 10'000));
+  app.add_option("--workers-a-site", load.timings.workers_a_site)->check(CLI::Range(1, 10'000));
   app.add_option("--at-once", load.at_once, "connections that are opened at a time")
       ->check(CLI::Range(1, 10'000));
   app.add_option("--step-ms", step_ms, "of an island");
@@ -163,7 +163,7 @@ int main(int argc, char** argv) {
   app.add_option("--identities", load.identities, "folder for these certificates");
   CLI11_PARSE(app, argc, argv);
   if (!atl::SetLogLevel("error").ok()) return 2;  // each certificate that ends soon is a warning
-  load.scene.step = atl::FromSeconds(step_ms / 1e3);
-  load.scene.push = atl::FromSeconds(push_ms / 1e3);
+  load.timings.step = atl::FromSeconds(step_ms / 1e3);
+  load.timings.push = atl::FromSeconds(push_ms / 1e3);
   return atl::bench::Run(load);
 }

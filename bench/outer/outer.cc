@@ -26,7 +26,9 @@ constexpr double kGoal = 0.85, kCodecGoal = 0.7, kTopKGoal = 0.15;
 constexpr Encoding kQuantized[] = {Encoding::kInt8, Encoding::kInt4, Encoding::kE3m0,
                                    Encoding::kTopK};
 
-double GoalOf(Encoding encoding) { return encoding == Encoding::kTopK ? kTopKGoal : kCodecGoal; }
+double GetSpeedGoal(Encoding encoding) {
+  return encoding == Encoding::kTopK ? kTopKGoal : kCodecGoal;
+}
 constexpr int64_t kBlock = 1 << 16;
 
 ATOLL_KERNEL(ScaleBlock, (float* x, int64_t n), (x, n)) {
@@ -91,7 +93,7 @@ double Measure(const Row& row) {
   OuterSpec spec;
   spec.optimizer = row.optimizer;
   const auto optimizer = ps::MakeOuterOptimizer(spec);
-  const size_t slots = OuterOptimizerOf(spec).slots.size();
+  const size_t slots = GetOuterOptimizer(spec).slots.size();
   if (slots < 1) shard.velocity.clear();
   if (slots > 1) shard.second.assign(kParameters, 0.25f);
   ps::OuterShard state{shard.theta, {}};
@@ -105,7 +107,7 @@ double Measure(const Row& row) {
                                     },
                                     kRounds);
   std::printf("%7d  %d x %s  %9.1f  %9.1f  %6.2f  %s\n", row.threads, row.deltas,
-              InfoOf(row.encoding).name, 1e-9 * moved / result.base_seconds,
+              GetEncodingInfo(row.encoding).name, 1e-9 * moved / result.base_seconds,
               1e-9 * moved / result.work_seconds, result.speed, row.optimizer.c_str());
   return result.speed;
 }
@@ -131,7 +133,7 @@ double MeasureEncode(int threads, Encoding encoding) {
         EncodeDelta(encoding, delta, residual, std::as_writable_bytes(std::span(codes)), pool);
       },
       kRounds);
-  std::printf("%7d  encode %s %9.1f  %9.1f  %6.2f\n", threads, InfoOf(encoding).name,
+  std::printf("%7d  encode %s %9.1f  %9.1f  %6.2f\n", threads, GetEncodingInfo(encoding).name,
               1e-9 * moved / result.base_seconds, 1e-9 * moved / result.work_seconds, result.speed);
   return result.speed;
 }
@@ -158,7 +160,7 @@ double MeasureDecode(int threads, Encoding encoding) {
         DecodeDelta({codes.data(), encoding, kParameters}, numbers, pool);
       },
       kRounds);
-  std::printf("%7d  decode %s %9.1f  %9.1f  %6.2f\n", threads, InfoOf(encoding).name,
+  std::printf("%7d  decode %s %9.1f  %9.1f  %6.2f\n", threads, GetEncodingInfo(encoding).name,
               1e-9 * moved / result.base_seconds, 1e-9 * moved / result.work_seconds, result.speed);
   return result.speed;
 }
@@ -192,8 +194,8 @@ double MeasureMerge(int threads, Encoding encoding) {
         });
       },
       [&] { GramMatrix(views, gram, pool); }, kRounds);
-  std::printf("%7d  merge %d x %s %9.1f  %9.1f  %6.2f\n", threads, kDeltas, InfoOf(encoding).name,
-              1e-9 * bytes * kDeltas / result.base_seconds,
+  std::printf("%7d  merge %d x %s %9.1f  %9.1f  %6.2f\n", threads, kDeltas,
+              GetEncodingInfo(encoding).name, 1e-9 * bytes * kDeltas / result.base_seconds,
               1e-9 * bytes * kDeltas / result.work_seconds, result.speed);
   return result.speed;
 }
@@ -222,12 +224,12 @@ void Run(std::span<char*> names) {
   }
   figure("merge", kGoal, [](int threads) { return MeasureMerge(threads, Encoding::kFloat32); });
   for (const Encoding encoding : kQuantized) {
-    const std::string name = InfoOf(encoding).name;
-    figure(name + "_encode", GoalOf(encoding),
+    const std::string name = GetEncodingInfo(encoding).name;
+    figure(name + "_encode", GetSpeedGoal(encoding),
            [&](int threads) { return MeasureEncode(threads, encoding); });
-    figure(name + "_decode", GoalOf(encoding),
+    figure(name + "_decode", GetSpeedGoal(encoding),
            [&](int threads) { return MeasureDecode(threads, encoding); });
-    figure(name + "_step", GoalOf(encoding), [&](int threads) {
+    figure(name + "_step", GetSpeedGoal(encoding), [&](int threads) {
       return Measure({threads, 3, encoding});
     });
   }

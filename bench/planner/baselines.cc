@@ -31,7 +31,7 @@ Layout Empty(const Sizes& sizes, int replicas) {
   return layout;
 }
 
-int LayersOf(const Costs& costs) { return static_cast<int>(costs.model().layers.size()); }
+int CountLayers(const Costs& costs) { return static_cast<int>(costs.model().layers.size()); }
 
 void CutEvenly(int layers, Layout& layout) {
   for (Replica& replica : layout.replicas) {
@@ -101,7 +101,7 @@ Layout StageMajor(const Entities& entities, const Sizes& sizes, int stages, int 
 void AddUniform(const Cluster& cluster, const Costs& costs, const Entities& entities,
                 const Sizes& sizes, bool by_speed, std::vector<Layout>& layouts) {
   const int count = static_cast<int>(entities.size());
-  const int layers = LayersOf(costs);
+  const int layers = CountLayers(costs);
   for (int stages = 1; stages <= std::min(count, layers); ++stages) {
     if (count % stages != 0 || sizes.total < count / stages) continue;
     Layout layout = StageMajor(entities, sizes, stages, count / stages);
@@ -115,7 +115,7 @@ void AddDataParallel(const Costs& costs, const Entities& entities, const Sizes& 
   const int count = static_cast<int>(entities.size());
   if (sizes.total < count) return;
   Layout layout = StageMajor(entities, sizes, 1, count);
-  CutEvenly(LayersOf(costs), layout);
+  CutEvenly(CountLayers(costs), layout);
   layout.reduction = reduction;
   layouts.push_back(std::move(layout));
 }
@@ -123,7 +123,7 @@ void AddDataParallel(const Costs& costs, const Entities& entities, const Sizes& 
 void AddVaruna(const Costs& costs, const Entities& entities, const Sizes& sizes,
                std::vector<Layout>& layouts) {
   const int count = static_cast<int>(entities.size());
-  const int layers = LayersOf(costs);
+  const int layers = CountLayers(costs);
   for (int stages = 1; stages <= std::min(count, layers); ++stages) {
     const int replicas = std::min(count / stages, sizes.total);
     Layout layout = Empty(sizes, replicas);
@@ -167,7 +167,7 @@ void AddDapple(const Cluster& cluster, const Costs& costs, const std::vector<Ent
       chosen.insert(chosen.end(), site.begin(), site.begin() + static_cast<std::ptrdiff_t>(used));
     }
     const int stages = static_cast<int>(chosen.size()) / replicas;
-    if (stages < 1 || stages > LayersOf(costs)) continue;
+    if (stages < 1 || stages > CountLayers(costs)) continue;
     Layout layout = StageMajor(chosen, sizes, stages, replicas);
     if (CutAsIf(cluster, costs, first_type, layout)) layouts.push_back(std::move(layout));
   }
@@ -211,7 +211,7 @@ class MetisSearch {
 
   void Consider() {
     const int stages = static_cast<int>(chosen_.size()) / replicas_;
-    if (stages > LayersOf(costs_)) return;
+    if (stages > CountLayers(costs_)) return;
     Layout layout = StageMajor(chosen_, sizes_, stages, replicas_);
     if (!CutBySpeed(cluster_, costs_, layout)) return;
     const double estimate_s = EstimateSeconds(cluster_, costs_, job_, layout);
@@ -245,14 +245,14 @@ void AddMetis(const Cluster& cluster, const Costs& costs, const Job& job,
   }
 }
 
-std::vector<Layout> LayoutsOf(const Cluster& cluster, const Costs& costs, const Job& job,
-                              absl::string_view name) {
+std::vector<Layout> BuildBaselineLayouts(const Cluster& cluster, const Costs& costs, const Job& job,
+                                         absl::string_view name) {
   std::vector<Layout> layouts;
   for (const int tp : TensorParallelSizes(job)) {
     if (name == "varuna" && tp > 1) continue;
     for (const int micro_batch : MicroBatchSizes(job)) {
       if (micro_batch > job.global_batch) continue;
-      const std::vector<EntityPool> pools = PoolsOf(cluster, costs, tp, micro_batch);
+      const std::vector<EntityPool> pools = BuildEntityPools(cluster, costs, tp, micro_batch);
       if (pools.empty()) continue;
       const Sizes sizes{tp, micro_batch, (job.global_batch + micro_batch - 1) / micro_batch};
       Entities entities;
@@ -294,7 +294,7 @@ absl::StatusOr<Layout> Baseline(const Cluster& cluster, const Costs& costs, cons
     return absl::InvalidArgumentError(
         absl::StrCat("there is no baseline \"", name, "\"; there are: ", known));
   }
-  const std::vector<Layout> layouts = LayoutsOf(cluster, costs, job, name);
+  const std::vector<Layout> layouts = BuildBaselineLayouts(cluster, costs, job, name);
   const Layout* best = nullptr;
   double best_s = INFINITY;
   absl::Status why_not = absl::ResourceExhaustedError("no such layout exists");

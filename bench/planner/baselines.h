@@ -1,6 +1,6 @@
 // Layouts that others would use, for comparison. Each is the best of its kind by simulation over
 // all sizes that the job allows. None splits its backward or fills bubbles by search; none knows of
-// slow lines between sites unless it says so.
+// slow inter-site links unless it says so.
 //
 //   megatron       Megatron-LM's uniform 3D: equal stages of equal layers, equal samples for every
 //                  replica, all devices in use in the order of the description, tensor parallelism
@@ -13,7 +13,7 @@
 //                  equal layers, any number of them (what is left over stays idle); a backward
 //                  before a forward whenever it is ready (Varuna's rule). Without its recomputation
 //   dapple         1F1B across sites: a stage's replicas all lie in one site, so that activations
-//                  cross slow lines and gradients do not; every pipeline passes all sites in order;
+//                  cross slow links and gradients do not; every pipeline passes all sites in order;
 //                  layers balanced as if all devices were like the first one
 //   metis          Metis-like: depth-first search over sequences of device types and over how many
 //                  stages each type gives to every pipeline, pruned by the cost model; layers in

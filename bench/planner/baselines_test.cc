@@ -16,13 +16,13 @@ void Add(Cluster& cluster, const char* type, int count, const std::string& site)
   }
 }
 
-Costs CostsOf(const char* model) { return Costs(*FindModel(model), {}, {}); }
+Costs MakeCosts(const char* model) { return Costs(*FindModel(model), {}, {}); }
 
 TEST_CASE("No baseline beats the plan") {
   Cluster cluster;
   Add(cluster, "a100-80", 4, "a");
   Add(cluster, "h800", 2, "a");
-  const Costs costs = CostsOf("llama-7b");
+  const Costs costs = MakeCosts("llama-7b");
   const Job job{.global_batch = 64, .micro_batches = {1, 2}};
   const auto plan = PlanJob(cluster, costs, job, {});
   INFO(plan.status().ToString());
@@ -44,7 +44,7 @@ TEST_CASE("Baselines keep their rules") {
   Cluster cluster;
   Add(cluster, "a100-80", 4, "a");
   Add(cluster, "h20", 4, "b");
-  const Costs costs = CostsOf("gpt3-1.3b");
+  const Costs costs = MakeCosts("gpt3-1.3b");
   const Job job{.global_batch = 64, .micro_batches = {1, 2}, .tensor_parallel = {1, 2}};
   const auto layout = [&](const char* name) {
     const auto found = Baseline(cluster, costs, job, name);

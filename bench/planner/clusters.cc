@@ -35,8 +35,8 @@ Setting SpanTrain(int setting, const std::string& model, int batch) {
   AddNodes(cluster, "rtx3080", 4, 1, "end");
   const double fast = setting == 1 ? 125e6 : 62.5e6;
   const double slow = setting == 1 ? 12.5e6 : 62.5e6;
-  cluster.site_wire = {0.5e-3, fast};
-  cluster.wan_wire = {5e-3, fast};
+  cluster.site_link = {0.5e-3, fast};
+  cluster.wan_link = {5e-3, fast};
   for (const char* other : {"edge", "end"}) {
     cluster.site_to_site[{"cloud", other}] = {5e-3, slow};
     cluster.site_to_site[{other, "cloud"}] = {5e-3, slow};
@@ -80,7 +80,7 @@ Setting OneSite(const std::vector<std::string>& types, int count, int per_node,
     absl::StrAppend(&made.name, made.name.empty() ? "" : " + ", count, " ", type);
     AddNodes(made.cluster, type, count / per_node, per_node, "site");
   }
-  made.cluster.site_wire = {20e-6, 12.5e9};
+  made.cluster.site_link = {20e-6, 12.5e9};
   absl::StrAppend(&made.name, ", ", model);
   made.model = model;
   made.job.global_batch = batch;
@@ -104,13 +104,13 @@ Setting Unlike(int count, int sites, uint64_t seed, const std::string& model, in
     const std::string site = absl::StrCat("site", d % sites);
     cluster.devices.push_back({absl::StrCat("d", d), absl::StrCat("n", d), site, d});
   }
-  cluster.site_wire = {0.2e-3, 125e6};
+  cluster.site_link = {0.2e-3, 125e6};
   for (int a = 0; a < sites; ++a) {
     for (int b = 0; b < a; ++b) {
-      const plan::Wire wire = {2e-3 + 28e-3 * static_cast<double>(rng.Below(1000)) / 1000,
+      const plan::Link link = {2e-3 + 28e-3 * static_cast<double>(rng.Below(1000)) / 1000,
                                12.5e6 * (1 + static_cast<double>(rng.Below(10)))};
       const std::string from = absl::StrCat("site", a), to = absl::StrCat("site", b);
-      cluster.site_to_site[{from, to}] = cluster.site_to_site[{to, from}] = wire;
+      cluster.site_to_site[{from, to}] = cluster.site_to_site[{to, from}] = link;
     }
   }
   made.model = model;
@@ -143,7 +143,7 @@ Setting Sites(const std::vector<std::string>& types, int count, int sites, const
           {absl::StrCat(node, ".", d), node, absl::StrCat("site", n % sites), type});
     }
   }
-  made.cluster.wan_wire = {5e-3, 1.25e9};
+  made.cluster.wan_link = {5e-3, 1.25e9};
   made.model = model;
   made.job.global_batch = batch;
   made.job.micro_batches = {1, 2, 4};

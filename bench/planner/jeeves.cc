@@ -37,22 +37,23 @@ struct Case {
 
 sim::Nanos Ms(double ms) { return static_cast<sim::Nanos>(std::llround(ms * 1e6)); }
 
-double MsOf(sim::Nanos ns) { return static_cast<double>(ns) * 1e-6; }
+double ToMilliseconds(sim::Nanos ns) { return static_cast<double>(ns) * 1e-6; }
 
-enum class Wire {
-  kNone,   // one data centre
-  kShare,  // one replica at 1/64 of the bandwidth
-  kTurns,  // full bandwidth, one message at a time
+enum class LinkUse {
+  kNone,       // one data centre
+  kShare,      // one replica at 1/64 of the bandwidth
+  kSendOrder,  // full bandwidth, one message at a time
 };
 
 // `slack`: the paper's counter blocks F only once memory is overrun, so a stage may hold one
 // micro-batch more than fits.
-sim::Problem Build(const Case& c, const Layers& layers, Wire wire, int replicas, bool slack) {
+sim::Problem Build(const Case& c, const Layers& layers, LinkUse link_use, int replicas,
+                   bool slack) {
   sim::Problem problem;
-  if (wire == Wire::kTurns) {
+  if (link_use == LinkUse::kSendOrder) {
     problem.network.lanes = {{sim::LaneOrder::kRoundRobin}, {sim::LaneOrder::kRoundRobin}};
   }
-  const double serial_ms = kShareMs / c.tbit_per_s / (wire == Wire::kShare ? 1 : kReplicas);
+  const double serial_ms = kShareMs / c.tbit_per_s / (link_use == LinkUse::kShare ? 1 : kReplicas);
   for (int r = 0; r < replicas; ++r) {
     for (int s = 0; s < kStages; ++s) {
       sim::Chunk chunk;
@@ -60,9 +61,11 @@ sim::Problem Build(const Case& c, const Layers& layers, Wire wire, int replicas,
       chunk.forward_ns = Ms(layers[s] * kLayerForwardMs);
       chunk.backward_ns = Ms(2 * layers[s] * kLayerForwardMs);
       chunk.activation_bytes = layers[s] * kLayerBytes;
-      if (wire != Wire::kNone && s == kStages / 2 - 1) {
+      if (link_use != LinkUse::kNone && s == kStages / 2 - 1) {
         for (int* link : {&chunk.forward_link, &chunk.backward_link}) {
-          const int lane = wire != Wire::kTurns ? -1 : link == &chunk.forward_link ? 0 : 1;
+          const int lane = link_use != LinkUse::kSendOrder ? -1
+                           : link == &chunk.forward_link   ? 0
+                                                           : 1;
           *link = static_cast<int>(problem.network.links.size());
           problem.network.links.push_back(
               {{sim::Edge{Ms(c.latency_ms), 1e9, {}, -1}}, false, lane});
@@ -79,24 +82,24 @@ sim::Problem Build(const Case& c, const Layers& layers, Wire wire, int replicas,
   return problem;
 }
 
-double OneForwardOneBackwardMs(const Case& c, Wire wire) {
+double OneForwardOneBackwardMs(const Case& c, LinkUse link_use) {
   Case roomy = c;
   roomy.slots = kStages;  // it has its own idea of memory
-  const sim::Problem problem = Build(roomy, Layers(kStages, kLayersPerStage), wire, 1, false);
-  return MsOf(
+  const sim::Problem problem = Build(roomy, Layers(kStages, kLayersPerStage), link_use, 1, false);
+  return ToMilliseconds(
       sim::SimulateUnchecked(problem, *sim::OneForwardOneBackward(problem), {}).makespan_ns);
 }
 
 // JEEVES's own algorithm: one replica's greedy order copied to all, or all scheduled at once, which
 // is shorter on a link near saturation. Infinite where a micro-batch does not fit.
 double JeevesMs(const Case& c, const Layers& layers, bool slack) {
-  const sim::Problem problem = Build(c, layers, Wire::kTurns, kReplicas, slack);
-  const std::vector<sim::Kind> kinds = sim::KindsOf(problem);
+  const sim::Problem problem = Build(c, layers, LinkUse::kSendOrder, kReplicas, slack);
+  const std::vector<sim::Kind> kinds = sim::FindPipelineKinds(problem);
   const sim::Found one = sim::Greedy(sim::Alone(problem, 0), {});
   if (one.result.verdict != sim::Verdict::kFits) return INFINITY;
   const sim::Schedule copies = sim::Together(problem, kinds, {one.schedule});
-  return MsOf(std::min(sim::SimulateUnchecked(problem, copies, {}).makespan_ns,
-                       sim::Greedy(problem, {}).result.makespan_ns));
+  return ToMilliseconds(std::min(sim::SimulateUnchecked(problem, copies, {}).makespan_ns,
+                                 sim::Greedy(problem, {}).result.makespan_ns));
 }
 
 // The division by the model of T_ideal and T_extra.
@@ -139,9 +142,10 @@ Layers Climb(Layers best, const Value& value) {
 // The division that suits JEEVES's greedy order of one replica best.
 Layers GreedyDivision(const Case& c, bool slack) {
   const Value value = [&](const Layers& layers, double) {
-    const sim::Problem one = Build(c, layers, Wire::kTurns, 1, slack);
+    const sim::Problem one = Build(c, layers, LinkUse::kSendOrder, 1, slack);
     const sim::Found found = sim::Greedy(one, {});
-    return found.result.verdict == sim::Verdict::kFits ? MsOf(found.result.makespan_ns) : INFINITY;
+    return found.result.verdict == sim::Verdict::kFits ? ToMilliseconds(found.result.makespan_ns)
+                                                       : INFINITY;
   };
   const Layers a = Climb(Layers(kStages, kLayersPerStage), value);
   const Layers b = Climb(ModelDivision(c), value);
@@ -151,15 +155,15 @@ Layers GreedyDivision(const Case& c, bool slack) {
 // The division that suits searched orders of one replica best: climbed from several starts and from
 // disturbed best ones. What the lower bound already excludes is not searched.
 Layers SearchedDivision(const Case& c) {
-  const auto one = [&](const Layers& l) { return Build(c, l, Wire::kTurns, 1, false); };
+  const auto one = [&](const Layers& l) { return Build(c, l, LinkUse::kSendOrder, 1, false); };
   const Value bound = [&](const Layers& layers, double) {
-    return MsOf(sim::MakespanBound(one(layers)).time_ns);
+    return ToMilliseconds(sim::MakespanBound(one(layers)).time_ns);
   };
   const Value value = [&](const Layers& layers, double limit) {
     const sim::Problem problem = one(layers);
-    if (MsOf(sim::MakespanBound(problem).time_ns) >= limit) return limit;
+    if (ToMilliseconds(sim::MakespanBound(problem).time_ns) >= limit) return limit;
     const auto found = sim::Search(problem, {.restarts = 60});
-    return found.ok() ? MsOf(found->result.makespan_ns) : INFINITY;
+    return found.ok() ? ToMilliseconds(found->result.makespan_ns) : INFINITY;
   };
   const Layers uniform(kStages, kLayersPerStage);
   Layers best = uniform;
@@ -199,12 +203,12 @@ Ours PlayOurs(const Case& c) {
   Ours ours;
   for (const Layers& layers : {Layers(kStages, kLayersPerStage), ModelDivision(c),
                                GreedyDivision(c, false), SearchedDivision(c)}) {
-    const sim::Problem problem = Build(c, layers, Wire::kTurns, kReplicas, false);
-    const double bound_ms = MsOf(sim::MakespanBound(problem).time_ns);
+    const sim::Problem problem = Build(c, layers, LinkUse::kSendOrder, kReplicas, false);
+    const double bound_ms = ToMilliseconds(sim::MakespanBound(problem).time_ns);
     if (bound_ms >= ours.ms) continue;
     const auto found = sim::Search(problem, {.restarts = 200, .improve = 2000});
-    if (!found.ok() || MsOf(found->result.makespan_ns) >= ours.ms) continue;
-    ours = {MsOf(found->result.makespan_ns), bound_ms, layers};
+    if (!found.ok() || ToMilliseconds(found->result.makespan_ns) >= ours.ms) continue;
+    ours = {ToMilliseconds(found->result.makespan_ns), bound_ms, layers};
   }
   return ours;
 }
@@ -220,8 +224,8 @@ struct Row {
 
 Row Play(const Case& c) {
   Row row{c};
-  row.intra_ms = OneForwardOneBackwardMs(c, Wire::kNone);
-  row.dapple_ms = OneForwardOneBackwardMs(c, Wire::kShare);
+  row.intra_ms = OneForwardOneBackwardMs(c, LinkUse::kNone);
+  row.dapple_ms = OneForwardOneBackwardMs(c, LinkUse::kShare);
   row.jeeves_ms = JeevesMs(c, ModelDivision(c), false);
   row.better_ms = std::min(row.jeeves_ms, JeevesMs(c, GreedyDivision(c, false), false));
   row.ours = PlayOurs(c);
@@ -241,8 +245,9 @@ void PrintReproduction() {
       "JEEVES over 1F1B, published %.3f at 1 ms and %.3f at 20 ms; here, by memory and division\n"
       "(1F1B over one data centre: %.3f and %.3f, published 1.238 and 1.754)\n",
       kPublished[0], kPublished[1],
-      OneForwardOneBackwardMs({1}, Wire::kShare) / OneForwardOneBackwardMs({1}, Wire::kNone),
-      OneForwardOneBackwardMs({20}, Wire::kShare) / OneForwardOneBackwardMs({20}, Wire::kNone));
+      OneForwardOneBackwardMs({1}, LinkUse::kShare) / OneForwardOneBackwardMs({1}, LinkUse::kNone),
+      OneForwardOneBackwardMs({20}, LinkUse::kShare) /
+          OneForwardOneBackwardMs({20}, LinkUse::kNone));
   double nearest = INFINITY;
   std::string what;
   for (const bool slack : {false, true}) {
@@ -257,7 +262,7 @@ void PrintReproduction() {
           const Case c{i == 0 ? 1.0 : 20.0, 1, slots};
           const Layers layers = model ? ModelDivision(c) : GreedyDivision(c, slack);
           const double ratio =
-              JeevesMs(c, layers, slack) / OneForwardOneBackwardMs(c, Wire::kShare);
+              JeevesMs(c, layers, slack) / OneForwardOneBackwardMs(c, LinkUse::kShare);
           std::printf(" %.3f", ratio);
           far = std::max(far, std::abs(ratio / kPublished[i] - 1));
         }

@@ -20,38 +20,42 @@ constexpr int kDevices = 8;  // of each
 constexpr size_t kPrepared = 4;
 
 // 64 nodes of eight GPUs of three speeds, and GPT-2 of 24 blocks.
-MakePlan Ask() {
-  MakePlan ask;
-  ask.job = "lm-1";
-  ask.request = ask.number = 1;
-  ask.busy = true;
-  ask.spec.name = "lm";
-  ask.spec.model = {ModelFamily::kGpt2, "", "", 50'257, 1024, 24, 16, 0, 4096};
-  ask.spec.data.sequence_length = 1024;
-  ask.spec.inner.batch_sequences = 512;
-  ask.spec.layout.island = IslandScope::kAll;
-  ask.facts.model = ask.spec.model;
-  ask.facts.model.key_value_heads = 16;
-  ask.facts.layers.push_back({"embedding", int64_t{51'281} * 1024});
+MakePlan MakePlanQuery() {
+  MakePlan query;
+  query.job = "lm-1";
+  query.request = query.number = 1;
+  query.busy = true;
+  query.spec.name = "lm";
+  query.spec.model = {ModelFamily::kGpt2, "", "", 50'257, 1024, 24, 16, 0, 4096};
+  query.spec.data.sequence_length = 1024;
+  query.spec.inner.batch_sequences = 512;
+  query.spec.layout.island = IslandScope::kAll;
+  query.facts.model = query.spec.model;
+  query.facts.model.key_value_heads = 16;
+  query.facts.layers.push_back({"embedding", int64_t{51'281} * 1024});
   for (int b = 0; b < 24; ++b) {
-    ask.facts.layers.push_back({absl::StrCat("block.", b), int64_t{12} * 1024 * 1024 + 13 * 1024});
+    query.facts.layers.push_back(
+        {absl::StrCat("block.", b), int64_t{12} * 1024 * 1024 + 13 * 1024});
   }
-  ask.facts.layers.push_back({"head", int64_t{50'257} * 1024 + 2048});
-  ask.facts.train_sequences = ask.facts.validation_sequences = 1000;
+  query.facts.layers.push_back({"head", int64_t{50'257} * 1024 + 2048});
+  query.facts.train_sequences = query.facts.validation_sequences = 1000;
   const std::string kinds[] = {"fast", "middle", "slow"};
   for (int w = 1; w <= kWorkers; ++w) {
     const std::string name = absl::StrCat("w", w);
-    PlanWorker& worker = ask.workers.emplace_back();
+    PlanWorker& worker = query.workers.emplace_back();
     worker.member = {name, 1, absl::StrCat("tcp://", name, ":1"), ""};
     worker.site = "one";
     worker.devices.resize(kDevices, {kinds[w % 3], int64_t{40} << 30, 1});
   }
-  return ask;
+  return query;
 }
 
-DeviceProfile Profile(const MakePlan& ask, const std::string& device, int speed) {
-  DeviceProfile profile{
-      device, "gpu", "1", DigestOf(ask.facts.model, ask.spec.data.sequence_length), {}};
+DeviceProfile Profile(const MakePlan& query, const std::string& device, int speed) {
+  DeviceProfile profile{device,
+                        "gpu",
+                        "1",
+                        ComputeModelDigest(query.facts.model, query.spec.data.sequence_length),
+                        {}};
   for (int rows = 1; rows <= 4; rows *= 2) {
     for (const LayerKind kind : {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead}) {
       LayerCost cost;
@@ -69,18 +73,18 @@ DeviceProfile Profile(const MakePlan& ask, const std::string& device, int speed)
   return profile;
 }
 
-void Measure(const MakePlan& ask, IslandPlanner& planner) {
+void Measure(const MakePlan& query, IslandPlanner& planner) {
   for (int w = 1; w <= kWorkers; ++w) {
-    const NodeId& name = ask.workers[w - 1].member.worker;
+    const NodeId& name = query.workers[w - 1].member.worker;
     JobPrepared prepared;
-    prepared.job = ask.job;
+    prepared.job = query.job;
     for (int d = 0; d < kDevices; ++d) {
-      prepared.profiles.push_back(Profile(ask, absl::StrCat(name, "/", d), w % 3));
+      prepared.profiles.push_back(Profile(query, absl::StrCat(name, "/", d), w % 3));
     }
     planner.OnWorkerMessage(SteadyNow(), {name, 1, prepared});
     LinksMeasured links;
     links.request = 1;
-    for (const PlanWorker& other : ask.workers) {
+    for (const PlanWorker& other : query.workers) {
       if (other.member.worker == name) continue;
       links.links.push_back({name, other.member.worker, 20'000, 25e9, 0.01, 20});
     }
@@ -112,11 +116,11 @@ class Inbox {
   Instant at_{};
 };
 
-double AnswerSeconds(IslandPlanner& planner, Inbox& inbox, const MakePlan& ask, PlanMade* made) {
+double AnswerSeconds(IslandPlanner& planner, Inbox& inbox, const MakePlan& query, PlanMade* made) {
   const Instant begun = SteadyNow();
-  planner.Want(begun, ask);
+  planner.Want(begun, query);
   planner.Advance(begun);
-  return Seconds(inbox.Await(ask.request, made) - begun);
+  return Seconds(inbox.Await(query.request, made) - begun);
 }
 
 }  // namespace
@@ -125,10 +129,10 @@ void PrintLosses() {
   std::printf("\nA node of %d is lost, %d devices each\n", kWorkers, kDevices);
   Inbox inbox;
   IslandPlanner planner([&](CoordinatorEvent event) { inbox.Post(std::move(event)); });
-  MakePlan ask = Ask();
-  Measure(ask, planner);
+  MakePlan query = MakePlanQuery();
+  Measure(query, planner);
   PlanMade made;
-  const double first_s = AnswerSeconds(planner, inbox, ask, &made);
+  const double first_s = AnswerSeconds(planner, inbox, query, &made);
   if (!made.plan.ok()) {
     std::printf("no plan: %s\n", std::string(made.plan.status().message()).c_str());
     return;
@@ -138,14 +142,14 @@ void PrintLosses() {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   const double each_s = Seconds(SteadyNow() - begun) / kPrepared;
-  ask.workers.pop_back();
-  ++ask.request;
-  ++ask.number;
-  const double prepared_s = AnswerSeconds(planner, inbox, ask, &made);
+  query.workers.pop_back();
+  ++query.request;
+  ++query.number;
+  const double prepared_s = AnswerSeconds(planner, inbox, query, &made);
   const double prepared_step_ns = static_cast<double>(made.plan->step_ns);
-  ask.current = *made.plan;  // beside it there is time for a search
-  ++ask.request;
-  const double full_s = AnswerSeconds(planner, inbox, ask, &made);
+  query.current = *made.plan;  // beside it there is time for a search
+  ++query.request;
+  const double full_s = AnswerSeconds(planner, inbox, query, &made);
   std::printf(
       "first plan %.2f s, each prepared one %.2f s, prepared plan there in %.2f ms, "
       "full search %.2f s\n",

@@ -12,7 +12,7 @@ namespace atl::bench {
 namespace {
 
 double StepSeconds(const Setting& setting) {
-  const auto plan = PlanOf(setting);
+  const auto plan = PlanSetting(setting);
   return plan.ok() ? plan->outcome.step_s : 0;
 }
 

@@ -27,10 +27,10 @@ void AutoHetGroup(const std::string& name, const std::string& model,
       const Setting setting = AutoHet(devices, model, per_device * count);
       const bool shown = per_device == 8;
       const plan::Costs costs = setting.costs();
-      const auto plan = shown ? PlanRow(setting, bounds).plan : PlanOf(setting);
+      const auto plan = shown ? PlanRow(setting, bounds).plan : PlanSetting(setting);
       if (!plan.ok()) continue;
       const auto of_setting = shown ? CompareRow(setting, *plan, plan::BaselineNames())
-                                    : RatiosOf(setting, *plan, {"megatron", "whale"});
+                                    : ComputeStepRatios(setting, *plan, {"megatron", "whale"});
       for (const auto& [baseline, ratio] : of_setting) {
         ratios[per_device][baseline].push_back(ratio);
       }

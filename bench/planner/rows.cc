@@ -11,13 +11,13 @@
 
 namespace atl::bench {
 
-double ProcessorSecondsOf(const std::function<void()>& work) {
+double MeasureCpuSeconds(const std::function<void()>& work) {
   const std::clock_t start = std::clock();
   work();
   return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
 
-absl::StatusOr<plan::Plan> PlanOf(const Setting& setting) {
+absl::StatusOr<plan::Plan> PlanSetting(const Setting& setting) {
   ThreadPool pool(SearchThreads());
   plan::Options options;
   options.pool = &pool;
@@ -26,8 +26,8 @@ absl::StatusOr<plan::Plan> PlanOf(const Setting& setting) {
 
 Row PlanRow(const Setting& setting, BoundRatios* ratios) {
   Row row;
-  row.processor_seconds =
-      ProcessorSecondsOf([&] { row.seconds = SecondsOf([&] { row.plan = PlanOf(setting); }); });
+  row.processor_seconds = MeasureCpuSeconds(
+      [&] { row.seconds = MeasureSeconds([&] { row.plan = PlanSetting(setting); }); });
   if (!row.plan.ok()) {
     std::printf("%-46s %s\n", setting.name.c_str(), row.plan.status().ToString().c_str());
     return row;
@@ -46,8 +46,8 @@ Row PlanRow(const Setting& setting, BoundRatios* ratios) {
   return row;
 }
 
-std::map<std::string, double> RatiosOf(const Setting& setting, const plan::Plan& plan,
-                                       const std::vector<std::string>& baselines) {
+std::map<std::string, double> ComputeStepRatios(const Setting& setting, const plan::Plan& plan,
+                                                const std::vector<std::string>& baselines) {
   std::map<std::string, double> ratios;
   const plan::Costs costs = setting.costs();
   for (const std::string& name : baselines) {
@@ -62,7 +62,7 @@ std::map<std::string, double> RatiosOf(const Setting& setting, const plan::Plan&
 
 std::map<std::string, double> CompareRow(const Setting& setting, const plan::Plan& plan,
                                          const std::vector<std::string>& baselines) {
-  const std::map<std::string, double> ratios = RatiosOf(setting, plan, baselines);
+  const std::map<std::string, double> ratios = ComputeStepRatios(setting, plan, baselines);
   std::printf("   ");
   for (const std::string& name : baselines) {
     const double ratio = ratios.at(name);

@@ -24,18 +24,18 @@ struct Row {
   double processor_seconds = 0;  // of all threads
 };
 
-double ProcessorSecondsOf(const std::function<void()>& work);
+double MeasureCpuSeconds(const std::function<void()>& work);
 
 // With as many threads as a coordinator searches with.
-absl::StatusOr<plan::Plan> PlanOf(const Setting& setting);
+absl::StatusOr<plan::Plan> PlanSetting(const Setting& setting);
 
 // Plans and prints: time to plan by the clock and of the processor, layout, step, ratio to the
 // bound with the reason where it is above 1.05.
 Row PlanRow(const Setting& setting, BoundRatios* ratios);
 
 // Each baseline's step over the plan's (0: does not fit).
-std::map<std::string, double> RatiosOf(const Setting& setting, const plan::Plan& plan,
-                                       const std::vector<std::string>& baselines);
+std::map<std::string, double> ComputeStepRatios(const Setting& setting, const plan::Plan& plan,
+                                                const std::vector<std::string>& baselines);
 
 // The same, printed.
 std::map<std::string, double> CompareRow(const Setting& setting, const plan::Plan& plan,

@@ -53,13 +53,13 @@ Setting V100s(const TensorSizes& sizes, double share, const std::vector<int>& te
   Setting setting =
       OneSite({"v100"}, sizes.devices, std::min(32, sizes.devices), sizes.model, sizes.batch);
   for (plan::DeviceType& type : setting.cluster.types) type.link_bytes_per_s = 16e9 * share;
-  setting.cluster.site_wire.bytes_per_s *= share;
+  setting.cluster.site_link.bytes_per_s *= share;
   setting.job.tensor_parallel = tensor_parallel;
   return setting;
 }
 
 double StepSeconds(const Setting& setting, absl::StatusOr<plan::Plan>* plan) {
-  *plan = PlanOf(setting);
+  *plan = PlanSetting(setting);
   return plan->ok() ? (*plan)->outcome.step_s : 0;
 }
 

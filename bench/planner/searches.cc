@@ -15,8 +15,8 @@ namespace {
 Setting TwoProviders(int count, int sites, uint64_t seed) {
   Setting made = Unlike(count, sites, seed, "gpt3-1.3b", 64);
   absl::StrAppend(&made.name, ", two providers");
-  for (auto& [ends, wire] : made.cluster.site_to_site) {
-    wire = *plan::MakeWire({{wire.latency_s, wire.bytes_per_s}, {2 * wire.latency_s, 62.5e6}}, {});
+  for (auto& [ends, link] : made.cluster.site_to_site) {
+    link = *plan::MakeLink({{link.latency_s, link.bytes_per_s}, {2 * link.latency_s, 62.5e6}}, {});
   }
   return made;
 }
@@ -56,7 +56,7 @@ void PrintSearches() {
     absl::StatusOr<plan::Plan> local = absl::UnknownError(""), bounded = local;
     const auto plan_into = [&](plan::Search search, absl::StatusOr<plan::Plan>* plan) {
       setting.job.search = search;
-      return ProcessorSecondsOf([&] { *plan = PlanOf(setting); });
+      return MeasureCpuSeconds([&] { *plan = PlanSetting(setting); });
     };
     const double local_s = plan_into(plan::Search::kLocal, &local);
     const double bounded_s = plan_into(plan::Search::kBranchAndBound, &bounded);

@@ -12,7 +12,7 @@ for folder in ("deploy/local", "tests/net"):
     sys.path.insert(0, os.path.join(ROOT, folder))
 from cluster import Cluster, ClusterError, decided_twice  # noqa: E402
 from corpus import write_corpus  # noqa: E402
-from shaped import ShapedNetwork, Unavailable, Wire  # noqa: E402
+from shaped import ShapedNetwork, Unavailable, Link  # noqa: E402
 
 WRONG_S = 3      # a wrong coordinator is on the address for so long
 ROUNDS = 20      # whose rate is measured
@@ -138,7 +138,7 @@ def other_cluster(cluster, job):
     return goes_on(cluster, job, before, comes_back(cluster, "coordinator"))
 
 
-def copy_of_store(cluster):
+def copy_store(cluster):
     """Of a coordinator that has ended, as it was."""
     daemon, copy = cluster.daemons["coordinator"], cluster.state_dir("copy")
     daemon.kill()
@@ -150,7 +150,7 @@ def copy_of_store(cluster):
 def older_copy_for_a_while(cluster, job):
     """an older copy of its folder on the address for 3 s"""
     cluster.reaches(job, 3)
-    copy = copy_of_store(cluster)
+    copy = copy_store(cluster)
     before = cluster.reaches(job, 9)
     replaced(cluster, "coordinator", copy)
     cluster.daemons["coordinator"].start()
@@ -161,7 +161,7 @@ def older_copy_for_a_while(cluster, job):
 def older_copy(cluster, job):
     """an older copy of its folder for good: the job waits, `atoll adopt`"""
     cluster.reaches(job, 3)
-    copy = copy_of_store(cluster)
+    copy = copy_store(cluster)
     before = cluster.reaches(job, 9)
     replaced(cluster, "coordinator", copy)
     begin = time.monotonic()
@@ -266,7 +266,7 @@ def flip(path, data):
         file.write(bytes([whole[place] ^ 1]))
 
 
-def kinds_of_files(folder):
+def list_file_kinds(folder):
     """One file of each kind of a daemon's folder, the newest of its kind: {kind: path}."""
     kinds = {}
     for place, _, names in os.walk(folder):
@@ -306,7 +306,7 @@ def flipped_byte(cluster, job, name, kind):
         daemon.stop()  # its write-ahead log is in it now
     else:
         daemon.kill()
-    path = kinds_of_files(own).get(kind)
+    path = list_file_kinds(own).get(kind)
     if path is None:
         daemon.start()
         return None
@@ -327,7 +327,7 @@ def flipped_byte(cluster, job, name, kind):
 
 def cut_off(folder):
     """(rounds a second with a worker that is cut off from the server only, without it)"""
-    with ShapedNetwork({"c": 2, "s": 1, "b": 1}, Wire(rate_mbit=1000, latency_ms=1)) as net, \
+    with ShapedNetwork({"c": 2, "s": 1, "b": 1}, Link(rate_mbit=1000, latency_ms=1)) as net, \
             Recovery(folder) as cluster:
         cluster.text()
         cluster.address = net.address("c1") + ":7070"
@@ -355,7 +355,7 @@ def cut_off(folder):
             return 1 / statistics.median(seconds[1:])  # what else the machine does counts less
         cluster.wait_until("w2 to count", lambda: island()["rounds_accepted"])
         net.cut("b", "s")
-        cluster.wait_until("w2 to be named", lambda: island()["doing"].startswith("not waited for"))
+        cluster.wait_until("w2 to be named", lambda: island()["activity"].startswith("not waited for"))
         with_it = rate()
         cluster.daemons["w2"].kill()
         cluster.wait_until("the eviction of w2", lambda: not island()["attached"])
@@ -371,12 +371,12 @@ def fifo(folder):
         with open(os.path.join(cluster.folder, "large"), "wb") as out:
             out.truncate(1 << 40)
 
-        def doing():
+        def activity():
             return next(m for m in cluster.json("status")["members"] if m["name"] == "w1")["measuring"]
 
         def reads(name):
             job = cluster.submits(name, data="large")
-            cluster.wait_until("w1 to read", lambda: "reads data file" in doing(), every_s=0.02)
+            cluster.wait_until("w1 to read", lambda: "reads data file" in activity(), every_s=0.02)
             return job
         begin = time.monotonic()
         job = cluster.submits("fifo", data="fifo")
@@ -386,7 +386,7 @@ def fifo(folder):
         job = reads("cancelled")
         begin = time.monotonic()
         cluster.atoll("cancel", job)
-        cluster.wait_until("w1 to be free", lambda: "reads" not in doing(), every_s=0.02)
+        cluster.wait_until("w1 to be free", lambda: "reads" not in activity(), every_s=0.02)
         cancel_s = time.monotonic() - begin
         reads("stopped")
         begin = time.monotonic()

@@ -15,7 +15,7 @@ constexpr int64_t kElementsMax = int64_t{16} << 20;  // of a shard: the coordina
 
 double NowS() { return Seconds(SteadyNow().time_since_epoch()); }
 
-int64_t ElementsOf(const ShardPlacement& at, const PushId& push) {
+int64_t CountElements(const ShardPlacement& at, const PushId& push) {
   return push.elements == 0 ? at.elements : push.elements;
 }
 
@@ -83,7 +83,7 @@ void Pusher::StartSome() {
 
 void Pusher::Start(const Transfer& transfer) {
   const ServerAddress server{transfer.at.endpoint, transfer.at.public_key};
-  const int64_t elements = ElementsOf(transfer.at, transfer.push);
+  const int64_t elements = CountElements(transfer.at, transfer.push);
   ATOLL_CHECK(elements <= kElementsMax);
   const Duration limit = worker::TransferTimeout(EncodedBytes(transfer.encoding, elements));
   const double begin_s = NowS();
@@ -111,7 +111,7 @@ void Pusher::Start(const Transfer& transfer) {
 void Pusher::Ended(const Transfer& transfer, double begin_s, const absl::Status& status) {
   const std::lock_guard lock(mutex_);
   const double end_s = NowS();
-  const int64_t bytes = EncodedBytes(transfer.encoding, ElementsOf(transfer.at, transfer.push));
+  const int64_t bytes = EncodedBytes(transfer.encoding, CountElements(transfer.at, transfer.push));
   if (!status.ok()) {
     known_.erase(transfer.push);
     std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());

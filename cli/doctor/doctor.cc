@@ -44,7 +44,7 @@ std::string Printable(std::string text) {
   return text;
 }
 
-// The coordinator, its version and clock, the ways to the parameter servers that it knows, and the
+// The coordinator, its version and clock, the links to the parameter servers that it knows, and the
 // bandwidth to each site.
 void CheckCluster(const Global& global, std::vector<Finding>* findings) {
   const std::vector<std::string> addresses = SplitAddresses(global.coordinator);
@@ -55,7 +55,7 @@ void CheckCluster(const Global& global, std::vector<Finding>* findings) {
   }
   if (unreachable == addresses.size()) return;
   const auto client = Client::Dial(global.tls, global.coordinator);
-  const int64_t asked_ms = UnixTimeMs();
+  const int64_t requested_ms = UnixTimeMs();
   const auto status = client.ok() ? (*client)->Status() : client.status();
   const int64_t answered_ms = UnixTimeMs();
   if (!status.ok()) {
@@ -63,7 +63,7 @@ void CheckCluster(const Global& global, std::vector<Finding>* findings) {
                          "use the certificate of an operator or viewer"});
     return;
   }
-  for (Finding& finding : StatusFindings(*status, asked_ms, answered_ms)) {
+  for (Finding& finding : StatusFindings(*status, requested_ms, answered_ms)) {
     findings->push_back(std::move(finding));
   }
   size_t servers = 0;
@@ -82,7 +82,7 @@ void CheckCluster(const Global& global, std::vector<Finding>* findings) {
 }
 
 // "1.2.3" -> {1, 2}; nullopt: no version of this form.
-std::optional<std::pair<int, int>> ReleaseOf(absl::string_view version) {
+std::optional<std::pair<int, int>> ParseRelease(absl::string_view version) {
   const std::vector<absl::string_view> parts = absl::StrSplit(version, '.');
   std::pair<int, int> release;
   if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &release.first) ||
@@ -99,7 +99,7 @@ Finding CheckVersion(absl::string_view own, absl::string_view coordinators) {
   Finding finding{Level::kProblem, "version",
                   absl::StrCat(own, ", the coordinator has ", coordinators),
                   "install the coordinator's version"};
-  const auto ours = ReleaseOf(own), theirs = ReleaseOf(coordinators);
+  const auto ours = ParseRelease(own), theirs = ParseRelease(coordinators);
   if (ours && theirs && ours->first == theirs->first &&
       std::abs(static_cast<int64_t>(ours->second) - theirs->second) <= 1) {
     finding.level = Level::kWarning;
@@ -108,14 +108,15 @@ Finding CheckVersion(absl::string_view own, absl::string_view coordinators) {
   return finding;
 }
 
-std::vector<Finding> StatusFindings(const v1::ClusterStatus& status, int64_t asked_unix_ms,
+std::vector<Finding> StatusFindings(const v1::ClusterStatus& status, int64_t requested_unix_ms,
                                     int64_t answered_unix_ms) {
   std::vector<Finding> findings;
   findings.push_back(CheckVersion(kSoftwareVersion, status.software_version()));
   if (status.unix_ms() != 0) {  // 0: a coordinator of an older version
-    const double middle = 0.5 * static_cast<double>(asked_unix_ms + answered_unix_ms);
-    findings.push_back(CheckClock(static_cast<double>(status.unix_ms()) - middle,
-                                  0.5 * static_cast<double>(answered_unix_ms - asked_unix_ms) + 1));
+    const double middle = 0.5 * static_cast<double>(requested_unix_ms + answered_unix_ms);
+    findings.push_back(
+        CheckClock(static_cast<double>(status.unix_ms()) - middle,
+                   0.5 * static_cast<double>(answered_unix_ms - requested_unix_ms) + 1));
   }
   return findings;
 }

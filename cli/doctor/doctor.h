@@ -34,7 +34,7 @@ int Doctor(const Global& global, const DoctorFlags& flags);
 Finding CheckVersion(absl::string_view own, absl::string_view coordinators);
 
 // The coordinator's version and clock, by an answer that was requested and came at these times.
-std::vector<Finding> StatusFindings(const v1::ClusterStatus& status, int64_t asked_unix_ms,
+std::vector<Finding> StatusFindings(const v1::ClusterStatus& status, int64_t requested_unix_ms,
                                     int64_t answered_unix_ms);
 
 // One line a finding, and one for its remedy.

@@ -41,7 +41,7 @@ constexpr int64_t kLeastMemoryBytes = int64_t{1} << 30;
 constexpr rlim_t kLeastFiles = 4096;
 constexpr int64_t kLeastDiskBytes = int64_t{10} << 30;
 constexpr double kSlowSyncMs = 50;
-constexpr int kUsualMtu = 1500;
+constexpr int kStandardMtu = 1500;
 constexpr int64_t kFewDays = 14;
 
 double MsSince(Clock::time_point begin) {
@@ -102,7 +102,7 @@ class Socket {
   const int fd_;
 };
 
-std::optional<int> MtuOf(int fd, int family) {
+std::optional<int> ReadMtu(int fd, int family) {
   int mtu = 0;
   socklen_t size = sizeof(mtu);
   const bool v6 = family == AF_INET6;
@@ -304,11 +304,11 @@ Finding CheckRoute(const std::string& what, const std::string& address) {
     }
     const double ms = MsSince(begin);
     best_ms = best_ms < 0 ? ms : std::min(best_ms, ms);
-    mtu = MtuOf(socket.fd(), found.list->ai_family);
+    mtu = ReadMtu(socket.fd(), found.list->ai_family);
   }
   Finding finding{Level::kOk, check, absl::StrFormat("%.1f ms round trip", best_ms), ""};
   if (mtu) absl::StrAppend(&finding.found, ", MTU ", *mtu);
-  if (mtu && *mtu < kUsualMtu) {
+  if (mtu && *mtu < kStandardMtu) {
     finding.level = Level::kWarning;
     finding.remedy = "packets are smaller than usual: check the tunnel's or VPN's MTU";
   }

@@ -20,8 +20,8 @@ Finding CheckClock(double ahead_ms, double within_ms);
 // Of a link to a site, with the time that a model of 1 GB takes over it where that is long.
 Finding RatesFinding(const std::string& site, const absl::StatusOr<LinkRates>& rates);
 
-// For each site a parameter server's tensor link is measured, else the way to a worker. Takes up to
-// 2 s a site, and 8 s where a link does not answer.
+// For each site a parameter server's tensor link is measured, else the link to a worker. Takes up
+// to 2 s a site, and 8 s where a link does not answer.
 std::vector<Finding> CheckSites(const Global& global, const v1::ClusterStatus& status);
 
 }  // namespace atl::cli

@@ -97,10 +97,10 @@ absl::StatusOr<std::vector<std::string>> CopyTokenizer(const std::string& path,
   if (!is_folder && !listed) {  // the file has a name of its own
     names.clear();
     copies.clear();
-    const char* usual =
+    const char* default_name =
         fs::path(path).extension() == ".model" ? "tokenizer.model" : "tokenizer.json";
-    names.emplace_back(usual);
-    copies.emplace_back(path, usual);
+    names.emplace_back(default_name);
+    copies.emplace_back(path, default_name);
   }
   for (const auto& [source, name] : copies) {
     ATOLL_RETURN_IF_ERROR(CopyInto(source, fs::path(folder) / name));

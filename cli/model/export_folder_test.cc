@@ -116,11 +116,11 @@ TEST_CASE("names of classes go into config.json and come back, one for each of t
   std::ofstream(folder.at("config.json"))
       << R"({"model_type": "resnet", "num_labels": 3, "depths": [1, 1], "hidden_sizes": [8, 16],)"
       << R"( "embedding_size": 8, "layer_type": "basic"})";
-  const std::string place = folder.at("");
-  CHECK(ReadClassNames(place, 3)->empty());
-  REQUIRE(WriteClassNames(place, {"cat", "dog"}).ok());
-  CHECK(*ReadClassNames(place, 3) == std::vector<std::string>{"cat", "dog", "LABEL_2"});
-  CHECK(absl::IsInvalidArgument(ReadClassNames(place, 4).status()));
+  const std::string path = folder.at("");
+  CHECK(ReadClassNames(path, 3)->empty());
+  REQUIRE(WriteClassNames(path, {"cat", "dog"}).ok());
+  CHECK(*ReadClassNames(path, 3) == std::vector<std::string>{"cat", "dog", "LABEL_2"});
+  CHECK(absl::IsInvalidArgument(ReadClassNames(path, 4).status()));
 }
 
 TEST_CASE("a_class_that_is_named_twice_while_another_has_no_name_is_refused") {

@@ -1,4 +1,4 @@
-// `atoll predict`: what a model's folder says of masks in a text, or of images.
+// `atoll predict`: predictions by a model's folder, for masks in a text or for images.
 
 #ifndef ATOLL_CLI_MODEL_PREDICT_H_
 #define ATOLL_CLI_MODEL_PREDICT_H_

@@ -17,7 +17,7 @@ namespace atl::cli {
 namespace {
 
 // "stage 1 of replica 0, layers 3-5, on b/0; ..." of one worker.
-std::string PartOf(const v1::PlannedIsland& plan, const std::string& worker) {
+std::string DescribeWorkerStages(const v1::PlannedIsland& plan, const std::string& worker) {
   std::string text;
   for (int r = 0; r < plan.replicas_size(); ++r) {
     for (int s = 0; s < plan.replicas(r).stages_size(); ++s) {
@@ -40,7 +40,7 @@ std::string PartOf(const v1::PlannedIsland& plan, const std::string& worker) {
 std::string Ms(double ns) { return Fixed(ns / 1e6, 1); }
 
 // "1 replica x 2 stages of two halves": a device with two stages of a replica has halves.
-std::string ShapeOf(const v1::PlannedIsland& plan) {
+std::string DescribeLayout(const v1::PlannedIsland& plan) {
   std::string text = CountText(plan.replicas_size(), "replica");
   size_t least = SIZE_MAX, most = 0, parts = 0;
   for (const v1::Replica& replica : plan.replicas()) {
@@ -60,14 +60,14 @@ std::string ShapeOf(const v1::PlannedIsland& plan) {
 }
 
 // What the plan predicts, and what was measured.
-std::string PredictionOf(const v1::Island& island) {
+std::string DescribePrediction(const v1::Island& island) {
   const v1::PlannedIsland& plan = island.plan();
   const v1::IslandProgress& progress = island.progress();
   const auto predicted = static_cast<double>(plan.step_ns());
   std::string text = absl::StrCat("predicted step ", Ms(predicted), " ms, at least ",
                                   Ms(static_cast<double>(plan.bound_ns())));
   if (progress.plan_number() != plan.number()) return text + "; not set up yet";
-  const double measured = 1e9 * progress.step_seconds_quiet();
+  const double measured = 1e9 * progress.step_seconds_idle_link();
   if (!(measured > 0) || predicted <= 0) return text + "; not measured yet";
   absl::StrAppend(&text, "; measured ", Ms(measured), " (", Fixed(measured / predicted, 1),
                   " times as long)");
@@ -76,25 +76,25 @@ std::string PredictionOf(const v1::Island& island) {
 
 // The plan's layout, and why it was made, clause by clause. The reason may describe the layout,
 // too, in more detail, and names the schedule: human-readable output has both once.
-struct Told {
+struct PlanText {
   std::string layout;
   std::vector<std::string> why;
 };
 
-Told TellOf(const v1::PlannedIsland& plan) {
-  Told told{ShapeOf(plan), {}};
-  const std::string shape = told.layout;
+PlanText DescribePlannedIsland(const v1::PlannedIsland& plan) {
+  PlanText plan_text{DescribeLayout(plan), {}};
+  const std::string shape = plan_text.layout;
   for (absl::string_view clause : absl::StrSplit(plan.reason(), "; ", absl::SkipEmpty())) {
     if (clause == absl::StrCat("schedule: ", plan.schedule())) continue;
     const size_t end = clause.find(": ");
     if (end != absl::string_view::npos && absl::StartsWith(clause, shape)) {
-      told.layout = std::string(clause.substr(0, end));
+      plan_text.layout = std::string(clause.substr(0, end));
       clause.remove_prefix(end + 2);
     }
-    told.why.emplace_back(clause);
+    plan_text.why.emplace_back(clause);
   }
-  if (!plan.schedule().empty()) absl::StrAppend(&told.layout, ", ", plan.schedule());
-  return told;
+  if (!plan.schedule().empty()) absl::StrAppend(&plan_text.layout, ", ", plan.schedule());
+  return plan_text;
 }
 
 // What the newest plans were made for, and what going over to them has cost.
@@ -114,9 +114,9 @@ void AppendChanges(const v1::Island& island, std::string* out) {
 
 // The stages that a stage link joins. Each device reports its stages in order, for each first
 // what goes forward, then gradients: so several between the same two devices can be distinguished.
-class StagesOf {
+class StageLinkLabels {
  public:
-  explicit StagesOf(const v1::PlannedIsland& plan) {
+  explicit StageLinkLabels(const v1::PlannedIsland& plan) {
     for (const v1::Replica& replica : plan.replicas()) {
       for (int s = 0; s < replica.stages_size(); ++s) {
         Join(replica, s, s + 1);
@@ -153,16 +153,17 @@ class StagesOf {
 // Transports of messages; stage links that have carried nothing yet are left out.
 void AppendStageLinks(const v1::Island& island, std::string* out) {
   const auto& stage_links = island.progress().stage_links();
-  const bool ways = std::any_of(stage_links.begin(), stage_links.end(),
-                                [](const v1::StageLinkState& b) { return !b.way().empty(); });
+  const bool has_transport =
+      std::any_of(stage_links.begin(), stage_links.end(),
+                  [](const v1::StageLinkState& b) { return !b.transport().empty(); });
   std::vector<std::string> header = {"from",         "to",     "stages", "chunks",
                                      "ms a message", "Mbit/s", "link",   "newest change"};
-  if (ways) header.push_back("transport");
+  if (has_transport) header.push_back("transport");
   Table links(std::move(header));
-  StagesOf stages(island.plan());
+  StageLinkLabels stages(island.plan());
   for (const v1::StageLinkState& b : stage_links) {
     const std::string joined = stages.Next(b.from(), b.to());
-    if (b.message_seconds() <= 0 && b.reason().empty() && b.way().empty()) continue;
+    if (b.message_seconds() <= 0 && b.reason().empty() && b.transport().empty()) continue;
     std::vector<std::string> row = {
         b.from(),
         b.to(),
@@ -172,21 +173,21 @@ void AppendStageLinks(const v1::Island& island, std::string* out) {
         b.bandwidth_bytes_per_s() > 0 ? Fixed(8e-6 * b.bandwidth_bytes_per_s(), 1) : "-",
         b.saturated() ? "SATURATED" : "fine",
         b.reason()};
-    if (ways) row.push_back(b.way());
+    if (has_transport) row.push_back(b.transport());
     links.Add(std::move(row));
   }
   if (!links.empty()) absl::StrAppend(out, links.Text());
 }
 
 void AppendWorkers(const v1::Island& island, std::string* out) {
-  Table workers({"worker", "role", "plan", "part", "doing"});
+  Table workers({"worker", "role", "plan", "part", "activity"});
   for (const v1::IslandWorker& w : island.workers()) {
     workers.Add({w.worker(),
                  w.leads()     ? "leads"
                  : w.in_plan() ? "follows"
                                : "spare",
                  w.plan_number() == 0 ? "-" : absl::StrCat(w.plan_number()),
-                 PartOf(island.plan(), w.worker()), w.doing()});
+                 DescribeWorkerStages(island.plan(), w.worker()), w.activity()});
   }
   if (!workers.empty()) absl::StrAppend(out, workers.Text());
 }
@@ -198,12 +199,12 @@ void AppendPlan(const v1::Island& island, std::string* out) {
   if (plan.number() == 0) {
     absl::StrAppend(out, "no plan\n");
   } else {
-    const Told told = TellOf(plan);
-    absl::StrAppend(out, "plan ", plan.number(), ", ", told.layout, "\n", "  ",
-                    PredictionOf(island), "\n");
-    for (const std::string& clause : told.why) {
-      absl::StrAppend(out, &clause == &told.why.front() ? "  why:      " : "            ", clause,
-                      "\n");
+    const PlanText plan_text = DescribePlannedIsland(plan);
+    absl::StrAppend(out, "plan ", plan.number(), ", ", plan_text.layout, "\n", "  ",
+                    DescribePrediction(island), "\n");
+    for (const std::string& clause : plan_text.why) {
+      absl::StrAppend(out, &clause == &plan_text.why.front() ? "  why:      " : "            ",
+                      clause, "\n");
     }
   }
   if (!island.reason().empty()) absl::StrAppend(out, "  island:   ", island.reason(), "\n");
@@ -234,9 +235,9 @@ void AppendMemory(const v1::Island& island, std::string* out) {
 
 }  // namespace
 
-std::string DoingOf(const v1::Island& island) {
+std::string DescribeActivity(const v1::Island& island) {
   if (!island.stalled().empty()) return absl::StrCat("STALLED: ", island.stalled());
-  return island.attached() ? island.doing() : island.reason();
+  return island.attached() ? island.activity() : island.reason();
 }
 
 namespace {
@@ -264,17 +265,17 @@ std::string IslandsText(const v1::Job& job) {
   const std::string unit = TokenUnit(job.summary());
   Table table(
       {"island", "worker", "H", "leader's step", "loss", unit + "/s", "step ms (idle link)",
-       "with transfers", "accepted", "rejected", unit, "pushed", "pulled", "evicted", "doing"},
+       "with transfers", "accepted", "rejected", unit, "pushed", "pulled", "evicted", "activity"},
       /*keys=*/2);
   for (const v1::Island& i : job.islands()) {
     const v1::IslandProgress& p = i.progress();
     table.Add({absl::StrCat(i.island()), i.worker(), absl::StrCat(i.steps_this_round()),
                absl::StrCat(p.inner_step()), LossText(p.train_loss()), SpeedText(p.tokens_per_s()),
-               p.step_seconds_quiet() > 0 ? Fixed(1e3 * p.step_seconds_quiet(), 1) : "-",
+               p.step_seconds_idle_link() > 0 ? Fixed(1e3 * p.step_seconds_idle_link(), 1) : "-",
                p.step_seconds_overlap() > 0 ? Fixed(1e3 * p.step_seconds_overlap(), 1) : "-",
                absl::StrCat(i.rounds_accepted()), absl::StrCat(i.rounds_rejected()),
                Count(static_cast<double>(i.tokens_committed())), Bytes(p.pushed_bytes()),
-               Bytes(p.pulled_bytes()), absl::StrCat(i.evictions()), DoingOf(i)});
+               Bytes(p.pulled_bytes()), absl::StrCat(i.evictions()), DescribeActivity(i)});
   }
   std::string out = table.empty() ? "" : absl::StrCat("\n", table.Text());
   for (const v1::Island& i : job.islands()) {

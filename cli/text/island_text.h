@@ -1,5 +1,5 @@
 // What `atoll show` prints of a job's islands: a table of all, then for each shared one its plan,
-// the plan's predictions beside the measurements, and how its messages travel.
+// the plan's predictions beside the measurements, and the transports of its messages.
 // docs/reference/commands.md explains the words to users.
 
 #ifndef ATOLL_CLI_TEXT_ISLAND_TEXT_H_
@@ -12,7 +12,7 @@
 namespace atl::cli {
 
 // What the island does, or why it does nothing.
-std::string DoingOf(const v1::Island& island);
+std::string DescribeActivity(const v1::Island& island);
 
 std::string IslandsText(const v1::Job& job);
 

@@ -48,7 +48,7 @@ std::string DurationText(const v1::JobSummary& s) {
 }
 
 // How fast it trains and how long that takes: of an ended job as a whole; of a paused one nothing.
-std::vector<std::string> PaceOf(const v1::JobSummary& s) {
+std::vector<std::string> DescribeSpeed(const v1::JobSummary& s) {
   if (s.state() == v1::JOB_STATE_PAUSED) return {};
   if (Ended(s.state())) return {"ran for " + DurationText(s), "mean " + SpeedText(s)};
   return {SpeedText(s), TimeLeft(s) + " left"};
@@ -57,20 +57,20 @@ std::vector<std::string> PaceOf(const v1::JobSummary& s) {
 std::string VersionText(int64_t version) { return version < 0 ? "-" : absl::StrCat(version); }
 
 // Why the job came to its state; how it began to run says nothing any more once it has trained.
-std::string ReasonOf(const v1::JobSummary& s) {
+std::string GetDisplayReason(const v1::JobSummary& s) {
   return s.state() == v1::JOB_STATE_RUNNING && s.version() >= 1 ? "" : s.reason();
 }
 
 // What hinders it comes first.
 std::string WhyState(const v1::JobSummary& s) {
-  const std::string reason = ReasonOf(s);
+  const std::string reason = GetDisplayReason(s);
   if (s.waiting_for().empty()) return StateText(s.state(), reason);
   return absl::StrCat(StateName(s.state()), ": ", s.waiting_for(), reason.empty() ? "" : "; ",
                       reason);
 }
 
 // What a decision says of a contribution, without the outcome, which has a column of its own.
-absl::string_view ReasonOf(const v1::Participant& p) {
+absl::string_view GetDisplayReason(const v1::Participant& p) {
   absl::string_view reason = p.reason();
   absl::ConsumePrefix(&reason, p.accepted() ? "accepted: " : "rejected: ");
   return reason;
@@ -84,7 +84,7 @@ std::string Shortened(const std::string& text, const std::string& job) {
 }
 
 // While islands train for it nothing has arrived yet.
-std::string PhaseOf(const v1::Job& job) {
+std::string GetDisplayPhase(const v1::Job& job) {
   const bool trains = job.summary().state() == v1::JOB_STATE_RUNNING;
   return trains && job.round().phase() == "idle" ? "open" : job.round().phase();
 }
@@ -101,7 +101,7 @@ void AppendDecisions(const v1::Job& job, int count, std::string* out) {
                  absl::StrCat(p.island()), absl::StrCat(p.base_version()),
                  absl::StrCat(p.inner_steps()), Count(static_cast<double>(p.tokens())),
                  Fixed(p.norm(), 4), Fixed(p.score(), 2), Fixed(p.weight(), 4),
-                 p.accepted() ? "accepted" : "REJECTED", std::string(ReasonOf(p))});
+                 p.accepted() ? "accepted" : "REJECTED", std::string(GetDisplayReason(p))});
     }
   }
   if (!table.empty()) absl::StrAppend(out, "\nnewest decisions\n", table.Text());
@@ -225,12 +225,13 @@ std::string JobsTable(const v1::ListReply& reply, int64_t now_ms) {
                "speed", "left", "why"});
   for (const v1::JobSummary& s : reply.jobs()) {
     const double age_s = static_cast<double>(now_ms - s.submitted_unix_ms()) / 1e3;
-    table.Add({s.job(), StateName(s.state()), s.submitted_unix_ms() == 0 ? "-" : Seconds(age_s),
-               VersionText(s.version()), Count(static_cast<double>(s.tokens_committed())),
-               Count(static_cast<double>(s.tokens_budget())), Loss(ShownLoss(s)),
-               Loss(s.validation_loss()), absl::StrCat(s.active_islands()),
-               ShownSpeed(s) > 0 ? SpeedText(s) : "-", TimeLeft(s),
-               Shortened(s.waiting_for().empty() ? ReasonOf(s) : s.waiting_for(), s.job())});
+    table.Add(
+        {s.job(), StateName(s.state()), s.submitted_unix_ms() == 0 ? "-" : Seconds(age_s),
+         VersionText(s.version()), Count(static_cast<double>(s.tokens_committed())),
+         Count(static_cast<double>(s.tokens_budget())), Loss(ShownLoss(s)),
+         Loss(s.validation_loss()), absl::StrCat(s.active_islands()),
+         ShownSpeed(s) > 0 ? SpeedText(s) : "-", TimeLeft(s),
+         Shortened(s.waiting_for().empty() ? GetDisplayReason(s) : s.waiting_for(), s.job())});
   }
   const std::string orphans = OrphansText(reply.orphans());
   if (table.empty() && orphans.empty()) return "no jobs; submit one with: atoll submit job.toml\n";
@@ -244,7 +245,7 @@ std::string JobText(const v1::Job& job, int decisions) {
                   Count(static_cast<double>(s.tokens_committed())), " of ",
                   Count(static_cast<double>(s.tokens_budget())), " ", TokenUnit(s), " (",
                   Fixed(100 * Done(s), 1), "%)");
-  for (const std::string& pace : PaceOf(s)) absl::StrAppend(&out, ", ", pace);
+  for (const std::string& pace : DescribeSpeed(s)) absl::StrAppend(&out, ", ", pace);
   absl::StrAppend(&out, "\n");
   absl::StrAppend(&out, "  loss: training ", Loss(ShownLoss(s)), ", validation ",
                   Loss(s.validation_loss()), " at version ", VersionText(s.validated_version()),
@@ -266,8 +267,9 @@ std::string JobText(const v1::Job& job, int decisions) {
                   " in the model, ", ledger.pushed(), " pushed, ", ledger.leased(), " leased, ",
                   ledger.free(), " free of ", ledger.budget(), "\n");
   if (!Ended(s.state())) {
-    absl::StrAppend(&out, "  round for version ", job.round().next_version(), ": ", PhaseOf(job),
-                    job.round().reason().empty() ? "" : "; ", job.round().reason(), "\n");
+    absl::StrAppend(&out, "  round for version ", job.round().next_version(), ": ",
+                    GetDisplayPhase(job), job.round().reason().empty() ? "" : "; ",
+                    job.round().reason(), "\n");
   }
   if (job.shards_size() > 0) {
     absl::StrAppend(&out, "  ", CountText(job.shards_size(), "shard"),
@@ -324,7 +326,7 @@ std::string StatusText(const v1::ClusterStatus& status) {
   for (const v1::ForeignMember& m : status.foreign_members()) {
     absl::StrAppend(&out, "  ", m.kind(), " ", m.name(),
                     " refuses this coordinator: it belongs to ", "cluster ", m.cluster(), " (",
-                    Fixed(m.since_heard_s(), 1), " s ago); see its log\n");
+                    Fixed(m.since_seen_s(), 1), " s ago); see its log\n");
   }
   out += "\n";
   Table members({"kind", "name", "incarnation", "state", "last heartbeat", "holds", "moved", "why"},
@@ -369,19 +371,19 @@ std::string LogText(const v1::LogLine& line) {
 std::string ProgressLine(const v1::Job& job) {
   const v1::JobSummary& s = job.summary();
   int64_t steps = 0;
-  bool heard = false;  // a coordinator that has just started has not
+  bool any_progress = false;  // a coordinator that has just started has not
   for (const v1::Island& i : job.islands()) {
     steps += i.progress().inner_step();
-    heard = heard || i.has_progress();
+    any_progress = any_progress || i.has_progress();
   }
-  std::string line =
-      absl::StrCat(s.job(), ": ", StateName(s.state()), ", round ", VersionText(s.version()),
-                   ", step ", heard ? absl::StrCat(steps) : "-", ", ", Fixed(100 * Done(s), 1),
-                   "%, loss ", Loss(ShownLoss(s)), ", validation ", Loss(s.validation_loss()));
+  std::string line = absl::StrCat(
+      s.job(), ": ", StateName(s.state()), ", round ", VersionText(s.version()), ", step ",
+      any_progress ? absl::StrCat(steps) : "-", ", ", Fixed(100 * Done(s), 1), "%, loss ",
+      Loss(ShownLoss(s)), ", validation ", Loss(s.validation_loss()));
   if (!Ended(s.state())) {
     absl::StrAppend(&line, ", ", CountText(s.active_islands(), "island"));
   }
-  for (const std::string& pace : PaceOf(s)) absl::StrAppend(&line, ", ", pace);
+  for (const std::string& pace : DescribeSpeed(s)) absl::StrAppend(&line, ", ", pace);
   return absl::StrCat(line, s.waiting_for().empty() ? "" : "; ", s.waiting_for(), "\n");
 }
 
@@ -390,7 +392,7 @@ std::string ProgressLines(const v1::Job& job, int columns) {
   const v1::JobSummary& s = job.summary();
   std::string numbers =
       absl::StrCat(Fixed(100 * Done(s), 1), "%  round ", VersionText(s.version()));
-  for (const std::string& pace : PaceOf(s)) absl::StrAppend(&numbers, "  ", pace);
+  for (const std::string& pace : DescribeSpeed(s)) absl::StrAppend(&numbers, "  ", pace);
   // The numbers say more than the bar, which gets what they leave.
   const int rest = static_cast<int>(s.job().size() + numbers.size()) + 5;
   const int room = columns > 0 ? std::min(columns - rest, kWidestBar) : kWidestBar;
@@ -403,7 +405,7 @@ std::string ProgressLines(const v1::Job& job, int columns) {
         &out,
         absl::StrFormat("  island %d %-12s step %6d  loss %-7s %7s %s/s  %s\n", i.island(),
                         i.worker(), i.progress().inner_step(), Loss(i.progress().train_loss()),
-                        SpeedText(i.progress().tokens_per_s()), TokenUnit(s), DoingOf(i)));
+                        SpeedText(i.progress().tokens_per_s()), TokenUnit(s), DescribeActivity(i)));
   }
   return out;
 }

@@ -31,7 +31,7 @@ v1::Job RunningJob() {
   v1::Island& island = *job.add_islands();
   island.set_worker("w1");
   island.set_attached(true);
-  island.set_doing("training");
+  island.set_activity("training");
   island.mutable_progress()->set_inner_step(120);
   island.mutable_progress()->set_train_loss(2.5);
   return job;
@@ -200,7 +200,7 @@ TEST_CASE("a loss that has become NaN shows as a dash everywhere") {
 
 TEST_CASE("JSON reads back as the same message, on many lines or on one") {
   v1::Job job = RunningJob();
-  job.mutable_islands(0)->set_doing("waits for \"version 4\"\nor so");
+  job.mutable_islands(0)->set_activity("waits for \"version 4\"\nor so");
   job.add_decisions()->set_norm(std::numeric_limits<double>::infinity());
   for (const std::string& text : {Json(job), JsonLine(job)}) {
     v1::Job back;
@@ -332,7 +332,7 @@ TEST_CASE("a plan's prediction is printed with the measurement of the same plan"
                                       "step 4.0 ms, at least 3.0; not set up yet\n"));
   progress.set_plan_number(1);
   CHECK_THAT(shows(), Catch::Contains("at least 3.0; not measured yet\n"));
-  progress.set_step_seconds_quiet(0.024);
+  progress.set_step_seconds_idle_link(0.024);
   CHECK_THAT(shows(), Catch::Contains("at least 3.0; measured 24.0 (6.0 times as long)\n"));
 }
 
@@ -422,7 +422,7 @@ TEST_CASE("the_duration_of_an_ended_job_does_not_count_its_pauses") {
 }
 
 // The cells of the line that begins with `first`, of the first table with such a line.
-std::vector<std::string> CellsOf(const std::string& text, const std::string& first) {
+std::vector<std::string> FindRowCells(const std::string& text, const std::string& first) {
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     std::vector<std::string> cells;
     for (const absl::string_view cell : absl::StrSplit(line, "  ", absl::SkipWhitespace())) {
@@ -445,12 +445,12 @@ TEST_CASE("an_ended_job_shows_what_each_island_did") {
   island.set_tokens_committed(81'920);
   island.set_evictions(2);
   island.set_reason("the job is done");
-  CHECK(CellsOf(JobText(job, 0), "island") ==
+  CHECK(FindRowCells(JobText(job, 0), "island") ==
         std::vector<std::string>{"island", "worker", "steps", "loss", "accepted", "rejected",
                                  "tokens", "evicted", "last state"});
-  CHECK(CellsOf(JobText(job, 0), "0") == std::vector<std::string>{"0", "w1", "640", "1.5000", "20",
-                                                                  "1", "81.9k", "2",
-                                                                  "the job is done"});
+  CHECK(FindRowCells(JobText(job, 0), "0") == std::vector<std::string>{"0", "w1", "640", "1.5000",
+                                                                       "20", "1", "81.9k", "2",
+                                                                       "the job is done"});
 }
 
 TEST_CASE("a_paused_job_shows_no_throughput") {
@@ -460,8 +460,8 @@ TEST_CASE("a_paused_job_shows_no_throughput") {
   CHECK_THAT(JobText(job, 0), !Catch::Contains("tokens/s, "));
   CHECK_THAT(ProgressLine(job), Catch::EndsWith("2 islands\n"));
   CHECK_THAT(ProgressLines(job), !Catch::Contains(" left"));
-  const std::vector<std::string> names = CellsOf(JobText(job, 0), "island");
-  const std::vector<std::string> cells = CellsOf(JobText(job, 0), "0");
+  const std::vector<std::string> names = FindRowCells(JobText(job, 0), "island");
+  const std::vector<std::string> cells = FindRowCells(JobText(job, 0), "0");
   REQUIRE(cells.size() > 5);
   REQUIRE(names.size() > 5);
   CHECK(names[5] == "tokens/s");

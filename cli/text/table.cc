@@ -29,7 +29,7 @@ bool LooksNumeric(const std::string& cell) {
 }
 
 // Characters of UTF-8: bytes that do not continue one.
-size_t WidthOf(absl::string_view text) {
+size_t CountCharacters(absl::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
   }));
@@ -37,10 +37,10 @@ size_t WidthOf(absl::string_view text) {
 
 // Lines of whole words, at most so wide unless a word is wider.
 std::vector<std::string> Wrap(const std::string& text, size_t width) {
-  if (WidthOf(text) <= width) return {text};
+  if (CountCharacters(text) <= width) return {text};
   std::vector<std::string> lines;
   for (const absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
-    if (!lines.empty() && WidthOf(lines.back()) + 1 + WidthOf(word) <= width) {
+    if (!lines.empty() && CountCharacters(lines.back()) + 1 + CountCharacters(word) <= width) {
       absl::StrAppend(&lines.back(), " ", word);
     } else {
       lines.emplace_back(word);
@@ -82,7 +82,7 @@ std::vector<Table::Part> Table::Parts() const {
   Part all;
   for (size_t c = 0; c < columns; ++c) {
     all.push_back({c, 0});
-    for (const auto& row : rows_) all[c].width = std::max(all[c].width, WidthOf(row[c]));
+    for (const auto& row : rows_) all[c].width = std::max(all[c].width, CountCharacters(row[c]));
   }
   if (terminal_width == 0) return {all};
   const Part keys(all.begin(), all.begin() + static_cast<int64_t>(std::min(keys_, columns)));
@@ -122,7 +122,7 @@ void Table::AppendRow(const Part& part, const std::vector<std::string>& row, boo
     for (size_t c = 0; c < part.size(); ++c) {
       const bool right = LooksNumeric(rows_[rows_.size() > 1 ? 1 : 0][part[c].index]);
       const std::string cell = l < cells[c].size() ? cells[c][l] : "";
-      const size_t width = std::min(WidthOf(cell), part[c].width);
+      const size_t width = std::min(CountCharacters(cell), part[c].width);
       const std::string space(part[c].width - width, ' ');
       const std::string shown = header ? cell : Coloured(cell);
       if (c > 0) line += std::string(kGap, ' ');

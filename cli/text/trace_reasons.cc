@@ -30,8 +30,8 @@ struct Messages {
   double bytes = 0;
 };
 
-Messages MessagesOf(const StepTrace& trace, const std::string& from, const std::string& to,
-                    bool gradient) {
+Messages AverageMessages(const StepTrace& trace, const std::string& from, const std::string& to,
+                         bool gradient) {
   Messages mean;
   for (const TraceMessage& message : trace.messages) {
     if (message.from != from || message.to != to || message.gradient != gradient) continue;
@@ -90,8 +90,8 @@ class Comparison {
 
   void Compare(const TraceDevice& device, const TraceDevice& plan) {
     const bool joined = JoinsWeights(device) || JoinsWeights(plan);
-    const PartTimes had = PartsOf(predicted_, plan, joined);
-    const PartTimes has = PartsOf(measured_, device, joined);
+    const PartTimes had = ComputePartTimes(predicted_, plan, joined);
+    const PartTimes has = ComputePartTimes(measured_, device, joined);
     const auto add = [&](StepPart part, std::function<std::string(int64_t)> line) {
       const int64_t ns = has.of(part) - had.of(part);
       found_.push_back({ns, [&device, ns, line = std::move(line)] {
@@ -113,8 +113,9 @@ class Comparison {
     add(StepPart::kOptimizer, [ns = has.of(StepPart::kOptimizer)](int64_t difference) {
       return absl::StrCat("takes its optimizer step ", Longer(difference), ": ", Ms(ns), " ms");
     });
-    add(StepPart::kSums, [this, &device](int64_t difference) {
-      return absl::StrCat("waits ", Longer(difference), " for its all-reduces: ", Sums(device));
+    add(StepPart::kAllReduce, [this, &device](int64_t difference) {
+      return absl::StrCat("waits ", Longer(difference),
+                          " for its all-reduces: ", DescribeAllReduces(device));
     });
     // The others wait for the last one, too: why that is late is said of what it did.
     if (&device == LastToWork()) {
@@ -145,8 +146,8 @@ class Comparison {
     return static_cast<int64_t>(passes.size());
   }
 
-  // By what they wait for. The part that work covers is taken off by PartsOf on a device that has
-  // only these waits.
+  // By what they wait for. The part that work covers is taken off by ComputePartTimes on a device
+  // that has only these waits.
   static std::map<Source, int64_t> Waits(const StepTrace& trace, const TraceDevice& device) {
     std::map<Source, int64_t> waits;
     std::set<Source> sources;
@@ -158,7 +159,7 @@ class Comparison {
       std::erase_if(only.spans, [&](const TraceSpan& span) {
         return span.kind == TraceKind::kWait && Source(span.stage, span.gradient) != source;
       });
-      waits[source] = PartsOf(trace, only, false).of(StepPart::kWait);
+      waits[source] = ComputePartTimes(trace, only, false).of(StepPart::kWait);
     }
     return waits;
   }
@@ -208,8 +209,8 @@ class Comparison {
 
   std::string WaitReason(const std::string& device, const std::string& from, const Source& source,
                          int64_t ns) const {
-    const Messages were = MessagesOf(predicted_, from, device, source.second);
-    const Messages are = MessagesOf(measured_, from, device, source.second);
+    const Messages were = AverageMessages(predicted_, from, device, source.second);
+    const Messages are = AverageMessages(measured_, from, device, source.second);
     if (were.count > 0 && are.count > 0) {
       const double each = static_cast<double>(were.count) / static_cast<double>(are.count);
       const double planned_ns = were.travelled_ns * each;  // of a chunk
@@ -235,7 +236,7 @@ class Comparison {
   std::string Bandwidths(const std::string& device, const std::string& from,
                          const Messages& are) const {
     for (const TraceLink& link : predicted_.links) {
-      if (link.from != WorkerOfDevice(from) || link.to != WorkerOfDevice(device)) continue;
+      if (link.from != WorkerFromDevice(from) || link.to != WorkerFromDevice(device)) continue;
       const double seconds = (are.travelled_ns - static_cast<double>(link.latency_ns)) * 1e-9;
       if (seconds <= 0) break;
       return absl::StrCat(" (", Mbit(are.bytes / seconds), " Mbit/s over ", link.from, " > ",
@@ -273,14 +274,14 @@ class Comparison {
     return sum / count;
   }
 
-  static std::string Sums(const TraceDevice& device) {
-    int64_t sums = 0, count = 0;
+  static std::string DescribeAllReduces(const TraceDevice& device) {
+    int64_t total_ns = 0, count = 0;
     for (const TraceSpan& span : device.spans) {
       if (span.kind != TraceKind::kSync) continue;
-      sums += span.end_ns - span.start_ns;
+      total_ns += span.end_ns - span.start_ns;
       ++count;
     }
-    return absl::StrCat(count, " of them took ", Ms(sums), " ms");
+    return absl::StrCat(count, " of them took ", Ms(total_ns), " ms");
   }
 
   static int64_t WorkedUntil(const TraceDevice& device) {

@@ -35,7 +35,7 @@ int64_t Uncovered(Interval inside, const std::vector<Interval>& others) {
   return inside.second - inside.first - covered;
 }
 
-std::optional<StepPart> PartOf(TraceKind kind) {
+std::optional<StepPart> ToStepPart(TraceKind kind) {
   switch (kind) {
     case TraceKind::kForward:
       return StepPart::kForward;
@@ -46,7 +46,7 @@ std::optional<StepPart> PartOf(TraceKind kind) {
     case TraceKind::kOptimizer:
       return StepPart::kOptimizer;
     case TraceKind::kSyncWait:
-      return StepPart::kSums;
+      return StepPart::kAllReduce;
     case TraceKind::kCommit:
       return StepPart::kCommit;
     case TraceKind::kWait:  // only what is left of it
@@ -101,12 +101,12 @@ std::string DevicesTable(const TraceAnswer& answer) {
     const TraceDevice* plan =
         answer.predicted ? FindDevice(*answer.predicted, device.device) : nullptr;
     const bool joined = JoinsWeights(device) || (plan != nullptr && JoinsWeights(*plan));
-    const PartTimes measured = PartsOf(answer.measured, device, joined);
+    const PartTimes measured = ComputePartTimes(answer.measured, device, joined);
     if (plan == nullptr) {
       table.Add(Row(device.device, "measured", measured, joined));
       continue;
     }
-    const PartTimes predicted = PartsOf(*answer.predicted, *plan, joined);
+    const PartTimes predicted = ComputePartTimes(*answer.predicted, *plan, joined);
     table.Add(Row(device.device, "predicted", predicted, joined));
     table.Add(Row("", "measured", measured, joined));
     table.Add(DifferenceRow(predicted, measured, joined));
@@ -136,13 +136,13 @@ absl::StatusOr<TraceAnswer> ToAnswer(v1::TraceReply reply) {
   return answer;
 }
 
-PartTimes PartsOf(const StepTrace& trace, const TraceDevice& device, bool joined) {
+PartTimes ComputePartTimes(const StepTrace& trace, const TraceDevice& device, bool joined) {
   PartTimes times;
   times.step_ns = trace.step_ns;
   const auto add = [&](StepPart part, int64_t ns) { times.ns[static_cast<size_t>(part)] += ns; };
   std::vector<Interval> work;
   for (const TraceSpan& span : device.spans) {
-    const std::optional<StepPart> part = PartOf(span.kind);
+    const std::optional<StepPart> part = ToStepPart(span.kind);
     if (!part) continue;
     work.emplace_back(span.start_ns, span.end_ns);
     const bool moves = joined && *part == StepPart::kWeights;

@@ -33,9 +33,9 @@ enum class StepPart {
   kForward,
   kBackward,
   kWeights,
-  kWait,    // for messages, without what was done meanwhile
-  kSums,    // for its all-reduces, when all else is done
-  kCommit,  // the exchange at the end, and until the last device is done
+  kWait,       // for messages, without what was done meanwhile
+  kAllReduce,  // for its all-reduces, when all else is done
+  kCommit,     // the exchange at the end, and until the last device is done
   kOptimizer,
   kOther,  // before it begins, and between its operations: sending, starting them
 };
@@ -50,7 +50,7 @@ struct PartTimes {
 };
 
 // `joined`: B and W as one, in kBackward; where one of two steps that are compared has them so.
-PartTimes PartsOf(const StepTrace& trace, const TraceDevice& device, bool joined);
+PartTimes ComputePartTimes(const StepTrace& trace, const TraceDevice& device, bool joined);
 
 // The largest differences of any device, and what was measured that explains them: "w2/0 waits
 // 41.0 ms longer for activations from w1/0: messages take 134 ms, planned 84 (62 Mbit/s, planned

@@ -74,7 +74,7 @@ StepTrace Planned() {
 
 TEST_CASE("a device's step is shared out among its parts, without a rest") {
   const StepTrace step = Step(40);  // 10 + 40 + 20 + 40 + 21 = 131 ms
-  const PartTimes times = PartsOf(step, step.devices[0], false);
+  const PartTimes times = ComputePartTimes(step, step.devices[0], false);
   CHECK(times.of(StepPart::kForward) == 10 * kMs);
   CHECK(times.of(StepPart::kBackward) == 10 * kMs);
   CHECK(times.of(StepPart::kWeights) == 10 * kMs);
@@ -82,7 +82,7 @@ TEST_CASE("a device's step is shared out among its parts, without a rest") {
   CHECK(times.of(StepPart::kOptimizer) == 1 * kMs);
   CHECK(times.of(StepPart::kOther) == 0);
   CHECK(times.bubble() == Approx(100.0 / 131));
-  const PartTimes second = PartsOf(step, step.devices[1], true);
+  const PartTimes second = ComputePartTimes(step, step.devices[1], true);
   CHECK(second.of(StepPart::kBackward) == 20 * kMs);  // and W
   CHECK(second.of(StepPart::kWeights) == 0);
   CHECK(second.of(StepPart::kCommit) == (131 - 81) * kMs);  // until the other one is done
@@ -95,8 +95,8 @@ TEST_CASE("W that fill a wait are not waiting") {
   StepTrace step = Step(40);
   TraceDevice& device = step.devices[0];
   device.spans.push_back(Span(TraceKind::kWeightGradient, 0, 1, 30, 60));
-  CHECK(PartsOf(step, device, false).of(StepPart::kWait) == 70 * kMs);
-  CHECK(PartsOf(step, device, false).of(StepPart::kOther) == 0);
+  CHECK(ComputePartTimes(step, device, false).of(StepPart::kWait) == 70 * kMs);
+  CHECK(ComputePartTimes(step, device, false).of(StepPart::kOther) == 0);
 }
 
 std::string First(const StepTrace& measured) {

@@ -311,27 +311,27 @@ class HttpServer::Impl {
   }
 
   void Answer(const httplib::Request& request, httplib::Response& response) {
-    const HttpRequest asked = ToRequest(request);
-    const std::string host = asked.Header("host");
+    const HttpRequest http_request = ToRequest(request);
+    const std::string host = http_request.Header("host");
     HttpReply reply;
     if (loopback_ && !IsLoopbackHost(absl::string_view(host).substr(0, host.rfind(':'))) &&
         !IsLoopbackHost(host)) {
       reply.status = 403;
       reply.body = "this address is served to this machine only, by the name of localhost\n";
-    } else if (with_tls_ && asked.peer_certificate.empty() && !IsOpen(asked.path)) {
+    } else if (with_tls_ && http_request.peer_certificate.empty() && !IsOpen(http_request.path)) {
       reply.status = 403;
       reply.body = "only clients with a certificate of the cluster get this\n";
     } else {
       answering_.acquire();
       const auto leave = absl::MakeCleanup([this] { answering_.release(); });
-      reply = handler_(asked);
+      reply = handler_(http_request);
     }
     response.status = reply.status;
     response.set_header("Cache-Control", reply.cacheable ? "max-age=3600" : "no-store");
     response.set_header("X-Content-Type-Options", "nosniff");
     response.set_header("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'");
     if (!reply.location.empty()) response.set_header("Location", reply.location);
-    if (!reply.next) return SetBody(asked, std::move(reply), response);
+    if (!reply.next) return SetBody(http_request, std::move(reply), response);
     if (++streams_ > options_.max_streams) {
       --streams_;
       response.status = 503;
@@ -352,9 +352,10 @@ class HttpServer::Impl {
 
   // Bodies come from a provider: httplib would compress any other with Brotli's slowest level, half
   // a second for the page's script. To this machine they go as they are.
-  void SetBody(const HttpRequest& asked, HttpReply reply, httplib::Response& response) const {
+  void SetBody(const HttpRequest& http_request, HttpReply reply,
+               httplib::Response& response) const {
     if (!loopback_ && reply.body.size() >= kMinCompressedBytes && CanCompress(reply.type) &&
-        absl::StrContains(asked.Header("accept-encoding"), "gzip")) {
+        absl::StrContains(http_request.Header("accept-encoding"), "gzip")) {
       if (std::string compressed = Gzip(reply.body); !compressed.empty()) {
         reply.body = std::move(compressed);
         response.set_header("Content-Encoding", "gzip");

@@ -28,7 +28,7 @@ class LoopPulse {
   int64_t beats_ = 0;
 };
 
-// What a daemon says of itself; called on threads of the server.
+// A daemon's report of itself; called on threads of the server.
 struct Monitored {
   std::function<void(MetricsWriter&)> collect;
   std::function<bool()> healthy;

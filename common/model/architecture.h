@@ -12,17 +12,17 @@ namespace atl {
 enum class NormKind : uint8_t { kLayerNorm, kRmsNorm };
 
 // Where the norms of a half of a block stand; f is attention or the feed-forward.
-enum class NormPlace : uint8_t {
+enum class NormPosition : uint8_t {
   kBefore,  // x + f(norm(x))
   kAfter,   // x + norm(f(x))
   kAround,  // x + norm(f(norm(x)))
   kSum,     // norm(x + f(x)): the original transformer, BERT
 };
 
-constexpr bool HasNormBefore(NormPlace place) {
-  return place == NormPlace::kBefore || place == NormPlace::kAround;
+constexpr bool HasNormBefore(NormPosition position) {
+  return position == NormPosition::kBefore || position == NormPosition::kAround;
 }
-constexpr bool HasNormAfter(NormPlace place) { return place != NormPlace::kBefore; }
+constexpr bool HasNormAfter(NormPosition position) { return position != NormPosition::kBefore; }
 
 enum class Positions : uint8_t { kLearned, kRotary };
 
@@ -64,7 +64,7 @@ struct ParamNames {
 
 struct Architecture {
   NormKind norm = NormKind::kRmsNorm;
-  NormPlace norm_place = NormPlace::kBefore;
+  NormPosition norm_position = NormPosition::kBefore;
   bool norms_from_zero = false;  // files have the norms' weights less 1
   Positions positions = Positions::kRotary;
   QkNorm qk_norm = QkNorm::kNone;

@@ -34,7 +34,7 @@ absl::Status CheckAtLeastZero(absl::string_view field, double value) {
 }  // namespace
 
 Architecture ModelConfig::architecture() const {
-  Architecture a = FamilyOf(family).describe(*this);
+  Architecture a = GetFamily(family).describe(*this);
   a.token_types = token_types;
   a.attention_softcap = attention_softcap;
   a.logit_softcap = logit_softcap;
@@ -143,7 +143,7 @@ double ModelConfig::TrainFlopsPerToken(int64_t seq_len) const {
 
 absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t sequence_length) {
   if (!spec.config_json.empty()) return ParseModelConfig(spec.config_json, "model.config_json");
-  const Family& family = FamilyOf(spec.family);
+  const Family& family = GetFamily(spec.family);
   if (family.image_layers != nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("model.family: ", family.model_type,
@@ -158,7 +158,8 @@ absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t s
   c.kv_heads = spec.key_value_heads == 0 ? spec.heads : spec.key_value_heads;
   c.ffn = spec.feed_forward;
   if (c.ffn == 0) {
-    const auto wide = static_cast<int64_t>(family.usual_ffn * static_cast<double>(spec.hidden));
+    const auto wide =
+        static_cast<int64_t>(family.default_ffn_ratio * static_cast<double>(spec.hidden));
     c.ffn = (wide + family.ffn_multiple - 1) / family.ffn_multiple * family.ffn_multiple;
   }
   c.max_positions = sequence_length;

@@ -98,7 +98,7 @@ struct ModelConfig {
 
   // An image is a sequence of one token: activations have a row for each.
   bool is_images() const { return image.height > 0; }
-  // Numbers that a sequence of `seq_len` tokens is read as, in and out: see PlaceRow.
+  // Numbers that a sequence of `seq_len` tokens is read as, in and out: see FillRow.
   int64_t InputNumbers(int64_t seq_len) const { return is_images() ? image.pixels() : seq_len; }
   int64_t RowNumbers(int64_t seq_len) const { return InputNumbers(seq_len) + 1; }
   // Columns of what layer `layer` hands to the next one: channels, or a whole image.

@@ -38,7 +38,7 @@ nlohmann::ordered_json TokenIdsJson(const std::vector<int64_t>& ids) {
   return ids;
 }
 
-const Family& FamilyOf(ModelFamily id) {
+const Family& GetFamily(ModelFamily id) {
   for (const Family* family : kFamilies) {
     if (family->id == id) return *family;
   }

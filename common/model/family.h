@@ -18,7 +18,7 @@ struct Family {
   ModelFamily id;
   const char* model_type;    // in config.json
   const char* architecture;  // transformers' class
-  double usual_ffn;          // a job file's feed_forward 0 is this times hidden,
+  double default_ffn_ratio;  // a job file's feed_forward 0 is this times hidden,
   int64_t ffn_multiple;      // rounded up to a multiple of this
   // What a job file's numbers leave open.
   void (*set_defaults)(ModelConfig* config);
@@ -30,7 +30,7 @@ struct Family {
 };
 
 // Families are defined in families/*.cc; family.cc lists them.
-const Family& FamilyOf(ModelFamily id);
+const Family& GetFamily(ModelFamily id);
 // Null: there is none.
 const Family* FindFamily(absl::string_view model_type);
 std::span<const Family* const> AllFamilies();

@@ -46,7 +46,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
 }
 
 std::string FormatModelConfig(const ModelConfig& config, absl::string_view dtype) {
-  const Family& family = FamilyOf(config.family);
+  const Family& family = GetFamily(config.family);
   nlohmann::ordered_json json;
   if (!config.is_images()) json["architectures"] = {family.architecture};
   json["model_type"] = family.model_type;

@@ -45,7 +45,7 @@ class ImageLayoutBuilder {
   LayerLayout layout_;
 };
 
-std::vector<const ConvPart*> PartsOf(const ImageLayer& layer) {
+std::vector<const ConvPart*> ListConvParts(const ImageLayer& layer) {
   std::vector<const ConvPart*> parts;
   for (const ConvPart& part : layer.convs) parts.push_back(&part);
   if (layer.shortcut) parts.push_back(&*layer.shortcut);
@@ -75,12 +75,12 @@ ImageSize ImageLayer::out() const {
 
 std::vector<ImageLayer> ImageLayers(const ModelConfig& config) {
   ATOLL_CHECK(config.is_images());
-  return FamilyOf(config.family).image_layers(config);
+  return GetFamily(config.family).image_layers(config);
 }
 
 LayerLayout MakeImageLayout(const ImageLayer& layer) {
   ImageLayoutBuilder b(layer.name);
-  const std::vector<const ConvPart*> parts = PartsOf(layer);
+  const std::vector<const ConvPart*> parts = ListConvParts(layer);
   for (const ConvPart* part : parts) b.Weight(*part);
   const int64_t inner = layer.squeeze_channels;
   const int64_t wide = inner > 0 ? layer.convs.back().in.channels : 0;
@@ -106,7 +106,7 @@ ConvParams FindConvParams(const LayerLayout& layout, const ConvPart& part) {
 
 double ForwardFlops(const ImageLayer& layer) {
   double flops = 0;
-  for (const ConvPart* part : PartsOf(layer)) flops += part->flops();
+  for (const ConvPart* part : ListConvParts(layer)) flops += part->flops();
   if (layer.squeeze_channels > 0) {
     flops += 4.0 * static_cast<double>(layer.squeeze_channels * layer.convs.back().in.channels);
   }

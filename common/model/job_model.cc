@@ -26,7 +26,7 @@ absl::StatusOr<ModelConfig> Config(const JobSpec& spec) {
 // What becomes rows of a model of masked tokens, and of no other.
 absl::Status CheckDocuments(const DataSpec& data, const ModelConfig& config) {
   const bool encoder = config.architecture().objective == Objective::kMaskedToken;
-  const std::string name = FamilyOf(config.family).model_type;
+  const std::string name = GetFamily(config.family).model_type;
   if (encoder && data.format == DataFormat::kChat) {
     return absl::InvalidArgumentError(absl::StrCat(
         "data.format = \"chat\": the model is of family ", name,

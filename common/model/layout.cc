@@ -117,7 +117,7 @@ LayerLayout Block(const ModelConfig& c, const Architecture& a, const TensorPart&
   }
   b.Matrix(Param::kDown, n.down, width, Columns(p.ffn), Init::kNormalResidual, transposed);
 
-  const bool before = HasNormBefore(a.norm_place), after = HasNormAfter(a.norm_place);
+  const bool before = HasNormBefore(a.norm_position), after = HasNormAfter(a.norm_position);
   if (before) b.Norm(Param::kNorm, Param::kNormBias, n.attention_norm, c.d_model);
   if (a.qkv_bias && !n.qkv.empty()) b.Bias(Param::kQueryBias, n.qkv, qkv);
   if (a.qkv_bias && n.qkv.empty()) {

@@ -6,7 +6,7 @@
 
 namespace atl {
 
-StateSlots SlotsOf(InnerOptimizer optimizer) {
+StateSlots GetStateSlots(InnerOptimizer optimizer) {
   switch (optimizer) {
     case InnerOptimizer::kAdamW:
     case InnerOptimizer::kLamb:
@@ -46,7 +46,7 @@ std::vector<Range> UndividedRanges(InnerOptimizer optimizer, const LayerLayout& 
 }
 
 int64_t SecondSlotBegin(InnerOptimizer optimizer, const LayerLayout& layout) {
-  if (SlotsOf(optimizer).second.empty()) return layout.size;
+  if (GetStateSlots(optimizer).second.empty()) return layout.size;
   int64_t begin = 0;
   for (const Range& range : UndividedRanges(optimizer, layout)) {
     if (range.begin != begin) break;
@@ -60,7 +60,7 @@ int64_t StateElements(InnerOptimizer optimizer, const LayerLayout& layout, Range
   return owned.size() + std::max<int64_t>(0, owned.end - begin);
 }
 
-int64_t RowsOf(const ParamSpec& matrix) { return matrix.shape[matrix.transposed ? 1 : 0]; }
+int64_t CountRows(const ParamSpec& matrix) { return matrix.shape[matrix.transposed ? 1 : 0]; }
 
 // Of Muon: the largest matrix twice, and twice the square of the smaller side.
 int64_t StepScratchElements(InnerOptimizer optimizer, const LayerLayout& layout) {
@@ -68,7 +68,7 @@ int64_t StepScratchElements(InnerOptimizer optimizer, const LayerLayout& layout)
   for (const ParamSpec& param : layout.params) {
     if (!StepsWhole(optimizer, param)) continue;
     most = std::max(most, param.size);
-    side = std::max(side, std::min(RowsOf(param), param.size / RowsOf(param)));
+    side = std::max(side, std::min(CountRows(param), param.size / CountRows(param)));
   }
   return 2 * (most + side * side);
 }

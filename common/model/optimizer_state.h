@@ -17,7 +17,7 @@ namespace atl {
 struct StateSlots {
   absl::string_view first, second;
 };
-StateSlots SlotsOf(InnerOptimizer optimizer);
+StateSlots GetStateSlots(InnerOptimizer optimizer);
 
 // The elements of a layer that have the second slot are those from here to the end; all have the
 // first one. Of SGD none, and of Muon none of a block's matrices.
@@ -38,7 +38,7 @@ std::vector<Range> UndividedRanges(InnerOptimizer optimizer, const LayerLayout& 
 int64_t StepScratchElements(InnerOptimizer optimizer, const LayerLayout& layout);
 
 // In memory.
-int64_t RowsOf(const ParamSpec& matrix);
+int64_t CountRows(const ParamSpec& matrix);
 
 // Whether tensor parallelism may cut matrices under this optimizer.
 bool AllowsTensorParallelism(InnerOptimizer optimizer);

@@ -15,7 +15,7 @@ std::vector<NodeId> WorkersWithPart(const IslandPlan& plan) {
   std::set<NodeId> with_part;
   for (const PlanReplica& replica : plan.replicas) {
     for (const PlanStage& stage : replica.stages) {
-      for (const std::string& device : stage.devices) with_part.insert(WorkerOfDevice(device));
+      for (const std::string& device : stage.devices) with_part.insert(WorkerFromDevice(device));
     }
   }
   std::vector<NodeId> workers;
@@ -68,7 +68,7 @@ std::map<NodeId, std::set<int32_t>> LayersByWorker(const IslandPlan& plan) {
   for (const PlanReplica& replica : plan.replicas) {
     for (const PlanStage& stage : replica.stages) {
       for (const std::string& device : stage.devices) {
-        std::set<int32_t>& own = layers[WorkerOfDevice(device)];
+        std::set<int32_t>& own = layers[WorkerFromDevice(device)];
         for (int32_t l = 0; l < stage.layers; ++l) own.insert(stage.first_layer + l);
       }
     }

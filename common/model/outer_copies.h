@@ -1,5 +1,5 @@
-// Who keeps copies of what others own for the exchange with the parameter servers, and how much all
-// keep. Pure.
+// Workers that keep copies of elements with other owners for the exchange with the parameter
+// servers, and how much host memory each worker needs. Pure.
 
 #ifndef ATOLL_COMMON_MODEL_OUTER_COPIES_H_
 #define ATOLL_COMMON_MODEL_OUTER_COPIES_H_
@@ -28,7 +28,7 @@ struct HostCopies {
   int64_t exchange_bytes = 0;  // with the parameter servers: what it owns, and copies for others
   int64_t save_bytes = 0;      // what it owns, while that is written to its disk
   int64_t peer_bytes = 0;      // saved states in memory, its own and others': an old and a new one
-  int64_t staging_bytes = 0;   // layers on their way between the exchange and its devices
+  int64_t staging_bytes = 0;   // layers in transit between the exchange and its devices
   int64_t validation_bytes = 0;  // its parameters, while theta_base is validated in their place
 
   // Without what it goes on without where memory is short.

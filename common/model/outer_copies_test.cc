@@ -14,7 +14,7 @@ IslandPlan ThreeStages() {
     replica.stages.push_back({stage, 1, {worker + "/0"}, {}});
   }
   plan.replicas = {replica};
-  plan.members.push_back({"lender", 1, "", ""});
+  plan.members.push_back({"source", 1, "", ""});
   return plan;
 }
 

@@ -15,19 +15,20 @@ struct LayerPart {
 };
 
 // The workers of the stage that holds the layer, by rank; empty: none holds it.
-std::vector<NodeId> RanksOf(const PlanReplica& replica, int32_t layer) {
+std::vector<NodeId> ListLayerWorkers(const PlanReplica& replica, int32_t layer) {
   std::vector<NodeId> ranks;
   for (const PlanStage& stage : replica.stages) {
     if (layer < stage.first_layer || layer >= stage.first_layer + stage.layers) continue;
-    for (const std::string& device : stage.devices) ranks.push_back(WorkerOfDevice(device));
+    for (const std::string& device : stage.devices) ranks.push_back(WorkerFromDevice(device));
   }
   return ranks;
 }
 
 std::vector<LayerPart> CutLayer(const IslandPlan& plan, int32_t layer, int64_t elements) {
-  const Ownership ownership = OwnershipOf(plan);
+  const Ownership ownership = OwnershipFromPlan(plan);
   std::vector<std::vector<NodeId>> ranks;
-  for (const PlanReplica& replica : plan.replicas) ranks.push_back(RanksOf(replica, layer));
+  for (const PlanReplica& replica : plan.replicas)
+    ranks.push_back(ListLayerWorkers(replica, layer));
   std::vector<LayerPart> parts;
   for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
     const auto n = static_cast<int64_t>(ranks[r].size());
@@ -40,7 +41,7 @@ std::vector<LayerPart> CutLayer(const IslandPlan& plan, int32_t layer, int64_t e
       int first = r;
       while (!ownership.Leads(first)) --first;
       for (int other = first; other < static_cast<int>(ranks.size()); ++other) {
-        if (ownership.ShardOf(other) != ownership.ShardOf(r)) break;
+        if (ownership.GetShardIndex(other) != ownership.GetShardIndex(r)) break;
         if (ranks[other].empty()) continue;
         const auto there = static_cast<int64_t>(ranks[other].size());
         const NodeId& worker = ranks[other][rank * there / n];

@@ -8,7 +8,7 @@
 namespace atl {
 namespace {
 
-IslandPlan PlanOf(std::vector<std::vector<PlanStage>> replicas, int32_t copies) {
+IslandPlan MakeTestPlan(std::vector<std::vector<PlanStage>> replicas, int32_t copies) {
   IslandPlan plan;
   plan.number = 1;
   plan.optimizer_copies = copies;
@@ -30,20 +30,20 @@ ShardPlacement Shard(ShardId shard, int32_t layer, int64_t begin, int64_t elemen
 }
 
 TEST_CASE("of a pipeline every worker pushes the layers of its stage whole") {
-  const IslandPlan plan = PlanOf({{{0, 1, {"a/0"}, {}}, {1, 1, {"b/0"}, {}}}}, 1);
+  const IslandPlan plan = MakeTestPlan({{{0, 1, {"a/0"}, {}}, {1, 1, {"b/0"}, {}}}}, 1);
   const auto parts = CutByOwners(plan, {Shard(0, 0, 0, 1000), Shard(1, 1, 0, 7)}, kQuantBlock);
   CHECK(parts == std::vector<OuterPart>{{0, 0, {0, 1000}, {"a"}}, {1, 1, {0, 7}, {"b"}}});
 }
 
 TEST_CASE("copies of the optimizer's state keep copies and share the pushing") {
-  const IslandPlan plan = PlanOf({{{0, 1, {"a/0"}, {}}}, {{0, 1, {"b/0"}, {}}}}, 2);
+  const IslandPlan plan = MakeTestPlan({{{0, 1, {"a/0"}, {}}}, {{0, 1, {"b/0"}, {}}}}, 2);
   const auto parts = CutByOwners(plan, {Shard(0, 0, 0, 1024)}, kQuantBlock);
   CHECK(parts ==
         std::vector<OuterPart>{{0, 0, {0, 512}, {"a", "b"}}, {0, 0, {512, 1024}, {"b", "a"}}});
 }
 
 TEST_CASE("tensor-parallel ranks cut elements of the whole layer") {
-  const IslandPlan plan = PlanOf({{{0, 1, {"a/0", "b/0"}, {}}}}, 1);
+  const IslandPlan plan = MakeTestPlan({{{0, 1, {"a/0", "b/0"}, {}}}}, 1);
   const auto parts = CutByOwners(plan, {Shard(0, 0, 0, 600), Shard(1, 0, 600, 600)}, kQuantBlock);
   CHECK(parts == std::vector<OuterPart>{{0, 0, {0, 600}, {"a"}}, {1, 0, {0, 600}, {"b"}}});
 }
@@ -60,7 +60,7 @@ TEST_CASE("parts begin at blocks of their shard and are all its elements once, w
       }
       replicas[r] = {{0, 1, devices, {}}};
     }
-    const IslandPlan plan = PlanOf(replicas, static_cast<int32_t>(1 + rng.Below(4)));
+    const IslandPlan plan = MakeTestPlan(replicas, static_cast<int32_t>(1 + rng.Below(4)));
     std::vector<ShardPlacement> shards;
     int64_t begin = 0;
     for (ShardId shard = 0; shard < 3; ++shard) {

@@ -29,7 +29,7 @@ int64_t MovedOut(int64_t cut, std::span<const Range> undivided) {
 }  // namespace
 
 Range Ownership::Owned(int replica, int64_t elements, std::span<const Range> undivided) const {
-  const int shard = ShardOf(replica);
+  const int shard = GetShardIndex(replica);
   return {MovedOut(Cut(elements, shard, shards), undivided),
           MovedOut(Cut(elements, shard + 1, shards), undivided)};
 }
@@ -43,7 +43,7 @@ Range Ownership::Summed(int replica, int64_t elements, std::span<const Range> un
   return {cut(replica - first), cut(replica - first + 1)};
 }
 
-Ownership OwnershipOf(const IslandPlan& plan) {
+Ownership OwnershipFromPlan(const IslandPlan& plan) {
   Ownership ownership;
   ownership.replicas = std::max(1, static_cast<int>(plan.replicas.size()));
   if (plan.optimizer_copies > 0) {

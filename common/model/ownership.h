@@ -24,9 +24,11 @@ struct Ownership {
   int shards = 1;  // at most as many as replicas
 
   bool sharded() const { return shards > 1; }
-  int ShardOf(int replica) const { return replica * shards / replicas; }
-  // The replica that speaks for a shard: the first one in it.
-  bool Leads(int replica) const { return replica == 0 || ShardOf(replica - 1) != ShardOf(replica); }
+  int GetShardIndex(int replica) const { return replica * shards / replicas; }
+  // The replica that represents a shard: the first one in it.
+  bool Leads(int replica) const {
+    return replica == 0 || GetShardIndex(replica - 1) != GetShardIndex(replica);
+  }
 
   // Of a layer with so many elements, what a replica owns. No replica owns a part of an `undivided`
   // range (optimizer_state.h): a cut within one moves to its nearer end.
@@ -38,7 +40,7 @@ struct Ownership {
   bool operator==(const Ownership&) const = default;
 };
 
-Ownership OwnershipOf(const IslandPlan& plan);
+Ownership OwnershipFromPlan(const IslandPlan& plan);
 
 }  // namespace atl
 

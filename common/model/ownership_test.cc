@@ -6,7 +6,7 @@
 namespace atl {
 namespace {
 
-IslandPlan PlanOf(int replicas, int copies) {
+IslandPlan MakeTestPlan(int replicas, int copies) {
   IslandPlan plan;
   plan.replicas.resize(static_cast<size_t>(replicas));
   plan.optimizer_copies = copies;
@@ -16,7 +16,7 @@ IslandPlan PlanOf(int replicas, int copies) {
 TEST_CASE("every element has at least as many owners as the plan wants, or all replicas") {
   for (int replicas = 1; replicas <= 9; ++replicas) {
     for (int copies = 0; copies <= 10; ++copies) {
-      const Ownership ownership = OwnershipOf(PlanOf(replicas, copies));
+      const Ownership ownership = OwnershipFromPlan(MakeTestPlan(replicas, copies));
       for (const int64_t elements : {9, 100, 5'000, 123'457}) {
         CAPTURE(replicas, copies, elements);
         std::vector<int> owners(static_cast<size_t>(elements));
@@ -35,7 +35,7 @@ TEST_CASE("every element has at least as many owners as the plan wants, or all r
 TEST_CASE("what replicas add up covers a layer once, in order, within what they own") {
   for (int replicas = 1; replicas <= 9; ++replicas) {
     for (const int copies : {0, 1, 2, 3}) {
-      const Ownership ownership = OwnershipOf(PlanOf(replicas, copies));
+      const Ownership ownership = OwnershipFromPlan(MakeTestPlan(replicas, copies));
       for (const int64_t elements : {9, 100, 5'000, 123'457}) {
         CAPTURE(replicas, copies, elements);
         int64_t end = 0;
@@ -54,7 +54,7 @@ TEST_CASE("what replicas add up covers a layer once, in order, within what they 
 TEST_CASE("undivided_ranges_have_one_owner_and_every_element_is_owned_and_summed_once") {
   const std::vector<Range> undivided = {{0, 1000}, {1000, 1700}, {2000, 5000}};
   for (int replicas = 1; replicas <= 9; ++replicas) {
-    const Ownership ownership = OwnershipOf(PlanOf(replicas, 1));
+    const Ownership ownership = OwnershipFromPlan(MakeTestPlan(replicas, 1));
     int64_t end = 0, summed_end = 0;
     for (int r = 0; r < replicas; ++r) {
       CAPTURE(replicas, r);
@@ -76,11 +76,11 @@ TEST_CASE("undivided_ranges_have_one_owner_and_every_element_is_owned_and_summed
 }
 
 TEST_CASE("one replica of a shard speaks for it") {
-  const Ownership five = OwnershipOf(PlanOf(5, 2));
+  const Ownership five = OwnershipFromPlan(MakeTestPlan(5, 2));
   REQUIRE(five.shards == 2);
   std::vector<int> leaders;
   for (int r = 0; r < 5; ++r) {
-    if (five.Leads(r)) leaders.push_back(five.ShardOf(r));
+    if (five.Leads(r)) leaders.push_back(five.GetShardIndex(r));
   }
   REQUIRE(leaders == std::vector<int>{0, 1});
 }

@@ -41,7 +41,7 @@ void Yarn(const ModelConfig& c, std::vector<double>& angles) {
 
 }  // namespace
 
-RopeAngles AnglesOfRope(const ModelConfig& c) {
+RopeAngles ComputeRopeAngles(const ModelConfig& c) {
   const int64_t half = c.head_dim() / 2;
   const RopeScaling& s = c.rope_scaling;
   RopeAngles rope;
@@ -67,7 +67,7 @@ RopeAngles AnglesOfRope(const ModelConfig& c) {
 }
 
 std::vector<double> RopeTable(const ModelConfig& c, int64_t positions) {
-  const RopeAngles rope = AnglesOfRope(c);
+  const RopeAngles rope = ComputeRopeAngles(c);
   const size_t half = rope.per_position.size();
   std::vector<double> table(static_cast<size_t>(positions) * 2 * half);
   for (int64_t p = 0; p < positions; ++p) {

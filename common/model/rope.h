@@ -16,7 +16,7 @@ struct RopeAngles {
 
 // Plain: theta^(-2 i / head_dim). Scaled "linear" by Chen et al. 2023, "llama3" as Meta's Llama 3.1
 // does, "yarn" by Peng et al. 2023.
-RopeAngles AnglesOfRope(const ModelConfig& config);
+RopeAngles ComputeRopeAngles(const ModelConfig& config);
 
 // The table that kernels read: row p has the cosines of position p, then its sines.
 // [positions, head_dim].

@@ -21,7 +21,7 @@ ModelConfig WithRope(double theta, const RopeScaling& scaling) {
 // Angles of some of the 64 pairs of channels, and a position of the table by them.
 void RequireAngles(const ModelConfig& config, const std::map<size_t, double>& expected,
                    double length) {
-  const RopeAngles angles = AnglesOfRope(config);
+  const RopeAngles angles = ComputeRopeAngles(config);
   REQUIRE(angles.per_position.size() == 64);
   REQUIRE(angles.length == Approx(length).epsilon(1e-14));
   const std::vector<double> table = RopeTable(config, 4);

@@ -51,8 +51,9 @@ int64_t GradientBytes(const std::vector<LayerFootprint>& model, const StageSpan&
 
 }  // namespace
 
-std::vector<LayerFootprint> FootprintsOf(const ModelConfig& config, const TensorPart& part,
-                                         const BatchShape& shape, const ElementBytes& element) {
+std::vector<LayerFootprint> ComputeLayerFootprints(const ModelConfig& config,
+                                                   const TensorPart& part, const BatchShape& shape,
+                                                   const ElementBytes& element) {
   const std::vector<LayerLayout> layouts = MakeLayouts(config, part);
   const int64_t copy = element.compute == element.state ? 0 : element.compute;
   std::vector<LayerFootprint> all(layouts.size());

@@ -27,8 +27,9 @@ struct LayerFootprint {
 };
 
 // Of all layers in order. REQUIRES: valid.
-std::vector<LayerFootprint> FootprintsOf(const ModelConfig& config, const TensorPart& part,
-                                         const BatchShape& shape, const ElementBytes& element);
+std::vector<LayerFootprint> ComputeLayerFootprints(const ModelConfig& config,
+                                                   const TensorPart& part, const BatchShape& shape,
+                                                   const ElementBytes& element);
 
 // Layers that one device has as one stage.
 struct StageSpan {

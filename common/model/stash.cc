@@ -22,7 +22,7 @@ Slot SlotCarver::Take(int64_t rows, int64_t cols, bool state) {
 BlockForwardStash MakeBlockForwardStash(const ModelConfig& config, const TensorPart& part,
                                         const BatchShape& shape, const ElementBytes& element) {
   const Architecture a = config.architecture();
-  const bool before = HasNormBefore(a.norm_place), after = HasNormAfter(a.norm_place);
+  const bool before = HasNormBefore(a.norm_position), after = HasNormAfter(a.norm_position);
   const int64_t n = shape.tokens(), d = config.d_model, f = part.ffn.size();
   const int64_t heads = part.heads.size(), kv_heads = part.kv_heads.size();
   const int64_t q = heads * config.head_dim(), kv = kv_heads * config.head_dim();
@@ -53,7 +53,7 @@ BlockForwardStash MakeBlockForwardStash(const ModelConfig& config, const TensorP
 BlockBackwardStash MakeBlockBackwardStash(const ModelConfig& config, const TensorPart& part,
                                           const BatchShape& shape, const ElementBytes& element) {
   const Architecture a = config.architecture();
-  const bool before = HasNormBefore(a.norm_place), after = HasNormAfter(a.norm_place);
+  const bool before = HasNormBefore(a.norm_position), after = HasNormAfter(a.norm_position);
   const int64_t n = shape.tokens(), d = config.d_model, f = part.ffn.size();
   const int64_t q = part.heads.size() * config.head_dim();
   const int64_t kv = part.kv_heads.size() * config.head_dim();

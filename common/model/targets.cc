@@ -46,13 +46,15 @@ void MaskRow(const ModelConfig& config, std::span<const int32_t> row, int64_t st
   const auto special = std::stable_partition(
       positions.begin(), positions.begin() + static_cast<std::ptrdiff_t>(before_padding),
       [&](size_t i) { return !IsSpecial(config.special_tokens, inputs[i] & kTokenBits); });
-  const auto usual = static_cast<size_t>(special - positions.begin());
+  const auto regular = static_cast<size_t>(special - positions.begin());
   const int64_t counted = alone ? static_cast<int64_t>(before_padding) : std::ssize(inputs);
   const auto count = static_cast<size_t>(CountPredicted(counted));
   for (size_t i = 0; i < count; ++i) {
     // The number of targets follows from the length: special tokens make up for usual ones that a
     // row lacks, and padding for both.
-    const size_t end = i < usual ? usual : i < before_padding ? before_padding : positions.size();
+    const size_t end = i < regular          ? regular
+                       : i < before_padding ? before_padding
+                                            : positions.size();
     std::swap(positions[i], positions[i + rng.Below(end - i)]);
     int32_t& input = inputs[positions[i]];
     targets[positions[i]] = input & kTokenBits;
@@ -66,7 +68,7 @@ bool HasPadding(const ModelConfig& config) {
   return !config.special_tokens.pad.empty() && !config.architecture().causal;
 }
 
-DocumentFrame FrameOfDocuments(const ModelConfig& config) {
+DocumentFrame GetDocumentFrame(const ModelConfig& config) {
   const SpecialTokens& special = config.special_tokens;
   const auto first = [](const std::vector<int64_t>& ids) {
     ATOLL_CHECK(!ids.empty());
@@ -86,8 +88,8 @@ int32_t UnpaddedInputs(const ModelConfig& config, std::span<const int32_t> row) 
   return static_cast<int32_t>(count);
 }
 
-void PlaceRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
-              std::span<int32_t> inputs, std::span<int32_t> targets) {
+void FillRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
+             std::span<int32_t> inputs, std::span<int32_t> targets) {
   const bool image = config.is_images();
   ATOLL_CHECK(row.size() == inputs.size() + 1 && targets.size() == (image ? 1 : inputs.size()));
   switch (config.architecture().objective) {

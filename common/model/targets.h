@@ -23,21 +23,21 @@ namespace atl {
 // length of its padding. Of images,
 // the inputs are the pixels' bytes, row by row and channel by channel, and the target is the class
 // behind them: a row has ModelConfig::RowNumbers, an image one target.
-void PlaceRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
-              std::span<int32_t> inputs, std::span<int32_t> targets);
+void FillRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
+             std::span<int32_t> inputs, std::span<int32_t> targets);
 
 // Whether rows may end with padding, which nothing attends to: of encoders whose config.json names
 // a [PAD].
 bool HasPadding(const ModelConfig& config);
 
 // Of documents alone. REQUIRES: the model has a [CLS], a [SEP] and a [PAD].
-DocumentFrame FrameOfDocuments(const ModelConfig& config);
+DocumentFrame GetDocumentFrame(const ModelConfig& config);
 
-// How many of the inputs of a row (see PlaceRow) come before the [PAD]s at its end: at least 1, and
+// How many of the inputs of a row (see FillRow) come before the [PAD]s at its end: at least 1, and
 // all where the model has no padding.
 int32_t UnpaddedInputs(const ModelConfig& config, std::span<const int32_t> row);
 
-// How many targets PlaceRow makes of so many rows, of whose positions the data masks
+// How many targets FillRow makes of so many rows, of whose positions the data masks
 // `masked_tokens`. Of masked tokens, these are all positions of documents alone that are no
 // targets, and 0 of other rows.
 int64_t CountTargets(const ModelConfig& config, int64_t rows, int64_t seq_len,

@@ -21,10 +21,10 @@ ModelConfig Bert() {
   return config;
 }
 
-struct Placed {
+struct FilledRow {
   std::vector<int32_t> inputs = std::vector<int32_t>(kLength);
   std::vector<int32_t> targets = std::vector<int32_t>(kLength);
-  bool operator==(const Placed&) const = default;
+  bool operator==(const FilledRow&) const = default;
 };
 
 std::vector<int32_t> Row(int32_t first) {
@@ -33,25 +33,25 @@ std::vector<int32_t> Row(int32_t first) {
   return row;
 }
 
-Placed Place(const std::vector<int32_t>& row, int64_t step) {
-  Placed placed;
-  PlaceRow(Bert(), row, step, placed.inputs, placed.targets);
-  return placed;
+FilledRow Fill(const std::vector<int32_t>& row, int64_t step) {
+  FilledRow filled;
+  FillRow(Bert(), row, step, filled.inputs, filled.targets);
+  return filled;
 }
 
 TEST_CASE("fifteen_percent_of_the_positions_are_targets_and_most_of_these_are_masked") {
   std::map<std::string, int> inputs;
   int64_t targets = 0;
   for (int32_t first = 0; first < 900; ++first) {
-    const Placed placed = Place(Row(first), 1);
+    const FilledRow filled = Fill(Row(first), 1);
     for (int32_t i = 0; i < kLength; ++i) {
-      if (placed.targets[i] == kIgnoredTarget) {
-        REQUIRE(placed.inputs[i] == first + i);
+      if (filled.targets[i] == kIgnoredTarget) {
+        REQUIRE(filled.inputs[i] == first + i);
         continue;
       }
       ++targets;
-      REQUIRE(placed.targets[i] == first + i);
-      ++inputs[placed.inputs[i] == kMask ? "mask" : placed.inputs[i] == first + i ? "same" : "any"];
+      REQUIRE(filled.targets[i] == first + i);
+      ++inputs[filled.inputs[i] == kMask ? "mask" : filled.inputs[i] == first + i ? "same" : "any"];
     }
   }
   REQUIRE(targets == 900 * 6);
@@ -63,18 +63,18 @@ TEST_CASE("fifteen_percent_of_the_positions_are_targets_and_most_of_these_are_ma
 }
 
 TEST_CASE("a_row_is_masked_anew_in_every_step_and_alike_in_the_same_one") {
-  CHECK(Place(Row(7), 1) == Place(Row(7), 1));
-  CHECK_FALSE(Place(Row(7), 1) == Place(Row(7), 2));
-  CHECK_FALSE(Place(Row(7), 1).targets == Place(Row(8), 1).targets);
+  CHECK(Fill(Row(7), 1) == Fill(Row(7), 1));
+  CHECK_FALSE(Fill(Row(7), 1) == Fill(Row(7), 2));
+  CHECK_FALSE(Fill(Row(7), 1).targets == Fill(Row(8), 1).targets);
 }
 
 TEST_CASE("types_of_masked_tokens_stay_and_are_no_part_of_targets") {
   std::vector<int32_t> row = Row(7);
   for (int32_t& token : row) token |= 1 << kTokenTypeShift;
-  const Placed placed = Place(row, 1);
+  const FilledRow filled = Fill(row, 1);
   for (int32_t i = 0; i < kLength; ++i) {
-    CHECK(placed.inputs[i] >> kTokenTypeShift == 1);
-    CHECK((placed.targets[i] == kIgnoredTarget || placed.targets[i] == 7 + i));
+    CHECK(filled.inputs[i] >> kTokenTypeShift == 1);
+    CHECK((filled.targets[i] == kIgnoredTarget || filled.targets[i] == 7 + i));
   }
 }
 
@@ -87,7 +87,7 @@ TEST_CASE("special_tokens_are_targets_only_where_a_row_has_too_few_others") {
   }
   std::vector<int32_t> inputs(kLength), targets(kLength);
   for (int64_t step = 0; step < 50; ++step) {
-    PlaceRow(config, row, step, inputs, targets);
+    FillRow(config, row, step, inputs, targets);
     int64_t count = 0;
     for (int32_t i = 0; i < kLength; ++i) {
       if (targets[i] == kIgnoredTarget) continue;
@@ -97,7 +97,7 @@ TEST_CASE("special_tokens_are_targets_only_where_a_row_has_too_few_others") {
     REQUIRE(count == CountTargets(config, 1, kLength, 0));
   }
   for (int32_t& token : row) token = 102;
-  PlaceRow(config, row, 1, inputs, targets);
+  FillRow(config, row, 1, inputs, targets);
   CHECK(std::count(targets.begin(), targets.end(), 102) == CountTargets(config, 1, kLength, 0));
 }
 
@@ -115,7 +115,7 @@ TEST_CASE("padding_at_a_rows_end_is_no_target_while_other_tokens_are_left") {
     const auto wanted = static_cast<int32_t>(CountTargets(config, 1, kLength, 0));
     std::vector<int32_t> inputs(kLength), targets(kLength);
     for (int64_t step = 0; step < 50; ++step) {
-      PlaceRow(config, row, step, inputs, targets);
+      FillRow(config, row, step, inputs, targets);
       const auto of_padding =
           kLength - length - std::count(targets.begin() + length, targets.end(), kIgnoredTarget);
       REQUIRE(of_padding == std::max(0, wanted - length));
@@ -135,9 +135,9 @@ TEST_CASE("a_padded_document_is_masked_as_it_is_alone_and_its_padding_never") {
     std::fill(row.begin() + length, row.end(), MaskToken(0));
     for (int64_t step = 0; step < 20; ++step) {
       std::vector<int32_t> inputs(kLength), targets(kLength);
-      PlaceRow(config, row, step, inputs, targets);
+      FillRow(config, row, step, inputs, targets);
       std::vector<int32_t> alone_inputs(length), alone_targets(length);
-      PlaceRow(config, std::span(row).first(length + 1), step, alone_inputs, alone_targets);
+      FillRow(config, std::span(row).first(length + 1), step, alone_inputs, alone_targets);
       REQUIRE(std::equal(alone_inputs.begin(), alone_inputs.end(), inputs.begin()));
       REQUIRE(std::equal(alone_targets.begin(), alone_targets.end(), targets.begin()));
       REQUIRE(std::count(inputs.begin() + length, inputs.end(), 0) == kLength - length);
@@ -167,7 +167,7 @@ TEST_CASE("rows_without_tokens_are_one_token_long_and_decoders_have_no_padding")
 
 TEST_CASE("a_short_row_has_one_target") {
   std::vector<int32_t> inputs(3), targets(3);
-  PlaceRow(Bert(), std::vector<int32_t>{1, 2, 3, 4}, 5, inputs, targets);
+  FillRow(Bert(), std::vector<int32_t>{1, 2, 3, 4}, 5, inputs, targets);
   CHECK(std::count(targets.begin(), targets.end(), kIgnoredTarget) == 2);
   CHECK(CountTargets(Bert(), 2, 3, 0) == 2);
 }

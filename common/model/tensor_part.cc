@@ -9,14 +9,14 @@ namespace atl {
 namespace {
 
 // `total` things divided in proportion to the shares, at least one each.
-std::vector<Range> Divide(int64_t total, const std::vector<int64_t>& shares) {
-  const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
-  const auto ranks = static_cast<int>(shares.size());
+std::vector<Range> Divide(int64_t total, const std::vector<int64_t>& ratios) {
+  const int64_t sum = std::accumulate(ratios.begin(), ratios.end(), int64_t{0});
+  const auto ranks = static_cast<int>(ratios.size());
   std::vector<int64_t> counts;
   // How far a rank is below its exact part, times the sum of shares.
-  const auto lack = [&](int rank) { return total * shares[rank] - counts[rank] * sum; };
+  const auto lack = [&](int rank) { return total * ratios[rank] - counts[rank] * sum; };
   int64_t assigned = 0;
-  for (const int64_t share : shares) {
+  for (const int64_t share : ratios) {
     counts.push_back(std::max<int64_t>(1, total * share / sum));
     assigned += counts.back();
   }
@@ -41,10 +41,10 @@ std::vector<Range> Divide(int64_t total, const std::vector<int64_t>& shares) {
   return ranges;
 }
 
-absl::Status CheckCut(const ModelConfig& config, int ranks, std::span<const int32_t> shares) {
+absl::Status CheckCut(const ModelConfig& config, int ranks, std::span<const int32_t> ratios) {
   if (ranks > 1 && config.is_images()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "tensor parallelism over ", ranks, " devices: ", FamilyOf(config.family).model_type,
+        "tensor parallelism over ", ranks, " devices: ", GetFamily(config.family).model_type,
         " models have convolutions, which are not cut; use layout.tensor_parallel = 1"));
   }
   const struct {
@@ -57,7 +57,7 @@ absl::Status CheckCut(const ModelConfig& config, int ranks, std::span<const int3
                                        [](auto& a, auto& b) { return a.count < b.count; });
   if (ranks > 1 && config.architecture().qk_norm == QkNorm::kAllHeads) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "tensor parallelism over ", ranks, " devices: ", FamilyOf(config.family).model_type,
+        "tensor parallelism over ", ranks, " devices: ", GetFamily(config.family).model_type,
         " models have a norm over the queries of all heads, which are therefore not "
         "cut; use layout.tensor_parallel = 1"));
   }
@@ -67,15 +67,15 @@ absl::Status CheckCut(const ModelConfig& config, int ranks, std::span<const int3
                                                    least->name, " and each device needs one; 1 to ",
                                                    least->count, " devices can share this model"));
   }
-  if (!shares.empty() && static_cast<int>(shares.size()) != ranks) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor_shares has ", shares.size(),
+  if (!ratios.empty() && static_cast<int>(ratios.size()) != ranks) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor_split_ratios has ", ratios.size(),
                                                    " numbers for ", ranks,
                                                    " devices; expected one each, or none"));
   }
-  for (const int32_t share : shares) {
+  for (const int32_t share : ratios) {
     if (share >= 1) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("tensor_shares has a ", share, "; every share is 1 or more"));
+        absl::StrCat("tensor_split_ratios has a ", share, "; every share is 1 or more"));
   }
   return absl::OkStatus();
 }
@@ -90,9 +90,9 @@ TensorPart WholePart(const ModelConfig& config) {
 }
 
 absl::StatusOr<std::vector<TensorPart>> CutModel(const ModelConfig& config, int ranks,
-                                                 std::span<const int32_t> shares) {
-  ATOLL_RETURN_IF_ERROR(CheckCut(config, ranks, shares));
-  std::vector<int64_t> weights(shares.begin(), shares.end());
+                                                 std::span<const int32_t> ratios) {
+  ATOLL_RETURN_IF_ERROR(CheckCut(config, ranks, ratios));
+  std::vector<int64_t> weights(ratios.begin(), ratios.end());
   if (weights.empty()) weights.assign(ranks, 1);
   const auto kv_heads = Divide(config.kv_heads, weights);
   const auto ffn = Divide(config.ffn, weights);

@@ -44,12 +44,12 @@ struct TensorPart {
 // Rank 0 of 1. REQUIRES: config is valid.
 TensorPart WholePart(const ModelConfig& config);
 
-// The parts of a group by rank, in proportion to `shares` (empty: even), by largest remainder,
+// The parts of a group by rank, in proportion to `ratios` (empty: even), by largest remainder,
 // every rank at least one key-value head, one hidden column and one word. The same arguments give
 // the same cut everywhere. INVALID_ARGUMENT says what cannot be cut so, and what can. REQUIRES:
 // config is valid.
 absl::StatusOr<std::vector<TensorPart>> CutModel(const ModelConfig& config, int ranks,
-                                                 std::span<const int32_t> shares);
+                                                 std::span<const int32_t> ratios);
 
 }  // namespace atl
 

@@ -23,7 +23,7 @@ Message OutgoingTensor::Next(BufferPool& pool, const std::shared_ptr<SendAccount
   if (!raw_.empty()) {
     const std::span<const std::byte> part = raw_.subspan(offset, bytes);
     if (checksum) chunk->set_checksum(Hash(part));
-    return Message::Borrow(part, [account, bytes, owner = owner_] { account->Release(bytes); });
+    return Message::Wrap(part, [account, bytes, owner = owner_] { account->Release(bytes); });
   }
   const int64_t width = BytesPerElement(encoding_);
   const std::span<const float> part = values_.subspan(offset / width, bytes / width);
@@ -34,13 +34,13 @@ Message OutgoingTensor::Next(BufferPool& pool, const std::shared_ptr<SendAccount
   } else {
     EncodeTensor(encoding_, part, to);
   }
-  return Message::Borrow(encoded->bytes(), [account, bytes, encoded] { account->Release(bytes); });
+  return Message::Wrap(encoded->bytes(), [account, bytes, encoded] { account->Release(bytes); });
 }
 
 namespace {
 
-absl::Status CheckPlace(const v1::Chunk& chunk, std::span<const std::byte> payload, int64_t index,
-                        int64_t expected_bytes) {
+absl::Status CheckIndexAndSize(const v1::Chunk& chunk, std::span<const std::byte> payload,
+                               int64_t index, int64_t expected_bytes) {
   if (chunk.index() != index) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk ", chunk.index(), " came instead of ", index));
@@ -59,12 +59,12 @@ absl::Status CheckSum(const v1::Chunk& chunk, uint64_t checksum) {
 
 absl::Status CheckOnlyChunk(const v1::Chunk& chunk, std::span<const std::byte> payload,
                             int64_t expected_bytes) {
-  return CheckPlace(chunk, payload, 0, expected_bytes);
+  return CheckIndexAndSize(chunk, payload, 0, expected_bytes);
 }
 
 absl::Status IncomingTensor::Accept(const v1::Chunk& chunk, std::span<const std::byte> payload) {
-  if (complete()) return CheckPlace(chunk, payload, next_, -1);
-  if (chunk.index() != next_) return CheckPlace(chunk, payload, next_, 0);
+  if (complete()) return CheckIndexAndSize(chunk, payload, next_, -1);
+  if (chunk.index() != next_) return CheckIndexAndSize(chunk, payload, next_, 0);
   return Take(chunk, payload);
 }
 
@@ -86,7 +86,7 @@ absl::Status IncomingTensor::AcceptOnce(const v1::Chunk& chunk,
 absl::Status IncomingTensor::Take(const v1::Chunk& chunk, std::span<const std::byte> payload) {
   const int64_t offset = chunk.index() * chunk_bytes_;
   const int64_t expected = std::min(chunk_bytes_, total_bytes_ - offset);
-  ATOLL_RETURN_IF_ERROR(CheckPlace(chunk, payload, chunk.index(), expected));
+  ATOLL_RETURN_IF_ERROR(CheckIndexAndSize(chunk, payload, chunk.index(), expected));
   const bool sealed = !chunk.tag().empty();
   uint64_t checksum = 0;
   if (!raw_.empty()) {

@@ -1,4 +1,4 @@
-// One tensor cut into chunks on its way out, and put together on its way in. Both ends use both.
+// One tensor cut into chunks by its sender, and put together by its receiver. Both ends use both.
 
 #ifndef ATOLL_COMMON_NET_CHUNKS_H_
 #define ATOLL_COMMON_NET_CHUNKS_H_

@@ -85,7 +85,7 @@ absl::Status Check(const v1::PeerHello& hello) {
 
 absl::Status Check(const v1::PeerWelcome& welcome) {
   for (int64_t limit : {welcome.command_limit(), welcome.tensor_limit(), welcome.state_limit(),
-                        welcome.sum_limit()}) {
+                        welcome.collective_limit()}) {
     if (limit < 0 || limit > kElementsMax) return Bad("limit", limit);
   }
   return absl::OkStatus();
@@ -197,7 +197,7 @@ absl::Status ParseFrame(absl::string_view bytes, bool has_payload, v1::Frame* fr
   return CheckBody(*frame);
 }
 
-PushId PushIdOf(const v1::PushOpen& open) {
+PushId MakePushId(const v1::PushOpen& open) {
   return {open.job(),          open.island(),
           open.generation(),   open.incarnation(),
           open.base_version(), open.shard(),
@@ -215,7 +215,7 @@ void SetPushId(const PushId& id, v1::PushOpen* open) {
   open->set_begin(id.begin);
 }
 
-Encoding EncodingOf(v1::TensorEncoding encoding) {
+Encoding EncodingFromWire(v1::TensorEncoding encoding) {
   ATOLL_CHECK(CheckEncoding(encoding, v1::TENSOR_ENCODING_TOPK).ok(), static_cast<int>(encoding));
   return static_cast<Encoding>(encoding - 1);
 }
@@ -224,8 +224,8 @@ v1::TensorEncoding WireEncoding(Encoding encoding) {
   return static_cast<v1::TensorEncoding>(static_cast<int>(encoding) + 1);
 }
 
-PullRequest RequestOf(const v1::PullOpen& open) {
-  return {open.job(),      open.version(), open.shard(),    EncodingOf(open.encoding()),
+PullRequest ToPullRequest(const v1::PullOpen& open) {
+  return {open.job(),      open.version(), open.shard(),    EncodingFromWire(open.encoding()),
           open.priority(), open.begin(),   open.elements(), open.slot()};
 }
 
@@ -241,10 +241,10 @@ void SetRequest(const PullRequest& request, v1::PullOpen* open) {
 }
 
 absl::Status CheckJob(absl::string_view job) {
-  const bool letters = std::all_of(job.begin(), job.end(), [](char c) {
+  const bool is_valid = std::all_of(job.begin(), job.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
   });
-  if (letters && !job.empty() && job.size() <= 128) return absl::OkStatus();
+  if (is_valid && !job.empty() && job.size() <= 128) return absl::OkStatus();
   return absl::InvalidArgumentError("a job's name has 1 to 128 of [a-z0-9-]");
 }
 

@@ -23,11 +23,11 @@ v1::Frame MakeFrame(uint64_t transfer);
 // frame is of another protocol version; `frame` holds what could be read of it.
 absl::Status ParseFrame(absl::string_view bytes, bool has_payload, v1::Frame* frame);
 
-PushId PushIdOf(const v1::PushOpen& open);
+PushId MakePushId(const v1::PushOpen& open);
 void SetPushId(const PushId& id, v1::PushOpen* open);
-Encoding EncodingOf(v1::TensorEncoding encoding);  // REQUIRES: checked by ParseFrame
+Encoding EncodingFromWire(v1::TensorEncoding encoding);  // REQUIRES: checked by ParseFrame
 v1::TensorEncoding WireEncoding(Encoding encoding);
-PullRequest RequestOf(const v1::PullOpen& open);
+PullRequest ToPullRequest(const v1::PullOpen& open);
 void SetRequest(const PullRequest& request, v1::PullOpen* open);
 
 // The number of chunks of a tensor of `bytes` bytes.

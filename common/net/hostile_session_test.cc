@@ -21,23 +21,23 @@ constexpr size_t kElements = 4096;
 constexpr int64_t kChunkBytes = 4096;  // four of them
 
 // Does something to the n-th message with a payload that goes in a direction, and nothing after.
-class Sin {
+class MessageFault {
  public:
-  using Commit = std::function<Out(Parts)>;
-  Sin(Interceptor::Direction direction, int n, Commit commit)
-      : direction_(direction), left_(n), commit_(std::move(commit)) {}
+  using Alteration = std::function<Out(Parts)>;
+  MessageFault(Interceptor::Direction direction, int n, Alteration alteration)
+      : direction_(direction), left_(n), alteration_(std::move(alteration)) {}
 
   Out operator()(Interceptor::Direction direction, Parts parts) {
     const std::lock_guard lock(*mutex_);
     if (direction != direction_ || parts.size() < 2 || left_ < 0) return {std::move(parts)};
     if (left_-- > 0) return {std::move(parts)};
-    return commit_(std::move(parts));
+    return alteration_(std::move(parts));
   }
 
  private:
   const Interceptor::Direction direction_;
   int left_;
-  const Commit commit_;
+  const Alteration alteration_;
   std::shared_ptr<std::mutex> mutex_ = std::make_shared<std::mutex>();
 };
 
@@ -47,11 +47,11 @@ Parts Flip(Parts parts, size_t part, size_t at) {
 }
 
 // Everything that can be done to one message.
-struct NamedSin {
+struct NamedFault {
   const char* name;
-  Sin::Commit commit;
+  MessageFault::Alteration alteration;
 };
-std::vector<NamedSin> Sins() {
+std::vector<NamedFault> ListFaults() {
   return {
       {"a payload changed", [](Parts p) { return Out{Flip(p, 1, 100)}; }},
       {"a payload cut", [](Parts p) { return p[1].pop_back(), Out{p}; }},
@@ -88,11 +88,12 @@ Values SomeValues() {
 }
 
 TEST_CASE("a push whose messages are tampered with is refused there and still arrives whole") {
-  for (const NamedSin& sin : Sins()) {
-    INFO(sin.name);
+  for (const NamedFault& fault : ListFaults()) {
+    INFO(fault.name);
     const Keyed keys;
     TestLink link(keys.ForServer(), keys.ForClient());
-    Interceptor between(link.address.endpoint, Sin(Interceptor::kToServer, 1, sin.commit));
+    Interceptor between(link.address.endpoint,
+                        MessageFault(Interceptor::kToServer, 1, fault.alteration));
     link.address.endpoint = between.endpoint();
     const PushResult pushed = link.Push({"job-1", 0, 1, 1, 0, 1}, SomeValues());
     REQUIRE(pushed.status.ToString() == "OK");
@@ -104,12 +105,13 @@ TEST_CASE("a push whose messages are tampered with is refused there and still ar
 }
 
 TEST_CASE("a pull whose messages are tampered with is refused here and still arrives whole") {
-  for (const NamedSin& sin : Sins()) {
-    INFO(sin.name);
+  for (const NamedFault& fault : ListFaults()) {
+    INFO(fault.name);
     const Keyed keys;
     TestLink link(keys.ForServer(), keys.ForClient());
     link.handler.Hold(1, SomeValues(), 3);
-    Interceptor between(link.address.endpoint, Sin(Interceptor::kToClient, 1, sin.commit));
+    Interceptor between(link.address.endpoint,
+                        MessageFault(Interceptor::kToClient, 1, fault.alteration));
     link.address.endpoint = between.endpoint();
     std::vector<float> pulled(kElements);
     REQUIRE(link.Pull({"job-1", 3, 1}, pulled).status.ToString() == "OK");
@@ -158,7 +160,7 @@ TEST_CASE("what one client sent is refused on another's connection") {
   }();
   REQUIRE(sent.size() == 2);
 
-  Interceptor exchanger(server, Sin(Interceptor::kToServer, 1, [&](Parts parts) {
+  Interceptor exchanger(server, MessageFault(Interceptor::kToServer, 1, [&](Parts parts) {
                           // The payload of one under the header of the other, and all of the other.
                           return Out{{parts[0], sent[1]}, sent};
                         }));
@@ -245,30 +247,31 @@ struct Workers {
 };
 
 TEST_CASE("a worker whose messages are tampered with is lost, and nothing of them is delivered") {
-  for (const NamedSin& sin : Sins()) {
-    INFO(sin.name);
-    Workers workers(Sin(Interceptor::kToServer, 1, sin.commit));
+  for (const NamedFault& fault : ListFaults()) {
+    INFO(fault.name);
+    Workers workers(MessageFault(Interceptor::kToServer, 1, fault.alteration));
     workers.a.Say(workers.b, kTensor, "tensor", std::string(4 * kChunkBytes, 't'));
     const std::string why = workers.a.AwaitLost("b");
     INFO(why);
     REQUIRE(absl::StrContains(workers.b.AwaitLost("a"), "protocol"));
-    REQUIRE(workers.b.heard(kTensor) == 0);
-    REQUIRE(workers.b.CountersOf("a").frames_refused == 1);
+    REQUIRE(workers.b.CountReceived(kTensor) == 0);
+    REQUIRE(workers.b.GetCounters("a").frames_refused == 1);
   }
 }
 
 TEST_CASE("a block of a collective that is tampered with is not delivered, nor are later ones") {
-  for (const NamedSin& sin : Sins()) {
-    INFO(sin.name);
-    Workers workers(Sin(Interceptor::kToServer, 1, sin.commit));
+  for (const NamedFault& fault : ListFaults()) {
+    INFO(fault.name);
+    Workers workers(MessageFault(Interceptor::kToServer, 1, fault.alteration));
     for (int i = 0; i < 3; ++i) {  // of one chunk, so they stay where they came
       // The last one may come after the second is refused.
-      (void)workers.a.TrySay(workers.b, kSum, absl::StrCat(i), std::string(kChunkBytes, 's'));
+      (void)workers.a.TrySay(workers.b, kCollective, absl::StrCat(i),
+                             std::string(kChunkBytes, 's'));
     }
     REQUIRE(absl::StrContains(workers.b.AwaitLost("a"), "protocol"));
-    const bool whole = std::string(sin.name) == "a message repeated" ||
-                       std::string(sin.name) == "a header repeated";
-    REQUIRE(workers.b.heard(kSum) == (whole ? 2 : 1));
+    const bool whole = std::string(fault.name) == "a message repeated" ||
+                       std::string(fault.name) == "a header repeated";
+    REQUIRE(workers.b.CountReceived(kCollective) == (whole ? 2 : 1));
   }
 }
 
@@ -279,11 +282,11 @@ TEST_CASE("answers that are tampered with lose the worker that they come from") 
     return Out{parts};
   });
   workers.a.Say(workers.b, kCommand, "first");
-  REQUIRE(workers.b.Hear(kCommand).header == "first");
+  REQUIRE(workers.b.Receive(kCommand).header == "first");
   tampers = true;
   workers.a.Say(workers.b, kCommand, "second");
   REQUIRE(absl::StrContains(workers.a.AwaitLost("b"), "does not open"));
-  REQUIRE(workers.a.CountersOf("b").frames_refused == 1);
+  REQUIRE(workers.a.GetCounters("b").frames_refused == 1);
 }
 
 TEST_CASE("messages of all sizes and channels pass between workers with keys, in order") {
@@ -293,11 +296,11 @@ TEST_CASE("messages of all sizes and channels pass between workers with keys, in
   };
   for (int i = 0; i < 50; ++i) {
     workers.a.Say(workers.b, kTensor, absl::StrCat(i), text(i));
-    workers.b.Say(workers.a, kSum, absl::StrCat(i), text(i));
+    workers.b.Say(workers.a, kCollective, absl::StrCat(i), text(i));
   }
   for (int i = 0; i < 50; ++i) {
     REQUIRE(workers.b.ReceiveText(kTensor) == text(i));
-    REQUIRE(workers.a.ReceiveText(kSum) == text(i));
+    REQUIRE(workers.a.ReceiveText(kCollective) == text(i));
   }
 }
 

@@ -64,7 +64,7 @@ class Interceptor {
       for (const auto& [client, back] : backs_) items.push_back({back.get(), 0, ZMQ_POLLIN, 0});
       zmq_poll(items.data(), static_cast<int>(items.size()), 20);
       while (front_.Receive(&parts, 4)) {
-        Socket& back = BackOf(std::string(parts[0].text()));
+        Socket& back = GetServerSocket(std::string(parts[0].text()));
         for (Parts& out : hook_(kToServer, Take(parts, 1))) Send(back, std::move(out));
       }
       for (auto& [client, back] : backs_) {
@@ -79,7 +79,7 @@ class Interceptor {
   }
 
   // A connection to the server for each of the clients'.
-  Socket& BackOf(const std::string& client) {
+  Socket& GetServerSocket(const std::string& client) {
     auto it = backs_.find(client);
     if (it == backs_.end()) {
       it = backs_.emplace(client, context_->MakeTensorSocket(ZMQ_DEALER).value()).first;

@@ -16,14 +16,14 @@ constexpr size_t kOpeningMax = 64;
 
 constexpr char kParts[] = "a message has one or two frames";
 
-v1::LinkRefusal RefusalOf(v1::LinkRefusal::Code code) {
+v1::LinkRefusal MakeRefusal(v1::LinkRefusal::Code code) {
   v1::LinkRefusal refusal;
   refusal.set_code(code);
   return refusal;
 }
 
 // A header that was opened, or needs no opening, with what followed it.
-LinkFrame FrameOf(absl::string_view header, Message* payload) {
+LinkFrame MakeLinkFrame(absl::string_view header, Message* payload) {
   LinkFrame in;
   in.has_payload = payload != nullptr;
   in.status = ParseFrame(header, in.has_payload, &in.frame);
@@ -44,7 +44,7 @@ bool TakeOrQueue(LinkFrame frame, Session& session, SealQueue& queue,
                  const std::function<void()>& wake, LinkFrame* in) {
   CheckTag(/*in_session=*/true, &frame);
   if (frame.status.ok() && frame.frame.has_chunk()) {
-    const SealKey key = session.KeyOfChunk(frame.frame.chunk());
+    const SealKey key = session.GetChunkKey(frame.frame.chunk());
     queue.PushToOpen(std::move(frame), key, wake);
     if (queue.working() >= kOpeningMax) queue.AwaitFront();
   } else if (queue.empty()) {
@@ -215,7 +215,7 @@ bool LinkClient::Receive(LinkFrame* in) {
       if (ending_) return false;
       continue;
     }
-    *in = FrameOf(parts[0].text(), parts.size() > 1 ? &parts[1] : nullptr);
+    *in = MakeLinkFrame(parts[0].text(), parts.size() > 1 ? &parts[1] : nullptr);
     if (parts.size() > 2) in->status = absl::InvalidArgumentError(kParts);
     CheckTag(/*in_session=*/false, in);
     if (!in->status.ok() || !in->frame.has_link_refusal()) return true;
@@ -238,7 +238,7 @@ bool LinkClient::TakeSealed(std::vector<Message>& parts, LinkFrame* in) {
     ending_ = ConnectionEvent::kSessionBroken;
     return false;
   }
-  LinkFrame frame = FrameOf(*header, parts.size() > 1 ? &parts[1] : nullptr);
+  LinkFrame frame = MakeLinkFrame(*header, parts.size() > 1 ? &parts[1] : nullptr);
   if (parts.size() > 2) frame.status = absl::InvalidArgumentError(kParts);
   return TakeOrQueue(std::move(frame), *session_, *in_, wake_, in);
 }
@@ -291,13 +291,13 @@ bool LinkServer::TakeOpened(LinkFrame* in) {
 
 bool LinkServer::TakePlain(std::vector<Message>& parts, LinkFrame* in) {
   const bool whole = parts.size() == 2 || parts.size() == 3;
-  *in = FrameOf(whole ? parts[1].text() : "", parts.size() == 3 ? &parts[2] : nullptr);
+  *in = MakeLinkFrame(whole ? parts[1].text() : "", parts.size() == 3 ? &parts[2] : nullptr);
   in->from = std::string(parts[0].text());
   if (!whole) in->status = absl::InvalidArgumentError(kParts);
   CheckTag(/*in_session=*/false, in);
   if (!in->status.ok() || !in->frame.has_link_hello()) return true;
   ++refused_;
-  Refuse(in->from, in->frame.transfer(), RefusalOf(v1::LinkRefusal::NO_KEYS));
+  Refuse(in->from, in->frame.transfer(), MakeRefusal(v1::LinkRefusal::NO_KEYS));
   return false;
 }
 
@@ -313,7 +313,7 @@ bool LinkServer::TakeSealed(std::vector<Message>& parts, LinkFrame* in) {
       OnHello(from, frame);
     } else {
       ++refused_;
-      Refuse(from, 1, RefusalOf(v1::LinkRefusal::NO_SESSION));
+      Refuse(from, 1, MakeRefusal(v1::LinkRefusal::NO_SESSION));
     }
     return false;
   }
@@ -321,8 +321,8 @@ bool LinkServer::TakeSealed(std::vector<Message>& parts, LinkFrame* in) {
   const absl::StatusOr<std::string> header = peer.session.OpenHeader(parts[1].text());
   LinkFrame frame;
   if (header.ok()) {
-    peer.heard = true;
-    frame = FrameOf(*header, parts.size() > 2 ? &parts[2] : nullptr);
+    peer.received = true;
+    frame = MakeLinkFrame(*header, parts.size() > 2 ? &parts[2] : nullptr);
     if (parts.size() > 3) frame.status = absl::InvalidArgumentError(kParts);
   } else {
     frame.status = header.status();
@@ -336,7 +336,7 @@ bool LinkServer::TakeSealed(std::vector<Message>& parts, LinkFrame* in) {
 
 void LinkServer::OnHello(const std::string& from, const v1::Frame& frame) {
   const v1::LinkHello& hello = frame.link_hello();
-  const std::string key = KeyOfHello(hello);
+  const std::string key = ReadHelloKey(hello);
   if (!admitted_.contains(key)) {
     ++refused_;
     const absl::StatusOr<v1::LinkRefusal> refusal = RefuseHello(own_, hello);
@@ -347,7 +347,7 @@ void LinkServer::OnHello(const std::string& from, const v1::Frame& frame) {
   absl::StatusOr<Session> session = AcceptHello(own_, hello, answer.mutable_link_welcome());
   if (!session.ok()) {
     ++refused_;
-    return Refuse(from, frame.transfer(), RefusalOf(v1::LinkRefusal::BAD_HELLO));
+    return Refuse(from, frame.transfer(), MakeRefusal(v1::LinkRefusal::BAD_HELLO));
   }
   if (!peers_.contains(from) && peers_.size() >= kSessionsMax) MakeRoom();
   std::unique_ptr<Peer>& peer = peers_[from];
@@ -359,8 +359,8 @@ void LinkServer::OnHello(const std::string& from, const v1::Frame& frame) {
 void LinkServer::MakeRoom() {
   const auto first =
       std::min_element(peers_.begin(), peers_.end(), [](const auto& a, const auto& b) {
-        return std::pair(a.second->heard, a.second->number) <
-               std::pair(b.second->heard, b.second->number);
+        return std::pair(a.second->received, a.second->number) <
+               std::pair(b.second->received, b.second->number);
       });
   Forget(std::string(first->first));
 }
@@ -369,7 +369,7 @@ void LinkServer::Forget(const std::string& connection) {
   if (peers_.erase(connection) == 0) return;
   opening_.erase(connection);
   sealing_.erase(connection);
-  Refuse(connection, 1, RefusalOf(v1::LinkRefusal::NO_SESSION));
+  Refuse(connection, 1, MakeRefusal(v1::LinkRefusal::NO_SESSION));
 }
 
 void LinkServer::Refuse(const std::string& to, uint64_t number, v1::LinkRefusal refusal) {

@@ -105,8 +105,8 @@ class LinkServer {
   struct Peer {
     Session session;
     std::string key;
-    uint64_t number = 0;  // larger: begun later
-    bool heard = false;   // something has come in this session
+    uint64_t number = 0;    // larger: begun later
+    bool received = false;  // something has come in this session
     SealQueue in, out;
   };
 

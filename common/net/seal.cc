@@ -29,7 +29,7 @@ const uint8_t* Bytes(absl::string_view text) {
 }
 
 // Looking an algorithm up takes longer than sealing a header.
-const EVP_CIPHER* CipherOf(SealCipher cipher) {
+const EVP_CIPHER* GetCipher(SealCipher cipher) {
   static const EVP_CIPHER* const aes = EVP_CIPHER_fetch(nullptr, "AES-256-GCM", nullptr);
   static const EVP_CIPHER* const chacha = EVP_CIPHER_fetch(nullptr, "ChaCha20-Poly1305", nullptr);
   return cipher == SealCipher::kAes256Gcm ? aes : chacha;
@@ -42,7 +42,7 @@ EVP_CIPHER_CTX* Begin(const SealKey& key, uint64_t number, absl::string_view hea
   if (context == nullptr) context.reset(EVP_CIPHER_CTX_new());
   uint8_t nonce[kNonceBytes] = {};
   std::memcpy(nonce + kNonceBytes - sizeof number, &number, sizeof number);
-  ATOLL_CHECK(EVP_CipherInit_ex2(context.get(), CipherOf(key.cipher), key.secret.data(), nonce,
+  ATOLL_CHECK(EVP_CipherInit_ex2(context.get(), GetCipher(key.cipher), key.secret.data(), nonce,
                                  seals ? 1 : 0, nullptr) == 1);
   int size = 0;
   ATOLL_CHECK(header.empty() || EVP_CipherUpdate(context.get(), nullptr, &size, Bytes(header),

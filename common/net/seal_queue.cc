@@ -85,9 +85,9 @@ struct SealQueue::Work {
     tag = Seal(key, number, context, payload.bytes(), sealed->data());
     // What was sealed counts as unsent until this has left.
     const auto plain = std::make_shared<Message>(std::move(payload));
-    payload = Message::Borrow(sealed->bytes(), [sealed, plain] {});
+    payload = Message::Wrap(sealed->bytes(), [sealed, plain] {});
   }
-  void DoAndTell() {
+  void DoAndNotify() {
     Do();
     done = true;
     done.notify_all();
@@ -125,7 +125,7 @@ void SealQueue::Start(LinkFrame frame, const SealKey& key, const std::function<v
   entries_.push_back({std::move(frame), work});
   if (work->payload.bytes().size() > kInlineBytes) {
     work->wake = wake;
-    return Threads::Get().Run([work] { work->DoAndTell(); });
+    return Threads::Get().Run([work] { work->DoAndNotify(); });
   }
   work->Do();
   work->done = work->over = true;

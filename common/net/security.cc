@@ -20,10 +20,10 @@
 namespace atl {
 namespace {
 
-constexpr size_t kKeyLetters = 40;
+constexpr size_t kKeyCharacters = 40;
 
 absl::Status CheckKeys(const KeyPair& keys) {
-  absl::StatusOr<std::string> public_key = PublicKeyOf(keys.secret_key);
+  absl::StatusOr<std::string> public_key = DerivePublicKey(keys.secret_key);
   if (!public_key.ok()) return public_key.status();
   if (*public_key == keys.public_key) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -66,20 +66,20 @@ absl::Status CheckPlaintext(absl::string_view endpoint, bool allowed) {
 
 bool IsCurveKey(absl::string_view key) {
   std::array<uint8_t, 32> raw;
-  return key.size() == kKeyLetters &&
+  return key.size() == kKeyCharacters &&
          zmq_z85_decode(raw.data(), std::string(key).c_str()) != nullptr;
 }
 
 absl::StatusOr<KeyPair> GenerateKeyPair() {
-  std::array<char, kKeyLetters + 1> public_key, secret_key;
+  std::array<char, kKeyCharacters + 1> public_key, secret_key;
   if (zmq_curve_keypair(public_key.data(), secret_key.data()) != 0) {
     return absl::UnimplementedError("this libzmq was built without CURVE");
   }
   return KeyPair{public_key.data(), secret_key.data()};
 }
 
-absl::StatusOr<std::string> PublicKeyOf(absl::string_view secret_key) {
-  std::array<char, kKeyLetters + 1> public_key;
+absl::StatusOr<std::string> DerivePublicKey(absl::string_view secret_key) {
+  std::array<char, kKeyCharacters + 1> public_key;
   if (!IsCurveKey(secret_key) ||
       zmq_curve_public(public_key.data(), std::string(secret_key).c_str()) != 0) {
     return absl::InvalidArgumentError("the secret key is not a Z85 key of 40 letters");
@@ -99,7 +99,7 @@ absl::StatusOr<KeyPair> ReadCurveKey(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat("--curve-key ", path, ": has ", keys.size(),
                                                    " keys; one secret key is expected"));
   }
-  ATOLL_ASSIGN_OR_RETURN(const std::string public_key, PublicKeyOf(keys[0]));
+  ATOLL_ASSIGN_OR_RETURN(const std::string public_key, DerivePublicKey(keys[0]));
   return KeyPair{public_key, keys[0]};
 }
 

@@ -1,4 +1,4 @@
-// Who may talk over links: Curve25519 keys, in ZeroMQ's Z85 text form of 40 letters.
+// Access control of links: Curve25519 keys, in ZeroMQ's Z85 text form of 40 letters.
 //
 // With keys, every byte is encrypted and both ends are authenticated: the client knows the server's
 // public key, the server lists the public keys of its clients. Without keys, links are plain TCP
@@ -24,7 +24,7 @@ struct KeyPair {
 absl::StatusOr<KeyPair> GenerateKeyPair();
 
 // The public key that belongs to a secret key; an error when it is not a Z85 key.
-absl::StatusOr<std::string> PublicKeyOf(absl::string_view secret_key);
+absl::StatusOr<std::string> DerivePublicKey(absl::string_view secret_key);
 
 // Whether the text is a key: 40 letters that decode.
 bool IsCurveKey(absl::string_view key);

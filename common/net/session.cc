@@ -132,7 +132,7 @@ SealKey Session::KeyForChunk(v1::Frame* frame) {
   return At(chunks_out_, chunks_sealed_++);
 }
 
-SealKey Session::KeyOfChunk(const v1::Chunk& chunk) { return At(chunks_in_, chunk.number()); }
+SealKey Session::GetChunkKey(const v1::Chunk& chunk) { return At(chunks_in_, chunk.number()); }
 
 std::string Session::ChunkContext(const v1::Frame& frame) {
   return absl::StrCat(Number(frame.transfer()),
@@ -173,7 +173,7 @@ bool Handshake::IsRefusal(const v1::LinkRefusal& refusal) const {
                         kRefusal, refusal.tag());
 }
 
-std::string KeyOfHello(const v1::LinkHello& hello) {
+std::string ReadHelloKey(const v1::LinkHello& hello) {
   char text[41];
   const Secret key = FromText(hello.key());
   zmq_z85_encode(text, key.data(), key.size());

@@ -1,6 +1,6 @@
-// What the two ends of one connection agree on before they speak, and how their frames are sealed.
+// The handshake of the two ends of one connection, and how their frames are sealed.
 //
-// The end that connects says LinkHello, the other answers LinkWelcome (proto/frame.proto): each
+// The end that connects sends LinkHello, the other answers LinkWelcome (proto/frame.proto): each
 // proves that it holds the secret key whose public key the other one expects. The keys of a session
 // follow from both ends' own keys and from two that are made for this session alone, so a frame of
 // another connection, direction, pair or incarnation opens under none of them, and a secret key
@@ -53,7 +53,7 @@ class Session {
   // With what to seal the payload of this frame, whose chunk gets a number.
   SealKey KeyForChunk(v1::Frame* frame);
   // With what to open the payload of a frame that has come.
-  SealKey KeyOfChunk(const v1::Chunk& chunk);
+  SealKey GetChunkKey(const v1::Chunk& chunk);
   // What the payload's tag authenticates besides the payload.
   static std::string ChunkContext(const v1::Frame& frame);
 
@@ -105,7 +105,7 @@ class Handshake {
 };
 
 // The end that is connected to. The key that a hello names.
-std::string KeyOfHello(const v1::LinkHello& hello);
+std::string ReadHelloKey(const v1::LinkHello& hello);
 // Answers a hello whose key may connect. InvalidArgument: it does not come from that key's holder,
 // or was meant for another server.
 absl::StatusOr<Session> AcceptHello(const KeyPair& own, const v1::LinkHello& hello,

@@ -57,7 +57,7 @@ std::optional<std::string> OpenChunk(Session& to, const SealedChunk& chunk) {
   std::string plain = chunk.payload;
   const v1::Chunk& header = chunk.frame.chunk();
   const bool opened =
-      Open(to.KeyOfChunk(header), header.number(), Session::ChunkContext(chunk.frame),
+      Open(to.GetChunkKey(header), header.number(), Session::ChunkContext(chunk.frame),
            Bytes(chunk.payload), header.tag(), reinterpret_cast<std::byte*>(plain.data()));
   return opened ? std::optional(plain) : std::nullopt;
 }
@@ -201,7 +201,7 @@ TEST_CASE("a hello is taken only of its key's holder, as it was said, by whom it
   REQUIRE(!AcceptHello(GenerateKeyPair().value(), pair.hello, &welcome).ok());
   // Repeated, it gets an answer that only its first sender can use.
   REQUIRE(AcceptHello(pair.server_keys, pair.hello, &welcome).ok());
-  REQUIRE(KeyOfHello(pair.hello) == pair.client_keys.public_key);
+  REQUIRE(ReadHelloKey(pair.hello) == pair.client_keys.public_key);
 }
 
 TEST_CASE("a welcome is taken only of the server's key's holder, for this hello, as it was said") {

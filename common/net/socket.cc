@@ -47,8 +47,8 @@ constexpr IntOption kTensorSocketLimits[] = {
     {ZMQ_TCP_KEEPALIVE_IDLE, 30},
     {ZMQ_TCP_KEEPALIVE_INTVL, 10},
     {ZMQ_TCP_KEEPALIVE_CNT, 3},
-    // -1: the kernel sizes socket buffers by the line (up to tcp_wmem and tcp_rmem); any fixed size
-    // is capped at a smaller limit and is wrong on most lines.
+    // -1: the kernel sizes socket buffers by the path (up to tcp_wmem and tcp_rmem); any fixed size
+    // is capped at a smaller limit and is wrong on most paths.
     {ZMQ_SNDBUF, -1},
     {ZMQ_RCVBUF, -1},
     {ZMQ_IPV6, 1},
@@ -59,10 +59,10 @@ constexpr IntOption kTensorSocketLimits[] = {
 
 // libzmq passes `hint` between threads with synchronisation that ThreadSanitizer cannot see; this
 // makes it visible.
-std::atomic<int64_t> borrowed_count = 0;
+std::atomic<int64_t> wrapped_count = 0;
 
-void FreeBorrowed(void*, void* hint) {
-  borrowed_count.fetch_sub(1, std::memory_order_acq_rel);
+void FreeWrapped(void*, void* hint) {
+  wrapped_count.fetch_sub(1, std::memory_order_acq_rel);
   auto* released = static_cast<std::function<void()>*>(hint);
   (*released)();
   delete released;
@@ -97,12 +97,12 @@ Message Message::Of(absl::string_view text) {
   return message;
 }
 
-Message Message::Borrow(std::span<const std::byte> bytes, std::function<void()> released) {
+Message Message::Wrap(std::span<const std::byte> bytes, std::function<void()> released) {
   Message message;
   auto* hint = new std::function<void()>(std::move(released));
-  borrowed_count.fetch_add(1, std::memory_order_acq_rel);
+  wrapped_count.fetch_add(1, std::memory_order_acq_rel);
   ATOLL_CHECK(zmq_msg_init_data(&message.msg_, const_cast<std::byte*>(bytes.data()), bytes.size(),
-                                FreeBorrowed, hint) == 0);
+                                FreeWrapped, hint) == 0);
   return message;
 }
 

@@ -34,7 +34,7 @@ class Message {
   // A copy of `text`.
   static Message Of(absl::string_view text);
   // Not a copy: `released` runs on some thread once libzmq needs the bytes no more.
-  static Message Borrow(std::span<const std::byte> bytes, std::function<void()> released);
+  static Message Wrap(std::span<const std::byte> bytes, std::function<void()> released);
 
   std::span<const std::byte> bytes() {
     return {static_cast<const std::byte*>(zmq_msg_data(&msg_)), zmq_msg_size(&msg_)};

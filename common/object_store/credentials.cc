@@ -18,7 +18,7 @@ constexpr std::streamsize kFileBytesMax = 1 << 20;
 using Section = std::map<std::string, std::string>;
 
 // The lines "name = value" of [section], in the form that AWS's files have.
-Section SectionOf(const std::string& text, absl::string_view section) {
+Section ParseSection(const std::string& text, absl::string_view section) {
   Section found;
   bool inside = false;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -62,9 +62,9 @@ absl::StatusOr<S3Access> FindS3Access(const Variable& variable, const FileText& 
   const std::string config = variable("AWS_CONFIG_FILE").value_or(home + "/.aws/config");
   S3Access access;
   const Section settings =
-      SectionOf(file(config).value_or(""),
-                profile == "default" ? profile : absl::StrCat("profile ", profile));
-  const Section keys = SectionOf(file(credentials).value_or(""), profile);
+      ParseSection(file(config).value_or(""),
+                   profile == "default" ? profile : absl::StrCat("profile ", profile));
+  const Section keys = ParseSection(file(credentials).value_or(""), profile);
   Take(settings, "region", &access.region);
   Take(settings, "endpoint_url", &access.endpoint);
   for (const Section& section : {settings, keys}) {

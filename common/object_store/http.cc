@@ -69,8 +69,8 @@ class HandlePool {
 struct Transfer {
   const WebRequest* request;
   WebAnswer answer;
-  size_t piece = 0, offset = 0;  // of the body, sent so far
-  bool redirects = false;        // the answer under way says that the object is elsewhere
+  size_t buffer = 0, offset = 0;  // of the body, sent so far
+  bool redirects = false;         // the answer under way says that the object is elsewhere
   bool too_long = false;
   bool forbidden = false;
 };
@@ -101,16 +101,16 @@ size_t TakeHeader(char* data, size_t size, size_t count, void* user) {
 
 size_t GiveBody(char* to, size_t size, size_t count, void* user) {
   auto* transfer = static_cast<Transfer*>(user);
-  const std::span<const ByteSpan> pieces = transfer->request->body;
+  const std::span<const ByteSpan> buffers = transfer->request->body;
   size_t given = 0;
-  while (given < size * count && transfer->piece < pieces.size()) {
-    const ByteSpan rest = pieces[transfer->piece].subspan(transfer->offset);
+  while (given < size * count && transfer->buffer < buffers.size()) {
+    const ByteSpan rest = buffers[transfer->buffer].subspan(transfer->offset);
     const size_t bytes = std::min(rest.size(), size * count - given);
     if (bytes > 0) std::memcpy(to + given, rest.data(), bytes);
     given += bytes;
     transfer->offset += bytes;
     if (bytes == rest.size()) {
-      ++transfer->piece;
+      ++transfer->buffer;
       transfer->offset = 0;
     }
   }
@@ -161,7 +161,7 @@ curl_socket_t OpenSocket(void* user, curlsocktype, curl_sockaddr* address) {
   return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 }
 
-int AskCancelled(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+int CheckCancelled(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   const auto* request = static_cast<Transfer*>(user)->request;
   return request->cancelled && request->cancelled() ? 1 : 0;
 }
@@ -180,7 +180,7 @@ void SetOptions(CURL* curl, const WebRequest& request, Transfer* transfer, Heade
   for (const auto& [name, value] : request.headers) headers->Add(absl::StrCat(name, ": ", value));
   headers->Add("Expect:");
   int64_t bytes = 0;
-  for (const ByteSpan& piece : request.body) bytes += static_cast<int64_t>(piece.size());
+  for (const ByteSpan& buffer : request.body) bytes += static_cast<int64_t>(buffer.size());
   curl_easy_setopt(curl, CURLOPT_URL, request.url.c_str());
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -195,7 +195,7 @@ void SetOptions(CURL* curl, const WebRequest& request, Transfer* transfer, Heade
   curl_easy_setopt(curl, CURLOPT_OPENSOCKETFUNCTION, OpenSocket);
   curl_easy_setopt(curl, CURLOPT_OPENSOCKETDATA, transfer);
   curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
-  curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, AskCancelled);
+  curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, CheckCancelled);
   curl_easy_setopt(curl, CURLOPT_XFERINFODATA, transfer);
   if (request.method == "HEAD") {
     curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);

@@ -64,10 +64,10 @@ class FolderStore : public ObjectStore {
     return status;
   }
 
-  absl::Status Write(const std::string& name, std::span<const ByteSpan> pieces) override {
+  absl::Status Write(const std::string& name, std::span<const ByteSpan> buffers) override {
     ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
     ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(fs::path(Path(name)).parent_path().string()));
-    return WriteFileAtomically(RealFiles(), Path(name), pieces);
+    return WriteFileAtomically(RealFiles(), Path(name), buffers);
   }
 
   absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most,
@@ -128,7 +128,7 @@ class WebStore : public ObjectStore {
       return absl::FailedPreconditionError(
           absl::StrCat(Url(name), ": the server gives no length of it"));
     }
-    info.tag = TagOf(answer);
+    info.tag = GetEntityTag(answer);
     if (info.tag.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
           Url(name),
@@ -148,7 +148,8 @@ class WebStore : public ObjectStore {
     ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer,
                            Send("GET", name, headers, bytes + (1 << 20), call));
     const bool answered = answer.status == 200 || answer.status == 206;
-    if (answer.status == 412 || (answered && !call.tag.empty() && TagOf(answer) != call.tag)) {
+    if (answer.status == 412 ||
+        (answered && !call.tag.empty() && GetEntityTag(answer) != call.tag)) {
       return ChangedError(Url(name));
     }
     if (!answered) return Error(answer, name);
@@ -187,7 +188,7 @@ class WebStore : public ObjectStore {
     return SendHttpWithRetries([&] { return request; }, retry_);
   }
   // A strong ETag, in its quotes; else a weak one with the time of the last change.
-  static std::string TagOf(const WebAnswer& answer) {
+  static std::string GetEntityTag(const WebAnswer& answer) {
     const auto etag = answer.headers.find("etag");
     if (etag != answer.headers.end() && absl::StartsWith(etag->second, "\"")) return etag->second;
     const auto modified = answer.headers.find("last-modified");

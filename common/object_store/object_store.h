@@ -52,7 +52,7 @@ class ObjectStore {
 
   // The object has all the parts one after the other, or is as it was before. Large ones go up in
   // parts, each with a checksum that the server compares.
-  virtual absl::Status Write(const std::string& name, std::span<const ByteSpan> pieces) = 0;
+  virtual absl::Status Write(const std::string& name, std::span<const ByteSpan> buffers) = 0;
 
   // Those whose names begin with `prefix`, sorted by name, at most `most`.
   virtual absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most,

@@ -56,9 +56,9 @@ TEST_CASE("an object in a folder is written whole, read by ranges, listed and re
   Folder folder;
   const auto store = *OpenObjectStore(folder.path());
   const std::string a = "hello ", b = "world";
-  const ByteSpan pieces[] = {Bytes(a), Bytes(b)};
-  REQUIRE(store->Write("x/one", pieces).ok());
-  REQUIRE(store->Write("x/two", {pieces, 1}).ok());
+  const ByteSpan buffers[] = {Bytes(a), Bytes(b)};
+  REQUIRE(store->Write("x/one", buffers).ok());
+  REQUIRE(store->Write("x/two", {buffers, 1}).ok());
   CHECK(ReadText(*store, "x/one", 6, 5) == "world");
   CHECK(store->Stat("x/one", {})->bytes == 11);
   const auto listed = *store->List("x/", 10, {});
@@ -97,7 +97,7 @@ S3Request Example(const std::string& path) {
 }
 constexpr int64_t kExampleTime = 1369353600;  // 2013-05-24
 
-std::string SignatureOf(const S3Request& request) {
+std::string ComputeSignature(const S3Request& request) {
   S3Access access;
   access.key_id = "AKIAIOSFODNN7EXAMPLE";
   access.secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
@@ -108,25 +108,28 @@ std::string SignatureOf(const S3Request& request) {
 TEST_CASE("signatures are those of Amazon's examples") {
   S3Request get = Example("/test.txt");
   get.headers["range"] = "bytes=0-9";
-  CHECK(SignatureOf(get) == "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41");
+  CHECK(ComputeSignature(get) ==
+        "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41");
 
   S3Request put = Example("/test$file.text");
   put.method = "PUT";
   put.headers["date"] = "Fri, 24 May 2013 00:00:00 GMT";
   put.headers["x-amz-storage-class"] = "REDUCED_REDUNDANCY";
   const std::string body = "Welcome to Amazon S3.";
-  const ByteSpan piece = Bytes(body);
-  put.payload_sha256 = Sha256Hex({&piece, 1});
-  CHECK(SignatureOf(put) == "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd");
+  const ByteSpan buffer = Bytes(body);
+  put.payload_sha256 = Sha256Hex({&buffer, 1});
+  CHECK(ComputeSignature(put) ==
+        "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd");
 
   S3Request lifecycle = Example("/");
   lifecycle.query["lifecycle"] = "";
-  CHECK(SignatureOf(lifecycle) ==
+  CHECK(ComputeSignature(lifecycle) ==
         "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543");
 
   S3Request list = Example("/");
   list.query = {{"max-keys", "2"}, {"prefix", "J"}};
-  CHECK(SignatureOf(list) == "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
+  CHECK(ComputeSignature(list) ==
+        "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
 }
 
 TEST_CASE("credentials: variables come before files, and a profile has its own") {

@@ -24,36 +24,37 @@ constexpr int64_t kAnswerBytesMax = 8 << 20;
 constexpr int64_t kListPage = 1000;
 constexpr int64_t kPartsMax = 10000;
 
-std::string Md5Base64(std::span<const ByteSpan> pieces) {
+std::string Md5Base64(std::span<const ByteSpan> buffers) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
                                                                         EVP_MD_CTX_free);
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int bytes = 0;
   ATOLL_CHECK(EVP_DigestInit_ex(context.get(), EVP_md5(), nullptr) == 1);
-  for (const ByteSpan& piece : pieces) EVP_DigestUpdate(context.get(), piece.data(), piece.size());
+  for (const ByteSpan& buffer : buffers)
+    EVP_DigestUpdate(context.get(), buffer.data(), buffer.size());
   ATOLL_CHECK(EVP_DigestFinal_ex(context.get(), digest.data(), &bytes) == 1);
   return absl::Base64Escape({reinterpret_cast<const char*>(digest.data()), bytes});
 }
 
-int64_t Bytes(std::span<const ByteSpan> pieces) {
+int64_t Bytes(std::span<const ByteSpan> buffers) {
   int64_t bytes = 0;
-  for (const ByteSpan& piece : pieces) bytes += static_cast<int64_t>(piece.size());
+  for (const ByteSpan& buffer : buffers) bytes += static_cast<int64_t>(buffer.size());
   return bytes;
 }
 
-std::string TagOf(const WebAnswer& answer) {
+std::string GetEntityTag(const WebAnswer& answer) {
   const auto tag = answer.headers.find("etag");
   return tag == answer.headers.end() ? "" : tag->second;
 }
 
 // Bytes [begin, begin + count) of the parts.
-std::vector<ByteSpan> Slice(std::span<const ByteSpan> pieces, int64_t begin, int64_t count) {
+std::vector<ByteSpan> Slice(std::span<const ByteSpan> buffers, int64_t begin, int64_t count) {
   std::vector<ByteSpan> slice;
-  for (const ByteSpan& piece : pieces) {
-    const auto size = static_cast<int64_t>(piece.size());
+  for (const ByteSpan& buffer : buffers) {
+    const auto size = static_cast<int64_t>(buffer.size());
     const int64_t from = std::min(begin, size), bytes = std::min(count, size - from);
     if (bytes > 0) {
-      slice.push_back(piece.subspan(static_cast<size_t>(from), static_cast<size_t>(bytes)));
+      slice.push_back(buffer.subspan(static_cast<size_t>(from), static_cast<size_t>(bytes)));
     }
     begin -= from;
     count -= bytes;
@@ -78,7 +79,7 @@ class S3Store : public ObjectStore {
   absl::StatusOr<ObjectInfo> Stat(const std::string& name, const CallOptions& call) override;
   absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out,
                     const CallOptions& call) override;
-  absl::Status Write(const std::string& name, std::span<const ByteSpan> pieces) override;
+  absl::Status Write(const std::string& name, std::span<const ByteSpan> buffers) override;
   absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most,
                                                const CallOptions& call) override;
   absl::Status Remove(const std::string& name) override;
@@ -97,11 +98,11 @@ class S3Store : public ObjectStore {
   // The error that an answer of failure stands for.
   absl::Status Error(const WebAnswer& answer, const std::string& what,
                      const std::string& name) const;
-  absl::Status Put(const std::string& name, std::span<const ByteSpan> pieces) const;
-  absl::Status PutParts(const std::string& name, std::span<const ByteSpan> pieces,
+  absl::Status Put(const std::string& name, std::span<const ByteSpan> buffers) const;
+  absl::Status PutParts(const std::string& name, std::span<const ByteSpan> buffers,
                         int64_t bytes) const;
   absl::Status PutAllParts(const std::string& name, const std::string& upload,
-                           std::span<const ByteSpan> pieces, int64_t bytes) const;
+                           std::span<const ByteSpan> buffers, int64_t bytes) const;
 
   const S3Options options_;
   std::string endpoint_, host_;
@@ -177,7 +178,7 @@ absl::StatusOr<ObjectInfo> S3Store::Stat(const std::string& name, const CallOpti
         Send("GET", Key(name), {}, {{"range", RangeText(0, 1 << 16)}}, {}, call.cancelled));
     return Error(why.status >= 300 ? why : answer, "looking for", name);
   }
-  ObjectInfo info{name, 0, TagOf(answer), true};
+  ObjectInfo info{name, 0, GetEntityTag(answer), true};
   const auto length = answer.headers.find("content-length");
   if (length == answer.headers.end() || !absl::SimpleAtoi(length->second, &info.bytes) ||
       info.bytes < 0 || info.tag.empty()) {
@@ -200,7 +201,7 @@ absl::Status S3Store::Read(const std::string& name, int64_t offset, std::span<st
   const bool whole = answer.status == 200 && offset == 0;  // the range was all of it
   const bool answered = answer.status == 206 || whole;
   // Servers that do not know If-Match still say what they gave.
-  if (answer.status == 412 || (answered && !call.tag.empty() && TagOf(answer) != call.tag)) {
+  if (answer.status == 412 || (answered && !call.tag.empty() && GetEntityTag(answer) != call.tag)) {
     return ChangedError(absl::StrCat(url(), "/", name));
   }
   if (!answered) return Error(answer, "reading", name);
@@ -213,18 +214,19 @@ absl::Status S3Store::Read(const std::string& name, int64_t offset, std::span<st
   return absl::OkStatus();
 }
 
-absl::Status S3Store::Put(const std::string& name, std::span<const ByteSpan> pieces) const {
-  ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer,
-                         Send("PUT", Key(name), {}, {{"content-md5", Md5Base64(pieces)}}, pieces));
+absl::Status S3Store::Put(const std::string& name, std::span<const ByteSpan> buffers) const {
+  ATOLL_ASSIGN_OR_RETURN(
+      const WebAnswer answer,
+      Send("PUT", Key(name), {}, {{"content-md5", Md5Base64(buffers)}}, buffers));
   return answer.status == 200 ? absl::OkStatus() : Error(answer, "writing", name);
 }
 
 absl::Status S3Store::PutAllParts(const std::string& name, const std::string& upload,
-                                  std::span<const ByteSpan> pieces, int64_t bytes) const {
+                                  std::span<const ByteSpan> buffers, int64_t bytes) const {
   const int64_t part_bytes = std::max(options_.part_bytes, (bytes + kPartsMax - 1) / kPartsMax);
   std::string list = "<CompleteMultipartUpload>";
   for (int64_t part = 0; part * part_bytes < bytes; ++part) {
-    const auto slice = Slice(pieces, part * part_bytes, part_bytes);
+    const auto slice = Slice(buffers, part * part_bytes, part_bytes);
     ATOLL_ASSIGN_OR_RETURN(
         const WebAnswer answer,
         Send("PUT", Key(name), {{"partNumber", absl::StrCat(part + 1)}, {"uploadId", upload}},
@@ -246,12 +248,12 @@ absl::Status S3Store::PutAllParts(const std::string& name, const std::string& up
   return absl::OkStatus();
 }
 
-absl::Status S3Store::PutParts(const std::string& name, std::span<const ByteSpan> pieces,
+absl::Status S3Store::PutParts(const std::string& name, std::span<const ByteSpan> buffers,
                                int64_t bytes) const {
   ATOLL_ASSIGN_OR_RETURN(const WebAnswer begun, Send("POST", Key(name), {{"uploads", ""}}, {}, {}));
   const std::string upload = XmlText(begun.body, "UploadId");
   if (begun.status != 200 || upload.empty()) return Error(begun, "beginning to write", name);
-  const absl::Status status = PutAllParts(name, upload, pieces, bytes);
+  const absl::Status status = PutAllParts(name, upload, buffers, bytes);
   if (!status.ok()) {
     // What is there of it costs money until it is aborted. The first error is the one to report.
     (void)Send("DELETE", Key(name), {{"uploadId", upload}}, {}, {});
@@ -259,10 +261,10 @@ absl::Status S3Store::PutParts(const std::string& name, std::span<const ByteSpan
   return status;
 }
 
-absl::Status S3Store::Write(const std::string& name, std::span<const ByteSpan> pieces) {
+absl::Status S3Store::Write(const std::string& name, std::span<const ByteSpan> buffers) {
   ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
-  const int64_t bytes = Bytes(pieces);
-  return bytes <= options_.part_bytes ? Put(name, pieces) : PutParts(name, pieces, bytes);
+  const int64_t bytes = Bytes(buffers);
+  return bytes <= options_.part_bytes ? Put(name, buffers) : PutParts(name, buffers, bytes);
 }
 
 absl::StatusOr<std::vector<ObjectInfo>> S3Store::List(const std::string& prefix, int64_t most,
@@ -300,9 +302,9 @@ absl::StatusOr<std::vector<ObjectInfo>> S3Store::List(const std::string& prefix,
 absl::Status S3Store::Remove(const std::string& name) {
   ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
   ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer, Send("DELETE", Key(name), {}, {}, {}));
-  const bool gone = answer.status == 200 || answer.status == 204 ||
-                    (answer.status == 404 && XmlText(answer.body, "Code") != "NoSuchBucket");
-  return gone ? absl::OkStatus() : Error(answer, "removing", name);
+  const bool deleted = answer.status == 200 || answer.status == 204 ||
+                       (answer.status == 404 && XmlText(answer.body, "Code") != "NoSuchBucket");
+  return deleted ? absl::OkStatus() : Error(answer, "removing", name);
 }
 
 }  // namespace

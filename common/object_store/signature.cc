@@ -20,8 +20,8 @@ constexpr size_t kSha256Bytes = 32;
 std::string Hex(const std::string& bytes) { return absl::BytesToHexString(bytes); }
 
 std::string Sha256Hex(const std::string& text) {
-  const ByteSpan piece = std::as_bytes(std::span(text));
-  return atl::Sha256Hex({&piece, 1});
+  const ByteSpan buffer = std::as_bytes(std::span(text));
+  return atl::Sha256Hex({&buffer, 1});
 }
 
 std::string Hmac(const std::string& key, const std::string& text) {
@@ -44,12 +44,12 @@ std::string TimeText(int64_t unix_seconds, const char* format) {
 
 }  // namespace
 
-std::string Sha256Hex(std::span<const ByteSpan> pieces) {
+std::string Sha256Hex(std::span<const ByteSpan> buffers) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
                                                                         EVP_MD_CTX_free);
   ATOLL_CHECK(EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
-  for (const ByteSpan& piece : pieces) {
-    ATOLL_CHECK(EVP_DigestUpdate(context.get(), piece.data(), piece.size()) == 1);
+  for (const ByteSpan& buffer : buffers) {
+    ATOLL_CHECK(EVP_DigestUpdate(context.get(), buffer.data(), buffer.size()) == 1);
   }
   std::string digest(kSha256Bytes, '\0');
   ATOLL_CHECK(EVP_DigestFinal_ex(context.get(), reinterpret_cast<unsigned char*>(digest.data()),

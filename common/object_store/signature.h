@@ -35,7 +35,7 @@ std::string UriEscape(std::string_view text, bool keep_slash);
 // "a=b&c=" of the query, as it is signed and sent.
 std::string QueryText(const std::map<std::string, std::string>& query);
 
-std::string Sha256Hex(std::span<const ByteSpan> pieces);
+std::string Sha256Hex(std::span<const ByteSpan> buffers);
 
 }  // namespace atl
 

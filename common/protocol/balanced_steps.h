@@ -1,4 +1,5 @@
-// How many inner steps an island makes between two pushes where slower islands make fewer.
+// Straggler mitigation by load balancing: how many inner steps an island makes between two pushes
+// where slower islands make fewer.
 
 #ifndef ATOLL_COMMON_PROTOCOL_BALANCED_STEPS_H_
 #define ATOLL_COMMON_PROTOCOL_BALANCED_STEPS_H_

@@ -1,4 +1,4 @@
-// How the devices of an island add up their tables at the end of a step: up a tree within each
+// The all-reduce of tables by which the devices of an island commit a step: up a tree within each
 // block of devices, one exchange between the heads of all blocks, and back down. A block is a site;
 // an island at one site has several, so that few devices exchange at once. With more sites than
 // exchange at once, their heads make a tree, too.
@@ -24,7 +24,7 @@
 namespace atl {
 
 // What one device does, in this order. Devices are numbers, by their order in the plan.
-struct CommitPlace {
+struct CommitPosition {
   std::vector<int> below;  // whose sums it adds to its own
   int above = -1;          // then gets its sum, and returns that of all; -1: this is a head
   // The heads, itself included, in the order in which each of them adds up all their sums, after
@@ -32,19 +32,19 @@ struct CommitPlace {
   std::vector<int> heads;
   // Then `below` get the sum of all, the last one first: it has most below itself.
 
-  bool operator==(const CommitPlace&) const = default;
+  bool operator==(const CommitPosition&) const = default;
 };
 
 // By device, given each one's site. Devices of no known site are of one.
-std::vector<CommitPlace> PlanCommitExchange(const std::vector<std::string>& sites);
+std::vector<CommitPosition> PlanCommitExchange(const std::vector<std::string>& sites);
 
 // Sites of these devices ("w1/0"), as the plan's members say.
-std::vector<std::string> SitesOfDevices(const IslandPlan& plan,
-                                        const std::vector<std::string>& devices);
+std::vector<std::string> ListDeviceSites(const IslandPlan& plan,
+                                         const std::vector<std::string>& devices);
 
 // When each device has the sum of all, given when its own part is complete and what a message
 // takes.
-std::vector<double> CommitSeconds(const std::vector<CommitPlace>& places,
+std::vector<double> CommitSeconds(const std::vector<CommitPosition>& positions,
                                   const std::vector<double>& ready_s,
                                   const std::function<double(int from, int to)>& message_s);
 

@@ -31,23 +31,23 @@ struct Move {
 };
 
 // A device's part of the exchange, one send or receive at a time.
-std::vector<Move> MovesOf(const CommitPlace& place, int own) {
+std::vector<Move> ListExchangeSteps(const CommitPosition& position, int own) {
   std::vector<Move> moves;
-  for (const int from : place.below) moves.push_back({Move::What::kAdd, from});
-  if (place.above >= 0) {
-    moves.push_back({Move::What::kSend, place.above});
-    moves.push_back({Move::What::kTake, place.above});
+  for (const int from : position.below) moves.push_back({Move::What::kAdd, from});
+  if (position.above >= 0) {
+    moves.push_back({Move::What::kSend, position.above});
+    moves.push_back({Move::What::kTake, position.above});
   }
-  for (const int head : place.heads) {
+  for (const int head : position.heads) {
     if (head != own) moves.push_back({Move::What::kSend, head});
   }
-  if (!place.heads.empty()) moves.push_back({Move::What::kStartSum});
-  for (const int head : place.heads) {
+  if (!position.heads.empty()) moves.push_back({Move::What::kStartSum});
+  for (const int head : position.heads) {
     moves.push_back({head == own ? Move::What::kAddOwn : Move::What::kAdd, head});
   }
   moves.push_back({Move::What::kDone});
-  for (size_t i = place.below.size(); i-- > 0;) {
-    moves.push_back({Move::What::kSend, place.below[i]});
+  for (size_t i = position.below.size(); i-- > 0;) {
+    moves.push_back({Move::What::kSend, position.below[i]});
   }
   return moves;
 }
@@ -55,14 +55,14 @@ std::vector<Move> MovesOf(const CommitPlace& place, int own) {
 class Exchange {
  public:
   Exchange(std::vector<std::string> sites, uint64_t seed)
-      : sites_(std::move(sites)), places_(PlanCommitExchange(sites_)), order_(seed) {
+      : sites_(std::move(sites)), positions_(PlanCommitExchange(sites_)), order_(seed) {
     Rng numbers(7);
     for (size_t d = 0; d < sites_.size(); ++d) {
       Table table{numbers.Normal(), std::vector<int>(sites_.size())};
       table.counts[d] = 1;
       tables_.push_back(table);
       own_.emplace_back();
-      moves_.push_back(MovesOf(places_[d], static_cast<int>(d)));
+      moves_.push_back(ListExchangeSteps(positions_[d], static_cast<int>(d)));
     }
     next_.resize(sites_.size());
     known_.resize(sites_.size());
@@ -119,7 +119,7 @@ class Exchange {
   }
 
   const std::vector<std::string> sites_;
-  const std::vector<CommitPlace> places_;
+  const std::vector<CommitPosition> positions_;
   Rng order_;
   std::vector<Table> tables_, own_;
   std::vector<std::vector<Move>> moves_;
@@ -178,17 +178,17 @@ TEST_CASE("with_many_sites_their_heads_make_a_tree") {
 }
 
 TEST_CASE("few_devices_of_one_site_and_heads_of_few_sites_exchange_directly") {
-  CHECK(PlanCommitExchange({"a"}) == std::vector<CommitPlace>(1));
+  CHECK(PlanCommitExchange({"a"}) == std::vector<CommitPosition>(1));
   for (size_t devices = 2; devices <= 4; ++devices) {
-    for (const CommitPlace& place : PlanCommitExchange(Sites(devices, 1, true))) {
-      CHECK(place.heads.size() == devices);
+    for (const CommitPosition& position : PlanCommitExchange(Sites(devices, 1, true))) {
+      CHECK(position.heads.size() == devices);
     }
   }
-  const std::vector<CommitPlace> places = PlanCommitExchange({"a", "b", "b", "a", "a"});
-  CHECK(places[0] == CommitPlace{{3, 4}, -1, {0, 1}});
-  CHECK(places[1] == CommitPlace{{2}, -1, {0, 1}});
-  CHECK(places[2] == CommitPlace{{}, 1, {}});
-  CHECK(places[4] == CommitPlace{{}, 0, {}});
+  const std::vector<CommitPosition> positions = PlanCommitExchange({"a", "b", "b", "a", "a"});
+  CHECK(positions[0] == CommitPosition{{3, 4}, -1, {0, 1}});
+  CHECK(positions[1] == CommitPosition{{2}, -1, {0, 1}});
+  CHECK(positions[2] == CommitPosition{{}, 1, {}});
+  CHECK(positions[4] == CommitPosition{{}, 0, {}});
 }
 
 TEST_CASE("a_sum_is_known_a_latency_between_sites_after_the_last_part") {
@@ -202,7 +202,7 @@ TEST_CASE("a_sum_is_known_a_latency_between_sites_after_the_last_part") {
 TEST_CASE("devices_are_at_the_sites_of_their_workers") {
   IslandPlan plan;
   plan.members = {{.worker = "w1", .site = "north"}, {.worker = "w2"}};
-  CHECK(SitesOfDevices(plan, {"w2/0", "w1/1"}) == std::vector<std::string>{"", "north"});
+  CHECK(ListDeviceSites(plan, {"w2/0", "w1/1"}) == std::vector<std::string>{"", "north"});
 }
 
 }  // namespace

@@ -1,14 +1,14 @@
-// What workers, parameter servers and the coordinator say to each other: proto/control.proto has
+// The control protocol of workers, parameter servers and the coordinator: proto/control.proto has
 // the messages. docs/concepts.md describes a round.
 //
 // Rules that make the protocol safe (they are what the seeded simulation attacks):
 //  * Any message may be lost, repeated, delayed or reordered. Every message is idempotent, and
 //    a sender that still needs an answer repeats its message (kRetryInterval).
-//  * Orders are levels, not edges: an IslandOrder holds all that the coordinator wants of an
+//  * Orders are levels, not edges: an IslandOrder holds all that the coordinator requires of an
 //    island, and a larger `sequence` replaces a smaller one.
 //  * Everything sent by a worker or parameter server carries its incarnation; everything sent by
-//    the coordinator carries its cluster and its epoch. Smaller ones than those already seen are
-//    ignored, and so is another cluster than the member's own.
+//    the coordinator carries its cluster and its epoch (fencing). Smaller ones than those already
+//    seen are ignored, and so is another cluster than the member's own.
 //  * Only RemoveJob and ForgetJob delete state.
 //  * The coordinator persists a decision before it sends anything that follows from it, and a
 //    parameter server logs a push (and a commit) before it acknowledges it.

@@ -4,7 +4,8 @@
 
 namespace atl {
 
-uint64_t DigestOf(const ModelSpec& model, int64_t sequence_length, InnerOptimizer optimizer) {
+uint64_t ComputeModelDigest(const ModelSpec& model, int64_t sequence_length,
+                            InnerOptimizer optimizer) {
   const std::string numbers =
       absl::StrCat("model ", static_cast<int>(model.family), " ", model.vocabulary, " ",
                    model.hidden, " ", model.layers, " ", model.heads, " ", model.key_value_heads,

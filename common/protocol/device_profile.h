@@ -17,8 +17,8 @@ inline constexpr size_t kMessageTimesMax = 64;
 
 // Of what decides how long the model's layers take: its numbers and the sequences' length. The same
 // on every machine.
-uint64_t DigestOf(const ModelSpec& model, int64_t sequence_length,
-                  InnerOptimizer optimizer = InnerOptimizer::kAdamW);
+uint64_t ComputeModelDigest(const ModelSpec& model, int64_t sequence_length,
+                            InnerOptimizer optimizer = InnerOptimizer::kAdamW);
 
 const char* Name(LayerKind kind);
 

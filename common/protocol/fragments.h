@@ -1,6 +1,7 @@
-// Fragments of a model: its layers, assigned in strides. A round concerns one fragment, in turn, so
-// a layer is exchanged once in outer.fragments rounds. Versions count rounds: a layer's own version
-// is the newest one that was its fragment's turn. docs/decisions/fragments.md has the reasons.
+// Fragments of a model (Streaming DiLoCo): its layers, assigned in strides. A round concerns one
+// fragment, in turn, so a layer is exchanged once in outer.fragments rounds. Versions count rounds:
+// a layer's own version is the newest one that was its fragment's turn. docs/decisions/fragments.md
+// has the reasons.
 //
 // Pure functions. `fragments` is OuterSpec::fragments, at least 1; with 1 every round has all
 // layers.
@@ -17,17 +18,17 @@
 namespace atl {
 
 // Of the round that makes `version`, above 0.
-inline int64_t FragmentOfVersion(Version version, int64_t fragments) {
+inline int64_t FragmentFromVersion(Version version, int64_t fragments) {
   return (version - 1) % fragments;
 }
 
 // Whether the round that makes `version` concerns the layer. Version 0 has all layers.
 inline bool IsInTurn(Version version, int32_t layer, int64_t fragments) {
-  return version <= 0 || FragmentOfVersion(version, fragments) == layer % fragments;
+  return version <= 0 || FragmentFromVersion(version, fragments) == layer % fragments;
 }
 
 // How many rounds after version `base`, up to `version`, concern the layer.
-inline int64_t TurnsSince(Version base, Version version, int32_t layer, int64_t fragments) {
+inline int64_t CountTurnsSince(Version base, Version version, int32_t layer, int64_t fragments) {
   const int64_t fragment = layer % fragments;
   const auto turns = [&](Version v) {  // of all versions above 0, up to v
     return v <= fragment ? 0 : (v - 1 - fragment) / fragments + 1;
@@ -38,11 +39,11 @@ inline int64_t TurnsSince(Version base, Version version, int32_t layer, int64_t 
 
 // Whether a round after version `base`, up to `version`, concerns the layer.
 inline bool HasTurnSince(Version base, Version version, int32_t layer, int64_t fragments) {
-  return TurnsSince(base, version, layer, fragments) > 0;
+  return CountTurnsSince(base, version, layer, fragments) > 0;
 }
 
 // How often the fragment of `version`, above 0, has had its turn by then.
-inline int64_t TurnOfVersion(Version version, int64_t fragments) {
+inline int64_t CountFragmentTurns(Version version, int64_t fragments) {
   return (version - 1) / fragments + 1;
 }
 

@@ -13,7 +13,7 @@ TEST_CASE("turns_of_a_layer_are_counted_as_they_come") {
       for (Version version = base + 1; version <= 30; ++version) {
         turns += IsInTurn(version, layer, fragments);
         INFO("layer " << layer << ", versions " << base << " to " << version);
-        REQUIRE(TurnsSince(base, version, layer, fragments) == turns);
+        REQUIRE(CountTurnsSince(base, version, layer, fragments) == turns);
         REQUIRE(HasTurnSince(base, version, layer, fragments) == (turns > 0));
       }
     }

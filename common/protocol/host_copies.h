@@ -1,4 +1,4 @@
-// How much of its host's memory a worker keeps for the model, beside what its devices hold: in
+// How much of its host's memory a worker keeps for the model, besides what its devices hold: in
 // copies of an element, in fp32.
 
 #ifndef ATOLL_COMMON_PROTOCOL_HOST_COPIES_H_

@@ -1,4 +1,4 @@
-// How often members and the coordinator send what they send again and again.
+// Intervals of heartbeats and of other messages that members and the coordinator repeat.
 
 #ifndef ATOLL_COMMON_PROTOCOL_INTERVALS_H_
 #define ATOLL_COMMON_PROTOCOL_INTERVALS_H_

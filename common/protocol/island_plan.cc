@@ -35,7 +35,7 @@ class Completion {
   struct Weights {
     std::set<int32_t> split;  // micro-batches that have a W of their own
     std::set<int32_t> ready;  // whose B is done
-    int32_t asked = 0;        // W so far in the order given
+    int32_t weight_ops = 0;   // W so far in the order given
     int32_t done = 0;         // micro-batches 0 .. done - 1
   };
 
@@ -53,14 +53,14 @@ class Completion {
     const bool backward = op.kind == PlanOpKind::kInputGradient;
     Weights& weights = weights_[op.stage];
     if (op.kind == PlanOpKind::kWeightGradient) {
-      ++weights.asked;
+      ++weights.weight_ops;
     } else {
       ATOLL_CHECK(backward || op.kind == PlanOpKind::kForward, ToString(op));
       if (Far(op.stage + (backward ? 1 : -1))) add(PlanOpKind::kReceive, backward);
       program_.ops.push_back(op);
       if (backward) weights.ready.insert(op.micro_batch);
       if (backward && !weights.split.contains(op.micro_batch)) {
-        ++weights.asked;
+        ++weights.weight_ops;
         AddWeights(op.stage);
       }
       if (Far(op.stage + (backward ? -1 : 1))) add(PlanOpKind::kSend, backward);
@@ -72,7 +72,7 @@ class Completion {
   // Those whose turn it is.
   void AddWeights(int32_t stage) {
     Weights& weights = weights_[stage];
-    while (weights.done < weights.asked && weights.ready.contains(weights.done)) {
+    while (weights.done < weights.weight_ops && weights.ready.contains(weights.done)) {
       program_.ops.push_back(
           {.kind = PlanOpKind::kWeightGradient, .stage = stage, .micro_batch = weights.done++});
     }
@@ -113,11 +113,13 @@ Duration StepLimit(const IslandPlan& plan, Duration least) {
   return std::max(least, 10 * std::min(Duration(plan.step_ns), kLongestStep));
 }
 
-Duration MoveLimit(int64_t bytes) { return std::chrono::microseconds(std::max<int64_t>(bytes, 0)); }
+Duration GetStateTransferLimit(int64_t bytes) {
+  return std::chrono::microseconds(std::max<int64_t>(bytes, 0));
+}
 
-NodeId WorkerOfDevice(const std::string& device) { return device.substr(0, device.rfind('/')); }
+NodeId WorkerFromDevice(const std::string& device) { return device.substr(0, device.rfind('/')); }
 
-int IndexOfDevice(const std::string& device) {
+int IndexFromDevice(const std::string& device) {
   const size_t slash = device.rfind('/');
   if (slash == std::string::npos || slash == 0) return -1;
   int index = -1;
@@ -126,11 +128,11 @@ int IndexOfDevice(const std::string& device) {
   return error == std::errc() && rest == end && index >= 0 ? index : -1;
 }
 
-const std::vector<std::string>& SendersOf(const IslandPlan& plan, const PlanMessage& message) {
+const std::vector<std::string>& GetSenders(const IslandPlan& plan, const PlanMessage& message) {
   return plan.replicas[message.replica].stages[message.stage].devices;
 }
 
-const std::vector<std::string>& ReceiversOf(const IslandPlan& plan, const PlanMessage& message) {
+const std::vector<std::string>& GetReceivers(const IslandPlan& plan, const PlanMessage& message) {
   const int32_t to = message.stage + (message.gradient ? -1 : 1);
   return plan.replicas[message.replica].stages[to].devices;
 }
@@ -196,15 +198,15 @@ PlanProgram CompleteProgram(const IslandPlan& plan, const std::string& device,
   return Completion(*replica, std::move(held), plan.replicas.size() > 1).Run(device, compute);
 }
 
-IslandPlan WithProgramsOf(const IslandPlan& plan, const NodeId& worker) {
+IslandPlan KeepWorkerPrograms(const IslandPlan& plan, const NodeId& worker) {
   IslandPlan own;
   own.number = plan.number;
   own.members = plan.members;
   own.replicas = plan.replicas;
   for (const PlanProgram& program : plan.programs) {
-    if (WorkerOfDevice(program.device) == worker) own.programs.push_back(program);
+    if (WorkerFromDevice(program.device) == worker) own.programs.push_back(program);
   }
-  own.tensor_shares = plan.tensor_shares;
+  own.tensor_split_ratios = plan.tensor_split_ratios;
   own.link_orders = plan.link_orders;
   own.optimizer_copies = plan.optimizer_copies;
   own.hosts = plan.hosts;

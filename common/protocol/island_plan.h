@@ -9,7 +9,8 @@
 // (interleaved, V-shaped), never of two.
 //
 // Sequences of a step are distributed in order: replica 0's micro-batches first, each of
-// micro_batch_sequences; a short last step leaves the last ones empty.
+// micro_batch_sequences; a short last step leaves the last ones empty. A step sums gradients over
+// all micro-batches of a replica (gradient accumulation) and all-reduces them over replicas.
 
 #ifndef ATOLL_COMMON_PROTOCOL_ISLAND_PLAN_H_
 #define ATOLL_COMMON_PROTOCOL_ISLAND_PLAN_H_
@@ -38,18 +39,18 @@ int TensorParallel(const IslandPlan& plan);
 // failed caller is detected by its link within seconds, so this ends only hangs. Ten hours at most.
 Duration StepLimit(const IslandPlan& plan, Duration least);
 
-// The longest that so many bytes of layer state may take to move, beside any waiting: a line that
-// carries less than 1 MB/s is no line to train over.
-Duration MoveLimit(int64_t bytes);
+// Time limit of a state transfer of so many bytes, without the time that it waits: a link slower
+// than 1 MB/s is too slow to train over.
+Duration GetStateTransferLimit(int64_t bytes);
 
 // "w1/0" -> "w1".
-NodeId WorkerOfDevice(const std::string& device);
+NodeId WorkerFromDevice(const std::string& device);
 // "w1/0" -> 0; -1 where the name has no index.
-int IndexOfDevice(const std::string& device);
+int IndexFromDevice(const std::string& device);
 
 // Devices that send a message and that receive it, by rank. REQUIRES: such a message in the plan.
-const std::vector<std::string>& SendersOf(const IslandPlan& plan, const PlanMessage& message);
-const std::vector<std::string>& ReceiversOf(const IslandPlan& plan, const PlanMessage& message);
+const std::vector<std::string>& GetSenders(const IslandPlan& plan, const PlanMessage& message);
+const std::vector<std::string>& GetReceivers(const IslandPlan& plan, const PlanMessage& message);
 
 // "B of micro-batch 3 in stage 1", human-readable.
 std::string ToString(const PlanOp& op);
@@ -92,7 +93,7 @@ absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequ
 
 // The plan as that worker gets it: without the programs of other workers' devices. Sent to each
 // of an island's workers, all programs would grow with the square of their number.
-IslandPlan WithProgramsOf(const IslandPlan& plan, const NodeId& worker);
+IslandPlan KeepWorkerPrograms(const IslandPlan& plan, const NodeId& worker);
 // Validate(), but other workers' programs may be absent. Without them it does not find
 // programs that wait for each other: the planner has checked that.
 absl::Status ValidateFor(const NodeId& worker, const IslandPlan& plan, int32_t layers,

@@ -15,13 +15,13 @@ namespace {
 // Far above what any plan needs, far below what would take long to check.
 constexpr int64_t kMaxOperations = int64_t{1} << 22;
 
-template <typename... Pieces>
-absl::Status Refused(const Pieces&... pieces) {
-  return absl::InvalidArgumentError(absl::StrCat("plan: ", pieces...));
+template <typename... Args>
+absl::Status Refused(const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat("plan: ", args...));
 }
 
 // Where a device is: one replica, one rank of groups of one size, one or more stages.
-struct Place {
+struct Assignment {
   int32_t replica = 0;
   int32_t rank = 0;
   size_t ranks = 1;
@@ -31,7 +31,7 @@ struct Place {
     return std::binary_search(stages.begin(), stages.end(), stage);
   }
 };
-using Places = std::map<std::string, Place>;
+using Assignments = std::map<std::string, Assignment>;
 
 absl::Status CheckMembers(const IslandPlan& plan, std::set<NodeId>* members) {
   if (plan.number < 1) return Refused("number ", plan.number, ": must be at least 1");
@@ -47,10 +47,10 @@ absl::Status CheckMembers(const IslandPlan& plan, std::set<NodeId>* members) {
 
 absl::Status CheckDevice(const std::string& device, const std::set<NodeId>& members,
                          const std::string& where) {
-  if (IndexOfDevice(device) < 0) {
+  if (IndexFromDevice(device) < 0) {
     return Refused(where, ": \"", device, "\" is no device; it must be \"worker/index\"");
   }
-  if (!members.contains(WorkerOfDevice(device))) {
+  if (!members.contains(WorkerFromDevice(device))) {
     return Refused(where, ": ", device, " belongs to no member of the island");
   }
   return absl::OkStatus();
@@ -69,7 +69,7 @@ absl::Status CheckRecomputed(const PlanStage& stage, const std::string& where) {
 }
 
 absl::Status CheckStages(const IslandPlan& plan, int32_t r, int32_t layers,
-                         const std::set<NodeId>& members, Places* places) {
+                         const std::set<NodeId>& members, Assignments* assignments) {
   const PlanReplica& replica = plan.replicas[r];
   int64_t next = 0;
   for (size_t s = 0; s < replica.stages.size(); ++s) {
@@ -86,24 +86,25 @@ absl::Status CheckStages(const IslandPlan& plan, int32_t r, int32_t layers,
     for (size_t rank = 0; rank < stage.devices.size(); ++rank) {
       const std::string& device = stage.devices[rank];
       ATOLL_RETURN_IF_ERROR(CheckDevice(device, members, where));
-      const auto [it, is_new] = places->try_emplace(
-          device, Place{r, static_cast<int32_t>(rank), stage.devices.size(), {}});
-      Place& place = it->second;
-      if (place.replica != r) {
-        return Refused(where, ": ", device, " already works in replica ", place.replica);
+      const auto [it, is_new] = assignments->try_emplace(
+          device, Assignment{r, static_cast<int32_t>(rank), stage.devices.size(), {}});
+      Assignment& assignment = it->second;
+      if (assignment.replica != r) {
+        return Refused(where, ": ", device, " already works in replica ", assignment.replica);
       }
-      if (place.Holds(static_cast<int32_t>(s))) {
+      if (assignment.Holds(static_cast<int32_t>(s))) {
         return Refused(where, ": ", device, " is there twice");
       }
-      if (place.rank != static_cast<int32_t>(rank)) {
-        return Refused(where, ": ", device, " has rank ", rank, ", but rank ", place.rank,
-                       " in stage ", place.stages.front());
+      if (assignment.rank != static_cast<int32_t>(rank)) {
+        return Refused(where, ": ", device, " has rank ", rank, ", but rank ", assignment.rank,
+                       " in stage ", assignment.stages.front());
       }
-      if (place.ranks != stage.devices.size()) {
+      if (assignment.ranks != stage.devices.size()) {
         return Refused(where, ": ", device, " is one of ", stage.devices.size(),
-                       " devices, but of ", place.ranks, " in stage ", place.stages.front());
+                       " devices, but of ", assignment.ranks, " in stage ",
+                       assignment.stages.front());
       }
-      place.stages.push_back(static_cast<int32_t>(s));
+      assignment.stages.push_back(static_cast<int32_t>(s));
     }
   }
   if (next != layers) {
@@ -123,11 +124,13 @@ absl::Status CheckDegrees(const IslandPlan& plan) {
         return Refused("replica ", r, ", stage ", s, ": ", ranks, " devices share layer ", l,
                        ", but ", TensorDegree(plan, l), " in replica 0");
       }
-      if (plan.tensor_shares.empty() || static_cast<int>(plan.tensor_shares.size()) == ranks) {
+      if (plan.tensor_split_ratios.empty() ||
+          static_cast<int>(plan.tensor_split_ratios.size()) == ranks) {
         continue;
       }
-      return Refused("tensor_shares: ", plan.tensor_shares.size(), " of them, but replica ", r,
-                     ", stage ", s, " has ", ranks, ranks == 1 ? " device" : " devices");
+      return Refused("tensor_split_ratios: ", plan.tensor_split_ratios.size(),
+                     " of them, but replica ", r, ", stage ", s, " has ", ranks,
+                     ranks == 1 ? " device" : " devices");
     }
   }
   return absl::OkStatus();
@@ -149,8 +152,8 @@ absl::Status CheckShares(const IslandPlan& plan, int64_t batch_sequences) {
   if (capacity < batch_sequences || capacity - last >= batch_sequences) {
     return Refused("its micro-batches take ", capacity, " sequences, a step has ", batch_sequences);
   }
-  for (const int32_t share : plan.tensor_shares) {
-    if (share < 1) return Refused("tensor_shares: ", share, " must be at least 1");
+  for (const int32_t share : plan.tensor_split_ratios) {
+    if (share < 1) return Refused("tensor_split_ratios: ", share, " must be at least 1");
   }
   return absl::OkStatus();
 }
@@ -158,14 +161,17 @@ absl::Status CheckShares(const IslandPlan& plan, int64_t batch_sequences) {
 // Checks one device's program against what its stages need.
 class ProgramCheck {
  public:
-  ProgramCheck(const IslandPlan& plan, const Place& place, const PlanProgram& program)
-      : plan_(plan), replica_(plan.replicas[place.replica]), place_(place), program_(program) {}
+  ProgramCheck(const IslandPlan& plan, const Assignment& assignment, const PlanProgram& program)
+      : plan_(plan),
+        replica_(plan.replicas[assignment.replica]),
+        assignment_(assignment),
+        program_(program) {}
 
   absl::Status Run() {
     for (size_t i = 0; i < program_.ops.size(); ++i) {
       ATOLL_RETURN_IF_ERROR(Take(static_cast<int>(i)));
     }
-    for (const int32_t stage : place_.stages) {
+    for (const int32_t stage : assignment_.stages) {
       for (int32_t m = 0; m < replica_.micro_batches; ++m) {
         ATOLL_RETURN_IF_ERROR(CheckMicroBatch(stage, m));
       }
@@ -180,14 +186,14 @@ class ProgramCheck {
  private:
   using Key = std::tuple<PlanOpKind, int32_t, int32_t, bool>;  // kind, stage, micro-batch, gradient
 
-  template <typename... Pieces>
-  absl::Status RefusedAt(int index, const Pieces&... pieces) const {
+  template <typename... Args>
+  absl::Status RefusedAt(int index, const Args&... args) const {
     return Refused("program of ", program_.device, ", operation ", index, " (",
-                   ToString(program_.ops[index]), "): ", pieces...);
+                   ToString(program_.ops[index]), "): ", args...);
   }
 
   // Whether `stage` neighbours on this very device, which needs no messages.
-  bool Local(int32_t stage) const { return place_.Holds(stage); }
+  bool Local(int32_t stage) const { return assignment_.Holds(stage); }
 
   absl::Status Take(int index) {
     const PlanOp& op = program_.ops[index];
@@ -197,7 +203,8 @@ class ProgramCheck {
                  : RefusedAt(index, "it must be the last one");
     }
     if (op.kind > PlanOpKind::kOptimizer) return RefusedAt(index, "unknown kind");
-    if (!place_.Holds(op.stage)) return RefusedAt(index, "the device does not hold this stage");
+    if (!assignment_.Holds(op.stage))
+      return RefusedAt(index, "the device does not hold this stage");
     if (op.kind == PlanOpKind::kSync) return TakeSync(index);
     if (op.micro_batch < 0 || op.micro_batch >= replica_.micro_batches) {
       return RefusedAt(index, "its replica has ", replica_.micro_batches, " micro-batches");
@@ -293,7 +300,7 @@ class ProgramCheck {
 
   const IslandPlan& plan_;
   const PlanReplica& replica_;
-  const Place& place_;
+  const Assignment& assignment_;
   const PlanProgram& program_;
   std::map<Key, int> position_;
   std::map<int32_t, int32_t> last_weight_;  // by stage
@@ -302,11 +309,11 @@ class ProgramCheck {
 
 // Plays the programs, without time: every receive waits for its send, and the devices of a
 // tensor-parallel group, which talk to each other within F and B, for each other.
-class Rehearsal {
+class ProgramSimulation {
  public:
-  Rehearsal(const IslandPlan& plan, const Places& places) : plan_(plan) {
+  ProgramSimulation(const IslandPlan& plan, const Assignments& assignments) : plan_(plan) {
     for (const PlanProgram& program : plan.programs) {
-      devices_[program.device] = {&program, &places.at(program.device), 0};
+      devices_[program.device] = {&program, &assignments.at(program.device), 0};
     }
   }
 
@@ -329,7 +336,7 @@ class Rehearsal {
  private:
   struct Device {
     const PlanProgram* program = nullptr;
-    const Place* place = nullptr;
+    const Assignment* assignment = nullptr;
     size_t next = 0;
     const PlanOp& op() const { return program->ops[next]; }
   };
@@ -338,21 +345,21 @@ class Rehearsal {
 
   bool Do(Device& device) {
     const PlanOp& op = device.op();
-    const Place& place = *device.place;
+    const Assignment& assignment = *device.assignment;
     switch (op.kind) {
       case PlanOpKind::kSend:
-        sent_.emplace(place.replica, place.rank, op.stage + (op.gradient ? -1 : 1), op.micro_batch,
-                      op.gradient);
+        sent_.emplace(assignment.replica, assignment.rank, op.stage + (op.gradient ? -1 : 1),
+                      op.micro_batch, op.gradient);
         break;
       case PlanOpKind::kReceive:
-        if (!sent_.contains(
-                {place.replica, Sender(place, op), op.stage, op.micro_batch, op.gradient})) {
+        if (!sent_.contains({assignment.replica, Sender(assignment, op), op.stage, op.micro_batch,
+                             op.gradient})) {
           return false;
         }
         break;
       case PlanOpKind::kForward:
       case PlanOpKind::kInputGradient:
-        return DoTogether(op, plan_.replicas[place.replica].stages[op.stage].devices);
+        return DoTogether(op, plan_.replicas[assignment.replica].stages[op.stage].devices);
       default:
         break;
     }
@@ -360,9 +367,10 @@ class Rehearsal {
     return true;
   }
 
-  int32_t Sender(const Place& place, const PlanOp& op) const {
-    const PlanStage& from = plan_.replicas[place.replica].stages[op.stage + (op.gradient ? 1 : -1)];
-    return static_cast<int32_t>(SendingRank(place.rank, from.devices.size()));
+  int32_t Sender(const Assignment& assignment, const PlanOp& op) const {
+    const PlanStage& from =
+        plan_.replicas[assignment.replica].stages[op.stage + (op.gradient ? 1 : -1)];
+    return static_cast<int32_t>(SendingRank(assignment.rank, from.devices.size()));
   }
 
   bool DoTogether(const PlanOp op, const std::vector<std::string>& group) {
@@ -380,12 +388,13 @@ class Rehearsal {
 };
 
 // `worker`: its devices' programs are required; empty: all are.
-absl::Status CheckPrograms(const IslandPlan& plan, const Places& places, const NodeId& worker) {
+absl::Status CheckPrograms(const IslandPlan& plan, const Assignments& assignments,
+                           const NodeId& worker) {
   std::set<std::string> seen;
   int64_t operations = 0;
   for (const PlanProgram& program : plan.programs) {
-    const auto place = places.find(program.device);
-    if (place == places.end()) {
+    const auto assignment = assignments.find(program.device);
+    if (assignment == assignments.end()) {
       return Refused("there is a program for ", program.device, ", which no stage names");
     }
     if (!seen.insert(program.device).second) {
@@ -395,20 +404,20 @@ absl::Status CheckPrograms(const IslandPlan& plan, const Places& places, const N
     if (operations > kMaxOperations) {
       return Refused("its programs have more than ", kMaxOperations, " operations");
     }
-    ATOLL_RETURN_IF_ERROR(ProgramCheck(plan, place->second, program).Run());
+    ATOLL_RETURN_IF_ERROR(ProgramCheck(plan, assignment->second, program).Run());
   }
-  for (const auto& [device, place] : places) {
-    const bool required = worker.empty() || WorkerOfDevice(device) == worker;
+  for (const auto& [device, assignment] : assignments) {
+    const bool required = worker.empty() || WorkerFromDevice(device) == worker;
     if (required && !seen.contains(device)) return Refused("there is no program for ", device);
   }
-  if (seen.size() < places.size()) return absl::OkStatus();
-  return Rehearsal(plan, places).Run();
+  if (seen.size() < assignments.size()) return absl::OkStatus();
+  return ProgramSimulation(plan, assignments).Run();
 }
 
 // Of one message in the order of link `l`.
 absl::Status CheckMessage(const IslandPlan& plan, size_t l, const PlanMessage& message) {
-  const auto refused = [&](const auto&... pieces) {
-    return Refused("link order ", l, ", ", ToString(message), ": ", pieces...);
+  const auto refused = [&](const auto&... args) {
+    return Refused("link order ", l, ", ", ToString(message), ": ", args...);
   };
   if (message.replica < 0 || message.replica >= static_cast<int64_t>(plan.replicas.size())) {
     return refused("there is no such replica");
@@ -422,8 +431,8 @@ absl::Status CheckMessage(const IslandPlan& plan, size_t l, const PlanMessage& m
   if (message.micro_batch < 0 || message.micro_batch >= replica.micro_batches) {
     return refused("its replica has ", replica.micro_batches, " micro-batches");
   }
-  if (WorkerOfDevice(SendersOf(plan, message)[0]) ==
-      WorkerOfDevice(ReceiversOf(plan, message)[0])) {
+  if (WorkerFromDevice(GetSenders(plan, message)[0]) ==
+      WorkerFromDevice(GetReceivers(plan, message)[0])) {
     return refused("it stays within a worker");
   }
   return absl::OkStatus();
@@ -457,14 +466,15 @@ absl::Status Check(const IslandPlan& plan, int32_t layers, int64_t batch_sequenc
   std::set<NodeId> members;
   ATOLL_RETURN_IF_ERROR(CheckMembers(plan, &members));
   if (plan.replicas.empty()) return Refused("it has no replicas");
-  Places places;
+  Assignments assignments;
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
-    ATOLL_RETURN_IF_ERROR(CheckStages(plan, static_cast<int32_t>(r), layers, members, &places));
+    ATOLL_RETURN_IF_ERROR(
+        CheckStages(plan, static_cast<int32_t>(r), layers, members, &assignments));
   }
   ATOLL_RETURN_IF_ERROR(CheckDegrees(plan));
   ATOLL_RETURN_IF_ERROR(CheckShares(plan, batch_sequences));
   ATOLL_RETURN_IF_ERROR(CheckLinkOrders(plan));
-  return CheckPrograms(plan, places, worker);
+  return CheckPrograms(plan, assignments, worker);
 }
 
 }  // namespace

@@ -73,16 +73,16 @@ TEST_CASE("who waits for a step waits for as long as it may take") {
   CHECK(StepLimit(plan, seconds(60)) == seconds(900));
   plan.step_ns = std::numeric_limits<int64_t>::max();
   CHECK(StepLimit(plan, seconds(60)) == std::chrono::hours(10));
-  // A layer of 463 MB, twice over a line of 100 Mbit/s.
-  CHECK(MoveLimit(463'000'000) > seconds(2 * 37));
+  // A layer of 463 MB, twice over a link of 100 Mbit/s.
+  CHECK(GetStateTransferLimit(463'000'000) > seconds(2 * 37));
 }
 
 TEST_CASE("devices have names") {
-  REQUIRE(WorkerOfDevice("w1/12") == "w1");
-  REQUIRE(IndexOfDevice("w1/12") == 12);
+  REQUIRE(WorkerFromDevice("w1/12") == "w1");
+  REQUIRE(IndexFromDevice("w1/12") == 12);
   for (const char* bad : {"w1", "w1/", "/0", "w1/x", "w1/-1", "w1/0x", "", "w1/99999999999"}) {
     CAPTURE(bad);
-    REQUIRE(IndexOfDevice(bad) == -1);
+    REQUIRE(IndexFromDevice(bad) == -1);
   }
 }
 
@@ -152,7 +152,7 @@ TEST_CASE("groups_of_stages_may_be_of_unlike_size_but_not_those_of_a_layer") {
   REQUIRE(TensorParallel(ByStage(1, 3)) == 3);
   REQUIRE(TensorDegree(ByStage(1, 3), 3) == 1);
   REQUIRE(TensorDegree(ByStage(1, 3), 4) == 3);
-  REQUIRE(TensorSharesOf(ByStage(1, 3), 5) == std::vector<int32_t>{1, 1, 1});
+  REQUIRE(GetTensorSplitRatios(ByStage(1, 3), 5) == std::vector<int32_t>{1, 1, 1});
   using Pairs = std::vector<std::pair<size_t, size_t>>;
   REQUIRE(MessagePairs(2, 3) == Pairs{{0, 0}, {1, 1}, {0, 2}});
   REQUIRE(MessagePairs(3, 1) == Pairs{{0, 0}});
@@ -173,10 +173,10 @@ TEST_CASE("micro-batches hold exactly a step's sequences") {
 
 TEST_CASE("tensor shares are one per rank") {
   REQUIRE(MessageAfter([](Plan p) {
-            p.tensor_shares = {1, 1};
-          }) == "plan: tensor_shares: 2 of them, but replica 0, stage 0 has 1 device");
-  REQUIRE(MessageAfter([](Plan p) { p.tensor_shares = {0}; }) ==
-          "plan: tensor_shares: 0 must be at least 1");
+            p.tensor_split_ratios = {1, 1};
+          }) == "plan: tensor_split_ratios: 2 of them, but replica 0, stage 0 has 1 device");
+  REQUIRE(MessageAfter([](Plan p) { p.tensor_split_ratios = {0}; }) ==
+          "plan: tensor_split_ratios: 0 must be at least 1");
 }
 
 TEST_CASE("every device has one program") {
@@ -292,7 +292,7 @@ IslandPlan Pairs() {
 }
 
 // Good() with its second replica cut like the first one, and both cross from w1 to w2.
-IslandPlan TwoOverOneLine() {
+IslandPlan TwoOverOneLink() {
   IslandPlan plan = Good();
   plan.replicas = {{{{0, 2, {"w1/0"}, {}}, {2, 4, {"w2/0"}, {}}}, 1, 3},
                    {{{0, 2, {"w1/1"}, {}}, {2, 4, {"w2/1"}, {}}}, 1, 3}};
@@ -314,30 +314,30 @@ IslandPlan TwoOverOneLine() {
 }
 
 template <typename Change>
-std::string MessageOfLine(const Change& change) {
-  IslandPlan plan = TwoOverOneLine();
+std::string LinkOrderError(const Change& change) {
+  IslandPlan plan = TwoOverOneLink();
   change(plan);
   return std::string(Validate(plan, kLayers, 6).message());
 }
 
 TEST_CASE("a link's order has all messages of its stage links, once") {
-  REQUIRE(MessageOfLine([](Plan) {}) == "");
-  REQUIRE(MessageOfLine([](Plan p) { p.link_orders[1].messages[3].replica = 2; }) ==
+  REQUIRE(LinkOrderError([](Plan) {}) == "");
+  REQUIRE(LinkOrderError([](Plan p) { p.link_orders[1].messages[3].replica = 2; }) ==
           "plan: link order 1, the gradient of micro-batch 1 from stage 1 of replica 2: there is "
           "no such replica");
-  REQUIRE(MessageOfLine([](Plan p) { p.link_orders[1].messages[0].stage = 0; }) ==
+  REQUIRE(LinkOrderError([](Plan p) { p.link_orders[1].messages[0].stage = 0; }) ==
           "plan: link order 1, the gradient of micro-batch 0 from stage 0 of replica 0: no stage "
           "sends that");
-  REQUIRE(MessageOfLine([](Plan p) { p.link_orders[0].messages[5].micro_batch = 3; }) ==
+  REQUIRE(LinkOrderError([](Plan p) { p.link_orders[0].messages[5].micro_batch = 3; }) ==
           "plan: link order 0, the activation of micro-batch 3 from stage 0 of replica 1: its "
           "replica has 3 micro-batches");
   REQUIRE(
-      MessageOfLine([](Plan p) { p.link_orders[0].messages[1] = p.link_orders[0].messages[0]; }) ==
+      LinkOrderError([](Plan p) { p.link_orders[0].messages[1] = p.link_orders[0].messages[0]; }) ==
       "plan: link order 0, the activation of micro-batch 0 from stage 0 of replica 0: it is "
       "there twice");
-  REQUIRE(MessageOfLine([](Plan p) { p.link_orders[0].messages.pop_back(); }) ==
+  REQUIRE(LinkOrderError([](Plan p) { p.link_orders[0].messages.pop_back(); }) ==
           "plan: link order 0 has 2 of the 3 micro-batches of stage 0 of replica 1");
-  REQUIRE(MessageOfLine([](Plan p) { p.link_orders[0].messages.clear(); }) ==
+  REQUIRE(LinkOrderError([](Plan p) { p.link_orders[0].messages.clear(); }) ==
           "plan: link order 0 is empty");
   REQUIRE(MessageAfter([](Plan p) {
             p.link_orders = {{"a", "a", {{0, 0, 0, false}}}};
@@ -395,7 +395,7 @@ TEST_CASE("a device that holds two neighbouring stages sends itself nothing") {
 
 TEST_CASE("a follower's plan has its own programs, and these are checked") {
   const IslandPlan whole = Good();
-  IslandPlan own = WithProgramsOf(whole, "w1");
+  IslandPlan own = KeepWorkerPrograms(whole, "w1");
   REQUIRE(own.programs.size() == 2);
   const auto check = [](const IslandPlan& plan, const NodeId& worker) {
     return std::string(ValidateFor(worker, plan, kLayers, kSequences).message());
@@ -406,7 +406,7 @@ TEST_CASE("a follower's plan has its own programs, and these are checked") {
   CHECK(Check(own) == "plan: there is no program for w2/0");
   own.programs.pop_back();
   CHECK(check(own, "w1") == "plan: there is no program for w1/1");
-  own = WithProgramsOf(whole, "w2");
+  own = KeepWorkerPrograms(whole, "w2");
   own.programs[0].ops.pop_back();
   CHECK(check(own, "w2") == "plan: program of w2/0 does not end in its optimizer step");
   own.programs = whole.programs;  // nothing else is left out

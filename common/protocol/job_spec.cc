@@ -270,7 +270,7 @@ absl::Status ValidateSiteServers(const OuterSpec& o) {
   }
   if (IsQuantized(o.push_encoding)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "outer.push_encoding = \"", InfoOf(o.push_encoding).name,
+        "outer.push_encoding = \"", GetEncodingInfo(o.push_encoding).name,
         "\": must be \"float32\" or \"bfloat16\" with outer.site.rounds above 0: a site's servers "
         "keep no error feedback"));
   }
@@ -293,7 +293,7 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.max_islands", o.max_islands, o.min_islands, 4096));
   ATOLL_RETURN_IF_ERROR(ValidateOuterChoice(o));
   // Of a step every element is wanted, and parts of it begin at any block of kQuantBlock.
-  const EncodingInfo& pulls = InfoOf(o.pull_encoding);
+  const EncodingInfo& pulls = GetEncodingInfo(o.pull_encoding);
   const bool all = pulls.quantized && pulls.block == kQuantBlock;
   if (o.pull_encoding != Encoding::kFloat32 && !all) {
     return absl::InvalidArgumentError(
@@ -312,23 +312,23 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   return IntInRange("outer.min_servers", o.min_servers, 1, 4096);
 }
 
-constexpr int64_t kShareMax = 1 << 20;
+constexpr int64_t kSplitRatioMax = 1 << 20;
 
-absl::Status ValidateShares(const JobSpec& spec) {
+absl::Status ValidateTensorSplitRatios(const JobSpec& spec) {
   const LayoutSpec& l = spec.layout;
-  if (l.tensor_shares.empty()) return absl::OkStatus();
-  if (static_cast<int64_t>(l.tensor_shares.size()) != l.tensor_parallel) {
+  if (l.tensor_split_ratios.empty()) return absl::OkStatus();
+  if (static_cast<int64_t>(l.tensor_split_ratios.size()) != l.tensor_parallel) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "layout.tensor_shares has ", l.tensor_shares.size(),
+        "layout.tensor_split_ratios has ", l.tensor_split_ratios.size(),
         " numbers: must have layout.tensor_parallel = ", l.tensor_parallel,
         l.tensor_parallel == 0 ? " of them; say how many devices share each layer" : " of them"));
   }
-  for (const int64_t share : l.tensor_shares) {
-    ATOLL_RETURN_IF_ERROR(IntInRange("layout.tensor_shares", share, 1, kShareMax));
+  for (const int64_t share : l.tensor_split_ratios) {
+    ATOLL_RETURN_IF_ERROR(IntInRange("layout.tensor_split_ratios", share, 1, kSplitRatioMax));
   }
   const ModelSpec& m = spec.model;
   const int64_t heads = m.key_value_heads > 0 ? m.key_value_heads : m.heads;
-  return heads > 0 ? CheckTensorShares(l.tensor_shares, heads) : absl::OkStatus();
+  return heads > 0 ? CheckTensorSplitRatios(l.tensor_split_ratios, heads) : absl::OkStatus();
 }
 
 constexpr absl::string_view kScheduleNames[] = {
@@ -349,7 +349,8 @@ absl::Status ValidatePlan(const LayoutSpec& l) {
   for (const auto& [name, value] :
        {std::pair("layout.stages", l.stages), std::pair("layout.replicas", l.replicas),
         std::pair("layout.tensor_parallel", l.tensor_parallel),
-        std::pair("layout.tensor_shares", static_cast<int64_t>(l.tensor_shares.size()))}) {
+        std::pair("layout.tensor_split_ratios",
+                  static_cast<int64_t>(l.tensor_split_ratios.size()))}) {
     if (value == 0) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(name, " stands beside layout.plan, which says it: leave one of them out"));
@@ -473,7 +474,7 @@ absl::Status ValidateLayout(const JobSpec& spec) {
     return Bad("layout.tensor_parallel", l.tensor_parallel,
                "1 (or 0) with inner.optimizer = \"muon\", which steps whole matrices");
   }
-  ATOLL_RETURN_IF_ERROR(ValidateShares(spec));
+  ATOLL_RETURN_IF_ERROR(ValidateTensorSplitRatios(spec));
   ATOLL_RETURN_IF_ERROR(ValidatePlan(l));
   ATOLL_RETURN_IF_ERROR(ValidateParticipation(spec));
   ATOLL_RETURN_IF_ERROR(InRange("layout.deadline_hours", l.deadline_hours, 0, 1e6));
@@ -523,13 +524,13 @@ int64_t BytesForJob(const LayoutSpec& layout, int64_t memory_bytes) {
   return std::max<int64_t>(1, memory_bytes - layout.memory_reserve_bytes);
 }
 
-absl::Status CheckTensorShares(const std::vector<int64_t>& shares, int64_t heads) {
-  const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
-  const bool whole = std::all_of(shares.begin(), shares.end(),
+absl::Status CheckTensorSplitRatios(const std::vector<int64_t>& ratios, int64_t heads) {
+  const int64_t sum = std::accumulate(ratios.begin(), ratios.end(), int64_t{0});
+  const bool whole = std::all_of(ratios.begin(), ratios.end(),
                                  [&](int64_t share) { return heads * share % sum == 0; });
   if (whole) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "layout.tensor_shares = [", absl::StrJoin(shares, ", "), "]: the model's ", heads,
+      "layout.tensor_split_ratios = [", absl::StrJoin(ratios, ", "), "]: the model's ", heads,
       " key-value heads cannot be cut so; give each device a whole number of them, at least 1, ",
       heads, " in all"));
 }

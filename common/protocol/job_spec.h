@@ -37,9 +37,9 @@ std::string WhyNoPart(const LayoutSpec& layout, const std::string& worker, const
 // What a job may use of a device's memory, at least 1 of what is known.
 int64_t BytesForJob(const LayoutSpec& layout, int64_t memory_bytes);
 
-// Whether so many heads can be cut by shares into whole ones, at least one each. The error names
-// the field. REQUIRES: shares of 1 or more.
-absl::Status CheckTensorShares(const std::vector<int64_t>& shares, int64_t heads);
+// Whether so many heads can be split by ratios into whole ones, at least one each. The error names
+// the field. REQUIRES: ratios of 1 or more.
+absl::Status CheckTensorSplitRatios(const std::vector<int64_t>& ratios, int64_t heads);
 
 // Every limit of every field of a job that a user submits. The message names the field as the job
 // file spells it ("outer.momentum = 1.5: must be at least 0 and below 1").

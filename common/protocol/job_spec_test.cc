@@ -158,24 +158,25 @@ TEST_CASE("a layout that no model or batch allows is refused by its field") {
             s.model.feed_forward = 2;
             s.layout.tensor_parallel = 4;
           }) == "layout.tensor_parallel = 4: must be at most model.feed_forward = 2");
-  REQUIRE(MessageAfter([](JobSpec& s) {
-            s.layout.tensor_shares = {2, 1};
-          }) ==
-          "layout.tensor_shares has 2 numbers: must have layout.tensor_parallel = 0 of them; say "
-          "how many devices share each layer");
-  REQUIRE(MessageAfter([](JobSpec& s) {
-            s.layout.tensor_parallel = 2;
-            s.layout.tensor_shares = {2, 0};
-          }) == "layout.tensor_shares = 0: must be between 1 and 1048576");
+  REQUIRE(
+      MessageAfter([](JobSpec& s) {
+        s.layout.tensor_split_ratios = {2, 1};
+      }) ==
+      "layout.tensor_split_ratios has 2 numbers: must have layout.tensor_parallel = 0 of them; say "
+      "how many devices share each layer");
   REQUIRE(MessageAfter([](JobSpec& s) {
             s.layout.tensor_parallel = 2;
-            s.layout.tensor_shares = {2, 1};
+            s.layout.tensor_split_ratios = {2, 0};
+          }) == "layout.tensor_split_ratios = 0: must be between 1 and 1048576");
+  REQUIRE(MessageAfter([](JobSpec& s) {
+            s.layout.tensor_parallel = 2;
+            s.layout.tensor_split_ratios = {2, 1};
           }) ==
-          "layout.tensor_shares = [2, 1]: the model's 4 key-value heads cannot be cut so; "
+          "layout.tensor_split_ratios = [2, 1]: the model's 4 key-value heads cannot be cut so; "
           "give each device a whole number of them, at least 1, 4 in all");
   REQUIRE(MessageAfter([](JobSpec& s) {
             s.layout.tensor_parallel = 2;
-            s.layout.tensor_shares = {3, 1};
+            s.layout.tensor_split_ratios = {3, 1};
           }).empty());
   REQUIRE(MessageAfter([](JobSpec& s) { s.layout.chunks_max = 6; }) ==
           "layout.chunks_max = 6: must be a power of two");

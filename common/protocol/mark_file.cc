@@ -14,7 +14,7 @@
 namespace atl {
 namespace {
 
-std::string PathOf(const std::string& state_folder) { return state_folder + "/cluster"; }
+std::string GetMarkPath(const std::string& state_folder) { return state_folder + "/cluster"; }
 
 std::string Text(const ClusterMark& mark) {
   return absl::StrCat("cluster ", mark.cluster, " epoch ", mark.epoch, " sequence ", mark.sequence);
@@ -41,7 +41,7 @@ ClusterId NewClusterId() {
 }
 
 absl::StatusOr<ClusterMark> ReadClusterMark(Files& files, const std::string& state_folder) {
-  const auto bytes = files.Read(PathOf(state_folder), 256);
+  const auto bytes = files.Read(GetMarkPath(state_folder), 256);
   if (absl::IsNotFound(bytes.status())) return ClusterMark();
   ATOLL_RETURN_IF_ERROR(bytes.status());
   const absl::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
@@ -53,7 +53,7 @@ absl::StatusOr<ClusterMark> ReadClusterMark(Files& files, const std::string& sta
     if (text == absl::StrCat(Text(mark), " checksum ", Checksum(Text(mark)), "\n")) return mark;
   }
   return absl::DataLossError(
-      absl::StrCat(PathOf(state_folder),
+      absl::StrCat(GetMarkPath(state_folder),
                    ": is damaged; restore it from a copy, or delete it: this "
                    "daemon then joins the next coordinator that it meets"));
 }
@@ -61,7 +61,7 @@ absl::StatusOr<ClusterMark> ReadClusterMark(Files& files, const std::string& sta
 absl::Status WriteClusterMark(Files& files, const std::string& state_folder,
                               const ClusterMark& mark) {
   const std::string text = absl::StrCat(Text(mark), " checksum ", Checksum(Text(mark)), "\n");
-  return WriteFileAtomically(files, PathOf(state_folder), std::array{AsBytes(text)});
+  return WriteFileAtomically(files, GetMarkPath(state_folder), std::array{AsBytes(text)});
 }
 
 std::string ForeignClusterText(const ClusterId& own, const ClusterId& foreign) {

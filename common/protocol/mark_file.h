@@ -1,4 +1,5 @@
-// Where a member remembers its cluster: the file `cluster` in its state folder, one line
+// A member's record of its cluster and the newest epoch, by which it fences other coordinators: the
+// file `cluster` in its state folder, one line
 //
 //   cluster 0123456789abcdef epoch 7 sequence 30064771078 checksum 89abcdef01234567
 //
@@ -29,7 +30,7 @@ absl::StatusOr<ClusterMark> ReadClusterMark(Files& files, const std::string& sta
 absl::Status WriteClusterMark(Files& files, const std::string& state_folder,
                               const ClusterMark& mark);
 
-// What a member says of a coordinator of another cluster, and what to do about it.
+// Message about a coordinator of another cluster, and what to do about it.
 std::string ForeignClusterText(const ClusterId& own, const ClusterId& foreign);
 
 }  // namespace atl

@@ -24,8 +24,8 @@ TEST_CASE("every_flipped_bit_of_a_cluster_mark_is_noticed") {
   for (size_t i = 0; i < good.size(); ++i) {
     std::vector<std::byte> bad = good;
     bad[i] ^= std::byte(1);
-    const ByteSpan piece(bad);
-    REQUIRE(WriteFileAtomically(files, "/state/cluster", std::span(&piece, 1)).ok());
+    const ByteSpan buffer(bad);
+    REQUIRE(WriteFileAtomically(files, "/state/cluster", std::span(&buffer, 1)).ok());
     INFO("byte " << i);
     CHECK(absl::IsDataLoss(ReadClusterMark(files, "/state").status()));
   }

@@ -1,5 +1,4 @@
-// Whether NCCL joins the GPUs of two members of an island: what workers go by and plans reckon
-// with.
+// Whether NCCL joins the GPUs of two members of an island: workers and plans decide alike.
 
 #ifndef ATOLL_COMMON_PROTOCOL_NCCL_JOINS_H_
 #define ATOLL_COMMON_PROTOCOL_NCCL_JOINS_H_

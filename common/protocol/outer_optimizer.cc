@@ -68,7 +68,7 @@ absl::StatusOr<const OuterOptimizerInfo*> FindOptimizer(absl::string_view sectio
 absl::Status ValidateContributing(const OuterSpec& spec) {
   if (IsQuantized(spec.pull_encoding)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("outer.pull_encoding = \"", InfoOf(spec.pull_encoding).name,
+        absl::StrCat("outer.pull_encoding = \"", GetEncodingInfo(spec.pull_encoding).name,
                      "\": must be \"float32\" in the job of a site's servers"));
   }
   if (spec.fragments > 1) {
@@ -118,24 +118,24 @@ OuterChoice WithDefaults(OuterChoice choice) {
   return choice;
 }
 
-const OuterOptimizerInfo& OuterOptimizerOf(const OuterSpec& spec) {
+const OuterOptimizerInfo& GetOuterOptimizer(const OuterSpec& spec) {
   const OuterOptimizerInfo* info = Find(OuterOptimizers(), spec.optimizer);
   ATOLL_CHECK(info != nullptr, spec.optimizer);
   return *info;
 }
 
-const OuterMergeInfo& OuterMergeOf(const OuterSpec& spec) {
+const OuterMergeInfo& GetOuterMerge(const OuterSpec& spec) {
   const OuterMergeInfo* info = Find(OuterMerges(), spec.merge);
   ATOLL_CHECK(info != nullptr, spec.merge);
   return *info;
 }
 
 bool HasSinglePushRounds(const OuterSpec& spec) {
-  return OuterOptimizerOf(spec).single_pushes || OuterMergeOf(spec).single_pushes;
+  return GetOuterOptimizer(spec).single_pushes || GetOuterMerge(spec).single_pushes;
 }
 
 int64_t ServerBytesPerElement(const OuterSpec& spec) {
-  const auto tensors = static_cast<int64_t>(sizeof(float) * (1 + ServerSlotsOf(spec).size()));
+  const auto tensors = static_cast<int64_t>(sizeof(float) * (1 + ListServerSlots(spec).size()));
   if (!IsQuantized(spec.pull_encoding)) return tensors;
   // Beside them the newest step as it is pulled.
   return tensors + (EncodedBytes(spec.pull_encoding, kQuantBlock) + kQuantBlock - 1) / kQuantBlock;
@@ -146,8 +146,8 @@ int64_t ServerPeakBytesPerElement(const OuterSpec& spec) {
   return ServerBytesPerElement(spec) + tensors * static_cast<int64_t>(sizeof(float));
 }
 
-std::vector<std::string> ServerSlotsOf(const OuterSpec& spec) {
-  std::vector<std::string> slots = OuterOptimizerOf(spec).slots;
+std::vector<std::string> ListServerSlots(const OuterSpec& spec) {
+  std::vector<std::string> slots = GetOuterOptimizer(spec).slots;
   if (IsQuantized(spec.pull_encoding)) slots.emplace_back(kServedSlot);
   if (!spec.contributes_to.empty()) {
     slots.emplace_back(kBaseSlot);
@@ -157,7 +157,7 @@ std::vector<std::string> ServerSlotsOf(const OuterSpec& spec) {
 }
 
 double OuterParameterValue(const OuterSpec& spec, absl::string_view name) {
-  const auto values = Parse("outer", spec.parameters, OuterOptimizerOf(spec));
+  const auto values = Parse("outer", spec.parameters, GetOuterOptimizer(spec));
   ATOLL_CHECK(values.ok(), spec.parameters);
   const auto found = values->find(std::string(name));
   ATOLL_CHECK(found != values->end(), spec.optimizer, " has no ", name);

@@ -1,4 +1,5 @@
-// The outer optimizers and merges that a job may choose: their names, state slots and parameters.
+// The outer optimizers (of the DiLoCo outer step) and merges that a job may choose: their names,
+// state slots and parameters.
 // One table of each, which job files, the coordinator and parameter servers share. What an
 // optimizer does to a shard is in paramserver/core/outer_optimizer.h, what a merge makes of a
 // round's pseudo-gradients in coordinator/core/rounds/merge.h.
@@ -17,7 +18,7 @@
 
 namespace atl {
 
-// Of ServerSlotsOf; the format of received shards has room for so many.
+// Of ListServerSlots; the format of received shards has room for so many.
 inline constexpr int kMaxOuterSlots = 4;
 
 struct OuterParameter {
@@ -54,12 +55,12 @@ struct OuterChoice {
 OuterChoice WithDefaults(OuterChoice choice);
 
 // REQUIRES, of all below: ValidateOuterChoice(spec).
-const OuterOptimizerInfo& OuterOptimizerOf(const OuterSpec& spec);
-const OuterMergeInfo& OuterMergeOf(const OuterSpec& spec);
+const OuterOptimizerInfo& GetOuterOptimizer(const OuterSpec& spec);
+const OuterMergeInfo& GetOuterMerge(const OuterSpec& spec);
 bool HasSinglePushRounds(const OuterSpec& spec);
 // What a server keeps beside each parameter: the optimizer's slots, and last, where pulls are
 // quantised, kServedSlot, or in the job of a site's servers kBaseSlot and kContributedSlot.
-std::vector<std::string> ServerSlotsOf(const OuterSpec& spec);
+std::vector<std::string> ListServerSlots(const OuterSpec& spec);
 // The parameters as islands hold them, which differ from the server's by the rounding error of
 // quantised pulls so far (docs/decisions/quantised-pulls.md).
 inline constexpr char kServedSlot[] = "served";

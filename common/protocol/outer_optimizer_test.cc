@@ -60,7 +60,7 @@ TEST_CASE("a_sites_job_keeps_base_and_contributed_after_the_optimizers_slots") {
     REQUIRE(ValidateOuterChoice(spec).ok());
     std::vector<std::string> slots = info.slots;
     slots.insert(slots.end(), {kBaseSlot, kContributedSlot});
-    CHECK(ServerSlotsOf(spec) == slots);
+    CHECK(ListServerSlots(spec) == slots);
     CHECK(slots.size() <= kMaxOuterSlots);
     CHECK(ServerBytesPerElement(spec) == 4 + 4 * std::ssize(slots));
     CHECK(ServerPeakBytesPerElement(spec) == ServerBytesPerElement(spec) + 8);

@@ -1,5 +1,5 @@
-// What the collectives between an island's workers go over. The plan decides, so that all members,
-// and the planner, decide alike.
+// Transport of the collectives (all-reduce, reduce-scatter, all-gather) between an island's
+// workers. It follows from the plan, so that all members, and the planner, decide alike.
 
 #ifndef ATOLL_COMMON_PROTOCOL_PEER_COLLECTIVES_H_
 #define ATOLL_COMMON_PROTOCOL_PEER_COLLECTIVES_H_

@@ -29,7 +29,8 @@ bool IsFused(const PlanProgram& program, const std::vector<StageSlots>& slots) {
 
 }  // namespace
 
-std::vector<StageSlots> SlotsOf(const PlanProgram& program, const std::vector<int32_t>& stages) {
+std::vector<StageSlots> ComputeStageSlots(const PlanProgram& program,
+                                          const std::vector<int32_t>& stages) {
   std::vector<StageSlots> slots;
   for (const int32_t stage : stages) slots.push_back({stage});
   const auto find = [&](int32_t stage) {

@@ -22,7 +22,8 @@ struct StageSlots {
 
 // `stages`: that the device has, ascending. A stage writes its output into the slot of the next one
 // where that is on the device too, and so do gradients the other way.
-std::vector<StageSlots> SlotsOf(const PlanProgram& program, const std::vector<int32_t>& stages);
+std::vector<StageSlots> ComputeStageSlots(const PlanProgram& program,
+                                          const std::vector<int32_t>& stages);
 
 }  // namespace atl
 

@@ -1,4 +1,4 @@
-// What is kept of an island's training state beside its devices, and where (SavedState).
+// Checkpoints of an island's training state outside its devices, and in which tier (SavedState).
 
 #ifndef ATOLL_COMMON_PROTOCOL_SAVED_STATE_H_
 #define ATOLL_COMMON_PROTOCOL_SAVED_STATE_H_

@@ -15,12 +15,12 @@ int TensorDegree(const IslandPlan& plan, int32_t layer) {
   __builtin_unreachable();
 }
 
-std::vector<int32_t> TensorSharesOf(const IslandPlan& plan, int32_t layer) {
-  std::vector<int32_t> shares = plan.tensor_shares;
-  if (shares.empty()) shares.assign(static_cast<size_t>(TensorDegree(plan, layer)), 1);
-  const auto divisor = std::accumulate(shares.begin(), shares.end(), 0, std::gcd<int, int>);
-  for (int32_t& share : shares) share /= divisor;
-  return shares;
+std::vector<int32_t> GetTensorSplitRatios(const IslandPlan& plan, int32_t layer) {
+  std::vector<int32_t> ratios = plan.tensor_split_ratios;
+  if (ratios.empty()) ratios.assign(static_cast<size_t>(TensorDegree(plan, layer)), 1);
+  const auto divisor = std::accumulate(ratios.begin(), ratios.end(), 0, std::gcd<int, int>);
+  for (int32_t& share : ratios) share /= divisor;
+  return ratios;
 }
 
 std::vector<std::pair<size_t, size_t>> MessagePairs(size_t senders, size_t receivers) {

@@ -4,7 +4,7 @@
 
 namespace atl {
 
-int64_t EntriesOf(const StepTrace& trace) {
+int64_t CountEntries(const StepTrace& trace) {
   auto entries = static_cast<int64_t>(trace.messages.size());
   for (const TraceDevice& device : trace.devices) {
     entries += static_cast<int64_t>(device.spans.size());
@@ -13,7 +13,7 @@ int64_t EntriesOf(const StepTrace& trace) {
 }
 
 void LimitEntries(int64_t most, StepTrace* trace) {
-  const int64_t entries = EntriesOf(*trace);
+  const int64_t entries = CountEntries(*trace);
   if (entries <= most) return;
   const auto keep = [&](auto& list) {
     const auto kept = static_cast<size_t>(static_cast<int64_t>(list.size()) * most / entries);

@@ -10,7 +10,7 @@
 namespace atl {
 
 // Spans and messages together.
-int64_t EntriesOf(const StepTrace& trace);
+int64_t CountEntries(const StepTrace& trace);
 
 // Leaves at most `most` of them, and counts the others in left_out: of every device and of the
 // messages the same share goes, the latest first.

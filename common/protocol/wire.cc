@@ -42,7 +42,9 @@ void Encode(const ToServer& message, v1::ToServer* wire) { EncodeInto(message, w
 void Encode(const JobSpec& spec, v1::JobSpec* wire) { EncodeInto(spec, wire); }
 void Encode(const DeviceProfile& profile, v1::DeviceProfile* wire) { EncodeInto(profile, wire); }
 void Encode(const StepTrace& trace, v1::StepTrace* wire) { EncodeInto(trace, wire); }
-void Encode(const JobCharter& charter, v1::JobCharter* wire) { EncodeInto(charter, wire); }
+void Encode(const JobDefinition& definition, v1::JobDefinition* wire) {
+  EncodeInto(definition, wire);
+}
 void Encode(const JobImage& image, v1::JobImage* wire) { EncodeInto(image, wire); }
 void Encode(const RoundStep& step, v1::RoundStep* wire) { EncodeInto(step, wire); }
 
@@ -55,7 +57,9 @@ absl::StatusOr<ToWorker> Decode(v1::ToWorker* wire) {
 absl::StatusOr<FromServer> Decode(v1::FromServer* wire) {
   return DecodeEnvelope<FromServer>(wire->server(), wire);
 }
-absl::StatusOr<JobCharter> Decode(v1::JobCharter* wire) { return DecodeFrom<JobCharter>(wire); }
+absl::StatusOr<JobDefinition> Decode(v1::JobDefinition* wire) {
+  return DecodeFrom<JobDefinition>(wire);
+}
 absl::StatusOr<JobImage> Decode(v1::JobImage* wire) { return DecodeFrom<JobImage>(wire); }
 absl::StatusOr<RoundStep> Decode(v1::RoundStep* wire) { return DecodeFrom<RoundStep>(wire); }
 absl::StatusOr<ToServer> Decode(v1::ToServer* wire) {

@@ -19,7 +19,7 @@ namespace v1 {
 class DeviceProfile;
 class FromServer;
 class FromWorker;
-class JobCharter;
+class JobDefinition;
 class JobImage;
 class JobSpec;
 class RoundStep;
@@ -37,7 +37,7 @@ void Encode(const ToServer& message, v1::ToServer* wire);
 void Encode(const JobSpec& spec, v1::JobSpec* wire);
 void Encode(const DeviceProfile& profile, v1::DeviceProfile* wire);
 void Encode(const StepTrace& trace, v1::StepTrace* wire);
-void Encode(const JobCharter& charter, v1::JobCharter* wire);
+void Encode(const JobDefinition& definition, v1::JobDefinition* wire);
 void Encode(const JobImage& image, v1::JobImage* wire);
 void Encode(const RoundStep& step, v1::RoundStep* wire);
 
@@ -52,7 +52,7 @@ absl::StatusOr<JobSpec> Decode(v1::JobSpec* wire);
 
 absl::StatusOr<DeviceProfile> Decode(v1::DeviceProfile* wire);
 absl::StatusOr<StepTrace> Decode(v1::StepTrace* wire);
-absl::StatusOr<JobCharter> Decode(v1::JobCharter* wire);
+absl::StatusOr<JobDefinition> Decode(v1::JobDefinition* wire);
 absl::StatusOr<JobImage> Decode(v1::JobImage* wire);
 absl::StatusOr<RoundStep> Decode(v1::RoundStep* wire);
 

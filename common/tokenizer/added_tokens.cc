@@ -7,13 +7,13 @@
 namespace atl::tokenizer {
 namespace {
 
-bool WordBefore(std::string_view text, size_t at) {
+bool HasWordBefore(std::string_view text, size_t at) {
   if (at == 0) return false;
   const std::string_view before = text.substr(0, at);
   return IsWordCharacter(CharacterAt(text, at - LastCharacterBytes(before)).code);
 }
 
-bool WordAfter(std::string_view text, size_t at) {
+bool HasWordAfter(std::string_view text, size_t at) {
   return at < text.size() && IsWordCharacter(CharacterAt(text, at).code);
 }
 
@@ -81,7 +81,7 @@ void AddedTokenFinder::Split(std::string_view text, std::vector<Segment>* out) c
       continue;
     }
     const AddedToken& token = tokens_[static_cast<size_t>(found)];
-    if (token.single_word && (WordBefore(text, at) || WordAfter(text, end))) {
+    if (token.single_word && (HasWordBefore(text, at) || HasWordAfter(text, end))) {
       at = end;
       continue;
     }

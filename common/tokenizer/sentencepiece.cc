@@ -34,7 +34,7 @@ Json SpecialToken(int id, const std::string& content, bool special) {
 }
 
 // Where a piece can be made by joining two others, each such pair, those of the best score first.
-Json MergesOf(const Model& model, const tokenizer::TextIds& ids) {
+Json ListMerges(const Model& model, const tokenizer::TextIds& ids) {
   struct Merge {
     float score;
     int left, right;
@@ -62,7 +62,7 @@ Json MergesOf(const Model& model, const tokenizer::TextIds& ids) {
 
 // A user's symbol counts as so many bytes of the best piece, less a little. SentencePiece looks for
 // the best score from the least positive number on, so that log probabilities never exceed it.
-Json UnigramOf(const Model& model) {
+Json BuildUnigramJson(const Model& model) {
   float best = std::numeric_limits<float>::min();
   float worst = std::numeric_limits<float>::infinity();
   for (const Model::Piece& piece : model.pieces()) {
@@ -87,7 +87,7 @@ Json UnigramOf(const Model& model) {
           {"vocab", scores}};
 }
 
-absl::StatusOr<Json> ModelOf(const Model& model) {
+absl::StatusOr<Json> BuildModelJson(const Model& model) {
   const Model::Trainer& trainer = model.trainer_spec();
   Json vocabulary;
   tokenizer::TextIds ids;
@@ -106,12 +106,12 @@ absl::StatusOr<Json> ModelOf(const Model& model) {
     return absl::InvalidArgumentError(absl::StrCat("unk_id ", trainer.unk_id(), " is no piece"));
   }
   if (trainer.model_type() == Model::Trainer::UNIGRAM) {
-    return UnigramOf(model);
+    return BuildUnigramJson(model);
   }
   if (trainer.model_type() == Model::Trainer::BPE) {
     return Json{{"type", "BPE"},       {"unk_token", model.pieces(trainer.unk_id()).piece()},
                 {"fuse_unk", true},    {"byte_fallback", trainer.byte_fallback()},
-                {"vocab", vocabulary}, {"merges", MergesOf(model, ids)}};
+                {"vocab", vocabulary}, {"merges", ListMerges(model, ids)}};
   }
   return absl::UnimplementedError("models of words or characters are not supported");
 }
@@ -122,7 +122,7 @@ bool MakesLineEndsSpaces(const Model::Normalizer& spec) {
   return map.ok() && map->NormalizedByLongestKey("\n") == " ";
 }
 
-Json NormalizerOf(const Model& model) {
+Json BuildNormalizerJson(const Model& model) {
   const Model::Normalizer& spec = model.normalizer_spec();
   Json steps = Json::array();
   if (!spec.precompiled_charsmap().empty()) {
@@ -155,7 +155,7 @@ Json NormalizerOf(const Model& model) {
   return {{"type", "Sequence"}, {"normalizers", steps}};
 }
 
-Json DecoderOf(const Model::Normalizer& spec) {
+Json MakeDecoder(const Model::Normalizer& spec) {
   Json steps = {{{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}},
                 {{"type", "ByteFallback"}},
                 {{"type", "Fuse"}}};
@@ -166,14 +166,14 @@ Json DecoderOf(const Model::Normalizer& spec) {
   return {{"type", "Sequence"}, {"decoders", steps}};
 }
 
-absl::StatusOr<Json> JsonOf(const Model& model) {
+absl::StatusOr<Json> BuildTokenizerJson(const Model& model) {
   if (model.trainer_spec().treat_whitespace_as_suffix()) {
     return absl::UnimplementedError("white space as a suffix is not supported");
   }
   Json json;
-  ATOLL_ASSIGN_OR_RETURN(json["model"], ModelOf(model));
-  json["normalizer"] = NormalizerOf(model);
-  json["decoder"] = DecoderOf(model.normalizer_spec());
+  ATOLL_ASSIGN_OR_RETURN(json["model"], BuildModelJson(model));
+  json["normalizer"] = BuildNormalizerJson(model);
+  json["decoder"] = MakeDecoder(model.normalizer_spec());
   json["added_tokens"] = Json::array();
   for (int id = 0; id < model.pieces_size(); ++id) {
     const Model::Piece& piece = model.pieces(id);
@@ -205,7 +205,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(const std::s
     return absl::InvalidArgumentError(
         absl::StrCat("tokenizer ", name, ": is not a SentencePiece model"));
   }
-  const auto json = JsonOf(parsed);
+  const auto json = BuildTokenizerJson(parsed);
   if (!json.ok()) return Annotate(json.status(), absl::StrCat("tokenizer ", name));
   return ParseTokenizerJson(json->dump(), name, XXH3_64bits(model.data(), model.size()));
 }

@@ -21,7 +21,7 @@ class WordCache {
   // Appends the piece's tokens, if they are known.
   bool Find(std::string_view piece, std::vector<int32_t>* out) {
     if (piece.size() > kMaxBytes) return false;
-    const Entry& entry = Place(piece);
+    const Entry& entry = GetSlot(piece);
     if (entry.bytes != piece.size() || entry.tokens == 0 ||
         std::memcmp(entry.text.data(), piece.data(), piece.size()) != 0) {
       return false;
@@ -32,7 +32,7 @@ class WordCache {
 
   void Add(std::string_view piece, std::span<const int32_t> ids) {
     if (piece.size() > kMaxBytes || ids.empty() || ids.size() > kMaxTokens) return;
-    Entry& entry = Place(piece);
+    Entry& entry = GetSlot(piece);
     entry.bytes = static_cast<uint8_t>(piece.size());
     entry.tokens = static_cast<uint8_t>(ids.size());
     std::memcpy(entry.text.data(), piece.data(), piece.size());
@@ -41,16 +41,16 @@ class WordCache {
 
  private:
   static constexpr size_t kMaxBytes = 30, kMaxTokens = 8;
-  static constexpr size_t kPlaces = 1 << 15;
+  static constexpr size_t kSlots = 1 << 15;
   struct Entry {
     uint8_t bytes = 0, tokens = 0;
     std::array<char, kMaxBytes> text;
     std::array<int32_t, kMaxTokens> ids;
   };
 
-  Entry& Place(std::string_view piece) {
-    if (entries_.empty()) entries_.resize(kPlaces);
-    return entries_[XXH3_64bits(piece.data(), piece.size()) % kPlaces];
+  Entry& GetSlot(std::string_view piece) {
+    if (entries_.empty()) entries_.resize(kSlots);
+    return entries_[XXH3_64bits(piece.data(), piece.size()) % kSlots];
   }
 
   std::vector<Entry> entries_;

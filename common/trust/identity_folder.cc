@@ -31,22 +31,22 @@ absl::StatusOr<CertificateFacts> ReadFacts(const std::string& path) {
 }  // namespace
 
 absl::Status WriteFileWithMode(const std::string& path, const std::string& text, int mode) {
-  const std::string beside = path + ".new";
-  unlink(beside.c_str());
+  const std::string temporary = path + ".new";
+  unlink(temporary.c_str());
   const int file =
-      open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, static_cast<mode_t>(mode));
-  if (file < 0) return SystemError(beside);
+      open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, static_cast<mode_t>(mode));
+  if (file < 0) return SystemError(temporary);
   const bool written = fchmod(file, static_cast<mode_t>(mode)) == 0 &&
                        write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
                        fsync(file) == 0;
-  const absl::Status status = written ? absl::OkStatus() : SystemError(beside);
+  const absl::Status status = written ? absl::OkStatus() : SystemError(temporary);
   close(file);
   if (!status.ok()) {
-    unlink(beside.c_str());
+    unlink(temporary.c_str());
     return status;
   }
-  ATOLL_RETURN_IF_ERROR(RealFiles().Rename(beside, path));
-  return RealFiles().SyncFolder(FolderOf(path));
+  ATOLL_RETURN_IF_ERROR(RealFiles().Rename(temporary, path));
+  return RealFiles().SyncFolder(GetParentFolder(path));
 }
 
 absl::StatusOr<std::string> ReadPemFile(const std::string& path) {

@@ -16,7 +16,7 @@ IdentityFolder FreshFolder() {
   return IdentityFolder(name + "/identity");
 }
 
-int ModeOf(const std::string& path) {
+int GetFileMode(const std::string& path) {
   struct stat info {};
   REQUIRE(stat(path.c_str(), &info) == 0);
   return static_cast<int>(info.st_mode & 0777);
@@ -29,9 +29,9 @@ TEST_CASE("keys_are_made_once_and_for_their_owner_alone") {
   const auto second = folder.MakeKeys();
   CHECK(second->key == first->key);
   CHECK(second->curve_public_key == first->curve_public_key);
-  CHECK(ModeOf(folder.path()) == 0700);
-  CHECK(ModeOf(folder.tls().key_path) == 0600);
-  CHECK(ModeOf(folder.curve_key_path()) == 0600);
+  CHECK(GetFileMode(folder.path()) == 0700);
+  CHECK(GetFileMode(folder.tls().key_path) == 0600);
+  CHECK(GetFileMode(folder.curve_key_path()) == 0600);
   CHECK_FALSE(folder.Exists());
 }
 

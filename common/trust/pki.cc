@@ -87,20 +87,20 @@ Request ReadRequest(const std::string& pem) {
   return request;
 }
 
-std::string DigestOf(const unsigned char* der, int size) {
+std::string ComputeKeyDigest(const unsigned char* der, int size) {
   return absl::BytesToHexString(
       Sha256({reinterpret_cast<const char*>(der), static_cast<size_t>(size)}));
 }
 
-std::string DigestOf(EVP_PKEY* key) {
+std::string ComputeKeyDigest(EVP_PKEY* key) {
   unsigned char* der = nullptr;
   const int size = i2d_PUBKEY(key, &der);
-  const std::string digest = size <= 0 ? "" : DigestOf(der, size);
+  const std::string digest = size <= 0 ? "" : ComputeKeyDigest(der, size);
   OPENSSL_free(der);
   return digest;
 }
 
-std::string FingerprintOf(X509* certificate) {
+std::string ComputeFingerprint(X509* certificate) {
   std::array<unsigned char, SHA256_DIGEST_LENGTH> digest = {};
   X509_digest(certificate, EVP_sha256(), digest.data(), nullptr);
   return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
@@ -183,7 +183,7 @@ absl::Status AddNames(X509* cert, const CertificateContents& contents) {
   return SslError("cannot name the holder of a certificate");
 }
 
-std::vector<std::string> UrisOf(X509* cert) {
+std::vector<std::string> ListUris(X509* cert) {
   std::vector<std::string> uris;
   const Names names(
       static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(cert, NID_subject_alt_name, nullptr, nullptr)));
@@ -297,7 +297,7 @@ absl::StatusOr<Key> ProvenKey(const std::string& request_pem) {
 
 absl::StatusOr<std::string> RequestKeyDigest(const std::string& request_pem) {
   ATOLL_ASSIGN_OR_RETURN(const Key key, ProvenKey(request_pem));
-  return DigestOf(key.get());
+  return ComputeKeyDigest(key.get());
 }
 
 absl::StatusOr<std::string> SignRequest(const KeyAndCertificate& authority,
@@ -328,7 +328,7 @@ absl::StatusOr<CertificateFacts> ReadCertificate(const std::string& pem) {
   if (cert == nullptr) return absl::InvalidArgumentError("holds no certificate that can be read");
   CertificateFacts facts;
   facts.identity = absl::NotFoundError("the certificate names no role");
-  for (const std::string& uri : UrisOf(cert.get())) {
+  for (const std::string& uri : ListUris(cert.get())) {
     absl::string_view rest = uri;
     if (absl::StartsWith(uri, "atoll:")) {
       facts.identity = IdentityFromUri(uri);
@@ -343,9 +343,9 @@ absl::StatusOr<CertificateFacts> ReadCertificate(const std::string& pem) {
   // As it stands there, which is how i2d_PUBKEY would encode it, after looking for an encoder.
   unsigned char* der = nullptr;
   const int size = i2d_X509_PUBKEY(X509_get_X509_PUBKEY(cert.get()), &der);
-  if (size > 0) facts.key_digest = DigestOf(der, size);
+  if (size > 0) facts.key_digest = ComputeKeyDigest(der, size);
   OPENSSL_free(der);
-  facts.fingerprint = FingerprintOf(cert.get());
+  facts.fingerprint = ComputeFingerprint(cert.get());
   facts.from_unix_s = UnixSeconds(X509_get0_notBefore(cert.get()));
   facts.until_unix_s = UnixSeconds(X509_get0_notAfter(cert.get()));
   return facts;
@@ -379,7 +379,7 @@ std::optional<std::string> FindCertificate(const std::string& pem, const std::st
   for (int i = 0; i < kChainMax; ++i) {
     const Cert cert(PEM_read_bio_X509(bio.get(), nullptr, NoPassword, nullptr));
     if (cert == nullptr) break;
-    if (!EqualSecrets(FingerprintOf(cert.get()), fingerprint)) continue;
+    if (!EqualSecrets(ComputeFingerprint(cert.get()), fingerprint)) continue;
     const absl::StatusOr<std::string> text = ToPem(cert.get());
     if (text.ok()) return *text;
   }

@@ -13,7 +13,9 @@ constexpr size_t kSecretBytes = 20;
 constexpr size_t kCheckBytes = 4;  // of a digest: against misspelling
 constexpr char kSeedPurpose[] = "atoll join token 1:";
 
-std::string CheckOf(absl::string_view bytes) { return Sha256(bytes).substr(0, kCheckBytes); }
+std::string ComputeTokenChecksum(absl::string_view bytes) {
+  return Sha256(bytes).substr(0, kCheckBytes);
+}
 
 }  // namespace
 
@@ -27,7 +29,7 @@ absl::StatusOr<JoinToken> NewToken(const std::string& fingerprint) {
 
 std::string ToText(const JoinToken& token) {
   const std::string bytes = token.fingerprint + token.secret;
-  return absl::StrCat(kPrefix, absl::WebSafeBase64Escape(bytes + CheckOf(bytes)));
+  return absl::StrCat(kPrefix, absl::WebSafeBase64Escape(bytes + ComputeTokenChecksum(bytes)));
 }
 
 absl::StatusOr<JoinToken> TokenFromText(absl::string_view text) {
@@ -37,7 +39,7 @@ absl::StatusOr<JoinToken> TokenFromText(absl::string_view text) {
     return absl::InvalidArgumentError("this is no join token: `atoll token create` makes them");
   }
   if (!absl::WebSafeBase64Unescape(text, &bytes) || bytes.size() != kBytes + kCheckBytes ||
-      bytes.substr(kBytes) != CheckOf(bytes.substr(0, kBytes))) {
+      bytes.substr(kBytes) != ComputeTokenChecksum(bytes.substr(0, kBytes))) {
     return absl::InvalidArgumentError(
         "the join token was cut or misspelt: copy the whole word that `atoll token create` "
         "printed");

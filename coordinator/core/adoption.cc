@@ -26,7 +26,7 @@ using Descriptions = std::map<NodeId, const JobDescribed*>;
 
 // What the servers' descriptions add up to.
 struct WholeJob {
-  const JobCharter* charter = nullptr;
+  const JobDefinition* definition = nullptr;
   std::vector<ShardPlacement> shards, copies;  // as in JobRecord
   Version version = kNoVersion;                // newest that a server has applied
   const CommitRound* newest = nullptr;         // that made it; null in version kNoVersion
@@ -37,17 +37,17 @@ struct WholeJob {
 
 absl::Status Lacks(absl::string_view what) { return absl::FailedPreconditionError(what); }
 
-absl::StatusOr<const JobCharter*> FindCharter(const Descriptions& by_server) {
+absl::StatusOr<const JobDefinition*> FindJobDefinition(const Descriptions& by_server) {
   for (const auto& [server, described] : by_server) {
-    const JobCharter& charter = described->assignment.charter;
-    if (charter.facts.layers.empty()) continue;
-    absl::Status status = Validate(charter.spec);
-    if (status.ok()) status = Validate(charter.facts);
+    const JobDefinition& definition = described->assignment.definition;
+    if (definition.facts.layers.empty()) continue;
+    absl::Status status = Validate(definition.spec);
+    if (status.ok()) status = Validate(definition.facts);
     if (!status.ok()) {
       return Lacks(absl::StrCat("parameter server ", server, " holds it with a bad ",
                                 "specification: ", status.message()));
     }
-    return &charter;
+    return &definition;
   }
   return Lacks("no server's log says what the job is");
 }
@@ -85,7 +85,7 @@ std::vector<ShardPlacement> AllHeld(const Descriptions& by_server) {
   }
   const auto rank = [&](const ShardPlacement& shard) {
     const JobDescribed& by = *by_server.at(shard.server);
-    return std::tuple(shard.shard, -by.assignment.charter.placement, -by.held.version);
+    return std::tuple(shard.shard, -by.assignment.definition.placement, -by.held.version);
   };
   std::stable_sort(held.begin(), held.end(), [&](const ShardPlacement& a, const ShardPlacement& b) {
     return rank(a) < rank(b);
@@ -97,9 +97,9 @@ std::vector<ShardPlacement> AllHeld(const Descriptions& by_server) {
 // shard has moved. Where the job keeps two of each shard, servers with the same placement hold
 // them.
 absl::Status CollectShards(const Descriptions& by_server, WholeJob& whole) {
-  const bool copies = whole.charter->spec.outer.shard_copies == 2;
-  const auto told = [&](const ShardPlacement& shard) {
-    return by_server.at(shard.server)->assignment.charter.placement;
+  const bool copies = whole.definition->spec.outer.shard_copies == 2;
+  const auto get_placement = [&](const ShardPlacement& shard) {
+    return by_server.at(shard.server)->assignment.definition.placement;
   };
   const auto version = [&](const ShardPlacement& shard) {
     return by_server.at(shard.server)->held.version;
@@ -111,7 +111,7 @@ absl::Status CollectShards(const Descriptions& by_server, WholeJob& whole) {
       continue;
     }
     const ShardPlacement& first = whole.shards.back();
-    if (told(first) > told(shard)) continue;
+    if (get_placement(first) > get_placement(shard)) continue;
     if (!copies || !whole.copies.back().server.empty()) {
       return Lacks(absl::StrCat("parameter servers ", first.server, " and ", shard.server,
                                 " both hold shard ", shard.shard,
@@ -120,7 +120,7 @@ absl::Status CollectShards(const Descriptions& by_server, WholeJob& whole) {
     // What is further behind cannot catch up: it was done without.
     if (version(shard) >= version(first) - 1) whole.copies.back() = std::move(shard);
   }
-  if (absl::Status status = CheckCover(whole.charter->facts, whole.shards); !status.ok()) {
+  if (absl::Status status = CheckCover(whole.definition->facts, whole.shards); !status.ok()) {
     return status;
   }
   for (size_t i = 0; i < whole.shards.size(); ++i) {
@@ -139,9 +139,9 @@ absl::Status CheckCatchUp(const NodeId& server, const JobDescribed& described,
   std::map<ContributionId, StagedShards> staged;
   for (const PushId& push : described.held.staged) {
     const auto size = elements.find(push.shard);
-    if (size != elements.end()) staged[ContributionOf(push)].Add(push, size->second);
+    if (size != elements.end()) staged[ToContributionId(push)].Add(push, size->second);
   }
-  const int64_t fragments = described.assignment.charter.spec.outer.fragments;
+  const int64_t fragments = described.assignment.definition.spec.outer.fragments;
   for (const OwnedShard& shard : described.assignment.shards) {
     if (!IsInTurn(newest.version, shard.layer, fragments)) continue;
     for (const RoundTerm& term : newest.terms) {
@@ -156,7 +156,7 @@ absl::Status CheckCatchUp(const NodeId& server, const JobDescribed& described,
 }
 
 // Those that hold shards, by what all say.
-Descriptions HoldersOf(const WholeJob& whole, const Descriptions& by_server) {
+Descriptions SelectHolders(const WholeJob& whole, const Descriptions& by_server) {
   Descriptions holders;
   for (const auto* list : {&whole.shards, &whole.copies}) {
     for (const ShardPlacement& shard : *list) {
@@ -170,13 +170,13 @@ absl::StatusOr<WholeJob> AddUp(const Descriptions& described) {
   WholeJob whole;
   for (const auto& [server, what] : described) {
     whole.placement =
-        std::max({whole.placement, what->assignment.charter.placement, what->held.placement});
+        std::max({whole.placement, what->assignment.definition.placement, what->held.placement});
   }
-  auto charter = FindCharter(described);
-  if (!charter.ok()) return charter.status();
-  whole.charter = *charter;
+  auto definition = FindJobDefinition(described);
+  if (!definition.ok()) return definition.status();
+  whole.definition = *definition;
   if (absl::Status status = CollectShards(described, whole); !status.ok()) return status;
-  const Descriptions by_server = HoldersOf(whole, described);
+  const Descriptions by_server = SelectHolders(whole, described);
   whole.ended = true;
   for (const auto& [server, described] : by_server) {
     whole.ended = whole.ended && described->held.ended;
@@ -263,7 +263,7 @@ void VacateIslands(State& s, Job& job, const JobImage& image, const std::string&
 void DropUndecided(State& s, Job& job, const Descriptions& by_server, const CommitRound* newest) {
   for (const auto& [server, described] : by_server) {
     std::set<ContributionId> drop;
-    for (const PushId& push : described->held.staged) drop.insert(ContributionOf(push));
+    for (const PushId& push : described->held.staged) drop.insert(ToContributionId(push));
     if (newest != nullptr) {
       for (const RoundTerm& term : newest->terms) drop.erase(term.contribution);
     }
@@ -284,7 +284,7 @@ void ForgetRounds(Job& job, int64_t newest_round) {
   job.rounds.staged.clear();
   job.rounds.complete.clear();
   job.rounds.waits_for_room.clear();
-  job.rounds.asked_early.clear();
+  job.rounds.early_requests.clear();
   job.rounds.window.reset();
   job.rounds.collecting.reset();
   job.orders.clear();
@@ -298,10 +298,10 @@ void ForgetRounds(Job& job, int64_t newest_round) {
 
 void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& by_server) {
   JobRecord& record = job.EditRecord();
-  record.spec = whole.charter->spec;
-  record.facts = whole.charter->facts;
-  record.extent = whole.charter->extent;
-  record.grouping = whole.charter->grouping;
+  record.spec = whole.definition->spec;
+  record.facts = whole.definition->facts;
+  record.island_scope = whole.definition->island_scope;
+  record.grouping = whole.definition->grouping;
   record.shards = whole.shards;
   record.copies = whole.copies;
   record.placement = std::max(record.placement, whole.placement) + 1;
@@ -309,7 +309,7 @@ void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& b
   record.releasing.clear();
   job.moving = Moving();
   job.rounds.links.clear();
-  const Descriptions holders = HoldersOf(whole, by_server);
+  const Descriptions holders = SelectHolders(whole, by_server);
   for (const auto& [server, described] : by_server) {
     if (!holders.contains(server)) {
       record.releasing.push_back({server, record.placement});
@@ -333,6 +333,13 @@ void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& b
   job.rounds.fences_changed = true;
 }
 
+void ForgetValidation(JobProgress& progress) {
+  progress.validators.clear();
+  progress.validation_sets.clear();
+  progress.validate_version = kNoVersion;
+  progress.validated_final = false;
+}
+
 // Makes the job what its servers say. REQUIRES: they are attached. An error changes nothing.
 absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::string_view verb) {
   // They may lie in the links, which are made anew.
@@ -347,7 +354,8 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   if (image.islands.empty() && job.islands.empty()) {
     return Lacks("it has no committed version: submit it again, nothing is lost by it");
   }
-  Ledger ledger = job.ledger->budget() > 0 ? *job.ledger : Ledger(BudgetOf(whole->charter->spec));
+  Ledger ledger = job.ledger->budget() > 0 ? *job.ledger
+                                           : Ledger(ComputeSequenceBudget(whole->definition->spec));
   if (!ledger.CommitOnly(image.committed)) {
     return Lacks("the data that its rounds consumed contradicts its specification");
   }
@@ -369,10 +377,7 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
       std::max({progress.plan_generation, whole->generation, s.epoch * kGenerationsSkipped}) +
       kGenerationsSkipped;
   progress.initializer = -1;
-  progress.validators.clear();
-  progress.validation_sets.clear();
-  progress.validate_version = kNoVersion;
-  progress.validated_final = false;
+  ForgetValidation(progress);
   if (whole->newest != nullptr) {
     job.rounds.EditDecision(image.round) = DecisionFrom(job.id(), *whole->newest);
     // FinishRound takes the newest as soon as all servers have applied it.
@@ -413,7 +418,7 @@ const NodeId* NotDescribed(const std::map<NodeId, HeldElsewhere>& holders) {
   return nullptr;
 }
 
-Descriptions DescriptionsOf(const std::map<NodeId, HeldElsewhere>& holders) {
+Descriptions ListDescriptions(const std::map<NodeId, HeldElsewhere>& holders) {
   Descriptions by_server;
   for (const auto& [server, held] : holders) {
     if (held.described) by_server[server] = &*held.described;
@@ -429,12 +434,12 @@ bool IsOrphan(const State& s, const JobId& id) {
 
 }  // namespace
 
-JobCharter CharterOf(const Job& job) {
-  return {job.spec(), *job.record.facts, job.record.extent, job.record.grouping,
+JobDefinition MakeJobDefinition(const Job& job) {
+  return {job.spec(), *job.record.facts, job.record.island_scope, job.record.grouping,
           job.record.placement};
 }
 
-JobImage ImageOf(const Job& job, const DecisionRecord& decision) {
+JobImage BuildJobImage(const Job& job, const DecisionRecord& decision) {
   JobImage image;
   image.round = decision.round;
   image.tokens = decision.tokens;
@@ -462,7 +467,7 @@ void NoteHeld(State& s, const NodeId& server, const HeldJob& held) {
   s.SendToServer(server, DescribeJob{held.job});
 }
 
-void AskWhatIsHeld(State& s, const NodeId& server, const JobId& job) {
+void RequestJobDescription(State& s, const NodeId& server, const JobId& job) {
   const auto holders = s.held.find(job);
   if (holders == s.held.end()) return;
   const auto held = holders->second.find(server);
@@ -490,7 +495,7 @@ void OnJobDescribed(State& s, Member& server, const JobDescribed& message) {
   const auto held = holders->second.find(name);
   if (held == holders->second.end()) return;
   held->second.described = message;
-  const JobId& above = message.assignment.charter.spec.outer.contributes_to;
+  const JobId& above = message.assignment.definition.spec.outer.contributes_to;
   if (s.removed.contains(above)) RemoveOrphansBelow(s, above);
 }
 
@@ -596,7 +601,7 @@ absl::Status Adopt(State& s, const JobId& id) {
   Job adopted;
   adopted.record.job = id;
   adopted.record.number = number;
-  const absl::Status status = Rebuild(s, adopted, DescriptionsOf(holders->second), "adopted");
+  const absl::Status status = Rebuild(s, adopted, ListDescriptions(holders->second), "adopted");
   if (!status.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", id, " cannot be adopted: ", status.message()));
@@ -647,7 +652,7 @@ std::vector<OrphanView> Orphans(const State& s) {
     if (const NodeId* server = NotDescribed(holders)) {
       view.missing = absl::StrCat("parameter server ", *server, " has not said yet what it holds");
     } else {
-      view.missing = std::string(AddUp(DescriptionsOf(holders)).status().message());
+      view.missing = std::string(AddUp(ListDescriptions(holders)).status().message());
     }
   }
   for (const auto& [key, member] : s.members) {

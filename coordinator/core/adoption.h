@@ -1,6 +1,6 @@
-// Jobs that servers and workers hold and this coordinator does not know, or knows less of than they
-// do: its store is empty, or an older copy. What servers log with every round (JobCharter,
-// JobImage) gives the coordinator's part back.
+// Restore of jobs that servers and workers hold and this coordinator does not know, or knows less
+// of than they do: its store is empty, or an older copy. What servers log with every round
+// (JobDefinition, JobImage) gives the coordinator's part back.
 
 #ifndef ATOLL_COORDINATOR_CORE_ADOPTION_H_
 #define ATOLL_COORDINATOR_CORE_ADOPTION_H_
@@ -12,14 +12,14 @@
 
 namespace atl::coord {
 
-JobCharter CharterOf(const Job& job);
+JobDefinition MakeJobDefinition(const Job& job);
 // Of the newest decision. REQUIRES: it is not applied everywhere yet, or nothing followed it.
-JobImage ImageOf(const Job& job, const DecisionRecord& decision);
+JobImage BuildJobImage(const Job& job, const DecisionRecord& decision);
 
 // An attached server holds a job that is not placed on it here: it is kept, and requested.
 void NoteHeld(State& s, const NodeId& server, const HeldJob& held);
 // Again, if it has not answered.
-void AskWhatIsHeld(State& s, const NodeId& server, const JobId& job);
+void RequestJobDescription(State& s, const NodeId& server, const JobId& job);
 void ForgetHeld(State& s, const NodeId& server);
 void OnJobDescribed(State& s, Member& server, const JobDescribed& message);
 

@@ -49,7 +49,7 @@ struct EventHandler {
   void operator()(const WorkersGrouped& e) { coord::OnWorkersGrouped(s, e); }
   void operator()(const ProfileChanged& e) { coord::OnProfileChanged(s, e); }
   void operator()(const Stalled&) {
-    coord::SpareMembers(s);
+    coord::SuspendEvictions(s);
     coord::ForgetStalls(s);
   }
   void operator()(const Tick&) {}
@@ -98,7 +98,7 @@ CoordinatorActions CoordinatorCore::Step(Instant now, const CoordinatorEvent& ev
 std::vector<MemberView> CoordinatorCore::Members(Instant now) const {
   std::vector<MemberView> views;
   for (const auto& [key, member] : impl_->state.members) {
-    views.push_back(coord::ViewOf(impl_->state, member, now));
+    views.push_back(coord::MakeView(impl_->state, member, now));
   }
   return views;
 }
@@ -107,7 +107,7 @@ std::vector<JobSummary> CoordinatorCore::Jobs(Instant) const {
   std::vector<JobSummary> summaries;
   for (const auto& [number, job] : impl_->state.jobs) {
     if (job.record.removed) continue;
-    summaries.push_back(coord::SummaryOf(impl_->state, job));
+    summaries.push_back(coord::MakeSummary(impl_->state, job));
   }
   return summaries;
 }
@@ -115,7 +115,7 @@ std::vector<JobSummary> CoordinatorCore::Jobs(Instant) const {
 std::optional<JobView> CoordinatorCore::Job(Instant now, const JobId& id) const {
   const coord::Job* job = impl_->state.FindJob(id);
   if (job == nullptr || job->record.removed) return std::nullopt;
-  return coord::ViewOf(impl_->state, *job, now);
+  return coord::MakeView(impl_->state, *job, now);
 }
 
 std::vector<OrphanView> CoordinatorCore::Orphans() const { return coord::Orphans(impl_->state); }
@@ -139,7 +139,7 @@ std::vector<ForeignMemberView> CoordinatorCore::ForeignMembers(Instant now) cons
   constexpr Duration kShown = std::chrono::minutes(1);
   std::vector<ForeignMemberView> views;
   for (const auto& [key, foreign] : impl_->state.foreign) {
-    const Duration since = now - foreign.last_heard;
+    const Duration since = now - foreign.last_heartbeat;
     if (since < kShown) views.push_back({key.first, key.second, foreign.cluster, since});
   }
   return views;

@@ -1,6 +1,7 @@
 // The coordinator: members, jobs, outer rounds, the data ledger and the parameters' placement, as
-// one pure state machine. Start here; README.md has the rules, records.h what is stored, views.h
-// what users see.
+// one pure state machine. Fault tolerance is decided here: missing heartbeats evict members,
+// generations fence islands, and a restart recovers from the store. Start here; README.md has the
+// rules, records.h what is stored, views.h what users see.
 //
 // Driving it:
 //
@@ -34,7 +35,7 @@
 #include "common/protocol/job_spec.h"
 #include "common/time.h"
 #include "coordinator/core/records.h"
-#include "coordinator/core/shards/reach.h"
+#include "coordinator/core/shards/server_access_cost.h"
 #include "coordinator/core/views.h"
 
 namespace atl {
@@ -132,8 +133,8 @@ struct PlanMade {
   std::vector<std::pair<NodeId, std::string>> left_out;  // workers that cannot be used, and why
 };
 
-// Where workers stand whose operators do not say it. What is not named keeps its site. `rates`: as
-// measured, in place of all before, unless empty.
+// Sites of workers whose operators declare none. A worker that is not named keeps its site.
+// `rates`: as measured, replacing all before, unless empty.
 struct FoundSite {
   NodeId worker;
   std::string site;
@@ -148,7 +149,7 @@ struct SitesFound {
 struct WorkersGrouped {
   JobId job;
   int64_t request = 0;
-  IslandScope extent = IslandScope::kAll;  // kWorker, kSite or kAll
+  IslandScope island_scope = IslandScope::kAll;  // kWorker, kSite or kAll
   std::string reason;
 };
 
@@ -210,7 +211,7 @@ struct MakePlan {
   int islands_at_site = 1;
 };
 
-// Who of these workers shares an island is to be measured (layout.island = "site") or decided
+// Which of these workers share an island is to be measured (layout.island = "site") or decided
 // ("auto"): one WorkersGrouped. A later request of the same job replaces an earlier one.
 struct GroupWorkers {
   JobId job;

@@ -13,12 +13,12 @@ namespace {
 
 using testing::World;
 
-bool Says(const std::string& text, const std::string& part) {
+bool HasText(const std::string& text, const std::string& part) {
   INFO(text);
   return text.find(part) != std::string::npos;
 }
 
-std::string NamesOf(World& w) {
+std::string ListMemberNames(World& w) {
   std::vector<NodeId> names;
   for (const MemberView& member : w.core().Members(w.now())) names.push_back(member.name);
   return absl::StrJoin(names, " ");
@@ -28,7 +28,7 @@ std::string NamesOf(World& w) {
 
 TEST_CASE("names that are not names are refused for good") {
   World w;
-  CHECK(Says(w.Do("worker Bad_Name attaches"), "Refused for good: a name is 1 to 63 of"));
+  CHECK(HasText(w.Do("worker Bad_Name attaches"), "Refused for good: a name is 1 to 63 of"));
   CHECK(w.core().Members(w.now()).empty());
 }
 
@@ -36,23 +36,23 @@ TEST_CASE("another software version is refused for good") {
   CoordinatorOptions options;
   options.software_version = "7";
   World w(options);
-  CHECK(Says(w.Do("worker a attaches"), "all daemons must be of one version"));
+  CHECK(HasText(w.Do("worker a attaches"), "all daemons must be of one version"));
 }
 
 TEST_CASE("a_name_beyond_the_limit_is_refused_while_all_others_are_in_use") {
   CoordinatorOptions options;
   options.max_members = 2;
   World w(options);
-  w.Tell({"worker a attaches", "worker b attaches"});
-  CHECK(Says(w.Do("worker c attaches"), "keeps at most 2 names"));
-  w.Tell({"worker a goes-silent", "wait 30"});
-  CHECK(Says(w.Do("worker c attaches"), "keeps at most 2 names"));  // it may be back any moment
+  w.DoLines({"worker a attaches", "worker b attaches"});
+  CHECK(HasText(w.Do("worker c attaches"), "keeps at most 2 names"));
+  w.DoLines({"worker a goes-silent", "wait 30"});
+  CHECK(HasText(w.Do("worker c attaches"), "keeps at most 2 names"));  // it may be back any moment
   w.Do("wait 60");
-  CHECK_FALSE(Says(w.Do("worker c attaches"), "Refused"));
-  CHECK(NamesOf(w) == "b c");
+  CHECK_FALSE(HasText(w.Do("worker c attaches"), "Refused"));
+  CHECK(ListMemberNames(w) == "b c");
   // Nor does a restarted coordinator know it.
-  w.Tell({"coordinator restarts"});
-  CHECK(NamesOf(w) == "b c");
+  w.DoLines({"coordinator restarts"});
+  CHECK(ListMemberNames(w) == "b c");
 }
 
 TEST_CASE("names_that_a_job_refers_to_are_not_forgotten") {
@@ -60,11 +60,11 @@ TEST_CASE("names_that_a_job_refers_to_are_not_forgotten") {
   options.max_members = 4;
   World w(options);
   w.StartJob({"ps-0"}, {"a", "b"}, "");
-  w.Tell({"worker other attaches", "worker a goes-silent", "worker other goes-silent", "wait 10",
-          "server ps-0 dies", "wait 90"});
-  CHECK_FALSE(Says(w.Do("worker c attaches"), "Refused"));
-  CHECK(NamesOf(w) == "a b c ps-0");
-  CHECK(Says(w.Do("worker d attaches"), "keeps at most 4 names"));
+  w.DoLines({"worker other attaches", "worker a goes-silent", "worker other goes-silent", "wait 10",
+             "server ps-0 dies", "wait 90"});
+  CHECK_FALSE(HasText(w.Do("worker c attaches"), "Refused"));
+  CHECK(ListMemberNames(w) == "a b c ps-0");
+  CHECK(HasText(w.Do("worker d attaches"), "keeps at most 4 names"));
 }
 
 TEST_CASE("more_names_come_over_a_clusters_life_than_are_kept") {
@@ -76,25 +76,25 @@ TEST_CASE("more_names_come_over_a_clusters_life_than_are_kept") {
   for (int wave = 0; wave < 15; ++wave) {
     for (int i = 0; i < 290; ++i) {
       const std::string name = absl::StrCat("w", wave, "-", i);
-      REQUIRE_FALSE(Says(w.Do(absl::StrCat("worker ", name, " attaches")), "Refused"));
+      REQUIRE_FALSE(HasText(w.Do(absl::StrCat("worker ", name, " attaches")), "Refused"));
       w.Do(absl::StrCat("worker ", name, " goes-silent"));
     }
     w.Do("wait 70");
     REQUIRE(w.core().Members(w.now()).size() <= 600);
   }
-  CHECK(Says(NamesOf(w), "stays"));
+  CHECK(HasText(ListMemberNames(w), "stays"));
 }
 
 TEST_CASE("a member without a hello is refused until it says hello") {
   World w;
-  CHECK(Says(w.Do("worker a ready"), "Refused: say hello first: not seen before"));
-  w.Tell({"worker a attaches", "worker a goes-silent", "wait 7"});
-  CHECK(Says(w.Do("worker a ready"), "say hello first: no heartbeat for 6 s"));
+  CHECK(HasText(w.Do("worker a ready"), "Refused: say hello first: not seen before"));
+  w.DoLines({"worker a attaches", "worker a goes-silent", "wait 7"});
+  CHECK(HasText(w.Do("worker a ready"), "say hello first: no heartbeat for 6 s"));
 }
 
 TEST_CASE("three missed heartbeats evict, and not two") {
   World w;
-  w.Tell({"worker a attaches", "worker a goes-silent", "wait 5"});
+  w.DoLines({"worker a attaches", "worker a goes-silent", "wait 5"});
   CHECK(w.core().Members(w.now())[0].attached);
   w.Do("wait 1");
   CHECK_FALSE(w.core().Members(w.now())[0].attached);
@@ -103,7 +103,7 @@ TEST_CASE("three missed heartbeats evict, and not two") {
 
 TEST_CASE("after a stall no member is evicted at once, and a silent one is evicted later") {
   World w;
-  w.Tell({"worker a attaches", "worker b attaches", "worker b goes-silent"});
+  w.DoLines({"worker a attaches", "worker b attaches", "worker b goes-silent"});
   w.Do("coordinator is-held-up 30");
   CHECK(w.core().Members(w.now())[0].attached);
   w.Do("wait 2");
@@ -122,12 +122,12 @@ TEST_CASE("after a restart of the coordinator members have time to come back, an
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "");
   const Generation generation = w.Island(0).record.generation;
-  w.Tell({"worker b goes-silent", "worker a goes-silent", "coordinator restarts", "wait 14",
-          "worker a attaches incarnation=1"});
+  w.DoLines({"worker b goes-silent", "worker a goes-silent", "coordinator restarts", "wait 14",
+             "worker a attaches incarnation=1"});
   CHECK(w.Island(0).record.generation == generation);
   w.Do("wait 1");
   CHECK(w.Island(0).attached);
-  CHECK(Says(w.Island(1).record.reason, "did not come back within 15 s"));
+  CHECK(HasText(w.Island(1).record.reason, "did not come back within 15 s"));
 }
 
 // -------------------------------------------------------------------------------------- jobs ----
@@ -135,7 +135,7 @@ TEST_CASE("after a restart of the coordinator members have time to come back, an
 TEST_CASE("a job that is not valid is refused with the field") {
   World w;
   w.Do("submit tokens=5");
-  CHECK(Says(std::string(w.reply().message()), "schedule.train_tokens = 5"));
+  CHECK(HasText(std::string(w.reply().message()), "schedule.train_tokens = 5"));
   CHECK(w.core().Jobs(w.now()).empty());
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("a job waits for workers, then for a server, and says so") {
   World w;
   w.Do("submit min=2");
   CHECK(w.Job().summary.waiting_for == "workers: 2 are needed, 0 are idle");
-  w.Tell({"worker a attaches", "worker b attaches"});
+  w.DoLines({"worker a attaches", "worker b attaches"});
   CHECK(w.Job().summary.waiting_for == "parameter servers: 1 are needed, 0 are attached");
   w.Do("server ps-0 attaches");
   CHECK(w.Job().summary.state == JobState::kPreparing);
@@ -151,16 +151,16 @@ TEST_CASE("a job waits for workers, then for a server, and says so") {
 
 TEST_CASE("jobs are served first come, first served") {
   World w;
-  w.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=1 max=1",
-          "submit min=2", "submit min=1"});
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=1 max=1",
+             "submit min=2", "submit min=1"});
   CHECK(w.Job("lm-3").summary.waiting_for == "job lm-2, which is before it");
-  w.Tell({"cancel lm-2"});
+  w.DoLines({"cancel lm-2"});
   CHECK(w.Job("lm-3").summary.state == JobState::kPreparing);
 }
 
 TEST_CASE("a job that no worker can run has failed with their reasons") {
   World w;
-  w.Tell({"server ps-0 attaches", "worker a attaches", "submit"});
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "submit"});
   w.Do("worker a refuses reason=no-such-file");
   CHECK(w.Job().summary.state == JobState::kFailed);
   CHECK(w.Job().summary.reason == "no worker can run it: a: no-such-file");
@@ -168,18 +168,19 @@ TEST_CASE("a job that no worker can run has failed with their reasons") {
 
 TEST_CASE("the minority is refused with the fact that differs") {
   World w;
-  w.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches", "worker c attaches",
-          "submit min=2", "worker a prepared sequences=999", "worker b prepared"});
-  CHECK(Says(w.Do("worker c prepared"),
-             "worker a cannot run the job: it differs from the other workers: training sequences: "
-             "999 here, 1000 on the others"));
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches", "worker c attaches",
+             "submit min=2", "worker a prepared sequences=999", "worker b prepared"});
+  CHECK(
+      HasText(w.Do("worker c prepared"),
+              "worker a cannot run the job: it differs from the other workers: training sequences: "
+              "999 here, 1000 on the others"));
   CHECK(w.Job().islands.size() == 2);
 }
 
 TEST_CASE("a slow worker is not waited for longer than the limit, and joins later") {
   World w;
-  w.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=1",
-          "worker a prepared", "wait 59"});
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=1",
+             "worker a prepared", "wait 59"});
   CHECK(w.Job().summary.state == JobState::kPreparing);
   w.Do("wait 1");
   CHECK(w.Job().summary.state == JobState::kInitializing);
@@ -189,21 +190,22 @@ TEST_CASE("a slow worker is not waited for longer than the limit, and joins late
 
 TEST_CASE("servers without the memory are waited for with the numbers") {
   World w;
-  w.Tell({"server ps-0 attaches memory=900", "worker a attaches", "submit", "worker a prepared"});
-  CHECK(Says(w.Job().summary.waiting_for, "too little memory: 960 bytes"));
+  w.DoLines(
+      {"server ps-0 attaches memory=900", "worker a attaches", "submit", "worker a prepared"});
+  CHECK(HasText(w.Job().summary.waiting_for, "too little memory: 960 bytes"));
   w.Do("server ps-1 attaches");
   CHECK(w.Job().summary.state == JobState::kInitializing);
 }
 
 TEST_CASE("a job waits for the servers that it wants, and is placed on all that are there") {
   World w;
-  w.Tell({"server ps-0 attaches", "worker a attaches", "submit servers=3"});
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "submit servers=3"});
   CHECK(w.Job().summary.state == JobState::kQueued);
   CHECK(w.Job().summary.waiting_for == "parameter servers: 3 are needed, 1 are attached");
-  w.Tell({"server ps-1 attaches", "server ps-2 attaches"});
+  w.DoLines({"server ps-1 attaches", "server ps-2 attaches"});
   CHECK(w.Job().summary.state == JobState::kPreparing);
   // One that goes again before the model is placed is waited for, too.
-  w.Tell({"server ps-1 dies", "worker a prepared"});
+  w.DoLines({"server ps-1 dies", "worker a prepared"});
   CHECK(w.Job().summary.state == JobState::kPreparing);
   CHECK(w.Job().summary.waiting_for == "parameter servers: 3 are needed, 2 are attached");
   w.Do("server ps-1 attaches");
@@ -215,11 +217,11 @@ TEST_CASE("a job waits for the servers that it wants, and is placed on all that 
 
 TEST_CASE("if the initializer dies another island makes the weights") {
   World w;
-  w.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=1",
-          "worker a prepared", "worker b prepared", "servers answer", "worker a pushes",
-          "worker a stages shards=1", "worker a dies"});
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=1",
+             "worker a prepared", "worker b prepared", "servers answer", "worker a pushes",
+             "worker a stages shards=1", "worker a dies"});
   CHECK(w.Order("b").initialize);
-  w.Tell({"worker b pushes", "worker b stages", "servers answer"});
+  w.DoLines({"worker b pushes", "worker b stages", "servers answer"});
   CHECK(w.Job().summary.state == JobState::kRunning);
   CHECK(w.Job().decisions[0].participants[0].contribution.island == 1);
 }
@@ -242,18 +244,18 @@ TEST_CASE("below min_islands the others pause, and go on when it returns") {
   w.Do("worker b dies");
   CHECK(w.Order("a").run == RunState::kPause);
   CHECK(w.Order("a").reason == "the job needs 2 islands and has 1");
-  w.Tell({"worker b attaches", "worker b prepared"});
+  w.DoLines({"worker b attaches", "worker b prepared"});
   CHECK(w.Order("a").run == RunState::kRun);
 }
 
 TEST_CASE("a returning worker gets its island; a stranger only after the grace") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "max=3");
-  w.Tell({"worker b dies", "worker c attaches", "worker c prepared"});
+  w.DoLines({"worker b dies", "worker c attaches", "worker c prepared"});
   CHECK(w.Order("c").island == 2);
-  w.Tell({"worker b attaches", "worker b prepared"});
+  w.DoLines({"worker b attaches", "worker b prepared"});
   CHECK(w.Order("b").island == 1);
-  w.Tell({"worker b dies", "wait 31", "worker d attaches", "worker d prepared"});
+  w.DoLines({"worker b dies", "wait 31", "worker d attaches", "worker d prepared"});
   CHECK(w.Order("d").island == 1);
 }
 
@@ -261,7 +263,7 @@ TEST_CASE("a new worker's island does not change the others' generation") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
   const Generation before = w.Order("a").generation;
-  w.Tell({"worker b attaches", "worker b prepared"});
+  w.DoLines({"worker b attaches", "worker b prepared"});
   CHECK(w.Order("a").generation == before);
   CHECK(w.Order("b").generation > before);
 }
@@ -271,8 +273,8 @@ TEST_CASE("a server's fault makes the job wait with its reason, and the order is
   w.StartJob({"ps-0"}, {"a"}, "");
   w.Do("server ps-0 faults reason=a-push-is-missing");
   CHECK(w.Job().summary.state == JobState::kRunning);
-  CHECK(Says(w.Job().summary.waiting_for, "parameter server ps-0: a-push-is-missing"));
-  CHECK(Says(w.Do("wait 10"), "-> ps-0: AssignShards"));
+  CHECK(HasText(w.Job().summary.waiting_for, "parameter server ps-0: a-push-is-missing"));
+  CHECK(HasText(w.Do("wait 10"), "-> ps-0: AssignShards"));
 }
 
 TEST_CASE(
@@ -281,11 +283,11 @@ TEST_CASE(
   w.StartJob({"ps-0"}, {"a"}, "");
   w.Do("server ps-0 faults passing reason=disk-full");
   CHECK(w.Job().summary.state == JobState::kRunning);
-  CHECK(Says(w.Job().summary.waiting_for, "; parameter server ps-0: disk-full"));
+  CHECK(HasText(w.Job().summary.waiting_for, "; parameter server ps-0: disk-full"));
   w.Contribute("a", 4);
   w.Do("servers answer");
   CHECK(w.Job().summary.version == 1);
-  CHECK_FALSE(Says(w.Job().summary.waiting_for, "disk-full"));
+  CHECK_FALSE(HasText(w.Job().summary.waiting_for, "disk-full"));
 }
 
 TEST_CASE("the last validation ends at its time limit") {
@@ -333,19 +335,19 @@ TEST_CASE("a push that claims what was not leased restarts its island") {
   const Generation before = w.Order("a").generation;
   SECTION("foreign data") {
     w.Do("worker a pushes consumed=0-5");
-    CHECK(Says(w.Island(0).record.reason, "positions 0 to 5 are not leased to this island"));
+    CHECK(HasText(w.Island(0).record.reason, "positions 0 to 5 are not leased to this island"));
   }
   SECTION("wrong token count") {
     w.Do("worker a pushes tokens=41");
-    CHECK(Says(w.Island(0).record.reason, "it claims 41 tokens for 4 sequences of 10"));
+    CHECK(HasText(w.Island(0).record.reason, "it claims 41 tokens for 4 sequences of 10"));
   }
   SECTION("a version from the future") {
     w.Do("worker a pushes base=1");
-    CHECK(Says(w.Island(0).record.reason, "base version 1 is not one of 0 to 0"));
+    CHECK(HasText(w.Island(0).record.reason, "base version 1 is not one of 0 to 0"));
   }
   SECTION("nothing") {
     w.Do("worker a pushes consumed=");
-    CHECK(Says(w.Island(0).record.reason, "a push names 1 to"));
+    CHECK(HasText(w.Island(0).record.reason, "a push names 1 to"));
   }
   CHECK(w.Order("a").generation > before);
   CHECK(w.Job().ledger.free == 100);
@@ -355,18 +357,18 @@ TEST_CASE("a push that claims what was not leased restarts its island") {
 TEST_CASE("a push waits until every server has room, and a round without it makes room") {
   World w;
   // 80 elements: 640 bytes of parameters and momentum, 320 for one staged pseudo-gradient.
-  w.Tell({"server ps-0 attaches memory=1000", "worker a attaches", "worker b attaches",
-          "submit min=2 wait-for-all", "worker a prepared", "worker b prepared", "servers answer",
-          "worker a pushes", "worker a stages", "servers answer", "worker a ready",
-          "worker b ready"});
+  w.DoLines({"server ps-0 attaches memory=1000", "worker a attaches", "worker b attaches",
+             "submit min=2 wait-for-all", "worker a prepared", "worker b prepared",
+             "servers answer", "worker a pushes", "worker a stages", "servers answer",
+             "worker a ready", "worker b ready"});
   w.Contribute("a", 4);
   w.Do("worker b leases wanted=4");
   w.Do("worker b pushes consumed=4-8");
-  CHECK(Says(w.Job().round.reason, "waiting for statistics"));
+  CHECK(HasText(w.Job().round.reason, "waiting for statistics"));
   w.Do("servers answer");
   CHECK(w.Job().decisions.back().closed_because ==
         "the servers have no room for the other islands' pushes");
-  CHECK(Says(w.Do("worker b pushes base=0 consumed=4-8"), "PushGrant"));
+  CHECK(HasText(w.Do("worker b pushes base=0 consumed=4-8"), "PushGrant"));
 }
 
 TEST_CASE("three rejections in a row: the island warms up again") {
@@ -414,7 +416,7 @@ Version VersionAfter(int seconds, const std::string& speed, const std::string& s
   w.StartJob({"ps-0"}, {"a", "b"}, "steps=4 grace=10 " + submit);
   w.Do("worker a ready speed=" + speed);
   w.Contribute("a", 4);
-  w.Tell({absl::StrCat("wait ", seconds), "servers answer"});
+  w.DoLines({absl::StrCat("wait ", seconds), "servers answer"});
   return w.Job().summary.version;
 }
 
@@ -432,7 +434,7 @@ TEST_CASE("adaptive_grace_waits_as_long_as_the_first_island_has_something_to_do"
 TEST_CASE("the fastest island validates every few rounds, version 0 and the last") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "validate=2 tokens=200");
-  w.Tell({"worker a validates loss=5", "worker b ready speed=500"});
+  w.DoLines({"worker a validates loss=5", "worker b ready speed=500"});
   const auto round = [&] {
     w.Contribute("a", 4);
     w.Contribute("b", 4);
@@ -454,8 +456,8 @@ TEST_CASE("the fastest island validates every few rounds, version 0 and the last
 TEST_CASE("a lost lease grant is repeated, an older request is ignored") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
-  CHECK(Says(w.Do("worker a leases wanted=4 request=5"), "LeaseGrant 5: 0-4"));
-  CHECK(Says(w.Do("worker a leases wanted=9 request=5"), "LeaseGrant 5: 0-4"));
+  CHECK(HasText(w.Do("worker a leases wanted=4 request=5"), "LeaseGrant 5: 0-4"));
+  CHECK(HasText(w.Do("worker a leases wanted=9 request=5"), "LeaseGrant 5: 0-4"));
   CHECK(w.Do("worker a leases wanted=4 request=4").empty());
   CHECK(w.Job().ledger.leased == 4);
 }
@@ -471,15 +473,15 @@ TEST_CASE("an order that got lost is sent again when the heartbeat shows it") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
   w.Do("worker a attaches incarnation=1");  // the connection is new
-  CHECK(Says(w.Do("again"), "IslandOrder"));
+  CHECK(HasText(w.Do("again"), "IslandOrder"));
 }
 
 TEST_CASE("an unanswered request is repeated every two seconds") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
   w.Contribute("a", 4);
-  CHECK_FALSE(Says(w.Do("wait 1"), "CollectStatistics"));
-  CHECK(Says(w.Do("wait 1"), "CollectStatistics"));
+  CHECK_FALSE(HasText(w.Do("wait 1"), "CollectStatistics"));
+  CHECK(HasText(w.Do("wait 1"), "CollectStatistics"));
 }
 
 TEST_CASE("old decisions are forgotten once every snapshot is past them") {
@@ -532,7 +534,7 @@ TEST_CASE("a damaged store is an error, not a crash") {
   const absl::Status twice = recover([](std::vector<StoreRecord>& stored) {
     stored.push_back(LedgerRecord{"lm-1", {2, 6}, LedgerUse::kLeased, 0, {}});
   });
-  CHECK(Says(std::string(twice.message()), "ledger/lm-1/0000000000000000002: it contradicts"));
+  CHECK(HasText(std::string(twice.message()), "ledger/lm-1/0000000000000000002: it contradicts"));
 }
 
 // --------------------------------------------------------------------------------- placement ----
@@ -540,10 +542,10 @@ TEST_CASE("a damaged store is an error, not a crash") {
 // Which servers hold shards of a job whose workers are in paris.
 std::set<NodeId> HoldersWith(const std::string& rates) {
   World w;
-  w.Tell({"server far attaches site=oslo", "server near attaches site=paris",
-          "worker a attaches site=paris", "worker b attaches site=paris"});
+  w.DoLines({"server far attaches site=oslo", "server near attaches site=paris",
+             "worker a attaches site=paris", "worker b attaches site=paris"});
   if (!rates.empty()) w.Do(rates);
-  w.Tell({"submit min=2", "worker a prepared", "worker b prepared"});
+  w.DoLines({"submit min=2", "worker a prepared", "worker b prepared"});
   std::set<NodeId> holders;
   for (const ShardPlacement& shard : w.Job().shards) holders.insert(shard.server);
   return holders;
@@ -561,8 +563,9 @@ TEST_CASE("shards_leave_a_server_from_which_pulls_come_in_slowly") {
     World w;
     w.StartJob({"ps-0", "ps-1"}, {"a"}, "servers=2");
     w.Do(pulls);
-    const std::string told = w.Do("wait 30");
-    return Says(told, "-> ps-0: ReceiveShards") + 2 * Says(told, "-> ps-1: ReceiveShards");
+    const std::string output = w.Do("wait 30");
+    return HasText(output, "-> ps-0: ReceiveShards") +
+           2 * HasText(output, "-> ps-1: ReceiveShards");
   };
   CHECK(moves_after("worker a pulls ps-0=50000000 ps-1=100000000") == 0);
   CHECK(moves_after("worker a pulls ps-0=2000000 ps-1=100000000") == 2);

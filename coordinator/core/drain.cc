@@ -66,17 +66,17 @@ std::string ServerText(const State& s, const NodeId& name) {
 }
 
 std::string WorkerText(const State& s, const Member& worker) {
-  const State::Place place = const_cast<State&>(s).PlaceOf(worker.record.name);
-  if (place.job != nullptr && place.leads) {
-    const bool alone = place.job->islands.at(place.island).followers.empty();
+  const State::Assignment assignment = const_cast<State&>(s).FindAssignment(worker.record.name);
+  if (assignment.job != nullptr && assignment.leads) {
+    const bool alone = assignment.job->islands.at(assignment.island).followers.empty();
     return absl::StrCat("draining: ",
                         alone ? "it trains on the data that it has leased of "
                               : "another worker is to lead its island of ",
-                        place.job->id());
+                        assignment.job->id());
   }
-  if (place.job != nullptr || worker.following) {
+  if (assignment.job != nullptr || worker.following) {
     return absl::StrCat("draining: it still serves an island of ",
-                        place.job != nullptr ? place.job->id() : worker.following->job);
+                        assignment.job != nullptr ? assignment.job->id() : worker.following->job);
   }
   if (worker.progress) return absl::StrCat("draining: it is to stop ", worker.progress->job);
   return "drained: it runs nothing and can be stopped";
@@ -111,13 +111,13 @@ bool AdvanceDrains(State& s, Job& job) {
   if (!job.active() || job.stale()) return false;
   bool changed = false;
   for (const NodeId& name : s.drained_workers) {
-    const State::Place place = s.PlaceOf(name);
+    const State::Assignment assignment = s.FindAssignment(name);
     const Member& worker = *s.FindMember(MemberKind::kWorker, name);
-    if (place.job != &job || !worker.attached) continue;
-    const IslandRecord& island = job.islands.at(place.island);
-    if (place.leads && (!island.followers.empty() || HasWork(job, island, worker))) continue;
-    s.Touch(job, place.island);
-    LoseWorker(s, place, name, "it is drained");
+    if (assignment.job != &job || !worker.attached) continue;
+    const IslandRecord& island = job.islands.at(assignment.island);
+    if (assignment.leads && (!island.followers.empty() || HasWork(job, island, worker))) continue;
+    s.Touch(job, assignment.island);
+    LoseWorker(s, assignment, name, "it is drained");
     changed = true;
   }
   return changed;

@@ -1,4 +1,4 @@
-// `atoll drain`: a member finishes or passes on what it has and gets nothing new until an operator
+// `atoll drain`: a member finishes or hands over what it has and gets nothing new until an operator
 // undoes that. A parameter server's shards move to others (moves.h). A worker leaves its island as
 // one that ends does (island_members.h), but stays attached: a leader hands over, a follower's
 // layers move, and one that is alone first trains on the data that it has leased and pushes the

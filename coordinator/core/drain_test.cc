@@ -7,8 +7,8 @@
 namespace atl::testing {
 namespace {
 
-std::string DrainingOf(const World& world, const NodeId& name,
-                       MemberKind kind = MemberKind::kWorker) {
+std::string GetDrainStatus(const World& world, const NodeId& name,
+                           MemberKind kind = MemberKind::kWorker) {
   for (const MemberView& member : const_cast<World&>(world).core().Members(world.now())) {
     if (member.kind == kind && member.name == name) return member.draining;
   }
@@ -24,10 +24,10 @@ TEST_CASE("worker_alone_in_its_island_is_drained_when_its_leased_data_is_committ
   REQUIRE(w.Leases("a").size() == 1);
   w.Do("drain a");
   CHECK(w.reply().ok());
-  CHECK(Says(w.Do("worker a leases wanted=4 request=2"), "LeaseGrant 2: nothing, exhausted"));
-  CHECK(DrainingOf(w, "a") == "draining: it trains on the data that it has leased of lm-1");
+  CHECK(HasText(w.Do("worker a leases wanted=4 request=2"), "LeaseGrant 2: nothing, exhausted"));
+  CHECK(GetDrainStatus(w, "a") == "draining: it trains on the data that it has leased of lm-1");
   CHECK(w.Island(0).record.incarnation != 0);
-  w.Tell({"worker a pushes", "worker a stages"});
+  w.DoLines({"worker a pushes", "worker a stages"});
   CHECK(w.Island(0).record.incarnation != 0);  // its contribution is not decided
   w.Contribute("b", 4);
   w.Do("servers answer");
@@ -37,35 +37,35 @@ TEST_CASE("worker_alone_in_its_island_is_drained_when_its_leased_data_is_committ
   CHECK(w.Island(0).steps_redone == 0);
   CHECK(w.Island(1).record.incarnation != 0);
   SECTION("it stops, and gets no work") {
-    CHECK(Says(w.Do("worker a beats"), "stop"));
+    CHECK(HasText(w.Do("worker a beats"), "stop"));
     w.Do("worker a beats");
-    CHECK(DrainingOf(w, "a") == kDrained);
-    CHECK_FALSE(Says(w.Do("wait 10"), "-> a: PrepareJob"));
+    CHECK(GetDrainStatus(w, "a") == kDrained);
+    CHECK_FALSE(HasText(w.Do("wait 10"), "-> a: PrepareJob"));
   }
   SECTION("undone, it gets the request to prepare the job again") {
-    CHECK(Says(w.Do("drain a undo"), "-> a: PrepareJob"));
-    CHECK(DrainingOf(w, "a").empty());
+    CHECK(HasText(w.Do("drain a undo"), "-> a: PrepareJob"));
+    CHECK(GetDrainStatus(w, "a").empty());
   }
   SECTION("it is drained after a restart of the coordinator and of itself") {
     w.Do("coordinator restarts");
-    CHECK_FALSE(Says(w.Do("worker a attaches"), "-> a: PrepareJob"));
-    CHECK(DrainingOf(w, "a") == kDrained);
+    CHECK_FALSE(HasText(w.Do("worker a attaches"), "-> a: PrepareJob"));
+    CHECK(GetDrainStatus(w, "a") == kDrained);
   }
 }
 
 TEST_CASE("drain_that_is_undone_in_time_costs_the_worker_nothing") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "tokens=4000");
-  w.Tell({"worker a leases wanted=4", "drain a", "worker a leases wanted=4 request=2"});
+  w.DoLines({"worker a leases wanted=4", "drain a", "worker a leases wanted=4 request=2"});
   w.Do("drain a undo");
-  CHECK(Says(w.Do("worker a leases wanted=4 request=2"), "LeaseGrant 2: 4-8"));
+  CHECK(HasText(w.Do("worker a leases wanted=4 request=2"), "LeaseGrant 2: 4-8"));
   CHECK(w.Island(0).record.evictions == 0);
 }
 
 TEST_CASE("worker_of_a_paused_job_is_drained_at_once") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "tokens=4000");
-  w.Tell({"worker a leases wanted=4", "pause lm-1", "drain a"});
+  w.DoLines({"worker a leases wanted=4", "pause lm-1", "drain a"});
   CHECK(w.Island(0).record.incarnation == 0);
   CHECK(w.Job().ledger.leased == 0);
 }
@@ -76,45 +76,46 @@ TEST_CASE("drained_follower_serves_on_until_the_island_is_set_up_without_it") {
   w.Do("drain c");
   CHECK(Members(w.Order("a").plan) == "ab(c)");
   CHECK(w.Order("a").at_step_end);
-  CHECK(DrainingOf(w, "c") == "draining: it still serves an island of lm-1");
+  CHECK(GetDrainStatus(w, "c") == "draining: it still serves an island of lm-1");
   w.Do("worker a beats");
   w.Do("worker a sets-up");
   CHECK(Members(w.Order("a").plan) == "ab");
-  CHECK(Says(w.Do("worker a sets-up"), "-> c: MemberOrder lm-1 island 0 generation 1: stop"));
-  CHECK_FALSE(Says(w.Do("wait 10"), "-> c: PrepareJob"));
-  CHECK(DrainingOf(w, "c") == kDrained);
+  CHECK(HasText(w.Do("worker a sets-up"), "-> c: MemberOrder lm-1 island 0 generation 1: stop"));
+  CHECK_FALSE(HasText(w.Do("wait 10"), "-> c: PrepareJob"));
+  CHECK(GetDrainStatus(w, "c") == kDrained);
 }
 
 TEST_CASE("drained_leader_hands_over_in_the_same_generation") {
   World w;
   StartShared(w);
   w.Do("worker a leases wanted=4");
-  const std::string told = w.Do("drain a");
-  CHECK(Says(told, "island 0: worker b leads after a, which leaves"));
+  const std::string output = w.Do("drain a");
+  CHECK(HasText(output, "island 0: worker b leads after a, which leaves"));
   w.Do("worker a beats");
   CHECK(w.Order("b").takes_over_from == "a");
-  CHECK(Says(w.Do("worker b sets-up"), "worker b has taken over from a"));
-  CHECK(DrainingOf(w, "a") == "draining: it still serves an island of lm-1");
-  CHECK(Says(w.Do("worker b sets-up"), "-> a: MemberOrder lm-1 island 0 generation 1: stop"));
+  CHECK(HasText(w.Do("worker b sets-up"), "worker b has taken over from a"));
+  CHECK(GetDrainStatus(w, "a") == "draining: it still serves an island of lm-1");
+  CHECK(HasText(w.Do("worker b sets-up"), "-> a: MemberOrder lm-1 island 0 generation 1: stop"));
   w.Do("wait 2");
-  CHECK(DrainingOf(w, "a") == kDrained);
+  CHECK(GetDrainStatus(w, "a") == kDrained);
   CHECK(w.Order("b").generation == 1);
   CHECK(w.Island(0).steps_redone == 0);
 }
 
 TEST_CASE("drain_of_an_unknown_or_ambiguous_name_is_refused") {
   World w;
-  w.Tell({"worker a attaches", "server a attaches"});
+  w.DoLines({"worker a attaches", "server a attaches"});
   w.Do("drain unknown");
   CHECK(absl::IsNotFound(w.reply()));
   w.Do("drain a");
   CHECK(absl::IsInvalidArgument(w.reply()));
   w.Do("drain worker/a");
   CHECK(w.reply().ok());
-  CHECK(DrainingOf(w, "a") == kDrained);
-  CHECK(DrainingOf(w, "a", MemberKind::kServer).empty());
+  CHECK(GetDrainStatus(w, "a") == kDrained);
+  CHECK(GetDrainStatus(w, "a", MemberKind::kServer).empty());
   w.Do("drain paramserver/a");
-  CHECK(DrainingOf(w, "a", MemberKind::kServer) == "drained: it holds nothing and can be stopped");
+  CHECK(GetDrainStatus(w, "a", MemberKind::kServer) ==
+        "drained: it holds nothing and can be stopped");
 }
 
 }  // namespace

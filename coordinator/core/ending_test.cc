@@ -11,7 +11,7 @@
 namespace atl::testing {
 namespace {
 
-bool Says(const std::string& text, const std::string& what) {
+bool HasText(const std::string& text, const std::string& what) {
   return text.find(what) != std::string::npos;
 }
 
@@ -24,23 +24,23 @@ TEST_CASE("a round that was decided is made on every server, although the job is
   REQUIRE(w.Job().round.phase == RoundPhase::kCommitting);
   SECTION("when all are there") {
     const std::string cancelled = w.Do("cancel lm-1");
-    CHECK_FALSE(Says(cancelled, "EndJob"));
-    CHECK(Says(w.Do("servers answer"), "version 1 is committed"));
+    CHECK_FALSE(HasText(cancelled, "EndJob"));
+    CHECK(HasText(w.Do("servers answer"), "version 1 is committed"));
   }
   SECTION("when one comes back later") {
     w.Do("server ps-1 dies");
     w.Do("cancel lm-1");
-    const std::string told = w.Do("servers answer");
-    CHECK_FALSE(Says(told, "EndJob"));  // what is not done keeps its momentum
+    const std::string output = w.Do("servers answer");
+    CHECK_FALSE(HasText(output, "EndJob"));  // what is not done keeps its momentum
     CHECK(w.Job().summary.version == 0);
     w.Do("coordinator restarts");
-    w.Tell({"server ps-0 attaches incarnation=2", "server ps-1 attaches incarnation=2"});
-    CHECK(Says(w.Do("servers answer"), "version 1 is committed"));
+    w.DoLines({"server ps-0 attaches incarnation=2", "server ps-1 attaches incarnation=2"});
+    CHECK(HasText(w.Do("servers answer"), "version 1 is committed"));
   }
   CHECK(w.Job().summary.version == 1);
   CHECK(w.Job().summary.state == JobState::kCancelled);
   CHECK(w.Job().summary.tokens_committed == 80);
-  CHECK_FALSE(Says(w.Do("wait 10"), "CommitRound"));
+  CHECK_FALSE(HasText(w.Do("wait 10"), "CommitRound"));
 }
 
 TEST_CASE("a cancelled job does not wait for a server that has lost what was decided") {
@@ -49,10 +49,10 @@ TEST_CASE("a cancelled job does not wait for a server that has lost what was dec
   w.Contribute("a", 4);
   w.Contribute("b", 4);
   w.Do("servers answer once");
-  w.Tell({"server ps-1 dies", "cancel lm-1", "servers answer"});
+  w.DoLines({"server ps-1 dies", "cancel lm-1", "servers answer"});
   w.Do("server ps-1 attaches incarnation=2 empty");
   w.Do("servers answer");
-  CHECK_FALSE(Says(w.Do("wait 10"), "ps-1"));
+  CHECK_FALSE(HasText(w.Do("wait 10"), "ps-1"));
 }
 
 TEST_CASE(
@@ -83,8 +83,8 @@ TEST_CASE("a server that is not back yet makes no room, and closes no round for 
   w.Contribute("a", 4);
   w.Do("worker b leases wanted=4");
   w.Do("coordinator restarts");
-  w.Tell({"worker a attaches incarnation=1", "worker b attaches incarnation=1",
-          "worker b pushes consumed=4-8", "server ps-0 attaches incarnation=1"});
+  w.DoLines({"worker a attaches incarnation=1", "worker b attaches incarnation=1",
+             "worker b pushes consumed=4-8", "server ps-0 attaches incarnation=1"});
   CHECK(w.Job().round.phase == RoundPhase::kWindowOpen);
 }
 
@@ -93,24 +93,24 @@ TEST_CASE("a late push request for a version decided long ago has no effect") {
   w.StartJob({"ps-0"}, {"a"}, "");
   for (int round = 0; round < 2; ++round) {
     w.Contribute("a", 2);
-    w.Tell({"servers answer", "worker a ready"});
+    w.DoLines({"servers answer", "worker a ready"});
   }
   REQUIRE(w.Job().summary.version == 2);
   const Generation before = w.Order("a").generation;
-  w.Tell({"worker a leases wanted=2", "worker a pushes", "worker a pushes base=0 consumed=0-2"});
+  w.DoLines({"worker a leases wanted=2", "worker a pushes", "worker a pushes base=0 consumed=0-2"});
   CHECK(w.Order("a").generation == before);
   REQUIRE(w.Job().round.contributions.size() == 1);
-  w.Tell({"worker a stages", "servers answer"});
+  w.DoLines({"worker a stages", "servers answer"});
   CHECK(w.Job().summary.version == 3);
 }
 
 TEST_CASE("words that are not well-formed are kept as far as they are") {
   World w;
-  w.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=2"});
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=2"});
   const std::string refusal = w.Do("worker a refuses reason=caf\xc3");
-  CHECK(Says(refusal, "caf?"));
-  CHECK(Says(w.Do("worker b refuses reason=" + std::string(999, 'x') + "\xc3\xa9"),
-             "no worker can run it: a: caf?; b: xxx"));
+  CHECK(HasText(refusal, "caf?"));
+  CHECK(HasText(w.Do("worker b refuses reason=" + std::string(999, 'x') + "\xc3\xa9"),
+                "no worker can run it: a: caf?; b: xxx"));
 }
 
 TEST_CASE("of many workers that refuse a job some are named, and the number of the others") {
@@ -118,12 +118,12 @@ TEST_CASE("of many workers that refuse a job some are named, and the number of t
   w.Do("server ps-0 attaches");
   for (int i = 0; i < 20; ++i) w.Do(absl::StrCat("worker w", i, " attaches"));
   w.Do("submit min=20 max=20");
-  std::string told;
+  std::string output;
   for (int i = 0; i < 20; ++i) {
-    told = w.Do(absl::StrCat("worker w", i, " refuses reason=", std::string(2000, 'x')));
+    output = w.Do(absl::StrCat("worker w", i, " refuses reason=", std::string(2000, 'x')));
   }
-  CHECK(Says(told, "failed: no worker can run it: w0: xxx"));
-  CHECK(Says(told, "; and 12 more"));
+  CHECK(HasText(output, "failed: no worker can run it: w0: xxx"));
+  CHECK(HasText(output, "; and 12 more"));
   CHECK(w.Job().summary.reason.size() < 10'001);
 }
 

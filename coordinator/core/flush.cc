@@ -22,16 +22,16 @@ void FlushRounds(const JobId& job, Rounds& rounds, std::vector<StoreWrite>& writ
   const RoundsDirty dirty = std::exchange(rounds.dirty, RoundsDirty());
   for (const ContributionId& id : dirty.contributions) {
     auto it = rounds.contributions.find(id);
-    const bool gone = it == rounds.contributions.end();
-    writes.push_back({gone ? ContributionKey(job, id) : it->second, gone});
+    const bool deleted = it == rounds.contributions.end();
+    writes.push_back({deleted ? ContributionKey(job, id) : it->second, deleted});
   }
   for (int64_t round : dirty.decisions) {
     auto it = rounds.decisions.find(round);
-    const bool gone = it == rounds.decisions.end();
+    const bool deleted = it == rounds.decisions.end();
     DecisionRecord key;
     key.job = job;
     key.round = round;
-    writes.push_back({gone ? key : it->second, gone});
+    writes.push_back({deleted ? key : it->second, deleted});
   }
   for (IslandId id : dirty.penalties) {
     writes.push_back({PenaltyRecord{job, id, rounds.penalties.at(id)}, false});
@@ -41,7 +41,7 @@ void FlushRounds(const JobId& job, Rounds& rounds, std::vector<StoreWrite>& writ
 void FlushJob(State& s, Job& job, std::vector<StoreWrite>& writes) {
   const Dirty dirty = std::exchange(job.dirty, Dirty());
   for (const IslandId id : dirty.islands) {
-    s.NotePlaces(job, id);
+    s.IndexAssignments(job, id);
     job.plan_is_whole.erase(id);
   }
   for (const IslandId id : dirty.plans) job.plan_is_whole.erase(id);
@@ -51,8 +51,8 @@ void FlushJob(State& s, Job& job, std::vector<StoreWrite>& writes) {
   FlushRounds(job.id(), job.rounds, writes);
   for (IslandId id : dirty.plans) {
     auto it = job.plans.find(id);
-    const bool gone = it == job.plans.end();
-    writes.push_back({PlanRecord{job.id(), id, gone ? IslandPlan() : it->second}, gone});
+    const bool deleted = it == job.plans.end();
+    writes.push_back({PlanRecord{job.id(), id, deleted ? IslandPlan() : it->second}, deleted});
   }
   if (job.record.site) return;
   for (StoreWrite& write : job.ledger->TakeChanges(job.id())) writes.push_back(std::move(write));
@@ -95,7 +95,7 @@ std::vector<StoreRecord> AllRecords(const State& s) {
     for (LedgerRecord& record : job.ledger->Records(job.id())) records.push_back(std::move(record));
   }
   std::vector<std::pair<std::string, size_t>> order;
-  for (size_t i = 0; i < records.size(); ++i) order.emplace_back(KeyOf(records[i]), i);
+  for (size_t i = 0; i < records.size(); ++i) order.emplace_back(MakeRecordKey(records[i]), i);
   std::sort(order.begin(), order.end());
   std::vector<StoreRecord> sorted;
   for (const auto& [key, i] : order) sorted.push_back(std::move(records[i]));
@@ -108,7 +108,7 @@ namespace {
 
 absl::Status Damaged(const StoreRecord& record, absl::string_view why) {
   return absl::DataLossError(
-      absl::StrCat("the coordinator's store is damaged: ", KeyOf(record), ": ", why));
+      absl::StrCat("the coordinator's store is damaged: ", MakeRecordKey(record), ": ", why));
 }
 
 struct Loader {
@@ -140,7 +140,7 @@ struct Loader {
     job.recovered = true;
     if (!job.record.job.empty()) return Damaged(record, "two jobs of one number");
     job.record = r;
-    job.ledger = std::make_shared<Ledger>(BudgetOf(r.spec));
+    job.ledger = std::make_shared<Ledger>(ComputeSequenceBudget(r.spec));
     return absl::OkStatus();
   }
   absl::Status operator()(const ProgressRecord& r) const {
@@ -283,7 +283,7 @@ absl::Status Load(State& s, const std::vector<StoreRecord>& records) {
     }
     if (const Job* above = job.record.site ? JobAbove(s, job) : nullptr) job.ledger = above->ledger;
     Resume(s, job);
-    for (const auto& [id, island] : job.islands) s.NotePlaces(job, id);
+    for (const auto& [id, island] : job.islands) s.IndexAssignments(job, id);
   }
   return absl::OkStatus();
 }

@@ -13,13 +13,13 @@
 
 namespace atl {
 
-// A place of a job that a server fills: a shard, or the copy of one, counted after all shards (see
+// A slot of a job that a server fills: a shard, or the copy of one, counted after all shards (see
 // copies.h).
 using SlotId = ShardId;
 
 inline constexpr int kValidationLossesMax = kValidationSetsMax + kDataSitesMax;
 
-// Where a job stands, besides its rounds.
+// Progress of a job, besides its rounds.
 struct JobProgress {
   JobId job;
   JobState state = JobState::kQueued;

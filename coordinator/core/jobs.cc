@@ -35,13 +35,13 @@ Order StopOrder(State& s, const Job& job, Generation generation, const std::stri
   return stop;
 }
 
-// Those who may get it into an island, lead one or follow.
+// Workers that may get the job into an island, as leader or follower.
 void StopWorkers(State& s, Job& job, const std::string& reason) {
   for (const NodeId& name : std::set(s.candidates)) {
     Member& member = *s.FindMember(MemberKind::kWorker, name);
     if (member.candidate_for != job.id()) continue;
     s.SetCandidate(member, "");
-    // It may be busy with the job's files for long, and another job may want it.
+    // It may be busy with the job's files for long, and another job may need it.
     s.Send(member, StopOrder<IslandOrder>(s, job, job.progress.plan_generation, reason));
   }
   for (const auto& [id, order] : job.orders) {
@@ -92,7 +92,7 @@ void StopJob(State& s, Job& job, JobState state, const std::string& reason) {
     job.ErasePlan(id);
     record.reason = absl::StrCat("the job is ", Name(state));
   }
-  AskServersNow(s, job);
+  RetryServersNow(s, job);
 }
 
 namespace {
@@ -125,7 +125,7 @@ bool AdvanceFinishing(State& s, Job& job) {
                          " timed out after ", Seconds(s.options.final_validation_limit), " s"));
     }
     job.EditProgress().validated_final = true;
-    AskServersNow(s, job);
+    RetryServersNow(s, job);
     return true;
   }
   const bool saved =
@@ -141,7 +141,7 @@ bool AdvanceFinishing(State& s, Job& job) {
 
 }  // namespace
 
-int64_t BudgetOf(const JobSpec& spec) {
+int64_t ComputeSequenceBudget(const JobSpec& spec) {
   const int64_t length = spec.data.sequence_length;
   return (spec.schedule.train_tokens + length - 1) / length;
 }
@@ -177,7 +177,7 @@ void ResumeFailed(State& s, Job& job) {
   job.validate_by = kNever;
   job.rounds.fences_changed = true;
   for (auto& [server, link] : job.rounds.links) link.assigned = false;
-  AskServersNow(s, job);
+  RetryServersNow(s, job);
   s.SetState(job, job.rounds.progress.version < 0 ? JobState::kInitializing : JobState::kRunning,
              "resumed by a user");
 }
@@ -223,7 +223,7 @@ void OnSubmit(State& s, const SubmitJob& request) {
     record.number = number;
     record.spec = request.spec;
     job.EditProgress().job = record.job;
-    job.ledger = std::make_shared<Ledger>(BudgetOf(request.spec));
+    job.ledger = std::make_shared<Ledger>(ComputeSequenceBudget(request.spec));
     s.SetState(job, JobState::kQueued, "submitted");
     reply.job = record.job;
   }

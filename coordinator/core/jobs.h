@@ -29,7 +29,7 @@ Instant NextJobDeadline(const State& s, const Job& job);
 // What the job cannot go on without; "" if nothing.
 std::string WaitingFor(const State& s, const Job& job);
 
-int64_t BudgetOf(const JobSpec& spec);  // sequences
+int64_t ComputeSequenceBudget(const JobSpec& spec);  // sequences
 
 }  // namespace atl::coord
 

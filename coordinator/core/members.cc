@@ -53,7 +53,7 @@ void NoteForeign(State& s, const MemberKey& key, const ClusterId& cluster) {
   auto it = s.foreign.find(key);
   if (it == s.foreign.end() && s.foreign.size() >= kMaxForeign) {
     s.foreign.erase(std::min_element(s.foreign.begin(), s.foreign.end(), [](auto& a, auto& b) {
-      return a.second.last_heard < b.second.last_heard;
+      return a.second.last_heartbeat < b.second.last_heartbeat;
     }));
   }
   if (it == s.foreign.end() || it->second.cluster != cluster) {
@@ -105,8 +105,8 @@ void Detach(State& s, Member& member, const std::string& reason) {
     return;
   }
   s.SetCandidate(member, "");
-  const State::Place place = s.PlaceOf(member.record.name);
-  if (place.job != nullptr) LoseWorker(s, place, member.record.name, reason);
+  const State::Assignment assignment = s.FindAssignment(member.record.name);
+  if (assignment.job != nullptr) LoseWorker(s, assignment, member.record.name, reason);
   member.progress.reset();
   s.SetFollowing(member, std::nullopt);
   member.measuring.clear();
@@ -176,14 +176,14 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
                    false});
     return nullptr;
   }
-  fresh = incarnation != member.record.incarnation || !member.heard_of;
+  fresh = incarnation != member.record.incarnation || !member.incarnation_seen;
   if (incarnation != member.record.incarnation) {
     const std::string reason =
         set_back ? absl::StrCat("replaced by a process of incarnation ", incarnation,
                                 ", after a clock that was ahead or a lost --state-dir")
                  : absl::StrCat("replaced by a newer process, incarnation ", incarnation);
     if (member.attached) SendTo(s, key, member.record.incarnation, Refused{reason, true});
-    if (member.attached || s.PlaceOf(key.second).job != nullptr) Detach(s, member, reason);
+    if (member.attached || s.FindAssignment(key.second).job != nullptr) Detach(s, member, reason);
     member.record.incarnation = incarnation;
     member.refused.clear();
     member.measured_for.clear();
@@ -196,9 +196,9 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
         "", Severity::kInfo,
         absl::StrCat(KindName(key.first), " ", key.second, " attached, incarnation ", incarnation));
   }
-  member.attached = member.heard_of = member.welcomed = true;
+  member.attached = member.incarnation_seen = member.welcomed = true;
   member.reattach_by.reset();
-  member.last_heard = s.now;
+  member.last_heartbeat = s.now;
   member.reason = "attached";
   member.software_version = CleanText(software_version, 64);
   return &member;
@@ -216,7 +216,7 @@ Member* Sender(State& s, const MemberKey& key, Incarnation incarnation) {
     SendTo(s, key, incarnation, Refused{absl::StrCat("say hello first: ", why), false});
     return nullptr;
   }
-  member->last_heard = s.now;
+  member->last_heartbeat = s.now;
   return member;
 }
 
@@ -235,8 +235,9 @@ struct WorkerHandler {
     const std::string reason = absl::StrCat("it leaves: ", CleanText(m.reason));
     if (!BeginLeaving(s, worker, reason)) Detach(s, worker, reason);
   }
-  void operator()(const LinksMeasured&) {}  // coordinator/measurements/profile_book.h keeps them
-  void operator()(const StepTraced&) {}     // coordinator/trace_desk.h waits for it
+  void operator()(const LinksMeasured&) {
+  }                                      // coordinator/measurements/profile_registry.h keeps them
+  void operator()(const StepTraced&) {}  // coordinator/trace_request_table.h waits for it
   void operator()(const WorkerLog& m) {
     const JobId job = s.FindJob(m.job) == nullptr ? "" : m.job;
     s.Log(job, Severity::kInfo,
@@ -282,13 +283,13 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
     if (s.removed.contains(job)) s.Send(*worker, ForgetJob{job});
   }
   // What was sent on the connection before may be lost with it.
-  worker->ask_again_at = s.now;
-  const State::Place place = s.PlaceOf(from.worker);
-  if (place.job == nullptr) return;
-  if (place.leads) {
-    place.job->orders.erase(place.island);
+  worker->request_again_at = s.now;
+  const State::Assignment assignment = s.FindAssignment(from.worker);
+  if (assignment.job == nullptr) return;
+  if (assignment.leads) {
+    assignment.job->orders.erase(assignment.island);
   } else {
-    place.job->member_orders.erase(from.worker);
+    assignment.job->member_orders.erase(from.worker);
   }
 }
 
@@ -301,8 +302,8 @@ void OnServerHelloMessage(State& s, const FromServer& from, const ServerHello& h
   OnServerHello(s, *server, hello, fresh);
 }
 
-Instant ExpiryOf(const Member& member) {
-  return std::max(member.last_heard + kLease, member.spared_until);
+Instant ComputeLeaseExpiry(const Member& member) {
+  return std::max(member.last_heartbeat + kLease, member.evictions_suspended_until);
 }
 
 }  // namespace
@@ -329,14 +330,15 @@ void OnConnectionLost(State& s, const MemberKey& key, Incarnation incarnation, b
   Detach(s, *member, revoked ? "its access is revoked" : "its connection is lost");
 }
 
-void SpareMembers(State& s) {
-  for (auto& [key, member] : s.members) member.spared_until = s.now + kHeartbeatInterval;
+void SuspendEvictions(State& s) {
+  for (auto& [key, member] : s.members)
+    member.evictions_suspended_until = s.now + kHeartbeatInterval;
 }
 
 void ExpireMembers(State& s) {
   if (s.now < s.member_deadline) return;
   for (auto& [key, member] : s.members) {
-    if (member.attached && s.now >= ExpiryOf(member)) {
+    if (member.attached && s.now >= ComputeLeaseExpiry(member)) {
       Detach(s, member, absl::StrCat("no heartbeat for ", Seconds(kLease), " s"));
     } else if (member.reattach_by && s.now >= *member.reattach_by) {
       Detach(s, member,
@@ -349,10 +351,10 @@ void ExpireMembers(State& s) {
 Instant NextMemberDeadline(const State& s) {
   Instant next = kNever;
   for (const auto& [key, member] : s.members) {
-    if (member.attached) next = std::min(next, ExpiryOf(member));
+    if (member.attached) next = std::min(next, ComputeLeaseExpiry(member));
     if (member.reattach_by) next = std::min(next, *member.reattach_by);
     if (!member.candidate_for.empty() && !member.prepared) {
-      next = std::min(next, member.ask_again_at);
+      next = std::min(next, member.request_again_at);
     }
   }
   return next;

@@ -1,4 +1,4 @@
-// Who is attached: hellos, heartbeats, evictions.
+// Attached members: hellos, heartbeats, evictions.
 
 #ifndef ATOLL_COORDINATOR_CORE_MEMBERS_H_
 #define ATOLL_COORDINATOR_CORE_MEMBERS_H_
@@ -14,7 +14,7 @@ void OnServerMessage(State& s, const FromServer& from);
 void OnConnectionLost(State& s, const MemberKey& key, Incarnation incarnation, bool revoked);
 
 // No member is evicted for silence within the next heartbeat's time.
-void SpareMembers(State& s);
+void SuspendEvictions(State& s);
 // Members without heartbeats, and members that did not come back after a restart of the
 // coordinator.
 void ExpireMembers(State& s);

@@ -11,7 +11,7 @@ namespace atl::coord {
 // clocks are set back.
 inline constexpr Duration kNameHeld = std::chrono::minutes(1);
 
-// Makes room for another name where as many are kept as options.max_members says: forgets those
+// Frees an entry for another name where as many are kept as options.max_members says: forgets those
 // that have been detached longest, a sixteenth of all at once. False: none can be forgotten.
 //
 // Kept are the names of members that are attached, may come back after the coordinator's restart,

@@ -25,7 +25,7 @@ std::vector<Member*> Candidates(State& s, const Job& job) {
   return candidates;
 }
 
-std::vector<NodeId> NamesOf(const std::vector<Member*>& workers) {
+std::vector<NodeId> ListWorkerNames(const std::vector<Member*>& workers) {
   std::vector<NodeId> names;
   for (const Member* worker : workers) names.push_back(worker->record.name);
   return names;
@@ -80,8 +80,8 @@ std::string TooFewServers(const State& s, const Job& job) {
   return absl::StrCat("parameter servers: ", needed, " are needed, ", attached, " are attached");
 }
 
-bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<SiteFacts>& site_facts,
-           const std::vector<Member*>& workers) {
+bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<SiteFacts>& site_facts,
+                const std::vector<Member*>& workers) {
   if (s.held.contains(job.id())) {
     job.waiting_for = absl::StrCat(
         "parameter servers hold this job already, of a time that this coordinator's store does not "
@@ -107,9 +107,9 @@ bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<SiteFact
         member.site_only) {
       continue;
     }
-    const std::string site = SiteOfServer(s, member);
+    const std::string site = GetServerSite(s, member);
     servers.push_back({key.second, member.endpoint, FreeBytes(s, member), member.public_key,
-                       ReachOfServer(s, member, leaders).cost, site});
+                       ComputeAccessCostFromLeaders(s, member, leaders).cost, site});
   }
   // A server that was there when the job was scheduled may be unavailable by now.
   if (std::string missing = TooFewServers(s, job); !missing.empty()) {
@@ -160,10 +160,10 @@ void OnJobPrepared(State& s, Member& worker, const JobPrepared& message) {
 void OnJobRefused(State& s, Member& worker, const JobRefused& message) {
   Job* job = s.FindJob(message.job);
   if (job == nullptr || job->ended()) return;
-  const State::Place place = s.PlaceOf(worker.record.name);
+  const State::Assignment assignment = s.FindAssignment(worker.record.name);
   const std::string reason = CleanText(message.reason);
-  if (place.job == job) {
-    LoseWorker(s, place, worker.record.name, absl::StrCat("it cannot run the job: ", reason));
+  if (assignment.job == job) {
+    LoseWorker(s, assignment, worker.record.name, absl::StrCat("it cannot run the job: ", reason));
   } else if (worker.candidate_for != message.job) {
     return;
   }
@@ -183,7 +183,7 @@ bool AdvancePreparing(State& s, Job& job) {
   job.waiting_for = absl::StrCat("workers to open the model and the data: ", enough, " have of ",
                                  candidates.size(), " candidates, ", needed, " are needed",
                                  refused > 0 ? "; refused by " : "", refusals,
-                                 WhoMeasures(s, NamesOf(candidates)));
+                                 WhoMeasures(s, ListWorkerNames(candidates)));
   if (candidates.empty() && refused >= needed) {
     FailJob(s, job, absl::StrCat("no worker can run it: ", refusals));
     return true;
@@ -209,7 +209,7 @@ bool AdvancePreparing(State& s, Job& job) {
   }
   if (dissent) return true;  // are they still enough?
   if (!Grouped(s, job, facts, prepared)) return false;
-  if (!Place(s, job, facts, site_facts, prepared)) return job.ended();
+  if (!PlaceModel(s, job, facts, site_facts, prepared)) return job.ended();
   s.SetState(job, JobState::kInitializing, "the model is placed");
   for (Member* member : prepared) Join(s, job, *member);
   return true;
@@ -242,7 +242,7 @@ std::string RefusedBy(const State& s, const Job& job) {
 bool AdmitLateWorkers(State& s, Job& job) {
   bool changed = false;
   const auto candidates = Candidates(s, job);
-  if (candidates.empty() || !CanSeat(s, job)) return false;
+  if (candidates.empty() || !CanAssignWorkers(s, job)) return false;
   for (Member* member : candidates) {
     if (!member->prepared) continue;
     changed = true;
@@ -264,7 +264,7 @@ Instant PreparingDeadline(const State& s, const Job& job) {
   for (const NodeId& name : s.candidates) {
     const Member& member = *s.FindMember(MemberKind::kWorker, name);
     if (member.candidate_for != job.id() || member.prepared) continue;
-    const Instant by = member.asked_at + s.options.prepare_limit;
+    const Instant by = member.requested_at + s.options.prepare_limit;
     if (by > s.now) deadline = std::min(deadline, by);
     // Who has had its time is not waited for; it joins when it is done.
   }
@@ -278,10 +278,10 @@ namespace {
 // Why the job leaves the worker out, whatever that finds; "" if it does not.
 std::string WhyLeftOut(const State& s, const Job& job, const NodeId& worker, const Member& member) {
   if (!job.record.site && job.spec().outer.site.rounds > 0) {
-    const Job* site = FindSiteJob(s, job, SiteOf(member));
+    const Job* site = FindSiteJob(s, job, GetWorkerSite(member));
     if (site != nullptr) return absl::StrCat("its site trains as job ", site->id());
   }
-  return WhyNoPart(job.spec().layout, worker, SiteOf(member), member.devices.size());
+  return WhyNoPart(job.spec().layout, worker, GetWorkerSite(member), member.devices.size());
 }
 
 // "; left out: w3: layout.exclude names it", of attached workers.
@@ -302,7 +302,8 @@ std::string LeftOut(const State& s, const Job& job) {
 bool IsIdle(State& s, const MemberKey& key, const Member& member, const Job& job) {
   return key.first == MemberKind::kWorker && member.attached && !member.leaves() &&
          member.candidate_for.empty() && !member.refused.contains(job.id()) &&
-         s.PlaceOf(key.second).job == nullptr && WhyLeftOut(s, job, key.second, member).empty();
+         s.FindAssignment(key.second).job == nullptr &&
+         WhyLeftOut(s, job, key.second, member).empty();
 }
 
 void RefuseWithoutData(State& s, Job& job) {
@@ -314,11 +315,11 @@ void RefuseWithoutData(State& s, Job& job) {
 }
 
 void TakeIdleWorkers(State& s, Job& job) {
-  Seating seating(s, job);
+  IslandCapacity capacity(s, job);
   for (auto& [key, member] : s.members) {
-    if (!IsIdle(s, key, member, job) || !seating.Take(member)) continue;
+    if (!IsIdle(s, key, member, job) || !capacity.Take(member)) continue;
     s.SetCandidate(member, job.id());
-    member.asked_at = member.ask_again_at = s.now;
+    member.requested_at = member.request_again_at = s.now;
   }
 }
 
@@ -369,9 +370,9 @@ void Schedule(State& s) {
 void PumpCandidates(State& s) {
   for (const NodeId& name : s.candidates) {
     Member& member = *s.FindMember(MemberKind::kWorker, name);
-    if (member.prepared || s.now < member.ask_again_at) continue;
+    if (member.prepared || s.now < member.request_again_at) continue;
     Job* job = s.FindJob(member.candidate_for);
-    member.ask_again_at = s.now + kRetryInterval;
+    member.request_again_at = s.now + kRetryInterval;
     s.Send(member, PrepareJob{job->id(), SpecFor(*job, member)});
   }
 }

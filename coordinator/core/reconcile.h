@@ -1,8 +1,8 @@
 // What follows from an event once it is noted: decisions, orders, requests. Private to the core.
 //
-// Most events are heartbeats that change nothing, or a word about one job. Only what they may have
-// changed is looked at again, so that what an event costs does not grow with members that it says
-// nothing about:
+// Most events are heartbeats that change nothing, or a message about one job. Only what they may
+// have changed is looked at again, so that the cost of an event does not grow with members that it
+// does not concern:
 //  * nothing: a heartbeat that says what the one before said (State::Touch), a log line;
 //  * jobs that were touched, and of their islands those that were; a job whose deadline is due;
 //  * everything: members attach, leave or are lost, users' commands, and a member's deadline.

@@ -59,6 +59,6 @@ EpochRecord AfterLoss(EpochRecord known, int64_t unix_time_ms) {
   return known;
 }
 
-std::string KeyOf(const StoreRecord& record) { return std::visit(KeyMaker{}, record); }
+std::string MakeRecordKey(const StoreRecord& record) { return std::visit(KeyMaker{}, record); }
 
 }  // namespace atl

@@ -2,8 +2,8 @@
 // records gives back the whole durable state (CoordinatorCore::Recover).
 //
 // The shell keeps them in any store that can put and delete by key and apply many of both in one
-// transaction. Instants are not stored: they mean nothing in another process. Who wants wall time
-// (of EventRecords, say) adds it when it stores them.
+// transaction. Instants are not stored: they mean nothing in another process. A caller that needs
+// wall time (of EventRecords, say) adds it when it stores them.
 
 #ifndef ATOLL_COORDINATOR_CORE_RECORDS_H_
 #define ATOLL_COORDINATOR_CORE_RECORDS_H_
@@ -47,7 +47,7 @@ struct StoreWrite {
 
 // Sorts like the record's kind and key fields; the same for records that replace each other.
 // "job/lm-1", "island/lm-1/000002", "ledger/lm-1/0000000000000004096".
-std::string KeyOf(const StoreRecord& record);
+std::string MakeRecordKey(const StoreRecord& record);
 
 }  // namespace atl
 

@@ -9,7 +9,7 @@
 namespace atl::testing {
 namespace {
 
-bool Says(const std::string& text, const std::string& what) {
+bool HasText(const std::string& text, const std::string& what) {
   return text.find(what) != std::string::npos;
 }
 
@@ -22,28 +22,28 @@ TEST_CASE("job_that_every_worker_gives_up_stops_at_its_version_with_the_reason")
   const JobSummary summary = w.Job().summary;
   CHECK(summary.state == JobState::kFailed);
   CHECK(summary.version == 0);
-  CHECK(Says(summary.reason, "loss-not-finite"));
+  CHECK(HasText(summary.reason, "loss-not-finite"));
 }
 
-TEST_CASE("job_whose_worker_is_away_is_not_failed_by_another_that_cannot_run_it") {
+TEST_CASE("job_whose_worker_is_unavailable_is_not_failed_by_another_that_cannot_run_it") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "steps=4");
-  w.Tell({"worker b attaches", "worker b refuses reason=other-data", "worker a dies"});
+  w.DoLines({"worker b attaches", "worker b refuses reason=other-data", "worker a dies"});
   CHECK(w.Job().summary.state == JobState::kRunning);
-  CHECK(Says(w.Job().summary.waiting_for, "other-data"));
-  w.Tell({"worker a attaches incarnation=2", "worker a prepared"});
+  CHECK(HasText(w.Job().summary.waiting_for, "other-data"));
+  w.DoLines({"worker a attaches incarnation=2", "worker a prepared"});
   CHECK(w.Job().summary.state == JobState::kRunning);
   CHECK(w.Island(0).record.incarnation == 2);
 }
 
 TEST_CASE("initial_weights_that_cannot_be_read_end_the_job_with_the_reason") {
   World w;
-  w.Tell(
+  w.DoLines(
       {"server ps-0 attaches", "worker a attaches", "submit min=1 steps=4", "worker a prepared"});
   REQUIRE(w.Job().summary.state == JobState::kInitializing);
   w.Do("worker a refuses reason=not-finite-weights");
   CHECK(w.Job().summary.state == JobState::kFailed);
-  CHECK(Says(w.Job().summary.reason, "not-finite-weights"));
+  CHECK(HasText(w.Job().summary.reason, "not-finite-weights"));
 }
 
 TEST_CASE("deltas_that_are_never_finite_stop_the_job_at_its_version") {
@@ -52,7 +52,7 @@ TEST_CASE("deltas_that_are_never_finite_stop_the_job_at_its_version") {
   int rounds = 0;
   while (w.Job().summary.state == JobState::kRunning && rounds < 10) {
     w.Contribute("a", 4, std::numeric_limits<double>::quiet_NaN());
-    w.Tell({"servers answer", "worker a ready"});
+    w.DoLines({"servers answer", "worker a ready"});
     ++rounds;
   }
   CHECK(rounds == 3);
@@ -62,7 +62,7 @@ TEST_CASE("deltas_that_are_never_finite_stop_the_job_at_its_version") {
 
 TEST_CASE("job_that_too_few_workers_can_run_gives_the_others_back") {
   World w;
-  w.Tell(
+  w.DoLines(
       {"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=2 steps=4"});
   REQUIRE(w.Job("lm-1").summary.state == JobState::kPreparing);
   w.Do("submit min=1 steps=4");
@@ -70,22 +70,22 @@ TEST_CASE("job_that_too_few_workers_can_run_gives_the_others_back") {
   CHECK(w.Job("lm-1").summary.state == JobState::kPreparing);  // b has yet to say
   w.Do("worker b prepared");
   CHECK(w.Job("lm-1").summary.state == JobState::kQueued);
-  CHECK(Says(w.Job("lm-1").summary.waiting_for, "no-data-here"));
+  CHECK(HasText(w.Job("lm-1").summary.waiting_for, "no-data-here"));
   CHECK(w.Job("lm-2").summary.state == JobState::kPreparing);
 }
 
 TEST_CASE("job_that_the_workers_there_can_never_start_holds_no_other_up") {
   World w;
-  w.Tell({"server ps-0 attaches", "worker a attaches", "submit min=3 steps=4",
-          "submit min=1 steps=4"});
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "submit min=3 steps=4",
+             "submit min=1 steps=4"});
   CHECK(w.Job("lm-1").summary.state == JobState::kQueued);
   CHECK(w.Job("lm-2").summary.state == JobState::kPreparing);
 }
 
 TEST_CASE("cancelled_job_stops_the_workers_that_still_prepare_it") {
   World w;
-  w.Tell({"server ps-0 attaches", "worker a attaches", "submit min=1 steps=4"});
-  CHECK(Says(w.Do("cancel lm-1"), "-> a: IslandOrder lm-1"));
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "submit min=1 steps=4"});
+  CHECK(HasText(w.Do("cancel lm-1"), "-> a: IslandOrder lm-1"));
 }
 
 TEST_CASE("name_is_not_locked_by_an_incarnation_from_a_clock_that_was_ahead") {
@@ -93,22 +93,22 @@ TEST_CASE("name_is_not_locked_by_an_incarnation_from_a_clock_that_was_ahead") {
   w.Do("server ps-0 attaches");
   w.Do("worker a attaches incarnation=3000000000000");
   // While that process is there, no other one gets the name.
-  CHECK(Says(w.Do("worker a attaches incarnation=2000000000000"), "Refused"));
+  CHECK(HasText(w.Do("worker a attaches incarnation=2000000000000"), "Refused"));
   w.Do("worker a attaches incarnation=3000000000000");
   w.Do("worker a dies");
-  CHECK(Says(w.Do("worker a attaches incarnation=2000000000000"), "Refused"));
+  CHECK(HasText(w.Do("worker a attaches incarnation=2000000000000"), "Refused"));
   w.Do("worker a dies");
   w.Do("wait 60");
-  CHECK(Says(w.Do("worker a attaches incarnation=2000000000000"), "Welcome"));
+  CHECK(HasText(w.Do("worker a attaches incarnation=2000000000000"), "Welcome"));
   // It serves like any other, also after a restart of the coordinator.
-  w.Tell({"coordinator restarts", "worker a attaches incarnation=2000000000000"});
+  w.DoLines({"coordinator restarts", "worker a attaches incarnation=2000000000000"});
   CHECK(w.core().Members(w.now()).front().attached);
 }
 
 TEST_CASE("incarnation_that_no_clock_shows_is_refused") {
   World w;
-  CHECK(Says(w.Do("worker a attaches incarnation=9223372036854775807"), "Refused"));
-  CHECK(Says(w.Do("worker a attaches incarnation=5"), "Welcome"));
+  CHECK(HasText(w.Do("worker a attaches incarnation=9223372036854775807"), "Refused"));
+  CHECK(HasText(w.Do("worker a attaches incarnation=5"), "Welcome"));
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ void RemoveOrphansBelow(State& s, const JobId& above, absl::string_view how) {
   for (const auto& [id, holders] : s.held) {
     const bool is_below = std::any_of(holders.begin(), holders.end(), [&](const auto& entry) {
       const std::optional<JobDescribed>& described = entry.second.described;
-      return described && described->assignment.charter.spec.outer.contributes_to == above;
+      return described && described->assignment.definition.spec.outer.contributes_to == above;
     });
     if (is_below && s.FindJob(id) == nullptr) below.push_back(id);
   }
@@ -118,7 +118,7 @@ void RemoveTheJob(State& s, Job& job, absl::string_view how) {
   }
   kept.dirty.record = kept.dirty.progress = true;
   job = std::move(kept);
-  AskServersNow(s, job);
+  RetryServersNow(s, job);
 }
 
 void OnJobRemoved(State& s, Member& server, const JobRemoved& message) {

@@ -7,8 +7,8 @@
 
 namespace atl::coord {
 
-// Erases all that is stored of the job but its name and who holds its shards. REQUIRES: it has
-// ended, and is not removed yet.
+// Erases all that is stored of the job but its name and which servers hold its shards. REQUIRES: it
+// has ended, and is not removed yet.
 void RemoveTheJob(State& s, Job& job, absl::string_view how = "is removed by a user");
 
 // Removes a job that only servers and workers know.

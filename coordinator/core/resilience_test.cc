@@ -10,7 +10,7 @@
 namespace atl::testing {
 namespace {
 
-bool Says(const std::string& text, const std::string& part) {
+bool HasText(const std::string& text, const std::string& part) {
   INFO(text);
   return text.find(part) != std::string::npos;
 }
@@ -39,8 +39,8 @@ std::string AllAttach(World& w) {
 
 // The job's workers get an island each and train a round; returns its version.
 Version TrainOneRound(World& w) {
-  w.Tell({"worker a prepared", "worker b prepared", "servers answer", "worker a ready",
-          "worker b ready"});
+  w.DoLines({"worker a prepared", "worker b prepared", "servers answer", "worker a ready",
+             "worker b ready"});
   w.Contribute("a", 4);
   w.Contribute("b", 4);
   w.Do("servers answer");
@@ -50,12 +50,12 @@ Version TrainOneRound(World& w) {
 TEST_CASE("members_refuse_a_coordinator_of_another_cluster_which_ends_and_deletes_nothing") {
   World w;
   TrainTwoRounds(w);
-  w.Tell({"coordinator is-backed-up", "coordinator is-lost cluster=00000000000000bb"});
-  const std::string told = AllAttach(w) + w.Do("wait 10");
-  CHECK_FALSE(Says(told, "EndJob"));
-  CHECK_FALSE(Says(told, "RemoveJob"));
-  CHECK_FALSE(Says(told, "stop"));
-  CHECK_FALSE(Says(told, "for good"));  // they try again
+  w.DoLines({"coordinator is-backed-up", "coordinator is-lost cluster=00000000000000bb"});
+  const std::string output = AllAttach(w) + w.Do("wait 10");
+  CHECK_FALSE(HasText(output, "EndJob"));
+  CHECK_FALSE(HasText(output, "RemoveJob"));
+  CHECK_FALSE(HasText(output, "stop"));
+  CHECK_FALSE(HasText(output, "for good"));  // they try again
   const auto foreign = w.core().ForeignMembers(w.now());
   REQUIRE(foreign.size() == 4);
   CHECK(foreign[0].cluster == "00000000000000aa");
@@ -65,7 +65,7 @@ TEST_CASE("members_refuse_a_coordinator_of_another_cluster_which_ends_and_delete
   AllAttach(w);
   CHECK(w.core().ForeignMembers(w.now()).empty());
   CHECK(w.Job().summary.state == JobState::kRunning);
-  w.Tell({"worker a ready", "worker b ready"});
+  w.DoLines({"worker a ready", "worker b ready"});
   w.Contribute("a", 4);
   w.Contribute("b", 4);
   w.Do("servers answer");
@@ -84,10 +84,10 @@ TEST_CASE("an_empty_coordinator_of_the_same_cluster_keeps_what_it_does_not_know_
   CHECK(w.core().Orphans()[0].version == 2);
   CHECK_FALSE(w.core().Orphans()[0].missing.empty());
   w.Do("adopt lm-1");
-  CHECK(Says(std::string(w.reply().message()), "no attached server holds layer"));
-  const std::string told = AllAttach(w) + w.Do("wait 10");
-  CHECK_FALSE(Says(told, "EndJob"));
-  CHECK_FALSE(Says(told, "stop"));
+  CHECK(HasText(std::string(w.reply().message()), "no attached server holds layer"));
+  const std::string output = AllAttach(w) + w.Do("wait 10");
+  CHECK_FALSE(HasText(output, "EndJob"));
+  CHECK_FALSE(HasText(output, "stop"));
   CHECK(w.core().Orphans()[0].missing.empty());
   CHECK(w.core().epoch() > 1);  // members have followed the lost one
   w.Do("adopt lm-1");
@@ -128,7 +128,7 @@ TEST_CASE("a_job_is_rebuilt_where_the_store_is_older_than_its_servers") {
   w.Do("coordinator is-restored");
   w.Do("server ps-0 attaches incarnation=1");
   CHECK(w.Job().summary.state == JobState::kRunning);
-  CHECK(Says(w.Job().summary.waiting_for, "which is older"));
+  CHECK(HasText(w.Job().summary.waiting_for, "which is older"));
   CHECK(w.Job().summary.version == 0);
   AllAttach(w);
   CHECK(w.core().StoreAge().empty());  // it is restored on purpose
@@ -147,19 +147,19 @@ TEST_CASE("a_store_that_lacks_changes_which_a_member_has_seen_decides_nothing_un
   w.Do("worker b attaches incarnation=1");  // it has seen no more than the store has
   CHECK(w.core().StoreAge().empty());
   w.Do("worker a attaches incarnation=1");
-  CHECK(Says(w.core().StoreAge(), "worker a"));
-  CHECK(Says(w.Job().summary.waiting_for, "atoll adopt lm-1"));
-  CHECK(Says(w.Job().summary.waiting_for, "--restore"));
-  const std::string told = AllAttach(w) + w.Do("wait 10") + w.Do("worker b ready") +
-                           w.Do("worker b leases") + w.Do("servers answer");
+  CHECK(HasText(w.core().StoreAge(), "worker a"));
+  CHECK(HasText(w.Job().summary.waiting_for, "atoll adopt lm-1"));
+  CHECK(HasText(w.Job().summary.waiting_for, "--restore"));
+  const std::string output = AllAttach(w) + w.Do("wait 10") + w.Do("worker b ready") +
+                             w.Do("worker b leases") + w.Do("servers answer");
   for (const char* decision : {"DropContributions", "LeaseGrant", "PushGrant", "CommitRound",
                                "CollectStatistics", "IslandOrder"}) {
     INFO(decision);
-    CHECK_FALSE(Says(told, decision));
+    CHECK_FALSE(HasText(output, decision));
   }
   w.Do("coordinator restarts");  // still
   AllAttach(w);
-  CHECK(Says(w.Job().summary.waiting_for, "atoll adopt lm-1"));
+  CHECK(HasText(w.Job().summary.waiting_for, "atoll adopt lm-1"));
   w.Do("submit name=other number=2");  // what is new has nothing to do with it
   CHECK(w.Job("other-2").summary.state != JobState::kFailed);
   w.Do("cancel other-2");
@@ -194,7 +194,7 @@ TEST_CASE("a_coordinator_that_has_decided_nothing_leaves_the_newest_store_the_ne
     w.Do("coordinator takes-its-store-back");
     AllAttach(w);
     CHECK(w.core().StoreAge().empty());
-    w.Tell({"worker a ready", "worker b ready"});
+    w.DoLines({"worker a ready", "worker b ready"});
     w.Contribute("a", 4);
     w.Contribute("b", 4);
     w.Do("servers answer");
@@ -210,17 +210,17 @@ TEST_CASE("what_a_round_was_made_of_is_kept_though_the_older_store_hears_first_o
   w.Contribute("b", 4);
   w.Do("servers answer once");  // statistics: version 3 is decided
   w.Do("server ps-1 dies");
-  w.Tell({"servers answer", "coordinator is-restored"});
-  CHECK_FALSE(Says(w.Do("server ps-1 attaches"), "DropContributions"));
-  w.Tell({"server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
-          "worker b attaches incarnation=1", "servers answer"});
+  w.DoLines({"servers answer", "coordinator is-restored"});
+  CHECK_FALSE(HasText(w.Do("server ps-1 attaches"), "DropContributions"));
+  w.DoLines({"server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
+             "worker b attaches incarnation=1", "servers answer"});
   CHECK(w.Job().summary.version == 3);
   CHECK(w.Job().summary.tokens_committed == 240);
 }
 
-TEST_CASE("an_older_store_resumes_no_failed_job_and_adopts_one_that_nobody_holds") {
+TEST_CASE("an_older_store_resumes_no_failed_job_and_adopts_one_that_no_server_holds") {
   World w;
-  w.Tell({"server ps-0 attaches", "worker a attaches", "submit"});
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "submit"});
   w.Do("worker a refuses reason=no-such-file");
   REQUIRE(w.Job().summary.state == JobState::kFailed);
   w.Do("coordinator is-backed-up");
@@ -229,7 +229,7 @@ TEST_CASE("an_older_store_resumes_no_failed_job_and_adopts_one_that_nobody_holds
   w.Do("coordinator is-rolled-back");
   w.Do("worker a attaches");
   w.Do("resume lm-1");
-  CHECK(Says(std::string(w.reply().message()), "atoll adopt lm-1"));
+  CHECK(HasText(std::string(w.reply().message()), "atoll adopt lm-1"));
   w.Do("adopt lm-1");
   CHECK(w.reply().ok());
   w.Do("resume lm-1");
@@ -242,10 +242,10 @@ TEST_CASE("a_worker_that_has_another_name_now_makes_no_store_older") {
   w.Do("coordinator restarts");
   AllAttach(w);
   WorkerHello hello;
-  hello.mark = w.MarkOf("a");
-  w.Happens(FromWorker{"z", 1, hello});
+  hello.mark = w.GetClusterMark("a");
+  w.HandleEvent(FromWorker{"z", 1, hello});
   CHECK(w.core().StoreAge().empty());
-  CHECK_FALSE(Says(w.Job().summary.waiting_for, "adopt"));
+  CHECK_FALSE(HasText(w.Job().summary.waiting_for, "adopt"));
 }
 
 TEST_CASE("a_version_that_only_one_server_has_applied_is_rolled_forward_by_adopt") {
@@ -255,7 +255,7 @@ TEST_CASE("a_version_that_only_one_server_has_applied_is_rolled_forward_by_adopt
   w.Contribute("b", 4);
   w.Do("servers answer once");  // statistics: version 3 is decided
   w.Do("server ps-1 dies");
-  w.Tell({"servers answer", "coordinator is-lost"});
+  w.DoLines({"servers answer", "coordinator is-lost"});
   AllAttach(w);
   w.Do("adopt lm-1");
   REQUIRE(w.reply().ok());
@@ -270,7 +270,7 @@ TEST_CASE("pushes_that_were_not_decided_are_dropped_by_adopt_and_their_data_is_f
   w.Contribute("a", 4);
   w.Do("coordinator is-lost");
   AllAttach(w);
-  CHECK(Says(w.Do("adopt lm-1"), "DropContributions"));
+  CHECK(HasText(w.Do("adopt lm-1"), "DropContributions"));
   w.Do("servers answer");
   CHECK(w.Job().ledger.pushed == 0);
   CHECK(TrainOneRound(w) == 3);
@@ -281,33 +281,33 @@ TEST_CASE("an_id_that_a_member_holds_is_not_given_again") {
   TrainTwoRounds(w);
   w.Do("coordinator is-lost");
   AllAttach(w);
-  CHECK(Says(w.Do("submit number=1"), "reply lm-2 OK"));
+  CHECK(HasText(w.Do("submit number=1"), "reply lm-2 OK"));
 }
 
 TEST_CASE("only_rm_deletes_an_orphaned_job_also_from_who_comes_back_later") {
   World w;
   TrainTwoRounds(w);
-  w.Tell({"worker a saves holders=a disk base=2 consumed=16-20", "worker a attaches"});
+  w.DoLines({"worker a saves holders=a disk base=2 consumed=16-20", "worker a attaches"});
   w.Do("coordinator is-lost");
   w.Do("server ps-0 attaches incarnation=1");
-  w.Tell({"servers answer", "cancel lm-1"});
+  w.DoLines({"servers answer", "cancel lm-1"});
   CHECK(w.reply().code() == absl::StatusCode::kFailedPrecondition);
-  CHECK(Says(w.Do("remove lm-1"), "-> ps-0: RemoveJob lm-1"));
+  CHECK(HasText(w.Do("remove lm-1"), "-> ps-0: RemoveJob lm-1"));
   CHECK(w.core().Orphans().empty());
   w.Do("coordinator restarts");
-  CHECK(Says(w.Do("server ps-1 attaches incarnation=1"), "-> ps-1: RemoveJob lm-1"));
-  CHECK(Says(w.Do("worker a attaches"), "-> a: ForgetJob lm-1"));
+  CHECK(HasText(w.Do("server ps-1 attaches incarnation=1"), "-> ps-1: RemoveJob lm-1"));
+  CHECK(HasText(w.Do("worker a attaches"), "-> a: ForgetJob lm-1"));
 }
 
-TEST_CASE("a_push_that_is_asked_for_before_the_servers_are_back_is_granted_when_they_are") {
+TEST_CASE("push_request_before_servers_reattach_is_granted_after_they_do") {
   World w;
   w.StartJob({"ps-0", "ps-1"}, {"a"}, "steps=4 servers=2");
   w.Do("worker a leases wanted=4");
   w.Do("coordinator restarts");
   w.Do("worker a attaches incarnation=1");
-  CHECK_FALSE(Says(w.Do("worker a pushes consumed=0-4"), "PushGrant"));
-  CHECK_FALSE(Says(w.Do("server ps-0 attaches incarnation=1"), "PushGrant"));
-  CHECK(Says(w.Do("server ps-1 attaches incarnation=1"), "-> a: PushGrant"));
+  CHECK_FALSE(HasText(w.Do("worker a pushes consumed=0-4"), "PushGrant"));
+  CHECK_FALSE(HasText(w.Do("server ps-0 attaches incarnation=1"), "PushGrant"));
+  CHECK(HasText(w.Do("server ps-1 attaches incarnation=1"), "-> a: PushGrant"));
 }
 
 TEST_CASE("a_failed_job_keeps_everything_and_is_resumed") {
@@ -315,26 +315,26 @@ TEST_CASE("a_failed_job_keeps_everything_and_is_resumed") {
   TrainTwoRounds(w);
   const JobView before = w.Job();
   w.Contribute("a", 4);
-  // A server that speaks of a layer it does not hold.
+  // A server that reports a layer it does not hold.
   w.Do("worker b dies");
   REQUIRE(w.Job().round.phase == RoundPhase::kCollecting);
   Statistics wrong{"lm-1", 3, {w.Job().round.contributions[0].record.contribution}, {{77, {1}}}};
-  w.Happens(FromServer{"ps-0", 1, wrong});
+  w.HandleEvent(FromServer{"ps-0", 1, wrong});
   REQUIRE(w.Job().summary.state == JobState::kFailed);
-  const std::string told = w.Do("servers answer") + w.Do("wait 10");
-  CHECK_FALSE(Says(told, "EndJob"));
-  CHECK_FALSE(Says(told, "ForgetJob"));
+  const std::string output = w.Do("servers answer") + w.Do("wait 10");
+  CHECK_FALSE(HasText(output, "EndJob"));
+  CHECK_FALSE(HasText(output, "ForgetJob"));
   w.Do("resume lm-1");
   CHECK(w.reply().ok());
   CHECK(w.Job().summary.state == JobState::kRunning);
-  w.Tell({"servers answer", "worker b attaches"});
+  w.DoLines({"servers answer", "worker b attaches"});
   CHECK(TrainOneRound(w) == 3);
   CHECK(w.Job().summary.tokens_committed == before.summary.tokens_committed + 80);
 }
 
 TEST_CASE("a_job_that_no_worker_could_run_is_queued_again_by_resume") {
   World w;
-  w.Tell({"server ps-0 attaches", "worker a attaches", "submit"});
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "submit"});
   w.Do("worker a refuses reason=no-such-file");
   REQUIRE(w.Job().summary.state == JobState::kFailed);
   w.Do("resume lm-1");
@@ -346,14 +346,14 @@ TEST_CASE("a_job_that_no_worker_could_run_is_queued_again_by_resume") {
 TEST_CASE("a_server_with_an_empty_folder_makes_the_job_wait_and_gets_nothing") {
   World w;
   TrainTwoRounds(w);
-  const std::string told = w.Do("server ps-1 attaches stranger") + w.Do("wait 10");
-  CHECK_FALSE(Says(told, "-> ps-1: AssignShards"));
+  const std::string output = w.Do("server ps-1 attaches stranger") + w.Do("wait 10");
+  CHECK_FALSE(HasText(output, "-> ps-1: AssignShards"));
   CHECK(w.Job().summary.state == JobState::kRunning);
-  CHECK(Says(w.Job().summary.waiting_for, "ps-1 (it came back without the job"));
+  CHECK(HasText(w.Job().summary.waiting_for, "ps-1 (it came back without the job"));
   w.Do("server ps-1 attaches");
   w.Do("servers answer");
-  CHECK_FALSE(Says(w.Job().summary.waiting_for, "ps-1"));
-  w.Tell({"worker a ready", "worker b ready"});
+  CHECK_FALSE(HasText(w.Job().summary.waiting_for, "ps-1"));
+  w.DoLines({"worker a ready", "worker b ready"});
   w.Contribute("a", 4);
   w.Contribute("b", 4);
   w.Do("servers answer");
@@ -366,15 +366,15 @@ TEST_CASE("a_server_whose_folder_is_damaged_makes_the_job_wait_with_the_damage")
   w.Do("server ps-1 attaches stranger");
   w.Do("server ps-1 faults reason=damaged-at-offset-64");
   CHECK(w.Job().summary.state == JobState::kRunning);
-  CHECK(Says(w.Job().summary.waiting_for, "ps-1 (damaged-at-offset-64)"));
-  CHECK(Says(w.Job().summary.waiting_for, "atoll recover"));
+  CHECK(HasText(w.Job().summary.waiting_for, "ps-1 (damaged-at-offset-64)"));
+  CHECK(HasText(w.Job().summary.waiting_for, "atoll recover"));
 }
 
 TEST_CASE("an_ended_job_follows_its_server_to_another_endpoint") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "tokens=40");
   w.Contribute("a", 4);
-  w.Tell({"servers answer", "worker a validates loss=1", "servers snapshot"});
+  w.DoLines({"servers answer", "worker a validates loss=1", "servers snapshot"});
   REQUIRE(w.Job().summary.state == JobState::kDone);
   w.Do("server ps-0 attaches key=new-key");
   for (const ShardPlacement& shard : w.Job().shards) CHECK(shard.public_key == "new-key");

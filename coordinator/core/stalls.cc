@@ -17,7 +17,7 @@ constexpr Duration kLimitOfAll = std::chrono::minutes(15);
 // After that it loses what it has not pushed.
 constexpr Duration kBeginsAnewAfter = std::chrono::minutes(10);
 
-Duration LimitOf(const Job& job) {
+Duration GetStallLimit(const Job& job) {
   const OuterSpec& outer = job.spec().outer;
   if (outer.wait_for_all) return kLimitOfAll;
   return std::max(kLeastLimit, FromSeconds(outer.grace_seconds));
@@ -93,7 +93,7 @@ bool AdvanceStalls(State& s, Job& job) {
       continue;
     }
     const Duration still = s.now - watch.since;
-    if (still < LimitOf(job)) continue;
+    if (still < GetStallLimit(job)) continue;
     const bool contributes = std::any_of(
         job.rounds.complete.begin(), job.rounds.complete.end(),
         [&, island = id](const ContributionId& complete) { return complete.island == island; });
@@ -129,8 +129,8 @@ std::string StallReason(const State& s, const Job& job, IslandId id) {
   std::string reason =
       absl::StrCat("its heartbeats come, but for ",
                    static_cast<int64_t>(Seconds(s.now - job.watches.at(id).since)), " s ", what);
-  if (worker != nullptr && worker->progress && !worker->progress->doing.empty()) {
-    absl::StrAppend(&reason, "; it says: ", CleanText(worker->progress->doing, 300));
+  if (worker != nullptr && worker->progress && !worker->progress->activity.empty()) {
+    absl::StrAppend(&reason, "; it says: ", CleanText(worker->progress->activity, 300));
   }
   return reason;
 }

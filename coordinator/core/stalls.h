@@ -1,6 +1,6 @@
 // Islands that make no progress although their workers' heartbeats come: cut off from the parameter
-// servers, from their peers or from their data. They are judged by what they get done, and no round
-// waits for them. Private to the core.
+// servers, from their peers or from their data. They are judged by their progress, and no round
+// waits for them (straggler mitigation). Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_STALLS_H_
 #define ATOLL_COORDINATOR_CORE_STALLS_H_
@@ -11,8 +11,8 @@
 
 namespace atl::coord {
 
-// The island's leader has said this in a heartbeat. Steps are progress only while the island has no
-// contribution to push: one that cannot push trains on for a while.
+// The island's leader has reported this in a heartbeat. Steps are progress only while the island
+// has no contribution to push: one that cannot push trains on for a while.
 void NoteProgress(State& s, Job& job, const IslandRecord& island, const IslandProgress& progress);
 // A shard of the island's contribution is staged, or the contribution was granted.
 void NotePush(State& s, Job& job, IslandId id);

@@ -28,17 +28,17 @@ TEST_CASE("worker_cut_off_from_the_servers_is_waited_for_once_and_named") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "steps=4 tokens=100000 grace=10");
   // Granted; nothing ever reaches the server, and nothing is pulled.
-  w.Tell({"worker b leases", "worker b pushes", "worker b stands-still"});
+  w.DoLines({"worker b leases", "worker b pushes", "worker b stands-still"});
   const int seconds = Rounds(w, 10);
   CHECK(seconds <= 11);  // one grace time, not ten
   CHECK(w.Job().summary.version == 10);
-  CHECK(w.Island(1).doing.find("not waited for") == 0);
+  CHECK(w.Island(1).activity.find("not waited for") == 0);
   CHECK(w.Island(1).record.incarnation != 0);  // its worker is a member still
   SECTION("when its pushes arrive, rounds wait for it again") {
-    w.Tell({"worker b stages", "servers answer"});
-    CHECK(w.Island(1).doing.find("not waited for") == std::string::npos);
+    w.DoLines({"worker b stages", "servers answer"});
+    CHECK(w.Island(1).activity.find("not waited for") == std::string::npos);
     w.Contribute("a", 4);
-    w.Tell({"servers answer", "worker b ready"});
+    w.DoLines({"servers answer", "worker b ready"});
     const Version before = w.Job().summary.version;
     w.Contribute("a", 4);
     w.Do("servers answer");
@@ -60,22 +60,22 @@ TEST_CASE("worker_cut_off_from_the_servers_is_waited_for_once_and_named") {
 TEST_CASE("worker_that_makes_no_steps_is_waited_for_once") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "steps=4 tokens=100000 grace=10");
-  w.Tell({"worker b leases", "worker b stands-still"});
+  w.DoLines({"worker b leases", "worker b stands-still"});
   CHECK(Rounds(w, 10) <= 21);
-  CHECK(w.Island(1).doing.find("not waited for") == 0);
+  CHECK(w.Island(1).activity.find("not waited for") == 0);
 }
 
 TEST_CASE("slow_worker_that_makes_steps_is_waited_for_each_round") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "steps=4 tokens=100000 grace=10");
-  w.Tell({"worker b leases"});
+  w.DoLines({"worker b leases"});
   CHECK(Rounds(w, 3) >= 30);
 }
 
 TEST_CASE("rounds_that_wait_for_all_wait_for_a_worker_without_progress_too") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "steps=4 tokens=100000 grace=10 wait-for-all");
-  w.Tell({"worker b leases", "worker b pushes", "worker b stands-still"});
+  w.DoLines({"worker b leases", "worker b pushes", "worker b stands-still"});
   CHECK(Rounds(w, 1) > 600);
 }
 

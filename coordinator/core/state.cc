@@ -72,37 +72,37 @@ bool IsIn(const IslandRecord& island, const NodeId& worker, size_t at) {
 
 }  // namespace
 
-State::Place State::PlaceOf(const NodeId& worker) {
+State::Assignment State::FindAssignment(const NodeId& worker) {
   const auto at = [&](Job& job, IslandId id, size_t follower) {
     const auto found =
         job.islands.find(id);  // another job may have the number of one that is removed
-    if (found == job.islands.end() || !IsIn(found->second, worker, follower)) return Place{};
-    return Place{&job, id, found->second.worker == worker};
+    if (found == job.islands.end() || !IsIn(found->second, worker, follower)) return Assignment{};
+    return Assignment{&job, id, found->second.worker == worker};
   };
-  if (const auto noted = places.find(worker); noted != places.end()) {
+  if (const auto noted = assignments.find(worker); noted != assignments.end()) {
     const auto job = jobs.find(noted->second.job);
     if (job != jobs.end() && job->second.active()) {
-      const Place place = at(job->second, noted->second.island, noted->second.follower);
-      if (place.job != nullptr) return place;
+      const Assignment assignment = at(job->second, noted->second.island, noted->second.follower);
+      if (assignment.job != nullptr) return assignment;
     }
   }
-  // Since the places were noted, at the end of the Step before.
+  // Since assignments were indexed, at the end of the Step before.
   for (auto& [number, job] : jobs) {
     if (!job.active()) continue;
     for (const IslandId id : job.dirty.islands) {
-      const Place place = at(job, id, 0);
-      if (place.job != nullptr) return place;
+      const Assignment assignment = at(job, id, 0);
+      if (assignment.job != nullptr) return assignment;
     }
   }
   return {};
 }
 
-void State::NotePlaces(const Job& job, IslandId id) {
+void State::IndexAssignments(const Job& job, IslandId id) {
   const IslandRecord& island = job.islands.at(id);
   if (island.incarnation == 0 || !island.site.empty()) return;
-  places[island.worker] = {job.record.number, id, 0};
+  assignments[island.worker] = {job.record.number, id, 0};
   for (size_t i = 0; i < island.followers.size(); ++i) {
-    places[island.followers[i].worker] = {job.record.number, id, i};
+    assignments[island.followers[i].worker] = {job.record.number, id, i};
   }
 }
 

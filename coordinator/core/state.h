@@ -29,21 +29,21 @@ struct Member {
   MemberRecord record;
   // Not stored.
   bool attached = false;
-  bool welcomed = false;               // some incarnation, since the coordinator's start
-  bool heard_of = false;               // this incarnation, since the coordinator's start
-  bool has_beaten = false;             // since it attached: what it does is known
-  Instant last_heard{};                // while attached
-  Instant detached_at{};               // while it is not; the coordinator's start at the earliest
-  Instant spared_until{};              // silence before that evicts it not
-  std::optional<Instant> reattach_by;  // after a restart of the coordinator
+  bool welcomed = false;                // some incarnation, since the coordinator's start
+  bool incarnation_seen = false;        // this incarnation, since the coordinator's start
+  bool has_beaten = false;              // since it attached: what it does is known
+  Instant last_heartbeat{};             // while attached
+  Instant detached_at{};                // while it is not; the coordinator's start at the earliest
+  Instant evictions_suspended_until{};  // missing heartbeats until then do not evict it
+  std::optional<Instant> reattach_by;   // after a restart of the coordinator
   std::string reason = "not seen since the coordinator's start";
   std::string software_version;
   // Workers.
   std::vector<DeviceInfo> devices;
   std::vector<JobId> held;  // jobs of which it has a checkpoint, by its hello
   std::optional<IslandProgress> progress;
-  std::optional<MemberProgress> following;   // whom it serves, as it says; see State::SetFollowing
-  std::string measuring;                     // as it says; empty: nothing
+  std::optional<MemberProgress> following;   // the island it serves; see State::SetFollowing
+  std::string measuring;                     // as it reports; empty: nothing
   std::map<std::string, double> pull_rates;  // bytes a second, by parameter servers' endpoints
   std::string peer_endpoint;                 // empty: it cannot share an island
   std::vector<std::string> more_peer_endpoints;
@@ -51,12 +51,12 @@ struct Member {
   std::string site;                      // as its operator says
   bool leaving = false;                  // it ends; serves on until its state has moved
   JobId candidate_for;                   // it is to prepare this job; see State::SetCandidate
-  Instant asked_at{};                    // PrepareJob, first
-  Instant ask_again_at{};                // PrepareJob, again
+  Instant requested_at{};                // PrepareJob, first
+  Instant request_again_at{};            // PrepareJob, again
   std::optional<JobFacts> prepared;      // its answer, for candidate_for
   JobId measured_for;                    // the newest job whose layers' costs it reported
   std::map<JobId, std::string> refused;  // jobs that this incarnation cannot run, and why
-  std::map<JobId, Instant> stop_sent;    // of ended jobs that it still speaks of
+  std::map<JobId, Instant> stop_sent;    // of ended jobs that it still reports
   // Parameter servers.
   std::string endpoint;
   std::string public_key;  // of its tensor link; empty: plaintext
@@ -144,32 +144,32 @@ struct Switch {
 
 // Making an island's next plan.
 struct Planning {
-  std::string reason;    // why one is wanted; empty: none is
-  bool urgent = false;   // the island cannot train by the plan in force, if there is one
-  int64_t request = 0;   // under way; 0: none
-  Instant asked_at{};    // the request
-  Instant not_before{};  // of the next one
-  std::string trouble;   // why the newest request changed nothing
+  std::string reason;      // why one is wanted; empty: none is
+  bool urgent = false;     // the island cannot train by the plan in force, if there is one
+  int64_t request = 0;     // under way; 0: none
+  Instant requested_at{};  // the request
+  Instant not_before{};    // of the next one
+  std::string trouble;     // why the newest request changed nothing
   std::optional<Instant> awaits_until;  // for a worker that holds its saved state on its disk
   NodeId awaits;
-  std::vector<IslandMember> asked;       // the workers of the newest request
-  std::vector<IslandMember> considered;  // those of the newest request that was answered
-  Instant replan_not_before{};           // when its next replan request is considered
-  int failed_replans = 0;                // without effect, in a row
-  // What the shell says has changed: wanted from the next plan that is requested.
+  std::vector<IslandMember> requested_members;  // the workers of the newest request
+  std::vector<IslandMember> considered;         // those of the newest request that was answered
+  Instant replan_not_before{};                  // when its next replan request is considered
+  int failed_replans = 0;                       // without effect, in a row
+  // Changes that the shell reported: the next plan that is requested considers them.
   Changes changed;
-  Changes asked_for;                       // `changed` of the newest request
-  std::string asked_reason;                // `reason` of the newest request
+  Changes requested_changes;               // `changed` of the newest request
+  std::string requested_reason;            // `reason` of the newest request
   std::map<NodeId, std::string> left_out;  // by the newest plan, and why
   // The newest plan that was set up: where the state is, until another one is.
   int64_t ran_number = 0;
   std::vector<PlanReplica> ran;
 };
 
-// Finding out who shares an island.
+// The decision which workers share an island.
 struct Grouping {
   int64_t request = 0;  // under way, or the last one; 0: none
-  Instant asked_at{};
+  Instant requested_at{};
 };
 
 // What an island has got done, to see whether it makes progress; see stalls.h.
@@ -306,7 +306,7 @@ struct State {
   std::map<JobId, std::map<NodeId, HeldElsewhere>> held;
   struct Foreign {
     ClusterId cluster;
-    Instant last_heard{};
+    Instant last_heartbeat{};
   };
   std::map<MemberKey, Foreign> foreign;
   std::map<MemberKey, Member> members;
@@ -317,12 +317,12 @@ struct State {
   int64_t next_plan_request = 0;  // of MakePlan and GroupWorkers
 
   // Indices, so that a heartbeat costs the same however many members there are.
-  struct NotedPlace {
+  struct IndexedAssignment {
     int64_t job = 0;  // its number
     IslandId island = 0;
     size_t follower = 0;  // at this index of its followers, or its leader
   };
-  std::map<NodeId, NotedPlace> places;  // see PlaceOf
+  std::map<NodeId, IndexedAssignment> assignments;  // see FindAssignment
   std::map<std::pair<JobId, IslandId>, std::set<NodeId>> followed;
   std::set<NodeId> candidates;  // workers with a candidate_for
   std::set<NodeId> drained_workers;
@@ -341,18 +341,18 @@ struct State {
   Job* FindJob(const JobId& id);
   const Job* FindJob(const JobId& id) const;
   // The island that the worker leads or follows in (or is to come back to); job null: none.
-  struct Place {
+  struct Assignment {
     Job* job = nullptr;
     IslandId island = -1;
     bool leads = false;
   };
-  Place PlaceOf(const NodeId& worker);
+  Assignment FindAssignment(const NodeId& worker);
   // So many that what follows from events is gathered; see reconcile.h.
   bool HasManyMembers() const {
     return static_cast<int64_t>(members.size()) >= options.many_members;
   }
   // After the islands of a job have changed.
-  void NotePlaces(const Job& job, IslandId id);
+  void IndexAssignments(const Job& job, IslandId id);
   void SetCandidate(Member& worker, const JobId& job);  // empty: of none
   void SetFollowing(Member& worker, const std::optional<MemberProgress>& following);
 
@@ -370,7 +370,7 @@ struct State {
   void SetState(Job& job, JobState state, std::string reason);
 };
 
-// "; w1 measures the line to w3 (2 of 5)", for those that measure; empty: no worker does.
+// "; w1 measures the link to w3 (2 of 5)", for workers that measure a link; empty: none does.
 std::string WhoMeasures(const State& s, const std::vector<NodeId>& workers);
 
 // Everything below `limit_bytes`, without control characters: text of members goes into logs.

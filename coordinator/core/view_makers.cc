@@ -20,7 +20,7 @@
 namespace atl::coord {
 namespace {
 
-const Member* WorkerOf(const State& s, const IslandRecord& island) {
+const Member* FindIslandWorker(const State& s, const IslandRecord& island) {
   if (island.incarnation == 0) return nullptr;
   const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
   return worker != nullptr && worker->record.incarnation == island.incarnation ? worker : nullptr;
@@ -28,7 +28,7 @@ const Member* WorkerOf(const State& s, const IslandRecord& island) {
 
 // Why the plan has no part for the worker; empty: the planner has not considered it yet, or it
 // works.
-std::string WhySpare(const Planning& planning, const Member& worker) {
+std::string DescribeSpareReason(const Planning& planning, const Member& worker) {
   const auto left_out = planning.left_out.find(worker.record.name);
   if (left_out != planning.left_out.end()) return left_out->second;
   const bool considered =
@@ -43,7 +43,7 @@ void AddWorkers(const State& s, const Job& job, const IslandRecord& island, Isla
   if (island.incarnation == 0) return;
   const IslandPlan* plan = PlanInForce(job, island);
   if (plan != nullptr) view.plan = *plan;
-  view.planning = PlanningOf(s, job, island);
+  view.planning = DescribePlanning(s, job, island);
   const auto planning = job.planning.find(island.island);
   // None is wanted now: what came of the newest one that was.
   if (view.planning.empty() && planning != job.planning.end()) {
@@ -62,23 +62,23 @@ void AddWorkers(const State& s, const Job& job, const IslandRecord& island, Isla
     worker.attached = member != nullptr && member->attached;
     if (worker.attached && worker.leads && member->progress) {
       worker.plan_number = member->progress->plan_number;
-      worker.doing = CleanText(member->progress->doing, 200);
+      worker.activity = CleanText(member->progress->activity, 200);
     } else if (worker.attached && !worker.leads && member->following) {
       worker.plan_number = member->following->plan_number;
-      worker.doing = CleanText(member->following->doing, 200);
+      worker.activity = CleanText(member->following->activity, 200);
     } else if (member != nullptr) {
-      worker.doing = member->reason;
+      worker.activity = member->reason;
     }
     if (worker.attached && !worker.in_plan && planning != job.planning.end()) {
-      const std::string why = WhySpare(planning->second, *member);
-      if (!why.empty()) worker.doing = why;
+      const std::string why = DescribeSpareReason(planning->second, *member);
+      if (!why.empty()) worker.activity = why;
     }
-    if (worker.attached && !member->measuring.empty()) worker.doing = member->measuring;
+    if (worker.attached && !member->measuring.empty()) worker.activity = member->measuring;
     view.workers.push_back(std::move(worker));
   }
 }
 
-IslandView ViewOf(const State& s, const Job& job, const IslandRecord& island) {
+IslandView MakeView(const State& s, const Job& job, const IslandRecord& island) {
   IslandView view;
   view.record = island;
   if (auto it = job.rounds.penalties.find(island.island); it != job.rounds.penalties.end()) {
@@ -94,28 +94,28 @@ IslandView ViewOf(const State& s, const Job& job, const IslandRecord& island) {
   }
   view.steps_interrupted = island.steps_interrupted;
   view.steps_redone = island.steps_redone;
-  const Member* worker = WorkerOf(s, island);
-  view.doing =
+  const Member* worker = FindIslandWorker(s, island);
+  view.activity =
       view.site_job.empty() ? island.reason : absl::StrCat("trains as job ", view.site_job);
   if (worker == nullptr) return view;
   view.attached = worker->attached;
-  if (!worker->attached) view.doing = worker->reason;
+  if (!worker->attached) view.activity = worker->reason;
   if (worker->progress && worker->progress->job == job.id()) {
     view.progress = worker->progress;
     if (job.progress.state == JobState::kPaused) view.progress->tokens_per_s = 0;
     view.steps_interrupted += worker->progress->steps_interrupted;
     view.steps_redone += worker->progress->steps_redone;
-    view.doing = CleanText(worker->progress->doing, 200);
+    view.activity = CleanText(worker->progress->activity, 200);
     if (IsStalled(job, island.island)) {
-      view.doing = absl::StrCat("not waited for: ", StallReason(s, job, island.island));
+      view.activity = absl::StrCat("not waited for: ", StallReason(s, job, island.island));
     }
   }
   return view;
 }
 
-RoundView RoundOf(const State& s, const Job& job, Instant now) {
+RoundView MakeRoundView(const State& s, const Job& job, Instant now) {
   RoundView view;
-  view.phase = PhaseOf(job.rounds);
+  view.phase = GetRoundPhase(job.rounds);
   view.next_version = job.rounds.progress.version + 1;
   if (job.active()) view.reason = RoundReason(s, job, job.rounds);
   if (job.rounds.window) {
@@ -138,19 +138,19 @@ RoundView RoundOf(const State& s, const Job& job, Instant now) {
 
 }  // namespace
 
-MemberView ViewOf(const State& s, const Member& member, Instant now) {
+MemberView MakeView(const State& s, const Member& member, Instant now) {
   MemberView view;
   view.kind = member.record.kind;
   view.name = member.record.name;
   view.incarnation = member.record.incarnation;
   view.attached = member.attached;
   view.reason = member.reason;
-  if (member.attached) view.since_heartbeat = now - member.last_heard;
+  if (member.attached) view.since_heartbeat = now - member.last_heartbeat;
   view.software_version = member.software_version;
   view.devices = member.devices;
   view.peer_endpoint = member.peer_endpoint;
   view.more_peer_endpoints = member.more_peer_endpoints;
-  view.site = view.kind == MemberKind::kServer ? SiteOfServer(s, member) : SiteOf(member);
+  view.site = view.kind == MemberKind::kServer ? GetServerSite(s, member) : GetWorkerSite(member);
   view.site_source = !member.site.empty() || !member.server_site.empty() ? "declared"
                      : view.kind == MemberKind::kWorker                  ? member.record.site_source
                      : view.site.empty()                                 ? ""
@@ -165,8 +165,8 @@ MemberView ViewOf(const State& s, const Member& member, Instant now) {
   view.load = member.load;
   view.job = member.candidate_for;
   if (view.kind == MemberKind::kWorker && view.job.empty()) {
-    const State::Place place = const_cast<State&>(s).PlaceOf(view.name);
-    if (place.job != nullptr) view.job = place.job->id();
+    const State::Assignment assignment = const_cast<State&>(s).FindAssignment(view.name);
+    if (assignment.job != nullptr) view.job = assignment.job->id();
   }
   return view;
 }
@@ -176,7 +176,7 @@ namespace {
 // `train_loss`: times tokens_per_s.
 void AddSpeed(const State& s, const Job& job, JobSummary& summary) {
   for (const auto& [id, island] : job.islands) {
-    const Member* worker = WorkerOf(s, island);
+    const Member* worker = FindIslandWorker(s, island);
     if (worker == nullptr || !worker->progress || worker->progress->job != job.id()) continue;
     const IslandProgress& p = *worker->progress;
     if (!std::isfinite(p.tokens_per_s) || p.tokens_per_s <= 0) continue;
@@ -191,7 +191,7 @@ const char* TokenUnit(const Job& job) {
   return IsImages(job.spec().data.format) ? "images" : "tokens";
 }
 
-JobSummary SummaryOf(const State& s, const Job& job) {
+JobSummary MakeSummary(const State& s, const Job& job) {
   JobSummary summary;
   const JobProgress& progress = job.progress;
   summary.job = job.id();
@@ -211,23 +211,23 @@ JobSummary SummaryOf(const State& s, const Job& job) {
   summary.contributes_to = job.spec().outer.contributes_to;
   summary.token_unit = TokenUnit(job);
   for (const auto& [number, other] : s.jobs) {
-    if (&other == &job || IsSiteJobOf(other, job)) AddSpeed(s, other, summary);
+    if (&other == &job || IsSiteJobBelow(other, job)) AddSpeed(s, other, summary);
   }
   if (summary.tokens_per_s > 0) summary.train_loss /= summary.tokens_per_s;
   if (progress.state == JobState::kPaused) summary.tokens_per_s = 0;
   return summary;
 }
 
-JobView ViewOf(const State& s, const Job& job, Instant now) {
+JobView MakeView(const State& s, const Job& job, Instant now) {
   JobView view;
-  view.summary = SummaryOf(s, job);
+  view.summary = MakeSummary(s, job);
   view.spec = job.spec();
   view.facts = job.record.facts;
   view.shards = job.record.shards;
   view.copies = job.record.copies;
   view.placement_max_over_mean = MaxOverMean(job.record.shards);
-  for (const auto& [id, island] : job.islands) view.islands.push_back(ViewOf(s, job, island));
-  view.round = RoundOf(s, job, now);
+  for (const auto& [id, island] : job.islands) view.islands.push_back(MakeView(s, job, island));
+  view.round = MakeRoundView(s, job, now);
   view.ledger = {job.ledger->budget(), job.ledger->Count(LedgerUse::kCommitted),
                  job.ledger->Count(LedgerUse::kPushed), job.ledger->Count(LedgerUse::kLeased),
                  job.ledger->free()};

@@ -11,9 +11,9 @@ namespace atl::coord {
 // What a token of the job's data is, plural: "tokens", or "images".
 const char* TokenUnit(const Job& job);
 
-MemberView ViewOf(const State& s, const Member& member, Instant now);
-JobSummary SummaryOf(const State& s, const Job& job);
-JobView ViewOf(const State& s, const Job& job, Instant now);
+MemberView MakeView(const State& s, const Member& member, Instant now);
+JobSummary MakeSummary(const State& s, const Job& job);
+JobView MakeView(const State& s, const Job& job, Instant now);
 
 }  // namespace atl::coord
 

@@ -31,7 +31,7 @@ struct MemberView {
   std::vector<std::string> more_peer_endpoints;
   std::string site;
   std::string site_source;  // "declared", or how it was measured; empty: there is none yet
-  std::string measuring;    // "measures the line to w3 (2 of 5)"; empty: nothing
+  std::string measuring;    // "measures the link to w3 (2 of 5)"; empty: nothing
   std::optional<IslandProgress> progress;
   // Parameter servers.
   std::string endpoint;
@@ -56,7 +56,7 @@ struct ForeignMemberView {
   MemberKind kind = MemberKind::kWorker;
   NodeId name;
   ClusterId cluster;
-  Duration since_heard{0};
+  Duration since_seen{0};
 };
 
 // A plan that an island was given.
@@ -73,7 +73,7 @@ struct IslandWorkerView {
   bool leads = false;
   bool in_plan = false;  // else a spare one, for which the plan has no part
   bool attached = false;
-  std::string doing;
+  std::string activity;
   int64_t plan_number = 0;  // that it is set up for
 };
 
@@ -88,11 +88,11 @@ struct IslandView {
   int64_t steps_interrupted = 0;         // abandoned under way
   int64_t steps_redone = 0;              // finished and replayed
   bool attached = false;
-  std::string doing;  // the worker's words, or why there is none
+  std::string activity;  // as the worker reports it, or why there is none
   std::optional<IslandProgress> progress;
   PenaltyState penalty;
   int64_t leased_sequences = 0;  // leased and not pushed
-  JobId site_job;                // of an island that stands for a site's servers: their job
+  JobId site_job;                // of an island that represents a site's servers: their job
 };
 
 struct PendingContribution {

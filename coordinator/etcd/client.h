@@ -37,7 +37,7 @@ class EtcdClient {
   ~EtcdClient();
 
   // Any thread. Unavailable: no endpoint answered while `go_on` said so (a Txn may have been
-  // carried out); ResourceExhausted: etcd has no room.
+  // carried out); ResourceExhausted: etcd has no space.
   absl::StatusOr<etcdserverpb::RangeResponse> Range(const etcdserverpb::RangeRequest& request,
                                                     const GoOn& go_on);
   absl::StatusOr<etcdserverpb::TxnResponse> Txn(const etcdserverpb::TxnRequest& request,

@@ -30,7 +30,7 @@ std::vector<EtcdOperations> Split(EtcdOperations operations) {
   return batches;
 }
 
-std::string KeyOfBatch(const std::string& staged, int batch) {
+std::string MakeBatchKey(const std::string& staged, int batch) {
   return absl::StrCat(staged, absl::StrFormat("%07d", batch));
 }
 
@@ -101,7 +101,7 @@ absl::Status Journal::Commit(EtcdOperations operations, const StoreTotals& total
       *batch.add_operations() = std::move(operation);
     }
     EtcdOperations put(1);
-    put[0].mutable_request_put()->set_key(KeyOfBatch(staged_, static_cast<int>(i)));
+    put[0].mutable_request_put()->set_key(MakeBatchKey(staged_, static_cast<int>(i)));
     put[0].mutable_request_put()->set_value(batch.SerializeAsString());
     ATOLL_RETURN_IF_ERROR(Transact(put, ""));
   }
@@ -113,7 +113,7 @@ absl::Status Journal::Commit(EtcdOperations operations, const StoreTotals& total
 absl::Status Journal::CarryOut(const StoreTotals& totals, int batches) {
   for (int i = 0; i < batches; ++i) {
     etcdserverpb::RangeRequest request;
-    request.set_key(KeyOfBatch(staged_, i));
+    request.set_key(MakeBatchKey(staged_, i));
     ATOLL_ASSIGN_OR_RETURN(const auto reply,
                            client_->Range(request, [&] { return leadership_->Check().ok(); }));
     ATOLL_ASSIGN_OR_RETURN(const EtcdOperations batch, BatchIn(reply, request.key()));
@@ -121,7 +121,7 @@ absl::Status Journal::CarryOut(const StoreTotals& totals, int batches) {
   }
   EtcdOperations erase(1);
   erase[0].mutable_request_delete_range()->set_key(staged_);
-  erase[0].mutable_request_delete_range()->set_range_end(EndOfPrefix(staged_));
+  erase[0].mutable_request_delete_range()->set_range_end(ComputePrefixEnd(staged_));
   return Transact(erase, EncodeTotals(totals, 0));
 }
 

@@ -2,9 +2,9 @@
 // those of the step before, so a step is carried out once, however often it is sent, and never by
 // one that does not lead any more.
 //
-// etcd takes 128 operations and 1.5 MB in a transaction. A larger step is first stored beside, in
-// batches; the transaction that writes the new totals says how many, and makes it durable; then the
-// batches are carried out. Who finds such totals carries them out first.
+// etcd takes 128 operations and 1.5 MB in a transaction. A larger step is first stored separately,
+// in batches; the transaction that writes the new totals says how many, and makes it durable; then
+// the batches are carried out. A coordinator that finds such totals carries them out first.
 
 #ifndef ATOLL_COORDINATOR_ETCD_JOURNAL_H_
 #define ATOLL_COORDINATOR_ETCD_JOURNAL_H_

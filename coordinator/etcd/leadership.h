@@ -1,6 +1,6 @@
-// Which coordinator leads: the one whose lease the key PREFIX/leader has. The key's create revision
-// is the number of the leadership: every write compares it, so nothing is written by one that
-// does not lead any more.
+// Leader election and fencing of coordinators: the one leads whose lease the key PREFIX/leader has.
+// The key's create revision is the fencing number of the leadership: every write compares it, so
+// nothing is written by one that does not lead any more.
 
 #ifndef ATOLL_COORDINATOR_ETCD_LEADERSHIP_H_
 #define ATOLL_COORDINATOR_ETCD_LEADERSHIP_H_
@@ -26,7 +26,7 @@ inline constexpr int64_t kLeaseTtlS = 2;
 class Leadership {
  public:
   // Waits until this process leads. `stop`: polled several times a second; Cancelled once it is
-  // true. `on_leader`: called with who leads, whenever that changes while waiting. An etcd that
+  // true. `on_leader`: called with the leader, whenever that changes while waiting. An etcd that
   // does not answer is waited for, too; other errors end it.
   static absl::StatusOr<std::unique_ptr<Leadership>> Campaign(
       EtcdClient* client, const std::string& prefix, const etcd::Leader& self,
@@ -39,7 +39,7 @@ class Leadership {
 
   // OK as long as the lease lasts, as far as this end knows. Any thread.
   absl::Status Check() const;
-  // For one who found the key to be another's: from now on Check fails.
+  // For a caller that found the key to be another's: from now on Check fails.
   absl::Status Lose(absl::string_view reason);
   // Calls `on_lost`, at once if it is lost already, at most once. Any thread.
   void WatchLoss(std::function<void(const absl::Status&)> on_lost);

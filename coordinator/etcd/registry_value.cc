@@ -43,7 +43,7 @@ absl::Status RegistryValue::Write(const std::string& bytes) {
   parts_ = PutValue(folder_, kKey, bytes, parts_, &operations);
   ++totals_.sequence;
   totals_.records = 1;
-  totals_.digest = ChecksumOfRecord(kKey, bytes);
+  totals_.digest = ComputeRecordChecksum(kKey, bytes);
   failure_ = journal_.Commit(std::move(operations), totals_);
   return failure_;
 }

@@ -1,5 +1,5 @@
-// The registry of who may be in the cluster (coordinator/trust), in etcd: one value, which the
-// leader writes. It has a journal of its own, so it is written by other threads than the records.
+// The registry of members and users (coordinator/trust), in etcd: one value, which the leader
+// writes. It has a journal of its own, so it is written by other threads than the records.
 
 #ifndef ATOLL_COORDINATOR_ETCD_REGISTRY_VALUE_H_
 #define ATOLL_COORDINATOR_ETCD_REGISTRY_VALUE_H_

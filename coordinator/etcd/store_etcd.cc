@@ -83,7 +83,7 @@ class EtcdStore : public Store {
       if (const auto* event = std::get_if<EventRecord>(&write.record)) {
         if (!write.erase) lines.push_back({*event, unix_time_ms});  // the log forgets by itself
       } else {
-        newest[KeyOf(write.record)] = &write;
+        newest[MakeRecordKey(write.record)] = &write;
       }
     }
     for (const auto& [key, write] : newest) Write(key, *write, &operations);
@@ -96,7 +96,7 @@ class EtcdStore : public Store {
     }
     EtcdOperations operations;
     for (const StoreRecord& record : contents.records) {
-      Write(KeyOf(record), {record}, &operations);
+      Write(MakeRecordKey(record), {record}, &operations);
     }
     return Commit(contents.lines, std::move(operations));
   }
@@ -104,7 +104,7 @@ class EtcdStore : public Store {
   absl::StatusOr<std::vector<LogEntry>> ReadLog(const LogQuery& query, int64_t limit) override {
     return log_.Find(query, limit);
   }
-  absl::StatusOr<int64_t> TailOfLog(const LogQuery& query, int64_t count) override {
+  absl::StatusOr<int64_t> FindLogTail(const LogQuery& query, int64_t count) override {
     return log_.Tail(query, count);
   }
 
@@ -162,7 +162,7 @@ class EtcdStore : public Store {
         client_.get(), RecordsFolder(), Patience(), &revision, [&](const EtcdValue& value) {
           ATOLL_RETURN_IF_ERROR(CheckWhole(value));
           auto record = DecodeRecord(value.bytes);
-          if (!record.ok() || KeyOf(*record) != value.key) {
+          if (!record.ok() || MakeRecordKey(*record) != value.key) {
             return absl::DataLossError(absl::StrCat(
                 name_, ": record \"", value.key, "\" is damaged: ",
                 record.ok() ? "it belongs under another key" : record.status().message(), kRemedy));
@@ -196,7 +196,7 @@ class EtcdStore : public Store {
       return;
     }
     const std::string value = EncodeRecord(write.record);
-    const uint64_t checksum = ChecksumOfRecord(key, value);
+    const uint64_t checksum = ComputeRecordChecksum(key, value);
     const int parts = PutValue(RecordsFolder(), key, value, parts_before, operations);
     records_[key] = {checksum, parts};
     ++totals_.records;

@@ -1,12 +1,12 @@
 // The store in etcd, which any number of coordinators may open: one leads and owns it, the others
 // wait. Keys, below the prefix of EtcdAddress:
 //
-//   leader            who leads (leadership.h)
+//   leader            the leader (leadership.h)
 //   totals            number of the newest step, count and digest of all records (journal.h)
-//   record/KEY        a record, under its KeyOf
+//   record/KEY        a record, under its MakeRecordKey
 //   log/NUMBER        the log's lines of one step, under the first one's number
-//   trust/...         the registry of who may be in the cluster, likewise (registry_value.h)
-//   staged/NUMBER     a step that is too large for one transaction, on its way
+//   trust/...         the registry of members and users, likewise (registry_value.h)
+//   staged/NUMBER     a step that is too large for one transaction, in progress
 //
 // What of store_seal.h is not here is the file with the newest step's number: etcd's members keep
 // that. docs/decisions/etcd-store.md has the reasons.

@@ -61,7 +61,7 @@ class Keys {
   std::string First(const std::string& folder) {
     etcdserverpb::RangeRequest request;
     request.set_key(prefix + folder);
-    request.set_range_end(EndOfPrefix(prefix + folder));
+    request.set_range_end(ComputePrefixEnd(prefix + folder));
     const auto reply = client_->Range(request, For(20)).value();
     REQUIRE(reply.kvs_size() > 0);
     return reply.kvs(0).key();
@@ -89,7 +89,7 @@ class Keys {
 
  public:
   const std::string url, prefix;
-  std::string seen;  // who led while another one waited
+  std::string seen;  // the leader while another one waited
 
  private:
   std::unique_ptr<EtcdClient> client_;
@@ -111,13 +111,13 @@ TEST_CASE("standby_takes_over_what_the_leader_stored_when_that_ends") {
 TEST_CASE("standby_knows_the_leader_and_can_be_ended") {
   Keys keys;
   const auto first = keys.Open();
-  int asked = 0;
-  const auto second = keys.TryOpen("127.0.0.1:7001", [&] { return ++asked > 3; });
+  int attempts = 0;
+  const auto second = keys.TryOpen("127.0.0.1:7001", [&] { return ++attempts > 3; });
   CHECK(absl::IsCancelled(second.status()));
   CHECK(keys.seen == "127.0.0.1:7000");
 }
 
-TEST_CASE("coordinator_that_lost_the_lead_writes_nothing_and_hears_of_it") {
+TEST_CASE("coordinator_that_lost_leadership_writes_nothing_and_gets_an_error") {
   Keys keys;
   auto first = keys.Open();
   std::promise<absl::Status> lost;
@@ -258,7 +258,7 @@ std::string TotalsBytes(const StoreTotals& totals, int staged_batches) {
   wire.set_sequence(totals.sequence);
   wire.set_records(totals.records);
   wire.set_digest(totals.digest);
-  wire.set_checksum(ChecksumOf(totals));
+  wire.set_checksum(ComputeChecksum(totals));
   wire.set_staged_batches(staged_batches);
   return wire.SerializeAsString();
 }
@@ -273,7 +273,8 @@ TEST_CASE("step_whose_first_attempt_was_carried_out_is_stored_once") {
   PutValue(keys.prefix + "/record/", "epoch", bytes, 0, &operations);
   keys.Put(operations[0].request_put().key(), operations[0].request_put().value());
   SECTION("the same step") {
-    keys.Put(keys.prefix + "/totals", TotalsBytes({2, 1, ChecksumOfRecord("epoch", bytes)}, 0));
+    keys.Put(keys.prefix + "/totals",
+             TotalsBytes({2, 1, ComputeRecordChecksum("epoch", bytes)}, 0));
     REQUIRE(store->Apply({{EpochRecord{2}}}, 0).ok());
     REQUIRE(store->Apply({{EpochRecord{3}}}, 0).ok());
     CHECK(store->sequence() == 3);
@@ -292,7 +293,7 @@ TEST_CASE("large_step_that_was_left_under_way_is_carried_out_by_the_next_leader"
   REQUIRE(keys.Open()->Apply({{EpochRecord{1}}}, 0).ok());
   const StoreRecord next = EpochRecord{2};
   const std::string bytes = EncodeRecord(next);
-  const StoreTotals totals{2, 1, ChecksumOfRecord("epoch", bytes)};
+  const StoreTotals totals{2, 1, ComputeRecordChecksum("epoch", bytes)};
   EtcdOperations operations;
   PutValue(keys.prefix + "/record/", "epoch", bytes, 0, &operations);
   etcd::Batch batch;

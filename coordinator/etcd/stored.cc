@@ -24,7 +24,7 @@ absl::StatusOr<StoredTotals> DecodeTotals(const std::string& bytes, const std::s
   }
   const StoredTotals decoded{{wire.sequence(), wire.records(), wire.digest()},
                              wire.staged_batches()};
-  if (!parsed || wire.checksum() != ChecksumOf(decoded.totals) || decoded.staged_batches < 0 ||
+  if (!parsed || wire.checksum() != ComputeChecksum(decoded.totals) || decoded.staged_batches < 0 ||
       decoded.staged_batches > kMaxBatches) {
     return absl::DataLossError(absl::StrCat(
         key, ": is damaged, or not an Atoll coordinator's; give --store another /PREFIX"));
@@ -56,7 +56,7 @@ std::string EncodeTotals(const StoreTotals& totals, int staged_batches) {
   wire.set_sequence(totals.sequence);
   wire.set_records(totals.records);
   wire.set_digest(totals.digest);
-  wire.set_checksum(ChecksumOf(totals));
+  wire.set_checksum(ComputeChecksum(totals));
   wire.set_staged_batches(staged_batches);
   return wire.SerializeAsString();
 }
@@ -93,8 +93,8 @@ std::string EncodeLines(const std::vector<LogEntry>& lines) {
     one->set_job(line.event.job);
     one->set_severity(static_cast<int>(line.event.severity));
     one->set_text(line.event.text);
-    one->set_checksum(ChecksumOfLine(line.event.sequence, line.unix_time_ms, line.event.job,
-                                     one->severity(), line.event.text));
+    one->set_checksum(ComputeLineChecksum(line.event.sequence, line.unix_time_ms, line.event.job,
+                                          one->severity(), line.event.text));
   }
   return wire.SerializeAsString();
 }
@@ -114,8 +114,8 @@ std::vector<LogEntry> DecodeLines(const std::string& bytes, int64_t* damaged) {
                                          : Severity::kInfo,
                    one.text()},
                   one.unix_time_ms()};
-    if (one.checksum() !=
-        ChecksumOfLine(one.sequence(), one.unix_time_ms(), one.job(), one.severity(), one.text())) {
+    if (one.checksum() != ComputeLineChecksum(one.sequence(), one.unix_time_ms(), one.job(),
+                                              one.severity(), one.text())) {
       ++*damaged;
       line.event.text.insert(0, "(this line is damaged) ");
     }

@@ -16,7 +16,7 @@ constexpr size_t kSmallPageBytes = size_t{1} << 20;
 constexpr int kMaxParts = static_cast<int>(kMaxRecordBytes / kPartBytes) + 1;
 
 // The key of a part: behind the first one's, and before any other value's.
-std::string KeyOfPart(const std::string& key, int part) {
+std::string MakePartKey(const std::string& key, int part) {
   if (part == 0) return key;
   return absl::StrCat(key, absl::string_view("\0", 1), absl::StrFormat("%04d", part));
 }
@@ -34,7 +34,7 @@ absl::Status ValueParts::Add(absl::string_view key, const std::string& stored) {
   } else if (!value_ || value_->key != key.substr(0, end)) {
     return on_value_({std::string(key.substr(0, end)), "", 0, 0, false});  // its first one is lost
   } else {
-    value_->whole = value_->whole && parsed && key == KeyOfPart(value_->key, value_->parts);
+    value_->whole = value_->whole && parsed && key == MakePartKey(value_->key, value_->parts);
     ++value_->parts;
   }
   if (value_->parts > kMaxParts) value_->whole = false;
@@ -47,11 +47,11 @@ absl::Status ValueParts::Finish() {
   EtcdValue value = *std::move(value_);
   value_.reset();
   value.whole = value.whole && value.parts == parts_ &&
-                value.checksum == ChecksumOfRecord(value.key, value.bytes);
+                value.checksum == ComputeRecordChecksum(value.key, value.bytes);
   return on_value_(std::move(value));
 }
 
-std::string EndOfPrefix(std::string prefix) {
+std::string ComputePrefixEnd(std::string prefix) {
   ++prefix.back();
   return prefix;
 }
@@ -64,15 +64,15 @@ int PutValue(const std::string& folder, const std::string& key, absl::string_vie
     etcd::Part part;
     part.set_data(std::string(bytes.substr(i * kPartBytes, kPartBytes)));
     if (i == 0) part.set_parts(parts);
-    if (i == 0) part.set_checksum(ChecksumOfRecord(key, bytes));
+    if (i == 0) part.set_checksum(ComputeRecordChecksum(key, bytes));
     etcdserverpb::PutRequest* put = operations->emplace_back().mutable_request_put();
-    put->set_key(folder + KeyOfPart(key, i));
+    put->set_key(folder + MakePartKey(key, i));
     put->set_value(part.SerializeAsString());
   }
   if (parts_before > parts) {
     auto* erase = operations->emplace_back().mutable_request_delete_range();
-    erase->set_key(folder + KeyOfPart(key, parts));
-    erase->set_range_end(folder + KeyOfPart(key, parts_before));
+    erase->set_key(folder + MakePartKey(key, parts));
+    erase->set_range_end(folder + MakePartKey(key, parts_before));
   }
   return parts;
 }
@@ -89,7 +89,7 @@ absl::Status ReadValues(EtcdClient* client, const std::string& folder,
   ValueParts parts(on_value);
   etcdserverpb::RangeRequest request;
   request.set_key(folder);
-  request.set_range_end(EndOfPrefix(folder));
+  request.set_range_end(ComputePrefixEnd(folder));
   request.set_limit(kFewestKeys);
   for (;;) {
     request.set_revision(*revision);

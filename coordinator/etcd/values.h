@@ -22,9 +22,9 @@ using EtcdOperations = std::vector<etcdserverpb::RequestOp>;
 
 // The end of the range of all keys that begin with `prefix`. REQUIRES: not empty, and it ends with
 // no byte 0xff.
-std::string EndOfPrefix(std::string prefix);
+std::string ComputePrefixEnd(std::string prefix);
 
-// Adds what puts `bytes` under folder + key, in place of a value that had `parts_before` parts (0:
+// Adds what puts `bytes` under folder + key, replacing a value that had `parts_before` parts (0:
 // none, or unknown where none can be longer). Returns the number of parts.
 int PutValue(const std::string& folder, const std::string& key, absl::string_view bytes,
              int parts_before, EtcdOperations* operations);

@@ -58,8 +58,8 @@ std::vector<CurvePoint> DecodeCurve(const v1::Curve& curve) {
 }
 
 // One island's part of a decision.
-CurvePoint PointOf(int64_t unix_ms, double seconds, const DecisionRecord& decision,
-                   const DecisionParticipant& p) {
+CurvePoint MakeCurvePoint(int64_t unix_ms, double seconds, const DecisionRecord& decision,
+                          const DecisionParticipant& p) {
   CurvePoint point;
   point.unix_s = Seconds(unix_ms);
   point.version = static_cast<double>(std::max(decision.version, decision.previous));
@@ -106,7 +106,7 @@ void JobHistory::OnDecision(int64_t unix_ms, const DecisionRecord& record) {
   CurvePoint all;
   bool first = true;
   for (const DecisionParticipant& p : record.participants) {
-    const CurvePoint point = PointOf(unix_ms, seconds, record, p);
+    const CurvePoint point = MakeCurvePoint(unix_ms, seconds, record, p);
     if (islands_.size() < kMaxIslands) IslandCurve(p.contribution.island).Add(point);
     CurvePoint counted = point;
     if (!p.accepted) counted.tokens = counted.loss = 0;
@@ -132,7 +132,7 @@ void JobHistory::OnDecision(int64_t unix_ms, const DecisionRecord& record) {
 
 namespace {
 
-std::vector<ValidationLoss> SetsOf(const ProgressRecord& record) {
+std::vector<ValidationLoss> ListCurrentValidationSets(const ProgressRecord& record) {
   std::vector<ValidationLoss> sets;
   for (const ValidationLoss& set : record.validation_sets) {
     if (set.version == record.validated_version) sets.push_back(set);
@@ -197,7 +197,7 @@ void JobHistory::OnProgress(int64_t unix_ms, const ProgressRecord& record) {
   if (record.validated_version >= 0 && !validation_.empty() &&
       validation_.back().version == record.validated_version) {
     validation_.back().loss = record.validation_loss;  // sites answer one after the other
-    validation_.back().sets = SetsOf(record);
+    validation_.back().sets = ListCurrentValidationSets(record);
   } else if (record.validated_version >= 0 &&
              (validation_.empty() || validation_.back().version < record.validated_version)) {
     if (validation_.size() >= kValidationPoints) {  // every second one is enough
@@ -205,8 +205,8 @@ void JobHistory::OnProgress(int64_t unix_ms, const ProgressRecord& record) {
       for (size_t i = 0; i < validation_.size(); i += 2) kept.push_back(validation_[i]);
       validation_ = std::move(kept);
     }
-    validation_.push_back(
-        {Seconds(unix_ms), record.validated_version, record.validation_loss, SetsOf(record)});
+    validation_.push_back({Seconds(unix_ms), record.validated_version, record.validation_loss,
+                           ListCurrentValidationSets(record)});
   }
   // A job that failed may be resumed.
   if (!Ended(record.state)) {

@@ -1,5 +1,5 @@
 // The past of all jobs, for the web page and `atoll metrics`: made from what the core stores, with
-// the wall time at which it did. It decides nothing; a history that is lost is a picture that is
+// the wall time at which it did. It decides nothing; a history that is lost is a chart that is
 // lost.
 //
 // Bounds: each job keeps at most kHistoryBytesMax; see IslandCurvePoints. Pure: wall time is an

@@ -67,7 +67,7 @@ void HistoryFiles::Load(History* history) {
 }
 
 void HistoryFiles::Queue(const History& history, const JobId& job) {
-  Write write{PathOf(job), ""};
+  Write write{GetJobFilePath(job), ""};
   if (const JobHistory* found = history.Find(job)) {
     v1::JobHistory message;
     message.set_job(job);

@@ -34,7 +34,7 @@ class HistoryFiles {
     std::string bytes;  // empty: remove the file
   };
   void Queue(const History& history, const JobId& job);
-  std::string PathOf(const JobId& job) const { return folder_ + "/" + job; }
+  std::string GetJobFilePath(const JobId& job) const { return folder_ + "/" + job; }
   void Run();
 
   Files* const files_;

@@ -251,14 +251,14 @@ TEST_CASE("a_history_with_any_byte_changed_is_left_out") {
     store.SaveAll(&fixture.history);
   }
   const std::vector<std::byte> whole = files.Read("history/lm-1", 1 << 20).value();
-  for (size_t place = 0; place < whole.size(); ++place) {
+  for (size_t position = 0; position < whole.size(); ++position) {
     std::vector<std::byte> changed = whole;
-    changed[place] ^= std::byte{1};
+    changed[position] ^= std::byte{1};
     REQUIRE(WriteFileAtomically(files, "history/lm-1", {{ByteSpan(changed)}}).ok());
     History restored;
     HistoryFiles store(&files, "history");
     store.Load(&restored);
-    INFO(place);
+    INFO(position);
     CHECK(restored.Find("lm-1") == nullptr);
   }
 }

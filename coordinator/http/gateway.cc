@@ -139,7 +139,7 @@ HttpReply Call(CallGate& gate, Stub& stub,
 }
 
 // Of the gRPC services; empty: there is none.
-std::string CallOf(const std::string& name) {
+std::string FindQueryMethod(const std::string& name) {
   static const auto& calls = *new std::map<std::string, std::string>{
       {"status", "/atl.v1.Status/Get"}, {"jobs", "/atl.v1.Jobs/List"},
       {"job", "/atl.v1.Jobs/Get"},      {"history", "/atl.v1.Jobs/History"},
@@ -149,7 +149,7 @@ std::string CallOf(const std::string& name) {
   const auto found = calls.find(name);
   return found == calls.end() ? "" : found->second;
 }
-std::string ActionOf(const std::string& name) {
+std::string FindActionMethod(const std::string& name) {
   static const auto& calls = *new std::map<std::string, std::string>{
       {"trace", "/atl.v1.Jobs/Trace"},   {"pause", "/atl.v1.Jobs/Pause"},
       {"resume", "/atl.v1.Jobs/Resume"}, {"cancel", "/atl.v1.Jobs/Cancel"},
@@ -293,7 +293,7 @@ HttpReply Gateway::Api(const std::string& call, const HttpRequest& request) {
     const bool actions = permit_(request, "/atl.v1.Jobs/Pause", /*try_only=*/true).allowed.ok();
     return JsonReply(200, actions ? R"({"actions":true})" : "{}");
   }
-  const std::string path = CallOf(call);
+  const std::string path = FindQueryMethod(call);
   if (path.empty()) return ErrorReply(404, "there is no such call");
   const User user = permit_(request, path, /*try_only=*/false);
   if (!user.allowed.ok()) return ErrorReply(403, std::string(user.allowed.message()));
@@ -322,7 +322,7 @@ HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {
   // Another site's page cannot send this header without a preflight request, which is never
   // answered.
   if (request.Header("x-atoll-action").empty()) return ErrorReply(403, "not from this page");
-  const std::string path = ActionOf(call);
+  const std::string path = FindActionMethod(call);
   if (path.empty()) return ErrorReply(404, "there is no such action");
   const User user = permit_(request, path, /*try_only=*/false);
   if (!user.allowed.ok()) return ErrorReply(403, std::string(user.allowed.message()));
@@ -347,11 +347,11 @@ HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {
 }
 
 HttpReply Gateway::History(const HttpRequest& request) {
-  v1::HistoryRequest asked;
-  asked.set_job(request.Query("job"));
-  asked.set_points(static_cast<int32_t>(Number(request, "points", 0)));
-  asked.set_islands(static_cast<int32_t>(Number(request, "islands", 0)));
-  return CallAndShow(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::History, asked,
+  v1::HistoryRequest rpc_request;
+  rpc_request.set_job(request.Query("job"));
+  rpc_request.set_points(static_cast<int32_t>(Number(request, "points", 0)));
+  rpc_request.set_islands(static_cast<int32_t>(Number(request, "islands", 0)));
+  return CallAndShow(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::History, rpc_request,
                      [](v1::JobHistory& history) -> const v1::JobHistory& {
                        KeepDrawn(&history);
                        return history;
@@ -361,9 +361,9 @@ HttpReply Gateway::History(const HttpRequest& request) {
 // Of the profile only the sites and, between two of them, the fastest measured link: 1,000 workers
 // have megabytes of links.
 HttpReply Gateway::Sites(const HttpRequest& request) {
-  v1::ProfileRequest asked;
-  asked.set_job(request.Query("job"));
-  return CallAndShow(stubs_->gate, *stubs_->status, &v1::Status::Stub::Profile, asked,
+  v1::ProfileRequest rpc_request;
+  rpc_request.set_job(request.Query("job"));
+  return CallAndShow(stubs_->gate, *stubs_->status, &v1::Status::Stub::Profile, rpc_request,
                      SitesAndLinks);
 }
 

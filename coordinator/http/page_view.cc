@@ -28,7 +28,7 @@ void Fill(const v1::Island& island, v1::page::Island* to) {
   to->set_island(island.island());
   to->set_worker(island.worker());
   to->set_attached(island.attached());
-  to->set_doing(island.doing());
+  to->set_activity(island.activity());
   to->set_reason(island.reason());
   to->set_stalled(island.stalled());
   to->set_steps_this_round(island.steps_this_round());
@@ -42,7 +42,7 @@ void Fill(const v1::Island& island, v1::page::Island* to) {
   const v1::IslandProgress& progress = island.progress();
   to->set_train_loss(progress.train_loss());
   to->set_tokens_per_s(progress.tokens_per_s());
-  to->set_step_seconds_quiet(progress.step_seconds_quiet());
+  to->set_step_seconds_idle_link(progress.step_seconds_idle_link());
   to->set_step_seconds_overlap(progress.step_seconds_overlap());
   to->set_pushed_bytes(progress.pushed_bytes());
 }

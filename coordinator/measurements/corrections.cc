@@ -48,7 +48,7 @@ double CostSeconds(const DeviceProfile& profile, LayerKind kind, const DeviceWor
 
 double HowFar(double a, double b) { return std::max(a / b, b / a); }
 
-std::string Told(const std::string& what, double before, double now) {
+std::string DescribeChange(const std::string& what, double before, double now) {
   const bool again = !Off(now, 1, kSame) && Off(before, 1, kSame);
   if (again) return absl::StrCat(what, " is as measured again, not ", HowMuch(before));
   return absl::StrCat(what, " is ", HowMuch(now), " than measured");
@@ -104,8 +104,8 @@ void DeviceCorrections::OnWork(Instant now, const DeviceProfile& profile, const 
   const double before = entry.drift.factor();
   if (!entry.drift.Add(measured / expected)) return;
   const double factor = entry.drift.factor();
-  changes.push_back({{WorkerOfDevice(work.device)},
-                     Told(work.device, before, factor),
+  changes.push_back({{WorkerFromDevice(work.device)},
+                     DescribeChange(work.device, before, factor),
                      false,
                      work.device,
                      HowFar(factor, before)});
@@ -121,7 +121,7 @@ Instant DeviceCorrections::Advance(Instant now, std::vector<KnowledgeChange>& ch
       continue;
     }
     changes.push_back(
-        {{WorkerOfDevice(key.first)},
+        {{WorkerFromDevice(key.first)},
          absl::StrFormat("%s was %s than measured %.0f min ago, and is tried again", key.first,
                          HowMuch(entry.drift.factor()), Seconds(now - entry.at) / 60),
          false,
@@ -135,7 +135,7 @@ Instant DeviceCorrections::Advance(Instant now, std::vector<KnowledgeChange>& ch
 
 void DeviceCorrections::Forget(const NodeId& worker) {
   std::erase_if(entries_,
-                [&](const auto& entry) { return WorkerOfDevice(entry.first.first) == worker; });
+                [&](const auto& entry) { return WorkerFromDevice(entry.first.first) == worker; });
 }
 
 void DeviceCorrections::Restore(Instant now, const std::string& device, uint64_t model_digest,
@@ -170,7 +170,8 @@ DeviceProfile DeviceCorrections::Corrected(const DeviceProfile& profile) const {
 std::vector<std::string> DeviceCorrections::Texts() const {
   std::vector<std::string> texts;
   for (const auto& [key, entry] : entries_) {
-    if (entry.drift.factor() != 1) texts.push_back(Told(key.first, 1, entry.drift.factor()));
+    if (entry.drift.factor() != 1)
+      texts.push_back(DescribeChange(key.first, 1, entry.drift.factor()));
   }
   return texts;
 }

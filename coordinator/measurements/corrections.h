@@ -1,8 +1,9 @@
 // Corrections of earlier measurements by an island's own steps: devices and links whose speed has
-// changed, and pairs of workers that do not reach each other.
+// changed, and pairs of workers without a connection. The input of straggler mitigation: plans are
+// made with the corrected times.
 //
 // The rules, for a device's time as for a link's:
-// - Workers speak in windows of steps or messages. A window counts once (its number is larger than
+// - Workers report in windows of steps or messages. A window counts once (its number is larger than
 //   those before), halved into the mean of those before.
 // - What is in force changes only when three windows in a row were more than 25% off it. So noise,
 //   and what passes within seconds, changes nothing; and what has come back is measured likewise.
@@ -14,14 +15,14 @@
 //   part.
 // - Where a link was never measured, the quickest of the largest messages of three windows counts
 //   as its measurement; without a round trip a tenth of its time as latency.
-// - All-reduces of gradients show the slowest link in the ring of their members, both ways. A
-// window
-//   is complete when all members have one, and the least of their times counts: the others waited
-//   for a straggler. The time of all-reduces in the first three windows under a plan is usual for
-//   them, up to twice what the link should take, times the groups that share it: time beyond the
-//   link's part is not caused by the link. Later windows show that a link has become slower, and
-//   that it has recovered, but never that it is faster than measured: stragglers do not wait for
-//   all of an all-reduce.
+// - All-reduces of gradients show the slowest link in the ring of their members, in both
+// directions.
+//   A window is complete when all members have one, and the least of their times counts: the others
+//   waited for a straggler. The time of all-reduces in the first three windows under a plan is
+//   usual for them, up to twice what the link should take, times the groups that share it: time
+//   beyond the link's part is not caused by the link. Later windows show that a link has become
+//   slower, and that it has recovered, but never that it is faster than measured: stragglers do not
+//   wait for all of an all-reduce.
 // - What is slower and has no work any more could never show that it has recovered: it is forgotten
 //   after 5 minutes, then 10, 20, 40, and tried again.
 // - A pair without a connection counts as unusable until a probe from the one to the other has been
@@ -63,7 +64,7 @@ inline constexpr int kCorrectingWindows = 3;
 
 // "w3/0 is 1.9 times slower than measured"; `before` and `now`: times what was measured, which
 // within 10% is as measured again.
-std::string Told(const std::string& what, double before, double now);
+std::string DescribeChange(const std::string& what, double before, double now);
 // How many times the larger is the smaller.
 double HowFar(double a, double b);
 // How many bytes take as long by the link's bandwidth alone (simulator/size_curve.h).
@@ -150,14 +151,14 @@ class LinkCorrections {
   std::map<std::pair<std::string, std::string>, Entry> entries_;  // by devices
 };
 
-class SumCorrections {
+class AllReduceCorrections {
  public:
   // Null: not known.
-  using LinkOf = std::function<const LinkProfile*(const NodeId& from, const NodeId& to)>;
-  // What the pair's messages go over, the same both ways and for all pairs on it.
-  using LineOf = std::function<std::string(const NodeId&, const NodeId&)>;
+  using LinkLookup = std::function<const LinkProfile*(const NodeId& from, const NodeId& to)>;
+  // What the pair's messages go over, the same in both directions and for all pairs on it.
+  using SharedLinkLookup = std::function<std::string(const NodeId&, const NodeId&)>;
 
-  // Messages of so many bytes over this line take `factor` times what is known of it, for good:
+  // Messages of so many bytes over this link take `factor` times what is known of it, for good:
   // `now` times what was measured, after `before` times.
   struct Change {
     NodeId from, to;
@@ -166,13 +167,15 @@ class SumCorrections {
     double before = 1;
     double now = 1;
   };
-  std::optional<Change> OnSums(const GroupSums& sums, const LinkOf& link_of, const LineOf& line_of);
+  std::optional<Change> OnAllReduceTimes(const AllReduceTimes& all_reduce_times,
+                                         const LinkLookup& link_lookup,
+                                         const SharedLinkLookup& shared_link_lookup);
   // The link is known by other means now.
-  void Restart(const NodeId& from, const NodeId& to, const std::string& line);
+  void Restart(const NodeId& from, const NodeId& to, const std::string& shared_link);
   void Forget(const NodeId& worker);  // it is another process
 
  private:
-  struct Line {
+  struct SlowestLink {
     NodeId from, to;
     double bytes = 0;    // of each message in the ring
     double seconds = 0;  // that it should take
@@ -181,22 +184,23 @@ class SumCorrections {
     int64_t window = 0;
     int64_t bytes = 0;
     double seconds = 0;
-    bool news = false;
+    bool fresh = false;
   };
   struct Group {
     int64_t plan = 0;
     std::map<std::string, Seen> seen;  // by device
-    std::string line;                  // the slowest
-    int learned = 0;                   // windows that `usual` is from
-    double usual = 0;                  // times what the slowest line should take
+    std::string shared_link;           // the slowest
+    int learned = 0;                   // windows that `baseline_ratio` is from
+    double baseline_ratio = 0;         // times what the slowest link should take
     Drift drift;                       // on that
   };
-  static std::optional<Line> SlowestOf(const GroupSums& sums, const LinkOf& link_of);
-  static double LeastOfAll(const GroupSums& sums, Group& group);
-  int Sharing(int64_t plan, const std::string& line) const;
+  static std::optional<SlowestLink> FindSlowestLink(const AllReduceTimes& all_reduce_times,
+                                                    const LinkLookup& link_lookup);
+  static double LeastOfAll(const AllReduceTimes& all_reduce_times, Group& group);
+  int Sharing(int64_t plan, const std::string& shared_link) const;
 
   std::map<std::vector<std::string>, Group> groups_;  // by devices
-  std::map<std::string, double> slower_;              // lines, times what was measured
+  std::map<std::string, double> slower_;              // by shared link: times what was measured
 };
 
 class UnreachablePairs {

@@ -1,4 +1,4 @@
-// Links and lines that are not what was measured; see corrections.h.
+// Links whose speed is not what was measured; see corrections.h.
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +18,7 @@ constexpr int64_t kLargeBytes = 32 << 10;
 constexpr double kUnmeasuredLatency = 0.1;  // of a message's time
 constexpr double kBytesMin = 0.1;           // likewise, of bytes, where latency is as it was
 constexpr double kBytesLeft = 0.02;         // likewise, where it was measured
-constexpr double kSumsOff = 2;              // all-reduce time over that of its line, at most
+constexpr double kAllReduceOff = 2;  // all-reduce time over that of its slowest link, at most
 constexpr size_t kMost = 65'536;
 constexpr size_t kDevicesMost = 4096;
 
@@ -26,8 +26,8 @@ std::string Name(const LinkProfile& link) {
   return absl::StrCat("link ", link.from, " > ", link.to);
 }
 
-double SecondsOf(const LinkProfile& link, double bytes) {
-  return plan::WireFromProfile(link).Seconds(bytes);
+double EstimateTransferSeconds(const LinkProfile& link, double bytes) {
+  return plan::LinkFromProfile(link).Seconds(bytes);
 }
 
 bool IsTime(double seconds) { return seconds > 0 && std::isfinite(seconds); }
@@ -41,11 +41,11 @@ void Split(double bytes, double now_s, double latency_s, LinkProfile& link) {
 }  // namespace
 
 double EffectiveBytes(const LinkProfile& link, double bytes) {
-  return sim::EffectiveBytes(plan::WireFromProfile(link).sizes, bytes);
+  return sim::EffectiveBytes(plan::LinkFromProfile(link).sizes, bytes);
 }
 
 void SetLaw(int64_t latency_ns, double bytes_per_s, LinkProfile& link) {
-  const sim::SizeCurvePtr sizes = plan::WireFromProfile(link).sizes;
+  const sim::SizeCurvePtr sizes = plan::LinkFromProfile(link).sizes;
   link.latency_ns = latency_ns;
   link.bandwidth_bytes_per_s = bytes_per_s;
   if (sizes == nullptr || !(bytes_per_s > 0)) return link.times.clear();
@@ -93,8 +93,8 @@ std::optional<LinkProfile> LinkCorrections::OnUnmeasured(const StageLinkState& s
   }
   if (++entry->unmeasured < kCorrectingWindows) return std::nullopt;
   LinkProfile link;
-  link.from = WorkerOfDevice(stage_link.from);
-  link.to = WorkerOfDevice(stage_link.to);
+  link.from = WorkerFromDevice(stage_link.from);
+  link.to = WorkerFromDevice(stage_link.to);
   const double latency_s =
       IsTime(round_trip_s) ? round_trip_s / 2 : kUnmeasuredLatency * entry->quickest_s;
   Split(static_cast<double>(entry->largest_bytes), entry->quickest_s, std::min(latency_s, 10.0),
@@ -118,9 +118,9 @@ bool LinkCorrections::OnStageLink(const StageLinkState& stage_link, double round
   Entry& entry = *found;
   const double seen_s = stage_link.quickest_seconds;
   const auto bytes = static_cast<double>(stage_link.quickest_bytes);
-  const double expected_s = SecondsOf(link, bytes);
-  const bool tells = std::abs(seen_s - expected_s) > kLinkSecondsMin;
-  const bool changed = entry.drift.Add(tells ? seen_s / expected_s : 1);
+  const double expected_s = EstimateTransferSeconds(link, bytes);
+  const bool is_significant = std::abs(seen_s - expected_s) > kLinkSecondsMin;
+  const bool changed = entry.drift.Add(is_significant ? seen_s / expected_s : 1);
   if (changed || entry.drift.off()) {
     entry.seconds[stage_link.quickest_bytes] = seen_s;
     const bool first = !IsTime(entry.round_trip_s);
@@ -131,17 +131,17 @@ bool LinkCorrections::OnStageLink(const StageLinkState& stage_link, double round
     entry.seconds.clear();
     entry.round_trip_s = 0;
   }
-  if (!changed) return !tells;
+  if (!changed) return !is_significant;
   // From here on this is what was measured.
   const double factor = entry.drift.factor();
   Correct(entry, stage_link.quickest_bytes, factor, link);
   entry.drift.Reset();
   entry.seconds.clear();
   entry.round_trip_s = 0;
-  const double measured_s = SecondsOf(measured, bytes);
-  const std::string told =
-      Told(Name(link), expected_s / measured_s, SecondsOf(link, bytes) / measured_s);
-  changes.push_back({{link.from, link.to}, told, false, Name(link), HowFar(factor, 1)});
+  const double measured_s = EstimateTransferSeconds(measured, bytes);
+  const std::string change_text = DescribeChange(Name(link), expected_s / measured_s,
+                                                 EstimateTransferSeconds(link, bytes) / measured_s);
+  changes.push_back({{link.from, link.to}, change_text, false, Name(link), HowFar(factor, 1)});
   return true;
 }
 
@@ -162,7 +162,7 @@ void LinkCorrections::Correct(const Entry& entry, int64_t bytes, double factor, 
 
 void LinkCorrections::Restart(const NodeId& from, const NodeId& to) {
   for (auto& [devices, entry] : entries_) {
-    if (WorkerOfDevice(devices.first) == from && WorkerOfDevice(devices.second) == to) {
+    if (WorkerFromDevice(devices.first) == from && WorkerFromDevice(devices.second) == to) {
       entry.drift.Reset();
       entry.seconds.clear();
       entry.round_trip_s = 0;
@@ -172,100 +172,106 @@ void LinkCorrections::Restart(const NodeId& from, const NodeId& to) {
 
 void LinkCorrections::Forget(const NodeId& worker) {
   std::erase_if(entries_,
-                [&](const auto& entry) { return WorkerOfDevice(entry.first.first) == worker; });
+                [&](const auto& entry) { return WorkerFromDevice(entry.first.first) == worker; });
 }
 
 // -------------------------------------------------------------------------------- all-reduces ----
 
-std::optional<SumCorrections::Line> SumCorrections::SlowestOf(const GroupSums& sums,
-                                                              const LinkOf& link_of) {
-  const size_t ranks = sums.devices.size();
-  std::optional<Line> slowest;
+std::optional<AllReduceCorrections::SlowestLink> AllReduceCorrections::FindSlowestLink(
+    const AllReduceTimes& all_reduce_times, const LinkLookup& link_lookup) {
+  const size_t ranks = all_reduce_times.devices.size();
+  std::optional<SlowestLink> slowest;
   for (size_t i = 0; i < ranks; ++i) {
-    const NodeId from = WorkerOfDevice(sums.devices[i]);
-    const NodeId to = WorkerOfDevice(sums.devices[(i + 1) % ranks]);
+    const NodeId from = WorkerFromDevice(all_reduce_times.devices[i]);
+    const NodeId to = WorkerFromDevice(all_reduce_times.devices[(i + 1) % ranks]);
     if (from == to) continue;
-    const LinkProfile* link = link_of(from, to);
-    if (link == nullptr) link = link_of(to, from);  // taken to be alike, as plans do
+    const LinkProfile* link = link_lookup(from, to);
+    if (link == nullptr) link = link_lookup(to, from);  // taken to be alike, as plans do
     if (link == nullptr) return std::nullopt;
-    const double bytes = static_cast<double>(sums.bytes) / static_cast<double>(ranks);
-    const double seconds = SecondsOf(*link, bytes);
-    if (!slowest || seconds > slowest->seconds) slowest = Line{from, to, bytes, seconds};
+    const double bytes = static_cast<double>(all_reduce_times.bytes) / static_cast<double>(ranks);
+    const double seconds = EstimateTransferSeconds(*link, bytes);
+    if (!slowest || seconds > slowest->seconds) slowest = SlowestLink{from, to, bytes, seconds};
   }
   return slowest;
 }
 
-// How many groups' all-reduces go over the line under this plan, as far as they have been seen.
-int SumCorrections::Sharing(int64_t plan, const std::string& line) const {
+// How many groups' all-reduces use the shared link under this plan, as far as they have been seen.
+int AllReduceCorrections::Sharing(int64_t plan, const std::string& shared_link) const {
   return static_cast<int>(std::count_if(groups_.begin(), groups_.end(), [&](const auto& group) {
-    return group.second.plan == plan && group.second.line == line;
+    return group.second.plan == plan && group.second.shared_link == shared_link;
   }));
 }
 
 // All members' newest windows, each counted once, of tensors of one size; 0: some are missing.
-double SumCorrections::LeastOfAll(const GroupSums& sums, Group& group) {
+double AllReduceCorrections::LeastOfAll(const AllReduceTimes& all_reduce_times, Group& group) {
   double least = 0;
-  for (const std::string& device : sums.devices) {
+  for (const std::string& device : all_reduce_times.devices) {
     const auto seen = group.seen.find(device);
-    if (seen == group.seen.end() || !seen->second.news || seen->second.bytes != sums.bytes) {
+    if (seen == group.seen.end() || !seen->second.fresh ||
+        seen->second.bytes != all_reduce_times.bytes) {
       return 0;
     }
     if (least == 0 || seen->second.seconds < least) least = seen->second.seconds;
   }
-  for (auto& [device, seen] : group.seen) seen.news = false;
+  for (auto& [device, seen] : group.seen) seen.fresh = false;
   return least;
 }
 
-std::optional<SumCorrections::Change> SumCorrections::OnSums(const GroupSums& sums,
-                                                             const LinkOf& link_of,
-                                                             const LineOf& line_of) {
-  const auto& devices = sums.devices;
-  const bool member = std::find(devices.begin(), devices.end(), sums.device) != devices.end();
-  if (!member || devices.size() > kDevicesMost || sums.window <= 0 || sums.bytes <= 0 ||
-      !IsTime(sums.quickest_seconds) || (groups_.size() >= kMost && !groups_.contains(devices))) {
+std::optional<AllReduceCorrections::Change> AllReduceCorrections::OnAllReduceTimes(
+    const AllReduceTimes& all_reduce_times, const LinkLookup& link_lookup,
+    const SharedLinkLookup& shared_link_lookup) {
+  const auto& devices = all_reduce_times.devices;
+  const bool member =
+      std::find(devices.begin(), devices.end(), all_reduce_times.device) != devices.end();
+  if (!member || devices.size() > kDevicesMost || all_reduce_times.window <= 0 ||
+      all_reduce_times.bytes <= 0 || !IsTime(all_reduce_times.quickest_seconds) ||
+      (groups_.size() >= kMost && !groups_.contains(devices))) {
     return std::nullopt;
   }
   Group& group = groups_[devices];
-  if (group.plan != sums.plan_number) group = Group{.plan = sums.plan_number};
-  Seen& seen = group.seen[sums.device];
-  if (sums.window <= seen.window) return std::nullopt;
-  seen = {sums.window, sums.bytes, sums.quickest_seconds, true};
-  const double least_s = LeastOfAll(sums, group);
-  const std::optional<Line> line = SlowestOf(sums, link_of);
-  if (least_s == 0 || !line) return std::nullopt;
-  group.line = line_of(line->from, line->to);
+  if (group.plan != all_reduce_times.plan_number)
+    group = Group{.plan = all_reduce_times.plan_number};
+  Seen& seen = group.seen[all_reduce_times.device];
+  if (all_reduce_times.window <= seen.window) return std::nullopt;
+  seen = {all_reduce_times.window, all_reduce_times.bytes, all_reduce_times.quickest_seconds, true};
+  const double least_s = LeastOfAll(all_reduce_times, group);
+  const std::optional<SlowestLink> shared_link = FindSlowestLink(all_reduce_times, link_lookup);
+  if (least_s == 0 || !shared_link) return std::nullopt;
+  group.shared_link = shared_link_lookup(shared_link->from, shared_link->to);
   const double rounds = 2 * static_cast<double>(devices.size() - 1);
-  const double expected_s = rounds * line->seconds;
+  const double expected_s = rounds * shared_link->seconds;
   const double ratio = least_s / expected_s;
   if (group.learned < kCorrectingWindows) {
-    group.usual = group.learned == 0 ? ratio : std::min(group.usual, ratio);
+    group.baseline_ratio = group.learned == 0 ? ratio : std::min(group.baseline_ratio, ratio);
     if (++group.learned == kCorrectingWindows) {
-      group.usual = std::min(group.usual, kSumsOff * Sharing(group.plan, group.line));
+      group.baseline_ratio =
+          std::min(group.baseline_ratio, kAllReduceOff * Sharing(group.plan, group.shared_link));
     }
     return std::nullopt;
   }
-  const double usual_s = group.usual * expected_s;
-  const bool tells = std::abs(least_s - usual_s) > rounds * kLinkSecondsMin;
-  if (!group.drift.Add(tells ? least_s / usual_s : 1)) return std::nullopt;
+  const double baseline_s = group.baseline_ratio * expected_s;
+  const bool is_significant = std::abs(least_s - baseline_s) > rounds * kLinkSecondsMin;
+  if (!group.drift.Add(is_significant ? least_s / baseline_s : 1)) return std::nullopt;
   double factor = group.drift.factor();
   group.drift.Reset();
-  double& slower = slower_.try_emplace(group.line, 1).first->second;
+  double& slower = slower_.try_emplace(group.shared_link, 1).first->second;
   if (factor < 1 && slower <= 1) {
-    group.usual *= factor;
+    group.baseline_ratio *= factor;
     return std::nullopt;
   }
   factor = std::max(factor, 1 / slower);
   const double before = slower;
   slower *= factor;
-  return Change{line->from, line->to, line->bytes, factor, before, slower};
+  return Change{shared_link->from, shared_link->to, shared_link->bytes, factor, before, slower};
 }
 
-void SumCorrections::Restart(const NodeId& from, const NodeId& to, const std::string& line) {
-  slower_.erase(line);
+void AllReduceCorrections::Restart(const NodeId& from, const NodeId& to,
+                                   const std::string& shared_link) {
+  slower_.erase(shared_link);
   for (auto& [devices, group] : groups_) {
     const auto works_at = [&](const NodeId& worker) {
       return std::any_of(devices.begin(), devices.end(), [&](const std::string& device) {
-        return WorkerOfDevice(device) == worker;
+        return WorkerFromDevice(device) == worker;
       });
     };
     if (!works_at(from) || !works_at(to)) continue;
@@ -274,10 +280,11 @@ void SumCorrections::Restart(const NodeId& from, const NodeId& to, const std::st
   }
 }
 
-void SumCorrections::Forget(const NodeId& worker) {
+void AllReduceCorrections::Forget(const NodeId& worker) {
   std::erase_if(groups_, [&](const auto& group) {
-    return std::any_of(group.first.begin(), group.first.end(),
-                       [&](const std::string& device) { return WorkerOfDevice(device) == worker; });
+    return std::any_of(group.first.begin(), group.first.end(), [&](const std::string& device) {
+      return WorkerFromDevice(device) == worker;
+    });
   });
 }
 

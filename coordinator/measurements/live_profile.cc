@@ -14,15 +14,15 @@
 namespace atl {
 namespace {
 
-PlanRequest RequestOf(const std::vector<MemberView>& members, const JobView* job,
-                      const ProfileBook& book) {
+PlanRequest MakePlanRequest(const std::vector<MemberView>& members, const JobView* job,
+                            const ProfileRegistry& registry) {
   PlanRequest request;
   if (job != nullptr) request.spec = job->spec;
   if (job != nullptr && job->facts) request.facts = *job->facts;
   request.spec.inner.micro_batch_sequences = 0;  // all sizes are of interest
   request.spec.layout = {};
   if (request.facts.layers.empty()) {
-    // No model: sizes that stand for nothing, so that devices and links come out all the same.
+    // No model: placeholder sizes, so that devices and links come out all the same.
     request.spec.data.sequence_length = 1;
     ModelSpec& model = request.facts.model;
     model.vocabulary = model.hidden = model.feed_forward = 2;
@@ -38,13 +38,13 @@ PlanRequest RequestOf(const std::vector<MemberView>& members, const JobView* job
                                member.devices,
                                {}});
   }
-  book.FillIn(request);
+  registry.FillIn(request);
   return request;
 }
 
 // The largest spread that any device of the type has for this kind of layer, size and sharing.
-double SpreadOf(const PlanRequest& request, const std::set<std::string>& devices, LayerKind kind,
-                int tensor_parallel, int micro_batch) {
+double FindLargestSpread(const PlanRequest& request, const std::set<std::string>& devices,
+                         LayerKind kind, int tensor_parallel, int micro_batch) {
   double spread = 0;
   for (const PlanMember& member : request.members) {
     for (const DeviceProfile& profile : member.profiles) {
@@ -60,7 +60,7 @@ double SpreadOf(const PlanRequest& request, const std::set<std::string>& devices
   return spread;
 }
 
-LayerKind KindOf(size_t layer, size_t layers) {
+LayerKind GetLayerKind(size_t layer, size_t layers) {
   if (layer == 0) return LayerKind::kEmbedding;
   return layer + 1 == layers ? LayerKind::kHead : LayerKind::kBlock;
 }
@@ -84,8 +84,8 @@ void AddTimes(const PlanRequest& request, const PlanningInput& input, v1::Cluste
       time->set_input_gradient_ns(Nanos(times[l].backward_s));
       time->set_weight_gradient_ns(Nanos(times[l].weight_s));
       time->set_optimizer_ns(Nanos(times[l].optimizer_s));
-      time->set_spread_ratio(
-          SpreadOf(request, devices[type], KindOf(l, times.size()), tensor_parallel, micro_batch));
+      time->set_spread_ratio(FindLargestSpread(
+          request, devices[type], GetLayerKind(l, times.size()), tensor_parallel, micro_batch));
     }
   }
 }
@@ -105,7 +105,7 @@ void AddMemory(const PlanRequest& request, v1::ClusterProfile& profile) {
   }
   for (const auto& [key, cost] : most) {
     for (size_t l = 0; l < layers; ++l) {
-      if (KindOf(l, layers) != cost.kind) continue;
+      if (GetLayerKind(l, layers) != cost.kind) continue;
       v1::LayerMemory* memory = profile.add_memory();
       memory->set_layer(static_cast<int32_t>(l));
       memory->set_tensor_parallel(cost.tensor_parallel);
@@ -118,10 +118,10 @@ void AddMemory(const PlanRequest& request, v1::ClusterProfile& profile) {
   }
 }
 
-void AddCluster(Instant now, const PlanningInput& input, const ProfileBook& book,
+void AddCluster(Instant now, const PlanningInput& input, const ProfileRegistry& registry,
                 v1::ClusterSpec& cluster) {
   std::map<std::pair<NodeId, NodeId>, LinkReport> reports;
-  for (const LinkReport& report : book.Links()) {
+  for (const LinkReport& report : registry.Links()) {
     reports[{report.link.from, report.link.to}] = report;
   }
   for (const plan::Device& device : input.cluster.devices) {
@@ -135,19 +135,20 @@ void AddCluster(Instant now, const PlanningInput& input, const ProfileBook& book
     added->set_price_per_hour(type.price_per_hour);
     added->set_egress_price_per_gb(device.egress_price_per_byte * 1e9);
   }
-  std::map<NodeId, std::string> first_device;  // speaks for its worker
+  std::map<NodeId, std::string> first_device;  // represents its worker
   for (const plan::Device& device : input.cluster.devices) {
     first_device.try_emplace(device.node, device.id);
   }
-  for (const auto& [nodes, wire] : input.cluster.node_to_node) {
+  for (const auto& [nodes, plan_link] : input.cluster.node_to_node) {
     v1::Link* link = cluster.add_links();
     link->set_from(first_device[nodes.first]);
     link->set_to(first_device[nodes.second]);
     v1::Edge* edge = link->add_edges();
-    edge->set_latency_ns(Nanos(wire.latency_s));
-    edge->set_bandwidth_bytes_per_s(wire.bytes_per_s);
-    if (wire.sizes != nullptr) {
-      for (const MessageTime& time : wire.sizes->Times(wire.latency_s, wire.bytes_per_s)) {
+    edge->set_latency_ns(Nanos(plan_link.latency_s));
+    edge->set_bandwidth_bytes_per_s(plan_link.bytes_per_s);
+    if (plan_link.sizes != nullptr) {
+      for (const MessageTime& time :
+           plan_link.sizes->Times(plan_link.latency_s, plan_link.bytes_per_s)) {
         v1::MessageTime* row = edge->add_times();
         row->set_bytes(time.bytes);
         row->set_time_ns(time.time_ns);
@@ -161,9 +162,9 @@ void AddCluster(Instant now, const PlanningInput& input, const ProfileBook& book
   }
 }
 
-void AddSites(const std::vector<MemberView>& members, const ProfileBook& book,
+void AddSites(const std::vector<MemberView>& members, const ProfileRegistry& registry,
               v1::ClusterProfile& profile) {
-  const std::map<NodeId, MeasuredSite> found = book.Sites();
+  const std::map<NodeId, MeasuredSite> found = registry.Sites();
   std::map<std::string, v1::SiteOfWorkers> sites;
   for (const MemberView& member : members) {
     if (member.kind != MemberKind::kWorker || !member.attached || member.site.empty()) continue;
@@ -185,35 +186,36 @@ void AddSites(const std::vector<MemberView>& members, const ProfileBook& book,
 }  // namespace
 
 absl::StatusOr<v1::ClusterProfile> LiveProfile(Instant now, const std::vector<MemberView>& members,
-                                               const JobView* job, const ProfileBook& book) {
-  const PlanRequest request = RequestOf(members, job, book);
+                                               const JobView* job,
+                                               const ProfileRegistry& registry) {
+  const PlanRequest request = MakePlanRequest(members, job, registry);
   if (request.members.empty()) {
     return absl::FailedPreconditionError("no worker is attached: there is nothing to measure");
   }
   ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
   v1::ClusterProfile profile;
-  AddCluster(now, input, book, *profile.mutable_cluster());
+  AddCluster(now, input, registry, *profile.mutable_cluster());
   profile.set_assumptions(input.assumptions);
-  AddSites(members, book, profile);
-  for (const std::string& text : book.Troubles(now)) profile.add_troubles(text);
-  for (const std::string& text : book.Turns()) profile.add_measuring(text);
+  AddSites(members, registry, profile);
+  for (const std::string& text : registry.ListTroubles(now)) profile.add_troubles(text);
+  for (const std::string& text : registry.DescribeTurns()) profile.add_measuring(text);
   for (const MemberView& member : members) {
     if (!member.attached || member.measuring.empty()) continue;
     profile.add_measuring(absl::StrCat(member.name, " ", member.measuring));
   }
   if (job == nullptr || !job->facts) return profile;
   profile.set_job(job->summary.job);
-  profile.set_model_digest(
-      absl::StrCat(absl::Hex(DigestOf(request.facts.model, request.spec.data.sequence_length,
-                                      request.spec.inner.optimizer),
-                             absl::kZeroPad16)));
+  profile.set_model_digest(absl::StrCat(
+      absl::Hex(ComputeModelDigest(request.facts.model, request.spec.data.sequence_length,
+                                   request.spec.inner.optimizer),
+                absl::kZeroPad16)));
   AddTimes(request, input, profile);
   AddMemory(request, profile);
   return profile;
 }
 
 PlanRequest RequestFor(const JobView& job, const IslandPlan& plan,
-                       const std::vector<MemberView>& members, const ProfileBook& book) {
+                       const std::vector<MemberView>& members, const ProfileRegistry& registry) {
   PlanRequest request;
   request.spec = job.spec;
   if (job.facts) request.facts = *job.facts;
@@ -227,7 +229,7 @@ PlanRequest RequestFor(const JobView& job, const IslandPlan& plan,
     }
   }
   std::erase_if(request.members, [](const PlanMember& m) { return m.devices.empty(); });
-  book.FillIn(request);
+  registry.FillIn(request);
   return request;
 }
 

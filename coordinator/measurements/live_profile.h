@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/core/views.h"
-#include "coordinator/measurements/profile_book.h"
+#include "coordinator/measurements/profile_registry.h"
 #include "proto/cluster.pb.h"
 
 namespace atl {
@@ -15,11 +15,11 @@ namespace atl {
 // The attached workers' devices by type and site, the times of `job`'s layers on them, and their
 // links. Without a job, or before its workers have opened it: no times.
 absl::StatusOr<v1::ClusterProfile> LiveProfile(Instant now, const std::vector<MemberView>& members,
-                                               const JobView* job, const ProfileBook& book);
+                                               const JobView* job, const ProfileRegistry& registry);
 
 // For a plan whose request is lost (the coordinator was restarted): made from present knowledge.
 PlanRequest RequestFor(const JobView& job, const IslandPlan& plan,
-                       const std::vector<MemberView>& members, const ProfileBook& book);
+                       const std::vector<MemberView>& members, const ProfileRegistry& registry);
 
 }  // namespace atl
 

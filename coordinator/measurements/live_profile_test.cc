@@ -13,7 +13,7 @@ using std::chrono::seconds;
 // Two workers of one device each, measured, and the job whose model they measured.
 struct Fixture {
   Instant now = Instant() + seconds(50);
-  ProfileBook book;
+  ProfileRegistry registry;
   std::vector<MemberView> members;
   JobView job;
 
@@ -32,22 +32,22 @@ struct Fixture {
       member.devices = {{"cpu", 1 << 30, 2}};
       member.site = name[0] == 'a' ? "here" : "";
       DeviceProfile profile{
-          std::string(name) + "/0", "cpu", "1", DigestOf(job.facts->model, 32), {}};
+          std::string(name) + "/0", "cpu", "1", ComputeModelDigest(job.facts->model, 32), {}};
       for (const LayerKind kind : {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead}) {
         profile.layers.push_back({kind, 1, 2, 1'000'000, 2'000'000, 3'000'000, 40'000, 0.05,
                                   480'000, 8'192, 0, 4'096, 100});
       }
-      book.OnMessage(now, {name, 1, JobPrepared{"lm-1", *job.facts, {profile}}});
+      registry.OnMessage(now, {name, 1, JobPrepared{"lm-1", *job.facts, {profile}}});
     }
-    book.OnMessage(now,
-                   {"a", 1, LinksMeasured{"lm-1", 1, {{"a", "b", 20'000'000, 1e7, 0.02, 20}}, ""}});
+    registry.OnMessage(
+        now, {"a", 1, LinksMeasured{"lm-1", 1, {{"a", "b", 20'000'000, 1e7, 0.02, 20}}, ""}});
     now += seconds(7);
   }
 };
 
 TEST_CASE("a live profile has devices, the job's times and links with their age") {
   const Fixture fixture;
-  const auto profile = LiveProfile(fixture.now, fixture.members, &fixture.job, fixture.book);
+  const auto profile = LiveProfile(fixture.now, fixture.members, &fixture.job, fixture.registry);
   REQUIRE(profile.ok());
   CHECK(profile->job() == "lm-1");
   CHECK(profile->model_digest().size() == 16);
@@ -57,13 +57,13 @@ TEST_CASE("a live profile has devices, the job's times and links with their age"
   REQUIRE(profile->times_size() == 4);  // one type, one size, four layers
   CHECK(profile->times(1).weight_gradient_ns() == 3'000'000);
   CHECK(profile->times(1).spread_ratio() == 0.05);
-  REQUIRE(profile->cluster().links_size() == 2);  // the way back is taken to be alike
+  REQUIRE(profile->cluster().links_size() == 2);  // the other direction is taken to be equal
   CHECK(profile->cluster().links(0).age_s() == Approx(7));
   CHECK(profile->cluster().links(0).residual_ratio() == 0.02);
   CHECK(profile->assumptions() == "");
 }
 
-plan::Model ModelOf(const Fixture& fixture) {
+plan::Model MakePlanModel(const Fixture& fixture) {
   plan::Model model;
   model.name = "lm";
   for (const LayerSize& layer : fixture.job.facts->layers) {
@@ -74,9 +74,9 @@ plan::Model ModelOf(const Fixture& fixture) {
 
 TEST_CASE("what a coordinator says, the planner understands: times, memory and links alike") {
   const Fixture fixture;
-  const auto profile = LiveProfile(fixture.now, fixture.members, &fixture.job, fixture.book);
+  const auto profile = LiveProfile(fixture.now, fixture.members, &fixture.job, fixture.registry);
   REQUIRE(profile.ok());
-  plan::Model model = ModelOf(fixture);
+  plan::Model model = MakePlanModel(fixture);
   plan::CostOptions options;
   const auto profiled = ToProfiled(*profile, &model, &options);
   INFO(profiled.status());
@@ -87,8 +87,8 @@ TEST_CASE("what a coordinator says, the planner understands: times, memory and l
   CHECK(exact.Of(1, 3).forward_s == Approx(2e-3));
   CHECK(costs.For(profiled->cluster.types[0], 1, 4).source() == plan::Source::kInterpolated);
   CHECK(model.layers[1].stash_bytes == (8'192 + 2 * 4'096) / 2);
-  CHECK(profiled->cluster.WireBetween(0, 1).bytes_per_s == 1e7);
-  CHECK(profiled->cluster.WireBetween(1, 0).latency_s == Approx(0.02));
+  CHECK(profiled->cluster.LinkBetween(0, 1).bytes_per_s == 1e7);
+  CHECK(profiled->cluster.LinkBetween(1, 0).latency_s == Approx(0.02));
   CHECK(plan::PlanJob(profiled->cluster, costs, {.global_batch = 4, .tensor_parallel = {1}}, {})
             .ok());
 }
@@ -97,20 +97,20 @@ TEST_CASE("times_by_size_that_workers_measure_reach_the_live_profile_and_a_plan_
   Fixture fixture;
   LinkProfile link{"a", "b", 20'000'000, 1e7, 0.2, 20};
   link.times = {{1'000, 25'000'000}, {1'000'000, 140'000'000}};
-  fixture.book.OnMessage(fixture.now, {"a", 1, LinksMeasured{"lm-1", 2, {link}, ""}});
-  const auto profile = LiveProfile(fixture.now, fixture.members, &fixture.job, fixture.book);
+  fixture.registry.OnMessage(fixture.now, {"a", 1, LinksMeasured{"lm-1", 2, {link}, ""}});
+  const auto profile = LiveProfile(fixture.now, fixture.members, &fixture.job, fixture.registry);
   REQUIRE(profile.ok());
   const v1::Edge& edge = profile->cluster().links(0).edges(0);
   REQUIRE(edge.times_size() == 2);
   CHECK(edge.times(0).bytes() == 1'000);
   CHECK(edge.times(0).time_ns() == 25'000'000);
   CHECK(edge.times(1).time_ns() == 140'000'000);
-  plan::Model model = ModelOf(fixture);
+  plan::Model model = MakePlanModel(fixture);
   plan::CostOptions options;
   const auto profiled = ToProfiled(*profile, &model, &options);
   REQUIRE(profiled.ok());
-  const plan::Wire live = plan::WireFromProfile(link);
-  const plan::Wire file = profiled->cluster.WireBetween(0, 1);
+  const plan::Link live = plan::LinkFromProfile(link);
+  const plan::Link file = profiled->cluster.LinkBetween(0, 1);
   for (const double bytes : {1.0, 1e3, 5e5, 1e6, 1e8}) {
     CHECK(file.Seconds(bytes) == Approx(live.Seconds(bytes)).epsilon(1e-9));
   }
@@ -119,12 +119,12 @@ TEST_CASE("times_by_size_that_workers_measure_reach_the_live_profile_and_a_plan_
 
 TEST_CASE("without a job there are devices and links, and no times; without workers, nothing") {
   const Fixture fixture;
-  const auto profile = LiveProfile(fixture.now, fixture.members, nullptr, fixture.book);
+  const auto profile = LiveProfile(fixture.now, fixture.members, nullptr, fixture.registry);
   REQUIRE(profile.ok());
   CHECK(profile->times_size() == 0);
   CHECK(profile->model_digest() == "");
   CHECK(profile->cluster().links_size() == 2);
-  CHECK_FALSE(LiveProfile(fixture.now, {}, nullptr, fixture.book).ok());
+  CHECK_FALSE(LiveProfile(fixture.now, {}, nullptr, fixture.registry).ok());
 }
 
 TEST_CASE("A lost request is rebuilt from what the coordinator knows") {
@@ -147,7 +147,7 @@ TEST_CASE("A lost request is rebuilt from what the coordinator knows") {
   members[2].name = "w2";  // attached, but it has not said hello
   IslandPlan plan;
   plan.members = {request.members[0].member, request.members[1].member};
-  const PlanRequest again = RequestFor(job, plan, members, ProfileBook());
+  const PlanRequest again = RequestFor(job, plan, members, ProfileRegistry());
   REQUIRE(again.members.size() == 1);
   CHECK(again.members[0].site == "paris");
   CHECK(again.facts.layers.size() == 8);

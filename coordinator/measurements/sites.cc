@@ -29,33 +29,33 @@ struct Map {
   bool Measured(int a, int b) const { return cluster.measured.count({a, b}) > 0; }
 };
 
-// Pairs that were not measured are as far apart as the best way over a third worker, if there is
-// one: who does not reach its neighbour is its neighbour all the same.
-void AddWaysOverOthers(Map& map) {
-  constexpr size_t kWaysMax = size_t{1} << 22;  // a mesh of 160, or a star of 2,000
-  const std::map<std::pair<int, int>, plan::Wire> direct = map.cluster.measured;
-  std::vector<std::vector<int>> neighbours(map.names.size());  // links are known both ways
-  for (const auto& [pair, wire] : direct) neighbours[pair.first].push_back(pair.second);
-  size_t ways = 0;
-  for (const std::vector<int>& of : neighbours) ways += of.size() * of.size();
-  if (ways > kWaysMax) return;
+// Pairs that were not measured are as far apart as the best path over a third worker, if there is
+// one: a worker that does not reach its neighbour is its neighbour all the same.
+void AddPathsOverOthers(Map& map) {
+  constexpr size_t kMaxPaths = size_t{1} << 22;  // a mesh of 160, or a star of 2,000
+  const std::map<std::pair<int, int>, plan::Link> direct = map.cluster.measured;
+  std::vector<std::vector<int>> neighbours(map.names.size());  // links are known in both directions
+  for (const auto& [pair, link] : direct) neighbours[pair.first].push_back(pair.second);
+  size_t paths = 0;
+  for (const std::vector<int>& of : neighbours) paths += of.size() * of.size();
+  if (paths > kMaxPaths) return;
   for (size_t over = 0; over < neighbours.size(); ++over) {
     for (const int a : neighbours[over]) {
       for (const int b : neighbours[over]) {
         if (a == b || direct.count({a, b}) > 0) continue;
-        const plan::Wire& first = direct.at({a, static_cast<int>(over)});
-        const plan::Wire& second = direct.at({static_cast<int>(over), b});
-        plan::Wire wire;
-        wire.latency_s = first.latency_s + second.latency_s;
-        wire.bytes_per_s = std::min(first.bytes_per_s, second.bytes_per_s);
-        const auto [known, is_new] = map.cluster.measured.try_emplace({a, b}, wire);
-        if (!is_new && wire.latency_s < known->second.latency_s) known->second = wire;
+        const plan::Link& first = direct.at({a, static_cast<int>(over)});
+        const plan::Link& second = direct.at({static_cast<int>(over), b});
+        plan::Link link;
+        link.latency_s = first.latency_s + second.latency_s;
+        link.bytes_per_s = std::min(first.bytes_per_s, second.bytes_per_s);
+        const auto [known, is_new] = map.cluster.measured.try_emplace({a, b}, link);
+        if (!is_new && link.latency_s < known->second.latency_s) known->second = link;
       }
     }
   }
 }
 
-Map MapOf(const std::map<NodeId, Standing>& workers, const Links& links) {
+Map BuildMap(const std::map<NodeId, Standing>& workers, const Links& links) {
   Map map;
   std::set<NodeId> linked;
   for (const auto& [pair, link] : links) linked.insert({pair.first, pair.second});
@@ -64,7 +64,7 @@ Map MapOf(const std::map<NodeId, Standing>& workers, const Links& links) {
   type.flops_per_s = type.memory_bytes_per_s = type.link_bytes_per_s = 1;
   type.memory_bytes = 1;
   map.cluster.types = {type};
-  map.cluster.site_wire = {1, 1e6, {}};  // between workers that were not measured: far
+  map.cluster.site_link = {1, 1e6, {}};  // between workers that were not measured: far
   for (const auto& [name, standing] : workers) {
     if (linked.count(name) == 0 && standing.before.empty() && standing.declared.empty()) continue;
     map.names.push_back(name);
@@ -77,10 +77,10 @@ Map MapOf(const std::map<NodeId, Standing>& workers, const Links& links) {
       if (link == links.end()) link = links.find({map.names[b], map.names[a]});
       if (a == b || link == links.end()) continue;
       map.cluster.measured[{static_cast<int>(a), static_cast<int>(b)}] =
-          plan::WireFromProfile(link->second);
+          plan::LinkFromProfile(link->second);
     }
   }
-  AddWaysOverOthers(map);
+  AddPathsOverOthers(map);
   return map;
 }
 
@@ -135,7 +135,8 @@ double Leniency(const Map& map, const std::vector<int>& a, const std::vector<int
 }
 
 // By group: the name that most of its workers had, else one after its first worker.
-std::vector<std::string> NamesOf(const Map& map, const std::vector<std::vector<int>>& groups) {
+std::vector<std::string> SelectSiteNames(const Map& map,
+                                         const std::vector<std::vector<int>>& groups) {
   std::vector<std::string> names(groups.size());
   std::set<std::string> taken;
   std::vector<std::tuple<int, std::string, size_t>> claims;  // fewest workers last
@@ -182,9 +183,9 @@ Between Measure(const Map& map, const std::vector<int>& from, const std::vector<
   for (const int a : from) {
     for (const int b : to) {
       if (a == b || !map.Measured(a, b)) continue;
-      const plan::Wire& wire = map.cluster.measured.at({a, b});
-      between.latency_s += wire.latency_s;
-      between.bytes_per_s += wire.bytes_per_s;
+      const plan::Link& link = map.cluster.measured.at({a, b});
+      between.latency_s += link.latency_s;
+      between.bytes_per_s += link.bytes_per_s;
       ++between.pairs;
     }
   }
@@ -195,8 +196,8 @@ Between Measure(const Map& map, const std::vector<int>& from, const std::vector<
   return between;
 }
 
-std::string SourceOf(const Map& map, const std::vector<std::vector<int>>& groups,
-                     const std::vector<std::string>& names, size_t g) {
+std::string DescribeSiteSource(const Map& map, const std::vector<std::vector<int>>& groups,
+                               const std::vector<std::string>& names, size_t g) {
   const Between inside = Measure(map, groups[g], groups[g]);
   std::string text = inside.pairs > 0        ? absl::StrCat(inside.Text(), " inside")
                      : groups[g].size() == 1 ? "alone"
@@ -218,7 +219,7 @@ std::string SourceOf(const Map& map, const std::vector<std::vector<int>>& groups
 
 std::map<NodeId, MeasuredSite> FindSites(const std::map<NodeId, Standing>& workers,
                                          const Links& links) {
-  const Map map = MapOf(workers, links);
+  const Map map = BuildMap(workers, links);
   std::map<NodeId, MeasuredSite> sites;
   if (map.names.empty()) return sites;
   plan::GroupingOptions options;
@@ -228,9 +229,9 @@ std::map<NodeId, MeasuredSite> FindSites(const std::map<NodeId, Standing>& worke
     return Leniency(map, a, b);
   };
   const std::vector<std::vector<int>> groups = plan::GroupDevices(map.cluster, options).sites;
-  const std::vector<std::string> names = NamesOf(map, groups);
+  const std::vector<std::string> names = SelectSiteNames(map, groups);
   for (size_t g = 0; g < groups.size(); ++g) {
-    const std::string source = SourceOf(map, groups, names, g);
+    const std::string source = DescribeSiteSource(map, groups, names, g);
     for (const int w : groups[g]) sites[map.names[w]] = {names[g], source};
   }
   return sites;

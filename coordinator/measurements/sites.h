@@ -6,8 +6,9 @@
 // merge
 //   as GroupDevices says, but never over a mean latency of more than 5 ms: two workers alone have
 //   nothing to be compared with.
-// - Who was together stays so until its distance is 1.5 times what would bring it together, and who
-//   was apart joins at 1/1.5 of it: noise changes nothing. Who was not measured stays where it was.
+// - Workers that were together stay so until their distance is 1.5 times what would bring them
+//   together, and those that were apart join at 1/1.5 of it: noise changes nothing. A worker that
+//   was not measured keeps its site.
 // - A site keeps its name as long as most of its workers; a new one is called after its first
 // worker
 //   by name ("site-w1").

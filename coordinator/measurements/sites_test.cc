@@ -36,7 +36,7 @@ struct World {
   std::map<std::string, std::string> source;
 };
 
-// Two fast pairs over a line of 95 Mbit/s with 21 ms.
+// Two fast pairs over a link of 95 Mbit/s with 21 ms.
 World TwoSites(double noise = 1) {
   World world;
   world.Joins("a", "b", 0.3, 940);

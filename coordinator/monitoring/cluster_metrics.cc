@@ -62,8 +62,8 @@ void AddIsland(const JobView& job, const IslandView& island, double since_step_s
   const IslandProgress& p = *island.progress;
   if (p.train_loss != 0) writer.Add(kIslandLoss, p.train_loss, labels);
   writer.Add(kIslandTokenRate, p.tokens_per_s, labels);
-  if (p.step_seconds_quiet > 0) {
-    writer.Add(kIslandStepSeconds, p.step_seconds_quiet, with("transfers", "idle"));
+  if (p.step_seconds_idle_link > 0) {
+    writer.Add(kIslandStepSeconds, p.step_seconds_idle_link, with("transfers", "idle"));
   }
   if (p.step_seconds_overlap > 0) {
     writer.Add(kIslandStepSeconds, p.step_seconds_overlap, with("transfers", "active"));

@@ -31,7 +31,7 @@ struct Running {
     progress.job = "lm-1";
     progress.generation = island().record.generation;
     progress.inner_step = step;
-    progress.step_seconds_quiet = step_s;
+    progress.step_seconds_idle_link = step_s;
     island().progress = progress;
     watch.OnHeartbeat(At(seconds), progress);
   }

@@ -24,7 +24,7 @@ std::string WaitsFor(const IslandView& island) {
     if (worker.leads || !worker.in_plan) continue;
     const bool ready = worker.attached && worker.plan_number == island.plan.number;
     if (ready) continue;
-    absl::StrAppend(&text, text.empty() ? "" : ", ", worker.worker, " (", worker.doing, ")");
+    absl::StrAppend(&text, text.empty() ? "" : ", ", worker.worker, " (", worker.activity, ")");
   }
   return text;
 }
@@ -52,7 +52,7 @@ ProgressWatch::Standing ProgressWatch::Of(Instant now, const JobView& job,
   if (found == seen_.end() || !ShouldTrain(job, island)) return standing;
   standing.since_step_s = std::max(0.0, Seconds(now - found->second.at));
   const IslandProgress& p = *island.progress;
-  const double step_s = std::max(p.step_seconds_quiet, p.step_seconds_overlap);
+  const double step_s = std::max(p.step_seconds_idle_link, p.step_seconds_overlap);
   const double limit_s =
       std::max(Seconds(kStallLimit), std::isfinite(step_s) ? kStallSteps * step_s : 0);
   if (standing.since_step_s <= limit_s) return standing;
@@ -60,7 +60,7 @@ ProgressWatch::Standing ProgressWatch::Of(Instant now, const JobView& job,
   standing.stalled =
       absl::StrCat("heartbeats come, but no step for ", std::lround(standing.since_step_s), " s",
                    waits.empty() ? "" : "; waiting for ", waits,
-                   island.doing.empty() ? "" : "; the leader: ", island.doing);
+                   island.activity.empty() ? "" : "; the leader: ", island.activity);
   return standing;
 }
 

@@ -13,7 +13,8 @@
 
 namespace atl {
 
-// An island may stand so long before it counts as stalled, or this many times its step time.
+// An island may be without progress so long before it counts as stalled, or this many times its
+// step time.
 inline constexpr Duration kStallLimit = std::chrono::seconds(30);
 inline constexpr double kStallSteps = 20;
 

@@ -12,7 +12,7 @@
 #include "absl/strings/escaping.h"
 #include "common/status.h"
 #include "common/toml_message.h"
-#include "coordinator/plan_io/wires.h"
+#include "coordinator/plan_io/links.h"
 
 namespace atl {
 namespace {
@@ -22,8 +22,8 @@ constexpr size_t kMaxFileBytes = 64 << 20;
 
 // Types by name, memory and price, as devices name them. `measured_bytes`: of the device, 0
 // where that is not known.
-absl::StatusOr<int> TypeOf(const v1::Device& device, int64_t measured_bytes,
-                           const plan::ProfileTable& times, plan::Cluster& cluster) {
+absl::StatusOr<int> FindOrAddType(const v1::Device& device, int64_t measured_bytes,
+                                  const plan::ProfileTable& times, plan::Cluster& cluster) {
   ATOLL_ASSIGN_OR_RETURN(plan::DeviceType type, NamedType(device.type(), times));
   if (device.memory_bytes() < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -63,8 +63,8 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, const Measured& measured,
     ATOLL_RETURN_IF_ERROR(CheckName("a device's node", node));
     ATOLL_RETURN_IF_ERROR(CheckPrices(device));
     const auto bytes = measured_bytes.find(device.id());
-    const auto type =
-        TypeOf(device, bytes == measured_bytes.end() ? 0 : bytes->second, measured.times, cluster);
+    const auto type = FindOrAddType(device, bytes == measured_bytes.end() ? 0 : bytes->second,
+                                    measured.times, cluster);
     if (!type.ok()) {
       return Annotate(type.status(), absl::StrCat("device \"", device.id(), "\""));
     }
@@ -101,8 +101,8 @@ absl::Status ReadLinks(const v1::ClusterSpec& spec, const DeviceIndex& devices,
   for (const v1::Link& link : spec.links()) {
     const std::string where = absl::StrCat("link from \"", absl::CHexEscape(link.from()),
                                            "\" to \"", absl::CHexEscape(link.to()), "\"");
-    const auto wire = WireOf(cluster, link);
-    if (!wire.ok()) return Annotate(wire.status(), where);
+    const auto plan_link = LinkFromMessage(cluster, link);
+    if (!plan_link.ok()) return Annotate(plan_link.status(), where);
     const auto from = devices.find(link.from());
     const auto to = devices.find(link.to());
     bool added = true;
@@ -110,9 +110,9 @@ absl::Status ReadLinks(const v1::ClusterSpec& spec, const DeviceIndex& devices,
       if (from == to) {
         return absl::InvalidArgumentError(absl::StrCat(where, ": it joins a device to itself"));
       }
-      added = cluster.measured.try_emplace({from->second, to->second}, *wire).second;
+      added = cluster.measured.try_emplace({from->second, to->second}, *plan_link).second;
     } else if (sites.count(link.from()) > 0 && sites.count(link.to()) > 0) {
-      added = cluster.site_to_site.try_emplace({link.from(), link.to()}, *wire).second;
+      added = cluster.site_to_site.try_emplace({link.from(), link.to()}, *plan_link).second;
     } else {
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": both ends are devices, or both are sites, of this file"));
@@ -137,12 +137,12 @@ absl::Status AddMeasuredLinks(const v1::ClusterSpec& measured, const DeviceIndex
     // Trunks of the profile may not be those of the file.
     v1::Link plain = link;
     for (v1::Edge& edge : *plain.mutable_edges()) edge.clear_trunk();
-    const auto wire = WireOf(cluster, plain);
-    if (!wire.ok()) {
-      return Annotate(wire.status(),
+    const auto plan_link = LinkFromMessage(cluster, plain);
+    if (!plan_link.ok()) {
+      return Annotate(plan_link.status(),
                       absl::StrCat("measured link from \"", a.id, "\" to \"", b.id, "\""));
     }
-    cluster.measured.try_emplace({from->second, to->second}, *wire);
+    cluster.measured.try_emplace({from->second, to->second}, *plan_link);
   }
   return absl::OkStatus();
 }
@@ -163,13 +163,13 @@ absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec, const Measu
   ATOLL_RETURN_IF_ERROR(ReadLinks(spec, devices, cluster));
   ATOLL_RETURN_IF_ERROR(AddMeasuredLinks(measured.cluster, devices, cluster));
   // Links of device pairs join their sites too: the slowest of them stands for the rest.
-  for (const auto& [pair, wire] : cluster.measured) {
+  for (const auto& [pair, plan_link] : cluster.measured) {
     const std::string& a = cluster.devices[pair.first].site;
     const std::string& b = cluster.devices[pair.second].site;
     if (a == b) continue;
-    const auto [known, added] = cluster.site_to_site.try_emplace({a, b}, wire);
-    if (!added && wire.Seconds(kPayloadBytes) > known->second.Seconds(kPayloadBytes)) {
-      known->second = wire;
+    const auto [known, added] = cluster.site_to_site.try_emplace({a, b}, plan_link);
+    if (!added && plan_link.Seconds(kPayloadBytes) > known->second.Seconds(kPayloadBytes)) {
+      known->second = plan_link;
     }
   }
   ATOLL_RETURN_IF_ERROR(CheckSitesJoined(cluster, "add one under [[links]]"));

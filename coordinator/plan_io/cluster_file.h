@@ -36,14 +36,14 @@ namespace atl {
 // TOML text to message; `name` (of the file) begins every error.
 absl::StatusOr<v1::ClusterSpec> ParseClusterToml(absl::string_view text, absl::string_view name);
 
-// What was measured of devices, links and layers, beside a description.
+// What was measured of devices, links and layers, in addition to a description.
 struct Measured {
   v1::ClusterSpec cluster;
   plan::ProfileTable times = {};
 };
 
 // To the planner's form, edges, trunks, conflicts and changes of bandwidth included. Layouts are
-// ranked by what a transfer of 8 MB over all edges amounts to at first, and played edge by edge.
+// ranked by what a transfer of 8 MB over all edges amounts to at first, and simulated edge by edge.
 // What the file says holds. Measurements give what it leaves out: types of which there are times,
 // the memory of devices with the same id, and links between two devices of which, and of whose
 // sites, the file has none. Refused are names that are empty or have control characters, devices,

@@ -9,8 +9,8 @@
 namespace atl {
 namespace {
 
-// How long the line is busy with a message, of those that take longest.
-sim::Nanos LongestTurn(const sim::Problem& problem, int lane) {
+// How long the link is busy with a message, of those that take longest.
+sim::Nanos LongestMessageTime(const sim::Problem& problem, int lane) {
   sim::Nanos longest = 0;
   const auto add = [&](int link, int64_t bytes) {
     if (link == sim::kNoLink || problem.network.links[link].lane != lane) return;
@@ -26,7 +26,7 @@ sim::Nanos LongestTurn(const sim::Problem& problem, int lane) {
 
 }  // namespace
 
-std::vector<PlanLinkOrder> LinkOrdersOf(const plan::Cluster& cluster, const plan::Plan& plan) {
+std::vector<PlanLinkOrder> ComputeSendOrders(const plan::Cluster& cluster, const plan::Plan& plan) {
   const plan::Together all = plan::PutTogether(cluster, plan.layout, plan.outcome);
   std::vector<PlanLinkOrder> orders;
   if (all.lanes.empty()) return orders;
@@ -40,7 +40,8 @@ std::vector<PlanLinkOrder> LinkOrdersOf(const plan::Cluster& cluster, const plan
           {message.replica, message.stage, message.micro_batch, message.gradient});
       stage_links.insert({message.replica, message.stage, 0, message.gradient});
     }
-    if (stage_links.size() < 2 || LongestTurn(all.problem, lane.index) < kLeastTurn) continue;
+    if (stage_links.size() < 2 || LongestMessageTime(all.problem, lane.index) < kMinMessageTime)
+      continue;
     orders.push_back(std::move(order));
   }
   return orders;

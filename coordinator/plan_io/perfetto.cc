@@ -18,8 +18,8 @@ class TraceWriter {
   // `what`: "process" or "thread".
   void Name(const std::string& what, size_t process, size_t thread, const std::string& name) {
     Describe(what + "_name", process, thread, {{"name", name}});
-    const size_t place = what == "process" ? process : thread;
-    Describe(what + "_sort_index", process, thread, {{"sort_index", place}});
+    const size_t sort_index = what == "process" ? process : thread;
+    Describe(what + "_sort_index", process, thread, {{"sort_index", sort_index}});
   }
   void Slice(size_t process, size_t thread, int64_t start_ns, int64_t end_ns, const char* category,
              const std::string& name, Json args) {
@@ -49,7 +49,7 @@ class TraceWriter {
   std::vector<Json> events_;
 };
 
-const char* CategoryOf(TraceKind kind) {
+const char* GetCategory(TraceKind kind) {
   switch (kind) {
     case TraceKind::kForward:
     case TraceKind::kInputGradient:
@@ -66,7 +66,7 @@ const char* CategoryOf(TraceKind kind) {
   return "wait";
 }
 
-Json ArgsOf(const TraceSpan& span) {
+Json MakeArgs(const TraceSpan& span) {
   Json args{{"micro_batch", span.micro_batch}, {"stage", span.stage}};
   if (span.layer >= 0) args["layer"] = span.layer;
   if (span.chunks > 1) args["chunk"] = span.chunk, args["chunks"] = span.chunks;
@@ -74,7 +74,7 @@ Json ArgsOf(const TraceSpan& span) {
   return args;
 }
 
-Json ArgsOf(const TraceMessage& message) {
+Json MakeArgs(const TraceMessage& message) {
   Json args{{"micro_batch", message.micro_batch},
             {"stage", message.stage},
             {"bytes", message.bytes},
@@ -86,15 +86,15 @@ Json ArgsOf(const TraceMessage& message) {
 
 void WriteDevice(size_t process, size_t thread, const StepTrace& trace, const TraceDevice& device,
                  TraceWriter& writer) {
-  writer.Name("thread", process, thread, LabelOf(trace, device.device));
-  bool sums = false;
+  writer.Name("thread", process, thread, MakeDeviceLabel(trace, device.device));
+  bool has_sync = false;
   for (const TraceSpan& span : device.spans) {
     const bool sync = span.kind == TraceKind::kSync;
-    if (sync && !std::exchange(sums, true)) {
+    if (sync && !std::exchange(has_sync, true)) {
       writer.Name("thread", process, thread + 1, absl::StrCat("all-reduces of ", device.device));
     }
     writer.Slice(process, thread + (sync ? 1 : 0), span.start_ns, span.end_ns,
-                 CategoryOf(span.kind), NameOf(span), ArgsOf(span));
+                 GetCategory(span.kind), GetDisplayName(span), MakeArgs(span));
   }
 }
 
@@ -104,8 +104,8 @@ void WriteMessages(size_t process, size_t thread, const std::vector<const TraceM
     const TraceMessage& message = *messages[i];
     int64_t end_ns = message.arrive_ns;
     if (i + 1 < messages.size()) end_ns = std::min(end_ns, messages[i + 1]->start_ns);
-    writer.Slice(process, thread, message.start_ns, end_ns, "message", NameOf(message),
-                 ArgsOf(message));
+    writer.Slice(process, thread, message.start_ns, end_ns, "message", GetDisplayName(message),
+                 MakeArgs(message));
   }
 }
 

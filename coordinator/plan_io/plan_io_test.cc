@@ -3,7 +3,7 @@
 #include <set>
 
 #include "coordinator/plan_io/cluster_file.h"
-#include "coordinator/plan_io/island_plan_of.h"
+#include "coordinator/plan_io/island_plan_conversion.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/render.h"
 #include "coordinator/planner/planner.h"
@@ -66,11 +66,11 @@ TEST_CASE("A description in TOML becomes the planner's cluster") {
   REQUIRE(cluster.ok());
   REQUIRE(cluster->devices.size() == 3);
   CHECK(cluster->types[cluster->devices[2].type].memory_bytes == 50'000'000'000);
-  const plan::Wire out = cluster->WireBetween(0, 2);
+  const plan::Link out = cluster->LinkBetween(0, 2);
   CHECK(out.latency_s == Approx(0.02));
   CHECK(out.bytes_per_s == Approx(1e9).epsilon(1e-4));                         // the trunk's
-  CHECK(cluster->WireBetween(2, 0).bytes_per_s == Approx(3e9).epsilon(1e-4));  // both edges
-  CHECK(cluster->WireBetween(0, 1).bytes_per_s == Approx(300e9));
+  CHECK(cluster->LinkBetween(2, 0).bytes_per_s == Approx(3e9).epsilon(1e-4));  // both edges
+  CHECK(cluster->LinkBetween(0, 1).bytes_per_s == Approx(300e9));
 }
 
 TEST_CASE("Bad descriptions are refused with what is wrong and where") {
@@ -170,10 +170,10 @@ TEST_CASE("Edges, conflicts, trunks and changes of bandwidth reach the planner")
   const auto cluster = Read(text);
   INFO(cluster.status().ToString());
   REQUIRE(cluster.ok());
-  const plan::Wire out = cluster->WireBetween(0, 2);
+  const plan::Link out = cluster->LinkBetween(0, 2);
   REQUIRE(out.edges.size() == 1);
   CHECK(out.edges[0].trunk == 0);
-  const plan::Wire back = cluster->WireBetween(2, 0);
+  const plan::Link back = cluster->LinkBetween(2, 0);
   REQUIRE(back.edges.size() == 2);
   CHECK(back.edges[0].conflict_set == -1);
   CHECK(back.edges[1].conflict_set == 0);
@@ -211,16 +211,16 @@ TEST_CASE("times_by_size_of_an_edge_hold_in_place_of_its_bandwidth") {
   const auto cluster = Read(text);
   INFO(cluster.status());
   REQUIRE(cluster.ok());
-  const plan::Wire& wire = cluster->WireBetweenSites("oslo", "paris");
-  REQUIRE(wire.edges.size() == 2);
-  plan::Wire alone = *plan::MakeWire({wire.edges[0]}, {});
+  const plan::Link& link = cluster->LinkBetweenSites("oslo", "paris");
+  REQUIRE(link.edges.size() == 2);
+  plan::Link alone = *plan::MakeLink({link.edges[0]}, {});
   CHECK(alone.bytes_per_s == Approx(10e6));  // left out: that of the last two sizes
   CHECK(alone.Seconds(100'000) == Approx(0.12));
   CHECK(alone.Seconds(1'100'000) == Approx(0.22));
   CHECK(alone.Seconds(50'000) == Approx(0.07));
   CHECK(alone.Seconds(2'100'000) == Approx(0.32));
   CHECK(alone.SerialSeconds(100'000) == Approx(0.1));
-  CHECK(wire.Seconds(2'100'000) < alone.Seconds(2'100'000));  // the other edge helps
+  CHECK(link.Seconds(2'100'000) < alone.Seconds(2'100'000));  // the other edge helps
 }
 
 TEST_CASE("damaged_times_by_size_are_refused_with_their_link_row_and_value") {
@@ -256,20 +256,21 @@ TEST_CASE("all_reduces_of_tensor_parallel_devices_take_the_described_links_betwe
     const plan::StageCosts all = plan::GroupCosts(cluster, costs, 1, devices, {});
     return all.TotalSeconds(0, all.layers());
   };
-  // Two all-reduces in F and two in B of every block, each of the block's output both ways.
-  double wire_s = 0;
+  // Two all-reduces in F and two in B of every block, each of the block's output in both
+  // directions.
+  double link_s = 0;
   for (const plan::Layer& layer : model.layers) {
     if (layer.forward_flops > 0)
-      wire_s += 4 * (2 * 1e-4 + static_cast<double>(layer.out_bytes) / 1e8);
+      link_s += 4 * (2 * 1e-4 + static_cast<double>(layer.out_bytes) / 1e8);
   }
-  CHECK(seconds(*pairs, {1, 2}) - seconds(*pairs, {0, 1}) == Approx(wire_s).epsilon(0.01));
-  CHECK(seconds(*pairs, {0, 1, 2, 3}) > wire_s);
+  CHECK(seconds(*pairs, {1, 2}) - seconds(*pairs, {0, 1}) == Approx(link_s).epsilon(0.01));
+  CHECK(seconds(*pairs, {0, 1, 2, 3}) > link_s);
   // The search takes them, too.
   const plan::Job job{.global_batch = 16, .micro_batches = {1}, .tensor_parallel = {2}};
   const auto fast = plan::PlanJob(*pairs, costs, job, {});
   const auto slow = plan::PlanJob(*Read(TwoPairs("1e8")), costs, job, {});
   REQUIRE((fast.ok() && slow.ok()));
-  CHECK(slow->outcome.step_s > fast->outcome.step_s + 4 * wire_s);
+  CHECK(slow->outcome.step_s > fast->outcome.step_s + 4 * link_s);
 }
 
 TEST_CASE("devices_with_other_links_to_their_neighbours_are_types_of_their_own") {
@@ -336,7 +337,7 @@ TEST_CASE("A V of two stages per device is shown once per device") {
   const v1::Plan message = ToMessage(cluster, costs, plan, 1);
   CHECK(message.islands(0).programs_size() == 4);
   CHECK(message.islands(0).replicas(0).stages_size() == 8);
-  CHECK(message.islands(0).link_orders_size() == 0);  // no turns within a site
+  CHECK(message.islands(0).link_orders_size() == 0);  // no send order within a site
   int64_t last_ns = 0, period_ns = 0;
   for (const v1::DeviceProgram& program : message.islands(0).programs()) {
     CHECK(program.busy_ns() > 0);
@@ -377,15 +378,17 @@ TEST_CASE("A plan that runs says which layout it came from") {
     REQUIRE(outcome.ok());
     plan.outcome = *std::move(outcome);
     IslandPlan island = ToIslandPlan(cluster, plan);
-    const auto layout = LayoutOf(cluster, costs, island);
+    const auto layout = LayoutFromIslandPlan(cluster, costs, island);
     REQUIRE(layout.ok());
     CHECK(layout->shape == shape);
     CHECK(plan::Describe(*layout) == plan::Describe(plan.layout));
     CHECK(ToIslandPlan(cluster, {.layout = *layout, .outcome = plan.outcome}) == island);
     island.replicas[1].micro_batch_sequences = 1;
-    CHECK(LayoutOf(cluster, costs, island).status().code() == absl::StatusCode::kUnimplemented);
+    CHECK(LayoutFromIslandPlan(cluster, costs, island).status().code() ==
+          absl::StatusCode::kUnimplemented);
     island.replicas[0].stages[0].devices[1] = "w9/0";
-    CHECK(LayoutOf(cluster, costs, island).status().message() == "nothing is known of w9/0");
+    CHECK(LayoutFromIslandPlan(cluster, costs, island).status().message() ==
+          "nothing is known of w9/0");
   }
 }
 
@@ -442,14 +445,14 @@ TEST_CASE("A plan's message holds programs that run to their end, and is valid J
 }
 
 // Replicas of two stages, the first one in paris, the second one in oslo, 1 MB between them.
-plan::Cluster OneLine(double bytes_per_s) {
+plan::Cluster MakeOneLinkCluster(double bytes_per_s) {
   plan::Cluster cluster;
   cluster.types = {*plan::FindDeviceType("a100-80")};
   for (int d = 0; d < 4; ++d) {
     cluster.devices.push_back(
         {absl::StrCat("w", d, "/0"), absl::StrCat("w", d), d % 2 == 0 ? "paris" : "oslo", 0});
   }
-  cluster.wan_wire = {10e-3, bytes_per_s, {}};
+  cluster.wan_link = {10e-3, bytes_per_s, {}};
   return cluster;
 }
 
@@ -467,9 +470,9 @@ plan::Plan TwoReplicas(const plan::Cluster& cluster, const plan::Costs& costs) {
 }
 
 TEST_CASE(
-    "Replicas that share a line between sites take turns, and their plan says in which order") {
+    "Replicas that share a link between sites take turns, and their plan says in which order") {
   const plan::Costs costs(*plan::FindModel("gpt2"), {}, {});
-  const plan::Cluster slow = OneLine(10e6);
+  const plan::Cluster slow = MakeOneLinkCluster(10e6);
   IslandPlan island = ToIslandPlan(slow, TwoReplicas(slow, costs));
   island.number = 1;
   for (const plan::Device& device : slow.devices) island.members.push_back({.worker = device.node});
@@ -484,8 +487,8 @@ TEST_CASE(
       CHECK(order.messages[i] == PlanMessage{i % 2, back ? 1 : 0, i / 2, back});
     }
   }
-  // A line that carries a message sooner than a turn is passed has no turns.
-  const plan::Cluster fast = OneLine(10e9);
+  // A link that carries a message sooner than it is passed to the next sender has no send order.
+  const plan::Cluster fast = MakeOneLinkCluster(10e9);
   CHECK(ToIslandPlan(fast, TwoReplicas(fast, costs)).link_orders.empty());
 }
 

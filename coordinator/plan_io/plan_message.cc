@@ -16,13 +16,13 @@
 #include "common/check.h"
 #include "common/protocol/tensor_groups.h"
 #include "common/status.h"
-#include "coordinator/plan_io/island_plan_of.h"
+#include "coordinator/plan_io/island_plan_conversion.h"
 #include "coordinator/plan_io/plan_orders.h"
 
 namespace atl {
 namespace {
 
-v1::OperationKind KindOf(PlanOpKind kind) {
+v1::OperationKind ToOperationKind(PlanOpKind kind) {
   switch (kind) {
     case PlanOpKind::kForward:
       return v1::OPERATION_KIND_FORWARD;
@@ -43,7 +43,7 @@ v1::OperationKind KindOf(PlanOpKind kind) {
 }
 
 // The device at the other end of a send or receive; the first one of several; empty: none.
-std::string PeerOf(const PlanReplica& replica, const PlanOp& op, const std::string& device) {
+std::string GetPeerDevice(const PlanReplica& replica, const PlanOp& op, const std::string& device) {
   const std::vector<std::string>& here = replica.stages[op.stage].devices;
   const bool towards_next = (op.kind == PlanOpKind::kSend) != op.gradient;
   const std::vector<std::string>& there =
@@ -59,13 +59,13 @@ void AddProgram(const PlanProgram& program, const PlanReplica& replica, v1::Plan
   message->set_memory_peak_bytes(program.memory_peak_bytes);
   for (const PlanOp& op : program.ops) {
     v1::Operation* added = message->add_operations();
-    added->set_kind(KindOf(op.kind));
+    added->set_kind(ToOperationKind(op.kind));
     added->set_stage(op.stage);
     added->set_micro_batch(op.micro_batch);
     added->set_layer(op.layer);
     added->set_gradient(op.gradient);
     if (op.kind == PlanOpKind::kSend || op.kind == PlanOpKind::kReceive) {
-      added->set_peer(PeerOf(replica, op, program.device));
+      added->set_peer(GetPeerDevice(replica, op, program.device));
     }
   }
 }
@@ -122,10 +122,10 @@ void AddTimes(const plan::Cluster& cluster, const plan::Plan& plan, v1::PlannedI
   for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
     for (const int r : kind.replicas) {
       const plan::Replica& replica = plan.layout.replicas[r];
-      const std::vector<int> places = plan::PlacesOf(replica);
-      for (size_t s = 0; s < places.size(); ++s) {
+      const std::vector<int> stage_entities = plan::MapStagesToEntities(replica);
+      for (size_t s = 0; s < stage_entities.size(); ++s) {
         for (const int device : replica.stages[s].devices) {
-          uses[cluster.devices[device].id] = &kind.found.result.devices[places[s]];
+          uses[cluster.devices[device].id] = &kind.found.result.devices[stage_entities[s]];
         }
       }
     }
@@ -149,7 +149,7 @@ void SetTimes(const plan::Plan& plan, v1::Plan& message) {
   message.set_gap_ratio(plan.outcome.step_s / plan.outcome.bound_s - 1);
 }
 
-int SamplesOf(const plan::Layout& layout) {
+int CountSamples(const plan::Layout& layout) {
   int samples = 0;
   for (const plan::Replica& replica : layout.replicas) {
     samples += replica.micro_batches * layout.micro_batch;
@@ -182,7 +182,7 @@ void AddIsland(const plan::Cluster& cluster, const plan::Costs& costs, const pla
   }
   AddTimes(cluster, plan, island);
   for (const PlanLinkOrder& order : runtime.link_orders) AddLinkOrder(order, island);
-  for (const int32_t share : runtime.tensor_shares) island.add_tensor_shares(share);
+  for (const int32_t share : runtime.tensor_split_ratios) island.add_tensor_split_ratios(share);
   island.set_step_ns(std::llround(plan.outcome.step_s * 1e9));
 }
 
@@ -202,7 +202,7 @@ v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs, const
   AddIdle(cluster, used, message);
   SetTimes(plan, message);
   message.set_step_price(plan.price);
-  message.set_tokens_per_s(static_cast<double>(tokens_per_sample) * SamplesOf(plan.layout) /
+  message.set_tokens_per_s(static_cast<double>(tokens_per_sample) * CountSamples(plan.layout) /
                            plan.outcome.step_s);
   message.set_reason(plan.reason);
   message.set_seed(plan.seed);
@@ -339,8 +339,8 @@ absl::StatusOr<v1::Plan> ParsePlan(absl::string_view text, absl::string_view nam
                    parsed.ok() ? "" : ": ", std::string(parsed.message())));
 }
 
-const v1::PlannedIsland& IslandOf(const v1::Plan& message, const plan::Cluster& cluster,
-                                  const std::string& node) {
+const v1::PlannedIsland& GetPlannedIsland(const v1::Plan& message, const plan::Cluster& cluster,
+                                          const std::string& node) {
   std::set<std::string> own;
   for (const plan::Device& device : cluster.devices) {
     if (node.empty() || device.node == node) own.insert(device.id);
@@ -401,7 +401,7 @@ absl::StatusOr<std::string> PinnedJson(absl::string_view text, absl::string_view
     v1::PlannedIsland& kept = *pinned.add_islands();
     *kept.mutable_replicas() = island.replicas();
     for (v1::Replica& replica : *kept.mutable_replicas()) replica.clear_sample_share();
-    *kept.mutable_tensor_shares() = island.tensor_shares();
+    *kept.mutable_tensor_split_ratios() = island.tensor_split_ratios();
     ATOLL_RETURN_IF_ERROR(Annotate(KeepOrders(island, kept), std::string(name)));
   }
   std::string json;
@@ -417,7 +417,7 @@ absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::strin
                                              const plan::Cluster& cluster, const plan::Costs& costs,
                                              const std::string& node) {
   ATOLL_ASSIGN_OR_RETURN(const v1::Plan message, ParsePlan(text, name));
-  const v1::PlannedIsland& island = IslandOf(message, cluster, node);
+  const v1::PlannedIsland& island = GetPlannedIsland(message, cluster, node);
   std::map<std::string, int> index, used;
   for (size_t d = 0; d < cluster.devices.size(); ++d) {
     index[cluster.devices[d].id] = static_cast<int>(d);
@@ -429,15 +429,18 @@ absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::strin
     for (const v1::Stage& stage : replica.stages()) size = std::max(size, stage.devices_size());
   }
   layout.tensor_parallel = size;
-  layout.tensor_shares.assign(island.tensor_shares().begin(), island.tensor_shares().end());
-  const bool shares_fit = layout.tensor_shares.empty() || std::ssize(layout.tensor_shares) == size;
-  if (size == 0 || !shares_fit || layout.micro_batch < 1 || layout.micro_batch > 1 << 20 ||
-      std::any_of(layout.tensor_shares.begin(), layout.tensor_shares.end(),
+  layout.tensor_split_ratios.assign(island.tensor_split_ratios().begin(),
+                                    island.tensor_split_ratios().end());
+  const bool ratios_fit =
+      layout.tensor_split_ratios.empty() || std::ssize(layout.tensor_split_ratios) == size;
+  if (size == 0 || !ratios_fit || layout.micro_batch < 1 || layout.micro_batch > 1 << 20 ||
+      std::any_of(layout.tensor_split_ratios.begin(), layout.tensor_split_ratios.end(),
                   [](int share) { return share < 1; })) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        std::string(name),
-        ": micro_batch_sequences is 1 to 1048576, stages have devices, and tensor_shares are 1 or "
-        "more for each device of a stage"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(name),
+                     ": micro_batch_sequences is 1 to 1048576, stages have devices, and "
+                     "tensor_split_ratios are 1 or "
+                     "more for each device of a stage"));
   }
   for (int r = 0; r < island.replicas_size(); ++r) {
     const std::string where = absl::StrCat(std::string(name), ": replica ", r);
@@ -447,7 +450,7 @@ absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::strin
     }
     auto replica = ReadReplica(island.replicas(r), costs.model(), index, used, r);
     if (!replica.ok()) return Annotate(replica.status(), where);
-    if (const plan::Shape shape = ShapeOf(*replica); shape != plan::Shape::kPlain) {
+    if (const plan::Shape shape = GetReplicaShape(*replica); shape != plan::Shape::kPlain) {
       layout.shape = shape;
     }
     layout.replicas.push_back(*std::move(replica));
@@ -466,7 +469,7 @@ absl::StatusOr<std::vector<plan::ReplicaOrder>> ParseOrdersJson(absl::string_vie
                                                                 const plan::Layout& layout,
                                                                 const std::string& node) {
   ATOLL_ASSIGN_OR_RETURN(const v1::Plan message, ParsePlan(text, name));
-  auto orders = ReadOrders(IslandOf(message, cluster, node), cluster, layout);
+  auto orders = ReadOrders(GetPlannedIsland(message, cluster, node), cluster, layout);
   if (!orders.ok()) return Annotate(orders.status(), std::string(name));
   return orders;
 }

@@ -9,7 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
-#include "coordinator/plan_io/island_plan_of.h"
+#include "coordinator/plan_io/island_plan_conversion.h"
 
 namespace atl {
 namespace {
@@ -21,7 +21,7 @@ absl::Status Refuse(absl::string_view device, absl::string_view what) {
       absl::StrCat("program of \"", absl::CHexEscape(device), "\": ", what, kRemedy));
 }
 
-PlanOpKind KindOf(v1::OperationKind kind) {
+PlanOpKind ToPlanOpKind(v1::OperationKind kind) {
   switch (kind) {
     case v1::OPERATION_KIND_FORWARD:
       return PlanOpKind::kForward;
@@ -40,7 +40,7 @@ v1::DeviceProgram ComputeOnly(const v1::DeviceProgram& program) {
   bool whole = false;
   for (const v1::Operation& op : program.operations()) {
     PlanOp& added = all.ops.emplace_back();
-    added.kind = KindOf(op.kind());
+    added.kind = ToPlanOpKind(op.kind());
     added.stage = op.stage();
     added.micro_batch = op.micro_batch();
     whole = whole || added.kind == PlanOpKind::kOptimizer;
@@ -49,7 +49,7 @@ v1::DeviceProgram ComputeOnly(const v1::DeviceProgram& program) {
   v1::DeviceProgram kept;
   kept.set_device(program.device());
   for (const v1::Operation& op : program.operations()) {
-    const PlanOpKind kind = KindOf(op.kind());
+    const PlanOpKind kind = ToPlanOpKind(op.kind());
     if (kind == PlanOpKind::kOptimizer) continue;
     if (kind == PlanOpKind::kWeightGradient && unsplit.contains(op.stage())) continue;
     v1::Operation* added = kept.add_operations();
@@ -205,11 +205,12 @@ absl::StatusOr<std::vector<plan::ReplicaOrder>> ReadOrders(const v1::PlannedIsla
   for (const v1::DeviceProgram& program : kept.programs()) programs[program.device()] = &program;
   for (const plan::Replica& replica : layout.replicas) {
     plan::ReplicaOrder& order = orders.emplace_back();
-    const std::vector<int> places = plan::PlacesOf(replica);
-    for (int place = 0; place <= *std::max_element(places.begin(), places.end()); ++place) {
+    const std::vector<int> stage_entities = plan::MapStagesToEntities(replica);
+    for (int entity = 0; entity <= *std::max_element(stage_entities.begin(), stage_entities.end());
+         ++entity) {
       std::vector<int> stages;
-      for (size_t s = 0; s < places.size(); ++s) {
-        if (places[s] == place) stages.push_back(static_cast<int>(s));
+      for (size_t s = 0; s < stage_entities.size(); ++s) {
+        if (stage_entities[s] == entity) stages.push_back(static_cast<int>(s));
       }
       const std::string& device = cluster.devices[replica.stages[stages[0]].devices[0]].id;
       const auto program = programs.find(device);

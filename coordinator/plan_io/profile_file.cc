@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "coordinator/plan_io/cluster_file.h"
-#include "coordinator/plan_io/wires.h"
+#include "coordinator/plan_io/links.h"
 
 namespace atl {
 namespace {
@@ -117,7 +117,7 @@ absl::Status CheckMemory(const v1::LayerMemory& memory, int layers) {
 
 // Of each layer and degree, what was measured of the largest micro-batch that has been measured
 // alone, too.
-plan::MemoryTable SharesOf(const v1::ClusterProfile& profile, size_t layers) {
+plan::MemoryTable BuildMemoryTable(const v1::ClusterProfile& profile, size_t layers) {
   using Key = std::tuple<int, int, int>;  // degree, layer, micro-batch
   std::map<Key, const v1::LayerMemory*> rows;
   for (const v1::LayerMemory& memory : profile.memory()) {
@@ -178,15 +178,15 @@ absl::Status ReadMemory(const v1::ClusterProfile& profile, plan::Model* model,
     options->weight_share = 1;  // the runtime keeps all until W is done
     options->fixed_slots = true;
   }
-  *table = SharesOf(profile, model->layers.size());
+  *table = BuildMemoryTable(profile, model->layers.size());
   return absl::OkStatus();
 }
 
 // Devices of one name this near in memory are of one type; `table` holds times by name.
 constexpr double kSameMemory = 1.10;
 
-absl::StatusOr<int> TypeOf(const v1::Device& device, const plan::ProfileTable& table,
-                           plan::Cluster* cluster) {
+absl::StatusOr<int> FindOrAddType(const v1::Device& device, const plan::ProfileTable& table,
+                                  plan::Cluster* cluster) {
   const int64_t bytes = device.memory_bytes();
   for (size_t t = 0; t < cluster->types.size(); ++t) {
     plan::DeviceType& type = cluster->types[t];
@@ -228,7 +228,7 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, const plan::ProfileTable& 
                                                      ": must be above 0"));
     }
     ATOLL_RETURN_IF_ERROR(CheckPrices(device));
-    ATOLL_ASSIGN_OR_RETURN(const int type, TypeOf(device, table, cluster));
+    ATOLL_ASSIGN_OR_RETURN(const int type, FindOrAddType(device, table, cluster));
     const int at = static_cast<int>(cluster->devices.size());
     if (!index->try_emplace(device.id(), at).second) {
       return absl::InvalidArgumentError(
@@ -241,12 +241,12 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, const plan::ProfileTable& 
 }
 
 // As it was measured; edges, trunks and changes of bandwidth as they are described.
-absl::StatusOr<plan::Wire> MeasuredWire(const plan::Cluster& cluster, const v1::Link& link) {
-  ATOLL_ASSIGN_OR_RETURN(plan::Wire wire, WireOf(cluster, link));
-  if (!wire.edges.empty() || wire.sizes != nullptr) return wire;
-  wire.latency_s = static_cast<double>(link.edges(0).latency_ns()) * 1e-9;
-  wire.bytes_per_s = link.edges(0).bandwidth_bytes_per_s();
-  return wire;
+absl::StatusOr<plan::Link> ReadMeasuredLink(const plan::Cluster& cluster, const v1::Link& link) {
+  ATOLL_ASSIGN_OR_RETURN(plan::Link plan_link, LinkFromMessage(cluster, link));
+  if (!plan_link.edges.empty() || plan_link.sizes != nullptr) return plan_link;
+  plan_link.latency_s = static_cast<double>(link.edges(0).latency_ns()) * 1e-9;
+  plan_link.bytes_per_s = link.edges(0).bandwidth_bytes_per_s();
+  return plan_link;
 }
 
 absl::Status ReadLinks(const v1::ClusterSpec& spec, const std::map<std::string, int>& index,
@@ -260,24 +260,24 @@ absl::Status ReadLinks(const v1::ClusterSpec& spec, const std::map<std::string, 
       return absl::InvalidArgumentError(
           absl::StrCat(what, ": a measured link joins two devices of the profile"));
     }
-    auto described = MeasuredWire(*cluster, link);
+    auto described = ReadMeasuredLink(*cluster, link);
     if (!described.ok()) return Annotate(described.status(), what);
-    const plan::Wire wire = *std::move(described);
+    const plan::Link plan_link = *std::move(described);
     const plan::Device& a = cluster->devices[from->second];
     const plan::Device& b = cluster->devices[to->second];
     const bool inside = a.node == b.node;  // such a link says nothing of the node's card
-    const bool added = inside
-                           ? cluster->measured.try_emplace({from->second, to->second}, wire).second
-                           : cluster->node_to_node.try_emplace({a.node, b.node}, wire).second;
+    const bool added =
+        inside ? cluster->measured.try_emplace({from->second, to->second}, plan_link).second
+               : cluster->node_to_node.try_emplace({a.node, b.node}, plan_link).second;
     if (!added) return absl::InvalidArgumentError(absl::StrCat(what, " appears twice"));
     if (inside) continue;
-    const auto [known, first] = cluster->site_to_site.try_emplace({a.site, b.site}, wire);
-    if (!first && wire.bytes_per_s > known->second.bytes_per_s) known->second = wire;
+    const auto [known, first] = cluster->site_to_site.try_emplace({a.site, b.site}, plan_link);
+    if (!first && plan_link.bytes_per_s > known->second.bytes_per_s) known->second = plan_link;
   }
-  // What was measured one way holds for both.
+  // What was measured in one direction holds for both.
   const auto measured = cluster->site_to_site;
-  for (const auto& [sites, wire] : measured) {
-    cluster->site_to_site.try_emplace({sites.second, sites.first}, wire);
+  for (const auto& [sites, plan_link] : measured) {
+    cluster->site_to_site.try_emplace({sites.second, sites.first}, plan_link);
   }
   return CheckSitesJoined(*cluster, "measure it, or describe it in a file for --cluster");
 }
@@ -300,8 +300,8 @@ absl::StatusOr<Profiled> ToProfiled(const v1::ClusterProfile& profile, plan::Mod
                                     plan::CostOptions* options) {
   Profiled profiled;
   profiled.cluster.node_latency_s = 50e-6;
-  profiled.cluster.site_wire.latency_s = 200e-6;
-  profiled.cluster.site_wire.bytes_per_s = 1.25e9;
+  profiled.cluster.site_link.latency_s = 200e-6;
+  profiled.cluster.site_link.bytes_per_s = 1.25e9;
   std::map<std::string, int> index;
   ATOLL_RETURN_IF_ERROR(ReadTimes(profile, *model, &profiled.table));
   ATOLL_RETURN_IF_ERROR(ReadDevices(profile.cluster(), profiled.table, &profiled.cluster, &index));

@@ -111,7 +111,7 @@ TEST_CASE(
   plan::CostOptions options;
   const auto profiled = ToProfiled(*profile, &model, &options);
   REQUIRE(profiled.ok());
-  CHECK(profiled->cluster.WireBetween(1, 0).bytes_per_s == 1e8);
+  CHECK(profiled->cluster.LinkBetween(1, 0).bytes_per_s == 1e8);
   v1::ClusterProfile apart = *profile;
   apart.mutable_cluster()->clear_links();
   CHECK_THAT(std::string(ToProfiled(apart, &model, &options).status().message()),
@@ -217,10 +217,10 @@ TEST_CASE("trunks_and_edges_of_a_profile_reach_the_planner") {
   const auto profiled = ToProfiled(*profile, &model, &options);
   REQUIRE(profiled.ok());
   REQUIRE(profiled->cluster.trunks.size() == 1);
-  const plan::Wire wire = profiled->cluster.WireBetween(0, 1);
-  REQUIRE(wire.edges.size() == 2);
-  CHECK(wire.edges[0].trunk == 0);
-  CHECK(wire.bytes_per_s == Approx(1.5e8).epsilon(1e-3));
+  const plan::Link link = profiled->cluster.LinkBetween(0, 1);
+  REQUIRE(link.edges.size() == 2);
+  CHECK(link.edges[0].trunk == 0);
+  CHECK(link.bytes_per_s == Approx(1.5e8).epsilon(1e-3));
 }
 
 // Two sites joined by a trunk; "cpu" is no type of the catalogue.
@@ -264,8 +264,8 @@ TEST_CASE("a_described_cluster_gets_the_times_memory_and_links_that_were_measure
   CHECK(cluster.types[cluster.devices[2].type].memory_bytes == 2'000'000'000);  // described
   CHECK(cluster.types[0].flops_per_s > 0);
   CHECK(both->table.size() == 1);
-  CHECK(cluster.WireBetween(0, 1).bytes_per_s == Approx(1e8).epsilon(1e-3));  // measured
-  const plan::Wire sea = cluster.WireBetween(0, 2);
+  CHECK(cluster.LinkBetween(0, 1).bytes_per_s == Approx(1e8).epsilon(1e-3));  // measured
+  const plan::Link sea = cluster.LinkBetween(0, 2);
   REQUIRE(sea.edges.size() == 1);
   CHECK(sea.edges[0].trunk == 0);
   CHECK(sea.edges[0].changes.size() == 1);

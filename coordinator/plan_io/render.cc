@@ -18,12 +18,12 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-const plan::Replica& ReplicaOf(const plan::Plan& plan, const plan::ReplicaOutcome& kind) {
+const plan::Replica& GetFirstReplica(const plan::Plan& plan, const plan::ReplicaOutcome& kind) {
   return plan.layout.replicas[kind.replicas[0]];
 }
 
 // "0-4", or "0-4, 29-33" for an entity that holds two stages.
-std::string LayersOf(const plan::Replica& replica, const std::vector<int>& stages) {
+std::string FormatLayers(const plan::Replica& replica, const std::vector<int>& stages) {
   std::string text;
   for (const int s : stages) {
     absl::StrAppend(&text, text.empty() ? "" : ", ", replica.stages[s].first_layer, "-",
@@ -32,7 +32,7 @@ std::string LayersOf(const plan::Replica& replica, const std::vector<int>& stage
   return text;
 }
 
-std::string DevicesOf(const plan::Cluster& cluster, const plan::Stage& stage) {
+std::string FormatDevices(const plan::Cluster& cluster, const plan::Stage& stage) {
   const plan::Device& first = cluster.devices[stage.devices[0]];
   if (stage.devices.size() == 1) return first.id;
   return absl::StrCat(first.id, " +", stage.devices.size() - 1);
@@ -48,18 +48,18 @@ size_t IdleDevices(const plan::Cluster& cluster, const plan::Layout& layout) {
   return cluster.devices.size() - used.size();
 }
 
-// The step of the first replica of a kind, played again with its timeline: among all others where
-// they share lines. A device for each entity.
-StepTrace StepOf(const plan::Cluster& cluster, const plan::Plan& plan,
-                 const plan::ReplicaOutcome& kind) {
+// The step of the first replica of a kind, simulated again with its timeline: with all others where
+// they share links. A device for each entity.
+StepTrace TraceStep(const plan::Cluster& cluster, const plan::Plan& plan,
+                    const plan::ReplicaOutcome& kind) {
   const auto names = [&](const plan::Stage& stage) {
-    return std::vector<std::string>{DevicesOf(cluster, stage)};
+    return std::vector<std::string>{FormatDevices(cluster, stage)};
   };
   const auto play = [](const sim::Problem& problem, const sim::Schedule& schedule) {
     return sim::SimulateUnchecked(problem, schedule, {.record = true});
   };
   StepTrace trace;
-  const plan::Replica& replica = ReplicaOf(plan, kind);
+  const plan::Replica& replica = GetFirstReplica(plan, kind);
   if (plan.outcome.together) {
     const plan::Together all = plan::PutTogether(cluster, plan.layout, plan.outcome);
     AddReplica(replica, 0, all.problem, kind.replicas[0], play(all.problem, all.schedule), names,
@@ -88,8 +88,8 @@ std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan) {
   absl::StrAppendFormat(&text, "%-9s %5s  %-24s %-10s %-14s %17s %6s\n", "replicas", "stage",
                         "devices", "type", "layers", "memory GiB", "busy");
   for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
-    const plan::Replica& replica = ReplicaOf(plan, kind);
-    const std::vector<std::vector<int>> stages = sim::ChunksOfDevices(kind.problem);
+    const plan::Replica& replica = GetFirstReplica(plan, kind);
+    const std::vector<std::vector<int>> stages = sim::ListChunksByDevice(kind.problem);
     for (size_t e = 0; e < stages.size(); ++e) {
       const plan::Stage& first = replica.stages[stages[e][0]];
       const sim::DeviceUse& use = kind.found.result.devices[e];
@@ -97,8 +97,8 @@ std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan) {
       absl::StrAppendFormat(
           &text, "%-9s %5s  %-24s %-10s %-14s %7.1f of %6.1f %5.1f%%\n",
           e == 0 ? absl::StrCat("x", kind.replicas.size()) : "", absl::StrJoin(stages[e], ","),
-          DevicesOf(cluster, first), cluster.types[cluster.devices[first.devices[0]].type].name,
-          LayersOf(replica, stages[e]), used, static_cast<double>(kind.memory_bytes[e]) / kGiB,
+          FormatDevices(cluster, first), cluster.types[cluster.devices[first.devices[0]].type].name,
+          FormatLayers(replica, stages[e]), used, static_cast<double>(kind.memory_bytes[e]) / kGiB,
           100.0 * static_cast<double>(use.busy_ns) * 1e-9 / plan.outcome.step_s);
     }
     absl::StrAppendFormat(&text, "%-9s        %d micro-batches, schedule: %s\n", "",
@@ -134,15 +134,15 @@ std::string RenderTimes(const plan::Cluster& cluster, const plan::Plan& plan) {
   absl::StrAppendFormat(&text, "%-9s %-24s %12s %12s %12s %7s\n", "replicas", "devices", "begins s",
                         "ends s", "period s", "busy");
   for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
-    const std::vector<std::vector<int>> stages = sim::ChunksOfDevices(kind.problem);
+    const std::vector<std::vector<int>> stages = sim::ListChunksByDevice(kind.problem);
     for (size_t e = 0; e < stages.size(); ++e) {
       const sim::DeviceUse& use = kind.found.result.devices[e];
       const sim::Nanos period = use.last_ns - use.first_ns;
       absl::StrAppendFormat(
           &text, "%-9s %-24s %12.6g %12.6g %12.6g %6.1f%%\n",
           e == 0 ? absl::StrCat("x", kind.replicas.size()) : "",
-          DevicesOf(cluster, ReplicaOf(plan, kind).stages[stages[e][0]]), 1e-9 * use.first_ns,
-          1e-9 * use.last_ns, 1e-9 * period,
+          FormatDevices(cluster, GetFirstReplica(plan, kind).stages[stages[e][0]]),
+          1e-9 * use.first_ns, 1e-9 * use.last_ns, 1e-9 * period,
           period > 0 ? 100.0 * static_cast<double>(use.busy_ns) / static_cast<double>(period) : 0);
     }
   }
@@ -160,7 +160,7 @@ std::string RenderTrace(const std::vector<PlanToDraw>& plans) {
   std::vector<StepView> views;
   for (const PlanToDraw& drawn : plans) {
     for (const plan::ReplicaOutcome& kind : drawn.plan->outcome.kinds) {
-      traces.push_back(StepOf(*drawn.cluster, *drawn.plan, kind));
+      traces.push_back(TraceStep(*drawn.cluster, *drawn.plan, kind));
       views.push_back({absl::StrCat(Prefix(drawn), ReplicasText(kind)), &traces.back()});
     }
   }
@@ -173,7 +173,7 @@ std::string RenderSvg(const std::vector<PlanToDraw>& plans) {
   for (const PlanToDraw& drawn : plans) {
     const plan::Plan& plan = *drawn.plan;
     for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
-      traces.push_back(StepOf(*drawn.cluster, plan, kind));
+      traces.push_back(TraceStep(*drawn.cluster, plan, kind));
       charts.push_back(
           {absl::StrFormat("%s%s; step %.4g s; %s: %s", Prefix(drawn), plan::Describe(plan.layout),
                            plan.outcome.step_s, ReplicasText(kind), kind.found.how),

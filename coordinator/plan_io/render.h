@@ -1,4 +1,4 @@
-// Renders plans and simulated steps: a table, a trace for Perfetto, a picture.
+// Renders plans and simulated steps: a table, a trace for Perfetto, a chart.
 
 #ifndef ATOLL_COORDINATOR_PLAN_IO_RENDER_H_
 #define ATOLL_COORDINATOR_PLAN_IO_RENDER_H_

@@ -47,7 +47,7 @@ constexpr Colour kColours[] = {{TraceKind::kForward, "#4a90d9", "forward"},
                                {TraceKind::kSyncWait, "#cfc0da", "waiting for all-reduces"},
                                {TraceKind::kCommit, "#a8a8a8", "commit"}};
 
-const char* FillOf(TraceKind kind) {
+const char* GetFillColour(TraceKind kind) {
   for (const Colour& colour : kColours) {
     if (colour.kind == kind) return colour.fill;
   }
@@ -69,7 +69,7 @@ int64_t RoundTick(int64_t whole) {
   }
 }
 
-// One chart, from `top` of the picture on.
+// One chart, from `top` of the image on.
 class Chart {
  public:
   Chart(const StepChart& chart, int64_t step_ns, int top)
@@ -129,8 +129,8 @@ class Chart {
         used_.insert(span.kind);
         has_later_stage_ = has_later_stage_ || (compute && span.stage != first_stage);
         Bar(span.start_ns, span.end_ns, sync ? y_ + kRow - 8 : y_, sync ? 4 : kRow - 4,
-            FillOf(span.kind), compute && span.stage != first_stage ? kLaterStage : 1,
-            absl::StrCat(NameOf(span), " ", span.micro_batch, " of stage ", span.stage));
+            GetFillColour(span.kind), compute && span.stage != first_stage ? kLaterStage : 1,
+            absl::StrCat(GetDisplayName(span), " ", span.micro_batch, " of stage ", span.stage));
       }
     }
   }
@@ -140,7 +140,7 @@ class Chart {
     for (const StepView& view : views_) {
       for (const TraceDevice& device : view.trace->devices) {
         if (device.device != name) continue;
-        if (!std::exchange(labelled, true)) Text(6, y_ + 15, LabelOf(*view.trace, name));
+        if (!std::exchange(labelled, true)) Text(6, y_ + 15, MakeDeviceLabel(*view.trace, name));
         Bar(0, view.trace->step_ns, y_, kRow - 4, kIdleFill, 1, "idle");
         Spans(device);
       }
@@ -168,8 +168,8 @@ class Chart {
           if (message.from != ends.first || message.to != ends.second) continue;
           has_messages_ = true;
           Bar(message.start_ns, message.arrive_ns, y_ + 1, kLinkRow - 2,
-              FillOf(message.gradient ? TraceKind::kInputGradient : TraceKind::kForward), kMessage,
-              absl::StrCat(NameOf(message), " ", message.micro_batch));
+              GetFillColour(message.gradient ? TraceKind::kInputGradient : TraceKind::kForward),
+              kMessage, absl::StrCat(GetDisplayName(message), " ", message.micro_batch));
         }
         Row(view, kLinkRow);
       }
@@ -220,11 +220,11 @@ class Chart {
     }
     entry(kIdleFill, 1, "idle");
     if (has_later_stage_) {
-      entry(FillOf(TraceKind::kForward), kLaterStage, "paler: later stage");
+      entry(GetFillColour(TraceKind::kForward), kLaterStage, "paler: later stage");
     }
     if (has_messages_) {
-      entry(FillOf(TraceKind::kForward), kMessage, "activation sent");
-      entry(FillOf(TraceKind::kInputGradient), kMessage, "gradient sent");
+      entry(GetFillColour(TraceKind::kForward), kMessage, "activation sent");
+      entry(GetFillColour(TraceKind::kInputGradient), kMessage, "gradient sent");
     }
     y_ += 20;
     if (views_.size() > 1) {

@@ -1,4 +1,4 @@
-// Steps, simulated or recorded, as a picture.
+// Steps, simulated or recorded, as a chart (SVG).
 
 #ifndef ATOLL_COORDINATOR_PLAN_IO_STEP_PICTURE_H_
 #define ATOLL_COORDINATOR_PLAN_IO_STEP_PICTURE_H_

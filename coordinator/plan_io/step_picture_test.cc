@@ -20,7 +20,7 @@ TraceSpan Span(TraceKind kind, int64_t start_ms, int64_t end_ms, int32_t stage =
   return span;
 }
 
-// Two stages, one micro-batch: F, F, B, B, and all-reduces beside them.
+// Two stages, one micro-batch: F, F, B, B, and all-reduces overlapping them.
 StepTrace Step(int64_t link_ms) {
   StepTrace trace;
   trace.stages = {{0, 0, 0, 2, {"w1/0"}}, {0, 1, 2, 3, {"w2/0"}}};

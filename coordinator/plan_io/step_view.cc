@@ -8,7 +8,7 @@ namespace atl {
 namespace {
 
 // "0-4", or "0-4, 29-33" for a device that holds two stages.
-std::string LayersOf(const StepTrace& trace, const std::string& device) {
+std::string FormatLayers(const StepTrace& trace, const std::string& device) {
   std::string text;
   for (const TraceStage& stage : trace.stages) {
     if (std::find(stage.devices.begin(), stage.devices.end(), device) == stage.devices.end()) {
@@ -22,7 +22,7 @@ std::string LayersOf(const StepTrace& trace, const std::string& device) {
 
 }  // namespace
 
-std::string NameOf(const TraceSpan& span) {
+std::string GetDisplayName(const TraceSpan& span) {
   switch (span.kind) {
     case TraceKind::kForward:
       return "forward";
@@ -44,12 +44,12 @@ std::string NameOf(const TraceSpan& span) {
   return "";
 }
 
-std::string NameOf(const TraceMessage& message) {
+std::string GetDisplayName(const TraceMessage& message) {
   return message.gradient ? "send gradient" : "send activation";
 }
 
-std::string LabelOf(const StepTrace& trace, const std::string& device) {
-  const std::string layers = LayersOf(trace, device);
+std::string MakeDeviceLabel(const StepTrace& trace, const std::string& device) {
+  const std::string layers = FormatLayers(trace, device);
   return layers.empty() ? device : absl::StrCat(device, ": ", layers);
 }
 

@@ -19,12 +19,12 @@ struct StepView {
 };
 
 // "forward", "waiting for a gradient".
-std::string NameOf(const TraceSpan& span);
+std::string GetDisplayName(const TraceSpan& span);
 // "send gradient".
-std::string NameOf(const TraceMessage& message);
+std::string GetDisplayName(const TraceMessage& message);
 
 // The device and its layers: "w1/0: 0-4, 29-33".
-std::string LabelOf(const StepTrace& trace, const std::string& device);
+std::string MakeDeviceLabel(const StepTrace& trace, const std::string& device);
 
 // By sender and receiver; those of a link in the order in which they leave.
 std::map<std::pair<std::string, std::string>, std::vector<const TraceMessage*>> ByStageLink(

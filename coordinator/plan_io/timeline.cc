@@ -7,7 +7,7 @@
 namespace atl {
 namespace {
 
-TraceKind KindOf(sim::OpKind kind) {
+TraceKind ToTraceKind(sim::OpKind kind) {
   switch (kind) {
     case sim::OpKind::kForward:
       return TraceKind::kForward;
@@ -22,13 +22,13 @@ TraceKind KindOf(sim::OpKind kind) {
 }
 
 // What a device did, and what it waited for in between: the next operation's message.
-std::vector<TraceSpan> SpansOf(const sim::Problem& problem, int first_chunk,
-                               const std::vector<sim::OpSpan>& ops) {
+std::vector<TraceSpan> BuildTraceSpans(const sim::Problem& problem, int first_chunk,
+                                       const std::vector<sim::OpSpan>& ops) {
   std::vector<TraceSpan> spans;
   int64_t free_ns = 0;
   for (const sim::OpSpan& op : ops) {
     TraceSpan span;
-    span.kind = KindOf(op.op.kind);
+    span.kind = ToTraceKind(op.op.kind);
     span.stage = op.op.chunk - first_chunk;
     span.micro_batch = op.op.micro_batch;
     span.start_ns = op.start_ns;
@@ -62,11 +62,11 @@ void AddReplica(const plan::Replica& replica, int index, const sim::Problem& pro
   }
   const int first = problem.pipelines[pipeline].first_chunk;
   const int end = first + static_cast<int>(replica.stages.size());
-  const std::vector<std::vector<int>> chunks = sim::ChunksOfDevices(problem);
+  const std::vector<std::vector<int>> chunks = sim::ListChunksByDevice(problem);
   for (size_t d = 0; d < played.timeline.size(); ++d) {
     if (chunks[d][0] < first || chunks[d][0] >= end) continue;
     TraceDevice device;
-    device.spans = SpansOf(problem, first, played.timeline[d]);
+    device.spans = BuildTraceSpans(problem, first, played.timeline[d]);
     device.end_ns = played.devices[d].last_ns;
     trace->step_ns = std::max<int64_t>(trace->step_ns, device.end_ns);
     for (const std::string& name : names(replica.stages[chunks[d][0] - first])) {

@@ -142,7 +142,8 @@ TEST_CASE("Any number of unlike classes is grouped, none far weaker than a fair 
 }
 
 // Stages of equal layers on devices of given speeds.
-std::vector<int> LayersOf(const std::vector<double>& speeds, int layers, int64_t memory_bytes) {
+std::vector<int> BalanceEqualLayers(const std::vector<double>& speeds, int layers,
+                                    int64_t memory_bytes) {
   Model model{"equal", std::vector<Layer>(layers, Layer{"l", 1, 1e12, 1000, 10})};
   const Costs costs(model, {}, {});
   std::vector<StageCosts> stage_costs;
@@ -161,16 +162,16 @@ std::vector<int> LayersOf(const std::vector<double>& speeds, int layers, int64_t
 }
 
 TEST_CASE("AutoHet's toy: 2 A100 + 2 H800 of twice the speed get layers 1:1:2:2") {
-  CHECK(LayersOf({1, 1, 2, 2}, 24, 1 << 30) == std::vector<int>{4, 4, 8, 8});
+  CHECK(BalanceEqualLayers({1, 1, 2, 2}, 24, 1 << 30) == std::vector<int>{4, 4, 8, 8});
 }
 
 TEST_CASE("Memory limits a stage: the fast one cannot take more than fits") {
   // A layer takes 18 + 1000 bytes per micro-batch in flight: two at the first stage, one at the
   // last.
-  CHECK(LayersOf({1, 9}, 10, 1 << 30) == std::vector<int>{1, 9});
-  CHECK(LayersOf({1, 9}, 10, 8 * 1018) == std::vector<int>{2, 8});
-  CHECK(LayersOf({1, 9}, 10, 6 * 1018).empty());  // 3 and 6 layers at most
-  CHECK(LayersOf({1, 1}, 10, 1018).empty());
+  CHECK(BalanceEqualLayers({1, 9}, 10, 1 << 30) == std::vector<int>{1, 9});
+  CHECK(BalanceEqualLayers({1, 9}, 10, 8 * 1018) == std::vector<int>{2, 8});
+  CHECK(BalanceEqualLayers({1, 9}, 10, 6 * 1018).empty());  // 3 and 6 layers at most
+  CHECK(BalanceEqualLayers({1, 1}, 10, 1018).empty());
 }
 
 // JEEVES, figure 4: 96 layers on 4 stages. Uniform stages of 24 layers need 5 slots at the first,

@@ -102,7 +102,7 @@ std::optional<GroupChoice> WithinSites(const std::vector<EntityPool>& pools, con
   GroupChoice all;
   for (const auto& [site, members] : sites) {
     if (shares[site] == 0) continue;
-    const std::vector<EntityClass> classes = ClassesOf(pools, scope);
+    const std::vector<EntityClass> classes = MakeEntityClasses(pools, scope);
     std::vector<EntityClass> own;
     for (const size_t t : members) own.push_back(classes[t]);
     const auto& choice = grouper.Group(own, shares[site], micro_batches, min_bytes);
@@ -123,7 +123,7 @@ std::vector<std::vector<std::string>> SiteOrders(const Cluster& cluster,
   std::map<std::string, int> first;
   for (const EntityPool& pool : pools) first.try_emplace(pool.site, pool.entities[0][0]);
   const auto seconds = [&](const std::string& from, const std::string& to) {
-    return cluster.WireBetween(first.at(from), first.at(to)).Seconds(8e6);
+    return cluster.LinkBetween(first.at(from), first.at(to)).Seconds(8e6);
   };
   std::vector<std::string> order;
   for (const auto& [site, device] : first) order.push_back(site);
@@ -167,7 +167,7 @@ std::vector<std::vector<std::string>> SiteOrders(const Cluster& cluster,
 // they can; within a group sites in the given order, weak devices first.
 std::vector<Replica> MapToNodes(const std::vector<EntityPool>& pools,
                                 const std::vector<Composition>& groups,
-                                const std::vector<std::string>& sites, bool ends_alike) {
+                                const std::vector<std::string>& sites, bool equal_first_and_last) {
   std::vector<size_t> order(pools.size());
   std::iota(order.begin(), order.end(), 0);
   std::vector<std::pair<int64_t, double>> ranks;
@@ -191,7 +191,8 @@ std::vector<Replica> MapToNodes(const std::vector<EntityPool>& pools,
     }
   }
   for (Replica& replica : replicas) {
-    if (ends_alike && replica.stages.size() > 1) MakeEndsAlike(replica.stages);
+    if (equal_first_and_last && replica.stages.size() > 1)
+      EqualizeFirstAndLastStage(replica.stages);
   }
   return replicas;
 }
@@ -233,15 +234,15 @@ class Cutter {
  public:
   struct Cut {
     absl::Status fits;
-    std::vector<Stage> stages;   // without devices
-    std::vector<size_t> places;  // which ones they are of those that were to be cut
+    std::vector<Stage> stages;    // without devices
+    std::vector<size_t> indices;  // which ones they are of those that were to be cut
   };
 
   Cutter(const Cluster& cluster, const Costs& costs) : cluster_(cluster), costs_(costs) {}
 
   // `types`: of its stages, with their sizes.
-  const Cut& CutOf(const std::vector<int>& types, int micro_batch, int micro_batches,
-                   bool every_stage, const Replica& replica) {
+  const Cut& GetCut(const std::vector<int>& types, int micro_batch, int micro_batches,
+                    bool every_stage, const Replica& replica) {
     std::vector<int> key = types;
     const int in_flight = std::min(micro_batches, static_cast<int>(replica.stages.size()));
     key.insert(key.end(), {in_flight, every_stage ? 1 : 0});
@@ -255,7 +256,7 @@ class Cutter {
       if (replica.stages[s].devices != first.stages[kept].devices) continue;  // it idles
       Stage& stage = cut.stages.emplace_back(std::move(first.stages[kept++]));
       stage.devices.clear();
-      cut.places.push_back(s);
+      cut.indices.push_back(s);
     }
     return cut;
   }
@@ -270,7 +271,7 @@ class Cutter {
 void Apply(const Cutter::Cut& cut, Replica& replica) {
   std::vector<Stage> stages = cut.stages;
   for (size_t s = 0; s < stages.size(); ++s) {
-    stages[s].devices = std::move(replica.stages[cut.places[s]].devices);
+    stages[s].devices = std::move(replica.stages[cut.indices[s]].devices);
   }
   replica.stages = std::move(stages);
 }
@@ -294,7 +295,7 @@ absl::Status CutAll(const Cluster& cluster, const Costs& costs, int total, bool 
     std::map<std::vector<int>, double> known_seconds;
     for (int r = 0; r < count; ++r) {
       const Replica& replica = layout.replicas[r];
-      cuts[r] = &cutter.CutOf(types[r], layout.micro_batch, shares[r], every_stage, replica);
+      cuts[r] = &cutter.GetCut(types[r], layout.micro_batch, shares[r], every_stage, replica);
       ATOLL_RETURN_IF_ERROR(cuts[r]->fits);
       auto [time, added] = known_seconds.try_emplace(types[r], 0);
       if (added) {
@@ -367,16 +368,16 @@ class Enumerator {
     sizes_ = sizes;
     micro_batch_ = micro_batch;
     cutter_.Forget();
-    pools_ = PoolsOf(cluster_, costs_, sizes, micro_batch);
+    pools_ = BuildEntityPools(cluster_, costs_, sizes, micro_batch);
     if (pools_.empty()) return;
     tp_ = 1;
     for (const EntityPool& pool : pools_) tp_ = std::max(tp_, pool.size);
     total_ = (job_.global_batch + micro_batch - 1) / micro_batch;
     orders_ = SiteOrders(cluster_, pools_);
     site_floor_.emplace(cluster_, costs_, job_, pools_, micro_batch);
-    const Composition all = AllOf(pools_);
+    const Composition all = CountEntities(pools_);
     entities_ = std::accumulate(all.begin(), all.end(), 0);
-    std::vector<Scope> scopes = ScopesOf(pools_, SiteOfLeader(cluster_));
+    std::vector<Scope> scopes = ListCandidateScopes(pools_, GetLeaderSite(cluster_));
     if (ranking_.by_price()) AddCheapScopes(pools_, scopes);
     for (const int d : ReplicaCounts(entities_, total_, job_.fixed.replicas)) {
       seen_.clear();
@@ -390,18 +391,19 @@ class Enumerator {
 
   // Replicas hold each layer by entities of one size, so they are alike.
   void OfUnlikeSizes(const Scope& scope, int d) {
-    if (Hopeless(ranking_.Rank(PriceOf(scope.counts), EvenSeconds(scope, d)))) return;
+    if (Hopeless(ranking_.Rank(ComputePricePerHour(scope.counts), EvenSeconds(scope, d)))) return;
     scope_ = scope.name;
     Offer("equal shares", scope, EqualShares(scope, d));
   }
 
   void OfScope(const Scope& scope, int d) {
-    if (Hopeless(ranking_.Rank(PriceOf(scope.counts), EvenSeconds(scope, d)))) return;
+    if (Hopeless(ranking_.Rank(ComputePricePerHour(scope.counts), EvenSeconds(scope, d)))) return;
     scope_ = scope.name;
     const double k = static_cast<double>(total_) / d;
     const auto state_bytes = static_cast<int64_t>(static_cast<double>(costs_.model().parameters()) *
                                                   costs_.options().state_bytes_per_parameter);
-    Offer("by type counts", scope, grouper_.Group(ClassesOf(pools_, scope), d, k, state_bytes));
+    Offer("by type counts", scope,
+          grouper_.Group(MakeEntityClasses(pools_, scope), d, k, state_bytes));
     Offer("within sites", scope, WithinSites(pools_, scope, d, k, state_bytes, grouper_));
     if (scope.name.empty()) Offer("equal shares", scope, EqualShares(scope, d));
   }
@@ -416,8 +418,9 @@ class Enumerator {
   }
 
   // About what the groups take if nothing is sent: cheaper by far than cutting them.
-  double SecondsOf(const std::vector<Composition>& groups) const {
-    const std::vector<EntityClass> classes = ClassesOf(pools_, Scope{"", AllOf(pools_)});
+  double EstimateStepSeconds(const std::vector<Composition>& groups) const {
+    const std::vector<EntityClass> classes =
+        MakeEntityClasses(pools_, Scope{"", CountEntities(pools_)});
     const double k = static_cast<double>(total_) / static_cast<double>(groups.size());
     double power = 0;
     for (const Composition& group : groups) power += EffectivePower(classes, group, k);
@@ -434,15 +437,16 @@ class Enumerator {
     return job_.global_batch * (1 + std::max(0.0, members - 1) / k) / power;
   }
 
-  double PriceOf(const Composition& counts) const {
+  double ComputePricePerHour(const Composition& counts) const {
     double price = 0;
     for (size_t t = 0; t < pools_.size(); ++t) price += pools_[t].price_per_hour * counts[t];
     return price;
   }
-  double RankOf(const std::vector<Composition>& groups) const {
+  double ComputeRank(const std::vector<Composition>& groups) const {
     double price = 0;
-    for (const Composition& group : groups) price += PriceOf(group);
-    return ranking_.Rank(price, site_floor_->SecondsOf(groups, SecondsOf(groups)));
+    for (const Composition& group : groups) price += ComputePricePerHour(group);
+    return ranking_.Rank(price,
+                         site_floor_->EstimateStepSeconds(groups, EstimateStepSeconds(groups)));
   }
 
   // Whether so much better ones are known already that this one will not be simulated.
@@ -454,7 +458,7 @@ class Enumerator {
   }
 
   void Add(const std::string& how, const std::vector<Composition>& groups, bool every_stage) {
-    if (!seen_.insert({groups, every_stage}).second || Hopeless(RankOf(groups))) return;
+    if (!seen_.insert({groups, every_stage}).second || Hopeless(ComputeRank(groups))) return;
     const bool spans = SpansSites(pools_, groups);
     const size_t most = entities_ > kManyEntities ? 2 : orders_.size();
     for (size_t o = 0; o < std::min(most, orders_.size()); ++o) {

@@ -7,33 +7,33 @@
 #include "common/protocol/commit_exchange.h"
 
 namespace atl::plan {
-StageTimes KnownSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s) {
-  // Of each place the device of rank 0: those of a tensor-parallel group are done together.
+StageTimes KnownSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& synced_s) {
+  // Of each entity the device of rank 0: those of a tensor-parallel group are done together.
   std::vector<int> devices;
   std::vector<std::string> sites;
   std::vector<double> ready_s;
-  std::vector<size_t> places;  // by replica
+  std::vector<size_t> entities;  // by replica
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
     const size_t first = devices.size();
-    const std::vector<int> place = PlacesOf(layout.replicas[r]);
-    for (size_t s = 0; s < place.size(); ++s) {
-      const size_t at = first + static_cast<size_t>(place[s]);
+    const std::vector<int> stage_entities = MapStagesToEntities(layout.replicas[r]);
+    for (size_t s = 0; s < stage_entities.size(); ++s) {
+      const size_t at = first + static_cast<size_t>(stage_entities[s]);
       if (at == devices.size()) {
         devices.push_back(layout.replicas[r].stages[s].devices[0]);
         sites.push_back(cluster.devices[devices.back()].site);
         ready_s.push_back(0);
       }
-      ready_s[at] = std::max(ready_s[at], summed_s[r][s]);
+      ready_s[at] = std::max(ready_s[at], synced_s[r][s]);
     }
-    places.push_back(devices.size() - first);
+    entities.push_back(devices.size() - first);
   }
   const auto message_s = [&](int from, int to) {
-    return sites[from] == sites[to] ? 0 : cluster.WireBetween(devices[from], devices[to]).latency_s;
+    return sites[from] == sites[to] ? 0 : cluster.LinkBetween(devices[from], devices[to]).latency_s;
   };
   const std::vector<double> known_s = CommitSeconds(PlanCommitExchange(sites), ready_s, message_s);
   StageTimes result;
   auto at = known_s.begin();
-  for (const size_t count : places) {
+  for (const size_t count : entities) {
     result.emplace_back(at, at + static_cast<std::ptrdiff_t>(count));
     at += static_cast<std::ptrdiff_t>(count);
   }
@@ -42,22 +42,22 @@ StageTimes KnownSeconds(const Cluster& cluster, const Layout& layout, const Stag
 
 namespace {
 
-struct Last {
+struct DeviceFinish {
   int device = -1;  // of rank 0
   double seconds = 0;
 };
 
 // The leader, and when its devices have taken their optimizer's steps.
-Last LeaderOf(const Cluster& cluster, const Layout& layout, const StageTimes& known_s,
-              const StageTimes& optimizer_s) {
-  Last leader;
+DeviceFinish FindLeader(const Cluster& cluster, const Layout& layout, const StageTimes& known_s,
+                        const StageTimes& optimizer_s) {
+  DeviceFinish leader;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
-    const std::vector<int> places = PlacesOf(layout.replicas[r]);
-    for (size_t s = 0; s < places.size(); ++s) {
+    const std::vector<int> entities = MapStagesToEntities(layout.replicas[r]);
+    for (size_t s = 0; s < entities.size(); ++s) {
       const int device = layout.replicas[r].stages[s].devices[0];
       if (cluster.leader.empty() || cluster.devices[device].node != cluster.leader) continue;
-      const auto place = static_cast<size_t>(places[s]);
-      const double ends_s = known_s[r][place] + optimizer_s[r][place];
+      const auto entity = static_cast<size_t>(entities[s]);
+      const double ends_s = known_s[r][entity] + optimizer_s[r][entity];
       if (leader.device < 0 || ends_s > leader.seconds) leader = {device, ends_s};
     }
   }
@@ -66,20 +66,20 @@ Last LeaderOf(const Cluster& cluster, const Layout& layout, const StageTimes& kn
 
 }  // namespace
 
-double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s,
+double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& synced_s,
                         const StageTimes& begun_s, const StageTimes& optimizer_s) {
-  const StageTimes known_s = KnownSeconds(cluster, layout, summed_s);
-  const Last leader = LeaderOf(cluster, layout, known_s, optimizer_s);
+  const StageTimes known_s = KnownSeconds(cluster, layout, synced_s);
+  const DeviceFinish leader = FindLeader(cluster, layout, known_s, optimizer_s);
   double seconds = 0;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
-    const std::vector<int> places = PlacesOf(layout.replicas[r]);
-    for (size_t s = 0; s < places.size(); ++s) {
-      const auto place = static_cast<size_t>(places[s]);
+    const std::vector<int> entities = MapStagesToEntities(layout.replicas[r]);
+    for (size_t s = 0; s < entities.size(); ++s) {
+      const auto entity = static_cast<size_t>(entities[s]);
       const int device = layout.replicas[r].stages[s].devices[0];
-      double ready_s = known_s[r][place] + optimizer_s[r][place];
+      double ready_s = known_s[r][entity] + optimizer_s[r][entity];
       if (leader.device >= 0 &&
           cluster.devices[leader.device].site != cluster.devices[device].site) {
-        const double latency_s = cluster.WireBetween(leader.device, device).latency_s;
+        const double latency_s = cluster.LinkBetween(leader.device, device).latency_s;
         ready_s = std::max(ready_s, leader.seconds + latency_s);
       }
       // Of a device's stages, the one that begins first gives the most.

@@ -14,16 +14,16 @@
 
 namespace atl::plan {
 
-// Per replica, per place (PlacesOf): when its devices know that the all-reduces of all are
-// complete, given when each stage's are.
-StageTimes KnownSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s);
+// Per replica, per entity (MapStagesToEntities): when its devices know that the all-reduces of all
+// are complete, given when each stage's are.
+StageTimes KnownSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& synced_s);
 
 // The time from step to step that the slowest device needs: from when its first operation may begin
 // until it knows that all all-reduces are complete and has taken its optimizer's step; in another
 // site than the cluster's leader, until that one's message that the next step begins, if that comes
 // later. `begun_s`: when each stage's first operation starts, infinite if that is not known, and
-// taken as 0 for first stages; `optimizer_s`: per replica, per place.
-double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s,
+// taken as 0 for first stages; `optimizer_s`: per replica, per entity.
+double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& synced_s,
                         const StageTimes& begun_s, const StageTimes& optimizer_s);
 
 }  // namespace atl::plan

@@ -29,7 +29,7 @@ std::string Family(const Candidate& candidate) {
   return absl::StrCat(Describe(candidate.layout), ", ", candidate.how);
 }
 
-std::string StructureOf(const Layout& layout) {
+std::string DescribeStructure(const Layout& layout) {
   std::vector<std::string> replicas;
   for (const Replica& replica : layout.replicas) {
     std::string text = absl::StrCat(replica.micro_batches, ":");
@@ -83,9 +83,9 @@ bool Contest::Enter(Layout layout, const std::string& what) {
 }
 
 void Contest::EnterBoth(const Candidate& candidate) {
-  const bool obeys = Obeys(job_.fixed, candidate.layout);
-  if (obeys) Enter(candidate.layout, Family(candidate));
-  if (!obeys && ++disobeyed_ > options_.simulate) return;
+  const bool satisfies = Satisfies(job_.fixed, candidate.layout);
+  if (satisfies) Enter(candidate.layout, Family(candidate));
+  if (!satisfies && ++violating_ > options_.simulate) return;
   std::string how;
   const std::optional<Layout> reordered =
       Reordered(cluster_, costs_, candidate.layout, options_.exact_work, &how);
@@ -98,7 +98,7 @@ void Contest::EnterBoth(const Candidate& candidate) {
 void Contest::Lose(const std::string& what, const Layout& layout, double step_s, bool simulated) {
   plan_.alternatives.push_back({.what = what,
                                 .step_s = step_s,
-                                .price = PriceOf(cluster_, costs_, job_, layout).Of(step_s),
+                                .price = ComputePrice(cluster_, costs_, job_, layout).Of(step_s),
                                 .rank = ranking_.Rank(layout, step_s),
                                 .simulated = simulated});
 }
@@ -194,17 +194,17 @@ bool Contest::KeepsLimits(const Layout& layout, double step_s) {
 }
 
 void Contest::NoteIdling(const Layout& layout, const Outcome& outcome, double rank) {
-  if (layout.shape != Shape::kPlain || BubbleOf(outcome) < 0.01) return;
+  if (layout.shape != Shape::kPlain || ComputeBubbleFraction(outcome) < 0.01) return;
   if (!StaysInSites(cluster_, layout)) return;
-  const std::string structure = StructureOf(layout);
+  const std::string structure = DescribeStructure(layout);
   const auto same = std::find_if(idling_.begin(), idling_.end(), [&](const auto& one) {
-    return StructureOf(one.second) == structure;
+    return DescribeStructure(one.second) == structure;
   });
   if (same != idling_.end() && same->first <= rank) return;
   if (same != idling_.end()) idling_.erase(same);
-  const auto place = std::find_if(idling_.begin(), idling_.end(),
-                                  [&](const auto& one) { return one.first > rank; });
-  idling_.insert(place, {rank, layout});
+  const auto position = std::find_if(idling_.begin(), idling_.end(),
+                                     [&](const auto& one) { return one.first > rank; });
+  idling_.insert(position, {rank, layout});
   if (idling_.size() > kReshaped) idling_.pop_back();
 }
 
@@ -215,7 +215,7 @@ void Contest::Win(Layout layout, Outcome outcome, double rank) {
 }
 
 bool Contest::IsAllowed(const Layout& layout) const {
-  return Obeys(job_.fixed, layout) && UsesLeader(cluster_, layout) &&
+  return Satisfies(job_.fixed, layout) && UsesLeader(cluster_, layout) &&
          DegreesAgree(costs_.model(), layout);
 }
 

@@ -17,7 +17,7 @@ namespace atl::plan {
 // Different kinds of layout, not small changes of one.
 std::string Family(const Candidate& candidate);
 // Numbers of replicas, stages and devices a stage: what sets layouts' steps apart most.
-std::string StructureOf(const Layout& layout);
+std::string DescribeStructure(const Layout& layout);
 
 class Contest {
  public:
@@ -66,7 +66,7 @@ class Contest {
   Plan& plan_;
   ScheduleSearches searches_;
   std::vector<std::pair<double, Layout>> idling_;  // by rank
-  int disobeyed_ = 0;  // candidates that break what the job fixes, looked at all the same
+  int violating_ = 0;  // candidates that break what the job fixes, looked at all the same
   std::string winner_;
   absl::Status why_not_ = absl::ResourceExhaustedError("no layout fits");
   absl::Status over_limit_ = absl::OkStatus();

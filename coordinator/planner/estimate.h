@@ -25,10 +25,11 @@ class Estimator {
 
  private:
   double ReplicaSeconds(const Layout& layout, const Replica& replica);
-  const StageCosts& CostsOf(const Stage& stage, int micro_batch);
+  const StageCosts& GetStageCosts(const Stage& stage, int micro_batch);
   void CountLines(const Layout& layout);
-  int LineOf(const Stage& from, const Stage& to) const {
-    return index_.SiteOf(from.devices[0]) * index_.sites() + index_.SiteOf(to.devices[0]);
+  int GetSitePairIndex(const Stage& from, const Stage& to) const {
+    return index_.GetSiteIndex(from.devices[0]) * index_.sites() +
+           index_.GetSiteIndex(to.devices[0]);
   }
 
   const Cluster& cluster_;
@@ -36,7 +37,8 @@ class Estimator {
   const Job& job_;
   const ClusterIndex index_;
   std::map<std::tuple<int, size_t, int>, StageCosts> alike_;  // by type, devices, micro-batch
-  std::vector<WireSharing::Line> lines_;  // of the layout in question, from site to site
+  std::vector<LinkSharing::SharedLink>
+      shared_links_;  // of the layout in question, from site to site
 };
 
 }  // namespace atl::plan

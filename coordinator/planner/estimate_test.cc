@@ -18,8 +18,8 @@ Cluster ThreeSites() {
           {absl::StrCat(site, d), absl::StrCat("node", d / 2), site, /*type=*/0});
     }
   }
-  cluster.site_wire = {1e-3, 10e9};
-  cluster.wan_wire = {20e-3, 1e9};
+  cluster.site_link = {1e-3, 10e9};
+  cluster.wan_link = {20e-3, 1e9};
   cluster.site_to_site[{"a", "b"}] = {5e-3, 2e9};
   cluster.site_to_site[{"b", "b"}] = {2e-3, 5e9};
   return cluster;
@@ -34,13 +34,13 @@ void CheckIndex(const Cluster& cluster) {
     for (int b = 0; b < count; ++b) {
       const Device &from = cluster.devices[a], &to = cluster.devices[b];
       const bool one_site = from.site == to.site;
-      CHECK((index.SiteOf(a) == index.SiteOf(b)) == one_site);
-      CHECK((index.NodeOf(a) == index.NodeOf(b)) == (one_site && from.node == to.node));
-      const Wire own = cluster.WireBetween(a, b), indexed = index.WireBetween(a, b);
+      CHECK((index.GetSiteIndex(a) == index.GetSiteIndex(b)) == one_site);
+      CHECK((index.GetNode(a) == index.GetNode(b)) == (one_site && from.node == to.node));
+      const Link own = cluster.LinkBetween(a, b), indexed = index.LinkBetween(a, b);
       CHECK(indexed.latency_s == own.latency_s);
       CHECK(indexed.bytes_per_s == own.bytes_per_s);
-      CHECK(&index.WireBetweenSites(index.SiteOf(a), index.SiteOf(b)) ==
-            &cluster.WireBetweenSites(from.site, to.site));
+      CHECK(&index.LinkBetweenSites(index.GetSiteIndex(a), index.GetSiteIndex(b)) ==
+            &cluster.LinkBetweenSites(from.site, to.site));
     }
   }
 }

@@ -33,7 +33,7 @@ double LeastStash(const Costs& costs, const Layer& layer) {
 }
 
 // The device that a type's devices are named after: the first one.
-const Device& FirstOf(const Cluster& cluster, int type) {
+const Device& GetFirstDevice(const Cluster& cluster, int type) {
   return *std::find_if(cluster.devices.begin(), cluster.devices.end(),
                        [&](const Device& device) { return device.type == type; });
 }
@@ -79,7 +79,7 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
   }
   bool any = false;
   for (const int tp : sizes) {
-    if (PoolsOf(cluster, costs, tp, need.micro_batch).empty()) continue;
+    if (BuildEntityPools(cluster, costs, tp, need.micro_batch).empty()) continue;
     need.tensor_parallel = std::max(need.tensor_parallel, tp);
     any = true;
   }
@@ -110,7 +110,7 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
         has > 0 ? all * usable / has : all / static_cast<double>(cluster.devices.size());
     return absl::ResourceExhaustedError(absl::StrCat(
         what, "; all ", cluster.devices.size(), " devices together have ", Size(has), ". Device \"",
-        FirstOf(cluster, type).id, "\" lacks ", Size(share - usable), " for its share of ",
+        GetFirstDevice(cluster, type).id, "\" lacks ", Size(share - usable), " for its share of ",
         Size(share), Remedy(cluster, costs, need, all - has, has)));
   }
   // Together they could: then one layer is too large for any device, or the layers do not divide.
@@ -129,7 +129,7 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
   if (layer_bytes > usable) {
     return absl::ResourceExhaustedError(absl::StrCat(
         what, ". Layer \"", largest->name, "\" alone needs ", Size(layer_bytes), " of each of ",
-        need.tensor_parallel, " devices; device \"", FirstOf(cluster, type).id, "\" lacks ",
+        need.tensor_parallel, " devices; device \"", GetFirstDevice(cluster, type).id, "\" lacks ",
         Size(layer_bytes - usable), ". Larger devices would hold it, or more tensor parallelism"));
   }
   return absl::ResourceExhaustedError(
@@ -153,7 +153,7 @@ absl::Status CheckConstraints(const Cluster& cluster, const Costs& costs, const 
   int entities = 0;
   for (const int tp : sizes) {
     int count = 0;
-    for (const EntityPool& pool : PoolsOf(cluster, costs, tp, smallest)) {
+    for (const EntityPool& pool : BuildEntityPools(cluster, costs, tp, smallest)) {
       count += static_cast<int>(pool.entities.size());
     }
     entities = std::max(entities, count);
@@ -163,17 +163,17 @@ absl::Status CheckConstraints(const Cluster& cluster, const Costs& costs, const 
   const int64_t most = (job.global_batch + smallest - 1) / smallest;
   const bool fits = stages * replicas <= entities && stages <= layers && replicas <= most;
   if (fits || (!fixed.any() && fixed_size <= 1)) return absl::OkStatus();
-  std::vector<std::string> asked;
+  std::vector<std::string> given;
   for (const auto& [key, value] :
        {std::pair("stages", fixed.stages), std::pair("replicas", fixed.replicas),
         std::pair("tensor_parallel", fixed_size)}) {
-    if (value > 0) asked.push_back(absl::StrCat("layout.", key, " = ", value));
+    if (value > 0) given.push_back(absl::StrCat("layout.", key, " = ", value));
   }
   const auto count = [](int64_t devices) {
     return absl::StrCat(devices, devices == 1 ? " device" : " devices");
   };
   std::string text = absl::StrCat(
-      "no layout fits: ", absl::StrJoin(asked, ", "), asked.size() == 1 ? " takes " : " take ",
+      "no layout fits: ", absl::StrJoin(given, ", "), given.size() == 1 ? " takes " : " take ",
       count(stages * replicas * std::max(1, fixed_size)), ", the island has ",
       count(static_cast<int64_t>(cluster.devices.size())));
   if (fixed_size > 1) {

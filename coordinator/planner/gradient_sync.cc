@@ -54,7 +54,7 @@ struct Holder {
 struct Hop {
   double latency_s = 0;
   double bytes_per_s = 0;
-  int shared = -1;  // a node's card or a line between sites; -1: neither
+  int shared = -1;  // a node's card or an inter-site link; -1: neither
   double shared_bytes_per_s = 0;
   sim::SizeCurvePtr sizes = {};
   sim::SizeCurvePtr shared_sizes = {};
@@ -82,19 +82,20 @@ class Synchroniser {
     }
     int entities = 0;
     for (const Replica& replica : layout.replicas) {
-      const std::vector<int> places = PlacesOf(replica);
+      const std::vector<int> stage_entities = MapStagesToEntities(replica);
       std::vector<Holder>& holders = holders_.emplace_back();
       for (size_t s = 0; s < replica.stages.size(); ++s) {
         const int device = replica.stages[s].devices[0];
-        holders.push_back({device, index.SiteOf(device), index.NodeOf(device), entities + places[s],
+        holders.push_back({device, index.GetSiteIndex(device), index.GetNode(device),
+                           entities + stage_entities[s],
                            static_cast<double>(replica.stages[s].devices.size())});
         cuts_.push_back(replica.stages[s].first_layer);
       }
-      entities += 1 + *std::max_element(places.begin(), places.end());
+      entities += 1 + *std::max_element(stage_entities.begin(), stage_entities.end());
     }
     first_card_ = entities;
-    first_line_ = entities + index.nodes();
-    resources_.emplace(first_line_ + index.sites() * index.sites());
+    first_shared_link_ = entities + index.nodes();
+    resources_.emplace(first_shared_link_ + index.sites() * index.sites());
     cuts_.push_back(static_cast<int>(costs.model().layers.size()));
     std::sort(cuts_.begin(), cuts_.end());
     cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
@@ -136,24 +137,26 @@ class Synchroniser {
  private:
   // Of a layer, on one of the devices that hold it.
   double LargestShare(const Holder& holder) const {
-    const std::vector<int>& shares = layout_.tensor_shares;
-    if (shares.empty()) return 1.0 / holder.ranks;
-    return *std::max_element(shares.begin(), shares.end()) /
-           std::accumulate(shares.begin(), shares.end(), 0.0);
+    const std::vector<int>& ratios = layout_.tensor_split_ratios;
+    if (ratios.empty()) return 1.0 / holder.ranks;
+    return *std::max_element(ratios.begin(), ratios.end()) /
+           std::accumulate(ratios.begin(), ratios.end(), 0.0);
   }
   const Holder& At(size_t replica, const std::vector<size_t>& holder) const {
     return holders_[replica][holder[replica]];
   }
   int Card(const Holder& holder) const { return first_card_ + holder.node; }
-  int Line(int from, int to) const { return first_line_ + from * index_.sites() + to; }
+  int SharedLinkResource(int from, int to) const {
+    return first_shared_link_ + from * index_.sites() + to;
+  }
 
   Hop HopBetween(const Holder& from, const Holder& to) const {
-    const Wire wire = index_.WireBetween(from.device, to.device);
-    Hop hop{wire.latency_s, wire.bytes_per_s};
-    hop.sizes = wire.sizes;
+    const Link link = index_.LinkBetween(from.device, to.device);
+    Hop hop{link.latency_s, link.bytes_per_s};
+    hop.sizes = link.sizes;
     if (from.site == to.site && from.node == to.node) return hop;
-    const Wire& shared = index_.WireBetweenSites(from.site, to.site);
-    hop.shared = from.site != to.site ? Line(from.site, to.site) : Card(from);
+    const Link& shared = index_.LinkBetweenSites(from.site, to.site);
+    hop.shared = from.site != to.site ? SharedLinkResource(from.site, to.site) : Card(from);
     hop.shared_bytes_per_s = shared.bytes_per_s;
     hop.shared_sizes = shared.sizes;
     return hop;
@@ -204,8 +207,8 @@ class Synchroniser {
   }
 
   // Every member owns a part. Within a site as many bytes move as around a ring of its members.
-  // Between two sites go, each way, the sums of what the other one owns and the results of what is
-  // owned here. All in blocks, so that it overlaps; two waits at a site, two between sites.
+  // Between two sites go, in each direction, the sums of what the other one owns and the results of
+  // what is owned here. All in blocks, so that it overlaps; two waits at a site, two between sites.
   double BySite(const std::vector<size_t>& holder, double bytes, double ready_s) {
     const double part = bytes / static_cast<double>(holder.size());
     double near_s = 0, far_s = 0;  // latencies
@@ -245,17 +248,17 @@ class Synchroniser {
     double within_site_s = 0;
     double latency_s = 0;
     for (const auto& [site, nodes] : sites) {
-      const Wire& card = index_.WireBetweenSites(site, site);
+      const Link& card = index_.LinkBetweenSites(site, site);
       const double card_s = RingShare(nodes.size()) * bytes / card.bytes_per_s;
       within_site_s = std::max(within_site_s, card_s);
       latency_s = std::max(latency_s, 2.0 * static_cast<double>(nodes.size() - 1) * card.latency_s);
       for (const auto& [node, members] : nodes) {
         resources_->Need(Card(At(members[0], holder)), card_s);
         if (members.size() < 2) continue;
-        const Wire wire =
-            index_.WireBetween(At(members[0], holder).device, At(members[1], holder).device);
+        const Link link =
+            index_.LinkBetween(At(members[0], holder).device, At(members[1], holder).device);
         const double node_s =
-            RingShare(members.size()) * bytes / At(members[0], holder).ranks / wire.bytes_per_s;
+            RingShare(members.size()) * bytes / At(members[0], holder).ranks / link.bytes_per_s;
         within_node_s = std::max(within_node_s, node_s);
         for (const size_t r : members) resources_->Need(At(r, holder).entity, node_s);
       }
@@ -264,12 +267,12 @@ class Synchroniser {
     double between_latency_s = 0;
     for (auto site = sites.begin(); sites.size() > 1 && site != sites.end(); ++site) {
       const auto next = std::next(site) == sites.end() ? sites.begin() : std::next(site);
-      const Wire& wire = index_.WireBetweenSites(site->first, next->first);
-      const double line_s = RingShare(sites.size()) * bytes / wire.bytes_per_s;
-      resources_->Need(Line(site->first, next->first), line_s);
-      between_sites_s = std::max(between_sites_s, line_s);
+      const Link& link = index_.LinkBetweenSites(site->first, next->first);
+      const double link_s = RingShare(sites.size()) * bytes / link.bytes_per_s;
+      resources_->Need(SharedLinkResource(site->first, next->first), link_s);
+      between_sites_s = std::max(between_sites_s, link_s);
       between_latency_s =
-          std::max(between_latency_s, 2.0 * static_cast<double>(sites.size() - 1) * wire.latency_s);
+          std::max(between_latency_s, 2.0 * static_cast<double>(sites.size() - 1) * link.latency_s);
     }
     // The phases follow each other; Run() counts the longest need alone.
     const double all_s = within_node_s + within_site_s + between_sites_s;
@@ -280,11 +283,11 @@ class Synchroniser {
   const ClusterIndex& index_;
   const Layout& layout_;
   const Reduction reduction_;
-  std::map<int, AtSite> at_site_;             // of the holders in question
-  std::vector<double> bytes_before_;          // of the layers before
-  std::vector<int> cuts_;                     // where any replica's stages begin, and the end
-  std::vector<std::vector<Holder>> holders_;  // per replica, per stage
-  int first_card_ = 0, first_line_ = 0;       // resources after the entities
+  std::map<int, AtSite> at_site_;               // of the holders in question
+  std::vector<double> bytes_before_;            // of the layers before
+  std::vector<int> cuts_;                       // where any replica's stages begin, and the end
+  std::vector<std::vector<Holder>> holders_;    // per replica, per stage
+  int first_card_ = 0, first_shared_link_ = 0;  // resources after the entities
   std::optional<Resources> resources_;
 };
 

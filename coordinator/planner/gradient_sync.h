@@ -1,4 +1,5 @@
-// When the gradients of every stage are summed over all replicas.
+// When the gradients of every stage, after gradient accumulation over its micro-batches, are
+// all-reduced over the replicas.
 //
 // Layer L's ring joins the stages that hold it in each replica; consecutive layers with the same
 // holders go together. Rings run in descending order of layers, each once all its holders are done
@@ -7,9 +8,9 @@
 // one's latency. Rings through one entity, one node's card or one pair of sites share that in turn.
 //
 // At several sites, members of a site add up first (Reduction::kBySite): within a site as much goes
-// as around a ring of its members, and between two sites, each way, their members' parts of the
-// gradient once. That is twice the gradient between all sites for each site beyond the first,
-// however many replicas a site has. At one site it is a ring.
+// as around a ring of its members, and between two sites, in each direction, their members' parts
+// of the gradient once. That is twice the gradient between all sites for each site beyond the
+// first, however many replicas a site has. At one site it is a ring.
 //
 // The hierarchical reduction does the same within each node, then among the nodes of each site,
 // then among the sites: three phases, each with its own n and its own links.

@@ -16,8 +16,8 @@ struct Replicas {
   explicit Replicas(const std::vector<int>& per_site)
       : costs(Model{"one", {Layer{"l", 250'000, 1e9, 1000, 1000}}}, {}, {}) {
     cluster.types = {{"d", 1e12, 1e12, int64_t{1} << 34, 1e10}};
-    cluster.site_wire = {1e-3, 1e9};
-    cluster.wan_wire = {20e-3, 1e7};
+    cluster.site_link = {1e-3, 1e9};
+    cluster.wan_link = {20e-3, 1e7};
     for (size_t site = 0; site < per_site.size(); ++site) {
       for (int i = 0; i < per_site[site]; ++i) {
         const int device = static_cast<int>(cluster.devices.size());

@@ -19,7 +19,7 @@ struct Run {
   int last = 0;
 };
 
-std::vector<Run> RunsOf(const Cluster& cluster, const Replica& replica) {
+std::vector<Run> FindRuns(const Cluster& cluster, const Replica& replica) {
   std::vector<Run> runs;
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const Device& device = cluster.devices[replica.stages[s].devices[0]];
@@ -35,7 +35,7 @@ std::vector<Run> RunsOf(const Cluster& cluster, const Replica& replica) {
   return runs;
 }
 
-std::string KeyOf(const std::vector<Run>& runs, int micro_batches) {
+std::string MakeRunsKey(const std::vector<Run>& runs, int micro_batches) {
   std::string key = absl::StrCat(micro_batches);
   for (const Run& run : runs) {
     absl::StrAppend(&key, "|", run.site, ",", run.type, ",", run.size, ",", run.last);
@@ -44,18 +44,18 @@ std::string KeyOf(const std::vector<Run>& runs, int micro_batches) {
 }
 
 // Replicas that cross between the same sites share the link: each is assumed to get its part.
-Wire WireOfRuns(const Cluster& cluster, const Layout& layout, const Replica& replica,
-                const Run& from, const Run& to) {
+Link LinkBetweenRuns(const Cluster& cluster, const Layout& layout, const Replica& replica,
+                     const Run& from, const Run& to) {
   const int a = replica.stages[from.last - 1].devices[0];
   const int b = replica.stages[&from == &to ? from.first : to.first].devices[0];
   if (a == b) return {0, 1e18, {}};  // a group of one: nothing goes between its members
-  Wire wire = cluster.WireBetween(a, b);
+  Link link = cluster.LinkBetween(a, b);
   if (from.site != to.site) {
     const double share = 1.0 / static_cast<double>(layout.replicas.size());
-    wire.bytes_per_s *= share;
-    for (WireEdge& edge : wire.edges) edge.bytes_per_s *= share;
+    link.bytes_per_s *= share;
+    for (LinkEdge& edge : link.edges) edge.bytes_per_s *= share;
   }
-  return wire;
+  return link;
 }
 
 std::optional<GroupOrder> OrderRuns(const Cluster& cluster, const Costs& costs,
@@ -76,9 +76,9 @@ std::optional<GroupOrder> OrderRuns(const Cluster& cluster, const Costs& costs,
   for (const Run& from : runs) {
     problem.groups.push_back({from.last - from.first, &alike.at({from.type, from.size}),
                               costs.UsableBytes(cluster.types[from.type])});
-    problem.wires.emplace_back();
+    problem.links.emplace_back();
     for (const Run& to : runs) {
-      problem.wires.back().push_back(WireOfRuns(cluster, layout, replica, from, to));
+      problem.links.back().push_back(LinkBetweenRuns(cluster, layout, replica, from, to));
     }
   }
   if (OrderWork(problem) <= exact_work && runs.size() <= 10) {
@@ -90,9 +90,9 @@ std::optional<GroupOrder> OrderRuns(const Cluster& cluster, const Costs& costs,
 }
 
 // The stages in the order found, each group's layers split evenly among its members.
-std::vector<Stage> StagesOf(const Cluster& cluster, const Costs& costs, const Layout& layout,
-                            const Replica& replica, const std::vector<Run>& runs,
-                            const GroupOrder& order) {
+std::vector<Stage> BuildStages(const Cluster& cluster, const Costs& costs, const Layout& layout,
+                               const Replica& replica, const std::vector<Run>& runs,
+                               const GroupOrder& order) {
   std::vector<Stage> stages;
   for (size_t g = 0; g < order.groups.size(); ++g) {
     const Run& run = runs[order.groups[g]];
@@ -158,14 +158,14 @@ std::optional<Layout> Reordered(const Cluster& cluster, const Costs& costs, cons
   bool changed = false;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
     const Replica& replica = layout.replicas[r];
-    const std::vector<Run> runs = RunsOf(cluster, replica);
+    const std::vector<Run> runs = FindRuns(cluster, replica);
     if (runs.size() < 2) continue;
-    const auto [order, added] = known.try_emplace(KeyOf(runs, replica.micro_batches));
+    const auto [order, added] = known.try_emplace(MakeRunsKey(runs, replica.micro_batches));
     if (added) {
       order->second = OrderRuns(cluster, costs, layout, replica, runs, exact_work, how);
     }
     if (!order->second.has_value()) continue;
-    better.replicas[r].stages = StagesOf(cluster, costs, layout, replica, runs, *order->second);
+    better.replicas[r].stages = BuildStages(cluster, costs, layout, replica, runs, *order->second);
     const std::vector<Stage>& before = replica.stages;
     const std::vector<Stage>& after = better.replicas[r].stages;
     changed = changed || !std::equal(before.begin(), before.end(), after.begin(), after.end(),
@@ -198,7 +198,7 @@ bool StaysInSites(const Cluster& cluster, const Layout& layout) {
   return true;
 }
 
-double BubbleOf(const Outcome& outcome) {
+double ComputeBubbleFraction(const Outcome& outcome) {
   const ReplicaOutcome& kind = SlowestKind(outcome);
   sim::Nanos busiest_ns = 1;
   for (const sim::DeviceUse& use : kind.found.result.devices) {

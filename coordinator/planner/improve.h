@@ -1,4 +1,4 @@
-// Ways to make a layout better, once it has been simulated. Internal to the planner.
+// Improvements of a layout, once it has been simulated. Internal to the planner.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_IMPROVE_H_
 #define ATOLL_COORDINATOR_PLANNER_IMPROVE_H_
@@ -28,7 +28,7 @@ bool Perturb(const Cluster& cluster, const Costs& costs, const Outcome& outcome,
 bool StaysInSites(const Cluster& cluster, const Layout& layout);
 
 // What a step takes beyond its slowest kind's slowest entity working all the time, as a share.
-double BubbleOf(const Outcome& outcome);
+double ComputeBubbleFraction(const Outcome& outcome);
 
 }  // namespace atl::plan
 

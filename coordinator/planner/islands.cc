@@ -16,8 +16,8 @@ namespace {
 // There and back. Within the server's own site through a node's card.
 double ExchangeSeconds(const Cluster& cluster, const std::string& from, const std::string& to,
                        double bytes) {
-  return cluster.WireBetweenSites(from, to).Seconds(bytes) +
-         cluster.WireBetweenSites(to, from).Seconds(bytes);
+  return cluster.LinkBetweenSites(from, to).Seconds(bytes) +
+         cluster.LinkBetweenSites(to, from).Seconds(bytes);
 }
 
 absl::Status Check(const IslandOptions& islands) {
@@ -52,12 +52,12 @@ std::string SingleText(const IslandChoice& choice) {
 
 }  // namespace
 
-int IslandOptions::StepsOf(double step_s, double fastest_step_s) const {
+int IslandOptions::ComputeStepsPerRound(double step_s, double fastest_step_s) const {
   if (!balance_steps) return steps_per_round;
   return static_cast<int>(BalancedSteps(steps_per_round, steps_min, fastest_step_s / step_s));
 }
 
-double RankOfSample(const Job& job, double samples_per_s, double price, double factor) {
+double ComputeSampleRank(const Job& job, double samples_per_s, double price, double factor) {
   if (samples_per_s <= 0) return INFINITY;
   Objective sample = job.objective;
   sample.step_s_max /= job.global_batch;
@@ -176,7 +176,7 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
   std::map<std::string, double> train_s, rounds_per_s;
   for (const auto& [site, plan] : choice.islands) {
     const double step_s = plan.outcome.step_s;
-    train_s[site] = step_s * islands.StepsOf(step_s, fastest_s);
+    train_s[site] = step_s * islands.ComputeStepsPerRound(step_s, fastest_s);
   }
   for (const auto& [site, seconds] : RoundSeconds(train_s, islands.grace_s)) {
     rounds_per_s[site] = 1 / seconds;
@@ -192,7 +192,7 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
   }
   for (const auto& [site, seconds] : RoundSeconds(own_s, islands.grace_s)) {
     const Plan& plan = choice.islands.at(site);
-    const int steps = islands.StepsOf(plan.outcome.step_s, fastest_s);
+    const int steps = islands.ComputeStepsPerRound(plan.outcome.step_s, fastest_s);
     choice.islands_samples_per_s += job.global_batch * steps / seconds;
     // While its devices wait for an exchange they are paid for.
     price_per_s += plan.price / plan.outcome.step_s;
@@ -221,9 +221,9 @@ absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& 
     choice.single_samples_per_s = single->single_samples_per_s;
     choice.single_price = single->single_price;
   }
-  choice.use_islands =
-      RankOfSample(job, choice.islands_samples_per_s, choice.islands_price, choice.islands_factor) <
-      RankOfSample(job, choice.single_samples_per_s, choice.single_price, 1);
+  choice.use_islands = ComputeSampleRank(job, choice.islands_samples_per_s, choice.islands_price,
+                                         choice.islands_factor) <
+                       ComputeSampleRank(job, choice.single_samples_per_s, choice.single_price, 1);
   choice.reason = absl::StrCat(IslandsText(choice, islands), "; ", SingleText(choice));
   return choice;
 }

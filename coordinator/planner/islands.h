@@ -29,7 +29,7 @@ struct IslandOptions {
   double cost_per_doubling = 0.03;  // more samples for each doubling of the islands
 
   // How many steps of a round an island makes whose step takes so long.
-  int StepsOf(double step_s, double fastest_step_s) const;
+  int ComputeStepsPerRound(double step_s, double fastest_step_s) const;
 
   // Mean of a push and a pull.
   double bytes_per_parameter() const {
@@ -75,7 +75,7 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
 absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Costs& costs, const Job& job,
                                         const PlanFunction& plan, const IslandOptions& islands);
 
-// Plans both ways. The error says why neither fits. A cluster of one site has one island. The job's
+// Plans both. The error says why neither fits. A cluster of one site has one island. The job's
 // objective is that of one plan for the whole cluster.
 absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& costs,
                                            const Job& job, const PlanFunction& plan,
@@ -83,13 +83,13 @@ absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& 
 
 // How the job's objective ranks training at such a rate and price of a sample, where so many times
 // as many samples are needed. The less the better.
-double RankOfSample(const Job& job, double samples_per_s, double price, double factor);
+double ComputeSampleRank(const Job& job, double samples_per_s, double price, double factor);
 
 // The devices of one site, and the links between them.
 Cluster OnlySite(const Cluster& cluster, const std::string& site);
 
 // Of the sites that `allows` (null: of all), the one that minimises sum over sites of rounds per
-// second * 2 * (bytes / bandwidth + latency): the time that all islands together spend on the way
+// second * 2 * (bytes / bandwidth + latency): the time that all islands together spend on transfers
 // to and from the server.
 std::string PlaceServer(const Cluster& cluster, const std::map<std::string, double>& rounds_per_s,
                         double bytes,

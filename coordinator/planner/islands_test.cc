@@ -13,7 +13,7 @@ Cluster TwoSites(double wan_bytes_per_s) {
     const std::string site = d < 8 ? "a" : "b";
     cluster.devices.push_back({site + std::to_string(d), site + "-node", site, 0});
   }
-  cluster.wan_wire = {20e-3, wan_bytes_per_s};
+  cluster.wan_link = {20e-3, wan_bytes_per_s};
   return cluster;
 }
 
@@ -67,7 +67,7 @@ double SamplesPerSecond(const IslandOptions& islands, double wan_bytes_per_s = 1
     return absl::StatusOr<Plan>(made);
   };
   Cluster cluster = TwoSites(wan_bytes_per_s);
-  cluster.wan_wire.latency_s = 0;
+  cluster.wan_link.latency_s = 0;
   const auto choice = PlanIslands(cluster, costs, {.global_batch = 1}, plan, islands);
   REQUIRE(choice.ok());
   return choice->islands_samples_per_s;

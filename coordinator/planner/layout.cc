@@ -18,7 +18,7 @@ namespace {
 
 double Seconds(sim::Nanos ns) { return static_cast<double>(ns) * 1e-9; }
 
-// Operations of all replicas, up to which they are played together.
+// Operations of all replicas, up to which they are simulated together.
 constexpr int64_t kMostTogether = 1'000'000;
 
 // Each keeps a schedule.
@@ -33,8 +33,8 @@ struct ChunkTimes {
   std::vector<sim::Nanos> begun_ns, done_ns;
 };
 
-ChunkTimes TimesOf(const sim::Problem& problem, const sim::Schedule& schedule,
-                   sim::Result* played) {
+ChunkTimes SimulateChunkTimes(const sim::Problem& problem, const sim::Schedule& schedule,
+                              sim::Result* played) {
   *played = sim::SimulateUnchecked(problem, schedule, {.timeline = true});
   ChunkTimes times{std::vector<sim::Nanos>(problem.chunks.size(), sim::kForever),
                    std::vector<sim::Nanos>(problem.chunks.size(), 0)};
@@ -68,7 +68,7 @@ absl::Status PlayOrder(const ReplicaOrder& order, ReplicaOutcome& kind) {
 
 // A kind's problem and its bound; its schedule, too, where it is known.
 absl::StatusOr<ReplicaOutcome> BuildKind(const Cluster& cluster, const Costs& costs,
-                                         const Layout& layout, const WireSharing& sharing,
+                                         const Layout& layout, const LinkSharing& sharing,
                                          int number, const std::string& name, bool together,
                                          const Evaluation& evaluation) {
   const Replica& replica = layout.replicas[number];
@@ -90,7 +90,7 @@ absl::StatusOr<ReplicaOutcome> BuildKind(const Cluster& cluster, const Costs& co
   } else if (!layout.split_backward || layout.schedule == "1f1b" || layout.schedule == "gpipe") {
     kind.problem = sim::WithUnsplitBackward(std::move(kind.problem));
   }
-  // Played with others on the same lines, a replica may find them emptier than its even part is.
+  // Simulated with others on the same links, a replica may get more than its even part of them.
   if (together) return kind;
   kind.bound = sim::MakespanBound(kind.problem);
   if (Seconds(kind.bound.time_ns) >= evaluation.limit_s) {
@@ -132,7 +132,7 @@ absl::Status FindSchedule(const Layout& layout, const Replica& replica,
     return absl::ResourceExhaustedError(kind.found.result.reason);
   }
   sim::Result played;
-  ChunkTimes times = TimesOf(kind.problem, kind.found.schedule, &played);
+  ChunkTimes times = SimulateChunkTimes(kind.problem, kind.found.schedule, &played);
   kind.begun_ns = std::move(times.begun_ns);
   kind.done_ns = std::move(times.done_ns);
   return absl::OkStatus();
@@ -162,7 +162,7 @@ GradientTimes TimesAlone(const Layout& layout, const Outcome& outcome) {
   return times;
 }
 
-// When the gradients can be done at best. Where replicas are played together, the kinds get the
+// When the gradients can be done at best. Where replicas are simulated together, the kinds get the
 // bound of all.
 StageTimes EarliestGradients(const Cluster& cluster, const Layout& layout, Outcome& outcome) {
   StageTimes earliest_s(layout.replicas.size());
@@ -186,11 +186,12 @@ StageTimes EarliestGradients(const Cluster& cluster, const Layout& layout, Outco
   return earliest_s;
 }
 
-// All replicas on lines that they use in turn. The kinds get the times of their slowest replica.
+// All replicas on links that they use in send order. The kinds get the times of their slowest
+// replica.
 GradientTimes TimesTogether(const Cluster& cluster, const Layout& layout, Outcome& outcome) {
   const Together all = PutTogether(cluster, layout, outcome);
   sim::Result played;
-  const auto [begun, done] = TimesOf(all.problem, all.schedule, &played);
+  const auto [begun, done] = SimulateChunkTimes(all.problem, all.schedule, &played);
   GradientTimes times(layout.replicas.size());
   for (ReplicaOutcome& kind : outcome.kinds) {
     kind.found.result.makespan_ns = 0;
@@ -213,14 +214,14 @@ GradientTimes TimesTogether(const Cluster& cluster, const Layout& layout, Outcom
 
 // The slowest replica's end, given when every stage's all-reduce is complete: the optimizer
 // follows.
-double StepEnd(const Layout& layout, const Outcome& outcome, const StageTimes& summed_s) {
+double StepEnd(const Layout& layout, const Outcome& outcome, const StageTimes& synced_s) {
   double end_s = 0;
   for (const ReplicaOutcome& kind : outcome.kinds) {
     for (const int r : kind.replicas) {
       std::vector<double> entity_s(kind.optimizer_ns.size(), 0);
       for (size_t s = 0; s < layout.replicas[r].stages.size(); ++s) {
         double& last = entity_s[kind.problem.chunks[s].device];
-        last = std::max(last, summed_s[r][s]);
+        last = std::max(last, synced_s[r][s]);
       }
       for (size_t e = 0; e < entity_s.size(); ++e) {
         end_s = std::max(end_s, entity_s[e] + Seconds(kind.optimizer_ns[e]));
@@ -267,15 +268,15 @@ void AddEnd(const Cluster& cluster, const Costs& costs, const Job& job, const La
     outcome.step_s += by_s;
     return by_s;
   };
-  const StageTimes summed_s = SynchroniseGradients(cluster, costs, job, layout, times.ready_s);
-  outcome.sync_s = raise(StepEnd(layout, outcome, summed_s));
-  outcome.commit_s = raise(CommittedSeconds(cluster, layout, summed_s, times.begun_s,
+  const StageTimes synced_s = SynchroniseGradients(cluster, costs, job, layout, times.ready_s);
+  outcome.sync_s = raise(StepEnd(layout, outcome, synced_s));
+  outcome.commit_s = raise(CommittedSeconds(cluster, layout, synced_s, times.begun_s,
                                             OptimizerSeconds(layout, outcome)));
   outcome.bound_s = std::min(outcome.step_s, outcome.bound_s);
 }
 
 absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, const Job& job,
-                                 const Layout& layout, const WireSharing& sharing, bool together,
+                                 const Layout& layout, const LinkSharing& sharing, bool together,
                                  const Evaluation& evaluation) {
   Outcome outcome;
   outcome.together = together;
@@ -283,7 +284,7 @@ absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, con
   if (each.known != nullptr && each.known->together != together) each.known = nullptr;
   std::map<std::string, size_t> kinds;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
-    std::string name = KindOf(cluster, layout, sharing, layout.replicas[r]);
+    std::string name = MakeReplicaKey(cluster, layout, sharing, layout.replicas[r]);
     if (each.orders != nullptr) AppendOrder((*each.orders)[r], name);
     const auto [found, added] = kinds.try_emplace(name, outcome.kinds.size());
     if (added) {
@@ -311,15 +312,15 @@ absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, con
   return outcome;
 }
 
-// Whether replicas share lines, and are few enough to be played together.
-bool PlayedTogether(const WireSharing& sharing, const Layout& layout) {
+// Whether replicas share links, and are few enough to be simulated together.
+bool PlayedTogether(const LinkSharing& sharing, const Layout& layout) {
   int64_t operations = 0;
   for (const Replica& replica : layout.replicas) {
     operations += 3 * int64_t{replica.micro_batches} * static_cast<int64_t>(replica.stages.size());
   }
   return operations <= kMostTogether &&
-         std::any_of(sharing.lines.begin(), sharing.lines.end(),
-                     [](const auto& line) { return line.second.replicas > 1; });
+         std::any_of(sharing.shared_links.begin(), sharing.shared_links.end(),
+                     [](const auto& shared_link) { return shared_link.second.replicas > 1; });
 }
 
 }  // namespace
@@ -340,17 +341,17 @@ absl::Status Validate(const Job& job) {
   return absl::OkStatus();
 }
 
-std::vector<int> PlacesOf(const Replica& replica) {
-  std::vector<int> places;
+std::vector<int> MapStagesToEntities(const Replica& replica) {
+  std::vector<int> stage_entities;
   int entities = 0;
   for (const Stage& stage : replica.stages) {
     const auto same =
-        std::find_if(replica.stages.begin(), replica.stages.begin() + std::ssize(places),
+        std::find_if(replica.stages.begin(), replica.stages.begin() + std::ssize(stage_entities),
                      [&](const Stage& before) { return before.devices[0] == stage.devices[0]; });
     const auto index = static_cast<size_t>(same - replica.stages.begin());
-    places.push_back(index < places.size() ? places[index] : entities++);
+    stage_entities.push_back(index < stage_entities.size() ? stage_entities[index] : entities++);
   }
-  return places;
+  return stage_entities;
 }
 
 void SlowestFirst(const Cluster& cluster, const Costs& costs, int micro_batch,
@@ -377,10 +378,11 @@ const ReplicaOutcome& SlowestKind(const Outcome& outcome) {
 }
 
 StageCosts GroupCosts(const Cluster& cluster, const Costs& costs, int micro_batch,
-                      const std::vector<int>& devices, const std::vector<int>& tensor_shares) {
+                      const std::vector<int>& devices,
+                      const std::vector<int>& tensor_split_ratios) {
   const int size = static_cast<int>(devices.size());
-  const std::optional<RingLink> ring = RingLinkOf(cluster, devices);
-  if (!ring && tensor_shares.empty()) {
+  const std::optional<RingLink> ring = FindSlowestRingLink(cluster, devices);
+  if (!ring && tensor_split_ratios.empty()) {
     return costs.For(cluster.types[cluster.devices[devices[0]].type], size, micro_batch);
   }
   const auto type_of = [&](int d) {
@@ -388,23 +390,23 @@ StageCosts GroupCosts(const Cluster& cluster, const Costs& costs, int micro_batc
     if (ring) type.ring_links[size] = *ring;
     return type;
   };
-  if (tensor_shares.empty()) return costs.For(type_of(devices[0]), size, micro_batch);
+  if (tensor_split_ratios.empty()) return costs.For(type_of(devices[0]), size, micro_batch);
   std::vector<DeviceType> types;
   for (const int d : devices) types.push_back(type_of(d));
-  return costs.ForShares(types, tensor_shares, micro_batch);
+  return costs.ForSplitRatios(types, tensor_split_ratios, micro_batch);
 }
 
 int64_t GroupBytes(const Cluster& cluster, const Costs& costs, const std::vector<int>& devices,
-                   const std::vector<int>& tensor_shares) {
+                   const std::vector<int>& tensor_split_ratios) {
   const auto usable = [&](int d) {
     return costs.UsableBytes(cluster.types[cluster.devices[d].type]);
   };
-  if (tensor_shares.empty()) return usable(devices[0]);
-  const double even = std::accumulate(tensor_shares.begin(), tensor_shares.end(), 0.0) /
+  if (tensor_split_ratios.empty()) return usable(devices[0]);
+  const double even = std::accumulate(tensor_split_ratios.begin(), tensor_split_ratios.end(), 0.0) /
                       static_cast<double>(devices.size());
   double least = INFINITY;
   for (size_t rank = 0; rank < devices.size(); ++rank) {
-    const double part = tensor_shares[rank] / even;
+    const double part = tensor_split_ratios[rank] / even;
     least = std::min(least, static_cast<double>(usable(devices[rank])) / part);
   }
   return static_cast<int64_t>(least);
@@ -444,12 +446,12 @@ bool SavesMemory(const Layout& layout) {
 absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs, const Job& job,
                                        const Layout& layout, const Evaluation& evaluation) {
   ATOLL_CHECK(!layout.replicas.empty());
-  WireSharing sharing = SharingOf(cluster, layout);
+  LinkSharing sharing = ComputeLinkSharing(cluster, layout);
   const bool together = PlayedTogether(sharing, layout);
   auto outcome = Evaluate(cluster, costs, job, layout, sharing, together, evaluation);
   if (!together || !outcome.ok() || outcome->step_s <= outcome->bound_s) return outcome;
-  // Where lines have bandwidth to spare, the order of a replica that has them to itself is better.
-  for (auto& [sites, line] : sharing.lines) line.replicas = 1;
+  // Where links have bandwidth to spare, the order of a replica that has them to itself is better.
+  for (auto& [sites, shared_link] : sharing.shared_links) shared_link.replicas = 1;
   auto other = Evaluate(cluster, costs, job, layout, sharing, together, evaluation);
   return other.ok() && other->step_s < outcome->step_s ? std::move(other) : std::move(outcome);
 }
@@ -468,7 +470,8 @@ absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& cost
   for (const int in_flight : {1, (most + 1) / 2, most}) {
     std::vector<Saving>& savings = tried.emplace_back();
     for (Replica& replica : saving.replicas) {
-      SaveMemory(cluster, costs, layout.micro_batch, in_flight, replica, layout.tensor_shares);
+      SaveMemory(cluster, costs, layout.micro_batch, in_flight, replica,
+                 layout.tensor_split_ratios);
       for (const Stage& stage : replica.stages) savings.push_back(stage.saving);
     }
     if (std::count(tried.begin(), tried.end(), savings) > 1) continue;

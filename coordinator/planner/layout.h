@@ -70,7 +70,7 @@ struct Job {
   int global_batch = 1;              // samples per step
   std::vector<int> micro_batches;    // sizes to try; empty: 1, 2, 4, 8
   std::vector<int> tensor_parallel;  // sizes to try; empty: 1, 2, 4, 8
-  double gradient_bytes = 4;         // per parameter on the wire
+  double gradient_bytes = 4;         // per parameter as sent
   Constraints fixed;
   Objective objective;
   Reduction reduction = Reduction::kBySite;
@@ -94,7 +94,7 @@ struct Replica {
 };
 
 // Which of a replica's entities holds each stage, entities numbered as they first appear.
-std::vector<int> PlacesOf(const Replica& replica);
+std::vector<int> MapStagesToEntities(const Replica& replica);
 
 // How stages lie on entities: one each; or two each, the second ones in the same order
 // (interleaved), or in the opposite one (V).
@@ -108,16 +108,16 @@ struct Layout {
   Shape shape = Shape::kPlain;
   std::optional<Reduction> reduction = {};  // none: the job's
   bool split_backward = true;  // false: B and W are one operation, as in 1f1b and gpipe always
-  std::vector<int> tensor_shares = {};  // of every layer, relative, by rank; empty: even
+  std::vector<int> tensor_split_ratios = {};  // of every layer, relative, by rank; empty: even
 };
 
-// The simulated step of one kind of replica (equal replicas are played once). Of replicas that
-// share lines the schedule is one's, alone on its even part of them or with them to itself; the
-// makespan, the bound and done_ns are those of the slowest when all are played together.
+// The simulated step of one kind of replica (equal replicas are simulated once). Of replicas that
+// share links the schedule is one's, alone on its even part of them or with them to itself; the
+// makespan, the bound and done_ns are those of the slowest when all are simulated together.
 struct ReplicaOutcome {
   std::string kind;           // equal for replicas that take equally long
   std::vector<int> replicas;  // indices of all that are equal
-  // One chunk per stage, one device per entity (numbered as PlacesOf does).
+  // One chunk per stage, one device per entity (numbered as MapStagesToEntities does).
   sim::Problem problem;
   sim::Found found;
   sim::Bound bound;
@@ -133,7 +133,7 @@ struct Outcome {
   double sync_s = 0;      // of it, all-reduces that the slowest replica's operations do not hide
   double commit_s = 0;    // of it, until far sites know of each other (commit.h)
   double bound_s = 0;     // no schedule of this layout is faster
-  bool together = false;  // replicas share lines and were played together
+  bool together = false;  // replicas share links and were simulated together
   std::vector<ReplicaOutcome> kinds;
 };
 
@@ -172,23 +172,23 @@ void SlowestFirst(const Cluster& cluster, const Costs& costs, int micro_batch,
                   std::vector<int>& devices);
 
 // Of a group of devices that share layers: what a stage on it takes, and the memory of each of them
-// as if their shares were even.
+// as if the split were even.
 StageCosts GroupCosts(const Cluster& cluster, const Costs& costs, int micro_batch,
-                      const std::vector<int>& devices, const std::vector<int>& tensor_shares);
+                      const std::vector<int>& devices, const std::vector<int>& tensor_split_ratios);
 int64_t GroupBytes(const Cluster& cluster, const Costs& costs, const std::vector<int>& devices,
-                   const std::vector<int>& tensor_shares);
+                   const std::vector<int>& tensor_split_ratios);
 
 // Gives the stages the least savings with which their devices hold as many micro-batches of them as
 // 1F1B has in flight, at most `in_flight`; where none is enough, half as many, and so on down to
 // one. None at all unless costs say kWhereNeeded.
 void SaveMemory(const Cluster& cluster, const Costs& costs, int micro_batch, int in_flight,
-                Replica& replica, const std::vector<int>& tensor_shares = {});
+                Replica& replica, const std::vector<int>& tensor_split_ratios = {});
 
 // Cuts that balance the layers for this order of stages, one per entity, under memory: with 1F1B's
 // activations where they fit, else with half as many, and so on down to one micro-batch; and
 // SaveMemory for these.
 struct CutOptions {
-  std::vector<int> tensor_shares = {};
+  std::vector<int> tensor_split_ratios = {};
   bool every_stage = false;  // gets a layer at least; otherwise stages without any are left out
 };
 absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int micro_batch,
@@ -203,7 +203,7 @@ bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& la
 absl::Status SetSchedule(const Cluster& cluster, const Costs& costs, const std::string& schedule,
                          Layout& layout);
 
-bool Obeys(const Constraints& fixed, const Layout& layout);
+bool Satisfies(const Constraints& fixed, const Layout& layout);
 
 // Gradients are summed rank by rank: all replicas hold a layer by entities of one size; and those
 // of a tied head and its embedding, which have one table, are of one size.
@@ -215,11 +215,11 @@ bool IsOfOneDegree(const Layout& layout);
 double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
                        const Layout& layout);
 
-// Plays the layout. The error says which device lacks how much memory. What goes from one site to
-// another shares a line in turn, one message at a time at full bandwidth (together.h); replicas
-// that use one trunk share it evenly, and within a replica messages over a trunk wait for each
-// other. Gradients are summed as gradient_sync.h says, from the moment on at which all holders of a
-// layer are done with it; then sites exchange commit votes (commit.h).
+// Simulates the layout. The error says which device lacks how much memory. What goes from one site
+// to another shares a link in send order, one message at a time at full bandwidth (together.h);
+// replicas that use one trunk share it evenly, and within a replica messages over a trunk wait for
+// each other. Gradients are summed as gradient_sync.h says, from the moment on at which all holders
+// of a layer are done with it; then sites exchange commit votes (commit.h).
 absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs, const Job& job,
                                        const Layout& layout, const Evaluation& evaluation);
 

@@ -15,25 +15,25 @@ namespace atl::plan {
 namespace {
 
 // Of a replica's stages; groups of devices that are alike are computed once.
-class CostsOfStages {
+class StageCostLookup {
  public:
-  CostsOfStages(const Cluster& cluster, const Costs& costs, int micro_batch, const Replica& replica,
-                const std::vector<int>& tensor_shares = {}) {
+  StageCostLookup(const Cluster& cluster, const Costs& costs, int micro_batch,
+                  const Replica& replica, const std::vector<int>& tensor_split_ratios = {}) {
     for (const Stage& stage : replica.stages) {
       std::vector<int> types = {static_cast<int>(stage.devices.size())};
       for (const int d : stage.devices) {
         types.push_back(cluster.devices[d].type);
-        if (tensor_shares.empty()) break;
+        if (tensor_split_ratios.empty()) break;
       }
       auto known = alike_.find(types);
       if (known == alike_.end()) {
         known = alike_
-                    .emplace(types,
-                             GroupCosts(cluster, costs, micro_batch, stage.devices, tensor_shares))
+                    .emplace(types, GroupCosts(cluster, costs, micro_batch, stage.devices,
+                                               tensor_split_ratios))
                     .first;
       }
       stages_.push_back(&known->second);
-      bytes_.push_back(GroupBytes(cluster, costs, stage.devices, tensor_shares));
+      bytes_.push_back(GroupBytes(cluster, costs, stage.devices, tensor_split_ratios));
     }
   }
 
@@ -50,16 +50,16 @@ class CostsOfStages {
 // their state and `in_flight` micro-batches, then the slowest one's time, then the spread.
 class Evener {
  public:
-  Evener(const CostsOfStages& costs, bool saves, int in_flight, Replica& replica)
+  Evener(const StageCostLookup& costs, bool saves, int in_flight, Replica& replica)
       : costs_(costs),
         saves_(saves),
         in_flight_(in_flight),
         replica_(replica),
-        places_(PlacesOf(replica)) {}
+        stage_entities_(MapStagesToEntities(replica)) {}
 
   // False if some entity still cannot hold its part.
   bool Run() {
-    Load best = LoadOf();
+    Load best = ComputeLoad();
     // Every move improves; the bound only guards against cycles of rounding.
     for (int moves = 0; moves < 1000; ++moves) {
       size_t boundary = 0;
@@ -67,7 +67,7 @@ class Evener {
       for (size_t s = 0; s + 1 < replica_.stages.size(); ++s) {
         for (const int by : {-1, 1}) {
           if (!Move(s, by)) continue;
-          const Load load = LoadOf();
+          const Load load = ComputeLoad();
           if (load < best) {
             best = load;
             boundary = s;
@@ -97,18 +97,18 @@ class Evener {
     return true;
   }
 
-  Load LoadOf() const {
+  Load ComputeLoad() const {
     std::vector<double> seconds(replica_.stages.size(), 0);
     std::vector<double> bytes(replica_.stages.size(), 0);
     double lacks = 0;
     double slowest = 0;
     for (size_t s = 0; s < replica_.stages.size(); ++s) {
       const Stage& stage = replica_.stages[s];
-      const int place = places_[s];
-      seconds[place] += costs_.of(s).TotalSeconds(stage.first_layer, stage.last_layer);
-      bytes[place] += static_cast<double>(LeastBytes(costs_.of(s), stage));
-      slowest = std::max(slowest, seconds[place]);
-      lacks = std::max(lacks, bytes[place] - static_cast<double>(costs_.usable_bytes(s)));
+      const int entity = stage_entities_[s];
+      seconds[entity] += costs_.of(s).TotalSeconds(stage.first_layer, stage.last_layer);
+      bytes[entity] += static_cast<double>(LeastBytes(costs_.of(s), stage));
+      slowest = std::max(slowest, seconds[entity]);
+      lacks = std::max(lacks, bytes[entity] - static_cast<double>(costs_.usable_bytes(s)));
     }
     double squares = 0;
     for (const double t : seconds) squares += t * t;
@@ -121,22 +121,22 @@ class Evener {
     int64_t least = INT64_MAX;
     for (const int level : {0, 1, 1 + costs.Recomputable(first, last)}) {
       if (level > 0 && !saves_) continue;
-      const Saving saving = SavingOfLevel(level);
+      const Saving saving = SavingFromLevel(level);
       least = std::min(least, costs.StateBytes(first, last, saving) +
                                   in_flight_ * costs.StashBytes(first, last, saving));
     }
     return least;
   }
 
-  const CostsOfStages& costs_;
+  const StageCostLookup& costs_;
   const bool saves_;
   const int in_flight_;
   Replica& replica_;
-  const std::vector<int> places_;
+  const std::vector<int> stage_entities_;
 };
 
 // A device's stages as one: levels of saving go through them one after the other.
-void SetLevel(int level, const CostsOfStages& costs, const std::vector<size_t>& stages,
+void SetLevel(int level, const StageCostLookup& costs, const std::vector<size_t>& stages,
               Replica& replica) {
   int left = level;
   for (const size_t s : stages) {
@@ -151,14 +151,15 @@ void SetLevel(int level, const CostsOfStages& costs, const std::vector<size_t>& 
 }  // namespace
 
 void SaveMemory(const Cluster& cluster, const Costs& costs, int micro_batch, int in_flight,
-                Replica& replica, const std::vector<int>& tensor_shares) {
+                Replica& replica, const std::vector<int>& tensor_split_ratios) {
   for (Stage& stage : replica.stages) stage.saving = {};
   if (costs.options().recompute != Recomputation::kWhereNeeded) return;
-  const CostsOfStages of(cluster, costs, micro_batch, replica, tensor_shares);
-  std::map<int, std::vector<size_t>> entities;  // by place
-  const std::vector<int> places = PlacesOf(replica);
-  for (size_t s = 0; s < places.size(); ++s) entities[places[s]].push_back(s);
-  for (const auto& [place, stages] : entities) {
+  const StageCostLookup of(cluster, costs, micro_batch, replica, tensor_split_ratios);
+  std::map<int, std::vector<size_t>> stages_by_entity;  // stages, by entity
+  const std::vector<int> stage_entities = MapStagesToEntities(replica);
+  for (size_t s = 0; s < stage_entities.size(); ++s)
+    stages_by_entity[stage_entities[s]].push_back(s);
+  for (const auto& [entity, stages] : stages_by_entity) {
     int recomputable = 0;
     for (const size_t s : stages) {
       recomputable +=
@@ -171,7 +172,7 @@ void SaveMemory(const Cluster& cluster, const Costs& costs, int micro_batch, int
         int64_t bytes = 0;
         for (const size_t s : stages) {
           const Stage& stage = replica.stages[s];
-          const int behind = static_cast<int>(places.size() - s);
+          const int behind = static_cast<int>(stage_entities.size() - s);
           bytes += of.of(s).StateBytes(stage.first_layer, stage.last_layer, stage.saving) +
                    std::min(most, behind) *
                        of.of(s).StashBytes(stage.first_layer, stage.last_layer, stage.saving);
@@ -187,8 +188,8 @@ void SaveMemory(const Cluster& cluster, const Costs& costs, int micro_batch, int
 
 absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int micro_batch,
                         Replica& replica, const CutOptions& options) {
-  const std::vector<int>& tensor_shares = options.tensor_shares;
-  const CostsOfStages of(cluster, costs, micro_batch, replica, tensor_shares);
+  const std::vector<int>& tensor_split_ratios = options.tensor_split_ratios;
+  const StageCostLookup of(cluster, costs, micro_batch, replica, tensor_split_ratios);
   const int stages = static_cast<int>(replica.stages.size());
   int in_flight = std::min(replica.micro_batches, stages);
   const auto balance = [&] {
@@ -212,7 +213,7 @@ absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int micro_ba
     if (stage.first_layer < stage.last_layer) kept.push_back(std::move(stage));
   }
   replica.stages = std::move(kept);  // a stage without layers is an idle device
-  SaveMemory(cluster, costs, micro_batch, in_flight, replica, tensor_shares);
+  SaveMemory(cluster, costs, micro_batch, in_flight, replica, tensor_split_ratios);
   return absl::OkStatus();
 }
 
@@ -237,7 +238,7 @@ absl::Status SetSchedule(const Cluster& cluster, const Costs& costs, const std::
                                                    "as devices, and the memory for it"));
 }
 
-bool Obeys(const Constraints& fixed, const Layout& layout) {
+bool Satisfies(const Constraints& fixed, const Layout& layout) {
   const auto replicas = static_cast<int>(layout.replicas.size());
   if (fixed.replicas > 0 && replicas != fixed.replicas) return false;
   if (fixed.stages == 0) return true;
@@ -281,7 +282,7 @@ bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& la
     }
     auto [cuts, added] = known.try_emplace({key, replica.micro_batches});
     if (added) {
-      const CostsOfStages of(cluster, costs, layout.micro_batch, replica);
+      const StageCostLookup of(cluster, costs, layout.micro_batch, replica);
       const bool saves = costs.options().recompute == Recomputation::kWhereNeeded;
       if (!Evener(of, saves, 1, replica).Run()) return false;
       for (const Stage& stage : replica.stages) cuts->second.push_back(stage.last_layer);

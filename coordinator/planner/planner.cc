@@ -28,10 +28,10 @@ constexpr size_t kMapped = 24;  // candidates
 
 // Candidates whose estimate is so many times the best simulated rank may still be better.
 constexpr double kNear = 1.15;
-constexpr int64_t kNearWork = 40'000;  // WorkOf all of them together
+constexpr int64_t kNearWork = 40'000;  // CountStagePasses all of them together
 constexpr int64_t kAlikeWork = 3'000;  // and of those whose structure has been simulated
 
-MappingOptions MappingOptionsOf(const Options& options) {
+MappingOptions ToMappingOptions(const Options& options) {
   MappingOptions mapping;
   mapping.stop = options.stop;
   mapping.pool = options.pool;
@@ -76,13 +76,13 @@ void SortByRank(std::vector<Candidate>& candidates) {
 }
 
 // Of unlike devices, the best of each part of them that candidates use and of each number of
-// replicas are refined, and compete beside what they were made from; so do the best of all,
-// annealed. More of them are simulated.
+// replicas are refined, and compete with what they were made from; so do the best of all, annealed.
+// More of them are simulated.
 void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Options& options,
                 std::vector<Candidate>& candidates) {
   if (candidates.empty()) return;
   const Candidate& best = candidates[0];
-  if (!AreUnlike(PoolsOf(cluster, costs, best.sizes, best.layout.micro_batch))) return;
+  if (!AreUnlike(BuildEntityPools(cluster, costs, best.sizes, best.layout.micro_batch))) return;
   options.simulate *= 2;
   std::vector<Candidate> refined;
   for (const bool fitted : {false, true}) {
@@ -118,8 +118,7 @@ void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Opti
 }
 
 // Of the best candidates, and of the best of each part of the devices and each number of replicas,
-// the devices are mapped to stages by branch and bound. These compete beside what they were made
-// of.
+// the devices are mapped to stages by branch and bound. These compete with what they were made of.
 void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options& options,
              std::vector<Candidate>& candidates) {
   options.simulate += 6;
@@ -136,7 +135,7 @@ void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options
       if (new_scope || new_count || near) chosen.push_back(&candidate);
     }
   }
-  MappingOptions mapping = MappingOptionsOf(options);
+  MappingOptions mapping = ToMappingOptions(options);
   mapping.max_nodes = options.mapping_nodes / static_cast<int64_t>(kMapped);
   const Ranking ranking(cluster, costs, job);
   std::vector<Candidate> mapped;
@@ -160,7 +159,7 @@ void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options
 }
 
 // Passes of micro-batches through stages in one simulation.
-int64_t WorkOf(const Layout& layout) {
+int64_t CountStagePasses(const Layout& layout) {
   int64_t most = 0;
   for (const Replica& replica : layout.replicas) {
     most = std::max(most, std::ssize(replica.stages) * replica.micro_batches);
@@ -175,7 +174,7 @@ std::string SameAs(const Candidate& candidate) {
 
 // What has been simulated.
 struct Simulated {
-  std::set<std::string> structures;  // StructureOf
+  std::set<std::string> structures;  // DescribeStructure
   std::set<std::string> layouts;     // SameAs
 };
 
@@ -188,10 +187,10 @@ void CompeteNear(const std::vector<Candidate>& candidates, Simulated done, Conte
     int64_t work_left = new_structure ? kNearWork : kAlikeWork;
     for (const Candidate& candidate : candidates) {
       if (candidate.rank > kNear * plan.rank || contest.Stopped()) break;
-      const std::string structure = StructureOf(candidate.layout);
+      const std::string structure = DescribeStructure(candidate.layout);
       if (new_structure && done.structures.count(structure) > 0) continue;
       if (!done.layouts.insert(SameAs(candidate)).second) continue;
-      work_left -= WorkOf(candidate.layout);
+      work_left -= CountStagePasses(candidate.layout);
       if (work_left < 0) break;
       done.structures.insert(structure);
       contest.EnterBoth(candidate);
@@ -212,7 +211,7 @@ void Compete(const std::vector<Candidate>& candidates, const Options& options, C
     const bool enough = plan.simulated >= options.simulate || contest.Stopped();
     if (!enough || !contest.any()) {
       contest.EnterBoth(candidate);
-      simulated.structures.insert(StructureOf(candidate.layout));
+      simulated.structures.insert(DescribeStructure(candidate.layout));
       simulated.layouts.insert(same);
     } else if (plan.alternatives.size() <= kMostAlternatives) {
       contest.Lose(family, candidate.layout, candidate.estimate_s, false);
@@ -275,17 +274,17 @@ std::string GapReason(const Layout& layout, const Outcome& outcome) {
                           " of ", micro_batches, " micro-batches");
     }
   }
-  double wire_s = 0;
+  double link_s = 0;
   for (const sim::Chunk& chunk : kind.problem.chunks) {
     if (chunk.forward_link == sim::kNoLink) continue;
-    wire_s = std::max(
-        wire_s, 1e-9 * static_cast<double>(sim::AloneSerialNs(
+    link_s = std::max(
+        link_s, 1e-9 * static_cast<double>(sim::AloneSerialNs(
                            kind.problem.network, kind.problem.network.links[chunk.forward_link],
                            chunk.forward_bytes)));
   }
-  if (wire_s * micro_batches > 0.5 * outcome.step_s) {
+  if (link_s * micro_batches > 0.5 * outcome.step_s) {
     return absl::StrFormat("a link is busy %.0f%% of the step",
-                           100 * wire_s * micro_batches / outcome.step_s);
+                           100 * link_s * micro_batches / outcome.step_s);
   }
   return absl::StrCat("few micro-batches: ", micro_batches, " over ", kind.problem.chunks.size(),
                       " stages; filling and draining the pipeline shows");
@@ -298,9 +297,9 @@ std::string TimesFrom(const Cluster& cluster, const Costs& costs, const Layout& 
     for (const Stage& stage : replica.stages) {
       const int type = cluster.devices[stage.devices[0]].type;
       if (!types.insert(type).second) continue;
-      worst = std::max(
-          worst, GroupCosts(cluster, costs, layout.micro_batch, stage.devices, layout.tensor_shares)
-                     .source());
+      worst = std::max(worst, GroupCosts(cluster, costs, layout.micro_batch, stage.devices,
+                                         layout.tensor_split_ratios)
+                                  .source());
     }
   }
   if (worst == Source::kMeasured) return "measured";
@@ -383,7 +382,7 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
 }
 
 void Rerank(const Cluster& cluster, const Costs& costs, const Job& job, Plan& plan) {
-  plan.price = PriceOf(cluster, costs, job, plan.layout).Of(plan.outcome.step_s);
+  plan.price = ComputePrice(cluster, costs, job, plan.layout).Of(plan.outcome.step_s);
   plan.rank = Ranking(cluster, costs, job).Rank(plan.layout, plan.outcome.step_s);
 }
 
@@ -398,8 +397,8 @@ Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Devic
   rest.types = cluster.types;
   rest.trunks = cluster.trunks;
   rest.node_latency_s = cluster.node_latency_s;
-  rest.site_wire = cluster.site_wire;
-  rest.wan_wire = cluster.wan_wire;
+  rest.site_link = cluster.site_link;
+  rest.wan_link = cluster.wan_link;
   rest.bytes_per_day = cluster.bytes_per_day;
   std::vector<int> index(cluster.devices.size(), -1);
   std::set<std::string> nodes, sites;
@@ -413,18 +412,18 @@ Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Devic
   if (nodes.count(cluster.leader) > 0) rest.leader = cluster.leader;
   for (const std::string& from : sites) {
     for (const std::string& to : sites) {
-      const auto wire = cluster.site_to_site.find({from, to});
-      if (wire != cluster.site_to_site.end()) rest.site_to_site.insert(*wire);
+      const auto link = cluster.site_to_site.find({from, to});
+      if (link != cluster.site_to_site.end()) rest.site_to_site.insert(*link);
     }
   }
-  for (const auto& [pair, wire] : cluster.node_to_node) {
+  for (const auto& [pair, link] : cluster.node_to_node) {
     if (nodes.count(pair.first) > 0 && nodes.count(pair.second) > 0) {
-      rest.node_to_node.emplace_hint(rest.node_to_node.end(), pair, wire);
+      rest.node_to_node.emplace_hint(rest.node_to_node.end(), pair, link);
     }
   }
-  for (const auto& [pair, wire] : cluster.measured) {
+  for (const auto& [pair, link] : cluster.measured) {
     if (index[pair.first] < 0 || index[pair.second] < 0) continue;
-    rest.measured[{index[pair.first], index[pair.second]}] = wire;
+    rest.measured[{index[pair.first], index[pair.second]}] = link;
   }
   return rest;
 }

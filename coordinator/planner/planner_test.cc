@@ -22,7 +22,7 @@ void Add(Cluster& cluster, const char* type, int count, const std::string& site)
 
 const Options kQuick{.simulate = 3, .restarts = 8, .improvements = 4};
 
-Costs CostsOf(const char* model) { return Costs(*FindModel(model), {}, {}); }
+Costs MakeCosts(const char* model) { return Costs(*FindModel(model), {}, {}); }
 
 // Every layer once per replica, every device once, all samples, memory kept.
 void CheckPlan(const Cluster& cluster, const Costs& costs, const Job& job, const Plan& plan) {
@@ -32,9 +32,10 @@ void CheckPlan(const Cluster& cluster, const Costs& costs, const Job& job, const
   for (const Replica& replica : plan.layout.replicas) {
     int next_layer = 0;
     micro_batches += replica.micro_batches;
-    const std::vector<int> places = PlacesOf(replica);
-    for (const int place : places) {
-      CHECK(static_cast<size_t>(std::count(places.begin(), places.end(), place)) == each);
+    const std::vector<int> stage_entities = MapStagesToEntities(replica);
+    for (const int entity : stage_entities) {
+      CHECK(static_cast<size_t>(std::count(stage_entities.begin(), stage_entities.end(), entity)) ==
+            each);
     }
     for (size_t s = 0; s < replica.stages.size(); ++s) {
       const Stage& stage = replica.stages[s];
@@ -42,8 +43,9 @@ void CheckPlan(const Cluster& cluster, const Costs& costs, const Job& job, const
       CHECK(stage.last_layer > stage.first_layer);
       next_layer = stage.last_layer;
       CHECK(static_cast<int>(stage.devices.size()) <= plan.layout.tensor_parallel);
-      const bool first_visit = std::find(places.begin(), places.end(), places[s]) ==
-                               places.begin() + static_cast<std::ptrdiff_t>(s);
+      const bool first_visit =
+          std::find(stage_entities.begin(), stage_entities.end(), stage_entities[s]) ==
+          stage_entities.begin() + static_cast<std::ptrdiff_t>(s);
       for (const int d : stage.devices) {
         CHECK(used.insert(d).second == first_visit);
         CHECK(cluster.devices[d].node == cluster.devices[stage.devices[0]].node);
@@ -75,7 +77,7 @@ TEST_CASE("Any mix of devices gets a valid plan, the same one with any number of
     Add(cluster, types[(seed + t) % 5], 2 + static_cast<int>(rng.Below(7)),
         rng.Chance(0.5) ? "a" : "b");
   }
-  const Costs costs = CostsOf("gpt3-1.3b");
+  const Costs costs = MakeCosts("gpt3-1.3b");
   const Job job{.global_batch = 32, .micro_batches = {1, 2}};
   const auto plan = PlanJob(cluster, costs, job, kQuick);
   INFO(plan.status().ToString());
@@ -90,7 +92,7 @@ TEST_CASE("Any mix of devices gets a valid plan, the same one with any number of
   CHECK(again->reason == plan->reason);
 }
 
-std::set<size_t> DegreesOf(const Layout& layout) {
+std::set<size_t> ListTensorDegrees(const Layout& layout) {
   std::set<size_t> degrees;
   for (const Replica& replica : layout.replicas) {
     for (const Stage& stage : replica.stages) degrees.insert(stage.devices.size());
@@ -120,7 +122,7 @@ TEST_CASE("stages_of_machines_of_unlike_size_have_tensor_parallel_sets_of_unlike
     REQUIRE(plan.ok());
     INFO(Describe(plan->layout));
     CheckPlan(cluster, costs, job, *plan);
-    CHECK(DegreesOf(plan->layout) == std::set<size_t>{1, 4});
+    CHECK(ListTensorDegrees(plan->layout) == std::set<size_t>{1, 4});
     CHECK_THAT(Describe(plan->layout), Catch::Contains("TP 1 to 4"));
     for (const auto& [degree, even_s] : step_s) CHECK(plan->outcome.step_s < 0.95 * even_s);
     const std::vector<Stage>& stages = plan->layout.replicas[0].stages;
@@ -132,8 +134,8 @@ TEST_CASE("Slow links between sites: activations cross rather than gradients") {
   Cluster cluster;
   Add(cluster, "a100-80", 8, "a");
   Add(cluster, "a100-80", 8, "b");
-  cluster.wan_wire = {20e-3, 1.25e9};
-  const Costs costs = CostsOf("llama-7b");
+  cluster.wan_link = {20e-3, 1.25e9};
+  const Costs costs = MakeCosts("llama-7b");
   const Job job{.global_batch = 128, .micro_batches = {1, 2}};
   const auto plan = PlanJob(cluster, costs, job, kQuick);
   REQUIRE(plan.ok());
@@ -151,12 +153,12 @@ TEST_CASE("Many sites form a pipeline along their fast links") {
   Cluster cluster;
   const std::vector<std::string> chain = {"d", "a", "f", "b", "e", "c"};
   for (const std::string& site : chain) Add(cluster, "a100-80", 1, site);
-  cluster.wan_wire = {20e-3, 10e6};
+  cluster.wan_link = {20e-3, 10e6};
   for (size_t i = 0; i + 1 < chain.size(); ++i) {
     cluster.site_to_site[{chain[i], chain[i + 1]}] = {1e-3, 10e9};
     cluster.site_to_site[{chain[i + 1], chain[i]}] = {1e-3, 10e9};
   }
-  const Costs costs = CostsOf("gpt3-22b");  // no fewer than five devices hold it
+  const Costs costs = MakeCosts("gpt3-22b");  // no fewer than five devices hold it
   const Job job{.global_batch = 64, .micro_batches = {1}, .tensor_parallel = {1}};
   const auto plan = PlanJob(cluster, costs, job, kQuick);
   INFO(plan.status().ToString());
@@ -164,7 +166,7 @@ TEST_CASE("Many sites form a pipeline along their fast links") {
   CheckPlan(cluster, costs, job, *plan);
   for (const Replica& replica : plan->layout.replicas) {
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
-      CHECK(cluster.WireBetween(replica.stages[s].devices[0], replica.stages[s + 1].devices[0])
+      CHECK(cluster.LinkBetween(replica.stages[s].devices[0], replica.stages[s + 1].devices[0])
                 .bytes_per_s == 10e9);
     }
   }
@@ -184,12 +186,12 @@ Cluster UnlikeDevices(int count, int sites, uint64_t seed) {
     const std::string id = std::to_string(d);
     cluster.devices.push_back({"d" + id, "n" + id, "site" + std::to_string(d % sites), d});
   }
-  cluster.site_wire = {0.2e-3, 125e6};
+  cluster.site_link = {0.2e-3, 125e6};
   for (int a = 0; a < sites; ++a) {
     for (int b = 0; b < a; ++b) {
-      const Wire wire = {2e-3 + 28e-3 * rng.Uniform(), 12.5e6 * (1 + 9 * rng.Uniform())};
+      const Link link = {2e-3 + 28e-3 * rng.Uniform(), 12.5e6 * (1 + 9 * rng.Uniform())};
       const std::string from = "site" + std::to_string(a), to = "site" + std::to_string(b);
-      cluster.site_to_site[{from, to}] = cluster.site_to_site[{to, from}] = wire;
+      cluster.site_to_site[{from, to}] = cluster.site_to_site[{to, from}] = link;
     }
   }
   return cluster;
@@ -197,7 +199,7 @@ Cluster UnlikeDevices(int count, int sites, uint64_t seed) {
 
 TEST_CASE("28 unlike devices get a plan about as fast as any of a subset of them") {
   const Cluster cluster = UnlikeDevices(28, 6, 1);
-  const Costs costs = CostsOf("gpt2-large");
+  const Costs costs = MakeCosts("gpt2-large");
   const Job job{.global_batch = 32, .micro_batches = {1, 2}, .tensor_parallel = {1}};
   const auto plan = PlanJob(cluster, costs, job, {});
   INFO(plan.status().ToString());
@@ -226,7 +228,7 @@ TEST_CASE("a plan is no slower than one whose choices are fewer") {
   cluster.types = {*FindDeviceType("a100-80")};
   for (int d = 0; d < devices; ++d)
     cluster.devices.push_back({"d" + std::to_string(d), "n", "", 0});
-  const Costs costs = CostsOf(model);
+  const Costs costs = MakeCosts(model);
   const auto step_s = [&](std::vector<int> micro_batches, std::vector<int> tensor_parallel) {
     const Job job{.global_batch = batch,
                   .micro_batches = std::move(micro_batches),
@@ -251,7 +253,7 @@ TEST_CASE("Fixing the shape of the free plan changes nothing") {
     Add(cluster, "a100-80", 6, "site0");
     Add(cluster, "h20", 5, "site1");
   }
-  const Costs costs = CostsOf("gpt2-large");
+  const Costs costs = MakeCosts("gpt2-large");
   Job job{.global_batch = 32, .micro_batches = {1, 2}, .tensor_parallel = {1, 2}};
   const auto free = PlanJob(cluster, costs, job, kQuick);
   INFO(free.status().ToString());
@@ -268,7 +270,7 @@ TEST_CASE("Fixing the shape of the free plan changes nothing") {
   const auto fixed = PlanJob(cluster, costs, job, kQuick);
   INFO(fixed.status().ToString());
   REQUIRE(fixed.ok());
-  CHECK(Obeys(job.fixed, fixed->layout));
+  CHECK(Satisfies(job.fixed, fixed->layout));
   INFO(Describe(free->layout) << " | " << Describe(fixed->layout));
   CHECK(fixed->outcome.step_s <= free->outcome.step_s * (1 + 1e-9));
 }
@@ -277,14 +279,14 @@ TEST_CASE("What the job fixes is kept, or refused by its key") {
   Cluster cluster;
   Add(cluster, "a100-80", 4, "a");
   Add(cluster, "h20", 4, "b");
-  const Costs costs = CostsOf("gpt2");
+  const Costs costs = MakeCosts("gpt2");
   Job job{.global_batch = 16, .micro_batches = {1}, .tensor_parallel = {1}};
   job.fixed = {.stages = 3, .replicas = 2, .schedule = "1f1b"};
   const auto plan = PlanJob(cluster, costs, job, kQuick);
   INFO(plan.status().ToString());
   REQUIRE(plan.ok());
   CheckPlan(cluster, costs, job, *plan);
-  CHECK(Obeys(job.fixed, plan->layout));
+  CHECK(Satisfies(job.fixed, plan->layout));
   CHECK(plan->layout.schedule == "1f1b");
   CHECK_FALSE(plan->layout.split_backward);
   job.fixed = {.stages = 5, .replicas = 2, .schedule = ""};
@@ -298,11 +300,11 @@ TEST_CASE("What the job fixes is kept, or refused by its key") {
 TEST_CASE("What cannot fit is refused with what would help") {
   Cluster cluster;
   Add(cluster, "p4", 2, "a");
-  const auto plan = PlanJob(cluster, CostsOf("llama-70b"), {.global_batch = 8}, kQuick);
+  const auto plan = PlanJob(cluster, MakeCosts("llama-70b"), {.global_batch = 8}, kQuick);
   CHECK(plan.status().code() == absl::StatusCode::kResourceExhausted);
   CHECK_THAT(std::string(plan.status().message()),
              Catch::Contains("lacks") && Catch::Contains("more p4 would hold it"));
-  const auto none = PlanJob(cluster, CostsOf("gpt2"), {.global_batch = 0}, kQuick);
+  const auto none = PlanJob(cluster, MakeCosts("gpt2"), {.global_batch = 0}, kQuick);
   CHECK_THAT(std::string(none.status().message()), Catch::Contains("global_batch = 0"));
 }
 
@@ -327,12 +329,12 @@ TEST_CASE("Measured times replace the roofline, and the plan says where its time
   CHECK(between->outcome.step_s == Approx(measured->outcome.step_s));
 }
 
-// Four devices that hold little more than their state: plain pipelines have room for few
+// Four devices that hold little more than their state: plain pipelines have memory for few
 // micro-batches at the first stage, a V divides the activations evenly.
 TEST_CASE("Where memory is tight a V of two stages per device beats every plain placement") {
   Cluster cluster;
   Add(cluster, "a100-80", 8, "a");
-  const Costs costs = CostsOf("gpt3-13b");
+  const Costs costs = MakeCosts("gpt3-13b");
   const Job job{.global_batch = 32, .micro_batches = {1}, .tensor_parallel = {1}};
   cluster.types[0].memory_bytes = int64_t{36} << 30;
   Options plain = kQuick;
@@ -351,12 +353,12 @@ TEST_CASE("A transfer over two edges is as fast as both together, unless they ex
   Cluster cluster;
   Add(cluster, "a100-80", 4, "a");
   Add(cluster, "a100-80", 4, "b");
-  const Costs costs = CostsOf("gpt3-6.7b");
+  const Costs costs = MakeCosts("gpt3-6.7b");
   const Job job{.global_batch = 32, .micro_batches = {1}, .tensor_parallel = {4}};
-  const auto step_s = [&](const std::vector<WireEdge>& edges) {
-    const auto wire = MakeWire(edges, cluster.trunks);
-    REQUIRE(wire.ok());
-    cluster.site_to_site[{"a", "b"}] = cluster.site_to_site[{"b", "a"}] = *wire;
+  const auto step_s = [&](const std::vector<LinkEdge>& edges) {
+    const auto link = MakeLink(edges, cluster.trunks);
+    REQUIRE(link.ok());
+    cluster.site_to_site[{"a", "b"}] = cluster.site_to_site[{"b", "a"}] = *link;
     // A pipeline of one stage per site.
     Layout layout{4, 1, "1f1b", {}};
     layout.replicas = {{{{{0, 1, 2, 3}, 0, 17}, {{4, 5, 6, 7}, 17, 34}}, 32}};
@@ -365,9 +367,9 @@ TEST_CASE("A transfer over two edges is as fast as both together, unless they ex
     REQUIRE(outcome.ok());
     return outcome->step_s;
   };
-  const WireEdge slow{1e-3, 0.2e9};
-  const WireEdge slow_too{1e-3, 0.2e9, -1, 7};
-  const WireEdge either{1e-3, 0.2e9, -1, 7};
+  const LinkEdge slow{1e-3, 0.2e9};
+  const LinkEdge slow_too{1e-3, 0.2e9, -1, 7};
+  const LinkEdge either{1e-3, 0.2e9, -1, 7};
   const double one = step_s({slow});
   CHECK(step_s({slow, slow}) == Approx(step_s({{1e-3, 0.4e9}})).epsilon(0.01));
   CHECK(step_s({slow, slow}) < 0.8 * one);
@@ -383,8 +385,8 @@ TEST_CASE("Gradients are summed while slower stages still compute") {
   Cluster cluster;
   Add(cluster, "a100-80", 2, "a");
   Add(cluster, "a100-80", 2, "b");
-  cluster.wan_wire = {1e-3, 20e9};
-  const Costs costs = CostsOf("gpt2-large");
+  cluster.wan_link = {1e-3, 20e9};
+  const Costs costs = MakeCosts("gpt2-large");
   const Job job{.global_batch = 16, .micro_batches = {1}, .tensor_parallel = {1}};
   Layout layout{1, 1, "1f1b", {}};
   layout.split_backward = false;
@@ -406,7 +408,7 @@ TEST_CASE("Gradients are summed while slower stages still compute") {
       EvaluateLayout(cluster, costs, job, layout, {.step_limit_s = 1.001 * outcome->bound_s});
   REQUIRE(maybe_better.ok());
   CHECK(maybe_better->step_s == outcome->step_s);
-  // Two rings share the line: one after the other it would have taken twice as long.
+  // Two rings share the link: one after the other it would have taken twice as long.
   layout.replicas.resize(1);
   const auto alone = EvaluateLayout(cluster, costs, job, layout, {});
   CHECK(alone->sync_s == 0);
@@ -416,10 +418,10 @@ TEST_CASE("A step counts when all sites know of each other: only who is done wit
   Cluster cluster;
   Add(cluster, "a100-80", 1, "a");
   Add(cluster, "a100-80", 1, "b");
-  const Costs costs = CostsOf("gpt2-large");
+  const Costs costs = MakeCosts("gpt2-large");
   const Job job{.global_batch = 8, .micro_batches = {1}, .tensor_parallel = {1}};
   const auto evaluate = [&](double latency_s, const char* schedule, int layers) {
-    cluster.wan_wire = {latency_s, 100e9};
+    cluster.wan_link = {latency_s, 100e9};
     Layout layout{1, 1, schedule, {}};
     layout.replicas = {{{{{0}, 0, layers}, {{1}, layers, 38}}, 8}};
     const auto outcome = EvaluateLayout(cluster, costs, job, layout, {});

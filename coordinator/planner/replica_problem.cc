@@ -9,14 +9,14 @@
 namespace atl::plan {
 namespace {
 
-std::pair<std::string, std::string> SitesOf(const Cluster& cluster, const Stage& from,
-                                            const Stage& to) {
+std::pair<std::string, std::string> GetSitePair(const Cluster& cluster, const Stage& from,
+                                                const Stage& to) {
   return {cluster.devices[from.devices[0]].site, cluster.devices[to.devices[0]].site};
 }
 
-void Scale(double factor, Wire& wire) {
-  wire.bytes_per_s *= factor;
-  for (WireEdge& edge : wire.edges) edge.bytes_per_s *= factor;
+void Scale(double factor, Link& plan_link) {
+  plan_link.bytes_per_s *= factor;
+  for (LinkEdge& edge : plan_link.edges) edge.bytes_per_s *= factor;
 }
 
 // As they are in memory: keys are only compared.
@@ -25,10 +25,10 @@ void AppendRaw(std::string& key, Values... values) {
   (key.append(reinterpret_cast<const char*>(&values), sizeof(values)), ...);
 }
 
-void AppendWire(const Wire& wire, std::string& key) {
-  AppendRaw(key, wire.latency_s, wire.bytes_per_s, wire.edges.size());
-  if (wire.sizes != nullptr) wire.sizes->AppendTo(key);
-  for (const WireEdge& edge : wire.edges) {
+void AppendLink(const Link& plan_link, std::string& key) {
+  AppendRaw(key, plan_link.latency_s, plan_link.bytes_per_s, plan_link.edges.size());
+  if (plan_link.sizes != nullptr) plan_link.sizes->AppendTo(key);
+  for (const LinkEdge& edge : plan_link.edges) {
     AppendRaw(key, edge.latency_s, edge.bytes_per_s, edge.trunk, edge.conflict_set,
               edge.changes.size());
     for (const BandwidthChange& change : edge.changes) {
@@ -41,7 +41,7 @@ void AppendWire(const Wire& wire, std::string& key) {
 // Adds the replica's links to the simulator's network, each once.
 class NetworkBuilder {
  public:
-  NetworkBuilder(const Cluster& cluster, const WireSharing& sharing, sim::Network& network)
+  NetworkBuilder(const Cluster& cluster, const LinkSharing& sharing, sim::Network& network)
       : cluster_(cluster), sharing_(sharing), network_(network) {}
 
   // The link from one entity to another, as of `from` to `to`.
@@ -49,10 +49,10 @@ class NetworkBuilder {
     const auto [known, added] =
         links_.try_emplace(entities, static_cast<int>(network_.links.size()));
     if (!added) return known->second;
-    network_.links.push_back(LinkOf(StageWire(cluster_, sharing_, from, to)));
-    if (LineBetween(cluster_, sharing_, from, to) != nullptr) {
-      const auto [lane, first] =
-          lanes_.try_emplace(SitesOf(cluster_, from, to), static_cast<int>(network_.lanes.size()));
+    network_.links.push_back(ToSimLink(LinkBetweenStages(cluster_, sharing_, from, to)));
+    if (FindSharedLink(cluster_, sharing_, from, to) != nullptr) {
+      const auto [lane, first] = lanes_.try_emplace(GetSitePair(cluster_, from, to),
+                                                    static_cast<int>(network_.lanes.size()));
       if (first) network_.lanes.push_back({sim::LaneOrder::kRoundRobin});
       network_.links.back().lane = lane->second;
     }
@@ -60,12 +60,13 @@ class NetworkBuilder {
   }
 
  private:
-  sim::Link LinkOf(const Wire& wire) {
-    if (wire.edges.empty()) {
-      return {{sim::Edge{ToNanos(wire.latency_s), wire.bytes_per_s, {}, -1, wire.sizes}}};
+  sim::Link ToSimLink(const Link& plan_link) {
+    if (plan_link.edges.empty()) {
+      return {{sim::Edge{
+          ToNanos(plan_link.latency_s), plan_link.bytes_per_s, {}, -1, plan_link.sizes}}};
     }
     sim::Link link;
-    for (const WireEdge& edge : wire.edges) {
+    for (const LinkEdge& edge : plan_link.edges) {
       sim::Edge added{ToNanos(edge.latency_s), edge.bytes_per_s, {}, edge.conflict_set, edge.sizes};
       if (edge.trunk >= 0) added.trunks.push_back(SharedTrunk(edge.trunk));
       if (!edge.changes.empty()) {
@@ -100,7 +101,7 @@ class NetworkBuilder {
   }
 
   const Cluster& cluster_;
-  const WireSharing& sharing_;
+  const LinkSharing& sharing_;
   sim::Network& network_;
   std::map<std::pair<int, int>, int> links_;
   std::map<std::pair<std::string, std::string>, int> lanes_;
@@ -110,11 +111,11 @@ class NetworkBuilder {
 // Every entity must hold its state and one micro-batch's activations of all its stages.
 absl::Status SetMemory(const Cluster& cluster, const Costs& costs, const Layout& layout,
                        const Replica& replica, ReplicaOutcome& kind) {
-  const std::vector<std::vector<int>> stages = sim::ChunksOfDevices(kind.problem);
+  const std::vector<std::vector<int>> stages = sim::ListChunksByDevice(kind.problem);
   for (size_t entity = 0; entity < stages.size(); ++entity) {
     const Stage& first = replica.stages[stages[entity][0]];
     const StageCosts stage_costs =
-        GroupCosts(cluster, costs, layout.micro_batch, first.devices, layout.tensor_shares);
+        GroupCosts(cluster, costs, layout.micro_batch, first.devices, layout.tensor_split_ratios);
     int64_t state = 0;
     int64_t activations = 0;
     std::string layers;
@@ -125,7 +126,7 @@ absl::Status SetMemory(const Cluster& cluster, const Costs& costs, const Layout&
       absl::StrAppend(&layers, layers.empty() ? "" : " and ", stage.first_layer, " to ",
                       stage.last_layer - 1);
     }
-    const int64_t usable = GroupBytes(cluster, costs, first.devices, layout.tensor_shares);
+    const int64_t usable = GroupBytes(cluster, costs, first.devices, layout.tensor_split_ratios);
     if (state + activations > usable) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "device \"", cluster.devices[first.devices[0]].id, "\" lacks ",
@@ -141,115 +142,118 @@ absl::Status SetMemory(const Cluster& cluster, const Costs& costs, const Layout&
 
 }  // namespace
 
-bool IsPlain(const Wire& wire) {
-  return wire.edges.empty() ||
-         (wire.edges.size() == 1 && wire.edges[0].trunk < 0 && wire.edges[0].changes.empty());
+bool IsPlain(const Link& plan_link) {
+  return plan_link.edges.empty() || (plan_link.edges.size() == 1 && plan_link.edges[0].trunk < 0 &&
+                                     plan_link.edges[0].changes.empty());
 }
 
 sim::Nanos ToNanos(double seconds) {
   return static_cast<sim::Nanos>(std::llround(std::min(seconds, 1e6) * 1e9));
 }
 
-WireSharing SharingOf(const Cluster& cluster, const Layout& layout) {
-  WireSharing sharing;
+LinkSharing ComputeLinkSharing(const Cluster& cluster, const Layout& layout) {
+  LinkSharing sharing;
   for (const Replica& replica : layout.replicas) {
     std::set<int> trunks;
-    std::set<std::pair<std::string, std::string>> lines;
+    std::set<std::pair<std::string, std::string>> shared_links;
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
       const Stage& here = replica.stages[s];
       const Stage& next = replica.stages[s + 1];
-      const auto there = SitesOf(cluster, here, next);
+      const auto there = GetSitePair(cluster, here, next);
       if (there.first != there.second) {
-        for (const auto& line : {there, std::pair(there.second, there.first)}) {
-          ++sharing.lines[line].stage_links;
-          lines.insert(line);
+        for (const auto& shared_link : {there, std::pair(there.second, there.first)}) {
+          ++sharing.shared_links[shared_link].stage_links;
+          shared_links.insert(shared_link);
         }
       }
       if (cluster.trunks.empty()) continue;
       for (const auto& [from, to] : {std::pair(&here, &next), std::pair(&next, &here)}) {
-        for (const WireEdge& edge : cluster.WireBetween(from->devices[0], to->devices[0]).edges) {
+        for (const LinkEdge& edge : cluster.LinkBetween(from->devices[0], to->devices[0]).edges) {
           if (edge.trunk >= 0) trunks.insert(edge.trunk);
         }
       }
     }
-    for (const auto& line : lines) ++sharing.lines[line].replicas;
+    for (const auto& shared_link : shared_links) ++sharing.shared_links[shared_link].replicas;
     for (const int trunk : trunks) ++sharing.trunks[trunk];
   }
   return sharing;
 }
 
-const WireSharing::Line* LineBetween(const Cluster& cluster, const WireSharing& sharing,
-                                     const Stage& from, const Stage& to) {
-  const auto line = sharing.lines.find(SitesOf(cluster, from, to));
-  if (line == sharing.lines.end()) return nullptr;
-  return IsPlain(cluster.WireBetween(from.devices[0], to.devices[0])) ? &line->second : nullptr;
+const LinkSharing::SharedLink* FindSharedLink(const Cluster& cluster, const LinkSharing& sharing,
+                                              const Stage& from, const Stage& to) {
+  const auto shared_link = sharing.shared_links.find(GetSitePair(cluster, from, to));
+  if (shared_link == sharing.shared_links.end()) return nullptr;
+  return IsPlain(cluster.LinkBetween(from.devices[0], to.devices[0])) ? &shared_link->second
+                                                                      : nullptr;
 }
 
-void ShareWire(const WireSharing::Line* line, bool within_node, const Stage& from, const Stage& to,
-               Wire& wire) {
-  if (line != nullptr) {
-    Scale(1.0 / std::max(1, IsPlain(wire) ? line->replicas : line->stage_links), wire);
+void ApplyLinkSharing(const LinkSharing::SharedLink* shared_link, bool within_node,
+                      const Stage& from, const Stage& to, Link& plan_link) {
+  if (shared_link != nullptr) {
+    Scale(1.0 / std::max(1, IsPlain(plan_link) ? shared_link->replicas : shared_link->stage_links),
+          plan_link);
   } else if (within_node) {
-    Scale(static_cast<double>(std::min(from.devices.size(), to.devices.size())), wire);
+    Scale(static_cast<double>(std::min(from.devices.size(), to.devices.size())), plan_link);
   }
   // Each of fewer senders sends to several ranks.
   if (from.devices.size() < to.devices.size()) {
     const size_t copies = (to.devices.size() + from.devices.size() - 1) / from.devices.size();
-    Scale(1.0 / static_cast<double>(copies), wire);
+    Scale(1.0 / static_cast<double>(copies), plan_link);
   }
 }
 
-Wire StageWire(const Cluster& cluster, const WireSharing& sharing, const Stage& from,
-               const Stage& to) {
+Link LinkBetweenStages(const Cluster& cluster, const LinkSharing& sharing, const Stage& from,
+                       const Stage& to) {
   const int a = from.devices[0], b = to.devices[0];
-  Wire wire = cluster.WireBetween(a, b);
-  const auto line = sharing.lines.find(SitesOf(cluster, from, to));
-  ShareWire(line == sharing.lines.end() ? nullptr : &line->second,
-            cluster.devices[a].node == cluster.devices[b].node, from, to, wire);
-  return wire;
+  Link plan_link = cluster.LinkBetween(a, b);
+  const auto shared_link = sharing.shared_links.find(GetSitePair(cluster, from, to));
+  ApplyLinkSharing(shared_link == sharing.shared_links.end() ? nullptr : &shared_link->second,
+                   cluster.devices[a].node == cluster.devices[b].node, from, to, plan_link);
+  return plan_link;
 }
 
 int64_t StageLinkBytes(const Costs& costs, const Stage& stage, int micro_batch) {
   return costs.model().layers[stage.last_layer - 1].out_bytes * micro_batch;
 }
 
-std::string KindOf(const Cluster& cluster, const Layout& layout, const WireSharing& sharing,
-                   const Replica& replica) {
+std::string MakeReplicaKey(const Cluster& cluster, const Layout& layout, const LinkSharing& sharing,
+                           const Replica& replica) {
   std::string kind =
       absl::StrCat(layout.micro_batch, ",", layout.schedule, ",",
                    layout.split_backward ? "split" : "whole", ",", replica.micro_batches);
-  const std::vector<int> places = PlacesOf(replica);
-  std::map<std::pair<std::string, std::string>, size_t> lines;  // of the replica, numbered
+  const std::vector<int> stage_entities = MapStagesToEntities(replica);
+  std::map<std::pair<std::string, std::string>, size_t> shared_links;  // of the replica, numbered
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const Stage& stage = replica.stages[s];
-    AppendRaw(kind, places[s], cluster.devices[stage.devices[0]].type, stage.devices.size(),
+    AppendRaw(kind, stage_entities[s], cluster.devices[stage.devices[0]].type, stage.devices.size(),
               stage.first_layer, stage.last_layer,
               stage.saving.any() ? stage.saving.recomputed : -1);
-    if (const std::optional<RingLink> ring = RingLinkOf(cluster, stage.devices); ring) {
+    if (const std::optional<RingLink> ring = FindSlowestRingLink(cluster, stage.devices); ring) {
       AppendRaw(kind, ring->latency_s, ring->bytes_per_s);
     }
-    for (size_t rank = 0; rank < layout.tensor_shares.size(); ++rank) {
-      AppendRaw(kind, layout.tensor_shares[rank], cluster.devices[stage.devices[rank]].type);
+    for (size_t rank = 0; rank < layout.tensor_split_ratios.size(); ++rank) {
+      AppendRaw(kind, layout.tensor_split_ratios[rank], cluster.devices[stage.devices[rank]].type);
     }
-    if (s + 1 == replica.stages.size() || places[s] == places[s + 1]) continue;
+    if (s + 1 == replica.stages.size() || stage_entities[s] == stage_entities[s + 1]) continue;
     const Stage& next = replica.stages[s + 1];
     for (const auto& [from, to] : {std::pair(&stage, &next), std::pair(&next, &stage)}) {
-      AppendWire(StageWire(cluster, sharing, *from, *to), kind);
-      if (LineBetween(cluster, sharing, *from, *to) == nullptr) continue;
-      const auto line = lines.try_emplace(SitesOf(cluster, *from, *to), lines.size()).first;
-      AppendRaw(kind, line->second);
+      AppendLink(LinkBetweenStages(cluster, sharing, *from, *to), kind);
+      if (FindSharedLink(cluster, sharing, *from, *to) == nullptr) continue;
+      const auto shared_link =
+          shared_links.try_emplace(GetSitePair(cluster, *from, *to), shared_links.size()).first;
+      AppendRaw(kind, shared_link->second);
     }
   }
   return kind;
 }
 
 absl::StatusOr<ReplicaOutcome> BuildReplica(const Cluster& cluster, const Costs& costs,
-                                            const Layout& layout, const WireSharing& sharing,
+                                            const Layout& layout, const LinkSharing& sharing,
                                             const Replica& replica) {
   ReplicaOutcome kind;
-  const std::vector<int> places = PlacesOf(replica);
+  const std::vector<int> stage_entities = MapStagesToEntities(replica);
   const int stages = static_cast<int>(replica.stages.size());
-  const int entities = 1 + *std::max_element(places.begin(), places.end());
+  const int entities = 1 + *std::max_element(stage_entities.begin(), stage_entities.end());
   kind.problem.pipelines = {{0, stages, replica.micro_batches, 0}};
   kind.problem.devices.resize(entities);
   kind.problem.fixed_slots = costs.options().fixed_slots;
@@ -258,25 +262,27 @@ absl::StatusOr<ReplicaOutcome> BuildReplica(const Cluster& cluster, const Costs&
   for (int s = 0; s < stages; ++s) {
     const Stage& stage = replica.stages[s];
     const StageCosts stage_costs =
-        GroupCosts(cluster, costs, layout.micro_batch, stage.devices, layout.tensor_shares);
+        GroupCosts(cluster, costs, layout.micro_batch, stage.devices, layout.tensor_split_ratios);
     const LayerTimes times = stage_costs.Of(stage.first_layer, stage.last_layer, stage.saving);
     sim::Chunk chunk;
-    chunk.device = places[s];
+    chunk.device = stage_entities[s];
     chunk.forward_ns = ToNanos(times.forward_s);
     chunk.backward_ns = ToNanos(times.backward_s);
     chunk.weight_ns = ToNanos(times.weight_s);
     chunk.optimizer_ns = ToNanos(times.optimizer_s);
-    kind.optimizer_ns[places[s]] += chunk.optimizer_ns;
+    kind.optimizer_ns[stage_entities[s]] += chunk.optimizer_ns;
     chunk.activation_bytes =
         stage_costs.StashBytes(stage.first_layer, stage.last_layer, stage.saving);
     chunk.weight_bytes = chunk.weight_ns == 0
                              ? 0
                              : static_cast<int64_t>(costs.options().weight_share *
                                                     static_cast<double>(chunk.activation_bytes));
-    if (s + 1 < stages && places[s] != places[s + 1]) {
+    if (s + 1 < stages && stage_entities[s] != stage_entities[s + 1]) {
       const Stage& next = replica.stages[s + 1];
-      chunk.forward_link = network.LinkBetween({places[s], places[s + 1]}, stage, next);
-      chunk.backward_link = network.LinkBetween({places[s + 1], places[s]}, next, stage);
+      chunk.forward_link =
+          network.LinkBetween({stage_entities[s], stage_entities[s + 1]}, stage, next);
+      chunk.backward_link =
+          network.LinkBetween({stage_entities[s + 1], stage_entities[s]}, next, stage);
       chunk.forward_bytes = chunk.backward_bytes = StageLinkBytes(costs, stage, layout.micro_batch);
     }
     kind.problem.chunks.push_back(chunk);

@@ -14,51 +14,51 @@ namespace atl::plan {
 
 sim::Nanos ToNanos(double seconds);
 
-// What messages between sites share. All that goes from one site to another shares one line and
-// uses it in turn, each message at full bandwidth (the runtime keeps the order, plan_io's
+// Links that messages between sites share. All that goes from one site to another shares one link
+// and uses it in send order, each message at full bandwidth (the runtime keeps the order, plan_io's
 // link_orders). Links for which the cluster's file names several edges, trunks or changes share
 // what it says.
-struct WireSharing {
-  struct Line {
+struct LinkSharing {
+  struct SharedLink {
     int stage_links = 0;
     int replicas = 0;
   };
-  std::map<std::pair<std::string, std::string>, Line> lines;  // from site to site
-  std::map<int, int> trunks;                                  // replicas that use a trunk
+  std::map<std::pair<std::string, std::string>, SharedLink> shared_links;  // from site to site
+  std::map<int, int> trunks;  // replicas that use a trunk
 };
-WireSharing SharingOf(const Cluster& cluster, const Layout& layout);
+LinkSharing ComputeLinkSharing(const Cluster& cluster, const Layout& layout);
 
-// The line from a stage's site to another's; null within a site and where the file says
+// The shared link from a stage's site to another's; null within a site and where the file says
 // otherwise.
-const WireSharing::Line* LineBetween(const Cluster& cluster, const WireSharing& sharing,
-                                     const Stage& from, const Stage& to);
+const LinkSharing::SharedLink* FindSharedLink(const Cluster& cluster, const LinkSharing& sharing,
+                                              const Stage& from, const Stage& to);
 
-// The link that a stage link's messages use: of a line its replica's even part, of other links
-// between sites the stage link's; within a node as many times as wide as there are members, since
-// an activation at a stage link is the same on all members of a tensor-parallel set, which send a
-// part each.
-Wire StageWire(const Cluster& cluster, const WireSharing& sharing, const Stage& from,
-               const Stage& to);
+// The link that the messages of a stage link (P2P channel) use: of a shared link its replica's even
+// part, of other links between sites the stage link's; within a node as many times as wide as there
+// are members, since an activation at a stage link is the same on all members of a tensor-parallel
+// set, which send a part each.
+Link LinkBetweenStages(const Cluster& cluster, const LinkSharing& sharing, const Stage& from,
+                       const Stage& to);
 
-// One way from one to the other, at one rate.
-bool IsPlain(const Wire& wire);
+// One edge, at one rate.
+bool IsPlain(const Link& plan_link);
 
-// StageWire, given the link between the stages' first devices, the line (null within a site), and
-// whether they are in one node.
-void ShareWire(const WireSharing::Line* line, bool within_node, const Stage& from, const Stage& to,
-               Wire& wire);
+// LinkBetweenStages, given the link between the stages' first devices, the shared link (null within
+// a site), and whether they are in one node.
+void ApplyLinkSharing(const LinkSharing::SharedLink* shared_link, bool within_node,
+                      const Stage& from, const Stage& to, Link& plan_link);
 
 // One micro-batch's message from a stage to the next.
 int64_t StageLinkBytes(const Costs& costs, const Stage& stage, int micro_batch);
 
 // Equal for replicas that are the same to the simulator.
-std::string KindOf(const Cluster& cluster, const Layout& layout, const WireSharing& sharing,
-                   const Replica& replica);
+std::string MakeReplicaKey(const Cluster& cluster, const Layout& layout, const LinkSharing& sharing,
+                           const Replica& replica);
 
 // Fills the problem, the memory and the optimizer's times. The error says which device lacks how
 // much memory for one micro-batch.
 absl::StatusOr<ReplicaOutcome> BuildReplica(const Cluster& cluster, const Costs& costs,
-                                            const Layout& layout, const WireSharing& sharing,
+                                            const Layout& layout, const LinkSharing& sharing,
                                             const Replica& replica);
 
 }  // namespace atl::plan

@@ -10,7 +10,7 @@ namespace {
 class Builder {
  public:
   Builder(const Cluster& cluster, const Layout& layout)
-      : cluster_(cluster), layout_(layout), sharing_(SharingOf(cluster, layout)) {}
+      : cluster_(cluster), layout_(layout), sharing_(ComputeLinkSharing(cluster, layout)) {}
 
   void Add(int r, const ReplicaOutcome& kind) {
     const sim::Problem& alone = kind.problem;
@@ -40,8 +40,8 @@ class Builder {
       if (chunk.forward_link == sim::kNoLink) continue;
       chunk.forward_link += links;
       chunk.backward_link += links;
-      ShareLine(stages[s], stages[s + 1], chunk.forward_link);
-      ShareLine(stages[s + 1], stages[s], chunk.backward_link);
+      ShareLink(stages[s], stages[s + 1], chunk.forward_link);
+      ShareLink(stages[s + 1], stages[s], chunk.backward_link);
     }
     all.pipelines.push_back(
         {chunks, static_cast<int>(alone.chunks.size()), alone.pipelines[0].micro_batches, r});
@@ -54,11 +54,11 @@ class Builder {
   Together Take() { return std::move(together_); }
 
  private:
-  // The link, once, at the line's own bandwidth and on its lane.
-  void ShareLine(const Stage& from, const Stage& to, int link) {
+  // The link, once, at its own bandwidth and on its lane.
+  void ShareLink(const Stage& from, const Stage& to, int link) {
     together_.link_ends[link] = {from.devices[0], to.devices[0]};
     sim::Link& shared = together_.problem.network.links[link];
-    if (shared.lane >= 0 || LineBetween(cluster_, sharing_, from, to) == nullptr) return;
+    if (shared.lane >= 0 || FindSharedLink(cluster_, sharing_, from, to) == nullptr) return;
     const Device& a = cluster_.devices[from.devices[0]];
     const Device& b = cluster_.devices[to.devices[0]];
     const auto [lane, added] = lane_of_.try_emplace({a.site, b.site}, lane_of_.size());
@@ -67,13 +67,14 @@ class Builder {
       together_.lanes.push_back({a.site, b.site});
     }
     shared.lane = static_cast<int>(lane->second);
-    const Wire wire = cluster_.WireBetween(from.devices[0], to.devices[0]);
-    shared.edges[0].bytes_per_s = wire.edges.empty() ? wire.bytes_per_s : wire.edges[0].bytes_per_s;
+    const Link plan_link = cluster_.LinkBetween(from.devices[0], to.devices[0]);
+    shared.edges[0].bytes_per_s =
+        plan_link.edges.empty() ? plan_link.bytes_per_s : plan_link.edges[0].bytes_per_s;
   }
 
   const Cluster& cluster_;
   const Layout& layout_;
-  const WireSharing sharing_;
+  const LinkSharing sharing_;
   std::map<std::pair<std::string, std::string>, size_t> lane_of_;
   Together together_;
 };

@@ -1,6 +1,6 @@
-// All replicas of a layout at once. Where several cross between two sites, they use the line in
-// turn (micro-batch, replica), each message at full bandwidth: what one replica takes depends on
-// the others, so they are played together.
+// All replicas of a layout at once. Where several cross between two sites, they use the inter-site
+// link in send order (micro-batch, replica), each message at full bandwidth: what one replica takes
+// depends on the others, so they are simulated together.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_TOGETHER_H_
 #define ATOLL_COORDINATOR_PLANNER_TOGETHER_H_

@@ -17,27 +17,27 @@
 namespace atl {
 namespace {
 
-constexpr int64_t kBlocks = 4;  // of a GPU, for messages by way of the host
+constexpr int64_t kBlocks = 4;  // of a GPU, for messages through the host
 
-const DeviceInfo* InfoOf(const PlanRequest& request, const std::string& device) {
+const DeviceInfo* FindDeviceInfo(const PlanRequest& request, const std::string& device) {
   for (const PlanMember& member : request.members) {
-    const int index = IndexOfDevice(device);
-    if (member.member.worker != WorkerOfDevice(device) || index < 0) continue;
+    const int index = IndexFromDevice(device);
+    if (member.member.worker != WorkerFromDevice(device) || index < 0) continue;
     if (index < static_cast<int>(member.devices.size())) return &member.devices[index];
   }
   return nullptr;
 }
 
-const IslandMember* MemberOf(const IslandPlan& plan, const std::string& device) {
+const IslandMember* FindMember(const IslandPlan& plan, const std::string& device) {
   for (const IslandMember& member : plan.members) {
-    if (member.worker == WorkerOfDevice(device)) return &member;
+    if (member.worker == WorkerFromDevice(device)) return &member;
   }
   return nullptr;
 }
 
 // NCCL goes between these two, or they are of one worker: nothing passes the hosts.
 bool Straight(const IslandPlan& plan, const std::string& a, const std::string& b) {
-  const IslandMember *one = MemberOf(plan, a), *other = MemberOf(plan, b);
+  const IslandMember *one = FindMember(plan, a), *other = FindMember(plan, b);
   if (one == nullptr || other == nullptr || one == other) return one == other;
   return NcclLacks(*one, *other).empty();
 }
@@ -59,7 +59,7 @@ int SlotsOfStage(const IslandPlan& plan, const PlanReplica& replica, size_t stag
   }
   for (const PlanProgram& program : plan.programs) {
     if (program.device != device) continue;
-    for (const StageSlots& slots : SlotsOf(program, own)) {
+    for (const StageSlots& slots : ComputeStageSlots(program, own)) {
       if (slots.stage == static_cast<int32_t>(stage)) return slots.forward;
     }
   }
@@ -67,7 +67,7 @@ int SlotsOfStage(const IslandPlan& plan, const PlanReplica& replica, size_t stag
 }
 
 // Of the stage link from stage `before` to the next one, at either end, for devices `device` and
-// `other` at its ends.
+// `other` at its two ends.
 void AddStageLink(const IslandPlan& plan, const PlanReplica& replica, size_t before,
                   const std::string& device, const std::string& other, bool is_before,
                   int64_t message_bytes, bool on_host, AuxiliaryMemory& auxiliary) {
@@ -81,25 +81,25 @@ void AddStageLink(const IslandPlan& plan, const PlanReplica& replica, size_t bef
         (std::min<int64_t>(kBlocks, replica.micro_batches) + in) * message_bytes;
     if (straight) return;
   }
-  const bool within = WorkerOfDevice(device) == WorkerOfDevice(other);
+  const bool within = WorkerFromDevice(device) == WorkerFromDevice(other);
   if (within && !is_before) return;  // they are in one queue
   const int64_t in_flight = SlotsOfStage(plan, replica, before) + 1;
   auxiliary.host_bytes += std::min(both_ways, in_flight) * message_bytes;
 }
 
 // Gradients of the device's layers, so many of whose other holders are on other workers.
-int64_t SumBytes(const PlanRequest& request, const IslandPlan& plan, size_t own_replica,
-                 const std::string& device, bool on_host) {
+int64_t CountAllReduceBytes(const PlanRequest& request, const IslandPlan& plan, size_t own_replica,
+                            const std::string& device, bool on_host) {
   if (plan.replicas.size() < 2) return 0;
   std::set<NodeId> workers;
   for (const PlanReplica& replica : plan.replicas) {
     for (const PlanStage& stage : replica.stages) {
       for (const std::string& other : stage.devices) {
-        if (on_host || !Straight(plan, device, other)) workers.insert(WorkerOfDevice(other));
+        if (on_host || !Straight(plan, device, other)) workers.insert(WorkerFromDevice(other));
       }
     }
   }
-  workers.insert(WorkerOfDevice(device));
+  workers.insert(WorkerFromDevice(device));
   int64_t elements = 0, ranks = 1;
   for (const PlanStage& stage : plan.replicas[own_replica].stages) {
     if (std::find(stage.devices.begin(), stage.devices.end(), device) == stage.devices.end()) {
@@ -132,7 +132,7 @@ bool IsHost(const DeviceInfo& device) {
 AuxiliaryMemory EstimateAuxiliaryMemory(const PlanRequest& request, const IslandPlan& plan,
                                         const std::string& device) {
   AuxiliaryMemory auxiliary;
-  const DeviceInfo* info = InfoOf(request, device);
+  const DeviceInfo* info = FindDeviceInfo(request, device);
   if (info == nullptr) return auxiliary;
   const bool on_host = IsHost(*info);
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
@@ -155,7 +155,7 @@ AuxiliaryMemory EstimateAuxiliaryMemory(const PlanRequest& request, const Island
         }
       }
     }
-    if (here) auxiliary.host_bytes += SumBytes(request, plan, r, device, on_host);
+    if (here) auxiliary.host_bytes += CountAllReduceBytes(request, plan, r, device, on_host);
   }
   return auxiliary;
 }
@@ -181,7 +181,7 @@ absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan) {
     const NodeId& worker = member.member.worker;
     int64_t messages = 0;
     for (const PlanProgram& program : plan.programs) {
-      if (WorkerOfDevice(program.device) != worker) continue;
+      if (WorkerFromDevice(program.device) != worker) continue;
       messages += EstimateAuxiliaryMemory(request, plan, program.device).host_bytes;
     }
     const int64_t owned = (*copies)[worker].needed_bytes();

@@ -2,14 +2,15 @@
 // reductions in progress, what owners keep for the exchange with the parameter servers, the
 // leader's checkpoint. Internal to planning.
 //
-// The bounds are the runtime's. Both ends of a stage link hold messages for at most as many
-// micro-batches as the stage before it has in flight (its slots): a message that waits to be
-// received, or for its acknowledgement, keeps its slot. One more, since the acknowledgement takes a
-// latency. The windows and queues of the peer link (common/net/peer/peer_link.h) are larger, so
-// that they never delay a step. Reductions: of each layer, the other members' numbers of the part
-// that a member adds up, and then the sums that it receives; all together a gradient's bytes times
-// (n - 1) / n among n workers. A GPU has blocks for messages: four out, and in four, or one for
-// each that comes straight (worker/pipeline/device_transport.h).
+// The bounds are the runtime's. Both ends of a stage link (point-to-point channel) hold messages
+// for at most as many micro-batches as the stage before it has in flight (its slots): a message
+// that waits to be received, or for its acknowledgement, keeps its slot. One more, since the
+// acknowledgement takes a latency. The windows and queues of the peer link
+// (common/net/peer/peer_link.h) are larger, so that they never delay a step. Reductions: of each
+// layer, the other members' numbers of the part that a member adds up, and then the sums that it
+// receives; all together a gradient's bytes times (n - 1) / n among n workers. A GPU has blocks for
+// messages: four out, and in four, or one for each that comes straight
+// (worker/pipeline/device_transport.h).
 
 #ifndef ATOLL_COORDINATOR_PLANNING_AUXILIARY_MEMORY_H_
 #define ATOLL_COORDINATOR_PLANNING_AUXILIARY_MEMORY_H_
@@ -32,7 +33,7 @@ struct AuxiliaryMemory {
 AuxiliaryMemory EstimateAuxiliaryMemory(const PlanRequest& request, const IslandPlan& plan,
                                         const std::string& device);
 
-// What a worker of the plan keeps of the model beside its devices (HostCopies), without saved
+// What a worker of the plan keeps of the model outside of its devices (HostCopies), without saved
 // states in memory, which it goes on without.
 int64_t OwnerBytes(const PlanRequest& request, const IslandPlan& plan, const NodeId& worker);
 // What each keeps at least of that, whatever the plan is.

@@ -1,4 +1,4 @@
-// What plans take beside what devices' backends count.
+// Auxiliary memory of plans, beyond what devices' backends count.
 
 #include "coordinator/planning/auxiliary_memory.h"
 
@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kMessage = int64_t{64} * 64 * 4;  // one sequence, in fp32
 
 PlanRequest TwoWorkers() {
-  PlanRequest request = JobOf(6, 8);
+  PlanRequest request = MakePlanRequest(6, 8);
   request.members = {Worker("w1", 1), Worker("w2", 1)};
   request.spec.inner.micro_batch_sequences = 1;
   request.spec.layout.stages = 2;
@@ -91,17 +91,17 @@ TEST_CASE("a plan's devices need what is beside, too") {
   for (size_t w = 0; w < 2; ++w) {
     const PlanProgram* own = nullptr;
     for (const PlanProgram& program : plan.programs) {
-      if (WorkerOfDevice(program.device) == request.members[w].member.worker) own = &program;
+      if (WorkerFromDevice(program.device) == request.members[w].member.worker) own = &program;
     }
-    MemoryLack need = *NeedOf(request, plan, *own);
+    MemoryLack need = *PredictProgramMemory(request, plan, *own);
     const int64_t owned = OwnerBytes(request, plan, request.members[w].member.worker);
     CHECK(owned > 3 * 4 * Elements(request));
     CHECK(owned < 6 * 4 * Elements(request));
     CHECK(need.auxiliary_bytes == 3 * kMessage + owned);
     request.members[w].devices[0].memory_bytes = need.takes_bytes + need.auxiliary_bytes;
-    CHECK(NeedOf(request, plan, *own)->lacks_bytes() == 0);
+    CHECK(PredictProgramMemory(request, plan, *own)->lacks_bytes() == 0);
     request.members[w].devices[0].memory_bytes -= 1;
-    need = *NeedOf(request, plan, *own);
+    need = *PredictProgramMemory(request, plan, *own);
     CHECK(need.lacks_bytes() == 1);
     CHECK_THAT(Text(need), Catch::Contains(" lacks 1 B: it would take ") &&
                                Catch::Contains(" of it for messages and copies of the model"));

@@ -17,20 +17,20 @@ namespace {
 // A node by its name and site: sites may have nodes of one name.
 using SiteNode = std::pair<NodeId, std::string>;
 
-SiteNode SiteNodeOf(const plan::Device& device) { return {device.node, device.site}; }
+SiteNode GetSiteNode(const plan::Device& device) { return {device.node, device.site}; }
 
 // Nodes as sites of the names that they have in `site_of`, others left out. What joins two such
 // sites is what joins their first devices; what joins the nodes of one is what did before.
 plan::Cluster Regrouped(const plan::Cluster& cluster,
                         const std::map<SiteNode, std::string>& site_of) {
   plan::Cluster made = plan::WithDevices(
-      cluster, [&](const plan::Device& device) { return site_of.contains(SiteNodeOf(device)); });
+      cluster, [&](const plan::Device& device) { return site_of.contains(GetSiteNode(device)); });
   const plan::Cluster before = made;
   std::map<std::string, int> first;
   for (size_t d = 0; d < made.devices.size(); ++d) {
     plan::Device& device = made.devices[d];
     device.network_site = plan::NetworkSite(device);
-    device.site = site_of.at(SiteNodeOf(device));
+    device.site = site_of.at(GetSiteNode(device));
     first.try_emplace(device.site, static_cast<int>(d));
   }
   made.site_to_site.clear();
@@ -38,7 +38,7 @@ plan::Cluster Regrouped(const plan::Cluster& cluster,
     for (const auto& [to, b] : first) {
       const std::string& site = before.devices[a].site;
       made.site_to_site[{from, to}] =
-          from == to ? before.WireBetweenSites(site, site) : before.WireBetween(a, b);
+          from == to ? before.LinkBetweenSites(site, site) : before.LinkBetween(a, b);
     }
   }
   return made;
@@ -51,34 +51,34 @@ std::map<SiteNode, std::string> SitesByWorker(const plan::Cluster& cluster) {
   std::map<SiteNode, std::string> own;
   for (const plan::Device& device : cluster.devices) {
     const bool unique = sites.at(device.node).size() == 1;
-    own[SiteNodeOf(device)] = unique ? device.node : absl::StrCat(device.site, "/", device.node);
+    own[GetSiteNode(device)] = unique ? device.node : absl::StrCat(device.site, "/", device.node);
   }
   return own;
 }
 
 // For so many plans.
-plan::PlanFunction PlannerOf(const PlanRequest& request, const PlanningInput& input, size_t plans,
-                             const StopOfPlan& stop_of) {
+plan::PlanFunction MakePlanFunction(const PlanRequest& request, const PlanningInput& input,
+                                    size_t plans, const PlanStopFunction& make_stop) {
   return [&, left = plans](const plan::Cluster& cluster,
                            const plan::Job& job) mutable -> absl::StatusOr<plan::Plan> {
     PlanningInput part = input;
     part.cluster = cluster;
     part.job = job;
     PlanRequest own = request;
-    if (stop_of) own.stop = stop_of(left > 1 ? left-- : 1);
+    if (make_stop) own.stop = make_stop(left > 1 ? left-- : 1);
     ATOLL_ASSIGN_OR_RETURN(FoundPlan found, FindPlan(own, part));
     return std::move(found.plan);
   };
 }
 
-std::set<std::string> SitesOf(const plan::Cluster& cluster) {
+std::set<std::string> ListSites(const plan::Cluster& cluster) {
   std::set<std::string> sites;
   for (const plan::Device& device : cluster.devices) sites.insert(device.site);
   return sites;
 }
 
 struct Option {
-  IslandScope extent = IslandScope::kAll;
+  IslandScope island_scope = IslandScope::kAll;
   std::string name;
   size_t islands = 1;
   double samples_per_s = 0;  // 0: none fits
@@ -92,8 +92,8 @@ struct Option {
 // The best of those that the job allows, or null; `compared` says how they compare. The choices are
 // in the order of their numbers of islands: a later one is taken if it is better by more than
 // kWorthMoreIslands.
-const Option* BestOf(const std::vector<Option>& choices, const OuterSpec& outer,
-                     const plan::Job& job, std::string* compared) {
+const Option* SelectBestOption(const std::vector<Option>& choices, const OuterSpec& outer,
+                               const plan::Job& job, std::string* compared) {
   const Option* best = nullptr;
   double best_rank = 0;
   for (const Option& option : choices) {
@@ -115,7 +115,7 @@ const Option* BestOf(const std::vector<Option>& choices, const OuterSpec& outer,
     }
     if (option.price > 0) absl::StrAppendFormat(compared, ", %.4g a sample", option.price);
     const auto rank_at = [&](double factor) {
-      return plan::RankOfSample(job, option.samples_per_s, option.price, factor);
+      return plan::ComputeSampleRank(job, option.samples_per_s, option.price, factor);
     };
     const double rank = rank_at(option.factor);
     if (best != nullptr && rank_at(kWorthMoreIslands * option.factor) >= best_rank) {
@@ -131,12 +131,12 @@ const Option* BestOf(const std::vector<Option>& choices, const OuterSpec& outer,
   return best;
 }
 
-Option OptionOf(IslandScope extent, const char* name, size_t islands,
-                const absl::StatusOr<plan::IslandChoice>& made) {
-  Option option{extent, name, islands};
+Option MakeOption(IslandScope island_scope, const char* name, size_t islands,
+                  const absl::StatusOr<plan::IslandChoice>& made) {
+  Option option{island_scope, name, islands};
   if (!made.ok()) {
     option.why_not = std::string(made.status().message());
-  } else if (extent == IslandScope::kAll) {
+  } else if (island_scope == IslandScope::kAll) {
     option.samples_per_s = made->single_samples_per_s;
     option.price = made->single_price;
   } else {
@@ -148,27 +148,28 @@ Option OptionOf(IslandScope extent, const char* name, size_t islands,
   return option;
 }
 
-// All extents that differ, compared.
+// All scopes that differ, compared.
 absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInput& input,
-                                   const plan::IslandOptions& islands, const StopOfPlan& stop_of) {
+                                   const plan::IslandOptions& islands,
+                                   const PlanStopFunction& make_stop) {
   const plan::Cluster& cluster = input.cluster;
-  const std::set<std::string> sites = SitesOf(cluster);
+  const std::set<std::string> sites = ListSites(cluster);
   const std::map<SiteNode, std::string> workers = SitesByWorker(cluster);
   const bool may_be_alone = std::ssize(workers) <= request.spec.outer.max_islands;
-  const plan::PlanFunction make =
-      PlannerOf(request, input, 1 + sites.size() + (may_be_alone ? workers.size() : 0), stop_of);
+  const plan::PlanFunction make = MakePlanFunction(
+      request, input, 1 + sites.size() + (may_be_alone ? workers.size() : 0), make_stop);
   std::vector<Option> options;
   std::vector<std::pair<plan::Cluster, absl::StatusOr<plan::IslandChoice>>> made;
-  const auto add = [&](IslandScope extent, const char* name, size_t count,
+  const auto add = [&](IslandScope island_scope, const char* name, size_t count,
                        const plan::Cluster& grouped) {
     // More than are allowed are not planned for.
     absl::StatusOr<plan::IslandChoice> choice = absl::UnknownError("");
-    if (extent == IslandScope::kAll) {
+    if (island_scope == IslandScope::kAll) {
       choice = plan::PlanSingle(grouped, input.costs, input.job, make, islands);
     } else if (static_cast<int64_t>(count) <= request.spec.outer.max_islands) {
       choice = plan::PlanIslands(grouped, input.costs, input.job, make, islands);
     }
-    options.push_back(OptionOf(extent, name, count, choice));
+    options.push_back(MakeOption(island_scope, name, count, choice));
     made.emplace_back(grouped, std::move(choice));
   };
   add(IslandScope::kAll, "one of all", 1, cluster);
@@ -178,7 +179,7 @@ absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInp
         may_be_alone ? Regrouped(cluster, workers) : cluster);
   }
   std::string compared;
-  const Option* best = BestOf(options, request.spec.outer, input.job, &compared);
+  const Option* best = SelectBestOption(options, request.spec.outer, input.job, &compared);
   if (best == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("no number of islands will do: ", compared));
   }
@@ -187,12 +188,12 @@ absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInp
   auto& [of_best, choice] = made[static_cast<size_t>(best - options.data())];
   if (!choice->traffic.empty()) absl::StrAppend(&compared, "; ", choice->traffic);
   choice->reason = std::move(compared);
-  return ScopePlans{best->extent, std::move(of_best), *std::move(choice)};
+  return ScopePlans{best->island_scope, std::move(of_best), *std::move(choice)};
 }
 
 }  // namespace
 
-plan::IslandOptions IslandOptionsOf(const JobSpec& spec) {
+plan::IslandOptions ToIslandOptions(const JobSpec& spec) {
   const OuterSpec& outer = spec.outer;
   constexpr int64_t kMany = 1 << 20;
   plan::IslandOptions islands;
@@ -209,8 +210,8 @@ plan::IslandOptions IslandOptionsOf(const JobSpec& spec) {
   return islands;
 }
 
-std::vector<std::vector<size_t>> SeatWorkers(const std::vector<ScopeWorker>& workers,
-                                             const JobSpec& spec, IslandScope extent) {
+std::vector<std::vector<size_t>> AssignIslands(const std::vector<ScopeWorker>& workers,
+                                               const JobSpec& spec, IslandScope island_scope) {
   struct Island {
     std::string group;
     bool shared = false;
@@ -219,81 +220,84 @@ std::vector<std::vector<size_t>> SeatWorkers(const std::vector<ScopeWorker>& wor
   std::vector<Island> islands;
   const auto most = static_cast<size_t>(spec.layout.workers_per_island);
   for (size_t w = 0; w < workers.size(); ++w) {
-    const bool shares = extent != IslandScope::kWorker && workers[w].reachable;
-    const std::string group = extent == IslandScope::kSite ? workers[w].site : "";
-    const auto room = std::find_if(islands.begin(), islands.end(), [&](const Island& island) {
+    const bool shares = island_scope != IslandScope::kWorker && workers[w].reachable;
+    const std::string group = island_scope == IslandScope::kSite ? workers[w].site : "";
+    const auto open = std::find_if(islands.begin(), islands.end(), [&](const Island& island) {
       return shares && island.shared && island.group == group &&
              (most == 0 || island.members.size() < most);
     });
-    if (room != islands.end()) {
-      room->members.push_back(w);
+    if (open != islands.end()) {
+      open->members.push_back(w);
     } else if (std::ssize(islands) < spec.outer.max_islands) {
       islands.push_back({group, shares, {w}});
     }
   }
-  std::vector<std::vector<size_t>> seats;
-  for (Island& island : islands) seats.push_back(std::move(island.members));
-  return seats;
+  std::vector<std::vector<size_t>> island_workers;
+  for (Island& island : islands) island_workers.push_back(std::move(island.members));
+  return island_workers;
 }
 
 namespace {
 
 // The devices that take part; the sites are the islands. Workers in the order of their names, as
 // live.
-plan::Cluster Seated(const plan::Cluster& cluster, const JobSpec& spec, IslandScope extent) {
+plan::Cluster GroupByIsland(const plan::Cluster& cluster, const JobSpec& spec,
+                            IslandScope island_scope) {
   const std::map<SiteNode, std::string> own = SitesByWorker(cluster);
-  std::vector<SiteNode> places;
+  std::vector<SiteNode> worker_keys;
   std::vector<ScopeWorker> workers;
-  for (const auto& [place, name] : own) {
-    places.push_back(place);
-    workers.push_back({place.second});
+  for (const auto& [worker_key, name] : own) {
+    worker_keys.push_back(worker_key);
+    workers.push_back({worker_key.second});
   }
-  std::map<SiteNode, std::string> seated;
+  std::map<SiteNode, std::string> island_names;
   std::map<std::string, int> islands_of;  // of a site
-  for (const std::vector<size_t>& island : SeatWorkers(workers, spec, extent)) {
+  for (const std::vector<size_t>& island : AssignIslands(workers, spec, island_scope)) {
     const std::string& site = workers[island[0]].site;
     const int number = ++islands_of[site];
     std::string name = number == 1 ? site : absl::StrCat(site, " #", number);
-    if (extent == IslandScope::kWorker) name = own.at(places[island[0]]);
-    for (const size_t w : island) seated[places[w]] = name;
+    if (island_scope == IslandScope::kWorker) name = own.at(worker_keys[island[0]]);
+    for (const size_t w : island) island_names[worker_keys[w]] = name;
   }
-  return Regrouped(cluster, seated);
+  return Regrouped(cluster, island_names);
 }
 
 }  // namespace
 
 absl::StatusOr<ScopePlans> PlanScope(const PlanRequest& request, const PlanningInput& input,
-                                     IslandScope extent, const plan::IslandOptions& islands,
-                                     const StopOfPlan& stop_of) {
-  if (extent == IslandScope::kAuto) return Compare(request, input, islands, stop_of);
+                                     IslandScope island_scope, const plan::IslandOptions& islands,
+                                     const PlanStopFunction& make_stop) {
+  if (island_scope == IslandScope::kAuto) return Compare(request, input, islands, make_stop);
   const JobSpec& spec = request.spec;
-  if (extent == IslandScope::kAll) {
+  if (island_scope == IslandScope::kAll) {
     if (spec.layout.workers_per_island > 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "layout.workers_per_island = ", spec.layout.workers_per_island, " with layout.island = ",
           "\"all\": which workers share an island is known of those that run; use --live, or ",
           "layout.island = \"site\""));
     }
-    ATOLL_ASSIGN_OR_RETURN(plan::IslandChoice choice,
-                           plan::PlanSingle(input.cluster, input.costs, input.job,
-                                            PlannerOf(request, input, 1, stop_of), islands));
-    return ScopePlans{extent, input.cluster, std::move(choice)};
+    ATOLL_ASSIGN_OR_RETURN(
+        plan::IslandChoice choice,
+        plan::PlanSingle(input.cluster, input.costs, input.job,
+                         MakePlanFunction(request, input, 1, make_stop), islands));
+    return ScopePlans{island_scope, input.cluster, std::move(choice)};
   }
-  plan::Cluster cluster = Seated(input.cluster, spec, extent);
+  plan::Cluster cluster = GroupByIsland(input.cluster, spec, island_scope);
   ATOLL_ASSIGN_OR_RETURN(
       plan::IslandChoice choice,
       plan::PlanIslands(cluster, input.costs, input.job,
-                        PlannerOf(request, input, SitesOf(cluster).size(), stop_of), islands));
-  return ScopePlans{extent, std::move(cluster), std::move(choice)};
+                        MakePlanFunction(request, input, ListSites(cluster).size(), make_stop),
+                        islands));
+  return ScopePlans{island_scope, std::move(cluster), std::move(choice)};
 }
 
 absl::StatusOr<IslandScopeChoice> ChooseIslandScope(const PlanRequest& request) {
   ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
   ATOLL_ASSIGN_OR_RETURN(ScopePlans plans, PlanScope(request, input, IslandScope::kAuto,
-                                                     IslandOptionsOf(request.spec)));
+                                                     ToIslandOptions(request.spec)));
   std::string& reason = plans.choice.reason;
   if (!input.assumptions.empty()) absl::StrAppend(&reason, "; ", input.assumptions);
-  return IslandScopeChoice{plans.extent, std::move(reason)};
+  return IslandScopeChoice{plans.island_scope, std::move(reason)};
 }
 
 }  // namespace atl

@@ -1,6 +1,7 @@
-// Who shares an island: what the job says (layout.island), or, with "auto", what the planner finds
-// best: all workers one island, those of each site one, or each worker one by itself. What is
-// compared is planner/islands.h: samples a second, divided by how many more samples islands need.
+// Which workers share an island: what the job says (layout.island), or, with "auto", what the
+// planner finds best: all workers one island, those of each site one, or each worker one by itself.
+// What is compared is planner/islands.h: samples a second, divided by how many more samples islands
+// need.
 
 #ifndef ATOLL_COORDINATOR_PLANNING_ISLAND_SCOPE_H_
 #define ATOLL_COORDINATOR_PLANNING_ISLAND_SCOPE_H_
@@ -16,12 +17,12 @@
 namespace atl {
 
 // More islands cost more state, transfers and rounds that can fail, and predictions from measured
-// links are not exact: an extent with more islands is the better one if it is this many times as
+// links are not exact: a scope with more islands is the better one if it is this many times as
 // good.
 inline constexpr double kWorthMoreIslands = 1.02;
 
 struct IslandScopeChoice {
-  IslandScope extent = IslandScope::kAll;
+  IslandScope island_scope = IslandScope::kAll;
   std::string reason;  // all that were compared, and the model
 };
 
@@ -30,37 +31,37 @@ struct IslandScopeChoice {
 absl::StatusOr<IslandScopeChoice> ChooseIslandScope(const PlanRequest& request);
 
 // Rounds and encodings as the job has them.
-plan::IslandOptions IslandOptionsOf(const JobSpec& spec);
+plan::IslandOptions ToIslandOptions(const JobSpec& spec);
 
-// A worker as far as its place goes.
+// What the assignment of a worker to an island depends on.
 struct ScopeWorker {
   std::string site;
   bool reachable = true;  // by other workers: otherwise it is an island by itself
 };
 // Which of the workers make up each island when a job begins
 // (coordinator/core/islands/island_members.h), in this order; those beyond outer.max_islands are in
-// none. REQUIRES: extent is not kAuto.
-std::vector<std::vector<size_t>> SeatWorkers(const std::vector<ScopeWorker>& workers,
-                                             const JobSpec& spec, IslandScope extent);
+// none. REQUIRES: island_scope is not kAuto.
+std::vector<std::vector<size_t>> AssignIslands(const std::vector<ScopeWorker>& workers,
+                                               const JobSpec& spec, IslandScope island_scope);
 
 // Plans of all islands.
 struct ScopePlans {
-  IslandScope extent = IslandScope::kAll;
+  IslandScope island_scope = IslandScope::kAll;
   plan::Cluster cluster;  // what takes part; its sites are the islands where choice.use_islands
   plan::IslandChoice choice;
 };
 
 // When the next plan's search is to end, where so many plans are still to be made with it; null:
 // PlanRequest::stop says it for all.
-using StopOfPlan = std::function<std::function<bool()>(size_t plans_left)>;
+using PlanStopFunction = std::function<std::function<bool()>(size_t plans_left)>;
 
-// The extent that the job gets, and the plans of its islands: with `extent` kAuto what
+// The island scope that the job gets, and the plans of its islands: with `island_scope` kAuto what
 // ChooseIslandScope chooses, by the same comparison; otherwise that one. For devices that are not
 // there (`input` of files). The error says what does not fit, or names a key that such devices
 // cannot satisfy.
 absl::StatusOr<ScopePlans> PlanScope(const PlanRequest& request, const PlanningInput& input,
-                                     IslandScope extent, const plan::IslandOptions& islands,
-                                     const StopOfPlan& stop_of = nullptr);
+                                     IslandScope island_scope, const plan::IslandOptions& islands,
+                                     const PlanStopFunction& make_stop = nullptr);
 
 }  // namespace atl
 

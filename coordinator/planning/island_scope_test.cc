@@ -13,7 +13,7 @@ plan::Cluster FourNodes() {
     const std::string node = std::string("n") + std::to_string(d / 2);
     cluster.devices.push_back({node + "/" + std::to_string(d % 2), node, d < 4 ? "a" : "b", 0});
   }
-  cluster.wan_wire = {20e-3, 1.25e6, {}};
+  cluster.wan_link = {20e-3, 1.25e6, {}};
   return cluster;
 }
 
@@ -26,8 +26,8 @@ JobSpec Job() {
   return spec;
 }
 
-PlanningInput InputOf(const JobSpec& spec) {
-  const plan::Costs costs(*plan::FindModel("gpt2"), {}, CostOptionsOf(spec, false));
+PlanningInput MakeTestInput(const JobSpec& spec) {
+  const plan::Costs costs(*plan::FindModel("gpt2"), {}, MakeCostOptions(spec, false));
   const plan::Job job{.global_batch = static_cast<int>(spec.inner.batch_sequences),
                       .micro_batches = {1, 2},
                       .tensor_parallel = {1, 2}};
@@ -35,13 +35,13 @@ PlanningInput InputOf(const JobSpec& spec) {
 }
 
 // `slow`: within sites, too.
-ScopePlans Plans(const JobSpec& spec, IslandScope extent, bool slow = false) {
+ScopePlans Plans(const JobSpec& spec, IslandScope island_scope, bool slow = false) {
   PlanRequest request;
   request.spec = spec;
   request.improvements = 0;
-  PlanningInput input = InputOf(spec);
-  if (slow) input.cluster.site_wire = input.cluster.wan_wire;
-  auto plans = PlanScope(request, input, extent, IslandOptionsOf(spec));
+  PlanningInput input = MakeTestInput(spec);
+  if (slow) input.cluster.site_link = input.cluster.wan_link;
+  auto plans = PlanScope(request, input, island_scope, ToIslandOptions(spec));
   INFO(plans.status().ToString());
   REQUIRE(plans.ok());
   return *std::move(plans);
@@ -74,8 +74,8 @@ TEST_CASE("limits_of_workers_and_of_islands_hold_for_devices_that_are_described"
   CHECK(alone.choice.islands.contains("a"));
   CHECK(alone.choice.islands.contains("a #2"));
   // Both of a site reach each other as before, and the other site over its slow link.
-  CHECK(alone.cluster.WireBetweenSites("a", "a #2").bytes_per_s == 50e9);
-  CHECK(alone.cluster.WireBetweenSites("a", "b #2").bytes_per_s == 1.25e6);
+  CHECK(alone.cluster.LinkBetweenSites("a", "a #2").bytes_per_s == 50e9);
+  CHECK(alone.cluster.LinkBetweenSites("a", "b #2").bytes_per_s == 1.25e6);
   spec.outer.max_islands = 3;
   CHECK(Plans(spec, IslandScope::kSite).choice.islands.size() == 3);
 }
@@ -95,10 +95,10 @@ TEST_CASE("islands_of_workers_share_the_limits_of_their_sites_links") {
   PlanRequest request;
   request.spec = spec;
   request.improvements = 0;
-  PlanningInput input = InputOf(spec);
-  const auto plan = [&](IslandScope extent, double bytes_per_day) {
+  PlanningInput input = MakeTestInput(spec);
+  const auto plan = [&](IslandScope island_scope, double bytes_per_day) {
     input.cluster.bytes_per_day = {{{"a", "b"}, bytes_per_day}, {{"b", "a"}, bytes_per_day}};
-    return PlanScope(request, input, extent, IslandOptionsOf(spec));
+    return PlanScope(request, input, island_scope, ToIslandOptions(spec));
   };
   // Two of the four islands are at another site than the server, whichever has it.
   const auto workers = plan(IslandScope::kWorker, 1e18);
@@ -111,23 +111,23 @@ TEST_CASE("islands_of_workers_share_the_limits_of_their_sites_links") {
   const auto all = plan(IslandScope::kAll, 1);
   REQUIRE(all.ok());
   CHECK(all->choice.single->layout.replicas.size() > 0);
-  CHECK(plan(IslandScope::kAuto, 1)->extent == IslandScope::kAll);
+  CHECK(plan(IslandScope::kAuto, 1)->island_scope == IslandScope::kAll);
 }
 
-TEST_CASE("auto_is_the_best_of_what_each_extent_gives") {
+TEST_CASE("auto_is_the_best_of_what_each_scope_gives") {
   JobSpec spec = Job();
   spec.outer.steps_per_round = 4096;
   const ScopePlans chosen = Plans(spec, IslandScope::kAuto);
   REQUIRE(chosen.choice.use_islands);
-  const ScopePlans same = Plans(spec, chosen.extent);
+  const ScopePlans same = Plans(spec, chosen.island_scope);
   CHECK(same.choice.islands_samples_per_s == chosen.choice.islands_samples_per_s);
-  for (const IslandScope extent : {IslandScope::kSite, IslandScope::kWorker}) {
-    const plan::IslandChoice other = Plans(spec, extent).choice;
+  for (const IslandScope island_scope : {IslandScope::kSite, IslandScope::kWorker}) {
+    const plan::IslandChoice other = Plans(spec, island_scope).choice;
     CHECK(kWorthMoreIslands * chosen.choice.islands_samples_per_s / chosen.choice.islands_factor >=
           other.islands_samples_per_s / other.islands_factor);
   }
   spec.outer.max_islands = 1;
-  CHECK(Plans(spec, IslandScope::kAuto).extent == IslandScope::kAll);
+  CHECK(Plans(spec, IslandScope::kAuto).island_scope == IslandScope::kAll);
 }
 
 TEST_CASE("more_islands_are_taken_only_if_they_are_clearly_better") {
@@ -137,9 +137,9 @@ TEST_CASE("more_islands_are_taken_only_if_they_are_clearly_better") {
   PlanRequest request;
   request.spec = spec;
   request.improvements = 0;
-  plan::IslandOptions islands = IslandOptionsOf(spec);
-  const auto plan = [&](IslandScope extent) {
-    auto plans = PlanScope(request, InputOf(spec), extent, islands);
+  plan::IslandOptions islands = ToIslandOptions(spec);
+  const auto plan = [&](IslandScope island_scope) {
+    auto plans = PlanScope(request, MakeTestInput(spec), island_scope, islands);
     REQUIRE(plans.ok());
     return *std::move(plans);
   };
@@ -150,7 +150,7 @@ TEST_CASE("more_islands_are_taken_only_if_they_are_clearly_better") {
     islands.cost_per_doubling = cost;
     const double better = of_workers / (1 + 2 * cost) * (1 + cost) / of_sites;
     CAPTURE(cost, better);
-    CHECK(plan(IslandScope::kAuto).extent ==
+    CHECK(plan(IslandScope::kAuto).island_scope ==
           (better > kWorthMoreIslands ? IslandScope::kWorker : IslandScope::kSite));
     ++(better > kWorthMoreIslands ? clearly_better : better > 1 ? not_enough_better : worse);
   }
@@ -165,12 +165,12 @@ TEST_CASE("every_plan_gets_its_part_of_the_time") {
   request.spec = spec;
   request.improvements = plan::Options::kUntilStopped;
   std::vector<size_t> left;
-  const StopOfPlan stop_of = [&](size_t plans_left) {
+  const PlanStopFunction make_stop = [&](size_t plans_left) {
     left.push_back(plans_left);
     return [] { return true; };
   };
   const auto plans =
-      PlanScope(request, InputOf(spec), IslandScope::kAuto, IslandOptionsOf(spec), stop_of);
+      PlanScope(request, MakeTestInput(spec), IslandScope::kAuto, ToIslandOptions(spec), make_stop);
   REQUIRE(plans.ok());
   CHECK(left == std::vector<size_t>{7, 6, 5, 4, 3, 2, 1});  // all, two sites, four workers
 }

@@ -53,8 +53,9 @@ absl::StatusOr<std::vector<int>> TensorSizes(const JobSpec& spec, const ModelSpe
                                     std::pair("model.vocabulary", shape.vocabulary)}) {
     if (count > 0 && count < least.second) least = {name, count};
   }
-  if (!spec.layout.tensor_shares.empty() && shape.heads > 0) {
-    ATOLL_RETURN_IF_ERROR(CheckTensorShares(spec.layout.tensor_shares, HeadGroups(shape)));
+  if (!spec.layout.tensor_split_ratios.empty() && shape.heads > 0) {
+    ATOLL_RETURN_IF_ERROR(
+        CheckTensorSplitRatios(spec.layout.tensor_split_ratios, HeadGroups(shape)));
   }
   if (const int64_t fixed = spec.layout.tensor_parallel; fixed > 0) {
     if (fixed > least.second) {
@@ -80,7 +81,7 @@ int64_t HeadGroups(const ModelSpec& shape) {
   return shape.key_value_heads > 0 ? shape.key_value_heads : shape.heads;
 }
 
-plan::CostOptions CostOptionsOf(const JobSpec& spec, bool full_precision) {
+plan::CostOptions MakeCostOptions(const JobSpec& spec, bool full_precision) {
   plan::CostOptions options;
   options.state_bytes_per_parameter = full_precision ? 16 : 18;
   options.weight_share = 1;  // the runtime keeps all of it until W is done
@@ -93,7 +94,7 @@ plan::CostOptions CostOptionsOf(const JobSpec& spec, bool full_precision) {
   return options;
 }
 
-absl::StatusOr<plan::Job> JobOf(const JobSpec& spec, const ModelSpec& shape) {
+absl::StatusOr<plan::Job> ToPlanJob(const JobSpec& spec, const ModelSpec& shape) {
   const LayoutSpec& layout = spec.layout;
   for (const auto& [name, value] :
        {std::pair("layout.stages", layout.stages), std::pair("layout.replicas", layout.replicas),

@@ -38,7 +38,7 @@ bool IsLike(const LayerCost& a, const LayerCost& b) {
 }
 
 bool IsLike(const DeviceProfile& a, const DeviceProfile& b) {
-  return IndexOfDevice(a.device) == IndexOfDevice(b.device) &&
+  return IndexFromDevice(a.device) == IndexFromDevice(b.device) &&
          std::equal(a.layers.begin(), a.layers.end(), b.layers.begin(), b.layers.end(),
                     [](const LayerCost& x, const LayerCost& y) { return IsLike(x, y); });
 }
@@ -63,37 +63,39 @@ std::vector<size_t> SitePattern(const PlanRequest& request) {
   return pattern;
 }
 
-std::map<NodeId, size_t> PlacesOf(const PlanRequest& request) {
-  std::map<NodeId, size_t> place;
-  for (size_t m = 0; m < request.members.size(); ++m) place[request.members[m].member.worker] = m;
-  return place;
+std::map<NodeId, size_t> IndexRequestMembers(const PlanRequest& request) {
+  std::map<NodeId, size_t> index;
+  for (size_t m = 0; m < request.members.size(); ++m) index[request.members[m].member.worker] = m;
+  return index;
 }
 
-// Which layers each device, by its member's place and its index, has of the plan that ran last.
-std::map<std::pair<size_t, int>, std::vector<std::pair<int32_t, int32_t>>> HeldByPlace(
+// Which layers each device, by its member's index in the request and its own index, has of the plan
+// that ran last.
+std::map<std::pair<size_t, int>, std::vector<std::pair<int32_t, int32_t>>> HoldingsByMember(
     const PlanRequest& request) {
-  const std::map<NodeId, size_t> place = PlacesOf(request);
+  const std::map<NodeId, size_t> index = IndexRequestMembers(request);
   std::map<std::pair<size_t, int>, std::vector<std::pair<int32_t, int32_t>>> held;
   for (const PlanReplica& replica : request.ran) {
     for (const PlanStage& stage : replica.stages) {
       for (const std::string& device : stage.devices) {
-        const auto holder = place.find(WorkerOfDevice(device));
-        if (holder == place.end()) continue;
-        held[{holder->second, IndexOfDevice(device)}].push_back({stage.first_layer, stage.layers});
+        const auto holder = index.find(WorkerFromDevice(device));
+        if (holder == index.end()) continue;
+        held[{holder->second, IndexFromDevice(device)}].push_back(
+            {stage.first_layer, stage.layers});
       }
     }
   }
   return held;
 }
 
-// The links by their members' places in the request, in order.
-std::vector<std::pair<std::pair<size_t, size_t>, const LinkProfile*>> LinksByPlace(
+// The links by their members' indices in the request, in order.
+std::vector<std::pair<std::pair<size_t, size_t>, const LinkProfile*>> LinksByMember(
     const PlanRequest& request) {
-  const std::map<NodeId, size_t> place = PlacesOf(request);
+  const std::map<NodeId, size_t> index = IndexRequestMembers(request);
   std::vector<std::pair<std::pair<size_t, size_t>, const LinkProfile*>> links;
   for (const LinkProfile& link : request.links) {
-    const auto from = place.find(link.from), to = place.find(link.to);
-    if (from == place.end() || to == place.end()) continue;
+    const auto from = index.find(link.from), to = index.find(link.to);
+    if (from == index.end() || to == index.end()) continue;
     links.push_back({{from->second, to->second}, &link});
   }
   std::sort(links.begin(), links.end());
@@ -101,7 +103,7 @@ std::vector<std::pair<std::pair<size_t, size_t>, const LinkProfile*>> LinksByPla
 }
 
 bool AreLinksAlike(const PlanRequest& a, const PlanRequest& b) {
-  const auto ours = LinksByPlace(a), theirs = LinksByPlace(b);
+  const auto ours = LinksByMember(a), theirs = LinksByMember(b);
   return std::equal(
       ours.begin(), ours.end(), theirs.begin(), theirs.end(), [](const auto& x, const auto& y) {
         const LinkProfile &one = *x.second, &other = *y.second;
@@ -124,7 +126,7 @@ bool AreAlike(const PlanRequest& a, const PlanRequest& b) {
          a.facts == b.facts &&
          std::equal(a.members.begin(), a.members.end(), b.members.begin(),
                     [](const PlanMember& x, const PlanMember& y) { return IsLike(x, y); }) &&
-         SitePattern(a) == SitePattern(b) && HeldByPlace(a) == HeldByPlace(b) &&
+         SitePattern(a) == SitePattern(b) && HoldingsByMember(a) == HoldingsByMember(b) &&
          AreLinksAlike(a, b);
 }
 

@@ -18,10 +18,10 @@ namespace atl {
 // or neither is, and the job pins none.
 bool AreAlike(const PlanRequest& a, const PlanRequest& b);
 
-// `plan`, which PlanIsland made of `other`, with the members of `request` in the places of those of
-// `other`, and with times, programs and memory by the measurements of `request`. An error: it does
-// not fit, or a step takes over 5% longer than in `plan`, which is what another plan has to gain to
-// be worth a change. REQUIRES: AreAlike(request, other).
+// `plan`, which PlanIsland made of `other`, with the members of `request` in the assignments of
+// those of `other`, and with times, programs and memory by the measurements of `request`. An error:
+// it does not fit, or a step takes over 5% longer than in `plan`, which is what another plan has to
+// gain to be worth a change. REQUIRES: AreAlike(request, other).
 absl::StatusOr<IslandPlan> PlanLike(const PlanRequest& request, const PlanRequest& other,
                                     const IslandPlan& plan);
 

@@ -9,7 +9,7 @@ namespace {
 
 // Four workers at one site, all links measured. `times` and `links`: relative to another island's.
 PlanRequest Island(const std::string& name, double times = 1, double links = 1) {
-  PlanRequest request = JobOf(6, 8);
+  PlanRequest request = MakePlanRequest(6, 8);
   for (int m = 0; m < 4; ++m) {
     PlanMember member = Worker(absl::StrCat(name, m), 1);
     member.site = name;

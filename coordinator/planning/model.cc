@@ -11,7 +11,7 @@ plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
                          int64_t sequence_length, const ElementBytes& element) {
   const std::vector<LayerCosts> costs = CostsByLayer(config, sequence_length, element);
   const std::vector<LayerFootprint> footprints =
-      FootprintsOf(config, WholePart(config), {1, sequence_length}, element);
+      ComputeLayerFootprints(config, WholePart(config), {1, sequence_length}, element);
   plan::Model model;
   model.name = name;
   model.tied_head = config.tied_head;
@@ -24,7 +24,7 @@ plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
     layer.parameters = costs[l].read_parameters;
     layer.forward_flops = costs[l].forward_flops;
     layer.out_bytes = head ? 0 : takes.output_bytes;
-    // The gradient of what the layer hands on; that of logits takes their place.
+    // The gradient of what the layer hands on; that of logits replaces them.
     layer.backward_bytes = takes.backward_stash_bytes + (head ? 0 : takes.output_bytes);
     layer.stash_bytes = takes.input_bytes + takes.forward_stash_bytes +
                         (head ? takes.output_bytes : 0) + layer.backward_bytes;

@@ -13,13 +13,13 @@ namespace {
 // No step takes less and no limit is smaller: how often a layout misses one is a number.
 constexpr double kLeastLimit = 1e-30;
 
-double SamplesOf(const JobSpec& spec) {
+double CountSamples(const JobSpec& spec) {
   return static_cast<double>(spec.schedule.train_tokens) /
          static_cast<double>(spec.data.sequence_length);
 }
 
-// As far as its price goes: who holds and sends what.
-plan::Layout LayoutOf(const PlanningInput& input, const IslandPlan& island) {
+// As far as its price goes: which device holds and sends what.
+plan::Layout MakeCostLayout(const PlanningInput& input, const IslandPlan& island) {
   std::map<std::string, int> index;
   for (const plan::Device& device : input.cluster.devices) {
     index.emplace(device.id, static_cast<int>(index.size()));
@@ -46,10 +46,10 @@ plan::Layout LayoutOf(const PlanningInput& input, const IslandPlan& island) {
 
 }  // namespace
 
-plan::Objective ObjectiveOf(const JobSpec& spec, int islands) {
+plan::Objective MakeObjective(const JobSpec& spec, int islands) {
   const LayoutSpec& layout = spec.layout;
   plan::Objective objective{.cheapest = layout.objective == PlanObjective::kCost};
-  const double steps = SamplesOf(spec) / static_cast<double>(spec.inner.batch_sequences);
+  const double steps = CountSamples(spec) / static_cast<double>(spec.inner.batch_sequences);
   if (layout.deadline_hours > 0) {
     objective.step_s_max = std::max(kLeastLimit, 3600 * layout.deadline_hours * islands / steps);
   }
@@ -57,17 +57,17 @@ plan::Objective ObjectiveOf(const JobSpec& spec, int islands) {
   return objective;
 }
 
-double HoursOf(const JobSpec& spec, const TrainingRate& rate) {
-  return SamplesOf(spec) * rate.seconds_per_sample / 3600;
+double EstimateTrainingHours(const JobSpec& spec, const TrainingRate& rate) {
+  return CountSamples(spec) * rate.seconds_per_sample / 3600;
 }
 
-double PriceOf(const JobSpec& spec, const TrainingRate& rate) {
-  return SamplesOf(spec) * rate.price_per_sample;
+double ComputePrice(const JobSpec& spec, const TrainingRate& rate) {
+  return CountSamples(spec) * rate.price_per_sample;
 }
 
 absl::Status CheckLimits(const JobSpec& spec, const TrainingRate& rate) {
   const LayoutSpec& layout = spec.layout;
-  const double hours = HoursOf(spec, rate);
+  const double hours = EstimateTrainingHours(spec, rate);
   if (layout.deadline_hours > 0 && hours > layout.deadline_hours) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "layout.deadline_hours = %.4g: the best plan found needs %.4g hours for %d tokens; raise "
@@ -75,7 +75,7 @@ absl::Status CheckLimits(const JobSpec& spec, const TrainingRate& rate) {
         layout.deadline_hours, hours, spec.schedule.train_tokens,
         layout.budget > 0 ? ", or raise layout.budget" : ""));
   }
-  const double price = PriceOf(spec, rate);
+  const double price = ComputePrice(spec, rate);
   if (layout.budget > 0 && price > layout.budget) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "layout.budget = %.4g: the best plan found costs %.4g for %d tokens; raise it, add cheaper "
@@ -87,8 +87,8 @@ absl::Status CheckLimits(const JobSpec& spec, const TrainingRate& rate) {
 }
 
 absl::Status CheckPrices(const JobSpec& spec, const plan::Cluster& cluster) {
-  const bool asks = spec.layout.objective == PlanObjective::kCost || spec.layout.budget > 0;
-  if (!asks || cluster.HasPrices()) return absl::OkStatus();
+  const bool needs_prices = spec.layout.objective == PlanObjective::kCost || spec.layout.budget > 0;
+  if (!needs_prices || cluster.HasPrices()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       spec.layout.budget > 0 ? "layout.budget" : "layout.objective = \"cost\"",
       ": no device has a price: start workers with --price-per-hour, or give price_per_hour in the "
@@ -96,17 +96,17 @@ absl::Status CheckPrices(const JobSpec& spec, const plan::Cluster& cluster) {
 }
 
 std::string TotalsText(const JobSpec& spec, const TrainingRate& rate) {
-  std::string text = absl::StrFormat("%.4g hours", HoursOf(spec, rate));
+  std::string text = absl::StrFormat("%.4g hours", EstimateTrainingHours(spec, rate));
   if (rate.price_per_sample > 0) {
-    absl::StrAppendFormat(&text, " and a price of %.4g", PriceOf(spec, rate));
+    absl::StrAppendFormat(&text, " and a price of %.4g", ComputePrice(spec, rate));
   }
   return absl::StrCat(text, " for ", spec.schedule.train_tokens, " tokens");
 }
 
 RatedPlan Rate(const PlanRequest& request, const PlanningInput& input, const IslandPlan& island,
                double step_s) {
-  const plan::Layout layout = LayoutOf(input, island);
-  const plan::StepPrice price = plan::PriceOf(input.cluster, input.costs, input.job, layout);
+  const plan::Layout layout = MakeCostLayout(input, island);
+  const plan::StepPrice price = plan::ComputePrice(input.cluster, input.costs, input.job, layout);
   const auto batch = static_cast<double>(request.spec.inner.batch_sequences);
   return {plan::Rank(input.job.objective, price, step_s),
           {step_s / batch / request.islands, price.Of(step_s) / batch}};

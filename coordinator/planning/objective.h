@@ -1,5 +1,5 @@
-// What a job wants of its plans ([layout] objective, deadline_hours, budget): limits of a step, and
-// what training comes to by a plan. Pure.
+// What a job requires of its plans ([layout] objective, deadline_hours, budget): limits of a step,
+// and what training comes to by a plan. Pure.
 
 #ifndef ATOLL_COORDINATOR_PLANNING_OBJECTIVE_H_
 #define ATOLL_COORDINATOR_PLANNING_OBJECTIVE_H_
@@ -12,7 +12,7 @@
 namespace atl {
 
 // `islands` of the job share its tokens evenly.
-plan::Objective ObjectiveOf(const JobSpec& spec, int islands);
+plan::Objective MakeObjective(const JobSpec& spec, int islands);
 
 // What all islands of a job take for a sample, and what it costs.
 struct TrainingRate {
@@ -20,8 +20,8 @@ struct TrainingRate {
   double price_per_sample = 0;
 };
 // All of schedule.train_tokens.
-double HoursOf(const JobSpec& spec, const TrainingRate& rate);
-double PriceOf(const JobSpec& spec, const TrainingRate& rate);
+double EstimateTrainingHours(const JobSpec& spec, const TrainingRate& rate);
+double ComputePrice(const JobSpec& spec, const TrainingRate& rate);
 
 // FAILED_PRECONDITION names the limit that is missed, by how much, and what to do.
 absl::Status CheckLimits(const JobSpec& spec, const TrainingRate& rate);

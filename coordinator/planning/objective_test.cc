@@ -7,7 +7,7 @@ namespace {
 
 // Two fast workers and two slow ones, which cost a tenth.
 PlanRequest Priced() {
-  PlanRequest request = JobOf(4, 8);
+  PlanRequest request = MakePlanRequest(4, 8);
   request.spec.schedule.train_tokens = 64 * 8 * 1'000'000;  // a million steps
   for (const auto& [name, ms, price] : {std::tuple("w1", 4.0, 10.0), std::tuple("w2", 4.0, 10.0),
                                         std::tuple("w3", 8.0, 1.0), std::tuple("w4", 8.0, 1.0)}) {
@@ -21,7 +21,7 @@ PlanRequest Priced() {
   return request;
 }
 
-RatedPlan RatedOf(const PlanRequest& request, const IslandPlan& plan) {
+RatedPlan RatePlan(const PlanRequest& request, const IslandPlan& plan) {
   const auto input = MakePlanningInput(request);
   REQUIRE(input.ok());
   return Rate(request, *input, plan, 1e-9 * static_cast<double>(plan.step_ns));
@@ -42,10 +42,10 @@ TEST_CASE("a deadline and a budget are of all the job's tokens") {
   PlanRequest request = Priced();
   std::swap(request.members[0], request.members[2]);  // w3 leads
   const IslandPlan fastest = Planned(request);
-  const TrainingRate rate = RatedOf(request, fastest).rate;
-  const double hours = HoursOf(request.spec, rate);
+  const TrainingRate rate = RatePlan(request, fastest).rate;
+  const double hours = EstimateTrainingHours(request.spec, rate);
   CHECK(hours == Approx(1e-9 * static_cast<double>(fastest.step_ns) * 1e6 / 3600));
-  CHECK(PriceOf(request.spec, rate) == Approx(22 * hours));
+  CHECK(ComputePrice(request.spec, rate) == Approx(22 * hours));
 
   request.spec.layout.deadline_hours = 0.5 * hours;
   CHECK(absl::IsFailedPrecondition(PlanIsland(request).status()));
@@ -59,7 +59,7 @@ TEST_CASE("a deadline and a budget are of all the job's tokens") {
   request.spec.layout.deadline_hours = 0;
   request.spec.layout.budget = 0.5 * 22 * hours;
   const IslandPlan within = Planned(request);
-  CHECK(PriceOf(request.spec, RatedOf(request, within).rate) <= request.spec.layout.budget);
+  CHECK(ComputePrice(request.spec, RatePlan(request, within).rate) <= request.spec.layout.budget);
   request.spec.layout.budget = 1e-6;
   CHECK(absl::IsFailedPrecondition(PlanIsland(request).status()));
 }
@@ -84,7 +84,7 @@ TEST_CASE("of a plan in force and another one the cheaper ranks better, however 
   cheap.spec.layout.objective = PlanObjective::kCost;
   const IslandPlan cheapest = Planned(cheap);
   CHECK(cheapest.step_ns > fastest.step_ns);
-  CHECK(RatedOf(cheap, cheapest).rank < RatedOf(cheap, fastest).rank);
+  CHECK(RatePlan(cheap, cheapest).rank < RatePlan(cheap, fastest).rank);
 }
 
 TEST_CASE("a cheap plan needs prices") {

@@ -35,11 +35,11 @@ const char* OrderText(const std::string& schedule, bool ordered) {
 }  // namespace
 
 absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput& input) {
-  const LayoutSpec& asked = request.spec.layout;
+  const LayoutSpec& fixed = request.spec.layout;
   const std::string& leader = input.cluster.leader;
   plan::Plan plan;
   ATOLL_ASSIGN_OR_RETURN(plan.layout,
-                         ParseLayoutJson(asked.plan, kKey, input.cluster, input.costs, leader));
+                         ParseLayoutJson(fixed.plan, kKey, input.cluster, input.costs, leader));
   plan::Layout& layout = plan.layout;
   if (!plan::UsesLeader(input.cluster, layout)) {
     return absl::FailedPreconditionError(
@@ -47,20 +47,20 @@ absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput&
   }
   ATOLL_RETURN_IF_ERROR(CheckBatch(request, layout));
   if (plan::SavesMemory(layout)) {
-    if (asked.recompute == Recompute::kNone) {
+    if (fixed.recompute == Recompute::kNone) {
       return absl::InvalidArgumentError(
           absl::StrCat(kKey, " has recomputed_layers, and layout.recompute = \"none\""));
     }
-    if (asked.recompute == Recompute::kAuto) input = WithRecomputation(std::move(input));
+    if (fixed.recompute == Recompute::kAuto) input = WithRecomputation(std::move(input));
   }
-  if (!asked.schedule.empty()) {
+  if (!fixed.schedule.empty()) {
     ATOLL_RETURN_IF_ERROR(
-        Annotate(plan::SetSchedule(input.cluster, input.costs, asked.schedule, layout), kKey));
+        Annotate(plan::SetSchedule(input.cluster, input.costs, fixed.schedule, layout), kKey));
   }
   std::vector<plan::ReplicaOrder> orders;
-  if (asked.schedule.empty()) {
+  if (fixed.schedule.empty()) {
     ATOLL_ASSIGN_OR_RETURN(orders,
-                           ParseOrdersJson(asked.plan, kKey, input.cluster, layout, leader));
+                           ParseOrdersJson(fixed.plan, kKey, input.cluster, layout, leader));
   }
   plan::Evaluation evaluation{
       .restarts = kRestarts, .seed = request.seed, .improve = 2 * kRestarts};
@@ -73,7 +73,7 @@ absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput&
   plan.seed = request.seed;
   plan.cluster_bound_s = plan::ClusterBoundSeconds(input.cluster, input.costs, input.job);
   plan.times_from = plan::TimesFrom(input.cluster, input.costs, layout);
-  plan.reason = absl::StrCat("as layout.plan says; ", OrderText(asked.schedule, !orders.empty()));
+  plan.reason = absl::StrCat("as layout.plan says; ", OrderText(fixed.schedule, !orders.empty()));
   return plan;
 }
 

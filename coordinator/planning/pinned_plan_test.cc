@@ -13,7 +13,7 @@ namespace atl {
 namespace {
 
 PlanRequest TwoWorkers() {
-  PlanRequest request = JobOf(6, 16);
+  PlanRequest request = MakePlanRequest(6, 16);
   for (const char* name : {"w1", "w2"}) {
     PlanMember& member = request.members.emplace_back(Worker(name, 1));
     member.profiles = {Measured(absl::StrCat(name, "/0"), 4)};

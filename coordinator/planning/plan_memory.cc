@@ -25,22 +25,22 @@ namespace {
 // Program, libraries, stacks and buffers of connections: measured on workers on the CPU.
 constexpr int64_t kProcessBytes = int64_t{64} << 20;
 
-// A device's place in a plan.
-struct Place {
+// A device's assignment in a plan.
+struct Assignment {
   const PlanReplica* replica = nullptr;
   int replica_index = 0;
   int rank = 0;  // in its tensor-parallel groups
   int ranks = 1;
 };
 
-std::optional<Place> PlaceOf(const IslandPlan& plan, const std::string& device) {
+std::optional<Assignment> FindDeviceAssignment(const IslandPlan& plan, const std::string& device) {
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     for (const PlanStage& stage : plan.replicas[r].stages) {
       const auto found = std::find(stage.devices.begin(), stage.devices.end(), device);
       if (found == stage.devices.end()) continue;
-      return Place{&plan.replicas[r], static_cast<int>(r),
-                   static_cast<int>(found - stage.devices.begin()),
-                   static_cast<int>(stage.devices.size())};
+      return Assignment{&plan.replicas[r], static_cast<int>(r),
+                        static_cast<int>(found - stage.devices.begin()),
+                        static_cast<int>(stage.devices.size())};
     }
   }
   return std::nullopt;
@@ -50,29 +50,29 @@ std::optional<Place> PlaceOf(const IslandPlan& plan, const std::string& device) 
 class DeviceNeeds {
  public:
   DeviceNeeds(const PlanRequest& request, const ModelConfig& config, const TensorPart& part,
-              const Ownership& ownership, const Place& place, const ElementBytes& element)
+              const Ownership& ownership, const Assignment& assignment, const ElementBytes& element)
       : optimizer_(request.spec.inner.optimizer),
-        shape_{place.replica->micro_batch_sequences, request.spec.data.sequence_length},
+        shape_{assignment.replica->micro_batch_sequences, request.spec.data.sequence_length},
         config_(config),
         part_(part),
         ownership_(ownership),
-        place_(place),
+        assignment_(assignment),
         element_(element),
         layouts_(MakeLayouts(config, part)),
-        footprints_(FootprintsOf(config, part, shape_, element)) {}
+        footprints_(ComputeLayerFootprints(config, part, shape_, element)) {}
 
   // But for the workspace of operations.
   int64_t Bytes(const PlanProgram& program) const {
-    const std::vector<PlanStage>& stages = place_.replica->stages;
+    const std::vector<PlanStage>& stages = assignment_.replica->stages;
     std::vector<int32_t> own;
     for (size_t s = 0; s < stages.size(); ++s) {
       if (Holds(stages[s], program.device)) own.push_back(static_cast<int32_t>(s));
     }
     int64_t bytes = 0, step_scratch = 0, sends = 0, sends_back = 0;
-    for (const StageSlots& slots : SlotsOf(program, own)) {
+    for (const StageSlots& slots : ComputeStageSlots(program, own)) {
       const auto index = static_cast<size_t>(slots.stage);
       const PlanStage& stage = stages[index];
-      bytes += ActivationBytes(footprints_, SpanOf(stage), slots);
+      bytes += ActivationBytes(footprints_, MakeStageSpan(stage), slots);
       for (int l = stage.first_layer; l < stage.first_layer + stage.layers; ++l) {
         bytes += footprints_[l].parameter_bytes + MomentBytes(l);
         step_scratch =
@@ -93,7 +93,7 @@ class DeviceNeeds {
   static bool Holds(const PlanStage& stage, const std::string& device) {
     return std::find(stage.devices.begin(), stage.devices.end(), device) != stage.devices.end();
   }
-  static StageSpan SpanOf(const PlanStage& stage) {
+  static StageSpan MakeStageSpan(const PlanStage& stage) {
     return {stage.first_layer,
             stage.layers,
             {stage.recomputed_layers.begin(), stage.recomputed_layers.end()}};
@@ -101,8 +101,8 @@ class DeviceNeeds {
 
   int64_t MomentBytes(int layer) const {
     const LayerLayout& layout = layouts_[layer];
-    const Range owned =
-        ownership_.Owned(place_.replica_index, layout.size, UndividedRanges(optimizer_, layout));
+    const Range owned = ownership_.Owned(assignment_.replica_index, layout.size,
+                                         UndividedRanges(optimizer_, layout));
     return element_.state * StateElements(optimizer_, layout, owned);
   }
   int64_t TargetBytes() const { return shape_.tokens() * 4; }
@@ -110,7 +110,7 @@ class DeviceNeeds {
   // A tied head that is not in the embedding's stage has a table of its own, whose moments are the
   // embedding's where replicas share them.
   int64_t TableCopyBytes(const std::string& device) const {
-    const std::vector<PlanStage>& stages = place_.replica->stages;
+    const std::vector<PlanStage>& stages = assignment_.replica->stages;
     if (stages.size() < 2 || !Holds(stages.back(), device)) return 0;
     const int64_t table = TiedTableElements(config_, part_);
     const int64_t each = footprints_[0].parameter_bytes / footprints_[0].elements;
@@ -124,7 +124,7 @@ class DeviceNeeds {
   const ModelConfig& config_;
   const TensorPart& part_;
   const Ownership ownership_;
-  const Place place_;
+  const Assignment assignment_;
   const ElementBytes element_;
   const std::vector<LayerLayout> layouts_;  // of the device's part
   const std::vector<LayerFootprint> footprints_;
@@ -151,7 +151,7 @@ int64_t WorkspaceBytes(const DeviceProfile* profile, int tensor_parallel, int64_
   return most;
 }
 
-const DeviceProfile* ProfileOf(const PlanRequest& request, const std::string& device) {
+const DeviceProfile* FindProfile(const PlanRequest& request, const std::string& device) {
   for (const PlanMember& member : request.members) {
     for (const DeviceProfile& profile : member.profiles) {
       if (profile.device == device) return &profile;
@@ -160,19 +160,19 @@ const DeviceProfile* ProfileOf(const PlanRequest& request, const std::string& de
   return nullptr;
 }
 
-const DeviceInfo* InfoOf(const PlanRequest& request, const std::string& device) {
+const DeviceInfo* FindDeviceInfo(const PlanRequest& request, const std::string& device) {
   for (const PlanMember& member : request.members) {
-    if (member.member.worker != WorkerOfDevice(device)) continue;
-    const auto index = static_cast<size_t>(IndexOfDevice(device));
+    if (member.member.worker != WorkerFromDevice(device)) continue;
+    const auto index = static_cast<size_t>(IndexFromDevice(device));
     if (index < member.devices.size()) return &member.devices[index];
   }
   return nullptr;
 }
 
-absl::StatusOr<std::vector<TensorPart>> PartsOf(const ModelConfig& config, const IslandPlan& plan,
-                                                int ranks) {
+absl::StatusOr<std::vector<TensorPart>> CutTensorParts(const ModelConfig& config,
+                                                       const IslandPlan& plan, int ranks) {
   if (ranks == 1) return std::vector<TensorPart>{WholePart(config)};
-  return CutModel(config, ranks, plan.tensor_shares);
+  return CutModel(config, ranks, plan.tensor_split_ratios);
 }
 
 }  // namespace
@@ -194,7 +194,7 @@ namespace {
 using AllCopies = std::map<NodeId, HostCopies>;
 
 // Nothing of a described cluster, whose hosts are not planned.
-AllCopies CopiesOf(const PlanRequest& request, const IslandPlan& plan) {
+AllCopies MakePlannedHostCopies(const PlanRequest& request, const IslandPlan& plan) {
   if (request.facts.layers.empty()) return {};
   return MakeAllHostCopies(request.spec, plan, request.facts.layers);
 }
@@ -206,17 +206,17 @@ HostCopies CopiesOn(const AllCopies& all, const NodeId& worker) {
 
 std::optional<MemoryLack> NeedWith(const PlanRequest& request, const IslandPlan& plan,
                                    const PlanProgram& program, const AllCopies& copies) {
-  const std::optional<Place> place = PlaceOf(plan, program.device);
-  const DeviceInfo* info = InfoOf(request, program.device);
+  const std::optional<Assignment> assignment = FindDeviceAssignment(plan, program.device);
+  const DeviceInfo* info = FindDeviceInfo(request, program.device);
   const auto config = ModelConfigFromSpec(request.facts.model, request.spec.data.sequence_length);
-  if (!place || info == nullptr || !config.ok()) return std::nullopt;
-  const auto parts = PartsOf(*config, plan, place->ranks);
-  const auto rank = static_cast<size_t>(place->rank);
+  if (!assignment || info == nullptr || !config.ok()) return std::nullopt;
+  const auto parts = CutTensorParts(*config, plan, assignment->ranks);
+  const auto rank = static_cast<size_t>(assignment->rank);
   if (!parts.ok() || rank >= parts->size()) return std::nullopt;
-  const DeviceNeeds needs(request, *config, (*parts)[rank], OwnershipOf(plan), *place,
-                          ElementBytesOf(request));
-  const int64_t workspace = WorkspaceBytes(ProfileOf(request, program.device), place->ranks,
-                                           place->replica->micro_batch_sequences);
+  const DeviceNeeds needs(request, *config, (*parts)[rank], OwnershipFromPlan(plan), *assignment,
+                          GetElementBytes(request));
+  const int64_t workspace = WorkspaceBytes(FindProfile(request, program.device), assignment->ranks,
+                                           assignment->replica->micro_batch_sequences);
   const AuxiliaryMemory auxiliary = EstimateAuxiliaryMemory(request, plan, program.device);
   MemoryLack need{program.device, needs.Bytes(program) + workspace, auxiliary.device_bytes,
                   INT64_MAX, program.memory_peak_bytes};
@@ -224,7 +224,7 @@ std::optional<MemoryLack> NeedWith(const PlanRequest& request, const IslandPlan&
     need.has_bytes = BytesForJob(request.spec.layout, info->memory_bytes);
   }
   if (IsHost(*info)) {
-    const NodeId worker = WorkerOfDevice(program.device);
+    const NodeId worker = WorkerFromDevice(program.device);
     const auto member =
         std::find_if(request.members.begin(), request.members.end(),
                      [&](const PlanMember& m) { return m.member.worker == worker; });
@@ -243,8 +243,8 @@ std::optional<int64_t> ResidentBytes(const PlanRequest& request, const IslandPla
   int64_t bytes = kProcessBytes + kept.needed_bytes() + kept.peer_bytes;
   for (size_t p = 0; p < plan.programs.size(); ++p) {
     const std::string& device = plan.programs[p].device;
-    if (WorkerOfDevice(device) != worker) continue;
-    const DeviceInfo* info = InfoOf(request, device);
+    if (WorkerFromDevice(device) != worker) continue;
+    const DeviceInfo* info = FindDeviceInfo(request, device);
     if (!needs[p] || info == nullptr) return std::nullopt;
     bytes += EstimateAuxiliaryMemory(request, plan, device).host_bytes;
     if (IsHost(*info)) bytes += needs[p]->takes_bytes;
@@ -263,24 +263,24 @@ std::vector<std::optional<MemoryLack>> AllNeeds(const PlanRequest& request, cons
 
 }  // namespace
 
-std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& plan,
-                                 const PlanProgram& program) {
-  return NeedWith(request, plan, program, CopiesOf(request, plan));
+std::optional<MemoryLack> PredictProgramMemory(const PlanRequest& request, const IslandPlan& plan,
+                                               const PlanProgram& program) {
+  return NeedWith(request, plan, program, MakePlannedHostCopies(request, plan));
 }
 
 std::optional<int64_t> PredictResidentBytes(const PlanRequest& request, const IslandPlan& plan,
                                             const NodeId& worker) {
-  const AllCopies copies = CopiesOf(request, plan);
+  const AllCopies copies = MakePlannedHostCopies(request, plan);
   return ResidentBytes(request, plan, worker, copies, AllNeeds(request, plan, copies));
 }
 
 std::vector<MemoryLack> PredictMemory(const PlanRequest& request, IslandPlan* plan) {
-  const AllCopies copies = CopiesOf(request, *plan);
+  const AllCopies copies = MakePlannedHostCopies(request, *plan);
   const std::vector<std::optional<MemoryLack>> needs = AllNeeds(request, *plan, copies);
   std::vector<MemoryLack> lacks;
   std::set<NodeId> with_part;
   for (size_t p = 0; p < needs.size(); ++p) {
-    with_part.insert(WorkerOfDevice(plan->programs[p].device));
+    with_part.insert(WorkerFromDevice(plan->programs[p].device));
     if (!needs[p]) continue;
     plan->programs[p].memory_peak_bytes = needs[p]->takes_bytes;
     if (needs[p]->lacks_bytes() > 0) lacks.push_back(*needs[p]);

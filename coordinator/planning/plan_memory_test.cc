@@ -13,7 +13,7 @@ namespace atl {
 namespace {
 
 TEST_CASE("too little memory names the device and how much is missing") {
-  PlanRequest request = JobOf(4, 8);
+  PlanRequest request = MakePlanRequest(4, 8);
   request.members = {Worker("w1", 2, 1 << 20)};
   CHECK_THAT(Refusal(request), Catch::Contains("bytes"));
   request.spec.layout.stages = 2;
@@ -23,7 +23,7 @@ TEST_CASE("too little memory names the device and how much is missing") {
 // Two devices whose layers need workspace. The search reserves nothing for it but the 6% that it
 // keeps back for all that it does not know. Layers are not shared: nothing was measured of that.
 PlanRequest WithWorkspace(int64_t memory, int64_t workspace) {
-  PlanRequest request = JobOf(8, 8);
+  PlanRequest request = MakePlanRequest(8, 8);
   request.spec.layout.tensor_parallel = 1;
   request.members = {Worker("w1", 2, memory)};
   for (int d = 0; d < 2; ++d) {
@@ -40,26 +40,26 @@ PlanRequest WithWorkspace(int64_t memory, int64_t workspace) {
   return request;
 }
 
-// With what is beside.
+// With auxiliary memory.
 int64_t MostNeeded(const PlanRequest& request, const IslandPlan& plan) {
   int64_t most = 0;
   for (const PlanProgram& program : plan.programs) {
-    const MemoryLack need = *NeedOf(request, plan, program);
+    const MemoryLack need = *PredictProgramMemory(request, plan, program);
     most = std::max(most, need.takes_bytes + need.auxiliary_bytes);
   }
   return most;
 }
 
 TEST_CASE("resident_memory_is_that_of_devices_and_more_with_copies_in_memory") {
-  PlanRequest request = JobOf(8, 8);
+  PlanRequest request = MakePlanRequest(8, 8);
   request.members = {Worker("w1", 1), Worker("w2", 1)};
   request.spec.layout.stages = 2;
   request.spec.checkpoint.peer_copies = 0;
   const IslandPlan plan = Planned(request);
-  const NodeId worker = WorkerOfDevice(plan.programs[0].device);
+  const NodeId worker = WorkerFromDevice(plan.programs[0].device);
   int64_t devices = 0;
   for (const PlanProgram& program : plan.programs) {
-    if (WorkerOfDevice(program.device) == worker) devices += program.memory_peak_bytes;
+    if (WorkerFromDevice(program.device) == worker) devices += program.memory_peak_bytes;
   }
   const auto least = PredictResidentBytes(request, plan, worker);
   REQUIRE(least);
@@ -118,7 +118,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a group of devices of which one is slow is planned, and reckoned, with that one") {
-  PlanRequest request = JobOf(6, 8);
+  PlanRequest request = MakePlanRequest(6, 8);
   request.spec.layout.tensor_parallel = 2;
   for (const char* name : {"w1", "w2"}) {
     PlanMember& member = request.members.emplace_back(Worker(name, 2));

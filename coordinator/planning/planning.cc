@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/status.h"
-#include "coordinator/plan_io/island_plan_of.h"
+#include "coordinator/plan_io/island_plan_conversion.h"
 #include "coordinator/planner/cluster/round_traffic.h"
 #include "coordinator/planner/cluster/traffic.h"
 #include "coordinator/planning/auxiliary_memory.h"
@@ -39,11 +39,12 @@ bool Uses(const PlanningInput& input, const plan::Layout& layout, const NodeId& 
 
 // The stages' devices of a replica, from the last one to the first.
 std::vector<std::vector<int>> TurnedDevices(const plan::Replica& replica) {
-  const std::vector<int> places = plan::PlacesOf(replica);
-  const int last = *std::max_element(places.begin(), places.end());
-  std::vector<std::vector<int>> by_place(static_cast<size_t>(last) + 1), turned;
-  for (size_t s = 0; s < places.size(); ++s) by_place[places[s]] = replica.stages[s].devices;
-  for (const int place : places) turned.push_back(by_place[last - place]);
+  const std::vector<int> stage_entities = plan::MapStagesToEntities(replica);
+  const int last = *std::max_element(stage_entities.begin(), stage_entities.end());
+  std::vector<std::vector<int>> by_entity(static_cast<size_t>(last) + 1), turned;
+  for (size_t s = 0; s < stage_entities.size(); ++s)
+    by_entity[stage_entities[s]] = replica.stages[s].devices;
+  for (const int entity : stage_entities) turned.push_back(by_entity[last - entity]);
   return turned;
 }
 
@@ -58,8 +59,8 @@ bool BeginsElsewhere(const PlanningInput& input, const std::string& site,
 bool CutAgain(const PlanningInput& input, plan::Layout& layout) {
   const plan::Shape shape = std::exchange(layout.shape, plan::Shape::kPlain);
   for (plan::Replica& replica : layout.replicas) {
-    const std::vector<int> places = plan::PlacesOf(replica);
-    replica.stages.resize(1 + *std::max_element(places.begin(), places.end()));
+    const std::vector<int> stage_entities = plan::MapStagesToEntities(replica);
+    replica.stages.resize(1 + *std::max_element(stage_entities.begin(), stage_entities.end()));
     if (!plan::CutReplica(input.cluster, input.costs, layout.micro_batch, replica).ok()) {
       return false;
     }
@@ -97,7 +98,7 @@ void TurnTowards(const PlanningInput& input, const NodeId& leader, uint64_t seed
     auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
                                         {.restarts = 96, .seed = seed}, layout);
     if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) continue;
-    if (!plan::Obeys(input.job.fixed, layout) || !Uses(input, layout, leader) ||
+    if (!plan::Satisfies(input.job.fixed, layout) || !Uses(input, layout, leader) ||
         !plan::DegreesAgree(input.costs.model(), layout)) {
       continue;
     }
@@ -212,7 +213,7 @@ absl::Status KeepLimits(const PlanRequest& request, const PlanningInput& input,
   return absl::OkStatus();
 }
 
-// What its rounds send beside its steps.
+// What its rounds send in addition to its steps.
 absl::Status CountRounds(const PlanRequest& request, const PlanningInput& input, FoundPlan& found) {
   if (input.cluster.bytes_per_day.empty()) return absl::OkStatus();
   std::string& reason = found.island.reason;
@@ -221,7 +222,7 @@ absl::Status CountRounds(const PlanRequest& request, const PlanningInput& input,
                     "is not known");
     return absl::OkStatus();
   }
-  const plan::IslandOptions options = IslandOptionsOf(request.spec);
+  const plan::IslandOptions options = ToIslandOptions(request.spec);
   plan::RoundTraffic traffic(input.cluster, input.costs, input.job, options);
   traffic.Add(input.cluster, found.plan.layout, found.plan.outcome.step_s);
   ATOLL_RETURN_IF_ERROR(traffic.Check(request.servers));
@@ -248,7 +249,7 @@ absl::StatusOr<IslandPlan> Finish(const PlanRequest& request, const PlanningInpu
 }
 
 // Devices like those that lack memory are searched with so much less that what the search had left
-// out of account fits beside it.
+// out of account fits, too.
 void ReserveMore(const std::vector<MemoryLack>& lacks, PlanningInput& input) {
   std::map<int, int64_t> usable;  // by type
   for (const MemoryLack& lack : lacks) {
@@ -387,7 +388,7 @@ std::string Remedy(const JobSpec& spec) {
   return absl::StrJoin(remedies, " or ");
 }
 
-absl::StatusOr<IslandPlan> PlanAsAsked(const PlanRequest& request) {
+absl::StatusOr<IslandPlan> MakeRequestedPlan(const PlanRequest& request) {
   ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
   absl::StatusOr<FoundPlan> found = FindPlan(request, input);
   if (found.ok()) return Finish(request, input, *std::move(found));
@@ -399,20 +400,20 @@ absl::StatusOr<IslandPlan> PlanAsAsked(const PlanRequest& request) {
 }  // namespace
 
 absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
-  absl::StatusOr<IslandPlan> asked = PlanAsAsked(request);
+  absl::StatusOr<IslandPlan> requested = MakeRequestedPlan(request);
   const LayoutSpec& fixed = request.spec.layout;
   const bool numbers =
       fixed.stages > 0 || fixed.replicas > 0 || fixed.tensor_parallel > 0 || !fixed.plan.empty();
-  if (asked.ok() || request.number == 1 || !numbers) return asked;
+  if (requested.ok() || request.number == 1 || !numbers) return requested;
   PlanRequest relaxed = request;
   relaxed.spec.layout.stages = relaxed.spec.layout.replicas = 0;
   relaxed.spec.layout.tensor_parallel = 0;
-  relaxed.spec.layout.tensor_shares.clear();
+  relaxed.spec.layout.tensor_split_ratios.clear();
   relaxed.spec.layout.plan.clear();
-  absl::StatusOr<IslandPlan> plan = PlanAsAsked(relaxed);
-  if (!plan.ok()) return asked;
-  absl::StrAppend(&plan->reason,
-                  "; not what the job requests, until that fits again: ", asked.status().message());
+  absl::StatusOr<IslandPlan> plan = MakeRequestedPlan(relaxed);
+  if (!plan.ok()) return requested;
+  absl::StrAppend(&plan->reason, "; not what the job requests, until that fits again: ",
+                  requested.status().message());
   return plan;
 }
 
@@ -421,14 +422,14 @@ namespace {
 constexpr double kWorthSearching = 1.05;  // see PlanLike
 constexpr int kLikeRestarts = 32;
 
-// The stages and programs of a plan of other members, with these ones in their places.
+// The stages and programs of a plan of other members, with these ones in their assignments.
 IslandPlan WithMembers(const PlanRequest& request, const PlanRequest& other, IslandPlan plan) {
   std::map<NodeId, NodeId> renamed;
   for (size_t m = 0; m < other.members.size(); ++m) {
     renamed[other.members[m].member.worker] = request.members[m].member.worker;
   }
   const auto rename = [&](std::string& device) {
-    device = absl::StrCat(renamed[WorkerOfDevice(device)], "/", IndexOfDevice(device));
+    device = absl::StrCat(renamed[WorkerFromDevice(device)], "/", IndexFromDevice(device));
   };
   for (PlanReplica& replica : plan.replicas) {
     for (PlanStage& stage : replica.stages) {
@@ -449,7 +450,7 @@ absl::StatusOr<IslandPlan> PlanLike(const PlanRequest& request, const PlanReques
   const IslandPlan like = WithMembers(request, other, plan);
   FoundPlan found;
   plan::Plan& like_plan = found.plan;
-  ATOLL_ASSIGN_OR_RETURN(like_plan.layout, LayoutOf(input.cluster, input.costs, like));
+  ATOLL_ASSIGN_OR_RETURN(like_plan.layout, LayoutFromIslandPlan(input.cluster, input.costs, like));
   MakeRoom(like_plan.layout, like, input);  // as the search that found it had
   ATOLL_ASSIGN_OR_RETURN(
       like_plan.outcome,

@@ -27,15 +27,16 @@ namespace atl {
 // the best one that recomputes nothing, and the best one whose stages recompute as few of their
 // blocks as they have to, which is taken where nothing else fits, or where its step is at least 1%
 // shorter. Devices of different speed that share layers share them unevenly where that makes the
-// step shorter, or as layout.tensor_shares says. A plan in layout.plan is not searched for but
-// checked (pinned_plan.h). RESOURCE_EXHAUSTED: which device lacks how much
-// memory and what would fit.
+// step shorter, or as layout.tensor_split_ratios says. A plan in layout.plan is not searched for
+// but checked (pinned_plan.h). RESOURCE_EXHAUSTED: which device lacks how much memory and what
+// would fit.
 absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request);
 
 // A plan in the planner's words, and in the runtime's.
 struct FoundPlan {
   plan::Plan plan;
-  // The same; programs have the memory that NeedOf (plan_memory.h) says, where that is known.
+  // The same; programs have the memory that PredictProgramMemory (plan_memory.h) says, where that
+  // is known.
   IslandPlan island;
 };
 

@@ -16,7 +16,7 @@ namespace atl {
 inline constexpr int64_t kGiB = int64_t{1} << 30;
 
 // A GPT-2 of `blocks` blocks, width 64, 64 tokens.
-inline PlanRequest JobOf(int blocks, int64_t batch) {
+inline PlanRequest MakePlanRequest(int blocks, int64_t batch) {
   PlanRequest request;
   request.spec.name = "lm";
   request.spec.data.sequence_length = 64;

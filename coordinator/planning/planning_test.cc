@@ -13,7 +13,7 @@ namespace atl {
 namespace {
 
 TEST_CASE("a fixed shape comes out with exactly its operations") {
-  PlanRequest request = JobOf(6, 12);
+  PlanRequest request = MakePlanRequest(6, 12);
   request.members = {Worker("w1", 2), Worker("w2", 2)};
   request.spec.layout.stages = 4;
   request.spec.layout.replicas = 1;
@@ -45,7 +45,7 @@ TEST_CASE("a fixed shape comes out with exactly its operations") {
 }
 
 TEST_CASE("replicas synchronise every layer, and share the sequences by measured speed") {
-  PlanRequest request = JobOf(4, 12);
+  PlanRequest request = MakePlanRequest(4, 12);
   request.members = {Worker("w1", 1), Worker("w2", 1)};
   request.members[0].profiles = {Measured("w1/0", 1)};
   request.members[1].profiles = {Measured("w2/0", 2)};
@@ -66,7 +66,7 @@ TEST_CASE("replicas synchronise every layer, and share the sequences by measured
 }
 
 TEST_CASE("a replica that the job requests gets a sequence, however slow its device is") {
-  PlanRequest request = JobOf(4, 8);
+  PlanRequest request = MakePlanRequest(4, 8);
   request.members = {Worker("w1", 1), Worker("w2", 1)};
   request.members[0].profiles = {Measured("w1/0", 1)};
   request.members[1].profiles = {Measured("w2/0", 50)};
@@ -83,7 +83,7 @@ TEST_CASE("a replica that the job requests gets a sequence, however slow its dev
 }
 
 TEST_CASE("a schedule by name is the one that runs") {
-  PlanRequest request = JobOf(4, 8);
+  PlanRequest request = MakePlanRequest(4, 8);
   request.members = {Worker("w1", 2)};
   request.spec.layout.stages = 2;
   request.spec.inner.micro_batch_sequences = 1;
@@ -101,7 +101,7 @@ TEST_CASE("a schedule by name is the one that runs") {
 }
 
 TEST_CASE("V-shaped and interleaved schedules put two stages on every device") {
-  PlanRequest request = JobOf(6, 8);
+  PlanRequest request = MakePlanRequest(6, 8);
   request.members = {Worker("w1", 1), Worker("w2", 1)};
   request.spec.layout.stages = 2;
   request.spec.inner.micro_batch_sequences = 1;
@@ -122,7 +122,7 @@ TEST_CASE("V-shaped and interleaved schedules put two stages on every device") {
 }
 
 TEST_CASE("two stages on every device need no more layers than twice the devices") {
-  PlanRequest request = JobOf(6, 8);
+  PlanRequest request = MakePlanRequest(6, 8);
   request.members = {Worker("w1", 4)};
   for (int d = 0; d < 4; ++d) {
     request.members[0].profiles.push_back(Measured(absl::StrCat("w1/", d), 1));
@@ -138,8 +138,8 @@ TEST_CASE("two stages on every device need no more layers than twice the devices
   }
 }
 
-TEST_CASE("a slow line carries as little as can be: the replicas' gradients or the activations") {
-  PlanRequest request = JobOf(8, 16);
+TEST_CASE("a slow link carries as little as can be: the replicas' gradients or the activations") {
+  PlanRequest request = MakePlanRequest(8, 16);
   request.members = {Worker("a1", 1), Worker("a2", 1), Worker("b1", 1), Worker("b2", 1)};
   for (PlanMember& member : request.members) {
     member.profiles = {Measured(absl::StrCat(member.member.worker, "/0"), 2)};
@@ -150,7 +150,7 @@ TEST_CASE("a slow line carries as little as can be: the replicas' gradients or t
     for (const char* b : {"b1", "b2"}) Link(request, a, b, 20, 12.5e6);
   }
   const IslandPlan plan = Planned(request);
-  // Every replica crosses the slow line at most once: its stages of one site are neighbours.
+  // Every replica crosses the slow link at most once: its stages of one site are neighbours.
   for (const PlanReplica& replica : plan.replicas) {
     int crossings = 0;
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
@@ -161,7 +161,7 @@ TEST_CASE("a slow line carries as little as can be: the replicas' gradients or t
 }
 
 TEST_CASE("what does not divide the batch is refused with what would") {
-  PlanRequest request = JobOf(4, 10);
+  PlanRequest request = MakePlanRequest(4, 10);
   request.members = {Worker("w1", 2)};
   request.spec.inner.micro_batch_sequences = 4;
   CHECK_THAT(Refusal(request),
@@ -176,7 +176,7 @@ TEST_CASE("what does not divide the batch is refused with what would") {
 }
 
 TEST_CASE("a shape that the devices cannot have is refused by its fields") {
-  PlanRequest request = JobOf(4, 8);
+  PlanRequest request = MakePlanRequest(4, 8);
   request.members = {Worker("w1", 2), Worker("w2", 1)};
   request.spec.layout.stages = 4;
   CHECK_THAT(Refusal(request),
@@ -187,7 +187,7 @@ TEST_CASE("a shape that the devices cannot have is refused by its fields") {
 }
 
 TEST_CASE("an island that lost a device goes on without the numbers that it was to have") {
-  PlanRequest request = JobOf(4, 8);
+  PlanRequest request = MakePlanRequest(4, 8);
   request.members = {Worker("a", 1), Worker("b", 1), Worker("c", 1)};
   request.spec.layout.stages = 4;
   request.spec.layout.schedule = "1f1b";
@@ -207,7 +207,7 @@ TEST_CASE("an island that lost a device goes on without the numbers that it was 
 }
 
 TEST_CASE("more devices than a layer can be cut for are refused before anything starts") {
-  PlanRequest request = JobOf(4, 8);
+  PlanRequest request = MakePlanRequest(4, 8);
   request.members = {Worker("w1", 8)};
   request.facts.model.family = ModelFamily::kLlama;
   request.facts.model.heads = 8;
@@ -227,7 +227,7 @@ TEST_CASE("more devices than a layer can be cut for are refused before anything 
 }
 
 TEST_CASE("a pipeline over two sites begins where its leader is") {
-  PlanRequest request = JobOf(8, 16);
+  PlanRequest request = MakePlanRequest(8, 16);
   request.members = {Worker("z", 1), Worker("a", 1)};
   for (PlanMember& member : request.members) {
     member.profiles = {Measured(member.member.worker + "/0", 2)};
@@ -246,7 +246,7 @@ TEST_CASE("a pipeline over two sites begins where its leader is") {
 }
 
 TEST_CASE("a V of stages over two sites has both of its ends where its leader is") {
-  PlanRequest request = JobOf(16, 16);
+  PlanRequest request = MakePlanRequest(16, 16);
   for (const char* name : {"z1", "z2", "a1", "a2"}) {
     PlanMember& member = request.members.emplace_back(Worker(name, 1));
     member.site = name[0] == 'z' ? "paris" : "oslo";
@@ -270,7 +270,7 @@ TEST_CASE("a V of stages over two sites has both of its ends where its leader is
 }
 
 TEST_CASE("the leader takes part even where it is slow") {
-  PlanRequest request = JobOf(4, 4);
+  PlanRequest request = MakePlanRequest(4, 4);
   request.members = {Worker("w1", 1), Worker("w2", 1), Worker("w3", 1)};
   request.members[0].profiles = {Measured("w1/0", 50)};
   request.members[1].profiles = {Measured("w2/0", 1)};
@@ -290,7 +290,7 @@ TEST_CASE("the leader takes part even where it is slow") {
 // w1 and w2 at one site, w3 and w4 at another, `slower` times as slow a link between them as
 // within.
 PlanRequest TwoSites(int workers, double slower) {
-  PlanRequest request = JobOf(6, 16);
+  PlanRequest request = MakePlanRequest(6, 16);
   for (int w = 1; w <= workers; ++w) {
     const std::string name = absl::StrCat("w", w);
     PlanMember& member = request.members.emplace_back(Worker(name, 1));
@@ -334,7 +334,7 @@ TEST_CASE(
 }
 
 TEST_CASE("recomputation keeps only the blocks' inputs, and costs another forward") {
-  PlanRequest request = JobOf(6, 8);
+  PlanRequest request = MakePlanRequest(6, 8);
   request.members = {Worker("w1", 2)};
   request.members[0].profiles = {Measured("w1/0", 1), Measured("w1/1", 1)};
   request.spec.layout.stages = 2;
@@ -354,7 +354,7 @@ TEST_CASE("recomputation keeps only the blocks' inputs, and costs another forwar
 }
 
 TEST_CASE("what was not measured is said in the reason, and what was is not") {
-  PlanRequest request = JobOf(4, 8);
+  PlanRequest request = MakePlanRequest(4, 8);
   request.members = {Worker("w1", 1), Worker("w2", 1)};
   CHECK_THAT(Planned(request).reason, Catch::Contains("2 of 2 devices not measured") &&
                                           Catch::Contains("1 pairs of workers not measured"));
@@ -365,7 +365,7 @@ TEST_CASE("what was not measured is said in the reason, and what was is not") {
 }
 
 TEST_CASE("workers without a site are grouped by their links") {
-  PlanRequest request = JobOf(4, 8);
+  PlanRequest request = MakePlanRequest(4, 8);
   request.members = {Worker("w1", 1), Worker("w2", 1), Worker("w3", 1)};
   request.members[0].site = "here";
   Link(request, "w1", "w2", 0.1, 1e9);
@@ -380,7 +380,7 @@ TEST_CASE("workers without a site are grouped by their links") {
 }
 
 TEST_CASE("members get their site and NCCL's version, where these are known and the same") {
-  PlanRequest request = JobOf(4, 8);
+  PlanRequest request = MakePlanRequest(4, 8);
   request.members = {Worker("w1", 2), Worker("w2", 2)};
   for (PlanMember& member : request.members) {
     for (DeviceInfo& device : member.devices) device.nccl = "2.27.3";
@@ -399,7 +399,7 @@ TEST_CASE("members get their site and NCCL's version, where these are known and 
 }
 
 TEST_CASE("an island computes in one type") {
-  PlanRequest request = JobOf(4, 8);
+  PlanRequest request = MakePlanRequest(4, 8);
   request.members = {Worker("w1", 1), Worker("w2", 1)};
   request.members[1].devices[0] = {"NVIDIA H200", kGiB, 1, "GPU-1", "bf16", "2.27.3"};
   CHECK(absl::StartsWith(Refusal(request), "w1/0 computes in fp32 and w2/0 in bf16: "));
@@ -408,7 +408,7 @@ TEST_CASE("an island computes in one type") {
 }
 
 TEST_CASE("excluded_devices_have_no_part_and_what_they_compute_in_does_not_matter") {
-  PlanRequest request = JobOf(2, 8);
+  PlanRequest request = MakePlanRequest(2, 8);
   request.members = {Worker("a", 2), Worker("b", 1)};
   request.members[1].devices[0].compute = "bf16";
   REQUIRE_FALSE(PlanIsland(request).ok());
@@ -421,7 +421,7 @@ TEST_CASE("excluded_devices_have_no_part_and_what_they_compute_in_does_not_matte
 }
 
 TEST_CASE("memory_kept_back_is_not_planned_with") {
-  PlanRequest request = JobOf(6, 8);
+  PlanRequest request = MakePlanRequest(6, 8);
   request.members = {Worker("a", 1), Worker("b", 1)};
   Link(request, "a", "b", 0.1, 1e9);
   request.spec.layout.replicas = request.spec.layout.stages = 1;
@@ -443,7 +443,7 @@ TEST_CASE("memory_kept_back_is_not_planned_with") {
 }
 
 TEST_CASE("impossible requests are refused, not planned") {
-  PlanRequest request = JobOf(4, 8);
+  PlanRequest request = MakePlanRequest(4, 8);
   CHECK_THAT(Refusal(request), Catch::Contains("no members"));
   request.members = {Worker("w1", 1), Worker("w1", 1)};
   CHECK_THAT(Refusal(request), Catch::Contains("worker w1 is named twice"));
@@ -457,7 +457,7 @@ TEST_CASE("impossible requests are refused, not planned") {
 // Every plan is checked by Validate inside PlanIsland, which calls a bad one an error of the
 // planner's: so here only errors that blame the request are allowed.
 TEST_CASE("layout_search_branch_and_bound_reports_a_bound_and_is_no_slower_than_local_search") {
-  PlanRequest request = JobOf(10, 16);
+  PlanRequest request = MakePlanRequest(10, 16);
   const double block_ms[] = {2, 5, 3, 9};
   for (int w = 0; w < 4; ++w) {
     const std::string name = absl::StrCat("w", w);
@@ -488,8 +488,8 @@ TEST_CASE("any members give a valid plan or a refusal, and the same one again") 
   Rng rng(7);
   int planned = 0;
   for (int round = 0; round < 60; ++round) {
-    PlanRequest request =
-        JobOf(1 + static_cast<int>(rng.Below(9)), static_cast<int64_t>(1 + rng.Below(24)));
+    PlanRequest request = MakePlanRequest(1 + static_cast<int>(rng.Below(9)),
+                                          static_cast<int64_t>(1 + rng.Below(24)));
     const int workers = 1 + static_cast<int>(rng.Below(4));
     for (int w = 0; w < workers; ++w) {
       const std::string name = absl::StrCat("w", w);
@@ -531,7 +531,7 @@ TEST_CASE("any members give a valid plan or a refusal, and the same one again") 
       IslandPlan shown = preview->island;
       shown.reason = plan->reason;
       CHECK(shown == *plan);
-      // And played with its own programs, it takes what it was planned to take.
+      // And simulated with its own programs, it takes what it was planned to take.
       CHECK(EstimateStepNs(request, *plan) == Approx(plan->step_ns).epsilon(0.02));
     } else {
       CHECK_FALSE(absl::StrContains(plan.status().message(), "please report"));

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
-#include "coordinator/plan_io/island_plan_of.h"
+#include "coordinator/plan_io/island_plan_conversion.h"
 #include "coordinator/plan_io/timeline.h"
 #include "coordinator/planner/commit.h"
 #include "coordinator/planner/gradient_sync.h"
@@ -22,7 +22,7 @@ namespace {
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
-const PlanProgram* ProgramOf(const IslandPlan& plan, const std::string& device) {
+const PlanProgram* FindProgram(const IslandPlan& plan, const std::string& device) {
   for (const PlanProgram& program : plan.programs) {
     if (program.device == device) return &program;
   }
@@ -30,13 +30,13 @@ const PlanProgram* ProgramOf(const IslandPlan& plan, const std::string& device) 
 }
 
 // The programs' order of F, B and W; chunks that the programs do not split are not split either.
-absl::StatusOr<sim::Schedule> ScheduleOf(const IslandPlan& plan, const PlanReplica& replica,
-                                         sim::Problem& problem) {
+absl::StatusOr<sim::Schedule> BuildSchedule(const IslandPlan& plan, const PlanReplica& replica,
+                                            sim::Problem& problem) {
   sim::Schedule schedule;
-  for (const std::vector<int>& stages : sim::ChunksOfDevices(problem)) {
+  for (const std::vector<int>& stages : sim::ListChunksByDevice(problem)) {
     std::vector<sim::Op>& ops = schedule.device_ops.emplace_back();
     const std::string& device = replica.stages[stages[0]].devices[0];
-    const PlanProgram* program = ProgramOf(plan, device);
+    const PlanProgram* program = FindProgram(plan, device);
     if (program == nullptr) return absl::NotFoundError(absl::StrCat(device, " has no program"));
     for (const int32_t stage : UnsplitStages(*program)) {
       sim::UniteBackward(problem.chunks[stage]);
@@ -54,9 +54,9 @@ absl::StatusOr<sim::Schedule> ScheduleOf(const IslandPlan& plan, const PlanRepli
   return schedule;
 }
 
-// Between workers, both ways, as the plan's messages find them.
+// Between workers, in both directions, as the plan's messages find them.
 void AddLinks(const plan::Cluster& cluster, const plan::Layout& layout,
-              const plan::WireSharing& sharing, StepTrace* trace) {
+              const plan::LinkSharing& sharing, StepTrace* trace) {
   std::set<std::pair<NodeId, NodeId>> seen;
   for (const plan::Replica& replica : layout.replicas) {
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
@@ -66,8 +66,8 @@ void AddLinks(const plan::Cluster& cluster, const plan::Layout& layout,
         const NodeId& a = cluster.devices[from->devices[0]].node;
         const NodeId& b = cluster.devices[to->devices[0]].node;
         if (a == b || !seen.insert({a, b}).second) continue;
-        const plan::Wire wire = plan::StageWire(cluster, sharing, *from, *to);
-        trace->links.push_back({a, b, std::llround(wire.latency_s * 1e9), wire.bytes_per_s});
+        const plan::Link link = plan::LinkBetweenStages(cluster, sharing, *from, *to);
+        trace->links.push_back({a, b, std::llround(link.latency_s * 1e9), link.bytes_per_s});
       }
     }
   }
@@ -75,21 +75,21 @@ void AddLinks(const plan::Cluster& cluster, const plan::Layout& layout,
 
 // What follows a device's operations: its stages' all-reduces, all commit votes, the optimizer.
 struct Ends {
-  std::vector<double> summed_s;              // per stage
-  std::vector<double> known_s, optimizer_s;  // per place
+  std::vector<double> synced_s;              // per stage
+  std::vector<double> known_s, optimizer_s;  // per entity
 };
 
 void AddEnds(const plan::Replica& replica, const Ends& ends, size_t first_device,
              StepTrace* trace) {
-  const std::vector<int> places = plan::PlacesOf(replica);
+  const std::vector<int> stage_entities = plan::MapStagesToEntities(replica);
   size_t index = first_device;
-  for (int place = 0; place < static_cast<int>(ends.known_s.size()); ++place) {
-    double summed_s = 0;
+  for (int entity = 0; entity < static_cast<int>(ends.known_s.size()); ++entity) {
+    double synced_s = 0;
     int32_t first_stage = -1;
-    for (size_t s = 0; s < places.size(); ++s) {
-      if (places[s] != place) continue;
+    for (size_t s = 0; s < stage_entities.size(); ++s) {
+      if (stage_entities[s] != entity) continue;
       if (first_stage < 0) first_stage = static_cast<int32_t>(s);
-      summed_s = std::max(summed_s, ends.summed_s[s]);
+      synced_s = std::max(synced_s, ends.synced_s[s]);
     }
     for (size_t rank = 0; rank < replica.stages[first_stage].devices.size(); ++rank) {
       TraceDevice& device = trace->devices[index++];
@@ -107,10 +107,10 @@ void AddEnds(const plan::Replica& replica, const Ends& ends, size_t first_device
         span.end_ns = device.end_ns = std::max(device.end_ns, until_ns);
         device.spans.push_back(span);
       };
-      add(TraceKind::kSyncWait, 0, std::llround(summed_s * 1e9));
-      add(TraceKind::kCommit, 0, std::llround(ends.known_s[place] * 1e9));
+      add(TraceKind::kSyncWait, 0, std::llround(synced_s * 1e9));
+      add(TraceKind::kCommit, 0, std::llround(ends.known_s[entity] * 1e9));
       add(TraceKind::kOptimizer, first_stage,
-          device.end_ns + std::llround(ends.optimizer_s[place] * 1e9));
+          device.end_ns + std::llround(ends.optimizer_s[entity] * 1e9));
       trace->step_ns = std::max(trace->step_ns, device.end_ns);
     }
   }
@@ -121,7 +121,7 @@ struct StageSpans {
   plan::StageTimes begun_s, done_s;
 };
 
-StageSpans SpansOf(const sim::Problem& problem, const sim::Result& played) {
+StageSpans ComputeStageSpans(const sim::Problem& problem, const sim::Result& played) {
   std::vector<double> begun(problem.chunks.size(), INFINITY);
   std::vector<double> done(problem.chunks.size(), 0);
   for (const std::vector<sim::OpSpan>& spans : played.timeline) {
@@ -144,22 +144,23 @@ StageSpans SpansOf(const sim::Problem& problem, const sim::Result& played) {
 }
 
 // The plan's programs, a kind for each replica.
-absl::StatusOr<plan::Outcome> OutcomeOf(const PlanningInput& input, const plan::Layout& layout,
-                                        const IslandPlan& plan) {
-  const plan::WireSharing sharing = plan::SharingOf(input.cluster, layout);
+absl::StatusOr<plan::Outcome> BuildOutcome(const PlanningInput& input, const plan::Layout& layout,
+                                           const IslandPlan& plan) {
+  const plan::LinkSharing sharing = plan::ComputeLinkSharing(input.cluster, layout);
   plan::Outcome outcome;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
     ATOLL_ASSIGN_OR_RETURN(
         plan::ReplicaOutcome kind,
         plan::BuildReplica(input.cluster, input.costs, layout, sharing, layout.replicas[r]));
     kind.replicas = {static_cast<int>(r)};
-    ATOLL_ASSIGN_OR_RETURN(kind.found.schedule, ScheduleOf(plan, plan.replicas[r], kind.problem));
+    ATOLL_ASSIGN_OR_RETURN(kind.found.schedule,
+                           BuildSchedule(plan, plan.replicas[r], kind.problem));
     outcome.kinds.push_back(std::move(kind));
   }
   return outcome;
 }
 
-// A plan's programs, played.
+// A plan's programs, simulated.
 struct Played {
   PlanningInput input;
   plan::Layout layout;
@@ -167,23 +168,24 @@ struct Played {
   plan::Together all;
   sim::Result result;
   StageSpans spans;
-  plan::StageTimes summed_s, optimizer_s;
+  plan::StageTimes synced_s, optimizer_s;
 };
 
 absl::StatusOr<Played> Play(const PlanRequest& request, const IslandPlan& plan) {
   ATOLL_ASSIGN_OR_RETURN(PlanningInput input, MakePlanningInput(request));
-  ATOLL_ASSIGN_OR_RETURN(plan::Layout layout, LayoutOf(input.cluster, input.costs, plan));
+  ATOLL_ASSIGN_OR_RETURN(plan::Layout layout,
+                         LayoutFromIslandPlan(input.cluster, input.costs, plan));
   MakeRoom(layout, plan, input);  // it fits, and may have been found with less kept back
   Played played{std::move(input), std::move(layout), {}, {}, {}, {}, {}, {}};
-  ATOLL_ASSIGN_OR_RETURN(played.outcome, OutcomeOf(played.input, played.layout, plan));
+  ATOLL_ASSIGN_OR_RETURN(played.outcome, BuildOutcome(played.input, played.layout, plan));
   played.all = plan::PutTogether(played.input.cluster, played.layout, played.outcome);
   ATOLL_ASSIGN_OR_RETURN(played.result,
                          sim::Simulate(played.all.problem, played.all.schedule, {.record = true}));
   if (played.result.verdict == sim::Verdict::kStuck) {
     return absl::InternalError(played.result.reason);
   }
-  played.spans = SpansOf(played.all.problem, played.result);
-  played.summed_s =
+  played.spans = ComputeStageSpans(played.all.problem, played.result);
+  played.synced_s =
       plan::SynchroniseGradients(played.input.cluster, played.input.costs, played.input.job,
                                  played.layout, played.spans.done_s);
   for (const plan::ReplicaOutcome& kind : played.outcome.kinds) {
@@ -200,13 +202,13 @@ int64_t EstimateStepNs(const PlanRequest& request, const IslandPlan& plan) {
   if (!played.ok()) return 0;
   double end_s = Seconds(played->result.makespan_ns);
   for (size_t r = 0; r < played->layout.replicas.size(); ++r) {
-    const std::vector<int> places = plan::PlacesOf(played->layout.replicas[r]);
-    for (size_t s = 0; s < places.size(); ++s) {
-      end_s = std::max(end_s, played->summed_s[r][s] + played->optimizer_s[r][places[s]]);
+    const std::vector<int> stage_entities = plan::MapStagesToEntities(played->layout.replicas[r]);
+    for (size_t s = 0; s < stage_entities.size(); ++s) {
+      end_s = std::max(end_s, played->synced_s[r][s] + played->optimizer_s[r][stage_entities[s]]);
     }
   }
   end_s = std::max(end_s,
-                   plan::CommittedSeconds(played->input.cluster, played->layout, played->summed_s,
+                   plan::CommittedSeconds(played->input.cluster, played->layout, played->synced_s,
                                           played->spans.begun_s, played->optimizer_s));
   return std::llround(end_s * 1e9);
 }
@@ -220,7 +222,7 @@ absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPl
     for (const int d : stage.devices) ids.push_back(cluster.devices[d].id);
     return ids;
   };
-  const plan::StageTimes known_s = plan::KnownSeconds(cluster, layout, step.summed_s);
+  const plan::StageTimes known_s = plan::KnownSeconds(cluster, layout, step.synced_s);
   StepTrace trace;
   trace.plan_number = plan.number;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
@@ -228,11 +230,12 @@ absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPl
     const size_t first_device = trace.devices.size();
     const int index = static_cast<int>(r);
     AddReplica(layout.replicas[r], index, step.all.problem, index, step.result, names, &trace);
-    AddEnds(layout.replicas[r], {step.summed_s[r], known_s[r], step.optimizer_s[r]}, first_device,
+    AddEnds(layout.replicas[r], {step.synced_s[r], known_s[r], step.optimizer_s[r]}, first_device,
             &trace);
   }
-  plan::WireSharing sharing = plan::SharingOf(cluster, layout);
-  for (auto& [sites, line] : sharing.lines) line.replicas = 1;  // in turn, at full bandwidth
+  plan::LinkSharing sharing = plan::ComputeLinkSharing(cluster, layout);
+  for (auto& [sites, shared_link] : sharing.shared_links)
+    shared_link.replicas = 1;  // in send order, at full bandwidth
   AddLinks(cluster, layout, sharing, &trace);
   trace.about = absl::StrCat("layer times ", plan::TimesFrom(cluster, step.input.costs, layout));
   if (!step.input.assumptions.empty()) {

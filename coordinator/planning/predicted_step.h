@@ -1,6 +1,6 @@
 // What a step of an island would be like by its plan: the simulator plays the plan's programs, as
-// they are, with times and links as they were measured. Beside a recorded step it shows where an
-// island differs from what it was planned for.
+// they are, with times and links as they were measured. Compared with a recorded step it shows
+// where an island differs from what it was planned for.
 
 #ifndef ATOLL_COORDINATOR_PLANNING_PREDICTED_STEP_H_
 #define ATOLL_COORDINATOR_PLANNING_PREDICTED_STEP_H_
@@ -15,7 +15,7 @@ namespace atl {
 // taken its optimizer's step. With the request that the plan was made from, the time from a
 // device's first operation to its end is at most the plan's own, which is that from step to step.
 // An error says which of the plan's devices the request does not know, or why the plan cannot be
-// played.
+// simulated.
 absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPlan& plan);
 
 // What a step takes from step to step by a plan made earlier, on the same footing as a new plan's:

@@ -1,4 +1,4 @@
-// A plan played again is the step that the planner predicted, and shows every operation of it.
+// A plan simulated again is the step that the planner predicted, and shows every operation of it.
 
 #include "coordinator/planning/predicted_step.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 // Measured workers of different speed, joined by links of 1 MB/s and 5 ms.
 PlanRequest Island(int workers) {
-  PlanRequest request = JobOf(6, 16);
+  PlanRequest request = MakePlanRequest(6, 16);
   request.spec.inner.micro_batch_sequences = 2;
   for (int w = 1; w <= workers; ++w) {
     const std::string name = absl::StrCat("w", w);
@@ -45,7 +45,7 @@ Prediction Predicted(const PlanRequest& request) {
 
 using Op = std::tuple<std::string, TraceKind, int32_t, int32_t>;  // device, what, stage, which
 
-std::multiset<Op> OpsOf(const StepTrace& trace) {
+std::multiset<Op> ListOps(const StepTrace& trace) {
   std::multiset<Op> ops;
   for (const TraceDevice& device : trace.devices) {
     for (const TraceSpan& span : device.spans) {
@@ -58,7 +58,7 @@ std::multiset<Op> OpsOf(const StepTrace& trace) {
   return ops;
 }
 
-std::multiset<Op> OpsOf(const IslandPlan& plan) {
+std::multiset<Op> ListOps(const IslandPlan& plan) {
   const std::map<PlanOpKind, TraceKind> kinds = {
       {PlanOpKind::kForward, TraceKind::kForward},
       {PlanOpKind::kInputGradient, TraceKind::kInputGradient},
@@ -88,7 +88,7 @@ void CheckTimes(const StepTrace& trace) {
 
 // From step to step: from a device's first operation to its end, and no less than its own work
 // takes.
-int64_t PeriodOf(const StepTrace& trace) {
+int64_t ComputePeriod(const StepTrace& trace) {
   int64_t period_ns = 0;
   for (const TraceDevice& device : trace.devices) {
     const auto begun =
@@ -110,14 +110,14 @@ TEST_CASE("A pipeline's step is the one that its plan predicted") {
     request.spec.layout.stages = 3;
     request.spec.layout.schedule = schedule;
     const auto [plan, step] = Predicted(request);
-    CHECK(PeriodOf(step) == plan.step_ns);
-    CHECK(OpsOf(step) == OpsOf(plan));
+    CHECK(ComputePeriod(step) == plan.step_ns);
+    CHECK(ListOps(step) == ListOps(plan));
     CheckTimes(step);
     CHECK(step.about == "layer times measured");
     REQUIRE(!step.links.empty());
     CHECK(step.links[0].latency_ns == 5'000'000);
     CHECK(step.links[0].bandwidth_bytes_per_s == Approx(1e6));
-    // Each way over each stage link, once for every micro-batch.
+    // In each direction over each stage link, once for every micro-batch.
     CHECK(step.messages.size() == 8 * 2 * (plan.replicas[0].stages.size() - 1) -
                                       (std::string(schedule) == "zb-v" ? 16 : 0));
   }
@@ -127,8 +127,8 @@ TEST_CASE("Replicas' steps end when their gradients are summed and the optimizer
   PlanRequest request = Island(2);
   request.spec.layout.replicas = 2;
   const auto [plan, step] = Predicted(request);
-  CHECK(PeriodOf(step) == Approx(plan.step_ns).epsilon(1e-6));
-  CHECK(OpsOf(step) == OpsOf(plan));
+  CHECK(ComputePeriod(step) == Approx(plan.step_ns).epsilon(1e-6));
+  CHECK(ListOps(step) == ListOps(plan));
   CheckTimes(step);
   for (const TraceDevice& device : step.devices) {
     const size_t count = device.spans.size();
@@ -138,7 +138,7 @@ TEST_CASE("Replicas' steps end when their gradients are summed and the optimizer
   }
 }
 
-TEST_CASE("Replicas that share a line between sites take turns, and sites wait for word") {
+TEST_CASE("Replicas that share a link between sites take turns, and sites wait for word") {
   PlanRequest request = Island(4);
   for (size_t w = 0; w < 4; ++w) request.members[w].site = w < 2 ? "paris" : "oslo";
   std::erase_if(request.links,
@@ -146,7 +146,7 @@ TEST_CASE("Replicas that share a line between sites take turns, and sites wait f
   request.spec.layout.replicas = 2;
   request.spec.layout.stages = 2;
   const auto [plan, step] = Predicted(request);
-  CHECK(PeriodOf(step) == Approx(plan.step_ns).epsilon(1e-6));
+  CHECK(ComputePeriod(step) == Approx(plan.step_ns).epsilon(1e-6));
   CheckTimes(step);
   const auto crosses = [](const TraceMessage& m) { return (m.from < "w3") != (m.to < "w3"); };
   CHECK(std::count_if(step.messages.begin(), step.messages.end(), crosses) == 2 * 8);

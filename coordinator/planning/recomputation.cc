@@ -15,17 +15,17 @@ namespace {
 
 constexpr int kNamed = 3;  // stages in a reason
 
-const PlanProgram& ProgramOf(const IslandPlan& island, const std::string& device) {
+const PlanProgram& GetProgram(const IslandPlan& island, const std::string& device) {
   return *std::find_if(island.programs.begin(), island.programs.end(),
                        [&](const PlanProgram& program) { return program.device == device; });
 }
 
 // Of the stage's device that lacks most; nothing: none is measured.
-std::optional<MemoryLack> WorstOf(const PlanRequest& request, const IslandPlan& island,
-                                  const PlanStage& stage) {
+std::optional<MemoryLack> FindWorstLack(const PlanRequest& request, const IslandPlan& island,
+                                        const PlanStage& stage) {
   std::optional<MemoryLack> worst;
   for (const std::string& device : stage.devices) {
-    const auto need = NeedOf(request, island, ProgramOf(island, device));
+    const auto need = PredictProgramMemory(request, island, GetProgram(island, device));
     if (need && (!worst || need->lacks_bytes() > worst->lacks_bytes())) worst = need;
   }
   return worst;
@@ -38,14 +38,14 @@ int64_t SearchBytes(const PlanningInput& input, const plan::Layout& layout,
   const plan::Replica& replica = layout.replicas[r];
   const std::vector<int>& devices = replica.stages[s].devices;
   const plan::StageCosts costs = plan::GroupCosts(input.cluster, input.costs, layout.micro_batch,
-                                                  devices, layout.tensor_shares);
+                                                  devices, layout.tensor_split_ratios);
   std::vector<int32_t> own;
   for (size_t other = 0; other < replica.stages.size(); ++other) {
     if (replica.stages[other].devices == devices) own.push_back(static_cast<int32_t>(other));
   }
   int64_t bytes = 0;
   for (const StageSlots& slots :
-       SlotsOf(ProgramOf(island, island.replicas[r].stages[s].devices[0]), own)) {
+       ComputeStageSlots(GetProgram(island, island.replicas[r].stages[s].devices[0]), own)) {
     const plan::Stage& stage = replica.stages[static_cast<size_t>(slots.stage)];
     bytes += costs.StateBytes(stage.first_layer, stage.last_layer, stage.saving) +
              slots.forward * costs.StashBytes(stage.first_layer, stage.last_layer, stage.saving);
@@ -63,15 +63,15 @@ PlanningInput WithRecomputation(PlanningInput input) {
 }
 
 void MakeRoom(const plan::Layout& layout, const IslandPlan& island, PlanningInput& input) {
-  const std::vector<int>& shares = layout.tensor_shares;
-  const double even = std::accumulate(shares.begin(), shares.end(), 0.0) / layout.tensor_parallel;
+  const std::vector<int>& ratios = layout.tensor_split_ratios;
+  const double even = std::accumulate(ratios.begin(), ratios.end(), 0.0) / layout.tensor_parallel;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
     for (size_t s = 0; s < layout.replicas[r].stages.size(); ++s) {
       const auto bytes = static_cast<double>(SearchBytes(input, layout, island, r, s));
       const std::vector<int>& devices = layout.replicas[r].stages[s].devices;
       for (size_t rank = 0; rank < devices.size(); ++rank) {
         int64_t& has = input.cluster.types[input.cluster.devices[devices[rank]].type].memory_bytes;
-        const double part = shares.empty() ? 1 : shares[rank] / even;
+        const double part = ratios.empty() ? 1 : ratios[rank] / even;
         const double wants = bytes * part / (1 - input.costs.options().reserve);
         has = std::max(has, static_cast<int64_t>(wants) + 2);
       }
@@ -98,7 +98,7 @@ std::optional<plan::Plan> RecomputingLess(const PlanRequest& request, PlanningIn
       while (recomputed > 0) {
         const int32_t last = stage.recomputed_layers.back();
         stage.recomputed_layers.pop_back();
-        const std::optional<MemoryLack> worst = WorstOf(request, island, stage);
+        const std::optional<MemoryLack> worst = FindWorstLack(request, island, stage);
         if (!worst || worst->lacks_bytes() > 0) {
           stage.recomputed_layers.push_back(last);
           break;
@@ -135,7 +135,7 @@ std::string WhatRecomputes(const PlanRequest& request, const IslandPlan& island)
       if (island.replicas.size() > 1) absl::StrAppend(&text, "replica ", r, "'s ");
       absl::StrAppend(&text, "stage ", s, " recomputes ", stage.recomputed_layers.size(), " of ",
                       blocks, " blocks");
-      const std::optional<MemoryLack> worst = WorstOf(request, without, stage);
+      const std::optional<MemoryLack> worst = FindWorstLack(request, without, stage);
       if (!worst || worst->lacks_bytes() <= 0) continue;
       absl::StrAppend(&text, " (", worst->device, " would take ",
                       BytesText(worst->takes_bytes + worst->auxiliary_bytes), " of ",

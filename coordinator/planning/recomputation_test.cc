@@ -13,10 +13,10 @@
 namespace atl {
 namespace {
 
-// Two devices with so much beside the host's copies of the model, a pipeline of two stages of
-// three blocks, whose activations weigh more than their parameters.
+// Two devices with so much memory besides the host's copies of the model, a pipeline of two stages
+// of three blocks, whose activations weigh more than their parameters.
 PlanRequest TwoStages(int64_t memory, Recompute recompute = Recompute::kAuto) {
-  PlanRequest request = JobOf(6, 8);
+  PlanRequest request = MakePlanRequest(6, 8);
   request.spec.layout.stages = 2;
   request.spec.layout.tensor_parallel = 1;
   request.spec.layout.recompute = recompute;
@@ -39,7 +39,7 @@ PlanRequest TwoStages(int64_t memory, Recompute recompute = Recompute::kAuto) {
 
 bool FitsAll(const PlanRequest& request, const IslandPlan& plan) {
   return std::all_of(plan.programs.begin(), plan.programs.end(), [&](const PlanProgram& program) {
-    return NeedOf(request, plan, program)->lacks_bytes() <= 0;
+    return PredictProgramMemory(request, plan, program)->lacks_bytes() <= 0;
   });
 }
 

@@ -23,7 +23,7 @@ namespace {
 constexpr double kSameSpeed = 1.10;  // devices this near in time and memory are one type
 
 // "" where the worker does not say.
-std::string ComputeOf(const DeviceInfo& device) {
+std::string GetComputeType(const DeviceInfo& device) {
   return device.compute.empty() && IsHost(device) ? "fp32" : device.compute;
 }
 
@@ -54,13 +54,13 @@ plan::DeviceType AssumedType(const DeviceInfo& device) {
 
 // ------------------------------------------------------------------------------------- model ----
 
-LayerKind KindOfLayer(int layer, int layers) {
+LayerKind GetLayerKind(int layer, int layers) {
   if (layer == 0) return LayerKind::kEmbedding;
   return layer + 1 == layers ? LayerKind::kHead : LayerKind::kBlock;
 }
 
 // As workers found it, or, where these have not said, as the job says it.
-absl::StatusOr<ModelConfig> ConfigOf(const PlanRequest& request) {
+absl::StatusOr<ModelConfig> GetModelConfig(const PlanRequest& request) {
   const bool found = request.facts.model.hidden > 0 || !request.facts.model.config_json.empty();
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config,
                          ModelConfigFromSpec(found ? request.facts.model : request.spec.model,
@@ -122,7 +122,7 @@ void AddTimes(const std::string& type, const std::vector<const DeviceProfile*>& 
     if (kinds.size() != 3) continue;
     std::vector<plan::LayerTimes> times;
     for (int l = 0; l < layers; ++l) {
-      const auto& [sum, count] = kinds.at(KindOfLayer(l, layers));
+      const auto& [sum, count] = kinds.at(GetLayerKind(l, layers));
       times.push_back({sum.forward_s / count, sum.backward_s / count, sum.weight_s / count,
                        sum.optimizer_s / count});
     }
@@ -132,8 +132,8 @@ void AddTimes(const std::string& type, const std::vector<const DeviceProfile*>& 
 
 // Those that the job does not exclude: what they compute in, and whether they were measured, does
 // not matter.
-absl::StatusOr<std::vector<DeviceFacts>> DevicesOf(const PlanRequest& request,
-                                                   const plan::Constraints& fixed) {
+absl::StatusOr<std::vector<DeviceFacts>> SelectDevices(const PlanRequest& request,
+                                                       const plan::Constraints& fixed) {
   std::vector<DeviceFacts> devices;
   size_t all = 0;
   const int layers = static_cast<int>(request.facts.layers.size());
@@ -162,7 +162,7 @@ absl::StatusOr<std::vector<DeviceFacts>> DevicesOf(const PlanRequest& request,
   if (devices.empty()) return plan::NothingLeft(fixed, all);
   // Activations of one type cannot be another's.
   for (const DeviceFacts& device : devices) {
-    const std::string first = ComputeOf(devices[0].info), other = ComputeOf(device.info);
+    const std::string first = GetComputeType(devices[0].info), other = GetComputeType(device.info);
     if (first.empty() || other.empty() || first == other) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(devices[0].id, " computes in ", first, " and ", device.id, " in ", other,
@@ -218,15 +218,15 @@ void MakeTypes(const PlanRequest& request, const std::vector<DeviceFacts>& devic
 
 // ------------------------------------------------------------------------------------- links ----
 
-std::map<std::pair<NodeId, NodeId>, plan::Wire> WiresOf(const PlanRequest& request) {
-  std::map<std::pair<NodeId, NodeId>, plan::Wire> wires;
+std::map<std::pair<NodeId, NodeId>, plan::Link> BuildLinks(const PlanRequest& request) {
+  std::map<std::pair<NodeId, NodeId>, plan::Link> links;
   for (const LinkProfile& link : request.links) {
     if (!(link.bandwidth_bytes_per_s > 0) || !std::isfinite(link.bandwidth_bytes_per_s)) continue;
-    wires[{link.from, link.to}] = plan::WireFromProfile(link);
+    links[{link.from, link.to}] = plan::LinkFromProfile(link);
   }
-  const auto measured = wires;
-  for (const auto& [pair, wire] : measured) wires.try_emplace({pair.second, pair.first}, wire);
-  return wires;
+  const auto measured = links;
+  for (const auto& [pair, link] : measured) links.try_emplace({pair.second, pair.first}, link);
+  return links;
 }
 
 // Sites that were not declared: that of a worker of the same group that has one, else a new name.
@@ -249,22 +249,22 @@ void FindSites(double stage_link_bytes, plan::Cluster& cluster) {
 
 // Measured links for every pair of workers, and the best of them between sites. Returns how many
 // pairs of workers have none.
-int AddWires(const PlanRequest& request, double stage_link_bytes, plan::Cluster& cluster) {
+int AddLinks(const PlanRequest& request, double stage_link_bytes, plan::Cluster& cluster) {
   cluster.node_latency_s = 50e-6;  // a queue between two threads, and their waking up
-  cluster.site_wire.latency_s = 200e-6;
-  cluster.site_wire.bytes_per_s = 1.25e9;
-  const auto wires = WiresOf(request);
+  cluster.site_link.latency_s = 200e-6;
+  cluster.site_link.bytes_per_s = 1.25e9;
+  const auto links = BuildLinks(request);
   int unknown = 0;
   for (const PlanMember& a : request.members) {
     for (const PlanMember& b : request.members) {
       const NodeId& from = a.member.worker;
       const NodeId& to = b.member.worker;
       if (from == to) continue;
-      const auto wire = wires.find({from, to});
-      if (wire != wires.end()) {
-        cluster.node_to_node[{from, to}] = wire->second;
+      const auto link = links.find({from, to});
+      if (link != links.end()) {
+        cluster.node_to_node[{from, to}] = link->second;
       } else {
-        unknown += from < to ? 1 : 0;  // what is measured one way holds for both
+        unknown += from < to ? 1 : 0;  // what is measured in one direction holds for both
       }
     }
   }
@@ -273,10 +273,10 @@ int AddWires(const PlanRequest& request, double stage_link_bytes, plan::Cluster&
   if (!declared) FindSites(stage_link_bytes, cluster);
   std::map<NodeId, std::string> site_of;
   for (const plan::Device& device : cluster.devices) site_of[device.node] = device.site;
-  for (const auto& [nodes, wire] : cluster.node_to_node) {
+  for (const auto& [nodes, link] : cluster.node_to_node) {
     const std::pair sites(site_of[nodes.first], site_of[nodes.second]);
-    const auto [known, added] = cluster.site_to_site.try_emplace(sites, wire);
-    if (!added && wire.bytes_per_s > known->second.bytes_per_s) known->second = wire;
+    const auto [known, added] = cluster.site_to_site.try_emplace(sites, link);
+    if (!added && link.bytes_per_s > known->second.bytes_per_s) known->second = link;
   }
   return unknown;
 }
@@ -310,14 +310,14 @@ absl::Status Check(const PlanRequest& request) {
 
 int SearchThreads() { return CoresUpTo(plan::Options::kThreadsMax); }
 
-ElementBytes ElementBytesOf(const PlanRequest& request) {
+ElementBytes GetElementBytes(const PlanRequest& request) {
   const std::vector<std::string>& excluded = request.spec.layout.exclude;
   const std::set<std::string> names(excluded.begin(), excluded.end());
   for (const PlanMember& member : request.members) {
     const NodeId& worker = member.member.worker;
     for (size_t i = 0; i < member.devices.size(); ++i) {
       if (names.contains(worker) || names.contains(absl::StrCat(worker, "/", i))) continue;
-      if (ComputeOf(member.devices[i]) == "fp32") return {4, 4};
+      if (GetComputeType(member.devices[i]) == "fp32") return {4, 4};
     }
   }
   return {2, 4};
@@ -325,11 +325,11 @@ ElementBytes ElementBytesOf(const PlanRequest& request) {
 
 absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   ATOLL_RETURN_IF_ERROR(Check(request));
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(request));
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, GetModelConfig(request));
   const ModelSpec shape = ToSpec(config);
-  ATOLL_ASSIGN_OR_RETURN(plan::Job job, JobOf(request.spec, shape));
-  ATOLL_ASSIGN_OR_RETURN(std::vector<DeviceFacts> devices, DevicesOf(request, job.fixed));
-  const ElementBytes element = ElementBytesOf(request);
+  ATOLL_ASSIGN_OR_RETURN(plan::Job job, ToPlanJob(request.spec, shape));
+  ATOLL_ASSIGN_OR_RETURN(std::vector<DeviceFacts> devices, SelectDevices(request, job.fixed));
+  const ElementBytes element = GetElementBytes(request);
   const plan::Model model =
       PlannerModel(request.spec.name, config, request.spec.data.sequence_length, element);
   // Of what owners keep, what does not depend on the plan.
@@ -341,16 +341,17 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   }
   PlanningInput input{{}, plan::Costs(model, {}, {}), {}, {}, HeadGroups(shape), ""};
   MakeTypes(request, devices, input, input.table);
-  input.costs = plan::Costs(model, input.table, CostOptionsOf(request.spec, element.compute == 4));
+  input.costs =
+      plan::Costs(model, input.table, MakeCostOptions(request.spec, element.compute == 4));
   input.job = std::move(job);
   // Over other connections than peer links all-reduces go around Gloo's rings, which know no sites.
   const bool by_site = CollectivesUsePeerLinks(request.members, &PlanMember::member);
   input.job.reduction = by_site ? plan::Reduction::kBySite : plan::Reduction::kRing;
-  input.job.objective = ObjectiveOf(request.spec, request.islands);
+  input.job.objective = MakeObjective(request.spec, request.islands);
   ATOLL_RETURN_IF_ERROR(CheckPrices(request.spec, input.cluster));
   const double stage_link = static_cast<double>(std::max<int64_t>(1, model.layers[0].out_bytes)) *
                             input.job.micro_batches.back();
-  const int unknown = AddWires(request, stage_link, input.cluster);
+  const int unknown = AddLinks(request, stage_link, input.cluster);
   input.assumptions = Assumptions(devices, unknown);
   ATOLL_RETURN_IF_ERROR(plan::Constrain(input.job.fixed, input.cluster));
   // Islands at one site share its links.

@@ -29,7 +29,7 @@ struct PlanMember {
   std::vector<DeviceProfile> profiles;  // of some, all or none of its devices, and of this model
 };
 
-// Two workers that have no connection, one way at least.
+// Two workers that have no connection, in one direction at least.
 struct UnreachablePair {
   NodeId from;
   NodeId to;
@@ -44,7 +44,7 @@ struct PlanRequest {
   JobFacts facts;
   std::vector<PlanMember> members;           // the first one leads, and always takes part
   std::vector<LinkProfile> links;            // measured; pairs without one get a stated assumption
-  std::vector<UnreachablePair> unreachable;  // see LeaveOutUnreachable
+  std::vector<UnreachablePair> unreachable;  // see ExcludeUnreachable
   int64_t number = 1;                        // of the plan; 1: the island's first
   int islands = 1;                           // that share the job's tokens
   std::vector<PlanReplica> ran = {};  // of the island's plan that ran last: where its state is
@@ -74,14 +74,14 @@ struct PlanningInput {
 // What a job's specification requires of the search: batch, sizes of micro-batches that divide it,
 // tensor-parallel degrees that the model's shape allows, what [layout] fixes. The error names the
 // field that is impossible.
-absl::StatusOr<plan::Job> JobOf(const JobSpec& spec, const ModelSpec& shape);
+absl::StatusOr<plan::Job> ToPlanJob(const JobSpec& spec, const ModelSpec& shape);
 // Heads that go as one unit to the devices that share a layer.
 int64_t HeadGroups(const ModelSpec& shape);
 // Memory as the runtime takes it. `full_precision`: all is fp32, as on CPUs.
-plan::CostOptions CostOptionsOf(const JobSpec& spec, bool full_precision);
+plan::CostOptions MakeCostOptions(const JobSpec& spec, bool full_precision);
 
 // Of an island's activations and state. All of its devices compute in one type.
-ElementBytes ElementBytesOf(const PlanRequest& request);
+ElementBytes GetElementBytes(const PlanRequest& request);
 
 // INVALID_ARGUMENT names the field of the job, the worker or the profile that is impossible.
 absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request);
@@ -91,7 +91,7 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request);
 // the request the members that do not reach the leader, then the one that lacks most others (the
 // later one among equals), until all that are left reach each other. Returns the names taken out
 // and why.
-std::vector<std::pair<NodeId, std::string>> LeaveOutUnreachable(PlanRequest& request);
+std::vector<std::pair<NodeId, std::string>> ExcludeUnreachable(PlanRequest& request);
 
 }  // namespace atl
 

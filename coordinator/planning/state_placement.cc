@@ -22,12 +22,12 @@ constexpr size_t kComparedReplicas = 64;  // of those that ran, with each of the
 // For each node, the layers that it holds.
 using Holdings = std::map<NodeId, std::vector<bool>>;
 
-Holdings HoldingsOf(const PlanRequest& request, size_t layers) {
+Holdings ListHoldings(const PlanRequest& request, size_t layers) {
   Holdings held;
   for (const PlanReplica& replica : request.ran) {
     for (const PlanStage& stage : replica.stages) {
       for (const std::string& device : stage.devices) {
-        std::vector<bool>& its = held[WorkerOfDevice(device)];
+        std::vector<bool>& its = held[WorkerFromDevice(device)];
         its.resize(layers);
         const auto last = std::min<size_t>(layers, stage.first_layer + stage.layers);
         for (size_t layer = stage.first_layer; layer < last; ++layer) its[layer] = true;
@@ -61,7 +61,7 @@ class Placement {
   Placement(const PlanRequest& request, const PlanningInput& input, const plan::Layout& layout)
       : input_(input),
         layout_(layout),
-        held_(HoldingsOf(request, input.costs.model().layers.size())) {
+        held_(ListHoldings(request, input.costs.model().layers.size())) {
     std::map<std::vector<int>, size_t> known;  // by devices in order
     std::set<int> used;
     for (size_t r = 0; r < layout.replicas.size(); ++r) AddParts(r, known, used);
@@ -71,7 +71,7 @@ class Placement {
   }
 
   // Parameters that stay where they are, of this layout's.
-  double InPlace(const plan::Layout& layout) const {
+  double CountInPlace(const plan::Layout& layout) const {
     double parameters = 0;
     for (const plan::Replica& replica : layout.replicas) {
       for (const plan::Stage& stage : replica.stages)
@@ -88,9 +88,9 @@ class Placement {
     return parameters * static_cast<double>(layout_.replicas.size());
   }
 
-  // Other devices in the places: those of a replica that ran last stay together where that keeps
-  // most; then each place on its own.
-  std::optional<plan::Layout> Placed(Freedom freedom) {
+  // Other devices for the entities: those of a replica that ran last stay together where that keeps
+  // most; then each entity on its own.
+  std::optional<plan::Layout> PlaceState(Freedom freedom) {
     freedom_ = freedom;
     chosen_.assign(parts_.size(), std::nullopt);
     taken_.assign(entities_.size(), false);
@@ -114,10 +114,10 @@ class Placement {
 
   void AddParts(size_t r, std::map<std::vector<int>, size_t>& known, std::set<int>& used) {
     const plan::Replica& replica = layout_.replicas[r];
-    const std::vector<int> places = plan::PlacesOf(replica);
+    const std::vector<int> stage_entities = plan::MapStagesToEntities(replica);
     const size_t first = parts_.size();
     for (size_t s = 0; s < replica.stages.size(); ++s) {
-      const size_t part = first + static_cast<size_t>(places[s]);
+      const size_t part = first + static_cast<size_t>(stage_entities[s]);
       if (part == parts_.size()) {
         std::vector<int> devices = replica.stages[s].devices;
         parts_.push_back({.replica = r, .entity = entities_.size()});
@@ -209,7 +209,7 @@ class Placement {
     }
   }
 
-  double OverlapOf(size_t part, size_t entity) const {
+  double GetOverlap(size_t part, size_t entity) const {
     return overlaps_[parts_[part].layers][entities_[entity].held];
   }
 
@@ -227,12 +227,12 @@ class Placement {
     std::vector<std::pair<size_t, size_t>> pairs = {};  // part, entity
   };
 
-  Match MatchOf(const std::vector<size_t>& parts, const std::vector<size_t>& entities) const {
+  Match MatchParts(const std::vector<size_t>& parts, const std::vector<size_t>& entities) const {
     std::vector<std::tuple<double, bool, size_t, size_t>> all;
     for (size_t p = 0; p < parts.size(); ++p) {
       for (size_t e = 0; e < entities.size(); ++e) {
         if (!Fits(parts[p], entities[e])) continue;
-        const double overlap = OverlapOf(parts[p], entities[e]);
+        const double overlap = GetOverlap(parts[p], entities[e]);
         if (overlap <= 0) continue;
         all.emplace_back(-overlap, parts_[parts[p]].entity != entities[e], p, e);
       }
@@ -278,7 +278,7 @@ class Placement {
     std::vector<std::tuple<double, int, size_t, size_t>> order;
     for (size_t r = 0; r < parts.size(); ++r) {
       for (const size_t from : own ? std::set<size_t>{r} : Compared(r, parts[r])) {
-        const Match match = MatchOf(parts[r], entities[from]);
+        const Match match = MatchParts(parts[r], entities[from]);
         if (match.parameters > 0) {
           order.emplace_back(-match.parameters, -match.unchanged, r, from);
         }
@@ -290,7 +290,7 @@ class Placement {
       if (given.contains(r) || matched.contains(from)) continue;
       given.insert(r);
       matched.insert(from);
-      for (const auto& [part, entity] : MatchOf(parts[r], entities[from]).pairs) {
+      for (const auto& [part, entity] : MatchParts(parts[r], entities[from]).pairs) {
         chosen_[part] = entity;
         taken_[entity] = true;
       }
@@ -309,7 +309,7 @@ class Placement {
     std::optional<std::tuple<double, bool, bool>> best;
     for (size_t e = 0; e < entities_.size(); ++e) {
       if (taken_[e] || !Fits(part, e)) continue;
-      const std::tuple rank(OverlapOf(part, e), parts_[part].entity == e,
+      const std::tuple rank(GetOverlap(part, e), parts_[part].entity == e,
                             sites.contains(First(e).site));
       if (best && *best >= rank) continue;
       best = rank;
@@ -338,12 +338,12 @@ class Placement {
 void KeepStateInPlace(const PlanRequest& request, const PlanningInput& input, plan::Plan& plan) {
   if (request.ran.empty()) return;
   Placement placement(request, input, plan.layout);
-  const double before = placement.InPlace(plan.layout);
+  const double before = placement.CountInPlace(plan.layout);
   const plan::Ranking ranking(input.cluster, input.costs, input.job);
   const double worst = kWorseAtMost * ranking.Rank(plan.layout, plan.outcome.step_s);
   for (const Freedom freedom : {Freedom::kAnywhere, Freedom::kSameType, Freedom::kWithinReplica}) {
-    std::optional<plan::Layout> layout = placement.Placed(freedom);
-    if (!layout || placement.InPlace(*layout) <= before ||
+    std::optional<plan::Layout> layout = placement.PlaceState(freedom);
+    if (!layout || placement.CountInPlace(*layout) <= before ||
         !plan::UsesLeader(input.cluster, *layout)) {
       continue;
     }
@@ -354,7 +354,7 @@ void KeepStateInPlace(const PlanRequest& request, const PlanningInput& input, pl
     absl::StrAppendFormat(&plan.reason,
                           "; %.0f%% of its state stays where it is (%.0f%% before devices changed "
                           "places)",
-                          100 * placement.InPlace(*layout) / placement.Parameters(),
+                          100 * placement.CountInPlace(*layout) / placement.Parameters(),
                           100 * before / placement.Parameters());
     plan.layout = *std::move(layout);
     plan.outcome = *std::move(outcome);

@@ -9,7 +9,7 @@ namespace {
 // Two workers at each of two sites, in replicas of two stages; `slower`: this one's blocks take
 // twice as long.
 PlanRequest TwoSites(const std::string& slower = "") {
-  PlanRequest request = JobOf(6, 8);
+  PlanRequest request = MakePlanRequest(6, 8);
   request.spec.layout.stages = 2;
   for (const char* name : {"a1", "a2", "b1", "b2"}) {
     PlanMember worker = Worker(name, 1);
@@ -26,7 +26,7 @@ PlanRequest TwoSites(const std::string& slower = "") {
   return request;
 }
 
-std::map<std::string, std::set<int>> LayersOf(const std::vector<PlanReplica>& replicas) {
+std::map<std::string, std::set<int>> ListLayersByDevice(const std::vector<PlanReplica>& replicas) {
   std::map<std::string, std::set<int>> layers;
   for (const PlanReplica& replica : replicas) {
     for (const PlanStage& stage : replica.stages) {
@@ -39,18 +39,18 @@ std::map<std::string, std::set<int>> LayersOf(const std::vector<PlanReplica>& re
 }
 
 // How many layers the devices had before that they have now.
-int InPlace(const std::vector<PlanReplica>& now, const std::vector<PlanReplica>& before) {
-  auto had = LayersOf(before);
+int CountInPlace(const std::vector<PlanReplica>& now, const std::vector<PlanReplica>& before) {
+  auto had = ListLayersByDevice(before);
   int layers = 0;
-  for (const auto& [device, its] : LayersOf(now)) {
+  for (const auto& [device, its] : ListLayersByDevice(now)) {
     layers += static_cast<int>(
         std::count_if(its.begin(), its.end(), [&](int i) { return had[device].contains(i); }));
   }
   return layers;
 }
 
-// As if the plan had run with the two devices of each replica in each other's places.
-std::vector<PlanReplica> TheOtherWayRound(std::vector<PlanReplica> replicas) {
+// As if the plan had run with the two devices of each replica exchanged.
+std::vector<PlanReplica> SwapDevices(std::vector<PlanReplica> replicas) {
   for (PlanReplica& replica : replicas) {
     const std::string first = replica.stages[0].devices[0], second = replica.stages[1].devices[0];
     for (PlanStage& stage : replica.stages) {
@@ -66,9 +66,9 @@ TEST_CASE("of layouts that are as fast the one that leaves layers where they are
   const IslandPlan first = Planned(request);
   request.number = 2;
   request.ran = first.replicas;
-  CHECK(LayersOf(Planned(request).replicas) == LayersOf(first.replicas));
-  request.ran = TheOtherWayRound(first.replicas);
-  CHECK(LayersOf(Planned(request).replicas) == LayersOf(request.ran));
+  CHECK(ListLayersByDevice(Planned(request).replicas) == ListLayersByDevice(first.replicas));
+  request.ran = SwapDevices(first.replicas);
+  CHECK(ListLayersByDevice(Planned(request).replicas) == ListLayersByDevice(request.ran));
 }
 
 TEST_CASE("after a loss the workers that are left keep their layers") {
@@ -79,11 +79,11 @@ TEST_CASE("after a loss the workers that are left keep their layers") {
     for (LinkProfile& link : request.links) link.bandwidth_bytes_per_s = 1e9;
     const IslandPlan first = Planned(request);
     request.number = 2;
-    request.ran = TheOtherWayRound(first.replicas);
+    request.ran = SwapDevices(first.replicas);
     std::erase_if(request.members, [&](const PlanMember& m) { return m.member.worker == lost; });
     const std::vector<PlanReplica> next = Planned(request).replicas;
-    CHECK(InPlace(next, request.ran) >= InPlace(TheOtherWayRound(next), request.ran));
-    CHECK(InPlace(next, request.ran) > 0);
+    CHECK(CountInPlace(next, request.ran) >= CountInPlace(SwapDevices(next), request.ran));
+    CHECK(CountInPlace(next, request.ran) > 0);
   }
 }
 
@@ -103,7 +103,7 @@ TEST_CASE("workers keep their layers when others join, whichever of these reach 
     Link(request, "c1", "d1", 1, between_new_ones);
     const IslandPlan next = Planned(request);
     REQUIRE(next.replicas.size() == 3);
-    CHECK(InPlace(next.replicas, request.ran) == 2 * 8);
+    CHECK(CountInPlace(next.replicas, request.ran) == 2 * 8);
   }
 }
 
@@ -111,7 +111,7 @@ TEST_CASE("devices that are slower there do not stay where their layers are") {
   PlanRequest request = TwoSites("b1");
   const IslandPlan first = Planned(request);
   request.number = 2;
-  request.ran = TheOtherWayRound(first.replicas);
+  request.ran = SwapDevices(first.replicas);
   const IslandPlan next = Planned(request);
   CHECK(static_cast<double>(next.step_ns) < 1.011 * static_cast<double>(first.step_ns));
 }

@@ -24,12 +24,12 @@ double SecondsAlone(const PlanningInput& input, int device, int micro_batch) {
   return all.TotalSeconds(0, all.layers());
 }
 
-// Every group's slower devices at the ranks with smaller shares.
-void Order(const PlanningInput& input, const std::vector<int>& shares, plan::Layout& layout) {
-  std::vector<size_t> ranks(shares.size());
+// Every group's slower devices at the ranks with smaller parts.
+void Order(const PlanningInput& input, const std::vector<int>& ratios, plan::Layout& layout) {
+  std::vector<size_t> ranks(ratios.size());
   std::iota(ranks.begin(), ranks.end(), size_t{0});
   std::stable_sort(ranks.begin(), ranks.end(),
-                   [&](size_t a, size_t b) { return shares[a] < shares[b]; });
+                   [&](size_t a, size_t b) { return ratios[a] < ratios[b]; });
   for (plan::Replica& replica : layout.replicas) {
     for (plan::Stage& stage : replica.stages) {
       std::vector<std::pair<double, int>> devices;
@@ -42,7 +42,7 @@ void Order(const PlanningInput& input, const std::vector<int>& shares, plan::Lay
   }
 }
 
-// Heads for each of these types, slowest first: each head goes to whom it makes slow least.
+// Heads for each of these types, slowest first: each head goes to the device that it slows least.
 std::vector<int> BySpeed(const PlanningInput& input, const std::vector<plan::DeviceType>& types,
                          int micro_batch) {
   const auto heads = static_cast<int>(std::min(input.head_groups, kMostHeads));
@@ -83,19 +83,20 @@ std::set<std::vector<int>> Offers(const PlanningInput& input, const plan::Layout
       if (kinds.front() == kinds.back() || !seen.insert(kinds).second) continue;
       std::vector<plan::DeviceType> types;
       for (const int kind : kinds) types.push_back(input.cluster.types[kind]);
-      std::vector<int> shares = BySpeed(input, types, layout.micro_batch);
-      if (shares.front() != shares.back()) offers.insert(std::move(shares));
+      std::vector<int> ratios = BySpeed(input, types, layout.micro_batch);
+      if (ratios.front() != ratios.back()) offers.insert(std::move(ratios));
     }
   }
   return offers;
 }
 
-// The layout with these shares, with the cuts that it has or better ones.
-absl::StatusOr<plan::Plan> WithShares(const PlanRequest& request, const PlanningInput& input,
-                                      const plan::Plan& plan, const std::vector<int>& shares) {
+// The layout with these split ratios, with the cuts that it has or better ones.
+absl::StatusOr<plan::Plan> BuildPlanWithRatios(const PlanRequest& request,
+                                               const PlanningInput& input, const plan::Plan& plan,
+                                               const std::vector<int>& ratios) {
   plan::Layout same = plan.layout;
-  Order(input, shares, same);
-  same.tensor_shares = shares;
+  Order(input, ratios, same);
+  same.tensor_split_ratios = ratios;
   std::vector<plan::Layout> layouts = {same};
   if (same.shape == plan::Shape::kPlain) {
     plan::Layout cut = same;
@@ -104,7 +105,7 @@ absl::StatusOr<plan::Plan> WithShares(const PlanRequest& request, const Planning
       const size_t stages = replica.stages.size();
       all = all &&
             plan::CutReplica(input.cluster, input.costs, cut.micro_batch, replica,
-                             {.tensor_shares = shares})
+                             {.tensor_split_ratios = ratios})
                 .ok() &&
             replica.stages.size() == stages;
     }
@@ -134,25 +135,27 @@ absl::Status ShareUnevenly(const PlanRequest& request, const PlanningInput& inpu
   if (plan.layout.tensor_parallel < 2 || !plan::IsOfOneDegree(plan.layout)) {
     return absl::OkStatus();
   }
-  const std::vector<int64_t>& asked = request.spec.layout.tensor_shares;
-  if (!asked.empty()) {
-    auto shared = WithShares(request, input, plan, {asked.begin(), asked.end()});
-    if (!shared.ok()) return Annotate(shared.status(), "layout.tensor_shares");
+  const std::vector<int64_t>& fixed_ratios = request.spec.layout.tensor_split_ratios;
+  if (!fixed_ratios.empty()) {
+    auto shared =
+        BuildPlanWithRatios(request, input, plan, {fixed_ratios.begin(), fixed_ratios.end()});
+    if (!shared.ok()) return Annotate(shared.status(), "layout.tensor_split_ratios");
     plan = *std::move(shared);
-    absl::StrAppend(&plan.reason, "; layers shared ", absl::StrJoin(asked, ":"),
+    absl::StrAppend(&plan.reason, "; layers shared ", absl::StrJoin(fixed_ratios, ":"),
                     ", as the job requests");
     return absl::OkStatus();
   }
   const double evenly_s = plan.outcome.step_s;
-  for (const std::vector<int>& shares : Offers(input, plan.layout)) {
+  for (const std::vector<int>& ratios : Offers(input, plan.layout)) {
     if (request.stop && request.stop()) break;
-    auto uneven = WithShares(request, input, plan, shares);
+    auto uneven = BuildPlanWithRatios(request, input, plan, ratios);
     if (uneven.ok() && uneven->outcome.step_s < plan.outcome.step_s) plan = *std::move(uneven);
   }
-  if (!plan.layout.tensor_shares.empty()) {
-    absl::StrAppendFormat(
-        &plan.reason, "; layers shared %s by measured speed: %.3g ms a step, evenly %.3g ms",
-        absl::StrJoin(plan.layout.tensor_shares, ":"), 1e3 * plan.outcome.step_s, 1e3 * evenly_s);
+  if (!plan.layout.tensor_split_ratios.empty()) {
+    absl::StrAppendFormat(&plan.reason,
+                          "; layers shared %s by measured speed: %.3g ms a step, evenly %.3g ms",
+                          absl::StrJoin(plan.layout.tensor_split_ratios, ":"),
+                          1e3 * plan.outcome.step_s, 1e3 * evenly_s);
   }
   return absl::OkStatus();
 }

@@ -33,7 +33,7 @@ PlanMember Unlike(const std::string& name, const std::vector<double>& block_ms) 
 }
 
 PlanRequest Sharing(const std::vector<double>& block_ms) {
-  PlanRequest request = JobOf(6, 8);
+  PlanRequest request = MakePlanRequest(6, 8);
   request.spec.layout.tensor_parallel = 2;
   request.spec.layout.stages = 1;
   request.spec.layout.replicas = 1;
@@ -42,18 +42,18 @@ PlanRequest Sharing(const std::vector<double>& block_ms) {
 }
 
 IslandPlan Evenly(PlanRequest request) {
-  request.spec.layout.tensor_shares = {1, 1};
+  request.spec.layout.tensor_split_ratios = {1, 1};
   return Planned(request);
 }
 
-using Shares = std::vector<int32_t>;
+using Ratios = std::vector<int32_t>;
 using Names = std::vector<std::string>;
 
 TEST_CASE("devices of different speed share layers by it, where that is quicker") {
   const PlanRequest request = Sharing({1, 3});
   const IslandPlan plan = Planned(request);
   CAPTURE(plan.reason);
-  CHECK(plan.tensor_shares == Shares{1, 3});
+  CHECK(plan.tensor_split_ratios == Ratios{1, 3});
   CHECK(plan.replicas[0].stages[0].devices == Names{"w1/1", "w1/0"});
   const IslandPlan even = Evenly(request);
   CHECK(plan.step_ns < 0.6 * static_cast<double>(even.step_ns));
@@ -66,26 +66,26 @@ TEST_CASE("devices that are alike, or too little different for whole heads, shar
   for (const double ms : {1.0, 1.3}) {
     const IslandPlan plan = Planned(Sharing({1, ms}));
     CAPTURE(ms, plan.reason);
-    CHECK(plan.tensor_shares.empty());
+    CHECK(plan.tensor_split_ratios.empty());
     CHECK_THAT(plan.reason, !Catch::Contains("shared"));
   }
 }
 
 TEST_CASE("what a job says of shares is done, the faster device gets the larger one") {
   PlanRequest request = Sharing({3, 1});
-  request.spec.layout.tensor_shares = {3, 1};
+  request.spec.layout.tensor_split_ratios = {3, 1};
   const IslandPlan plan = Planned(request);
-  CHECK(plan.tensor_shares == Shares{3, 1});
+  CHECK(plan.tensor_split_ratios == Ratios{3, 1});
   CHECK(plan.replicas[0].stages[0].devices == Names{"w1/1", "w1/0"});
   CHECK_THAT(plan.reason, Catch::Contains("layers shared 3:1, as the job requests"));
   // Slower than need be: alike devices would share evenly.
   PlanRequest alike = Sharing({1, 1});
   const int64_t even_ns = Planned(alike).step_ns;
-  alike.spec.layout.tensor_shares = {3, 1};
+  alike.spec.layout.tensor_split_ratios = {3, 1};
   CHECK(Planned(alike).step_ns > 1.3 * static_cast<double>(even_ns));
   // Of a model that the job file names by its config.json, the heads are known here only.
-  alike.spec.layout.tensor_shares = {2, 1};
-  CHECK_THAT(Refusal(alike), Catch::StartsWith("layout.tensor_shares = [2, 1]: the model's 4 "
+  alike.spec.layout.tensor_split_ratios = {2, 1};
+  CHECK_THAT(Refusal(alike), Catch::StartsWith("layout.tensor_split_ratios = [2, 1]: the model's 4 "
                                                "key-value heads cannot be cut so"));
 }
 
@@ -98,7 +98,7 @@ TEST_CASE("all replicas and stages are cut at the same points") {
     request.spec.layout.replicas = 3 - stages;
     const IslandPlan plan = Planned(request);
     CAPTURE(stages, plan.reason);
-    CHECK(plan.tensor_shares == Shares{1, 3});
+    CHECK(plan.tensor_split_ratios == Ratios{1, 3});
     for (const PlanReplica& replica : plan.replicas) {
       for (const PlanStage& stage : replica.stages) {
         CHECK((stage.devices == Names{"w1/1", "w1/0"} || stage.devices == Names{"w2/0", "w2/1"}));

@@ -9,16 +9,16 @@
 
 namespace atl {
 
-std::vector<std::pair<NodeId, std::string>> LeaveOutUnreachable(PlanRequest& request) {
+std::vector<std::pair<NodeId, std::string>> ExcludeUnreachable(PlanRequest& request) {
   std::vector<std::pair<NodeId, std::string>> left_out;
   for (;;) {
-    // By worker: whom it lacks; a pair counts for both. The leader's never goes.
+    // By worker: which ones it lacks; a pair counts for both. The leader's never goes.
     std::map<NodeId, std::map<NodeId, const UnreachablePair*>> lacks;
-    std::map<NodeId, size_t> place;
+    std::map<NodeId, size_t> index;
     for (const PlanMember& member : request.members)
-      place.emplace(member.member.worker, place.size());
+      index.emplace(member.member.worker, index.size());
     for (const UnreachablePair& pair : request.unreachable) {
-      if (place.count(pair.from) == 0 || place.count(pair.to) == 0 || pair.from == pair.to)
+      if (index.count(pair.from) == 0 || index.count(pair.to) == 0 || pair.from == pair.to)
         continue;
       lacks[pair.from].try_emplace(pair.to, &pair);
       lacks[pair.to].try_emplace(pair.from, &pair);
@@ -26,7 +26,7 @@ std::vector<std::pair<NodeId, std::string>> LeaveOutUnreachable(PlanRequest& req
     if (lacks.empty()) return left_out;
     const NodeId leader = request.members[0].member.worker;
     const auto rank = [&](const NodeId& worker) {
-      return std::tuple(lacks.at(worker).count(leader), lacks.at(worker).size(), place.at(worker));
+      return std::tuple(lacks.at(worker).count(leader), lacks.at(worker).size(), index.at(worker));
     };
     NodeId worst;
     for (const auto& [worker, others] : lacks) {

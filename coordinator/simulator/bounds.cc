@@ -12,9 +12,9 @@ namespace {
 
 // Times along one pipeline. Index i is relative to its first chunk.
 struct Path {
-  std::vector<Nanos> reach;       // r: from the start to the earliest start of F(i)
-  std::vector<Nanos> turn_round;  // RT: from the start of F(i) to the end of B(i)
-  std::vector<Nanos> tail;        // from the end of B(i) to the end of all that must follow it
+  std::vector<Nanos> earliest_start;  // r: from the start to the earliest start of F(i)
+  std::vector<Nanos> turn_round;      // RT: from the start of F(i) to the end of B(i)
+  std::vector<Nanos> tail;            // from the end of B(i) to the end of all that must follow it
 };
 
 // Zero for a link whose trunk's bandwidth changes over time: no bound is taken from it.
@@ -41,14 +41,14 @@ Nanos SerialNs(const Problem& problem, int link, int64_t bytes) {
 }
 
 // The optimizer steps of every device, which follow all its other work.
-std::vector<Nanos> OptimizersOf(const Problem& problem) {
+std::vector<Nanos> SumOptimizerTimes(const Problem& problem) {
   std::vector<Nanos> steps(problem.devices.size(), 0);
   for (const Chunk& chunk : problem.chunks) steps[chunk.device] += chunk.optimizer_ns;
   return steps;
 }
 
-Path PathOf(const Problem& problem, const Pipeline& pipeline,
-            const std::vector<Nanos>& optimizers) {
+Path ComputePipelinePath(const Problem& problem, const Pipeline& pipeline,
+                         const std::vector<Nanos>& optimizers) {
   const int n = pipeline.chunk_count;
   const auto chunk = [&](int i) -> const Chunk& {
     return problem.chunks[pipeline.first_chunk + i];
@@ -60,12 +60,12 @@ Path PathOf(const Problem& problem, const Pipeline& pipeline,
     return TransferNs(problem, chunk(i).backward_link, chunk(i).backward_bytes);
   };
   Path path;
-  path.reach.assign(n, 0);
+  path.earliest_start.assign(n, 0);
   path.turn_round.assign(n, 0);
   const auto last = [&](int i) { return chunk(i).weight_ns + optimizers[chunk(i).device]; };
   path.tail.assign(n, last(0));
   for (int i = 1; i < n; ++i) {
-    path.reach[i] = path.reach[i - 1] + chunk(i - 1).forward_ns + forward(i - 1);
+    path.earliest_start[i] = path.earliest_start[i - 1] + chunk(i - 1).forward_ns + forward(i - 1);
     path.tail[i] = std::max(last(i), backward(i - 1) + chunk(i - 1).backward_ns + path.tail[i - 1]);
   }
   path.turn_round[n - 1] = chunk(n - 1).forward_ns + chunk(n - 1).backward_ns;
@@ -82,17 +82,17 @@ void Raise(Bound& bound, Nanos time_ns, absl::string_view what, int index) {
   bound.reason = absl::StrCat(what, " ", index);
 }
 
-// What a device must do, and around it the shortest way in and out.
+// What a device must do, and around it the shortest path in and out.
 struct Load {
   Nanos work_ns = 0;     // F + B + W and optimizer steps of everything
   Nanos through_ns = 0;  // F + B only
-  Nanos reach_ns = kForever;
+  Nanos earliest_start_ns = kForever;
   Nanos leave_ns = kForever;
 };
 
-std::vector<Load> LoadsOf(const Problem& problem, const std::vector<Path>& paths) {
+std::vector<Load> ComputeLoads(const Problem& problem, const std::vector<Path>& paths) {
   std::vector<Load> loads(problem.devices.size());
-  const std::vector<Nanos> optimizers = OptimizersOf(problem);
+  const std::vector<Nanos> optimizers = SumOptimizerTimes(problem);
   for (size_t d = 0; d < loads.size(); ++d) loads[d].work_ns = optimizers[d];
   for (size_t p = 0; p < problem.pipelines.size(); ++p) {
     const Pipeline& pipeline = problem.pipelines[p];
@@ -102,7 +102,7 @@ std::vector<Load> LoadsOf(const Problem& problem, const std::vector<Path>& paths
       const Nanos m = pipeline.micro_batches;
       load.through_ns += m * (chunk.forward_ns + chunk.backward_ns);
       load.work_ns += m * (chunk.forward_ns + chunk.backward_ns + chunk.weight_ns);
-      load.reach_ns = std::min(load.reach_ns, paths[p].reach[i]);
+      load.earliest_start_ns = std::min(load.earliest_start_ns, paths[p].earliest_start[i]);
       load.leave_ns = std::min(load.leave_ns, paths[p].tail[i]);
     }
   }
@@ -111,16 +111,16 @@ std::vector<Load> LoadsOf(const Problem& problem, const std::vector<Path>& paths
 
 // What passes something that carries one message at a time, or several at no more than its rate.
 struct Traffic {
-  double serial_ns = 0;        // of all messages
-  Nanos reach_ns = kForever;   // before the first can start
-  Nanos leave_ns = kForever;   // after the last one
-  double first_serial_ns = 0;  // of one activation per pipeline
-  Nanos first_reach_ns = kForever;
+  double serial_ns = 0;                // of all messages
+  Nanos earliest_start_ns = kForever;  // before the first can start
+  Nanos leave_ns = kForever;           // after the last one
+  double first_serial_ns = 0;          // of one activation per pipeline
+  Nanos earliest_first_start_ns = kForever;
   Nanos first_rest_ns = kForever;  // what a pipeline still needs after its first activation
 };
 
 // After its first activation has left chunk i, a pipeline still needs all F and B of some later
-// chunk, the way to it and the way out.
+// chunk, the path to it and the path out.
 Nanos RestAfterFirst(const Problem& problem, const Pipeline& pipeline, const Path& path, int i) {
   Nanos rest_ns = 0;
   const Nanos m = pipeline.micro_batches;
@@ -128,7 +128,7 @@ Nanos RestAfterFirst(const Problem& problem, const Pipeline& pipeline, const Pat
     const Chunk& chunk = problem.chunks[pipeline.first_chunk + s];
     const Nanos through = m * (chunk.forward_ns + chunk.backward_ns);
     rest_ns =
-        std::max(rest_ns, path.reach[s] - path.reach[i + 1] +
+        std::max(rest_ns, path.earliest_start[s] - path.earliest_start[i + 1] +
                               std::max(through + path.tail[s], through + m * chunk.weight_ns));
   }
   return LatencyNs(problem, problem.chunks[pipeline.first_chunk + i].forward_link) + rest_ns;
@@ -142,18 +142,19 @@ class TrafficCount {
         lanes_(problem.network.lanes.size()),
         trunks_(problem.network.trunks.size()) {}
 
-  void Add(int link, int64_t bytes, Nanos m, Nanos reach_ns, Nanos leave_ns,
+  void Add(int link, int64_t bytes, Nanos m, Nanos earliest_start_ns, Nanos leave_ns,
            std::optional<Nanos> rest_ns) {
     if (link == kNoLink) return;
     const Link& l = problem_.network.links[link];
     const double link_ns = LeastSerialNs(l, bytes);
     const auto one = [&](Traffic& traffic, double serial_ns) {
       traffic.serial_ns += serial_ns * static_cast<double>(m);
-      traffic.reach_ns = std::min(traffic.reach_ns, reach_ns);
+      traffic.earliest_start_ns = std::min(traffic.earliest_start_ns, earliest_start_ns);
       traffic.leave_ns = std::min(traffic.leave_ns, leave_ns);
       if (!rest_ns.has_value()) return;
       traffic.first_serial_ns += serial_ns;
-      traffic.first_reach_ns = std::min(traffic.first_reach_ns, reach_ns);
+      traffic.earliest_first_start_ns =
+          std::min(traffic.earliest_first_start_ns, earliest_start_ns);
       traffic.first_rest_ns = std::min(traffic.first_rest_ns, *rest_ns);
     };
     one(links_[link], link_ns);
@@ -161,7 +162,7 @@ class TrafficCount {
     if (l.edges.size() > 1) return;  // a split transfer may avoid the trunk
     const double effective = EffectiveBytes(l.edges[0].sizes, static_cast<double>(bytes));
     for (const int t : l.edges[0].trunks) {
-      one(trunks_[t], effective / FastestOf(problem_.network.trunks[t]) * 1e9);
+      one(trunks_[t], effective / ComputeMaxBandwidth(problem_.network.trunks[t]) * 1e9);
     }
   }
 
@@ -172,7 +173,7 @@ class TrafficCount {
   }
 
  private:
-  static double FastestOf(const Trunk& trunk) {
+  static double ComputeMaxBandwidth(const Trunk& trunk) {
     double rate = trunk.bytes_per_s;
     for (const BandwidthStep& step : trunk.trace) rate = std::max(rate, step.bytes_per_s);
     return rate;
@@ -180,11 +181,12 @@ class TrafficCount {
 
   static void RaiseOne(Bound& bound, const Traffic& traffic, absl::string_view what, size_t index) {
     if (traffic.serial_ns <= 0 || traffic.serial_ns > 1e18) return;
-    Raise(bound, traffic.reach_ns + static_cast<Nanos>(traffic.serial_ns) + traffic.leave_ns, what,
-          static_cast<int>(index));
+    Raise(bound,
+          traffic.earliest_start_ns + static_cast<Nanos>(traffic.serial_ns) + traffic.leave_ns,
+          what, static_cast<int>(index));
     if (traffic.first_serial_ns <= 0) return;
     Raise(bound,
-          traffic.first_reach_ns + static_cast<Nanos>(traffic.first_serial_ns) +
+          traffic.earliest_first_start_ns + static_cast<Nanos>(traffic.first_serial_ns) +
               traffic.first_rest_ns,
           absl::StrCat("last to get its turn on ", what), static_cast<int>(index));
   }
@@ -204,12 +206,14 @@ void RaiseByLinks(const Problem& problem, const std::vector<Path>& paths, Bound&
     for (int i = 0; i + 1 < pipeline.chunk_count; ++i) {
       const Chunk& chunk = problem.chunks[pipeline.first_chunk + i];
       // After the last byte has left: its latency, the rest of the round trip, what follows it.
-      count.Add(chunk.forward_link, chunk.forward_bytes, m, path.reach[i] + chunk.forward_ns,
+      count.Add(chunk.forward_link, chunk.forward_bytes, m,
+                path.earliest_start[i] + chunk.forward_ns,
                 LatencyNs(problem, chunk.forward_link) + path.turn_round[i + 1] + path.tail[i + 1],
                 RestAfterFirst(problem, pipeline, path, i));
-      count.Add(
-          chunk.backward_link, chunk.backward_bytes, m, path.reach[i + 1] + path.turn_round[i + 1],
-          LatencyNs(problem, chunk.backward_link) + chunk.backward_ns + path.tail[i], std::nullopt);
+      count.Add(chunk.backward_link, chunk.backward_bytes, m,
+                path.earliest_start[i + 1] + path.turn_round[i + 1],
+                LatencyNs(problem, chunk.backward_link) + chunk.backward_ns + path.tail[i],
+                std::nullopt);
     }
   }
   count.RaiseAll(bound);
@@ -223,7 +227,7 @@ Nanos Returned(const Problem& problem, const Pipeline& pipeline, const Path& pat
   Nanos back_ns = 0;  // from the end of B(s) to the end of B(i)
   for (int s = i; s < pipeline.chunk_count; ++s) {
     const Chunk& chunk = problem.chunks[pipeline.first_chunk + s];
-    latest = std::max(latest, path.reach[s] - path.reach[i] +
+    latest = std::max(latest, path.earliest_start[s] - path.earliest_start[i] +
                                   count * (chunk.forward_ns + chunk.backward_ns) + back_ns);
     back_ns += TransferNs(problem, chunk.backward_link, chunk.backward_bytes) + chunk.backward_ns;
   }
@@ -246,13 +250,13 @@ void RaiseByMemory(const Problem& problem, const std::vector<Path>& paths, bool 
       if (more == 0) continue;
       // Before its B ends a micro-batch holds all of it; until W ends only if nothing goes at B.
       const Nanos held_ns = chunk.weight_bytes == chunk.activation_bytes ? chunk.weight_ns : 0;
-      const Nanos reach = whole ? path.reach[i] : 0;
+      const Nanos earliest_start = whole ? path.earliest_start[i] : 0;
       const Nanos tail = whole ? path.tail[i] : chunk.weight_ns;
       const int64_t first = pipeline.micro_batches - more * slots;
       const Nanos first_ns = Returned(problem, pipeline, path, i, first) + held_ns;
       Raise(bound,
-            reach + first_ns + (more - 1) * (path.turn_round[i] + held_ns) + path.turn_round[i] +
-                tail,
+            earliest_start + first_ns + (more - 1) * (path.turn_round[i] + held_ns) +
+                path.turn_round[i] + tail,
             "memory of chunk", pipeline.first_chunk + i);
     }
   }
@@ -276,20 +280,20 @@ std::vector<Nanos> GradientsDoneBy(const Problem& problem, const std::vector<Pat
       };
       if (i > 0) {
         const Chunk& before = problem.chunks[c - 1];
-        last_b_ns = std::max(last_b_ns, paths[p].reach[i - 1] + before.forward_ns +
+        last_b_ns = std::max(last_b_ns, paths[p].earliest_start[i - 1] + before.forward_ns +
                                             serial(before.forward_link, before.forward_bytes) +
                                             paths[p].turn_round[i]);
       }
       if (i + 1 < pipeline.chunk_count) {
-        last_b_ns = std::max(last_b_ns, paths[p].reach[i + 1] + paths[p].turn_round[i + 1] +
-                                            serial(chunk.backward_link, chunk.backward_bytes) +
-                                            chunk.backward_ns);
+        last_b_ns = std::max(
+            last_b_ns, paths[p].earliest_start[i + 1] + paths[p].turn_round[i + 1] +
+                           serial(chunk.backward_link, chunk.backward_bytes) + chunk.backward_ns);
       }
-      last_b_ns =
-          std::max(last_b_ns, paths[p].reach[i] + m * (chunk.forward_ns + chunk.backward_ns));
-      done[c] = std::max(
-          last_b_ns + chunk.weight_ns,
-          paths[p].reach[i] + m * (chunk.forward_ns + chunk.backward_ns + chunk.weight_ns));
+      last_b_ns = std::max(last_b_ns,
+                           paths[p].earliest_start[i] + m * (chunk.forward_ns + chunk.backward_ns));
+      done[c] = std::max(last_b_ns + chunk.weight_ns,
+                         paths[p].earliest_start[i] +
+                             m * (chunk.forward_ns + chunk.backward_ns + chunk.weight_ns));
     }
   }
   return done;
@@ -332,11 +336,11 @@ void RaiseBySync(const Problem& problem, const std::vector<Path>& paths, Bound& 
   }
 }
 
-std::vector<Path> PathsOf(const Problem& problem) {
+std::vector<Path> ComputePipelinePaths(const Problem& problem) {
   std::vector<Path> paths;
-  const std::vector<Nanos> optimizers = OptimizersOf(problem);
+  const std::vector<Nanos> optimizers = SumOptimizerTimes(problem);
   for (const Pipeline& pipeline : problem.pipelines) {
-    paths.push_back(PathOf(problem, pipeline, optimizers));
+    paths.push_back(ComputePipelinePath(problem, pipeline, optimizers));
   }
   return paths;
 }
@@ -344,18 +348,19 @@ std::vector<Path> PathsOf(const Problem& problem) {
 }  // namespace
 
 Bound MakespanBound(const Problem& problem) {
-  const std::vector<Path> paths = PathsOf(problem);
+  const std::vector<Path> paths = ComputePipelinePaths(problem);
   Bound bound;
   for (size_t p = 0; p < paths.size(); ++p) {
     Raise(bound,
           paths[p].turn_round[0] + problem.chunks[problem.pipelines[p].first_chunk].weight_ns,
           "one micro-batch through pipeline", static_cast<int>(p));
   }
-  const std::vector<Load> loads = LoadsOf(problem, paths);
+  const std::vector<Load> loads = ComputeLoads(problem, paths);
   for (size_t d = 0; d < loads.size(); ++d) {
     if (loads[d].work_ns == 0) continue;
-    Raise(bound, loads[d].reach_ns + loads[d].work_ns, "compute of device", static_cast<int>(d));
-    Raise(bound, loads[d].reach_ns + loads[d].through_ns + loads[d].leave_ns,
+    Raise(bound, loads[d].earliest_start_ns + loads[d].work_ns, "compute of device",
+          static_cast<int>(d));
+    Raise(bound, loads[d].earliest_start_ns + loads[d].through_ns + loads[d].leave_ns,
           "compute and way out of device", static_cast<int>(d));
   }
   RaiseByLinks(problem, paths, bound);
@@ -365,13 +370,13 @@ Bound MakespanBound(const Problem& problem) {
 }
 
 std::vector<Nanos> GradientsDone(const Problem& problem) {
-  return GradientsDoneBy(problem, PathsOf(problem));
+  return GradientsDoneBy(problem, ComputePipelinePaths(problem));
 }
 
 Bound PeriodBound(const Problem& problem) {
-  const std::vector<Path> paths = PathsOf(problem);
+  const std::vector<Path> paths = ComputePipelinePaths(problem);
   Bound bound;
-  const std::vector<Load> loads = LoadsOf(problem, paths);
+  const std::vector<Load> loads = ComputeLoads(problem, paths);
   for (size_t d = 0; d < loads.size(); ++d) {
     Raise(bound, loads[d].work_ns, "compute of device", static_cast<int>(d));
   }

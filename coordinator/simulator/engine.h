@@ -34,7 +34,7 @@ class Engine {
       : problem_(problem),
         options_(options),
         transport_(problem.network, events_, options.record ? &result_.messages : nullptr),
-        pipeline_of_(PipelineOfChunks(problem)),
+        pipeline_of_(MapChunksToPipelines(problem)),
         running_(problem.devices.size()),
         idle_(problem.devices.size(), true),
         dirty_(problem.devices.size(), false),
@@ -155,7 +155,7 @@ class Engine {
     dirty_devices_.clear();
   }
 
-  Nanos DurationOf(const Op& op) const {
+  Nanos GetDuration(const Op& op) const {
     const Chunk& chunk = problem_.chunks[op.chunk];
     switch (op.kind) {
       case OpKind::kForward:
@@ -171,7 +171,7 @@ class Engine {
   }
 
   void StartOp(Picker& picker, int device, Nanos now, const Op& op) {
-    const Nanos end_ns = now + DurationOf(op);
+    const Nanos end_ns = now + GetDuration(op);
     idle_[device] = false;
     running_[device] = {op, now};
     too_late_ = too_late_ || now > options_.latest_end_ns - work_left_ns_[device];
@@ -268,10 +268,11 @@ class Engine {
       return;
     }
     const int replica = problem_.pipelines[pipeline_of_[op.chunk]].replica;
-    const uint64_t turn =
+    const uint64_t send_priority =
         uint64_t{static_cast<uint32_t>(op.micro_batch)} << 32 | static_cast<uint32_t>(replica);
     MessageSpan span{link, op.chunk, op.micro_batch, forward};
-    transport_.Send(now, link, bytes, Token(to_chunk, op.micro_batch, forward), turn, span);
+    transport_.Send(now, link, bytes, Token(to_chunk, op.micro_batch, forward), send_priority,
+                    span);
   }
 
   bool IsGradient(const Op& op) const {
@@ -283,7 +284,7 @@ class Engine {
   void StartLastGradient(Nanos now, const Op& op) {
     for (const SyncPart& part : syncs_of_chunk_[op.chunk]) {
       if (part.share == 1) continue;
-      const double after = part.share * static_cast<double>(DurationOf(op));
+      const double after = part.share * static_cast<double>(GetDuration(op));
       events_.Push(now + static_cast<Nanos>(std::ceil(after - 1e-6)), EventKind::kGradient,
                    part.sync);
     }
@@ -332,7 +333,7 @@ class Engine {
     for (size_t d = 0; d < running_.size(); ++d) {
       if (idle_[d]) continue;
       const Running& running = running_[d];
-      result_.devices[d].busy_ns -= running.start_ns + DurationOf(running.op) - options_.until_ns;
+      result_.devices[d].busy_ns -= running.start_ns + GetDuration(running.op) - options_.until_ns;
     }
   }
 

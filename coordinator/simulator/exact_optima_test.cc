@@ -68,7 +68,7 @@ const std::vector<Case>& Cases() {
   return *cases;
 }
 
-Problem ProblemOf(const Case& c) {
+Problem MakeProblem(const Case& c) {
   const bool split = c.stages[0].weight > 0;
   Problem problem = MakeUniform({.stages = static_cast<int>(c.stages.size()),
                                  .micro_batches = c.m,
@@ -89,7 +89,7 @@ TEST_CASE("Bounds never exceed the optimum; searched schedules come within 2% of
   for (size_t i = 0; i < Cases().size(); ++i) {
     const Case& c = Cases()[i];
     INFO("case " << i);
-    const Problem problem = ProblemOf(c);
+    const Problem problem = MakeProblem(c);
     CHECK(MakespanBound(problem).time_ns <= c.optimum);
     const auto found = Search(problem, {.restarts = 600, .improve = 600});
     REQUIRE(found.ok());

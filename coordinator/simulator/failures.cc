@@ -71,7 +71,7 @@ Nanos AllUp(const std::vector<Failure>& failures, Nanos restore_ns, Nanos start_
 
 FailedStep Lost(FailedStep step, const Failure& failure, const FailureRule& rule) {
   step.total_ns = std::max(step.total_ns, failure.at_ns + rule.detect_ns);
-  step.gone = failure.index;
+  step.failed_device = failure.index;
   step.reason = absl::StrCat("device ", failure.index, " fails at ", failure.at_ns,
                              " ns and never comes back");
   return step;

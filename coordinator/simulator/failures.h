@@ -1,4 +1,4 @@
-// A step during which devices and links fail, and come back or not.
+// Fault tolerance of a step: what it costs when devices and links fail, and come back or not.
 //
 // What happens then:
 // - A link that is down carries nothing. A message that was under way is sent again when the link
@@ -46,10 +46,10 @@ struct Attempt {
 };
 
 struct FailedStep {
-  bool done = false;   // otherwise the step is lost
-  std::string reason;  // why it is lost; or that memory runs out
-  int gone = -1;       // the device that never comes back
-  Nanos total_ns = 0;  // until the step is done, or known to be lost
+  bool done = false;       // otherwise the step is lost
+  std::string reason;      // why it is lost; or that memory runs out
+  int failed_device = -1;  // the device that never comes back
+  Nanos total_ns = 0;      // until the step is done, or known to be lost
   std::vector<Attempt> redone;
   Nanos last_start_ns = 0;  // of the last attempt
   Result last;              // of the last attempt, in its own time

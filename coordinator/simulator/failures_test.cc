@@ -68,7 +68,7 @@ TEST_CASE("A device that never comes back: the step is lost, by name") {
   CHECK_FALSE(step.done);
   CHECK(step.total_ns == 50);
   CHECK_THAT(step.reason, Catch::Contains("device 1 fails at 20 ns and never comes back"));
-  CHECK(step.gone == 1);
+  CHECK(step.failed_device == 1);
 }
 
 TEST_CASE("A link that is down delays its own messages only") {

@@ -13,7 +13,7 @@ namespace {
 
 // Lowers every device's memory to `forwards` of its whole stage (all its chunks together).
 Problem WithSlots(Problem problem, int64_t forwards) {
-  const std::vector<std::vector<int>> chunks = ChunksOfDevices(problem);
+  const std::vector<std::vector<int>> chunks = ListChunksByDevice(problem);
   for (size_t d = 0; d < chunks.size(); ++d) {
     int64_t stage_bytes = 0;
     for (const int c : chunks[d]) stage_bytes += problem.chunks[c].activation_bytes;
@@ -29,7 +29,7 @@ absl::StatusOr<Found> PlayRule(const Problem& problem, absl::StatusOr<Schedule> 
   return Found{*schedule, SimulateUnchecked(problem, *schedule, {}), std::string(name)};
 }
 
-int StagesOf(const Problem& problem) {
+int CountUsedDevices(const Problem& problem) {
   std::vector<bool> used(problem.devices.size(), false);
   const Pipeline& pipeline = problem.pipelines[0];
   for (int i = 0; i < pipeline.chunk_count; ++i) {
@@ -41,7 +41,7 @@ int StagesOf(const Problem& problem) {
 bool Better(const Found& a, const absl::StatusOr<Found>& b, Objective objective) {
   if (a.result.verdict != Verdict::kFits) return false;
   return !b.ok() || b->result.verdict != Verdict::kFits ||
-         ValueOf(a.result, objective) < ValueOf(b->result, objective);
+         GetObjectiveValue(a.result, objective) < GetObjectiveValue(b->result, objective);
 }
 
 // The longest makespan that is better; for periods none, which are not known before the end.
@@ -122,7 +122,7 @@ absl::StatusOr<Found> ScheduleByName(const Problem& problem, absl::string_view n
   if (name == "interleaved") return PlayRule(problem, Interleaved(problem), name);
   if (name == "zb-h1") return PlayRule(problem, ZeroBubbleH1(problem), name);
   if (name == "zb-h2") return PlayRule(problem, ZeroBubbleH2(problem), name);
-  const int p = StagesOf(problem);
+  const int p = CountUsedDevices(problem);
   if (name == "zb-1p") return Search(WithSlots(problem, p), options);
   if (name == "zb-2p") return Search(WithSlots(problem, 2 * p), options);
   if (name == "zb-v") return FindV(problem, p, 6, name, options);

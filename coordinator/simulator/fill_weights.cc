@@ -24,7 +24,7 @@ class FillingPicker {
         if (op.kind != OpKind::kWeight) order_[d].push_back(op);
       }
     }
-    const std::vector<int> pipeline_of = PipelineOfChunks(problem);
+    const std::vector<int> pipeline_of = MapChunksToPipelines(problem);
     for (size_t c = 0; c < ready_.size(); ++c) {
       ready_[c].assign(2 * problem.pipelines[pipeline_of[c]].micro_batches, false);
     }

@@ -31,8 +31,8 @@ class GreedyPicker {
       : problem_(problem),
         policy_(policy),
         rng_(policy.seed),
-        chunks_of_(ChunksOfDevices(problem)),
-        pipeline_of_(PipelineOfChunks(problem)),
+        chunks_of_(ListChunksByDevice(problem)),
+        pipeline_of_(MapChunksToPipelines(problem)),
         chunks_(problem.chunks.size()),
         warm_(problem.devices.size(), true),
         last_(problem.devices.size(), OpKind::kForward) {
@@ -221,7 +221,7 @@ Found Greedy(const Problem& problem, const GreedyPolicy& policy, Nanos latest_en
   return found;
 }
 
-Nanos ValueOf(const Result& result, Objective objective) {
+Nanos GetObjectiveValue(const Result& result, Objective objective) {
   return objective == Objective::kMakespan ? result.makespan_ns : result.period_ns;
 }
 

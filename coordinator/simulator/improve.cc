@@ -50,7 +50,9 @@ struct Block {
 class CriticalPath {
  public:
   explicit CriticalPath(const Problem& problem)
-      : problem_(problem), pipeline_of_(PipelineOfChunks(problem)), base_(problem.chunks.size()) {
+      : problem_(problem),
+        pipeline_of_(MapChunksToPipelines(problem)),
+        base_(problem.chunks.size()) {
     int64_t size = 0;
     for (size_t c = 0; c < problem.chunks.size(); ++c) {
       base_[c] = size;
@@ -78,7 +80,7 @@ class CriticalPath {
       const OpSpan& span = spans[at];
       const bool tight = at > 0 && spans[at - 1].end_ns == span.start_ns;
       Op before;
-      const bool has_input = InputOf(span.op, &before);
+      const bool has_input = FindInput(span.op, &before);
       const bool follow =
           tight && (!has_input || !InputTight(result, span, before) || rng.Chance(0.5));
       if (follow) {
@@ -117,7 +119,7 @@ class CriticalPath {
   }
 
   // The operation whose result `op` needs; false at the start of a pipeline.
-  bool InputOf(const Op& op, Op* input) const {
+  bool FindInput(const Op& op, Op* input) const {
     const Pipeline& pipeline = problem_.pipelines[pipeline_of_[op.chunk]];
     *input = op;
     switch (op.kind) {
@@ -179,7 +181,7 @@ void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64
   constexpr double kWorseAtStart = 0.01;  // accepted, falling to nothing at the end
   Rng rng(seed);
   CriticalPath path(problem);
-  const auto value = [&](const Result& r) { return ValueOf(r, objective); };
+  const auto value = [&](const Result& r) { return GetObjectiveValue(r, objective); };
   const Nanos before = value(found.result);
   Schedule here = found.schedule;
   Nanos here_value = before;

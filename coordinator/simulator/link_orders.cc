@@ -18,7 +18,7 @@ std::vector<LinkOrder> LinkOrders(const Problem& problem, const Result& result) 
   for (const MessageSpan& message : result.messages) {
     senders[message.link].insert({message.chunk, message.forward});
   }
-  const std::vector<int> pipeline_of = PipelineOfChunks(problem);
+  const std::vector<int> pipeline_of = MapChunksToPipelines(problem);
   std::map<std::pair<LinkOrder::On, int>, LinkOrder> orders;
   for (const MessageSpan* message : by_start) {
     const Pipeline& pipeline = problem.pipelines[pipeline_of[message->chunk]];

@@ -31,7 +31,7 @@ struct LinkOrder {
 };
 
 // Links first, then lanes, then trunks, by rising index; what carried no message is left out.
-// REQUIRES: `result` was recorded (Options::record) while this problem was played.
+// REQUIRES: `result` was recorded (Options::record) while this problem was simulated.
 std::vector<LinkOrder> LinkOrders(const Problem& problem, const Result& result);
 
 }  // namespace atl::sim

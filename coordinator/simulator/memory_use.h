@@ -24,7 +24,7 @@ class MemoryUse {
         slots_(problem.chunks.size(), 0),
         opens_next_(problem.chunks.size(), false),
         later_(problem.chunks.size()) {
-    const std::vector<std::vector<int>> chunks_of = ChunksOfDevices(problem);
+    const std::vector<std::vector<int>> chunks_of = ListChunksByDevice(problem);
     for (size_t c = 0; c < problem.chunks.size(); ++c) {
       const int device = problem.chunks[c].device;
       const auto next = static_cast<int>(c) + 1;

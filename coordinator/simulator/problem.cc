@@ -107,7 +107,7 @@ absl::Status Validate(const Problem& problem, const Schedule& schedule) {
   if (schedule.device_ops.size() != problem.devices.size()) {
     return Bad("the schedule's number of devices", static_cast<int>(schedule.device_ops.size()));
   }
-  const std::vector<int> pipeline_of = PipelineOfChunks(problem);
+  const std::vector<int> pipeline_of = MapChunksToPipelines(problem);
   std::vector<int64_t> base(problem.chunks.size() + 1, 0);
   int64_t expected = 0;
   for (size_t c = 0; c < problem.chunks.size(); ++c) {
@@ -141,12 +141,12 @@ absl::Status Validate(const Problem& problem, const Schedule& schedule) {
 }
 
 std::string ToString(const Op& op) {
-  constexpr char kLetters[] = "FBWO";
-  return absl::StrCat(absl::string_view(&kLetters[static_cast<int>(op.kind)], 1), op.chunk, ".",
-                      op.micro_batch);
+  constexpr char kKindCharacters[] = "FBWO";
+  return absl::StrCat(absl::string_view(&kKindCharacters[static_cast<int>(op.kind)], 1), op.chunk,
+                      ".", op.micro_batch);
 }
 
-std::vector<std::vector<int>> ChunksOfDevices(const Problem& problem) {
+std::vector<std::vector<int>> ListChunksByDevice(const Problem& problem) {
   std::vector<std::vector<int>> chunks(problem.devices.size());
   for (size_t c = 0; c < problem.chunks.size(); ++c) {
     chunks[problem.chunks[c].device].push_back(static_cast<int>(c));
@@ -154,7 +154,7 @@ std::vector<std::vector<int>> ChunksOfDevices(const Problem& problem) {
   return chunks;
 }
 
-std::vector<int> PipelineOfChunks(const Problem& problem) {
+std::vector<int> MapChunksToPipelines(const Problem& problem) {
   std::vector<int> pipeline_of(problem.chunks.size(), 0);
   for (size_t p = 0; p < problem.pipelines.size(); ++p) {
     const Pipeline& pipeline = problem.pipelines[p];

@@ -1,4 +1,4 @@
-// What the simulator plays: pipelines of chunks on devices, and a schedule that orders their work.
+// What the simulator runs: pipelines of chunks on devices, and a schedule that orders their work.
 //
 // A chunk is consecutive layers that run as one operation. A plain pipeline has one chunk per
 // device; interleaved and V-shaped placements have several. Every replica is a pipeline of its own,
@@ -8,8 +8,9 @@
 // Micro-batch m passes chunk c as F (forward), B (gradient for the input) and W (gradient for the
 // weights). F(c, m) needs the activation of chunk c-1, B(c, m) the gradient from chunk c+1 (at the
 // last chunk: F(c, m)), W(c, m) needs B(c, m). A gradient synchronisation runs as soon as its part
-// of its chunks' gradients is complete, while the devices go on with other work; a chunk takes its
-// optimizer step when all its synchronisations and all work of its device are done.
+// of its chunks' gradients is complete (gradient accumulation over all micro-batches), while the
+// devices go on with other work; a chunk takes its optimizer step when all its synchronisations and
+// all work of its device are done.
 //
 // Memory is reserved when F starts; a part of it is released when B ends and the rest when W ends,
 // or, as in the runtime, kept in slots for later micro-batches (Problem::fixed_slots).
@@ -112,10 +113,10 @@ absl::Status Validate(const Problem& problem, const Schedule& schedule);
 std::string ToString(const Op& op);
 
 // Chunks on a device, in the order of the model.
-std::vector<std::vector<int>> ChunksOfDevices(const Problem& problem);
+std::vector<std::vector<int>> ListChunksByDevice(const Problem& problem);
 
 // The pipeline that each chunk belongs to.
-std::vector<int> PipelineOfChunks(const Problem& problem);
+std::vector<int> MapChunksToPipelines(const Problem& problem);
 
 // Makes B and W of a chunk one operation.
 void UniteBackward(Chunk& chunk);

@@ -445,7 +445,7 @@ TEST_CASE("Equal replicas are found out, and one order serves them all") {
   const uint64_t seed = GENERATE(range(0, 60));
   INFO("seed " << seed);
   Problem problem = CopiesOnALane(seed, 3);
-  const std::vector<Kind> kinds = KindsOf(problem);
+  const std::vector<Kind> kinds = FindPipelineKinds(problem);
   REQUIRE(kinds.size() == 1);
   CHECK(kinds[0].pipelines == std::vector<int>{0, 1, 2});
   const Problem alone = Alone(problem, 1);
@@ -462,9 +462,9 @@ TEST_CASE("Equal replicas are found out, and one order serves them all") {
   CHECK(MakespanBound(problem).time_ns >= MakespanBound(alone).time_ns);
 
   problem.chunks[0].forward_ns += 1;
-  CHECK(KindsOf(problem).size() == 2);
+  CHECK(FindPipelineKinds(problem).size() == 2);
   problem.chunks[0].device = problem.chunks.back().device;  // which works for two pipelines now
-  CHECK(KindsOf(problem).empty());
+  CHECK(FindPipelineKinds(problem).empty());
 }
 
 TEST_CASE("Improving an order finds what swaps along the critical path can find") {

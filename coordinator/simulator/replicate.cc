@@ -9,7 +9,7 @@ namespace atl::sim {
 namespace {
 
 // The devices of a pipeline, rising.
-std::vector<int> DevicesOf(const Problem& problem, const Pipeline& pipeline) {
+std::vector<int> ListDevices(const Problem& problem, const Pipeline& pipeline) {
   std::set<int> devices;
   for (int i = 0; i < pipeline.chunk_count; ++i) {
     devices.insert(problem.chunks[pipeline.first_chunk + i].device);
@@ -17,7 +17,7 @@ std::vector<int> DevicesOf(const Problem& problem, const Pipeline& pipeline) {
   return {devices.begin(), devices.end()};
 }
 
-int IndexOf(const std::vector<int>& sorted, int value) {
+int GetIndex(const std::vector<int>& sorted, int value) {
   return static_cast<int>(std::lower_bound(sorted.begin(), sorted.end(), value) - sorted.begin());
 }
 
@@ -51,7 +51,7 @@ bool SameAlone(const Problem& a, const Problem& b) {
 
 Problem Alone(const Problem& problem, int pipeline) {
   const Pipeline& from = problem.pipelines[pipeline];
-  const std::vector<int> devices = DevicesOf(problem, from);
+  const std::vector<int> devices = ListDevices(problem, from);
   Problem alone;
   alone.network.trunks = problem.network.trunks;
   alone.network.lanes = problem.network.lanes;
@@ -72,7 +72,7 @@ Problem Alone(const Problem& problem, int pipeline) {
   };
   for (int i = 0; i < from.chunk_count; ++i) {
     Chunk chunk = problem.chunks[from.first_chunk + i];
-    chunk.device = IndexOf(devices, chunk.device);
+    chunk.device = GetIndex(devices, chunk.device);
     take(chunk.forward_link);
     take(chunk.backward_link);
     alone.chunks.push_back(chunk);
@@ -92,12 +92,12 @@ Problem Alone(const Problem& problem, int pipeline) {
   return alone;
 }
 
-std::vector<Kind> KindsOf(const Problem& problem) {
+std::vector<Kind> FindPipelineKinds(const Problem& problem) {
   std::vector<bool> taken(problem.devices.size(), false);
   std::vector<Kind> kinds;
   std::vector<Problem> firsts;
   for (size_t p = 0; p < problem.pipelines.size(); ++p) {
-    for (const int d : DevicesOf(problem, problem.pipelines[p])) {
+    for (const int d : ListDevices(problem, problem.pipelines[p])) {
       if (taken[d]) return {};
       taken[d] = true;
     }
@@ -121,7 +121,7 @@ Schedule Together(const Problem& problem, const std::vector<Kind>& kinds,
   for (size_t k = 0; k < kinds.size(); ++k) {
     for (const int p : kinds[k].pipelines) {
       const Pipeline& pipeline = problem.pipelines[p];
-      const std::vector<int> devices = DevicesOf(problem, pipeline);
+      const std::vector<int> devices = ListDevices(problem, pipeline);
       for (size_t d = 0; d < devices.size(); ++d) {
         std::vector<Op>& ops = schedule.device_ops[devices[d]];
         ops = orders[k].device_ops[d];

@@ -23,7 +23,7 @@ struct Kind {
 
 // The kinds in the order of their first members; empty if a device works for two pipelines, which
 // then have no order of their own.
-std::vector<Kind> KindsOf(const Problem& problem);
+std::vector<Kind> FindPipelineKinds(const Problem& problem);
 
 // The problem of one pipeline alone: its chunks, its devices by rising index, its links, and the
 // lanes and trunks as they are. REQUIRES: its devices work for it alone.

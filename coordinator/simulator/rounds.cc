@@ -218,7 +218,7 @@ class Rounds {
     Enter(now, i, IslandState::kTrain);
     island.training = true;
     island.block_start_ns = now;
-    At(now + problem_.StepsOf(i) * problem_.islands[i].step_ns,
+    At(now + problem_.GetStepsPerRound(i) * problem_.islands[i].step_ns,
        {About::kBlock, i, 0, island.epoch});
   }
 
@@ -266,8 +266,8 @@ class Rounds {
     IslandNow& island = islands_[i];
     int64_t& lost = result_.islands[i].steps_lost;
     if (island.training) lost += (now - island.block_start_ns) / problem_.islands[i].step_ns;
-    if (island.block_done) lost += problem_.StepsOf(i);
-    if (island.outstanding && !island.complete) lost += problem_.StepsOf(i);
+    if (island.block_done) lost += problem_.GetStepsPerRound(i);
+    if (island.outstanding && !island.complete) lost += problem_.GetStepsPerRound(i);
     Enter(now, i, IslandState::kDown);
     island.training = island.block_done = island.outstanding = island.complete = island.in = false;
     ++island.epoch;
@@ -336,7 +336,7 @@ class Rounds {
     result_.timeline.push_back(deciding_round_);
     for (const Contribution& c : decided_) {
       IslandUse& use = result_.islands[c.island];
-      const double tokens = static_cast<double>(problem_.StepsOf(c.island)) *
+      const double tokens = static_cast<double>(problem_.GetStepsPerRound(c.island)) *
                             problem_.islands[c.island].tokens_per_step;
       use.tokens += tokens;
       result_.tokens += tokens;
@@ -425,7 +425,7 @@ absl::Status Validate(const RoundsProblem& problem) {
         Annotate(ValidateIsland(problem, problem.islands[i]), absl::StrCat("island ", i)));
     blocks += static_cast<double>(problem.until_ns) /
               static_cast<double>(problem.islands[i].step_ns) /
-              static_cast<double>(problem.StepsOf(i));
+              static_cast<double>(problem.GetStepsPerRound(i));
   }
   if (blocks > kMostBlocks) return Bad("more than 16 million pushes to play", blocks);
   return absl::OkStatus();

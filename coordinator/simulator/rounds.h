@@ -1,5 +1,6 @@
-// Plays outer rounds: islands train on their own, push to parameter servers, and pull what a round
-// decided. On the same network and event queue as a step (simulate.h), by the coordinator's rules:
+// Simulates outer rounds (DiLoCo): islands train on their own, push to parameter servers, and pull
+// what a round decided. On the same network and event queue as a step (simulate.h), by the
+// coordinator's rules:
 //
 // - An island trains `steps_per_round` inner steps, then pushes one shard to every server, in the
 //   order of a Latin square (island i's s-th transfer goes to server (i + s) mod n). A server
@@ -57,7 +58,7 @@ struct RoundsProblem {
   Nanos detect_ns = 0;   // until an island's failure is noticed
   Nanos until_ns = 0;    // how long to play
 
-  int64_t StepsOf(size_t island) const {
+  int64_t GetStepsPerRound(size_t island) const {
     const int64_t own = islands[island].steps_per_round;
     return own > 0 ? own : steps_per_round;
   }

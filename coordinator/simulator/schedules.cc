@@ -13,7 +13,7 @@ void Backward(const Chunk& chunk, int c, int m, std::vector<Op>& ops) {
 }
 
 absl::Status OneChunkPerDevice(const Problem& problem, absl::string_view family) {
-  for (const std::vector<int>& chunks : ChunksOfDevices(problem)) {
+  for (const std::vector<int>& chunks : ListChunksByDevice(problem)) {
     if (chunks.size() > 1) {
       return absl::InvalidArgumentError(
           absl::StrCat(family, " takes one chunk per device; use interleaved or a V"));

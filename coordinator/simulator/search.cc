@@ -31,7 +31,7 @@ std::string Describe(const GreedyPolicy& policy) {
 }
 
 // The most forwards that a schedule keeps open at each chunk.
-std::vector<int> PeaksOf(const Problem& problem, const Schedule& schedule) {
+std::vector<int> CountPeakForwards(const Problem& problem, const Schedule& schedule) {
   std::vector<int> peaks(problem.chunks.size(), 1);
   std::vector<int> now(problem.chunks.size(), 0);
   for (const std::vector<Op>& ops : schedule.device_ops) {
@@ -54,7 +54,7 @@ bool AnySplit(const Problem& problem) {
 
 // Does a device hold more than one chunk?
 bool ManyChunks(const Problem& problem) {
-  const std::vector<std::vector<int>> chunks = ChunksOfDevices(problem);
+  const std::vector<std::vector<int>> chunks = ListChunksByDevice(problem);
   return std::any_of(chunks.begin(), chunks.end(),
                      [](const std::vector<int>& list) { return list.size() > 1; });
 }
@@ -72,7 +72,7 @@ class Incumbent {
 
   // The best there can be is found, or the caller's time is up.
   bool Over() const {
-    return (any_ && ValueOf(best_.result, options_.objective) <= bound_ns_) ||
+    return (any_ && GetObjectiveValue(best_.result, options_.objective) <= bound_ns_) ||
            (options_.stop && options_.stop());
   }
   // Nothing is left to try: over, or the simulations are used up.
@@ -90,14 +90,14 @@ class Incumbent {
     bool filled = false;
     if (fill_) {
       Found other = FillWithWeights(problem_, found.schedule, latest_end_ns);
-      filled =
-          other.result.verdict == Verdict::kFits &&
-          ValueOf(other.result, options_.objective) < ValueOf(found.result, options_.objective);
+      filled = other.result.verdict == Verdict::kFits &&
+               GetObjectiveValue(other.result, options_.objective) <
+                   GetObjectiveValue(found.result, options_.objective);
       if (filled) found = std::move(other);
     }
     const bool fits = found.result.verdict == Verdict::kFits;
-    const Nanos value = fits ? ValueOf(found.result, options_.objective) : kForever;
-    std::vector<int> peaks = PeaksOf(problem_, found.schedule);
+    const Nanos value = fits ? GetObjectiveValue(found.result, options_.objective) : kForever;
+    std::vector<int> peaks = CountPeakForwards(problem_, found.schedule);
     if (Offer(found)) {
       best_.how = Describe(policy);
       if (filled) best_.how += ", gaps filled with W";
@@ -135,7 +135,7 @@ class Incumbent {
     }
     if (found.result.verdict != Verdict::kFits) return false;
     const auto value = [&](const Result& r) {
-      return std::pair(ValueOf(r, options_.objective), r.makespan_ns);
+      return std::pair(GetObjectiveValue(r, options_.objective), r.makespan_ns);
     };
     if (any_ && value(found.result) >= value(best_.result)) return false;
     any_ = true;
@@ -341,8 +341,9 @@ struct ScheduleSearch::State {
 
 ScheduleSearch::ScheduleSearch(const Problem& problem, const SearchOptions& options)
     : options_(options) {
-  const std::vector<Kind> kinds =
-      problem.pipelines.size() > 1 && options.restarts > 1 ? KindsOf(problem) : std::vector<Kind>{};
+  const std::vector<Kind> kinds = problem.pipelines.size() > 1 && options.restarts > 1
+                                      ? FindPipelineKinds(problem)
+                                      : std::vector<Kind>{};
   copied_ = !kinds.empty();
   SearchOptions joint = options;
   joint.restarts = JointRestarts(problem, options.restarts);

@@ -3,8 +3,8 @@
 //
 // Greedy scheduling runs the simulator without an order: an idle device starts an operation whose
 // inputs are there, by the policy's rules, and the order that results is the schedule. Memory is
-// reserved when F starts; F waits while it would not fit, and while it would leave too little room
-// for the oldest micro-batch on the device to finish, so that no schedule can block itself.
+// reserved when F starts; F waits while it would not fit, and while it would leave too little
+// memory for the oldest micro-batch on the device to finish, so that no schedule can block itself.
 //
 // Greedy schedules show anomalies (more bandwidth, longer time), so Search() tries many policies
 // and keeps the best. All of it is deterministic in the seed.
@@ -68,7 +68,7 @@ enum class Objective {
   kMakespan,  // Result::makespan_ns
   kPeriod,    // Result::period_ns: steps follow each other without a barrier
 };
-Nanos ValueOf(const Result& result, Objective objective);
+Nanos GetObjectiveValue(const Result& result, Objective objective);
 
 struct SearchOptions {
   Objective objective = Objective::kMakespan;

@@ -1,4 +1,4 @@
-// Plays one training step of a problem under a schedule: the discrete-event simulator.
+// Simulates one training step of a problem under a schedule: the discrete-event simulator.
 //
 // Time is integer nanoseconds. A device runs one operation at a time, without preemption.
 // Everything that happens at one instant is applied before any device starts something new, in an
@@ -22,7 +22,7 @@ namespace atl::sim {
 
 enum class Verdict {
   kFits,
-  kOutOfMemory,  // it was played to the end all the same, so that every peak is known
+  kOutOfMemory,  // it was simulated to the end all the same, so that every peak is known
   kStuck,        // the schedule waits for itself, or for a link; times are those reached
   kStopped,      // Options::until_ns came first, or latest_end_ns can no longer be kept
 };
@@ -80,7 +80,7 @@ struct Result {
 struct Options {
   bool record = false;
   bool timeline = false;      // of operations alone
-  Nanos until_ns = kForever;  // what happens later is not played
+  Nanos until_ns = kForever;  // what happens later is not simulated
   // Ends as soon as some device has more to do than fits before this: for a search, to which a
   // schedule that takes longer is of no use. Times and the schedule are then those of a part.
   Nanos latest_end_ns = kForever;

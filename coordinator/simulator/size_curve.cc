@@ -85,7 +85,7 @@ double SizeCurve::EffectiveBytes(double bytes) const {
          (bytes - a.bytes) / (next->bytes - a.bytes) * (next->effective - a.effective);
 }
 
-double SizeCurve::BytesOf(double effective) const {
+double SizeCurve::BytesFromEffective(double effective) const {
   const Point& last = points_.back();
   if (effective >= last.effective) return last.bytes + (effective - last.effective);
   if (effective <= 0) return 0;

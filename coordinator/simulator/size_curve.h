@@ -32,7 +32,7 @@ class SizeCurve {
   // REQUIRES: bytes >= 0.
   double EffectiveBytes(double bytes) const;
   // The inverse: how many bytes a message has that takes so many.
-  double BytesOf(double effective) const;
+  double BytesFromEffective(double effective) const;
   // The least EffectiveBytes(n) / n of any n: no message is carried at more than bandwidth over
   // this.
   double least_ratio() const { return least_ratio_; }

@@ -39,7 +39,7 @@ TEST_CASE("messages_of_measured_sizes_take_the_measured_times_and_others_lie_bet
   CHECK(SizeCurve::LastBandwidth(kTimes, 1e-3) == Approx(10e6));
   CHECK(SizeCurve::LastBandwidth({{10'000, 11'000'000}}, 1e-3) == Approx(1e6));
   for (const double bytes : {1.0, 9'999.0, 10'001.0, 5e5}) {
-    CHECK(curve->BytesOf(curve->EffectiveBytes(bytes)) == Approx(bytes));
+    CHECK(curve->BytesFromEffective(curve->EffectiveBytes(bytes)) == Approx(bytes));
   }
 }
 

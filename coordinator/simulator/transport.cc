@@ -56,14 +56,14 @@ Transport::Transport(const Network& network, EventQueue& events, std::vector<Mes
   }
 }
 
-void Transport::Send(Nanos now, int link, int64_t bytes, uint64_t token, uint64_t turn,
+void Transport::Send(Nanos now, int link, int64_t bytes, uint64_t token, uint64_t send_priority,
                      const MessageSpan& span) {
   LinkState& state = links_[link];
   // A split transfer's parts have their own effective bytes (PlanSplit).
   const std::vector<Edge>& edges = network_.links[link].edges;
   const auto own = static_cast<double>(bytes);
   const double carried = edges.size() == 1 ? EffectiveBytes(edges[0].sizes, own) : own;
-  Waiting message{turn, next_sequence_++, link, carried, token, -1};
+  Waiting message{send_priority, next_sequence_++, link, carried, token, -1};
   if (record_ != nullptr) {
     message.record = static_cast<int>(record_->size());
     record_->push_back(span);
@@ -81,7 +81,7 @@ void Transport::Send(Nanos now, int link, int64_t bytes, uint64_t token, uint64_
     case Service::kLane: {
       const int lane = network_.links[link].lane;
       LaneState& turnstile = lanes_[lane];
-      if (network_.lanes[lane].order == LaneOrder::kFirstCome) message.turn = 0;
+      if (network_.lanes[lane].order == LaneOrder::kFirstCome) message.send_priority = 0;
       turnstile.heap.push_back(message);
       std::push_heap(turnstile.heap.begin(), turnstile.heap.end(), Later());
       if (!turnstile.dirty) dirty_lanes_.push_back(lane);
@@ -301,16 +301,16 @@ void Transport::FinishFlows(Nanos now) {
   AdvanceFlows(now);
   flows_dirty_ = true;
   std::vector<Flow> going;
-  std::vector<Waiting> gone;
+  std::vector<Waiting> finished;
   for (const Flow& flow : flows_) {
     if (flow.left <= 0.01 * flow.rate) {
-      gone.push_back(flow.message);
+      finished.push_back(flow.message);
     } else {
       going.push_back(flow);
     }
   }
   flows_ = std::move(going);
-  for (const Waiting& message : gone) {
+  for (const Waiting& message : finished) {
     const Link& link = network_.links[message.link];
     const Nanos latency_ns = link.edges[0].latency_ns;
     Sent(now, now + latency_ns, message);

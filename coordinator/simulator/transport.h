@@ -22,9 +22,9 @@ class Transport {
   // `network` and `events` outlive the transport; `record`, if any, receives one span per message.
   Transport(const Network& network, EventQueue& events, std::vector<MessageSpan>* record);
 
-  // Takes a message. It arrives as an event kArrive with `token`. `turn` orders round-robin lanes
-  // (lower first). `span` names the message in the record.
-  void Send(Nanos now, int link, int64_t bytes, uint64_t token, uint64_t turn,
+  // Takes a message. It arrives as an event kArrive with `token`. `send_priority` orders
+  // round-robin lanes (lower first). `span` names the message in the record.
+  void Send(Nanos now, int link, int64_t bytes, uint64_t token, uint64_t send_priority,
             const MessageSpan& span);
 
   // The events kLinkFree, kLaneFree, kFlowDone and kTrace belong here.
@@ -35,7 +35,7 @@ class Transport {
 
  private:
   struct Waiting {
-    uint64_t turn = 0;
+    uint64_t send_priority = 0;
     uint64_t sequence = 0;
     int link = 0;
     double bytes = 0;
@@ -82,7 +82,7 @@ class Transport {
   void Commit(const Transfer& transfer, const Waiting& message);
   struct Later {
     bool operator()(const Waiting& a, const Waiting& b) const {
-      return std::pair(a.turn, a.sequence) > std::pair(b.turn, b.sequence);
+      return std::pair(a.send_priority, a.sequence) > std::pair(b.send_priority, b.sequence);
     }
   };
   void Sent(Nanos sent_ns, Nanos arrive_ns, const Waiting& message);

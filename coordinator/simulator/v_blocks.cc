@@ -19,12 +19,12 @@ struct Block {
 };
 
 // When a device's operations of micro-batch 0 run: F and B of the first chunk, then of the second.
-struct Places {
+struct OpSlots {
   int f0 = 0, b0 = 0, f1 = 0, b1 = 0;
 };
 
-Places PlacesOf(const Block& block, int p, int i) {
-  Places at;
+OpSlots ComputeOpSlots(const Block& block, int p, int i) {
+  OpSlots at;
   at.f0 = i * block.a;
   const int f1_first = (p - 1) * block.a + block.turn_f;
   at.f1 = f1_first + (p - 1 - i) * block.b;
@@ -37,16 +37,15 @@ Places PlacesOf(const Block& block, int p, int i) {
 
 bool Repeats(const Block& block, int p) {
   for (int i = 0; i < p; ++i) {
-    const Places at = PlacesOf(block, p, i);
-    std::array<int, 4> places = {at.f0 % kPeriod, at.f1 % kPeriod, at.b0 % kPeriod,
-                                 at.b1 % kPeriod};
-    std::sort(places.begin(), places.end());
-    if (std::adjacent_find(places.begin(), places.end()) != places.end()) return false;
+    const OpSlots at = ComputeOpSlots(block, p, i);
+    std::array<int, 4> slots = {at.f0 % kPeriod, at.f1 % kPeriod, at.b0 % kPeriod, at.b1 % kPeriod};
+    std::sort(slots.begin(), slots.end());
+    if (std::adjacent_find(slots.begin(), slots.end()) != slots.end()) return false;
   }
   return true;
 }
 
-std::vector<Block> BlocksOf(int p, int d) {
+std::vector<Block> ListBlocks(int p, int d) {
   std::vector<Block> blocks;
   Block block;
   for (block.a = 1; block.a < d; ++block.a) {
@@ -67,16 +66,16 @@ std::vector<Block> BlocksOf(int p, int d) {
   return blocks;
 }
 
-// Fills the two free places of every period with W, each as soon after its B as possible.
+// Fills the two free slots of every period with W, each as soon after its B as possible.
 std::vector<Op> DeviceOps(const Pipeline& pipeline, const Block& block, int p, int i) {
-  const Places at = PlacesOf(block, p, i);
+  const OpSlots at = ComputeOpSlots(block, p, i);
   std::array<bool, kPeriod> taken = {};
-  for (const int place : {at.f0, at.f1, at.b0, at.b1}) taken[place % kPeriod] = true;
-  const auto after = [&](int place) {
-    do ++place;
-    while (taken[place % kPeriod]);
-    taken[place % kPeriod] = true;
-    return place;
+  for (const int slot : {at.f0, at.f1, at.b0, at.b1}) taken[slot % kPeriod] = true;
+  const auto after = [&](int slot) {
+    do ++slot;
+    while (taken[slot % kPeriod]);
+    taken[slot % kPeriod] = true;
+    return slot;
   };
   const int w1 = after(at.b1);
   const int w0 = after(at.b0);
@@ -84,8 +83,8 @@ std::vector<Op> DeviceOps(const Pipeline& pipeline, const Block& block, int p, i
   const int second = pipeline.first_chunk + 2 * p - 1 - i;
   std::vector<std::pair<int64_t, Op>> timed;
   for (int m = 0; m < pipeline.micro_batches; ++m) {
-    const auto add = [&](int place, int chunk, OpKind kind) {
-      timed.push_back({place + int64_t{kPeriod} * m, {chunk, m, kind}});
+    const auto add = [&](int slot, int chunk, OpKind kind) {
+      timed.push_back({slot + int64_t{kPeriod} * m, {chunk, m, kind}});
     };
     add(at.f0, first, OpKind::kForward);
     add(at.f1, second, OpKind::kForward);
@@ -127,7 +126,7 @@ absl::StatusOr<std::vector<Schedule>> VBlockSchedules(const Problem& problem, in
     schedule.device_ops.resize(problem.devices.size());
     for (const Pipeline& pipeline : problem.pipelines) {
       const int p = pipeline.chunk_count / 2;
-      const std::vector<Block> blocks = BlocksOf(p, d);
+      const std::vector<Block> blocks = ListBlocks(p, d);
       if (n >= static_cast<int>(blocks.size())) return schedules;
       for (int i = 0; i < p; ++i) {
         const int device = problem.chunks[pipeline.first_chunk + i].device;

@@ -5,7 +5,7 @@
 // the first chunk goes down the devices `a` units apart (a unit is one operation), F of the second
 // comes back `b` apart, B of the second goes down `c` apart, B of the first comes back `d` apart.
 // Every micro-batch repeats the block six units later. No two of a device's operations may meet
-// modulo six; W takes the places left. A micro-batch is held for about (a + d) = (b + c) = D units
+// modulo six; W takes the slots left. A micro-batch is held for about (a + d) = (b + c) = D units
 // per device of the way, so a device holds p D / 6 whole activations: D = 6 is ZB-V (the memory of
 // 1F1B, no bubbles), D = 3 V-Half, D = 2 V-Min.
 

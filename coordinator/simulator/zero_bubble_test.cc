@@ -32,7 +32,7 @@ Nanos Ms(double ms) { return static_cast<Nanos>(std::llround(ms * 1e6)); }
 // 5as/h is 53.3 in the smallest of the four published models, that of 8 stages, and 40 in the rest.
 double WeightShare(int p) { return p == 8 ? 32.0 / 87.3 : 32.0 / 74.0; }
 
-Problem ProblemOf(const Row& row) {
+Problem MakeProblem(const Row& row) {
   return MakeUniform({.stages = row.p,
                       .micro_batches = row.m,
                       .forward_ns = Ms(row.f),
@@ -49,11 +49,11 @@ double Bubble(const Row& row, Nanos time_ns) {
 
 double BestBubble(const Row& row, absl::string_view family) {
   SearchOptions options{.objective = Objective::kPeriod, .restarts = row.p == 8 ? 3000 : 64};
-  const auto found = ScheduleByName(ProblemOf(row), family, options);
+  const auto found = ScheduleByName(MakeProblem(row), family, options);
   REQUIRE(found.ok());
   REQUIRE(found->result.verdict == Verdict::kFits);
-  CHECK(Validate(ProblemOf(row), found->schedule).ok());
-  CHECK(found->result.period_ns >= PeriodBound(ProblemOf(row)).time_ns);
+  CHECK(Validate(MakeProblem(row), found->schedule).ok());
+  CHECK(found->result.period_ns >= PeriodBound(MakeProblem(row)).time_ns);
   const int cap = (family == "zb-1p" ? 1 : 2) * row.p;
   for (const DeviceUse& use : found->result.devices) CHECK(use.peak_bytes <= int64_t{cap} << 20);
   return Bubble(row, found->result.period_ns);
@@ -62,7 +62,7 @@ double BestBubble(const Row& row, absl::string_view family) {
 TEST_CASE("Published bubble rates: 1F1B to four digits, ours no worse in any row") {
   const Row row = GENERATE(from_range(std::begin(kRows), std::end(kRows)));
   INFO("p " << row.p << ", m " << row.m);
-  const Problem unsplit = WithUnsplitBackward(ProblemOf(row));
+  const Problem unsplit = WithUnsplitBackward(MakeProblem(row));
   const auto baseline = Simulate(unsplit, *OneForwardOneBackward(unsplit), {});
   REQUIRE(baseline.ok());
   CHECK(std::round(Bubble(row, baseline->makespan_ns) * 1e4) / 1e4 == Approx(row.one_f_one_b));

@@ -75,18 +75,18 @@ absl::Status ReadNumber(const Variable& variable, const char* name, int64_t* num
   return absl::OkStatus();
 }
 
-std::string TextOf(const Variable& variable, const char* name) {
+std::string GetVariable(const Variable& variable, const char* name) {
   const char* const text = variable(name);
   return text == nullptr ? "" : text;
 }
 
 // That of traces, else the common one.
 std::string OfTraces(const Variable& variable, const std::string& rest) {
-  const std::string own = TextOf(variable, ("OTEL_EXPORTER_OTLP_TRACES_" + rest).c_str());
-  return own.empty() ? TextOf(variable, ("OTEL_EXPORTER_OTLP_" + rest).c_str()) : own;
+  const std::string own = GetVariable(variable, ("OTEL_EXPORTER_OTLP_TRACES_" + rest).c_str());
+  return own.empty() ? GetVariable(variable, ("OTEL_EXPORTER_OTLP_" + rest).c_str()) : own;
 }
 
-Json ValueOf(const SpanValue& value) {
+Json ToOtlpValue(const SpanValue& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return {{"stringValue", *text}};
   if (const auto* flag = std::get_if<bool>(&value)) return {{"boolValue", *flag}};
   if (const auto* real = std::get_if<double>(&value)) return {{"doubleValue", *real}};
@@ -101,13 +101,13 @@ std::string Nanoseconds(int64_t unix_ms) { return std::to_string(unix_ms) + "000
 absl::StatusOr<std::optional<OtlpSettings>> ReadOtlpSettings(const Variable& variable,
                                                              const std::string& service) {
   OtlpSettings settings;
-  settings.url = TextOf(variable, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
-  if (const std::string base = TextOf(variable, "OTEL_EXPORTER_OTLP_ENDPOINT");
+  settings.url = GetVariable(variable, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
+  if (const std::string base = GetVariable(variable, "OTEL_EXPORTER_OTLP_ENDPOINT");
       settings.url.empty() && !base.empty()) {
     settings.url = absl::StrCat(absl::StripSuffix(base, "/"), "/v1/traces");
   }
-  if (settings.url.empty() || TextOf(variable, "OTEL_SDK_DISABLED") == "true" ||
-      TextOf(variable, "OTEL_TRACES_EXPORTER") == "none") {
+  if (settings.url.empty() || GetVariable(variable, "OTEL_SDK_DISABLED") == "true" ||
+      GetVariable(variable, "OTEL_TRACES_EXPORTER") == "none") {
     return std::nullopt;
   }
   if (!absl::StartsWith(settings.url, "http://") && !absl::StartsWith(settings.url, "https://")) {
@@ -120,12 +120,12 @@ absl::StatusOr<std::optional<OtlpSettings>> ReadOtlpSettings(const Variable& var
         absl::StrCat("OTEL_EXPORTER_OTLP_PROTOCOL=", protocol,
                      ": Atoll sends http/json alone; name the collector's HTTP port"));
   }
-  const bool own_headers = !TextOf(variable, "OTEL_EXPORTER_OTLP_TRACES_HEADERS").empty();
+  const bool own_headers = !GetVariable(variable, "OTEL_EXPORTER_OTLP_TRACES_HEADERS").empty();
   ATOLL_ASSIGN_OR_RETURN(settings.headers,
                          ReadPairs(variable, own_headers ? "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
                                                          : "OTEL_EXPORTER_OTLP_HEADERS"));
   ATOLL_ASSIGN_OR_RETURN(settings.resource, ReadPairs(variable, "OTEL_RESOURCE_ATTRIBUTES"));
-  const std::string name = TextOf(variable, "OTEL_SERVICE_NAME");
+  const std::string name = GetVariable(variable, "OTEL_SERVICE_NAME");
   const bool named = std::any_of(settings.resource.begin(), settings.resource.end(),
                                  [](const auto& pair) { return pair.first == "service.name"; });
   if (!name.empty()) {
@@ -147,13 +147,13 @@ absl::StatusOr<std::optional<OtlpSettings>> ReadOtlpSettings(const Variable& var
 std::string OtlpJson(const Pairs& resource, const std::vector<Span>& spans) {
   Json of_resource = Json::array();
   for (const auto& [key, value] : resource) {
-    of_resource.push_back({{"key", key}, {"value", ValueOf(value)}});
+    of_resource.push_back({{"key", key}, {"value", ToOtlpValue(value)}});
   }
   Json list = Json::array();
   for (const Span& span : spans) {
     Json attributes = Json::array();
     for (const auto& [key, value] : span.attributes) {
-      attributes.push_back({{"key", key}, {"value", ValueOf(value)}});
+      attributes.push_back({{"key", key}, {"value", ToOtlpValue(value)}});
     }
     Json one = {{"traceId", span.trace_id},
                 {"spanId", span.span_id},

@@ -17,7 +17,7 @@
 namespace atl {
 namespace {
 
-constexpr size_t kIdLetters = 12;  // of a token's id, where it is displayed
+constexpr size_t kIdCharacters = 12;  // of a token's id, where it is displayed
 
 int64_t Now() { return absl::ToUnixSeconds(absl::Now()); }
 
@@ -36,7 +36,7 @@ absl::Status CheckJoinName(const std::string& role, const std::string& name) {
 
 std::string Caller::text() const { return identity.has_value() ? ToText(*identity) : page_user; }
 
-std::string CertificateOf(const grpc::AuthContext& context) {
+std::string GetPeerCertificate(const grpc::AuthContext& context) {
   const auto found = context.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
   return found.empty() ? "" : std::string(found[0].data(), found[0].size());
 }
@@ -167,7 +167,7 @@ Verdict AccessControl::Identify(const std::string& certificate, Caller* caller,
   // The role in a token's certificate is its maker's claim.
   const v1::TrustToken* token = registry_.FindToken(facts.key_digest);
   if (token == nullptr) return Unknown();
-  caller->identity = Identity{Role::kJoiner, token->id().substr(0, kIdLetters)};
+  caller->identity = Identity{Role::kJoiner, token->id().substr(0, kIdCharacters)};
   return {};
 }
 
@@ -229,7 +229,7 @@ absl::StatusOr<v1::CreateTokenReply> AccessControl::CreateToken(
   const auto token = Apply(
       [&](TrustRegistry& registry) { return registry.CreateToken(request, by.text(), Now()); });
   Audit(by, "Trust/CreateToken",
-        token.ok() ? absl::StrCat(token->id().substr(0, kIdLetters), " for ",
+        token.ok() ? absl::StrCat(token->id().substr(0, kIdCharacters), " for ",
                                   absl::StrJoin(token->roles(), ","))
                    : "",
         token.status());
@@ -241,7 +241,7 @@ absl::StatusOr<v1::CreateTokenReply> AccessControl::CreateToken(
 
 absl::StatusOr<v1::TrustToken> AccessControl::DeleteToken(const Caller& by, const std::string& id) {
   const auto token = Apply([&](TrustRegistry& registry) { return registry.DeleteToken(id); });
-  Audit(by, "Trust/DeleteToken", id.substr(0, kIdLetters), token.status());
+  Audit(by, "Trust/DeleteToken", id.substr(0, kIdCharacters), token.status());
   return token;
 }
 
@@ -307,7 +307,7 @@ absl::StatusOr<std::string> AccessControl::Renew(const Caller& caller, const std
   std::string curve;
   {
     const std::lock_guard lock(mutex_);
-    curve = registry_.CurveKeyOf(*caller.identity);
+    curve = registry_.FindCurveKey(*caller.identity);
   }
   const int64_t until = Now() + lifetime_s_;
   ATOLL_ASSIGN_OR_RETURN(const std::string certificate,
@@ -393,7 +393,7 @@ void AccessControl::AuditDenial(const Caller& caller, absl::string_view call,
   const absl::Status written = audit_.Add(std::move(entry));
   if (!written.ok()) LogWarning("access", "the audit log lacks an entry: ", written.message());
   LogWarning("access", "denied: ", caller.from, caller.from.empty() ? "" : " ", call, ": ",
-             DenialWord(verdict.denial), ": ", verdict.reason);
+             DenialName(verdict.denial), ": ", verdict.reason);
 }
 
 }  // namespace atl

@@ -45,7 +45,7 @@ struct Caller {
 };
 
 // PEM of the certificate that the other end showed; empty: plaintext.
-std::string CertificateOf(const grpc::AuthContext& context);
+std::string GetPeerCertificate(const grpc::AuthContext& context);
 
 class AccessControl {
  public:
@@ -77,7 +77,7 @@ class AccessControl {
   Caller WhoIs(const std::string& certificate, const std::string& from);
   // Whether it may attach under this name; denials likewise.
   absl::Status CheckName(const Caller& caller, absl::string_view name);
-  // Whether a call under way may go on.
+  // Whether a call in progress may go on.
   Verdict StillAllowed(const std::string& certificate);
   // Grows when StillAllowed may say something else than before.
   int64_t revocations() const { return revocations_; }

@@ -82,7 +82,7 @@ TEST_CASE("notes that cannot be stored are stored later") {
   Folder folder;
   const auto access = folder.Open();
   access->NoteCurveKey(Worker("w1"), kKey);
-  fs::create_directory(folder.registry());  // no file can take its place
+  fs::create_directory(folder.registry());  // no file can replace it
   fs::create_directory(folder.registry() / "x");
   CHECK_FALSE(access->StoreNotes().ok());
   CHECK(access->keys().allowed_size() == 1);

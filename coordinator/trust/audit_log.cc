@@ -32,7 +32,7 @@ AuditLog::AuditLog(Files* files, std::string folder, int64_t file_bytes_max)
           [this](const std::vector<v1::AuditEntry*>& entries) { return WriteActions(entries); }),
       refusals_allowed_(kRefusalsBurst) {}
 
-std::string AuditLog::PathOf(const Chain& chain, int number) const {
+std::string AuditLog::GetChainFilePath(const Chain& chain, int number) const {
   const std::string path = absl::StrCat(folder_, "/", chain.name);
   return number == 0 ? path : absl::StrCat(path, ".", number);
 }
@@ -41,7 +41,8 @@ absl::Status AuditLog::Rotate(Chain* chain) {
   ATOLL_RETURN_IF_ERROR(chain->file->Sync());  // of a group that goes on in the next file
   chain->file.reset();
   for (int number = kFullFiles; number > 0; --number) {
-    const absl::Status moved = files_->Rename(PathOf(*chain, number - 1), PathOf(*chain, number));
+    const absl::Status moved =
+        files_->Rename(GetChainFilePath(*chain, number - 1), GetChainFilePath(*chain, number));
     if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
   }
   return absl::OkStatus();
@@ -90,7 +91,7 @@ absl::Status AuditLog::Append(Chain* chain, const v1::AuditEntry& entry) {
   if (file != nullptr && file->size() >= file_bytes_max_) ATOLL_RETURN_IF_ERROR(Rotate(chain));
   if (file == nullptr) {
     ATOLL_RETURN_IF_ERROR(files_->MakeFolder(folder_));
-    ATOLL_ASSIGN_OR_RETURN(file, files_->OpenAppend(PathOf(*chain, 0)));
+    ATOLL_ASSIGN_OR_RETURN(file, files_->OpenAppend(GetChainFilePath(*chain, 0)));
     ATOLL_RETURN_IF_ERROR(files_->SyncFolder(folder_));
   }
   // An entry begins its line, also after one that a crash cut.
@@ -100,7 +101,8 @@ absl::Status AuditLog::Append(Chain* chain, const v1::AuditEntry& entry) {
 
 absl::Status AuditLog::ReadChain(const Chain& chain, std::vector<v1::AuditEntry>* entries) const {
   for (int number = kFullFiles; number >= 0; --number) {
-    const auto bytes = files_->Read(PathOf(chain, number), 2 * file_bytes_max_ + (1 << 20));
+    const auto bytes =
+        files_->Read(GetChainFilePath(chain, number), 2 * file_bytes_max_ + (1 << 20));
     if (absl::IsNotFound(bytes.status())) continue;
     ATOLL_RETURN_IF_ERROR(bytes.status());
     const absl::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());

@@ -1,4 +1,4 @@
-// Who did what: one JSON object a line (AuditEntry of proto/trust.proto) in
+// The audit log of calls: one JSON object a line (AuditEntry of proto/trust.proto) in
 // STATE_DIR/trust, for humans and for programs that collect logs: actions in audit.log, refusals in
 // refusals.log, so that a flood of these, which needs no certificate, displaces no action. An
 // action is on the disk before its caller gets the reply, with others that came meanwhile. Bounded:
@@ -43,7 +43,7 @@ class AuditLog {
     mutable std::mutex mutex;  // guards the files
     std::unique_ptr<AppendFile> file;
   };
-  std::string PathOf(const Chain& chain, int number) const;  // 0: the newest
+  std::string GetChainFilePath(const Chain& chain, int number) const;  // 0: the newest
   absl::Status Rotate(Chain* chain);
   absl::Status Append(Chain* chain, const v1::AuditEntry& entry);
   absl::Status WriteActions(const std::vector<v1::AuditEntry*>& entries);

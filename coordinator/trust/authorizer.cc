@@ -16,7 +16,7 @@ class Authorizer : public grpc::AuthMetadataProcessor {
         found == metadata.end() ? ""
                                 : absl::string_view(found->second.data(), found->second.size());
     Caller caller;
-    const absl::Status status = access_->CheckCall(CertificateOf(*context), "", path, &caller);
+    const absl::Status status = access_->CheckCall(GetPeerCertificate(*context), "", path, &caller);
     return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
                         std::string(status.message()));
   }
@@ -32,7 +32,7 @@ std::shared_ptr<grpc::AuthMetadataProcessor> NewAuthorizer(AccessControl* access
 }
 
 Caller CallerFrom(AccessControl* access, const grpc::CallbackServerContext& context) {
-  Caller caller = access->WhoIs(CertificateOf(*context.auth_context()), context.peer());
+  Caller caller = access->WhoIs(GetPeerCertificate(*context.auth_context()), context.peer());
   const auto user = context.client_metadata().find(kPageUserKey);
   if (!caller.identity && user != context.client_metadata().end()) {
     caller.page_user = std::string(user->second.data(), user->second.size());

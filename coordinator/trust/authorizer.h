@@ -26,7 +26,7 @@ Caller CallerFrom(AccessControl* access, const grpc::CallbackServerContext& cont
 class AccessWatch {
  public:
   AccessWatch(AccessControl* access, const grpc::CallbackServerContext& context)
-      : access_(access), certificate_(CertificateOf(*context.auth_context())) {}
+      : access_(access), certificate_(GetPeerCertificate(*context.auth_context())) {}
 
   Verdict Check() {
     if (access_->revocations() == seen_) return {};

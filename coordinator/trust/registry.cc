@@ -21,11 +21,11 @@ constexpr int64_t kTtlDefaultS = 3600;
 constexpr int64_t kTtlMaxS = 30 * 86400;
 // An expired token is known for so long, and its holder is given the reason.
 constexpr int64_t kKeptAfterExpiryS = 86400;
-constexpr size_t kDigestLetters = 64;
+constexpr size_t kDigestCharacters = 64;
 // A member whose certificate has expired can no longer renew it; its name is kept for so long.
 constexpr int64_t kMemberKeptAfterExpiryS = 30 * 86400;
-constexpr size_t kCurveKeyLetters = 40;
-constexpr absl::string_view kZ85Letters =
+constexpr size_t kCurveKeyCharacters = 40;
+constexpr absl::string_view kZ85Alphabet =
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
 
 // When the last certificate of the role and name expires; 0: not known.
@@ -46,20 +46,20 @@ void KeepRevocation(const v1::TrustMember& former, v1::TrustMember* joined) {
   joined->set_former_expires_unix_s(LastExpiry(former));
 }
 
-std::string DateOf(int64_t unix_s) {
+std::string FormatDate(int64_t unix_s) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromUnixSeconds(unix_s),
                           absl::UTCTimeZone());
 }
 
 bool IsDigest(absl::string_view text) {
-  return text.size() == kDigestLetters && std::all_of(text.begin(), text.end(), [](char c) {
+  return text.size() == kDigestCharacters && std::all_of(text.begin(), text.end(), [](char c) {
            return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
          });
 }
 
 bool IsCurveKey(absl::string_view text) {
-  return text.size() == kCurveKeyLetters &&
-         text.find_first_not_of(kZ85Letters) == absl::string_view::npos;
+  return text.size() == kCurveKeyCharacters &&
+         text.find_first_not_of(kZ85Alphabet) == absl::string_view::npos;
 }
 
 template <class List>
@@ -69,13 +69,13 @@ bool Contains(const List& list, const std::string& value) {
 
 }  // namespace
 
-std::string DenialWord(v1::TrustDenial denial) {
+std::string DenialName(v1::TrustDenial denial) {
   return absl::AsciiStrToLower(absl::StripPrefix(v1::TrustDenial_Name(denial), "TRUST_DENIAL_"));
 }
 
 absl::Status ToStatus(const Verdict& verdict) {
   if (verdict.ok()) return absl::OkStatus();
-  const std::string text = absl::StrCat(DenialWord(verdict.denial), ": ", verdict.reason);
+  const std::string text = absl::StrCat(DenialName(verdict.denial), ": ", verdict.reason);
   switch (verdict.denial) {
     case v1::TRUST_DENIAL_NO_ROLE:
     case v1::TRUST_DENIAL_EXPIRED:
@@ -93,12 +93,12 @@ TrustRegistry::TrustRegistry(v1::TrustRecords records) : records_(std::move(reco
 }
 
 void TrustRegistry::IndexMembers() {
-  places_.clear();
+  indices_.clear();
   curve_key_owners_.clear();
   revoked_.clear();
   for (int i = 0; i < records_.members_size(); ++i) {
     const v1::TrustMember& member = records_.members(i);
-    places_[{member.role(), member.name()}] = i;
+    indices_[{member.role(), member.name()}] = i;
     if (member.revoked_unix_s() == 0) {
       curve_key_owners_[member.curve_public_key()] = {member.role(), member.name()};
     }
@@ -113,19 +113,19 @@ Verdict TrustRegistry::CheckCertificate(const CertificateFacts& facts, int64_t n
   const std::string who = absl::StrCat("the certificate of ", ToText(*facts.identity));
   if (now_unix_s < facts.from_unix_s) {
     return {v1::TRUST_DENIAL_EXPIRED,
-            absl::StrCat(who, " is valid from ", DateOf(facts.from_unix_s),
+            absl::StrCat(who, " is valid from ", FormatDate(facts.from_unix_s),
                          " only; is that machine's clock right?")};
   }
   if (now_unix_s > facts.until_unix_s) {
     return {v1::TRUST_DENIAL_EXPIRED,
-            absl::StrCat(who, " expired on ", DateOf(facts.until_unix_s), "; join again")};
+            absl::StrCat(who, " expired on ", FormatDate(facts.until_unix_s), "; join again")};
   }
   const v1::TrustMember* member = Find(RoleName(facts.identity->role), facts.identity->name);
   if (member == nullptr) return {};
   if (member->revoked_unix_s() != 0) {
     return {v1::TRUST_DENIAL_REVOKED,
             absl::StrCat(ToText(*facts.identity), " was revoked on ",
-                         DateOf(member->revoked_unix_s()), " by ", member->revoked_by())};
+                         FormatDate(member->revoked_unix_s()), " by ", member->revoked_by())};
   }
   if (!member->key_digest().empty() && !EqualSecrets(member->key_digest(), facts.key_digest)) {
     return {v1::TRUST_DENIAL_REPLACED,
@@ -150,7 +150,7 @@ Verdict TrustRegistry::CheckToken(const std::string& key_digest, const std::stri
   }
   if (now_unix_s >= token->expires_unix_s()) {
     return {v1::TRUST_DENIAL_TOKEN_EXPIRED,
-            absl::StrCat("the token expired on ", DateOf(token->expires_unix_s()))};
+            absl::StrCat("the token expired on ", FormatDate(token->expires_unix_s()))};
   }
   if (!Contains(token->roles(), role)) {
     return {v1::TRUST_DENIAL_TOKEN_ROLE,
@@ -244,7 +244,7 @@ Verdict TrustRegistry::Join(const v1::TrustMember& member, int64_t now_unix_s) {
   if (known != nullptr && FindToken(member.token())->created_unix_s() < known->revoked_unix_s()) {
     return {
         v1::TRUST_DENIAL_REVOKED,
-        absl::StrCat(who, " was revoked on ", DateOf(known->revoked_unix_s()), " by ",
+        absl::StrCat(who, " was revoked on ", FormatDate(known->revoked_unix_s()), " by ",
                      known->revoked_by(), "; a token that is made after that lets it in again")};
   }
   const std::string problem =
@@ -281,7 +281,7 @@ void TrustRegistry::NoteRenewal(const Identity& identity, int64_t until_unix_s) 
   if (known != nullptr) known->set_expires_unix_s(until_unix_s);
 }
 
-std::string TrustRegistry::CurveKeyOf(const Identity& identity) const {
+std::string TrustRegistry::FindCurveKey(const Identity& identity) const {
   const v1::TrustMember* member = Find(RoleName(identity.role), identity.name);
   return member == nullptr ? "" : member->curve_public_key();
 }
@@ -372,8 +372,8 @@ google::protobuf::RepeatedPtrField<v1::RefusedHolder> TrustRegistry::Refused(
     holder->set_revoked_by(by);
     holder->set_key_digest(key_digest);
   };
-  for (const int place : revoked_) {
-    const v1::TrustMember& member = records_.members(place);
+  for (const int index : revoked_) {
+    const v1::TrustMember& member = records_.members(index);
     add(member, member.revoked_unix_s(), member.revoked_by(), LastExpiry(member), "");
     if (member.revoked_unix_s() != 0) continue;
     add(member, member.former_revoked_unix_s(), member.former_revoked_by(),
@@ -383,17 +383,17 @@ google::protobuf::RepeatedPtrField<v1::RefusedHolder> TrustRegistry::Refused(
 }
 
 const v1::TrustMember* TrustRegistry::Find(absl::string_view role, const std::string& name) const {
-  const auto place = places_.find({std::string(role), name});
-  return place == places_.end() ? nullptr : &records_.members(place->second);
+  const auto index = indices_.find({std::string(role), name});
+  return index == indices_.end() ? nullptr : &records_.members(index->second);
 }
 
 v1::TrustMember* TrustRegistry::Find(absl::string_view role, const std::string& name) {
-  const auto place = places_.find({std::string(role), name});
-  return place == places_.end() ? nullptr : records_.mutable_members(place->second);
+  const auto index = indices_.find({std::string(role), name});
+  return index == indices_.end() ? nullptr : records_.mutable_members(index->second);
 }
 
 v1::TrustMember* TrustRegistry::Add(absl::string_view role, const std::string& name) {
-  places_[{std::string(role), name}] = records_.members_size();
+  indices_[{std::string(role), name}] = records_.members_size();
   v1::TrustMember* member = records_.add_members();
   member->set_role(std::string(role));
   member->set_name(name);

@@ -27,7 +27,7 @@ struct Verdict {
 };
 
 // "revoked", "token_used": the word that a message of a refusal begins with.
-std::string DenialWord(v1::TrustDenial denial);
+std::string DenialName(v1::TrustDenial denial);
 // UNAUTHENTICATED where the caller is not who he says, PERMISSION_DENIED where he may not; the
 // message is the word and the reason.
 absl::Status ToStatus(const Verdict& verdict);
@@ -49,7 +49,7 @@ class TrustRegistry {
                      int64_t now_unix_s) const;
 
   // Of a member; empty: it has none, or is not known.
-  std::string CurveKeyOf(const Identity& identity) const;
+  std::string FindCurveKey(const Identity& identity) const;
 
   // ---- Changes ----
 
@@ -93,9 +93,9 @@ class TrustRegistry {
   void RevokeCurveKey(const MemberKey& member, const std::string& key);
 
   v1::TrustRecords records_;
-  std::map<MemberKey, int> places_;                    // of members
+  std::map<MemberKey, int> indices_;                   // of members
   std::map<std::string, MemberKey> curve_key_owners_;  // of members that are not revoked
-  std::set<int> revoked_;                              // places of members that are or were
+  std::set<int> revoked_;                              // indices of members that are or were
 };
 
 }  // namespace atl

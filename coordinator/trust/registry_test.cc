@@ -60,7 +60,7 @@ TEST_CASE("a_token_lets_in_as_many_as_it_says_and_no_more") {
   CHECK(c.Join("w3", std::string(64, '3')) == v1::TRUST_DENIAL_TOKEN_USED);
 }
 
-TEST_CASE("the_same_member_may_ask_again_and_uses_nothing_up") {
+TEST_CASE("repeated_join_of_same_member_consumes_no_token_use") {
   Cluster c;
   REQUIRE(c.Create(1).ok());
   CHECK(c.Join("w1") == kAllowed);
@@ -79,7 +79,7 @@ TEST_CASE("a_token_is_for_its_roles_until_it_expires") {
   CHECK(c.Join("w1", kKey, "worker", std::string(64, 'b')) == v1::TRUST_DENIAL_TOKEN_UNKNOWN);
 }
 
-TEST_CASE("a_name_that_has_joined_is_nobody_elses_until_it_is_revoked") {
+TEST_CASE("a_name_that_has_joined_is_reserved_until_it_is_revoked") {
   Cluster c;
   REQUIRE(c.Create(5).ok());
   REQUIRE(c.Join("w1", kKey) == kAllowed);

@@ -28,10 +28,10 @@ export function useGet(call, parameters, everyMs) {
   useLayoutEffect(() => {
     let over = false, timer;
     setState((old) => (old.key === key ? old : {}));
-    const ask = () => get(call, parameters)
+    const request = () => get(call, parameters)
       .then((data) => !over && setState({ key, data }), (error) => !over && setState((old) => ({ ...old, key, error })))
-      .finally(() => { if (!over && everyMs) timer = setTimeout(ask, everyMs); });
-    ask();
+      .finally(() => { if (!over && everyMs) timer = setTimeout(request, everyMs); });
+    request();
     return () => { over = true; clearTimeout(timer); };
   }, [key, everyMs]);
   return state;

@@ -21,7 +21,7 @@ const workerColumns = (parts) => [
   { title: 'role', cell: (w) => (w.leads ? 'leads' : w.in_plan ? 'follows' : 'spare'), sort: (w) => w.leads },
   { title: 'plan', number: true, cell: (w) => num(w.plan_number) || '–' },
   { title: 'part', wide: true, cell: (w) => parts.get(w.worker) || '–' },
-  { title: 'doing', wide: true, cell: (w) => w.doing },
+  { title: 'activity', wide: true, cell: (w) => w.activity },
 ];
 const STAGE_LINKS = [
   { title: 'from', cell: (b) => b.from, sort: (b) => b.from }, { title: 'to', cell: (b) => b.to, sort: (b) => b.to },
@@ -29,7 +29,7 @@ const STAGE_LINKS = [
   { title: 'time a message', number: true, cell: (b) => (b.message_seconds > 0 ? seconds(b.message_seconds) : '–'), sort: (b) => b.message_seconds },
   { title: 'rate', number: true, cell: (b) => rate(b.bandwidth_bytes_per_s), sort: (b) => b.bandwidth_bytes_per_s },
   { title: 'state', cell: (b) => <Badge state={b.saturated ? 'warning' : 'done'} text={b.saturated ? 'saturated' : 'fine'} /> },
-  { title: 'transport', wide: true, cell: (b) => b.way }, { title: 'newest change', wide: true, cell: (b) => b.reason },
+  { title: 'transport', wide: true, cell: (b) => b.transport }, { title: 'newest change', wide: true, cell: (b) => b.reason },
 ];
 const MEMORY = [
   { title: 'device', cell: (m) => m.device, sort: (m) => m.device },
@@ -60,8 +60,8 @@ function siteLinks(sites, links) {
 const MANY_WORKERS = 64;  // their links are looked up on demand: that takes the coordinator seconds with 1,000
 
 function Sites({ job, workers }) {
-  const [asked, setAsked] = useState(job.workers <= MANY_WORKERS);
-  if (!asked) return <p><button class="act" onClick={() => setAsked(true)}>Show sites and links</button></p>;
+  const [shown, setShown] = useState(job.workers <= MANY_WORKERS);
+  if (!shown) return <p><button class="act" onClick={() => setShown(true)}>Show sites and links</button></p>;
   return <SitesAndLinks job={job} workers={workers} />;
 }
 
@@ -80,7 +80,7 @@ function SitesAndLinks({ job, workers }) {
 
 function Trace({ job, island }) {
   const [state, setState] = useState({});
-  const ask = () => {
+  const requestTrace = () => {
     setState({ busy: true });
     act('trace', { job, island }).then((data) => setState({ data }), (error) => setState({ error }));
   };
@@ -89,7 +89,7 @@ function Trace({ job, island }) {
   const scale = data ? Math.max(length(data.measured), data.predicted ? length(data.predicted) : 0) : 1;
   return (
     <>
-      <p><button class="act" disabled={state.busy} onClick={ask}>{state.busy ? 'Waiting for a step…' : 'Record one step'}</button></p>
+      <p><button class="act" disabled={state.busy} onClick={requestTrace}>{state.busy ? 'Waiting for a step…' : 'Record one step'}</button></p>
       <Problem error={state.error} />
       {data && <Gantt title={`measured: step ${num(data.measured.step)}, plan ${num(data.measured.plan_number)}`} trace={data.measured} scaleNs={scale} />}
       {data?.predicted && <Gantt title={`predicted: ${data.predicted.about}`} trace={data.predicted} scaleNs={scale} />}
@@ -109,13 +109,13 @@ export function Island({ id, number, onLive }) {
     <>
       <div class="crumbs"><a href="#/jobs">Jobs</a> / <a href={`#/jobs/${id}`}>{id}</a> / island {number}</div>
       <div class="title"><h1>Island {number}</h1><Badge state={islandState(island, job.summary)} /></div>
-      <p class="why">{[island.attached ? island.doing : '', island.reason].filter(Boolean).join('; ')}</p>
+      <p class="why">{[island.attached ? island.activity : '', island.reason].filter(Boolean).join('; ')}</p>
       {island.stalled && <p class="notice" role="alert">Stalled: {island.stalled}</p>}
       <div class="tiles">
         <Tile label="training loss" value={loss(num(island.train_loss) ? island.train_loss : island.pushed_loss)} />
         <Tile label={`${unit(job.summary)}/s`} value={speed(island.tokens_per_s)} />
         <Tile label={`committed ${unit(job.summary)}`} value={count(island.tokens_committed)} detail={`${num(island.rounds_accepted)} rounds, ${num(island.rounds_rejected)} rejected`} />
-        <Tile label="step time (idle link)" value={num(island.step_seconds_quiet) > 0 ? seconds(island.step_seconds_quiet) : '–'} detail={plan ? `predicted ${milliseconds(plan.step_ns)}` : ''} />
+        <Tile label="step time (idle link)" value={num(island.step_seconds_idle_link) > 0 ? seconds(island.step_seconds_idle_link) : '–'} detail={plan ? `predicted ${milliseconds(plan.step_ns)}` : ''} />
         <Tile label="step time (with transfers)" value={num(island.step_seconds_overlap) > 0 ? seconds(island.step_seconds_overlap) : '–'} />
         <Tile label="steps a round" value={num(island.steps_this_round)} />
         <Tile label="since the last step" value={ended(job.summary.state) || !island.attached ? '–' : seconds(island.since_step_s)} />

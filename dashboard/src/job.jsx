@@ -120,12 +120,12 @@ const islandColumns = (summary) => (ended(summary.state) ? endedColumns(summary)
   { title: 'state', cell: (i) => <Badge state={islandState(i, summary)} title={i.stalled || i.reason} />, sort: (i) => i.attached },
   { title: 'loss', number: true, cell: (i) => loss(i.train_loss), sort: (i) => num(i.train_loss) },
   { title: `${unit(summary)}/s`, number: true, cell: (i) => speed(i.tokens_per_s), sort: (i) => num(i.tokens_per_s) },
-  { title: 'step time (idle link)', number: true, cell: (i) => (num(i.step_seconds_quiet) > 0 ? seconds(i.step_seconds_quiet) : '–'), sort: (i) => num(i.step_seconds_quiet) },
+  { title: 'step time (idle link)', number: true, cell: (i) => (num(i.step_seconds_idle_link) > 0 ? seconds(i.step_seconds_idle_link) : '–'), sort: (i) => num(i.step_seconds_idle_link) },
   { title: 'with transfers', number: true, cell: (i) => (num(i.step_seconds_overlap) > 0 ? seconds(i.step_seconds_overlap) : '–') },
   ...ROUND_COLUMNS,
   { title: 'pushed', number: true, cell: (i) => bytes(i.pushed_bytes), sort: (i) => num(i.pushed_bytes) },
   EVICTIONS,
-  { title: 'doing', wide: true, cell: (i) => i.stalled || (i.attached ? i.doing : i.reason) },
+  { title: 'activity', wide: true, cell: (i) => i.stalled || (i.attached ? i.activity : i.reason) },
 ]);
 
 const decisionColumns = (summary) => [

@@ -41,14 +41,14 @@ def built_file(path):
 
 def binary(name):
     """Path of a built program. $ATOLL_BIN may also be a folder of programs alone."""
-    places = {"atoll": "cli/atoll", "atoll-coordinator": "coordinator/atoll-coordinator",
+    paths = {"atoll": "cli/atoll", "atoll-coordinator": "coordinator/atoll-coordinator",
               "atoll-worker": "worker/atoll-worker",
               "atoll-paramserver": "paramserver/atoll-paramserver"}
     folder = built_folder()
-    for candidate in (os.path.join(folder, places[name]), os.path.join(folder, name)):
+    for candidate in (os.path.join(folder, paths[name]), os.path.join(folder, name)):
         if os.access(candidate, os.X_OK):
             return candidate
-    raise ClusterError(f"{name} is not built: no {places[name]} in {folder}; run ./dev build")
+    raise ClusterError(f"{name} is not built: no {paths[name]} in {folder}; run ./dev build")
 
 
 def parse_json(text):

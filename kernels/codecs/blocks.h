@@ -58,7 +58,7 @@ inline constexpr float kFloatMax = std::numeric_limits<float>::max();
 template <class Code>
 inline constexpr int64_t kBlockBytes = 4 + kQuantBlock* Code::kBits / 8;
 
-ATOLL_INLINE float ScaleOf(const void* block) {
+ATOLL_INLINE float ReadScale(const void* block) {
   float scale;
   std::memcpy(&scale, block, sizeof(scale));
   return scale;
@@ -79,7 +79,7 @@ struct Scale {
   float scale;
   float inverse;
 };
-ATOLL_INLINE Scale ScaleOfLargest(float kLargest, uint32_t largest_bits) {
+ATOLL_INLINE Scale ScaleFromLargest(float kLargest, uint32_t largest_bits) {
   constexpr uint32_t kInfinity = 0x7f800000;
   const bool finite = largest_bits < kInfinity;
   float largest;
@@ -100,7 +100,7 @@ ATOLL_INLINE void EncodeBlock(const float* delta, float* residual, char* out) {
     simd::Store(values + i, v);
     sizes = simd::Max(simd::ToBits(v) & 0x7fffffffu, sizes);
   }
-  const Scale s = ScaleOfLargest(Code::kLargest, simd::LargestOf<uint32_t>(sizes));
+  const Scale s = ScaleFromLargest(Code::kLargest, simd::ReduceMax<uint32_t>(sizes));
   std::memcpy(out, &s.scale, sizeof(s.scale));
   for (int64_t i = 0; i < kQuantBlock; i += kLanes) {
     const V value = s.finite ? simd::Load<V>(values + i) : V{};
@@ -128,7 +128,7 @@ template <class Code>
 ATOLL_INLINE void DecodeBlocks(const char* bytes, float* out, int64_t blocks) {
   for (int64_t b = 0; b < blocks; ++b) {
     const char* const block = bytes + b * kBlockBytes<Code>;
-    const float scale = ScaleOf(block);
+    const float scale = ReadScale(block);
     float* const to = out + b * kQuantBlock;
     if constexpr (Code::kBits == 8) {
       for (int64_t i = 0; i < kQuantBlock; i += 64) {
@@ -189,7 +189,7 @@ template <class Code>
 absl::Status Check(const std::byte* bytes, int64_t elements) {
   const float scale_max = kFloatMax / Code::kLargest;
   for (int64_t block = 0; block * kQuantBlock < elements; ++block) {
-    const float scale = ScaleOf(bytes + block * kBlockBytes<Code>);
+    const float scale = ReadScale(bytes + block * kBlockBytes<Code>);
     if (std::isnan(scale) || (scale >= 0 && scale <= scale_max)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("block ", block, " has the scale ", scale,
@@ -233,7 +233,7 @@ void ReferenceDecode(const std::byte* bytes, float* out, int64_t elements) {
     const std::byte* const block = bytes + i / kQuantBlock * kBlockBytes<Code>;
     const int64_t at = i % kQuantBlock;
     const int byte = static_cast<int>(block[4 + at * Code::kBits / 8]);
-    out[i] = Code::DecodeOne(Code::kBits == 8 ? byte : byte >> at % 2 * 4 & 15, ScaleOf(block));
+    out[i] = Code::DecodeOne(Code::kBits == 8 ? byte : byte >> at % 2 * 4 & 15, ReadScale(block));
   }
 }
 

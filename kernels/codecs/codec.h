@@ -36,7 +36,7 @@ struct Codec {
 };
 
 // REQUIRES: a quantised encoding.
-const Codec& CodecOf(Encoding encoding);
+const Codec& GetCodec(Encoding encoding);
 
 extern const Codec kInt8Codec, kInt4Codec;  // integers.cc
 extern const Codec kE3m0Codec;              // e3m0.cc

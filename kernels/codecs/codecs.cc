@@ -3,7 +3,7 @@
 
 namespace atl {
 
-const Codec& CodecOf(Encoding encoding) {
+const Codec& GetCodec(Encoding encoding) {
   static const Codec* const kCodecs[] = {&kInt8Codec, &kInt4Codec, &kE3m0Codec, &kTopKCodec};
   for (const Codec* codec : kCodecs) {
     if (codec->encoding == encoding) return *codec;

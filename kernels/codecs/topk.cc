@@ -40,7 +40,7 @@ int64_t CodesAt(int64_t kept) { return kHeader + (kept * kTopKIndexBits + 7) / 8
 
 // Two indices in three bytes.
 void Pack(const Kept& kept, int64_t elements, std::byte* out) {
-  std::memset(out, 0, static_cast<size_t>(InfoOf(Encoding::kTopK).block_bytes(elements)));
+  std::memset(out, 0, static_cast<size_t>(GetEncodingInfo(Encoding::kTopK).block_bytes(elements)));
   std::memcpy(out, kept.means, sizeof(kept.means));
   for (int64_t i = 0; i < kept.count; ++i) {
     std::byte* const at = out + kHeader + i / 2 * 3;
@@ -124,7 +124,7 @@ ATOLL_KERNEL(AddUp, (const float* delta, float* residual, float* values, int64_t
     simd::Store(values + i, v);
     largest = simd::Max(simd::BitCast<Int>(v) & kSizeBits, largest);
   }
-  *top = simd::LargestOf<int32_t>(largest);
+  *top = simd::ReduceMax<int32_t>(largest);
 }
 
 // How many sizes have bits of at least `least`, which is above 0.

@@ -229,7 +229,7 @@ struct RowKeys {
   int64_t begin, first, end, padded;
 };
 
-ATOLL_INLINE RowKeys KeysOfRow(const Mask& mask, int64_t query) {
+ATOLL_INLINE RowKeys GetRowKeys(const Mask& mask, int64_t query) {
   const int64_t tile = query / kTileRows * kTileRows;
   return {mask.FirstOfTile(tile), mask.First(query), mask.End(query), mask.EndOfTile(tile)};
 }
@@ -296,7 +296,7 @@ ATOLL_KERNEL(ForwardHead,
     float sums[kBlockRows];
     for (int64_t t = 0; t < padded_rows; ++t) {
       float largest;
-      ExpRow<V>(scores + t * l.score_stride, KeysOfRow(mask, begin + t), mask.softcap, &largest,
+      ExpRow<V>(scores + t * l.score_stride, GetRowKeys(mask, begin + t), mask.softcap, &largest,
                 &sums[t]);
       if (t < rows) lse[begin + t] = largest + __builtin_logf(sums[t]);
     }
@@ -345,7 +345,7 @@ ATOLL_KERNEL(BackwardHead,
     ScoreBlock<V>(gradients, shared.values_t, begin, padded_rows, l, mask, dp);
     for (int64_t t = 0; t < padded_rows; ++t) {
       SoftmaxBackwardRow<V>(scores + t * l.score_stride, dp + t * l.score_stride,
-                            KeysOfRow(mask, begin + t), mask.softcap,
+                            GetRowKeys(mask, begin + t), mask.softcap,
                             t < rows ? lse[begin + t] : 0.0f, deltas[t]);
     }
     WeighBlock<V>(dp, shared.keys, begin, padded_rows, l, mask, results);
@@ -371,11 +371,11 @@ ATOLL_KERNEL(UnpackHead, (const float* from, const Layout& l, const Head& to), (
   }
 }
 
-Head HeadOf(const Tensor& x, const AttentionShape& shape, int64_t sequence, int64_t head) {
+Head SelectHead(const Tensor& x, const AttentionShape& shape, int64_t sequence, int64_t head) {
   return {Pointer(x, sequence * shape.seq_len, head * shape.head_dim), x.stride};
 }
 
-Mask MaskOf(const AttentionShape& shape, const Tensor& lengths, int64_t sequence) {
+Mask MakeMask(const AttentionShape& shape, const Tensor& lengths, int64_t sequence) {
   const int64_t length = lengths.present() ? lengths.as<int32_t>()[sequence] : shape.seq_len;
   return {shape.causal, shape.window, shape.softcap, length, shape.seq_len};
 }
@@ -394,13 +394,13 @@ void CpuBackend::Run(Stream&, const AttentionForward& op, Workspace workspace) {
   const int64_t group = s.heads / s.kv_heads;
   pool_.For(s.batch * s.kv_heads, [&](int64_t task, int thread) {
     const int64_t b = task / s.kv_heads, kv_head = task % s.kv_heads;
-    const Mask mask = MaskOf(s, op.lengths, b);
+    const Mask mask = MakeMask(s, op.lengths, b);
     float* keys_t = scratch + thread * l.forward();
     float* values = keys_t + l.transposed();
-    PackHeadTransposed(HeadOf(op.k, s, b, kv_head), l, keys_t);
-    PackHeadRows(HeadOf(op.v, s, b, kv_head), l, values);
+    PackHeadTransposed(SelectHead(op.k, s, b, kv_head), l, keys_t);
+    PackHeadRows(SelectHead(op.v, s, b, kv_head), l, values);
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      ForwardHead(HeadOf(op.q, s, b, head), HeadOf(op.out, s, b, head),
+      ForwardHead(SelectHead(op.q, s, b, head), SelectHead(op.out, s, b, head),
                   Pointer(op.lse, b * s.heads + head), s.scale, l, mask, keys_t, values,
                   values + l.sequence());
     }
@@ -419,25 +419,25 @@ void CpuBackend::Run(Stream&, const AttentionBackward& op, Workspace workspace) 
   const int64_t group = s.heads / s.kv_heads;
   pool_.For(s.batch * s.kv_heads, [&](int64_t task, int thread) {
     const int64_t b = task / s.kv_heads, kv_head = task % s.kv_heads;
-    const Mask mask = MaskOf(s, op.lengths, b);
+    const Mask mask = MakeMask(s, op.lengths, b);
     float* keys_t = scratch + thread * l.backward();
     float* values_t = keys_t + l.transposed();
     float* keys = values_t + l.transposed();
     float* dk = keys + l.sequence();
     float* dv = dk + l.sequence();
-    PackHeadTransposed(HeadOf(op.k, s, b, kv_head), l, keys_t);
-    PackHeadTransposed(HeadOf(op.v, s, b, kv_head), l, values_t);
-    PackHeadRows(HeadOf(op.k, s, b, kv_head), l, keys);
+    PackHeadTransposed(SelectHead(op.k, s, b, kv_head), l, keys_t);
+    PackHeadTransposed(SelectHead(op.v, s, b, kv_head), l, values_t);
+    PackHeadRows(SelectHead(op.k, s, b, kv_head), l, keys);
     std::fill(dk, dk + 2 * l.sequence(), 0.0f);
     const BackwardShared shared = {keys_t, values_t, keys, dk, dv};
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      BackwardHead(HeadOf(op.q, s, b, head), HeadOf(op.out, s, b, head),
-                   HeadOf(op.dout, s, b, head), HeadOf(op.dq, s, b, head),
+      BackwardHead(SelectHead(op.q, s, b, head), SelectHead(op.out, s, b, head),
+                   SelectHead(op.dout, s, b, head), SelectHead(op.dq, s, b, head),
                    Pointer(op.lse, b * s.heads + head), s.scale, l, mask, shared,
                    dv + l.sequence());
     }
-    UnpackHead(dk, l, HeadOf(op.dk, s, b, kv_head));
-    UnpackHead(dv, l, HeadOf(op.dv, s, b, kv_head));
+    UnpackHead(dk, l, SelectHead(op.dk, s, b, kv_head));
+    UnpackHead(dv, l, SelectHead(op.dv, s, b, kv_head));
   });
 }
 

@@ -130,7 +130,7 @@ ATOLL_KERNEL(ScaleRun, (float* x, float factor, int64_t n), (x, factor, n)) {
 }
 
 void* Element(const Tensor& x, int64_t row, int64_t col) {
-  return static_cast<char*>(x.data) + (row * x.stride + col) * SizeOf(x.dtype);
+  return static_cast<char*>(x.data) + (row * x.stride + col) * GetElementSize(x.dtype);
 }
 
 bool IsBfloat16(const Tensor& x) { return x.dtype == DType::kBfloat16; }
@@ -228,7 +228,8 @@ void CpuBackend::Run(Stream&, const Convert& op) {
   const bool flat = op.from.contiguous() && op.to.contiguous();
   ForRuns(pool_, op.to.rows, op.to.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
     if (op.from.dtype == op.to.dtype) {
-      std::memmove(Element(op.to, row, col), Element(op.from, row, col), n * SizeOf(op.to.dtype));
+      std::memmove(Element(op.to, row, col), Element(op.from, row, col),
+                   n * GetElementSize(op.to.dtype));
     } else {
       AddScaledRun(Element(op.from, row, col), IsBfloat16(op.from), nullptr, false,
                    Element(op.to, row, col), IsBfloat16(op.to), 0.0f, n);

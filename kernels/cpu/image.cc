@@ -170,7 +170,7 @@ void ScaleAndShift(double w, double b, double mean, double rstd, float* scale, f
   *shift = static_cast<float>(b - mean * w * rstd);
 }
 
-float SigmoidOf(float x) { return 1 / (1 + std::exp(-x)); }
+float ComputeSigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
 }  // namespace
 
@@ -376,7 +376,7 @@ void CpuBackend::Run(Stream&, const ChannelGateForward& op) {
   pool_.For(op.gate.rows, [&](int64_t image, int) {
     std::vector<float> factors(static_cast<size_t>(n));
     const float* const gate = Pointer(op.gate, image);
-    std::transform(gate, gate + n, factors.begin(), SigmoidOf);
+    std::transform(gate, gate + n, factors.begin(), ComputeSigmoid);
     GateRows(Pointer(op.x, image * rows), nullptr, factors.data(), rows, n,
              Pointer(op.y, image * rows), nullptr);
   });
@@ -389,7 +389,7 @@ void CpuBackend::Run(Stream&, const ChannelGateBackward& op) {
     std::vector<float> factors(static_cast<size_t>(n));
     const float* const gate = Pointer(op.gate, image);
     float* const dgate = Pointer(op.dgate, image);
-    std::transform(gate, gate + n, factors.begin(), SigmoidOf);
+    std::transform(gate, gate + n, factors.begin(), ComputeSigmoid);
     GateRows(Pointer(op.dy, image * rows), Pointer(op.x, image * rows), factors.data(), rows, n,
              Pointer(op.dx, image * rows), dgate);
     for (int64_t c = 0; c < n; ++c) {

@@ -15,7 +15,7 @@ using simd::StoreUpTo;
 
 constexpr float kMinusInfinity = -__builtin_inff();
 
-ATOLL_KERNEL(LargestOfRow, (const float* x, int64_t n, float* largest), (x, n, largest)) {
+ATOLL_KERNEL(FindRowMax, (const float* x, int64_t n, float* largest), (x, n, largest)) {
   V most = Splat<V>(kMinusInfinity);
   for (int64_t i = 0; i < n; i += kLanes) {
     most = simd::Max(simd::KeepFirst(LoadUpTo<V>(x + i, n - i), n - i, kMinusInfinity), most);
@@ -184,7 +184,7 @@ float CrossEntropyRow(const CrossEntropy& op, int64_t row) {
     largest = *Pointer(op.max, 0, row);
     target_logit = *Pointer(op.sums, 1, row);
   } else {
-    LargestOfRow(logits, vocabulary, &largest);
+    FindRowMax(logits, vocabulary, &largest);
     target_logit = logits[target] - largest;  // read before the gradient may replace it
     for (int64_t v = 0; op.smoothing > 0 && v < vocabulary; ++v) others += logits[v] - largest;
     others /= classes;
@@ -238,7 +238,7 @@ void CpuBackend::Run(Stream&, const CrossEntropyMax& op) {
   op.Check();
   ForRowBlocks(pool_, op.logits.rows, op.logits.cols, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      LargestOfRow(Pointer(op.logits, row), op.logits.cols, Pointer(op.max, 0, row));
+      FindRowMax(Pointer(op.logits, row), op.logits.cols, Pointer(op.max, 0, row));
     }
   });
 }
@@ -276,7 +276,9 @@ void CpuBackend::Run(Stream&, const SumOfSquares& op, Workspace workspace) {
 
 namespace {
 
-float ScaleOf(const Tensor& grad_scale) { return grad_scale.present() ? *grad_scale.f32() : 1.0f; }
+float GetGradScale(const Tensor& grad_scale) {
+  return grad_scale.present() ? *grad_scale.f32() : 1.0f;
+}
 
 float* Behind(const Tensor& x, int64_t begin) { return x.present() ? x.f32() + begin : nullptr; }
 
@@ -286,9 +288,9 @@ Bfloat16* CopyBehind(const Tensor& x, int64_t begin) {
 
 // Of AdamW or LAMB: without the learning rate and the decay.
 template <typename Op>
-AdamFactors FactorsOf(const Op& op) {
+AdamFactors MakeAdamFactors(const Op& op) {
   const auto step = static_cast<double>(op.step);
-  return {.grad_scale = ScaleOf(op.grad_scale),
+  return {.grad_scale = GetGradScale(op.grad_scale),
           .beta1 = static_cast<float>(op.beta1),
           .beta2 = static_cast<float>(op.beta2),
           .rest1 = static_cast<float>(1 - op.beta1),
@@ -305,7 +307,7 @@ AdamFactors FactorsOf(const Op& op) {
 
 void CpuBackend::Run(Stream&, const AdamW& op) {
   op.Check();
-  AdamFactors factors = FactorsOf(op);
+  AdamFactors factors = MakeAdamFactors(op);
   factors.decay = static_cast<float>(1 - op.lr * op.weight_decay);
   factors.step = static_cast<float>(op.lr / (1 - std::pow(op.beta1, static_cast<double>(op.step))));
   ForRuns(pool_, 1, op.param.size(), /*flat=*/true, [&](int64_t, int64_t begin, int64_t n) {
@@ -316,7 +318,7 @@ void CpuBackend::Run(Stream&, const AdamW& op) {
 
 void CpuBackend::Run(Stream&, const LambStep& op) {
   op.Check();
-  const AdamFactors factors = FactorsOf(op);
+  const AdamFactors factors = MakeAdamFactors(op);
   ForRuns(pool_, 1, op.param.size(), /*flat=*/true, [&](int64_t, int64_t begin, int64_t n) {
     LambRun(op.param.f32() + begin, op.grad.f32() + begin, op.m.f32() + begin, op.v.f32() + begin,
             CopyBehind(op.param_copy, begin), n, factors);
@@ -330,7 +332,7 @@ int64_t CpuBackend::WorkspaceBytes(const LambNorms& op) const {
 void CpuBackend::Run(Stream&, const LambNorms& op, Workspace workspace) {
   op.Check();
   const LambStep& step = op.step;
-  const AdamFactors factors = FactorsOf(step);
+  const AdamFactors factors = MakeAdamFactors(step);
   const int64_t size = step.param.size(), blocks = Blocks(size, kBlockElements);
   double* partial = Scratch<double>(workspace, 2 * blocks);
   pool_.For(blocks, [&](int64_t block, int) {
@@ -348,7 +350,7 @@ void CpuBackend::Run(Stream&, const LambNorms& op, Workspace workspace) {
 
 void CpuBackend::Run(Stream&, const MomentumStep& op) {
   op.Check();
-  const MomentumFactors factors = {.grad_scale = ScaleOf(op.grad_scale),
+  const MomentumFactors factors = {.grad_scale = GetGradScale(op.grad_scale),
                                    .decay = static_cast<float>(op.weight_decay),
                                    .alpha = static_cast<float>(op.alpha),
                                    .rest = static_cast<float>(1 - op.alpha),

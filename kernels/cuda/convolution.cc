@@ -21,7 +21,7 @@ class Scratch {
     const Tensor taken(
         workspace_.data == nullptr ? nullptr : static_cast<char*>(workspace_.data) + bytes_, dtype,
         rows, cols);
-    bytes_ += AlignUp(taken.size() * SizeOf(dtype), 256);
+    bytes_ += AlignUp(taken.size() * GetElementSize(dtype), 256);
     return taken;
   }
   int64_t bytes() const { return bytes_; }
@@ -36,21 +36,21 @@ class Scratch {
 };
 
 // How one convolution becomes products.
-struct Way {
+struct ConvLowering {
   ConvShape shape;
   DType dtype;
   bool plain;      // 1 x 1 without steps: x is what windows see, and w what multiplies it
   int64_t depth;   // columns, in rows that begin on 16 bytes
   int64_t images;  // at a time
 
-  Way(const ConvShape& s, DType dtype)
+  ConvLowering(const ConvShape& s, DType dtype)
       : shape(s),
         dtype(dtype),
         plain(s.window.kernel == 1 && s.window.stride == 1 && s.window.pad == 0),
         depth(AlignUp(s.weight_cols(), 8)),
-        images(std::clamp<int64_t>(
-            kColumnBytes / (s.window.out_height() * s.window.out_width() * depth * SizeOf(dtype)),
-            1, s.window.batch)) {}
+        images(std::clamp<int64_t>(kColumnBytes / (s.window.out_height() * s.window.out_width() *
+                                                   depth * GetElementSize(dtype)),
+                                   1, s.window.batch)) {}
 
   int64_t in_rows() const { return shape.window.in_height * shape.window.in_width; }
   int64_t out_rows() const { return shape.window.out_height() * shape.window.out_width(); }
@@ -80,75 +80,79 @@ struct Way {
 
 void Ops::Run(Stream& stream, const ConvForward& op, Workspace workspace) {
   op.Check();
-  const Queue queue = QueueOf(stream);
+  const Queue queue = GetQueue(stream);
   if (op.shape.groups > 1) return Enqueue(queue, op);
-  const Way way(op.shape, op.y.dtype);
-  if (way.plain) {
-    return Multiply(queue, ProductOf(LinearForward{.x = op.x, .w = op.w, .y = op.y}), workspace);
+  const ConvLowering lowering(op.shape, op.y.dtype);
+  if (lowering.plain) {
+    return Multiply(queue, MakeProduct(LinearForward{.x = op.x, .w = op.w, .y = op.y}), workspace);
   }
   Scratch scratch(workspace);
-  const Tensor turned = way.TakeTurned(scratch, way.dtype), columns = way.TakeColumns(scratch);
+  const Tensor turned = lowering.TakeTurned(scratch, lowering.dtype),
+               columns = lowering.TakeColumns(scratch);
   Enqueue(queue, TurnWeights{op.shape, op.w, turned});
-  way.ForImages(op.x, op.y, columns,
-                [&](const ConvShape& some, const Tensor& x, const Tensor& y, const Tensor& seen) {
-                  Enqueue(queue, ConvColumns{some, x, seen});
-                  Multiply(queue, ProductOf(LinearForward{.x = seen, .w = turned, .y = y}),
-                           scratch.Rest());
-                });
+  lowering.ForImages(
+      op.x, op.y, columns,
+      [&](const ConvShape& some, const Tensor& x, const Tensor& y, const Tensor& seen) {
+        Enqueue(queue, ConvColumns{some, x, seen});
+        Multiply(queue, MakeProduct(LinearForward{.x = seen, .w = turned, .y = y}), scratch.Rest());
+      });
 }
 
 void Ops::Run(Stream& stream, const ConvBackwardInput& op, Workspace workspace) {
   op.Check();
-  const Queue queue = QueueOf(stream);
+  const Queue queue = GetQueue(stream);
   if (op.shape.groups > 1) return Enqueue(queue, op);
-  const Way way(op.shape, op.dx.dtype);
-  if (way.plain) {
-    return Multiply(queue, ProductOf(LinearBackwardInput{.dy = op.dy, .w = op.w, .dx = op.dx}),
+  const ConvLowering lowering(op.shape, op.dx.dtype);
+  if (lowering.plain) {
+    return Multiply(queue, MakeProduct(LinearBackwardInput{.dy = op.dy, .w = op.w, .dx = op.dx}),
                     workspace);
   }
   Scratch scratch(workspace);
-  const Tensor turned = way.TakeTurned(scratch, way.dtype), columns = way.TakeColumns(scratch);
+  const Tensor turned = lowering.TakeTurned(scratch, lowering.dtype),
+               columns = lowering.TakeColumns(scratch);
   Enqueue(queue, TurnWeights{op.shape, op.w, turned});
-  way.ForImages(op.dx, op.dy, columns,
-                [&](const ConvShape& some, const Tensor& dx, const Tensor& dy, const Tensor& seen) {
-                  Multiply(queue, ProductOf(LinearBackwardInput{.dy = dy, .w = turned, .dx = seen}),
-                           scratch.Rest());
-                  Enqueue(queue, FoldColumns{some, seen, dx});
-                });
+  lowering.ForImages(
+      op.dx, op.dy, columns,
+      [&](const ConvShape& some, const Tensor& dx, const Tensor& dy, const Tensor& seen) {
+        Multiply(queue, MakeProduct(LinearBackwardInput{.dy = dy, .w = turned, .dx = seen}),
+                 scratch.Rest());
+        Enqueue(queue, FoldColumns{some, seen, dx});
+      });
 }
 
 void Ops::Run(Stream& stream, const ConvBackwardWeight& op, Workspace workspace) {
   op.Check();
-  const Queue queue = QueueOf(stream);
+  const Queue queue = GetQueue(stream);
   if (op.shape.groups > 1) return Enqueue(queue, op, workspace);
-  const Way way(op.shape, op.x.dtype);
-  if (way.plain) {
-    return Multiply(queue, ProductOf(LinearBackwardWeight{.x = op.x, .dy = op.dy, .dw = op.dw}),
+  const ConvLowering lowering(op.shape, op.x.dtype);
+  if (lowering.plain) {
+    return Multiply(queue, MakeProduct(LinearBackwardWeight{.x = op.x, .dy = op.dy, .dw = op.dw}),
                     workspace);
   }
   Scratch scratch(workspace);
-  const Tensor turned = way.TakeTurned(scratch, op.dw.dtype), columns = way.TakeColumns(scratch);
+  const Tensor turned = lowering.TakeTurned(scratch, op.dw.dtype),
+               columns = lowering.TakeColumns(scratch);
   bool first = true;
-  way.ForImages(op.x, op.dy, columns,
-                [&](const ConvShape& some, const Tensor& x, const Tensor& dy, const Tensor& seen) {
-                  Enqueue(queue, ConvColumns{some, x, seen});
-                  Product product =
-                      ProductOf(LinearBackwardWeight{.x = seen, .dy = dy, .dw = turned});
-                  if (first) product.c = {};
-                  first = false;
-                  Multiply(queue, product, scratch.Rest());
-                });
+  lowering.ForImages(
+      op.x, op.dy, columns,
+      [&](const ConvShape& some, const Tensor& x, const Tensor& dy, const Tensor& seen) {
+        Enqueue(queue, ConvColumns{some, x, seen});
+        Product product = MakeProduct(LinearBackwardWeight{.x = seen, .dy = dy, .dw = turned});
+        if (first) product.c = {};
+        first = false;
+        Multiply(queue, product, scratch.Rest());
+      });
   Enqueue(queue, AddTurnedWeights{op.shape, turned, op.dw});
 }
 
 namespace {
 
 int64_t ColumnsBytes(const ConvShape& shape, DType dtype, DType weights) {
-  const Way way(shape, dtype);
-  if (shape.groups > 1 || way.plain) return 0;
+  const ConvLowering lowering(shape, dtype);
+  if (shape.groups > 1 || lowering.plain) return 0;
   Scratch scratch;
-  way.TakeTurned(scratch, weights);
-  way.TakeColumns(scratch);
+  lowering.TakeTurned(scratch, weights);
+  lowering.TakeColumns(scratch);
   return scratch.bytes();
 }
 

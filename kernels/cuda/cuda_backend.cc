@@ -30,7 +30,7 @@ constexpr int64_t kIdlePinnedBytes = int64_t{1} << 30;
 // CUDA graphs: of each stage F and B of every micro-batch in flight, and W of every layer.
 constexpr size_t kRecordsMax = 1024;
 
-absl::Status ErrorOf(cudaError_t error, absl::string_view what) {
+absl::Status StatusFromError(cudaError_t error, absl::string_view what) {
   return absl::InternalError(
       absl::StrCat(what, ": ", cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
 }
@@ -39,7 +39,7 @@ absl::Status ErrorOf(cudaError_t error, absl::string_view what) {
   do {                                                                                \
     if (const cudaError_t error = (call); error != cudaSuccess) {                     \
       cudaGetLastError(); /* the error has been reported: later calls start afresh */ \
-      return ErrorOf(error, #call);                                                   \
+      return StatusFromError(error, #call);                                           \
     }                                                                                 \
   } while (false)
 
@@ -54,7 +54,7 @@ class Errors final : public cuda::FirstError {
 
  private:
   absl::Status Describe(int code, const char* what) const override {
-    return ErrorOf(static_cast<cudaError_t>(code), what);
+    return StatusFromError(static_cast<cudaError_t>(code), what);
   }
 };
 
@@ -96,7 +96,7 @@ class CudaGraphs final : public Graphs {
     cudaGetLastError();
     share_->EndCapture(Raw(stream));
     errors_->Keep(earlier_);
-    return ErrorOf(error, "cudaStreamBeginCapture");
+    return StatusFromError(error, "cudaStreamBeginCapture");
   }
 
   absl::StatusOr<std::unique_ptr<Graph>> End(Stream& stream) override {
@@ -108,11 +108,12 @@ class CudaGraphs final : public Graphs {
     errors_->Keep(std::exchange(earlier_, absl::OkStatus()));
     auto made = std::make_unique<Instance>();
     absl::Status status = meanwhile;
-    if (status.ok() && error != cudaSuccess) status = ErrorOf(error, "cudaStreamEndCapture");
+    if (status.ok() && error != cudaSuccess)
+      status = StatusFromError(error, "cudaStreamEndCapture");
     if (status.ok()) {
       const cudaError_t made_error = cudaGraphInstantiate(&made->graph, graph, 0);
       cudaGetLastError();
-      if (made_error != cudaSuccess) status = ErrorOf(made_error, "cudaGraphInstantiate");
+      if (made_error != cudaSuccess) status = StatusFromError(made_error, "cudaGraphInstantiate");
     }
     if (graph != nullptr) cudaGraphDestroy(graph);
     if (!status.ok()) return status;
@@ -210,7 +211,7 @@ class CudaBackend final : public cuda::DeviceBackend {
     }
     if (error != cudaSuccess) {
       cudaGetLastError();
-      return ErrorOf(error, "cudaMallocFromPoolAsync");
+      return StatusFromError(error, "cudaMallocFromPoolAsync");
     }
     ledger_.Placed(data, bytes);
     return Buffer(this, data, bytes, /*on_host=*/false);
@@ -261,7 +262,7 @@ class CudaBackend final : public cuda::DeviceBackend {
     errors_.Keep(cudaMemsetAsync(x.data, 0, ContiguousBytes(x), Raw(stream)), "cudaMemsetAsync");
   }
 
-  bool Reaches(const Backend& peer) const override {
+  bool CanAccessPeer(const Backend& peer) const override {
     return dynamic_cast<const CudaBackend*>(&peer) != nullptr;
   }
   void CopyFromPeer(Stream& stream, const Tensor& to, const Backend& peer,
@@ -318,7 +319,7 @@ class CudaBackend final : public cuda::DeviceBackend {
     if (!records_) return work();
     Use();
     const absl::Status status = recorder_.Repeat(stream, key, work);
-    TellOfGraphs();
+    LogGraphs();
     return status;
   }
   RepeatCounts Repeats() const override { return recorder_.counts(); }
@@ -327,21 +328,21 @@ class CudaBackend final : public cuda::DeviceBackend {
 
   int device_index() const override { return device_.index; }
   CUstream_st* RawStream(Stream& stream) const override { return Raw(stream); }
-  void ReportFailuresOf(std::shared_ptr<AsyncFailure> source) override {
+  void AddFailureSource(std::shared_ptr<AsyncFailure> source) override {
     failures_.Add(std::move(source));
   }
 
  private:
   // The first record and the first refusal: what cannot be recorded is enqueued as usual, and no
   // one would notice.
-  void TellOfGraphs() {
+  void LogGraphs() {
     const RepeatCounts& counts = recorder_.counts();
-    if (!told_of_record_ && counts.recorded > 0) {
-      told_of_record_ = true;
+    if (!logged_record_ && counts.recorded > 0) {
+      logged_record_ = true;
       LogInfo("cuda", "graphs: the first work is recorded");
     }
-    if (!told_of_refusal_ && !counts.trouble.empty()) {
-      told_of_refusal_ = true;
+    if (!logged_refusal_ && !counts.trouble.empty()) {
+      logged_refusal_ = true;
       LogInfo("cuda", "graphs: not recorded: ", counts.trouble);
     }
   }
@@ -369,7 +370,7 @@ class CudaBackend final : public cuda::DeviceBackend {
 
   static size_t ContiguousBytes(const Tensor& x) {
     ATOLL_CHECK(x.contiguous(), "only contiguous tensors are copied");
-    return static_cast<size_t>(x.size() * SizeOf(x.dtype));
+    return static_cast<size_t>(x.size() * GetElementSize(x.dtype));
   }
 
   // Lets this device read the other's pool, where the machine's links allow it; copies go through
@@ -395,7 +396,7 @@ class CudaBackend final : public cuda::DeviceBackend {
                  "cudaMemcpyAsync");
   }
 
-  Queue QueueOf(Stream& stream) override {
+  Queue GetQueue(Stream& stream) override {
     Use();
     return {Raw(stream), &errors_};
   }
@@ -432,7 +433,7 @@ class CudaBackend final : public cuda::DeviceBackend {
   Errors errors_;
   CudaGraphs graphs_{&errors_, share_.get()};
   Recorder recorder_{&graphs_, kRecordsMax};
-  bool told_of_record_ = false, told_of_refusal_ = false;
+  bool logged_record_ = false, logged_refusal_ = false;
   FailureSources failures_;
   MemoryLedger ledger_;
   BlockPool pinned_;

@@ -164,13 +164,13 @@ struct Key {
   }
 };
 
-Key KeyOf(const AttentionForward& op) {
+Key MakeKey(const AttentionForward& op) {
   return {false,
           op.shape,
           {.q = op.q.stride, .k = op.k.stride, .v = op.v.stride, .out = op.out.stride}};
 }
 
-Key KeyOf(const AttentionBackward& op) {
+Key MakeKey(const AttentionBackward& op) {
   return {true,
           op.shape,
           {op.q.stride, op.k.stride, op.v.stride, op.out.stride, op.dout.stride, op.dq.stride,
@@ -197,14 +197,14 @@ class DnnEngine final : public AttentionEngine {
       : handle_(handle), version_(version), declined_(declined), plans_(kPlansMax) {}
   ~DnnEngine() override { cudnnDestroy(handle_); }
 
-  int64_t WorkspaceBytes(const AttentionForward& op) override { return Bytes(op, KeyOf(op)); }
-  int64_t WorkspaceBytes(const AttentionBackward& op) override { return Bytes(op, KeyOf(op)); }
+  int64_t WorkspaceBytes(const AttentionForward& op) override { return Bytes(op, MakeKey(op)); }
+  int64_t WorkspaceBytes(const AttentionBackward& op) override { return Bytes(op, MakeKey(op)); }
 
   bool Run(const Queue& queue, const AttentionForward& op, Workspace workspace) override {
     const char* why = WhyNot(op);
     if (why == nullptr && !Aligned({op.q, op.k, op.v, op.out})) why = kOdd;
     if (why != nullptr) return Decline(kForward, op.shape, why);
-    const Built& built = Get(KeyOf(op));
+    const Built& built = Get(MakeKey(op));
     if (!built.plan) return Decline(kForward, op.shape, built.why_not);
     if (workspace.bytes < built.bytes) return Decline(kForward, op.shape, kSmall);
     const AttentionGraph& a = built.graph;
@@ -220,7 +220,7 @@ class DnnEngine final : public AttentionEngine {
       why = kOdd;
     }
     if (why != nullptr) return Decline(kBackward, op.shape, why);
-    const Built& built = Get(KeyOf(op));
+    const Built& built = Get(MakeKey(op));
     if (!built.plan) return Decline(kBackward, op.shape, built.why_not);
     if (workspace.bytes < built.bytes) return Decline(kBackward, op.shape, kSmall);
     const AttentionGraph& a = built.graph;

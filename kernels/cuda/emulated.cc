@@ -74,7 +74,7 @@ class LoopEngine final : public emulated::ProductEngine {
   int64_t WorkspaceBytes() const override { return 1024; }
   bool Run(const Queue&, const Product& product, Workspace workspace) override {
     ATOLL_CHECK(workspace.bytes >= WorkspaceBytes());
-    const LtCall call = LtCallOf(product);
+    const LtCall call = MakeLtCall(product);
     if (const char* why = WhyNotByLt(call); why != nullptr) {
       declined_->Add(Name(call.shape.epilogue), why);
       return false;
@@ -122,7 +122,7 @@ class EmulatedCudaBackend final : public emulated::Ops {
   absl::Status Synchronize(Stream&) override { return errors_.Take(); }
 
  private:
-  Queue QueueOf(Stream&) override { return {nullptr, &errors_}; }
+  Queue GetQueue(Stream&) override { return {nullptr, &errors_}; }
   void Free(void*, bool) override { ATOLL_CHECK(false, "buffers are the reference backend's"); }
 
   const std::unique_ptr<Backend> memory_;

@@ -56,7 +56,7 @@ TEST_CASE("products differ as plans in everything but addresses of the same alig
   alignas(256) static float memory[4096];
   LinearForward op{
       .x = F32(memory, 4, 8, 8), .w = F32(memory + 512, 6, 8, 8), .y = F32(memory + 1024, 4, 6, 6)};
-  const LtCall::Shape base = LtCallOf(FusedProductOf(op)).shape;
+  const LtCall::Shape base = MakeLtCall(MakeFusedProduct(op)).shape;
   REQUIRE(base.m == 6);
   REQUIRE(base.n == 4);
   REQUIRE(base.k == 8);
@@ -66,10 +66,10 @@ TEST_CASE("products differ as plans in everything but addresses of the same alig
 
   LinearForward elsewhere = op;
   elsewhere.y = F32(memory + 2048, 4, 6, 6);
-  REQUIRE(LtCallOf(FusedProductOf(elsewhere)).shape == base);
+  REQUIRE(MakeLtCall(MakeFusedProduct(elsewhere)).shape == base);
 
   const auto differs = [&](const LinearForward& other) {
-    const LtCall::Shape shape = LtCallOf(FusedProductOf(other)).shape;
+    const LtCall::Shape shape = MakeLtCall(MakeFusedProduct(other)).shape;
     return !(shape == base) && shape.Hash() != base.Hash();
   };
   LinearForward odd = op, wide = op, bias = op, add = op;
@@ -90,7 +90,7 @@ TEST_CASE("a plan is not used again where bias or GELU's argument are aligned ot
                    .activation = Activation::kGeluTanh,
                    .pre = F32(pre, 4, 8, 8)};
   const auto key_of = [](const LinearForward& op) {
-    return LtPlanKeyOf(LtCallOf(FusedProductOf(op)));
+    return MakeLtPlanKey(MakeLtCall(MakeFusedProduct(op)));
   };
   const LtPlanKey key = key_of(op);
   REQUIRE(key.bias_alignment == 256);
@@ -105,7 +105,7 @@ TEST_CASE("a plan is not used again where bias or GELU's argument are aligned ot
   REQUIRE(key_of(by_bias).bias_alignment == 16);
   REQUIRE(key_of(by_pre).aux_alignment == 16);
   for (const LinearForward& other : {by_bias, by_pre}) {
-    REQUIRE(LtCallOf(FusedProductOf(other)).shape == key.shape);
+    REQUIRE(MakeLtCall(MakeFusedProduct(other)).shape == key.shape);
     REQUIRE_FALSE(key_of(other) == key);
     REQUIRE(key_of(other).Hash() != key.Hash());
   }
@@ -122,14 +122,14 @@ TEST_CASE("only what cuBLASLt's GELU is exact for is fused with it") {
   static float memory[64];
   const Tensor x = F32(memory, 2, 2, 2);
   LinearForward op{.x = x, .w = x, .y = x, .activation = Activation::kGeluTanh, .pre = x};
-  REQUIRE(FusedProductOf(op).epilogue == Epilogue::kGelu);
+  REQUIRE(MakeFusedProduct(op).epilogue == Epilogue::kGelu);
   op.bias = F32(memory, 1, 2, 2);
-  REQUIRE(FusedProductOf(op).epilogue == Epilogue::kGeluBias);
+  REQUIRE(MakeFusedProduct(op).epilogue == Epilogue::kGeluBias);
   op.add = x;  // is added behind the activation
-  REQUIRE(FusedProductOf(op).epilogue == Epilogue::kNone);
+  REQUIRE(MakeFusedProduct(op).epilogue == Epilogue::kNone);
   op.add = {};
   op.activation = Activation::kGeluErf;
-  REQUIRE(FusedProductOf(op).epilogue == Epilogue::kNone);
+  REQUIRE(MakeFusedProduct(op).epilogue == Epilogue::kNone);
 }
 
 // ---- cuDNN's versions ----

@@ -10,7 +10,7 @@
 namespace atl {
 namespace {
 
-absl::Status ErrorOf(cudaError_t error, absl::string_view what) {
+absl::Status StatusFromError(cudaError_t error, absl::string_view what) {
   return absl::InternalError(
       absl::StrCat(what, ": ", cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
 }
@@ -51,13 +51,13 @@ absl::StatusOr<std::vector<CudaDevice>> CudaDevices() {
     return absl::FailedPreconditionError(
         "no NVIDIA GPU that this process may use (see nvidia-smi and CUDA_VISIBLE_DEVICES)");
   }
-  if (error != cudaSuccess) return ErrorOf(error, "cudaGetDeviceCount");
+  if (error != cudaSuccess) return StatusFromError(error, "cudaGetDeviceCount");
   std::vector<CudaDevice> devices;
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties;
-    const cudaError_t asked = cudaGetDeviceProperties(&properties, i);
+    const cudaError_t status = cudaGetDeviceProperties(&properties, i);
     cudaGetLastError();
-    if (asked != cudaSuccess) return ErrorOf(asked, "cudaGetDeviceProperties");
+    if (status != cudaSuccess) return StatusFromError(status, "cudaGetDeviceProperties");
     devices.push_back({i, UuidText(properties), properties.name,
                        static_cast<int64_t>(properties.totalGlobalMem), properties.major,
                        properties.minor});

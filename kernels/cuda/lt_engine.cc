@@ -15,9 +15,11 @@ namespace {
 constexpr size_t kPlansMax = 1024;
 constexpr int64_t kAlignment = 256;
 
-cudaDataType_t TypeOf(DType dtype) { return dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF; }
+cudaDataType_t ToCudaDataType(DType dtype) {
+  return dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF;
+}
 
-cublasLtEpilogue_t EpilogueOf(Epilogue epilogue) {
+cublasLtEpilogue_t ToCublasEpilogue(Epilogue epilogue) {
   switch (epilogue) {
     case Epilogue::kNone:
       return CUBLASLT_EPILOGUE_DEFAULT;
@@ -78,8 +80,8 @@ bool Set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
 }
 
 bool MakeLayout(const LtCall::Matrix& x, Layout* layout) {
-  return cublasLtMatrixLayoutCreate(layout->out(), TypeOf(x.dtype), static_cast<uint64_t>(x.rows),
-                                    static_cast<uint64_t>(x.cols),
+  return cublasLtMatrixLayoutCreate(layout->out(), ToCudaDataType(x.dtype),
+                                    static_cast<uint64_t>(x.rows), static_cast<uint64_t>(x.cols),
                                     x.stride) == CUBLAS_STATUS_SUCCESS;
 }
 
@@ -101,13 +103,13 @@ bool Describe(const LtCall::Shape& s, Plan* plan) {
   const cublasOperation_t b = s.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   bool ok = Set(plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, a) &&
             Set(plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, b) &&
-            Set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(s.epilogue));
+            Set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, ToCublasEpilogue(s.epilogue));
   if (UsesBias(s.epilogue)) {
-    ok = ok && Set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(s.d.dtype));
+    ok = ok && Set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ToCudaDataType(s.d.dtype));
   }
   if (UsesAux(s.epilogue)) {
     ok = ok && Set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.aux_stride) &&
-         Set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, TypeOf(s.d.dtype));
+         Set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, ToCudaDataType(s.d.dtype));
   }
   return ok && MakeLayout(s.a, &plan->a) && MakeLayout(s.b, &plan->b) && MakeLayout(s.d, &plan->d);
 }
@@ -124,10 +126,10 @@ class LtEngine final : public ProductEngine {
   int64_t WorkspaceBytes() const override { return workspace_bytes_ + kAlignment; }
 
   bool Run(const Queue& queue, const Product& product, Workspace workspace) override {
-    const LtCall call = LtCallOf(product);
+    const LtCall call = MakeLtCall(product);
     if (call.shape.m == 0 || call.shape.n == 0 || call.shape.k == 0) return false;
     if (const char* why = WhyNotByLt(call); why != nullptr) return Decline(call, why);
-    Plan& plan = plans_.Get(LtPlanKeyOf(call), [&] { return Choose(call); });
+    Plan& plan = plans_.Get(MakeLtPlanKey(call), [&] { return Choose(call); });
     if (!plan.usable || !SetPointers(plan, call)) return Decline(call, "no algorithm");
     const auto begin = reinterpret_cast<uintptr_t>(workspace.data);
     const uintptr_t aligned = (begin + kAlignment - 1) / kAlignment * kAlignment;

@@ -24,7 +24,7 @@ struct LtPlanKey {
   }
 };
 
-inline LtPlanKey LtPlanKeyOf(const LtCall& call) {
+inline LtPlanKey MakeLtPlanKey(const LtCall& call) {
   const auto alignment = [](const void* data) {
     const auto address = reinterpret_cast<uintptr_t>(data);
     return static_cast<int>(std::min<uintptr_t>(address & -address, 256));

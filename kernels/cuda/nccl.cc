@@ -13,13 +13,13 @@
 namespace atl {
 namespace {
 
-absl::Status ErrorOf(ncclResult_t result, absl::string_view what) {
+absl::Status StatusFromError(ncclResult_t result, absl::string_view what) {
   const std::string text = absl::StrCat(what, ": ", ncclGetErrorString(result));
   return result == ncclRemoteError || result == ncclSystemError ? absl::UnavailableError(text)
                                                                 : absl::InternalError(text);
 }
 
-ncclDataType_t TypeOf(DType dtype) {
+ncclDataType_t ToNcclDataType(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
       return ncclFloat32;
@@ -57,7 +57,7 @@ class Nccl final : public NcclApi {
     Prepare();
     ncclUniqueId id;
     const ncclResult_t result = ncclGetUniqueId(&id);
-    if (result != ncclSuccess) return ErrorOf(result, "ncclGetUniqueId");
+    if (result != ncclSuccess) return StatusFromError(result, "ncclGetUniqueId");
     return std::string(id.internal, sizeof(id.internal));
   }
 
@@ -69,7 +69,7 @@ class Nccl final : public NcclApi {
     }
     std::memcpy(id.internal, group.id.data(), sizeof(id.internal));
     auto joined = std::make_unique<Joined>();
-    joined->device_index = DeviceOf(backend).device_index();
+    joined->device_index = GetDeviceBackend(backend).device_index();
     ATOLL_RETURN_IF_ERROR(Use(*joined));
     Prepare();
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -78,15 +78,15 @@ class Nccl final : public NcclApi {
         ncclCommInitRankConfig(&joined->communicator, group.size, id, group.rank, &config);
     if (result != ncclSuccess && result != ncclInProgress) {
       if (joined->communicator != nullptr) ncclCommAbort(joined->communicator);
-      return ErrorOf(result, "ncclCommInitRankConfig");
+      return StatusFromError(result, "ncclCommInitRankConfig");
     }
     return static_cast<Member>(joined.release());
   }
 
-  absl::StatusOr<bool> Settled(Member member) override {
+  absl::StatusOr<bool> IsEnqueued(Member member) override {
     ncclResult_t state = ncclSuccess;
-    const ncclResult_t asked = ncclCommGetAsyncError(Of(member).communicator, &state);
-    if (asked != ncclSuccess) return ErrorOf(asked, "ncclCommGetAsyncError");
+    const ncclResult_t status = ncclCommGetAsyncError(Of(member).communicator, &state);
+    if (status != ncclSuccess) return StatusFromError(status, "ncclCommGetAsyncError");
     if (state == ncclInProgress) return false;
     if (state == ncclSuccess) return true;
     return absl::UnavailableError(absl::StrCat("a member was lost: ", ncclGetErrorString(state)));
@@ -95,18 +95,18 @@ class Nccl final : public NcclApi {
   absl::Status AllReduce(Member member, Backend& backend, Stream& stream, const Tensor& x,
                          bool sum) override {
     return Enqueue(member, backend, "ncclAllReduce", [&](ncclComm_t communicator) {
-      return ncclAllReduce(x.data, x.data, static_cast<size_t>(x.size()), TypeOf(x.dtype),
+      return ncclAllReduce(x.data, x.data, static_cast<size_t>(x.size()), ToNcclDataType(x.dtype),
                            sum ? ncclSum : ncclMax, communicator,
-                           DeviceOf(backend).RawStream(stream));
+                           GetDeviceBackend(backend).RawStream(stream));
     });
   }
   absl::Status ReduceScatter(Member member, Backend& backend, Stream& stream, const Tensor& x,
                              const Cuts& cuts) override {
     return Enqueue(member, backend, "ncclReduce", [&](ncclComm_t communicator) {
       return ByPart(cuts, [&](int root, int64_t count) {
-        char* const part = PartOf(x, cuts[root]);
-        return ncclReduce(part, part, static_cast<size_t>(count), TypeOf(x.dtype), ncclSum, root,
-                          communicator, DeviceOf(backend).RawStream(stream));
+        char* const part = GetPartData(x, cuts[root]);
+        return ncclReduce(part, part, static_cast<size_t>(count), ToNcclDataType(x.dtype), ncclSum,
+                          root, communicator, GetDeviceBackend(backend).RawStream(stream));
       });
     });
   }
@@ -114,24 +114,24 @@ class Nccl final : public NcclApi {
                          const Cuts& cuts) override {
     return Enqueue(member, backend, "ncclBroadcast", [&](ncclComm_t communicator) {
       return ByPart(cuts, [&](int root, int64_t count) {
-        char* const part = PartOf(x, cuts[root]);
-        return ncclBroadcast(part, part, static_cast<size_t>(count), TypeOf(x.dtype), root,
-                             communicator, DeviceOf(backend).RawStream(stream));
+        char* const part = GetPartData(x, cuts[root]);
+        return ncclBroadcast(part, part, static_cast<size_t>(count), ToNcclDataType(x.dtype), root,
+                             communicator, GetDeviceBackend(backend).RawStream(stream));
       });
     });
   }
   absl::Status Send(Member member, Backend& backend, Stream& stream, const Tensor& x,
                     int to) override {
     return Enqueue(member, backend, "ncclSend", [&](ncclComm_t communicator) {
-      return ncclSend(x.data, static_cast<size_t>(x.size() * SizeOf(x.dtype)), ncclInt8, to,
-                      communicator, DeviceOf(backend).RawStream(stream));
+      return ncclSend(x.data, static_cast<size_t>(x.size() * GetElementSize(x.dtype)), ncclInt8, to,
+                      communicator, GetDeviceBackend(backend).RawStream(stream));
     });
   }
   absl::Status Receive(Member member, Backend& backend, Stream& stream, const Tensor& x,
                        int from) override {
     return Enqueue(member, backend, "ncclRecv", [&](ncclComm_t communicator) {
-      return ncclRecv(x.data, static_cast<size_t>(x.size() * SizeOf(x.dtype)), ncclInt8, from,
-                      communicator, DeviceOf(backend).RawStream(stream));
+      return ncclRecv(x.data, static_cast<size_t>(x.size() * GetElementSize(x.dtype)), ncclInt8,
+                      from, communicator, GetDeviceBackend(backend).RawStream(stream));
     });
   }
 
@@ -143,7 +143,7 @@ class Nccl final : public NcclApi {
  private:
   static Joined& Of(Member member) { return *static_cast<Joined*>(member); }
 
-  static cuda::DeviceBackend& DeviceOf(Backend& backend) {
+  static cuda::DeviceBackend& GetDeviceBackend(Backend& backend) {
     auto* device = dynamic_cast<cuda::DeviceBackend*>(&backend);
     ATOLL_CHECK(device != nullptr, "NCCL joins CUDA devices, not ", backend.Name());
     return *device;
@@ -153,8 +153,8 @@ class Nccl final : public NcclApi {
     return absl::InternalError("cudaSetDevice failed");
   }
 
-  static char* PartOf(const Tensor& x, int64_t begin) {
-    return static_cast<char*>(x.data) + begin * SizeOf(x.dtype);
+  static char* GetPartData(const Tensor& x, int64_t begin) {
+    return static_cast<char*>(x.data) + begin * GetElementSize(x.dtype);
   }
 
   // One operation a part that is not empty, all as one. The parts need not be equal, which
@@ -175,12 +175,12 @@ class Nccl final : public NcclApi {
   template <typename Call>
   static absl::Status Enqueue(Member member, Backend& backend, absl::string_view what,
                               const Call& call) {
-    ATOLL_CHECK(DeviceOf(backend).device_index() == Of(member).device_index,
+    ATOLL_CHECK(GetDeviceBackend(backend).device_index() == Of(member).device_index,
                 "a communicator works on its own device");
     ATOLL_RETURN_IF_ERROR(Use(Of(member)));
     const ncclResult_t result = call(Of(member).communicator);
     return result == ncclSuccess || result == ncclInProgress ? absl::OkStatus()
-                                                             : ErrorOf(result, what);
+                                                             : StatusFromError(result, what);
   }
 };
 

@@ -1,5 +1,6 @@
-// What is used of NCCL, and a group's member on top of it. The member decides what a failure means
-// and when a group is aborted; behind NcclApi is NCCL (nccl.cc) or, in tests, threads.
+// What is used of NCCL, and a group's member on top of it. Fault tolerance: the member decides what
+// a failure means and when a group is aborted; behind NcclApi is NCCL (nccl.cc) or, in tests,
+// threads.
 
 #ifndef ATOLL_KERNELS_CUDA_NCCL_API_H_
 #define ATOLL_KERNELS_CUDA_NCCL_API_H_
@@ -22,9 +23,9 @@ class NcclApi {
   virtual absl::StatusOr<std::string> NewId() = 0;
   // INVALID_ARGUMENT: not an id.
   virtual absl::StatusOr<Member> Begin(Backend& backend, const NcclGroup& group) = 0;
-  // Whether Begin, or what was enqueued last, has been taken in; work on the device may still wait.
+  // Whether Begin, or the newest collective, is enqueued; its work on the device may still wait.
   // An error is the group's end: UNAVAILABLE where another member was lost.
-  virtual absl::StatusOr<bool> Settled(Member member) = 0;
+  virtual absl::StatusOr<bool> IsEnqueued(Member member) = 0;
   virtual absl::Status AllReduce(Member member, Backend& backend, Stream& stream, const Tensor& x,
                                  bool sum) = 0;
   // As Communicator's ReduceScatterSum, and AllGather with all parts everywhere.

@@ -15,9 +15,10 @@
 namespace atl {
 namespace {
 
-constexpr Duration kPoll = std::chrono::milliseconds(2);       // while joining
-constexpr Duration kSettling = std::chrono::microseconds(20);  // while NCCL takes in a collective
-constexpr Duration kWatch = std::chrono::milliseconds(50);     // between looks at a running group
+constexpr Duration kPoll = std::chrono::milliseconds(2);  // while joining
+constexpr Duration kEnqueuePollInterval =
+    std::chrono::microseconds(20);                          // while NCCL takes in a collective
+constexpr Duration kWatch = std::chrono::milliseconds(50);  // between looks at a running group
 constexpr size_t kPendingMax = 4096;  // collectives that the device has not come to yet
 
 class NcclMember final : public Communicator {
@@ -53,9 +54,9 @@ class NcclMember final : public Communicator {
     member_ = *begun;
     const Instant deadline = SteadyNow() + group_.timeout;
     for (;;) {
-      const absl::StatusOr<bool> settled = api_.Settled(member_);
-      if (!settled.ok()) return End(settled.status());
-      if (*settled) break;
+      const absl::StatusOr<bool> is_enqueued = api_.IsEnqueued(member_);
+      if (!is_enqueued.ok()) return End(is_enqueued.status());
+      if (*is_enqueued) break;
       if (group_.given_up != nullptr && group_.given_up()) {
         return End(absl::AbortedError("the group is not in use any more"));
       }
@@ -139,8 +140,8 @@ class NcclMember final : public Communicator {
     ATOLL_CHECK(x.contiguous(), "collectives work on contiguous tensors");
     ATOLL_RETURN_IF_ERROR(failure_->status());
     if (x.size() == 0) return absl::OkStatus();
-    if (told_.insert(&backend).second) {
-      dynamic_cast<ReportsFailures&>(backend).ReportFailuresOf(failure_);
+    if (reporting_backends_.insert(&backend).second) {
+      dynamic_cast<ReportsFailures&>(backend).AddFailureSource(failure_);
     }
     absl::Status enqueued;
     {
@@ -160,11 +161,11 @@ class NcclMember final : public Communicator {
     ATOLL_RETURN_IF_ERROR(call());
     const Instant deadline = SteadyNow() + group_.timeout;
     for (;;) {
-      ATOLL_ASSIGN_OR_RETURN(const bool settled, api_.Settled(member_));
-      if (settled) break;
+      ATOLL_ASSIGN_OR_RETURN(const bool is_enqueued, api_.IsEnqueued(member_));
+      if (is_enqueued) break;
       if (aborting_) return failure_->status();
       if (SteadyNow() > deadline) return absl::DeadlineExceededError("a collective did not start");
-      std::this_thread::sleep_for(kSettling);
+      std::this_thread::sleep_for(kEnqueuePollInterval);
     }
     std::unique_ptr<Event> event;
     if (!idle_events_.empty()) {
@@ -203,7 +204,7 @@ class NcclMember final : public Communicator {
     std::lock_guard lock(mutex_);
     if (member_ == nullptr) return failure_->status();
     ForgetDone();
-    ATOLL_RETURN_IF_ERROR(api_.Settled(member_).status());
+    ATOLL_RETURN_IF_ERROR(api_.IsEnqueued(member_).status());
     if (pending_.empty() || SteadyNow() <= pending_.front().deadline) return absl::OkStatus();
     return absl::DeadlineExceededError("a collective was not done in time");
   }
@@ -212,7 +213,7 @@ class NcclMember final : public Communicator {
   Backend& backend_;
   const NcclGroup group_;
   const std::shared_ptr<AsyncFailure> failure_;
-  std::set<const Backend*> told_;  // whose Synchronize reports it
+  std::set<const Backend*> reporting_backends_;  // whose Synchronize reports it
 
   std::mutex wake_mutex_;  // held for no call of NCCL's
   std::condition_variable wake_;

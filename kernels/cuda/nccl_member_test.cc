@@ -22,19 +22,19 @@ constexpr Duration kShort = std::chrono::milliseconds(60);
 
 // An NCCL that can stop taking in anything more, and then releases no member before the test says
 // so.
-class Stuck final : public NcclApi {
+class StuckNccl final : public NcclApi {
  public:
   void Stick() { stuck_ = true; }
-  void AwaitCaller() { asked_.wait(); }
+  void AwaitCaller() { called_.wait(); }
   void LetGo() { let_go_.count_down(); }
 
   absl::StatusOr<std::string> NewId() override { return inner_.NewId(); }
   absl::StatusOr<Member> Begin(Backend& backend, const NcclGroup& group) override {
     return inner_.Begin(backend, group);
   }
-  absl::StatusOr<bool> Settled(Member member) override {
-    if (!stuck_) return inner_.Settled(member);
-    if (!seen_.exchange(true)) asked_.count_down();
+  absl::StatusOr<bool> IsEnqueued(Member member) override {
+    if (!stuck_) return inner_.IsEnqueued(member);
+    if (!seen_.exchange(true)) called_.count_down();
     return false;
   }
   absl::Status AllReduce(Member member, Backend& backend, Stream& stream, const Tensor& x,
@@ -65,7 +65,7 @@ class Stuck final : public NcclApi {
  private:
   FakeNccl inner_{false};
   std::atomic<bool> stuck_ = false, seen_ = false;
-  std::latch asked_{1}, let_go_{1};
+  std::latch called_{1}, let_go_{1};
 };
 
 // A device of its own, and a member on it.
@@ -113,7 +113,7 @@ std::vector<std::unique_ptr<Gpu>> Joined(NcclApi& nccl, int size, Duration timeo
 TEST_CASE("members of NCCL's groups keep the contract of communicators") {
   for (const CommunicatorCase& communicator_case : CommunicatorCases()) {
     DYNAMIC_SECTION(communicator_case.name) {
-      FakeNccl nccl(/*tells_of_the_lost=*/true);
+      FakeNccl nccl(/*reports_aborts=*/true);
       communicator_case.run([&](int size, Duration timeout) {
         Members members;
         for (auto& gpu : Joined(nccl, size, timeout)) {
@@ -149,7 +149,7 @@ TEST_CASE("a member that comes alone waits no longer than its timeout") {
 }
 
 TEST_CASE("Abort does not wait for NCCL, whatever that does") {
-  Stuck nccl;
+  StuckNccl nccl;
   auto gpus = Joined(nccl, 2, kLong);
   nccl.Stick();
   std::vector<float> x = {1};
@@ -187,20 +187,20 @@ TEST_CASE("sends and receives match by their order") {
 
 // Within a host no member is notified of a failed one.
 TEST_CASE("a silent failure ends at another member's report, or at the deadline") {
-  for (const bool told : {true, false}) {
-    CAPTURE(told);
-    FakeNccl nccl(/*tells_of_the_lost=*/false);
-    auto gpus = Joined(nccl, 2, told ? kLong : kShort);
+  for (const bool reported : {true, false}) {
+    CAPTURE(reported);
+    FakeNccl nccl(/*reports_aborts=*/false);
+    auto gpus = Joined(nccl, 2, reported ? kLong : kShort);
     gpus[1].reset();
     std::vector<float> x = {1};
     absl::Status status;
     {
       std::jthread waiting([&] { status = gpus[0]->Sum(&x); });
-      if (told) gpus[0]->member->Abort("the peer link lost w2");
+      if (reported) gpus[0]->member->Abort("the peer link lost w2");
     }
     CAPTURE(status.ToString());
-    if (told) REQUIRE(status == absl::AbortedError("the peer link lost w2"));
-    if (!told) REQUIRE(absl::IsDeadlineExceeded(status));
+    if (reported) REQUIRE(status == absl::AbortedError("the peer link lost w2"));
+    if (!reported) REQUIRE(absl::IsDeadlineExceeded(status));
     REQUIRE(gpus[0]->Sum(&x) == status);  // the first reason stays
   }
 }

@@ -40,7 +40,7 @@ bool HasGpus(size_t wanted) {
   return false;
 }
 
-Tensor TensorOf(Floats& x) {
+Tensor ToTensor(Floats& x) {
   return {x.data(), DType::kFloat32, 1, static_cast<int64_t>(x.size())};
 }
 
@@ -60,7 +60,7 @@ absl::StatusOr<DeviceMember> Join(const std::string& id, int rank, int size, Dur
 }
 
 absl::Status Sum(DeviceMember& member, Floats& x) {
-  return member.With(TensorOf(x), [&](const Tensor& on_device) {
+  return member.With(ToTensor(x), [&](const Tensor& on_device) {
     return member.member->AllReduceSum(*member.backend, *member.stream, on_device);
   });
 }
@@ -85,8 +85,8 @@ void RequireOk(const absl::Status& status) {
   auto member = Join(id, 1, 2, kLong);
   Floats x = {2};
   const bool fine = member.ok() && Sum(*member, x).ok() && x[0] == 3;
-  const char told = fine ? 'y' : 'n';
-  if (write(out, &told, 1) != 1) _exit(1);
+  const char outcome = fine ? 'y' : 'n';
+  if (write(out, &outcome, 1) != 1) _exit(1);
   for (;;) pause();
 }
 
@@ -112,9 +112,9 @@ TEST_CASE("a collective ends in time after another process was killed") {
     Floats x = {1};
     RequireOk(Sum(*member, x));
     REQUIRE(x[0] == 3);
-    char told = 0;
-    REQUIRE(read(from_child[0], &told, 1) == 1);
-    REQUIRE(told == 'y');
+    char outcome = 0;
+    REQUIRE(read(from_child[0], &outcome, 1) == 1);
+    REQUIRE(outcome == 'y');
     kill(child, SIGKILL);
     const absl::Status status = Sum(*member, x);
     INFO(status);
@@ -201,7 +201,7 @@ TEST_CASE("a GPU's memory arrives at another GPU as it was") {
   auto first = NewCudaBackend({.device = "0"}), second = NewCudaBackend({.device = "1"});
   RequireOk(first.status());
   RequireOk(second.status());
-  REQUIRE((*second)->Reaches(**first));
+  REQUIRE((*second)->CanAccessPeer(**first));
   for (const size_t count : {size_t{1}, size_t{1000}, size_t{3} << 20}) {
     CAPTURE(count);
     Floats sent(count), got(count);

@@ -54,11 +54,11 @@ void Ops::Run(Stream& stream, const LinearForward& op, Workspace workspace) {
     Run(stream, OfOutputs(op, 0, even), workspace);
     return Run(stream, OfOutputs(op, even, outputs - even), workspace);
   }
-  const Queue queue = QueueOf(stream);
-  const Product fused = FusedProductOf(op);
+  const Queue queue = GetQueue(stream);
+  const Product fused = MakeFusedProduct(op);
   const bool all = op.activation == Activation::kNone || fused.epilogue != Epilogue::kNone;
   if (all && TryProduct(queue, fused, workspace)) return;
-  const Product plain = ProductOf(op);
+  const Product plain = MakeProduct(op);
   Multiply(queue, plain, workspace);
   if (op.activation != Activation::kNone || op.bias.present()) {
     FinishForward finish{.raw = plain.d, .bias = op.bias, .y = op.y, .activation = op.activation};
@@ -80,11 +80,11 @@ void Ops::Run(Stream& stream, const LinearBackwardInput& op, Workspace workspace
     rest.add = op.dx;
     return Run(stream, rest, workspace);
   }
-  const Queue queue = QueueOf(stream);
-  const Product fused = FusedProductOf(op);
+  const Queue queue = GetQueue(stream);
+  const Product fused = MakeFusedProduct(op);
   const bool all = op.activation == Activation::kNone || fused.epilogue != Epilogue::kNone;
   if (all && TryProduct(queue, fused, workspace)) return;
-  Multiply(queue, ProductOf(op), workspace);
+  Multiply(queue, MakeProduct(op), workspace);
   if (op.activation == Activation::kNone) return;
   Enqueue(
       queue,
@@ -99,8 +99,8 @@ void Ops::Run(Stream& stream, const LinearBackwardWeight& op, Workspace workspac
     Run(stream, OfOutputs(op, 0, even), workspace);
     return Run(stream, OfOutputs(op, even, outputs - even), workspace);
   }
-  const Queue queue = QueueOf(stream);
-  Multiply(queue, ProductOf(op), workspace);
+  const Queue queue = GetQueue(stream);
+  Multiply(queue, MakeProduct(op), workspace);
   // By itself: cuBLASLt's sums, in a kernel of their own too, take nearly twice as long (H200).
   if (op.dbias.present()) Enqueue(queue, SumRows{.x = op.dy, .sum = op.dbias}, workspace);
 }
@@ -116,14 +116,14 @@ int64_t Ops::WorkspaceBytes(const LinearBackwardWeight& op) const {
 
 void Ops::Run(Stream& stream, const AttentionForward& op, Workspace workspace) {
   op.Check();
-  const Queue queue = QueueOf(stream);
+  const Queue queue = GetQueue(stream);
   const AttentionForward whole = WithoutIdleWindow(op);
   if (attention_ == nullptr || !attention_->Run(queue, whole, workspace)) Enqueue(queue, whole);
 }
 
 void Ops::Run(Stream& stream, const AttentionBackward& op, Workspace workspace) {
   op.Check();
-  const Queue queue = QueueOf(stream);
+  const Queue queue = GetQueue(stream);
   const AttentionBackward whole = WithoutIdleWindow(op);
   if (attention_ == nullptr || !attention_->Run(queue, whole, workspace)) {
     Enqueue(queue, whole, workspace);
@@ -145,12 +145,12 @@ int64_t Ops::WorkspaceBytes(const AttentionBackward& op) const {
 #define ATOLL_RUN(Op)                           \
   void Ops::Run(Stream& stream, const Op& op) { \
     op.Check();                                 \
-    Enqueue(QueueOf(stream), op);               \
+    Enqueue(GetQueue(stream), op);              \
   }
 #define ATOLL_RUN_WITH_SCRATCH(Op)                                   \
   void Ops::Run(Stream& stream, const Op& op, Workspace workspace) { \
     op.Check();                                                      \
-    Enqueue(QueueOf(stream), op, workspace);                         \
+    Enqueue(GetQueue(stream), op, workspace);                        \
   }                                                                  \
   int64_t Ops::WorkspaceBytes(const Op& op) const { return ScratchBytes(op); }
 

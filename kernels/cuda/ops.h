@@ -54,7 +54,7 @@ class Ops : public Backend {
     products_ = products;
     attention_ = attention;
   }
-  virtual Queue QueueOf(Stream& stream) = 0;
+  virtual Queue GetQueue(Stream& stream) = 0;
   Declined* mutable_declined() { return &declined_; }  // for the engines' reports
 
  private:

@@ -5,20 +5,20 @@
 namespace atl {
 namespace {
 
-int AlignmentOf(const void* data) {
+int ComputeAlignment(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   return static_cast<int>(std::min<uintptr_t>(address & -address, 256));
 }
 
-LtCall::Matrix MatrixOf(const Tensor& x) {
+LtCall::Matrix ToMatrix(const Tensor& x) {
   // One row: any stride will do, but the library wants one that is not below the rows' length.
   return {x.dtype, x.cols, x.rows, std::max(x.stride, x.cols),
-          x.data == nullptr ? 16 : AlignmentOf(x.data)};
+          x.data == nullptr ? 16 : ComputeAlignment(x.data)};
 }
 
 }  // namespace
 
-Product ProductOf(const LinearForward& op) {
+Product MakeProduct(const LinearForward& op) {
   Product p{.a = op.x, .b = op.w, .b_transposed = true, .d = op.y};
   if (op.activation == Activation::kNone) {
     p.c = op.add;
@@ -28,18 +28,18 @@ Product ProductOf(const LinearForward& op) {
   return p;
 }
 
-Product ProductOf(const LinearBackwardInput& op) {
+Product MakeProduct(const LinearBackwardInput& op) {
   Product p{.a = op.dy, .b = op.w, .d = op.dx};
   if (op.activation == Activation::kNone) p.c = op.add;
   return p;
 }
 
-Product ProductOf(const LinearBackwardWeight& op) {
+Product MakeProduct(const LinearBackwardWeight& op) {
   return {.a = op.dy, .a_transposed = true, .b = op.x, .c = op.dw, .d = op.dw};
 }
 
-Product FusedProductOf(const LinearForward& op) {
-  Product p = ProductOf(op);
+Product MakeFusedProduct(const LinearForward& op) {
+  Product p = MakeProduct(op);
   p.bias = op.bias;
   if (op.activation == Activation::kNone) {
     if (op.bias.present()) p.epilogue = Epilogue::kBias;
@@ -51,8 +51,8 @@ Product FusedProductOf(const LinearForward& op) {
   return p;
 }
 
-Product FusedProductOf(const LinearBackwardInput& op) {
-  Product p = ProductOf(op);
+Product MakeFusedProduct(const LinearBackwardInput& op) {
+  Product p = MakeProduct(op);
   if (op.activation == Activation::kGeluTanh && !op.add.present()) {
     p.aux = op.pre;
     p.epilogue = Epilogue::kGeluBackward;
@@ -60,12 +60,12 @@ Product FusedProductOf(const LinearBackwardInput& op) {
   return p;
 }
 
-LtCall LtCallOf(const Product& p) {
+LtCall MakeLtCall(const Product& p) {
   LtCall call;
   LtCall::Shape& s = call.shape;
-  s.a = MatrixOf(p.b);
-  s.b = MatrixOf(p.a);
-  s.d = MatrixOf(p.d);
+  s.a = ToMatrix(p.b);
+  s.b = ToMatrix(p.a);
+  s.d = ToMatrix(p.d);
   s.a_transposed = p.b_transposed;
   s.b_transposed = p.a_transposed;
   s.m = p.d.cols;
@@ -76,7 +76,7 @@ LtCall LtCallOf(const Product& p) {
   // Without c the library reads nothing there but still wants a matrix like d.
   call.c = s.accumulates ? p.c.data : p.d.data;
   call.c_stride = s.accumulates ? std::max(p.c.stride, p.c.cols) : s.d.stride;
-  s.c_alignment = call.c == nullptr ? 16 : AlignmentOf(call.c);
+  s.c_alignment = call.c == nullptr ? 16 : ComputeAlignment(call.c);
   s.epilogue = p.epilogue;
   s.aux_stride = p.aux.present() ? p.aux.stride : 0;
   call.a = p.b.data;

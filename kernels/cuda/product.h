@@ -36,14 +36,14 @@ struct Product {
 };
 
 // The products of linear layers, without epilogues.
-Product ProductOf(const LinearForward& op);         // y = x W^T + add; activation and bias left out
-Product ProductOf(const LinearBackwardInput& op);   // dx = dy W + add, if there is no activation
-Product ProductOf(const LinearBackwardWeight& op);  // dw = dy^T x + dw
+Product MakeProduct(const LinearForward& op);  // y = x W^T + add; activation and bias left out
+Product MakeProduct(const LinearBackwardInput& op);   // dx = dy W + add, if there is no activation
+Product MakeProduct(const LinearBackwardWeight& op);  // dw = dy^T x + dw
 
 // The same with everything that cuBLASLt could fuse; epilogue kNone where it can fuse nothing.
 // `bias_gradient`: f32 [1, out] of scratch.
-Product FusedProductOf(const LinearForward& op);
-Product FusedProductOf(const LinearBackwardInput& op);
+Product MakeFusedProduct(const LinearForward& op);
+Product MakeFusedProduct(const LinearBackwardInput& op);
 
 // The arguments of one cublasLtMatmul, whose matrices are column-major: a row-major matrix is its
 // own transpose there, so D^T = op(b)^T op(a)^T, with b in A's place. Everything but the pointers
@@ -76,7 +76,7 @@ struct LtCall {
   void* aux = nullptr;
 };
 
-LtCall LtCallOf(const Product& product);
+LtCall MakeLtCall(const Product& product);
 
 // "product + bias" and the like.
 const char* Name(Epilogue epilogue);

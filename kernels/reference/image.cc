@@ -58,7 +58,7 @@ class Sums {
   std::vector<double> sums_;
 };
 
-double VarianceOf(double rstd, double eps) { return 1 / (rstd * rstd) - eps; }
+double VarianceFromRstd(double rstd, double eps) { return 1 / (rstd * rstd) - eps; }
 
 }  // namespace
 
@@ -164,7 +164,7 @@ void ReferenceBackend::Run(Stream&, const BatchNormBackwardWeight& op) {
     At(op.dw, c) += At(op.sums, 1, c);
     At(op.dmean, c) += At(op.mean, c) * static_cast<double>(op.samples);
     At(op.dvariance, c) +=
-        VarianceOf(At(op.rstd, c), op.eps) * unbiased * static_cast<double>(op.samples);
+        VarianceFromRstd(At(op.rstd, c), op.eps) * unbiased * static_cast<double>(op.samples);
   }
 }
 

@@ -10,7 +10,7 @@ namespace atl {
 
 namespace {
 
-double LargestOfRow(const Tensor& x, int64_t row) {
+double FindRowMax(const Tensor& x, int64_t row) {
   double largest = At(x, row, 0);
   for (int64_t col = 0; col < x.cols; ++col) largest = std::max(largest, double{At(x, row, col)});
   return largest;
@@ -27,7 +27,7 @@ double SumOfExponentials(const Tensor& x, int64_t row, double less) {
 void ReferenceBackend::Run(Stream&, const CrossEntropyMax& op) {
   op.Check();
   for (int64_t n = 0; n < op.logits.rows; ++n) {
-    At(op.max, n) = LargestOfRow(op.logits, n);
+    At(op.max, n) = FindRowMax(op.logits, n);
   }
 }
 
@@ -50,7 +50,7 @@ void ReferenceBackend::Run(Stream&, const CrossEntropy& op, Workspace) {
   for (int64_t n = 0; n < op.logits.rows; ++n) {
     const bool ignored = op.targets.as<int32_t>()[n] == op.ignore_index;
     const int64_t target = op.targets.as<int32_t>()[n] - op.first_class;
-    const double largest = parted ? double{At(op.max, n)} : LargestOfRow(op.logits, n);
+    const double largest = parted ? double{At(op.max, n)} : FindRowMax(op.logits, n);
     const double log_sum =
         std::log(parted ? double{At(op.sums, 0, n)} : SumOfExponentials(op.logits, n, largest));
     const double lse = largest + log_sum;
@@ -77,7 +77,7 @@ void ReferenceBackend::Run(Stream&, const CrossEntropy& op, Workspace) {
 
 namespace {
 
-double ScaleOf(const Tensor& grad_scale) {
+double GetGradScale(const Tensor& grad_scale) {
   return grad_scale.present() ? double{At(grad_scale, 0)} : 1.0;
 }
 
@@ -92,7 +92,7 @@ class AdamRule {
  public:
   explicit AdamRule(const Op& op)
       : op_(op),
-        scale_(ScaleOf(op.grad_scale)),
+        scale_(GetGradScale(op.grad_scale)),
         correction1_(1 - std::pow(op.beta1, static_cast<double>(op.step))),
         correction2_(1 - std::pow(op.beta2, static_cast<double>(op.step))) {}
 
@@ -113,7 +113,7 @@ class AdamRule {
 void ReferenceBackend::Run(Stream& stream, const MomentumStep& op) {
   op.Check();
   for (int64_t i = 0; i < op.grad.size(); ++i) {
-    double g = At(op.grad, i) * ScaleOf(op.grad_scale);
+    double g = At(op.grad, i) * GetGradScale(op.grad_scale);
     if (op.param.present()) g += op.weight_decay * At(op.param, i);
     if (op.v.present()) {
       const double v = op.alpha * At(op.v, i) + (1 - op.alpha) * g * g;

@@ -47,12 +47,12 @@ double Decode(uint64_t bits, DType dtype) {
 
 uint64_t GetBits(const std::vector<char>& bytes, int64_t i, DType dtype) {
   uint64_t bits = 0;
-  std::memcpy(&bits, bytes.data() + i * SizeOf(dtype), SizeOf(dtype));
+  std::memcpy(&bits, bytes.data() + i * GetElementSize(dtype), GetElementSize(dtype));
   return bits;
 }
 
 void SetBits(std::vector<char>& bytes, int64_t i, DType dtype, uint64_t bits) {
-  std::memcpy(bytes.data() + i * SizeOf(dtype), &bits, SizeOf(dtype));
+  std::memcpy(bytes.data() + i * GetElementSize(dtype), &bits, GetElementSize(dtype));
 }
 
 std::unique_ptr<Stream> MakeStream(Backend& backend) {
@@ -94,11 +94,11 @@ CaseRun::CaseRun(Backend& backend, const OpCase& op_case, Gaps gaps, DType compu
       placed.stride = (arg.cols + 7) / 8 * 8 + 8 + arg.gap;
     }
     placed.elements = placed.offset + arg.rows * placed.stride;
-    auto buffer = backend.Allocate(placed.elements * SizeOf(placed.dtype));
+    auto buffer = backend.Allocate(placed.elements * GetElementSize(placed.dtype));
     ATOLL_CHECK(buffer.ok(), buffer.status().message());
     placed.buffer = std::move(*buffer);
     call_.Bind(arg.name, Tensor(static_cast<char*>(placed.buffer.data()) +
-                                    placed.offset * SizeOf(placed.dtype),
+                                    placed.offset * GetElementSize(placed.dtype),
                                 placed.dtype, arg.rows, arg.cols, placed.stride));
     placed_[arg.name] = std::move(placed);
   }
@@ -108,7 +108,7 @@ void CaseRun::Fill(const Contents& contents) {
   for (auto& [name, placed] : placed_) {
     const Arg& arg = *placed.arg;
     const Numbers& numbers = contents.at(name);
-    std::vector<char> bytes(placed.elements * SizeOf(placed.dtype));
+    std::vector<char> bytes(placed.elements * GetElementSize(placed.dtype));
     for (int64_t i = 0; i < placed.elements; ++i) {
       SetBits(bytes, i, placed.dtype, Encode(Guard(placed.dtype), placed.dtype));
     }
@@ -131,7 +131,7 @@ void CaseRun::Synchronize() {
 Numbers CaseRun::Read(const std::string& name) {
   const Placed& placed = placed_.at(name);
   const Arg& arg = *placed.arg;
-  std::vector<char> bytes(placed.elements * SizeOf(placed.dtype));
+  std::vector<char> bytes(placed.elements * GetElementSize(placed.dtype));
   backend_.CopyToHost(*stream_, bytes.data(), WholeBuffer(placed));
   Synchronize();
   Numbers numbers;

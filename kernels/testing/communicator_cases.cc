@@ -23,7 +23,7 @@ template <typename T>
 absl::Status Reduce(Communicator& member, std::vector<T>& x, Kind kind = Kind::kSum) {
   const auto backend = NewReferenceBackend();
   const auto stream = *backend->NewStream();
-  const Tensor tensor(x.data(), DTypeOf<T>(), 1, static_cast<int64_t>(x.size()));
+  const Tensor tensor(x.data(), GetDType<T>(), 1, static_cast<int64_t>(x.size()));
   return kind == Kind::kSum ? member.AllReduceSum(*backend, *stream, tensor)
                             : member.AllReduceMax(*backend, *stream, tensor);
 }
@@ -131,7 +131,7 @@ void PartsAreSummed(const MakeMembers& make, const CommunicatorLimits& limits) {
   }
 }
 
-void PartsAreGathered(const MakeMembers& make, const CommunicatorLimits& limits) {
+void PartsAreAllGathered(const MakeMembers& make, const CommunicatorLimits& limits) {
   for (const int size : {1, 2, 3, 5}) {
     if (size > limits.members) break;
     Members members = make(size, kLong);
@@ -300,7 +300,7 @@ std::vector<CommunicatorCase> CommunicatorCases(const CommunicatorLimits& limits
   const std::vector<std::pair<std::string, Body>> bodies = {
       {"sums and maxima over groups of several sizes", SumsAndMaxima},
       {"parts of a sum where they are wanted", PartsAreSummed},
-      {"parts that are copied where they are routed", PartsAreGathered},
+      {"parts that are copied where they are routed", PartsAreAllGathered},
       {"the same bits on all members, every time", SameBits},
       {"sums in f64 and bf16", OtherTypes},
       {"what is not a finite number passes", NotFinite},

@@ -77,7 +77,7 @@ class FakeStream final : public Stream {
   const std::shared_ptr<WorkQueue> queue;
 };
 
-WorkQueue& QueueOf(Stream& stream) { return *static_cast<FakeStream&>(stream).queue; }
+WorkQueue& GetQueue(Stream& stream) { return *static_cast<FakeStream&>(stream).queue; }
 
 // Counts its records; shared with the streams that have them, or wait for them, before them.
 class FakeEvent final : public Event {
@@ -190,13 +190,13 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
   MemoryUse Memory() const override { return arithmetic_->Memory(); }
   void ForgetPeak() override { arithmetic_->ForgetPeak(); }
   void CopyToDevice(Stream& stream, const Tensor& to, const void* host) override {
-    if (before_copy_ != nullptr) QueueOf(stream).Add(before_copy_);
+    if (before_copy_ != nullptr) GetQueue(stream).Add(before_copy_);
     Enqueue(stream, [this, host, real = Real(to)] {
       arithmetic_->CopyToDevice(*inner_stream_, real, host);
     });
   }
   void CopyToHost(Stream& stream, void* host, const Tensor& from) override {
-    if (before_copy_ != nullptr) QueueOf(stream).Add(before_copy_);
+    if (before_copy_ != nullptr) GetQueue(stream).Add(before_copy_);
     Enqueue(stream, [this, host, real = Real(from)] {
       arithmetic_->CopyToHost(*inner_stream_, host, real);
     });
@@ -205,7 +205,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
     Enqueue(stream, [this, real = Real(x)] { arithmetic_->Zero(*inner_stream_, real); });
   }
 
-  bool Reaches(const Backend& peer) const override {
+  bool CanAccessPeer(const Backend& peer) const override {
     return dynamic_cast<const FakeBackend*>(&peer) != nullptr;
   }
   void CopyFromPeer(Stream& stream, const Tensor& to, const Backend& peer,
@@ -228,7 +228,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
     ATOLL_CHECK(recording_ == nullptr, "events are not recorded");
     auto records = static_cast<FakeEvent&>(event).records;
     const std::lock_guard lock(records->mutex);
-    QueueOf(stream).Add([records, own = ++records->made] {
+    GetQueue(stream).Add([records, own = ++records->made] {
       const std::lock_guard passing(records->mutex);
       records->passed = std::max(records->passed, own);
       records->changed.notify_all();
@@ -237,7 +237,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
   void Wait(Stream& stream, const Event& event) override {
     auto records = static_cast<const FakeEvent&>(event).records;
     const std::lock_guard lock(records->mutex);
-    QueueOf(stream).Add([records, newest = records->made] {
+    GetQueue(stream).Add([records, newest = records->made] {
       std::unique_lock waiting(records->mutex);
       records->changed.wait(waiting, [&] { return records->passed >= newest; });
     });
@@ -249,7 +249,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
   }
   absl::Status Synchronize(Stream& stream) override {
     ATOLL_CHECK(recording_ == nullptr, "work that is recorded does not wait");
-    QueueOf(stream).Wait();
+    GetQueue(stream).Wait();
     ATOLL_RETURN_IF_ERROR(failures_.First());
     const std::lock_guard lock(mutex_);
     return arithmetic_->Synchronize(*inner_stream_);
@@ -280,7 +280,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
   }
   RepeatCounts Repeats() const override { return recorder_.counts(); }
 
-  void ReportFailuresOf(std::shared_ptr<AsyncFailure> source) override {
+  void AddFailureSource(std::shared_ptr<AsyncFailure> source) override {
     failures_.Add(std::move(source));
   }
 
@@ -315,7 +315,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
       ATOLL_CHECK(recorded_stream_ == &stream, "work that is recorded is of one stream");
       return recording_->push_back(std::move(operation));
     }
-    QueueOf(stream).Add(std::move(operation));
+    GetQueue(stream).Add(std::move(operation));
   }
 
   absl::Status Begin(Stream& stream) override {
@@ -329,7 +329,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
     return graph;
   }
   void Launch(Stream& stream, Graph& graph) override {
-    QueueOf(stream).Add([operations = static_cast<Recorded&>(graph).operations] {
+    GetQueue(stream).Add([operations = static_cast<Recorded&>(graph).operations] {
       for (const std::function<void()>& operation : *operations) operation();
     });
   }
@@ -365,7 +365,7 @@ std::unique_ptr<Backend> FakeDevice::NewBackend(std::function<void()> before_cop
 
 void EnqueueOnFake(Backend& backend, Stream& stream, std::function<void()> work) {
   ATOLL_CHECK(dynamic_cast<FakeBackend*>(&backend) != nullptr, backend.Name(), " is not fake");
-  QueueOf(stream).Add(std::move(work));
+  GetQueue(stream).Add(std::move(work));
 }
 
 Tensor RealMemory(Backend& backend, const Tensor& tensor) {

@@ -121,10 +121,10 @@ absl::StatusOr<NcclApi::Member> FakeNccl::Begin(Backend&, const NcclGroup& group
   return static_cast<Member>(new std::shared_ptr<Joined>(std::move(joined)));
 }
 
-absl::StatusOr<bool> FakeNccl::Settled(Member member) {
+absl::StatusOr<bool> FakeNccl::IsEnqueued(Member member) {
   Group& group = *Of<std::shared_ptr<Joined>>(member)->group;
   const std::lock_guard lock(group.mutex);
-  if (group.lost && tells_) return absl::UnavailableError("a member was lost");
+  if (group.lost && reports_aborts_) return absl::UnavailableError("a member was lost");
   return group.joined == group.size;
 }
 
@@ -217,7 +217,8 @@ absl::Status FakeNccl::Receive(Member member, Backend& backend, Stream& stream, 
     offers.pop_front();
     ATOLL_CHECK(offer.x.size() == real.size() && offer.x.dtype == real.dtype,
                 "a send and a receive of two sizes meet");
-    std::memcpy(real.data, offer.x.data, static_cast<size_t>(real.size() * SizeOf(real.dtype)));
+    std::memcpy(real.data, offer.x.data,
+                static_cast<size_t>(real.size() * GetElementSize(real.dtype)));
     offer.taken = true;
     group.changed.notify_all();
   });

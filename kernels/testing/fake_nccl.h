@@ -20,13 +20,13 @@ class FakeNccl final : public NcclApi {
  public:
   // Whether members are notified when one of theirs aborts, as NCCL does over sockets; without, as
   // within a host, they wait for ever.
-  explicit FakeNccl(bool tells_of_the_lost) : tells_(tells_of_the_lost) {}
+  explicit FakeNccl(bool reports_aborts) : reports_aborts_(reports_aborts) {}
 
   int groups() const;  // ids made so far
 
   absl::StatusOr<std::string> NewId() override;
   absl::StatusOr<Member> Begin(Backend& backend, const NcclGroup& group) override;
-  absl::StatusOr<bool> Settled(Member member) override;
+  absl::StatusOr<bool> IsEnqueued(Member member) override;
   absl::Status AllReduce(Member member, Backend& backend, Stream& stream, const Tensor& x,
                          bool sum) override;
   absl::Status ReduceScatter(Member member, Backend& backend, Stream& stream, const Tensor& x,
@@ -46,7 +46,7 @@ class FakeNccl final : public NcclApi {
   absl::Status Together(Member member, Backend& backend, Stream& stream, const Tensor& x,
                         std::function<void(const std::vector<Tensor>&)> all);
 
-  const bool tells_;
+  const bool reports_aborts_;
   mutable std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Group>> groups_;  // guarded by mutex_
 };

@@ -14,7 +14,7 @@ Arg Flat(const std::string& name, Role role, int64_t rows, int64_t cols, Type ty
 // Numbers of which no two near each other are equal, in steps that no slope's step reaches.
 double Apart(int64_t i) { return static_cast<double>((i * 7919 + 13) % 257) / 16 - 8; }
 
-std::string NameOf(const WindowShape& s) {
+std::string DescribeWindow(const WindowShape& s) {
   return absl::StrCat(s.batch, "x", s.in_height, "x", s.in_width, " kernel ", s.kernel, " stride ",
                       s.stride, " pad ", s.pad);
 }
@@ -39,7 +39,7 @@ OpCase PixelsCase(int64_t pixels, int64_t channels) {
 OpCase ConvCase(const ConvShape& shape) {
   const WindowShape& s = shape.window;
   OpCase c;
-  c.name = absl::StrCat("conv ", NameOf(s), " channels ", shape.in_channels, "->",
+  c.name = absl::StrCat("conv ", DescribeWindow(s), " channels ", shape.in_channels, "->",
                         shape.out_channels, " groups ", shape.groups);
   const int64_t cols = shape.weight_cols();
   c.args = {Flat("x", Role::kInput, s.in_rows(), shape.in_channels),
@@ -145,8 +145,8 @@ OpCase RunningNormCase(int64_t n, int64_t channels) {
 
 OpCase PoolCase(PoolKind kind, const WindowShape& shape, int64_t channels, bool add) {
   OpCase c;
-  c.name = absl::StrCat(kind == PoolKind::kMax ? "max" : "average", " pool ", NameOf(shape), "x",
-                        channels, add ? " add" : "");
+  c.name = absl::StrCat(kind == PoolKind::kMax ? "max" : "average", " pool ", DescribeWindow(shape),
+                        "x", channels, add ? " add" : "");
   const int64_t in = shape.in_rows(), out = shape.out_rows();
   c.args = {Flat("x", Role::kInput, in, channels, kAct, "", Apart),
             Flat("y", Role::kOutput, out, channels), Flat("dy", Role::kInput, out, channels),

@@ -26,7 +26,7 @@ struct DeviceMember {
   template <typename Call>
   absl::Status With(const Tensor& values, const Call& call) {
     ATOLL_ASSIGN_OR_RETURN(const Buffer buffer,
-                           backend->Allocate(values.size() * SizeOf(values.dtype)));
+                           backend->Allocate(values.size() * GetElementSize(values.dtype)));
     const Tensor x(buffer.data(), values.dtype, 1, values.size());
     backend->CopyToDevice(*stream, x, values.data);
     const absl::Status called = call(x);

@@ -77,7 +77,7 @@ class Call {
   template <typename Op>
   void Run(const Op& op) {
     if constexpr (requires { backend_.WorkspaceBytes(op); }) {
-      backend_.Run(stream_, op, WorkspaceOf(backend_.WorkspaceBytes(op)));
+      backend_.Run(stream_, op, GetWorkspace(backend_.WorkspaceBytes(op)));
     } else {
       backend_.Run(stream_, op);
     }
@@ -87,7 +87,7 @@ class Call {
   Stream& stream() { return stream_; }
 
  private:
-  Workspace WorkspaceOf(int64_t bytes) {
+  Workspace GetWorkspace(int64_t bytes) {
     Buffer& buffer = workspaces_[bytes];
     if (buffer.data() == nullptr) {
       absl::StatusOr<Buffer> made = backend_.Allocate(bytes);

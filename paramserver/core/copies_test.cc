@@ -31,8 +31,8 @@ struct Pair {
       fixture->Sync();
     }
     Delivers();
-    active.told.clear();
-    copy.told.clear();
+    active.sent.clear();
+    copy.sent.clear();
   }
 
   // What the active server forwards arrives, and its answers come back.
@@ -59,7 +59,7 @@ TEST_CASE("a push is forwarded when it is durable, and the copy goes through the
   pair.active.Sync();
   REQUIRE(pair.active.forwards.size() == 2);  // shard 2 has no copy
   pair.Delivers();
-  REQUIRE(pair.copy.Told<PushStaged>().size() == 2);
+  REQUIRE(pair.copy.TakeSent<PushStaged>().size() == 2);
   for (ServerFixture* fixture : {&pair.active, &pair.copy}) {
     fixture->Commit(1, {{fixture->By(0, 0), 1.0}});
     fixture->Sync();
@@ -89,7 +89,7 @@ TEST_CASE("parts of a shard are forwarded as they came") {
     id.elements = end - begin;
     const std::vector<float> part(values.begin() + begin, values.begin() + end);
     active.Push(id, encoding, end - begin,
-                encoding == Encoding::kFloat32 ? BytesOf(part) : Quantized(encoding, part));
+                encoding == Encoding::kFloat32 ? ToSharedBytes(part) : Quantized(encoding, part));
   }
   active.Sync();
   REQUIRE(active.forwards.size() == 2);
@@ -123,7 +123,7 @@ TEST_CASE("what the other server did not take is forwarded again, others go on m
   }
   REQUIRE(tried.size() == 8);  // none is in the way of another
   pair.Delivers();
-  REQUIRE(pair.copy.Told<PushStaged>().size() == 8);
+  REQUIRE(pair.copy.TakeSent<PushStaged>().size() == 8);
 }
 
 TEST_CASE("a copy that restarts or is on another server gets all that is staged") {
@@ -157,7 +157,8 @@ TEST_CASE("what is decided is not forwarded any more") {
   for (const ForwardPush& push : std::exchange(pair.active.forwards, {})) {
     pair.active.Do(PushForwarded{push.token, absl::UnavailableError("it is not there")});
   }
-  pair.active.Says(DropContributions{kJob, {pair.active.By(0, 0)}, "its island has failed"});
+  pair.active.DeliverMessage(
+      DropContributions{kJob, {pair.active.By(0, 0)}, "its island has failed"});
   pair.active.Sync();
   pair.active.Wait(kRetryInterval);
   REQUIRE(pair.active.forwards.empty());
@@ -167,21 +168,22 @@ TEST_CASE("statistics are of the shards that are requested") {
   Pair pair;
   pair.active.PushAll(pair.active.By(0, 0), /*seed=*/3);
   pair.active.Sync();
-  const auto ask = [&](std::vector<ShardId> shards) {
-    pair.active.told.clear();
-    pair.active.Says(CollectStatistics{kJob, 1, {pair.active.By(0, 0)}, std::move(shards)});
-    return pair.active.Told<Statistics>();
+  const auto collect = [&](std::vector<ShardId> shards) {
+    pair.active.sent.clear();
+    pair.active.DeliverMessage(
+        CollectStatistics{kJob, 1, {pair.active.By(0, 0)}, std::move(shards)});
+    return pair.active.TakeSent<Statistics>();
   };
-  const auto all = ask({});
-  const auto first = ask({0});
-  const auto second = ask({1});
+  const auto all = collect({});
+  const auto first = collect({0});
+  const auto second = collect({1});
   REQUIRE(all.size() == 1);
   REQUIRE(first.size() == 1);
   REQUIRE(first[0].shards == std::vector<ShardId>{0});
   REQUIRE(first[0].layers.size() == 1);
   REQUIRE(all[0].layers[0].values[0] ==
           Approx(first[0].layers[0].values[0] + second[0].layers[0].values[0]));
-  REQUIRE(ask({7}).empty());
+  REQUIRE(collect({7}).empty());
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 constexpr Duration kAnnounceFirst = kRetryInterval;
 constexpr Duration kAnnounceLast = 16 * kRetryInterval;
 
-constexpr size_t kMaxWaiting = 16;  // who wait for the same push to be durable
+constexpr size_t kMaxWaiting = 16;  // requests that wait for the same push to be durable
 
 }  // namespace
 
@@ -34,7 +34,7 @@ ServerCore::ServerCore(ServerOptions options, std::vector<RecoveredJob> recovere
     job.state = std::move(from.state);
     if (job.state == nullptr) continue;
     mark_.epoch = std::max(mark_.epoch, job.state->epoch());
-    gate_->SetBook(from.job, job.state->book());
+    gate_->SetLedger(from.job, job.state->ledger());
   }
   UpdateRoom();
 }
@@ -55,7 +55,7 @@ Actions ServerCore::Step(Instant now, const Event& event) {
 
 void ServerCore::On(const ConnectionUp&, Turn& turn) {
   connected_ = true;
-  SayHello(turn);
+  SendHello(turn);
 }
 
 void ServerCore::On(const ConnectionDown&, Turn&) {
@@ -68,7 +68,7 @@ void ServerCore::On(const Tick& event, Turn& turn) {
   Work(turn);
 }
 
-void ServerCore::SayHello(Turn& turn) {
+void ServerCore::SendHello(Turn& turn) {
   ServerHello hello{options_.software_version,
                     options_.endpoint,
                     options_.memory_bytes,
@@ -95,7 +95,7 @@ HeldJob ServerCore::Held(const JobId& id, const Job& job) const {
   held.placement = job.state->placement();
   held.shards = job.state->ShardsHere(/*filled=*/false);
   held.filled = job.state->ShardsHere(/*filled=*/true);
-  for (const IslandFence& fence : job.state->book()->Fences()) {
+  for (const IslandFence& fence : job.state->ledger()->Fences()) {
     held.generation = std::max(held.generation, fence.generation);
   }
   for (const PushId& push : job.state->Staged()) {
@@ -106,7 +106,7 @@ HeldJob ServerCore::Held(const JobId& id, const Job& job) const {
   return held;
 }
 
-void ServerCore::SayHeartbeat(Turn& turn) {
+void ServerCore::SendHeartbeat(Turn& turn) {
   ServerHeartbeat beat;
   for (const auto& [id, job] : jobs_) {
     if (job.state == nullptr) continue;
@@ -132,8 +132,8 @@ void ServerCore::Fault(const JobId& id, const std::string& reason, Turn& turn) {
 
 void ServerCore::SendDue(Turn& turn) {
   const Instant now = turn.now;
-  if (connected_ && now >= next_hello_) SayHello(turn);
-  if (connected_ && welcomed_ && now >= next_heartbeat_) SayHeartbeat(turn);
+  if (connected_ && now >= next_hello_) SendHello(turn);
+  if (connected_ && welcomed_ && now >= next_heartbeat_) SendHeartbeat(turn);
   for (auto& [id, job] : jobs_) {
     if (connected_ && now >= job.next_fault) {
       Say(ServerFault{id, job.damage.empty() ? job.log_full : job.damage, job.damage.empty()},
@@ -199,7 +199,7 @@ void ServerCore::On(const LogSynced& event, Turn& turn) {
       continue;
     }
     job->state->MarkDurable(push.id);
-    if (job->state->book()->IsDecided(ContributionOf(push.id))) {
+    if (job->state->ledger()->IsDecided(ToContributionId(push.id))) {
       Acknowledge(push.waiting, PushStatus::kDuplicate, "", turn);
       continue;
     }
@@ -229,7 +229,7 @@ void ServerCore::On(const LogFailed& event, Turn& turn) {
 }
 
 // Whether the log since the newest snapshot, with another round like the last one, would have more
-// than half of the state's bytes: it is kept from the snapshot before on, and two snapshots beside
+// than half of the state's bytes: it is kept from the snapshot before on, and two snapshots besides
 // it (docs/decisions/parameter-server-storage.md).
 bool ServerCore::IsLogLong(Job& job) const {
   const JobState& state = *job.state;
@@ -297,7 +297,7 @@ void ServerCore::On(const PushArrived& event, Turn& turn) {
   }
   const int64_t bytes = static_cast<int64_t>(event.payload.bytes.size());
   if (!IsEncoding(static_cast<int>(event.encoding))) return refuse("unknown encoding");
-  const Verdict verdict = job->state->book()->Judge(event.id, event.elements);
+  const Verdict verdict = job->state->ledger()->Judge(event.id, event.elements);
   switch (verdict.kind) {
     case Verdict::kRefuse:
       return refuse(verdict.reason);
@@ -327,7 +327,7 @@ void ServerCore::On(const PushArrived& event, Turn& turn) {
   }
   if (!job->log_full.empty()) return refuse(job->log_full);
   const int64_t needed = job->state->BytesToStage(event.id, event.encoding);
-  if (const absl::Status room = gate_->Room(needed); !room.ok()) {
+  if (const absl::Status room = gate_->CheckRoom(needed); !room.ok()) {
     return refuse(std::string(room.message()));
   }
   StagePush(event, *job, turn);
@@ -355,14 +355,14 @@ void ServerCore::Acknowledge(const std::vector<Token>& tokens, PushStatus status
 
 namespace {
 
-std::shared_ptr<SharedTensor> TensorOf(const JobState& state, const PullAsked& event) {
+std::shared_ptr<SharedTensor> GetPullTensor(const JobState& state, const PullArrived& event) {
   if (event.slot > 0) return state.Slot(event.shard, static_cast<size_t>(event.slot - 1));
   return event.slot == kPullTheta ? state.Theta(event.shard) : state.Served(event.shard);
 }
 
 }  // namespace
 
-void ServerCore::On(const PullAsked& event, Turn& turn) {
+void ServerCore::On(const PullArrived& event, Turn& turn) {
   const auto refuse = [&](PullRefusal refusal, Version current, std::string reason) {
     turn.actions.refusals.push_back({event.token, refusal, current, std::move(reason)});
   };
@@ -396,7 +396,7 @@ void ServerCore::On(const PullAsked& event, Turn& turn) {
     const auto step = state.EncodedStep(event.shard);
     if (step != nullptr) values = *step;
     owner = step;
-  } else if (const auto tensor = TensorOf(state, event); tensor != nullptr) {
+  } else if (const auto tensor = GetPullTensor(state, event); tensor != nullptr) {
     const auto lease = std::make_shared<const TensorLease>(tensor);
     values = lease->values();
     owner = lease;

@@ -60,7 +60,7 @@ struct PushArrived {
   Token token = 0;
 };
 
-struct PullAsked {
+struct PullArrived {
   JobId job;
   Version version = kNoVersion;  // kNoVersion: the newest
   ShardId shard = 0;
@@ -90,7 +90,7 @@ struct LogSynced {
 };
 
 // The storage cannot write the job's log now (disk full). It keeps the records and tries again by
-// itself; the next LogSynced of the job says that it succeeded.
+// itself; the next LogSynced of the job reports that it succeeded.
 struct LogFailed {
   JobId job;
   std::string reason;
@@ -107,11 +107,12 @@ struct JobErased {
   JobId job;
 };
 
-// The stream to the coordinator is open; the core says hello. Down: sending is useless until then.
+// The stream to the coordinator is open; the core sends its hello. Down: sending is useless until
+// then.
 struct ConnectionUp {};
 struct ConnectionDown {};
 
-// It cannot be deleted now. The storage tries again by itself, and says so once for each reason.
+// It cannot be deleted now. The storage tries again by itself, and reports it once for each reason.
 struct EraseFailed {
   JobId job;
   std::string reason;
@@ -124,7 +125,7 @@ struct Tick {
   int64_t sent_bytes = 0;
 };
 
-using Event = std::variant<FromCoordinator, PushArrived, PullAsked, LogSynced, LogFailed,
+using Event = std::variant<FromCoordinator, PushArrived, PullArrived, LogSynced, LogFailed,
                            SnapshotDone, JobErased, EraseFailed, ConnectionUp, ConnectionDown,
                            PartFetched, PushForwarded, Tick>;
 
@@ -166,7 +167,7 @@ struct FetchPart {
   JobId job;
   Version version = kNoVersion;
   ShardId shard = 0;
-  int32_t slot = 0;  // as in PullAsked
+  int32_t slot = 0;  // as in PullArrived
   ElementRange range;
   std::string endpoint;
   std::string public_key;
@@ -269,7 +270,7 @@ class ServerCore {
   std::vector<float> Parameters(const JobId& job, ShardId shard) const;
 
  private:
-  // A push whose record is not durable yet, and who waits for that.
+  // A push whose record is not durable yet, and the requests that wait for that.
   struct Pending {
     PushId id;
     std::vector<Token> waiting;
@@ -284,13 +285,13 @@ class ServerCore {
     Instant next_send{};
     Duration interval{};
   };
-  // The newest contribution to the job above, and what of it is neither there nor on its way.
+  // The newest contribution to the job above, and what of it is neither there nor in flight.
   struct Contributing {
     PushContribution order;
     Token number = 0;  // of this order
     std::map<ShardId, ShardSource> targets;
     std::deque<GrantedPush> left;
-    size_t running = 0;         // on their way
+    size_t running = 0;         // in flight
     Instant next_try = kNever;  // after a failed one
     std::string trouble;        // why it failed
   };
@@ -312,11 +313,11 @@ class ServerCore {
     LogSequence synced = 0;
     std::optional<ReceiveShards> receiving;           // the newest that makes sense now
     size_t received = 0;                              // its shards that were reported
-    std::map<LogSequence, std::vector<Token>> fills;  // who waits for these records
+    std::map<LogSequence, std::vector<Token>> fills;  // requests that wait for these records
     Instant next_fetch = kNever;                      // after a failed one
 
-    std::map<ShardId, ForwardTo> forwards;  // who else holds shards that islands push here
-    std::set<PushId> to_forward;            // durable here; in turn, from the one after
+    std::map<ShardId, ForwardTo> forwards;  // other holders of shards that islands push here
+    std::set<PushId> to_forward;            // durable here; round-robin, from the one after
     PushId forwarded_last;                  // this one on
     Instant next_forward = kNever;          // after a failed one
     std::string forward_trouble;            // why it failed
@@ -374,7 +375,7 @@ class ServerCore {
 
   void On(const FromCoordinator& event, Turn& turn);
   void On(const PushArrived& event, Turn& turn);
-  void On(const PullAsked& event, Turn& turn);
+  void On(const PullArrived& event, Turn& turn);
   void On(const LogSynced& event, Turn& turn);
   void On(const LogFailed& event, Turn& turn);
   void On(const SnapshotDone& event, Turn& turn);
@@ -386,23 +387,23 @@ class ServerCore {
   void On(const PushForwarded& event, Turn& turn);
   void On(const Tick& event, Turn& turn);
 
-  void Obey(const Welcome& message, Turn& turn);
-  void Obey(const Refused& message, Turn& turn);
-  void Obey(const AssignShards& message, Turn& turn);
-  void Obey(const FenceIslands& message, Turn& turn);
-  void Obey(const CollectStatistics& message, Turn& turn);
-  void Obey(const CommitRound& message, Turn& turn);
-  void Obey(const DropContributions& message, Turn& turn);
-  void Obey(const EndJob& message, Turn& turn);
-  void Obey(const RemoveJob& message, Turn& turn);
+  void Execute(const Welcome& message, Turn& turn);
+  void Execute(const Refused& message, Turn& turn);
+  void Execute(const AssignShards& message, Turn& turn);
+  void Execute(const FenceIslands& message, Turn& turn);
+  void Execute(const CollectStatistics& message, Turn& turn);
+  void Execute(const CommitRound& message, Turn& turn);
+  void Execute(const DropContributions& message, Turn& turn);
+  void Execute(const EndJob& message, Turn& turn);
+  void Execute(const RemoveJob& message, Turn& turn);
   // Whether an order of this placement is older than the removal of the job from here.
   bool HasLeft(const JobId& job, int64_t placement) const;
   void Leave(const JobId& job, int64_t placement);
-  void Obey(const DescribeJob& message, Turn& turn);
-  void Obey(const ReceiveShards& message, Turn& turn);
-  void Obey(const FetchBase& message, Turn& turn);
-  void Obey(const PushContribution& message, Turn& turn);
-  bool IsMine(const ToServer& message, Turn& turn);
+  void Execute(const DescribeJob& message, Turn& turn);
+  void Execute(const ReceiveShards& message, Turn& turn);
+  void Execute(const FetchBase& message, Turn& turn);
+  void Execute(const PushContribution& message, Turn& turn);
+  bool IsForThisServer(const ToServer& message, Turn& turn);
   HeldJob Held(const JobId& id, const Job& job) const;
 
   Job* Usable(const JobId& id);
@@ -448,8 +449,8 @@ class ServerCore {
   void UpdateRoom();
   void Say(ServerMessage message, Turn& turn);
   void Fault(const JobId& id, const std::string& reason, Turn& turn);
-  void SayHello(Turn& turn);
-  void SayHeartbeat(Turn& turn);
+  void SendHello(Turn& turn);
+  void SendHeartbeat(Turn& turn);
   void SendDue(Turn& turn);
   Instant NextDeadline() const;
 
@@ -465,7 +466,7 @@ class ServerCore {
   std::map<Token, Forwarding> forwarding_;
   std::map<Token, ContributedPart> contributed_;
   Token next_transfer_ = 1;
-  JobId worked_last_;  // whose arithmetic had its turn
+  JobId worked_last_;  // whose arithmetic ran last
 
   ClusterMark mark_;        // of the coordinator that it follows
   ClusterMark remembered_;  // as it is on the disk

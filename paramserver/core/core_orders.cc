@@ -15,7 +15,7 @@ namespace {
 bool SameAssignment(const AssignShards& a, const AssignShards& b) {
   return a.shards == b.shards && a.outer_learning_rate == b.outer_learning_rate &&
          a.outer_momentum == b.outer_momentum &&
-         a.snapshot_every_rounds == b.snapshot_every_rounds && a.charter == b.charter;
+         a.snapshot_every_rounds == b.snapshot_every_rounds && a.definition == b.definition;
 }
 
 bool HasTerm(const CommittedRecord& commit, const ContributionId& contribution) {
@@ -23,7 +23,7 @@ bool HasTerm(const CommittedRecord& commit, const ContributionId& contribution) 
                      [&](const RoundTerm& term) { return term.contribution == contribution; });
 }
 
-std::vector<ContributionId> ContributionsOf(const std::vector<RoundTerm>& terms) {
+std::vector<ContributionId> ListContributions(const std::vector<RoundTerm>& terms) {
   std::vector<ContributionId> contributions;
   for (const RoundTerm& term : terms) contributions.push_back(term.contribution);
   return contributions;
@@ -33,14 +33,15 @@ std::vector<ContributionId> ContributionsOf(const std::vector<RoundTerm>& terms)
 
 void ServerCore::On(const FromCoordinator& event, Turn& turn) {
   const ToServer& to = event.message;
-  if (to.server != options_.name || to.incarnation != options_.incarnation || !IsMine(to, turn)) {
+  if (to.server != options_.name || to.incarnation != options_.incarnation ||
+      !IsForThisServer(to, turn)) {
     return;
   }
-  std::visit([&](const auto& message) { Obey(message, turn); }, to.message);
+  std::visit([&](const auto& message) { Execute(message, turn); }, to.message);
 }
 
 // Whether the coordinator is the one that this server follows; its first Welcome makes it so.
-bool ServerCore::IsMine(const ToServer& to, Turn& turn) {
+bool ServerCore::IsForThisServer(const ToServer& to, Turn& turn) {
   if (!mark_.cluster.empty() && to.cluster != mark_.cluster) {
     const std::string text = ForeignClusterText(mark_.cluster, to.cluster);
     if (!welcomed_ && std::exchange(refused_, text) != text) turn.actions.notes.push_back(text);
@@ -60,7 +61,7 @@ bool ServerCore::IsMine(const ToServer& to, Turn& turn) {
   return true;
 }
 
-void ServerCore::Obey(const Welcome& message, Turn& turn) {
+void ServerCore::Execute(const Welcome& message, Turn& turn) {
   if (!connected_ || welcomed_) return;
   welcomed_ = true;
   next_hello_ = kNever;
@@ -69,11 +70,11 @@ void ServerCore::Obey(const Welcome& message, Turn& turn) {
   next_heartbeat_ = turn.now + heartbeat_interval_;
 }
 
-void ServerCore::Obey(const Refused& message, Turn& turn) {
+void ServerCore::Execute(const Refused& message, Turn& turn) {
   if (message.final) turn.actions.stop = message.reason;
   turn.actions.notes.push_back(absl::StrCat("the coordinator refuses: ", message.reason));
   // It has given us up (a silence, a restart) though the stream still stands: begin anew.
-  if (!message.final && connected_ && welcomed_) SayHello(turn);
+  if (!message.final && connected_ && welcomed_) SendHello(turn);
 }
 
 absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {
@@ -86,7 +87,7 @@ absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {
     if (++count <= 8) absl::StrAppend(&names, names.empty() ? "" : ", ", id);
   }
   const int64_t parameters = JobState::ParameterBytes(assignment);
-  const OuterSpec& outer = assignment.charter.spec.outer;
+  const OuterSpec& outer = assignment.definition.spec.outer;
   const int64_t elements = parameters / ServerBytesPerElement(outer);
   const int64_t staged = elements * ServerPeakBytesPerElement(outer) - parameters;
   if (parameters <= options_.memory_bytes - others - staged) return absl::OkStatus();
@@ -98,8 +99,8 @@ absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {
                    names.empty() ? "" : "; jobs held: ", names));
 }
 
-void ServerCore::Obey(const AssignShards& message, Turn& turn) {
-  if (HasLeft(message.job, message.charter.placement)) return;
+void ServerCore::Execute(const AssignShards& message, Turn& turn) {
+  if (HasLeft(message.job, message.definition.placement)) return;
   if (const auto found = jobs_.find(message.job);
       found != jobs_.end() && found->second.state == nullptr) {
     return Fault(message.job, found->second.removing ? "it is being removed" : found->second.damage,
@@ -113,7 +114,7 @@ void ServerCore::Obey(const AssignShards& message, Turn& turn) {
         absl::StrCat("server ", options_.name, " holds ", kMaxJobs, " jobs already"));
   }
   // A late one: the shards have moved since.
-  if (known && message.charter.placement < jobs_[message.job].state->placement()) return;
+  if (known && message.definition.placement < jobs_[message.job].state->placement()) return;
   if (status.ok() && known) {
     status = jobs_[message.job].state->Check(LogRecord(AssignedRecord{mark_.epoch, message}));
   }
@@ -135,40 +136,40 @@ void ServerCore::Obey(const AssignShards& message, Turn& turn) {
                   [&](const auto& entry) { return !state.HasShard(entry.first.shard); });
     job.statistics.reset();
     job.gathering.reset();
-    gate_->SetBook(message.job, state.book());
+    gate_->SetLedger(message.job, state.ledger());
     UpdateRoom();
     MaybeSnapshot(job, turn);
   }
   SetForwards(message, job, turn);
-  Say(ShardsAssigned{message.job, message.charter.placement}, turn);
+  Say(ShardsAssigned{message.job, message.definition.placement}, turn);
 }
 
-void ServerCore::Obey(const FenceIslands& message, Turn& turn) {
+void ServerCore::Execute(const FenceIslands& message, Turn& turn) {
   Job* job = Usable(message.job);
   if (job == nullptr) return;
   FencedRecord record{message.islands};
   if (const absl::Status status = job->state->Check(LogRecord(record)); !status.ok()) {
     return Fault(message.job, std::string(status.message()), turn);
   }
-  const auto fences_before = job->state->book()->Fences();
+  const auto fences_before = job->state->ledger()->Fences();
   job->state->Apply(0, record);
   const auto same = [](const IslandFence& a, const IslandFence& b) {
     return a.island == b.island && a.generation == b.generation && a.incarnation == b.incarnation;
   };
-  const auto fences = job->state->book()->Fences();
+  const auto fences = job->state->ledger()->Fences();
   if (!std::equal(fences.begin(), fences.end(), fences_before.begin(), fences_before.end(), same)) {
     Append(message.job, *job, std::move(record), turn);
   }
 }
 
-void ServerCore::Obey(const CollectStatistics& message, Turn& turn) {
+void ServerCore::Execute(const CollectStatistics& message, Turn& turn) {
   Job* job = Usable(message.job);
   if (job == nullptr || message.version != job->state->version() + 1) return;
   Known(message.contributions, *job);
   // A request from before the coordinator dropped one of them.
-  const PushBook& book = *job->state->book();
+  const PushLedger& ledger = *job->state->ledger();
   if (std::any_of(message.contributions.begin(), message.contributions.end(),
-                  [&](const ContributionId& id) { return book.IsDecided(id); })) {
+                  [&](const ContributionId& id) { return ledger.IsDecided(id); })) {
     return;
   }
   const auto same = [&](Version version, const auto& contributions, const auto& shards) {
@@ -183,7 +184,7 @@ void ServerCore::Obey(const CollectStatistics& message, Turn& turn) {
   job->gathering = {message.version, {message.version, message.contributions, message.shards}};
 }
 
-void ServerCore::Obey(const CommitRound& message, Turn& turn) {
+void ServerCore::Execute(const CommitRound& message, Turn& turn) {
   Job* job = Usable(message.job);
   if (job == nullptr) return;
   const Version current = job->state->version();
@@ -200,7 +201,7 @@ void ServerCore::Obey(const CommitRound& message, Turn& turn) {
     }
     return;
   }
-  Known(ContributionsOf(message.terms), *job);
+  Known(ListContributions(message.terms), *job);
   CommittedRecord record{message.version, message.terms, message.dropped, message.image,
                          message.step};
   std::erase_if(record.dropped, [&](const auto& id) { return HasTerm(record, id); });
@@ -213,12 +214,13 @@ void ServerCore::Obey(const CommitRound& message, Turn& turn) {
   PushContributionParts(message.job, *job, turn);  // they may be over
 }
 
-void ServerCore::Obey(const DropContributions& message, Turn& turn) {
+void ServerCore::Execute(const DropContributions& message, Turn& turn) {
   Job* job = Usable(message.job);
   if (job == nullptr || job->state->ended()) return;
   DroppedRecord record{message.contributions};
   std::erase_if(record.contributions, [&](const ContributionId& id) {
-    return job->state->book()->IsDecided(id) || (job->committing && HasTerm(*job->committing, id));
+    return job->state->ledger()->IsDecided(id) ||
+           (job->committing && HasTerm(*job->committing, id));
   });
   if (record.contributions.empty()) return;
   const LogSequence sequence = Append(message.job, *job, record, turn);
@@ -230,7 +232,7 @@ void ServerCore::Obey(const DropContributions& message, Turn& turn) {
                                             " contributions dropped: ", message.reason));
 }
 
-void ServerCore::Obey(const EndJob& message, Turn& turn) {
+void ServerCore::Execute(const EndJob& message, Turn& turn) {
   Job* job = Usable(message.job);
   if (job == nullptr || job->state->ended()) return;
   if (job->committing) {
@@ -253,7 +255,7 @@ void ServerCore::Leave(const JobId& job, int64_t placement) {
   newest = std::max(newest, placement > 0 ? placement : std::numeric_limits<int64_t>::max());
 }
 
-void ServerCore::Obey(const RemoveJob& message, Turn& turn) {
+void ServerCore::Execute(const RemoveJob& message, Turn& turn) {
   const auto found = jobs_.find(message.job);
   if (found == jobs_.end()) {
     Leave(message.job, message.placement);
@@ -269,7 +271,7 @@ void ServerCore::Obey(const RemoveJob& message, Turn& turn) {
   const bool damaged = found->second.state == nullptr;
   if (message.placement > 0 && damaged) return;  // the job goes on without it: it is kept
   Leave(message.job, message.placement);
-  gate_->RemoveBook(message.job);
+  gate_->RemoveLedger(message.job);
   found->second = Job();
   found->second.removing = true;
   found->second.removed_at = message.placement;
@@ -278,7 +280,7 @@ void ServerCore::Obey(const RemoveJob& message, Turn& turn) {
   turn.actions.notes.push_back(absl::StrCat("job ", message.job, ": removed"));
 }
 
-void ServerCore::Obey(const DescribeJob& message, Turn& turn) {
+void ServerCore::Execute(const DescribeJob& message, Turn& turn) {
   const Job* job = Usable(message.job);
   if (job == nullptr) return;
   const CommittedRecord& newest = job->state->newest();
@@ -319,7 +321,7 @@ void ServerCore::End(const JobId& id, Job& job, Turn& turn) {
 // The coordinator knows these contributions; their staging is not announced again.
 void ServerCore::Known(const std::vector<ContributionId>& contributions, Job& job) {
   std::erase_if(job.announced, [&](const auto& entry) {
-    return std::find(contributions.begin(), contributions.end(), ContributionOf(entry.first)) !=
+    return std::find(contributions.begin(), contributions.end(), ToContributionId(entry.first)) !=
            contributions.end();
   });
   if (job.announced.empty()) job.next_announcement = kNever;

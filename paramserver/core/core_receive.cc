@@ -9,7 +9,7 @@
 namespace atl::ps {
 namespace {
 
-int64_t BytesOf(const ReceiveShards& message) {
+int64_t CountBytes(const ReceiveShards& message) {
   int64_t bytes = 0;
   for (const ShardSource& source : message.sources) {
     bytes += (1 + message.slots) * static_cast<int64_t>(sizeof(float)) * source.shard.elements;
@@ -51,14 +51,14 @@ absl::Status ServerCore::MayReceive(const ReceiveShards& message) const {
     return absl::OkStatus();  // some of it has its memory already
   }
   const int64_t held = HeldBytes();
-  if (BytesOf(message) <= options_.memory_bytes - held) return absl::OkStatus();
+  if (CountBytes(message) <= options_.memory_bytes - held) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("server ", options_.name, " has no room for ", message.sources.size(),
-                   " shards that move here: ", BytesOf(message), " bytes are needed, ",
+                   " shards that move here: ", CountBytes(message), " bytes are needed, ",
                    options_.memory_bytes - held, " of --memory-bytes are free"));
 }
 
-void ServerCore::Obey(const ReceiveShards& message, Turn& turn) {
+void ServerCore::Execute(const ReceiveShards& message, Turn& turn) {
   if (HasLeft(message.job, message.placement)) return;
   if (const auto found = jobs_.find(message.job); found != jobs_.end()) {
     Job& job = found->second;
@@ -96,8 +96,8 @@ void ServerCore::Obey(const ReceiveShards& message, Turn& turn) {
   for (const ShardSource& source : message.sources) {
     if (source.fill) fills[source.shard.shard] = source.shard.elements;
   }
-  state.book()->ExpectFills(FilledFrom(message), std::move(fills));
-  gate_->SetBook(message.job, state.book());
+  state.ledger()->ExpectFills(FilledFrom(message), std::move(fills));
+  gate_->SetLedger(message.job, state.ledger());
   Receive(message.job, job, turn);
 }
 
@@ -182,7 +182,8 @@ void ServerCore::FetchMissing(const JobId& id, Job& job, const ShardSource& sour
   for (size_t i = 0; i < job.state->slots(); ++i) parts.push_back(PartOfSlot(i));
   for (const ReceivedPart part : parts) {
     FetchGaps({id, job.receiving->placement, job.receiving->version, source.shard, part, {}},
-              job.state->MissingOf(source.shard, job.receiving->placement, part), id, source, turn);
+              job.state->ListMissingRanges(source.shard, job.receiving->placement, part), id,
+              source, turn);
   }
 }
 
@@ -227,7 +228,7 @@ void ServerCore::TakeFill(const PushArrived& event, Job& job, Turn& turn) {
   const auto refuse = [&](std::string reason) {
     turn.actions.pushes.push_back({event.token, PushStatus::kRefused, std::move(reason)});
   };
-  const Verdict verdict = job.state->book()->Judge(event.id, event.elements);
+  const Verdict verdict = job.state->ledger()->Judge(event.id, event.elements);
   if (verdict.kind == Verdict::kRefuse) return refuse(verdict.reason);
   if (!Receives(job) || FillBase(FilledFrom(*job.receiving)) != event.id.base_version) {
     return refuse("no shard is to be filled now");

@@ -18,7 +18,7 @@ bool Exchanges(const CommittedRecord& commit) {
 }
 
 absl::Status CheckOrder(const FetchBase& message, const JobState& state) {
-  const OuterSpec& outer = state.assignment().charter.spec.outer;
+  const OuterSpec& outer = state.assignment().definition.spec.outer;
   if (!state.IsOfSite() || outer.contributes_to != message.from_job || message.version < 0) {
     return absl::InvalidArgumentError(absl::StrCat("version ", message.version, " of job ",
                                                    message.from_job,
@@ -35,14 +35,14 @@ absl::Status CheckOrder(const FetchBase& message, const JobState& state) {
 }
 
 absl::Status CheckOrder(const PushContribution& message, const JobState& state) {
-  const OuterSpec& outer = state.assignment().charter.spec.outer;
+  const OuterSpec& outer = state.assignment().definition.spec.outer;
   if (!state.IsOfSite() || outer.contributes_to != message.to_job) {
     return absl::InvalidArgumentError(
         absl::StrCat("the job does not contribute to job ", message.to_job));
   }
   if (IsQuantized(outer.push_encoding)) {
     return absl::InvalidArgumentError(absl::StrCat("a contribution cannot be pushed as ",
-                                                   InfoOf(outer.push_encoding).name,
+                                                   GetEncodingInfo(outer.push_encoding).name,
                                                    ": a site's servers keep no error feedback"));
   }
   std::set<ShardId> targets;
@@ -67,7 +67,7 @@ bool IsSame(const PushContribution& a, const PushContribution& b) {
 
 }  // namespace
 
-void ServerCore::Obey(const FetchBase& message, Turn& turn) {
+void ServerCore::Execute(const FetchBase& message, Turn& turn) {
   Job* job = Usable(message.job);
   if (job == nullptr || job->state->ended()) return;
   if (absl::Status status = CheckOrder(message, *job->state); !status.ok()) {
@@ -143,7 +143,7 @@ void ServerCore::TakeBase(const Fetch& fetch, const PartFetched& event, Turn& tu
   UpdateRoom();
 }
 
-void ServerCore::Obey(const PushContribution& message, Turn& turn) {
+void ServerCore::Execute(const PushContribution& message, Turn& turn) {
   Job* job = Usable(message.job);
   if (job == nullptr || job->state->ended()) return;
   const SiteExchange& exchange = job->state->exchange();
@@ -186,7 +186,7 @@ void ServerCore::PushContributionParts(const JobId& id, Job& job, Turn& turn) {
   Contributing& contributing = *job.contributing;
   if (turn.now >= contributing.next_try) contributing.next_try = kNever;
   if (contributing.next_try != kNever) return;
-  const Encoding encoding = job.state->assignment().charter.spec.outer.push_encoding;
+  const Encoding encoding = job.state->assignment().definition.spec.outer.push_encoding;
   while (contributing.running < kForwardsAtOnce && !contributing.left.empty()) {
     const GrantedPush part = NextPart(job, contributing);
     const ContributionId& by = contributing.order.contribution;

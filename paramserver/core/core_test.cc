@@ -20,7 +20,7 @@ void Begin(ServerFixture& fixture, int64_t snapshot_every = 0) {
   fixture.Sync();
   fixture.Commit(0, {{kInitial, 1.0}});
   fixture.Sync();
-  fixture.told.clear();
+  fixture.sent.clear();
   REQUIRE(fixture.version() == 0);
 }
 
@@ -38,13 +38,13 @@ void Round(ServerFixture& fixture, Version version) {
 TEST_CASE("a push is acknowledged, to worker and coordinator, when it is durable and not before") {
   ServerFixture fixture;
   fixture.Assign();
-  REQUIRE(fixture.Told<ShardsAssigned>().size() == 1);
+  REQUIRE(fixture.TakeSent<ShardsAssigned>().size() == 1);
   const Token token = fixture.Push(fixture.Id(0, -1, 0), {1, 2, 3, 4});
   REQUIRE_FALSE(fixture.pushes.contains(token));
-  REQUIRE(fixture.Told<PushStaged>().empty());
+  REQUIRE(fixture.TakeSent<PushStaged>().empty());
   fixture.Sync();
   REQUIRE(fixture.Answered(token, PushStatus::kStaged));
-  const auto staged = fixture.Told<PushStaged>();
+  const auto staged = fixture.TakeSent<PushStaged>();
   REQUIRE(staged.size() == 1);
   REQUIRE(staged[0].push == fixture.Id(0, -1, 0));
 }
@@ -59,7 +59,7 @@ TEST_CASE("version 0 is the initial weights, as pushed") {
   fixture.Sync();
   REQUIRE(fixture.version() == 0);
   REQUIRE(fixture.Theta(0) == std::vector<float>{1.5f, -2, 0, 1e-30f});
-  REQUIRE(fixture.Told<RoundApplied>().size() == 1);
+  REQUIRE(fixture.TakeSent<RoundApplied>().size() == 1);
 }
 
 TEST_CASE("rounds are Nesterov steps on the weighted sum of the pseudo-gradients") {
@@ -88,9 +88,9 @@ TEST_CASE("rounds are Nesterov steps on the weighted sum of the pseudo-gradients
 TEST_CASE("running_statistics_step_to_the_mean_and_count_in_no_norm") {
   ServerFixture fixture;
   AssignShards assign{kJob, {{0, 0, 1, 0}, {1, 0, 1, 1}}, 0.5, 0.9, 0};
-  assign.charter.facts.layers = {{"block.0", 2, 1}};
-  assign.charter.spec.outer = fixture.outer;
-  fixture.Says(assign);
+  assign.definition.facts.layers = {{"block.0", 2, 1}};
+  assign.definition.spec.outer = fixture.outer;
+  fixture.DeliverMessage(assign);
   for (const ShardId shard : {0, 1}) fixture.Push(fixture.Id(0, -1, shard), {10});
   fixture.Sync();
   fixture.Commit(0, {{kInitial, 1.0}});
@@ -102,9 +102,9 @@ TEST_CASE("running_statistics_step_to_the_mean_and_count_in_no_norm") {
       fixture.Push(fixture.Id(1, version - 1, shard), {-6});
     }
     fixture.Sync();
-    fixture.Says(
+    fixture.DeliverMessage(
         CollectStatistics{kJob, version, {fixture.By(0, version - 1), fixture.By(1, version - 1)}});
-    REQUIRE(fixture.Told<Statistics>().back().layers[0].values ==
+    REQUIRE(fixture.TakeSent<Statistics>().back().layers[0].values ==
             std::vector<double>{4, -12, 0, -12, 36, 0, 0, 0, 0});
     // Clipped to a tenth: the mean is the same.
     fixture.Commit(version,
@@ -130,8 +130,8 @@ TEST_CASE("as_many_contributions_as_a_round_may_have_are_applied_with_one_matrix
     terms.push_back({contributions.back(), 1.0 / static_cast<double>(kMany)});
   }
   fixture.Sync();
-  fixture.Says(CollectStatistics{kJob, 1, contributions});
-  const Statistics statistics = fixture.Told<Statistics>().back();
+  fixture.DeliverMessage(CollectStatistics{kJob, 1, contributions});
+  const Statistics statistics = fixture.TakeSent<Statistics>().back();
   REQUIRE(statistics.contributions == contributions);
   REQUIRE(statistics.layers.size() == 1);
   CHECK(statistics.layers[0].layer == 0);
@@ -161,9 +161,9 @@ TEST_CASE("the same push again changes nothing: pending, staged, applied or drop
   const size_t records = fixture.log_records();
   REQUIRE(fixture.Answered(fixture.Push(id, {7, 7, 7}), PushStatus::kDuplicate));
 
-  fixture.Says(DropContributions{kJob, {fixture.By(1, 0)}, "island 1 died"});
+  fixture.DeliverMessage(DropContributions{kJob, {fixture.By(1, 0)}, "island 1 died"});
   REQUIRE(fixture.Answered(fixture.Push(id, {7, 7, 7}), PushStatus::kDuplicate));
-  fixture.Says(DropContributions{kJob, {fixture.By(1, 0)}, "said again"});
+  fixture.DeliverMessage(DropContributions{kJob, {fixture.By(1, 0)}, "said again"});
   REQUIRE(fixture.log_records() == records + 1);
 
   fixture.PushAll(fixture.By(0, 0), 5);
@@ -183,7 +183,7 @@ TEST_CASE("long decided contributions are still recognised when their exact ids 
   ServerFixture fixture;
   Begin(fixture);
   for (Version base = 0; base < 3 * kDecidedKept; ++base) {
-    fixture.Says(DropContributions{kJob, {fixture.By(1, base)}, "test"});
+    fixture.DeliverMessage(DropContributions{kJob, {fixture.By(1, base)}, "test"});
   }
   for (Version base = 0; base < 3 * kDecidedKept; ++base) {
     REQUIRE(
@@ -191,7 +191,7 @@ TEST_CASE("long decided contributions are still recognised when their exact ids 
   }
   fixture.Push(fixture.Id(1, 3 * kDecidedKept, 2), {1, 2, 3});
   fixture.Sync();
-  REQUIRE(fixture.Told<PushStaged>().size() == 1);
+  REQUIRE(fixture.TakeSent<PushStaged>().size() == 1);
 }
 
 TEST_CASE("what does not fit is refused with the reason") {
@@ -206,11 +206,11 @@ TEST_CASE("what does not fit is refused with the reason") {
   fixture.Assign();
   REQUIRE(reason(fixture.Id(0, -1, 9), {1}) == "shard 9 of job job-1 is not on this server");
   REQUIRE(reason(fixture.Id(0, -1, 0), {1}) == "shard 0 of job job-1 has 4 elements, the push 1");
-  fixture.Says(FenceIslands{kJob, {{0, 2, 1}}});
+  fixture.DeliverMessage(FenceIslands{kJob, {{0, 2, 1}}});
   REQUIRE(reason(fixture.Id(0, -1, 0), {1, 2, 3, 4}) ==
           "island 0 of job job-1 is at generation 2, incarnation 1 now; the push is of generation "
           "1, incarnation 1");
-  fixture.Says(FenceIslands{kJob, {{0, 1, 9}}});  // fences never fall
+  fixture.DeliverMessage(FenceIslands{kJob, {{0, 1, 9}}});  // fences never fall
   REQUIRE(reason(fixture.Id(0, -1, 0), {1, 2, 3, 4}).find("generation 2") != std::string::npos);
 
   const auto admit = [&](IslandId island, ShardId shard, int64_t elements) {
@@ -260,14 +260,14 @@ TEST_CASE("quantised pushes take the room of their bytes and count as what they 
   fixture.Push(fixture.Id(1, 0, 0), encoding, n, good);
   fixture.Sync();
   fixture.Crash();  // they come back from the log as they were
-  fixture.Says(Welcome{});
-  fixture.told.clear();
-  fixture.Says(CollectStatistics{kJob, 1, {fixture.By(0, 0)}});
+  fixture.DeliverMessage(Welcome{});
+  fixture.sent.clear();
+  fixture.DeliverMessage(CollectStatistics{kJob, 1, {fixture.By(0, 0)}});
   ThreadPool pool(1);
   DecodeDelta({good.bytes.data(), encoding, n}, decoded, pool);
   double square = 0;
   for (const float x : decoded) square += double{x} * x;
-  REQUIRE(fixture.Told<Statistics>().at(0).layers.at(0).values.at(0) ==
+  REQUIRE(fixture.TakeSent<Statistics>().at(0).layers.at(0).values.at(0) ==
           Approx(square).epsilon(1e-12));
   fixture.Commit(1, {{fixture.By(0, 0), 1.0}});
   fixture.Sync();
@@ -280,9 +280,9 @@ TEST_CASE("quantised pushes take the room of their bytes and count as what they 
 TEST_CASE("an assignment that cannot be held is a fault, not a crash") {
   ServerFixture fixture(1000);
   const auto fault = [&](AssignShards assignment) {
-    assignment.charter.spec.outer = fixture.outer;
-    fixture.Says(assignment);
-    const auto faults = fixture.Told<ServerFault>();
+    assignment.definition.spec.outer = fixture.outer;
+    fixture.DeliverMessage(assignment);
+    const auto faults = fixture.TakeSent<ServerFault>();
     REQUIRE(faults.size() == 1);
     return faults[0].reason;
   };
@@ -298,7 +298,7 @@ TEST_CASE("an assignment that cannot be held is a fault, not a crash") {
   REQUIRE(fault({kJob, {{0, 0, 1}}, std::nan(""), 0.5, 0}).find("rate") != std::string::npos);
   fixture.Assign();
   fixture.Assign();  // said again
-  REQUIRE(fixture.Told<ShardsAssigned>().size() == 2);
+  REQUIRE(fixture.TakeSent<ShardsAssigned>().size() == 2);
   REQUIRE(fixture.log_records() == 1);
   fixture.PushAll(kInitial, 1);
   REQUIRE(fault({kJob, {{0, 0, 4}, {7, 2, 4}}, 0.5, 0.9, 0}).find("was not received") !=
@@ -310,7 +310,7 @@ TEST_CASE("old coordinators, other incarnations and other servers are not follow
   fixture.epoch = 5;
   fixture.Assign();
   fixture.epoch = 4;
-  fixture.Says(EndJob{kJob});
+  fixture.DeliverMessage(EndJob{kJob});
   fixture.epoch = 5;
   fixture.Do(FromCoordinator{{"ps-2", 1, 5, EndJob{kJob}}});
   fixture.Do(FromCoordinator{{"ps-1", 2, 5, EndJob{kJob}}});
@@ -319,13 +319,13 @@ TEST_CASE("old coordinators, other incarnations and other servers are not follow
   REQUIRE(fixture.Answered(token, PushStatus::kStaged));
   fixture.Crash();  // the epoch is remembered
   fixture.epoch = 4;
-  fixture.Says(EndJob{kJob});
-  fixture.told.clear();
+  fixture.DeliverMessage(EndJob{kJob});
+  fixture.sent.clear();
   fixture.epoch = 5;
-  fixture.Says(Welcome{});
+  fixture.DeliverMessage(Welcome{});
   REQUIRE(fixture.Push(fixture.Id(0, -1, 1), {1, 2}) > 0);
   fixture.Sync();
-  REQUIRE(fixture.Told<PushStaged>().size() == 1);
+  REQUIRE(fixture.TakeSent<PushStaged>().size() == 1);
 }
 
 TEST_CASE("statistics are the inner products per layer, and name what is not finite") {
@@ -339,10 +339,10 @@ TEST_CASE("statistics are the inner products per layer, and name what is not fin
   fixture.Push(fixture.Id(1, 0, 1), {0, 2});
   fixture.Push(fixture.Id(1, 0, 2), {nan, 0, 0});
   fixture.Sync();
-  fixture.told.clear();
+  fixture.sent.clear();
   for (int again = 0; again < 2; ++again) {
-    fixture.Says(CollectStatistics{kJob, 1, {fixture.By(0, 0), fixture.By(1, 0)}});
-    const auto statistics = fixture.Told<Statistics>();
+    fixture.DeliverMessage(CollectStatistics{kJob, 1, {fixture.By(0, 0), fixture.By(1, 0)}});
+    const auto statistics = fixture.TakeSent<Statistics>();
     REQUIRE(statistics.size() == 1);
     REQUIRE(statistics[0].layers.size() == 2);
     REQUIRE(statistics[0].layers[0].values == std::vector<double>{91, 9, 0, 9, 6, 0, 0, 0, 0});
@@ -351,13 +351,15 @@ TEST_CASE("statistics are the inner products per layer, and name what is not fin
     REQUIRE_FALSE(std::isfinite(second[1]));
     REQUIRE_FALSE(std::isfinite(second[3]));
   }
-  fixture.Says(CollectStatistics{kJob, 2, {fixture.By(0, 0)}});  // a round that is not next
-  REQUIRE(fixture.Told<Statistics>().empty());
-  fixture.Says(CollectStatistics{kJob, 1, {fixture.By(3, 0)}});
-  REQUIRE(fixture.Told<ServerFault>()[0].reason.find("island 3") != std::string::npos);
-  fixture.Says(DropContributions{kJob, {fixture.By(1, 0)}, "outlier"});
-  fixture.Says(CollectStatistics{kJob, 1, {fixture.By(0, 0), fixture.By(1, 0)}});  // late: no fault
-  REQUIRE(fixture.told.empty());
+  fixture.DeliverMessage(
+      CollectStatistics{kJob, 2, {fixture.By(0, 0)}});  // a round that is not next
+  REQUIRE(fixture.TakeSent<Statistics>().empty());
+  fixture.DeliverMessage(CollectStatistics{kJob, 1, {fixture.By(3, 0)}});
+  REQUIRE(fixture.TakeSent<ServerFault>()[0].reason.find("island 3") != std::string::npos);
+  fixture.DeliverMessage(DropContributions{kJob, {fixture.By(1, 0)}, "outlier"});
+  fixture.DeliverMessage(
+      CollectStatistics{kJob, 1, {fixture.By(0, 0), fixture.By(1, 0)}});  // late: no fault
+  REQUIRE(fixture.sent.empty());
 }
 
 TEST_CASE("a round whose push is missing is a fault and changes nothing; a gap is ignored") {
@@ -365,12 +367,12 @@ TEST_CASE("a round whose push is missing is a fault and changes nothing; a gap i
   Begin(fixture);
   const auto before = fixture.AllTheta();
   fixture.Commit(1, {{fixture.By(0, 0), 1.0}});
-  REQUIRE(fixture.Told<ServerFault>()[0].reason ==
+  REQUIRE(fixture.TakeSent<ServerFault>()[0].reason ==
           "round 1 of job job-1: the push of shard 0 by island 0 (generation 1, incarnation 1, "
           "base version 0) is missing");
   fixture.Commit(7, {});
   fixture.Sync();
-  REQUIRE(fixture.told.empty());
+  REQUIRE(fixture.sent.empty());
   REQUIRE(fixture.AllTheta() == before);
 }
 
@@ -414,22 +416,22 @@ TEST_CASE("a reply in flight is not touched by later rounds, and old versions ar
 }
 
 TEST_CASE("after a crash the server is where it was, bit for bit, and says so") {
-  ServerFixture fixture, twin;
+  ServerFixture fixture, reference;
   Begin(fixture, 2);
-  Begin(twin, 2);
+  Begin(reference, 2);
   for (Version version = 1; version <= 7; ++version) {
     Round(fixture, version);
-    Round(twin, version);
+    Round(reference, version);
     fixture.Crash();
     REQUIRE(fixture.version() == version);
-    REQUIRE(fixture.AllTheta() == twin.AllTheta());
+    REQUIRE(fixture.AllTheta() == reference.AllTheta());
   }
   fixture.PushAll(fixture.By(0, 7), 3);
   fixture.Sync();
   fixture.Push(fixture.Id(1, 7, 0), {1, 2, 3, 4});  // never synced
-  fixture.told.clear();
+  fixture.sent.clear();
   fixture.Crash();
-  const auto hello = fixture.Told<ServerHello>();
+  const auto hello = fixture.TakeSent<ServerHello>();
   REQUIRE(hello[0].jobs.size() == 1);
   REQUIRE(hello[0].jobs[0].version == 7);
   REQUIRE(hello[0].jobs[0].staged.size() == 3);
@@ -440,74 +442,74 @@ TEST_CASE("after a crash the server is where it was, bit for bit, and says so") 
 }
 
 TEST_CASE("the log is cut as far as the previous snapshot allows, so that one may be lost") {
-  ServerFixture fixture, twin;
+  ServerFixture fixture, reference;
   Begin(fixture, 2);
-  Begin(twin);
+  Begin(reference);
   for (Version version = 1; version <= 9; ++version) {
     Round(fixture, version);
-    Round(twin, version);
+    Round(reference, version);
   }
-  REQUIRE(fixture.log_records() < twin.log_records());
+  REQUIRE(fixture.log_records() < reference.log_records());
   fixture.LoseNewestSnapshot();
   fixture.Crash();
-  REQUIRE(fixture.AllTheta() == twin.AllTheta());
+  REQUIRE(fixture.AllTheta() == reference.AllTheta());
 }
 
 TEST_CASE("a_log_of_half_the_state_makes_a_snapshot_however_many_rounds_there_may_be_between") {
-  ServerFixture fixture, twin;
-  for (ServerFixture* s : {&fixture, &twin}) Begin(*s, 1000);
+  ServerFixture fixture, reference;
+  for (ServerFixture* s : {&fixture, &reference}) Begin(*s, 1000);
   fixture.log_bytes_free = 0;
   fixture.Crash();
   for (Version version = 1; version <= 6; ++version) {
     Round(fixture, version);  // of 2 pushes a parameter; the state has 2 tensors
-    Round(twin, version);
+    Round(reference, version);
   }
-  REQUIRE(fixture.log_records() < twin.log_records());
+  REQUIRE(fixture.log_records() < reference.log_records());
   fixture.Wait(kHeartbeatInterval);
-  REQUIRE(fixture.Told<ServerHeartbeat>().back().jobs[0].snapshot_version == 6);
+  REQUIRE(fixture.TakeSent<ServerHeartbeat>().back().jobs[0].snapshot_version == 6);
   fixture.LoseNewestSnapshot();
   fixture.Crash();
-  REQUIRE(fixture.AllTheta() == twin.AllTheta());
+  REQUIRE(fixture.AllTheta() == reference.AllTheta());
 }
 
 TEST_CASE("a staged push outlives snapshots: the log is kept for it") {
-  ServerFixture fixture, twin;
+  ServerFixture fixture, reference;
   Begin(fixture, 1);
-  Begin(twin);
-  for (ServerFixture* s : {&fixture, &twin})
+  Begin(reference);
+  for (ServerFixture* s : {&fixture, &reference})
     s->PushAll(s->By(2, 0), 77);  // late, for a later round
   for (Version version = 1; version <= 4; ++version) {
     Round(fixture, version);
-    Round(twin, version);
+    Round(reference, version);
   }
   fixture.Crash();
-  for (ServerFixture* s : {&fixture, &twin}) {
+  for (ServerFixture* s : {&fixture, &reference}) {
     s->Commit(5, {{s->By(2, 0), 1.0}});
     s->Sync();
     REQUIRE(s->version() == 5);
   }
-  REQUIRE(fixture.AllTheta() == twin.AllTheta());
+  REQUIRE(fixture.AllTheta() == reference.AllTheta());
 }
 
 TEST_CASE("a full disk is reported: nothing is acknowledged, pulls are served, and pushes resume") {
   ServerFixture fixture;
   Begin(fixture);
   const Token waiting = fixture.Push(fixture.Id(0, 0, 0), {1, 2, 3, 4});
-  fixture.told.clear();
+  fixture.sent.clear();
   fixture.Do(LogFailed{kJob, "/state/job-1/log: no space left on device"});
-  REQUIRE(fixture.Told<ServerFault>()[0].reason.find("no space left") != std::string::npos);
+  REQUIRE(fixture.TakeSent<ServerFault>()[0].reason.find("no space left") != std::string::npos);
   REQUIRE_FALSE(fixture.pushes.contains(waiting));
   REQUIRE(fixture.Answered(fixture.Push(fixture.Id(0, 0, 1), {1, 2}), PushStatus::kRefused));
   REQUIRE(fixture.replies.contains(fixture.Pull(0, 0)));
   fixture.Wait(kRetryInterval);
-  REQUIRE(fixture.Told<ServerFault>().size() == 1);
+  REQUIRE(fixture.TakeSent<ServerFault>().size() == 1);
   fixture.Sync();
   REQUIRE(fixture.Answered(waiting, PushStatus::kStaged));
   fixture.Wait(10 * kRetryInterval);
-  REQUIRE(fixture.Told<ServerFault>().empty());
+  REQUIRE(fixture.TakeSent<ServerFault>().empty());
   fixture.Push(fixture.Id(0, 0, 1), {1, 2});
   fixture.Sync();
-  REQUIRE(fixture.Told<PushStaged>().size() == 1);
+  REQUIRE(fixture.TakeSent<PushStaged>().size() == 1);
 }
 
 TEST_CASE("a failed snapshot is reported and retried") {
@@ -516,17 +518,17 @@ TEST_CASE("a failed snapshot is reported and retried") {
   fixture.PushAll(fixture.By(0, 0), 4);
   fixture.Sync();
   fixture.Commit(1, {{fixture.By(0, 0), 1.0}});
-  fixture.told.clear();
+  fixture.sent.clear();
   fixture.Do(LogSynced{kJob, fixture.log_records()});
   REQUIRE(fixture.version() == 1);
   fixture.Do(SnapshotDone{kJob, 1, absl::ResourceExhaustedError("no space left on device")});
-  REQUIRE(fixture.Told<ServerFault>()[0].reason ==
+  REQUIRE(fixture.TakeSent<ServerFault>()[0].reason ==
           "snapshot of version 1: no space left on device");
-  fixture.told.clear();
+  fixture.sent.clear();
   fixture.Wait(ServerCore::kSnapshotRetry);
   fixture.FinishSnapshots();
   fixture.Wait(kHeartbeatInterval);
-  REQUIRE(fixture.Told<ServerHeartbeat>().back().jobs[0].snapshot_version == 1);
+  REQUIRE(fixture.TakeSent<ServerHeartbeat>().back().jobs[0].snapshot_version == 1);
 }
 
 TEST_CASE("an ended job takes no pushes, gives its parameters, and survives restarts") {
@@ -536,7 +538,7 @@ TEST_CASE("an ended job takes no pushes, gives its parameters, and survives rest
   fixture.PushAll(fixture.By(0, 1), 3);
   fixture.Sync();
   fixture.Commit(2, {{fixture.By(0, 1), 1.0}});
-  fixture.Says(EndJob{kJob});  // arrives before the round is durable
+  fixture.DeliverMessage(EndJob{kJob});  // arrives before the round is durable
   REQUIRE(fixture.version() == 1);
   fixture.Sync();
   REQUIRE(fixture.version() == 2);
@@ -547,9 +549,9 @@ TEST_CASE("an ended job takes no pushes, gives its parameters, and survives rest
     REQUIRE(fixture.replies.contains(fixture.Pull(2, 0)));
     REQUIRE(fixture.AllTheta() == final);
     fixture.Assign({{0, 0, 4}, {1, 0, 2}, {2, 1, 3}}, 8);
-    fixture.told.clear();
+    fixture.sent.clear();
     fixture.Crash();
-    REQUIRE(fixture.Told<ServerHello>()[0].jobs[0].snapshot_version == 2);
+    REQUIRE(fixture.TakeSent<ServerHello>()[0].jobs[0].snapshot_version == 2);
   }
 }
 
@@ -558,30 +560,30 @@ TEST_CASE("the server repeats hello until it is answered, then heartbeats and un
   Begin(fixture);
   fixture.Push(fixture.Id(0, 0, 0), {1, 2, 3, 4});
   fixture.Sync();
-  REQUIRE(fixture.Told<PushStaged>().size() == 1);
+  REQUIRE(fixture.TakeSent<PushStaged>().size() == 1);
   fixture.Wait(kRetryInterval);
-  auto told = std::exchange(fixture.told, {});
-  REQUIRE(told.size() == 2);
-  REQUIRE(std::get<ServerHeartbeat>(told[0]).staged_bytes == 16);
-  REQUIRE(std::get<PushStaged>(told[1]).push == fixture.Id(0, 0, 0));
-  fixture.Says(CollectStatistics{kJob, 1, {}});
-  fixture.Says(DropContributions{kJob, {fixture.By(0, 0)}, "test"});
-  fixture.told.clear();
+  auto sent = std::exchange(fixture.sent, {});
+  REQUIRE(sent.size() == 2);
+  REQUIRE(std::get<ServerHeartbeat>(sent[0]).staged_bytes == 16);
+  REQUIRE(std::get<PushStaged>(sent[1]).push == fixture.Id(0, 0, 0));
+  fixture.DeliverMessage(CollectStatistics{kJob, 1, {}});
+  fixture.DeliverMessage(DropContributions{kJob, {fixture.By(0, 0)}, "test"});
+  fixture.sent.clear();
   fixture.Wait(100 * kRetryInterval);
-  REQUIRE(fixture.Told<PushStaged>().empty());
+  REQUIRE(fixture.TakeSent<PushStaged>().empty());
 
   fixture.Do(ConnectionDown{});
   fixture.Wait(100 * kRetryInterval);
-  REQUIRE(fixture.told.empty());
+  REQUIRE(fixture.sent.empty());
   fixture.Do(ConnectionUp{});
   fixture.Wait(kRetryInterval);
-  REQUIRE(fixture.Told<ServerHello>().size() == 2);
-  fixture.Says(Welcome{});
+  REQUIRE(fixture.TakeSent<ServerHello>().size() == 2);
+  fixture.DeliverMessage(Welcome{});
   fixture.Wait(kHeartbeatInterval);
-  told = std::exchange(fixture.told, {});
-  REQUIRE(told.size() == 1);
-  REQUIRE(std::holds_alternative<ServerHeartbeat>(told[0]));
-  fixture.Says(Refused{"the name is taken", true});
+  sent = std::exchange(fixture.sent, {});
+  REQUIRE(sent.size() == 1);
+  REQUIRE(std::holds_alternative<ServerHeartbeat>(sent[0]));
+  fixture.DeliverMessage(Refused{"the name is taken", true});
   REQUIRE(fixture.stopped == "the name is taken");
 }
 

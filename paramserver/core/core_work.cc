@@ -15,7 +15,7 @@ bool ServerCore::HasWork() const {
                      [this](const auto& entry) { return HasWork(entry.second); });
 }
 
-// Jobs take turns.
+// Jobs are served round-robin.
 void ServerCore::Work(Turn& turn) {
   auto next = jobs_.upper_bound(worked_last_);
   for (size_t i = 0; i < jobs_.size(); ++i, ++next) {

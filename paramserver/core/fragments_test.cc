@@ -23,7 +23,7 @@ void Initialize(ServerFixture& fixture, int64_t fragments, int64_t snapshot_ever
   fixture.Sync();
   fixture.Commit(0, {{fixture.By(0, -1), 1.0}});
   fixture.Sync();
-  fixture.told.clear();
+  fixture.sent.clear();
 }
 
 void PushShards(ServerFixture& fixture, const ContributionId& by, std::vector<ShardId> shards,
@@ -88,13 +88,13 @@ TEST_CASE("statistics_are_of_the_fragments_layers") {
   ServerFixture fixture;
   Initialize(fixture, 2);
   PushShards(fixture, fixture.By(0, 0), {0, 1}, 1);
-  fixture.told.clear();
-  fixture.Says(CollectStatistics{kJob, 1, {fixture.By(0, 0)}});
-  const auto told = fixture.Told<Statistics>();
-  REQUIRE(told.size() == 1);
-  REQUIRE(told[0].layers.size() == 1);
-  CHECK(told[0].layers[0].layer == 0);
-  CHECK(told[0].layers[0].values[0] == 6);
+  fixture.sent.clear();
+  fixture.DeliverMessage(CollectStatistics{kJob, 1, {fixture.By(0, 0)}});
+  const auto sent = fixture.TakeSent<Statistics>();
+  REQUIRE(sent.size() == 1);
+  REQUIRE(sent[0].layers.size() == 1);
+  CHECK(sent[0].layers[0].layer == 0);
+  CHECK(sent[0].layers[0].values[0] == 6);
 }
 
 TEST_CASE("a_passed_turn_makes_a_version_that_changes_nothing") {
@@ -138,7 +138,7 @@ struct Puller {
   explicit Puller(ServerFixture& server) : fixture(server) {}
 
   std::optional<std::vector<float>> Pull(Version version, ShardId shard, int32_t slot) {
-    fixture.Do(PullAsked{kJob, version, shard, ++token, 0, 0, slot});
+    fixture.Do(PullArrived{kJob, version, shard, ++token, 0, 0, slot});
     const auto reply = fixture.replies.find(token);
     if (reply == fixture.replies.end()) {
       const PullRefusal refusal = fixture.refusals.at(token).refusal;
@@ -155,7 +155,7 @@ struct Puller {
     ThreadPool pool(1);
     for (const OwnedShard& shard : shards) {
       std::vector<float>& here = base[shard.shard];
-      const int64_t turns = TurnsSince(held, version, shard.layer, 2);
+      const int64_t turns = CountTurnsSince(held, version, shard.layer, 2);
       const auto step = turns == 1 && held >= 0 ? Pull(version, shard.shard, kPullStep)
                                                 : std::optional<std::vector<float>>(std::nullopt);
       if (step) {

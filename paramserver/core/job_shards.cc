@@ -19,7 +19,7 @@ void Copy(const SharedBytes& payload, int64_t begin, SharedTensor& tensor, Eleme
 
 }  // namespace
 
-int64_t JobState::BytesOf(const OwnedShard& shard) const {
+int64_t JobState::CountBytes(const OwnedShard& shard) const {
   return static_cast<int64_t>(1 + slots_) * kElementBytes * shard.elements;
 }
 
@@ -91,7 +91,7 @@ void JobState::ApplyRecord(LogSequence sequence, const ReceivedRecord& record) {
       incoming.slots.push_back(std::make_shared<SharedTensor>(record.shard.elements));
     }
     incoming.has_slots.resize(slots_);
-    incoming_bytes_ += BytesOf(record.shard);
+    incoming_bytes_ += CountBytes(record.shard);
   }
   incoming.last = sequence;
   if (fill && !incoming.fill) {
@@ -140,7 +140,7 @@ void JobState::ChangeShards(const std::vector<OwnedShard>& shards) {
 void JobState::DropIncoming(ShardId shard) {
   const auto found = incoming_.find(shard);
   if (found == incoming_.end()) return;
-  incoming_bytes_ -= BytesOf(found->second.info);
+  incoming_bytes_ -= CountBytes(found->second.info);
   incoming_.erase(found);
 }
 
@@ -149,8 +149,8 @@ void JobState::DropAllIncoming() {
   incoming_bytes_ = 0;
 }
 
-std::vector<ElementRange> JobState::MissingOf(const OwnedShard& shard, int64_t placement,
-                                              ReceivedPart part) const {
+std::vector<ElementRange> JobState::ListMissingRanges(const OwnedShard& shard, int64_t placement,
+                                                      ReceivedPart part) const {
   const ElementRange all{0, shard.elements};
   const auto found = incoming_.find(shard.shard);
   if (found == incoming_.end() || found->second.placement != placement ||

@@ -39,8 +39,8 @@ std::string Name(const ContributionId& id) {
 }  // namespace
 
 absl::Status JobState::Check(const AssignShards& assignment) {
-  const auto bad = [](auto... pieces) {
-    return absl::InvalidArgumentError(absl::StrCat("assignment: ", pieces...));
+  const auto bad = [](auto... args) {
+    return absl::InvalidArgumentError(absl::StrCat("assignment: ", args...));
   };
   if (!IsJobName(assignment.job)) return bad("\"", assignment.job, "\" is no name of a job");
   if (assignment.shards.size() > kMaxShards) {
@@ -50,7 +50,8 @@ absl::Status JobState::Check(const AssignShards& assignment) {
   if (!(assignment.outer_momentum >= 0 && assignment.outer_momentum < 1)) {
     return bad("outer momentum ", assignment.outer_momentum, " is not at least 0 and below 1");
   }
-  ATOLL_RETURN_IF_ERROR(Annotate(ValidateOuterChoice(assignment.charter.spec.outer), "assignment"));
+  ATOLL_RETURN_IF_ERROR(
+      Annotate(ValidateOuterChoice(assignment.definition.spec.outer), "assignment"));
   std::set<ShardId> seen;
   int64_t elements = 0;
   for (const OwnedShard& shard : assignment.shards) {
@@ -66,13 +67,13 @@ absl::Status JobState::Check(const AssignShards& assignment) {
 int64_t JobState::ParameterBytes(const AssignShards& assignment) {
   int64_t elements = 0;
   for (const OwnedShard& shard : assignment.shards) elements += shard.elements;
-  return ServerBytesPerElement(assignment.charter.spec.outer) * elements;
+  return ServerBytesPerElement(assignment.definition.spec.outer) * elements;
 }
 
 JobState::JobState(JobId job, ThreadPool* pool)
     : job_(std::move(job)),
       pool_(pool),
-      book_(std::make_shared<PushBook>(job_, std::span<const OwnedShard>())) {}
+      ledger_(std::make_shared<PushLedger>(job_, std::span<const OwnedShard>())) {}
 
 absl::StatusOr<std::unique_ptr<JobState>> JobState::FromSnapshot(const Snapshot& snapshot,
                                                                  ThreadPool* pool) {
@@ -83,7 +84,7 @@ absl::StatusOr<std::unique_ptr<JobState>> JobState::FromSnapshot(const Snapshot&
     return absl::DataLossError("the snapshot does not hold the shards of its assignment");
   }
   const size_t slots = snapshot.version == kNoVersion || snapshot.ended ? 0 : state->slots();
-  if (snapshot.slots != ServerSlotsOf(snapshot.assignment.charter.spec.outer)) {
+  if (snapshot.slots != ListServerSlots(snapshot.assignment.definition.spec.outer)) {
     return absl::DataLossError("the snapshot does not hold its outer optimizer's slots");
   }
   if (snapshot.exchange != SiteExchange() &&
@@ -103,7 +104,7 @@ absl::StatusOr<std::unique_ptr<JobState>> JobState::FromSnapshot(const Snapshot&
   state->version_ = snapshot.version;
   state->newest_ = snapshot.newest;
   state->exchange_ = snapshot.exchange;
-  state->book_->Restore(snapshot.fences, snapshot.decided);
+  state->ledger_->Restore(snapshot.fences, snapshot.decided);
   if (snapshot.ended) state->ApplyRecord(0, EndedRecord{});
   return state;
 }
@@ -121,12 +122,12 @@ absl::Status JobState::CheckRecord(const AssignedRecord& record) const {
   if (record.assignment.job != job_) {
     return absl::InvalidArgumentError(absl::StrCat("assignment of job ", record.assignment.job));
   }
-  if (record.assignment.charter.spec.outer.fragments < 1) {
+  if (record.assignment.definition.spec.outer.fragments < 1) {
     return absl::InvalidArgumentError(absl::StrCat("assignment of job ", job_, " in no fragments"));
   }
-  const size_t slots = ServerSlotsOf(record.assignment.charter.spec.outer).size();
-  const OuterSpec& now = assignment_.charter.spec.outer;
-  const OuterSpec& next = record.assignment.charter.spec.outer;
+  const size_t slots = ListServerSlots(record.assignment.definition.spec.outer).size();
+  const OuterSpec& now = assignment_.definition.spec.outer;
+  const OuterSpec& next = record.assignment.definition.spec.outer;
   const bool others =
       assigned_ && (now.optimizer != next.optimizer || now.contributes_to != next.contributes_to);
   if (version_ != kNoVersion && (others || (slots_ != slots && !incoming_.empty()))) {
@@ -183,7 +184,7 @@ absl::Status JobState::CheckRecord(const PushedRecord& record) const {
                                                    " bytes so encoded, the push ",
                                                    record.payload.bytes.size()));
   }
-  const auto staged = staged_.find({ContributionOf(record.id), record.id.shard});
+  const auto staged = staged_.find({ToContributionId(record.id), record.id.shard});
   if (staged != staged_.end() && staged->second.encoding != record.encoding) {
     return absl::InvalidArgumentError(
         absl::StrCat("shard ", record.id.shard, " is staged in another encoding"));
@@ -227,13 +228,13 @@ absl::Status JobState::CheckRecord(const CommittedRecord& record) const {
 }
 
 absl::Status JobState::CheckStep(const CommittedRecord& record) const {
-  const auto bad = [&](auto... pieces) {
+  const auto bad = [&](auto... args) {
     return absl::InvalidArgumentError(
-        absl::StrCat("round ", record.version, " of job ", job_, ": ", pieces...));
+        absl::StrCat("round ", record.version, " of job ", job_, ": ", args...));
   };
   if (!std::isfinite(record.step.learning_rate)) return bad("its outer rate is not finite");
   const bool has_reference =
-      version_ != kNoVersion && OuterOptimizerOf(assignment_.charter.spec.outer).reference >= 0;
+      version_ != kNoVersion && GetOuterOptimizer(assignment_.definition.spec.outer).reference >= 0;
   std::set<int32_t> layers;
   for (const LayerStep& layer : record.step.layers) {
     const bool finite = std::isfinite(static_cast<float>(layer.reference)) &&
@@ -254,13 +255,13 @@ absl::Status JobState::CheckRecord(const EndedRecord&) const { return absl::OkSt
 
 void JobState::ApplyRecord(LogSequence, const AssignedRecord& record) {
   epoch_ = std::max(epoch_, record.epoch);
-  const OuterSpec& outer = record.assignment.charter.spec.outer;
+  const OuterSpec& outer = record.assignment.definition.spec.outer;
   optimizer_ = MakeOuterOptimizer(outer);
-  slots_ = ServerSlotsOf(outer).size();
+  slots_ = ListServerSlots(outer).size();
   pull_encoding_ = outer.pull_encoding;
   if (!assigned_ || assignment_.shards != record.assignment.shards) {
     ChangeShards(record.assignment.shards);
-    book_->SetShards(record.assignment.shards);
+    ledger_->SetShards(record.assignment.shards);
     parameter_bytes_ = ParameterBytes(record.assignment);
   }
   assignment_ = record.assignment;
@@ -268,14 +269,14 @@ void JobState::ApplyRecord(LogSequence, const AssignedRecord& record) {
 }
 
 void JobState::ApplyRecord(LogSequence, const FencedRecord& record) {
-  book_->Fence(record.islands);
+  ledger_->Fence(record.islands);
 }
 
 void JobState::ApplyRecord(LogSequence sequence, const PushedRecord& record) {
   // A replay applies commits in the order of the log, a running server when they are durable. A
   // push that came in between, of a contribution that the round dropped, is discarded in both.
-  const ContributionId contribution = ContributionOf(record.id);
-  if (ended_ || book_->IsDecided(contribution)) return;
+  const ContributionId contribution = ToContributionId(record.id);
+  if (ended_ || ledger_->IsDecided(contribution)) return;
   const auto [entry, added] = staged_.try_emplace({contribution, record.id.shard});
   StagedShard& staged = entry->second;
   if (!staged.pushes.insert(record.id).second) return;
@@ -283,7 +284,7 @@ void JobState::ApplyRecord(LogSequence sequence, const PushedRecord& record) {
   staged.encoding = record.encoding;
   Put(record, shards_.at(record.id.shard).info.elements, staged);
   if (added) staged_bytes_ += static_cast<int64_t>(staged.payload.bytes.size());
-  book_->AddPending(record.id);
+  ledger_->AddPending(record.id);
 }
 
 // Of elements that came before, the first to come stay; all have the same bits.
@@ -313,7 +314,7 @@ void JobState::Put(const PushedRecord& record, int64_t elements, StagedShard& st
 }
 
 int64_t JobState::BytesToStage(const PushId& id, Encoding encoding) const {
-  if (staged_.contains({ContributionOf(id), id.shard})) return 0;
+  if (staged_.contains({ToContributionId(id), id.shard})) return 0;
   return EncodedBytes(encoding, shards_.at(id.shard).info.elements);
 }
 
@@ -360,7 +361,7 @@ void JobState::ApplyRecord(LogSequence, const DroppedRecord& record) {
 
 void JobState::ApplyRecord(LogSequence, const EndedRecord&) {
   ended_ = true;
-  book_->Close(absl::StrCat("job ", job_, " has ended"));
+  ledger_->Close(absl::StrCat("job ", job_, " has ended"));
   while (!staged_.empty()) Decide(ContributionId(staged_.begin()->first.first));
   for (auto& [id, shard] : shards_) {
     // What islands hold is what was validated; nothing follows that needs the difference.
@@ -381,7 +382,7 @@ const JobState::StagedShard* JobState::FindStaged(const ContributionId& contribu
 }
 
 std::optional<JobState::StagedPush> JobState::FindPush(const PushId& id) const {
-  const auto found = staged_.find({ContributionOf(id), id.shard});
+  const auto found = staged_.find({ToContributionId(id), id.shard});
   if (found == staged_.end() || !found->second.pushes.contains(id)) return std::nullopt;
   const StagedShard& staged = found->second;
   const ElementRange range = id.RangeIn(shards_.at(id.shard).info.elements);
@@ -395,7 +396,7 @@ std::optional<JobState::StagedPush> JobState::FindPush(const PushId& id) const {
 }
 
 void JobState::Decide(const ContributionId& contribution) {
-  book_->Decide(contribution);
+  ledger_->Decide(contribution);
   for (auto staged = staged_.lower_bound({contribution, std::numeric_limits<ShardId>::min()});
        staged != staged_.end() && staged->first.first == contribution;
        staged = staged_.erase(staged)) {
@@ -404,7 +405,7 @@ void JobState::Decide(const ContributionId& contribution) {
 }
 
 bool JobState::HasTurn(Version version, const Shard& shard) const {
-  return IsInTurn(version, shard.info.layer, assignment_.charter.spec.outer.fragments);
+  return IsInTurn(version, shard.info.layer, assignment_.definition.spec.outer.fragments);
 }
 
 void JobState::SetZero(Shard& shard) {
@@ -429,14 +430,14 @@ void JobState::SetInitial(Shard& shard, const RoundTerm& term) {
 }
 
 bool JobState::HoldsStatistics(const OwnedShard& shard) const {
-  const std::vector<LayerSize>& layers = assignment_.charter.facts.layers;
+  const std::vector<LayerSize>& layers = assignment_.definition.facts.layers;
   if (shard.layer < 0 || shard.layer >= std::ssize(layers)) return false;
   const LayerSize& layer = layers[static_cast<size_t>(shard.layer)];
   return shard.begin >= layer.elements - layer.statistics;
 }
 
 void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
-  const int64_t fragments = assignment_.charter.spec.outer.fragments;
+  const int64_t fragments = assignment_.definition.spec.outer.fragments;
   if (round.terms.empty()) return;  // no island has pushed the fragment, or shards are to be filled
   std::vector<WeightedDelta> deltas;
   for (const RoundTerm& term : round.terms) {
@@ -452,9 +453,9 @@ void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
     for (WeightedDelta& delta : deltas) delta.weight = sum > 0 ? delta.weight / sum : 0;
     return OuterSgd(shard.theta->writable(), deltas, /*eta=*/1, *pool_);
   }
-  const OuterSpec& outer = assignment_.charter.spec.outer;
+  const OuterSpec& outer = assignment_.definition.spec.outer;
   OuterShard state{shard.theta->writable(), {}};
-  for (size_t i = 0; i < OuterOptimizerOf(outer).slots.size(); ++i) {
+  for (size_t i = 0; i < GetOuterOptimizer(outer).slots.size(); ++i) {
     MakeWritable(shard.slots[i]);
     state.slots.push_back(shard.slots[i]->writable());
   }
@@ -465,14 +466,14 @@ void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
     }
     if (layer.reference == 0) continue;
     const std::span<float> slot =
-        state.slots[static_cast<size_t>(OuterOptimizerOf(outer).reference)];
+        state.slots[static_cast<size_t>(GetOuterOptimizer(outer).reference)];
     deltas.push_back({{slot.data(), Encoding::kFloat32, shard.info.elements},
                       static_cast<float>(layer.reference)});
   }
   const double rate = round.step.learning_rate;
   optimizer_->Step(state,
                    {deltas, rate != 0 ? rate : assignment_.outer_learning_rate,
-                    assignment_.outer_momentum, TurnOfVersion(round.version, fragments)},
+                    assignment_.outer_momentum, CountFragmentTurns(round.version, fragments)},
                    *pool_);
 }
 
@@ -522,10 +523,10 @@ std::shared_ptr<const Snapshot> JobState::TakeSnapshot(LogSequence last_sequence
   snapshot->ended = ended_;
   snapshot->assignment = assignment_;
   snapshot->newest = newest_;
-  snapshot->fences = book_->Fences();
-  snapshot->decided = book_->Decided();
+  snapshot->fences = ledger_->Fences();
+  snapshot->decided = ledger_->Decided();
   snapshot->staged = Staged();
-  if (assigned_) snapshot->slots = ServerSlotsOf(assignment_.charter.spec.outer);
+  if (assigned_) snapshot->slots = ListServerSlots(assignment_.definition.spec.outer);
   for (const auto& [key, staged] : staged_) {
     snapshot->replay_from = std::min(snapshot->replay_from, staged.first);
   }
@@ -576,7 +577,7 @@ absl::Status JobState::AddShard(ShardId id, const Shard& shard, GramSum& sum) co
   const size_t k = sum.contributions.size();
   const int reference = version_ == kNoVersion || !assigned_
                             ? -1
-                            : OuterOptimizerOf(assignment_.charter.spec.outer).reference;
+                            : GetOuterOptimizer(assignment_.definition.spec.outer).reference;
   const size_t n = reference < 0 ? k : k + 1;
   std::vector<DeltaView> deltas(n);
   std::vector<double> gram(n * n);
@@ -700,11 +701,11 @@ absl::StatusOr<RecoveredJob> JobReplay::Finish() && {
   for (const PushId& id : snapshot_ == nullptr ? std::vector<PushId>() : snapshot_->staged) {
     if (std::binary_search(staged.begin(), staged.end(), id) ||
         !recovered_.state->HasShard(id.shard) ||
-        recovered_.state->book()->IsDecided(ContributionOf(id))) {
+        recovered_.state->ledger()->IsDecided(ToContributionId(id))) {
       continue;
     }
     return absl::DataLossError(absl::StrCat("the push of shard ", id.shard, " by ",
-                                            Name(ContributionOf(id)),
+                                            Name(ToContributionId(id)),
                                             " is not readable, which no round has used yet"));
   }
   for (const PushId& id : staged) recovered_.state->MarkDurable(id);

@@ -48,7 +48,7 @@ class JobState {
   absl::Status Check(const LogRecord& record) const;
   // REQUIRES: Check(record). Pushes become durable with MarkDurable.
   void Apply(LogSequence sequence, const LogRecord& record);
-  void MarkDurable(const PushId& id) { book_->MarkDurable(id); }
+  void MarkDurable(const PushId& id) { ledger_->MarkDurable(id); }
   // A committed round in parts, the same as Apply: so many elements of pseudo-gradients and tensors
   // at a time, one shard at least. True: it is applied. REQUIRES: Check(record), the same record
   // until it is applied, and no assignment, end or arriving shard meanwhile.
@@ -87,7 +87,7 @@ class JobState {
   // What it takes to make those of version() from those of the version before, encoded, in words as
   // in PullRequest. Null where pulls are not quantised, and until this server has made a round.
   std::shared_ptr<const std::vector<float>> EncodedStep(ShardId shard) const;
-  // As ServerSlotsOf; 0 before the first assignment or order to receive shards.
+  // As ListServerSlots; 0 before the first assignment or order to receive shards.
   size_t slots() const { return slots_; }
   bool HasShard(ShardId shard) const { return shards_.contains(shard); }
   size_t shards() const { return shards_.size(); }
@@ -95,15 +95,15 @@ class JobState {
   std::vector<ShardId> ShardsHere(bool filled) const;
 
   // A shard that is received at version(), under this placement: what of a part has not arrived.
-  std::vector<ElementRange> MissingOf(const OwnedShard& shard, int64_t placement,
-                                      ReceivedPart part) const;
+  std::vector<ElementRange> ListMissingRanges(const OwnedShard& shard, int64_t placement,
+                                              ReceivedPart part) const;
   // The newest record of a shard that has arrived whole; nullopt: it has not.
   // A shard that is to be filled has no momentum: what its holder had sent of it before is of no
   // use.
   std::optional<LogSequence> ReceivedWhole(ShardId shard, int64_t placement, bool fill) const;
 
   // The job is of a site's servers: it has an exchange with the job above (RoundStep).
-  bool IsOfSite() const { return !assignment_.charter.spec.outer.contributes_to.empty(); }
+  bool IsOfSite() const { return !assignment_.definition.spec.outer.contributes_to.empty(); }
   const SiteExchange& exchange() const { return exchange_; }
   // Of the job above: adopted, or that some has arrived of.
   Version newest_base() const { return std::max(exchange_.base, base_version_); }
@@ -129,8 +129,8 @@ class JobState {
   // That made version(); version kNoVersion: none.
   const CommittedRecord& newest() const { return newest_; }
   // The newest that an assignment, or an order to receive shards, came with.
-  int64_t placement() const { return std::max(placement_, assignment_.charter.placement); }
-  const std::shared_ptr<PushBook>& book() const { return book_; }
+  int64_t placement() const { return std::max(placement_, assignment_.definition.placement); }
+  const std::shared_ptr<PushLedger>& ledger() const { return ledger_; }
   std::vector<PushId> Staged() const;
   // What such a push has brought, as it was encoded; nullopt: it is not staged. Shared with what is
   // staged: other parts of the shard may be added to it meanwhile.
@@ -212,8 +212,8 @@ class JobState {
   // Of one shard: the exchange of a round, after its step.
   void ExchangeShard(Shard& shard, const CommittedRecord& round);
   void AdoptBase(Shard& shard, Version version);
-  std::shared_ptr<SharedTensor>& BaseOf(Shard& shard) const { return shard.slots[slots_ - 2]; }
-  std::shared_ptr<SharedTensor>& ContributedOf(Shard& shard) const { return shard.slots.back(); }
+  std::shared_ptr<SharedTensor>& GetBase(Shard& shard) const { return shard.slots[slots_ - 2]; }
+  std::shared_ptr<SharedTensor>& GetContributed(Shard& shard) const { return shard.slots.back(); }
 
   // Null unless all of the shard is staged.
   const StagedShard* FindStaged(const ContributionId& contribution, ShardId shard) const;
@@ -229,16 +229,16 @@ class JobState {
   void StepServed(Shard& shard);
   bool serves_apart() const { return IsQuantized(pull_encoding_); }
   absl::Status AddShard(ShardId id, const Shard& shard, GramSum& sum) const;
-  int64_t BytesOf(const OwnedShard& shard) const;
+  int64_t CountBytes(const OwnedShard& shard) const;
   void MakeWritable(std::shared_ptr<SharedTensor>& tensor);
 
   const JobId job_;
   ThreadPool* const pool_;
-  const std::shared_ptr<PushBook> book_;
+  const std::shared_ptr<PushLedger> ledger_;
   bool assigned_ = false;
   AssignShards assignment_;
   std::unique_ptr<OuterOptimizer> optimizer_;  // of the assignment
-  size_t slots_ = 0;                           // as ServerSlotsOf
+  size_t slots_ = 0;                           // as ListServerSlots
   Encoding pull_encoding_ = Encoding::kFloat32;
   int64_t parameter_bytes_ = 0;
   int64_t epoch_ = 0;

@@ -29,10 +29,10 @@ ReceiveShards Receive(bool fill = false) {
   return message;
 }
 
-AssignShards Placed(std::vector<OwnedShard> shards) {
+AssignShards MakeAssignment(std::vector<OwnedShard> shards) {
   AssignShards assign{kJob, std::move(shards), 0.5, 0.9, 0};
-  assign.charter.spec.outer.optimizer = "nesterov";
-  assign.charter.placement = 2;
+  assign.definition.spec.outer.optimizer = "nesterov";
+  assign.definition.placement = 2;
   return assign;
 }
 
@@ -42,11 +42,11 @@ void Deliver(ServerFixture& giver, ServerFixture& receiver) {
     const FetchPart fetch = receiver.fetches.front();
     receiver.fetches.erase(receiver.fetches.begin());
     const Token token = 1000 + fetch.token;
-    giver.Do(PullAsked{fetch.job, fetch.version, fetch.shard, token, fetch.range.begin,
-                       fetch.range.size(), fetch.slot});
+    giver.Do(PullArrived{fetch.job, fetch.version, fetch.shard, token, fetch.range.begin,
+                         fetch.range.size(), fetch.slot});
     const auto reply = giver.replies.at(token);
     const std::vector<float> values(reply.values.begin(), reply.values.end());
-    receiver.Do(PartFetched{fetch.token, absl::OkStatus(), BytesOf(values)});
+    receiver.Do(PartFetched{fetch.token, absl::OkStatus(), ToSharedBytes(values)});
     giver.replies.erase(token);
   }
 }
@@ -59,20 +59,21 @@ TEST_CASE("a_moved_shard_steps_as_if_it_had_stayed") {
   TrainTwoVersions(stays);
   TrainTwoVersions(giver);
   ReceiveShards receive = Receive();
-  receive.slots = static_cast<int32_t>(ServerSlotsOf(outer).size());
-  receiver.Says(receive);
+  receive.slots = static_cast<int32_t>(ListServerSlots(outer).size());
+  receiver.DeliverMessage(receive);
   Deliver(giver, receiver);
-  REQUIRE(receiver.Told<ShardsReceived>().empty());  // nothing is durable yet
+  REQUIRE(receiver.TakeSent<ShardsReceived>().empty());  // nothing is durable yet
   receiver.Sync();
-  const auto received = receiver.Told<ShardsReceived>();
+  const auto received = receiver.TakeSent<ShardsReceived>();
   REQUIRE(received.size() == 1);
   REQUIRE(received[0].shards == std::vector<ShardId>{kMoved.shard});
   REQUIRE(receiver.Theta(kMoved.shard).empty());  // it holds it from the assignment on
   receiver.Crash();
   for (ServerFixture* fixture : {&giver, &receiver}) {
-    AssignShards placed = fixture == &receiver ? Placed({kMoved}) : Placed({{0, 0, 4}, {2, 1, 3}});
-    placed.charter.spec.outer = outer;
-    fixture->Says(placed);
+    AssignShards assignment =
+        fixture == &receiver ? MakeAssignment({kMoved}) : MakeAssignment({{0, 0, 4}, {2, 1, 3}});
+    assignment.definition.spec.outer = outer;
+    fixture->DeliverMessage(assignment);
     fixture->Sync();
   }
   REQUIRE(receiver.Theta(kMoved.shard) == stays.Theta(kMoved.shard));
@@ -97,16 +98,16 @@ TEST_CASE("a_filled_shard_has_its_parameters_and_no_momentum") {
   const std::vector<float> theta = giver.Theta(kMoved.shard);
   const Token early = receiver.Push(fill, theta);
   REQUIRE(receiver.Answered(early, PushStatus::kRefused));
-  receiver.Says(Receive(/*fill=*/true));
+  receiver.DeliverMessage(Receive(/*fill=*/true));
   const Token token = receiver.Push(fill, theta);
   REQUIRE_FALSE(receiver.Answered(token, PushStatus::kStaged));
   receiver.Sync();
   REQUIRE(receiver.Answered(token, PushStatus::kStaged));
-  REQUIRE(receiver.Told<ShardsReceived>().size() == 1);
-  receiver.Says(Placed({kMoved}));
+  REQUIRE(receiver.TakeSent<ShardsReceived>().size() == 1);
+  receiver.DeliverMessage(MakeAssignment({kMoved}));
   receiver.Sync();
   REQUIRE(receiver.Theta(kMoved.shard) == theta);
-  receiver.Do(PullAsked{kJob, 1, kMoved.shard, 77, 0, 0, /*slot=*/1});
+  receiver.Do(PullArrived{kJob, 1, kMoved.shard, 77, 0, 0, /*slot=*/1});
   for (const float value : receiver.replies.at(77).values) REQUIRE(value == 0.0f);
 }
 
@@ -118,10 +119,10 @@ TEST_CASE("a_shard_is_filled_from_the_older_version_that_was_ordered_and_no_othe
   receive.version = receive.newest.version = 3;
   receive.newest.terms.clear();
   receive.fill_age = 4;
-  receiver.Says(receive);
-  REQUIRE(receiver.Told<ServerFault>().size() == 1);  // there is no version -1
+  receiver.DeliverMessage(receive);
+  REQUIRE(receiver.TakeSent<ServerFault>().size() == 1);  // there is no version -1
   receive.fill_age = 2;
-  receiver.Says(receive);
+  receiver.DeliverMessage(receive);
   for (const Version base : {3, 2, 0}) {
     const PushId other{kJob, 0, 1, 1, FillBase(base), kMoved.shard};
     REQUIRE(receiver.Answered(receiver.Push(other, theta), PushStatus::kRefused));
@@ -129,10 +130,10 @@ TEST_CASE("a_shard_is_filled_from_the_older_version_that_was_ordered_and_no_othe
   const Token token = receiver.Push({kJob, 0, 1, 1, FillBase(1), kMoved.shard}, theta);
   receiver.Sync();
   REQUIRE(receiver.Answered(token, PushStatus::kStaged));
-  const auto received = receiver.Told<ShardsReceived>();
+  const auto received = receiver.TakeSent<ShardsReceived>();
   REQUIRE(received.size() == 1);
   REQUIRE(received[0].version == 3);
-  receiver.Says(Placed({kMoved}));
+  receiver.DeliverMessage(MakeAssignment({kMoved}));
   receiver.Sync();
   receiver.Crash();
   REQUIRE(receiver.version() == 3);
@@ -143,7 +144,7 @@ TEST_CASE("a_round_without_contributions_leaves_parameters_and_slots_as_they_are
   ServerFixture server;
   TrainTwoVersions(server);
   const auto slot = [&] {
-    server.Do(PullAsked{kJob, server.version(), kMoved.shard, 77, 0, 0, /*slot=*/1});
+    server.Do(PullArrived{kJob, server.version(), kMoved.shard, 77, 0, 0, /*slot=*/1});
     const auto values = server.replies.at(77).values;
     return std::vector<float>(values.begin(), values.end());
   };
@@ -158,24 +159,24 @@ TEST_CASE("a_round_without_contributions_leaves_parameters_and_slots_as_they_are
 TEST_CASE("what_was_not_received_cannot_be_assigned") {
   ServerFixture giver, receiver;
   TrainTwoVersions(giver);
-  receiver.Says(Receive());
-  receiver.Says(Placed({kMoved}));
-  REQUIRE(receiver.Told<ServerFault>().size() == 1);
+  receiver.DeliverMessage(Receive());
+  receiver.DeliverMessage(MakeAssignment({kMoved}));
+  REQUIRE(receiver.TakeSent<ServerFault>().size() == 1);
   REQUIRE(receiver.Theta(kMoved.shard).empty());
 }
 
 TEST_CASE("late_orders_from_before_a_move_change_nothing") {
   ServerFixture giver, receiver;
   TrainTwoVersions(giver);
-  giver.Says(Placed({{0, 0, 4}}));
+  giver.DeliverMessage(MakeAssignment({{0, 0, 4}}));
   giver.Sync();
   giver.Assign();  // of placement 0
   giver.Sync();
   REQUIRE(giver.Theta(kMoved.shard).empty());
-  giver.Says(RemoveJob{kJob, 2});  // placement 2 gave it a part again
-  REQUIRE(giver.asked_erasures.empty());
-  giver.Says(RemoveJob{kJob, 3});
-  REQUIRE(giver.asked_erasures.size() == 1);
+  giver.DeliverMessage(RemoveJob{kJob, 2});  // placement 2 gave it a part again
+  REQUIRE(giver.requested_erasures.empty());
+  giver.DeliverMessage(RemoveJob{kJob, 3});
+  REQUIRE(giver.requested_erasures.size() == 1);
 }
 
 TEST_CASE("what_was_staged_of_a_shard_that_has_left_is_not_announced_when_it_is_back") {
@@ -183,22 +184,22 @@ TEST_CASE("what_was_staged_of_a_shard_that_has_left_is_not_announced_when_it_is_
   TrainTwoVersions(giver);
   giver.Push(giver.Id(0, 1, kMoved.shard), {3, -1});
   giver.Sync();
-  REQUIRE(giver.Told<PushStaged>().back().push.shard == kMoved.shard);
-  giver.Says(Placed({{0, 0, 4}, {2, 1, 3}}));
+  REQUIRE(giver.TakeSent<PushStaged>().back().push.shard == kMoved.shard);
+  giver.DeliverMessage(MakeAssignment({{0, 0, 4}, {2, 1, 3}}));
   giver.Sync();
-  giver.told.clear();
+  giver.sent.clear();
   for (int i = 0; i < 10; ++i) giver.Wait(std::chrono::seconds(1));
-  REQUIRE(giver.Told<PushStaged>().empty());
+  REQUIRE(giver.TakeSent<PushStaged>().empty());
 }
 
 TEST_CASE("late_orders_from_before_a_removal_do_not_bring_the_job_back") {
   ServerFixture giver;
   TrainTwoVersions(giver);
-  giver.Says(Placed({{0, 0, 4}}));
+  giver.DeliverMessage(MakeAssignment({{0, 0, 4}}));
   giver.Sync();
-  giver.Says(RemoveJob{kJob, 3});
+  giver.DeliverMessage(RemoveJob{kJob, 3});
   giver.Do(JobErased{kJob});
-  giver.Says(Receive());
+  giver.DeliverMessage(Receive());
   giver.Assign();
   giver.Sync();
   REQUIRE(giver.fetches.empty());
@@ -208,15 +209,15 @@ TEST_CASE("late_orders_from_before_a_removal_do_not_bring_the_job_back") {
 TEST_CASE("a_round_that_comes_first_makes_received_parts_useless") {
   ServerFixture giver, receiver;
   TrainTwoVersions(giver);
-  receiver.Says(Receive());
+  receiver.DeliverMessage(Receive());
   Deliver(giver, receiver);
   receiver.Sync();
   ReceiveShards newer = Receive();
   newer.version = newer.newest.version = 2;
-  receiver.told.clear();
-  receiver.Says(newer);
+  receiver.sent.clear();
+  receiver.DeliverMessage(newer);
   receiver.Sync();
-  REQUIRE(receiver.Told<ShardsReceived>().empty());
+  REQUIRE(receiver.TakeSent<ShardsReceived>().empty());
   REQUIRE(receiver.fetches.size() == 2);
   REQUIRE(receiver.fetches[0].version == 2);
 }

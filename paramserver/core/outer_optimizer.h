@@ -1,7 +1,7 @@
-// An outer optimizer on one shard: how a round's pseudo-gradient changes parameters and state
-// slots. common/protocol/outer_optimizer.h names each with its slots and parameters; here is what
-// it does. Each step is one fused kernel of kernels/host_ops.h. Deterministic: a replayed log gives
-// the same bits.
+// The DiLoCo outer step on one shard: how an outer optimizer changes parameters and state slots by
+// a round's pseudo-gradient. common/protocol/outer_optimizer.h names each with its slots and
+// parameters; here is what it does. Each step is one fused kernel of kernels/host_ops.h.
+// Deterministic: a replayed log gives the same bits.
 
 #ifndef ATOLL_PARAMSERVER_CORE_OUTER_OPTIMIZER_H_
 #define ATOLL_PARAMSERVER_CORE_OUTER_OPTIMIZER_H_

@@ -12,8 +12,8 @@ const OwnedShard kMoved{0, 0, 300};
 
 AssignShards With(const OuterSpec& outer, int64_t placement = 1) {
   AssignShards assign{kJob, {kMoved}, 0.5, 0.9, 0};
-  assign.charter.spec.outer = outer;
-  assign.charter.placement = placement;
+  assign.definition.spec.outer = outer;
+  assign.definition.placement = placement;
   return assign;
 }
 
@@ -41,7 +41,7 @@ TEST_CASE("every_optimizer_of_the_table_is_made_and_moves_the_parameters") {
   for (const OuterOptimizerInfo& info : OuterOptimizers()) {
     INFO(info.name);
     ServerFixture server(1 << 20);
-    server.Says(With(Named(info.name)));
+    server.DeliverMessage(With(Named(info.name)));
     server.Sync();
     Train(server);
     REQUIRE(server.version() == 2);
@@ -55,20 +55,20 @@ TEST_CASE("every_optimizer_of_the_table_is_made_and_moves_the_parameters") {
 
 TEST_CASE("an_assignment_of_another_optimizer_is_refused_once_there_is_a_version") {
   ServerFixture server(1 << 20);
-  server.Says(With(Named("nesterov")));
+  server.DeliverMessage(With(Named("nesterov")));
   server.Sync();
   Train(server);
-  server.Told<ServerFault>();
-  server.Says(With(Named("adam_age")));
+  server.TakeSent<ServerFault>();
+  server.DeliverMessage(With(Named("adam_age")));
   server.Sync();
-  CHECK(server.Told<ServerFault>().size() == 1);
-  server.Says(With(Named("lion")));
-  CHECK(server.Told<ServerFault>().size() == 1);
+  CHECK(server.TakeSent<ServerFault>().size() == 1);
+  server.DeliverMessage(With(Named("lion")));
+  CHECK(server.TakeSent<ServerFault>().size() == 1);
 }
 
 TEST_CASE("a_round_with_a_step_of_its_own_uses_its_rate_its_weights_and_the_reference_slot") {
   ServerFixture server(1 << 20);
-  server.Says(With(Named("nesterov")));
+  server.DeliverMessage(With(Named("nesterov")));
   server.Sync();
   Train(server);
   const std::vector<float> before = server.Theta(kMoved.shard);
@@ -77,12 +77,12 @@ TEST_CASE("a_round_with_a_step_of_its_own_uses_its_rate_its_weights_and_the_refe
   server.Sync();
   CommitRound wrong{kJob, 3, {{ServerFixture::By(0, 2), 1.0}}, {}};
   wrong.step.layers = {{0, {1, 2}, 0}};  // two weights of one term
-  server.Told<ServerFault>();
-  server.Says(wrong);
-  CHECK(server.Told<ServerFault>().size() == 1);
+  server.TakeSent<ServerFault>();
+  server.DeliverMessage(wrong);
+  CHECK(server.TakeSent<ServerFault>().size() == 1);
   CommitRound round = wrong;
   round.step = {0.25, {{0, {0.5}, 0}}};
-  server.Says(round);
+  server.DeliverMessage(round);
   server.Sync();
   REQUIRE(server.version() == 3);
   const std::vector<float> after = server.Theta(kMoved.shard);

@@ -19,7 +19,7 @@ std::vector<float> Drawn(uint64_t seed) {
 }
 
 SharedBytes Encoded(Encoding encoding, const std::vector<float>& values) {
-  return encoding == Encoding::kFloat32 ? BytesOf(values) : Quantized(encoding, values);
+  return encoding == Encoding::kFloat32 ? ToSharedBytes(values) : Quantized(encoding, values);
 }
 
 // Elements [begin, end) of a push of all, as their sender sends them.
@@ -37,7 +37,7 @@ void Initialize(ServerFixture& fixture) {
   fixture.Sync();
   fixture.Commit(0, {{fixture.By(0, -1), 1.0}});
   fixture.Sync();
-  fixture.told.clear();
+  fixture.sent.clear();
 }
 
 TEST_CASE("parts of a shard in any order make the bits that the whole push makes") {
@@ -52,13 +52,13 @@ TEST_CASE("parts of a shard in any order make the bits that the whole push makes
   }
   const auto gram = [&](ServerFixture& fixture) {
     fixture.Sync();
-    fixture.told.clear();
-    fixture.Says(CollectStatistics{kJob, 1, {fixture.By(0, 0)}});
-    const auto told = fixture.Told<Statistics>();
-    REQUIRE(told.size() == 1);
+    fixture.sent.clear();
+    fixture.DeliverMessage(CollectStatistics{kJob, 1, {fixture.By(0, 0)}});
+    const auto sent = fixture.TakeSent<Statistics>();
+    REQUIRE(sent.size() == 1);
     fixture.Commit(1, {{fixture.By(0, 0), 1.0}});
     fixture.Sync();
-    return told[0].layers[0].values;
+    return sent[0].layers[0].values;
   };
   CHECK(gram(whole) == gram(parts));
   CHECK(whole.version() == 1);
@@ -76,11 +76,11 @@ TEST_CASE(
   CHECK(fixture.pushes.count(first) == 0);
   fixture.Sync();
   CHECK(fixture.Answered(first, PushStatus::kStaged));
-  const auto staged = fixture.Told<PushStaged>();
+  const auto staged = fixture.TakeSent<PushStaged>();
   REQUIRE(staged.size() == 1);
   CHECK(staged[0].push.RangeIn(kElements) == ElementRange{0, 512});
-  fixture.Says(CollectStatistics{kJob, 1, {fixture.By(0, 0)}});
-  CHECK(fixture.Told<Statistics>().empty());
+  fixture.DeliverMessage(CollectStatistics{kJob, 1, {fixture.By(0, 0)}});
+  CHECK(fixture.TakeSent<Statistics>().empty());
   fixture.Commit(1, {{fixture.By(0, 0), 1.0}});
   CHECK(fixture.version() == 0);
 
@@ -107,22 +107,22 @@ TEST_CASE("what other pushes have staged is a duplicate; of an overlap the first
   fixture.Sync();
   fixture.Commit(1, {{fixture.By(0, 0), 1.0}});
   fixture.Sync();
-  ServerFixture twin;
-  Initialize(twin);
+  ServerFixture reference;
+  Initialize(reference);
   std::vector<float> expected = values;
   std::copy(others.begin() + 768, others.end(), expected.begin() + 768);
-  twin.Push(twin.Id(0, 0, 0), expected);
-  twin.Sync();
-  twin.Commit(1, {{twin.By(0, 0), 1.0}});
-  twin.Sync();
-  CHECK(fixture.Theta(0) == twin.Theta(0));
+  reference.Push(reference.Id(0, 0, 0), expected);
+  reference.Sync();
+  reference.Commit(1, {{reference.By(0, 0), 1.0}});
+  reference.Sync();
+  CHECK(fixture.Theta(0) == reference.Theta(0));
 }
 
 TEST_CASE(
     "durable parts survive a crash at any moment, before and after a snapshot, and others "
     "are pushed again") {
-  ServerFixture fixture, twin;
-  for (ServerFixture* s : {&fixture, &twin}) Initialize(*s);
+  ServerFixture fixture, reference;
+  for (ServerFixture* s : {&fixture, &reference}) Initialize(*s);
   for (Version version = 0; version < 6; ++version) {
     const std::vector<float> values = Drawn(10 + static_cast<uint64_t>(version));
     const PushId id = fixture.Id(0, version, 0);
@@ -130,7 +130,7 @@ TEST_CASE(
     fixture.Sync();
     PushPart(fixture, id, Encoding::kFloat32, values, 512, kElements);  // not synced: lost
     fixture.Crash();
-    const auto hello = fixture.Told<ServerHello>();
+    const auto hello = fixture.TakeSent<ServerHello>();
     REQUIRE(hello.back().jobs.size() == 1);
     REQUIRE(hello.back().jobs[0].staged.size() == 1);
     CHECK(hello.back().jobs[0].staged[0].RangeIn(kElements) == ElementRange{256, 512});
@@ -140,12 +140,12 @@ TEST_CASE(
     fixture.Crash();
     fixture.Commit(version + 1, {{fixture.By(0, version), 1.0}});
     fixture.Sync();
-    twin.Push(id, values);
-    twin.Sync();
-    twin.Commit(version + 1, {{twin.By(0, version), 1.0}});
-    twin.Sync();
+    reference.Push(id, values);
+    reference.Sync();
+    reference.Commit(version + 1, {{reference.By(0, version), 1.0}});
+    reference.Sync();
     REQUIRE(fixture.version() == version + 1);
-    REQUIRE(fixture.Theta(0) == twin.Theta(0));
+    REQUIRE(fixture.Theta(0) == reference.Theta(0));
   }
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("a part that cuts a block, lies outside its shard or is fenced off is 
     id.elements = elements;
     const auto size = static_cast<size_t>(std::max<int64_t>(0, elements));
     const Token token =
-        fixture.Push(id, Encoding::kFloat32, elements, BytesOf(std::vector<float>(size)));
+        fixture.Push(id, Encoding::kFloat32, elements, ToSharedBytes(std::vector<float>(size)));
     return fixture.Answered(token, PushStatus::kRefused);
   };
   CHECK(refused(100, 256));
@@ -168,7 +168,7 @@ TEST_CASE("a part that cuts a block, lies outside its shard or is fenced off is 
   CHECK(refused(-256, 256));
   CHECK(refused(int64_t{1} << 62, 256));
   CHECK_FALSE(refused(768, 232));
-  fixture.Says(FenceIslands{kJob, {{0, 2, 1}}});
+  fixture.DeliverMessage(FenceIslands{kJob, {{0, 2, 1}}});
   CHECK(refused(0, 256));
 }
 
@@ -213,12 +213,12 @@ TEST_CASE("a pull of some elements of a shard gets these alone") {
   ServerFixture fixture;
   Initialize(fixture);
   const std::vector<float> values = Drawn(1);
-  fixture.Do(PullAsked{kJob, 0, 0, 77, 256, 100});
+  fixture.Do(PullArrived{kJob, 0, 0, 77, 256, 100});
   REQUIRE(fixture.replies.contains(77));
   const std::span<const float> got = fixture.replies.at(77).values;
   CHECK(std::vector<float>(got.begin(), got.end()) ==
         std::vector<float>(values.begin() + 256, values.begin() + 356));
-  fixture.Do(PullAsked{kJob, 0, 0, 78, 990, 11});
+  fixture.Do(PullArrived{kJob, 0, 0, 78, 990, 11});
   CHECK(fixture.refusals.contains(78));
 }
 

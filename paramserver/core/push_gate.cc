@@ -19,23 +19,23 @@ bool IsPart(const PushId& id, int64_t shard_elements) {
   return id.elements % kQuantBlock == 0 || id.begin + id.elements == shard_elements;
 }
 
-std::string Life(Generation generation, Incarnation incarnation) {
+std::string DescribeIncarnation(Generation generation, Incarnation incarnation) {
   return absl::StrCat("generation ", generation, ", incarnation ", incarnation);
 }
 
 }  // namespace
 
-PushBook::PushBook(JobId job, std::span<const OwnedShard> shards) : job_(std::move(job)) {
+PushLedger::PushLedger(JobId job, std::span<const OwnedShard> shards) : job_(std::move(job)) {
   SetShards(shards);
 }
 
-Verdict PushBook::Judge(const PushId& id, int64_t elements) const {
+Verdict PushLedger::Judge(const PushId& id, int64_t elements) const {
   const std::lock_guard lock(mutex_);
   if (IsFill(id.base_version)) return JudgeFillLocked(id, elements);
   if (const auto staged = staged_.find(id); staged != staged_.end()) {
     return {staged->second ? Verdict::kDuplicate : Verdict::kPending, ""};
   }
-  if (IsDecidedLocked(ContributionOf(id))) return {Verdict::kDuplicate, ""};
+  if (IsDecidedLocked(ToContributionId(id))) return {Verdict::kDuplicate, ""};
   if (!closed_.empty()) return Refuse(closed_);
   const auto shard = elements_.find(id.shard);
   if (shard == elements_.end()) {
@@ -55,15 +55,16 @@ Verdict PushBook::Judge(const PushId& id, int64_t elements) const {
     const IslandFence& now = fence->second;
     if (std::pair(id.generation, id.incarnation) < std::pair(now.generation, now.incarnation)) {
       return Refuse(absl::StrCat("island ", id.island, " of job ", job_, " is at ",
-                                 Life(now.generation, now.incarnation), " now; the push is of ",
-                                 Life(id.generation, id.incarnation)));
+                                 DescribeIncarnation(now.generation, now.incarnation),
+                                 " now; the push is of ",
+                                 DescribeIncarnation(id.generation, id.incarnation)));
     }
   }
   if (IsStagedLocked(id, size)) return {Verdict::kDuplicate, ""};
   return {};
 }
 
-Verdict PushBook::JudgeFillLocked(const PushId& id, int64_t elements) const {
+Verdict PushLedger::JudgeFillLocked(const PushId& id, int64_t elements) const {
   const auto shard = fills_.find(id.shard);
   if (shard == fills_.end() || id.base_version != FillBase(fill_base_)) {
     return Refuse(absl::StrCat("shard ", id.shard, " of job ", job_, " is not to be filled here"));
@@ -75,32 +76,32 @@ Verdict PushBook::JudgeFillLocked(const PushId& id, int64_t elements) const {
                              " elements, the push ", elements));
 }
 
-bool PushBook::IsStagedLocked(const PushId& id, int64_t shard_elements) const {
+bool PushLedger::IsStagedLocked(const PushId& id, int64_t shard_elements) const {
   PushId first = id;
   first.begin = first.elements = 0;
   ElementRanges staged;
   for (auto push = staged_.lower_bound(first); push != staged_.end(); ++push) {
     const PushId& other = push->first;
-    if (ContributionOf(other) != ContributionOf(id) || other.shard != id.shard) break;
+    if (ToContributionId(other) != ToContributionId(id) || other.shard != id.shard) break;
     if (push->second) staged.Add(other.RangeIn(shard_elements));
   }
   return staged.Covers(id.RangeIn(shard_elements));
 }
 
-void PushBook::SetShards(std::span<const OwnedShard> shards) {
+void PushLedger::SetShards(std::span<const OwnedShard> shards) {
   const std::lock_guard lock(mutex_);
   elements_.clear();
   for (const OwnedShard& shard : shards) elements_[shard.shard] = shard.elements;
   std::erase_if(staged_, [&](const auto& push) { return !elements_.contains(push.first.shard); });
 }
 
-void PushBook::ExpectFills(Version base, std::map<ShardId, int64_t> elements) {
+void PushLedger::ExpectFills(Version base, std::map<ShardId, int64_t> elements) {
   const std::lock_guard lock(mutex_);
   fill_base_ = base;
   fills_ = std::move(elements);
 }
 
-void PushBook::Fence(std::span<const IslandFence> fences) {
+void PushLedger::Fence(std::span<const IslandFence> fences) {
   const std::lock_guard lock(mutex_);
   for (const IslandFence& fence : fences) {
     const auto [entry, added] = fences_.try_emplace(fence.island, fence);
@@ -112,23 +113,23 @@ void PushBook::Fence(std::span<const IslandFence> fences) {
   }
 }
 
-void PushBook::Close(std::string reason) {
+void PushLedger::Close(std::string reason) {
   const std::lock_guard lock(mutex_);
   closed_ = std::move(reason);
 }
 
-void PushBook::AddPending(const PushId& id) {
+void PushLedger::AddPending(const PushId& id) {
   const std::lock_guard lock(mutex_);
   const bool added = staged_.emplace(id, false).second;
   ATOLL_CHECK(added);
 }
 
-void PushBook::MarkDurable(const PushId& id) {
+void PushLedger::MarkDurable(const PushId& id) {
   const std::lock_guard lock(mutex_);
   if (const auto staged = staged_.find(id); staged != staged_.end()) staged->second = true;
 }
 
-void PushBook::Decide(const ContributionId& contribution) {
+void PushLedger::Decide(const ContributionId& contribution) {
   const std::lock_guard lock(mutex_);
   const PushId first{job_,
                      contribution.island,
@@ -137,11 +138,11 @@ void PushBook::Decide(const ContributionId& contribution) {
                      contribution.base_version,
                      std::numeric_limits<ShardId>::min()};
   auto staged = staged_.lower_bound(first);
-  while (staged != staged_.end() && ContributionOf(staged->first) == contribution) {
+  while (staged != staged_.end() && ToContributionId(staged->first) == contribution) {
     staged = staged_.erase(staged);
   }
   if (IsDecidedLocked(contribution)) return;
-  DecidedOfIsland& of_island = decided_[contribution.island];
+  IslandDecisions& of_island = decided_[contribution.island];
   of_island.newest.push_back(contribution);
   if (of_island.newest.size() <= kDecidedKept) return;
   const ContributionId oldest = of_island.newest.front();
@@ -150,39 +151,39 @@ void PushBook::Decide(const ContributionId& contribution) {
   of_island.any_forgotten = true;
 }
 
-bool PushBook::IsDecided(const ContributionId& contribution) const {
+bool PushLedger::IsDecided(const ContributionId& contribution) const {
   const std::lock_guard lock(mutex_);
   return IsDecidedLocked(contribution);
 }
 
-bool PushBook::IsDecidedLocked(const ContributionId& contribution) const {
+bool PushLedger::IsDecidedLocked(const ContributionId& contribution) const {
   const auto found = decided_.find(contribution.island);
   if (found == decided_.end()) return false;
-  const DecidedOfIsland& of_island = found->second;
+  const IslandDecisions& of_island = found->second;
   return (of_island.any_forgotten && contribution <= of_island.forgotten) ||
          std::find(of_island.newest.begin(), of_island.newest.end(), contribution) !=
              of_island.newest.end();
 }
 
-std::vector<IslandFence> PushBook::Fences() const {
+std::vector<IslandFence> PushLedger::Fences() const {
   const std::lock_guard lock(mutex_);
   std::vector<IslandFence> fences;
   for (const auto& [island, fence] : fences_) fences.push_back(fence);
   return fences;
 }
 
-std::vector<DecidedOfIsland> PushBook::Decided() const {
+std::vector<IslandDecisions> PushLedger::Decided() const {
   const std::lock_guard lock(mutex_);
-  std::vector<DecidedOfIsland> decided;
+  std::vector<IslandDecisions> decided;
   for (const auto& [island, of_island] : decided_) decided.push_back(of_island);
   return decided;
 }
 
-void PushBook::Restore(std::span<const IslandFence> fences,
-                       std::span<const DecidedOfIsland> decided) {
+void PushLedger::Restore(std::span<const IslandFence> fences,
+                         std::span<const IslandDecisions> decided) {
   Fence(fences);
   const std::lock_guard lock(mutex_);
-  for (const DecidedOfIsland& of_island : decided) {
+  for (const IslandDecisions& of_island : decided) {
     const IslandId island =
         of_island.newest.empty() ? of_island.forgotten.island : of_island.newest.front().island;
     decided_[island] = of_island;
@@ -191,11 +192,11 @@ void PushBook::Restore(std::span<const IslandFence> fences,
 
 absl::Status PushGate::Admit(const PushId& id, Encoding encoding, int64_t elements) const {
   const std::lock_guard lock(mutex_);
-  const auto book = books_.find(id.job);
-  if (book == books_.end()) {
+  const auto ledger = ledgers_.find(id.job);
+  if (ledger == ledgers_.end()) {
     return absl::NotFoundError(absl::StrCat("job ", id.job, " is not assigned to this server"));
   }
-  const Verdict verdict = book->second->Judge(id, elements);
+  const Verdict verdict = ledger->second->Judge(id, elements);
   switch (verdict.kind) {
     case Verdict::kTake:
       return RoomLocked(EncodedBytes(encoding, elements));
@@ -209,7 +210,7 @@ absl::Status PushGate::Admit(const PushId& id, Encoding encoding, int64_t elemen
   return absl::FailedPreconditionError(verdict.reason);
 }
 
-absl::Status PushGate::Room(int64_t bytes) const {
+absl::Status PushGate::CheckRoom(int64_t bytes) const {
   const std::lock_guard lock(mutex_);
   return RoomLocked(bytes);
 }
@@ -221,14 +222,14 @@ absl::Status PushGate::RoomLocked(int64_t bytes) const {
                    staged_bytes_max_, " are in use; raise --memory-bytes"));
 }
 
-void PushGate::SetBook(const JobId& job, std::shared_ptr<const PushBook> book) {
+void PushGate::SetLedger(const JobId& job, std::shared_ptr<const PushLedger> ledger) {
   const std::lock_guard lock(mutex_);
-  books_[job] = std::move(book);
+  ledgers_[job] = std::move(ledger);
 }
 
-void PushGate::RemoveBook(const JobId& job) {
+void PushGate::RemoveLedger(const JobId& job) {
   const std::lock_guard lock(mutex_);
-  books_.erase(job);
+  ledgers_.erase(job);
 }
 
 void PushGate::SetRoom(int64_t staged_bytes, int64_t staged_bytes_max) {

@@ -1,5 +1,6 @@
-// Which pushes are taken: decided in one place, for the core and for the tensor link's network
-// thread, which calls it before it takes memory for a push.
+// Which pushes are taken: decided by one class for the core and for the tensor link's network
+// thread, which calls it before it takes memory for a push. Fencing: a push of an older generation
+// or incarnation is refused. Backpressure: a push without room for its bytes is refused.
 
 #ifndef ATOLL_PARAMSERVER_CORE_PUSH_GATE_H_
 #define ATOLL_PARAMSERVER_CORE_PUSH_GATE_H_
@@ -31,9 +32,9 @@ struct Verdict {
 };
 
 // The rules of one job. Thread-safe.
-class PushBook {
+class PushLedger {
  public:
-  PushBook(JobId job, std::span<const OwnedShard> shards);
+  PushLedger(JobId job, std::span<const OwnedShard> shards);
 
   // What to do with a push that brings so many elements. One whose elements are all staged durably
   // by others of its contribution is a duplicate.
@@ -56,8 +57,8 @@ class PushBook {
 
   // For snapshots; by island.
   std::vector<IslandFence> Fences() const;
-  std::vector<DecidedOfIsland> Decided() const;
-  void Restore(std::span<const IslandFence> fences, std::span<const DecidedOfIsland> decided);
+  std::vector<IslandDecisions> Decided() const;
+  void Restore(std::span<const IslandFence> fences, std::span<const IslandDecisions> decided);
 
  private:
   bool IsDecidedLocked(const ContributionId& contribution) const;
@@ -68,33 +69,33 @@ class PushBook {
   mutable std::mutex mutex_;  // guards all below
   std::map<ShardId, int64_t> elements_;
   std::map<IslandId, IslandFence> fences_;
-  std::map<IslandId, DecidedOfIsland> decided_;
+  std::map<IslandId, IslandDecisions> decided_;
   std::map<PushId, bool> staged_;  // true: durable
   Version fill_base_ = kNoVersion;
   std::map<ShardId, int64_t> fills_;
   std::string closed_;
 };
 
-// All jobs' books and the room for staged bytes. Thread-safe.
+// All jobs' ledgers and the room for staged bytes. Thread-safe.
 class PushGate {
  public:
   // OK: take it. AlreadyExists: a duplicate, durable. Any other error: refused, and why.
-  // The room is not reserved by this: the core looks again when the bytes are here.
+  // The room is not reserved by this: the core checks again when the bytes are here.
   absl::Status Admit(const PushId& id, Encoding encoding, int64_t elements) const;
 
   // OK if so many more bytes can be staged now.
-  absl::Status Room(int64_t bytes) const;
+  absl::Status CheckRoom(int64_t bytes) const;
 
-  // The core's: books by job, and how many bytes are staged and may be.
-  void SetBook(const JobId& job, std::shared_ptr<const PushBook> book);
-  void RemoveBook(const JobId& job);
+  // The core's: ledgers by job, and how many bytes are staged and may be.
+  void SetLedger(const JobId& job, std::shared_ptr<const PushLedger> ledger);
+  void RemoveLedger(const JobId& job);
   void SetRoom(int64_t staged_bytes, int64_t staged_bytes_max);
 
  private:
   absl::Status RoomLocked(int64_t bytes) const;
 
   mutable std::mutex mutex_;  // guards all below
-  std::map<JobId, std::shared_ptr<const PushBook>> books_;
+  std::map<JobId, std::shared_ptr<const PushLedger>> ledgers_;
   int64_t staged_bytes_ = 0;
   int64_t staged_bytes_max_ = 0;
 };

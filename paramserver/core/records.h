@@ -87,7 +87,7 @@ using LogRecord = std::variant<AssignedRecord, FencedRecord, PushedRecord, Commi
 
 // Contributions of one island whose fate is decided: applied or dropped. Exact for the newest ones;
 // everything up to `forgotten` (in the order of ContributionId) is decided too.
-struct DecidedOfIsland {
+struct IslandDecisions {
   ContributionId forgotten;
   bool any_forgotten = false;
   std::vector<ContributionId> newest;  // oldest first, at most kDecidedKept
@@ -126,7 +126,7 @@ struct Snapshot {
   AssignShards assignment;
   CommittedRecord newest = {kNoVersion, {}, {}};  // that made `version`
   std::vector<IslandFence> fences;
-  std::vector<DecidedOfIsland> decided;  // by island
+  std::vector<IslandDecisions> decided;  // by island
   std::vector<PushId> staged;
   std::vector<ShardSnapshot> shards;    // by shard id
   std::vector<std::string> slots = {};  // names of every shard's

@@ -16,34 +16,34 @@ TEST_CASE("a removed job leaves memory at once and is reported removed once eras
   fixture.Commit(0, {{initial, 1.0}});
   fixture.Sync();
   const Token waiting = fixture.Push(fixture.Id(0, 0, 0), {1, 2, 3, 4});
-  fixture.told.clear();
-  for (int again = 0; again < 2; ++again) fixture.Says(RemoveJob{kJob});
-  REQUIRE(fixture.asked_erasures == std::vector<JobId>{kJob});
+  fixture.sent.clear();
+  for (int again = 0; again < 2; ++again) fixture.DeliverMessage(RemoveJob{kJob});
+  REQUIRE(fixture.requested_erasures == std::vector<JobId>{kJob});
   REQUIRE(fixture.Answered(waiting, PushStatus::kRefused));
-  REQUIRE(fixture.Told<JobRemoved>().empty());
+  REQUIRE(fixture.TakeSent<JobRemoved>().empty());
   const auto admitted = fixture.core().gate()->Admit(fixture.Id(0, 0, 1), Encoding::kFloat32, 2);
   REQUIRE(absl::IsNotFound(admitted));
   REQUIRE(fixture.refusals.contains(fixture.Pull(0, 0)));
   fixture.Do(LogSynced{kJob, 100});  // of what was written before
   fixture.Wait(kHeartbeatInterval);
-  REQUIRE(fixture.Told<ServerHeartbeat>().back().parameter_bytes == 0);
+  REQUIRE(fixture.TakeSent<ServerHeartbeat>().back().parameter_bytes == 0);
   fixture.Do(JobErased{kJob});
-  REQUIRE(fixture.Told<JobRemoved>().size() == 1);
-  fixture.Says(RemoveJob{kJob});  // the report was lost
-  REQUIRE(fixture.Told<JobRemoved>().size() == 1);
-  REQUIRE(fixture.asked_erasures.size() == 1);
+  REQUIRE(fixture.TakeSent<JobRemoved>().size() == 1);
+  fixture.DeliverMessage(RemoveJob{kJob});  // the report was lost
+  REQUIRE(fixture.TakeSent<JobRemoved>().size() == 1);
+  REQUIRE(fixture.requested_erasures.size() == 1);
 }
 
 // Version 1 of a job, with what the coordinator said of it.
 JobImage TrainOneRound(ServerFixture& fixture) {
   AssignShards assign{kJob, {{0, 0, 4, 0}, {1, 0, 2, 4}, {2, 1, 3, 0}}, 0.5, 0.9, 0};
-  assign.charter.facts.layers = {{"a", 6}, {"b", 3}};
-  fixture.Says(assign);
+  assign.definition.facts.layers = {{"a", 6}, {"b", 3}};
+  fixture.DeliverMessage(assign);
   fixture.PushAll(fixture.By(0, kNoVersion), 1);
   fixture.Sync();
   fixture.Commit(0, {{fixture.By(0, kNoVersion), 1.0}});
   fixture.Sync();
-  fixture.Says(FenceIslands{kJob, {{0, 4, 1}}});
+  fixture.DeliverMessage(FenceIslands{kJob, {{0, 4, 1}}});
   fixture.PushAll({0, 4, 1, 0}, 2);
   fixture.Sync();
   JobImage image;
@@ -52,38 +52,38 @@ JobImage TrainOneRound(ServerFixture& fixture) {
   image.plan_generation = 4;
   image.committed = {{0, 4}};
   image.islands = {{0, "w1", 1, 0, 40, {{{1, 0.5, 0.1, 0}}, {1, 2}}}};
-  fixture.Says(CommitRound{kJob, 1, {{{0, 4, 1, 0}, 1.0}}, {}, image});
+  fixture.DeliverMessage(CommitRound{kJob, 1, {{{0, 4, 1, 0}, 1.0}}, {}, image});
   fixture.Sync();
   return image;
 }
 
-TEST_CASE("what_a_commit_was_about_is_told_again_also_after_a_crash") {
+TEST_CASE("commit_details_are_reported_again_after_crash") {
   ServerFixture fixture;
   const JobImage image = TrainOneRound(fixture);
   for (int crashes = 0; crashes < 2; ++crashes) {
-    fixture.told.clear();
-    fixture.Says(DescribeJob{kJob});
-    const auto described = fixture.Told<JobDescribed>();
+    fixture.sent.clear();
+    fixture.DeliverMessage(DescribeJob{kJob});
+    const auto described = fixture.TakeSent<JobDescribed>();
     REQUIRE(described.size() == 1);
     CHECK(described[0].held.version == 1);
     CHECK(described[0].held.generation == 4);
     CHECK_FALSE(described[0].held.ended);
     CHECK(described[0].assignment.shards.size() == 3);
-    CHECK(described[0].assignment.charter.facts.layers.size() == 2);
+    CHECK(described[0].assignment.definition.facts.layers.size() == 2);
     CHECK(described[0].newest.version == 1);
     CHECK(described[0].newest.terms.size() == 1);
     CHECK(described[0].newest.image == image);
     fixture.Crash();
   }
-  fixture.told.clear();
-  fixture.Says(DescribeJob{"job-9"});
-  CHECK(fixture.Told<JobDescribed>().empty());
+  fixture.sent.clear();
+  fixture.DeliverMessage(DescribeJob{"job-9"});
+  CHECK(fixture.TakeSent<JobDescribed>().empty());
 }
 
 TEST_CASE("a_coordinator_of_another_cluster_is_not_obeyed_and_noted_once") {
   ServerFixture fixture;
   fixture.cluster = "00000000000000aa";
-  fixture.Says(Welcome{});
+  fixture.DeliverMessage(Welcome{});
   REQUIRE(fixture.remembered == ClusterMark{"00000000000000aa", 1});
   TrainOneRound(fixture);
   for (int again = 0; again < 2; ++again) {
@@ -91,20 +91,20 @@ TEST_CASE("a_coordinator_of_another_cluster_is_not_obeyed_and_noted_once") {
     fixture.Do(ConnectionUp{});
     fixture.cluster = "00000000000000bb";
     fixture.epoch = 9;
-    fixture.Says(Welcome{});
-    fixture.Says(EndJob{kJob});
-    fixture.Says(RemoveJob{kJob});
-    CHECK(fixture.asked_erasures.empty());
+    fixture.DeliverMessage(Welcome{});
+    fixture.DeliverMessage(EndJob{kJob});
+    fixture.DeliverMessage(RemoveJob{kJob});
+    CHECK(fixture.requested_erasures.empty());
     CHECK(fixture.version() == 1);
     int64_t named = 0;
     for (const std::string& note : fixture.notes) named += note.find("cluster 0000") != note.npos;
     CHECK(named == 1);
     fixture.cluster = "00000000000000aa";
     fixture.epoch = 2;
-    fixture.Says(Welcome{});
-    fixture.told.clear();
-    fixture.Says(DescribeJob{kJob});
-    CHECK_FALSE(fixture.Told<JobDescribed>().at(0).held.ended);
+    fixture.DeliverMessage(Welcome{});
+    fixture.sent.clear();
+    fixture.DeliverMessage(DescribeJob{kJob});
+    CHECK_FALSE(fixture.TakeSent<JobDescribed>().at(0).held.ended);
     if (again == 0) fixture.Crash();  // it is remembered
     fixture.notes.clear();
   }
@@ -115,15 +115,15 @@ TEST_CASE("what_the_coordinator_has_stored_is_written_down_a_little_later_and_sa
   ServerFixture fixture;
   fixture.cluster = "00000000000000aa";
   fixture.sequence = 7;
-  fixture.Says(Welcome{});
+  fixture.DeliverMessage(Welcome{});
   REQUIRE(fixture.remembered->sequence == 7);
   fixture.sequence = 8;
   TrainOneRound(fixture);
   CHECK(fixture.remembered->sequence == 7);
-  fixture.told.clear();
+  fixture.sent.clear();
   fixture.Do(ConnectionDown{});
   fixture.Do(ConnectionUp{});
-  CHECK(fixture.Told<ServerHello>().at(0).mark.sequence == 8);
+  CHECK(fixture.TakeSent<ServerHello>().at(0).mark.sequence == 8);
   fixture.Wait(kRememberInterval);
   CHECK(fixture.remembered->sequence == 8);
 }

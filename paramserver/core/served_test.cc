@@ -20,7 +20,7 @@ std::vector<float> Drawn(uint64_t seed) {
 }
 
 // Words of a step are no numbers.
-std::vector<uint32_t> BitsOf(const std::vector<float>& words) {
+std::vector<uint32_t> ToBits(const std::vector<float>& words) {
   std::vector<uint32_t> bits(words.size());
   std::memcpy(bits.data(), words.data(), words.size() * sizeof(float));
   return bits;
@@ -46,8 +46,8 @@ struct Island {
   }
   // nullopt: refused.
   std::optional<std::vector<float>> Pulls(int32_t slot, int64_t begin = 0, int64_t elements = 0) {
-    PullAsked asked{kJob, version, 0, ++token, begin, elements, slot};
-    fixture.Do(asked);
+    PullArrived pull_event{kJob, version, 0, ++token, begin, elements, slot};
+    fixture.Do(pull_event);
     const auto reply = fixture.replies.find(token);
     if (reply == fixture.replies.end()) return std::nullopt;
     std::vector<float> values(reply->second.values.begin(), reply->second.values.end());
@@ -103,7 +103,7 @@ TEST_CASE("a part of a step that begins at a block is the same step") {
   const auto part =
       island.Pulls(kPullStep, begin, EncodedWords(island.encoding, kElements) - begin);
   REQUIRE(part);
-  REQUIRE(BitsOf(*part) == BitsOf({whole->begin() + begin, whole->end()}));
+  REQUIRE(ToBits(*part) == ToBits({whole->begin() + begin, whole->end()}));
 }
 
 TEST_CASE("a crash changes no bit of what is served, with and without a snapshot of it") {
@@ -116,7 +116,7 @@ TEST_CASE("a crash changes no bit of what is served, with and without a snapshot
   for (Island* island : {&steady, &crashed}) island->Round(99);
   REQUIRE(*steady.Pulls(kPullServed) == *crashed.Pulls(kPullServed));
   REQUIRE(*steady.Pulls(kPullTheta) == *crashed.Pulls(kPullTheta));
-  REQUIRE(BitsOf(*steady.Pulls(kPullStep)) == BitsOf(*crashed.Pulls(kPullStep)));
+  REQUIRE(ToBits(*steady.Pulls(kPullStep)) == ToBits(*crashed.Pulls(kPullStep)));
 }
 
 TEST_CASE("without quantised pulls there is no step, and parameters are served as they are") {
@@ -130,7 +130,7 @@ TEST_CASE("an ended job serves what islands hold") {
   Island island(Encoding::kInt4);
   island.Round(3);
   const auto served = island.Pulls(kPullServed);
-  island.fixture.Says(EndJob{kJob});
+  island.fixture.DeliverMessage(EndJob{kJob});
   island.fixture.Sync();
   REQUIRE(*island.Pulls(kPullServed) == *served);
   REQUIRE(*island.Pulls(kPullTheta) == *served);

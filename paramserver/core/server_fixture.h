@@ -19,7 +19,7 @@ namespace atl::ps {
 
 inline const JobId kJob = "job-1";
 
-inline SharedBytes BytesOf(const std::vector<float>& values) {
+inline SharedBytes ToSharedBytes(const std::vector<float>& values) {
   auto copy = std::make_shared<std::vector<float>>(values);
   return {copy, std::as_bytes(std::span(*copy))};
 }
@@ -52,29 +52,29 @@ class ServerFixture {
  public:
   explicit ServerFixture(int64_t memory_bytes = 1 << 20) : memory_bytes_(memory_bytes) { Start(); }
 
-  // -- the coordinator says
-  void Says(ToServerMessage message) {
+  // -- messages from the coordinator
+  void DeliverMessage(ToServerMessage message) {
     Do(FromCoordinator{{"ps-1", incarnation_, epoch, std::move(message), cluster, sequence}});
   }
   void Assign(std::vector<OwnedShard> shards = {{0, 0, 4}, {1, 0, 2}, {2, 1, 3}},
               int64_t snapshot_every = 0) {
     AssignShards assign{kJob, std::move(shards), 0.5, 0.9, snapshot_every};
-    assign.charter.spec.outer = outer;
+    assign.definition.spec.outer = outer;
     assign.forwards = copies;
-    Says(std::move(assign));
+    DeliverMessage(std::move(assign));
   }
   void Commit(Version version, std::vector<RoundTerm> terms,
               std::vector<ContributionId> dropped = {}) {
-    Says(CommitRound{kJob, version, std::move(terms), std::move(dropped)});
+    DeliverMessage(CommitRound{kJob, version, std::move(terms), std::move(dropped)});
   }
 
-  // -- workers say; the last answer to each token is kept
+  // -- messages from workers; the last answer to each token is kept
   static ContributionId By(IslandId island, Version base) { return {island, 1, 1, base}; }
   static PushId Id(IslandId island, Version base, ShardId shard) {
     return {kJob, island, 1, 1, base, shard};
   }
   Token Push(const PushId& id, const std::vector<float>& values) {
-    return Push(id, Encoding::kFloat32, static_cast<int64_t>(values.size()), BytesOf(values));
+    return Push(id, Encoding::kFloat32, static_cast<int64_t>(values.size()), ToSharedBytes(values));
   }
   Token Push(const PushId& id, Encoding encoding, int64_t elements, SharedBytes bytes) {
     Do(PushArrived{id, encoding, elements, std::move(bytes), ++token_});
@@ -91,7 +91,7 @@ class ServerFixture {
     }
   }
   Token Pull(Version version, ShardId shard) {
-    Do(PullAsked{kJob, version, shard, ++token_});
+    Do(PullArrived{kJob, version, shard, ++token_});
     return token_;
   }
 
@@ -105,9 +105,9 @@ class ServerFixture {
     FinishSnapshots();
   }
   void FinishSnapshots() {
-    while (!asked_snapshots_.empty()) {
-      const auto snapshot = asked_snapshots_.front();
-      asked_snapshots_.erase(asked_snapshots_.begin());
+    while (!requested_snapshots_.empty()) {
+      const auto snapshot = requested_snapshots_.front();
+      requested_snapshots_.erase(requested_snapshots_.begin());
       logs_[snapshot->job].snapshots.push_back(Copy(*snapshot));
       Do(SnapshotDone{snapshot->job, snapshot->version, absl::OkStatus()});
     }
@@ -118,7 +118,7 @@ class ServerFixture {
       log.records.erase(log.records.upper_bound(log.synced), log.records.end());
     }
     core_.reset();
-    asked_snapshots_.clear();
+    requested_snapshots_.clear();
     fetches.clear();
     forwards.clear();
     ++incarnation_;
@@ -140,16 +140,16 @@ class ServerFixture {
     for (AppendLog& append : actions.log) {
       logs_[append.job].records[append.sequence] = std::move(append.record);
     }
-    for (auto& message : actions.to_coordinator) told.push_back(std::move(message));
+    for (auto& message : actions.to_coordinator) sent.push_back(std::move(message));
     for (std::string& note : actions.notes) notes.push_back(std::move(note));
     if (actions.remember) remembered = actions.remember;
     for (auto& answer : actions.pushes) pushes[answer.token] = answer;
     for (auto& reply : actions.replies) replies[reply.token] = reply;
     for (auto& refusal : actions.refusals) refusals[refusal.token] = refusal;
-    for (auto& write : actions.snapshots) asked_snapshots_.push_back(write.snapshot);
+    for (auto& write : actions.snapshots) requested_snapshots_.push_back(write.snapshot);
     for (FetchPart& fetch : actions.fetches) fetches.push_back(std::move(fetch));
     for (ForwardPush& push : actions.forwards) forwards.push_back(std::move(push));
-    for (const EraseJob& erase : actions.erasures) asked_erasures.push_back(erase.job);
+    for (const EraseJob& erase : actions.erasures) requested_erasures.push_back(erase.job);
     for (const TruncateLog& truncate : actions.truncations) {
       auto& records = logs_[truncate.job].records;
       records.erase(records.begin(), records.lower_bound(truncate.keep_from));
@@ -160,9 +160,9 @@ class ServerFixture {
 
   // Messages of one kind sent to the coordinator since the last call.
   template <typename Message>
-  std::vector<Message> Told() {
+  std::vector<Message> TakeSent() {
     std::vector<Message> found;
-    for (const ServerMessage& message : std::exchange(told, {})) {
+    for (const ServerMessage& message : std::exchange(sent, {})) {
       if (const auto* m = std::get_if<Message>(&message)) found.push_back(*m);
     }
     return found;
@@ -192,13 +192,13 @@ class ServerFixture {
   int64_t sequence = 0;
   std::optional<ClusterMark> remembered;
   std::vector<std::string> notes;
-  std::vector<ServerMessage> told;
+  std::vector<ServerMessage> sent;
   std::map<Token, AcknowledgePush> pushes;
   std::map<Token, ReplyPull> replies;
   std::map<Token, RefusePull> refusals;
   std::optional<std::string> stopped;
   Instant deadline = kNever;
-  std::vector<JobId> asked_erasures;
+  std::vector<JobId> requested_erasures;
   std::vector<FetchPart> fetches;     // not answered yet
   std::vector<ForwardPush> forwards;  // likewise
   std::vector<ForwardTo> copies;      // of shards that are assigned
@@ -230,7 +230,7 @@ class ServerFixture {
                       /*work_elements=*/1, log_bytes_free},
         std::move(recovered), &pool_);
     Do(ConnectionUp{});
-    Says(Welcome{});
+    DeliverMessage(Welcome{});
   }
 
   const int64_t memory_bytes_;
@@ -238,7 +238,7 @@ class ServerFixture {
   std::vector<OwnedShard> held_ = {{0, 0, 4}, {1, 0, 2}, {2, 1, 3}};
   std::unique_ptr<ServerCore> core_;
   std::map<JobId, Log> logs_;
-  std::vector<std::shared_ptr<const Snapshot>> asked_snapshots_;
+  std::vector<std::shared_ptr<const Snapshot>> requested_snapshots_;
   Incarnation incarnation_ = 1;
   Instant now_ = Instant(std::chrono::seconds(100));
   Token token_ = 0;

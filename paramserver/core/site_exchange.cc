@@ -19,9 +19,9 @@ constexpr int64_t kAdoptBlock = 1 << 16;
 absl::Status JobState::CheckExchange(const CommittedRecord& record) const {
   const RoundStep& step = record.step;
   if (step.adopts == kNoVersion && !step.contributes) return absl::OkStatus();
-  const auto bad = [&](auto... pieces) {
+  const auto bad = [&](auto... args) {
     return absl::InvalidArgumentError(
-        absl::StrCat("round ", record.version, " of job ", job_, ": ", pieces...));
+        absl::StrCat("round ", record.version, " of job ", job_, ": ", args...));
   };
   if (!IsOfSite()) return bad("it takes part in an exchange, and the job contributes to no other");
   if (step.adopts == kNoVersion) {
@@ -37,7 +37,7 @@ absl::Status JobState::CheckExchange(const CommittedRecord& record) const {
   if (HasBase(step.adopts)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "round ", record.version, " of job ", job_, " adopts version ", step.adopts, " of job ",
-      assignment_.charter.spec.outer.contributes_to, ", which was not fetched"));
+      assignment_.definition.spec.outer.contributes_to, ", which was not fetched"));
 }
 
 absl::Status JobState::CheckAdopted(const ReceivedRecord& record) const {
@@ -110,18 +110,18 @@ int64_t JobState::BytesToFetchBase(Version version) const {
 void JobState::ExchangeShard(Shard& shard, const CommittedRecord& round) {
   if (round.step.adopts != kNoVersion) AdoptBase(shard, round.step.adopts);
   if (!round.step.contributes) return;
-  MakeWritable(ContributedOf(shard));
+  MakeWritable(GetContributed(shard));
   const std::span<const float> theta = shard.theta->values();
-  std::copy(theta.begin(), theta.end(), ContributedOf(shard)->writable().begin());
+  std::copy(theta.begin(), theta.end(), GetContributed(shard)->writable().begin());
 }
 
 void JobState::AdoptBase(Shard& shard, Version version) {
   const std::shared_ptr<SharedTensor> adopted =
-      version == exchange_.base ? BaseOf(shard) : base_.at(shard.info.shard).theta;
+      version == exchange_.base ? GetBase(shard) : base_.at(shard.info.shard).theta;
   const std::span<const float> to = adopted->values();
   const bool first = exchange_.base == kNoVersion;
   const std::span<const float> from =
-      (exchange_.contributes() ? ContributedOf(shard) : BaseOf(shard))->values();
+      (exchange_.contributes() ? GetContributed(shard) : GetBase(shard))->values();
   MakeWritable(shard.theta);
   const std::span<float> theta = shard.theta->writable();
   const auto size = static_cast<int64_t>(theta.size());
@@ -133,9 +133,9 @@ void JobState::AdoptBase(Shard& shard, Version version) {
       theta[i] = first || theta[i] == from[i] ? to[i] : theta[i] + (to[i] - from[i]);
     }
   });
-  if (BaseOf(shard) == adopted) return;
-  if (BaseOf(shard)->leased()) replaced_.push_back(BaseOf(shard));
-  BaseOf(shard) = adopted;
+  if (GetBase(shard) == adopted) return;
+  if (GetBase(shard)->leased()) replaced_.push_back(GetBase(shard));
+  GetBase(shard) = adopted;
 }
 
 std::optional<SharedBytes> JobState::Contribution(ShardId id, const ElementRange& range,

@@ -36,7 +36,9 @@ struct Site {
     server.Assign(shards);
   }
 
-  void Fetch(Version version) { server.Says(FetchBase{kJob, kAbove, version, Sources()}); }
+  void Fetch(Version version) {
+    server.DeliverMessage(FetchBase{kJob, kAbove, version, Sources()});
+  }
   std::vector<ShardSource> Sources() const {
     std::vector<ShardSource> sources;
     for (const OwnedShard& shard : shards) sources.push_back({shard, "above-1", "key"});
@@ -53,7 +55,7 @@ struct Site {
       const OwnedShard& shard = shards.at(static_cast<size_t>(fetch.shard));
       std::vector<float> values = Above(fetch.version, shard);
       values = {values.begin() + fetch.range.begin, values.begin() + fetch.range.end};
-      server.Do(PartFetched{fetch.token, absl::OkStatus(), BytesOf(values)});
+      server.Do(PartFetched{fetch.token, absl::OkStatus(), ToSharedBytes(values)});
     }
   }
   void Refused() {
@@ -69,7 +71,7 @@ struct Site {
     Commit(own, {.adopts = version});
   }
   void Commit(Version own, RoundStep step, std::vector<RoundTerm> terms = {}) {
-    server.Says(CommitRound{kJob, own, std::move(terms), {}, {}, std::move(step)});
+    server.DeliverMessage(CommitRound{kJob, own, std::move(terms), {}, {}, std::move(step)});
     Sync();
   }
   void Sync() {
@@ -87,7 +89,7 @@ struct Site {
     for (const OwnedShard& shard : shards) order.order.push_back({shard.shard, 0, 0, ""});
     return order;
   }
-  // What of the contribution is on its way, which arrives.
+  // What of the contribution is in flight, which arrives.
   std::vector<ForwardPush> Pushed() {
     std::vector<ForwardPush> all;
     while (!server.forwards.empty()) {
@@ -102,8 +104,8 @@ struct Site {
   std::vector<float> Slot(size_t slot) {
     std::vector<float> all;
     for (const OwnedShard& shard : shards) {
-      server.Do(
-          PullAsked{kJob, kNoVersion, shard.shard, 900'000, 0, 0, static_cast<int32_t>(slot) + 1});
+      server.Do(PullArrived{kJob, kNoVersion, shard.shard, 900'000, 0, 0,
+                            static_cast<int32_t>(slot) + 1});
       const auto reply = server.replies.extract(900'000);
       REQUIRE(!reply.empty());
       all.insert(all.end(), reply.mapped().values.begin(), reply.mapped().values.end());
@@ -126,19 +128,19 @@ std::vector<float> Numbers(const SharedBytes& bytes) {
 
 TEST_CASE("a_sites_job_begins_with_the_version_that_it_adopts") {
   Site site;
-  site.server.told.clear();
+  site.server.sent.clear();
   site.Fetch(5);
   REQUIRE(site.server.fetches.size() == kShards.size());
   CHECK(site.server.fetches[0].version == 5);
   CHECK(site.server.fetches[0].public_key == "key");
   site.Arrives();
-  CHECK(site.server.Told<BaseFetched>().empty());  // nothing is durable yet
+  CHECK(site.server.TakeSent<BaseFetched>().empty());  // nothing is durable yet
   site.server.Sync();
   for (int again = 0; again < 2; ++again) {
-    const auto told = site.server.Told<BaseFetched>();
-    REQUIRE(told.size() == 1);
-    CHECK(told[0].job == kJob);
-    CHECK(told[0].version == 5);
+    const auto sent = site.server.TakeSent<BaseFetched>();
+    REQUIRE(sent.size() == 1);
+    CHECK(sent[0].job == kJob);
+    CHECK(sent[0].version == 5);
     site.Fetch(5);
     CHECK(site.server.fetches.empty());
   }
@@ -162,7 +164,7 @@ TEST_CASE("a_contribution_is_base_less_contributed_in_the_push_encoding_as_often
   CHECK(site.Contributed() == contributed);
   site.Round(3);
   CHECK(site.Contributed() == contributed);
-  site.server.Says(site.Order(1));
+  site.server.DeliverMessage(site.Order(1));
   CHECK(site.server.forwards.empty());  // version 2 made the newest contribution
   std::vector<std::byte> bytes[3];
   for (int again = 0; again < 3; ++again) {
@@ -170,7 +172,7 @@ TEST_CASE("a_contribution_is_base_less_contributed_in_the_push_encoding_as_often
       site.server.Crash();
       site.server.Assign(kShards);
     }
-    site.server.Says(site.Order(2));
+    site.server.DeliverMessage(site.Order(2));
     const auto pushed = site.Pushed();
     REQUIRE(pushed.size() == kShards.size());
     for (const ForwardPush& push : pushed) {
@@ -213,7 +215,7 @@ TEST_CASE("what_is_adopted_replaces_the_contribution_and_keeps_rounds_since") {
     expected[i] = before[i] + (expected[i] - contributed[i]);
   }
   CHECK(site.server.AllTheta() == expected);  // without a round: of the job above, bit for bit
-  site.server.Says(site.Order(2));
+  site.server.DeliverMessage(site.Order(2));
   CHECK(site.server.forwards.empty());  // it was adopted
 }
 
@@ -232,10 +234,10 @@ TEST_CASE("a_rejected_contribution_is_undone_by_adopting_the_base_again") {
   site.Adopt(0, 5);
   site.Round(1, /*contributes=*/true);
   CHECK(site.server.AllTheta() != Above(5));
-  site.server.told.clear();
+  site.server.sent.clear();
   site.Fetch(5);  // the job above has made no version since
   CHECK(site.server.fetches.empty());
-  CHECK(site.server.Told<BaseFetched>().size() == 1);
+  CHECK(site.server.TakeSent<BaseFetched>().size() == 1);
   site.Commit(2, {.adopts = 5});
   CHECK(site.server.AllTheta() == Above(5));
 }
@@ -320,10 +322,10 @@ TEST_CASE("what_no_exchange_can_be_is_refused") {
   Site site;
   const auto refused = [&](Version own, RoundStep step, std::vector<RoundTerm> terms = {}) {
     const Version before = site.server.version();
-    site.server.told.clear();
+    site.server.sent.clear();
     site.Commit(own, std::move(step), std::move(terms));
     CHECK(site.server.version() == before);
-    return site.server.Told<ServerFault>().size() == 1;
+    return site.server.TakeSent<ServerFault>().size() == 1;
   };
   CHECK(refused(0, {.adopts = 5}));  // it was not fetched
   site.Fetch(5);
@@ -344,9 +346,9 @@ TEST_CASE("what_no_exchange_can_be_is_refused") {
   CHECK(refused(1, {.adopts = 4}));
 
   const auto fault = [&](ToServerMessage message) {
-    site.server.told.clear();
-    site.server.Says(std::move(message));
-    return site.server.Told<ServerFault>().size() == 1;
+    site.server.sent.clear();
+    site.server.DeliverMessage(std::move(message));
+    return site.server.TakeSent<ServerFault>().size() == 1;
   };
   CHECK(fault(FetchBase{kJob, "another", 6, site.Sources()}));
   CHECK(fault(FetchBase{kJob, kAbove, 6, {site.Sources()[0]}}));
@@ -371,12 +373,12 @@ TEST_CASE("a_job_that_contributes_to_no_other_refuses_exchanges") {
   fixture.Sync();
   fixture.Commit(0, {{fixture.By(0, -1), 1.0}});
   fixture.Sync();
-  fixture.told.clear();
-  fixture.Says(FetchBase{kJob, kAbove, 5, {}});
-  fixture.Says(CommitRound{kJob, 1, {}, {}, {}, {.adopts = 5}});
-  fixture.Says(CommitRound{kJob, 1, {}, {}, {}, {.contributes = true}});
+  fixture.sent.clear();
+  fixture.DeliverMessage(FetchBase{kJob, kAbove, 5, {}});
+  fixture.DeliverMessage(CommitRound{kJob, 1, {}, {}, {}, {.adopts = 5}});
+  fixture.DeliverMessage(CommitRound{kJob, 1, {}, {}, {}, {.contributes = true}});
   fixture.Sync();
-  CHECK(fixture.Told<ServerFault>().size() == 3);
+  CHECK(fixture.TakeSent<ServerFault>().size() == 3);
   CHECK(fixture.version() == 0);
 }
 
@@ -387,10 +389,10 @@ TEST_CASE("a_sites_job_with_quantised_pulls_or_fragments_is_refused") {
     if (fragments) outer.fragments = 2;
     if (!fragments) outer.pull_encoding = Encoding::kInt8;
     AssignShards assign{kJob, kShards, 0.5, 0.9, 0};
-    assign.charter.spec.outer = outer;
-    site.server.told.clear();
-    site.server.Says(assign);
-    CHECK(site.server.Told<ServerFault>().size() == 1);
+    assign.definition.spec.outer = outer;
+    site.server.sent.clear();
+    site.server.DeliverMessage(assign);
+    CHECK(site.server.TakeSent<ServerFault>().size() == 1);
   }
 }
 
@@ -404,16 +406,16 @@ TEST_CASE("a_version_waits_for_memory") {
   site.server.PushAll(first, 1);
   site.server.PushAll(second, 2);
   site.server.Sync();
-  site.server.told.clear();
+  site.server.sent.clear();
   site.Fetch(6);
   CHECK(site.server.fetches.empty());
-  const auto faults = site.server.Told<ServerFault>();
+  const auto faults = site.server.TakeSent<ServerFault>();
   REQUIRE(faults.size() == 1);
   CHECK(faults[0].passing);
   site.Commit(1, {}, {{first, 0.5}, {second, 0.5}});
   site.server.Wait(kRetryInterval);
   CHECK(site.server.fetches.size() == kShards.size());
-  CHECK(site.server.Told<ServerFault>().empty());
+  CHECK(site.server.TakeSent<ServerFault>().empty());
   site.Arrives();
   // What was fetched counts: there is room for one island's push now.
   site.server.PushAll(site.server.By(0, 1), 3);
@@ -434,7 +436,7 @@ TEST_CASE("a_version_that_is_replaced_is_noted_and_retried_until_a_newer_one_is_
     CHECK(site.server.fetches[0].version == 5);
   }
   CHECK(site.server.notes.size() == notes + 1);
-  site.server.told.clear();
+  site.server.sent.clear();
   site.Fetch(6);
   site.Refused();  // the older one
   site.server.Wait(kRetryInterval);
@@ -444,9 +446,9 @@ TEST_CASE("a_version_that_is_replaced_is_noted_and_retried_until_a_newer_one_is_
   site.Fetch(5);  // a late one
   CHECK(site.server.fetches.empty());
   site.server.Sync();
-  const auto told = site.server.Told<BaseFetched>();
-  REQUIRE(told.size() == 1);
-  CHECK(told[0].version == 6);
+  const auto sent = site.server.TakeSent<BaseFetched>();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].version == 6);
   site.Commit(0, {.adopts = 6});
   CHECK(site.server.AllTheta() == Above(6));
 }
@@ -456,7 +458,7 @@ TEST_CASE("a_newer_version_waits_for_the_round_that_adopts_an_older_one") {
   site.Fetch(5);
   site.Arrives();
   site.server.Sync();
-  site.server.Says(CommitRound{kJob, 0, {}, {}, {}, {.adopts = 5}});
+  site.server.DeliverMessage(CommitRound{kJob, 0, {}, {}, {}, {.adopts = 5}});
   site.Fetch(6);
   CHECK(site.server.fetches.empty());
   site.server.Sync();
@@ -468,10 +470,10 @@ TEST_CASE("a_contribution_is_pushed_until_it_is_there_or_another_order_comes") {
   Site site;
   site.Adopt(0, 5);
   site.Round(1, /*contributes=*/true);
-  site.server.Says(site.Order(1));
+  site.server.DeliverMessage(site.Order(1));
   const auto first = std::exchange(site.server.forwards, {});
   REQUIRE(first.size() == kShards.size());
-  site.server.Says(site.Order(1));  // a repetition changes nothing
+  site.server.DeliverMessage(site.Order(1));  // a repetition changes nothing
   CHECK(site.server.forwards.empty());
   site.server.Do(PushForwarded{first[0].token, absl::OkStatus()});
   site.server.Do(PushForwarded{first[1].token, absl::UnavailableError("it is not there")});
@@ -485,7 +487,7 @@ TEST_CASE("a_contribution_is_pushed_until_it_is_there_or_another_order_comes") {
   other.contribution.generation = 4;
   other.order = {{2, 0, 0, ""}};
   site.server.forwards.clear();
-  site.server.Says(other);
+  site.server.DeliverMessage(other);
   REQUIRE(site.server.forwards.size() == 1);
   CHECK(site.server.forwards[0].id == PushId{kAbove, 7, 4, 2, 5, 2});
   site.server.Do(PushForwarded{first[2].token, absl::UnavailableError("late")});
@@ -493,13 +495,13 @@ TEST_CASE("a_contribution_is_pushed_until_it_is_there_or_another_order_comes") {
   site.server.Wait(kRetryInterval);
   CHECK(site.server.forwards.empty());
 
-  site.server.Says(site.Order(1));
-  site.server.Says(CommitRound{kJob, 2, {}, {}, {}, {.contributes = true}});
+  site.server.DeliverMessage(site.Order(1));
+  site.server.DeliverMessage(CommitRound{kJob, 2, {}, {}, {}, {.contributes = true}});
   for (const ForwardPush& push : std::exchange(site.server.forwards, {})) {
     site.server.Do(PushForwarded{push.token, absl::UnavailableError("it is not there")});
   }
   site.server.Wait(kRetryInterval);
-  CHECK(site.server.forwards.empty());  // another contribution takes its place
+  CHECK(site.server.forwards.empty());  // another contribution replaces it
 }
 
 TEST_CASE("the_job_above_takes_a_contribution_as_an_islands_and_the_site_adopts_what_it_makes") {
@@ -507,14 +509,14 @@ TEST_CASE("the_job_above_takes_a_contribution_as_an_islands_and_the_site_adopts_
   Site site;
   ServerFixture above;
   AssignShards assign{kAbove, kShards, /*outer_learning_rate=*/1, /*outer_momentum=*/0, 0};
-  assign.charter.spec.outer.optimizer = "sgd";
-  above.Says(assign);
+  assign.definition.spec.outer.optimizer = "sgd";
+  above.DeliverMessage(assign);
   const ContributionId initial{0, 1, 1, kNoVersion};
   for (const OwnedShard& shard : kShards) {
     above.Push({kAbove, 0, 1, 1, kNoVersion, shard.shard}, Above(5, shard));
   }
   above.Sync();
-  above.Says(CommitRound{kAbove, 0, {{initial, 1.0}}, {}});
+  above.DeliverMessage(CommitRound{kAbove, 0, {{initial, 1.0}}, {}});
   above.Sync();
   const auto theta_above = [&] {
     std::vector<float> all;
@@ -527,12 +529,12 @@ TEST_CASE("the_job_above_takes_a_contribution_as_an_islands_and_the_site_adopts_
   const auto adopt = [&](Version own, Version version) {
     site.Fetch(version);
     for (const FetchPart& fetch : std::exchange(site.server.fetches, {})) {
-      above.Do(PullAsked{fetch.job, fetch.version, fetch.shard, 800'000, fetch.range.begin,
-                         fetch.range.size(), fetch.slot});
+      above.Do(PullArrived{fetch.job, fetch.version, fetch.shard, 800'000, fetch.range.begin,
+                           fetch.range.size(), fetch.slot});
       const auto reply = above.replies.extract(800'000);
       REQUIRE(!reply.empty());
       const std::vector<float> values(reply.mapped().values.begin(), reply.mapped().values.end());
-      site.server.Do(PartFetched{fetch.token, absl::OkStatus(), BytesOf(values)});
+      site.server.Do(PartFetched{fetch.token, absl::OkStatus(), ToSharedBytes(values)});
     }
     site.server.Sync();
     site.Commit(own, {.adopts = version});
@@ -543,14 +545,14 @@ TEST_CASE("the_job_above_takes_a_contribution_as_an_islands_and_the_site_adopts_
   REQUIRE(site.server.AllTheta() == theta_above());
   site.Round(1, /*contributes=*/true);
   for (const PushStatus status : {PushStatus::kStaged, PushStatus::kDuplicate}) {
-    site.server.Says(site.Order(1));
+    site.server.DeliverMessage(site.Order(1));
     for (const ForwardPush& push : site.Pushed()) {
       const Token token = above.Push(push.id, push.encoding, push.elements, push.payload);
       above.Sync();
       CHECK(above.Answered(token, status));
     }
   }
-  above.Says(CommitRound{kAbove, 1, {{kBy, 1.0}}, {}});
+  above.DeliverMessage(CommitRound{kAbove, 1, {{kBy, 1.0}}, {}});
   above.Sync();
   REQUIRE(above.core().version(kAbove) == 1);
   const std::vector<float> theta = site.server.AllTheta();
@@ -575,7 +577,7 @@ TEST_CASE("large_shards_are_fetched_and_pushed_in_parts_few_at_a_time") {
     if (fetch.shard == 0) ranges.Add(fetch.range);
     CHECK(fetch.range.size() <= kPart);
     const std::vector<float> values(static_cast<size_t>(fetch.range.size()), 2.0F);
-    site.server.Do(PartFetched{fetch.token, absl::OkStatus(), BytesOf(values)});
+    site.server.Do(PartFetched{fetch.token, absl::OkStatus(), ToSharedBytes(values)});
     ++parts;
   }
   CHECK(parts == 5);
@@ -586,7 +588,7 @@ TEST_CASE("large_shards_are_fetched_and_pushed_in_parts_few_at_a_time") {
   REQUIRE(site.server.version() == 1);
   PushContribution order{kJob, 1, kAbove, kBy, site.Sources(), {}};
   order.order = {{0, kPart / 4, 9 * kPart / 4, ""}, {1, 0, 0, ""}, {0, 0, kPart / 4, ""}};
-  site.server.Says(order);
+  site.server.DeliverMessage(order);
   CHECK(site.server.forwards.size() == ServerCore::kForwardsAtOnce);
   ElementRanges pushed;
   for (const ForwardPush& push : site.Pushed()) {
@@ -606,22 +608,22 @@ TEST_CASE("jobs_of_a_site_share_the_fetches_at_once") {
     sources.push_back({shards.back(), "above-1", ""});
   }
   AssignShards assign{"job-0", shards, 0.5, 0.9, 0};
-  assign.charter.spec.outer = site.server.outer;
-  site.server.Says(assign);
+  assign.definition.spec.outer = site.server.outer;
+  site.server.DeliverMessage(assign);
   site.Fetch(5);
-  site.server.Says(FetchBase{"job-0", kAbove, 5, sources});
+  site.server.DeliverMessage(FetchBase{"job-0", kAbove, 5, sources});
   CHECK(site.server.fetches.size() == ServerCore::kFetchesAtOnce);
   size_t parts = 0;
   for (; !site.server.fetches.empty(); ++parts) {
     const FetchPart fetch = site.server.fetches.front();
     site.server.fetches.erase(site.server.fetches.begin());
     const std::vector<float> values(static_cast<size_t>(fetch.range.size()), 2.0F);
-    site.server.Do(PartFetched{fetch.token, absl::OkStatus(), BytesOf(values)});
+    site.server.Do(PartFetched{fetch.token, absl::OkStatus(), ToSharedBytes(values)});
   }
   CHECK(parts == 6);
-  site.server.told.clear();
+  site.server.sent.clear();
   site.server.Sync();
-  CHECK(site.server.Told<BaseFetched>().size() == 2);
+  CHECK(site.server.TakeSent<BaseFetched>().size() == 2);
 }
 
 }  // namespace

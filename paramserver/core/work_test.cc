@@ -24,7 +24,7 @@ struct Round {
       }
     }
     fixture.Sync();
-    fixture.told.clear();
+    fixture.sent.clear();
     fixture.in_parts = in_parts;
   }
   void Commits() {
@@ -48,7 +48,7 @@ TEST_CASE("a round is applied a part at a time, and nothing of it is seen before
   ServerFixture& fixture = parts.fixture;
   for (int part = 0; part < 3; ++part) {
     REQUIRE(fixture.version() == 0);
-    REQUIRE(fixture.Told<RoundApplied>().empty());
+    REQUIRE(fixture.TakeSent<RoundApplied>().empty());
     // The first shards have other bits already.
     const Token stepped = fixture.Pull(0, 0), not_yet = fixture.Pull(0, 2);
     REQUIRE(fixture.replies.contains(not_yet));
@@ -57,7 +57,7 @@ TEST_CASE("a round is applied a part at a time, and nothing of it is seen before
     fixture.Turn(Tick{});
   }
   REQUIRE(fixture.version() == 1);
-  REQUIRE(fixture.Told<RoundApplied>().size() == 1);
+  REQUIRE(fixture.TakeSent<RoundApplied>().size() == 1);
   REQUIRE(parts.Theta() == whole.Theta());
 }
 
@@ -65,9 +65,9 @@ TEST_CASE("heartbeats go out and pushes are taken between two parts of a round")
   Round round(/*in_parts=*/true);
   ServerFixture& fixture = round.fixture;
   round.Commits();
-  fixture.told.clear();
+  fixture.sent.clear();
   fixture.Wait(kHeartbeatInterval);
-  REQUIRE(fixture.Told<ServerHeartbeat>().size() == 1);
+  REQUIRE(fixture.TakeSent<ServerHeartbeat>().size() == 1);
   REQUIRE(fixture.version() == 0);
   const Token push = fixture.Push(fixture.Id(5, 0, 0), {1, 2, 3, 4});
   fixture.Sync();
@@ -91,15 +91,15 @@ TEST_CASE("the end of a job and its removal wait for no part") {
   round.Commits();
   fixture.Turn(Tick{});
   SECTION("the end comes when the round is applied") {
-    fixture.Says(EndJob{kJob});
+    fixture.DeliverMessage(EndJob{kJob});
     fixture.Turn(Tick{});
     fixture.Turn(Tick{});
     REQUIRE(fixture.version() == 1);
-    REQUIRE(fixture.Told<RoundApplied>().size() == 1);
+    REQUIRE(fixture.TakeSent<RoundApplied>().size() == 1);
   }
   SECTION("removal at once") {
-    fixture.Says(RemoveJob{kJob});
-    REQUIRE(fixture.asked_erasures.size() == 1);
+    fixture.DeliverMessage(RemoveJob{kJob});
+    REQUIRE(fixture.requested_erasures.size() == 1);
     fixture.Turn(Tick{});
     REQUIRE(fixture.version() == kNoVersion);
   }
@@ -107,35 +107,35 @@ TEST_CASE("the end of a job and its removal wait for no part") {
 
 TEST_CASE("statistics are made a part at a time, once for repeated requests") {
   Round whole(/*in_parts=*/false), parts(/*in_parts=*/true);
-  const auto ask = [](Round& round) {
-    round.fixture.Says(
+  const auto collect = [](Round& round) {
+    round.fixture.DeliverMessage(
         CollectStatistics{kJob, 1, {round.fixture.By(0, 0), round.fixture.By(1, 0)}});
   };
-  ask(whole);
-  const auto expected = whole.fixture.Told<Statistics>();
+  collect(whole);
+  const auto expected = whole.fixture.TakeSent<Statistics>();
   REQUIRE(expected.size() == 1);
   for (int part = 0; part < 3; ++part) {
-    REQUIRE(parts.fixture.Told<Statistics>().empty());
-    ask(parts);
+    REQUIRE(parts.fixture.TakeSent<Statistics>().empty());
+    collect(parts);
     parts.fixture.Turn(Tick{});
   }
-  const auto told = parts.fixture.Told<Statistics>();
-  REQUIRE(told.size() == 1);
-  REQUIRE(told[0].layers.size() == expected[0].layers.size());
-  for (size_t i = 0; i < told[0].layers.size(); ++i) {
-    REQUIRE(told[0].layers[i].values == expected[0].layers[i].values);
+  const auto sent = parts.fixture.TakeSent<Statistics>();
+  REQUIRE(sent.size() == 1);
+  REQUIRE(sent[0].layers.size() == expected[0].layers.size());
+  for (size_t i = 0; i < sent[0].layers.size(); ++i) {
+    REQUIRE(sent[0].layers[i].values == expected[0].layers[i].values);
   }
 }
 
 TEST_CASE("statistics of a contribution that is dropped meanwhile are not made") {
   Round round(/*in_parts=*/true);
   ServerFixture& fixture = round.fixture;
-  fixture.Says(CollectStatistics{kJob, 1, {fixture.By(0, 0), fixture.By(1, 0)}});
+  fixture.DeliverMessage(CollectStatistics{kJob, 1, {fixture.By(0, 0), fixture.By(1, 0)}});
   fixture.Turn(Tick{});
-  fixture.Says(DropContributions{kJob, {fixture.By(1, 0)}, "its island has failed"});
+  fixture.DeliverMessage(DropContributions{kJob, {fixture.By(1, 0)}, "its island has failed"});
   for (int part = 0; part < 3; ++part) fixture.Turn(Tick{});
-  REQUIRE(fixture.Told<Statistics>().empty());
-  REQUIRE(fixture.Told<ServerFault>().empty());
+  REQUIRE(fixture.TakeSent<Statistics>().empty());
+  REQUIRE(fixture.TakeSent<ServerFault>().empty());
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ template <class A>
 void Fields(A& a, AssignShards& s) {
   a.Text(s.job), Fields(a, s.shards), a.Number(s.outer_learning_rate);
   a.Number(s.outer_momentum), a.Number(s.snapshot_every_rounds);
-  a.template Message<v1::JobCharter>(s.charter);
+  a.template Message<v1::JobDefinition>(s.definition);
 }
 template <class A>
 void Fields(A& a, AssignedRecord& r) {
@@ -169,7 +169,7 @@ void Fields(A& a, ReceivedRecord& r) {
   a.Number(r.begin);
 }
 template <class A>
-void Fields(A& a, DecidedOfIsland& d) {
+void Fields(A& a, IslandDecisions& d) {
   Fields(a, d.forgotten), a.Number(d.any_forgotten), Fields(a, d.newest);
 }
 template <class A>
@@ -226,7 +226,7 @@ std::vector<std::byte> EncodeRecord(const LogRecord& record) {
   return writer.Take();
 }
 
-std::span<const std::byte> PayloadOf(const LogRecord& record) {
+std::span<const std::byte> GetPayload(const LogRecord& record) {
   if (const auto* push = std::get_if<PushedRecord>(&record)) return push->payload.bytes;
   if (const auto* received = std::get_if<ReceivedRecord>(&record)) return received->payload.bytes;
   return {};

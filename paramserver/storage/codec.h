@@ -26,7 +26,7 @@ uint64_t Checksum(std::span<const std::byte> bytes);  // XXH3, 64 bits
 // Decode to go with them.
 std::vector<std::byte> EncodeRecord(const LogRecord& record);
 // What a push or a part of a received shard has brought; empty of other records.
-std::span<const std::byte> PayloadOf(const LogRecord& record);
+std::span<const std::byte> GetPayload(const LogRecord& record);
 absl::StatusOr<LogRecord> DecodeRecord(uint32_t type, std::span<const std::byte> bytes,
                                        SharedBytes payload, uint32_t format = kStorageFormat);
 

@@ -307,8 +307,8 @@ absl::Status LogWriter::BeginSegment() {
   SegmentHead head{{}, kStorageFormat, 0, file_first_, 0};
   std::memcpy(head.magic, kLogMagic, sizeof(head.magic));
   head.checksum = HeadChecksum(head);
-  const ByteSpan piece = std::as_bytes(std::span(&head, 1));
-  ATOLL_RETURN_IF_ERROR(file_->Append(std::span(&piece, 1)));
+  const ByteSpan buffer = std::as_bytes(std::span(&head, 1));
+  ATOLL_RETURN_IF_ERROR(file_->Append(std::span(&buffer, 1)));
   return files_->SyncFolder(folder_);
 }
 
@@ -316,7 +316,7 @@ absl::Status LogWriter::Append(LogSequence sequence, const LogRecord& record) {
   ATOLL_CHECK(sequence == appended_ + 1, "record ", sequence, " after ", appended_);
   if (file_ == nullptr) ATOLL_RETURN_IF_ERROR(BeginSegment());
   const std::vector<std::byte> fields = EncodeRecord(record);
-  const ByteSpan payload = PayloadOf(record);
+  const ByteSpan payload = GetPayload(record);
   RecordHead head{kRecordMagic,
                   static_cast<uint32_t>(record.index()),
                   sequence,
@@ -328,9 +328,9 @@ absl::Status LogWriter::Append(LogSequence sequence, const LogRecord& record) {
                   0};
   head.checksum = HeadChecksum(head);
   static constexpr std::array<std::byte, kAlign> kZeros{};
-  const ByteSpan pieces[] = {std::as_bytes(std::span(&head, 1)), fields, payload,
-                             ByteSpan(kZeros).first(Padding(fields.size() + payload.size()))};
-  ATOLL_RETURN_IF_ERROR(file_->Append(pieces));
+  const ByteSpan buffers[] = {std::as_bytes(std::span(&head, 1)), fields, payload,
+                              ByteSpan(kZeros).first(Padding(fields.size() + payload.size()))};
+  ATOLL_RETURN_IF_ERROR(file_->Append(buffers));
   appended_ = sequence;
   return absl::OkStatus();
 }

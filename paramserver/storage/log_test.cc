@@ -39,7 +39,7 @@ class LogFixture {
     for (const LogRecord& record : records) {
       REQUIRE(writer_->Append(end.next_sequence + written_.size() - base(end), record).ok());
       written_.push_back(EncodeRecord(record));
-      const auto payload = PayloadOf(record);
+      const auto payload = GetPayload(record);
       payloads_.emplace_back(payload.begin(), payload.end());
       if (++since % sync_every == 0) REQUIRE(writer_->Sync().ok());
     }
@@ -51,7 +51,7 @@ class LogFixture {
                        [&](LogSequence at, const LogRecord& record) {
                          REQUIRE(at == from + count);
                          REQUIRE(EncodeRecord(record) == written_[at - 1]);
-                         const auto payload = PayloadOf(record);
+                         const auto payload = GetPayload(record);
                          REQUIRE(std::vector(payload.begin(), payload.end()) == payloads_[at - 1]);
                          ++count;
                          return absl::OkStatus();

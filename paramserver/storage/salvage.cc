@@ -156,11 +156,11 @@ class Salvager {
     result.job = job_;
     for (const auto& [folder, state] : states_) {
       result.version = state->version();
-      if (!state->assignment().charter.facts.layers.empty()) {
-        result.charter = state->assignment().charter;
+      if (!state->assignment().definition.facts.layers.empty()) {
+        result.definition = state->assignment().definition;
       }
     }
-    const std::vector<LayerSize>& layers = result.charter.facts.layers;
+    const std::vector<LayerSize>& layers = result.definition.facts.layers;
     if (layers.empty()) return absl::DataLossError("no folder's log says what the job is");
     std::vector<int64_t> missing;
     for (const LayerSize& layer : layers) missing.push_back(layer.elements);

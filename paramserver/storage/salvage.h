@@ -17,7 +17,7 @@ namespace atl::ps {
 struct SalvagedJob {
   JobId job;
   Version version = kNoVersion;
-  JobCharter charter;
+  JobDefinition definition;
   std::vector<std::vector<float>> layers;
   std::vector<std::string> notes;  // what was damaged or had to be left out, one line each
 };

@@ -25,7 +25,7 @@ class Folders {
   void Assign() {
     AssignShards a{kJob, {{0, 0, 2, 0}}, 1, 0, 0};
     AssignShards b{kJob, {{1, 0, 2, 2}, {2, 1, 2, 0}}, 1, 0, 0};
-    a.charter.facts.layers = b.charter.facts.layers = {{"first", 4}, {"second", 2}};
+    a.definition.facts.layers = b.definition.facts.layers = {{"first", 4}, {"second", 2}};
     Log("a", AssignedRecord{1, a});
     Log("b", AssignedRecord{1, b});
   }
@@ -106,7 +106,7 @@ TEST_CASE("behind_damage_all_go_back_to_the_newest_version_that_is_whole") {
 
 TEST_CASE("a_charter_that_cannot_be_is_no_job") {
   AssignShards assign{kJob, {{0, 0, 2, 0}}, 1, 0, 0};
-  assign.charter.facts.layers = {{"first", 2}};
+  assign.definition.facts.layers = {{"first", 2}};
   const auto salvaged = [](const AssignShards& a) {
     Folders folders;
     folders.Log("a", AssignedRecord{1, a});
@@ -122,10 +122,10 @@ TEST_CASE("a_charter_that_cannot_be_is_no_job") {
   };
   CHECK(salvaged(assign).ok());
   AssignShards larger = assign;
-  larger.charter.facts.layers[0].elements = int64_t{1} << 36;  // of which two are there
+  larger.definition.facts.layers[0].elements = int64_t{1} << 36;  // of which two are there
   CHECK(absl::IsFailedPrecondition(salvaged(larger)));
   AssignShards no_fragments = assign;
-  no_fragments.charter.spec.outer.fragments = 0;
+  no_fragments.definition.spec.outer.fragments = 0;
   CHECK(absl::IsNotFound(salvaged(no_fragments)));
 }
 

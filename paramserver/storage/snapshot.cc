@@ -27,7 +27,7 @@ struct FileHead {
 };
 static_assert(sizeof(FileHead) == 48);
 
-uint64_t ChecksumOf(const FileHead& head) {
+uint64_t ComputeChecksum(const FileHead& head) {
   return Checksum(std::as_bytes(std::span(&head, 1)).first(sizeof(FileHead) - sizeof(uint64_t)));
 }
 
@@ -59,7 +59,7 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Parse(ByteSpan bytes) {
   if (bytes.size() < sizeof(head)) return absl::DataLossError("it is cut off");
   std::memcpy(&head, bytes.data(), sizeof(head));
   if (std::memcmp(head.magic, kMagic, sizeof(head.magic)) != 0 ||
-      head.checksum != ChecksumOf(head)) {
+      head.checksum != ComputeChecksum(head)) {
     return absl::DataLossError("it does not begin as a snapshot");
   }
   if (head.format < kOldestStorageFormat || head.format > kStorageFormat) {
@@ -105,28 +105,28 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Parse(ByteSpan bytes) {
 
 absl::Status WriteSnapshotFile(Files& files, const std::string& folder, const Snapshot& snapshot) {
   SnapshotHead head{snapshot, {}};
-  std::vector<ByteSpan> pieces(2);
+  std::vector<ByteSpan> buffers(2);
   for (const ShardSnapshot& shard : snapshot.shards) {
     std::vector<std::shared_ptr<const TensorLease>> tensors = shard.slots;
     if (shard.theta != nullptr) tensors.insert(tensors.begin(), shard.theta);
     for (const auto& tensor : tensors) {
-      pieces.push_back(std::as_bytes(tensor->values()));
-      head.checksums.push_back(Checksum(pieces.back()));
+      buffers.push_back(std::as_bytes(tensor->values()));
+      head.checksums.push_back(Checksum(buffers.back()));
     }
   }
   const std::vector<std::byte> fields = EncodeHead(head);
   FileHead first{{}, kStorageFormat, 0, fields.size(), 0, Checksum(fields), 0};
   std::memcpy(first.magic, kMagic, sizeof(first.magic));
-  pieces[0] = std::as_bytes(std::span(&first, 1));
-  pieces[1] = fields;
-  for (const ByteSpan piece : pieces) first.file_bytes += piece.size();
-  first.checksum = ChecksumOf(first);
+  buffers[0] = std::as_bytes(std::span(&first, 1));
+  buffers[1] = fields;
+  for (const ByteSpan buffer : buffers) first.file_bytes += buffer.size();
+  first.checksum = ComputeChecksum(first);
 
   const std::string name = absl::StrFormat("%s%020d", kPrefix, snapshot.last_sequence);
   ATOLL_RETURN_IF_ERROR(files.MakeFolder(folder));
   ATOLL_ASSIGN_OR_RETURN(const auto paths, ListSnapshots(files, folder));
   for (size_t i = 1; i < paths.size(); ++i) ATOLL_RETURN_IF_ERROR(files.Remove(paths[i]));
-  return WriteFileAtomically(files, folder + "/" + name, pieces);
+  return WriteFileAtomically(files, folder + "/" + name, buffers);
 }
 
 absl::StatusOr<std::vector<std::string>> ListSnapshots(Files& files, const std::string& folder) {

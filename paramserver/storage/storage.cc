@@ -84,7 +84,7 @@ absl::Status EraseFolder(Files& files, const std::string& folder) {
 // Renames the job's folder, so that nothing of it is lost. One that is not there is no error.
 absl::Status PutFolderAside(Files& files, const std::string& jobs_folder, const JobId& job) {
   const std::string folder = jobs_folder + "/" + job;
-  const std::string aside = FolderOf(jobs_folder) + "/damaged";
+  const std::string aside = GetParentFolder(jobs_folder) + "/damaged";
   ATOLL_ASSIGN_OR_RETURN(const auto held, files.List(folder));
   if (held.empty()) return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(files.MakeFolder(aside));
@@ -139,26 +139,28 @@ Storage::Storage(Files* files, std::string state_folder, const RecoveredState& r
                  LogOptions options)
     : files_(files), jobs_folder_(JobsFolder(state_folder)), options_(options) {
   for (const auto& [job, end] : recovered.logs) {
-    jobs_[job].log = std::make_unique<LogWriter>(files_, FolderOfJob(job), end, options_);
+    jobs_[job].log = std::make_unique<LogWriter>(files_, GetJobFolder(job), end, options_);
   }
   for (const JobId& job : recovered.erasing) jobs_[job].erase = true;
 }
 
-Storage::JobDisk& Storage::DiskOf(const JobId& job) {
+Storage::JobDisk& Storage::GetJobDisk(const JobId& job) {
   JobDisk& disk = jobs_[job];
   if (disk.log == nullptr) {
-    disk.log = std::make_unique<LogWriter>(files_, FolderOfJob(job), LogEnd{}, options_);
+    disk.log = std::make_unique<LogWriter>(files_, GetJobFolder(job), LogEnd{}, options_);
   }
   return disk;
 }
 
-void Storage::Add(AppendLog append) { DiskOf(append.job).unsynced.push_back(std::move(append)); }
-
-void Storage::Add(WriteSnapshot write) {
-  DiskOf(write.snapshot->job).snapshot = std::move(write.snapshot);
+void Storage::Add(AppendLog append) {
+  GetJobDisk(append.job).unsynced.push_back(std::move(append));
 }
 
-void Storage::Add(TruncateLog truncate) { DiskOf(truncate.job).keep_from = truncate.keep_from; }
+void Storage::Add(WriteSnapshot write) {
+  GetJobDisk(write.snapshot->job).snapshot = std::move(write.snapshot);
+}
+
+void Storage::Add(TruncateLog truncate) { GetJobDisk(truncate.job).keep_from = truncate.keep_from; }
 
 void Storage::Add(const EraseJob& erase) {
   jobs_[erase.job] = JobDisk();
@@ -187,7 +189,7 @@ void Storage::EraseSome(std::vector<Event>& events) {
     }
     const absl::Status erased = !disk.erase      ? absl::OkStatus()
                                 : disk.put_aside ? PutFolderAside(*files_, jobs_folder_, job)
-                                                 : EraseFolder(*files_, FolderOfJob(job));
+                                                 : EraseFolder(*files_, GetJobFolder(job));
     if (disk.erase && erased.ok()) {
       events.push_back(JobErased{job});
       it = jobs_.erase(it);
@@ -223,7 +225,7 @@ std::vector<Storage::ReadySnapshot> Storage::TakeReady() {
   std::vector<ReadySnapshot> ready;
   for (auto& [job, disk] : jobs_) {
     if (disk.snapshot == nullptr || disk.log->synced() < disk.snapshot->last_sequence) continue;
-    ready.push_back({FolderOfJob(job), std::exchange(disk.snapshot, nullptr)});
+    ready.push_back({GetJobFolder(job), std::exchange(disk.snapshot, nullptr)});
     writing_.insert(job);
   }
   return ready;

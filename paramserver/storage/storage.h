@@ -84,8 +84,8 @@ class Storage {
     std::string erase_trouble;
   };
 
-  JobDisk& DiskOf(const JobId& job);
-  std::string FolderOfJob(const JobId& job) const { return jobs_folder_ + "/" + job; }
+  JobDisk& GetJobDisk(const JobId& job);
+  std::string GetJobFolder(const JobId& job) const { return jobs_folder_ + "/" + job; }
   absl::Status WriteLog(JobDisk& disk);
   void EraseSome(std::vector<Event>& events);
 

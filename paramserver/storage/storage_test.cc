@@ -49,7 +49,7 @@ class DiskFixture {
     storage_.reset();
     disk.Restart();
     Start();
-    CheckPromises();
+    CheckInvariants();
   }
 
   void Start() {
@@ -94,7 +94,7 @@ class DiskFixture {
               static_cast<uint64_t>(shard.shard));
       std::vector<float> values(static_cast<size_t>(shard.elements));
       for (float& value : values) value = static_cast<float>(rng.Normal());
-      // Initial weights, and one island's quantised pushes beside another's that are not.
+      // Initial weights, and one island's quantised pushes next to another's that are not.
       const Encoding encoding = by.base_version == kNoVersion ? Encoding::kFloat32
                                 : by.island == 0              ? encoding_
                                                               : Encoding::kFloat32;
@@ -115,9 +115,9 @@ class DiskFixture {
     Do(FromCoordinator{{"ps-1", incarnation_, 1, std::move(message)}});
   }
   template <class Message>
-  std::vector<Message> Told() {
+  std::vector<Message> TakeSent() {
     std::vector<Message> found;
-    for (const ServerMessage& message : std::exchange(told_, {})) {
+    for (const ServerMessage& message : std::exchange(sent_, {})) {
       if (const auto* m = std::get_if<Message>(&message)) found.push_back(*m);
     }
     return found;
@@ -144,7 +144,7 @@ class DiskFixture {
     return true;
   }
   // N1: what was reported to the coordinator survives the crash.
-  void CheckPromises() {
+  void CheckInvariants() {
     REQUIRE(version() >= applied_);
     REQUIRE(version() <= decided_);
     if (!hello_ || hello_->jobs.empty()) {
@@ -168,7 +168,7 @@ class DiskFixture {
     for (TruncateLog& truncate : actions.truncations) storage_->Add(truncate);
     for (const EraseJob& erase : actions.erasures) storage_->Add(erase);
     for (const ServerMessage& message : actions.to_coordinator) {
-      told_.push_back(message);
+      sent_.push_back(message);
       if (const auto* staged = std::get_if<PushStaged>(&message)) staged_.insert(staged->push);
       if (const auto* applied = std::get_if<RoundApplied>(&message)) {
         applied_ = std::max(applied_, applied->version);
@@ -193,7 +193,7 @@ class DiskFixture {
   std::set<PushId> staged_;  // reported to the coordinator
   Version applied_ = kNoVersion, decided_ = kNoVersion;
   std::optional<ServerHello> hello_;
-  std::vector<ServerMessage> told_;
+  std::vector<ServerMessage> sent_;
 };
 
 TEST_CASE(
@@ -231,7 +231,7 @@ TEST_CASE("killed at any operation of the disk, a job is there whole or removed 
   const int64_t before = whole.disk.operations;
   whole.Says(RemoveJob{kJob});
   whole.Work();
-  REQUIRE(whole.Told<JobRemoved>().size() == 1);
+  REQUIRE(whole.TakeSent<JobRemoved>().size() == 1);
   REQUIRE(whole.disk.Paths().empty());
   const int64_t operations = whole.disk.operations - before;
   REQUIRE(operations > 5);
@@ -244,18 +244,18 @@ TEST_CASE("killed at any operation of the disk, a job is there whole or removed 
       fixture.disk.die_at = fixture.disk.operations + die_at;
       fixture.Says(RemoveJob{kJob});
       fixture.Work();
-      const bool told = !fixture.Told<JobRemoved>().empty();
-      REQUIRE(told == (die_at >= operations));  // the last one is not waited for
+      const bool sent = !fixture.TakeSent<JobRemoved>().empty();
+      REQUIRE(sent == (die_at >= operations));  // the last one is not waited for
       fixture.disk.Restart();
       fixture.Start();
       if (fixture.version() != kNoVersion) {
-        REQUIRE_FALSE(told);
+        REQUIRE_FALSE(sent);
         REQUIRE(fixture.Theta() == expected);
         ++there;
       }
       fixture.Says(RemoveJob{kJob});
       fixture.Work();
-      REQUIRE(fixture.Told<JobRemoved>().size() == 1);
+      REQUIRE(fixture.TakeSent<JobRemoved>().size() == 1);
       REQUIRE(fixture.disk.Paths().empty());
     }
   }
@@ -268,7 +268,7 @@ TEST_CASE("a disk that deletes nothing: that is said once a reason, and tried ag
   fixture.disk.die_at = fixture.disk.operations + 4;  // the mark is written, nothing is deleted
   fixture.Says(RemoveJob{kJob});
   for (int again = 0; again < 5; ++again) fixture.Work();
-  const auto faults = fixture.Told<ServerFault>();
+  const auto faults = fixture.TakeSent<ServerFault>();
   REQUIRE(faults.size() == 2);  // it died, and it is dead
   REQUIRE(faults[0].passing);
   REQUIRE(faults[0].reason.find("cannot be removed yet: ") == 0);
@@ -320,7 +320,7 @@ TEST_CASE("a damaged newest snapshot, at any byte, is put aside; the one before 
     REQUIRE(fixture.notes.size() == 1);
     REQUIRE(fixture.notes[0].find(newest + ": damaged: ") == 0);
     REQUIRE(fixture.Theta() == expected);
-    fixture.Run(kRounds + 4);  // later snapshots take its place
+    fixture.Run(kRounds + 4);  // later snapshots replace it
     fixture.Crash();
     REQUIRE(fixture.version() == kRounds + 4);
   }
@@ -330,18 +330,18 @@ TEST_CASE(
     "a full disk: a fault says so, nothing is acknowledged, and it goes on when there is room") {
   DiskFixture fixture(0);
   fixture.Run(2);
-  fixture.Told<PushStaged>();
+  fixture.TakeSent<PushStaged>();
   fixture.disk.space_bytes = 0;
   fixture.PushAll({0, 1, 1, 2});
   fixture.Work();
-  const auto faults = fixture.Told<ServerFault>();
+  const auto faults = fixture.TakeSent<ServerFault>();
   REQUIRE(faults.size() == 1);
   REQUIRE(faults[0].reason.find("no space left") != std::string::npos);
-  REQUIRE(fixture.Told<PushStaged>().empty());
+  REQUIRE(fixture.TakeSent<PushStaged>().empty());
   fixture.Work();
   fixture.disk.space_bytes = 1 << 20;
   fixture.Work();
-  REQUIRE(fixture.Told<PushStaged>().size() == 2);
+  REQUIRE(fixture.TakeSent<PushStaged>().size() == 2);
   fixture.Run(5);
   REQUIRE(fixture.version() == 5);
 }
@@ -356,8 +356,8 @@ TEST_CASE("damage to one job's log is that job's fault and names the place; othe
     auto file = disk.OpenAppend("s/jobs/job-2/" + path.substr(path.rfind('/') + 1));
     std::vector<std::byte> bytes = disk.Bytes(path);
     if (path == copy.front()) bytes[40] ^= std::byte(1);
-    const ByteSpan piece = bytes;
-    REQUIRE((*file)->Append(std::span(&piece, 1)).ok());
+    const ByteSpan buffer = bytes;
+    REQUIRE((*file)->Append(std::span(&buffer, 1)).ok());
   }
   auto recovered = RecoverState(disk, "s", {200, 1 << 20}, &pool);
   REQUIRE(recovered->jobs.size() == 2);
@@ -380,10 +380,10 @@ TEST_CASE("a_damaged_job_whose_shards_are_filled_is_kept_aside_and_begins_anew")
   const std::vector<std::byte> before = disk.Bytes(log);
   std::vector<std::byte> bytes = before;
   bytes[40] ^= std::byte(1);
-  const ByteSpan piece = bytes;
-  const std::string folder = FolderOf(log);
+  const ByteSpan buffer = bytes;
+  const std::string folder = GetParentFolder(log);
   REQUIRE(disk.Remove(log).ok());
-  REQUIRE((*disk.OpenAppend(log))->Append(std::span(&piece, 1)).ok());
+  REQUIRE((*disk.OpenAppend(log))->Append(std::span(&buffer, 1)).ok());
   ThreadPool pool(1);
   auto recovered = RecoverState(disk, "s", {200, 1 << 20}, &pool);
   REQUIRE_FALSE(recovered->jobs.at(0).damage.empty());

@@ -35,7 +35,7 @@ struct Outcome {
 };
 
 // A coordinator, and a user at a terminal of it.
-struct Desk {
+struct CliFixture {
   std::vector<std::string> With(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "cli/atoll");
     arguments.push_back("--coordinator=" + address);
@@ -74,146 +74,147 @@ struct Desk {
 };
 
 TEST_CASE("a job on the command line: submitted, listed, held, ended") {
-  Desk desk;
-  CHECK(desk.Run({"ls"}).out == "no jobs; submit one with: atoll submit job.toml\n");
-  const std::string job = desk.Submit();
+  CliFixture fixture;
+  CHECK(fixture.Run({"ls"}).out == "no jobs; submit one with: atoll submit job.toml\n");
+  const std::string job = fixture.Submit();
 
-  const Outcome list = desk.Run({"ls"});
+  const Outcome list = fixture.Run({"ls"});
   CHECK(absl::StartsWith(list.out, "job "));
   CHECK(absl::StrContains(list.out, "\n" + job + "  queued "));
-  CHECK(absl::StartsWith(desk.Run({"show", job}).out, job + ": queued"));
-  const Outcome paused = desk.Run({"pause", job});
+  CHECK(absl::StartsWith(fixture.Run({"show", job}).out, job + ": queued"));
+  const Outcome paused = fixture.Run({"pause", job});
   CHECK(paused.code == 1);
   CHECK(paused.out.empty());
   CHECK(paused.errors == "atoll: job " + job + " is queued: only a running job can be paused\n");
-  CHECK(absl::StartsWith(desk.Run({"cancel", job}).out, job + ": cancelled by "));
+  CHECK(absl::StartsWith(fixture.Run({"cancel", job}).out, job + ": cancelled by "));
 
-  const Outcome watched = desk.Run({"watch", job});
+  const Outcome watched = fixture.Run({"watch", job});
   CHECK(watched.code == 1);
   CHECK(absl::StartsWith(watched.out, job + ": cancelled, round -, "));
   CHECK(absl::StartsWith(watched.errors, "atoll: " + job + " is cancelled by "));
-  const Outcome logs = desk.Run({"logs", job, "-f"});  // ends, since the job has
+  const Outcome logs = fixture.Run({"logs", job, "-f"});  // ends, since the job has
   CHECK(logs.code == 0);
   CHECK(absl::StrContains(logs.out, "Z info    " + job + ": "));
 }
 
 TEST_CASE(
     "a job that runs is removed only by force, one that has ended at once, and then is not found") {
-  Desk desk;
-  const std::string first = desk.Submit();
-  const Outcome refused = desk.Run({"rm", first});
+  CliFixture fixture;
+  const std::string first = fixture.Submit();
+  const Outcome refused = fixture.Run({"rm", first});
   CHECK(refused.code == 1);
   CHECK(refused.errors == "atoll: job " + first +
                               " is queued: only a job that has ended can be removed: cancel it "
                               "first, or add --force\n");
-  CHECK(desk.Run({"rm", first, "--force"}).out == first + ": removed\n");
-  const std::string second = desk.Submit();
+  CHECK(fixture.Run({"rm", first, "--force"}).out == first + ": removed\n");
+  const std::string second = fixture.Submit();
   CHECK(second != first);  // ids are not given twice
-  REQUIRE(desk.Run({"cancel", second}).code == 0);
-  CHECK(desk.Run({"rm", second}).out == second + ": removed\n");
-  desk.Restart();
+  REQUIRE(fixture.Run({"cancel", second}).code == 0);
+  CHECK(fixture.Run({"rm", second}).out == second + ": removed\n");
+  fixture.Restart();
   for (const std::string& job : {first, second}) {
-    CHECK(desk.Run({"show", job}).code == 1);
-    const Outcome gone = desk.Run({"rm", job});
-    CHECK(gone.code == 1);
-    CHECK(gone.errors == absl::StrCat("atoll: there is no job ", job, ": see atoll ls\n"));
+    CHECK(fixture.Run({"show", job}).code == 1);
+    const Outcome removed = fixture.Run({"rm", job});
+    CHECK(removed.code == 1);
+    CHECK(removed.errors == absl::StrCat("atoll: there is no job ", job, ": see atoll ls\n"));
   }
-  CHECK_FALSE(absl::StrContains(desk.Run({"ls"}).out, "tiny"));
-  const std::string third = desk.Submit();
+  CHECK_FALSE(absl::StrContains(fixture.Run({"ls"}).out, "tiny"));
+  const std::string third = fixture.Submit();
   CHECK((third != first && third != second));
 }
 
 TEST_CASE("jobs_are_named_by_an_unambiguous_beginning_of_their_id_and_several_at_once") {
-  Desk desk;
-  const std::string path = desk.Write("job.toml", kJob);
+  CliFixture fixture;
+  const std::string path = fixture.Write("job.toml", kJob);
   std::vector<std::string> jobs;
-  for (int i = 0; i < 3; ++i) jobs.push_back(desk.Submit());
-  const std::string other = desk.Submit({"--set", "name=other"});
-  CHECK(desk.Run({"cancel", "o"}).out.find(other + ": cancelled") == 0);
-  const Outcome ambiguous = desk.Run({"cancel", "tiny"});
+  for (int i = 0; i < 3; ++i) jobs.push_back(fixture.Submit());
+  const std::string other = fixture.Submit({"--set", "name=other"});
+  CHECK(fixture.Run({"cancel", "o"}).out.find(other + ": cancelled") == 0);
+  const Outcome ambiguous = fixture.Run({"cancel", "tiny"});
   CHECK(ambiguous.code == 1);
-  CHECK(desk.Run({"cancel", ""}).errors == "atoll: JOB is empty: name one that atoll ls prints\n");
+  CHECK(fixture.Run({"cancel", ""}).errors ==
+        "atoll: JOB is empty: name one that atoll ls prints\n");
   CHECK(absl::StartsWith(ambiguous.errors, "atoll: 3 jobs begin with tiny: "));
-  CHECK(desk.Run({"cancel", jobs[0], jobs[1]}).code == 0);
-  REQUIRE(desk.Run({"rm", jobs[0]}).code == 0);
-  CHECK(desk.Run({"show", jobs[0]}).code == 1);
+  CHECK(fixture.Run({"cancel", jobs[0], jobs[1]}).code == 0);
+  REQUIRE(fixture.Run({"rm", jobs[0]}).code == 0);
+  CHECK(fixture.Run({"show", jobs[0]}).code == 1);
   // A number is named whole: the beginning of another job's is no job.
-  CHECK(desk.Run({"show", jobs[1].substr(0, jobs[1].size() - 1)}).code == 1);
-  CHECK(desk.Run({"rm", "--all", "--ended"}).out ==
+  CHECK(fixture.Run({"show", jobs[1].substr(0, jobs[1].size() - 1)}).code == 1);
+  CHECK(fixture.Run({"rm", "--all", "--ended"}).out ==
         absl::StrCat(jobs[1], ": removed\n", other, ": removed\n"));
-  CHECK(desk.Run({"rm"}).code == 2);
+  CHECK(fixture.Run({"rm"}).code == 2);
 }
 
 TEST_CASE("submit_reads_standard_input_takes_settings_and_changes_nothing_on_a_dry_run") {
-  Desk desk;
-  const std::string path = desk.Write("job.toml", kJob);
-  CHECK(desk.Run({"submit", path, "--dry-run"}).code == 0);
-  CHECK(desk.Run({"submit", path, "--set", "outer.momentm=0.9"}).code == 1);
-  CHECK(desk.Run({"submit", path, "--set", "outer.momentum=2"}).code == 1);
-  CHECK(desk.Run({"submit", path, "--set", "momentum"}).code == 1);
-  CHECK(desk.Run({"ls"}).out == "no jobs; submit one with: atoll submit job.toml\n");
-  CHECK(desk.Run({"submit", path, "--set", "outer.momentum=0.5", "--set", "model.family=gpt2"})
+  CliFixture fixture;
+  const std::string path = fixture.Write("job.toml", kJob);
+  CHECK(fixture.Run({"submit", path, "--dry-run"}).code == 0);
+  CHECK(fixture.Run({"submit", path, "--set", "outer.momentm=0.9"}).code == 1);
+  CHECK(fixture.Run({"submit", path, "--set", "outer.momentum=2"}).code == 1);
+  CHECK(fixture.Run({"submit", path, "--set", "momentum"}).code == 1);
+  CHECK(fixture.Run({"ls"}).out == "no jobs; submit one with: atoll submit job.toml\n");
+  CHECK(fixture.Run({"submit", path, "--set", "outer.momentum=0.5", "--set", "model.family=gpt2"})
             .code == 0);
-  const std::string json = desk.Run({"show", "tiny", "--json"}).out;
+  const std::string json = fixture.Run({"show", "tiny", "--json"}).out;
   CHECK(absl::StrContains(json, "\"momentum\": 0.5"));
   CHECK(absl::StrContains(json, "MODEL_FAMILY_GPT2"));
 }
 
 TEST_CASE("logs_and_ls_show_what_their_filters_say") {
-  Desk desk;
-  const std::string path = desk.Write("job.toml", kJob);
+  CliFixture fixture;
+  const std::string path = fixture.Write("job.toml", kJob);
   std::vector<std::string> jobs;
-  for (int i = 0; i < 3; ++i) jobs.push_back(desk.Submit());
-  REQUIRE(desk.Run({"cancel", jobs[1]}).code == 0);
+  for (int i = 0; i < 3; ++i) jobs.push_back(fixture.Submit());
+  REQUIRE(fixture.Run({"cancel", jobs[1]}).code == 0);
   const auto lines = [](const std::string& text) {
     return std::count(text.begin(), text.end(), '\n');
   };
-  const std::string all = desk.Run({"logs"}).out;
+  const std::string all = fixture.Run({"logs"}).out;
   REQUIRE(lines(all) > 3);
-  const std::string tail = desk.Run({"logs", "--tail", "2"}).out;
+  const std::string tail = fixture.Run({"logs", "--tail", "2"}).out;
   CHECK(lines(tail) == 2);
   CHECK(absl::EndsWith(all, tail));
-  CHECK(desk.Run({"logs", "--since", "1h"}).out == all);
-  CHECK(desk.Run({"logs", "--since", "2999-01-01T00:00:00Z"}).out.empty());
-  CHECK(desk.Run({"logs", "--since", "yesterday"}).code == 1);
-  CHECK(desk.Run({"logs", "--severity", "error"}).out.empty());
-  CHECK(absl::StrContains(desk.Run({"logs", jobs[1], "--grep", "CANCEL"}).out, "cancel"));
-  CHECK(lines(desk.Run({"ls", "--state", "queued"}).out) == 3);  // with the header
-  CHECK(lines(desk.Run({"ls", "--newest", "1"}).out) == 2);
-  CHECK(desk.Run({"ls", "--state", "asleep"}).code == 1);
-  CHECK(desk.Run({"ls", "--sort", "colour"}).code == 1);
+  CHECK(fixture.Run({"logs", "--since", "1h"}).out == all);
+  CHECK(fixture.Run({"logs", "--since", "2999-01-01T00:00:00Z"}).out.empty());
+  CHECK(fixture.Run({"logs", "--since", "yesterday"}).code == 1);
+  CHECK(fixture.Run({"logs", "--severity", "error"}).out.empty());
+  CHECK(absl::StrContains(fixture.Run({"logs", jobs[1], "--grep", "CANCEL"}).out, "cancel"));
+  CHECK(lines(fixture.Run({"ls", "--state", "queued"}).out) == 3);  // with the header
+  CHECK(lines(fixture.Run({"ls", "--newest", "1"}).out) == 2);
+  CHECK(fixture.Run({"ls", "--state", "asleep"}).code == 1);
+  CHECK(fixture.Run({"ls", "--sort", "colour"}).code == 1);
 }
 
 TEST_CASE("curves_go_to_one_event_file_a_job_or_the_command_says_why_they_cannot") {
-  Desk desk;
-  const std::string job = desk.Submit();
-  const std::string folder = desk.folder + "/board/curves";
-  const Outcome written = desk.Run({"metrics", job, "--tensorboard", folder});
+  CliFixture fixture;
+  const std::string job = fixture.Submit();
+  const std::string folder = fixture.folder + "/board/curves";
+  const Outcome written = fixture.Run({"metrics", job, "--tensorboard", folder});
   CHECK(written.code == 0);
-  CHECK(desk.Run({"metrics", job, "--tensorboard", folder}).out == written.out);
+  CHECK(fixture.Run({"metrics", job, "--tensorboard", folder}).out == written.out);
   const std::filesystem::directory_iterator files(folder);
   CHECK(std::distance(begin(files), end(files)) == 1);
-  CHECK(desk.Run({"metrics", job, "--tensorboard", ""}).code == 2);
-  const std::string no_folder = desk.Write("file", "") + "/curves";
-  const Outcome refused = desk.Run({"metrics", job, "--tensorboard", no_folder});
+  CHECK(fixture.Run({"metrics", job, "--tensorboard", ""}).code == 2);
+  const std::string no_folder = fixture.Write("file", "") + "/curves";
+  const Outcome refused = fixture.Run({"metrics", job, "--tensorboard", no_folder});
   CHECK(refused.code == 1);
   CHECK(refused.errors == absl::StrCat("atoll: ", no_folder, ": Not a directory\n"));
 }
 
 TEST_CASE("validate checks here, or also at the coordinator, and prints every default as JSON") {
-  Desk desk;
-  const std::string path = desk.Write("job.toml", kJob);
+  CliFixture fixture;
+  const std::string path = fixture.Write("job.toml", kJob);
   const std::string valid =
-      absl::StrCat(path, ": valid; not looked at: ", desk.folder, "/corpus.txt\n");
-  CHECK(desk.Run({"validate", path}).out == valid);
-  CHECK(desk.Run({"validate", "--ask", path}).out == valid);
-  for (const char* ask : {"--json", "--ask"}) {
-    const Outcome json = desk.Run({"validate", path, "--json", ask});
+      absl::StrCat(path, ": valid; not looked at: ", fixture.folder, "/corpus.txt\n");
+  CHECK(fixture.Run({"validate", path}).out == valid);
+  CHECK(fixture.Run({"validate", "--ask", path}).out == valid);
+  for (const char* flag : {"--json", "--ask"}) {
+    const Outcome json = fixture.Run({"validate", path, "--json", flag});
     CHECK(json.code == 0);
     CHECK(absl::StrContains(json.out, "\"steps_per_round\": \"64\""));
   }
-  const std::string bad = desk.Write("bad.toml", absl::StrCat(kJob, "train_tokns = 3\n"));
-  const Outcome refused = desk.Run({"validate", bad});
+  const std::string bad = fixture.Write("bad.toml", absl::StrCat(kJob, "train_tokns = 3\n"));
+  const Outcome refused = fixture.Run({"validate", bad});
   CHECK(refused.code == 1);
   CHECK(refused.errors == absl::StrCat("atoll: ", bad,
                                        ":10: schedule.train_tokns: there is no such field; did you "
@@ -221,31 +222,32 @@ TEST_CASE("validate checks here, or also at the coordinator, and prints every de
 }
 
 TEST_CASE("wrong usage is exit code 2, no coordinator is 1, help is 0") {
-  Desk desk;
-  CHECK(desk.Run({"frobnicate"}).code == 2);
-  CHECK(desk.Run({"show"}).code == 2);
-  CHECK(desk.Run({"ls", "--bogus"}).code == 2);
-  const Outcome help = desk.Run({"--help"});
+  CliFixture fixture;
+  CHECK(fixture.Run({"frobnicate"}).code == 2);
+  CHECK(fixture.Run({"show"}).code == 2);
+  CHECK(fixture.Run({"ls", "--bogus"}).code == 2);
+  const Outcome help = fixture.Run({"--help"});
   CHECK(help.code == 0);
   // It dials where a coordinator without --listen is.
   CHECK(absl::StrContains(help.out, absl::StrCat("=", ServerOptions().listen, " ")));
-  CHECK(desk.Run({"stauts"}).errors == "atoll: there is no command stauts; did you mean status?\n");
-  const Outcome unknown = desk.Run({"show", "none-1"});
+  CHECK(fixture.Run({"stauts"}).errors ==
+        "atoll: there is no command stauts; did you mean status?\n");
+  const Outcome unknown = fixture.Run({"show", "none-1"});
   CHECK(unknown.code == 1);
   CHECK(unknown.errors == "atoll: there is no job none-1: see atoll ls\n");
-  desk.coordinator.reset();
+  fixture.coordinator.reset();
   for (const auto& command : {std::vector<std::string>{"ls"}, {"watch", "none-1"}}) {
-    const Outcome away = desk.Run(command);
-    CHECK(away.code == 1);
-    CHECK(absl::StartsWith(away.errors, "atoll: nothing listens at 127.0.0.1:"));
-    CHECK(
-        absl::StrContains(away.errors, "is the coordinator running, and is --coordinator right?"));
+    const Outcome unreachable = fixture.Run(command);
+    CHECK(unreachable.code == 1);
+    CHECK(absl::StartsWith(unreachable.errors, "atoll: nothing listens at 127.0.0.1:"));
+    CHECK(absl::StrContains(unreachable.errors,
+                            "is the coordinator running, and is --coordinator right?"));
   }
 }
 
 TEST_CASE("doctor_finds_the_version_of_a_coordinator_that_it_reaches") {
-  Desk desk;
-  const Outcome doctor = desk.Run({"doctor", "--json"});
+  CliFixture fixture;
+  const Outcome doctor = fixture.Run({"doctor", "--json"});
   REQUIRE(doctor.code >= 0);
   int versions = 0;
   const auto findings = nlohmann::json::parse(doctor.out);
@@ -263,35 +265,35 @@ TEST_CASE("doctor_finds_the_version_of_a_coordinator_that_it_reaches") {
 }
 
 TEST_CASE("status on a pipe is text or JSON lines without escape codes, again and again") {
-  Desk desk;
-  const Outcome once = desk.Run({"status"});
+  CliFixture fixture;
+  const Outcome once = fixture.Run({"status"});
   CHECK(absl::StartsWith(once.out, "coordinator: cluster c"));
   CHECK(absl::StrContains(once.out, "no members\n"));
-  Command lines(desk.With({"status", "--watch", "--json"}), desk.folder);
+  Command lines(fixture.With({"status", "--watch", "--json"}), fixture.folder);
   for (int i = 0; i < 2; ++i) {
     const std::string line = lines.Line();
     CHECK(absl::StartsWith(line, "{\"epoch\":\"1\","));
     CHECK(absl::EndsWith(line, "}"));
   }
-  Command text(desk.With({"status", "--watch"}), desk.folder);
+  Command text(fixture.With({"status", "--watch"}), fixture.folder);
   const std::string line = text.Line();
   CHECK(absl::StartsWith(line, "coordinator: cluster c"));
   CHECK_FALSE(absl::StrContains(line, "\x1b"));
 }
 
 TEST_CASE("watch and logs -f outlive a restart of the coordinator, and say so") {
-  Desk desk;
-  const std::string job = desk.Submit();
+  CliFixture fixture;
+  const std::string job = fixture.Submit();
   const std::string watch_folder = FreshFolder(), logs_folder = FreshFolder();
-  Command watch(desk.With({"watch", job, "--json"}), watch_folder);
-  Command logs(desk.With({"logs", job, "-f"}), logs_folder);
+  Command watch(fixture.With({"watch", job, "--json"}), watch_folder);
+  Command logs(fixture.With({"logs", job, "-f"}), logs_folder);
   CHECK(absl::StrContains(watch.Line(), "JOB_STATE_QUEUED"));
   const std::string first = logs.Line();
   CHECK(absl::StrContains(first, job + ": "));
 
-  desk.Restart();
+  fixture.Restart();
   CHECK(absl::StrContains(watch.Line(), "JOB_STATE_QUEUED"));  // connected again
-  REQUIRE(desk.Run({"cancel", job}).code == 0);
+  REQUIRE(fixture.Run({"cancel", job}).code == 0);
   CHECK(watch.Wait() == 1);
   CHECK(absl::StrContains(watch.rest(), "JOB_STATE_CANCELLED"));
   CHECK(absl::StrContains(watch.errors(), "retrying for 5 min 0 s\n"));
@@ -303,15 +305,15 @@ TEST_CASE("watch and logs -f outlive a restart of the coordinator, and say so") 
 }
 
 TEST_CASE("Ctrl-C ends a watch and not the job, and says so") {
-  Desk desk;
-  const std::string job = desk.Submit();
-  Command watch(desk.With({"watch", job, "--json"}), desk.folder);
+  CliFixture fixture;
+  const std::string job = fixture.Submit();
+  Command watch(fixture.With({"watch", job, "--json"}), fixture.folder);
   REQUIRE(absl::StrContains(watch.Line(), "JOB_STATE_QUEUED"));
   watch.Interrupt();
   CHECK(watch.Wait() == -1);
   CHECK(watch.errors() == "\natoll: " + job + " goes on; see it again by atoll watch " + job +
                               ", end it by atoll cancel " + job + "\n");
-  CHECK(absl::StrContains(desk.Run({"ls"}).out, "\n" + job + "  queued "));
+  CHECK(absl::StrContains(fixture.Run({"ls"}).out, "\n" + job + "  queued "));
 }
 
 // Attached as a worker of one device, with heartbeats, until it goes.
@@ -359,39 +361,40 @@ class Attached {
 };
 
 TEST_CASE("profile shows the workers; plan --profile and --live refuse what is not measured") {
-  Desk desk;
-  const Outcome nobody = desk.Run({"profile"});
-  CHECK(nobody.code == 1);
-  CHECK(absl::StrContains(nobody.errors, "no worker is attached"));
-  const Attached worker(desk.address, "w1");
-  const Outcome text = desk.Run({"profile"});
+  CliFixture fixture;
+  const Outcome no_worker = fixture.Run({"profile"});
+  CHECK(no_worker.code == 1);
+  CHECK(absl::StrContains(no_worker.errors, "no worker is attached"));
+  const Attached worker(fixture.address, "w1");
+  const Outcome text = fixture.Run({"profile"});
   CHECK(text.code == 0);
   CHECK(absl::StrContains(text.out, "w1/0"));
   CHECK(absl::StrContains(text.out, "layer times: none measured"));
   CHECK(absl::StrContains(text.out, "1 of 1 devices not measured"));
-  CHECK(desk.Run({"profile", "tiny-9"}).code == 1);
-  const std::string file = desk.Write("profile.json", desk.Run({"profile", "--json"}).out);
-  const std::string job = desk.Write("job.toml", kJob);
-  const Outcome planned = desk.Run({"plan", job, "--profile", file});
+  CHECK(fixture.Run({"profile", "tiny-9"}).code == 1);
+  const std::string file = fixture.Write("profile.json", fixture.Run({"profile", "--json"}).out);
+  const std::string job = fixture.Write("job.toml", kJob);
+  const Outcome planned = fixture.Run({"plan", job, "--profile", file});
   INFO(planned.errors);
   // The worker's device has not been measured: there is nothing to plan with.
   CHECK(planned.code == 1);
   CHECK(absl::StrContains(planned.errors, "\"w1/0\""));
-  CHECK(absl::StrContains(desk.Run({"plan", job, "--live"}).errors, "\"w1/0\""));
-  CHECK(desk.Run({"plan", job}).code == 2);
-  CHECK(desk.Run({"plan", job, "--live", "--profile", file}).code == 2);
-  const Outcome bad = desk.Run({"plan", job, "--profile", desk.Write("bad.json", "{\"a\": 1}")});
+  CHECK(absl::StrContains(fixture.Run({"plan", job, "--live"}).errors, "\"w1/0\""));
+  CHECK(fixture.Run({"plan", job}).code == 2);
+  CHECK(fixture.Run({"plan", job, "--live", "--profile", file}).code == 2);
+  const Outcome bad =
+      fixture.Run({"plan", job, "--profile", fixture.Write("bad.json", "{\"a\": 1}")});
   CHECK(bad.code == 1);
   CHECK(absl::StrContains(bad.errors, "bad.json: is no profile"));
 }
 
 TEST_CASE("keygen makes a file that stays, for its owner only, and prints the public key") {
-  Desk desk;
-  const Outcome made = desk.Run({"keygen", desk.folder + "/w1.key"});
+  CliFixture fixture;
+  const Outcome made = fixture.Run({"keygen", fixture.folder + "/w1.key"});
   CHECK(made.code == 0);
   CHECK(made.out.size() == 40 + 2 + 2 + 1);
   CHECK(absl::EndsWith(made.out, "  w1\n"));
-  const Outcome twice = desk.Run({"keygen", desk.folder + "/w1.key"});
+  const Outcome twice = fixture.Run({"keygen", fixture.folder + "/w1.key"});
   CHECK(twice.code == 1);
   CHECK(absl::StrContains(twice.errors, "File exists"));
 }

@@ -47,7 +47,7 @@ struct Outcome {
   std::string out, errors;
 };
 
-class Desk {
+class CliFixture {
  public:
   std::string Path(const std::string& name) const { return folder_ + "/" + name; }
   std::string Write(const std::string& name, const std::string& text) const {
@@ -79,15 +79,15 @@ std::vector<std::string> With(std::vector<std::string> flags, std::vector<std::s
 }
 
 TEST_CASE("a plan is shown with its reason, the alternatives, and the choice of islands") {
-  const Desk desk;
-  const Outcome plan =
-      desk.Run("plan", With(kSmall, {"--trace", desk.Path("t.json"), "--svg", desk.Path("s.svg")}));
+  const CliFixture fixture;
+  const Outcome plan = fixture.Run(
+      "plan", With(kSmall, {"--trace", fixture.Path("t.json"), "--svg", fixture.Path("s.svg")}));
   INFO(plan.errors);
   REQUIRE(plan.code == 0);
   CHECK_THAT(plan.out, Catch::Contains("alternatives:") && Catch::Contains("schedule: ") &&
                            Catch::Contains("more samples for each doubling of the islands"));
-  CHECK(nlohmann::json::parse(desk.Read("t.json"))["traceEvents"].size() > 10);
-  CHECK_THAT(desk.Read("s.svg"), Catch::EndsWith("</svg>\n"));
+  CHECK(nlohmann::json::parse(fixture.Read("t.json"))["traceEvents"].size() > 10);
+  CHECK_THAT(fixture.Read("s.svg"), Catch::EndsWith("</svg>\n"));
 }
 
 const std::string kJob = R"(name = "tiny"
@@ -102,7 +102,7 @@ train_tokens = 1000
 )";
 
 TEST_CASE("a_job_has_the_islands_rounds_and_encodings_that_its_file_says") {
-  const Desk desk;
+  const CliFixture fixture;
   std::string cluster = kTwoSites;
   for (size_t at = 0; (at = cluster.find("1.25e9", at)) != std::string::npos;) {
     cluster.replace(at, 6, "1.25e4");  // an exchange takes longer than its steps
@@ -110,8 +110,8 @@ TEST_CASE("a_job_has_the_islands_rounds_and_encodings_that_its_file_says") {
   // Of the island that is far from the server.
   const auto rate = [&](const std::string& outer) {
     Command command({"cli/atoll", "--json", "simulate", "--rounds", "5", "--cluster",
-                     desk.Write("c.toml", cluster), desk.Write("rounds.toml", kJob + outer)},
-                    desk.Path(""));
+                     fixture.Write("c.toml", cluster), fixture.Write("rounds.toml", kJob + outer)},
+                    fixture.Path(""));
     REQUIRE(command.Wait() == 0);
     const auto played = nlohmann::json::parse(command.rest());
     const auto& islands = played["islands"];
@@ -121,10 +121,10 @@ TEST_CASE("a_job_has_the_islands_rounds_and_encodings_that_its_file_says") {
   };
   CHECK(rate("[outer]\npush_encoding = \"int4\"\npull_encoding = \"int4\"\n") > 3 * rate(""));
   const auto plan = [&](const std::string& more, const std::vector<std::string>& flags = {}) {
-    Command command(With({"cli/atoll", "--json", "plan", "--cluster", desk.Write("c.toml", cluster),
-                          desk.Write("job.toml", kJob + more)},
+    Command command(With({"cli/atoll", "--json", "plan", "--cluster",
+                          fixture.Write("c.toml", cluster), fixture.Write("job.toml", kJob + more)},
                          flags),
-                    desk.Path(""));
+                    fixture.Path(""));
     REQUIRE(command.Wait() == 0);
     return nlohmann::json::parse(command.rest());
   };
@@ -137,29 +137,30 @@ TEST_CASE("a_job_has_the_islands_rounds_and_encodings_that_its_file_says") {
 }
 
 TEST_CASE("a plan satisfies what a job's [layout] fixes, as its islands do") {
-  const Desk desk;
+  const CliFixture fixture;
   const std::string& job = kJob;
-  const Outcome free = desk.Run("plan", {desk.Write("free.toml", job)});
+  const Outcome free = fixture.Run("plan", {fixture.Write("free.toml", job)});
   INFO(free.errors);
   CHECK(free.code == 0);
-  Command held(
-      {"cli/atoll", "--json", "plan", "--cluster", desk.Write("c.toml", kTwoSites),
-       desk.Write("held.toml", job + "[layout]\nstages = 3\nreplicas = 1\n"), "--islands", "one"},
-      desk.Path(""));
+  Command held({"cli/atoll", "--json", "plan", "--cluster", fixture.Write("c.toml", kTwoSites),
+                fixture.Write("held.toml", job + "[layout]\nstages = 3\nreplicas = 1\n"),
+                "--islands", "one"},
+               fixture.Path(""));
   REQUIRE(held.Wait() == 0);
   const auto plan = nlohmann::json::parse(held.rest());
   REQUIRE(plan["islands"][0]["replicas"].size() == 1);
   CHECK(plan["islands"][0]["replicas"][0]["stages"].size() == 3);
-  const Outcome many = desk.Run("plan", {desk.Write("many.toml", job + "[layout]\nstages = 5\n")});
+  const Outcome many =
+      fixture.Run("plan", {fixture.Write("many.toml", job + "[layout]\nstages = 5\n")});
   CHECK(many.code == 1);
   CHECK_THAT(many.errors, Catch::Contains("layout.stages = 5 takes 5 devices"));
 }
 
 TEST_CASE("JSON holds the whole plan; per-site islands are the user's to request") {
-  const Desk desk;
-  Command json({"cli/atoll", "--json", "plan", "--cluster", desk.Write("c.toml", kTwoSites),
+  const CliFixture fixture;
+  Command json({"cli/atoll", "--json", "plan", "--cluster", fixture.Write("c.toml", kTwoSites),
                 "--model", "gpt2", "--batch", "16", "--islands", "per-site"},
-               desk.Path(""));
+               fixture.Path(""));
   REQUIRE(json.Wait() == 0);
   const auto plan = nlohmann::json::parse(json.rest());
   CHECK(plan["islands"].size() == 2);
@@ -180,25 +181,25 @@ const char* const kPipeline = R"({"islands": [{"replicas": [{
     {"first_layer": 11, "layers": 3, "devices": ["o1"]}]}]}]})";
 
 TEST_CASE("any layout plays under any schedule that it can take") {
-  const Desk desk;
-  const std::string layout = desk.Write("pipeline.json", kPipeline);
+  const CliFixture fixture;
+  const std::string layout = fixture.Write("pipeline.json", kPipeline);
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-v", "interleaved", "compact-zb"}) {
     const Outcome played =
-        desk.Run("simulate", With(kSmall, {"--layout", layout, "--schedule", schedule}));
+        fixture.Run("simulate", With(kSmall, {"--layout", layout, "--schedule", schedule}));
     INFO(schedule << ": " << played.errors);
     CHECK(played.code == 0);
     CHECK_THAT(played.out, Catch::Contains(std::string("schedule ") + schedule));
   }
-  CHECK(desk.Run("simulate", With(kSmall, {"--layout", layout})).code == 0);
+  CHECK(fixture.Run("simulate", With(kSmall, {"--layout", layout})).code == 0);
 }
 
 TEST_CASE("a layout that cannot be is refused by what is wrong with it") {
-  const Desk desk;
+  const CliFixture fixture;
   const auto refused = [&](const std::string& from, const std::string& to, const char* says) {
     std::string text = kPipeline;
     text.replace(text.find(from), from.size(), to);
     const Outcome outcome =
-        desk.Run("simulate", With(kSmall, {"--layout", desk.Write("bad.json", text)}));
+        fixture.Run("simulate", With(kSmall, {"--layout", fixture.Write("bad.json", text)}));
     CHECK(outcome.code == 1);
     CHECK_THAT(outcome.errors, Catch::Contains("bad.json: ") && Catch::Contains(says));
   };
@@ -215,7 +216,7 @@ TEST_CASE("a layout that cannot be is refused by what is wrong with it") {
 }
 
 TEST_CASE("every_island_of_a_layout_is_played_and_folders_are_no_layouts") {
-  const Desk desk;
+  const CliFixture fixture;
   const std::string pair = R"({"replicas": [{"micro_batch_sequences": 1, "micro_batches": 16,
     "stages": [{"first_layer": 0, "layers": 7, "devices": ["A"]},
                {"first_layer": 7, "layers": 7, "devices": ["B"]}]}]})";
@@ -226,11 +227,12 @@ TEST_CASE("every_island_of_a_layout_is_played_and_folders_are_no_layouts") {
     text->insert(text->find(std::string(1, site) + "\"") + 1, "0");
     text->insert(text->rfind(std::string(1, site) + "\"") + 1, "1");
   }
-  const std::string layout = desk.Write("two.json", "{\"islands\": [" + paris + ", " + oslo + "]}");
+  const std::string layout =
+      fixture.Write("two.json", "{\"islands\": [" + paris + ", " + oslo + "]}");
   Command json(With({"cli/atoll", "--json", "simulate", "--cluster",
-                     desk.Write("c.toml", kTwoSites), "--layout", layout},
+                     fixture.Write("c.toml", kTwoSites), "--layout", layout},
                     kSmall),
-               desk.Path(""));
+               fixture.Path(""));
   REQUIRE(json.Wait() == 0);
   const auto played = nlohmann::json::parse(json.rest());
   REQUIRE(played["islands"].size() == 2);
@@ -239,27 +241,27 @@ TEST_CASE("every_island_of_a_layout_is_played_and_folders_are_no_layouts") {
   CHECK(played["islands"][1]["island"] == 1);
   CHECK_FALSE(played.contains("idle_devices"));
   CHECK(played["step_ns"] == played["islands"][1]["step_ns"]);  // the slower devices
-  const Outcome text = desk.Run("simulate", With(kSmall, {"--layout", layout}));
+  const Outcome text = fixture.Run("simulate", With(kSmall, {"--layout", layout}));
   CHECK_THAT(text.out, Catch::Contains("island 0: ") && Catch::Contains("island 1: "));
   const Outcome fails =
-      desk.Run("simulate", With(kSmall, {"--layout", layout, "--fail", "p0@0.01"}));
+      fixture.Run("simulate", With(kSmall, {"--layout", layout, "--fail", "p0@0.01"}));
   CHECK(fails.code == 1);
   CHECK_THAT(fails.errors, Catch::Contains("has 2 islands"));
-  const Outcome folder = desk.Run("simulate", With(kSmall, {"--layout", desk.Path("")}));
+  const Outcome folder = fixture.Run("simulate", With(kSmall, {"--layout", fixture.Path("")}));
   CHECK(folder.code == 1);
   CHECK_THAT(folder.errors, Catch::Contains("is a folder"));
 }
 
 TEST_CASE("a step is played with failures: what is redone, what waits, what is lost") {
-  const Desk desk;
+  const CliFixture fixture;
   const std::vector<std::string> pipeline =
-      With(kSmall, {"--layout", desk.Write("pipeline.json", kPipeline), "--schedule", "1f1b"});
+      With(kSmall, {"--layout", fixture.Write("pipeline.json", kPipeline), "--schedule", "1f1b"});
   const auto play = [&](const std::vector<std::string>& faults) {
-    Command command(
-        With(With({"cli/atoll", "--json", "simulate", "--cluster", desk.Write("c.toml", kTwoSites)},
-                  pipeline),
-             faults),
-        desk.Path(""));
+    Command command(With(With({"cli/atoll", "--json", "simulate", "--cluster",
+                               fixture.Write("c.toml", kTwoSites)},
+                              pipeline),
+                         faults),
+                    fixture.Path(""));
     REQUIRE(command.Wait() == 0);
     return nlohmann::json::parse(command.rest());
   };
@@ -276,31 +278,31 @@ TEST_CASE("a step is played with failures: what is redone, what waits, what is l
   const auto lost = play({"--fail", "p0@0.01"});
   CHECK(lost["done"] == false);
   CHECK(lost["reason"] == "p0 never comes back");
-  const Outcome text = desk.Run("simulate", With(pipeline, {"--fail", "p0@0.01-2"}));
+  const Outcome text = fixture.Run("simulate", With(pipeline, {"--fail", "p0@0.01-2"}));
   CHECK_THAT(text.out, Catch::Contains("with failures: ") && Catch::Contains("as p0 failed"));
-  const Outcome unknown = desk.Run("simulate", With(pipeline, {"--fail", "p9@1"}));
+  const Outcome unknown = fixture.Run("simulate", With(pipeline, {"--fail", "p9@1"}));
   CHECK(unknown.code == 1);
   CHECK_THAT(unknown.errors, Catch::Contains("--fail p9") && Catch::Contains("there are o0"));
-  const Outcome link = desk.Run("simulate", With(pipeline, {"--outage", "paris>rome@1-2"}));
+  const Outcome link = fixture.Run("simulate", With(pipeline, {"--outage", "paris>rome@1-2"}));
   CHECK(link.code == 1);
   CHECK_THAT(link.errors, Catch::Contains("--outage paris>rome") && Catch::Contains("oslo>paris"));
   for (const char* bad : {"p0", "p0@", "@1", "p0@x", "p0@2-1", "p0@-1", "p0@1-2-3"}) {
-    const Outcome refused = desk.Run("simulate", With(pipeline, {"--fail", bad}));
+    const Outcome refused = fixture.Run("simulate", With(pipeline, {"--fail", bad}));
     CAPTURE(bad);
     CHECK(refused.code == 2);
     CHECK_THAT(refused.errors, Catch::Contains("DEVICE@SECONDS"));
   }
-  CHECK(desk.Run("simulate", With(pipeline, {"--outage", "paris>oslo@1"})).code == 2);
+  CHECK(fixture.Run("simulate", With(pipeline, {"--outage", "paris>oslo@1"})).code == 2);
 }
 
 TEST_CASE("outer rounds are played, an island per site") {
-  const Desk desk;
+  const CliFixture fixture;
   const auto play = [&](const std::vector<std::string>& faults) {
     Command command(With(With({"cli/atoll", "--json", "simulate", "--cluster",
-                               desk.Write("c.toml", kTwoSites), "--rounds", "20"},
+                               fixture.Write("c.toml", kTwoSites), "--rounds", "20"},
                               kSmall),
                          faults),
-                    desk.Path(""));
+                    fixture.Path(""));
     REQUIRE(command.Wait() == 0);
     return nlohmann::json::parse(command.rest());
   };
@@ -312,21 +314,22 @@ TEST_CASE("outer rounds are played, an island per site") {
   CHECK(alone["tokens_per_s"].get<double>() < steady["tokens_per_s"].get<double>());
   CHECK(alone["islands"][0]["site"] == "oslo");
   CHECK(alone["islands"][0]["down_seconds"].get<double>() > 0);
-  const Outcome text = desk.Run("simulate", With(kSmall, {"--rounds", "5", "--no-overlap"}));
+  const Outcome text = fixture.Run("simulate", With(kSmall, {"--rounds", "5", "--no-overlap"}));
   CHECK_THAT(text.out, Catch::Contains("rounds of 64 steps committed") && Catch::Contains("paris"));
-  const Outcome unknown = desk.Run("simulate", With(kSmall, {"--rounds", "5", "--fail", "rome@1"}));
+  const Outcome unknown =
+      fixture.Run("simulate", With(kSmall, {"--rounds", "5", "--fail", "rome@1"}));
   CHECK(unknown.code == 1);
   CHECK_THAT(unknown.errors, Catch::Contains("--fail rome") && Catch::Contains("oslo, paris"));
-  CHECK(desk.Run("simulate", With(kSmall, {"--rounds", "5", "--schedule", "1f1b"})).code == 2);
+  CHECK(fixture.Run("simulate", With(kSmall, {"--rounds", "5", "--schedule", "1f1b"})).code == 2);
   for (const char* bad : {"-1", "0", "100001", "many"}) {
-    CHECK(desk.Run("simulate", With(kSmall, {"--rounds", bad})).code == 2);
+    CHECK(fixture.Run("simulate", With(kSmall, {"--rounds", bad})).code == 2);
   }
 }
 
 TEST_CASE("flags of failures and rounds are refused where they would do nothing") {
-  const Desk desk;
+  const CliFixture fixture;
   const auto refused = [&](const std::vector<std::string>& flags, const char* says) {
-    const Outcome outcome = desk.Run("simulate", With(kSmall, flags));
+    const Outcome outcome = fixture.Run("simulate", With(kSmall, flags));
     CHECK(outcome.code == 2);
     CHECK_THAT(outcome.errors, Catch::Contains(says));
   };
@@ -340,9 +343,9 @@ TEST_CASE("flags of failures and rounds are refused where they would do nothing"
 }
 
 TEST_CASE("wrong flags are distinguished from wrong files, both by name") {
-  const Desk desk;
+  const CliFixture fixture;
   const auto usage = [&](const std::vector<std::string>& flags, const char* says) {
-    const Outcome refused = desk.Run("plan", flags);
+    const Outcome refused = fixture.Run("plan", flags);
     CHECK(refused.code == 2);
     CHECK(refused.out.empty());
     CHECK_THAT(refused.errors, Catch::Contains(says));
@@ -356,24 +359,24 @@ TEST_CASE("wrong flags are distinguished from wrong files, both by name") {
   const auto file = [&](const std::string& from, const std::string& to, const char* says) {
     std::string cluster = kTwoSites;
     cluster.replace(cluster.find(from), from.size(), to);
-    const Outcome refused = desk.Run("plan", kSmall, cluster);
+    const Outcome refused = fixture.Run("plan", kSmall, cluster);
     CHECK(refused.code == 1);
     CHECK_THAT(refused.errors, Catch::Contains("cluster.toml") && Catch::Contains(says));
   };
   file("latency_ns = 10_000_000", "latency_ms = 10", "latency_ms");
   file("type = \"h20\"", "type = \"h21\"", "device \"o0\"");
   file("to = \"oslo\"", "to = \"rome\"", "\"rome\"");
-  const Outcome wide = desk.Run("plan", With(kSmall, {"--tensor-parallel", "16"}));
+  const Outcome wide = fixture.Run("plan", With(kSmall, {"--tensor-parallel", "16"}));
   CHECK(wide.code == 1);
   CHECK_THAT(wide.errors, Catch::Contains("tensor_parallel = 16"));
-  const Outcome model = desk.Run("plan", {"--model", "gpt5", "--batch", "4"});
+  const Outcome model = fixture.Run("plan", {"--model", "gpt5", "--batch", "4"});
   CHECK(model.code == 1);
   CHECK_THAT(model.errors, Catch::Contains("gpt2-xl"));
 }
 
 TEST_CASE("a plan that cannot fit says which device lacks how much, and what would fit") {
-  const Desk desk;
-  const Outcome large = desk.Run("plan", {"--model", "gpt3-175b", "--batch", "16"});
+  const CliFixture fixture;
+  const Outcome large = fixture.Run("plan", {"--model", "gpt3-175b", "--batch", "16"});
   CHECK(large.code == 1);
   CHECK_THAT(large.errors, Catch::Contains("lacks") && Catch::Contains("GiB") &&
                                Catch::Contains("would hold it"));

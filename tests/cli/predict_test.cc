@@ -109,16 +109,16 @@ ModelConfig Bert(int64_t vocab, int64_t mask) {
 }
 
 TEST_CASE("predict_gives_the_likeliest_tokens_of_each_mask") {
-  const std::string folder = FreshFolder(), place = folder + "/model";
+  const std::string folder = FreshFolder(), model_folder = folder + "/model";
   const auto tokenizer = OpenTokenizer(kTokenizer);
   REQUIRE(tokenizer.ok());
   const int32_t mask = (*tokenizer)->TokenId("[MASK]").value();
-  SavedModel model(place, Bert((*tokenizer)->vocabulary(), mask), 12);
-  fs::copy(kTokenizer, place + "/tokenizer.json");
+  SavedModel model(model_folder, Bert((*tokenizer)->vocabulary(), mask), 12);
+  fs::copy(kTokenizer, model_folder + "/tokenizer.json");
   const std::string prompt = "the [MASK] of [MASK].";
   std::vector<int32_t> ids;
   REQUIRE(Encoder(**tokenizer).EncodeFramed(prompt, &ids).ok());
-  const Answer answer = Predict({place, "--prompt", prompt, "--top-k", "3"}, folder);
+  const Answer answer = Predict({model_folder, "--prompt", prompt, "--top-k", "3"}, folder);
   INFO(answer.errors);
   REQUIRE(answer.code == 0);
   const Json& masks = answer.json["masks"];
@@ -147,18 +147,18 @@ TEST_CASE("predict_without_a_tokenizer_reads_bytes_where_the_vocabulary_is_bytes
 }
 
 TEST_CASE("predict_refuses_a_text_without_a_mask_or_too_long_and_images_for_a_text_model") {
-  const std::string folder = FreshFolder(), place = folder + "/model";
-  SavedModel model(place, Bert(257, 256), 12);
+  const std::string folder = FreshFolder(), model_folder = folder + "/model";
+  SavedModel model(model_folder, Bert(257, 256), 12);
   for (const std::vector<std::string>& arguments :
-       {std::vector<std::string>{place, "--prompt", "abc"},
-        {place, "--prompt", "abcdefghijklm[MASK]"},
-        {place, "x.png"},
+       {std::vector<std::string>{model_folder, "--prompt", "abc"},
+        {model_folder, "--prompt", "abcdefghijklm[MASK]"},
+        {model_folder, "x.png"},
         {folder + "/nowhere", "--prompt", "[MASK]"}}) {
     const Answer answer = Predict(arguments, folder);
     CHECK(answer.code == 1);
     CHECK_FALSE(answer.errors.empty());
   }
-  CHECK(Predict({place, "--prompt", "[MASK]", "--top-k", "0"}, folder).code == 2);
+  CHECK(Predict({model_folder, "--prompt", "[MASK]", "--top-k", "0"}, folder).code == 2);
 }
 
 ModelConfig ResNet(int channels) {
@@ -183,13 +183,13 @@ std::vector<int32_t> TestPixels(int channels) {
 
 TEST_CASE("predict_gives_the_likeliest_classes_of_each_image_by_name") {
   const int channels = GENERATE(1, 3);
-  const std::string folder = FreshFolder(), place = folder + "/model";
-  SavedModel model(place, ResNet(channels), 1);
+  const std::string folder = FreshFolder(), model_folder = folder + "/model";
+  SavedModel model(model_folder, ResNet(channels), 1);
   std::ofstream(folder + "/one.png") << EncodePng(kSide, kSide, channels);
   std::ofstream(folder + "/two.jpg") << EncodeJpeg(40, 30, 3);
   const std::vector<double> expected = model.Probabilities(TestPixels(channels), 0, 1);
 
-  const Answer numbers = Predict({place, folder + "/one.png", folder + "/two.jpg"}, folder);
+  const Answer numbers = Predict({model_folder, folder + "/one.png", folder + "/two.jpg"}, folder);
   INFO(numbers.errors);
   REQUIRE(numbers.code == 0);
   REQUIRE(numbers.json["images"].size() == 2);
@@ -198,32 +198,32 @@ TEST_CASE("predict_gives_the_likeliest_classes_of_each_image_by_name") {
   CHECK(best[0]["text"] == std::to_string(best[0]["id"].get<int>()));
   CHECK(numbers.json["images"][1]["path"] == folder + "/two.jpg");
 
-  Json config = Json::parse(std::ifstream(place + "/config.json"));
+  Json config = Json::parse(std::ifstream(model_folder + "/config.json"));
   config["id2label"] = {{"0", "ant"}, {"1", "bee"}, {"2", "cat"}, {"3", "dog"}, {"4", "elk"}};
-  std::ofstream(place + "/config.json") << config;
-  const Answer names = Predict({place, folder + "/one.png", "--top-k", "2"}, folder);
+  std::ofstream(model_folder + "/config.json") << config;
+  const Answer names = Predict({model_folder, folder + "/one.png", "--top-k", "2"}, folder);
   REQUIRE(names.code == 0);
   const Json& named = names.json["images"][0]["candidates"];
   CheckCandidates(named, 2, expected);
   CHECK(named[0]["text"] == config["id2label"][std::to_string(named[0]["id"].get<int>())]);
 
   config["id2label"].erase("3");
-  std::ofstream(place + "/config.json") << config;
-  const Answer refused = Predict({place, folder + "/one.png"}, folder);
+  std::ofstream(model_folder + "/config.json") << config;
+  const Answer refused = Predict({model_folder, folder + "/one.png"}, folder);
   CHECK(refused.code == 1);
   CHECK(refused.errors.find("id2label") != std::string::npos);
 }
 
 TEST_CASE("predict_names_an_image_that_it_cannot_read") {
-  const std::string folder = FreshFolder(), place = folder + "/model";
-  SavedModel model(place, ResNet(3), 1);
+  const std::string folder = FreshFolder(), model_folder = folder + "/model";
+  SavedModel model(model_folder, ResNet(3), 1);
   std::ofstream(folder + "/bad.png") << "no image";
   for (const char* name : {"/bad.png", "/nowhere.png"}) {
-    const Answer answer = Predict({place, folder + name}, folder);
+    const Answer answer = Predict({model_folder, folder + name}, folder);
     CHECK(answer.code == 1);
     CHECK(answer.errors.find(name) != std::string::npos);
   }
-  CHECK(Predict({place}, folder).code == 1);
+  CHECK(Predict({model_folder}, folder).code == 1);
 }
 
 }  // namespace

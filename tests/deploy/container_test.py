@@ -52,7 +52,7 @@ def library_files(program):
             yield os.path.realpath(match[1])
 
 
-def packages_of(files):
+def list_packages(files):
     # Where /lib is a link to /usr/lib, dpkg may know a file by either name.
     names = {path: [path, path[len("/usr"):] if path.startswith("/usr/") else "/usr" + path]
              for path in files}
@@ -69,7 +69,7 @@ def libraries(_):
     """The runtime packages bring every library that the programs need"""
     listed = re.findall(r"^runtime (\S+)$", read("third_party/packages.txt"), re.M)
     brought = packages_with_dependencies(listed)
-    needed = packages_of({path for program in PROGRAMS for path in library_files(program)})
+    needed = list_packages({path for program in PROGRAMS for path in library_files(program)})
     check(len(needed) > 10, f"ldd names the libraries of only {sorted(needed)}")
     check(needed <= brought, f"missing in third_party/packages.txt: {sorted(needed - brought)}")
     for name in listed:  # each is there for a reason

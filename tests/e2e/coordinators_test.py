@@ -108,7 +108,7 @@ def makes_room(fixture):
         call(fixture, "maintenance/alarm", action="DEACTIVATE", memberID=alarm["memberID"], alarm=alarm["alarm"])
 
 
-def last_words(daemon):
+def startup_errors(daemon):
     """The errors of the daemon's newest start."""
     lines = daemon.log().splitlines()
     starts_at = max(i for i, line in enumerate(lines) if "listening on" in line)
@@ -124,7 +124,7 @@ def etcd_is_full(fixture):
     for _ in range(2):  # the one that leads, and one that is started then
         fixture.wait_until("the coordinator to end", lambda: not leader.alive(), LIMIT_S)
         check(leader.process.returncode == 1, f"it ended with {leader.process.returncode}")
-        said = last_words(leader)
+        said = startup_errors(leader)
         check(len(said) == 1, f"not one message: {said}")
         for words in ("database space exceeded", "compact and defragment", "etcdctl alarm disarm"):
             check(words in said[0], f"no {words!r} in {said[0]}")

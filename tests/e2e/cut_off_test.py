@@ -9,7 +9,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 sys.path.insert(0, os.path.join(HERE, "../net"))
 from fixture import LIMIT_S, Skip, case, check, main  # noqa: E402
-from shaped import ShapedNetwork, Unavailable, Wire  # noqa: E402
+from shaped import ShapedNetwork, Unavailable, Link  # noqa: E402
 
 GRACE_S = 6
 ROUNDS = 20
@@ -42,14 +42,14 @@ def cut_off_from_the_server(fixture):
     """A worker is cut off from the parameter server only: it stays a member, one grace time later it
     is named with the reason and no round waits for it; when the line is back it counts again"""
     try:
-        with ShapedNetwork({"c": 2, "s": 1, "b": 1}, Wire(rate_mbit=1000, latency_ms=1)) as net:
+        with ShapedNetwork({"c": 2, "s": 1, "b": 1}, Link(rate_mbit=1000, latency_ms=1)) as net:
             starts(fixture, net)
             job = fixture.submits(**JOB)
             fixture.reaches(job, 3)
             fixture.meanwhile("w2 to count", job, lambda: fixture.island(job, "w2")["rounds_accepted"])
             net.cut("b", "s")
             named = fixture.meanwhile("w2 to be named", job, lambda: (
-                lambda island: island if island["doing"].startswith("not waited for") else None)(
+                lambda island: island if island["activity"].startswith("not waited for") else None)(
                     fixture.island(job, "w2")))
             check(named["attached"] and named["evictions"] == 0, f"it is a member: {named}")
             with_it = rounds_a_second(fixture, job)

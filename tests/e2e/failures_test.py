@@ -29,8 +29,8 @@ def a_worker_is_killed(fixture):
     fixture.reaches(job, 3)
     before = fixture.island(job, "w2")
     fixture.daemons["w2"].kill()
-    gone = evicted(fixture, job, "w2")
-    check(gone["evictions"] == 1 and "evicted: its connection is lost" in gone["reason"], f"{gone}")
+    eviction = evicted(fixture, job, "w2")
+    check(eviction["evictions"] == 1 and "evicted: its connection is lost" in eviction["reason"], f"{eviction}")
     fixture.reaches(job, fixture.version(job) + 2)
     fixture.daemons["w2"].start()
     back = fixture.meanwhile("w2 to be ready again", job, lambda: (
@@ -135,8 +135,8 @@ def a_worker_is_frozen(fixture):
     fixture.reaches(job, 3)
     before = fixture.island(job, "w3")
     fixture.daemons["w3"].freeze()
-    gone = evicted(fixture, job, "w3")
-    check("no heartbeat for 6 s" in gone["reason"], gone["reason"])
+    eviction = evicted(fixture, job, "w3")
+    check("no heartbeat for 6 s" in eviction["reason"], eviction["reason"])
     closed = [d["closed_because"] for d in fixture.job(job)["decisions"]]
     late = f"the grace time of 1 s is over without island {before['island']}"
     check(late in closed, f"the others did not go on without it: {closed}")
@@ -150,7 +150,7 @@ def a_worker_is_frozen(fixture):
     # Nothing from before the eviction counted after it.
     first = len(closed)
     stale = [p for d in done["decisions"][first:] for p in d["participants"]
-             if p["accepted"] and p["worker"] == "w3" and p["generation"] <= gone["generation"] - 1]
+             if p["accepted"] and p["worker"] == "w3" and p["generation"] <= eviction["generation"] - 1]
     check(len(stale) <= 1, f"more than the push that was complete before counted: {stale}")
 
 

@@ -52,7 +52,7 @@ def write_text(path, size_bytes=200_000, seed=1):
             out.write(" ".join(rng.choices(WORDS, k=8)).capitalize() + ".\n")
 
 
-def rounds_of(job):
+def list_rounds(job):
     """(version, tokens, training loss) of a job's rounds; one island made all of them."""
     rounds = []
     for decision in job["decisions"]:
@@ -67,11 +67,11 @@ def rounds_of(job):
 def same_losses(one, other):
     """Two jobs that make the same steps have the same losses, relatively: those of training in all
     rounds that both have made, and if they are done, that of validation at their end."""
-    pairs = list(zip(rounds_of(one), rounds_of(other)))
+    pairs = list(zip(list_rounds(one), list_rounds(other)))
     check(len(pairs) > 1 and all(a[:2] == b[:2] for a, b in pairs), f"other rounds: {pairs}")
     losses = [(a[2], b[2]) for a, b in pairs]
     if one["summary"]["state"] == other["summary"]["state"] == "JOB_STATE_DONE":
-        check(len(rounds_of(one)) == len(rounds_of(other)), f"other rounds: {pairs}")
+        check(len(list_rounds(one)) == len(list_rounds(other)), f"other rounds: {pairs}")
         losses.append((one["summary"]["validation_loss"], other["summary"]["validation_loss"]))
     worst = max(abs(a - b) / a for a, b in losses)
     check(worst <= LOSS_LIMIT, f"losses differ by {worst:.1e} of {LOSS_LIMIT:.0e}: {losses}")
@@ -247,26 +247,26 @@ def case(function):
 ROUNDS = (" is committed: ", " is decided: ", " validation loss ", " training", " version ",
           " chunks ", " saturated:", "a step is recorded")
 # Always printed: plans with their reasons, lost members, findings.
-NEWS = (": plan ", " keeps plan ", " no new plan ", " is lost", " is unavailable", " evicted", " joined",
+IMPORTANT = (": plan ", " keeps plan ", " no new plan ", " is lost", " is unavailable", " evicted", " joined",
         "than measured", "measured: ", "setting up", "state of ")
-NEWS_MOST, OTHERS_MOST, LAST = 60, 24, 4
+IMPORTANT_MOST, OTHERS_MOST, LAST = 60, 24, 4
 
 
-def tell_log(lines):
-    news = [i for i, line in enumerate(lines) if any(word in line for word in NEWS)]
+def summarize_log(lines):
+    important = [i for i, line in enumerate(lines) if any(word in line for word in IMPORTANT)]
     others = [i for i, line in enumerate(lines) if not any(word in line for word in ROUNDS)]
-    told = {*news[-NEWS_MOST:], *others[-OTHERS_MOST:], *range(len(lines))[-LAST:]}
-    return "".join(lines[i] for i in sorted(told))
+    selected = {*important[-IMPORTANT_MOST:], *others[-OTHERS_MOST:], *range(len(lines))[-LAST:]}
+    return "".join(lines[i] for i in sorted(selected))
 
 
-def tell_logs(folder):
+def print_logs(folder):
     """What all logs say that may explain a failure, and how busy the machine is."""
     print(f"load of the machine's {os.cpu_count()} cores in the last 1, 5 and 15 min: "
           f"{' '.join(f'{load:.1f}' for load in os.getloadavg())}")
     for name in sorted(os.listdir(folder)):
         if name.endswith(".log"):
             with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as log:
-                print(f"---- {name}\n{tell_log(log.readlines())}")
+                print(f"---- {name}\n{summarize_log(log.readlines())}")
 
 
 def run_once(function, folder, stretch):
@@ -278,12 +278,12 @@ def run_once(function, folder, stretch):
     except Skip as reason:
         return "skipped", str(reason)
     except Again as error:
-        tell_logs(folder)
+        print_logs(folder)
         return "again", str(error)
     except Exception as error:  # whatever it is, the other cases run
         if not isinstance(error, (AssertionError, ClusterError)):
             traceback.print_exc()
-        tell_logs(folder)
+        print_logs(folder)
         return "failed", f"{type(error).__name__}: {error}"
 
 
@@ -297,7 +297,7 @@ def run_case(function, folder):
     return "failed", why
 
 
-def xml_of(suite, results):
+def make_xml(suite, results):
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites><testsuite name={quoteattr(suite)}>"]
     for name, seconds, outcome, why in results:
         lines.append(f'<testcase name={quoteattr(name)} time="{seconds:.2f}">')
@@ -308,7 +308,7 @@ def xml_of(suite, results):
     return "\n".join(lines + ["</testsuite></testsuites>", ""])
 
 
-def part_of(cases):
+def select_shard(cases):
     """Every n-th of the cases, where Bazel runs this test in n parts (shard_count) at a time."""
     if "TEST_SHARD_STATUS_FILE" not in os.environ:
         return cases
@@ -321,7 +321,7 @@ def main(suite):
     """Runs the cases, or those whose name contains the command line's argument; after a "-", all others."""
     pattern = sys.argv[1] if len(sys.argv) > 1 else ""
     others = pattern.startswith("-")
-    chosen = part_of([c for c in CASES if (pattern.lstrip("-") in c.__doc__ + c.__name__) != others])
+    chosen = select_shard([c for c in CASES if (pattern.lstrip("-") in c.__doc__ + c.__name__) != others])
     root = tempfile.mkdtemp(prefix="atoll-e2e-", dir=os.environ.get("TEST_TMPDIR"))
     results = []
     for function in chosen:
@@ -333,7 +333,7 @@ def main(suite):
     failed = [r for r in results if r[2] == "failed"]
     if "XML_OUTPUT_FILE" in os.environ:
         with open(os.environ["XML_OUTPUT_FILE"], "w", encoding="utf-8") as out:
-            out.write(xml_of(suite, results))
+            out.write(make_xml(suite, results))
     if failed:
         print(f"what the daemons left: {root}")
     else:

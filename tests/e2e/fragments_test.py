@@ -5,7 +5,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from fixture import LIMIT_S, LOSS_LIMIT, case, check, main, rounds_of  # noqa: E402
+from fixture import LIMIT_S, LOSS_LIMIT, case, check, main, list_rounds  # noqa: E402
 
 # Of the model's four layers, with embedding and head, each is one.
 FRAGMENTS = {"outer__fragments": 4, "outer__steps_per_round": 16}
@@ -46,8 +46,8 @@ def one_island_trains_as_without(fixture):
     same = {"outer__min_islands": 1, "outer__overlap": "none", "outer__optimizer": "sgd",
             "outer__learning_rate": 1.0, "outer__momentum": 0.0, "outer__clip_norm": 0.0,
             "outer__reject_outliers": False, "schedule__train_tokens": 40_000}
-    one = rounds_of(fixture.finishes(fixture.submits("whole", **same, outer__steps_per_round=4)))
-    four = rounds_of(fixture.finishes(fixture.submits("dealt", **same, **FRAGMENTS)))
+    one = list_rounds(fixture.finishes(fixture.submits("whole", **same, outer__steps_per_round=4)))
+    four = list_rounds(fixture.finishes(fixture.submits("dealt", **same, **FRAGMENTS)))
     check([r[:2] for r in one] == [r[:2] for r in four], f"other rounds: {one} and {four}")
     worst = max(abs(a[2] - b[2]) / a[2] for a, b in zip(one, four))
     check(worst <= LOSS_LIMIT, f"losses differ by {worst:.1e} of {LOSS_LIMIT:.0e}")

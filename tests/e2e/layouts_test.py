@@ -16,7 +16,7 @@ TINY = {"model__hidden": 48, "model__heads": 6, "model__layers": 4,
 LAYERS = 6  # with embedding and head
 
 
-def plan_of(fixture, job):
+def get_plan(fixture, job):
     islands = fixture.job(job)["islands"]
     return {"number": 0, "reason": "", "replicas": [],
             **(islands[0].get("plan", {}) if islands else {})}
@@ -36,7 +36,7 @@ def shared_layers(fixture):
     job = fixture.submits("thirds", **dict(TINY, layout__tensor_parallel=3))
     fixture.reaches(job, 1)
     devices = ["w2/0", "w2/1", "w2/2"]
-    stages = plan_of(fixture, job)["replicas"][0]["stages"]
+    stages = get_plan(fixture, job)["replicas"][0]["stages"]
     check([sorted(stage["devices"]) for stage in stages] == [devices], f"stages: {stages}")
     measured = fixture.json("trace", job)["measured"]
     check([sorted(stage["devices"]) for stage in measured["stages"]] == [devices],
@@ -48,11 +48,11 @@ def shared_layers(fixture):
               kinds.count("OPTIMIZER") == 1, f"{device['device']}: {kinds}")
     same_losses(alone, fixture.finishes(job))
     job = fixture.submits("unlike", **dict(TINY, layout__tensor_parallel=2, layout__stages=1,
-                                           layout__replicas=1, layout__tensor_shares=[2, 1],
+                                           layout__replicas=1, layout__tensor_split_ratios=[2, 1],
                                            layout__recompute="all"))
     fixture.reaches(job, 1)
-    plan = plan_of(fixture, job)
-    check(plan["tensor_shares"] == [2, 1], f"plan: {plan}")
+    plan = get_plan(fixture, job)
+    check(plan["tensor_split_ratios"] == [2, 1], f"plan: {plan}")
     check(plan["replicas"][0]["stages"][0]["recomputed_layers"] == [1, 2, 3, 4], f"plan: {plan}")
     same_losses(alone, fixture.finishes(job))
 
@@ -71,7 +71,7 @@ def unequal_replicas(fixture):
 
     def unequal(job):
         shares = {replica["stages"][0]["devices"][0]: replica["micro_batches"]
-                  for replica in plan_of(fixture, job)["replicas"]}
+                  for replica in get_plan(fixture, job)["replicas"]}
         return len(shares) == 2 and shares["w1/0"] > shares["w2/0"]
     fixture.wait_until("a plan with unequal shares", lambda: unequal(job), 2 * LIMIT_S)
     fixture.atoll("cancel", job)
@@ -79,7 +79,7 @@ def unequal_replicas(fixture):
     # Each keeps half of the optimizer's state.
     job = fixture.submits("shares", **dict(both, layout__optimizer_copies=1))
     fixture.reaches(job, 1)
-    plan = plan_of(fixture, job)
+    plan = get_plan(fixture, job)
     check(unequal(job) and plan["optimizer_copies"] == 1, f"plan: {plan}")
     same_losses(alone, fixture.finishes(job))
 

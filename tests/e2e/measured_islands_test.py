@@ -8,7 +8,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 sys.path.insert(0, os.path.join(HERE, "../net"))
 from fixture import LIMIT_S, Again, Skip, case, check, main  # noqa: E402
-from shaped import ShapedNetwork, Unavailable, Wire  # noqa: E402
+from shaped import ShapedNetwork, Unavailable, Link  # noqa: E402
 
 # Devices that emulate computation, and report the emulated times: however busy the machine is, only
 # what a case changes, and the links, can make another plan the best.
@@ -39,7 +39,7 @@ def goes_on(fixture, job, rounds=2):
     return fixture.reaches(job, fixture.version(job) + rounds)
 
 
-def plan_of(fixture, job):
+def get_plan(fixture, job):
     islands = fixture.job(job)["islands"]
     return {"number": 0, "reason": "", **(islands[0].get("plan", {}) if islands else {})}
 
@@ -48,28 +48,28 @@ def takes_part(fixture, job):
     return {w["worker"] for w in fixture.job(job)["islands"][0]["workers"] if w["in_plan"]}
 
 
-def uses_the_line(fixture, job):
+def uses_the_link(fixture, job):
     if not takes_part(fixture, job) & {"w3", "w4"}:
-        raise Again(f"the line was measured as much slower than it is: {plan_of(fixture, job)}")
+        raise Again(f"the link was measured as much slower than it is: {get_plan(fixture, job)}")
 
 
-def leaves_the_line(fixture, job, because):
+def leaves_the_link(fixture, job, because):
     """Waits for a plan by w1 and w2 alone, and for a reason that `because` accepts on the way to it:
     another change may have caused a plan first."""
     def there():
         island = fixture.job(job)["islands"][0]
         reasons = [change["reason"] for change in island["plan_changes"] if because(change["reason"])]
         return reasons[0] if reasons and takes_part(fixture, job) == {"w1", "w2"} else None
-    reason = fixture.wait_until("a plan without the slow line", there, 2 * LIMIT_S)
+    reason = fixture.wait_until("a plan without the slow link", there, 2 * LIMIT_S)
     check(reason in fixture.atoll("show", job)[1], f"the reason is not shown: {reason}")
 
 
 @case
 def sites_found_by_measuring(fixture):
-    """Four workers without --site behind a line of 100 Mbit/s and 20 ms: two sites are found, each
+    """Four workers without --site behind a link of 100 Mbit/s and 20 ms: two sites are found, each
     becomes an island, and says why"""
     try:
-        with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=100, latency_ms=20)) as net:
+        with ShapedNetwork({"a": 2, "b": 2}, Link(rate_mbit=100, latency_ms=20)) as net:
             starts(fixture, net, ["a1", "b1", "a2", "b2"], block_ms=2)
             job = fixture.submits(layout__island="auto", **EMULATED)
             fixture.wait_until("two islands", lambda: len(partners(fixture, job)) == 2, 2 * LIMIT_S)
@@ -98,9 +98,9 @@ def slow_device(fixture):
                        *(["--emulate-slowdown=3"] if number == 3 else []))
     fixture.attached(4)
     job = fixture.submits(layout__island="all", layout__workers_per_island=3, **EMULATED)
-    fixture.wait_until("a plan that knows", lambda: "w3/0 is " in plan_of(fixture, job)["reason"],
+    fixture.wait_until("a plan that knows", lambda: "w3/0 is " in get_plan(fixture, job)["reason"],
                        2 * LIMIT_S)
-    plan = plan_of(fixture, job)
+    plan = get_plan(fixture, job)
     check("times slower than measured" in plan["reason"], f"plan: {plan['reason']}")
     shown = fixture.atoll("show", job)[1]
     for clause in plan["reason"].split("; "):
@@ -121,7 +121,7 @@ def pair_without_a_connection(fixture):
     """Of four workers two do not reach each other: one is left out of the plan, and it is said why;
     also when it happens while they train; a probe finds when they do again"""
     try:
-        with ShapedNetwork({"a": 4}, Wire(rate_mbit=1000, latency_ms=1)) as net:
+        with ShapedNetwork({"a": 4}, Link(rate_mbit=1000, latency_ms=1)) as net:
             net.separate("a3", "a4")
             starts(fixture, net, ["a1", "a2", "a3", "a4"], block_ms=1)
             job = fixture.submits(layout__island="all", layout__workers_per_island=4, **EMULATED)
@@ -129,14 +129,14 @@ def pair_without_a_connection(fixture):
             check(len({"w3", "w4"} & takes_part(fixture, job)) <= 1, "both take part")
             idle = next(w for w in fixture.job(job)["islands"][0]["workers"]
                         if w["worker"] in ("w3", "w4") and not w["in_plan"])
-            check("w3 > w4: " in idle["doing"] or "w4 > w3: " in idle["doing"], f"why: {idle}")
+            check("w3 > w4: " in idle["activity"] or "w4 > w3: " in idle["activity"], f"why: {idle}")
             # Two that the plan does have; w1's host is also the coordinator's.
-            before = plan_of(fixture, job)["number"]
+            before = get_plan(fixture, job)["number"]
             partner = "w3" if idle["worker"] == "w4" else "w4"
             fixture.wait_until("both to take part", lambda: {"w2", partner} <= takes_part(fixture, job),
                                2 * LIMIT_S)
             net.separate("a2", "a" + partner[1:])
-            fixture.wait_until("a plan without one of them", lambda: plan_of(fixture, job)["number"] >
+            fixture.wait_until("a plan without one of them", lambda: get_plan(fixture, job)["number"] >
                                before and not {"w2", partner} <= takes_part(fixture, job), 2 * LIMIT_S)
             shown = fixture.atoll("show", job)[1]
             check("no connection within" in shown, f"the reason is not shown: {shown}")
@@ -156,11 +156,11 @@ def pair_without_a_connection(fixture):
 
 
 @case
-def line_that_changes_for_good(fixture):
-    """While four workers at two sites train as one island, the line between them drops from 500 to
+def link_that_changes_for_good(fixture):
+    """While four workers at two sites train as one island, the link between them drops from 500 to
     5 Mbit/s: the island takes another plan, says why, and trains on without the line"""
     try:
-        with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=500, latency_ms=2)) as net:
+        with ShapedNetwork({"a": 2, "b": 2}, Link(rate_mbit=500, latency_ms=2)) as net:
             # Four stages are the best even if a twelfth of the rate is measured, two if it is 5 Mbit/s.
             starts(fixture, net, ["a1", "a2", "b1", "b2"], block_ms=4)
             job = fixture.submits(layout__island="all", layout__workers_per_island=4,
@@ -168,9 +168,9 @@ def line_that_changes_for_good(fixture):
                                   **dict(EMULATED, model__hidden=64, data__sequence_length=256,
                                          inner__batch_sequences=16, inner__micro_batch_sequences=1))
             goes_on(fixture, job)
-            uses_the_line(fixture, job)
+            uses_the_link(fixture, job)
             net.reshape("a", "b", rate_mbit=5)
-            leaves_the_line(fixture, job, lambda reason: "link " in reason and (
+            leaves_the_link(fixture, job, lambda reason: "link " in reason and (
                 "slower than measured" in reason or "saturated" in reason))
             goes_on(fixture, job)
             fixture.close()
@@ -179,19 +179,19 @@ def line_that_changes_for_good(fixture):
 
 
 @case
-def line_of_sums_that_changes_for_good(fixture):
-    """Only all-reduces cross the line between two sites, whose four workers are replicas. It
+def link_of_all_reduces_that_changes_for_good(fixture):
+    """Only all-reduces cross the link between two sites, whose four workers are replicas. It
     drops from 500 to 20 Mbit/s: the island takes another plan, says why, and does without the line"""
     try:
-        with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=500, latency_ms=2)) as net:
+        with ShapedNetwork({"a": 2, "b": 2}, Link(rate_mbit=500, latency_ms=2)) as net:
             starts(fixture, net, ["a1", "a2", "b1", "b2"], block_ms=4)
             job = fixture.submits(layout__island="all", layout__workers_per_island=4,
                                   layout__stages=1,
                                   **dict(EMULATED, model__hidden=64, inner__batch_sequences=16))
             goes_on(fixture, job)
-            uses_the_line(fixture, job)
+            uses_the_link(fixture, job)
             net.reshape("a", "b", rate_mbit=20)
-            leaves_the_line(fixture, job, lambda reason: "slower than measured, as gradient "
+            leaves_the_link(fixture, job, lambda reason: "slower than measured, as gradient "
                             "all-reduces show" in reason)
             goes_on(fixture, job)
             fixture.close()
@@ -200,11 +200,11 @@ def line_of_sums_that_changes_for_good(fixture):
 
 
 @case
-def joins_over_a_slow_line(fixture):
-    """A worker joins two that train, over a line of 20 Mbit/s: the lines to it are measured before
+def joins_over_a_slow_link(fixture):
+    """A worker joins two that train, over a link of 20 Mbit/s: the lines to it are measured before
     the island's next plan, which does not use the slow line, and no step is interrupted for that"""
     try:
-        with ShapedNetwork({"a": 2, "b": 1}, Wire(rate_mbit=20, latency_ms=5)) as net:
+        with ShapedNetwork({"a": 2, "b": 1}, Link(rate_mbit=20, latency_ms=5)) as net:
             starts(fixture, net, ["a1", "a2"], block_ms=4)
             job = fixture.submits(layout__island="all", layout__stages=1,
                                   **dict(EMULATED, model__hidden=64, inner__batch_sequences=16))
@@ -224,7 +224,7 @@ def joins_over_a_slow_line(fixture):
                 if rate_mbit < 10:
                     raise Again(f"measured on a busy machine: {ends}: {links[ends]}")
             check(takes_part(fixture, job) == {"w1", "w2"},
-                  f"over the line: {plan_of(fixture, job)['replicas']}")
+                  f"over the link: {get_plan(fixture, job)['replicas']}")
             goes_on(fixture, job)
             after = fixture.job(job)["islands"][0]["steps_interrupted"]
             check(after == interrupted, f"{after} steps were interrupted, {interrupted} before")

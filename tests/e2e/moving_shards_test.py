@@ -183,7 +183,7 @@ def a_servers_folder_is_deleted_and_there_are_copies(fixture):
 
 
 @case
-def a_server_is_gone_for_good_and_there_are_copies(fixture):
+def a_server_is_lost_for_good_and_there_are_copies(fixture):
     """A server is killed and does not come back: after the grace time the job goes on with what others
     have, a third server gets the copies that are missing, and nothing is lost"""
     fixture.starts(workers=2, servers=3, step_ms=STEP_MS)

@@ -15,7 +15,7 @@ TINY = {"model__hidden": 48, "model__heads": 6, "model__layers": 4,
         "layout__chunks_max": 1}
 
 
-def layout_of(island):
+def get_layout(island):
     """What a pinned plan fixes: devices, layers and micro-batches of all stages."""
     return [{"micro_batches": int(replica["micro_batches"]),
              "micro_batch_sequences": int(replica["micro_batch_sequences"]),
@@ -30,7 +30,7 @@ def runs_as_printed(fixture, job):
     submitted = fixture.submits("soon", **job)
     fixture.reaches(submitted, 1)
     runs = fixture.job(submitted)["islands"][0]["plan"]
-    check(layout_of(runs) == layout_of(printed), f"runs {runs}, printed {layout_of(printed)}")
+    check(get_layout(runs) == get_layout(printed), f"runs {runs}, printed {get_layout(printed)}")
     for field in ("step_ns", "bound_ns"):
         check(runs[field] == printed[field], f"{field}: {runs[field]}, printed {printed[field]}")
     # A plan that runs also names what it was made for.
@@ -69,7 +69,7 @@ def preview_and_pinned(fixture):
                                                 schedule__train_tokens=100_000_000))
     fixture.reaches(running, 1)
     preview = fixture.json("plan", running)
-    check(len(layout_of(preview["islands"][0])[0]["stages"]) >= 2, f"preview: {preview['islands'][0]}")
+    check(len(get_layout(preview["islands"][0])[0]["stages"]) >= 2, f"preview: {preview['islands'][0]}")
     fixture.atoll("cancel", running)
     fixture.state(running, "cancelled")
 
@@ -91,8 +91,8 @@ def preview_and_pinned(fixture):
     pinned = fixture.submits("pinned", **dict(TINY, layout__plan=path))
     fixture.reaches(pinned, 1)
     plan = fixture.job(pinned)["islands"][0]["plan"]
-    check(layout_of(plan) == layout_of(preview["islands"][0]),
-          f"runs {layout_of(plan)}, pinned {layout_of(preview['islands'][0])}")
+    check(get_layout(plan) == get_layout(preview["islands"][0]),
+          f"runs {get_layout(plan)}, pinned {get_layout(preview['islands'][0])}")
     same_losses(alone, fixture.finishes(pinned))
 
     # An order of operations that no schedule has: every other micro-batch first, all forwards

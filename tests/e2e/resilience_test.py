@@ -129,14 +129,14 @@ def a_server_starts_with_an_empty_folder(fixture):
 def a_job_fails_and_is_resumed(fixture):
     """A job whose data is missing fails; with the data there, resume runs it to its end"""
     fixture.starts(workers=2, servers=1, step_ms=1)
-    away = fixture.text + ".away"
-    os.rename(fixture.text, away)
+    moved_aside = fixture.text + ".away"
+    os.rename(fixture.text, moved_aside)
     job = fixture.submits(schedule__train_tokens=30_000)
     failed = fixture.wait_until("the job to fail", lambda: (
         lambda seen: seen if seen["state"] == "JOB_STATE_FAILED" else None)(
             fixture.job(job)["summary"]), LIMIT_S)
     check("text.txt" in failed["reason"], f"{failed}")
-    os.rename(away, fixture.text)
+    os.rename(moved_aside, fixture.text)
 
     # Within the first second workers may repeat their answer to the question before.
     def runs():

@@ -8,7 +8,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 sys.path.insert(0, os.path.join(HERE, "../net"))
 from fixture import LIMIT_S, Skip, case, check, main, same_losses  # noqa: E402
-from shaped import ShapedNetwork, Unavailable, Wire  # noqa: E402
+from shaped import ShapedNetwork, Unavailable, Link  # noqa: E402
 
 
 # Four stages, one on each worker. Every round waits for the one before and every step lasts a while,
@@ -47,12 +47,12 @@ def takes_part(fixture, job):
 
 
 @case
-def trains_over_a_slow_line(fixture):
+def trains_over_a_slow_link(fixture):
     """Two sites of two workers over 100 Mbit/s with 20 ms are one island of four stages: it loses the
     line and goes on at one site, trains with all of them when the line is back, and has had the
     losses of one worker in every round"""
     try:
-        with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=100, latency_ms=20)) as net:
+        with ShapedNetwork({"a": 2, "b": 2}, Link(rate_mbit=100, latency_ms=20)) as net:
             starts(fixture, net)
             everybody = {"w1", "w2", "w3", "w4"}
             job = fixture.submits(**TINY)
@@ -83,12 +83,12 @@ def trains_over_a_slow_line(fixture):
 
 
 @case
-def shards_leave_a_server_behind_a_slow_line(fixture):
+def shards_leave_a_server_behind_a_slow_link(fixture):
     """A parameter server without a declared site turns out to be behind a line of 40 Mbit/s: the pulls of
     the first rounds show it, its shards go to the one at the worker's site, and the job's
     placement says why"""
     try:
-        with ShapedNetwork({"a": 1, "b": 1}, Wire(rate_mbit=40, latency_ms=5)) as net:
+        with ShapedNetwork({"a": 1, "b": 1}, Link(rate_mbit=40, latency_ms=5)) as net:
             here, there = net.address("a1"), net.address("b1")
             fixture.address = here + ":7070"
             fixture.cli, fixture.cli_flags = net.inside("a1"), ["--insecure"]

@@ -10,7 +10,7 @@ SITES = ("oslo", "rome")
 STEP_MS = 20
 
 
-def job_of(fixture, name, data, **changes):
+def make_job_file(fixture, name, data, **changes):
     """Path of a job file whose data are these tables."""
     path = fixture.job_file(name, schedule__validate_every_rounds=2, **changes)
     with open(path, encoding="utf-8") as file:
@@ -60,7 +60,7 @@ def sites_with_different_data(fixture):
                        if site != "bern" else f"--data-root={fixture.folder}",
                        f"--data-root={fixture.folder}/shared")
     fixture.attached(4)
-    job = fixture.atoll("submit", job_of(fixture, "sites", tables, schedule__train_tokens=150_000))[1].strip()
+    job = fixture.atoll("submit", make_job_file(fixture, "sites", tables, schedule__train_tokens=150_000))[1].strip()
     fixture.wait_until("w3 to be refused", lambda: "worker w3 cannot run the job" in fixture.logs(job), LIMIT_S)
     done = fixture.finishes(job)
     check({i["worker"] for i in done["islands"]} == {"w1", "w2"}, f"islands: {done['islands']}")
@@ -93,7 +93,7 @@ def killed_worker_of_a_site_returns_to_its_data(fixture):
         fixture.worker(name, f"--site={site}", f"--data-root={fixture.folder}/{site}",
                        f"--data-root={fixture.folder}/shared", f"--emulate-step-ms={STEP_MS}")
     fixture.attached(3)
-    job = fixture.atoll("submit", job_of(fixture, "sites", tables, schedule__train_tokens=500_000,
+    job = fixture.atoll("submit", make_job_file(fixture, "sites", tables, schedule__train_tokens=500_000,
                                          outer__min_islands=1, outer__grace_seconds=2))[1].strip()
     done = killed_and_started_again(fixture, job, "w2")
     sets = {s["name"]: s for s in done["summary"]["validation_sets"]}
@@ -112,7 +112,7 @@ def killed_worker_of_a_mixture_returns_to_its_order(fixture):
         write_text(path, 60_000, seed)
         tables += f'[[data.sources]]\npath = "{path}"\nweight = {weight}\n'
     fixture.starts(step_ms=STEP_MS)
-    job = fixture.atoll("submit", job_of(fixture, "mixture", tables, schedule__train_tokens=500_000,
+    job = fixture.atoll("submit", make_job_file(fixture, "mixture", tables, schedule__train_tokens=500_000,
                                          outer__grace_seconds=2))[1].strip()
     done = killed_and_started_again(fixture, job, "w2")
     check(done["summary"]["first_validation_loss"] > done["summary"]["validation_loss"], f"{done['summary']}")

@@ -147,8 +147,8 @@ def a_remote_tier_is_not_writable(fixture):
     job = fixture.submits("blocked", **dict(PIPELINE, checkpoint__remote=remote,
                                             schedule__train_tokens=20_000))
     fixture.finishes(job)
-    told = [line for line in fixture.logs(job).splitlines() if remote in line]
-    check(0 < len(told) <= 4, f"log lines about {remote}: {told}")
+    loss_lines = [line for line in fixture.logs(job).splitlines() if remote in line]
+    check(0 < len(loss_lines) <= 4, f"log lines about {remote}: {loss_lines}")
 
 
 if __name__ == "__main__":

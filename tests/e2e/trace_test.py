@@ -34,7 +34,7 @@ def refused(fixture, *arguments):
     return errors
 
 
-def ops_of(step):
+def list_ops(step):
     """(device, operation, stage, micro-batch, layer) of all F, B and W; W that B did, too, has no
     layer."""
     ops = []
@@ -43,14 +43,14 @@ def ops_of(step):
             kind = span["kind"].removeprefix("TRACE_KIND_")
             if kind not in ("FORWARD", "INPUT_GRADIENT", "WEIGHT_GRADIENT"):
                 continue
-            place = (device["device"], span["stage"], span["micro_batch"])
-            ops.append((kind, *place, span["layer"] if kind == "WEIGHT_GRADIENT" else -1))
+            key = (device["device"], span["stage"], span["micro_batch"])
+            ops.append((kind, *key, span["layer"] if kind == "WEIGHT_GRADIENT" else -1))
             if span["with_weights"]:
-                ops.append(("WEIGHT_GRADIENT", *place, -1))
+                ops.append(("WEIGHT_GRADIENT", *key, -1))
     return ops
 
 
-def period_of(step):
+def compute_period(step):
     """From step to step: from a device's first operation to its end, and its own work at least."""
     periods = []
     for device in step["devices"]:
@@ -63,23 +63,23 @@ def period_of(step):
 
 def check_complete(step):
     """Every operation of the plan is there once: W whole, or once for each of the stage's layers."""
-    ops = ops_of(step)
+    ops = list_ops(step)
     check(len(ops) == len(set(ops)), f"an operation is there twice: {sorted(ops)}")
     expected = set()
     for stage in step["stages"]:
         first, layers = stage["first_layer"], stage["layers"]
         for device in stage["devices"]:
             for m in range(MICRO_BATCHES):
-                place = (device, stage["stage"], m)
-                expected |= {("FORWARD", *place, -1), ("INPUT_GRADIENT", *place, -1)}
-                whole = ("WEIGHT_GRADIENT", *place, -1)
+                key = (device, stage["stage"], m)
+                expected |= {("FORWARD", *key, -1), ("INPUT_GRADIENT", *key, -1)}
+                whole = ("WEIGHT_GRADIENT", *key, -1)
                 expected |= ({whole} if whole in ops else
-                             {("WEIGHT_GRADIENT", *place, l) for l in range(first, first + layers)})
+                             {("WEIGHT_GRADIENT", *key, l) for l in range(first, first + layers)})
     check(set(ops) == expected, f"missing {expected - set(ops)}, too much {set(ops) - expected}")
     check(step["left_out"] == 0, "something is left out")
 
 
-def spans_of(step, kind):
+def list_spans(step, kind):
     return [span for device in step["devices"] for span in device["spans"]
             if span["kind"] == "TRACE_KIND_" + kind]
 
@@ -110,18 +110,18 @@ def a_pipeline(fixture):
     for step in (measured, predicted):
         check(len(step["devices"]) == len(step["stages"]) == 3, "not three stages")
         check_complete(step)
-        check(len(spans_of(step, "OPTIMIZER")) == 3, "optimizer steps")
+        check(len(list_spans(step, "OPTIMIZER")) == 3, "optimizer steps")
         check(len(step["messages"]) == 2 * 2 * MICRO_BATCHES, f"{len(step['messages'])} messages")
         for message in step["messages"]:
             check(message["ready_ns"] <= message["start_ns"] <= message["arrive_ns"], f"{message}")
     plan = fixture.job(job)["islands"][0]["plan"]
     # A machine that is busier now than when it was measured may have another one already.
     check(plan["number"] > predicted["plan_number"] or
-          abs(period_of(predicted) - plan["step_ns"]) <= 0.05 * plan["step_ns"],
-          f"not the plan's own prediction: {period_of(predicted)}, not {plan['step_ns']} ns")
+          abs(compute_period(predicted) - plan["step_ns"]) <= 0.05 * plan["step_ns"],
+          f"not the plan's own prediction: {compute_period(predicted)}, not {plan['step_ns']} ns")
     check({c["worker"] for c in measured["clocks"]} ==
           {"w1", "w2", "w3"} - {reply["leader"]}, f"clocks: {measured['clocks']}")
-    check(len(spans_of(measured, "COMMIT")) == 3, "every device commits the step")
+    check(len(list_spans(measured, "COMMIT")) == 3, "every device commits the step")
     # One machine has one clock: a message is there before the operation that needs it begins,
     # but for what the alignment may be off.
     slack = 2 * max(c["uncertainty_ns"] for c in measured["clocks"])
@@ -153,9 +153,9 @@ def replicas_and_a_worker_alone(fixture):
     reply = fixture.json("trace", job)
     measured = reply["measured"]
     check(len(measured["devices"]) == len(reply["predicted"]["devices"]) == 2, "two replicas")
-    sums = [(s["layer"]) for s in spans_of(measured, "SYNC")]
-    check(sorted(sums) == sorted(2 * list(range(LAYERS))), f"all-reduces: {sums}")
-    check(len(spans_of(reply["predicted"], "SYNC_WAIT")) == 2, "no all-reduces predicted")
+    all_reduces = [(s["layer"]) for s in list_spans(measured, "SYNC")]
+    check(sorted(all_reduces) == sorted(2 * list(range(LAYERS))), f"all-reduces: {all_reduces}")
+    check(len(list_spans(reply["predicted"], "SYNC_WAIT")) == 2, "no all-reduces predicted")
     fixture.atoll("cancel", job)
     fixture.state(job, "cancelled")
     job = trains(fixture, layout__island="worker", outer__max_islands=1)
@@ -218,12 +218,12 @@ def kills(fixture, job, who):
     leader = fixture.daemons[island["worker"]]
     worker = leader if who == "leader" else next(
         fixture.daemons[w["worker"]] for w in island["workers"] if w["in_plan"] and not w["leads"])
-    asked = leader.log().count("is recorded")
+    recorded_before = leader.log().count("is recorded")
     trace = subprocess.Popen([binary("atoll"), "trace", job], text=True, stdin=subprocess.DEVNULL,
                              env=dict(os.environ, ATOLL_COORDINATOR=fixture.address),
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     fixture.wait_until("the request at the leader",
-                       lambda: leader.log().count("is recorded") > asked, LIMIT_S, every_s=0.01)
+                       lambda: leader.log().count("is recorded") > recorded_before, LIMIT_S, every_s=0.01)
     worker.kill()
     out, errors = trace.communicate(timeout=LIMIT_S)
     return trace.returncode, out, errors, worker.name

@@ -103,9 +103,9 @@ def pushes_in_4_bits_and_is_removed(fixture):
 
     def traffic():
         """What all have pushed and pulled, once they have said so of some rounds."""
-        told = [[int(i.get("progress", {}).get(k, 0)) for k in ("pushed_bytes", "pulled_bytes")]
+        byte_counts = [[int(i.get("progress", {}).get(k, 0)) for k in ("pushed_bytes", "pulled_bytes")]
                 for i in fixture.job(job)["islands"]]
-        return told if all(pushed > 0 and pulled > 0 for pushed, pulled in told) else None
+        return byte_counts if all(pushed > 0 and pulled > 0 for pushed, pulled in byte_counts) else None
     for pushed, pulled in fixture.meanwhile("all to say what they sent", job, traffic):
         check(pushed < 0.3 * pulled, f"{pushed} bytes pushed, {pulled} pulled")
     fixture.still_trains(job)
@@ -138,11 +138,11 @@ def holds_goes_on_and_is_cancelled(fixture):
     code, out, _ = fixture.atoll("pause", job)
     check(code == 0 and "paused by a user" in out, out)
     paused = fixture.wait_until("all workers to hold", lambda: (
-        lambda seen: seen if all("paused by a user" in i["doing"] for i in seen["islands"]) and
+        lambda seen: seen if all("paused by a user" in i["activity"] for i in seen["islands"]) and
         seen["round"]["phase"] == "idle" else None)(fixture.job(job)), LIMIT_S)
     steps = [i["progress"]["inner_step"] for i in paused["islands"]]
-    heard = [fixture.member(w)["since_heartbeat_s"] for w in ("w1", "w2")]
-    check(heard and steps, "no progress is shown")
+    heartbeat_ages = [fixture.member(w)["since_heartbeat_s"] for w in ("w1", "w2")]
+    check(heartbeat_ages and steps, "no progress is shown")
     code, _, error = fixture.atoll("pause", job, check=False)
     check(code == 1 and "only a running job can be paused" in error, error)
     check([i["progress"]["inner_step"] for i in fixture.job(job)["islands"]] == steps,

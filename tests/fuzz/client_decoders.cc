@@ -99,10 +99,10 @@ bool IsGood(const std::vector<cli::Finding>& findings) {
 }
 
 bool AcceptsStatus(std::string_view bytes) {
-  constexpr int64_t kAskedMs = 1'700'000'000'000;
+  constexpr int64_t kRequestedMs = 1'700'000'000'000;
   v1::ClusterStatus status;
   if (!status.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return false;
-  const auto findings = cli::StatusFindings(status, kAskedMs, kAskedMs + 20);
+  const auto findings = cli::StatusFindings(status, kRequestedMs, kRequestedMs + 20);
   Print(findings);
   return findings.size() == 2;
 }

@@ -145,7 +145,7 @@ bool AcceptsPinnedPlan(std::string_view bytes) {
 std::vector<std::string> PinnedPlanSeeds() {
   return {
       R"({"islands": [{"replicas": [{"sample_share": 0.5, "micro_batch_sequences": 1, "micro_batches": 2, "stages": [
-      {"first_layer": 0, "layers": 3, "devices": ["w1/0", "w1/1"]}]}], "tensor_shares": [1, 2]}]})",
+      {"first_layer": 0, "layers": 3, "devices": ["w1/0", "w1/1"]}]}], "tensor_split_ratios": [1, 2]}]})",
       R"({"islands": [{"replicas": [{"micro_batch_sequences": 1, "micro_batches": 1, "stages": [
       {"first_layer": 0, "layers": 3, "devices": ["w1/0", "w1/1"]}]}], "programs": [
       {"device": "w1/0", "operations": [{"kind": "OPERATION_KIND_FORWARD"}, {"kind": 2}, {"kind": 3},
@@ -191,7 +191,7 @@ std::vector<std::string> DeltaSeeds() {
       } else {
         EncodeTensor(encoding, values, encoded);
       }
-      seeds.push_back(static_cast<char>(number) + BytesOf(static_cast<uint16_t>(elements - 1)) +
+      seeds.push_back(static_cast<char>(number) + ToBytes(static_cast<uint16_t>(elements - 1)) +
                       std::string(reinterpret_cast<const char*>(encoded.data()), encoded.size()));
     }
   }
@@ -296,12 +296,12 @@ bool AcceptsFlags(std::string_view bytes) {
   app.add_option("--data-root", roots);
   app.add_option("--memory-bytes", joined);
   app.add_option("--bytes-max", bytes_max);
-  const auto words = FlagsFromElsewhere(
+  const auto arguments = FlagsFromElsewhere(
       app, {"--listen=a"}, [](const char*) -> const char* { return nullptr; }, "worker.toml",
       std::string(bytes));
-  if (!words.ok()) return false;
-  for (const std::string& word : *words) {
-    ATOLL_CHECK(word.rfind("--", 0) == 0 && word.rfind("--listen=", 0) != 0, word);
+  if (!arguments.ok()) return false;
+  for (const std::string& argument : *arguments) {
+    ATOLL_CHECK(argument.rfind("--", 0) == 0 && argument.rfind("--listen=", 0) != 0, argument);
   }
   return true;
 }

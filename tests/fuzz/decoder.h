@@ -53,7 +53,7 @@ class Input {
 };
 
 template <class T>
-std::string BytesOf(const T& value) {
+std::string ToBytes(const T& value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof value);
 }
 

@@ -26,7 +26,7 @@ namespace {
 
 // Two files in one input: the first one's length, and both.
 std::string Pair(const std::string& first, const std::string& second) {
-  return BytesOf(static_cast<uint16_t>(first.size())) + first + second;
+  return ToBytes(static_cast<uint16_t>(first.size())) + first + second;
 }
 std::pair<std::string_view, std::string_view> Split(std::string_view bytes) {
   Input input(bytes);
@@ -50,7 +50,7 @@ bool AcceptsSafetensors(std::string_view bytes) {
 std::vector<std::string> SafetensorsSeeds() {
   const std::string header = R"({"a": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]},
       "b": {"dtype": "BF16", "shape": [3], "data_offsets": [8, 14]}})";
-  return {BytesOf(uint64_t{header.size()}) + header + std::string(14, '\1')};
+  return {ToBytes(uint64_t{header.size()}) + header + std::string(14, '\1')};
 }
 
 const Registration kSafetensors({"safetensors", SafetensorsSeeds, AcceptsSafetensors});
@@ -115,7 +115,7 @@ bool AcceptsTokens(std::string_view bytes) {
 }
 
 std::vector<std::string> TokensSeeds() {
-  const std::string header = BytesOf(int32_t{20240520}) + BytesOf(int32_t{1}) + BytesOf(int32_t{4});
+  const std::string header = ToBytes(int32_t{20240520}) + ToBytes(int32_t{1}) + ToBytes(int32_t{4});
   return {'\0' + header + std::string(1024 - header.size(), '\0') + std::string(8, '\1'),
           '\0' + std::string("\1\0\2\0", 4), '\1' + std::string(16, '\0'),
           '\2' + std::string(16, '\0')};
@@ -130,11 +130,11 @@ bool AcceptsMegatron(std::string_view bytes) {
 }
 
 std::vector<std::string> MegatronSeeds() {
-  const std::string head = std::string("MMIDIDX\0\0", 9) + BytesOf(uint64_t{1}) + '\10' +
-                           BytesOf(uint64_t{2}) + BytesOf(uint64_t{3});
+  const std::string head = std::string("MMIDIDX\0\0", 9) + ToBytes(uint64_t{1}) + '\10' +
+                           ToBytes(uint64_t{2}) + ToBytes(uint64_t{3});
   const std::string sequences =
-      BytesOf(int32_t{2}) + BytesOf(int32_t{1}) + BytesOf(int64_t{0}) + BytesOf(int64_t{4});
-  const std::string documents = BytesOf(int64_t{0}) + BytesOf(int64_t{1}) + BytesOf(int64_t{2});
+      ToBytes(int32_t{2}) + ToBytes(int32_t{1}) + ToBytes(int64_t{0}) + ToBytes(int64_t{4});
+  const std::string documents = ToBytes(int64_t{0}) + ToBytes(int64_t{1}) + ToBytes(int64_t{2});
   return {Pair(head + sequences + documents, std::string("\1\0\2\0\3\0", 6))};
 }
 
@@ -322,7 +322,7 @@ const Registration kLog({"log", LogSeeds, AcceptsLog});
 // The logs of two servers that have a layer of four elements between them.
 std::string LogOfServer(ShardId shard) {
   AssignShards assign{"j-1", {{shard, 0, 2, 2 * shard}}, 1, 0, 0};
-  assign.charter.facts.layers = {{"first", 4}};
+  assign.definition.facts.layers = {{"first", 4}};
   SimulatedFiles disk(1);
   ps::LogWriter writer(&disk, "d", {}, {});
   ps::LogSequence sequence = 1;
@@ -351,7 +351,7 @@ bool AcceptsSalvage(std::string_view bytes) {
   }
   const auto job = ps::Salvage(disk, {"a", "b"}, "", &pool);
   if (!job.ok()) return false;
-  ATOLL_CHECK(job->layers.size() == job->charter.facts.layers.size());
+  ATOLL_CHECK(job->layers.size() == job->definition.facts.layers.size());
   return true;
 }
 

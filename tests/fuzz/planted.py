@@ -8,7 +8,7 @@ PLANTED = {
         ""),
     "group_frame": (
         "worker/island/messages/wire_parse.cc",
-        "if (shard.rank() < 0 || shard.rank() >= shard.tensor_shares_size()) return Bad(\"rank\");",
+        "if (shard.rank() < 0 || shard.rank() >= shard.tensor_split_ratios_size()) return Bad(\"rank\");",
         ""),
     "group_header": (
         "worker/island/messages/wire_parse.cc",
@@ -208,8 +208,8 @@ PLANTED = {
         "line.substr(2, line.find(']') - 2)"),
     "peer_block": (
         "worker/collectives/peer_blocks.cc",
-        "words.size() == 7 && words[0] == kWord &&",
-        "words[0] == kWord &&"),
+        "words.size() == 7 && words[0] == kHeaderKeyword &&",
+        "words[0] == kHeaderKeyword &&"),
     "notice_output": (
         "worker/notice.cc",
         "if (words.empty() || !absl::SimpleAtod(words[0], &seconds)) return {};",
@@ -224,8 +224,8 @@ PLANTED = {
         "if (absl::StrContains(address.prefix, \"/\")) {"),
     "restore": (
         "coordinator/store_sqlite.cc",
-        "if (!record.ok() || KeyOf(*record) != select.Bytes(0)) {",
-        "if (KeyOf(*record) != select.Bytes(0)) {"),
+        "if (!record.ok() || MakeRecordKey(*record) != select.Bytes(0)) {",
+        "if (MakeRecordKey(*record) != select.Bytes(0)) {"),
     "weight_index": (
         "worker/model/weights.cc",
         "if (!file.is_string() || absl::StrContains(file.get<std::string>(), '/')) {",

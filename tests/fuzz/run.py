@@ -114,7 +114,7 @@ class Results:
     def done(self, decoder, program, seconds):
         """The decoder's result in this very program, if it had its time or a finding; else None."""
         known = self.found.get(decoder)
-        had = known and known["program"] == program and (known["crashed"] or known["asked_s"] >= seconds)
+        had = known and known["program"] == program and (known["crashed"] or known["requested_s"] >= seconds)
         return known if had else None
 
     def add(self, decoder, result):
@@ -136,18 +136,18 @@ def run_all(chosen, programs, folder, arguments):
     where, wrong = decoders(), 0
     digests = {file: digest(program) for file, program in programs.items()}
 
-    def result_of(name):
+    def find_result(name):
         known = results.done(name, digests[where[name]], arguments.seconds)
         if known:
             return known
         crashed, executions, coverage, seconds, finding = fuzz(programs[where[name]], name, folder,
                                                                arguments.seconds)
-        return {"program": digests[where[name]], "asked_s": arguments.seconds, "crashed": crashed,
+        return {"program": digests[where[name]], "requested_s": arguments.seconds, "crashed": crashed,
                 "executions": executions, "coverage": coverage, "seconds": seconds, "finding": finding}
 
     print(f"{'decoder':<20}{'executions':>12}{'coverage':>10}{'seconds':>9}  result", flush=True)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for name, found in zip(chosen, pool.map(result_of, chosen)):
+        for name, found in zip(chosen, pool.map(find_result, chosen)):
             results.add(name, found)
             wrong += found["crashed"] != arguments.planted
             text = ("found: " if arguments.planted else "CRASHED: ") + found["finding"] if found["crashed"] else (

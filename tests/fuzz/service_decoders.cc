@@ -135,7 +135,7 @@ std::vector<std::string> EtcdLogSeeds() {
   for (int64_t first : {1, 4, 7}) {
     const std::string group = EncodeLines(
         {SomeLine(first, "step 1"), SomeLine(first + 1, "round"), SomeLine(first + 2, "a step")});
-    bytes += BytesOf(static_cast<uint16_t>(group.size())) + group;
+    bytes += ToBytes(static_cast<uint16_t>(group.size())) + group;
   }
   return {bytes};
 }
@@ -241,14 +241,14 @@ bool AcceptsHttpAnswer(std::string_view bytes) {
     return listed.ok();
   }
   const std::string object = "six bytes and more";
-  const ByteSpan piece = std::as_bytes(std::span(object));
-  return NewS3Store(options)->Write("a", {&piece, 1}).ok();
+  const ByteSpan buffer = std::as_bytes(std::span(object));
+  return NewS3Store(options)->Write("a", {&buffer, 1}).ok();
 }
 
 std::vector<std::string> HttpAnswerSeeds() {
   const auto answer = [](uint16_t status, const std::string& head, const std::string& body) {
     const std::string bytes = head + "\n\n" + body;
-    return BytesOf(status) + BytesOf(static_cast<uint16_t>(bytes.size())) + bytes;
+    return ToBytes(status) + ToBytes(static_cast<uint16_t>(bytes.size())) + bytes;
   };
   const std::string has = "HTTP/1.1 200 OK\nContent-Length: 9\nETag: \"t\"";
   const auto page = [](const std::string& key, const std::string& more) {
@@ -291,7 +291,7 @@ bool AcceptsCredentials(std::string_view bytes) {
 
 std::vector<std::string> CredentialsSeeds() {
   const std::string config = "# mine\n[profile me]\nregion = eu-1\nendpoint_url = http://h:1/\n";
-  return {BytesOf(static_cast<uint16_t>(config.size())) + config +
+  return {ToBytes(static_cast<uint16_t>(config.size())) + config +
           "[default]\n[me]\naws_access_key_id = k\naws_secret_access_key = s=\n; end\n"};
 }
 
@@ -312,7 +312,7 @@ bool AcceptsPeerBlock(std::string_view bytes) {
   const size_t line = std::min(bytes.find('\n'), bytes.size());
   PeerDelivery delivery;
   delivery.from = "w1";
-  delivery.channel = PeerChannel::kSum;
+  delivery.channel = PeerChannel::kCollective;
   delivery.header = std::string(bytes.substr(0, line));
   const auto payload =
       std::make_shared<std::string>(bytes.substr(std::min(line + 1, bytes.size())));
@@ -427,7 +427,7 @@ void PutRecords(const std::string& path, Input input) {
     records[key] = input.TakeText(input.Take<uint16_t>());
   }
   for (const auto& [key, value] : records) {
-    const uint64_t checksum = ChecksumOfRecord(key, value);
+    const uint64_t checksum = ComputeRecordChecksum(key, value);
     Statement put(db, "INSERT INTO records VALUES(?,?,?)");
     put.Bind(absl::string_view(key)).BindBlob(value).Bind(static_cast<int64_t>(checksum));
     put.Step();
@@ -437,7 +437,7 @@ void PutRecords(const std::string& path, Input input) {
   {
     Statement seal(db, "INSERT OR REPLACE INTO totals VALUES(1,?,?,?,?)");
     seal.Bind(totals.sequence).Bind(totals.records).Bind(static_cast<int64_t>(totals.digest));
-    seal.Bind(static_cast<int64_t>(ChecksumOf(totals)));
+    seal.Bind(static_cast<int64_t>(ComputeChecksum(totals)));
     seal.Step();
   }
   sqlite3_close(db);
@@ -462,9 +462,9 @@ bool AcceptsBackup(std::string_view bytes) {
 std::vector<std::string> BackupSeeds() {
   std::string rows = "\1";
   const auto add = [&](const StoreRecord& record) {
-    const std::string key = KeyOf(record), value = EncodeRecord(record);
+    const std::string key = MakeRecordKey(record), value = EncodeRecord(record);
     rows += static_cast<char>(key.size()) + key;
-    rows += BytesOf(static_cast<uint16_t>(value.size())) + value;
+    rows += ToBytes(static_cast<uint16_t>(value.size())) + value;
   };
   add(SomeEpoch());
   ProgressRecord progress;

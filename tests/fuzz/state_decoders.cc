@@ -50,10 +50,10 @@ class MemoryObjects : public ObjectStore {
     std::memcpy(out.data(), found->second.data() + offset, out.size());
     return absl::OkStatus();
   }
-  absl::Status Write(const std::string& name, std::span<const ByteSpan> pieces) override {
+  absl::Status Write(const std::string& name, std::span<const ByteSpan> buffers) override {
     std::string& object = objects[name];
     object.clear();
-    for (const ByteSpan piece : pieces) object += AsText(piece);
+    for (const ByteSpan buffer : buffers) object += AsText(buffer);
     return absl::OkStatus();
   }
   absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most,
@@ -104,7 +104,8 @@ bool AcceptsManifest(std::string_view bytes) {
   for (const worker::HeldSave& save : *saves) {
     for (const worker::HeldUnit& held : save.units) {
       const worker::LayerShard& shard = held.unit.shard;
-      ATOLL_CHECK(shard.rank >= 0 && shard.rank < std::ssize(shard.tensor_shares), shard.rank);
+      ATOLL_CHECK(shard.rank >= 0 && shard.rank < std::ssize(shard.tensor_split_ratios),
+                  shard.rank);
       if (held.unit.elements.size() > kReadMost) continue;
       const worker::OwnedParts parts(held.unit.elements.size(), worker::kAllParts);
       (void)store.Read(save.save, shard, held.unit.elements, parts.parts(), nullptr);
@@ -161,7 +162,7 @@ FileIdentity OldFile() {
 
 bool AcceptsDigests(std::string_view bytes) {
   SimulatedFiles disk(1);
-  PutFile(disk, "d/digests", std::string(bytes) + BytesOf(Xxh3(bytes)));
+  PutFile(disk, "d/digests", std::string(bytes) + ToBytes(Xxh3(bytes)));
   return DigestCache(disk, "d/digests").Find("0 0 corpus.txt", OldFile()).has_value();
 }
 
@@ -204,7 +205,7 @@ bool AcceptsHistoryFile(std::string_view bytes) {
   const bool whole = input.Take<uint8_t>() % 2 == 1;  // else without a checksum that fits
   PutFile(
       disk, "d/j-1",
-      whole ? std::string(input.Rest()) + BytesOf(Xxh3(input.Rest())) : std::string(input.Rest()));
+      whole ? std::string(input.Rest()) + ToBytes(Xxh3(input.Rest())) : std::string(input.Rest()));
   History history;
   HistoryFiles(&disk, "d").Load(&history);
   return history.Find("j-1") != nullptr;
@@ -315,7 +316,7 @@ bool AcceptsEtcdValues(std::string_view bytes) {
   const std::function<absl::Status(EtcdValue)> on_value = [&](const EtcdValue& value) {
     ++found;
     whole += value.whole;
-    ATOLL_CHECK(!value.whole || value.checksum == ChecksumOfRecord(value.key, value.bytes));
+    ATOLL_CHECK(!value.whole || value.checksum == ComputeRecordChecksum(value.key, value.bytes));
     return absl::OkStatus();
   };
   ValueParts parts(on_value);
@@ -333,7 +334,7 @@ std::vector<std::string> EtcdValuesSeeds() {
   std::string bytes;
   const auto add = [&](const std::string& key, const std::string& value) {
     bytes += static_cast<char>(key.size()) + key;
-    bytes += BytesOf(static_cast<uint16_t>(value.size())) + value;
+    bytes += ToBytes(static_cast<uint16_t>(value.size())) + value;
   };
   EtcdOperations operations;
   PutValue("", "job/j-1", "a record", 0, &operations);
@@ -343,7 +344,7 @@ std::vector<std::string> EtcdValuesSeeds() {
   etcd::Part first, second;
   first.set_data("ab");
   first.set_parts(2);
-  first.set_checksum(ChecksumOfRecord("member/w1", "abcd"));
+  first.set_checksum(ComputeRecordChecksum("member/w1", "abcd"));
   second.set_data("cd");
   add("member/w1", first.SerializeAsString());
   add(std::string("member/w1\0", 10) + "0001", second.SerializeAsString());

@@ -33,12 +33,12 @@ bool AcceptsFrame(std::string_view bytes) {
     return false;
   }
   if (frame.has_push_open()) {
-    PushIdOf(frame.push_open());
-    EncodingOf(frame.push_open().encoding());
+    MakePushId(frame.push_open());
+    EncodingFromWire(frame.push_open().encoding());
     ATOLL_CHECK(
         ChunkCount(frame.push_open().element_count() * 4, frame.push_open().chunk_bytes()) >= 0);
   }
-  if (frame.has_pull_open()) RequestOf(frame.pull_open());
+  if (frame.has_pull_open()) ToPullRequest(frame.pull_open());
   return true;
 }
 
@@ -78,11 +78,11 @@ const Registration kFrame({"frame", FrameSeeds, AcceptsFrame});
 // ------------------------------------------------------------------------ messages of an island
 
 void CheckRank(const worker::LayerShard& shard) {
-  ATOLL_CHECK(shard.rank >= 0 && shard.rank < std::ssize(shard.tensor_shares), shard.rank);
+  ATOLL_CHECK(shard.rank >= 0 && shard.rank < std::ssize(shard.tensor_split_ratios), shard.rank);
 }
 
 void Use(const v1::GroupReply& reply) {
-  (void)worker::StatusOf(reply);
+  (void)worker::StatusFromReply(reply);
   for (const auto& held : reply.held()) CheckRank(worker::FromWire(held).shard);
   for (const auto& save : reply.saves()) {
     for (const worker::HeldUnit& held : worker::FromWire(save).units) {
@@ -109,16 +109,16 @@ void Use(const v1::TransferCall& call) {
   if (call.what() == v1::TransferCall::PUSHED) worker::PushDoneFrom(call);
 }
 
-void Use(const v1::SaveCall& save) { worker::KeeperTaskOf(save); }
+void Use(const v1::SaveCall& save) { worker::ParseSaveCall(save); }
 
 bool AcceptsGroupFrame(std::string_view bytes) {
   const auto frame = ParseGroupFrame({bytes.data(), bytes.size()});
   if (!frame.ok()) return false;
   worker::Describe(*frame);
-  if (frame->has_step()) worker::RangesOf(frame->step());
+  if (frame->has_step()) worker::RangesFromStepCall(frame->step());
   if (frame->has_reply()) Use(frame->reply());
-  if (frame->has_line()) worker::FromWire(frame->line());
-  if (frame->has_settle()) worker::FromWire(frame->settle().take());
+  if (frame->has_link()) worker::FromWire(frame->link());
+  if (frame->has_drain()) worker::FromWire(frame->drain().take());
   if (frame->has_get_layer()) CheckRank(worker::FromWire(frame->get_layer().shard()));
   if (frame->has_outer()) Use(frame->outer());
   if (frame->has_transfer()) Use(frame->transfer());
@@ -126,7 +126,8 @@ bool AcceptsGroupFrame(std::string_view bytes) {
   return true;
 }
 
-constexpr char kShard[] = "shard { layer: 1 rank: 1 tensor_shares: 3 tensor_shares: 5 }";
+constexpr char kShard[] =
+    "shard { layer: 1 rank: 1 tensor_split_ratios: 3 tensor_split_ratios: 5 }";
 
 std::vector<std::string> GroupFrameSeeds() {
   const std::string shard = kShard;
@@ -140,8 +141,8 @@ std::vector<std::string> GroupFrameSeeds() {
            "get_layer { " + shard + " parts: 1 begin: 0 end: 9 }",
            std::string("set_steps { optimizer_steps: 2 }"),
            std::string("rendezvous { key: 'k' value: 'v' }"),
-           std::string("line { what: 1 line: 2 step: 3 }"),
-           std::string("settle { take { plan: 1 number: 2 sums: 0.5 } }"),
+           std::string("link { what: 1 link: 2 step: 3 }"),
+           std::string("drain { take { plan: 1 number: 2 sums: 0.5 } }"),
            "reply { code: 3 message: 'x' held { " + shard +
                " elements: 9 owned_begin: 1 owned_end: 3 } memory { peak_bytes: 3 } "
                "saves { save: 1 units { unit { " +
@@ -174,7 +175,7 @@ bool AcceptsGroupHeader(std::string_view bytes) {
 std::vector<std::string> GroupHeaderSeeds() {
   return {'\0' + Wire<v1::TensorHeader>("step: 1 replica: 2 stage: 3 from: 'a' to: 'b' "
                                         "element_bytes: 4"),
-          '\1' + BytesOf(int64_t{4096}) + Wire<v1::ChunkHeader>("part: 1 offset: 4096")};
+          '\1' + ToBytes(int64_t{4096}) + Wire<v1::ChunkHeader>("part: 1 offset: 4096")};
 }
 
 const Registration kGroupHeader({"group_header", GroupHeaderSeeds, AcceptsGroupHeader});
@@ -255,7 +256,7 @@ const Registration kSave({"save_wire", SaveSeeds, AcceptsSave});
 // ------------------------------------------------------------------------------- sealed links
 
 KeyPair PairFrom(const std::string& secret_key) {
-  const auto public_key = PublicKeyOf(secret_key);
+  const auto public_key = DerivePublicKey(secret_key);
   ATOLL_CHECK(public_key.ok(), secret_key);
   return {*public_key, secret_key};
 }
@@ -276,7 +277,7 @@ bool AcceptsHandshake(std::string_view bytes) {
   v1::Frame frame;
   if (!ParseFrame({bytes.data(), bytes.size()}, /*has_payload=*/false, &frame).ok()) return false;
   if (frame.has_link_hello()) {
-    (void)KeyOfHello(frame.link_hello());
+    (void)ReadHelloKey(frame.link_hello());
     (void)RefuseHello(ServerKeys(), frame.link_hello());
     v1::LinkWelcome welcome;
     return AcceptHello(ServerKeys(), frame.link_hello(), &welcome).ok();

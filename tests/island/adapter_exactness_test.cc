@@ -27,18 +27,18 @@ struct StageLink {
 using SeenCuts = std::map<StageLink, std::map<int64_t, std::set<int>>>;  // by step
 
 // Says that messages take as long as four F for some steps, and then as good as nothing.
-class TellTale final : public LocalTransport {
+class ScriptedTimingTransport final : public LocalTransport {
  public:
-  TellTale(SeenCuts* cuts, int64_t message_bytes)
+  ScriptedTimingTransport(SeenCuts* cuts, int64_t message_bytes)
       : LocalTransport(int64_t{64} << 20), cuts_(cuts), message_bytes_(message_bytes) {}
 
   absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
                     Backend& backend, Stream& stream, const Tensor& payload) override {
     if (tag.stage != kCommitStage) {
-      const int64_t bytes = payload.size() * SizeOf(payload.dtype);
+      const int64_t bytes = payload.size() * GetElementSize(payload.dtype);
       const std::lock_guard lock(mutex_);
       (*cuts_)[{from, to, tag.gradient}][tag.step].insert(tag.chunks);
-      sent_[{from, to}].push_back({tag.gradient, bytes, SecondsOf(tag, bytes)});
+      sent_[{from, to}].push_back({tag.gradient, bytes, GetTransferSeconds(tag, bytes)});
     }
     return LocalTransport::Send(from, to, tag, backend, stream, payload);
   }
@@ -48,8 +48,8 @@ class TellTale final : public LocalTransport {
   }
 
  private:
-  // The second device of a group sees a line that is always quick.
-  double SecondsOf(const MessageTag& tag, int64_t bytes) const {
+  // The second device of a group sees a link that is always quick.
+  double GetTransferSeconds(const MessageTag& tag, int64_t bytes) const {
     const bool slow = tag.step <= kChangeAt && tag.rank == 0;
     const double whole = (slow ? 8 : 0.3) * kRowsSeconds;
     return whole * static_cast<double>(bytes) / static_cast<double>(message_bytes_);
@@ -61,9 +61,9 @@ class TellTale final : public LocalTransport {
   std::map<std::pair<std::string, std::string>, std::vector<Transfer>> sent_;  // guarded by mutex_
 };
 
-class TellTaleNetwork final : public IslandNetwork {
+class ScriptedTimingNetwork final : public IslandNetwork {
  public:
-  TellTaleNetwork(SeenCuts* cuts, int64_t message_bytes)
+  ScriptedTimingNetwork(SeenCuts* cuts, int64_t message_bytes)
       : transport_(cuts, message_bytes), local_(&transport_) {}
   void Begin(const IslandPlan& plan) override { local_.Begin(plan); }
   Transport& transport(const NodeId& worker) override { return local_.transport(worker); }
@@ -72,11 +72,11 @@ class TellTaleNetwork final : public IslandNetwork {
   }
 
  private:
-  TellTale transport_;
+  ScriptedTimingTransport transport_;
   LocalNetwork local_;
 };
 
-// It was in several chunks while the line was slow, and later in fewer.
+// It was in several chunks while the link was slow, and later in fewer.
 bool Changed(const std::map<int64_t, std::set<int>>& steps) {
   int slow = 1;
   for (const auto& [step, chunks] : steps) {
@@ -112,7 +112,7 @@ void CheckGroupsAlike(const IslandPlan& plan, const SeenCuts& cuts) {
 void CheckWhileAdapting(Kind kind, const IslandLayout& layout) {
   CAPTURE(layout.name);
   Trial trial;
-  trial.job = JobOf(kind);
+  trial.job = MakeJob(kind);
   trial.job.batch_sequences = 0;
   for (const ReplicaSpec& replica : layout.replicas) {
     trial.job.batch_sequences += replica.micro_batches * replica.micro_batch_sequences;
@@ -135,11 +135,11 @@ void CheckWhileAdapting(Kind kind, const IslandLayout& layout) {
     return FromSeconds(seconds / layers.at(device));
   };
   SeenCuts cuts;
-  const int64_t message_bytes =
-      kRows * trial.job.sequence_length * trial.job.model.d_model * SizeOf(trial.job.compute);
+  const int64_t message_bytes = kRows * trial.job.sequence_length * trial.job.model.d_model *
+                                GetElementSize(trial.job.compute);
   trial.network = [&](const IslandPlan&) {
     cuts.clear();
-    return std::make_unique<TellTaleNetwork>(&cuts, message_bytes);
+    return std::make_unique<ScriptedTimingNetwork>(&cuts, message_bytes);
   };
   for (const bool gradients : {false, true}) {
     if (gradients) CheckGradients(trial, reference);

@@ -1,4 +1,4 @@
-// What crosses the bus beside steps is what it was when it was requested, bit for bit, however late
+// What crosses the bus during steps is what it was when it was requested, bit for bit, however late
 // it is copied, and the devices compute meanwhile: pseudo-gradients and what is adopted; and saves.
 
 #include <atomic>
@@ -29,12 +29,12 @@ MakeDevice Tight(int64_t memory_bytes) {
 }
 
 // An island of one worker on one device, without daemons.
-class Place {
+class SoloIsland {
  public:
   // With `saves`, its disk, it may be a process that goes on from one of these, and is not set up
   // yet.
-  Place(const World& world, const MakeDevice& make_device, Encoding encoding,
-        const std::string& saves = "", bool goes_on = false) {
+  SoloIsland(const World& world, const MakeDevice& make_device, Encoding encoding,
+             const std::string& saves = "", bool goes_on = false) {
     GroupOptions options;
     options.saves_folder = saves;
     options.link.name = "w1";
@@ -65,7 +65,7 @@ class Place {
     const LayerBuffers initial = island_->delta()->values;
     Adopt(initial, AdoptMode::kReplace);
   }
-  ~Place() { island_.reset(); }
+  ~SoloIsland() { island_.reset(); }
 
   template <typename T>
   T Does(const Action& command) {
@@ -79,7 +79,7 @@ class Place {
   }
   void Steps(int64_t begin, int64_t end) {
     for (int64_t step = begin; step < end; ++step) {
-      Does<StepDone>(TrainStep{Batch(step), RateOf(step)});
+      Does<StepDone>(TrainStep{Batch(step), GetLearningRate(step)});
     }
   }
   void Capture() {
@@ -144,10 +144,10 @@ void RequireSamePush(const Delta& a, const Delta& b) {
   REQUIRE(a.encoded == b.encoded);
 }
 
-void RequirePushAlike(Place& a, Place& b) {
-  for (Place* place : {&a, &b}) {
-    place->Capture();
-    REQUIRE(place->events.AwaitReady().reason.empty());
+void RequirePushAlike(SoloIsland& a, SoloIsland& b) {
+  for (SoloIsland* solo : {&a, &b}) {
+    solo->Capture();
+    REQUIRE(solo->events.AwaitReady().reason.empty());
   }
   RequireSamePush(a.delta(), b.delta());
 }
@@ -155,7 +155,7 @@ void RequirePushAlike(Place& a, Place& b) {
 TEST_CASE("pushes are the host's bit for bit, though copied only after two more steps") {
   const World world;
   const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt4);
-  Place host(world, OnCpu, encoding), device(world, NewDevice, encoding);
+  SoloIsland host(world, OnCpu, encoding), device(world, NewDevice, encoding);
   const LayerBuffers version = host.Theta();
   for (int round = 0; round < 2; ++round) {
     const int64_t step = 5 * round;
@@ -180,12 +180,12 @@ TEST_CASE("pushes are the host's bit for bit, though copied only after two more 
 
 TEST_CASE("a device that has no room for a copy of its parameters gives them at once") {
   const World world;
-  Place host(world, OnCpu, Encoding::kFloat32);
+  SoloIsland host(world, OnCpu, Encoding::kFloat32);
   host.Steps(0, 3);
   host.Capture();
   REQUIRE(host.events.AwaitReady().reason.empty());
   const int64_t needed = host.memory.devices.at(0).peak_bytes;
-  Place device(world, Tight(needed), Encoding::kFloat32);
+  SoloIsland device(world, Tight(needed), Encoding::kFloat32);
   device.Steps(0, 3);
   CHECK(device.memory.devices.at(0).peak_bytes <= needed);
   device.Capture();
@@ -197,7 +197,8 @@ TEST_CASE("a device that has no room for a copy of its parameters gives them at 
 
 TEST_CASE("a capture that is interrupted leaves nothing behind, and the next one has all of it") {
   const World world;
-  Place plain(world, NewDevice, Encoding::kInt8), interrupted(world, NewDevice, Encoding::kInt8);
+  SoloIsland plain(world, NewDevice, Encoding::kInt8),
+      interrupted(world, NewDevice, Encoding::kInt8);
   interrupted.Steps(0, 2);
   LayerGate().Close();
   interrupted.Capture();
@@ -222,15 +223,15 @@ LayerBuffers Version1(LayerBuffers theta) {
 
 TEST_CASE("a pulled version is brought to the device beside steps, and adopted without the bus") {
   const World world;
-  Place host(world, OnCpu, Encoding::kFloat32), device(world, NewDevice, Encoding::kFloat32);
+  SoloIsland host(world, OnCpu, Encoding::kFloat32), device(world, NewDevice, Encoding::kFloat32);
   const LayerBuffers version = Version1(host.Theta());
   const bool captures = GENERATE(true, false);
-  for (Place* place : {&host, &device}) {
-    place->Steps(0, 3);
+  for (SoloIsland* solo : {&host, &device}) {
+    solo->Steps(0, 3);
     if (!captures) continue;
-    place->Capture();
-    REQUIRE(place->events.AwaitReady().reason.empty());
-    place->Steps(3, 5);
+    solo->Capture();
+    REQUIRE(solo->events.AwaitReady().reason.empty());
+    solo->Steps(3, 5);
   }
   LayerGate().Close();
   device.Pulls(version, 7);
@@ -253,17 +254,17 @@ TEST_CASE("a pulled version is brought to the device beside steps, and adopted w
 
 TEST_CASE("a staged version that something came between is adopted all the same") {
   const World world;
-  Place host(world, OnCpu, Encoding::kFloat32), device(world, NewDevice, Encoding::kFloat32);
+  SoloIsland host(world, OnCpu, Encoding::kFloat32), device(world, NewDevice, Encoding::kFloat32);
   const LayerBuffers version = Version1(host.Theta()), newer = Version1(version);
   device.Steps(0, 3);
   host.Steps(0, 3);
   SECTION("another capture, of which it knows nothing") {
     device.Pulls(version);
     device.events.AwaitPulled();
-    for (Place* place : {&host, &device}) {
-      place->Capture();
-      REQUIRE(place->events.AwaitReady().reason.empty());
-      place->Steps(3, 4);
+    for (SoloIsland* solo : {&host, &device}) {
+      solo->Capture();
+      REQUIRE(solo->events.AwaitReady().reason.empty());
+      solo->Steps(3, 4);
     }
     host.Adopt(version, AdoptMode::kCarry);
     device.AdoptsPulled();
@@ -300,13 +301,13 @@ TEST_CASE("a staged version that something came between is adopted all the same"
 
 TEST_CASE("a pull that ends in the middle of a step is staged behind it") {
   const World world;
-  Place host(world, OnCpu, Encoding::kFloat32), device(world, NewDevice, Encoding::kFloat32);
+  SoloIsland host(world, OnCpu, Encoding::kFloat32), device(world, NewDevice, Encoding::kFloat32);
   const LayerBuffers version = Version1(host.Theta());
   *device.island().pulled() = version;
   {
     ComputeThread compute(&device.island());
     for (int64_t step = 0; step < 3; ++step) {
-      compute.Enqueue(TrainStep{Batch(step), RateOf(step)});
+      compute.Enqueue(TrainStep{Batch(step), GetLearningRate(step)});
     }
     compute.Stage({5, 0});
     CHECK(device.events.AwaitPulled().pull == 5);
@@ -321,7 +322,7 @@ TEST_CASE("a pull that ends in the middle of a step is staged behind it") {
 
 TEST_CASE("without steps to carry over nothing is staged") {
   const World world;
-  Place device(world, NewDevice, Encoding::kFloat32);
+  SoloIsland device(world, NewDevice, Encoding::kFloat32);
   const LayerBuffers version = Version1(device.Theta());
   LayerGate().Close();
   device.Pulls(version);
@@ -332,22 +333,22 @@ TEST_CASE("without steps to carry over nothing is staged") {
 TEST_CASE("a_worker_that_goes_on_from_its_disk_makes_the_steps_of_one_that_never_stopped") {
   const World world;
   const std::string saves = world.folder + "/saves";
-  Place plain(world, OnCpu, Encoding::kFloat32);
+  SoloIsland plain(world, OnCpu, Encoding::kFloat32);
   const LayerBuffers base = plain.Theta();
   plain.Steps(0, 9);
   int64_t save = 0;
   {
-    Place killed(world, OnCpu, Encoding::kFloat32, saves);
+    SoloIsland killed(world, OnCpu, Encoding::kFloat32, saves);
     killed.Steps(0, 5);
     save = killed.Saves(5);
     killed.Steps(5, 6);  // lost with the process
   }
-  Place back(world, OnCpu, Encoding::kFloat32, saves, /*goes_on=*/true);
-  const bool told = GENERATE(true, false);
-  const Reconfigured done = back.SetsUp(told ? save : 0);
+  SoloIsland back(world, OnCpu, Encoding::kFloat32, saves, /*goes_on=*/true);
+  const bool with_save = GENERATE(true, false);
+  const Reconfigured done = back.SetsUp(with_save ? save : 0);
   CHECK(done.kept);
-  CHECK(done.resumed == told);
-  if (told) {
+  CHECK(done.resumed == with_save);
+  if (with_save) {
     back.Adopt(base, AdoptMode::kKeep);
     back.Steps(5, 9);
     REQUIRE(back.Theta() == plain.Theta());
@@ -364,12 +365,12 @@ TEST_CASE("a_worker_that_has_lost_its_disk_goes_on_from_the_remote_tier") {
   World world;
   const std::string saves = world.folder + "/saves";
   world.spec.checkpoint.remote = world.folder + "/remote";
-  Place plain(world, OnCpu, Encoding::kFloat32);
+  SoloIsland plain(world, OnCpu, Encoding::kFloat32);
   const LayerBuffers base = plain.Theta();
   plain.Steps(0, 6);
   int64_t save = 0;
   {
-    Place killed(world, OnCpu, Encoding::kFloat32, saves);
+    SoloIsland killed(world, OnCpu, Encoding::kFloat32, saves);
     killed.Steps(0, 4);
     save = killed.Saves(4);
     CHECK(killed.Saves(4, Tier::kRemote) == save);
@@ -377,19 +378,19 @@ TEST_CASE("a_worker_that_has_lost_its_disk_goes_on_from_the_remote_tier") {
     CHECK(killed.Saves(5, Tier::kRemote) > save);
   }
   std::filesystem::remove_all(saves);
-  Place back(world, OnCpu, Encoding::kFloat32, saves, /*goes_on=*/true);
+  SoloIsland back(world, OnCpu, Encoding::kFloat32, saves, /*goes_on=*/true);
   CHECK(back.SetsUp(save).resumed);
   back.Adopt(base, AdoptMode::kKeep);
   back.Steps(4, 6);
   REQUIRE(back.Theta() == plain.Theta());
 }
 
-TEST_CASE("a_save_that_is_damaged_is_not_gone_on_from") {
+TEST_CASE("a_save_that_is_damaged_is_not_resumed_from") {
   const World world;
   const std::string saves = world.folder + "/saves";
   int64_t save = 0;
   {
-    Place killed(world, OnCpu, Encoding::kFloat32, saves);
+    SoloIsland killed(world, OnCpu, Encoding::kFloat32, saves);
     killed.Steps(0, 2);
     save = killed.Saves(2);
   }
@@ -402,7 +403,7 @@ TEST_CASE("a_save_that_is_damaged_is_not_gone_on_from") {
     ++damaged;
   }
   REQUIRE(damaged > 0);
-  Place back(world, OnCpu, Encoding::kFloat32, saves, /*goes_on=*/true);
+  SoloIsland back(world, OnCpu, Encoding::kFloat32, saves, /*goes_on=*/true);
   Reconfigure command{kJob, 0, 1, IslandPlan()};
   command.resume = save;
   back.island().Run(command);

@@ -21,7 +21,7 @@ TEST_CASE("a plan at a step's end: no member gets it while another is still taki
   std::condition_variable changed;
   bool slow = false;
   EngineOptions options;
-  options.before_word = [&](const std::string& device, const std::string&) {
+  options.before_vote = [&](const std::string& device, const std::string&) {
     std::unique_lock lock(mutex);
     if (device == "w3/0") changed.wait_for(lock, kStall, [&] { return !slow; });
     return absl::OkStatus();
@@ -36,19 +36,19 @@ TEST_CASE("a plan at a step's end: no member gets it while another is still taki
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ok());
   leader.Step(0);
-  leader.Settles();
+  leader.Drain();
   set_slow(true);
   leader.Step(1);  // taken by w1 and soon by w2, whose word w3 has not read yet
   const IslandPlan plan = group.PlanFor(Pipeline("two stages", {3, 3}, 2), {"w1", "w2", "w3"});
   absl::StatusOr<PlanTaken> taken;
   std::thread orders([&] { taken = group.Order(plan, 1, /*at_step_end=*/true); });
   const Instant until = SteadyNow() + 300ms;
-  bool told = false;
-  while (SteadyNow() < until && !told) {
-    told = absl::StrContains(group["w2"].doing(), "plan 2");
+  bool following_plan = false;
+  while (SteadyNow() < until && !following_plan) {
+    following_plan = absl::StrContains(group["w2"].activity(), "plan 2");
     std::this_thread::sleep_for(1ms);
   }
-  CHECK(!told);
+  CHECK(!following_plan);
   set_slow(false);
   orders.join();
   INFO(taken.status().ToString());
@@ -63,9 +63,9 @@ class Cuts {
  public:
   EngineOptions Options() {
     EngineOptions options;
-    options.before_word = [this](const std::string& device, const std::string& from) {
+    options.before_vote = [this](const std::string& device, const std::string& from) {
       std::unique_lock lock(mutex_);
-      asked_.insert({device, from});
+      votes_.insert({device, from});
       changed_.notify_all();
       const auto cut = cuts_.find({device, from});
       if (cut == cuts_.end()) return absl::OkStatus();
@@ -89,19 +89,19 @@ class Cuts {
   void Forget() {
     const std::lock_guard lock(mutex_);
     cuts_.clear();
-    asked_.clear();
+    votes_.clear();
   }
   // Until `device` takes the commit vote of `from`.
-  void AwaitWord(const std::string& device, const std::string& from) {
+  void AwaitVote(const std::string& device, const std::string& from) {
     std::unique_lock lock(mutex_);
-    REQUIRE(changed_.wait_for(lock, kStall, [&] { return asked_.contains({device, from}); }));
+    REQUIRE(changed_.wait_for(lock, kStall, [&] { return votes_.contains({device, from}); }));
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::set<std::pair<std::string, std::string>> cuts_;   // guarded by mutex_
-  std::set<std::pair<std::string, std::string>> asked_;  // guarded by mutex_
+  std::set<std::pair<std::string, std::string>> votes_;  // guarded by mutex_
   bool waits_ = false;                                   // guarded by mutex_
 };
 
@@ -111,17 +111,17 @@ TEST_CASE("a step cut short where it is committed is taken by all or by none, an
   TestGroup group(world, 3, 1, cuts.Options());
   std::vector<IslandLayout> layouts = {Pipeline("three stages", {2, 2, 2}, 3),
                                        Replicas("replicas", {4, 2, 2}, 3)};
-  // At two sites one device gets the sums by way of another one.
+  // At two sites one device gets the sums from another one.
   const int sites = GENERATE(0, 2);
   for (IslandLayout& layout : layouts) layout.sites = sites;
   group.Take(layouts[0], {"w1", "w2", "w3"});
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ok());
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   int64_t step = 0, given_up = 0;
   const auto trains_on = [&] {
     REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
-    leader.Settles();
+    leader.Drain();
     ++step;
   };
   trains_on();
@@ -137,7 +137,7 @@ TEST_CASE("a step cut short where it is committed is taken by all or by none, an
         for (const std::string& other : devices) cuts.Cut(each, other);
       }
     }
-    const bool done = leader.trainer->Step(Batch(step), RateOf(step)).ok();
+    const bool done = leader.trainer->Step(Batch(step), GetLearningRate(step)).ok();
     const PlanTaken taken = group.Take(layouts[pair % 2], {"w1", "w2", "w3"});
     cuts.Forget();
     INFO(taken.reason);
@@ -161,14 +161,14 @@ TEST_CASE("a step whose owners have taken it counts, though its parameters did n
   group.Take(layout, {"w1", "w2", "w3"});
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ok());
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   int64_t step = 0, steps_taken = 0;
   // A member may detect the late one's failure before it has taken the last vote: then none takes
   // the step, and it is tried again.
   for (int attempt = 0; attempt < 20 && steps_taken < 2; ++attempt) {
     const char* const late = attempt % 2 == 0 ? "w2/0" : "w3/0";
     REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
-    leader.Settles();
+    leader.Drain();
     ++step;
     cuts.Forget();
     // The others take the step, and wait for its part.
@@ -176,12 +176,13 @@ TEST_CASE("a step whose owners have taken it counts, though its parameters did n
     const int64_t before = member.Committed().taken.number;
     cuts.Cut(late, "w1/0", /*later=*/true);
     absl::Status made;
-    std::thread trains([&] { made = leader.trainer->Step(Batch(step), RateOf(step)).status(); });
+    std::thread trains(
+        [&] { made = leader.trainer->Step(Batch(step), GetLearningRate(step)).status(); });
     // The late one has sent its own vote, and the others take the last of the votes that they need.
     for (const char* device : {"w1/0", "w2/0", "w3/0"}) {
       if (std::string(device) == late) continue;
       for (const char* from : {"w1/0", "w2/0", "w3/0"}) {
-        if (std::string(device) != from) cuts.AwaitWord(device, from);
+        if (std::string(device) != from) cuts.AwaitVote(device, from);
       }
     }
     cuts.Now();
@@ -209,9 +210,9 @@ TEST_CASE("a step that only some have taken is taken by the others, whichever of
   group.Take(layout, {"w1", "w2", "w3"});
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ok());
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   REQUIRE(leader.Step(0) == Approx(alone.Step(0)).epsilon(1e-5));
-  leader.Settles();
+  leader.Drain();
   SECTION("a follower has not") {
     cuts.Cut("w2/0", "w1/0", /*later=*/true);
     REQUIRE(leader.Step(1) == Approx(alone.Step(1)).epsilon(1e-5));
@@ -224,7 +225,7 @@ TEST_CASE("a step that only some have taken is taken by the others, whichever of
     cuts.Cut("w3/0", "w1/0", /*later=*/true);
     REQUIRE(leader.Step(1) == Approx(alone.Step(1)).epsilon(1e-5));
     const std::jthread later([&] { cuts.Now(); });
-    REQUIRE(!leader.trainer->Step(Batch(2), RateOf(2)).ok());
+    REQUIRE(!leader.trainer->Step(Batch(2), GetLearningRate(2)).ok());
   }
   const PlanTaken taken = group.Take(Pipeline("two stages", {2, 4}, 2), {"w1", "w2"});
   cuts.Forget();  // who was interrupted before it read that word has not met its cut
@@ -245,15 +246,15 @@ TEST_CASE(
   group.Take(layout, {"w1", "w2"});
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ok());
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   REQUIRE(leader.Step(0) == Approx(alone.Step(0)).epsilon(1e-5));
-  leader.Settles();
+  leader.Drain();
   // w2 takes the step, and w1 fails before it does.
   GroupMember& other = *group["w2"].member;
   const int64_t before = other.Committed().taken.number;
   cuts.Cut("w1/0", "w2/0", /*later=*/true);
   absl::Status made;
-  std::thread trains([&] { made = leader.trainer->Step(Batch(1), RateOf(1)).status(); });
+  std::thread trains([&] { made = leader.trainer->Step(Batch(1), GetLearningRate(1)).status(); });
   const Instant until = SteadyNow() + kStall;
   while (other.Committed().taken.number == before && SteadyNow() < until) {
     std::this_thread::sleep_for(1ms);

@@ -13,7 +13,7 @@ namespace {
 constexpr int kSteps = 4;
 constexpr int64_t kBatch = 12;
 
-EngineJob JobOf(ModelFamily family, int32_t max_chunks = 1) {
+EngineJob MakeJob(ModelFamily family, int32_t max_chunks = 1) {
   EngineJob job;
   job.model.family = family;
   job.model.vocab = 31;
@@ -77,21 +77,21 @@ IslandLayout Pipeline(const std::string& schedule, std::vector<int32_t> stages, 
   return layout;
 }
 
-TEST_CASE("one device") { RequireSame(JobOf(ModelFamily::kLlama), Pipeline("1f1b", {6}, 4)); }
+TEST_CASE("one device") { RequireSame(MakeJob(ModelFamily::kLlama), Pipeline("1f1b", {6}, 4)); }
 
 TEST_CASE("pipelines, with split and fused backward, recomputation, and two stages a device") {
-  RequireSame(JobOf(ModelFamily::kGpt2), Pipeline("zb-h1", {2, 2, 2}, 4));
-  RequireSame(JobOf(ModelFamily::kLlama), Pipeline("zb-v", {1, 2, 2, 1}, 6, 2, true));
+  RequireSame(MakeJob(ModelFamily::kGpt2), Pipeline("zb-h1", {2, 2, 2}, 4));
+  RequireSame(MakeJob(ModelFamily::kLlama), Pipeline("zb-v", {1, 2, 2, 1}, 6, 2, true));
   IslandLayout fused = Pipeline("1f1b", {1, 2, 2, 1}, 4), recomputing = Pipeline("1f1b", {2, 4}, 4);
   fused.unsplit = true;
   fused.workers = 2;
   recomputing.recompute = 1;
-  RequireSame(JobOf(ModelFamily::kGpt2), fused);
-  RequireSame(JobOf(ModelFamily::kGpt2), recomputing);
+  RequireSame(MakeJob(ModelFamily::kGpt2), fused);
+  RequireSame(MakeJob(ModelFamily::kGpt2), recomputing);
 }
 
 TEST_CASE("messages in chunks") {
-  RequireSame(JobOf(ModelFamily::kLlama, 4), Pipeline("compact-zb", {2, 4}, 3));
+  RequireSame(MakeJob(ModelFamily::kLlama, 4), Pipeline("compact-zb", {2, 4}, 3));
 }
 
 TEST_CASE("replicas cut unlike, and tensor parallelism") {
@@ -99,17 +99,17 @@ TEST_CASE("replicas cut unlike, and tensor parallelism") {
   replicas.name = "replicas";
   replicas.schedule = "compact-zb";
   replicas.replicas = {{{2, 3, 1}, 4, 2}, {{6}, 2, 2}};
-  RequireSame(JobOf(ModelFamily::kGpt2), replicas);
+  RequireSame(MakeJob(ModelFamily::kGpt2), replicas);
   tensor.name = "TP 2";
   tensor.schedule = "compact-zb";
   tensor.replicas = {{{2, 4}, 4, 2}, {{6}, 2, 2}};
   tensor.tensor_parallel = 2;
   tensor.workers = 2;
-  RequireSame(JobOf(ModelFamily::kLlama), tensor);
+  RequireSame(MakeJob(ModelFamily::kLlama), tensor);
 }
 
 TEST_CASE("layers that stay, move to another device of the worker, and are set to zero") {
-  const EngineJob job = JobOf(ModelFamily::kGpt2);
+  const EngineJob job = MakeJob(ModelFamily::kGpt2);
   IslandLayout two = Pipeline("1f1b", {2, 4}, 4), other = Pipeline("1f1b", {4, 2}, 4);
   two.workers = other.workers = 1;
   const auto train = [&](TestIsland::MakeDevice make_device) {

@@ -1,4 +1,4 @@
-// The language of the tests of engines: small islands, and transports that something is done to.
+// Fixture of the tests of engines: small islands, and transports with injected faults and delays.
 
 #ifndef ATOLL_TESTS_ISLAND_ENGINE_FIXTURE_H_
 #define ATOLL_TESTS_ISLAND_ENGINE_FIXTURE_H_

@@ -20,10 +20,10 @@ using Catch::StartsWith;
 
 TEST_CASE("a step that is interrupted changes nothing, and the next one works") {
   const IslandPlan plan = Plan({2, 2, 2}, 2);
-  TestIsland island(Job(), plan, {}), twin(Job(), plan, {});
+  TestIsland island(Job(), plan, {}), reference(Job(), plan, {});
   Begin(island);
-  Begin(twin);
-  for (int s = 0; s < 3; ++s) REQUIRE(Train(island, s) == Train(twin, s));
+  Begin(reference);
+  for (int s = 0; s < 3; ++s) REQUIRE(Train(island, s) == Train(reference, s));
   const State before(island);
 
   // The first worker is in the middle of a step for which the second one never comes.
@@ -44,8 +44,8 @@ TEST_CASE("a step that is interrupted changes nothing, and the next one works") 
 
   REQUIRE(island.Configure(plan).ok());
   island.Skip(100);
-  for (int s = 3; s < 6; ++s) REQUIRE(Train(island, s) == Train(twin, s));
-  REQUIRE(State(island) == State(twin));
+  for (int s = 3; s < 6; ++s) REQUIRE(Train(island, s) == Train(reference, s));
+  REQUIRE(State(island) == State(reference));
 }
 
 TEST_CASE("a message that does not come is named at the deadline") {
@@ -57,7 +57,7 @@ TEST_CASE("a message that does not come is named at the deadline") {
   REQUIRE(outcome.status().code() == absl::StatusCode::kDeadlineExceeded);
   REQUIRE(outcome.status().message() ==
           "w2/0: the activation of micro-batch 0 for stage 1 did not come from w1/0 within 0.03 s: "
-          "its device hangs, or it or the line is many times slower than planned (`atoll profile` "
+          "its device hangs, or it or the link is many times slower than planned (`atoll profile` "
           "has what was measured)");
 }
 
@@ -71,7 +71,7 @@ TEST_CASE("a plan of long steps has long deadlines") {
   const auto outcome = island.engine(1).Step({1, 8, kLearningRate}, Reader(Batch(0)));
   REQUIRE(outcome.status().message() ==
           "w2/0: the activation of micro-batch 0 for stage 1 did not come from w1/0 within 0.07 s: "
-          "its device hangs, or it or the line is many times slower than planned (`atoll profile` "
+          "its device hangs, or it or the link is many times slower than planned (`atoll profile` "
           "has what was measured)");
 }
 
@@ -98,10 +98,10 @@ TEST_CASE("parameters that were never set are named") {
 
 TEST_CASE("a new plan keeps what the worker's devices hold, wherever it is needed now") {
   const IslandPlan first = Plan({2, 2, 2}, 1);
-  TestIsland island(Job(), first, {}), twin(Job(), first, {});
+  TestIsland island(Job(), first, {}), reference(Job(), first, {});
   Begin(island);
-  Begin(twin);
-  for (int s = 0; s < 3; ++s) REQUIRE(Train(island, s) == Train(twin, s));
+  Begin(reference);
+  for (int s = 0; s < 3; ++s) REQUIRE(Train(island, s) == Train(reference, s));
 
   REQUIRE(island.Configure(Plan({1, 4, 1}, 1, "zb-h1", 2)).ok());
   REQUIRE(island.engine(0).optimizer_steps() == 3);
@@ -111,18 +111,19 @@ TEST_CASE("a new plan keeps what the worker's devices hold, wherever it is neede
     surplus += held.surplus;
   }
   REQUIRE(surplus == 2);  // layers 1 and 4 moved to the middle
-  REQUIRE(State(island) == State(twin));
+  REQUIRE(State(island) == State(reference));
   island.engine(0).DropSurplus();
   for (const HeldLayer& held : island.engine(0).Held()) REQUIRE_FALSE(held.surplus);
-  for (int s = 3; s < 6; ++s) REQUIRE(Train(island, s) == Approx(Train(twin, s)).epsilon(1e-6));
+  for (int s = 3; s < 6; ++s)
+    REQUIRE(Train(island, s) == Approx(Train(reference, s)).epsilon(1e-6));
 }
 
 TEST_CASE("layers move between workers by Held, GetLayer and SetLayer") {
   const IslandPlan first = Plan({3, 3}, 2);
-  TestIsland island(Job(), first, {}), twin(Job(), first, {});
+  TestIsland island(Job(), first, {}), reference(Job(), first, {});
   Begin(island);
-  Begin(twin);
-  for (int s = 0; s < 2; ++s) REQUIRE(Train(island, s) == Train(twin, s));
+  Begin(reference);
+  for (int s = 0; s < 2; ++s) REQUIRE(Train(island, s) == Train(reference, s));
   REQUIRE(island.Configure(Plan({2, 4}, 2, "1f1b", 2)).ok());
   int moved = 0;
   for (const HeldLayer& held : island.engine(1).Held()) {
@@ -138,7 +139,8 @@ TEST_CASE("layers move between workers by Held, GetLayer and SetLayer") {
   }
   REQUIRE(moved == 1);
   island.SetOptimizerSteps(2);
-  for (int s = 2; s < 5; ++s) REQUIRE(Train(island, s) == Approx(Train(twin, s)).epsilon(1e-6));
+  for (int s = 2; s < 5; ++s)
+    REQUIRE(Train(island, s) == Approx(Train(reference, s)).epsilon(1e-6));
   std::vector<float> none(10);
   REQUIRE(absl::IsNotFound(
       island.engine(1).GetLayer({0, 0, {1}}, LayerPart::kParameters, {0, 10}, none)));
@@ -259,9 +261,9 @@ TEST_CASE("whichever activation or gradient a step is interrupted at, no device 
   const IslandPlan plan = MakePlan(layout);
   LocalTransport queue(1 << 20);
   AtMessage transport(queue);
-  TestIsland island(Job(), plan, {}, &transport), twin(Job(), plan, {});
+  TestIsland island(Job(), plan, {}, &transport), reference(Job(), plan, {});
   Begin(island);
-  Begin(twin);
+  Begin(reference);
   constexpr int kMessages = 12;  // of a step: there and back, of six micro-batches
   int64_t steps = 0;
   for (int n = 0; n <= kMessages; ++n) {
@@ -274,12 +276,12 @@ TEST_CASE("whichever activation or gradient a step is interrupted at, no device 
     const int64_t taken = island.engine(0).optimizer_steps();
     REQUIRE(island.engine(1).optimizer_steps() == taken);
     REQUIRE(taken == steps + (outcome.ok() ? 1 : 0));
-    if (taken > steps) Train(twin, n);
+    if (taken > steps) Train(reference, n);
     steps = taken;
-    REQUIRE(State(island) == State(twin));
+    REQUIRE(State(island) == State(reference));
     REQUIRE(island.Configure(plan).ok());
     // Leftovers of the interrupted step have no effect.
-    REQUIRE(Train(island, 100 + n) == Train(twin, 100 + n));
+    REQUIRE(Train(island, 100 + n) == Train(reference, 100 + n));
     ++steps;
   }
 }

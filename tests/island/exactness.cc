@@ -18,13 +18,13 @@ constexpr int32_t kPad = 7;
 
 double Difference(double a, double b) { return std::abs(a - b) / std::abs(b); }
 
-const Reference& ReferenceOf(Kind kind, const Variation& variation) {
+const Reference& GetReference(Kind kind, const Variation& variation) {
   static std::map<std::tuple<Kind, int64_t, int, DType, bool, InnerOptimizer>, Reference> all;
   const std::tuple key(kind, variation.blocks, variation.steps, variation.compute, variation.masked,
                        variation.optimizer);
   const auto found = all.find(key);
   if (found != all.end()) return found->second;
-  EngineJob job = JobOf(kind, variation.blocks);
+  EngineJob job = MakeJob(kind, variation.blocks);
   job.compute = variation.compute;
   job.optimizer.kind = variation.optimizer;
   return all.emplace(key, Reference(job, variation.steps, variation.masked)).first->second;
@@ -53,7 +53,7 @@ void PadSome(const EngineJob& job, uint64_t seed, std::vector<int32_t>* tokens) 
   }
 }
 
-std::unique_ptr<IslandNetwork> NetworkOf(const Trial& trial) {
+std::unique_ptr<IslandNetwork> MakeNetwork(const Trial& trial) {
   return trial.network ? trial.network(trial.plan) : std::make_unique<LocalNetwork>();
 }
 
@@ -61,7 +61,7 @@ std::unique_ptr<IslandNetwork> NetworkOf(const Trial& trial) {
 
 namespace {
 
-ModelFamily FamilyOf(Kind kind) {
+ModelFamily ToModelFamily(Kind kind) {
   switch (kind) {
     case Kind::kGpt2:
     case Kind::kGpt2Untied:
@@ -88,8 +88,8 @@ ModelFamily FamilyOf(Kind kind) {
 
 }  // namespace
 
-EngineJob JobOf(Kind kind, int64_t blocks) {
-  const ModelFamily family = FamilyOf(kind);
+EngineJob MakeJob(Kind kind, int64_t blocks) {
+  const ModelFamily family = ToModelFamily(kind);
   const bool bert = family == ModelFamily::kBert, gpt2 = family == ModelFamily::kGpt2 || bert;
   EngineJob job;
   job.model.family = family;
@@ -156,10 +156,10 @@ std::vector<IslandLayout> TensorParallel() {
   two.tensor_parallel = 2;
   three.name = "TP 3, uneven";
   three.tensor_parallel = 3;
-  three.tensor_shares = {2, 1, 1};
+  three.tensor_split_ratios = {2, 1, 1};
   pipeline.name = "TP 2 uneven, two stages, recomputation";
   pipeline.tensor_parallel = 2;
-  pipeline.tensor_shares = {3, 1};
+  pipeline.tensor_split_ratios = {3, 1};
   pipeline.recompute = 1;
   IslandLayout all;
   all.name = "TP 2, replicas cut unlike, two workers";
@@ -205,7 +205,7 @@ std::vector<IslandLayout> Owners() {
   tensor.name = "three replicas, one copy, TP 2 uneven";
   tensor.replicas = {{{2, 4}, 2, 2}, {{6}, 2, 2}, {{3, 3}, 2, 2}};
   tensor.tensor_parallel = 2;
-  tensor.tensor_shares = {3, 1};
+  tensor.tensor_split_ratios = {3, 1};
   tensor.optimizer_copies = 1;
   return {three, four, five, tensor};
 }
@@ -232,7 +232,7 @@ Reference::Reference(const EngineJob& job, int steps, bool masked)
 }
 
 std::vector<double> CheckCurve(const Trial& trial, const Reference& reference) {
-  const std::unique_ptr<IslandNetwork> network = NetworkOf(trial);
+  const std::unique_ptr<IslandNetwork> network = MakeNetwork(trial);
   TestIsland island(trial.job, trial.plan, trial.options, *network);
   island.Set(LayerPart::kParameters, reference.start);
   std::vector<double> losses;
@@ -254,7 +254,7 @@ std::vector<double> CheckCurve(const Trial& trial, const Reference& reference) {
 void CheckGradients(const Trial& trial, const Reference& reference) {
   EngineOptions options = trial.options;
   options.keep_gradients = true;
-  const std::unique_ptr<IslandNetwork> network = NetworkOf(trial);
+  const std::unique_ptr<IslandNetwork> network = MakeNetwork(trial);
   TestIsland island(trial.job, trial.plan, std::move(options), *network);
   for (size_t s = 0; s < reference.tokens.size(); ++s) {
     island.Set(LayerPart::kParameters, reference.params[s]);
@@ -268,7 +268,7 @@ void CheckGradients(const Trial& trial, const Reference& reference) {
 void CheckExact(Kind kind, const IslandLayout& spec, const Variation& variation) {
   CAPTURE(spec.name, static_cast<int>(kind));
   Trial trial;
-  trial.job = JobOf(kind, variation.blocks);
+  trial.job = MakeJob(kind, variation.blocks);
   trial.job.compute = variation.compute;
   trial.job.optimizer.kind = variation.optimizer;
   trial.job.max_chunks = trial.options.fixed_chunks = variation.chunks;
@@ -277,7 +277,7 @@ void CheckExact(Kind kind, const IslandLayout& spec, const Variation& variation)
   trial.limits = variation.limits;
   const auto layers = static_cast<int32_t>(trial.job.model.layers) + 2;
   REQUIRE(Validate(trial.plan, layers, kBatch).message() == "");
-  const Reference& reference = ReferenceOf(kind, variation);
+  const Reference& reference = GetReference(kind, variation);
   const std::vector<double> losses = CheckCurve(trial, reference);
   REQUIRE(CheckCurve(trial, reference) == losses);
   CheckGradients(trial, reference);

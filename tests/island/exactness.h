@@ -1,4 +1,4 @@
-// The language of the exactness tests: a layout trains as one device does, or the test fails.
+// Harness of the exactness tests: a layout trains as one device does, or the test fails.
 
 #ifndef ATOLL_TESTS_ISLAND_EXACTNESS_H_
 #define ATOLL_TESTS_ISLAND_EXACTNESS_H_
@@ -38,7 +38,7 @@ inline constexpr Kind kOtherFamilies[] = {Kind::kMistral,   Kind::kQwen2,  Kind:
                                           Kind::kBertPadded};
 
 // A tiny model of so many blocks, embedding and head, and steps of kBatch sequences.
-EngineJob JobOf(Kind kind, int64_t blocks = 4);
+EngineJob MakeJob(Kind kind, int64_t blocks = 4);
 
 // One replica of equal micro-batches that make up kBatch.
 IslandLayout Pipeline(const std::string& schedule, std::vector<int32_t> stages, int micro_batches,

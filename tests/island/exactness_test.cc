@@ -67,7 +67,7 @@ TEST_CASE("stages_with_tensor_parallel_groups_of_unlike_size_train_as_one_device
 TEST_CASE("a_tied_head_and_its_embedding_in_groups_of_unlike_size_are_refused") {
   IslandLayout ends = Pipeline("1f1b", {3, 3}, 4);
   ends.replicas[0].stage_ranks = {2, 1};
-  const EngineJob job = JobOf(Kind::kGpt2);
+  const EngineJob job = MakeJob(Kind::kGpt2);
   const IslandPlan plan = MakePlan(ends);
   std::vector<LocalDevice> devices;
   for (int index = 0; index < 3; ++index) devices.push_back(NewFakeDevice(index));

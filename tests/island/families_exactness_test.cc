@@ -16,7 +16,7 @@ TEST_CASE("the_other_families_train_as_one_device_does") {
   for (const Kind kind : kOtherFamilies) {
     variation.chunks = 1;
     CheckExact(kind, Replicas().back(), variation);
-    if (JobOf(kind).model.architecture().qk_norm == QkNorm::kAllHeads) continue;
+    if (MakeJob(kind).model.architecture().qk_norm == QkNorm::kAllHeads) continue;
     variation.chunks = 4;
     CheckExact(kind, TensorParallel().back(), variation);
   }

@@ -1,4 +1,4 @@
-// The language of the tests of islands of several workers: workers as objects in one process, over
+// Fixture of the tests of islands of several workers: workers as objects in one process, over
 // real sockets on loopback.
 
 #ifndef ATOLL_TESTS_ISLAND_GROUP_FIXTURE_H_
@@ -75,7 +75,7 @@ inline std::vector<PositionRange> Batch(int64_t step) {
   // Two ranges, as leases may be.
   return {{step * kBatch, step * kBatch + 3}, {step * kBatch + 3, (step + 1) * kBatch}};
 }
-inline double RateOf(int64_t step) { return 1e-2 / static_cast<double>(1 + step % 3); }
+inline double GetLearningRate(int64_t step) { return 1e-2 / static_cast<double>(1 + step % 3); }
 
 // Copies of fake devices' layers from and to the host pass it.
 inline testing::Gate& LayerGate() {
@@ -117,7 +117,7 @@ inline bool HasNccl() { return DevicesOfRun() == Devices::kFakeNccl; }
 inline std::string NcclVersion() { return HasNccl() ? "2.27.3" : ""; }
 // This NCCL does not report that a member has failed.
 inline testing::FakeNccl& Nccl() {
-  static testing::FakeNccl nccl(/*tells_of_the_lost=*/false);
+  static testing::FakeNccl nccl(/*reports_aborts=*/false);
   return nccl;
 }
 
@@ -149,13 +149,13 @@ class TestWorker {
     trainer = std::make_unique<GroupTrainer>(
         member.get(), [this](const StageLinksSeen& seen) { stage_links = seen; },
         [this](const MemorySeen& seen) { memory = seen; }, nullptr, nullptr,
-        [this](const Settled&) {
-          if (when_settled) when_settled();
+        [this](const Drained&) {
+          if (when_drained) when_drained();
         });
     follower = std::make_unique<Follower>(member.get(), [this](int64_t plan, const std::string& d) {
       const std::lock_guard lock(mutex_);
       plan_ = plan;
-      doing_ = d;
+      activity_ = d;
     });
     const auto facts = trainer->Prepare(world.spec);
     INFO(facts.status().ToString());
@@ -169,14 +169,14 @@ class TestWorker {
   IslandMember Address() const {
     return {member->name(), 1, member->endpoint(), "", HasNccl() ? "north" : "", NcclVersion()};
   }
-  std::string doing() {
+  std::string activity() {
     const std::lock_guard lock(mutex_);
-    return doing_;
+    return activity_;
   }
 
   // Of all layers, as the members' devices hold them.
   State Read() {
-    Settles();
+    Drain();
     State state;
     for (size_t l = 0; l < layers.size(); ++l) {
       const auto size = static_cast<size_t>(layers[l].elements);
@@ -186,7 +186,7 @@ class TestWorker {
     return state;
   }
   double Step(int64_t step) {
-    const auto loss = trainer->Step(Batch(step), RateOf(step));
+    const auto loss = trainer->Step(Batch(step), GetLearningRate(step));
     INFO(loss.status().ToString());
     REQUIRE(loss.ok());
     REQUIRE(loss->tokens == kBatch * 16);
@@ -194,13 +194,13 @@ class TestWorker {
   }
 
   // Waits until all others have taken the newest step, too.
-  void Settles() { REQUIRE(trainer->Settle().ToString() == "OK"); }
+  void Drain() { REQUIRE(trainer->Drain().ToString() == "OK"); }
 
   std::vector<LayerSize> layers;
   std::unique_ptr<GroupMember> member;
   std::unique_ptr<GroupTrainer> trainer;
   std::unique_ptr<Follower> follower;
-  std::function<void()> when_settled;  // nothing of the plan before goes on any more
+  std::function<void()> when_drained;  // nothing of the plan before goes on any more
   // What it said last while it led.
   StageLinksSeen stage_links;
   MemorySeen memory;
@@ -214,21 +214,21 @@ class TestWorker {
       for (const HeldLayer& here : held) {
         if (here.shard.layer != layer || here.table_only) continue;
         if (!ranks.insert(here.shard.rank).second) continue;
-        const absl::StatusOr<LayerLayout> layout = member->job()->LayoutOf(here.shard);
+        const absl::StatusOr<LayerLayout> layout = member->job()->GetLayerLayout(here.shard);
         REQUIRE(layout.ok());
         const OwnedParts cut(layout->size, kAllParts);
         for (const ShardSource& source :
-             SourcesOf(trainer->holdings(), here.shard, kAllParts, member->name())) {
+             SelectSources(trainer->holdings(), here.shard, kAllParts, member->name())) {
           REQUIRE(member->layers()
                       .GetShard(source.from, source.shard, source.elements,
-                                SliceOf(cut.parts(), source.parts, source.elements))
+                                SliceParts(cut.parts(), source.parts, source.elements))
                       .ToString() == "OK");
         }
-        for (const auto& [part, from] : PartsOf(cut.parts())) {
-          if (here.shard.tensor_shares.size() > 1) {
-            JoinLayer(whole, *layout, from, PartsOf(out).at(part));
+        for (const auto& [part, from] : ToPartMap(cut.parts())) {
+          if (here.shard.tensor_split_ratios.size() > 1) {
+            JoinLayer(whole, *layout, from, ToPartMap(out).at(part));
           } else {
-            std::copy(from.begin(), from.end(), PartsOf(out).at(part).begin());
+            std::copy(from.begin(), from.end(), ToPartMap(out).at(part).begin());
           }
         }
       }
@@ -237,8 +237,8 @@ class TestWorker {
   }
 
   std::mutex mutex_;
-  int64_t plan_ = 0;   // guarded by mutex_
-  std::string doing_;  // guarded by mutex_
+  int64_t plan_ = 0;      // guarded by mutex_
+  std::string activity_;  // guarded by mutex_
 };
 
 class TestGroup {
@@ -265,8 +265,8 @@ class TestGroup {
     REQUIRE(plan.members.size() <= names.size());
     plan.number = ++number_;
     const auto renamed = [&](const std::string& device) {
-      const int index = std::stoi(WorkerOfDevice(device).substr(1)) - 1;
-      return absl::StrCat(names[static_cast<size_t>(index)], "/", IndexOfDevice(device));
+      const int index = std::stoi(WorkerFromDevice(device).substr(1)) - 1;
+      return absl::StrCat(names[static_cast<size_t>(index)], "/", IndexFromDevice(device));
     };
     for (PlanReplica& replica : plan.replicas) {
       for (PlanStage& stage : replica.stages) {
@@ -309,23 +309,23 @@ class TestGroup {
   // the leader is the first to know.
   absl::StatusOr<PlanTaken> Order(const IslandPlan& plan, Generation generation = 1,
                                   bool at_step_end = false) {
-    const auto tell = [&] {
+    const auto notify_followers = [&] {
       for (size_t i = 1; i < plan.members.size(); ++i) {
         workers_.at(plan.members[i].worker)
             ->follower->Follow({kJob, generation, plan.number}, plan, at_step_end);
       }
     };
     TestWorker& leader = *workers_.at(plan.members[0].worker);
-    if (!at_step_end) tell();
-    if (at_step_end) leader.when_settled = tell;
+    if (!at_step_end) notify_followers();
+    if (at_step_end) leader.when_drained = notify_followers;
     leader.trainer->ForgetInterrupts();
     const auto taken = leader.trainer->Configure(kJob, generation, plan);
-    leader.when_settled = nullptr;
+    leader.when_drained = nullptr;
     return taken;
   }
   // `from`, who leads, hands over to the plan's first member.
-  absl::StatusOr<PlanTaken> HandOver(const NodeId& from, Leadership kept, const IslandPlan& plan,
-                                     Leadership* known) {
+  absl::StatusOr<PlanTaken> RunHandover(const NodeId& from, Leadership kept, const IslandPlan& plan,
+                                        Leadership* known) {
     workers_.at(from)->trainer->Keep(std::move(kept));
     for (size_t i = 1; i < plan.members.size(); ++i) {
       workers_.at(plan.members[i].worker)
@@ -350,12 +350,12 @@ class TestGroup {
 };
 
 // The same job on one device.
-struct Alone {
-  explicit Alone(const World& world) : trainer(NewModelTrainer(NewCpuBackend(1))) {
+struct SingleDeviceTrainer {
+  explicit SingleDeviceTrainer(const World& world) : trainer(NewModelTrainer(NewCpuBackend(1))) {
     REQUIRE(trainer->Prepare(world.spec).ok());
     REQUIRE(trainer->InitialWeights().ok());
   }
-  double Step(int64_t step) { return trainer->Step(Batch(step), RateOf(step))->loss; }
+  double Step(int64_t step) { return trainer->Step(Batch(step), GetLearningRate(step))->loss; }
   std::unique_ptr<ModelTrainer> trainer;
 };
 

@@ -47,7 +47,7 @@ absl::Status StepWhile(TestWorker& leader, int64_t step, const Function& happens
   std::atomic<bool> ended = false;
   FirstBackward().Close();
   std::thread trains([&] {
-    status = leader.trainer->Step(Batch(step), RateOf(step)).status();
+    status = leader.trainer->Step(Batch(step), GetLearningRate(step)).status();
     ended = true;
   });
   while (messages() == before && !ended) std::this_thread::sleep_for(1ms);
@@ -66,7 +66,7 @@ TEST_CASE("islands of two and three workers have one device's losses") {
       {.name = "two pipelines", .replicas = {{{3, 3}, 2, 2}, {{2, 4}, 4, 1}}, .workers = 2}};
   for (const IslandLayout& layout : layouts) {
     INFO(layout.name);
-    Alone alone(world);
+    SingleDeviceTrainer alone(world);
     TestGroup group(world, layout.workers, 2);
     std::vector<NodeId> names = {"w1", "w2", "w3"};
     names.resize(static_cast<size_t>(layout.workers));
@@ -86,13 +86,13 @@ TEST_CASE("an_island_trains_an_encoder_on_the_masks_that_one_worker_alone_draws"
   world.spec.model.family = ModelFamily::kBert;
   world.spec.model.vocabulary = 257;  // bytes and the mask
   constexpr int64_t kTargets = 2;     // of 16 positions
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   TestGroup group(world, 2, 2);
   group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
   Trainer& leader = *group["w1"].trainer;
   REQUIRE(leader.InitialWeights().ok());
   for (int64_t step = 0; step < 3; ++step) {
-    const auto loss = leader.Step(Batch(step), RateOf(step));
+    const auto loss = leader.Step(Batch(step), GetLearningRate(step));
     REQUIRE(loss.status().ToString() == "OK");
     REQUIRE(loss->tokens == kBatch * kTargets);
     REQUIRE(loss->loss == Approx(alone.Step(step)).epsilon(1e-5));
@@ -122,14 +122,14 @@ TEST_CASE("an_island_trains_on_padded_documents_as_one_worker_alone_and_its_loss
   for (const IslandLayout& layout :
        {Pipeline("two stages", {3, 3}, 2), Replicas("unequal replicas", {5, 3}, 2)}) {
     INFO(layout.name);
-    Alone alone(world);
+    SingleDeviceTrainer alone(world);
     TestGroup group(world, 2, 2);
     group.Take(layout, {"w1", "w2"});
     Trainer& leader = *group["w1"].trainer;
     REQUIRE(leader.InitialWeights().ok());
     const double untrained = leader.Validate(40, 0)->loss;
     for (int64_t step = 0; step < kSteps; ++step) {
-      const auto loss = leader.Step(Batch(step), RateOf(step));
+      const auto loss = leader.Step(Batch(step), GetLearningRate(step));
       REQUIRE(loss.status().ToString() == "OK");
       REQUIRE(loss->loss == Approx(alone.Step(step)).epsilon(1e-5));
       // Of 16 positions one or two are targets, by the document's length.
@@ -150,7 +150,7 @@ TEST_CASE("an_island_trains_on_a_mixture_and_validates_named_sets_as_one_worker_
   world.spec.data.path.clear();
   world.spec.data.sources = {{world.folder + "/text", 2}, {world.folder + "/more", 1}};
   world.spec.data.validation = {{"held", world.folder + "/held"}};
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   TestGroup group(world, 2, 2);
   group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
   Trainer& leader = *group["w1"].trainer;
@@ -211,7 +211,7 @@ TEST_CASE("all members say how fast their devices and messages are, each window 
   const DeviceWork first = leader.member->Work().at(0), second = group["w2"].member->Work().at(0);
   CHECK(first.device == "w1/0");
   CHECK(second.device == "w2/0");
-  CHECK(first.model_digest == DigestOf(leader.member->job()->facts.model, 16));
+  CHECK(first.model_digest == ComputeModelDigest(leader.member->job()->facts.model, 16));
   CHECK(first.micro_batch_sequences * (first.blocks / 3) == kBatch);  // all micro-batches
   CHECK(second.blocks == second.heads);
   for (const DeviceWork& work : {first, second}) {
@@ -224,7 +224,7 @@ TEST_CASE("all members say how fast their devices and messages are, each window 
     CHECK(stage_link.quickest_bytes > 0);
     CHECK(stage_link.quickest_seconds >= 0);  // less half a round trip, on loopback nothing is left
   }
-  CHECK(leader.member->Unreachable().empty());
+  CHECK(leader.member->ListUnreachable().empty());
   // Of a new plan there is nothing yet.
   REQUIRE(group.Order(group.PlanFor(Pipeline("even", {3, 3}, 2), {"w1", "w2"})).ok());
   CHECK(leader.member->Work().empty());
@@ -235,7 +235,7 @@ TEST_CASE("a member without a job refuses calls for layers and for the parameter
   TestWorker worker(world, "w1");
   GroupMember& member = *worker.member;
   member.Close();
-  ShardMove move;
+  ShardTransfer move;
   move.sources.emplace_back();
   CHECK(absl::IsFailedPrecondition(member.layers().Fetch({move}, 0)));
   for (const auto what :
@@ -253,7 +253,7 @@ TEST_CASE("a member without a job refuses calls for layers and for the parameter
 TEST_CASE("without a plan a worker trains on its first device, exactly as one device does") {
   World world;
   world.spec.layout.island = IslandScope::kWorker;
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   TestWorker worker(world, "w1");
   REQUIRE(worker.trainer->InitialWeights().ok());
   for (int64_t step = 0; step < 5; ++step) {
@@ -264,7 +264,7 @@ TEST_CASE("without a plan a worker trains on its first device, exactly as one de
 TEST_CASE("a worker alone whose data cannot be read for a while goes on where it was") {
   World world;
   world.spec.layout.island = IslandScope::kWorker;
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   TestWorker worker(world, "w1");
   const auto sets_up = [&] { return worker.trainer->Configure(kJob, 1, IslandPlan()); };
   REQUIRE(sets_up().ok());
@@ -274,7 +274,7 @@ TEST_CASE("a worker alone whose data cannot be read for a while goes on where it
   text << std::ifstream(world.spec.data.path).rdbuf();
   std::ofstream(world.spec.data.path, std::ios::trunc).close();
   for (int tries = 0; tries < 2; ++tries) {  // for the same reason every time
-    const auto failed = worker.trainer->Step(Batch(1), RateOf(1));
+    const auto failed = worker.trainer->Step(Batch(1), GetLearningRate(1));
     REQUIRE(Says(failed.status().message(), world.spec.data.path));
     const auto taken = sets_up();
     REQUIRE(taken.ok());
@@ -295,7 +295,7 @@ TEST_CASE("a worker alone whose data cannot be read for a while goes on where it
   }
   // Nothing was predicted for it that its steps could be compared with.
   CHECK(worker.member->Work().empty());
-  CHECK(worker.member->Unreachable().empty());
+  CHECK(worker.member->ListUnreachable().empty());
 }
 
 TEST_CASE("plans follow each other and the state moves bit for bit") {
@@ -309,7 +309,7 @@ TEST_CASE("plans follow each other and the state moves bit for bit") {
   const IslandLayout tensor = {.name = "tensor parallel",
                                .replicas = {{{2, 4}, 4, 2}},
                                .tensor_parallel = 2,
-                               .tensor_shares = {1, 3},
+                               .tensor_split_ratios = {1, 3},
                                .workers = 2};
   const std::vector<std::pair<IslandLayout, std::vector<NodeId>>> plans = {
       {Pipeline("three stages", {2, 2, 2}, 3), {"w1", "w2", "w3"}},
@@ -337,7 +337,7 @@ TEST_CASE("plans follow each other and the state moves bit for bit") {
     REQUIRE((leader.Read() == before));
     leader.Step(step++);
   }
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   double loss = 0;
   for (int64_t s = 0; s < step; ++s) loss = alone.Step(s);
   REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
@@ -355,7 +355,7 @@ TEST_CASE("layers move whose state is larger than what may wait to be sent") {
   group.Take(Pipeline("two stages", {1, 5}, 2), {"w1", "w2"});
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ok());
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   int64_t step = 0;
   for (const std::vector<int32_t>& stages :
        {std::vector<int32_t>{5, 1}, std::vector<int32_t>{6}, std::vector<int32_t>{1, 5}}) {
@@ -411,7 +411,7 @@ TEST_CASE("a member killed in a step: the others go on where every layer is stil
   });
   REQUIRE(SteadyNow() - killed < 30s);  // not by a timeout, which is a minute
   REQUIRE(Says(status.message(), "w2"));
-  REQUIRE(leader.trainer->Step(Batch(1), RateOf(1)).status().message() ==
+  REQUIRE(leader.trainer->Step(Batch(1), GetLearningRate(1)).status().message() ==
           "the island is not set up");
 
   const PlanTaken taken = group.Take(Replicas("what is left", {4, 4}, 2), {"w1", "w3"});
@@ -419,7 +419,7 @@ TEST_CASE("a member killed in a step: the others go on where every layer is stil
   REQUIRE(taken.kept);
   REQUIRE(!taken.step_taken);
   REQUIRE((leader.Read() == before));
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   alone.Step(0);
   for (int64_t step = 1; step < 4; ++step) {
     REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
@@ -441,7 +441,7 @@ TEST_CASE("a member killed in a step: what no other member holds is lost, and re
   REQUIRE(leader.trainer->optimizer_steps() == 0);
   // As from a pulled version.
   REQUIRE(leader.trainer->InitialWeights().ok());
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   for (int64_t step = 0; step < 3; ++step) {
     REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
   }
@@ -465,7 +465,7 @@ TEST_CASE("what replicas own of the optimizer's state follows them through plans
   group.Take(Owners({3, 3, 2}, 1), {"w1", "w2", "w3"});
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ok());
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   int64_t step = 0;
   const auto trains = [&] {
     REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(tolerance));
@@ -515,15 +515,16 @@ TEST_CASE("an owner killed in a step: nothing is lost while there is another one
     return;
   }
   REQUIRE((leader.Read() == before));
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   alone.Step(0);
   for (int64_t step = 1; step < 4; ++step) {
     REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
   }
 }
 
-// Two pipelines cut unlike from w1 and w3 to w2 and w4, and one line each way, used in turn.
-IslandPlan OverOneLine(TestGroup& group) {
+// Two pipelines cut unlike from w1 and w3 to w2 and w4, and one link in each direction, used in
+// turn.
+IslandPlan OverOneLink(TestGroup& group) {
   const IslandLayout layout{
       .name = "one line", .replicas = {{{3, 3}, 2, 2}, {{2, 4}, 4, 1}}, .workers = 4};
   IslandPlan plan = group.PlanFor(layout, {"w1", "w2", "w3", "w4"});
@@ -539,13 +540,13 @@ IslandPlan OverOneLine(TestGroup& group) {
   return plan;
 }
 
-TEST_CASE("senders that take turns on a line train as one device does") {
+TEST_CASE("senders that take turns on a link train as one device does") {
   const World world;
   EngineOptions options;
   for (options.fixed_chunks = 1; options.fixed_chunks <= 2; ++options.fixed_chunks) {
-    Alone alone(world);
+    SingleDeviceTrainer alone(world);
     TestGroup group(world, 4, 1, options);
-    REQUIRE(group.Order(OverOneLine(group)).ok());
+    REQUIRE(group.Order(OverOneLink(group)).ok());
     TestWorker& leader = group["w1"];
     REQUIRE(leader.trainer->InitialWeights().ok());
     for (int64_t step = 0; step < 10; ++step) {
@@ -553,9 +554,9 @@ TEST_CASE("senders that take turns on a line train as one device does") {
     }
     // Replica 0 sends in chunks of a sequence where it may.
     const int64_t sent = 10 * (4 + 2 * options.fixed_chunks);
-    int64_t turns = 0;
-    for (const char* name : {"w1", "w2", "w3", "w4"}) turns += group[name].member->turns_taken();
-    REQUIRE(turns == 2 * sent);
+    int64_t grants = 0;
+    for (const char* name : {"w1", "w2", "w3", "w4"}) grants += group[name].member->grants_used();
+    REQUIRE(grants == 2 * sent);
     // A short step leaves micro-batches empty, whose turn is not waited for.
     const std::vector<PositionRange> five = {{80, 85}};
     const auto loss = leader.trainer->Step(five, 1e-3);
@@ -569,7 +570,7 @@ TEST_CASE("senders that take turns on a line train as one device does") {
 TEST_CASE("a sender killed while it takes its turns: the others go on under the next plan") {
   const World world;
   TestGroup group(world, 4, 1, Slow());
-  REQUIRE(group.Order(OverOneLine(group)).ok());
+  REQUIRE(group.Order(OverOneLink(group)).ok());
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ok());
   leader.Step(0);
@@ -578,7 +579,7 @@ TEST_CASE("a sender killed while it takes its turns: the others go on under the 
   const PlanTaken taken = group.Take(Pipeline("what is left", {3, 3}, 2), {"w1", "w2"});
   INFO(taken.reason);
   REQUIRE(taken.kept);
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   alone.Step(0);
   for (int64_t step = 1; step < 3; ++step) {
     REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
@@ -607,15 +608,15 @@ TEST_CASE("an interrupted step changes nothing, and the same plan is set up agai
   REQUIRE((leader.Read() == before));
 
   // Nor when the two have lost each other.
-  group["w2"].member->link().Lose("w1", "the line was cut");
-  const auto lost = leader.trainer->Step(Batch(1), RateOf(1));
+  group["w2"].member->link().Lose("w1", "the link was cut");
+  const auto lost = leader.trainer->Step(Batch(1), GetLearningRate(1));
   REQUIRE(!lost.ok());
   taken = leader.trainer->Configure(kJob, 1, plan);
   INFO(taken.status().ToString());
   REQUIRE(taken.ok());
   REQUIRE(taken->kept);
   REQUIRE((leader.Read() == before));
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   alone.Step(0);
   REQUIRE(leader.Step(1) == Approx(alone.Step(1)).epsilon(1e-5));
 }
@@ -628,7 +629,7 @@ TEST_CASE(
   group.Take(Replicas("two", {4, 4}, 2), {"w1", "w2"});
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ok());
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   int64_t step = 0;
   for (const bool three : {true, false, true, false}) {
     REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));

@@ -43,7 +43,7 @@ EngineJob JobOfEfficientNet(DType compute) {
   return job;
 }
 
-Layers StartOf(const EngineJob& job) {
+Layers MakeInitialLayers(const EngineJob& job) {
   Layers layers;
   for (const LayerLayout& layout : MakeLayouts(job.model)) {
     layers.emplace_back(layout.size);
@@ -59,7 +59,7 @@ struct Curve {
 };
 
 template <typename Step>
-std::vector<double> LossesOf(const EngineJob& job, const Step& step) {
+std::vector<double> RunSteps(const EngineJob& job, const Step& step) {
   std::vector<double> losses;
   for (int s = 0; s < kSteps; ++s) {
     const int64_t images = s == 2 ? kImages - 4 : kImages;  // the last micro-batches short, empty
@@ -70,10 +70,10 @@ std::vector<double> LossesOf(const EngineJob& job, const Step& step) {
 
 Curve OneDevice(const EngineJob& job) {
   TestDevice device(job, kMicroBatch);
-  device.Set(StartOf(job));
+  device.Set(MakeInitialLayers(job));
   Curve curve;
   curve.losses =
-      LossesOf(job, [&](const auto& images) { return device.Step(images, kLearningRate).mean(); });
+      RunSteps(job, [&](const auto& images) { return device.Step(images, kLearningRate).mean(); });
   curve.final = device.Get(LayerPart::kParameters);
   curve.validation = device.Evaluate(RandomTokens(job, kImages, 9));
   return curve;
@@ -81,9 +81,9 @@ Curve OneDevice(const EngineJob& job) {
 
 Curve Island(const EngineJob& job, const IslandPlan& plan) {
   TestIsland island(job, plan, {});
-  island.Set(LayerPart::kParameters, StartOf(job));
+  island.Set(LayerPart::kParameters, MakeInitialLayers(job));
   Curve curve;
-  curve.losses = LossesOf(job, [&](const auto& images) {
+  curve.losses = RunSteps(job, [&](const auto& images) {
     const auto outcome = island.Step(images, kLearningRate);
     REQUIRE(outcome.status().message() == "");
     return outcome->loss.mean();
@@ -160,7 +160,7 @@ TEST_CASE("stages_and_replicas_of_an_efficientnet_train_as_one_device_does") {
 }
 
 // Trains `steps` more steps from step `first` on.
-std::vector<double> StepsOf(const EngineJob& job, TestIsland& island, int first, int steps) {
+std::vector<double> TrainSteps(const EngineJob& job, TestIsland& island, int first, int steps) {
   std::vector<double> losses;
   for (int s = first; s < first + steps; ++s) {
     const auto images = RandomTokens(job, kImages, 100 + static_cast<uint64_t>(s));
@@ -177,8 +177,8 @@ TEST_CASE("images_go_on_after_a_restart_as_if_there_had_been_none") {
   const EngineJob job = JobOfImages(DType::kFloat32);
   const std::vector<IslandLayout> layouts = Layouts();
   TestIsland whole(job, MakePlan(layouts[0]), {});
-  whole.Set(LayerPart::kParameters, StartOf(job));
-  std::vector<double> expected = StepsOf(job, whole, 0, 2 * kSteps);
+  whole.Set(LayerPart::kParameters, MakeInitialLayers(job));
+  std::vector<double> expected = TrainSteps(job, whole, 0, 2 * kSteps);
   for (const IslandLayout& after : {layouts[0], layouts[2]}) {
     CAPTURE(after.name);
     const double tolerance = after.name == layouts[0].name ? 0 : 2e-4;
@@ -186,8 +186,8 @@ TEST_CASE("images_go_on_after_a_restart_as_if_there_had_been_none") {
     std::vector<double> losses;
     {
       TestIsland before(job, MakePlan(layouts[0]), {});
-      before.Set(LayerPart::kParameters, StartOf(job));
-      losses = StepsOf(job, before, 0, kSteps);
+      before.Set(LayerPart::kParameters, MakeInitialLayers(job));
+      losses = TrainSteps(job, before, 0, kSteps);
       for (const LayerPart part :
            {LayerPart::kParameters, LayerPart::kFirstMoment, LayerPart::kSecondMoment}) {
         saved[part] = before.Get(part);
@@ -197,7 +197,7 @@ TEST_CASE("images_go_on_after_a_restart_as_if_there_had_been_none") {
     for (const auto& [part, layers] : saved) restarted.Set(part, layers);
     restarted.SetOptimizerSteps(kSteps);
     restarted.Skip(kSteps);
-    for (const double loss : StepsOf(job, restarted, kSteps, kSteps)) losses.push_back(loss);
+    for (const double loss : TrainSteps(job, restarted, kSteps, kSteps)) losses.push_back(loss);
     for (size_t s = 0; s < expected.size(); ++s) {
       CAPTURE(s);
       REQUIRE(std::abs(losses[s] / expected[s] - 1) <= tolerance);

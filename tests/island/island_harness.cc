@@ -101,8 +101,8 @@ void TestIsland::Begin(const IslandPlan& plan, EngineOptions options, MakeDevice
   for (const IslandMember& member : plan.members) {
     std::set<int> indices;
     for (const PlanProgram& program : plan.programs) {
-      if (WorkerOfDevice(program.device) == member.worker) {
-        indices.insert(IndexOfDevice(program.device));
+      if (WorkerFromDevice(program.device) == member.worker) {
+        indices.insert(IndexFromDevice(program.device));
       }
     }
     std::vector<LocalDevice> devices;
@@ -139,9 +139,9 @@ absl::Status TestIsland::Configure(const IslandPlan& plan) {
   });
 }
 
-LayerLayout TestIsland::PartOf(int32_t layer, int32_t rank) const {
-  const std::vector<int32_t> shares = TensorSharesOf(plan_, layer);
-  const auto parts = CutModel(job_.model, static_cast<int>(shares.size()), shares);
+LayerLayout TestIsland::MakePartLayout(int32_t layer, int32_t rank) const {
+  const std::vector<int32_t> ratios = GetTensorSplitRatios(plan_, layer);
+  const auto parts = CutModel(job_.model, static_cast<int>(ratios.size()), ratios);
   return MakeLayouts(job_.model, (*parts)[static_cast<size_t>(rank)])[static_cast<size_t>(layer)];
 }
 
@@ -163,7 +163,7 @@ Layers TestIsland::Get(LayerPart part) {
   }
   for (const auto& [name, values] : shards) {
     const auto l = static_cast<size_t>(name.first);
-    JoinLayer(whole[l], PartOf(name.first, name.second), values, layers[l]);
+    JoinLayer(whole[l], MakePartLayout(name.first, name.second), values, layers[l]);
   }
   return layers;
 }
@@ -175,7 +175,7 @@ void TestIsland::Set(LayerPart part, const Layers& layers) {
       if (held.surplus) continue;
       std::vector<float> values(static_cast<size_t>(held.elements));
       const auto l = static_cast<size_t>(held.shard.layer);
-      CutLayer(whole[l], PartOf(held.shard.layer, held.shard.rank), layers[l], values);
+      CutLayer(whole[l], MakePartLayout(held.shard.layer, held.shard.rank), layers[l], values);
       CheckOk(engine->SetLayer(held.shard, part, values));
     }
   }

@@ -88,7 +88,7 @@ class TestIsland {
   absl::Status OnAll(const Function& function);
   StepRequest Request(const std::vector<int32_t>& tokens, double learning_rate);
   SequenceReader Reader(const std::vector<int32_t>& tokens) const;
-  LayerLayout PartOf(int32_t layer, int32_t rank) const;  // under the plan in force
+  LayerLayout MakePartLayout(int32_t layer, int32_t rank) const;  // under the plan in force
 
   const EngineJob job_;
   IslandPlan plan_;

@@ -11,7 +11,7 @@ namespace atl {
 namespace {
 
 // One replica as the simulator sees it: equal stages, a latency of a quarter of F.
-sim::Problem ProblemOf(const IslandLayout& spec, const ReplicaSpec& replica) {
+sim::Problem MakeProblem(const IslandLayout& spec, const ReplicaSpec& replica) {
   const int chunks = static_cast<int>(replica.stage_layers.size());
   ATOLL_CHECK(chunks % spec.chunks_per_device == 0, spec.name);
   sim::Problem problem = sim::MakeUniform({.stages = chunks / spec.chunks_per_device,
@@ -41,7 +41,7 @@ class PlanMaker {
   IslandPlan Make() {
     IslandPlan plan;
     plan.number = 1;
-    plan.tensor_shares = spec_.tensor_shares;
+    plan.tensor_split_ratios = spec_.tensor_split_ratios;
     plan.optimizer_copies = spec_.optimizer_copies;
     plan.schedule = spec_.schedule;
     for (int w = 1; w <= spec_.workers; ++w) {
@@ -79,7 +79,7 @@ class PlanMaker {
 
   void AddReplica(const ReplicaSpec& spec, IslandPlan* plan,
                   std::map<std::string, std::vector<PlanOp>>* orders) {
-    const sim::Problem problem = ProblemOf(spec_, spec);
+    const sim::Problem problem = MakeProblem(spec_, spec);
     const auto found = sim::ScheduleByName(problem, spec_.schedule, {.restarts = 8});
     ATOLL_CHECK(found.ok(), spec_.name, ": ", found.status().ToString());
     PlanReplica& replica = plan->replicas.emplace_back();

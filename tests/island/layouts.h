@@ -25,7 +25,7 @@ struct IslandLayout {
   int chunks_per_device = 1;
   bool v_shape = false;
   int tensor_parallel = 1;
-  std::vector<int32_t> tensor_shares;
+  std::vector<int32_t> tensor_split_ratios;
   int recompute = 0;     // every so many-th layer: 1: all; 0: none
   int workers = 1;       // the devices are assigned to w1, w2, ... in order, as evenly as can be
   bool unsplit = false;  // W with its B

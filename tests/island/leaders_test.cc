@@ -44,7 +44,7 @@ TEST_CASE("a leader hands over: the next one goes on at the same step, with what
   group.Take(Pipeline("three stages", {2, 2, 2}, 3), {"w1", "w2", "w3"});
   TestWorker& before = group["w1"];
   REQUIRE(before.trainer->InitialWeights().ok());
-  Alone alone(world);
+  SingleDeviceTrainer alone(world);
   group.Pulled(
       [](int32_t layer, int64_t i) { return 1e-3f * static_cast<float>((i + layer) % 13); });
   REQUIRE(before.trainer->AdoptPulled({4, AdoptMode::kReplace}).ToString() == "OK");
@@ -76,7 +76,7 @@ TEST_CASE("a leader hands over: the next one goes on at the same step, with what
   kept.leased = {{16, 40}, {80, 88}};
   // Two stages, by w2 and w3; w1 is a source of what it holds.
   const IslandPlan plan = group.PlanFor(Pipeline("two stages", {3, 3}, 2), {"w2", "w3", "w1"});
-  const auto taken = group.HandOver("w1", kept, plan, &known);
+  const auto taken = group.RunHandover("w1", kept, plan, &known);
   INFO(taken.status().ToString());
   REQUIRE(taken.ok());
   REQUIRE(taken->kept);
@@ -142,7 +142,7 @@ TEST_CASE("an_eager_update_survives_a_handover_and_the_adoption_removes_it") {
   const IslandPlan plan = group.PlanFor(Pipeline("two stages", {3, 3}, 2), {"w2", "w3", "w1"});
   Leadership kept, known;
   kept.generation = 1;
-  const auto taken = group.HandOver("w1", kept, plan, &known);
+  const auto taken = group.RunHandover("w1", kept, plan, &known);
   INFO(taken.status().ToString());
   REQUIRE(taken.ok());
   REQUIRE(taken->kept);
@@ -185,7 +185,7 @@ TEST_CASE(
   group.Pulled(values);
   REQUIRE(leader.trainer->AdoptPulled({0, AdoptMode::kReplace}).ToString() == "OK");
   leader.Step(0);
-  leader.Settles();
+  leader.Drain();
   group.Kill("w2");
   const auto taken = group.Order(group.PlanFor(Replicas("alone", {8}, 1), {"w1"}));
   INFO(taken.status().ToString());
@@ -213,7 +213,7 @@ TEST_CASE("who has led nothing hands nothing over, and says so") {
   const IslandPlan plan = group.PlanFor(Pipeline("turned", {3, 3}, 2), {"w2", "w1"});
   Leadership kept, taken_over;
   kept.generation = 7;  // of another incarnation of the island
-  const auto taken = group.HandOver("w1", kept, plan, &taken_over);
+  const auto taken = group.RunHandover("w1", kept, plan, &taken_over);
   REQUIRE(Says(taken.status().message(), "it has not led this island in this generation"));
 }
 
@@ -229,13 +229,13 @@ TEST_CASE("who serves a member no more is not called any more") {
     goes_on.wait();
     done = true;
   }});
-  std::thread asks([&] { (void)leader.trainer->InitialWeights(); });
+  std::thread requester([&] { (void)leader.trainer->InitialWeights(); });
   called.wait();
   goes_on.count_down();
   group["w2"].member->SetHooks({});
   REQUIRE(done);
   leader.trainer->Interrupt("no answer");
-  asks.join();
+  requester.join();
 }
 
 TEST_CASE("an interrupt ends setting up a plan whose members do not come") {
@@ -259,7 +259,7 @@ TEST_CASE("a leader of an older plan is refused with a reason") {
   REQUIRE(Says(taken.status().message(), "w2: it refuses us: generation 1, plan 1 is over"));
   REQUIRE(group["w3"].trainer->InitialWeights().ok());
   group["w3"].Step(0);
-  REQUIRE(Says(group["w2"].doing(), "following w3 in plan 2"));
+  REQUIRE(Says(group["w2"].activity(), "following w3 in plan 2"));
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ class LoneWorker {
     Does<InitialWeightsMade>(MakeInitialWeights{});
     std::vector<double> losses;
     for (int64_t step = 0; step < kSteps; ++step) {
-      losses.push_back(Does<StepDone>(TrainStep{Batch(step), RateOf(step)}).loss);
+      losses.push_back(Does<StepDone>(TrainStep{Batch(step), GetLearningRate(step)}).loss);
     }
     return losses;
   }
@@ -93,7 +93,7 @@ class LoneWorker {
     INFO(profiles.status().ToString());
     REQUIRE(profiles.ok());
     const uint64_t digest =
-        DigestOf(ToSpec(ModelConfigOfJob(spec).value()), spec.data.sequence_length);
+        ComputeModelDigest(ToSpec(ModelConfigOfJob(spec).value()), spec.data.sequence_length);
     for (DeviceProfile& profile : *profiles) profile.model_digest = digest;
     return *std::move(profiles);
   }
@@ -106,20 +106,20 @@ class LoneWorker {
   std::unique_ptr<Island> island_;
 };
 
-struct Sea : World {
-  Sea() { spec.inner.micro_batch_sequences = kBatch; }
+struct LoneDeviceWorld : World {
+  LoneDeviceWorld() { spec.inner.micro_batch_sequences = kBatch; }
 };
 
-struct Tight {
+struct TightWorker {
   std::unique_ptr<LoneWorker> worker;
   IslandPlan plan;
 };
 
 // A worker with so much less memory than `bytes` that its plan recomputes, and no less: a peak is
-// what messages and layers on their way happened to take together.
-Tight LessUntilItRecomputes(const Sea& sea, int64_t bytes) {
+// what messages and layers in flight happened to take together.
+TightWorker LessUntilItRecomputes(const LoneDeviceWorld& lone_world, int64_t bytes) {
   for (int64_t percent = 98; percent >= 60; percent -= 2) {
-    auto worker = std::make_unique<LoneWorker>(sea, bytes * percent / 100);
+    auto worker = std::make_unique<LoneWorker>(lone_world, bytes * percent / 100);
     const Prepared prepared = worker->Prepares();
     if (prepared.profiles.empty()) continue;  // it fits as it is
     auto plan = PlanIsland(worker->Request(prepared));
@@ -132,17 +132,17 @@ Tight LessUntilItRecomputes(const Sea& sea, int64_t bytes) {
 }
 
 TEST_CASE("a job that fits a lone device needs no plan, and nothing is measured") {
-  const Sea sea;
-  LoneWorker worker(sea, 0);
+  const LoneDeviceWorld lone_world;
+  LoneWorker worker(lone_world, 0);
   CHECK(worker.Prepares().profiles.empty());
 }
 
 TEST_CASE("a job that fits a lone device by recomputation trains as on a larger one") {
-  const Sea sea;
-  LoneWorker ample(sea, 0);
+  const LoneDeviceWorld lone_world;
+  LoneWorker ample(lone_world, 0);
   ample.Prepares();
   const std::vector<double> losses = ample.Trains();
-  const Tight tight = LessUntilItRecomputes(sea, ample.PeakBytes());
+  const TightWorker tight = LessUntilItRecomputes(lone_world, ample.PeakBytes());
   CAPTURE(tight.plan.reason);
   CHECK(Says(tight.plan.reason, "stage 0 recomputes "));
   tight.worker->Does<Reconfigured>(Reconfigure{kJob, 0, 1, tight.plan});
@@ -154,26 +154,26 @@ TEST_CASE("a job that fits a lone device by recomputation trains as on a larger 
 }
 
 TEST_CASE("a job that fits a lone device by no plan is refused by its fields") {
-  const Sea sea;
-  LoneWorker ample(sea, 0);
+  const LoneDeviceWorld lone_world;
+  LoneWorker ample(lone_world, 0);
   ample.Prepares();
   ample.Trains();
   const int64_t ample_bytes = ample.PeakBytes();
   {  // what every plan needs does not fit
-    LoneWorker tight(sea, ample_bytes * 2 / 5);
+    LoneWorker tight(lone_world, ample_bytes * 2 / 5);
     const auto plan = PlanIsland(tight.Request(tight.Prepares()));
     REQUIRE_FALSE(plan.ok());
     Says(plan.status().message(), "w1/0");
     Says(plan.status().message(), "lower inner.micro_batch_sequences");
   }
   {  // not even one layer does
-    LoneWorker tight(sea, 1000);
+    LoneWorker tight(lone_world, 1000);
     tight.spec.layout.recompute = Recompute::kNone;
     const std::string reason = tight.Does<PrepareFailed>(Prepare{kJob, tight.spec}).reason;
     Says(reason, "out of memory");
   }
   {  // a plan could do no other
-    LoneWorker tight(sea, ample_bytes * 3 / 4);
+    LoneWorker tight(lone_world, ample_bytes * 3 / 4);
     tight.spec.layout.recompute = Recompute::kNone;
     const std::string reason = tight.Does<PrepareFailed>(Prepare{kJob, tight.spec}).reason;
     Says(reason, "set layout.recompute");

@@ -19,7 +19,7 @@ TEST_CASE("a device takes the memory that its plan predicts") {
   int plans = 0;
   for (const bool tied : {false, true}) {
     const EngineJob job = PlannedJob(tied ? ModelFamily::kGpt2 : ModelFamily::kLlama, tied);
-    PlanRequest request = PlanningOf(job, kDevices);
+    PlanRequest request = MakePlanRequest(job, kDevices);
     for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-2p", "compact-zb", "interleaved",
                                  "zb-v", "v-half", "v-min", "best"}) {
       for (const Recompute recompute : {Recompute::kNone, Recompute::kAll}) {
@@ -50,7 +50,7 @@ TEST_CASE("a device takes the memory that its plan predicts") {
 
 TEST_CASE("replicas take the memory of the optimizer's state that they own") {
   const EngineJob job = PlannedJob(ModelFamily::kLlama, false);
-  PlanRequest request = PlanningOf(job, kDevices);
+  PlanRequest request = MakePlanRequest(job, kDevices);
   request.spec.layout.stages = 1;
   request.spec.layout.replicas = kDevices;
   std::map<int64_t, int64_t> state;  // of a device, by copies
@@ -85,7 +85,7 @@ TEST_CASE("with_every_optimizer_replicas_take_the_memory_that_is_predicted") {
         InnerOptimizer::kLamb, InnerOptimizer::kMuon}) {
     EngineJob job = PlannedJob(ModelFamily::kGpt2, true);
     job.optimizer.kind = optimizer;
-    PlanRequest request = PlanningOf(job, kDevices);
+    PlanRequest request = MakePlanRequest(job, kDevices);
     request.spec.layout.stages = 2;
     request.spec.layout.replicas = 2;
     request.spec.layout.optimizer_copies = 1;
@@ -121,7 +121,7 @@ TEST_CASE("stages_of_a_model_of_images_take_the_memory_that_is_predicted") {
   job.model = *config;
   job.sequence_length = 1;
   job.batch_sequences = 16;
-  PlanRequest request = PlanningOf(job, kDevices);
+  PlanRequest request = MakePlanRequest(job, kDevices);
   request.spec.layout.stages = kDevices;
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1"}) {
     request.spec.layout.schedule = schedule;
@@ -142,7 +142,7 @@ TEST_CASE("stages_of_a_model_of_images_take_the_memory_that_is_predicted") {
 // The search counts slots as the runtime takes them: what it finds fits, however little there is.
 TEST_CASE("a schedule that is found for little memory fits into it") {
   const EngineJob job = PlannedJob(ModelFamily::kLlama, false);
-  PlanRequest request = PlanningOf(job, kDevices);
+  PlanRequest request = MakePlanRequest(job, kDevices);
   request.spec.layout.stages = kDevices;
   request.spec.inner.micro_batch_sequences = 1;
   for (const char* schedule : {"zb-v", "v-min", "best"}) {

@@ -16,13 +16,13 @@ IslandLayout On(int workers, IslandLayout layout) {
   return layout;
 }
 
-struct Spread {
+struct WorkerLayout {
   IslandLayout layout;
-  bool sums = false;  // between workers
+  bool all_reduces = false;  // between workers
   int chunks = 1;
 };
 
-std::vector<Spread> Layouts() {
+std::vector<WorkerLayout> Layouts() {
   IslandLayout shares, combined;
   shares.name = "unequal replicas";
   shares.replicas = {{{6}, 2, 3}, {{6}, 2, 2}, {{6}, 2, 1}};
@@ -30,7 +30,7 @@ std::vector<Spread> Layouts() {
   combined.schedule = "zb-h1";
   combined.replicas = {{{2, 4}, 4, 2}, {{3, 3}, 2, 2}};
   combined.tensor_parallel = 2;
-  combined.tensor_shares = {3, 1};
+  combined.tensor_split_ratios = {3, 1};
   const std::vector<IslandLayout> replicas = Replicas(), tensor = TensorParallel();
   const std::vector<IslandLayout> owners = Owners(), by_stage = TensorParallelByStage();
   return {{On(3, Pipeline("zb-h1", {2, 2, 2}, 4))},
@@ -52,17 +52,17 @@ std::vector<Spread> Layouts() {
 void CheckOverSockets(bool with_keys) {
   REQUIRE(SetLogLevel("warning").ok());
   size_t turn = 0;
-  for (const Spread& spread : Layouts()) {
+  for (const WorkerLayout& worker_layout : Layouts()) {
     PeerNetwork::Seen seen;
     const auto network = [&](const IslandPlan& plan) {
       return std::make_unique<PeerNetwork>(plan, with_keys, &seen);
     };
-    CheckExact(kFamilies[turn++ % std::size(kFamilies)], spread.layout,
-               {.chunks = spread.chunks, .network = network});
-    CAPTURE(spread.layout.name);
+    CheckExact(kFamilies[turn++ % std::size(kFamilies)], worker_layout.layout,
+               {.chunks = worker_layout.chunks, .network = network});
+    CAPTURE(worker_layout.layout.name);
     CHECK(seen.tensors > 0);
     // A tied head's too, where its embedding is elsewhere.
-    CHECK((with_keys ? seen.sums > 0 || !spread.sums : seen.sums == 0));
+    CHECK((with_keys ? seen.all_reduces > 0 || !worker_layout.all_reduces : seen.all_reduces == 0));
   }
 }
 
@@ -104,9 +104,9 @@ TEST_CASE("bytes_between_sites_do_not_grow_with_the_replicas_at_a_site", "[keys]
         return std::make_unique<PeerNetwork>(plan, /*with_keys=*/true, &seen);
       };
       CheckExact(Kind::kLlama, layout, {.network = network});
-      if (replicas == 1) bytes = seen.sum_bytes_between_sites;
+      if (replicas == 1) bytes = seen.all_reduce_bytes_between_sites;
       REQUIRE(bytes > 0);
-      CHECK(seen.sum_bytes_between_sites == bytes);
+      CHECK(seen.all_reduce_bytes_between_sites == bytes);
     }
   }
 }

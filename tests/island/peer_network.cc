@@ -25,13 +25,14 @@ bool HasNumbers(absl::string_view header) {
 }  // namespace
 
 // One worker's end.
-class PeerNetwork::Place final : private PeerHandler {
+class PeerNetwork::Node final : private PeerHandler {
  public:
-  Place(const NodeId& worker, KeyPair keys, PeerRendezvous::Tell tell)
-      : rendezvous(std::move(tell)),
-        transport(worker, int64_t{64} << 20,
-                  [](const NodeId&, const LineCall&) { ATOLL_CHECK(false, "no line is shared"); }),
-        blocks(worker, SumsOver(&link)) {
+  Node(const NodeId& worker, KeyPair keys, PeerRendezvous::Publish publish)
+      : rendezvous(std::move(publish)),
+        transport(
+            worker, int64_t{64} << 20,
+            [](const NodeId&, const SharedLinkCall&) { ATOLL_CHECK(false, "no line is shared"); }),
+        blocks(worker, MakeCollectiveChannel(&link)) {
     PeerLinkOptions options;
     options.name = worker;
     options.incarnation = 1;
@@ -41,7 +42,7 @@ class PeerNetwork::Place final : private PeerHandler {
     address.endpoint = link->endpoint();
     transport.Use(link.get());
   }
-  ~Place() override {
+  ~Node() override {
     transport.Stop();
     link.reset();
   }
@@ -52,20 +53,20 @@ class PeerNetwork::Place final : private PeerHandler {
   PeerBlocks blocks;
   std::unique_ptr<Communicators> older, communicators;
   std::map<NodeId, std::string> sites;  // of all workers; set before the first plan
-  std::atomic<int64_t> tensors = 0, sums = 0, sum_bytes_between_sites = 0;
+  std::atomic<int64_t> tensors = 0, all_reduces = 0, all_reduce_bytes_between_sites = 0;
   std::unique_ptr<PeerLink> link;  // last: it calls the others
 
  private:
   absl::Status Admit(const NodeId& from, PeerChannel channel, absl::string_view header,
                      int64_t payload_bytes) override {
-    if (channel == PeerChannel::kSum) return blocks.Admit(header, payload_bytes);
+    if (channel == PeerChannel::kCollective) return blocks.Admit(header, payload_bytes);
     return transport.Admit(from, header, payload_bytes);
   }
   void OnMessage(PeerDelivery delivery) override {
-    if (delivery.channel == PeerChannel::kSum) {
-      ++sums;
+    if (delivery.channel == PeerChannel::kCollective) {
+      ++all_reduces;
       if (HasNumbers(delivery.header) && sites[delivery.from] != sites[address.worker]) {
-        sum_bytes_between_sites += delivery.payload.size();
+        all_reduce_bytes_between_sites += delivery.payload.size();
       }
       blocks.OnMessage(std::move(delivery));
     } else {
@@ -82,59 +83,59 @@ class PeerNetwork::Place final : private PeerHandler {
 PeerNetwork::PeerNetwork(const IslandPlan& plan, bool with_keys, Seen* seen)
     : with_keys_(with_keys), seen_(seen) {
   for (const IslandMember& member : plan.members) {
-    const auto tell = [this, own = member.worker](const std::string& key,
-                                                  const std::string& value) {
-      for (const auto& [worker, place] : places_) {
-        if (worker != own) place->rendezvous.OnEntry(plans_, key, value);
+    const auto publish = [this, own = member.worker](const std::string& key,
+                                                     const std::string& value) {
+      for (const auto& [worker, node] : nodes_) {
+        if (worker != own) node->rendezvous.OnEntry(plans_, key, value);
       }
       return absl::OkStatus();
     };
-    places_[member.worker] = std::make_unique<Place>(
-        member.worker, with_keys ? GenerateKeyPair().value() : KeyPair(), tell);
+    nodes_[member.worker] = std::make_unique<Node>(
+        member.worker, with_keys ? GenerateKeyPair().value() : KeyPair(), publish);
   }
-  for (const auto& [worker, place] : places_) {
-    for (const IslandMember& member : plan.members) place->sites[member.worker] = member.site;
+  for (const auto& [worker, node] : nodes_) {
+    for (const IslandMember& member : plan.members) node->sites[member.worker] = member.site;
   }
 }
 
 PeerNetwork::~PeerNetwork() {
-  for (const auto& [worker, place] : places_) {
-    seen_->tensors += place->tensors;
-    seen_->sums += place->sums;
-    seen_->sum_bytes_between_sites += place->sum_bytes_between_sites;
+  for (const auto& [worker, node] : nodes_) {
+    seen_->tensors += node->tensors;
+    seen_->all_reduces += node->all_reduces;
+    seen_->all_reduce_bytes_between_sites += node->all_reduce_bytes_between_sites;
   }
 }
 
 void PeerNetwork::Begin(const IslandPlan& plan) {
   ++plans_;
   std::vector<IslandMember> members;
-  for (const auto& [worker, place] : places_) members.push_back(place->address);
-  for (const auto& [worker, place] : places_) {
-    const absl::Status status = place->link->SetPeers({"job", 1, plans_}, members);
+  for (const auto& [worker, node] : nodes_) members.push_back(node->address);
+  for (const auto& [worker, node] : nodes_) {
+    const absl::Status status = node->link->SetPeers({"job", 1, plans_}, members);
     ATOLL_CHECK(status.ok(), status.ToString());
-    place->rendezvous.BeginEpoch(plans_);
-    place->transport.BeginEpoch(plans_);
-    place->transport.SetPlan(plan);
+    node->rendezvous.BeginEpoch(plans_);
+    node->transport.BeginEpoch(plans_);
+    node->transport.SetPlan(plan);
     CommunicatorsOptions options;
     options.worker = worker;
     options.scope = absl::StrCat("job/1/", plans_);
-    options.peer_blocks = with_keys_ ? &place->blocks : nullptr;
-    options.sites = place->sites;
+    options.peer_blocks = with_keys_ ? &node->blocks : nullptr;
+    options.sites = node->sites;
     options.timeout = kLong;
-    place->blocks.BeginScope(options.scope + "/");
-    place->older = std::move(place->communicators);
-    place->communicators = std::make_unique<Communicators>(std::move(options), &place->rendezvous);
+    node->blocks.BeginScope(options.scope + "/");
+    node->older = std::move(node->communicators);
+    node->communicators = std::make_unique<Communicators>(std::move(options), &node->rendezvous);
   }
-  for (const auto& [worker, place] : places_) {
-    const absl::Status status = place->link->AwaitPeers(SteadyNow() + kLong);
+  for (const auto& [worker, node] : nodes_) {
+    const absl::Status status = node->link->AwaitPeers(SteadyNow() + kLong);
     ATOLL_CHECK(status.ok(), status.ToString());
   }
 }
 
-Transport& PeerNetwork::transport(const NodeId& worker) { return places_.at(worker)->transport; }
+Transport& PeerNetwork::transport(const NodeId& worker) { return nodes_.at(worker)->transport; }
 
 CommunicatorFactory& PeerNetwork::communicators(const NodeId& worker) {
-  return *places_.at(worker)->communicators;
+  return *nodes_.at(worker)->communicators;
 }
 
 }  // namespace atl::worker

@@ -15,9 +15,9 @@ class PeerNetwork final : public IslandNetwork {
  public:
   // Of the plan's members. `seen` outlives it.
   struct Seen {
-    int64_t tensors = 0;  // messages between stages and for commits that came over a socket
-    int64_t sums = 0;     // blocks of all-reduces, likewise
-    int64_t sum_bytes_between_sites = 0;
+    int64_t tensors = 0;      // messages between stages and for commits that came over a socket
+    int64_t all_reduces = 0;  // blocks of all-reduces, likewise
+    int64_t all_reduce_bytes_between_sites = 0;
   };
   PeerNetwork(const IslandPlan& plan, bool with_keys, Seen* seen);
   ~PeerNetwork() override;
@@ -27,11 +27,11 @@ class PeerNetwork final : public IslandNetwork {
   CommunicatorFactory& communicators(const NodeId& worker) override;
 
  private:
-  class Place;
+  class Node;
 
   const bool with_keys_;
   Seen* const seen_;
-  std::map<NodeId, std::unique_ptr<Place>> places_;
+  std::map<NodeId, std::unique_ptr<Node>> nodes_;
   int64_t plans_ = 0;
 };
 

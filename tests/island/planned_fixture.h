@@ -1,4 +1,4 @@
-// The language of the tests of what the planner makes and engines run: a job, and a worker whose
+// Fixture of the tests of what the planner makes and engines run: a job, and a worker whose
 // devices have been measured for it.
 
 #ifndef ATOLL_TESTS_ISLAND_PLANNED_FIXTURE_H_
@@ -46,8 +46,8 @@ inline void GiveTimes(DeviceProfile& profile) {
 }
 
 // Devices of one worker, with the memory of their layers as the profiler finds it.
-inline PlanRequest PlanningOf(const EngineJob& job, int devices,
-                              const std::vector<int>& tensor_parallel = {1}) {
+inline PlanRequest MakePlanRequest(const EngineJob& job, int devices,
+                                   const std::vector<int>& tensor_parallel = {1}) {
   PlanRequest request;
   request.spec.name = "planned";
   request.spec.data.sequence_length = job.sequence_length;

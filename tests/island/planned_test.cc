@@ -64,7 +64,7 @@ int PartlyRecomputing(const IslandPlan& plan) {
 TEST_CASE("stages that recompute as much as memory requires train as one device does") {
   for (const ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
     const EngineJob job = PlannedJob(family, family == ModelFamily::kGpt2);
-    PlanRequest request = PlanningOf(job, 2);
+    PlanRequest request = MakePlanRequest(job, 2);
     request.spec.layout.stages = 2;
     request.spec.layout.tensor_parallel = 1;
     request.spec.layout.recompute = Recompute::kNone;
@@ -91,7 +91,7 @@ TEST_CASE("stages that recompute as much as memory requires train as one device 
 TEST_CASE("stages_with_tensor_parallelism_of_their_own_train_as_one_device_does") {
   EngineJob job = PlannedJob(ModelFamily::kLlama, false);
   job.batch_sequences = 4;
-  PlanRequest request = PlanningOf(job, 5, {1, 4});
+  PlanRequest request = MakePlanRequest(job, 5, {1, 4});
   PlanMember& many = request.members[0];
   PlanMember one = many;
   one.member.worker = "w2";
@@ -140,7 +140,7 @@ std::string PinnedOrder(const EngineJob& job,
 TEST_CASE("an_order_of_operations_that_the_job_pins_trains_as_one_device_does") {
   EngineJob job = PlannedJob(ModelFamily::kGpt2, true);
   job.batch_sequences = 8;
-  PlanRequest request = PlanningOf(job, 2);
+  PlanRequest request = MakePlanRequest(job, 2);
   request.spec.inner.micro_batch_sequences = 0;
   // Forwards, gradients of inputs (2) and of weights (3) in an order of no schedule.
   const std::vector<std::array<int, 3>> programs[2] = {{{1, 0, 1},
@@ -187,7 +187,7 @@ TEST_CASE("an_order_of_operations_that_the_job_pins_trains_as_one_device_does") 
 TEST_CASE("devices that share layers by their speed train as one device does") {
   for (const ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
     const EngineJob job = PlannedJob(family, family == ModelFamily::kGpt2);
-    PlanRequest request = PlanningOf(job, 2, {1, 2});
+    PlanRequest request = MakePlanRequest(job, 2, {1, 2});
     // As if one of them had been seen to be slow.
     for (LayerCost& cost : request.members[0].profiles[1].layers) {
       for (int64_t* ns : {&cost.forward_ns, &cost.input_gradient_ns, &cost.weight_gradient_ns,
@@ -200,7 +200,7 @@ TEST_CASE("devices that share layers by their speed train as one device does") {
     const auto plan = PlanIsland(request);
     REQUIRE(plan.status().message() == "");
     CAPTURE(plan->reason);
-    REQUIRE(plan->tensor_shares == std::vector<int32_t>{1, 3});
+    REQUIRE(plan->tensor_split_ratios == std::vector<int32_t>{1, 3});
     REQUIRE(plan->replicas[0].stages[0].devices == std::vector<std::string>{"w1/1", "w1/0"});
     RequireExact(job, *plan);
   }

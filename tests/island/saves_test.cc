@@ -100,7 +100,7 @@ struct Fixture {
   const Encoding pushes;
   Saves saves;
   TestGroup group;
-  Alone alone{world};
+  SingleDeviceTrainer alone{world};
   int64_t step = 0;
 };
 
@@ -117,7 +117,7 @@ TEST_CASE(
   f.Trains("w1", 2);
   f.Save("w1");
   f.Trains("w1", steps_since);
-  f.group["w1"].Settles();
+  f.group["w1"].Drain();
   f.group.Kill("w2");
   const PlanTaken taken = f.group.Take(kOne, {"w1"});
   INFO(taken.reason);
@@ -137,7 +137,7 @@ TEST_CASE("a worker without room for copies says so, and training goes on withou
   saves.Watch(group["w1"]);
   group.Take(kTwo, {"w1", "w2"});
   REQUIRE(group["w1"].trainer->InitialWeights().ok());
-  Alone alone{world};
+  SingleDeviceTrainer alone{world};
   for (int step = 0; step < 3; ++step) {
     REQUIRE(group["w1"].Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
     LocalCheckpoint about;
@@ -160,7 +160,7 @@ TEST_CASE("whichever of three stages is lost, the others go on with a new cut") 
   f.Trains("w1", 2);
   f.Save("w1");
   f.Trains("w1", 1);
-  f.group["w1"].Settles();
+  f.group["w1"].Drain();
   f.group.Kill(dead);
   const PlanTaken taken = f.group.Take(kTwo, {"w1", other});
   INFO(taken.reason);
@@ -170,7 +170,7 @@ TEST_CASE("whichever of three stages is lost, the others go on with a new cut") 
   // And once more, from copies that the new plan's members keep.
   f.Save("w1");
   f.Trains("w1", 1);
-  f.group["w1"].Settles();
+  f.group["w1"].Drain();
   f.group.Kill(other);
   REQUIRE(f.group.Take(kOne, {"w1"}).kept);
   f.Trains("w1", 1);
@@ -182,7 +182,7 @@ TEST_CASE("before any copy is whole, a death loses the state, and says of which 
   f.group.Take(kTwo, {"w1", "w2"});
   REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
   f.Trains("w1", 2);
-  f.group["w1"].Settles();
+  f.group["w1"].Drain();
   f.group.Kill("w2");
   const PlanTaken taken = f.group.Take(kOne, {"w1"});
   REQUIRE(!taken.kept);
@@ -196,7 +196,7 @@ TEST_CASE("a leader dies: the next one resumes the saved state of its order") {
   f.Trains("w1", 2);
   const int64_t save = f.Save("w1");
   f.Trains("w1", 2);
-  f.group["w1"].Settles();
+  f.group["w1"].Drain();
   f.group.Kill("w1");
   f.group["w2"].follower->Unfollow("it is to lead");
   REQUIRE(f.group["w2"].follower->AwaitFree(10s).ok());
@@ -209,7 +209,7 @@ TEST_CASE("a leader dies: the next one resumes the saved state of its order") {
   REQUIRE(taken->resumed);
   REQUIRE(f.group["w2"].trainer->optimizer_steps() == 2);
   // The same two steps again: their losses are those of the run before.
-  Alone again(f.world);
+  SingleDeviceTrainer again(f.world);
   for (int64_t step = 0; step < 5; ++step) {
     const double loss = again.Step(step);
     if (step >= 2) REQUIRE(f.group["w2"].Step(step) == Approx(loss).epsilon(1e-5));
@@ -224,7 +224,7 @@ TEST_CASE("a_leader_dies_whose_layers_others_own_and_the_next_one_goes_on_from_i
   REQUIRE(*f.group["w1"].trainer->SaveState({}, kMemory) == Kept::kByOwners);
   const int64_t save = f.saves.Next().save;
   f.Trains("w1", 2);
-  f.group["w1"].Settles();
+  f.group["w1"].Drain();
   f.group.Kill("w1");
   f.group["w2"].follower->Unfollow("it is to lead");
   REQUIRE(f.group["w2"].follower->AwaitFree(10s).ok());
@@ -263,7 +263,7 @@ TEST_CASE("a leader dies and nothing is to be resumed: the moments are those of 
   f.Trains("w1", 2);
   f.Save("w1");
   f.Trains("w1", 2);
-  f.group["w1"].Settles();
+  f.group["w1"].Drain();
   f.group.Kill("w1");
   f.group["w2"].follower->Unfollow("it is to lead");
   REQUIRE(f.group["w2"].follower->AwaitFree(10s).ok());
@@ -294,7 +294,7 @@ TEST_CASE("parameters replaced since the save, as by a new version, are replaced
   f.group.Pulled(value);
   REQUIRE(leader.trainer->AdoptPulled({1, AdoptMode::kReplace}).ToString() == "OK");
   f.Trains("w1", 1);
-  leader.Settles();
+  leader.Drain();
   f.group.Kill("w2");
   const PlanTaken taken = f.group.Take(kOne, {"w1"});
   INFO(taken.reason);
@@ -313,7 +313,7 @@ TEST_CASE(
   f.Trains("w1", 1);
   f.Save("w1");
   f.Trains("w1", 1);
-  leader.Settles();
+  leader.Drain();
   f.group.Kill("w2");
   REQUIRE_FALSE(leader.trainer->ValidateBase(2, 1).ok());  // it is in at one of them
   const PlanTaken taken = f.group.Take(kOne, {"w1"});
@@ -328,7 +328,7 @@ TEST_CASE("parameters_after_the_validation_of_theta_base_are_those_before_it") {
   TestWorker& leader = f.group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ok());
   f.Trains("w1", 2);
-  leader.Settles();
+  leader.Drain();
   // Nothing was pulled: theta_base is zero, and so differs from all parameters.
   REQUIRE(leader.trainer->ValidateBase(2, 1).ok());
   f.HasTheStateOfOneDevice("w1");
@@ -339,7 +339,7 @@ TEST_CASE("parameters_after_the_validation_of_theta_base_are_those_before_it") {
 TEST_CASE("an interrupted replay is repeated, to the same step") {
   std::atomic<int> cut = 0;  // at which commit from now on
   EngineOptions options;
-  options.before_word = [&](const std::string&, const std::string&) {
+  options.before_vote = [&](const std::string&, const std::string&) {
     if (cut > 0 && --cut == 0) return absl::AbortedError("the test cuts it");
     return absl::OkStatus();
   };
@@ -349,7 +349,7 @@ TEST_CASE("an interrupted replay is repeated, to the same step") {
   f.Trains("w1", 1);
   f.Save("w1");
   f.Trains("w1", 3);
-  f.group["w1"].Settles();
+  f.group["w1"].Drain();
   f.group.Kill("w3");
   const IslandPlan plan = f.group.PlanFor(kTwo, {"w1", "w2"});
   cut = 3;  // in the second step of three
@@ -374,7 +374,7 @@ TEST_CASE("all_workers_die_and_the_island_resumes_from_their_disks_in_any_layout
   f.Save("w1", kDisk);
   f.Trains("w1", 1);
   const int64_t save = f.Save("w1", kDisk);
-  f.group["w1"].Settles();
+  f.group["w1"].Drain();
   for (const NodeId name : {"w1", "w2", "w3"}) f.group.Kill(name);
   for (const NodeId name : {"w1", "w2", "w3"}) f.group.Restart(name);
   f.saves.Watch(f.group["w2"]);
@@ -421,7 +421,7 @@ TEST_CASE("a_state_that_is_resumed_has_the_residual_of_quantised_pushes_that_it_
   });
   const int64_t save = f.Save("w1", tier);
   f.Trains("w1", 1);
-  f.group["w1"].Settles();
+  f.group["w1"].Drain();
   std::vector<NodeId> members = {"w2", "w3"};
   f.group.Kill("w1");
   if (tier == kDisk) {
@@ -458,7 +458,7 @@ TEST_CASE("a_follower_dies_without_copies_and_its_restart_brings_its_disk_back")
   f.Trains("w1", 1);
   f.Save("w1", kDisk);
   f.Trains("w1", 2);
-  f.group["w1"].Settles();
+  f.group["w1"].Drain();
   f.group.Restart("w2");
   const PlanTaken taken = f.group.Take(kTwo, {"w1", "w2"});
   INFO(taken.reason);
@@ -477,7 +477,7 @@ TEST_CASE("after more deaths than copies the remote tier has the state, and no s
   f.Trains("w1", 1);
   f.Save("w1");
   f.Trains("w1", 1);
-  f.group["w1"].Settles();
+  f.group["w1"].Drain();
   f.group.Kill("w2");
   f.group.Kill("w3");
   SECTION("what was written is whole") {
@@ -512,7 +512,7 @@ TEST_CASE("a leader and another one die: the remote tier is what the next leader
   f.Trains("w1", 2);
   const int64_t save = f.Save("w1", kRemote);
   f.Trains("w1", 1);
-  f.group["w1"].Settles();
+  f.group["w1"].Drain();
   f.group.Kill("w1");
   f.group.Kill("w2");
   f.group["w3"].follower->Unfollow("it is to lead");

@@ -31,7 +31,8 @@ Floats Numbers(size_t count, float first) {
 }
 
 // Puts the values on the device and sends them; the memory is overwritten at once, on the stream.
-absl::Status Send(const Place& from, const Place& to, const MessageTag& tag, const Floats& values) {
+absl::Status Send(const Endpoint& from, const Endpoint& to, const MessageTag& tag,
+                  const Floats& values) {
   ATOLL_ASSIGN_OR_RETURN(const Buffer buffer,
                          from.backend->Allocate(static_cast<int64_t>(4 * values.size())));
   const Tensor x(buffer.data(), DType::kFloat32, 1, static_cast<int64_t>(values.size()));
@@ -43,7 +44,7 @@ absl::Status Send(const Place& from, const Place& to, const MessageTag& tag, con
   return sent;
 }
 
-absl::StatusOr<Floats> Receive(const Place& at, const MessageTag& tag, size_t count,
+absl::StatusOr<Floats> Receive(const Endpoint& at, const MessageTag& tag, size_t count,
                                Duration patience = kLong) {
   Floats values(count);
   ATOLL_ASSIGN_OR_RETURN(const Buffer buffer,
@@ -56,14 +57,14 @@ absl::StatusOr<Floats> Receive(const Place& at, const MessageTag& tag, size_t co
   return values;
 }
 
-void RequireReceived(const Place& at, const MessageTag& tag, const Floats& values) {
+void RequireReceived(const Endpoint& at, const MessageTag& tag, const Floats& values) {
   const auto received = Receive(at, tag, values.size());
   INFO(received.status());
   REQUIRE(received.ok());
   REQUIRE(*received == values);
 }
 
-void Await(const Place& at, const MessageTag& tag) {
+void Await(const Endpoint& at, const MessageTag& tag) {
   at.transport->Wait(at.device, {&tag, 1}, SteadyNow() + kLong);
   REQUIRE(at.transport->Arrived(at.device, tag));
 }
@@ -78,7 +79,7 @@ void InAnyOrder(Pair& pair) {
 }
 
 void BothWaysAtOnce(Pair& pair) {
-  const auto exchange = [](const Place& own, const Place& other, bool gradient) {
+  const auto exchange = [](const Endpoint& own, const Endpoint& other, bool gradient) {
     for (int m = 0; m < 4; ++m) {
       ATOLL_CHECK(Send(own, other, Tag(m, gradient), Numbers(kMessageElements, m)).ok());
     }
@@ -157,7 +158,7 @@ void ResetForgets(Pair& pair) {
   RequireReceived(pair.b(), Tag(0, false, 9), {7, 8});
 }
 
-StageLinkCounters CountersOf(Pair& pair) {
+StageLinkCounters GetCounters(Pair& pair) {
   for (const StageLinkCounters& counters : pair.a().transport->counters()) {
     if (counters.from == pair.a().device && counters.to == pair.b().device) return counters;
   }
@@ -169,9 +170,9 @@ void Counted(Pair& pair) {
   RequireReceived(pair.b(), Tag(0), Numbers(10, 0));
   // The sender gets the acknowledgement a little later.
   const Instant deadline = SteadyNow() + kLong;
-  while (CountersOf(pair).messages == 0 && SteadyNow() < deadline) std::this_thread::yield();
+  while (GetCounters(pair).messages == 0 && SteadyNow() < deadline) std::this_thread::yield();
   for (int plans = 0; plans < 2; ++plans) {
-    const StageLinkCounters counters = CountersOf(pair);
+    const StageLinkCounters counters = GetCounters(pair);
     REQUIRE(counters.messages == 1);
     REQUIRE(counters.bytes == 40);
     pair.Reset();

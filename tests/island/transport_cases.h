@@ -13,7 +13,7 @@
 namespace atl::worker {
 
 // One device, a stream of it, and the transport that it sends and receives by.
-struct Place {
+struct Endpoint {
   std::string device;
   Backend* backend = nullptr;
   Stream* stream = nullptr;
@@ -25,8 +25,8 @@ struct Place {
 class Pair {
  public:
   virtual ~Pair() = default;
-  virtual Place a() = 0;
-  virtual Place b() = 0;
+  virtual Endpoint a() = 0;
+  virtual Endpoint b() = 0;
   // As an engine does before a plan: of both ends, after an Abort too.
   virtual void Reset() = 0;
 };

@@ -1,4 +1,4 @@
-// Pairs of devices, by every way that messages go, for the tests of transports.
+// Pairs of devices, one for each transport, for the tests of transports.
 
 #ifndef ATOLL_TESTS_ISLAND_TRANSPORT_PAIRS_H_
 #define ATOLL_TESTS_ISLAND_TRANSPORT_PAIRS_H_
@@ -27,7 +27,8 @@ namespace atl::worker {
 inline constexpr Duration kLong = std::chrono::seconds(60);  // passes only if something hangs
 
 // Two stages, four micro-batches, on these devices.
-inline IslandPlan PlanOf(const std::string& a, const std::string& b, const std::string& nccl) {
+inline IslandPlan MakeTwoStagePlan(const std::string& a, const std::string& b,
+                                   const std::string& nccl) {
   IslandPlan plan;
   PlanReplica replica;
   replica.stages.resize(2);
@@ -37,7 +38,7 @@ inline IslandPlan PlanOf(const std::string& a, const std::string& b, const std::
   replica.micro_batch_sequences = 1;
   plan.replicas = {replica};
   for (const std::string& device : {a, b}) {
-    const NodeId worker = WorkerOfDevice(device);
+    const NodeId worker = WorkerFromDevice(device);
     if (!plan.members.empty() && plan.members[0].worker == worker) continue;
     IslandMember member;
     member.worker = worker;
@@ -54,7 +55,7 @@ struct Device {
     backend = fake ? device.NewBackend() : NewReferenceBackend();
     stream = *backend->NewStream();
   }
-  Place PlaceOf(const std::string& name, Transport* transport) {
+  Endpoint MakeEndpoint(const std::string& name, Transport* transport) {
     return {name, backend.get(), stream.get(), transport};
   }
 
@@ -67,8 +68,8 @@ struct Device {
 
 class LocalPair : public Pair {
  public:
-  Place a() override { return a_.PlaceOf("w/0", &queue_); }
-  Place b() override { return b_.PlaceOf("w/1", &queue_); }
+  Endpoint a() override { return a_.MakeEndpoint("w/0", &queue_); }
+  Endpoint b() override { return b_.MakeEndpoint("w/1", &queue_); }
   void Reset() override { queue_.Reset(); }
 
  private:
@@ -81,13 +82,13 @@ class LinkEnd final : private PeerHandler {
  public:
   explicit LinkEnd(const NodeId& worker)
       : transport(worker, 1 << 20,
-                  [](const NodeId&, const LineCall&) { FAIL("no line is shared"); }) {
+                  [](const NodeId&, const SharedLinkCall&) { FAIL("no line is shared"); }) {
     PeerLinkOptions options;
     options.name = worker;
     options.incarnation = 1;
     link = PeerLink::Create(std::move(options), this).value();
     transport.Use(link.get());
-    transport.SetPlan(PlanOf("a/0", "b/0", ""));
+    transport.SetPlan(MakeTwoStagePlan("a/0", "b/0", ""));
   }
   IslandMember Address() const { return {link->name(), 1, link->endpoint(), ""}; }
 
@@ -113,7 +114,7 @@ struct TwoEnds {
       REQUIRE(end->link->AwaitPeers(SteadyNow() + kLong).ToString() == "OK");
     }
   }
-  // As members do before they set up a plan: what is still on its way is of another attempt.
+  // As members do before they set up a plan: what is still in flight is of another attempt.
   void BeginEpoch() {
     ++epoch_;
     for (LinkEnd* end : {&a, &b}) end->transport.BeginEpoch(epoch_);
@@ -126,8 +127,8 @@ struct TwoEnds {
 
 class PeerPair : public Pair {
  public:
-  Place a() override { return a_.PlaceOf("a/0", &ends_.a.transport); }
-  Place b() override { return b_.PlaceOf("b/0", &ends_.b.transport); }
+  Endpoint a() override { return a_.MakeEndpoint("a/0", &ends_.a.transport); }
+  Endpoint b() override { return b_.MakeEndpoint("b/0", &ends_.b.transport); }
   void Reset() override {
     ends_.BeginEpoch();
     ends_.a.transport.Reset();
@@ -157,12 +158,12 @@ class PeerCopyPair : public Pair {
     Add(transport_, "w/0", a_);
     Add(transport_, "w/1", b_);
     Reset();
-    REQUIRE(transport_.WayOf("w/0", "w/1") == "peer copy: GPUs of one worker");
+    REQUIRE(transport_.DescribeTransport("w/0", "w/1") == "peer copy: GPUs of one worker");
     REQUIRE_FALSE(transport_.Cuts("w/0", "w/1"));
   }
-  Place a() override { return a_.PlaceOf("w/0", &transport_); }
-  Place b() override { return b_.PlaceOf("w/1", &transport_); }
-  void Reset() override { Prepare(transport_, PlanOf("w/0", "w/1", "")); }
+  Endpoint a() override { return a_.MakeEndpoint("w/0", &transport_); }
+  Endpoint b() override { return b_.MakeEndpoint("w/1", &transport_); }
+  void Reset() override { Prepare(transport_, MakeTwoStagePlan("w/0", "w/1", "")); }
 
  private:
   LocalTransport queue_{1 << 20};
@@ -170,23 +171,23 @@ class PeerCopyPair : public Pair {
   DeviceTransport transport_{&queue_, kLong};
 };
 
-// Two workers with a device each, by way of the peer link; or a device and a CPU.
+// Two workers with a device each, over the peer link; or a device and a CPU.
 class LinkedPair : public Pair {
  public:
   explicit LinkedPair(bool to_host) : to_host_(to_host), b_(!to_host) {
     Add(first_, "a/0", a_);
     if (!to_host_) Add(second_, "b/0", b_);
     Reset();
-    REQUIRE(first_.WayOf("a/0", "b/0") ==
+    REQUIRE(first_.DescribeTransport("a/0", "b/0") ==
             "pinned host memory and ZeroMQ: a has no GPUs that NCCL joins");
     REQUIRE(first_.Cuts("a/0", "b/0"));
   }
-  Place a() override { return a_.PlaceOf("a/0", &first_); }
-  Place b() override { return b_.PlaceOf("b/0", &second_); }
+  Endpoint a() override { return a_.MakeEndpoint("a/0", &first_); }
+  Endpoint b() override { return b_.MakeEndpoint("b/0", &second_); }
   void Reset() override {
     ends_.BeginEpoch();
-    Prepare(first_, PlanOf("a/0", "b/0", ""));
-    Prepare(second_, PlanOf("a/0", "b/0", ""));
+    Prepare(first_, MakeTwoStagePlan("a/0", "b/0", ""));
+    Prepare(second_, MakeTwoStagePlan("a/0", "b/0", ""));
   }
 
  private:
@@ -203,23 +204,23 @@ class NcclPair : public Pair {
     Add(first_, "a/0", a_);
     Add(second_, "b/0", b_);
     Reset();
-    REQUIRE(second_.WayOf("b/0", "a/0") == "NCCL: GPUs of site north");
+    REQUIRE(second_.DescribeTransport("b/0", "a/0") == "NCCL: GPUs of site north");
   }
   ~NcclPair() override {
     first_.Close();
     second_.Close();
   }
-  Place a() override { return a_.PlaceOf("a/0", &first_); }
-  Place b() override { return b_.PlaceOf("b/0", &second_); }
+  Endpoint a() override { return a_.MakeEndpoint("a/0", &first_); }
+  Endpoint b() override { return b_.MakeEndpoint("b/0", &second_); }
   void Reset() override {
     ends_.BeginEpoch();
-    Prepare(first_, PlanOf("a/0", "b/0", "2.27"));
-    Prepare(second_, PlanOf("a/0", "b/0", "2.27"));
+    Prepare(first_, MakeTwoStagePlan("a/0", "b/0", "2.27"));
+    Prepare(second_, MakeTwoStagePlan("a/0", "b/0", "2.27"));
     // What an engine does: every device joins its pairs in their order.
     std::map<std::string, std::string> ids;
-    for (const PairGroup& pair : first_.PairsOf("a/0")) ids[pair.name] = *nccl_.NewId();
+    for (const PairGroup& pair : first_.ListPairGroups("a/0")) ids[pair.name] = *nccl_.NewId();
     const auto join = [&](DeviceTransport& transport, const std::string& device, Device& on) {
-      for (const PairGroup& pair : transport.PairsOf(device)) {
+      for (const PairGroup& pair : transport.ListPairGroups(device)) {
         const int rank = pair.from == device ? 0 : 1;
         auto made = JoinNcclBy(nccl_, *on.backend, {pair.name, ids[pair.name], rank, 2, kLong});
         ATOLL_CHECK(made.ok(), made.status().ToString());
@@ -234,7 +235,7 @@ class NcclPair : public Pair {
 
  private:
   // The failure of a member is not reported, as within a host.
-  testing::FakeNccl nccl_{/*tells_of_the_lost=*/false};
+  testing::FakeNccl nccl_{/*reports_aborts=*/false};
   TwoEnds ends_;
   Device a_{true}, b_{true};
   DeviceTransport first_{&ends_.a.transport, kLong, &ends_.a.transport.log()},

@@ -11,12 +11,12 @@
 namespace atl::worker {
 namespace {
 
-// A device that gets messages from another worker's, by way of a queue that the test fills.
+// A device that gets messages from another worker's, through a queue that the test fills.
 struct Receiver {
   explicit Receiver(const std::string& nccl, int64_t max_bytes = 1 << 20, Duration timeout = kLong)
       : queue(max_bytes), transport(&queue, timeout) {
     Add(transport, "b/0", b);
-    Prepare(transport, PlanOf("a/0", "b/0", nccl));
+    Prepare(transport, MakeTwoStagePlan("a/0", "b/0", nccl));
   }
   void Deliver(int32_t micro_batch, const std::vector<int64_t>& content) {
     const auto owner = std::make_shared<std::vector<int64_t>>(content);
@@ -52,12 +52,12 @@ TEST_CASE("a failure of the host transport ends the waits of devices, with its r
                                                    kTooFew, " bytes")));
   REQUIRE(receiver.transport.Arrived("b/0", Activation(3)));  // it would fail at once
   // Not the next plan's concern.
-  Prepare(receiver.transport, PlanOf("a/0", "b/0", ""));
+  Prepare(receiver.transport, MakeTwoStagePlan("a/0", "b/0", ""));
   REQUIRE_FALSE(receiver.transport.Arrived("b/0", Activation(3)));
 }
 
 // A communicator whose other end has always sent.
-class Giving final : public Communicator {
+class AlwaysSentCommunicator final : public Communicator {
  public:
   int rank() const override { return 1; }
   int size() const override { return 2; }
@@ -85,7 +85,8 @@ TEST_CASE("announcements that the plan does not have end the step, not the worke
   }
   {
     Receiver receiver("2.27", 1 << 20, std::chrono::milliseconds(40));
-    receiver.transport.UsePair("b/0", {"a/0 > b/0", "a/0", "b/0"}, std::make_unique<Giving>());
+    receiver.transport.UsePair("b/0", {"a/0 > b/0", "a/0", "b/0"},
+                               std::make_unique<AlwaysSentCommunicator>());
     for (const int m : {0, 1, 2, 4, 5}) receiver.Announce(m, m < 3 ? m : m - 1);
     REQUIRE_THAT(receiver.End(),
                  Catch::EndsWith("all 4 blocks hold messages that were not received"));
@@ -110,17 +111,18 @@ TEST_CASE("a message that comes twice ends the step, not the worker") {
 }
 
 TEST_CASE("a worker admits the messages of its plan, and no others") {
-  PeerTransport transport("b", 1 << 20, [](const NodeId&, const LineCall&) {});
+  PeerTransport transport("b", 1 << 20, [](const NodeId&, const SharedLinkCall&) {});
   const auto admits = [&](const MessageTag& tag, const std::string& from = "a/0",
                           const std::string& to = "b/0", int64_t epoch = 7) {
     return transport
-        .Admit(WorkerOfDevice(from), TensorHeaderOf({tag, from, to, DType::kFloat32, epoch}), 4)
+        .Admit(WorkerFromDevice(from),
+               SerializeTensorHeader({tag, from, to, DType::kFloat32, epoch}), 4)
         .ok();
   };
   transport.BeginEpoch(7);
   transport.Reset();
   REQUIRE_FALSE(admits(Activation(0)));  // there is no plan
-  transport.SetPlan(PlanOf("a/0", "b/0", ""));
+  transport.SetPlan(MakeTwoStagePlan("a/0", "b/0", ""));
   REQUIRE(admits(Activation(0)));
   REQUIRE(admits(Activation(3)));
   REQUIRE_FALSE(admits(Activation(4)));

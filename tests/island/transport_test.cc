@@ -48,7 +48,7 @@ TEST_CASE("Send does not wait for the device, nor a message for its receiver's s
   DeviceTransport transport(&queue, kLong);
   Add(transport, "w/0", a);
   Add(transport, "w/1", b);
-  Prepare(transport, PlanOf("w/0", "w/1", ""));
+  Prepare(transport, MakeTwoStagePlan("w/0", "w/1", ""));
   const Buffer buffer = *a.backend->Allocate(8);
   const Tensor x(buffer.data(), DType::kFloat32, 1, 2);
   std::mutex gate;
@@ -65,39 +65,39 @@ TEST_CASE("Send does not wait for the device, nor a message for its receiver's s
   REQUIRE(a.backend->Synchronize(*a.stream).ok());
 }
 
-TEST_CASE("a Send waits for a slow line as long as the plan's steps may take") {
+TEST_CASE("a Send waits for a slow link as long as the plan's steps may take") {
   TwoEnds ends;
   ends.BeginEpoch();
   Device a(true);
-  testing::Gate line;
+  testing::Gate gate;
   // No patience of its own.
   DeviceTransport transport(&ends.a.transport, Duration(0));
-  transport.Add("a/0", a.device.NewBackend([&] { line.Pass(); }), a.device.NewBackend());
+  transport.Add("a/0", a.device.NewBackend([&] { gate.Pass(); }), a.device.NewBackend());
   const Buffer buffer = *a.backend->Allocate(4);
   const Tensor x(buffer.data(), DType::kFloat32, 1, 1);
   a.backend->Zero(*a.stream, x);
   const auto send = [&](int32_t micro_batch) {
     return transport.Send("a/0", "b/0", Activation(micro_batch), *a.backend, *a.stream, x);
   };
-  IslandPlan plan = PlanOf("a/0", "b/0", "");
+  IslandPlan plan = MakeTwoStagePlan("a/0", "b/0", "");
   for (const bool long_steps : {false, true}) {
     plan.step_ns = long_steps ? kLong.count() / 10 : 0;
     Prepare(transport, plan);
-    line.Close();
+    gate.Close();
     for (int m = 0; m < 4; ++m) REQUIRE(send(m).ToString() == "OK");  // all blocks are full
     if (!long_steps) {
       CHECK(send(4) == absl::DeadlineExceededError("messages do not leave a/0 within 0 s"));
     } else {
-      std::jthread opens([&] { line.Open(); });
+      std::jthread opens([&] { gate.Open(); });
       CHECK(send(4).ToString() == "OK");
     }
-    line.Open();
+    gate.Open();
   }
 }
 
 TEST_CASE("a member that dies in a send by NCCL is forgotten when its failure is reported") {
   NcclPair pair;
-  const Place a = pair.a();
+  const Endpoint a = pair.a();
   const Buffer buffer = *a.backend->Allocate(4);
   const Tensor x(buffer.data(), DType::kFloat32, 1, 1);
   a.backend->Zero(*a.stream, x);
@@ -115,7 +115,7 @@ TEST_CASE("a member that dies in a send by NCCL is forgotten when its failure is
   REQUIRE(status == absl::AbortedError("the peer link lost b"));
   pair.Reset();  // ends what hung, and begins anew
   REQUIRE(a.transport->Send(a.device, "b/0", tag, *a.backend, *a.stream, x).ok());
-  const Place b = pair.b();
+  const Endpoint b = pair.b();
   b.transport->Wait(b.device, {&tag, 1}, SteadyNow() + kLong);
   REQUIRE(b.transport->Arrived(b.device, tag));
 }
@@ -154,7 +154,7 @@ TEST_CASE("messages are bounded in number, too") {
 
 TEST_CASE("an announcement is no message: links are judged by what goes over them") {
   NcclPair pair;
-  const Place a = pair.a(), b = pair.b();
+  const Endpoint a = pair.a(), b = pair.b();
   const Buffer buffer = *a.backend->Allocate(4), received = *b.backend->Allocate(4);
   const Tensor x(buffer.data(), DType::kFloat32, 1, 1), y(received.data(), DType::kFloat32, 1, 1);
   a.backend->Zero(*a.stream, x);

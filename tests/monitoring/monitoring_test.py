@@ -20,7 +20,7 @@ from cluster import Daemon, free_port  # noqa: E402
 DEPLOY = os.path.join(HERE, "../../deploy/monitoring")
 
 
-def ask(url, timeout_s=10):
+def fetch(url, timeout_s=10):
     """(status, text)"""
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as reply:
@@ -61,7 +61,7 @@ class Monitored:
         return f"--metrics-listen=127.0.0.1:{self.ports[name]}"
 
     def get(self, name, path):
-        return ask(f"http://127.0.0.1:{self.ports[name]}{path}")
+        return fetch(f"http://127.0.0.1:{self.ports[name]}{path}")
 
     def prometheus(self):
         """Starts it; the function that queries it."""
@@ -85,7 +85,7 @@ class Monitored:
 
         def query(text):
             quoted = urllib.parse.quote(text)
-            status, body = ask(f"http://127.0.0.1:{port}/api/v1/query?query={quoted}")
+            status, body = fetch(f"http://127.0.0.1:{port}/api/v1/query?query={quoted}")
             check(status in (0, 200), f"{text}: {body}")
             return json.loads(body)["data"]["result"] if status == 200 else []
         return query

@@ -1,7 +1,7 @@
 """Sites of network namespaces, joined by slow links: for tests of daemons on a network that is real
 to them.
 
-    with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=100, latency_ms=20)) as net:
+    with ShapedNetwork({"a": 2, "b": 2}, Link(rate_mbit=100, latency_ms=20)) as net:
         server = net.popen("a1", ["my-daemon", "--listen", net.address("a1") + ":7000"])
         net.run("b2", ["my-client", net.address("a1") + ":7000"])
         net.reshape("a", "b", rate_mbit=10)
@@ -31,7 +31,7 @@ class Unavailable(Exception):
     """Why this machine cannot have such a network."""
 
 
-class Wire:
+class Link:
     """What joins two sites, in each direction: its rate and the latency one way."""
 
     def __init__(self, rate_mbit, latency_ms):
@@ -93,17 +93,17 @@ class _Holder:
 
 
 class ShapedNetwork:
-    """See above. `sites`: name -> number of hosts. `wires`: {("a", "b"): Wire}, where they differ
-    from `wire`."""
+    """See above. `sites`: name -> number of hosts. `links`: {("a", "b"): Link}, where they differ
+    from `link`."""
 
-    def __init__(self, sites, wire, wires=None):
-        self.sites, self.wires = dict(sites), {}
+    def __init__(self, sites, link, links=None):
+        self.sites, self.links = dict(sites), {}
         for name, hosts in self.sites.items():
             if not (name.isalpha() and len(name) <= 6 and 1 <= hosts <= 200):
                 raise ValueError(f"site {name!r} of {hosts}: 1 to 6 letters, 1 to 200 hosts")
-        others = {frozenset(pair): special for pair, special in (wires or {}).items()}
+        others = {frozenset(pair): special for pair, special in (links or {}).items()}
         for pair in itertools.combinations(self.sites, 2):
-            self.wires[pair] = others.pop(frozenset(pair), wire)
+            self.links[pair] = others.pop(frozenset(pair), link)
         if others:
             raise ValueError(f"no such sites to join: {[sorted(pair) for pair in others]}")
         self._holders, self._spaces, self._user = [], {}, []
@@ -153,17 +153,17 @@ class ShapedNetwork:
         TCP had put together for a larger burst would never fit into a smaller one, nor let anything
         pass behind them."""
         pair = self._pair(one, other)
-        self.wires[pair] = Wire(rate_mbit, self.wires[pair].latency_ms)
+        self.links[pair] = Link(rate_mbit, self.links[pair].latency_ms)
         self._both_ends(one, other, "tc qdisc del dev {device} root",
-                        "tc qdisc add dev {device} root " + self.wires[pair].tbf())
+                        "tc qdisc add dev {device} root " + self.links[pair].tbf())
 
     # ---- how it is made ----
     def __enter__(self):
         try:
-            self._choose_way()
+            self._choose_namespaces()
             for name in self.sites:
                 self._make_site(name)
-            for one, other in self.wires:
+            for one, other in self.links:
                 self._join(one, other)
         except BaseException as error:
             self.close()
@@ -185,7 +185,7 @@ class ShapedNetwork:
         self._holders.append(holder)
         return holder.ready()
 
-    def _choose_way(self):
+    def _choose_namespaces(self):
         """Network namespaces directly where that is allowed, otherwise inside a user namespace."""
         for tool in ("ip", "tc", "unshare", "nsenter"):
             if shutil.which(tool, path=PATH) is None:
@@ -229,13 +229,13 @@ class ShapedNetwork:
                      f"ip route add default via {net}.1")
 
     def _join(self, one, other):
-        wire = self.wires[one, other]
+        link = self.links[one, other]
         names = [f"{one}-{other}", f"{other}-{one}"]
-        self._hold(self.inside(one) + self._at_once + [relay_path(), *names, str(round(wire.latency_ms * 1000))])
+        self._hold(self.inside(one) + self._at_once + [relay_path(), *names, str(round(link.latency_ms * 1000))])
         self._do(one, f"ip link set {names[1]} netns {self._spaces[other].process.pid}")
         # A relay that is late (the machine is busy) loses nothing of what the rate has let through.
         self._both_ends(one, other, "ip link set {device} txqueuelen 20000 up",
-                        "tc qdisc add dev {device} root " + wire.tbf(),
+                        "tc qdisc add dev {device} root " + link.tbf(),
                         "ip route add {net} dev {device}")
 
     def _both_ends(self, one, other, *script):
@@ -245,7 +245,7 @@ class ShapedNetwork:
             self._do(here, *(line.format(**words) for line in script))
 
     def _pair(self, one, other):
-        return (one, other) if (one, other) in self.wires else (other, one)
+        return (one, other) if (one, other) in self.links else (other, one)
 
     def _index(self, site):
         return list(self.sites).index(site) + 1

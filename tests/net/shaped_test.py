@@ -7,7 +7,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../e2e"))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fixture import Skip, case, check, main  # noqa: E402
-from shaped import ShapedNetwork, Unavailable, Wire, relay_path  # noqa: E402
+from shaped import ShapedNetwork, Unavailable, Link, relay_path  # noqa: E402
 
 ECHO = """
 import socket
@@ -62,9 +62,9 @@ def python(*arguments):
     return [sys.executable, "-c", *map(str, arguments)]
 
 
-def joined(sites, wire, **more):
+def joined(sites, link, **more):
     try:
-        return ShapedNetwork(sites, wire, **more).__enter__()
+        return ShapedNetwork(sites, link, **more).__enter__()
     except Unavailable as reason:
         raise Skip(str(reason)) from None
 
@@ -83,7 +83,7 @@ def ping_ms(net, here, there, limit_s=5.0, count=300, enough_ms=20):
 def latency(_):
     """A packet takes 20 ms across the link each way, next to nothing inside a site, and neither
     after the link is cut; restored, it is as before"""
-    with joined({"a": 2, "b": 1}, Wire(rate_mbit=100, latency_ms=20)) as net:
+    with joined({"a": 2, "b": 1}, Link(rate_mbit=100, latency_ms=20)) as net:
         far, near = serves(net, "b1", ECHO), serves(net, "a2", ECHO)
         try:
             across = ping_ms(net, "a1", "b1", enough_ms=60)
@@ -103,7 +103,7 @@ def latency(_):
 @case
 def separates(_):
     """Two hosts that are separated lose what they send each other, and others do not"""
-    with joined({"a": 3}, Wire(rate_mbit=100, latency_ms=0)) as net:
+    with joined({"a": 3}, Link(rate_mbit=100, latency_ms=0)) as net:
         servers = [serves(net, host, ECHO) for host in ("a2", "a3")]
         try:
             net.separate("a1", "a2")
@@ -118,8 +118,8 @@ def separates(_):
 def rate(_):
     """A link of 100 Mbit/s carries that much, and a fifth of it when it is reshaped to 20; links of
     a third site have their own"""
-    with joined({"a": 1, "b": 1, "c": 1}, Wire(rate_mbit=100, latency_ms=2),
-                wires={("c", "a"): Wire(rate_mbit=50, latency_ms=0)}) as net:
+    with joined({"a": 1, "b": 1, "c": 1}, Link(rate_mbit=100, latency_ms=2),
+                links={("c", "a"): Link(rate_mbit=50, latency_ms=0)}) as net:
         def mbit_s(here, there, megabytes):
             sink = serves(net, there, SINK)
             begin = float(net.run(here, python(SOURCE, net.address(there), megabytes << 20)).stdout)
@@ -145,7 +145,7 @@ def rate(_):
 @case
 def leaves_nothing(_):
     """When the network is closed, its processes have ended and its namespaces are deleted"""
-    net = joined({"a": 1, "b": 1}, Wire(rate_mbit=100, latency_ms=1))
+    net = joined({"a": 1, "b": 1}, Link(rate_mbit=100, latency_ms=1))
     pids = [holder.process.pid for holder in net._holders]
     spaces = {os.readlink(f"/proc/{pid}/ns/net") for pid in pids}
     check(len(spaces) >= 4, f"namespaces: {spaces}")
@@ -161,12 +161,12 @@ def refuses(_):
         done = subprocess.run([relay_path(), *arguments], capture_output=True, text=True,
                               timeout=20, check=False)
         check(done.returncode == 2 and "usage" in done.stderr, f"{arguments}: {done}")
-    for sites, wire in (({"a1": 1}, (1, 1)), ({"a": 0}, (1, 1)), ({"a": 1}, (0, 1))):
+    for sites, link in (({"a1": 1}, (1, 1)), ({"a": 0}, (1, 1)), ({"a": 1}, (0, 1))):
         try:
-            ShapedNetwork(sites, Wire(*wire))
+            ShapedNetwork(sites, Link(*link))
         except ValueError:
             continue
-        check(False, f"{sites}, {wire} was accepted")
+        check(False, f"{sites}, {link} was accepted")
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ TEST_CASE("small objects: written, looked for, read by ranges, listed, removed")
   CHECK(store->url() == "s3://" + Bucket() + "/a b/run+1");
   const auto noise = Noise(1000);
   for (const char* name : {"x/1", "x/\xc3\xa4 &<=~", "y"}) {
-    const ByteSpan pieces[] = {ByteSpan(noise).first(400), ByteSpan(noise).subspan(400)};
-    Check(store->Write(name, pieces));
+    const ByteSpan buffers[] = {ByteSpan(noise).first(400), ByteSpan(noise).subspan(400)};
+    Check(store->Write(name, buffers));
     const auto info = store->Stat(name, {});
     Check(info.status());
     CHECK(info->bytes == 1000);
@@ -82,8 +82,8 @@ TEST_CASE("a large object goes up in parts and comes back the same") {
   if (!HaveServer()) return;
   const auto store = Opened("s3://" + Bucket());
   const auto noise = Noise((size_t{33} << 20) + 5);  // three parts
-  const ByteSpan pieces[] = {ByteSpan(noise).first(7), ByteSpan(noise).subspan(7)};
-  Check(store->Write("large", pieces));
+  const ByteSpan buffers[] = {ByteSpan(noise).first(7), ByteSpan(noise).subspan(7)};
+  Check(store->Write("large", buffers));
   CHECK(store->Stat("large", {})->bytes == static_cast<int64_t>(noise.size()));
   std::vector<std::byte> back(noise.size());
   Check(store->Read("large", 0, back, {}));
@@ -95,8 +95,8 @@ TEST_CASE("more objects than a page of the listing are all listed") {
   if (!HaveServer()) return;
   const auto store = Opened("s3://" + Bucket() + "/many");
   const std::byte byte{1};
-  const ByteSpan piece(&byte, 1);
-  for (int i = 0; i < 1005; ++i) Check(store->Write(std::to_string(10000 + i), {&piece, 1}));
+  const ByteSpan buffer(&byte, 1);
+  for (int i = 0; i < 1005; ++i) Check(store->Write(std::to_string(10000 + i), {&buffer, 1}));
   const auto listed = store->List("1", 2000, {});
   Check(listed.status());
   CHECK(listed->size() == 1005);
@@ -115,9 +115,9 @@ TEST_CASE("a job reads shards by a pattern, and notices that one has changed") {
   std::vector<uint16_t> tokens(1 << 20);  // 2 MB: 32 blocks
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint16_t>(i % 50000);
   const auto store = Opened("s3://" + Bucket() + "/data");
-  const ByteSpan piece = std::as_bytes(std::span(tokens));
-  Check(store->Write("a.bin", {&piece, 1}));
-  Check(store->Write("b.bin", {&piece, 1}));
+  const ByteSpan buffer = std::as_bytes(std::span(tokens));
+  Check(store->Write("a.bin", {&buffer, 1}));
+  Check(store->Write("b.bin", {&buffer, 1}));
   DataSpec spec;
   spec.format = DataFormat::kTokens16;
   spec.path = "s3://" + Bucket() + "/data/?.bin";
@@ -137,8 +137,8 @@ TEST_CASE("a job reads shards by a pattern, and notices that one has changed") {
   }
   CHECK(kept() <= 2 + 2 * 10);  // with the first bytes, which identify the format
   tokens[5] = 7;
-  Check(store->Write("a.bin", {&piece, 1}));
-  Check(store->Write("b.bin", {&piece, 1}));
+  Check(store->Write("a.bin", {&buffer, 1}));
+  Check(store->Write("b.bin", {&buffer, 1}));
   CHECK(Dataset::Open(spec, 50000)->digest() != dataset->digest());
   absl::Status status;
   for (int64_t p = 10; p < 100 && status.ok(); ++p) status = dataset->ReadTrain(p, row);
@@ -150,8 +150,8 @@ TEST_CASE("a bucket that is not there, and a server that is not there, are named
   if (!HaveServer()) return;
   const auto missing = Opened("s3://no-such-bucket");
   const std::byte byte{1};
-  const ByteSpan piece(&byte, 1);
-  const absl::Status status = missing->Write("x", {&piece, 1});
+  const ByteSpan buffer(&byte, 1);
+  const absl::Status status = missing->Write("x", {&buffer, 1});
   CHECK(absl::IsFailedPrecondition(status));
   CHECK(absl::IsFailedPrecondition(missing->Stat("x", {}).status()));
   CHECK_THAT(std::string(status.message()), Catch::Matchers::Contains("no-such-bucket"));

@@ -7,51 +7,59 @@
 
 namespace {
 
-void Retell(const std::string& name) {
-  const std::string told = atl::testing::ReadText("tests/scenarios/" + name + ".txt");
-  CHECK(atl::testing::Replay(told) == told);
+void CheckTranscript(const std::string& name) {
+  const std::string transcript = atl::testing::ReadText("tests/scenarios/" + name + ".txt");
+  CHECK(atl::testing::Replay(transcript) == transcript);
 }
 
 }  // namespace
 
-TEST_CASE("transcript: a happy round, from submission to the end") { Retell("happy_round"); }
+TEST_CASE("transcript: a happy round, from submission to the end") {
+  CheckTranscript("happy_round");
+}
 TEST_CASE("transcript: the grace time is over, a late island joins the next round") {
-  Retell("late_island");
+  CheckTranscript("late_island");
 }
 TEST_CASE("transcript: an island dead after its push counts") {
-  Retell("dead_after_complete_push");
+  CheckTranscript("dead_after_complete_push");
 }
-TEST_CASE("transcript: an island dead half way through its push") { Retell("dead_half_way"); }
+TEST_CASE("transcript: an island dead half way through its push") {
+  CheckTranscript("dead_half_way");
+}
 TEST_CASE("transcript: the coordinator restarts between decision and commit") {
-  Retell("coordinator_restart");
+  CheckTranscript("coordinator_restart");
 }
-TEST_CASE("transcript: every message twice") { Retell("duplicates"); }
-TEST_CASE("transcript: an old incarnation is fenced off") { Retell("fencing"); }
+TEST_CASE("transcript: every message twice") { CheckTranscript("duplicates"); }
+TEST_CASE("transcript: an old incarnation is fenced off") { CheckTranscript("fencing"); }
 TEST_CASE("transcript: outliers are clipped in the warm-up and rejected after it") {
-  Retell("outlier");
+  CheckTranscript("outlier");
 }
-TEST_CASE("transcript: a void round") { Retell("void_round"); }
-TEST_CASE("transcript: pause, resume, cancel") { Retell("pause_resume_cancel"); }
-TEST_CASE("transcript: jobs are removed") { Retell("removed"); }
-TEST_CASE("transcript: a worker joins a running job") { Retell("join"); }
-TEST_CASE("transcript: a silent island's data is leased again") { Retell("data_released"); }
-TEST_CASE("transcript: a parameter server restarts") { Retell("server_restart"); }
+TEST_CASE("transcript: a void round") { CheckTranscript("void_round"); }
+TEST_CASE("transcript: pause, resume, cancel") { CheckTranscript("pause_resume_cancel"); }
+TEST_CASE("transcript: jobs are removed") { CheckTranscript("removed"); }
+TEST_CASE("transcript: a worker joins a running job") { CheckTranscript("join"); }
+TEST_CASE("transcript: a silent island's data is leased again") {
+  CheckTranscript("data_released");
+}
+TEST_CASE("transcript: a parameter server restarts") { CheckTranscript("server_restart"); }
 TEST_CASE("transcript: a job waits for the parameter servers it wants") {
-  Retell("servers_wanted");
+  CheckTranscript("servers_wanted");
 }
-TEST_CASE("transcript: a worker resumes from its saved state") { Retell("resume_saved"); }
-TEST_CASE("transcript: an island of three workers") { Retell("shared_island"); }
-TEST_CASE("transcript: followers die and leave") { Retell("shared_follower_dies"); }
-TEST_CASE("transcript: a leader dies") { Retell("shared_leader_dies"); }
-TEST_CASE("transcript: a worker joins an island") { Retell("shared_join"); }
-TEST_CASE("transcript: rounds of one fragment each") { Retell("fragments"); }
-TEST_CASE("transcript: eager updates") { Retell("eager"); }
-TEST_CASE("transcript: the planner refuses") { Retell("shared_planner_refuses"); }
-TEST_CASE("transcript: a server is lost after a commit") { Retell("lost_after_commit"); }
-TEST_CASE("transcript: a server is lost before a commit") { Retell("lost_before_commit"); }
+TEST_CASE("transcript: a worker resumes from its saved state") { CheckTranscript("resume_saved"); }
+TEST_CASE("transcript: an island of three workers") { CheckTranscript("shared_island"); }
+TEST_CASE("transcript: followers die and leave") { CheckTranscript("shared_follower_dies"); }
+TEST_CASE("transcript: a leader dies") { CheckTranscript("shared_leader_dies"); }
+TEST_CASE("transcript: a worker joins an island") { CheckTranscript("shared_join"); }
+TEST_CASE("transcript: rounds of one fragment each") { CheckTranscript("fragments"); }
+TEST_CASE("transcript: eager updates") { CheckTranscript("eager"); }
+TEST_CASE("transcript: the planner refuses") { CheckTranscript("shared_planner_refuses"); }
+TEST_CASE("transcript: a server is lost after a commit") { CheckTranscript("lost_after_commit"); }
+TEST_CASE("transcript: a server is lost before a commit") { CheckTranscript("lost_before_commit"); }
 TEST_CASE("transcript: a server is lost and no island has parameters") {
-  Retell("lost_without_islands");
+  CheckTranscript("lost_without_islands");
 }
-TEST_CASE("transcript: a server is lost while the job is paused") { Retell("lost_while_paused"); }
-TEST_CASE("transcript: a server of fragments is lost") { Retell("lost_fragment"); }
-TEST_CASE("transcript: both servers are lost") { Retell("lost_twice"); }
+TEST_CASE("transcript: a server is lost while the job is paused") {
+  CheckTranscript("lost_while_paused");
+}
+TEST_CASE("transcript: a server of fragments is lost") { CheckTranscript("lost_fragment"); }
+TEST_CASE("transcript: both servers are lost") { CheckTranscript("lost_twice"); }

@@ -216,15 +216,16 @@ TEST_CASE("a_token_is_used_once_in_its_role_and_time") {
   Cluster cluster;
   const JoinToken token = cluster.Token({"worker"});
   const std::string key = MakePrivateKey().value(), other = MakePrivateKey().value();
-  CHECK(EndingOf(JoinAs(cluster, token, "operator", "me", key)).denial ==
+  CHECK(EndingFromStatus(JoinAs(cluster, token, "operator", "me", key)).denial ==
         v1::TRUST_DENIAL_TOKEN_ROLE);
   CHECK(JoinAs(cluster, token, "worker", "w1", key).ok());
   CHECK(JoinAs(cluster, token, "worker", "w1", key).ok());  // the answer was lost
-  CHECK(EndingOf(JoinAs(cluster, token, "worker", "w2", other)).denial ==
+  CHECK(EndingFromStatus(JoinAs(cluster, token, "worker", "w2", other)).denial ==
         v1::TRUST_DENIAL_TOKEN_USED);
-  CHECK(EndingOf(JoinAs(cluster, cluster.Token({"worker"}), "worker", "w1", other)).denial ==
-        v1::TRUST_DENIAL_NAME);
-  CHECK(EndingOf(JoinAs(cluster, cluster.Token({"worker"}), "worker", "W 1", other)).code ==
+  CHECK(
+      EndingFromStatus(JoinAs(cluster, cluster.Token({"worker"}), "worker", "w1", other)).denial ==
+      v1::TRUST_DENIAL_NAME);
+  CHECK(EndingFromStatus(JoinAs(cluster, cluster.Token({"worker"}), "worker", "W 1", other)).code ==
         grpc::StatusCode::INVALID_ARGUMENT);
   const JoinToken unknown = NewToken(token.fingerprint).value();
   CHECK(JoinAs(cluster, unknown, "worker", "w3", other).error_code() ==
@@ -232,7 +233,7 @@ TEST_CASE("a_token_is_used_once_in_its_role_and_time") {
   // Used up, also after the coordinator's restart.
   cluster.Stop();
   cluster.Start();
-  CHECK(EndingOf(JoinAs(cluster, token, "worker", "w2", other)).denial ==
+  CHECK(EndingFromStatus(JoinAs(cluster, token, "worker", "w2", other)).denial ==
         v1::TRUST_DENIAL_TOKEN_USED);
 }
 
@@ -242,7 +243,7 @@ Ending EndingOfAttach(const Stream& stream, const Hello& hello) {
   stream->Write(hello);
   Answer answer;
   CHECK_FALSE(stream->Read(&answer));
-  return EndingOf(stream->Finish());
+  return EndingFromStatus(stream->Finish());
 }
 
 TEST_CASE("a_member_attaches_under_its_own_name_only") {
@@ -297,7 +298,7 @@ TEST_CASE("a_watch_ends_when_its_caller_is_revoked") {
   REQUIRE(cluster.Revoke("viewer", "guest").ok());
   while (reader->Read(&status)) {
   }
-  CHECK(EndingOf(reader->Finish()).denial == v1::TRUST_DENIAL_REVOKED);
+  CHECK(EndingFromStatus(reader->Finish()).denial == v1::TRUST_DENIAL_REVOKED);
 }
 
 TEST_CASE("keys_are_sent_to_parameter_servers_as_they_change_and_refused_holders_to_workers_too") {

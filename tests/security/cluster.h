@@ -41,12 +41,13 @@ struct Ending {
   bool stands_by = false;  // the answer of a coordinator that does not lead
 };
 
-inline Ending EndingOf(const grpc::Status& status) {
+inline Ending EndingFromStatus(const grpc::Status& status) {
   Ending ending{status.error_code()};
   ending.stands_by = absl::StartsWith(status.error_message(), kStandbyText);
-  const std::string word = status.error_message().substr(0, status.error_message().find(':'));
+  const std::string denial_name =
+      status.error_message().substr(0, status.error_message().find(':'));
   for (int i = 1; v1::TrustDenial_IsValid(i); ++i) {
-    if (DenialWord(static_cast<v1::TrustDenial>(i)) == word) {
+    if (DenialName(static_cast<v1::TrustDenial>(i)) == denial_name) {
       ending.denial = static_cast<v1::TrustDenial>(i);
     }
   }
@@ -85,8 +86,8 @@ class Cluster {
 
   AuthorityFolder authority() const { return AuthorityFolder(folder_ + "/trust"); }
   const CoordinatorServer& server() const { return *server_; }
-  std::string page_url() const { return Reachable(server_->page_url()); }
-  std::string metrics_url() const { return Reachable(server_->metrics_url()); }
+  std::string page_url() const { return ToLoopbackUrl(server_->page_url()); }
+  std::string metrics_url() const { return ToLoopbackUrl(server_->metrics_url()); }
   std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
 
   // A certificate of this cluster's authority, or of another's.
@@ -164,7 +165,7 @@ class Cluster {
 
  private:
   // Of what is served at all addresses.
-  static std::string Reachable(const std::string& url) {
+  static std::string ToLoopbackUrl(const std::string& url) {
     return absl::StrCat("https://127.0.0.1", url.substr(url.rfind(':')));
   }
 
@@ -188,7 +189,7 @@ inline Ending Call(const std::shared_ptr<grpc::Channel>& channel, const std::str
   void* tag = nullptr;
   bool ok = false;
   queue.Next(&tag, &ok);
-  return EndingOf(status);
+  return EndingFromStatus(status);
 }
 
 // The files NAME.pem and NAME.key of a client over https.

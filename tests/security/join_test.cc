@@ -226,7 +226,7 @@ TEST_CASE("init_makes_the_authority_of_the_cluster_that_a_coordinator_has_begun"
   CHECK(Await([&] { return absl::StrContains(worker->errors(), "connected to the coordinator"); }));
 }
 
-TEST_CASE("a_misspelt_token_is_told_from_an_unknown_one") {
+TEST_CASE("misspelt_token_is_reported_differently_from_unknown_token") {
   Site site;
   const auto coordinator = site.Coordinator();
   std::string join = site.Token("operator", 1);

@@ -165,7 +165,7 @@ TEST_CASE("every_attempt_on_a_peer_link_is_refused_and_nothing_is_delivered") {
     Meet(Plan(1), {&a, &b, &c});
   }
   Meet(Plan(2), {&a, &b});  // without c
-  const int64_t lost = b.CountersOf("a").times_lost;
+  const int64_t lost = b.GetCounters("a").times_lost;
 
   struct Attempt {
     const char* what;
@@ -197,8 +197,8 @@ TEST_CASE("every_attempt_on_a_peer_link_is_refused_and_nothing_is_delivered") {
   }
   // Members still have each other.
   a.Say(b, PeerChannel::kCommand, "we are still here");
-  CHECK(b.Hear(PeerChannel::kCommand).header == "we are still here");
-  CHECK(b.CountersOf("a").times_lost == lost);
+  CHECK(b.Receive(PeerChannel::kCommand).header == "we are still here");
+  CHECK(b.GetCounters("a").times_lost == lost);
 }
 
 // ----------------------------------------------------------------------- /metrics of members
@@ -277,7 +277,7 @@ TEST_CASE("every_attempt_on_a_members_metrics_is_refused") {
   CHECK(read(monitor).status == 403);
   CHECK(read(monitor).body == HttpGet(cluster.metrics_url() + "/metrics", {}, monitor).body);
   CHECK(absl::StartsWith(read(monitor).body,
-                         DenialWord(v1::TRUST_DENIAL_REVOKED) + ": viewer/monitor "));
+                         DenialName(v1::TRUST_DENIAL_REVOKED) + ": viewer/monitor "));
   // Another holder of the same name in another role, and other names.
   CHECK(read(write("worker", cluster.Certificate({Role::kWorker, "monitor"}))).status == 200);
   CHECK(read(write("other", cluster.Certificate({Role::kViewer, "other"}))).status == 200);

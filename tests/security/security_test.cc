@@ -68,35 +68,36 @@ Outcome Atoll(const TestCoordinator& coordinator, const TlsOptions& tls,
 constexpr char kTlsFailed[] = "TLS with the coordinator at ";
 
 // What a worker's attach client receives first: "welcome", or why there is no connection.
-std::string FirstWord(const TestCoordinator& coordinator, const TlsOptions& tls) {
+std::string ReceiveFirst(const TestCoordinator& coordinator, const TlsOptions& tls) {
   std::mutex mutex;
   std::condition_variable changed;
-  std::string word;
+  std::string first;
   bool opened = false;
   AttachOptions options{.coordinator = coordinator.address(), .tls = tls, .name = "w1"};
   options.incarnation = 1;
   const auto client = WorkerAttach::Open(options, [&](WorkerAttach::Event event) {
                         const std::lock_guard lock(mutex);
                         opened = opened || std::holds_alternative<AttachOpened>(event);
-                        if (const auto* lost = std::get_if<AttachLost>(&event)) word = lost->reason;
+                        if (const auto* lost = std::get_if<AttachLost>(&event))
+                          first = lost->reason;
                         const auto* message = std::get_if<ToWorker>(&event);
                         if (message && std::holds_alternative<Welcome>(message->message)) {
-                          word = "welcome";
+                          first = "welcome";
                         }
                         changed.notify_all();
                       }).value();
   std::unique_lock lock(mutex);
   const auto limit = std::chrono::seconds(30);
-  REQUIRE(changed.wait_for(lock, limit, [&] { return opened || !word.empty(); }));
-  if (word.empty()) {
+  REQUIRE(changed.wait_for(lock, limit, [&] { return opened || !first.empty(); }));
+  if (first.empty()) {
     lock.unlock();
     client->Send(WorkerHello{"0.1.0", {}, {}});
     lock.lock();
   }
-  REQUIRE(changed.wait_for(lock, limit, [&] { return !word.empty(); }));
+  REQUIRE(changed.wait_for(lock, limit, [&] { return !first.empty(); }));
   lock.unlock();
   client->Close(Duration{0});
-  return word;
+  return first;
 }
 
 TEST_CASE(
@@ -107,10 +108,10 @@ TEST_CASE(
 
   const TlsOptions member = ours.Sign("worker", "w1");
   CHECK(Atoll(coordinator, ours.Sign("operator", "me"), {"ls"}).code == 0);
-  CHECK(FirstWord(coordinator, member) == "welcome");
+  CHECK(ReceiveFirst(coordinator, member) == "welcome");
 
   TlsOptions stranger = others.Sign("operator", "stranger");
-  CHECK(absl::StartsWith(FirstWord(coordinator, others.Sign("worker", "w1")), kTlsFailed));
+  CHECK(absl::StartsWith(ReceiveFirst(coordinator, others.Sign("worker", "w1")), kTlsFailed));
   const Outcome refused = Atoll(coordinator, stranger, {"ls"});
   CHECK(refused.code == 1);
   CHECK(absl::StartsWith(refused.errors, "atoll: TLS with the coordinator at "));
@@ -118,14 +119,14 @@ TEST_CASE(
   SECTION("a stranger who trusts our authority is not trusted by it") {
     stranger.ca_path = member.ca_path;
     CHECK(Atoll(coordinator, stranger, {"ls"}).code == 1);
-    CHECK(absl::StartsWith(FirstWord(coordinator, stranger), kTlsFailed));
+    CHECK(absl::StartsWith(ReceiveFirst(coordinator, stranger), kTlsFailed));
   }
   SECTION("plaintext") {
     const Outcome plain = Atoll(coordinator, {}, {"ls"});
     CHECK(plain.code == 1);
     CHECK(
         absl::StrContains(plain.errors, " requires TLS: give --tls-ca, --tls-cert and --tls-key"));
-    CHECK(absl::StrContains(FirstWord(coordinator, {}), " requires TLS"));
+    CHECK(absl::StrContains(ReceiveFirst(coordinator, {}), " requires TLS"));
   }
 }
 
@@ -137,7 +138,7 @@ TEST_CASE("a coordinator whose certificate names another host is not believed") 
   CHECK(refused.code == 1);
   INFO(refused.errors);
   CHECK(absl::StartsWith(refused.errors, "atoll: TLS with the coordinator at "));
-  CHECK(absl::StartsWith(FirstWord(coordinator, member), kTlsFailed));
+  CHECK(absl::StartsWith(ReceiveFirst(coordinator, member), kTlsFailed));
 }
 
 TEST_CASE("a_role_allows_its_own_calls_and_no_others") {
@@ -166,9 +167,9 @@ TEST_CASE("a_role_allows_its_own_calls_and_no_others") {
       const Outcome outcome = Atoll(coordinator, tls, {command, job});
       CHECK(absl::StrContains(outcome.errors, "does not allow") != row.changes);
     }
-    const std::string word = FirstWord(coordinator, tls);
-    CHECK((word == "welcome") == row.attaches_as_worker);
-    CHECK(absl::StrContains(word, ": role: ") != row.attaches_as_worker);
+    const std::string first = ReceiveFirst(coordinator, tls);
+    CHECK((first == "welcome") == row.attaches_as_worker);
+    CHECK(absl::StrContains(first, ": role: ") != row.attaches_as_worker);
   }
 }
 
@@ -198,8 +199,8 @@ TEST_CASE("a_tail_of_the_audit_log_shows_the_newest_actions_behind_any_refusals"
 TEST_CASE("a_worker_attaches_under_the_name_in_its_certificate_only") {
   Authority ours;
   TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "c", "127.0.0.1"));
-  CHECK(absl::StrContains(FirstWord(coordinator, ours.Sign("worker", "w2")), ": name: "));
-  CHECK(FirstWord(coordinator, ours.Sign("worker", "w*")) == "welcome");
+  CHECK(absl::StrContains(ReceiveFirst(coordinator, ours.Sign("worker", "w2")), ": name: "));
+  CHECK(ReceiveFirst(coordinator, ours.Sign("worker", "w*")) == "welcome");
 }
 
 // A key file and its line for --curve-clients.

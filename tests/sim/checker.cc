@@ -38,11 +38,11 @@ void Checker::Persisted(const StoreRecord& record) {
     }
     newest_committed_ = progress->version;
   }
-  if (const auto* job = std::get_if<JobRecord>(&record)) Placed(*job);
+  if (const auto* job = std::get_if<JobRecord>(&record)) OnPlaced(*job);
 }
 
 // Who holds which shard; what is filled has no momentum from then on.
-void Checker::Placed(const JobRecord& record) {
+void Checker::OnPlaced(const JobRecord& record) {
   if (record.removed || record.shards.empty() || record.placement < placement_) return;
   if (record.site) NameContribution(*record.site);
   const auto missing = [](const std::vector<ShardPlacement>& copies) {
@@ -93,7 +93,7 @@ bool Checker::HasTwoOfEach() const {
 }
 
 void Checker::Deleted(const NodeId& member) {
-  if (removal_asked_ || end_persisted_) return;
+  if (removal_requested_ || end_persisted_) return;
   if (!IsOfSite() && placement_ > 0 && !Holds(member)) return;
   Fail(absl::StrCat("N10: ", member, " deletes the job, without a request"));
 }
@@ -258,7 +258,7 @@ void Checker::CheckWeights(const DecisionRecord& decision) {
   const auto before = expected_.find(decision.version - 1);
   for (const LayerStep& step : decision.step.layers) {
     if (step.reference == 0 || before == expected_.end()) continue;
-    const auto slot = static_cast<size_t>(OuterOptimizerOf(spec_.outer).reference);
+    const auto slot = static_cast<size_t>(GetOuterOptimizer(spec_.outer).reference);
     const std::vector<float>& values = before->second.slots.at(slot).at(step.layer);
     for (size_t i = 0; i < values.size(); ++i) {
       sum.at(step.layer)[i] += static_cast<float>(step.reference) * values[i];
@@ -319,7 +319,7 @@ void Checker::Expect(const CommitRound& commit) {
   }
   const size_t layers = ToyLayers().size();
   model.theta.resize(layers);
-  model.slots.resize(OuterOptimizerOf(spec_.outer).slots.size(), LayerValues(layers));
+  model.slots.resize(GetOuterOptimizer(spec_.outer).slots.size(), LayerValues(layers));
   const bool begins_from_above = IsOfSite() && commit.version == 0;
   const auto optimizer = ps::MakeOuterOptimizer(spec_.outer);
   const int64_t fragments = spec_.outer.fragments;
@@ -357,14 +357,14 @@ void Checker::Expect(const CommitRound& commit) {
         weighted[i].weight = static_cast<float>(step.weights.at(i));
       }
       if (step.reference == 0) continue;
-      const auto slot = static_cast<size_t>(OuterOptimizerOf(spec_.outer).reference);
+      const auto slot = static_cast<size_t>(GetOuterOptimizer(spec_.outer).reference);
       const std::vector<float>& values = model.slots.at(slot)[l];
       weighted.push_back({{values.data(), Encoding::kFloat32, static_cast<int64_t>(values.size())},
                           static_cast<float>(step.reference)});
     }
     optimizer->Step(shard,
                     {weighted, commit.step.learning_rate, spec_.outer.momentum,
-                     TurnOfVersion(commit.version, fragments)},
+                     CountFragmentTurns(commit.version, fragments)},
                     pool_);
   }
   if (commit.step.adopts != kNoVersion) ExpectAdopted(commit.step.adopts, model);
@@ -397,7 +397,7 @@ void Checker::Serve(Version version, Model& model) {
 
 void Checker::Staged(const NodeId& server, const PushId& push, Version version,
                      const std::map<IslandId, IslandFence>& fences) {
-  const ContributionId id = ContributionOf(push);
+  const ContributionId id = ToContributionId(push);
   for (const auto& [applied, terms] : terms_) {
     if (applied > version) break;
     for (const RoundTerm& term : terms) {

@@ -46,7 +46,7 @@ class Checker {
   // A server said that it has applied the version.
   void Applied(Version version) { newest_applied_ = std::max(newest_applied_, version); }
   // A person has requested the job's removal; before that nothing of it may be deleted.
-  void RemovalAsked() { removal_asked_ = true; }
+  void NoteRemovalRequest() { removal_requested_ = true; }
   void Deleted(const NodeId& member);
   // Of a site's job: its end is persisted.
   void EndPersisted() { end_persisted_ = true; }
@@ -122,7 +122,7 @@ class Checker {
   // False: nothing more can be said of its round.
   bool Take(const DecisionParticipant& participant, Made& made);
   void ExpectAll();
-  void Placed(const JobRecord& record);
+  void OnPlaced(const JobRecord& record);
   void Serve(Version version, Model& model);
   void TakeBack(int64_t round);
   void CheckWeights(const DecisionRecord& decision);
@@ -156,7 +156,7 @@ class Checker {
   int64_t newest_round_ = 0;
   int64_t tokens_ = 0;
   bool replaced_ = false;  // the store
-  bool removal_asked_ = false;
+  bool removal_requested_ = false;
   Version newest_applied_ = kNoVersion;
   int64_t rejected_ = 0;
   std::map<Version, Contribution> contributions_;
@@ -178,7 +178,7 @@ class Checkers {
   bool HoldsForSite(const NodeId& server) const;
   void Persisted(const StoreRecord& record);
   void StoreReplaced();
-  void RemovalAsked();
+  void NoteRemovalRequest();
   // The job above does not take a site's contribution.
   void NotTaken(const ContributionId& contribution);
   int64_t adopted() const;
@@ -195,7 +195,7 @@ class Checkers {
   std::string failure_;
   Checker users_;
   std::map<JobId, Checker> sites_;
-  bool removal_asked_ = false;
+  bool removal_requested_ = false;
 };
 
 std::string Describe(const ContributionId& id);

@@ -159,7 +159,7 @@ ClusterOptions CopiesOptions(uint64_t seed) {
   o.servers = 2 + static_cast<int>(copies.Below(2));
   o.disk_lost = copies.Chance(0.3) ? 0 : 0.4;
   o.unavailable_long = copies.Chance(0.5) ? 0 : 0.4;
-  o.folder_away = 0;  // which is a disk that is lost and found here
+  o.folder_missing = 0;  // which is a disk that is lost and found here
   if (copies.Chance(0.7)) {
     o.lost_store = 0;
     return o;
@@ -192,7 +192,7 @@ ClusterOptions SitesOptions(uint64_t seed) {
   }
   outer.fragments = 1;
   outer.eager = false;
-  if (OuterMergeOf(outer).single_pushes) outer.merge = "mean";
+  if (GetOuterMerge(outer).single_pushes) outer.merge = "mean";
   if (IsQuantized(outer.push_encoding)) outer.push_encoding = Encoding::kBfloat16;
   return o;
 }
@@ -259,13 +259,13 @@ void Cluster::Repeat(Duration mean, std::function<void()> fault) {
 
 void Cluster::ScheduleFaults() {
   const ClusterOptions& o = world_.options;
-  Repeat(o.crash_every, [this] { CrashSomebody(); });
+  Repeat(o.crash_every, [this] { CrashRandomMember(); });
   Repeat(o.back_up_every, [this] {
-    if (Placed()) world_.coordinator().BackUp();
+    if (IsPlaced()) world_.coordinator().BackUp();
   });
   Repeat(o.leave_every, [this] { EndSomeWorker(); });
   Repeat(o.disconnect_every, [this] { BreakSomeConnection(); });
-  Repeat(o.isolate_every, [this] { IsolateSomebody(); });
+  Repeat(o.isolate_every, [this] { IsolateRandomMember(); });
   Repeat(o.pause_every, [this] { PauseForAWhile(); });
   Repeat(o.change_every, [this] { ChangeSomeProfile(); });
   Repeat(o.drain_every, [this] { DrainSomeMember(); });
@@ -276,7 +276,7 @@ void Cluster::ScheduleFaults() {
   });
 }
 
-void Cluster::CrashSomebody() {
+void Cluster::CrashRandomMember() {
   const auto restart_later = [this](auto* node) {
     if (!node->alive()) return;
     node->Crash();
@@ -312,9 +312,10 @@ void Cluster::CrashServer(ServerNode& node) {
     later = seconds(20) + world_.UpTo(seconds(40));
   }
   // Before the job is placed any folder is the right one.
-  const bool away = node.holds_jobs() && Placed() && world_.checker.users().Holds(node.name()) &&
-                    !disk_lost_ && world_.rng.Chance(world_.options.folder_away);
-  if (!away) return world_.timeline.After(later, restart);
+  const bool missing = node.holds_jobs() && IsPlaced() &&
+                       world_.checker.users().Holds(node.name()) && !disk_lost_ &&
+                       world_.rng.Chance(world_.options.folder_missing);
+  if (!missing) return world_.timeline.After(later, restart);
   node.SwapFolder();
   restart();
   world_.timeline.After(later, [&node, restart] {
@@ -346,7 +347,7 @@ int64_t Cluster::Decisions() const {
 bool Cluster::MayLose(const ServerNode& node) const {
   CoordinatorNode& coordinator = *world_.coordinator_node;
   const ProgressRecord* progress = coordinator.Progress();
-  if (disk_lost_ || !Placed() || coordinator.core() == nullptr || coordinator.mistaken() ||
+  if (disk_lost_ || !IsPlaced() || coordinator.core() == nullptr || coordinator.mistaken() ||
       !world_.checker.users().Holds(node.name()) || progress->state != JobState::kRunning) {
     return false;
   }
@@ -442,7 +443,7 @@ void Cluster::DrainSomeMember() {
   const auto servers = std::ranges::count_if(
       world_.servers, [&](const auto& node) { return drained_.contains(node->name()); });
   if ((!worker && servers + 1 >= std::ssize(world_.servers)) || drained_.contains(name) ||
-      !Placed() || !coordinator.alive() || coordinator.mistaken()) {
+      !IsPlaced() || !coordinator.alive() || coordinator.mistaken()) {
     return;
   }
   const auto replies = coordinator.Deliver(DrainMember{8, name, true});
@@ -462,7 +463,7 @@ void Cluster::Undrain(const NodeId& member) {
   world_.timeline.After(seconds(1), [this, member] { Undrain(member); });
 }
 
-bool Cluster::Placed() const {
+bool Cluster::IsPlaced() const {
   const ProgressRecord* progress = world_.coordinator_node->Progress();
   return progress && progress->version >= 0 && !removing_;
 }
@@ -478,7 +479,8 @@ void Cluster::CrashCoordinator() {
   };
   if (!world_.rng.Chance(world_.options.mistaken_coordinator)) {
     using Loss = CoordinatorNode::Loss;
-    const bool lost = Placed() && node.has_backup() && world_.rng.Chance(world_.options.lost_store);
+    const bool lost =
+        IsPlaced() && node.has_backup() && world_.rng.Chance(world_.options.lost_store);
     const Loss loss = static_cast<Loss>(world_.rng.Below(3));
     world_.timeline.After(world_.UpTo(seconds(world_.rng.Chance(0.5) ? 1 : 15)),
                           [this, &node, restart, lost, loss] {
@@ -511,7 +513,7 @@ void Cluster::BreakSomeConnection() {
   }
 }
 
-void Cluster::IsolateSomebody() {
+void Cluster::IsolateRandomMember() {
   const uint64_t pick = world_.rng.Below(world_.servers.size() + world_.workers.size());
   const std::string name = pick < world_.servers.size()
                                ? world_.servers[pick]->name()
@@ -624,7 +626,7 @@ bool Cluster::HeldSomewhere() const {
 // Whatever fails meanwhile, nothing of the job may stay.
 void Cluster::RunUntilRemoved() {
   removing_ = true;
-  world_.checker.RemovalAsked();
+  world_.checker.NoteRemovalRequest();
   RemoveJob();
   const Instant limit =
       std::max(world_.timeline.now(), Instant{} + world_.options.faults_until) + seconds(120);
@@ -670,7 +672,7 @@ Outcome Cluster::Run() {
         }
       }
       for (const auto& node : world_.workers) {
-        absl::StrAppend(&state, "; ", node->name(), ": ", node->Doing());
+        absl::StrAppend(&state, "; ", node->name(), ": ", node->GetActivity());
       }
       checker.Fail(state);
       break;

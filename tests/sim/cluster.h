@@ -2,9 +2,9 @@
 // and the real control of islands, on virtual time, a faulty network and disks that forget what was
 // not synced. Of an island only devices and links are toys (member.h).
 //
-// One seed gives one history. Nodes crash and restart, connections break, messages are lost,
-// repeated, delayed and reordered, old messages come back from the dead; then the faults stop and
-// the job must finish. checker.h says what must hold all the while.
+// Fault injection: one seed gives one history. Nodes crash and restart, connections break, messages
+// are lost, repeated, delayed and reordered, old messages arrive again; then the faults
+// stop and the job must finish. checker.h says what must hold all the while.
 
 #ifndef ATOLL_TESTS_SIM_CLUSTER_H_
 #define ATOLL_TESTS_SIM_CLUSTER_H_
@@ -54,7 +54,7 @@ struct ClusterOptions {
   Duration drain_every{0};            // mean: a member is drained for a while
   double unavailable_long = 0;        // of a server's crashes: others' copies are used meanwhile
   double disk_lost = 0;               // of a server's crashes: its folder is lost, and refilled
-  double folder_away = 0.15;          // of a server's crashes: it runs without its folder a while
+  double folder_missing = 0.15;       // of a server's crashes: it runs without its folder a while
   double spoiled_statistics = 0.003;  // of each request for them: the job fails, and is resumed
   double crash_inside_step = 0.0005;  // of the coordinator, after it persisted and before it sent
   double disk_full = 0.001;           // of each append of a server
@@ -62,13 +62,14 @@ struct ClusterOptions {
   double step_fails = 0.001;          // of each inner step
   Duration leave_every{0};            // mean: a worker ends on purpose, and comes back
   double link_breaks = 0.01;          // of each step of several workers
-  double island_wishes = 0.02;        // of each such step to make the leader send a replan request
-  double no_plan = 0.05;              // of each request to the planner to be refused
-  bool sites_declared = true;         // by the workers' operators; else they are found
-  Duration change_every{0};           // mean: what is known of a worker or its links changes
-  double trainer_sick = 0.001;        // of each inner step to be the first of many bad ones
-  double lost_writes = 0.003;         // of each layer written to a device of a shared island
-  double dies_handing_over = 0.2;     // of each leader that hands its island over
+  double replan_request_chance =
+      0.02;                        // of each such step to make the leader send a replan request
+  double no_plan = 0.05;           // of each request to the planner to be refused
+  bool sites_declared = true;      // by the workers' operators; else they are found
+  Duration change_every{0};        // mean: what is known of a worker or its links changes
+  double trainer_sick = 0.001;     // of each inner step to be the first of many bad ones
+  double lost_writes = 0.003;      // of each layer written to a device of a shared island
+  double dies_handing_over = 0.2;  // of each leader that hands its island over
   Duration limit = std::chrono::minutes(30);  // of virtual time
 };
 
@@ -86,7 +87,7 @@ class CoordinatorNode;
 class ServerNode;
 class WorkerNode;
 struct IslandState;
-struct StepRoom;
+struct StepAttempt;
 
 // What the nodes share.
 struct World {
@@ -109,9 +110,9 @@ struct World {
   ThreadPool pool;
   Checkers checker;
   // Attempts at steps of several members, the newest last; by the name that all of them know.
-  std::shared_ptr<StepRoom> RoomOf(const std::string& key);
-  void Commit(StepRoom& room, worker::StepSums sums, Duration late_max);
-  std::deque<std::pair<std::string, std::shared_ptr<StepRoom>>> rooms;
+  std::shared_ptr<StepAttempt> FindOrAddStepAttempt(const std::string& key);
+  void Commit(StepAttempt& attempt, worker::StepSums sums, Duration late_max);
+  std::deque<std::pair<std::string, std::shared_ptr<StepAttempt>>> step_attempts;
   std::set<uint64_t> moments;  // fingerprints of all that an island's optimizer was in at a time
   std::map<int64_t, std::pair<LocalCheckpoint, std::shared_ptr<IslandState>>> saved;  // by save
   uint64_t trace_hash = 1469598103934665603u;
@@ -154,7 +155,7 @@ class Cluster {
   void Submit();
   void ScheduleFaults();
   void Repeat(Duration mean, std::function<void()> fault);
-  void CrashSomebody();
+  void CrashRandomMember();
   void CrashCoordinator();
   void CrashServer(ServerNode& node);
   bool MayLose(const ServerNode& node) const;
@@ -167,12 +168,12 @@ class Cluster {
   void DrainSomeMember();
   void Undrain(const NodeId& member);
   void BreakSomeConnection();
-  void IsolateSomebody();
+  void IsolateRandomMember();
   void PauseForAWhile();
   void ChangeSomeProfile();
   void Resume(const JobId& job);
   bool Ended() const;
-  bool Placed() const;  // and running: version 0 is committed
+  bool IsPlaced() const;  // and running: version 0 is committed
   // Does what a person would: adopts, resumes.
   void Operate();
   void RemoveJob();

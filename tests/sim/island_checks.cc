@@ -11,7 +11,7 @@
 namespace atl::sim {
 namespace {
 
-uint64_t FingerprintOf(const LayerValues& moment, int64_t optimizer_step) {
+uint64_t ComputeFingerprint(const LayerValues& moment, int64_t optimizer_step) {
   uint64_t hash = 1469598103934665603u ^ static_cast<uint64_t>(optimizer_step);
   for (const std::vector<float>& layer : moment) {
     for (const std::byte b : std::as_bytes(std::span(layer))) {
@@ -24,7 +24,7 @@ uint64_t FingerprintOf(const LayerValues& moment, int64_t optimizer_step) {
 }  // namespace
 
 void WorkerNode::Remember(const IslandState& state) {
-  world_.moments.insert(FingerprintOf(state.moment, state.optimizer_step));
+  world_.moments.insert(ComputeFingerprint(state.moment, state.optimizer_step));
 }
 
 // One replica's copy of a layer into what is known of the others'.
@@ -71,7 +71,7 @@ std::optional<IslandState> WorkerNode::Gather() {
   std::optional<int64_t> step;
   for (const PlanReplica& replica : control_->plan().replicas) {
     for (const PlanStage& stage : replica.stages) {
-      const WorkerNode* const node = world_.FindWorker(WorkerOfDevice(stage.devices[0]));
+      const WorkerNode* const node = world_.FindWorker(WorkerFromDevice(stage.devices[0]));
       // Who has just died is noticed soon enough.
       if (!node->alive() || node->member()->fence() != member_->fence()) return std::nullopt;
       for (int32_t layer = stage.first_layer; layer < stage.first_layer + stage.layers; ++layer) {
@@ -91,8 +91,8 @@ void WorkerNode::CheckWhole(const char* when) {
   };
   if (!known_.state) {
     // Of a leader before, whose parameters are about to be replaced.
-    const bool seen = here->optimizer_step == 0 ||
-                      world_.moments.contains(FingerprintOf(here->moment, here->optimizer_step));
+    const bool seen = here->optimizer_step == 0 || world_.moments.contains(ComputeFingerprint(
+                                                       here->moment, here->optimizer_step));
     if (!seen) return fail("its moments were never the island's");
     known_.state = here;
     known_.state->theta.clear();

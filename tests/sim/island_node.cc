@@ -17,7 +17,9 @@ using worker::Event;
 namespace {
 
 // What makes a step `scale` times as long as it should be; see ToyTrainer::StepLayer.
-double RateOf(double learning_rate, double scale) { return scale * (10 + learning_rate) - 10; }
+double ScaleLearningRate(double learning_rate, double scale) {
+  return scale * (10 + learning_rate) - 10;
+}
 
 Event Failed(const absl::Status& status) {
   return worker::CommandFailed{std::string(status.message())};
@@ -154,7 +156,7 @@ Event WorkerNode::Configured(const worker::Reconfigure& action, const worker::Pl
   return done;
 }
 
-void WorkerNode::Do(const worker::HandOver& action) {
+void WorkerNode::Do(const worker::Handover& action) {
   Enqueue({[this, action]() -> std::optional<Event> {
              AwaitSideWork();
              control_->Keep(action.leadership);
@@ -196,7 +198,7 @@ void WorkerNode::Do(const worker::TrainStep& action) {
              const int64_t tokens = worker::Sequences(action.ranges) * spec_.data.sequence_length;
              const bool overlapped = !transfers_.empty() || capturing_ || staging_;
              if (world_.faulty() && member_->Several() &&
-                 world_.rng.Chance(world_.options.island_wishes)) {
+                 world_.rng.Chance(world_.options.replan_request_chance)) {
                Post(worker::StepDone{tokens, *loss, took, overlapped});
                return worker::StageLinksSeen{
                    control_->plan().number, {}, "simulated: a link is saturated"};
@@ -219,7 +221,7 @@ absl::StatusOr<double> WorkerNode::Steps(const worker::TrainStep& action) {
   const bool diverges =
       sick && diverged_ + 1 < worker::kNotFiniteTriesMax && world_.rng.Chance(0.1);
   if (diverges) ++diverged_;
-  const double rate = RateOf(action.learning_rate, sick ? 100 : 1);
+  const double rate = ScaleLearningRate(action.learning_rate, sick ? 100 : 1);
   known_.stepping = ToyStep{action.ranges, rate};
   stepped_ = true;
   if (known_.state) {

@@ -106,7 +106,7 @@ std::shared_ptr<SimMember> SimMember::Partner(const NodeId& worker, std::string*
   };
   WorkerNode* const node = world_.FindWorker(worker);
   if (node == nullptr || !node->alive() || node->member() == nullptr ||
-      !world_.network.Reachable(self_.worker, worker)) {
+      !world_.network.IsReachable(self_.worker, worker)) {
     return no(" cannot be reached");
   }
   const std::shared_ptr<SimMember> other = node->member();
@@ -170,7 +170,7 @@ absl::Status SimMember::Meet(const std::vector<NodeId>& workers,
 }
 
 void SimMember::BeginEpoch(int64_t epoch) {
-  ++keeper_;
+  ++save_epoch_;
   epoch_ = epoch;
   work_broken_.clear();
   if (interrupted_epoch_ >= epoch) work_broken_ = "aborted before it began";
@@ -190,9 +190,10 @@ int64_t SimMember::NowUs() const {
 
 // In order, under the plan that holds now.
 void SimMember::Send(const NodeId& to, v1::GroupFrame frame) {
-  Instant& line = line_[to];
-  line = std::max(line, world_.timeline.now() + microseconds(200) + world_.UpTo(milliseconds(5)));
-  world_.timeline.At(line, [self = shared_from_this(), to, fence = fence_, frame] {
+  Instant& arrival = last_arrival_[to];
+  arrival =
+      std::max(arrival, world_.timeline.now() + microseconds(200) + world_.UpTo(milliseconds(5)));
+  world_.timeline.At(arrival, [self = shared_from_this(), to, fence = fence_, frame] {
     if (self->fence_ != fence) return;
     const std::shared_ptr<SimMember> other = self->Partner(to);
     if (other != nullptr && !self->dead_) other->OnFrame(self->self_.worker, frame);
@@ -222,7 +223,7 @@ absl::StatusOr<v1::GroupReply> SimMember::Await(CallId id, Duration timeout) {
   return *called.result;
 }
 
-void SimMember::Tell(const NodeId& to, v1::GroupFrame frame) {
+void SimMember::Notify(const NodeId& to, v1::GroupFrame frame) {
   if (dead_) return;
   if (to == self_.worker) return OnSaveFrame(to, frame);
   frame.set_epoch(epoch_);
@@ -233,14 +234,14 @@ void SimMember::Reply(const NodeId& to, CallId call, v1::GroupReply reply) {
   v1::GroupFrame frame;
   frame.set_call(call);
   *frame.mutable_reply() = std::move(reply);
-  Tell(to, std::move(frame));
+  Notify(to, std::move(frame));
 }
 
 void SimMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
   switch (frame.body_case()) {
     case v1::GroupFrame::kReply: {
       const auto call = calls_.find(frame.call());
-      const absl::Status status = worker::StatusOf(frame.reply());
+      const absl::Status status = worker::StatusFromReply(frame.reply());
       if (call != calls_.end() && !call->second.result) {
         call->second.result =
             status.ok() ? absl::StatusOr<v1::GroupReply>(frame.reply())
@@ -261,7 +262,7 @@ void SimMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
       if (frame.epoch() == epoch_) OnSaveFrame(from, frame);
       return;
     case v1::GroupFrame::kOuter:
-      if (frame.outer().beside()) return DoLater(from, std::move(frame));
+      if (frame.outer().during_steps()) return DoLater(from, std::move(frame));
       break;
     default:
       break;
@@ -283,7 +284,7 @@ void SimMember::OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame) {
   }
 }
 
-// Beside steps, on a thread of its own.
+// During steps, on a thread of its own.
 void SimMember::DoLater(const NodeId& from, v1::GroupFrame frame) {
   const bool leads = !plan_.members.empty() && plan_.members.front().worker == from;
   v1::GroupReply reply;

@@ -4,7 +4,7 @@
 // product's own.
 //
 // A step is made by all members of the plan together and committed as on real devices: each gives
-// its word, and takes the step when it has all others'; what breaks in between leaves some with it
+// its vote, and takes the step when it has all others'; what breaks in between leaves some with it
 // and others waiting for it.
 //
 // Calls that block wait in the fiber that makes them. After Die nothing waits any more, and nothing
@@ -27,7 +27,7 @@
 #include "worker/island/control/port.h"
 #include "worker/island/member/stamps.h"
 #include "worker/island/messages/outer_wire.h"
-#include "worker/state/keeper.h"
+#include "worker/state/state_saver.h"
 #include "worker/state/unit_store.h"
 
 namespace atl::sim {
@@ -89,7 +89,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   absl::StatusOr<worker::CallId> Call(const NodeId& to, v1::GroupFrame frame) override;
   absl::StatusOr<v1::GroupReply> Await(worker::CallId id, Duration timeout) override;
   void Reply(const NodeId& to, worker::CallId call, v1::GroupReply reply) override;
-  void Tell(const NodeId& to, v1::GroupFrame frame) override;
+  void Notify(const NodeId& to, v1::GroupFrame frame) override;
   void InterruptWork(const std::string& reason) override;
   std::shared_ptr<worker::OuterState> outer() const override { return outer_; }
   void Keep(v1::Handover kept) override { kept_ = std::move(kept); }
@@ -102,7 +102,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   void Log(const std::function<void(worker::ReplayLog&)>& change) override { change(log_); }
 
  private:
-  friend struct StepRoom;
+  friend struct StepAttempt;
   struct Waiter {
     std::shared_ptr<Fiber> fiber;
     bool resumed = false;
@@ -122,43 +122,43 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   void OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame);
   void DoLater(const NodeId& from, v1::GroupFrame frame);
   absl::Status Broken(int64_t interrupts) const;  // why what goes on here is to end
-  // A moment of work, or on the way from another member.
+  // A moment of work, or in flight from another member.
   absl::Status Takes(Duration at_most);
 
   // ---- member_work.cc ----
   // Of the plan's, in the order of replicas.
-  std::vector<NodeId> HoldersOf(int32_t layer) const;
+  std::vector<NodeId> ListHolders(int32_t layer) const;
   std::vector<worker::HeldLayer> Held() const;
   void Configure(v1::GroupReply* reply);
   v1::GroupReply Committed() const;
   absl::Status TakeStep(const worker::StepSums& step);
   void Take(const worker::StepSums& step);
   absl::Status Step(const v1::StepCall& step);
-  absl::Status Commit(StepRoom& room, const v1::StepCall& step, const std::set<NodeId>& all);
+  absl::Status Commit(StepAttempt& attempt, const v1::StepCall& step, const std::set<NodeId>& all);
   // Parameters from all owners, once these have taken the step.
-  absl::Status Spread(StepRoom& room, const std::set<NodeId>& all);
+  absl::Status AllGatherParameters(StepAttempt& attempt, const std::set<NodeId>& all);
   absl::Status Fetch(const v1::GroupFrame& call);
   absl::Status FetchPart(const v1::FetchCall::Source& source, const worker::ShardParts& into);
-  absl::Status SetLayer(int32_t layer, const std::vector<float>& theta, bool borrowed);
+  absl::Status SetLayer(int32_t layer, const std::vector<float>& theta, bool temporary);
   absl::Status AddPrepared();
   void SetSteps(int64_t steps);
 
   // ---- member_outer.cc ----
   absl::Status DoOuter(const v1::OuterCall& call);
   absl::Status SetOuterLayout(const worker::OuterOrder& order);
-  absl::Status ReadOuterOf(const NodeId& from, const std::shared_ptr<worker::OuterState>& own,
-                           worker::OuterKind kind, int32_t layer, ElementRange range,
-                           std::span<float> out) const;
+  absl::Status ReadOuterFrom(const NodeId& from, const std::shared_ptr<worker::OuterState>& own,
+                             worker::OuterKind kind, int32_t layer, ElementRange range,
+                             std::span<float> out) const;
   absl::StatusOr<std::vector<float>> ReadOuterLayer(worker::OuterKind kind, int32_t layer);
   absl::Status ApplyOuter(worker::OuterKind kind, worker::OuterTarget target,
-                          const std::vector<ShardPlacement>& shards, bool borrowed);
+                          const std::vector<ShardPlacement>& shards, bool temporary);
   absl::Status ReadForDelta(const std::vector<ShardPlacement>& shards, bool of_snapshot);
   std::map<int32_t, std::vector<float>> Thetas() const;  // of the plan's layers
 
   // ---- member_saves.cc ----
-  absl::Status Save(worker::KeeperTask task);
+  absl::Status Save(worker::SaveTask task);
   void GoOnSaving(int64_t save);
-  absl::Status KeepCopies(const worker::KeeperTask& task, int64_t number);
+  absl::Status KeepCopies(const worker::SaveTask& task, int64_t number);
   absl::Status ReadSaved(int64_t save, const worker::LayerShard& shard, Range elements,
                          const worker::ShardParts& out) const;
   absl::Status GetSaved(const NodeId& from, int64_t save, const worker::LayerShard& shard,
@@ -173,7 +173,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   std::list<std::shared_ptr<Waiter>> waiters_;
   std::map<worker::CallId, Called> calls_;
   worker::CallId next_call_ = 1;
-  std::map<NodeId, Instant> line_;  // when the newest message to a member arrives
+  std::map<NodeId, Instant> last_arrival_;  // when the newest message to a member arrives
   int64_t interrupts_ = 0;
   std::string work_broken_;     // why devices do nothing together until the next attempt
   std::map<NodeId, bool> met_;  // of the plan's members; false: lost since
@@ -186,7 +186,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   int64_t interrupted_epoch_ = -1;
   int64_t last_number_ = 0;
   std::map<int32_t, ToyLayer> held_;
-  worker::StampBook stamps_;
+  worker::StampTable stamps_;
   std::map<int32_t, std::vector<float>> snapshot_, addition_, put_aside_;
   bool addition_prepared_ = false;
   PeerFence stepped_;
@@ -197,17 +197,17 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   std::optional<v1::Handover> kept_;
   worker::ReplayLog log_;
   worker::UnitStore units_;
-  std::map<Tier, worker::KeeperTask> keeping_;  // prepared
-  int64_t keeper_ = 0;                          // older ones are cancelled
+  std::map<Tier, worker::SaveTask> prepared_saves_;  // prepared
+  int64_t save_epoch_ = 0;                           // older ones are cancelled
 };
 
 // One attempt at a step, of all members of a plan together.
-struct StepRoom {
-  std::set<NodeId> words;          // that were given
-  bool committed = false;          // all were
-  std::map<NodeId, Instant> hear;  // when they have all of them
-  std::set<NodeId> deaf;           // who never does: a link broke
-  std::set<NodeId> took;           // who has taken the step
+struct StepAttempt {
+  std::set<NodeId> votes;                 // that were given
+  bool committed = false;                 // all were
+  std::map<NodeId, Instant> received_at;  // when they have all of them
+  std::set<NodeId> missed;                // members that never receive them: a link broke
+  std::set<NodeId> took;                  // members that have taken the step
   worker::StepSums sums;
 };
 

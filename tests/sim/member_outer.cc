@@ -27,7 +27,7 @@ absl::Status SimMember::DoOuter(const v1::OuterCall& call) {
       if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(worker::ShardsFrom(call), true));
       return outer_->MakeDelta(worker::CaptureFrom(call));
     case v1::OuterCall::APPLY:
-      return ApplyOuter(kind, target, worker::ShardsFrom(call), /*borrowed=*/false);
+      return ApplyOuter(kind, target, worker::ShardsFrom(call), /*temporary=*/false);
     case v1::OuterCall::FINISH:
       log_.ForgetBase();
       outer_->Finish(call.tag().base(), worker::FromWire(call.tag()).since, call.keep_residual(),
@@ -36,7 +36,7 @@ absl::Status SimMember::DoOuter(const v1::OuterCall& call) {
     case v1::OuterCall::PUT_BASE_IN:
       put_aside_ = Thetas();
       return ApplyOuter(OuterKind::kBase, OuterTarget::kParameters, /*shards=*/{},
-                        /*borrowed=*/true);
+                        /*temporary=*/true);
     case v1::OuterCall::PUT_BACK:
       for (const auto& [layer, theta] : std::exchange(put_aside_, {}))
         held_.at(layer).theta = theta;
@@ -66,13 +66,13 @@ absl::Status SimMember::SetOuterLayout(const worker::OuterOrder& order) {
     next->set_tag(order.tag);
     for (const worker::OuterSource& source : order.sources) {
       if (source.from != self_.worker) ATOLL_RETURN_IF_ERROR(Takes(milliseconds(20)));
-      for (const OuterKind kind : next->KindsHeld()) {
+      for (const OuterKind kind : next->ListHeldKinds()) {
         const int64_t size = kind == OuterKind::kEncoded
                                  ? next->EncodedFloats(source.layer, source.range)
                                  : source.range.size();
         std::vector<float> values(static_cast<size_t>(size));
         ATOLL_RETURN_IF_ERROR(
-            ReadOuterOf(source.from, before, kind, source.layer, source.range, values));
+            ReadOuterFrom(source.from, before, kind, source.layer, source.range, values));
         ATOLL_RETURN_IF_ERROR(next->Write(kind, source.layer, source.range, values));
       }
     }
@@ -82,9 +82,9 @@ absl::Status SimMember::SetOuterLayout(const worker::OuterOrder& order) {
 }
 
 // Here of `own`, else as it is at another member.
-absl::Status SimMember::ReadOuterOf(const NodeId& from, const std::shared_ptr<OuterState>& own,
-                                    OuterKind kind, int32_t layer, ElementRange range,
-                                    std::span<float> out) const {
+absl::Status SimMember::ReadOuterFrom(const NodeId& from, const std::shared_ptr<OuterState>& own,
+                                      OuterKind kind, int32_t layer, ElementRange range,
+                                      std::span<float> out) const {
   if (out.empty()) return absl::OkStatus();
   if (from == self_.worker) {
     if (own == nullptr) return absl::NotFoundError("it keeps nothing for the servers");
@@ -104,26 +104,26 @@ absl::StatusOr<std::vector<float>> SimMember::ReadOuterLayer(OuterKind kind, int
     const bool here = std::count(part.holders.begin(), part.holders.end(), self_.worker) > 0;
     const auto to = std::span(values).subspan(static_cast<size_t>(part.range.begin),
                                               static_cast<size_t>(part.range.size()));
-    ATOLL_RETURN_IF_ERROR(ReadOuterOf(here ? self_.worker : part.holders.front(), outer_, kind,
-                                      layer, part.range, to));
+    ATOLL_RETURN_IF_ERROR(ReadOuterFrom(here ? self_.worker : part.holders.front(), outer_, kind,
+                                        layer, part.range, to));
   }
   return values;
 }
 
 absl::Status SimMember::ApplyOuter(OuterKind kind, OuterTarget target,
-                                   const std::vector<ShardPlacement>& shards, bool borrowed) {
+                                   const std::vector<ShardPlacement>& shards, bool temporary) {
   const std::shared_ptr<OuterState> outer = outer_;
   if (worker::IsOfPulled(kind)) {
     for (const KeptPart& part : outer->copies()) {
       if (!worker::Concern(shards, part.layer)) continue;
       std::vector<float> values(static_cast<size_t>(part.range.size()));
-      ATOLL_RETURN_IF_ERROR(ReadOuterOf(part.holders.front(), outer, OuterKind::kPulled, part.layer,
-                                        part.range, values));
+      ATOLL_RETURN_IF_ERROR(ReadOuterFrom(part.holders.front(), outer, OuterKind::kPulled,
+                                          part.layer, part.range, values));
       ATOLL_RETURN_IF_ERROR(outer->Write(OuterKind::kPulled, part.layer, part.range, values));
     }
   }
   if (target == OuterTarget::kNothing) return absl::OkStatus();
-  if (target != OuterTarget::kAddition && !borrowed) log_.Changed();
+  if (target != OuterTarget::kAddition && !temporary) log_.Changed();
   const auto blend = static_cast<float>(job_->spec.outer.fragment_blend);
   for (const auto& [layer, theta] : Thetas()) {
     if (!worker::Concern(shards, layer)) continue;
@@ -137,7 +137,7 @@ absl::Status SimMember::ApplyOuter(OuterKind kind, OuterTarget target,
     if (target == OuterTarget::kAdded) {
       for (size_t i = 0; i < values.size(); ++i) values[i] = theta[i] + values[i];
     }
-    ATOLL_RETURN_IF_ERROR(SetLayer(layer, values, borrowed));
+    ATOLL_RETURN_IF_ERROR(SetLayer(layer, values, temporary));
   }
   return absl::OkStatus();
 }
@@ -148,7 +148,7 @@ absl::Status SimMember::ReadForDelta(const std::vector<ShardPlacement>& shards, 
     std::map<int32_t, std::vector<float>> there;
     auto found = here.find(layer);
     if (found == here.end()) {
-      const NodeId holder = HoldersOf(layer).at(0);
+      const NodeId holder = ListHolders(layer).at(0);
       const std::shared_ptr<SimMember> other = Partner(holder);
       if (other == nullptr) return absl::Status(absl::UnavailableError(holder));
       there = of_snapshot ? other->snapshot_ : other->Thetas();

@@ -16,7 +16,7 @@ using worker::OwnedParts;
 using worker::ShardParts;
 using worker::StoredUnit;
 
-absl::Status SimMember::Save(worker::KeeperTask task) {
+absl::Status SimMember::Save(worker::SaveTask task) {
   if (task.tier == Tier::kMemory) {
     for (const worker::HeldSave& held : units_.Held()) {
       if (held.save != task.keep) units_.Drop(held.save);
@@ -33,8 +33,9 @@ absl::Status SimMember::Save(worker::KeeperTask task) {
       return std::span(values).subspan(static_cast<size_t>(unit.elements.begin),
                                        static_cast<size_t>(unit.elements.size()));
     };
-    StoredUnit stored{unit, std::ssize(toy.theta),
-                      OwnedParts::CopyOf({slice(toy.theta), slice(toy.moment), slice(toy.moment)})};
+    StoredUnit stored{
+        unit, std::ssize(toy.theta),
+        OwnedParts::MakeCopy({slice(toy.theta), slice(toy.moment), slice(toy.moment)})};
     if (task.tier == Tier::kMemory) {
       ATOLL_RETURN_IF_ERROR(units_.Put(task.save, stored));
     } else {
@@ -45,19 +46,19 @@ absl::Status SimMember::Save(worker::KeeperTask task) {
     fetch.elements = ToyLayers()[static_cast<size_t>(fetch.unit.shard.layer)].elements;
   }
   log_.Saved(task.save, task.optimizer_step, /*lasting=*/task.tier != Tier::kMemory);
-  keeping_[task.tier] = std::move(task);
+  prepared_saves_[task.tier] = std::move(task);
   return absl::OkStatus();
 }
 
 void SimMember::GoOnSaving(int64_t save) {
   for (const Tier tier : {Tier::kMemory, Tier::kDisk}) {
-    const auto found = keeping_.find(tier);
-    if (found == keeping_.end() || found->second.save != save) continue;
-    worker::KeeperTask task = std::move(keeping_.extract(found).mapped());
-    Fiber::Start([self = shared_from_this(), task, number = keeper_] {
+    const auto found = prepared_saves_.find(tier);
+    if (found == prepared_saves_.end() || found->second.save != save) continue;
+    worker::SaveTask task = std::move(prepared_saves_.extract(found).mapped());
+    Fiber::Start([self = shared_from_this(), task, number = save_epoch_] {
       self->Pause(milliseconds(5) +
                   self->world_.UpTo(milliseconds(task.tier == Tier::kMemory ? 60 : 300)));
-      if (self->dead_ || number != self->keeper_ || self->plan_.members.empty()) return;
+      if (self->dead_ || number != self->save_epoch_ || self->plan_.members.empty()) return;
       absl::Status status;
       if (task.tier == Tier::kMemory) {
         status = self->KeepCopies(task, number);
@@ -65,17 +66,17 @@ void SimMember::GoOnSaving(int64_t save) {
         std::erase_if(self->disk_, [&](const auto& kept) { return kept.first != task.keep; });
         self->disk_[task.save] = {self->job_name_, task.optimizer_step, task.units};
       }
-      if (self->dead_ || number != self->keeper_ || self->plan_.members.empty()) return;
+      if (self->dead_ || number != self->save_epoch_ || self->plan_.members.empty()) return;
       v1::GroupFrame done;
-      *done.mutable_save_done() = worker::SaveDoneOf(task.save, task.tier, status);
-      self->Tell(self->plan_.members.front().worker, std::move(done));
+      *done.mutable_save_done() = worker::MakeSaveDone(task.save, task.tier, status);
+      self->Notify(self->plan_.members.front().worker, std::move(done));
     });
   }
 }
 
-absl::Status SimMember::KeepCopies(const worker::KeeperTask& task, int64_t number) {
+absl::Status SimMember::KeepCopies(const worker::SaveTask& task, int64_t number) {
   for (const worker::SaveOrder::Fetch& wanted : task.order.fetch) {
-    if (number != keeper_) return absl::AbortedError("the save is cancelled");
+    if (number != save_epoch_) return absl::AbortedError("the save is cancelled");
     const worker::Unit& unit = wanted.unit;
     const auto parts = std::make_shared<OwnedParts>(unit.elements.size(), worker::kAllParts);
     ATOLL_RETURN_IF_ERROR(
@@ -91,8 +92,8 @@ absl::Status SimMember::ReadSaved(int64_t save, const LayerShard& shard, Range e
     const Range within{elements.begin - stored.unit.elements.begin,
                        elements.end - stored.unit.elements.begin};
     const worker::PartMap from =
-        worker::PartsOf(worker::SliceOf(stored.parts->parts(), worker::kAllParts, within));
-    for (const auto& [part, to] : worker::PartsOf(out)) {
+        worker::ToPartMap(worker::SliceParts(stored.parts->parts(), worker::kAllParts, within));
+    for (const auto& [part, to] : worker::ToPartMap(out)) {
       std::copy(from.at(part).begin(), from.at(part).end(), to.begin());
     }
     return absl::OkStatus();

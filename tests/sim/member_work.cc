@@ -20,16 +20,16 @@ using worker::StepSums;
 namespace {
 
 constexpr Duration kLateMax = std::chrono::milliseconds(60);  // less than any step takes
-constexpr size_t kRoomsMax = 64;
+constexpr size_t kStepAttemptsMax = 64;
 
-worker::StampBook::Stamps StampsOf(const v1::GroupFrame& call) {
-  worker::StampBook::Stamps stamps;
+worker::StampTable::Stamps StampsFromWire(const v1::GroupFrame& call) {
+  worker::StampTable::Stamps stamps;
   if (call.has_parameters_since()) stamps.parameters = worker::FromWire(call.parameters_since());
   if (call.has_moments_since()) stamps.moments = worker::FromWire(call.moments_since());
   return stamps;
 }
 
-absl::StatusOr<v1::GroupReply> ReplyOf(const absl::Status& status) {
+absl::StatusOr<v1::GroupReply> ToGroupReply(const absl::Status& status) {
   if (status.ok()) return v1::GroupReply();
   return status;
 }
@@ -44,7 +44,7 @@ void SimMember::Open(const JobId& job, const JobSpec& spec) {
 
 void SimMember::Close() {
   Interrupt("the job is closed");
-  ++keeper_;
+  ++save_epoch_;
   job_.reset();
   held_.clear();
   stamps_.Clear();
@@ -64,12 +64,12 @@ absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
   v1::GroupReply reply;
   if (dead_) return absl::AbortedError("the process has ended");
   if (!job_) return absl::FailedPreconditionError("no job is open");
-  if (!call.has_fetch()) stamps_.Set(Held(), StampsOf(call));
+  if (!call.has_fetch()) stamps_.Set(Held(), StampsFromWire(call));
   switch (call.body_case()) {
-    case v1::GroupFrame::kSettle: {
+    case v1::GroupFrame::kDrain: {
       ATOLL_RETURN_IF_ERROR(Takes(milliseconds(2)));
-      if (call.settle().has_take()) {
-        ATOLL_RETURN_IF_ERROR(TakeStep(worker::FromWire(call.settle().take())));
+      if (call.drain().has_take()) {
+        ATOLL_RETURN_IF_ERROR(TakeStep(worker::FromWire(call.drain().take())));
       }
       return Committed();
     }
@@ -81,14 +81,14 @@ absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
       return reply;
     }
     case v1::GroupFrame::kFetch:
-      return ReplyOf(Fetch(call));
+      return ToGroupReply(Fetch(call));
     case v1::GroupFrame::kDropSurplus:
       std::erase_if(held_, [](const auto& layer) { return layer.second.surplus; });
       for (auto& [layer, toy] : held_) toy.before.clear();
       if (next_outer_ != nullptr) outer_ = std::exchange(next_outer_, nullptr);
       return reply;
     case v1::GroupFrame::kStep:
-      return ReplyOf(Step(call.step()));
+      return ToGroupReply(Step(call.step()));
     case v1::GroupFrame::kEvaluate:
       last_number_ = std::max<int64_t>(last_number_, call.evaluate().number());
       ATOLL_RETURN_IF_ERROR(Takes(milliseconds(100)));
@@ -115,9 +115,9 @@ absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
         reply.set_copies_taken(addition_prepared_);
         return reply;
       }
-      return ReplyOf(AddPrepared());
+      return ToGroupReply(AddPrepared());
     case v1::GroupFrame::kSave:
-      return ReplyOf(Save(worker::KeeperTaskOf(call.save())));
+      return ToGroupReply(Save(worker::ParseSaveCall(call.save())));
     case v1::GroupFrame::kSetSteps:
       SetSteps(call.set_steps().optimizer_steps());
       return reply;
@@ -128,12 +128,12 @@ absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
 
 // -------------------------------------------------------------------------------- the plan ----
 
-std::vector<NodeId> SimMember::HoldersOf(int32_t layer) const {
+std::vector<NodeId> SimMember::ListHolders(int32_t layer) const {
   std::vector<NodeId> holders;
   for (const PlanReplica& replica : plan_.replicas) {
     for (const PlanStage& stage : replica.stages) {
       const bool here = stage.first_layer <= layer && layer < stage.first_layer + stage.layers;
-      if (here) holders.push_back(WorkerOfDevice(stage.devices[0]));
+      if (here) holders.push_back(WorkerFromDevice(stage.devices[0]));
     }
   }
   return holders;
@@ -157,10 +157,10 @@ void SimMember::Configure(v1::GroupReply* reply) {
   addition_.clear();
   waits_ = StepSums();
   for (auto& [layer, toy] : held_) toy.surplus = true;
-  const Ownership ownership = OwnershipOf(plan_);
+  const Ownership ownership = OwnershipFromPlan(plan_);
   for (size_t r = 0; r < plan_.replicas.size(); ++r) {
     for (const PlanStage& stage : plan_.replicas[r].stages) {
-      if (WorkerOfDevice(stage.devices[0]) != self_.worker) continue;
+      if (WorkerFromDevice(stage.devices[0]) != self_.worker) continue;
       for (int32_t l = stage.first_layer; l < stage.first_layer + stage.layers; ++l) {
         const int64_t elements = ToyLayers()[static_cast<size_t>(l)].elements;
         const Range owned = ownership.Owned(static_cast<int>(r), elements);
@@ -222,22 +222,22 @@ absl::Status SimMember::Step(const v1::StepCall& step) {
   }
   std::set<NodeId> all;
   for (size_t l = 0; l < ToyLayers().size(); ++l) {
-    for (const NodeId& holder : HoldersOf(static_cast<int32_t>(l))) all.insert(holder);
+    for (const NodeId& holder : ListHolders(static_cast<int32_t>(l))) all.insert(holder);
   }
   if (!all.contains(self_.worker)) return absl::OkStatus();  // it is only a source
   stepped_ = fence_;
-  stepping_ = {0, worker::RangesOf(step), step.learning_rate()};
+  stepping_ = {0, worker::RangesFromStepCall(step), step.learning_rate()};
   stepping_number_ = step.number();
   // By epoch: after an interruption no vote is taken any more.
-  const std::shared_ptr<StepRoom> room = world_.RoomOf(absl::StrCat(
+  const std::shared_ptr<StepAttempt> attempt = world_.FindOrAddStepAttempt(absl::StrCat(
       fence_.job, "/", fence_.generation, "/", fence_.plan, "/", epoch_, "/", step.number(), "/",
       plan_.members.front().worker, "/", plan_.members.front().incarnation));
-  ATOLL_RETURN_IF_ERROR(Commit(*room, step, all));
-  Take(room->sums);
-  return Spread(*room, all);
+  ATOLL_RETURN_IF_ERROR(Commit(*attempt, step, all));
+  Take(attempt->sums);
+  return AllGatherParameters(*attempt, all);
 }
 
-absl::Status SimMember::Commit(StepRoom& room, const v1::StepCall& step,
+absl::Status SimMember::Commit(StepAttempt& attempt, const v1::StepCall& step,
                                const std::set<NodeId>& all) {
   const double jitter = 0.8 + 0.4 * world_.rng.Uniform();
   const Instant ready = world_.timeline.now() + FromSeconds(0.1 * slowness_ * jitter);
@@ -248,25 +248,25 @@ absl::Status SimMember::Commit(StepRoom& room, const v1::StepCall& step,
       StepTimeout(), [&] { return broken() || world_.timeline.now() >= ready - milliseconds(1); }));
   if (broken()) return absl::AbortedError(work_broken_);
   // The word is given.
-  room.words.insert(self_.worker);
+  attempt.votes.insert(self_.worker);
   waits_ = {fence.plan, step.number(), {}};
-  if (room.words == all) world_.Commit(room, {fence.plan, step.number(), {1.0}}, kLateMax);
+  if (attempt.votes == all) world_.Commit(attempt, {fence.plan, step.number(), {1.0}}, kLateMax);
   for (const NodeId& worker : all) {
-    if (worker == self_.worker || !room.committed) continue;
+    if (worker == self_.worker || !attempt.committed) continue;
     if (const std::shared_ptr<SimMember> other = Partner(worker)) other->Wake();
   }
-  const auto heard = [&] {
-    return room.committed && !room.deaf.contains(self_.worker) &&
-           world_.timeline.now() >= room.hear.at(self_.worker);
+  const auto received = [&] {
+    return attempt.committed && !attempt.missed.contains(self_.worker) &&
+           world_.timeline.now() >= attempt.received_at.at(self_.worker);
   };
-  while (!broken() && !heard()) {
+  while (!broken() && !received()) {
     if (dead_) return absl::AbortedError("the process has ended");
-    if (room.committed && room.deaf.contains(self_.worker)) {
+    if (attempt.committed && attempt.missed.contains(self_.worker)) {
       work_broken_ = "simulated: a link broke";
       break;
     }
-    Block(room.committed ? room.hear.at(self_.worker) - world_.timeline.now()
-                         : Duration(milliseconds(100)));
+    Block(attempt.committed ? attempt.received_at.at(self_.worker) - world_.timeline.now()
+                            : Duration(milliseconds(100)));
     LookForLost();
   }
   if (dead_ || broken() || !waits_.Names({fence.plan, step.number(), {}})) {
@@ -275,9 +275,9 @@ absl::Status SimMember::Commit(StepRoom& room, const v1::StepCall& step,
   return absl::OkStatus();
 }
 
-absl::Status SimMember::Spread(StepRoom& room, const std::set<NodeId>& all) {
-  room.took.insert(self_.worker);
-  if (all.size() == 1 || !OwnershipOf(plan_).sharded()) return absl::OkStatus();
+absl::Status SimMember::AllGatherParameters(StepAttempt& attempt, const std::set<NodeId>& all) {
+  attempt.took.insert(self_.worker);
+  if (all.size() == 1 || !OwnershipFromPlan(plan_).sharded()) return absl::OkStatus();
   for (const NodeId& worker : all) {
     const std::shared_ptr<SimMember> other = worker == self_.worker ? nullptr : Partner(worker);
     if (other != nullptr) other->Wake();
@@ -288,29 +288,30 @@ absl::Status SimMember::Spread(StepRoom& room, const std::set<NodeId>& all) {
   const PeerFence fence = fence_;
   const int64_t epoch = epoch_;
   const auto broken = [&] { return !work_broken_.empty() || fence_ != fence || epoch_ != epoch; };
-  ATOLL_RETURN_IF_ERROR(WaitUntil(StepTimeout(), [&] { return broken() || room.took == all; }));
+  ATOLL_RETURN_IF_ERROR(WaitUntil(StepTimeout(), [&] { return broken() || attempt.took == all; }));
   if (broken()) return absl::AbortedError(work_broken_);
   for (auto& [layer, toy] : held_) {
-    if (!toy.surplus) toy.Spread();
+    if (!toy.surplus) toy.AllGatherParameters();
   }
   return absl::OkStatus();
 }
 
-std::shared_ptr<StepRoom> World::RoomOf(const std::string& key) {
-  for (const auto& [known, room] : rooms) {
-    if (known == key) return room;
+std::shared_ptr<StepAttempt> World::FindOrAddStepAttempt(const std::string& key) {
+  for (const auto& [known, attempt] : step_attempts) {
+    if (known == key) return attempt;
   }
-  if (rooms.size() >= kRoomsMax) rooms.pop_front();
-  return rooms.emplace_back(key, std::make_shared<StepRoom>()).second;
+  if (step_attempts.size() >= kStepAttemptsMax) step_attempts.pop_front();
+  return step_attempts.emplace_back(key, std::make_shared<StepAttempt>()).second;
 }
 
-void World::Commit(StepRoom& room, worker::StepSums sums, Duration late_max) {
-  room.committed = true;
-  room.sums = std::move(sums);
-  const bool breaks = room.words.size() > 1 && faulty() && rng.Chance(options.link_breaks);
-  for (const NodeId& worker : room.words) {
-    room.hear[worker] = timeline.now() + UpTo(room.words.size() > 1 ? late_max : Duration(0));
-    if (breaks && rng.Chance(0.5)) room.deaf.insert(worker);
+void World::Commit(StepAttempt& attempt, worker::StepSums sums, Duration late_max) {
+  attempt.committed = true;
+  attempt.sums = std::move(sums);
+  const bool breaks = attempt.votes.size() > 1 && faulty() && rng.Chance(options.link_breaks);
+  for (const NodeId& worker : attempt.votes) {
+    attempt.received_at[worker] =
+        timeline.now() + UpTo(attempt.votes.size() > 1 ? late_max : Duration(0));
+    if (breaks && rng.Chance(0.5)) attempt.missed.insert(worker);
   }
 }
 
@@ -326,7 +327,7 @@ absl::Status SimMember::Fetch(const v1::GroupFrame& call) {
     for (const v1::FetchCall::Source& source : item.sources()) {
       const Range range{source.begin(), source.end()};
       const worker::ShardParts into{fetched.theta, fetched.moment, third};
-      ATOLL_RETURN_IF_ERROR(FetchPart(source, worker::SliceOf(into, source.parts(), range)));
+      ATOLL_RETURN_IF_ERROR(FetchPart(source, worker::SliceParts(into, source.parts(), range)));
     }
     if (world_.faulty() && world_.rng.Chance(world_.options.lost_writes)) {
       return absl::InternalError("simulated: a layer could not be written");
@@ -337,10 +338,10 @@ absl::Status SimMember::Fetch(const v1::GroupFrame& call) {
     }
     planned->second.Replace(std::move(fetched.theta), std::move(fetched.moment),
                             fetch.optimizer_step());
-    stamps_.Set(Held(), shard, StampsOf(call));
+    stamps_.Set(Held(), shard, StampsFromWire(call));
   }
   SetSteps(fetch.optimizer_step());
-  stamps_.Set(Held(), StampsOf(call));
+  stamps_.Set(Held(), StampsFromWire(call));
   if (fetch.save() == 0) return absl::OkStatus();
   log_.Clear();
   log_.Saved(fetch.save(), fetch.optimizer_step());
@@ -366,7 +367,7 @@ absl::Status SimMember::FetchPart(const v1::FetchCall::Source& source,
   }
   const int32_t layer = source.shard().layer();
   const auto found = from->held_.find(layer);
-  for (const auto& [part, to] : worker::PartsOf(into)) {
+  for (const auto& [part, to] : worker::ToPartMap(into)) {
     const std::vector<float>* values = nullptr;
     if (found != from->held_.end()) {
       values = part == 0 ? found->second.Parameters(range) : found->second.Moments(range);
@@ -379,8 +380,8 @@ absl::Status SimMember::FetchPart(const v1::FetchCall::Source& source,
   return absl::OkStatus();
 }
 
-absl::Status SimMember::SetLayer(int32_t layer, const std::vector<float>& theta, bool borrowed) {
-  if (!borrowed) log_.Changed();
+absl::Status SimMember::SetLayer(int32_t layer, const std::vector<float>& theta, bool temporary) {
+  if (!temporary) log_.Changed();
   if (world_.faulty() && world_.rng.Chance(world_.options.lost_writes)) {
     return absl::InternalError("simulated: a layer could not be written");
   }
@@ -396,7 +397,7 @@ absl::Status SimMember::AddPrepared() {
     if (added == addition_.end()) return absl::FailedPreconditionError("nothing to add");
     std::vector<float> sum = values;
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += added->second[i];
-    ATOLL_RETURN_IF_ERROR(SetLayer(layer, sum, /*borrowed=*/false));
+    ATOLL_RETURN_IF_ERROR(SetLayer(layer, sum, /*temporary=*/false));
   }
   return absl::OkStatus();
 }

@@ -36,13 +36,13 @@ class Network {
   void Isolate(const std::string& node) { isolated_.insert(node); }
   void Rejoin(const std::string& node) { isolated_.erase(node); }
   void RejoinAll() { isolated_.clear(); }
-  bool Reachable(const std::string& a, const std::string& b) const {
+  bool IsReachable(const std::string& a, const std::string& b) const {
     return !isolated_.contains(a) && !isolated_.contains(b);
   }
 
   void Send(const std::string& from, const std::string& to, Timeline::Action deliver) {
     ++sent_;
-    if (!Reachable(from, to) || rng_.Chance(faults_.drop)) {
+    if (!IsReachable(from, to) || rng_.Chance(faults_.drop)) {
       ++lost_;
       return;
     }

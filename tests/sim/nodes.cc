@@ -99,7 +99,7 @@ std::vector<Reply> CoordinatorNode::Deliver(const CoordinatorEvent& event) {
   if (!core_) return {};
   const CoordinatorActions actions = core_->Step(world_.timeline.now(), event);
   for (const StoreWrite& write : actions.persist) {
-    const std::string key = KeyOf(write.record);
+    const std::string key = MakeRecordKey(write.record);
     if (mistaken_) {
       const auto* line = std::get_if<EventRecord>(&write.record);
       if (line != nullptr) world_.Trace(absl::StrCat("mistaken: ", line->text));
@@ -166,31 +166,31 @@ void CoordinatorNode::Carry(const CoordinatorActions& actions) {
       }
     });
   }
-  for (const GroupWorkers& ask : actions.groups) Group(ask);
-  for (const MakePlan& ask : actions.plans) Plan(ask);
+  for (const GroupWorkers& query : actions.groups) Group(query);
+  for (const MakePlan& query : actions.plans) Plan(query);
   Arm(actions.next_deadline, [this] { Deliver(Tick{}); });
 }
 
-void CoordinatorNode::Plan(const MakePlan& ask) {
-  PlanMade made{ask.job, ask.island, ask.request, absl::ResourceExhaustedError("simulated")};
+void CoordinatorNode::Plan(const MakePlan& query) {
+  PlanMade made{query.job, query.island, query.request, absl::ResourceExhaustedError("simulated")};
   if (!world_.faulty() || !world_.rng.Chance(world_.options.no_plan)) {
     const double slowness = 0.9 + 0.2 * world_.rng.Uniform();
     const auto replicas = static_cast<int32_t>(1 + world_.rng.Below(3));
-    made.plan = testing::TestPlan(ask, slowness, replicas);
+    made.plan = testing::TestPlan(query, slowness, replicas);
     made.plan->optimizer_copies = static_cast<int32_t>(world_.rng.Below(3));  // 0: all of them
   }
   After(world_.UpTo(milliseconds(500)), [this, made] { Deliver(made); });
 }
 
 // Sites are found by a rule, then the answer names who shares an island; some answers never come.
-void CoordinatorNode::Group(const GroupWorkers& ask) {
+void CoordinatorNode::Group(const GroupWorkers& query) {
   SitesFound found;
-  for (const PlanWorker& worker : ask.workers) {
+  for (const PlanWorker& worker : query.workers) {
     const char* site = worker.member.worker.back() % 2 == 0 ? "even" : "odd";
     found.workers.push_back({worker.member.worker, site, "simulated"});
   }
-  const bool by_site = ask.spec.layout.island == IslandScope::kSite || world_.rng.Chance(0.4);
-  const WorkersGrouped grouped{ask.job, ask.request,
+  const bool by_site = query.spec.layout.island == IslandScope::kSite || world_.rng.Chance(0.4);
+  const WorkersGrouped grouped{query.job, query.request,
                                by_site ? IslandScope::kSite : IslandScope::kAll, "simulated"};
   if (world_.faulty() && world_.rng.Chance(world_.options.no_plan)) return;
   After(world_.UpTo(seconds(3)), [this, found, grouped] {
@@ -215,7 +215,7 @@ void CoordinatorNode::ServerLost(const NodeId& server, Incarnation incarnation,
 
 const ProgressRecord* CoordinatorNode::Progress() const {
   // By its key: this is called after every event, and stores are large.
-  for (auto at = store_.lower_bound(KeyOf(ProgressRecord{})); at != store_.end(); ++at) {
+  for (auto at = store_.lower_bound(MakeRecordKey(ProgressRecord{})); at != store_.end(); ++at) {
     const auto* progress = std::get_if<ProgressRecord>(&at->second);
     if (progress == nullptr || !world_.checker.IsOfSite(progress->job)) return progress;
   }
@@ -246,7 +246,7 @@ bool CoordinatorNode::StoresJobs() const {
 void Member::KeepConnecting() {
   After(milliseconds(20) + world_.UpTo(milliseconds(500)), [this] {
     if (connected_) return;
-    if (!world_.coordinator().alive() || !world_.network.Reachable(name(), "coordinator")) {
+    if (!world_.coordinator().alive() || !world_.network.IsReachable(name(), "coordinator")) {
       return KeepConnecting();
     }
     connected_ = true;
@@ -276,7 +276,7 @@ void Member::CloseByDeath() {
   if (world_.rng.Chance(0.3)) return;
   world_.timeline.After(world_.UpTo(milliseconds(200)),
                         [this, incarnation = incarnation_, connection = connection_] {
-                          TellCoordinatorLost(incarnation, connection);
+                          DeliverConnectionLost(incarnation, connection);
                         });
 }
 

@@ -89,8 +89,8 @@ class CoordinatorNode : public Node {
  private:
   void Carry(const CoordinatorActions& actions);
   void CheckStore();
-  void Plan(const MakePlan& ask);
-  void Group(const GroupWorkers& ask);
+  void Plan(const MakePlan& query);
+  void Group(const GroupWorkers& query);
 
   std::map<std::string, StoreRecord> store_, backup_;  // the disk
   int64_t losses_ = 0;
@@ -112,7 +112,7 @@ class Member : public Node {
  protected:
   virtual void OnConnected() = 0;
   virtual void OnDisconnected() = 0;
-  virtual void TellCoordinatorLost(Incarnation incarnation, int64_t connection) = 0;
+  virtual void DeliverConnectionLost(Incarnation incarnation, int64_t connection) = 0;
   // The process has ended: the coordinator may notice the closed connection, or only the silence.
   void CloseByDeath();
   void KeepConnecting();
@@ -143,12 +143,12 @@ class ServerNode : public Member {
   using PushAnswer = std::function<void(PushStatus, std::string)>;
   using PullAnswer = std::function<void(const ps::ReplyPull*, const ps::RefusePull*)>;
   void Push(ps::PushArrived event, PushAnswer answer);
-  void Pull(ps::PullAsked event, PullAnswer answer);
+  void Pull(ps::PullArrived event, PullAnswer answer);
 
   ps::ServerCore* core() { return core_ ? &*core_ : nullptr; }
   bool holds_jobs() const { return !disk_.empty(); }  // on its disk
   // A folder that is moved aside does not come back.
-  void LoseFolder() { away_.clear(); }
+  void LoseFolder() { moved_aside_.clear(); }
 
  private:
   struct JobDisk {
@@ -159,7 +159,7 @@ class ServerNode : public Member {
 
   void OnConnected() override { Deliver(ps::ConnectionUp{}); }
   void OnDisconnected() override { Deliver(ps::ConnectionDown{}); }
-  void TellCoordinatorLost(Incarnation incarnation, int64_t connection) override;
+  void DeliverConnectionLost(Incarnation incarnation, int64_t connection) override;
   std::vector<ps::RecoveredJob> Recover();
   void Carry(ps::Actions actions);
   void Append(ps::AppendLog append);
@@ -173,7 +173,7 @@ class ServerNode : public Member {
   void Erase(const JobId& job);
 
   const std::string site_;
-  std::map<JobId, JobDisk> disk_, away_;
+  std::map<JobId, JobDisk> disk_, moved_aside_;
   ClusterMark mark_unavailable_;
   std::optional<ps::ServerCore> core_;
   std::set<JobId> syncing_;
@@ -202,7 +202,7 @@ class WorkerNode : public Member {
   void Deliver(const worker::Event& event);
   void Leave();  // SIGTERM
   void End();    // the simulation is over
-  std::string Doing() const { return core_ ? core_->doing() : "down"; }
+  std::string GetActivity() const { return core_ ? core_->activity() : "down"; }
   const std::shared_ptr<SimMember>& member() const { return member_; }
 
  private:
@@ -234,7 +234,7 @@ class WorkerNode : public Member {
 
   void OnConnected() override { Deliver(worker::Connected{}); }
   void OnDisconnected() override { Deliver(worker::ConnectionLost{"simulated"}); }
-  void TellCoordinatorLost(Incarnation incarnation, int64_t connection) override;
+  void DeliverConnectionLost(Incarnation incarnation, int64_t connection) override;
   void CrashAndRestart();
 
   // ---- worker_node.cc ----
@@ -242,7 +242,7 @@ class WorkerNode : public Member {
   void Do(const worker::InterruptStep& action);
   void Do(const worker::Follow& action);
   void Do(const worker::Unfollow& action);
-  void Do(const MeasureLinks&) {}   // the simulated planner does not ask
+  void Do(const MeasureLinks&) {}   // the simulated planner does not request it
   void Do(const TraceNextStep&) {}  // not requested
   void Do(const worker::CancelTransfers& action);
   void Do(const worker::Stop& action);
@@ -258,7 +258,7 @@ class WorkerNode : public Member {
   // ---- transfer_node.cc ----
   void Do(const worker::StartPull& action);
   void Do(const worker::PushShards& action);
-  std::map<NodeId, std::vector<worker::ShardPart>> OwnersOf(
+  std::map<NodeId, std::vector<worker::ShardPart>> GroupPartsByOwner(
       const std::vector<worker::ShardPart>& shards) const;
   // `slot`: in full, or as a step.
   void PullPart(const worker::StartPull& action, const NodeId& owner, const worker::ShardPart& part,
@@ -280,7 +280,7 @@ class WorkerNode : public Member {
   void Do(const worker::AdoptPulled& action);
   void Do(const worker::Validate& action);
   void Do(const worker::SaveState& action);
-  void Do(const worker::HandOver& action);
+  void Do(const worker::Handover& action);
   void Do(const worker::ReleaseJob& action);
   worker::Event Configured(const worker::Reconfigure& action, const worker::PlanTaken& taken,
                            worker::Leadership leadership);

@@ -87,9 +87,9 @@ std::vector<ps::RecoveredJob> ServerNode::Recover() {
 }
 
 void ServerNode::SwapFolder() {
-  world_.Trace(
-      absl::StrCat(name(), away_.empty() ? ": its folder is moved aside" : ": its folder is back"));
-  std::swap(disk_, away_);
+  world_.Trace(absl::StrCat(
+      name(), moved_aside_.empty() ? ": its folder is moved aside" : ": its folder is back"));
+  std::swap(disk_, moved_aside_);
   std::swap(mark_, mark_unavailable_);
 }
 
@@ -106,7 +106,7 @@ void ServerNode::Crash() {
   CloseByDeath();
 }
 
-void ServerNode::TellCoordinatorLost(Incarnation incarnation, int64_t connection) {
+void ServerNode::DeliverConnectionLost(Incarnation incarnation, int64_t connection) {
   world_.coordinator().ServerLost(name(), incarnation, connection);
 }
 
@@ -183,7 +183,7 @@ void ServerNode::Push(ps::PushArrived event, PushAnswer answer) {
   Deliver(event);
 }
 
-void ServerNode::Pull(ps::PullAsked event, PullAnswer answer) {
+void ServerNode::Pull(ps::PullArrived event, PullAnswer answer) {
   if (!core_) return;
   event.token = next_token_++;
   pull_answers_[event.token] = std::move(answer);
@@ -266,10 +266,10 @@ void ServerNode::Fetch(const ps::FetchPart& fetch) {
         reply != nullptr ? absl::OkStatus() : absl::FailedPreconditionError(refusal->reason);
     world_.network.Send(from, name(), [finish, status, values] { finish(status, values); });
   };
-  ps::PullAsked asked{fetch.job,         fetch.version,      fetch.shard, 0,
-                      fetch.range.begin, fetch.range.size(), fetch.slot};
-  world_.network.Send(name(), fetch.endpoint, [this, asked, answer, from = fetch.endpoint] {
-    if (ServerNode* node = world_.FindServer(from)) node->Pull(asked, answer);
+  ps::PullArrived pull_event{fetch.job,         fetch.version,      fetch.shard, 0,
+                             fetch.range.begin, fetch.range.size(), fetch.slot};
+  world_.network.Send(name(), fetch.endpoint, [this, pull_event, answer, from = fetch.endpoint] {
+    if (ServerNode* node = world_.FindServer(from)) node->Pull(pull_event, answer);
   });
   After(seconds(5), [finish] { finish(absl::DeadlineExceededError("simulated"), {}); });
 }

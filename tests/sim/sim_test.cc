@@ -183,7 +183,7 @@ ClusterOptions Calm(uint64_t seed) {
   return options;
 }
 
-void PlayHandOvers(uint64_t first, uint64_t seeds) {
+void PlayHandovers(uint64_t first, uint64_t seeds) {
   int64_t taken_over = 0, joined = 0, together = 0;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     ClusterOptions options = Calm(seed);
@@ -224,11 +224,11 @@ void PlayHandOvers(uint64_t first, uint64_t seeds) {
 }
 
 TEST_CASE("workers of shared islands come and go, also several at once, and no step is replayed") {
-  PlayHandOvers(1, 12);
+  PlayHandovers(1, 12);
 }
 
 TEST_CASE("in 48 more histories workers come and go, and no step is replayed", "[.more]") {
-  PlayHandOvers(13, 48);
+  PlayHandovers(13, 48);
 }
 
 TEST_CASE("an island that is cut off delays the others by the grace time and no more") {

@@ -13,7 +13,7 @@
 namespace atl::sim {
 namespace {
 
-std::vector<PositionRange> RangesOf(std::vector<int64_t> positions) {
+std::vector<PositionRange> RangesFromPositions(std::vector<int64_t> positions) {
   std::sort(positions.begin(), positions.end());
   std::vector<PositionRange> ranges;
   for (const int64_t position : positions) {
@@ -76,7 +76,7 @@ void Checker::NoteContribution(const DecisionRecord& decision) {
     positions.insert(positions.end(), it->second.positions.begin(), it->second.positions.end());
   }
   if (positions.empty()) Fail(absl::StrCat("version ", decision.version, " contributes nothing"));
-  contributions_[decision.version].trained_on = RangesOf(std::move(positions));
+  contributions_[decision.version].trained_on = RangesFromPositions(std::move(positions));
 }
 
 void Checker::NameContribution(const SiteJob& site) {
@@ -123,7 +123,7 @@ bool Checkers::HoldsForSite(const NodeId& server) const {
 void Checkers::Persisted(const StoreRecord& record) {
   if (const auto* job = std::get_if<JobRecord>(&record); job != nullptr && job->site) {
     const auto [site, fresh] = sites_.try_emplace(job->job, job->spec, &pool_, this);
-    if (fresh && removal_asked_) site->second.RemovalAsked();
+    if (fresh && removal_requested_) site->second.NoteRemovalRequest();
     if (job->removed) site->second.EndPersisted();
   }
   if (const auto* removed = std::get_if<RemovedRecord>(&record)) {
@@ -150,10 +150,10 @@ void Checkers::StoreReplaced() {
   for (auto& [job, site] : sites_) site.StoreReplaced();
 }
 
-void Checkers::RemovalAsked() {
-  removal_asked_ = true;
-  users_.RemovalAsked();
-  for (auto& [job, site] : sites_) site.RemovalAsked();
+void Checkers::NoteRemovalRequest() {
+  removal_requested_ = true;
+  users_.NoteRemovalRequest();
+  for (auto& [job, site] : sites_) site.NoteRemovalRequest();
 }
 
 void Checkers::NotTaken(const ContributionId& contribution) {

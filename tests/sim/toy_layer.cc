@@ -70,7 +70,7 @@ void ToyLayer::Step(int32_t layer, const std::vector<PositionRange>& ranges, dou
   before.clear();
 }
 
-void ToyLayer::Spread() {
+void ToyLayer::AllGatherParameters() {
   theta = of_all_owners_;
   whole = true;
 }

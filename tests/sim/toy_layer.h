@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/sim/toy_trainer.h"
-#include "worker/island/moves.h"
+#include "worker/island/state_transfer.h"
 
 namespace atl::sim {
 
@@ -24,7 +24,7 @@ struct ToyLayer {
   const std::vector<float>* Moments(Range range) const;
   // Takes a step; where others own the rest, Spread brings what they have made of it.
   void Step(int32_t layer, const std::vector<PositionRange>& ranges, double learning_rate);
-  void Spread();
+  void AllGatherParameters();
   // What it was is being written over.
   void Replace(std::vector<float> parameters, std::vector<float> moments, int64_t step);
   // As it is reported to others, without stamps: what it has, then what it had.

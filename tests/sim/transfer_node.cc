@@ -32,13 +32,14 @@ ps::SharedBytes Encode(std::span<const float> values, Encoding encoding, ThreadP
 }
 
 // As worker/runtime/transfers.h: a layer that has had one turn since comes as its step.
-int32_t SlotOf(const worker::StartPull& pull, const worker::ShardPart& part,
-               const WorkerNode* owner) {
+int32_t SelectPullSlot(const worker::StartPull& pull, const worker::ShardPart& part,
+                       const WorkerNode* owner) {
   const std::shared_ptr<worker::OuterState> outer = owner->member()->outer();
   if (outer == nullptr || !IsQuantized(pull.encoding) || outer->tag().base == kNoVersion) {
     return kPullServed;
   }
-  const int64_t turns = TurnsSince(outer->tag().base, pull.version, part.layer, pull.fragments);
+  const int64_t turns =
+      CountTurnsSince(outer->tag().base, pull.version, part.layer, pull.fragments);
   return turns == 1 ? kPullStep : kPullServed;
 }
 
@@ -59,7 +60,7 @@ std::vector<float> AddStep(const worker::OuterState& outer, const worker::ShardP
 }  // namespace
 
 // Who keeps which part of these shards, as the leader knows it.
-std::map<NodeId, std::vector<worker::ShardPart>> WorkerNode::OwnersOf(
+std::map<NodeId, std::vector<worker::ShardPart>> WorkerNode::GroupPartsByOwner(
     const std::vector<worker::ShardPart>& shards) const {
   std::map<NodeId, std::vector<worker::ShardPart>> owned;
   const std::shared_ptr<worker::OuterState> outer = member_->outer();
@@ -85,7 +86,7 @@ void WorkerNode::Do(const worker::StartPull& action) {
   const int64_t transfer = next_transfer_++;
   transfers_.insert(transfer);
   pull_ = Pull{action.pull};
-  const auto shares = OwnersOf(action.shards);
+  const auto shares = GroupPartsByOwner(action.shards);
   for (const auto& [owner, parts] : shares) pull_.missing += parts.size();
   const auto fails = [this, transfer, pull = action.pull](const char* why) {
     EndPull(transfer, worker::PullFailed{pull, worker::PullFailure::kError, kNoVersion, why});
@@ -93,7 +94,8 @@ void WorkerNode::Do(const worker::StartPull& action) {
   if (pull_.missing == 0) return After(milliseconds(1), [fails] { fails("no plan is set up"); });
   for (const auto& [owner, parts] : shares) {
     for (const worker::ShardPart& part : parts) {
-      PullPart(action, owner, part, transfer, SlotOf(action, part, world_.FindWorker(owner)));
+      PullPart(action, owner, part, transfer,
+               SelectPullSlot(action, part, world_.FindWorker(owner)));
     }
   }
   After(kTransferTimeout, [fails] { fails("timed out"); });
@@ -168,13 +170,13 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
                           alive_then([refused, copy = *refusal] { refused(copy); }));
     }
   };
-  const ps::PullAsked asked{action.job, action.version, part.shard, 0, 0, 0, slot};
-  world_.network.Send(owner, part.server, [this, part, asked, answer] {
-    if (ServerNode* server = world_.FindServer(part.server)) server->Pull(asked, answer);
+  const ps::PullArrived pull_event{action.job, action.version, part.shard, 0, 0, 0, slot};
+  world_.network.Send(owner, part.server, [this, part, pull_event, answer] {
+    if (ServerNode* server = world_.FindServer(part.server)) server->Pull(pull_event, answer);
   });
 }
 
-// On the compute thread: brings what adopting it adds to the devices, beside the steps that follow.
+// On the compute thread: brings what adopting it adds to the devices, during the steps that follow.
 void WorkerNode::StagePulled(const worker::PullDone& pulled, int64_t ticket) {
   AwaitSideWork();
   const std::shared_ptr<worker::OuterState> outer = member_->outer();
@@ -206,7 +208,7 @@ void WorkerNode::Do(const worker::PushShards& action) {
     }
     return;
   }
-  for (const auto& [owner, parts] : OwnersOf(action.shards)) {
+  for (const auto& [owner, parts] : GroupPartsByOwner(action.shards)) {
     for (const worker::ShardPart& part : parts) PushPart(action, owner, part);
   }
 }
@@ -216,7 +218,7 @@ bool WorkerNode::Fill(ps::PushArrived& event, const worker::PushShards& action,
                       const NodeId& sender, const worker::ShardPart& part) const {
   const WorkerNode* const node = world_.FindWorker(sender);
   if (node == nullptr || !node->alive() || node->member()->outer() == nullptr ||
-      (sender != name() && (!world_.network.Reachable(name(), sender) ||
+      (sender != name() && (!world_.network.IsReachable(name(), sender) ||
                             node->member()->fence() != member_->fence()))) {
     return false;
   }
@@ -247,21 +249,21 @@ void WorkerNode::PushPart(const worker::PushShards& action, const NodeId& sender
                           const worker::ShardPart& part) {
   const int64_t transfer = next_transfer_++;
   transfers_.insert(transfer);
-  const PushId id = PushIdOf(action, part);
+  const PushId id = MakePushId(action, part);
   const auto finish = [this, transfer, id](worker::PushStatus status, std::string reason) {
     if (transfers_.erase(transfer) > 0) Deliver(worker::PushShardDone{id, status, reason, 4});
   };
-  // By way of the member that has pushed it.
+  // Through the member that has pushed it.
   const auto answer = [this, part, finish, sender, at = run()](PushStatus status,
                                                                std::string reason) {
     const auto mapped =
         status == PushStatus::kRefused ? worker::PushStatus::kRefused : worker::PushStatus::kStaged;
-    const auto told = [this, at, finish, mapped, reason] {
+    const auto finish_if_alive = [this, at, finish, mapped, reason] {
       if (alive() && run() == at) finish(mapped, reason);
     };
-    world_.network.Send(part.server, sender, [this, sender, told] {
-      if (sender == name()) return told();
-      world_.network.Send(sender, name(), told);
+    world_.network.Send(part.server, sender, [this, sender, finish_if_alive] {
+      if (sender == name()) return finish_if_alive();
+      world_.network.Send(sender, name(), finish_if_alive);
     });
   };
   ps::PushArrived event;

@@ -38,12 +38,12 @@ void WorkerNode::Start() {
   control_ = std::make_shared<worker::IslandControl>(
       member_.get(),
       worker::IslandControl::Hooks{
-          .heard = nullptr,
-          .settled = [this](const worker::Settled& settled) { Post(settled); },
+          .on_reply = nullptr,
+          .drained = [this](const worker::Drained& drained) { Post(drained); },
           .saved = [this](const worker::IslandControl::SaveOutcome& o) { OnSaved(o); }});
   follower_ = std::make_shared<worker::FollowerControl>(
-      member_.get(), [this](int64_t plan_number, const std::string& doing) {
-        Post(worker::FollowerState{plan_number, doing});
+      member_.get(), [this](int64_t plan_number, const std::string& activity) {
+        Post(worker::FollowerState{plan_number, activity});
       });
   side_cancelled_ = std::make_shared<std::atomic<bool>>(false);
   core_.emplace(std::move(identity));
@@ -73,7 +73,7 @@ void WorkerNode::End() {
   member->Die();
 }
 
-void WorkerNode::TellCoordinatorLost(Incarnation incarnation, int64_t connection) {
+void WorkerNode::DeliverConnectionLost(Incarnation incarnation, int64_t connection) {
   world_.coordinator().WorkerLost(name(), incarnation, connection);
 }
 

@@ -21,9 +21,9 @@ namespace {
 
 constexpr size_t kLinesPerDigest = 100;
 
-std::string Place(const std::string& name) { return "tests/tokenizer/" + name; }
+std::string TestFile(const std::string& name) { return "tests/tokenizer/" + name; }
 
-std::vector<std::string> LinesOf(const std::string& path) {
+std::vector<std::string> ReadLines(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(line);
@@ -38,7 +38,7 @@ std::string Whole(const std::string& path) {
 }
 
 std::unique_ptr<const Tokenizer> Opened(const std::string& name) {
-  auto tokenizer = OpenTokenizer(Place("small/" + name));
+  auto tokenizer = OpenTokenizer(TestFile("small/" + name));
   INFO(tokenizer.status().message());
   REQUIRE(tokenizer.ok());
   return *std::move(tokenizer);
@@ -52,8 +52,8 @@ std::vector<int32_t> Ids(const Tokenizer& tokenizer, std::string_view text) {
 }
 
 // FNV-1a of the ids of 100 lines at a time, as digests.py has it.
-std::vector<std::string> DigestsOf(const Tokenizer& tokenizer,
-                                   const std::vector<std::string>& lines) {
+std::vector<std::string> ComputeDigests(const Tokenizer& tokenizer,
+                                        const std::vector<std::string>& lines) {
   std::vector<std::string> digests;
   Encoder encoder(tokenizer);
   for (size_t first = 0; first < lines.size(); first += kLinesPerDigest) {
@@ -77,7 +77,7 @@ std::vector<std::string> DigestsOf(const Tokenizer& tokenizer,
 
 std::map<std::string, std::vector<std::string>> Oracle() {
   std::map<std::string, std::vector<std::string>> oracle;
-  for (const std::string& line : LinesOf(Place("oracle.txt"))) {
+  for (const std::string& line : ReadLines(TestFile("oracle.txt"))) {
     std::istringstream words(line);
     std::string name;
     words >> name;
@@ -104,16 +104,17 @@ TEST_CASE("ids of 10,000 lines are those of the peers") {
   REQUIRE(oracle.size() == 6);
   for (const auto& [name, expected] : oracle) {
     CAPTURE(name);
-    const bool settled = name == "word_piece" || name == "unigram";
-    const std::vector<std::string> lines = LinesOf(Place(settled ? "settled.txt" : "lines.txt"));
+    const bool in_all_versions = name == "word_piece" || name == "unigram";
+    const std::vector<std::string> lines =
+        ReadLines(TestFile(in_all_versions ? "settled.txt" : "lines.txt"));
     REQUIRE(lines.size() == 10000);
-    REQUIRE(DigestsOf(*Opened(name), lines) == expected);
+    REQUIRE(ComputeDigests(*Opened(name), lines) == expected);
   }
 }
 
 TEST_CASE("byte-level tokens become the same text again, also what is no UTF-8") {
   const auto tokenizer = Opened("llama3");
-  for (const std::string& line : LinesOf(Place("lines.txt"))) {
+  for (const std::string& line : ReadLines(TestFile("lines.txt"))) {
     REQUIRE(*tokenizer->Decode(Ids(*tokenizer, line), false) == line);
   }
   const std::string broken = "a\xff\xe2\x82 \xf0\x9f\x98\xed\xa0\x80z";
@@ -196,7 +197,7 @@ TEST_CASE("a hostile file is refused with one message that names the field") {
 TEST_CASE("a file with any bytes changed gives a tokenizer or an error") {
   Rng rng(3);
   for (const char* name : {"qwen", "sentencepiece_bpe", "unigram"}) {
-    const std::string whole = Whole(Place(std::string("small/") + name + "/tokenizer.json"));
+    const std::string whole = Whole(TestFile(std::string("small/") + name + "/tokenizer.json"));
     int refused = 0;
     for (int round = 0; round < 60; ++round) {
       std::string damaged = whole;

@@ -21,9 +21,9 @@ def load(folder):
     config = transformers.AutoConfig.from_pretrained(folder)
     kind = (transformers.AutoModelForMaskedLM if config.model_type == "bert"
             else transformers.AutoModelForCausalLM)
-    model, told = kind.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager",
+    model, loading_info = kind.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager",
                                        output_loading_info=True)
-    strange = [f"{what}: {sorted(names)}" for what, names in told.items() if names]
+    strange = [f"{what}: {sorted(names)}" for what, names in loading_info.items() if names]
     return model.eval(), strange
 
 

@@ -18,9 +18,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicators::Create(
   ATOLL_CHECK(at != devices.end(), "device ", own, " is not in group ", name);
   const int rank = static_cast<int>(at - devices.begin()), size = static_cast<int>(devices.size());
   const bool ours = std::all_of(devices.begin(), devices.end(), [&](const std::string& device) {
-    return WorkerOfDevice(device) == options_.worker;
+    return WorkerFromDevice(device) == options_.worker;
   });
-  if (!ours) SayHow();
+  if (!ours) LogImplementation();
   if (!ours && options_.peer_blocks == nullptr) return JoinOthers(name, rank, size);
   std::lock_guard lock(mutex_);
   if (!aborted_.ok()) return aborted_;
@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicators::Create(
   return TakeThread(name, rank, size);
 }
 
-void Communicators::SayHow() {
+void Communicators::LogImplementation() {
   std::lock_guard lock(mutex_);
   if (std::exchange(said_, true)) return;
   LogInfo("worker", "all-reduces with other workers go over ",
@@ -77,7 +77,7 @@ std::unique_ptr<Communicator> Communicators::JoinOverPeerLink(
   PeerGroup group{.name = absl::StrCat(options_.scope, "/", name), .rank = rank};
   group.timeout = options_.timeout;
   for (const std::string& device : devices) {
-    group.workers.push_back(WorkerOfDevice(device));
+    group.workers.push_back(WorkerFromDevice(device));
     const auto site = options_.sites.find(group.workers.back());
     group.sites.push_back(site == options_.sites.end() ? "" : site->second);
   }

@@ -42,7 +42,7 @@ class Communicators final : public CommunicatorFactory {
   void Abort(const std::string& reason) override;
 
  private:
-  void SayHow();  // once, in the log
+  void LogImplementation();  // once, in the log
   std::unique_ptr<Communicator> TakeThread(const std::string& name, int rank, int size);
   absl::StatusOr<std::unique_ptr<Communicator>> JoinOthers(const std::string& name, int rank,
                                                            int size);

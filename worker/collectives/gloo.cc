@@ -40,7 +40,7 @@ std::chrono::milliseconds Milliseconds(Duration d) {
 }
 
 // Gloo's messages begin with the place in its source: "[/.../pair.cc:598] ".
-absl::Status StatusOf(const std::exception& exception) {
+absl::Status StatusFromException(const std::exception& exception) {
   absl::string_view message = exception.what();
   if (absl::StartsWith(message, "[")) {
     const size_t end = message.find("] ");
@@ -56,7 +56,7 @@ absl::Status Guarded(const Body& body) {
   try {
     body();
   } catch (const std::exception& exception) {
-    return StatusOf(exception);
+    return StatusFromException(exception);
   }
   return absl::OkStatus();
 }
@@ -141,7 +141,7 @@ class Watch {
     thread_.join();
   }
 
-  void Farewell() {
+  void AnnounceLeave() {
     char bye = 0;
     const auto buffer = mesh_.createUnboundBuffer(&bye, 1);
     for (int other = 0; other < mesh_.size; ++other) {
@@ -149,7 +149,7 @@ class Watch {
       // A failed or unreachable member does not need it.
       const bool sent = Guarded([&] {
                           buffer->send(other, kSlot);
-                          buffer->waitSend(nullptr, kFarewell);
+                          buffer->waitSend(nullptr, kLeaveTimeout);
                         }).ok();
       if (!sent) return;  // if it timed out, the connections are closed
     }
@@ -157,15 +157,15 @@ class Watch {
 
  private:
   static constexpr uint64_t kSlot = uint64_t{0xa7} << 56;  // no collective's
-  static constexpr std::chrono::milliseconds kFarewell{100};
+  static constexpr std::chrono::milliseconds kLeaveTimeout{100};
   static constexpr std::chrono::hours kForEver{24 * 365};
 
   void Run(const std::function<void(const absl::Status&)>& lost) {
     for (int left = 0; left < mesh_.size - 1; ++left) {
-      bool heard = false;
-      const absl::Status status = Guarded([&] { heard = buffer_->waitRecv(nullptr, kForEver); });
+      bool received = false;
+      const absl::Status status = Guarded([&] { received = buffer_->waitRecv(nullptr, kForEver); });
       if (!status.ok()) return lost(status);
-      if (!heard) return;  // ours to leave
+      if (!received) return;  // ours to leave
     }
   }
 
@@ -180,7 +180,7 @@ class Member final : public GlooCommunicator {
   Member(std::shared_ptr<GlooDevice> device, GlooGroup group)
       : device_(std::move(device)), group_(std::move(group)) {}
   ~Member() override {
-    if (watch_ != nullptr && failure().ok()) watch_->Farewell();
+    if (watch_ != nullptr && failure().ok()) watch_->AnnounceLeave();
   }
 
   int rank() const override { return group_.rank; }
@@ -189,7 +189,7 @@ class Member final : public GlooCommunicator {
   absl::Status Join(Rendezvous& rendezvous) override {
     if (group_.size == 1) return failure();
     std::shared_ptr<Mesh> mesh;
-    ATOLL_RETURN_IF_ERROR(Settle(Guarded([&] {
+    ATOLL_RETURN_IF_ERROR(RecordOutcome(Guarded([&] {
       mesh = std::make_shared<Mesh>(static_cast<TcpDevice&>(*device_).device, group_.rank,
                                     group_.size, Milliseconds(group_.timeout));
     })));
@@ -198,10 +198,10 @@ class Member final : public GlooCommunicator {
       if (!failure_.ok()) return failure_;
       mesh_ = mesh;  // from here on Abort finds it
     }
-    ATOLL_RETURN_IF_ERROR(Settle(Meet(*mesh, rendezvous)));
-    return Settle(Guarded([&] {
-      watch_ =
-          std::make_unique<Watch>(*mesh, [this](const absl::Status& lost) { (void)Settle(lost); });
+    ATOLL_RETURN_IF_ERROR(RecordOutcome(Meet(*mesh, rendezvous)));
+    return RecordOutcome(Guarded([&] {
+      watch_ = std::make_unique<Watch>(
+          *mesh, [this](const absl::Status& lost) { (void)RecordOutcome(lost); });
     }));
   }
 
@@ -232,10 +232,10 @@ class Member final : public GlooCommunicator {
   // Waits in short intervals, so that Abort ends it.
   absl::StatusOr<std::string> Find(Rendezvous& rendezvous, const std::string& key,
                                    Instant deadline) const {
-    constexpr Duration kPiece = std::chrono::milliseconds(20);
+    constexpr Duration kWaitSlice = std::chrono::milliseconds(20);
     for (;;) {
       ATOLL_RETURN_IF_ERROR(failure());
-      const Instant until = std::min(deadline, SteadyNow() + kPiece);
+      const Instant until = std::min(deadline, SteadyNow() + kWaitSlice);
       absl::StatusOr<std::string> value = rendezvous.Get(key, until);
       if (value.ok() || until == deadline || !absl::IsDeadlineExceeded(value.status())) {
         return value;
@@ -261,7 +261,7 @@ class Member final : public GlooCommunicator {
     return absl::OkStatus();
   }
 
-  // Gloo's own collectives for parts want them equal, or send them everywhere: these go straight
+  // Gloo's own collectives for parts require equal ones, or send them everywhere: these go straight
   // from member to member.
   absl::Status ReduceScatterOnHost(const Tensor& x, const Cuts& cuts) override {
     ATOLL_RETURN_IF_ERROR(failure());
@@ -278,11 +278,11 @@ class Member final : public GlooCommunicator {
     __builtin_unreachable();
   }
 
-  absl::Status GatherOnHost(const Tensor& x, const Cuts& cuts, const Routes& routes) override {
+  absl::Status AllGatherOnHost(const Tensor& x, const Cuts& cuts, const Routes& routes) override {
     ATOLL_RETURN_IF_ERROR(failure());
     if (group_.size == 1 || x.size() == 0) return absl::OkStatus();
     const auto bytes = [&](int64_t elements) {
-      return static_cast<size_t>(elements * SizeOf(x.dtype));
+      return static_cast<size_t>(elements * GetElementSize(x.dtype));
     };
     std::vector<Part> sends, receives;
     for (int other = 0; other < group_.size; ++other) {
@@ -306,10 +306,10 @@ class Member final : public GlooCommunicator {
   absl::Status Exchange(const Tensor& from, const std::vector<Part>& sends, const Tensor& into,
                         const std::vector<Part>& receives) {
     const auto size = [](const Tensor& x) {
-      return static_cast<size_t>(x.size() * SizeOf(x.dtype));
+      return static_cast<size_t>(x.size() * GetElementSize(x.dtype));
     };
     const uint64_t slot = kParts | ++exchanges_;
-    return Settle(Guarded([&] {
+    return RecordOutcome(Guarded([&] {
       const auto out = mesh_->createUnboundBuffer(from.data, size(from));
       const auto in = mesh_->createUnboundBuffer(into.data, size(into));
       int sent = 0, received = 0;
@@ -355,7 +355,7 @@ class Member final : public GlooCommunicator {
 
   template <typename T>
   absl::Status Ring(T* data, int64_t n, bool sum) {
-    return Settle(Guarded([&] {
+    return RecordOutcome(Guarded([&] {
       ::gloo::AllreduceOptions options(mesh_);
       options.setAlgorithm(::gloo::AllreduceOptions::Algorithm::RING);
       options.setTimeout(Milliseconds(group_.timeout));
@@ -379,7 +379,7 @@ class Member final : public GlooCommunicator {
   }
 
   // The outcome of a step: the first failure stays, and the other members must not wait for us.
-  absl::Status Settle(const absl::Status& status) {
+  absl::Status RecordOutcome(const absl::Status& status) {
     std::shared_ptr<Mesh> mesh;
     {
       std::lock_guard lock(mutex_);

@@ -48,7 +48,7 @@ class GlooCommunicator : public HostCommunicator {
                                                   GlooGroup group);
 
   // Connects to all other members: waits for them, bounded. Called once, before anything but Abort;
-  // after an error the communicator is good for nothing.
+  // after an error the communicator is unusable.
   virtual absl::Status Join(Rendezvous& rendezvous) = 0;
 
   // Communicator::Abort, which also ends a Join: closes all connections at once, so that the other

@@ -8,7 +8,8 @@
 namespace atl::worker {
 namespace {
 
-constexpr Duration kPiece = std::chrono::milliseconds(20);  // Abort ends a wait after at most this
+constexpr Duration kWaitSlice =
+    std::chrono::milliseconds(20);  // Abort ends a wait after at most this
 
 }  // namespace
 
@@ -24,7 +25,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicators::Create(
   const auto backend = options_.backends.find(own);
   ATOLL_CHECK(backend != options_.backends.end(), "device ", own, " has no CUDA backend");
   const bool ours = std::all_of(devices.begin(), devices.end(), [&](const std::string& device) {
-    return WorkerOfDevice(device) == options_.worker;
+    return WorkerFromDevice(device) == options_.worker;
   });
   if (!ours && !options_.reaches_other_workers) {
     return absl::FailedPreconditionError(
@@ -38,7 +39,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicators::Create(
   group.rank = static_cast<int>(at - devices.begin());
   group.size = static_cast<int>(devices.size());
   group.timeout = options_.timeout;
-  ATOLL_ASSIGN_OR_RETURN(group.id, IdOf(name, ours, group.rank));
+  ATOLL_ASSIGN_OR_RETURN(group.id, ExchangeUniqueId(name, ours, group.rank));
   ATOLL_RETURN_IF_ERROR(aborted());
   group.given_up = [this] { return !aborted().ok(); };
   auto joined = options_.nccl.join(*backend->second, group);
@@ -46,7 +47,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicators::Create(
   return joined;
 }
 
-absl::StatusOr<std::string> NcclCommunicators::IdOf(const std::string& name, bool ours, int rank) {
+absl::StatusOr<std::string> NcclCommunicators::ExchangeUniqueId(const std::string& name, bool ours,
+                                                                int rank) {
   ATOLL_CHECK(ours || rendezvous_ != nullptr, "group ", name, " reaches other workers");
   if (rank == 0) {
     absl::StatusOr<std::string> id = options_.nccl.new_id();
@@ -78,7 +80,7 @@ absl::StatusOr<std::string> NcclCommunicators::FindTheirs(const std::string& nam
                                                           Instant deadline) {
   for (;;) {
     ATOLL_RETURN_IF_ERROR(aborted());
-    const Instant until = std::min(deadline, SteadyNow() + kPiece);
+    const Instant until = std::min(deadline, SteadyNow() + kWaitSlice);
     absl::StatusOr<std::string> id =
         rendezvous_->Get(absl::StrCat(options_.scope, "/", name), until);
     if (id.ok() || until == deadline || !absl::IsDeadlineExceeded(id.status())) return id;

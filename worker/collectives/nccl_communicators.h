@@ -19,7 +19,7 @@
 
 namespace atl::worker {
 
-// NCCL; tests put something else in its place.
+// NCCL; tests replace it.
 struct NcclFunctions {
   std::function<absl::StatusOr<std::string>()> new_id = NewNcclId;
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(Backend&, const NcclGroup&)> join =
@@ -40,7 +40,7 @@ struct NcclCommunicatorsOptions {
 };
 
 // Good for one Configure. Thread-safe. A member that waits for a group's id, or within NCCL for the
-// others to join, looks every few milliseconds whether Abort was called. Members that have joined
+// others to join, checks every few milliseconds whether Abort was called. Members that have joined
 // have an Abort of their own, for what first connects in a send or receive, too.
 class NcclCommunicators final : public CommunicatorFactory {
  public:
@@ -55,7 +55,7 @@ class NcclCommunicators final : public CommunicatorFactory {
 
  private:
   // The id of a group: rank 0 makes it and publishes it to the others.
-  absl::StatusOr<std::string> IdOf(const std::string& name, bool ours, int rank);
+  absl::StatusOr<std::string> ExchangeUniqueId(const std::string& name, bool ours, int rank);
   absl::StatusOr<std::string> FindOurs(const std::string& name, Instant deadline);
   absl::StatusOr<std::string> FindTheirs(const std::string& name, Instant deadline);
   absl::Status aborted();

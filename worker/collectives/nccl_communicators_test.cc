@@ -46,12 +46,12 @@ class Others final : public CommunicatorFactory {
   absl::StatusOr<std::unique_ptr<Communicator>> Create(const std::string& name,
                                                        const std::vector<std::string>&,
                                                        const std::string&) override {
-    asked_.push_back(name);
+    requested_.push_back(name);
     return absl::UnimplementedError("the other factory");
   }
   void Abort(const std::string& reason) override { aborted_ = reason; }
 
-  std::vector<std::string> asked_;
+  std::vector<std::string> requested_;
   std::string aborted_;
 };
 
@@ -95,14 +95,14 @@ struct Site {
 
 // The sum of the ranks' numbers, by all members of a group at once.
 void RequireSums(const std::vector<std::string>& devices,
-                 const std::function<CommunicatorFactory&(const std::string&)>& factory_of,
+                 const std::function<CommunicatorFactory&(const std::string&)>& make_factory,
                  const std::string& name) {
   std::vector<float> sums(devices.size());
   {
     std::vector<std::jthread> threads;
     for (size_t i = 0; i < devices.size(); ++i) {
       threads.emplace_back([&, i] {
-        auto member = factory_of(devices[i]).Create(name, devices, devices[i]);
+        auto member = make_factory(devices[i]).Create(name, devices, devices[i]);
         if (!member.ok()) return;
         const auto backend = NewReferenceBackend();
         const auto stream = *backend->NewStream();
@@ -123,20 +123,20 @@ TEST_CASE("GPUs of one worker, and of several, meet under an id that rank 0 make
   Site site;
   NcclCommunicators first(site.Options("w1"), &site.board, &site.others);
   NcclCommunicators second(site.Options("w2"), &site.board, &site.others);
-  const auto factory_of = [&](const std::string& device) -> CommunicatorFactory& {
+  const auto make_factory = [&](const std::string& device) -> CommunicatorFactory& {
     return device[1] == '1' ? first : second;
   };
-  RequireSums({"w1/gpu0", "w1/gpu1"}, factory_of, "tensor/0");
-  RequireSums({"w2/gpu1", "w1/gpu0", "w2/gpu0"}, factory_of, "layer/3");
+  RequireSums({"w1/gpu0", "w1/gpu1"}, make_factory, "tensor/0");
+  RequireSums({"w2/gpu1", "w1/gpu0", "w2/gpu0"}, make_factory, "layer/3");
   REQUIRE(site.nccl.ids == 2);
-  REQUIRE(site.others.asked_.empty());
+  REQUIRE(site.others.requested_.empty());
 }
 
 TEST_CASE("a group with a CPU in it is the other factory's") {
   Site site;
   NcclCommunicators ours(site.Options("w1"), &site.board, &site.others);
   REQUIRE_FALSE(ours.Create("layer/1", {"w1/gpu0", "w2/cpu"}, "w1/gpu0").ok());
-  REQUIRE(site.others.asked_ == std::vector<std::string>{"layer/1"});
+  REQUIRE(site.others.requested_ == std::vector<std::string>{"layer/1"});
 }
 
 TEST_CASE("what keeps rank 0 from making an id reaches the others; Abort and time end their wait") {

@@ -17,7 +17,7 @@
 namespace atl::worker {
 namespace {
 
-// Chunks of a part: several, so that the work on one goes beside the transfer of others, but as
+// Chunks of a part: several, so that the work on one overlaps the transfer of others, but as
 // large as may be, since each costs two threads' attention at both ends. Between sites it passes
 // three links, one after the other, and each takes longer.
 struct ChunkSizes {
@@ -87,7 +87,7 @@ struct PartCopy {
   }
   ~PartCopy() {
     const int64_t bytes = payload.size();
-    payload = Payload();  // first: who is woken takes it
+    payload = Payload();  // first: the woken thread takes it
     unsent->Release(bytes);
   }
   PartCopy(const PartCopy&) = delete;
@@ -108,7 +108,7 @@ class Member final : public HostCommunicator {
   }
 
   ~Member() override {
-    if (failure().ok()) Tell(BlockKind::kLeft, "");
+    if (failure().ok()) NotifyPeers(BlockKind::kLeft, "");
     blocks_.Close(group_.name, group_.rank);
   }
 
@@ -131,7 +131,8 @@ class Member final : public HostCommunicator {
     const auto everywhere = [](int, int) { return true; };
     return OnReals(x, [&](auto* data) {
       if (sites_.count() > 1) return Reduce(data, even, sum, everywhere);
-      const int64_t extra = x.size() * SizeOf(x.dtype) * (size() - 1) * (size() - 2) / size();
+      const int64_t extra =
+          x.size() * GetElementSize(x.dtype) * (size() - 1) * (size() - 2) / size();
       return ReduceWithinSite(data, even, /*whole=*/extra <= kExtraBytesMax, sum, everywhere);
     });
   }
@@ -142,8 +143,8 @@ class Member final : public HostCommunicator {
       return ReduceWithinSite(data, cuts, /*whole=*/false, /*sum=*/true, nowhere);
     });
   }
-  absl::Status GatherOnHost(const Tensor& x, const Cuts& cuts, const Routes& routes) override {
-    return OnReals(x, [&](auto* data) { return Gather(data, cuts, routes); });
+  absl::Status AllGatherOnHost(const Tensor& x, const Cuts& cuts, const Routes& routes) override {
+    return OnReals(x, [&](auto* data) { return AllGatherParts(data, cuts, routes); });
   }
 
   // One collective.
@@ -350,7 +351,7 @@ class Member final : public HostCommunicator {
   }
 
   template <typename T>
-  absl::Status Gather(T* data, const Cuts& cuts, const Routes& routes) {
+  absl::Status AllGatherParts(T* data, const Cuts& cuts, const Routes& routes) {
     std::byte* const results = FreshResults<T>(cuts);
     ATOLL_RETURN_IF_ERROR(ForChunks<T>(rank(), cuts, [&](int64_t begin, int64_t count) {
       const int64_t at = begin - cuts[rank()];
@@ -427,7 +428,7 @@ class Member final : public HostCommunicator {
     return absl::OkStatus();
   }
 
-  // Results from other sites for which this member is the agent, to all here who want them.
+  // Results from other sites for which this member is the agent, to all here that need them.
   template <typename T>
   absl::Status PassOn(T* data, const Cuts& cuts, const Routes& routes) {
     int64_t elements = 0;
@@ -518,7 +519,7 @@ class Member final : public HostCommunicator {
       for (int64_t k = 0; k < n; ++k) result[i + k] = Arithmetic<T>::Narrow(total[k]);
       std::memcpy(data + begin + i, result + i, n * sizeof(T));
     };
-    Wide* const own = Room<Wide>(sums_, count);
+    Wide* const own = Reserve<Wide>(sums_, count);
     ATOLL_RETURN_IF_ERROR(AddUp(data, begin, count, sum, [&](int64_t i, int64_t n, Wide* total) {
       std::memcpy(own + i, total, n * sizeof(Wide));
     }));
@@ -586,7 +587,7 @@ class Member final : public HostCommunicator {
   }
 
   template <typename Wide>
-  static Wide* Room(std::vector<std::byte>& memory, int64_t count) {
+  static Wide* Reserve(std::vector<std::byte>& memory, int64_t count) {
     memory.resize(std::max<size_t>(memory.size(), count * sizeof(Wide)));
     return reinterpret_cast<Wide*>(memory.data());
   }
@@ -664,12 +665,12 @@ class Member final : public HostCommunicator {
                           absl::StrCat("rank ", rank(), " of ", size(), " in group ", group_.name));
     }
     blocks_.End(group_.name, group_.rank, status);
-    Tell(BlockKind::kFailed, std::string(status.message()));
+    NotifyPeers(BlockKind::kFailed, std::string(status.message()));
     return failure();
   }
 
   // A member that cannot be reached detects the failure otherwise.
-  void Tell(BlockKind kind, const std::string& why) {
+  void NotifyPeers(BlockKind kind, const std::string& why) {
     const auto text = std::make_shared<const std::string>(why.substr(0, 400));
     for (int other = 0; other < size(); ++other) {
       if (other == rank()) continue;

@@ -14,15 +14,15 @@
 namespace atl::worker {
 namespace {
 
-constexpr absl::string_view kWord = "sum";
+constexpr absl::string_view kHeaderKeyword = "sum";
 // Together they bound what members that only say that they leave can make us remember.
 constexpr int32_t kRankMax = 1 << 10;
 constexpr size_t kBoxesMax = 1 << 12;
 constexpr int64_t kTextBytesMax = 500;  // of why a member has failed
 
 // "sum FROM TO CALL KIND OFFSET GROUP"
-std::string HeaderOf(const BlockName& name) {
-  return absl::StrCat(kWord, " ", name.from, " ", name.to, " ", name.call, " ",
+std::string MakeHeader(const BlockName& name) {
+  return absl::StrCat(kHeaderKeyword, " ", name.from, " ", name.to, " ", name.call, " ",
                       static_cast<int>(name.kind), " ", name.offset, " ", name.group);
 }
 
@@ -31,7 +31,7 @@ absl::StatusOr<BlockName> Parse(absl::string_view header) {
   BlockName name;
   int kind = 0;
   const bool fits =
-      words.size() == 7 && words[0] == kWord && absl::SimpleAtoi(words[1], &name.from) &&
+      words.size() == 7 && words[0] == kHeaderKeyword && absl::SimpleAtoi(words[1], &name.from) &&
       absl::SimpleAtoi(words[2], &name.to) && absl::SimpleAtoi(words[3], &name.call) &&
       absl::SimpleAtoi(words[4], &kind) && absl::SimpleAtoi(words[5], &name.offset) &&
       name.from >= 0 && name.from < kRankMax && name.to >= 0 && name.to < kRankMax && kind >= 0 &&
@@ -44,7 +44,7 @@ absl::StatusOr<BlockName> Parse(absl::string_view header) {
 
 bool HasNumbers(BlockKind kind) { return kind == BlockKind::kPart || kind == BlockKind::kResult; }
 
-std::string TextOf(const Payload& payload) {
+std::string TextFromPayload(const Payload& payload) {
   return std::string(reinterpret_cast<const char*>(payload.data()),
                      static_cast<size_t>(std::min<int64_t>(payload.size(), kTextBytesMax)));
 }
@@ -92,7 +92,7 @@ void PeerBlocks::Deliver(const NodeId& worker, BlockName name, Block block) {
   if (name.kind == BlockKind::kFailed) {
     if (box.ended.ok()) {
       box.ended = absl::UnavailableError(
-          absl::StrCat("rank ", name.from, " has failed: ", TextOf(block.payload)));
+          absl::StrCat("rank ", name.from, " has failed: ", TextFromPayload(block.payload)));
     }
   } else if (name.kind == BlockKind::kLeft) {
     box.left[name.from] = true;
@@ -119,7 +119,7 @@ void PeerBlocks::BeginScope(const std::string& prefix) {
 absl::Status PeerBlocks::Send(const NodeId& to, const BlockName& name,
                               std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
                               std::optional<uint64_t> checksum) {
-  if (to != self_) return link_.send(to, HeaderOf(name), bytes, std::move(owner), checksum);
+  if (to != self_) return link_.send(to, MakeHeader(name), bytes, std::move(owner), checksum);
   Block block{pool_->Take(static_cast<int64_t>(bytes.size())), nullptr};
   if (!bytes.empty()) std::memcpy(block.payload.data(), bytes.data(), bytes.size());
   Deliver(self_, name, std::move(block));
@@ -196,11 +196,11 @@ void PeerBlocks::Close(const std::string& group, int32_t rank) {
   box.open = false;
 }
 
-PeerBlocks::Link SumsOver(const std::unique_ptr<PeerLink>* link) {
+PeerBlocks::Link MakeCollectiveChannel(const std::unique_ptr<PeerLink>* link) {
   return {[link](const NodeId& to, std::string header, std::span<const std::byte> payload,
                  std::shared_ptr<const void> owner, std::optional<uint64_t> checksum) {
             PeerMessage message;
-            message.channel = PeerChannel::kSum;
+            message.channel = PeerChannel::kCollective;
             message.header = std::move(header);
             message.payload = payload;
             message.owner = std::move(owner);

@@ -5,7 +5,7 @@
 // A block is a chunk of a tensor that one member of a group sends to another. Those of one kind
 // from one member to another are taken in the order in which they were sent. What has come waits
 // here until its member takes it, and counts against its sender's credit meanwhile, so memory stays
-// bounded. Numbers for who is no member here are not taken at all.
+// bounded. Blocks for other than members here are not taken at all.
 
 #ifndef ATOLL_WORKER_COLLECTIVES_PEER_BLOCKS_H_
 #define ATOLL_WORKER_COLLECTIVES_PEER_BLOCKS_H_
@@ -96,7 +96,7 @@ class PeerBlocks {
                                                   int64_t bytes, Instant deadline,
                                                   const std::function<bool()>& ends);
   // REQUIRES: the block has a checksum. DataLoss: `hash` is another one, so the block was changed
-  // on its way from this worker, which is lost with that.
+  // in flight from this worker, which is lost with that.
   absl::Status Check(const NodeId& worker, const Block& block, uint64_t hash);
   // Every TakeUnless that waits calls its `ends` again.
   void Wake();
@@ -135,7 +135,7 @@ class PeerBlocks {
 
 // The channel of collectives of a link that is made later: `*link` is there before the first block,
 // and outlives the last.
-PeerBlocks::Link SumsOver(const std::unique_ptr<PeerLink>* link);
+PeerBlocks::Link MakeCollectiveChannel(const std::unique_ptr<PeerLink>* link);
 
 }  // namespace atl::worker
 

@@ -29,7 +29,7 @@ absl::Status Sum(Communicator& member, std::vector<float>& x) {
 PeerDelivery Message(const NodeId& from, const std::string& header, Payload payload = {}) {
   PeerDelivery delivery;
   delivery.from = from;
-  delivery.channel = PeerChannel::kSum;
+  delivery.channel = PeerChannel::kCollective;
   delivery.header = header;
   delivery.payload = std::move(payload);
   return delivery;
@@ -145,12 +145,12 @@ TEST_CASE("a_small_all_reduce_sends_each_other_member_one_message") {
   std::vector<std::unique_ptr<Communicator>> members;
   for (int rank = 0; rank < 4; ++rank) {
     members.push_back(NewPeerCommunicator(
-        &cluster->place(rank).blocks,
+        &cluster->peer(rank).blocks,
         {.name = "group", .rank = rank, .workers = {"w0", "w1", "w2", "w3"}, .timeout = kLong}));
   }
   const auto sent = [&] {
     int64_t messages = 0;
-    for (const PeerCounters& peer : cluster->place(0).link->counters()) {
+    for (const PeerCounters& peer : cluster->peer(0).link->counters()) {
       messages += peer.messages_sent;
     }
     return messages;
@@ -234,12 +234,12 @@ TEST_CASE("a member that has done its part may leave; the others finish what it 
 TEST_CASE("a lost worker ends the wait at once") {
   const auto cluster = std::make_shared<PeerCluster>(2, true);
   const PeerGroup group{.name = "group", .workers = {"w0", "w1"}, .timeout = kLong};
-  const auto member = NewPeerCommunicator(&cluster->place(0).blocks, group);
+  const auto member = NewPeerCommunicator(&cluster->peer(0).blocks, group);
   std::vector<float> x(100);
   absl::Status status;
   {
     const std::jthread waits([&] { status = Sum(*member, x); });
-    cluster->place(1).link.reset();
+    cluster->peer(1).link.reset();
   }
   INFO(status);
   REQUIRE(status.code() == absl::StatusCode::kUnavailable);
@@ -247,7 +247,7 @@ TEST_CASE("a lost worker ends the wait at once") {
 
 TEST_CASE("what is no block, too long, or of another is not taken") {
   testing::PeerCluster cluster(1, false);
-  PeerBlocks& blocks = cluster.place(0).blocks;
+  PeerBlocks& blocks = cluster.peer(0).blocks;
   blocks.Open("group", 0);
   REQUIRE(blocks.Admit("sum 1 0 1 0 0 group", kBlockBytesMax).ok());
   REQUIRE_FALSE(blocks.Admit("sum 1 0 1 0 0 group", kBlockBytesMax + 1).ok());
@@ -281,7 +281,7 @@ TEST_CASE("what is no block, too long, or of another is not taken") {
 
 TEST_CASE("numbers are kept for members that are here, and for no others") {
   testing::PeerCluster cluster(1, false);
-  PeerBlocks& blocks = cluster.place(0).blocks;
+  PeerBlocks& blocks = cluster.peer(0).blocks;
   const auto member =
       NewPeerCommunicator(&blocks, {.name = "1/group", .workers = {"w0", "w1"}, .timeout = kLong});
   const auto admits = [&](const std::string& header) { return blocks.Admit(header, 4).ok(); };

@@ -40,7 +40,7 @@ class SharedRendezvous final : public Rendezvous {
   ~SharedRendezvous() override { munmap(shared_, sizeof(Shared)); }
 
   absl::Status Set(const std::string& key, const std::string& value) override {
-    Slot& slot = SlotOf(key);
+    Slot& slot = GetSlot(key);
     ATOLL_CHECK(value.size() <= sizeof(slot.bytes));
     pthread_mutex_lock(&shared_->mutex);
     std::memcpy(slot.bytes, value.data(), value.size());
@@ -51,7 +51,7 @@ class SharedRendezvous final : public Rendezvous {
   }
 
   absl::StatusOr<std::string> Get(const std::string& key, Instant deadline) override {
-    Slot& slot = SlotOf(key);
+    Slot& slot = GetSlot(key);
     const int64_t ns = deadline.time_since_epoch().count();
     const timespec until = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
     pthread_mutex_lock(&shared_->mutex);
@@ -75,7 +75,7 @@ class SharedRendezvous final : public Rendezvous {
     pthread_cond_t changed;
     Slot slots[kSize];
   };
-  Slot& SlotOf(const std::string& key) { return shared_->slots[key.back() - '0']; }
+  Slot& GetSlot(const std::string& key) { return shared_->slots[key.back() - '0']; }
 
   Shared* shared_;
 };
@@ -125,8 +125,8 @@ TEST_CASE("processes sum, and learn at once that one of them was killed") {
   }
   close(pipe_ends[1]);
   // All have their sum, or have ended.
-  char told = 0;
-  for (int rank = 0; rank < kSize; ++rank) (void)!read(pipe_ends[0], &told, 1);
+  char outcome = 0;
+  for (int rank = 0; rank < kSize; ++rank) (void)!read(pipe_ends[0], &outcome, 1);
   kill(children.back(), SIGKILL);
   for (int rank = 0; rank < kSize; ++rank) {
     int status = 0;

@@ -3,8 +3,8 @@
 //
 // Two kinds of work are started by actions and reported by events:
 //  * Trainer commands (Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
-//    ApplyEager, AdoptPulled, Validate, SaveState, HandOver): the core has at most ONE outstanding,
-//    and every one ends in exactly one event, its own or CommandFailed; Reconfigure reports Settled
+//    ApplyEager, AdoptPulled, Validate, SaveState, Handover): the core has at most ONE outstanding,
+//    and every one ends in exactly one event, its own or CommandFailed; Reconfigure reports Drained
 //    before. After DeltaCaptured the pseudo-gradient is made in parallel to later commands;
 //    DeltaReady reports its end, once. ReleaseJob goes to the same queue, takes effect there in
 //    order, and does not count as outstanding. InterruptStep, Follow and Unfollow take effect at
@@ -43,8 +43,8 @@ struct Work {
   bool operator==(const Work&) const = default;
 };
 
-// What an island's leader knows and its devices do not, between two commands: who takes over from
-// it in the same generation goes on from here.
+// What an island's leader knows and its devices do not, between two commands: its
+// successor in the same generation continues from here.
 struct Leadership {
   IslandId island = 0;
   Generation generation = 0;
@@ -101,7 +101,7 @@ struct PrepareFailed {
 };
 // Reconfigure, before its end, reports once that no member works under the old plan any more: all
 // have answered the newest step, or it has been abandoned everywhere.
-struct Settled {
+struct Drained {
   Generation generation = 0;
   int64_t plan_number = 0;  // of the plan that is being set up
 };
@@ -114,8 +114,8 @@ struct Reconfigured {
   bool kept = false;
   bool step_taken = false;
   std::string reason;  // of a loss, and how the state moved: human-readable
-  // What who led before knows, where the command requested it; kept and step_taken then speak of
-  // its newest command.
+  // What the previous leader knows, where the command requested it; kept and step_taken then speak
+  // of its newest command.
   std::optional<Leadership> taken_over = std::nullopt;
   int64_t steps_replayed = 0;  // on the way there from a saved state
   bool resumed = false;        // the state is that of Reconfigure::resume, and of `beyond`
@@ -124,7 +124,7 @@ struct Reconfigured {
   bool push_lost = false;
   std::vector<LoggedStep> beyond = {};
 };
-// What the leader knows waits to be fetched by whom takes over.
+// What the leader knows waits to be fetched by its successor.
 struct HandedOver {};
 struct InitialWeightsMade {};
 struct StepDone {
@@ -168,7 +168,7 @@ struct CommandFailed {
 
 // Who keeps what is saved in memory: no member can under this plan; every element has another
 // owner, which goes on with it, so that a later save is of use only when its base is another; or
-// copies are on their way.
+// copies are in flight.
 enum class Kept { kNot, kByOwners, kCopied };
 // SaveState has ended: the next command may change the state.
 struct StateCopied {
@@ -212,7 +212,7 @@ struct PullFailed {
 // This worker follows: what it serves now.
 struct FollowerState {
   int64_t plan_number = 0;  // 0: none yet
-  std::string doing;
+  std::string activity;
 };
 // This worker leads: how messages travel between the island's devices, and why a new plan would
 // help ("link w1/0 > w2/0 saturated"; empty: it would not).
@@ -244,7 +244,7 @@ struct ShutdownRequested {
 // The deadline of the last Actions has come.
 struct Tick {};
 
-using Event = std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Settled,
+using Event = std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Drained,
                            Reconfigured, FollowerState, StageLinksSeen, MemorySeen,
                            InitialWeightsMade, StepDone, DeltaCaptured, DeltaReady, EagerApplied,
                            Adopted, ValidationDone, CommandFailed, StateCopied, StateSaved,
@@ -345,9 +345,9 @@ struct SaveState {
   LocalCheckpoint about;  // its number is the trainer's to choose
   Tier tier = Tier::kMemory;
 };
-// Keep what the leader knows for whom takes over, until the job is released or another one
+// Keep what the leader knows for its successor, until the job is released or another one
 // prepared: HandedOver. Never fails.
-struct HandOver {
+struct Handover {
   JobId job;
   Leadership leadership;
 };
@@ -357,7 +357,7 @@ struct HandOver {
 struct InterruptStep {
   std::string reason;
 };
-// Serve the leader of this order's plan, in place of whatever was served before: FollowerState, now
+// Serve the leader of this order's plan, instead of what was served before: FollowerState, now
 // and whenever it changes. The job is prepared, the plan valid.
 struct Follow {
   MemberOrder order;
@@ -402,7 +402,7 @@ struct PushShards {
   Encoding encoding = Encoding::kFloat32;
   std::vector<ShardPart> shards;
 };
-inline PushId PushIdOf(const PushShards& push, const ShardPart& part) {
+inline PushId MakePushId(const PushShards& push, const ShardPart& part) {
   const ContributionId& c = push.contribution;
   return {push.job,       c.island,   c.generation,    c.incarnation,
           c.base_version, part.shard, part.part_begin, part.part_elements};
@@ -429,7 +429,7 @@ struct Stop {
 // LinksMeasured if this worker is the measurer. TraceNextStep is, too: StepTraced, when a step of
 // the island has been recorded or has failed.)
 using Action = std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
-                            ApplyEager, AdoptPulled, Validate, HandOver, SaveState, InterruptStep,
+                            ApplyEager, AdoptPulled, Validate, Handover, SaveState, InterruptStep,
                             Follow, Unfollow, ReleaseJob, StartPull, PushShards, CancelTransfers,
                             MeasureLinks, TraceNextStep, RememberCluster, Note, Stop>;
 

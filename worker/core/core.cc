@@ -20,7 +20,7 @@ constexpr Duration kShutdownLimitReading = std::chrono::seconds(4);
 constexpr size_t kSeenJobs = 64;
 constexpr size_t kSeenLinks = 4096;
 constexpr size_t kNamedMax = 16;
-constexpr Duration kTellMeasuringAfter = std::chrono::milliseconds(500);
+constexpr Duration kReportMeasuringAfter = std::chrono::milliseconds(500);
 
 }  // namespace
 
@@ -29,7 +29,7 @@ WorkerCore::~WorkerCore() = default;
 WorkerCore::WorkerCore(WorkerCore&&) noexcept = default;
 
 Actions WorkerCore::Step(Instant now, const Event& event) { return impl_->Step(now, event); }
-const std::string& WorkerCore::doing() const { return impl_->doing_; }
+const std::string& WorkerCore::activity() const { return impl_->activity_; }
 int64_t WorkerCore::inner_step() const { return impl_->inner_step(); }
 bool WorkerCore::paused() const { return impl_->paused(); }
 
@@ -60,11 +60,11 @@ void WorkerCore::Impl::On(const ConnectionLost&) { session_.state = Session::Sta
 void WorkerCore::Impl::On(const Received& event) {
   const ToWorker& m = event.message;
   if (m.worker != identity_.name || m.incarnation != identity_.incarnation) return;
-  if (!Obeys(m)) return;
+  if (!Accepts(m)) return;
   std::visit([this](const auto& message) { OnMessage(message); }, m.message);
 }
 
-bool WorkerCore::Impl::Obeys(const ToWorker& m) {
+bool WorkerCore::Impl::Accepts(const ToWorker& m) {
   if (!session_.mark.cluster.empty() && m.cluster != session_.mark.cluster) {
     if (session_.welcomed()) return false;  // late, from before
     const std::string text = ForeignClusterText(session_.mark.cluster, m.cluster);
@@ -99,7 +99,7 @@ void WorkerCore::Impl::On(const ShutdownRequested& event) {
   if (shutdown_.state != Shutdown::State::kNone) return;
   shutdown_.state = Shutdown::State::kRequested;
   shutdown_.reason = event.reason;
-  if (event.within) following_.gone_at = now_ + *event.within;
+  if (event.within) following_.ends_at = now_ + *event.within;
   const bool reading = command_ == Command::kPrepare || command_ == Command::kInitialWeights;
   shutdown_.by = now_ + (reading ? kShutdownLimitReading : kShutdownLimit);
   if (command_ == Command::kPrepare) GiveUpPreparing(shutdown_.reason);
@@ -114,9 +114,9 @@ void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
   if (session_.state != Session::State::kConnected) return;
   session_.state = Session::State::kWelcomed;
   // Unanswered requests are repeated at once: this may be another coordinator.
-  session_.heartbeat_at = leased_.ask_at = validation_at_ = now_;
+  session_.heartbeat_at = leased_.request_at = validation_at_ = now_;
   if (in_flight_) in_flight_->request_at = now_;
-  saving_.tell = !saving_.states.empty();
+  saving_.report_due = !saving_.states.empty();
   // And what was measured is said again.
   if (preparation_.done) Emit(Send{*preparation_.done});
   if (links_.empty()) return;
@@ -151,13 +151,13 @@ void WorkerCore::Impl::OnMessage(const PrepareJob& prepare) {
   // this.
   if (order_ || following_.order || preparation_.opening == prepare.job) return;
   if (command_ == Command::kPrepare) GiveUpPreparing("another job is to be opened");
-  preparation_.asked = prepare;
+  preparation_.requested = prepare;
 }
 
 // Links are measured before an island is planned: a worker that is in one has no time for it, but
 // for what leaves its links to the others as they are.
 void WorkerCore::Impl::OnMessage(const MeasureLinks& request) {
-  if (!request.probe && !request.beside &&
+  if (!request.probe && !request.during_steps &&
       (following_.order || (order_ && order_->plan.number > 0))) {
     return;
   }
@@ -176,7 +176,7 @@ void WorkerCore::Impl::On(const Measuring& event) {
   if (measuring_ == event.what) return;
   measuring_ = event.what;
   session_.heartbeat_at =
-      std::min(session_.heartbeat_at, session_.heartbeat_sent + kTellMeasuringAfter);
+      std::min(session_.heartbeat_at, session_.heartbeat_sent + kReportMeasuringAfter);
 }
 
 // A step comes as soon as the island trains; until then the coordinator waits as long as it likes.
@@ -220,8 +220,8 @@ void WorkerCore::Impl::On(const PrepareFailed& event) {
 // must be newer than the one it follows, too: a late copy from before would cost it that job's
 // leases.
 template <typename Order>
-bool WorkerCore::Impl::IsNews(const Order& order) {
-  const auto seen_of = [&](const JobId& job) {
+bool WorkerCore::Impl::IsNewer(const Order& order) {
+  const auto find_seen = [&](const JobId& job) {
     return std::find_if(seen_orders_.begin(), seen_orders_.end(),
                         [&](const SeenOrder& s) { return s.job == job; });
   };
@@ -229,13 +229,13 @@ bool WorkerCore::Impl::IsNews(const Order& order) {
                              : following_.order ? &following_.order->job
                                                 : nullptr;
   if (current_job != nullptr && *current_job != order.job && order.run != RunState::kStop) {
-    const auto current = seen_of(*current_job);
+    const auto current = find_seen(*current_job);
     const bool late =
         current != seen_orders_.end() && std::make_tuple(session_.mark.epoch, order.sequence) <
                                              std::make_tuple(current->epoch, current->sequence);
     if (late) return false;
   }
-  auto seen = seen_of(order.job);
+  auto seen = find_seen(order.job);
   if (seen != seen_orders_.end()) {
     const auto rank = [&](const auto& o, int64_t epoch) {
       return std::make_tuple(order.island == seen->island ? o.generation : 0, epoch, o.sequence);
@@ -248,10 +248,10 @@ bool WorkerCore::Impl::IsNews(const Order& order) {
   if (seen_orders_.size() > kSeenJobs) seen_orders_.pop_front();
   return true;
 }
-template bool WorkerCore::Impl::IsNews(const MemberOrder&);
+template bool WorkerCore::Impl::IsNewer(const MemberOrder&);
 
 void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
-  if (!IsNews(order)) return;
+  if (!IsNewer(order)) return;
   const bool same_job = order_ && order_->job == order.job;
   if (order.run == RunState::kStop) {
     if (same_job || !order_) EndJob(order.job);
@@ -270,7 +270,7 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
     const bool waited = order_->at_step_end && !SetUp() && SettingUp() == 0;
     // Between two plans no step is lost. The other members may not have the plan before, and will
     // not get it any more: setting it up would only time out.
-    const bool between = command_ == Command::kReconfigure && settled_ == configuring_;
+    const bool between = command_ == Command::kReconfigure && drained_ == configuring_;
     if ((larger && between) || (!order.at_step_end && (larger || waited))) {
       Interrupt(absl::StrCat("plan ", order.plan.number, " is there"));
     }
@@ -278,13 +278,13 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
     if (larger) LeaveLater();
   }
   if (!same_job) {
-    told_.clear();
+    logged_.clear();
     ForgetCounts();
   }
   // What could not be pulled yet may be there now.
   if (!order_ || order.committed_version != order_->committed_version) pull_.retry_at = now_;
   order_ = order;
-  preparation_.asked.reset();
+  preparation_.requested.reset();
   session_.heartbeat_at = now_;
 }
 
@@ -313,7 +313,7 @@ void WorkerCore::Impl::EndJob(const JobId& job) {
   not_finite_tries_ = 0;
   order_.reset();
   if (preparation_.done && preparation_.done->job == job) preparation_.done.reset();
-  if (preparation_.asked && preparation_.asked->job == job) preparation_.asked.reset();
+  if (preparation_.requested && preparation_.requested->job == job) preparation_.requested.reset();
   if (command_ == Command::kPrepare && preparation_.opening == job) {
     GiveUpPreparing("the job has ended");
   }
@@ -358,9 +358,9 @@ void WorkerCore::Impl::ForgetIsland() {
     counters_.steps_redone += local_.steps;
     if (command_ == Command::kStep || step_failed_) ++counters_.steps_interrupted;
   }
-  hand_over_.reset();
+  handover_.reset();
   taken_over_ = 0;
-  saving_.due = saving_.resume_tried = saving_.tell = false;
+  saving_.due = saving_.resume_tried = saving_.report_due = false;
   saving_.under_way.clear();
   saving_.cost.Drop();
   saving_.newest_at.clear();
@@ -368,7 +368,7 @@ void WorkerCore::Impl::ForgetIsland() {
   saving_.resumed.reset();
   saving_.no_copies = saving_.kept_by_owners = PlanName();
   step_failed_ = false;
-  settled_ = PlanName();
+  drained_ = PlanName();
   if (command_ != Command::kNone && command_ != Command::kPrepare) discard_ = true;
   adopted_ = initial_made_ = reset_moments_ = diverged_ = false;
   base_version_ = kNoVersion;
@@ -380,7 +380,7 @@ void WorkerCore::Impl::ForgetIsland() {
   stepping_.clear();
   leased_.ranges.Clear();
   leased_.exhausted = false;
-  leased_.ask_at = now_;
+  leased_.request_at = now_;
   ++pull_.number;
   pull_.state = Pull::State::kNone;
   pull_.retry_at = now_;
@@ -400,10 +400,11 @@ void WorkerCore::Impl::Log(const std::string& text) {
 
 // A recurring failure or recovery is logged once, until steps succeed again.
 void WorkerCore::Impl::LogOnce(const std::string& text) {
-  if (!session_.welcomed() || std::find(told_.begin(), told_.end(), text) != told_.end()) return;
-  if (told_.size() == kNamedMax) told_.pop_front();
-  told_.push_back(text);
-  told_at_ = now_;
+  if (!session_.welcomed() || std::find(logged_.begin(), logged_.end(), text) != logged_.end())
+    return;
+  if (logged_.size() == kNamedMax) logged_.pop_front();
+  logged_.push_back(text);
+  logged_at_ = now_;
   Log(text);
 }
 

@@ -19,7 +19,7 @@
 //    that push stay, unless the outcome says warm_up_again: then their sequences are trained again.
 //  * Without a coordinator it trains until its leases are used up; it requests data ahead for
 //    kLeasedRoundsAhead rounds.
-//  * A new generation forgets leases, contribution and local steps: they were fenced off.
+//  * A new generation forgets leases, contribution and local steps: they were fenced off (fencing).
 //  * State is saved to disks and the remote tier only when nothing is in flight, so that a worker
 //    that resumes from it cannot push the same steps twice.
 //  * Everything unanswered is sent again after kRetryInterval, and at once after a reconnect.
@@ -30,7 +30,7 @@
 //    trains again from there. After kNotFiniteTriesMax tries in a row, or when a command fails for
 //    good (CommandFailed), the worker refuses the job (JobRefused) and does nothing more for it
 //    until it is stopped. A failure that may be temporary is retried, after ever longer times.
-//  * Whatever it waits for is said in IslandProgress::doing.
+//  * What it waits for is reported in IslandProgress::activity.
 //
 // The island's plan (IslandOrder.plan; number 0: this worker's first device; group.cc):
 //  * Before anything else, and after any command that failed, the trainer is set up for the plan
@@ -44,7 +44,8 @@
 //    base and keeps what it has (kKeep).
 //  * A step that failed may have been taken by every device: it counts if Reconfigured says so.
 //
-// An island of several workers (MemberOrder): its leader does all of the above for it.
+// An island of several workers (MemberOrder; elastic membership: plans add and remove workers): its
+// leader does all of the above for it.
 //  * A follower opens the job, serves its leader (Follow), says so in MemberProgress, and has no
 //    leases, contributions or checkpoints.
 //  * When a worker that shares an island is to end it sends Leaving and goes on leading or serving
@@ -52,8 +53,8 @@
 //    steps (the one under way, and the order's way), nothing has shown progress of that (a new
 //    plan, one that is set up or can be, a chunk that it sent), or after kLeaveLimitMax in all.
 //  * A leader that is ordered to follow in the same generation finishes what is under way, hands
-//    over what it knows (Leadership), and follows; whom the order names takes over, and goes on
-//    with the same leases, contributions and steps.
+//    over what it knows (Leadership), and follows; its successor takes over, and goes on with the
+//    same leases, contributions and steps.
 //
 // Pure: no I/O, clock or threads. One thread at a time.
 
@@ -100,8 +101,8 @@ class WorkerCore {
   // `now` never goes back. The first event is usually Connected; Tick is always allowed.
   Actions Step(Instant now, const Event& event);
 
-  // What the next heartbeat would say; empty when it runs no island.
-  const std::string& doing() const;
+  // What the next heartbeat would report; empty when it runs no island.
+  const std::string& activity() const;
   // Number of the newest step of the island that it leads, since the job began: replayed steps get
   // new numbers, except for what a restart forgets.
   int64_t inner_step() const;

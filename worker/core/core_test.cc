@@ -13,7 +13,7 @@ constexpr Duration kWhile = kRetryInterval * 2;
 
 TEST_CASE("A worker says hello until it is welcomed, and again on every connection") {
   Fixture fixture;
-  fixture.Happens(Connected{});
+  fixture.HandleEvent(Connected{});
   CHECK(fixture.Wants<WorkerHello>().software_version == "test");
   fixture.Passes(kRetryInterval);
   fixture.Wants<WorkerHello>();
@@ -21,20 +21,20 @@ TEST_CASE("A worker says hello until it is welcomed, and again on every connecti
   fixture.Wants<WorkerHeartbeat>();
   fixture.Passes(kWhile);
   CHECK(fixture.Idle<WorkerHello>());
-  fixture.Happens(ConnectionLost{"reset"});
+  fixture.HandleEvent(ConnectionLost{"reset"});
   fixture.Drop<WorkerHeartbeat>();
   fixture.Passes(kWhile);
   CHECK(fixture.Idle<WorkerHeartbeat>());
-  fixture.Happens(Connected{});
+  fixture.HandleEvent(Connected{});
   fixture.Wants<WorkerHello>();
 }
 
 TEST_CASE("A final refusal ends the worker, another one makes it try again") {
   Fixture fixture;
-  fixture.Happens(Connected{});
+  fixture.HandleEvent(Connected{});
   fixture.Wants<WorkerHello>();
   fixture.Says(Refused{"busy", false});
-  CHECK(fixture.Doing() == "refused: busy");
+  CHECK(fixture.GetActivity() == "refused: busy");
   fixture.Passes(kRetryInterval);
   fixture.Wants<WorkerHello>();
   fixture.Says(Refused{"a newer incarnation is attached", true});
@@ -54,7 +54,7 @@ TEST_CASE("It prepares a job once and answers every repetition") {
 
   fixture.Says(PrepareJob{"job-2", fixture.order.spec});
   fixture.Wants<Prepare>();
-  fixture.Happens(PrepareFailed{"job-2", "data.path: no such file"});
+  fixture.HandleEvent(PrepareFailed{"job-2", "data.path: no such file"});
   CHECK(fixture.Wants<JobRefused>().reason == "data.path: no such file");
 }
 
@@ -65,13 +65,13 @@ TEST_CASE("A round: train, request, push, get the outcome, pull, adopt") {
   CHECK(fixture.Trains().ranges == Ranges{{0, 2}});
   fixture.TrainsSteps(3);
 
-  const PushRequest request = fixture.AsksToPush();
+  const PushRequest request = fixture.AwaitPushRequest();
   CHECK(request.contribution == ContributionId{3, 1, 5, 0});
   CHECK(request.inner_steps == 4);
   CHECK(request.tokens == 80);
   CHECK(request.consumed == Ranges{{0, 8}});
   CHECK(fixture.Idle<TrainStep>());
-  CHECK(fixture.Doing() == "waiting for version 1 to be decided");
+  CHECK(fixture.GetActivity() == "waiting for version 1 to be decided");
 
   fixture.IsGranted(request.contribution);
   fixture.Pushes();
@@ -85,9 +85,9 @@ TEST_CASE("With carry it trains on while the round is made, and that goes into t
   Fixture fixture;
   fixture.Starts();
   fixture.TrainsSteps(4);
-  const PushRequest first = fixture.AsksToPush();
+  const PushRequest first = fixture.AwaitPushRequest();
   fixture.TrainsSteps(2);
-  CHECK(fixture.Doing() == "training, while version 1 is made");
+  CHECK(fixture.GetActivity() == "training, while version 1 is made");
   fixture.Decides(first.contribution, 1);
   fixture.Pulls(1);
   CHECK(fixture.Idle<AdoptPulled>());  // a step is going on
@@ -95,7 +95,7 @@ TEST_CASE("With carry it trains on while the round is made, and that goes into t
   fixture.Adopts(1, AdoptMode::kCarry);
   fixture.Leases(40);
   fixture.TrainsSteps(4);  // a whole round after the adoption, whenever that was
-  const PushRequest second = fixture.AsksToPush();
+  const PushRequest second = fixture.AwaitPushRequest();
   CHECK(second.contribution.base_version == 1);
   CHECK(second.consumed == Ranges{{8, 22}});
   CHECK(second.inner_steps == 7);
@@ -105,12 +105,12 @@ TEST_CASE("Carrying on is bounded") {
   Fixture fixture;
   fixture.Starts();
   fixture.TrainsSteps(4);
-  fixture.AsksToPush();
+  fixture.AwaitPushRequest();
   fixture.Leases(40);
   fixture.TrainsSteps(kMaxCarriedRounds * 4);
   CHECK(fixture.Idle<TrainStep>());
   CHECK(fixture.Idle<CaptureDelta>());
-  CHECK(fixture.Doing() == "waiting for version 1 to be decided");
+  CHECK(fixture.GetActivity() == "waiting for version 1 to be decided");
 }
 
 TEST_CASE("A rejection keeps what was trained since; warming up again trains it again") {
@@ -118,7 +118,7 @@ TEST_CASE("A rejection keeps what was trained since; warming up again trains it 
     Fixture fixture;
     fixture.Starts();
     fixture.TrainsSteps(4);
-    const PushRequest first = fixture.AsksToPush();
+    const PushRequest first = fixture.AwaitPushRequest();
     fixture.TrainsSteps(1);
     fixture.Decides(first.contribution, 1, false, again);
     fixture.Pulls(1);
@@ -126,7 +126,7 @@ TEST_CASE("A rejection keeps what was trained since; warming up again trains it 
     const AdoptPulled adopt = fixture.Wants<AdoptPulled>();
     CHECK(adopt.mode == (again ? AdoptMode::kReplace : AdoptMode::kCarry));
     CHECK(adopt.reset_moments == again);
-    fixture.Happens(Adopted{1});
+    fixture.HandleEvent(Adopted{1});
     CHECK(fixture.Trains().ranges == (again ? Ranges{{8, 10}} : Ranges{{12, 14}}));
   }
 }
@@ -136,32 +136,33 @@ TEST_CASE("A rejection without a new version: it does not push from that base ag
   fixture.order.spec.outer.overlap = Overlap::kNone;
   fixture.Starts();
   fixture.TrainsSteps(4);
-  const PushRequest first = fixture.AsksToPush();
+  const PushRequest first = fixture.AwaitPushRequest();
   fixture.Decides(first.contribution, 0, false);
   fixture.Pulls(0);
   fixture.Adopts(0, AdoptMode::kReplace);
   fixture.Leases(20);
   fixture.TrainsSteps(kMaxCarriedRounds * 4);
   CHECK(fixture.Idle<CaptureDelta>());
-  CHECK(fixture.Doing() == "waiting for version 1: the last push from version 0 was rejected");
+  CHECK(fixture.GetActivity() ==
+        "waiting for version 1: the last push from version 0 was rejected");
   // Another island makes version 1: the local steps move over to it.
   fixture.order.committed_version = 1;
   fixture.Orders();
   fixture.Pulls(1);
   fixture.Adopts(1, AdoptMode::kCarry);
-  CHECK(fixture.AsksToPush().contribution.base_version == 1);
+  CHECK(fixture.AwaitPushRequest().contribution.base_version == 1);
 }
 
 TEST_CASE("Requests are repeated until they are answered, and at once after a reconnect") {
   Fixture fixture;
   fixture.Starts();
   fixture.TrainsSteps(4);
-  const PushRequest request = fixture.AsksToPush();
+  const PushRequest request = fixture.AwaitPushRequest();
   const LeaseRequest lease = fixture.Wants<LeaseRequest>();
   fixture.Passes(kRetryInterval);
   CHECK(fixture.Wants<PushRequest>().contribution == request.contribution);
   CHECK(fixture.Wants<LeaseRequest>().request == lease.request);
-  fixture.Happens(ConnectionLost{"coordinator died"});
+  fixture.HandleEvent(ConnectionLost{"coordinator died"});
   fixture.Passes(kWhile);
   CHECK(fixture.Idle<PushRequest>());
   ++fixture.epoch;
@@ -177,27 +178,27 @@ TEST_CASE(
   fixture.TrainsSteps(4);
   const ContributionId first = fixture.Wants<CaptureDelta>().contribution;
   CHECK(fixture.Idle<TrainStep>());  // of the parameters that are being captured
-  fixture.Happens(DeltaCaptured{first});
+  fixture.HandleEvent(DeltaCaptured{first});
   fixture.TrainsSteps(2);
   CHECK(fixture.Idle<PushRequest>());
   SECTION("") {
-    fixture.Happens(DeltaReady{first});
+    fixture.HandleEvent(DeltaReady{first});
     const PushRequest request = fixture.Wants<PushRequest>();
     CHECK(request.contribution == first);
     CHECK(request.inner_steps == 4);
   }
   SECTION("a pseudo-gradient that could not be made is captured again, with the steps made since") {
-    fixture.Happens(DeltaReady{first, false, "no memory"});
+    fixture.HandleEvent(DeltaReady{first, false, "no memory"});
     CHECK(fixture.Wants<WorkerLog>().text == "no memory");
     CHECK(fixture.Idle<PushRequest>());
     fixture.Trains();  // the one under way
     CHECK(fixture.Idle<TrainStep>());
     fixture.Passes(std::chrono::seconds(6));
-    const PushRequest request = fixture.AsksToPush();
+    const PushRequest request = fixture.AwaitPushRequest();
     CHECK(request.contribution == first);
     CHECK(request.inner_steps == 7);
     CHECK(request.consumed == Ranges{{0, 14}});
-    fixture.Happens(DeltaReady{first, false, "late"});  // changes nothing
+    fixture.HandleEvent(DeltaReady{first, false, "late"});  // changes nothing
     fixture.Trains();
     fixture.IsGranted(first);
     fixture.Pushes();
@@ -208,7 +209,7 @@ TEST_CASE(
   }
   SECTION("and with nothing, if what was trained since is no number") {
     fixture.Trains(std::nan(""));
-    fixture.Happens(DeltaReady{first, false, "no memory"});
+    fixture.HandleEvent(DeltaReady{first, false, "no memory"});
     fixture.Pulls(0);
     fixture.Passes(std::chrono::seconds(6));
     fixture.Adopts(0, AdoptMode::kReplace);
@@ -217,7 +218,7 @@ TEST_CASE(
   SECTION("and not at all, if it is of another generation") {
     ++fixture.order.generation;
     fixture.Orders();
-    fixture.Happens(DeltaReady{first});
+    fixture.HandleEvent(DeltaReady{first});
     CHECK(fixture.Idle<PushRequest>());
   }
 }
@@ -225,14 +226,14 @@ TEST_CASE(
 TEST_CASE("Without a coordinator it trains until its leases are used up") {
   Fixture fixture;
   fixture.Starts();
-  fixture.Happens(ConnectionLost{"gone"});
+  fixture.HandleEvent(ConnectionLost{"gone"});
   fixture.TrainsSteps(4);
   const ContributionId contribution = fixture.Wants<CaptureDelta>().contribution;
-  fixture.Happens(DeltaCaptured{contribution});
-  fixture.Happens(DeltaReady{contribution});
+  fixture.HandleEvent(DeltaCaptured{contribution});
+  fixture.HandleEvent(DeltaReady{contribution});
   fixture.TrainsSteps(6);
   CHECK(fixture.Idle<TrainStep>());
-  CHECK(fixture.Doing() == "waiting for the coordinator: all leased data is used");
+  CHECK(fixture.GetActivity() == "waiting for the coordinator: all leased data is used");
   fixture.Passes(kWhile);
   fixture.Drop<LeaseRequest>();
   fixture.Drop<PushRequest>();
@@ -274,13 +275,13 @@ TEST_CASE("When all data is leased out it trains a smaller last batch and pushes
   fixture.Leases(3, true);
   CHECK(fixture.Trains().ranges == Ranges{{0, 2}});
   CHECK(fixture.Trains().ranges == Ranges{{2, 3}});
-  const PushRequest request = fixture.AsksToPush();
+  const PushRequest request = fixture.AwaitPushRequest();
   CHECK(request.inner_steps == 2);
   CHECK(request.tokens == 30);
   fixture.Decides(request.contribution, 1);
   fixture.Pulls(1);
   fixture.Adopts(1, AdoptMode::kReplace);
-  CHECK(fixture.Doing() == "all data is leased out: waiting for the others, or for more");
+  CHECK(fixture.GetActivity() == "all data is leased out: waiting for the others, or for more");
   // Others make version 2, which it is to validate.
   fixture.order.committed_version = 2;
   fixture.order.validate_version = 2;
@@ -288,7 +289,7 @@ TEST_CASE("When all data is leased out it trains a smaller last batch and pushes
   fixture.Pulls(2);
   fixture.Adopts(2, AdoptMode::kReplace);
   CHECK(fixture.Wants<Validate>().version == 2);
-  fixture.Happens(ValidationDone{2, 1.5, 640});
+  fixture.HandleEvent(ValidationDone{2, 1.5, 640});
   CHECK(fixture.Wants<ValidationResult>().loss == 1.5);
   fixture.Passes(kRetryInterval);
   CHECK(fixture.Wants<ValidationResult>().version == 2);
@@ -307,8 +308,8 @@ TEST_CASE("The first island makes the initial weights and pulls them like the ot
   fixture.Orders();
   fixture.Prepares();
   fixture.Wants<MakeInitialWeights>();
-  fixture.Happens(InitialWeightsMade{});
-  const PushRequest request = fixture.AsksToPush();
+  fixture.HandleEvent(InitialWeightsMade{});
+  const PushRequest request = fixture.AwaitPushRequest();
   CHECK(request.contribution.base_version == kNoVersion);
   CHECK(request.tokens == 0);
   fixture.IsGranted(request.contribution);
@@ -335,15 +336,15 @@ TEST_CASE("A residual is kept while all that was pushed is in the model, and for
     const CaptureDelta capture = fixture.Wants<CaptureDelta>();
     CHECK(capture.encoding == Encoding::kInt4);
     CHECK(capture.shards == fixture.order.shards);
-    fixture.Happens(DeltaCaptured{capture.contribution});
-    fixture.Happens(DeltaReady{capture.contribution});
+    fixture.HandleEvent(DeltaCaptured{capture.contribution});
+    fixture.HandleEvent(DeltaReady{capture.contribution});
     fixture.IsGranted(capture.contribution);
     CHECK(fixture.Wants<PushShards>().encoding == Encoding::kInt4);
     fixture.Decides(capture.contribution, version, accepted, warm_up_again);
     const StartPull pull = fixture.Wants<StartPull>();
-    fixture.Happens(PullDone{pull.pull, 600});
+    fixture.HandleEvent(PullDone{pull.pull, 600});
     const AdoptPulled adopt = fixture.Wants<AdoptPulled>();
-    fixture.Happens(Adopted{version});
+    fixture.HandleEvent(Adopted{version});
     return adopt.keep_residual;
   };
   CHECK(keeps(1, true, false));
@@ -359,7 +360,7 @@ TEST_CASE("An island that waits for the initial weights requests data as soon as
   fixture.Attaches();
   fixture.Orders();
   fixture.Prepares();
-  CHECK(fixture.Doing() == "waiting for the initial weights");
+  CHECK(fixture.GetActivity() == "waiting for the initial weights");
   CHECK(fixture.Idle<LeaseRequest>());
   fixture.order.committed_version = 0;
   fixture.Orders();
@@ -370,19 +371,19 @@ TEST_CASE("A push that fails is tried again, one that is acknowledged is not") {
   Fixture fixture;
   fixture.Starts();
   fixture.TrainsSteps(4);
-  const ContributionId c = fixture.AsksToPush().contribution;
+  const ContributionId c = fixture.AwaitPushRequest().contribution;
   fixture.IsGranted(c);
   CHECK(fixture.Wants<PushShards>().shards.size() == 2);
   fixture.IsGranted(c);
   CHECK(fixture.Idle<PushShards>());
-  fixture.Happens(PushShardDone{{"job-1", 3, 1, 5, 0, 0}, PushStatus::kStaged, "", 400});
-  fixture.Happens(PushShardDone{{"job-1", 3, 1, 5, 0, 1}, PushStatus::kFailed, "timeout", 0});
+  fixture.HandleEvent(PushShardDone{{"job-1", 3, 1, 5, 0, 0}, PushStatus::kStaged, "", 400});
+  fixture.HandleEvent(PushShardDone{{"job-1", 3, 1, 5, 0, 1}, PushStatus::kFailed, "timeout", 0});
   fixture.Passes(kRetryInterval);
   const PushShards again = fixture.Wants<PushShards>();
   REQUIRE(again.shards.size() == 1);
   CHECK(again.shards[0].shard == 1);
   // Refused while the server was behind: the coordinator grants again.
-  fixture.Happens(PushShardDone{{"job-1", 3, 1, 5, 0, 1}, PushStatus::kRefused, "fenced", 0});
+  fixture.HandleEvent(PushShardDone{{"job-1", 3, 1, 5, 0, 1}, PushStatus::kRefused, "fenced", 0});
   fixture.Passes(kWhile);
   CHECK(fixture.Idle<PushShards>());
   fixture.IsGranted(c);
@@ -394,31 +395,32 @@ TEST_CASE("Why a push fails is shown until it is mended, and logged when it chan
   fixture.order.spec.outer.overlap = Overlap::kNone;
   fixture.Starts();
   fixture.TrainsSteps(4);
-  const ContributionId c = fixture.AsksToPush().contribution;
+  const ContributionId c = fixture.AwaitPushRequest().contribution;
   fixture.IsGranted(c);
   fixture.Drop<WorkerLog>();
   const auto fails = [&fixture](ShardId shard, const std::string& reason) {
     fixture.Wants<PushShards>();
-    fixture.Happens(PushShardDone{{"job-1", 3, 1, 5, 0, shard}, PushStatus::kFailed, reason, 0});
+    fixture.HandleEvent(
+        PushShardDone{{"job-1", 3, 1, 5, 0, shard}, PushStatus::kFailed, reason, 0});
     fixture.Passes(kRetryInterval);
   };
   const std::string waits = "waiting for version 1 to be decided";
-  CHECK(fixture.Doing() == waits);
+  CHECK(fixture.GetActivity() == waits);
   fails(0, "shard 0 at ps1: no route to host");
-  CHECK(fixture.Doing() == waits + ": push of shard 0 at ps1: no route to host");
+  CHECK(fixture.GetActivity() == waits + ": push of shard 0 at ps1: no route to host");
   CHECK(fixture.Wants<WorkerLog>().text == "push of shard 0 at ps1: no route to host");
   // The same again, and another shard's: nothing new.
   fails(0, "shard 0 at ps1: no route to host");
-  fixture.Happens(PushShardDone{
+  fixture.HandleEvent(PushShardDone{
       {"job-1", 3, 1, 5, 0, 1}, PushStatus::kFailed, "shard 1 at ps2: no route to host", 0});
   CHECK(fixture.Idle<WorkerLog>());
   fixture.Passes(kRetryInterval);
   fails(0, "shard 0 at ps1: timeout");
   CHECK(fixture.Wants<WorkerLog>().text == "push of shard 0 at ps1: timeout");
-  CHECK(fixture.Doing() == waits + ": push of shard 0 at ps1: timeout");
+  CHECK(fixture.GetActivity() == waits + ": push of shard 0 at ps1: timeout");
   // It is mended.
-  fixture.Happens(PushShardDone{{"job-1", 3, 1, 5, 0, 0}, PushStatus::kStaged, "", 400});
-  CHECK(fixture.Doing() == waits);
+  fixture.HandleEvent(PushShardDone{{"job-1", 3, 1, 5, 0, 0}, PushStatus::kStaged, "", 400});
+  CHECK(fixture.GetActivity() == waits);
 }
 
 TEST_CASE("A pull that began before there was anything to push ends when something is pushed") {
@@ -429,9 +431,9 @@ TEST_CASE("A pull that began before there was anything to push ends when somethi
   fixture.Orders();
   const StartPull early = fixture.Wants<StartPull>();
   fixture.TrainsSteps(4);
-  const PushRequest request = fixture.AsksToPush();
+  const PushRequest request = fixture.AwaitPushRequest();
   CHECK(request.contribution.base_version == 0);
-  fixture.Happens(PullDone{early.pull, 600});
+  fixture.HandleEvent(PullDone{early.pull, 600});
   CHECK(fixture.Idle<AdoptPulled>());  // what is being pushed would be forgotten
   fixture.Decides(request.contribution, 2);
   fixture.Pulls(2);
@@ -446,15 +448,15 @@ TEST_CASE("A superseded pull starts again with the newer version") {
   StartPull pull = fixture.Wants<StartPull>();
   REQUIRE(pull.shards.size() == 2);
   CHECK(pull.shards[0].shard == 1);  // in the ordered order
-  fixture.Happens(PullFailed{pull.pull, PullFailure::kSuperseded, 1, "version 1 is here"});
-  CHECK(fixture.Doing() == "pulling version 0: version 1 is here");
+  fixture.HandleEvent(PullFailed{pull.pull, PullFailure::kSuperseded, 1, "version 1 is here"});
+  CHECK(fixture.GetActivity() == "pulling version 0: version 1 is here");
   fixture.order.committed_version = 1;
   fixture.Orders();
   pull = fixture.Wants<StartPull>();
   CHECK(pull.version == 1);
-  fixture.Happens(PullDone{pull.pull - 1, 600});  // of the old pull
+  fixture.HandleEvent(PullDone{pull.pull - 1, 600});  // of the old pull
   CHECK(fixture.Idle<AdoptPulled>());
-  fixture.Happens(PullFailed{pull.pull, PullFailure::kError, kNoVersion, "unreachable"});
+  fixture.HandleEvent(PullFailed{pull.pull, PullFailure::kError, kNoVersion, "unreachable"});
   CHECK(fixture.Idle<StartPull>());
   fixture.Passes(kRetryInterval);
   fixture.Pulls(1);

@@ -16,8 +16,8 @@ struct Eager : Fixture {
   // The delta becomes ready during a step.
   CaptureDelta Captures() {
     const CaptureDelta capture = Wants<CaptureDelta>();
-    Happens(DeltaCaptured{capture.contribution});
-    Happens(DeltaReady{capture.contribution});
+    HandleEvent(DeltaCaptured{capture.contribution});
+    HandleEvent(DeltaReady{capture.contribution});
     Wants<PushRequest>();
     return capture;
   }
@@ -26,7 +26,7 @@ struct Eager : Fixture {
     Pulls(version);
     Trains();
     const AdoptPulled adopt = Wants<AdoptPulled>();
-    Happens(Adopted{version});
+    HandleEvent(Adopted{version});
     return adopt;
   }
   // A round without eager update, for the first share.
@@ -58,7 +58,7 @@ TEST_CASE("an_eager_update_follows_the_delta_and_is_taken_back_by_the_adoption")
   fixture.Trains();
   CHECK(fixture.Wants<ApplyEager>().contribution == capture.contribution);
   CHECK(fixture.Idle<TrainStep>());
-  fixture.Happens(EagerApplied{capture.contribution});
+  fixture.HandleEvent(EagerApplied{capture.contribution});
   fixture.Trains();
   CHECK(fixture.Idle<ApplyEager>());
   fixture.share = 0.5;
@@ -74,7 +74,7 @@ TEST_CASE("a_rejected_contribution_has_no_share_and_the_next_uses_the_newest_kno
   CaptureDelta capture = fixture.Captures();
   fixture.Trains();
   fixture.Wants<ApplyEager>();
-  fixture.Happens(EagerApplied{capture.contribution});
+  fixture.HandleEvent(EagerApplied{capture.contribution});
   const AdoptPulled adopt = fixture.Adopts(capture.contribution, 2, /*accepted=*/false);
   CHECK(adopt.eager);
   CHECK(adopt.share == 0);
@@ -96,7 +96,7 @@ TEST_CASE("after_an_eager_update_that_failed_the_committed_version_replaces_the_
   const CaptureDelta capture = fixture.Captures();
   fixture.Trains();
   fixture.Wants<ApplyEager>();
-  fixture.Happens(CommandFailed{"a member failed"});
+  fixture.HandleEvent(CommandFailed{"a member failed"});
   fixture.Passes(std::chrono::seconds(2));
   fixture.IsSetUp(/*kept=*/true);
   CHECK(fixture.Idle<ApplyEager>());

@@ -25,7 +25,7 @@ void WorkerCore::Impl::OnMessage(const LeaseGrant& grant) {
   if (Sequences(grant.ranges) > 0) {
     leased_.ranges.Add(grant.ranges);
     ++leased_.request;
-    leased_.ask_at = now_;
+    leased_.request_at = now_;
   }
 }
 
@@ -38,11 +38,11 @@ void WorkerCore::Impl::PlanLeases() {
     return;
   }
   const int64_t ahead = kLeasedRoundsAhead * round_sequences();
-  if (leased_.ranges.size() >= ahead || !Due(leased_.ask_at)) return;
+  if (leased_.ranges.size() >= ahead || !Due(leased_.request_at)) return;
   Emit(Send{LeaseRequest{order_->job, order_->island, order_->generation, leased_.request,
                          ahead + (round_sequences() + 1) / 2 - leased_.ranges.size()}});
-  leased_.ask_at = now_ + kRetryInterval;
-  Due(leased_.ask_at);
+  leased_.request_at = now_ + kRetryInterval;
+  Due(leased_.request_at);
 }
 
 // ------------------------------------------------------------------------------------ pushes ----
@@ -57,7 +57,7 @@ void WorkerCore::Impl::OnMessage(const PushGrant& grant) {
   std::vector<InFlight::Push> pushes;
   std::vector<InFlight::Push>& before = in_flight_->pushes;
   for (const GrantedPush& part : grant.order) {
-    if (PlacementOf(part) == nullptr) continue;
+    if (FindPlacement(part) == nullptr) continue;
     auto push = std::find_if(before.begin(), before.end(),
                              [&](const InFlight::Push& p) { return p.part == part; });
     if (push == before.end()) {
@@ -66,7 +66,7 @@ void WorkerCore::Impl::OnMessage(const PushGrant& grant) {
     }
     pushes.push_back(*push);
     before.erase(push);
-    // The coordinator still wants it: perhaps the server was behind, the shard has moved, or its
+    // The coordinator still expects it: perhaps the server was behind, the shard has moved, or its
     // server has lost what it staged.
     const Duration patience = in_flight_->moved ? Duration::zero() : kStagedIsLostAfter;
     const bool lost = pushes.back().state == InFlight::Shard::kStaged &&
@@ -84,7 +84,7 @@ void WorkerCore::Impl::OnMessage(const PushGrant& grant) {
 }
 
 // Where it goes; null: the order has no such part of a shard.
-const ShardPlacement* WorkerCore::Impl::PlacementOf(const GrantedPush& part) const {
+const ShardPlacement* WorkerCore::Impl::FindPlacement(const GrantedPush& part) const {
   for (const ShardPlacement& placement : order_->shards) {
     if (placement.shard != part.shard) continue;
     const bool fits = part.begin >= 0 && part.elements >= 0 &&
@@ -97,7 +97,7 @@ const ShardPlacement* WorkerCore::Impl::PlacementOf(const GrantedPush& part) con
 
 void WorkerCore::Impl::On(const PushShardDone& done) {
   if (!order_ || !in_flight_ || done.push.job != order_->job ||
-      ContributionOf(done.push) != in_flight_->id) {
+      ToContributionId(done.push) != in_flight_->id) {
     return;
   }
   for (InFlight::Push& push : in_flight_->pushes) {
@@ -161,10 +161,10 @@ void WorkerCore::Impl::PlanPushes() {
     Due(flight.request_at);
   }
   if (!SetUp() || command_ == Command::kReconfigure) return;  // its owners are being found
-  PushShards shards{order_->job, flight.id, EncodingOf(flight.id), {}};
+  PushShards shards{order_->job, flight.id, SelectEncoding(flight.id), {}};
   for (InFlight::Push& push : flight.pushes) {
     if (push.state != InFlight::Shard::kWanted || Decided() || !Due(push.retry_at)) continue;
-    const ShardPlacement* placement = PlacementOf(push.part);
+    const ShardPlacement* placement = FindPlacement(push.part);
     if (placement == nullptr) continue;
     shards.shards.push_back({*placement, push.part.begin, push.part.elements, push.part.sender});
     push.state = InFlight::Shard::kPushing;
@@ -172,7 +172,7 @@ void WorkerCore::Impl::PlanPushes() {
   if (!shards.shards.empty()) Emit(std::move(shards));
 }
 
-Encoding WorkerCore::Impl::EncodingOf(const ContributionId& id) const {
+Encoding WorkerCore::Impl::SelectEncoding(const ContributionId& id) const {
   // Initial weights are never rounded.
   return id.base_version == kNoVersion ? Encoding::kFloat32 : spec().outer.push_encoding;
 }
@@ -234,14 +234,14 @@ std::optional<Version> WorkerCore::Impl::PullTarget() const {
 }
 
 // The coordinator has said that the island's moments and steps are of no use.
-bool WorkerCore::Impl::WarmsUpAgain() const {
+bool WorkerCore::Impl::IsWarmingUpAgain() const {
   return in_flight_ && order_->outcome && order_->outcome->warm_up_again &&
          order_->outcome->contribution == in_flight_->id;
 }
 
 // Otherwise the layers that have had no turn since base_version_ stay as they are.
 bool WorkerCore::Impl::NeedsAllLayers() const {
-  return spec().outer.fragments == 1 || !adopted_ || diverged_ || WarmsUpAgain();
+  return spec().outer.fragments == 1 || !adopted_ || diverged_ || IsWarmingUpAgain();
 }
 
 void WorkerCore::Impl::PlanPull() {

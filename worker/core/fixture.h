@@ -36,16 +36,16 @@ class Fixture {
   }
 
   // ---- events ----
-  void Happens(const Event& event) {
+  void HandleEvent(const Event& event) {
     Actions actions = core_.Step(now, event);
     deadline = actions.deadline;
     for (Action& action : actions.list) pending_.push_back(std::move(action));
   }
   void Says(ToWorkerMessage message) {
-    Happens(Received{{"w1", 5, epoch, std::move(message), cluster, sequence}});
+    HandleEvent(Received{{"w1", 5, epoch, std::move(message), cluster, sequence}});
   }
   void Attaches() {
-    Happens(Connected{});
+    HandleEvent(Connected{});
     Wants<WorkerHello>();
     Says(Welcome{});
   }
@@ -58,12 +58,12 @@ class Fixture {
     const Instant end = now + time;
     while (deadline <= end) {
       now = std::max(now, deadline);
-      Happens(Tick{});
+      HandleEvent(Tick{});
     }
     now = end;
   }
 
-  // ---- what the core wants ----
+  // ---- actions that the core issues ----
   // Takes the oldest pending action (or message) of type T; those of other types stay.
   template <typename T>
   std::optional<T> Next() {
@@ -78,7 +78,7 @@ class Fixture {
   template <typename T>
   T Wants() {
     std::optional<T> found = Next<T>();
-    INFO("it is " << core_.doing());
+    INFO("it is " << core_.activity());
     REQUIRE(found.has_value());
     return *found;
   }
@@ -97,7 +97,7 @@ class Fixture {
   // ---- whole passages ----
   void Prepares() {
     Wants<Prepare>();
-    Happens(Prepared{order.job, {order.layers, 1000, 100, 7}});
+    HandleEvent(Prepared{order.job, {order.layers, 1000, 100, 7}});
     if (order.plan.number == 0) IsSetUp();
   }
   // On its own device, or under its plan.
@@ -106,18 +106,18 @@ class Fixture {
     if (!setup) return;
     Reconfigured done{setup->plan.number, kept, step_taken};
     done.resumed = setup->resume != 0;
-    Happens(done);
+    HandleEvent(done);
   }
   void Pulls(Version version) {
     const StartPull pull = Wants<StartPull>();
     CHECK(pull.version == version);
-    Happens(PullDone{pull.pull, 600});
+    HandleEvent(PullDone{pull.pull, 600});
   }
   void Adopts(Version version, AdoptMode mode) {
     const AdoptPulled adopt = Wants<AdoptPulled>();
     CHECK(adopt.version == version);
     CHECK(adopt.mode == mode);
-    Happens(Adopted{version});
+    HandleEvent(Adopted{version});
   }
   // Grants `sequences` from where the last grant ended.
   void Leases(int64_t sequences, bool exhausted = false) {
@@ -135,16 +135,16 @@ class Fixture {
     TrainStep step = Wants<TrainStep>();
     int64_t sequences = 0;
     for (const PositionRange& range : step.ranges) sequences += range.size();
-    Happens(StepDone{sequences * 10, loss, 0.1, false});
+    HandleEvent(StepDone{sequences * 10, loss, 0.1, false});
     return step;
   }
   void TrainsSteps(int steps) {
     for (int i = 0; i < steps; ++i) Trains();
   }
-  PushRequest AsksToPush() {
+  PushRequest AwaitPushRequest() {
     const CaptureDelta capture = Wants<CaptureDelta>();
-    Happens(DeltaCaptured{capture.contribution});
-    Happens(DeltaReady{capture.contribution});
+    HandleEvent(DeltaCaptured{capture.contribution});
+    HandleEvent(DeltaReady{capture.contribution});
     return Wants<PushRequest>();
   }
   void IsGranted(const ContributionId& contribution) {
@@ -154,7 +154,7 @@ class Fixture {
     const PushShards push = Wants<PushShards>();
     for (const ShardPlacement& shard : push.shards) {
       const ContributionId& c = push.contribution;
-      Happens(PushShardDone{
+      HandleEvent(PushShardDone{
           {push.job, c.island, c.generation, c.incarnation, c.base_version, shard.shard},
           PushStatus::kStaged,
           "",
@@ -178,7 +178,7 @@ class Fixture {
     Adopts(order.committed_version, AdoptMode::kReplace);
     Leases(20);
   }
-  std::string Doing() const { return core_.doing(); }
+  std::string GetActivity() const { return core_.activity(); }
 
   IslandOrder order;
   int64_t epoch = 1;

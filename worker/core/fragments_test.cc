@@ -9,7 +9,7 @@ namespace atl::worker {
 namespace {
 
 template <typename Shards>
-std::vector<ShardId> IdsOf(const Shards& shards) {
+std::vector<ShardId> ListShardIds(const Shards& shards) {
   std::vector<ShardId> ids;
   for (const ShardPlacement& shard : shards) ids.push_back(shard.shard);
   return ids;
@@ -27,19 +27,19 @@ struct Fragments : Fixture {
   }
   CaptureDelta Captures() {
     const CaptureDelta capture = Wants<CaptureDelta>();
-    Happens(DeltaCaptured{capture.contribution});
-    Happens(DeltaReady{capture.contribution});
+    HandleEvent(DeltaCaptured{capture.contribution});
+    HandleEvent(DeltaReady{capture.contribution});
     Wants<PushRequest>();
     return capture;
   }
   AdoptPulled AdoptsPulled() {
     const AdoptPulled adopt = Wants<AdoptPulled>();
-    Happens(Adopted{adopt.version});
+    HandleEvent(Adopted{adopt.version});
     return adopt;
   }
   StartPull PullsShards() {
     const StartPull pull = Wants<StartPull>();
-    Happens(PullDone{pull.pull, 100});
+    HandleEvent(PullDone{pull.pull, 100});
     return pull;
   }
 };
@@ -50,13 +50,13 @@ TEST_CASE("each_round_captures_pulls_and_adopts_its_fragment") {
     const Ids turn = {version % 2 == 1 ? 0 : 1};
     fixture.TrainsSteps(4);
     const CaptureDelta capture = fixture.Captures();
-    CHECK(IdsOf(capture.shards) == turn);
+    CHECK(ListShardIds(capture.shards) == turn);
     CHECK(capture.contribution.base_version == version - 1);
     fixture.Decides(capture.contribution, version);
-    CHECK(IdsOf(fixture.PullsShards().shards) == turn);
+    CHECK(ListShardIds(fixture.PullsShards().shards) == turn);
     const AdoptPulled adopt = fixture.AdoptsPulled();
     CHECK(adopt.mode == AdoptMode::kReplace);
-    CHECK(IdsOf(adopt.shards) == turn);
+    CHECK(ListShardIds(adopt.shards) == turn);
     if (version % 2 == 0) fixture.Leases(20);
   }
 }
@@ -66,10 +66,10 @@ TEST_CASE("a_missed_turn_is_pulled_too_and_its_unpushed_steps_are_kept") {
   fixture.TrainsSteps(4);
   const CaptureDelta capture = fixture.Captures();
   fixture.Decides(capture.contribution, 3);  // versions 1 and 2 were made without it
-  CHECK(IdsOf(fixture.PullsShards().shards) == Ids{1, 0});
+  CHECK(ListShardIds(fixture.PullsShards().shards) == Ids{1, 0});
   const AdoptPulled adopt = fixture.AdoptsPulled();
   CHECK(adopt.mode == AdoptMode::kCarry);
-  CHECK(IdsOf(adopt.shards) == Ids{1, 0});
+  CHECK(ListShardIds(adopt.shards) == Ids{1, 0});
   CHECK(fixture.Wants<TrainStep>().ranges.front().begin == 8);
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("an_island_that_warms_up_again_pulls_and_replaces_all_layers") {
   fixture.TrainsSteps(4);
   const CaptureDelta capture = fixture.Captures();
   fixture.Decides(capture.contribution, 1, /*accepted=*/false, /*warm_up_again=*/true);
-  CHECK(IdsOf(fixture.PullsShards().shards) == Ids{1, 0});
+  CHECK(ListShardIds(fixture.PullsShards().shards) == Ids{1, 0});
   const AdoptPulled adopt = fixture.AdoptsPulled();
   CHECK(adopt.mode == AdoptMode::kReplace);
   CHECK(adopt.shards.empty());
@@ -103,11 +103,11 @@ TEST_CASE("a_pull_of_a_fragment_is_of_no_use_after_a_loss_that_is_no_number") {
   const CaptureDelta capture = fixture.Captures();
   fixture.Decides(capture.contribution, 1);
   const StartPull part = fixture.Wants<StartPull>();
-  CHECK(IdsOf(part.shards) == Ids{0});
+  CHECK(ListShardIds(part.shards) == Ids{0});
   fixture.Trains(std::nan(""));
-  fixture.Happens(PullDone{part.pull, 100});
+  fixture.HandleEvent(PullDone{part.pull, 100});
   CHECK(fixture.Idle<AdoptPulled>());
-  CHECK(IdsOf(fixture.PullsShards().shards) == Ids{1, 0});
+  CHECK(ListShardIds(fixture.PullsShards().shards) == Ids{1, 0});
   CHECK(fixture.AdoptsPulled().shards.empty());
 }
 

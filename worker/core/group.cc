@@ -33,7 +33,7 @@ bool WorkerCore::Impl::StartReconfigure() {
   if (SetUp()) return false;
   const IslandPlan& plan = order_->plan;
   if (AwaitsDelta()) {
-    doing_ = absl::StrCat("making a pseudo-gradient, before ", Describe(plan), " is set up");
+    activity_ = absl::StrCat("making a pseudo-gradient, before ", Describe(plan), " is set up");
     return true;
   }
   absl::Status status;
@@ -42,10 +42,10 @@ bool WorkerCore::Impl::StartReconfigure() {
                          spec().inner.batch_sequences);
   }
   if (!status.ok()) {
-    doing_ = absl::StrCat(Describe(plan), " cannot be run: ", status.message());
+    activity_ = absl::StrCat(Describe(plan), " cannot be run: ", status.message());
     return true;
   }
-  doing_ = absl::StrCat("setting up ", Describe(plan));
+  activity_ = absl::StrCat("setting up ", Describe(plan));
   configuring_ = {order_->generation, plan.number};
   Reconfigure command{order_->job, order_->island, order_->generation, plan};
   command.resume = ResumeSave();
@@ -66,11 +66,11 @@ bool WorkerCore::Impl::StartReconfigure() {
 int64_t WorkerCore::Impl::SettingUp() const {
   if (SetUp()) return 0;
   const PlanName ordered{order_->generation, order_->plan.number};
-  return settled_ == ordered ? ordered.number : 0;
+  return drained_ == ordered ? ordered.number : 0;
 }
 
-void WorkerCore::Impl::On(const Settled& event) {
-  settled_ = {event.generation, event.plan_number};
+void WorkerCore::Impl::On(const Drained& event) {
+  drained_ = {event.generation, event.plan_number};
   LeaveLater();
   session_.heartbeat_at = now_;  // the others wait for it
   if (command_ == Command::kReconfigure && order_ && order_->plan.number > configuring_.number) {
@@ -176,10 +176,10 @@ void WorkerCore::Impl::On(const StageLinksSeen& event) {
 
 // This worker led the island until now, and goes on as the order says when what is under way has
 // ended.
-void WorkerCore::Impl::HandOverTo(const MemberOrder& order) {
+void WorkerCore::Impl::HandoverTo(const MemberOrder& order) {
   const NodeId& successor = order.plan.members.front().worker;
   if (!order.at_step_end) Interrupt(absl::StrCat(successor, " is to lead"));
-  hand_over_ = order;
+  handover_ = order;
   LeaveLater();
 }
 
@@ -216,21 +216,21 @@ Leadership WorkerCore::Impl::Known() const {
   return known;
 }
 
-void WorkerCore::Impl::PlanHandOver() {
-  const NodeId& successor = hand_over_->plan.members.front().worker;
-  doing_ = absl::StrCat("handing the island over to ", successor);
+void WorkerCore::Impl::PlanHandover() {
+  const NodeId& successor = handover_->plan.members.front().worker;
+  activity_ = absl::StrCat("handing the island over to ", successor);
   if (command_ != Command::kNone || Capturing()) return;
   if (!preparation_.done || preparation_.done->job != order_->job) return;
   if (saving_.resumed) {
     leased_.ranges.PutBack(std::exchange(saving_.resumed, std::nullopt)->consumed);
   }
   if (pull_.pulling() || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
-  Start(Command::kHandOver, HandOver{order_->job, Known()});
+  Start(Command::kHandover, Handover{order_->job, Known()});
 }
 
 void WorkerCore::Impl::On(const HandedOver&) {
-  if (Finish() != Command::kHandOver || !hand_over_) return;
-  const MemberOrder order = *std::exchange(hand_over_, std::nullopt);
+  if (Finish() != Command::kHandover || !handover_) return;
+  const MemberOrder order = *std::exchange(handover_, std::nullopt);
   Log(absl::StrCat("hands island ", order_->island, " over to ", order.plan.members.front().worker,
                    ": ", local_.steps, " steps since version ", base_version_));
   local_ = Work();  // they are not lost
@@ -238,7 +238,7 @@ void WorkerCore::Impl::On(const HandedOver&) {
   order_.reset();
   following_.order = order;
   following_.begun = false;
-  following_.holds = true;
+  following_.holds_layers = true;
   session_.heartbeat_at = now_;
   LeaveLater();
 }
@@ -281,14 +281,14 @@ void WorkerCore::Impl::TakeOver(const Leadership& known) {
 // -------------------------------------------------------------------------------- following ----
 
 void WorkerCore::Impl::OnMessage(const MemberOrder& order) {
-  if (!IsNews(order)) return;
+  if (!IsNewer(order)) return;
   if (order.run == RunState::kStop) {
     if (!order_ || order_->job == order.job) EndJob(order.job);
     return;
   }
   if (order_ && order_->job == order.job && order_->island == order.island &&
       order_->generation == order.generation && order_->plan.number != 0) {
-    return HandOverTo(order);
+    return HandoverTo(order);
   }
   if (order_) {
     ForgetIsland();
@@ -297,7 +297,7 @@ void WorkerCore::Impl::OnMessage(const MemberOrder& order) {
   const bool same_island = following_.order && following_.order->job == order.job &&
                            following_.order->island == order.island &&
                            following_.order->generation == order.generation;
-  if (!same_island) following_.holds = false;
+  if (!same_island) following_.holds_layers = false;
   const bool same = following_.order && following_.order->job == order.job &&
                     following_.order->generation == order.generation &&
                     following_.order->plan.number == order.plan.number;
@@ -305,14 +305,14 @@ void WorkerCore::Impl::OnMessage(const MemberOrder& order) {
   following_.order = order;
   if (order.spec.schedule.checkpoint_every_steps > 0) held_.insert(order.job);
   if (!same) LeaveLater();
-  preparation_.asked.reset();
+  preparation_.requested.reset();
   session_.heartbeat_at = now_;
 }
 
 void WorkerCore::Impl::On(const FollowerState& event) {
   if (!following_.order || event.plan_number > following_.order->plan.number) return;
   if (event.plan_number != following_.state.plan_number) session_.heartbeat_at = now_;
-  following_.holds = following_.holds || event.plan_number > 0;
+  following_.holds_layers = following_.holds_layers || event.plan_number > 0;
   following_.state = event;
   LeaveLater();
 }
@@ -320,7 +320,7 @@ void WorkerCore::Impl::On(const FollowerState& event) {
 void WorkerCore::Impl::StopFollowing(const std::string& reason) {
   Emit(Unfollow{reason});
   following_.order.reset();
-  following_.begun = following_.holds = false;
+  following_.begun = following_.holds_layers = false;
   following_.state = FollowerState();
 }
 
@@ -330,25 +330,25 @@ void WorkerCore::Impl::PlanFollow() {
   }
   const IslandPlan& plan = following_.order->plan;
   if (following_.begun) {
-    doing_ = following_.state.doing.empty() ? absl::StrCat("following in ", Describe(plan))
-                                            : following_.state.doing;
+    activity_ = following_.state.activity.empty() ? absl::StrCat("following in ", Describe(plan))
+                                                  : following_.state.activity;
     return;
   }
   if (command_ != Command::kNone) {  // of the island that it led; it has been interrupted
-    doing_ = "ending what it led";
+    activity_ = "ending what it led";
     return;
   }
   const absl::Status status = ValidateFor(
       identity_.name, plan, static_cast<int32_t>(preparation_.done->facts.layers.size()),
       following_.order->spec.inner.batch_sequences);
   if (!status.ok()) {
-    doing_ = absl::StrCat(Describe(plan), " cannot be run: ", status.message());
+    activity_ = absl::StrCat(Describe(plan), " cannot be run: ", status.message());
     return;
   }
   Emit(Follow{*following_.order});
   following_.begun = true;
   configured_ = PlanName();  // the devices serve another leader
-  doing_ = absl::StrCat("following in ", Describe(plan));
+  activity_ = absl::StrCat("following in ", Describe(plan));
 }
 
 bool WorkerCore::Impl::SharesIsland() const {
@@ -361,7 +361,7 @@ void WorkerCore::Impl::PlanLeaving() {
   if (following_.leave_by != kNever) return;
   Emit(Send{Leaving{shutdown_.reason}});
   following_.leave_by = now_;
-  following_.leave_last = std::min(now_ + kLeaveLimitMax, following_.gone_at);
+  following_.leave_last = std::min(now_ + kLeaveLimitMax, following_.ends_at);
   LeaveLater();
 }
 

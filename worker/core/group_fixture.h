@@ -1,4 +1,4 @@
-// The language of the tests of islands of several workers: w1 leads, w2 follows, or the other way.
+// The fixture of tests of islands of several workers: w1 leads, w2 follows, or the reverse.
 
 #ifndef ATOLL_WORKER_CORE_GROUP_FIXTURE_H_
 #define ATOLL_WORKER_CORE_GROUP_FIXTURE_H_
@@ -10,7 +10,7 @@ namespace atl::worker {
 using Ranges = std::vector<PositionRange>;
 
 // Two stages of one layer each, two micro-batches of one sequence.
-inline IslandPlan PlanOf(int64_t number, const NodeId& leader, const NodeId& other) {
+inline IslandPlan MakeTwoStagePlan(int64_t number, const NodeId& leader, const NodeId& other) {
   IslandPlan plan;
   plan.number = number;
   plan.members = {{leader, 5, "tcp://" + leader, ""}, {other, 7, "tcp://" + other, ""}};
@@ -45,7 +45,7 @@ inline IslandPlan Alone(int64_t number, const NodeId& worker) {
 class Group : public Fixture {
  public:
   Group() {
-    order.plan = PlanOf(1, "w1", "w2");
+    order.plan = MakeTwoStagePlan(1, "w1", "w2");
     order.shared = true;
     order.spec.checkpoint.peer_copies = 0;  // but where saving is the matter
   }
@@ -53,13 +53,13 @@ class Group : public Fixture {
     const Reconfigure setup = Wants<Reconfigure>();
     CHECK(setup.plan.number == number);
     CHECK(setup.generation == order.generation);
-    Happens(Reconfigured{number, kept, step_taken, kept ? "" : "no member holds layer 1"});
+    HandleEvent(Reconfigured{number, kept, step_taken, kept ? "" : "no member holds layer 1"});
   }
   void Starts() {
     Attaches();
     Orders();
     Prepares();
-    CHECK(Doing() == "setting up plan 1 of 2 workers");
+    CHECK(GetActivity() == "setting up plan 1 of 2 workers");
     CHECK(Idle<StartPull>());  // no device owns anything yet
     SetsUp(1, false);          // there was nothing to lose
     Pulls(order.committed_version);
@@ -81,7 +81,7 @@ class Following : public Fixture {
     member.spec = order.spec;
     member.island = 3;
     member.generation = 1;
-    member.plan = PlanOf(1, "w2", "w1");
+    member.plan = MakeTwoStagePlan(1, "w2", "w1");
   }
   void Ordered() {
     member.sequence = ++order.sequence;
@@ -92,9 +92,9 @@ class Following : public Fixture {
     Ordered();
     Prepares();
     CHECK(Wants<Follow>().order.plan.number == 1);
-    Happens(FollowerState{1, "following w2 under plan 1"});
+    HandleEvent(FollowerState{1, "following w2 under plan 1"});
   }
-  MemberProgress Tells() {
+  MemberProgress AwaitMemberProgress() {
     Drop<WorkerHeartbeat>();
     Passes(kHeartbeatInterval);
     const WorkerHeartbeat heartbeat = Wants<WorkerHeartbeat>();

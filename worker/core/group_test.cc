@@ -12,7 +12,7 @@ TEST_CASE("A leader sets its island up before anything else, and trains as usual
   Group fixture;
   fixture.Starts();
   fixture.TrainsSteps(4);
-  const PushRequest request = fixture.AsksToPush();
+  const PushRequest request = fixture.AwaitPushRequest();
   CHECK(request.consumed == Ranges{{0, 8}});
   CHECK(fixture.Idle<Reconfigure>());
   fixture.Drop<WorkerHeartbeat>();
@@ -29,23 +29,23 @@ TEST_CASE("A new plan interrupts the step; when the state is kept, the step is r
   fixture.PlansAgain(Alone(2, "w1"));
   CHECK(fixture.Idle<Reconfigure>());  // the step has not ended yet
   SECTION("it was too late: the step counts") {
-    fixture.Happens(StepDone{20, 2.0, 0.1, false});
+    fixture.HandleEvent(StepDone{20, 2.0, 0.1, false});
     fixture.SetsUp(2);
     CHECK(fixture.Trains().ranges == Ranges{{6, 8}});
   }
   SECTION("it changed nothing") {
-    fixture.Happens(CommandFailed{"interrupted"});
+    fixture.HandleEvent(CommandFailed{"interrupted"});
     CHECK(fixture.Idle<WorkerLog>());  // as intended: no failure
     fixture.SetsUp(2);
     CHECK(fixture.Trains().ranges == Ranges{{4, 6}});
     CHECK(fixture.Trains().ranges == Ranges{{6, 8}});
   }
   SECTION("every device had taken it") {
-    fixture.Happens(CommandFailed{"interrupted"});
+    fixture.HandleEvent(CommandFailed{"interrupted"});
     fixture.SetsUp(2, true, true);
     CHECK(fixture.Trains().ranges == Ranges{{6, 8}});
   }
-  const PushRequest request = fixture.AsksToPush();
+  const PushRequest request = fixture.AwaitPushRequest();
   CHECK(request.consumed == Ranges{{0, 8}});  // each sequence once
   CHECK(request.inner_steps == 4);
   CHECK(request.tokens == 80);
@@ -87,15 +87,15 @@ TEST_CASE("Links are measured for the coordinator, but not by a worker that is i
   fixture.Attaches();
   fixture.Says(request);
   CHECK(fixture.Wants<MeasureLinks>().request == 3);
-  fixture.Happens(LinksMeasured{"job-1", 3, {{"w1", "w2", 1000, 1e8, 0.01, 20}}, ""});
+  fixture.HandleEvent(LinksMeasured{"job-1", 3, {{"w1", "w2", 1000, 1e8, 0.01, 20}}, ""});
   CHECK(fixture.Wants<LinksMeasured>().links[0].to == "w2");
   fixture.Orders();
   fixture.Says(request);
   CHECK(fixture.Idle<MeasureLinks>());
-  MeasureLinks beside = request;
-  beside.beside = true;
-  fixture.Says(beside);
-  CHECK(fixture.Wants<MeasureLinks>().beside);
+  MeasureLinks during_steps = request;
+  during_steps.during_steps = true;
+  fixture.Says(during_steps);
+  CHECK(fixture.Wants<MeasureLinks>().during_steps);
   MeasureLinks probe = request;
   probe.probe = true;
   fixture.Says(probe);
@@ -115,7 +115,7 @@ TEST_CASE("A step is traced by the leader of that island and generation alone") 
   CHECK(fixture.Wants<TraceNextStep>().request == 10);
   StepTraced traced{"job-1", 10, "", {}};
   traced.trace.step = 4;
-  fixture.Happens(traced);
+  fixture.HandleEvent(traced);
   CHECK(fixture.Wants<StepTraced>().trace.step == 4);
 }
 
@@ -126,7 +126,7 @@ TEST_CASE("What a worker measured of its devices goes with its answer") {
   fixture.Wants<Prepare>();
   DeviceProfile profile;
   profile.device = "w1/0";
-  fixture.Happens(Prepared{fixture.order.job, {fixture.order.layers, 1000, 100, 7}, {profile}});
+  fixture.HandleEvent(Prepared{fixture.order.job, {fixture.order.layers, 1000, 100, 7}, {profile}});
   CHECK(fixture.Wants<JobPrepared>().profiles == std::vector<DeviceProfile>{profile});
 }
 
@@ -150,7 +150,7 @@ TEST_CASE("State that is lost: back to the committed version, on the same sequen
   fixture.TrainsSteps(2);
   fixture.Wants<TrainStep>();
   fixture.PlansAgain(Alone(2, "w1"));
-  fixture.Happens(CommandFailed{"interrupted"});
+  fixture.HandleEvent(CommandFailed{"interrupted"});
   fixture.SetsUp(2, false);
   CHECK(fixture.Wants<WorkerLog>().text ==
         "the state of 2 steps since version 0 is lost (no member holds layer 1): back to the "
@@ -159,22 +159,22 @@ TEST_CASE("State that is lost: back to the committed version, on the same sequen
   const AdoptPulled adopt = fixture.Wants<AdoptPulled>();
   CHECK(adopt.mode == AdoptMode::kReplace);
   CHECK_FALSE(adopt.reset_moments);  // a local checkpoint's will do
-  fixture.Happens(Adopted{0});
+  fixture.HandleEvent(Adopted{0});
   CHECK(fixture.Trains().ranges == Ranges{{0, 2}});
   fixture.TrainsSteps(3);
-  CHECK(fixture.AsksToPush().consumed == Ranges{{0, 8}});
+  CHECK(fixture.AwaitPushRequest().consumed == Ranges{{0, 8}});
 }
 
 TEST_CASE("A contribution in flight outlives the loss of the devices' state") {
   Group fixture;
   fixture.Starts();
   fixture.TrainsSteps(4);
-  const PushRequest request = fixture.AsksToPush();
+  const PushRequest request = fixture.AwaitPushRequest();
   fixture.IsGranted(request.contribution);
   fixture.Trains();
   fixture.Wants<TrainStep>();
   fixture.PlansAgain(Alone(2, "w1"));
-  fixture.Happens(CommandFailed{"interrupted"});
+  fixture.HandleEvent(CommandFailed{"interrupted"});
   fixture.SetsUp(2, false);
   CHECK(fixture.Idle<TrainStep>());  // there is nothing to train on until the next version
   fixture.Pushes();
@@ -188,13 +188,13 @@ TEST_CASE("Whatever fails under a plan, the island is set up again before the ne
   Group fixture;
   fixture.Starts();
   fixture.Wants<TrainStep>();
-  fixture.Happens(CommandFailed{"w2/0: connection reset"});
+  fixture.HandleEvent(CommandFailed{"w2/0: connection reset"});
   CHECK(fixture.Wants<WorkerLog>().text != "");
   CHECK(fixture.Idle<Reconfigure>());  // not at once
-  CHECK(fixture.Doing() == "failed; retrying in 1 s: w2/0: connection reset");
+  CHECK(fixture.GetActivity() == "failed; retrying in 1 s: w2/0: connection reset");
   fixture.Passes(std::chrono::seconds(1));
   fixture.Wants<Reconfigure>();
-  fixture.Happens(CommandFailed{"w2 does not answer"});
+  fixture.HandleEvent(CommandFailed{"w2 does not answer"});
   SECTION("and again") {
     fixture.Passes(std::chrono::seconds(1));
     fixture.SetsUp(1);
@@ -214,17 +214,17 @@ TEST_CASE(
   fixture.Drop<WorkerLog>();
   for (int tries = 0; tries < 5; ++tries) {
     fixture.Wants<TrainStep>();
-    fixture.Happens(CommandFailed{"w2/0: connection reset"});
+    fixture.HandleEvent(CommandFailed{"w2/0: connection reset"});
     fixture.Passes(std::chrono::seconds(1));
     fixture.Wants<Reconfigure>();
-    fixture.Happens(CommandFailed{"w2 does not answer"});
+    fixture.HandleEvent(CommandFailed{"w2 does not answer"});
     fixture.Passes(std::chrono::seconds(1));
     fixture.SetsUp(1);
   }
   CHECK(fixture.Drop<WorkerLog>() == 3);  // both reasons, and that the plan is set up
   fixture.Passes(std::chrono::minutes(1));
   fixture.Trains();
-  fixture.Happens(CommandFailed{"w2/0: connection reset"});
+  fixture.HandleEvent(CommandFailed{"w2/0: connection reset"});
   CHECK(fixture.Drop<WorkerLog>() == 1);
 }
 
@@ -232,14 +232,14 @@ TEST_CASE("An adoption that was interrupted leaves nothing to carry") {
   Group fixture;
   fixture.Starts();
   fixture.TrainsSteps(4);
-  const PushRequest request = fixture.AsksToPush();
+  const PushRequest request = fixture.AwaitPushRequest();
   fixture.Trains();
   fixture.Decides(request.contribution, 1);
   fixture.Pulls(1);
   fixture.Trains();
   CHECK(fixture.Wants<AdoptPulled>().mode == AdoptMode::kCarry);
   fixture.PlansAgain(Alone(2, "w1"));
-  fixture.Happens(CommandFailed{"interrupted"});
+  fixture.HandleEvent(CommandFailed{"interrupted"});
   fixture.SetsUp(2);
   fixture.Pulls(1);
   fixture.Adopts(1, AdoptMode::kReplace);
@@ -254,7 +254,7 @@ TEST_CASE("A new generation interrupts, and sets the same layout up anew") {
   fixture.order.plan.number = 2;
   fixture.Orders();
   fixture.Wants<InterruptStep>();
-  fixture.Happens(CommandFailed{"interrupted"});
+  fixture.HandleEvent(CommandFailed{"interrupted"});
   fixture.SetsUp(2);
   fixture.Pulls(0);
   fixture.Adopts(0, AdoptMode::kReplace);
@@ -269,24 +269,24 @@ TEST_CASE("An older plan has no effect, and one that cannot be run is named") {
   fixture.Orders();
   CHECK(fixture.Idle<InterruptStep>());
   fixture.Trains();
-  fixture.order.plan = WithProgramsOf(PlanOf(2, "w1", "w2"), "w2");
+  fixture.order.plan = KeepWorkerPrograms(MakeTwoStagePlan(2, "w1", "w2"), "w2");
   fixture.Orders();
   fixture.Trains();
   CHECK(fixture.Idle<Reconfigure>());
-  CHECK(fixture.Doing().find("plan 2 of 2 workers cannot be run: ") == 0);
+  CHECK(fixture.GetActivity().find("plan 2 of 2 workers cannot be run: ") == 0);
 }
 
 TEST_CASE("Why a new plan is wanted goes up at once") {
   Group fixture;
   fixture.Starts();
   fixture.Drop<WorkerHeartbeat>();
-  fixture.Happens(StageLinksSeen{
+  fixture.HandleEvent(StageLinksSeen{
       1, {{"w1/0", "w2/0", 2, 0.1, 1e6, true, "slow"}}, "link w1/0 > w2/0 saturated"});
   const IslandProgress progress = *fixture.Wants<WorkerHeartbeat>().progress;
   CHECK(progress.plan_wanted == "link w1/0 > w2/0 saturated");
   REQUIRE(progress.stage_links.size() == 1);
   CHECK(progress.stage_links[0].chunks == 2);
-  fixture.PlansAgain(PlanOf(2, "w1", "w2"));
+  fixture.PlansAgain(MakeTwoStagePlan(2, "w1", "w2"));
   fixture.Trains();
   fixture.SetsUp(2);
   CHECK(fixture.Wants<WorkerHeartbeat>().progress->plan_wanted.empty());
@@ -297,7 +297,7 @@ TEST_CASE("Changes by adapters are logged, a line a minute for each stage link")
   fixture.Starts();
   fixture.Drop<WorkerLog>();
   const auto sees = [&](const std::string& out, const std::string& back) {
-    fixture.Happens(StageLinksSeen{
+    fixture.HandleEvent(StageLinksSeen{
         1,
         {{"w1/0", "w2/0", 2, 0.1, 1e6, false, out}, {"w2/0", "w1/0", 2, 0.1, 1e6, false, back}},
         ""});
@@ -310,7 +310,7 @@ TEST_CASE("Changes by adapters are logged, a line a minute for each stage link")
   CHECK(fixture.Idle<WorkerLog>());
   sees("4 chunks", "saturated");
   CHECK(fixture.Wants<WorkerLog>().text == "w2/0 > w1/0: saturated");
-  CHECK(fixture.Idle<WorkerLog>());  // the other one has had its line
+  CHECK(fixture.Idle<WorkerLog>());  // the other one has logged its line
   sees("8 chunks", "saturated");
   fixture.Passes(StageLinkLog::kRepeatAfter);
   sees("8 chunks", "saturated");
@@ -323,10 +323,10 @@ TEST_CASE("Changes by adapters are logged, a line a minute for each stage link")
 TEST_CASE("A follower opens the job, serves its leader and says so") {
   Following fixture;
   fixture.Starts();
-  const MemberProgress progress = fixture.Tells();
+  const MemberProgress progress = fixture.AwaitMemberProgress();
   CHECK(progress.plan_number == 1);
   CHECK(progress.seen_sequence == 1);
-  CHECK(progress.doing == "following w2 under plan 1");
+  CHECK(progress.activity == "following w2 under plan 1");
   CHECK(fixture.Idle<LeaseRequest>());
   CHECK(fixture.Idle<StartPull>());
   CHECK(fixture.Idle<Reconfigure>());
@@ -352,7 +352,7 @@ TEST_CASE("A follower takes every larger plan and generation at once, and stops 
   fixture.Ordered();
   fixture.Wants<Unfollow>();
   fixture.Wants<ReleaseJob>();
-  CHECK(fixture.Doing() == "idle");
+  CHECK(fixture.GetActivity() == "idle");
 }
 
 TEST_CASE(
@@ -360,7 +360,7 @@ TEST_CASE(
   Following fixture;
   fixture.Starts();
   fixture.order.generation = 2;
-  fixture.order.plan = PlanOf(2, "w1", "w3");
+  fixture.order.plan = MakeTwoStagePlan(2, "w1", "w3");
   fixture.Orders();
   fixture.Wants<Unfollow>();
   CHECK(fixture.Wants<Reconfigure>().plan.number == 2);
@@ -369,7 +369,7 @@ TEST_CASE(
   fixture.Ordered();
   fixture.Wants<InterruptStep>();
   CHECK(fixture.Idle<Follow>());  // its devices still do what it led
-  fixture.Happens(CommandFailed{"interrupted"});
+  fixture.HandleEvent(CommandFailed{"interrupted"});
   CHECK(fixture.Wants<Follow>().order.generation == 3);
   CHECK(fixture.Idle<Reconfigure>());
 }
@@ -381,7 +381,7 @@ TEST_CASE("A follower joins another island, whose generation is older than its o
   fixture.Attaches();
   fixture.Orders();
   fixture.Prepares();
-  fixture.Happens(Reconfigured{fixture.Wants<Reconfigure>().plan.number, true, false, ""});
+  fixture.HandleEvent(Reconfigured{fixture.Wants<Reconfigure>().plan.number, true, false, ""});
   fixture.member.island = 4;
   fixture.member.generation = 2;
   fixture.Ordered();
@@ -391,7 +391,7 @@ TEST_CASE("A follower joins another island, whose generation is older than its o
 TEST_CASE("A follower that ends says so, and goes on serving until its state has moved") {
   Following fixture;
   fixture.Starts();
-  fixture.Happens(ShutdownRequested{"SIGTERM"});
+  fixture.HandleEvent(ShutdownRequested{"SIGTERM"});
   CHECK(fixture.Wants<Leaving>().reason == "SIGTERM");
   CHECK(fixture.Idle<Stop>());
   CHECK(fixture.Idle<Unfollow>());
@@ -405,11 +405,11 @@ TEST_CASE("A follower that ends says so, and goes on serving until its state has
     constexpr Duration kFetchTime = kLeaveLimit - std::chrono::seconds(1);
     for (Duration elapsed{0}; elapsed + kFetchTime < kLeaveLimitMax; elapsed += kFetchTime) {
       fixture.Passes(kFetchTime);
-      fixture.Happens(TransferDue{});
+      fixture.HandleEvent(TransferDue{});
       CHECK(fixture.Idle<Stop>());
     }
     fixture.Passes(kFetchTime);
-    fixture.Happens(TransferDue{});
+    fixture.HandleEvent(TransferDue{});
     fixture.Passes(kLeaveLimit);
   }
   CHECK(fixture.Wants<Stop>().exit_code == 0);
@@ -421,18 +421,18 @@ TEST_CASE(
   constexpr Duration kNearly = kLeaveLimit - std::chrono::seconds(1);
   Following fixture;
   fixture.Starts();
-  fixture.Happens(ShutdownRequested{"SIGTERM"});
+  fixture.HandleEvent(ShutdownRequested{"SIGTERM"});
   fixture.Passes(kNearly);  // planning
   fixture.member.plan.number = 2;
   fixture.Ordered();
   fixture.Passes(kNearly);  // the leader ends its step
-  fixture.Happens(FollowerState{0, "waiting for w2 to set up plan 2"});
+  fixture.HandleEvent(FollowerState{0, "waiting for w2 to set up plan 2"});
   fixture.Passes(kNearly);
-  fixture.Happens(FollowerState{0, "setting up plan 2"});
+  fixture.HandleEvent(FollowerState{0, "setting up plan 2"});
   fixture.Passes(kNearly);
-  fixture.Happens(FollowerState{2, "following w2 in plan 2"});
+  fixture.HandleEvent(FollowerState{2, "following w2 in plan 2"});
   fixture.Passes(kNearly);
-  fixture.Happens(TransferDue{});
+  fixture.HandleEvent(TransferDue{});
   fixture.Passes(kNearly);
   CHECK(fixture.Idle<Stop>());
   SECTION("until it is ordered to stop") {
@@ -450,7 +450,7 @@ TEST_CASE("A worker that ends waits for the step under way, however long") {
   Following fixture;
   fixture.member.plan.step_ns = Duration(std::chrono::seconds(70)).count();
   fixture.Starts();
-  fixture.Happens(ShutdownRequested{"SIGTERM"});
+  fixture.HandleEvent(ShutdownRequested{"SIGTERM"});
   fixture.Wants<Leaving>();
   for (int i = 0; i < 14; ++i) fixture.Passes(std::chrono::seconds(10));
   CHECK(fixture.Idle<Stop>());

@@ -1,6 +1,6 @@
-// Inside of WorkerCore; included by its sources only. One turn: Step notes the event (On...), then
-// Plan looks at the whole state and issues what is due now. Nothing is issued anywhere else, so
-// events only have to keep the state true.
+// Inside of WorkerCore; included by its sources only. In one call: Step notes the event (On...),
+// then Plan considers the whole state and issues what is due now. Nothing is issued anywhere else,
+// so events only have to keep the state true.
 
 #ifndef ATOLL_WORKER_CORE_IMPL_H_
 #define ATOLL_WORKER_CORE_IMPL_H_
@@ -23,7 +23,7 @@ class WorkerCore::Impl {
   explicit Impl(Identity identity);
   Actions Step(Instant now, const Event& event);
 
-  std::string doing_;
+  std::string activity_;
   int64_t inner_step() const { return counters_.inner_step; }
   bool paused() const { return order_ && order_->run == RunState::kPause; }
 
@@ -39,7 +39,7 @@ class WorkerCore::Impl {
     kAdopt,
     kValidate,
     kSave,
-    kHandOver
+    kHandover
   };
 
   // ---- core.cc: events of the link, orders, preparation ----
@@ -53,7 +53,7 @@ class WorkerCore::Impl {
   void OnMessage(const PrepareJob&);
   void OnMessage(const IslandOrder&);
   template <typename Order>
-  bool IsNews(const Order&);
+  bool IsNewer(const Order&);
   void RestartTransfers();
   void EndJob(const JobId& job);
   void GiveUpPreparing(const std::string& reason);
@@ -63,7 +63,7 @@ class WorkerCore::Impl {
   void On(const LinksMeasured&);
   void OnMessage(const TraceNextStep&);
   void OnMessage(const ForgetJob&);
-  bool Obeys(const ToWorker& message);
+  bool Accepts(const ToWorker& message);
   void RememberCoordinator();
   void On(const StepTraced&);
   void On(const Prepared&);
@@ -71,15 +71,15 @@ class WorkerCore::Impl {
 
   // ---- group.cc: islands of several workers ----
   void OnMessage(const MemberOrder&);
-  void On(const Settled&);
+  void On(const Drained&);
   void On(const Reconfigured&);
   void On(const FollowerState&);
   void On(const StageLinksSeen&);
   void On(const MemorySeen& event) { memory_ = event.devices; }
   void On(const Measuring&);
   void On(const HandedOver&);
-  void HandOverTo(const MemberOrder& order);
-  void PlanHandOver();
+  void HandoverTo(const MemberOrder& order);
+  void PlanHandover();
   Leadership Known() const;
   void TakeOver(const Leadership& known);
   // Another worker has yet to hand this island over.
@@ -131,7 +131,7 @@ class WorkerCore::Impl {
   void RetryLater(const std::string& reason);
   void GiveUp(const std::string& reason);
   void PlanGivenUp();
-  // Its pseudo-gradient is being made, perhaps beside steps.
+  // Its pseudo-gradient is being made, perhaps during steps.
   bool Capturing() const { return in_flight_ && !in_flight_->captured; }
   // A plan that may wait does, since members are sources of what was captured under the old plan.
   bool AwaitsDelta() const { return order_->at_step_end && Capturing(); }
@@ -142,15 +142,15 @@ class WorkerCore::Impl {
   void OnMessage(const PushGrant&);
   void OnMessage(const FillShards&);
   void On(const PushShardDone&);
-  const ShardPlacement* PlacementOf(const GrantedPush& part) const;
+  const ShardPlacement* FindPlacement(const GrantedPush& part) const;
   void PushFailed(ShardId shard, const std::string& reason);
   std::string PushTrouble() const;
   void On(const PullDone&);
   void On(const PullFailed&);
-  Encoding EncodingOf(const ContributionId& id) const;
+  Encoding SelectEncoding(const ContributionId& id) const;
   bool Decided() const;
   std::optional<Version> PullTarget() const;
-  bool WarmsUpAgain() const;
+  bool IsWarmingUpAgain() const;
   bool NeedsAllLayers() const;
   bool AwaitsDelay() const;
   std::vector<ShardPlacement> ShardsInTurn(Version version) const;
@@ -196,7 +196,7 @@ class WorkerCore::Impl {
   Shutdown shutdown_;
   Counters counters_;
   std::set<JobId> held_;  // jobs of which a checkpoint may be on the disk
-  // Measured by this process: said again to every coordinator, which may have forgotten it.
+  // Measured by this process: reported again to every coordinator, which may have forgotten it.
   std::map<NodeId, LinkProfile> links_;
   std::string measuring_;
 
@@ -206,7 +206,7 @@ class WorkerCore::Impl {
   bool interrupted_ = false;  // the outstanding command has been interrupted
   PlanName configured_;       // that the trainer is set up for; none after a failure
   PlanName configuring_;      // the outstanding Reconfigure's
-  PlanName settled_;          // nothing of the plan before it goes on any more
+  PlanName drained_;          // nothing of the plan before it goes on any more
   std::string trainer_trouble_;
   Instant trainer_again_at_;
   Duration trainer_retry_{};            // after which that is
@@ -214,8 +214,8 @@ class WorkerCore::Impl {
   int not_finite_tries_ = 0;            // since the newest contribution
   std::optional<JobRefused> given_up_;  // sent to the coordinator until it orders a stop
   Instant give_up_at_;
-  std::deque<std::string> told_;  // by LogOnce, newest last
-  Instant told_at_;               // the newest
+  std::deque<std::string> logged_;  // by LogOnce, newest last
+  Instant logged_at_;               // the newest
 
   // The island. Everything below is meaningless without an order.
   std::optional<IslandOrder> order_;
@@ -228,7 +228,7 @@ class WorkerCore::Impl {
   };
   std::deque<SeenOrder> seen_orders_;  // newest job last, bounded
   std::optional<MemberOrder>
-      hand_over_;               // follow this one as soon as order_'s island is handed over
+      handover_;                // follow this one as soon as order_'s island is handed over
   Generation taken_over_ = 0;   // newest that was taken over from another worker
   StageLinksSeen stage_links_;  // newest, of configured_
   StageLinkLog stage_link_log_;

@@ -46,11 +46,11 @@ void Leases::PutBack(const std::vector<PositionRange>& ranges) {
 }
 
 void Leases::Remove(const std::vector<PositionRange>& ranges) {
-  ElementRanges gone;
-  for (const PositionRange& range : ranges) gone.Add({range.begin, range.end});
+  ElementRanges removed;
+  for (const PositionRange& range : ranges) removed.Add({range.begin, range.end});
   std::deque<PositionRange> left;
   for (const PositionRange& range : ranges_) {
-    for (const ElementRange& part : gone.Missing({range.begin, range.end})) {
+    for (const ElementRange& part : removed.Missing({range.begin, range.end})) {
       left.push_back({part.begin, part.end});
     }
   }

@@ -63,18 +63,18 @@ struct Preparation {
   std::optional<JobPrepared> done;   // what the trainer holds
   std::optional<JobRefused> failed;  // newest job that could not be opened
   Instant again_at;
-  std::optional<PrepareJob> asked;  // to be opened when the trainer is free
+  std::optional<PrepareJob> requested;  // to be opened when the trainer is free
 };
 
-// Following another worker, in place of an island of its own: group.cc.
+// Following another worker, instead of an island of its own: group.cc.
 struct Following {
   std::optional<MemberOrder> order;
   bool begun = false;  // Follow was given for `order`
   FollowerState state;
-  bool holds = false;         // layers of the order's island, perhaps
-  Instant leave_by = kNever;  // unless Leaving was said
+  bool holds_layers = false;  // layers of the order's island, perhaps
+  Instant leave_by = kNever;  // unless Leaving was sent
   Instant leave_last;         // kLeaveLimitMax after that, or before this worker has to end
-  Instant gone_at = kNever;
+  Instant ends_at = kNever;
 };
 
 // The contribution in flight: exchange.cc.
@@ -92,7 +92,7 @@ struct InFlight {
   double share = 0;          // as in CaptureDelta
   bool eager = false;        // ApplyEager was done
   Instant request_at;        // when to send PushRequest (again)
-  std::vector<Push> pushes;  // in the granted order, and what is still on its way
+  std::vector<Push> pushes;  // in the granted order, and what is still in flight
   // Of one shard that was not pushed yet and failed: others most often have the same.
   struct Trouble {
     ShardId shard = 0;
@@ -108,7 +108,7 @@ struct LeasedData {
   Leases ranges;
   bool exhausted = false;  // no more is free
   int64_t request = 1;     // number of the next request, or of the unanswered one
-  Instant ask_at;
+  Instant request_at;
 };
 
 // The pull of a version: exchange.cc.
@@ -129,7 +129,7 @@ struct Pull {
 
 // Saved states: what is being saved, from when to when, and what that costs: saving.cc.
 struct Saving {
-  std::set<Tier> under_way;           // beside the steps
+  std::set<Tier> under_way;           // during the steps
   std::map<Tier, int64_t> newest_at;  // inner step of the newest save in each tier
   Tier tier = Tier::kMemory;          // of the command under way
   bool due = false;         // the newest save in memory is of another base, or of another plan
@@ -138,7 +138,7 @@ struct Saving {
   Instant began;
   SaveCost cost;  // of copies in memory
   std::vector<SavedState> states;
-  bool tell = false;  // in the next heartbeat
+  bool report_due = false;  // in the next heartbeat
   // The order's state to resume, which the devices have, until its base is adopted.
   std::optional<LocalCheckpoint> resumed;
   bool resume_tried = false;
@@ -163,7 +163,7 @@ struct Shutdown {
   State state = State::kNone;
   std::string reason;
   Instant by;
-  bool checkpoint_asked = false;  // the last one
+  bool checkpoint_requested = false;  // the last one
 };
 
 }  // namespace atl::worker

@@ -16,10 +16,10 @@ void WorkerCore::Impl::Plan() {
   PlanLink();
   if (shutdown_.state == Shutdown::State::kNone) return PlanWork();
   const std::string prefix = absl::StrCat("leaves (", shutdown_.reason, "): ");
-  if (absl::StartsWith(doing_, prefix)) doing_.erase(0, prefix.size());
+  if (absl::StartsWith(activity_, prefix)) activity_.erase(0, prefix.size());
   if (PlanShutdown()) return;
   PlanWork();
-  doing_.insert(0, prefix);
+  activity_.insert(0, prefix);
 }
 
 void WorkerCore::Impl::PlanWork() {
@@ -27,7 +27,7 @@ void WorkerCore::Impl::PlanWork() {
   PlanFollow();
   if (!order_) return;
   if (given_up_) return PlanGivenUp();
-  if (hand_over_) return PlanHandOver();
+  if (handover_) return PlanHandover();
   if (TakingOver()) return PlanTrainer();  // nothing is known of leases and contributions yet
   PlanLeases();
   PlanPushes();
@@ -52,15 +52,13 @@ void WorkerCore::Impl::PlanLink() {
   } else if (Due(session_.heartbeat_at)) {
     WorkerHeartbeat heartbeat;
     if (order_) heartbeat.progress = Progress();
-    if (order_ && std::exchange(saving_.tell, false)) heartbeat.progress->saved = saving_.states;
+    if (order_ && std::exchange(saving_.report_due, false))
+      heartbeat.progress->saved = saving_.states;
     if (following_.order) {
-      heartbeat.member = MemberProgress{following_.order->job,
-                                        following_.order->island,
-                                        following_.order->generation,
-                                        following_.state.plan_number,
-                                        following_.order->sequence,
-                                        doing_,
-                                        following_.holds};
+      heartbeat.member = MemberProgress{following_.order->job,        following_.order->island,
+                                        following_.order->generation, following_.state.plan_number,
+                                        following_.order->sequence,   activity_,
+                                        following_.holds_layers};
     }
     heartbeat.measuring = measuring_;
     Emit(Send{std::move(heartbeat)});
@@ -78,13 +76,13 @@ IslandProgress WorkerCore::Impl::Progress() const {
   p.seen_sequence = order_->sequence;
   p.base_version = base_version_;
   p.ready = adopted_;
-  p.doing = doing_;
+  p.activity = activity_;
   p.inner_step = counters_.inner_step;
   p.tokens = counters_.tokens;
   p.train_loss = counters_.loss.Get();
   p.learning_rate = counters_.learning_rate;
   p.tokens_per_s = counters_.tokens_per_s.Get();
-  p.step_seconds_quiet = counters_.idle_link_seconds.Get();
+  p.step_seconds_idle_link = counters_.idle_link_seconds.Get();
   p.step_seconds_overlap = counters_.overlap_seconds.Get();
   p.pushed_bytes = counters_.pushed_bytes;
   p.pulled_bytes = counters_.pulled_bytes;
@@ -107,13 +105,13 @@ bool WorkerCore::Impl::PlanShutdown() {
     PlanLeaving();
     if (!Due(following_.leave_by)) return false;
   }
-  doing_ = absl::StrCat("stopping: ", shutdown_.reason);
+  activity_ = absl::StrCat("stopping: ", shutdown_.reason);
   if (!Due(shutdown_.by)) {
     if (command_ != Command::kNone || saving_.under_way.contains(Tier::kDisk)) return true;
     const bool worth_it = order_ && adopted_ && SetUp() && !step_failed_ && !in_flight_ &&
                           spec().schedule.checkpoint_every_steps > 0 &&
                           counters_.inner_step > saving_.newest_at[Tier::kDisk];
-    if (worth_it && !std::exchange(shutdown_.checkpoint_asked, true)) {
+    if (worth_it && !std::exchange(shutdown_.checkpoint_requested, true)) {
       Save(Tier::kDisk);
       return true;
     }
@@ -131,10 +129,10 @@ void WorkerCore::Impl::PlanPrepare() {
     const JobId& job = order_ ? order_->job : following_.order->job;
     if (preparation_.done && preparation_.done->job == job) return;
     if (command_ == Command::kPrepare && preparation_.opening == job) return;
-    doing_ = command_ == Command::kPrepare ? "waiting for another job's model to be opened"
-                                           : "opening the model and the data";
+    activity_ = command_ == Command::kPrepare ? "waiting for another job's model to be opened"
+                                              : "opening the model and the data";
     if (preparation_.failed && preparation_.failed->job == job) {
-      doing_ = absl::StrCat("cannot run the job: ", preparation_.failed->reason);
+      activity_ = absl::StrCat("cannot run the job: ", preparation_.failed->reason);
       if (!Due(preparation_.again_at)) return;
     }
     if (command_ == Command::kPrepare) GiveUpPreparing("another job is to be opened");
@@ -143,44 +141,44 @@ void WorkerCore::Impl::PlanPrepare() {
     preparation_.opening = job;
     return Start(Command::kPrepare, Prepare{job, order_ ? spec() : following_.order->spec});
   }
-  doing_ = session_.state != Session::State::kDisconnected
-               ? (session_.welcomed() ? "idle" : "waiting for the coordinator's welcome")
-               : "waiting for a connection to the coordinator";
+  activity_ = session_.state != Session::State::kDisconnected
+                  ? (session_.welcomed() ? "idle" : "waiting for the coordinator's welcome")
+                  : "waiting for a connection to the coordinator";
   if (!session_.refused.empty() && !session_.welcomed()) {
-    doing_ = absl::StrCat("refused: ", session_.refused);
+    activity_ = absl::StrCat("refused: ", session_.refused);
   }
-  if (command_ == Command::kPrepare) doing_ = "opening the model and the data";
-  if (!preparation_.asked || command_ != Command::kNone) return;
+  if (command_ == Command::kPrepare) activity_ = "opening the model and the data";
+  if (!preparation_.requested || command_ != Command::kNone) return;
   preparation_.done.reset();
-  preparation_.opening = preparation_.asked->job;
-  const PrepareJob prepare = *std::exchange(preparation_.asked, std::nullopt);
+  preparation_.opening = preparation_.requested->job;
+  const PrepareJob prepare = *std::exchange(preparation_.requested, std::nullopt);
   Start(Command::kPrepare, Prepare{prepare.job, prepare.spec});
 }
 
 // ----------------------------------------------------------------------------------- trainer ----
 
 void WorkerCore::Impl::PlanGivenUp() {
-  doing_ = absl::StrCat("has given the job up: ", given_up_->reason);
+  activity_ = absl::StrCat("has given the job up: ", given_up_->reason);
   if (!session_.welcomed() || !Due(give_up_at_)) return;
   Emit(Send{*given_up_});
   give_up_at_ = now_ + kRetryInterval;
   Due(give_up_at_);
 }
 
-// Gives a free trainer its next command, or says in doing_ what it waits for.
+// Gives a free trainer its next command, or says in activity_ what it waits for.
 void WorkerCore::Impl::PlanTrainer() {
   if (command_ != Command::kNone || !preparation_.done || preparation_.done->job != order_->job) {
     return;
   }
   if (preparation_.done->facts.layers != order_->layers) {
-    doing_ = "this worker's model differs from the job's: are all workers of one version?";
+    activity_ = "this worker's model differs from the job's: are all workers of one version?";
     return;
   }
   if (!trainer_trouble_.empty()) {
     const std::string times =
         trainer_failures_ == 1 ? "" : absl::StrCat(" ", trainer_failures_, " times in a row");
-    doing_ = absl::StrCat("failed", times, "; retrying in ", Seconds(trainer_retry_),
-                          " s: ", trainer_trouble_);
+    activity_ = absl::StrCat("failed", times, "; retrying in ", Seconds(trainer_retry_),
+                             " s: ", trainer_trouble_);
     if (!Due(trainer_again_at_)) return;
     trainer_trouble_.clear();
   }
@@ -188,7 +186,7 @@ void WorkerCore::Impl::PlanTrainer() {
   if (StartAdopt() || StartEager()) return;
   if (StartValidate() || StartSave() || StartCapture()) return;
   if (order_->initialize && !adopted_ && !in_flight_ && !initial_made_) {
-    doing_ = "making the initial weights";
+    activity_ = "making the initial weights";
     return Start(Command::kInitialWeights, MakeInitialWeights{});
   }
   StartStep();
@@ -200,10 +198,10 @@ bool WorkerCore::Impl::StartAdopt() {
     pull_.state = Pull::State::kNone;  // more is of no use now than when the pull began
     return false;
   }
-  const bool again = WarmsUpAgain();
+  const bool again = IsWarmingUpAgain();
   if (saving_.resumed && pull_.version == saving_.resumed->base_version) {
     adopting_ = AdoptMode::kKeep;
-    doing_ =
+    activity_ =
         absl::StrCat("going on from the state saved at inner step ", saving_.resumed->inner_step);
     Start(Command::kAdopt, AdoptPulled{pull_.version, adopting_, false, /*keep_residual=*/true,
                                        saving_.resumed->consumed});
@@ -221,7 +219,7 @@ bool WorkerCore::Impl::StartAdopt() {
   const bool carry = adopted_ && steps && !diverged_ && !again;
   adopting_ = carry ? AdoptMode::kCarry : AdoptMode::kReplace;
   reset_moments_ = reset_moments_ || again;
-  doing_ = absl::StrCat("adopting version ", pull_.version);
+  activity_ = absl::StrCat("adopting version ", pull_.version);
   // A residual is owed as long as all that was pushed is in the model.
   const bool accepted = !in_flight_ || (order_->outcome && order_->outcome->accepted &&
                                         order_->outcome->contribution == in_flight_->id);
@@ -238,15 +236,15 @@ bool WorkerCore::Impl::StartAdopt() {
 bool WorkerCore::Impl::StartEager() {
   if (!in_flight_ || !in_flight_->captured || in_flight_->withdrawn) return false;
   if (in_flight_->share == 0 || in_flight_->eager || !adopted_ || diverged_) return false;
-  doing_ = "applying its own part of the round";
+  activity_ = "applying its own part of the round";
   Start(Command::kEager, ApplyEager{in_flight_->id});
   return true;
 }
 
 // Islands adopt a version after the same number of steps, however quickly it comes.
 bool WorkerCore::Impl::AwaitsDelay() const {
-  return in_flight_ && adopted_ && !diverged_ && !WarmsUpAgain() && order_->run == RunState::kRun &&
-         (leased_.ranges.size() > 0 || !leased_.exhausted) &&
+  return in_flight_ && adopted_ && !diverged_ && !IsWarmingUpAgain() &&
+         order_->run == RunState::kRun && (leased_.ranges.size() > 0 || !leased_.exhausted) &&
          local_.steps < spec().outer.fragment_delay_steps;
 }
 
@@ -254,7 +252,7 @@ bool WorkerCore::Impl::StartValidate() {
   const Version wanted = order_->validate_version;
   if (!adopted_ || wanted == kNoVersion || wanted != base_version_) return false;
   if (validation_ && validation_->version == wanted) return false;
-  doing_ = absl::StrCat("validating version ", wanted);
+  activity_ = absl::StrCat("validating version ", wanted);
   Start(Command::kValidate, Validate{wanted});
   return true;
 }
@@ -277,7 +275,7 @@ bool WorkerCore::Impl::StartCapture() {
   in_flight_->request_at = now_;
   last_pushed_ = in_flight_->id;
   if (!initial && spec().outer.eager) in_flight_->share = share_;
-  CaptureDelta capture{in_flight_->id, EncodingOf(in_flight_->id), {}, in_flight_->share};
+  CaptureDelta capture{in_flight_->id, SelectEncoding(in_flight_->id), {}, in_flight_->share};
   const bool fragment = !initial && spec().outer.fragments > 1;
   if (fragment || IsQuantized(capture.encoding)) capture.shards = ShardsInTurn(base_version_ + 1);
   Start(Command::kCapture, std::move(capture));
@@ -288,38 +286,39 @@ void WorkerCore::Impl::StartStep() {
   const std::string next = absl::StrCat("version ", base_version_ + 1);
   if (!adopted_) {
     if (in_flight_) {
-      doing_ = "pushing the initial weights" + PushTrouble();
+      activity_ = "pushing the initial weights" + PushTrouble();
     } else if (order_->committed_version == kNoVersion) {
-      doing_ = "waiting for the initial weights";
+      activity_ = "waiting for the initial weights";
     } else {
-      doing_ = absl::StrCat("pulling version ", order_->committed_version);
+      activity_ = absl::StrCat("pulling version ", order_->committed_version);
     }
-    if (!pull_.trouble.empty()) absl::StrAppend(&doing_, ": ", pull_.trouble);
+    if (!pull_.trouble.empty()) absl::StrAppend(&activity_, ": ", pull_.trouble);
     return;
   }
   if (order_->run == RunState::kPause) {
-    doing_ = absl::StrCat("paused: ", order_->reason);
+    activity_ = absl::StrCat("paused: ", order_->reason);
     return;
   }
   const int64_t delay = spec().outer.fragment_delay_steps;
   const bool held_up = local_.steps >= kMaxCarriedRounds * round_steps() ||
                        (in_flight_ && delay > 0 && local_.steps >= delay);
   if (diverged_ || (in_flight_ && (spec().outer.overlap == Overlap::kNone || held_up))) {
-    doing_ = pull_.pulling() ? absl::StrCat("pulling version ", pull_.version)
-                             : absl::StrCat("waiting for ", next, " to be decided", PushTrouble());
-    if (!pull_.trouble.empty()) absl::StrAppend(&doing_, ": ", pull_.trouble);
+    activity_ = pull_.pulling()
+                    ? absl::StrCat("pulling version ", pull_.version)
+                    : absl::StrCat("waiting for ", next, " to be decided", PushTrouble());
+    if (!pull_.trouble.empty()) absl::StrAppend(&activity_, ": ", pull_.trouble);
     return;
   }
   if (held_up) {
-    doing_ = absl::StrCat("waiting for ", next, ": the last push from version ", base_version_,
-                          " was rejected");
+    activity_ = absl::StrCat("waiting for ", next, ": the last push from version ", base_version_,
+                             " was rejected");
     return;
   }
   const int64_t batch = spec().inner.batch_sequences;
   if (leased_.ranges.size() < batch && !(leased_.exhausted && leased_.ranges.size() > 0)) {
-    doing_ = leased_.exhausted      ? "all data is leased out: waiting for the others, or for more"
-             : !session_.welcomed() ? "waiting for the coordinator: all leased data is used"
-                                    : "waiting for a lease of data";
+    activity_ = leased_.exhausted ? "all data is leased out: waiting for the others, or for more"
+                : !session_.welcomed() ? "waiting for the coordinator: all leased data is used"
+                                       : "waiting for a lease of data";
     return;
   }
   stepping_ = leased_.ranges.Take(batch);
@@ -328,7 +327,7 @@ void WorkerCore::Impl::StartStep() {
   counters_.learning_rate =
       LearningRate(spec().inner, spec().schedule.train_tokens,
                    tokens_at_base_ + own * std::max<int64_t>(order_->active_islands, 1));
-  doing_ =
+  activity_ =
       in_flight_ ? absl::StrCat("training, while ", next, " is made", PushTrouble()) : "training";
   Start(Command::kStep, TrainStep{stepping_, counters_.learning_rate});
 }

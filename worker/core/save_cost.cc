@@ -22,8 +22,8 @@ void SaveCost::End(bool during_step) {
 
 void SaveCost::Step(double seconds) {
   if (!under_way_) {
-    usual_steps_.push_back(seconds);
-    if (usual_steps_.size() > kStepsKept) usual_steps_.pop_front();
+    plain_step_seconds_.push_back(seconds);
+    if (plain_step_seconds_.size() > kStepsKept) plain_step_seconds_.pop_front();
     return;
   }
   save_.steps_s += seconds;
@@ -37,27 +37,27 @@ void SaveCost::Keep() {
   if (saves_.size() > kSavesKept) saves_.pop_front();
 }
 
-double SaveCost::UsualSeconds() const {
-  if (usual_steps_.empty()) return 0;
-  std::vector<double> sorted(usual_steps_.begin(), usual_steps_.end());
+double SaveCost::ComputeMedianStepSeconds() const {
+  if (plain_step_seconds_.empty()) return 0;
+  std::vector<double> sorted(plain_step_seconds_.begin(), plain_step_seconds_.end());
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
   return *middle;
 }
 
 int64_t SaveCost::StepsBetween() const {
-  const double usual_s = UsualSeconds();
+  const double median_s = ComputeMedianStepSeconds();
   double cost_s = 0;
   int64_t longest = 1;
   for (const Save& save : saves_) {
-    const double slower_s = save.steps_s - static_cast<double>(save.steps) * usual_s;
+    const double slower_s = save.steps_s - static_cast<double>(save.steps) * median_s;
     cost_s += (save.stall_s + std::max(0.0, slower_s)) / static_cast<double>(saves_.size());
     longest = std::max(longest, save.steps);
   }
-  // As many steps without a save as beside one, at least.
+  // As many steps without a save as during one, at least.
   const int64_t least = 2 * longest;
-  if (usual_s <= 0) return least;
-  const double wanted = std::ceil(cost_s / (kShare * usual_s));
+  if (median_s <= 0) return least;
+  const double wanted = std::ceil(cost_s / (kShare * median_s));
   return std::clamp(static_cast<int64_t>(std::min(wanted, double{kMostStepsBetween})), least,
                     std::max(least, kMostStepsBetween));
 }

@@ -5,7 +5,7 @@
 namespace atl::worker {
 namespace {
 
-// A save beside so many steps.
+// A save during so many steps.
 void Saves(SaveCost& cost, int steps, double step_s, double stall_s = 0) {
   cost.Begin();
   cost.Stall(stall_s);
@@ -34,7 +34,7 @@ TEST_CASE("saves_that_cost_nothing_leave_as_many_steps_free_as_they_take") {
   CHECK(cost.StepsBetween() == 8);
 }
 
-TEST_CASE("slow_first_steps_and_single_late_ones_are_not_the_usual_step") {
+TEST_CASE("slow_first_and_single_late_steps_do_not_change_median_step_time") {
   SaveCost cost;
   Saves(cost, 1, 0.9);
   Trains(cost, 1, 0.8);  // memory is touched for the first time

@@ -1,4 +1,4 @@
-// Saved states of an island: when to save, and going on from one.
+// Saved states of an island: when to save, and resuming from one after a leader fails (failover).
 
 #include <algorithm>
 
@@ -37,8 +37,8 @@ void AddSteps(const std::vector<LoggedStep>& steps, LocalCheckpoint* about) {
 }  // namespace
 
 int64_t WorkerCore::Impl::PeerEverySteps() const {
-  const int64_t asked = spec().checkpoint.peer_every_steps;
-  return asked > 0 ? asked : saving_.cost.StepsBetween();
+  const int64_t fixed_interval = spec().checkpoint.peer_every_steps;
+  return fixed_interval > 0 ? fixed_interval : saving_.cost.StepsBetween();
 }
 
 // On disks and in the remote tier only when nothing is in flight. A restored state must not contain
@@ -112,7 +112,7 @@ void WorkerCore::Impl::On(const StateSaved& event) {
   saving_.states.push_back(event.state);
   std::sort(saving_.states.begin(), saving_.states.end(),
             [](const auto& a, const auto& b) { return a.about.inner_step > b.about.inner_step; });
-  saving_.tell = true;
+  saving_.report_due = true;
   session_.heartbeat_at = now_;
 }
 

@@ -17,7 +17,7 @@ class Saving : public Group {
   LocalCheckpoint Saves(Kept kept = Kept::kCopied) {
     const SaveState save = Wants<SaveState>();
     CHECK(save.tier == Tier::kMemory);
-    Happens(StateCopied{kept});
+    HandleEvent(StateCopied{kept});
     return save.about;
   }
   void IsWhole(LocalCheckpoint about, int64_t number) {
@@ -26,7 +26,7 @@ class Saving : public Group {
     state.about = about;
     state.units = {{0, 0, {1}, 0, 10}};
     Drop<WorkerHeartbeat>();
-    Happens(StateSaved{state, ""});
+    HandleEvent(StateSaved{state, ""});
   }
 };
 
@@ -55,8 +55,8 @@ TEST_CASE("Where no member can keep copies, saving is not retried under the same
   fixture.Saves(Kept::kNot);
   fixture.TrainsSteps(3);
   fixture.Wants<TrainStep>();
-  fixture.PlansAgain(PlanOf(2, "w1", "w3"));
-  fixture.Happens(CommandFailed{"interrupted"});
+  fixture.PlansAgain(MakeTwoStagePlan(2, "w1", "w3"));
+  fixture.HandleEvent(CommandFailed{"interrupted"});
   fixture.SetsUp(2);
   CHECK(fixture.Saves().inner_step == 3);
 }
@@ -66,12 +66,12 @@ int64_t StepsToNextSave(Saving& fixture, double first_step_seconds, double step_
   fixture.Starts();
   fixture.Wants<SaveState>();
   fixture.Passes(std::chrono::milliseconds(5));
-  fixture.Happens(StateCopied{Kept::kCopied});
+  fixture.HandleEvent(StateCopied{Kept::kCopied});
   fixture.IsWhole({fixture.order.job, fixture.order.island}, 7);  // during the first step
   for (int64_t steps = 0; steps < 10; ++steps) {
     if (!fixture.Idle<SaveState>()) return steps;
     fixture.Wants<TrainStep>();
-    fixture.Happens(StepDone{20, 2.0, steps == 0 ? first_step_seconds : step_seconds});
+    fixture.HandleEvent(StepDone{20, 2.0, steps == 0 ? first_step_seconds : step_seconds});
   }
   return 10;
 }
@@ -94,10 +94,10 @@ TEST_CASE("disks_and_the_remote_tier_are_written_every_so_many_steps_beside_copi
   fixture.Saves();
   fixture.TrainsSteps(3);
   CHECK(fixture.Wants<SaveState>().tier == Tier::kDisk);
-  fixture.Happens(StateCopied{Kept::kCopied});
+  fixture.HandleEvent(StateCopied{Kept::kCopied});
   CHECK(fixture.Wants<SaveState>().tier == Tier::kRemote);
-  fixture.Happens(StateCopied{Kept::kCopied});
-  fixture.Happens(StateSaved{{}, "w2: no space left", Tier::kDisk});
+  fixture.HandleEvent(StateCopied{Kept::kCopied});
+  fixture.HandleEvent(StateSaved{{}, "w2: no space left", Tier::kDisk});
   CHECK(fixture.Wants<WorkerLog>().text ==
         "the island's state was not saved on disk: w2: no space left");
   fixture.TrainsSteps(2);
@@ -106,7 +106,7 @@ TEST_CASE("disks_and_the_remote_tier_are_written_every_so_many_steps_beside_copi
   const SaveState save = fixture.Wants<SaveState>();  // the remote one is still on its way
   CHECK(save.tier == Tier::kDisk);
   CHECK(save.about.inner_step == 6);
-  fixture.Happens(StateCopied{Kept::kCopied});
+  fixture.HandleEvent(StateCopied{Kept::kCopied});
   CHECK(fixture.Idle<SaveState>());
 }
 
@@ -132,17 +132,17 @@ TEST_CASE("a_new_leader_goes_on_further_than_the_save_with_the_data_of_the_steps
   Reconfigured done{setup.plan.number, true};
   done.resumed = true;
   done.beyond = {{41, {{20, 24}}, 0.1, 40}, {42, {{24, 30}}, 0.1}};
-  fixture.Happens(done);
+  fixture.HandleEvent(done);
   fixture.Pulls(0);
   const AdoptPulled adopt = fixture.Wants<AdoptPulled>();
   CHECK(adopt.mode == AdoptMode::kKeep);
   CHECK(adopt.consumed == Ranges{{0, 30}});
-  fixture.Happens(Adopted{0});
+  fixture.HandleEvent(Adopted{0});
   const SaveState save = fixture.Wants<SaveState>();
   CHECK(save.about.inner_step == 42);
   CHECK(save.about.consumed == Ranges{{0, 30}});
   CHECK(save.about.loss_times_tokens == Approx((400 + 40) * 30 / 24.0));
-  fixture.Happens(StateCopied{Kept::kByOwners});
+  fixture.HandleEvent(StateCopied{Kept::kByOwners});
   CHECK(fixture.Wants<TrainStep>().ranges.front().begin == 30);
 }
 
@@ -155,17 +155,17 @@ TEST_CASE("a_worker_alone_under_a_plan_gets_SIGTERM_and_stops_when_its_units_are
   fixture.Wants<TrainStep>();
   fixture.order.shared = false;
   fixture.PlansAgain(Alone(2, "w1"));
-  fixture.Happens(CommandFailed{"interrupted"});
+  fixture.HandleEvent(CommandFailed{"interrupted"});
   fixture.SetsUp(2);
   fixture.Wants<TrainStep>();
-  fixture.Happens(ShutdownRequested{"SIGTERM"});
-  fixture.Happens(StepDone{20, 2.0, 0.1});
+  fixture.HandleEvent(ShutdownRequested{"SIGTERM"});
+  fixture.HandleEvent(StepDone{20, 2.0, 0.1});
   const SaveState save = fixture.Wants<SaveState>();
   CHECK(save.tier == Tier::kDisk);
   CHECK(save.about.inner_step == 3);
-  fixture.Happens(StateCopied{Kept::kCopied});
+  fixture.HandleEvent(StateCopied{Kept::kCopied});
   CHECK(fixture.Idle<Stop>());
-  fixture.Happens(StateSaved{{}, "", Tier::kDisk});
+  fixture.HandleEvent(StateSaved{{}, "", Tier::kDisk});
   CHECK(fixture.Wants<Stop>().exit_code == 0);
 }
 
@@ -183,12 +183,12 @@ TEST_CASE(
   CHECK(setup.resume == 7);
   Reconfigured done{1, whole, false, ""};
   done.resumed = whole;
-  fixture.Happens(done);
+  fixture.HandleEvent(done);
   fixture.Pulls(0);
   const AdoptPulled adopt = fixture.Wants<AdoptPulled>();
   CHECK(adopt.mode == (whole ? AdoptMode::kKeep : AdoptMode::kReplace));
   if (whole) CHECK(adopt.keep_residual);  // the save's
-  fixture.Happens(Adopted{0});
+  fixture.HandleEvent(Adopted{0});
   const LocalCheckpoint about = fixture.Saves();
   CHECK(about.consumed == (whole ? Ranges{{0, 4}} : Ranges{}));
   CHECK(about.inner_step == (whole ? 12 : 0));
@@ -197,7 +197,7 @@ TEST_CASE(
     return;
   }
   // A later plan does not resume it.
-  fixture.order.plan = PlanOf(2, "w1", "w3");
+  fixture.order.plan = MakeTwoStagePlan(2, "w1", "w3");
   fixture.Orders();
   CHECK(fixture.Wants<Reconfigure>().resume == 0);
 }
@@ -213,11 +213,11 @@ TEST_CASE("A version that was committed since takes the place of a saved state's
   Reconfigured done{1, true, false, ""};
   done.resumed = true;
   fixture.Wants<Reconfigure>();
-  fixture.Happens(done);
+  fixture.HandleEvent(done);
   const StartPull pull = fixture.Wants<StartPull>();
   fixture.order.committed_version = 1;
   fixture.Orders();
-  fixture.Happens(PullFailed{pull.pull, PullFailure::kSuperseded, 1, "it is at version 1"});
+  fixture.HandleEvent(PullFailed{pull.pull, PullFailure::kSuperseded, 1, "it is at version 1"});
   fixture.Pulls(1);
   fixture.Adopts(1, AdoptMode::kReplace);
   CHECK(fixture.Saves().consumed.empty());
@@ -235,12 +235,12 @@ TEST_CASE("a_newer_plan_before_the_pull_ends_keeps_the_resumed_state") {
   Reconfigured done{1, true, false, ""};
   done.resumed = true;
   fixture.Wants<Reconfigure>();
-  fixture.Happens(done);
+  fixture.HandleEvent(done);
   fixture.Wants<StartPull>();
   fixture.order.plan.number = 2;
   fixture.Orders();
   CHECK(fixture.Wants<Reconfigure>().resume == 7);
-  fixture.Happens(Reconfigured{2, true, false, ""});  // no layer has moved
+  fixture.HandleEvent(Reconfigured{2, true, false, ""});  // no layer has moved
   fixture.Pulls(0);
   fixture.Adopts(0, AdoptMode::kKeep);
 }

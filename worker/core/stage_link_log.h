@@ -1,4 +1,4 @@
-// Changes of how messages travel between the devices of an island, for the job's log. Adapters
+// Changes of how messages go between the devices of an island, for the job's log. Adapters
 // change their choice as often as a noisy machine changes its speed, and the log keeps a bounded
 // number of lines for all jobs. So a stage link's first change is logged at once, and those of the
 // minute after it in one line at its end: how many there were, and the newest. Pure.

@@ -11,7 +11,7 @@ namespace atl::worker {
 
 namespace {
 // Beside that a step has been made: what fails now and then floods a log, too.
-constexpr Duration kTellAgainAfter = std::chrono::minutes(1);
+constexpr Duration kLogAgainAfter = std::chrono::minutes(1);
 constexpr Duration kTrainerRetry = std::chrono::seconds(1);
 // From the tenth on each retry waits twice as long as the one before: a failed member is left out
 // of plans after seconds.
@@ -23,7 +23,7 @@ constexpr int kTriesAtOnce = 10;
 WorkerCore::Impl::Command WorkerCore::Impl::Finish() {
   const Command command = std::exchange(command_, Command::kNone);
   interrupted_ = false;
-  if (order_ && (hand_over_ || !SetUp())) LeaveLater();  // what waited for its end goes on
+  if (order_ && (handover_ || !SetUp())) LeaveLater();  // what waited for its end goes on
   return std::exchange(discard_, false) ? Command::kNone : command;
 }
 
@@ -33,7 +33,7 @@ void WorkerCore::Impl::On(const InitialWeightsMade&) {
 
 void WorkerCore::Impl::On(const StepDone& step) {
   if (Finish() != Command::kStep) return;
-  if (now_ >= told_at_ + kTellAgainAfter) told_.clear();
+  if (now_ >= logged_at_ + kLogAgainAfter) logged_.clear();
   if (!saving_.cost.under_way()) {
     (step.overlapped ? counters_.overlap_seconds : counters_.idle_link_seconds).Add(step.seconds);
   }

@@ -52,7 +52,7 @@ class BlockCache {
   bool counted_ = false;
   int64_t kept_ = 0;  // bytes at the last count, and what was stored since
   int64_t since_ = 0;
-  uint64_t next_ = 0;  // numbers files on their way
+  uint64_t next_ = 0;  // numbers files that are being written
 };
 
 }  // namespace atl

@@ -63,7 +63,7 @@ std::string MegatronIndexFile(uint8_t code, const std::vector<int32_t>& sizes,
          Raw(documents);
 }
 
-std::vector<int32_t> AllOf(const TokenFile& file, int64_t vocabulary = 65536) {
+std::vector<int32_t> ReadAllTokens(const TokenFile& file, int64_t vocabulary = 65536) {
   std::vector<int32_t> tokens(static_cast<size_t>(file.tokens()));
   const absl::Status status = file.Read(0, vocabulary, tokens);
   INFO(status.message());
@@ -97,17 +97,18 @@ Dataset Opened(const DataSpec& spec) {
 TEST_CASE("text is read as bytes, also the upper half") {
   Folder folder;
   const auto file = TokenFile::Open(DataFormat::kText, folder.Write("a.txt", "A\xff\n"));
-  REQUIRE(AllOf(*file) == std::vector<int32_t>{65, 255, 10});
+  REQUIRE(ReadAllTokens(*file) == std::vector<int32_t>{65, 255, 10});
 }
 
 TEST_CASE("nanoGPT's bin has no header, llm.c's has one") {
   Folder folder;
   const std::vector<uint16_t> tokens = {1, 50256, 65535};
   const std::vector<int32_t> expected = {1, 50256, 65535};
-  REQUIRE(AllOf(*TokenFile::Open(DataFormat::kTokens16, folder.Write("nano.bin", Raw(tokens)))) ==
+  REQUIRE(ReadAllTokens(*TokenFile::Open(DataFormat::kTokens16,
+                                         folder.Write("nano.bin", Raw(tokens)))) == expected);
+  REQUIRE(ReadAllTokens(*TokenFile::Open(DataFormat::kTokens16,
+                                         folder.Write("llmc.bin", LlmcFile(1, 3, tokens)))) ==
           expected);
-  REQUIRE(AllOf(*TokenFile::Open(DataFormat::kTokens16,
-                                 folder.Write("llmc.bin", LlmcFile(1, 3, tokens)))) == expected);
 }
 
 TEST_CASE("an llm.c header that lies is refused") {
@@ -128,16 +129,16 @@ TEST_CASE("Megatron pairs are found by either name and read at every width") {
   const std::string index = folder.Write("m.idx", MegatronIndexFile(4, {2, 1}, {0, 8}, 2));
   const std::string stem = index.substr(0, index.size() - 4);
   for (const std::string& path : {stem, stem + ".bin", stem + ".idx"}) {
-    REQUIRE(AllOf(*TokenFile::Open(DataFormat::kMegatron, path), 1 << 20) ==
+    REQUIRE(ReadAllTokens(*TokenFile::Open(DataFormat::kMegatron, path), 1 << 20) ==
             std::vector<int32_t>{5, 70000, 7});
   }
   folder.Write("w.bin", Raw<int64_t>({3, 4}));
-  REQUIRE(AllOf(*TokenFile::Open(DataFormat::kMegatron,
-                                 folder.Write("w.idx", MegatronIndexFile(5, {2}, {0}, 1)))) ==
+  REQUIRE(ReadAllTokens(*TokenFile::Open(
+              DataFormat::kMegatron, folder.Write("w.idx", MegatronIndexFile(5, {2}, {0}, 1)))) ==
           std::vector<int32_t>{3, 4});
   folder.Write("u.bin", Raw<uint16_t>({65535}));
-  REQUIRE(AllOf(*TokenFile::Open(DataFormat::kMegatron,
-                                 folder.Write("u.idx", MegatronIndexFile(8, {1}, {0}, 1)))) ==
+  REQUIRE(ReadAllTokens(*TokenFile::Open(
+              DataFormat::kMegatron, folder.Write("u.idx", MegatronIndexFile(8, {1}, {0}, 1)))) ==
           std::vector<int32_t>{65535});
 }
 
@@ -307,15 +308,15 @@ TEST_CASE("known_file_is_not_read_again_until_it_changes") {
   CHECK_FALSE(opened(false));
   const auto file = TokenFile::Open(DataFormat::kText, path);
   REQUIRE(file.ok());
-  FileIdentity settled = file->identity();
-  settled.modified_ns -= 1'000'000'000'000;
-  settled.changed_ns -= 1'000'000'000'000;
+  FileIdentity aged = file->identity();
+  aged.modified_ns -= 1'000'000'000'000;
+  aged.changed_ns -= 1'000'000'000'000;
   const TokenFileContent content{1, 2, 3, 4, 5};
-  DigestCache(disk, "digests").Store(file->Key(), settled, content);
-  CHECK(DigestCache(disk, "digests").Find(file->Key(), settled) == content);
+  DigestCache(disk, "digests").Store(file->Key(), aged, content);
+  CHECK(DigestCache(disk, "digests").Find(file->Key(), aged) == content);
   CHECK_FALSE(DigestCache(disk, "digests").Find(file->Key(), file->identity()));
   disk.Bytes("digests")[20] ^= std::byte{1};
-  CHECK_FALSE(DigestCache(disk, "digests").Find(file->Key(), settled));
+  CHECK_FALSE(DigestCache(disk, "digests").Find(file->Key(), aged));
 }
 
 TEST_CASE("a permutation reaches everything once, for every size, and the order never changes") {

@@ -24,7 +24,7 @@ constexpr uint64_t kSourceSeed = 0x9e3779b97f4a7c15;  // between the orders of a
 }  // namespace
 
 absl::Status Dataset::TooSmall(const Part& part, int64_t units, absl::string_view name) const {
-  const std::string& path = PathOf(part.file);
+  const std::string& path = GetFilePath(part.file);
   if (frame_.has_value() || !images_.empty()) {
     const absl::string_view noun = frame_.has_value() ? "documents" : "images";
     return absl::InvalidArgumentError(absl::StrCat("data path ", path, ": its ", name, " part has ",
@@ -90,16 +90,16 @@ absl::Status Dataset::AddFile(const DataSpec& spec, const std::string& path,
   return absl::OkStatus();
 }
 
-const std::string& Dataset::PathOf(size_t file) const {
+const std::string& Dataset::GetFilePath(size_t file) const {
   return images_.empty() ? files_[file].path() : images_[file].path();
 }
 
-int64_t Dataset::UnitsOf(size_t file) const {
+int64_t Dataset::CountUnits(size_t file) const {
   if (!images_.empty()) return images_[file].images();
   return frame_.has_value() ? documents_[file].documents() : files_[file].tokens();
 }
 
-int64_t Dataset::SequencesOf(int64_t units) const {
+int64_t Dataset::CountSequences(int64_t units) const {
   return images_.empty() && !frame_.has_value() ? SequencesIn(units, sequence_length_) : units;
 }
 
@@ -120,20 +120,20 @@ absl::Status Dataset::AddSources(const DataSpec& spec, const DataOptions& option
       return absl::OkStatus();
     }
     const Part& part = sets_[0].parts[0];
-    return TooSmall(part, UnitsOf(part.file) - part.begin, "validation");
+    return TooSmall(part, CountUnits(part.file) - part.begin, "validation");
   }
   return absl::OkStatus();
 }
 
 absl::Status Dataset::SplitSource(const DataSpec& spec, size_t file, Set* held_out) {
-  const int64_t total = UnitsOf(file);
+  const int64_t total = CountUnits(file);
   const int64_t kept_back =
       spec.validation_path.empty() ? HeldOut(total, spec.validation_fraction) : 0;
-  train_.push_back({file, 0, SequencesOf(total - kept_back)});
+  train_.push_back({file, 0, CountSequences(total - kept_back)});
   if (train_.back().sequences < 1) {
     return TooSmall(train_.back(), total - kept_back, "training");
   }
-  held_out->parts.push_back({file, total - kept_back, SequencesOf(kept_back)});
+  held_out->parts.push_back({file, total - kept_back, CountSequences(kept_back)});
   return absl::OkStatus();
 }
 
@@ -144,9 +144,9 @@ absl::Status Dataset::AddSets(const DataSpec& spec, const DataOptions& options) 
   for (const std::string& path : paths) {
     const size_t file = files_.size() + images_.size();
     ATOLL_RETURN_IF_ERROR(AddFile(spec, path, options));
-    const int64_t sequences = SequencesOf(UnitsOf(file));
+    const int64_t sequences = CountSequences(CountUnits(file));
     const Part part = {file, 0, sequences};
-    if (sequences < 1) return TooSmall(part, UnitsOf(file), "validation");
+    if (sequences < 1) return TooSmall(part, CountUnits(file), "validation");
     AddSet({0, 0, {part}});
   }
   return absl::OkStatus();
@@ -162,12 +162,13 @@ void Dataset::AddSet(Set set) {
 absl::Status Dataset::CheckShapes() const {
   for (size_t i = 1; i < images_.size(); ++i) {
     if (images_[i].shape() != images_[0].shape()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "data path ", PathOf(i), ": its images are not of the size of ", PathOf(0), "'s"));
+      return absl::InvalidArgumentError(absl::StrCat("data path ", GetFilePath(i),
+                                                     ": its images are not of the size of ",
+                                                     GetFilePath(0), "'s"));
     }
     if (images_[i].class_names() != images_[0].class_names()) {
-      return absl::InvalidArgumentError(absl::StrCat("data path ", PathOf(i),
-                                                     ": has not the classes of ", PathOf(0),
+      return absl::InvalidArgumentError(absl::StrCat("data path ", GetFilePath(i),
+                                                     ": has not the classes of ", GetFilePath(0),
                                                      ": give both the same folders, by name"));
     }
   }
@@ -207,107 +208,108 @@ int64_t Dataset::train_sequences() const {
   return sequences;
 }
 
-Dataset::Place Dataset::TrainPlace(int64_t position) const {
+Dataset::Location Dataset::LocateTraining(int64_t position) const {
   ATOLL_CHECK(position >= 0);
-  const Mixture::Place place = mixture_.At(position % kAxisPositions);
-  const Part& part = train_[place.source];
-  const auto epoch = static_cast<uint64_t>(place.index / part.sequences);
-  const uint64_t seed = shuffle_seed_ + kSourceSeed * place.source;
+  const Mixture::Location location = mixture_.At(position % kAxisPositions);
+  const Part& part = train_[location.source];
+  const auto epoch = static_cast<uint64_t>(location.index / part.sequences);
+  const uint64_t seed = shuffle_seed_ + kSourceSeed * location.source;
   const uint64_t key = Rng(seed, epoch).Next();
-  return {&part, Permutation(part.sequences, key)(place.index % part.sequences)};
+  return {&part, Permutation(part.sequences, key)(location.index % part.sequences)};
 }
 
 int64_t Dataset::Order(int64_t position) const {
-  const Place place = TrainPlace(position);
+  const Location location = LocateTraining(position);
   int64_t before = 0;
-  for (const Part* part = train_.data(); part != place.part; ++part) before += part->sequences;
-  return before + place.sequence;
+  for (const Part* part = train_.data(); part != location.part; ++part) before += part->sequences;
+  return before + location.sequence;
 }
 
-PositionRange Dataset::ValidationPlaces(int set, int64_t wanted) const {
-  const Set& places = sets_.at(static_cast<size_t>(set));
-  const int64_t count = wanted == 0 ? places.sequences : std::min(wanted, places.sequences);
-  return {places.begin, places.begin + count};
+PositionRange Dataset::SelectValidationPositions(int set, int64_t wanted) const {
+  const Set& set_data = sets_.at(static_cast<size_t>(set));
+  const int64_t count = wanted == 0 ? set_data.sequences : std::min(wanted, set_data.sequences);
+  return {set_data.begin, set_data.begin + count};
 }
 
 // The first m multiples of a step near N / golden ratio, modulo N, are spread evenly over [0, N),
 // for any m (the three-distance theorem); where the step has no factor in common with N, N of them
 // are all.
-Dataset::Place Dataset::ValidationPlace(int64_t place) const {
-  ATOLL_CHECK(place >= 0 && place < validation_sequences());
+Dataset::Location Dataset::LocateValidation(int64_t position) const {
+  ATOLL_CHECK(position >= 0 && position < validation_sequences());
   const Set& set = *std::find_if(sets_.rbegin(), sets_.rend(), [&](const Set& one) {
-    return one.begin <= place && one.sequences > 0;
+    return one.begin <= position && one.sequences > 0;
   });
   const int64_t count = set.sequences;
   auto step = static_cast<int64_t>(static_cast<double>(count) * 0.6180339887498949);
   while (std::gcd(step, count) != 1) ++step;
-  auto sequence = static_cast<int64_t>(static_cast<__int128>(place - set.begin) * step % count);
+  auto sequence = static_cast<int64_t>(static_cast<__int128>(position - set.begin) * step % count);
   const Part* part = set.parts.data();
   for (; sequence >= part->sequences; ++part) sequence -= part->sequences;
   return {part, sequence};
 }
 
-std::vector<Dataset::Place> Dataset::PlacesAfter(int64_t first, int64_t count) const {
-  std::vector<Place> places;
+std::vector<Dataset::Location> Dataset::LocateTrainingAfter(int64_t first, int64_t count) const {
+  std::vector<Location> locations;
   const std::lock_guard lock(pattern_->mutex);
   for (const PositionRange& range : pattern_->pattern.Note(first, count)) {
-    for (int64_t p = range.begin; p < range.end; ++p) places.push_back(TrainPlace(p));
+    for (int64_t p = range.begin; p < range.end; ++p) locations.push_back(LocateTraining(p));
   }
-  return places;
+  return locations;
 }
 
-absl::Status Dataset::LoadImages(std::span<const Place> places, std::span<const Place> next,
-                                 const Cancelled& cancelled) const {
+absl::Status Dataset::LoadImages(std::span<const Location> locations,
+                                 std::span<const Location> next, const Cancelled& cancelled) const {
   for (size_t file = 0; file < images_.size(); ++file) {
-    const auto of_file = [&](std::span<const Place> from) {
+    const auto select_by_file = [&](std::span<const Location> from) {
       std::vector<int64_t> images;
-      for (const Place& place : from) {
-        if (place.part->file == file) images.push_back(place.part->begin + place.sequence);
+      for (const Location& location : from) {
+        if (location.part->file == file) images.push_back(location.part->begin + location.sequence);
       }
       return images;
     };
-    const std::vector<int64_t> now = of_file(places);
+    const std::vector<int64_t> now = select_by_file(locations);
     if (now.empty()) continue;
-    ATOLL_RETURN_IF_ERROR(images_[file].Load(now, of_file(next), cancelled));
+    ATOLL_RETURN_IF_ERROR(images_[file].Load(now, select_by_file(next), cancelled));
   }
   return absl::OkStatus();
 }
 
 absl::Status Dataset::ReadTrain(int64_t first, std::span<int32_t> out,
                                 const Cancelled& cancelled) const {
-  std::vector<Place> places(out.size() / static_cast<size_t>(row()));
-  for (size_t r = 0; r < places.size(); ++r) {
-    places[r] = TrainPlace(first + static_cast<int64_t>(r));
+  std::vector<Location> locations(out.size() / static_cast<size_t>(row()));
+  for (size_t r = 0; r < locations.size(); ++r) {
+    locations[r] = LocateTraining(first + static_cast<int64_t>(r));
   }
-  if (images_.empty()) return ReadTokens(places, out, cancelled);
-  ATOLL_RETURN_IF_ERROR(LoadImages(places, PlacesAfter(first, std::ssize(places)), cancelled));
+  if (images_.empty()) return ReadTokens(locations, out, cancelled);
+  ATOLL_RETURN_IF_ERROR(
+      LoadImages(locations, LocateTrainingAfter(first, std::ssize(locations)), cancelled));
   const auto row_size = static_cast<size_t>(row());
-  for (size_t r = 0; r < places.size(); ++r) {
+  for (size_t r = 0; r < locations.size(); ++r) {
     const auto position = static_cast<uint64_t>(first) + r;
-    images_[places[r].part->file].Read(places[r].sequence, change_,
-                                       Rng(shuffle_seed_ ^ kChangeSeed, position),
-                                       out.subspan(r * row_size, row_size));
+    images_[locations[r].part->file].Read(locations[r].sequence, change_,
+                                          Rng(shuffle_seed_ ^ kChangeSeed, position),
+                                          out.subspan(r * row_size, row_size));
   }
   return absl::OkStatus();
 }
 
 absl::Status Dataset::ReadValidation(int64_t first, std::span<int32_t> out,
                                      const Cancelled& cancelled) const {
-  std::vector<Place> places(out.size() / static_cast<size_t>(row()));
-  for (size_t r = 0; r < places.size(); ++r) {
-    places[r] = ValidationPlace(first + static_cast<int64_t>(r));
+  std::vector<Location> locations(out.size() / static_cast<size_t>(row()));
+  for (size_t r = 0; r < locations.size(); ++r) {
+    locations[r] = LocateValidation(first + static_cast<int64_t>(r));
   }
-  if (images_.empty()) return ReadTokens(places, out, cancelled);
-  std::vector<Place> next;
-  const int64_t end = first + std::ssize(places);
-  for (int64_t p = end; p < std::min(end + std::ssize(places), validation_sequences()); ++p) {
-    next.push_back(ValidationPlace(p));
+  if (images_.empty()) return ReadTokens(locations, out, cancelled);
+  std::vector<Location> next;
+  const int64_t end = first + std::ssize(locations);
+  for (int64_t p = end; p < std::min(end + std::ssize(locations), validation_sequences()); ++p) {
+    next.push_back(LocateValidation(p));
   }
-  ATOLL_RETURN_IF_ERROR(LoadImages(places, next, cancelled));
+  ATOLL_RETURN_IF_ERROR(LoadImages(locations, next, cancelled));
   const auto row_size = static_cast<size_t>(row());
-  for (size_t r = 0; r < places.size(); ++r) {
-    const Part& part = *places[r].part;
-    images_[part.file].Read(part.begin + places[r].sequence, {}, Rng(0),
+  for (size_t r = 0; r < locations.size(); ++r) {
+    const Part& part = *locations[r].part;
+    images_[part.file].Read(part.begin + locations[r].sequence, {}, Rng(0),
                             out.subspan(r * row_size, row_size));
   }
   return absl::OkStatus();
@@ -332,7 +334,7 @@ absl::StatusOr<int64_t> Dataset::CountMasked(std::span<const PositionRange> rang
   int64_t masked = 0;
   for (const PositionRange& range : ranges) {
     for (int64_t p = range.begin; frame_.has_value() && p < range.end; ++p) {
-      ATOLL_ASSIGN_OR_RETURN(const int64_t here, CountUnpredicted(TrainPlace(p), cancelled));
+      ATOLL_ASSIGN_OR_RETURN(const int64_t here, CountUnpredicted(LocateTraining(p), cancelled));
       masked += here;
     }
     if (frame_.has_value()) continue;
@@ -351,7 +353,7 @@ absl::StatusOr<int64_t> Dataset::CountMaskedValidation(int64_t first, int64_t co
   if (frame_.has_value()) {
     int64_t masked = 0;
     for (int64_t p = first; p < first + count; ++p) {
-      ATOLL_ASSIGN_OR_RETURN(const int64_t here, CountUnpredicted(ValidationPlace(p), cancelled));
+      ATOLL_ASSIGN_OR_RETURN(const int64_t here, CountUnpredicted(LocateValidation(p), cancelled));
       masked += here;
     }
     return masked;
@@ -361,63 +363,65 @@ absl::StatusOr<int64_t> Dataset::CountMaskedValidation(int64_t first, int64_t co
   });
 }
 
-absl::StatusOr<Document> Dataset::FindDocument(const Place& place,
+absl::StatusOr<Document> Dataset::FindDocument(const Location& location,
                                                const Cancelled& cancelled) const {
-  ATOLL_CHECK(place.sequence >= 0 && place.sequence < place.part->sequences);
-  ATOLL_ASSIGN_OR_RETURN(Document document, documents_[place.part->file].Read(
-                                                place.part->begin + place.sequence, cancelled));
+  ATOLL_CHECK(location.sequence >= 0 && location.sequence < location.part->sequences);
+  ATOLL_ASSIGN_OR_RETURN(
+      Document document,
+      documents_[location.part->file].Read(location.part->begin + location.sequence, cancelled));
   document.tokens = std::min(document.tokens, sequence_length_ - kFrameTokens);
   return document;
 }
 
-absl::StatusOr<int64_t> Dataset::CountUnpredicted(const Place& place,
+absl::StatusOr<int64_t> Dataset::CountUnpredicted(const Location& location,
                                                   const Cancelled& cancelled) const {
-  ATOLL_ASSIGN_OR_RETURN(const Document document, FindDocument(place, cancelled));
+  ATOLL_ASSIGN_OR_RETURN(const Document document, FindDocument(location, cancelled));
   return sequence_length_ - CountPredicted(document.tokens + kFrameTokens);
 }
 
-absl::Status Dataset::ReadDocuments(std::span<const Place> places, std::span<int32_t> out,
+absl::Status Dataset::ReadDocuments(std::span<const Location> locations, std::span<int32_t> out,
                                     const Cancelled& cancelled) const {
   const auto length = static_cast<size_t>(this->row());
   std::vector<Document> documents;
   std::map<size_t, std::vector<int64_t>> begins;  // of each file that is read
-  for (const Place& place : places) {
-    ATOLL_ASSIGN_OR_RETURN(const Document document, FindDocument(place, cancelled));
+  for (const Location& location : locations) {
+    ATOLL_ASSIGN_OR_RETURN(const Document document, FindDocument(location, cancelled));
     documents.push_back(document);
-    begins[place.part->file].push_back(document.begin);
+    begins[location.part->file].push_back(document.begin);
   }
   for (const auto& [file, at] : begins) {
     ATOLL_RETURN_IF_ERROR(files_[file].Prefetch(at, sequence_length_ - kFrameTokens, cancelled));
   }
-  for (size_t r = 0; r < places.size(); ++r) {
+  for (size_t r = 0; r < locations.size(); ++r) {
     const std::span<int32_t> row = out.subspan(r * length, length);
     const auto tokens = static_cast<size_t>(documents[r].tokens);
     row[0] = frame_->cls;
-    ATOLL_RETURN_IF_ERROR(files_[places[r].part->file].Read(documents[r].begin, vocabulary_,
-                                                            row.subspan(1, tokens), cancelled));
+    ATOLL_RETURN_IF_ERROR(files_[locations[r].part->file].Read(documents[r].begin, vocabulary_,
+                                                               row.subspan(1, tokens), cancelled));
     row[tokens + 1] = frame_->sep;
     std::fill(row.begin() + documents[r].tokens + kFrameTokens, row.end(), MaskToken(frame_->pad));
   }
   return absl::OkStatus();
 }
 
-absl::Status Dataset::ReadTokens(std::span<const Place> places, std::span<int32_t> out,
+absl::Status Dataset::ReadTokens(std::span<const Location> locations, std::span<int32_t> out,
                                  const Cancelled& cancelled) const {
-  if (frame_.has_value()) return ReadDocuments(places, out, cancelled);
+  if (frame_.has_value()) return ReadDocuments(locations, out, cancelled);
   const auto length = static_cast<size_t>(this->row());
-  ATOLL_CHECK(out.size() == places.size() * length);
+  ATOLL_CHECK(out.size() == locations.size() * length);
   std::map<size_t, std::vector<int64_t>> begins;  // of each file that is read
-  const auto begin_of = [&](const Place& place) {
-    ATOLL_CHECK(place.sequence >= 0 && place.sequence < place.part->sequences);
-    return place.part->begin + place.sequence * sequence_length_;
+  const auto get_begin = [&](const Location& location) {
+    ATOLL_CHECK(location.sequence >= 0 && location.sequence < location.part->sequences);
+    return location.part->begin + location.sequence * sequence_length_;
   };
-  for (const Place& place : places) begins[place.part->file].push_back(begin_of(place));
+  for (const Location& location : locations)
+    begins[location.part->file].push_back(get_begin(location));
   for (const auto& [file, at] : begins) {
     ATOLL_RETURN_IF_ERROR(files_[file].Prefetch(at, sequence_length_ + 1, cancelled));
   }
-  for (size_t r = 0; r < places.size(); ++r) {
-    ATOLL_RETURN_IF_ERROR(files_[places[r].part->file].Read(
-        begin_of(places[r]), vocabulary_, out.subspan(r * length, length), cancelled));
+  for (size_t r = 0; r < locations.size(); ++r) {
+    ATOLL_RETURN_IF_ERROR(files_[locations[r].part->file].Read(
+        get_begin(locations[r]), vocabulary_, out.subspan(r * length, length), cancelled));
   }
   return absl::OkStatus();
 }

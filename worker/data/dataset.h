@@ -80,12 +80,12 @@ class Dataset {
   absl::StatusOr<int64_t> CountMaskedValidation(int64_t first, int64_t count,
                                                 const Cancelled& cancelled = {}) const;
 
-  // The places of set `set` that a job evaluates with `wanted` sequences; 0: all.
+  // The positions of set `set` that a job evaluates with `wanted` sequences; 0: all.
   // REQUIRES: there is this set.
-  PositionRange ValidationPlaces(int set, int64_t wanted) const;
+  PositionRange SelectValidationPositions(int set, int64_t wanted) const;
 
-  // Validation sequences at places [first, first + n) of an order in which sets follow each other,
-  // and any first ones of a set are spread evenly over it. REQUIRES: they exist.
+  // Validation sequences at positions [first, first + n) of an order in which sets follow each
+  // other, and any first ones of a set are spread evenly over it. REQUIRES: they exist.
   absl::Status ReadValidation(int64_t first, std::span<int32_t> out,
                               const Cancelled& cancelled = {}) const;
 
@@ -98,7 +98,7 @@ class Dataset {
     int64_t sequences = 0;
   };
   // One sequence of a part.
-  struct Place {
+  struct Location {
     const Part* part = nullptr;
     int64_t sequence = 0;
   };
@@ -122,24 +122,26 @@ class Dataset {
   absl::Status CheckShapes() const;
   absl::Status TakeDigest(const DataOptions& options);
 
-  const std::string& PathOf(size_t file) const;
+  const std::string& GetFilePath(size_t file) const;
   absl::Status TooSmall(const Part& part, int64_t units, absl::string_view name) const;
-  int64_t UnitsOf(size_t file) const;        // tokens, images or padded documents
-  int64_t SequencesOf(int64_t units) const;  // whole ones
-  Place TrainPlace(int64_t position) const;  // REQUIRES: position >= 0
-  // Images at `places`, and what is expected to be read after them.
-  absl::Status LoadImages(std::span<const Place> places, std::span<const Place> next,
+  int64_t CountUnits(size_t file) const;            // tokens, images or padded documents
+  int64_t CountSequences(int64_t units) const;      // whole ones
+  Location LocateTraining(int64_t position) const;  // REQUIRES: position >= 0
+  // Images at `locations`, and what is expected to be read after them.
+  absl::Status LoadImages(std::span<const Location> locations, std::span<const Location> next,
                           const Cancelled& cancelled) const;
-  std::vector<Place> PlacesAfter(int64_t first, int64_t count) const;  // of training images
-  Place ValidationPlace(int64_t place) const;  // REQUIRES: there is this place
-  absl::Status ReadTokens(std::span<const Place> places, std::span<int32_t> out,
+  std::vector<Location> LocateTrainingAfter(int64_t first,
+                                            int64_t count) const;  // of training images
+  Location LocateValidation(int64_t position) const;  // REQUIRES: there is this position
+  absl::Status ReadTokens(std::span<const Location> locations, std::span<int32_t> out,
                           const Cancelled& cancelled) const;
-  absl::Status ReadDocuments(std::span<const Place> places, std::span<int32_t> out,
+  absl::Status ReadDocuments(std::span<const Location> locations, std::span<int32_t> out,
                              const Cancelled& cancelled) const;
   // As a sequence has it.
-  absl::StatusOr<Document> FindDocument(const Place& place, const Cancelled& cancelled) const;
+  absl::StatusOr<Document> FindDocument(const Location& location, const Cancelled& cancelled) const;
   // What CountMasked counts of one.
-  absl::StatusOr<int64_t> CountUnpredicted(const Place& place, const Cancelled& cancelled) const;
+  absl::StatusOr<int64_t> CountUnpredicted(const Location& location,
+                                           const Cancelled& cancelled) const;
   template <typename ReadRows>
   absl::StatusOr<int64_t> CountMaskedRows(int64_t first, int64_t end, const ReadRows& read) const;
 

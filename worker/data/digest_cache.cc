@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kEntriesMax = 64;
 constexpr int64_t kFileBytesMax = 1 << 20;
 constexpr size_t kKeyBytesMax = 4096;
-constexpr std::chrono::seconds kSettles{2};  // coarser than any file system's times
+constexpr std::chrono::seconds kMinFileAge{2};  // coarser than any file system's times
 
 // An entry on the disk: this, then its key. A checksum of all of them ends the file.
 struct Fixed {
@@ -27,10 +27,10 @@ static_assert(std::is_trivially_copyable_v<Fixed> &&
               sizeof(Fixed) == sizeof(FileIdentity) + sizeof(TokenFileContent) + 8);
 
 // Neither it nor its name has changed lately, or ever will have by a clock that is ahead.
-bool HasSettled(const FileIdentity& identity) {
+bool IsOldEnough(const FileIdentity& identity) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const int64_t by_ns =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(now - kSettles).count();
+      std::chrono::duration_cast<std::chrono::nanoseconds>(now - kMinFileAge).count();
   return identity.modified_ns < by_ns && identity.changed_ns < by_ns;
 }
 
@@ -50,7 +50,7 @@ std::optional<TokenFileContent> DigestCache::Find(const std::string& key,
 
 void DigestCache::Store(const std::string& key, const FileIdentity& identity,
                         const TokenFileContent& content) {
-  if (!HasSettled(identity) || key.size() > kKeyBytesMax) return;
+  if (!IsOldEnough(identity) || key.size() > kKeyBytesMax) return;
   entries_.remove_if([&](const Entry& entry) { return entry.key == key; });
   entries_.push_front({key, identity, content});
   if (entries_.size() > kEntriesMax) entries_.pop_back();
@@ -88,7 +88,8 @@ void DigestCache::Save() const {
   if (!saved.ok()) LogWarning("data", "digests of data files are not kept: ", saved.message());
 }
 
-absl::StatusOr<TokenFileContent> ContentOf(const TokenFile& file, const DataOptions& options) {
+absl::StatusOr<TokenFileContent> GetTokenFileContent(const TokenFile& file,
+                                                     const DataOptions& options) {
   if (options.digests != nullptr) {
     if (const auto known = options.digests->Find(file.Key(), file.identity())) return *known;
   }

@@ -39,7 +39,7 @@ class DigestCache {
   std::list<Entry> entries_;  // the newest first; few
 };
 
-// How those who open data read what they have to read whole.
+// How code that opens data reads what it has to read whole.
 struct DataOptions {
   DigestCache* digests = nullptr;  // null: every file is read whole each time
   ReadWatch watch;
@@ -47,7 +47,8 @@ struct DataOptions {
 };
 
 // What the file's tokens are: from the cache, else by reading it whole.
-absl::StatusOr<TokenFileContent> ContentOf(const TokenFile& file, const DataOptions& options);
+absl::StatusOr<TokenFileContent> GetTokenFileContent(const TokenFile& file,
+                                                     const DataOptions& options);
 
 }  // namespace atl
 

@@ -57,8 +57,8 @@ absl::Status Write(const TokenStream& stream, int64_t vocabulary, const ReadWatc
                    const std::filesystem::path& folder) {
   ATOLL_RETURN_IF_ERROR(WriteEntries(stream, vocabulary, watch, (folder / kEntriesName).string()));
   const std::string text = "{\"format\": \"atoll-documents\"}\n";
-  const ByteSpan piece = std::as_bytes(std::span(text));
-  return WriteFileAtomically(RealFiles(), (folder / kCacheIndexName).string(), {&piece, 1});
+  const ByteSpan buffer = std::as_bytes(std::span(text));
+  return WriteFileAtomically(RealFiles(), (folder / kCacheIndexName).string(), {&buffer, 1});
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ Dataset Opened(const DataSpec& spec) {
 }
 
 // Of every document, in the order of the data.
-std::vector<Row> RowsOf(const Dataset& data) {
+std::vector<Row> ReadTrainRows(const Dataset& data) {
   std::vector<Row> rows(static_cast<size_t>(data.train_sequences()));
   for (int64_t p = 0; p < data.train_sequences(); ++p) {
     Row& row = rows[static_cast<size_t>(data.Order(p))];
@@ -95,7 +95,7 @@ std::vector<Row> RowsOf(const Dataset& data) {
   }
   return rows;
 }
-std::vector<Row> RowsOf(const DataSpec& spec) { return RowsOf(Opened(spec)); }
+std::vector<Row> ReadTrainRows(const DataSpec& spec) { return ReadTrainRows(Opened(spec)); }
 
 const std::vector<Row> kRows = {
     {kCls, 'a', 'b', kSep, kNone, kNone, kNone, kNone, kNone},    // short
@@ -107,15 +107,15 @@ const std::vector<Row> kRows = {
 TEST_CASE("lines_of_text_are_documents_wherever_their_bytes_come_from") {
   Folder folder;
   const std::string text = "ab\r\n\nabcdef\nabcdefgh\n\r\nx";
-  CHECK(RowsOf(Padded(DataFormat::kText, folder.Write("t", text))) == kRows);
-  CHECK(RowsOf(Padded(DataFormat::kText, folder.Write("t", text + "\n"))) == kRows);
-  CHECK(RowsOf(Padded(DataFormat::kText, folder.WriteGzip("t.gz", text))) == kRows);
+  CHECK(ReadTrainRows(Padded(DataFormat::kText, folder.Write("t", text))) == kRows);
+  CHECK(ReadTrainRows(Padded(DataFormat::kText, folder.Write("t", text + "\n"))) == kRows);
+  CHECK(ReadTrainRows(Padded(DataFormat::kText, folder.WriteGzip("t.gz", text))) == kRows);
   folder.Write("part-1", "ab\nabcdef");  // a file's end ends a document
   folder.Write("part-2", "abcdefgh\nx\n");
-  CHECK(RowsOf(Padded(DataFormat::kText, folder.at("part-*"))) == kRows);
+  CHECK(ReadTrainRows(Padded(DataFormat::kText, folder.at("part-*"))) == kRows);
   folder.WriteGzip("packed-1", "ab\nabcdef");
   folder.WriteGzip("packed-2", "abcdefgh\nx\n");
-  CHECK(RowsOf(Padded(DataFormat::kText, folder.at("packed-*"))) == kRows);
+  CHECK(ReadTrainRows(Padded(DataFormat::kText, folder.at("packed-*"))) == kRows);
 }
 
 TEST_CASE("a_line_of_jsonl_is_a_document_whatever_it_contains") {
@@ -127,7 +127,7 @@ TEST_CASE("a_line_of_jsonl_is_a_document_whatever_it_contains") {
                                                    R"({"text": "abcdefg"})");
   const std::vector<Row> rows = {{kCls, 'a', '\n', 'b', '\r', kSep, kNone, kNone, kNone},
                                  {kCls, 'a', 'b', 'c', 'd', 'e', 'f', kSep, kNone}};
-  CHECK(RowsOf(Padded(DataFormat::kJsonl, path)) == rows);
+  CHECK(ReadTrainRows(Padded(DataFormat::kJsonl, path)) == rows);
 }
 
 TEST_CASE("tokens_that_frame_texts_for_a_tokenizer_are_replaced_by_the_models") {
@@ -146,28 +146,29 @@ TEST_CASE("tokens_that_frame_texts_for_a_tokenizer_are_replaced_by_the_models") 
           "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [3], "tokens": ["[CLS]"]},
                              "[SEP]": {"id": "[SEP]", "ids": [4], "tokens": ["[SEP]"]}}}})");
   // A file is a document.
-  CHECK(RowsOf(spec) == std::vector<Row>{{kCls, 0, 1, 1, 0, 1, 0, kSep, kNone}});
+  CHECK(ReadTrainRows(spec) == std::vector<Row>{{kCls, 0, 1, 1, 0, 1, 0, kSep, kNone}});
   spec.format = DataFormat::kJsonl;
   spec.path = folder.Write("d.jsonl", R"({"text": "a"})"
                                       "\n"
                                       R"({"text": "a [SEP] b"})");
-  CHECK(RowsOf(spec) == std::vector<Row>{{kCls, 0, kSep, kNone, kNone, kNone, kNone, kNone, kNone},
-                                         {kCls, 0, 4, 1, kSep, kNone, kNone, kNone, kNone}});
+  CHECK(ReadTrainRows(spec) ==
+        std::vector<Row>{{kCls, 0, kSep, kNone, kNone, kNone, kNone, kNone, kNone},
+                         {kCls, 0, 4, 1, kSep, kNone, kNone, kNone, kNone}});
 }
 
 TEST_CASE("the_end_of_text_ends_a_document_of_shards_wherever_files_end") {
   Folder folder;
   const Row tokens = {kCls, 'a', 'b', kSep, kCls, kSep, kCls, 'a', 'b', 'c',  'd',  'e', 'f',
                       kSep, 'a', 'b', 'c',  'd',  'e',  'f',  'g', 'h', kSep, kCls, 'x'};
-  CHECK(RowsOf(Padded(DataFormat::kShards, folder.WriteShards("s", tokens))) == kRows);
+  CHECK(ReadTrainRows(Padded(DataFormat::kShards, folder.WriteShards("s", tokens))) == kRows);
   // One that the model does not know as [SEP].
   Row other;
   for (const int32_t token : tokens) {
     other.push_back(token);
     if (token == kSep) other.push_back(kEnd);
   }
-  CHECK(RowsOf(Padded(DataFormat::kShards,
-                      folder.WriteShards("o", other, {.end_of_text = kEnd}))) == kRows);
+  CHECK(ReadTrainRows(Padded(DataFormat::kShards,
+                             folder.WriteShards("o", other, {.end_of_text = kEnd}))) == kRows);
 }
 
 TEST_CASE("shards_that_do_not_say_where_documents_end_are_refused") {
@@ -208,11 +209,11 @@ TEST_CASE("positions_are_documents_shuffled_by_seed_and_held_out_from_the_end") 
   other.shuffle_seed = 2;
   CHECK(Opened(other).digest() != data.digest());
   CHECK(Opened(other).Order(0) != data.Order(0));
-  const auto digest_of = [&](const DocumentFrame& frame) {
+  const auto compute_digest = [&](const DocumentFrame& frame) {
     return Dataset::Open(spec, kVocabulary, Framed(frame))->digest();
   };
-  CHECK(digest_of({kCls, kSep, kPad}) == data.digest());
-  CHECK(digest_of({kCls, kEnd, kPad}) != data.digest());
+  CHECK(compute_digest({kCls, kSep, kPad}) == data.digest());
+  CHECK(compute_digest({kCls, kEnd, kPad}) != data.digest());
 }
 
 TEST_CASE("all_positions_of_a_document_but_15_percent_of_its_tokens_are_masked") {
@@ -245,7 +246,7 @@ TEST_CASE("the_index_has_8_bytes_a_document_and_is_made_once") {
     ++documents;
   }
   const DataSpec spec = Padded(DataFormat::kText, folder.Write("t", text));
-  const std::vector<Row> rows = RowsOf(spec);
+  const std::vector<Row> rows = ReadTrainRows(spec);
   REQUIRE(std::ssize(rows) == documents);
   for (int64_t i = 0; i < documents; ++i) {
     const std::string line = std::string(static_cast<size_t>(i % 97), 'x') + std::to_string(i);
@@ -260,7 +261,7 @@ TEST_CASE("the_index_has_8_bytes_a_document_and_is_made_once") {
   const fs::path entries = made[0] / "documents.bin";
   CHECK(static_cast<int64_t>(fs::file_size(entries)) == 8 * documents);
   const auto written = fs::last_write_time(entries);
-  RowsOf(spec);
+  ReadTrainRows(spec);
   CHECK(fs::last_write_time(entries) == written);
 
   std::ofstream(entries, std::ios::binary | std::ios::in) << std::string(8, '\xff');

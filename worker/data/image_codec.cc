@@ -158,15 +158,15 @@ struct Taps {
   std::vector<int64_t> weights;
 };
 
-std::vector<Taps> TapsOf(int64_t source, int64_t side) {
-  const int64_t reach = 2 * std::max(source, side);
+std::vector<Taps> ComputeTaps(int64_t source, int64_t side) {
+  const int64_t support = 2 * std::max(source, side);
   std::vector<Taps> taps(static_cast<size_t>(side));
   for (int64_t to = 0; to < side; ++to) {
     Taps& tap = taps[static_cast<size_t>(to)];
     const int64_t middle = (2 * to + 1) * source;
-    tap.first = std::max<int64_t>(0, (middle - reach) / (2 * side) - 1);
+    tap.first = std::max<int64_t>(0, (middle - support) / (2 * side) - 1);
     const auto weight = [&](int64_t from) {
-      return std::max<int64_t>(0, reach - std::abs((2 * from + 1) * side - middle));
+      return std::max<int64_t>(0, support - std::abs((2 * from + 1) * side - middle));
     };
     while (weight(tap.first) == 0) ++tap.first;
     for (int64_t from = tap.first; from < source && weight(from) > 0; ++from) {
@@ -201,7 +201,7 @@ void ResizeToSquare(const RgbImage& image, int64_t side, std::span<uint8_t> out)
   ATOLL_CHECK(std::ssize(out) == side * side * kImageChannels);
   const int64_t source = std::min(image.width, image.height);
   const int64_t left = (image.width - source) / 2, top = (image.height - source) / 2;
-  const std::vector<Taps> taps = TapsOf(source, side);
+  const std::vector<Taps> taps = ComputeTaps(source, side);
   const int64_t narrow = side * kImageChannels;
   std::vector<uint8_t> rows(static_cast<size_t>(source * narrow));  // as wide as the result
   for (int64_t y = 0; y < source; ++y) {

@@ -88,21 +88,22 @@ absl::StatusOr<Classes> ListRemote(const std::string& path, const Cancelled& can
 void MixClasses(ImageFolder& folder) {
   std::vector<int64_t> sizes(folder.classes.size());
   for (const ImageFolder::File& file : folder.files) ++sizes[static_cast<size_t>(file.label)];
-  struct Place {
+  struct Position {
     int64_t twice_k_and_1 = 0, of = 1;
     size_t file = 0;
   };
-  std::vector<Place> places;
+  std::vector<Position> positions;
   std::vector<int64_t> seen(sizes.size());
   for (const ImageFolder::File& file : folder.files) {
     const auto label = static_cast<size_t>(file.label);
-    places.push_back({2 * seen[label]++ + 1, sizes[label], places.size()});
+    positions.push_back({2 * seen[label]++ + 1, sizes[label], positions.size()});
   }
-  std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+  std::stable_sort(positions.begin(), positions.end(), [](const Position& a, const Position& b) {
     return a.twice_k_and_1 * b.of < b.twice_k_and_1 * a.of;
   });
   std::vector<ImageFolder::File> files;
-  for (const Place& place : places) files.push_back(std::move(folder.files[place.file]));
+  for (const Position& position : positions)
+    files.push_back(std::move(folder.files[position.file]));
   folder.files = std::move(files);
 }
 

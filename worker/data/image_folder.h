@@ -1,6 +1,6 @@
 // A folder of JPEG and PNG files, in a folder for each class: PATH/CLASS/NAME.jpg.
 //
-// A class's number is its place among the names of the classes, sorted. Files with other endings
+// A class's number is its position among the names of the classes, sorted. Files with other endings
 // than .jpg, .jpeg and .png (in lower or upper case), and names that begin with a dot, are left
 // out.
 

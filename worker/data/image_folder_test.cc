@@ -239,8 +239,8 @@ TEST_CASE("mixture_of_folders_reads_each_by_weight_with_the_same_classes") {
   const auto data = Dataset::Open(spec, 2);
   REQUIRE(data.status().message() == "");
   CHECK(data->train_sequences() == 24);
-  CHECK(data->ValidationPlaces(0, 0).size() == 8);
-  CHECK(data->ValidationPlaces(1, 0).size() == 3);
+  CHECK(data->SelectValidationPositions(0, 0).size() == 8);
+  CHECK(data->SelectValidationPositions(1, 0).size() == 3);
   int large = 0;
   std::vector<int32_t> rows(40 * static_cast<size_t>(data->row()));
   REQUIRE(data->ReadTrain(0, rows).ok());

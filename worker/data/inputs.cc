@@ -26,7 +26,7 @@ using File = std::unique_ptr<DataFile>;
 
 enum class Packing { kPlain, kGzip, kZstd };
 
-absl::StatusOr<Packing> PackingOf(const DataFile& file, const Cancelled& cancelled) {
+absl::StatusOr<Packing> DetectCompression(const DataFile& file, const Cancelled& cancelled) {
   std::array<unsigned char, 4> head{};
   const auto got = static_cast<size_t>(std::min<int64_t>(file.bytes(), head.size()));
   ATOLL_RETURN_IF_ERROR(file.Read(0, head.data(), static_cast<int64_t>(got), cancelled));
@@ -192,14 +192,14 @@ absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path,
 
 absl::StatusOr<bool> IsCompressed(const std::string& path, const Cancelled& cancelled) {
   ATOLL_ASSIGN_OR_RETURN(const File file, OpenDataFile(path, cancelled));
-  ATOLL_ASSIGN_OR_RETURN(const Packing packing, PackingOf(*file, cancelled));
+  ATOLL_ASSIGN_OR_RETURN(const Packing packing, DetectCompression(*file, cancelled));
   return packing != Packing::kPlain;
 }
 
 absl::StatusOr<std::unique_ptr<TextReader>> TextReader::Open(const std::string& path,
                                                              const Cancelled& cancelled) {
   ATOLL_ASSIGN_OR_RETURN(File file, OpenDataFile(path, cancelled));
-  ATOLL_ASSIGN_OR_RETURN(const Packing packing, PackingOf(*file, cancelled));
+  ATOLL_ASSIGN_OR_RETURN(const Packing packing, DetectCompression(*file, cancelled));
   switch (packing) {
     case Packing::kGzip:
       return std::make_unique<GzipReader>(std::move(file), cancelled);

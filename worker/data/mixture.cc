@@ -29,15 +29,15 @@ Mixture::Mixture(std::span<const double> weights) : shares_(weights.size()) {
     for (int64_t k = 0; k < shares_[s]; ++k) period_.push_back({s, k});
   }
   // The k-th of n comes at (k + 1/2) / n of the way.
-  std::stable_sort(period_.begin(), period_.end(), [&](const Place& a, const Place& b) {
+  std::stable_sort(period_.begin(), period_.end(), [&](const Location& a, const Location& b) {
     return (2 * a.index + 1) * shares_[b.source] < (2 * b.index + 1) * shares_[a.source];
   });
 }
 
-Mixture::Place Mixture::At(int64_t position) const {
+Mixture::Location Mixture::At(int64_t position) const {
   ATOLL_CHECK(position >= 0);
-  const Place& place = period_[static_cast<size_t>(position % kPeriod)];
-  return {place.source, position / kPeriod * shares_[place.source] + place.index};
+  const Location& location = period_[static_cast<size_t>(position % kPeriod)];
+  return {location.source, position / kPeriod * shares_[location.source] + location.index};
 }
 
 }  // namespace atl

@@ -23,16 +23,16 @@ class Mixture {
   // REQUIRES: 1 to kPeriod weights, all above 0 and finite.
   explicit Mixture(std::span<const double> weights);
 
-  struct Place {
+  struct Location {
     size_t source = 0;
     int64_t index = 0;  // among the positions of this source
   };
   // REQUIRES: position >= 0.
-  Place At(int64_t position) const;
+  Location At(int64_t position) const;
 
  private:
   std::vector<int64_t> shares_;  // positions of each source in a period
-  std::vector<Place> period_;
+  std::vector<Location> period_;
 };
 
 }  // namespace atl

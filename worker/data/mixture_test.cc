@@ -35,8 +35,8 @@ TEST_CASE("mixture_has_each_source_in_its_share_of_every_stretch_and_counts_its_
   const Mixture mixture(std::vector<double>{2, 1, 5});
   std::vector<int64_t> seen(3);
   for (int64_t position = 0; position < 3 * Mixture::kPeriod; ++position) {
-    const Mixture::Place place = mixture.At(position);
-    REQUIRE(place.index == seen.at(place.source)++);
+    const Mixture::Location location = mixture.At(position);
+    REQUIRE(location.index == seen.at(location.source)++);
     const auto count = static_cast<double>(position + 1);
     const double shares[] = {count * 2 / 8, count / 8, count * 5 / 8};
     for (size_t s = 0; s < 3; ++s) CHECK(std::abs(static_cast<double>(seen[s]) - shares[s]) < 2);
@@ -116,13 +116,13 @@ TEST_CASE("weights_and_order_of_sources_are_part_of_the_digest") {
   CHECK(Dataset::Open(spec, 256)->digest() != digest);
 }
 
-// The letters of the sequences at a set's places, by how many.
-std::map<char, int> LettersOf(const Dataset& data, int set, int64_t wanted) {
+// The letters of the sequences at a set's positions, by how many.
+std::map<char, int> CountLetters(const Dataset& data, int set, int64_t wanted) {
   std::map<char, int> letters;
-  const PositionRange places = data.ValidationPlaces(set, wanted);
+  const PositionRange positions = data.SelectValidationPositions(set, wanted);
   std::vector<int32_t> row(5);
-  for (int64_t place = places.begin; place < places.end; ++place) {
-    REQUIRE(data.ReadValidation(place, row).ok());
+  for (int64_t location = positions.begin; location < positions.end; ++location) {
+    REQUIRE(data.ReadValidation(location, row).ok());
     ++letters[static_cast<char>(row[0])];
   }
   return letters;
@@ -135,13 +135,13 @@ TEST_CASE("held_out_part_of_a_mixture_is_that_of_all_sources_and_named_sets_foll
   const auto data = Dataset::Open(spec, 256);
   INFO(data.status().message());
   REQUIRE(data.ok());
-  CHECK(LettersOf(*data, 0, 0) == std::map<char, int>{{'a', 49}, {'b', 24}});
-  CHECK(LettersOf(*data, 1, 0) == std::map<char, int>{{'c', 10}});
-  CHECK(LettersOf(*data, 2, 0) == std::map<char, int>{{'d', 20}});
-  CHECK(LettersOf(*data, 2, 7) == std::map<char, int>{{'d', 7}});
+  CHECK(CountLetters(*data, 0, 0) == std::map<char, int>{{'a', 49}, {'b', 24}});
+  CHECK(CountLetters(*data, 1, 0) == std::map<char, int>{{'c', 10}});
+  CHECK(CountLetters(*data, 2, 0) == std::map<char, int>{{'d', 20}});
+  CHECK(CountLetters(*data, 2, 7) == std::map<char, int>{{'d', 7}});
   CHECK(data->validation_sequences() == 73 + 10 + 20);
   // Any first ones of the held-out part have both.
-  CHECK(LettersOf(*data, 0, 12).size() == 2);
+  CHECK(CountLetters(*data, 0, 12).size() == 2);
 }
 
 TEST_CASE("a_validation_set_or_source_without_a_sequence_is_refused_by_its_path") {

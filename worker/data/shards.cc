@@ -217,9 +217,9 @@ absl::Status ShardWriter::Append(std::span<const int32_t> tokens) {
 absl::StatusOr<ShardIndex> ShardWriter::Finish() {
   if (file_ != nullptr) ATOLL_RETURN_IF_ERROR(End());
   const std::string text = ToJson(index_).dump(2) + "\n";
-  const ByteSpan piece = std::as_bytes(std::span(text));
+  const ByteSpan buffer = std::as_bytes(std::span(text));
   ATOLL_RETURN_IF_ERROR(WriteFileAtomically(
-      RealFiles(), (std::filesystem::path(folder_) / kIndexName).string(), {&piece, 1}));
+      RealFiles(), (std::filesystem::path(folder_) / kIndexName).string(), {&buffer, 1}));
   finished_ = true;
   return index_;
 }

@@ -21,7 +21,8 @@ inline constexpr char kCacheIndexName[] = "index.json";
 
 class TokenCache {
  public:
-  // Keeps at most `bytes_max` in `folder` beside the shards that are used now, whatever these take.
+  // Keeps at most `bytes_max` in `folder` besides the shards that are used now, whatever these
+  // take.
   TokenCache(std::string folder, int64_t bytes_max);
 
   // The folder for `key`: the one that is there, else what `make` writes into the empty folder that

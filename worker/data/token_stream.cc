@@ -94,7 +94,7 @@ absl::StatusOr<uint64_t> CacheKey(const DataSpec& spec, const TextInput& input,
   for (const std::string& path : input.files) {
     ATOLL_ASSIGN_OR_RETURN(const TokenFile file,
                            TokenFile::Open(DataFormat::kText, path, options.watch.cancelled));
-    ATOLL_ASSIGN_OR_RETURN(const TokenFileContent content, ContentOf(file, options));
+    ATOLL_ASSIGN_OR_RETURN(const TokenFileContent content, GetTokenFileContent(file, options));
     key = XXH3_64bits_withSeed(&content.digest, sizeof content.digest, key);
   }
   return key;
@@ -314,7 +314,7 @@ bool IsElsewhere(const absl::Status& status, const std::string& path) {
                                 absl::IsPermissionDenied(status));
 }
 
-std::vector<DataPart> PartsOf(const DataSpec& spec) {
+std::vector<DataPart> ListDataParts(const DataSpec& spec) {
   const double held_out = spec.validation_path.empty() ? spec.validation_fraction : 0;
   std::vector<DataPart> parts;
   if (!spec.path.empty()) parts.push_back({"", spec.path, held_out});
@@ -347,8 +347,8 @@ absl::StatusOr<TokenStream> TokenStream::OpenShards(const std::string& folder, i
                                                     const Cancelled& cancelled) {
   ATOLL_ASSIGN_OR_RETURN(const ShardIndex index, ReadShardIndex(folder, cancelled));
   ATOLL_RETURN_IF_ERROR(CheckVocabulary(vocabulary, index.vocabulary, folder));
-  std::filesystem::path place = folder;
-  if (place.filename() == "index.json") place = place.parent_path();
+  std::filesystem::path base = folder;
+  if (base.filename() == "index.json") base = base.parent_path();
   TokenStream stream;
   stream.path_ = folder;
   stream.masked_ = index.masked;
@@ -357,7 +357,7 @@ absl::StatusOr<TokenStream> TokenStream::OpenShards(const std::string& folder, i
                             : index.token_bits == 16 ? DataFormat::kTokens16
                                                      : DataFormat::kTokens32;
   for (const ShardIndex::Shard& shard : index.shards) {
-    ATOLL_RETURN_IF_ERROR(stream.Add(format, (place / shard.file).string(), cancelled));
+    ATOLL_RETURN_IF_ERROR(stream.Add(format, (base / shard.file).string(), cancelled));
     if (stream.files_.back().tokens() != shard.tokens) {
       return absl::InvalidArgumentError(absl::StrCat("data file ", stream.files_.back().path(),
                                                      ": has ", stream.files_.back().tokens(),
@@ -416,7 +416,7 @@ absl::StatusOr<TokenStream> TokenStream::OpenText(const DataSpec& spec, const st
     ATOLL_ASSIGN_OR_RETURN(const TextInput input, FindText(spec, path, vocabulary, cancelled));
     ATOLL_ASSIGN_OR_RETURN(const std::string folder, TokenizeOnce(spec, input, options));
     ATOLL_ASSIGN_OR_RETURN(stream, OpenShards(folder, vocabulary, cancelled));
-    if (spec.pad_documents) stream.marks_ = MarksOf(OptionsFor(spec, input));
+    if (spec.pad_documents) stream.marks_ = GetDocumentMarks(OptionsFor(spec, input));
   }
   stream.path_ = path;
   return stream;
@@ -436,7 +436,7 @@ absl::Status TokenStream::ReadDocuments(
     if (watch.cancelled && watch.cancelled()) {
       return absl::AbortedError(absl::StrCat("data path ", path_, ": reading is interrupted"));
     }
-    const int64_t file_end = begins_[FileOf(begin) + 1];
+    const int64_t file_end = begins_[FindFileIndex(begin) + 1];
     const int64_t count = std::min(kSplitTokens, file_end - begin);
     part.resize(static_cast<size_t>(count));
     ATOLL_RETURN_IF_ERROR(Prefetch({&begin, 1}, count, watch.cancelled));
@@ -455,7 +455,7 @@ absl::Status TokenStream::ReadDocuments(
   return absl::OkStatus();
 }
 
-size_t TokenStream::FileOf(int64_t token) const {
+size_t TokenStream::FindFileIndex(int64_t token) const {
   return static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), token) -
                              begins_.begin() - 1);
 }
@@ -466,7 +466,7 @@ absl::Status TokenStream::Prefetch(std::span<const int64_t> begins, int64_t coun
   for (const int64_t first : begins) {
     const int64_t end = std::min(first + count, tokens());
     for (int64_t begin = first; begin < end;) {
-      const size_t file = FileOf(begin);
+      const size_t file = FindFileIndex(begin);
       const int64_t part = std::min(end, begins_[file + 1]) - begin;
       ranges[file].push_back({begin - begins_[file], part});
       begin += part;
@@ -482,7 +482,7 @@ absl::Status TokenStream::Prefetch(std::span<const int64_t> begins, int64_t coun
 absl::Status TokenStream::Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out,
                                const Cancelled& cancelled) const {
   ATOLL_CHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= tokens());
-  size_t file = FileOf(begin);
+  size_t file = FindFileIndex(begin);
   while (!out.empty()) {
     const int64_t inside = begin - begins_[file];
     const auto count = std::min(out.size(), static_cast<size_t>(files_[file].tokens() - inside));
@@ -497,7 +497,7 @@ absl::Status TokenStream::Read(int64_t begin, int64_t vocabulary, std::span<int3
 absl::StatusOr<uint64_t> TokenStream::Digest(int64_t vocabulary, const DataOptions& options) const {
   uint64_t digest = 0;
   for (const TokenFile& file : files_) {
-    ATOLL_ASSIGN_OR_RETURN(const TokenFileContent content, ContentOf(file, options));
+    ATOLL_ASSIGN_OR_RETURN(const TokenFileContent content, GetTokenFileContent(file, options));
     ATOLL_RETURN_IF_ERROR(file.CheckVocabulary(content, vocabulary));
     if (files_.size() == 1) return content.digest;
     digest = XXH3_64bits_withSeed(&content.digest, sizeof content.digest, digest);
@@ -511,7 +511,7 @@ absl::StatusOr<DataInspection> InspectData(const DataSpec& spec, int64_t vocabul
   DataInspection found;
   DataOptions options;
   options.frame = frame;
-  for (const DataPart& part : PartsOf(spec)) {
+  for (const DataPart& part : ListDataParts(spec)) {
     absl::StrAppend(&found.text, found.text.empty() ? "" : "; ", part.name,
                     part.name.empty() ? "" : ": ");
     const absl::Status status = InspectPart(spec, part, vocabulary, images, options, &found);

@@ -61,7 +61,7 @@ class TokenStream {
                                                 const Cancelled& cancelled);
   static absl::StatusOr<TokenStream> OpenText(const DataSpec& spec, const std::string& path,
                                               int64_t vocabulary, const DataOptions& options);
-  size_t FileOf(int64_t token) const;
+  size_t FindFileIndex(int64_t token) const;
 
   std::string path_;
   bool masked_ = false;

@@ -51,7 +51,7 @@ struct Encoded {
 };
 
 // Batches on their way from the reader through the encoders to the writer, in order. Bounded: the
-// reader waits while too many are under way. The first error ends everything.
+// reader waits while too many are under way (backpressure). The first error ends everything.
 class Exchange {
  public:
   explicit Exchange(size_t batches_max) : batches_max_(batches_max) {}
@@ -316,7 +316,7 @@ absl::Status AppendConversations(const TokenizeOptions& options, const Encoded& 
 
 void AddDocuments(const TokenizeOptions& options, std::span<const int32_t> tokens,
                   TextHeads* heads) {
-  DocumentSplitter splitter(MarksOf(options));
+  DocumentSplitter splitter(GetDocumentMarks(options));
   std::vector<Document> documents;
   splitter.Add(tokens, &documents);
   splitter.End(&documents);
@@ -408,7 +408,7 @@ absl::StatusOr<std::optional<std::string>> JsonlText(std::string_view json,
   return std::move(found->get_ref<std::string&>());
 }
 
-DocumentMarks MarksOf(const TokenizeOptions& options) {
+DocumentMarks GetDocumentMarks(const TokenizeOptions& options) {
   const bool lines = options.tokenizer == nullptr && !options.jsonl;
   return {.end = kDocumentEnd, .behind = lines ? std::optional<int32_t>('\r') : std::nullopt};
 }

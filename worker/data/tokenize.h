@@ -51,7 +51,7 @@ struct TokenizeOptions {
 };
 
 // How documents end in shards that are made so. REQUIRES: document_tokens_max is above 0.
-DocumentMarks MarksOf(const TokenizeOptions& options);
+DocumentMarks GetDocumentMarks(const TokenizeOptions& options);
 
 // Writes the shards to `folder`, which must be new or empty. After an error nothing of them is
 // left. ABORTED: cancelled.
@@ -72,10 +72,10 @@ struct TextHeads {
 absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t bytes_max,
                                         size_t files_max);
 
-// The file beside the tokenizer at `path` that has a chat template; "": there is none.
+// The file next to the tokenizer at `path` that has a chat template; "": there is none.
 std::string FindChatTemplateFile(const std::string& path);
 
-// The token that ends a document for the tokenizer at `path`: what tokenizer_config.json beside it
+// The token that ends a document for the tokenizer at `path`: what tokenizer_config.json next to it
 // names as "eos_token"; without one, the first of the usual names that is a token.
 absl::StatusOr<std::optional<int32_t>> EndOfText(const Tokenizer& tokenizer,
                                                  const std::string& path);

@@ -340,7 +340,7 @@ std::string ChatTokenizer(const Folder& folder) {
       {"id": 7, "content": "<|im_end|>", "special": true}]})");
 }
 
-std::vector<int32_t> RowOf(const Dataset& dataset, int64_t sequence) {
+std::vector<int32_t> ReadTrainRow(const Dataset& dataset, int64_t sequence) {
   std::vector<int32_t> row(static_cast<size_t>(dataset.sequence_length() + 1));
   for (int64_t p = 0; p < dataset.train_sequences(); ++p) {
     if (dataset.Order(p) == sequence) REQUIRE(dataset.ReadTrain(p, row).ok());
@@ -368,12 +368,12 @@ TEST_CASE("of_a_conversation_only_answers_and_their_ends_count") {
   // The second one does not fit behind the first: it would begin the next sequence.
   const std::vector<int32_t> expected = {~6, ~4, ~0, ~1, ~7, ~6, ~5, 1,  7,  ~3, ~3,
                                          ~3, ~3, ~3, ~3, ~3, ~3, ~3, ~3, ~3, ~6};
-  CHECK(RowOf(*dataset, 0) == expected);
+  CHECK(ReadTrainRow(*dataset, 0) == expected);
   const std::vector<PositionRange> twice = {{0, 2}};
   CHECK(*dataset->CountMasked(twice) == 2 * 18);
   CHECK_THAT(InspectData(spec, 8)->text, Contains("chatml") && Contains("37 tokens, 1 sequence,"));
   spec.sequence_length = 13;  // now it has a whole sequence and two tokens of another
-  CHECK(RowOf(*Dataset::Open(spec, 8), 0)[8] == 7);
+  CHECK(ReadTrainRow(*Dataset::Open(spec, 8), 0)[8] == 7);
   CHECK(Dataset::Open(spec, 8)->digest() != dataset->digest());
 }
 
@@ -382,10 +382,10 @@ TEST_CASE("without_special_tokens_a_prompt_is_masked_and_the_end_of_text_counts"
   DataSpec spec = Spec(DataFormat::kChat,
                        folder.Write("c.jsonl", "{\"prompt\": \"a b \", \"answer\": \"b a\"}\n"));
   spec.validation_fraction = 0;
-  CHECK(RowOf(*Dataset::Open(spec, 256), 0) ==
+  CHECK(ReadTrainRow(*Dataset::Open(spec, 256), 0) ==
         std::vector<int32_t>{~'a', ~' ', ~'b', ~' ', 'b'});  // bytes
   spec.tokenizer_path = folder.Tokenizer();
-  CHECK(RowOf(*Dataset::Open(spec, 4), 0) == std::vector<int32_t>{~0, ~1, 1, 0, 3});
+  CHECK(ReadTrainRow(*Dataset::Open(spec, 4), 0) == std::vector<int32_t>{~0, ~1, 1, 0, 3});
 }
 
 TEST_CASE("a_line_that_is_no_conversation_is_named") {
@@ -414,19 +414,19 @@ TEST_CASE("the first m validation sequences are spread evenly over the held-out 
   const Dataset dataset = *Dataset::Open(spec, 256);
   const int64_t all = dataset.validation_sequences();
   REQUIRE(all == 511);
-  CHECK(dataset.ValidationPlaces(0, 0).size() == all);
-  CHECK(dataset.ValidationPlaces(0, 1000).size() == all);
+  CHECK(dataset.SelectValidationPositions(0, 0).size() == all);
+  CHECK(dataset.SelectValidationPositions(0, 1000).size() == all);
   std::set<std::vector<int32_t>> seen;
   for (const int64_t m : {8, 32, 128}) {
-    std::set<int32_t> places = {0, 256};
+    std::set<int32_t> positions = {0, 256};
     for (int64_t i = 0; i < m; ++i) {
       std::vector<int32_t> row(9);
       REQUIRE(dataset.ReadValidation(i, row).ok());
-      places.insert(row[0]);
+      positions.insert(row[0]);
     }
     int32_t gap = 0;
-    for (auto place = places.begin(); std::next(place) != places.end(); ++place) {
-      gap = std::max(gap, *std::next(place) - *place);
+    for (auto position = positions.begin(); std::next(position) != positions.end(); ++position) {
+      gap = std::max(gap, *std::next(position) - *position);
     }
     CHECK(gap <= 3 * 256 / m);
   }

@@ -12,15 +12,15 @@ namespace atl::worker {
 
 GroupTrainer::GroupTrainer(GroupMember* member, OnStageLinks on_stage_links, OnMemory on_memory,
                            StepTracer::OnTraced on_traced, AwaitFree await_free,
-                           OnSettled on_settled)
+                           OnDrained on_drained)
     : member_(member),
       on_stage_links_(std::move(on_stage_links)),
       on_memory_(std::move(on_memory)),
       tracer_(std::move(on_traced)),
       await_free_(std::move(await_free)),
-      control_(member, {.heard = [this](const NodeId& from,
-                                        const v1::GroupReply& reply) { Hear(from, reply); },
-                        .settled = std::move(on_settled),
+      control_(member, {.on_reply = [this](const NodeId& from,
+                                           const v1::GroupReply& reply) { OnReply(from, reply); },
+                        .drained = std::move(on_drained),
                         .saved =
                             [this](const SaveOutcome& outcome) {
                               if (on_saved_ != nullptr) on_saved_(outcome);
@@ -100,12 +100,12 @@ void GroupTrainer::Interrupt(const std::string& reason) {
 // ------------------------------------------------------------------------------------- seen ----
 
 // Only steps' replies say something about stage links, of members that send any.
-void GroupTrainer::Hear(const NodeId& from, const v1::GroupReply& reply) {
+void GroupTrainer::OnReply(const NodeId& from, const v1::GroupReply& reply) {
   if (!reply.memory().empty()) {
     std::vector<DeviceMemoryState>& memory = memory_[from];
     memory.clear();
     for (const v1::DeviceMemory& device : reply.memory()) {
-      if (WorkerOfDevice(device.device()) == from) memory.push_back(FromWire(device));
+      if (WorkerFromDevice(device.device()) == from) memory.push_back(FromWire(device));
     }
   }
   if (reply.stage_links().empty()) return;
@@ -127,19 +127,19 @@ void GroupTrainer::ReportStageLinks() {
   }
   // The job's log has this once a minute at most; the worker's log has all of it.
   for (const StageLinkState& now : all.stage_links) {
-    const bool told =
+    const bool already_logged =
         now.reason.empty() ||
         std::any_of(
             said_.stage_links.begin(), said_.stage_links.end(), [&](const StageLinkState& before) {
               return before.from == now.from && before.to == now.to && before.reason == now.reason;
             });
-    if (!told) LogDebug("adapter", now.from, " > ", now.to, ": ", now.reason);
+    if (!already_logged) LogDebug("adapter", now.from, " > ", now.to, ": ", now.reason);
   }
   on_stage_links_(all);
   said_ = std::move(all);
 }
 
-void GroupTrainer::SayMemory() {
+void GroupTrainer::ReportMemory() {
   MemorySeen all;
   for (const auto& [member, devices] : memory_) {
     all.devices.insert(all.devices.end(), devices.begin(), devices.end());
@@ -161,7 +161,7 @@ absl::StatusOr<MeanLoss> GroupTrainer::Step(const std::vector<PositionRange>& ra
   }
   if (trace) tracer_.Answer(CollectTrace(begun, Sequences(ranges)));
   ReportStageLinks();
-  SayMemory();
+  ReportMemory();
   const LossSum& loss = member_->newest_loss();
   return MeanLoss{loss.mean(), loss.tokens};
 }
@@ -175,11 +175,11 @@ absl::StatusOr<int64_t> GroupTrainer::CountMasked(const std::vector<PositionRang
 
 absl::StatusOr<MeanLoss> GroupTrainer::Validate(int64_t sequences, int set) {
   const GroupJob& job = *member_->job();
-  const PositionRange places = job.data.ValidationPlaces(set, sequences);
+  const PositionRange positions = job.data.SelectValidationPositions(set, sequences);
   const int64_t batch = job.spec.inner.batch_sequences;
   LossSum sum;
-  for (int64_t first = places.begin; first < places.end; first += batch) {
-    ATOLL_RETURN_IF_ERROR(control_.Evaluate(first, std::min(batch, places.end - first)));
+  for (int64_t first = positions.begin; first < positions.end; first += batch) {
+    ATOLL_RETURN_IF_ERROR(control_.Evaluate(first, std::min(batch, positions.end - first)));
     const LossSum& loss = member_->newest_loss();
     sum.nats += loss.nats;
     sum.tokens += loss.tokens;

@@ -29,18 +29,18 @@ class GroupTrainer final : public Trainer {
   // What the adapters of all members see, after a step and a little later; on the caller's thread.
   using OnStageLinks = std::function<void(const StageLinksSeen&)>;
 
-  // The memory of all members' devices, likewise, whenever it is another than was said last.
+  // The memory of all members' devices, likewise, whenever it differs from the last report.
   using OnMemory = std::function<void(const MemorySeen&)>;
   // Waits until the member's devices serve no other leader any more.
   using AwaitFree = std::function<absl::Status()>;
   // Configure: the members may leave the plan before; on its thread.
-  using OnSettled = std::function<void(const Settled&)>;
+  using OnDrained = std::function<void(const Drained&)>;
 
   // `member` outlives it and serves no other leader while this leads. `on_traced` answers Trace, on
   // the caller's thread.
   explicit GroupTrainer(GroupMember* member, OnStageLinks on_stage_links = nullptr,
                         OnMemory on_memory = nullptr, StepTracer::OnTraced on_traced = nullptr,
-                        AwaitFree await_free = nullptr, OnSettled on_settled = nullptr);
+                        AwaitFree await_free = nullptr, OnDrained on_drained = nullptr);
   ~GroupTrainer() override;
 
   std::string Name() const override;
@@ -86,7 +86,7 @@ class GroupTrainer final : public Trainer {
     control_.ResumeFrom(save, std::move(leased));
   }
   // Receives the followers' answers to the step before: it is taken everywhere then.
-  absl::Status Settle() { return control_.Settle(); }
+  absl::Status Drain() { return control_.Drain(); }
   // What each member's devices hold of the plan.
   const Holdings& holdings() const { return control_.holdings(); }
   // Steps that the optimizer has taken.
@@ -94,22 +94,22 @@ class GroupTrainer final : public Trainer {
   void Interrupt(const std::string& reason) override;
   void ForgetInterrupts() override { control_.ForgetInterrupts(); }
 
-  // Records the next step that begins, on all members; or says why the one under way failed. For
+  // Records the next step that begins, on all members; or reports why the one under way failed. For
   // any thread.
-  void Trace(const TraceNextStep& request) { tracer_.Ask(request); }
+  void Trace(const TraceNextStep& request) { tracer_.Request(request); }
 
  private:
   void Lead();  // the member's calls are for the control
   // Whether a plan may need less of a device than everything on one.
   bool PlanMayNeedLess(const JobSpec& spec) const;
 
-  void Hear(const NodeId& from, const v1::GroupReply& reply);
+  void OnReply(const NodeId& from, const v1::GroupReply& reply);
   void ReportStageLinks();
-  void SayMemory();
+  void ReportMemory();
 
   // Of the step that has just been made, from all members.
   absl::StatusOr<StepTrace> CollectTrace(Instant begun, int64_t sequences);
-  absl::StatusOr<std::map<NodeId, ClockOffset>> AskClocks();
+  absl::StatusOr<std::map<NodeId, ClockOffset>> MeasureClocks();
 
   GroupMember* const member_;
   const OnStageLinks on_stage_links_;

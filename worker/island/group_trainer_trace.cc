@@ -11,12 +11,12 @@ constexpr Duration kTraceTimeout = std::chrono::seconds(10);  // of one answer
 
 }  // namespace
 
-absl::StatusOr<std::map<NodeId, ClockOffset>> GroupTrainer::AskClocks() {
+absl::StatusOr<std::map<NodeId, ClockOffset>> GroupTrainer::MeasureClocks() {
   (void)member_->calls().clocks().Take();
   for (int round = 0; round < kClockRounds; ++round) {
     IslandControl::Calls calls;
     for (const NodeId& follower : control_.Followers()) {
-      ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->calls().AskClock(follower));
+      ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->calls().RequestClock(follower));
       calls.emplace_back(follower, call);
     }
     ATOLL_RETURN_IF_ERROR(control_.AwaitAll(calls, kTraceTimeout));
@@ -35,9 +35,9 @@ absl::StatusOr<StepTrace> GroupTrainer::CollectTrace(Instant begun, int64_t sequ
   trace.sequences = sequences;
   trace.step_ns = (SteadyNow() - begun).count();
   const int64_t start_ns = begun.time_since_epoch().count();
-  Merge(member_->TraceOf(member_->newest_step()), {}, start_ns, &trace);
-  ATOLL_RETURN_IF_ERROR(control_.Settle());  // all members have done the step
-  ATOLL_ASSIGN_OR_RETURN(const auto clocks, AskClocks());
+  Merge(member_->ReadTrace(member_->newest_step()), {}, start_ns, &trace);
+  ATOLL_RETURN_IF_ERROR(control_.Drain());  // all members have done the step
+  ATOLL_ASSIGN_OR_RETURN(const auto clocks, MeasureClocks());
   v1::GroupFrame frame;
   frame.mutable_trace()->set_number(control_.number());
   ATOLL_ASSIGN_OR_RETURN(const IslandControl::Calls calls, control_.CallAll(frame));
@@ -49,7 +49,7 @@ absl::StatusOr<StepTrace> GroupTrainer::CollectTrace(Instant begun, int64_t sequ
       reply = absl::UnavailableError(absl::StrCat(follower, " did not say what time it is"));
     }
     auto member =
-        reply.ok() ? TraceOf(follower, &*reply) : absl::StatusOr<MemberTrace>(reply.status());
+        reply.ok() ? ReadTrace(follower, &*reply) : absl::StatusOr<MemberTrace>(reply.status());
     if (!member.ok()) {
       if (status.ok()) status = member.status();
       continue;

@@ -14,7 +14,7 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
                                         const DataOptions& data_options) {
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
   DataOptions options = data_options;
-  if (spec.data.pad_documents) options.frame = FrameOfDocuments(config);
+  if (spec.data.pad_documents) options.frame = GetDocumentFrame(config);
   ATOLL_ASSIGN_OR_RETURN(Dataset data, Dataset::Open(spec.data, config.vocab, options));
   ATOLL_RETURN_IF_ERROR(CheckImageShape(
       data.images(), {config.image.height, config.image.width, config.image.channels}));
@@ -42,19 +42,19 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
   job.facts.train_sequences = job.data.train_sequences();
   job.facts.validation_sequences = job.data.validation_sequences();
   job.facts.data_digest = job.data.digest();
-  job.digest = DigestOf(job.facts.model, spec.data.sequence_length, spec.inner.optimizer);
+  job.digest = ComputeModelDigest(job.facts.model, spec.data.sequence_length, spec.inner.optimizer);
   return job;
 }
 
-absl::StatusOr<LayerLayout> GroupJob::LayoutOf(const LayerShard& shard) const {
+absl::StatusOr<LayerLayout> GroupJob::GetLayerLayout(const LayerShard& shard) const {
   const auto layer = static_cast<size_t>(shard.layer);
   if (layer >= layouts.size()) {
     return absl::InvalidArgumentError(absl::StrCat("there is no layer ", shard.layer));
   }
-  const auto ranks = static_cast<int>(shard.tensor_shares.size());
+  const auto ranks = static_cast<int>(shard.tensor_split_ratios.size());
   if (ranks == 1) return layouts[layer];
   ATOLL_ASSIGN_OR_RETURN(const std::vector<TensorPart> parts,
-                         CutModel(engine.model, ranks, shard.tensor_shares));
+                         CutModel(engine.model, ranks, shard.tensor_split_ratios));
   return MakeLayouts(engine.model, parts[static_cast<size_t>(shard.rank)])[layer];
 }
 

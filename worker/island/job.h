@@ -23,13 +23,13 @@ struct GroupJob {
   EngineJob engine;
   Dataset data;
   JobFacts facts;
-  uint64_t digest = 0;                        // see DigestOf
+  uint64_t digest = 0;                        // see ComputeModelDigest
   std::vector<LayerLayout> layouts;           // of whole layers
   std::vector<std::vector<Range>> undivided;  // by layer, see common/model/optimizer_state.h
 
   int64_t row() const { return data.row(); }  // numbers
   // Of a shard's buffers; an error: a layer that is not, or a cut that cannot be.
-  absl::StatusOr<LayerLayout> LayoutOf(const LayerShard& shard) const;
+  absl::StatusOr<LayerLayout> GetLayerLayout(const LayerShard& shard) const;
 };
 
 }  // namespace atl::worker

@@ -26,7 +26,7 @@ struct ShardParts {
 
 // Those that are wanted: 0 to 2 by LayerPart, then an owner's by OuterKind.
 using PartMap = std::map<int32_t, std::span<float>>;
-inline PartMap PartsOf(const ShardParts& parts) {
+inline PartMap ToPartMap(const ShardParts& parts) {
   PartMap all;
   if (!parts.parameters.empty()) all[0] = parts.parameters;
   if (!parts.first_moment.empty()) all[1] = parts.first_moment;
@@ -36,7 +36,7 @@ inline PartMap PartsOf(const ShardParts& parts) {
 }
 
 // These elements of those among `parts` (as bits) that are of a device's state.
-inline ShardParts SliceOf(const ShardParts& all, int32_t parts, Range elements) {
+inline ShardParts SliceParts(const ShardParts& all, int32_t parts, Range elements) {
   const auto slice = [&](std::span<float> values, int part) -> std::span<float> {
     if ((parts & (1 << part)) == 0 || values.empty()) return {};
     return values.subspan(static_cast<size_t>(elements.begin),
@@ -46,13 +46,13 @@ inline ShardParts SliceOf(const ShardParts& all, int32_t parts, Range elements) 
 }
 
 // As bits: part p is 1 << p.
-inline int32_t WantedOf(const ShardParts& parts) {
+inline int32_t MakePartMask(const ShardParts& parts) {
   int32_t wanted = 0;
-  for (const auto& [part, values] : PartsOf(parts)) wanted |= 1 << part;
+  for (const auto& [part, values] : ToPartMap(parts)) wanted |= 1 << part;
   return wanted;
 }
 // What parts of so many elements have to carry.
-inline int64_t BytesOf(int64_t elements, int32_t wanted) {
+inline int64_t CountBytes(int64_t elements, int32_t wanted) {
   return 4 * elements * std::popcount(static_cast<uint32_t>(wanted));
 }
 inline constexpr int32_t kParametersPart = 1;
@@ -61,9 +61,9 @@ inline constexpr int kFirstOuterPart = 3;
 inline constexpr int kPartsMax = kFirstOuterPart + static_cast<int>(kLastOuterKind) + 1;
 inline constexpr int32_t kOuterParts = (1 << kPartsMax) - (1 << kFirstOuterPart);  // an owner's
 
-inline int32_t PartOf(OuterKind kind) { return kFirstOuterPart + static_cast<int32_t>(kind); }
+inline int32_t GetOuterPart(OuterKind kind) { return kFirstOuterPart + static_cast<int32_t>(kind); }
 // Of the one bit that is set.
-inline OuterKind OuterKindOf(int32_t wanted) {
+inline OuterKind OuterKindFromPartMask(int32_t wanted) {
   return static_cast<OuterKind>(std::countr_zero(static_cast<uint32_t>(wanted)) - kFirstOuterPart);
 }
 
@@ -85,11 +85,11 @@ class OwnedParts {
       }
     }
   }
-  static std::shared_ptr<const OwnedParts> CopyOf(const ShardParts& from) {
-    const PartMap parts = PartsOf(from);
+  static std::shared_ptr<const OwnedParts> MakeCopy(const ShardParts& from) {
+    const PartMap parts = ToPartMap(from);
     const auto copy = std::make_shared<OwnedParts>(
-        static_cast<int64_t>(parts.begin()->second.size()), WantedOf(from));
-    for (const auto& [part, to] : PartsOf(copy->parts())) {
+        static_cast<int64_t>(parts.begin()->second.size()), MakePartMask(from));
+    for (const auto& [part, to] : ToPartMap(copy->parts())) {
       std::copy(parts.at(part).begin(), parts.at(part).end(), to.begin());
     }
     return copy;

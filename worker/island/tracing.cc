@@ -13,7 +13,7 @@ constexpr int64_t kFrameReserve = 64 << 10;  // for what else a frame holds
 
 int64_t Nanos(Instant at) { return at.time_since_epoch().count(); }
 
-std::optional<TraceKind> KindOf(PlanOpKind kind) {
+std::optional<TraceKind> ToTraceKind(PlanOpKind kind) {
   switch (kind) {
     case PlanOpKind::kForward:
       return TraceKind::kForward;
@@ -38,7 +38,7 @@ class DeviceTracer {
   DeviceTracer(int64_t base_ns, TraceDevice* out) : base_ns_(base_ns), out_(out) {}
 
   void Add(const OpSpan& span) {
-    const std::optional<TraceKind> kind = KindOf(span.op.kind);
+    const std::optional<TraceKind> kind = ToTraceKind(span.op.kind);
     if (!kind) return;
     TraceSpan& added = AddSpan(*kind, span.start, span.end);
     added.stage = span.op.stage;
@@ -135,21 +135,21 @@ void ToWire(const MemberTrace& member, v1::GroupReply* reply) {
     reply->clear_trace();
     Encode(trace, reply->mutable_trace());
     if (static_cast<int64_t>(reply->ByteSizeLong()) <= kFrameBytesMax - kFrameReserve) return;
-    LimitEntries(EntriesOf(trace) / 2, &trace);
+    LimitEntries(CountEntries(trace) / 2, &trace);
   }
 }
 
-absl::StatusOr<MemberTrace> TraceOf(const NodeId& from, v1::GroupReply* reply) {
+absl::StatusOr<MemberTrace> ReadTrace(const NodeId& from, v1::GroupReply* reply) {
   MemberTrace member;
   ATOLL_ASSIGN_OR_RETURN(member.trace, Decode(reply->mutable_trace()));
   member.base_ns = reply->trace_base_ns();
   for (const TraceDevice& device : member.trace.devices) {
-    if (WorkerOfDevice(device.device) == from) continue;
+    if (WorkerFromDevice(device.device) == from) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(from, " reports ", device.device, ", which is not its device"));
   }
   for (const TraceMessage& message : member.trace.messages) {
-    if (WorkerOfDevice(message.from) == from) continue;
+    if (WorkerFromDevice(message.from) == from) continue;
     return absl::InvalidArgumentError(absl::StrCat(from, " reports a message from ", message.from));
   }
   return member;
@@ -175,20 +175,20 @@ void Arrange(const IslandPlan& plan, StepTrace* trace) {
       for (const std::string& device : stage.devices) order.try_emplace(device, order.size());
     }
   }
-  const auto place = [&](const std::string& device) {
+  const auto position = [&](const std::string& device) {
     const auto it = order.find(device);
     return it == order.end() ? order.size() : it->second;
   };
   std::stable_sort(trace->devices.begin(), trace->devices.end(),
                    [&](const TraceDevice& a, const TraceDevice& b) {
-                     return place(a.device) < place(b.device);
+                     return position(a.device) < position(b.device);
                    });
   std::stable_sort(
       trace->messages.begin(), trace->messages.end(),
       [](const TraceMessage& a, const TraceMessage& b) { return a.start_ns < b.start_ns; });
 }
 
-void StepTracer::Ask(const TraceNextStep& request) {
+void StepTracer::Request(const TraceNextStep& request) {
   const std::lock_guard lock(mutex_);
   request_ = request;
   wanted_ = true;
@@ -212,13 +212,13 @@ void StepTracer::Answer(absl::StatusOr<StepTrace> trace) {
   if (on_traced_) on_traced_(std::move(answer));
 }
 
-void ClockBook::Add(const NodeId& worker, const ClockSample& sample) {
+void ClockSampleBuffer::Add(const NodeId& worker, const ClockSample& sample) {
   const std::lock_guard lock(mutex_);
   std::vector<ClockSample>& samples = samples_[worker];
   if (samples.size() < kSamplesMax) samples.push_back(sample);
 }
 
-std::map<NodeId, std::vector<ClockSample>> ClockBook::Take() {
+std::map<NodeId, std::vector<ClockSample>> ClockSampleBuffer::Take() {
   const std::lock_guard lock(mutex_);
   return std::exchange(samples_, {});
 }

@@ -26,7 +26,7 @@
 
 namespace atl::worker {
 
-// What fits into one GroupFrame beside little else.
+// What fits into one GroupFrame with little else.
 inline constexpr int kMemberEntriesMax = 12'000;
 
 // A part of a step's trace, on the clock of the worker that it is of.
@@ -43,7 +43,7 @@ MemberTrace TraceOfMember(const StepOutcome& outcome, const std::vector<SentMess
 // Into a reply, cut so that it fits into a frame.
 void ToWire(const MemberTrace& member, v1::GroupReply* reply);
 // INVALID_ARGUMENT: it breaks a limit, or speaks of devices that are not `from`'s.
-absl::StatusOr<MemberTrace> TraceOf(const NodeId& from, v1::GroupReply* reply);
+absl::StatusOr<MemberTrace> ReadTrace(const NodeId& from, v1::GroupReply* reply);
 
 // Adds a member's part to the island's, on the leader's clock, since `start_ns` of it.
 void Merge(const MemberTrace& member, const ClockOffset& clock, int64_t start_ns, StepTrace* trace);
@@ -59,7 +59,7 @@ class StepTracer {
   explicit StepTracer(OnTraced on_traced) : on_traced_(std::move(on_traced)) {}
 
   // Replaces a request that has not been answered.
-  void Ask(const TraceNextStep& request);
+  void Request(const TraceNextStep& request);
   bool wanted() const { return wanted_; }
 
   // Answers the request, if there is one.
@@ -73,7 +73,7 @@ class StepTracer {
 };
 
 // Measurements of other members' clocks. Thread-safe.
-class ClockBook {
+class ClockSampleBuffer {
  public:
   void Add(const NodeId& worker, const ClockSample& sample);
   // Forgets them, too.

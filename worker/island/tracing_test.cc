@@ -12,26 +12,27 @@ namespace {
 using namespace std::chrono_literals;
 
 // The other clock is `ahead`; the question takes `there`, the answer `back`.
-ClockSample Ask(int64_t at, int64_t ahead, int64_t there, int64_t back) {
+ClockSample MakeSample(int64_t at, int64_t ahead, int64_t there, int64_t back) {
   return {at, at + there + ahead, at + there + back};
 }
 
 TEST_CASE("the difference of two clocks is known to within half a round trip") {
   for (const int64_t ahead : {int64_t{0}, int64_t{-7'000'000'000'000}, int64_t{123'456'789}}) {
-    const ClockSample even[] = {Ask(1000, ahead, 50, 50)};
+    const ClockSample even[] = {MakeSample(1000, ahead, 50, 50)};
     CHECK(EstimateOffset(even).ahead_ns == ahead);
     CHECK(EstimateOffset(even).uncertainty_ns == 50);
-    // The ways are unlike, and each sample is late on another one: together they leave 10 either
-    // way of 20, however long each took.
-    const ClockSample unlike[] = {Ask(1000, ahead, 10, 900), Ask(9000, ahead, 800, 10),
-                                  Ask(20'000, ahead, 300, 300)};
+    // The directions differ, and each sample is late in another one: together they leave 10 either
+    // side of 20, however long each took.
+    const ClockSample unlike[] = {MakeSample(1000, ahead, 10, 900),
+                                  MakeSample(9000, ahead, 800, 10),
+                                  MakeSample(20'000, ahead, 300, 300)};
     CHECK(std::abs(EstimateOffset(unlike).ahead_ns - ahead) <= 10);
     CHECK(EstimateOffset(unlike).uncertainty_ns == 10);
   }
 }
 
 TEST_CASE("a clock that was set between two questions is not trusted") {
-  const ClockSample samples[] = {Ask(1000, 0, 50, 50), Ask(5000, 1000, 50, 50)};
+  const ClockSample samples[] = {MakeSample(1000, 0, 50, 50), MakeSample(5000, 1000, 50, 50)};
   const ClockOffset clock = EstimateOffset(samples);
   CHECK(clock.ahead_ns - clock.uncertainty_ns <= 0);
   CHECK(clock.ahead_ns + clock.uncertainty_ns >= 1000);
@@ -75,7 +76,7 @@ TEST_CASE("parts of several workers become one trace on the leader's clock") {
   Merge(leader, {}, 1'000'000, &trace);
   v1::GroupReply reply;
   ToWire(TraceOfMember(w2, {}), &reply);
-  const auto follower = TraceOf("w2", &reply);
+  const auto follower = ReadTrace("w2", &reply);
   REQUIRE(follower.ok());
   Merge(*follower, {76'000'000, 5}, 1'000'000, &trace);
   IslandPlan plan;
@@ -119,7 +120,7 @@ TEST_CASE("a member's part is bounded, and says how much is missing") {
   v1::GroupReply reply;
   ToWire(TraceOfMember(outcome, {}, 80'006), &reply);  // more than a frame holds
   CHECK(static_cast<int64_t>(reply.ByteSizeLong()) < kFrameBytesMax);
-  const auto cut = TraceOf("w1", &reply);
+  const auto cut = ReadTrace("w1", &reply);
   REQUIRE(cut.ok());
   CHECK(cut->trace.left_out > 0);
 }
@@ -130,16 +131,16 @@ TEST_CASE("a member speaks of its own devices alone, and within limits") {
   v1::GroupReply reply;
   ToWire(TraceOfMember(outcome, {}), &reply);
   v1::GroupReply other = reply;
-  CHECK(TraceOf("w2", &other).status().message() == "w2 reports w1/0, which is not its device");
+  CHECK(ReadTrace("w2", &other).status().message() == "w2 reports w1/0, which is not its device");
   v1::GroupReply message = reply;
   auto* sent = message.mutable_trace()->add_messages();
   sent->set_from("w3/0");
   sent->set_to("w1/0");
   sent->set_chunks(1);
-  CHECK(TraceOf("w1", &message).status().message() == "w1 reports a message from w3/0");
+  CHECK(ReadTrace("w1", &message).status().message() == "w1 reports a message from w3/0");
   v1::GroupReply backwards = reply;
   backwards.mutable_trace()->mutable_devices(0)->mutable_spans(0)->set_start_ns(1 << 20);
-  CHECK(!TraceOf("w1", &backwards).ok());
+  CHECK(!ReadTrace("w1", &backwards).ok());
 }
 
 TEST_CASE("messages are kept of the recorded step alone, until they have arrived") {
@@ -167,8 +168,8 @@ TEST_CASE("a request for a step is answered once") {
   StepTracer tracer([&](StepTraced answer) { answers.push_back(std::move(answer)); });
   CHECK(!tracer.wanted());
   tracer.Answer(absl::AbortedError("no request"));
-  tracer.Ask({"sea-1", 0, 1, 41});
-  tracer.Ask({"sea-1", 0, 1, 42});  // replaces it
+  tracer.Request({"sea-1", 0, 1, 41});
+  tracer.Request({"sea-1", 0, 1, 42});  // replaces it
   CHECK(tracer.wanted());
   tracer.Answer(absl::AbortedError("w2 is lost"));
   CHECK(!tracer.wanted());

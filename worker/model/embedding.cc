@@ -28,7 +28,7 @@ class Embedding final : public LayerBase {
     Norm norm;
     Tensor sum, dsum;
   };
-  Stashed StashOf(const Args& a) const {
+  Stashed GetStash(const Args& a) const {
     const EmbeddingStash s = MakeEmbeddingStash(config_, a.shape, element_bytes());
     return {{Param::kNorm, Param::kNormBias, At(s.norm.mean, a.stash.forward),
              At(s.norm.rstd, a.stash.forward)},
@@ -37,7 +37,7 @@ class Embedding final : public LayerBase {
   }
 
   void DoForward(Exec& exec, const Args& a) const override {
-    const Stashed s = StashOf(a);
+    const Stashed s = GetStash(a);
     const Tensor sum = arch_.embedding_norm ? s.sum : a.output;
     exec.Run(EmbeddingForward{
         .tokens = a.input,
@@ -57,12 +57,12 @@ class Embedding final : public LayerBase {
   // Tokens have no gradient; what is here is W's to read.
   void DoBackwardInput(Exec& exec, const Args& a, const Tensor&) const override {
     if (!arch_.embedding_norm) return;
-    const Stashed s = StashOf(a);
+    const Stashed s = GetStash(a);
     RunNormBackwardInput(exec, a, s.norm, a.output, s.sum, {}, s.dsum);
   }
 
   void DoBackwardWeight(Exec& exec, const Args& a) const override {
-    const Stashed s = StashOf(a);
+    const Stashed s = GetStash(a);
     Tensor dsum = a.output;
     if (arch_.embedding_norm) {
       RunNormBackwardWeight(exec, a, s.norm, a.output, s.sum);

@@ -19,7 +19,7 @@ class Carver {
 
   Tensor Take(DType dtype, int64_t rows, int64_t cols) {
     Tensor tensor(memory_ == nullptr ? nullptr : memory_ + bytes_, dtype, rows, cols);
-    bytes_ += (tensor.size() * SizeOf(dtype) + 63) / 64 * 64;
+    bytes_ += (tensor.size() * GetElementSize(dtype) + 63) / 64 * 64;
     return tensor;
   }
   // The same with rows that begin on multiples of 8 elements, whatever `cols` is: products read and

@@ -28,10 +28,11 @@ int32_t SampleToken(std::span<const float> logits, const SamplingOptions& option
   }
   size_t kept = k;
   if (options.top_p < 1) {
-    double reached = 0;
-    for (kept = 0; kept < k && reached < options.top_p * sum; ++kept) reached += weights[kept];
+    double cumulative = 0;
+    for (kept = 0; kept < k && cumulative < options.top_p * sum; ++kept)
+      cumulative += weights[kept];
     kept = std::max<size_t>(kept, 1);
-    sum = reached;
+    sum = cumulative;
   }
   double left = random * sum;
   for (size_t i = 0; i + 1 < kept; ++i) {

@@ -21,7 +21,7 @@ class Head final : public LayerBase {
     Tensor normed, pre, transformed;
     Tensor dnormed, dpre;
   };
-  Stashed StashOf(const Args& a) const {
+  Stashed GetStash(const Args& a) const {
     const HeadStash s = MakeHeadStash(config_, a.shape, element_bytes());
     void* const f = a.stash.forward;
     void* const b = a.stash.backward;
@@ -48,7 +48,7 @@ class Head final : public LayerBase {
   }
 
   void DoForward(Exec& exec, const Args& a) const override {
-    const Stashed s = StashOf(a);
+    const Stashed s = GetStash(a);
     if (transforms_) {
       exec.Run(LinearForward{.x = a.input,
                              .w = Weight(a, Param::kTransform, d_, d_),
@@ -65,7 +65,7 @@ class Head final : public LayerBase {
   }
 
   void DoBackwardInput(Exec& exec, const Args& a, const Tensor& grad_input) const override {
-    const Stashed s = StashOf(a);
+    const Stashed s = GetStash(a);
     exec.Run(LinearBackwardInput{.dy = a.output, .w = Table(a), .dx = s.dnormed});
     exec.AllReduceSum(s.dnormed);
     if (!transforms_) {
@@ -78,7 +78,7 @@ class Head final : public LayerBase {
   }
 
   void DoBackwardWeight(Exec& exec, const Args& a) const override {
-    const Stashed s = StashOf(a);
+    const Stashed s = GetStash(a);
     exec.Run(LinearBackwardWeight{.x = s.normed,
                                   .dy = a.output,
                                   .dw = TableGrad(a),

@@ -1,4 +1,4 @@
-// A few f32 or f64 numbers on the host, on their way to or from a device.
+// A few f32 or f64 numbers on the host, in flight to or from a device.
 
 #ifndef ATOLL_WORKER_MODEL_HOST_REALS_H_
 #define ATOLL_WORKER_MODEL_HOST_REALS_H_

@@ -66,7 +66,7 @@ class ImageLayerOps final : public LayerBase {
     bytes->forward_stash = stash.forward_bytes;
     bytes->backward_stash = stash.backward_bytes;
   }
-  ImageStash StashOf(const Args& a) const {
+  ImageStash GetStash(const Args& a) const {
     return MakeImageStash(made_, a.shape.tokens(), element_bytes());
   }
 
@@ -90,7 +90,7 @@ class ImageLayerOps final : public LayerBase {
 
   Tensor Place(void* base, DType dtype, const ParamSpec& param, int64_t rows) const {
     char* data =
-        base == nullptr ? nullptr : static_cast<char*>(base) + param.offset * SizeOf(dtype);
+        base == nullptr ? nullptr : static_cast<char*>(base) + param.offset * GetElementSize(dtype);
     return {data, dtype, rows, param.size / rows};
   }
   // A matrix of the layer has its outputs as rows, a vector is a row.
@@ -163,7 +163,7 @@ class ImageLayerOps final : public LayerBase {
   }
 
   void DoForward(Exec& exec, const Args& a) const override {
-    const ImageStash s = StashOf(a);
+    const ImageStash s = GetStash(a);
     if (made_.pixels) RunPixels(exec, a, s);
     Tensor add;
     if (made_.residual) add = Input(a, s);
@@ -259,7 +259,7 @@ class ImageLayerOps final : public LayerBase {
   }
 
   void DoBackwardInput(Exec& exec, const Args& a, const Tensor& grad_input) const override {
-    const ImageStash s = StashOf(a);
+    const ImageStash s = GetStash(a);
     const int64_t images = a.shape.tokens();
     int64_t most = made_.convolved().elements(), channels = made_.convolved().channels;
     for (const ConvPart& part : made_.convs) {
@@ -321,7 +321,7 @@ class ImageLayerOps final : public LayerBase {
   }
 
   void DoBackwardWeight(Exec& exec, const Args& a) const override {
-    const ImageStash s = StashOf(a);
+    const ImageStash s = GetStash(a);
     void* const f = a.stash.forward;
     void* const b = a.stash.backward;
     for (size_t i = 0; i < made_.convs.size(); ++i) {

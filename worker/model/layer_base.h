@@ -89,7 +89,7 @@ class LayerBase : public Layer {
   virtual void DoBackwardInput(Exec& exec, const Args& args, const Tensor& grad_input) const = 0;
   virtual void DoBackwardWeight(Exec& exec, const Args& args) const = 0;
 
-  ElementBytes element_bytes() const { return {SizeOf(compute_), SizeOf(state_)}; }
+  ElementBytes element_bytes() const { return {GetElementSize(compute_), GetElementSize(state_)}; }
 
   // A stash's tensor; absent where the family has none.
   Tensor At(const Slot& slot, void* stash) const {
@@ -166,7 +166,8 @@ class LayerBase : public Layer {
     const int64_t offset = offsets_[static_cast<size_t>(use)];
     if (offset < 0) return {};
     ATOLL_CHECK(offset + rows * cols <= layout().size);
-    char* data = base == nullptr ? nullptr : static_cast<char*>(base) + offset * SizeOf(dtype);
+    char* data =
+        base == nullptr ? nullptr : static_cast<char*>(base) + offset * GetElementSize(dtype);
     return {data, dtype, rows, cols};
   }
 

@@ -6,8 +6,8 @@ namespace atl {
 
 int64_t LayerState::Bytes(const LayerLayout& layout, DType compute,
                           const std::optional<Training>& training) {
-  const int64_t state = SizeOf(StateType(compute));
-  const int64_t copy = compute == StateType(compute) ? 0 : SizeOf(compute);
+  const int64_t state = GetElementSize(StateType(compute));
+  const int64_t copy = compute == StateType(compute) ? 0 : GetElementSize(compute);
   const int64_t parameters = layout.size * (state + copy);
   if (!training) return parameters;
   const Range owned = training->owned.value_or(Range{0, layout.size});
@@ -18,7 +18,7 @@ int64_t LayerState::bytes() const {
   const int64_t parameters = Bytes(layout_, compute_, std::nullopt);
   if (grads_.data() == nullptr) return parameters;
   const int64_t moments = owned().size() + second_owned().size();
-  return parameters + (layout_.size + moments) * SizeOf(StateType(compute_));
+  return parameters + (layout_.size + moments) * GetElementSize(StateType(compute_));
 }
 
 absl::Status LayerState::Allocate(int64_t bytes, absl::string_view what, Buffer* buffer) const {
@@ -35,15 +35,15 @@ absl::StatusOr<LayerState> LayerState::Create(Backend& backend, Stream& stream, 
   state.backend_ = &backend;
   state.layout_ = std::move(layout);
   state.compute_ = compute;
-  const int64_t bytes = state.layout_.size * SizeOf(StateType(compute));
+  const int64_t bytes = state.layout_.size * GetElementSize(StateType(compute));
   ATOLL_RETURN_IF_ERROR(state.Allocate(bytes, "parameters", &state.params_));
   if (compute != StateType(compute)) {
-    ATOLL_RETURN_IF_ERROR(state.Allocate(state.layout_.size * SizeOf(compute),
+    ATOLL_RETURN_IF_ERROR(state.Allocate(state.layout_.size * GetElementSize(compute),
                                          "copy of its parameters", &state.copy_));
   }
   if (!training) return state;
   state.second_begin_ = SecondSlotBegin(training->optimizer, state.layout_);
-  state.slots_ = SlotsOf(training->optimizer);
+  state.slots_ = GetStateSlots(training->optimizer);
   ATOLL_RETURN_IF_ERROR(state.Allocate(bytes, "gradients", &state.grads_));
   backend.Zero(stream, state.grads());
   const Range owned = training->owned.value_or(Range{0, state.layout_.size});
@@ -54,7 +54,8 @@ absl::StatusOr<LayerState> LayerState::Create(Backend& backend, Stream& stream, 
 absl::StatusOr<Moments> LayerState::NewMoments(Stream& stream, Range owned) const {
   Moments moments{owned, second_begin_, {}, {}};
   const auto make = [&](Range range, absl::string_view what, Buffer* buffer) -> absl::Status {
-    ATOLL_RETURN_IF_ERROR(Allocate(range.size() * SizeOf(StateType(compute_)), what, buffer));
+    ATOLL_RETURN_IF_ERROR(
+        Allocate(range.size() * GetElementSize(StateType(compute_)), what, buffer));
     if (range.size() > 0) backend_->Zero(stream, Flat(*buffer, range.size()));
     return absl::OkStatus();
   };

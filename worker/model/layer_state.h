@@ -2,7 +2,7 @@
 // fp32 (of StateType) and laid out as the LayerLayout says. Moments may be those of a range of the
 // elements alone, where other devices own the rest (common/model/ownership.h), and of the second
 // ones those of fewer elements, which the optimizer uses (common/model/optimizer_state.h). A model
-// of bf16 has a copy of the parameters beside them, which the layers read: the optimizer rounds
+// of bf16 has a copy of the parameters in addition, which the layers read: the optimizer rounds
 // into it as it writes the parameters, and any other writer calls ParamsWritten.
 
 #ifndef ATOLL_WORKER_MODEL_LAYER_STATE_H_

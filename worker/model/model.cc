@@ -65,7 +65,7 @@ absl::Status Model::InitConstants(Backend& backend, Stream& stream, const Tensor
 namespace {
 
 // Targets are smoothed where gradients come of it: what validation reports is the plain loss.
-float SmoothingOf(const ModelConfig& config, const CrossEntropy& loss) {
+float GetLabelSmoothing(const ModelConfig& config, const CrossEntropy& loss) {
   return loss.dlogits.rows > 0 ? static_cast<float>(config.image.label_smoothing) : 0.0f;
 }
 
@@ -103,13 +103,13 @@ void Model::FinishLogits(Backend& backend, Stream& stream, const Tensor& logits)
 absl::Status Model::Loss(const LayerCall& call, const CrossEntropy& loss) const {
   CheckGroup(call, part_);
   Exec exec(call.backend, call.stream, call.workspace, call.communicator);
-  DoLoss(exec, part_, arch_, SmoothingOf(config_, loss), loss);
+  DoLoss(exec, part_, arch_, GetLabelSmoothing(config_, loss), loss);
   return exec.status();
 }
 
 int64_t Model::LossWorkspaceBytes(Backend& backend, const CrossEntropy& loss) const {
   Exec exec = Exec::Measuring(backend);
-  DoLoss(exec, part_, arch_, SmoothingOf(config_, loss), loss);
+  DoLoss(exec, part_, arch_, GetLabelSmoothing(config_, loss), loss);
   return exec.needed_bytes();
 }
 

@@ -114,7 +114,7 @@ absl::StatusOr<std::vector<double>> Optimizer::SumsOfSquares(int rank) {
   return host_sums_.All();
 }
 
-Tensor Optimizer::ClipScaleOf(double sum_of_squares) {
+Tensor Optimizer::ComputeClipScale(double sum_of_squares) {
   if (options_.clip_norm <= 0) return {};
   host_sum_.Set(0, sum_of_squares);
   backend_.CopyToDevice(stream_, scale_, host_sum_.data());
@@ -124,7 +124,7 @@ Tensor Optimizer::ClipScaleOf(double sum_of_squares) {
 
 absl::StatusOr<std::vector<double>> Optimizer::Norms(int64_t step, double sum_of_squares,
                                                      int rank) {
-  const UpdateCall call{.grad_scale = ClipScaleOf(sum_of_squares), .step = step};
+  const UpdateCall call{.grad_scale = ComputeClipScale(sum_of_squares), .step = step};
   backend_.Zero(stream_, norms_);
   int64_t at = 0;
   for (const LayerState* layer : layers_) {
@@ -159,7 +159,7 @@ void RunStatistics(Exec& exec, const LayerState& layer, const UpdateCall& call) 
 void Optimizer::Apply(int64_t step, float learning_rate, double sum_of_squares,
                       std::span<const double> norms, bool keep_gradients, int64_t samples) {
   ATOLL_CHECK(std::ssize(norms) == (has_norms() ? norm_count() : 0));
-  const UpdateCall call{.grad_scale = ClipScaleOf(sum_of_squares),
+  const UpdateCall call{.grad_scale = ComputeClipScale(sum_of_squares),
                         .step = step,
                         .learning_rate = learning_rate,
                         .zero_grad = !keep_gradients,

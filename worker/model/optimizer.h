@@ -52,7 +52,7 @@ class Optimizer {
         options_(options),
         rule_(NewUpdateRule(options)) {}
   absl::Status Allocate();
-  Tensor ClipScaleOf(double sum_of_squares);
+  Tensor ComputeClipScale(double sum_of_squares);
   int64_t norm_count() const;
 
   Backend& backend_;
@@ -63,7 +63,7 @@ class Optimizer {
   Buffer scratch_;
   Tensor sums_, norms_, scale_;
   Workspace workspace_;
-  HostReals host_sum_;  // on its way to the device
+  HostReals host_sum_;  // in flight to the device
   HostReals host_sums_, host_norms_;
 };
 

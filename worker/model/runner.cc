@@ -52,8 +52,8 @@ absl::Status ModelRunner::Allocate() {
     targets_ = carver.Take(DType::kInt32, 1, n);
     totals_ = carver.Take(StateType(model_.compute()), 1, kLossTotals);
     constants_ = model_.Constants(options_.seq_len, nullptr);
-    constants_ = model_.Constants(options_.seq_len,
-                                  carver.Bytes(constants_.size() * SizeOf(constants_.dtype)));
+    constants_ = model_.Constants(
+        options_.seq_len, carver.Bytes(constants_.size() * GetElementSize(constants_.dtype)));
     workspace_ = {carver.Bytes(stage_->workspace_bytes()), stage_->workspace_bytes()};
     return carver.bytes();
   };
@@ -61,7 +61,7 @@ absl::Status ModelRunner::Allocate() {
   carve(Carver(memory_.data()));
   const int64_t inputs = options_.micro_batch_rows * model_.config().InputNumbers(options_.seq_len);
   ATOLL_ASSIGN_OR_RETURN(staging_, backend_.AllocateHost((options_.micro_batch_rows + inputs + n) *
-                                                         SizeOf(DType::kInt32)));
+                                                         GetElementSize(DType::kInt32)));
   return model_.InitConstants(backend_, *stream_, constants_);
 }
 
@@ -87,9 +87,9 @@ ModelRunner::Batch ModelRunner::MakeBatch(std::span<const int32_t> tokens, int64
   const auto count = static_cast<size_t>(rows);
   Batch batch{std::vector<int32_t>(count * length), std::vector<int32_t>(count * each), rows};
   for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
-    PlaceRow(model_.config(), tokens.subspan(r * row, row), step,
-             std::span(batch.inputs).subspan(r * length, length),
-             std::span(batch.targets).subspan(r * each, each));
+    FillRow(model_.config(), tokens.subspan(r * row, row), step,
+            std::span(batch.inputs).subspan(r * length, length),
+            std::span(batch.targets).subspan(r * each, each));
     if (lengths_.present()) {
       batch.lengths.push_back(UnpaddedInputs(model_.config(), tokens.subspan(r * row, row)));
     }

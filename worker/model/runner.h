@@ -55,14 +55,14 @@ class ModelRunner {
   Tensor grads(int index) const { return layers_[index].grads(); }
 
   // `rows` sequences of T <= seq_len inputs and targets (kIgnoredTarget: none), or images: see
-  // PlaceRow.
+  // FillRow.
   struct Batch {
     std::vector<int32_t> inputs, targets;
     int64_t rows = 0;
     // Of each row, the inputs before its padding: see UnpaddedInputs. Empty: rows have none.
     std::vector<int32_t> lengths = {};
   };
-  // Of rows of T + 1 tokens: see PlaceRow.
+  // Of rows of T + 1 tokens: see FillRow.
   Batch MakeBatch(std::span<const int32_t> tokens, int64_t rows, int64_t step) const;
 
   // Forward and backward over a batch, or over rows of T + 1 tokens in the optimizer's step `step`.

@@ -30,7 +30,7 @@ absl::Status Bad(const std::string& path, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", problem));
 }
 
-absl::Status SyncFolderOf(const std::string& path) {
+absl::Status SyncParentFolder(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -317,7 +317,7 @@ absl::Status SafetensorsWriter::Finish() {
   if (fsync(fd_) != 0) return Errno(temporary, "sync");
   if (rename(temporary.c_str(), path_.c_str()) != 0) return Errno(path_, "replace");
   close(std::exchange(fd_, -1));
-  return SyncFolderOf(path_);
+  return SyncParentFolder(path_);
 }
 
 absl::Status WriteFileDurably(const std::string& path, absl::string_view bytes) {
@@ -330,7 +330,7 @@ absl::Status WriteFileDurably(const std::string& path, absl::string_view bytes) 
   close(fd);
   ATOLL_RETURN_IF_ERROR(failure);
   if (rename(temporary.c_str(), path.c_str()) != 0) return Errno(path, "replace");
-  return SyncFolderOf(path);
+  return SyncParentFolder(path);
 }
 
 }  // namespace atl

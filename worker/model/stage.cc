@@ -261,7 +261,7 @@ Tensor Stage::GradOutput(const ForwardSlot& slot, int chunk, int index) const {
   return Part(slot, chunk, own.present() ? own : slot.outputs[index]);
 }
 
-Stash Stage::StashOf(const ForwardSlot& slot, int chunk, int index) const {
+Stash Stage::GetStash(const ForwardSlot& slot, int chunk, int index) const {
   const BackwardSlot& backward = backward_[slot.backward];
   void* forward = Recomputed(index) ? backward.recomputed[index] : slot.stashes[index];
   return {Part(slot, chunk, index, forward, StashKind::kForward),
@@ -380,14 +380,14 @@ absl::Status Stage::LayerBackwardInput(const StageCall& call, const ForwardSlot&
   }
   return layer(index).BackwardInput(Call(call, slot, chunk), Memory(index),
                                     LayerInput(slot, chunk, index), GradOutput(slot, chunk, index),
-                                    Part(slot, chunk, own), StashOf(slot, chunk, index));
+                                    Part(slot, chunk, own), GetStash(slot, chunk, index));
 }
 
 void Stage::LayerBackwardWeight(const StageCall& call, const ForwardSlot& slot, int chunk,
                                 int index) {
   layer(index).BackwardWeight(Call(call, slot, chunk), Memory(index),
                               LayerInput(slot, chunk, index), GradOutput(slot, chunk, index),
-                              StashOf(slot, chunk, index));
+                              GetStash(slot, chunk, index));
 }
 
 absl::Status Stage::BackwardInput(const StageCall& call, int s, int chunk,

@@ -164,7 +164,7 @@ class Stage {
   void* Part(const ForwardSlot& slot, int chunk, int index, void* stash, StashKind kind) const;
   Tensor LayerInput(const ForwardSlot& slot, int chunk, int index) const;
   Tensor GradOutput(const ForwardSlot& slot, int chunk, int index) const;
-  Stash StashOf(const ForwardSlot& slot, int chunk, int index) const;
+  Stash GetStash(const ForwardSlot& slot, int chunk, int index) const;
   LayerCall Call(const StageCall& call, const ForwardSlot& slot, int chunk) const;
   // Work that is repeated in every step; `which`: the chunk, or the layer. `at_link`: the
   // activations or gradients that it receives or makes there, the caller's.

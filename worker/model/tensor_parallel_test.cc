@@ -180,11 +180,11 @@ std::vector<float> JoinLogits(const std::vector<TensorPart>& parts,
 // ---- exactness ----
 
 void RequireSameAsOneDevice(const std::string& backend, const ModelConfig& config, int ranks,
-                            const std::vector<int32_t>& shares) {
+                            const std::vector<int32_t>& ratios) {
   const auto layouts = MakeLayouts(config);
   const Layers params = RandomLayers(layouts, 5);
   const Outcome one = RunDevice(backend, *Model::Create(config), params, nullptr);
-  const auto parts = *CutModel(config, ranks, shares);
+  const auto parts = *CutModel(config, ranks, ratios);
   const auto group = RunGroup(backend, config, parts, params);
 
   REQUIRE(Distance(JoinLogits(parts, group), one.logits) < 1e-5);
@@ -208,7 +208,7 @@ void RequireSameAsOneDevice(const std::string& backend, const ModelConfig& confi
 TEST_CASE("a group's logits, loss and gradients are one device's") {
   struct Group {
     int ranks;
-    std::vector<int32_t> shares;
+    std::vector<int32_t> ratios;
   };
   const std::vector<Group> groups = {{1, {}}, {2, {}}, {2, {3, 1}}, {3, {}}, {3, {1, 3, 2}}};
   for (const std::string backend : {"reference", "cpu"}) {
@@ -218,9 +218,9 @@ TEST_CASE("a group's logits, loss and gradients are one device's") {
         for (const bool tied : {false, true}) {
           for (const Group& group : groups) {
             CAPTURE(backend, family == ModelFamily::kGpt2, kv_heads, tied, group.ranks,
-                    group.shares);
+                    group.ratios);
             RequireSameAsOneDevice(backend, Tiny(family, kv_heads, tied), group.ranks,
-                                   group.shares);
+                                   group.ratios);
           }
         }
       }
@@ -230,8 +230,8 @@ TEST_CASE("a group's logits, loss and gradients are one device's") {
 
 TEST_CASE("fused_matrix_of_gate_and_up_is_cut_in_two_ranges_and_joined_again") {
   const ModelConfig config = Tiny(ModelFamily::kPhi3, 3, false);
-  const std::vector<int32_t> shares = {1, 3, 2};
-  const auto parts = *CutModel(config, 3, shares);
+  const std::vector<int32_t> ratios = {1, 3, 2};
+  const auto parts = *CutModel(config, 3, ratios);
   const Layers whole = RandomLayers(MakeLayouts(config), 4);
   const ParamSpec fused = *MakeLayouts(config)[1].Find(Param::kGate);
   REQUIRE(fused.shape == std::vector<int64_t>{2 * config.ffn, config.d_model});
@@ -308,8 +308,8 @@ TEST_CASE("in f64 a group trains as one device does: only rounding sets them apa
     const ModelConfig config = Tiny(family, 3, tied);
     const std::vector<double> one = TrainInF64(config, WholePart(config), nullptr);
     REQUIRE(one.size() == 16);
-    const std::vector<int32_t> shares = {1, 3, 2};
-    const auto parts = *CutModel(config, 3, shares);
+    const std::vector<int32_t> ratios = {1, 3, 2};
+    const auto parts = *CutModel(config, 3, ratios);
     const auto members = NewThreadCommunicators(3, kTimeout);
     std::vector<std::vector<double>> group(3);
     {
@@ -338,7 +338,7 @@ class Counting final : public Communicator {
   int rank() const override { return to_.rank(); }
   int size() const override { return to_.size(); }
   absl::Status AllReduceSum(Backend& backend, Stream& stream, const Tensor& x) override {
-    ++sums;
+    ++all_reduces;
     elements += x.size();
     return to_.AllReduceSum(backend, stream, x);
   }
@@ -349,7 +349,7 @@ class Counting final : public Communicator {
   }
   void Abort(const std::string& reason) override { to_.Abort(reason); }
 
-  int64_t sums = 0, maxima = 0, elements = 0;
+  int64_t all_reduces = 0, maxima = 0, elements = 0;
 
  private:
   Communicator& to_;
@@ -366,7 +366,7 @@ TEST_CASE(
   REQUIRE(outcomes[0].status.ok());
   // Two micro-batches of a step, and the forward pass for logits.
   const int64_t forward = 1 + 2 * config.layers, backward = 2 * config.layers + 1;
-  REQUIRE(first.sums == 2 * (forward + 1 + backward) + forward);
+  REQUIRE(first.all_reduces == 2 * (forward + 1 + backward) + forward);
   REQUIRE(first.maxima == 2);
   const int64_t tokens = kRows * kSeqLen;
   REQUIRE(first.elements == tokens * ((forward + backward) * config.d_model + 3) +
@@ -424,23 +424,23 @@ TEST_CASE("what cannot be cut is refused with what can") {
           "needs one; 1 to 3 devices can share this model");
   const std::vector<int32_t> two = {1, 2}, zero = {1, 0};
   REQUIRE(CutModel(config, 3, two).status().message() ==
-          "tensor_shares has 2 numbers for 3 devices; expected one each, or none");
+          "tensor_split_ratios has 2 numbers for 3 devices; expected one each, or none");
   REQUIRE(CutModel(config, 2, zero).status().message() ==
-          "tensor_shares has a 0; every share is 1 or more");
+          "tensor_split_ratios has a 0; every share is 1 or more");
   REQUIRE_FALSE(CutModel(config, 0, {}).ok());
 }
 
 TEST_CASE("a layer survives being cut, joined, and cut otherwise") {
   for (const ModelFamily family : kFamilies) {
     const ModelConfig config = Tiny(family, 3, false);
-    const std::vector<int32_t> shares = {1, 3, 2};
+    const std::vector<int32_t> ratios = {1, 3, 2};
     const Layers whole = RandomLayers(MakeLayouts(config), 9);
     const auto cut = [&](const std::vector<TensorPart>& parts, const Layers& layers) {
       std::vector<Layers> all;
       for (const TensorPart& part : parts) all.push_back(CutLayers(config, part, layers));
       return all;
     };
-    const auto two = *CutModel(config, 2, {}), three = *CutModel(config, 3, shares);
+    const auto two = *CutModel(config, 2, {}), three = *CutModel(config, 3, ratios);
     const auto in_two = cut(two, whole);
     REQUIRE(JoinLayers(config, two, in_two) == whole);
     const auto in_three = cut(three, JoinLayers(config, two, in_two));

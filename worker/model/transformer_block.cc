@@ -8,7 +8,7 @@
 namespace atl {
 namespace {
 
-Activation ActivationOf(Nonlinearity nonlinearity) {
+Activation ToActivation(Nonlinearity nonlinearity) {
   switch (nonlinearity) {
     case Nonlinearity::kSilu:
       return Activation::kSilu;
@@ -32,9 +32,9 @@ class TransformerBlock final : public LayerBase {
         kv_(part.kv_heads.size() * config.head_dim()),
         f_(part.ffn.size()),
         up_(arch_.gated() ? 2 * f_ : f_),
-        before_(HasNormBefore(arch_.norm_place)),
-        after_(HasNormAfter(arch_.norm_place)),
-        activation_(ActivationOf(arch_.nonlinearity)) {}
+        before_(HasNormBefore(arch_.norm_position)),
+        after_(HasNormAfter(arch_.norm_position)),
+        activation_(ToActivation(arch_.nonlinearity)) {}
 
   int64_t output_cols() const override { return d_; }
 
@@ -57,7 +57,7 @@ class TransformerBlock final : public LayerBase {
     }
   };
 
-  Norm NormOf(const NormSlots& slots, Param weight, Param bias, void* stash) const {
+  Norm MakeNorm(const NormSlots& slots, Param weight, Param bias, void* stash) const {
     return {weight, bias, At(slots.mean, stash), At(slots.rstd, stash)};
   }
 
@@ -67,16 +67,16 @@ class TransformerBlock final : public LayerBase {
     void* const f = a.stash.forward;
     void* const b = a.stash.backward;
     return {
-        .attention = {.before = NormOf(s.norm, Param::kNorm, Param::kNormBias, f),
-                      .after = NormOf(s.after_norm, Param::kAfterNorm, Param::kAfterNormBias, f),
+        .attention = {.before = MakeNorm(s.norm, Param::kNorm, Param::kNormBias, f),
+                      .after = MakeNorm(s.after_norm, Param::kAfterNorm, Param::kAfterNormBias, f),
                       .normed = At(s.normed, f),
                       .sum = At(s.attention_sum, f),
                       .dnormed = At(g.normed, b),
                       .dsum = At(g.attention_sum, b)},
-        .feed_forward = {.before = NormOf(s.feed_forward_norm, Param::kFeedForwardNorm,
-                                          Param::kFeedForwardNormBias, f),
-                         .after = NormOf(s.after_feed_forward_norm, Param::kAfterFeedForwardNorm,
-                                         Param::kAfterFeedForwardNormBias, f),
+        .feed_forward = {.before = MakeNorm(s.feed_forward_norm, Param::kFeedForwardNorm,
+                                            Param::kFeedForwardNormBias, f),
+                         .after = MakeNorm(s.after_feed_forward_norm, Param::kAfterFeedForwardNorm,
+                                           Param::kAfterFeedForwardNormBias, f),
                          .normed = At(s.feed_forward_normed, f),
                          .sum = At(s.feed_forward_sum, f),
                          .dnormed = At(g.feed_forward_normed, b),
@@ -174,8 +174,8 @@ class TransformerBlock final : public LayerBase {
   // y = the residual stream behind the half: `inner` through its last product.
   void End(Exec& exec, const Args& a, const Half& half, const Tensor& inner, const Tensor& w,
            const Tensor& bias, const Tensor& x, const Tensor& y) const {
-    const NormPlace place = arch_.norm_place;
-    const bool adds = place == NormPlace::kBefore || place == NormPlace::kSum;
+    const NormPosition position = arch_.norm_position;
+    const bool adds = position == NormPosition::kBefore || position == NormPosition::kSum;
     const Tensor sum = after_ ? half.sum : y;
     exec.Run(LinearForward{
         .x = inner, .w = w, .bias = OnLead(bias), .add = adds ? OnLead(x) : Tensor(), .y = sum});
@@ -191,7 +191,7 @@ class TransformerBlock final : public LayerBase {
   }
   // The gradient that goes past the half.
   Tensor Residual(const Half& half, const Tensor& dy) const {
-    return arch_.norm_place == NormPlace::kSum ? half.dsum : dy;
+    return arch_.norm_position == NormPosition::kSum ? half.dsum : dy;
   }
 
   // ---- F ----

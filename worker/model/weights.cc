@@ -276,7 +276,7 @@ std::string FormatIndex(std::span<const Shard> shards, int64_t element_bytes) {
 }
 
 // Of kFanOut: outputs times taps, of each group of a convolution [out, in / groups, height, width].
-double DeviationOf(const ParamSpec& param, double range, int64_t blocks) {
+double ComputeStandardDeviation(const ParamSpec& param, double range, int64_t blocks) {
   switch (param.init) {
     case Init::kZeros:
     case Init::kOnes:
@@ -300,7 +300,8 @@ void InitLayer(const LayerLayout& layout, int64_t blocks, uint64_t seed, std::sp
       std::fill(out.begin(), out.end(), param.init == Init::kOnes ? 1.0f : 0.0f);
       continue;
     }
-    const auto deviation = static_cast<float>(DeviationOf(param, layout.initializer_range, blocks));
+    const auto deviation =
+        static_cast<float>(ComputeStandardDeviation(param, layout.initializer_range, blocks));
     Rng rng(seed, HashName(param.name));
     for (float& value : out) value = deviation * RoughlyNormal(rng);
   }
@@ -313,8 +314,8 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir) {
 namespace {
 
 // Every tensor's place, by its name without the family's prefix. Without `layers` no values.
-std::map<std::string, Target> TargetsOf(std::span<const LayerLayout> layouts,
-                                        std::span<const std::span<float>> layers) {
+std::map<std::string, Target> ListTargets(std::span<const LayerLayout> layouts,
+                                          std::span<const std::span<float>> layers) {
   std::map<std::string, Target> targets;
   for (size_t i = 0; i < layouts.size(); ++i) {
     for (const ParamSpec& param : layouts[i].params) {
@@ -352,7 +353,7 @@ absl::Status ReadFolder(const std::string& dir, std::map<std::string, Target> ta
 }  // namespace
 
 absl::Status CheckWeights(const std::string& dir, std::span<const LayerLayout> layouts) {
-  return ReadFolder(dir, TargetsOf(layouts, {}), /*values=*/false, nullptr);
+  return ReadFolder(dir, ListTargets(layouts, {}), /*values=*/false, nullptr);
 }
 
 absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> layouts,
@@ -362,7 +363,7 @@ absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> la
   for (size_t i = 0; i < layouts.size(); ++i) {
     ATOLL_CHECK(layers[i].empty() || static_cast<int64_t>(layers[i].size()) == layouts[i].size);
   }
-  return ReadFolder(dir, TargetsOf(layouts, layers), /*values=*/true, cancelled);
+  return ReadFolder(dir, ListTargets(layouts, layers), /*values=*/true, cancelled);
 }
 
 absl::Status WriteModelFolder(const std::string& dir, const ModelConfig& config,

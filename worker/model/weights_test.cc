@@ -600,13 +600,13 @@ TEST_CASE("weights_from_a_seed_are_in_proportion_to_initializer_range") {
   const auto layouts = MakeLayouts(config);
   config.initializer_range = 0.5;
   const auto wider = MakeLayouts(config);
-  std::vector<float> usual(static_cast<size_t>(layouts[1].size)), wide = usual;
-  InitLayer(layouts[1], 2, 7, usual);
+  std::vector<float> base(static_cast<size_t>(layouts[1].size)), wide = base;
+  InitLayer(layouts[1], 2, 7, base);
   InitLayer(wider[1], 2, 7, wide);
   for (const ParamSpec& param : layouts[1].params) {
     const float factor = param.shape.size() == 1 ? 1 : 25;  // 0.5 / 0.02; norms are ones
     for (int64_t i = param.offset; i < param.end(); ++i) {
-      REQUIRE(wide[i] == Approx(factor * usual[i]).margin(1e-9));
+      REQUIRE(wide[i] == Approx(factor * base[i]).margin(1e-9));
     }
   }
 }

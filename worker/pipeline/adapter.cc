@@ -28,7 +28,7 @@ bool Apart(double now, double before) {
 
 }  // namespace
 
-void LineFit::Add(double x, double y) {
+void LinearFit::Add(double x, double y) {
   const auto [it, is_new] = means_.try_emplace(x, y);
   if (!is_new && Apart(y, it->second)) {
     // What was seen at other sizes is of another time. The base is taken to have stayed.
@@ -108,18 +108,18 @@ bool Adapter::EndWindow() {
   work_ = wait_ = Sum();
   const bool saturation = stepped && CheckSaturation();
   const bool decided = Decide();
-  return (stepped && Climb()) || decided || saturation;
+  return (stepped && RaiseChunks()) || decided || saturation;
 }
 
-void Adapter::Tell(std::string reason) {
-  if (!std::exchange(told_, true)) {
+void Adapter::AddReason(std::string reason) {
+  if (!std::exchange(has_reason_, true)) {
     reason_ = std::move(reason);
   } else if (reason_.size() < kReasonMax) {
     absl::StrAppend(&reason_, "; ", reason);
   }
 }
 
-double Adapter::Passage(int chunks) const {
+double Adapter::EstimatePassageTime(int chunks) const {
   const double rows = static_cast<double>(setup_.rows) / chunks;
   const double bytes = rows * static_cast<double>(setup_.bytes_per_row);
   const double compute = compute_.at(rows);
@@ -131,27 +131,28 @@ int Adapter::Best(int now) const {
   int best = now;
   for (const int k : {now / 2, 2 * now}) {
     if (k < 1 || k > limit) continue;
-    if (Passage(k) < (1 - kGainMin) * Passage(best)) best = k;
+    if (EstimatePassageTime(k) < (1 - kGainMin) * EstimatePassageTime(best)) best = k;
   }
   return best;
 }
 
-bool Adapter::Climb() {
+bool Adapter::RaiseChunks() {
   const int before = steady_;
   const double waited = wait_seconds_;
   const bool waits = waited > kWaitMin * work_seconds_;
   calm_ = waits ? 0 : calm_ + 1;
-  const bool failures = wait_before_ > 0 && waited > (1 - kWaitGainMin) * wait_before_;
+  const bool no_gain = wait_before_ > 0 && waited > (1 - kWaitGainMin) * wait_before_;
   const bool affordable = compute_.sizes() > 1 && 2 * steady_ <= fill_ &&
                           (2 * steady_ - 1) * compute_.base() < kWaitCost * waited;
   wait_before_ = 0;
-  if (failures) {
+  if (no_gain) {
     steady_ = std::max(1, steady_ / 2);
-    wait_in_vain_ = waited;
-  } else if (waits && affordable && (wait_in_vain_ == 0 || Apart(waited, wait_in_vain_))) {
+    wait_without_gain_ = waited;
+  } else if (waits && affordable &&
+             (wait_without_gain_ == 0 || Apart(waited, wait_without_gain_))) {
     steady_ *= 2;
     wait_before_ = waited;
-    wait_in_vain_ = 0;
+    wait_without_gain_ = 0;
     if (std::exchange(halved_, false)) patience_ = std::min(2 * patience_, kPatienceMax);
   } else if (steady_ > 1 && calm_ >= patience_) {
     steady_ /= 2;
@@ -159,11 +160,11 @@ bool Adapter::Climb() {
     halved_ = true;
   }
   if (steady_ == before) return false;
-  Tell(
+  AddReason(
       absl::StrFormat("%d chunks between fill and drain (%d before): %.1f ms of waiting a "
                       "micro-batch of %.1f ms of work%s",
                       steady_, before, 1e3 * waited, 1e3 * work_seconds_,
-                      failures ? ", no less than with fewer chunks" : ""));
+                      no_gain ? ", no less than with fewer chunks" : ""));
   return true;
 }
 
@@ -186,7 +187,7 @@ bool Adapter::Decide() {
   if (fill == fill_ && steady == steady_) return false;
   chosen_sizes_ = 0;  // one step of two: consider it again after the next window
   if (steady != steady_) wait_before_ = 0;
-  Tell(absl::StrFormat(
+  AddReason(absl::StrFormat(
       "%d chunks in fill and drain (%d before), %d between (%d before): a micro-batch computes "
       "%.1f ms and travels %.1f ms, %.1f of them latency",
       fill, fill_, steady, steady_, 1e3 * chosen_compute_, 1e3 * link, 1e3 * link_.base()));
@@ -203,9 +204,9 @@ bool Adapter::CheckSaturation() {
   if (contrary_windows_ < kSaturatedWindows) return false;
   contrary_windows_ = 0;
   saturated_ = over;
-  Tell(absl::StrFormat("%s: %.3g ms of bytes a micro-batch, %.3g ms of work",
-                       over ? "saturated" : "no longer saturated", 1e3 * busy,
-                       1e3 * work_seconds_));
+  AddReason(absl::StrFormat("%s: %.3g ms of bytes a micro-batch, %.3g ms of work",
+                            over ? "saturated" : "no longer saturated", 1e3 * busy,
+                            1e3 * work_seconds_));
   return true;
 }
 

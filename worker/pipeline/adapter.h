@@ -12,8 +12,7 @@
 // `a`, what cutting costs the devices, is what keeps chunks from becoming ever smaller.
 //
 // - In the fill and the drain of a step, where this time is exposed, k is whichever of k/2, k and
-// 2k
-//   makes it least.
+//   2k makes it least.
 // - In steady state chunks help only where the stage waits for messages, and no formula gives their
 //   gain: schedules hide waiting behind other work. So from one chunk on their number is doubled,
 //   at most to that of fill and drain, while waiting takes more than 3% of the work and cutting
@@ -21,7 +20,6 @@
 //   not end a tenth of the waiting is undone, and tried again when there is more or less of it by
 //   a quarter. After 8 steps with hardly any waiting the number is halved; if waiting comes back,
 //   the next time after twice as many.
-//   time after twice as many.
 // - Measurements come in windows of 20 messages, averaged with weights that halve per window. Of a
 //   window's messages of one size the quickest counts: others waited behind the chunk before. A
 //   number is considered again only if they moved by more than 25% since it was chosen, or a size
@@ -62,7 +60,7 @@ struct SeenMessage {
 enum class StepPhase : uint8_t { kFillOrDrain, kSteady };
 
 // y = base + slope * x, both at least 0, through the means of what was seen at each x.
-class LineFit {
+class LinearFit {
  public:
   // The mean of some measurements at x, for half of the weight of all at this x. One that is more
   // than 25% off what x had so far moves the slope at once, and with it what other sizes had.
@@ -87,9 +85,9 @@ class Adapter {
   // for so long.
   void OnWork(double seconds, double waited_seconds);
   // Starts a new step: reasons after it are of that step.
-  void BeginStep() { told_ = false; }
+  void BeginStep() { has_reason_ = false; }
   // A message arrived, so long after its first byte left. Returns whether something worth a log
-  // line changed: a number of chunks, or saturation; then reason() says why.
+  // stage link changed: a number of chunks, or saturation; then reason() says why.
   bool OnMessage(int64_t bytes, double seconds);
 
   int chunks(StepPhase phase) const { return phase == StepPhase::kSteady ? steady_ : fill_; }
@@ -108,17 +106,17 @@ class Adapter {
   bool EndWindow();
   bool Decide();
   bool CheckSaturation();
-  void Tell(std::string reason);
+  void AddReason(std::string reason);
   int Best(int now) const;
-  bool Climb();
-  double Passage(int chunks) const;
+  bool RaiseChunks();
+  double EstimatePassageTime(int chunks) const;
   bool Moved() const;
 
   const StageLinkSetup setup_;
   int fill_ = 1, steady_ = 1;
   bool saturated_ = false;
   std::string reason_;
-  bool told_ = false;  // something in this step
+  bool has_reason_ = false;  // AddReason was called in this step
 
   // The window under way, by size.
   struct Sum {
@@ -130,11 +128,11 @@ class Adapter {
   SeenMessage best_;
   Sum work_, wait_;  // by step
 
-  LineFit link_, compute_;
+  LinearFit link_, compute_;
   double work_seconds_ = 0;
   // In steady state: waiting in the newest steps; before the newest doubling, which is to be judged
   // (0: none is), and after one without effect (0: none was).
-  double wait_seconds_ = 0, wait_before_ = 0, wait_in_vain_ = 0;
+  double wait_seconds_ = 0, wait_before_ = 0, wait_without_gain_ = 0;
   int calm_ = 0, patience_ = 8;  // steps in a row with hardly any; after so many chunks are halved
   bool halved_ = false;          // by that, since the newest doubling
   double message_seconds_ = 0;

@@ -101,7 +101,7 @@ TEST_CASE(
   Fixture fixture(16, 16);
   fixture.bytes_per_s = 1e5;
   fixture.chunk_s = 1e-4;
-  fixture.waits = [](int) { return 0.1; };  // for a slower stage, not for the line
+  fixture.waits = [](int) { return 0.1; };  // for a slower stage, not for the link
   const std::string transcript = fixture.Windows(10);
   CAPTURE(transcript);
   REQUIRE(transcript.find("2 chunks between fill and drain (1 before): 100.0 ms of waiting a "
@@ -146,10 +146,10 @@ TEST_CASE("noise changes nothing") {
   Fixture fixture(16, 16);
   fixture.latency_s = 0.020;
   fixture.Windows(8);
-  const int settled = fixture.fill();
+  const int stable = fixture.fill();
   fixture.noise = 0.24;
   REQUIRE(fixture.Windows(20) == "");
-  REQUIRE(fixture.fill() == settled);
+  REQUIRE(fixture.fill() == stable);
 }
 
 TEST_CASE("chunks that wait behind each other do not make the link slower") {
@@ -281,17 +281,17 @@ TEST_CASE("a window has a number, and the quickest of its largest messages") {
 }
 
 TEST_CASE("a line through what was seen") {
-  LineFit line;
-  line.Add(10, 5);
-  REQUIRE(line.at(20) == Approx(10));  // of one size: all slope
-  line.Add(20, 6);
-  REQUIRE(line.base() == Approx(4));
-  REQUIRE(line.slope() == Approx(0.1));
-  line.Add(20, 7);  // half the weight
-  REQUIRE(line.at(20) == Approx(6.5));
-  line.Add(10, 3.5);  // much less: the slope has changed, and nothing is below 0
-  REQUIRE(line.base() == Approx(3.5));
-  REQUIRE(line.at(20) == Approx(3.5));
+  LinearFit fit;
+  fit.Add(10, 5);
+  REQUIRE(fit.at(20) == Approx(10));  // of one size: all slope
+  fit.Add(20, 6);
+  REQUIRE(fit.base() == Approx(4));
+  REQUIRE(fit.slope() == Approx(0.1));
+  fit.Add(20, 7);  // half the weight
+  REQUIRE(fit.at(20) == Approx(6.5));
+  fit.Add(10, 3.5);  // much less: the slope has changed, and nothing is below 0
+  REQUIRE(fit.base() == Approx(3.5));
+  REQUIRE(fit.at(20) == Approx(3.5));
 }
 
 }  // namespace

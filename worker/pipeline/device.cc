@@ -20,7 +20,7 @@ LayerLayout TableLayout(const LayerLayout& embedding) {
   return table;
 }
 
-StageOptions OptionsOf(const StageRole& role, const EngineJob& job, int64_t rows) {
+StageOptions MakeStageOptions(const StageRole& role, const EngineJob& job, int64_t rows) {
   StageOptions options;
   options.first_layer = role.plan.first_layer;
   options.layers = role.plan.layers;
@@ -173,7 +173,7 @@ absl::Status Device::TakeLayer(const LayerShard& shard, bool table_only, const L
     absl::StatusOr<LayerState> state =
         LayerState::Create(compute(), *stream_, std::move(here), job.compute,
                            LayerState::Training{job.optimizer.kind, owned});
-    if (!state.ok()) return OutOfMemory(state.status(), WhatStages(), kFewerLayers);
+    if (!state.ok()) return OutOfMemory(state.status(), DescribeStages(), kFewerLayers);
     held_.push_back(std::make_unique<HeldState>(HeldState{.shard = shard,
                                                           .table_only = table_only,
                                                           .elements = layout.size,
@@ -181,25 +181,26 @@ absl::Status Device::TakeLayer(const LayerShard& shard, bool table_only, const L
                                                           .state = *std::move(state)}));
     held = held_.back().get();
   } else if (const absl::Status owns = held->Own(*stream_, owned); !owns.ok()) {
-    return OutOfMemory(owns, WhatStages(), kFewerLayers);
+    return OutOfMemory(owns, DescribeStages(), kFewerLayers);
   }
   held->surplus = false;
   planned_.push_back(held);
   return absl::OkStatus();
 }
 
-absl::Status Device::TakeLayers(const EngineJob& job, const std::vector<int32_t>& tensor_shares) {
+absl::Status Device::TakeLayers(const EngineJob& job,
+                                const std::vector<int32_t>& tensor_split_ratios) {
   planned_.clear();
   for (const auto& held : held_) held->surplus = true;
   const auto layers = model_->layers();
   for (int32_t l = 0; l < static_cast<int32_t>(layers.size()); ++l) {
     if (!role_->HoldsLayer(l)) continue;
     ATOLL_RETURN_IF_ERROR(
-        TakeLayer({l, role_->rank, tensor_shares}, false, layers[l]->layout(), job));
+        TakeLayer({l, role_->rank, tensor_split_ratios}, false, layers[l]->layout(), job));
   }
   if (role_->table_copy) {
     ATOLL_RETURN_IF_ERROR(
-        TakeLayer({0, role_->rank, tensor_shares}, true, layers[0]->layout(), job));
+        TakeLayer({0, role_->rank, tensor_split_ratios}, true, layers[0]->layout(), job));
   }
   // State made for a plan that never ran has no use.
   std::erase_if(held_, [](const auto& held) {
@@ -225,7 +226,7 @@ void Device::MakeStages(const EngineJob& job) {
       table = &FindPlanned(0, role_->table_copy)->state;
     }
     stages_[role.stage] = Stage::Create(compute(), *model_, std::move(states), table,
-                                        OptionsOf(role, job, role_->micro_batch_sequences));
+                                        MakeStageOptions(role, job, role_->micro_batch_sequences));
   }
 }
 
@@ -251,8 +252,8 @@ int64_t Device::CarveRun(const EngineJob& job, void* memory, int commit_slots) {
   }
   run_.totals = carver.Take(StateType(job.compute), role_->micro_batches, kLossTotals);
   const Tensor constants = model_->Constants(job.sequence_length, nullptr);
-  run_.constants = model_->Constants(job.sequence_length,
-                                     carver.Bytes(constants.size() * SizeOf(constants.dtype)));
+  run_.constants = model_->Constants(
+      job.sequence_length, carver.Bytes(constants.size() * GetElementSize(constants.dtype)));
   run_.commit = carver.Take(DType::kFloat64, 1, commit_slots);
   int64_t workspace = 0;
   for (const auto& [s, stage] : stages_) {
@@ -285,11 +286,11 @@ absl::Status Device::CheckMemory(int64_t run_bytes) const {
               ? absl::StrCat(" (", BytesText(parts_.memory_bytes - limit_bytes_),
                              " kept back by layout.memory_reserve_bytes)")
               : "")),
-      WhatStages(), kFewerActivations);
+      DescribeStages(), kFewerActivations);
 }
 
 // What its stages are, for messages: "stage 1 (layers 3 to 5)".
-std::string Device::WhatStages() const {
+std::string Device::DescribeStages() const {
   std::string text;
   for (const StageRole& role : role_->stages) {
     absl::StrAppend(&text, text.empty() ? "" : ", ", WhatStage(role));
@@ -310,7 +311,7 @@ absl::Status Device::OutOfMemory(const absl::Status& status, const std::string& 
 }
 
 absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, const TensorPart& part,
-                               const std::vector<int32_t>& tensor_shares, int commit_slots) {
+                               const std::vector<int32_t>& tensor_split_ratios, int commit_slots) {
   if (stream_ == nullptr) {
     ATOLL_ASSIGN_OR_RETURN(stream_, compute().NewStream());
     ATOLL_ASSIGN_OR_RETURN(communication_stream_, communication().NewStream());
@@ -323,7 +324,7 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
     limit_bytes_ = std::max<int64_t>(1, limit_bytes_ - job.memory_reserve_bytes);
   }
   ATOLL_ASSIGN_OR_RETURN(model_, Model::Create(job.model, job.compute, part));
-  ATOLL_RETURN_IF_ERROR(TakeLayers(job, tensor_shares));
+  ATOLL_RETURN_IF_ERROR(TakeLayers(job, tensor_split_ratios));
   MakeStages(job);
   const int64_t run_bytes = CarveRun(job, nullptr, commit_slots);
   ATOLL_RETURN_IF_ERROR(CheckMemory(run_bytes));
@@ -336,7 +337,7 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
   absl::StatusOr<Buffer> run_memory = compute().Allocate(run_bytes);
   if (!run_memory.ok()) {
     return OutOfMemory(run_memory.status(),
-                       absl::StrCat(WhatStages(), ", operations' workspace and messages"),
+                       absl::StrCat(DescribeStages(), ", operations' workspace and messages"),
                        kFewerActivations);
   }
   run_memory_ = *std::move(run_memory);
@@ -345,7 +346,8 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
   host_input_numbers_ = rows * job.model.InputNumbers(job.sequence_length);
   host_lengths_ = host_input_numbers_ + rows * job.sequence_length;
   const int64_t numbers = host_lengths_ + rows;
-  ATOLL_ASSIGN_OR_RETURN(host_tokens_, compute().AllocateHost(numbers * SizeOf(DType::kInt32)));
+  ATOLL_ASSIGN_OR_RETURN(host_tokens_,
+                         compute().AllocateHost(numbers * GetElementSize(DType::kInt32)));
   std::fill_n(host_lengths(), rows, static_cast<int32_t>(job.sequence_length));
   return model_->InitConstants(compute(), *stream_, run_.constants);
 }

@@ -54,7 +54,7 @@ struct HeldState {
 
 // The memory of one device's part in steps, but for its layers and stages.
 struct RunMemory {
-  Tensor output, grad_input;  // of a stage, on its way to another device: [N, the widest's columns]
+  Tensor output, grad_input;  // of a stage, in flight to another device: [N, the widest's columns]
   Tensor targets;             // of a micro-batch: int32 [1, N]
   // Of all micro-batches, by sequence: see LayerCall. int32; absent where the model has no padding.
   Tensor lengths;
@@ -77,10 +77,10 @@ class Device {
   Stream& communication_stream() { return *communication_stream_; }
 
   // Takes the memory for a role: layers that it does not hold yet, stages, and the rest. Layers
-  // that the role does not want become surplus. `part`: of the device's rank. On an error nothing
+  // that the role does not need become surplus. `part`: of the device's rank. On an error nothing
   // runs, and the layers are as they were, but for new ones that are not written.
   absl::Status Configure(const EngineJob& job, const DeviceRole& role, const TensorPart& part,
-                         const std::vector<int32_t>& tensor_shares, int commit_slots);
+                         const std::vector<int32_t>& tensor_split_ratios, int commit_slots);
   // Has no part in the plan.
   void Idle();
   bool idle() const { return !role_.has_value(); }
@@ -103,7 +103,7 @@ class Device {
   // Waits for what an interrupted step has left on the streams, whatever came of it.
   void Drain();
 
-  // ---- Beside its layers, in memory of their own: one of these two at a time. False: no backend
+  // ---- Besides its layers, in memory of their own: one of these two at a time. False: no backend
   // stages its layers, or there is no room; then there is neither. ----
   // A copy of the planned layers' parameters, and moments: what is on the stream already comes
   // before it, what follows does not change it.
@@ -133,7 +133,7 @@ class Device {
   DeviceMemory Memory() const;
 
  private:
-  // Of what lies beside the layers.
+  // Of what lies in memory besides the layers.
   struct Copied {
     HeldState* held;
     LayerPart part;
@@ -142,13 +142,13 @@ class Device {
 
   HeldState* Find(const LayerShard& shard, bool table_only);
   const Copied* Find(const LayerShard& shard, LayerPart part) const;
-  absl::Status TakeLayers(const EngineJob& job, const std::vector<int32_t>& tensor_shares);
+  absl::Status TakeLayers(const EngineJob& job, const std::vector<int32_t>& tensor_split_ratios);
   absl::Status TakeLayer(const LayerShard& shard, bool table_only, const LayerLayout& layout,
                          const EngineJob& job);
   void MakeStages(const EngineJob& job);
   int64_t CarveRun(const EngineJob& job, void* memory, int commit_slots);
   absl::Status CheckMemory(int64_t run_bytes) const;
-  std::string WhatStages() const;
+  std::string DescribeStages() const;
   absl::Status OutOfMemory(const absl::Status& status, const std::string& what,
                            const char* remedy) const;
   int64_t StageBytes() const;

@@ -65,19 +65,20 @@ DeviceTransport::Port* DeviceTransport::Find(const std::string& device) const {
 
 DeviceTransport::Route DeviceTransport::RouteBetween(const IslandPlan& plan,
                                                      const StageLink& stage_link,
-                                                     std::string* way) const {
+                                                     std::string* transport) const {
   const Port *from = Find(stage_link.from), *to = Find(stage_link.to);
-  const Way found = WayBetween(plan, stage_link.from, stage_link.to);
-  if (from != nullptr && to != nullptr && to->receiving->Reaches(*from->sending)) {
-    *way = "peer copy: GPUs of one worker";
+  const TransportChoice found = SelectTransport(plan, stage_link.from, stage_link.to);
+  if (from != nullptr && to != nullptr && to->receiving->CanAccessPeer(*from->sending)) {
+    *transport = "peer copy: GPUs of one worker";
     return Route::kPeer;
   }
-  if (found.kind == WayKind::kNccl && (from != nullptr || to != nullptr)) {
-    *way = absl::StrCat("NCCL: ", found.reason);
+  if (found.kind == TransportKind::kNccl && (from != nullptr || to != nullptr)) {
+    *transport = absl::StrCat("NCCL: ", found.reason);
     return Route::kNccl;
   }
-  *way = absl::StrCat("pinned host memory", found.kind == WayKind::kLink ? " and ZeroMQ: " : ": ",
-                      found.reason);
+  *transport =
+      absl::StrCat("pinned host memory",
+                   found.kind == TransportKind::kLink ? " and ZeroMQ: " : ": ", found.reason);
   return Route::kHost;
 }
 
@@ -87,10 +88,10 @@ absl::Status DeviceTransport::Prepare(const IslandPlan& plan, int64_t message_by
     int out = 0, in_direct = 0, in_host = 0;
   };
   std::map<std::string, Counts> counts;
-  std::map<Ends, Path> paths;
-  for (const StageLink& stage_link : StageLinksOf(plan)) {
+  std::map<DevicePair, Path> paths;
+  for (const StageLink& stage_link : ListStageLinks(plan)) {
     Path& path = paths[{stage_link.from, stage_link.to}];
-    path.route = RouteBetween(plan, stage_link, &path.way);
+    path.route = RouteBetween(plan, stage_link, &path.transport);
     int messages = 0;
     for (const PlanReplica& replica : plan.replicas) {
       for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
@@ -231,10 +232,11 @@ std::vector<Transfer> DeviceTransport::TakeTransfers(const std::string& from,
   return host_->TakeTransfers(from, to);
 }
 
-std::string DeviceTransport::WayOf(const std::string& from, const std::string& to) const {
+std::string DeviceTransport::DescribeTransport(const std::string& from,
+                                               const std::string& to) const {
   const std::lock_guard lock(mutex_);
   const auto found = paths_.find({from, to});
-  return found == paths_.end() ? "" : found->second.way;
+  return found == paths_.end() ? "" : found->second.transport;
 }
 
 bool DeviceTransport::Cuts(const std::string& from, const std::string& to) const {
@@ -243,7 +245,7 @@ bool DeviceTransport::Cuts(const std::string& from, const std::string& to) const
   return found == paths_.end() || found->second.route == Route::kHost;
 }
 
-std::vector<PairGroup> DeviceTransport::PairsOf(const std::string& device) const {
+std::vector<PairGroup> DeviceTransport::ListPairGroups(const std::string& device) const {
   const std::lock_guard lock(mutex_);
   std::vector<PairGroup> pairs;
   for (const auto& [ends, path] : paths_) {

@@ -1,5 +1,5 @@
-// The Transport of a worker whose devices' memory the host cannot touch (GPUs): it never stalls a
-// device's computing stream, nor the thread that feeds it.
+// P2P channels of GPUs: the Transport of a worker whose devices' memory the host cannot touch. It
+// never stalls a device's computing stream, nor the thread that feeds it.
 //
 // Out: Send copies the message into a block of the device's memory, on the stream, and is done. A
 // thread of the device takes it from there: to pinned host memory and on to the host transport, or
@@ -10,11 +10,11 @@
 //
 // NCCL's sends and receives match by their order, and a receive must not be posted before its send
 // is about to be: the sender announces each message by a small one on the host transport, when it
-// is its turn, with its number on that stage link; the receiver posts receives in the order of
+// is next in order, with its number on that stage link; the receiver posts receives in the order of
 // these numbers.
 //
 // Blocks are taken by Prepare and bounded: as many in as there are messages in a step where NCCL or
-// peer copies bring them, since these may come long before their turn, otherwise a few; what the
+// peer copies bring them, since these may come long before they are due, otherwise a few; what the
 // host transport brings beyond that stays in host memory until it is received.
 //
 // Devices that were not added, of host memory, go to the host transport as they are; so do all
@@ -34,7 +34,7 @@
 
 #include "worker/pipeline/message_log.h"
 #include "worker/pipeline/transport.h"
-#include "worker/pipeline/ways.h"
+#include "worker/pipeline/transport_selection.h"
 
 namespace atl::worker {
 
@@ -65,10 +65,10 @@ class DeviceTransport final : public Transport {
   std::vector<StageLinkCounters> counters() const override;
   // Of what goes by the host transport.
   std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
-  std::string WayOf(const std::string& from, const std::string& to) const override;
+  std::string DescribeTransport(const std::string& from, const std::string& to) const override;
   // Where there is no host between, a whole message is as quick as its chunks.
   bool Cuts(const std::string& from, const std::string& to) const override;
-  std::vector<PairGroup> PairsOf(const std::string& device) const override;
+  std::vector<PairGroup> ListPairGroups(const std::string& device) const override;
   void UsePair(const std::string& device, const PairGroup& pair,
                std::unique_ptr<Communicator> communicator) override;
 
@@ -76,7 +76,7 @@ class DeviceTransport final : public Transport {
   enum class Route { kHost, kPeer, kNccl };
   struct Path {
     Route route = Route::kHost;
-    std::string way;
+    std::string transport;
     int64_t announced = 0, expected = 0;  // numbers of its NCCL messages
     std::shared_ptr<Communicator> out, in;
   };
@@ -84,10 +84,11 @@ class DeviceTransport final : public Transport {
   struct OutJob;
   struct InJob;
   struct Port;
-  using Ends = std::pair<std::string, std::string>;
+  using DevicePair = std::pair<std::string, std::string>;
 
   Port* Find(const std::string& device) const;
-  Route RouteBetween(const IslandPlan& plan, const StageLink& stage_link, std::string* way) const;
+  Route RouteBetween(const IslandPlan& plan, const StageLink& stage_link,
+                     std::string* transport) const;
   absl::Status TakeBlocks(Port& port, int64_t message_bytes, int out, int in);
   Block* AwaitBlock(std::unique_lock<std::mutex>& lock, std::vector<Block*>& idle,
                     Instant deadline);
@@ -107,7 +108,7 @@ class DeviceTransport final : public Transport {
   absl::Status Announced(Port& port, const InJob& job);
   absl::Status FromNccl(Port& port, const InJob& job);
   absl::Status Put(Port& port, const MessageTag& tag, Block* block, DType dtype, int64_t elements);
-  void Count(const Ends& ends, int64_t bytes, Instant sent);
+  void Count(const DevicePair& ends, int64_t bytes, Instant sent);
 
   HostTransport* const host_;
   const Duration timeout_;  // without a plan
@@ -117,9 +118,10 @@ class DeviceTransport final : public Transport {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<Ends, Path> paths_;  // all below, and what is in ports, guarded by mutex_
-  Duration block_limit_;        // the plan's; longest wait for a block
-  std::map<Ends, StageLinkCounters> counters_;  // of what does not go by the host, under all plans
+  std::map<DevicePair, Path> paths_;  // all below, and what is in ports, guarded by mutex_
+  Duration block_limit_;              // the plan's; longest wait for a block
+  std::map<DevicePair, StageLinkCounters>
+      counters_;  // of what does not go by the host, under all plans
   bool aborted_ = false;
   bool stopping_ = false;
   std::string reason_;

@@ -75,8 +75,8 @@ struct DeviceTransport::Port {
   std::vector<Block*> idle_out, idle_in;
   std::deque<OutJob> out_jobs;
   std::deque<InJob> in_jobs;
-  std::map<Ends, std::map<int64_t, InJob>> early;  // announced before their turn
-  bool sends = false, receives = false;            // a thread is at work
+  std::map<DevicePair, std::map<int64_t, InJob>> early;  // announced before they are due
+  bool sends = false, receives = false;                  // a thread is at work
   struct Message {
     Block* block = nullptr;  // null: it is still with the host transport
     DType dtype = DType::kFloat32;

@@ -50,8 +50,8 @@ absl::Status DeviceTransport::Put(Port& port, const MessageTag& tag, Block* bloc
   return absl::OkStatus();
 }
 
-// There is one for each message of a step that comes by NCCL or as a peer copy; who sends more
-// than the plan has ends the step.
+// There is one for each message of a step that comes by NCCL or as a peer copy; a peer that sends
+// more than the plan has ends the step.
 absl::StatusOr<DeviceTransport::Block*> DeviceTransport::TakeIn(Port& port) {
   std::unique_lock lock(mutex_);
   Block* const block = AwaitBlock(lock, port.idle_in, SteadyNow() + block_limit_);
@@ -78,12 +78,12 @@ absl::Status DeviceTransport::FromHost(Port& port, const InJob& job) {
   }
   ATOLL_RETURN_IF_ERROR(message.status());
   const auto bytes = static_cast<int64_t>(message->bytes.size());
-  if (bytes > block->bytes || bytes % SizeOf(message->dtype) != 0) {
+  if (bytes > block->bytes || bytes % GetElementSize(message->dtype) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("a message of ", bytes, " bytes; the plan's have at most ", block->bytes));
   }
   std::memcpy(port.staging.data(), message->bytes.data(), message->bytes.size());
-  const int64_t elements = bytes / SizeOf(message->dtype);
+  const int64_t elements = bytes / GetElementSize(message->dtype);
   port.receiving->Wait(*port.in_stream, *block->event);
   port.receiving->CopyToDevice(*port.in_stream, block->Of(message->dtype, elements),
                                port.staging.data());
@@ -100,7 +100,7 @@ absl::Status DeviceTransport::FromPeer(Port& port, const InJob& job) {
                                *job.peer->sending, lies.block->Of(lies.dtype, lies.elements));
   ATOLL_RETURN_IF_ERROR(port.receiving->Synchronize(*port.in_stream));
   Free(job.peer->idle_out, lies.block);
-  Count({job.from, port.device}, lies.elements * SizeOf(lies.dtype), lies.sent);
+  Count({job.from, port.device}, lies.elements * GetElementSize(lies.dtype), lies.sent);
   return Put(port, job.tag, block, lies.dtype, lies.elements);
 }
 
@@ -108,13 +108,13 @@ absl::Status DeviceTransport::Announced(Port& port, const InJob& job) {
   const absl::StatusOr<HostMessage> message = host_->Take(port.device, job.tag);
   if (absl::IsNotFound(message.status())) return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(message.status());
-  InJob told = job;
-  told.dtype = message->dtype;
-  told.announced.emplace();
+  InJob announced_job = job;
+  announced_job.dtype = message->dtype;
+  announced_job.announced.emplace();
   if (message->bytes.size() != sizeof(Announcement)) {
     return absl::InvalidArgumentError("an announcement of another size");
   }
-  std::memcpy(&*told.announced, message->bytes.data(), sizeof(Announcement));
+  std::memcpy(&*announced_job.announced, message->bytes.data(), sizeof(Announcement));
   std::vector<InJob> turns;
   {
     const std::lock_guard lock(mutex_);
@@ -122,11 +122,11 @@ absl::Status DeviceTransport::Announced(Port& port, const InJob& job) {
     auto& early = port.early[{job.from, port.device}];
     // No more can be under way than there are blocks.
     const auto most = static_cast<int64_t>(port.in_blocks.size());
-    if (told.announced->number >= path.expected + most) {
+    if (announced_job.announced->number >= path.expected + most) {
       return absl::InvalidArgumentError("more messages are announced than the plan has");
     }
-    if (told.announced->number < path.expected ||
-        !early.try_emplace(told.announced->number, told).second) {
+    if (announced_job.announced->number < path.expected ||
+        !early.try_emplace(announced_job.announced->number, announced_job).second) {
       return absl::InvalidArgumentError("an announcement came twice");
     }
     while (!early.empty() && early.begin()->first == path.expected) {
@@ -150,7 +150,7 @@ absl::Status DeviceTransport::FromNccl(Port& port, const InJob& job) {
   if (pair == nullptr) return absl::FailedPreconditionError("it is announced before its step");
   ATOLL_ASSIGN_OR_RETURN(Block* const block, TakeIn(port));
   const int64_t elements = job.announced->elements;
-  if (elements < 0 || elements > block->bytes / SizeOf(job.dtype)) {
+  if (elements < 0 || elements > block->bytes / GetElementSize(job.dtype)) {
     return absl::InvalidArgumentError(absl::StrCat("a message of ", elements, " elements"));
   }
   port.receiving->Wait(*port.in_stream, *block->event);

@@ -36,7 +36,7 @@ absl::Status DeviceTransport::Send(const std::string& from, const std::string& t
         absl::StrCat("messages do not leave ", from, " within ", Seconds(block_limit_), " s"));
   }
   lock.unlock();
-  ATOLL_CHECK(payload.size() * SizeOf(payload.dtype) <= job.block->bytes, "a message of ",
+  ATOLL_CHECK(payload.size() * GetElementSize(payload.dtype) <= job.block->bytes, "a message of ",
               payload.size(), " elements is larger than the plan's");
   const Tensor flat(payload.data, payload.dtype, 1, payload.size());
   backend.Run(stream, Convert{flat, job.block->Of(job.dtype, job.elements)});
@@ -89,7 +89,7 @@ absl::Status DeviceTransport::Do(Port& port, const OutJob& job) {
 }
 
 absl::Status DeviceTransport::SendByHost(Port& port, const OutJob& job) {
-  const auto bytes = static_cast<size_t>(job.elements * SizeOf(job.dtype));
+  const auto bytes = static_cast<size_t>(job.elements * GetElementSize(job.dtype));
   Buffer pinned;
   {
     const std::lock_guard lock(port.pinned->mutex);
@@ -118,7 +118,7 @@ absl::Status DeviceTransport::SendByNccl(Port& port, const OutJob& job) {
   std::shared_ptr<Communicator> pair;
   const auto announcement = std::make_shared<Announcement>();
   announcement->elements = job.elements;
-  const Ends ends{port.device, job.to};
+  const DevicePair ends{port.device, job.to};
   {
     const std::lock_guard lock(mutex_);
     Path& path = paths_.at(ends);
@@ -127,9 +127,9 @@ absl::Status DeviceTransport::SendByNccl(Port& port, const OutJob& job) {
     if (aborted_) return absl::AbortedError(reason_);
   }
   ATOLL_CHECK(pair != nullptr, "no communicator was made for ", port.device, " > ", job.to);
-  const int64_t bytes = job.elements * SizeOf(job.dtype), step = job.tag.step;
+  const int64_t bytes = job.elements * GetElementSize(job.dtype), step = job.tag.step;
   const bool logged = log_ != nullptr && log_->records(step);
-  const size_t place =
+  const size_t log_index =
       logged ? log_->OnSent({port.device, job.to, job.tag, bytes, job.sent, {}, {}}) : 0;
   ATOLL_RETURN_IF_ERROR(host_->Announce(
       port.device, job.to, job.tag, job.dtype,
@@ -140,12 +140,12 @@ absl::Status DeviceTransport::SendByNccl(Port& port, const OutJob& job) {
   ATOLL_RETURN_IF_ERROR(pair->Send(*port.sending, *port.out_stream,
                                    job.block->Of(job.dtype, job.elements), /*to=*/1));
   ATOLL_RETURN_IF_ERROR(port.sending->Synchronize(*port.out_stream));
-  if (logged) log_->OnArrived(step, place, start, SteadyNow());
+  if (logged) log_->OnArrived(step, log_index, start, SteadyNow());
   Count(ends, bytes, job.sent);
   return absl::OkStatus();
 }
 
-void DeviceTransport::Count(const Ends& ends, int64_t bytes, Instant sent) {
+void DeviceTransport::Count(const DevicePair& ends, int64_t bytes, Instant sent) {
   const std::lock_guard lock(mutex_);
   StageLinkCounters& counters = counters_[ends];
   counters.from = ends.first;

@@ -3,7 +3,7 @@
 namespace atl::worker {
 namespace {
 
-double BlocksOf(LayerKind layer, PlanOpKind kind) {
+double GetCostInBlocks(LayerKind layer, PlanOpKind kind) {
   switch (layer) {
     case LayerKind::kEmbedding:
       return kind == PlanOpKind::kInputGradient ? 0 : 0.1;  // tokens have no gradient
@@ -21,7 +21,7 @@ Emulation EmulatedBlocks(Duration block) {
   Emulation emulation;
   emulation.only = true;
   emulation.duration = [block](const std::string&, LayerKind layer, PlanOpKind kind, int64_t rows) {
-    return FromSeconds(Seconds(block) * BlocksOf(layer, kind) * static_cast<double>(rows));
+    return FromSeconds(Seconds(block) * GetCostInBlocks(layer, kind) * static_cast<double>(rows));
   };
   return emulation;
 }

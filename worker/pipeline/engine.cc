@@ -14,7 +14,7 @@ namespace {
 
 constexpr int32_t kMaxChunks = 64;
 
-const char* NameOf(DType type) {
+const char* GetDTypeName(DType type) {
   switch (type) {
     case DType::kFloat32:
       return "fp32";
@@ -63,7 +63,8 @@ absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan) c
         "plan: tensor parallelism cuts matrices that this inner.optimizer steps whole: set "
         "layout.tensor_parallel = 1");
   }
-  ATOLL_RETURN_IF_ERROR(CutModel(job.model, TensorParallel(plan), plan.tensor_shares).status());
+  ATOLL_RETURN_IF_ERROR(
+      CutModel(job.model, TensorParallel(plan), plan.tensor_split_ratios).status());
   const auto head = static_cast<int32_t>(job.model.layers) + 1;
   if (job.model.tied_head && TensorDegree(plan, 0) != TensorDegree(plan, head)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -71,8 +72,8 @@ absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan) c
         TensorDegree(plan, head),
         " the head, which has the same table: both must be shared by as many devices"));
   }
-  for (const std::string& device : DevicesOf(plan)) {
-    if (WorkerOfDevice(device) != worker_) continue;
+  for (const std::string& device : ListDevices(plan)) {
+    if (WorkerFromDevice(device) != worker_) continue;
     LocalRun* run = Find(device);
     if (run == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat("plan: ", worker_, " has no device ", device));
@@ -80,8 +81,8 @@ absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan) c
     if (!run->device.compute().Supports(job.compute)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "plan: ", device, " (", run->device.compute().Name(), ") does not compute in ",
-          NameOf(job.compute), ", as the island does: start its worker with --compute ",
-          NameOf(job.compute),
+          GetDTypeName(job.compute), ", as the island does: start its worker with --compute ",
+          GetDTypeName(job.compute),
           " where its devices can, else all of the island's workers with --compute "
           "fp32"));
     }
@@ -100,7 +101,7 @@ void Engine::Impl::Stop() {
 }
 
 absl::Status Engine::Impl::MakeDevices() {
-  const std::vector<std::string> in_plan = DevicesOf(plan_);
+  const std::vector<std::string> in_plan = ListDevices(plan_);
   const auto layers = static_cast<int32_t>(job_->model.layers) + 2;
   for (const auto& run : runs_) {
     Device& device = run->device;
@@ -108,12 +109,13 @@ absl::Status Engine::Impl::MakeDevices() {
       device.Idle();
       continue;
     }
-    const DeviceRole role = RoleOf(plan_, device.name(), layers, job_->model.tied_head);
-    const std::vector<int32_t> shares = TensorSharesOf(plan_, role.stages.front().plan.first_layer);
+    const DeviceRole role = MakeDeviceRole(plan_, device.name(), layers, job_->model.tied_head);
+    const std::vector<int32_t> ratios =
+        GetTensorSplitRatios(plan_, role.stages.front().plan.first_layer);
     ATOLL_ASSIGN_OR_RETURN(const std::vector<TensorPart> parts,
-                           CutModel(job_->model, role.ranks, shares));
+                           CutModel(job_->model, role.ranks, ratios));
     ATOLL_RETURN_IF_ERROR(device.Configure(*job_, role, parts[static_cast<size_t>(role.rank)],
-                                           shares, table_->slots()));
+                                           ratios, table_->slots()));
   }
   return absl::OkStatus();
 }
@@ -156,7 +158,7 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
                                                run->communicators, interrupt_);
     run->meter = std::make_unique<WorkMeter>(
         run->device.role(), static_cast<int32_t>(job_->model.layers) + 2, NextWindow);
-    run->sums = std::make_unique<SumMeter>(run->device.role(), plan_, NextWindow);
+    run->sums = std::make_unique<AllReduceMeter>(run->device.role(), plan_, NextWindow);
   }
   ready_ = true;
   return absl::OkStatus();
@@ -189,7 +191,7 @@ absl::Status Engine::Impl::JoinGroups(LocalRun& run, CommunicatorFactory& commun
     interrupt_.OnRaise([communicator](const std::string& r) { communicator->Abort(r); });
   }
   // Its messages' own, after all groups: one order everywhere.
-  for (const PairGroup& pair : transport_->PairsOf(run.device.name())) {
+  for (const PairGroup& pair : transport_->ListPairGroups(run.device.name())) {
     auto made = communicators.Create(pair.name, {pair.from, pair.to}, run.device.name());
     if (!made.ok()) return Annotate(made.status(), pair.name);
     transport_->UsePair(run.device.name(), pair, *std::move(made));
@@ -228,15 +230,15 @@ absl::Status Engine::Impl::CheckReady(const StepRequest& request) const {
   return absl::OkStatus();
 }
 
-void Engine::Impl::PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows,
-                               bool train) {
+void Engine::Impl::FillTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows,
+                              bool train) {
   const auto row = static_cast<size_t>(job_->model.RowNumbers(job_->sequence_length));
   const auto targets = static_cast<size_t>(job_->sequence_length);
   const int64_t step = train ? run.device.planned()[0]->optimizer_step + 1 : 0;
   for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
-    PlaceRow(job_->model, tokens.subspan(r * row, row), step,
-             {run.device.host_inputs() + r * (row - 1), row - 1},
-             {run.device.host_targets() + r * targets, targets});
+    FillRow(job_->model, tokens.subspan(r * row, row), step,
+            {run.device.host_inputs() + r * (row - 1), row - 1},
+            {run.device.host_targets() + r * targets, targets});
     run.device.host_lengths()[r] = UnpaddedInputs(job_->model, tokens.subspan(r * row, row));
   }
 }
@@ -260,7 +262,7 @@ absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const Sequence
       tokens_.resize(static_cast<size_t>(rows * job_->model.RowNumbers(job_->sequence_length)));
       if (!have) ATOLL_RETURN_IF_ERROR(read(assigned[r][0].first_row, tokens_));
       have = true;
-      PlaceTokens(*run, tokens_, rows, train);
+      FillTokens(*run, tokens_, rows, train);
     }
   }
   return absl::OkStatus();
@@ -299,12 +301,13 @@ absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
     if (outcome.plan_wanted.empty()) outcome.plan_wanted = run->executor->PlanWanted();
   }
   // A shorter step has fewer micro-batches than the plan; a profile does not cover uneven shares.
-  const bool whole = request.sequences == job_->batch_sequences && plan_.tensor_shares.empty();
+  const bool whole =
+      request.sequences == job_->batch_sequences && plan_.tensor_split_ratios.empty();
   size_t device = 0;
   for (const auto& run : runs_) {
     if (run->device.idle()) continue;
     if (train) run->sums->Add(outcome.devices[device++]);
-    for (GroupSums& sums : run->sums->sums()) outcome.sums.push_back(std::move(sums));
+    for (AllReduceTimes& sums : run->sums->sums()) outcome.sums.push_back(std::move(sums));
     if (train && whole) run->meter->Add(outcome.devices);
     if (run->meter->work().window > 0) outcome.work.push_back(run->meter->work());
   }

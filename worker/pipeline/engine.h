@@ -100,7 +100,7 @@ struct EngineOptions {
   Emulation emulation;
   // For tests: called on a device's thread at the commit point, before it takes the commit vote of
   // another device; an error ends its step there.
-  std::function<absl::Status(const std::string& device, const std::string& from)> before_word;
+  std::function<absl::Status(const std::string& device, const std::string& from)> before_vote;
   // Into how many chunks messages between stages are cut, within the job's max_chunks. 0: as the
   // adapter finds best (see adapter.h); results then repeat to rounding only.
   int fixed_chunks = 0;
@@ -111,7 +111,7 @@ struct EngineOptions {
 struct LayerShard {
   int32_t layer = 0;
   int32_t rank = 0;
-  std::vector<int32_t> tensor_shares = {1};
+  std::vector<int32_t> tensor_split_ratios = {1};
 
   bool operator==(const LayerShard&) const = default;
 };
@@ -181,9 +181,9 @@ struct DeviceMemory {
   std::string device;
   int64_t state_bytes = 0;       // parameters, gradients, moments
   int64_t activation_bytes = 0;  // of all micro-batches in flight: taken at Configure
-  // Beside them: operations' workspace, messages on their way out, tokens and tables.
+  // Besides them: operations' workspace, outgoing messages, tokens and tables.
   int64_t scratch_bytes = 0;
-  int64_t snapshot_bytes = 0;  // of copies of layers on their way from or to the host
+  int64_t snapshot_bytes = 0;  // of copies of layers in flight from or to the host
   // What the plan says of the first three, else their sum; and the snapshot.
   int64_t predicted_bytes = 0;
   int64_t peak_bytes = 0;   // what its backends have counted since surplus layers were dropped
@@ -202,7 +202,7 @@ struct StepOutcome {
   std::vector<DeviceWork> work;
   // Times of their gradient all-reduces with other workers' devices: the newest window of each
   // group.
-  std::vector<GroupSums> sums;
+  std::vector<AllReduceTimes> sums;
 };
 
 class Engine {
@@ -236,9 +236,9 @@ class Engine {
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step,
                         const std::map<LayerPart, std::span<const float>>& parts);
 
-  // ---- What crosses the bus beside steps. A snapshot or an addition, each in place of what was
+  // ---- What crosses the bus during steps. A snapshot or an addition, each in place of what was
   // there before; they go with the next Configure. False, and there is neither: the host can touch
-  // a device's memory, so that GetLayer and SetLayer are as quick, or a device has no room beside
+  // a device's memory, so that GetLayer and SetLayer are as quick, or a device has no room besides
   // what it may need otherwise. ----
   // Copies the parameters of all layers in the plan, and with `moments` these, as they are now, on
   // the devices: returns before that is done, and what follows does not change the copy.

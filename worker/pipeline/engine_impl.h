@@ -81,7 +81,7 @@ class Engine::Impl {
   void NoteTaken();
   absl::Status CheckReady(const StepRequest& request) const;
   absl::Status ReadTokens(const StepRequest& request, const SequenceReader& read, bool train);
-  void PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows, bool train);
+  void FillTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows, bool train);
   // Runs it on every device that the plan names, each on its thread, and waits.
   template <typename Function>
   absl::Status OnDevices(const Function& function);
@@ -100,7 +100,7 @@ class Engine::Impl {
   int64_t last_number_ = 0;
   StepSums taken_;
   std::vector<int32_t> tokens_;
-  std::mutex copies_mutex_;  // of what the devices have beside their layers
+  std::mutex copies_mutex_;  // of what the devices have besides their layers
 };
 
 }  // namespace atl::worker

@@ -270,9 +270,9 @@ absl::Status Executor::Forward(StageRun& run, int32_t m) {
   if (shape.rows == 0) return absl::OkStatus();
   const bool sends = !run.role->next.empty() && !run.role->next_is_here;
   const bool receives = !run.role->before.empty() && !run.role->before_is_here;
-  Inbox inbox = InboxOf(run, m, false);
+  Inbox inbox = MakeInbox(run, m, false);
   if (receives) ATOLL_RETURN_IF_ERROR(Await(inbox));
-  Outbox outbox = OutboxOf(run, m, false, Tensor());
+  Outbox outbox = MakeOutbox(run, m, false, Tensor());
   Tensor output;
   const int slot = StartForward(run, m, inbox, sends ? outbox.chunks : 1, &output);
   outbox.payload = output;
@@ -338,9 +338,9 @@ absl::Status Executor::Backward(StageRun& run, int32_t m) {
   } else if (sends) {
     grad_input = StageLink(device_.run().grad_input, run.role->plan.first_layer - 1, shape.rows);
   }
-  Inbox inbox = InboxOf(run, m, true);
+  Inbox inbox = MakeInbox(run, m, true);
   if (receives) inbox.into = run.stage->grad_output(slot);
-  Outbox outbox = OutboxOf(run, m, true, grad_input);
+  Outbox outbox = MakeOutbox(run, m, true, grad_input);
   outbox.chunks = std::min(outbox.chunks, run.stage->chunks(slot));
   for (int p = 0; p < run.stage->chunks(slot); ++p) {
     const ChunkRows rows = RowsOfChunk(shape.rows, run.stage->chunks(slot), p);

@@ -1,5 +1,7 @@
 // Runs one device's program, step by step, on the device's thread.
 //
+// Gradients of the step's micro-batches add up (gradient accumulation) before they are reduced.
+//
 // Operations run in the program's order. Receives wait only where F or B needs what they bring, and
 // while they wait, W that the program has later are done, one layer at a time, in the order of
 // micro-batches: that never needs more memory, and never changes a result. What leaves for another
@@ -88,14 +90,14 @@ class CommitTable {
   int replicas() const { return (first_device_ - norms()) / 2; }
   const std::vector<std::string>& devices() const { return devices_; }
   // What a device of devices() does in the exchange.
-  const CommitPlace& place(const std::string& device) const;
+  const CommitPosition& position(const std::string& device) const;
 
  private:
   int layers_, ranks_, shards_, first_device_, first_chunks_, first_norms_;
   std::vector<int> norms_before_;  // by layer, and of all at the end
   std::vector<int> first_stage_;   // of each replica among all stages, and how many there are
   std::vector<std::string> devices_;
-  std::vector<CommitPlace> places_;  // by device
+  std::vector<CommitPosition> positions_;  // by device
 };
 
 class Executor {
@@ -164,7 +166,7 @@ class Executor {
 
   std::unique_ptr<Adapter> NewAdapter(const StageRole& role, bool gradient) const;
   void Adapt();
-  int ChunksOf(const StageRun& run, bool gradient) const;
+  int SelectChunkCount(const StageRun& run, bool gradient) const;
   int32_t FilledMicroBatches() const;
   bool IsSteady() const;
   int Chosen(const StageRun& run, bool gradient, StepPhase phase) const;
@@ -197,14 +199,14 @@ class Executor {
   absl::Status ReceiveTable(const TableExchange& exchange, int from, std::vector<double>* values);
   absl::Status AddNorms(std::vector<double>* values);
   double SumOfSquares(const std::vector<double>& values) const;
-  std::vector<double> NormsOfPlanned() const;
+  std::vector<double> SelectPlannedNorms() const;
   absl::Status CheckSteps(const std::vector<double>& values) const;
   void FillTable(const std::vector<double>& sums, std::vector<double>* values) const;
   absl::Status Optimize();
   absl::Status Spread();
 
-  Inbox InboxOf(const StageRun& run, int32_t m, bool gradient) const;
-  Outbox OutboxOf(const StageRun& run, int32_t m, bool gradient, const Tensor& payload) const;
+  Inbox MakeInbox(const StageRun& run, int32_t m, bool gradient) const;
+  Outbox MakeOutbox(const StageRun& run, int32_t m, bool gradient, const Tensor& payload) const;
   MessageTag Tag(int32_t stage, int32_t m, bool gradient) const;
   absl::Status ReceiveUpTo(Inbox& inbox, int64_t row);
   absl::Status Await(Inbox& inbox);

@@ -13,10 +13,10 @@ CommitTable::CommitTable(const IslandPlan& plan, int32_t layers,
                          const std::vector<int>& norm_counts)
     : layers_(layers),
       ranks_(TensorParallel(plan)),
-      shards_(OwnershipOf(plan).shards),
+      shards_(OwnershipFromPlan(plan).shards),
       first_device_(norms() + 2 * static_cast<int>(plan.replicas.size())),
-      devices_(DevicesOf(plan)),
-      places_(PlanCommitExchange(SitesOfDevices(plan, devices_))) {
+      devices_(ListDevices(plan)),
+      positions_(PlanCommitExchange(ListDeviceSites(plan, devices_))) {
   first_chunks_ = first_device_ + static_cast<int>(devices_.size());
   first_stage_ = {0};
   for (const PlanReplica& replica : plan.replicas) {
@@ -28,10 +28,10 @@ CommitTable::CommitTable(const IslandPlan& plan, int32_t layers,
   for (const int count : norm_counts) norms_before_.push_back(norms_before_.back() + count);
 }
 
-const CommitPlace& CommitTable::place(const std::string& device) const {
+const CommitPosition& CommitTable::position(const std::string& device) const {
   const auto found = std::find(devices_.begin(), devices_.end(), device);
   ATOLL_CHECK(found != devices_.end(), device, " has no place in the plan");
-  return places_[static_cast<size_t>(found - devices_.begin())];
+  return positions_[static_cast<size_t>(found - devices_.begin())];
 }
 
 void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* values) const {
@@ -39,7 +39,7 @@ void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* v
   const std::vector<HeldState*>& planned = device_.planned();
   for (size_t i = 0; i < sums.size(); ++i) {
     if (!role.ownership.Leads(role.replica) || planned[i]->table_only) continue;
-    const int shard = role.ownership.ShardOf(role.replica);
+    const int shard = role.ownership.GetShardIndex(role.replica);
     (*values)[table_.norm(planned[i]->shard.layer, role.rank, shard)] = sums[i];
   }
   const bool has_head = role.HoldsLayer(static_cast<int32_t>(model().layers().size()) - 1);
@@ -67,7 +67,7 @@ absl::Status Executor::AddNorms(std::vector<double>* values) {
   const int64_t step = device_.planned()[0]->optimizer_step + 1;
   ATOLL_ASSIGN_OR_RETURN(const std::vector<double> norms,
                          device_.optimizer().Norms(step, SumOfSquares(all), role.rank));
-  const int part = table_.part(role.rank, role.ownership.ShardOf(role.replica));
+  const int part = table_.part(role.rank, role.ownership.GetShardIndex(role.replica));
   size_t at = 0;
   for (const HeldState* held : device_.planned()) {
     const int count = static_cast<int>(2 * held->state.layout().params.size());
@@ -86,7 +86,7 @@ double Executor::SumOfSquares(const std::vector<double>& values) const {
 }
 
 // Of the layers here, as Optimizer::Apply takes them.
-std::vector<double> Executor::NormsOfPlanned() const {
+std::vector<double> Executor::SelectPlannedNorms() const {
   std::vector<double> norms;
   if (!device_.optimizer().has_norms()) return norms;
   for (const HeldState* held : device_.planned()) {
@@ -103,22 +103,22 @@ std::vector<double> Executor::NormsOfPlanned() const {
 // Along common/protocol/commit_exchange.h. The table's tensor on the device holds one table at a
 // time, so that a sum is sent before another one is received.
 absl::Status Executor::ExchangeTable(std::vector<double>* values, bool commits) {
-  const CommitPlace& place = table_.place(device_.name());
+  const CommitPosition& position = table_.position(device_.name());
   TableExchange exchange;
   exchange.commits = commits;
   exchange.deadline = SteadyNow() + options_.message_timeout;
   std::vector<double> other(values->size());
-  for (const int from : place.below) {
+  for (const int from : position.below) {
     ATOLL_RETURN_IF_ERROR(ReceiveTable(exchange, from, &other));
     for (size_t i = 0; i < other.size(); ++i) (*values)[i] += other[i];
   }
-  if (place.above >= 0) {
-    ATOLL_RETURN_IF_ERROR(SendTable(exchange, {place.above}, *values));
-    ATOLL_RETURN_IF_ERROR(ReceiveTable(exchange, place.above, values));
-  } else if (!place.heads.empty()) {
-    ATOLL_RETURN_IF_ERROR(ExchangeWithHeads(exchange, place.heads, values));
+  if (position.above >= 0) {
+    ATOLL_RETURN_IF_ERROR(SendTable(exchange, {position.above}, *values));
+    ATOLL_RETURN_IF_ERROR(ReceiveTable(exchange, position.above, values));
+  } else if (!position.heads.empty()) {
+    ATOLL_RETURN_IF_ERROR(ExchangeWithHeads(exchange, position.heads, values));
   }
-  return SendTable(exchange, {place.below.rbegin(), place.below.rend()}, *values);
+  return SendTable(exchange, {position.below.rbegin(), position.below.rend()}, *values);
 }
 
 // Each head adds up all heads' sums in the same order, its own in its place.
@@ -171,7 +171,7 @@ absl::Status Executor::ReceiveTable(const TableExchange& exchange, int from,
   Backend& backend = device_.compute();
   const Tensor& commit = device_.run().commit;
   const std::string& sender = table_.devices()[from];
-  if (options_.before_word) ATOLL_RETURN_IF_ERROR(options_.before_word(device_.name(), sender));
+  if (options_.before_vote) ATOLL_RETURN_IF_ERROR(options_.before_vote(device_.name(), sender));
   ATOLL_RETURN_IF_ERROR(
       Annotate(transport_.Receive(device_.name(), TableTag(exchange, from), backend,
                                   device_.stream(), commit, exchange.deadline),
@@ -243,7 +243,8 @@ absl::Status Executor::Optimize() {
   const bool sharded = device_.role().ownership.sharded();
   if (computes()) {
     device_.optimizer().Apply(step, static_cast<float>(input_->learning_rate), sum_of_squares,
-                              NormsOfPlanned(), options_.keep_gradients, input_->counted_tokens);
+                              SelectPlannedNorms(), options_.keep_gradients,
+                              input_->counted_tokens);
     gradients_dirty_ = options_.keep_gradients || sharded;
   }
   ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));

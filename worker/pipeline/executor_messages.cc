@@ -30,21 +30,21 @@ MessageTag Executor::Tag(int32_t stage, int32_t m, bool gradient) const {
   return tag;
 }
 
-Executor::Inbox Executor::InboxOf(const StageRun& run, int32_t m, bool gradient) const {
+Executor::Inbox Executor::MakeInbox(const StageRun& run, int32_t m, bool gradient) const {
   return {gradient ? run.role->next : run.role->before, Tag(run.role->stage, m, gradient), Tensor(),
           Shape(m).rows};
 }
 
-Executor::Outbox Executor::OutboxOf(const StageRun& run, int32_t m, bool gradient,
-                                    const Tensor& payload) const {
+Executor::Outbox Executor::MakeOutbox(const StageRun& run, int32_t m, bool gradient,
+                                      const Tensor& payload) const {
   const StageRole& role = *run.role;
   Outbox outbox{gradient ? role.to_before : role.to_next,
                 Tag(role.stage + (gradient ? -1 : 1), m, gradient), payload, Shape(m).rows};
   const bool is_here = gradient ? role.before_is_here : role.next_is_here;
   if (is_here || (gradient ? role.before : role.next).empty()) return outbox;
   // Also where nothing leaves: all ranks of the stage compute in the same chunks.
-  outbox.chunks =
-      ChunksWithin(std::min<int64_t>({ChunksOf(run, gradient), job_.max_chunks, outbox.rows}));
+  outbox.chunks = ChunksWithin(
+      std::min<int64_t>({SelectChunkCount(run, gradient), job_.max_chunks, outbox.rows}));
   return outbox;
 }
 
@@ -97,7 +97,7 @@ absl::Status Executor::Await(Inbox& inbox) {
       absl::StrCat("the ", inbox.tag.gradient ? "gradient" : "activation", " of micro-batch ",
                    inbox.tag.micro_batch, " for stage ", inbox.tag.stage, " did not come from ",
                    inbox.from, " within ", Seconds(options_.message_timeout),
-                   " s: its device hangs, or it or the line is many times slower than planned "
+                   " s: its device hangs, or it or the link is many times slower than planned "
                    "(`atoll profile` has what was measured)"));
 }
 
@@ -139,7 +139,7 @@ std::unique_ptr<Adapter> Executor::NewAdapter(const StageRole& role, bool gradie
   setup.to = to;
   setup.gradient = gradient;
   setup.rows = device_.role().micro_batch_sequences;
-  setup.bytes_per_row = job_.sequence_length * cols * SizeOf(job_.compute);
+  setup.bytes_per_row = job_.sequence_length * cols * GetElementSize(job_.compute);
   setup.max_chunks = job_.max_chunks;
   setup.next_window = NextWindow;
   return std::make_unique<Adapter>(std::move(setup));
@@ -190,7 +190,7 @@ bool Executor::IsSteady() const {
   });
 }
 
-int Executor::ChunksOf(const StageRun& run, bool gradient) const {
+int Executor::SelectChunkCount(const StageRun& run, bool gradient) const {
   if (!transport_.Cuts(device_.name(), gradient ? run.role->before : run.role->next)) return 1;
   if (options_.fixed_chunks > 0) return options_.fixed_chunks;
   const bool exposed =
@@ -222,11 +222,11 @@ void Executor::AgreeOnChunks(const std::vector<double>& values) {
   const DeviceRole& role = device_.role();
   if (role.ranks == 1) return;
   for (StageRun& run : runs_) {
-    const double* const told = values.data() + table_.chunks(role.replica, run.role->stage);
+    const double* const numbers = values.data() + table_.chunks(role.replica, run.role->stage);
     for (int i = 0; i < StageChunks::kNumbers; ++i) {
       // Sent by another worker. No number is out of range of itself.
-      const bool known = told[i] >= 1 && told[i] <= job_.max_chunks;
-      run.agreed.of[i] = known ? static_cast<int>(told[i]) : 1;
+      const bool known = numbers[i] >= 1 && numbers[i] <= job_.max_chunks;
+      run.agreed.of[i] = known ? static_cast<int>(numbers[i]) : 1;
     }
   }
 }
@@ -255,7 +255,7 @@ std::vector<StageLinkState> Executor::StageLinks() const {
         state.quickest_bytes = adapter->quickest().bytes;
         state.quickest_seconds = adapter->quickest().seconds;
       }
-      state.way = transport_.WayOf(state.from, state.to);
+      state.transport = transport_.DescribeTransport(state.from, state.to);
       all.push_back(std::move(state));
     }
   }

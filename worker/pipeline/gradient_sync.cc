@@ -89,7 +89,7 @@ absl::Status GradientSync::WaitFor(const SyncTask& task) {
 
 // Which member of the task's group adds up which of these elements of its layer, counted from the
 // first of them.
-Cuts GradientSync::CutsOf(const SyncTask& task, Range elements) const {
+Cuts GradientSync::ComputeCuts(const SyncTask& task, Range elements) const {
   const bool copy = !device_.role().HoldsLayer(task.layer);
   const HeldState& held = *device_.FindPlanned(task.layer, copy);
   Cuts cuts = {0};
@@ -108,27 +108,27 @@ absl::Status GradientSync::Sum(const SyncTask& task, const Tensor& gradient, int
   Communicator& group = *communicators_.at(task.group);
   Backend& backend = device_.communication();
   Stream& stream = device_.communication_stream();
-  summed_bytes_ += gradient.size() * SizeOf(gradient.dtype);
+  summed_bytes_ += gradient.size() * GetElementSize(gradient.dtype);
   const Ownership& ownership = device_.role().ownership;
   if (!ownership.sharded()) return group.AllReduceSum(backend, stream, gradient);
-  const Cuts cuts = CutsOf(task, {begin, begin + gradient.size()});
+  const Cuts cuts = ComputeCuts(task, {begin, begin + gradient.size()});
   ATOLL_RETURN_IF_ERROR(group.ReduceScatterSum(backend, stream, gradient, cuts));
   if (ownership.shards == ownership.replicas) return absl::OkStatus();
   return group.AllGather(backend, stream, gradient, cuts, [&](int from, int to) {
     const int32_t a = task.replicas[from], b = task.replicas[to];
-    return a >= 0 && b >= 0 && ownership.ShardOf(a) == ownership.ShardOf(b);
+    return a >= 0 && b >= 0 && ownership.GetShardIndex(a) == ownership.GetShardIndex(b);
   });
 }
 
 absl::Status GradientSync::Do(const SyncTask& task) {
-  if (task.what == SyncTask::What::kTable) return SumTable(task);
+  if (task.what == SyncTask::What::kTable) return AllReduceTable(task);
   const Tensor gradient = device_.FindPlanned(task.layer, false)->state.grads();
   if (task.what == SyncTask::What::kLayer) return Sum(task, gradient);
   const int64_t table = device_.model().layers()[0]->layout().params[0].size;
   return Sum(task, gradient.Columns(table, gradient.size() - table), table);
 }
 
-absl::Status GradientSync::SumTable(const SyncTask& task) {
+absl::Status GradientSync::AllReduceTable(const SyncTask& task) {
   Backend& backend = device_.communication();
   Stream& stream = device_.communication_stream();
   HeldState* embedding = device_.FindPlanned(0, false);
@@ -145,7 +145,7 @@ absl::Status GradientSync::SumTable(const SyncTask& task) {
   return absl::OkStatus();
 }
 
-absl::Status GradientSync::SpreadOne(const SyncTask& task) {
+absl::Status GradientSync::AllGatherTask(const SyncTask& task) {
   Backend& backend = device_.communication();
   Stream& stream = device_.communication_stream();
   HeldState* held = device_.FindPlanned(task.layer, false);
@@ -161,11 +161,11 @@ absl::Status GradientSync::SpreadOne(const SyncTask& task) {
   const Ownership& ownership = device_.role().ownership;
   ATOLL_RETURN_IF_ERROR(
       communicators_.at(task.group)
-          ->AllGather(backend, stream, params, CutsOf(task, elements), [&](int from, int to) {
+          ->AllGather(backend, stream, params, ComputeCuts(task, elements), [&](int from, int to) {
             const int32_t a = task.replicas[from];
             const int32_t b = task.replicas[to];
             if (a < 0) return false;
-            return b < 0 || ownership.ShardOf(a) != ownership.ShardOf(b);
+            return b < 0 || ownership.GetShardIndex(a) != ownership.GetShardIndex(b);
           }));
   if (of_table && held != nullptr && copy != nullptr) {
     backend.Run(stream, Convert{.from = params, .to = copy->state.params()});
@@ -176,7 +176,7 @@ absl::Status GradientSync::SpreadOne(const SyncTask& task) {
 absl::Status GradientSync::Spread() {
   for (const SyncTask& task : device_.role().syncs) {
     const Instant start = SteadyNow();
-    ATOLL_RETURN_IF_ERROR(SpreadOne(task));
+    ATOLL_RETURN_IF_ERROR(AllGatherTask(task));
     ATOLL_RETURN_IF_ERROR(device_.communication().Synchronize(device_.communication_stream()));
     spans_.push_back({{.kind = PlanOpKind::kSync, .layer = task.layer}, start, SteadyNow()});
   }

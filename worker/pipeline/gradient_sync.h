@@ -37,7 +37,7 @@ class GradientSync {
   // Until all is done; then what happened.
   absl::Status Wait();
   // Where ownership is sharded, after the optimizer's step: what owners have made of the parameters
-  // goes to all who hold them. On the caller's thread, when the device's stream has come to its
+  // goes to all holders. On the caller's thread, when the device's stream has come to its
   // end.
   absl::Status Spread();
   const std::vector<OpSpan>& spans() const { return spans_; }  // after Wait
@@ -48,9 +48,9 @@ class GradientSync {
   absl::Status Do(const SyncTask& task);
   // `gradient`: of the layer's elements from `begin` on.
   absl::Status Sum(const SyncTask& task, const Tensor& gradient, int64_t begin = 0);
-  Cuts CutsOf(const SyncTask& task, Range elements) const;
-  absl::Status SpreadOne(const SyncTask& task);
-  absl::Status SumTable(const SyncTask& task);
+  Cuts ComputeCuts(const SyncTask& task, Range elements) const;
+  absl::Status AllGatherTask(const SyncTask& task);
+  absl::Status AllReduceTable(const SyncTask& task);
 
   Device& device_;
   const Communicators& communicators_;

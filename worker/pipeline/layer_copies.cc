@@ -7,7 +7,7 @@
 
 namespace atl::worker {
 
-absl::StatusOr<bool> LayerCopies::Place(const std::vector<Tensor>& like, const HasRoom& room) {
+absl::StatusOr<bool> LayerCopies::Allocate(const std::vector<Tensor>& like, const HasRoom& room) {
   const auto carve = [&](void* memory) {
     Carver carver(memory);
     copies_.clear();
@@ -35,8 +35,8 @@ absl::StatusOr<bool> LayerCopies::Place(const std::vector<Tensor>& like, const H
 
 absl::StatusOr<bool> LayerCopies::Take(Stream& stream, const std::vector<Tensor>& from,
                                        const HasRoom& room) {
-  ATOLL_ASSIGN_OR_RETURN(const bool placed, Place(from, room));
-  if (!placed) return false;
+  ATOLL_ASSIGN_OR_RETURN(const bool allocated, Allocate(from, room));
+  if (!allocated) return false;
   for (size_t i = 0; i < from.size(); ++i) {
     const Tensor flat(from[i].data, from[i].dtype, 1, from[i].size());
     compute_->Run(stream, Convert{flat, copies_[i]});
@@ -48,9 +48,9 @@ absl::StatusOr<bool> LayerCopies::Take(Stream& stream, const std::vector<Tensor>
 // The device may still work on what was in this memory before.
 absl::StatusOr<bool> LayerCopies::Prepare(Stream& stream, const std::vector<Tensor>& like,
                                           const HasRoom& room) {
-  ATOLL_ASSIGN_OR_RETURN(const bool placed, Place(like, room));
-  if (placed) compute_->Record(stream, *ready_);
-  return placed;
+  ATOLL_ASSIGN_OR_RETURN(const bool allocated, Allocate(like, room));
+  if (allocated) compute_->Record(stream, *ready_);
+  return allocated;
 }
 
 void LayerCopies::Drop() {

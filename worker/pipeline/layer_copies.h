@@ -1,4 +1,4 @@
-// Copies of a device's tensors in one block of its memory: what is on its way to the host (a
+// Copies of a device's tensors in one block of its memory: what is in flight to the host (a
 // snapshot of layers) or from it (what is to be added to their parameters) while the device goes on
 // computing. Taking a snapshot and adding are short work of the device's own stream; the bus is
 // crossed by Staging, on other streams.
@@ -47,7 +47,7 @@ class LayerCopies {
   absl::Status Write(size_t index, std::span<const float> from);
 
  private:
-  absl::StatusOr<bool> Place(const std::vector<Tensor>& like, const HasRoom& room);
+  absl::StatusOr<bool> Allocate(const std::vector<Tensor>& like, const HasRoom& room);
 
   Backend* const compute_;
   Staging* const staging_;

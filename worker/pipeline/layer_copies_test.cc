@@ -1,4 +1,4 @@
-// Copies lie beside what they are of, in memory that is taken once.
+// Copies lie next to what they are of, in memory that is taken once.
 
 #include "worker/pipeline/layer_copies.h"
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "worker/pipeline/all_reduce_meter.h"
 #include "worker/pipeline/device.h"
 #include "worker/pipeline/executor.h"
-#include "worker/pipeline/sum_meter.h"
 #include "worker/pipeline/task_thread.h"
 #include "worker/pipeline/work_meter.h"
 
@@ -25,7 +25,7 @@ struct LocalRun {
   StepInput input;
   StepResult result;
   std::unique_ptr<WorkMeter> meter;
-  std::unique_ptr<SumMeter> sums;
+  std::unique_ptr<AllReduceMeter> sums;
   absl::Status status;
   TaskThread thread;
 };

@@ -18,7 +18,7 @@ std::string Describe(const MessageTag& tag) {
 }
 
 // An empty one is not for nothing: messages are bounded in number, too.
-int64_t CostOf(const HostMessage& message) {
+int64_t ComputeQueueCost(const HostMessage& message) {
   return static_cast<int64_t>(message.bytes.size()) + LocalTransport::kMessageCost;
 }
 
@@ -29,7 +29,7 @@ absl::Status LocalTransport::Send(const std::string& from, const std::string& to
                                   const Tensor& payload) {
   ATOLL_CHECK(payload.contiguous());
   const auto bytes = std::make_shared<std::vector<std::byte>>(
-      static_cast<size_t>(payload.size() * SizeOf(payload.dtype)));
+      static_cast<size_t>(payload.size() * GetElementSize(payload.dtype)));
   backend.CopyToHost(stream, bytes->data(), payload);
   ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
   return SendBytes(from, to, tag, payload.dtype, *bytes, bytes);
@@ -73,7 +73,7 @@ void LocalTransport::Deliver(const std::string& from, const std::string& to, con
 }
 
 absl::Status LocalTransport::PutLocked(Key key, HostMessage message) {
-  const int64_t size = CostOf(message);
+  const int64_t size = ComputeQueueCost(message);
   if (bytes_ + size > max_bytes_) {
     return absl::ResourceExhaustedError(
         absl::StrCat("messages that were not received hold ", bytes_, " of ", max_bytes_,
@@ -95,7 +95,7 @@ HostMessage LocalTransport::TakeLocked(const Key& key) {
   const auto found = messages_.find(key);
   HostMessage message = std::move(found->second);
   messages_.erase(found);
-  bytes_ -= CostOf(message);
+  bytes_ -= ComputeQueueCost(message);
   return message;
 }
 
@@ -143,7 +143,7 @@ absl::Status LocalTransport::Receive(const std::string& device, const MessageTag
   lock.unlock();
   ATOLL_CHECK(into.contiguous());
   if (message.dtype != into.dtype ||
-      static_cast<int64_t>(message.bytes.size()) != into.size() * SizeOf(into.dtype)) {
+      static_cast<int64_t>(message.bytes.size()) != into.size() * GetElementSize(into.dtype)) {
     return absl::InvalidArgumentError(absl::StrCat("the ", Describe(tag), " has ",
                                                    message.bytes.size(), " bytes for ", into.size(),
                                                    " elements"));
@@ -153,12 +153,12 @@ absl::Status LocalTransport::Receive(const std::string& device, const MessageTag
 }
 
 void LocalTransport::OnAbort(Aborted aborted) {
-  const std::lock_guard telling(abort_mutex_);
+  const std::lock_guard abort_lock(abort_mutex_);
   on_abort_ = std::move(aborted);
 }
 
 void LocalTransport::Abort(const std::string& reason) {
-  const std::lock_guard telling(abort_mutex_);
+  const std::lock_guard abort_lock(abort_mutex_);
   {
     const std::lock_guard lock(mutex_);
     if (aborted_) return;

@@ -22,10 +22,10 @@ size_t MessageLog::OnSent(SentMessage message) {
   return messages_.size() - 1;
 }
 
-void MessageLog::OnArrived(int64_t step, size_t place, Instant start, Instant arrived) {
+void MessageLog::OnArrived(int64_t step, size_t index, Instant start, Instant arrived) {
   const std::lock_guard lock(mutex_);
-  if (step != step_ || place >= messages_.size() || messages_[place].there) return;
-  SentMessage& message = messages_[place];
+  if (step != step_ || index >= messages_.size() || messages_[index].there) return;
+  SentMessage& message = messages_[index];
   message.start = start;
   message.arrived = arrived;
   message.there = true;

@@ -36,7 +36,7 @@ class MessageLog {
 
   // Its place, for OnArrived.
   size_t OnSent(SentMessage message);
-  void OnArrived(int64_t step, size_t place, Instant start, Instant arrived);
+  void OnArrived(int64_t step, size_t index, Instant start, Instant arrived);
 
   // What was sent; ends the recording. Waits until all of it has arrived, or for the deadline.
   std::vector<SentMessage> Take(Instant deadline);

@@ -79,7 +79,7 @@ std::vector<std::string> TableDevices(const IslandPlan& plan, int32_t head, int 
 void CountSlots(DeviceRole& role) {
   std::vector<int32_t> stages;
   for (const StageRole& stage : role.stages) stages.push_back(stage.stage);
-  for (const StageSlots& slots : SlotsOf(role.program, stages)) {
+  for (const StageSlots& slots : ComputeStageSlots(role.program, stages)) {
     StageRole* stage = role.FindStage(slots.stage);
     stage->forward_slots = slots.forward;
     stage->backward_slots = slots.backward;
@@ -97,12 +97,13 @@ void AddSyncs(const IslandPlan& plan, int32_t layers, bool tied_head, Groups& gr
     const bool table = tied_head && l == 0;
     for (int rank = 0; rank < TensorDegree(plan, l); ++rank) {
       const std::string group = replicas ? groups.Name("sync", ReplicasOfLayer(plan, l, rank)) : "";
-      std::vector<int32_t> of_ends;
-      const std::string ends =
-          table ? groups.Name("sync", TableDevices(plan, layers - 1, rank, &of_ends)) : "";
+      std::vector<int32_t> of_table;
+      const std::string table_group =
+          table ? groups.Name("sync", TableDevices(plan, layers - 1, rank, &of_table)) : "";
       if (rank != role.rank) continue;
-      if (table && (role.table_copy || role.HoldsLayer(0)) && (!ends.empty() || role.table_copy)) {
-        role.syncs.push_back({SyncTask::What::kTable, 0, ends, std::move(of_ends)});
+      if (table && (role.table_copy || role.HoldsLayer(0)) &&
+          (!table_group.empty() || role.table_copy)) {
+        role.syncs.push_back({SyncTask::What::kTable, 0, table_group, std::move(of_table)});
       }
       if (role.HoldsLayer(l) && replicas) {
         role.syncs.push_back(
@@ -177,7 +178,7 @@ StageRole* DeviceRole::FindStage(int32_t stage) {
   __builtin_unreachable();
 }
 
-std::vector<std::string> DevicesOf(const IslandPlan& plan) {
+std::vector<std::string> ListDevices(const IslandPlan& plan) {
   std::vector<std::string> devices;
   for (const PlanReplica& replica : plan.replicas) {
     for (const PlanStage& stage : replica.stages) {
@@ -191,11 +192,11 @@ std::vector<std::string> DevicesOf(const IslandPlan& plan) {
   return devices;
 }
 
-DeviceRole RoleOf(const IslandPlan& plan, const std::string& device, int32_t layers,
-                  bool tied_head) {
+DeviceRole MakeDeviceRole(const IslandPlan& plan, const std::string& device, int32_t layers,
+                          bool tied_head) {
   DeviceRole role;
   role.device = device;
-  role.ownership = OwnershipOf(plan);
+  role.ownership = OwnershipFromPlan(plan);
   AddStages(plan, layers, tied_head, role);
   for (const PlanProgram& program : plan.programs) {
     if (program.device == device) role.program = program;

@@ -76,11 +76,11 @@ struct DeviceRole {
 };
 
 // Groups are named "tensor/N" and "sync/N". REQUIRES: a valid plan that names the device.
-DeviceRole RoleOf(const IslandPlan& plan, const std::string& device, int32_t layers,
-                  bool tied_head);
+DeviceRole MakeDeviceRole(const IslandPlan& plan, const std::string& device, int32_t layers,
+                          bool tied_head);
 
 // All devices of the plan, by replica, stage and rank: those of the exchange that commits a step.
-std::vector<std::string> DevicesOf(const IslandPlan& plan);
+std::vector<std::string> ListDevices(const IslandPlan& plan);
 
 }  // namespace atl::worker
 

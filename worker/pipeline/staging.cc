@@ -66,7 +66,7 @@ absl::Status Staging::Write(const Tensor& to, const Event& after, std::span<cons
 
 absl::Status Staging::ReadBlocks(const Tensor& from, std::span<float> to) {
   const Tensor flat(from.data, from.dtype, 1, from.size());
-  const int64_t each = block_bytes_ / SizeOf(from.dtype), size = from.size();
+  const int64_t each = block_bytes_ / GetElementSize(from.dtype), size = from.size();
   const auto elements = [&](int64_t begin) { return std::min(each, size - begin); };
   for (int64_t begin = 0; begin - each < size; begin += each) {
     if (begin < size) {
@@ -85,7 +85,7 @@ absl::Status Staging::ReadBlocks(const Tensor& from, std::span<float> to) {
 
 absl::Status Staging::WriteBlocks(const Tensor& to, std::span<const float> from) {
   const Tensor flat(to.data, to.dtype, 1, to.size());
-  const int64_t each = block_bytes_ / SizeOf(to.dtype), size = to.size();
+  const int64_t each = block_bytes_ / GetElementSize(to.dtype), size = to.size();
   for (int64_t begin = 0; begin < size; begin += each) {
     const int64_t elements = std::min(each, size - begin);
     Lane& lane = lanes_[static_cast<size_t>(begin / each % 2)];

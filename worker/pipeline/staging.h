@@ -1,4 +1,4 @@
-// Copies between a device's memory and the host's that go on beside what the device computes: on
+// Copies between a device's memory and the host's that go on while the device computes: on
 // streams of their own, through two blocks of pinned memory, of which one is copied by the device
 // while the host reads or fills the other.
 //
@@ -18,7 +18,7 @@ namespace atl::worker {
 
 class Staging {
  public:
-  // Large enough for a bus to be at its best, and little beside a host's memory.
+  // Large enough for a bus to be at its best, and little compared to a host's memory.
   static constexpr int64_t kBlockBytes = int64_t{16} << 20;
 
   // `backend`: of the device, for this alone.

@@ -19,7 +19,8 @@ constexpr int64_t kBlock = 64;
 // A device with a tensor on it.
 struct OnDevice {
   OnDevice(DType dtype, int64_t size)
-      : buffer(*backend->Allocate(size * SizeOf(dtype))), x(buffer.data(), dtype, 1, size) {}
+      : buffer(*backend->Allocate(size * GetElementSize(dtype))),
+        x(buffer.data(), dtype, 1, size) {}
 
   testing::FakeDevice device{"fake", NewReferenceBackend};
   std::unique_ptr<Backend> backend = device.NewBackend();
@@ -37,7 +38,7 @@ std::vector<float> Numbers(int64_t size) {
 
 TEST_CASE("what is written is read again, in no, one or many blocks, of f32 and f64") {
   const DType dtype = GENERATE(DType::kFloat32, DType::kFloat64);
-  const int64_t block = kBlock / SizeOf(dtype);
+  const int64_t block = kBlock / GetElementSize(dtype);
   for (const int64_t size : {int64_t{0}, int64_t{1}, block, block + 1, 5 * block - 1, 6 * block}) {
     CAPTURE(size);
     OnDevice a(dtype, size);

@@ -1,7 +1,8 @@
-// Activations and gradients between the devices of an island. Implementations: queues within a
-// process, the peer link between workers (ZeroMQ), NCCL within a GPU site.
+// Point-to-point (P2P) channels: activations and gradients between the devices of an island.
+// Implementations: queues within a process, the peer link between workers (ZeroMQ), NCCL within a
+// GPU site.
 //
-// Sends and receives never stall compute: Send returns at once, Arrived looks, and only Receive
+// Sends and receives never stall compute: Send returns at once, Arrived polls, and only Receive
 // waits. Messages are identified by their tag alone, so their order on the wire does not matter.
 // Memory is bounded: a transport holds at most the messages of the steps' programs, which a plan
 // bounds, and refuses (RESOURCE_EXHAUSTED, which is fatal for the step) what would exceed its
@@ -56,7 +57,7 @@ struct StageLinkCounters {
   int64_t messages = 0;
   int64_t bytes = 0;
   // Sum over messages, to the last byte's arrival, where known: from Send, or between workers from
-  // when the peer link got it, which is after its turn on a shared line.
+  // when the peer link got it, which is after its grant on a shared link.
   double seconds = 0;
 };
 
@@ -108,14 +109,15 @@ class Transport {
 
   // ---- How they go. ----
   // For display: "peer copy", "NCCL: GPUs of site north".
-  virtual std::string WayOf(const std::string& /*from*/, const std::string& /*to*/) const {
+  virtual std::string DescribeTransport(const std::string& /*from*/,
+                                        const std::string& /*to*/) const {
     return "";
   }
   // Whether it can help to cut its messages in chunks.
   virtual bool Cuts(const std::string& /*from*/, const std::string& /*to*/) const { return true; }
   // The communicators that the device's messages need, in one order everywhere; the plan's set-up
   // makes them and passes them in before the first message.
-  virtual std::vector<PairGroup> PairsOf(const std::string& /*device*/) const { return {}; }
+  virtual std::vector<PairGroup> ListPairGroups(const std::string& /*device*/) const { return {}; }
   virtual void UsePair(const std::string& /*device*/, const PairGroup& /*pair*/,
                        std::unique_ptr<Communicator> /*communicator*/) {}
 };
@@ -128,7 +130,7 @@ struct HostMessage {
   std::shared_ptr<const void> owner;
 };
 
-// A transport by way of host memory, which one for other memory can work on.
+// A transport through host memory, which one for other memory can work on.
 class HostTransport : public Transport {
  public:
   // Thread-safe, and never waits. `owner` keeps the bytes, unchanged.
@@ -136,8 +138,8 @@ class HostTransport : public Transport {
                                  const MessageTag& tag, DType dtype,
                                  std::span<const std::byte> bytes,
                                  std::shared_ptr<const void> owner) = 0;
-  // As SendBytes, for the announcement of a message that goes another way: it is not counted or
-  // logged, and waits for no turn.
+  // As SendBytes, for the announcement of a message that another transport carries: it is not
+  // counted or logged, and waits for no grant.
   virtual absl::Status Announce(const std::string& from, const std::string& to,
                                 const MessageTag& tag, DType dtype,
                                 std::span<const std::byte> bytes,

@@ -33,7 +33,7 @@ WorkMeter::WorkMeter(const DeviceRole& role, int32_t layers, std::function<int64
   }
 }
 
-WorkMeter::Sums WorkMeter::SumsOf(const DeviceStep& step, bool in_group) {
+WorkMeter::Sums WorkMeter::SumSpans(const DeviceStep& step, bool in_group) {
   Sums sums;
   for (const OpSpan& span : step.spans) {
     const double seconds = Seconds(in_group ? span.in_group : span.end - span.start);
@@ -52,13 +52,13 @@ void WorkMeter::Add(const std::vector<DeviceStep>& steps) {
   };
   const auto step = find(work_.device);
   if (step == steps.end()) return;
-  Sums sums = SumsOf(*step, false);
-  const Sums own = SumsOf(*step, true);
+  Sums sums = SumSpans(*step, false);
+  const Sums own = SumSpans(*step, true);
   Sums least = own;
   for (const std::string& device : group_) {
     const auto other = find(device);
     if (other == steps.end()) return;  // its waiting time is not known here
-    const Sums theirs = SumsOf(*other, true);
+    const Sums theirs = SumSpans(*other, true);
     least.forward_s = std::min(least.forward_s, theirs.forward_s);
     least.backward_s = std::min(least.backward_s, theirs.backward_s);
   }

@@ -1,4 +1,5 @@
-// How fast a device is while it trains: its F, B and W of whole steps, in windows. Pure.
+// How fast a device is while it trains: its F, B and W of whole steps, in windows. Stragglers are
+// detected from these times. Pure.
 //
 // A window is 20 steps, or as many, at least 3, as 10 seconds hold. The step in the middle counts,
 // by its work: what disturbs a machine for some steps disturbs no window.
@@ -41,7 +42,7 @@ class WorkMeter {
     double forward_s = 0, backward_s = 0;
   };
 
-  static Sums SumsOf(const DeviceStep& step, bool in_group);
+  static Sums SumSpans(const DeviceStep& step, bool in_group);
 
   std::vector<std::string> group_;  // the others of the tensor-parallel group
   const std::function<int64_t()> next_window_;

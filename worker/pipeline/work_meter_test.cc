@@ -19,7 +19,7 @@ DeviceRole Role(int32_t ranks = 1) {
     second.devices.push_back("w2/" + std::to_string(rank));
   }
   plan.replicas = {{{first, second}, 2, 3}};
-  return RoleOf(plan, "w1/0", kLayers, false);
+  return MakeDeviceRole(plan, "w1/0", kLayers, false);
 }
 
 struct Fixture {
@@ -87,13 +87,13 @@ TEST_CASE("steps without a time from the host's clock are not reported") {
 
 // A step of a device that computes for so long and is in its group's all-reduces for so long, in F
 // and, as long, in B and W.
-DeviceStep Shared(const std::string& device, int computes_ms, int sums_ms) {
+DeviceStep Shared(const std::string& device, int computes_ms, int all_reduce_ms) {
   DeviceStep step;
   step.device = device;
   step.timed = true;
   for (const PlanOpKind kind : {PlanOpKind::kForward, PlanOpKind::kInputGradient}) {
-    OpSpan span{{kind, 0, 0}, Instant{}, Instant{} + milliseconds(computes_ms + sums_ms)};
-    span.in_group = milliseconds(sums_ms);
+    OpSpan span{{kind, 0, 0}, Instant{}, Instant{} + milliseconds(computes_ms + all_reduce_ms)};
+    span.in_group = milliseconds(all_reduce_ms);
     step.spans.push_back(span);
   }
   return step;

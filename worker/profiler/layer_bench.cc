@@ -21,7 +21,7 @@ std::pair<int64_t, double> MedianAndSpread(std::vector<int64_t> ns) {
 }
 
 template <class Work>
-absl::StatusOr<int64_t> NanosOf(Backend& backend, Stream& stream, const Work& work) {
+absl::StatusOr<int64_t> MeasureNanos(Backend& backend, Stream& stream, const Work& work) {
   const auto start = std::chrono::steady_clock::now();
   ATOLL_RETURN_IF_ERROR(work());
   ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
@@ -70,8 +70,8 @@ void LayerBench::Carve(Carver& carver) {
   targets_ = carver.Take(DType::kInt32, 1, n);
   totals_ = carver.Take(DType::kFloat32, 1, 2);
   const Tensor constants = model_.Constants(shape_.seq_len, nullptr);
-  constants_ =
-      model_.Constants(shape_.seq_len, carver.Bytes(constants.size() * SizeOf(DType::kFloat32)));
+  constants_ = model_.Constants(shape_.seq_len,
+                                carver.Bytes(constants.size() * GetElementSize(DType::kFloat32)));
   stash_ = {carver.Bytes(bytes_.forward_stash), carver.Bytes(bytes_.backward_stash)};
   int64_t scratch = bytes_.workspace;
   if (last()) scratch = std::max(scratch, model_.LossWorkspaceBytes(backend_, Loss()));
@@ -112,7 +112,7 @@ absl::Status LayerBench::Fill() {
       numbers[i] = scale * (static_cast<float>(i * 2654435761u % 1024) / 512.0f - 1.0f);
     }
     ATOLL_ASSIGN_OR_RETURN(Buffer buffer,
-                           backend_.Allocate(tensor.size() * SizeOf(DType::kFloat32)));
+                           backend_.Allocate(tensor.size() * GetElementSize(DType::kFloat32)));
     const Tensor staged(buffer.data(), DType::kFloat32, tensor.rows, tensor.cols);
     backend_.CopyToDevice(*stream_, staged, numbers.data());
     backend_.Run(*stream_, Convert{staged, tensor});
@@ -160,7 +160,7 @@ absl::StatusOr<LayerCost> LayerBench::Measure(int runs) {
   std::vector<int64_t> times[4];
   for (int run = 0; runs > 0 && run <= runs; ++run) {
     const auto timed = [&](int which, auto work) -> absl::Status {
-      ATOLL_ASSIGN_OR_RETURN(const int64_t ns, NanosOf(backend_, *stream_, work));
+      ATOLL_ASSIGN_OR_RETURN(const int64_t ns, MeasureNanos(backend_, *stream_, work));
       if (run > 0) times[which].push_back(ns);
       return absl::OkStatus();
     };
@@ -178,7 +178,7 @@ absl::StatusOr<LayerCost> LayerBench::Measure(int runs) {
   }
   if (first() && !model_.config().is_images())
     cost.input_gradient_ns = 0;  // tokens have no gradient
-  const int64_t element = SizeOf(model_.compute());
+  const int64_t element = GetElementSize(model_.compute());
   cost.parameter_bytes = state_->bytes();
   cost.stash_bytes = bytes_.forward_stash + bytes_.backward_stash;
   cost.backward_stash_bytes = bytes_.backward_stash;

@@ -40,7 +40,7 @@ class Profiling {
     for (const int size : TensorSizes()) {
       for (size_t i = 0; i < rows.size(); ++i) {
         if (!Known(size, rows[i])) return false;
-        if (i >= 2 && Settled(MembersOf(size), size, rows[i])) break;
+        if (i >= 2 && IsStable(CountGroupedDevices(size), size, rows[i])) break;
       }
     }
     return true;
@@ -75,23 +75,24 @@ class Profiling {
   }
 
   // Groups of `size` devices in order; what is left over of them measures nothing.
-  size_t MembersOf(int size) const {
+  size_t CountGroupedDevices(int size) const {
     return devices_.size() / static_cast<size_t>(size) * static_cast<size_t>(size);
   }
 
   bool Known(int size, int64_t rows) const {
-    return std::all_of(
-        profiles_.begin(), profiles_.begin() + static_cast<std::ptrdiff_t>(MembersOf(size)),
-        [&](const DeviceProfile& profile) {
-          return std::count_if(
-                     profile.layers.begin(), profile.layers.end(), [&](const LayerCost& cost) {
-                       return cost.tensor_parallel == size && cost.micro_batch_sequences == rows;
-                     }) == kKinds;
-        });
+    return std::all_of(profiles_.begin(),
+                       profiles_.begin() + static_cast<std::ptrdiff_t>(CountGroupedDevices(size)),
+                       [&](const DeviceProfile& profile) {
+                         return std::count_if(profile.layers.begin(), profile.layers.end(),
+                                              [&](const LayerCost& cost) {
+                                                return cost.tensor_parallel == size &&
+                                                       cost.micro_batch_sequences == rows;
+                                              }) == kKinds;
+                       });
   }
 
   absl::Status RunSize(int size, size_t sizes_before, size_t sizes) {
-    const size_t members = MembersOf(size);
+    const size_t members = CountGroupedDevices(size);
     std::vector<std::unique_ptr<Communicator>> communicators;
     std::vector<Model> models;
     if (size == 1) {
@@ -114,7 +115,7 @@ class Profiling {
     stop_ = false;
     for (size_t i = 0; i < rows.size() && !stop_; ++i) {
       if (Known(size, rows[i])) {
-        stop_ = i >= 2 && Settled(members, size, rows[i]);
+        stop_ = i >= 2 && IsStable(members, size, rows[i]);
         continue;
       }
       DropIncomplete(size, rows[i]);
@@ -148,7 +149,7 @@ class Profiling {
         }
         return error_;
       }
-      stop_ = i >= 2 && Settled(members, size, rows[i]);
+      stop_ = i >= 2 && IsStable(members, size, rows[i]);
     }
     return absl::OkStatus();
   }
@@ -157,7 +158,7 @@ class Profiling {
                        const BatchShape& shape) {
     int64_t kind = 0;
     for (const int layer : {0, 1, static_cast<int>(model.layers().size()) - 1}) {
-      if (d == 0) Tell(kind++, communicator, shape);
+      if (d == 0) ReportProgress(kind++, communicator, shape);
       ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<LayerBench> bench,
                              LayerBench::Create(*devices_[d].backend, model, layer, shape,
                                                 options_.optimizer, communicator));
@@ -169,7 +170,8 @@ class Profiling {
     return absl::OkStatus();
   }
 
-  void Tell(int64_t kind, const Communicator* communicator, const BatchShape& shape) const {
+  void ReportProgress(int64_t kind, const Communicator* communicator,
+                      const BatchShape& shape) const {
     if (!options_.progress) return;
     constexpr const char* kNames[kKinds] = {"embedding", "block", "head"};
     const int shared = communicator == nullptr ? 1 : communicator->size();
@@ -200,7 +202,7 @@ class Profiling {
   }
 
   // Whether the time of a sequence no longer depends on how many there are, on every device.
-  bool Settled(size_t members, int size, int64_t rows) const {
+  bool IsStable(size_t members, int size, int64_t rows) const {
     for (size_t d = 0; d < members; ++d) {
       const auto of = [&](int64_t b) {
         double ns = 0;

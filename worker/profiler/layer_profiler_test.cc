@@ -118,16 +118,16 @@ TEST_CASE("after the limit only the smallest micro-batch is measured, and progre
   Worker worker(1);
   ProfileOptions options = Quick(8);
   options.limit = Duration(0);
-  std::vector<std::string> told;
+  std::vector<std::string> reported;
   options.progress = [&](int64_t layer, int64_t most, const std::string& what) {
-    told.push_back(absl::StrCat(layer, " of ", most, " ", what));
+    reported.push_back(absl::StrCat(layer, " of ", most, " ", what));
   };
   const auto profiles = ProfileLayers(worker.devices, Tiny(ModelFamily::kGpt2), options);
   REQUIRE(profiles.ok());
   CHECK((*profiles)[0].layers.size() == 3);
-  CHECK(told == std::vector<std::string>{"1 of 12 embedding, micro-batch 1",
-                                         "2 of 12 block, micro-batch 1",
-                                         "3 of 12 head, micro-batch 1"});
+  CHECK(reported == std::vector<std::string>{"1 of 12 embedding, micro-batch 1",
+                                             "2 of 12 block, micro-batch 1",
+                                             "3 of 12 head, micro-batch 1"});
 }
 
 TEST_CASE("a bf16 device keeps a copy of the weights in bf16, and activations half as large") {

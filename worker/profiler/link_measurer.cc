@@ -14,9 +14,9 @@ constexpr int64_t kDuringStepsBytesMax = int64_t{8} << 20;
 constexpr int kDuringStepsRuns = 3;
 
 LinkMeasurerOptions WithProgress(LinkMeasurerOptions options) {
-  options.profile.progress = [tell = options.measuring](size_t link, size_t links,
-                                                        const NodeId& to) {
-    tell(absl::StrCat("measures the line to ", to, " (", link + 1, " of ", links, ")"));
+  options.profile.progress = [report = options.measuring](size_t link, size_t links,
+                                                          const NodeId& to) {
+    report(absl::StrCat("measures the link to ", to, " (", link + 1, " of ", links, ")"));
   };
   return options;
 }
@@ -55,9 +55,9 @@ void LinkMeasurer::Run() {
     if (stop_) return;
     const MeasureLinks request = *std::exchange(next_ ? next_ : next_probe_, std::nullopt);
     lock.unlock();
-    LinksMeasured answer = request.probe    ? Probe(request)
-                           : request.beside ? Beside(request)
-                                            : Do(request);
+    LinksMeasured answer = request.probe          ? Probe(request)
+                           : request.during_steps ? MeasureDuringSteps(request)
+                                                  : Do(request);
     if (request.measurer == link_->name()) options_.post(std::move(answer));
   }
 }
@@ -67,24 +67,24 @@ LinksMeasured LinkMeasurer::Probe(const MeasureLinks& request) {
   answer.job = request.job;
   answer.request = request.request;
   answer.probe = true;
-  std::vector<IslandMember> asked;
+  std::vector<IslandMember> probed;
   for (const IslandMember& member : request.members) {
     if (std::find(request.to.begin(), request.to.end(), member.worker) == request.to.end())
       continue;
-    asked.push_back(member);
+    probed.push_back(member);
   }
   std::set<NodeId> silent;
-  for (auto& [worker, trouble] : link_->Probe(asked, options_.probe_timeout)) {
+  for (auto& [worker, trouble] : link_->Probe(probed, options_.probe_timeout)) {
     silent.insert(worker);
     answer.unreachable.push_back({worker, std::move(trouble)});
   }
-  for (const IslandMember& member : asked) {
+  for (const IslandMember& member : probed) {
     if (silent.count(member.worker) == 0) answer.reached.push_back(member.worker);
   }
   return answer;
 }
 
-LinksMeasured LinkMeasurer::Beside(const MeasureLinks& request) {
+LinksMeasured LinkMeasurer::MeasureDuringSteps(const MeasureLinks& request) {
   LinksMeasured answer;
   answer.job = request.job;
   answer.request = request.request;
@@ -96,7 +96,7 @@ LinksMeasured LinkMeasurer::Beside(const MeasureLinks& request) {
       to.push_back(member);
     }
   }
-  // A worker that trains needs its line; smaller sizes measure it well enough.
+  // A worker that trains needs its link; smaller sizes measure it well enough.
   LinkProfileOptions profile = options_.profile;
   profile.bytes_max = std::min(profile.bytes_max, kDuringStepsBytesMax);
   profile.runs = std::min(profile.runs, kDuringStepsRuns);

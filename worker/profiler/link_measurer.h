@@ -1,7 +1,7 @@
 // Carries out MeasureLinks, on a thread of its own: meets the other workers over the peer link
-// and, if it is this worker's turn, times messages to each of them; or only probes them. In
-// parallel to training no worker is met: the measured worker takes samples on connections of their
-// own.
+// and, if this worker is the one that measures, times messages to each of them; or only probes
+// them. In parallel to training no worker is met: the measured worker takes samples on connections
+// of their own.
 
 #ifndef ATOLL_WORKER_PROFILER_LINK_MEASURER_H_
 #define ATOLL_WORKER_PROFILER_LINK_MEASURER_H_
@@ -23,11 +23,11 @@ struct LinkMeasurerOptions {
   // PeerLink::SetPeers, or a refusal because the link is in use by an island.
   std::function<absl::Status(const PeerFence&, const std::vector<IslandMember>&)> meet;
   std::function<void(LinksMeasured)> post;  // from the measurer's thread
-  // What it measures now ("measures the line to w3 (2 of 5)"); empty: it is done. From its thread.
+  // What it measures now ("measures the link to w3 (2 of 5)"); empty: it is done. From its thread.
   std::function<void(const std::string&)> measuring = [](const std::string&) {};
   Duration meet_timeout = std::chrono::seconds(8);
   Duration probe_timeout = std::chrono::seconds(4);
-  // A worker with a request to take samples takes them for so long, a few turns.
+  // A worker with a request to take samples takes them for so long, a few rounds.
   Duration temporary_for = std::chrono::seconds(60);
   LinkProfileOptions profile;
 };
@@ -47,7 +47,7 @@ class LinkMeasurer {
  private:
   void Run();
   LinksMeasured Do(const MeasureLinks& request);
-  LinksMeasured Beside(const MeasureLinks& request);
+  LinksMeasured MeasureDuringSteps(const MeasureLinks& request);
   LinksMeasured Probe(const MeasureLinks& request);
   void Sort(LinkFailure failure, LinksMeasured& answer) const;
 

@@ -29,7 +29,7 @@ struct Worker {
     };
     options.measuring = [this](const std::string& what) {
       const std::lock_guard lock(mutex);
-      told.push_back(what);
+      reported.push_back(what);
     };
     options.profile.bytes_max = 64 << 10;
     options.meet_timeout = options.probe_timeout = patience;
@@ -46,7 +46,7 @@ struct Worker {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<LinksMeasured> answers;  // guarded by mutex
-  std::vector<std::string> told;      // likewise: what it measures
+  std::vector<std::string> reported;  // likewise: what it measures
   TestPeer peer;
   LinkMeasurer measurer;
 };
@@ -66,7 +66,7 @@ TEST_CASE("workers measure in turn, and only the measurer answers, once") {
     REQUIRE(answer.links.size() == 1);
     CHECK(answer.links[0].from == request.measurer);
   }
-  CHECK(a.told == std::vector<std::string>{"measures the line to b (1 of 1)", ""});
+  CHECK(a.reported == std::vector<std::string>{"measures the link to b (1 of 1)", ""});
   CHECK(a.answers.empty());
   CHECK(b.answers.empty());
 }
@@ -103,7 +103,7 @@ TEST_CASE("a worker whose link is in use is probed and probes, beside what it do
   CHECK(answer.unreachable[0].to == "e");
   CHECK(answer.links.empty());
   a.peer.Say(b.peer, PeerChannel::kCommand, "as before");
-  CHECK(b.peer.Hear(PeerChannel::kCommand).header == "as before");
+  CHECK(b.peer.Receive(PeerChannel::kCommand).header == "as before");
 }
 
 TEST_CASE("a worker whose link is in use says so") {
@@ -118,7 +118,7 @@ TEST_CASE("who joins is measured beside the island that runs, both ways") {
   const std::vector<IslandMember> members = {a.peer.member, joiner.peer.member};
   for (int64_t turn = 1; turn <= 2; ++turn) {
     MeasureLinks request{"job-1", turn, members, turn == 1 ? "j" : "a", {turn == 1 ? "a" : "j"}};
-    request.beside = true;
+    request.during_steps = true;
     (turn == 1 ? joiner : a).measurer.Measure(request);  // the other one gets the request later
     (turn == 1 ? a : joiner).measurer.Measure(request);
     const LinksMeasured answer = (turn == 1 ? joiner : a).Answers();
@@ -129,14 +129,15 @@ TEST_CASE("who joins is measured beside the island that runs, both ways") {
     CHECK(answer.links[0].to == request.to[0]);
     CHECK(answer.links[0].bandwidth_bytes_per_s > 0);
   }
-  CHECK(joiner.told == std::vector<std::string>{"measures the line to a (1 of 1)", ""});
+  CHECK(joiner.reported == std::vector<std::string>{"measures the link to a (1 of 1)", ""});
   a.peer.Say(b.peer, PeerChannel::kCommand, "still here");
-  CHECK(b.peer.Hear(PeerChannel::kCommand).header == "still here");
+  CHECK(b.peer.Receive(PeerChannel::kCommand).header == "still here");
 
-  MeasureLinks nobody{"job-1", 3, members, "j", {"a"}};  // a gets no request to take samples of j
-  nobody.beside = true;
-  nobody.members[0].incarnation = 9;
-  joiner.measurer.Measure(nobody);
+  MeasureLinks unmatched{
+      "job-1", 3, members, "j", {"a"}};  // a gets no request to take samples of j
+  unmatched.during_steps = true;
+  unmatched.members[0].incarnation = 9;
+  joiner.measurer.Measure(unmatched);
   const LinksMeasured none = joiner.Answers();
   CHECK(none.links.empty());
   CHECK(none.unmeasured.size() == 1);

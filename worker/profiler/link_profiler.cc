@@ -30,7 +30,7 @@ struct Outcome {
 absl::StatusOr<double> Probe(PeerLink& link, const NodeId& peer,
                              const std::shared_ptr<std::vector<std::byte>>& bytes, int64_t size,
                              Duration timeout) {
-  // Both ends share the promise: the link may call back after the wait has timed out.
+  // Both ends share the std::promise: the link may call back after the wait has timed out.
   const auto promise = std::make_shared<std::promise<Outcome>>();
   std::future<Outcome> future = promise->get_future();
   PeerMessage message;
@@ -76,7 +76,7 @@ class LinkTimer {
     LinkProfile profile;
     profile.from = from_;
     profile.to = to_;
-    // Way there and word back: taken to be alike.
+    // Both directions are taken to last equally long.
     profile.latency_ns = static_cast<int64_t>(fit.latency_s / 2 * 1e9);
     profile.times = TimesBySize(times, fit.latency_s / 2, fit.latency_s / 2);
     profile.bandwidth_bytes_per_s = fit.bytes_per_s;
@@ -86,15 +86,15 @@ class LinkTimer {
   }
 
  private:
-  // Until messages go at the rate of the line; returns the largest size that is worth timing.
+  // Until messages go at the rate of the link; returns the largest size that is worth timing.
   absl::StatusOr<int64_t> WarmUp() {
-    ATOLL_ASSIGN_OR_RETURN(const double smallest_s, Settled(kSmallest));
+    ATOLL_ASSIGN_OR_RETURN(const double smallest_s, MeasureStableTime(kSmallest));
     const double enough_s = Seconds(options_.long_enough);
-    // A sender finds a line's rate in whole round trips in which it always has something to send.
+    // A sender finds a link's rate in whole round trips in which it always has something to send.
     const double warm_s = std::max(enough_s, 2 * smallest_s);
     int64_t size = std::min(kFirstWarm, options_.bytes_max);
     for (;;) {
-      ATOLL_ASSIGN_OR_RETURN(const double seconds, Settled(size));
+      ATOLL_ASSIGN_OR_RETURN(const double seconds, MeasureStableTime(size));
       const double more_s = seconds - smallest_s;
       if (more_s >= warm_s || 4 * size > options_.bytes_max) return AsLongAsNeeded(size, more_s);
       size *= 4;
@@ -109,7 +109,7 @@ class LinkTimer {
   }
 
   // The quickest of messages of this size, until another one is hardly quicker.
-  absl::StatusOr<double> Settled(int64_t size) {
+  absl::StatusOr<double> MeasureStableTime(int64_t size) {
     const Instant limit = SteadyNow() + options_.size_limit;
     ATOLL_ASSIGN_OR_RETURN(double quickest, Time(size));
     for (int run = 1; run < kWarmRuns; ++run) {

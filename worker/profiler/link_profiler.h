@@ -1,6 +1,6 @@
 // Times messages to other workers over the peer link that training uses, and fits each link. Before
 // anything counts, messages grow until one lasts two round trips: congestion control has to find
-// the line's rate first, and paces even small messages below it until then.
+// the link's rate first, and paces even small messages below it until then.
 //
 // The sender needs nothing of the receiver but that it takes probes (IsProbe) and drops them. Both
 // ends have met (PeerLink::AwaitPeers). Blocks for seconds; use a thread that may.
@@ -23,8 +23,8 @@ namespace atl::worker {
 
 struct LinkProfileOptions {
   // The largest counted message takes about so much longer than the smallest, of 1 KiB: with less,
-  // a far line's bandwidth would be lost in its latency, and what passes at once (a shaper's burst,
-  // a switch's buffer) would be taken for its rate.
+  // a long link's bandwidth would be lost in its latency, and what passes at once (a shaper's
+  // burst, a switch's buffer) would be taken for its rate.
   Duration long_enough = std::chrono::milliseconds(25);
   int64_t bytes_max = int64_t{32} << 20;
   int runs = 5;  // of each size, from the largest down, each an eighth; the quickest counts

@@ -12,14 +12,14 @@ TEST_CASE("links to all peers are fitted from real messages, which the others dr
   Meet(Plan(1), {&a, &b, &c});
   LinkProfileOptions options;
   options.bytes_max = 64 << 10;
-  std::vector<NodeId> asked;
+  std::vector<NodeId> probed;
   options.progress = [&](size_t, size_t count, const NodeId& to) {
     CHECK(count == 2);
-    asked.push_back(to);
+    probed.push_back(to);
   };
   const LinksFound found = ProfileLinks(*a.link, {"b", "c"}, options);
   CHECK(found.failed.empty());
-  CHECK(asked == std::vector<NodeId>{"b", "c"});
+  CHECK(probed == std::vector<NodeId>{"b", "c"});
   REQUIRE(found.links.size() == 2);
   for (const LinkProfile& link : found.links) {
     CHECK(link.from == "a");
@@ -30,7 +30,7 @@ TEST_CASE("links to all peers are fitted from real messages, which the others dr
     CHECK(link.times.back().bytes == 64 << 10);
   }
   CHECK(found.links[1].to == "c");
-  const PeerDelivery probe = b.Hear(PeerChannel::kTensor);
+  const PeerDelivery probe = b.Receive(PeerChannel::kTensor);
   CHECK(IsProbe(probe.header));
   CHECK(probe.payload.size() == 1024);  // the first of the warming ones
   CHECK_FALSE(IsProbe("activation"));

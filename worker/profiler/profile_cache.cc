@@ -12,7 +12,7 @@ constexpr int64_t kFileBytesMax = 1 << 20;
 
 }  // namespace
 
-std::string ProfileCache::PathOf(const std::string& device, uint64_t model_digest) const {
+std::string ProfileCache::GetProfilePath(const std::string& device, uint64_t model_digest) const {
   return absl::StrCat(folder_, "/", absl::StrReplaceAll(device, {{"/", "-"}}), "-",
                       absl::Hex(model_digest, absl::kZeroPad16), ".profile");
 }
@@ -20,7 +20,7 @@ std::string ProfileCache::PathOf(const std::string& device, uint64_t model_diges
 std::optional<DeviceProfile> ProfileCache::Find(const std::string& device, const std::string& kind,
                                                 uint64_t model_digest,
                                                 const std::string& software_version) {
-  const auto bytes = files_.Read(PathOf(device, model_digest), kFileBytesMax);
+  const auto bytes = files_.Read(GetProfilePath(device, model_digest), kFileBytesMax);
   if (!bytes.ok()) return std::nullopt;
   v1::DeviceProfile message;
   if (!message.ParseFromArray(bytes->data(), static_cast<int>(bytes->size()))) return std::nullopt;
@@ -38,8 +38,8 @@ absl::Status ProfileCache::Store(const DeviceProfile& profile) {
   Encode(profile, &message);
   const std::string bytes = message.SerializeAsString();
   ATOLL_RETURN_IF_ERROR(files_.MakeFolder(folder_));
-  const ByteSpan pieces[] = {AsBytes(bytes)};
-  return WriteFileAtomically(files_, PathOf(profile.device, profile.model_digest), pieces);
+  const ByteSpan buffers[] = {AsBytes(bytes)};
+  return WriteFileAtomically(files_, GetProfilePath(profile.device, profile.model_digest), buffers);
 }
 
 absl::Status ProfileCache::Clear() {

@@ -28,7 +28,7 @@ class ProfileCache {
   absl::Status Clear();
 
  private:
-  std::string PathOf(const std::string& device, uint64_t model_digest) const;
+  std::string GetProfilePath(const std::string& device, uint64_t model_digest) const;
 
   Files& files_;
   const std::string folder_;

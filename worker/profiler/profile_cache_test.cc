@@ -39,8 +39,8 @@ TEST_CASE("a damaged profile is as good as none, and a new one replaces it") {
   REQUIRE(names->size() == 1);
   const std::string path = "/state/profiles/" + names->front();
   const std::string junk = "\xff\xff\xff no profile";
-  const ByteSpan pieces[] = {AsBytes(junk)};
-  REQUIRE(WriteFileAtomically(disk.files, path, pieces).ok());
+  const ByteSpan buffers[] = {AsBytes(junk)};
+  REQUIRE(WriteFileAtomically(disk.files, path, buffers).ok());
   CHECK_FALSE(disk.cache.Find("w1/0", "cpu, 2 threads", 42, "1.0").has_value());
   REQUIRE(disk.cache.Store(Some()).ok());
   CHECK(disk.cache.Find("w1/0", "cpu, 2 threads", 42, "1.0").has_value());

@@ -40,7 +40,7 @@ ProfileOptions OptionsFor(const JobSpec& spec, const WorkerProfilerOptions& work
 WorkerProfiler::WorkerProfiler(Files& files, WorkerProfilerOptions options)
     : cache_(files, options.folder), options_(std::move(options)) {}
 
-std::string WorkerProfiler::KindOf(size_t device) const {
+std::string WorkerProfiler::DescribeDeviceKind(size_t device) const {
   const DeviceInfo& info = options_.devices[device];
   return absl::StrCat(info.kind, ", ", info.threads, " threads, ", options_.devices.size(),
                       " devices");
@@ -53,10 +53,11 @@ std::vector<DeviceProfile> WorkerProfiler::ProfilesFor(const JobSpec& spec, cons
   const bool alone = spec.layout.island == IslandScope::kWorker && options_.devices.size() == 1 &&
                      spec.layout.link_limits.empty();
   if (alone && !needs_plan) return {};
-  const uint64_t digest = DigestOf(facts.model, spec.data.sequence_length, spec.inner.optimizer);
+  const uint64_t digest =
+      ComputeModelDigest(facts.model, spec.data.sequence_length, spec.inner.optimizer);
   std::vector<DeviceProfile> profiles;
   for (size_t d = 0; d < options_.devices.size(); ++d) {
-    auto known = cache_.Find(absl::StrCat(options_.worker, "/", d), KindOf(d), digest,
+    auto known = cache_.Find(absl::StrCat(options_.worker, "/", d), DescribeDeviceKind(d), digest,
                              options_.software_version);
     if (known.has_value()) profiles.push_back(*std::move(known));
   }
@@ -94,7 +95,7 @@ absl::StatusOr<std::vector<DeviceProfile>> WorkerProfiler::Measure(
   wanted.cancelled = cancelled;
   std::vector<ProfiledDevice> devices;
   for (size_t d = 0; d < options_.devices.size(); ++d) {
-    devices.push_back({absl::StrCat(options_.worker, "/", d), KindOf(d), nullptr});
+    devices.push_back({absl::StrCat(options_.worker, "/", d), DescribeDeviceKind(d), nullptr});
   }
   *all = IsComplete(devices, config, wanted, known);
   if (*all) return known;

@@ -1,5 +1,5 @@
-// What a worker answers beside a job's facts: the profiles of its devices for the job's model, from
-// its disk or measured now.
+// What a worker answers besides a job's facts: the profiles of its devices for the job's model,
+// from its disk or measured now.
 
 #ifndef ATOLL_WORKER_PROFILER_WORKER_PROFILER_H_
 #define ATOLL_WORKER_PROFILER_WORKER_PROFILER_H_
@@ -40,7 +40,7 @@ class WorkerProfiler {
 
   // Of all devices, or none: the job's islands have no plans (they are single devices, and none of
   // these `needs_plan`), or what went wrong is logged, and the planner then goes by the devices'
-  // kind. Seconds the first time, and for a job that wants sizes that none before it did; nothing
+  // kind. Seconds the first time, and for a job that needs sizes that none before it did; nothing
   // later. What the time limit left out is measured for the next job. None, soon after
   // `cancelled` (it may be null) is set.
   std::vector<DeviceProfile> ProfilesFor(const JobSpec& spec, const JobFacts& facts,
@@ -51,7 +51,7 @@ class WorkerProfiler {
   void Forget();
 
  private:
-  std::string KindOf(size_t device) const;
+  std::string DescribeDeviceKind(size_t device) const;
   absl::StatusOr<std::vector<DeviceProfile>> Measure(const JobSpec& spec, const JobFacts& facts,
                                                      std::vector<DeviceProfile> known,
                                                      const std::atomic<bool>* cancelled, bool* all);

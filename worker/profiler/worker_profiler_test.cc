@@ -14,7 +14,7 @@ struct Fixture {
   SimulatedFiles files{1};
   int made = 0;
   std::mutex mutex;
-  std::vector<std::string> told;  // guarded by mutex
+  std::vector<std::string> reported;  // guarded by mutex
   JobSpec spec;
   JobFacts facts;
 
@@ -41,7 +41,7 @@ struct Fixture {
     options.runs = 1;
     options.measuring = [this](const std::string& what) {
       const std::lock_guard lock(mutex);
-      told.push_back(what);
+      reported.push_back(what);
     };
     return WorkerProfiler(files, options);
   }
@@ -52,10 +52,10 @@ TEST_CASE("devices are measured once, also for later requests") {
   const auto first = fixture.Starts().ProfilesFor(fixture.spec, fixture.facts);
   REQUIRE(first.size() == 2);
   CHECK(fixture.made == 2);
-  CHECK(fixture.told.front().rfind("measures layers: 1 of at most ", 0) == 0);
-  CHECK(fixture.told.back() == "");  // it is done
+  CHECK(fixture.reported.front().rfind("measures layers: 1 of at most ", 0) == 0);
+  CHECK(fixture.reported.back() == "");  // it is done
   CHECK(first[1].device == "w1/1");
-  CHECK(first[0].model_digest == DigestOf(fixture.facts.model, 16));
+  CHECK(first[0].model_digest == ComputeModelDigest(fixture.facts.model, 16));
   CHECK(first[0].software_version == "1");
   const auto again = fixture.Starts().ProfilesFor(fixture.spec, fixture.facts);
   CHECK(again == first);
@@ -63,7 +63,7 @@ TEST_CASE("devices are measured once, also for later requests") {
 }
 
 // (devices that share a layer, sequences), in order.
-std::set<std::pair<int, int>> SizesOf(const DeviceProfile& profile) {
+std::set<std::pair<int, int>> ListProfiledSizes(const DeviceProfile& profile) {
   std::set<std::pair<int, int>> sizes;
   for (const LayerCost& cost : profile.layers) {
     sizes.emplace(cost.tensor_parallel, cost.micro_batch_sequences);
@@ -76,13 +76,14 @@ TEST_CASE("a job that wants sizes that were not measured has those measured, and
   fixture.spec.inner.batch_sequences = 1;
   fixture.spec.layout.tensor_parallel = 1;
   const auto first = fixture.Starts().ProfilesFor(fixture.spec, fixture.facts);
-  REQUIRE(SizesOf(first[1]) == std::set<std::pair<int, int>>{{1, 1}});
+  REQUIRE(ListProfiledSizes(first[1]) == std::set<std::pair<int, int>>{{1, 1}});
   fixture.spec.inner.batch_sequences = 2;
   fixture.spec.layout.tensor_parallel = 2;
   const auto second = fixture.Starts().ProfilesFor(fixture.spec, fixture.facts);
   CHECK(fixture.made == 4);
-  CHECK(SizesOf(second[0]) == std::set<std::pair<int, int>>{{1, 1}, {1, 2}, {2, 1}, {2, 2}});
-  CHECK(SizesOf(second[1]) == SizesOf(second[0]));
+  CHECK(ListProfiledSizes(second[0]) ==
+        std::set<std::pair<int, int>>{{1, 1}, {1, 2}, {2, 1}, {2, 2}});
+  CHECK(ListProfiledSizes(second[1]) == ListProfiledSizes(second[0]));
   // What was there is as it was.
   for (size_t i = 0; i < first[0].layers.size(); ++i) {
     CHECK(second[0].layers[i] == first[0].layers[i]);

@@ -6,35 +6,36 @@
 
 namespace atl::worker {
 
-std::optional<PartPlace> PlaceOf(const LayerParts& parts, int32_t layer, ElementRange range) {
+std::optional<PartPosition> FindPartPosition(const LayerParts& parts, int32_t layer,
+                                             ElementRange range) {
   for (size_t p = 0; p < parts.size(); ++p) {
     const OwnedPart& part = parts[p];
     if (part.layer != layer || range.begin < part.range.begin || range.end > part.range.end ||
         range.end < range.begin) {
       continue;
     }
-    return PartPlace{p, static_cast<size_t>(range.begin - part.range.begin)};
+    return PartPosition{p, static_cast<size_t>(range.begin - part.range.begin)};
   }
   return std::nullopt;
 }
 
-std::span<float> ElementsOf(LayerBuffers& buffers, const LayerParts* parts, int32_t layer,
-                            ElementRange range) {
+std::span<float> FindElements(LayerBuffers& buffers, const LayerParts* parts, int32_t layer,
+                              ElementRange range) {
   if (range.begin < 0 || range.end <= range.begin) return {};
-  PartPlace place;
+  PartPosition position;
   if (parts != nullptr) {
-    const std::optional<PartPlace> found = PlaceOf(*parts, layer, range);
+    const std::optional<PartPosition> found = FindPartPosition(*parts, layer, range);
     if (!found) return {};
-    place = *found;
+    position = *found;
   } else {
     if (layer < 0 || layer >= static_cast<int64_t>(buffers.size())) return {};
-    place = {static_cast<size_t>(layer), static_cast<size_t>(range.begin)};
+    position = {static_cast<size_t>(layer), static_cast<size_t>(range.begin)};
   }
-  if (place.part >= buffers.size()) return {};
-  const std::span<float> all = buffers[place.part];
+  if (position.part >= buffers.size()) return {};
+  const std::span<float> all = buffers[position.part];
   const auto size = static_cast<size_t>(range.size());
-  if (place.offset > all.size() || size > all.size() - place.offset) return {};
-  return all.subspan(place.offset, size);
+  if (position.offset > all.size() || size > all.size() - position.offset) return {};
+  return all.subspan(position.offset, size);
 }
 
 absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shards,
@@ -47,7 +48,7 @@ absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shar
   const LayerParts& all = parts == nullptr ? layers : *parts;
   for (const ShardPlacement& shard : shards) {
     if (parts != nullptr) continue;
-    if (PlaceOf(all, shard.layer, {shard.begin, shard.begin + shard.elements})) continue;
+    if (FindPartPosition(all, shard.layer, {shard.begin, shard.begin + shard.elements})) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("shard ", shard.shard, " does not lie within the model"));
   }

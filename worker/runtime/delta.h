@@ -29,15 +29,16 @@ struct OwnedPart {
 };
 using LayerParts = std::vector<OwnedPart>;
 
-struct PartPlace {
+struct PartPosition {
   size_t part = 0;
   size_t offset = 0;
 };
 // Where these elements of a layer lie; none: no single part has them all.
-std::optional<PartPlace> PlaceOf(const LayerParts& parts, int32_t layer, ElementRange range);
+std::optional<PartPosition> FindPartPosition(const LayerParts& parts, int32_t layer,
+                                             ElementRange range);
 // The same in buffers of these parts, or, without, of whole layers: as many floats, or none.
-std::span<float> ElementsOf(LayerBuffers& buffers, const LayerParts* parts, int32_t layer,
-                            ElementRange range);
+std::span<float> FindElements(LayerBuffers& buffers, const LayerParts* parts, int32_t layer,
+                              ElementRange range);
 
 struct Delta {
   LayerBuffers values;  // theta_base - theta at the push; of the initial weights: theta

@@ -169,7 +169,7 @@ Event Island::Do(const Reconfigure& command) {
   return done;
 }
 
-Event Island::Do(const HandOver& command) {
+Event Island::Do(const Handover& command) {
   trainer_->Keep(command.leadership);
   return HandedOver{};
 }

@@ -1,4 +1,5 @@
-// The island's parameters and what is done to them: carries out the core's trainer commands.
+// The island's parameters and what is done to them: carries out the core's trainer commands. It is
+// the worker's side of DiLoCo: H inner steps, then a pseudo-gradient for the outer step.
 //
 // What exists while a job runs: in the trainer's memory theta, its gradient and two moments; in
 // host memory, of what this worker owns, theta_base, delta (being pushed) and pulled (being
@@ -70,13 +71,13 @@ class Island {
   void Run(const Action& command);
   // Instead of Run, for a command that was interrupted before it began; false: Run it.
   bool Refuse(const Action& command, const std::string& reason);
-  // For any thread: the command that Run is doing ends soon, and what is done beside it.
+  // For any thread: the command that Run is doing ends soon, and what is done in parallel to it.
   // ForgetInterrupts before Run and StagePulled, not while Interrupt is called.
   void Interrupt(const std::string& reason);
   void ForgetInterrupts();
 
   // The pull is complete: posts `pulled`, but first, where the devices have memory of their own and
-  // room, brings to them what adopting it would add to the parameters, beside the steps that
+  // room, brings to them what adopting it would add to the parameters, during the steps that
   // follow. Nothing is done or posted if CancelStaging was called since `ticket` was drawn, and if
   // it is called meanwhile, a Tick is posted when the layer on its way, the last one, is there.
   void StagePulled(const PullDone& pulled, int64_t ticket);
@@ -97,7 +98,7 @@ class Island {
   Event Do(const ApplyEager& command);
   Event Do(const AdoptPulled& command);
   Event Do(const Validate& command);
-  Event Do(const HandOver& command);
+  Event Do(const Handover& command);
   Event Do(const SaveState& command);
   void Do(const CaptureDelta& command);
   void Do(const ReleaseJob& command);

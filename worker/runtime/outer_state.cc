@@ -88,7 +88,7 @@ OuterState::OuterState(NodeId worker, OuterLayout layout, const OuterSpec& outer
   parts_ = std::move(parts);
 }
 
-std::vector<OuterKind> OuterState::KindsHeld() const {
+std::vector<OuterKind> OuterState::ListHeldKinds() const {
   std::vector<OuterKind> kinds;
   const bool has_base = tag_.base != kNoVersion;
   if (has_base) kinds.push_back(OuterKind::kBase);
@@ -186,7 +186,7 @@ void OuterState::Finish(Version version, StateStamp since, bool keep_residual,
   for (size_t p = 0; p < parts_->size(); ++p) {
     if (!Concern(shards, (*parts_)[p].layer)) (*pulled_)[p] = (*base_)[p];
   }
-  // A pull that ends late may still hold `pulled_`; the swap only moves who owns what.
+  // A pull that ends late may still hold `pulled_`; the swap only changes the owner.
   std::swap(base_, pulled_);
   if (residual_ != nullptr && keep_residual && tag_.captured) {
     std::swap(residual_, residual_after_);
@@ -204,7 +204,7 @@ void OuterState::NoteOthers(Version version, const std::vector<ShardPlacement>& 
                             double share) {
   for (size_t p = 0; p < parts_->size(); ++p) {
     const int32_t layer = (*parts_)[p].layer;
-    const int64_t turns = TurnsSince(tag_.base, version, layer, spec_.fragments);
+    const int64_t turns = CountTurnsSince(tag_.base, version, layer, spec_.fragments);
     if (!Concern(shards, layer) || turns == 0) continue;
     std::vector<float>& others = (*others_)[p];
     if (tag_.base == kNoVersion || turns < 0) {  // or the coordinator has an older store
@@ -223,7 +223,7 @@ void OuterState::NoteOthers(Version version, const std::vector<ShardPlacement>& 
 
 // ---------------------------------------------------------------------------------- elements ----
 
-const LayerBuffers* OuterState::BuffersOf(OuterKind kind) const {
+const LayerBuffers* OuterState::FindBuffers(OuterKind kind) const {
   switch (kind) {
     case OuterKind::kBase:
       return base_.get();
@@ -253,10 +253,10 @@ absl::Status OuterState::Read(OuterKind kind, int32_t layer, ElementRange range,
     auto* self = const_cast<OuterState*>(this);
     return self->CopyEncoded(layer, range, std::as_writable_bytes(out), /*write=*/false);
   }
-  const std::optional<PartPlace> place = PlaceOf(*parts_, layer, range);
-  if (!place || static_cast<int64_t>(out.size()) != range.size()) return NotHere(layer, range);
+  const std::optional<PartPosition> position = FindPartPosition(*parts_, layer, range);
+  if (!position || static_cast<int64_t>(out.size()) != range.size()) return NotHere(layer, range);
   const auto at = [&](const LayerBuffers& buffers) {
-    return std::span(buffers[place->part]).subspan(place->offset, out.size());
+    return std::span(buffers[position->part]).subspan(position->offset, out.size());
   };
   const bool captured = tag_.captured && Concern(shards_, layer);
   const auto add_eager = [&](float sign) {
@@ -281,7 +281,7 @@ absl::Status OuterState::Read(OuterKind kind, int32_t layer, ElementRange range,
     add_eager(-1);
     return absl::OkStatus();
   }
-  const LayerBuffers* buffers = BuffersOf(kind);
+  const LayerBuffers* buffers = FindBuffers(kind);
   if (buffers == nullptr) return NotHere(layer, range);
   std::copy_n(at(*buffers).begin(), out.size(), out.begin());
   return absl::OkStatus();
@@ -294,12 +294,12 @@ absl::Status OuterState::Write(OuterKind kind, int32_t layer, ElementRange range
     const std::span<float> same(const_cast<float*>(values.data()), values.size());
     return CopyEncoded(layer, range, std::as_writable_bytes(same), /*write=*/true);
   }
-  const std::optional<PartPlace> place = PlaceOf(*parts_, layer, range);
-  auto* buffers = const_cast<LayerBuffers*>(BuffersOf(kind));
-  if (!place || buffers == nullptr || static_cast<int64_t>(values.size()) != range.size()) {
+  const std::optional<PartPosition> position = FindPartPosition(*parts_, layer, range);
+  auto* buffers = const_cast<LayerBuffers*>(FindBuffers(kind));
+  if (!position || buffers == nullptr || static_cast<int64_t>(values.size()) != range.size()) {
     return NotHere(layer, range);
   }
-  std::copy(values.begin(), values.end(), (*buffers)[place->part].begin() + place->offset);
+  std::copy(values.begin(), values.end(), (*buffers)[position->part].begin() + position->offset);
   return absl::OkStatus();
 }
 

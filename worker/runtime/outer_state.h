@@ -27,7 +27,7 @@
 
 namespace atl::worker {
 
-// Elements of a layer and who keeps them.
+// Elements of a layer and their holder.
 struct KeptPart {
   int32_t layer = 0;
   ElementRange range;
@@ -95,7 +95,7 @@ class OuterState {
   bool quantized() const { return residual_ != nullptr; }
   const OuterSpec& spec() const { return spec_; }
   // Kinds that a new holder of these parts fetches: of theta_base and of the captured contribution.
-  std::vector<OuterKind> KindsHeld() const;
+  std::vector<OuterKind> ListHeldKinds() const;
 
   const OuterTag& tag() const { return tag_; }
   void set_tag(OuterTag tag) { tag_ = std::move(tag); }
@@ -132,7 +132,7 @@ class OuterState {
   const std::vector<ShardPlacement>& shards() const { return shards_; }
 
  private:
-  const LayerBuffers* BuffersOf(OuterKind kind) const;
+  const LayerBuffers* FindBuffers(OuterKind kind) const;
   void NoteOthers(Version version, const std::vector<ShardPlacement>& shards, double share);
   absl::Status CopyEncoded(int32_t layer, ElementRange range, std::span<std::byte> bytes,
                            bool write);

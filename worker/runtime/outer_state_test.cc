@@ -177,8 +177,8 @@ TEST_CASE("with_fragments_an_eager_update_concerns_the_captured_layers") {
 TEST_CASE("what_others_added_is_moved_with_theta_base_where_the_job_is_eager") {
   Island island(TwoIslands::Spec()), plain{OuterSpec()};
   for (Island* each : {&island, &plain}) each->Adopts(Model(1), 0);
-  CHECK(island.state->KindsHeld() == std::vector{OuterKind::kBase, OuterKind::kOthers});
-  CHECK(plain.state->KindsHeld() == std::vector{OuterKind::kBase});
+  CHECK(island.state->ListHeldKinds() == std::vector{OuterKind::kBase, OuterKind::kOthers});
+  CHECK(plain.state->ListHeldKinds() == std::vector{OuterKind::kBase});
 }
 
 }  // namespace

@@ -61,7 +61,8 @@ TEST_CASE("quantised pushes learn nearly as well, and far better than without er
         Expected{Encoding::kE3m0, 1.04, 7.5}, Expected{Encoding::kTopK, 5, 120}}) {
     RoundsOptions options = Job(text, encoding);
     const RoundsResult result = RunRounds(options);
-    std::printf("loss: float32 %.4f, %s %.4f\n", full.loss, InfoOf(encoding).name, result.loss);
+    std::printf("loss: float32 %.4f, %s %.4f\n", full.loss, GetEncodingInfo(encoding).name,
+                result.loss);
     CHECK(result.loss < worse_max * full.loss);
     CHECK(full.push_bytes > fewer_bytes * result.push_bytes);
     if (encoding != Encoding::kInt4 && encoding != Encoding::kTopK) continue;

@@ -1,5 +1,5 @@
-// Work on a thread of its own, beside the trainer's commands: its first part, until Done, uses what
-// all commands but steps change, and they wait for it.
+// Work on a thread of its own, in parallel to the trainer's commands: its first part, until Done,
+// uses what all commands but steps change, and they wait for it.
 
 #ifndef ATOLL_WORKER_RUNTIME_SIDE_WORK_H_
 #define ATOLL_WORKER_RUNTIME_SIDE_WORK_H_
@@ -40,7 +40,7 @@ class SideWork {
     if (thread_.joinable()) thread_.join();
   }
 
-  // What goes on ends soon, if it looks.
+  // What goes on ends soon, if it checks.
   void Cancel() { cancelled_ = true; }
   void Revive() {
     if (!going_) cancelled_ = false;  // what goes on stays cancelled

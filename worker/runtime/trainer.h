@@ -71,7 +71,7 @@ class Trainer {
   // the held-out data (set 0) or of data.validation's set `set` - 1.
   virtual absl::StatusOr<MeanLoss> Validate(int64_t sequences, int set) = 0;
 
-  // ---- Beside steps. What these two return is called once, or destroyed, on any thread: steps may
+  // ---- During steps. What these two return is called once, or destroyed, on any thread: steps may
   // go on meanwhile, no other call may. It returns when all is done, or, between two layers, with
   // ABORTED if it is cancelled. ----
   using Completion = std::function<absl::Status(const std::atomic<bool>& cancelled)>;

@@ -10,11 +10,11 @@
 
 namespace atl::worker {
 
-// Enough to keep the line busy from one shard to the next, few enough for the order to mean
+// Enough to keep the link busy from one shard to the next, few enough for the order to mean
 // something, and for none to wait long for its turn.
 inline constexpr int kShardsAtOnce = 4;
 
-// A transfer of so many bytes may take so long: slower lines than 100 kB/s are of no use.
+// A transfer of so many bytes may take so long: slower links than 100 kB/s are of no use.
 inline Duration TransferTimeout(int64_t bytes) {
   return std::chrono::seconds(60) + FromSeconds(static_cast<double>(bytes) / 100e3);
 }

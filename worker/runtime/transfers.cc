@@ -10,8 +10,8 @@ namespace atl::worker {
 namespace {
 
 // The encoded bytes of the part; none: the pseudo-gradient has not all of them in this encoding.
-std::span<const std::byte> EncodedOf(const Delta& delta, Encoding encoding,
-                                     const ShardPart& shard) {
+std::span<const std::byte> FindEncodedBytes(const Delta& delta, Encoding encoding,
+                                            const ShardPart& shard) {
   const auto bytes = delta.encoded.find(shard.shard);
   if (delta.encoding != encoding || bytes == delta.encoded.end() ||
       static_cast<int64_t>(bytes->second.size()) != EncodedBytes(encoding, shard.elements)) {
@@ -24,7 +24,7 @@ std::span<const std::byte> EncodedOf(const Delta& delta, Encoding encoding,
 }
 
 // In the shard's layer; elements of the shard alone.
-ElementRange RangeOf(const ShardPart& shard) {
+ElementRange ComputeElementRange(const ShardPart& shard) {
   const ElementRange part = shard.part();
   if (part.begin < 0 || part.end > shard.elements) return {};
   return {shard.begin + part.begin, shard.begin + part.end};
@@ -108,7 +108,7 @@ void Transfers::StartShard(Batches::iterator batch, size_t index) {
     }
   } else if (!StartPush(batch, index)) {
     return post_(
-        PushShardDone{PushIdOf(batch->push, shard), PushStatus::kRefused, "bad bounds", 0});
+        PushShardDone{MakePushId(batch->push, shard), PushStatus::kRefused, "bad bounds", 0});
   }
   ++batch->running;
   ++started_;
@@ -118,7 +118,7 @@ void Transfers::StartShard(Batches::iterator batch, size_t index) {
 bool Transfers::BeginPull(Batches::iterator batch, size_t index, bool full) {
   const ShardPart& shard = batch->pull.shards[index];
   const std::span<float> to =
-      ElementsOf(*batch->into, batch->parts.get(), shard.layer, RangeOf(shard));
+      FindElements(*batch->into, batch->parts.get(), shard.layer, ComputeElementRange(shard));
   if (to.empty()) return false;
   if (!full && BeginStep(batch, index)) return true;
   PullRequest request;
@@ -143,8 +143,8 @@ bool Transfers::BeginStep(Batches::iterator batch, size_t index) {
   const bool blocks =
       part.begin % kQuantBlock == 0 && (part.end % kQuantBlock == 0 || part.end == shard.elements);
   const bool one_turn =
-      batch->base_version != kNoVersion &&
-      TurnsSince(batch->base_version, batch->pull.version, shard.layer, batch->pull.fragments) == 1;
+      batch->base_version != kNoVersion && CountTurnsSince(batch->base_version, batch->pull.version,
+                                                           shard.layer, batch->pull.fragments) == 1;
   if (!IsQuantized(encoding) || batch->base == nullptr || !one_turn || !blocks) return false;
   PullRequest request;
   request.job = batch->pull.job;
@@ -174,8 +174,8 @@ void Transfers::StepPulled(Batches::iterator batch, size_t index, std::span<cons
   if (result.status.ok()) {
     const DeltaView step{words.data(), batch->pull.encoding, shard.part().size()};
     const auto at = [&](const LayerBuffers& buffers) {
-      return ElementsOf(const_cast<LayerBuffers&>(buffers), batch->parts.get(), shard.layer,
-                        RangeOf(shard));
+      return FindElements(const_cast<LayerBuffers&>(buffers), batch->parts.get(), shard.layer,
+                          ComputeElementRange(shard));
     };
     numbers = CheckDelta(step);
     if (numbers.ok()) AddDelta(step, at(*batch->base), at(*batch->into), pool_);
@@ -187,14 +187,14 @@ void Transfers::StepPulled(Batches::iterator batch, size_t index, std::span<cons
 
 bool Transfers::StartPush(Batches::iterator batch, size_t index) {
   const ShardPart& shard = batch->push.shards[index];
-  const PushId id = PushIdOf(batch->push, shard);
-  const ElementRange range = RangeOf(shard);
+  const PushId id = MakePushId(batch->push, shard);
+  const ElementRange range = ComputeElementRange(shard);
   // What is in this memory is what goes out, and it stays as it is.
   const LayerBuffers& values = batch->base != nullptr ? *batch->base : batch->delta->values;
   const std::shared_ptr<const void> owner =
       batch->base != nullptr ? std::shared_ptr<const void>(batch->base) : batch->delta;
   const std::span<float> from =
-      ElementsOf(const_cast<LayerBuffers&>(values), batch->parts.get(), shard.layer, range);
+      FindElements(const_cast<LayerBuffers&>(values), batch->parts.get(), shard.layer, range);
   if (from.empty()) return false;
   const ServerAddress server{shard.endpoint, shard.public_key};
   const Encoding encoding = batch->push.encoding;
@@ -206,7 +206,7 @@ bool Transfers::StartPush(Batches::iterator batch, size_t index) {
     batch->ids[index] = client_->Push(server, id, encoding, from, owner, timeout, done);
     return true;
   }
-  const std::span<const std::byte> bytes = EncodedOf(*batch->delta, encoding, shard);
+  const std::span<const std::byte> bytes = FindEncodedBytes(*batch->delta, encoding, shard);
   if (bytes.empty()) return false;
   batch->ids[index] =
       client_->Push(server, id, encoding, range.size(), bytes, batch->delta, timeout, done);
@@ -240,7 +240,7 @@ void Transfers::FailPull(Batch& batch, PullFailure failure, Version newer, std::
 void Transfers::ShardPushed(Batches::iterator batch, size_t index, const PushResult& result) {
   const std::lock_guard lock(mutex_);
   const ShardPart& shard = batch->push.shards[index];
-  PushShardDone done{PushIdOf(batch->push, shard)};
+  PushShardDone done{MakePushId(batch->push, shard)};
   if (result.status.ok()) {
     done.bytes = EncodedBytes(batch->push.encoding, shard.part().size());
   } else {

@@ -13,9 +13,9 @@
 namespace atl::worker {
 namespace {
 
-class Line {
+class Fixture {
  public:
-  Line() : transfers(link.client.get(), [this](Event e) { Post(std::move(e)); }) {
+  Fixture() : transfers(link.client.get(), [this](Event e) { Post(std::move(e)); }) {
     for (int i = 0; i < 10; ++i) {
       shards.push_back({i, i / 5, (i % 5) * 100, 100, "ps1", link.address.endpoint});
       link.handler.Hold(i, std::make_shared<std::vector<float>>(100, static_cast<float>(i)), 7);
@@ -30,7 +30,7 @@ class Line {
     REQUIRE(std::holds_alternative<T>(event));
     return std::get<T>(event);
   }
-  bool Quiet() {
+  bool IsIdle() {
     const std::lock_guard lock(mutex_);
     return events_.empty();
   }
@@ -55,7 +55,7 @@ std::shared_ptr<LayerBuffers> Buffers(float value = 0) {
   return std::make_shared<LayerBuffers>(2, std::vector<float>(500, value));
 }
 
-std::shared_ptr<Delta> DeltaOf(float value = 0) {
+std::shared_ptr<Delta> MakeTestDelta(float value = 0) {
   auto delta = std::make_shared<Delta>();
   delta->values = *Buffers(value);
   return delta;
@@ -69,7 +69,7 @@ std::vector<ShardPart> Whole(const std::vector<ShardPlacement>& shards) {
 
 TEST_CASE("A step is added to the version before; what a server has no step of comes in full") {
   const Encoding encoding = GENERATE(Encoding::kInt8, Encoding::kInt4);
-  Line line;
+  Fixture fixture;
   ThreadPool pool(1);
   const auto base = Buffers(2.0F);
   std::vector<float> expected(100);
@@ -80,12 +80,12 @@ TEST_CASE("A step is added to the version before; what a server has no step of c
   for (size_t i = 0; i < step.size(); ++i) step[i] = 0.01F * static_cast<float>(i % 7) - 0.02F;
   EncodeDelta(encoding, step, {}, bytes, pool);
   AddDelta({words.data(), encoding, 100}, std::vector<float>(100, 2.0F), expected, pool);
-  line.link.handler.HoldStep(3, std::make_shared<std::vector<float>>(words));
-  const StartPull order{"job-1", 1, 7, Whole(line.shards), encoding};
+  fixture.link.handler.HoldStep(3, std::make_shared<std::vector<float>>(words));
+  const StartPull order{"job-1", 1, 7, Whole(fixture.shards), encoding};
   SECTION("added") {
     const auto into = Buffers();
-    line.transfers.Pull(order, into, nullptr, base, 6);
-    CHECK(line.Next<PullDone>().bytes == 9 * 400 + 4 * std::ssize(words));
+    fixture.transfers.Pull(order, into, nullptr, base, 6);
+    CHECK(fixture.Next<PullDone>().bytes == 9 * 400 + 4 * std::ssize(words));
     for (size_t i = 0; i < 100; ++i) CHECK((*into)[0][300 + i] == expected[i]);
     CHECK((*into)[0][400] == 4);
     CHECK((*base)[0][300] == 2);
@@ -93,11 +93,11 @@ TEST_CASE("A step is added to the version before; what a server has no step of c
   SECTION("a worker that has not the version before") {
     const auto into = Buffers();
     if (GENERATE(false, true)) {
-      line.transfers.Pull(order, into);
+      fixture.transfers.Pull(order, into);
     } else {
-      line.transfers.Pull(order, into, nullptr, base, 5);
+      fixture.transfers.Pull(order, into, nullptr, base, 5);
     }
-    CHECK(line.Next<PullDone>().bytes == 10 * 400);
+    CHECK(fixture.Next<PullDone>().bytes == 10 * 400);
     CHECK((*into)[0][300] == 3);
   }
   SECTION("of fragments, to a layer that has had one turn since") {
@@ -105,136 +105,138 @@ TEST_CASE("A step is added to the version before; what a server has no step of c
     fragment.fragments = 2;  // layer 0 has the turns of odd versions
     const auto base_version = GENERATE(4, 5, 6);
     const auto into = Buffers();
-    line.transfers.Pull(fragment, into, nullptr, base, base_version);
+    fixture.transfers.Pull(fragment, into, nullptr, base, base_version);
     const bool added = base_version > 4;
-    CHECK(line.Next<PullDone>().bytes == (added ? 9 * 400 + 4 * std::ssize(words) : 10 * 400));
+    CHECK(fixture.Next<PullDone>().bytes == (added ? 9 * 400 + 4 * std::ssize(words) : 10 * 400));
     CHECK((*into)[0][300] == (added ? expected[0] : 3));
   }
   SECTION("scales that no server makes") {
     words[0] = -1;
-    line.link.handler.HoldStep(3, std::make_shared<std::vector<float>>(words));
-    line.transfers.Pull(order, Buffers(), nullptr, base, 6);
-    CHECK(line.Next<PullFailed>().failure == PullFailure::kError);
+    fixture.link.handler.HoldStep(3, std::make_shared<std::vector<float>>(words));
+    fixture.transfers.Pull(order, Buffers(), nullptr, base, 6);
+    CHECK(fixture.Next<PullFailed>().failure == PullFailure::kError);
   }
   SECTION("a version that is not there yet") {
     StartPull later = order;
     later.version = 8;
-    line.transfers.Pull(later, Buffers(), nullptr, base, 6);
-    CHECK(line.Next<PullFailed>().failure == PullFailure::kNotYet);
+    fixture.transfers.Pull(later, Buffers(), nullptr, base, 6);
+    CHECK(fixture.Next<PullFailed>().failure == PullFailure::kNotYet);
   }
 }
 
 TEST_CASE("A pull fills every shard's place and ends in one event") {
-  Line line;
+  Fixture fixture;
   const auto into = Buffers();
-  line.transfers.Pull({"job-1", 3, 7, Whole(line.shards)}, into);
-  const PullDone done = line.Next<PullDone>();
+  fixture.transfers.Pull({"job-1", 3, 7, Whole(fixture.shards)}, into);
+  const PullDone done = fixture.Next<PullDone>();
   CHECK(done.pull == 3);
   CHECK(done.bytes == 10 * 100 * 4);
   for (int i = 0; i < 10; ++i) {
     CHECK((*into)[i / 5][(i % 5) * 100] == static_cast<float>(i));
     CHECK((*into)[i / 5][(i % 5) * 100 + 99] == static_cast<float>(i));
   }
-  CHECK(line.transfers.running() == 0);
-  CHECK(line.transfers.started() == 10);
+  CHECK(fixture.transfers.running() == 0);
+  CHECK(fixture.transfers.started() == 10);
 }
 
 TEST_CASE("A pull of a version that is still to come, and of a shard that fits nowhere") {
-  Line line;
-  line.transfers.Pull({"job-1", 1, 8, Whole(line.shards)}, Buffers());
-  const PullFailed early = line.Next<PullFailed>();
+  Fixture fixture;
+  fixture.transfers.Pull({"job-1", 1, 8, Whole(fixture.shards)}, Buffers());
+  const PullFailed early = fixture.Next<PullFailed>();
   CHECK(early.failure == PullFailure::kNotYet);
   CHECK(early.newer == 7);
-  line.shards[9].begin = 450;
-  line.transfers.Pull({"job-1", 2, 7, Whole(line.shards)}, Buffers());
-  CHECK(line.Next<PullFailed>().reason.find("shard 9") != std::string::npos);
-  CHECK(line.Quiet());
+  fixture.shards[9].begin = 450;
+  fixture.transfers.Pull({"job-1", 2, 7, Whole(fixture.shards)}, Buffers());
+  CHECK(fixture.Next<PullFailed>().reason.find("shard 9") != std::string::npos);
+  CHECK(fixture.IsIdle());
 }
 
 TEST_CASE("A push stages every shard, and a refusal says why") {
-  Line line;
+  Fixture fixture;
   const ContributionId contribution{0, 1, 1, 7};
-  line.transfers.Push({"job-1", contribution, Encoding::kBfloat16, Whole(line.shards)},
-                      DeltaOf(2.5f));
+  fixture.transfers.Push({"job-1", contribution, Encoding::kBfloat16, Whole(fixture.shards)},
+                         MakeTestDelta(2.5f));
   for (int i = 0; i < 10; ++i) {
-    const PushShardDone done = line.Next<PushShardDone>();
+    const PushShardDone done = fixture.Next<PushShardDone>();
     CHECK(done.status == PushStatus::kStaged);
     CHECK(done.bytes == 200);
-    CHECK(line.link.handler.Staged(done.push)->at(99) == 2.5f);
+    CHECK(fixture.link.handler.Staged(done.push)->at(99) == 2.5f);
   }
-  line.link.handler.Refuse(absl::FailedPreconditionError("an old generation"));
-  line.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kFloat32, Whole({line.shards[0]})},
-                      DeltaOf());
-  const PushShardDone refused = line.Next<PushShardDone>();
+  fixture.link.handler.Refuse(absl::FailedPreconditionError("an old generation"));
+  fixture.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kFloat32, Whole({fixture.shards[0]})},
+                         MakeTestDelta());
+  const PushShardDone refused = fixture.Next<PushShardDone>();
   CHECK(refused.status == PushStatus::kRefused);
   CHECK(refused.reason.find("an old generation") != std::string::npos);
 }
 
 TEST_CASE("A part of a shard is pushed with these elements alone, quantised or not") {
-  Line line;
-  line.shards = {{0, 0, 100, 400, "ps1", line.link.address.endpoint}};
-  const auto delta = DeltaOf();
+  Fixture fixture;
+  fixture.shards = {{0, 0, 100, 400, "ps1", fixture.link.address.endpoint}};
+  const auto delta = MakeTestDelta();
   for (size_t i = 0; i < 500; ++i) delta->values[0][i] = static_cast<float>(i);
-  const ShardPart part{line.shards[0], 256, 144};
-  line.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, {part}}, delta);
-  const PushShardDone done = line.Next<PushShardDone>();
+  const ShardPart part{fixture.shards[0], 256, 144};
+  fixture.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, {part}}, delta);
+  const PushShardDone done = fixture.Next<PushShardDone>();
   CHECK(done.status == PushStatus::kStaged);
   CHECK(done.bytes == 4 * 144);
   CHECK(done.push.RangeIn(400) == ElementRange{256, 400});
-  const Values staged = line.link.handler.Staged(done.push);
+  const Values staged = fixture.link.handler.Staged(done.push);
   REQUIRE(staged->size() == 144);
   CHECK(staged->front() == 356);
   CHECK(staged->back() == 499);
 
   LayerBuffers residual = *Buffers(0.1f);
   ThreadPool pool(1);
-  REQUIRE(Quantize(Encoding::kInt8, line.shards, &residual, pool, delta.get()).ok());
-  line.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kInt8, {part}}, delta);
-  const PushId id = line.Next<PushShardDone>().push;
+  REQUIRE(Quantize(Encoding::kInt8, fixture.shards, &residual, pool, delta.get()).ok());
+  fixture.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kInt8, {part}}, delta);
+  const PushId id = fixture.Next<PushShardDone>().push;
   const std::vector<std::byte>& whole = delta->encoded.at(0);
-  CHECK(line.link.handler.StagedBytes(id) ==
+  CHECK(fixture.link.handler.StagedBytes(id) ==
         std::vector<std::byte>(whole.begin() + EncodedBytes(Encoding::kInt8, 256), whole.end()));
 }
 
 TEST_CASE("A quantised push sends the bytes that were made at its capture, or nothing") {
-  Line line;
-  const auto delta = DeltaOf(2.5f);
+  Fixture fixture;
+  const auto delta = MakeTestDelta(2.5f);
   LayerBuffers residual = *Buffers(0.1f);
   ThreadPool pool(1);
-  REQUIRE(Quantize(Encoding::kInt4, line.shards, &residual, pool, delta.get()).ok());
+  REQUIRE(Quantize(Encoding::kInt4, fixture.shards, &residual, pool, delta.get()).ok());
   for (int again = 0; again < 2; ++again) {
-    line.transfers.Push({"job-1", {0, 1, 1 + again, 7}, Encoding::kInt4, Whole(line.shards)},
-                        delta);
+    fixture.transfers.Push({"job-1", {0, 1, 1 + again, 7}, Encoding::kInt4, Whole(fixture.shards)},
+                           delta);
     for (int i = 0; i < 10; ++i) {
-      const PushShardDone done = line.Next<PushShardDone>();
+      const PushShardDone done = fixture.Next<PushShardDone>();
       CHECK(done.status == PushStatus::kStaged);
       CHECK(done.bytes == 54);
-      CHECK(line.link.handler.StagedBytes(done.push) == delta->encoded.at(done.push.shard));
+      CHECK(fixture.link.handler.StagedBytes(done.push) == delta->encoded.at(done.push.shard));
     }
   }
   // What was not captured so, or not of this shard.
-  line.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt8, Whole({line.shards[0]})}, delta);
-  CHECK(line.Next<PushShardDone>().status == PushStatus::kRefused);
-  line.shards[0].elements = 98;
-  line.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt4, Whole({line.shards[0]})}, delta);
-  CHECK(line.Next<PushShardDone>().status == PushStatus::kRefused);
+  fixture.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt8, Whole({fixture.shards[0]})},
+                         delta);
+  CHECK(fixture.Next<PushShardDone>().status == PushStatus::kRefused);
+  fixture.shards[0].elements = 98;
+  fixture.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt4, Whole({fixture.shards[0]})},
+                         delta);
+  CHECK(fixture.Next<PushShardDone>().status == PushStatus::kRefused);
   CHECK_FALSE(Quantize(Encoding::kInt4, {{0, 1, 450, 100}}, &residual, pool, delta.get()).ok());
 }
 
 TEST_CASE("Cancelled transfers end at once, report nothing, and release their memory") {
-  Line line;
-  line.link.handler.HoldAnswers(true);
-  const auto delta = DeltaOf(1);
-  line.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, Whole(line.shards)}, delta);
-  line.link.handler.AwaitHeld();
-  CHECK(line.transfers.running() > 0);
-  line.transfers.CancelAll();
-  CHECK(line.transfers.running() == 0);
-  CHECK(line.Quiet());
-  // And the line still works.
-  line.link.handler.HoldAnswers(false);
-  line.transfers.Pull({"job-1", 1, 7, Whole(line.shards)}, Buffers());
-  line.Next<PullDone>();
+  Fixture fixture;
+  fixture.link.handler.HoldAnswers(true);
+  const auto delta = MakeTestDelta(1);
+  fixture.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, Whole(fixture.shards)}, delta);
+  fixture.link.handler.AwaitHeld();
+  CHECK(fixture.transfers.running() > 0);
+  fixture.transfers.CancelAll();
+  CHECK(fixture.transfers.running() == 0);
+  CHECK(fixture.IsIdle());
+  // And the link still works.
+  fixture.link.handler.HoldAnswers(false);
+  fixture.transfers.Pull({"job-1", 1, 7, Whole(fixture.shards)}, Buffers());
+  fixture.Next<PullDone>();
 }
 
 }  // namespace

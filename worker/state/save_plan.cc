@@ -51,22 +51,22 @@ std::vector<Owned> OwnedShards(const Holdings& holdings) {
 }
 
 // The member that is to keep one more copy of what these have; null: none is left.
-const NodeId* PeerOf(const std::set<NodeId>& holders, const std::map<NodeId, int64_t>& kept,
-                     const Sites& sites) {
-  const auto site_of = [&](const NodeId& worker) {
+const NodeId* SelectCopyHolder(const std::set<NodeId>& holders,
+                               const std::map<NodeId, int64_t>& kept, const Sites& sites) {
+  const auto find_site = [&](const NodeId& worker) {
     const auto found = sites.find(worker);
     return found == sites.end() ? std::string() : found->second;
   };
   std::set<std::string> have;
-  for (const NodeId& holder : holders) have.insert(site_of(holder));
+  for (const NodeId& holder : holders) have.insert(find_site(holder));
   const NodeId* elsewhere = Least(
-      kept, [&](const NodeId& w) { return !holders.contains(w) && !have.contains(site_of(w)); });
+      kept, [&](const NodeId& w) { return !holders.contains(w) && !have.contains(find_site(w)); });
   if (elsewhere != nullptr) return elsewhere;
   return Least(kept, [&](const NodeId& w) { return !holders.contains(w); });
 }
 
 // How far what a worker owns goes on from `at`; `at`: it does not own it.
-int64_t EndOf(const std::vector<Range>& owned, int64_t at) {
+int64_t FindRangeEnd(const std::vector<Range>& owned, int64_t at) {
   int64_t end = at;
   for (const Range& range : owned) {
     if (range.begin <= at) end = std::max(end, range.end);
@@ -92,7 +92,7 @@ SavePlan PlanSave(const Holdings& holdings, int64_t copies, const Sites& sites) 
       std::vector<NodeId> owners;
       int64_t end = shard.elements;
       for (const auto& [worker, ranges] : shard.owners) {
-        const int64_t until = EndOf(ranges, at);
+        const int64_t until = FindRangeEnd(ranges, at);
         if (until == at) continue;
         owners.push_back(worker);
         end = std::min(end, until);
@@ -114,7 +114,7 @@ SavePlan PlanSave(const Holdings& holdings, int64_t copies, const Sites& sites) 
           holders.insert(owner);
         }
         while (std::ssize(holders) <= copies) {
-          const NodeId* peer = PeerOf(holders, kept, sites);
+          const NodeId* peer = SelectCopyHolder(holders, kept, sites);
           if (peer == nullptr) break;
           kept[*peer] += unit.elements.size();
           plan.orders[*peer].fetch.push_back({unit, owners[first], shard.elements});
@@ -129,7 +129,7 @@ SavePlan PlanSave(const Holdings& holdings, int64_t copies, const Sites& sites) 
   return plan;
 }
 
-std::vector<int64_t> SavesOf(const HeldSaves& saves) {
+std::vector<int64_t> ListSaves(const HeldSaves& saves) {
   std::set<int64_t, std::greater<>> numbers;
   for (const auto& [worker, held] : saves) {
     for (const HeldSave& save : held) numbers.insert(save.save);
@@ -139,13 +139,13 @@ std::vector<int64_t> SavesOf(const HeldSaves& saves) {
 
 namespace {
 
-// What this save has of every shard that one of them keeps, in tiers up to `farthest`, by who keeps
-// it. What a member has is nearer to all than the remote tier, which one line may lead to: of that
-// only what no member has.
+// What this save has of every shard that a member keeps, in tiers up to `farthest`, by member. What
+// a member has is nearer to all than the remote tier, which may be behind one link: of that only
+// what no member has.
 std::vector<std::pair<NodeId, HeldLayer>> LayersIn(const HeldSaves& saves, int64_t number,
                                                    Tier farthest) {
   std::vector<std::pair<LayerShard, ElementRanges>> with_members;
-  const auto ranges_of = [&](const LayerShard& shard) -> ElementRanges& {
+  const auto find_ranges = [&](const LayerShard& shard) -> ElementRanges& {
     for (auto& [known, ranges] : with_members) {
       if (known == shard) return ranges;
     }
@@ -164,7 +164,7 @@ std::vector<std::pair<NodeId, HeldLayer>> LayersIn(const HeldSaves& saves, int64
           layer.optimizer_step = save.optimizer_step;
           layer.written = layer.surplus = true;
           const ElementRange all_of_it{held.unit.elements.begin, held.unit.elements.end};
-          ElementRanges& here = ranges_of(layer.shard);
+          ElementRanges& here = find_ranges(layer.shard);
           for (const ElementRange& range :
                remote ? here.Missing(all_of_it) : std::vector{all_of_it}) {
             layer.owned = {range.begin, range.end};
@@ -180,8 +180,8 @@ std::vector<std::pair<NodeId, HeldLayer>> LayersIn(const HeldSaves& saves, int64
 
 }  // namespace
 
-LayerMoves PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t number) {
-  LayerMoves moves;
+StateTransferPlan PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t number) {
+  StateTransferPlan transfers;
   for (const Tier farthest : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
     Holdings held;
     int64_t optimizer_step = 0;
@@ -197,16 +197,16 @@ LayerMoves PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t
       optimizer_step = layer.optimizer_step;
       held[worker].push_back(std::move(layer));
     }
-    moves = PlanMoves(held, {{{}, {}, optimizer_step}});
-    if (!moves.kept) continue;
-    for (auto& [worker, all] : moves.moves) {
-      for (ShardMove& move : all) {
+    transfers = PlanStateTransfer(held, {{{}, {}, optimizer_step}});
+    if (!transfers.kept) continue;
+    for (auto& [worker, all] : transfers.transfers) {
+      for (ShardTransfer& move : all) {
         for (ShardSource& source : move.sources) source.save = number;
       }
     }
-    return moves;
+    return transfers;
   }
-  return moves;
+  return transfers;
 }
 
 SavedState DescribeSave(const SavePlan& plan, const LocalCheckpoint& about,
@@ -214,7 +214,7 @@ SavedState DescribeSave(const SavePlan& plan, const LocalCheckpoint& about,
   SavedState state;
   state.about = about;
   for (const Unit& unit : plan.units) {
-    state.units.push_back({unit.shard.layer, unit.shard.rank, unit.shard.tensor_shares,
+    state.units.push_back({unit.shard.layer, unit.shard.rank, unit.shard.tensor_split_ratios,
                            unit.elements.begin, unit.elements.end});
   }
   for (const auto& [worker, order] : plan.orders) {

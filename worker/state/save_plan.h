@@ -1,6 +1,6 @@
-// Saved states of an island: at one step, every element of every shard, with its moments, from one
-// of its owners, and copies of that with other workers. Pure: who saves what, what of it is whole,
-// and how a plan's devices get it back.
+// Checkpoint/restore of an island. A saved state: at one step, every element of every shard, with
+// its moments, from one of its owners, and copies of that with other workers. Pure: which member
+// saves what, what of it is whole, and how a plan's devices get it back.
 
 #ifndef ATOLL_WORKER_STATE_SAVE_PLAN_H_
 #define ATOLL_WORKER_STATE_SAVE_PLAN_H_
@@ -13,7 +13,7 @@
 
 #include "common/ids.h"
 #include "common/protocol/saved_state.h"
-#include "worker/island/moves.h"
+#include "worker/island/state_transfer.h"
 
 namespace atl::worker {
 
@@ -43,7 +43,7 @@ struct SavePlan {
   bool by_owners = false;  // no member does, nor has to: every element has several owners
 };
 
-// Sites of workers; who is missing shares a site with all who are missing.
+// Sites of workers; all workers that are missing share a site.
 using Sites = std::map<NodeId, std::string>;
 
 // So that every element is with copies + 1 workers, as far as there are so many: its owners, and
@@ -67,12 +67,12 @@ using HeldSaves = std::map<NodeId, std::vector<HeldSave>>;
 
 // How all members in `holdings` get the state of this save, whatever their devices hold now, from
 // the nearest tiers that have it; `kept` is false, with the reason, if some of it is nowhere.
-LayerMoves PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t save);
+StateTransferPlan PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t save);
 
 // Of all that any member keeps, newest first.
-std::vector<int64_t> SavesOf(const HeldSaves& saves);
+std::vector<int64_t> ListSaves(const HeldSaves& saves);
 
-// For the coordinator: who holds which units, by the order of `units`.
+// For the coordinator: the holders of units, by the order of `units`.
 SavedState DescribeSave(const SavePlan& plan, const LocalCheckpoint& about,
                         const std::vector<IslandMember>& members, const std::vector<Tier>& tiers);
 

@@ -77,12 +77,12 @@ TEST_CASE("a pipeline's state survives as many lost members as it has copies, an
     for (int32_t layer = 0; layer < 5; ++layer) {
       left[dead == "a" ? "b" : "a"].push_back(Held(layer, {0, 100}));
     }
-    const LayerMoves moves = PlanRestore(left, Carried(plan, 7, {dead}), 7);
-    INFO(moves.reason);
-    REQUIRE(moves.kept);
-    REQUIRE(moves.optimizer_step == 5);
+    const StateTransferPlan transfers = PlanRestore(left, Carried(plan, 7, {dead}), 7);
+    INFO(transfers.reason);
+    REQUIRE(transfers.kept);
+    REQUIRE(transfers.optimizer_step == 5);
     size_t sources = 0;
-    for (const ShardMove& move : moves.moves.begin()->second) {
+    for (const ShardTransfer& move : transfers.transfers.begin()->second) {
       for (const ShardSource& source : move.sources) {
         REQUIRE(source.save == 7);
         REQUIRE(source.from != dead);
@@ -91,7 +91,7 @@ TEST_CASE("a pipeline's state survives as many lost members as it has copies, an
     }
     REQUIRE(sources == 5);
   }
-  const LayerMoves lost = PlanRestore(kPipeline, Carried(plan, 7, {"a", "b"}), 7);
+  const StateTransferPlan lost = PlanRestore(kPipeline, Carried(plan, 7, {"a", "b"}), 7);
   REQUIRE(!lost.kept);
   REQUIRE(lost.reason.find("no member holds layer") == 0);
   REQUIRE(!PlanRestore(kPipeline, Carried(plan, 7), 8).kept);
@@ -109,11 +109,11 @@ TEST_CASE("the remote tier is read for what no member has, and by each for itsel
   }
   saves["a"][0].units.push_back({{LayerShard{0, 0, {1}}, {0, 60}}, 100, Tier::kDisk});
   saves["b"][0].units.push_back({{LayerShard{1, 0, {1}}, {30, 100}}, 100, Tier::kMemory});
-  const LayerMoves moves = PlanRestore(left, saves, 7);
-  REQUIRE(moves.kept);
+  const StateTransferPlan transfers = PlanRestore(left, saves, 7);
+  REQUIRE(transfers.kept);
   for (const NodeId worker : {"a", "b"}) {
     int64_t from_a = 0, from_b = 0;
-    for (const ShardMove& move : moves.moves.at(worker)) {
+    for (const ShardTransfer& move : transfers.transfers.at(worker)) {
       for (const ShardSource& source : move.sources) {
         (source.from == "a" ? from_a : from_b) += source.elements.size();
       }
@@ -145,12 +145,12 @@ TEST_CASE("where_some_have_one_owner_all_save_what_they_own_and_any_death_leaves
   REQUIRE(plan.copied);
   REQUIRE(!plan.by_owners);
   for (const Unit& unit : plan.units) {
-    int keepers = 0;
+    int holder_count = 0;
     for (const auto& [worker, order] : plan.orders) {
-      keepers += static_cast<int>(std::count(order.own.begin(), order.own.end(), unit));
-      for (const SaveOrder::Fetch& fetch : order.fetch) keepers += fetch.unit == unit;
+      holder_count += static_cast<int>(std::count(order.own.begin(), order.own.end(), unit));
+      for (const SaveOrder::Fetch& fetch : order.fetch) holder_count += fetch.unit == unit;
     }
-    CHECK(keepers == 2);
+    CHECK(holder_count == 2);
   }
 }
 

@@ -25,13 +25,13 @@ constexpr int64_t kElementsMax = int64_t{1} << 40;
 constexpr int kParts = 3;
 constexpr char kManifest[] = "manifest";
 
-std::string NameOf(const Unit& unit) {
+std::string MakeObjectName(const Unit& unit) {
   return absl::StrCat("unit-", unit.shard.layer, "-", unit.shard.rank, "-of-",
-                      absl::StrJoin(unit.shard.tensor_shares, "."), "-", unit.elements.begin, "-",
-                      unit.elements.end);
+                      absl::StrJoin(unit.shard.tensor_split_ratios, "."), "-", unit.elements.begin,
+                      "-", unit.elements.end);
 }
 
-std::string NameOf(int32_t layer, ElementRange range) {
+std::string MakeObjectName(int32_t layer, ElementRange range) {
   return absl::StrCat("residual-", layer, "-", range.begin, "-", range.end);
 }
 
@@ -41,9 +41,9 @@ std::array<std::span<const float>, kParts> PartsOfUnit(const StoredUnit& unit) {
 }
 
 bool IsShard(const LayerShard& shard) {
-  const std::vector<int32_t>& shares = shard.tensor_shares;
-  return shard.layer >= 0 && shard.rank >= 0 && shard.rank < std::ssize(shares) &&
-         std::all_of(shares.begin(), shares.end(), [](int32_t share) { return share > 0; });
+  const std::vector<int32_t>& ratios = shard.tensor_split_ratios;
+  return shard.layer >= 0 && shard.rank >= 0 && shard.rank < std::ssize(ratios) &&
+         std::all_of(ratios.begin(), ratios.end(), [](int32_t share) { return share > 0; });
 }
 
 std::vector<uint64_t> Checksums(std::span<const float> values) {
@@ -80,9 +80,9 @@ absl::Status TierStore::Write(const NodeId& worker, int64_t save, int64_t optimi
     written = manifest.status();
   }
   (void)objects_->Remove(folder + kManifest);
-  for (const StoredUnit& unit : units) (void)objects_->Remove(folder + NameOf(unit.unit));
+  for (const StoredUnit& unit : units) (void)objects_->Remove(folder + MakeObjectName(unit.unit));
   for (const StoredResidual& r : residuals)
-    (void)objects_->Remove(folder + NameOf(r.layer, r.range));
+    (void)objects_->Remove(folder + MakeObjectName(r.layer, r.range));
   return written;
 }
 
@@ -93,16 +93,16 @@ absl::Status TierStore::WriteAll(const std::string& folder, int64_t optimizer_st
   json list = json::array();
   for (const StoredUnit& unit : units) {
     if (cancelled && cancelled()) return absl::AbortedError("the save is cancelled");
-    std::vector<ByteSpan> pieces;
+    std::vector<ByteSpan> buffers;
     json sums = json::array();
     for (const std::span<const float> part : PartsOfUnit(unit)) {
-      pieces.push_back(std::as_bytes(part));
+      buffers.push_back(std::as_bytes(part));
       sums.push_back(Checksums(part));
     }
-    ATOLL_RETURN_IF_ERROR(objects_->Write(folder + NameOf(unit.unit), pieces));
+    ATOLL_RETURN_IF_ERROR(objects_->Write(folder + MakeObjectName(unit.unit), buffers));
     list.push_back({{"layer", unit.unit.shard.layer},
                     {"rank", unit.unit.shard.rank},
-                    {"tensor_shares", unit.unit.shard.tensor_shares},
+                    {"tensor_shares", unit.unit.shard.tensor_split_ratios},
                     {"begin", unit.unit.elements.begin},
                     {"end", unit.unit.elements.end},
                     {"elements", unit.elements},
@@ -112,7 +112,8 @@ absl::Status TierStore::WriteAll(const std::string& folder, int64_t optimizer_st
   for (const StoredResidual& residual : residuals) {
     if (cancelled && cancelled()) return absl::AbortedError("the save is cancelled");
     const std::array<ByteSpan, 1> values{std::as_bytes(std::span(*residual.values))};
-    ATOLL_RETURN_IF_ERROR(objects_->Write(folder + NameOf(residual.layer, residual.range), values));
+    ATOLL_RETURN_IF_ERROR(
+        objects_->Write(folder + MakeObjectName(residual.layer, residual.range), values));
     owed.push_back({{"layer", residual.layer},
                     {"begin", residual.range.begin},
                     {"end", residual.range.end},
@@ -121,8 +122,8 @@ absl::Status TierStore::WriteAll(const std::string& folder, int64_t optimizer_st
   const json manifest = {{"optimizer_step", optimizer_step}, {"units", list}, {"residuals", owed}};
   std::string text = manifest.dump() + "\n";
   absl::StrAppend(&text, XXH3_64bits(text.data(), text.size()), "\n");
-  const std::array<ByteSpan, 1> pieces{AsBytes(text)};
-  return objects_->Write(folder + kManifest, pieces);
+  const std::array<ByteSpan, 1> buffers{AsBytes(text)};
+  return objects_->Write(folder + kManifest, buffers);
 }
 
 absl::StatusOr<TierStore::Manifest> TierStore::ReadManifest(const std::string& name,
@@ -158,7 +159,7 @@ absl::StatusOr<TierStore::Manifest> TierStore::ReadManifest(const std::string& n
       Entry& entry = manifest.units.emplace_back();
       entry.unit.shard.layer = item.at("layer").get<int32_t>();
       entry.unit.shard.rank = item.at("rank").get<int32_t>();
-      entry.unit.shard.tensor_shares = item.at("tensor_shares").get<std::vector<int32_t>>();
+      entry.unit.shard.tensor_split_ratios = item.at("tensor_shares").get<std::vector<int32_t>>();
       entry.unit.elements = {item.at("begin").get<int64_t>(), item.at("end").get<int64_t>()};
       entry.elements = item.at("elements").get<int64_t>();
       if (!IsShard(entry.unit.shard)) return bad("a shard that cannot be");
@@ -249,8 +250,9 @@ std::optional<TierStore::Found> TierStore::Find(int64_t save, const LayerShard& 
       if (!(entry.unit.shard == shard) || has.begin > elements.begin || elements.end > has.end) {
         continue;
       }
-      return Found{name.substr(0, name.size() - std::string(kManifest).size()) + NameOf(entry.unit),
-                   entry};
+      return Found{
+          name.substr(0, name.size() - std::string(kManifest).size()) + MakeObjectName(entry.unit),
+          entry};
     }
   }
   return std::nullopt;
@@ -269,7 +271,7 @@ absl::Status TierStore::Read(int64_t save, const LayerShard& shard, Range elemen
   const Range within{elements.begin - entry.unit.elements.begin,
                      elements.end - entry.unit.elements.begin};
   std::vector<float> chunk;
-  for (const auto& [part, to] : PartsOf(out)) {
+  for (const auto& [part, to] : ToPartMap(out)) {
     // Whole chunks, whose checksums are known.
     for (int64_t at = within.begin / kChunkElements * kChunkElements; at < within.end;
          at += kChunkElements) {
@@ -304,7 +306,7 @@ absl::Status TierStore::ReadResidual(int64_t save, int32_t layer, ElementRange r
             residual.range.begin >= range.end) {
           continue;
         }
-        wanted.emplace_back(folder + NameOf(layer, residual.range), residual);
+        wanted.emplace_back(folder + MakeObjectName(layer, residual.range), residual);
       }
     }
   }

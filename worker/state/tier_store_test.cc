@@ -23,7 +23,7 @@ struct Fixture {
   std::unique_ptr<TierStore> Open() {
     return std::make_unique<TierStore>(*OpenObjectStore(folder), "job-1", Tier::kRemote);
   }
-  std::string PathOf(const std::string& part) const {
+  std::string FindFilePath(const std::string& part) const {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
       if (entry.is_regular_file() && entry.path().string().find(part) != std::string::npos) {
         return entry.path().string();
@@ -34,7 +34,7 @@ struct Fixture {
   }
   // And makes its checksum anew.
   void ReplaceInManifest(const std::string& from, const std::string& to) const {
-    const std::string path = PathOf("manifest");
+    const std::string path = FindFilePath("manifest");
     std::ifstream file(path, std::ios::binary);
     std::string line;
     REQUIRE(std::getline(file, line));
@@ -54,9 +54,9 @@ struct Fixture {
   std::unique_ptr<TierStore> store;
 };
 
-StoredUnit UnitOf(int32_t layer, Range elements, float first) {
+StoredUnit MakeUnit(int32_t layer, Range elements, float first) {
   const auto parts = std::make_shared<OwnedParts>(elements.size(), kAllParts);
-  for (const auto& [part, values] : PartsOf(parts->parts())) {
+  for (const auto& [part, values] : ToPartMap(parts->parts())) {
     std::iota(values.begin(), values.end(), first + 1000.0f * static_cast<float>(part));
   }
   return {{{layer, 0, {1}}, elements}, 2'000'000, parts};
@@ -67,8 +67,9 @@ const Range kLarge{100, 1'500'100};  // two chunks
 TEST_CASE("units come back by ranges, from another process too") {
   Fixture f;
   REQUIRE(
-      f.store->Write("w1", 7, 40, {UnitOf(0, kLarge, 1), UnitOf(1, {0, 10}, 2)}, {}, nullptr).ok());
-  REQUIRE(f.store->Write("w2", 7, 40, {UnitOf(2, {0, 10}, 3)}, {}, nullptr).ok());
+      f.store->Write("w1", 7, 40, {MakeUnit(0, kLarge, 1), MakeUnit(1, {0, 10}, 2)}, {}, nullptr)
+          .ok());
+  REQUIRE(f.store->Write("w2", 7, 40, {MakeUnit(2, {0, 10}, 3)}, {}, nullptr).ok());
   const auto other = f.Open();
   std::vector<std::string> problems;
   const auto saves = other->List(4, &problems, nullptr);
@@ -80,7 +81,7 @@ TEST_CASE("units come back by ranges, from another process too") {
   const Range wanted{1'048'000, 1'049'500};  // over a chunk's end
   const OwnedParts parts(wanted.size(), kAllParts);
   REQUIRE(other->Read(7, {0, 0, {1}}, wanted, parts.parts(), nullptr).message() == "");
-  for (const auto& [part, values] : PartsOf(parts.parts())) {
+  for (const auto& [part, values] : ToPartMap(parts.parts())) {
     const float first = 1 + 1000.0f * static_cast<float>(part);
     REQUIRE(values.front() == first + static_cast<float>(wanted.begin - kLarge.begin));
     REQUIRE(values.back() == first + static_cast<float>(wanted.end - 1 - kLarge.begin));
@@ -95,7 +96,7 @@ TEST_CASE("other saves of an owner are removed when it says so, the newest is li
   for (const int64_t save : {5, 6, 7}) {
     for (const NodeId worker : {"w1", "w2"}) {
       const int32_t layer = worker == "w1" ? 0 : 1;
-      REQUIRE(f.store->Write(worker, save, save, {UnitOf(layer, {0, 10}, 1)}, {}, nullptr).ok());
+      REQUIRE(f.store->Write(worker, save, save, {MakeUnit(layer, {0, 10}, 1)}, {}, nullptr).ok());
     }
   }
   REQUIRE(f.store->RemoveAllBut("w1", 7, nullptr).ok());
@@ -117,10 +118,10 @@ TEST_CASE("residuals_come_back_by_ranges_of_any_cut") {
     return StoredResidual{layer, range, values};
   };
   constexpr int64_t kMany = (int64_t{1} << 20) + 5;  // two chunks
-  REQUIRE(f.store->Write("w1", 7, 40, {UnitOf(0, {0, 10}, 1)}, {residual(0, {0, kMany})}, nullptr)
+  REQUIRE(f.store->Write("w1", 7, 40, {MakeUnit(0, {0, 10}, 1)}, {residual(0, {0, kMany})}, nullptr)
               .ok());
   REQUIRE(f.store
-              ->Write("w2", 7, 40, {UnitOf(1, {0, 10}, 1)},
+              ->Write("w2", 7, 40, {MakeUnit(1, {0, 10}, 1)},
                       {residual(0, {kMany, kMany + 7}), residual(1, {0, 3})}, nullptr)
               .ok());
   const std::unique_ptr<TierStore> other = f.Open();
@@ -138,18 +139,19 @@ TEST_CASE("residuals_come_back_by_ranges_of_any_cut") {
   ElementRanges none;
   REQUIRE(other->ReadResidual(8, 0, wanted, values, &none, nullptr).ok());
   CHECK(none.empty());
-  std::ofstream(f.PathOf("residual-1-0-3"), std::ios::binary) << "twelve bytes";
+  std::ofstream(f.FindFilePath("residual-1-0-3"), std::ios::binary) << "twelve bytes";
   CHECK(absl::IsDataLoss(
       other->ReadResidual(7, 1, {0, 3}, std::span(values).first(3), &none, nullptr)));
 }
 
 TEST_CASE("damage is found, and said where") {
   Fixture f;
-  REQUIRE(f.store->Write("w1", 7, 40, {UnitOf(0, {0, 10}, 1)}, {}, nullptr).ok());
+  REQUIRE(f.store->Write("w1", 7, 40, {MakeUnit(0, {0, 10}, 1)}, {}, nullptr).ok());
   std::vector<std::string> problems;
   SECTION("of a unit") {
     {
-      std::fstream file(f.PathOf("unit-0-0"), std::ios::in | std::ios::out | std::ios::binary);
+      std::fstream file(f.FindFilePath("unit-0-0"),
+                        std::ios::in | std::ios::out | std::ios::binary);
       file.seekp(45);
       file.put('x');
     }
@@ -161,7 +163,8 @@ TEST_CASE("damage is found, and said where") {
   }
   SECTION("of a manifest") {
     {
-      std::fstream file(f.PathOf("manifest"), std::ios::in | std::ios::out | std::ios::binary);
+      std::fstream file(f.FindFilePath("manifest"),
+                        std::ios::in | std::ios::out | std::ios::binary);
       file.seekp(3);
       file.put('x');
     }
@@ -188,7 +191,7 @@ TEST_CASE("damage is found, and said where") {
   }
   SECTION("a unit that is cut off") {
     REQUIRE(f.store->List(1, &problems, nullptr).ok());
-    fs::resize_file(f.PathOf("unit-0-0"), 60);
+    fs::resize_file(f.FindFilePath("unit-0-0"), 60);
     const OwnedParts parts(10, kAllParts);
     REQUIRE(!f.store->Read(7, {0, 0, {1}}, {0, 10}, parts.parts(), nullptr).ok());
   }
@@ -196,9 +199,9 @@ TEST_CASE("damage is found, and said where") {
 
 TEST_CASE("a place that cannot be written leaves what is there") {
   Fixture f;
-  REQUIRE(f.store->Write("w1", 7, 40, {UnitOf(0, {0, 10}, 1)}, {}, nullptr).ok());
+  REQUIRE(f.store->Write("w1", 7, 40, {MakeUnit(0, {0, 10}, 1)}, {}, nullptr).ok());
   std::ofstream(f.folder + "/job-1/save-8") << "in the way";
-  const absl::Status written = f.store->Write("w1", 8, 44, {UnitOf(0, {0, 10}, 1)}, {}, nullptr);
+  const absl::Status written = f.store->Write("w1", 8, 44, {MakeUnit(0, {0, 10}, 1)}, {}, nullptr);
   REQUIRE(!written.ok());
   REQUIRE(written.message().find("save-8") != std::string::npos);
   std::vector<std::string> problems;

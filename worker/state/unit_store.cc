@@ -79,7 +79,7 @@ int64_t UnitStore::bytes() const {
   int64_t bytes = 0;
   for (const auto& [number, save] : saves_) {
     for (const StoredUnit& unit : save.units) {
-      bytes += BytesOf(unit.unit.elements.size(), kAllParts);
+      bytes += CountBytes(unit.unit.elements.size(), kAllParts);
     }
     for (const StoredResidual& residual : save.residuals) {
       bytes += residual.range.size() * static_cast<int64_t>(sizeof(float));

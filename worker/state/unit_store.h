@@ -45,7 +45,7 @@ class UnitStore {
   absl::StatusOr<StoredUnit> Find(int64_t save, const LayerShard& shard, Range elements) const;
 
   absl::Status PutResidual(int64_t save, StoredResidual residual);
-  // What is here of these elements, into its place in `out`; adds it to `found`.
+  // What is here of these elements, to its position in `out`; adds it to `found`.
   void ReadResidual(int64_t save, int32_t layer, ElementRange range, std::span<float> out,
                     ElementRanges* found) const;
 

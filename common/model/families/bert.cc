@@ -51,7 +51,7 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* json) {
 Architecture Describe(const ModelConfig&) {
   Architecture a;
   a.norm = NormKind::kLayerNorm;
-  a.norm_place = NormPlace::kSum;
+  a.norm_position = NormPosition::kSum;
   a.positions = Positions::kLearned;
   a.feed_forward = FeedForward::kPlain;
   a.nonlinearity = Nonlinearity::kGeluErf;
@@ -83,7 +83,7 @@ Architecture Describe(const ModelConfig&) {
 extern const Family kBertFamily = {.id = ModelFamily::kBert,
                                    .model_type = "bert",
                                    .architecture = "BertForMaskedLM",
-                                   .usual_ffn = 4,
+                                   .default_ffn_ratio = 4,
                                    .ffn_multiple = 1,
                                    .set_defaults =
                                        [](ModelConfig* c) {

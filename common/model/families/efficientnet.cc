@@ -124,7 +124,7 @@ std::vector<ImageLayer> Layers(const ModelConfig& c) {
 extern const Family kEfficientNetFamily = {.id = ModelFamily::kEfficientNet,
                                            .model_type = "efficientnet",
                                            .architecture = "EfficientNetForImageClassification",
-                                           .usual_ffn = 0,
+                                           .default_ffn_ratio = 0,
                                            .ffn_multiple = 1,
                                            .set_defaults = [](ModelConfig*) {},
                                            .read = efficientnet::Read,

@@ -36,7 +36,7 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* json) {
 
 Architecture Describe(const ModelConfig& c) {
   Architecture a = DescribeLlama(c);
-  a.norm_place = NormPlace::kAround;
+  a.norm_position = NormPosition::kAround;
   a.norms_from_zero = true;
   a.nonlinearity = Nonlinearity::kGeluTanh;
   a.embedding_scale = std::sqrt(static_cast<double>(c.d_model));
@@ -59,7 +59,7 @@ void SetDefaults(ModelConfig* c) {
 extern const Family kGemma2Family = {.id = ModelFamily::kGemma2,
                                      .model_type = "gemma2",
                                      .architecture = "Gemma2ForCausalLM",
-                                     .usual_ffn = 4,
+                                     .default_ffn_ratio = 4,
                                      .ffn_multiple = 1,
                                      .set_defaults = gemma2::SetDefaults,
                                      .read = gemma2::Read,

@@ -64,7 +64,7 @@ Architecture Describe(const ModelConfig&) {
 extern const Family kGpt2Family = {.id = ModelFamily::kGpt2,
                                    .model_type = "gpt2",
                                    .architecture = "GPT2LMHeadModel",
-                                   .usual_ffn = 4,
+                                   .default_ffn_ratio = 4,
                                    .ffn_multiple = 1,
                                    .set_defaults = [](ModelConfig*) {},
                                    .read = gpt2::Read,

@@ -122,7 +122,7 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* j) {
 extern const Family kLlamaFamily = {.id = ModelFamily::kLlama,
                                     .model_type = "llama",
                                     .architecture = "LlamaForCausalLM",
-                                    .usual_ffn = 8.0 / 3,
+                                    .default_ffn_ratio = 8.0 / 3,
                                     .ffn_multiple = 32,
                                     .set_defaults = [](ModelConfig*) {},
                                     .read = llama::Read,

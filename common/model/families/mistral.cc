@@ -24,7 +24,7 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* j) {
 extern const Family kMistralFamily = {.id = ModelFamily::kMistral,
                                       .model_type = "mistral",
                                       .architecture = "MistralForCausalLM",
-                                      .usual_ffn = 3.5,
+                                      .default_ffn_ratio = 3.5,
                                       .ffn_multiple = 32,
                                       .set_defaults = [](ModelConfig*) {},
                                       .read = mistral::Read,

@@ -20,7 +20,7 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* j) {
 
 Architecture Describe(const ModelConfig& c) {
   Architecture a = DescribeLlama(c);
-  a.norm_place = NormPlace::kAfter;
+  a.norm_position = NormPosition::kAfter;
   a.qk_norm = QkNorm::kAllHeads;
   a.names.query_norm = "self_attn.q_norm";
   a.names.key_norm = "self_attn.k_norm";
@@ -35,7 +35,7 @@ Architecture Describe(const ModelConfig& c) {
 extern const Family kOlmo2Family = {.id = ModelFamily::kOlmo2,
                                     .model_type = "olmo2",
                                     .architecture = "Olmo2ForCausalLM",
-                                    .usual_ffn = 8.0 / 3,
+                                    .default_ffn_ratio = 8.0 / 3,
                                     .ffn_multiple = 32,
                                     .set_defaults = [](ModelConfig* c) { c->norm_eps = 1e-6; },
                                     .read = olmo2::Read,

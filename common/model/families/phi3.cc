@@ -37,7 +37,7 @@ Architecture Describe(const ModelConfig& c) {
 extern const Family kPhi3Family = {.id = ModelFamily::kPhi3,
                                    .model_type = "phi3",
                                    .architecture = "Phi3ForCausalLM",
-                                   .usual_ffn = 8.0 / 3,
+                                   .default_ffn_ratio = 8.0 / 3,
                                    .ffn_multiple = 32,
                                    .set_defaults = [](ModelConfig*) {},
                                    .read = phi3::Read,

@@ -35,7 +35,7 @@ extern const Family kQwen2Family = {
     .id = ModelFamily::kQwen2,
     .model_type = "qwen2",
     .architecture = "Qwen2ForCausalLM",
-    .usual_ffn = 8.0 / 3,
+    .default_ffn_ratio = 8.0 / 3,
     .ffn_multiple = 32,
     .set_defaults = qwen::SetDefaults,
     .read = [](ConfigFields& fields, ModelConfig* c) { qwen::Read(fields, 0, c); },
@@ -50,7 +50,7 @@ extern const Family kQwen2Family = {
 extern const Family kQwen3Family = {.id = ModelFamily::kQwen3,
                                     .model_type = "qwen3",
                                     .architecture = "Qwen3ForCausalLM",
-                                    .usual_ffn = 3,
+                                    .default_ffn_ratio = 3,
                                     .ffn_multiple = 32,
                                     .set_defaults = qwen::SetDefaults,
                                     .read =

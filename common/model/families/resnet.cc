@@ -118,7 +118,7 @@ std::vector<ImageLayer> Layers(const ModelConfig& c) {
 extern const Family kResNetFamily = {.id = ModelFamily::kResNet,
                                      .model_type = "resnet",
                                      .architecture = "ResNetForImageClassification",
-                                     .usual_ffn = 0,
+                                     .default_ffn_ratio = 0,
                                      .ffn_multiple = 1,
                                      .set_defaults = [](ModelConfig*) {},
                                      .read = resnet::Read,

@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "common/event_loop.h"
 #include "common/net/control/leader.h"
-#include "common/net/control/reach.h"
+#include "common/net/control/reachability.h"
 #include "common/protocol/wire.h"
 #include "common/rng.h"
 #include "proto/control.grpc.pb.h"

@@ -7,9 +7,9 @@
 //   loop.Stop(); attach.Close(flush);
 //
 // What was queued when a stream breaks is lost; the protocol sends again what is still needed.
-// Events come from a thread of the client's, one after the other; the callback may wait (which
-// slows the coordinator's sending), and must not call the client. Messages from the coordinator are
-// already checked (common/protocol/wire.h) and addressed to this member.
+// Events come from a thread of the client's, one after the other; the callback may wait
+// (backpressure: the coordinator sends more slowly), and must not call the client. Messages from
+// the coordinator are already checked (common/protocol/wire.h) and addressed to this member.
 
 #ifndef ATOLL_COMMON_NET_CONTROL_ATTACH_CLIENT_H_
 #define ATOLL_COMMON_NET_CONTROL_ATTACH_CLIENT_H_

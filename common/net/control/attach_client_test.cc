@@ -31,7 +31,7 @@ class FakeCoordinator : public v1::WorkerControl::Service {
   }
   int port() const { return port_; }
 
-  std::atomic<bool> said_goodbye = false;
+  std::atomic<bool> has_left = false;
 
   grpc::Status Attach(grpc::ServerContext*,
                       grpc::ServerReaderWriter<v1::ToWorker, v1::FromWorker>* stream) override {
@@ -42,15 +42,15 @@ class FakeCoordinator : public v1::WorkerControl::Service {
       answer.set_incarnation(message.incarnation());
       answer.set_epoch(1);
       if (message.has_hello()) {
-        stream->Write(KeysOf("first"));
+        stream->Write(MakeClientKeys("first"));
         answer.mutable_welcome()->set_lease_ns(1000);
       }
       if (message.has_leaving()) {
-        said_goodbye = message.leaving().reason() == "bye";
+        has_left = message.leaving().reason() == "bye";
         answer.mutable_refused()->set_reason(message.leaving().reason());
         if (message.leaving().reason() == "elsewhere") answer.set_incarnation(99);
         if (message.leaving().reason() == "nonsense") answer.clear_refused();
-        if (message.leaving().reason() == "keys") answer = KeysOf("second");
+        if (message.leaving().reason() == "keys") answer = MakeClientKeys("second");
       }
       stream->Write(answer);
     }
@@ -58,7 +58,7 @@ class FakeCoordinator : public v1::WorkerControl::Service {
   }
 
  private:
-  static v1::ToWorker KeysOf(const std::string& name) {
+  static v1::ToWorker MakeClientKeys(const std::string& name) {
     v1::ToWorker keys;
     keys.mutable_client_keys()->add_allowed(name);
     return keys;
@@ -81,17 +81,17 @@ class Member {
     options.on_keys = [this](const v1::ClientKeys& keys) {
       See(absl::StrCat("key ", keys.allowed(0)));
     };
-    auto client =
-        WorkerAttach::Open(options, [this](WorkerAttach::Event event) { See(Word(event)); });
+    auto client = WorkerAttach::Open(
+        options, [this](WorkerAttach::Event event) { See(DescribeEvent(event)); });
     REQUIRE(client.ok());
     client_ = *std::move(client);
   }
 
-  void Await(const std::string& word) {
+  void Await(const std::string& text) {
     std::unique_lock lock(mutex_);
-    INFO("waiting for " << word);
+    INFO("waiting for " << text);
     REQUIRE(changed_.wait_for(lock, kLong, [&] {
-      while (!seen_.empty() && seen_.front() != word) seen_.pop_front();
+      while (!seen_.empty() && seen_.front() != text) seen_.pop_front();
       return !seen_.empty();
     }));
     seen_.pop_front();
@@ -99,7 +99,7 @@ class Member {
   WorkerAttach* operator->() { return client_.get(); }
 
  private:
-  static std::string Word(const WorkerAttach::Event& event) {
+  static std::string DescribeEvent(const WorkerAttach::Event& event) {
     if (std::holds_alternative<AttachOpened>(event)) return "open";
     if (std::holds_alternative<AttachLost>(event)) return "lost";
     const ToWorkerMessage& message = std::get<ToWorker>(event).message;
@@ -107,9 +107,9 @@ class Member {
     return absl::StrCat("refused ", std::get<Refused>(message).reason);
   }
 
-  void See(std::string word) {
+  void See(std::string text) {
     const std::lock_guard lock(mutex_);
-    seen_.push_back(std::move(word));
+    seen_.push_back(std::move(text));
     changed_.notify_all();
   }
 
@@ -148,14 +148,14 @@ TEST_CASE("messages keep their order; those for others are left out; nonsense en
   coordinator.Start(0);
   Member member(coordinator.port());
   member.Await("open");
-  for (const char* word : {"1", "elsewhere", "2", "nonsense"}) member->Send(Leaving{word});
+  for (const char* text : {"1", "elsewhere", "2", "nonsense"}) member->Send(Leaving{text});
   member.Await("refused 1");
   member.Await("refused 2");
   member.Await("lost");
   member.Await("open");
   member->Send(Leaving{"bye"});  // Close sends what is queued
   member->Close(kLong);
-  REQUIRE(coordinator.said_goodbye);
+  REQUIRE(coordinator.has_left);
   coordinator.Stop();
 }
 

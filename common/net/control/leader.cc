@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "common/net/control/reach.h"
+#include "common/net/control/reachability.h"
 #include "common/status.h"
 
 namespace atl {
@@ -72,7 +72,8 @@ class Probes {
   std::string Said() const {
     std::vector<std::string> said;
     for (const auto& probe : probes_) {
-      said.push_back(absl::StrCat(probe->address, ": ", Summarized(probe->status.error_message())));
+      said.push_back(
+          absl::StrCat(probe->address, ": ", SummarizeFailure(probe->status.error_message())));
     }
     return absl::StrJoin(said, "; ");
   }

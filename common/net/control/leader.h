@@ -1,5 +1,5 @@
-// Which of several coordinators leads. Clients and members are given the addresses of all; a single
-// one is used as it is.
+// Which of several coordinators leads: the failover of clients and members, which are given the
+// addresses of all. A single one is used as it is.
 
 #ifndef ATOLL_COMMON_NET_CONTROL_LEADER_H_
 #define ATOLL_COMMON_NET_CONTROL_LEADER_H_
@@ -31,9 +31,9 @@ struct LeaderChannel {
 
 // A channel to the coordinator that leads: the first of the list that answers a health check. All
 // are polled at once, and repeatedly within `limit`, as one may be about to take over; of a
-// list of one, it is that one, unasked. A channel from a longer list notices a dead peer within
-// kShortKeepaliveMs + kShortKeepaliveTimeoutMs. Unavailable, with what each one says: none led
-// within `limit`, or `stop`, which is polled several times a second, was true.
+// list of one, it is that one, without a check. A channel from a longer list notices a dead peer
+// within kShortKeepaliveMs + kShortKeepaliveTimeoutMs. Unavailable, with what each one replies:
+// none led within `limit`, or `stop`, which is polled several times a second, was true.
 absl::StatusOr<LeaderChannel> OpenLeaderChannel(
     const TlsOptions& tls, const std::string& list, Duration limit,
     const std::function<bool()>& stop = [] { return false; });

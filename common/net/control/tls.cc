@@ -61,12 +61,12 @@ bool Plaintext(const TlsOptions& options) {
   return options.ca_path.empty() && options.cert_path.empty() && options.key_path.empty();
 }
 
-absl::string_view HostOf(absl::string_view address) {
+absl::string_view HostFromAddress(absl::string_view address) {
   return address.substr(0, address.rfind(':'));
 }
 
 absl::Status CheckPlaintext(const TlsOptions& options, absl::string_view address) {
-  const absl::string_view host = HostOf(address);
+  const absl::string_view host = HostFromAddress(address);
   if (options.insecure || IsLoopbackHost(host)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(address,

@@ -1,4 +1,4 @@
-// Who may talk over gRPC: mutual TLS for every daemon and the command line, by the same three
+// Access control of gRPC: mutual TLS for every daemon and the command line, by the same three
 // files. Each end presents its certificate, and both must be signed by --tls-ca. Clients check that
 // the other end's certificate is a coordinator's and names the host that they dial.
 //

@@ -1,4 +1,5 @@
-// How busy the edges between two workers are, and which of them takes a message's next chunk.
+// Load balancing over the edges between two workers: how busy each is, and which of them takes a
+// message's next chunk.
 
 #ifndef ATOLL_COMMON_NET_PEER_EDGE_LOAD_H_
 #define ATOLL_COMMON_NET_PEER_EDGE_LOAD_H_

@@ -23,7 +23,7 @@ void Await(Socket& socket, short what) {
   REQUIRE(zmq_poll(&item, 1, 20'000) == 1);
 }
 
-v1::Frame HelloOf(const IslandMember& from, const IslandMember& to, int lane) {
+v1::Frame MakeHello(const IslandMember& from, const IslandMember& to, int lane) {
   v1::Frame frame = MakeFrame(1);
   v1::PeerHello& hello = *frame.mutable_peer_hello();
   hello.set_job("job-1");
@@ -39,9 +39,9 @@ v1::Frame HelloOf(const IslandMember& from, const IslandMember& to, int lane) {
 }
 
 // A lane to a link that says what it likes.
-class FalseSender {
+class HostileSender {
  public:
-  explicit FalseSender(const std::string& endpoint)
+  explicit HostileSender(const std::string& endpoint)
       : context_(ZmqContext::Create(1).value()),
         dealer_(context_->MakeTensorSocket(ZMQ_DEALER).value()) {
     REQUIRE(zmq_connect(dealer_.get(), endpoint.c_str()) == 0);
@@ -69,7 +69,7 @@ class FalseSender {
     frame.mutable_chunk()->set_checksum(Hash(std::as_bytes(std::span(data))) + !honest);
     Send({frame.SerializeAsString(), data});
   }
-  v1::Frame Hear() {
+  v1::Frame Receive() {
     std::vector<Message> parts;
     while (!dealer_.Receive(&parts, 2)) Await(dealer_, ZMQ_POLLIN);
     v1::Frame frame;
@@ -84,15 +84,15 @@ class FalseSender {
 };
 
 // The other ends of a link's lanes, which answer what they like.
-class FalseReceiver {
+class HostileReceiver {
  public:
-  FalseReceiver()
+  HostileReceiver()
       : context_(ZmqContext::Create(1).value()),
         router_(context_->MakeTensorSocket(ZMQ_ROUTER).value()) {
     member = {"m", 1, Bind(router_, "tcp://127.0.0.1:*").value(), ""};
   }
   // The next frame of a lane, which is answered to from now on.
-  v1::Frame Hear() {
+  v1::Frame Receive() {
     std::vector<Message> parts;
     while (!router_.Receive(&parts, 3)) Await(router_, ZMQ_POLLIN);
     peer_ = std::string(parts[0].text());
@@ -106,7 +106,7 @@ class FalseReceiver {
   }
   void WelcomeBoth() {
     for (int lanes = 0; lanes < 2;) {
-      const v1::Frame hello = Hear();
+      const v1::Frame hello = Receive();
       if (hello.peer_hello().from() != "w") continue;
       v1::Frame welcome = MakeFrame(hello.transfer());
       welcome.mutable_peer_welcome()->set_command_limit(1 << 20);
@@ -124,22 +124,22 @@ class FalseReceiver {
 };
 
 // An honest worker w, its honest peer p, and a member m of the plan whose lanes the test writes.
-struct Deceived {
-  explicit Deceived(PeerLinkOptions options = {}) : w("w", options), p("p") {
+struct HostilePeerFixture {
+  explicit HostilePeerFixture(PeerLinkOptions options = {}) : w("w", options), p("p") {
     const std::vector<IslandMember> members = {w.member, p.member, m.member};
     REQUIRE(w.link->SetPeers(Plan(1), members).ok());
     REQUIRE(p.link->SetPeers(Plan(1), members).ok());
   }
-  std::unique_ptr<FalseSender> Lane(int lane) {
-    auto sender = std::make_unique<FalseSender>(w.member.endpoint);
-    sender->Send(HelloOf(m.member, w.member, lane));
-    REQUIRE(sender->Hear().has_peer_welcome());
+  std::unique_ptr<HostileSender> Lane(int lane) {
+    auto sender = std::make_unique<HostileSender>(w.member.endpoint);
+    sender->Send(MakeHello(m.member, w.member, lane));
+    REQUIRE(sender->Receive().has_peer_welcome());
     return sender;
   }
   // Says hello under plan 2, which w does not know yet: nothing is answered.
-  std::unique_ptr<FalseSender> WaitingLane(const IslandMember& from, int lane) {
-    auto sender = std::make_unique<FalseSender>(w.member.endpoint);
-    v1::Frame hello = HelloOf(from, w.member, lane);
+  std::unique_ptr<HostileSender> WaitingLane(const IslandMember& from, int lane) {
+    auto sender = std::make_unique<HostileSender>(w.member.endpoint);
+    v1::Frame hello = MakeHello(from, w.member, lane);
     hello.mutable_peer_hello()->set_plan(2);
     const int64_t before = w.link->frames_refused();
     sender->Send(hello);
@@ -149,10 +149,10 @@ struct Deceived {
   }
   void RequireStillServing() {
     p.Say(w, kTensor, "honest", std::string(5000, 'h'));
-    while (w.Hear(kTensor).header != "honest") {
+    while (w.Receive(kTensor).header != "honest") {
     }
   }
-  FalseReceiver m;
+  HostileReceiver m;
   TestPeer w, p;
 };
 
@@ -161,17 +161,17 @@ template <class Sin>
 void RequireBroken(int lane, Sin sin, absl::string_view reason) {
   PeerLinkOptions options;
   options.window_bytes = {4000, 4000, 4000, 4000};
-  Deceived fixture(options);
+  HostilePeerFixture fixture(options);
   const auto sender = fixture.Lane(lane);
   sin(*sender);
-  v1::Frame answer = sender->Hear();
-  while (!answer.has_peer_refusal()) answer = sender->Hear();
+  v1::Frame answer = sender->Receive();
+  while (!answer.has_peer_refusal()) answer = sender->Receive();
   INFO(answer.ShortDebugString());
   REQUIRE(answer.peer_refusal().code() == v1::PeerRefusal::BROKEN);
   REQUIRE(absl::StrContains(answer.peer_refusal().reason(), reason));
   REQUIRE(absl::StrContains(fixture.w.AwaitLost("m"), reason));
-  REQUIRE(fixture.w.heard(kTensor) + fixture.w.heard(kCommand) == 0);
-  REQUIRE(fixture.w.CountersOf("m").frames_refused == 1);
+  REQUIRE(fixture.w.CountReceived(kTensor) + fixture.w.CountReceived(kCommand) == 0);
+  REQUIRE(fixture.w.GetCounters("m").frames_refused == 1);
 }
 
 TEST_CASE("a description that breaks a rule loses its sender, and no memory is taken for it") {
@@ -225,13 +225,13 @@ TEST_CASE("a description that breaks a rule loses its sender, and no memory is t
 TEST_CASE("lanes of one session that contradict each other lose their sender") {
   const std::string chunk(1024, 'x');
   const auto broken = [&](auto sin, absl::string_view reason) {
-    Deceived fixture;
+    HostilePeerFixture fixture;
     const auto first = fixture.Lane(1), second = fixture.Lane(2);
     first->Open(2, 1, 2000);
     first->SendChunk(2, 0, chunk);
     sin(*second);
     REQUIRE(absl::StrContains(fixture.w.AwaitLost("m"), reason));
-    REQUIRE(fixture.w.heard(kTensor) == 0);
+    REQUIRE(fixture.w.CountReceived(kTensor) == 0);
     fixture.RequireStillServing();
   };
   broken([&](auto& s) { s.SendChunk(2, 1, chunk); }, "a chunk of no open message");
@@ -259,7 +259,7 @@ TEST_CASE("lanes of one session that contradict each other lose their sender") {
 
 TEST_CASE("a message of several lanes is put together, and waits for those sent before it") {
   const std::string chunk(1024, 'x');
-  Deceived fixture;
+  HostilePeerFixture fixture;
   const auto first = fixture.Lane(1), second = fixture.Lane(2);
   second->Open(3, 1, 2048, "later", 2);
   second->SendChunk(3, 1, chunk);
@@ -267,16 +267,16 @@ TEST_CASE("a message of several lanes is put together, and waits for those sent 
   first->SendChunk(3, 0, chunk);
   first->Open(2, 1, 1024, "before", 1);
   fixture.RequireStillServing();
-  REQUIRE(fixture.w.heard(kTensor) == 0);
+  REQUIRE(fixture.w.CountReceived(kTensor) == 0);
   first->SendChunk(2, 0, chunk);
-  REQUIRE(fixture.w.Hear(kTensor).header == "before");
-  const PeerDelivery later = fixture.w.Hear(kTensor);
+  REQUIRE(fixture.w.Receive(kTensor).header == "before");
+  const PeerDelivery later = fixture.w.Receive(kTensor);
   REQUIRE(later.header == "later");
   REQUIRE(later.payload.size() == 2048);
 }
 
 TEST_CASE("messages without a sequence are delivered in the order in which they were opened") {
-  Deceived fixture;
+  HostilePeerFixture fixture;
   const auto lane = fixture.Lane(1);
   for (uint64_t number = 2; number < 5; ++number) {
     v1::Frame frame = MakeFrame(number);
@@ -286,34 +286,34 @@ TEST_CASE("messages without a sequence are delivered in the order in which they 
     lane->Send(frame);
   }
   for (uint64_t number : {4, 3, 2}) lane->SendChunk(number, 0, std::string(1024, 'x'));
-  for (const char* header : {"2", "3", "4"}) REQUIRE(fixture.w.Hear(kTensor).header == header);
+  for (const char* header : {"2", "3", "4"}) REQUIRE(fixture.w.Receive(kTensor).header == header);
 }
 
 TEST_CASE("what a lane brings of a session that is over, or without a first lane, is dropped") {
   const std::string chunk(1024, 'x');
-  Deceived fixture;
+  HostilePeerFixture fixture;
   const auto first = fixture.Lane(1);
-  FalseSender old(fixture.w.member.endpoint);
-  v1::Frame hello = HelloOf(fixture.m.member, fixture.w.member, 2);
+  HostileSender old(fixture.w.member.endpoint);
+  v1::Frame hello = MakeHello(fixture.m.member, fixture.w.member, 2);
   hello.mutable_peer_hello()->set_session(77);
   old.Send(hello);
-  REQUIRE(old.Hear().has_peer_welcome());
+  REQUIRE(old.Receive().has_peer_welcome());
   const int64_t before = fixture.w.link->frames_refused();
   old.Open(2, 1, 1024, "old");
   old.SendChunk(2, 0, chunk);
   while (fixture.w.link->frames_refused() < before + 2) std::this_thread::yield();
   first->Open(2, 1, 0, "new");
-  REQUIRE(fixture.w.Hear(kTensor).header == "new");
+  REQUIRE(fixture.w.Receive(kTensor).header == "new");
 }
 
 TEST_CASE("lanes with chunks of different sizes lose their sender") {
-  Deceived fixture;
+  HostilePeerFixture fixture;
   const auto first = fixture.Lane(1);
-  FalseSender second(fixture.w.member.endpoint);
-  v1::Frame hello = HelloOf(fixture.m.member, fixture.w.member, 2);
+  HostileSender second(fixture.w.member.endpoint);
+  v1::Frame hello = MakeHello(fixture.m.member, fixture.w.member, 2);
   hello.mutable_peer_hello()->set_chunk_bytes(4096);
   second.Send(hello);
-  REQUIRE(second.Hear().has_peer_welcome());
+  REQUIRE(second.Receive().has_peer_welcome());
   second.Open(2, 1, 5000);
   REQUIRE(absl::StrContains(fixture.w.AwaitLost("m"), "different sizes"));
 }
@@ -370,13 +370,13 @@ TEST_CASE("chunks that break a rule lose their sender, and no memory is taken fo
 }
 
 TEST_CASE("hellos of strangers, to others and of other versions are refused or ignored") {
-  Deceived fixture;
+  HostilePeerFixture fixture;
   const auto refused = [&](auto change, absl::string_view reason) {
-    FalseSender sender(fixture.w.member.endpoint);
-    v1::Frame frame = HelloOf(fixture.m.member, fixture.w.member, 0);
+    HostileSender sender(fixture.w.member.endpoint);
+    v1::Frame frame = MakeHello(fixture.m.member, fixture.w.member, 0);
     change(*frame.mutable_peer_hello());
     sender.Send(frame);
-    const v1::Frame answer = sender.Hear();
+    const v1::Frame answer = sender.Receive();
     INFO(answer.ShortDebugString());
     REQUIRE(absl::StrContains(answer.peer_refusal().reason(), reason));
   };
@@ -385,8 +385,8 @@ TEST_CASE("hellos of strangers, to others and of other versions are refused or i
   refused([](auto& hello) { hello.set_to("p"); }, "not p");
   refused([](auto& hello) { hello.set_plan(0); }, "plan 0 is over");
   const auto ignored = [&](auto change) {
-    FalseSender sender(fixture.w.member.endpoint);
-    v1::Frame frame = HelloOf(fixture.m.member, fixture.w.member, 0);
+    HostileSender sender(fixture.w.member.endpoint);
+    v1::Frame frame = MakeHello(fixture.m.member, fixture.w.member, 0);
     change(frame);
     const int64_t before = fixture.w.link->frames_refused();
     sender.Send(frame);
@@ -406,36 +406,36 @@ TEST_CASE("hellos of strangers, to others and of other versions are refused or i
 TEST_CASE("connections without end are forgotten, members' are kept") {
   PeerLinkOptions options;
   options.connections_max = 5;
-  Deceived fixture(options);
+  HostilePeerFixture fixture(options);
   REQUIRE(fixture.p.link->AwaitPeers(In(kPatience), {"w"}).ok());
   const auto lane = fixture.Lane(0);
-  std::vector<std::unique_ptr<FalseSender>> crowd;  // two find room
+  std::vector<std::unique_ptr<HostileSender>> crowd;  // two find room
   for (int64_t i = 0; i < 5; ++i) crowd.push_back(fixture.WaitingLane({"x", i, "", ""}, 0));
   for (int i = 0; i < 3; ++i) {
-    const v1::Frame answer = crowd[i]->Hear();
+    const v1::Frame answer = crowd[i]->Receive();
     INFO(answer.ShortDebugString());
     REQUIRE(absl::StrContains(answer.peer_refusal().reason(), "too many connections"));
   }
   lane->Open(2, 0, 0, "still here");
-  REQUIRE(fixture.w.Hear(kCommand).header == "still here");
+  REQUIRE(fixture.w.Receive(kCommand).header == "still here");
   fixture.RequireStillServing();
 }
 
 TEST_CASE("a hello that waits is not welcomed in place of a later one on a newer connection") {
-  Deceived fixture;
+  HostilePeerFixture fixture;
   // w is not notified that the first one is of no use any more.
   const auto first = fixture.WaitingLane(fixture.m.member, 1);
   const auto second = fixture.WaitingLane(fixture.m.member, 1);
   const std::vector<IslandMember> members = {fixture.w.member, fixture.p.member, fixture.m.member};
   REQUIRE(fixture.w.link->SetPeers(Plan(2), members).ok());
-  REQUIRE(second->Hear().has_peer_welcome());
+  REQUIRE(second->Receive().has_peer_welcome());
   second->Open(3, 1, 0, "here", 1);
-  REQUIRE(fixture.w.Hear(kTensor).header == "here");
+  REQUIRE(fixture.w.Receive(kTensor).header == "here");
 }
 
 TEST_CASE("a receiver that answers what it must not is lost") {
   const auto lost = [](auto sin, absl::string_view reason) {
-    Deceived fixture;
+    HostilePeerFixture fixture;
     fixture.m.WelcomeBoth();
     sin(fixture.m);
     const std::string why = fixture.w.AwaitLost("m");
@@ -445,7 +445,7 @@ TEST_CASE("a receiver that answers what it must not is lost") {
   };
   lost([](auto& m) { m.Send(""); }, "broke the protocol");
   lost([](auto& m) { m.Send(std::string(2000, 'x')); }, "header's length");
-  lost([](auto& m) { m.Send(HelloOf(m.member, m.member, 0).SerializeAsString()); },
+  lost([](auto& m) { m.Send(MakeHello(m.member, m.member, 0).SerializeAsString()); },
        "receivers do not send");
   lost(
       [](auto& m) {
@@ -457,7 +457,8 @@ TEST_CASE("a receiver that answers what it must not is lost") {
 }
 
 TEST_CASE("a peer that grants nothing, or answers no ping, delays no other peer") {
-  Deceived fixture({.silence_max = 2s});  // the honest one is quicker on a busy machine, too
+  HostilePeerFixture fixture(
+      {.silence_max = 2s});  // the honest one is quicker on a busy machine, too
   fixture.m.WelcomeBoth();
   PeerMessage state{.channel = kState};
   REQUIRE(fixture.w.link->Send("m", std::move(state)).ok());  // no credit for it
@@ -468,13 +469,13 @@ TEST_CASE("a peer that grants nothing, or answers no ping, delays no other peer"
 }
 
 TEST_CASE("random bytes and mangled frames do a peer no harm") {
-  Deceived fixture;
+  HostilePeerFixture fixture;
   constexpr uint64_t kSeed = 20261122;
   INFO("seed " << kSeed);
   Rng rng(kSeed);
-  FalseSender sender(fixture.w.member.endpoint);
+  HostileSender sender(fixture.w.member.endpoint);
   for (int i = 0; i < 3000; ++i) {
-    v1::Frame frame = i % 2 == 0 ? HelloOf(fixture.m.member, fixture.w.member, rng.Below(3))
+    v1::Frame frame = i % 2 == 0 ? MakeHello(fixture.m.member, fixture.w.member, rng.Below(3))
                                  : MakeFrame(1 + rng.Below(50));
     if (i % 2 == 1) {
       frame.mutable_peer_open()->set_channel(rng.Below(3));

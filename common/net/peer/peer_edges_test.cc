@@ -29,12 +29,12 @@ int64_t Sum(const std::array<int64_t, kPeerEndpointsMax>& edges) {
 // All of these come whole and in order, over every edge of `edges`.
 void RequireAllArrive(TestPeer& from, TestPeer& to, int edges) {
   const std::vector<size_t> sizes = {3'000'001, 0, 1, 4096, 400'000, 7, 2'000'000};
-  for (PeerChannel channel : {kTensor, kState, kSum}) {
+  for (PeerChannel channel : {kTensor, kState, kCollective}) {
     for (size_t size : sizes) from.Say(to, channel, std::to_string(size), RandomText(size));
   }
-  for (PeerChannel channel : {kTensor, kState, kSum}) {
+  for (PeerChannel channel : {kTensor, kState, kCollective}) {
     for (size_t size : sizes) {
-      const PeerDelivery delivery = to.Hear(channel);
+      const PeerDelivery delivery = to.Receive(channel);
       REQUIRE(delivery.header == std::to_string(size));
       const std::string text = RandomText(size);
       REQUIRE(delivery.payload.size() == static_cast<int64_t>(size));
@@ -42,8 +42,8 @@ void RequireAllArrive(TestPeer& from, TestPeer& to, int edges) {
                          reinterpret_cast<const char*>(delivery.payload.data())));
     }
   }
-  const PeerCounters sent = from.CountersOf(to.member.worker);
-  const PeerCounters received = to.CountersOf(from.member.worker);
+  const PeerCounters sent = from.GetCounters(to.member.worker);
+  const PeerCounters received = to.GetCounters(from.member.worker);
   REQUIRE(Sum(sent.edge_bytes_sent) == sent.payload_bytes_sent);
   REQUIRE(sent.edge_bytes_sent == received.edge_bytes_received);
   for (int edge = 0; edge < kPeerEndpointsMax; ++edge) {
@@ -110,20 +110,20 @@ TEST_CASE("an edge that is lost in use loses the peer, and what came before is a
   meet(Plan(1));
   const std::string text = RandomText(1'000'000);
   for (int i = 0; i < 200; ++i) a.Say(b, kState, std::to_string(i), text);
-  while (b.CountersOf("a").edge_bytes_received[1] == 0) std::this_thread::yield();
+  while (b.GetCounters("a").edge_bytes_received[1] == 0) std::this_thread::yield();
   proxy.Break();
   REQUIRE(absl::StrContains(a.AwaitLost("b"), "lost"));
   b.AwaitLost("a");
-  const size_t came = b.heard(kState);
+  const size_t came = b.CountReceived(kState);
   REQUIRE(came < 200);
   for (size_t i = 0; i < came; ++i) {
-    const PeerDelivery delivery = b.Hear(kState);
+    const PeerDelivery delivery = b.Receive(kState);
     REQUIRE(delivery.header == std::to_string(i));
     REQUIRE(delivery.payload.size() == static_cast<int64_t>(text.size()));
   }
   meet(Plan(2));
   a.Say(b, kState, "again", text);
-  REQUIRE(b.Hear(kState).header == "again");
+  REQUIRE(b.Receive(kState).header == "again");
 }
 
 TEST_CASE("samples are taken over the edge that is named") {

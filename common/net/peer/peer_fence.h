@@ -1,4 +1,4 @@
-// Which plan of which job's generation workers speak under.
+// Fencing token of messages between workers: the job, generation and plan of their sender.
 
 #ifndef ATOLL_COMMON_NET_PEER_PEER_FENCE_H_
 #define ATOLL_COMMON_NET_PEER_PEER_FENCE_H_

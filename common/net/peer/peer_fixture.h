@@ -49,7 +49,7 @@ class TestPeer : public PeerHandler {
   }
   void OnMessage(PeerDelivery delivery) override {
     const std::lock_guard lock(mutex_);
-    heard_[delivery.channel].push_back(std::move(delivery));
+    received_[delivery.channel].push_back(std::move(delivery));
     changed_.notify_all();
   }
   void OnPeerLost(const NodeId& peer, const std::string& reason) override {
@@ -76,16 +76,16 @@ class TestPeer : public PeerHandler {
     return link->Send(to.member.worker, std::move(message));
   }
   // The next message of the channel; its credit is the caller's.
-  PeerDelivery Hear(PeerChannel channel) {
+  PeerDelivery Receive(PeerChannel channel) {
     std::unique_lock lock(mutex_);
-    auto& queue = heard_[channel];
+    auto& queue = received_[channel];
     REQUIRE(changed_.wait_for(lock, kPatience, [&] { return !queue.empty(); }));
     PeerDelivery delivery = std::move(queue.front());
     queue.pop_front();
     return delivery;
   }
   std::string ReceiveText(PeerChannel channel) {
-    const PeerDelivery delivery = Hear(channel);
+    const PeerDelivery delivery = Receive(channel);
     return std::string(reinterpret_cast<const char*>(delivery.payload.data()),
                        delivery.payload.size());
   }
@@ -95,15 +95,15 @@ class TestPeer : public PeerHandler {
     REQUIRE(changed_.wait_for(lock, kPatience, [&] { return lost_[peer].size() >= times; }));
     return lost_[peer][times - 1];
   }
-  size_t heard(PeerChannel channel) {
+  size_t CountReceived(PeerChannel channel) {
     const std::lock_guard lock(mutex_);
-    return heard_[channel].size();
+    return received_[channel].size();
   }
   int admissions() {
     const std::lock_guard lock(mutex_);
     return admissions_;
   }
-  PeerCounters CountersOf(const NodeId& peer) const {
+  PeerCounters GetCounters(const NodeId& peer) const {
     for (const PeerCounters& counters : link->counters()) {
       if (counters.peer == peer) return counters;
     }
@@ -114,7 +114,7 @@ class TestPeer : public PeerHandler {
   std::mutex mutex_;
   std::condition_variable changed_;
   // All guarded by mutex_.
-  std::map<PeerChannel, std::deque<PeerDelivery>> heard_;
+  std::map<PeerChannel, std::deque<PeerDelivery>> received_;
   std::map<NodeId, std::vector<std::string>> lost_;
   int admissions_ = 0;
 

@@ -91,7 +91,7 @@ absl::Status PeerLink::Impl::Check(const PeerFence& fence,
     const ClientSecurity security{options_.keys, options_.allow_plaintext_beyond_loopback};
     for (int edge = 0; edge <= std::ssize(member.more_endpoints); ++edge) {
       ATOLL_RETURN_IF_ERROR(
-          Annotate(CheckSecurity(security, EndpointOfEdge(member, edge), member.public_key), who));
+          Annotate(CheckSecurity(security, GetEdgeEndpoint(member, edge), member.public_key), who));
     }
     if (CountEdges(options_, member) > kPeerEndpointsMax) {
       return absl::InvalidArgumentError(

@@ -1,4 +1,5 @@
-// Messages between the workers of an island: commands, activations and gradients, layer state.
+// Point-to-point (P2P) messages between the workers of an island: commands, activations and
+// gradients, layer state, blocks of collectives.
 //
 // Every worker has one link: an endpoint that it binds, and two connections to each other member of
 // the island's plan, one for commands and one for bytes in bulk, so that a command never stands
@@ -12,17 +13,18 @@
 // takes the next chunk as soon as it has room for it. An edge after the first that cannot be
 // connected is not used until it can; one that is lost in use loses the peer.
 //
-// Fencing. SetPeers says under which plan we speak, and with whom. A message is delivered only when
+// Fencing. SetPeers sets the plan and its members. A message is delivered only when
 // both ends are at the same job, generation and plan, sent by the incarnation that the plan names.
 // A peer with an older plan is refused; one with a newer plan waits until we follow.
 //
-// A peer is LOST at once when its connection breaks, after 6 s of silence, or when it breaks the
-// protocol (a wrong checksum, bytes that were not granted). It stays lost until the next SetPeers:
-// its user aborts the common work and starts again.
+// A peer is LOST at once when its connection breaks, when it answers no ping (a heartbeat, every
+// 0.5 s) for 6 s, or when it breaks the protocol (a wrong checksum, bytes that were not granted).
+// It stays lost until the next SetPeers: its user aborts the common work and starts again.
 //
-// Memory is bounded whatever a peer does: the receiver grants every sender so many bytes of each
-// channel, counted from the description's arrival until PeerDelivery dies; the handler admits a
-// message before memory is taken for it. A sender's queue is bounded in messages and bytes.
+// Backpressure. Memory is bounded whatever a peer does: the receiver grants every sender so many
+// bytes of each channel, counted from the description's arrival until PeerDelivery dies; the
+// handler admits a message before memory is taken for it. A sender's queue is bounded in messages
+// and bytes.
 
 #ifndef ATOLL_COMMON_NET_PEER_PEER_LINK_H_
 #define ATOLL_COMMON_NET_PEER_PEER_LINK_H_
@@ -48,7 +50,7 @@ namespace atl {
 
 // Each is a queue of its own with a credit of its own. Where several wait, tensors go before state,
 // and both before collectives: an awaited activation is never behind a layer's gradients.
-enum class PeerChannel : uint8_t { kCommand = 0, kTensor = 1, kState = 2, kSum = 3 };
+enum class PeerChannel : uint8_t { kCommand = 0, kTensor = 1, kState = 2, kCollective = 3 };
 inline constexpr int kPeerChannels = 4;
 inline constexpr size_t kPeerHeaderBytesMax = 512;
 
@@ -82,8 +84,8 @@ struct PeerDelivery {
   PeerChannel channel = PeerChannel::kCommand;
   std::string header;
   Payload payload;
-  // What the XXH3 of the payload must be: on kSum its receiver checks, while it adds up. Absent
-  // where it has been checked.
+  // What the XXH3 of the payload must be: on kCollective its receiver checks, while it adds up.
+  // Absent where it has been checked.
   std::optional<uint64_t> checksum = std::nullopt;
   std::shared_ptr<const void> credit;
 };
@@ -171,11 +173,11 @@ class PeerLink {
   // Whether payloads travel with checksums: without keys, where nothing else protects them.
   bool has_checksums() const;
 
-  // From now on we speak under `fence` with these members (ourselves among them or not). What is
-  // queued under another fence fails with Aborted; what has half arrived is dropped. Connections to
-  // members that stay are kept. With the fence and the members that are in force already, it only
-  // meets lost peers again. An error changes nothing and names the member. Thread-safe, but not for
-  // callbacks: it waits for the network thread.
+  // From now on messages are sent under `fence` to these members (ourselves among them or not).
+  // What is queued under another fence fails with Aborted; what has half arrived is dropped.
+  // Connections to members that stay are kept. With the fence and the members that are in force
+  // already, it only meets lost peers again. An error changes nothing and names the member.
+  // Thread-safe, but not for callbacks: it waits for the network thread.
   absl::Status SetPeers(const PeerFence& fence, const std::vector<IslandMember>& members);
 
   // Waits until every peer, or each of these, has accepted us under the present fence. The error

@@ -21,15 +21,15 @@ namespace atl {
 // has what is one for all of these: credit, and the numbers of messages.
 inline constexpr int kLanes = kPeerLanesMax;
 static_assert(kLanes == 1 + kPeerEndpointsMax);
-inline constexpr int LaneOf(int channel) { return channel == 0 ? 0 : 1; }
+inline constexpr int SelectLane(int channel) { return channel == 0 ? 0 : 1; }
 inline constexpr bool Carries(int lane, int channel) { return (lane == 0) == (channel == 0); }
-inline constexpr int EdgeOf(int lane) { return lane == 0 ? 0 : lane - 1; }
+inline constexpr int EdgeFromLane(int lane) { return lane == 0 ? 0 : lane - 1; }
 
 int CountEdges(const PeerLinkOptions& options, const IslandMember& member);
 // The member's endpoint of this edge.
-const std::string& EndpointOfEdge(const IslandMember& member, int edge);
+const std::string& GetEdgeEndpoint(const IslandMember& member, int edge);
 // What to connect to: with our own address of the edge, in libzmq's form, after the first edge.
-std::string AddressOfEdge(const PeerLinkOptions& options, const IslandMember& member, int edge);
+std::string GetEdgeAddress(const PeerLinkOptions& options, const IslandMember& member, int edge);
 
 class PeerLink::Impl {
  public:

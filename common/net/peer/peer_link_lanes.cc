@@ -78,7 +78,7 @@ bool PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
       case ConnectionEvent::kConnected:
         SetUp(descriptor);
         lane->descriptor = descriptor;
-        if (EdgeOf(lane_index) == 0) NoteConnection(name, true);
+        if (EdgeFromLane(lane_index) == 0) NoteConnection(name, true);
         break;
       case ConnectionEvent::kUp:
         lane->up = true;
@@ -116,10 +116,11 @@ void PeerLink::Impl::OnLaneDown(Peer& peer, int lane_index, ConnectionEvent even
   if (event == ConnectionEvent::kSessionBroken) Count(name, &PeerCounters::frames_refused);
   lane.up = false;
   lane.descriptor = -1;
-  const bool in_use =
-      EdgeOf(lane_index) == 0 ? peer.lanes[0]->welcomed || peer.lanes[1]->welcomed : lane.welcomed;
+  const bool in_use = EdgeFromLane(lane_index) == 0
+                          ? peer.lanes[0]->welcomed || peer.lanes[1]->welcomed
+                          : lane.welcomed;
   if (in_use) return OnPeerLost(name, std::string(Explain(event)));
-  if (event == ConnectionEvent::kLost && EdgeOf(lane_index) == 0) NoteConnection(name, false);
+  if (event == ConnectionEvent::kLost && EdgeFromLane(lane_index) == 0) NoteConnection(name, false);
   NoteTrouble(peer, lane_index, std::string(Explain(event)));
   lane.connect_at = now_ + kConnectAgainDelay;
 }
@@ -128,10 +129,11 @@ void PeerLink::Impl::OnLaneDown(Peer& peer, int lane_index, ConnectionEvent even
 void PeerLink::Impl::NoteTrouble(Peer& peer, int lane_index, std::string trouble) {
   Lane& lane = *peer.lanes[lane_index];
   lane.trouble = std::move(trouble);
-  if (EdgeOf(lane_index) == 0) return Note(peer, lane.trouble);
+  if (EdgeFromLane(lane_index) == 0) return Note(peer, lane.trouble);
   if (lane.up || std::exchange(lane.trouble_logged, true)) return;
-  LogWarning("peer link", "edge ", EdgeOf(lane_index), " to ", peer.member.worker, " at ",
-             EndpointOfEdge(peer.member, EdgeOf(lane_index)), " is not used: ", lane.trouble);
+  LogWarning("peer link", "edge ", EdgeFromLane(lane_index), " to ", peer.member.worker, " at ",
+             GetEdgeEndpoint(peer.member, EdgeFromLane(lane_index)),
+             " is not used: ", lane.trouble);
 }
 
 // libzmq does not make a connection again that it ended itself because the handshake failed.
@@ -186,7 +188,7 @@ bool PeerLink::Impl::SendNext(Peer& peer, int lane_index) {
       Begin(peer, channel);
     }
     // What has no chunks goes over the channel's first lane.
-    if (outgoing.tensor->done() && lane_index != LaneOf(channel)) return false;
+    if (outgoing.tensor->done() && lane_index != SelectLane(channel)) return false;
     if (lane_index > 0 && !outgoing.tensor->done() && !IsBestLane(peer, lane_index, channel)) {
       continue;
     }
@@ -219,13 +221,13 @@ bool PeerLink::Impl::IsBestLane(const Peer& peer, int lane_index, int channel) c
 
 void PeerLink::Impl::Begin(Peer& peer, int channel) {
   Outgoing& outgoing = peer.queues[channel].front();
-  outgoing.number = peer.lanes[LaneOf(channel)]->next_number++;
+  outgoing.number = peer.lanes[SelectLane(channel)]->next_number++;
   outgoing.sequence = ++peer.begun[channel];
   peer.spent[channel] += outgoing.cost();
   if (outgoing.message.arrived != nullptr) {
     outgoing.wants_arrival = true;
-    peer.arrivals[{LaneOf(channel), outgoing.number}] = {std::move(outgoing.message.arrived),
-                                                         outgoing.queued, now_};
+    peer.arrivals[{SelectLane(channel), outgoing.number}] = {std::move(outgoing.message.arrived),
+                                                             outgoing.queued, now_};
   }
   std::shared_ptr<const void> owner = std::move(outgoing.message.owner);
   if (outgoing.message.left != nullptr) {
@@ -272,7 +274,7 @@ bool PeerLink::Impl::SendChunk(Peer& peer, int lane_index, Outgoing& outgoing) {
     outgoing.tensor->SkipTo(outgoing.tensor->next() - 1);
     return false;  // the connection was just lost; its watch will report it
   }
-  CountSent(peer.member.worker, EdgeOf(lane_index), bytes);
+  CountSent(peer.member.worker, EdgeFromLane(lane_index), bytes);
   return true;
 }
 
@@ -352,9 +354,9 @@ void PeerLink::Impl::OnWelcome(Peer& peer, int lane_index, const v1::PeerWelcome
   lane.welcomed = true;
   if (lane_index > 1) return;
   const int64_t limits[kPeerChannels] = {welcome.command_limit(), welcome.tensor_limit(),
-                                         welcome.state_limit(), welcome.sum_limit()};
+                                         welcome.state_limit(), welcome.collective_limit()};
   for (int channel = 0; channel < kPeerChannels; ++channel) {
-    if (LaneOf(channel) == lane_index) peer.limit[channel] = limits[channel];
+    if (SelectLane(channel) == lane_index) peer.limit[channel] = limits[channel];
   }
   peer.next_ping = now_;
   Note(peer, peer.welcomed() ? "" : lane.trouble);

@@ -245,13 +245,13 @@ int CountEdges(const PeerLinkOptions& options, const IslandMember& member) {
          static_cast<int>(std::max(options.more_endpoints.size(), member.more_endpoints.size()));
 }
 
-const std::string& EndpointOfEdge(const IslandMember& member, int edge) {
+const std::string& GetEdgeEndpoint(const IslandMember& member, int edge) {
   const int i = std::min(edge, static_cast<int>(member.more_endpoints.size()));
   return i == 0 ? member.endpoint : member.more_endpoints[static_cast<size_t>(i - 1)];
 }
 
-std::string AddressOfEdge(const PeerLinkOptions& options, const IslandMember& member, int edge) {
-  const std::string& to = EndpointOfEdge(member, edge);
+std::string GetEdgeAddress(const PeerLinkOptions& options, const IslandMember& member, int edge) {
+  const std::string& to = GetEdgeEndpoint(member, edge);
   if (edge == 0 || options.more_endpoints.empty()) return to;
   const std::string& own =
       options.more_endpoints[std::min<size_t>(edge, options.more_endpoints.size()) - 1];
@@ -273,7 +273,7 @@ absl::StatusOr<std::unique_ptr<PeerLink::Impl::Lane>> PeerLink::Impl::Connect(co
   ATOLL_ASSIGN_OR_RETURN(
       lane->link, LinkClient::Create(*context_, options_.keys, peer.member.public_key, wake));
   ATOLL_RETURN_IF_ERROR(
-      lane->link->Connect(AddressOfEdge(options_, peer.member, EdgeOf(lane_index))));
+      lane->link->Connect(GetEdgeAddress(options_, peer.member, EdgeFromLane(lane_index))));
   return lane;
 }
 

@@ -13,11 +13,11 @@ absl::StatusOr<std::unique_ptr<LinkClient>> Connect(ZmqContext& context,
                                                     const PeerLinkOptions& options,
                                                     const IslandMember& member, int edge = 0) {
   const ClientSecurity security{options.keys, options.allow_plaintext_beyond_loopback};
-  ATOLL_RETURN_IF_ERROR(CheckSecurity(security, EndpointOfEdge(member, edge), member.public_key));
+  ATOLL_RETURN_IF_ERROR(CheckSecurity(security, GetEdgeEndpoint(member, edge), member.public_key));
   // Nothing is sealed here but headers, which wake no thread.
   ATOLL_ASSIGN_OR_RETURN(auto link,
                          LinkClient::Create(context, options.keys, member.public_key, [] {}));
-  ATOLL_RETURN_IF_ERROR(link->Connect(AddressOfEdge(options, member, edge)));
+  ATOLL_RETURN_IF_ERROR(link->Connect(GetEdgeAddress(options, member, edge)));
   return link;
 }
 
@@ -96,9 +96,9 @@ class Sampler final : public PeerSampler {
     const Instant deadline = start + timeout;
     ++number_;
     do {
-      const int64_t piece = std::min(bytes, chunk_bytes_);
-      bytes -= piece;
-      ATOLL_RETURN_IF_ERROR(Send(piece, bytes == 0, deadline));
+      const int64_t chunk = std::min(bytes, chunk_bytes_);
+      bytes -= chunk;
+      ATOLL_RETURN_IF_ERROR(Send(chunk, bytes == 0, deadline));
     } while (bytes > 0);
     ATOLL_RETURN_IF_ERROR(Answered(deadline));
     return Seconds(SteadyNow() - start);
@@ -109,7 +109,7 @@ class Sampler final : public PeerSampler {
     return absl::DeadlineExceededError(absl::StrCat("a sample to ", to_.worker, " took too long"));
   }
 
-  absl::Status Send(int64_t piece, bool last, Instant deadline) {
+  absl::Status Send(int64_t chunk, bool last, Instant deadline) {
     v1::Frame frame = MakeFrame(number_);
     v1::PeerSample& sample = *frame.mutable_peer_sample();
     sample.set_from(name_);
@@ -118,8 +118,8 @@ class Sampler final : public PeerSampler {
     sample.set_to_incarnation(to_.incarnation);
     sample.set_last(last);
     for (;;) {
-      Message payload = Message::Borrow(std::span(*bytes_).first(static_cast<size_t>(piece)),
-                                        [bytes = bytes_] {});
+      Message payload =
+          Message::Wrap(std::span(*bytes_).first(static_cast<size_t>(chunk)), [bytes = bytes_] {});
       switch (link_->Send(frame, &payload)) {
         case SendOutcome::kSent:
           return absl::OkStatus();

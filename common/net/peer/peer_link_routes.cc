@@ -150,7 +150,7 @@ void PeerLink::Impl::Welcome(Route& route) {
   frame.mutable_peer_welcome()->set_command_limit(route.granted[0]);
   frame.mutable_peer_welcome()->set_tensor_limit(route.granted[1]);
   frame.mutable_peer_welcome()->set_state_limit(route.granted[2]);
-  frame.mutable_peer_welcome()->set_sum_limit(route.granted[3]);
+  frame.mutable_peer_welcome()->set_collective_limit(route.granted[3]);
   if (Answer(route.id, frame) != SendOutcome::kSent) {
     routes_.erase(routes_.find(route.id));  // lost while it waited; its sender says hello again
     return;
@@ -272,7 +272,7 @@ void PeerLink::Impl::Take(Route& first, uint64_t number, const v1::PeerOpen& ope
   incoming.bytes = open.bytes();
   incoming.wants_arrival = open.wants_arrival();
   // What is added up needs no alignment, and is not copied.
-  incoming.stays = channel == static_cast<int>(PeerChannel::kSum) && incoming.bytes > 0 &&
+  incoming.stays = channel == static_cast<int>(PeerChannel::kCollective) && incoming.bytes > 0 &&
                    incoming.bytes <= first.hello.chunk_bytes();
   const absl::Status admitted =
       handler_->Admit(from, static_cast<PeerChannel>(channel), incoming.header, incoming.bytes);
@@ -298,7 +298,7 @@ absl::Status PeerLink::Impl::OnChunk(Route& first, const Route& route, LinkFrame
   const auto bytes = static_cast<int64_t>(in.payload.bytes().size());
   ATOLL_RETURN_IF_ERROR(Accept(incoming, in));
   if (!incoming.dropped) {
-    CountReceived(first.hello.from(), EdgeOf(route.hello.lane()), bytes);
+    CountReceived(first.hello.from(), EdgeFromLane(route.hello.lane()), bytes);
   }
   if (incoming.complete) DeliverReady(first, incoming.channel);
   return absl::OkStatus();

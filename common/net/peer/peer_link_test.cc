@@ -39,7 +39,7 @@ TEST_CASE("messages of any size come whole and in order, on every channel, betwe
     for (PeerChannel channel : {kCommand, kTensor, kState}) {
       std::map<NodeId, size_t> next;
       for (size_t i = 0; i < 2 * sizes.size(); ++i) {
-        const PeerDelivery delivery = to->Hear(channel);
+        const PeerDelivery delivery = to->Receive(channel);
         const size_t size = sizes[next[delivery.from]++];
         REQUIRE(delivery.header == std::to_string(size));
         const std::string text = RandomText(size);
@@ -54,18 +54,18 @@ TEST_CASE("messages of any size come whole and in order, on every channel, betwe
 TEST_CASE("a_collective_payload_arrives_with_its_checksum_and_is_not_checked_by_the_link") {
   TestPeer a("a"), b("b");
   Meet(Plan(1), {&a, &b});
-  a.Say(b, PeerChannel::kSum, "computed", "12345");
-  PeerDelivery delivery = b.Hear(PeerChannel::kSum);
+  a.Say(b, PeerChannel::kCollective, "computed", "12345");
+  PeerDelivery delivery = b.Receive(PeerChannel::kCollective);
   CHECK(delivery.checksum == Hash(delivery.payload.bytes()));
 
   auto text = std::make_shared<const std::string>("12345");
   PeerMessage given;
-  given.channel = PeerChannel::kSum;
+  given.channel = PeerChannel::kCollective;
   given.payload = std::as_bytes(std::span(*text));
   given.owner = text;
   given.checksum = 42;
   REQUIRE(a.link->Send("b", given).ok());
-  CHECK(b.Hear(PeerChannel::kSum).checksum == 42);
+  CHECK(b.Receive(PeerChannel::kCollective).checksum == 42);
 
   given.channel = PeerChannel::kTensor;  // which the link checks
   REQUIRE(a.link->Send("b", given).ok());
@@ -79,15 +79,15 @@ TEST_CASE("a receiver that keeps what it gets is sent no more than it granted") 
   Meet(Plan(1), {&a, &b});
   for (int i = 0; i < 25; ++i) a.Say(b, kTensor, std::to_string(i), RandomText(10'000));
   std::vector<PeerDelivery> kept;
-  while (kept.size() < 10) kept.push_back(b.Hear(kTensor));
+  while (kept.size() < 10) kept.push_back(b.Receive(kTensor));
   a.Say(b, kCommand, "a command is not behind tensors");
-  REQUIRE(b.Hear(kCommand).header == "a command is not behind tensors");
+  REQUIRE(b.Receive(kCommand).header == "a command is not behind tensors");
   a.Say(b, kState, "", "nor is state");
   REQUIRE(b.ReceiveText(kState) == "nor is state");
-  REQUIRE(b.heard(kTensor) == 0);
-  REQUIRE(a.CountersOf("b").payload_bytes_sent <= 10 * 10'000 + 12);
+  REQUIRE(b.CountReceived(kTensor) == 0);
+  REQUIRE(a.GetCounters("b").payload_bytes_sent <= 10 * 10'000 + 12);
   kept.clear();
-  for (int i = 10; i < 25; ++i) REQUIRE(b.Hear(kTensor).header == std::to_string(i));
+  for (int i = 10; i < 25; ++i) REQUIRE(b.Receive(kTensor).header == std::to_string(i));
 }
 
 TEST_CASE("the sender learns when the last byte left, when it arrived, and when it was not taken") {
@@ -109,7 +109,7 @@ TEST_CASE("the sender learns when the last byte left, when it arrived, and when 
   REQUIRE(arrived.get_future().get().ok());
   const PeerTiming timing = took.get_future().get();
   REQUIRE(timing.queued + timing.travelled <= SteadyNow() - begun);
-  REQUIRE(b.Hear(kTensor).payload.size() == 3 << 20);
+  REQUIRE(b.Receive(kTensor).payload.size() == 3 << 20);
 
   PeerMessage unwanted{.channel = kTensor, .header = "unwanted"};
   unwanted.payload = std::as_bytes(std::span(*text));
@@ -119,8 +119,8 @@ TEST_CASE("the sender learns when the last byte left, when it arrived, and when 
   REQUIRE(Says(refused.get_future().get().message(), "b did not take it: it is not expected"));
   a.Say(b, kTensor, "next", "and the next one is taken");
   REQUIRE(b.ReceiveText(kTensor) == "and the next one is taken");
-  REQUIRE(b.CountersOf("a").messages_refused == 1);
-  while (a.CountersOf("b").round_trip == Duration(0)) std::this_thread::yield();
+  REQUIRE(b.GetCounters("a").messages_refused == 1);
+  while (a.GetCounters("b").round_trip == Duration(0)) std::this_thread::yield();
 }
 
 TEST_CASE("a peer with an older plan is refused; one with a newer plan waits for us to follow") {
@@ -131,12 +131,12 @@ TEST_CASE("a peer with an older plan is refused; one with a newer plan waits for
   // b still has plan 3, and is notified that it is over.
   REQUIRE(Says(b.AwaitLost("a"), "generation 1, plan 3 is over; we are at generation 1, plan 4"));
   REQUIRE(Says(b.link->AwaitPeers(In(0s)).message(), "plan 3 is over"));
-  REQUIRE(b.heard(kCommand) == 0);
+  REQUIRE(b.CountReceived(kCommand) == 0);
   const absl::Status waits = a.link->AwaitPeers(In(0s));
   REQUIRE(Says(waits.message(), "b: it has not followed to our plan yet"));
 
   REQUIRE(b.link->SetPeers(Plan(4), {a.member, b.member}).ok());
-  REQUIRE(b.Hear(kCommand).header == "of plan 4");
+  REQUIRE(b.Receive(kCommand).header == "of plan 4");
   REQUIRE(a.link->AwaitPeers(In(kPatience)).ok());
 
   // A newer generation goes before any plan number.
@@ -150,7 +150,7 @@ TEST_CASE("what was queued under an older plan is never sent under a newer one")
   TestPeer a("a", options), b("b", options);
   Meet(Plan(1), {&a, &b});
   a.Say(b, kTensor, "", RandomText(1900));
-  const PeerDelivery first = b.Hear(kTensor);
+  const PeerDelivery first = b.Receive(kTensor);
   const auto text = std::make_shared<std::string>(RandomText(1000));
   std::promise<absl::Status> left;
   PeerMessage stuck{.channel = kTensor, .payload = std::as_bytes(std::span(*text))};
@@ -172,11 +172,11 @@ TEST_CASE("a worker that the plan does not name, or an earlier incarnation of on
   REQUIRE(a.link->SetPeers(Plan(1), {a.member, b.member}).ok());
   REQUIRE(Says(a.AwaitLost("b"), "the plan has no member a, incarnation 1"));
 
-  IslandMember gone = b.member;
-  gone.incarnation = 9;
-  REQUIRE(a.link->SetPeers(Plan(2), {a.member, gone}).ok());
+  IslandMember dead = b.member;
+  dead.incarnation = 9;
+  REQUIRE(a.link->SetPeers(Plan(2), {a.member, dead}).ok());
   REQUIRE(Says(a.AwaitLost("b", 2), "this is b, incarnation 1, not b, incarnation 9"));
-  REQUIRE(b.heard(kCommand) == 0);
+  REQUIRE(b.CountReceived(kCommand) == 0);
 }
 
 TEST_CASE("a peer that dies is lost at once, and its successor is found under the next plan") {
@@ -192,7 +192,7 @@ TEST_CASE("a peer that dies is lost at once, and its successor is found under th
   TestPeer again("b", {.incarnation = 2});
   Meet(Plan(2), {&a, &again});
   a.Say(again, kCommand, "welcome back");
-  REQUIRE(again.Hear(kCommand).header == "welcome back");
+  REQUIRE(again.Receive(kCommand).header == "welcome back");
 }
 
 TEST_CASE("two that lost each other meet again under the same plan, and others do not notice") {
@@ -222,8 +222,8 @@ TEST_CASE("who cannot be connected to is known, and who only does not follow is 
   TestPeer a("a"), b("b"), c("c");
   std::string nowhere;
   {
-    const TestPeer gone("gone");
-    nowhere = gone.member.endpoint;
+    const TestPeer dead("dead");
+    nowhere = dead.member.endpoint;
   }
   c.member.endpoint = nowhere;
   const std::vector<IslandMember> members = {a.member, b.member, c.member};
@@ -244,20 +244,20 @@ TEST_CASE("who cannot be connected to is known, and who only does not follow is 
 }
 
 TEST_CASE("a probe reports which workers answer, and no plan notices it") {
-  TestPeer a("a"), b("b"), c("c"), gone("gone");
-  gone.link.reset();
+  TestPeer a("a"), b("b"), c("c"), dead("dead");
+  dead.link.reset();
   Meet(Plan(1), {&a, &b});
   CHECK(a.link->Probe({b.member, c.member}, kPatience).empty());
-  const auto silent = a.link->Probe({gone.member}, 300ms);
+  const auto silent = a.link->Probe({dead.member}, 300ms);
   REQUIRE(silent.size() == 1);
-  CHECK(silent[0].first == "gone");
+  CHECK(silent[0].first == "dead");
   CHECK_FALSE(silent[0].second.empty());
   IslandMember nowhere = c.member;
   nowhere.endpoint = "tcp://";
   CHECK(a.link->Probe({nowhere}, kPatience).size() == 1);
   a.Say(b, kCommand, "still here");
-  CHECK(b.Hear(kCommand).header == "still here");
-  CHECK(b.CountersOf("a").times_lost == 0);
+  CHECK(b.Receive(kCommand).header == "still here");
+  CHECK(b.GetCounters("a").times_lost == 0);
 }
 
 TEST_CASE(
@@ -298,8 +298,8 @@ TEST_CASE("samples are taken of admitted samplers alone, beside any plan in forc
   a.link->SetTemporaryPeers({joiner.member}, Duration(0));
   CHECK(absl::IsPermissionDenied(time(1000)));
   a.Say(b, kCommand, "still here");
-  CHECK(b.Hear(kCommand).header == "still here");
-  CHECK(b.CountersOf("a").times_lost + a.CountersOf("b").times_lost == 0);
+  CHECK(b.Receive(kCommand).header == "still here");
+  CHECK(b.GetCounters("a").times_lost + a.GetCounters("b").times_lost == 0);
 }
 
 TEST_CASE("with keys a sampler is admitted while it is one, and is no peer") {

@@ -21,9 +21,9 @@ constexpr int64_t kChunk = 1024;
 constexpr Version kVersion = 5;
 
 // Answers as the test configures it.
-class FalseServer {
+class HostileServer {
  public:
-  FalseServer()
+  HostileServer()
       : context_(ZmqContext::Create(1).value()),
         router_(context_->MakeTensorSocket(ZMQ_ROUTER).value()) {
     REQUIRE(zmq_bind(router_.get(), "tcp://127.0.0.1:*") == 0);
@@ -35,7 +35,7 @@ class FalseServer {
   const ServerAddress& address() const { return address_; }
 
   // The client's next word; it is answered to from now on.
-  v1::Frame Hear() {
+  v1::Frame Receive() {
     std::vector<Message> parts;
     while (!router_.Receive(&parts, 3)) Await(ZMQ_POLLIN);
     peer_ = std::string(parts[0].text());
@@ -46,7 +46,7 @@ class FalseServer {
   // The opening of the next attempt, past what the client says of earlier ones.
   v1::Frame ReceiveOpening() {
     while (true) {
-      v1::Frame frame = Hear();
+      v1::Frame frame = Receive();
       if (frame.has_pull_open() || frame.has_push_open()) return frame;
     }
   }
@@ -70,10 +70,10 @@ class FalseServer {
     Send(frame);
   }
   void SendChunk(uint64_t transfer, int64_t index, const std::string& data, bool honest = true) {
-    Send(ChunkOf(transfer, index, data, honest));
+    Send(MakeChunk(transfer, index, data, honest));
   }
-  static std::vector<std::string> ChunkOf(uint64_t transfer, int64_t index, const std::string& data,
-                                          bool honest = true) {
+  static std::vector<std::string> MakeChunk(uint64_t transfer, int64_t index,
+                                            const std::string& data, bool honest = true) {
     v1::Frame frame = MakeFrame(transfer);
     frame.mutable_chunk()->set_index(index);
     frame.mutable_chunk()->set_checksum(Hash(std::as_bytes(std::span(data))) + !honest);
@@ -92,8 +92,8 @@ class FalseServer {
 };
 
 // A client that pulls four chunks from a false server.
-struct Deceived {
-  Deceived()
+struct HostileServerFixture {
+  HostileServerFixture()
       : client(TensorClient::Create({.chunk_bytes = kChunk, .pull_window_chunks = 2}).value()),
         destination(kChunk, -1.0f) {}
 
@@ -126,16 +126,16 @@ struct Deceived {
     link.client.swap(client);
   }
 
-  FalseServer server;
+  HostileServer server;
   std::unique_ptr<TensorClient> client;
   std::vector<float> destination;
   Awaited<PullResult> pulled;
 };
 
 TEST_CASE("whatever is not the next chunk ends the attempt, and the next one goes on from there") {
-  Deceived deceived;
-  FalseServer& server = deceived.server;
-  deceived.StartPull();
+  HostileServerFixture fixture;
+  HostileServer& server = fixture.server;
+  fixture.StartPull();
   int attempts = 0;
   const auto attack = [&](int64_t held, auto answer) {
     const v1::Frame opening = server.ReceiveOpening();
@@ -149,40 +149,40 @@ TEST_CASE("whatever is not the next chunk ends the attempt, and the next one goe
       answer(transfer);
     };
   };
-  attack(0, [&](uint64_t t) { server.SendChunk(t, 0, deceived.Piece(0)); });  // before the reply
+  attack(0, [&](uint64_t t) { server.SendChunk(t, 0, fixture.Piece(0)); });  // before the reply
   attack(0,
          [&](uint64_t t) { server.Reply(t, kChunk, 0, kVersion + 1); });  // not what was requested
   attack(0, [&](uint64_t t) { server.Reply(t, kChunk, 3); });             // skips chunks
-  attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 0, deceived.Piece(0), false); }));
-  attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 1, deceived.Piece(1)); }));
+  attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 0, fixture.Piece(0), false); }));
+  attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 1, fixture.Piece(1)); }));
   attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 0, ""); }));
   attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 0, "short"); }));
-  attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 0, deceived.Piece(0) + "x"); }));
+  attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 0, fixture.Piece(0) + "x"); }));
   attack(0, replied(0, [&](uint64_t t) {
-           server.SendChunk(t, 0, deceived.Piece(0));
-           server.SendChunk(t, 1, deceived.Piece(1), false);
+           server.SendChunk(t, 0, fixture.Piece(0));
+           server.SendChunk(t, 1, fixture.Piece(1), false);
          }));
-  attack(1, replied(1, [&](uint64_t t) { server.SendChunk(t, 0, deceived.Piece(9)); }));  // again
+  attack(1, replied(1, [&](uint64_t t) { server.SendChunk(t, 0, fixture.Piece(9)); }));  // again
   attack(1, [&](uint64_t t) { server.Reply(t, kChunk, 2); });
-  deceived.ServeHonestly(server.ReceiveOpening());
-  REQUIRE(deceived.client->counters().restarts == attempts);
-  deceived.RequireStillWorking();
+  fixture.ServeHonestly(server.ReceiveOpening());
+  REQUIRE(fixture.client->counters().restarts == attempts);
+  fixture.RequireStillWorking();
 }
 
 TEST_CASE("a tensor of another size is refused before anything is written") {
-  Deceived deceived;
-  deceived.StartPull();
-  const uint64_t transfer = deceived.server.ReceiveOpening().transfer();
-  deceived.server.Reply(transfer, int64_t{1} << 40, 0);
-  deceived.server.SendChunk(transfer, 0, deceived.Piece(0));
-  REQUIRE(deceived.pulled.Get().status.code() == absl::StatusCode::kInvalidArgument);
-  REQUIRE(deceived.destination == std::vector<float>(kChunk, -1.0f));
+  HostileServerFixture fixture;
+  fixture.StartPull();
+  const uint64_t transfer = fixture.server.ReceiveOpening().transfer();
+  fixture.server.Reply(transfer, int64_t{1} << 40, 0);
+  fixture.server.SendChunk(transfer, 0, fixture.Piece(0));
+  REQUIRE(fixture.pulled.Get().status.code() == absl::StatusCode::kInvalidArgument);
+  REQUIRE(fixture.destination == std::vector<float>(kChunk, -1.0f));
 }
 
 TEST_CASE("unrequested frames are dropped") {
-  Deceived deceived;
-  FalseServer& server = deceived.server;
-  deceived.StartPull();
+  HostileServerFixture fixture;
+  HostileServer& server = fixture.server;
+  fixture.StartPull();
   const v1::Frame opening = server.ReceiveOpening();
   const uint64_t transfer = opening.transfer();
   server.SendChunk(transfer + 1, 0, "of no transfer");
@@ -205,18 +205,18 @@ TEST_CASE("unrequested frames are dropped") {
   server.Send(frame);
   server.Reply(transfer, -1, 0);
   server.Reply(transfer, kChunk, 0, -2);
-  deceived.ServeHonestly(opening);
-  REQUIRE(deceived.client->counters().frames_refused == 11);
-  REQUIRE(deceived.client->counters().restarts == 0);
+  fixture.ServeHonestly(opening);
+  REQUIRE(fixture.client->counters().frames_refused == 11);
+  REQUIRE(fixture.client->counters().restarts == 0);
 }
 
 TEST_CASE("a push sends what the tensor has, however much it is granted") {
-  Deceived deceived;
-  FalseServer& server = deceived.server;
+  HostileServerFixture fixture;
+  HostileServer& server = fixture.server;
   const auto values = std::make_shared<std::vector<float>>(kChunk, 2.0f);
   Awaited<PushResult> pushed;
-  deceived.client->Push(server.address(), {"job-1", 0, 1, 1, 0, 1}, Encoding::kFloat32, *values,
-                        values, 30s, pushed.Setter());
+  fixture.client->Push(server.address(), {"job-1", 0, 1, 1, 0, 1}, Encoding::kFloat32, *values,
+                       values, 30s, pushed.Setter());
   v1::Frame answer = MakeFrame(server.ReceiveOpening().transfer());
   answer.mutable_push_grant()->set_first_chunk(-3);  // dropped
   answer.mutable_push_grant()->set_chunk_limit(4);
@@ -228,57 +228,57 @@ TEST_CASE("a push sends what the tensor has, however much it is granted") {
   answer.mutable_push_grant()->set_first_chunk(1);
   answer.mutable_push_grant()->set_chunk_limit(INT64_MAX);
   for (int i = 0; i < 3; ++i) server.Send(answer);
-  for (int64_t index = 1; index < 4; ++index) REQUIRE(server.Hear().chunk().index() == index);
+  for (int64_t index = 1; index < 4; ++index) REQUIRE(server.Receive().chunk().index() == index);
   answer.mutable_push_result()->set_outcome(v1::PushResult::STAGED);
   server.Send(answer);
   REQUIRE(pushed.Get().status.ok());
-  REQUIRE(deceived.client->counters().payload_bytes_sent == 3 * kChunk);
+  REQUIRE(fixture.client->counters().payload_bytes_sent == 3 * kChunk);
 }
 
 TEST_CASE("a message above the limit costs the server the connection; the pull is opened again") {
-  Deceived deceived;
-  deceived.StartPull();
-  deceived.server.ReceiveOpening();
-  deceived.server.Send({"h", std::string(kChunkBytesMax + 1, 'x')});
-  deceived.ServeHonestly(deceived.server.ReceiveOpening());
-  REQUIRE(deceived.client->counters().restarts == 1);
+  HostileServerFixture fixture;
+  fixture.StartPull();
+  fixture.server.ReceiveOpening();
+  fixture.server.Send({"h", std::string(kChunkBytesMax + 1, 'x')});
+  fixture.ServeHonestly(fixture.server.ReceiveOpening());
+  REQUIRE(fixture.client->counters().restarts == 1);
 }
 
 TEST_CASE("an endless stream ends nothing but itself") {
-  Deceived deceived;
-  deceived.StartPull();
-  const v1::Frame opening = deceived.server.ReceiveOpening();
-  deceived.ServeHonestly(opening);
+  HostileServerFixture fixture;
+  fixture.StartPull();
+  const v1::Frame opening = fixture.server.ReceiveOpening();
+  fixture.ServeHonestly(opening);
   std::atomic<bool> stop = false;
   std::atomic<int> sent = 0;
   std::thread flood([&] {
-    const auto chunk = FalseServer::ChunkOf(opening.transfer(), 4, deceived.Piece(4));
-    while (!stop) sent += deceived.server.TrySend(chunk);
+    const auto chunk = HostileServer::MakeChunk(opening.transfer(), 4, fixture.Piece(4));
+    while (!stop) sent += fixture.server.TrySend(chunk);
   });
   while (sent < 1000) std::this_thread::yield();
-  deceived.RequireStillWorking();
+  fixture.RequireStillWorking();
   stop = true;
   flood.join();
-  deceived.RequireWhole();  // what was delivered stays as it was
+  fixture.RequireWhole();  // what was delivered stays as it was
 }
 
 TEST_CASE("a transfer from a server that only lies ends at the timeout, with the last lie") {
-  Deceived deceived;
-  deceived.StartPull(kVersion, 400ms);
+  HostileServerFixture fixture;
+  fixture.StartPull(kVersion, 400ms);
   std::atomic<bool> stop = false;
   std::thread liar([&] {
     while (!stop) {
-      const uint64_t transfer = deceived.server.ReceiveOpening().transfer();
-      deceived.server.Reply(transfer, kChunk, 0);
-      deceived.server.SendChunk(transfer, 0, deceived.Piece(0), false);
-      stop = deceived.pulled.calls() > 0;
+      const uint64_t transfer = fixture.server.ReceiveOpening().transfer();
+      fixture.server.Reply(transfer, kChunk, 0);
+      fixture.server.SendChunk(transfer, 0, fixture.Piece(0), false);
+      stop = fixture.pulled.calls() > 0;
     }
   });
-  const absl::Status status = deceived.pulled.Get().status;
+  const absl::Status status = fixture.pulled.Get().status;
   Awaited<PullResult> last;  // sends to the liar once more
   stop = true;
-  deceived.client->Pull(deceived.server.address(), {"job-1", 0, 1}, deceived.destination, 5s,
-                        last.Setter());
+  fixture.client->Pull(fixture.server.address(), {"job-1", 0, 1}, fixture.destination, 5s,
+                       last.Setter());
   liar.join();
   INFO(status.ToString());
   REQUIRE(status.code() == absl::StatusCode::kDeadlineExceeded);
@@ -286,25 +286,25 @@ TEST_CASE("a transfer from a server that only lies ends at the timeout, with the
 }
 
 TEST_CASE("random bytes and mangled answers do no harm") {
-  Deceived deceived;
+  HostileServerFixture fixture;
   constexpr uint64_t kSeed = 20261121;
   INFO("seed " << kSeed);
   Rng rng(kSeed);
   for (int i = 0; i < 20; ++i) {
-    deceived.StartPull(kNoVersion);
-    const uint64_t transfer = deceived.server.ReceiveOpening().transfer();
+    fixture.StartPull(kNoVersion);
+    const uint64_t transfer = fixture.server.ReceiveOpening().transfer();
     for (int k = 0; k < 100; ++k) {
       std::vector<std::string> parts =
-          FalseServer::ChunkOf(transfer, static_cast<int64_t>(rng.Below(5)), deceived.Piece(0));
+          HostileServer::MakeChunk(transfer, static_cast<int64_t>(rng.Below(5)), fixture.Piece(0));
       for (uint64_t changes = rng.Below(4); changes > 0; --changes) {
         parts[0][rng.Below(parts[0].size())] = static_cast<char>(rng.Next());
       }
       if (rng.Chance(0.3)) parts.pop_back();
-      deceived.server.Send(parts);
+      fixture.server.Send(parts);
     }
   }
-  while (deceived.client->counters().frames_refused < 200) std::this_thread::yield();
-  deceived.RequireStillWorking();
+  while (fixture.client->counters().frames_refused < 200) std::this_thread::yield();
+  fixture.RequireStillWorking();
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ class Attacker {
     Send({frame.SerializeAsString(), data});
   }
   // The server's next word.
-  v1::Frame Hear() {
+  v1::Frame Receive() {
     std::vector<Message> parts;
     while (!dealer_.Receive(&parts, 2)) Await(ZMQ_POLLIN);
     v1::Frame frame;
@@ -80,7 +80,7 @@ TEST_CASE("a description that breaks a rule is refused with the rule, and no mem
     v1::Frame frame = OpenPush(transfer, 1, 100);
     change(*frame.mutable_push_open());
     attacker.Send(frame);
-    const v1::Frame answer = attacker.Hear();
+    const v1::Frame answer = attacker.Receive();
     INFO(answer.ShortDebugString());
     REQUIRE(answer.transfer() == transfer);
     REQUIRE(answer.push_result().outcome() == v1::PushResult::REFUSED);
@@ -119,7 +119,7 @@ TEST_CASE("a description that breaks a rule is refused with the rule, and no mem
   v1::Frame future = OpenPush(12, 1, 100);
   future.set_protocol_version(9);
   attacker.Send(future);
-  REQUIRE(absl::StrContains(attacker.Hear().push_result().reason(), "version 9 is not 1"));
+  REQUIRE(absl::StrContains(attacker.Receive().push_result().reason(), "version 9 is not 1"));
   RequireStillServing(link);
 }
 
@@ -135,9 +135,9 @@ TEST_CASE("quantised pushes have the bytes of their elements and scales, and are
       v1::Frame frame = OpenPush(transfer, static_cast<ShardId>(transfer), 300);
       frame.mutable_push_open()->set_encoding(encoding);
       attacker.Send(frame);
-      REQUIRE(attacker.Hear().push_grant().chunk_limit() == 1);
+      REQUIRE(attacker.Receive().push_grant().chunk_limit() == 1);
       attacker.SendChunk(transfer, 0, std::string(length, 'x'));
-      const v1::Frame answer = attacker.Hear();
+      const v1::Frame answer = attacker.Receive();
       REQUIRE(absl::StrContains(answer.push_result().reason(),
                                 absl::StrCat(length, " bytes instead of ", bytes)));
     }
@@ -147,7 +147,7 @@ TEST_CASE("quantised pushes have the bytes of their elements and scales, and are
     frame.mutable_pull_open()->set_chunk_limit(1);
     frame.mutable_pull_open()->set_encoding(encoding);
     attacker.Send(frame);
-    REQUIRE(absl::StrContains(attacker.Hear().pull_refused().reason(), "encoding"));
+    REQUIRE(absl::StrContains(attacker.Receive().pull_refused().reason(), "encoding"));
   }
   RequireStillServing(link);
 }
@@ -161,9 +161,9 @@ TEST_CASE(
   ShardId shard = 0;
   const auto refused = [&](auto send, absl::string_view reason) {
     attacker.Send(OpenPush(++transfer, ++shard, 1024));
-    REQUIRE(attacker.Hear().push_grant().chunk_limit() == 2);
+    REQUIRE(attacker.Receive().push_grant().chunk_limit() == 2);
     send(transfer);
-    const v1::Frame answer = attacker.Hear();
+    const v1::Frame answer = attacker.Receive();
     INFO(answer.ShortDebugString());
     REQUIRE(answer.push_result().outcome() == v1::PushResult::TRY_AGAIN);
     REQUIRE(absl::StrContains(answer.push_result().reason(), reason));
@@ -182,14 +182,14 @@ TEST_CASE("after a corrupt chunk the next attempt goes on behind the last good o
   Attacker attacker(link.address.endpoint);
   const std::string chunk(1024, '\0');
   attacker.Send(OpenPush(1, 1, 512));
-  REQUIRE(attacker.Hear().has_push_grant());
+  REQUIRE(attacker.Receive().has_push_grant());
   attacker.SendChunk(1, 0, chunk);
   attacker.SendChunk(1, 1, chunk, /*honest=*/false);
-  REQUIRE(attacker.Hear().push_result().outcome() == v1::PushResult::TRY_AGAIN);
+  REQUIRE(attacker.Receive().push_result().outcome() == v1::PushResult::TRY_AGAIN);
   attacker.Send(OpenPush(2, 1, 512));
-  REQUIRE(attacker.Hear().push_grant().first_chunk() == 1);
+  REQUIRE(attacker.Receive().push_grant().first_chunk() == 1);
   attacker.SendChunk(2, 1, chunk);
-  REQUIRE(attacker.Hear().push_result().outcome() == v1::PushResult::STAGED);
+  REQUIRE(attacker.Receive().push_result().outcome() == v1::PushResult::STAGED);
   REQUIRE(*link.handler.Staged({"job-1", 0, 1, 1, 0, 1}) == std::vector<float>(512));
 }
 
@@ -224,7 +224,7 @@ TEST_CASE("a sender that falls silent loses its memory to others") {
   TestLink link({.assembly_bytes_max = 21'000, .idle_timeout = 300ms});
   Attacker attacker(link.address.endpoint);
   attacker.Send(OpenPush(1, 1, 5000));
-  REQUIRE(attacker.Hear().has_push_grant());
+  REQUIRE(attacker.Receive().has_push_grant());
   REQUIRE(link.server->assembly_bytes() == 20'000);
   RequireStillServing(link);  // 20,000 bytes more do not fit until the silent push is dropped
 }

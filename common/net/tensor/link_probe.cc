@@ -58,13 +58,13 @@ absl::StatusOr<LinkRates> MeasureLink(TensorClient& client, const ServerAddress&
     return done->get_future().get();
   };
   // Kept by `done`: a pull that has timed out may still be written to.
-  const auto room = std::make_shared<std::vector<float>>(kProbeElementsMax);
+  const auto buffer = std::make_shared<std::vector<float>>(kProbeElementsMax);
   const auto pull = [&](int64_t elements, int64_t) {
     auto done = std::make_shared<std::promise<absl::Status>>();
     PullRequest request{.job = kProbeJob};
     request.elements = elements;
-    client.Pull(server, request, std::span(*room).first(static_cast<size_t>(elements)), timeout,
-                [done, room](const PullResult& result) { done->set_value(result.status); });
+    client.Pull(server, request, std::span(*buffer).first(static_cast<size_t>(elements)), timeout,
+                [done, buffer](const PullResult& result) { done->set_value(result.status); });
     return done->get_future().get();
   };
   LinkRates rates;

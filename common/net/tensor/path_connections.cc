@@ -15,9 +15,9 @@ constexpr double kSpare = 1.3;
 // The third number of the file, the most that the kernel lets a buffer grow to.
 int64_t BufferBytesMax(const char* path) {
   std::ifstream in(path);
-  int64_t least = 0, usual = 0, most = 0;
-  constexpr int64_t kUsual = int64_t{4} << 20;
-  return in >> least >> usual >> most && most > 0 ? most : kUsual;
+  int64_t least = 0, default_bytes = 0, most = 0;
+  constexpr int64_t kDefaultMost = int64_t{4} << 20;
+  return in >> least >> default_bytes >> most && most > 0 ? most : kDefaultMost;
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ void PathConnections::Moved(int64_t bytes, Instant now) {
   bytes_ = 0;
 }
 
-// Two thirds of a buffer: the rest is what the kernel counts beside the payload.
+// Two thirds of a buffer: the rest is what the kernel counts besides the payload.
 int64_t ConnectionWindowBytes() {
   return std::min(BufferBytesMax("/proc/sys/net/ipv4/tcp_wmem"),
                   BufferBytesMax("/proc/sys/net/ipv4/tcp_rmem")) *

@@ -1,14 +1,14 @@
 // How many connections one end of a tensor link uses to the other: as many as it takes for their
-// windows to hold what is under way at the rate that was measured. Pure; not thread-safe.
+// windows to hold what is in flight at the rate that was measured. Pure; not thread-safe.
 //
-// A connection has at most a window of bytes under way, whatever the link can carry: 4 MiB of
+// A connection has at most a window of bytes in flight, whatever the link can carry: 4 MiB of
 // socket buffer, of which about two thirds are payload, are 223 Mbit/s at 100 ms
 // (docs/decisions/connections-of-a-path.md). So the number is
 //
 //   ceil(1.3 * rate * round trip / window)
 //
 // and only grows: while connections are what limits, the rate grows with each of them; when the
-// link does, the number stays, with a third of the windows to spare.
+// link does, the number stays, with a third of the windows unused.
 
 #ifndef ATOLL_COMMON_NET_TENSOR_PATH_CONNECTIONS_H_
 #define ATOLL_COMMON_NET_TENSOR_PATH_CONNECTIONS_H_
@@ -29,7 +29,7 @@ class PathConnections {
   void RoundTrip(Duration time);
   // Has certainly arrived at the other end, or here.
   void Moved(int64_t bytes, Instant now);
-  // Nothing is under way: what follows is measured anew.
+  // Nothing is in flight: what follows is measured anew.
   void Idle() { begin_.reset(); }
 
   int wanted() const { return wanted_; }
@@ -43,7 +43,7 @@ class PathConnections {
   int wanted_ = 1;
 };
 
-// Payload that one TCP connection of this machine can have under way, by the kernel's limits of
+// Payload that one TCP connection of this machine can have in flight, by the kernel's limits of
 // its buffers. The other end's are taken to be the same.
 int64_t ConnectionWindowBytes();
 

@@ -1,8 +1,8 @@
 // How fast a worker's pulls come in from each parameter server: what its links to them carry, and
 // what the servers give, measured by the transfers of the job itself.
 //
-// A window begins with the first chunk that arrives (so that no request's way counts) and ends when
-// no pull from that server is under way any more, or after kWindowBytesMost. One of at least
+// A window begins with the first chunk that arrives (so that no request's latency counts) and ends
+// when no pull from that server is in flight any more, or after kWindowBytesMost. One of at least
 // kWindowBytesLeast is a sample; the rate is the largest of the last kSamples. Not thread-safe.
 
 #ifndef ATOLL_COMMON_NET_TENSOR_PULL_RATES_H_
@@ -34,7 +34,7 @@ class PullRates {
 
  private:
   struct Server {
-    int pulls = 0;                 // under way
+    int pulls = 0;                 // in flight
     std::optional<Instant> begin;  // of the window
     Instant last{};
     int64_t bytes = 0;  // since `begin`

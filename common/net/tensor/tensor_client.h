@@ -61,11 +61,11 @@ struct TensorClientOptions {
   int connections_per_server = 1;
   int connections_per_server_max = 16;
   int64_t chunk_bytes = int64_t{1} << 20;      // of a payload frame; a multiple of 4
-  int pull_window_chunks = 16;                 // that one pull may have on the way
+  int pull_window_chunks = 16;                 // that one pull may have in flight
   int64_t send_bytes_max = int64_t{64} << 20;  // with libzmq and not yet sent; 4 MiB a connection
   int transfers_max = 1024;                    // at a time; more are refused at once
 
-  // 0: as fast as it goes. For tests that need a slow line: bytes per second of payload, in each
+  // 0: as fast as it goes. For tests that need a slow link: bytes per second of payload, in each
   // direction, for this client as a whole.
   double bandwidth_limit_bytes_per_s = 0;
 };

@@ -50,9 +50,9 @@ class TensorClient::Impl {
     Instant deadline;
 
     Connection* connection = nullptr;
-    uint64_t wire = 0;   // number of the present attempt; 0: none is open
-    Instant asked;       // when it was opened, until its first answer
-    Instant not_before;  // of the next attempt
+    uint64_t attempt = 0;  // number of the present attempt; 0: none is open
+    Instant opened_at;     // when it was opened, until its first answer
+    Instant not_before;    // of the next attempt
     int attempts = 0;
     std::string waiting_for = "a connection";
     std::string last_error;                  // of attempts that failed
@@ -149,11 +149,11 @@ class TensorClient::Impl {
   bool stopping_ = false;
   bool busy_ = false;  // there is more to send at once
   Instant now_;
-  uint64_t next_wire_ = 1;
+  uint64_t next_attempt_ = 1;
   Pace push_pace_;
   Pace pull_pace_;
   std::map<TransferId, std::unique_ptr<Transfer>> transfers_;
-  std::map<uint64_t, Transfer*> transfer_of_wire_;
+  std::map<uint64_t, Transfer*> transfer_by_attempt_;
   std::map<TransferId, Split> splits_;
   std::map<ServerAddress, std::vector<std::unique_ptr<Connection>>> connections_;
   std::map<ServerAddress, PathConnections> paths_;

@@ -87,7 +87,7 @@ int TensorClient::Impl::WaitMs() const {
   for (const auto& [id, transfer] : transfers_) {
     until = std::min(until, transfer->deadline);
     // What has no connection waits for its watch.
-    if (transfer->wire == 0 && transfer->connection->up) {
+    if (transfer->attempt == 0 && transfer->connection->up) {
       until = std::min(until, std::max(now_, transfer->not_before));
     }
   }
@@ -232,7 +232,7 @@ void TensorClient::Impl::OnConnectionLost(Connection& connection, ConnectionEven
   connection.up = false;
   connection.last_error = why;
   for (const auto& [id, transfer] : transfers_) {
-    if (transfer->connection == &connection && transfer->wire != 0) {
+    if (transfer->connection == &connection && transfer->attempt != 0) {
       TryAgain(*transfer, why, Duration(0));
     }
   }

@@ -31,8 +31,8 @@ void TensorClient::Impl::Pump() {
     for (const auto& [id, transfer] : transfers_) {
       if (!transfer->connection->up) MoveToAnother(*transfer);
       if (!transfer->connection->up) continue;
-      if (transfer->wire == 0 && now_ >= transfer->not_before) Open(*transfer);
-      if (transfer->wire == 0) continue;
+      if (transfer->attempt == 0 && now_ >= transfer->not_before) Open(*transfer);
+      if (transfer->attempt == 0) continue;
       if (!transfer->is_push) {
         SendCredit(*transfer);
       } else if (SendChunk(*transfer)) {
@@ -50,9 +50,9 @@ SendOutcome TensorClient::Impl::SendFrame(Connection& connection, const v1::Fram
 }
 
 void TensorClient::Impl::Open(Transfer& transfer) {
-  v1::Frame frame = MakeFrame(next_wire_++);
-  transfer.wire = frame.transfer();
-  transfer_of_wire_[transfer.wire] = &transfer;
+  v1::Frame frame = MakeFrame(next_attempt_++);
+  transfer.attempt = frame.transfer();
+  transfer_by_attempt_[transfer.attempt] = &transfer;
   transfer.replied = false;
   if (transfer.is_push) {
     transfer.outgoing.reset();
@@ -78,7 +78,7 @@ void TensorClient::Impl::Open(Transfer& transfer) {
   if (SendFrame(*transfer.connection, frame) != SendOutcome::kSent) {
     return TryAgain(transfer, "the connection takes nothing", kCorruptDelay);
   }
-  transfer.asked = now_;
+  transfer.opened_at = now_;
   if (++transfer.attempts > 1) Count(&LinkCounters::restarts);
 }
 
@@ -88,7 +88,7 @@ bool TensorClient::Impl::SendChunk(Transfer& transfer) {
   const int64_t bytes = transfer.outgoing->next_bytes();
   Connection& connection = *transfer.connection;
   if (!connection.account->Admits(bytes)) return false;
-  v1::Frame frame = MakeFrame(transfer.wire);
+  v1::Frame frame = MakeFrame(transfer.attempt);
   Message payload = transfer.outgoing->Next(*pool_, connection.account, frame.mutable_chunk(),
                                             /*checksum=*/transfer.server.public_key.empty());
   if (SendFrame(connection, frame, &payload) != SendOutcome::kSent) {
@@ -101,7 +101,7 @@ bool TensorClient::Impl::SendChunk(Transfer& transfer) {
   return true;
 }
 
-// How far a pull that holds `held` chunks may go. A slow line is emulated by granting no faster
+// How far a pull that holds `held` chunks may go. A slow link is emulated by granting no faster
 // than its pace.
 int64_t TensorClient::Impl::NextCredit(Transfer& transfer, int64_t held) {
   const int64_t count = transfer.incoming->chunk_count();
@@ -124,7 +124,7 @@ void TensorClient::Impl::SendCredit(Transfer& transfer) {
   if (limit <= transfer.chunk_limit) return;
   if (!last && limit - transfer.chunk_limit < step) return;
   transfer.chunk_limit = limit;
-  v1::Frame frame = MakeFrame(transfer.wire);
+  v1::Frame frame = MakeFrame(transfer.attempt);
   frame.mutable_pull_credit()->set_chunk_limit(limit);
   if (SendFrame(*transfer.connection, frame) != SendOutcome::kSent) {
     TryAgain(transfer, "the connection takes nothing", kCorruptDelay);
@@ -134,8 +134,8 @@ void TensorClient::Impl::SendCredit(Transfer& transfer) {
 void TensorClient::Impl::OnFrame(Connection& connection, LinkFrame& in) {
   if (!in.status.ok()) return Count(&LinkCounters::frames_refused);
   const v1::Frame& frame = in.frame;
-  const auto it = transfer_of_wire_.find(frame.transfer());
-  if (it == transfer_of_wire_.end()) return;  // of an attempt or a transfer that has ended
+  const auto it = transfer_by_attempt_.find(frame.transfer());
+  if (it == transfer_by_attempt_.end()) return;  // of an attempt or a transfer that has ended
   Transfer& transfer = *it->second;
   // A server only answers requests.
   if (transfer.connection != &connection) return Count(&LinkCounters::frames_refused);
@@ -157,7 +157,7 @@ void TensorClient::Impl::OnFrame(Connection& connection, LinkFrame& in) {
 
 void TensorClient::Impl::OnPushGrant(Transfer& transfer, const v1::PushCredit& grant) {
   if (!transfer.outgoing) {
-    PathTo(transfer.server).RoundTrip(now_ - transfer.asked);
+    PathTo(transfer.server).RoundTrip(now_ - transfer.opened_at);
     if (transfer.source_bytes.empty()) {
       transfer.outgoing.emplace(transfer.encoding, transfer.source, transfer.owner,
                                 options_.chunk_bytes);
@@ -205,7 +205,7 @@ void TensorClient::Impl::OnPullReply(Transfer& transfer, const v1::PullReply& re
   }
   // Begun anew: what was granted beyond the chunks held is granted again.
   if (transfer.incoming->next() != held) transfer.chunk_limit = 0;
-  PathTo(transfer.server).RoundTrip(now_ - transfer.asked);
+  PathTo(transfer.server).RoundTrip(now_ - transfer.opened_at);
   transfer.version = reply.version();
   transfer.replied = true;
   transfer.waiting_for = "chunks";
@@ -243,15 +243,15 @@ void TensorClient::Impl::OnChunk(Transfer& transfer, LinkFrame& in) {
 }
 
 void TensorClient::Impl::TryAgain(Transfer& transfer, const std::string& why, Duration delay) {
-  if (transfer.wire != 0) {
-    transfer_of_wire_.erase(transfer.wire);
+  if (transfer.attempt != 0) {
+    transfer_by_attempt_.erase(transfer.attempt);
     if (transfer.connection->up && !transfer.is_push) {
-      v1::Frame frame = MakeFrame(transfer.wire);
+      v1::Frame frame = MakeFrame(transfer.attempt);
       frame.mutable_cancel();
       SendFrame(*transfer.connection, frame);
     }
   }
-  transfer.wire = 0;
+  transfer.attempt = 0;
   transfer.last_error = why;
   transfer.waiting_for = "a new attempt";
   transfer.not_before = now_ + delay;
@@ -259,13 +259,13 @@ void TensorClient::Impl::TryAgain(Transfer& transfer, const std::string& why, Du
 
 void TensorClient::Impl::End(Transfer& transfer, absl::Status status, PushStatus push_status,
                              std::optional<PullRefusal> refusal) {
-  if (transfer.wire != 0) {
-    transfer_of_wire_.erase(transfer.wire);
+  if (transfer.attempt != 0) {
+    transfer_by_attempt_.erase(transfer.attempt);
     const bool server_waits = status.code() == absl::StatusCode::kCancelled ||
                               status.code() == absl::StatusCode::kDeadlineExceeded ||
                               status.code() == absl::StatusCode::kInvalidArgument;
     if (server_waits && transfer.connection->up) {
-      v1::Frame frame = MakeFrame(transfer.wire);
+      v1::Frame frame = MakeFrame(transfer.attempt);
       frame.mutable_cancel();
       SendFrame(*transfer.connection, frame);
     }
@@ -294,8 +294,8 @@ void TensorClient::Impl::End(Transfer& transfer, absl::Status status, PushStatus
   transfers_.erase(it);
   status = Annotate(status, ended->Name());
   if (ended->is_push) return ended->push_done({std::move(status), push_status});
-  const bool tells_version = status.ok() || refusal.has_value();
-  ended->pull_done({std::move(status), tells_version ? ended->version : kNoVersion, refusal});
+  const bool has_version = status.ok() || refusal.has_value();
+  ended->pull_done({std::move(status), has_version ? ended->version : kNoVersion, refusal});
 }
 
 }  // namespace atl

@@ -3,11 +3,11 @@
 // Parameter servers use it. One ROUTER socket, libzmq's I/O threads, and one network thread of its
 // own that checks, assembles and cuts up. The protocol and its limits are in proto/frame.proto.
 //
-// Memory is bounded whatever arrives: a push takes memory only after the handler has admitted it,
-// at most `assembly_bytes_max` bytes of pushes are unacknowledged at a time (later ones wait in a
-// bounded queue, or are ordered to retry), a client sends only the chunks it was granted, and at
-// most `send_bytes_max` bytes, 4 MiB a client of them, plus two chunks a client, are on their way
-// out.
+// Backpressure. Memory is bounded whatever arrives: a push takes memory only after the handler has
+// admitted it, at most `assembly_bytes_max` bytes of pushes are unacknowledged at a time (later
+// ones wait in a bounded queue, or are ordered to retry), a client sends only the chunks it was
+// granted, and at most `send_bytes_max` bytes, 4 MiB a client of them, plus two chunks a client,
+// are on their way out.
 
 #ifndef ATOLL_COMMON_NET_TENSOR_TENSOR_SERVER_H_
 #define ATOLL_COMMON_NET_TENSOR_TENSOR_SERVER_H_
@@ -64,12 +64,12 @@ struct TensorServerOptions {
   int64_t assembly_bytes_max = int64_t{4} << 30;  // of all pushes admitted and unacknowledged
   int64_t send_bytes_max = int64_t{256} << 20;    // of all chunks handed to libzmq and not yet sent
   int64_t idle_buffer_bytes_max = int64_t{1} << 30;  // kept to be used again
-  int push_window_chunks = 16;                       // that one push may have on the way
+  int push_window_chunks = 16;                       // that one push may have in flight
   int waiting_pushes_max = 4096;  // that wait for assembly room; more are ordered to retry
   int transfers_per_client_max = 1024;
   Duration idle_timeout = std::chrono::seconds(60);  // without a frame: a transfer is dropped
 
-  // 0: as fast as it goes. For tests that need a slow line: bytes per second of pull payload sent.
+  // 0: as fast as it goes. For tests that need a slow link: bytes per second of pull payload sent.
   double bandwidth_limit_bytes_per_s = 0;
 };
 

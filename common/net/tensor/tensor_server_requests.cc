@@ -11,7 +11,7 @@ void TensorServer::Impl::OnPushOpen(const Route& route, const v1::PushOpen& open
   if (push_of_route_.count(route) > 0 || pulls_.count(route) > 0) {
     return Count(&LinkCounters::frames_refused);  // a transfer number used twice
   }
-  const PushId id = PushIdOf(open);
+  const PushId id = MakePushId(open);
   if (const auto it = pushes_.find(id); it != pushes_.end()) {
     if (!Resume(it->second, route, open)) {
       SendPushResult(route, v1::PushResult::REFUSED,
@@ -21,7 +21,7 @@ void TensorServer::Impl::OnPushOpen(const Route& route, const v1::PushOpen& open
   }
   Push push{.id = id,
             .route = route,
-            .encoding = EncodingOf(open.encoding()),
+            .encoding = EncodingFromWire(open.encoding()),
             .element_count = open.element_count(),
             .chunk_bytes = open.chunk_bytes(),
             .active = now_,
@@ -44,8 +44,9 @@ void TensorServer::Impl::OnPushOpen(const Route& route, const v1::PushOpen& open
 
 // A new attempt at a push that is here already takes the place of the old attempt.
 bool TensorServer::Impl::Resume(Push& push, const Route& route, const v1::PushOpen& open) {
-  if (push.encoding != EncodingOf(open.encoding()) || push.element_count != open.element_count() ||
-      push.chunk_bytes != open.chunk_bytes() || !AddTransfer(route.peer)) {
+  if (push.encoding != EncodingFromWire(open.encoding()) ||
+      push.element_count != open.element_count() || push.chunk_bytes != open.chunk_bytes() ||
+      !AddTransfer(route.peer)) {
     return false;
   }
   Count(&LinkCounters::restarts);
@@ -188,7 +189,7 @@ void TensorServer::Impl::OnPullOpen(const Route& route, const v1::PullOpen& open
                        .chunk_limit = open.chunk_limit(),
                        .active = now_,
                        .opened = now_};
-  handler_->OnPull(RequestOf(open), token);
+  handler_->OnPull(ToPullRequest(open), token);
 }
 
 void TensorServer::Impl::OnPullCredit(const Route& route, int64_t chunk_limit) {
@@ -223,7 +224,7 @@ void TensorServer::Impl::ReplyPull(ReplyToken token, Version version, std::span<
   pull_of_token_.erase(it);
   Pull& pull = pulls_.at(route);
   const int64_t held = pull.open.held_version() == version ? pull.open.first_chunk() : 0;
-  pull.outgoing.emplace(EncodingOf(pull.open.encoding()), values, std::move(owner),
+  pull.outgoing.emplace(EncodingFromWire(pull.open.encoding()), values, std::move(owner),
                         pull.open.chunk_bytes());
   const int64_t count = pull.outgoing->chunk_count();
   const int64_t first = std::min(held, count);

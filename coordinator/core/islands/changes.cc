@@ -16,12 +16,12 @@ void Changes::Add(const std::string& subject, double size, const std::string& re
   ++dropped_;
 }
 
-void Changes::Forget(const Changes& heard) {
+void Changes::Forget(const Changes& considered) {
   std::erase_if(changes_, [&](const auto& change) {
-    const auto known = heard.changes_.find(change.first);
-    return known != heard.changes_.end() && known->second == change.second;
+    const auto known = considered.changes_.find(change.first);
+    return known != considered.changes_.end() && known->second == change.second;
   });
-  dropped_ = changes_.empty() ? 0 : std::max<int64_t>(0, dropped_ - heard.dropped_);
+  dropped_ = changes_.empty() ? 0 : std::max<int64_t>(0, dropped_ - considered.dropped_);
 }
 
 bool Changes::unusable() const {

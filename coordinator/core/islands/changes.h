@@ -1,5 +1,5 @@
-// What has become known of an island's workers and of the lines between them since a plan was last
-// requested: why another one is wanted. Pure.
+// What has become known of an island's workers and of the links between them since a plan was last
+// requested: why another one is requested. Pure.
 
 #ifndef ATOLL_COORDINATOR_CORE_ISLANDS_CHANGES_H_
 #define ATOLL_COORDINATOR_CORE_ISLANDS_CHANGES_H_
@@ -18,8 +18,8 @@ class Changes {
   // The newest change of a subject replaces those before. `size`: how much it is, from 1; of too
   // many only the largest are kept.
   void Add(const std::string& subject, double size, const std::string& reason);
-  // What `heard` has, too, and unchanged since, is forgotten.
-  void Forget(const Changes& heard);
+  // What `considered` has, too, and unchanged since, is forgotten.
+  void Forget(const Changes& considered);
 
   bool empty() const { return changes_.empty(); }
   bool unusable() const;

@@ -8,43 +8,44 @@
 namespace atl::coord {
 namespace {
 
-void Decide(State& s, Job& job, IslandScope extent, const std::string& reason) {
+void Decide(State& s, Job& job, IslandScope island_scope, const std::string& reason) {
   JobRecord& record = job.EditRecord();
-  record.extent = extent;
-  record.grouping = absl::StrCat(extent == IslandScope::kSite  ? "an island for each site: "
-                                 : extent == IslandScope::kAll ? "one island of all workers: "
-                                                               : "each worker is an island: ",
+  record.island_scope = island_scope;
+  record.grouping = absl::StrCat(island_scope == IslandScope::kSite  ? "an island for each site: "
+                                 : island_scope == IslandScope::kAll ? "one island of all workers: "
+                                                                     : "each worker is an island: ",
                                  CleanText(reason));
   job.grouping = Grouping();
   s.Log(job.id(), Severity::kInfo, record.grouping);
 }
 
-// Measurements say who belongs together.
+// Sites as measured.
 bool Open(const Job& job, const std::vector<Member*>& workers) {
   if (!job.record.grouping.empty()) return false;
   if (job.grouping.request != 0) return true;
   if (job.spec().layout.island == IslandScope::kAuto) return true;
   return job.spec().layout.island == IslandScope::kSite &&
          std::any_of(workers.begin(), workers.end(), [](const Member* worker) {
-           return SiteOf(*worker).empty() && !worker->peer_endpoint.empty();
+           return GetWorkerSite(*worker).empty() && !worker->peer_endpoint.empty();
          });
 }
 
-void Ask(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers) {
+void RequestGrouping(State& s, Job& job, const JobFacts& facts,
+                     const std::vector<Member*>& workers) {
   job.grouping = {++s.next_plan_request, s.now};
-  GroupWorkers ask;
-  ask.job = job.id();
-  ask.request = job.grouping.request;
-  ask.spec = job.spec();
-  ask.facts = facts;
+  GroupWorkers query;
+  query.job = job.id();
+  query.request = job.grouping.request;
+  query.spec = job.spec();
+  query.facts = facts;
   for (const Member* worker : workers) {
-    ask.workers.push_back({ToIslandMember(*worker), SiteOf(*worker), worker->devices});
+    query.workers.push_back({ToIslandMember(*worker), GetWorkerSite(*worker), worker->devices});
   }
-  s.out.groups.push_back(std::move(ask));
+  s.out.groups.push_back(std::move(query));
 }
 
 // "10.0.0.1" of "tcp://10.0.0.1:7000"; empty: no such thing.
-absl::string_view HostOf(absl::string_view endpoint) {
+absl::string_view HostFromEndpoint(absl::string_view endpoint) {
   const size_t scheme = endpoint.find("://"), port = endpoint.rfind(':');
   if (scheme == absl::string_view::npos || port <= scheme + 2) return "";
   return endpoint.substr(scheme + 3, port - scheme - 3);
@@ -52,7 +53,7 @@ absl::string_view HostOf(absl::string_view endpoint) {
 
 }  // namespace
 
-const std::string& SiteOf(const Member& worker) {
+const std::string& GetWorkerSite(const Member& worker) {
   return worker.site.empty() ? worker.record.site : worker.site;
 }
 
@@ -63,21 +64,21 @@ IslandMember ToIslandMember(const Member& worker) {
   return member;
 }
 
-const std::string& SiteOfServer(const State& s, const Member& server) {
+const std::string& GetServerSite(const State& s, const Member& server) {
   if (!server.server_site.empty()) return server.server_site;
   static const std::string unknown;
-  const absl::string_view host = HostOf(server.endpoint);
+  const absl::string_view host = HostFromEndpoint(server.endpoint);
   const std::string* site = &unknown;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kWorker || !member.attached || host.empty()) continue;
-    if (HostOf(member.peer_endpoint) != host) continue;
-    if (!site->empty() && *site != SiteOf(member)) return unknown;
-    site = &SiteOf(member);
+    if (HostFromEndpoint(member.peer_endpoint) != host) continue;
+    if (!site->empty() && *site != GetWorkerSite(member)) return unknown;
+    site = &GetWorkerSite(member);
   }
   return *site;
 }
 
-std::vector<const Member*> LeadersOf(const State& s, const Job& job) {
+std::vector<const Member*> ListIslandLeaders(const State& s, const Job& job) {
   std::vector<const Member*> leaders;
   for (const auto& [id, island] : job.islands) {
     const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
@@ -86,28 +87,28 @@ std::vector<const Member*> LeadersOf(const State& s, const Job& job) {
   return leaders;
 }
 
-Reach ReachOfServer(const State& s, const Member& server,
-                    const std::vector<const Member*>& leaders) {
+ServerAccessCost ComputeAccessCostFromLeaders(const State& s, const Member& server,
+                                              const std::vector<const Member*>& leaders) {
   std::vector<IslandLink> links;
   for (const Member* leader : leaders) {
-    IslandLink& link = links.emplace_back(IslandLink{SiteOf(*leader)});
+    IslandLink& link = links.emplace_back(IslandLink{GetWorkerSite(*leader)});
     for (const auto& [endpoint, rate] : leader->pull_rates) {
       if (endpoint == server.endpoint) link.bytes_per_s = rate;
       link.fastest_bytes_per_s = std::max(link.fastest_bytes_per_s, rate);
     }
   }
-  return ReachOf(SiteOfServer(s, server), links, s.site_rates);
+  return ComputeServerAccessCost(GetServerSite(s, server), links, s.site_rates);
 }
 
-IslandScope ScopeOf(const Job& job) {
-  return job.record.grouping.empty() ? job.spec().layout.island : job.record.extent;
+IslandScope GetIslandScope(const Job& job) {
+  return job.record.grouping.empty() ? job.spec().layout.island : job.record.island_scope;
 }
 
 bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers) {
   if (!Open(job, workers)) return true;
-  if (job.grouping.request == 0) Ask(s, job, facts, workers);
+  if (job.grouping.request == 0) RequestGrouping(s, job, facts, workers);
   const Duration limit = s.options.grouping_limit;
-  if (s.now < job.grouping.asked_at + limit) {
+  if (s.now < job.grouping.requested_at + limit) {
     std::vector<NodeId> names;
     for (const Member* worker : workers) names.push_back(worker->record.name);
     job.waiting_for =
@@ -123,7 +124,7 @@ bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Member
 
 Instant GroupingDeadline(const State& s, const Job& job) {
   if (job.grouping.request == 0 || !job.record.grouping.empty()) return kNever;
-  const Instant by = job.grouping.asked_at + s.options.grouping_limit;
+  const Instant by = job.grouping.requested_at + s.options.grouping_limit;
   return by > s.now ? by : kNever;
 }
 
@@ -148,9 +149,9 @@ void OnWorkersGrouped(State& s, const WorkersGrouped& grouped) {
       job->grouping.request != grouped.request) {
     return;
   }
-  const IslandScope extent =
-      grouped.extent == IslandScope::kAuto ? IslandScope::kAll : grouped.extent;
-  Decide(s, *job, extent, grouped.reason);
+  const IslandScope island_scope =
+      grouped.island_scope == IslandScope::kAuto ? IslandScope::kAll : grouped.island_scope;
+  Decide(s, *job, island_scope, grouped.reason);
 }
 
 }  // namespace atl::coord

@@ -7,30 +7,30 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/shards/reach.h"
+#include "coordinator/core/shards/server_access_cost.h"
 #include "coordinator/core/state.h"
 
 namespace atl::coord {
 
 // As the worker's operator says, else as it was found; "" if neither.
-const std::string& SiteOf(const Member& worker);
+const std::string& GetWorkerSite(const Member& worker);
 // With what is known of its peer link.
 IslandMember ToIslandMember(const Member& worker);
 
 // As its operator says, else that of all workers on the same host; "" if neither.
-const std::string& SiteOfServer(const State& s, const Member& server);
+const std::string& GetServerSite(const State& s, const Member& server);
 
 // One for each island that has a worker; "" where it is not known.
-std::vector<const Member*> LeadersOf(const State& s, const Job& job);
+std::vector<const Member*> ListIslandLeaders(const State& s, const Job& job);
 // Of a parameter server, for islands that these workers lead.
-Reach ReachOfServer(const State& s, const Member& server,
-                    const std::vector<const Member*>& leaders);
+ServerAccessCost ComputeAccessCostFromLeaders(const State& s, const Member& server,
+                                              const std::vector<const Member*>& leaders);
 
-// Who shares an island: as the job's specification says, or as was decided for it.
-IslandScope ScopeOf(const Job& job);
+// Which workers share an island: as the job's specification says, or as was decided for it.
+IslandScope GetIslandScope(const Job& job);
 
-// Whether it is known who of these shares an island, so that they can be given their places. If
-// not, measurements are requested; after CoordinatorOptions::grouping_limit it is decided without.
+// Whether it is known which of these share an island, so that they can be assigned. If not,
+// measurements are requested; after CoordinatorOptions::grouping_limit it is decided without.
 bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers);
 Instant GroupingDeadline(const State& s, const Job& job);
 

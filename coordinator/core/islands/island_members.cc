@@ -13,12 +13,12 @@ namespace atl::coord {
 namespace {
 
 // Workers of one group may share an island.
-std::string GroupOf(const Job& job, const Member& worker) {
-  return ScopeOf(job) == IslandScope::kSite ? SiteOf(worker) : "";
+std::string GetIslandGroupKey(const Job& job, const Member& worker) {
+  return GetIslandScope(job) == IslandScope::kSite ? GetWorkerSite(worker) : "";
 }
 
 bool MayShare(const Job& job, const Member& worker) {
-  return ScopeOf(job) != IslandScope::kWorker && !worker.peer_endpoint.empty();
+  return GetIslandScope(job) != IslandScope::kWorker && !worker.peer_endpoint.empty();
 }
 
 bool Names(const IslandPlan& plan, const NodeId& worker) {
@@ -28,14 +28,14 @@ bool Names(const IslandPlan& plan, const NodeId& worker) {
 
 bool HasRoom(const State& s, const Job& job, const IslandRecord& island, const Member& worker) {
   const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
-  if (leader == nullptr || !leader->attached) return false;  // see CanSeat
+  if (leader == nullptr || !leader->attached) return false;  // see CanAssignWorkers
   const int64_t most = job.spec().layout.workers_per_island;
   return MayShare(job, *leader) && MayShare(job, worker) &&
-         GroupOf(job, *leader) == GroupOf(job, worker) &&
+         GetIslandGroupKey(job, *leader) == GetIslandGroupKey(job, worker) &&
          (most == 0 || 1 + static_cast<int64_t>(island.followers.size()) < most);
 }
 
-void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& gone,
+void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& evicted,
               const std::string& reason) {
   // The first of the plan's that is left, else the first of all.
   auto successor = island.followers.begin();
@@ -56,7 +56,7 @@ void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& gone,
   island.evictions++;
   NewGeneration(job, island);
   island.reason = absl::StrCat("worker ", island.worker, " leads in generation ", island.generation,
-                               " after ", gone, " was evicted: ", reason);
+                               " after ", evicted, " was evicted: ", reason);
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("island ", island.island, ": ", island.reason, ResumeSaved(s, job, island)));
 }
@@ -86,12 +86,13 @@ int64_t NeededWorkers(const JobSpec& spec) {
   return spec.outer.min_islands * each;
 }
 
-Seating::Seating(const State& s, const Job& job) : job_(job) {
+IslandCapacity::IslandCapacity(const State& s, const Job& job) : job_(job) {
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0) continue;
     const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
     const bool here = leader != nullptr && leader->attached;
-    islands_.push_back({here ? GroupOf(job_, *leader) : "", here && MayShare(job_, *leader),
+    islands_.push_back({here ? GetIslandGroupKey(job_, *leader) : "",
+                        here && MayShare(job_, *leader),
                         1 + static_cast<int64_t>(island.followers.size())});
   }
   for (const NodeId& name : s.candidates) {
@@ -100,14 +101,14 @@ Seating::Seating(const State& s, const Job& job) : job_(job) {
   }
 }
 
-bool Seating::Take(const Member& worker) {
+bool IslandCapacity::Take(const Member& worker) {
   const int64_t most = job_.spec().layout.workers_per_island;
   const bool shares = MayShare(job_, worker);
-  const std::string group = GroupOf(job_, worker);
-  for (Seats& seats : islands_) {
-    if (!shares || !seats.shared || seats.group != group) continue;
-    if (most != 0 && seats.workers >= most) continue;
-    ++seats.workers;
+  const std::string group = GetIslandGroupKey(job_, worker);
+  for (OpenIsland& open : islands_) {
+    if (!shares || !open.shared || open.group != group) continue;
+    if (most != 0 && open.workers >= most) continue;
+    ++open.workers;
     return true;
   }
   if (static_cast<int64_t>(islands_.size()) >= job_.spec().outer.max_islands) return false;
@@ -115,8 +116,8 @@ bool Seating::Take(const Member& worker) {
   return true;
 }
 
-bool CanSeat(const State& s, const Job& job) {
-  if (ScopeOf(job) == IslandScope::kWorker) return true;
+bool CanAssignWorkers(const State& s, const Job& job) {
+  if (GetIslandScope(job) == IslandScope::kWorker) return true;
   return std::all_of(job.islands.begin(), job.islands.end(), [&](const auto& entry) {
     const Member* leader = s.FindMember(MemberKind::kWorker, entry.second.worker);
     return entry.second.incarnation == 0 || !entry.second.site.empty() ||
@@ -138,33 +139,34 @@ void Join(State& s, Job& job, Member& worker) {
   AssignIsland(s, job, worker);
 }
 
-void LoseWorker(State& s, const State::Place& place, const NodeId& worker,
+void LoseWorker(State& s, const State::Assignment& assignment, const NodeId& worker,
                 const std::string& reason) {
-  Job& job = *place.job;
-  IslandRecord& island = job.EditIsland(place.island);
-  if (place.leads) {
-    if (island.followers.empty()) return EvictIsland(s, job, place.island, reason);
+  Job& job = *assignment.job;
+  IslandRecord& island = job.EditIsland(assignment.island);
+  if (assignment.leads) {
+    if (island.followers.empty()) return EvictIsland(s, job, assignment.island, reason);
     return TakeOver(s, job, island, worker, reason);
   }
   std::erase_if(island.followers, [&](const IslandMember& m) { return m.worker == worker; });
   job.member_orders.erase(worker);
-  s.Log(job.id(), Severity::kWarning,
-        absl::StrCat("island ", place.island, " goes on without worker ", worker, ": ", reason));
+  s.Log(
+      job.id(), Severity::kWarning,
+      absl::StrCat("island ", assignment.island, " goes on without worker ", worker, ": ", reason));
 }
 
 bool BeginLeaving(State& s, Member& worker, const std::string& reason) {
-  const State::Place place = s.PlaceOf(worker.record.name);
-  const bool leads = place.job != nullptr && place.leads;
-  if (leads && place.job->islands.at(place.island).followers.empty()) return false;
+  const State::Assignment assignment = s.FindAssignment(worker.record.name);
+  const bool leads = assignment.job != nullptr && assignment.leads;
+  if (leads && assignment.job->islands.at(assignment.island).followers.empty()) return false;
   if (!leads && !worker.following) return false;
   worker.leaving = true;
   worker.reason = reason;
   if (leads) {
-    s.Log(place.job->id(), Severity::kInfo,
-          absl::StrCat("island ", place.island, ": its leader ", worker.record.name,
+    s.Log(assignment.job->id(), Severity::kInfo,
+          absl::StrCat("island ", assignment.island, ": its leader ", worker.record.name,
                        " is to hand over: ", reason));
-  } else if (place.job != nullptr) {
-    LoseWorker(s, place, worker.record.name, reason);
+  } else if (assignment.job != nullptr) {
+    LoseWorker(s, assignment, worker.record.name, reason);
   }
   return true;
 }
@@ -201,8 +203,9 @@ bool SameWorkers(const std::vector<IslandMember>& a, const std::vector<IslandMem
 void OnMemberProgress(State& s, Member& worker) {
   if (!worker.following) return;
   Job* job = s.FindJob(worker.following->job);
-  const State::Place place = s.PlaceOf(worker.record.name);
-  const bool expected = place.job != nullptr && place.job == job;  // its orders have its assignment
+  const State::Assignment assignment = s.FindAssignment(worker.record.name);
+  const bool expected =
+      assignment.job != nullptr && assignment.job == job;  // its orders have its assignment
   if (expected || worker.candidate_for == worker.following->job) return;
   if (job == nullptr && worker.candidate_for.empty()) return;  // see OnHeartbeat
   if (job == nullptr) return SendStop(s, worker, job, "the coordinator does not know this job");
@@ -235,14 +238,14 @@ void DismissOutsiders(State& s, Job& job, IslandId id) {
     if (!worker.attached) continue;
     // Sources too: if one of them stops, the step under way ends with it.
     const bool inside = plan != nullptr && Names(*plan, name);
-    // Another island of the job may have it by now, whose order takes this one's place.
-    const State::Place place = s.PlaceOf(name);
-    const bool elsewhere = place.job == &job && (place.leads || place.island != id);
+    // Another island of the job may have it by now, whose order replaces this one.
+    const State::Assignment assignment = s.FindAssignment(name);
+    const bool elsewhere = assignment.job == &job && (assignment.leads || assignment.island != id);
     if (inside || elsewhere) continue;
     SendStop(s, worker, &job, "the island's plan has no part for it");
     // Unless it reports holdings again: it may stop before that is known, and cannot be a source
     // then.
-    worker.following->holds = false;
+    worker.following->holds_layers = false;
   }
 }
 

@@ -1,8 +1,9 @@
-// Which workers make an island together: who joins which, who leads, who goes.
+// Elastic membership of islands: which worker joins which island, which one leads it, which ones
+// leave it.
 //
-// JobSpec.layout says who may share an island. The first worker of an island leads it; the others
-// follow, in the order in which they came. A worker that ends costs the island a new plan
-// (switching.h); a leader that dies costs it a new generation, under the first of those that
+// JobSpec.layout says which workers may share an island. The first worker of an island leads it;
+// the others follow, in the order in which they came. A worker that ends costs the island a new
+// plan (switching.h); a leader that dies costs it a new generation, under the first of those that
 // remain.
 
 #ifndef ATOLL_COORDINATOR_CORE_ISLANDS_ISLAND_MEMBERS_H_
@@ -18,37 +19,37 @@ namespace atl::coord {
 // Workers that a job needs to start: enough for outer.min_islands complete islands.
 int64_t NeededWorkers(const JobSpec& spec);
 
-// The job's places, those of its candidates taken.
-class Seating {
+// How many more workers the job's islands can take, those of its candidates counted.
+class IslandCapacity {
  public:
-  Seating(const State& s, const Job& job);
-  // Takes a place for one more worker; false: there is none for it.
+  IslandCapacity(const State& s, const Job& job);
+  // Assigns one more worker; false: no island can take it.
   bool Take(const Member& worker);
 
  private:
   // An island as it is, or would be.
-  struct Seats {
+  struct OpenIsland {
     std::string group;
     bool shared = false;
     int64_t workers = 0;
   };
   const Job& job_;
-  std::vector<Seats> islands_;
+  std::vector<OpenIsland> islands_;
 };
 
-// Whether workers can be given their places now: who shares an island is not known while a leader
-// is not back after the coordinator's restart.
-bool CanSeat(const State& s, const Job& job);
+// Whether workers can be assigned now: which of them share an island is not known while a leader is
+// not back after the coordinator's restart.
+bool CanAssignWorkers(const State& s, const Job& job);
 
-// Gives the worker its place: in an island that has one for it, else an island of its own.
-// REQUIRES: it is attached and has none.
+// Assigns the worker to an island that can take it, else to an island of its own. REQUIRES: it is
+// attached and has no assignment.
 void Join(State& s, Job& job, Member& worker);
 
-// The worker at `place` is unavailable.
-void LoseWorker(State& s, const State::Place& place, const NodeId& worker,
+// The worker at `assignment` is unavailable.
+void LoseWorker(State& s, const State::Assignment& assignment, const NodeId& worker,
                 const std::string& reason);
 
-// A worker says that it ends. One that shares an island works on until its part of the state has
+// A worker reports that it ends. One that shares an island works on until its part of the state has
 // moved; false: it is no such one.
 bool BeginLeaving(State& s, Member& worker, const std::string& reason);
 

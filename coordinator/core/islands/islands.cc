@@ -193,7 +193,7 @@ NodeId AwaitedHolder(State& s, const Job& job, const IslandRecord& island) {
     if (there(holder)) return true;
     return holder.tier == Tier::kDisk && !IsMember(island, holder.worker) &&
            s.FindMember(MemberKind::kWorker, holder.worker) != nullptr &&
-           s.PlaceOf(holder.worker).job == nullptr;
+           s.FindAssignment(holder.worker).job == nullptr;
   };
   NodeId awaited;
   for (const SavedState& state : island.saved) {
@@ -298,17 +298,17 @@ IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job_id,
 namespace {
 
 // The part of a heartbeat that decisions depend on; the rest is only shown.
-auto DecisiveOf(const std::optional<IslandProgress>& progress) {
+auto GetDecisiveFields(const std::optional<IslandProgress>& progress) {
   static const IslandProgress kNone;
   const IslandProgress& p = progress ? *progress : kNone;
   return std::tuple(progress.has_value(), p.job, p.island, p.generation, p.seen_sequence,
                     p.base_version, p.ready, p.plan_number, p.setting_up, p.plan_wanted);
 }
-auto DecisiveOf(const std::optional<MemberProgress>& progress) {
+auto GetDecisiveFields(const std::optional<MemberProgress>& progress) {
   static const MemberProgress kNone;
   const MemberProgress& p = progress ? *progress : kNone;
   return std::tuple(progress.has_value(), p.job, p.island, p.generation, p.plan_number,
-                    p.seen_sequence, p.holds);
+                    p.seen_sequence, p.holds_layers);
 }
 
 void TouchIsland(State& s, const JobId& id, IslandId island) {
@@ -317,10 +317,10 @@ void TouchIsland(State& s, const JobId& id, IslandId island) {
 }
 
 // What waits for what this heartbeat says is looked at again.
-void TouchWhatItTells(State& s, const Member& before, const WorkerHeartbeat& message) {
+void TouchAffectedByHeartbeat(State& s, const Member& before, const WorkerHeartbeat& message) {
   const bool same = before.has_beaten && !before.record.draining &&
-                    DecisiveOf(before.progress) == DecisiveOf(message.progress) &&
-                    DecisiveOf(before.following) == DecisiveOf(message.member) &&
+                    GetDecisiveFields(before.progress) == GetDecisiveFields(message.progress) &&
+                    GetDecisiveFields(before.following) == GetDecisiveFields(message.member) &&
                     (before.candidate_for.empty() || before.measuring == message.measuring);
   if (same) return;
   if (Job* job = s.FindJob(before.candidate_for); job != nullptr) s.Touch(*job);
@@ -330,11 +330,11 @@ void TouchWhatItTells(State& s, const Member& before, const WorkerHeartbeat& mes
   for (const auto& progress : {before.following, message.member}) {
     if (progress) TouchIsland(s, progress->job, progress->island);
   }
-  const State::Place place = s.PlaceOf(before.record.name);
-  if (place.job != nullptr) s.Touch(*place.job, place.island);
+  const State::Assignment assignment = s.FindAssignment(before.record.name);
+  if (assignment.job != nullptr) s.Touch(*assignment.job, assignment.island);
 }
 
-bool IsToHandOver(const Job* job, const IslandProgress& progress, const NodeId& worker) {
+bool IsHandoverPending(const Job* job, const IslandProgress& progress, const NodeId& worker) {
   if (job == nullptr || !job->active()) return false;
   auto island = job->islands.find(progress.island);
   return island != job->islands.end() && island->second.takes_over_from == worker;
@@ -356,21 +356,23 @@ void NotePullRates(Member& worker, const std::vector<ServerRate>& rates) {
 
 void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   const std::optional<IslandProgress>& progress = message.progress;
-  TouchWhatItTells(s, worker, message);
+  TouchAffectedByHeartbeat(s, worker, message);
   worker.has_beaten = true;
   worker.progress = progress;
   s.SetFollowing(worker, message.member);
   worker.measuring = CleanText(message.measuring, 200);
   NotePullRates(worker, message.pull_rates);
   OnMemberProgress(s, worker);
-  const State::Place place = s.PlaceOf(worker.record.name);
-  const bool speaks_of_place = progress && place.job != nullptr && progress->job == place.job->id();
-  if (progress && !speaks_of_place) {
+  const State::Assignment assignment = s.FindAssignment(worker.record.name);
+  const bool reports_assigned_job =
+      progress && assignment.job != nullptr && progress->job == assignment.job->id();
+  if (progress && !reports_assigned_job) {
     // It still runs a job that has ended, or that it is no part of any more.
     Job* job = s.FindJob(progress->job);
     // About to join it again: what it holds of the job will be of use. Or about to hand over.
-    const bool hands_over = IsToHandOver(job, *progress, worker.record.name);
-    // One that this coordinator does not know is another's to end, until the worker is wanted here.
+    const bool hands_over = IsHandoverPending(job, *progress, worker.record.name);
+    // One that this coordinator does not know is another coordinator's to end, until the worker is
+    // needed here.
     const bool mute = worker.candidate_for == progress->job || hands_over ||
                       (job == nullptr && worker.candidate_for.empty()) ||
                       (job != nullptr && !job->ended() && !job->active()) ||
@@ -394,22 +396,23 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
     }
     if (worker.stop_sent.size() > 64) worker.stop_sent.erase(worker.stop_sent.begin());
   }
-  if (place.job == nullptr) return;
-  if (!place.leads) return ResendMemberOrder(s, *place.job, worker.record.name);
-  IslandRecord& island = place.job->islands.at(place.island);
-  const bool current = speaks_of_place && progress->island == place.island &&
+  if (assignment.job == nullptr) return;
+  if (!assignment.leads) return ResendMemberOrder(s, *assignment.job, worker.record.name);
+  IslandRecord& island = assignment.job->islands.at(assignment.island);
+  const bool current = reports_assigned_job && progress->island == assignment.island &&
                        progress->generation == island.generation;
-  auto sent = place.job->orders.find(place.island);
-  const bool behind = !current || (sent != place.job->orders.end() &&
+  auto sent = assignment.job->orders.find(assignment.island);
+  const bool behind = !current || (sent != assignment.job->orders.end() &&
                                    progress->seen_sequence < sent->second.sequence);
-  if (behind && !place.job->stale()) ResendOrder(s, *place.job, place.island);
-  if (current) DismissOutsiders(s, *place.job, place.island);
-  if (current) NoteProgress(s, *place.job, island, *progress);
-  if (current) NoteSavedStates(*place.job, island, *progress);
+  if (behind && !assignment.job->stale()) ResendOrder(s, *assignment.job, assignment.island);
+  if (current) DismissOutsiders(s, *assignment.job, assignment.island);
+  if (current) NoteProgress(s, *assignment.job, island, *progress);
+  if (current) NoteSavedStates(*assignment.job, island, *progress);
   if (current && progress->ready && !island.ready) {
-    place.job->EditIsland(place.island).ready = true;
-    s.Log(place.job->id(), Severity::kInfo,
-          absl::StrCat("island ", place.island, " is ready at version ", progress->base_version));
+    assignment.job->EditIsland(assignment.island).ready = true;
+    s.Log(assignment.job->id(), Severity::kInfo,
+          absl::StrCat("island ", assignment.island, " is ready at version ",
+                       progress->base_version));
   }
 }
 
@@ -428,7 +431,7 @@ void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message) {
     if (job.progress.state != JobState::kRunning && job.progress.state != JobState::kFinishing) {
       return;
     }
-    const int64_t axis = AxisOf(job.spec(), worker);
+    const int64_t axis = FindDataAxis(job.spec(), worker);
     if (axis < 0) return;
     const OuterSpec& outer = job.spec().outer;
     const int64_t most = 8 * outer.steps_per_round * job.spec().inner.batch_sequences;

@@ -1,4 +1,5 @@
-// The islands of a job: which worker has which, generations, leases and orders.
+// The islands of a job: assignments of workers, generations (which fence an island's earlier
+// workers), leases and orders.
 
 #ifndef ATOLL_COORDINATOR_CORE_ISLANDS_ISLANDS_H_
 #define ATOLL_COORDINATOR_CORE_ISLANDS_ISLANDS_H_
@@ -13,7 +14,7 @@ namespace atl::coord {
 // What an island's leader says is saved of its state.
 void NoteSavedStates(Job& job, const IslandRecord& island, const IslandProgress& progress);
 // The island, which begins a new generation, goes on from its newest saved state that is whole with
-// those who are there. Returns, for the log, from which, or why not; "" if nothing is saved.
+// those that are there. Returns, for the log, from which, or why not; "" if nothing is saved.
 std::string ResumeSaved(State& s, Job& job, IslandRecord& island);
 // For an island that begins a new generation: a worker that is unavailable, or not in the island
 // yet, whose disk holds what the newest saved state lacks; empty: it lacks nothing, or what no
@@ -59,9 +60,9 @@ void ResendMemberOrder(State& s, Job& job, const NodeId& worker);
 void SendFencesTo(State& s, Job& job, const NodeId& server);
 
 // Order of all shards for the island as sender.
-const std::vector<ShardId>& TransferOrderOf(Job& job, IslandId id);
+const std::vector<ShardId>& GetTransferOrder(Job& job, IslandId id);
 // In which order the island's members push what they own, among all islands' members.
-const std::vector<GrantedPush>& PushOrderOf(Job& job, IslandId id);
+const std::vector<GrantedPush>& GetPushOrder(Job& job, IslandId id);
 
 // Islands that a round waits for: occupied, ready, and with data to train on.
 bool IsActive(const Job& job, const IslandRecord& island);

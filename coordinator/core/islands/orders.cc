@@ -18,7 +18,7 @@ namespace atl::coord {
 namespace {
 
 // `islands`: of workers, in all.
-RunState RunOf(const Job& job, int64_t islands, std::string& reason) {
+RunState SelectRunState(const Job& job, int64_t islands, std::string& reason) {
   if (job.progress.state == JobState::kPaused) {
     reason = job.progress.reason;
     return RunState::kPause;
@@ -43,7 +43,7 @@ OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, int64_t islands,
   OrderKey key;
   key.generation = island.generation;
   key.incarnation = island.incarnation;
-  key.run = RunOf(job, islands, key.reason);
+  key.run = SelectRunState(job, islands, key.reason);
   key.placement_revision = job.placement_revision;
   key.initialize = job.rounds.progress.version == kNoVersion &&
                    progress.initializer == island.island && MayInitialize(job);
@@ -84,7 +84,7 @@ void SendOrder(State& s, Job& job, const IslandRecord& island, const SentOrder& 
   order.reason = sent.key.reason;
   order.layers = job.record.facts->layers;
   order.shards = job.record.shards;
-  order.pull_order = TransferOrderOf(job, island.island);
+  order.pull_order = GetTransferOrder(job, island.island);
   order.initialize = sent.key.initialize;
   order.committed_version = sent.key.committed_version;
   order.resume = sent.key.resume;
@@ -94,7 +94,7 @@ void SendOrder(State& s, Job& job, const IslandRecord& island, const SentOrder& 
   order.active_islands = sent.key.active_islands;
   order.validate_version = sent.key.validate_version;
   if (const IslandPlan* plan = PlanInForce(job, island)) {
-    order.plan = WithProgramsOf(*plan, worker->record.name);
+    order.plan = KeepWorkerPrograms(*plan, worker->record.name);
   }
   order.at_step_end = sent.key.at_step_end;
   order.author = sent.key.author;
@@ -111,7 +111,7 @@ void SendMemberOrder(State& s, const Job& job, const Member& worker, const SentM
   order.island = sent.island;
   order.generation = sent.generation;
   order.sequence = sequence;
-  order.plan = WithProgramsOf(job.plans.at(sent.island), worker.record.name);
+  order.plan = KeepWorkerPrograms(job.plans.at(sent.island), worker.record.name);
   order.at_step_end = AtStepEnd(job, job.islands.at(sent.island));
   s.Send(worker, std::move(order));
 }
@@ -131,8 +131,9 @@ void RefreshMemberOrders(State& s, Job& job) {
         continue;
       }
       // A source may have an assignment in another island by now.
-      const State::Place place = s.PlaceOf(member.worker);
-      const bool elsewhere = place.job != nullptr && (place.job != &job || place.island != id);
+      const State::Assignment assignment = s.FindAssignment(member.worker);
+      const bool elsewhere =
+          assignment.job != nullptr && (assignment.job != &job || assignment.island != id);
       if (!HasPart(*plan, member.worker) && elsewhere) continue;
       const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
       if (worker == nullptr || !worker->attached ||
@@ -149,8 +150,8 @@ void RefreshMemberOrders(State& s, Job& job) {
 
 }  // namespace
 
-const std::vector<ShardId>& TransferOrderOf(Job& job, IslandId id) {
-  // Place of the island among the occupied ones: they are the senders.
+const std::vector<ShardId>& GetTransferOrder(Job& job, IslandId id) {
+  // Index of the island among the occupied ones: they are the senders.
   int32_t senders = 0;
   int32_t sender = 0;
   for (const auto& [other, island] : job.islands) {
@@ -175,7 +176,8 @@ const std::vector<ShardId>& TransferOrderOf(Job& job, IslandId id) {
 namespace {
 
 // What each member of the island sends: by its name, and the parts in the order of the shards.
-std::map<NodeId, std::vector<GrantedPush>> SharesOf(const Job& job, const IslandRecord& island) {
+std::map<NodeId, std::vector<GrantedPush>> ListPushesBySender(const Job& job,
+                                                              const IslandRecord& island) {
   std::map<NodeId, std::vector<GrantedPush>> shares;
   const std::vector<ShardPlacement>& shards = job.record.shards;
   if (const IslandPlan* plan = PlanInForce(job, island); plan != nullptr) {
@@ -200,7 +202,7 @@ void PlanPushes(Job& job) {
   std::vector<std::pair<IslandId, std::vector<GrantedPush>>> senders;
   std::vector<std::vector<Transfer>> transfers;
   for (const auto& [id, key] : job.rounds.push_plan.made_for) {
-    for (auto& [sender, pushes] : SharesOf(job, job.islands.at(id))) {
+    for (auto& [sender, pushes] : ListPushesBySender(job, job.islands.at(id))) {
       std::vector<Transfer>& own = transfers.emplace_back();
       for (const GrantedPush& push : pushes) {
         const ShardPlacement& shard = job.record.shards[push.shard];
@@ -219,7 +221,7 @@ void PlanPushes(Job& job) {
 
 }  // namespace
 
-const std::vector<GrantedPush>& PushOrderOf(Job& job, IslandId id) {
+const std::vector<GrantedPush>& GetPushOrder(Job& job, IslandId id) {
   std::map<IslandId, std::pair<Generation, int64_t>> islands;
   for (const auto& [other, island] : job.islands) {
     if (other != id && island.incarnation == 0) continue;
@@ -272,9 +274,10 @@ void ResendMemberOrder(State& s, Job& job, const NodeId& name) {
   if (it == job.member_orders.end() || !it->second.resending.Due(s.now)) return;
   SentMemberOrder& sent = it->second;
   const Member& worker = *s.FindMember(MemberKind::kWorker, name);
-  const std::optional<MemberProgress>& told = worker.following;
-  const bool current = told && told->job == job.id() && told->island == sent.island &&
-                       told->generation == sent.generation && told->seen_sequence >= sent.sequence;
+  const std::optional<MemberProgress>& progress = worker.following;
+  const bool current = progress && progress->job == job.id() && progress->island == sent.island &&
+                       progress->generation == sent.generation &&
+                       progress->seen_sequence >= sent.sequence;
   if (current) return;
   const IslandPlan* plan = PlanInForce(job, job.islands.at(sent.island));
   if (plan == nullptr || plan->number != sent.plan_number) return;  // another one is being made

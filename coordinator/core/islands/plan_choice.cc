@@ -18,7 +18,7 @@ std::string Names(const std::vector<IslandMember>& members) {
   });
 }
 
-// What the island itself wants a new plan for.
+// Why the island itself needs a new plan.
 std::string ReplanReason(const State& s, const Job& job, const IslandRecord& island,
                          const IslandPlan& plan) {
   const Member* leader = Leader(s, island);
@@ -37,7 +37,8 @@ std::vector<IslandMember> WithPart(const IslandPlan& plan) {
 
 bool SameLayout(const IslandPlan& a, const IslandPlan& b) {
   return SameWorkers(WithPart(a), WithPart(b)) && a.replicas == b.replicas &&
-         a.tensor_shares == b.tensor_shares && a.optimizer_copies == b.optimizer_copies &&
+         a.tensor_split_ratios == b.tensor_split_ratios &&
+         a.optimizer_copies == b.optimizer_copies &&
          std::equal(a.programs.begin(), a.programs.end(), b.programs.begin(), b.programs.end(),
                     [](const PlanProgram& x, const PlanProgram& y) {
                       return x.device == y.device && x.ops == y.ops;
@@ -45,9 +46,9 @@ bool SameLayout(const IslandPlan& a, const IslandPlan& b) {
 }
 
 // Whether it has the numbers that the job fixes. A device may have several stages of a replica.
-bool AsAsked(const LayoutSpec& layout, const IslandPlan& plan) {
-  const auto is = [](int64_t asked, size_t has) {
-    return asked == 0 || asked == static_cast<int64_t>(has);
+bool MatchesLayout(const LayoutSpec& layout, const IslandPlan& plan) {
+  const auto is = [](int64_t requested, size_t has) {
+    return requested == 0 || requested == static_cast<int64_t>(has);
   };
   return is(layout.replicas, plan.replicas.size()) &&
          is(layout.tensor_parallel, static_cast<size_t>(TensorParallel(plan))) &&
@@ -111,13 +112,13 @@ void FindReason(const State& s, const Job& job, const IslandRecord& island,
       !planning.changed.empty() ? planning.changed.Text() : ReplanReason(s, job, island, plan);
 }
 
-absl::Status CheckPlan(const Job& job, const std::vector<IslandMember>& asked,
+absl::Status CheckPlan(const Job& job, const std::vector<IslandMember>& requested,
                        const IslandPlan& plan) {
-  if (plan.members.empty() || !SameWorkers({plan.members[0]}, {asked[0]})) {
-    return absl::InternalError(absl::StrCat("the plan is not led by ", asked[0].worker));
+  if (plan.members.empty() || !SameWorkers({plan.members[0]}, {requested[0]})) {
+    return absl::InternalError(absl::StrCat("the plan is not led by ", requested[0].worker));
   }
   for (const IslandMember& member : plan.members) {
-    if (Contains(asked, member)) continue;
+    if (Contains(requested, member)) continue;
     return absl::InternalError(
         absl::StrCat("the plan names worker ", member.worker, ", which was not offered"));
   }
@@ -131,9 +132,9 @@ std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
   if (SameLayout(current, made)) return "the same layout is still the best";
   // The one in force was made because the job's numbers did not fit for a while.
   const LayoutSpec& layout = job.spec().layout;
-  if (AsAsked(layout, made) && !AsAsked(layout, current)) return "";
-  if (!layout.plan.empty() &&
-      (made.replicas != current.replicas || made.tensor_shares != current.tensor_shares)) {
+  if (MatchesLayout(layout, made) && !MatchesLayout(layout, current)) return "";
+  if (!layout.plan.empty() && (made.replicas != current.replicas ||
+                               made.tensor_split_ratios != current.tensor_split_ratios)) {
     return "";
   }
   if (answer.rank > 0 && answer.current_rank > 0) {
@@ -147,8 +148,8 @@ std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
   // The island sends the request because its steps are not what was predicted.
   if (answer.current_step_ns > 0) {
     takes_ms = static_cast<double>(answer.current_step_ns) / 1e6;
-  } else if (replan_wanted && leader->progress->step_seconds_quiet > 0) {
-    takes_ms = leader->progress->step_seconds_quiet * 1e3;
+  } else if (replan_wanted && leader->progress->step_seconds_idle_link > 0) {
+    takes_ms = leader->progress->step_seconds_idle_link * 1e3;
   }
   const double made_ms = static_cast<double>(made.step_ns) / 1e6;
   if (takes_ms <= 0 || made_ms <= (1 - s.options.plan_gain) * takes_ms) return "";

@@ -1,5 +1,5 @@
-// Whether an island wants a new plan, and whether one that was made is taken: plans.h has the
-// rules.
+// Whether an island needs a new plan (replan request; straggler mitigation), and whether one that
+// was made is taken: plans.h has the rules.
 
 #ifndef ATOLL_COORDINATOR_CORE_ISLANDS_PLAN_CHOICE_H_
 #define ATOLL_COORDINATOR_CORE_ISLANDS_PLAN_CHOICE_H_
@@ -18,12 +18,13 @@ bool Contains(const std::vector<IslandMember>& members, const IslandMember& memb
 // Null: it is not attached.
 const Member* Leader(const State& s, const IslandRecord& island);
 
-// Sets why the island wants a plan ("": it wants none), and whether that is urgent.
+// Sets why the island needs a plan ("": it needs none), and whether that is urgent.
 void FindReason(const State& s, const Job& job, const IslandRecord& island,
                 const std::vector<IslandMember>& island_members, Planning& planning);
 
-// A plan from the planner is checked like an untrusted one. `asked`: the workers of its request.
-absl::Status CheckPlan(const Job& job, const std::vector<IslandMember>& asked,
+// A plan from the planner is checked like an untrusted one. `requested`: the workers of its
+// request.
+absl::Status CheckPlan(const Job& job, const std::vector<IslandMember>& requested,
                        const IslandPlan& plan);
 
 // Why the plan in force is kept although another one was made; "" if it is not.

@@ -21,7 +21,7 @@ constexpr int kMostDoublings = 5;
 std::set<NodeId> WorkersWithPart(const IslandPlan& plan) {
   std::set<NodeId> workers;
   if (!plan.members.empty()) workers.insert(plan.members[0].worker);
-  for (const PlanProgram& program : plan.programs) workers.insert(WorkerOfDevice(program.device));
+  for (const PlanProgram& program : plan.programs) workers.insert(WorkerFromDevice(program.device));
   return workers;
 }
 
@@ -31,67 +31,67 @@ bool IsAttached(const State& s, const IslandMember& member) {
 }
 
 // Where its rounds go, and how many islands send theirs over the same links.
-void AddRounds(const State& s, const Job& job, const NodeId& leads, MakePlan& ask) {
+void AddRounds(const State& s, const Job& job, const NodeId& leads, MakePlan& query) {
   const auto site_of = [&](const NodeId& name) {
     const Member* worker = s.FindMember(MemberKind::kWorker, name);
-    return worker == nullptr ? std::string() : SiteOf(*worker);
+    return worker == nullptr ? std::string() : GetWorkerSite(*worker);
   };
-  ask.islands_at_site = 0;
+  query.islands_at_site = 0;
   for (const auto& [id, other] : job.islands) {
     if (!other.site.empty()) continue;
-    ask.islands_at_site += site_of(other.worker) == site_of(leads) ? 1 : 0;
+    query.islands_at_site += site_of(other.worker) == site_of(leads) ? 1 : 0;
   }
-  ask.islands_at_site = std::max(1, ask.islands_at_site);
+  query.islands_at_site = std::max(1, query.islands_at_site);
   std::map<NodeId, std::string> site_of_server;
   int64_t elements = 0;
   for (const ShardPlacement& shard : job.record.shards) {
     const auto [site, added] = site_of_server.try_emplace(shard.server);
     const Member* server = added ? s.FindMember(MemberKind::kServer, shard.server) : nullptr;
-    if (server != nullptr) site->second = SiteOfServer(s, *server);
-    ask.servers[site->second] += static_cast<double>(shard.elements);
+    if (server != nullptr) site->second = GetServerSite(s, *server);
+    query.servers[site->second] += static_cast<double>(shard.elements);
     elements += shard.elements;
   }
-  for (auto& [site, share] : ask.servers) share /= static_cast<double>(elements);
+  for (auto& [site, share] : query.servers) share /= static_cast<double>(elements);
 }
 
 MakePlan RequestFor(const State& s, const Job& job, const IslandRecord& island,
                     const std::vector<IslandMember>& island_members, const IslandPlan* current) {
-  MakePlan ask;
-  ask.job = job.id();
-  ask.island = island.island;
-  ask.number = island.plan_number + 1;
-  ask.islands = std::max<int>(1, static_cast<int>(job.islands.size()));
-  ask.spec = job.spec();
-  ask.facts = *job.record.facts;
-  ask.busy = job.plans.contains(island.island);
-  if (current != nullptr) ask.current = *current;
+  MakePlan query;
+  query.job = job.id();
+  query.island = island.island;
+  query.number = island.plan_number + 1;
+  query.islands = std::max<int>(1, static_cast<int>(job.islands.size()));
+  query.spec = job.spec();
+  query.facts = *job.record.facts;
+  query.busy = job.plans.contains(island.island);
+  if (current != nullptr) query.current = *current;
   const auto planning = job.planning.find(island.island);
   const auto plan = job.plans.find(island.island);
   if (planning != job.planning.end() && !planning->second.ran.empty()) {
-    ask.ran = planning->second.ran;
+    query.ran = planning->second.ran;
   } else if (plan != job.plans.end()) {  // this coordinator has not seen any set up
-    ask.ran = plan->second.replicas;
+    query.ran = plan->second.replicas;
   }
-  if (!ask.spec.layout.link_limits.empty()) AddRounds(s, job, island_members[0].worker, ask);
+  if (!query.spec.layout.link_limits.empty()) AddRounds(s, job, island_members[0].worker, query);
   for (const IslandMember& member : island_members) {
     const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
-    ask.workers.push_back({member, SiteOf(worker), worker.devices});
+    query.workers.push_back({member, GetWorkerSite(worker), worker.devices});
   }
-  return ask;
+  return query;
 }
 
-void Ask(State& s, const Job& job, const IslandRecord& island,
-         const std::vector<IslandMember>& island_members, Planning& planning) {
+void RequestPlan(State& s, const Job& job, const IslandRecord& island,
+                 const std::vector<IslandMember>& island_members, Planning& planning) {
   planning.request = ++s.next_plan_request;
-  planning.asked_at = s.now;
-  planning.asked = island_members;
-  MakePlan ask = RequestFor(s, job, island, island_members,
-                            planning.urgent ? nullptr : PlanInForce(job, island));
-  ask.request = planning.request;
-  ask.reason = planning.reason;
-  planning.asked_for = planning.changed;
-  planning.asked_reason = planning.reason;
-  s.out.plans.push_back(std::move(ask));
+  planning.requested_at = s.now;
+  planning.requested_members = island_members;
+  MakePlan query = RequestFor(s, job, island, island_members,
+                              planning.urgent ? nullptr : PlanInForce(job, island));
+  query.request = planning.request;
+  query.reason = planning.reason;
+  planning.requested_changes = planning.changed;
+  planning.requested_reason = planning.reason;
+  s.out.plans.push_back(std::move(query));
 }
 
 // A follower without a part in the island's new plan may hold layers that are needed, and becomes a
@@ -100,11 +100,12 @@ void AddSources(const State& s, const Job& job, IslandId island, const Planning&
                 IslandPlan& plan) {
   for (const auto& [key, worker] : s.members) {
     const bool serves = worker.following && worker.following->job == job.id() &&
-                        worker.following->island == island && worker.following->holds;
+                        worker.following->island == island && worker.following->holds_layers;
     const bool led = key == MemberKey{MemberKind::kWorker, job.islands.at(island).takes_over_from};
     if (!worker.attached || (!serves && !led) || planning.left_out.contains(key.second)) continue;
-    const State::Place place = const_cast<State&>(s).PlaceOf(key.second);
-    if (place.job != nullptr && (place.job != &job || place.island != island)) continue;
+    const State::Assignment assignment = const_cast<State&>(s).FindAssignment(key.second);
+    if (assignment.job != nullptr && (assignment.job != &job || assignment.island != island))
+      continue;
     IslandMember source = ToIslandMember(worker);
     if (!Contains(plan.members, source)) plan.members.push_back(std::move(source));
   }
@@ -245,15 +246,16 @@ void OnPlanMade(State& s, const PlanMade& made) {
   Planning& planning = found->second;
   const IslandRecord& island = job->islands.at(made.island);
   planning.request = 0;
-  const bool other_leader = planning.asked.front().worker != island.worker;
-  if (other_leader && !SameWorkers(planning.asked, NextIslandMembers(s, *job, island))) return;
-  planning.considered = planning.asked;
-  planning.reason = planning.asked_reason;
+  const bool other_leader = planning.requested_members.front().worker != island.worker;
+  if (other_leader && !SameWorkers(planning.requested_members, NextIslandMembers(s, *job, island)))
+    return;
+  planning.considered = planning.requested_members;
+  planning.reason = planning.requested_reason;
   // What has changed since is for the next one; what cannot be run stays so until there is a plan.
-  const bool unusable = planning.asked_for.unusable();
-  if (made.plan.ok() || !unusable) planning.changed.Forget(planning.asked_for);
+  const bool unusable = planning.requested_changes.unusable();
+  if (made.plan.ok() || !unusable) planning.changed.Forget(planning.requested_changes);
   absl::Status status = made.plan.status();
-  if (status.ok()) status = CheckPlan(*job, planning.asked, *made.plan);
+  if (status.ok()) status = CheckPlan(*job, planning.requested_members, *made.plan);
   if (!status.ok()) {
     return NoPlan(s, *job, island, planning, CleanText(std::string(status.message())));
   }
@@ -274,10 +276,10 @@ void OnPlanMade(State& s, const PlanMade& made) {
   }
   planning.replan_not_before = s.now + s.options.plan_retry;
   planning.failed_replans = 0;
-  // Who does not reach the others finishes nothing with them.
+  // A worker that does not reach the others finishes nothing with them.
   std::vector<IslandMember> stepping;
   if (!unusable) stepping = Stepping(s, *job, island);
-  if (other_leader) HandOver(s, *job, made.island, planning.asked.front());
+  if (other_leader) BeginHandover(s, *job, made.island, planning.requested_members.front());
   std::string resumes;
   if (PlanInForce(*job, island) == nullptr && !other_leader) {
     resumes = ResumeFromDisks(s, *job, made.island);
@@ -297,9 +299,9 @@ void OnPlanMade(State& s, const PlanMade& made) {
 
 void OnProfileChanged(State& s, const ProfileChanged& event) {
   for (const NodeId& worker : event.workers) {
-    const State::Place place = s.PlaceOf(worker);
-    if (place.job == nullptr || !place.job->plans.contains(place.island)) continue;
-    Planning& planning = place.job->planning[place.island];
+    const State::Assignment assignment = s.FindAssignment(worker);
+    if (assignment.job == nullptr || !assignment.job->plans.contains(assignment.island)) continue;
+    Planning& planning = assignment.job->planning[assignment.island];
     planning.changed.Add(CleanText(event.subject.empty() ? event.reason : event.subject, 200),
                          event.unusable ? Changes::kUnusable : event.size,
                          CleanText(event.reason, 200));
@@ -347,11 +349,11 @@ void AdvancePlans(State& s, Job& job) {
     Planning& planning = job.planning[id];
     NoteWhatRuns(s, job, island, planning);
     const std::vector<IslandMember> island_members = NextIslandMembers(s, job, island);
-    if (!SameWorkers(planning.asked, island_members)) {
+    if (!SameWorkers(planning.requested_members, island_members)) {
       planning.request = 0;
       planning.not_before = s.now;
     }
-    if (planning.request != 0 && s.now >= planning.asked_at + s.options.plan_limit) {
+    if (planning.request != 0 && s.now >= planning.requested_at + s.options.plan_limit) {
       planning.request = 0;
     }
     ReleaseSources(s, job, island);
@@ -363,21 +365,21 @@ void AdvancePlans(State& s, Job& job) {
       continue;
     }
     if (Awaits(s, job, island, planning)) continue;
-    Ask(s, job, island, island_members, planning);
+    RequestPlan(s, job, island, island_members, planning);
   }
 }
 
 std::vector<MakePlan> PlanRequests(const State& s, const Job& job) {
-  std::vector<MakePlan> asks;
-  if (!job.active()) return asks;
+  std::vector<MakePlan> queries;
+  if (!job.active()) return queries;
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0 || !NeedsPlan(s, job, island)) continue;
     std::vector<IslandMember> island_members = NextIslandMembers(s, job, island);
     std::erase_if(island_members, [&](const IslandMember& m) { return !IsAttached(s, m); });
     if (island_members.empty()) continue;
-    asks.push_back(RequestFor(s, job, island, island_members, PlanInForce(job, island)));
+    queries.push_back(RequestFor(s, job, island, island_members, PlanInForce(job, island)));
   }
-  return asks;
+  return queries;
 }
 
 std::string WhyPlanIsKept(const State& s, const Job& job, const PlanMade& made) {
@@ -394,9 +396,10 @@ std::vector<PlanWorker> IdleWorkers(const State& s, const LayoutSpec& layout) {
     if (key.first != MemberKind::kWorker || !worker.attached || !worker.candidate_for.empty()) {
       continue;
     }
-    if (const_cast<State&>(s).PlaceOf(key.second).job != nullptr) continue;
-    if (!WhyNoPart(layout, key.second, SiteOf(worker), worker.devices.size()).empty()) continue;
-    idle.push_back({ToIslandMember(worker), SiteOf(worker), worker.devices});
+    if (const_cast<State&>(s).FindAssignment(key.second).job != nullptr) continue;
+    if (!WhyNoPart(layout, key.second, GetWorkerSite(worker), worker.devices.size()).empty())
+      continue;
+    idle.push_back({ToIslandMember(worker), GetWorkerSite(worker), worker.devices});
   }
   return idle;
 }
@@ -406,7 +409,7 @@ Instant NextPlanDeadline(const State& s, const Job& job) {
   Instant next = NextSwitchDeadline(s, job);
   for (const auto& [id, planning] : job.planning) {
     if (planning.request != 0) {
-      next = std::min(next, planning.asked_at + s.options.plan_limit);
+      next = std::min(next, planning.requested_at + s.options.plan_limit);
     } else {
       if (planning.not_before > s.now && !planning.reason.empty()) {
         next = std::min(next, planning.not_before);
@@ -421,13 +424,13 @@ Instant NextPlanDeadline(const State& s, const Job& job) {
   return next;
 }
 
-std::string PlanningOf(const State& s, const Job& job, const IslandRecord& island) {
+std::string DescribePlanning(const State& s, const Job& job, const IslandRecord& island) {
   auto found = job.planning.find(island.island);
   if (found == job.planning.end()) return "";
   const Planning& planning = found->second;
   if (planning.request != 0) {
     std::vector<NodeId> workers;
-    for (const IslandMember& member : planning.asked) workers.push_back(member.worker);
+    for (const IslandMember& member : planning.requested_members) workers.push_back(member.worker);
     return absl::StrCat("making a plan: ", planning.reason, WhoMeasures(s, workers));
   }
   if (planning.reason.empty()) return "";
@@ -452,7 +455,7 @@ std::string MissingPlans(const State& s, const Job& job) {
       continue;
     }
     absl::StrAppend(&text, text.empty() ? "island " : "; island ", id, " ",
-                    PlanningOf(s, job, island));
+                    DescribePlanning(s, job, island));
   }
   return text;
 }

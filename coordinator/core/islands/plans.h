@@ -49,7 +49,7 @@ std::vector<PlanWorker> IdleWorkers(const State& s, const LayoutSpec& layout);
 
 // What the island's planning waits for or failed with, human-readable; "" if there is nothing to
 // say.
-std::string PlanningOf(const State& s, const Job& job, const IslandRecord& island);
+std::string DescribePlanning(const State& s, const Job& job, const IslandRecord& island);
 // Of the islands that cannot train without a plan.
 std::string MissingPlans(const State& s, const Job& job);
 

@@ -89,7 +89,7 @@ void BeginSwitch(State& s, Job& job, const IslandRecord& island, const std::stri
   change.since = s.now;
   int64_t elements = 0;
   for (const LayerSize& layer : job.record.facts->layers) elements += layer.elements;
-  const Duration moving = MoveLimit(elements * kStateBytesPerElement);
+  const Duration moving = GetStateTransferLimit(elements * kStateBytesPerElement);
   change.limit = std::max({kStepEndLimit, change.step_limit, moving});
   change.step_limit = StepLimit(job.plans.at(island.island), kStepEndLimit);
   change.stepping = std::move(stepping);
@@ -139,7 +139,7 @@ const IslandMember* FindSuccessor(const State& s, const Job& job, const IslandRe
   return nullptr;
 }
 
-void HandOver(State& s, Job& job, IslandId id, const IslandMember& successor) {
+void BeginHandover(State& s, Job& job, IslandId id, const IslandMember& successor) {
   IslandRecord& island = job.EditIsland(id);
   NoteSteps(s, island, /*lost=*/false);  // its successor counts from 0
   job.switches[id].unpushed_steps = s.FindMember(MemberKind::kWorker, island.worker)
@@ -159,7 +159,7 @@ namespace {
 
 // The successor leads from the first plan that it has set up, even if the next one is being made by
 // then: from there on the others follow it, and the former leader is one of them.
-void EndHandOver(State& s, Job& job, const IslandRecord& found) {
+void EndHandover(State& s, Job& job, const IslandRecord& found) {
   const Member* successor = s.FindMember(MemberKind::kWorker, found.worker);
   if (found.takes_over_from.empty() || successor == nullptr || !successor->progress) return;
   const IslandProgress& progress = *successor->progress;
@@ -179,7 +179,7 @@ void EndHandOver(State& s, Job& job, const IslandRecord& found) {
 void AdvanceSwitches(State& s, Job& job) {
   for (const auto& [id, found] : job.islands) {
     if (!job.touched.contains(id)) continue;
-    EndHandOver(s, job, found);
+    EndHandover(s, job, found);
     const IslandPlan* plan = PlanInForce(job, found);
     if (found.incarnation == 0 || plan == nullptr || !IsHere(s, plan->members[0])) continue;
     const bool set_up = IsSetUp(s, job, found, *plan);

@@ -1,4 +1,5 @@
-// When an island's workers go over to a new plan, and when another one leads it.
+// When an island's workers go over to a new plan (state resharding), and when another one leads it
+// (handover, failover).
 //
 // At the end of a step: if all workers under the old plan are there, the leader finishes the step,
 // waits until the others have finished, and reports it (IslandProgress.setting_up); only then do
@@ -21,8 +22,8 @@ namespace atl::coord {
 
 // How long a plan waits at least for the end of the step under way before that step is abandoned.
 // It waits longer where a step may take longer (StepLimit), or the state transfer to the old plan
-// (MoveLimit, for one copy of the model). This limit is for members that do not answer any more:
-// steps and transfers end by themselves.
+// (GetStateTransferLimit, for one copy of the model). This limit is for members that do not answer
+// any more: steps and transfers end by themselves.
 inline constexpr Duration kStepEndLimit = std::chrono::minutes(15);
 
 // This very process is attached, or may come back after a restart of the coordinator.
@@ -41,10 +42,10 @@ bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const
 
 // Who leads the island next because its leader ends, or null.
 const IslandMember* FindSuccessor(const State& s, const Job& job, const IslandRecord& island);
-// `heir`, a follower, leads from now on and is to take over from the leader.
-void HandOver(State& s, Job& job, IslandId id, const IslandMember& successor);
+// `successor`, a follower, leads from now on and is to take over from the leader.
+void BeginHandover(State& s, Job& job, IslandId id, const IslandMember& successor);
 
-// Notes what has come of switches and hand-overs.
+// Notes what has come of switches and handovers.
 void AdvanceSwitches(State& s, Job& job);
 Instant NextSwitchDeadline(const State& s, const Job& job);
 

@@ -25,7 +25,8 @@ std::vector<RoundVerdict> JudgeAll(const std::vector<RoundCandidate>& candidates
     // A sum of squares; rounding cannot make it negative, but a NaN must stay one.
     verdict.norm = std::sqrt(gram[i * k + i]);
     PenaltyState& state = penalties[candidates[i].contribution.island];
-    verdict.penalty = Judge(state, {verdict.norm, candidates[i].reach, fragment}, outliers);
+    verdict.penalty =
+        Judge(state, {verdict.norm, candidates[i].learning_rate_sum, fragment}, outliers);
     state = verdict.penalty.after;
     verdicts.push_back(std::move(verdict));
   }

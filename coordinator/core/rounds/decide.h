@@ -16,8 +16,8 @@ namespace atl {
 struct RoundCandidate {
   ContributionId contribution;
   int64_t tokens = 0;
-  double reach = 1;           // see penalty.h
-  int64_t masked_tokens = 0;  // of `tokens`, that the loss did not count
+  double learning_rate_sum = 1;  // see penalty.h
+  int64_t masked_tokens = 0;     // of `tokens`, that the loss did not count
 };
 
 struct RoundVerdict {
@@ -43,8 +43,8 @@ struct Judgement {
 // warm-up). If several islands contribute and every one is an outlier, all are clipped instead of
 // rejected: what has changed is the training.
 //   weight_i = counted_i / sum of accepted counted * clip_i
-// where counted = max(1, tokens - masked_tokens). REQUIRES: tokens >= masked_tokens >= 0; reach >
-// 0; gram.size() == k * k.
+// where counted = max(1, tokens - masked_tokens). REQUIRES: tokens >= masked_tokens >= 0;
+// learning_rate_sum > 0; gram.size() == k * k.
 RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram,
                      const Judgement& how, std::map<IslandId, PenaltyState>& penalties);
 

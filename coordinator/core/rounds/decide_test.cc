@@ -9,7 +9,7 @@ namespace {
 
 using Vector = std::vector<double>;
 
-std::vector<double> GramOf(const std::vector<Vector>& deltas) {
+std::vector<double> ComputeGramMatrix(const std::vector<Vector>& deltas) {
   std::vector<double> gram;
   for (const Vector& a : deltas) {
     for (const Vector& b : deltas) {
@@ -30,8 +30,8 @@ PenaltyState WarmedUp(double norm) {
 
 TEST_CASE("weights are shares of tokens") {
   std::map<IslandId, PenaltyState> penalties;
-  const RoundDecision d =
-      Decide({Candidate(0, 300), Candidate(1, 100)}, GramOf({{1, 0}, {0, 1}}), {}, penalties);
+  const RoundDecision d = Decide({Candidate(0, 300), Candidate(1, 100)},
+                                 ComputeGramMatrix({{1, 0}, {0, 1}}), {}, penalties);
   CHECK(d.verdicts[0].weight == Approx(0.75));
   CHECK(d.verdicts[1].weight == Approx(0.25));
   CHECK(d.tokens == 400);
@@ -44,7 +44,7 @@ TEST_CASE("weights_are_shares_of_the_tokens_that_the_loss_counted") {
   second.masked_tokens = 70;
   third.masked_tokens = 50;  // nothing counted: as good as no weight
   const RoundDecision d =
-      Decide({first, second, third}, GramOf({{1, 0}, {0, 1}, {0, 0}}), {}, penalties);
+      Decide({first, second, third}, ComputeGramMatrix({{1, 0}, {0, 1}, {0, 0}}), {}, penalties);
   CHECK(d.verdicts[0].weight == Approx(10.0 / 41));
   CHECK(d.verdicts[1].weight == Approx(30.0 / 41));
   CHECK(d.verdicts[2].weight == Approx(1.0 / 41));
@@ -53,8 +53,8 @@ TEST_CASE("weights_are_shares_of_the_tokens_that_the_loss_counted") {
 
 TEST_CASE("a rejected island has no weight, and its tokens no share") {
   std::map<IslandId, PenaltyState> penalties = {{0, WarmedUp(1)}, {1, WarmedUp(1)}};
-  const RoundDecision d =
-      Decide({Candidate(0, 100), Candidate(1, 100)}, GramOf({{1, 0}, {0, 90}}), {}, penalties);
+  const RoundDecision d = Decide({Candidate(0, 100), Candidate(1, 100)},
+                                 ComputeGramMatrix({{1, 0}, {0, 90}}), {}, penalties);
   CHECK(d.verdicts[0].weight == 1);
   CHECK(d.verdicts[1].weight == 0);
   CHECK_FALSE(d.verdicts[1].penalty.accepted);
@@ -75,35 +75,35 @@ TEST_CASE("if all are rejected the round is void") {
   const RoundDecision d = Decide({Candidate(0, 100)}, {std::nan("")}, {}, penalties);
   CHECK(d.is_void);
   CHECK(d.verdicts[0].weight == 0);
-  CHECK(penalties[0].usual[0].rejections_in_row == 1);
+  CHECK(penalties[0].norm_statistics[0].rejections_in_row == 1);
 }
 
 TEST_CASE("if every island is an outlier all are clipped, and their statistics begin anew") {
   std::map<IslandId, PenaltyState> penalties = {{0, WarmedUp(1)}, {1, WarmedUp(1)}};
-  const RoundDecision d =
-      Decide({Candidate(0, 100), Candidate(1, 100)}, GramOf({{80, 0}, {0, 90}}), {}, penalties);
+  const RoundDecision d = Decide({Candidate(0, 100), Candidate(1, 100)},
+                                 ComputeGramMatrix({{80, 0}, {0, 90}}), {}, penalties);
   CHECK_FALSE(d.is_void);
-  const double limit = 1 + d.verdicts[0].penalty.limit * WarmedUp(1).usual[0].deviation;
+  const double limit = 1 + d.verdicts[0].penalty.limit * WarmedUp(1).norm_statistics[0].deviation;
   CHECK(d.verdicts[0].weight * 80 == Approx(limit / 2));
   CHECK(d.verdicts[1].weight * 90 == Approx(limit / 2));
-  CHECK(penalties[0].usual.empty());
-  CHECK(penalties[1].usual.empty());
+  CHECK(penalties[0].norm_statistics.empty());
+  CHECK(penalties[1].norm_statistics.empty());
 }
 
 TEST_CASE("all contributions of one island are no agreement of islands") {
   std::map<IslandId, PenaltyState> penalties = {{0, WarmedUp(1)}};
-  const RoundDecision d =
-      Decide({Candidate(0, 1), {{0, 2, 1, 0}, 1, 1}}, GramOf({{80, 0}, {0, 90}}), {}, penalties);
+  const RoundDecision d = Decide({Candidate(0, 1), {{0, 2, 1, 0}, 1, 1}},
+                                 ComputeGramMatrix({{80, 0}, {0, 90}}), {}, penalties);
   CHECK(d.is_void);
 }
 
 TEST_CASE("two contributions of one island are judged one after the other") {
   std::map<IslandId, PenaltyState> penalties;
-  const RoundDecision d =
-      Decide({Candidate(0, 1), {{0, 2, 1, 0}, 1, 1}}, GramOf({{1, 0}, {2, 0}}), {}, penalties);
+  const RoundDecision d = Decide({Candidate(0, 1), {{0, 2, 1, 0}, 1, 1}},
+                                 ComputeGramMatrix({{1, 0}, {2, 0}}), {}, penalties);
   CHECK(d.verdicts[1].penalty.score == Approx(10));
   CHECK(d.verdicts[1].penalty.clip == Approx(1.3 / 2));
-  CHECK(penalties[0].usual[0].warm_up_pushes == 2);
+  CHECK(penalties[0].norm_statistics[0].warm_up_pushes == 2);
 }
 
 }  // namespace

@@ -151,7 +151,7 @@ void Ledger::Return(const ContributionId& contribution) {
   for (const PositionRange& range : PushedBy(contribution)) Free(range);
 }
 
-void Ledger::HandOver(const ContributionId& contribution, IslandId island) {
+void Ledger::Reassign(const ContributionId& contribution, IslandId island) {
   for (const PositionRange& range : PushedBy(contribution)) {
     Free(range);
     Put(range, {0, LedgerUse::kLeased, island, {}});
@@ -210,14 +210,15 @@ int64_t Ledger::Leased(IslandId island) const {
   return count;
 }
 
-LedgerRecord Ledger::RecordOf(const JobId& job, int64_t begin, const Interval& interval) const {
+LedgerRecord Ledger::MakeLedgerRecord(const JobId& job, int64_t begin,
+                                      const Interval& interval) const {
   return {job, {begin, interval.end}, interval.use, interval.island, interval.contribution};
 }
 
 std::vector<LedgerRecord> Ledger::Records(const JobId& job) const {
   std::vector<LedgerRecord> records;
   for (const auto& [begin, interval] : intervals_) {
-    records.push_back(RecordOf(job, begin, interval));
+    records.push_back(MakeLedgerRecord(job, begin, interval));
   }
   return records;
 }
@@ -234,10 +235,10 @@ std::vector<StoreWrite> Ledger::TakeChanges(const JobId& job) {
   std::vector<StoreWrite> writes;
   for (int64_t begin : changed_) {
     auto it = intervals_.find(begin);
-    const bool gone = it == intervals_.end();
+    const bool deleted = it == intervals_.end();
     LedgerRecord record{job, {begin, begin}};
-    if (!gone) record = RecordOf(job, begin, it->second);
-    writes.push_back({record, gone});
+    if (!deleted) record = MakeLedgerRecord(job, begin, it->second);
+    writes.push_back({record, deleted});
   }
   changed_.clear();
   return writes;

@@ -1,6 +1,6 @@
-// Who trains on what: positions of a job's data, as many as its budget, each leased to an island,
-// pushed in a contribution under way, or committed; the others are free. A set of intervals;
-// promise N5.
+// Which island trains on which data: positions of a job's data, as many as its budget, each leased
+// to an island, pushed in a contribution under way, or committed; the others are free. A set of
+// intervals; promise N5.
 //
 // Positions lie on one axis, or on one for each site that has data of its own (PositionRange). The
 // budget is of all axes together: which share of it a site's data gets follows from how fast its
@@ -42,7 +42,7 @@ class Ledger {
   void Commit(const ContributionId& contribution);  // what it pushed is in the model
   void Return(const ContributionId& contribution);  // what it pushed is free again
   // What it pushed is leased to the island.
-  void HandOver(const ContributionId& contribution, IslandId island);
+  void Reassign(const ContributionId& contribution, IslandId island);
   void Release(IslandId island);  // what it leases is free again
 
   // What a job's servers say is committed, and nothing else. False, and nothing changes, unless the
@@ -80,7 +80,7 @@ class Ledger {
   bool IsFree(const PositionRange& range) const;
   bool IsLeasedTo(IslandId island, const PositionRange& range) const;
   std::vector<PositionRange> PushedBy(const ContributionId& contribution) const;
-  LedgerRecord RecordOf(const JobId& job, int64_t begin, const Interval& interval) const;
+  LedgerRecord MakeLedgerRecord(const JobId& job, int64_t begin, const Interval& interval) const;
 
   int64_t budget_;
   int64_t used_ = 0;                       // positions of all intervals

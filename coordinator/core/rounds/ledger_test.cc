@@ -154,8 +154,8 @@ TEST_CASE("random use: changes add up to the records, nothing is lost or held tw
           ranges.clear();
       }
       for (const StoreWrite& write : ledger.TakeChanges("j")) {
-        store.erase(KeyOf(write.record));
-        if (!write.erase) store.emplace(KeyOf(write.record), write.record);
+        store.erase(MakeRecordKey(write.record));
+        if (!write.erase) store.emplace(MakeRecordKey(write.record), write.record);
       }
       std::vector<StoreRecord> stored;
       Ledger again(200);

@@ -1,7 +1,7 @@
 // What a round's accepted pseudo-gradients become together: the merge that the job chose, the clip
 // scale, the rate of the outer step, and what these say about how well the islands learn. All of it
 // follows from the Gram matrices of the layers, in which the outer optimizer's reference slot (its
-// momentum) stands beside the pseudo-gradients: one round trip is enough. Pure.
+// momentum) is included with the pseudo-gradients: one round trip is enough. Pure.
 //
 // A layer is the "tensor" of the published rules: servers keep Gram matrices by layer.
 

@@ -18,10 +18,10 @@ double Limit(const PenaltyState& state) {
 }
 
 // The fragment's, which comes into being.
-UsualPush& UsualOf(PenaltyState& state, int64_t fragment) {
+PushNormStatistics& FindOrAddStatistics(PenaltyState& state, int64_t fragment) {
   const auto index = static_cast<size_t>(fragment);
-  if (state.usual.size() <= index) state.usual.resize(index + 1);
-  return state.usual[index];
+  if (state.norm_statistics.size() <= index) state.norm_statistics.resize(index + 1);
+  return state.norm_statistics[index];
 }
 
 PenaltyVerdict Reject(PenaltyVerdict verdict, const PenaltyState& before, int64_t fragment,
@@ -29,7 +29,8 @@ PenaltyVerdict Reject(PenaltyVerdict verdict, const PenaltyState& before, int64_
   verdict.accepted = false;
   verdict.reason = std::move(reason);
   verdict.after = before;
-  if (++UsualOf(verdict.after, fragment).rejections_in_row >= kPenaltyRejectionsBeforeWarmUp) {
+  if (++FindOrAddStatistics(verdict.after, fragment).rejections_in_row >=
+      kPenaltyRejectionsBeforeWarmUp) {
     verdict.warm_up_again = true;
     verdict.after = PenaltyState();
     verdict.reason += absl::StrFormat("; %d rejections in a row: the island warms up again",
@@ -38,18 +39,20 @@ PenaltyVerdict Reject(PenaltyVerdict verdict, const PenaltyState& before, int64_
   return verdict;
 }
 
-void Learn(double size, UsualPush& usual) {
-  if (usual.warm_up_pushes == 0) {
-    usual.mean = size;
-    usual.deviation = kPenaltyFirstDeviation * size;
+void Learn(double size, PushNormStatistics& norm_statistics) {
+  if (norm_statistics.warm_up_pushes == 0) {
+    norm_statistics.mean = size;
+    norm_statistics.deviation = kPenaltyFirstDeviation * size;
   } else {
-    usual.mean = kPenaltyRate * size + (1 - kPenaltyRate) * usual.mean;
-    const double off = size - usual.mean;
-    usual.deviation = std::sqrt((1 - kPenaltyRate) * usual.deviation * usual.deviation +
-                                kPenaltyRate * off * off);
+    norm_statistics.mean = kPenaltyRate * size + (1 - kPenaltyRate) * norm_statistics.mean;
+    const double off = size - norm_statistics.mean;
+    norm_statistics.deviation =
+        std::sqrt((1 - kPenaltyRate) * norm_statistics.deviation * norm_statistics.deviation +
+                  kPenaltyRate * off * off);
   }
-  usual.warm_up_pushes = std::min(usual.warm_up_pushes + 1, kPenaltyWarmUpPushes);
-  usual.rejections_in_row = 0;
+  norm_statistics.warm_up_pushes =
+      std::min(norm_statistics.warm_up_pushes + 1, kPenaltyWarmUpPushes);
+  norm_statistics.rejections_in_row = 0;
 }
 
 void Keep(double score, std::vector<double>& scores) {
@@ -60,35 +63,37 @@ void Keep(double score, std::vector<double>& scores) {
 }  // namespace
 
 PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outliers outliers) {
-  const auto& [norm, reach, fragment] = push;
-  ATOLL_CHECK(reach > 0 && fragment >= 0);
+  const auto& [norm, learning_rate_sum, fragment] = push;
+  ATOLL_CHECK(learning_rate_sum > 0 && fragment >= 0);
   const auto index = static_cast<size_t>(fragment);
-  const UsualPush usual = index < before.usual.size() ? before.usual[index] : UsualPush();
-  const double size = norm / reach;
+  const PushNormStatistics norm_statistics =
+      index < before.norm_statistics.size() ? before.norm_statistics[index] : PushNormStatistics();
+  const double size = norm / learning_rate_sum;
   PenaltyVerdict verdict;
-  const bool first = usual.warm_up_pushes == 0;
-  const bool warming_up = usual.warm_up_pushes < kPenaltyWarmUpPushes;
+  const bool first = norm_statistics.warm_up_pushes == 0;
+  const bool warming_up = norm_statistics.warm_up_pushes < kPenaltyWarmUpPushes;
   verdict.limit = warming_up ? kPenaltyScoreCut : Limit(before);
   if (!std::isfinite(norm)) {
     return Reject(verdict, before, fragment, "rejected: its norm is not finite");
   }
   // A deviation of 0 (all norms were 0) is no scale to measure with.
-  if (!first && usual.deviation > 0) verdict.score = (size - usual.mean) / usual.deviation;
+  if (!first && norm_statistics.deviation > 0)
+    verdict.score = (size - norm_statistics.mean) / norm_statistics.deviation;
   double counted = size;
   const std::string measured =
       absl::StrFormat("norm %.4g, z-score %.2f (limit %.2f)", norm, verdict.score, verdict.limit);
   verdict.reason = "accepted: " + measured;
   if (warming_up) {
-    verdict.reason +=
-        absl::StrFormat(", warm-up push %d of %d", usual.warm_up_pushes + 1, kPenaltyWarmUpPushes);
+    verdict.reason += absl::StrFormat(", warm-up push %d of %d", norm_statistics.warm_up_pushes + 1,
+                                      kPenaltyWarmUpPushes);
   }
   if (outliers != Outliers::kAccepted && verdict.score > verdict.limit) {
     if (!warming_up && outliers == Outliers::kRejected) {
-      return Reject(
-          verdict, before, fragment,
-          absl::StrFormat("rejected: %s; its usual norm is %.4g", measured, usual.mean * reach));
+      return Reject(verdict, before, fragment,
+                    absl::StrFormat("rejected: %s; its usual norm is %.4g", measured,
+                                    norm_statistics.mean * learning_rate_sum));
     }
-    counted = usual.mean + verdict.limit * usual.deviation;
+    counted = norm_statistics.mean + verdict.limit * norm_statistics.deviation;
     verdict.clip = counted / size;
     verdict.reason += absl::StrFormat(", clipped by %.3g", verdict.clip);
     if (!warming_up) {  // `after` remains that of an island that has not pushed
@@ -99,7 +104,7 @@ PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outlier
   }
   verdict.accepted = true;
   verdict.after = before;
-  Learn(counted, UsualOf(verdict.after, fragment));
+  Learn(counted, FindOrAddStatistics(verdict.after, fragment));
   Keep(verdict.score, verdict.after.scores);
   return verdict;
 }

@@ -1,7 +1,6 @@
 // How far a contribution may stray from what its island usually sends: a running mean and deviation
-// of the size of each island's pseudo-gradients of each fragment, which is their global L2 norm by
-// their reach.
-// docs/decisions/penalty.md has the rules and why.
+// of the size of each island's pseudo-gradients of each fragment, which is their global L2 norm
+// divided by the sum of their learning rates. docs/decisions/penalty.md has the rules and why.
 //
 // Pure values and functions.
 
@@ -24,9 +23,9 @@ inline constexpr int kPenaltyRejectionsBeforeWarmUp = 3;
 
 struct JudgedPush {
   double norm = 0;
-  double reach = 1;      // > 0: how far its steps could go, the sum of their learning rates, or
-                         // anything in proportion
-  int64_t fragment = 0;  // of the model
+  double learning_rate_sum = 1;  // > 0: how far its steps could go, the sum of their learning
+                                 // rates, or anything in proportion
+  int64_t fragment = 0;          // of the model
 };
 
 // What becomes of an outlier once its island has warmed up.

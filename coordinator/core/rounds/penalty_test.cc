@@ -12,12 +12,14 @@ struct Island {
   PenaltyState state;
   Outliers outliers = Outliers::kRejected;
 
-  PenaltyVerdict Push(double norm, double reach = 1, int64_t fragment = 0) {
-    const PenaltyVerdict verdict = Judge(state, {norm, reach, fragment}, outliers);
+  PenaltyVerdict Push(double norm, double learning_rate_sum = 1, int64_t fragment = 0) {
+    const PenaltyVerdict verdict = Judge(state, {norm, learning_rate_sum, fragment}, outliers);
     state = verdict.after;
     return verdict;
   }
-  UsualPush usual(size_t fragment = 0) const { return state.usual.at(fragment); }
+  PushNormStatistics norm_statistics(size_t fragment = 0) const {
+    return state.norm_statistics.at(fragment);
+  }
   void WarmUp(double norm = 1) {
     for (int i = 0; i < kPenaltyWarmUpPushes; ++i) REQUIRE(Push(norm).accepted);
   }
@@ -26,8 +28,8 @@ struct Island {
 TEST_CASE("the first push sets the mean, and a tenth of it as deviation") {
   Island island;
   CHECK(island.Push(4).accepted);
-  CHECK(island.usual().mean == 4);
-  CHECK(island.usual().deviation == Approx(0.4));
+  CHECK(island.norm_statistics().mean == 4);
+  CHECK(island.norm_statistics().deviation == Approx(0.4));
 }
 
 TEST_CASE("the score is taken before the update, which follows the moving averages") {
@@ -36,8 +38,8 @@ TEST_CASE("the score is taken before the update, which follows the moving averag
   const PenaltyVerdict verdict = island.Push(4.8);
   CHECK(verdict.score == Approx(2));
   const double mean = 0.02 * 4.8 + 0.98 * 4;
-  CHECK(island.usual().mean == Approx(mean));
-  CHECK(island.usual().deviation ==
+  CHECK(island.norm_statistics().mean == Approx(mean));
+  CHECK(island.norm_statistics().deviation ==
         Approx(std::sqrt(0.98 * 0.16 + 0.02 * (4.8 - mean) * (4.8 - mean))));
 }
 
@@ -47,7 +49,7 @@ TEST_CASE("an outlier in the warm-up is clipped to a score of 3 and learnt as cl
   const PenaltyVerdict verdict = island.Push(400);
   CHECK(verdict.accepted);
   CHECK(verdict.clip * 400 == Approx(4 + 3 * 0.4));
-  CHECK(island.usual().mean == Approx(0.02 * 5.2 + 0.98 * 4));
+  CHECK(island.norm_statistics().mean == Approx(0.02 * 5.2 + 0.98 * 4));
 }
 
 TEST_CASE("norms that grow with the learning rate are no outliers, others are") {
@@ -68,9 +70,9 @@ TEST_CASE("after the warm-up an outlier is rejected and teaches nothing") {
   const PenaltyState before = island.state;
   const PenaltyVerdict verdict = island.Push(100);
   CHECK_FALSE(verdict.accepted);
-  CHECK(island.usual().mean == before.usual[0].mean);
+  CHECK(island.norm_statistics().mean == before.norm_statistics[0].mean);
   CHECK(island.state.scores == before.scores);
-  CHECK(island.usual().rejections_in_row == 1);
+  CHECK(island.norm_statistics().rejections_in_row == 1);
 }
 
 TEST_CASE("small norms are never outliers") {
@@ -96,10 +98,10 @@ TEST_CASE("three rejections in a row begin the warm-up again; an accepted push b
   CHECK(island.Push(100).warm_up_again);
   CHECK(island.state == PenaltyState());
   CHECK(island.Push(100).accepted);
-  CHECK(island.usual().mean == 100);
+  CHECK(island.norm_statistics().mean == 100);
 }
 
-TEST_CASE("each_fragment_is_judged_by_what_its_own_pushes_usually_are") {
+TEST_CASE("each_fragment_is_judged_by_statistics_of_its_own_pushes") {
   Island island;
   for (int turn = 0; turn < 2 * kPenaltyWarmUpPushes; ++turn) {
     for (const int64_t fragment : {0, 1, 2}) {
@@ -108,11 +110,11 @@ TEST_CASE("each_fragment_is_judged_by_what_its_own_pushes_usually_are") {
       CHECK(verdict.clip == 1);
     }
   }
-  CHECK(island.usual(2).mean == Approx(4));
+  CHECK(island.norm_statistics(2).mean == Approx(4));
   CHECK_FALSE(island.Push(4, 1, 1).accepted);
-  CHECK(island.usual(1).rejections_in_row == 1);
+  CHECK(island.norm_statistics(1).rejections_in_row == 1);
   CHECK(island.Push(4, 1, 2).accepted);
-  CHECK(island.usual(1).rejections_in_row == 1);  // of its own row
+  CHECK(island.norm_statistics(1).rejections_in_row == 1);  // of its own row
 }
 
 TEST_CASE("a_fragment_rejected_three_times_in_a_row_begins_the_warm_up_of_all") {

@@ -24,7 +24,8 @@ namespace {
 constexpr int kNotFiniteRoundsMax = 3;  // in a row, before the job is stopped
 constexpr double kLeastRate = 1e-12;    // a rate of 0 is no scale
 
-DecisionParticipant ParticipantOf(const Job& job, const Rounds& rounds, const ContributionId& id) {
+DecisionParticipant MakeParticipant(const Job& job, const Rounds& rounds,
+                                    const ContributionId& id) {
   const ContributionRecord& record = rounds.contributions.at(id);
   DecisionParticipant p;
   p.contribution = id;
@@ -38,7 +39,8 @@ DecisionParticipant ParticipantOf(const Job& job, const Rounds& rounds, const Co
 
 // See penalty.h. `round_tokens`: of all candidates together. A short push counts as a whole one:
 // its steps stray less from one direction than those of a long one.
-double ReachOf(const Job& job, const Rounds& rounds, int64_t inner_steps, int64_t round_tokens) {
+double EstimateLearningRateSum(const Job& job, const Rounds& rounds, int64_t inner_steps,
+                               int64_t round_tokens) {
   const InnerSpec& inner = job.spec().inner;
   const int64_t committed = rounds.progress.tokens_committed;
   const auto rate = [&](int64_t tokens) {
@@ -80,7 +82,7 @@ void NoteOutcome(State& s, Job& job, Rounds& rounds, const DecisionParticipant& 
     island.rounds_accepted++;
     island.tokens_committed += p.tokens;
     if (job.record.site) {
-      HandOverData(job, rounds.contributions.at(p.contribution));
+      ReassignData(job, rounds.contributions.at(p.contribution));
     } else {
       job.ledger->Commit(p.contribution);
     }
@@ -93,7 +95,7 @@ void NoteOutcome(State& s, Job& job, Rounds& rounds, const DecisionParticipant& 
 
 // Of each layer, over all servers, with a last row and column for the outer optimizer's reference
 // slot; zeros where a server has none.
-std::vector<LayerGram> SumOf(const Collecting& collecting) {
+std::vector<LayerGram> SumGrams(const Collecting& collecting) {
   const size_t k = collecting.contributions.size(), n = k + 1;
   std::map<int32_t, std::vector<double>> sums;
   for (const auto& [server, layers] : collecting.grams) {
@@ -153,13 +155,13 @@ MergedRound Merge(const Job& job, const Rounds& rounds, const DecisionRecord& de
   return merged;
 }
 
-bool IsUsualGain(double gain) { return gain == 0 || (gain >= kLeastGain && gain <= kMostGain); }
+bool IsGainInRange(double gain) { return gain == 0 || (gain >= kLeastGain && gain <= kMostGain); }
 
 // Said when it begins, not in every round.
 void WarnOfGain(State& s, const Job& job, const Rounds& rounds, const DecisionRecord& decision) {
   const auto before = rounds.decisions.find(decision.round - 1);
-  const bool was_usual = before == rounds.decisions.end() || IsUsualGain(before->second.gain);
-  if (IsUsualGain(decision.gain) || !was_usual) return;
+  const bool was_in_range = before == rounds.decisions.end() || IsGainInRange(before->second.gain);
+  if (IsGainInRange(decision.gain) || !was_in_range) return;
   s.Log(
       job.id(), Severity::kWarning,
       absl::StrFormat("version %d: the outer step has a gain of %.2f, outside %.1f to %.1f: change "
@@ -205,7 +207,7 @@ void DecideInitial(State& s, Job& job, Rounds& rounds, const ContributionId& id)
   decision.version = 0;
   decision.opened_by = id.island;
   decision.closed_because = "the initial weights are there";
-  DecisionParticipant p = ParticipantOf(job, rounds, id);
+  DecisionParticipant p = MakeParticipant(job, rounds, id);
   p.accepted = true;
   p.weight = 1;
   p.reason = "initial weights";
@@ -222,7 +224,7 @@ void DecideInitial(State& s, Job& job, Rounds& rounds, const ContributionId& id)
   job.EditIsland(id.island).outcome = ContributionOutcome{id, 0, true, false, p.reason};
   rounds.window.reset();
   s.Log(job.id(), Severity::kInfo, Describe(decision));
-  AskServersNow(s, job);
+  RetryServersNow(s, job);
 }
 
 namespace {
@@ -243,14 +245,14 @@ std::vector<RoundCandidate> TakeCandidates(Job& job, Rounds& rounds, const Colle
   std::vector<RoundCandidate> candidates;
   int64_t tokens = 0;
   for (const ContributionId& id : collecting.contributions) {
-    decision.participants.push_back(ParticipantOf(job, rounds, id));
+    decision.participants.push_back(MakeParticipant(job, rounds, id));
     tokens += decision.participants.back().tokens;
     rounds.EditPenalty(id.island);
   }
   for (const DecisionParticipant& p : decision.participants) {
     const int64_t masked = rounds.contributions.at(p.contribution).masked_tokens;
-    candidates.push_back(
-        {p.contribution, p.tokens, ReachOf(job, rounds, p.inner_steps, tokens), masked});
+    candidates.push_back({p.contribution, p.tokens,
+                          EstimateLearningRateSum(job, rounds, p.inner_steps, tokens), masked});
   }
   return candidates;
 }
@@ -264,12 +266,12 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
   decision.opened_by = collecting.opened_by;
   decision.closed_because = collecting.closed_because;
   const std::vector<RoundCandidate> candidates = TakeCandidates(job, rounds, collecting, decision);
-  const std::vector<LayerGram> layers = SumOf(collecting);
+  const std::vector<LayerGram> layers = SumGrams(collecting);
   decision.gram = WholeGram(layers, candidates.size());
   const OuterSpec& outer = job.spec().outer;
   const RoundDecision result =
       Decide(candidates, decision.gram,
-             {FragmentOfVersion(collecting.version, outer.fragments), outer.reject_outliers},
+             {FragmentFromVersion(collecting.version, outer.fragments), outer.reject_outliers},
              rounds.penalties);
   for (double& value : decision.gram) value = Storable(value);
   MergedRound merged;
@@ -309,7 +311,7 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
   }
   if (!result.is_void) {
     TakeDropped(rounds, decision);
-    AskServersNow(s, job);
+    RetryServersNow(s, job);
     return;
   }
   // No version follows, so a push from the same base would have the name of the one just rejected.
@@ -323,7 +325,7 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
 
 void PassTurn(State& s, Job& job, Rounds& rounds, const std::string& why) {
   const int64_t fragment =
-      FragmentOfVersion(rounds.progress.version + 1, job.spec().outer.fragments);
+      FragmentFromVersion(rounds.progress.version + 1, job.spec().outer.fragments);
   PassRound(s, job, rounds, rounds.window->opened_by,
             absl::StrCat(why, ", none with fragment ", fragment));
 }
@@ -336,7 +338,7 @@ void PassRound(State& s, Job& job, Rounds& rounds, IslandId opened_by, const std
   decision.tokens_committed_after = rounds.progress.tokens_committed;
   TakeDropped(rounds, decision);
   s.Log(job.id(), Severity::kInfo, Describe(decision));
-  AskServersNow(s, job);
+  RetryServersNow(s, job);
 }
 
 void FinishRound(State& s, Job& job, Rounds& rounds) {

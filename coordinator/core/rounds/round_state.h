@@ -86,9 +86,10 @@ struct Rounds {
   std::map<ContributionId, StagedShards> staged;
   std::vector<ContributionId> complete;  // undecided, in order of completion
   int not_finite_rounds = 0;             // in a row, void because no pseudo-gradient was finite
-  std::map<IslandId, PushRequest> asked_early;  // before all servers were known; answered then
-  std::set<IslandId> waits_for_room;            // requested to push; granted when servers have room
-  std::optional<Instant> round_closed_at;       // of the round under way
+  std::map<IslandId, PushRequest> early_requests;  // before all servers were known; answered then
+  // Requested to push; granted when servers have memory (backpressure).
+  std::set<IslandId> waits_for_room;
+  std::optional<Instant> round_closed_at;  // of the round under way
   Duration round_took{0};  // from the end of the newest round's window until it was committed
   std::optional<Window> window;
   std::optional<Collecting> collecting;
@@ -134,7 +135,7 @@ struct Rounds {
     }
     return nullptr;
   }
-  // The island's contributions that are not dropped, as `is(contribution)` wants one.
+  // The island's contributions that are not dropped, as `is(contribution)` selects them.
   template <class Is>
   bool HasContribution(IslandId island, Is is) const {
     for (auto it = contributions.lower_bound({island, std::numeric_limits<Generation>::min()});

@@ -71,7 +71,7 @@ Duration GraceFor(const State& s, const Job& job, IslandId first) {
   const Duration most = FromSeconds(outer.grace_seconds);
   const auto island = job.islands.find(first);
   if (!outer.adaptive_grace || island == job.islands.end()) return most;
-  const double speed = SpeedOf(s, island->second);
+  const double speed = GetTokensPerSecond(s, island->second);
   if (speed <= 0) return most;
   const double round_s =
       static_cast<double>(island->second.steps_this_round) * TokensOfStep(job) / speed;
@@ -85,11 +85,11 @@ void BalanceSteps(State& s, Job& job, const DecisionRecord& committed) {
   const int64_t least = std::max<int64_t>(1, outer.steps_min / outer.fragments);
   double fastest = 0;
   for (const auto& [id, island] : job.islands) {
-    if (island.incarnation != 0) fastest = std::max(fastest, SpeedOf(s, island));
+    if (island.incarnation != 0) fastest = std::max(fastest, GetTokensPerSecond(s, island));
   }
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0) continue;
-    const double speed = SpeedOf(s, island);
+    const double speed = GetTokensPerSecond(s, island);
     int64_t steps = most;
     if (outer.balance_steps && speed > 0) {
       steps = BalancedSteps(most, least, speed / fastest);

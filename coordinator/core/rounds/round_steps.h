@@ -1,4 +1,4 @@
-// How many steps each island makes until its next push.
+// How many steps each island makes until its next push: load balancing between islands.
 //
 // Slower islands make fewer, so that all push at about the same time (`outer.balance_steps`). An
 // island whose push came between the others' (it joined, or was unavailable for a while) would do

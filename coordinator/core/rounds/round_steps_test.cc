@@ -19,7 +19,7 @@ struct Steps {
 Steps AfterRound(const std::string& submit, int speed_of_b) {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "steps=16 " + submit);
-  w.Tell({"worker a ready speed=200", absl::StrCat("worker b ready speed=", speed_of_b)});
+  w.DoLines({"worker a ready speed=200", absl::StrCat("worker b ready speed=", speed_of_b)});
   w.Contribute("a", 4);
   w.Contribute("b", 4);
   w.Do("servers answer");
@@ -41,16 +41,16 @@ TEST_CASE("a_slow_island_makes_no_fewer_steps_than_steps_min") {
 Steps AfterLatePush(int late_s, const std::string& submit) {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "steps=16 grace=3 tokens=10000 " + submit);
-  w.Tell({"worker a ready speed=20", "worker b ready speed=20"});
+  w.DoLines({"worker a ready speed=20", "worker b ready speed=20"});
   Steps steps{};
   w.Contribute("a", 16);
-  w.Tell({"wait 3", "servers answer", absl::StrCat("wait ", late_s - 3)});
+  w.DoLines({"wait 3", "servers answer", absl::StrCat("wait ", late_s - 3)});
   w.Contribute("b", 16);
-  w.Tell({"wait 3", "servers answer"});
+  w.DoLines({"wait 3", "servers answer"});
   steps.b = w.Order("b").steps_this_round;
   w.Do(absl::StrCat("wait ", 11 - late_s - 3));
   w.Contribute("a", 16);
-  w.Tell({"wait 3", "servers answer"});
+  w.DoLines({"wait 3", "servers answer"});
   steps.a = w.Order("a").steps_this_round;
   return steps;
 }
@@ -71,11 +71,11 @@ TEST_CASE("no_island_makes_a_shorter_round_where_none_would_push_with_it") {
 TEST_CASE("a_shorter_round_is_followed_by_one_of_all_islands") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "steps=16 grace=3 tokens=10000");
-  w.Tell({"worker a ready speed=20", "worker b ready speed=20"});
+  w.DoLines({"worker a ready speed=20", "worker b ready speed=20"});
   w.Contribute("a", 16);
-  w.Tell({"wait 3", "servers answer", "wait 1"});
+  w.DoLines({"wait 3", "servers answer", "wait 1"});
   w.Contribute("b", 16);
-  w.Tell({"wait 3", "servers answer", "wait 4"});
+  w.DoLines({"wait 3", "servers answer", "wait 4"});
   w.Contribute("a", 16);
   w.Contribute("b", 8);
   w.Do("servers answer");

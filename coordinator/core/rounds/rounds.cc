@@ -69,7 +69,7 @@ absl::Status Admit(Job& job, Rounds& rounds, const IslandRecord& island,
 void Grant(State& s, Job& job, Rounds& rounds, const Member& worker, const ContributionId& id) {
   const StagedShards& staged = rounds.staged[id];
   PushGrant grant{job.id(), id, {}};
-  for (const GrantedPush& push : PushOrderOf(job, id.island)) {
+  for (const GrantedPush& push : GetPushOrder(job, id.island)) {
     if (!IsPushed(job, id, job.record.shards[push.shard])) continue;
     const int64_t size = job.record.shards[push.shard].elements;
     const ElementRange range = push.elements == 0
@@ -151,7 +151,7 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
     if (AllServersKnown(job)) {
       rounds.waits_for_room.insert(id.island);
     } else {
-      rounds.asked_early[id.island] = message;
+      rounds.early_requests[id.island] = message;
     }
     return;  // it repeats its request
   }
@@ -164,12 +164,12 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
 }
 
 void AnswerEarlyPushes(State& s, Job& job, Rounds& rounds) {
-  if (rounds.asked_early.empty() || !AllServersKnown(job)) return;
-  for (const auto& [island, asked] : std::exchange(rounds.asked_early, {})) {
+  if (rounds.early_requests.empty() || !AllServersKnown(job)) return;
+  for (const auto& [island, requested] : std::exchange(rounds.early_requests, {})) {
     const auto found = job.islands.find(island);
     if (found == job.islands.end()) continue;
     Member* worker = s.FindMember(MemberKind::kWorker, found->second.worker);
-    if (worker != nullptr && worker->attached) OnPushRequest(s, *worker, asked);
+    if (worker != nullptr && worker->attached) OnPushRequest(s, *worker, requested);
   }
 }
 
@@ -209,7 +209,7 @@ int64_t StagedContributions(const Rounds& rounds) {
   return count;
 }
 
-// ---------------------------------------------------------------------------- the round's way ----
+// -------------------------------------------------------------------------- phases of a round ----
 
 // Contributions of evicted or renewed islands count only if they are complete, which is certain
 // only while every server has said what it holds.
@@ -284,8 +284,8 @@ std::vector<ContributionId> InTurn(const Job& job, const Rounds& rounds) {
   const int64_t fragments = job.spec().outer.fragments;
   const Version next = rounds.progress.version + 1;
   for (const ContributionId& id : rounds.complete) {
-    if (fragments == 1 ||
-        FragmentOfVersion(id.base_version + 1, fragments) == FragmentOfVersion(next, fragments)) {
+    if (fragments == 1 || FragmentFromVersion(id.base_version + 1, fragments) ==
+                              FragmentFromVersion(next, fragments)) {
       in_turn.push_back(id);
     }
   }
@@ -322,7 +322,7 @@ bool AdvanceWindow(State& s, Job& job, Rounds& rounds) {
     // Without statistics nothing else waits for servers that are about to take shards over; what
     // they receive is of this version.
     if (!TakenOver(job)) return opened || stalls;
-    PassTurn(s, job, rounds, why);  // the window stays open: the turn of what is complete comes
+    PassTurn(s, job, rounds, why);  // the window stays open: what is complete comes later
     return true;
   }
   // The earliest; the others are in the next round.
@@ -334,7 +334,7 @@ bool AdvanceWindow(State& s, Job& job, Rounds& rounds) {
   rounds.collecting = std::move(collecting);
   rounds.window.reset();
   rounds.round_closed_at = s.now;
-  AskServersNow(s, job);
+  RetryServersNow(s, job);
   return true;
 }
 
@@ -361,10 +361,10 @@ bool AdvanceRound(State& s, Job& job, Rounds& rounds) {
   if (AdvanceMoves(s, job)) return true;
   if (job.record.site && !rounds.collecting && AdvanceExchange(s, job)) return true;
   if (!rounds.collecting) return AdvanceWindow(s, job, rounds);
-  const auto asked =
+  const auto requested =
       std::count_if(rounds.links.begin(), rounds.links.end(),
                     [&](const auto& entry) { return IsActive(job.record, entry.first); });
-  if (std::ssize(rounds.collecting->grams) < asked) return false;
+  if (std::ssize(rounds.collecting->grams) < requested) return false;
   DecideRound(s, job, rounds);
   return true;
 }
@@ -376,7 +376,7 @@ Instant WindowDeadline(const Job& job, const Rounds& rounds) {
   return rounds.window->opened_at + rounds.window->grace;
 }
 
-RoundPhase PhaseOf(const Rounds& rounds) {
+RoundPhase GetRoundPhase(const Rounds& rounds) {
   if (rounds.decided_version() > rounds.progress.version) return RoundPhase::kCommitting;
   if (rounds.collecting) return RoundPhase::kCollecting;
   return rounds.window ? RoundPhase::kWindowOpen : RoundPhase::kIdle;
@@ -384,7 +384,7 @@ RoundPhase PhaseOf(const Rounds& rounds) {
 
 std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
   std::vector<std::string> behind;
-  switch (PhaseOf(rounds)) {
+  switch (GetRoundPhase(rounds)) {
     case RoundPhase::kIdle:
       if (job.record.site && rounds.progress.version == kNoVersion) {
         return "waiting for the parameters of the job above";

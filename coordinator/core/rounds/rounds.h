@@ -1,4 +1,5 @@
-// Outer rounds: pushes, the window, statistics, the decision, and what follows from it.
+// Outer rounds (DiLoCo): pushes of pseudo-gradients, the window, statistics, the decision of the
+// outer step, and what follows from it.
 
 #ifndef ATOLL_COORDINATOR_CORE_ROUNDS_ROUNDS_H_
 #define ATOLL_COORDINATOR_CORE_ROUNDS_ROUNDS_H_
@@ -34,7 +35,7 @@ bool DropIncomplete(State& s, Job& job, Rounds& rounds);
 // When AdvanceRound has to be called even if nothing comes in.
 Instant WindowDeadline(const Job& job, const Rounds& rounds);
 
-RoundPhase PhaseOf(const Rounds& rounds);
+RoundPhase GetRoundPhase(const Rounds& rounds);
 std::string RoundReason(const State& s, const Job& job, const Rounds& rounds);
 
 }  // namespace atl::coord

@@ -8,7 +8,7 @@
 
 namespace atl::coord {
 
-int64_t AxisOfSite(const JobSpec& spec, const std::string& site) {
+int64_t FindSiteAxis(const JobSpec& spec, const std::string& site) {
   const std::vector<SiteData>& sites = spec.data.sites;
   if (sites.empty()) return 0;
   const auto found = std::find_if(sites.begin(), sites.end(),
@@ -16,10 +16,12 @@ int64_t AxisOfSite(const JobSpec& spec, const std::string& site) {
   return found == sites.end() ? -1 : found - sites.begin();
 }
 
-int64_t AxisOf(const JobSpec& spec, const Member& worker) { return AxisOfSite(spec, worker.site); }
+int64_t FindDataAxis(const JobSpec& spec, const Member& worker) {
+  return FindSiteAxis(spec, worker.site);
+}
 
 std::string WhyNoData(const JobSpec& spec, const Member& worker) {
-  if (AxisOf(spec, worker) >= 0) return "";
+  if (FindDataAxis(spec, worker) >= 0) return "";
   const std::string sites = absl::StrJoin(
       spec.data.sites, ", ",
       [](std::string* out, const SiteData& data) { absl::StrAppend(out, data.site); });
@@ -31,7 +33,7 @@ std::string WhyNoData(const JobSpec& spec, const Member& worker) {
 JobSpec SpecFor(const Job& job, const Member& worker) {
   JobSpec spec = job.spec();
   if (spec.data.sites.empty()) return spec;
-  const int64_t axis = AxisOf(spec, worker);
+  const int64_t axis = FindDataAxis(spec, worker);
   const SiteData site = axis < 0 ? SiteData() : spec.data.sites[static_cast<size_t>(axis)];
   spec.data.path = site.path;
   spec.data.validation_path = site.validation_path;

@@ -11,10 +11,10 @@
 
 namespace atl::coord {
 
-// The place of the worker's site among data.sites; 0 where all workers have the same data; -1: the
-// job has none for it. A site counts only as its operator has declared it.
-int64_t AxisOf(const JobSpec& spec, const Member& worker);
-int64_t AxisOfSite(const JobSpec& spec, const std::string& site);
+// The index of the worker's site in data.sites; 0 where all workers have the same data; -1: the job
+// has none for it. A site counts only as its operator has declared it.
+int64_t FindDataAxis(const JobSpec& spec, const Member& worker);
+int64_t FindSiteAxis(const JobSpec& spec, const std::string& site);
 
 // Why the job has no data for the worker; "" if it has.
 std::string WhyNoData(const JobSpec& spec, const Member& worker);

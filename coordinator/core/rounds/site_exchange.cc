@@ -20,13 +20,13 @@ constexpr int64_t kExchangesCarried = 3;  // as islands carry rounds
 int64_t RoundsBetween(const Job& job) { return job.spec().outer.site.rounds; }
 
 // What this site's tokens say of all that was trained meanwhile.
-int64_t TokensOfAll(const State& s, const Job& job, int64_t tokens) {
+int64_t EstimateTotalTokens(const State& s, const Job& job, int64_t tokens) {
   const int64_t own = std::max<int64_t>(1, job.occupied_islands());
   return tokens / own * std::max(own, TrainingIslands(s, job));
 }
 
 // As a push of its island of the job above.
-PushRequest RequestOf(const Job& job, const Job& above) {
+PushRequest MakePushRequest(const Job& job, const Job& above) {
   const SiteJob& site = *job.record.site;
   const RoundsProgress& progress = job.rounds.progress;
   PushRequest request;
@@ -52,7 +52,7 @@ bool Contribute(State& s, Job& job, Job& above, Version version) {
     above.rounds.waits_for_room.insert(island);
     return false;
   }
-  const PushRequest request = RequestOf(job, above);
+  const PushRequest request = MakePushRequest(job, above);
   if (const absl::Status status = TakeContribution(above, request); !status.ok()) {
     s.Log(job.id(), Severity::kError,
           absl::StrCat("job ", above.id(), " refuses the contribution: ", status.message()));
@@ -125,12 +125,13 @@ bool AdvanceAdoption(State& s, Job& job, const Job& above) {
   const SiteJob& site = *job.record.site;
   decision.tokens_committed_after =
       above.rounds.progress.tokens_committed +
-      TokensOfAll(s, job, above.ledger->Leased(site.island) * job.spec().data.sequence_length);
+      EstimateTotalTokens(s, job,
+                          above.ledger->Leased(site.island) * job.spec().data.sequence_length);
   return true;
 }
 
 // True: a round without terms is decided that contributes: what is left, or what the job above had
-// no room for when it was due.
+// no memory for when it was due.
 bool ContributeNow(State& s, Job& job, Job& above) {
   const bool due = job.rounds.progress.rounds_since >= RoundsBetween(job);
   if (!MayContribute(job) || (!due && !IsDrained(job))) return false;
@@ -146,8 +147,9 @@ bool ContributeNow(State& s, Job& job, Job& above) {
 bool AdvanceValidation(State& s, Job& job, const Job& above) {
   const SiteJob& site = *job.record.site;
   JobProgress& progress = job.progress;
-  const std::vector<IslandId>& asked = above.progress.validators;
-  const bool wanted = std::find(asked.begin(), asked.end(), site.island) != asked.end();
+  const std::vector<IslandId>& validators = above.progress.validators;
+  const bool wanted =
+      std::find(validators.begin(), validators.end(), site.island) != validators.end();
   const bool last = above.progress.state == JobState::kFinishing;
   if (!wanted || job.occupied_islands() == 0 || site.base <= above.progress.validated_version ||
       (last && site.base < above.progress.validate_version)) {
@@ -165,8 +167,8 @@ bool AdvanceValidation(State& s, Job& job, const Job& above) {
 
 }  // namespace
 
-void HandOverData(Job& job, const ContributionRecord& contribution) {
-  job.ledger->HandOver(contribution.contribution, job.record.site->island);
+void ReassignData(Job& job, const ContributionRecord& contribution) {
+  job.ledger->Reassign(contribution.contribution, job.record.site->island);
   RoundsProgress& progress = job.rounds.EditProgress();
   progress.steps_since += contribution.inner_steps;
   progress.masked_since += contribution.masked_tokens;
@@ -177,7 +179,7 @@ void HandOverData(Job& job, const ContributionRecord& contribution) {
 void NoteSiteRound(State& s, Job& job, DecisionRecord& decision) {
   RoundsProgress& progress = job.rounds.EditProgress();
   decision.tokens_committed_after =
-      progress.tokens_committed + TokensOfAll(s, job, decision.tokens);
+      progress.tokens_committed + EstimateTotalTokens(s, job, decision.tokens);
   if (++progress.rounds_since < RoundsBetween(job) || !MayContribute(job)) return;
   Job* above = JobAbove(s, job);
   decision.step.contributes = above != nullptr && Contribute(s, job, *above, decision.version);
@@ -235,7 +237,7 @@ bool IsToFetch(const Job& job, const ServerLink& link) {
   return job.rounds.adopting != kNoVersion && link.base_fetched != job.rounds.adopting;
 }
 
-ShardSource SourceOf(const ShardPlacement& shard) {
+ShardSource ToShardSource(const ShardPlacement& shard) {
   return {
       {shard.shard, shard.layer, shard.elements, shard.begin}, shard.endpoint, shard.public_key};
 }
@@ -244,7 +246,7 @@ void SendFetch(State& s, const Job& job, const Job& above, const NodeId& server)
   FetchBase fetch{job.id(), above.id(), job.rounds.adopting, {}};
   for (const ShardPlacement& own : job.record.shards) {
     if (own.server != server) continue;
-    fetch.sources.push_back(SourceOf(above.record.shards[static_cast<size_t>(own.shard)]));
+    fetch.sources.push_back(ToShardSource(above.record.shards[static_cast<size_t>(own.shard)]));
   }
   s.SendToServer(server, std::move(fetch));
 }
@@ -253,13 +255,13 @@ void SendPush(State& s, const Job& job, Job& above, const NodeId& server) {
   const SiteJob& site = *job.record.site;
   PushContribution push{job.id(), site.contributed_at, above.id(), *site.contribution, {}, {}};
   const StagedShards& staged = above.rounds.staged[*site.contribution];
-  for (const GrantedPush& granted : PushOrderOf(above, site.island)) {
+  for (const GrantedPush& granted : GetPushOrder(above, site.island)) {
     const auto at = static_cast<size_t>(granted.shard);
     if (job.record.shards[at].server != server) continue;
     const int64_t elements = above.record.shards[at].elements;
     const std::vector<ElementRange> missing = staged.Missing(granted.shard, {0, elements});
     if (missing.empty()) continue;
-    push.targets.push_back(SourceOf(above.record.shards[at]));
+    push.targets.push_back(ToShardSource(above.record.shards[at]));
     for (const ElementRange& range : missing) {
       const bool whole = range.size() == elements;
       push.order.push_back({granted.shard, whole ? 0 : range.begin, whole ? 0 : range.size(), ""});

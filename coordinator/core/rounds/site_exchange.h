@@ -13,7 +13,7 @@ namespace atl::coord {
 
 // A contribution that a round has accepted is in the site's parameters: its data is now what the
 // site is to contribute.
-void HandOverData(Job& job, const ContributionRecord& contribution);
+void ReassignData(Job& job, const ContributionRecord& contribution);
 // The round's version is decided; the site may contribute it. REQUIRES: its data is handed over.
 void NoteSiteRound(State& s, Job& job, DecisionRecord& decision);
 // The round is applied everywhere.

@@ -21,7 +21,7 @@ namespace {
 
 // From the end of a site's job, or a failed attempt, until the next one begins.
 constexpr Duration kSiteJobRetry = std::chrono::seconds(10);
-// An island of the job above that stands for a site's servers has no process; its generation
+// An island of the job above that represents a site's servers has no process; its generation
 // distinguishes its contributions.
 constexpr Incarnation kSiteIncarnation = 1;
 
@@ -44,7 +44,7 @@ std::vector<NodeId> WorkersAt(const State& s, const Job& above, const std::strin
   std::vector<NodeId> workers;
   for (const auto& [key, member] : s.members) {
     const bool there = key.first == MemberKind::kWorker && member.attached && !member.leaves() &&
-                       SiteOf(member) == site && !member.refused.contains(above.id());
+                       GetWorkerSite(member) == site && !member.refused.contains(above.id());
     if (!there) continue;
     const size_t devices = member.devices.size();
     if (WhyNoPart(above.spec().layout, key.second, site, devices).empty()) {
@@ -54,7 +54,7 @@ std::vector<NodeId> WorkersAt(const State& s, const Job& above, const std::strin
   return workers;
 }
 
-JobSpec SpecOfSite(const Job& above, const std::string& site) {
+JobSpec MakeSiteSpec(const Job& above, const std::string& site) {
   JobSpec spec = above.spec();
   OuterSpec& outer = spec.outer;
   outer.optimizer = outer.site.optimizer;
@@ -116,14 +116,15 @@ IslandRecord& OccupyIsland(State& s, Job& above, const std::string& site) {
 void FreeWorkers(State& s, const std::vector<NodeId>& workers, const Job& above) {
   for (const NodeId& name : workers) {
     Member& worker = *s.FindMember(MemberKind::kWorker, name);
-    const State::Place place = s.PlaceOf(name);
-    if (place.job == &above) LoseWorker(s, place, name, "its site's parameter servers take over");
+    const State::Assignment assignment = s.FindAssignment(name);
+    if (assignment.job == &above)
+      LoseWorker(s, assignment, name, "its site's parameter servers take over");
     if (worker.candidate_for == above.id()) s.SetCandidate(worker, "");
   }
 }
 
 bool BeginSiteJob(State& s, Job& above, const std::string& site) {
-  const JobSpec spec = SpecOfSite(above, site);
+  const JobSpec spec = MakeSiteSpec(above, site);
   auto placement = PlaceAt(s, above, site, spec.outer);
   SiteAttempt& attempt = above.site_attempts[site];
   attempt.not_before = s.now + kSiteJobRetry;
@@ -141,7 +142,7 @@ bool BeginSiteJob(State& s, Job& above, const std::string& site) {
   record.number = s.jobs.rbegin()->first;
   record.spec = spec;
   record.facts = above.record.facts;
-  record.extent = above.record.extent;
+  record.island_scope = above.record.island_scope;
   record.grouping = above.record.grouping;
   record.site_facts = above.record.site_facts;
   record.shards = std::move(placement->shards);
@@ -311,20 +312,20 @@ Instant NextSiteJobDeadline(const State& s, const Job& job) {
   return next;
 }
 
-bool IsSiteJobOf(const Job& job, const Job& above) {
+bool IsSiteJobBelow(const Job& job, const Job& above) {
   return job.record.site && !job.record.removed && job.spec().outer.contributes_to == above.id();
 }
 
 const Job* FindSiteJob(const State& s, const Job& above, const std::string& site) {
   for (const auto& [number, job] : s.jobs) {
-    if (IsSiteJobOf(job, above) && job.record.site->site == site) return &job;
+    if (IsSiteJobBelow(job, above) && job.record.site->site == site) return &job;
   }
   return nullptr;
 }
 
 namespace {
 
-const JobId& RootOf(const Job& job) {
+const JobId& GetRootJobId(const Job& job) {
   return job.record.site ? job.spec().outer.contributes_to : job.id();
 }
 
@@ -333,7 +334,7 @@ const JobId& RootOf(const Job& job) {
 IslandId NextIslandId(const State& s, const Job& job) {
   IslandId next = 0;
   for (const auto& [number, other] : s.jobs) {
-    if (RootOf(other) != RootOf(job) || other.islands.empty()) continue;
+    if (GetRootJobId(other) != GetRootJobId(job) || other.islands.empty()) continue;
     next = std::max(next, other.islands.rbegin()->first + 1);
   }
   return next;
@@ -342,7 +343,7 @@ IslandId NextIslandId(const State& s, const Job& job) {
 int64_t TrainingIslands(const State& s, const Job& job) {
   int64_t count = 0;
   for (const auto& [number, other] : s.jobs) {
-    if (RootOf(other) != RootOf(job)) continue;
+    if (GetRootJobId(other) != GetRootJobId(job)) continue;
     for (const auto& [id, island] : other.islands) {
       if (island.incarnation != 0 && island.site.empty()) ++count;
     }
@@ -354,12 +355,12 @@ void TouchRelatedJobs(State& s) {
   std::set<JobId> roots;
   for (const auto& [number, job] : s.jobs) {
     if (s.touched.contains(number) && (job.record.site || job.spec().outer.site.rounds > 0)) {
-      roots.insert(RootOf(job));
+      roots.insert(GetRootJobId(job));
     }
   }
   if (roots.empty()) return;
   for (auto& [number, job] : s.jobs) {
-    if (roots.contains(RootOf(job))) s.Touch(job);
+    if (roots.contains(GetRootJobId(job))) s.Touch(job);
   }
 }
 

@@ -34,7 +34,7 @@ Instant NextSiteJobDeadline(const State& s, const Job& job);
 
 // Whether it is of a site's servers, below this job, and not removed: another one begins when it
 // is.
-bool IsSiteJobOf(const Job& job, const Job& above);
+bool IsSiteJobBelow(const Job& job, const Job& above);
 // The job of this site's servers, which its workers belong to; null: none.
 const Job* FindSiteJob(const State& s, const Job& above, const std::string& site);
 // What a new island is called.

@@ -17,12 +17,12 @@ struct Sites {
   JobId site;
 
   explicit Sites(const std::string& submit = "tokens=400 site-rounds=2") {
-    w.Tell({"server ps-0 attaches", "server se-0 attaches site=east site-only",
-            "worker a attaches site=east", "worker b attaches site=east",
-            "worker c attaches site=west", "submit min=3 " + submit, "worker a prepared",
-            "worker b prepared", "worker c prepared", "servers answer", "worker a pushes",
-            "worker a stages", "servers answer", "worker c ready", "worker a prepared",
-            "worker b prepared", "servers answer", "worker a ready", "worker b ready"});
+    w.DoLines({"server ps-0 attaches", "server se-0 attaches site=east site-only",
+               "worker a attaches site=east", "worker b attaches site=east",
+               "worker c attaches site=west", "submit min=3 " + submit, "worker a prepared",
+               "worker b prepared", "worker c prepared", "servers answer", "worker a pushes",
+               "worker a stages", "servers answer", "worker c ready", "worker a prepared",
+               "worker b prepared", "servers answer", "worker a ready", "worker b ready"});
     site = Above().site_job;
   }
 
@@ -64,10 +64,10 @@ TEST_CASE("a_site_with_servers_of_its_own_trains_as_a_job_below") {
 
 TEST_CASE("the_job_above_places_nothing_on_a_sites_own_servers") {
   World w;
-  w.Tell({"server se-0 attaches site=east site-only", "worker a attaches site=east",
-          "submit site-rounds=2", "worker a prepared"});
+  w.DoLines({"server se-0 attaches site=east site-only", "worker a attaches site=east",
+             "submit site-rounds=2", "worker a prepared"});
   CHECK(w.Job().shards.empty());
-  w.Tell({"server ps-0 attaches", "worker a prepared", "servers answer"});
+  w.DoLines({"server ps-0 attaches", "worker a prepared", "servers answer"});
   REQUIRE(!w.Job().shards.empty());
   const JobView job = w.Job();
   for (const ShardPlacement& shard : job.shards) CHECK(shard.server == "ps-0");
@@ -81,10 +81,10 @@ TEST_CASE("a_job_without_site_rounds_leaves_a_sites_servers_alone") {
 
 TEST_CASE("a_site_that_takes_no_part_in_a_job_has_no_job_of_its_own") {
   World w;
-  w.Tell({"server ps-0 attaches", "server se-0 attaches site=east site-only",
-          "worker a attaches site=east", "worker c attaches site=west",
-          "submit min=1 tokens=400 site-rounds=2 pinned=west", "worker c prepared",
-          "servers answer", "worker c pushes", "worker c stages", "servers answer"});
+  w.DoLines({"server ps-0 attaches", "server se-0 attaches site=east site-only",
+             "worker a attaches site=east", "worker c attaches site=west",
+             "submit min=1 tokens=400 site-rounds=2 pinned=west", "worker c prepared",
+             "servers answer", "worker c pushes", "worker c stages", "servers answer"});
   REQUIRE(w.Job().summary.state == JobState::kRunning);
   CHECK(w.core().Jobs(w.now()).size() == 1);
   CHECK(w.Order("a").job.empty());
@@ -92,9 +92,9 @@ TEST_CASE("a_site_that_takes_no_part_in_a_job_has_no_job_of_its_own") {
 
 TEST_CASE("a_site_whose_servers_have_too_little_room_says_so_once_and_trains_in_the_job_above") {
   World w;
-  w.Tell({"server ps-0 attaches", "server se-0 attaches site=east site-only memory=100",
-          "worker a attaches site=east", "submit min=1 tokens=400 site-rounds=2",
-          "worker a prepared", "servers answer", "worker a pushes", "worker a stages"});
+  w.DoLines({"server ps-0 attaches", "server se-0 attaches site=east site-only memory=100",
+             "worker a attaches site=east", "submit min=1 tokens=400 site-rounds=2",
+             "worker a prepared", "servers answer", "worker a pushes", "worker a stages"});
   const std::string text = "site east has no job of its own";
   CHECK(w.Do("servers answer").find(text) != std::string::npos);
   CHECK(w.Do("wait 30").find(text) == std::string::npos);
@@ -156,7 +156,7 @@ TEST_CASE("a_job_ends_when_its_sites_have_contributed_everything") {
   s.Round(10);  // 20 of 40 sequences
   s.w.Contribute("c", 20);
   s.w.Do("servers answer");
-  s.w.Tell({"worker a leases wanted=1", "worker b leases wanted=1", "servers answer"});
+  s.w.DoLines({"worker a leases wanted=1", "worker b leases wanted=1", "servers answer"});
   CHECK(s.w.Job().ledger.committed == 40);
   CHECK(s.w.Job().summary.state == JobState::kFinishing);
   CHECK(s.Exchange().base == s.w.Job().summary.version);
@@ -168,7 +168,7 @@ TEST_CASE("a_job_ends_when_its_sites_have_contributed_everything") {
     }
   }
   CHECK(s.w.Job().summary.validated_version == last);
-  s.w.Tell({"servers snapshot", "servers answer"});
+  s.w.DoLines({"servers snapshot", "servers answer"});
   CHECK(s.w.Job().summary.state == JobState::kDone);
   CHECK(!s.HasSite());
 }
@@ -180,11 +180,11 @@ TEST_CASE("after_the_last_validation_a_site_adopts_nothing") {
   REQUIRE(base > 0);
   s.w.Do("server se-0 goes-silent");
   s.w.Contribute("c", 20);
-  s.w.Tell({"servers answer", "worker c ready"});
+  s.w.DoLines({"servers answer", "worker c ready"});
   REQUIRE(s.w.Job().summary.state == JobState::kFinishing);
   REQUIRE(s.w.Order("c").validate_version == base + 1);
   const Version before = s.Site().summary.version;
-  s.w.Tell({"worker c validates loss=1.5", "server se-0 attaches", "servers answer"});
+  s.w.DoLines({"worker c validates loss=1.5", "server se-0 attaches", "servers answer"});
   REQUIRE(s.w.Job().summary.state == JobState::kFinishing);
   CHECK(s.Exchange().base == base);
   CHECK(s.Site().summary.version == before);
@@ -192,10 +192,10 @@ TEST_CASE("after_the_last_validation_a_site_adopts_nothing") {
 
 TEST_CASE("sites_alone_train_and_evaluate_for_the_job_above") {
   World w;
-  w.Tell({"server ps-0 attaches", "server se-0 attaches site=east site-only",
-          "worker a attaches site=east", "submit min=1 tokens=80 site-rounds=1 grace=0",
-          "worker a prepared", "servers answer", "worker a pushes", "worker a stages",
-          "servers answer", "worker a prepared", "servers answer", "worker a ready"});
+  w.DoLines({"server ps-0 attaches", "server se-0 attaches site=east site-only",
+             "worker a attaches site=east", "submit min=1 tokens=80 site-rounds=1 grace=0",
+             "worker a prepared", "servers answer", "worker a pushes", "worker a stages",
+             "servers answer", "worker a prepared", "servers answer", "worker a ready"});
   const JobId site = w.Order("a").job;
   REQUIRE(site != "lm-1");
   CHECK(w.Order("a").validate_version == 0);
@@ -207,7 +207,7 @@ TEST_CASE("sites_alone_train_and_evaluate_for_the_job_above") {
   CHECK(w.Job().summary.state == JobState::kFinishing);
   w.Do("worker a ready");
   CHECK(w.Order("a").validate_version == w.Job(site).summary.version);
-  w.Tell({"worker a validates loss=4", "servers snapshot", "servers answer"});
+  w.DoLines({"worker a validates loss=4", "servers snapshot", "servers answer"});
   CHECK(w.Job().summary.validation_loss == 4);
   CHECK(w.Job().summary.validated_version == 1);
   CHECK(w.Job().summary.state == JobState::kDone);
@@ -215,10 +215,10 @@ TEST_CASE("sites_alone_train_and_evaluate_for_the_job_above") {
 
 TEST_CASE("an_evaluation_that_ends_after_the_next_adoption_counts_for_the_version_before_it") {
   World w;
-  w.Tell({"server ps-0 attaches", "server se-0 attaches site=east site-only",
-          "worker a attaches site=east", "submit min=1 tokens=400 site-rounds=1",
-          "worker a prepared", "servers answer", "worker a pushes", "worker a stages",
-          "servers answer", "worker a prepared", "servers answer", "worker a ready"});
+  w.DoLines({"server ps-0 attaches", "server se-0 attaches site=east site-only",
+             "worker a attaches site=east", "submit min=1 tokens=400 site-rounds=1",
+             "worker a prepared", "servers answer", "worker a pushes", "worker a stages",
+             "servers answer", "worker a prepared", "servers answer", "worker a ready"});
   REQUIRE(w.Order("a").validate_version == 0);
   w.Contribute("a", 4);
   w.Do("servers answer");
@@ -231,7 +231,7 @@ TEST_CASE("an_evaluation_that_ends_after_the_next_adoption_counts_for_the_versio
 TEST_CASE("a_sites_server_that_restarts_with_its_folder_goes_on") {
   Sites s;
   s.Round();
-  s.w.Tell({"server se-0 dies", "server se-0 attaches site=east site-only", "servers answer"});
+  s.w.DoLines({"server se-0 dies", "server se-0 attaches site=east site-only", "servers answer"});
   CHECK(s.Site().summary.state == JobState::kRunning);
   s.Round();
   CHECK(s.Exchange().contribution);
@@ -241,13 +241,13 @@ TEST_CASE("a_site_that_loses_a_server_ends_its_job_and_its_workers_join_the_job_
   Sites s;
   s.Round();
   CHECK(s.Above().leased_sequences == 4);
-  s.w.Tell({"server se-0 dies", "wait 20"});
+  s.w.DoLines({"server se-0 dies", "wait 20"});
   CHECK(!s.HasSite());
   CHECK(s.Above().record.incarnation == 0);
   CHECK(s.Above().leased_sequences == 0);
   CHECK(s.w.Job().ledger.leased == 0);
   CHECK(s.w.Job().ledger.free == 40);
-  s.w.Tell({"worker a prepared", "worker b prepared"});
+  s.w.DoLines({"worker a prepared", "worker b prepared"});
   CHECK(s.w.Order("a").job == "lm-1");
   CHECK(s.w.Order("b").job == "lm-1");
   CHECK(s.w.Order("a").active_islands == 3);
@@ -256,8 +256,9 @@ TEST_CASE("a_site_that_loses_a_server_ends_its_job_and_its_workers_join_the_job_
 TEST_CASE("a_server_that_comes_back_empty_begins_another_job_of_the_site") {
   Sites s;
   s.Round();
-  s.w.Tell({"server se-0 dies", "server se-0 attaches site=east site-only empty", "servers answer",
-            "wait 12", "worker a prepared", "worker b prepared", "servers answer"});
+  s.w.DoLines({"server se-0 dies", "server se-0 attaches site=east site-only empty",
+               "servers answer", "wait 12", "worker a prepared", "worker b prepared",
+               "servers answer"});
   CHECK(!s.HasSite());
   CHECK(s.Above().record.incarnation != 0);
   CHECK(!s.Above().site_job.empty());
@@ -270,7 +271,7 @@ TEST_CASE("a_complete_contribution_of_a_lost_site_counts") {
   s.Round();
   s.Round();
   REQUIRE(s.w.Job().ledger.pushed == 8);
-  s.w.Tell({"server se-0 dies", "wait 20"});
+  s.w.DoLines({"server se-0 dies", "wait 20"});
   REQUIRE(!s.HasSite());
   s.w.Contribute("c", 4);
   s.w.Do("servers answer");
@@ -282,7 +283,7 @@ TEST_CASE("an_incomplete_contribution_of_a_lost_site_is_dropped") {
   s.Round();
   s.w.Contribute("a", 2);
   s.w.Contribute("b", 2);
-  s.w.Tell({"servers answer once", "server se-0 dies"});  // its round is decided, not applied
+  s.w.DoLines({"servers answer once", "server se-0 dies"});  // its round is decided, not applied
   REQUIRE(s.w.Job().ledger.pushed == 8);
   s.w.Do("wait 20");
   REQUIRE(!s.HasSite());
@@ -294,12 +295,12 @@ TEST_CASE("a_coordinator_that_restarts_goes_on_with_its_sites") {
   Sites s;
   s.Round();
   const auto restart = [&] {
-    s.w.Tell({"coordinator restarts", "server ps-0 attaches incarnation=1",
-              "server se-0 attaches incarnation=1 site=east site-only",
-              "worker a attaches incarnation=1 site=east",
-              "worker b attaches incarnation=1 site=east",
-              "worker c attaches incarnation=1 site=west", "servers answer", "worker a ready",
-              "worker b ready", "worker c ready"});
+    s.w.DoLines({"coordinator restarts", "server ps-0 attaches incarnation=1",
+                 "server se-0 attaches incarnation=1 site=east site-only",
+                 "worker a attaches incarnation=1 site=east",
+                 "worker b attaches incarnation=1 site=east",
+                 "worker c attaches incarnation=1 site=west", "servers answer", "worker a ready",
+                 "worker b ready", "worker c ready"});
   };
   restart();
   CHECK(s.Site().summary.version == 1);
@@ -308,7 +309,7 @@ TEST_CASE("a_coordinator_that_restarts_goes_on_with_its_sites") {
   REQUIRE(s.Exchange().contribution);
   restart();
   s.w.Contribute("c", 4);
-  s.w.Tell({"servers answer", "wait 2", "servers answer"});
+  s.w.DoLines({"servers answer", "wait 2", "servers answer"});
   CHECK(s.w.Job().ledger.committed == 12);
   CHECK(s.Exchange().base == 1);
 }
@@ -317,15 +318,15 @@ TEST_CASE("a_removed_job_takes_along_what_its_sites_servers_alone_know") {
   Sites s;
   const std::string attaches = "server se-0 attaches incarnation=1 site=east site-only";
   const bool before = GENERATE(true, false);
-  s.w.Tell({"coordinator is-lost", "server ps-0 attaches incarnation=1", "servers answer"});
-  std::string told;
-  if (before) s.w.Tell({attaches, "servers answer"});
-  told += s.w.Do("remove lm-1");
+  s.w.DoLines({"coordinator is-lost", "server ps-0 attaches incarnation=1", "servers answer"});
+  std::string output;
+  if (before) s.w.DoLines({attaches, "servers answer"});
+  output += s.w.Do("remove lm-1");
   if (!before) {
     s.w.Do(attaches);
-    told += s.w.Do("servers answer");
+    output += s.w.Do("servers answer");
   }
-  CHECK(told.find("-> se-0: RemoveJob " + s.site) != std::string::npos);
+  CHECK(output.find("-> se-0: RemoveJob " + s.site) != std::string::npos);
 }
 
 TEST_CASE("a_site_follows_a_pause_and_an_end_of_the_job_above") {
@@ -336,7 +337,7 @@ TEST_CASE("a_site_follows_a_pause_and_an_end_of_the_job_above") {
   CHECK(s.w.Order("a").run == RunState::kRun);
   s.w.Do("cancel " + s.site);
   CHECK(s.w.reply().code() == absl::StatusCode::kFailedPrecondition);
-  s.w.Tell({"cancel lm-1", "servers answer"});
+  s.w.DoLines({"cancel lm-1", "servers answer"});
   CHECK(!s.HasSite());
   CHECK(s.w.Order("a").job.empty());
 }

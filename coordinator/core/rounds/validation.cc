@@ -71,7 +71,7 @@ std::string Describe(const Job& job, const ValidationLoss& loss) {
 
 }  // namespace
 
-double SpeedOf(const State& s, const IslandRecord& island) {
+double GetTokensPerSecond(const State& s, const IslandRecord& island) {
   const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
   if (worker == nullptr || !worker->attached || !worker->progress) return 0;
   const double speed = worker->progress->tokens_per_s;
@@ -85,10 +85,10 @@ void ChooseValidators(State& s, Job& job) {
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0) continue;
     const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
-    const int64_t axis = !island.site.empty() ? AxisOfSite(job.spec(), island.site)
+    const int64_t axis = !island.site.empty() ? FindSiteAxis(job.spec(), island.site)
                          : sites.empty()      ? 0
                          : worker == nullptr  ? -1
-                                              : AxisOf(job.spec(), *worker);
+                                              : FindDataAxis(job.spec(), *worker);
     if (axis < 0) continue;
     if (!sites.empty()) {
       const ValidationLoss* loss = Find(progress, sites[static_cast<size_t>(axis)].site);
@@ -96,7 +96,7 @@ void ChooseValidators(State& s, Job& job) {
     }
     // A ready island before any that is not, and one that makes progress before any other.
     const double value = (island.ready ? 1e18 : 0) - (IsStalled(job, id) ? 2e18 : 0) -
-                         (island.site.empty() ? 0 : 5e17) + SpeedOf(s, island);
+                         (island.site.empty() ? 0 : 5e17) + GetTokensPerSecond(s, island);
     const auto [entry, first] = best.try_emplace(axis, value, id);
     if (!first && value > entry->second.first) entry->second = {value, id};
   }
@@ -152,7 +152,7 @@ void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
 
 // The version of the job above that this version of a site's job has in it; kNoVersion: not known
 // any more.
-Version BaseOfVersion(const Job& job, Version version) {
+Version FindBaseVersion(const Job& job, Version version) {
   if (version >= job.record.site->based_at) return job.record.site->base;
   const auto& decisions = job.rounds.decisions;
   for (auto it = decisions.rbegin(); it != decisions.rend(); ++it) {
@@ -169,7 +169,7 @@ Version BaseOfVersion(const Job& job, Version version) {
 void TakeResultAbove(State& s, const Job& job, int64_t axis, ValidationResult message) {
   const SiteJob& site = *job.record.site;
   Job* above = JobAbove(s, job);
-  message.version = BaseOfVersion(job, message.version);
+  message.version = FindBaseVersion(job, message.version);
   if (above == nullptr || !above->active() || message.version == kNoVersion) return;
   const Version wanted = above->progress.validate_version;
   if (above->progress.state == JobState::kRunning && wanted > message.version) {
@@ -184,11 +184,11 @@ void TakeResultAbove(State& s, const Job& job, int64_t axis, ValidationResult me
 void OnValidation(State& s, Member& worker, const ValidationResult& message) {
   Job* job = s.FindJob(message.job);
   if (job == nullptr || !job->active() || !std::isfinite(message.loss)) return;
-  const State::Place place = s.PlaceOf(worker.record.name);
-  if (place.job != job || !place.leads) return;
-  const int64_t axis = job->spec().data.sites.empty() ? 0 : AxisOf(job->spec(), worker);
+  const State::Assignment assignment = s.FindAssignment(worker.record.name);
+  if (assignment.job != job || !assignment.leads) return;
+  const int64_t axis = job->spec().data.sites.empty() ? 0 : FindDataAxis(job->spec(), worker);
   if (job->record.site) TakeResultAbove(s, *job, axis, message);
-  TakeResult(s, *job, place.island, axis, message);
+  TakeResult(s, *job, assignment.island, axis, message);
 }
 
 }  // namespace atl::coord

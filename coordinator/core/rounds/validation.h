@@ -21,7 +21,7 @@ bool IsBeingValidated(const State& s, const Job& job);
 void OnValidation(State& s, Member& worker, const ValidationResult& message);
 
 // Tokens a second, as its leader says; 0: not known.
-double SpeedOf(const State& s, const IslandRecord& island);
+double GetTokensPerSecond(const State& s, const IslandRecord& island);
 
 }  // namespace atl::coord
 

@@ -30,16 +30,17 @@ bool Has(const State& s, const Job& job, const NodeId& server, ShardId shard) {
 }
 
 // Slots of the server whose shard another one has.
-std::vector<SlotId> SparedSlots(const State& s, const Job& job, const NodeId& server) {
-  std::vector<SlotId> spared;
-  if (job.record.copies.empty()) return spared;
+std::vector<SlotId> ListRedundantSlots(const State& s, const Job& job, const NodeId& server) {
+  std::vector<SlotId> redundant;
+  if (job.record.copies.empty()) return redundant;
   ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement&) {
-    const SlotId twin = TwinOf(job.record, slot);
-    if (Has(s, job, PlacementOf(job.record, twin).server, twin % ShardsOf(job.record))) {
-      spared.push_back(slot);
+    const SlotId counterpart = GetCounterpartSlot(job.record, slot);
+    if (Has(s, job, GetPlacement(job.record, counterpart).server,
+            counterpart % CountShards(job.record))) {
+      redundant.push_back(slot);
     }
   });
-  return spared;
+  return redundant;
 }
 
 void Swap(Job& job, ShardId shard) {
@@ -48,7 +49,7 @@ void Swap(Job& job, ShardId shard) {
   ++job.placement_revision;
 }
 
-bool IsGone(const State& s, const NodeId& server, const ServerLink& link) {
+bool IsLost(const State& s, const NodeId& server, const ServerLink& link) {
   if (link.known || link.ahead) return false;
   const Member* member = s.FindMember(MemberKind::kServer, server);
   if (member == nullptr) return false;
@@ -62,7 +63,7 @@ void ForgetCopy(Job& job, ShardId shard) {
   copy.server.clear();
   copy.endpoint.clear();
   copy.public_key.clear();
-  for (auto& [id, staged] : job.rounds.staged) staged.Forget(shard + ShardsOf(job.record));
+  for (auto& [id, staged] : job.rounds.staged) staged.Forget(shard + CountShards(job.record));
 }
 
 // After copies were forgotten: less is to be staged, and a new window will open.
@@ -75,7 +76,7 @@ void NoteAllStaged(Job& job) {
 
 void Drop(State& s, Job& job, const NodeId& server, const std::vector<SlotId>& slots,
           const std::string& why) {
-  const SlotId n = ShardsOf(job.record);
+  const SlotId n = CountShards(job.record);
   std::set<SlotId> changed;
   for (const SlotId slot : slots) {
     const ShardId shard = slot % n;
@@ -102,7 +103,7 @@ std::optional<SlotId> SlotOn(const JobRecord& record, const NodeId& server, Shar
   if (shard < 0 || index >= record.shards.size()) return std::nullopt;
   if (record.shards[index].server == server) return shard;
   if (index < record.copies.size() && record.copies[index].server == server) {
-    return shard + ShardsOf(record);
+    return shard + CountShards(record);
   }
   return std::nullopt;
 }
@@ -145,8 +146,8 @@ int64_t ShardsWithoutCopy(const JobRecord& record) {
 bool DropLostHolders(State& s, Job& job) {
   if (job.record.copies.empty()) return false;
   for (const auto& [server, link] : job.rounds.links) {
-    if (!IsGone(s, server, link)) continue;
-    const std::vector<SlotId> slots = SparedSlots(s, job, server);
+    if (!IsLost(s, server, link)) continue;
+    const std::vector<SlotId> slots = ListRedundantSlots(s, job, server);
     if (job.active() && !slots.empty()) {
       const std::string why =
           link.problem.empty() ? s.FindMember(MemberKind::kServer, server)->reason : link.problem;
@@ -166,31 +167,32 @@ bool DropLostHolders(State& s, Job& job) {
 }
 
 void DropHolder(State& s, Job& job, const NodeId& server) {
-  const std::vector<SlotId> slots = SparedSlots(s, job, server);
+  const std::vector<SlotId> slots = ListRedundantSlots(s, job, server);
   if (!slots.empty()) Drop(s, job, server, slots, "a user says that it has lost its shards");
 }
 
-NodeId UnavailableTwin(const State& s, const Job& job, const NodeId& server) {
-  NodeId away;
-  if (job.record.copies.empty()) return away;
+NodeId FindUnavailableCounterpart(const State& s, const Job& job, const NodeId& server) {
+  NodeId unavailable;
+  if (job.record.copies.empty()) return unavailable;
   ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement&) {
-    const NodeId& twin = PlacementOf(job.record, TwinOf(job.record, slot)).server;
-    const Member* member = s.FindMember(MemberKind::kServer, twin);
-    if (!twin.empty() && member != nullptr && !member->attached) away = twin;
+    const NodeId& counterpart =
+        GetPlacement(job.record, GetCounterpartSlot(job.record, slot)).server;
+    const Member* member = s.FindMember(MemberKind::kServer, counterpart);
+    if (!counterpart.empty() && member != nullptr && !member->attached) unavailable = counterpart;
   });
-  return away;
+  return unavailable;
 }
 
-void ForgetCopiesOf(State& s, Job& job, const NodeId& server) {
+void ForgetServerCopies(State& s, Job& job, const NodeId& server) {
   if (job.record.copies.empty()) return;
   std::map<NodeId, std::set<SlotId>> lost;
   ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement&) {
-    const SlotId copy = std::max(slot, TwinOf(job.record, slot));
-    const NodeId& holder = PlacementOf(job.record, copy).server;
+    const SlotId copy = std::max(slot, GetCounterpartSlot(job.record, slot));
+    const NodeId& holder = GetPlacement(job.record, copy).server;
     if (!holder.empty()) lost[holder].insert(copy);
   });
   for (const auto& [holder, slots] : lost) {
-    for (const SlotId slot : slots) ForgetCopy(job, slot - ShardsOf(job.record));
+    for (const SlotId slot : slots) ForgetCopy(job, slot - CountShards(job.record));
     ++job.EditRecord().placement;
     OnSlotsDropped(s, job, holder, slots);
     OnLackedShardsForgotten(s, job, holder);
@@ -204,8 +206,8 @@ Instant NextCopyDeadline(const State& s, const Job& job) {
   for (const auto& [server, link] : job.rounds.links) {
     const Member* member = s.FindMember(MemberKind::kServer, server);
     if (link.known || member == nullptr || member->attached) continue;
-    const Instant gone = member->detached_at + s.options.copy_grace;
-    if (gone > s.now) next = std::min(next, gone);
+    const Instant lost_at = member->detached_at + s.options.copy_grace;
+    if (lost_at > s.now) next = std::min(next, lost_at);
   }
   return next;
 }

@@ -1,6 +1,6 @@
 // Shards that two servers hold (docs/decisions/shard-copies.md).
 //
-// Of each shard one server is active: islands push to it and pull from it, and it says the
+// Of each shard one server is active: islands push to it and pull from it, and it reports the
 // statistics. The other has the copy: the active one forwards the pushes to it, and it applies the
 // same rounds. A slot is what a server holds: slot i is shard i on its active server, slot n + i
 // the copy of it, n being the number of shards.
@@ -19,16 +19,16 @@ namespace atl::coord {
 struct State;
 struct Job;
 
-inline SlotId ShardsOf(const JobRecord& record) {
+inline SlotId CountShards(const JobRecord& record) {
   return static_cast<SlotId>(record.shards.size());
 }
-inline bool IsCopy(const JobRecord& record, SlotId slot) { return slot >= ShardsOf(record); }
-inline const ShardPlacement& PlacementOf(const JobRecord& record, SlotId slot) {
-  return IsCopy(record, slot) ? record.copies[static_cast<size_t>(slot - ShardsOf(record))]
+inline bool IsCopy(const JobRecord& record, SlotId slot) { return slot >= CountShards(record); }
+inline const ShardPlacement& GetPlacement(const JobRecord& record, SlotId slot) {
+  return IsCopy(record, slot) ? record.copies[static_cast<size_t>(slot - CountShards(record))]
                               : record.shards[static_cast<size_t>(slot)];
 }
-inline ShardPlacement& PlacementOf(JobRecord& record, SlotId slot) {
-  return const_cast<ShardPlacement&>(PlacementOf(static_cast<const JobRecord&>(record), slot));
+inline ShardPlacement& GetPlacement(JobRecord& record, SlotId slot) {
+  return const_cast<ShardPlacement&>(GetPlacement(static_cast<const JobRecord&>(record), slot));
 }
 
 // Calls f(slot, placement) for every slot that a server fills.
@@ -60,21 +60,21 @@ bool IsPushed(const Job& job, const ContributionId& id, const ShardPlacement& sh
 int64_t PushedSlots(const Job& job, const ContributionId& id);
 int64_t ShardsWithoutCopy(const JobRecord& record);
 
-inline SlotId TwinOf(const JobRecord& record, SlotId slot) {
-  const SlotId n = ShardsOf(record);
+inline SlotId GetCounterpartSlot(const JobRecord& record, SlotId slot) {
+  const SlotId n = CountShards(record);
   return slot < n ? slot + n : slot - n;
 }
 
 // Drops servers that are lost or have been unavailable for long as holders, where other servers
 // hold the same shards. True if that changed something.
 bool DropLostHolders(State& s, Job& job);
-// Likewise this server now, whatever the grace. A user says so.
+// Likewise this server now, whatever the grace. A user requests it.
 void DropHolder(State& s, Job& job, const NodeId& server);
 // A server that has copies of this server's shards and is not attached; "": there is none.
-NodeId UnavailableTwin(const State& s, const Job& job, const NodeId& server);
+NodeId FindUnavailableCounterpart(const State& s, const Job& job, const NodeId& server);
 // Neither this server nor those with the copies of its shards have them, when DropHolder has been
 // called: one of each stays, to be filled.
-void ForgetCopiesOf(State& s, Job& job, const NodeId& server);
+void ForgetServerCopies(State& s, Job& job, const NodeId& server);
 // When DropLostHolders is to be called again.
 Instant NextCopyDeadline(const State& s, const Job& job);
 

@@ -24,11 +24,11 @@ std::string Holders(const World& w) {
 void Start(World& w) {
   w.StartJob({"ps-0", "ps-1"}, {"a"}, "steps=4 servers=2 copies=2");
   w.Contribute("a", 4);
-  w.Tell({"servers answer", "worker a ready", "servers snapshot"});
+  w.DoLines({"servers answer", "worker a ready", "servers snapshot"});
 }
 
-bool Tells(const std::string& told, const std::string& line) {
-  const std::vector<std::string> lines = absl::StrSplit(told, '\n');
+bool HasLine(const std::string& output, const std::string& line) {
+  const std::vector<std::string> lines = absl::StrSplit(output, '\n');
   return std::count(lines.begin(), lines.end(), "-> " + line) == 1;
 }
 
@@ -36,7 +36,7 @@ TEST_CASE("no_copy_is_dropped_while_servers_come_back_to_a_restarted_coordinator
   World w;
   Start(w);
   const std::string before = Holders(w);
-  w.Tell({"wait 60", "coordinator restarts", "wait 4"});
+  w.DoLines({"wait 60", "coordinator restarts", "wait 4"});
   CHECK(Holders(w) == before);
 }
 
@@ -44,23 +44,23 @@ TEST_CASE("refill_keeps_the_shards_that_the_other_server_still_has") {
   World w;
   Start(w);
   REQUIRE(Holders(w) == "ps-0 ps-1 ps-1 / ps-1 ps-0 ps-0 ");
-  w.Tell({"server ps-1 dies", "server ps-0 dies", "server ps-1 attaches lacks=0",
-          "server ps-0 attaches empty"});
-  const std::string told = w.Do("refill lm-1 server=ps-0");
+  w.DoLines({"server ps-1 dies", "server ps-0 dies", "server ps-1 attaches lacks=0",
+             "server ps-0 attaches empty"});
+  const std::string output = w.Do("refill lm-1 server=ps-0");
   REQUIRE(w.reply().ok());
   CHECK(Holders(w) == "ps-0 ps-1 ps-1 / - - - ");
-  CHECK(Tells(told, "ps-0: ReceiveShards lm-1 version 1: 1"));
-  CHECK(Tells(told, "ps-1: AssignShards 1[30] 2[10]"));
+  CHECK(HasLine(output, "ps-0: ReceiveShards lm-1 version 1: 1"));
+  CHECK(HasLine(output, "ps-1: AssignShards 1[30] 2[10]"));
 }
 
 TEST_CASE("refill_leaves_shards_that_the_other_server_lacks_to_be_refilled_there") {
   World w;
   Start(w);
-  w.Tell({"server ps-1 dies", "server ps-0 dies", "server ps-1 attaches lacks=1",
-          "server ps-0 attaches empty", "refill lm-1 server=ps-0"});
+  w.DoLines({"server ps-1 dies", "server ps-0 dies", "server ps-1 attaches lacks=1",
+             "server ps-0 attaches empty", "refill lm-1 server=ps-0"});
   REQUIRE(w.reply().ok());
   CHECK(Holders(w) == "ps-1 ps-1 ps-1 / - - - ");
-  CHECK(Tells(w.Do("refill lm-1 server=ps-1"), "ps-1: ReceiveShards lm-1 version 1: 1"));
+  CHECK(HasLine(w.Do("refill lm-1 server=ps-1"), "ps-1: ReceiveShards lm-1 version 1: 1"));
   CHECK(w.reply().ok());
 }
 
@@ -68,22 +68,22 @@ TEST_CASE(
     "shards_that_both_servers_lost_before_an_island_had_their_version_are_filled_from_the_older") {
   World w;
   Start(w);
-  w.Tell({"worker a lags"});
+  w.DoLines({"worker a lags"});
   w.Contribute("a", 4);
-  w.Tell({"servers answer", "server ps-0 dies", "server ps-1 dies", "server ps-0 attaches empty",
-          "server ps-1 attaches empty"});
+  w.DoLines({"servers answer", "server ps-0 dies", "server ps-1 dies", "server ps-0 attaches empty",
+             "server ps-1 attaches empty"});
   REQUIRE(w.Job().summary.version == 2);
   w.Do("refill lm-1 server=ps-0");
   REQUIRE(w.reply().ok());
   w.Do("refill lm-1 server=ps-1");
   REQUIRE(w.reply().ok());
-  w.Tell({"servers answer", "wait 4", "servers answer", "worker a fills", "servers answer"});
+  w.DoLines({"servers answer", "wait 4", "servers answer", "worker a fills", "servers answer"});
   const JobView job = w.Job();
   CHECK(job.summary.version == 4);  // each refill made one
   CHECK(job.decisions.back().version == 4);
   CHECK(job.decisions.back().participants.empty());
   for (const ShardPlacement& shard : job.shards) CHECK_FALSE(shard.server.empty());
-  w.Tell({"worker a ready"});
+  w.DoLines({"worker a ready"});
   w.Contribute("a", 4);
   w.Do("servers answer");
   CHECK(w.Job().summary.version == 5);
@@ -93,24 +93,24 @@ TEST_CASE(
 TEST_CASE("a_refill_that_goes_on_from_another_theta_base_gets_another_version") {
   World w;
   w.StartJob({"ps-0", "ps-1"}, {"a", "b"}, "steps=4 servers=2 grace=1");
-  w.Tell({"worker a lags"});
+  w.DoLines({"worker a lags"});
   w.Contribute("b", 4);
-  w.Tell({"wait 2", "servers answer", "worker b ready", "worker b lags"});
+  w.DoLines({"wait 2", "servers answer", "worker b ready", "worker b lags"});
   w.Contribute("b", 4);
-  w.Tell({"wait 2", "servers answer"});
+  w.DoLines({"wait 2", "servers answer"});
   REQUIRE(w.Job().summary.version == 2);
-  w.Tell({"server ps-0 dies", "server ps-0 attaches empty", "refill lm-1 server=ps-0"});
+  w.DoLines({"server ps-0 dies", "server ps-0 attaches empty", "refill lm-1 server=ps-0"});
   REQUIRE(w.reply().ok());
   CHECK(w.Do("servers answer").find("FillShards lm-1 version 1") != std::string::npos);
   CHECK(w.Job().summary.version == 3);
-  w.Tell({"worker b dies", "refill lm-1 server=ps-0"});
+  w.DoLines({"worker b dies", "refill lm-1 server=ps-0"});
   REQUIRE(w.reply().ok());
   CHECK(w.Do("servers answer").find("FillShards lm-1 version 0") != std::string::npos);
   CHECK(w.Job().summary.version == 4);
   w.Do("servers answer");
-  CHECK(Tells(w.Do("worker a fills"), "ps-0: AssignShards 0[40]"));
+  CHECK(HasLine(w.Do("worker a fills"), "ps-0: AssignShards 0[40]"));
   w.Do("worker a dies");
-  w.Tell({"server ps-0 dies", "server ps-0 attaches empty"});
+  w.DoLines({"server ps-0 dies", "server ps-0 attaches empty"});
   const std::string refused = w.Do("refill lm-1 server=ps-0");
   CHECK(w.reply().code() == absl::StatusCode::kFailedPrecondition);
   CHECK(refused.find("->") == std::string::npos);

@@ -63,30 +63,30 @@ class Planner {
     return static_cast<double>(load.held + more) * load.cost;
   }
   // The holder of the other copy of a shard that is kept twice; "": no server.
-  NodeId TwinOf(size_t slot) const {
-    const size_t twin = slot < shards_ ? slot + shards_ : slot - shards_;
-    return twin < holder_.size() ? holder_[twin] : NodeId();
+  NodeId FindCounterpartHolder(size_t slot) const {
+    const size_t counterpart = slot < shards_ ? slot + shards_ : slot - shards_;
+    return counterpart < holder_.size() ? holder_[counterpart] : NodeId();
   }
-  std::string SiteOf(const NodeId& server) const {
+  std::string FindServerSite(const NodeId& server) const {
     const auto load = loads_.find(server);
     return load == loads_.end() || load->second.server == nullptr ? "" : load->second.server->site;
   }
   bool IsApart(size_t slot, const NodeId& server) const {
-    const NodeId twin = TwinOf(slot);
-    return twin.empty() || SiteOf(twin) != SiteOf(server);
+    const NodeId counterpart = FindCounterpartHolder(slot);
+    return counterpart.empty() || FindServerSite(counterpart) != FindServerSite(server);
   }
-  // At another site than its twin if one has room.
+  // At another site than its counterpart if one has memory for it.
   NodeId Cheapest(size_t slot) const {
     const NodeId name = Cheapest(slot, /*apart=*/true);
     return name.empty() ? Cheapest(slot, /*apart=*/false) : name;
   }
   NodeId Cheapest(size_t slot, bool apart) const {
     const int64_t elements = elements_[slot];
-    const NodeId twin = TwinOf(slot);
+    const NodeId counterpart = FindCounterpartHolder(slot);
     const Load* best = nullptr;
     NodeId name;
     for (const auto& [server, load] : loads_) {
-      if (server == holder_[slot] || server == twin || !Fits(load, elements)) continue;
+      if (server == holder_[slot] || server == counterpart || !Fits(load, elements)) continue;
       if (apart && !IsApart(slot, server)) continue;
       if (best != nullptr && Cost(load, elements) >= Cost(*best, elements)) continue;
       best = &load;
@@ -109,9 +109,10 @@ class Planner {
   }
 
   std::string WhyNone(size_t slot) const {
-    const NodeId twin = TwinOf(slot);
+    const NodeId counterpart = FindCounterpartHolder(slot);
     const bool any = std::any_of(loads_.begin(), loads_.end(), [&](const auto& entry) {
-      return entry.first != twin && entry.second.server != nullptr && entry.second.server->takes;
+      return entry.first != counterpart && entry.second.server != nullptr &&
+             entry.second.server->takes;
     });
     if (!any) return "no other parameter server is attached that takes shards";
     return absl::StrCat("no other attached server has ", elements_[slot] * bytes_per_element_,

@@ -1,4 +1,4 @@
-// Which shards of a job are to move, and where. Pure.
+// Load balancing of parameter servers: which shards of a job are to move, and where. Pure.
 
 #ifndef ATOLL_COORDINATOR_CORE_SHARDS_MOVE_PLAN_H_
 #define ATOLL_COORDINATOR_CORE_SHARDS_MOVE_PLAN_H_
@@ -15,8 +15,8 @@ namespace atl {
 
 struct MoveServer {
   NodeId name;
-  double cost = 1;         // of an element there, over one beside the islands (ReachOf)
-  int64_t free_bytes = 0;  // beside what it holds
+  double cost = 1;         // of an element, relative to a near server (ComputeServerAccessCost)
+  int64_t free_bytes = 0;  // besides what it holds
   bool takes = false;      // may get shards
   bool leaves = false;     // is to hold none
   std::string site = {};

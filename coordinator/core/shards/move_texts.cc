@@ -22,7 +22,7 @@ std::string MovesText(const Job& job) {
     bool fill = false;
     for (const ShardMove& move : job.record.moves) {
       bytes +=
-          PlacementOf(job.record, move.shard).elements * ServerBytesPerElement(job.spec().outer);
+          GetPlacement(job.record, move.shard).elements * ServerBytesPerElement(job.spec().outer);
       to.insert(move.to);
       fill = fill || move.fill;
     }
@@ -42,7 +42,7 @@ std::string MovesText(const Job& job) {
     const RefilledShard& newest = job.record.refilled.back();
     absl::StrAppend(&text, text.empty() ? "" : "; ", job.record.refilled.size(),
                     " shards were lost and filled from an island",
-                    OuterOptimizerOf(job.spec().outer).slots.empty()
+                    GetOuterOptimizer(job.spec().outer).slots.empty()
                         ? ""
                         : ", their outer momentum began at zero",
                     ", the newest at version ", newest.version);
@@ -69,16 +69,17 @@ std::string PlacementText(const State& s, const Job& job) {
     ++(IsCopy(job.record, slot) ? what.copies : what.shards);
     what.bytes += shard.elements * ServerBytesPerElement(job.spec().outer);
   });
-  const std::vector<const Member*> leaders = LeadersOf(s, job);
+  const std::vector<const Member*> leaders = ListIslandLeaders(s, job);
   std::string text;
   for (const auto& [server, what] : held) {
     const Member* member = s.FindMember(MemberKind::kServer, server);
-    const std::string site = member == nullptr ? "" : SiteOfServer(s, *member);
+    const std::string site = member == nullptr ? "" : GetServerSite(s, *member);
     absl::StrAppend(&text, text.empty() ? "" : "; ", server, site.empty() ? "" : " at ", site, ": ",
                     what.shards, what.shards == 1 ? " shard, " : " shards, ",
                     what.copies == 0 ? "" : absl::StrCat("copies of ", what.copies, ", "),
                     BytesText(what.bytes), " (",
-                    member == nullptr ? "" : ReachOfServer(s, *member, leaders).why, ")");
+                    member == nullptr ? "" : ComputeAccessCostFromLeaders(s, *member, leaders).why,
+                    ")");
   }
   return text;
 }

@@ -30,12 +30,12 @@ constexpr int kDecisionsReported = 64;
 
 // Of the slot, which is of a copy that there is not where it has no server.
 const ShardPlacement& MovedSlot(const Job& job, const ShardMove& move) {
-  return PlacementOf(job.record, move.shard);
+  return GetPlacement(job.record, move.shard);
 }
 
 // Who has what is to move: a copy comes from the shard's active server, like the shard itself.
-const ShardPlacement& SourceOf(const Job& job, const ShardMove& move) {
-  return job.record.shards[static_cast<size_t>(move.shard % ShardsOf(job.record))];
+const ShardPlacement& GetSourcePlacement(const Job& job, const ShardMove& move) {
+  return job.record.shards[static_cast<size_t>(move.shard % CountShards(job.record))];
 }
 
 bool IsTarget(const Job& job, const NodeId& server) {
@@ -44,7 +44,7 @@ bool IsTarget(const Job& job, const NodeId& server) {
 }
 
 // An earlier folder of it has come back: it holds shards that have been filled elsewhere since.
-// They are kept, and would be in the way of others.
+// They are kept, and would conflict with others.
 bool HoldsOldShards(const State& s, const Job& job, const NodeId& server) {
   const auto held = s.held.find(job.id());
   return held != s.held.end() && held->second.contains(server) &&
@@ -110,14 +110,14 @@ bool ForgetMoves(State& s, Job& job) {
 }
 
 std::vector<MoveServer> ServersFor(const State& s, const Job& job) {
-  const std::vector<const Member*> leaders = LeadersOf(s, job);
+  const std::vector<const Member*> leaders = ListIslandLeaders(s, job);
   std::vector<MoveServer> servers;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer || member.site_only) continue;
     MoveServer server;
     server.name = key.second;
-    server.site = SiteOfServer(s, member);
-    server.cost = ReachOfServer(s, member, leaders).cost;
+    server.site = GetServerSite(s, member);
+    server.cost = ComputeAccessCostFromLeaders(s, member, leaders).cost;
     server.free_bytes = FreeBytes(s, member);
     server.leaves = member.record.draining;
     server.takes = member.attached && !member.record.draining &&
@@ -216,7 +216,7 @@ void ForgetStaged(Job& job, const std::vector<SlotId>& slots) {
 }
 
 // The newest placement names the holders of second copies; all servers get it then.
-void TellCopies(State& s, Job& job) {
+void ResendAssignments(State& s, Job& job) {
   if (job.record.copies.empty()) return;
   for (auto& [server, link] : job.rounds.links) {
     link.assigned = false;
@@ -224,9 +224,9 @@ void TellCopies(State& s, Job& job) {
   }
 }
 
-// After the placement has changed: links are those who hold shards.
+// After the placement has changed: links are those of servers that hold shards.
 void RefreshLinks(State& s, Job& job, const std::set<NodeId>& changed) {
-  TellCopies(s, job);
+  ResendAssignments(s, job);
   for (const NodeId& server : changed) {
     if (!HoldsShards(job.record, server)) {
       job.rounds.links.erase(server);
@@ -250,22 +250,22 @@ void RefreshLinks(State& s, Job& job, const std::set<NodeId>& changed) {
 }
 
 // The slot that the receiver takes. A shard that has a copy goes on where the copy is, which has
-// all that is staged; who receives it becomes its copy.
+// all that is staged; the server that receives it becomes its copy.
 SlotId TakenSlot(Job& job, const ShardMove& move) {
   JobRecord& record = job.EditRecord();
-  const SlotId n = ShardsOf(record);
+  const SlotId n = CountShards(record);
   const bool has_copy = move.shard < n && !record.copies.empty() &&
                         !record.copies[static_cast<size_t>(move.shard)].server.empty();
   if (!has_copy) return move.shard;
   const SlotId copy = move.shard + n;
-  std::swap(PlacementOf(record, move.shard), PlacementOf(record, copy));
+  std::swap(GetPlacement(record, move.shard), GetPlacement(record, copy));
   for (auto& [id, staged] : job.rounds.staged) staged.Rename(copy, move.shard);
   return copy;
 }
 
 // What becomes of shards that are filled, and what they lack.
 std::string FilledText(const Job& job, Version base, const std::string& lost_update) {
-  const bool has_state = !OuterOptimizerOf(job.spec().outer).slots.empty();
+  const bool has_state = !GetOuterOptimizer(job.spec().outer).slots.empty();
   return absl::StrCat(
       "are filled from theta_base of an island: their parameters are those of version ", base,
       base == job.rounds.progress.version
@@ -279,12 +279,12 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
   std::set<NodeId> changed;
   int64_t bytes = 0;
   std::vector<ShardPlacement> filled;
-  const Version base = FillBaseOf(job);
+  const Version base = GetFillBase(job);
   JobRecord& record = job.EditRecord();
   std::vector<SlotId> taken;
   for (const ShardMove& move : batch) {
     taken.push_back(TakenSlot(job, move));
-    ShardPlacement& shard = PlacementOf(record, taken.back());
+    ShardPlacement& shard = GetPlacement(record, taken.back());
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
     changed.insert(move.to);
     if (!shard.server.empty()) {
@@ -350,7 +350,7 @@ void OnSlotsDropped(State& s, Job& job, const NodeId& server, const std::set<Slo
   ++job.placement_revision;
   job.rounds.transfer_plans.clear();
   job.rounds.push_plan = PushPlan();
-  TellCopies(s, job);
+  ResendAssignments(s, job);
 }
 
 namespace {
@@ -378,11 +378,11 @@ std::vector<ShardPlacement> LostShards(const Job& job, const NodeId& server,
   return lost;
 }
 
-// Servers that may be filled with them; the one that has lost them has their room again.
+// Servers that may be filled with them; the one that has lost them has their memory free again.
 std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const NodeId& server,
                                          const std::vector<ShardPlacement>& lost) {
   const ServerLink& loser = job.rounds.links.at(server);
-  const std::vector<const Member*> leaders = LeadersOf(s, job);
+  const std::vector<const Member*> leaders = ListIslandLeaders(s, job);
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer || !member.attached || member.record.draining ||
@@ -398,12 +398,12 @@ std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const N
       if (key.second == server) free += shard.elements * ServerBytesPerElement(job.spec().outer);
     }
     servers.push_back({key.second, member.endpoint, free, member.public_key,
-                       ReachOfServer(s, member, leaders).cost});
+                       ComputeAccessCostFromLeaders(s, member, leaders).cost});
   }
   return servers;
 }
 
-// The server has shards beside those that are lost.
+// The server has shards besides those that are lost.
 bool HoldsOthers(const Job& job, const NodeId& server, const std::vector<ShardPlacement>& lost) {
   return std::any_of(
       job.record.shards.begin(), job.record.shards.end(), [&](const ShardPlacement& shard) {
@@ -445,9 +445,9 @@ bool GoesOn(const State& s, const Job& job, const Fill& fill,
 
 absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   const auto link = job.rounds.links.find(server);
-  const auto refuse = [&](auto... pieces) {
+  const auto refuse = [&](auto... args) {
     return absl::FailedPreconditionError(
-        absl::StrCat("job ", job.id(), " cannot be refilled: ", pieces...));
+        absl::StrCat("job ", job.id(), " cannot be refilled: ", args...));
   };
   if (link == job.rounds.links.end()) return refuse("server ", server, " holds no shard of it");
   if (!job.active() || job.stale() || job.rounds.progress.version == kNoVersion) {
@@ -456,8 +456,8 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   if (link->second.known) return refuse("server ", server, " has its shards: nothing is lost");
   DropHolder(s, job, server);  // what others hold is not lost
   if (!HoldsShards(job.record, server)) return absl::OkStatus();
-  if (const NodeId twin = UnavailableTwin(s, job, server); !twin.empty()) {
-    return refuse("server ", twin,
+  if (const NodeId counterpart = FindUnavailableCounterpart(s, job, server); !counterpart.empty()) {
+    return refuse("server ", counterpart,
                   " has copies of its shards, and is unavailable: start it; if they are ",
                   "lost, too, start it with an empty folder");
   }
@@ -484,7 +484,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
     return refuse(placed.status().message(), "; start server ", server,
                   " with an empty folder, or another one");
   }
-  ForgetCopiesOf(s, job, server);  // only now: what is refused changes nothing
+  ForgetServerCopies(s, job, server);  // only now: what is refused changes nothing
   if (!HoldsShards(job.record, server)) return absl::OkStatus();
   if (GoesOn(s, job, fill, lost)) return absl::OkStatus();
   std::set<NodeId> targets;
@@ -518,7 +518,7 @@ void OnShardsReceived(State& s, Member& server, const ShardsReceived& message) {
   s.Touch(*job);
   for (const ShardMove& move : job->record.moves) {
     if (move.to != server.record.name || std::count(message.shards.begin(), message.shards.end(),
-                                                    move.shard % ShardsOf(job->record)) == 0) {
+                                                    move.shard % CountShards(job->record)) == 0) {
       continue;
     }
     job->moving.received[move.shard] = {move.to, message.version};
@@ -577,7 +577,7 @@ bool HoldsForMoves(const State& s, const Job& job) {
   // Only what is under way.
   for (const ShardMove& move : job.moving.batch) {
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
-    const Member* from = s.FindMember(MemberKind::kServer, SourceOf(job, move).server);
+    const Member* from = s.FindMember(MemberKind::kServer, GetSourcePlacement(job, move).server);
     if (to == nullptr || !to->attached || from == nullptr || !from->attached) return false;
   }
   if (!MaySwitch(job, job.moving.batch)) return false;
@@ -587,12 +587,12 @@ bool HoldsForMoves(const State& s, const Job& job) {
 namespace {
 
 // What makes up `version`, for a server that has nothing of the job.
-void TellVersion(const Job& job, ReceiveShards& message) {
+void DescribeVersion(const Job& job, ReceiveShards& message) {
   message.newest = {job.id(), message.version, {}, {}};
-  message.slots = static_cast<int32_t>(ServerSlotsOf(job.spec().outer).size());
-  int told = 0;
+  message.slots = static_cast<int32_t>(ListServerSlots(job.spec().outer).size());
+  int reported = 0;
   for (auto d = job.rounds.decisions.rbegin();
-       d != job.rounds.decisions.rend() && told < kDecisionsReported; ++d, ++told) {
+       d != job.rounds.decisions.rend() && reported < kDecisionsReported; ++d, ++reported) {
     for (const DecisionParticipant& p : d->second.participants) {
       message.decided.push_back(p.contribution);
     }
@@ -603,13 +603,13 @@ void TellVersion(const Job& job, ReceiveShards& message) {
       if (p.accepted) message.newest.terms.push_back({p.contribution, p.weight});
     }
     message.newest.dropped = d->second.dropped;
-    message.newest.image = ImageOf(job, d->second);
+    message.newest.image = BuildJobImage(job, d->second);
   }
   std::reverse(message.decided.begin(), message.decided.end());  // oldest first
 }
 
 // It holds shards that cannot be used, and no user has said that they are lost: what comes to be
-// filled would take their place.
+// filled would replace them.
 bool IsDamagedHolder(const Job& job, const NodeId& server) {
   const auto link = job.rounds.links.find(server);
   if (link == job.rounds.links.end() || link->second.known) return false;
@@ -624,7 +624,7 @@ void SendReceive(State& s, Job& job) {
     if (IsReceived(job, move)) continue;
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
     if (to == nullptr || !to->attached) continue;
-    const ShardPlacement& shard = SourceOf(job, move);
+    const ShardPlacement& shard = GetSourcePlacement(job, move);
     if (IsDamagedHolder(job, move.to)) continue;
     const auto link = job.rounds.links.find(shard.server);
     if (!move.fill && (link == job.rounds.links.end() || !link->second.known)) continue;
@@ -638,15 +638,15 @@ void SendReceive(State& s, Job& job) {
     message.job = job.id();
     message.placement = job.record.placement;
     message.version = job.rounds.progress.version;
-    message.fill_age = job.rounds.progress.version - FillBaseOf(job);
-    TellVersion(job, message);
+    message.fill_age = job.rounds.progress.version - GetFillBase(job);
+    DescribeVersion(job, message);
     s.SendToServer(server, std::move(message));
   }
 }
 
 // An island that has the parameters, another one each time.
 void SendFill(State& s, Job& job) {
-  FillShards fill{job.id(), -1, 0, FillBaseOf(job), {}};
+  FillShards fill{job.id(), -1, 0, GetFillBase(job), {}};
   for (const ShardMove& move : job.moving.batch) {
     if (!move.fill || IsReceived(job, move)) continue;
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
@@ -691,8 +691,8 @@ void PumpMoves(State& s, Job& job) {
     again_at = s.now + kRetryInterval;
     s.SendToServer(released.server, RemoveJob{job.id(), released.placement});
   }
-  const bool settled = job.rounds.decided_version() == job.rounds.progress.version;
-  if (!job.active() || job.moving.batch.empty() || !settled) return;
+  const bool applied = job.rounds.decided_version() == job.rounds.progress.version;
+  if (!job.active() || job.moving.batch.empty() || !applied) return;
   if (s.now >= job.moving.again_at) {
     job.moving.again_at = s.now + kRetryInterval;
     SendReceive(s, job);
@@ -714,8 +714,8 @@ Instant NextMoveDeadline(const State& s, const Job& job) {
     const Member* server = s.FindMember(MemberKind::kServer, released.server);
     const auto again = job.moving.release_again_at.find(released.server);
     if (server == nullptr || !server->attached) continue;
-    const bool asked = again != job.moving.release_again_at.end();
-    next = std::min(next, Later(s, asked ? again->second : s.now));
+    const bool sent_before = again != job.moving.release_again_at.end();
+    next = std::min(next, Later(s, sent_before ? again->second : s.now));
   }
   if (!job.active() || job.rounds.progress.version == kNoVersion) return next;
   if (job.moving.held_since) {

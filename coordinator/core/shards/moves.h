@@ -1,5 +1,5 @@
-// Shards that move between parameter servers: which ones, when, and the switch between two rounds
-// (docs/decisions/moving-shards.md). Private to the core.
+// Shards that move between parameter servers (resharding): which ones, when, and the switch between
+// two rounds (docs/decisions/moving-shards.md). Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_SHARDS_MOVES_H_
 #define ATOLL_COORDINATOR_CORE_SHARDS_MOVES_H_
@@ -26,7 +26,7 @@ void OnReleased(Job& job, const NodeId& server, int64_t placement);
 bool AdvanceMoves(State& s, Job& job);
 // The server does not hold these slots any more, and moves of them are off.
 void OnSlotsDropped(State& s, Job& job, const NodeId& server, const std::set<SlotId>& slots);
-// Whether the round waits a moment for shards that are on their way.
+// Whether the round waits a moment for shards in transfer.
 bool HoldsForMoves(const State& s, const Job& job);
 // Whether all new holders of shards hold them durably, as they report: the old holders may then
 // delete them. A coordinator that loses its store before that finds the shards at the old holders.

@@ -95,9 +95,9 @@ absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSiz
   std::vector<ShardPlacement> shards;
   shards.reserve(count);
   const auto cut = [&](size_t layer, int64_t begin, int64_t elements) {
-    const int64_t pieces = (elements + most - 1) / most;
-    for (int64_t piece = 0; piece < pieces; ++piece) {
-      const int64_t size = elements / pieces + (piece < elements % pieces ? 1 : 0);
+    const int64_t parts = (elements + most - 1) / most;
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t size = elements / parts + (part < elements % parts ? 1 : 0);
       ShardPlacement shard;
       shard.shard = static_cast<ShardId>(shards.size());
       shard.layer = static_cast<int32_t>(layer);
@@ -123,7 +123,7 @@ class Placer {
   Placer(const std::vector<PlacementServer>& servers, int64_t bytes_per_element)
       : servers_(servers), bytes_per_element_(bytes_per_element), held_(servers.size(), 0) {}
 
-  // False: none has room. `apart`: what it is a copy of.
+  // False: none has enough memory. `apart`: what it is a copy of.
   bool Place(ShardPlacement& shard, const ShardPlacement* apart) {
     size_t best = servers_.size();
     if (apart != nullptr) best = Best(shard.elements, apart, /*other_site=*/true);

@@ -1,4 +1,5 @@
-// Cutting a model's layers into shards and placing them on parameter servers. Pure.
+// Cutting a model's layers into shards and placing them on parameter servers with load balancing.
+// Pure.
 
 #ifndef ATOLL_COORDINATOR_CORE_SHARDS_PLACEMENT_H_
 #define ATOLL_COORDINATOR_CORE_SHARDS_PLACEMENT_H_
@@ -34,7 +35,7 @@ struct PlacementServer {
   std::string endpoint;
   int64_t free_bytes = 0;
   std::string public_key;
-  double cost = 1;  // of an element there, over one beside the islands (ReachOf)
+  double cost = 1;  // of an element, relative to a near server (ComputeServerAccessCost)
   std::string site = {};
 };
 
@@ -45,10 +46,10 @@ struct Placement {
 };
 
 // Longest processing time first: the largest shard not yet placed goes to the server whose elements
-// times their cost are the fewest with it (the first by name among equals) that has room for it:
+// times their cost are the fewest with it (the first by name among equals) that has memory for it:
 // parameters, slots and one staged pseudo-gradient. A copy goes to another server than its shard,
-// at another site if one has room. Error: the servers have too little memory; says how much is
-// needed.
+// at another site if one has memory for it. Error: the servers have too little memory; says how
+// much is needed.
 absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
                                       const std::vector<PlacementServer>& servers,
                                       int64_t bytes_per_element, bool copies = false);

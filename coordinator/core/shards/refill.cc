@@ -78,7 +78,7 @@ Fill ChooseFill(const Job& job, const std::map<Version, std::vector<FillSource>>
   return {after + job.spec().outer.fragments, base};
 }
 
-Version FillBaseOf(const Job& job) {
+Version GetFillBase(const Job& job) {
   return job.record.fill_version == 0 ? job.rounds.progress.version : job.record.fill_base;
 }
 
@@ -87,7 +87,7 @@ bool HasExactSource(const State& s, const Job& job) {
   if (record.fill_version != job.rounds.progress.version) return false;
   std::vector<ShardPlacement> filled;
   for (const ShardMove& move : record.moves) {
-    if (move.fill) filled.push_back(PlacementOf(record, move.shard));
+    if (move.fill) filled.push_back(GetPlacement(record, move.shard));
   }
   return !filled.empty() && !Concerns(job, record.fill_base, record.fill_version, filled) &&
          FindFillSources(s, job).contains(record.fill_version);

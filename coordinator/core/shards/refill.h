@@ -32,7 +32,7 @@ Fill ChooseFill(const Job& job, const std::map<Version, std::vector<FillSource>>
                 const std::vector<ShardPlacement>& lost);
 
 // The version of theta_base that fills the moves under way.
-Version FillBaseOf(const Job& job);
+Version GetFillBase(const Job& job);
 // An island has adopted the committed version meanwhile, whose parameters of the lost shards are
 // the same.
 bool HasExactSource(const State& s, const Job& job);

@@ -33,7 +33,7 @@ std::map<ContributionId, StagedShards> StagedOn(const Job& job, const NodeId& se
   const std::vector<ShardPlacement>& shards = job.record.shards;
   for (const PushId& push : held->staged) {
     if (IsOn(job, server, push))
-      staged[ContributionOf(push)].Add(push, shards[push.shard].elements);
+      staged[ToContributionId(push)].Add(push, shards[push.shard].elements);
   }
   return staged;
 }
@@ -110,7 +110,7 @@ void TakeStaged(Job& job, const NodeId& server, const HeldJob* held, bool fresh)
       continue;
     }
     for (const PushId& push : held->staged) {
-      if (ContributionOf(push) == id && IsOn(job, server, push)) {
+      if (ToContributionId(push) == id && IsOn(job, server, push)) {
         AddStaged(job, server, push, staged);
       }
     }
@@ -118,8 +118,8 @@ void TakeStaged(Job& job, const NodeId& server, const HeldJob* held, bool fresh)
   }
   if (held == nullptr) return;
   for (const PushId& push : held->staged) {
-    if (!MayCount(job.rounds, ContributionOf(push))) {
-      job.rounds.links.at(server).unknown.insert(ContributionOf(push));
+    if (!MayCount(job.rounds, ToContributionId(push))) {
+      job.rounds.links.at(server).unknown.insert(ToContributionId(push));
     }
   }
 }
@@ -143,7 +143,7 @@ void TakeEndpoint(Job& job, const Member& server) {
 }
 
 // Servers that forward to it get its new address, and that it may lack what it had.
-void TellForwarders(State& s, Job& job, const NodeId& server) {
+void ResendForwarderAssignments(State& s, Job& job, const NodeId& server) {
   if (job.record.removed) return;  // its shards are those that are still to be deleted
   for (const ShardPlacement& copy : job.record.copies) {
     if (copy.server != server) continue;
@@ -161,7 +161,7 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
   const Version version = held == nullptr ? kNoVersion : held->version;
   const Version snapshot = held == nullptr ? kNoVersion : held->snapshot_version;
   TakeEndpoint(job, server);
-  TellForwarders(s, job, name);
+  ResendForwarderAssignments(s, job, name);
   link.assigned = false;
   link.end_sent = false;
   link.unknown.clear();
@@ -265,7 +265,7 @@ void OnPushStaged(State& s, Member& server, const PushStaged& message) {
   const auto link = job->rounds.links.find(server.record.name);
   if (link == job->rounds.links.end() || !link->second.known) return;
   if (!IsOn(*job, server.record.name, message.push)) return;
-  const ContributionId id = ContributionOf(message.push);
+  const ContributionId id = ToContributionId(message.push);
   auto it = job->rounds.contributions.find(id);
   link->second.trouble.clear();  // its log takes writes
   if (it != job->rounds.contributions.end() && !it->second.dropped) {

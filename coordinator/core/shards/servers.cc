@@ -22,7 +22,7 @@ namespace {
 constexpr int kCommitsAtOnce = 64;
 constexpr Duration kFaultRetry = std::chrono::seconds(10);
 
-ServerLink* LinkOf(State& s, const Member& server, const JobId& job_id, Job*& job) {
+ServerLink* FindServerLink(State& s, const Member& server, const JobId& job_id, Job*& job) {
   job = s.FindJob(job_id);
   if (job == nullptr) return nullptr;
   s.Touch(*job);
@@ -37,12 +37,12 @@ void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message)
   server.load.jobs.clear();
   for (const HeldJob& held : message.jobs) {
     Job* job = nullptr;
-    ServerLink* link = LinkOf(s, server, held.job, job);
-    // An orphaned job whose removal was lost on its way.
+    ServerLink* link = FindServerLink(s, server, held.job, job);
+    // An orphaned job whose removal was lost in transit.
     if (job == nullptr && s.removed.contains(held.job)) {
       s.SendToServer(server.record.name, RemoveJob{held.job});
     }
-    AskWhatIsHeld(s, server.record.name, held.job);
+    RequestJobDescription(s, server.record.name, held.job);
     if (link == nullptr || !link->known) continue;
     link->snapshot_version = std::max(link->snapshot_version, held.snapshot_version);
     if (held.version > link->version) {
@@ -55,7 +55,7 @@ void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message)
 
 void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message) {
   Job* job = nullptr;
-  ServerLink* link = LinkOf(s, server, message.job, job);
+  ServerLink* link = FindServerLink(s, server, message.job, job);
   if (link == nullptr || !link->known || link->assigned) return;
   if (message.placement < job->record.placement) return;  // of an earlier assignment
   link->assigned = true;
@@ -75,24 +75,24 @@ namespace {
 
 // The shards whose statistics a server sends: each shard's by one server. Empty: of all that it
 // holds.
-std::vector<ShardId> AskedShards(const Job& job, const NodeId& server) {
-  std::vector<ShardId> asked;
-  if (job.record.copies.empty()) return asked;
+std::vector<ShardId> SelectStatisticsShards(const Job& job, const NodeId& server) {
+  std::vector<ShardId> selected;
+  if (job.record.copies.empty()) return selected;
   for (const ShardPlacement& shard : job.record.shards) {
-    if (shard.server == server) asked.push_back(shard.shard);
+    if (shard.server == server) selected.push_back(shard.shard);
   }
-  return asked;
+  return selected;
 }
 
 }  // namespace
 
 void OnStatistics(State& s, Member& server, const Statistics& message) {
   Job* job = nullptr;
-  ServerLink* link = LinkOf(s, server, message.job, job);
+  ServerLink* link = FindServerLink(s, server, message.job, job);
   if (link == nullptr || !job->rounds.collecting ||
       job->rounds.collecting->version != message.version ||
       job->rounds.collecting->contributions != message.contributions ||
-      message.shards != AskedShards(*job, server.record.name)) {
+      message.shards != SelectStatisticsShards(*job, server.record.name)) {
     return;
   }
   std::set<int32_t> expected;
@@ -121,7 +121,7 @@ void OnStatistics(State& s, Member& server, const Statistics& message) {
 
 void OnRoundApplied(State& s, Member& server, const RoundApplied& message) {
   Job* job = nullptr;
-  ServerLink* link = LinkOf(s, server, message.job, job);
+  ServerLink* link = FindServerLink(s, server, message.job, job);
   if (link == nullptr || !link->known || message.version <= link->version) return;
   if (job->record.removed) return;
   if (message.version > job->rounds.decided_version()) {
@@ -134,7 +134,7 @@ void OnRoundApplied(State& s, Member& server, const RoundApplied& message) {
 
 void OnServerFault(State& s, Member& server, const ServerFault& message) {
   Job* job = nullptr;
-  ServerLink* link = LinkOf(s, server, message.job, job);
+  ServerLink* link = FindServerLink(s, server, message.job, job);
   if (link == nullptr || job->ended()) return;
   const std::string trouble =
       absl::StrCat("parameter server ", server.record.name, ": ", CleanText(message.reason));
@@ -188,7 +188,7 @@ void SendAssignment(State& s, Job& job, const NodeId& server) {
                       job.spec().outer.learning_rate,
                       job.spec().outer.momentum,
                       job.spec().schedule.snapshot_every_rounds,
-                      CharterOf(job)};
+                      MakeJobDefinition(job)};
   ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement& shard) {
     assign.shards.push_back({shard.shard, shard.layer, shard.elements, shard.begin});
     if (IsCopy(job.record, slot) || job.record.copies.empty()) return;
@@ -210,7 +210,7 @@ void SendCommits(State& s, Job& job, const NodeId& server, Version from) {
     for (const DecisionParticipant& p : decision->participants) {
       if (p.accepted) commit.terms.push_back({p.contribution, p.weight});
     }
-    if (v == job.rounds.decided_version()) commit.image = ImageOf(job, *decision);
+    if (v == job.rounds.decided_version()) commit.image = BuildJobImage(job, *decision);
     s.SendToServer(server, std::move(commit));
   }
 }
@@ -221,7 +221,7 @@ bool OwesDescription(const State& s, const NodeId& server, const ServerLink& lin
   return member != nullptr && member->attached && !link.described;
 }
 
-void AskForDescriptions(State& s, Job& job) {
+void RequestDescriptions(State& s, Job& job) {
   for (auto& [server, link] : job.rounds.links) {
     if (!OwesDescription(s, server, link) || s.now < link.again_at) continue;
     link.again_at = s.now + kRetryInterval;
@@ -232,7 +232,7 @@ void AskForDescriptions(State& s, Job& job) {
 }  // namespace
 
 void PumpServers(State& s, Job& job) {
-  if (job.stale()) return AskForDescriptions(s, job);
+  if (job.stale()) return RequestDescriptions(s, job);
   PumpMoves(s, job);
   if (!job.ended()) DropUnknown(s, job);
   const bool fences_changed = std::exchange(job.rounds.fences_changed, false) && job.active();
@@ -255,12 +255,12 @@ void PumpServers(State& s, Job& job) {
     } else if (job.rounds.collecting) {
       s.SendToServer(server, CollectStatistics{job.id(), job.rounds.collecting->version,
                                                job.rounds.collecting->contributions,
-                                               AskedShards(job, server)});
+                                               SelectStatisticsShards(job, server)});
     }
   }
 }
 
-void AskServersNow(State& s, Job& job) {
+void RetryServersNow(State& s, Job& job) {
   for (auto& [server, link] : job.rounds.links) link.again_at = s.now;
 }
 
@@ -320,7 +320,7 @@ int64_t FreeBytes(const State& s, const Member& server) {
     ForEachSlotOn(job.record, server.record.name,
                   [&](SlotId, const ShardPlacement& shard) { free -= shard.elements * bytes; });
     for (const ShardMove& move : job.record.moves) {
-      const ShardPlacement& shard = PlacementOf(job.record, move.shard);
+      const ShardPlacement& shard = GetPlacement(job.record, move.shard);
       if (move.to == server.record.name && shard.server != move.to) {
         free -= shard.elements * bytes;
       }
@@ -330,7 +330,7 @@ int64_t FreeBytes(const State& s, const Member& server) {
     const auto held = holders.find(server.record.name);
     if (held == holders.end() || !held->second.described) continue;
     const AssignShards& assignment = held->second.described->assignment;
-    const OuterSpec& outer = assignment.charter.spec.outer;
+    const OuterSpec& outer = assignment.definition.spec.outer;
     if (!ValidateOuterChoice(outer).ok()) continue;
     for (const OwnedShard& shard : assignment.shards) {
       free -= shard.elements * ServerBytesPerElement(outer);

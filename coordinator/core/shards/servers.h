@@ -1,5 +1,5 @@
-// Parameter servers: what they still owe, their answers, their room. What they hold:
-// server_holdings.h.
+// Parameter servers: their outstanding requests, their answers, their free memory (backpressure on
+// pushes). What they hold: server_holdings.h.
 
 #ifndef ATOLL_COORDINATOR_CORE_SHARDS_SERVERS_H_
 #define ATOLL_COORDINATOR_CORE_SHARDS_SERVERS_H_
@@ -14,10 +14,10 @@ void OnStatistics(State& s, Member& server, const Statistics& message);
 void OnRoundApplied(State& s, Member& server, const RoundApplied& message);
 void OnServerFault(State& s, Member& server, const ServerFault& message);
 
-// Sends what servers owe an answer for and that was not requested within kRetryInterval.
+// Sends requests that servers have not answered and that were not sent within kRetryInterval.
 void PumpServers(State& s, Job& job);
 // The next PumpServers sends at once.
-void AskServersNow(State& s, Job& job);
+void RetryServersNow(State& s, Job& job);
 Instant NextServerRetry(const State& s, const Job& job);
 
 bool AllServersKnown(const Job& job);
@@ -28,7 +28,7 @@ std::string ServerTroubles(const Job& job);
 
 // Bytes free for the shards of a new job.
 int64_t FreeBytes(const State& s, const Member& server);
-// Whether every server of the job has room for one more contribution.
+// Whether every server of the job has memory for one more contribution.
 bool HasRoom(const State& s, const Job& job);
 
 }  // namespace atl::coord

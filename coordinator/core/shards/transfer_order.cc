@@ -17,8 +17,8 @@ struct Sender {
   size_t left = 0;
 };
 
-// Plays the transfers. A sender waits in the lines of all servers that it needs, so that a server
-// which gets idle has one look at its own line, however many senders there are.
+// Simulates the transfers. A sender waits in the queues of all servers that it needs, so that a
+// server that becomes idle examines only its own queue, however many senders there are.
 class OpenShop {
  public:
   OpenShop(const std::vector<std::vector<Transfer>>& by_sender, int32_t servers)

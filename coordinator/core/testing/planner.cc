@@ -7,15 +7,15 @@ namespace atl::testing {
 namespace {
 
 // A stage each for neighbours among the workers, as far as there are layers.
-PlanReplica ReplicaOf(const MakePlan& ask, size_t first_worker, size_t last_worker,
-                      int32_t micro_batches, IslandPlan* plan) {
-  const auto layers = static_cast<int32_t>(ask.facts.layers.size());
+PlanReplica MakeReplica(const MakePlan& query, size_t first_worker, size_t last_worker,
+                        int32_t micro_batches, IslandPlan* plan) {
+  const auto layers = static_cast<int32_t>(query.facts.layers.size());
   const int32_t stages = std::min(static_cast<int32_t>(last_worker - first_worker), layers);
   PlanReplica replica;
   replica.micro_batch_sequences = 1;
   replica.micro_batches = micro_batches;
   for (int32_t s = 0; s < stages; ++s) {
-    const IslandMember& member = ask.workers[first_worker + static_cast<size_t>(s)].member;
+    const IslandMember& member = query.workers[first_worker + static_cast<size_t>(s)].member;
     const int32_t first = layers * s / stages;
     plan->members.push_back(member);
     replica.stages.push_back(
@@ -26,17 +26,17 @@ PlanReplica ReplicaOf(const MakePlan& ask, size_t first_worker, size_t last_work
 
 }  // namespace
 
-IslandPlan TestPlan(const MakePlan& ask, double slowness, int32_t replicas) {
-  const auto batch = static_cast<int32_t>(ask.spec.inner.batch_sequences);
-  replicas = std::clamp(replicas, 1, std::min(batch, static_cast<int32_t>(ask.workers.size())));
+IslandPlan TestPlan(const MakePlan& query, double slowness, int32_t replicas) {
+  const auto batch = static_cast<int32_t>(query.spec.inner.batch_sequences);
+  replicas = std::clamp(replicas, 1, std::min(batch, static_cast<int32_t>(query.workers.size())));
   IslandPlan plan;
-  plan.number = ask.number;
+  plan.number = query.number;
   for (int32_t r = 0; r < replicas; ++r) {
     const auto cut = [&](int32_t i) {
-      return ask.workers.size() * static_cast<size_t>(i) / static_cast<size_t>(replicas);
+      return query.workers.size() * static_cast<size_t>(i) / static_cast<size_t>(replicas);
     };
     const int32_t micro_batches = batch * (r + 1) / replicas - batch * r / replicas;
-    plan.replicas.push_back(ReplicaOf(ask, cut(r), cut(r + 1), micro_batches, &plan));
+    plan.replicas.push_back(MakeReplica(query, cut(r), cut(r + 1), micro_batches, &plan));
   }
   for (const PlanReplica& replica : plan.replicas) {
     for (int32_t s = 0; s < static_cast<int32_t>(replica.stages.size()); ++s) {

@@ -11,7 +11,7 @@ namespace atl::testing {
 
 // Pipelines of the workers in their order, so many as the batch has sequences for; a stage a
 // worker.
-IslandPlan TestPlan(const MakePlan& ask, double slowness = 1, int32_t replicas = 1);
+IslandPlan TestPlan(const MakePlan& query, double slowness = 1, int32_t replicas = 1);
 
 }  // namespace atl::testing
 

@@ -12,11 +12,12 @@ namespace atl::testing {
 
 // Three workers, one island, up to version 0 pulled.
 inline void StartShared(World& world, const std::string& submit = "") {
-  world.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches", "worker c attaches",
-              "submit min=1 batch=2 tokens=4000 island=all per-island=3 " + submit,
-              "worker a prepared", "worker b prepared", "worker c prepared", "servers answer",
-              "worker b follows", "worker c follows", "worker a sets-up", "worker a pushes",
-              "worker a stages", "servers answer", "worker a ready"});
+  world.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches",
+                 "worker c attaches",
+                 "submit min=1 batch=2 tokens=4000 island=all per-island=3 " + submit,
+                 "worker a prepared", "worker b prepared", "worker c prepared", "servers answer",
+                 "worker b follows", "worker c follows", "worker a sets-up", "worker a pushes",
+                 "worker a stages", "servers answer", "worker a ready"});
 }
 
 // The members with a part in the plan, then, in brackets, those that are only sources.
@@ -26,7 +27,7 @@ inline std::string Members(const IslandPlan& plan) {
     const bool part = std::any_of(plan.replicas.begin(), plan.replicas.end(), [&](const auto& r) {
       return std::any_of(r.stages.begin(), r.stages.end(), [&](const PlanStage& stage) {
         return std::any_of(stage.devices.begin(), stage.devices.end(), [&](const auto& device) {
-          return WorkerOfDevice(device) == member.worker;
+          return WorkerFromDevice(device) == member.worker;
         });
       });
     });
@@ -37,10 +38,10 @@ inline std::string Members(const IslandPlan& plan) {
 
 // As two of its workers got it.
 inline bool SamePlan(const IslandPlan& a, const IslandPlan& b) {
-  return WithProgramsOf(a, "") == WithProgramsOf(b, "");
+  return KeepWorkerPrograms(a, "") == KeepWorkerPrograms(b, "");
 }
 
-inline bool Says(const std::string& text, const std::string& what) {
+inline bool HasText(const std::string& text, const std::string& what) {
   return text.find(what) != std::string::npos;
 }
 

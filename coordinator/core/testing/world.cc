@@ -68,7 +68,7 @@ std::vector<PositionRange> Command::Ranges(const std::string& key) const {
 namespace {
 
 // Of commands that are one event; nothing: it is not one of them.
-std::optional<CoordinatorEvent> EventOf(const Command& command) {
+std::optional<CoordinatorEvent> ParseEvent(const Command& command) {
   const std::string& verb = command.words[0];
   const std::map<std::string, JobCommand> controls = {
       {"pause", JobCommand::kPause},   {"resume", JobCommand::kResume},
@@ -142,7 +142,7 @@ std::string World::Do(const std::string& line) {
     Step(CoordinatorEvent(last_event_));
   } else if (verb == "show") {
     Show();
-  } else if (const std::optional<CoordinatorEvent> event = EventOf(command)) {
+  } else if (const std::optional<CoordinatorEvent> event = ParseEvent(command)) {
     Step(*event);
   } else {
     ATOLL_CHECK(false, "unknown command: ", line);
@@ -150,7 +150,7 @@ std::string World::Do(const std::string& line) {
   return printed_;
 }
 
-void World::Tell(const std::vector<std::string>& lines) {
+void World::DoLines(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) Do(line);
 }
 
@@ -169,15 +169,15 @@ void World::StartJob(const std::vector<NodeId>& servers, const std::vector<NodeI
   Do(absl::StrCat("submit min=", workers.size(), " ", submit));
   for (const NodeId& name : workers) Do(absl::StrCat("worker ", name, " prepared"));
   Do("servers answer");
-  Tell({absl::StrCat("worker ", workers[0], " pushes"),
-        absl::StrCat("worker ", workers[0], " stages"), "servers answer"});
+  DoLines({absl::StrCat("worker ", workers[0], " pushes"),
+           absl::StrCat("worker ", workers[0], " stages"), "servers answer"});
   for (const NodeId& name : workers) Do(absl::StrCat("worker ", name, " ready"));
 }
 
 void World::Contribute(const NodeId& worker, int64_t sequences, double norm) {
-  Tell({absl::StrCat("worker ", worker, " leases wanted=", sequences),
-        absl::StrCat("worker ", worker, " pushes norm=", norm),
-        absl::StrCat("worker ", worker, " stages")});
+  DoLines({absl::StrCat("worker ", worker, " leases wanted=", sequences),
+           absl::StrCat("worker ", worker, " pushes norm=", norm),
+           absl::StrCat("worker ", worker, " stages")});
 }
 
 void World::Step(const CoordinatorEvent& event) {
@@ -188,7 +188,7 @@ void World::Step(const CoordinatorEvent& event) {
       Print(absl::StrCat("log ", log->job, log->job.empty() ? "" : " ", log->text));
       continue;
     }
-    const std::string key = KeyOf(write.record);
+    const std::string key = MakeRecordKey(write.record);
     store_.erase(key);
     if (!write.erase) store_.emplace(key, write.record);
   }
@@ -200,8 +200,8 @@ void World::Step(const CoordinatorEvent& event) {
   }
   for (const ToWorker& to : actions.to_workers) Deliver(to);
   for (const ToServer& to : actions.to_servers) Deliver(to);
-  for (const GroupWorkers& ask : actions.groups) Group(ask);
-  for (const MakePlan& ask : actions.plans) Plan(ask);
+  for (const GroupWorkers& query : actions.groups) Group(query);
+  for (const MakePlan& query : actions.plans) Plan(query);
 }
 
 void World::DoPlanner(const Command& command) {
@@ -218,29 +218,30 @@ void World::DoPlanner(const Command& command) {
                                    : IslandScope::kWorker;
   }
   if (planner_ == PlannerMode::kWaits) return;
-  for (const GroupWorkers& ask : std::exchange(asked_groups_, {})) Group(ask);
-  for (const MakePlan& ask : std::exchange(asked_plans_, {})) Plan(ask);
+  for (const GroupWorkers& query : std::exchange(pending_groups_, {})) Group(query);
+  for (const MakePlan& query : std::exchange(pending_plans_, {})) Plan(query);
 }
 
-void World::Group(const GroupWorkers& ask) {
+void World::Group(const GroupWorkers& query) {
   std::string names;
-  for (const PlanWorker& worker : ask.workers) absl::StrAppend(&names, " ", worker.member.worker);
+  for (const PlanWorker& worker : query.workers) absl::StrAppend(&names, " ", worker.member.worker);
   Print(absl::StrCat("groups", names, "?"));
   if (planner_ == PlannerMode::kWaits) {
-    asked_groups_.push_back(ask);
+    pending_groups_.push_back(query);
     return;
   }
-  Step(WorkersGrouped{ask.job, ask.request, groups_, "as the test says"});
+  Step(WorkersGrouped{query.job, query.request, groups_, "as the test says"});
 }
 
-void World::Plan(const MakePlan& ask) {
+void World::Plan(const MakePlan& query) {
   if (planner_ == PlannerMode::kWaits) {
-    asked_plans_.push_back(ask);
+    pending_plans_.push_back(query);
     return;
   }
-  PlanMade made{ask.job, ask.island, ask.request, absl::ResourceExhaustedError(planner_refusal_)};
+  PlanMade made{query.job, query.island, query.request,
+                absl::ResourceExhaustedError(planner_refusal_)};
   if (planner_ == PlannerMode::kAnswers) {
-    made.plan = TestPlan(ask, planner_speed_);
+    made.plan = TestPlan(query, planner_speed_);
   }
   Step(made);
 }
@@ -250,8 +251,8 @@ void World::CheckStore() {
   for (const auto& [key, record] : store_) stored.push_back(record);
   const std::vector<StoreRecord> claimed = core_->Stored();
   for (size_t i = 0; i < std::min(stored.size(), claimed.size()); ++i) {
-    ATOLL_CHECK(stored[i] == claimed[i], "not stored as it is: ", KeyOf(stored[i]), " / ",
-                KeyOf(claimed[i]));
+    ATOLL_CHECK(stored[i] == claimed[i], "not stored as it is: ", MakeRecordKey(stored[i]), " / ",
+                MakeRecordKey(claimed[i]));
   }
   ATOLL_CHECK(stored.size() == claimed.size(), stored.size(), " stored, ", claimed.size());
   CoordinatorCore second(options_, core_->cluster(), core_->epoch() + 1);
@@ -298,7 +299,7 @@ namespace {
 
 // As members do.
 template <typename To>
-bool Obeys(const ClusterMark& mark, const To& to) {
+bool Accepts(const ClusterMark& mark, const To& to) {
   return mark.cluster.empty() || (to.cluster == mark.cluster && to.epoch >= mark.epoch);
 }
 
@@ -315,12 +316,13 @@ void Remember(const To& to, ClusterMark& mark) {
 void World::Deliver(const ToWorker& to) {
   Print(absl::StrCat("-> ", to.worker, ": ", Describe(to.message)));
   Worker& worker = workers_[to.worker];
-  if (to.incarnation != worker.incarnation || !Obeys(worker.mark, to)) return;
+  if (to.incarnation != worker.incarnation || !Accepts(worker.mark, to)) return;
   Remember(to, worker.mark);
   if (const auto* forget = std::get_if<ForgetJob>(&to.message)) {
     std::erase(worker.held, forget->job);
   }
-  if (const auto* prepare = std::get_if<PrepareJob>(&to.message)) worker.asked = prepare->job;
+  if (const auto* prepare = std::get_if<PrepareJob>(&to.message))
+    worker.job_to_prepare = prepare->job;
   if (const auto* order = std::get_if<IslandOrder>(&to.message)) {
     if (order->generation != worker.order.generation || order->job != worker.order.job) {
       worker.leases.clear();
@@ -331,17 +333,17 @@ void World::Deliver(const ToWorker& to) {
     worker.member = MemberOrder();
     if (order->run == RunState::kStop) {
       worker.order = IslandOrder();
-      worker.holds = false;
+      worker.holds_layers = false;
     }
   }
   if (const auto* order = std::get_if<MemberOrder>(&to.message)) {
-    worker.holds = worker.holds || worker.set_up;
+    worker.holds_layers = worker.holds_layers || worker.set_up;
     worker.member = *order;
     worker.order = IslandOrder();
     worker.set_up = false;
     if (order->run == RunState::kStop) {
       worker.member = MemberOrder();
-      worker.holds = false;
+      worker.holds_layers = false;
     }
   }
   if (const auto* fill = std::get_if<FillShards>(&to.message)) worker.fill = *fill;
@@ -366,9 +368,10 @@ void World::Deliver(const ToServer& to) {
   }
   Print(absl::StrCat("-> ", to.server, ": ", text));
   Server& server = servers_[to.server];
-  if (!Obeys(server.mark, to)) return;
+  if (!Accepts(server.mark, to)) return;
   Remember(to, server.mark);
-  if (to.incarnation == server.incarnation && server.alive) server.asked.push_back(to.message);
+  if (to.incarnation == server.incarnation && server.alive)
+    server.pending_messages.push_back(to.message);
 }
 
 // ----------------------------------------------------------------------------------- servers ----
@@ -383,7 +386,7 @@ void World::DoServer(const Command& command) {
     server.incarnation = command.Int("incarnation", server.incarnation + 1);
     server.alive = true;
     server.silent = false;
-    server.asked.clear();
+    server.pending_messages.clear();
     last_fences_.erase(name);
     if (command.Has("empty")) server.jobs.clear();
     if (command.Has("empty")) server.mark = ClusterMark();
@@ -403,7 +406,7 @@ void World::DoServer(const Command& command) {
     say(std::move(hello));
   } else if (command.Has("dies")) {
     server.alive = false;
-    server.asked.clear();
+    server.pending_messages.clear();
     Step(ServerConnectionLost{name, server.incarnation});
   } else if (command.Has("goes-silent")) {
     server.silent = true;
@@ -418,7 +421,7 @@ bool World::AnswerOnce() {
   bool any = false;
   for (auto& [name, server] : servers_) {
     if (!server.alive || server.silent) continue;
-    for (const ToServerMessage& message : std::exchange(server.asked, {})) {
+    for (const ToServerMessage& message : std::exchange(server.pending_messages, {})) {
       any = true;
       Answer(name, server, message);
     }
@@ -432,7 +435,7 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
   };
   if (const auto* assign = std::get_if<AssignShards>(&message)) {
     server.jobs[assign->job].assignment = *assign;
-    say(ShardsAssigned{assign->job, assign->charter.placement});
+    say(ShardsAssigned{assign->job, assign->definition.placement});
   } else if (const auto* collect = std::get_if<CollectStatistics>(&message)) {
     say(Gram(server, *collect));
   } else if (const auto* commit = std::get_if<CommitRound>(&message)) {
@@ -441,7 +444,7 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
       job.version = commit->version;
       job.newest = *commit;
       std::erase_if(job.staged, [&](const PushId& push) {
-        const ContributionId id = ContributionOf(push);
+        const ContributionId id = ToContributionId(push);
         return std::count(commit->dropped.begin(), commit->dropped.end(), id) > 0 ||
                std::any_of(commit->terms.begin(), commit->terms.end(),
                            [&](const RoundTerm& term) { return term.contribution == id; });
@@ -483,7 +486,7 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
   } else if (const auto* drop = std::get_if<DropContributions>(&message)) {
     std::erase_if(server.jobs[drop->job].staged, [&](const PushId& push) {
       return std::count(drop->contributions.begin(), drop->contributions.end(),
-                        ContributionOf(push)) > 0;
+                        ToContributionId(push)) > 0;
     });
   }
 }
@@ -529,8 +532,9 @@ Statistics World::Gram(const Server& server, const CollectStatistics& request) {
   std::map<int32_t, double> share;
   for (const OwnedShard& shard : job.assignment.shards) {
     if (!IsInTurn(request.version, shard.layer, view.spec.outer.fragments)) continue;
-    const auto& asked = request.shards;
-    if (!asked.empty() && std::count(asked.begin(), asked.end(), shard.shard) == 0) continue;
+    const auto& requested = request.shards;
+    if (!requested.empty() && std::count(requested.begin(), requested.end(), shard.shard) == 0)
+      continue;
     const bool by_layer = HasStatisticsByLayer(request.contributions.size());
     share[by_layer ? shard.layer : 0] += static_cast<double>(shard.elements) / total;
   }
@@ -628,7 +632,7 @@ void World::Restart(ClusterId cluster, int64_t epoch) {
   core_ = std::make_unique<CoordinatorCore>(options_, std::move(cluster), epoch);
   const absl::Status status = core_->Recover(now_, stored);
   ATOLL_CHECK(status.ok(), status.ToString());
-  for (auto& [name, server] : servers_) server.asked.clear();
+  for (auto& [name, server] : servers_) server.pending_messages.clear();
   last_fences_.clear();
   Step(Tick{});
 }
@@ -645,7 +649,7 @@ void World::Show() {
           "tokens, %d leased",
           island.record.island,
           island.record.site.empty() ? island.record.worker : "site " + island.record.site,
-          island.record.generation, island.doing, island.record.rounds_accepted,
+          island.record.generation, island.activity, island.record.rounds_accepted,
           island.record.rounds_rejected, island.record.tokens_committed, island.leased_sequences));
       if (island.plan.number == 0 && island.planning.empty()) continue;
       std::string line = absl::StrCat("=     ", Describe(island.plan));

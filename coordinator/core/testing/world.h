@@ -33,7 +33,7 @@
 //   worker b follows                         a heartbeat: serves its leader under the ordered plan
 //   worker a sets-up                         a heartbeat: its island is set up for the ordered plan
 //   worker a saves holders=abc [step=] [consumed=] [number=] [base=] [disk]    two hold each
-//   worker a wishes reason=TEXT              the same, with a replan request
+//   worker a replans reason=TEXT              the same, with a replan request
 //   planner answers | waits | refuses reason=TEXT    from now on; answers is what it begins with
 //   planner speed=X                          its steps take X times as long
 //   planner groups site|all|worker           what it answers to GroupWorkers; site is first
@@ -87,9 +87,9 @@ class World {
 
   // Carries out the line and returns what the coordinator did, one line each.
   std::string Do(const std::string& line);
-  void Happens(const CoordinatorEvent& event) { Step(event); }
-  // Several lines; for what only sets the scene.
-  void Tell(const std::vector<std::string>& lines);
+  void HandleEvent(const CoordinatorEvent& event) { Step(event); }
+  // Several lines; for setting up a test.
+  void DoLines(const std::vector<std::string>& lines);
 
   CoordinatorCore& core() { return *core_; }
   Instant now() const { return now_; }
@@ -99,7 +99,7 @@ class World {
   const IslandOrder& Order(const NodeId& worker) { return workers_[worker].order; }
   const MemberOrder& Membership(const NodeId& worker) { return workers_[worker].member; }
   const std::vector<PositionRange>& Leases(const NodeId& worker) { return workers_[worker].leases; }
-  const ClusterMark& MarkOf(const NodeId& worker) { return workers_[worker].mark; }
+  const ClusterMark& GetClusterMark(const NodeId& worker) { return workers_[worker].mark; }
   const absl::Status& reply() const { return reply_; }
 
   // A job with these servers and workers, up to version 0 applied and every island ready.
@@ -113,11 +113,11 @@ class World {
     Incarnation incarnation = 0;
     bool alive = false;
     bool silent = false;
-    JobId asked;  // to prepare
+    JobId job_to_prepare;
     IslandOrder order;
-    MemberOrder member;   // job empty: it follows no leader
-    bool set_up = false;  // under the plan of `order` or `member`
-    bool holds = false;   // layers of an island
+    MemberOrder member;         // job empty: it follows no leader
+    bool set_up = false;        // under the plan of `order` or `member`
+    bool holds_layers = false;  // layers of an island
     bool steps_on = false;
     ClusterMark mark;
     std::vector<JobId> held;
@@ -127,7 +127,7 @@ class World {
     int64_t inner_step = 0;
     Version base = kNoVersion;
     std::vector<SavedState> saved;
-    std::string wish;
+    std::string replan_reason;
     std::string measuring;
     std::map<NodeId, double> pull_rates;
     std::vector<PositionRange> leases;
@@ -154,7 +154,7 @@ class World {
     bool silent = false;
     std::map<JobId, ServerJob> jobs;  // its disk
     ClusterMark mark;
-    std::vector<ToServerMessage> asked;
+    std::vector<ToServerMessage> pending_messages;
   };
 
   void Step(const CoordinatorEvent& event);
@@ -164,8 +164,8 @@ class World {
   static constexpr int kOftenEnough = 50;
   void Deliver(const ToWorker& to);
   void Deliver(const ToServer& to);
-  void Plan(const MakePlan& ask);
-  void Group(const GroupWorkers& ask);
+  void Plan(const MakePlan& query);
+  void Group(const GroupWorkers& query);
   void DoCoordinator(const Command& command);
   void DoPlanner(const Command& command);
   void Print(const std::string& line) { printed_ += line + "\n"; }
@@ -209,8 +209,8 @@ class World {
   PlannerMode planner_ = PlannerMode::kAnswers;
   std::string planner_refusal_;
   double planner_speed_ = 1;
-  std::vector<MakePlan> asked_plans_;
-  std::vector<GroupWorkers> asked_groups_;
+  std::vector<MakePlan> pending_plans_;
+  std::vector<GroupWorkers> pending_groups_;
   IslandScope groups_ = IslandScope::kSite;
   std::string printed_;
 };

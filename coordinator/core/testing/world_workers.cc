@@ -35,7 +35,7 @@ void World::AttachWorker(const NodeId& name, Worker& worker, const Command& comm
 
 namespace {
 
-ValidationResult ResultOf(const IslandOrder& order, const Command& command) {
+ValidationResult MakeValidationResult(const IslandOrder& order, const Command& command) {
   ValidationResult result{order.job, command.Int("version", order.validate_version),
                           command.Real("loss", 1), command.Int("tokens", 500)};
   if (command.arguments.contains("set")) {
@@ -70,11 +70,11 @@ void World::DoWorker(const Command& command) {
     facts.train_sequences = command.Int("sequences", 1000);
     facts.validation_sequences = 50;
     facts.data_digest = static_cast<uint64_t>(command.Int("digest", 7));
-    JobPrepared prepared{worker.asked, facts};
+    JobPrepared prepared{worker.job_to_prepare, facts};
     if (command.Int("measured", 0) != 0) prepared.profiles.push_back({name + "/0", "cpu", "1", 7});
     say(std::move(prepared));
   } else if (verb == "refuses") {
-    say(JobRefused{worker.asked, command.Text("reason")});
+    say(JobRefused{worker.job_to_prepare, command.Text("reason")});
   } else if (verb == "ready") {
     worker.ready = worker.set_up = true;
     worker.lags = false;
@@ -95,12 +95,12 @@ void World::DoWorker(const Command& command) {
     Heartbeat(name, worker);
   } else if (verb == "follows" || verb == "sets-up") {
     worker.set_up = true;
-    worker.wish.clear();
+    worker.replan_reason.clear();
     Heartbeat(name, worker);
   } else if (verb == "saves") {
     Save(name, worker, command);
-  } else if (verb == "wishes") {
-    worker.wish = command.Text("reason");
+  } else if (verb == "replans") {
+    worker.replan_reason = command.Text("reason");
     Heartbeat(name, worker);
   } else if (verb == "leases") {
     const IslandOrder& order = worker.order;
@@ -111,7 +111,7 @@ void World::DoWorker(const Command& command) {
   } else if (verb == "stages") {
     Stage(name, worker, command.Int("shards", static_cast<int64_t>(worker.to_stage.size())));
   } else if (verb == "validates") {
-    say(ResultOf(worker.order, command));
+    say(MakeValidationResult(worker.order, command));
   } else {
     ATOLL_CHECK(false, "unknown worker command ", verb);
   }
@@ -212,14 +212,14 @@ void World::Heartbeat(const NodeId& name, Worker& worker) {
     if (!worker.stands_still && !worker.lags) worker.base = worker.order.committed_version;
     progress.base_version = worker.base;
     progress.ready = worker.ready;
-    progress.doing = worker.ready ? "training" : "getting ready";
+    progress.activity = worker.ready ? "training" : "getting ready";
     progress.tokens_per_s = worker.speed;
     if (!worker.stands_still) ++worker.inner_step;
     progress.inner_step = worker.inner_step;
     progress.train_loss = 2;
     progress.plan_number = worker.set_up ? worker.order.plan.number : 0;
     progress.setting_up = worker.set_up || worker.steps_on ? 0 : worker.order.plan.number;
-    progress.plan_wanted = worker.wish;
+    progress.plan_wanted = worker.replan_reason;
     beat.progress = progress;
   }
   if (!worker.member.job.empty()) {
@@ -230,7 +230,7 @@ void World::Heartbeat(const NodeId& name, Worker& worker) {
                                  worker.set_up ? order.plan.number : 0,
                                  order.sequence,
                                  worker.set_up ? "following" : "getting ready",
-                                 worker.holds || worker.set_up};
+                                 worker.holds_layers || worker.set_up};
   }
   Step(FromWorker{name, worker.incarnation, std::move(beat)});
 }

@@ -15,7 +15,7 @@ namespace atl {
 
 class EtcdServer {
  public:
-  // With `tls`, clients show a certificate that tls.ca_path signed. `flags`: of etcd, beside its
+  // With `tls`, clients show a certificate that tls.ca_path signed. `flags`: of etcd, besides its
   // addresses. REQUIRES: etcd is installed; fails the test otherwise.
   explicit EtcdServer(const TlsOptions& tls = {}, std::vector<std::string> flags = {});
   ~EtcdServer();

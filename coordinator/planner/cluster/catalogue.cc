@@ -82,7 +82,7 @@ class ConvNet {
     layer.stash_bytes += 2 * before + layer.out_bytes;
   }
 
-  // A branch beside the main path: does not change the image that follows.
+  // A branch parallel to the main path: does not change the image that follows.
   void Shortcut(int64_t in, int64_t out, int64_t image, int64_t stride) {
     const int64_t side = side_;
     const int64_t sent = model_.layers.back().out_bytes;

@@ -35,23 +35,23 @@ absl::Status ValidatePrice(double price, absl::string_view what) {
       absl::StrCat(what, ": a price must be a number of at least 0, not ", price));
 }
 
-absl::Status ValidateWire(const Wire& wire, size_t trunks, absl::string_view what) {
-  ATOLL_RETURN_IF_ERROR(ValidatePrice(wire.price_per_byte, what));
-  for (const WireEdge& edge : wire.edges) {
+absl::Status ValidateLink(const Link& plan_link, size_t trunks, absl::string_view what) {
+  ATOLL_RETURN_IF_ERROR(ValidatePrice(plan_link.price_per_byte, what));
+  for (const LinkEdge& edge : plan_link.edges) {
     if (edge.trunk >= static_cast<int>(trunks)) {
       return absl::InvalidArgumentError(absl::StrCat(what, ": there is no trunk ", edge.trunk));
     }
     ATOLL_RETURN_IF_ERROR(ValidateChanges(edge.changes, what));
     ATOLL_RETURN_IF_ERROR(ValidatePrice(edge.price_per_byte, what));
-    ATOLL_RETURN_IF_ERROR(ValidateWire({edge.latency_s, edge.bytes_per_s, {}}, trunks, what));
+    ATOLL_RETURN_IF_ERROR(ValidateLink({edge.latency_s, edge.bytes_per_s, {}}, trunks, what));
   }
-  if (!(wire.bytes_per_s > 0) || !std::isfinite(wire.bytes_per_s) || !(wire.latency_s >= 0) ||
-      !std::isfinite(wire.latency_s)) {
+  if (!(plan_link.bytes_per_s > 0) || !std::isfinite(plan_link.bytes_per_s) ||
+      !(plan_link.latency_s >= 0) || !std::isfinite(plan_link.latency_s)) {
     return absl::InvalidArgumentError(absl::StrCat(what,
                                                    ": a link needs a positive bandwidth and a "
                                                    "latency of at least 0, not ",
-                                                   wire.bytes_per_s, " bytes/s and ",
-                                                   wire.latency_s, " s"));
+                                                   plan_link.bytes_per_s, " bytes/s and ",
+                                                   plan_link.latency_s, " s"));
   }
   return absl::OkStatus();
 }
@@ -103,46 +103,46 @@ constexpr int kMostRing = 64;
 
 }  // namespace
 
-double Wire::Seconds(double bytes) const {
+double Link::Seconds(double bytes) const {
   if (edges.empty()) return latency_s + sim::EffectiveBytes(sizes, bytes) / bytes_per_s;
   std::vector<sim::EdgeOffer> offers;
-  for (const WireEdge& edge : edges) {
+  for (const LinkEdge& edge : edges) {
     offers.push_back(
         {edge.latency_s * 1e9, edge.bytes_per_s * 1e-9, edge.conflict_set, edge.sizes.get()});
   }
   return sim::SplitTransfer(bytes, offers).arrival_ns * 1e-9;
 }
 
-double Wire::SerialSeconds(double bytes) const {
+double Link::SerialSeconds(double bytes) const {
   if (edges.empty()) return sim::EffectiveBytes(sizes, bytes) / bytes_per_s;
   const bool curves = std::any_of(edges.begin(), edges.end(),
-                                  [](const WireEdge& edge) { return edge.sizes != nullptr; });
+                                  [](const LinkEdge& edge) { return edge.sizes != nullptr; });
   return curves ? std::max(0.0, Seconds(bytes) - latency_s) : bytes / bytes_per_s;
 }
 
-double Wire::FastestBytesPerSecond() const {
+double Link::FastestBytesPerSecond() const {
   double fastest = sim::FastestRate(sizes, bytes_per_s);
   double together = 0;
-  for (const WireEdge& edge : edges) together += sim::FastestRate(edge.sizes, edge.bytes_per_s);
+  for (const LinkEdge& edge : edges) together += sim::FastestRate(edge.sizes, edge.bytes_per_s);
   const bool curves = std::any_of(edges.begin(), edges.end(),
-                                  [](const WireEdge& edge) { return edge.sizes != nullptr; });
+                                  [](const LinkEdge& edge) { return edge.sizes != nullptr; });
   return curves ? std::max(fastest, together) : fastest;
 }
 
-Wire WireFromProfile(const LinkProfile& link) {
-  Wire wire;
-  wire.latency_s = static_cast<double>(std::max<int64_t>(0, link.latency_ns)) * 1e-9;
-  wire.bytes_per_s = link.bandwidth_bytes_per_s;
-  if (link.times.empty()) return wire;
-  auto curve = sim::SizeCurve::Make(link.times, wire.latency_s, wire.bytes_per_s);
-  if (curve.ok()) wire.sizes = *std::move(curve);
-  return wire;
+Link LinkFromProfile(const LinkProfile& link) {
+  Link plan_link;
+  plan_link.latency_s = static_cast<double>(std::max<int64_t>(0, link.latency_ns)) * 1e-9;
+  plan_link.bytes_per_s = link.bandwidth_bytes_per_s;
+  if (link.times.empty()) return plan_link;
+  auto curve = sim::SizeCurve::Make(link.times, plan_link.latency_s, plan_link.bytes_per_s);
+  if (curve.ok()) plan_link.sizes = *std::move(curve);
+  return plan_link;
 }
 
-absl::StatusOr<Wire> MakeWire(std::vector<WireEdge> edges, const std::vector<Trunk>& trunks) {
+absl::StatusOr<Link> MakeLink(std::vector<LinkEdge> edges, const std::vector<Trunk>& trunks) {
   sim::Network network;
   network.links.emplace_back();
-  for (WireEdge& edge : edges) {
+  for (LinkEdge& edge : edges) {
     if (edge.trunk >= static_cast<int>(trunks.size())) {
       return absl::InvalidArgumentError(absl::StrCat("there is no trunk ", edge.trunk));
     }
@@ -156,27 +156,28 @@ absl::StatusOr<Wire> MakeWire(std::vector<WireEdge> edges, const std::vector<Tru
          edge.sizes});
   }
   ATOLL_RETURN_IF_ERROR(sim::Validate(network));
-  Wire wire;
-  wire.latency_s = static_cast<double>(sim::AloneTransferNs(network, network.links[0], 0)) * 1e-9;
+  Link plan_link;
+  plan_link.latency_s =
+      static_cast<double>(sim::AloneTransferNs(network, network.links[0], 0)) * 1e-9;
   const double payload_s =
       static_cast<double>(sim::AloneTransferNs(network, network.links[0], kPayloadBytes)) * 1e-9;
-  wire.bytes_per_s = kPayloadBytes / std::max(1e-9, payload_s - wire.latency_s);
+  plan_link.bytes_per_s = kPayloadBytes / std::max(1e-9, payload_s - plan_link.latency_s);
   double all_bytes_per_s = 0;
-  for (const WireEdge& edge : edges) all_bytes_per_s += edge.bytes_per_s;
-  for (const WireEdge& edge : edges) {
-    wire.price_per_byte += edge.price_per_byte * edge.bytes_per_s / all_bytes_per_s;
+  for (const LinkEdge& edge : edges) all_bytes_per_s += edge.bytes_per_s;
+  for (const LinkEdge& edge : edges) {
+    plan_link.price_per_byte += edge.price_per_byte * edge.bytes_per_s / all_bytes_per_s;
   }
   const bool plain = edges.size() == 1 && edges[0].trunk < 0 && edges[0].changes.empty();
   if (!plain) {
-    wire.edges = std::move(edges);
+    plan_link.edges = std::move(edges);
   } else if (edges[0].sizes != nullptr) {
-    wire.bytes_per_s = edges[0].bytes_per_s;
-    wire.sizes = edges[0].sizes;
+    plan_link.bytes_per_s = edges[0].bytes_per_s;
+    plan_link.sizes = edges[0].sizes;
   }
-  return wire;
+  return plan_link;
 }
 
-Wire Cluster::WireBetween(int from, int to) const {
+Link Cluster::LinkBetween(int from, int to) const {
   if (!measured.empty()) {
     const auto exact = measured.find({from, to});
     if (exact != measured.end()) return exact->second;
@@ -191,17 +192,17 @@ Wire Cluster::WireBetween(int from, int to) const {
     const auto known = node_to_node.find({a.node, b.node});
     if (known != node_to_node.end()) return known->second;
   }
-  return WireBetweenSites(a.site, b.site);
+  return LinkBetweenSites(a.site, b.site);
 }
 
 double Cluster::PricePerByte(int from, int to) const {
   const bool leaves = devices[from].site != devices[to].site;
-  return WireBetween(from, to).price_per_byte + (leaves ? devices[from].egress_price_per_byte : 0);
+  return LinkBetween(from, to).price_per_byte + (leaves ? devices[from].egress_price_per_byte : 0);
 }
 
 bool Cluster::HasPrices() const {
-  const auto any = [](const auto& wires) {
-    return std::any_of(wires.begin(), wires.end(),
+  const auto any = [](const auto& links) {
+    return std::any_of(links.begin(), links.end(),
                        [](const auto& entry) { return entry.second.price_per_byte > 0; });
   };
   return std::any_of(types.begin(), types.end(),
@@ -211,10 +212,10 @@ bool Cluster::HasPrices() const {
          any(site_to_site) || any(node_to_node) || any(measured);
 }
 
-const Wire& Cluster::WireBetweenSites(const std::string& from, const std::string& to) const {
+const Link& Cluster::LinkBetweenSites(const std::string& from, const std::string& to) const {
   const auto known = site_to_site.find({from, to});
   if (known != site_to_site.end()) return known->second;
-  return from == to ? site_wire : wan_wire;
+  return from == to ? site_link : wan_link;
 }
 
 std::vector<std::vector<int>> Cluster::DevicesByNode() const {
@@ -255,32 +256,33 @@ absl::Status Validate(const Cluster& cluster) {
   const size_t trunks = cluster.trunks.size();
   for (const Trunk& trunk : cluster.trunks) {
     const std::string what = absl::StrCat("trunk \"", trunk.name, "\"");
-    ATOLL_RETURN_IF_ERROR(ValidateWire({0, trunk.bytes_per_s, {}}, trunks, what));
+    ATOLL_RETURN_IF_ERROR(ValidateLink({0, trunk.bytes_per_s, {}}, trunks, what));
     ATOLL_RETURN_IF_ERROR(ValidateChanges(trunk.changes, what));
   }
-  ATOLL_RETURN_IF_ERROR(ValidateWire(cluster.site_wire, trunks, "within a site"));
-  ATOLL_RETURN_IF_ERROR(ValidateWire(cluster.wan_wire, trunks, "between sites"));
-  for (const auto& [sites, wire] : cluster.site_to_site) {
+  ATOLL_RETURN_IF_ERROR(ValidateLink(cluster.site_link, trunks, "within a site"));
+  ATOLL_RETURN_IF_ERROR(ValidateLink(cluster.wan_link, trunks, "between sites"));
+  for (const auto& [sites, plan_link] : cluster.site_to_site) {
     ATOLL_RETURN_IF_ERROR(
-        ValidateWire(wire, trunks, absl::StrCat(sites.first, " -> ", sites.second)));
+        ValidateLink(plan_link, trunks, absl::StrCat(sites.first, " -> ", sites.second)));
   }
-  for (const auto& [nodes, wire] : cluster.node_to_node) {
+  for (const auto& [nodes, plan_link] : cluster.node_to_node) {
     ATOLL_RETURN_IF_ERROR(
-        ValidateWire(wire, trunks, absl::StrCat(nodes.first, " -> ", nodes.second)));
+        ValidateLink(plan_link, trunks, absl::StrCat(nodes.first, " -> ", nodes.second)));
   }
   const int count = static_cast<int>(cluster.devices.size());
-  for (const auto& [pair, wire] : cluster.measured) {
+  for (const auto& [pair, plan_link] : cluster.measured) {
     if (pair.first < 0 || pair.first >= count || pair.second < 0 || pair.second >= count) {
       return absl::InvalidArgumentError("a measured link names a device that is not there");
     }
-    ATOLL_RETURN_IF_ERROR(ValidateWire(
-        wire, trunks,
+    ATOLL_RETURN_IF_ERROR(ValidateLink(
+        plan_link, trunks,
         absl::StrCat(cluster.devices[pair.first].id, " -> ", cluster.devices[pair.second].id)));
   }
   return absl::OkStatus();
 }
 
-std::optional<RingLink> RingLinkOf(const Cluster& cluster, const std::vector<int>& devices) {
+std::optional<RingLink> FindSlowestRingLink(const Cluster& cluster,
+                                            const std::vector<int>& devices) {
   if (cluster.measured.empty() || devices.size() < 2) return std::nullopt;
   bool described = false;
   RingLink slowest{0, INFINITY};
@@ -309,7 +311,7 @@ void SetRingLinks(Cluster& cluster) {
       std::optional<RingLink> ring;
       for (int i = 0; i < count; ++i) {  // those that are left over are as the last group
         if (i % size == 0 && i + size <= count) {
-          ring = RingLinkOf(cluster, {node.begin() + i, node.begin() + i + size});
+          ring = FindSlowestRingLink(cluster, {node.begin() + i, node.begin() + i + size});
         }
         if (ring) links[node[i]][size] = *ring;
       }
@@ -336,8 +338,8 @@ Grouping GroupDevices(const Cluster& cluster, const GroupingOptions& options) {
   for (int a = 0; a < n; ++a) {
     for (int b = 0; b < n; ++b) {
       if (a == b) continue;
-      distance[a][b] = std::max(cluster.WireBetween(a, b).Seconds(options.payload_bytes),
-                                cluster.WireBetween(b, a).Seconds(options.payload_bytes));
+      distance[a][b] = std::max(cluster.LinkBetween(a, b).Seconds(options.payload_bytes),
+                                cluster.LinkBetween(b, a).Seconds(options.payload_bytes));
       nearest[a] = std::min(nearest[a], distance[a][b]);
     }
   }
@@ -353,8 +355,8 @@ Grouping GroupDevices(const Cluster& cluster, const GroupingOptions& options) {
   Grouping grouping;
   grouping.sites = Agglomerate(distance, [&](double d, const auto& a, const auto& b) {
     const double theta = options.theta * (options.leniency == nullptr ? 1 : options.leniency(a, b));
-    // A lone device has no distance of its own beside a group that has one: its nearest neighbour
-    // may be distant.
+    // A lone device has no distance of its own compared with a group that has one: its nearest
+    // neighbour may be distant.
     if (a.size() == 1 && b.size() > 1) return d <= theta * inner(b);
     if (b.size() == 1 && a.size() > 1) return d <= theta * inner(a);
     return d <= theta * std::max(inner(a), inner(b));

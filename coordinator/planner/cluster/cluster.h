@@ -25,7 +25,7 @@ struct Device {
   std::string site;
   int type = 0;                      // index into Cluster::types
   double egress_price_per_byte = 0;  // of what it sends to other sites
-  // Where sites stand for islands: the site whose links it uses; empty: `site`.
+  // Where sites represent islands: the site whose links it uses; empty: `site`.
   std::string network_site = {};
 };
 inline const std::string& NetworkSite(const Device& device) {
@@ -39,15 +39,15 @@ struct BandwidthChange {
   double factor = 1;
 };
 
-// Capacity that edges of several links share, such as the line between two sites.
+// Capacity that edges of several links share, such as the inter-site link of two sites.
 struct Trunk {
   std::string name;
   double bytes_per_s = 0;
   std::vector<BandwidthChange> changes;
 };
 
-// One of several ways from device to device; a transfer is split over those that help.
-struct WireEdge {
+// One of several paths from device to device; a transfer is split over those that help.
+struct LinkEdge {
   double latency_s = 0;
   double bytes_per_s = 0;
   int trunk = -1;         // index into Cluster::trunks; -1: not shared
@@ -59,10 +59,10 @@ struct WireEdge {
 
 // One direction between two devices: t(n) = latency + n / bandwidth, n as `sizes` count it, or what
 // the edges amount to.
-struct Wire {
+struct Link {
   double latency_s = 0;
   double bytes_per_s = 0;
-  std::vector<WireEdge> edges;   // empty: one, as above
+  std::vector<LinkEdge> edges;   // empty: one, as above
   double price_per_byte = 0;     // of what is sent, as the edges share it
   sim::SizeCurvePtr sizes = {};  // without edges
 
@@ -76,12 +76,12 @@ struct Wire {
 
 // As it was measured. Times that are no curve (SizeCurve::Make) are left out.
 // REQUIRES: its bandwidth is positive.
-Wire WireFromProfile(const LinkProfile& link);
+Link LinkFromProfile(const LinkProfile& link);
 
 // A link of these edges. Its latency and bandwidth are those of a transfer of 8 MB over all edges
 // that help, each capped by its trunk: what is good enough to rank layouts with; transfers are
-// played edge by edge. Refuses what the simulator's network refuses, and an unknown trunk.
-absl::StatusOr<Wire> MakeWire(std::vector<WireEdge> edges, const std::vector<Trunk>& trunks);
+// simulated edge by edge. Refuses what the simulator's network refuses, and an unknown trunk.
+absl::StatusOr<Link> MakeLink(std::vector<LinkEdge> edges, const std::vector<Trunk>& trunks);
 
 struct Cluster {
   std::vector<DeviceType> types;
@@ -89,26 +89,26 @@ struct Cluster {
   std::vector<Trunk> trunks;
   // Bandwidth within a node comes from the device type; this is its latency.
   double node_latency_s = 5e-6;
-  Wire site_wire{20e-6, 50e9};  // between nodes of one site: by default a 400 Gbit/s card
-  Wire wan_wire{10e-3, 125e6};  // between sites without an entry below: 1 Gbit/s, 10 ms
+  Link site_link{20e-6, 50e9};  // between nodes of one site: by default a 400 Gbit/s card
+  Link wan_link{10e-3, 125e6};  // between sites without an entry below: 1 Gbit/s, 10 ms
   // Site to site; all that goes from one to another shares it. A site to itself: one node's card.
-  std::map<std::pair<std::string, std::string>, Wire> site_to_site;
+  std::map<std::pair<std::string, std::string>, Link> site_to_site;
   // From network site to network site: the bytes that a job may send in a day (traffic.h). A pair
   // without an entry has no limit.
   std::map<std::pair<std::string, std::string>, double> bytes_per_day;
-  // The node at whose word every step begins; empty: it is not known.
+  // The node that begins every step; empty: it is not known.
   std::string leader;
   // Measured from node to node, by name: overrides what holds between their sites.
-  std::map<std::pair<std::string, std::string>, Wire> node_to_node;
+  std::map<std::pair<std::string, std::string>, Link> node_to_node;
   // Measured or described device pairs (indices): override everything above.
-  std::map<std::pair<int, int>, Wire> measured;
+  std::map<std::pair<int, int>, Link> measured;
 
-  Wire WireBetween(int from, int to) const;
+  Link LinkBetween(int from, int to) const;
   // What sending a byte costs: the link's price, and between sites the sender's.
   double PricePerByte(int from, int to) const;
   // Whether any device, sender or link has a price.
   bool HasPrices() const;
-  const Wire& WireBetweenSites(const std::string& from, const std::string& to) const;
+  const Link& LinkBetweenSites(const std::string& from, const std::string& to) const;
   // The devices of one type, in one node, in order; (site, node, type) in order.
   std::vector<std::vector<int>> DevicesByNode() const;
 };
@@ -118,7 +118,8 @@ absl::Status Validate(const Cluster& cluster);
 
 // The slowest link around these devices in this order, as `measured` has it, else as their types
 // have; nothing where `measured` has none of these links.
-std::optional<RingLink> RingLinkOf(const Cluster& cluster, const std::vector<int>& devices);
+std::optional<RingLink> FindSlowestRingLink(const Cluster& cluster,
+                                            const std::vector<int>& devices);
 
 // Gives types the links of the tensor-parallel groups of 2, 4, ... that nodes' devices make in
 // order. Devices of one type whose groups have other links become types of their own, of the same
@@ -128,9 +129,9 @@ void SetRingLinks(Cluster& cluster);
 // Two-level grouping. Level 1 (sites) by average linkage on the distance d(i, j), the larger of
 // both directions' times for `payload_bytes`: two groups merge when their distance is at most
 // `theta` times the larger of their mean inner distances (at least `floor_s`; a single device has
-// none beside a group that has one, and its distance to its nearest neighbour beside another single
-// one). Level 2 inside each: the same on |ln power|, up to ln 1.25,
-// same memory class.
+// none compared with a group that has one, and its distance to its nearest neighbour compared with
+// another single one). Level 2 inside each: the same on |ln power|, up to ln 1.25, same memory
+// class.
 struct Grouping {
   std::vector<std::vector<int>> sites;                 // devices, ascending
   std::vector<std::vector<std::vector<int>>> classes;  // per site: groups of like devices

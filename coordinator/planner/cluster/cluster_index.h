@@ -15,24 +15,24 @@ class ClusterIndex {
   explicit ClusterIndex(const Cluster& cluster);
 
   // From 0, in the order of the devices. Nodes of one name at two sites are two.
-  int SiteOf(int device) const { return places_[device].site; }
-  int NodeOf(int device) const { return places_[device].node; }
+  int GetSiteIndex(int device) const { return locations_[device].site; }
+  int GetNode(int device) const { return locations_[device].node; }
   int sites() const { return sites_; }
   int nodes() const { return nodes_; }
 
   // As Cluster has them.
-  Wire WireBetween(int from, int to) const;
-  const Wire& WireBetweenSites(int from, int to) const { return *wires_[from * sites_ + to]; }
+  Link LinkBetween(int from, int to) const;
+  const Link& LinkBetweenSites(int from, int to) const { return *site_links_[from * sites_ + to]; }
 
  private:
-  struct Place {
+  struct Location {
     int site = 0, node = 0;
   };
 
   const Cluster& cluster_;
-  std::vector<Place> places_;  // of devices
+  std::vector<Location> locations_;  // of devices
   int sites_ = 0, nodes_ = 0;
-  std::vector<const Wire*> wires_;  // from site to site
+  std::vector<const Link*> site_links_;  // from site to site
 };
 
 }  // namespace atl::plan

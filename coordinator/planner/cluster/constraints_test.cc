@@ -24,13 +24,13 @@ Cluster TwoSites(double wan_bytes_per_s = 10e9) {
     const std::string node = site + std::to_string(d / 2 % 2);
     cluster.devices.push_back({node + "/" + std::to_string(d % 2), node, site, 0});
   }
-  cluster.wan_wire = {1e-3, wan_bytes_per_s};
+  cluster.wan_link = {1e-3, wan_bytes_per_s};
   return cluster;
 }
 
 absl::Status Constrained(Constraints fixed, Cluster& cluster) { return Constrain(fixed, cluster); }
 
-std::set<std::string> IdsOf(const Cluster& cluster) {
+std::set<std::string> ListDeviceIds(const Cluster& cluster) {
   std::set<std::string> ids;
   for (const Device& device : cluster.devices) ids.insert(device.id);
   return ids;
@@ -49,7 +49,7 @@ struct Case {
     return *std::move(plan);
   }
   SiteBytes PerDay(const Plan& plan) const {
-    SiteBytes day = BytesOfStep(cluster, costs, job, plan.layout);
+    SiteBytes day = CountStepBytes(cluster, costs, job, plan.layout);
     for (auto& [sites, bytes] : day) bytes *= kSecondsPerDay / plan.outcome.step_s;
     return day;
   }
@@ -58,9 +58,9 @@ struct Case {
 TEST_CASE("excluded_nodes_and_devices_and_other_sites_are_no_part_of_the_cluster") {
   Cluster cluster = TwoSites();
   REQUIRE(Constrained({.exclude = {"a0", "b1/1"}}, cluster).ok());
-  CHECK(IdsOf(cluster) == std::set<std::string>{"a1/0", "a1/1", "b0/0", "b0/1", "b1/0"});
+  CHECK(ListDeviceIds(cluster) == std::set<std::string>{"a1/0", "a1/1", "b0/0", "b0/1", "b1/0"});
   REQUIRE(Constrained({.sites = {"b"}}, cluster).ok());
-  CHECK(IdsOf(cluster) == std::set<std::string>{"b0/0", "b0/1", "b1/0"});
+  CHECK(ListDeviceIds(cluster) == std::set<std::string>{"b0/0", "b0/1", "b1/0"});
   Constraints all_sites{.sites = {"b"}};
   REQUIRE(Constrain(all_sites, cluster).ok());
   CHECK(ConstraintsText(all_sites).empty());  // it decides nothing
@@ -128,7 +128,7 @@ TEST_CASE("a_step_sends_activations_gradients_and_all_reduces_between_sites") {
   const Layout pipeline{.micro_batch = 4,
                         .replicas = {{{{{0}, 0, 5}, {{4}, 5, layers}}, /*micro_batches=*/8}}};
   const double sent = 8.0 * 4 * static_cast<double>(c.costs.model().layers[4].out_bytes);
-  const SiteBytes messages = BytesOfStep(c.cluster, c.costs, c.job, pipeline);
+  const SiteBytes messages = CountStepBytes(c.cluster, c.costs, c.job, pipeline);
   CHECK(messages.at({"a", "b"}) == Approx(sent));
   CHECK(messages.at({"b", "a"}) == Approx(sent));
 
@@ -141,7 +141,7 @@ TEST_CASE("a_step_sends_activations_gradients_and_all_reduces_between_sites") {
        {std::pair(Reduction::kBySite, 1.0), std::pair(Reduction::kRing, 4.0 / 3),
         std::pair(Reduction::kHierarchical, 1.0)}) {
     c.job.reduction = reduction;
-    const SiteBytes sums = BytesOfStep(c.cluster, c.costs, c.job, replicas);
+    const SiteBytes sums = CountStepBytes(c.cluster, c.costs, c.job, replicas);
     CHECK(sums.at({"a", "b"}) == Approx(times * gradient));
     CHECK(sums.at({"b", "a"}) == Approx(times * gradient));
   }

@@ -17,7 +17,7 @@ LayerTimes Mix(const LayerTimes& a, double weight_a, const LayerTimes& b, double
 }
 
 // None: {}.
-RingLink RingOf(const DeviceType& type, int tensor_parallel) {
+RingLink FindRingLink(const DeviceType& type, int tensor_parallel) {
   const auto ring = type.ring_links.find(tensor_parallel);
   return ring == type.ring_links.end() ? RingLink{} : ring->second;
 }
@@ -43,12 +43,12 @@ int StageCosts::EndOfRecomputed(int first, int last, int recomputed) const {
   return static_cast<int>(end - sums_->begin());
 }
 
-LayerTimes StageCosts::Of(int first, int last, const Saving& asked) const {
+LayerTimes StageCosts::Of(int first, int last, const Saving& requested_saving) const {
   const LayerTimes& a = At(first).times;
   const LayerTimes& b = At(last).times;
   LayerTimes times = {b.forward_s - a.forward_s, b.backward_s - a.backward_s,
                       b.weight_s - a.weight_s, b.optimizer_s - a.optimizer_s};
-  const Saving saving = Effective(asked, first, last);
+  const Saving saving = Effective(requested_saving, first, last);
   if (saving.recomputed > 0) {
     const int end = EndOfRecomputed(first, last, saving.recomputed);
     times.backward_s += At(end).again_s - At(first).again_s;
@@ -73,17 +73,17 @@ double StageCosts::MostSeconds() const {
                                              : TotalSeconds(0, all, {true, Recomputable(0, all)});
 }
 
-int64_t StageCosts::StateBytes(int first, int last, const Saving& asked) const {
+int64_t StageCosts::StateBytes(int first, int last, const Saving& requested_saving) const {
   if (first == last) return 0;
-  const Saving saving = Effective(asked, first, last);
+  const Saving saving = Effective(requested_saving, first, last);
   double bytes = At(last).state_bytes - At(first).state_bytes + workspace_bytes_;
   if (saving.whole_backward) bytes += once_bytes_;
   if (saving.recomputed > 0) bytes += again_once_bytes_;
   return static_cast<int64_t>(bytes);
 }
 
-int64_t StageCosts::StashBytes(int first, int last, const Saving& asked) const {
-  const Saving saving = Effective(asked, first, last);
+int64_t StageCosts::StashBytes(int first, int last, const Saving& requested_saving) const {
+  const Saving saving = Effective(requested_saving, first, last);
   double bytes = At(last).stash_bytes - At(first).stash_bytes;
   if (saving.whole_backward) bytes -= At(last).backward_bytes - At(first).backward_bytes;
   if (saving.recomputed > 0) {
@@ -96,7 +96,7 @@ int64_t StageCosts::StashBytes(int first, int last, const Saving& asked) const {
 std::optional<Saving> StageCosts::LeastSaving(int first, int last, int64_t memory_bytes,
                                               int in_flight) const {
   const auto fits = [&](int level) {
-    const Saving saving = SavingOfLevel(level);
+    const Saving saving = SavingFromLevel(level);
     return StateBytes(first, last, saving) + in_flight * StashBytes(first, last, saving) <=
            memory_bytes;
   };
@@ -104,7 +104,7 @@ std::optional<Saving> StageCosts::LeastSaving(int first, int last, int64_t memor
     return fits(0) ? std::optional(Saving{}) : std::nullopt;
   }
   const std::optional<int> level = LeastLevel(Recomputable(first, last), fits);
-  return level ? std::optional(SavingOfLevel(*level)) : std::nullopt;
+  return level ? std::optional(SavingFromLevel(*level)) : std::nullopt;
 }
 
 void StageCosts::Add(const Layer& layer, const LayerTimes& times, const CostOptions& options,
@@ -132,7 +132,7 @@ void StageCosts::Add(const Layer& layer, const LayerTimes& times, const CostOpti
   sums_->push_back(sum);
 }
 
-DegreeMemory Costs::MemoryOf(int tensor_parallel) const {
+DegreeMemory Costs::EstimateDegreeMemory(int tensor_parallel) const {
   DegreeMemory memory;
   const auto above = memory_.upper_bound(tensor_parallel);
   const int measured = above == memory_.begin() ? 1 : std::prev(above)->first;
@@ -145,11 +145,12 @@ DegreeMemory Costs::MemoryOf(int tensor_parallel) const {
   return memory;
 }
 
-StageCosts Costs::Sums(std::vector<LayerTimes> times, int tensor_parallel, int micro_batch) const {
+StageCosts Costs::AccumulateTimes(std::vector<LayerTimes> times, int tensor_parallel,
+                                  int micro_batch) const {
   StageCosts costs;
   costs.recompute_ = options_.recompute;
   costs.sums_ = std::make_shared<std::vector<StageCosts::Sum>>(1);
-  const DegreeMemory memory = MemoryOf(tensor_parallel);
+  const DegreeMemory memory = EstimateDegreeMemory(tensor_parallel);
   costs.workspace_bytes_ = memory.workspace_bytes * micro_batch;
   for (size_t l = 0; l < model_.layers.size(); ++l) {
     if (!options_.split_backward) times[l].backward_s += std::exchange(times[l].weight_s, 0);
@@ -160,18 +161,18 @@ StageCosts Costs::Sums(std::vector<LayerTimes> times, int tensor_parallel, int m
 
 StageCosts Costs::For(const DeviceType& type, int tensor_parallel, int micro_batch) const {
   const auto [known, added] = known_.try_emplace(
-      Asked(tensor_parallel, micro_batch, type.flops_per_s, type.memory_bytes_per_s,
-            type.link_bytes_per_s, RingOf(type, tensor_parallel), type.name));
+      CostKey(tensor_parallel, micro_batch, type.flops_per_s, type.memory_bytes_per_s,
+              type.link_bytes_per_s, FindRingLink(type, tensor_parallel), type.name));
   if (!added) return known->second;
   Source source;
   std::vector<LayerTimes> times = Times(type, tensor_parallel, micro_batch, &source);
-  StageCosts costs = Sums(std::move(times), tensor_parallel, micro_batch);
+  StageCosts costs = AccumulateTimes(std::move(times), tensor_parallel, micro_batch);
   costs.source_ = source;
   return known->second = std::move(costs);
 }
 
-StageCosts Costs::ForShares(const std::vector<DeviceType>& types, const std::vector<int>& shares,
-                            int micro_batch) const {
+StageCosts Costs::ForSplitRatios(const std::vector<DeviceType>& types,
+                                 const std::vector<int>& shares, int micro_batch) const {
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   Source worst = Source::kMeasured;
   std::vector<LayerTimes> slowest(model_.layers.size());
@@ -188,7 +189,8 @@ StageCosts Costs::ForShares(const std::vector<DeviceType>& types, const std::vec
       most.optimizer_s = std::max(most.optimizer_s, times[l].optimizer_s);
     }
   }
-  StageCosts costs = Sums(std::move(slowest), static_cast<int>(types.size()), micro_batch);
+  StageCosts costs =
+      AccumulateTimes(std::move(slowest), static_cast<int>(types.size()), micro_batch);
   costs.source_ = worst;
   return costs;
 }

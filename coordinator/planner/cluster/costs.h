@@ -39,7 +39,7 @@ struct Saving {
 };
 
 // From nothing (0) by whole_backward (1) to ever more layers, each saving more than the one before.
-inline Saving SavingOfLevel(int level) { return {level > 0, level > 1 ? level - 1 : 0}; }
+inline Saving SavingFromLevel(int level) { return {level > 0, level > 1 ? level - 1 : 0}; }
 
 // The least level, of layers of which so many can be recomputed, that fits; nothing: none does.
 template <class Fits>
@@ -164,12 +164,13 @@ class Costs {
   // largest, in proportion); over TP sizes, work scaled by the ratio of sizes.
   StageCosts For(const DeviceType& type, int tensor_parallel, int micro_batch) const;
 
-  // For devices of these types, by rank, that share layers by `shares`: of every operation what the
-  // slowest takes with its share. What a layer takes on one device alone divides by share; what
-  // sharing it evenly was measured to cost beside that stays, and is the slowest device's for all,
-  // since they were measured together and waited for each other. Bytes are those of an even share.
-  StageCosts ForShares(const std::vector<DeviceType>& types, const std::vector<int>& shares,
-                       int micro_batch) const;
+  // For devices of these types, by rank, that share layers by these split ratios: of every
+  // operation what the slowest takes with its share. What a layer takes on one device alone divides
+  // by share; what sharing it evenly was measured to cost in addition stays, and is the slowest
+  // device's for all, since they were measured together and waited for each other. Bytes are those
+  // of an even share.
+  StageCosts ForSplitRatios(const std::vector<DeviceType>& types, const std::vector<int>& shares,
+                            int micro_batch) const;
   // F + B + W of all layers on rank `rank` of such a group, without waiting for others.
   double RankSeconds(const std::vector<DeviceType>& types, size_t rank, double share,
                      int micro_batch) const;
@@ -185,8 +186,9 @@ class Costs {
                                 Source* source) const;
   std::vector<LayerTimes> RankTimes(const std::vector<DeviceType>& types, size_t rank, double share,
                                     int micro_batch, Source* source) const;
-  StageCosts Sums(std::vector<LayerTimes> times, int tensor_parallel, int micro_batch) const;
-  DegreeMemory MemoryOf(int tensor_parallel) const;
+  StageCosts AccumulateTimes(std::vector<LayerTimes> times, int tensor_parallel,
+                             int micro_batch) const;
+  DegreeMemory EstimateDegreeMemory(int tensor_parallel) const;
   std::vector<LayerTimes> Roofline(const DeviceType& type, int tp, int micro_batch) const;
 
   Model model_;
@@ -195,8 +197,8 @@ class Costs {
   MemoryTable memory_;
   // By degree, micro-batch, and what counts of a type; its name last, which takes longest to
   // compare.
-  using Asked = std::tuple<int, int, double, double, double, RingLink, std::string>;
-  mutable std::map<Asked, StageCosts> known_;
+  using CostKey = std::tuple<int, int, double, double, double, RingLink, std::string>;
+  mutable std::map<CostKey, StageCosts> known_;
 };
 
 }  // namespace atl::plan

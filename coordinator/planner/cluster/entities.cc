@@ -68,9 +68,9 @@ std::vector<int> MicroBatchSizes(const Job& job) {
   return job.micro_batches.empty() ? std::vector{1, 2, 4, 8} : job.micro_batches;
 }
 
-std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs, int tensor_parallel,
-                                int micro_batch) {
-  return PoolsOf(cluster, costs, EvenSizes(cluster, tensor_parallel), micro_batch);
+std::vector<EntityPool> BuildEntityPools(const Cluster& cluster, const Costs& costs,
+                                         int tensor_parallel, int micro_batch) {
+  return BuildEntityPools(cluster, costs, EvenSizes(cluster, tensor_parallel), micro_batch);
 }
 
 namespace {
@@ -94,8 +94,8 @@ void AddUnlikeSets(const Cluster& cluster, const Costs& costs, int size, int mic
 
 }  // namespace
 
-std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs,
-                                const EntitySizes& sizes, int micro_batch) {
+std::vector<EntityPool> BuildEntityPools(const Cluster& cluster, const Costs& costs,
+                                         const EntitySizes& sizes, int micro_batch) {
   std::map<std::pair<std::string, int>, EntityPool> pools;
   const auto add = [&](std::vector<int> entity) {
     const Device& device = cluster.devices[entity[0]];
@@ -138,7 +138,7 @@ std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs,
   return result;
 }
 
-bool MakeEndsAlike(std::vector<Stage>& stages) {
+bool EqualizeFirstAndLastStage(std::vector<Stage>& stages) {
   const auto size_of = [&](size_t s) { return stages[s].devices.size(); };
   const size_t last = stages.size() - 1;
   if (size_of(0) == size_of(last)) return true;

@@ -35,10 +35,10 @@ std::vector<EntitySizes> UnlikeSizes(const Cluster& cluster, const Job& job);
 // Tensor-parallel sets of each node's devices, of one type where they come out even. Where all are
 // of one size, what is left over of several types makes sets, too: of the type of their slowest
 // device, which comes first and has no more memory than the others.
-std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs,
-                                const EntitySizes& sizes, int micro_batch);
-std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs, int tensor_parallel,
-                                int micro_batch);
+std::vector<EntityPool> BuildEntityPools(const Cluster& cluster, const Costs& costs,
+                                         const EntitySizes& sizes, int micro_batch);
+std::vector<EntityPool> BuildEntityPools(const Cluster& cluster, const Costs& costs,
+                                         int tensor_parallel, int micro_batch);
 
 // Whether most tensor-parallel sets are the only ones of their type and site, and not too many.
 bool AreUnlike(const std::vector<EntityPool>& pools);
@@ -48,8 +48,8 @@ std::vector<int> TensorParallelSizes(const Job& job);
 std::vector<int> MicroBatchSizes(const Job& job);
 
 // Exchanges entities of a pipeline, so that its first and last one are of one size, as a tied head
-// and its embedding want them. False where there are no two such.
-bool MakeEndsAlike(std::vector<Stage>& stages);
+// and its embedding need them. False where there are no two such.
+bool EqualizeFirstAndLastStage(std::vector<Stage>& stages);
 
 }  // namespace atl::plan
 

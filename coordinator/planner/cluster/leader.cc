@@ -12,7 +12,7 @@
 namespace atl::plan {
 namespace {
 
-constexpr size_t kMostPlaces = 8;  // tried
+constexpr size_t kTriesMax = 8;  // replacements tried
 
 const std::vector<int>* LeadersEntity(const Cluster& cluster,
                                       const std::vector<EntityPool>& pools) {
@@ -42,7 +42,7 @@ bool UsesLeader(const Cluster& cluster, const Layout& layout) {
   return false;
 }
 
-std::string SiteOfLeader(const Cluster& cluster) {
+std::string GetLeaderSite(const Cluster& cluster) {
   for (const Device& device : cluster.devices) {
     if (!cluster.leader.empty() && device.node == cluster.leader) return device.site;
   }
@@ -57,11 +57,11 @@ absl::Status BringInLeader(const Cluster& cluster, const Costs& costs, const Job
   int total = 0;
   for (const Replica& replica : layout.replicas) total += replica.micro_batches;
   Candidate best;
-  std::set<std::tuple<std::string, int, int, size_t>> tried;  // places that are alike
+  std::set<std::tuple<std::string, int, int, size_t>> tried;  // positions that are alike
   const std::vector<int>* const own = LeadersEntity(cluster, pools);
   for (size_t r = 0; own != nullptr && r < layout.replicas.size(); ++r) {
     const Replica& replica = layout.replicas[r];
-    for (size_t s = 0; s < replica.stages.size() && tried.size() < kMostPlaces; ++s) {
+    for (size_t s = 0; s < replica.stages.size() && tried.size() < kTriesMax; ++s) {
       const Device& device = cluster.devices[replica.stages[s].devices[0]];
       if (!tried.insert({device.site, device.type, replica.micro_batches, replica.stages.size()})
                .second) {

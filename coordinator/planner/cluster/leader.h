@@ -16,11 +16,11 @@ namespace atl::plan {
 bool UsesLeader(const Cluster& cluster, const Layout& layout);
 
 // Empty: it is not known.
-std::string SiteOfLeader(const Cluster& cluster);
+std::string GetLeaderSite(const Cluster& cluster);
 
-// Puts one of the leader's tensor-parallel sets in the place of the set whose loss costs least by
-// the estimate, of a few unlike ones. Cuts the replica again and shares micro-batches anew. The
-// error says why that is impossible; the candidate is as it was then.
+// Replaces the set whose loss costs least by the estimate by one of the leader's tensor-parallel
+// sets, of a few unlike ones. Cuts the replica again and shares micro-batches anew. The error says
+// why that is impossible; the candidate is as it was then.
 absl::Status BringInLeader(const Cluster& cluster, const Costs& costs, const Job& job,
                            const std::vector<EntityPool>& pools, Candidate& candidate);
 

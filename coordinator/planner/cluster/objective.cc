@@ -25,7 +25,7 @@ double PricePerHour(const Cluster& cluster, const Layout& layout) {
   return price;
 }
 
-// Activations one way and their gradients the other.
+// Activations in one direction and their gradients in the other.
 double StageLinksPrice(const Cluster& cluster, const Costs& costs, const Layout& layout) {
   double price = 0;
   for (const Replica& replica : layout.replicas) {
@@ -43,7 +43,8 @@ double StageLinksPrice(const Cluster& cluster, const Costs& costs, const Layout&
 }
 
 // Around a ring of all replicas, layer by layer (gradient_sync.h).
-double SumsPrice(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout) {
+double EstimateAllReducePrice(const Cluster& cluster, const Costs& costs, const Job& job,
+                              const Layout& layout) {
   const size_t n = layout.replicas.size();
   if (n < 2) return 0;
   const double ring_share = 2.0 * static_cast<double>(n - 1) / static_cast<double>(n);
@@ -65,10 +66,11 @@ double SumsPrice(const Cluster& cluster, const Costs& costs, const Job& job, con
 
 }  // namespace
 
-StepPrice PriceOf(const Cluster& cluster, const Costs& costs, const Job& job,
-                  const Layout& layout) {
+StepPrice ComputePrice(const Cluster& cluster, const Costs& costs, const Job& job,
+                       const Layout& layout) {
   return {PricePerHour(cluster, layout) / kSecondsPerHour,
-          StageLinksPrice(cluster, costs, layout) + SumsPrice(cluster, costs, job, layout)};
+          StageLinksPrice(cluster, costs, layout) +
+              EstimateAllReducePrice(cluster, costs, job, layout)};
 }
 
 double Rank(const Objective& objective, const StepPrice& price, double step_s) {
@@ -98,12 +100,12 @@ Ranking::Ranking(const Cluster& cluster, const Costs& costs, const Job& job)
       by_price_((job.objective.cheapest || !std::isinf(job.objective.price_max)) &&
                 cluster.HasPrices()) {}
 
-StepPrice Ranking::PriceOf(const Layout& layout) const {
-  return by_price_ ? plan::PriceOf(cluster_, costs_, job_, layout) : StepPrice();
+StepPrice Ranking::ComputePrice(const Layout& layout) const {
+  return by_price_ ? plan::ComputePrice(cluster_, costs_, job_, layout) : StepPrice();
 }
 
 double Ranking::Rank(const Layout& layout, double step_s) const {
-  return plan::Rank(job_.objective, PriceOf(layout), step_s);
+  return plan::Rank(job_.objective, ComputePrice(layout), step_s);
 }
 
 double Ranking::Rank(double price_per_hour, double step_s) const {
@@ -111,7 +113,7 @@ double Ranking::Rank(double price_per_hour, double step_s) const {
 }
 
 double Ranking::LongestStepBetter(const Layout& layout, double rank) const {
-  return plan::LongestStepBetter(job_.objective, PriceOf(layout), rank);
+  return plan::LongestStepBetter(job_.objective, ComputePrice(layout), rank);
 }
 
 }  // namespace atl::plan

@@ -21,7 +21,8 @@ struct StepPrice {
 
   double Of(double step_s) const { return per_s * step_s + messages; }
 };
-StepPrice PriceOf(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout);
+StepPrice ComputePrice(const Cluster& cluster, const Costs& costs, const Job& job,
+                       const Layout& layout);
 
 double Rank(const Objective& objective, const StepPrice& price, double step_s);
 // The longest step that still ranks better than `rank`; at most 0: none does.
@@ -35,7 +36,7 @@ class Ranking {
 
   // Whether prices decide anything. Otherwise a rank is the step's seconds.
   bool by_price() const { return by_price_; }
-  StepPrice PriceOf(const Layout& layout) const;
+  StepPrice ComputePrice(const Layout& layout) const;
   double Rank(const Layout& layout, double step_s) const;
   // Of devices of so much power that cost so much: `step_s` if nothing is sent.
   double Rank(double price_per_hour, double step_s) const;

@@ -37,12 +37,12 @@ struct Case {
     auto plan = PlanJob(cluster, costs, job, kQuick);
     REQUIRE(plan.ok());
     CHECK(plan->price ==
-          Approx(PriceOf(cluster, costs, job, plan->layout).Of(plan->outcome.step_s)));
+          Approx(ComputePrice(cluster, costs, job, plan->layout).Of(plan->outcome.step_s)));
     return *std::move(plan);
   }
 };
 
-std::set<std::string> SitesOf(const Cluster& cluster, const Layout& layout) {
+std::set<std::string> ListSites(const Cluster& cluster, const Layout& layout) {
   std::set<std::string> sites;
   for (const Replica& replica : layout.replicas) {
     for (const Stage& stage : replica.stages) sites.insert(cluster.devices[stage.devices[0]].site);
@@ -58,15 +58,15 @@ TEST_CASE("a step's price is that of its devices' time and of what they send") {
   const int layers = static_cast<int>(c.costs.model().layers.size());
   const Layout pipeline{.micro_batch = 4,
                         .replicas = {{{{{0}, 0, 5}, {{4}, 5, layers}}, /*micro_batches=*/8}}};
-  const StepPrice price = PriceOf(c.cluster, c.costs, c.job, pipeline);
+  const StepPrice price = ComputePrice(c.cluster, c.costs, c.job, pipeline);
   CHECK(price.per_s == Approx((kDear + kCheap) / 3600));
   const double sent = 8.0 * 4 * static_cast<double>(c.costs.model().layers[4].out_bytes);
   CHECK(price.messages == Approx(sent * (2e-9 + 3e-9) + sent * 3e-9));
-  // Two replicas send their gradients once each way.
+  // Two replicas send their gradients once in each direction.
   const Layout replicas{.micro_batch = 4,
                         .replicas = {{{{{0}, 0, layers}}, 4}, {{{{4}, 0, layers}}, 4}}};
   const double gradient = 4.0 * static_cast<double>(c.costs.model().parameters());
-  CHECK(PriceOf(c.cluster, c.costs, c.job, replicas).messages ==
+  CHECK(ComputePrice(c.cluster, c.costs, c.job, replicas).messages ==
         Approx(gradient * (2e-9 + 3e-9) + gradient * 3e-9));
 }
 
@@ -96,7 +96,7 @@ TEST_CASE("the cheapest plan leaves dear devices alone, and a deadline brings th
   const Plan cheapest = c.Best();
   CHECK(cheapest.price < 0.7 * fastest.price);
   CHECK(cheapest.outcome.step_s > fastest.outcome.step_s);
-  CHECK(SitesOf(c.cluster, cheapest.layout) == std::set<std::string>{"b"});
+  CHECK(ListSites(c.cluster, cheapest.layout) == std::set<std::string>{"b"});
   c.job.objective.step_s_max = 0.5 * (fastest.outcome.step_s + cheapest.outcome.step_s);
   const Plan in_time = c.Best();
   CHECK(in_time.outcome.step_s <= c.job.objective.step_s_max);
@@ -120,11 +120,11 @@ TEST_CASE("dear traffic keeps a cheap plan within a site") {
   Case c;
   c.cluster = TwoPrices(0, 8);
   for (size_t d = 0; d < 4; ++d) c.cluster.devices[d].site = "a";
-  c.cluster.wan_wire = {1e-4, 50e9};
-  CHECK(SitesOf(c.cluster, c.Best().layout).size() == 2);
+  c.cluster.wan_link = {1e-4, 50e9};
+  CHECK(ListSites(c.cluster, c.Best().layout).size() == 2);
   c.job.objective.cheapest = true;
   for (Device& device : c.cluster.devices) device.egress_price_per_byte = 1e-7;
-  CHECK(SitesOf(c.cluster, c.Best().layout).size() == 1);
+  CHECK(ListSites(c.cluster, c.Best().layout).size() == 1);
 }
 
 TEST_CASE("without prices or limits a rank is the step's time") {
@@ -139,7 +139,7 @@ TEST_CASE("without prices or limits a rank is the step's time") {
 
 TEST_CASE("islands or one plan: whichever is cheaper") {
   Case c;
-  c.cluster.wan_wire = {10e-3, 1e9};
+  c.cluster.wan_link = {10e-3, 1e9};
   const PlanFunction make = [&](const Cluster& cluster, const Job& job) {
     return PlanJob(cluster, c.costs, job, kQuick);
   };

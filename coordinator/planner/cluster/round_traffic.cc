@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kStepsMost = 1 << 20;  // outer.steps_per_round
 
-std::string NetworkSiteOf(const Cluster& cluster, const std::string& site) {
+std::string FindNetworkSite(const Cluster& cluster, const std::string& site) {
   for (const Device& device : cluster.devices) {
     if (device.site == site) return NetworkSite(device);
   }
@@ -24,7 +24,7 @@ std::string NetworkSiteOf(const Cluster& cluster, const std::string& site) {
 
 void RoundTraffic::Add(const Cluster& part, const Layout& layout, double step_s,
                        std::function<double(const std::string&)> exchange_s) {
-  islands_.push_back({OwnedShares(part, costs_, layout), BytesOfStep(part, costs_, job_, layout),
+  islands_.push_back({OwnedShares(part, costs_, layout), CountStepBytes(part, costs_, job_, layout),
                       step_s, std::move(exchange_s)});
 }
 
@@ -46,12 +46,12 @@ SiteBytes RoundTraffic::OfDay(const Servers& servers, int steps_per_round) const
     const Island& island = islands_[i];
     // Slower islands make fewer steps in the fastest one's round.
     const double round_s = options_.balance_steps ? shortest_round_s : rounds_s[i];
-    const double steps = options.StepsOf(island.step_s, fastest_s);
+    const double steps = options.ComputeStepsPerRound(island.step_s, fastest_s);
     const double rounds = kSecondsPerDay / std::max(round_s, steps * island.step_s);
     for (const auto& [sites, bytes] : island.step) day[sites] += rounds * steps * bytes;
     for (const auto& [site, owned] : island.owned) {
       for (const auto& [server, share] : servers) {
-        const std::string at = NetworkSiteOf(cluster_, server);
+        const std::string at = FindNetworkSite(cluster_, server);
         if (site == at || at.empty()) continue;
         const double each = rounds * owned * share * parameters;
         day[{site, at}] += each * options_.push_bytes_per_parameter;

@@ -14,14 +14,14 @@ double FastestBetweenSites(const Cluster& cluster, const std::map<std::string, i
   for (const auto& [from, a] : sites) {
     for (const auto& [to, b] : sites) {
       if (a != b)
-        fastest = std::max(fastest, cluster.WireBetweenSites(from, to).FastestBytesPerSecond());
+        fastest = std::max(fastest, cluster.LinkBetweenSites(from, to).FastestBytesPerSecond());
     }
   }
-  for (const auto& [nodes, wire] : cluster.node_to_node) {
-    fastest = std::max(fastest, wire.FastestBytesPerSecond());
+  for (const auto& [nodes, link] : cluster.node_to_node) {
+    fastest = std::max(fastest, link.FastestBytesPerSecond());
   }
-  for (const auto& [devices, wire] : cluster.measured) {
-    fastest = std::max(fastest, wire.FastestBytesPerSecond());
+  for (const auto& [devices, link] : cluster.measured) {
+    fastest = std::max(fastest, link.FastestBytesPerSecond());
   }
   return fastest;
 }
@@ -63,7 +63,8 @@ double SiteFloor::SyncSeconds(const std::vector<int>& groups_at) const {
   return share * gradient_bytes_ / fastest_bytes_per_s_;
 }
 
-double SiteFloor::SecondsOf(const std::vector<Composition>& groups, double compute_s) const {
+double SiteFloor::EstimateStepSeconds(const std::vector<Composition>& groups,
+                                      double compute_s) const {
   if (sites_ < 2 || fastest_bytes_per_s_ <= 0) return compute_s;
   std::vector<int> groups_at(sites_, 0);
   double crossings = 0;
@@ -81,8 +82,8 @@ double SiteFloor::SecondsOf(const std::vector<Composition>& groups, double compu
   }
   if (crossings == 0) return compute_s + SyncSeconds(groups_at);
   if (!all_cross) return compute_s;  // the others may take most of the micro-batches
-  const double lines = all_sites ? sites_ - 1 : sites_ * (sites_ - 1) / 2;
-  const double each = crossings / lines / static_cast<double>(groups.size());
+  const double site_links = all_sites ? sites_ - 1 : sites_ * (sites_ - 1) / 2;
+  const double each = crossings / site_links / static_cast<double>(groups.size());
   return std::max(compute_s, micro_batches_ * each * message_bytes_ / fastest_bytes_per_s_);
 }
 

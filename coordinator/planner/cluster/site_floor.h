@@ -2,8 +2,8 @@
 // or gradients they cannot carry are dropped before they are cut. Internal to the planner.
 //
 // Where every group stays within a site, each layer's gradient is summed between all sites in use,
-// after the step's work. Where every group spans sites, its activations cross one line less than it
-// has sites, and all groups share these lines.
+// after the step's work. Where every group spans sites, its activations cross one inter-site link
+// less than it has sites, and all groups share these links.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_CLUSTER_SITE_FLOOR_H_
 #define ATOLL_COORDINATOR_PLANNER_CLUSTER_SITE_FLOOR_H_
@@ -22,7 +22,7 @@ class SiteFloor {
             const std::vector<EntityPool>& pools, int micro_batch);
 
   // The least seconds of a step of these groups, which takes `compute_s` if nothing is sent.
-  double SecondsOf(const std::vector<Composition>& groups, double compute_s) const;
+  double EstimateStepSeconds(const std::vector<Composition>& groups, double compute_s) const;
 
  private:
   double SyncSeconds(const std::vector<int>& groups_at) const;

@@ -12,7 +12,7 @@
 namespace atl::plan {
 namespace {
 
-const std::string& SiteOf(const Cluster& cluster, const Stage& stage) {
+const std::string& GetSite(const Cluster& cluster, const Stage& stage) {
   return NetworkSite(cluster.devices[stage.devices[0]]);
 }
 
@@ -24,8 +24,8 @@ void AddStageLinks(const Cluster& cluster, const Costs& costs, const Layout& lay
                    SiteBytes& sent) {
   for (const Replica& replica : layout.replicas) {
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
-      const std::string& from = SiteOf(cluster, replica.stages[s]);
-      const std::string& to = SiteOf(cluster, replica.stages[s + 1]);
+      const std::string& from = GetSite(cluster, replica.stages[s]);
+      const std::string& to = GetSite(cluster, replica.stages[s + 1]);
       const double bytes =
           replica.micro_batches *
           static_cast<double>(StageLinkBytes(costs, replica.stages[s], layout.micro_batch));
@@ -72,7 +72,7 @@ void AddAllReduces(const Cluster& cluster, const Costs& costs, const Job& job, c
     for (size_t r = 0; r < layout.replicas.size(); ++r) {
       const std::vector<Stage>& stages = layout.replicas[r].stages;
       while (stages[stage[r]].last_layer <= static_cast<int>(l)) ++stage[r];
-      holders.push_back(SiteOf(cluster, stages[stage[r]]));
+      holders.push_back(GetSite(cluster, stages[stage[r]]));
     }
     AddAllReduce(holders, reduction, static_cast<double>(layers[l].parameters) * job.gradient_bytes,
                  sent);
@@ -83,8 +83,8 @@ std::string Text(double bytes) { return BytesText(std::llround(std::min(bytes, 9
 
 }  // namespace
 
-SiteBytes BytesOfStep(const Cluster& cluster, const Costs& costs, const Job& job,
-                      const Layout& layout) {
+SiteBytes CountStepBytes(const Cluster& cluster, const Costs& costs, const Job& job,
+                         const Layout& layout) {
   SiteBytes sent;
   AddStageLinks(cluster, costs, layout, sent);
   AddAllReduces(cluster, costs, job, layout, sent);
@@ -102,7 +102,7 @@ std::map<std::string, double> OwnedShares(const Cluster& cluster, const Costs& c
       for (int l = stage.first_layer; l < stage.last_layer; ++l) {
         parameters += static_cast<double>(costs.model().layers[l].parameters);
       }
-      shares[SiteOf(cluster, stage)] += parameters / all / replicas;
+      shares[GetSite(cluster, stage)] += parameters / all / replicas;
     }
   }
   return shares;
@@ -127,7 +127,7 @@ absl::Status CheckLimits(const Cluster& cluster, const SiteBytes& per_day) {
 absl::Status CheckTraffic(const Cluster& cluster, const Costs& costs, const Job& job,
                           const Layout& layout, double step_s) {
   if (cluster.bytes_per_day.empty()) return absl::OkStatus();
-  SiteBytes sent = BytesOfStep(cluster, costs, job, layout);
+  SiteBytes sent = CountStepBytes(cluster, costs, job, layout);
   for (auto& [sites, bytes] : sent) bytes *= kSecondsPerDay / step_s;
   return CheckLimits(cluster, sent);
 }

@@ -21,10 +21,10 @@ using SiteBytes = std::map<std::pair<std::string, std::string>, double>;
 
 inline constexpr double kSecondsPerDay = 86'400;
 
-// Of one step. Activations go one way and their gradients the other; gradients are summed as
-// gradient_sync.h has it.
-SiteBytes BytesOfStep(const Cluster& cluster, const Costs& costs, const Job& job,
-                      const Layout& layout);
+// Of one step. Activations go in one direction and their gradients in the other; gradients are
+// summed as gradient_sync.h has it.
+SiteBytes CountStepBytes(const Cluster& cluster, const Costs& costs, const Job& job,
+                         const Layout& layout);
 
 // The share of the model's parameters that owners at each site have, push and pull: of replicas
 // that hold a layer each owns an even part.

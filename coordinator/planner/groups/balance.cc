@@ -9,14 +9,14 @@
 namespace atl::plan {
 namespace {
 
-int64_t BytesOf(const StageSlot& stage, int first, int last) {
+int64_t CountStageBytes(const StageSlot& stage, int first, int last) {
   return stage.costs->StateBytes(first, last) +
          stage.in_flight * stage.costs->StashBytes(first, last);
 }
 
 // With the least saving that fits; infinite where none does, or if it takes longer than `bound_s`
 // without any.
-double SecondsOf(const StageSlot& stage, int first, int last, double bound_s) {
+double EstimateStageSeconds(const StageSlot& stage, int first, int last, double bound_s) {
   const double seconds = stage.costs->TotalSeconds(first, last);
   if (seconds > bound_s) return INFINITY;
   const std::optional<Saving> saving =
@@ -27,12 +27,13 @@ double SecondsOf(const StageSlot& stage, int first, int last, double bound_s) {
 }
 
 // As many layers as fit from `first` under the bound and the memory.
-int Reach(const StageSlot& stage, int first, double bound_s) {
+int FindLastLayer(const StageSlot& stage, int first, double bound_s) {
   int low = first;
   int high = stage.costs->layers();
   while (low < high) {
     const int middle = (low + high + 1) / 2;
-    SecondsOf(stage, first, middle, bound_s) <= bound_s ? low = middle : high = middle - 1;
+    EstimateStageSeconds(stage, first, middle, bound_s) <= bound_s ? low = middle
+                                                                   : high = middle - 1;
   }
   return low;
 }
@@ -54,12 +55,13 @@ Filled Fill(const std::vector<StageSlot>& stages, double bound_s, bool every_sta
     behind = std::max(0, behind - 1);
     const int first = cuts.back();
     const int most = stage.costs->layers() - behind;
-    const int last = std::min(Reach(stage, first, bound_s), most);
+    const int last = std::min(FindLastLayer(stage, first, bound_s), most);
     if (last > first) {
-      filled.least_s = std::max(filled.least_s, SecondsOf(stage, first, last, bound_s));
+      filled.least_s = std::max(filled.least_s, EstimateStageSeconds(stage, first, last, bound_s));
     }
     if (last < most) {
-      filled.next_s = std::min(filled.next_s, SecondsOf(stage, first, last + 1, INFINITY));
+      filled.next_s =
+          std::min(filled.next_s, EstimateStageSeconds(stage, first, last + 1, INFINITY));
     }
     cuts.push_back(last);
     if (every_stage && last <= first) {
@@ -89,7 +91,7 @@ absl::StatusOr<std::vector<int>> BalanceLayers(const std::vector<StageSlot>& sta
     const StageSlot& last = stages.back();
     return absl::ResourceExhaustedError(
         absl::StrCat("the stages hold ", best.back(), " of ", layers, " layers; of ", room,
-                     " bytes in all, ", BytesOf(last, best.back(), layers),
+                     " bytes in all, ", CountStageBytes(last, best.back(), layers),
                      " more are needed. Add devices, or use larger ones, a smaller micro-batch "
                      "or more tensor parallelism"));
   }

@@ -1,4 +1,4 @@
-// Cutting a model into stages.
+// Cutting a model into stages: load balancing of a pipeline.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_GROUPS_BALANCE_H_
 #define ATOLL_COORDINATOR_PLANNER_GROUPS_BALANCE_H_
@@ -11,7 +11,7 @@
 
 namespace atl::plan {
 
-// One stage's place: what it runs on and how many micro-batches it must hold at once.
+// What one stage runs on and how many micro-batches it must hold at once.
 struct StageSlot {
   const StageCosts* costs = nullptr;
   int64_t memory_bytes = 0;
@@ -27,7 +27,7 @@ struct StageSlot {
 absl::StatusOr<std::vector<int>> BalanceLayers(const std::vector<StageSlot>& stages,
                                                bool every_stage = false);
 
-// JEEVES's setting: equal layers over p stages, stage s with room for memory_layers[s]
+// JEEVES's setting: equal layers over p stages, stage s with memory for memory_layers[s]
 // layer-activations, one slow cut. All times in seconds; F and B are per layer.
 struct DivisionProblem {
   int layers = 0;

@@ -47,11 +47,11 @@ struct GroupTimes {
   double stash_bytes = 0;
 };
 
-GroupTimes TimesOf(const OrderProblem& problem, int g, int first, int last) {
+GroupTimes EstimateGroupTimes(const OrderProblem& problem, int g, int first, int last) {
   const OrderGroup& group = problem.groups[g];
   const LayerTimes times = group.costs->Of(first, last);
   const std::vector<int> cuts = SplitEvenly(*group.costs, first, last, group.members);
-  const Wire& wire = problem.wires[g][g];
+  const Link& link = problem.links[g][g];
   GroupTimes result;
   result.pass_s = times.forward_s + times.backward_s;
   double beat_s = 0;
@@ -61,8 +61,8 @@ GroupTimes TimesOf(const OrderProblem& problem, int g, int first, int last) {
     if (cuts[p] < cuts[p + 1]) ++parts;
     if (cuts[p + 1] == last || cuts[p] == cuts[p + 1]) continue;
     const double bytes = problem.out_bytes[cuts[p + 1] - 1];
-    result.pass_s += 2 * wire.Seconds(bytes);
-    beat_s = std::max(beat_s, wire.SerialSeconds(bytes));
+    result.pass_s += 2 * link.Seconds(bytes);
+    beat_s = std::max(beat_s, link.SerialSeconds(bytes));
   }
   result.own_s = problem.micro_batches * beat_s + result.pass_s * (parts - 1) / std::max(1, parts);
   result.state_bytes = static_cast<double>(group.costs->StateBytes(first, last));
@@ -70,41 +70,41 @@ GroupTimes TimesOf(const OrderProblem& problem, int g, int first, int last) {
   return result;
 }
 
-int LayersOf(const OrderProblem& problem) { return problem.groups[0].costs->layers(); }
+int CountLayers(const OrderProblem& problem) { return problem.groups[0].costs->layers(); }
 
-// TimesOf and transfers, each computed once.
+// EstimateGroupTimes and transfers, each computed once.
 class Times {
  public:
   explicit Times(const OrderProblem& problem)
       : problem_(problem),
         groups_(problem.groups.size()),
-        layers_(LayersOf(problem)),
+        layers_(CountLayers(problem)),
         known_(groups_ * layers_ * (layers_ + 1)) {}
 
   const GroupTimes& Of(int g, int first, int last) const {
     std::optional<GroupTimes>& times =
         known_[(static_cast<size_t>(g) * layers_ + first) * (layers_ + 1) + last];
-    if (!times.has_value()) times = TimesOf(problem_, g, first, last);
+    if (!times.has_value()) times = EstimateGroupTimes(problem_, g, first, last);
     return *times;
   }
 
   // T of a pipeline that begins with a group on layers that end at `cut`, which take `times`,
   // before one that begins with `next` and takes `rest_s`.
   double Prepend(const GroupTimes& times, int group, int next, int cut, double rest_s) const {
-    const Wire& wire = problem_.wires[group][next];
+    const Link& link = problem_.links[group][next];
     const double bytes = problem_.out_bytes[cut - 1];
     const double transfer_s =
-        wire.edges.empty() ? wire.Seconds(bytes) : SplitSeconds(wire, group, next, cut);
+        link.edges.empty() ? link.Seconds(bytes) : SplitSeconds(link, group, next, cut);
     return std::max(times.own_s,
                     times.pass_s + 2 * transfer_s +
-                        std::max(rest_s, problem_.micro_batches * wire.SerialSeconds(bytes)));
+                        std::max(rest_s, problem_.micro_batches * link.SerialSeconds(bytes)));
   }
 
  private:
-  double SplitSeconds(const Wire& wire, int group, int next, int cut) const {
+  double SplitSeconds(const Link& link, int group, int next, int cut) const {
     if (split_s_.empty()) split_s_.assign(groups_ * groups_ * layers_, -1);
     double& seconds = split_s_[(static_cast<size_t>(group) * groups_ + next) * layers_ + (cut - 1)];
-    if (seconds < 0) seconds = wire.Seconds(problem_.out_bytes[cut - 1]);
+    if (seconds < 0) seconds = link.Seconds(problem_.out_bytes[cut - 1]);
     return seconds;
   }
 
@@ -177,7 +177,7 @@ struct BeamState {
 GroupOrder BestCuts(const OrderProblem& problem, const Times& times, const std::vector<int>& groups,
                     double limit_s) {
   const int n = static_cast<int>(groups.size());
-  const int layers = LayersOf(problem);
+  const int layers = CountLayers(problem);
   // Of the groups from one on, by that one's first layer.
   std::vector<std::vector<double>> best(n, std::vector<double>(layers, limit_s));
   std::vector<std::vector<int>> cut(n, std::vector<int>(layers, layers));
@@ -209,7 +209,7 @@ class Beam {
   Beam(const OrderProblem& problem, const BeamOptions& options)
       : problem_(problem), width_(options.width), patience_(options.patience), times_(problem) {
     for (const OrderGroup& group : problem.groups) {
-      speed_.push_back(group.members / group.costs->TotalSeconds(0, LayersOf(problem)));
+      speed_.push_back(group.members / group.costs->TotalSeconds(0, CountLayers(problem)));
     }
   }
 
@@ -235,7 +235,7 @@ class Beam {
   // Swaps, drops and inserts groups, with the best cuts for each order, while that helps.
   void Climb(GroupOrder& best) {
     const double n = static_cast<double>(problem_.groups.size());
-    const double layers = LayersOf(problem_);
+    const double layers = CountLayers(problem_);
     constexpr double kMostWork = 4e6;
     double work = 0;
     for (bool better = true; better && work < kMostWork;) {
@@ -273,7 +273,7 @@ class Beam {
 
   // Sets cuts in proportion to the groups' speed.
   void CutInProportion(GroupOrder& order) const {
-    const int layers = LayersOf(problem_);
+    const int layers = CountLayers(problem_);
     double all = 0;
     for (const int g : order.groups) all += speed_[g];
     double before = 0;
@@ -288,7 +288,7 @@ class Beam {
     GroupOrder order;
     order.groups.resize(problem_.groups.size());
     std::iota(order.groups.begin(), order.groups.end(), 0);
-    const int layers = LayersOf(problem_);
+    const int layers = CountLayers(problem_);
     for (size_t rotation = 0; rotation < order.groups.size(); ++rotation) {
       CutInProportion(order);
       Add(order);
@@ -348,9 +348,9 @@ class Beam {
     if (full && merit > beam_.back().merit()) return;
     BeamState state{merit.first, order};
     state.order.seconds = merit.second;
-    const auto place = std::lower_bound(beam_.begin(), beam_.end(), state);
-    if (place != beam_.end() && !(state < *place)) return;  // it is there
-    beam_.insert(place, std::move(state));
+    const auto position = std::lower_bound(beam_.begin(), beam_.end(), state);
+    if (position != beam_.end() && !(state < *position)) return;  // it is there
+    beam_.insert(position, std::move(state));
     if (std::ssize(beam_) > width_) beam_.pop_back();
   }
 
@@ -413,7 +413,7 @@ double OrderSeconds(const OrderProblem& problem, const GroupOrder& order) {
 
 double OrderWork(const OrderProblem& problem) {
   const double n = static_cast<double>(problem.groups.size());
-  const double cells = n * LayersOf(problem);
+  const double cells = n * CountLayers(problem);
   return std::pow(2.0, n) * cells * cells / 4;
 }
 
@@ -424,7 +424,7 @@ std::optional<GroupOrder> OrderByBeam(const OrderProblem& problem, const BeamOpt
 
 std::optional<GroupOrder> OrderExactly(const OrderProblem& problem) {
   const int n = static_cast<int>(problem.groups.size());
-  const int layers = LayersOf(problem);
+  const int layers = CountLayers(problem);
   ATOLL_CHECK(n >= 1 && n <= 16 && layers < INT16_MAX);
   const Times times(problem);
   SubsetTable table(n, layers);

@@ -5,8 +5,8 @@
 //   T = max_s [ sum_{u<s} (F_u + B_u + 2 c_u) + m * tau_s ],  tau_s = max(F_s + B_s + W_s, x_s-1,
 //   x_s)
 // with c a stage link's transfer time and x its serialisation (SpanTrain, equation 1, with the
-// unhidden latency never below 0). Two ways to the best one: exactly, by dynamic programming over
-// subsets of groups from the pipeline's end; or by beam search.
+// unhidden latency never below 0). Two searches for the best one: exactly, by dynamic programming
+// over subsets of groups from the pipeline's end; or by beam search.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_GROUPS_GROUP_ORDER_H_
 #define ATOLL_COORDINATOR_PLANNER_GROUPS_GROUP_ORDER_H_
@@ -27,7 +27,7 @@ struct OrderGroup {
 
 struct OrderProblem {
   std::vector<OrderGroup> groups;
-  std::vector<std::vector<Wire>> wires;  // from group to group; to itself: between its members
+  std::vector<std::vector<Link>> links;  // from group to group; to itself: between its members
   std::vector<double> out_bytes;         // per layer: what it sends on per micro-batch
   int micro_batches = 1;
 };
@@ -50,7 +50,7 @@ std::optional<GroupOrder> OrderExactly(const OrderProblem& problem);
 double OrderWork(const OrderProblem& problem);
 
 // Beam search: keeps `width` orders, expands each by swapping two groups (with or without their
-// layers), by moving a cut 1 or 2 layers, half the way or all the way to its neighbours, drops
+// layers), by moving a cut 1 or 2 layers, half or all of the distance to its neighbours, drops
 // repetitions, and stops after `patience` rounds without gain. The orders kept then get their best
 // cuts by dynamic programming, and the best of them is improved in the same way by swapping,
 // dropping and inserting groups.

@@ -77,11 +77,11 @@ TEST_CASE("A group behind a slow link stays idle when it costs more than it give
   problem.micro_batches = 8;
   problem.out_bytes.assign(8, 1e6);
   problem.groups.assign(3, {1, &device, 1 << 30});
-  problem.wires.assign(3, std::vector<Wire>(3, Wire{1e-5, 1e9}));
+  problem.links.assign(3, std::vector<Link>(3, Link{1e-5, 1e9}));
   const auto all = OrderExactly(problem);
   REQUIRE(all.has_value());
   CHECK(all->groups.size() == 3);
-  for (int g = 0; g < 2; ++g) problem.wires[2][g] = problem.wires[g][2] = {1.0, 1e5};
+  for (int g = 0; g < 2; ++g) problem.links[2][g] = problem.links[g][2] = {1.0, 1e5};
   for (const auto& order : {OrderExactly(problem), OrderByBeam(problem, {})}) {
     REQUIRE(order.has_value());
     CHECK(std::count(order->groups.begin(), order->groups.end(), 2) == 0);

@@ -160,7 +160,7 @@ bool Pack(const std::vector<EntityClass>& classes, const std::vector<int>& most,
   Composition left = most;
   int64_t state = std::ssize(best) - 1;
   for (int g = 0; g < wanted; ++g) {
-    // The first filling that leaves room for as many.
+    // The first filling that leaves enough for as many.
     const auto next = std::find_if(fillings.begin(), fillings.end(), [&](const Composition& c) {
       return std::equal(c.begin(), c.end(), left.begin(), std::less_equal<>()) &&
              best[state - offset_of(c)] + 1 >= best[state];
@@ -285,8 +285,8 @@ std::optional<std::vector<Composition>> DivideByPower(const std::vector<EntityCl
   return assigned;
 }
 
-double WeakestOf(const std::vector<EntityClass>& classes, const std::vector<Composition>& groups,
-                 double micro_batches) {
+double FindWeakestPower(const std::vector<EntityClass>& classes,
+                        const std::vector<Composition>& groups, double micro_batches) {
   double weakest = 1e300;
   for (const Composition& group : groups) {
     weakest = std::min(weakest, EffectivePower(classes, group, micro_batches));
@@ -295,7 +295,7 @@ double WeakestOf(const std::vector<EntityClass>& classes, const std::vector<Comp
 }
 
 // Products of counts + 1 in units of `unit`.
-int64_t StatesOf(const std::vector<EntityClass>& classes, int unit) {
+int64_t CountStates(const std::vector<EntityClass>& classes, int unit) {
   int64_t product = 1;
   for (const EntityClass& c : classes) {
     product = std::min<int64_t>(product * (c.count / unit + 1), int64_t{1} << 40);
@@ -361,25 +361,25 @@ std::optional<GroupChoice> GroupByCounts(const std::vector<EntityClass>& classes
   for (const double ratio : {0.0, 1.05, 1.1, 1.25, 1.4, 1.6, 2.0, 3.0, 1e300}) {
     merged = MergeAlike(classes, ratio);
     unit = 1;
-    while (unit < largest_unit && StatesOf(merged.classes, unit) > states) ++unit;
-    if (StatesOf(merged.classes, unit) <= (ratio == 0 ? states : states / 4)) break;
+    while (unit < largest_unit && CountStates(merged.classes, unit) > states) ++unit;
+    if (CountStates(merged.classes, unit) <= (ratio == 0 ? states : states / 4)) break;
     work = kMergedWork;
   }
   std::optional<std::vector<Composition>> best;
   // Where even one class has too many states there are too many groups for it to matter.
-  if (StatesOf(merged.classes, unit) <= states) {
+  if (CountStates(merged.classes, unit) <= states) {
     auto packed = PackBest(merged.classes, unit, groups, micro_batches, min_bytes, work);
     if (packed) best = Unmerge(classes, merged, *packed);
   }
   if (best) GiveLeftovers(classes, micro_batches, *best);
   auto assigned = DivideByPower(classes, groups, min_bytes);
-  if (assigned && (!best || WeakestOf(classes, *assigned, micro_batches) >
-                                WeakestOf(classes, *best, micro_batches) * (1 + 1e-9))) {
+  if (assigned && (!best || FindWeakestPower(classes, *assigned, micro_batches) >
+                                FindWeakestPower(classes, *best, micro_batches) * (1 + 1e-9))) {
     best = std::move(assigned);
   }
   if (!best) return std::nullopt;
   std::sort(best->begin(), best->end());
-  const double weakest = WeakestOf(classes, *best, micro_batches);
+  const double weakest = FindWeakestPower(classes, *best, micro_batches);
   return GroupChoice{*std::move(best), weakest};
 }
 

@@ -16,7 +16,7 @@ constexpr size_t kMostMembers = 255;  // of a group
 // these have links of their own.
 using Like = std::tuple<int, size_t, std::string, std::string, int>;
 
-Like LikeOf(const Cluster& cluster, const Stage& stage) {
+Like MakeEntityKey(const Cluster& cluster, const Stage& stage) {
   const int first = stage.devices[0];
   const Device& device = cluster.devices[first];
   return {device.type, stage.devices.size(), device.site,
@@ -35,8 +35,8 @@ class ReplicaMapping {
     }
     std::map<Like, int> index;
     for (size_t s = 0; s < replica.stages.size(); ++s) {
-      const auto [like, added] =
-          index.try_emplace(LikeOf(cluster, replica.stages[s]), static_cast<int>(index.size()));
+      const auto [like, added] = index.try_emplace(MakeEntityKey(cluster, replica.stages[s]),
+                                                   static_cast<int>(index.size()));
       if (added) members_.emplace_back();
       members_[static_cast<size_t>(like->second)].push_back(static_cast<int>(s));
       known_.groups.push_back(like->second);
@@ -57,14 +57,15 @@ class ReplicaMapping {
   std::string Key() const {
     std::string key = absl::StrCat(replica_.micro_batches);
     for (const std::vector<int>& members : members_) {
-      const auto [type, size, site, node, device] = LikeOf(cluster_, replica_.stages[members[0]]);
+      const auto [type, size, site, node, device] =
+          MakeEntityKey(cluster_, replica_.stages[members[0]]);
       absl::StrAppend(&key, "|", type, ",", size, ",", site, ",", node, ",", device, ",",
                       members.size());
     }
     return key;
   }
 
-  std::vector<Stage> StagesOf(const StageMapping& mapping) const {
+  std::vector<Stage> BuildStages(const StageMapping& mapping) const {
     std::vector<size_t> next(members_.size(), 0);
     std::vector<Stage> stages;
     for (size_t s = 0; s < mapping.groups.size(); ++s) {
@@ -82,29 +83,30 @@ class ReplicaMapping {
       costs_.push_back(GroupCosts(cluster_, costs, layout_.micro_batch, devices, {}));
     }
     for (size_t g = 0; g < members_.size(); ++g) {
-      const DeviceType& type = cluster_.types[cluster_.devices[FirstOf(members_[g][0])].type];
+      const DeviceType& type =
+          cluster_.types[cluster_.devices[GetFirstDevice(members_[g][0])].type];
       problem_.groups.push_back(
           {static_cast<int>(members_[g].size()), &costs_[g], costs.UsableBytes(type)});
-      problem_.wires.emplace_back();
+      problem_.links.emplace_back();
       for (const std::vector<int>& to : members_) {
-        problem_.wires.back().push_back(WireBetween(members_[g], to));
+        problem_.links.back().push_back(LinkBetween(members_[g], to));
       }
     }
   }
 
-  int FirstOf(int stage) const { return replica_.stages[stage].devices[0]; }
+  int GetFirstDevice(int stage) const { return replica_.stages[stage].devices[0]; }
 
   // Replicas that cross between the same sites share the link: each is taken to get its part.
-  Wire WireBetween(const std::vector<int>& from, const std::vector<int>& to) const {
-    const int a = FirstOf(from.front()), b = FirstOf(to.back());
+  Link LinkBetween(const std::vector<int>& from, const std::vector<int>& to) const {
+    const int a = GetFirstDevice(from.front()), b = GetFirstDevice(to.back());
     if (a == b) return {0, 1e18, {}};  // a group of one: nothing goes between its members
-    Wire wire = cluster_.WireBetween(a, b);
+    Link link = cluster_.LinkBetween(a, b);
     if (cluster_.devices[a].site != cluster_.devices[b].site) {
       const double share = 1.0 / static_cast<double>(layout_.replicas.size());
-      wire.bytes_per_s *= share;
-      for (WireEdge& edge : wire.edges) edge.bytes_per_s *= share;
+      link.bytes_per_s *= share;
+      for (LinkEdge& edge : link.edges) edge.bytes_per_s *= share;
     }
-    return wire;
+    return link;
   }
 
   const Cluster& cluster_;
@@ -117,8 +119,9 @@ class ReplicaMapping {
 };
 
 // With as many micro-batches in flight as memory allows.
-std::optional<StageMapping> Map(const ReplicaMapping& replica, const MappingOptions& asked) {
-  MappingOptions options = asked;
+std::optional<StageMapping> Map(const ReplicaMapping& replica,
+                                const MappingOptions& requested_options) {
+  MappingOptions options = requested_options;
   for (int in_flight = replica.problem().micro_batches;; in_flight = (in_flight + 1) / 2) {
     options.in_flight = in_flight;
     StageMapping known = replica.known();
@@ -134,7 +137,7 @@ std::optional<StageMapping> Map(const ReplicaMapping& replica, const MappingOpti
 
 std::optional<MappedLayout> Mapped(const Cluster& cluster, const Costs& costs, const Job& job,
                                    const Layout& layout, const MappingOptions& options) {
-  if (layout.shape != Shape::kPlain || !layout.tensor_shares.empty()) return std::nullopt;
+  if (layout.shape != Shape::kPlain || !layout.tensor_split_ratios.empty()) return std::nullopt;
   MappingOptions own = options;
   own.stages = job.fixed.stages;
   MappedLayout mapped{layout};
@@ -152,7 +155,7 @@ std::optional<MappedLayout> Mapped(const Cluster& cluster, const Costs& costs, c
     }
     const StageMapping& of = mapping->second;
     Replica& target = mapped.layout.replicas[r];
-    target.stages = replica.StagesOf(of);
+    target.stages = replica.BuildStages(of);
     SaveMemory(cluster, costs, layout.micro_batch, target.micro_batches, target);
     mapped.seconds = std::max(mapped.seconds, of.seconds);
     mapped.bound_s = std::max(mapped.bound_s, of.bound_s);

@@ -81,7 +81,7 @@ class Search {
     root.end_ns.assign(ops_, 0);
     root.device_free_ns.assign(devices_, 0);
     for (const auto& [ends, link] : links_) root.edge_free_ns.emplace_back(link->edges.size(), 0);
-    root.bound_ns = BoundOf(root);
+    root.bound_ns = ComputeLowerBound(root);
     return root;
   }
 
@@ -118,7 +118,7 @@ class Search {
     child.end_ns[op] = end_ns;
     child.device_free_ns[device] = end_ns;
     child.order.push_back({op, device, start_ns, end_ns});
-    child.bound_ns = std::max(node.bound_ns, BoundOf(child));
+    child.bound_ns = std::max(node.bound_ns, ComputeLowerBound(child));
     return child;
   }
 
@@ -166,7 +166,7 @@ class Search {
   }
 
   // What decides a node's future: operators placed and where results still wanted lie; then times.
-  std::vector<int> KeyOf(const Node& node) const {
+  std::vector<int> MakeNodeKey(const Node& node) const {
     std::vector<int> key = {static_cast<int>(node.placed & 0xffffffff),
                             static_cast<int>(node.placed >> 32)};
     for (int i = 0; i < ops_; ++i) {
@@ -174,7 +174,7 @@ class Search {
     }
     return key;
   }
-  std::vector<Nanos> TimesOf(const Node& node) const {
+  std::vector<Nanos> ListNodeTimes(const Node& node) const {
     std::vector<Nanos> times = node.device_free_ns;
     for (int i = 0; i < ops_; ++i) {
       if (Wanted(node, i)) times.push_back(node.end_ns[i]);
@@ -285,21 +285,21 @@ class Search {
 
   // Per model: no earlier than what is placed, nor than the longest chain of what is not. With one
   // model also: the devices cannot do what remains any sooner, evenly shared.
-  double BoundOf(const Node& node) const {
+  double ComputeLowerBound(const Node& node) const {
     std::vector<Nanos> end_ns(problem_.weights.size(), 0);
-    std::vector<Nanos> reach_ns(ops_, 0);  // earliest end
+    std::vector<Nanos> earliest_end_ns(ops_, 0);  // by operator
     double left_ns = 0;
     for (int i = 0; i < ops_; ++i) {
       const Operator& op = problem_.operators[i];
       if ((node.placed >> i & 1) != 0) {
-        reach_ns[i] = node.end_ns[i];
+        earliest_end_ns[i] = node.end_ns[i];
       } else {
         Nanos start_ns = *std::min_element(node.device_free_ns.begin(), node.device_free_ns.end());
-        for (const int input : op.inputs) start_ns = std::max(start_ns, reach_ns[input]);
-        reach_ns[i] = start_ns + least_ns_[i];
+        for (const int input : op.inputs) start_ns = std::max(start_ns, earliest_end_ns[input]);
+        earliest_end_ns[i] = start_ns + least_ns_[i];
         left_ns += static_cast<double>(least_ns_[i]);
       }
-      end_ns[op.model] = std::max(end_ns[op.model], reach_ns[i]);
+      end_ns[op.model] = std::max(end_ns[op.model], earliest_end_ns[i]);
     }
     if (problem_.weights.size() == 1) {
       double sum_ns = left_ns;
@@ -364,7 +364,8 @@ class Frontier {
       best_.cost_ns = child.bound_ns;
       return;
     }
-    if (dominate_ && !Remember(search_.TimesOf(child), seen_[search_.KeyOf(child)])) return;
+    if (dominate_ && !Remember(search_.ListNodeTimes(child), seen_[search_.MakeNodeKey(child)]))
+      return;
     Push(std::move(child));
   }
 

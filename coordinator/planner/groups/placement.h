@@ -64,7 +64,8 @@ absl::StatusOr<Placement> PlaceGreedily(const PlacementProblem& problem);
 struct PlacementOptions {
   int64_t max_nodes = 1'000'000;  // expanded at most
   std::function<bool()> stop;     // polled between batches; true ends the search
-  // Nodes taken from the frontier at once. The result depends on it, not on who expands them.
+  // Nodes taken from the frontier at once. The result depends on it, not on which thread expands
+  // them.
   int batch = 32;
   ThreadPool* pool = nullptr;  // of a batch; null: one after another, here
 };

@@ -13,7 +13,7 @@ namespace {
 
 using sim::Nanos;
 
-sim::Link Wire(Nanos latency_ns, double bytes_per_ns) {
+sim::Link MakeSimLink(Nanos latency_ns, double bytes_per_ns) {
   return {{sim::Edge{latency_ns, bytes_per_ns * 1e9, {}, -1}}};
 }
 
@@ -38,7 +38,7 @@ PlacementProblem RandomProblem(uint64_t seed) {
   }
   for (int a = 0; a < devices; ++a) {
     for (int b = 0; b < devices; ++b) {
-      if (a != b) problem.links[{a, b}] = Wire(static_cast<Nanos>(rng.Below(6)), 1);
+      if (a != b) problem.links[{a, b}] = MakeSimLink(static_cast<Nanos>(rng.Below(6)), 1);
     }
   }
   return problem;
@@ -167,7 +167,7 @@ TEST_CASE("Ended early, it keeps its best and an honest bound") {
   }
   for (int a = 0; a < 3; ++a) {
     for (int b = 0; b < 3; ++b) {
-      if (a != b) problem.links[{a, b}] = Wire(2, 1);
+      if (a != b) problem.links[{a, b}] = MakeSimLink(2, 1);
     }
   }
   const auto greedy = PlaceGreedily(problem);

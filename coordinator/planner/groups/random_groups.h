@@ -33,9 +33,9 @@ class RandomGroups {
       problem_.groups.push_back({1 + static_cast<int>(rng.Below(3)), &costs_.back(), memory});
     }
     for (int a = 0; a < groups; ++a) {
-      problem_.wires.emplace_back();
+      problem_.links.emplace_back();
       for (int b = 0; b < groups; ++b) {
-        problem_.wires.back().push_back({1e-3 * rng.Uniform(), 1e7 * std::pow(100, rng.Uniform())});
+        problem_.links.back().push_back({1e-3 * rng.Uniform(), 1e7 * std::pow(100, rng.Uniform())});
       }
     }
   }

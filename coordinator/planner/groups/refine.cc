@@ -31,7 +31,7 @@ class Climber {
     const Layout& layout = candidate.layout;
     total_ = 0;
     for (const Replica& replica : layout.replicas) total_ += replica.micro_batches;
-    for (EntityPool& pool : PoolsOf(cluster, costs, candidate.sizes, layout.micro_batch)) {
+    for (EntityPool& pool : BuildEntityPools(cluster, costs, candidate.sizes, layout.micro_batch)) {
       for (std::vector<int>& entity : pool.entities) entities_.push_back(std::move(entity));
     }
     FindIdle();
@@ -48,7 +48,7 @@ class Climber {
     for (const size_t r : changed) {
       if (!CutReplica(cluster_, costs_, layout.micro_batch, layout.replicas[r]).ok()) return false;
     }
-    if (best_.fitted && !Obeys(job_.fixed, layout)) return false;
+    if (best_.fitted && !Satisfies(job_.fixed, layout)) return false;
     if (!UsesLeader(cluster_, layout) || !DegreesAgree(costs_.model(), layout)) return false;
     ShareMicroBatches(cluster_, costs_, total_, layout);
     const double estimate_s = estimator_.Seconds(layout);
@@ -75,15 +75,15 @@ class Climber {
     }
   }
 
-  const std::string& SiteOf(const std::vector<int>& devices) const {
+  const std::string& GetSite(const std::vector<int>& devices) const {
     return cluster_.devices[devices[0]].site;
   }
 
-  // Beside a stage of its own site, if there is one.
+  // Next to a stage of its own site, if there is one.
   void Insert(const std::vector<int>& devices, Replica& replica) {
     std::vector<size_t> near;
     for (size_t s = 0; s < replica.stages.size(); ++s) {
-      if (SiteOf(replica.stages[s].devices) == SiteOf(devices)) near.push_back(s);
+      if (GetSite(replica.stages[s].devices) == GetSite(devices)) near.push_back(s);
     }
     const size_t at = near.empty() ? rng_.Below(replica.stages.size() + 1)
                                    : near[rng_.Below(near.size())] + rng_.Below(2);
@@ -113,7 +113,7 @@ class Climber {
         if (idle_.empty()) return false;
         Insert(idle_[rng_.Below(idle_.size())], layout.replicas[r]);
         return true;
-      case 2:  // an idle one in the place of another
+      case 2:  // an idle one replaces another
         if (idle_.empty()) return false;
         own[rng_.Below(own.size())].devices = idle_[rng_.Below(idle_.size())];
         return true;
@@ -122,7 +122,7 @@ class Climber {
         Insert(TakeOut(layout.replicas[r]), layout.replicas[q]);
         changed.insert(q);
         return true;
-      case 4:  // both ways
+      case 4:  // in both directions
         std::swap(own[rng_.Below(own.size())].devices, others[rng_.Below(others.size())].devices);
         changed.insert(q);
         return true;
@@ -132,10 +132,10 @@ class Climber {
   }
 
   bool MoveSite(std::vector<Stage>& stages) {
-    const std::string site = SiteOf(stages[rng_.Below(stages.size())].devices);
+    const std::string site = GetSite(stages[rng_.Below(stages.size())].devices);
     std::vector<Stage> own, others;
     for (Stage& stage : stages) {
-      (SiteOf(stage.devices) == site ? own : others).push_back(std::move(stage));
+      (GetSite(stage.devices) == site ? own : others).push_back(std::move(stage));
     }
     const auto at = static_cast<std::ptrdiff_t>(rng_.Below(others.size() + 1));
     others.insert(others.begin() + at, own.begin(), own.end());

@@ -17,7 +17,7 @@ void Refine(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t
             const std::function<bool()>& stop, Candidate& candidate);
 
 // The same by simulated annealing, which leaves local optima: a change may raise the rank, by less
-// and less, and the best layout on the way is kept. Takes two to three times as long.
+// and less, and the best layout found is kept. Takes two to three times as long.
 void Anneal(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t seed,
             const std::function<bool()>& stop, Candidate& candidate);
 

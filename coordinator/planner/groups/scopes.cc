@@ -27,13 +27,14 @@ std::vector<std::string> StrongSites(const std::vector<EntityPool>& pools) {
 
 }  // namespace
 
-Composition AllOf(const std::vector<EntityPool>& pools) {
+Composition CountEntities(const std::vector<EntityPool>& pools) {
   Composition counts;
   for (const EntityPool& pool : pools) counts.push_back(static_cast<int>(pool.entities.size()));
   return counts;
 }
 
-std::vector<EntityClass> ClassesOf(const std::vector<EntityPool>& pools, const Scope& scope) {
+std::vector<EntityClass> MakeEntityClasses(const std::vector<EntityPool>& pools,
+                                           const Scope& scope) {
   std::vector<EntityClass> classes;
   for (size_t t = 0; t < pools.size(); ++t) {
     classes.push_back({pools[t].power, pools[t].memory_bytes, scope.counts[t]});
@@ -41,8 +42,9 @@ std::vector<EntityClass> ClassesOf(const std::vector<EntityPool>& pools, const S
   return classes;
 }
 
-std::vector<Scope> ScopesOf(const std::vector<EntityPool>& pools, const std::string& leaders_site) {
-  const Scope all{"", AllOf(pools)};
+std::vector<Scope> ListCandidateScopes(const std::vector<EntityPool>& pools,
+                                       const std::string& leaders_site) {
+  const Scope all{"", CountEntities(pools)};
   std::vector<Scope> scopes = {all};
   const std::vector<std::string> sites = StrongSites(pools);
   const bool unlike = AreUnlike(pools);
@@ -131,7 +133,7 @@ void AddCheapScopes(const std::vector<EntityPool>& pools, std::vector<Scope>& sc
 
 bool FitToStages(const std::vector<EntityPool>& pools, int stages,
                  std::vector<Composition>& groups) {
-  Composition idle = AllOf(pools);
+  Composition idle = CountEntities(pools);
   std::vector<int> missing;
   for (Composition& group : groups) {
     int more = std::accumulate(group.begin(), group.end(), 0) - stages;

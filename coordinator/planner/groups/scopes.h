@@ -17,13 +17,15 @@ struct Scope {
   Composition counts;
 };
 
-Composition AllOf(const std::vector<EntityPool>& pools);
-std::vector<EntityClass> ClassesOf(const std::vector<EntityPool>& pools, const Scope& scope);
+Composition CountEntities(const std::vector<EntityPool>& pools);
+std::vector<EntityClass> MakeEntityClasses(const std::vector<EntityPool>& pools,
+                                           const Scope& scope);
 
 // The entities that a plan may be better for leaving alone are left out: all; one site alone (what
 // is left when nothing is worth sending across), at most three and the leader's; the strongest
 // sites together; of unlike entities all but a site; the fastest entities, where speeds differ.
-std::vector<Scope> ScopesOf(const std::vector<EntityPool>& pools, const std::string& leaders_site);
+std::vector<Scope> ListCandidateScopes(const std::vector<EntityPool>& pools,
+                                       const std::string& leaders_site);
 
 // For a cheap plan: so many of the entities that give the most power for their price, everywhere
 // and in each of the cheapest sites alone. Few devices idle less than many.

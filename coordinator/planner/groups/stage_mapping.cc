@@ -60,11 +60,11 @@ class Table {
 
   // T with such a stage before a pipeline that begins with `next` at layer `cut` and takes rest_s.
   double Prepend(const MappedStageTimes& times, int g, int next, int cut, double rest_s) const {
-    const Wire& wire = problem_.wires[g][next];
+    const Link& link = problem_.links[g][next];
     const double bytes = problem_.out_bytes[cut - 1];
     return std::max(times.own_s,
-                    times.pass_s + 2 * wire.Seconds(bytes) +
-                        std::max(rest_s, problem_.micro_batches * wire.SerialSeconds(bytes)));
+                    times.pass_s + 2 * link.Seconds(bytes) +
+                        std::max(rest_s, problem_.micro_batches * link.SerialSeconds(bytes)));
   }
 
   double pass_s(int layers) const { return pass_s_[layers]; }  // through the first so many
@@ -128,8 +128,8 @@ class Expander {
   std::vector<Node> Children(const Node& node, int index, double limit_s) const {
     std::vector<Node> children;
     if (options_.stages > 0 && node.stages == options_.stages) return children;
-    std::vector<int> room(table_.groups());
-    for (int g = 0; g < table_.groups(); ++g) room[g] = table_.LayersWithin(g, limit_s);
+    std::vector<int> capacity(table_.groups());
+    for (int g = 0; g < table_.groups(); ++g) capacity[g] = table_.LayersWithin(g, limit_s);
     for (int g = 0; g < table_.groups(); ++g) {
       if (Left(node, g) == 0) continue;
       for (int first = node.first_layer - 1; first >= 0; --first) {
@@ -142,23 +142,23 @@ class Expander {
         if (child.seconds >= limit_s) continue;
         child.used = node.used;
         ++child.used[static_cast<size_t>(g)];
-        child.bound_s = std::max(node.bound_s, BoundOf(child, room));
+        child.bound_s = std::max(node.bound_s, ComputeLowerBound(child, capacity));
         if (child.bound_s < limit_s) children.push_back(std::move(child));
       }
     }
     return children;
   }
 
-  // Of a pipeline's end, however its front will be. `room`: layers that a member of each group can
-  // take in less than the limit; infinite where those that are left cannot hold all layers.
-  double BoundOf(const Node& node, const std::vector<int>& room) const {
+  // Of a pipeline's end, however its front will be. `capacity`: layers that a member of each group
+  // can take in less than the limit; infinite where those that are left cannot hold all layers.
+  double ComputeLowerBound(const Node& node, const std::vector<int>& capacity) const {
     const int layers = node.first_layer;
     if (layers == 0) {
       const bool too_few = options_.stages > 0 && node.stages != options_.stages;
       return too_few ? INFINITY : node.seconds;
     }
     double speed = 0, memory_bytes = 0, link_s = INFINITY;
-    int64_t places = 0;
+    int64_t total_capacity = 0;
     int any = -1;
     for (int g = 0; g < table_.groups(); ++g) {
       const int left = Left(node, g);
@@ -166,12 +166,12 @@ class Expander {
       any = g;
       speed += left * table_.speed(g);
       memory_bytes += 1.0 * left * static_cast<double>(table_.problem().groups[g].memory_bytes);
-      places += int64_t{left} * room[g];
+      total_capacity += int64_t{left} * capacity[g];
       if (node.group >= 0) {
         link_s = std::min(link_s, table_.Prepend({0, 0}, g, node.group, layers, node.seconds));
       }
     }
-    if (any < 0 || places < layers - 1 || table_.state_bytes(any, layers) > memory_bytes) {
+    if (any < 0 || total_capacity < layers - 1 || table_.state_bytes(any, layers) > memory_bytes) {
       return INFINITY;
     }
     const double load_s = table_.work_s(layers) / speed;
@@ -179,7 +179,8 @@ class Expander {
     return std::max({node.seconds, load_s, path_s});
   }
 
-  // No mapping at all takes less: as BoundOf of a pipeline without stages, in whole layers.
+  // No mapping at all takes less: as ComputeLowerBound of a pipeline without stages, in whole
+  // layers.
   double LeastSeconds() const {
     double low = 0, high = 0;
     for (int g = 0; g < table_.groups(); ++g) {
@@ -188,11 +189,12 @@ class Expander {
     high *= table_.problem().micro_batches;
     for (int i = 0; i < 40; ++i) {
       const double middle = (low + high) / 2;
-      int64_t places = 0;
+      int64_t total_capacity = 0;
       for (int g = 0; g < table_.groups(); ++g) {
-        places += int64_t{table_.problem().groups[g].members} * table_.LayersWithin(g, middle);
+        total_capacity +=
+            int64_t{table_.problem().groups[g].members} * table_.LayersWithin(g, middle);
       }
-      (places >= table_.layers() - 1 ? high : low) = middle;
+      (total_capacity >= table_.layers() - 1 ? high : low) = middle;
     }
     return low;
   }

@@ -8,9 +8,9 @@
 // A node is the end of a pipeline, from some layer on; children put a stage before it. T of an end
 // is all that counts of it, so a node is dropped when another that uses as many members of every
 // group, begins with the same group at the same layer, is no slower: this covers all symmetries of
-// equal devices. Bounds of what a node can become: its way through the layers that are left; these
+// equal devices. Bounds of what a node can become: its path through the layers that are left; these
 // layers' work on all members that are left; the fastest link into it; and whether, at the best
-// time known, members that are left have room and time for whole layers.
+// time known, members that are left have memory and time for whole layers.
 //
 // Nodes are expanded a batch at a time, each batch round robin over the numbers of stages, the best
 // bound of each first: so complete pipelines are found early, and the search stays exact.

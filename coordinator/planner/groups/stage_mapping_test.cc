@@ -52,9 +52,9 @@ class BruteForce {
 
 // The same, over links of two edges.
 OrderProblem OverTwoEdges(OrderProblem problem) {
-  for (std::vector<Wire>& wires : problem.wires) {
-    for (Wire& wire : wires) {
-      wire = *MakeWire({{wire.latency_s, wire.bytes_per_s}, {2e-4, 3e7}}, {});
+  for (std::vector<Link>& links : problem.links) {
+    for (Link& link : links) {
+      link = *MakeLink({{link.latency_s, link.bytes_per_s}, {2e-4, 3e7}}, {});
     }
   }
   return problem;

@@ -28,7 +28,7 @@ struct Shape {
   float scale;
 };
 
-Shape ShapeOf(const AttentionShape& s) {
+Shape MakeShape(const AttentionShape& s) {
   ATOLL_CHECK(s.seq_len <= 1 << 24 && s.heads <= 1 << 16, "sequences too long for one kernel");
   return {static_cast<int>(s.seq_len), static_cast<int>(s.heads), static_cast<int>(s.kv_heads),
           static_cast<int>(s.head_dim), s.scale};
@@ -333,7 +333,7 @@ void ForHeadDim(int64_t head_dim, const Function& function) {
   }
 }
 
-dim3 GridOf(const AttentionShape& shape, int tile, int64_t heads) {
+dim3 ComputeGrid(const AttentionShape& shape, int tile, int64_t heads) {
   ATOLL_CHECK(shape.batch <= 65535 && heads <= 65535, "too many sequences for one kernel");
   return dim3(static_cast<unsigned>(CeilDiv(shape.seq_len, tile)), static_cast<unsigned>(heads),
               static_cast<unsigned>(shape.batch));
@@ -345,36 +345,36 @@ namespace {
 
 template <typename T, bool kPlain>
 void LaunchForward(const Queue& queue, const AttentionForward& op) {
-  const Operands<T, kPlain> operands{.shape = ShapeOf(op.shape),
+  const Operands<T, kPlain> operands{.shape = MakeShape(op.shape),
                                      .mask = {op.shape, op.lengths},
-                                     .q = ViewOf<T>(op.q),
-                                     .k = ViewOf<T>(op.k),
-                                     .v = ViewOf<T>(op.v),
-                                     .out = ViewOf<T>(op.out),
-                                     .lse = ViewOf<float>(op.lse)};
+                                     .q = MakeView<T>(op.q),
+                                     .k = MakeView<T>(op.k),
+                                     .v = MakeView<T>(op.v),
+                                     .out = MakeView<T>(op.out),
+                                     .lse = MakeView<float>(op.lse)};
   ForHeadDim(op.shape.head_dim, [&]<int kColumns>() {
     using Tiles = Tile<16, 16 / kColumns, kColumns>;  // of 64, 32 or 16 rows
     constexpr int64_t kBytes = int64_t{sizeof(float)} * (2 * Tiles::kFloats + Tiles::kSquare);
     static_assert(kBytes <= kSharedBytesMax);
-    Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.heads), dim3(Tiles::kThreads), kBytes,
-           "AttentionForward", ForwardKernel<T, kPlain, Tiles>, operands);
+    Launch(queue, ComputeGrid(op.shape, Tiles::kTile, op.shape.heads), dim3(Tiles::kThreads),
+           kBytes, "AttentionForward", ForwardKernel<T, kPlain, Tiles>, operands);
   });
 }
 
 template <typename T, bool kPlain>
 void LaunchBackward(const Queue& queue, const AttentionBackward& op, Workspace workspace) {
   const Operands<T, kPlain> operands{
-      .shape = ShapeOf(op.shape),
+      .shape = MakeShape(op.shape),
       .mask = {op.shape, op.lengths},
-      .q = ViewOf<T>(op.q),
-      .k = ViewOf<T>(op.k),
-      .v = ViewOf<T>(op.v),
-      .out = ViewOf<T>(op.out),
-      .dout = ViewOf<T>(op.dout),
-      .dq = ViewOf<T>(op.dq),
-      .dk = ViewOf<T>(op.dk),
-      .dv = ViewOf<T>(op.dv),
-      .lse = ViewOf<float>(op.lse),
+      .q = MakeView<T>(op.q),
+      .k = MakeView<T>(op.k),
+      .v = MakeView<T>(op.v),
+      .out = MakeView<T>(op.out),
+      .dout = MakeView<T>(op.dout),
+      .dq = MakeView<T>(op.dq),
+      .dk = MakeView<T>(op.dk),
+      .dv = MakeView<T>(op.dv),
+      .lse = MakeView<float>(op.lse),
       .delta = {static_cast<float*>(workspace.data), op.shape.seq_len}};
   const int64_t count = op.q.rows * op.shape.heads;
   Launch(queue, dim3(static_cast<unsigned>(CeilDiv(count, kDeltaThreads / kWarp))),
@@ -387,10 +387,10 @@ void LaunchBackward(const Queue& queue, const AttentionBackward& op, Workspace w
                                      Tile<16, kColumns == 4 ? 2 : 1, kColumns>>;
     constexpr int64_t kBytes = int64_t{sizeof(float)} * (4 * Tiles::kFloats + 2 * Tiles::kSquare);
     static_assert(kBytes <= kSharedBytesMax);
-    Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.kv_heads), dim3(Tiles::kThreads), kBytes,
-           "AttentionBackward dk dv", KeyGradientKernel<T, kPlain, Tiles>, operands);
-    Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.heads), dim3(Tiles::kThreads), kBytes,
-           "AttentionBackward dq", QueryGradientKernel<T, kPlain, Tiles>, operands);
+    Launch(queue, ComputeGrid(op.shape, Tiles::kTile, op.shape.kv_heads), dim3(Tiles::kThreads),
+           kBytes, "AttentionBackward dk dv", KeyGradientKernel<T, kPlain, Tiles>, operands);
+    Launch(queue, ComputeGrid(op.shape, Tiles::kTile, op.shape.heads), dim3(Tiles::kThreads),
+           kBytes, "AttentionBackward dq", QueryGradientKernel<T, kPlain, Tiles>, operands);
   });
 }
 

@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(kThreads) QueryGradientKernel(const Arguments<
 }
 
 template <bool kPlain>
-Arguments<kPlain> ArgumentsOf(const AttentionShape& s, const Tensor& lengths) {
+Arguments<kPlain> MakeArguments(const AttentionShape& s, const Tensor& lengths) {
   ATOLL_CHECK(s.batch <= 65535 && s.heads <= 65535 && s.seq_len <= 1 << 24);
   return {.seq_len = static_cast<int>(s.seq_len),
           .heads = static_cast<int>(s.heads),
@@ -324,7 +324,7 @@ Arguments<kPlain> ArgumentsOf(const AttentionShape& s, const Tensor& lengths) {
           .mask = {s, lengths}};
 }
 
-dim3 GridOf(const AttentionShape& shape, int64_t heads) {
+dim3 ComputeGrid(const AttentionShape& shape, int64_t heads) {
   return dim3(static_cast<unsigned>(CeilDiv(shape.seq_len, kTile)), static_cast<unsigned>(heads),
               static_cast<unsigned>(shape.batch));
 }
@@ -355,13 +355,13 @@ void ForKernel(const AttentionShape& shape, const Tensor& lengths, const Functio
 bool EnqueueOnTensorCores(const Queue& queue, const AttentionForward& op) {
   if (!Takes(op.shape, {op.q, op.k, op.v, op.out})) return false;
   ForKernel(op.shape, op.lengths, [&]<int kDim, bool kPlain>() {
-    Arguments<kPlain> a = ArgumentsOf<kPlain>(op.shape, op.lengths);
-    a.q = ViewOf<Bf16>(op.q);
-    a.k = ViewOf<Bf16>(op.k);
-    a.v = ViewOf<Bf16>(op.v);
-    a.out = ViewOf<Bf16>(op.out);
-    a.lse = ViewOf<float>(op.lse);
-    Launch(queue, GridOf(op.shape, op.shape.heads), dim3(kThreads), 3 * TileBytes(kDim),
+    Arguments<kPlain> a = MakeArguments<kPlain>(op.shape, op.lengths);
+    a.q = MakeView<Bf16>(op.q);
+    a.k = MakeView<Bf16>(op.k);
+    a.v = MakeView<Bf16>(op.v);
+    a.out = MakeView<Bf16>(op.out);
+    a.lse = MakeView<float>(op.lse);
+    Launch(queue, ComputeGrid(op.shape, op.shape.heads), dim3(kThreads), 3 * TileBytes(kDim),
            "AttentionForward", ForwardKernel<kDim, kPlain>, a);
   });
   return true;
@@ -370,20 +370,20 @@ bool EnqueueOnTensorCores(const Queue& queue, const AttentionForward& op) {
 bool EnqueueOnTensorCores(const Queue& queue, const AttentionBackward& op, const float* delta) {
   if (!Takes(op.shape, {op.q, op.k, op.v, op.dout, op.dq, op.dk, op.dv})) return false;
   ForKernel(op.shape, op.lengths, [&]<int kDim, bool kPlain>() {
-    Arguments<kPlain> a = ArgumentsOf<kPlain>(op.shape, op.lengths);
-    a.q = ViewOf<Bf16>(op.q);
-    a.k = ViewOf<Bf16>(op.k);
-    a.v = ViewOf<Bf16>(op.v);
-    a.dout = ViewOf<Bf16>(op.dout);
-    a.dq = ViewOf<Bf16>(op.dq);
-    a.dk = ViewOf<Bf16>(op.dk);
-    a.dv = ViewOf<Bf16>(op.dv);
-    a.lse = ViewOf<float>(op.lse);
+    Arguments<kPlain> a = MakeArguments<kPlain>(op.shape, op.lengths);
+    a.q = MakeView<Bf16>(op.q);
+    a.k = MakeView<Bf16>(op.k);
+    a.v = MakeView<Bf16>(op.v);
+    a.dout = MakeView<Bf16>(op.dout);
+    a.dq = MakeView<Bf16>(op.dq);
+    a.dk = MakeView<Bf16>(op.dk);
+    a.dv = MakeView<Bf16>(op.dv);
+    a.lse = MakeView<float>(op.lse);
     a.delta = {const_cast<float*>(delta), op.shape.seq_len};
-    Launch(queue, GridOf(op.shape, op.shape.kv_heads), dim3(kThreads),
+    Launch(queue, ComputeGrid(op.shape, op.shape.kv_heads), dim3(kThreads),
            4 * TileBytes(kDim) + 2 * kTile * int64_t{sizeof(float)}, "AttentionBackward dk dv",
            KeyGradientKernel<kDim, kPlain>, a);
-    Launch(queue, GridOf(op.shape, op.shape.heads), dim3(kThreads), 4 * TileBytes(kDim),
+    Launch(queue, ComputeGrid(op.shape, op.shape.heads), dim3(kThreads), 4 * TileBytes(kDim),
            "AttentionBackward dq", QueryGradientKernel<kDim, kPlain>, a);
   });
   return true;

@@ -206,9 +206,9 @@ void ForNormActivation(Activation kind, const Function& function) {
 
 template <typename T, Activation kKind, typename Statistics>
 void Normalise(const Queue& queue, const BatchNormForward& op, const Statistics& statistics) {
-  const NormForwardMap<T, kKind, Statistics> map{ViewOf<T>(op.x),
-                                                 ViewOf<T>(op.add),
-                                                 ViewOf<T>(op.y),
+  const NormForwardMap<T, kKind, Statistics> map{MakeView<T>(op.x),
+                                                 MakeView<T>(op.add),
+                                                 MakeView<T>(op.y),
                                                  static_cast<const T*>(op.w.data),
                                                  static_cast<const T*>(op.b.data),
                                                  statistics};
@@ -234,10 +234,10 @@ void Enqueue(const Queue& queue, const BatchNormForward& op, Workspace workspace
                                  static_cast<const T*>(op.running_variance.data), op.eps});
       }
       const SumShape shape{op.x.rows, op.x.cols};
-      SumColumns<T>(queue, "BatchNormForward mean", MeanTerms<T>{ViewOf<T>(op.x)}, {op.x}, shape,
+      SumColumns<T>(queue, "BatchNormForward mean", MeanTerms<T>{MakeView<T>(op.x)}, {op.x}, shape,
                     MeanFinish{op.mean.f32(), rows}, workspace);
       SumColumns<T>(queue, "BatchNormForward variance",
-                    VarianceTerms<T>{ViewOf<T>(op.x), op.mean.f32()}, {op.x}, shape,
+                    VarianceTerms<T>{MakeView<T>(op.x), op.mean.f32()}, {op.x}, shape,
                     RstdFinish{op.rstd.f32(), rows, op.eps}, workspace);
       Normalise<T, kKind>(queue, op, BatchStatistics<T>{op.mean.f32(), op.rstd.f32()});
     });
@@ -247,18 +247,18 @@ void Enqueue(const Queue& queue, const BatchNormForward& op, Workspace workspace
 void Enqueue(const Queue& queue, const BatchNormBackwardInput& op, Workspace workspace) {
   ForType(op.x.dtype, [&]<typename T>() {
     ForNormActivation(op.activation, [&]<Activation kKind>() {
-      const NormGradient<T, kKind> gradient{ViewOf<T>(op.x),
-                                            ViewOf<T>(op.add),
-                                            ViewOf<T>(op.dy),
+      const NormGradient<T, kKind> gradient{MakeView<T>(op.x),
+                                            MakeView<T>(op.add),
+                                            MakeView<T>(op.dy),
                                             static_cast<const T*>(op.w.data),
                                             static_cast<const T*>(op.b.data),
                                             op.mean.f32(),
                                             op.rstd.f32()};
       SumColumns<T>(queue, "BatchNormBackwardInput sums", NormGradientTerms<T, kKind>{gradient},
                     {op.x, op.add, op.dy, op.w, op.b}, {op.x.rows, op.x.cols},
-                    PutSums{ViewOf<float>(op.sums)}, workspace);
-      const NormBackwardMap<T, kKind> map{gradient, ViewOf<float>(op.sums), ViewOf<T>(op.dx),
-                                          ViewOf<T>(op.dadd), static_cast<float>(op.x.rows)};
+                    PutSums{MakeView<float>(op.sums)}, workspace);
+      const NormBackwardMap<T, kKind> map{gradient, MakeView<float>(op.sums), MakeView<T>(op.dx),
+                                          MakeView<T>(op.dadd), static_cast<float>(op.x.rows)};
       MapRows<kWide<T>>(queue, "BatchNormBackwardInput", map,
                         {op.x, op.add, op.dy, op.w, op.b, op.dx, op.dadd}, op.x.rows, op.x.cols);
     });
@@ -267,7 +267,7 @@ void Enqueue(const Queue& queue, const BatchNormBackwardInput& op, Workspace wor
 
 void Enqueue(const Queue& queue, const BatchNormBackwardWeight& op) {
   const auto rows = static_cast<float>(op.rows);
-  const NormWeightMap map{ViewOf<float>(op.sums),
+  const NormWeightMap map{MakeView<float>(op.sums),
                           op.mean.f32(),
                           op.rstd.f32(),
                           op.dw.f32(),

@@ -126,10 +126,10 @@ __global__ void __launch_bounds__(kThreads)
   counts[warp][lane] = before;
   __syncthreads();
   if (warp != 0 || n >= positions) return;
-  int32_t place = 0;
-  for (int w = 0; w < kWarps; ++w) place += counts[w][lane];
-  sorted.token[place] = token;
-  sorted.position[place] = n;
+  int32_t index = 0;
+  for (int w = 0; w < kWarps; ++w) index += counts[w][lane];
+  sorted.token[index] = token;
+  sorted.position[index] = n;
 }
 
 // Block (i, y) works if place i is its token's first: it sums the token's rows of dy, in the order
@@ -195,8 +195,8 @@ void LaunchTable(const Queue& queue, const EmbeddingBackwardWeight& op, SortedPo
   const dim3 grid(static_cast<unsigned>(op.dy.rows),
                   static_cast<unsigned>(CeilDiv(packs, threads)));
   Launch(queue, grid, dim3(static_cast<unsigned>(threads)), 0, "EmbeddingBackwardWeight",
-         EmbeddingTableKernel<T, N>, sorted, op.dy.rows, ViewOf<T>(op.dy), op.dy.cols,
-         op.first_token, ViewOf<float>(op.dtable), op.dtable.rows);
+         EmbeddingTableKernel<T, N>, sorted, op.dy.rows, MakeView<T>(op.dy), op.dy.cols,
+         op.first_token, MakeView<float>(op.dtable), op.dtable.rows);
 }
 
 }  // namespace
@@ -216,7 +216,7 @@ int64_t ScratchBytes(const EmbeddingBackwardWeight& op) {
 
 void Enqueue(const Queue& queue, const RmsNormBackwardWeight& op, Workspace workspace) {
   ForType(op.x.dtype, [&]<typename T>() {
-    const RmsTerms<T> terms{ViewOf<T>(op.dy), ViewOf<T>(op.x), op.rstd.f32()};
+    const RmsTerms<T> terms{MakeView<T>(op.dy), MakeView<T>(op.x), op.rstd.f32()};
     SumColumns<T>(queue, "RmsNormBackwardWeight", terms, {op.dy, op.x}, {op.x.rows, op.x.cols},
                   AddSums<1>{{op.dw.f32()}}, workspace);
   });
@@ -224,7 +224,7 @@ void Enqueue(const Queue& queue, const RmsNormBackwardWeight& op, Workspace work
 
 void Enqueue(const Queue& queue, const LayerNormBackwardWeight& op, Workspace workspace) {
   ForType(op.x.dtype, [&]<typename T>() {
-    const LayerTerms<T> terms{ViewOf<T>(op.dy), ViewOf<T>(op.x), op.mean.f32(), op.rstd.f32()};
+    const LayerTerms<T> terms{MakeView<T>(op.dy), MakeView<T>(op.x), op.mean.f32(), op.rstd.f32()};
     SumColumns<T>(queue, "LayerNormBackwardWeight", terms, {op.dy, op.x}, {op.x.rows, op.x.cols},
                   AddSums<2>{{op.dw.f32(), op.db.f32()}}, workspace);
   });
@@ -232,8 +232,8 @@ void Enqueue(const Queue& queue, const LayerNormBackwardWeight& op, Workspace wo
 
 void Enqueue(const Queue& queue, const SumRows& op, Workspace workspace) {
   ForType(op.x.dtype, [&]<typename T>() {
-    SumColumns<T>(queue, "SumRows", PlainTerms<T>{ViewOf<T>(op.x)}, {op.x}, {op.x.rows, op.x.cols},
-                  AddSums<1>{{op.sum.f32()}}, workspace);
+    SumColumns<T>(queue, "SumRows", PlainTerms<T>{MakeView<T>(op.x)}, {op.x},
+                  {op.x.rows, op.x.cols}, AddSums<1>{{op.sum.f32()}}, workspace);
   });
 }
 
@@ -247,9 +247,9 @@ void Enqueue(const Queue& queue, const EmbeddingBackwardWeight& op, Workspace wo
       LaunchTable<T, 1>(queue, op, sorted);
     }
     if (op.typed && op.dtypes.present()) {
-      const TypeTerms<T> terms{op.tokens.as<int32_t>(), ViewOf<T>(op.dy)};
+      const TypeTerms<T> terms{op.tokens.as<int32_t>(), MakeView<T>(op.dy)};
       SumColumns<T>(queue, "EmbeddingBackwardWeight types", terms, {op.dy},
-                    {op.dy.rows, op.dy.cols, op.dtypes.rows}, AddToRow{ViewOf<float>(op.dtypes)},
+                    {op.dy.rows, op.dy.cols, op.dtypes.rows}, AddToRow{MakeView<float>(op.dtypes)},
                     workspace);
     }
     if (!op.dpositions.present()) return;
@@ -257,8 +257,8 @@ void Enqueue(const Queue& queue, const EmbeddingBackwardWeight& op, Workspace wo
                     static_cast<unsigned>(op.seq_len));
     ATOLL_CHECK(op.seq_len <= 65535, "learned positions beyond 65535");
     Launch(queue, grid, dim3(kThreads), 0, "EmbeddingBackwardWeight positions",
-           EmbeddingPositionsKernel<T>, ViewOf<T>(op.dy), op.dy.rows, op.seq_len, op.dy.cols,
-           ViewOf<float>(op.dpositions), op.position_offset);
+           EmbeddingPositionsKernel<T>, MakeView<T>(op.dy), op.dy.rows, op.seq_len, op.dy.cols,
+           MakeView<float>(op.dpositions), op.position_offset);
   });
 }
 

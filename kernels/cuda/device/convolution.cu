@@ -165,7 +165,7 @@ int Taps(const ConvShape& s) { return static_cast<int>(s.window.kernel * s.windo
 void Enqueue(const Queue& queue, const ConvColumns& op) {
   ForType(op.x.dtype, [&]<typename T>() {
     const ColumnsMap<T> map{WindowFrom(op.shape.window), static_cast<int>(op.x.cols),
-                            ViewOf<T>(op.x), ViewOf<T>(op.columns)};
+                            MakeView<T>(op.x), MakeView<T>(op.columns)};
     if (op.x.cols % kWide<T> == 0) {
       MapRows<kWide<T>>(queue, "ConvColumns", map, {op.x, op.columns}, op.columns.rows,
                         op.columns.cols);
@@ -178,37 +178,37 @@ void Enqueue(const Queue& queue, const ConvColumns& op) {
 void Enqueue(const Queue& queue, const FoldColumns& op) {
   ForType(op.dx.dtype, [&]<typename T>() {
     const FoldMap<T> map{WindowFrom(op.shape.window), static_cast<int>(op.dx.cols),
-                         ViewOf<T>(op.columns), ViewOf<T>(op.dx)};
+                         MakeView<T>(op.columns), MakeView<T>(op.dx)};
     MapRows<kWide<T>>(queue, "FoldColumns", map, {op.columns, op.dx}, op.dx.rows, op.dx.cols);
   });
 }
 
 void Enqueue(const Queue& queue, const TurnWeights& op) {
   ForType(op.w.dtype, [&]<typename T>() {
-    const TurnMap<T> map{static_cast<int>(op.shape.in_channels), Taps(op.shape), ViewOf<T>(op.w),
-                         ViewOf<T>(op.turned)};
+    const TurnMap<T> map{static_cast<int>(op.shape.in_channels), Taps(op.shape), MakeView<T>(op.w),
+                         MakeView<T>(op.turned)};
     LaunchMap<1>(queue, "TurnWeights", map, op.turned.rows, op.turned.cols);
   });
 }
 
 void Enqueue(const Queue& queue, const AddTurnedWeights& op) {
   const AddTurnedMap map{static_cast<int>(op.shape.in_channels), Taps(op.shape),
-                         ViewOf<float>(op.turned), ViewOf<float>(op.dw)};
+                         MakeView<float>(op.turned), MakeView<float>(op.dw)};
   LaunchMap<1>(queue, "AddTurnedWeights", map, op.dw.rows, op.dw.cols);
 }
 
 void Enqueue(const Queue& queue, const ConvForward& op) {
   ForType(op.y.dtype, [&]<typename T>() {
-    const GroupedForwardMap<T> map{GroupsFrom(op.shape), ViewOf<T>(op.x), ViewOf<T>(op.w),
-                                   ViewOf<T>(op.y)};
+    const GroupedForwardMap<T> map{GroupsFrom(op.shape), MakeView<T>(op.x), MakeView<T>(op.w),
+                                   MakeView<T>(op.y)};
     LaunchMap<1>(queue, "ConvForward", map, op.y.rows, op.y.cols);
   });
 }
 
 void Enqueue(const Queue& queue, const ConvBackwardInput& op) {
   ForType(op.dx.dtype, [&]<typename T>() {
-    const GroupedInputMap<T> map{GroupsFrom(op.shape), ViewOf<T>(op.dy), ViewOf<T>(op.w),
-                                 ViewOf<T>(op.dx)};
+    const GroupedInputMap<T> map{GroupsFrom(op.shape), MakeView<T>(op.dy), MakeView<T>(op.w),
+                                 MakeView<T>(op.dx)};
     LaunchMap<1>(queue, "ConvBackwardInput", map, op.dx.rows, op.dx.cols);
   });
 }
@@ -220,10 +220,10 @@ int64_t ScratchBytes(const ConvBackwardWeight& op) {
 
 void Enqueue(const Queue& queue, const ConvBackwardWeight& op, Workspace workspace) {
   ForType(op.x.dtype, [&]<typename T>() {
-    const GroupedWeightTerms<T> terms{GroupsFrom(op.shape), ViewOf<T>(op.x), ViewOf<T>(op.dy)};
+    const GroupedWeightTerms<T> terms{GroupsFrom(op.shape), MakeView<T>(op.x), MakeView<T>(op.dy)};
     SumColumns<T>(queue, "ConvBackwardWeight", terms, {op.dy},
                   {op.dy.rows, op.dy.cols, op.shape.weight_cols()},
-                  AddToWeights{ViewOf<float>(op.dw)}, workspace);
+                  AddToWeights{MakeView<float>(op.dw)}, workspace);
   });
 }
 

@@ -161,7 +161,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-dim3 GridOf(int64_t threads) { return dim3(static_cast<unsigned>(CeilDiv(threads, kThreads))); }
+dim3 ComputeGrid(int64_t threads) {
+  return dim3(static_cast<unsigned>(CeilDiv(threads, kThreads)));
+}
 
 bool Aligned(std::initializer_list<Tensor> tensors) { return PackSize(tensors, kEach, kEach) > 1; }
 
@@ -171,16 +173,16 @@ bool EightBits(const Tensor& codes) { return codes.cols == kQuantBlock / 4; }
 
 void Enqueue(const Queue& queue, const QuantizeDelta& op) {
   const auto kernel = EightBits(op.codes) ? QuantizeKernel<8> : QuantizeKernel<4>;
-  Launch(queue, GridOf(op.codes.rows * kWarp), dim3(kThreads), 0, "QuantizeDelta", kernel,
+  Launch(queue, ComputeGrid(op.codes.rows * kWarp), dim3(kThreads), 0, "QuantizeDelta", kernel,
          op.base.f32(), op.theta.f32(), static_cast<float*>(op.residual.data),
-         ViewOf<int32_t>(op.codes), op.scales.f32(), op.base.size(), op.codes.rows,
+         MakeView<int32_t>(op.codes), op.scales.f32(), op.base.size(), op.codes.rows,
          Aligned({op.base, op.theta, op.residual}));
 }
 
 void Enqueue(const Queue& queue, const DequantizeDelta& op) {
   const auto kernel = EightBits(op.codes) ? DequantizeKernel<8> : DequantizeKernel<4>;
-  Launch(queue, GridOf(op.codes.rows * kWarp), dim3(kThreads), 0, "DequantizeDelta", kernel,
-         ViewOf<int32_t>(op.codes), op.scales.f32(), op.out.f32(), op.out.size(), op.codes.rows,
+  Launch(queue, ComputeGrid(op.codes.rows * kWarp), dim3(kThreads), 0, "DequantizeDelta", kernel,
+         MakeView<int32_t>(op.codes), op.scales.f32(), op.out.f32(), op.out.size(), op.codes.rows,
          Aligned({op.out}));
 }
 
@@ -188,7 +190,7 @@ void Enqueue(const Queue& queue, const NesterovStep& op) {
   ForType(op.delta.dtype, [&]<typename T>() {
     const auto launch = [&]<int N>() {
       const int64_t packs = op.theta.size() / N;
-      Launch(queue, GridOf(packs), dim3(kThreads), 0, "NesterovStep", NesterovKernel<T, N>,
+      Launch(queue, ComputeGrid(packs), dim3(kThreads), 0, "NesterovStep", NesterovKernel<T, N>,
              op.theta.f32(), op.velocity.f32(), static_cast<const T*>(op.delta.data), op.eta, op.mu,
              packs);
     };

@@ -141,7 +141,7 @@ struct View {
 };
 
 template <typename T>
-View<T> ViewOf(const Tensor& x) {
+View<T> MakeView(const Tensor& x) {
   return {static_cast<T*>(x.data), x.stride};
 }
 
@@ -268,7 +268,7 @@ inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int PackSize(std::initializer_list<Tensor> tensors, int64_t cols, int wide) {
   if (cols % wide != 0) return 1;
   for (const Tensor& x : tensors) {
-    const bool rows_aligned = x.rows <= 1 || x.stride * SizeOf(x.dtype) % 16 == 0;
+    const bool rows_aligned = x.rows <= 1 || x.stride * GetElementSize(x.dtype) % 16 == 0;
     if (reinterpret_cast<uintptr_t>(x.data) % 16 != 0 || !rows_aligned) return 1;
   }
   return wide;

@@ -205,7 +205,8 @@ struct EmbeddingForwardMap {
 void Enqueue(const Queue& queue, const GatedForward& op) {
   ForType(op.y.dtype, [&]<typename T>() {
     ForActivation(op.kind, [&]<Activation kKind>() {
-      const GatedForwardMap<T, kKind> map{ViewOf<T>(op.gate), ViewOf<T>(op.up), ViewOf<T>(op.y)};
+      const GatedForwardMap<T, kKind> map{MakeView<T>(op.gate), MakeView<T>(op.up),
+                                          MakeView<T>(op.y)};
       Map<kWide<T>>(queue, "GatedForward", map, {op.gate, op.up, op.y}, op.y);
     });
   });
@@ -214,8 +215,9 @@ void Enqueue(const Queue& queue, const GatedForward& op) {
 void Enqueue(const Queue& queue, const GatedBackward& op) {
   ForType(op.dy.dtype, [&]<typename T>() {
     ForActivation(op.kind, [&]<Activation kKind>() {
-      const GatedBackwardMap<T, kKind> map{ViewOf<T>(op.gate), ViewOf<T>(op.up), ViewOf<T>(op.dy),
-                                           ViewOf<T>(op.dgate), ViewOf<T>(op.dup)};
+      const GatedBackwardMap<T, kKind> map{MakeView<T>(op.gate), MakeView<T>(op.up),
+                                           MakeView<T>(op.dy), MakeView<T>(op.dgate),
+                                           MakeView<T>(op.dup)};
       Map<kWide<T>>(queue, "GatedBackward", map, {op.gate, op.up, op.dy, op.dgate, op.dup}, op.dy);
     });
   });
@@ -223,14 +225,15 @@ void Enqueue(const Queue& queue, const GatedBackward& op) {
 
 void Enqueue(const Queue& queue, const SoftcapForward& op) {
   ForType(op.y.dtype, [&]<typename T>() {
-    const SoftcapForwardMap<T> map{ViewOf<T>(op.x), ViewOf<T>(op.y), op.cap};
+    const SoftcapForwardMap<T> map{MakeView<T>(op.x), MakeView<T>(op.y), op.cap};
     Map<kWide<T>>(queue, "SoftcapForward", map, {op.x, op.y}, op.y);
   });
 }
 
 void Enqueue(const Queue& queue, const SoftcapBackward& op) {
   ForType(op.dx.dtype, [&]<typename T>() {
-    const SoftcapBackwardMap<T> map{ViewOf<T>(op.x), ViewOf<T>(op.dy), ViewOf<T>(op.dx), op.cap};
+    const SoftcapBackwardMap<T> map{MakeView<T>(op.x), MakeView<T>(op.dy), MakeView<T>(op.dx),
+                                    op.cap};
     Map<kWide<T>>(queue, "SoftcapBackward", map, {op.x, op.dy, op.dx}, op.dx);
   });
 }
@@ -238,8 +241,9 @@ void Enqueue(const Queue& queue, const SoftcapBackward& op) {
 void Enqueue(const Queue& queue, const FinishForward& op) {
   ForType(op.y.dtype, [&]<typename T>() {
     ForActivation(op.activation, [&]<Activation kKind>() {
-      const FinishForwardMap<T, kKind> map{ViewOf<T>(op.raw), ViewOf<T>(op.bias), ViewOf<T>(op.add),
-                                           ViewOf<T>(op.pre), ViewOf<T>(op.y)};
+      const FinishForwardMap<T, kKind> map{MakeView<T>(op.raw), MakeView<T>(op.bias),
+                                           MakeView<T>(op.add), MakeView<T>(op.pre),
+                                           MakeView<T>(op.y)};
       if (op.bias.present()) {
         MapRows<kWide<T>>(queue, "FinishForward", map, {op.raw, op.bias, op.add, op.pre, op.y},
                           op.y.rows, op.y.cols);
@@ -253,8 +257,8 @@ void Enqueue(const Queue& queue, const FinishForward& op) {
 void Enqueue(const Queue& queue, const FinishBackward& op) {
   ForType(op.dx.dtype, [&]<typename T>() {
     ForActivation(op.activation, [&]<Activation kKind>() {
-      const FinishBackwardMap<T, kKind> map{ViewOf<T>(op.raw), ViewOf<T>(op.pre), ViewOf<T>(op.add),
-                                            ViewOf<T>(op.dx)};
+      const FinishBackwardMap<T, kKind> map{MakeView<T>(op.raw), MakeView<T>(op.pre),
+                                            MakeView<T>(op.add), MakeView<T>(op.dx)};
       Map<kWide<T>>(queue, "FinishBackward", map, {op.raw, op.pre, op.add, op.dx}, op.dx);
     });
   });
@@ -272,8 +276,8 @@ void Enqueue(const Queue& queue, const AddScaled& op) {
   ForType(op.a.dtype, [&]<typename A>() {
     ForType(op.b.dtype, [&]<typename B>() {
       ForType(op.out.dtype, [&]<typename Out>() {
-        const AddScaledMap<A, B, Out> map{ViewOf<A>(op.a), ViewOf<B>(op.b), ViewOf<Out>(op.out),
-                                          op.alpha};
+        const AddScaledMap<A, B, Out> map{MakeView<A>(op.a), MakeView<B>(op.b),
+                                          MakeView<Out>(op.out), op.alpha};
         constexpr int kW = sizeof(A) + sizeof(B) + sizeof(Out) == 12 ? 4 : 8;
         Map<kW>(queue, "AddScaled", map, {op.a, op.b, op.out}, op.out);
       });
@@ -283,19 +287,19 @@ void Enqueue(const Queue& queue, const AddScaled& op) {
 
 void Enqueue(const Queue& queue, const Scale& op) {
   ForType(op.x.dtype, [&]<typename T>() {
-    const ScaledCopyMap<T, T> map{ViewOf<T>(op.x), ViewOf<T>(op.x), op.factor};
+    const ScaledCopyMap<T, T> map{MakeView<T>(op.x), MakeView<T>(op.x), op.factor};
     Map<kWide<T>>(queue, "Scale", map, {op.x}, op.x);
   });
 }
 
 void Enqueue(const Queue& queue, const Convert& op) {
   if (op.to.dtype == DType::kInt32) {
-    const CopyTokensMap map{ViewOf<int32_t>(op.from), ViewOf<int32_t>(op.to)};
+    const CopyTokensMap map{MakeView<int32_t>(op.from), MakeView<int32_t>(op.to)};
     return Map<4>(queue, "Convert", map, {op.from, op.to}, op.to);
   }
   ForType(op.from.dtype, [&]<typename From>() {
     ForType(op.to.dtype, [&]<typename To>() {
-      const ScaledCopyMap<From, To> map{ViewOf<From>(op.from), ViewOf<To>(op.to), 1.0f};
+      const ScaledCopyMap<From, To> map{MakeView<From>(op.from), MakeView<To>(op.to), 1.0f};
       constexpr int kW = sizeof(From) + sizeof(To) == 8 ? 4 : 8;
       Map<kW>(queue, "Convert", map, {op.from, op.to}, op.to);
     });
@@ -306,7 +310,7 @@ void Enqueue(const Queue& queue, const Rope& op) {
   ForType(op.x.dtype, [&]<typename T>() {
     const auto half = static_cast<int>(op.table.cols / 2);
     const RopeMap<T> map{
-        ViewOf<T>(op.x),          ViewOf<float>(op.table), op.seq_len, op.position_offset, half,
+        MakeView<T>(op.x),        MakeView<float>(op.table), op.seq_len, op.position_offset, half,
         op.inverse ? -1.0f : 1.0f};
     // Both halves of a head must begin on a pack.
     if (PackSize({op.x}, half, kWide<T>) > 1) {
@@ -320,10 +324,10 @@ void Enqueue(const Queue& queue, const Rope& op) {
 void Enqueue(const Queue& queue, const EmbeddingForward& op) {
   ForType(op.y.dtype, [&]<typename T>() {
     const EmbeddingForwardMap<T> map{op.tokens.as<int32_t>(),
-                                     ViewOf<T>(op.table),
-                                     ViewOf<T>(op.positions),
-                                     ViewOf<T>(op.typed ? op.types : Tensor()),
-                                     ViewOf<T>(op.y),
+                                     MakeView<T>(op.table),
+                                     MakeView<T>(op.positions),
+                                     MakeView<T>(op.typed ? op.types : Tensor()),
+                                     MakeView<T>(op.y),
                                      op.seq_len,
                                      op.position_offset,
                                      op.first_token,

@@ -189,15 +189,15 @@ void Enqueue(const Queue& queue, const PixelsForward& op) {
 
 void Enqueue(const Queue& queue, const PoolForward& op) {
   ForPool(op.y.dtype, op.kind, [&]<typename T, PoolKind kKind>() {
-    const PoolForwardMap<T, kKind> map{WindowFrom(op.shape), ViewOf<T>(op.x), ViewOf<T>(op.y)};
+    const PoolForwardMap<T, kKind> map{WindowFrom(op.shape), MakeView<T>(op.x), MakeView<T>(op.y)};
     MapRows<kWide<T>>(queue, "PoolForward", map, {op.x, op.y}, op.y.rows, op.y.cols);
   });
 }
 
 void Enqueue(const Queue& queue, const PoolBackward& op) {
   ForPool(op.dy.dtype, op.kind, [&]<typename T, PoolKind kKind>() {
-    const PoolBackwardMap<T, kKind> map{WindowFrom(op.shape), ViewOf<T>(op.x), ViewOf<T>(op.dy),
-                                        ViewOf<T>(op.add), ViewOf<T>(op.dx)};
+    const PoolBackwardMap<T, kKind> map{WindowFrom(op.shape), MakeView<T>(op.x), MakeView<T>(op.dy),
+                                        MakeView<T>(op.add), MakeView<T>(op.dx)};
     MapRows<kWide<T>>(queue, "PoolBackward", map, {op.x, op.dy, op.add, op.dx}, op.dx.rows,
                       op.dx.cols);
   });
@@ -205,7 +205,7 @@ void Enqueue(const Queue& queue, const PoolBackward& op) {
 
 void Enqueue(const Queue& queue, const ChannelGateForward& op) {
   ForType(op.y.dtype, [&]<typename T>() {
-    const GateMap<T> map{ViewOf<T>(op.x), ViewOf<T>(op.gate), ViewOf<T>(op.y),
+    const GateMap<T> map{MakeView<T>(op.x), MakeView<T>(op.gate), MakeView<T>(op.y),
                          op.x.rows / op.gate.rows};
     MapRows<kWide<T>>(queue, "ChannelGateForward", map, {op.x, op.gate, op.y}, op.x.rows,
                       op.x.cols);
@@ -221,22 +221,22 @@ void Enqueue(const Queue& queue, const ChannelGateBackward& op) {
                       static_cast<unsigned>(images));
       Launch(queue, grid, dim3(kSumThreads), 0, "ChannelGateBackward gate",
              PartialSumsKernel<N, GateTerms<T>, GateGradient<T>>,
-             GateTerms<T>{ViewOf<T>(op.x), ViewOf<T>(op.dy)}, op.x.rows, cols, rows,
-             GateGradient<T>{ViewOf<T>(op.gate), ViewOf<T>(op.dgate)});
+             GateTerms<T>{MakeView<T>(op.x), MakeView<T>(op.dy)}, op.x.rows, cols, rows,
+             GateGradient<T>{MakeView<T>(op.gate), MakeView<T>(op.dgate)});
     };
     if (PackSize({op.x, op.dy}, cols, kWide<T>) > 1) {
       sums.template operator()<kWide<T>>();
     } else {
       sums.template operator()<1>();
     }
-    const GateMap<T> map{ViewOf<T>(op.dy), ViewOf<T>(op.gate), ViewOf<T>(op.dx), rows};
+    const GateMap<T> map{MakeView<T>(op.dy), MakeView<T>(op.gate), MakeView<T>(op.dx), rows};
     MapRows<kWide<T>>(queue, "ChannelGateBackward", map, {op.dy, op.gate, op.dx}, op.x.rows, cols);
   });
 }
 
 void Enqueue(const Queue& queue, const CountHits& op) {
   ForType(op.logits.dtype, [&]<typename T>() {
-    Launch(queue, dim3(1), dim3(kHitThreads), 0, "CountHits", HitsKernel<T>, ViewOf<T>(op.logits),
+    Launch(queue, dim3(1), dim3(kHitThreads), 0, "CountHits", HitsKernel<T>, MakeView<T>(op.logits),
            op.logits.rows, op.logits.cols, op.targets.as<int32_t>(), op.hits.f32());
   });
 }

@@ -231,7 +231,7 @@ void Enqueue(const Queue& queue, const AdamW& op) {
 namespace {
 
 // Rounded once from double on the host.
-LambConstants ConstantsOf(const LambStep& op) {
+LambConstants MakeLambConstants(const LambStep& op) {
   const double correction1 = 1 - std::pow(op.beta1, static_cast<double>(op.step));
   const double correction2 = 1 - std::pow(op.beta2, static_cast<double>(op.step));
   return {.beta1 = static_cast<float>(op.beta1),
@@ -246,7 +246,7 @@ LambConstants ConstantsOf(const LambStep& op) {
           .zero_grad = op.zero_grad};
 }
 
-dim3 GridOf(int64_t packs) {
+dim3 ComputeGrid(int64_t packs) {
   const int64_t blocks = CeilDiv(packs, kThreads);
   return dim3(static_cast<unsigned>(blocks < (1 << 30) ? blocks : 1 << 30));
 }
@@ -254,10 +254,10 @@ dim3 GridOf(int64_t packs) {
 }  // namespace
 
 void Enqueue(const Queue& queue, const LambStep& op) {
-  const LambConstants constants = ConstantsOf(op);
+  const LambConstants constants = MakeLambConstants(op);
   const auto launch = [&]<int N>() {
     const int64_t packs = op.param.size() / N;
-    Launch(queue, GridOf(packs), dim3(kThreads), 0, "LambStep", LambKernel<N>, op.param.f32(),
+    Launch(queue, ComputeGrid(packs), dim3(kThreads), 0, "LambStep", LambKernel<N>, op.param.f32(),
            op.grad.f32(), op.m.f32(), op.v.f32(), static_cast<const float*>(op.grad_scale.data),
            static_cast<Bf16*>(op.param_copy.data), constants, packs);
   };
@@ -280,7 +280,7 @@ void Enqueue(const Queue& queue, const LambNorms& op, Workspace workspace) {
   const auto launch = [&]<int N>() {
     Launch(queue, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, "LambNorms",
            LambNormsKernel<N>, step.param.f32(), step.grad.f32(), step.m.f32(), step.v.f32(),
-           static_cast<const float*>(step.grad_scale.data), ConstantsOf(step),
+           static_cast<const float*>(step.grad_scale.data), MakeLambConstants(step),
            step.param.size() / N, blocks, partials);
   };
   if (PackSize({step.param, step.grad, step.m, step.v}, step.param.size(), 4) > 1) {
@@ -304,7 +304,7 @@ void Enqueue(const Queue& queue, const MomentumStep& op) {
                                     .zero_grad = op.zero_grad};
   const auto launch = [&]<int N>() {
     const int64_t packs = op.grad.size() / N;
-    Launch(queue, GridOf(packs), dim3(kThreads), 0, "MomentumStep", MomentumKernel<N>,
+    Launch(queue, ComputeGrid(packs), dim3(kThreads), 0, "MomentumStep", MomentumKernel<N>,
            static_cast<float*>(op.param.data), op.grad.f32(), op.m.f32(),
            static_cast<float*>(op.v.data), static_cast<const float*>(op.grad_scale.data),
            static_cast<Bf16*>(op.param_copy.data), constants, packs);
@@ -317,8 +317,8 @@ void Enqueue(const Queue& queue, const MomentumStep& op) {
 }
 
 void Enqueue(const Queue& queue, const Normalize& op) {
-  Launch(queue, GridOf(op.x.size()), dim3(kThreads), 0, "Normalize", NormalizeKernel, op.x.f32(),
-         op.sum_of_squares.f32(), op.y.f32(), op.x.size());
+  Launch(queue, ComputeGrid(op.x.size()), dim3(kThreads), 0, "Normalize", NormalizeKernel,
+         op.x.f32(), op.sum_of_squares.f32(), op.y.f32(), op.x.size());
 }
 
 int64_t ScratchBytes(const SumOfSquares& op) {

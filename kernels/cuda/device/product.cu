@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-Strided<T> StridedOf(const Tensor& x, bool transposed) {
+Strided<T> MakeStrided(const Tensor& x, bool transposed) {
   const auto* data = static_cast<const T*>(x.data);
   return transposed ? Strided<T>{data, 1, x.stride} : Strided<T>{data, x.stride, 1};
 }
@@ -83,9 +83,9 @@ void Enqueue(const Queue& queue, const Product& p) {
     ForType(p.d.dtype, [&]<typename Out>() {
       Launch(queue,
              dim3(static_cast<unsigned>(CeilDiv(p.d.cols, kTile)), static_cast<unsigned>(down)),
-             dim3(kThreads), 0, "Product", ProductKernel<T, Out>, StridedOf<T>(p.a, p.a_transposed),
-             StridedOf<T>(p.b, p.b_transposed), ViewOf<Out>(p.c), ViewOf<Out>(p.d), p.d.rows,
-             p.d.cols, p.depth());
+             dim3(kThreads), 0, "Product", ProductKernel<T, Out>,
+             MakeStrided<T>(p.a, p.a_transposed), MakeStrided<T>(p.b, p.b_transposed),
+             MakeView<Out>(p.c), MakeView<Out>(p.d), p.d.rows, p.d.cols, p.depth());
     });
   });
 }

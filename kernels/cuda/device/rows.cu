@@ -168,7 +168,8 @@ struct RowSoftmax {
 // Of the whole row, which it copies to `kept` (unless null); the same in all threads but for
 // `target`, which thread 0 has.
 template <typename T>
-__device__ inline RowSoftmax SoftmaxOf(const T* row, int cols, bool apart, int target, T* kept) {
+__device__ inline RowSoftmax ComputeRowSoftmax(const T* row, int cols, bool apart, int target,
+                                               T* kept) {
   OnlineSoftmax<T> softmax;
   ForRow(row, cols, apart, [&](int col, const auto& pack) {
     if (kept != nullptr) Store(kept + col, pack);
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(kThreadsOfLongRow, 2)
   // Aligned as the row is.
   T* kept = kKeep ? shared + reinterpret_cast<uintptr_t>(from) % 16 / sizeof(T) : nullptr;
   const RowSoftmax softmax = a.max == nullptr
-                                 ? SoftmaxOf(from, a.cols, apart, target, kept)
+                                 ? ComputeRowSoftmax(from, a.cols, apart, target, kept)
                                  : RowSoftmax{a.max[row], a.sums.Row(0)[row], a.sums.Row(1)[row]};
   const float log_sum = logf(softmax.sum);
   float loss = log_sum - softmax.target;
@@ -311,7 +312,7 @@ void ForPacks(DType dtype, std::initializer_list<Tensor> tensors, int64_t cols,
 void Enqueue(const Queue& queue, const RmsNormForward& op) {
   ForPacks(op.x.dtype, {op.x, op.w, op.y}, op.x.cols, [&]<typename T, int N>(dim3 threads) {
     Launch(queue, dim3(Rows(op.x)), threads, 0, "RmsNormForward", RmsForwardKernel<T, N>,
-           ViewOf<T>(op.x), static_cast<const T*>(op.w.data), ViewOf<T>(op.y), op.rstd.f32(),
+           MakeView<T>(op.x), static_cast<const T*>(op.w.data), MakeView<T>(op.y), op.rstd.f32(),
            static_cast<int>(op.x.cols), op.eps);
   });
 }
@@ -319,8 +320,8 @@ void Enqueue(const Queue& queue, const RmsNormForward& op) {
 void Enqueue(const Queue& queue, const LayerNormForward& op) {
   ForPacks(op.x.dtype, {op.x, op.w, op.b, op.y}, op.x.cols, [&]<typename T, int N>(dim3 threads) {
     Launch(queue, dim3(Rows(op.x)), threads, 0, "LayerNormForward", LayerForwardKernel<T, N>,
-           ViewOf<T>(op.x), static_cast<const T*>(op.w.data), static_cast<const T*>(op.b.data),
-           ViewOf<T>(op.y), op.mean.f32(), op.rstd.f32(), static_cast<int>(op.x.cols), op.eps);
+           MakeView<T>(op.x), static_cast<const T*>(op.w.data), static_cast<const T*>(op.b.data),
+           MakeView<T>(op.y), op.mean.f32(), op.rstd.f32(), static_cast<int>(op.x.cols), op.eps);
   });
 }
 
@@ -328,9 +329,9 @@ void Enqueue(const Queue& queue, const RmsNormBackwardInput& op) {
   ForPacks(op.x.dtype, {op.dy, op.x, op.w, op.add, op.dx}, op.x.cols,
            [&]<typename T, int N>(dim3 threads) {
              Launch(queue, dim3(Rows(op.x)), threads, 0, "RmsNormBackwardInput",
-                    NormBackwardKernel<T, N, false>, ViewOf<T>(op.dy), ViewOf<T>(op.x),
+                    NormBackwardKernel<T, N, false>, MakeView<T>(op.dy), MakeView<T>(op.x),
                     static_cast<const T*>(op.w.data), static_cast<const float*>(nullptr),
-                    op.rstd.f32(), ViewOf<T>(op.add), ViewOf<T>(op.dx),
+                    op.rstd.f32(), MakeView<T>(op.add), MakeView<T>(op.dx),
                     static_cast<int>(op.x.cols));
            });
 }
@@ -339,9 +340,9 @@ void Enqueue(const Queue& queue, const LayerNormBackwardInput& op) {
   ForPacks(op.x.dtype, {op.dy, op.x, op.w, op.add, op.dx}, op.x.cols,
            [&]<typename T, int N>(dim3 threads) {
              Launch(queue, dim3(Rows(op.x)), threads, 0, "LayerNormBackwardInput",
-                    NormBackwardKernel<T, N, true>, ViewOf<T>(op.dy), ViewOf<T>(op.x),
+                    NormBackwardKernel<T, N, true>, MakeView<T>(op.dy), MakeView<T>(op.x),
                     static_cast<const T*>(op.w.data), op.mean.f32(), op.rstd.f32(),
-                    ViewOf<T>(op.add), ViewOf<T>(op.dx), static_cast<int>(op.x.cols));
+                    MakeView<T>(op.add), MakeView<T>(op.dx), static_cast<int>(op.x.cols));
            });
 }
 
@@ -353,11 +354,11 @@ void Enqueue(const Queue& queue, const CrossEntropy& op, Workspace workspace) {
   ATOLL_CHECK(workspace.bytes >= ScratchBytes(op), "workspace too small");
   auto* losses = static_cast<float2*>(workspace.data);
   ForType(op.logits.dtype, [&]<typename T>() {
-    const LossOperands<T> operands{.logits = ViewOf<T>(op.logits),
-                                   .dlogits = ViewOf<T>(op.dlogits),
+    const LossOperands<T> operands{.logits = MakeView<T>(op.logits),
+                                   .dlogits = MakeView<T>(op.dlogits),
                                    .targets = op.targets.as<int32_t>(),
                                    .max = static_cast<const float*>(op.max.data),
-                                   .sums = ViewOf<float>(op.sums),
+                                   .sums = MakeView<float>(op.sums),
                                    .first_class = op.first_class,
                                    .cols = static_cast<int>(op.logits.cols),
                                    .grad_scale = op.grad_scale,
@@ -380,17 +381,17 @@ void Enqueue(const Queue& queue, const CrossEntropy& op, Workspace workspace) {
 void Enqueue(const Queue& queue, const CrossEntropyMax& op) {
   ForType(op.logits.dtype, [&]<typename T>() {
     Launch(queue, dim3(Rows(op.logits)), ThreadsFor(op.logits.cols / kWide<T>), 0,
-           "CrossEntropyMax", MaxKernel<T>, ViewOf<T>(op.logits), static_cast<int>(op.logits.cols),
-           op.max.f32());
+           "CrossEntropyMax", MaxKernel<T>, MakeView<T>(op.logits),
+           static_cast<int>(op.logits.cols), op.max.f32());
   });
 }
 
 void Enqueue(const Queue& queue, const CrossEntropySums& op) {
   ForType(op.logits.dtype, [&]<typename T>() {
-    const LossOperands<T> operands{.logits = ViewOf<T>(op.logits),
+    const LossOperands<T> operands{.logits = MakeView<T>(op.logits),
                                    .targets = op.targets.as<int32_t>(),
                                    .max = op.max.f32(),
-                                   .sums = ViewOf<float>(op.sums),
+                                   .sums = MakeView<float>(op.sums),
                                    .first_class = op.first_class,
                                    .cols = static_cast<int>(op.logits.cols)};
     Launch(queue, dim3(Rows(op.logits)), ThreadsFor(op.logits.cols / kWide<T>), 0,

@@ -16,9 +16,9 @@
 namespace atl::worker::testing {
 
 // One worker: a link that carries blocks and nothing else.
-class PeerPlace final : public PeerHandler {
+class PeerWorker final : public PeerHandler {
  public:
-  PeerPlace(const NodeId& name, KeyPair keys) : blocks(name, SumsOver(&link)) {
+  PeerWorker(const NodeId& name, KeyPair keys) : blocks(name, MakeCollectiveChannel(&link)) {
     PeerLinkOptions options;
     options.name = name;
     options.incarnation = 1;
@@ -46,22 +46,22 @@ class PeerCluster {
   explicit PeerCluster(int workers, bool encrypted) {
     std::vector<IslandMember> members;
     for (int i = 0; i < workers; ++i) {
-      places_.push_back(std::make_unique<PeerPlace>(
+      peers_.push_back(std::make_unique<PeerWorker>(
           absl::StrCat("w", i), encrypted ? GenerateKeyPair().value() : KeyPair()));
-      members.push_back(places_.back()->member);
+      members.push_back(peers_.back()->member);
     }
-    for (const auto& place : places_) {
-      ATOLL_CHECK(place->link->SetPeers({"job-1", 1, 1}, members).ok());
+    for (const auto& peer : peers_) {
+      ATOLL_CHECK(peer->link->SetPeers({"job-1", 1, 1}, members).ok());
     }
-    for (const auto& place : places_) {
-      const absl::Status met = place->link->AwaitPeers(SteadyNow() + std::chrono::seconds(60));
+    for (const auto& peer : peers_) {
+      const absl::Status met = peer->link->AwaitPeers(SteadyNow() + std::chrono::seconds(60));
       ATOLL_CHECK(met.ok(), met.ToString());
     }
   }
-  PeerPlace& place(int worker) { return *places_[worker]; }
+  PeerWorker& peer(int worker) { return *peers_[worker]; }
 
  private:
-  std::vector<std::unique_ptr<PeerPlace>> places_;
+  std::vector<std::unique_ptr<PeerWorker>> peers_;
 };
 
 // A member that keeps the cluster alive.
@@ -107,7 +107,7 @@ inline std::vector<std::unique_ptr<Communicator>> NewPeerMembers(
   for (int rank = 0; rank < size; ++rank) {
     group.rank = rank;
     members.push_back(std::make_unique<PeerClusterMember>(
-        cluster, NewPeerCommunicator(&cluster->place(rank / devices_per_worker).blocks, group)));
+        cluster, NewPeerCommunicator(&cluster->peer(rank / devices_per_worker).blocks, group)));
   }
   return members;
 }

@@ -1,10 +1,11 @@
-// How far another worker's clock is ahead of ours, from questions and answers. Hosts' steady clocks
+// How far another worker's clock is ahead of ours, from requests and replies. Hosts' steady clocks
 // have nothing in common: they count from when their host started. Pure.
 //
-// An answer was given between the question's departure and its own arrival, both on our clock. So
-// each question bounds the difference from both sides, however unlike the two ways were; all
+// A reply was sent between the request's departure and its own arrival, both on our clock. So each
+// request bounds the difference from both sides, however unlike the two directions were; all
 // together bound it at least as well as the quickest of them. The middle is taken, and half of what
-// is left is how wrong it can be. (NTP's round-trip rule, without its assumption of equal ways.)
+// is left is how wrong it can be. (NTP's round-trip rule, without its assumption of equal
+// directions.)
 
 #ifndef ATOLL_WORKER_ISLAND_CONTROL_CLOCKS_H_
 #define ATOLL_WORKER_ISLAND_CONTROL_CLOCKS_H_
@@ -14,11 +15,11 @@
 
 namespace atl::worker {
 
-// Nanoseconds: `asked` and `heard` on our clock, `answered` on the other one.
+// Nanoseconds: `requested` and `received` on our clock, `answered` on the other one.
 struct ClockSample {
-  int64_t asked = 0;
+  int64_t requested = 0;
   int64_t answered = 0;
-  int64_t heard = 0;
+  int64_t received = 0;
 };
 
 // other clock = our clock + ahead, to within the uncertainty.

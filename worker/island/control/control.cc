@@ -39,7 +39,7 @@ std::vector<NodeId> IslandControl::Followers() const {
 
 // A job's memory is taken when it is opened, and what does not fit is known then.
 absl::Status IslandControl::ConfigureAlone() {
-  plan_ = PlanOfOne();
+  plan_ = MakeSingleDevicePlan();
   alone_ = true;
   fence_ = {};
   staged_ = false;
@@ -47,7 +47,7 @@ absl::Status IslandControl::ConfigureAlone() {
   outer_expected_ = OuterTag();
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings_));
   std::string lost;
-  ATOLL_RETURN_IF_ERROR(MoveOuter(&lost));
+  ATOLL_RETURN_IF_ERROR(TransferOuterState(&lost));
   v1::GroupFrame drop;
   drop.mutable_drop_surplus();
   ATOLL_RETURN_IF_ERROR(DoHere(drop));
@@ -58,7 +58,7 @@ absl::Status IslandControl::ConfigureAlone() {
 
 // Everything on the first device, the job's micro-batch (or the whole batch) at once, and nothing
 // recomputed.
-IslandPlan IslandControl::PlanOfOne() const {
+IslandPlan IslandControl::MakeSingleDevicePlan() const {
   const IslandJob& job = *port_->island_job();
   const InnerSpec& inner = job.spec.inner;
   const int64_t rows =
@@ -104,7 +104,7 @@ absl::Status IslandControl::AwaitAll(const Calls& calls, Duration timeout) {
   for (const auto& [follower, call] : calls) {
     const auto reply = port_->Await(call, timeout);
     if (reply.ok()) {
-      if (hooks_.heard) hooks_.heard(follower, *reply);
+      if (hooks_.on_reply) hooks_.on_reply(follower, *reply);
       continue;
     }
     if (first.ok() || absl::IsAborted(first)) first = reply.status();
@@ -130,10 +130,10 @@ void IslandControl::InterruptAll() {
   port_->InterruptWork(kReason);
   v1::GroupFrame frame;
   frame.mutable_interrupt()->set_reason(kReason);
-  for (const NodeId& follower : Followers()) port_->Tell(follower, frame);
+  for (const NodeId& follower : Followers()) port_->Notify(follower, frame);
 }
 
-absl::Status IslandControl::Settle() {
+absl::Status IslandControl::Drain() {
   const absl::Status status = AwaitAll(std::exchange(pending_, {}), port_->StepTimeout());
   if (!status.ok()) Fail();
   return status;
@@ -148,7 +148,7 @@ absl::StatusOr<v1::GroupReply> IslandControl::Together(const v1::GroupFrame& fra
   ATOLL_ASSIGN_OR_RETURN(Calls calls, CallAll(frame));
   absl::StatusOr<v1::GroupReply> done = port_->Do(frame);
   if (!done.ok()) Fail();
-  const absl::Status before = Settle();
+  const absl::Status before = Drain();
   if (done.ok() && before.ok()) {
     pending_ = std::move(calls);
     return done;
@@ -172,7 +172,7 @@ absl::Status IslandControl::Step(const std::vector<PositionRange>& ranges, doubl
   ATOLL_ASSIGN_OR_RETURN(const v1::GroupReply made, Together(frame));
   step_tried_ = false;
   known_steps_ = ++steps_;
-  if (hooks_.heard) hooks_.heard(name(), made);
+  if (hooks_.on_reply) hooks_.on_reply(name(), made);
   return absl::OkStatus();
 }
 

@@ -3,10 +3,10 @@
 // included. It holds a few kilobytes that every member can rebuild; what it has of devices, links
 // and disks is the port.
 //
-// Every failure has one recovery path: Configure, which interrupts, agrees on the newest step, sets
-// the plan up again, collects the holdings of all members, and moves layers. A step counts if all
-// layers are held at the step after it; else it is replayed; else the state is lost, or restored
-// from a save and brought to where it was.
+// Fault tolerance: every failure has one recovery path: Configure, which interrupts, agrees on the
+// newest step, sets the plan up again, collects the holdings of all members, and moves layers. A
+// step counts if all layers are held at the step after it; else it is replayed; else the state is
+// lost, or restored from a save and brought to where it was.
 //
 // No time, randomness, thread or network of its own: the port has them, and tests/sim plays the
 // control with a port in virtual time.
@@ -31,7 +31,7 @@
 #include "worker/core/actions.h"
 #include "worker/island/control/port.h"
 #include "worker/island/messages/outer_wire.h"
-#include "worker/island/moves.h"
+#include "worker/island/state_transfer.h"
 #include "worker/runtime/trainer.h"
 #include "worker/state/save_plan.h"
 
@@ -50,9 +50,9 @@ class IslandControl {
   };
   struct Hooks {
     // A member's answer to a call, this worker's own to a step included; on the caller's thread.
-    std::function<void(const NodeId&, const v1::GroupReply&)> heard;
+    std::function<void(const NodeId&, const v1::GroupReply&)> on_reply;
     // The members may leave the plan before; within Configure.
-    std::function<void(const Settled&)> settled;
+    std::function<void(const Drained&)> drained;
     // On any thread.
     std::function<void(const SaveOutcome&)> saved;
   };
@@ -82,7 +82,7 @@ class IslandControl {
   absl::Status Step(const std::vector<PositionRange>& ranges, double learning_rate, bool trace);
   absl::Status Evaluate(int64_t first, int64_t count);
   // Receives the followers' answers to the step before: it is taken everywhere then.
-  absl::Status Settle();
+  absl::Status Drain();
 
   // ---- The exchange with the parameter servers; as Trainer says. ----
   absl::Status InitialWeights();
@@ -122,13 +122,13 @@ class IslandControl {
   // How long followers have to answer after a failure here.
   static constexpr Duration kEndTimeout = std::chrono::seconds(5);
 
-  IslandPlan PlanOfOne() const;
+  IslandPlan MakeSingleDevicePlan() const;
   absl::Status SetUp(Holdings* holdings);
   absl::Status AgreeOnStep();
   absl::Status TakeOverState(const NodeId& before, Leadership* taken_over);
   std::map<NodeId, OuterOrder> PlanOuter(std::string* lost) const;
-  absl::Status MoveOuter(std::string* lost);
-  absl::Status FetchAll(LayerMoves& moves, int64_t save, const StateName& state);
+  absl::Status TransferOuterState(std::string* lost);
+  absl::Status FetchAll(StateTransferPlan& transfers, int64_t save, const StateName& state);
   StateStamp NewStamp() {
     last_change_ = std::max(last_change_ + 1, port_->NowUs());
     return {fence_.generation, last_change_};
@@ -136,19 +136,19 @@ class IslandControl {
   std::vector<StateName> StatesWanted(const Holdings& holdings) const;
   // What all members do changes their parameters.
   absl::Status ChangeAll(v1::GroupFrame frame);
-  absl::StatusOr<PlanTaken> MoveState(const Holdings& holdings);
-  LayerMoves PlanMovesOrRestore(const Holdings& holdings);
-  void LookIntoRemote(const Holdings& holdings);
+  absl::StatusOr<PlanTaken> TransferState(const Holdings& holdings);
+  StateTransferPlan PlanTransferOrRestore(const Holdings& holdings);
+  void AddRemoteSaves(const Holdings& holdings);
   bool PlanReplay(int64_t save, int64_t optimizer_step);
-  std::optional<LayerMoves> PlanFromDevices(const Holdings& holdings);
-  LayerMoves PlanGoingBack(const Holdings& holdings, LayerMoves otherwise);
+  std::optional<StateTransferPlan> PlanFromDevices(const Holdings& holdings);
+  StateTransferPlan PlanGoingBack(const Holdings& holdings, StateTransferPlan otherwise);
   void NoteWholeSaves(const Holdings& holdings);
   struct Replayed {
     int64_t optimizer_step = 0;  // reached
     bool all = false;
   };
   absl::StatusOr<Replayed> ReplayChanges(int64_t from, bool base_lost);
-  int64_t NumberOf(const LocalCheckpoint& about, Tier tier);
+  int64_t AssignSaveNumber(const LocalCheckpoint& about, Tier tier);
   void ForgetSaving();
 
   const NodeId& name() const { return self_; }
@@ -158,7 +158,7 @@ class IslandControl {
   absl::StatusOr<v1::GroupReply> Together(const v1::GroupFrame& frame);
   void Fail();  // nothing works until Configure
   void InterruptAll();
-  // What all members do, between two steps, or beside them.
+  // What all members do, between two steps, or during them.
   absl::Status AllDo(const v1::GroupFrame& frame);
   absl::Status AllDoDuringSteps(const std::vector<NodeId>& followers,
                                 const v1::GroupFrame& frame) const;
@@ -214,7 +214,7 @@ class IslandControl {
   int64_t resume_save_ = 0;           // see ResumeFrom
   std::vector<PositionRange> resume_leased_;
   std::optional<std::vector<LoggedStep>> beyond_;  // the devices have it, and these steps
-  // What was being set when something failed is not set: there is a way back to what was before.
+  // What was being set when something failed is not set: what was before can be restored.
   bool change_failed_ = false;
   // From where and how the island comes back to where it was; until it has.
   struct Replay {

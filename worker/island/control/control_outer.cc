@@ -11,7 +11,7 @@
 namespace atl::worker {
 namespace {
 
-v1::GroupFrame FrameOf(v1::OuterCall::What what) {
+v1::GroupFrame MakeOuterCallFrame(v1::OuterCall::What what) {
   v1::GroupFrame frame;
   frame.mutable_outer()->set_what(what);
   return frame;
@@ -22,11 +22,11 @@ void NameShards(const std::vector<ShardPlacement>& shards, v1::GroupFrame* frame
   for (const ShardPlacement& shard : shards) ToWire(shard, frame->mutable_outer()->add_shards());
 }
 
-v1::GroupFrame ApplyFrame(OuterKind kind, OuterTarget target, bool beside) {
-  v1::GroupFrame frame = FrameOf(v1::OuterCall::APPLY);
+v1::GroupFrame ApplyFrame(OuterKind kind, OuterTarget target, bool during_steps) {
+  v1::GroupFrame frame = MakeOuterCallFrame(v1::OuterCall::APPLY);
   frame.mutable_outer()->set_kind(static_cast<int32_t>(kind));
   frame.mutable_outer()->set_target(static_cast<int32_t>(target));
-  frame.mutable_outer()->set_beside(beside);
+  frame.mutable_outer()->set_during_steps(during_steps);
   return frame;
 }
 
@@ -57,10 +57,11 @@ int64_t IslandControl::ModelBytes() const {
 
 absl::Status IslandControl::AllDo(const v1::GroupFrame& frame) {
   ATOLL_RETURN_IF_ERROR(Ready());
-  ATOLL_RETURN_IF_ERROR(Settle());
+  ATOLL_RETURN_IF_ERROR(Drain());
   ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
   absl::Status status = DoHere(frame);
-  const absl::Status others = AwaitAll(calls, port_->limits().move + MoveLimit(ModelBytes()));
+  const absl::Status others =
+      AwaitAll(calls, port_->limits().move + GetStateTransferLimit(ModelBytes()));
   // Who was merely interrupted does not know the cause.
   if (status.ok() || (absl::IsAborted(status) && !others.ok())) status = others;
   if (!status.ok()) Fail();
@@ -80,7 +81,7 @@ absl::Status IslandControl::AllDoDuringSteps(const std::vector<NodeId>& follower
     calls.emplace_back(follower, *call);
   }
   if (status.ok()) status = port_->Do(frame).status();
-  Duration timeout = port_->limits().move + MoveLimit(ModelBytes());
+  Duration timeout = port_->limits().move + GetStateTransferLimit(ModelBytes());
   for (const auto& [follower, call] : calls) {
     if (!status.ok()) timeout = std::min(timeout, kEndTimeout);
     const absl::Status done = port_->Await(call, timeout).status();
@@ -101,7 +102,7 @@ bool IslandControl::HaveAll(const std::set<NodeId>& taken) const {
 
 absl::Status IslandControl::InitialWeights() {
   change_failed_ = true;  // unless all of it succeeds
-  ATOLL_RETURN_IF_ERROR(ChangeAll(FrameOf(v1::OuterCall::INITIAL)));
+  ATOLL_RETURN_IF_ERROR(ChangeAll(MakeOuterCallFrame(v1::OuterCall::INITIAL)));
   change_failed_ = false;
   return absl::OkStatus();
 }
@@ -117,13 +118,13 @@ absl::StatusOr<IslandControl::Completion> IslandControl::CaptureDelta(
   ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies(snapshot));
   const bool of_snapshot = HaveAll(taken);
   if (!of_snapshot) {
-    v1::GroupFrame capture = FrameOf(v1::OuterCall::CAPTURE);
+    v1::GroupFrame capture = MakeOuterCallFrame(v1::OuterCall::CAPTURE);
     NameShards(command.shards, &capture);
     ATOLL_RETURN_IF_ERROR(AllDo(capture));
   }
-  v1::GroupFrame make = FrameOf(v1::OuterCall::MAKE);
+  v1::GroupFrame make = MakeOuterCallFrame(v1::OuterCall::MAKE);
   ToWire(command, make.mutable_outer());
-  make.mutable_outer()->set_beside(true);
+  make.mutable_outer()->set_during_steps(true);
   make.mutable_outer()->set_of_snapshot(of_snapshot);
   // Nothing of the control's own is touched here but what stays as long as the plan.
   return [this, make, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
@@ -147,7 +148,8 @@ absl::StatusOr<IslandControl::Completion> IslandControl::StageCarry() {
   if (!HaveAll(taken)) return Completion();
   return [this, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
     if (cancelled) return absl::AbortedError("interrupted");
-    const auto frame = ApplyFrame(OuterKind::kAddition, OuterTarget::kAddition, /*beside=*/true);
+    const auto frame =
+        ApplyFrame(OuterKind::kAddition, OuterTarget::kAddition, /*during_steps=*/true);
     ATOLL_RETURN_IF_ERROR(AllDoDuringSteps(followers, frame));
     if (cancelled) return absl::AbortedError("interrupted");
     staged_ = true;
@@ -166,7 +168,7 @@ absl::Status IslandControl::ChangeAll(v1::GroupFrame frame) {
 
 absl::Status IslandControl::ApplyAll(OuterKind kind, OuterTarget target,
                                      const std::vector<ShardPlacement>& shards) {
-  v1::GroupFrame frame = ApplyFrame(kind, target, /*beside=*/false);
+  v1::GroupFrame frame = ApplyFrame(kind, target, /*during_steps=*/false);
   NameShards(shards, &frame);
   return target == OuterTarget::kNothing ? AllDo(frame) : ChangeAll(std::move(frame));
 }
@@ -187,7 +189,9 @@ absl::Status IslandControl::ApplyEager() {
   return absl::OkStatus();
 }
 
-absl::Status IslandControl::FetchTables() { return AllDo(FrameOf(v1::OuterCall::TABLES)); }
+absl::Status IslandControl::FetchTables() {
+  return AllDo(MakeOuterCallFrame(v1::OuterCall::TABLES));
+}
 
 absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
   change_failed_ = true;  // unless all of it succeeds
@@ -201,7 +205,7 @@ absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
                                    command.shards));
   }
   staged_ = false;
-  v1::GroupFrame finish = FrameOf(v1::OuterCall::FINISH);
+  v1::GroupFrame finish = MakeOuterCallFrame(v1::OuterCall::FINISH);
   ToWire(OuterTag{command.version, std::nullopt, NewStamp()},
          finish.mutable_outer()->mutable_tag());
   finish.mutable_outer()->set_keep_residual(command.keep_residual);
@@ -218,12 +222,12 @@ absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
 
 absl::Status IslandControl::PutBaseIn() {
   base_is_in_ = true;
-  return AllDo(FrameOf(v1::OuterCall::PUT_BASE_IN));
+  return AllDo(MakeOuterCallFrame(v1::OuterCall::PUT_BASE_IN));
 }
 
 absl::Status IslandControl::TakeBaseOut() {
   if (!base_is_in_) return absl::OkStatus();
-  ATOLL_RETURN_IF_ERROR(AllDo(FrameOf(v1::OuterCall::PUT_BACK)));
+  ATOLL_RETURN_IF_ERROR(AllDo(MakeOuterCallFrame(v1::OuterCall::PUT_BACK)));
   ATOLL_RETURN_IF_ERROR(FetchTables());
   base_is_in_ = false;
   return absl::OkStatus();
@@ -233,7 +237,7 @@ absl::Status IslandControl::TakeBaseOut() {
 
 absl::Status IslandControl::SetOptimizerSteps(int64_t steps) {
   ATOLL_RETURN_IF_ERROR(Ready());
-  ATOLL_RETURN_IF_ERROR(Settle());
+  ATOLL_RETURN_IF_ERROR(Drain());
   v1::GroupFrame frame;
   frame.mutable_set_steps()->set_optimizer_steps(steps);
   const StateStamp changed = NewStamp();
@@ -247,7 +251,7 @@ absl::Status IslandControl::SetOptimizerSteps(int64_t steps) {
   return absl::OkStatus();
 }
 
-// REQUIRES: Ready and Settle.
+// REQUIRES: Ready and Drain.
 absl::Status IslandControl::AllDoNow(const v1::GroupFrame& frame) {
   ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
   absl::Status status = DoHere(frame);
@@ -261,7 +265,7 @@ absl::Status IslandControl::AllDoNow(const v1::GroupFrame& frame) {
 
 absl::StatusOr<std::set<NodeId>> IslandControl::TakeCopies(const v1::GroupFrame& frame) {
   ATOLL_RETURN_IF_ERROR(Ready());
-  ATOLL_RETURN_IF_ERROR(Settle());
+  ATOLL_RETURN_IF_ERROR(Drain());
   staged_ = false;  // all copies share one block of memory
   ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
   std::set<NodeId> taken;
@@ -282,7 +286,7 @@ absl::StatusOr<std::set<NodeId>> IslandControl::TakeCopies(const v1::GroupFrame&
 absl::StatusOr<bool> IslandControl::AddStaged() {
   if (!staged_.exchange(false)) return false;
   ATOLL_RETURN_IF_ERROR(Ready());
-  ATOLL_RETURN_IF_ERROR(Settle());
+  ATOLL_RETURN_IF_ERROR(Drain());
   v1::GroupFrame frame;
   frame.mutable_addition()->set_add(true);
   const StateStamp changed = NewStamp();
@@ -348,7 +352,7 @@ std::map<NodeId, OuterOrder> IslandControl::PlanOuter(std::string* lost) const {
   return orders;
 }
 
-absl::Status IslandControl::MoveOuter(std::string* lost) {
+absl::Status IslandControl::TransferOuterState(std::string* lost) {
   const std::map<NodeId, OuterOrder> orders = PlanOuter(lost);
   Calls calls;
   for (const NodeId& follower : Followers()) {
@@ -360,7 +364,8 @@ absl::Status IslandControl::MoveOuter(std::string* lost) {
   v1::GroupFrame frame;
   ToWire(orders.at(name()), frame.mutable_outer());
   const absl::Status own = DoHere(frame);
-  const absl::Status others = AwaitAll(calls, port_->limits().move + MoveLimit(4 * ModelBytes()));
+  const absl::Status others =
+      AwaitAll(calls, port_->limits().move + GetStateTransferLimit(4 * ModelBytes()));
   ATOLL_RETURN_IF_ERROR(own.ok() || absl::IsAborted(own) ? others : own);
   return own;
 }

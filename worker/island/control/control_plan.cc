@@ -9,14 +9,14 @@ namespace atl::worker {
 namespace {
 
 // `bytes` grows by what moves.
-v1::GroupFrame FetchFrame(const std::vector<ShardMove>& moves, const StateName& state, int64_t save,
-                          int64_t* bytes) {
+v1::GroupFrame FetchFrame(const std::vector<ShardTransfer>& transfers, const StateName& state,
+                          int64_t save, int64_t* bytes) {
   v1::GroupFrame frame;
   ToWire(state.parameters_since, frame.mutable_parameters_since());
   ToWire(state.moments_since, frame.mutable_moments_since());
   frame.mutable_fetch()->set_optimizer_step(state.optimizer_step);
   frame.mutable_fetch()->set_save(save);
-  for (const ShardMove& move : moves) {
+  for (const ShardTransfer& move : transfers) {
     v1::FetchCall::Item* item = frame.mutable_fetch()->add_items();
     ToWire(move.shard, item->mutable_shard());
     for (const ShardSource& source : move.sources) {
@@ -27,7 +27,7 @@ v1::GroupFrame FetchFrame(const std::vector<ShardMove>& moves, const StateName& 
       from->set_begin(source.elements.begin);
       from->set_end(source.elements.end);
       from->set_save(source.save);
-      *bytes += BytesOf(source.elements.size(), source.parts);
+      *bytes += CountBytes(source.elements.size(), source.parts);
     }
   }
   return frame;
@@ -43,11 +43,11 @@ absl::StatusOr<PlanTaken> IslandControl::Configure(const JobId& job, Generation 
   port_->DropKept();
   ForgetSaving();
   // The others may be at the end of the newest step, and still wait for this member.
-  if (configured_) (void)Settle();
+  if (configured_) (void)Drain();
   Fail();
   staged_ = false;
   shards_ = shards;
-  if (hooks_.settled != nullptr) hooks_.settled({generation, plan.number});
+  if (hooks_.drained != nullptr) hooks_.drained({generation, plan.number});
   const PeerFence fence{job, generation, plan.number};
   if (fence != fence_) epoch_ = 0;
   if (fence.job != fence_.job || fence.generation != fence_.generation) {
@@ -60,16 +60,16 @@ absl::StatusOr<PlanTaken> IslandControl::Configure(const JobId& job, Generation 
   outer_expected_ = led && kept != nullptr ? kept->tag() : OuterTag();
   fence_ = fence;
   alone_ = plan.number == 0;
-  plan_ = alone_ ? PlanOfOne() : plan;
+  plan_ = alone_ ? MakeSingleDevicePlan() : plan;
   ATOLL_RETURN_IF_ERROR(port_->Join(fence, plan_));
   Holdings holdings;
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings));
   if (!before.empty()) ATOLL_RETURN_IF_ERROR(TakeOverState(before, known));
-  return MoveState(holdings);
+  return TransferState(holdings);
 }
 
 void IslandControl::Keep(Leadership known) {
-  if (configured_) (void)Settle();  // what it says of the newest step is in step_tried_
+  if (configured_) (void)Drain();  // what it says of the newest step is in step_tried_
   v1::Handover kept;
   ToWire(known, kept.mutable_leadership());
   kept.set_known_steps(known_steps_.value_or(-1));
@@ -141,80 +141,81 @@ absl::Status IslandControl::SetUp(Holdings* holdings) {
 
 // A step that was interrupted while it was committed may have been taken by some. Then all others
 // that are left take it, too: a member that has taken it knows that every gradient was final, and
-// the sums.
+// the summed commit values.
 absl::Status IslandControl::AgreeOnStep() {
-  v1::GroupFrame ask;
-  ask.mutable_settle();
-  ATOLL_ASSIGN_OR_RETURN(const Calls asked, CallAll(ask));
+  v1::GroupFrame query;
+  query.mutable_drain();
+  ATOLL_ASSIGN_OR_RETURN(const Calls queried, CallAll(query));
   std::map<NodeId, CommitState> states;
   absl::Status status;
   const auto note = [&](const NodeId& member, const absl::StatusOr<v1::GroupReply>& reply) {
     if (reply.ok()) states[member] = {FromWire(reply->taken()), FromWire(reply->waits())};
     if (status.ok()) status = reply.status();
   };
-  note(name(), port_->Do(ask));
-  for (const auto& [follower, call] : asked) {
+  note(name(), port_->Do(query));
+  for (const auto& [follower, call] : queried) {
     note(follower, port_->Await(call, port_->StepTimeout()));
   }
   ATOLL_RETURN_IF_ERROR(status);
-  Calls told;
+  Calls notified;
   for (const auto& entry : states) {
     const auto taker = std::find_if(states.begin(), states.end(), [&](const auto& other) {
       return other.second.taken.Names(entry.second.waits);
     });
     if (taker == states.end()) continue;
     v1::GroupFrame frame;
-    ToWire(taker->second.taken, frame.mutable_settle()->mutable_take());
+    ToWire(taker->second.taken, frame.mutable_drain()->mutable_take());
     if (entry.first == name()) {
       ATOLL_RETURN_IF_ERROR(DoHere(frame));
       continue;
     }
     ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(entry.first, std::move(frame)));
-    told.emplace_back(entry.first, call);
+    notified.emplace_back(entry.first, call);
   }
-  return AwaitAll(told, port_->StepTimeout());
+  return AwaitAll(notified, port_->StepTimeout());
 }
 
 // Every member gets what it lacks of the plan's state.
-absl::Status IslandControl::FetchAll(LayerMoves& moves, int64_t save, const StateName& state) {
+absl::Status IslandControl::FetchAll(StateTransferPlan& transfers, int64_t save,
+                                     const StateName& state) {
   Calls calls;
   int64_t bytes = 0;  // that move to all
   for (const NodeId& follower : Followers()) {
-    const v1::GroupFrame frame = FetchFrame(moves.moves[follower], state, save, &bytes);
+    const v1::GroupFrame frame = FetchFrame(transfers.transfers[follower], state, save, &bytes);
     ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(follower, frame));
     calls.emplace_back(follower, call);
   }
-  const absl::Status status = DoHere(FetchFrame(moves.moves[name()], state, save, &bytes));
+  const absl::Status status = DoHere(FetchFrame(transfers.transfers[name()], state, save, &bytes));
   // Each member times out by itself when nothing comes any more.
-  const absl::Status others = AwaitAll(calls, port_->limits().move + MoveLimit(bytes));
+  const absl::Status others = AwaitAll(calls, port_->limits().move + GetStateTransferLimit(bytes));
   // It is damaged somewhere: there may be another.
   if (save != 0 && (absl::IsDataLoss(status) || absl::IsDataLoss(others))) bad_saves_.insert(save);
   ATOLL_RETURN_IF_ERROR(status.ok() || absl::IsAborted(status) ? others : status);
   return status;
 }
 
-absl::StatusOr<PlanTaken> IslandControl::MoveState(const Holdings& holdings) {
-  LayerMoves moves = PlanMovesOrRestore(holdings);
-  const int64_t save = moves.kept && replay_ ? replay_->save : 0;
-  StateName state = moves.state;
-  state.optimizer_step = moves.optimizer_step;
+absl::StatusOr<PlanTaken> IslandControl::TransferState(const Holdings& holdings) {
+  StateTransferPlan transfers = PlanTransferOrRestore(holdings);
+  const int64_t save = transfers.kept && replay_ ? replay_->save : 0;
+  StateName state = transfers.state;
+  state.optimizer_step = transfers.optimizer_step;
   // What is lost must not look like what was before, nor what is half way back, nor what a leader
   // that was cut off makes of the same step.
-  const bool is_new = !moves.kept || save != 0 || beyond_;
+  const bool is_new = !transfers.kept || save != 0 || beyond_;
   if (is_new) state.moments_since = NewStamp();
   if (is_new || state.any_parameters) state.parameters_since = NewStamp();
-  ATOLL_RETURN_IF_ERROR(FetchAll(moves, save, state));
+  ATOLL_RETURN_IF_ERROR(FetchAll(transfers, save, state));
   std::string outer_lost;
-  ATOLL_RETURN_IF_ERROR(MoveOuter(&outer_lost));
+  ATOLL_RETURN_IF_ERROR(TransferOuterState(&outer_lost));
 
   PlanTaken taken;
-  taken.kept = moves.kept;
+  taken.kept = transfers.kept;
   if (beyond_) {
     taken.resumed = true;
     taken.beyond = *std::exchange(beyond_, std::nullopt);
   }
-  taken.step_taken = moves.kept && step_tried_ && moves.optimizer_step == *known_steps_ + 1;
-  taken.reason = moves.reason;
+  taken.step_taken = transfers.kept && step_tried_ && transfers.optimizer_step == *known_steps_ + 1;
+  taken.reason = transfers.reason;
   v1::GroupFrame drop;
   drop.mutable_drop_surplus();
   ATOLL_ASSIGN_OR_RETURN(const Calls drops, CallAll(drop));
@@ -227,13 +228,13 @@ absl::StatusOr<PlanTaken> IslandControl::MoveState(const Holdings& holdings) {
   configured_ = true;
   failed_ = false;
   if (save != 0) {
-    const int64_t saved = moves.optimizer_step;
+    const int64_t saved = transfers.optimizer_step;
     parameters_since_ = state.parameters_since;
     ATOLL_ASSIGN_OR_RETURN(const Replayed replayed, ReplayChanges(saved, !outer_lost.empty()));
     taken.replayed = replayed.optimizer_step - saved;
     taken.resumed = save == resume_save_;
     taken.kept = replayed.all;
-    moves.optimizer_step = replayed.optimizer_step;
+    transfers.optimizer_step = replayed.optimizer_step;
     state.parameters_since = parameters_since_;
     absl::StrAppend(&taken.reason, ", from copies of step ", saved,
                     "; replayed steps: ", taken.replayed);
@@ -247,7 +248,7 @@ absl::StatusOr<PlanTaken> IslandControl::MoveState(const Holdings& holdings) {
     taken.reason = absl::StrCat(outer_lost, taken.reason.empty() ? "" : "; ", taken.reason);
   }
   // Not before: a retry has to find the same, and report it.
-  steps_ = moves.optimizer_step;
+  steps_ = transfers.optimizer_step;
   known_steps_ = steps_;
   parameters_since_ = state.parameters_since;
   moments_since_ = state.moments_since;

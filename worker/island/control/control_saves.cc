@@ -1,4 +1,4 @@
-// Saved states of an island, and the way back to where it was.
+// Saved states of an island, and the restore to where it was.
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ namespace atl::worker {
 
 // The same state on disks and in the remote tier has one number: what one lacks may be in the
 // other.
-int64_t IslandControl::NumberOf(const LocalCheckpoint& about, Tier tier) {
+int64_t IslandControl::AssignSaveNumber(const LocalCheckpoint& about, Tier tier) {
   const bool same = tier != Tier::kMemory && numbered_ && numbered_->about == about &&
                     numbered_->steps == steps_ && numbered_->tier != tier;
   // Larger than any before of this island, on whatever disk.
@@ -25,7 +25,7 @@ int64_t IslandControl::NumberOf(const LocalCheckpoint& about, Tier tier) {
 
 absl::StatusOr<Kept> IslandControl::SaveState(const LocalCheckpoint& about, Tier tier) {
   ATOLL_RETURN_IF_ERROR(Ready());
-  ATOLL_RETURN_IF_ERROR(Settle());
+  ATOLL_RETURN_IF_ERROR(Drain());
   Saving saving;
   const bool in_memory = tier == Tier::kMemory;
   Sites sites;
@@ -35,9 +35,9 @@ absl::StatusOr<Kept> IslandControl::SaveState(const LocalCheckpoint& about, Tier
   const bool by_owners = in_memory && saving.plan.by_owners && copies > 0;
   if (in_memory && !saving.plan.copied && !by_owners) return Kept::kNot;
   saving.about = about;
-  saving.about.save = last_save_ = NumberOf(about, tier);
+  saving.about.save = last_save_ = AssignSaveNumber(about, tier);
   saving.members = plan_.members;
-  KeeperTask task{last_save_, {}, tier, steps_};
+  SaveTask task{last_save_, {}, tier, steps_};
   std::map<NodeId, SaveOrder> orders = saving.plan.orders;
   if (by_owners) {
     for (auto& [worker, order] : orders) order = SaveOrder();  // to log what follows
@@ -75,12 +75,12 @@ absl::StatusOr<Kept> IslandControl::SaveState(const LocalCheckpoint& about, Tier
   }
   v1::GroupFrame go_on;
   go_on.mutable_go_on_saving()->set_save(last_save_);
-  for (const auto& [worker, call] : calls) port_->Tell(worker, go_on);
-  port_->Tell(name(), go_on);
+  for (const auto& [worker, call] : calls) port_->Notify(worker, go_on);
+  port_->Notify(name(), go_on);
   return by_owners ? Kept::kByOwners : Kept::kCopied;
 }
 
-// On the link's thread, or on this worker's keepers'.
+// On the link's thread, or on those of this worker's state savers.
 void IslandControl::OnSaveDone(const NodeId& from, const v1::SaveDone& done) {
   SaveOutcome outcome;
   std::vector<NodeId> members;
@@ -110,7 +110,7 @@ void IslandControl::OnSaveDone(const NodeId& from, const v1::SaveDone& done) {
   v1::GroupFrame forget;
   forget.mutable_forget_saves()->set_save(outcome.save);
   forget.mutable_forget_saves()->set_tier(static_cast<int32_t>(outcome.tier));
-  for (const NodeId& member : members) port_->Tell(member, forget);
+  for (const NodeId& member : members) port_->Notify(member, forget);
   if (hooks_.saved != nullptr) hooks_.saved(outcome);
 }
 
@@ -122,33 +122,34 @@ void IslandControl::ForgetSaving() {
 // -------------------------------------------------------------------------------- going back ----
 
 // The state where the island was; if some of it is nowhere, by way of a save.
-LayerMoves IslandControl::PlanMovesOrRestore(const Holdings& holdings) {
+StateTransferPlan IslandControl::PlanTransferOrRestore(const Holdings& holdings) {
   beyond_.reset();
   if (resume_save_ != 0) {
-    if (std::optional<LayerMoves> moves = PlanFromDevices(holdings)) return *std::move(moves);
+    if (std::optional<StateTransferPlan> transfers = PlanFromDevices(holdings))
+      return *std::move(transfers);
   }
   if (resume_save_ != 0 && !bad_saves_.contains(resume_save_)) {
-    LayerMoves moves = PlanRestore(holdings, saves_, resume_save_);
-    if (!moves.kept) {
-      LookIntoRemote(holdings);
-      moves = PlanRestore(holdings, saves_, resume_save_);
+    StateTransferPlan transfers = PlanRestore(holdings, saves_, resume_save_);
+    if (!transfers.kept) {
+      AddRemoteSaves(holdings);
+      transfers = PlanRestore(holdings, saves_, resume_save_);
     }
-    if (moves.kept) {
-      replay_ = Replay{resume_save_, moves.optimizer_step, {}};
-      return moves;
+    if (transfers.kept) {
+      replay_ = Replay{resume_save_, transfers.optimizer_step, {}};
+      return transfers;
     }
   }
-  LayerMoves moves = PlanMoves(holdings, StatesWanted(holdings));
-  if (moves.kept) {
+  StateTransferPlan transfers = PlanStateTransfer(holdings, StatesWanted(holdings));
+  if (transfers.kept) {
     replay_.reset();
-    return moves;
+    return transfers;
   }
-  return PlanGoingBack(holdings, std::move(moves));
+  return PlanGoingBack(holdings, std::move(transfers));
 }
 
 // Without going back: what the members' devices hold is the save and nothing but steps since, on
 // data that is the island's.
-std::optional<LayerMoves> IslandControl::PlanFromDevices(const Holdings& holdings) {
+std::optional<StateTransferPlan> IslandControl::PlanFromDevices(const Holdings& holdings) {
   const std::optional<ReplayLog::Changes> changes = port_->ChangesSince(resume_save_);
   if (!changes || !changes->all) return std::nullopt;
   std::vector<LoggedStep> beyond;
@@ -157,15 +158,15 @@ std::optional<LayerMoves> IslandControl::PlanFromDevices(const Holdings& holding
     if (step == nullptr || !Contains(resume_leased_, step->ranges)) return std::nullopt;
     beyond.push_back(*step);
   }
-  LayerMoves moves = PlanMoves(holdings, StatesIn(holdings));
-  if (!moves.kept || moves.state.any_parameters) return std::nullopt;
-  if (moves.optimizer_step != changes->optimizer_step) return std::nullopt;
+  StateTransferPlan transfers = PlanStateTransfer(holdings, StatesIn(holdings));
+  if (!transfers.kept || transfers.state.any_parameters) return std::nullopt;
+  if (transfers.optimizer_step != changes->optimizer_step) return std::nullopt;
   replay_.reset();
   beyond_ = std::move(beyond);
-  return moves;
+  return transfers;
 }
 
-// Where the island was; to who has not led it, the newest that there is.
+// Where the island was; for a new leader, the newest that there is.
 std::vector<StateName> IslandControl::StatesWanted(const Holdings& holdings) const {
   if (!known_steps_) return StatesIn(holdings);
   std::vector<StateName> states;
@@ -179,17 +180,18 @@ std::vector<StateName> IslandControl::StatesWanted(const Holdings& holdings) con
   return states;
 }
 
-LayerMoves IslandControl::PlanGoingBack(const Holdings& holdings, LayerMoves otherwise) {
+StateTransferPlan IslandControl::PlanGoingBack(const Holdings& holdings,
+                                               StateTransferPlan otherwise) {
   for (const bool far : {false, true}) {
-    if (far) LookIntoRemote(holdings);
-    for (const int64_t save : SavesOf(saves_)) {
+    if (far) AddRemoteSaves(holdings);
+    for (const int64_t save : ListSaves(saves_)) {
       if (bad_saves_.contains(save)) continue;
-      LayerMoves moves = PlanRestore(holdings, saves_, save);
+      StateTransferPlan transfers = PlanRestore(holdings, saves_, save);
       // Of the remote tier: another island of the job may have saved it.
       if (far && !known_steps_ && !port_->ChangesSince(save)) continue;
-      if (!moves.kept || !PlanReplay(save, moves.optimizer_step)) continue;
-      moves.reason = absl::StrCat(otherwise.reason, ": ", moves.reason);
-      return moves;
+      if (!transfers.kept || !PlanReplay(save, transfers.optimizer_step)) continue;
+      transfers.reason = absl::StrCat(otherwise.reason, ": ", transfers.reason);
+      return transfers;
     }
   }
   replay_.reset();
@@ -197,7 +199,7 @@ LayerMoves IslandControl::PlanGoingBack(const Holdings& holdings, LayerMoves oth
 }
 
 // All members read it themselves.
-void IslandControl::LookIntoRemote(const Holdings& holdings) {
+void IslandControl::AddRemoteSaves(const Holdings& holdings) {
   const absl::StatusOr<std::vector<HeldSave>> remote = port_->SavesIn(Tier::kRemote);
   if (!remote.ok()) {
     LogWarning("checkpoint", "the remote tier cannot be read: ", remote.status().message());
@@ -259,7 +261,7 @@ absl::StatusOr<IslandControl::Replayed> IslandControl::ReplayChanges(int64_t fro
     ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kBase, OuterTarget::kParameters));
     port_->Log([](ReplayLog& log) { log.Explained(); });
   }
-  ATOLL_RETURN_IF_ERROR(Settle());
+  ATOLL_RETURN_IF_ERROR(Drain());
   return replayed;
 }
 
@@ -271,7 +273,7 @@ void IslandControl::NoteWholeSaves(const Holdings& holdings) {
            std::all_of(held.begin(), held.end(), [](const HeldLayer& h) { return h.surplus; });
   });
   if (alone) port_->DropCopies();  // no member could keep newer ones
-  for (const int64_t save : SavesOf(saves_)) last_save_ = std::max(last_save_, save);
+  for (const int64_t save : ListSaves(saves_)) last_save_ = std::max(last_save_, save);
   for (const Tier tier : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
     HeldSaves in_tier;
     for (const auto& [worker, saves] : saves_) {
@@ -282,7 +284,7 @@ void IslandControl::NoteWholeSaves(const Holdings& holdings) {
       }
     }
     int64_t whole = 0;
-    for (const int64_t save : SavesOf(in_tier)) {
+    for (const int64_t save : ListSaves(in_tier)) {
       if (whole == 0 && PlanRestore(holdings, in_tier, save).kept) whole = save;
     }
     const std::lock_guard lock(save_mutex_);

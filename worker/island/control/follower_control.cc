@@ -29,7 +29,7 @@ bool FollowerControl::Unfollow() {
 
 // Whether this call begins a new attempt, so that what is under way belongs to an abandoned one.
 bool FollowerControl::BeginsAnew(const v1::GroupFrame& frame) {
-  return frame.has_configure() || (frame.has_settle() && !frame.settle().has_take());
+  return frame.has_configure() || (frame.has_drain() && !frame.drain().has_take());
 }
 
 void FollowerControl::OnCall(const NodeId& from, v1::GroupFrame frame, int64_t order) {
@@ -93,7 +93,7 @@ void FollowerControl::DoCall(const Called& called, bool replaced) {
 v1::GroupReply FollowerControl::Serve(const NodeId& from, const v1::GroupFrame& frame) {
   v1::GroupReply reply;
   absl::Status status;
-  const bool begins = frame.has_settle() || frame.has_configure();
+  const bool begins = frame.has_drain() || frame.has_configure();
   if (order_.plan.members.empty() || from != order_.plan.members.front().worker) {
     status = absl::PermissionDeniedError(absl::StrCat(from, " does not lead this island"));
   } else if (!begins && frame.epoch() != port_->epoch()) {
@@ -104,23 +104,23 @@ v1::GroupReply FollowerControl::Serve(const NodeId& from, const v1::GroupFrame& 
     absl::StatusOr<v1::GroupReply> done = port_->Do(frame);
     status = done.status();
     if (done.ok()) reply = *std::move(done);
-    if (frame.has_configure()) SaySetUp(from, status);
+    if (frame.has_configure()) ReportSetUp(from, status);
   }
   ToWire(status, &reply);
   return reply;
 }
 
-void FollowerControl::SaySetUp(const NodeId& leader, const absl::Status& status) {
+void FollowerControl::ReportSetUp(const NodeId& leader, const absl::Status& status) {
   const int64_t plan = order_.plan.number;
   plan_number_ = status.ok() ? plan : 0;
   Say(status.ok() ? absl::StrCat("following ", leader, " in plan ", plan)
                   : absl::StrCat("cannot set up plan ", plan, ": ", status.message()));
 }
 
-void FollowerControl::Say(const std::string& doing) {
-  if (doing == doing_) return;
-  doing_ = doing;
-  on_state_(plan_number_, doing_);
+void FollowerControl::Say(const std::string& activity) {
+  if (activity == activity_) return;
+  activity_ = activity;
+  on_state_(plan_number_, activity_);
 }
 
 }  // namespace atl::worker

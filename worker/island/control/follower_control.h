@@ -1,5 +1,5 @@
 // What a follower does for its island's leader, and in which order. Calls are done one after the
-// other; an order for another plan takes the place of what waits, and what came under an order that
+// other; an order for another plan replaces what waits, and what came under an order that
 // was replaced is refused.
 //
 // No thread of its own: Follower runs it on one, tests/sim in virtual time.
@@ -24,7 +24,7 @@ namespace atl::worker {
 class FollowerControl {
  public:
   // What it serves, and what it is doing, whenever that changes; within Do.
-  using OnState = std::function<void(int64_t plan_number, const std::string& doing)>;
+  using OnState = std::function<void(int64_t plan_number, const std::string& activity)>;
 
   // `port` outlives it.
   FollowerControl(IslandPort* port, OnState on_state)
@@ -72,8 +72,8 @@ class FollowerControl {
   void DoOrder(Order order);
   void DoCall(const Called& called, bool replaced);
   v1::GroupReply Serve(const NodeId& from, const v1::GroupFrame& frame);
-  void SaySetUp(const NodeId& leader, const absl::Status& status);
-  void Say(const std::string& doing);
+  void ReportSetUp(const NodeId& leader, const absl::Status& status);
+  void Say(const std::string& activity);
 
   IslandPort* const port_;
   const OnState on_state_;
@@ -85,7 +85,7 @@ class FollowerControl {
   // Of the thread that calls Do.
   Order order_;
   int64_t plan_number_ = 0;  // set up
-  std::string doing_;
+  std::string activity_;
 };
 
 }  // namespace atl::worker

@@ -1,8 +1,8 @@
 // What the control of an island (control.h, follower_control.h) works with: this worker's part of
-// the island, and the way to the other members. GroupMember is the real one; tests/sim has one
+// the island, and the calls to the other members. GroupMember is the real one; tests/sim has one
 // without threads.
 //
-// Threads: Call, Await, `Tell`, Do of work in parallel to steps, Log and ChangesSince are for any
+// Threads: Call, Await, `Notify`, Do of work in parallel to steps, Log and ChangesSince are for any
 // thread; everything else is for the control's caller, one at a time. Meet, Do and Await block; an
 // interrupt of the member (GroupMember::Interrupt) ends all three with ABORTED.
 
@@ -42,7 +42,7 @@ struct IslandJob {
 struct IslandLimits {
   Duration meet;  // of all members accepting a plan
   Duration call;  // of anything that is not a step
-  Duration move;  // of all members having their layers, beside what the bytes need
+  Duration move;  // of all members having their layers, besides what the bytes need
 };
 
 class IslandPort {
@@ -77,14 +77,14 @@ class IslandPort {
   virtual absl::StatusOr<v1::GroupReply> Await(CallId id, Duration timeout) = 0;
   virtual void Reply(const NodeId& to, CallId call, v1::GroupReply reply) = 0;
   // No reply; lost with the peer. To itself: done at once.
-  virtual void Tell(const NodeId& to, v1::GroupFrame frame) = 0;
+  virtual void Notify(const NodeId& to, v1::GroupFrame frame) = 0;
   // Ends what this worker's devices do, soon.
   virtual void InterruptWork(const std::string& reason) = 0;
 
   // ---- What is kept here. ----
   // For the parameter servers; null: no plan was set up for this job.
   virtual std::shared_ptr<OuterState> outer() const = 0;
-  // What this worker knows of the island that it led, for the worker that takes over.
+  // What this worker knows of the island that it led, for its successor.
   virtual void Keep(v1::Handover kept) = 0;
   virtual void DropKept() = 0;
   // Saved states. Empty: there is no such tier.

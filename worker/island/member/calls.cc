@@ -35,7 +35,7 @@ absl::StatusOr<v1::GroupReply> Calls::Await(CallId id, Instant deadline) {
   calls_.erase(id);
   if (!result) return absl::DeadlineExceededError(late);
   if (!result->ok()) return result->status();
-  ATOLL_RETURN_IF_ERROR(Annotate(StatusOf(**result), to));
+  ATOLL_RETURN_IF_ERROR(Annotate(StatusFromReply(**result), to));
   return *std::move(result);
 }
 
@@ -72,41 +72,41 @@ void Calls::Fail(const absl::Status& why) {
 
 void StateInbox::Expect(const Key& key, PartMap parts, std::string what) {
   const std::lock_guard lock(mutex_);
-  Place& place = places_[key];
-  ATOLL_CHECK(place.parts.empty(), "expected twice");
-  for (const auto& [part, to] : parts) place.elements += static_cast<int64_t>(to.size());
-  place.missing = place.elements;
-  place.parts = std::move(parts);
-  place.what = std::move(what);
+  Incoming& incoming = incoming_[key];
+  ATOLL_CHECK(incoming.parts.empty(), "expected twice");
+  for (const auto& [part, to] : parts) incoming.elements += static_cast<int64_t>(to.size());
+  incoming.missing = incoming.elements;
+  incoming.parts = std::move(parts);
+  incoming.what = std::move(what);
 }
 
 absl::Status StateInbox::Await(const Key& key, Duration patience, Instant last) {
   std::unique_lock lock(mutex_);
   const Instant begun = SteadyNow();
-  Place& place = places_.at(key);
-  const auto over = [&] { return place.missing == 0 || !place.status.ok(); };
+  Incoming& incoming = incoming_.at(key);
+  const auto over = [&] { return incoming.missing == 0 || !incoming.status.ok(); };
   for (;;) {
-    const Instant until = std::min(std::max(begun, place.grown_at) + patience, last);
+    const Instant until = std::min(std::max(begun, incoming.grown_at) + patience, last);
     if (over() || SteadyNow() >= until) break;
     changed_.wait_until(lock, ToSteady(until));
   }
-  absl::Status status = place.status;
-  if (status.ok() && place.missing > 0) {
+  absl::Status status = incoming.status;
+  if (status.ok() && incoming.missing > 0) {
     status = absl::DeadlineExceededError(absl::StrCat(
-        place.what, " from ", key.from, ": ", 4 * (place.elements - place.missing), " of ",
-        4 * place.elements, " bytes have come after ", Seconds(SteadyNow() - begun), " s",
-        place.grown_at > begun
-            ? absl::StrCat(", the last ", Seconds(SteadyNow() - place.grown_at), " s ago")
+        incoming.what, " from ", key.from, ": ", 4 * (incoming.elements - incoming.missing), " of ",
+        4 * incoming.elements, " bytes have come after ", Seconds(SteadyNow() - begun), " s",
+        incoming.grown_at > begun
+            ? absl::StrCat(", the last ", Seconds(SteadyNow() - incoming.grown_at), " s ago")
             : "",
-        ": is the line between the workers up, and fast enough?"));
+        ": is the link between the workers up, and fast enough?"));
   }
-  places_.erase(key);
+  incoming_.erase(key);
   return status;
 }
 
 void StateInbox::Drop(const Key& key) {
   const std::lock_guard lock(mutex_);
-  places_.erase(key);
+  incoming_.erase(key);
 }
 
 absl::Status StateInbox::Admit(const NodeId&, absl::string_view header, int64_t payload_bytes) {
@@ -124,42 +124,42 @@ void StateInbox::OnChunk(Instant now, PeerDelivery delivery) {
   chunk.delivery = std::move(delivery);
   const std::lock_guard lock(mutex_);
   if (chunk.header.epoch() < epoch_) return;
-  const auto it = places_.find(key);
-  if (it == places_.end()) return;  // the call has ended
+  const auto it = incoming_.find(key);
+  if (it == incoming_.end()) return;  // the call has ended
   Put(it->second, chunk);
   changed_.notify_all();
 }
 
-void StateInbox::Put(Place& place, const Chunk& chunk) {
-  const auto it = place.parts.find(chunk.header.part());
+void StateInbox::Put(Incoming& incoming, const Chunk& chunk) {
+  const auto it = incoming.parts.find(chunk.header.part());
   const int64_t elements = chunk.delivery.payload.size() / 4;
-  int64_t& next = place.next[chunk.header.part()];
-  if (it == place.parts.end() || chunk.header.offset() != next ||
+  int64_t& next = incoming.next[chunk.header.part()];
+  if (it == incoming.parts.end() || chunk.header.offset() != next ||
       next + elements > static_cast<int64_t>(it->second.size())) {
-    place.status = absl::InvalidArgumentError(
+    incoming.status = absl::InvalidArgumentError(
         absl::StrCat("a chunk of layer state from ", chunk.delivery.from, " does not fit"));
     return;
   }
   std::memcpy(it->second.data() + next, chunk.delivery.payload.data(),
               static_cast<size_t>(chunk.delivery.payload.size()));
   next += elements;
-  place.missing -= elements;
-  place.grown_at = chunk.at;
+  incoming.missing -= elements;
+  incoming.grown_at = chunk.at;
 }
 
 void StateInbox::OnPeerLost(const NodeId& peer, const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  for (auto& [key, place] : places_) {
-    if (key.from != peer || place.missing == 0) continue;
-    place.status = absl::UnavailableError(absl::StrCat(peer, " is lost: ", reason));
+  for (auto& [key, incoming] : incoming_) {
+    if (key.from != peer || incoming.missing == 0) continue;
+    incoming.status = absl::UnavailableError(absl::StrCat(peer, " is lost: ", reason));
   }
   changed_.notify_all();
 }
 
 void StateInbox::Fail(const absl::Status& why) {
   const std::lock_guard lock(mutex_);
-  for (auto& [key, place] : places_) {
-    if (place.missing > 0) place.status = why;
+  for (auto& [key, incoming] : incoming_) {
+    if (incoming.missing > 0) incoming.status = why;
   }
   changed_.notify_all();
 }

@@ -71,7 +71,7 @@ class StateInbox {
   void BeginEpoch(int64_t epoch);
 
  private:
-  struct Place {
+  struct Incoming {
     PartMap parts;
     std::string what;
     std::map<int32_t, int64_t> next;  // element expected of each part
@@ -85,12 +85,12 @@ class StateInbox {
     PeerDelivery delivery;
     Instant at;
   };
-  static void Put(Place& place, const Chunk& chunk);
+  static void Put(Incoming& incoming, const Chunk& chunk);
 
   std::mutex mutex_;
   std::condition_variable changed_;
   int64_t epoch_ = 0;  // all guarded by mutex_
-  std::map<Key, Place> places_;
+  std::map<Key, Incoming> incoming_;
 };
 
 }  // namespace atl::worker

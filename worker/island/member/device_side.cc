@@ -34,12 +34,12 @@ absl::Status DeviceSide::Prepare(const IslandPlan& plan, const EngineJob& job) {
   for (int64_t layer = 0; layer <= job.model.layers; ++layer) {
     cols = std::max(cols, job.model.OutputColumns(layer));
   }
-  ATOLL_RETURN_IF_ERROR(
-      transport_.Prepare(plan, sequences * job.sequence_length * cols * SizeOf(job.compute)));
-  for (const StageLink& stage_link : StageLinksOf(plan)) {
+  ATOLL_RETURN_IF_ERROR(transport_.Prepare(
+      plan, sequences * job.sequence_length * cols * GetElementSize(job.compute)));
+  for (const StageLink& stage_link : ListStageLinks(plan)) {
     if (!backends_.contains(stage_link.from)) continue;
     LogInfo("transport", stage_link.from, " > ", stage_link.to, ": ",
-            transport_.WayOf(stage_link.from, stage_link.to));
+            transport_.DescribeTransport(stage_link.from, stage_link.to));
   }
   return absl::OkStatus();
 }

@@ -14,7 +14,7 @@ int64_t ClockNs() { return SteadyNow().time_since_epoch().count(); }
 // what steps send to the same peer must always find room.
 constexpr int64_t kQueueShare = 8;
 
-// A call's chunks on their way to a peer. Of a large layer only so much is given to the link at
+// A call's chunks in flight to a peer. Of a large layer only so much is given to the link at
 // once; whenever a chunk has arrived the next ones follow, on the link's thread. One that does not
 // arrive is the last: its receiver has failed, or has timed out.
 class Chunks : public std::enable_shared_from_this<Chunks> {
@@ -26,7 +26,7 @@ class Chunks : public std::enable_shared_from_this<Chunks> {
         to_(std::move(to)),
         header_(std::move(header)),
         parts_(std::move(parts)),
-        values_(PartsOf(parts_->parts())),
+        values_(ToPartMap(parts_->parts())),
         bytes_max_(bytes_max),
         arrived_(std::move(arrived)),
         part_(values_.begin()) {}
@@ -100,12 +100,12 @@ absl::StatusOr<CallId> GroupCalls::Call(const NodeId& to, v1::GroupFrame frame) 
   return calls_.Await(id, Instant()).status();
 }
 
-void GroupCalls::Tell(const NodeId& to, v1::GroupFrame frame) {
+void GroupCalls::Notify(const NodeId& to, v1::GroupFrame frame) {
   frame.set_epoch(state_->epoch());
   (void)Send(to, frame);  // a lost member does not need it
 }
 
-absl::Status GroupCalls::TellAll(v1::GroupFrame frame) {
+absl::Status GroupCalls::NotifyAll(v1::GroupFrame frame) {
   const std::shared_ptr<const IslandPlan> plan = state_->plan();
   frame.set_epoch(state_->epoch());
   for (const IslandMember& member : plan->members) {
@@ -119,7 +119,7 @@ void GroupCalls::Reply(const NodeId& to, CallId call, v1::GroupReply reply) {
   v1::GroupFrame frame;
   frame.set_call(call);
   *frame.mutable_reply() = std::move(reply);
-  Tell(to, std::move(frame));
+  Notify(to, std::move(frame));
 }
 
 absl::Status GroupCalls::Send(const NodeId& to, const v1::GroupFrame& frame) {
@@ -158,12 +158,12 @@ absl::Status GroupCalls::FetchLayer(const NodeId& from, const LayerShard& shard,
   v1::LayerCall& what = *frame.mutable_get_layer();
   what = std::move(of);
   ToWire(shard, what.mutable_shard());
-  what.set_parts(WantedOf(out));
+  what.set_parts(MakePartMask(out));
   what.set_begin(elements.begin);
   what.set_end(elements.end);
   // The destination must be registered before the first chunk comes.
   const CallId call = calls_.Begin(from, Describe(frame));
-  inbox_.Expect({from, call}, PartsOf(out), ToString(FromWire(frame.get_layer().shard())));
+  inbox_.Expect({from, call}, ToPartMap(out), ToString(FromWire(frame.get_layer().shard())));
   frame.set_call(call);
   frame.set_epoch(state_->epoch());
   if (const absl::Status sent = Send(from, frame); !sent.ok()) calls_.Fail(call, sent);
@@ -182,8 +182,9 @@ absl::Status GroupCalls::FetchLayer(const NodeId& from, const LayerShard& shard,
 // and a timeout would only restart it.
 absl::Status GroupCalls::AwaitChunks(const StateInbox::Key& key, const ShardParts& parts) {
   int64_t bytes = 0;
-  for (const auto& [part, values] : PartsOf(parts)) bytes += std::ssize(values) * 4;
-  return inbox_.Await(key, options_.timeout, SteadyNow() + options_.timeout + MoveLimit(bytes));
+  for (const auto& [part, values] : ToPartMap(parts)) bytes += std::ssize(values) * 4;
+  return inbox_.Await(key, options_.timeout,
+                      SteadyNow() + options_.timeout + GetStateTransferLimit(bytes));
 }
 
 void GroupCalls::Fail(const absl::Status& why) {
@@ -191,9 +192,9 @@ void GroupCalls::Fail(const absl::Status& why) {
   inbox_.Fail(why);
 }
 
-absl::StatusOr<CallId> GroupCalls::AskClock(const NodeId& to) {
+absl::StatusOr<CallId> GroupCalls::RequestClock(const NodeId& to) {
   v1::GroupFrame frame;
-  frame.mutable_clock()->set_asked_ns(ClockNs());
+  frame.mutable_clock()->set_requested_ns(ClockNs());
   return Call(to, std::move(frame));
 }
 
@@ -201,14 +202,14 @@ absl::StatusOr<CallId> GroupCalls::AskClock(const NodeId& to) {
 
 void GroupCalls::OnReply(const NodeId& from, v1::GroupFrame frame) {
   if (frame.reply().clock_ns() != 0) {
-    clocks_.Add(from, {frame.reply().asked_ns(), frame.reply().clock_ns(), ClockNs()});
+    clocks_.Add(from, {frame.reply().requested_ns(), frame.reply().clock_ns(), ClockNs()});
   }
   calls_.OnReply(from, frame.call(), std::move(*frame.mutable_reply()));
 }
 
-void GroupCalls::OnClockAsked(const NodeId& from, const v1::GroupFrame& frame) {
+void GroupCalls::OnClockCall(const NodeId& from, const v1::GroupFrame& frame) {
   v1::GroupReply reply;
-  reply.set_asked_ns(frame.clock().asked_ns());
+  reply.set_requested_ns(frame.clock().requested_ns());
   reply.set_clock_ns(ClockNs());
   Reply(from, frame.call(), std::move(reply));
 }

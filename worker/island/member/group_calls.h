@@ -1,8 +1,8 @@
 // Calls of a member to others: what it sends them, the replies that it awaits, and the elements of
 // layers that come and go in answer to calls.
 //
-// Threads: all of it is for any thread but Use; what is said to be the link's must not be delayed,
-// and does not wait. Await and FetchLayer block; Fail ends both, with that error.
+// Threads: all of it is for any thread but Use; what is documented as the link's must not be
+// delayed, and does not wait. Await and FetchLayer block; Fail ends both, with that error.
 
 #ifndef ATOLL_WORKER_ISLAND_MEMBER_GROUP_CALLS_H_
 #define ATOLL_WORKER_ISLAND_MEMBER_GROUP_CALLS_H_
@@ -18,7 +18,7 @@
 
 namespace atl::worker {
 
-// Another member wants elements of a layer: chunks that belong to its call, and then a reply.
+// Another member requests elements of a layer: chunks that belong to its call, and then a reply.
 struct LayerRequest {
   NodeId from;
   CallId call = 0;
@@ -44,8 +44,8 @@ class GroupCalls {
   // Sends a frame's body; the reply is awaited with Await. An error: the call is not under way.
   absl::StatusOr<CallId> Call(const NodeId& to, v1::GroupFrame frame);
   // No reply; lost with the peer.
-  void Tell(const NodeId& to, v1::GroupFrame frame);
-  absl::Status TellAll(v1::GroupFrame frame);  // that the plan names and that are not lost
+  void Notify(const NodeId& to, v1::GroupFrame frame);
+  absl::Status NotifyAll(v1::GroupFrame frame);  // that the plan names and that are not lost
   void Reply(const NodeId& to, CallId call, v1::GroupReply reply);
   // In chunks. Of what is larger than an eighth of the link's queue the first leave, and each that
   // arrives lets others follow. An error: none does. Later failures show at the receiver, as
@@ -65,12 +65,12 @@ class GroupCalls {
 
   // ---- Clocks. ----
   // Requests another member's time; the answer is for clocks().
-  absl::StatusOr<CallId> AskClock(const NodeId& to);
-  ClockBook& clocks() { return clocks_; }
+  absl::StatusOr<CallId> RequestClock(const NodeId& to);
+  ClockSampleBuffer& clocks() { return clocks_; }
 
   // ---- On the link's thread. ----
   void OnReply(const NodeId& from, v1::GroupFrame frame);
-  void OnClockAsked(const NodeId& from, const v1::GroupFrame& frame);
+  void OnClockCall(const NodeId& from, const v1::GroupFrame& frame);
   absl::Status AdmitChunk(const NodeId& from, absl::string_view header, int64_t payload_bytes) {
     return inbox_.Admit(from, header, payload_bytes);
   }
@@ -86,7 +86,7 @@ class GroupCalls {
   PeerLink* link_ = nullptr;
   Calls calls_;
   StateInbox inbox_;
-  ClockBook clocks_;
+  ClockSampleBuffer clocks_;
 };
 
 }  // namespace atl::worker

@@ -18,7 +18,7 @@ constexpr Duration kMeetSlice = std::chrono::milliseconds(200);
 constexpr Duration kArrivalTimeout = std::chrono::seconds(2);
 
 // The host of "tcp://host:port", without the brackets of an IPv6 address.
-std::string HostOf(const std::string& endpoint) {
+std::string HostFromEndpoint(const std::string& endpoint) {
   const size_t begin = endpoint.find("://") + 3;
   std::string host = endpoint.substr(begin, endpoint.rfind(':') - begin);
   if (!host.empty() && host.front() == '[') host = host.substr(1, host.size() - 2);
@@ -41,18 +41,18 @@ GroupMember::GroupMember(GroupOptions options)
       calls_(&state_,
              {options_.call_timeout, options_.link.queued_bytes_max, options_.on_transfer_due}),
       transport_(options_.link.name, options_.transport_bytes_max,
-                 [this](const NodeId& to, const LineCall& call) {
+                 [this](const NodeId& to, const SharedLinkCall& call) {
                    v1::GroupFrame frame;
-                   ToWire(call, frame.mutable_line());
-                   calls_.Tell(to, std::move(frame));
+                   ToWire(call, frame.mutable_link());
+                   calls_.Notify(to, std::move(frame));
                  }),
       rendezvous_([this](const std::string& key, const std::string& value) {
         v1::GroupFrame frame;
         frame.mutable_rendezvous()->set_key(key);
         frame.mutable_rendezvous()->set_value(value);
-        return calls_.TellAll(std::move(frame));
+        return calls_.NotifyAll(std::move(frame));
       }),
-      blocks_(options_.link.name, SumsOver(&link_)),
+      blocks_(options_.link.name, MakeCollectiveChannel(&link_)),
       saved_(options_.saves_folder),
       layers_(&state_, &calls_, &saved_),
       saves_(&state_, &calls_, &layers_, &saved_, options_.saves_bytes_max),
@@ -153,7 +153,7 @@ absl::Status GroupMember::Meet(const std::vector<NodeId>& workers,
 absl::Status GroupMember::MeetToMeasure(const PeerFence& fence,
                                         const std::vector<IslandMember>& members) {
   const std::lock_guard meeting(meeting_mutex_);
-  const MemberState::Speaking now = state_.speaking();
+  const MemberState::PeerSession now = state_.peer_session();
   if (now.fence.plan > 0 && now.plan->number > 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("worker ", name(), " works in an island of ", now.fence.job));
@@ -182,10 +182,10 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_.OpenJob());
   CommunicatorsOptions options;
   options.worker = name();
-  options.address = HostOf(endpoint());
+  options.address = HostFromEndpoint(endpoint());
   options.allow_plaintext_beyond_loopback = options_.link.allow_plaintext_beyond_loopback;
   options.timeout = StepTimeout();
-  const auto [fence, joined] = state_.speaking();
+  const auto [fence, joined] = state_.peer_session();
   IslandPlan plan = *joined;
   options.scope = absl::StrCat(fence.job, "/", fence.generation, "/", fence.plan, "/", epoch());
   ATOLL_RETURN_IF_ERROR(outer_exchange_.PutBack());
@@ -267,7 +267,7 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
       StepOutcome outcome,
       engine->Step({number, Sequences(ranges), learning_rate, trace, masked}, read));
   state_.log().Taken(number, engine->optimizer_steps(), outcome.loss.nats);
-  state_.See(job->digest, &outcome);
+  state_.RecordOutcome(job->digest, &outcome);
   return outcome;
 }
 
@@ -289,7 +289,7 @@ absl::Status GroupMember::TakeStep(const StepSums& step) {
 
 std::vector<DeviceWork> GroupMember::Work() const { return state_.work(); }
 
-std::vector<GroupSums> GroupMember::Sums() const { return state_.sums(); }
+std::vector<AllReduceTimes> GroupMember::GetAllReduceTimes() const { return state_.sums(); }
 
 std::array<int64_t, kPeerEndpointsMax> GroupMember::EdgeBytesSent() const {
   std::array<int64_t, kPeerEndpointsMax> sent = {};
@@ -300,7 +300,7 @@ std::array<int64_t, kPeerEndpointsMax> GroupMember::EdgeBytesSent() const {
 }
 
 std::vector<RoundTrip> GroupMember::RoundTrips() const {
-  const MemberState::Speaking now = state_.speaking();
+  const MemberState::PeerSession now = state_.peer_session();
   if (now.fence.plan == 0) return {};
   const std::vector<IslandMember>& members = now.plan->members;
   std::vector<RoundTrip> trips;
@@ -313,8 +313,8 @@ std::vector<RoundTrip> GroupMember::RoundTrips() const {
   return trips;
 }
 
-std::vector<LinkFailure> GroupMember::Unreachable() const {
-  const MemberState::Speaking now = state_.speaking();
+std::vector<LinkFailure> GroupMember::ListUnreachable() const {
+  const MemberState::PeerSession now = state_.peer_session();
   if (now.fence.plan == 0 || now.plan->number == 0) return {};
   std::vector<LinkFailure> failures;
   for (const auto& [worker, trouble] : link_->Unconnected(options_.unreachable_after)) {
@@ -325,7 +325,7 @@ std::vector<LinkFailure> GroupMember::Unreachable() const {
   return failures;
 }
 
-MemberTrace GroupMember::TraceOf(const StepOutcome& outcome) {
+MemberTrace GroupMember::ReadTrace(const StepOutcome& outcome) {
   return TraceOfMember(outcome, transport_.log().Take(SteadyNow() + kArrivalTimeout));
 }
 

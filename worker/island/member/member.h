@@ -57,7 +57,7 @@ struct GroupOptions {
   // step is abandoned.
   //
   // `atoll show`'s peaks are what devices' backends take. Host memory besides, which plans keep
-  // free (coordinator/planning/auxiliary_memory.h): these messages; those on their way out, a copy
+  // free (coordinator/planning/auxiliary_memory.h): these messages; outgoing ones, a copy
   // each until the other end has them (at most PeerLinkOptions::queued_bytes_max a peer);
   // reductions in progress, up to the gradients' bytes; the leader's copies of the model
   // (worker/runtime/island.h); and layers that are sent to new holders, a copy each, while a plan
@@ -72,8 +72,9 @@ struct GroupOptions {
   // Of anything that is not a step, of collectives and of the answers to a step; under a plan of
   // long steps these last two wait longer (StepLimit). Of layer state: of its next chunk.
   Duration call_timeout = std::chrono::seconds(60);
-  // Of all members having their layers under a new plan, beside what the bytes need (MoveLimit).
-  Duration move_timeout = std::chrono::minutes(15);
+  // Of all members having their layers under a new plan, besides what the bytes need
+  // (GetStateTransferLimit).
+  Duration state_transfer_timeout = std::chrono::minutes(15);
   // A chunk of a layer that this worker sent has arrived; from the link's thread. May be null.
   std::function<void()> on_transfer_due;
   // Longer than the coordinator takes to detect a failed worker.
@@ -122,7 +123,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   const LossSum& newest_loss() const { return newest_loss_; }
   // What the devices and messages of the newest step did. Waits a moment for messages that have not
   // arrived.
-  MemberTrace TraceOf(const StepOutcome& outcome);
+  MemberTrace ReadTrace(const StepOutcome& outcome);
   // Ends what this worker's devices do, soon.
   void InterruptWork(const std::string& reason) override;
   // And every wait for others.
@@ -140,22 +141,22 @@ class GroupMember final : public IslandPort, private PeerHandler {
   };
   // No call of the earlier ones is under way when it returns.
   void SetHooks(Hooks hooks);
-  // What other members say of transfers, and an empty call when one is lost; on the link's thread.
-  // It must not wait.
+  // What other members report of transfers, and an empty call when one is lost; on the link's
+  // thread. It must not wait.
   using OnTransfer = std::function<void(const NodeId& from, const v1::TransferCall& call)>;
   void SetOnTransfer(OnTransfer on_transfer);
 
   // ---- What was seen under the present plan, if it is of several workers or of several devices.
   // For any thread. ----
-  std::vector<DeviceWork> Work() const;          // of this worker's devices, once there is a window
-  std::vector<LinkFailure> Unreachable() const;  // members to whom there is no connection
-  std::vector<GroupSums> Sums() const;           // of these devices with others'
-  std::vector<RoundTrip> RoundTrips() const;     // to the other members
+  std::vector<DeviceWork> Work() const;  // of this worker's devices, once there is a window
+  std::vector<LinkFailure> ListUnreachable() const;       // members to whom there is no connection
+  std::vector<AllReduceTimes> GetAllReduceTimes() const;  // of these devices with others'
+  std::vector<RoundTrip> RoundTrips() const;              // to the other members
   std::vector<StageLinkCounters> StageLinks() const;
   // Since it was made, to all peers, by edge (peer_link.h).
   std::array<int64_t, kPeerEndpointsMax> EdgeBytesSent() const;
-  // Messages, or chunks of them, that this worker has sent in their turn on a shared line.
-  int64_t turns_taken() const { return transport_.turns_taken(); }
+  // Messages, or chunks of them, that this worker has sent under a grant on a shared link.
+  int64_t grants_used() const { return transport_.grants_used(); }
 
  private:
   explicit GroupMember(GroupOptions options);
@@ -164,7 +165,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   const IslandJob* island_job() const override;
   IslandMember Self() const override;
   IslandLimits limits() const override {
-    return {options_.meet_timeout, options_.call_timeout, options_.move_timeout};
+    return {options_.meet_timeout, options_.call_timeout, options_.state_transfer_timeout};
   }
   int64_t NowUs() const override;
   absl::Status Meet(const std::vector<NodeId>& workers,
@@ -186,7 +187,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   void Reply(const NodeId& to, CallId call, v1::GroupReply reply) override {
     calls_.Reply(to, call, std::move(reply));
   }
-  void Tell(const NodeId& to, v1::GroupFrame frame) override;
+  void Notify(const NodeId& to, v1::GroupFrame frame) override;
   std::shared_ptr<OuterState> outer() const override { return outer_exchange_.state(); }
   void Keep(v1::Handover kept) override { state_.Keep(std::move(kept)); }
   void DropKept() override { state_.Keep(std::nullopt); }
@@ -218,7 +219,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // Sets the devices up, together with all members' whose devices are in the plan. For `cancelled`
   // see Engine::Configure.
   absl::Status Configure(const std::atomic<bool>* cancelled);
-  // `trace`: TraceOf(outcome) will be requested.
+  // `trace`: ReadTrace(outcome) will be requested.
   absl::StatusOr<StepOutcome> Step(int64_t number, const std::vector<PositionRange>& ranges,
                                    double learning_rate, bool trace);
   absl::StatusOr<LossSum> Evaluate(int64_t number, int64_t first, int64_t count);
@@ -234,7 +235,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   PeerBlocks blocks_;
   std::atomic<int64_t> last_number_ = 0;  // of the steps and evaluations begun
 
-  std::mutex meeting_mutex_;  // whom the link speaks with
+  std::mutex meeting_mutex_;  // the peers of the link
   // An engine that refused a plan still works with the older ones.
   std::shared_ptr<CommunicatorFactory> older_, communicators_;
   std::unique_ptr<DeviceSide> device_side_;  // of the job; null: the host can touch all memory

@@ -8,10 +8,10 @@
 namespace atl::worker {
 namespace {
 
-std::vector<ShardMove> MovesOf(const v1::FetchCall& fetch) {
-  std::vector<ShardMove> moves;
+std::vector<ShardTransfer> ParseFetchCall(const v1::FetchCall& fetch) {
+  std::vector<ShardTransfer> transfers;
   for (const v1::FetchCall::Item& item : fetch.items()) {
-    ShardMove& move = moves.emplace_back();
+    ShardTransfer& move = transfers.emplace_back();
     move.shard = FromWire(item.shard());
     for (const v1::FetchCall::Source& source : item.sources()) {
       move.sources.push_back({FromWire(source.shard()),
@@ -21,11 +21,11 @@ std::vector<ShardMove> MovesOf(const v1::FetchCall& fetch) {
                               source.save()});
     }
   }
-  return moves;
+  return transfers;
 }
 
-StampBook::Stamps StampsOf(const v1::GroupFrame& frame) {
-  StampBook::Stamps stamps;
+StampTable::Stamps StampsFromWire(const v1::GroupFrame& frame) {
+  StampTable::Stamps stamps;
   if (frame.has_parameters_since()) stamps.parameters = FromWire(frame.parameters_since());
   if (frame.has_moments_since()) stamps.moments = FromWire(frame.moments_since());
   return stamps;
@@ -33,10 +33,10 @@ StampBook::Stamps StampsOf(const v1::GroupFrame& frame) {
 
 }  // namespace
 
-// A change is named before it begins: who breaks off in it has a state that is neither.
+// A change is named before it begins: a member that breaks off in it has a state that is neither.
 absl::StatusOr<v1::GroupReply> GroupMember::Do(const v1::GroupFrame& frame,
                                                const std::atomic<bool>* interrupted) {
-  const StampBook::Stamps stamps = StampsOf(frame);
+  const StampTable::Stamps stamps = StampsFromWire(frame);
   if (!frame.has_fetch() && (stamps.parameters || stamps.moments)) layers_.Stamp(stamps);
   v1::GroupReply reply;
   ATOLL_RETURN_IF_ERROR(DoCall(frame, interrupted, &reply));
@@ -46,9 +46,9 @@ absl::StatusOr<v1::GroupReply> GroupMember::Do(const v1::GroupFrame& frame,
 absl::Status GroupMember::DoCall(const v1::GroupFrame& frame, const std::atomic<bool>* interrupted,
                                  v1::GroupReply* reply) {
   switch (frame.body_case()) {
-    case v1::GroupFrame::kSettle: {
-      const v1::SettleCall& settle = frame.settle();
-      if (settle.has_take()) ATOLL_RETURN_IF_ERROR(TakeStep(FromWire(settle.take())));
+    case v1::GroupFrame::kDrain: {
+      const v1::DrainCall& drain = frame.drain();
+      if (drain.has_take()) ATOLL_RETURN_IF_ERROR(TakeStep(FromWire(drain.take())));
       const CommitState state = Committed();
       ToWire(state.taken, reply->mutable_taken());
       ToWire(state.waits, reply->mutable_waits());
@@ -62,8 +62,8 @@ absl::Status GroupMember::DoCall(const v1::GroupFrame& frame, const std::atomic<
       reply->set_last_number(last_number());
       return absl::OkStatus();
     case v1::GroupFrame::kFetch:
-      return layers_.Fetch(MovesOf(frame.fetch()), frame.fetch().optimizer_step(),
-                           frame.fetch().save(), StampsOf(frame));
+      return layers_.Fetch(ParseFetchCall(frame.fetch()), frame.fetch().optimizer_step(),
+                           frame.fetch().save(), StampsFromWire(frame));
     case v1::GroupFrame::kDropSurplus:
       layers_.DropSurplus();
       outer_exchange_.CommitLayout();
@@ -72,7 +72,7 @@ absl::Status GroupMember::DoCall(const v1::GroupFrame& frame, const std::atomic<
       return DoStep(frame.step(), reply);
     case v1::GroupFrame::kTrace:
       // An error would end the island's work; without it the trace lacks these devices.
-      if (frame.trace().number() == traced_number_) ToWire(TraceOf(newest_step_), reply);
+      if (frame.trace().number() == traced_number_) ToWire(ReadTrace(newest_step_), reply);
       return absl::OkStatus();
     case v1::GroupFrame::kTakeOver:
       return TakeOver(reply);
@@ -108,8 +108,8 @@ absl::Status GroupMember::DoCall(const v1::GroupFrame& frame, const std::atomic<
 
 absl::Status GroupMember::DoStep(const v1::StepCall& step, v1::GroupReply* reply) {
   traced_number_ = -1;
-  ATOLL_ASSIGN_OR_RETURN(newest_step_,
-                         Step(step.number(), RangesOf(step), step.learning_rate(), step.trace()));
+  ATOLL_ASSIGN_OR_RETURN(newest_step_, Step(step.number(), RangesFromStepCall(step),
+                                            step.learning_rate(), step.trace()));
   newest_loss_ = newest_step_.loss;
   if (step.trace()) traced_number_ = step.number();
   for (const StageLinkState& stage_link : newest_step_.stage_links) {
@@ -123,14 +123,14 @@ absl::Status GroupMember::DoStep(const v1::StepCall& step, v1::GroupReply* reply
 absl::Status GroupMember::DoSave(const v1::SaveCall& call) {
   const std::shared_ptr<const IslandPlan> plan = state_.plan();
   if (plan->members.empty()) return absl::FailedPreconditionError("it is in no island");
-  KeeperTask task = KeeperTaskOf(call);
+  SaveTask task = ParseSaveCall(call);
   const Tier tier = task.tier;
   return saves_.Save(std::move(task), outer(),
                      [this, leader = plan->members.front().worker, tier](
                          int64_t save, const absl::Status& status) {
                        v1::GroupFrame done;
-                       *done.mutable_save_done() = SaveDoneOf(save, tier, status);
-                       Tell(leader, std::move(done));
+                       *done.mutable_save_done() = MakeSaveDone(save, tier, status);
+                       Notify(leader, std::move(done));
                      });
 }
 

@@ -33,7 +33,7 @@ std::vector<HeldLayer> MemberLayers::Held() {
   return held;
 }
 
-void MemberLayers::Stamp(const StampBook::Stamps& stamps) {
+void MemberLayers::Stamp(const StampTable::Stamps& stamps) {
   const std::vector<HeldLayer> held = Held();
   const std::lock_guard lock(mutex_);
   stamps_.Set(held, stamps);
@@ -50,9 +50,10 @@ void MemberLayers::DropSurplus() {
   if (engine != nullptr) engine->DropSurplus();
 }
 
-absl::Status MemberLayers::Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step,
-                                 int64_t save, const StampBook::Stamps& stamps) {
-  for (const ShardMove& move : moves) {
+absl::Status MemberLayers::Fetch(const std::vector<ShardTransfer>& transfers,
+                                 int64_t optimizer_step, int64_t save,
+                                 const StampTable::Stamps& stamps) {
+  for (const ShardTransfer& move : transfers) {
     ATOLL_RETURN_IF_ERROR(Annotate(FetchOne(move, optimizer_step), ToString(move.shard)));
     const std::vector<HeldLayer> held = Held();
     const std::lock_guard lock(mutex_);
@@ -68,14 +69,14 @@ absl::Status MemberLayers::Fetch(const std::vector<ShardMove>& moves, int64_t op
   return absl::OkStatus();
 }
 
-absl::Status MemberLayers::FetchOne(const ShardMove& move, int64_t optimizer_step) {
+absl::Status MemberLayers::FetchOne(const ShardTransfer& move, int64_t optimizer_step) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_->OpenJob());
   // Of each shard that is a source: one, or all ranks of another cut.
   std::map<int32_t, std::unique_ptr<OwnedParts>> shards;
   for (const ShardSource& source : move.sources) {
     std::unique_ptr<OwnedParts>& parts = shards[source.shard.rank];
     if (parts == nullptr) {
-      ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->LayoutOf(source.shard));
+      ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->GetLayerLayout(source.shard));
       parts = std::make_unique<OwnedParts>(layout.size, kAllParts);
     }
     const int64_t size = std::ssize(parts->parts().parameters);
@@ -83,7 +84,7 @@ absl::Status MemberLayers::FetchOne(const ShardMove& move, int64_t optimizer_ste
       return absl::InvalidArgumentError(
           absl::StrCat("elements up to ", source.elements.end, " of a shard that has ", size));
     }
-    const ShardParts to = SliceOf(parts->parts(), source.parts, source.elements);
+    const ShardParts to = SliceParts(parts->parts(), source.parts, source.elements);
     ATOLL_RETURN_IF_ERROR(
         source.save == 0 ? GetShard(source.from, source.shard, source.elements, to)
                          : GetSaved(source.from, source.save, source.shard, source.elements, to));
@@ -92,20 +93,20 @@ absl::Status MemberLayers::FetchOne(const ShardMove& move, int64_t optimizer_ste
     return SetState(move.shard, optimizer_step, shards.begin()->second->parts());
   }
   // Another cut: through the whole layer.
-  ATOLL_ASSIGN_OR_RETURN(const LayerLayout own, job->LayoutOf(move.shard));
+  ATOLL_ASSIGN_OR_RETURN(const LayerLayout own, job->GetLayerLayout(move.shard));
   const LayerLayout& whole = job->layouts[static_cast<size_t>(move.shard.layer)];
   const OwnedParts joined(whole.size, kAllParts);
-  const PartMap all = PartsOf(joined.parts());
+  const PartMap all = ToPartMap(joined.parts());
   for (const auto& [rank, parts] : shards) {
     LayerShard shard = move.sources[0].shard;
     shard.rank = rank;
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->LayoutOf(shard));
-    for (const auto& [part, values] : PartsOf(parts->parts())) {
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->GetLayerLayout(shard));
+    for (const auto& [part, values] : ToPartMap(parts->parts())) {
       JoinLayer(whole, layout, values, all.at(part));
     }
   }
   const OwnedParts cut(own.size, kAllParts);
-  for (const auto& [part, values] : PartsOf(cut.parts())) {
+  for (const auto& [part, values] : ToPartMap(cut.parts())) {
     CutLayer(whole, own, all.at(part), values);
   }
   return SetState(move.shard, optimizer_step, cut.parts());
@@ -145,7 +146,7 @@ absl::Status MemberLayers::GetSnapshot(const NodeId& from, const LayerShard& sha
     return calls_->FetchLayer(from, shard, elements, std::move(of), out);
   }
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
-  for (const auto& [part, span] : PartsOf(out)) {
+  for (const auto& [part, span] : ToPartMap(out)) {
     ATOLL_RETURN_IF_ERROR(engine->GetSnapshot(shard, static_cast<LayerPart>(part), elements, span));
   }
   return absl::OkStatus();
@@ -156,18 +157,18 @@ absl::Status MemberLayers::GetShard(const NodeId& from, const LayerShard& shard,
   if (from != state_->name()) return calls_->FetchLayer(from, shard, elements, {}, out);
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
   const std::lock_guard work(state_->engine_mutex());
-  for (const auto& [part, span] : PartsOf(out)) {
+  for (const auto& [part, span] : ToPartMap(out)) {
     ATOLL_RETURN_IF_ERROR(engine->GetLayer(shard, static_cast<LayerPart>(part), elements, span));
   }
   return absl::OkStatus();
 }
 
 absl::Status MemberLayers::SetShard(const LayerShard& shard, const ShardParts& values,
-                                    bool borrowed) {
+                                    bool temporary) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
-  if (!borrowed) state_->log().Change([](ReplayLog& log) { log.Changed(); });
+  if (!temporary) state_->log().Change([](ReplayLog& log) { log.Changed(); });
   const std::lock_guard work(state_->engine_mutex());
-  for (const auto& [part, span] : PartsOf(values)) {
+  for (const auto& [part, span] : ToPartMap(values)) {
     ATOLL_RETURN_IF_ERROR(engine->SetLayer(shard, static_cast<LayerPart>(part), span));
   }
   return absl::OkStatus();
@@ -177,7 +178,7 @@ absl::Status MemberLayers::SetState(const LayerShard& shard, int64_t optimizer_s
                                     const ShardParts& values) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
   std::map<LayerPart, std::span<const float>> parts;
-  for (const auto& [part, span] : PartsOf(values)) parts[static_cast<LayerPart>(part)] = span;
+  for (const auto& [part, span] : ToPartMap(values)) parts[static_cast<LayerPart>(part)] = span;
   const std::lock_guard work(state_->engine_mutex());
   return engine->SetState(shard, optimizer_step, parts);
 }

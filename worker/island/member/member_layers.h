@@ -19,7 +19,7 @@
 #include "worker/island/member/member_state.h"
 #include "worker/island/member/saved_tiers.h"
 #include "worker/island/member/stamps.h"
-#include "worker/island/moves.h"
+#include "worker/island/state_transfer.h"
 
 namespace atl::worker {
 
@@ -32,12 +32,12 @@ class MemberLayers {
   // ---- What is on these devices. ----
   std::vector<HeldLayer> Held();
   void DropSurplus();
-  // Gets shards from where the moves say; afterwards all layers in the plan have this step, and
-  // are those of `save`, if that is not 0. What has come whole stays, at that step: a fetch that is
-  // broken off goes on where it was.
-  absl::Status Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step, int64_t save = 0,
-                     const StampBook::Stamps& stamps = {});
-  void Stamp(const StampBook::Stamps& stamps);  // the plan's layers
+  // Gets shards from the sources of the transfers; afterwards all layers in the plan have this
+  // step, and are those of `save`, if that is not 0. What has come whole stays, at that step: a
+  // fetch that is broken off goes on where it was.
+  absl::Status Fetch(const std::vector<ShardTransfer>& transfers, int64_t optimizer_step,
+                     int64_t save = 0, const StampTable::Stamps& stamps = {});
+  void Stamp(const StampTable::Stamps& stamps);  // the plan's layers
   void ForgetStamps();
   absl::Status SetOptimizerSteps(int64_t steps);
 
@@ -52,8 +52,8 @@ class MemberLayers {
   absl::Status GetSaved(const NodeId& from, int64_t save, const LayerShard& shard, Range elements,
                         const ShardParts& out);
 
-  // `borrowed`: what was there comes back.
-  absl::Status SetShard(const LayerShard& shard, const ShardParts& values, bool borrowed = false);
+  // `temporary`: what was there comes back.
+  absl::Status SetShard(const LayerShard& shard, const ShardParts& values, bool temporary = false);
   // Between steps; see Engine::TakeSnapshot.
   absl::StatusOr<bool> TakeSnapshot(bool moments);
   // What is to be added to the parameters of these devices; see Engine::PrepareAddition.
@@ -65,7 +65,7 @@ class MemberLayers {
   absl::Status Send(const LayerRequest& request);
 
  private:
-  absl::Status FetchOne(const ShardMove& move, int64_t optimizer_step);
+  absl::Status FetchOne(const ShardTransfer& move, int64_t optimizer_step);
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step, const ShardParts& values);
   absl::Status SendSnapshot(const LayerRequest& request);
 
@@ -73,7 +73,7 @@ class MemberLayers {
   GroupCalls* const calls_;
   SavedTiers* const saved_;
   std::mutex mutex_;
-  StampBook stamps_;  // guarded by mutex_
+  StampTable stamps_;  // guarded by mutex_
 };
 
 }  // namespace atl::worker

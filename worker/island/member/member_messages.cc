@@ -19,11 +19,11 @@ void GroupMember::SetHooks(Hooks hooks) {
   hooks_ = std::move(hooks);
 }
 
-void GroupMember::Tell(const NodeId& to, v1::GroupFrame frame) {
+void GroupMember::Notify(const NodeId& to, v1::GroupFrame frame) {
   const bool of_save =
       frame.has_save_done() || frame.has_go_on_saving() || frame.has_forget_saves();
   if (of_save && to == name()) return OnSaveFrame(to, frame);
-  calls_.Tell(to, std::move(frame));
+  calls_.Notify(to, std::move(frame));
 }
 
 // ------------------------------------------------------------- on the link's network thread ----
@@ -43,7 +43,7 @@ absl::Status GroupMember::Admit(const NodeId& from, PeerChannel channel, absl::s
       return transport_.Admit(from, header, payload_bytes);
     case PeerChannel::kState:
       return calls_.AdmitChunk(from, header, payload_bytes);
-    case PeerChannel::kSum:
+    case PeerChannel::kCollective:
       return blocks_.Admit(header, payload_bytes);
   }
   return absl::InvalidArgumentError("no such channel");
@@ -57,7 +57,7 @@ void GroupMember::OnMessage(PeerDelivery delivery) {
       return transport_.OnMessage(std::move(delivery));
     case PeerChannel::kState:
       return calls_.OnChunk(std::move(delivery));
-    case PeerChannel::kSum:
+    case PeerChannel::kCollective:
       return blocks_.OnMessage(std::move(delivery));
     case PeerChannel::kCommand:
       break;
@@ -75,7 +75,7 @@ void GroupMember::OnMessage(PeerDelivery delivery) {
 void GroupMember::OnFrame(const PeerFence& fence, const NodeId& from, v1::GroupFrame frame) {
   switch (frame.body_case()) {
     case v1::GroupFrame::kReply: {
-      const absl::Status status = StatusOf(frame.reply());
+      const absl::Status status = StatusFromReply(frame.reply());
       const int64_t epoch = frame.epoch();
       calls_.OnReply(from, std::move(frame));
       if (status.ok() || epoch != state_.epoch()) return;
@@ -86,14 +86,14 @@ void GroupMember::OnFrame(const PeerFence& fence, const NodeId& from, v1::GroupF
     case v1::GroupFrame::kRendezvous:
       return rendezvous_.OnEntry(frame.epoch(), frame.rendezvous().key(),
                                  frame.rendezvous().value());
-    case v1::GroupFrame::kLine:
-      if (frame.epoch() == epoch()) transport_.OnLineCall(from, FromWire(frame.line()));
+    case v1::GroupFrame::kLink:
+      if (frame.epoch() == epoch()) transport_.OnSharedLinkCall(from, FromWire(frame.link()));
       return;
     case v1::GroupFrame::kInterrupt:
       if (state_.TakeInterrupt(fence, frame.epoch())) Interrupt(frame.interrupt().reason());
       return;
     case v1::GroupFrame::kClock:
-      return calls_.OnClockAsked(from, frame);
+      return calls_.OnClockCall(from, frame);
     case v1::GroupFrame::kSaveDone:
     case v1::GroupFrame::kGoOnSaving:
     case v1::GroupFrame::kForgetSaves:
@@ -106,7 +106,7 @@ void GroupMember::OnFrame(const PeerFence& fence, const NodeId& from, v1::GroupF
       return;
     }
     case v1::GroupFrame::kOuter:
-      if (frame.outer().beside() ? DoLater(from, frame) : Serve(from, frame)) return;
+      if (frame.outer().during_steps() ? DoLater(from, frame) : Serve(from, frame)) return;
       break;
     case v1::GroupFrame::kGetLayer:
       if (AddTransfer({from, frame.call(), frame.get_layer()})) return;
@@ -156,7 +156,7 @@ bool GroupMember::AddTransfer(LayerRequest request) {
 void GroupMember::AnswerTransfer(const LayerRequest& request) {
   v1::GroupReply reply;
   if (request.what.of_save() != 0) {
-    // Not an error: those that are interrupt what goes on at who leads.
+    // Not an error: those that are interrupt what goes on at the leader.
     const absl::StatusOr<bool> sent = saves_.Send(request);
     reply.set_copies_taken(sent.ok() && *sent);
   } else {
@@ -170,8 +170,8 @@ void GroupMember::OnPeerLost(const NodeId& peer, const std::string& reason) {
   bool works = false;  // with us
   {
     const std::shared_ptr<const IslandPlan> plan = state_.plan();
-    for (const std::string& device : DevicesOf(*plan)) {
-      works = works || WorkerOfDevice(device) == peer;
+    for (const std::string& device : ListDevices(*plan)) {
+      works = works || WorkerFromDevice(device) == peer;
     }
     works = works || (!plan->members.empty() && plan->members[0].worker == peer);
   }

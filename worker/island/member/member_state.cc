@@ -49,7 +49,7 @@ std::shared_ptr<Engine> MemberState::Close() {
 
 // ------------------------------------------------------------------------------------ plan ----
 
-MemberState::Speaking MemberState::speaking() const {
+MemberState::PeerSession MemberState::peer_session() const {
   const std::lock_guard lock(mutex_);
   return {fence_, plan_};
 }
@@ -113,7 +113,7 @@ bool MemberState::HasStepped() const {
   return stepped_.job == fence_.job && stepped_.generation == fence_.generation;
 }
 
-void MemberState::See(uint64_t model_digest, StepOutcome* outcome) {
+void MemberState::RecordOutcome(uint64_t model_digest, StepOutcome* outcome) {
   const std::lock_guard lock(mutex_);
   if (fence_.plan == 0) return;
   for (DeviceWork& device : outcome->work) device.model_digest = model_digest;
@@ -126,7 +126,7 @@ std::vector<DeviceWork> MemberState::work() const {
   return work_;
 }
 
-std::vector<GroupSums> MemberState::sums() const {
+std::vector<AllReduceTimes> MemberState::sums() const {
   const std::lock_guard lock(mutex_);
   return sums_;
 }

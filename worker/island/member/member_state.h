@@ -2,7 +2,7 @@
 // worker speaks under, interrupts, and what has happened to the island's state.
 //
 // Threads: all of it is for any thread. An accessor is one look: two of them may see two plans, and
-// `speaking` is for what must belong together. What is returned stays valid, whatever follows.
+// `peer_session` is for what must belong together. What is returned stays valid, whatever follows.
 //
 // Locks of a member: the innermost are the mutexes of this class, of MemberLayers and of
 // OuterExchange, and those of the objects that they hold; nothing else is called with one of them.
@@ -50,11 +50,11 @@ class MemberState {
   std::shared_ptr<Engine> Close();
 
   // ---- The plan. ----
-  struct Speaking {
+  struct PeerSession {
     PeerFence fence;
     std::shared_ptr<const IslandPlan> plan;  // an empty one before Join and after Leave
   };
-  Speaking speaking() const;
+  PeerSession peer_session() const;
   PeerFence fence() const;
   std::shared_ptr<const IslandPlan> plan() const;
   bool SpeaksUnder(const PeerFence& fence) const;
@@ -77,11 +77,11 @@ class MemberState {
   const StepLog& log() const { return log_; }
   void BeginStep();         // under the present plan
   bool HasStepped() const;  // the newest step was of the present job and generation
-  // What a step's outcome shows of devices and sums; their model's digest is put into it. Nothing
-  // without a plan to compare it with.
-  void See(uint64_t model_digest, StepOutcome* outcome);
+  // What a step's outcome shows of devices and all-reduces; their model's digest is put into it.
+  // Nothing without a plan to compare it with.
+  void RecordOutcome(uint64_t model_digest, StepOutcome* outcome);
   std::vector<DeviceWork> work() const;
-  std::vector<GroupSums> sums() const;
+  std::vector<AllReduceTimes> sums() const;
 
   // ---- What this worker knows of the island that it led. ----
   void Keep(std::optional<v1::Handover> kept);
@@ -104,7 +104,7 @@ class MemberState {
   std::shared_ptr<const IslandPlan> plan_ = std::make_shared<IslandPlan>();
   PeerFence stepped_;  // of the newest step
   std::vector<DeviceWork> work_;
-  std::vector<GroupSums> sums_;
+  std::vector<AllReduceTimes> sums_;
   std::optional<v1::Handover> kept_;
 };
 

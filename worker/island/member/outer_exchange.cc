@@ -16,13 +16,13 @@ namespace {
 Range ToRange(ElementRange range) { return {range.begin, range.end}; }
 
 // Workers by rank that hold the layer in a replica of which `worker` is one; else in the first.
-std::vector<NodeId> RanksOf(const IslandPlan& plan, int32_t layer, const NodeId& worker) {
+std::vector<NodeId> ListLayerWorkers(const IslandPlan& plan, int32_t layer, const NodeId& worker) {
   std::vector<NodeId> first;
   for (const PlanReplica& replica : plan.replicas) {
     for (const PlanStage& stage : replica.stages) {
       if (layer < stage.first_layer || layer >= stage.first_layer + stage.layers) continue;
       std::vector<NodeId> ranks;
-      for (const std::string& device : stage.devices) ranks.push_back(WorkerOfDevice(device));
+      for (const std::string& device : stage.devices) ranks.push_back(WorkerFromDevice(device));
       if (std::count(ranks.begin(), ranks.end(), worker) > 0) return ranks;
       if (first.empty()) first = std::move(ranks);
     }
@@ -31,7 +31,7 @@ std::vector<NodeId> RanksOf(const IslandPlan& plan, int32_t layer, const NodeId&
 }
 
 // Those in the plan, once each, by layer. A table and what it is a copy of are written together.
-std::vector<HeldLayer> ShardsOf(const std::vector<HeldLayer>& all) {
+std::vector<HeldLayer> SelectOuterShards(const std::vector<HeldLayer>& all) {
   std::vector<HeldLayer> shards;
   for (const HeldLayer& held : all) {
     if (held.surplus) continue;
@@ -66,7 +66,7 @@ void OuterExchange::Clear() {
 // ------------------------------------------------------------------------------------- calls ----
 
 absl::Status OuterExchange::Do(const v1::OuterCall& call) {
-  if (call.beside()) return DoDuringSteps(call);
+  if (call.during_steps()) return DoDuringSteps(call);
   switch (call.what()) {
     case v1::OuterCall::LAYOUT:
       return SetLayout(OrderFrom(call));
@@ -109,7 +109,7 @@ bool OuterExchange::DoLater(const v1::OuterCall& call,
   });
 }
 
-// ------------------------------------------------------------------------------ who has what ----
+// -------------------------------------------------------------------------- holders of parts ----
 
 OuterHoldings OuterExchange::Held() const {
   const std::shared_ptr<OuterState> outer = state();
@@ -141,7 +141,7 @@ absl::Status OuterExchange::SetLayout(const OuterOrder& order) {
       }
     }
   }
-  std::vector<HeldLayer> held = ShardsOf(layers_->Held());
+  std::vector<HeldLayer> held = SelectOuterShards(layers_->Held());
   const std::lock_guard lock(mutex_);
   next_ = std::move(next);
   held_shards_ = std::move(held);
@@ -150,7 +150,7 @@ absl::Status OuterExchange::SetLayout(const OuterOrder& order) {
 
 absl::Status OuterExchange::Fetch(const OuterSource& source,
                                   const std::shared_ptr<OuterState>& before, OuterState& next) {
-  for (const OuterKind kind : next.KindsHeld()) {
+  for (const OuterKind kind : next.ListHeldKinds()) {
     const int64_t size = kind == OuterKind::kEncoded
                              ? next.EncodedFloats(source.layer, source.range)
                              : source.range.size();
@@ -179,7 +179,7 @@ absl::Status OuterExchange::FetchFrom(const NodeId& from, OuterKind kind, int32_
   if (out.empty()) return absl::OkStatus();
   ShardParts parts;
   parts.outer = out;
-  parts.outer_part = PartOf(kind);
+  parts.outer_part = GetOuterPart(kind);
   return calls_->FetchLayer(from, LayerShard{layer, 0, {1}}, ToRange(range), {}, parts);
 }
 
@@ -189,11 +189,11 @@ absl::Status OuterExchange::Send(const LayerRequest& request) {
   const ElementRange range{request.what.begin(), request.what.end()};
   const int32_t layer = request.what.shard().layer();
   // Checks that it is here before memory is taken.
-  if (!PlaceOf(*outer->parts(), layer, range)) {
+  if (!FindPartPosition(*outer->parts(), layer, range)) {
     return absl::NotFoundError(absl::StrCat("elements ", range.begin, " to ", range.end,
                                             " of layer ", layer, " are not kept here"));
   }
-  const OuterKind kind = OuterKindOf(request.what.parts());
+  const OuterKind kind = OuterKindFromPartMask(request.what.parts());
   const int64_t size =
       kind == OuterKind::kEncoded ? outer->EncodedFloats(layer, range) : range.size();
   const auto parts = std::make_shared<const OwnedParts>(size, request.what.parts());
@@ -230,15 +230,15 @@ absl::Status OuterExchange::ReadParameters(int32_t layer, ElementRange range, bo
                        : layers_->GetShard(from, shard, elements, parts);
   };
   const std::shared_ptr<const IslandPlan> plan = member_->plan();
-  const std::vector<int32_t> shares = TensorSharesOf(*plan, layer);
-  const std::vector<NodeId> ranks = RanksOf(*plan, layer, member_->name());
-  if (ranks.size() == 1) return get(ranks.front(), {layer, 0, shares}, ToRange(range), out);
+  const std::vector<int32_t> ratios = GetTensorSplitRatios(*plan, layer);
+  const std::vector<NodeId> ranks = ListLayerWorkers(*plan, layer, member_->name());
+  if (ranks.size() == 1) return get(ranks.front(), {layer, 0, ratios}, ToRange(range), out);
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   const LayerLayout& whole = job->layouts[static_cast<size_t>(layer)];
   std::vector<float> joined(static_cast<size_t>(whole.size));
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const LayerShard shard{layer, static_cast<int32_t>(rank), shares};
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout cut, job->LayoutOf(shard));
+    const LayerShard shard{layer, static_cast<int32_t>(rank), ratios};
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout cut, job->GetLayerLayout(shard));
     std::vector<float> values(static_cast<size_t>(cut.size));
     ATOLL_RETURN_IF_ERROR(get(ranks[rank], shard, {0, cut.size}, values));
     JoinLayer(whole, cut, values, joined);
@@ -318,7 +318,7 @@ absl::Status OuterExchange::SetHeld(OuterTarget target, const std::vector<ShardP
   int32_t read = -1;  // layer that `values` are
   std::vector<float> values, cut;
   for (const HeldLayer& held : HeldShards()) {
-    // What is not readable comes from who has it, later.
+    // What is not readable comes from its holder, later.
     if (target == OuterTarget::kAdded && held.table_only) continue;
     if (!Concern(shards, held.shard.layer)) continue;
     const LayerLayout& whole = job->layouts[static_cast<size_t>(held.shard.layer)];
@@ -327,11 +327,11 @@ absl::Status OuterExchange::SetHeld(OuterTarget target, const std::vector<ShardP
       ATOLL_RETURN_IF_ERROR(read_layer(held.shard.layer, values));
       read = held.shard.layer;
     }
-    if (held.shard.tensor_shares.size() == 1) {
+    if (held.shard.tensor_split_ratios.size() == 1) {
       ATOLL_RETURN_IF_ERROR(SetDevices(held, target, values));
       continue;
     }
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job->LayoutOf(held.shard));
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job->GetLayerLayout(held.shard));
     cut.resize(static_cast<size_t>(part.size));
     CutLayer(whole, part, values, cut);
     ATOLL_RETURN_IF_ERROR(SetDevices(held, target, cut));
@@ -380,14 +380,14 @@ absl::Status OuterExchange::FetchTables() {
   const std::shared_ptr<const IslandPlan> plan = member_->plan();
   for (const HeldLayer& held : HeldShards()) {
     if (!held.table_only) continue;
-    const std::vector<NodeId> ranks = RanksOf(*plan, held.shard.layer, member_->name());
+    const std::vector<NodeId> ranks = ListLayerWorkers(*plan, held.shard.layer, member_->name());
     const auto rank = static_cast<size_t>(held.shard.rank);
     if (rank >= ranks.size()) return absl::InternalError("the plan has no such rank");
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->LayoutOf(held.shard));
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->GetLayerLayout(held.shard));
     const OwnedParts parts(layout.size, kParametersPart);
     ATOLL_RETURN_IF_ERROR(
         layers_->GetShard(ranks[rank], held.shard, {0, layout.size}, parts.parts()));
-    ATOLL_RETURN_IF_ERROR(layers_->SetShard(held.shard, parts.parts(), /*borrowed=*/true));
+    ATOLL_RETURN_IF_ERROR(layers_->SetShard(held.shard, parts.parts(), /*temporary=*/true));
   }
   return absl::OkStatus();
 }
@@ -409,8 +409,8 @@ absl::Status OuterExchange::PutBaseIn() {
       read = held.shard.layer;
     }
     std::span<float> base = whole;
-    if (held.shard.tensor_shares.size() > 1) {
-      ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job->LayoutOf(held.shard));
+    if (held.shard.tensor_split_ratios.size() > 1) {
+      ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job->GetLayerLayout(held.shard));
       cut.resize(static_cast<size_t>(part.size));
       CutLayer(layout, part, whole, cut);
       base = cut;
@@ -422,14 +422,14 @@ absl::Status OuterExchange::PutBaseIn() {
       if (std::memcmp(values.data(), base.data(), base.size_bytes()) == 0) continue;
       put_aside_.emplace_back(held.shard, std::exchange(values, {}));
     }
-    ATOLL_RETURN_IF_ERROR(layers_->SetShard(held.shard, {base, {}, {}}, /*borrowed=*/true));
+    ATOLL_RETURN_IF_ERROR(layers_->SetShard(held.shard, {base, {}, {}}, /*temporary=*/true));
   }
   return absl::OkStatus();
 }
 
 absl::Status OuterExchange::PutBack() {
   for (auto& [shard, values] : put_aside_) {
-    ATOLL_RETURN_IF_ERROR(layers_->SetShard(shard, {values, {}, {}}, /*borrowed=*/true));
+    ATOLL_RETURN_IF_ERROR(layers_->SetShard(shard, {values, {}, {}}, /*temporary=*/true));
   }
   put_aside_.clear();
   return absl::OkStatus();

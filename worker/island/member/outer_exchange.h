@@ -40,7 +40,7 @@ class OuterExchange {
 
   // Does what a call of the leader requests.
   absl::Status Do(const v1::OuterCall& call);
-  // The same of a call beside steps, later; `done` gets the outcome, on the thread that did it.
+  // The same of a call during steps, later; `done` gets the outcome, on the thread that did it.
   // ABORTED: this worker was interrupted before it began. False: there is too much already.
   bool DoLater(const v1::OuterCall& call, std::function<void(const absl::Status&)> done);
   // What the newest order for a layout has brought takes the place of what was kept.

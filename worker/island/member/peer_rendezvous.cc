@@ -13,7 +13,7 @@ absl::Status PeerRendezvous::Set(const std::string& key, const std::string& valu
     epoch = epoch_;
   }
   OnEntry(epoch, key, value);
-  return tell_(key, value);
+  return publish_(key, value);
 }
 
 absl::StatusOr<std::string> PeerRendezvous::Get(const std::string& key, Instant deadline) {

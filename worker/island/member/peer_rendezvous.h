@@ -16,9 +16,9 @@ namespace atl::worker {
 
 class PeerRendezvous final : public Rendezvous {
  public:
-  // `tell` sends an entry to all other members of the island.
-  using Tell = std::function<absl::Status(const std::string& key, const std::string& value)>;
-  explicit PeerRendezvous(Tell tell) : tell_(std::move(tell)) {}
+  // `publish` sends an entry to all other members of the island.
+  using Publish = std::function<absl::Status(const std::string& key, const std::string& value)>;
+  explicit PeerRendezvous(Publish publish) : publish_(std::move(publish)) {}
 
   absl::Status Set(const std::string& key, const std::string& value) override;
   absl::StatusOr<std::string> Get(const std::string& key, Instant deadline) override;
@@ -32,7 +32,7 @@ class PeerRendezvous final : public Rendezvous {
  private:
   static constexpr size_t kEntriesMax = 16384;
 
-  const Tell tell_;
+  const Publish publish_;
   std::mutex mutex_;
   std::condition_variable changed_;
   int64_t epoch_ = 0;                                               // all guarded by mutex_

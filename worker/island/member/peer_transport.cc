@@ -25,8 +25,8 @@ auto At(const Items& items, int64_t index) -> const typename Items::value_type* 
 
 struct PeerTransport::Counted {
   std::mutex mutex;
-  std::map<Ends, StageLinkCounters> stage_links;  // guarded by mutex
-  std::map<Ends, std::deque<Transfer>> arrived;   // guarded by mutex; not taken yet
+  std::map<DevicePair, StageLinkCounters> stage_links;  // guarded by mutex
+  std::map<DevicePair, std::deque<Transfer>> arrived;   // guarded by mutex; not taken yet
 };
 
 std::shared_ptr<PeerTransport::Counted> PeerTransport::MakeCounted() {
@@ -48,9 +48,9 @@ void PeerTransport::SetPlan(const IslandPlan& plan) {
   {
     const std::lock_guard lock(mutex_);
     replicas_ = plan.replicas;
-    devices_ = DevicesOf(plan);
+    devices_ = ListDevices(plan);
   }
-  turns_.SetPlan(plan);
+  scheduler_.SetPlan(plan);
 }
 
 bool PeerTransport::PlannedLocked(const TensorMessage& message) const {
@@ -77,11 +77,11 @@ absl::Status PeerTransport::Admit(const NodeId& from, absl::string_view header,
                                   int64_t payload_bytes) {
   const auto message = ParseTensorHeader(header);
   if (!message.ok()) return message.status();
-  if (WorkerOfDevice(message->from) != from || WorkerOfDevice(message->to) != worker_) {
+  if (WorkerFromDevice(message->from) != from || WorkerFromDevice(message->to) != worker_) {
     return absl::InvalidArgumentError(
         absl::StrCat(message->from, " > ", message->to, " is not a stage link from ", from));
   }
-  if (payload_bytes % SizeOf(message->dtype) != 0) {
+  if (payload_bytes % GetElementSize(message->dtype) != 0) {
     return absl::InvalidArgumentError("not a whole number of elements");
   }
   const std::lock_guard lock(mutex_);
@@ -103,26 +103,26 @@ void PeerTransport::OnMessage(PeerDelivery delivery) {
 absl::Status PeerTransport::Send(const std::string& from, const std::string& to,
                                  const MessageTag& tag, Backend& backend, Stream& stream,
                                  const Tensor& payload) {
-  const NodeId worker = WorkerOfDevice(to);
+  const NodeId worker = WorkerFromDevice(to);
   if (worker == worker_) return inbox_.Send(from, to, tag, backend, stream, payload);
   ATOLL_CHECK(payload.contiguous());
-  const int64_t size = payload.size() * SizeOf(payload.dtype);
+  const int64_t size = payload.size() * GetElementSize(payload.dtype);
   auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(size));
   backend.CopyToHost(stream, bytes->data(), payload);
   ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
   return SendBytes(from, to, tag, payload.dtype, *bytes, bytes);
 }
 
-PeerMessage PeerTransport::MessageOf(const std::string& from, const std::string& to,
-                                     const MessageTag& tag, DType dtype,
-                                     std::span<const std::byte> bytes,
-                                     std::shared_ptr<const void> owner) {
+PeerMessage PeerTransport::MakePeerMessage(const std::string& from, const std::string& to,
+                                           const MessageTag& tag, DType dtype,
+                                           std::span<const std::byte> bytes,
+                                           std::shared_ptr<const void> owner) {
   PeerMessage message;
   message.channel = PeerChannel::kTensor;
   message.payload = bytes;
   message.owner = std::move(owner);
   const std::lock_guard lock(mutex_);
-  message.header = TensorHeaderOf({tag, from, to, dtype, epoch_});
+  message.header = SerializeTensorHeader({tag, from, to, dtype, epoch_});
   return message;
 }
 
@@ -130,13 +130,13 @@ absl::Status PeerTransport::SendBytes(const std::string& from, const std::string
                                       const MessageTag& tag, DType dtype,
                                       std::span<const std::byte> bytes,
                                       std::shared_ptr<const void> owner) {
-  const NodeId worker = WorkerOfDevice(to);
+  const NodeId worker = WorkerFromDevice(to);
   if (worker == worker_) return inbox_.SendBytes(from, to, tag, dtype, bytes, std::move(owner));
   const auto size = static_cast<int64_t>(bytes.size());
-  PeerMessage message = MessageOf(from, to, tag, dtype, bytes, std::move(owner));
+  PeerMessage message = MakePeerMessage(from, to, tag, dtype, bytes, std::move(owner));
   if (tag.stage == kCommitStage) return link_->Send(worker, std::move(message));
-  message.arrived = [counted = counted_, ends = Ends{from, to}, size, gradient = tag.gradient](
-                        absl::Status status, PeerTiming timing) {
+  message.arrived = [counted = counted_, ends = DevicePair{from, to}, size,
+                     gradient = tag.gradient](absl::Status status, PeerTiming timing) {
     if (!status.ok()) return;
     const std::lock_guard lock(counted->mutex);
     StageLinkCounters& counters = counted->stage_links[ends];
@@ -150,12 +150,12 @@ absl::Status PeerTransport::SendBytes(const std::string& from, const std::string
     if (arrived.size() > kTransfersKept) arrived.pop_front();
   };
   SentMessage sent{from, to, tag, size, SteadyNow(), {}, {}};
-  if (!turns_.Has(tag)) {
+  if (!scheduler_.Has(tag)) {
     Log(std::move(sent), &message);
     return link_->Send(worker, std::move(message));
   }
   auto waiting = std::make_shared<PeerMessage>(std::move(message));
-  return turns_.Send(tag, [this, worker, waiting, sent](std::function<void()> left) {
+  return scheduler_.Send(tag, [this, worker, waiting, sent](std::function<void()> left) {
     waiting->left = [left](const absl::Status&) { left(); };
     Log(sent, waiting.get());
     const absl::Status status = link_->Send(worker, std::move(*waiting));
@@ -169,9 +169,9 @@ absl::Status PeerTransport::Announce(const std::string& from, const std::string&
                                      const MessageTag& tag, DType dtype,
                                      std::span<const std::byte> bytes,
                                      std::shared_ptr<const void> owner) {
-  const NodeId worker = WorkerOfDevice(to);
+  const NodeId worker = WorkerFromDevice(to);
   if (worker == worker_) return inbox_.Announce(from, to, tag, dtype, bytes, std::move(owner));
-  return link_->Send(worker, MessageOf(from, to, tag, dtype, bytes, std::move(owner)));
+  return link_->Send(worker, MakePeerMessage(from, to, tag, dtype, bytes, std::move(owner)));
 }
 
 // Says in the log, where its step is recorded, when the message left and arrived. Called just
@@ -180,19 +180,19 @@ void PeerTransport::Log(SentMessage sent, PeerMessage* message) {
   if (!log_->records(sent.tag.step)) return;
   const Instant queued = SteadyNow();
   const int64_t step = sent.tag.step;
-  message->arrived = [log = log_, place = log_->OnSent(std::move(sent)), step, queued,
+  message->arrived = [log = log_, log_index = log_->OnSent(std::move(sent)), step, queued,
                       count = std::move(message->arrived)](absl::Status status, PeerTiming timing) {
     const Instant start = queued + timing.queued;
-    if (status.ok()) log->OnArrived(step, place, start, start + timing.travelled);
+    if (status.ok()) log->OnArrived(step, log_index, start, start + timing.travelled);
     count(std::move(status), timing);
   };
 }
 
 void PeerTransport::Abort(const std::string& reason) {
   inbox_.Abort(reason);
-  turns_.Forget();
+  scheduler_.Forget();
   link_->DropQueued(PeerChannel::kTensor);
-  link_->DropQueued(PeerChannel::kSum);  // members say afterwards that they have failed
+  link_->DropQueued(PeerChannel::kCollective);  // members say afterwards that they have failed
 }
 
 std::vector<StageLinkCounters> PeerTransport::counters() const {

@@ -1,6 +1,6 @@
 // Activations and gradients between devices of different workers, over the peer link; between
 // devices of this worker, through its queue (worker/pipeline/local_transport.h). Messages over
-// lines that the plan shares go in their turn (line_turns.h).
+// links that the plan shares go in the send order (shared_link_scheduler.h).
 
 #ifndef ATOLL_WORKER_ISLAND_MEMBER_PEER_TRANSPORT_H_
 #define ATOLL_WORKER_ISLAND_MEMBER_PEER_TRANSPORT_H_
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "common/net/peer/peer_link.h"
-#include "worker/island/line_turns.h"
 #include "worker/island/messages/wire.h"
+#include "worker/island/shared_link_scheduler.h"
 #include "worker/pipeline/local_transport.h"
 #include "worker/pipeline/message_log.h"
 
@@ -22,8 +22,8 @@ namespace atl::worker {
 class PeerTransport final : public HostTransport {
  public:
   // Holds at most `max_bytes` of messages that have come and not been received, as LocalTransport.
-  PeerTransport(NodeId worker, int64_t max_bytes, LineTurns::Tell tell)
-      : worker_(worker), inbox_(max_bytes), turns_(std::move(worker), std::move(tell)) {}
+  PeerTransport(NodeId worker, int64_t max_bytes, SharedLinkScheduler::SendCall send_call)
+      : worker_(worker), inbox_(max_bytes), scheduler_(std::move(worker), std::move(send_call)) {}
 
   // Before anything else; the link outlives all use.
   void Use(PeerLink* link) { link_ = link; }
@@ -36,14 +36,16 @@ class PeerTransport final : public HostTransport {
   // any more, nor is sent: whatever sends has ended.
   void SetPlan(const IslandPlan& plan);
 
-  int64_t turns_taken() const { return turns_.taken(); }
+  int64_t grants_used() const { return scheduler_.grants_used(); }
   // Before the link goes.
-  void Stop() { turns_.Stop(); }
+  void Stop() { scheduler_.Stop(); }
 
   // For the link's handler, on its thread. What the plan does not have is refused.
   absl::Status Admit(const NodeId& from, absl::string_view header, int64_t payload_bytes);
   void OnMessage(PeerDelivery delivery);
-  void OnLineCall(const NodeId& from, const LineCall& call) { turns_.OnCall(from, call); }
+  void OnSharedLinkCall(const NodeId& from, const SharedLinkCall& call) {
+    scheduler_.OnCall(from, call);
+  }
 
   absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
                     Backend& backend, Stream& stream, const Tensor& payload) override;
@@ -76,17 +78,17 @@ class PeerTransport final : public HostTransport {
   std::vector<StageLinkCounters> counters() const override;
   std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
 
-  // Of messages to other workers; also for what sends them another way.
+  // Of messages to other workers; also for what sends them by another transport.
   MessageLog& log() { return *log_; }
 
  private:
-  PeerMessage MessageOf(const std::string& from, const std::string& to, const MessageTag& tag,
-                        DType dtype, std::span<const std::byte> bytes,
-                        std::shared_ptr<const void> owner);
+  PeerMessage MakePeerMessage(const std::string& from, const std::string& to, const MessageTag& tag,
+                              DType dtype, std::span<const std::byte> bytes,
+                              std::shared_ptr<const void> owner);
   void Log(SentMessage sent, PeerMessage* message);
   bool PlannedLocked(const TensorMessage& message) const;
 
-  using Ends = std::pair<std::string, std::string>;
+  using DevicePair = std::pair<std::string, std::string>;
   struct Counted;
 
   const NodeId worker_;
@@ -100,7 +102,7 @@ class PeerTransport final : public HostTransport {
   int64_t epoch_ = 0, next_epoch_ = 0;  // all guarded by mutex_
   std::vector<PlanReplica> replicas_;
   std::vector<std::string> devices_;
-  LineTurns turns_;  // its thread uses all of the above
+  SharedLinkScheduler scheduler_;  // its thread uses all of the above
 };
 
 }  // namespace atl::worker

@@ -11,7 +11,7 @@ namespace atl::worker {
 namespace {
 
 // While the newer save is made the older one is kept. `residuals`: what quantised pushes owe.
-int64_t BytesOf(const SaveOrder& order, int64_t residuals) {
+int64_t CountBytes(const SaveOrder& order, int64_t residuals) {
   int64_t elements = 0;
   for (const Unit& unit : order.own) elements += unit.elements.size();
   for (const SaveOrder::Fetch& fetch : order.fetch) elements += fetch.unit.elements.size();
@@ -24,8 +24,8 @@ int64_t BytesOf(const SaveOrder& order, int64_t residuals) {
 SavedStates::SavedStates(MemberState* state, GroupCalls* calls, MemberLayers* layers,
                          SavedTiers* saved, int64_t bytes_max)
     : state_(state), calls_(calls), layers_(layers), saved_(saved), bytes_max_(bytes_max) {
-  for (std::unique_ptr<Keeper>& keeper : keepers_) {
-    keeper = std::make_unique<Keeper>([this](const KeeperTask& task, const Cancelled& cancelled) {
+  for (std::unique_ptr<StateSaver>& saver : savers_) {
+    saver = std::make_unique<StateSaver>([this](const SaveTask& task, const Cancelled& cancelled) {
       return task.tier == Tier::kMemory
                  ? KeepCopies(task, cancelled)
                  : saved_->Write(state_->fence().job, state_->name(), task, cancelled);
@@ -35,17 +35,17 @@ SavedStates::SavedStates(MemberState* state, GroupCalls* calls, MemberLayers* la
 
 // ------------------------------------------------------------------------------------ saving ----
 
-absl::Status SavedStates::Save(KeeperTask task, const std::shared_ptr<OuterState>& outer,
-                               Keeper::Done done) {
+absl::Status SavedStates::Save(SaveTask task, const std::shared_ptr<OuterState>& outer,
+                               StateSaver::Done done) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_->OpenJob());
   const bool in_memory = task.tier == Tier::kMemory;
-  Keeper& keeper = *keepers_[static_cast<size_t>(task.tier)];
-  keeper.Cancel();
+  StateSaver& saver = *savers_[static_cast<size_t>(task.tier)];
+  saver.Cancel();
   if (in_memory) {
     for (const HeldSave& held : saved_->memory().Held()) {
       if (held.save != task.keep) saved_->memory().Drop(held.save);
     }
-    if (const int64_t bytes = BytesOf(task.order, outer == nullptr ? 0 : KeptResiduals(*outer));
+    if (const int64_t bytes = CountBytes(task.order, outer == nullptr ? 0 : KeptResiduals(*outer));
         bytes_max_ > 0 && bytes > bytes_max_) {
       done(task.save, absl::ResourceExhaustedError(absl::StrCat(
                           "saved states would take ", BytesText(bytes), " of ", state_->name(),
@@ -56,7 +56,7 @@ absl::Status SavedStates::Save(KeeperTask task, const std::shared_ptr<OuterState
     saved_->memory().Begin(task.save, task.optimizer_step);
   }
   for (const Unit& unit : task.order.own) {
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->LayoutOf(unit.shard));
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->GetLayerLayout(unit.shard));
     if (unit.elements.end > layout.size) {
       return absl::InvalidArgumentError(absl::StrCat("elements up to ", unit.elements.end, " of ",
                                                      ToString(unit.shard), ", which has ",
@@ -74,13 +74,13 @@ absl::Status SavedStates::Save(KeeperTask task, const std::shared_ptr<OuterState
   const bool saves = !task.order.own.empty() || !task.order.fetch.empty();
   if (saves && outer != nullptr) ATOLL_RETURN_IF_ERROR(SaveResiduals(*outer, &task));
   for (SaveOrder::Fetch& fetch : task.order.fetch) {
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->LayoutOf(fetch.unit.shard));
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->GetLayerLayout(fetch.unit.shard));
     fetch.elements = layout.size;
     if (fetch.unit.elements.end > layout.size) return absl::InvalidArgumentError("no such unit");
   }
   state_->log().Change(
       [&](ReplayLog& log) { log.Saved(task.save, task.optimizer_step, /*lasting=*/!in_memory); });
-  keeper.Prepare(std::move(task), std::move(done));
+  saver.Prepare(std::move(task), std::move(done));
   return absl::OkStatus();
 }
 
@@ -97,7 +97,7 @@ int64_t SavedStates::KeptResiduals(const OuterState& outer) const {
 
 // What quantised pushes owe. In memory all who keep it save it, so that the death of its owner
 // loses none of it; elsewhere the owners do.
-absl::Status SavedStates::SaveResiduals(const OuterState& outer, KeeperTask* task) {
+absl::Status SavedStates::SaveResiduals(const OuterState& outer, SaveTask* task) {
   if (!outer.quantized()) return absl::OkStatus();
   const bool in_memory = task->tier == Tier::kMemory;
   for (const KeptPart& part : outer.layout()) {
@@ -116,7 +116,7 @@ absl::Status SavedStates::SaveResiduals(const OuterState& outer, KeeperTask* tas
 }
 
 void SavedStates::GoOn(int64_t save) {
-  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->GoOn(save);
+  for (const std::unique_ptr<StateSaver>& saver : savers_) saver->GoOn(save);
 }
 
 // Elsewhere what is older goes when the next save is written.
@@ -124,7 +124,7 @@ void SavedStates::Forget(int64_t save, Tier tier) {
   if (tier == Tier::kMemory) saved_->memory().DropBefore(save);
 }
 
-absl::Status SavedStates::KeepCopies(const KeeperTask& task, const Cancelled& cancelled) {
+absl::Status SavedStates::KeepCopies(const SaveTask& task, const Cancelled& cancelled) {
   for (const SaveOrder::Fetch& wanted : task.order.fetch) {
     if (cancelled()) return absl::AbortedError("the save is cancelled");
     const Unit& unit = wanted.unit;
@@ -137,11 +137,11 @@ absl::Status SavedStates::KeepCopies(const KeeperTask& task, const Cancelled& ca
 }
 
 void SavedStates::Cancel() {
-  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->Cancel();
+  for (const std::unique_ptr<StateSaver>& saver : savers_) saver->Cancel();
 }
 
 void SavedStates::Stop() {
-  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->Stop();
+  for (const std::unique_ptr<StateSaver>& saver : savers_) saver->Stop();
 }
 
 void SavedStates::StopSaving() {
@@ -151,7 +151,7 @@ void SavedStates::StopSaving() {
 }
 
 void SavedStates::DropCopies() {
-  keepers_[static_cast<size_t>(Tier::kMemory)]->Cancel();
+  savers_[static_cast<size_t>(Tier::kMemory)]->Cancel();
   saved_->memory().Clear();
 }
 
@@ -193,7 +193,7 @@ absl::Status SavedStates::FetchResidual(const NodeId& from, int64_t save, int32_
   std::vector<float> sent(out.size());
   ShardParts parts;
   parts.outer = sent;
-  parts.outer_part = PartOf(OuterKind::kResidual);
+  parts.outer_part = GetOuterPart(OuterKind::kResidual);
   v1::LayerCall of;
   of.set_of_save(save);
   const absl::Status status = calls_->FetchLayer(from, LayerShard{layer, 0, {1}},

@@ -3,7 +3,7 @@
 //
 // Threads: Save, Here, In, ReadResiduals, DropCopies and StopSaving are for the member's caller,
 // one at a time, between steps; GoOn, Forget, Cancel and Send are for any thread. A save goes on
-// beside the steps that follow, on a thread of its tier. Reads of the disk and of the remote tier
+// during the steps that follow, on a thread of its tier. Reads of the disk and of the remote tier
 // end soon after an interrupt.
 
 #ifndef ATOLL_WORKER_ISLAND_MEMBER_SAVED_STATES_H_
@@ -19,7 +19,7 @@
 #include "worker/island/member/member_state.h"
 #include "worker/island/member/saved_tiers.h"
 #include "worker/runtime/outer_state.h"
-#include "worker/state/keeper.h"
+#include "worker/state/state_saver.h"
 
 namespace atl::worker {
 
@@ -30,9 +30,9 @@ class SavedStates {
               int64_t bytes_max);
 
   // Copies the units that this worker owns, and what `outer` owes by quantised pushes (null: it
-  // keeps nothing for the servers). After GoOn it goes on beside what follows: `done` is called on
+  // keeps nothing for the servers). After GoOn it goes on during what follows: `done` is called on
   // another thread; here and at once, with RESOURCE_EXHAUSTED, where memory may not take it.
-  absl::Status Save(KeeperTask task, const std::shared_ptr<OuterState>& outer, Keeper::Done done);
+  absl::Status Save(SaveTask task, const std::shared_ptr<OuterState>& outer, StateSaver::Done done);
   void GoOn(int64_t save);
   void Cancel();                         // what goes on ends soon, and does not call `done`
   void Forget(int64_t save, Tier tier);  // older ones
@@ -52,8 +52,8 @@ class SavedStates {
  private:
   // Elements whose residual `outer` has here.
   int64_t KeptResiduals(const OuterState& outer) const;
-  absl::Status SaveResiduals(const OuterState& outer, KeeperTask* task);
-  absl::Status KeepCopies(const KeeperTask& task, const Cancelled& cancelled);
+  absl::Status SaveResiduals(const OuterState& outer, SaveTask* task);
+  absl::Status KeepCopies(const SaveTask& task, const Cancelled& cancelled);
   absl::Status FetchResidual(const NodeId& from, int64_t save, int32_t layer, ElementRange range,
                              std::span<float> out);
   absl::StatusOr<bool> SendResidual(const LayerRequest& request);
@@ -63,7 +63,7 @@ class SavedStates {
   MemberLayers* const layers_;
   SavedTiers* const saved_;
   const int64_t bytes_max_;
-  std::array<std::unique_ptr<Keeper>, kTiers> keepers_;  // last: they use the others
+  std::array<std::unique_ptr<StateSaver>, kTiers> savers_;  // last: they use the others
 };
 
 }  // namespace atl::worker

@@ -20,7 +20,7 @@ void SavedTiers::SetRemote(const std::string& url) {
   for (std::shared_ptr<TierStore>& store : stores_) store.reset();
 }
 
-absl::StatusOr<std::shared_ptr<TierStore>> SavedTiers::StoreOf(const JobId& job, Tier tier) {
+absl::StatusOr<std::shared_ptr<TierStore>> SavedTiers::OpenStore(const JobId& job, Tier tier) {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<TierStore>& store = stores_[static_cast<size_t>(tier)];
   const std::string& url = tier == Tier::kDisk ? disk_folder_ : remote_url_;
@@ -32,7 +32,7 @@ absl::StatusOr<std::shared_ptr<TierStore>> SavedTiers::StoreOf(const JobId& job,
 
 absl::StatusOr<std::vector<HeldSave>> SavedTiers::In(const JobId& job, Tier tier,
                                                      const Cancelled& cancelled) {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, StoreOf(job, tier));
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, OpenStore(job, tier));
   if (store == nullptr) return std::vector<HeldSave>();
   std::vector<std::string> problems;
   auto saves = store->List(kSavesMax, &problems, cancelled);
@@ -54,7 +54,7 @@ std::vector<HeldSave> SavedTiers::Here(const JobId& job, const Cancelled& cancel
 absl::StatusOr<bool> SavedTiers::IsHere(const JobId& job, int64_t save, const LayerShard& shard,
                                         Range elements) {
   if (memory_.Find(save, shard, elements).ok()) return true;
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> disk, StoreOf(job, Tier::kDisk));
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> disk, OpenStore(job, Tier::kDisk));
   return disk != nullptr && disk->Has(save, shard, elements);
 }
 
@@ -63,15 +63,15 @@ absl::Status SavedTiers::Read(const JobId& job, int64_t save, const LayerShard& 
   if (const auto stored = memory_.Find(save, shard, elements); stored.ok()) {
     const Range within{elements.begin - stored->unit.elements.begin,
                        elements.end - stored->unit.elements.begin};
-    const PartMap from = PartsOf(SliceOf(stored->parts->parts(), kAllParts, within));
-    for (const auto& [part, to] : PartsOf(out)) {
+    const PartMap from = ToPartMap(SliceParts(stored->parts->parts(), kAllParts, within));
+    for (const auto& [part, to] : ToPartMap(out)) {
       const std::span<float> values = from.at(part);
       std::copy(values.begin(), values.end(), to.begin());
     }
     return absl::OkStatus();
   }
   for (const Tier tier : {Tier::kDisk, Tier::kRemote}) {
-    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, StoreOf(job, tier));
+    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, OpenStore(job, tier));
     if (store == nullptr) continue;
     if (!store->Has(save, shard, elements)) {
       if (tier == Tier::kDisk) continue;
@@ -90,16 +90,16 @@ absl::Status SavedTiers::ReadResidual(const JobId& job, int64_t save, int32_t la
   memory_.ReadResidual(save, layer, range, out, found);
   for (const Tier tier : {Tier::kDisk, Tier::kRemote}) {
     if (found->Covers(range) || (tier == Tier::kRemote && !remote)) break;
-    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, StoreOf(job, tier));
+    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, OpenStore(job, tier));
     if (store == nullptr) continue;
     ATOLL_RETURN_IF_ERROR(store->ReadResidual(save, layer, range, out, found, cancelled));
   }
   return absl::OkStatus();
 }
 
-absl::Status SavedTiers::Write(const JobId& job, const NodeId& worker, const KeeperTask& task,
+absl::Status SavedTiers::Write(const JobId& job, const NodeId& worker, const SaveTask& task,
                                const Cancelled& cancelled) {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, StoreOf(job, task.tier));
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, OpenStore(job, task.tier));
   if (store == nullptr) return absl::FailedPreconditionError("this worker has no such tier");
   // What a save left that was broken off goes, too: it would fill the tier.
   ATOLL_RETURN_IF_ERROR(store->RemoveAllBut(worker, task.keep, cancelled));

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/state/keeper.h"
+#include "worker/state/state_saver.h"
 #include "worker/state/tier_store.h"
 #include "worker/state/unit_store.h"
 
@@ -39,19 +39,19 @@ class SavedTiers {
   // Of the nearest tier that has it. NOT_FOUND: none has.
   absl::Status Read(const JobId& job, int64_t save, const LayerShard& shard, Range elements,
                     const ShardParts& out, const Cancelled& cancelled);
-  // What is there of these elements, into its place in `out`; adds it to `found`.
+  // What is there of these elements, to its position in `out`; adds it to `found`.
   absl::Status ReadResidual(const JobId& job, int64_t save, int32_t layer, ElementRange range,
                             bool remote, std::span<float> out, ElementRanges* found,
                             const Cancelled& cancelled);
 
   // Units and residuals of the task to its tier, which is not memory; older saves of `worker` go,
   // but for task.keep.
-  absl::Status Write(const JobId& job, const NodeId& worker, const KeeperTask& task,
+  absl::Status Write(const JobId& job, const NodeId& worker, const SaveTask& task,
                      const Cancelled& cancelled);
 
  private:
   // Null: there is none.
-  absl::StatusOr<std::shared_ptr<TierStore>> StoreOf(const JobId& job, Tier tier);
+  absl::StatusOr<std::shared_ptr<TierStore>> OpenStore(const JobId& job, Tier tier);
 
   const std::string disk_folder_;
   UnitStore memory_;

@@ -11,7 +11,7 @@
 
 namespace atl::worker {
 
-class StampBook {
+class StampTable {
  public:
   struct Stamps {
     std::optional<StateStamp> parameters, moments;  // none: as they are

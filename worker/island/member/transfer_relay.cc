@@ -28,26 +28,27 @@ TransferRelay::~TransferRelay() {
   served_.CancelAll();
 }
 
-void TransferRelay::Tell(const NodeId& to, const v1::TransferCall& call) {
+void TransferRelay::Notify(const NodeId& to, const v1::TransferCall& call) {
   v1::GroupFrame frame;
   *frame.mutable_transfer() = call;
-  member_->calls().Tell(to, std::move(frame));
+  member_->calls().Notify(to, std::move(frame));
 }
 
 // ------------------------------------------------------------------------------- the leader's ----
 
-std::map<NodeId, PushShards> TransferRelay::SharesOf(const PushShards& order) const {
+std::map<NodeId, PushShards> TransferRelay::SplitByOwner(const PushShards& order) const {
   std::map<NodeId, PushShards> shares;
-  const auto share_of = [&](const NodeId& sender) -> std::vector<ShardPart>& {
+  const auto get_share = [&](const NodeId& sender) -> std::vector<ShardPart>& {
     return shares.try_emplace(sender, PushShards{order.job, order.contribution, order.encoding, {}})
         .first->second.shards;
   };
   if (IsFill(order.contribution.base_version)) {
-    for (auto& [owner, parts] : OwnersOf(order.shards)) share_of(owner) = std::move(parts);
+    for (auto& [owner, parts] : GroupPartsByOwner(order.shards))
+      get_share(owner) = std::move(parts);
     return shares;
   }
   for (const ShardPart& part : order.shards) {
-    share_of(part.sender.empty() ? member_->name() : part.sender).push_back(part);
+    get_share(part.sender.empty() ? member_->name() : part.sender).push_back(part);
   }
   return shares;
 }
@@ -67,11 +68,11 @@ bool TransferRelay::StartPush(const PushShards& share, Transfers& transfers) con
 }
 
 void TransferRelay::Push(const PushShards& order) {
-  for (const auto& [sender, share] : SharesOf(order)) {
+  for (const auto& [sender, share] : SplitByOwner(order)) {
     if (sender == member_->name()) {
       if (StartPush(share, own_)) continue;
       for (const ShardPart& part : share.shards) {
-        post_(PushShardDone{PushIdOf(share, part), PushStatus::kFailed, "it is not here", 0});
+        post_(PushShardDone{MakePushId(share, part), PushStatus::kFailed, "it is not here", 0});
       }
       continue;
     }
@@ -83,18 +84,18 @@ void TransferRelay::Push(const PushShards& order) {
       {
         const std::lock_guard lock(mutex_);
         for (const ShardPart& part : message.shards) {
-          pushes_[sender][PushIdOf(message, part)] = true;
+          pushes_[sender][MakePushId(message, part)] = true;
         }
       }
       v1::TransferCall call;
       ToWire(message, &call);
-      Tell(sender, call);
+      Notify(sender, call);
       if (member_->link().IsLost(sender)) OnLost(sender);
     }
   }
 }
 
-std::map<NodeId, std::vector<ShardPart>> TransferRelay::OwnersOf(
+std::map<NodeId, std::vector<ShardPart>> TransferRelay::GroupPartsByOwner(
     const std::vector<ShardPart>& shards) const {
   std::map<NodeId, std::vector<ShardPart>> shares;
   const std::shared_ptr<OuterState> outer = member_->outer_exchange().state();
@@ -116,9 +117,9 @@ std::map<NodeId, std::vector<ShardPart>> TransferRelay::OwnersOf(
 }
 
 // Each begins where the members before it end.
-std::map<NodeId, StartPull> TransferRelay::SharesOf(const StartPull& order) const {
+std::map<NodeId, StartPull> TransferRelay::SplitByOwner(const StartPull& order) const {
   std::map<NodeId, StartPull> shares;
-  auto owned = OwnersOf(order.shards);
+  auto owned = GroupPartsByOwner(order.shards);
   size_t index = 0;
   for (auto& [worker, parts] : owned) {
     const size_t first = parts.size() * index++ / owned.size();
@@ -130,9 +131,9 @@ std::map<NodeId, StartPull> TransferRelay::SharesOf(const StartPull& order) cons
 }
 
 void TransferRelay::Pull(const StartPull& order) {
-  TellCancel();
+  SendCancel();
   own_.CancelAll();
-  const std::map<NodeId, StartPull> shares = SharesOf(order);
+  const std::map<NodeId, StartPull> shares = SplitByOwner(order);
   if (shares.empty()) {
     return post_(PullFailed{order.pull, PullFailure::kError, kNoVersion, "no plan is set up"});
   }
@@ -166,12 +167,12 @@ void TransferRelay::Pull(const StartPull& order) {
     v1::TransferCall call;
     ToWire(message, &call);
     call.set_batch(batch.second);
-    Tell(batch.first, call);
+    Notify(batch.first, call);
     if (member_->link().IsLost(batch.first)) OnLost(batch.first);
   }
 }
 
-void TransferRelay::TellCancel() {
+void TransferRelay::SendCancel() {
   std::set<NodeId> others;
   {
     const std::lock_guard lock(mutex_);
@@ -184,11 +185,11 @@ void TransferRelay::TellCancel() {
   others.erase(member_->name());
   v1::TransferCall cancel;
   cancel.set_what(v1::TransferCall::CANCEL);
-  for (const NodeId& other : others) Tell(other, cancel);
+  for (const NodeId& other : others) Notify(other, cancel);
 }
 
 void TransferRelay::CancelAll() {
-  TellCancel();
+  SendCancel();
   own_.CancelAll();
 }
 
@@ -278,7 +279,7 @@ void TransferRelay::Serve(const NodeId& from, const v1::TransferCall& call) {
     const PushShards push = PushFrom(call);
     if (StartPush(push, served_)) return;
     for (const ShardPart& part : push.shards) {
-      OnServed(PushShardDone{PushIdOf(push, part), PushStatus::kFailed, "it is not here", 0});
+      OnServed(PushShardDone{MakePushId(push, part), PushStatus::kFailed, "it is not here", 0});
     }
     return;
   }
@@ -299,7 +300,7 @@ void TransferRelay::OnServed(Event event) {
   if (const auto* done = std::get_if<PushShardDone>(&event)) {
     ToWire(*done, &call);
     const IslandPlan plan = member_->plan();
-    if (!plan.members.empty()) Tell(plan.members.front().worker, call);
+    if (!plan.members.empty()) Notify(plan.members.front().worker, call);
     return;
   }
   call.set_what(v1::TransferCall::PULLED);
@@ -323,7 +324,7 @@ void TransferRelay::OnServed(Event event) {
   }
   call.set_pull(served.pull);
   call.set_batch(served.batch);
-  Tell(served.leader, call);
+  Notify(served.leader, call);
 }
 
 }  // namespace atl::worker

@@ -55,13 +55,14 @@ class TransferRelay {
   void OnLost(const NodeId& peer);
   void BatchEnds(const Batch& batch, int64_t pull, Event event);
   // What each member owns of these shards, in their order.
-  std::map<NodeId, std::vector<ShardPart>> OwnersOf(const std::vector<ShardPart>& shards) const;
-  std::map<NodeId, PushShards> SharesOf(const PushShards& order) const;
-  std::map<NodeId, StartPull> SharesOf(const StartPull& order) const;
+  std::map<NodeId, std::vector<ShardPart>> GroupPartsByOwner(
+      const std::vector<ShardPart>& shards) const;
+  std::map<NodeId, PushShards> SplitByOwner(const PushShards& order) const;
+  std::map<NodeId, StartPull> SplitByOwner(const StartPull& order) const;
   // False: what is to be pushed is not here.
   bool StartPush(const PushShards& share, Transfers& transfers) const;
-  void Tell(const NodeId& to, const v1::TransferCall& call);
-  void TellCancel();
+  void Notify(const NodeId& to, const v1::TransferCall& call);
+  void SendCancel();
 
   GroupMember* const member_;
   const std::function<void(Event)> post_;

@@ -229,7 +229,7 @@ PushShards PushFrom(const v1::TransferCall& call) {
 void ToWire(const PushShardDone& done, v1::TransferCall* out) {
   out->set_what(v1::TransferCall::PUSHED);
   out->set_job(done.push.job);
-  NameToWire(ContributionOf(done.push), out->mutable_contribution());
+  NameToWire(ToContributionId(done.push), out->mutable_contribution());
   v1::TransferCall::Part* part = out->add_parts();
   part->mutable_shard()->set_shard(done.push.shard);
   part->mutable_shard()->set_elements(1);

@@ -5,7 +5,7 @@
 namespace atl::worker {
 namespace {
 
-Unit UnitOf(const v1::SavedShard& unit) {
+Unit UnitFromWire(const v1::SavedShard& unit) {
   return {FromWire(unit.shard()), {unit.begin(), unit.end()}};
 }
 
@@ -16,7 +16,7 @@ Tier TierFromWire(int32_t tier) {
   return static_cast<Tier>(tier);
 }
 
-void ToWire(const KeeperTask& task, v1::SaveCall* out) {
+void ToWire(const SaveTask& task, v1::SaveCall* out) {
   out->set_save(task.save);
   out->set_tier(static_cast<int32_t>(task.tier));
   out->set_keep(task.keep);
@@ -28,20 +28,20 @@ void ToWire(const KeeperTask& task, v1::SaveCall* out) {
   }
 }
 
-KeeperTask KeeperTaskOf(const v1::SaveCall& call) {
-  KeeperTask task;
+SaveTask ParseSaveCall(const v1::SaveCall& call) {
+  SaveTask task;
   task.save = call.save();
   task.tier = TierFromWire(call.tier());
   task.keep = call.keep();
   task.optimizer_step = call.optimizer_step();
-  for (const v1::SavedShard& unit : call.own()) task.order.own.push_back(UnitOf(unit));
+  for (const v1::SavedShard& unit : call.own()) task.order.own.push_back(UnitFromWire(unit));
   for (const v1::SaveCall::Fetch& fetch : call.fetch()) {
-    task.order.fetch.push_back({UnitOf(fetch.unit()), fetch.from()});
+    task.order.fetch.push_back({UnitFromWire(fetch.unit()), fetch.from()});
   }
   return task;
 }
 
-v1::SaveDone SaveDoneOf(int64_t save, Tier tier, const absl::Status& status) {
+v1::SaveDone MakeSaveDone(int64_t save, Tier tier, const absl::Status& status) {
   v1::SaveDone done;
   done.set_save(save);
   done.set_tier(static_cast<int32_t>(tier));
@@ -64,7 +64,7 @@ void ToWire(const HeldSave& save, v1::HeldSave* out) {
 HeldSave FromWire(const v1::HeldSave& save) {
   HeldSave held{save.save(), save.optimizer_step(), {}};
   for (const v1::HeldSave::Unit& unit : save.units()) {
-    held.units.push_back({UnitOf(unit.unit()), unit.elements(), TierFromWire(unit.tier())});
+    held.units.push_back({UnitFromWire(unit.unit()), unit.elements(), TierFromWire(unit.tier())});
   }
   return held;
 }

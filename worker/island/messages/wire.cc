@@ -24,7 +24,7 @@ std::vector<PositionRange> FromWire(const Spans& spans) {
 
 }  // namespace
 
-std::string TensorHeaderOf(const TensorMessage& message) {
+std::string SerializeTensorHeader(const TensorMessage& message) {
   v1::TensorHeader header;
   header.set_step(message.tag.step);
   header.set_replica(message.tag.replica);
@@ -36,7 +36,7 @@ std::string TensorHeaderOf(const TensorMessage& message) {
   header.set_gradient(message.tag.gradient);
   header.set_from(message.from);
   header.set_to(message.to);
-  header.set_element_bytes(static_cast<int32_t>(SizeOf(message.dtype)));
+  header.set_element_bytes(static_cast<int32_t>(GetElementSize(message.dtype)));
   header.set_epoch(message.epoch);
   return header.SerializeAsString();
 }
@@ -44,12 +44,13 @@ std::string TensorHeaderOf(const TensorMessage& message) {
 void ToWire(const LayerShard& shard, v1::ShardName* out) {
   out->set_layer(shard.layer);
   out->set_rank(shard.rank);
-  for (int32_t share : shard.tensor_shares) out->add_tensor_shares(share);
+  for (int32_t share : shard.tensor_split_ratios) out->add_tensor_split_ratios(share);
 }
 
 LayerShard FromWire(const v1::ShardName& shard) {
-  return {
-      shard.layer(), shard.rank(), {shard.tensor_shares().begin(), shard.tensor_shares().end()}};
+  return {shard.layer(),
+          shard.rank(),
+          {shard.tensor_split_ratios().begin(), shard.tensor_split_ratios().end()}};
 }
 
 void ToWire(const LayerShard& shard, Range elements, v1::SavedShard* out) {
@@ -100,7 +101,9 @@ void ToWire(const std::vector<PositionRange>& ranges, v1::StepCall* out) {
   ToWire(ranges, out->mutable_ranges());
 }
 
-std::vector<PositionRange> RangesOf(const v1::StepCall& step) { return FromWire(step.ranges()); }
+std::vector<PositionRange> RangesFromStepCall(const v1::StepCall& step) {
+  return FromWire(step.ranges());
+}
 
 void ToWire(const StageLinkState& stage_link, v1::StageLink* out) {
   out->set_from(stage_link.from);
@@ -110,7 +113,7 @@ void ToWire(const StageLinkState& stage_link, v1::StageLink* out) {
   out->set_bandwidth_bytes_per_s(stage_link.bandwidth_bytes_per_s);
   out->set_saturated(stage_link.saturated);
   out->set_reason(stage_link.reason);
-  out->set_way(stage_link.way);
+  out->set_transport(stage_link.transport);
   out->set_window(stage_link.window);
   out->set_quickest_bytes(stage_link.quickest_bytes);
   out->set_quickest_seconds(stage_link.quickest_seconds);
@@ -124,7 +127,7 @@ StageLinkState FromWire(const v1::StageLink& stage_link) {
                        stage_link.bandwidth_bytes_per_s(),
                        stage_link.saturated(),
                        stage_link.reason()};
-  state.way = stage_link.way();
+  state.transport = stage_link.transport();
   state.window = stage_link.window();
   state.quickest_bytes = stage_link.quickest_bytes();
   state.quickest_seconds = stage_link.quickest_seconds();
@@ -152,19 +155,19 @@ StepSums FromWire(const v1::StepSums& step) {
   return {step.plan(), step.number(), {step.sums().begin(), step.sums().end()}};
 }
 
-void ToWire(const LineCall& call, v1::LineCall* out) {
+void ToWire(const SharedLinkCall& call, v1::SharedLinkCall* out) {
   out->set_what(static_cast<int32_t>(call.what));
-  out->set_line(call.line);
+  out->set_link(call.link);
   out->set_step(call.part.step);
-  out->set_place(call.part.place);
+  out->set_position(call.part.position);
   out->set_rank(call.part.rank);
   out->set_chunk(call.part.chunk);
 }
 
-LineCall FromWire(const v1::LineCall& call) {
-  return {static_cast<LineCall::What>(call.what()),
-          call.line(),
-          {call.step(), call.place(), call.rank(), call.chunk()}};
+SharedLinkCall FromWire(const v1::SharedLinkCall& call) {
+  return {static_cast<SharedLinkCall::What>(call.what()),
+          call.link(),
+          {call.step(), call.position(), call.rank(), call.chunk()}};
 }
 
 namespace {
@@ -260,7 +263,7 @@ void ToWire(const absl::Status& status, v1::GroupReply* out) {
   out->set_message(std::string(status.message().substr(0, 4096)));
 }
 
-absl::Status StatusOf(const v1::GroupReply& reply) {
+absl::Status StatusFromReply(const v1::GroupReply& reply) {
   return absl::Status(static_cast<absl::StatusCode>(reply.code()), reply.message());
 }
 
@@ -293,7 +296,7 @@ std::string Describe(const v1::GroupFrame& call) {
       return "copy what it holds";
     case v1::GroupFrame::kAddition:
       return call.addition().add() ? "adopt a version" : "make room for a version";
-    case v1::GroupFrame::kSettle:
+    case v1::GroupFrame::kDrain:
       return "agree on the newest step";
     case v1::GroupFrame::kOuter:
       return Describe(call.outer());
@@ -304,7 +307,8 @@ std::string Describe(const v1::GroupFrame& call) {
 
 std::string ToString(const LayerShard& shard) {
   const std::string layer = absl::StrCat("layer ", shard.layer);
-  return shard.tensor_shares.size() == 1 ? layer : absl::StrCat("rank ", shard.rank, " of ", layer);
+  return shard.tensor_split_ratios.size() == 1 ? layer
+                                               : absl::StrCat("rank ", shard.rank, " of ", layer);
 }
 
 }  // namespace atl::worker

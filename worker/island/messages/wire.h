@@ -11,7 +11,7 @@
 #include "common/status.h"
 #include "proto/group.pb.h"
 #include "worker/core/actions.h"
-#include "worker/island/line_turns.h"
+#include "worker/island/shared_link_scheduler.h"
 #include "worker/pipeline/engine.h"
 
 namespace atl::worker {
@@ -31,7 +31,7 @@ struct TensorMessage {
   DType dtype = DType::kFloat32;
   int64_t epoch = 0;  // attempt at setting up the plan
 };
-std::string TensorHeaderOf(const TensorMessage& message);
+std::string SerializeTensorHeader(const TensorMessage& message);
 absl::StatusOr<TensorMessage> ParseTensorHeader(absl::string_view bytes);
 
 void ToWire(const LayerShard& shard, v1::ShardName* out);
@@ -39,7 +39,7 @@ LayerShard FromWire(const v1::ShardName& shard);
 void ToWire(const HeldLayer& held, v1::HeldShard* out);
 HeldLayer FromWire(const v1::HeldShard& held);
 void ToWire(const std::vector<PositionRange>& ranges, v1::StepCall* out);
-std::vector<PositionRange> RangesOf(const v1::StepCall& step);
+std::vector<PositionRange> RangesFromStepCall(const v1::StepCall& step);
 void ToWire(const StageLinkState& stage_link, v1::StageLink* out);
 StageLinkState FromWire(const v1::StageLink& stage_link);
 void ToWire(const DeviceMemory& memory, v1::DeviceMemory* out);
@@ -49,12 +49,12 @@ void ToWire(const StepSums& step, v1::StepSums* out);
 StepSums FromWire(const v1::StepSums& step);
 void ToWire(const StateStamp& stamp, v1::StateStamp* out);
 StateStamp FromWire(const v1::StateStamp& stamp);
-void ToWire(const LineCall& call, v1::LineCall* out);
-LineCall FromWire(const v1::LineCall& call);
+void ToWire(const SharedLinkCall& call, v1::SharedLinkCall* out);
+SharedLinkCall FromWire(const v1::SharedLinkCall& call);
 void ToWire(const Leadership& known, v1::Leadership* out);
 Leadership FromWire(const v1::Leadership& known);
 void ToWire(const absl::Status& status, v1::GroupReply* out);
-absl::Status StatusOf(const v1::GroupReply& reply);
+absl::Status StatusFromReply(const v1::GroupReply& reply);
 
 // "layer 3", "rank 1 of layer 3".
 std::string ToString(const LayerShard& shard);

@@ -27,13 +27,13 @@ bool IsCount(int64_t value) { return value >= 0 && value <= kCountMax; }
 
 absl::Status Check(const v1::ShardName& shard) {
   if (shard.layer() < 0) return Bad("layer");
-  if (shard.tensor_shares_size() < 1 || shard.tensor_shares_size() > kRanksMax) {
+  if (shard.tensor_split_ratios_size() < 1 || shard.tensor_split_ratios_size() > kRanksMax) {
     return Bad("number of ranks");
   }
-  for (int32_t share : shard.tensor_shares()) {
+  for (int32_t share : shard.tensor_split_ratios()) {
     if (share < 1) return Bad("tensor share");
   }
-  if (shard.rank() < 0 || shard.rank() >= shard.tensor_shares_size()) return Bad("rank");
+  if (shard.rank() < 0 || shard.rank() >= shard.tensor_split_ratios_size()) return Bad("rank");
   return absl::OkStatus();
 }
 
@@ -154,7 +154,7 @@ absl::Status Check(const v1::LayerCall& call) {
       (call.parts() & ~kOuterParts) == 0 && std::popcount(static_cast<uint32_t>(call.parts())) == 1;
   if (!state && !outer) return Bad("parts");
   if (call.of_snapshot() && !state) return Bad("parts of a snapshot");
-  const bool saved = state || call.parts() == 1 << PartOf(OuterKind::kResidual);
+  const bool saved = state || call.parts() == 1 << GetOuterPart(OuterKind::kResidual);
   if (!IsCount(call.of_save()) || (call.of_save() != 0 && !saved)) return Bad("save");
   ATOLL_RETURN_IF_ERROR(Check(call.shard()));
   return CheckElements(call.begin(), call.end());
@@ -215,11 +215,11 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
       return absl::OkStatus();
     case v1::GroupFrame::kReply:
       return Check(frame.reply());
-    case v1::GroupFrame::kLine:
-      return frame.line().what() < 0 || frame.line().what() > 2 ? Bad("what a line call says")
+    case v1::GroupFrame::kLink:
+      return frame.link().what() < 0 || frame.link().what() > 2 ? Bad("what a link call says")
                                                                 : absl::OkStatus();
-    case v1::GroupFrame::kSettle:
-      return Check(frame.settle().take());
+    case v1::GroupFrame::kDrain:
+      return Check(frame.drain().take());
     case v1::GroupFrame::kOuter:
       return worker::Check(frame.outer());
     case v1::GroupFrame::kTransfer:

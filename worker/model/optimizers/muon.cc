@@ -59,7 +59,7 @@ class MuonRule final : public UpdateRule {
     int64_t most = 0, side = 0;
     for (const ParamSpec* param : matrices) {
       most = std::max(most, param->size);
-      side = std::max(side, std::min(RowsOf(*param), param->size / RowsOf(*param)));
+      side = std::max(side, std::min(CountRows(*param), param->size / CountRows(*param)));
     }
     const DType type = layer.params().dtype;
     const Scratch scratch = {exec.Temporary(type, 1, 1), exec.Temporary(type, 1, most),
@@ -71,7 +71,7 @@ class MuonRule final : public UpdateRule {
   void UpdateMatrix(Exec& exec, const LayerState& layer, const UpdateCall& call,
                     const ParamSpec& param, const Scratch& scratch) const {
     const OwnedElements elements = Elements(layer, {param.offset, param.end()});
-    const int64_t rows = RowsOf(param), cols = param.size / rows;
+    const int64_t rows = CountRows(param), cols = param.size / rows;
     exec.Run(MomentumStep{.grad = elements.grad,
                           .m = elements.first,
                           .grad_scale = call.grad_scale,

@@ -20,7 +20,7 @@ struct Tolerance {
   double numbers, loss;
 };
 
-Tolerance ToleranceOf(const BackendUnderTest& under_test, const Fixture& fixture) {
+Tolerance GetTolerance(const BackendUnderTest& under_test, const Fixture& fixture) {
   return under_test.compute == DType::kBfloat16
              ? Tolerance{parity::Bfloat16Tolerance(fixture.config()), 0.01}
              : Tolerance{1e-4, 1e-4};
@@ -30,7 +30,7 @@ void CheckModel(const BackendUnderTest& under_test, std::unique_ptr<Backend> bac
                 const std::string& name) {
   CAPTURE(under_test.name, name);
   Fixture fixture(name, std::move(backend), 2, under_test.compute);
-  const Tolerance tolerance = ToleranceOf(under_test, fixture);
+  const Tolerance tolerance = GetTolerance(under_test, fixture);
   ModelRunner& runner = fixture.runner();
   const std::vector<float> expected = fixture.Expected("logits");
   std::vector<float> logits(expected.size() / kRows);
@@ -57,7 +57,7 @@ void CheckSteps(const BackendUnderTest& under_test, std::unique_ptr<Backend> bac
   for (int64_t step = 0; step < 3; ++step) {
     CAPTURE(step);
     const double loss = Must(runner.Train(fixture.Batch(step))).mean();
-    REQUIRE(std::abs(loss / losses[step] - 1) < ToleranceOf(under_test, fixture).loss);
+    REQUIRE(std::abs(loss / losses[step] - 1) < GetTolerance(under_test, fixture).loss);
     Must(optimizer->Step(step + 1, 1e-2f));
   }
 }

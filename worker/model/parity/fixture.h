@@ -96,7 +96,7 @@ class Fixture {
   }
 
   // Of batch 0, one sequence as a batch of its own, with or without its padding.
-  ModelRunner::Batch BatchOfRow(int64_t row, bool padded) const {
+  ModelRunner::Batch MakeRowBatch(int64_t row, bool padded) const {
     const ModelRunner::Batch& batch = batches_[0];
     const int32_t unpadded = batch.lengths.at(static_cast<size_t>(row));
     const int64_t begin = row * kSeqLen, end = begin + (padded ? kSeqLen : unpadded);

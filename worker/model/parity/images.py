@@ -156,11 +156,11 @@ def make(folder, config):
     net.train = True
     kept = {name: stat.clone() for name, stat in net.stats.items()}
 
-    def loss_of(batch):
+    def compute_loss(batch):
         return F.cross_entropy(net.forward(pixels[batch]), labels[batch],
                                label_smoothing=config.get("label_smoothing", 0.0))
 
-    loss_of(0).backward()
+    compute_loss(0).backward()
     expected.update({"grad." + name: p.grad.clone() for name, p in net.params.items()})
     net.stats = kept
     params = net.params.values()
@@ -173,7 +173,7 @@ def make(folder, config):
     losses = []
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss = loss_of(step % BATCHES)
+        loss = compute_loss(step % BATCHES)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(list(params), CLIP)
         optimizer.step()

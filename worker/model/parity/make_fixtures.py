@@ -144,12 +144,12 @@ def make(folder, config, shapes, forward):
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     write_safetensors(folder / "model.safetensors", params)
 
-    def loss_of(batch):
+    def compute_loss(batch):
         logits = forward(config, params, inputs[batch])
         return F.cross_entropy(logits.flatten(0, 1), targets[batch].flatten()), logits
 
     start = {name: p.detach().clone() for name, p in params.items()}
-    loss, logits = loss_of(0)
+    loss, logits = compute_loss(0)
     loss.backward()
     expected = {"tokens": tokens, "logits": logits, **extra}
     expected.update({"grad." + name: p.grad.clone() for name, p in params.items()})
@@ -162,7 +162,7 @@ def make(folder, config, shapes, forward):
     losses = []
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss, _ = loss_of(step % BATCHES)
+        loss, _ = compute_loss(step % BATCHES)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(list(params.values()), CLIP)
         optimizer.step()
@@ -170,11 +170,11 @@ def make(folder, config, shapes, forward):
     expected["losses"] = torch.tensor(losses, dtype=torch.float64)
     write_safetensors(folder / "expected.safetensors", expected)
     if folder.name in ("gpt2", "llama"):
-        write_optimizers(folder, config, start, params, loss_of)
+        write_optimizers(folder, config, start, params, compute_loss)
     print(folder.name, "losses", " ".join(f"{x:.4f}" for x in losses))
 
 
-def write_optimizers(folder, config, start, params, loss_of):
+def write_optimizers(folder, config, start, params, compute_loss):
     """optimizers.safetensors: losses of the same steps with every other optimizer."""
     expected = {}
     for name in optimizers.RATES:
@@ -186,7 +186,7 @@ def write_optimizers(folder, config, start, params, loss_of):
         for step in range(STEPS):
             for p in params.values():
                 p.grad = None
-            loss, _ = loss_of(step % BATCHES)
+            loss, _ = compute_loss(step % BATCHES)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(list(params.values()), CLIP)
             for optimizer in stepped:

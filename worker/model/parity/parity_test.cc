@@ -129,9 +129,9 @@ TEST_CASE("padded_documents_have_pytorchs_losses_of_each_document_alone") {
   REQUIRE(alone.size() == kRows);
   for (int64_t row = 0; row < kRows; ++row) {
     CAPTURE(row);
-    const LossSum padded = Must(runner.Evaluate(fixture.BatchOfRow(row, true)));
+    const LossSum padded = Must(runner.Evaluate(fixture.MakeRowBatch(row, true)));
     CHECK(padded.nats == Approx(alone[static_cast<size_t>(row)]).epsilon(kTolerance));
-    const LossSum unpadded = Must(runner.Evaluate(fixture.BatchOfRow(row, false)));
+    const LossSum unpadded = Must(runner.Evaluate(fixture.MakeRowBatch(row, false)));
     CHECK(unpadded.nats == Approx(padded.nats).epsilon(1e-6));
     CHECK(unpadded.tokens == padded.tokens);
   }

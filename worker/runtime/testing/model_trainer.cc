@@ -103,7 +103,7 @@ absl::StatusOr<JobFacts> RunnerTrainer::Prepare(const JobSpec& spec) {
   job->spec = spec;
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
   DataOptions data;
-  if (spec.data.pad_documents) data.frame = FrameOfDocuments(config);
+  if (spec.data.pad_documents) data.frame = GetDocumentFrame(config);
   ATOLL_ASSIGN_OR_RETURN(job->data, Dataset::Open(spec.data, config.vocab, data));
   ATOLL_ASSIGN_OR_RETURN(job->model, Model::Create(config, DType::kFloat32));
   RunnerOptions options;
@@ -168,11 +168,11 @@ absl::StatusOr<MeanLoss> RunnerTrainer::Step(const std::vector<PositionRange>& r
 }
 
 absl::StatusOr<MeanLoss> RunnerTrainer::Validate(int64_t sequences, int set) {
-  const PositionRange places = job_->data->ValidationPlaces(set, sequences);
+  const PositionRange positions = job_->data->SelectValidationPositions(set, sequences);
   const int64_t batch = job_->spec.inner.batch_sequences;
   LossSum sum;
-  for (int64_t first = places.begin; first < places.end; first += batch) {
-    const int64_t rows = std::min(batch, places.end - first);
+  for (int64_t first = positions.begin; first < positions.end; first += batch) {
+    const int64_t rows = std::min(batch, positions.end - first);
     job_->tokens.resize(static_cast<size_t>(rows * job_->row()));
     ATOLL_RETURN_IF_ERROR(job_->data->ReadValidation(first, job_->tokens));
     ATOLL_ASSIGN_OR_RETURN(const LossSum loss, job_->runner->Evaluate(job_->tokens, rows));

@@ -15,8 +15,8 @@ namespace atl::worker {
 namespace {
 
 // One island, and what it posts.
-struct Place {
-  explicit Place(const RoundsOptions& options)
+struct IslandHarness {
+  explicit IslandHarness(const RoundsOptions& options)
       : trainer(options.trainer()),
         island(trainer.get(), {}, {[this](Event e) { events.Post(std::move(e)); }}) {
     island.Run(Prepare{"job-1", options.spec});
@@ -57,18 +57,19 @@ std::vector<ShardPlacement> Shards(const std::vector<LayerSize>& layers) {
 
 RoundsResult RunRounds(const RoundsOptions& options) {
   const JobSpec& spec = options.spec;
-  std::vector<std::unique_ptr<Place>> places;
-  for (int i = 0; i < options.islands; ++i) places.push_back(std::make_unique<Place>(options));
-  const Event opened = places[0]->events.last();
+  std::vector<std::unique_ptr<IslandHarness>> harnesses;
+  for (int i = 0; i < options.islands; ++i)
+    harnesses.push_back(std::make_unique<IslandHarness>(options));
+  const Event opened = harnesses[0]->events.last();
   const auto* prepared = std::get_if<Prepared>(&opened);
   ATOLL_CHECK(prepared != nullptr, "the job cannot be opened");
   const std::vector<ShardPlacement> shards = Shards(prepared->facts.layers);
 
-  places[0]->Does<InitialWeightsMade>(MakeInitialWeights{});
-  places[0]->Capture({{0, 1, 1, kNoVersion}});
-  LayerBuffers theta = places[0]->island.delta()->values, velocity = theta;
+  harnesses[0]->Does<InitialWeightsMade>(MakeInitialWeights{});
+  harnesses[0]->Capture({{0, 1, 1, kNoVersion}});
+  LayerBuffers theta = harnesses[0]->island.delta()->values, velocity = theta;
   for (std::vector<float>& layer : velocity) layer.assign(layer.size(), 0.0f);
-  for (const auto& place : places) place->Adopt(theta, 0, false);
+  for (const auto& harness : harnesses) harness->Adopt(theta, 0, false);
 
   ThreadPool pool(1);
   RoundsResult result;
@@ -76,22 +77,22 @@ RoundsResult RunRounds(const RoundsOptions& options) {
   const int64_t batch = spec.inner.batch_sequences;
   for (Version version = 0; version < options.rounds; ++version) {
     for (int64_t step = 0; step < spec.outer.steps_per_round; ++step) {
-      for (const auto& place : places) {
+      for (const auto& harness : harnesses) {
         tokens += batch * spec.data.sequence_length;
-        place->Does<StepDone>(
+        harness->Does<StepDone>(
             TrainStep{{{position, position + batch}},
                       LearningRate(spec.inner, spec.schedule.train_tokens, tokens)});
         position += batch;
       }
     }
     for (int i = 0; i < options.islands; ++i) {
-      places[i]->Capture({{i, 1, 1, version}, spec.outer.push_encoding, shards});
+      harnesses[i]->Capture({{i, 1, 1, version}, spec.outer.push_encoding, shards});
     }
     result.push_bytes = 0;
     for (const ShardPlacement& shard : shards) {
       std::vector<WeightedDelta> deltas;
-      for (const auto& place : places) {
-        const std::shared_ptr<const Delta> delta = place->island.delta();
+      for (const auto& harness : harnesses) {
+        const std::shared_ptr<const Delta> delta = harness->island.delta();
         const bool quantized = IsQuantized(spec.outer.push_encoding);
         const void* data = quantized
                                ? static_cast<const void*>(delta->encoded.at(shard.shard).data())
@@ -105,9 +106,10 @@ RoundsResult RunRounds(const RoundsOptions& options) {
                     static_cast<float>(spec.outer.momentum), pool);
       result.push_bytes += EncodedBytes(spec.outer.push_encoding, shard.elements);
     }
-    for (const auto& place : places) place->Adopt(theta, version + 1, options.error_feedback);
+    for (const auto& harness : harnesses)
+      harness->Adopt(theta, version + 1, options.error_feedback);
   }
-  result.loss = places[0]->Does<ValidationDone>(Validate{options.rounds}).loss;
+  result.loss = harnesses[0]->Does<ValidationDone>(Validate{options.rounds}).loss;
   return result;
 }
 

@@ -1,0 +1,181 @@
+#include "common/net/control/reachability.h"
+
+#include <netdb.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace atl {
+namespace {
+
+constexpr int kConnectMs = 3000;
+constexpr int kHelloMs = 1000;
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  ~Fd() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+bool Wait(int fd, short events, int timeout_ms) {
+  pollfd waiting{fd, events, 0};
+  return poll(&waiting, 1, timeout_ms) == 1;
+}
+
+// How the peer answers a TLS hello, whatever it then thinks of us.
+Reachability AnswerToHello(int fd) {
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()),
+                                                                  SSL_CTX_free);
+  const std::unique_ptr<SSL, decltype(&SSL_free)> tls(SSL_new(context.get()), SSL_free);
+  SSL_set_fd(tls.get(), fd);
+  for (;;) {
+    ERR_clear_error();
+    const int result = SSL_connect(tls.get());
+    if (result == 1) return Reachability::kTlsAnswers;
+    const int error = SSL_get_error(tls.get(), result);
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) {
+      if (!Wait(fd, error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT, kHelloMs)) {
+        return Reachability::kSilent;
+      }
+      continue;
+    }
+    // An alert, or a certificate that we would not take, is TLS; a plaintext answer is none.
+    const bool is_tls = error == SSL_ERROR_SSL &&
+                        ERR_GET_REASON(ERR_peek_error()) != SSL_R_WRONG_VERSION_NUMBER &&
+                        ERR_GET_REASON(ERR_peek_error()) != SSL_R_HTTP_REQUEST;
+    return is_tls ? Reachability::kTlsAnswers : Reachability::kOtherAnswers;
+  }
+}
+
+Reachability ProbeSocketAddress(const addrinfo& at) {
+  const Fd fd(socket(at.ai_family, at.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at.ai_protocol));
+  if (fd.get() < 0) return Reachability::kNoAnswer;
+  if (connect(fd.get(), at.ai_addr, at.ai_addrlen) != 0) {
+    if (errno == ECONNREFUSED) return Reachability::kRefused;
+    if (errno != EINPROGRESS || !Wait(fd.get(), POLLOUT, kConnectMs))
+      return Reachability::kNoAnswer;
+    int error = 0;
+    socklen_t size = sizeof error;
+    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error == ECONNREFUSED) return Reachability::kRefused;
+    if (error != 0) return Reachability::kNoAnswer;
+  }
+  return AnswerToHello(fd.get());
+}
+
+// What a failed handshake says of certificates.
+std::string WhyRefused(const std::string& said) {
+  if (absl::StrContains(said, "Hostname Verification") || absl::StrContains(said, "hostname") ||
+      absl::StrContains(said, "Peer name")) {
+    return "its certificate does not name the host of --coordinator; dial it by a name that the "
+           "certificate has";
+  }
+  if (absl::StrContains(said, "Role Check failed")) {
+    return "its certificate is not a coordinator's: a program with a member's or user's "
+           "certificate listens there";
+  }
+  if (absl::StrContains(said, "certificate has expired") || absl::StrContains(said, "expired")) {
+    return "a certificate has expired";
+  }
+  if (absl::StrContains(said, "CERTIFICATE_VERIFY_FAILED") ||
+      absl::StrContains(said, "certificate verify failed") ||
+      absl::StrContains(said, "unknown ca")) {
+    return "its certificate is not signed by the authority of --tls-ca";
+  }
+  return "one end refuses the other's certificate: both must be signed by the authority of "
+         "--tls-ca, "
+         "be in force, and the coordinator's must name the host of --coordinator";
+}
+
+}  // namespace
+
+Reachability ProbeReachability(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.size() > 1 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found) != 0) {
+    return Reachability::kUnknownHost;
+  }
+  Reachability reachability = Reachability::kNoAnswer;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    const Reachability one = ProbeSocketAddress(*at);
+    if (one != Reachability::kNoAnswer) reachability = one;
+    if (one == Reachability::kTlsAnswers || one == Reachability::kOtherAnswers ||
+        one == Reachability::kSilent)
+      break;
+  }
+  freeaddrinfo(found);
+  return reachability;
+}
+
+std::string ExplainReachability(const Connection& to, Reachability reachability,
+                                const std::string& said) {
+  const std::string& address = to.address;
+  switch (reachability) {
+    case Reachability::kUnknownHost:
+      return absl::StrCat("--coordinator ", address,
+                          ": no host of that name is known; is the address right?");
+    case Reachability::kRefused:
+      return absl::StrCat("nothing listens at ", address,
+                          ": is the coordinator running, and is --coordinator right?");
+    case Reachability::kNoAnswer:
+      return absl::StrCat(address, " cannot be reached: no connection within ", kConnectMs / 1000,
+                          " s; is --coordinator right, and does a firewall stand between?");
+    case Reachability::kTlsAnswers:
+      if (!to.with_tls) {
+        return absl::StrCat(
+            "the coordinator at ", address,
+            " requires TLS: give --tls-ca, --tls-cert and --tls-key, or join by a token");
+      }
+      return absl::StrCat("TLS with the coordinator at ", address, " failed: ", WhyRefused(said));
+    case Reachability::kSilent:
+      return absl::StrCat(
+          address,
+          " takes connections and does not answer: the process that listens there is too busy or "
+          "stopped, or is no coordinator");
+    case Reachability::kOtherAnswers:
+      break;
+  }
+  if (to.with_tls) {
+    return absl::StrCat(
+        "what listens at ", address,
+        " does not speak TLS: leave out --tls-ca, --tls-cert and --tls-key, or dial "
+        "the coordinator's own port");
+  }
+  return absl::StrCat("what listens at ", address,
+                      " does not answer as a coordinator: it is busy, ending, or something else; "
+                      "is --coordinator right?");
+}
+
+std::string ExplainConnection(const Connection& to, const std::string& said) {
+  return ExplainReachability(to, ProbeReachability(to.address), said);
+}
+
+std::string SummarizeFailure(const std::string& said) {
+  if (said.empty()) return "does not answer";
+  if (absl::StrContains(said, "Connection refused")) return "nothing listens there";
+  if (absl::StrContains(said, "handshake failed") || absl::StrContains(said, "SSL_ERROR")) {
+    return absl::StrCat("TLS failed: ", WhyRefused(said));
+  }
+  return said;
+}
+
+}  // namespace atl

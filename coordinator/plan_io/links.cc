@@ -1,0 +1,141 @@
+#include "coordinator/plan_io/links.h"
+
+#include <google/protobuf/repeated_field.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+
+namespace atl {
+namespace {
+
+constexpr size_t kNameMax = 256;
+
+std::vector<plan::BandwidthChange> ToBandwidthChanges(
+    const google::protobuf::RepeatedPtrField<v1::BandwidthChange>& changes) {
+  std::vector<plan::BandwidthChange> result;
+  for (const v1::BandwidthChange& change : changes) {
+    result.push_back({static_cast<double>(change.time_ns()) * 1e-9, change.factor()});
+  }
+  return result;
+}
+
+// Of an edge with measured times, which has no bandwidth of its own or one for larger sizes.
+absl::Status ReadTimes(const v1::Edge& edge, plan::LinkEdge& plan_edge) {
+  if (edge.times().empty()) return absl::OkStatus();
+  std::vector<MessageTime> times;
+  for (const v1::MessageTime& time : edge.times()) times.push_back({time.bytes(), time.time_ns()});
+  if (plan_edge.bytes_per_s == 0) {
+    const double last = sim::SizeCurve::LastBandwidth(times, plan_edge.latency_s);
+    plan_edge.bytes_per_s = last > 0 ? last : 1;  // they do not rise, which Make says
+  }
+  ATOLL_ASSIGN_OR_RETURN(plan_edge.sizes,
+                         sim::SizeCurve::Make(times, plan_edge.latency_s, plan_edge.bytes_per_s));
+  return absl::OkStatus();
+}
+
+absl::Status CheckPrice(absl::string_view field, double price) {
+  if (price >= 0 && std::isfinite(price)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " = ", price, ": must be a number of at least 0"));
+}
+
+}  // namespace
+
+absl::Status CheckPrices(const v1::Device& device) {
+  absl::Status checked = CheckPrice("price_per_hour", device.price_per_hour());
+  checked.Update(CheckPrice("egress_price_per_gb", device.egress_price_per_gb()));
+  return checked.ok() ? checked : Annotate(checked, absl::StrCat("device \"", device.id(), "\""));
+}
+
+absl::Status CheckSitesJoined(const plan::Cluster& cluster, absl::string_view remedy) {
+  std::set<std::string> sites;
+  for (const plan::Device& device : cluster.devices) sites.insert(device.site);
+  for (const std::string& from : sites) {
+    for (const std::string& to : sites) {
+      if (from == to || cluster.site_to_site.count({from, to}) > 0) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is no link from site \"", from, "\" to site \"", to, "\"; ", remedy));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadTrunks(const v1::ClusterSpec& spec, plan::Cluster& cluster) {
+  std::set<std::string> names;
+  for (const v1::Trunk& trunk : spec.trunks()) {
+    ATOLL_RETURN_IF_ERROR(CheckName("a trunk's name", trunk.name()));
+    if (!names.insert(trunk.name()).second) {
+      return absl::InvalidArgumentError(absl::StrCat("trunk \"", trunk.name(), "\" appears twice"));
+    }
+    cluster.trunks.push_back(
+        {trunk.name(), trunk.bandwidth_bytes_per_s(), ToBandwidthChanges(trunk.changes())});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<plan::Link> LinkFromMessage(const plan::Cluster& cluster, const v1::Link& link) {
+  for (const v1::Edge& edge : link.edges()) {
+    ATOLL_RETURN_IF_ERROR(CheckPrice("price_per_gb", edge.price_per_gb()));
+    if (edge.latency_ns() >= 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("latency_ns = ", edge.latency_ns(), ": must be at least 0"));
+  }
+  std::vector<plan::LinkEdge> edges;
+  std::map<std::string, int> conflicts;
+  for (const v1::Edge& edge : link.edges()) {
+    plan::LinkEdge& added = edges.emplace_back();
+    added.latency_s = static_cast<double>(edge.latency_ns()) * 1e-9;
+    added.bytes_per_s = edge.bandwidth_bytes_per_s();
+    added.changes = ToBandwidthChanges(edge.changes());
+    added.price_per_byte = edge.price_per_gb() * 1e-9;
+    ATOLL_RETURN_IF_ERROR(ReadTimes(edge, added));
+    if (!edge.trunk().empty()) {
+      const auto trunk = std::find_if(cluster.trunks.begin(), cluster.trunks.end(),
+                                      [&](const plan::Trunk& t) { return t.name == edge.trunk(); });
+      if (trunk == cluster.trunks.end()) {
+        return absl::InvalidArgumentError(absl::StrCat("trunk \"", absl::CHexEscape(edge.trunk()),
+                                                       "\" is not described under [[trunks]]"));
+      }
+      added.trunk = static_cast<int>(trunk - cluster.trunks.begin());
+    }
+    if (!edge.conflict().empty()) {
+      added.conflict_set =
+          conflicts.try_emplace(edge.conflict(), static_cast<int>(conflicts.size())).first->second;
+    }
+  }
+  if (edges.empty()) return absl::InvalidArgumentError("edges: a link has at least one");
+  return plan::MakeLink(std::move(edges), cluster.trunks);
+}
+
+absl::Status CheckName(absl::string_view what, absl::string_view name) {
+  const bool printable = std::none_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_iscntrl(static_cast<unsigned char>(c));
+  });
+  if (!name.empty() && name.size() <= kNameMax && printable) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " is \"", absl::CHexEscape(name.substr(0, kNameMax)),
+                   "\": it must have 1 to ", kNameMax, " bytes and no control characters"));
+}
+
+absl::StatusOr<plan::DeviceType> NamedType(const std::string& name,
+                                           const plan::ProfileTable& times) {
+  auto known = plan::FindDeviceType(name);
+  const bool timed = std::any_of(times.begin(), times.end(), [&](const auto& entry) {
+    return std::get<0>(entry.first) == name;
+  });
+  if (!known.ok() && !timed) return known.status();
+  plan::DeviceType type = known.ok() ? *known : plan::DeviceType{name, 100e9, 10e9, 0, 4e9};
+  if (timed) type.name = name;
+  return type;
+}
+
+}  // namespace atl

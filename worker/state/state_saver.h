@@ -1,0 +1,74 @@
+// Carries out a member's part of saves (asynchronous checkpoints), one at a time, on a thread of
+// its own during the steps.
+
+#ifndef ATOLL_WORKER_STATE_STATE_SAVER_H_
+#define ATOLL_WORKER_STATE_STATE_SAVER_H_
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/object_store/object_store.h"
+#include "worker/state/unit_store.h"
+
+namespace atl::worker {
+
+struct SaveTask {
+  int64_t save = 0;
+  SaveOrder order;
+  Tier tier = Tier::kMemory;
+  int64_t optimizer_step = 0;
+  int64_t keep = 0;                    // of the saves before, in this tier
+  std::vector<StoredUnit> units = {};  // its own, as they were; those of memory are in the store
+  std::vector<StoredResidual> residuals = {};  // likewise
+};
+
+class StateSaver {
+ public:
+  // Does it all, or returns why not; soon after it is cancelled. On the saver's thread.
+  using Work = std::function<absl::Status(const SaveTask& task, const Cancelled& cancelled)>;
+  // OK: all of a save is done. Likewise.
+  using Done = std::function<void(int64_t save, const absl::Status& status)>;
+
+  explicit StateSaver(Work work);
+  ~StateSaver();  // cancels, and waits for that
+  StateSaver(const StateSaver&) = delete;
+  StateSaver& operator=(const StateSaver&) = delete;
+
+  // Replaces what has not begun; begins with GoOn. Thread-safe, and never waits.
+  void Prepare(SaveTask task, Done done);
+  void GoOn(int64_t save);
+  // What is under way ends soon, and reports nothing any more.
+  void Cancel();
+  // Cancel, and waits for that.
+  void Stop();
+
+ private:
+  struct Task {
+    SaveTask task;
+    Done done;
+    int64_t number = 0;
+    bool go_on = false;
+  };
+
+  void Run();
+  bool IsCancelled(int64_t number);
+
+  const Work work_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> tasks_;  // guarded by mutex_; one at most
+  int64_t next_ = 0;        // guarded by mutex_
+  int64_t cancelled_ = 0;   // guarded by mutex_; tasks before this number
+  bool working_ = false;    // guarded by mutex_
+  bool stopping_ = false;   // guarded by mutex_
+  std::thread thread_;      // last: it uses the others
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_STATE_STATE_SAVER_H_
