@@ -80,7 +80,7 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
       if (!welcome_) return;
       if (now >= beat_at_) {
         says.push_back(fake_.Heartbeat());
-        beat_at_ = std::max(beat_at_ + kHeartbeatInterval, now);
+        beat_at_ = std::max(beat_at_ + interval_, now);
       }
       if constexpr (std::is_same_v<Side, WorkerSide>) {
         for (auto& message : fake_.Turn(now)) says.push_back(std::move(message));
@@ -102,10 +102,11 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
       std::vector<typename Side::Message> says;
       {
         const std::lock_guard lock(fake_mutex_);
-        if (std::holds_alternative<Welcome>(message->message)) {
-          welcome_ = true;
-          beat_at_ =
-              SteadyNow() + kHeartbeatInterval * (std::hash<NodeId>()(fake_.name()) % 100) / 100;
+        if (const auto* welcome = std::get_if<Welcome>(&message->message)) {
+          interval_ = welcome->heartbeat_interval;
+          if (!std::exchange(welcome_, true)) {
+            beat_at_ = SteadyNow() + interval_ * (std::hash<NodeId>()(fake_.name()) % 100) / 100;
+          }
         } else if (const auto* refused = std::get_if<Refused>(&message->message)) {
           static std::atomic<int> shown = 0;
           if (shown.fetch_add(1) < 10) {
@@ -173,6 +174,7 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
   typename Side::Fake fake_;
   bool welcome_ = false;
   Instant beat_at_{};
+  Duration interval_ = kHeartbeatInterval;
   const Incarnation incarnation_;
   std::unique_ptr<typename Side::Service::Stub> stub_;
   std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();

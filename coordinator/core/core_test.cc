@@ -92,6 +92,30 @@ TEST_CASE("a member without a hello is refused until it says hello") {
   CHECK(HasText(w.Do("worker a ready"), "say hello first: no heartbeat for 6 s"));
 }
 
+TEST_CASE("workers_without_an_island_send_heartbeats_less_often_in_a_large_cluster") {
+  CoordinatorOptions options;
+  options.heartbeats_per_second_max = 1;
+  World w(options);
+  const auto attached = [&w](const NodeId& name) {
+    for (const MemberView& member : w.core().Members(w.now())) {
+      if (member.name == name) return member.attached;
+    }
+    return false;
+  };
+  w.StartJob({"ps-0"}, {"a"}, "max=1");
+  CHECK(HasText(w.Do("worker b attaches"), "a heartbeat every 3 s"));
+  CHECK(HasText(w.Do("worker c attaches"), "a heartbeat every 4 s"));
+  CHECK(HasText(w.Do("worker b beats"), "a heartbeat every 4 s"));
+  CHECK_FALSE(HasText(w.Do("worker b beats"), "a heartbeat every"));
+  CHECK_FALSE(HasText(w.Do("worker a ready"), "a heartbeat every"));  // leads an island
+  w.DoLines({"worker a goes-silent", "worker b goes-silent", "wait 6"});
+  CHECK_FALSE(attached("a"));
+  w.Do("wait 5");
+  CHECK(attached("b"));
+  w.Do("wait 1");
+  CHECK_FALSE(attached("b"));
+}
+
 TEST_CASE("three missed heartbeats evict, and not two") {
   World w;
   w.DoLines({"worker a attaches", "worker a goes-silent", "wait 5"});

@@ -20,7 +20,6 @@
 namespace atl::coord {
 namespace {
 
-constexpr Duration kLease = kHeartbeatInterval * kMissedHeartbeatsBeforeEviction;
 // An incarnation follows the clock in milliseconds; a larger one is damage.
 constexpr Incarnation kIncarnationMax = Incarnation{1} << 53;
 constexpr size_t kMaxListed = 256;  // devices of one worker
@@ -220,12 +219,39 @@ Member* Sender(State& s, const MemberKey& key, Incarnation incarnation) {
   return member;
 }
 
+// A leader's heartbeats show whether its island makes progress, so they stay frequent.
+Duration ComputeHeartbeatInterval(State& s, const Member& worker) {
+  if (s.FindAssignment(worker.record.name).leads) return kHeartbeatInterval;
+  const auto members = static_cast<int64_t>(s.members.size());
+  const int64_t per_second = s.options.heartbeats_per_second_max;
+  return std::max<Duration>(kHeartbeatInterval,
+                            std::chrono::seconds((members + per_second - 1) / per_second));
+}
+
+// On a heartbeat of the worker, which may follow the old interval once more.
+void UpdateHeartbeatInterval(State& s, Member& worker) {
+  const Duration interval = ComputeHeartbeatInterval(s, worker);
+  worker.lease = std::max(worker.heartbeat_interval, interval) * kMissedHeartbeatsBeforeEviction;
+  if (interval == worker.heartbeat_interval) return;
+  worker.heartbeat_interval = interval;
+  s.Send(worker, Welcome{interval, worker.lease});
+}
+
+void WelcomeWorker(State& s, Member& worker) {
+  worker.heartbeat_interval = ComputeHeartbeatInterval(s, worker);
+  worker.lease = worker.heartbeat_interval * kMissedHeartbeatsBeforeEviction;
+  s.Send(worker, Welcome{worker.heartbeat_interval, worker.lease});
+}
+
 struct WorkerHandler {
   State& s;
   Member& worker;
 
   void operator()(const WorkerHello&) {}  // Attach has it
-  void operator()(const WorkerHeartbeat& m) { OnHeartbeat(s, worker, m); }
+  void operator()(const WorkerHeartbeat& m) {
+    UpdateHeartbeatInterval(s, worker);
+    OnHeartbeat(s, worker, m);
+  }
   void operator()(const JobPrepared& m) { OnJobPrepared(s, worker, m); }
   void operator()(const JobRefused& m) { OnJobRefused(s, worker, m); }
   void operator()(const LeaseRequest& m) { OnLeaseRequest(s, worker, m); }
@@ -278,7 +304,7 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
   if (worker->devices.size() > kMaxListed) worker->devices.resize(kMaxListed);
   worker->held = hello.held;
   if (worker->held.size() > kMaxHeld) worker->held.resize(kMaxHeld);
-  s.Send(*worker, Welcome());
+  WelcomeWorker(s, *worker);
   for (const JobId& job : worker->held) {
     if (s.removed.contains(job)) s.Send(*worker, ForgetJob{job});
   }
@@ -303,7 +329,7 @@ void OnServerHelloMessage(State& s, const FromServer& from, const ServerHello& h
 }
 
 Instant ComputeLeaseExpiry(const Member& member) {
-  return std::max(member.last_heartbeat + kLease, member.evictions_suspended_until);
+  return std::max(member.last_heartbeat + member.lease, member.evictions_suspended_until);
 }
 
 }  // namespace
@@ -332,14 +358,14 @@ void OnConnectionLost(State& s, const MemberKey& key, Incarnation incarnation, b
 
 void SuspendEvictions(State& s) {
   for (auto& [key, member] : s.members)
-    member.evictions_suspended_until = s.now + kHeartbeatInterval;
+    member.evictions_suspended_until = s.now + member.heartbeat_interval;
 }
 
 void ExpireMembers(State& s) {
   if (s.now < s.member_deadline) return;
   for (auto& [key, member] : s.members) {
     if (member.attached && s.now >= ComputeLeaseExpiry(member)) {
-      Detach(s, member, absl::StrCat("no heartbeat for ", Seconds(kLease), " s"));
+      Detach(s, member, absl::StrCat("no heartbeat for ", Seconds(member.lease), " s"));
     } else if (member.reattach_by && s.now >= *member.reattach_by) {
       Detach(s, member,
              absl::StrCat("it did not come back within ", Seconds(s.options.reattach_grace),

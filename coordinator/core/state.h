@@ -29,10 +29,13 @@ struct Member {
   MemberRecord record;
   // Not stored.
   bool attached = false;
-  bool welcomed = false;                // some incarnation, since the coordinator's start
-  bool incarnation_seen = false;        // this incarnation, since the coordinator's start
-  bool has_beaten = false;              // since it attached: what it does is known
-  Instant last_heartbeat{};             // while attached
+  bool welcomed = false;          // some incarnation, since the coordinator's start
+  bool incarnation_seen = false;  // this incarnation, since the coordinator's start
+  bool has_beaten = false;        // since it attached: what it does is known
+  Instant last_heartbeat{};       // while attached
+  Duration heartbeat_interval = kHeartbeatInterval;  // as its newest Welcome says
+  // Silent for so long, it is evicted.
+  Duration lease = kHeartbeatInterval * kMissedHeartbeatsBeforeEviction;
   Instant detached_at{};                // while it is not; the coordinator's start at the earliest
   Instant evictions_suspended_until{};  // missing heartbeats until then do not evict it
   std::optional<Instant> reattach_by;   // after a restart of the coordinator

@@ -111,7 +111,11 @@ void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
   session_.heartbeat_interval = std::clamp<Duration>(
       welcome.heartbeat_interval, std::chrono::milliseconds(1), std::chrono::minutes(1));
   // It has been welcomed before, or this is of a connection that is lost.
-  if (session_.state != Session::State::kConnected) return;
+  if (session_.state != Session::State::kConnected) {
+    session_.heartbeat_at =
+        std::min(session_.heartbeat_at, session_.heartbeat_sent + session_.heartbeat_interval);
+    return;
+  }
   session_.state = Session::State::kWelcomed;
   // Unanswered requests are repeated at once: this may be another coordinator.
   session_.heartbeat_at = leased_.request_at = validation_at_ = now_;

@@ -29,6 +29,22 @@ TEST_CASE("A worker says hello until it is welcomed, and again on every connecti
   fixture.Wants<WorkerHello>();
 }
 
+TEST_CASE("a_heartbeat_interval_that_changes_holds_from_the_last_heartbeat_on") {
+  Fixture fixture;
+  fixture.Attaches();
+  fixture.Drop<WorkerHeartbeat>();
+  fixture.Says(Welcome{5 * kHeartbeatInterval, 15 * kHeartbeatInterval});
+  fixture.Passes(kHeartbeatInterval);  // the old interval once more
+  fixture.Wants<WorkerHeartbeat>();
+  fixture.Passes(4 * kHeartbeatInterval);
+  CHECK(fixture.Idle<WorkerHeartbeat>());
+  fixture.Says(Welcome{});
+  fixture.Passes(Duration(1));
+  fixture.Wants<WorkerHeartbeat>();
+  fixture.Passes(kHeartbeatInterval);
+  fixture.Wants<WorkerHeartbeat>();
+}
+
 TEST_CASE("A final refusal ends the worker, another one makes it try again") {
   Fixture fixture;
   fixture.HandleEvent(Connected{});

@@ -14,7 +14,10 @@ std::string List(const std::vector<ContributionId>& ids) {
 }
 
 struct Describer {
-  std::string operator()(const Welcome&) const { return "Welcome"; }
+  std::string operator()(const Welcome& m) const {
+    if (m.heartbeat_interval == kHeartbeatInterval) return "Welcome";
+    return absl::StrCat("Welcome, a heartbeat every ", Seconds(m.heartbeat_interval), " s");
+  }
   std::string operator()(const Refused& m) const {
     return absl::StrCat("Refused", m.final ? " for good" : "", ": ", m.reason);
   }
