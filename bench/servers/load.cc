@@ -22,7 +22,7 @@ struct Load {
   std::string coordinator;
   TlsOptions tls;
   int islands = 4;
-  Scene scene;
+  FakeTimings timings;
   TensorClientOptions client;
 };
 
@@ -45,7 +45,7 @@ int Run(const Load& load) {
                             const ShardPlacement& at, const PushId& push, Encoding encoding) {
       pusher->Push(at, push, encoding);
     };
-    workers.push_back(std::make_unique<Connection<WorkerSide>>(FakeWorker(&load.scene, i, staged),
+    workers.push_back(std::make_unique<Connection<WorkerSide>>(FakeWorker(&load.timings, i, staged),
                                                                *channel, UnixTimeMs()));
     workers.back()->Open();
   }
@@ -73,8 +73,8 @@ int main(int argc, char** argv) {
   app.add_option("--step-ms", step_ms, "of an island");
   atl::AddTlsFlags(app, &load.tls);
   CLI11_PARSE(app, argc, argv);
-  load.scene.step = atl::FromSeconds(step_ms / 1e3);
-  load.scene.push = {};
+  load.timings.step = atl::FromSeconds(step_ms / 1e3);
+  load.timings.push = {};
   load.client.security.allow_plaintext_beyond_loopback = load.tls.insecure;
   return atl::bench::Run(load);
 }
