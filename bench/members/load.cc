@@ -27,8 +27,8 @@ struct Load {
   FakeTimings timings;
 };
 
-// The generator may stall for longer than a member's host: it sends no pings.
-constexpr ChannelTimes kTimes{.keepalive_ms = 1'000'000'000, .keepalive_timeout_ms = 60'000};
+// As a member's, but that the generator may stall for longer than a member's host.
+constexpr ChannelTimes kTimes{.keepalive_ms = kMemberKeepaliveMs, .keepalive_timeout_ms = 60'000};
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Open(const TlsOptions& tls,
                                                     const std::string& address) {

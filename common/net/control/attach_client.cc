@@ -116,8 +116,9 @@ class AttachClient<Up, Down>::Impl {
 
   // One connection from opening to end.
   End Serve() {
-    const auto leader = OpenLeaderChannel(options_.tls, options_.coordinator, kLeaderLimit,
-                                          [this] { return closing(); });
+    const auto leader = OpenLeaderChannel(
+        options_.tls, options_.coordinator, kLeaderLimit, [this] { return closing(); },
+        kMemberKeepaliveMs);
     if (!leader.ok()) return {std::string(leader.status().message())};
     const bool connected = WaitForConnection(leader->channel.get());
     const auto stub = Side::Service::NewStub(leader->channel);

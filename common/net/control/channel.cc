@@ -8,9 +8,10 @@
 namespace atl {
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const TlsOptions& tls,
-                                                           const std::string& address) {
+                                                           const std::string& address,
+                                                           const ChannelTimes& times) {
   ATOLL_ASSIGN_OR_RETURN(const auto credentials, ClientCredentials(tls, address));
-  return OpenChannelWith(credentials, address);
+  return OpenChannelWith(credentials, address, times);
 }
 
 std::shared_ptr<grpc::Channel> OpenChannelWith(

@@ -17,6 +17,10 @@ namespace atl {
 inline constexpr int kKeepaliveMs = 5000;
 inline constexpr int kKeepaliveTimeoutMs = 5000;
 
+// The same between a member and its only coordinator. Heartbeats show a dead peer earlier, so pings
+// would double what a member costs.
+inline constexpr int kMemberKeepaliveMs = 60'000;
+
 // The same among several coordinators, one of which takes over when another one is dead.
 inline constexpr int kShortKeepaliveMs = 1000;
 inline constexpr int kShortKeepaliveTimeoutMs = 1500;
@@ -30,7 +34,8 @@ struct ChannelTimes {
 // A channel of its own connection, which takes messages of up to kMaxMessageBytes, notices dead
 // peers, and uses no proxy of the environment.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const TlsOptions& tls,
-                                                           const std::string& address);
+                                                           const std::string& address,
+                                                           const ChannelTimes& times = {});
 
 // The same with these credentials.
 std::shared_ptr<grpc::Channel> OpenChannelWith(

@@ -122,11 +122,12 @@ absl::Status CheckAddresses(absl::string_view list) {
 }
 
 absl::StatusOr<LeaderChannel> OpenLeaderChannel(const TlsOptions& tls, const std::string& list,
-                                                Duration limit, const std::function<bool()>& stop) {
+                                                Duration limit, const std::function<bool()>& stop,
+                                                int keepalive_ms) {
   ATOLL_RETURN_IF_ERROR(CheckAddresses(list));
   const std::vector<std::string> addresses = SplitAddresses(list);
   if (addresses.size() == 1) {
-    ATOLL_ASSIGN_OR_RETURN(auto channel, OpenChannel(tls, list));
+    ATOLL_ASSIGN_OR_RETURN(auto channel, OpenChannel(tls, list, {.keepalive_ms = keepalive_ms}));
     return LeaderChannel{list, std::move(channel)};
   }
   const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);

@@ -31,12 +31,13 @@ struct LeaderChannel {
 
 // A channel to the coordinator that leads: the first of the list that answers a health check. All
 // are polled at once, and repeatedly within `limit`, as one may be about to take over; of a
-// list of one, it is that one, without a check. A channel from a longer list notices a dead peer
-// within kShortKeepaliveMs + kShortKeepaliveTimeoutMs. Unavailable, with what each one replies:
-// none led within `limit`, or `stop`, which is polled several times a second, was true.
+// list of one, it is that one, without a check, pinged after `keepalive_ms` of silence. A channel
+// from a longer list notices a dead peer within kShortKeepaliveMs + kShortKeepaliveTimeoutMs.
+// Unavailable, with what each one replies: none led within `limit`, or `stop`, which is polled
+// several times a second, was true.
 absl::StatusOr<LeaderChannel> OpenLeaderChannel(
     const TlsOptions& tls, const std::string& list, Duration limit,
-    const std::function<bool()>& stop = [] { return false; });
+    const std::function<bool()>& stop = [] { return false; }, int keepalive_ms = kKeepaliveMs);
 
 }  // namespace atl
 
