@@ -188,16 +188,18 @@ bool IslandPlanner::MayPrepare() const {
   return !prepared_.idle() && queue_.empty() && running_.empty();
 }
 
-void IslandPlanner::Keep(const Item& item, const IslandPlan& plan, Kept like) {
-  auto made = std::make_shared<Made>(Made{item.key, item.request, plan, std::move(like)});
-  made->request.stop = nullptr;
-  made_.push_back(std::move(made));
+IslandPlanner::Kept IslandPlanner::Keep(Item item, const IslandPlan& plan, Kept like) {
+  item.request.stop = nullptr;
+  const auto made =
+      std::make_shared<const Made>(Made{item.key, std::move(item.request), plan, std::move(like)});
+  made_.push_back(made);
   const auto of_island = [&](const auto& other) { return SameIsland(other->key, item.key); };
   const auto oldest = std::find_if(made_.begin(), made_.end(), of_island);
   if (std::count_if(oldest, made_.end(), of_island) > static_cast<int64_t>(kKeptOfIsland)) {
     made_.erase(oldest);
   }
   if (made_.size() > kKept) made_.pop_front();
+  return made;
 }
 
 std::optional<PlanRequest> IslandPlanner::MadeFrom(const JobId& job, IslandId island,
@@ -312,9 +314,9 @@ void IslandPlanner::Plan(std::unique_lock<std::mutex>& lock, Item item) {
   if (!wanted) return;
   const auto* made = std::get_if<PlanMade>(&answer);
   if (made != nullptr && made->plan.ok()) {
-    Keep(item, *made->plan, others.empty() ? nullptr : others[0]);
-    item.request.ran = made->plan->replicas;
-    prepared_.Begin({item.key.job, item.key.island}, item.request);
+    const Kept kept = Keep(std::move(item), *made->plan, others.empty() ? nullptr : others[0]);
+    prepared_.Begin({kept->key.job, kept->key.island}, {kept, &kept->request},
+                    made->plan->replicas);
   }
   post_(std::move(answer));  // before any answer to a newer request of the island
 }

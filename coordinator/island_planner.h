@@ -106,7 +106,7 @@ class IslandPlanner {
   void Enqueue(Item item);
   // Posts the plan that was prepared for what the item is about, if there is one.
   bool AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>& events);
-  void Keep(const Item& item, const IslandPlan& plan, Kept like);  // with mutex_ held
+  Kept Keep(Item item, const IslandPlan& plan, Kept like);  // with mutex_ held
   void Run();
   // With mutex_ held, as the next ones; what is long is done without it.
   void Plan(std::unique_lock<std::mutex>& lock, Item item);

@@ -8,7 +8,6 @@ namespace {
 
 PlanRequest Without(const PlanRequest& all, const std::vector<size_t>& lost) {
   PlanRequest request = all;
-  request.stop = nullptr;
   request.members.clear();
   std::set<NodeId> excluded;
   for (size_t m = 0; m < all.members.size(); ++m) {
@@ -37,11 +36,11 @@ bool SameDevices(const PlanMember& a, const PlanMember& b) {
 }
 
 // The same workers, the first one leading.
-bool SameMembers(const PlanRequest& a, const PlanRequest& b) {
-  if (a.members.size() != b.members.size() || a.members.empty()) return false;
-  if (!(a.members[0].member == b.members[0].member)) return false;
-  return std::all_of(a.members.begin(), a.members.end(), [&](const PlanMember& member) {
-    return std::any_of(b.members.begin(), b.members.end(), [&](const PlanMember& other) {
+bool SameMembers(const std::vector<PlanMember>& a, const std::vector<PlanMember>& b) {
+  if (a.size() != b.size() || a.empty()) return false;
+  if (!(a[0].member == b[0].member)) return false;
+  return std::all_of(a.begin(), a.end(), [&](const PlanMember& member) {
+    return std::any_of(b.begin(), b.end(), [&](const PlanMember& other) {
       return other.member == member.member && SameDevices(other, member);
     });
   });
@@ -50,7 +49,7 @@ bool SameMembers(const PlanRequest& a, const PlanRequest& b) {
 }  // namespace
 
 void PreparedPlans::Forget(const Island& island) {
-  requests_.erase(island);
+  planned_.erase(island);
   std::erase_if(cases_, [&](const Loss& loss) { return loss.island == island; });
   for (const Prepared& prepared : plans_) {
     if (prepared.island == island) operations_ -= prepared.operations;
@@ -58,12 +57,12 @@ void PreparedPlans::Forget(const Island& island) {
   std::erase_if(plans_, [&](const Prepared& prepared) { return prepared.island == island; });
 }
 
-void PreparedPlans::Begin(const Island& island, const PlanRequest& request) {
+void PreparedPlans::Begin(const Island& island, std::shared_ptr<const PlanRequest> request,
+                          std::vector<PlanReplica> replicas) {
   Forget(island);
-  const size_t members = request.members.size();
-  if (members < 2 || requests_.size() >= kIslandsMax) return;
-  requests_[island] = request;
-  requests_[island].stop = nullptr;
+  const size_t members = request->members.size();
+  if (members < 2 || planned_.size() >= kIslandsMax) return;
+  planned_[island] = {std::move(request), std::move(replicas)};
   size_t cases = 0;
   // The loss of a leader is prepared last of all: its successor may be another one.
   for (size_t m = members; m-- > 0 && cases < kCasesMax; ++cases) cases_.push_back({island, {m}});
@@ -76,21 +75,24 @@ std::optional<PreparedPlans::Case> PreparedPlans::Next() {
   if (cases_.empty()) return std::nullopt;
   const Loss loss = std::move(cases_.front());
   cases_.pop_front();
-  PlanRequest request = Without(requests_.at(loss.island), loss.lost);
+  const Planned& planned = planned_.at(loss.island);
+  PlanRequest request = Without(*planned.request, loss.lost);
+  request.ran = planned.replicas;
   ++request.number;
   return Case{loss.island, loss.lost, std::move(request)};
 }
 
 void PreparedPlans::PutBack(const Case& interrupted) {
-  if (!requests_.contains(interrupted.island)) return;
+  if (!planned_.contains(interrupted.island)) return;
   cases_.push_front({interrupted.island, interrupted.lost});
 }
 
 void PreparedPlans::Add(const Case& made, IslandPlan plan) {
-  if (!requests_.contains(made.island)) return;
-  Prepared prepared{made.island, made.request, std::move(plan)};
-  prepared.request.links.clear();
-  for (PlanMember& member : prepared.request.members) member.profiles.clear();
+  if (!planned_.contains(made.island)) return;
+  Prepared prepared{made.island, made.request.spec, made.request.facts, {}, std::move(plan)};
+  for (const PlanMember& member : made.request.members) {
+    prepared.members.push_back({member.member, member.site, member.devices, {}});
+  }
   for (const PlanProgram& program : prepared.plan.programs) {
     prepared.operations += static_cast<int64_t>(program.ops.size());
   }
@@ -105,8 +107,8 @@ void PreparedPlans::Add(const Case& made, IslandPlan plan) {
 std::optional<IslandPlan> PreparedPlans::Take(const Island& island, const PlanRequest& request) {
   if (!request.unreachable.empty()) return std::nullopt;
   const auto found = std::find_if(plans_.begin(), plans_.end(), [&](const Prepared& prepared) {
-    return prepared.island == island && SameMembers(prepared.request, request) &&
-           prepared.request.spec == request.spec && prepared.request.facts == request.facts;
+    return prepared.island == island && SameMembers(prepared.members, request.members) &&
+           prepared.spec == request.spec && prepared.facts == request.facts;
   });
   if (found == plans_.end()) return std::nullopt;
   IslandPlan plan = std::move(found->plan);

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -33,9 +34,11 @@ class PreparedPlans {
     PlanRequest request;       // of those that would be left
   };
 
-  // The island has a plan that was made from this request: its losses are to be prepared, first
-  // each of one worker, then of two. What was prepared of it before is forgotten.
-  void Begin(const Island& island, const PlanRequest& request);
+  // The island has a plan, which runs on these replicas and was made from this request: its losses
+  // are to be prepared, first each of one worker, then of two. What was prepared of it before is
+  // forgotten.
+  void Begin(const Island& island, std::shared_ptr<const PlanRequest> request,
+             std::vector<PlanReplica> replicas);
   // The next loss to prepare; none: all are.
   std::optional<Case> Next();
   // It was interrupted, and is the next one again.
@@ -56,7 +59,9 @@ class PreparedPlans {
  private:
   struct Prepared {
     Island island;
-    PlanRequest request;  // without links and times
+    JobSpec spec;
+    JobFacts facts;
+    std::vector<PlanMember> members;  // without times
     IslandPlan plan;
     int64_t operations = 0;
   };
@@ -67,7 +72,12 @@ class PreparedPlans {
 
   void Forget(const Island& island);
 
-  std::map<Island, PlanRequest> requests_;
+  // Requests of a large island hold a megabyte of links, so they are shared.
+  struct Planned {
+    std::shared_ptr<const PlanRequest> request;
+    std::vector<PlanReplica> replicas;
+  };
+  std::map<Island, Planned> planned_;
   std::deque<Loss> cases_;  // to be prepared
   std::deque<Prepared> plans_;
   int64_t operations_ = 0;
