@@ -63,7 +63,6 @@ struct Tensor {
   bool present() const { return data != nullptr; }
   bool contiguous() const { return stride == cols || rows == 1; }
   int64_t size() const { return rows * cols; }
-  bool SameShape(const Tensor& other) const { return rows == other.rows && cols == other.cols; }
 
   template <typename T>
   T* as() const {

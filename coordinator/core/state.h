@@ -290,7 +290,6 @@ struct Job {
   bool stale() const;
   // Has shards and islands: initializing, running, paused or finishing.
   bool active() const;
-  bool occupied(IslandId id) const { return islands.at(id).incarnation != 0; }
   int64_t occupied_islands() const;
   int64_t StagedBytes(const NodeId& server) const;
 };
