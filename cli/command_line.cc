@@ -119,7 +119,7 @@ class CommandLine {
     CLI::App* validate = Add("validate", "check a job file",
                              [this] { return Validate(global_, path_, with_coordinator_); });
     validate->add_option("FILE", path_, "job file, TOML")->required();
-    validate->add_flag("--ask", with_coordinator_, "also have the coordinator check it");
+    validate->add_flag("--live", with_coordinator_, "also have the coordinator check it");
     CLI::App* submit =
         Add("submit", "submit a job; prints its id", [this] { return Submit(global_, submit_); });
     submit->add_option("FILE", submit_.path, "job file, TOML; -: standard input")->required();

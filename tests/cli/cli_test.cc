@@ -207,8 +207,8 @@ TEST_CASE("validate checks here, or also at the coordinator, and prints every de
   const std::string valid =
       absl::StrCat(path, ": valid; not looked at: ", fixture.folder, "/corpus.txt\n");
   CHECK(fixture.Run({"validate", path}).out == valid);
-  CHECK(fixture.Run({"validate", "--ask", path}).out == valid);
-  for (const char* flag : {"--json", "--ask"}) {
+  CHECK(fixture.Run({"validate", "--live", path}).out == valid);
+  for (const char* flag : {"--json", "--live"}) {
     const Outcome json = fixture.Run({"validate", path, "--json", flag});
     CHECK(json.code == 0);
     CHECK(absl::StrContains(json.out, "\"steps_per_round\": \"64\""));

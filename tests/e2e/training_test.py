@@ -215,7 +215,7 @@ def the_command_line(fixture):
     path = fixture.job_file("right", schedule__train_tokens=60_000)
     code, out, errors = fixture.atoll("validate", path)
     check((code, out) == (0, path + ": valid\n") and errors.startswith("data: "), "validate")
-    check(fixture.atoll("validate", path, "--ask")[0] == 0, "validate --ask")
+    check(fixture.atoll("validate", path, "--live")[0] == 0, "validate --live")
     check(fixture.json("validate", path)["schedule"]["train_tokens"] == 60_000, "validate --json")
     check(fixture.json("ls") == {"jobs": [], "orphans": []}, "ls --json of nothing")
     job = fixture.json("submit", path)["job"]

@@ -96,7 +96,10 @@ void EtcdServer::RestoreCopy() {
   std::filesystem::rename(folder_ + "/copy", folder_ + "/data");
 }
 
-void EtcdServer::Freeze() { kill(pid_, SIGSTOP); }
+void EtcdServer::Freeze() {
+  kill(pid_, SIGSTOP);
+  waitpid(pid_, nullptr, WUNTRACED);  // until its threads have stopped
+}
 void EtcdServer::Thaw() { kill(pid_, SIGCONT); }
 
 std::string EtcdServer::FreshUrl() const {
