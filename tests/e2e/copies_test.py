@@ -8,7 +8,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fixture import LIMIT_S, case, check, main, same_losses  # noqa: E402
 
 EVERY = 3
-PIPELINE = {"model__layers": 2, "outer__min_islands": 1, "outer__max_islands": 1,
+# A worker is killed after 7 to 12 steps of a round. The copies have to be of the round's version by then, so a
+# round has steps to spare at both ends.
+PIPELINE = {"model__layers": 2, "outer__min_islands": 1, "outer__max_islands": 1, "outer__steps_per_round": 24,
             "outer__overlap": "none", "schedule__train_tokens": 60_000,
             "schedule__checkpoint_every_steps": 0, "schedule__validate_every_rounds": 0,
             "layout__island": "all", "layout__stages": 2, "layout__replicas": 1,
