@@ -1,6 +1,6 @@
 // Collectives (all-reduce, reduce-scatter, all-gather) and point-to-point messages of a fixed group
-// of devices, enqueued on a stream like operations. Implementations: threads of one process, Gloo
-// on CPUs, NCCL on GPUs.
+// of devices, enqueued on a stream like operations. Implementations: threads of one process, peer
+// links between workers, NCCL on GPUs.
 //
 // Contract, the same for every implementation:
 // - Every member calls the same collectives in the same order with tensors of the same size.

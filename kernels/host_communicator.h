@@ -1,6 +1,6 @@
-// What communicators that reduce in host memory share (threads, Gloo): tensors in a device's memory
-// go through pinned host memory, so that no implementation ever sees a pointer that it must not
-// follow.
+// What communicators that reduce in host memory share (threads, peer links): tensors in a device's
+// memory go through pinned host memory, so that no implementation ever sees a pointer that it must
+// not follow.
 
 #ifndef ATOLL_KERNELS_HOST_COMMUNICATOR_H_
 #define ATOLL_KERNELS_HOST_COMMUNICATOR_H_

@@ -23,7 +23,6 @@ _LIBRARIES = {
     "crypto": (["libssl-dev"], ["libcrypto"], []),
     "curl": (["libcurl4-openssl-dev"], ["libcurl"], []),
     "dnnl": (["libdnnl-dev"], [], ["-ldnnl"]),
-    "gloo": (["libgloo-dev"], [], ["-lgloo"]),
     "httplib": (["libcpp-httplib-dev"], ["cpp-httplib"], []),
     "grpc": (["libgrpc++-dev", "libprotobuf-dev"], ["grpc++", "protobuf"], ["-lgrpc++_reflection", "-lpthread"]),
     "jpeg": (["libjpeg62-turbo-dev"], ["libjpeg"], []),

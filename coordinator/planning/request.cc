@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/protocol/peer_collectives.h"
 #include "common/status.h"
 #include "coordinator/planner/cluster/constraints.h"
 #include "coordinator/planner/planner.h"
@@ -344,9 +343,6 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   input.costs =
       plan::Costs(model, input.table, MakeCostOptions(request.spec, element.compute == 4));
   input.job = std::move(job);
-  // Over other connections than peer links all-reduces go around Gloo's rings, which know no sites.
-  const bool by_site = CollectivesUsePeerLinks(request.members, &PlanMember::member);
-  input.job.reduction = by_site ? plan::Reduction::kBySite : plan::Reduction::kRing;
   input.job.objective = MakeObjective(request.spec, request.islands);
   ATOLL_RETURN_IF_ERROR(CheckPrices(request.spec, input.cluster));
   const double stage_link = static_cast<double>(std::max<int64_t>(1, model.layers[0].out_bytes)) *

@@ -7,7 +7,6 @@
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "worker/collectives/communicators.h"
-#include "worker/island/member/peer_rendezvous.h"
 #include "worker/island/member/peer_transport.h"
 
 namespace atl::worker {
@@ -27,9 +26,8 @@ bool HasNumbers(absl::string_view header) {
 // One worker's end.
 class PeerNetwork::Node final : private PeerHandler {
  public:
-  Node(const NodeId& worker, KeyPair keys, PeerRendezvous::Publish publish)
-      : rendezvous(std::move(publish)),
-        transport(
+  Node(const NodeId& worker, KeyPair keys)
+      : transport(
             worker, int64_t{64} << 20,
             [](const NodeId&, const SharedLinkCall&) { ATOLL_CHECK(false, "no line is shared"); }),
         blocks(worker, MakeCollectiveChannel(&link)) {
@@ -48,7 +46,6 @@ class PeerNetwork::Node final : private PeerHandler {
   }
 
   IslandMember address;
-  PeerRendezvous rendezvous;
   PeerTransport transport;
   PeerBlocks blocks;
   std::unique_ptr<Communicators> older, communicators;
@@ -80,18 +77,10 @@ class PeerNetwork::Node final : private PeerHandler {
   }
 };
 
-PeerNetwork::PeerNetwork(const IslandPlan& plan, bool with_keys, Seen* seen)
-    : with_keys_(with_keys), seen_(seen) {
+PeerNetwork::PeerNetwork(const IslandPlan& plan, bool with_keys, Seen* seen) : seen_(seen) {
   for (const IslandMember& member : plan.members) {
-    const auto publish = [this, own = member.worker](const std::string& key,
-                                                     const std::string& value) {
-      for (const auto& [worker, node] : nodes_) {
-        if (worker != own) node->rendezvous.OnEntry(plans_, key, value);
-      }
-      return absl::OkStatus();
-    };
-    nodes_[member.worker] = std::make_unique<Node>(
-        member.worker, with_keys ? GenerateKeyPair().value() : KeyPair(), publish);
+    nodes_[member.worker] =
+        std::make_unique<Node>(member.worker, with_keys ? GenerateKeyPair().value() : KeyPair());
   }
   for (const auto& [worker, node] : nodes_) {
     for (const IslandMember& member : plan.members) node->sites[member.worker] = member.site;
@@ -113,18 +102,17 @@ void PeerNetwork::Begin(const IslandPlan& plan) {
   for (const auto& [worker, node] : nodes_) {
     const absl::Status status = node->link->SetPeers({"job", 1, plans_}, members);
     ATOLL_CHECK(status.ok(), status.ToString());
-    node->rendezvous.BeginEpoch(plans_);
     node->transport.BeginEpoch(plans_);
     node->transport.SetPlan(plan);
     CommunicatorsOptions options;
     options.worker = worker;
     options.scope = absl::StrCat("job/1/", plans_);
-    options.peer_blocks = with_keys_ ? &node->blocks : nullptr;
+    options.peer_blocks = &node->blocks;
     options.sites = node->sites;
     options.timeout = kLong;
     node->blocks.BeginScope(options.scope + "/");
     node->older = std::move(node->communicators);
-    node->communicators = std::make_unique<Communicators>(std::move(options), &node->rendezvous);
+    node->communicators = std::make_unique<Communicators>(std::move(options));
   }
   for (const auto& [worker, node] : nodes_) {
     const absl::Status status = node->link->AwaitPeers(SteadyNow() + kLong);

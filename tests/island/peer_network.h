@@ -1,5 +1,5 @@
 // Workers of one process that reach each other as daemons do: messages by peer links over sockets
-// on loopback; all-reduces of several workers by Gloo or, with keys, over the links, encrypted.
+// on loopback, all-reduces of several workers too; encrypted with keys.
 
 #ifndef ATOLL_TESTS_ISLAND_PEER_NETWORK_H_
 #define ATOLL_TESTS_ISLAND_PEER_NETWORK_H_
@@ -29,7 +29,6 @@ class PeerNetwork final : public IslandNetwork {
  private:
   class Node;
 
-  const bool with_keys_;
   Seen* const seen_;
   std::map<NodeId, std::unique_ptr<Node>> nodes_;
   int64_t plans_ = 0;

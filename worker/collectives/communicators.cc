@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/logging.h"
 #include "kernels/thread_communicator.h"
 #include "worker/collectives/peer.h"
 
 namespace atl::worker {
 
-Communicators::Communicators(CommunicatorsOptions options, Rendezvous* rendezvous)
-    : options_(std::move(options)), rendezvous_(rendezvous) {}
+Communicators::Communicators(CommunicatorsOptions options) : options_(std::move(options)) {}
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicators::Create(
     const std::string& name, const std::vector<std::string>& devices, const std::string& own) {
@@ -20,23 +18,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicators::Create(
   const bool ours = std::all_of(devices.begin(), devices.end(), [&](const std::string& device) {
     return WorkerFromDevice(device) == options_.worker;
   });
-  if (!ours) LogImplementation();
-  if (!ours && options_.peer_blocks == nullptr) return JoinOthers(name, rank, size);
   std::lock_guard lock(mutex_);
   if (!aborted_.ok()) return aborted_;
   if (!ours) return JoinOverPeerLink(name, rank, devices);
   return TakeThread(name, rank, size);
-}
-
-void Communicators::LogImplementation() {
-  std::lock_guard lock(mutex_);
-  if (std::exchange(said_, true)) return;
-  LogInfo("worker", "all-reduces with other workers go over ",
-          options_.peer_blocks == nullptr
-              ? "Gloo's own connections, in plaintext: not all members have keys"
-          : options_.peer_blocks->has_checksums()
-              ? "the peer link, in plaintext: a member has several endpoints"
-              : "the peer link, encrypted: all members have keys");
 }
 
 std::unique_ptr<Communicator> Communicators::TakeThread(const std::string& name, int rank,
@@ -48,32 +33,9 @@ std::unique_ptr<Communicator> Communicators::TakeThread(const std::string& name,
   return std::move(members[rank]);
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> Communicators::JoinOthers(const std::string& name,
-                                                                        int rank, int size) {
-  ATOLL_CHECK(rendezvous_ != nullptr, "group ", name, " reaches other workers");
-  std::unique_ptr<GlooCommunicator> member;
-  {
-    std::lock_guard lock(mutex_);
-    if (!aborted_.ok()) return aborted_;
-    if (device_ == nullptr) {
-      ATOLL_ASSIGN_OR_RETURN(
-          device_, GlooDevice::Create(options_.address, options_.allow_plaintext_beyond_loopback));
-    }
-    member = GlooCommunicator::Create(device_, {.name = absl::StrCat(options_.scope, "/", name),
-                                                .rank = rank,
-                                                .size = size,
-                                                .timeout = options_.timeout});
-    joining_.insert(member.get());
-  }
-  const absl::Status joined = member->Join(*rendezvous_);
-  std::lock_guard lock(mutex_);
-  joining_.erase(member.get());
-  ATOLL_RETURN_IF_ERROR(joined);
-  return member;
-}
-
 std::unique_ptr<Communicator> Communicators::JoinOverPeerLink(
     const std::string& name, int rank, const std::vector<std::string>& devices) const {
+  ATOLL_CHECK(options_.peer_blocks != nullptr, "group ", name, " reaches other workers");
   PeerGroup group{.name = absl::StrCat(options_.scope, "/", name), .rank = rank};
   group.timeout = options_.timeout;
   for (const std::string& device : devices) {
@@ -86,9 +48,7 @@ std::unique_ptr<Communicator> Communicators::JoinOverPeerLink(
 
 void Communicators::Abort(const std::string& reason) {
   std::lock_guard lock(mutex_);
-  if (!aborted_.ok()) return;
-  aborted_ = absl::AbortedError(reason);
-  for (Communicator* member : joining_) member->Abort(reason);
+  if (aborted_.ok()) aborted_ = absl::AbortedError(reason);
 }
 
 }  // namespace atl::worker

@@ -5,7 +5,6 @@
 
 #include "common/event_loop.h"
 #include "common/net/security.h"
-#include "common/protocol/peer_collectives.h"
 #include "worker/core/leases.h"
 
 namespace atl::worker {
@@ -16,14 +15,6 @@ constexpr Duration kMeetSlice = std::chrono::milliseconds(200);
 
 // How long a trace waits for messages that its step has received, but whose receipts are missing.
 constexpr Duration kArrivalTimeout = std::chrono::seconds(2);
-
-// The host of "tcp://host:port", without the brackets of an IPv6 address.
-std::string HostFromEndpoint(const std::string& endpoint) {
-  const size_t begin = endpoint.find("://") + 3;
-  std::string host = endpoint.substr(begin, endpoint.rfind(':') - begin);
-  if (!host.empty() && host.front() == '[') host = host.substr(1, host.size() - 2);
-  return host;
-}
 
 }  // namespace
 
@@ -182,28 +173,27 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_.OpenJob());
   CommunicatorsOptions options;
   options.worker = name();
-  options.address = HostFromEndpoint(endpoint());
-  options.allow_plaintext_beyond_loopback = options_.link.allow_plaintext_beyond_loopback;
   options.timeout = StepTimeout();
   const auto [fence, joined] = state_.peer_session();
   IslandPlan plan = *joined;
   options.scope = absl::StrCat(fence.job, "/", fence.generation, "/", fence.plan, "/", epoch());
   ATOLL_RETURN_IF_ERROR(outer_exchange_.PutBack());
   blocks_.BeginScope(options.scope + "/");
-  if (CollectivesUsePeerLinks(plan.members)) options.peer_blocks = &blocks_;
+  options.peer_blocks = &blocks_;
   for (const IslandMember& member : plan.members) options.sites[member.worker] = member.site;
   NcclCommunicatorsOptions nccl;
   nccl.worker = options.worker;
   nccl.scope = absl::StrCat(options.scope, "/nccl");
   nccl.timeout = options.timeout;
-  nccl.reaches_other_workers = options.allow_plaintext_beyond_loopback || IsLoopback(endpoint());
+  nccl.reaches_other_workers =
+      options_.link.allow_plaintext_beyond_loopback || IsLoopback(endpoint());
   nccl.nccl = options_.nccl_functions;
   for (IslandMember& member : plan.members) {
     // The maker of a plan for this worker alone did not know NCCL's version.
     if (plan.members.size() == 1) member.nccl = options_.nccl;
   }
   std::shared_ptr<CommunicatorFactory> communicators =
-      std::make_shared<Communicators>(std::move(options), &rendezvous_);
+      std::make_shared<Communicators>(std::move(options));
   const std::lock_guard work(state_.engine_mutex());
   // What is left of an interrupted step must not meet the new plan's order of messages.
   if (device_side_ != nullptr) device_side_->Close();

@@ -1,0 +1,59 @@
+#include "worker/collectives/communicators.h"
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "kernels/reference/reference.h"
+#include "worker/collectives/testing/peer_members.h"
+
+namespace atl::worker {
+namespace {
+
+// The sum over a group's members of one each, as one of them gets it.
+absl::StatusOr<float> SumOfOnes(Communicators& from, const std::string& name,
+                                const std::vector<std::string>& devices, const std::string& own) {
+  ATOLL_ASSIGN_OR_RETURN(const auto member, from.Create(name, devices, own));
+  ATOLL_CHECK(devices[member->rank()] == own);
+  const auto backend = NewReferenceBackend();
+  const auto stream = *backend->NewStream();
+  std::vector<float> x = {1};
+  ATOLL_RETURN_IF_ERROR(
+      member->AllReduceSum(*backend, *stream, Tensor(x.data(), DType::kFloat32, 1, 1)));
+  return x[0];
+}
+
+TEST_CASE("own_devices_are_threads_and_those_of_other_workers_are_reached_by_the_peer_link") {
+  testing::PeerCluster cluster(2, /*encrypted=*/false);
+  const auto of_worker = [&](int worker) {
+    return CommunicatorsOptions{.worker = absl::StrCat("w", worker),
+                                .scope = "plan 3",
+                                .peer_blocks = &cluster.peer(worker).blocks};
+  };
+  Communicators zero(of_worker(0)), one(of_worker(1));
+  const std::vector<std::string> all = {"w0/0", "w1/0", "w0/1"}, ours = {"w0/1", "w0/0"};
+  const std::vector<Communicators*> from = {&zero, &one, &zero};
+  std::vector<absl::StatusOr<float>> sums(3), own_sums(3, 0.0f);
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < all.size(); ++i) {
+      threads.emplace_back([&, i] {
+        sums[i] = SumOfOnes(*from[i], "all", all, all[i]);
+        if (from[i] == &zero) own_sums[i] = SumOfOnes(zero, "own", ours, all[i]);
+      });
+    }
+  }
+  for (const auto& sum : sums) REQUIRE(sum.value() == 3);
+  REQUIRE(own_sums[0].value() == 2);
+  REQUIRE(own_sums[1].value() == 0);
+  REQUIRE(own_sums[2].value() == 2);
+}
+
+TEST_CASE("no_communicator_is_made_after_an_abort") {
+  Communicators communicators({.worker = "w1", .scope = "plan 3"});
+  communicators.Abort("a new plan");
+  REQUIRE(communicators.Create("own", {"w1/0"}, "w1/0").status() ==
+          absl::AbortedError("a new plan"));
+}
+
+}  // namespace
+}  // namespace atl::worker
