@@ -61,6 +61,7 @@ struct World {
   JobSpec spec;
   int64_t saves_bytes_max = 0;  // of each worker
   bool disks = false;           // each worker has a disk tier, which its restarts find again
+  std::map<NodeId, testing::Gate*> gates;  // of workers' fake devices, instead of LayerGate
 };
 
 inline bool Says(absl::string_view text, absl::string_view part) {
@@ -100,8 +101,8 @@ inline Devices DevicesOfRun() {
   return devices;
 }
 
-// Device `index` of a worker.
-inline LocalDevice NewDevice(int index) {
+// Device `index` of a worker, with a gate of its own.
+inline LocalDevice NewDevice(int index, testing::Gate& gate = LayerGate()) {
   if (DevicesOfRun() == Devices::kHost) return {index, NewCpuBackend(1), NewCpuBackend(1)};
   const testing::FakeDevice device(absl::StrCat("fake ", index), [] { return NewCpuBackend(1); });
   return {index,
@@ -110,7 +111,7 @@ inline LocalDevice NewDevice(int index) {
           0,
           device.NewBackend(),
           device.NewBackend(),
-          device.NewBackend([] { LayerGate().Pass(); })};
+          device.NewBackend([&gate] { gate.Pass(); })};
 }
 
 inline bool HasNccl() { return DevicesOfRun() == Devices::kFakeNccl; }
@@ -140,9 +141,11 @@ class TestWorker {
         return JoinNcclBy(Nccl(), backend, group);
       };
     }
-    options.make_devices = [devices] {
+    const auto own = world.gates.find(name);
+    testing::Gate* const gate = own == world.gates.end() ? &LayerGate() : own->second;
+    options.make_devices = [devices, gate] {
       std::vector<LocalDevice> all;
-      for (int i = 0; i < devices; ++i) all.push_back(NewDevice(i));
+      for (int i = 0; i < devices; ++i) all.push_back(NewDevice(i, *gate));
       return all;
     };
     member = GroupMember::Create(std::move(options)).value();

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "tests/island/group_fixture.h"
@@ -449,6 +450,44 @@ TEST_CASE("a_state_that_is_resumed_has_the_residual_of_quantised_pushes_that_it_
     ++parts;
   });
   CHECK(parts >= 6);  // all layers
+}
+
+TEST_CASE("one_damaged_residual_on_a_disk_leaves_the_others_as_they_were_saved") {
+  Fixture f(2, {}, "", /*disks=*/true, Encoding::kInt4);
+  f.group.Take(kTwo, {"w1", "w2"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 1);
+  EachResidual(f, {"w1", "w2"}, [](OuterState& outer, const OwnedPart& part, auto values) {
+    REQUIRE(outer.Write(OuterKind::kResidual, part.layer, part.range, values).ok());
+  });
+  const int64_t save = f.Save("w1", kDisk);
+  f.group["w1"].Drain();
+  for (const NodeId name : {"w1", "w2"}) f.group.Kill(name);
+  // The first of several that the second stage keeps.
+  std::set<std::string> files;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(f.world.folder + "/disk-w2")) {
+    const bool residual = absl::StartsWith(entry.path().filename().string(), "residual-3-");
+    if (residual) files.insert(entry.path().string());
+  }
+  REQUIRE(files.size() == 1);
+  std::fstream damaged(*files.begin(), std::ios::in | std::ios::out | std::ios::binary);
+  damaged.seekp(5);
+  damaged.put('x');
+  damaged.close();
+  for (const NodeId name : {"w1", "w2"}) f.group.Restart(name);
+  f.group["w1"].trainer->ResumeFrom(save, {});
+  const auto taken = f.group.Order(f.group.PlanFor(kTwo, {"w1", "w2"}), /*generation=*/2);
+  INFO(taken.status().ToString());
+  REQUIRE(taken.ok());
+  std::set<int32_t> kept, lost;
+  EachResidual(f, {"w1", "w2"}, [&](OuterState& outer, const OwnedPart& part, auto values) {
+    std::vector<float> own(values.size());
+    REQUIRE(outer.Read(OuterKind::kResidual, part.layer, part.range, own).ok());
+    (own == values ? kept : lost).insert(part.layer);
+  });
+  CHECK(lost == std::set<int32_t>{3});
+  CHECK(kept == std::set<int32_t>{0, 1, 2, 4, 5});
 }
 
 TEST_CASE("a_follower_dies_without_copies_and_its_restart_brings_its_disk_back") {

@@ -145,6 +145,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
 
   // ---- member_outer.cc ----
   absl::Status DoOuter(const v1::OuterCall& call);
+  absl::Status MakeDelta(const v1::OuterCall& call);
   absl::Status SetOuterLayout(const worker::OuterOrder& order);
   absl::Status ReadOuterFrom(const NodeId& from, const std::shared_ptr<worker::OuterState>& own,
                              worker::OuterKind kind, int32_t layer, ElementRange range,

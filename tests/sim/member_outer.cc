@@ -24,8 +24,7 @@ absl::Status SimMember::DoOuter(const v1::OuterCall& call) {
     case v1::OuterCall::CAPTURE:
       return ReadForDelta(worker::ShardsFrom(call), /*of_snapshot=*/false);
     case v1::OuterCall::MAKE:
-      if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(worker::ShardsFrom(call), true));
-      return outer_->MakeDelta(worker::CaptureFrom(call));
+      return MakeDelta(call);
     case v1::OuterCall::APPLY:
       return ApplyOuter(kind, target, worker::ShardsFrom(call), /*temporary=*/false);
     case v1::OuterCall::FINISH:
@@ -53,6 +52,16 @@ absl::Status SimMember::DoOuter(const v1::OuterCall& call) {
     default:
       return absl::InvalidArgumentError("not a call");
   }
+}
+
+// Steps go on meanwhile. What belongs to an earlier attempt at setting the plan up changes nothing.
+absl::Status SimMember::MakeDelta(const v1::OuterCall& call) {
+  const std::shared_ptr<OuterState> outer = outer_;
+  const int64_t epoch = epoch_;
+  if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(worker::ShardsFrom(call), true));
+  ATOLL_RETURN_IF_ERROR(Takes(milliseconds(500)));
+  if (epoch != epoch_) return absl::AbortedError("interrupted");
+  return outer->MakeDelta(worker::CaptureFrom(call));
 }
 
 absl::Status SimMember::SetOuterLayout(const worker::OuterOrder& order) {

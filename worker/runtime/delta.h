@@ -4,6 +4,7 @@
 #define ATOLL_WORKER_RUNTIME_DELTA_H_
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -50,10 +51,12 @@ struct Delta {
 
 // Makes delta->encoded of values + residual, and residual of the rounding error, of what the parts
 // have of each shard. InvalidArgument: a shard does not fit (without parts), or a part cuts a
-// block. REQUIRES: residual has the values' sizes.
+// block. Aborted: `cancelled`, which is called for each part and may be null, said so. REQUIRES:
+// residual has the values' sizes.
 absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shards,
                       LayerBuffers* residual, ThreadPool& pool, Delta* delta,
-                      const LayerParts* parts = nullptr);
+                      const LayerParts* parts = nullptr,
+                      const std::function<bool()>& cancelled = nullptr);
 
 }  // namespace atl::worker
 

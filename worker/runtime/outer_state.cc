@@ -19,6 +19,11 @@ std::shared_ptr<LayerBuffers> NewBuffers(const LayerParts& parts) {
   return buffers;
 }
 
+// Of a pseudo-gradient, between two looks for an interrupt.
+constexpr size_t kElementsAtOnce = size_t{1} << 22;
+
+absl::Status Interrupted() { return absl::AbortedError("interrupted"); }
+
 absl::Status NotHere(int32_t layer, ElementRange range) {
   return absl::NotFoundError(absl::StrCat("elements ", range.begin, " to ", range.end, " of layer ",
                                           layer, " are not kept here"));
@@ -106,10 +111,10 @@ std::vector<OuterKind> OuterState::ListHeldKinds() const {
 
 absl::Status OuterState::ReadAll(const std::vector<ShardPlacement>& shards,
                                  const ReadParameters& read) {
-  tag_.captured.reset();
   {
     // Bytes of the last push may still be on their way out.
     const std::lock_guard lock(mutex_);
+    tag_.captured.reset();
     if (delta_.use_count() > 1) {
       delta_ = std::make_shared<Delta>();
       delta_->values = *NewBuffers(*parts_);
@@ -141,7 +146,33 @@ absl::Status OuterState::CheckShards(const CaptureDelta& command) const {
   return absl::OkStatus();
 }
 
-absl::Status OuterState::MakeDelta(const CaptureDelta& command) {
+OuterTag OuterState::tag() const {
+  const std::lock_guard lock(mutex_);
+  return tag_;
+}
+
+void OuterState::set_tag(OuterTag tag) {
+  const std::lock_guard lock(mutex_);
+  tag_ = std::move(tag);
+}
+
+void OuterState::DropDelta() {
+  const std::lock_guard lock(mutex_);
+  tag_.captured.reset();
+}
+
+std::shared_ptr<Delta> OuterState::delta() const {
+  const std::lock_guard lock(mutex_);
+  return delta_;
+}
+
+std::vector<ShardPlacement> OuterState::shards() const {
+  const std::lock_guard lock(mutex_);
+  return shards_;
+}
+
+absl::Status OuterState::MakeDelta(const CaptureDelta& command,
+                                   const std::function<bool()>& cancelled) {
   const bool initial = command.contribution.base_version == kNoVersion;
   if (!initial && tag_.base == kNoVersion) {
     return absl::FailedPreconditionError("there is no theta_base");
@@ -150,13 +181,19 @@ absl::Status OuterState::MakeDelta(const CaptureDelta& command) {
     if (!Concern(command.shards, (*parts_)[p].layer)) continue;
     std::vector<float>& values = delta_->values[p];
     const float* base = (*base_)[p].data();
-    for (size_t i = 0; i < values.size(); ++i) values[i] = base[i] - values[i];
+    for (size_t begin = 0; begin < values.size(); begin += kElementsAtOnce) {
+      if (cancelled && cancelled()) return Interrupted();
+      const size_t end = std::min(values.size(), begin + kElementsAtOnce);
+      for (size_t i = begin; i < end; ++i) values[i] = base[i] - values[i];
+    }
   }
   if (IsQuantized(command.encoding)) {
     *residual_after_ = *residual_;
     ATOLL_RETURN_IF_ERROR(Quantize(command.encoding, command.shards, residual_after_.get(), pool_,
-                                   delta_.get(), parts_.get()));
+                                   delta_.get(), parts_.get(), cancelled));
   }
+  if (cancelled && cancelled()) return Interrupted();
+  const std::lock_guard lock(mutex_);
   shards_ = command.shards;
   tag_.captured = command.contribution;
   tag_.share = command.share;

@@ -2,8 +2,9 @@
 // that is pushed, the version that is pulled, and what quantised pushes owe, of the elements that
 // it owns (common/model/outer_cut.h). A worker alone owns all: its parts are the layers.
 //
-// Threads: Read is for any thread. Everything else is for one thread at a time, in the order that
-// the core prescribes. Buffers are shared: transfers that end late keep theirs alive.
+// Threads: Read, and what says so, is for any thread. Everything else is for one thread at a time,
+// in the order that the core prescribes. Buffers are shared: transfers that end late keep theirs
+// alive.
 
 #ifndef ATOLL_WORKER_RUNTIME_OUTER_STATE_H_
 #define ATOLL_WORKER_RUNTIME_OUTER_STATE_H_
@@ -97,8 +98,8 @@ class OuterState {
   // Kinds that a new holder of these parts fetches: of theta_base and of the captured contribution.
   std::vector<OuterKind> ListHeldKinds() const;
 
-  const OuterTag& tag() const { return tag_; }
-  void set_tag(OuterTag tag) { tag_ = std::move(tag); }
+  OuterTag tag() const;  // for any thread
+  void set_tag(OuterTag tag);
 
   // ---- Pushes: first the parameters as they are at the capture, then the pseudo-gradient. ----
   // Fills `out` with the parameters of these elements of a layer.
@@ -107,10 +108,12 @@ class OuterState {
   absl::Status ReadAll(const std::vector<ShardPlacement>& shards, const ReadParameters& read);
   // InvalidArgument: a shard does not lie within the model.
   absl::Status CheckShards(const CaptureDelta& command) const;
-  // InvalidArgument: a shard does not lie within the parts; then there is no pseudo-gradient.
-  absl::Status MakeDelta(const CaptureDelta& command);
-  void DropDelta() { tag_.captured.reset(); }
-  const std::shared_ptr<Delta>& delta() const { return delta_; }
+  // InvalidArgument: a shard does not lie within the parts; Aborted: `cancelled` said so (it is
+  // called often, and may be null). Then there is no pseudo-gradient, and residuals are as before.
+  absl::Status MakeDelta(const CaptureDelta& command,
+                         const std::function<bool()>& cancelled = nullptr);
+  void DropDelta();
+  std::shared_ptr<Delta> delta() const;  // for any thread
 
   // theta_base. A pull must not begin while it is being sent: its buffer becomes the next one's.
   std::shared_ptr<const LayerBuffers> base() const { return base_; }
@@ -129,7 +132,7 @@ class OuterState {
   int64_t EncodedFloats(int32_t layer, ElementRange range) const;
   // Before a pseudo-gradient is written: how it was captured, and its shards as in CaptureDelta.
   void ExpectDelta(Encoding encoding, std::vector<ShardPlacement> shards);
-  const std::vector<ShardPlacement>& shards() const { return shards_; }
+  std::vector<ShardPlacement> shards() const;  // for any thread
 
  private:
   const LayerBuffers* FindBuffers(OuterKind kind) const;
@@ -141,8 +144,9 @@ class OuterState {
   const OuterSpec spec_;
   std::shared_ptr<const LayerParts> parts_;
   std::vector<KeptPart> copies_;
+  // Held while something is read, and while buffers or what names them are replaced.
+  mutable std::mutex mutex_;
   OuterTag tag_;
-  mutable std::mutex mutex_;  // held while something is read, and while buffers are replaced
   // Null where the job has no use for it: residuals, and others_.
   std::shared_ptr<LayerBuffers> base_, pulled_, residual_, residual_after_, others_;
   std::shared_ptr<Delta> delta_;

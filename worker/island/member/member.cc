@@ -93,7 +93,7 @@ absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bo
 
 void GroupMember::Close() {
   Interrupt("the job is closed");
-  outer_exchange_.Drain();
+  outer_exchange_.EndWork();
   const std::lock_guard work(state_.engine_mutex());
   const std::shared_ptr<const GroupJob> job = state_.job();  // until its engine has ended
   std::shared_ptr<Engine> engine = state_.Close();
@@ -168,6 +168,7 @@ void GroupMember::Leave() {
 
 void GroupMember::BeginEpoch(int64_t epoch) {
   saves_.Cancel();
+  outer_exchange_.EndWork();
   state_.BeginEpoch(epoch);
   calls_.BeginEpoch(epoch);
   rendezvous_.BeginEpoch(epoch);

@@ -35,9 +35,9 @@
 #include "worker/island/member/saved_tiers.h"
 #include "worker/island/messages/wire.h"
 #include "worker/island/tracing.h"
-#include "worker/island/work_queue.h"
 #include "worker/pipeline/engine.h"
 #include "worker/runtime/trainer.h"
+#include "worker/work_queue.h"
 
 namespace atl::worker {
 

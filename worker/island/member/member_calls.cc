@@ -36,6 +36,9 @@ StampTable::Stamps StampsFromWire(const v1::GroupFrame& frame) {
 // A change is named before it begins: a member that breaks off in it has a state that is neither.
 absl::StatusOr<v1::GroupReply> GroupMember::Do(const v1::GroupFrame& frame,
                                                const std::atomic<bool>* interrupted) {
+  const bool during_steps =
+      frame.has_step() || frame.has_trace() || (frame.has_outer() && frame.outer().during_steps());
+  if (!during_steps) outer_exchange_.EndWork();
   const StampTable::Stamps stamps = StampsFromWire(frame);
   if (!frame.has_fetch() && (stamps.parameters || stamps.moments)) layers_.Stamp(stamps);
   v1::GroupReply reply;

@@ -13,6 +13,9 @@
 namespace atl::worker {
 namespace {
 
+// How long the end of work is awaited before its waits are ended again.
+constexpr Duration kEndSlice = std::chrono::milliseconds(20);
+
 Range ToRange(ElementRange range) { return {range.begin, range.end}; }
 
 // Workers by rank that hold the layer in a replica of which `worker` is one; else in the first.
@@ -56,6 +59,12 @@ std::shared_ptr<OuterState> OuterExchange::state() const {
   return state_;
 }
 
+absl::StatusOr<std::shared_ptr<OuterState>> OuterExchange::OpenState() const {
+  std::shared_ptr<OuterState> outer = state();
+  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  return outer;
+}
+
 void OuterExchange::Clear() {
   const std::lock_guard lock(mutex_);
   state_.reset();
@@ -66,12 +75,14 @@ void OuterExchange::Clear() {
 // ------------------------------------------------------------------------------------- calls ----
 
 absl::Status OuterExchange::Do(const v1::OuterCall& call) {
-  if (call.during_steps()) return DoDuringSteps(call);
+  if (call.during_steps()) return DoDuringSteps(call, UntilEnded());
   switch (call.what()) {
     case v1::OuterCall::LAYOUT:
       return SetLayout(OrderFrom(call));
-    case v1::OuterCall::CAPTURE:
-      return ReadForDelta(ShardsFrom(call), /*of_snapshot=*/false);
+    case v1::OuterCall::CAPTURE: {
+      ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<OuterState> outer, OpenState());
+      return ReadForDelta(*outer, ShardsFrom(call), /*of_snapshot=*/false, nullptr);
+    }
     case v1::OuterCall::APPLY:
       return Apply(static_cast<OuterKind>(call.kind()), static_cast<OuterTarget>(call.target()),
                    ShardsFrom(call));
@@ -90,23 +101,39 @@ absl::Status OuterExchange::Do(const v1::OuterCall& call) {
   }
 }
 
-absl::Status OuterExchange::DoDuringSteps(const v1::OuterCall& call) {
+absl::Status OuterExchange::DoDuringSteps(const v1::OuterCall& call, const Cancelled& cancelled) {
+  if (cancelled()) return absl::AbortedError("interrupted");
   if (call.what() == v1::OuterCall::APPLY) {
     return Apply(static_cast<OuterKind>(call.kind()), static_cast<OuterTarget>(call.target()),
-                 ShardsFrom(call));
+                 ShardsFrom(call), cancelled);
   }
   if (call.what() != v1::OuterCall::MAKE) return absl::InvalidArgumentError("not beside steps");
-  if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(ShardsFrom(call), true));
-  const std::shared_ptr<OuterState> outer = state();
-  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
-  return outer->MakeDelta(CaptureFrom(call));
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<OuterState> outer, OpenState());
+  if (call.of_snapshot()) {
+    ATOLL_RETURN_IF_ERROR(ReadForDelta(*outer, ShardsFrom(call), true, cancelled));
+  }
+  return outer->MakeDelta(CaptureFrom(call), cancelled);
 }
 
 bool OuterExchange::DoLater(const v1::OuterCall& call,
                             std::function<void(const absl::Status&)> done) {
-  return work_.Add([this, call, done = std::move(done), interrupted = member_->UntilInterrupted()] {
-    done(interrupted() ? absl::AbortedError("interrupted") : DoDuringSteps(call));
+  return work_.Add([this, call, done = std::move(done), cancelled = UntilEnded()] {
+    done(DoDuringSteps(call, cancelled));
   });
+}
+
+Cancelled OuterExchange::UntilEnded() const {
+  return [this, ended = ended_.load(), interrupted = member_->UntilInterrupted()] {
+    return ended_ != ended || interrupted();
+  };
+}
+
+void OuterExchange::EndWork() {
+  ++ended_;
+  while (!work_.AwaitIdle(kEndSlice)) {
+    // What it waits for, and what it may have begun to wait for since.
+    calls_->Fail(absl::AbortedError("interrupted"));
+  }
 }
 
 // -------------------------------------------------------------------------- holders of parts ----
@@ -137,7 +164,8 @@ absl::Status OuterExchange::SetLayout(const OuterOrder& order) {
       const absl::Status restored = saves_->ReadResiduals(*save, *next);
       if (absl::IsAborted(restored)) return restored;
       if (!restored.ok()) {
-        LogWarning("checkpoint", "what quantised pushes owe begins at zero: ", restored.message());
+        LogWarning("checkpoint",
+                   "some of what quantised pushes owe begins at zero: ", restored.message());
       }
     }
   }
@@ -202,8 +230,7 @@ absl::Status OuterExchange::Send(const LayerRequest& request) {
 }
 
 absl::Status OuterExchange::ReadLayer(OuterKind kind, int32_t layer, std::span<float> out) {
-  const std::shared_ptr<OuterState> outer = state();
-  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<OuterState> outer, OpenState());
   for (const KeptPart& part : outer->layout()) {
     if (part.layer != layer) continue;
     const auto to =
@@ -247,11 +274,11 @@ absl::Status OuterExchange::ReadParameters(int32_t layer, ElementRange range, bo
   return absl::OkStatus();
 }
 
-absl::Status OuterExchange::ReadForDelta(const std::vector<ShardPlacement>& shards,
-                                         bool of_snapshot) {
-  const std::shared_ptr<OuterState> outer = state();
-  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
-  return outer->ReadAll(shards, [&](int32_t layer, ElementRange range, std::span<float> out) {
+absl::Status OuterExchange::ReadForDelta(OuterState& outer,
+                                         const std::vector<ShardPlacement>& shards,
+                                         bool of_snapshot, const Cancelled& cancelled) {
+  return outer.ReadAll(shards, [&](int32_t layer, ElementRange range, std::span<float> out) {
+    if (cancelled && cancelled()) return absl::Status(absl::AbortedError("interrupted"));
     return ReadParameters(layer, range, of_snapshot, out);
   });
 }
@@ -284,9 +311,9 @@ std::vector<HeldLayer> OuterExchange::HeldShards() const {
 }
 
 absl::Status OuterExchange::Apply(OuterKind kind, OuterTarget target,
-                                  const std::vector<ShardPlacement>& shards) {
-  const std::shared_ptr<OuterState> outer = state();
-  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+                                  const std::vector<ShardPlacement>& shards,
+                                  const Cancelled& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<OuterState> outer, OpenState());
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   if (IsOfPulled(kind)) {
     std::vector<float> values;
@@ -305,6 +332,7 @@ absl::Status OuterExchange::Apply(OuterKind kind, OuterTarget target,
   }
   const auto blend = static_cast<float>(job->spec.outer.fragment_blend);
   return SetHeld(target, shards, [&](int32_t layer, std::span<float> out) {
+    if (cancelled && cancelled()) return absl::Status(absl::AbortedError("interrupted"));
     ATOLL_RETURN_IF_ERROR(ReadLayer(kind, layer, out));
     if (!IsAddition(kind) || blend == 1) return absl::OkStatus();
     for (float& x : out) x *= blend;
@@ -368,8 +396,7 @@ absl::Status OuterExchange::MakeInitialWeights() {
 
 absl::Status OuterExchange::Finish(const OuterTag& tag, bool keep_residual,
                                    const std::vector<ShardPlacement>& shards, double share) {
-  const std::shared_ptr<OuterState> outer = state();
-  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<OuterState> outer, OpenState());
   member_->log().Change([](ReplayLog& log) { log.ForgetBase(); });
   outer->Finish(tag.base, tag.since, keep_residual, shards, share);
   return absl::OkStatus();
@@ -397,7 +424,7 @@ absl::Status OuterExchange::FetchTables() {
 // Only what differs from theta_base is put aside: nothing where no step has followed the pull.
 absl::Status OuterExchange::PutBaseIn() {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
-  if (state() == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  ATOLL_RETURN_IF_ERROR(OpenState().status());
   put_aside_.clear();
   int32_t read = -1;  // layer that `whole` is
   std::vector<float> whole, cut, values;

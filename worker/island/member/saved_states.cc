@@ -166,25 +166,37 @@ std::vector<HeldSave> SavedStates::Here() {
 }
 
 absl::Status SavedStates::ReadResiduals(int64_t save, OuterState& next) {
-  const std::shared_ptr<const IslandPlan> plan = state_->plan();
+  absl::Status missing;
   for (const OwnedPart& part : *next.parts()) {
     std::vector<float> values(static_cast<size_t>(part.range.size()));
-    ElementRanges found;
-    ATOLL_RETURN_IF_ERROR(saved_->ReadResidual(state_->fence().job, save, part.layer, part.range,
-                                               /*remote=*/true, values, &found,
-                                               state_->UntilInterrupted()));
-    for (const IslandMember& member : plan->members) {
-      if (member.worker == state_->name()) continue;
-      for (const ElementRange& missing : found.Missing(part.range)) {
-        ATOLL_RETURN_IF_ERROR(FetchResidual(
-            member.worker, save, part.layer, missing,
-            std::span(values).subspan(static_cast<size_t>(missing.begin - part.range.begin),
-                                      static_cast<size_t>(missing.size()))));
-      }
-    }
+    const absl::Status read = ReadResidual(save, part, values);
+    if (absl::IsAborted(read)) return read;
+    missing.Update(read);
     ATOLL_RETURN_IF_ERROR(next.Write(OuterKind::kResidual, part.layer, part.range, values));
   }
-  return absl::OkStatus();
+  return missing;
+}
+
+// As far as this worker and the other members have it; the first error of
+// those that could not say.
+absl::Status SavedStates::ReadResidual(int64_t save, const OwnedPart& part,
+                                       std::span<float> values) {
+  ElementRanges found;
+  absl::Status first =
+      saved_->ReadResidual(state_->fence().job, save, part.layer, part.range,
+                           /*remote=*/true, values, &found, state_->UntilInterrupted());
+  const std::shared_ptr<const IslandPlan> plan = state_->plan();
+  for (const IslandMember& member : plan->members) {
+    if (member.worker == state_->name()) continue;
+    for (const ElementRange& missing : found.Missing(part.range)) {
+      if (absl::IsAborted(first)) return first;
+      first.Update(
+          FetchResidual(member.worker, save, part.layer, missing,
+                        values.subspan(static_cast<size_t>(missing.begin - part.range.begin),
+                                       static_cast<size_t>(missing.size()))));
+    }
+  }
+  return first;
 }
 
 // What another member has of these elements; the others stay.
@@ -216,10 +228,11 @@ absl::StatusOr<bool> SavedStates::SendResidual(const LayerRequest& request) {
   }
   const auto parts = std::make_shared<const OwnedParts>(range.size(), request.what.parts());
   ElementRanges found;
-  ATOLL_RETURN_IF_ERROR(saved_->ReadResidual(
+  const absl::Status read = saved_->ReadResidual(
       state_->fence().job, request.what.of_save(), layer, range,
-      /*remote=*/false, parts->parts().outer, &found, state_->UntilInterrupted()));
-  if (found.empty()) return false;
+      /*remote=*/false, parts->parts().outer, &found, state_->UntilInterrupted());
+  if (absl::IsAborted(read)) return read;
+  if (found.empty()) return false;  // what else is here counts, whatever is damaged
   ATOLL_RETURN_IF_ERROR(calls_->SendParts(request, parts));
   return true;
 }

@@ -17,8 +17,8 @@
 
 #include "worker/core/actions.h"
 #include "worker/island/member/member.h"
-#include "worker/island/work_queue.h"
 #include "worker/runtime/transfers.h"
+#include "worker/work_queue.h"
 
 namespace atl::worker {
 
