@@ -121,8 +121,7 @@ LayerValues WorkerNode::OfOwners(worker::OuterKind kind) {
   if (own == nullptr) return values;
   for (const worker::KeptPart& part : own->layout()) {
     // Of a layer that was not captured there is an earlier pseudo-gradient, or none.
-    const bool of_captured = kind == worker::OuterKind::kDelta || kind == worker::OuterKind::kEager;
-    if (of_captured && !worker::Concern(own->shards(), part.layer)) continue;
+    if (kind == worker::OuterKind::kDelta && !worker::Concern(own->shards(), part.layer)) continue;
     std::vector<float> first;
     for (const NodeId& holder : part.holders) {
       const WorkerNode* const node = world_.FindWorker(holder);

@@ -30,7 +30,7 @@ absl::Status SimMember::DoOuter(const v1::OuterCall& call) {
     case v1::OuterCall::FINISH:
       log_.ForgetBase();
       outer_->Finish(call.tag().base(), worker::FromWire(call.tag()).since, call.keep_residual(),
-                     worker::ShardsFrom(call), call.share());
+                     worker::ShardsFrom(call));
       return absl::OkStatus();
     case v1::OuterCall::PUT_BASE_IN:
       put_aside_ = Thetas();
@@ -137,7 +137,7 @@ absl::Status SimMember::ApplyOuter(OuterKind kind, OuterTarget target,
   for (const auto& [layer, theta] : Thetas()) {
     if (!worker::Concern(shards, layer)) continue;
     ATOLL_ASSIGN_OR_RETURN(std::vector<float> values, ReadOuterLayer(kind, layer));
-    for (size_t i = 0; worker::IsAddition(kind) && i < values.size(); ++i) values[i] *= blend;
+    for (size_t i = 0; kind == OuterKind::kAddition && i < values.size(); ++i) values[i] *= blend;
     if (target == OuterTarget::kAddition) {
       if (!addition_prepared_) return absl::NotFoundError("nothing was prepared");
       addition_[layer] = std::move(values);

@@ -16,6 +16,19 @@ using worker::OwnedParts;
 using worker::ShardParts;
 using worker::StoredUnit;
 
+namespace {
+
+std::shared_ptr<const OwnedParts> CopyParts(const ShardParts& from) {
+  const auto copy = std::make_shared<OwnedParts>(std::ssize(from.parameters), worker::kAllParts);
+  const worker::PartMap parts = worker::ToPartMap(from);
+  for (const auto& [part, to] : worker::ToPartMap(copy->parts())) {
+    std::copy(parts.at(part).begin(), parts.at(part).end(), to.begin());
+  }
+  return copy;
+}
+
+}  // namespace
+
 absl::Status SimMember::Save(worker::SaveTask task) {
   if (task.tier == Tier::kMemory) {
     for (const worker::HeldSave& held : units_.Held()) {
@@ -33,9 +46,8 @@ absl::Status SimMember::Save(worker::SaveTask task) {
       return std::span(values).subspan(static_cast<size_t>(unit.elements.begin),
                                        static_cast<size_t>(unit.elements.size()));
     };
-    StoredUnit stored{
-        unit, std::ssize(toy.theta),
-        OwnedParts::MakeCopy({slice(toy.theta), slice(toy.moment), slice(toy.moment)})};
+    StoredUnit stored{unit, std::ssize(toy.theta),
+                      CopyParts({slice(toy.theta), slice(toy.moment), slice(toy.moment)})};
     if (task.tier == Tier::kMemory) {
       ATOLL_RETURN_IF_ERROR(units_.Put(task.save, stored));
     } else {

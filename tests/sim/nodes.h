@@ -229,7 +229,6 @@ class WorkerNode : public Member {
     int64_t carried = 0;
     std::optional<ContributionId> captured;
     std::optional<ToyStep> stepping;
-    bool eager = false;  // the parameters have an eager update in them
   };
 
   void OnConnected() override { Deliver(worker::Connected{}); }
@@ -276,7 +275,6 @@ class WorkerNode : public Member {
   void Do(const worker::MakeInitialWeights& action);
   void Do(const worker::TrainStep& action);
   void Do(const worker::CaptureDelta& action);
-  void Do(const worker::ApplyEager& action);
   void Do(const worker::AdoptPulled& action);
   void Do(const worker::Validate& action);
   void Do(const worker::SaveState& action);

@@ -61,7 +61,6 @@ class GroupTrainer final : public Trainer {
   }
   // Where the devices of all members have room for it.
   absl::StatusOr<Completion> StageCarry() override { return control_.StageCarry(); }
-  absl::Status ApplyEager() override { return control_.ApplyEager(); }
   absl::Status AdoptPulled(const worker::AdoptPulled& command) override {
     return control_.AdoptPulled(command);
   }

@@ -240,9 +240,9 @@ class Engine {
   // there before; they go with the next Configure. False, and there is neither: the host can touch
   // a device's memory, so that GetLayer and SetLayer are as quick, or a device has no room besides
   // what it may need otherwise. ----
-  // Copies the parameters of all layers in the plan, and with `moments` these, as they are now, on
-  // the devices: returns before that is done, and what follows does not change the copy.
-  absl::StatusOr<bool> TakeSnapshot(bool moments = false);
+  // Copies the parameters of all layers in the plan, as they are now, on the devices: returns
+  // before that is done, and what follows does not change the copy.
+  absl::StatusOr<bool> TakeSnapshot();
   // One shard of it. For any thread: a Step may go on meanwhile, and is not delayed. NOT_FOUND:
   // there is no snapshot, or this is not in it.
   absl::StatusOr<int64_t> SnapshotElements(const LayerShard& shard);

@@ -7,7 +7,6 @@
 #include "common/check.h"
 #include "common/model/outer_copies.h"
 #include "common/model/outer_cut.h"
-#include "common/protocol/fragments.h"
 #include "kernels/deltas.h"
 
 namespace atl::worker {
@@ -89,7 +88,6 @@ OuterState::OuterState(NodeId worker, OuterLayout layout, const OuterSpec& outer
     residual_ = NewBuffers(*parts);
     residual_after_ = NewBuffers(*parts);
   }
-  if (spec_.eager) others_ = NewBuffers(*parts);
   parts_ = std::move(parts);
 }
 
@@ -98,7 +96,6 @@ std::vector<OuterKind> OuterState::ListHeldKinds() const {
   const bool has_base = tag_.base != kNoVersion;
   if (has_base) kinds.push_back(OuterKind::kBase);
   if (has_base && residual_ != nullptr) kinds.push_back(OuterKind::kResidual);
-  if (has_base && others_ != nullptr) kinds.push_back(OuterKind::kOthers);
   if (tag_.captured) kinds.push_back(OuterKind::kDelta);
   if (tag_.captured && IsQuantized(delta_->encoding)) {
     kinds.push_back(OuterKind::kResidualAfter);
@@ -196,7 +193,6 @@ absl::Status OuterState::MakeDelta(const CaptureDelta& command,
   const std::lock_guard lock(mutex_);
   shards_ = command.shards;
   tag_.captured = command.contribution;
-  tag_.share = command.share;
   return absl::OkStatus();
 }
 
@@ -217,9 +213,8 @@ void OuterState::ExpectDelta(Encoding encoding, std::vector<ShardPlacement> shar
 // ------------------------------------------------------------------------------------- pulls ----
 
 void OuterState::Finish(Version version, StateStamp since, bool keep_residual,
-                        const std::vector<ShardPlacement>& shards, double share) {
+                        const std::vector<ShardPlacement>& shards) {
   const std::lock_guard lock(mutex_);
-  if (others_ != nullptr) NoteOthers(version, shards, share);
   for (size_t p = 0; p < parts_->size(); ++p) {
     if (!Concern(shards, (*parts_)[p].layer)) (*pulled_)[p] = (*base_)[p];
   }
@@ -237,27 +232,6 @@ void OuterState::Finish(Version version, StateStamp since, bool keep_residual,
   tag_ = {version, std::nullopt, since};
 }
 
-void OuterState::NoteOthers(Version version, const std::vector<ShardPlacement>& shards,
-                            double share) {
-  for (size_t p = 0; p < parts_->size(); ++p) {
-    const int32_t layer = (*parts_)[p].layer;
-    const int64_t turns = CountTurnsSince(tag_.base, version, layer, spec_.fragments);
-    if (!Concern(shards, layer) || turns == 0) continue;
-    std::vector<float>& others = (*others_)[p];
-    if (tag_.base == kNoVersion || turns < 0) {  // or the coordinator has an older store
-      std::fill(others.begin(), others.end(), 0.0f);
-      continue;
-    }
-    const std::vector<float>&pulled = (*pulled_)[p], &base = (*base_)[p];
-    for (size_t i = 0; i < others.size(); ++i) others[i] = pulled[i] - base[i];
-    if (tag_.captured && Concern(shards_, layer)) {
-      const std::vector<float>& delta = delta_->values[p];
-      for (size_t i = 0; i < others.size(); ++i) others[i] += static_cast<float>(share) * delta[i];
-    }
-    for (float& other : others) other /= static_cast<float>(turns);
-  }
-}
-
 // ---------------------------------------------------------------------------------- elements ----
 
 const LayerBuffers* OuterState::FindBuffers(OuterKind kind) const {
@@ -272,11 +246,7 @@ const LayerBuffers* OuterState::FindBuffers(OuterKind kind) const {
       return residual_after_.get();
     case OuterKind::kPulled:
       return pulled_.get();
-    case OuterKind::kOthers:
-      return others_.get();
     case OuterKind::kAddition:
-    case OuterKind::kEager:
-    case OuterKind::kAdditionAfterEager:
     case OuterKind::kEncoded:
       break;
   }
@@ -295,27 +265,12 @@ absl::Status OuterState::Read(OuterKind kind, int32_t layer, ElementRange range,
   const auto at = [&](const LayerBuffers& buffers) {
     return std::span(buffers[position->part]).subspan(position->offset, out.size());
   };
-  const bool captured = tag_.captured && Concern(shards_, layer);
-  const auto add_eager = [&](float sign) {
-    const std::span<const float> others = at(*others_), delta = at(delta_->values);
-    const auto rest = static_cast<float>(1 - tag_.share);
-    for (size_t i = 0; i < out.size(); ++i) out[i] += sign * (others[i] + rest * delta[i]);
-  };
-  if (kind == OuterKind::kEager) {
-    if (!captured || others_ == nullptr) return NotHere(layer, range);
-    std::fill(out.begin(), out.end(), 0.0f);
-    add_eager(1);
-    return absl::OkStatus();
-  }
-  if (kind == OuterKind::kAddition || kind == OuterKind::kAdditionAfterEager) {
+  if (kind == OuterKind::kAddition) {
     const std::span<const float> pulled = at(*pulled_), base = at(*base_);
     for (size_t i = 0; i < out.size(); ++i) out[i] = pulled[i] - base[i];
-    if (!captured) return absl::OkStatus();
+    if (!tag_.captured || !Concern(shards_, layer)) return absl::OkStatus();
     const std::span<const float> delta = at(delta_->values);
     for (size_t i = 0; i < out.size(); ++i) out[i] += delta[i];
-    if (kind == OuterKind::kAddition) return absl::OkStatus();
-    if (others_ == nullptr) return NotHere(layer, range);
-    add_eager(-1);
     return absl::OkStatus();
   }
   const LayerBuffers* buffers = FindBuffers(kind);

@@ -52,7 +52,6 @@ struct OuterTag {
   // Of which adoption theta_base and residuals are: a version that is adopted twice, by members
   // without contact, leaves the same theta_base and other residuals.
   StateStamp since = {};
-  double share = 0;  // of what is captured, as in CaptureDelta
 
   bool operator==(const OuterTag&) const = default;
 };
@@ -61,28 +60,12 @@ struct OuterTag {
 // parameters, theta_v - theta_push, which is the same whatever steps make of them meanwhile.
 // Of a layer that was not captured theta_push is theta_base.
 // kEncoded: bytes of a quantised pseudo-gradient, padded to whole floats.
-// kOthers: what the newest adopted version of a layer has added to it, less the share of the
-// pseudo-gradient captured before, by rounds that concerned the layer: others' pseudo-gradients and
-// the momentum. kEager: what ApplyEager adds to a captured layer, kOthers + (1 - share) * kDelta.
-// kAdditionAfterEager: kAddition without what kEager has added already.
-enum class OuterKind {
-  kBase,
-  kDelta,
-  kResidual,
-  kResidualAfter,
-  kEncoded,
-  kPulled,
-  kAddition,
-  kOthers,
-  kEager,
-  kAdditionAfterEager
-};
-inline constexpr OuterKind kLastOuterKind = OuterKind::kAdditionAfterEager;
-inline bool IsAddition(OuterKind kind) {
-  return kind == OuterKind::kAddition || kind == OuterKind::kAdditionAfterEager;
-}
+enum class OuterKind { kBase, kDelta, kResidual, kResidualAfter, kEncoded, kPulled, kAddition };
+inline constexpr OuterKind kLastOuterKind = OuterKind::kAddition;
 // Derived from the pulled version, which only the first holder of a part has before the adoption.
-inline bool IsOfPulled(OuterKind kind) { return kind == OuterKind::kPulled || IsAddition(kind); }
+inline bool IsOfPulled(OuterKind kind) {
+  return kind == OuterKind::kPulled || kind == OuterKind::kAddition;
+}
 
 class OuterState {
  public:
@@ -122,7 +105,7 @@ class OuterState {
   const std::shared_ptr<LayerBuffers>& pulled() const { return pulled_; }
   // The pulled version is theta_base now. All but `since` as in AdoptPulled.
   void Finish(Version version, StateStamp since, bool keep_residual,
-              const std::vector<ShardPlacement>& shards = {}, double share = 0);
+              const std::vector<ShardPlacement>& shards = {});
 
   // ---- Elements of one own part. ----
   absl::Status Read(OuterKind kind, int32_t layer, ElementRange range, std::span<float> out) const;
@@ -136,7 +119,6 @@ class OuterState {
 
  private:
   const LayerBuffers* FindBuffers(OuterKind kind) const;
-  void NoteOthers(Version version, const std::vector<ShardPlacement>& shards, double share);
   absl::Status CopyEncoded(int32_t layer, ElementRange range, std::span<std::byte> bytes,
                            bool write);
 
@@ -147,8 +129,8 @@ class OuterState {
   // Held while something is read, and while buffers or what names them are replaced.
   mutable std::mutex mutex_;
   OuterTag tag_;
-  // Null where the job has no use for it: residuals, and others_.
-  std::shared_ptr<LayerBuffers> base_, pulled_, residual_, residual_after_, others_;
+  // Residuals are null where pushes are not quantised.
+  std::shared_ptr<LayerBuffers> base_, pulled_, residual_, residual_after_;
   std::shared_ptr<Delta> delta_;
   std::vector<ShardPlacement> shards_;  // of delta_, as in CaptureDelta
   ThreadPool pool_{1};

@@ -88,7 +88,6 @@ class IslandControl {
   absl::Status InitialWeights();
   absl::StatusOr<Completion> CaptureDelta(const worker::CaptureDelta& command);
   absl::StatusOr<Completion> StageCarry();
-  absl::Status ApplyEager();
   absl::Status AdoptPulled(const worker::AdoptPulled& command);
   absl::Status PutBaseIn();
   absl::Status TakeBaseOut();  // after a failure Configure does that
@@ -168,7 +167,7 @@ class IslandControl {
   int64_t ModelBytes() const;
   absl::Status ApplyAll(OuterKind kind, OuterTarget target,
                         const std::vector<ShardPlacement>& shards = {});
-  absl::Status Carry(const std::vector<ShardPlacement>& shards, bool after_eager);
+  absl::Status Carry(const std::vector<ShardPlacement>& shards);
   absl::StatusOr<bool> AddStaged();  // false: nothing was staged, or its memory was needed since
   absl::Status FetchTables();
   // Has all members take copies; which of them have done so.

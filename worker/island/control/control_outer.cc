@@ -140,8 +140,8 @@ absl::StatusOr<IslandControl::Completion> IslandControl::CaptureDelta(
 
 absl::StatusOr<IslandControl::Completion> IslandControl::StageCarry() {
   const OuterSpec& outer = port_->island_job()->spec.outer;
-  // What is staged is of all layers, and whole, and says nothing of what was added before.
-  if (outer.fragments > 1 || outer.fragment_blend < 1 || outer.eager) return Completion();
+  // What is staged is of all layers, and whole.
+  if (outer.fragments > 1 || outer.fragment_blend < 1) return Completion();
   v1::GroupFrame frame;
   frame.mutable_addition();
   ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies(frame));
@@ -173,20 +173,11 @@ absl::Status IslandControl::ApplyAll(OuterKind kind, OuterTarget target,
   return target == OuterTarget::kNothing ? AllDo(frame) : ChangeAll(std::move(frame));
 }
 
-absl::Status IslandControl::Carry(const std::vector<ShardPlacement>& shards, bool after_eager) {
+absl::Status IslandControl::Carry(const std::vector<ShardPlacement>& shards) {
   ATOLL_ASSIGN_OR_RETURN(const bool added, AddStaged());
   if (added) return absl::OkStatus();
-  const OuterKind kind = after_eager ? OuterKind::kAdditionAfterEager : OuterKind::kAddition;
-  ATOLL_RETURN_IF_ERROR(ApplyAll(kind, OuterTarget::kAdded, shards));
+  ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kAddition, OuterTarget::kAdded, shards));
   return FetchTables();
-}
-
-absl::Status IslandControl::ApplyEager() {
-  change_failed_ = true;  // unless all of it succeeds
-  ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kEager, OuterTarget::kAdded, port_->outer()->shards()));
-  ATOLL_RETURN_IF_ERROR(FetchTables());
-  change_failed_ = false;
-  return absl::OkStatus();
 }
 
 absl::Status IslandControl::FetchTables() {
@@ -198,7 +189,7 @@ absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
   const bool replaces = command.mode == AdoptMode::kReplace;
   replacing_ = replaces;
   if (command.mode == AdoptMode::kCarry) {
-    ATOLL_RETURN_IF_ERROR(Carry(command.shards, command.eager));
+    ATOLL_RETURN_IF_ERROR(Carry(command.shards));
   } else {
     ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kPulled,
                                    replaces ? OuterTarget::kParameters : OuterTarget::kNothing,
@@ -209,7 +200,6 @@ absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
   ToWire(OuterTag{command.version, std::nullopt, NewStamp()},
          finish.mutable_outer()->mutable_tag());
   finish.mutable_outer()->set_keep_residual(command.keep_residual);
-  finish.mutable_outer()->set_share(command.share);
   NameShards(command.shards, &finish);
   ATOLL_RETURN_IF_ERROR(AllDo(finish));
   change_failed_ = replacing_ = false;

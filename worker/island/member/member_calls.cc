@@ -88,7 +88,7 @@ absl::Status GroupMember::DoCall(const v1::GroupFrame& frame, const std::atomic<
     case v1::GroupFrame::kOuter:
       return outer_exchange_.Do(frame.outer());
     case v1::GroupFrame::kSnapshot: {
-      ATOLL_ASSIGN_OR_RETURN(const bool taken, layers_.TakeSnapshot(frame.snapshot().moments()));
+      ATOLL_ASSIGN_OR_RETURN(const bool taken, layers_.TakeSnapshot());
       reply->set_copies_taken(taken);
       return absl::OkStatus();
     }

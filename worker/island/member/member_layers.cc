@@ -114,10 +114,10 @@ absl::Status MemberLayers::FetchOne(const ShardTransfer& move, int64_t optimizer
 
 // -------------------------------------------------------------------------------- elements ----
 
-absl::StatusOr<bool> MemberLayers::TakeSnapshot(bool moments) {
+absl::StatusOr<bool> MemberLayers::TakeSnapshot() {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
   const std::lock_guard work(state_->engine_mutex());
-  return engine->TakeSnapshot(moments);
+  return engine->TakeSnapshot();
 }
 
 absl::StatusOr<bool> MemberLayers::PrepareAddition() {

@@ -55,7 +55,7 @@ class MemberLayers {
   // `temporary`: what was there comes back.
   absl::Status SetShard(const LayerShard& shard, const ShardParts& values, bool temporary = false);
   // Between steps; see Engine::TakeSnapshot.
-  absl::StatusOr<bool> TakeSnapshot(bool moments);
+  absl::StatusOr<bool> TakeSnapshot();
   // What is to be added to the parameters of these devices; see Engine::PrepareAddition.
   absl::StatusOr<bool> PrepareAddition();
   absl::Status SetAddition(const LayerShard& shard, std::span<const float> values);

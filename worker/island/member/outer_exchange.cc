@@ -87,7 +87,7 @@ absl::Status OuterExchange::Do(const v1::OuterCall& call) {
       return Apply(static_cast<OuterKind>(call.kind()), static_cast<OuterTarget>(call.target()),
                    ShardsFrom(call));
     case v1::OuterCall::FINISH:
-      return Finish(FromWire(call.tag()), call.keep_residual(), ShardsFrom(call), call.share());
+      return Finish(FromWire(call.tag()), call.keep_residual(), ShardsFrom(call));
     case v1::OuterCall::PUT_BASE_IN:
       return PutBaseIn();
     case v1::OuterCall::PUT_BACK:
@@ -334,7 +334,7 @@ absl::Status OuterExchange::Apply(OuterKind kind, OuterTarget target,
   return SetHeld(target, shards, [&](int32_t layer, std::span<float> out) {
     if (cancelled && cancelled()) return absl::Status(absl::AbortedError("interrupted"));
     ATOLL_RETURN_IF_ERROR(ReadLayer(kind, layer, out));
-    if (!IsAddition(kind) || blend == 1) return absl::OkStatus();
+    if (kind != OuterKind::kAddition || blend == 1) return absl::OkStatus();
     for (float& x : out) x *= blend;
     return absl::OkStatus();
   });
@@ -395,10 +395,10 @@ absl::Status OuterExchange::MakeInitialWeights() {
 }
 
 absl::Status OuterExchange::Finish(const OuterTag& tag, bool keep_residual,
-                                   const std::vector<ShardPlacement>& shards, double share) {
+                                   const std::vector<ShardPlacement>& shards) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<OuterState> outer, OpenState());
   member_->log().Change([](ReplayLog& log) { log.ForgetBase(); });
-  outer->Finish(tag.base, tag.since, keep_residual, shards, share);
+  outer->Finish(tag.base, tag.since, keep_residual, shards);
   return absl::OkStatus();
 }
 

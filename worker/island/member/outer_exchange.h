@@ -88,7 +88,7 @@ class OuterExchange {
   absl::Status MakeInitialWeights();
   // The pulled version is theta_base.
   absl::Status Finish(const OuterTag& tag, bool keep_residual,
-                      const std::vector<ShardPlacement>& shards, double share);
+                      const std::vector<ShardPlacement>& shards);
   absl::Status FetchTables();
   // theta_base becomes the parameters of these devices, until PutBack.
   absl::Status PutBaseIn();

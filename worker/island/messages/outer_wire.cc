@@ -26,7 +26,6 @@ absl::Status Check(const v1::ContributionName& name, Version least = kNoVersion)
 
 absl::Status Check(const v1::OuterTag& tag) {
   if (tag.base() < kNoVersion || tag.base() > kCountMax) return Bad("version");
-  if (!std::isfinite(tag.share())) return Bad("share");
   return Check(tag.captured());
 }
 
@@ -113,13 +112,11 @@ void ToWire(const OuterTag& tag, v1::OuterTag* out) {
   if (tag.captured) NameToWire(*tag.captured, out->mutable_captured());
   out->mutable_since()->set_generation(tag.since.generation);
   out->mutable_since()->set_change(tag.since.change);
-  out->set_share(tag.share);
 }
 
 OuterTag FromWire(const v1::OuterTag& tag) {
   OuterTag result{tag.base(), std::nullopt, {tag.since().generation(), tag.since().change()}};
   if (tag.has_captured()) result.captured = NameFrom(tag.captured());
-  result.share = tag.share();
   return result;
 }
 
@@ -163,14 +160,13 @@ OuterOrder OrderFrom(const v1::OuterCall& call) {
 
 void ToWire(const CaptureDelta& command, v1::OuterCall* out) {
   NameToWire(command.contribution, out->mutable_tag()->mutable_captured());
-  out->mutable_tag()->set_share(command.share);
   out->set_encoding(static_cast<int32_t>(command.encoding));
   for (const ShardPlacement& shard : command.shards) ToWire(shard, out->add_shards());
 }
 
 CaptureDelta CaptureFrom(const v1::OuterCall& call) {
-  return {NameFrom(call.tag().captured()), static_cast<Encoding>(call.encoding()), ShardsFrom(call),
-          call.tag().share()};
+  return {NameFrom(call.tag().captured()), static_cast<Encoding>(call.encoding()),
+          ShardsFrom(call)};
 }
 
 void ToWire(const OuterHoldings& held, v1::OuterHeld* out) {
@@ -259,7 +255,6 @@ absl::Status Check(const v1::OuterCall& call) {
   if (call.what() <= v1::OuterCall::UNSPECIFIED || call.what() > v1::OuterCall::INITIAL) {
     return Bad("what a call requests");
   }
-  if (!std::isfinite(call.share())) return Bad("share");
   if (call.kind() < 0 || call.kind() > static_cast<int32_t>(kLastOuterKind) || call.target() < 0 ||
       call.target() > 3) {
     return Bad("what a call applies");

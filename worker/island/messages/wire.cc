@@ -222,9 +222,6 @@ void ToWire(const Leadership& known, v1::Leadership* out) {
   out->set_pushed_bytes(known.pushed_bytes);
   out->set_pulled_bytes(known.pulled_bytes);
   out->set_loss(known.loss);
-  out->set_in_flight_share(known.in_flight_share);
-  out->set_in_flight_eager(known.in_flight_eager);
-  out->set_share(known.share);
 }
 
 Leadership FromWire(const v1::Leadership& m) {
@@ -252,9 +249,6 @@ Leadership FromWire(const v1::Leadership& m) {
   known.pushed_bytes = m.pushed_bytes();
   known.pulled_bytes = m.pulled_bytes();
   known.loss = m.loss();
-  known.in_flight_share = m.in_flight_share();
-  known.in_flight_eager = m.in_flight_eager();
-  known.share = m.share();
   return known;
 }
 

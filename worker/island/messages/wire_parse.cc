@@ -84,9 +84,6 @@ absl::Status Check(const v1::Handover& handover) {
        {known.base_version(), handover.known_steps(), handover.outer().base()}) {
     if (or_none != -1 && !IsCount(or_none)) return Bad("a leader's count");
   }
-  for (const double share : {known.share(), known.in_flight_share(), handover.outer().share()}) {
-    if (!std::isfinite(share)) return Bad("a leader's share of a round");
-  }
   ATOLL_RETURN_IF_ERROR(Check(known.local()));
   ATOLL_RETURN_IF_ERROR(Check(known.in_flight()));
   ATOLL_RETURN_IF_ERROR(Check(handover.outer().captured()));
