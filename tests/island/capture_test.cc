@@ -521,7 +521,7 @@ TEST_CASE("a_pseudo_gradient_of_an_earlier_attempt_changes_nothing_of_a_later_on
   for (const NodeId name : {"w1", "w2"}) {
     REQUIRE(outer(name)->tag().captured == command.contribution);
     for (size_t p = 0; p < outer(name)->parts()->size(); ++p) {
-      const OwnedPart& part = (*outer(name)->parts())[p];
+      const OuterRange& part = (*outer(name)->parts())[p];
       for (int64_t i = part.range.begin; i < part.range.end; ++i) {
         const float base = 1e-3f * static_cast<float>((i + part.layer) % 7);
         const float theta = trained[3 * static_cast<size_t>(part.layer)][static_cast<size_t>(i)];

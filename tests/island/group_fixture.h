@@ -220,7 +220,7 @@ class TestWorker {
         const absl::StatusOr<LayerLayout> layout = member->job()->GetLayerLayout(here.shard);
         REQUIRE(layout.ok());
         const OwnedParts cut(layout->size, kAllParts);
-        for (const ShardSource& source :
+        for (const StateSource& source :
              SelectSources(trainer->holdings(), here.shard, kAllParts, member->name())) {
           REQUIRE(member->layers()
                       .GetShard(source.from, source.shard, source.elements,
@@ -295,13 +295,13 @@ class TestGroup {
       if (outer == nullptr) continue;
       LayerBuffers& pulled = *outer->pulled();
       for (size_t p = 0; p < pulled.size(); ++p) {
-        const OwnedPart& part = (*outer->parts())[p];
+        const OuterRange& part = (*outer->parts())[p];
         for (size_t i = 0; i < pulled[p].size(); ++i) {
           pulled[p][i] = values(part.layer, part.range.begin + static_cast<int64_t>(i));
         }
       }
       // Copies come from their owners.
-      for (const KeptPart& copy : outer->copies()) {
+      for (const OuterRange& copy : outer->copies()) {
         const std::vector<float> nothing(static_cast<size_t>(copy.range.size()), -7.0f);
         REQUIRE(outer->Write(OuterKind::kPulled, copy.layer, copy.range, nothing).ok());
       }

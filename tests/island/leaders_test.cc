@@ -160,7 +160,7 @@ TEST_CASE("who serves a member no more is not called any more") {
   TestWorker& leader = group["w1"];
   std::latch called(1), goes_on(1);
   std::atomic<bool> done = false;
-  group["w2"].member->SetHooks({.serve = [&](const NodeId&, v1::GroupFrame) {
+  group["w2"].member->SetHooks({.serve = [&](const NodeId&, GroupFrame) {
     called.count_down();
     goes_on.wait();
     done = true;

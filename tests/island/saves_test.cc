@@ -397,10 +397,10 @@ TEST_CASE("all_workers_die_and_the_island_resumes_from_their_disks_in_any_layout
 // Of every member, of what it keeps.
 void EachResidual(
     Fixture& f, const std::vector<NodeId>& members,
-    const std::function<void(OuterState&, const OwnedPart&, std::vector<float>)>& do_) {
+    const std::function<void(OuterState&, const OuterRange&, std::vector<float>)>& do_) {
   for (const NodeId& name : members) {
     const std::shared_ptr<OuterState> outer = f.group[name].member->outer_exchange().state();
-    for (const OwnedPart& part : *outer->parts()) {
+    for (const OuterRange& part : *outer->parts()) {
       std::vector<float> values;
       for (int64_t i = part.range.begin; i < part.range.end; ++i) {
         values.push_back(1e-3f * static_cast<float>((i + 7 * part.layer) % 1009 - 500));
@@ -417,7 +417,7 @@ TEST_CASE("a_state_that_is_resumed_has_the_residual_of_quantised_pushes_that_it_
   f.group.Take(kThree, {"w1", "w2", "w3"});
   REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
   f.Trains("w1", 1);
-  EachResidual(f, {"w1", "w2", "w3"}, [](OuterState& outer, const OwnedPart& part, auto values) {
+  EachResidual(f, {"w1", "w2", "w3"}, [](OuterState& outer, const OuterRange& part, auto values) {
     REQUIRE(outer.Write(OuterKind::kResidual, part.layer, part.range, values).ok());
   });
   const int64_t save = f.Save("w1", tier);
@@ -443,7 +443,7 @@ TEST_CASE("a_state_that_is_resumed_has_the_residual_of_quantised_pushes_that_it_
       {3, AdoptMode::kKeep, /*reset_moments=*/false, /*keep_residual=*/true});
   REQUIRE(adopted.ToString() == "OK");
   int parts = 0;
-  EachResidual(f, {"w2", "w3"}, [&](OuterState& outer, const OwnedPart& part, auto values) {
+  EachResidual(f, {"w2", "w3"}, [&](OuterState& outer, const OuterRange& part, auto values) {
     std::vector<float> own(values.size());
     REQUIRE(outer.Read(OuterKind::kResidual, part.layer, part.range, own).ok());
     REQUIRE(own == values);
@@ -457,7 +457,7 @@ TEST_CASE("one_damaged_residual_on_a_disk_leaves_the_others_as_they_were_saved")
   f.group.Take(kTwo, {"w1", "w2"});
   REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
   f.Trains("w1", 1);
-  EachResidual(f, {"w1", "w2"}, [](OuterState& outer, const OwnedPart& part, auto values) {
+  EachResidual(f, {"w1", "w2"}, [](OuterState& outer, const OuterRange& part, auto values) {
     REQUIRE(outer.Write(OuterKind::kResidual, part.layer, part.range, values).ok());
   });
   const int64_t save = f.Save("w1", kDisk);
@@ -481,7 +481,7 @@ TEST_CASE("one_damaged_residual_on_a_disk_leaves_the_others_as_they_were_saved")
   INFO(taken.status().ToString());
   REQUIRE(taken.ok());
   std::set<int32_t> kept, lost;
-  EachResidual(f, {"w1", "w2"}, [&](OuterState& outer, const OwnedPart& part, auto values) {
+  EachResidual(f, {"w1", "w2"}, [&](OuterState& outer, const OuterRange& part, auto values) {
     std::vector<float> own(values.size());
     REQUIRE(outer.Read(OuterKind::kResidual, part.layer, part.range, own).ok());
     (own == values ? kept : lost).insert(part.layer);

@@ -39,11 +39,10 @@ void TakeOnto(IslandState& state, const std::vector<PositionRange>& ranges, doub
 }  // namespace
 
 void WorkerNode::Lead() {
-  member_->SetHooks({.save_done =
-                         [control = control_](const NodeId& from, const v1::SaveDone& done) {
-                           control->OnSaveDone(from, done);
-                         },
-                     .leads = true});
+  member_->SetHooks(
+      {.save_done = [control = control_](const NodeId& from,
+                                         const SaveDone& done) { control->OnSaveDone(from, done); },
+       .leads = true});
 }
 
 void WorkerNode::Do(const worker::Prepare& action) {
@@ -97,7 +96,7 @@ void WorkerNode::Do(const worker::Reconfigure& action) {
              if (owner != island_) known_ = Known();
              island_ = owner;
              control_->ResumeFrom(action.resume, action.leased);
-             worker::Leadership leadership;
+             Leadership leadership;
              const absl::StatusOr<worker::PlanTaken> taken =
                  control_->Configure(action.job, action.generation, action.plan, action.shards,
                                      action.take_over_from, &leadership);
@@ -108,7 +107,7 @@ void WorkerNode::Do(const worker::Reconfigure& action) {
 }
 
 Event WorkerNode::Configured(const worker::Reconfigure& action, const worker::PlanTaken& taken,
-                             worker::Leadership leadership) {
+                             Leadership leadership) {
   worker::Reconfigured done{action.plan.number, taken.kept, taken.step_taken, taken.reason};
   done.steps_replayed = taken.replayed;
   done.resumed = taken.resumed;
@@ -318,10 +317,10 @@ void WorkerNode::Do(const worker::AdoptPulled& action) {
 
 absl::Status WorkerNode::Adopt(const worker::AdoptPulled& action) {
   const bool carries = action.mode == worker::AdoptMode::kCarry;
-  const LayerValues addition = carries ? OfOwners(worker::OuterKind::kAddition) : LayerValues();
+  const LayerValues addition = carries ? OfOwners(OuterKind::kAddition) : LayerValues();
   ATOLL_RETURN_IF_ERROR(control_->AdoptPulled(action));
   if (action.reset_moments) ATOLL_RETURN_IF_ERROR(control_->SetOptimizerSteps(0));
-  const LayerValues base = OfOwners(worker::OuterKind::kBase);
+  const LayerValues base = OfOwners(OuterKind::kBase);
   if (!known_.state) known_.state = Gather();
   if (known_.state) {
     IslandState& state = *known_.state;

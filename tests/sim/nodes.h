@@ -281,7 +281,7 @@ class WorkerNode : public Member {
   void Do(const worker::Handover& action);
   void Do(const worker::ReleaseJob& action);
   worker::Event Configured(const worker::Reconfigure& action, const worker::PlanTaken& taken,
-                           worker::Leadership leadership);
+                           Leadership leadership);
   absl::StatusOr<double> Steps(const worker::TrainStep& action);
   absl::Status Adopt(const worker::AdoptPulled& action);
   void Lead();
@@ -294,7 +294,7 @@ class WorkerNode : public Member {
   void CheckWhole(const char* when);
   void Remember(const IslandState& state);
   void CheckDelta(const worker::CaptureDelta& action, const JobId& job, const LayerValues& theta);
-  LayerValues OfOwners(worker::OuterKind kind);
+  LayerValues OfOwners(OuterKind kind);
 
   const double slowness_;
   Disk disk_;

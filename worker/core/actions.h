@@ -25,54 +25,15 @@
 #include "common/ids.h"
 #include "common/protocol/control.h"
 #include "common/time.h"
+#include "proto/group.plain.h"
 
 namespace atl::worker {
 
-// Steps made since something, and on what.
-struct Work {
-  int64_t steps = 0;
-  int64_t tokens = 0;
-  double loss_times_tokens = 0;         // that the loss counts
-  std::vector<PositionRange> consumed;  // sorted and joined
-  int64_t masked_tokens = 0;            // of `tokens`, that the loss does not count
-
-  double loss() const {
-    const int64_t counted = tokens - masked_tokens;
-    return counted > 0 ? loss_times_tokens / static_cast<double>(counted) : 0;
-  }
-  bool operator==(const Work&) const = default;
-};
-
-// What an island's leader knows and its devices do not, between two commands: its
-// successor in the same generation continues from here.
-struct Leadership {
-  IslandId island = 0;
-  Generation generation = 0;
-  bool adopted = false;  // the devices hold base_version's parameters, or trained from it
-  Version base_version = kNoVersion;
-  int64_t tokens_at_base = 0;
-  bool initial_made = false;
-  bool reset_moments = false;
-  bool diverged = false;
-  Work local;
-  int64_t carried_steps = 0;
-  std::optional<ContributionId> in_flight;  // captured, not decided or not adopted yet
-  Work in_flight_work;
-  std::optional<ContributionId> last_pushed;
-  std::vector<PositionRange> stepping;  // of a step that failed, and may have been taken
-  bool step_failed = false;
-  std::vector<PositionRange> leased;  // and not used
-  bool exhausted = false;
-  int64_t lease_request = 1;
-  // For display.
-  int64_t inner_step = 0;
-  int64_t tokens = 0;
-  int64_t pushed_bytes = 0;
-  int64_t pulled_bytes = 0;
-  double loss = 0;
-
-  bool operator==(const Leadership&) const = default;
-};
+// Nats a token that the loss counts.
+inline double LossPerToken(const Work& work) {
+  const int64_t counted = work.tokens - work.masked_tokens;
+  return counted > 0 ? work.loss_times_tokens / static_cast<double>(counted) : 0;
+}
 
 // ------------------------------------------------------------------------------------ events ----
 
@@ -175,26 +136,9 @@ struct StateSaved {
   Tier tier = Tier::kMemory;
 };
 
-enum class PushStatus {
-  kStaged,   // logged by its server (again, perhaps)
-  kRefused,  // fenced off, unknown or too big: pushing it again is useless
-  kFailed,   // unreachable, timed out, no room: try again
-};
-struct PushShardDone {
-  PushId push;
-  PushStatus status = PushStatus::kStaged;
-  std::string reason;
-  int64_t bytes = 0;
-};
-
 struct PullDone {
   int64_t pull = 0;
   int64_t bytes = 0;
-};
-enum class PullFailure {
-  kNotYet,      // a server has not applied the version yet
-  kSuperseded,  // a server is at `newer` already
-  kError,
 };
 struct PullFailed {
   int64_t pull = 0;

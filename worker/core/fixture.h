@@ -156,7 +156,7 @@ class Fixture {
       const ContributionId& c = push.contribution;
       HandleEvent(PushShardDone{
           {push.job, c.island, c.generation, c.incarnation, c.base_version, shard.shard},
-          PushStatus::kStaged,
+          ShardPushStatus::kStaged,
           "",
           shard.elements * 4});
     }

@@ -102,7 +102,7 @@ class GroupTrainer final : public Trainer {
   // Whether a plan may need less of a device than everything on one.
   bool PlanMayNeedLess(const JobSpec& spec) const;
 
-  void OnReply(const NodeId& from, const v1::GroupReply& reply);
+  void OnReply(const NodeId& from, const GroupReply& reply);
   void ReportStageLinks();
   void ReportMemory();
 

@@ -9,7 +9,7 @@ namespace atl::worker {
 std::optional<PartPosition> FindPartPosition(const LayerParts& parts, int32_t layer,
                                              ElementRange range) {
   for (size_t p = 0; p < parts.size(); ++p) {
-    const OwnedPart& part = parts[p];
+    const OuterRange& part = parts[p];
     if (part.layer != layer || range.begin < part.range.begin || range.end > part.range.end ||
         range.end < range.begin) {
       continue;

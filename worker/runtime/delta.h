@@ -15,20 +15,15 @@
 #include "common/protocol/control.h"
 #include "common/status.h"
 #include "common/thread_pool.h"
+#include "proto/group.plain.h"
 
 namespace atl::worker {
 
 // One flat vector per layer, or per part of one.
 using LayerBuffers = std::vector<std::vector<float>>;
 
-// Elements of a layer, of which buffers hold a vector each.
-struct OwnedPart {
-  int32_t layer = 0;
-  ElementRange range;
-
-  bool operator==(const OwnedPart&) const = default;
-};
-using LayerParts = std::vector<OwnedPart>;
+// Elements of layers, of which buffers hold a vector each.
+using LayerParts = std::vector<OuterRange>;
 
 struct PartPosition {
   size_t part = 0;

@@ -14,7 +14,7 @@ namespace {
 
 std::shared_ptr<LayerBuffers> NewBuffers(const LayerParts& parts) {
   auto buffers = std::make_shared<LayerBuffers>();
-  for (const OwnedPart& part : parts) buffers->emplace_back(part.range.size());
+  for (const OuterRange& part : parts) buffers->emplace_back(part.range.size());
   return buffers;
 }
 
@@ -47,11 +47,11 @@ OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacem
                       {begin + part.range.begin, begin + part.range.end},
                       WithCopies(plan, part.holders, copies)});
   }
-  std::sort(layout.begin(), layout.end(), [](const KeptPart& a, const KeptPart& b) {
+  std::sort(layout.begin(), layout.end(), [](const OuterRange& a, const OuterRange& b) {
     return std::pair(a.layer, a.range.begin) < std::pair(b.layer, b.range.begin);
   });
   OuterLayout joined;
-  for (KeptPart& part : layout) {
+  for (OuterRange& part : layout) {
     const bool joins = !joined.empty() && joined.back().layer == part.layer &&
                        joined.back().range.end == part.range.begin &&
                        joined.back().holders == part.holders;
@@ -75,7 +75,7 @@ OuterLayout LayoutOfOne(const NodeId& worker, const std::vector<LayerSize>& laye
 OuterState::OuterState(NodeId worker, OuterLayout layout, const OuterSpec& outer)
     : layout_(std::move(layout)), spec_(outer) {
   auto parts = std::make_shared<LayerParts>();
-  for (const KeptPart& part : layout_) {
+  for (const OuterRange& part : layout_) {
     if (std::count(part.holders.begin(), part.holders.end(), worker) == 0) continue;
     parts->push_back({part.layer, part.range});
     if (part.holders.front() != worker) copies_.push_back(part);
@@ -119,7 +119,7 @@ absl::Status OuterState::ReadAll(const std::vector<ShardPlacement>& shards,
     delta_->encoding = Encoding::kFloat32;
   }
   for (size_t p = 0; p < parts_->size(); ++p) {
-    const OwnedPart& part = (*parts_)[p];
+    const OuterRange& part = (*parts_)[p];
     if (!Concern(shards, part.layer)) continue;
     ATOLL_RETURN_IF_ERROR(read(part.layer, part.range, delta_->values[p]));
   }
@@ -128,7 +128,7 @@ absl::Status OuterState::ReadAll(const std::vector<ShardPlacement>& shards,
 
 absl::Status OuterState::CheckShards(const CaptureDelta& command) const {
   std::map<int32_t, int64_t> sizes;
-  for (const KeptPart& part : layout_) {
+  for (const OuterRange& part : layout_) {
     sizes[part.layer] = std::max(sizes[part.layer], part.range.end);
   }
   for (const ShardPlacement& shard : command.shards) {
@@ -203,7 +203,7 @@ void OuterState::ExpectDelta(Encoding encoding, std::vector<ShardPlacement> shar
   shards_ = std::move(shards);
   if (!IsQuantized(encoding)) return;
   for (const ShardPlacement& shard : shards_) {
-    for (const OwnedPart& part : *parts_) {
+    for (const OuterRange& part : *parts_) {
       if (part.layer != shard.layer || Overlap(shard, part.range).size() <= 0) continue;
       delta_->encoded[shard.shard].resize(EncodedBytes(encoding, shard.elements));
     }

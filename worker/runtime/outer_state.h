@@ -23,21 +23,14 @@
 #include "common/protocol/state_stamp.h"
 #include "common/status.h"
 #include "common/thread_pool.h"
+#include "proto/group.plain.h"
 #include "worker/core/actions.h"
 #include "worker/runtime/delta.h"
 
 namespace atl::worker {
 
-// Elements of a layer and their holder.
-struct KeptPart {
-  int32_t layer = 0;
-  ElementRange range;
-  std::vector<NodeId> holders;  // the first pushes and pulls them
-
-  bool operator==(const KeptPart&) const = default;
-};
 // Of all workers of an island: all elements of each layer, in order.
-using OuterLayout = std::vector<KeptPart>;
+using OuterLayout = std::vector<OuterRange>;
 
 // With copies as common/model/outer_copies.h says; `block` as in CutByOwners.
 OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacement>& shards,
@@ -45,22 +38,6 @@ OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacem
 // Of a worker that keeps all.
 OuterLayout LayoutOfOne(const NodeId& worker, const std::vector<LayerSize>& layers);
 
-// Names what an OuterState holds: under the same tag all members have the same bits.
-struct OuterTag {
-  Version base = kNoVersion;  // theta_base is of this version; kNoVersion: there is none
-  std::optional<ContributionId> captured;  // whose pseudo-gradient is here
-  // Of which adoption theta_base and residuals are: a version that is adopted twice, by members
-  // without contact, leaves the same theta_base and other residuals.
-  StateStamp since = {};
-
-  bool operator==(const OuterTag&) const = default;
-};
-
-// What is read and written of it. kAddition: what adopting the pulled version adds to the
-// parameters, theta_v - theta_push, which is the same whatever steps make of them meanwhile.
-// Of a layer that was not captured theta_push is theta_base.
-// kEncoded: bytes of a quantised pseudo-gradient, padded to whole floats.
-enum class OuterKind { kBase, kDelta, kResidual, kResidualAfter, kEncoded, kPulled, kAddition };
 inline constexpr OuterKind kLastOuterKind = OuterKind::kAddition;
 // Derived from the pulled version, which only the first holder of a part has before the adoption.
 inline bool IsOfPulled(OuterKind kind) {
@@ -75,7 +52,7 @@ class OuterState {
   const OuterLayout& layout() const { return layout_; }
   const std::shared_ptr<const LayerParts>& parts() const { return parts_; }  // own ones
   // Own parts that another worker pulls.
-  const std::vector<KeptPart>& copies() const { return copies_; }
+  const std::vector<OuterRange>& copies() const { return copies_; }
   bool quantized() const { return residual_ != nullptr; }
   const OuterSpec& spec() const { return spec_; }
   // Kinds that a new holder of these parts fetches: of theta_base and of the captured contribution.
@@ -125,7 +102,7 @@ class OuterState {
   const OuterLayout layout_;
   const OuterSpec spec_;
   std::shared_ptr<const LayerParts> parts_;
-  std::vector<KeptPart> copies_;
+  std::vector<OuterRange> copies_;
   // Held while something is read, and while buffers or what names them are replaced.
   mutable std::mutex mutex_;
   OuterTag tag_;

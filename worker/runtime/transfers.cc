@@ -108,7 +108,7 @@ void Transfers::StartShard(Batches::iterator batch, size_t index) {
     }
   } else if (!StartPush(batch, index)) {
     return post_(
-        PushShardDone{MakePushId(batch->push, shard), PushStatus::kRefused, "bad bounds", 0});
+        PushShardDone{MakePushId(batch->push, shard), ShardPushStatus::kRefused, "bad bounds", 0});
   }
   ++batch->running;
   ++started_;
@@ -252,8 +252,8 @@ void Transfers::ShardPushed(Batches::iterator batch, size_t index, const PushRes
   if (result.status.ok()) {
     done.bytes = EncodedBytes(batch->push.encoding, shard.part().size());
   } else {
-    done.status =
-        absl::IsFailedPrecondition(result.status) ? PushStatus::kRefused : PushStatus::kFailed;
+    done.status = absl::IsFailedPrecondition(result.status) ? ShardPushStatus::kRefused
+                                                            : ShardPushStatus::kFailed;
     done.reason = About(shard, result.status.message());
   }
   if (!cancelling_) post_(std::move(done));

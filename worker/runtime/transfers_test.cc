@@ -166,7 +166,7 @@ TEST_CASE("A push stages every shard, and a refusal says why") {
                          MakeTestDelta(2.5f));
   for (int i = 0; i < 10; ++i) {
     const PushShardDone done = fixture.Next<PushShardDone>();
-    CHECK(done.status == PushStatus::kStaged);
+    CHECK(done.status == ShardPushStatus::kStaged);
     CHECK(done.bytes == 200);
     CHECK(fixture.link.handler.Staged(done.push)->at(99) == 2.5f);
   }
@@ -174,7 +174,7 @@ TEST_CASE("A push stages every shard, and a refusal says why") {
   fixture.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kFloat32, Whole({fixture.shards[0]})},
                          MakeTestDelta());
   const PushShardDone refused = fixture.Next<PushShardDone>();
-  CHECK(refused.status == PushStatus::kRefused);
+  CHECK(refused.status == ShardPushStatus::kRefused);
   CHECK(refused.reason.find("an old generation") != std::string::npos);
 }
 
@@ -186,7 +186,7 @@ TEST_CASE("A part of a shard is pushed with these elements alone, quantised or n
   const ShardPart part{fixture.shards[0], 256, 144};
   fixture.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, {part}}, delta);
   const PushShardDone done = fixture.Next<PushShardDone>();
-  CHECK(done.status == PushStatus::kStaged);
+  CHECK(done.status == ShardPushStatus::kStaged);
   CHECK(done.bytes == 4 * 144);
   CHECK(done.push.RangeIn(400) == ElementRange{256, 400});
   const Values staged = fixture.link.handler.Staged(done.push);
@@ -215,7 +215,7 @@ TEST_CASE("A quantised push sends the bytes that were made at its capture, or no
                            delta);
     for (int i = 0; i < 10; ++i) {
       const PushShardDone done = fixture.Next<PushShardDone>();
-      CHECK(done.status == PushStatus::kStaged);
+      CHECK(done.status == ShardPushStatus::kStaged);
       CHECK(done.bytes == 54);
       CHECK(fixture.link.handler.StagedBytes(done.push) == delta->encoded.at(done.push.shard));
     }
@@ -223,11 +223,11 @@ TEST_CASE("A quantised push sends the bytes that were made at its capture, or no
   // What was not captured so, or not of this shard.
   fixture.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt8, Whole({fixture.shards[0]})},
                          delta);
-  CHECK(fixture.Next<PushShardDone>().status == PushStatus::kRefused);
+  CHECK(fixture.Next<PushShardDone>().status == ShardPushStatus::kRefused);
   fixture.shards[0].elements = 98;
   fixture.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt4, Whole({fixture.shards[0]})},
                          delta);
-  CHECK(fixture.Next<PushShardDone>().status == PushStatus::kRefused);
+  CHECK(fixture.Next<PushShardDone>().status == ShardPushStatus::kRefused);
   CHECK_FALSE(Quantize(Encoding::kInt4, {{0, 1, 450, 100}}, &residual, pool, delta.get()).ok());
 }
 
@@ -267,7 +267,7 @@ TEST_CASE("transfers_that_end_within_the_step_of_a_loop_with_a_full_queue_are_an
       return kNever;
     }
     if (const auto* done = std::get_if<PushShardDone>(&*event)) {
-      refused += done->status == PushStatus::kRefused ? 1 : 0;
+      refused += done->status == ShardPushStatus::kRefused ? 1 : 0;
     }
     pulled += std::holds_alternative<PullDone>(*event) ? 1 : 0;
     if (refused == 2 && pulled == 1) loop.Stop();

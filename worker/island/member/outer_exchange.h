@@ -26,7 +26,7 @@
 #include "worker/island/member/member_layers.h"
 #include "worker/island/member/member_state.h"
 #include "worker/island/member/saved_states.h"
-#include "worker/island/messages/outer_wire.h"
+#include "worker/island/messages/wire.h"
 #include "worker/runtime/outer_state.h"
 #include "worker/work_queue.h"
 
@@ -41,15 +41,28 @@ class OuterExchange {
   std::shared_ptr<OuterState> state() const;  // null: no plan was set up for this job
   OuterHoldings Held() const;
 
-  // Does what a call of the leader requests.
-  absl::Status Do(const v1::OuterCall& call);
-  // The same of a call during steps, later; `done` gets the outcome, on the thread that did it.
+  // What calls of the leader request.
+  absl::Status Do(const OuterLayoutCall& call);  // gets what it says, for CommitLayout
+  absl::Status Do(const CaptureCall& call);
+  absl::Status Do(const MakeDeltaCall& call) { return DoDuringSteps(call, UntilEnded()); }
+  absl::Status Do(const ApplyCall& call) { return DoDuringSteps(call, UntilEnded()); }
+  absl::Status Do(const FinishCall& call);
+  // theta_base becomes the parameters of these devices, until they are put back.
+  absl::Status Do(const PutBaseInCall& call);
+  absl::Status Do(const PutBackCall& call);
+  absl::Status Do(const FetchTablesCall& call);
+  // By the seed or from the job's files.
+  absl::Status Do(const InitialWeightsCall& call);
+  // The same of calls during steps, later; `done` gets the outcome, on the thread that did it.
   // ABORTED: this worker was interrupted before it began. False: there is too much already.
-  bool DoLater(const v1::OuterCall& call, std::function<void(const absl::Status&)> done);
+  template <class Call>
+  bool DoLater(const Call& call, std::function<void(const absl::Status&)> done) {
+    return work_.Add([this, call, done = std::move(done), cancelled = UntilEnded()] {
+      done(DoDuringSteps(call, cancelled));
+    });
+  }
   // What the newest order for a layout has brought takes the place of what was kept.
   void CommitLayout();
-  // The parameters that theta_base has replaced on these devices, for validation, come back.
-  absl::Status PutBack();
   // Of a whole layer, from its owners.
   absl::Status ReadLayer(OuterKind kind, int32_t layer, std::span<float> out);
   // Answers a request for what this worker owns.
@@ -65,11 +78,13 @@ class OuterExchange {
   absl::StatusOr<std::shared_ptr<OuterState>> OpenState() const;
   using ReadWhole = std::function<absl::Status(int32_t layer, std::span<float> out)>;
 
-  absl::Status DoDuringSteps(const v1::OuterCall& call, const Cancelled& cancelled);
+  absl::Status DoDuringSteps(const MakeDeltaCall& call, const Cancelled& cancelled);
+  // Elements of all layers that this worker's devices hold, from their owners. Afterwards it has
+  // the pulled version of what it keeps copies of. kAdded leaves out copies of a table that cannot
+  // be read here: FetchTablesCall, when all members have done so.
+  absl::Status DoDuringSteps(const ApplyCall& call, const Cancelled& cancelled);
   Cancelled UntilEnded() const;  // an interrupt, or EndWork
-  // Gets what the order says, for CommitLayout.
-  absl::Status SetLayout(const OuterOrder& order);
-  absl::Status Fetch(const OuterSource& source, const std::shared_ptr<OuterState>& before,
+  absl::Status Fetch(const OuterRange& source, const std::shared_ptr<OuterState>& before,
                      OuterState& next);
   absl::Status FetchFrom(const NodeId& from, OuterKind kind, int32_t layer, ElementRange range,
                          std::span<float> out);
@@ -79,20 +94,6 @@ class OuterExchange {
   // layers that they do not concern (Concern) are left alone.
   absl::Status ReadForDelta(OuterState& outer, const std::vector<ShardPlacement>& shards,
                             bool of_snapshot, const Cancelled& cancelled);
-  // Elements of all layers that this worker's devices hold, from their owners. Afterwards it has
-  // the pulled version of what it keeps copies of. kAdded leaves out copies of a table that cannot
-  // be read here: FetchTables, when all members have done so.
-  absl::Status Apply(OuterKind kind, OuterTarget target, const std::vector<ShardPlacement>& shards,
-                     const Cancelled& cancelled = nullptr);
-  // The initial weights of the layers on these devices, by the seed or from the job's files.
-  absl::Status MakeInitialWeights();
-  // The pulled version is theta_base.
-  absl::Status Finish(const OuterTag& tag, bool keep_residual,
-                      const std::vector<ShardPlacement>& shards);
-  absl::Status FetchTables();
-  // theta_base becomes the parameters of these devices, until PutBack.
-  absl::Status PutBaseIn();
-
   // All layers of the plan on these devices, of whole layers as they are read.
   absl::Status SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,
                        const ReadWhole& read_layer);

@@ -51,7 +51,7 @@ class SavedStates {
   absl::StatusOr<bool> Send(const LayerRequest& request);
 
  private:
-  absl::Status ReadResidual(int64_t save, const OwnedPart& part, std::span<float> values);
+  absl::Status ReadResidual(int64_t save, const OuterRange& part, std::span<float> values);
   // Elements whose residual `outer` has here.
   int64_t KeptResiduals(const OuterState& outer) const;
   absl::Status SaveResiduals(const OuterState& outer, SaveTask* task);
