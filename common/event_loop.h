@@ -10,7 +10,9 @@
 //   });
 //
 // The clock is read once per turn; all events of a turn share its Instant. The queue is bounded:
-// Post waits while it is full (backpressure).
+// Post waits while it is full (backpressure). A thread that the step may wait for, because both
+// take a lock or because the step ends what the thread does, must not wait for the step in its
+// turn: it answers with PostAnswer.
 
 #ifndef ATOLL_COMMON_EVENT_LOOP_H_
 #define ATOLL_COMMON_EVENT_LOOP_H_
@@ -21,6 +23,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "common/check.h"
@@ -45,9 +48,11 @@ class EventLoop {
   explicit EventLoop(size_t max_queued) : max_queued_(max_queued) { ATOLL_CHECK(max_queued > 0); }
 
   // Waits for room. False, and the event is lost, once the loop stops. Thread-safe.
-  // REQUIRES: not called from within `step`, where nothing would make room: use TryPost there.
+  // REQUIRES: not called from within `step`, where nothing would make room.
   bool Post(Event event) {
     std::unique_lock lock(mutex_);
+    ATOLL_CHECK(queue_.size() < max_queued_ || thread_ != std::this_thread::get_id(),
+                "an event loop waits for itself");
     room_.wait(lock, [&] { return stopped_ || queue_.size() < max_queued_; });
     return PushLocked(std::move(event));
   }
@@ -56,6 +61,14 @@ class EventLoop {
   bool TryPost(Event event) {
     std::unique_lock lock(mutex_);
     if (queue_.size() >= max_queued_) return false;
+    return PushLocked(std::move(event));
+  }
+
+  // Never waits, and is never refused for want of room: for answers to what the step has ordered,
+  // one each, so that the orders bound them. False, and the event is lost, once the loop stops.
+  // Thread-safe, `step` too.
+  bool PostAnswer(Event event) {
+    const std::lock_guard lock(mutex_);
     return PushLocked(std::move(event));
   }
 
@@ -80,6 +93,10 @@ class EventLoop {
   // called once.
   template <class Step>
   void Run(Step&& step) {
+    {
+      const std::lock_guard lock(mutex_);
+      thread_ = std::this_thread::get_id();
+    }
     Instant deadline = step(SteadyNow(), std::optional<Event>());
     std::deque<Event> batch;
     while (TakeBatch(deadline, &batch)) {
@@ -129,6 +146,7 @@ class EventLoop {
   std::condition_variable filled_, room_;
   std::deque<Event> queue_;          // guarded by mutex_
   bool stopped_ = false;             // guarded by mutex_
+  std::thread::id thread_;           // of Run; guarded by mutex_
   std::atomic<size_t> in_batch_{0};  // taken from queue_, not stepped yet
 };
 

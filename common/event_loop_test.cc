@@ -33,6 +33,25 @@ TEST_CASE("a full queue refuses TryPost") {
   REQUIRE(!loop.TryPost(3));
 }
 
+TEST_CASE(
+    "answers_to_the_step_are_taken_by_a_full_queue_from_the_step_and_from_a_thread_it_awaits") {
+  EventLoop<int> loop(1);
+  std::vector<int> seen;
+  loop.Run([&](Instant, std::optional<int> event) {
+    if (event) seen.push_back(*event);
+    if (!event) {
+      CHECK(loop.TryPost(1));
+      CHECK(!loop.TryPost(2));
+      CHECK(loop.PostAnswer(3));
+      std::thread([&] { CHECK(loop.PostAnswer(4)); }).join();
+    }
+    if (seen.size() == 3) loop.Stop();
+    return kNever;
+  });
+  CHECK(seen == std::vector<int>{1, 3, 4});
+  CHECK(!loop.PostAnswer(5));
+}
+
 TEST_CASE("events_that_the_step_has_yet_to_take_are_counted") {
   EventLoop<int> loop(4);
   for (int event = 0; event < 3; ++event) REQUIRE(loop.TryPost(event));

@@ -38,9 +38,6 @@ class HostBackend : public Backend {
   // Operations too rare or too small to be worth a second version.
   using Backend::Run;
   void Run(Stream&, const ClipScale& op) override;
-  void Run(Stream&, const QuantizeDelta& op) override;
-  void Run(Stream&, const DequantizeDelta& op) override;
-  void Run(Stream&, const NesterovStep& op) override;
 
  private:
   void Free(void* data, bool on_host) override;

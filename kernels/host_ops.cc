@@ -98,33 +98,6 @@ struct NesterovUpdate {
   }
 };
 
-struct AdamUpdate {
-  float* theta;
-  float* first;
-  float* second;
-  float beta1, beta2, step, rsqrt2, epsilon;  // step: eta / (1 - beta1^t)
-
-  ATOLL_INLINE void Prefetch(int64_t i) const {
-    __builtin_prefetch(theta + i, 1);
-    __builtin_prefetch(first + i, 1);
-    __builtin_prefetch(second + i, 1);
-  }
-  template <class V>
-  ATOLL_INLINE void Sixteen(int64_t i, const V& g) const {
-    const V m = simd::Load<V>(first + i) * beta1 + g * (1 - beta1);
-    const V v = simd::Load<V>(second + i) * beta2 + g * g * (1 - beta2);
-    simd::Store(first + i, m);
-    simd::Store(second + i, v);
-    simd::Store(theta + i,
-                simd::Load<V>(theta + i) - m * step / (simd::Sqrt(v) * rsqrt2 + epsilon));
-  }
-  void One(int64_t i, float g) const {
-    first[i] = first[i] * beta1 + g * (1 - beta1);
-    second[i] = second[i] * beta2 + g * g * (1 - beta2);
-    theta[i] -= first[i] * step / (std::sqrt(second[i]) * rsqrt2 + epsilon);
-  }
-};
-
 struct DelayedUpdate {
   float* theta;
   float* momentum;
@@ -242,12 +215,6 @@ ATOLL_KERNEL(RunPass,
 ATOLL_KERNEL(RunPass,
              (const NesterovUpdate& update, const Plain* deltas, int64_t count,
               const float* g_before, float* g_after, int64_t begin, int64_t n),
-             (update, deltas, count, g_before, g_after, begin, n)) {
-  AddPass<V>(update, deltas, count, g_before, g_after, begin, n);
-}
-ATOLL_KERNEL(RunPass,
-             (const AdamUpdate& update, const Plain* deltas, int64_t count, const float* g_before,
-              float* g_after, int64_t begin, int64_t n),
              (update, deltas, count, g_before, g_after, begin, n)) {
   AddPass<V>(update, deltas, count, g_before, g_after, begin, n);
 }
@@ -574,23 +541,6 @@ void OuterNesterov(std::span<float> theta, std::span<float> velocity,
                    std::span<const WeightedDelta> deltas, float eta, float mu, ThreadPool& pool) {
   Step(NesterovUpdate{theta.data(), velocity.data(), eta, mu}, deltas,
        GetElementSize(theta, {velocity}), pool);
-}
-
-void OuterAdam(std::span<float> theta, std::span<float> first, std::span<float> second,
-               std::span<const WeightedDelta> deltas, const OuterAdamFactors& factors,
-               ThreadPool& pool) {
-  const auto t = static_cast<double>(factors.step);
-  const AdamUpdate update{
-      .theta = theta.data(),
-      .first = first.data(),
-      .second = second.data(),
-      .beta1 = static_cast<float>(factors.beta1),
-      .beta2 = static_cast<float>(factors.beta2),
-      .step = static_cast<float>(factors.eta / (1 - std::pow(factors.beta1, t))),
-      .rsqrt2 = static_cast<float>(1 / std::sqrt(1 - std::pow(factors.beta2, t))),
-      .epsilon = static_cast<float>(factors.epsilon),
-  };
-  Step(update, deltas, GetElementSize(theta, {first, second}), pool);
 }
 
 void OuterDelayedNesterov(std::span<float> theta, std::span<float> momentum, std::span<float> sum,

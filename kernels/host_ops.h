@@ -26,26 +26,15 @@ inline constexpr int kMaxDeltas = 513;
 // One outer step on a shard, every byte moved once: g = sum of weight_i * delta_i, and then
 //   Sgd:      theta = theta - eta * g.
 //   Nesterov: velocity = mu * velocity + g;  theta = theta - eta * (g + mu * velocity).
-//   Adam:     first = beta1 * first + (1 - beta1) * g;  second = beta2 * second + (1 - beta2) *
-//   g^2;
-//             theta = theta - eta * first / (1 - beta1^step)
-//                             / (sqrt(second / (1 - beta2^step)) + epsilon).
 //   DelayedNesterov: sum = sum + share * g;  theta = theta - eta * share * g;  and if `last`:
 //             momentum = mu * momentum + sum;  theta = theta - eta * mu * momentum;  sum = 0.
-// Token weights and the clip scale are already in the weights. A delta may be one of the slots.
+// Token weights and the clip scale are already in the weights.
 // REQUIRES: all sizes equal, 0 to kMaxDeltas deltas (none: g = 0), of any encoding each: quantised
 // ones give the same bits as the f32 numbers that they decode to.
 void OuterSgd(std::span<float> theta, std::span<const WeightedDelta> deltas, float eta,
               ThreadPool& pool);
 void OuterNesterov(std::span<float> theta, std::span<float> velocity,
                    std::span<const WeightedDelta> deltas, float eta, float mu, ThreadPool& pool);
-struct OuterAdamFactors {
-  double eta = 0, beta1 = 0, beta2 = 0, epsilon = 0;
-  int64_t step = 1;  // counts from 1
-};
-void OuterAdam(std::span<float> theta, std::span<float> first, std::span<float> second,
-               std::span<const WeightedDelta> deltas, const OuterAdamFactors& factors,
-               ThreadPool& pool);
 void OuterDelayedNesterov(std::span<float> theta, std::span<float> momentum, std::span<float> sum,
                           std::span<const WeightedDelta> deltas, float eta, float mu, float share,
                           bool last, ThreadPool& pool);

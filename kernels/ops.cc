@@ -319,37 +319,4 @@ void ClipScale::Check() const {
   ATOLL_CHECK(max_norm > 0);
 }
 
-namespace {
-
-void CheckCodes(const Tensor& codes, const Tensor& scales, const Tensor& numbers) {
-  const int64_t blocks = (numbers.size() + kQuantBlock - 1) / kQuantBlock;
-  CheckF32(scales, "scales", 1, blocks);
-  CheckTensor(codes, "codes");
-  ATOLL_CHECK(codes.dtype == DType::kInt32 && codes.rows == blocks &&
-                  (codes.cols == kQuantBlock / 4 || codes.cols == kQuantBlock / 8),
-              "codes are ", codes.rows, " x ", codes.cols, " for ", blocks, " blocks");
-}
-
-}  // namespace
-
-void QuantizeDelta::Check() const {
-  CheckFlat(base, "base", base);
-  CheckFlat(theta, "theta", base);
-  if (residual.present()) CheckFlat(residual, "residual", base);
-  CheckCodes(codes, scales, base);
-}
-
-void DequantizeDelta::Check() const {
-  CheckFlat(out, "out", out);
-  CheckCodes(codes, scales, out);
-}
-
-void NesterovStep::Check() const {
-  CheckFlat(theta, "theta", theta);
-  CheckFlat(velocity, "velocity", theta);
-  CheckShape(delta, "delta", theta.rows, theta.cols);
-  ATOLL_CHECK(delta.contiguous() &&
-              (delta.dtype == DType::kFloat32 || delta.dtype == DType::kBfloat16));
-}
-
 }  // namespace atl

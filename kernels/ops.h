@@ -424,45 +424,6 @@ struct ClipScale {
   void Check() const;
 };
 
-// ---- Pseudo-gradients between islands and parameter servers. Tensors of n numbers are flat: f32,
-// contiguous, of any n; each kQuantBlock of them, the last block perhaps fewer, share a scale. ----
-
-// With value = base - theta + residual, in 8 or 4 bits with error feedback: of each block, scale =
-// max |value| / 127 (or 7), code = value / scale to nearest even, and residual = value - code *
-// scale, for the next call to make up for. A block with a number that is not finite gets the scale
-// NaN, codes and residuals 0: it is seen where it arrives, and forgotten here. The other encodings,
-// e3m0 and topk, have no operation: they are made on the host alone (deltas.h), where the bytes
-// that travel are made in any case.
-struct QuantizeDelta {
-  Tensor base;
-  Tensor theta;
-  Tensor residual;  // optional, read and written
-  // int32 [blocks, 64]: a block's codes as 256 signed bytes; or [blocks, 32]: code + 8 in four bits
-  // each, the first of two in the low half of its byte. 0 (or 8) beyond n.
-  Tensor codes;
-  Tensor scales;  // f32 [1, blocks]
-  void Check() const;
-};
-
-// out = code * scale.
-struct DequantizeDelta {
-  Tensor codes;   // as above
-  Tensor scales;  // f32 [1, blocks]
-  Tensor out;
-  void Check() const;
-};
-
-// The outer step, as OuterNesterov of host_ops.h for one delta that the weights are in:
-// velocity = mu * velocity + delta; theta = theta - eta * (delta + mu * velocity).
-struct NesterovStep {
-  Tensor theta;
-  Tensor velocity;
-  Tensor delta;  // f32 or bf16
-  float eta = 0.7f;
-  float mu = 0.9f;
-  void Check() const;
-};
-
 // ---- All operations, those of image_ops.h too. From this list backends declare theirs. ----
 //   PLAIN    needs no scratch memory
 //   SCRATCH  takes a Workspace
@@ -503,9 +464,6 @@ struct NesterovStep {
   PLAIN(Normalize)                                      \
   SCRATCH(SumOfSquares)                                 \
   RARE(ClipScale)                                       \
-  RARE(QuantizeDelta)                                   \
-  RARE(DequantizeDelta)                                 \
-  RARE(NesterovStep)                                    \
   PLAIN(PixelsForward)                                  \
   LIBRARY(ConvForward)                                  \
   LIBRARY(ConvBackwardInput)                            \

@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_split.h"
+#include "common/logging.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/reference/reference.h"
@@ -56,8 +60,20 @@ absl::StatusOr<std::vector<CudaDevice>> Choose(const std::vector<CudaDevice>& th
 // A kernel of NCCL's holds its device until the peers' have come. The driver loads others at their
 // first launch; for that it waits until the device is idle, and holds a lock that all calls need,
 // those too which the peers wait for: so all are loaded at the start, at the price of some time and
-// device memory. The operator's setting counts, as for all of the driver's variables.
-void LoadKernelsAtStart() { setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
+// device memory. The operator's setting counts, as for all of the driver's variables. Other threads
+// may read the environment while it changes.
+void LoadKernelsAtStart() {
+  constexpr char kVariable[] = "CUDA_MODULE_LOADING";
+  if (std::getenv(kVariable) != nullptr) return;
+  std::error_code error;
+  const std::filesystem::directory_iterator threads("/proc/self/task", error);
+  if (!error && std::distance(begin(threads), end(threads)) == 1) {
+    setenv(kVariable, "EAGER", /*overwrite=*/0);
+    return;
+  }
+  LogWarning("worker", kVariable, " is not set: GPUs that work together may wait for each other; ",
+             "start the worker with ", kVariable, "=EAGER in its environment");
+}
 
 // Its share of --memory-bytes, or all that the device has.
 absl::StatusOr<int64_t> SelectDeviceMemory(const DeviceFlags& flags, size_t devices, int64_t has,

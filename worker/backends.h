@@ -39,8 +39,8 @@ struct WorkerDevice {
 
 // In the order in which the flags name them. All compute in one type. INVALID_ARGUMENT, NOT_FOUND
 // or FAILED_PRECONDITION names the flag, the device and what to do. `cuda_devices`: what there is.
-// Call it before anything else in the process that uses CUDA: where GPUs work together it makes the
-// driver load all kernels at its start.
+// Call it before anything else in the process that uses CUDA, and before there are threads: where
+// GPUs work together it makes the driver load all kernels at its start, by the environment.
 absl::StatusOr<std::vector<WorkerDevice>> FindWorkerDevices(
     const DeviceFlags& flags,
     const std::function<absl::StatusOr<std::vector<CudaDevice>>()>& cuda_devices = CudaDevices);

@@ -1,6 +1,8 @@
 #include "worker/backends.h"
 
 #include <catch2/catch.hpp>
+#include <future>
+#include <thread>
 
 #include "tests/catch/skip.h"
 
@@ -135,6 +137,17 @@ TEST_CASE("GPUs that work together have all kernels loaded before NCCL's wait on
   CHECK(loading({.device = "0", .joins_others = true}) == "EAGER");
   setenv("CUDA_MODULE_LOADING", "LAZY", 1);
   CHECK(loading({.device = "all"}) == "LAZY");  // the operator's setting
+}
+
+TEST_CASE("the_environment_does_not_change_while_other_threads_may_read_it") {
+  const Machine machine;
+  unsetenv("CUDA_MODULE_LOADING");
+  std::promise<void> end;
+  std::thread other([ended = end.get_future()] { ended.wait(); });
+  CHECK(machine.Find({.device = "0,1"}).ok());
+  CHECK(getenv("CUDA_MODULE_LOADING") == nullptr);
+  end.set_value();
+  other.join();
 }
 
 TEST_CASE("wrong names of GPUs are refused with what there is") {

@@ -274,7 +274,7 @@ class Daemon {
         trainer_(
             member, [loop](const StageLinksSeen& seen) { loop->Post(seen); },
             [loop](const MemorySeen& seen) { loop->Post(seen); },
-            [loop](StepTraced traced) { loop->Post(std::move(traced)); },
+            [loop](StepTraced traced) { loop->PostAnswer(std::move(traced)); },
             [this] { return follower_.AwaitFree(kFreeTimeout); },
             [loop](const Drained& drained) { loop->Post(drained); }),
         follower_(member,
@@ -286,7 +286,7 @@ class Daemon {
                      const PullDone* pulled = std::get_if<PullDone>(&event);
                      // It is there when it is as near as it can be brought during steps.
                      if (on_devices && pulled != nullptr) return compute_.Stage(*pulled);
-                     loop_->Post(std::move(event));
+                     loop_->PostAnswer(std::move(event));
                    }),
         island_(&trainer_,
                 // Devices are slow by themselves (MakeEmulation).
@@ -306,7 +306,7 @@ class Daemon {
         measurer_(&member->link(), MeasurerOptions(member, loop)),
         state_dir_(options.state_dir) {
     trainer_.SetOnSaved([loop](const GroupTrainer::SaveOutcome& outcome) {
-      loop->TryPost(StateSaved{outcome.state, outcome.trouble, outcome.tier});
+      loop->PostAnswer(StateSaved{outcome.state, outcome.trouble, outcome.tier});
     });
   }
 
@@ -367,7 +367,7 @@ class Daemon {
     options.measuring = [loop](const std::string& what) { SayMeasuring(what, loop); };
     options.post = [loop](LinksMeasured answer) {
       if (answer.probe) {
-        loop->Post(std::move(answer));
+        loop->PostAnswer(std::move(answer));
         return;
       }
       std::string missing = answer.trouble;
@@ -379,7 +379,7 @@ class Daemon {
       }
       LogInfo("profiler", answer.links.size(), " links measured", missing.empty() ? "" : "; not ",
               missing);
-      loop->Post(std::move(answer));
+      loop->PostAnswer(std::move(answer));
     };
     return options;
   }
@@ -483,6 +483,8 @@ std::vector<std::string> OwnFiles(const DaemonOptions& options) {
 
 absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_RETURN_IF_ERROR(CheckOptions(options));
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<WorkerDevice> devices,
+                         FindWorkerDevices(ToDeviceFlags(options)));
   ConfineRedirects(
       [roots = options.roots](const std::string& url) { return MayReadUrl(url, roots); });
   const IdentityFolder own(options.state_dir + "/identity");
@@ -498,8 +500,6 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
                          StateFolder::Open(options.state_dir));
   ATOLL_ASSIGN_OR_RETURN(const Incarnation incarnation, state->NextIncarnation());
   signals.Watch([&loop](const char* name) { loop.TryPost(ShutdownRequested{name}); });
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<WorkerDevice> devices,
-                         FindWorkerDevices(ToDeviceFlags(options)));
   for (const WorkerDevice& device : devices) {
     // Whether it works; each job gets backends of its own.
     ATOLL_RETURN_IF_ERROR(NewWorkerBackend(device).status());

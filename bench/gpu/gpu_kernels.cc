@@ -237,23 +237,6 @@ void TheRest(Bench& b) {
   b.Release();
 }
 
-void Deltas(Bench& b) {
-  const int64_t parameters = int64_t{128} << 20, blocks = parameters / 256;
-  const auto flat = [&] { return b.Make(DType::kFloat32, 1, parameters); };
-  const Tensor base = flat(), theta = flat(), residual = flat(), velocity = flat();
-  const Tensor scales = b.Zeroes(DType::kFloat32, 1, blocks);
-  for (const int bits : {8, 4}) {
-    const Tensor codes = b.Zeroes(DType::kInt32, blocks, 8 * bits);
-    const std::string name = std::to_string(bits) + "_bit";
-    b.Row(("quantise_" + name).c_str(), (16 + bits / 8.0) * parameters,
-          QuantizeDelta{base, theta, residual, codes, scales});
-    b.Row(("dequantise_" + name).c_str(), (4 + bits / 8.0) * parameters,
-          DequantizeDelta{codes, scales, velocity});
-  }
-  b.Row("nesterov", 20.0 * parameters, NesterovStep{theta, velocity, base});
-  b.Release();
-}
-
 void Embeddings(Bench& b) {
   const double one = 2.0 * kTokens * kChannels;
   int64_t different = 0;
@@ -307,7 +290,6 @@ int main(int argc, char** argv) {
   std::printf("%-28s %12s %14s %6s\n", "kernel", "bytes", "rate", "ratio");
   atl::bench::Activations(bench);
   atl::bench::TheRest(bench);
-  atl::bench::Deltas(bench);
   atl::bench::Embeddings(bench);
   atl::bench::Attention(bench);
   bench.PrintDeclined();

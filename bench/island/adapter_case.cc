@@ -89,7 +89,7 @@ class AdaptedIsland {
   void Start(worker::Engine& engine, const worker::EngineJob& job, const IslandPlan& plan) {
     absl::Status status = engine.Configure(job, plan, &transport_, &communicators_);
     ATOLL_CHECK(status.ok(), status.ToString());
-    for (const worker::HeldLayer& held : engine.Held()) {
+    for (const HeldLayer& held : engine.Held()) {
       const std::vector<float> zeros(static_cast<size_t>(held.elements));
       status = engine.SetLayer(held.shard, worker::LayerPart::kParameters, zeros);
       ATOLL_CHECK(status.ok(), status.ToString());

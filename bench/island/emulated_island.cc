@@ -152,7 +152,7 @@ EmulatedIsland::EmulatedIsland(const Setting& setting, const Task& task, const I
     threads.emplace_back([&] {
       absl::Status status = engine->Configure(job, plan, &transport_, communicators_.get());
       ATOLL_CHECK(status.ok(), status.ToString());
-      for (const worker::HeldLayer& held : engine->Held()) {
+      for (const HeldLayer& held : engine->Held()) {
         const std::vector<float> zeros(static_cast<size_t>(held.elements));
         status = engine->SetLayer(held.shard, worker::LayerPart::kParameters, zeros);
         ATOLL_CHECK(status.ok(), status.ToString());

@@ -34,8 +34,7 @@ ShapedTransport::~ShapedTransport() {
 
 void ShapedTransport::UseSendOrder(const IslandPlan& plan) {
   for (const IslandMember& member : plan.members) {
-    auto send_call = [this, from = member.worker](const NodeId& to,
-                                                  const worker::SharedLinkCall& call) {
+    auto send_call = [this, from = member.worker](const NodeId& to, const SharedLinkCall& call) {
       schedulers_.at(to)->OnCall(from, call);
     };
     schedulers_[member.worker] =

@@ -14,18 +14,14 @@
 #include <span>
 #include <vector>
 
+#include "common/element_ranges.h"
 #include "common/model/config.h"
 #include "common/status.h"
 
 namespace atl {
 
 // [begin, end)
-struct Range {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t size() const { return end - begin; }
-  bool operator==(const Range&) const = default;
-};
+using Range = ElementRange;
 
 // What rank `rank` of a group of `ranks` holds.
 struct TensorPart {

@@ -232,22 +232,7 @@ absl::Status ValidateFragments(const OuterSpec& o) {
   if (o.fragments == 1) return absl::OkStatus();
   if (HasSinglePushRounds(o)) {
     return Bad("outer.fragments", o.fragments,
-               "1 with an outer.optimizer or outer.merge for which every push is a round");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ValidateEager(const OuterSpec& o) {
-  if (!o.eager) return absl::OkStatus();
-  if (o.overlap != Overlap::kCarry) {
-    return absl::InvalidArgumentError(
-        "outer.eager = true: must be false with outer.overlap = \"none\": islands make no steps "
-        "during an exchange");
-  }
-  if (HasSinglePushRounds(o)) {
-    return absl::InvalidArgumentError(
-        "outer.eager = true: must be false with an outer.optimizer or outer.merge for which every "
-        "push is a round: a push waits for no other");
+               "1 with an outer.optimizer for which every push is a round");
   }
   return absl::OkStatus();
 }
@@ -262,11 +247,6 @@ absl::Status ValidateSiteServers(const OuterSpec& o) {
   if (o.fragments > 1) {
     return Bad("outer.fragments", o.fragments,
                "1 with outer.site.rounds above 0: a site contributes the whole model");
-  }
-  if (o.eager) {
-    return absl::InvalidArgumentError(
-        "outer.eager = true: must be false with outer.site.rounds above 0: islands of a site do "
-        "not know the job's rounds");
   }
   if (IsQuantized(o.push_encoding)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -302,7 +282,6 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   }
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.shard_copies", o.shard_copies, 1, 2));
   ATOLL_RETURN_IF_ERROR(ValidateFragments(o));
-  ATOLL_RETURN_IF_ERROR(ValidateEager(o));
   ATOLL_RETURN_IF_ERROR(ValidateSiteServers(o));
   if (!o.contributes_to.empty()) {
     return absl::InvalidArgumentError(

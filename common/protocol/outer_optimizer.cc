@@ -85,30 +85,19 @@ const std::vector<OuterOptimizerInfo>& OuterOptimizers() {
       {"sgd", {}, -1, false, {}},
       {"nesterov", {"momentum"}, 0, false, {}},
       {"nesterov_gain", {"momentum"}, 0, false, {{"gain_target", 1, 0.01, 10}}},
-      {"adam_age",
-       {"first moment", "second moment"},
-       0,
-       true,
-       {{"beta1", 0.9, 0, 0.9999},
-        {"beta2", 0.99, 0, 0.99999},
-        {"epsilon", 1e-8, 1e-20, 1},
-        {"age_rate", 0.1, 0, 100},
-        {"age_power", 1, 0, 100}}},
       {"delayed_nesterov", {"momentum", "pushes since"}, 0, true, {{"pushes", 4, 1, 4096}}},
   };
   return table;
 }
 
-const std::vector<OuterMergeInfo>& OuterMerges() {
-  static const auto& table = *new std::vector<OuterMergeInfo>{
-      {"mean", false, false}, {"radial", false, false}, {"heloco", true, true}};
-  return table;
+const std::vector<std::string>& OuterMerges() {
+  static const auto& names = *new std::vector<std::string>{"mean", "radial"};
+  return names;
 }
 
 OuterChoice WithDefaults(OuterChoice choice) {
   constexpr double kRateWithMomentum = 0.7, kMomentum = 0.8;
-  const OuterMergeInfo* merge = Find(OuterMerges(), choice.merge);
-  const bool needs_momentum = choice.momentum.value_or(0) > 0 || (merge && merge->needs_reference);
+  const bool needs_momentum = choice.momentum.value_or(0) > 0;
   if (!choice.optimizer) choice.optimizer = needs_momentum ? "nesterov" : OuterSpec().optimizer;
   const bool averages = *choice.optimizer == OuterSpec().optimizer;
   if (!choice.learning_rate) {
@@ -124,15 +113,7 @@ const OuterOptimizerInfo& GetOuterOptimizer(const OuterSpec& spec) {
   return *info;
 }
 
-const OuterMergeInfo& GetOuterMerge(const OuterSpec& spec) {
-  const OuterMergeInfo* info = Find(OuterMerges(), spec.merge);
-  ATOLL_CHECK(info != nullptr, spec.merge);
-  return *info;
-}
-
-bool HasSinglePushRounds(const OuterSpec& spec) {
-  return GetOuterOptimizer(spec).single_pushes || GetOuterMerge(spec).single_pushes;
-}
+bool HasSinglePushRounds(const OuterSpec& spec) { return GetOuterOptimizer(spec).single_pushes; }
 
 int64_t ServerBytesPerElement(const OuterSpec& spec) {
   const auto tensors = static_cast<int64_t>(sizeof(float) * (1 + ListServerSlots(spec).size()));
@@ -164,30 +145,12 @@ double OuterParameterValue(const OuterSpec& spec, absl::string_view name) {
   return found->second;
 }
 
-double DirectRate(const OuterSpec& spec, double learning_rate) {
-  if (spec.optimizer == "sgd") return learning_rate;
-  const bool nesterov = spec.optimizer == "nesterov" || spec.optimizer == "nesterov_gain";
-  return nesterov ? learning_rate * (1 + spec.momentum) : 0;
-}
-
 absl::Status ValidateOuterChoice(const OuterSpec& spec) {
   ATOLL_ASSIGN_OR_RETURN(const OuterOptimizerInfo* optimizer,
                          FindOptimizer("outer", spec.optimizer));
-  const OuterMergeInfo* merge = Find(OuterMerges(), spec.merge);
-  if (merge == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("outer.merge = \"", spec.merge, "\": must be one of ", Names(OuterMerges())));
-  }
-  if (merge->needs_reference && optimizer->reference < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("outer.merge = \"", spec.merge,
-                                                   "\": must go with an optimizer that keeps a "
-                                                   "momentum, which \"",
-                                                   spec.optimizer, "\" does not"));
-  }
-  if (merge->single_pushes && spec.wait_for_all) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("outer.wait_for_all = true: must be false where outer.merge is \"", spec.merge,
-                     "\": each push makes a round"));
+  if (std::count(OuterMerges().begin(), OuterMerges().end(), spec.merge) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "outer.merge = \"", spec.merge, "\": must be one of ", absl::StrJoin(OuterMerges(), ", ")));
   }
   if (optimizer->single_pushes && spec.wait_for_all) {
     return absl::InvalidArgumentError(

@@ -35,28 +35,20 @@ struct OuterOptimizerInfo {
   std::vector<OuterParameter> parameters;
 };
 
-struct OuterMergeInfo {
-  std::string name;
-  bool needs_reference = false;
-  bool single_pushes = false;
-};
-
 const std::vector<OuterOptimizerInfo>& OuterOptimizers();
-const std::vector<OuterMergeInfo>& OuterMerges();
+const std::vector<std::string>& OuterMerges();
 
 // A job's choice, as far as it makes one.
 struct OuterChoice {
   std::optional<std::string> optimizer;
   std::optional<double> learning_rate, momentum;
-  std::string merge;
 };
 // With what is left out: averaging, which has won at equal tokens in every run that was measured
-// (docs/decisions/outer-optimizers.md); Nesterov where a momentum is given or the merge needs one.
+// (docs/decisions/outer-optimizers.md); Nesterov where a momentum is given.
 OuterChoice WithDefaults(OuterChoice choice);
 
 // REQUIRES, of all below: ValidateOuterChoice(spec).
 const OuterOptimizerInfo& GetOuterOptimizer(const OuterSpec& spec);
-const OuterMergeInfo& GetOuterMerge(const OuterSpec& spec);
 bool HasSinglePushRounds(const OuterSpec& spec);
 // What a server keeps beside each parameter: the optimizer's slots, and last, where pulls are
 // quantised, kServedSlot, or in the job of a site's servers kBaseSlot and kContributedSlot.
@@ -75,10 +67,6 @@ int64_t ServerBytesPerElement(const OuterSpec& spec);
 int64_t ServerPeakBytesPerElement(const OuterSpec& spec);
 // REQUIRES: the optimizer has the parameter.
 double OuterParameterValue(const OuterSpec& spec, absl::string_view name);
-
-// What a step at this rate subtracts of a pseudo-gradient of weight 1, beside what a momentum makes
-// of it later; 0: there is no such number for all elements.
-double DirectRate(const OuterSpec& spec, double learning_rate);
 
 // Whether optimizer, merge and parameters exist and go together.
 absl::Status ValidateOuterChoice(const OuterSpec& spec);

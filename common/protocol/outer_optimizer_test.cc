@@ -30,22 +30,25 @@ TEST_CASE("every_optimizer_has_slots_that_fit_and_defaults_in_range") {
 }
 
 TEST_CASE("parameters_are_read_and_checked_against_their_optimizer") {
-  CHECK(OuterParameterValue(With("adam_age", "mean", " beta2=0.9, age_rate = 0.5"), "beta2") ==
-        0.9);
-  CHECK(OuterParameterValue(With("adam_age", "mean", "beta2=0.9,age_rate= 0.5"), "age_rate") ==
-        0.5);
-  CHECK_FALSE(ValidateOuterChoice(With("nesterov", "mean", "beta2=0.9")).ok());
-  CHECK_FALSE(ValidateOuterChoice(With("adam_age", "mean", "beta2=1")).ok());
-  CHECK_FALSE(ValidateOuterChoice(With("adam_age", "mean", "beta2=nan")).ok());
-  CHECK_FALSE(ValidateOuterChoice(With("adam_age", "mean", "beta2")).ok());
+  CHECK(OuterParameterValue(With("delayed_nesterov", "mean", " pushes = 5 "), "pushes") == 5);
+  CHECK_FALSE(ValidateOuterChoice(With("nesterov", "mean", "pushes=5")).ok());
+  CHECK_FALSE(ValidateOuterChoice(With("delayed_nesterov", "mean", "pushes=0")).ok());
+  CHECK_FALSE(ValidateOuterChoice(With("delayed_nesterov", "mean", "pushes=nan")).ok());
+  CHECK_FALSE(ValidateOuterChoice(With("delayed_nesterov", "mean", "pushes")).ok());
   CHECK_FALSE(ValidateOuterChoice(With("adamw")).ok());
   CHECK_FALSE(ValidateOuterChoice(With("nesterov", "median")).ok());
 }
 
-TEST_CASE("a_merge_that_compares_with_a_momentum_needs_one_and_rounds_of_single_pushes") {
-  CHECK_FALSE(ValidateOuterChoice(With("sgd", "heloco")).ok());
-  OuterSpec spec = With("nesterov", "heloco");
-  CHECK(ValidateOuterChoice(spec).ok());
+TEST_CASE("what_earlier_versions_had_is_refused_by_name") {
+  CHECK(ValidateOuterChoice(With("adam_age")).message() ==
+        "outer.optimizer = \"adam_age\": must be one of sgd, nesterov, nesterov_gain, "
+        "delayed_nesterov");
+  CHECK(ValidateOuterChoice(With("nesterov", "heloco")).message() ==
+        "outer.merge = \"heloco\": must be one of mean, radial");
+}
+
+TEST_CASE("rounds_of_single_pushes_do_not_wait_for_all") {
+  OuterSpec spec = With("delayed_nesterov");
   CHECK(HasSinglePushRounds(spec));
   spec.wait_for_all = true;
   CHECK_FALSE(ValidateOuterChoice(spec).ok());
@@ -71,16 +74,6 @@ TEST_CASE("a_sites_job_keeps_base_and_contributed_after_the_optimizers_slots") {
     spec.fragments = 2;
     CHECK_FALSE(ValidateOuterChoice(spec).ok());
   }
-}
-
-TEST_CASE("a_step_takes_a_pseudo_gradient_at_its_rate_and_a_momentum_once_more") {
-  OuterSpec nesterov = With("nesterov");
-  nesterov.momentum = 0.5;
-  CHECK(DirectRate(With("sgd"), 0.7) == 0.7);
-  CHECK(DirectRate(nesterov, 0.7) == Approx(1.05));
-  nesterov.optimizer = "nesterov_gain";
-  CHECK(DirectRate(nesterov, 0.2) == Approx(0.3));
-  CHECK(DirectRate(With("adam_age"), 0.7) == 0);
 }
 
 }  // namespace

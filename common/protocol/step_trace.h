@@ -16,8 +16,6 @@ namespace atl {
 // Spans and messages of one trace together; what is beyond is left out and counted.
 inline constexpr int kTraceEntriesMax = 1 << 17;
 
-inline constexpr int kTraceKinds = 8;
-
 }  // namespace atl
 
 #endif  // ATOLL_COMMON_PROTOCOL_STEP_TRACE_H_

@@ -135,7 +135,6 @@ TEST_CASE("a_job_averages_unless_it_names_an_optimizer_or_needs_a_momentum") {
   const OuterSpec named = outer([](auto& o) { o.set_optimizer("nesterov"); });
   CHECK(named.learning_rate == 0.7);
   CHECK(named.momentum == 0.8);
-  CHECK(outer([](auto& o) { o.set_merge("heloco"); }).optimizer == "nesterov");
   CHECK(outer([](auto& o) { o.set_learning_rate(0.5); }).learning_rate == 0.5);
 }
 

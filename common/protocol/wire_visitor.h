@@ -53,6 +53,10 @@ class Encoder {
   void Copy(absl::string_view, const std::string& plain, const std::string&, Set set) {
     set(WellFormed(plain, kMaxTextBytes));
   }
+  template <class Set>
+  void Bytes(absl::string_view, const std::string& plain, const std::string&, Set set) {
+    set(plain);
+  }
   template <class T, class Present, class Set>
   void Optional(absl::string_view, const T& plain, Present, T, Set set) {
     set(plain);
@@ -105,6 +109,9 @@ class Decoder {
       return Fault(field, absl::StrCat("text of ", value.size(), " bytes"));
     }
     plain = value;
+  }
+  void Bytes(absl::string_view field, std::string& plain, const std::string& value, auto set) {
+    Copy(field, plain, value, set);
   }
   template <class T, class P>
   void Copy(absl::string_view, T& plain, const P& value, auto) {

@@ -1,6 +1,6 @@
 // int8 and int4: number = code * scale, codes -127 to 127 in a signed byte each, or -7 to 7, plus
 // 8, in four bits each; scale = the block's largest size / 127 (or 7), code = number / scale to the
-// nearest, ties to even. The operation QuantizeDelta (ops.h) makes the same codes.
+// nearest, ties to even.
 
 #include "kernels/codecs/blocks.h"
 

@@ -34,16 +34,13 @@ ncclDataType_t ToNcclDataType(DType dtype) {
   __builtin_unreachable();
 }
 
-// Before NCCL is first called, and before there are threads that could read the environment: it
-// reads its settings once.
-//
 // Ranks of one process would read and write each other's buffers by plain addresses, which a pool's
 // memory does not allow on another device before cudaMemPoolSetAccess. Without
 // that they go through NCCL's own buffers, over the same links.
-void Prepare() {
-  static const int set = setenv("NCCL_P2P_DIRECT_DISABLE", "1", /*overwrite=*/0);
-  (void)set;
-}
+//
+// NCCL reads its settings once. They are set before main: later there are threads that may read the
+// environment meanwhile.
+[[maybe_unused]] const int kSettings = setenv("NCCL_P2P_DIRECT_DISABLE", "1", /*overwrite=*/0);
 
 // A communicator that never blocks, and its device.
 struct Joined {
@@ -54,7 +51,6 @@ struct Joined {
 class Nccl final : public NcclApi {
  public:
   absl::StatusOr<std::string> NewId() override {
-    Prepare();
     ncclUniqueId id;
     const ncclResult_t result = ncclGetUniqueId(&id);
     if (result != ncclSuccess) return StatusFromError(result, "ncclGetUniqueId");
@@ -71,7 +67,6 @@ class Nccl final : public NcclApi {
     auto joined = std::make_unique<Joined>();
     joined->device_index = GetDeviceBackend(backend).device_index();
     ATOLL_RETURN_IF_ERROR(Use(*joined));
-    Prepare();
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     const ncclResult_t result =
@@ -192,7 +187,6 @@ Nccl& TheNccl() {
 }  // namespace
 
 std::string NcclVersion() {
-  Prepare();
   int version = 0;
   if (ncclGetVersion(&version) != ncclSuccess) return "";
   return absl::StrCat(version / 10000, ".", version % 10000 / 100, ".", version % 100);

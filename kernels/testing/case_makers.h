@@ -64,8 +64,6 @@ OpCase LambCase(int64_t size, int64_t step, bool clip, bool copy);
 OpCase NormalizeCase(int64_t size);
 OpCase ClipCase(int64_t size, float max_norm);
 // `bits` 8 or 4; there and back again.
-OpCase QuantizeCase(int64_t size, int bits, bool residual);
-OpCase NesterovCase(int64_t size, Type delta_type);
 
 // ---- image_cases.cc ----
 

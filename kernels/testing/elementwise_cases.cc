@@ -302,39 +302,4 @@ OpCase ClipCase(int64_t size, float max_norm) {
   return c;
 }
 
-OpCase QuantizeCase(int64_t size, int bits, bool residual) {
-  OpCase c;
-  const int64_t blocks = (size + kQuantBlock - 1) / kQuantBlock;
-  c.name = absl::StrCat("quantize ", size, " to ", bits, " bits", residual ? " residual" : "");
-  c.args = {{"base", Role::kInput, 1, size, kOnlyF32, nullptr, true},
-            {"theta", Role::kInput, 1, size, kOnlyF32, nullptr, true},
-            {"codes", Role::kState, blocks, kQuantBlock * bits / 32, kInt32, Constant(5)},
-            {"scales", Role::kState, 1, blocks, kOnlyF32},
-            {"out", Role::kState, 1, size, kOnlyF32, nullptr, true}};
-  if (residual) c.args.push_back({"residual", Role::kState, 1, size, kOnlyF32, nullptr, true});
-  c.forward = [](Call& a) {
-    a.Run(QuantizeDelta{.base = a["base"],
-                        .theta = a["theta"],
-                        .residual = a["residual"],
-                        .codes = a["codes"],
-                        .scales = a["scales"]});
-    a.Run(DequantizeDelta{.codes = a["codes"], .scales = a["scales"], .out = a["out"]});
-  };
-  c.forward_bytes = (residual ? 20.0 : 12.0) * size + bits * size / 4.0;
-  return c;
-}
-
-OpCase NesterovCase(int64_t size, Type delta_type) {
-  OpCase c;
-  c.name = absl::StrCat("nesterov ", size, " type ", static_cast<int>(delta_type));
-  c.args = {{"theta", Role::kState, 1, size, kOnlyF32, nullptr, true},
-            {"velocity", Role::kState, 1, size, kOnlyF32, nullptr, true},
-            {"delta", Role::kInput, 1, size, delta_type, nullptr, true}};
-  c.forward = [](Call& a) {
-    a.Run(NesterovStep{.theta = a["theta"], .velocity = a["velocity"], .delta = a["delta"]});
-  };
-  c.forward_bytes = 16.0 * size + (delta_type == Type::kBf16 ? 2.0 : 4.0) * size;
-  return c;
-}
-
 }  // namespace atl::testing

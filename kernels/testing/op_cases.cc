@@ -100,12 +100,6 @@ std::vector<OpCase> TestCases() {
       CrossEntropyCase(2, 60'000, true),
       CrossEntropyPartCase(17, 9, 21, false),
       CrossEntropyPartCase(700, 0, 40, true),
-      QuantizeCase(1024, 8, true),
-      QuantizeCase(777, 8, false),
-      QuantizeCase(2048, 4, false),
-      QuantizeCase(1001, 4, true),
-      NesterovCase(4096, Type::kOnlyF32),
-      NesterovCase(1003, Type::kBf16),
   };
   cases.insert(cases.end(), others.begin(), others.end());
   for (auto& made : {AttentionCases(), ImageTestCases()}) {

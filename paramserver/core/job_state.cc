@@ -233,16 +233,13 @@ absl::Status JobState::CheckStep(const CommittedRecord& record) const {
         absl::StrCat("round ", record.version, " of job ", job_, ": ", args...));
   };
   if (!std::isfinite(record.step.learning_rate)) return bad("its outer rate is not finite");
-  const bool has_reference =
-      version_ != kNoVersion && GetOuterOptimizer(assignment_.definition.spec.outer).reference >= 0;
   std::set<int32_t> layers;
   for (const LayerStep& layer : record.step.layers) {
-    const bool finite = std::isfinite(static_cast<float>(layer.reference)) &&
-                        std::all_of(layer.weights.begin(), layer.weights.end(), [](double weight) {
-                          return std::isfinite(static_cast<float>(weight));
-                        });
+    const bool finite = std::all_of(layer.weights.begin(), layer.weights.end(), [](double weight) {
+      return std::isfinite(static_cast<float>(weight));
+    });
     if (!finite || layer.weights.size() != record.terms.size() ||
-        !layers.insert(layer.layer).second || (layer.reference != 0 && !has_reference)) {
+        !layers.insert(layer.layer).second) {
       return bad("the weights of layer ", layer.layer, " do not fit its terms");
     }
   }
@@ -464,11 +461,6 @@ void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
     for (size_t i = 0; i < deltas.size(); ++i) {
       deltas[i].weight = static_cast<float>(layer.weights[i]);
     }
-    if (layer.reference == 0) continue;
-    const std::span<float> slot =
-        state.slots[static_cast<size_t>(GetOuterOptimizer(outer).reference)];
-    deltas.push_back({{slot.data(), Encoding::kFloat32, shard.info.elements},
-                      static_cast<float>(layer.reference)});
   }
   const double rate = round.step.learning_rate;
   optimizer_->Step(state,

@@ -54,7 +54,7 @@ void Deliver(ServerFixture& giver, ServerFixture& receiver) {
 TEST_CASE("a_moved_shard_steps_as_if_it_had_stayed") {
   ServerFixture stays, giver, receiver;
   OuterSpec outer;
-  outer.optimizer = GENERATE("sgd", "nesterov", "adam_age", "delayed_nesterov");
+  outer.optimizer = GENERATE("sgd", "nesterov", "delayed_nesterov");
   for (ServerFixture* fixture : {&stays, &giver, &receiver}) fixture->outer = outer;
   TrainTwoVersions(stays);
   TrainTwoVersions(giver);

@@ -29,22 +29,6 @@ class Nesterov : public OuterOptimizer {
   }
 };
 
-// A push's age is in its weight.
-class AdamAge : public OuterOptimizer {
- public:
-  explicit AdamAge(const OuterSpec& spec)
-      : beta1_(OuterParameterValue(spec, "beta1")),
-        beta2_(OuterParameterValue(spec, "beta2")),
-        epsilon_(OuterParameterValue(spec, "epsilon")) {}
-  void Step(const OuterShard& shard, const OuterRound& round, ThreadPool& pool) const override {
-    OuterAdam(shard.theta, shard.slots[0], shard.slots[1], round.deltas,
-              {round.learning_rate, beta1_, beta2_, epsilon_, round.version}, pool);
-  }
-
- private:
-  const double beta1_, beta2_, epsilon_;
-};
-
 class DelayedNesterov : public OuterOptimizer {
  public:
   explicit DelayedNesterov(const OuterSpec& spec)
@@ -74,7 +58,6 @@ std::unique_ptr<OuterOptimizer> MakeOuterOptimizer(const OuterSpec& spec) {
       {"sgd", Make<Sgd>},
       {"nesterov", Make<Nesterov>},
       {"nesterov_gain", Make<Nesterov>},
-      {"adam_age", Make<AdamAge>},
       {"delayed_nesterov", Make<DelayedNesterov>},
   };
   const auto maker = makers.find(spec.optimizer);

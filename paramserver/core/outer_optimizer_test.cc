@@ -59,14 +59,14 @@ TEST_CASE("an_assignment_of_another_optimizer_is_refused_once_there_is_a_version
   server.Sync();
   Train(server);
   server.TakeSent<ServerFault>();
-  server.DeliverMessage(With(Named("adam_age")));
+  server.DeliverMessage(With(Named("delayed_nesterov")));
   server.Sync();
   CHECK(server.TakeSent<ServerFault>().size() == 1);
   server.DeliverMessage(With(Named("lion")));
   CHECK(server.TakeSent<ServerFault>().size() == 1);
 }
 
-TEST_CASE("a_round_with_a_step_of_its_own_uses_its_rate_its_weights_and_the_reference_slot") {
+TEST_CASE("a_round_with_a_step_of_its_own_uses_its_rate_and_its_weights") {
   ServerFixture server(1 << 20);
   server.DeliverMessage(With(Named("nesterov")));
   server.Sync();
@@ -76,12 +76,12 @@ TEST_CASE("a_round_with_a_step_of_its_own_uses_its_rate_its_weights_and_the_refe
   server.Push(ServerFixture::Id(0, 2, kMoved.shard), ones);
   server.Sync();
   CommitRound wrong{kJob, 3, {{ServerFixture::By(0, 2), 1.0}}, {}};
-  wrong.step.layers = {{0, {1, 2}, 0}};  // two weights of one term
+  wrong.step.layers = {{0, {1, 2}}};  // two weights of one term
   server.TakeSent<ServerFault>();
   server.DeliverMessage(wrong);
   CHECK(server.TakeSent<ServerFault>().size() == 1);
   CommitRound round = wrong;
-  round.step = {0.25, {{0, {0.5}, 0}}};
+  round.step = {0.25, {{0, {0.5}}}};
   server.DeliverMessage(round);
   server.Sync();
   REQUIRE(server.version() == 3);

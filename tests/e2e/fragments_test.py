@@ -75,11 +75,10 @@ def delayed_and_blended(fixture):
 
 
 @case
-def eager_and_in_few_bits(fixture):
-    """Two islands with eager updates and fragments in 4 bits both ways: the loss falls, and versions come in
-    few bytes"""
+def in_few_bits(fixture):
+    """Two islands with fragments in 4 bits both ways: the loss falls, and versions come in few bytes"""
     fixture.starts(workers=2, servers=1)
-    job = fixture.submits(schedule__train_tokens=400_000, outer__fragment_delay_steps=2, outer__eager=True,
+    job = fixture.submits(schedule__train_tokens=400_000, outer__fragment_delay_steps=2,
                           outer__push_encoding="int4", outer__pull_encoding="int4", **FRAGMENTS)
     whole = sum(4 * shard["elements"] for shard in fixture.reaches(job, 2)["shards"])
 

@@ -7,21 +7,13 @@ PLANTED = {
         "  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), v1::TENSOR_ENCODING_TOPK));\n",
         ""),
     "group_frame": (
-        "worker/island/messages/wire_parse.cc",
-        "if (shard.rank() < 0 || shard.rank() >= shard.tensor_split_ratios_size()) return Bad(\"rank\");",
-        ""),
+        "worker/island/messages/limits.cc",
+        "return all && m.rank() < ratios.size() ?",
+        "return all ?"),
     "group_header": (
-        "worker/island/messages/wire_parse.cc",
+        "worker/island/messages/wire.cc",
         "payload_bytes < 4 || payload_bytes % 4 != 0 || payload_bytes > 4 * kChunkElements",
         "payload_bytes < 4"),
-    "outer_wire": (
-        "worker/island/messages/outer_wire.cc",
-        "part.server() < 0 || part.server() >= call.servers_size()",
-        "part.server() < 0"),
-    "save_wire": (
-        "worker/island/messages/wire_parse.cc",
-        "return tier >= 0 && tier < kTiers ?",
-        "return tier >= 0 ?"),
     "job_toml": (
         "common/toml_message.cc",
         "if (integer == nullptr) {\n      return Error(node.source(), where, \"must be a whole",

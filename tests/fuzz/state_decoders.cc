@@ -101,9 +101,9 @@ bool AcceptsManifest(std::string_view bytes) {
   const auto saves = store.List(4, &problems, nullptr);
   ATOLL_CHECK(saves.ok(), saves.status().message());
   if (!problems.empty()) return false;
-  for (const worker::HeldSave& save : *saves) {
-    for (const worker::HeldUnit& held : save.units) {
-      const worker::LayerShard& shard = held.unit.shard;
+  for (const HeldSave& save : *saves) {
+    for (const HeldUnit& held : save.units) {
+      const LayerShard& shard = held.unit.shard;
       ATOLL_CHECK(shard.rank >= 0 && shard.rank < std::ssize(shard.tensor_split_ratios),
                   shard.rank);
       if (held.unit.elements.size() > kReadMost) continue;

@@ -7,8 +7,6 @@
 #include "common/net/frame.h"
 #include "common/net/session.h"
 #include "tests/fuzz/decoder.h"
-#include "worker/island/messages/outer_wire.h"
-#include "worker/island/messages/save_wire.h"
 #include "worker/island/messages/wire.h"
 
 namespace atl::fuzz {
@@ -77,82 +75,45 @@ const Registration kFrame({"frame", FrameSeeds, AcceptsFrame});
 
 // ------------------------------------------------------------------------ messages of an island
 
-void CheckRank(const worker::LayerShard& shard) {
-  ATOLL_CHECK(shard.rank >= 0 && shard.rank < std::ssize(shard.tensor_split_ratios), shard.rank);
-}
-
-void Use(const v1::GroupReply& reply) {
-  (void)worker::StatusFromReply(reply);
-  for (const auto& held : reply.held()) CheckRank(worker::FromWire(held).shard);
-  for (const auto& save : reply.saves()) {
-    for (const worker::HeldUnit& held : worker::FromWire(save).units) {
-      ATOLL_CHECK(static_cast<int>(held.tier) >= 0 && static_cast<int>(held.tier) < kTiers,
-                  static_cast<int>(held.tier));
-    }
-  }
-  for (const auto& stage_link : reply.stage_links()) worker::FromWire(stage_link);
-  for (const auto& memory : reply.memory()) worker::FromWire(memory);
-  worker::FromWire(reply.taken());
-  worker::FromWire(reply.outer());
-  if (reply.has_handover()) worker::FromWire(reply.handover().leadership());
-}
-
-void Use(const v1::OuterCall& call) {
-  if (call.what() == v1::OuterCall::LAYOUT) worker::OrderFrom(call);
-  if (call.what() == v1::OuterCall::CAPTURE) worker::CaptureFrom(call);
-  worker::Describe(call);
-}
-
-void Use(const v1::TransferCall& call) {
-  if (call.what() == v1::TransferCall::PULL) worker::PullFrom(call);
-  if (call.what() == v1::TransferCall::PUSH) worker::PushFrom(call);
-  if (call.what() == v1::TransferCall::PUSHED) worker::PushDoneFrom(call);
-}
-
-void Use(const v1::SaveCall& save) { worker::ParseSaveCall(save); }
-
 bool AcceptsGroupFrame(std::string_view bytes) {
   const auto frame = ParseGroupFrame({bytes.data(), bytes.size()});
   if (!frame.ok()) return false;
   worker::Describe(*frame);
-  if (frame->has_step()) worker::RangesFromStepCall(frame->step());
-  if (frame->has_reply()) Use(frame->reply());
-  if (frame->has_link()) worker::FromWire(frame->link());
-  if (frame->has_drain()) worker::FromWire(frame->drain().take());
-  if (frame->has_get_layer()) CheckRank(worker::FromWire(frame->get_layer().shard()));
-  if (frame->has_outer()) Use(frame->outer());
-  if (frame->has_transfer()) Use(frame->transfer());
-  if (frame->has_save()) Use(frame->save());
+  if (const GetLayerCall* call = worker::BodyIf<GetLayerCall>(*frame)) {
+    ATOLL_CHECK(call->shard.rank < std::ssize(call->shard.tensor_split_ratios), call->shard.rank);
+  }
+  if (const GroupReply* reply = worker::BodyIf<GroupReply>(*frame)) {
+    (void)worker::StatusFromReply(*reply);
+  }
+  // What was taken can be sent on.
+  const auto again = ParseGroupFrame(worker::Serialize(*frame));
+  ATOLL_CHECK(again.ok(), again.status().ToString());
   return true;
 }
 
-constexpr char kShard[] =
-    "shard { layer: 1 rank: 1 tensor_split_ratios: 3 tensor_split_ratios: 5 }";
-
 std::vector<std::string> GroupFrameSeeds() {
-  const std::string shard = kShard;
+  const LayerShard shard{1, 1, {3, 5}};
+  const std::vector<ShardPlacement> shards = {{0, 1, 0, 64, "s", "tcp://127.0.0.1:1"}};
+  const OuterTag tag{4, ContributionId{1, 2, 3, 4}, {5, 6}};
+  const std::vector<TransferPart> parts = {{shards[0], 8, 16}};
+  GroupReply reply{.code = 3, .message = "x"};
+  reply.held = {{.shard = shard, .elements = 9, .owned = {1, 3}}};
+  reply.saves = {{1, 2, {{{shard, {0, 4}}, 4, Tier::kDisk}}}};
+  reply.outer = {tag, {{1, {0, 8}, {}}}, Encoding::kInt4, shards};
+  reply.memory = {{.peak_bytes = 3}};
+  reply.handover.emplace().leadership.island = 1;
   std::vector<std::string> seeds;
-  for (const std::string& body : {
-           std::string("configure {}"),
-           "fetch { items { " + shard + " sources { " + shard +
-               " from: 'b' parts: 1 begin: 0 end: 9 } } optimizer_step: 3 }",
-           std::string("step { number: 3 ranges { begin: 0 end: 8 } learning_rate: 0.1 }"),
-           std::string("evaluate { number: 3 first: 1 count: 2 }"),
-           "get_layer { " + shard + " parts: 1 begin: 0 end: 9 }",
-           std::string("set_steps { optimizer_steps: 2 }"),
-           std::string("rendezvous { key: 'k' value: 'v' }"),
-           std::string("link { what: 1 link: 2 step: 3 }"),
-           std::string("drain { take { plan: 1 number: 2 sums: 0.5 } }"),
-           "reply { code: 3 message: 'x' held { " + shard +
-               " elements: 9 owned_begin: 1 owned_end: 3 } memory { peak_bytes: 3 } "
-               "saves { save: 1 units { unit { " +
-               shard +
-               " begin: 0 end: 4 } elements: 4 } } "
-               "handover { leadership { island: 1 } } }",
-           "save { save: 2 keep: 1 own { " + shard + " begin: 0 end: 4 } }",
-           std::string("forget_saves { save: 1 }"),
-       }) {
-    seeds.push_back(Wire<v1::GroupFrame>("call: 5 epoch: 1 " + body));
+  for (const GroupBody& body : std::vector<GroupBody>{
+           ConfigureCall(), FetchCall{{{shard, {{shard, "b", 1, {0, 9}}}}}, 3},
+           StepCall{3, {{0, 8}}, 0.1}, EvaluateCall{3, 1, 2}, GetLayerCall{shard, 1, false, {0, 9}},
+           SetStepsCall{2}, RendezvousEntry{"k", "v"},
+           SharedLinkCall{SharedLinkEvent::kGo, 2, {3, 0, 0, 0}}, DrainCall{StepSums{1, 2, {0.5}}},
+           reply, SaveCall{2, {{{shard, {0, 4}}}, {{{shard, {0, 4}}, "b"}}}, Tier::kDisk, 0, 1},
+           ForgetSaves{1}, OuterLayoutCall{{{1, {0, 8}, {"a", "b"}}}, tag, Encoding::kInt8, shards},
+           MakeDeltaCall{*tag.captured, Encoding::kBfloat16, shards}, FinishCall{tag},
+           PushCall{"j-1", *tag.captured, Encoding::kFloat32, parts}, PullCall{"j-1", 3, 4, parts},
+           PushShardDone{{"j-1", 1, 2, 3, 4, 5}}, BatchPulled{3, 1, true}}) {
+    seeds.push_back(worker::Serialize({.call = 5, .epoch = 1, .body = body}));
   }
   return seeds;
 }
@@ -179,79 +140,6 @@ std::vector<std::string> GroupHeaderSeeds() {
 }
 
 const Registration kGroupHeader({"group_header", GroupHeaderSeeds, AcceptsGroupHeader});
-
-// ----------------------------------------------------- calls of the outer exchange and of saves
-
-// These alone, so that inputs are not spent on the frame around them.
-template <class Call, class Mutable>
-bool AcceptsCall(std::string_view bytes, Mutable mutable_call) {
-  v1::GroupFrame frame;
-  if (!mutable_call(frame)->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return false;
-  }
-  return AcceptsGroupFrame(frame.SerializeAsString());
-}
-
-bool AcceptsOuter(std::string_view bytes) {
-  Input input(bytes);
-  switch (input.Take<uint8_t>() % 3) {
-    case 0:
-      return AcceptsCall<v1::OuterCall>(input.Rest(),
-                                        [](auto& frame) { return frame.mutable_outer(); });
-    case 1:
-      return AcceptsCall<v1::TransferCall>(input.Rest(),
-                                           [](auto& frame) { return frame.mutable_transfer(); });
-    default:
-      return AcceptsCall<v1::OuterHeld>(
-          input.Rest(), [](auto& frame) { return frame.mutable_reply()->mutable_outer(); });
-  }
-}
-
-std::vector<std::string> OuterSeeds() {
-  worker::OuterOrder order;
-  order.layout = {{.layer = 1, .range = {0, 8}, .holders = {"a", "b"}}};
-  order.tag = {4, ContributionId{1, 2, 3, 4}};
-  order.sources = {{"a", 1, {0, 8}}};
-  v1::OuterCall layout, capture;
-  worker::ToWire(order, &layout);
-  worker::ToWire(worker::CaptureDelta{{1, 2, 3, 4}, Encoding::kBfloat16, {}}, &capture);
-  capture.set_what(v1::OuterCall::CAPTURE);
-  worker::OuterHoldings holdings;
-  holdings.tag = order.tag;
-  v1::OuterHeld held;
-  worker::ToWire(holdings, &held);
-  worker::ShardPart part;
-  part.shard = 1, part.layer = 2, part.elements = 64;
-  part.part_begin = 8, part.part_elements = 16;
-  part.server = "s", part.endpoint = "tcp://127.0.0.1:1";
-  v1::TransferCall pull, push, pushed;
-  worker::ToWire(worker::StartPull{"j-1", 3, 4, {part}}, &pull);
-  worker::ToWire(worker::PushShards{"j-1", {1, 2, 3, 4}, Encoding::kFloat32, {part}}, &push);
-  return {'\0' + layout.SerializeAsString(), '\0' + capture.SerializeAsString(),
-          '\1' + pull.SerializeAsString(), '\1' + push.SerializeAsString(),
-          '\2' + held.SerializeAsString()};
-}
-
-const Registration kOuter({"outer_wire", OuterSeeds, AcceptsOuter});
-
-bool AcceptsSave(std::string_view bytes) {
-  Input input(bytes);
-  if (input.Take<uint8_t>() % 2 == 0) {
-    return AcceptsCall<v1::SaveCall>(input.Rest(),
-                                     [](auto& frame) { return frame.mutable_save(); });
-  }
-  return AcceptsCall<v1::HeldSave>(input.Rest(),
-                                   [](auto& frame) { return frame.mutable_reply()->add_saves(); });
-}
-
-std::vector<std::string> SaveSeeds() {
-  const std::string unit = absl::StrCat(" { ", kShard, " begin: 0 end: 4 }");
-  return {'\0' + Wire<v1::SaveCall>("save: 3 keep: 2 tier: 1 own" + unit +
-                                    " fetch { from: 'b' unit" + unit + " }"),
-          '\1' + Wire<v1::HeldSave>("save: 3 units { tier: 0 elements: 8 unit" + unit + " }")};
-}
-
-const Registration kSave({"save_wire", SaveSeeds, AcceptsSave});
 
 // ------------------------------------------------------------------------------- sealed links
 

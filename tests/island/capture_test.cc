@@ -15,6 +15,8 @@
 namespace atl::worker {
 namespace {
 
+using namespace std::chrono_literals;
+
 using MakeDevice = std::function<LocalDevice(int index)>;
 
 LocalDevice OnCpu(int index) { return {index, NewCpuBackend(1), NewCpuBackend(1)}; }
@@ -467,6 +469,65 @@ TEST_CASE("members of an island take what is adopted while it trains on") {
     REQUIRE(leader.member->outer_exchange().ReadLayer(OuterKind::kBase, layer, base).ok());
     for (size_t i = 0; i < base.size(); ++i) {
       REQUIRE(base[i] == version(1)(layer, static_cast<int64_t>(i)));
+    }
+  }
+}
+
+TEST_CASE("a_pseudo_gradient_of_an_earlier_attempt_changes_nothing_of_a_later_one") {
+  World world;
+  testing::Gate gate;
+  world.gates["w2"] = &gate;
+  TestGroup group(world, 2, 2);
+  const IslandLayout layout = LayoutOfTwo(GENERATE(0, 2));
+  group.Take(layout, {"w1", "w2"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ToString() == "OK");
+  group.Pulled(
+      [](int32_t layer, int64_t i) { return 1e-3f * static_cast<float>((i + layer) % 7); });
+  REQUIRE(leader.trainer->AdoptPulled({0, AdoptMode::kReplace}).ToString() == "OK");
+  leader.Step(0);
+  const CaptureDelta command{{0, 1, 1, 0}, Encoding::kFloat32, {}};
+  const std::atomic<bool> cancelled = false;
+  // A follower is late: the leader interrupts it and sets the island up again.
+  gate.Close();
+  const auto late = leader.trainer->CaptureDelta(command);
+  REQUIRE(late.status().ToString() == "OK");
+  absl::Status status;
+  std::thread makes([&] { status = (*late)(cancelled); });
+  gate.AwaitStall();
+  leader.trainer->Interrupt("a member is lost");
+  makes.join();
+  CHECK(absl::IsAborted(status));
+  const IslandPlan next = group.PlanFor(layout, {"w1", "w2"});
+  std::atomic<bool> set_up = false;
+  std::thread sets_up([&] {
+    status = group.Order(next).status();
+    set_up = true;
+  });
+  // With the late one under way, if it is not waited for.
+  for (int i = 0; i < 200 && !set_up; ++i) std::this_thread::sleep_for(10ms);
+  gate.Open();
+  sets_up.join();
+  REQUIRE(status.ToString() == "OK");
+  const auto outer = [&](const NodeId& name) {
+    return group[name].member->outer_exchange().state();
+  };
+  // Whatever it still does ends before the next one begins.
+  const State trained = leader.Read();
+  const auto again = leader.trainer->CaptureDelta(command);
+  REQUIRE(again.status().ToString() == "OK");
+  CHECK_FALSE(outer("w2")->tag().captured);
+  REQUIRE((*again)(cancelled).ToString() == "OK");
+  for (const NodeId name : {"w1", "w2"}) {
+    REQUIRE(outer(name)->tag().captured == command.contribution);
+    for (size_t p = 0; p < outer(name)->parts()->size(); ++p) {
+      const OuterRange& part = (*outer(name)->parts())[p];
+      for (int64_t i = part.range.begin; i < part.range.end; ++i) {
+        const float base = 1e-3f * static_cast<float>((i + part.layer) % 7);
+        const float theta = trained[3 * static_cast<size_t>(part.layer)][static_cast<size_t>(i)];
+        const size_t at = static_cast<size_t>(i - part.range.begin);
+        REQUIRE(outer(name)->delta()->values[p][at] == base - theta);
+      }
     }
   }
 }

@@ -61,6 +61,7 @@ struct World {
   JobSpec spec;
   int64_t saves_bytes_max = 0;  // of each worker
   bool disks = false;           // each worker has a disk tier, which its restarts find again
+  std::map<NodeId, testing::Gate*> gates;  // of workers' fake devices, instead of LayerGate
 };
 
 inline bool Says(absl::string_view text, absl::string_view part) {
@@ -100,8 +101,8 @@ inline Devices DevicesOfRun() {
   return devices;
 }
 
-// Device `index` of a worker.
-inline LocalDevice NewDevice(int index) {
+// Device `index` of a worker, with a gate of its own.
+inline LocalDevice NewDevice(int index, testing::Gate& gate = LayerGate()) {
   if (DevicesOfRun() == Devices::kHost) return {index, NewCpuBackend(1), NewCpuBackend(1)};
   const testing::FakeDevice device(absl::StrCat("fake ", index), [] { return NewCpuBackend(1); });
   return {index,
@@ -110,7 +111,7 @@ inline LocalDevice NewDevice(int index) {
           0,
           device.NewBackend(),
           device.NewBackend(),
-          device.NewBackend([] { LayerGate().Pass(); })};
+          device.NewBackend([&gate] { gate.Pass(); })};
 }
 
 inline bool HasNccl() { return DevicesOfRun() == Devices::kFakeNccl; }
@@ -140,9 +141,11 @@ class TestWorker {
         return JoinNcclBy(Nccl(), backend, group);
       };
     }
-    options.make_devices = [devices] {
+    const auto own = world.gates.find(name);
+    testing::Gate* const gate = own == world.gates.end() ? &LayerGate() : own->second;
+    options.make_devices = [devices, gate] {
       std::vector<LocalDevice> all;
-      for (int i = 0; i < devices; ++i) all.push_back(NewDevice(i));
+      for (int i = 0; i < devices; ++i) all.push_back(NewDevice(i, *gate));
       return all;
     };
     member = GroupMember::Create(std::move(options)).value();
@@ -217,7 +220,7 @@ class TestWorker {
         const absl::StatusOr<LayerLayout> layout = member->job()->GetLayerLayout(here.shard);
         REQUIRE(layout.ok());
         const OwnedParts cut(layout->size, kAllParts);
-        for (const ShardSource& source :
+        for (const StateSource& source :
              SelectSources(trainer->holdings(), here.shard, kAllParts, member->name())) {
           REQUIRE(member->layers()
                       .GetShard(source.from, source.shard, source.elements,
@@ -292,13 +295,13 @@ class TestGroup {
       if (outer == nullptr) continue;
       LayerBuffers& pulled = *outer->pulled();
       for (size_t p = 0; p < pulled.size(); ++p) {
-        const OwnedPart& part = (*outer->parts())[p];
+        const OuterRange& part = (*outer->parts())[p];
         for (size_t i = 0; i < pulled[p].size(); ++i) {
           pulled[p][i] = values(part.layer, part.range.begin + static_cast<int64_t>(i));
         }
       }
       // Copies come from their owners.
-      for (const KeptPart& copy : outer->copies()) {
+      for (const OuterRange& copy : outer->copies()) {
         const std::vector<float> nothing(static_cast<size_t>(copy.range.size()), -7.0f);
         REQUIRE(outer->Write(OuterKind::kPulled, copy.layer, copy.range, nothing).ok());
       }

@@ -235,19 +235,19 @@ TEST_CASE("a member without a job refuses calls for layers and for the parameter
   TestWorker worker(world, "w1");
   GroupMember& member = *worker.member;
   member.Close();
-  ShardTransfer move;
+  StateTransfer move;
   move.sources.emplace_back();
   CHECK(absl::IsFailedPrecondition(member.layers().Fetch({move}, 0)));
-  for (const auto what :
-       {v1::OuterCall::LAYOUT, v1::OuterCall::CAPTURE, v1::OuterCall::APPLY, v1::OuterCall::FINISH,
-        v1::OuterCall::PUT_BASE_IN, v1::OuterCall::INITIAL, v1::OuterCall::TABLES}) {
-    CAPTURE(what);
-    v1::OuterCall call;
-    call.set_what(what);
-    CHECK(absl::IsFailedPrecondition(member.outer_exchange().Do(call)));
-  }
+  OuterExchange& outer = member.outer_exchange();
+  CHECK(absl::IsFailedPrecondition(outer.Do(OuterLayoutCall())));
+  CHECK(absl::IsFailedPrecondition(outer.Do(CaptureCall())));
+  CHECK(absl::IsFailedPrecondition(outer.Do(ApplyCall())));
+  CHECK(absl::IsFailedPrecondition(outer.Do(FinishCall())));
+  CHECK(absl::IsFailedPrecondition(outer.Do(PutBaseInCall())));
+  CHECK(absl::IsFailedPrecondition(outer.Do(InitialWeightsCall())));
+  CHECK(absl::IsFailedPrecondition(outer.Do(FetchTablesCall())));
   std::vector<float> whole(1);
-  CHECK(absl::IsFailedPrecondition(member.outer_exchange().ReadLayer(OuterKind::kBase, 0, whole)));
+  CHECK(absl::IsFailedPrecondition(outer.ReadLayer(OuterKind::kBase, 0, whole)));
 }
 
 TEST_CASE("without a plan a worker trains on its first device, exactly as one device does") {
@@ -378,7 +378,7 @@ TEST_CASE("what has come whole before a fetch was broken off is not fetched agai
   REQUIRE(group["w1"].trainer->InitialWeights().ok());
   GroupMember& member = *group["w1"].member;
   const LayerShard first{0, 0, {1}}, second{1, 0, {1}};
-  const auto from = [&](const LayerShard& shard, const NodeId& source) -> ShardSource {
+  const auto from = [&](const LayerShard& shard, const NodeId& source) -> StateSource {
     const int64_t elements = group["w1"].layers[static_cast<size_t>(shard.layer)].elements;
     return {shard, source, kAllParts, {0, elements}};
   };

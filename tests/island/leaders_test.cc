@@ -23,8 +23,8 @@ LayerBuffers ReadOuter(TestWorker& worker, OuterKind kind) {
 }
 
 // The pseudo-gradient of the parameters as they are.
-CaptureDelta Capture(TestWorker& leader, Encoding encoding, Version base = 4, double share = 0) {
-  CaptureDelta capture{ContributionId{0, 1, 9, base}, encoding, {}, share};
+CaptureDelta Capture(TestWorker& leader, Encoding encoding, Version base = 4) {
+  CaptureDelta capture{ContributionId{0, 1, 9, base}, encoding, {}};
   for (size_t l = 0; l < leader.layers.size() && IsQuantized(encoding); ++l) {
     const auto layer = static_cast<int32_t>(l);
     capture.shards.push_back({layer, layer, 0, leader.layers[l].elements});
@@ -103,70 +103,6 @@ TEST_CASE("a leader hands over: the next one goes on at the same step, with what
   }
 }
 
-TEST_CASE("an_eager_update_survives_a_handover_and_the_adoption_removes_it") {
-  World world;
-  world.spec.outer.eager = true;
-  TestGroup group(world, 3);
-  group.Take(Pipeline("three stages", {2, 2, 2}, 3), {"w1", "w2", "w3"});
-  TestWorker& before = group["w1"];
-  REQUIRE(before.trainer->InitialWeights().ok());
-  const auto version = [](Version v) {
-    return [v](int32_t layer, int64_t i) {
-      return 1e-3f * static_cast<float>((i + layer) % 13 + 2 * v);
-    };
-  };
-  const auto near = [](const std::vector<float>& found, const auto& expected) {
-    for (size_t i = 0; i < found.size(); ++i) {
-      if (std::abs(found[i] - expected(i)) > 1e-6f) FAIL(i << ": " << found[i]);
-    }
-  };
-  group.Pulled(version(4));
-  REQUIRE(before.trainer->AdoptPulled({4, AdoptMode::kReplace}).ToString() == "OK");
-  before.Step(0);
-  Capture(before, Encoding::kFloat32);
-  const LayerBuffers first = ReadOuter(before, OuterKind::kDelta);
-  group.Pulled(version(5));
-  AdoptPulled adopt{5, AdoptMode::kReplace, false, true};
-  adopt.share = 0.5;
-  REQUIRE(before.trainer->AdoptPulled(adopt).ToString() == "OK");
-  const LayerBuffers others = ReadOuter(before, OuterKind::kOthers);
-  for (size_t l = 0; l < others.size(); ++l) {
-    near(others[l], [&](size_t i) { return 2e-3f + 0.5f * first[l][i]; });
-  }
-  before.Step(1);
-  Capture(before, Encoding::kFloat32, 5, /*share=*/0.5);
-  const LayerBuffers base = ReadOuter(before, OuterKind::kBase);
-  const LayerBuffers delta = ReadOuter(before, OuterKind::kDelta);
-  REQUIRE(before.trainer->ApplyEager().ToString() == "OK");
-
-  const IslandPlan plan = group.PlanFor(Pipeline("two stages", {3, 3}, 2), {"w2", "w3", "w1"});
-  Leadership kept, known;
-  kept.generation = 1;
-  const auto taken = group.RunHandover("w1", kept, plan, &known);
-  INFO(taken.status().ToString());
-  REQUIRE(taken.ok());
-  REQUIRE(taken->kept);
-  TestWorker& successor = group["w2"];
-  REQUIRE(ReadOuter(successor, OuterKind::kOthers) == others);
-  const State expected = successor.Read();
-  for (size_t l = 0; l < others.size(); ++l) {
-    near(expected[3 * l], [&](size_t i) { return base[l][i] + others[l][i] - 0.5f * delta[l][i]; });
-  }
-  successor.Step(2);
-  const State stepped = successor.Read();
-  group.Pulled(version(6));
-  adopt = {6, AdoptMode::kCarry, false, true};
-  adopt.eager = true;
-  REQUIRE(successor.trainer->AdoptPulled(adopt).ToString() == "OK");
-  const State adopted = successor.Read();
-  const LayerBuffers pulled = ReadOuter(successor, OuterKind::kBase);
-  for (size_t l = 0; l < others.size(); ++l) {
-    near(pulled[l], [&](size_t i) { return version(6)(static_cast<int32_t>(l), i); });
-    near(adopted[3 * l],
-         [&](size_t i) { return pulled[l][i] + stepped[3 * l][i] - expected[3 * l][i]; });
-  }
-}
-
 TEST_CASE(
     "of what a dead member alone kept theta_base is lost, and it is said so; a copy is enough") {
   World world;
@@ -224,7 +160,7 @@ TEST_CASE("who serves a member no more is not called any more") {
   TestWorker& leader = group["w1"];
   std::latch called(1), goes_on(1);
   std::atomic<bool> done = false;
-  group["w2"].member->SetHooks({.serve = [&](const NodeId&, v1::GroupFrame) {
+  group["w2"].member->SetHooks({.serve = [&](const NodeId&, GroupFrame) {
     called.count_down();
     goes_on.wait();
     done = true;

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "tests/island/group_fixture.h"
@@ -396,10 +397,10 @@ TEST_CASE("all_workers_die_and_the_island_resumes_from_their_disks_in_any_layout
 // Of every member, of what it keeps.
 void EachResidual(
     Fixture& f, const std::vector<NodeId>& members,
-    const std::function<void(OuterState&, const OwnedPart&, std::vector<float>)>& do_) {
+    const std::function<void(OuterState&, const OuterRange&, std::vector<float>)>& do_) {
   for (const NodeId& name : members) {
     const std::shared_ptr<OuterState> outer = f.group[name].member->outer_exchange().state();
-    for (const OwnedPart& part : *outer->parts()) {
+    for (const OuterRange& part : *outer->parts()) {
       std::vector<float> values;
       for (int64_t i = part.range.begin; i < part.range.end; ++i) {
         values.push_back(1e-3f * static_cast<float>((i + 7 * part.layer) % 1009 - 500));
@@ -416,7 +417,7 @@ TEST_CASE("a_state_that_is_resumed_has_the_residual_of_quantised_pushes_that_it_
   f.group.Take(kThree, {"w1", "w2", "w3"});
   REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
   f.Trains("w1", 1);
-  EachResidual(f, {"w1", "w2", "w3"}, [](OuterState& outer, const OwnedPart& part, auto values) {
+  EachResidual(f, {"w1", "w2", "w3"}, [](OuterState& outer, const OuterRange& part, auto values) {
     REQUIRE(outer.Write(OuterKind::kResidual, part.layer, part.range, values).ok());
   });
   const int64_t save = f.Save("w1", tier);
@@ -442,13 +443,51 @@ TEST_CASE("a_state_that_is_resumed_has_the_residual_of_quantised_pushes_that_it_
       {3, AdoptMode::kKeep, /*reset_moments=*/false, /*keep_residual=*/true});
   REQUIRE(adopted.ToString() == "OK");
   int parts = 0;
-  EachResidual(f, {"w2", "w3"}, [&](OuterState& outer, const OwnedPart& part, auto values) {
+  EachResidual(f, {"w2", "w3"}, [&](OuterState& outer, const OuterRange& part, auto values) {
     std::vector<float> own(values.size());
     REQUIRE(outer.Read(OuterKind::kResidual, part.layer, part.range, own).ok());
     REQUIRE(own == values);
     ++parts;
   });
   CHECK(parts >= 6);  // all layers
+}
+
+TEST_CASE("one_damaged_residual_on_a_disk_leaves_the_others_as_they_were_saved") {
+  Fixture f(2, {}, "", /*disks=*/true, Encoding::kInt4);
+  f.group.Take(kTwo, {"w1", "w2"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 1);
+  EachResidual(f, {"w1", "w2"}, [](OuterState& outer, const OuterRange& part, auto values) {
+    REQUIRE(outer.Write(OuterKind::kResidual, part.layer, part.range, values).ok());
+  });
+  const int64_t save = f.Save("w1", kDisk);
+  f.group["w1"].Drain();
+  for (const NodeId name : {"w1", "w2"}) f.group.Kill(name);
+  // The first of several that the second stage keeps.
+  std::set<std::string> files;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(f.world.folder + "/disk-w2")) {
+    const bool residual = absl::StartsWith(entry.path().filename().string(), "residual-3-");
+    if (residual) files.insert(entry.path().string());
+  }
+  REQUIRE(files.size() == 1);
+  std::fstream damaged(*files.begin(), std::ios::in | std::ios::out | std::ios::binary);
+  damaged.seekp(5);
+  damaged.put('x');
+  damaged.close();
+  for (const NodeId name : {"w1", "w2"}) f.group.Restart(name);
+  f.group["w1"].trainer->ResumeFrom(save, {});
+  const auto taken = f.group.Order(f.group.PlanFor(kTwo, {"w1", "w2"}), /*generation=*/2);
+  INFO(taken.status().ToString());
+  REQUIRE(taken.ok());
+  std::set<int32_t> kept, lost;
+  EachResidual(f, {"w1", "w2"}, [&](OuterState& outer, const OuterRange& part, auto values) {
+    std::vector<float> own(values.size());
+    REQUIRE(outer.Read(OuterKind::kResidual, part.layer, part.range, own).ok());
+    (own == values ? kept : lost).insert(part.layer);
+  });
+  CHECK(lost == std::set<int32_t>{3});
+  CHECK(kept == std::set<int32_t>{0, 1, 2, 4, 5});
 }
 
 TEST_CASE("a_follower_dies_without_copies_and_its_restart_brings_its_disk_back") {

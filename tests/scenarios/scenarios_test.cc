@@ -51,7 +51,6 @@ TEST_CASE("transcript: followers die and leave") { CheckTranscript("shared_follo
 TEST_CASE("transcript: a leader dies") { CheckTranscript("shared_leader_dies"); }
 TEST_CASE("transcript: a worker joins an island") { CheckTranscript("shared_join"); }
 TEST_CASE("transcript: rounds of one fragment each") { CheckTranscript("fragments"); }
-TEST_CASE("transcript: eager updates") { CheckTranscript("eager"); }
 TEST_CASE("transcript: the planner refuses") { CheckTranscript("shared_planner_refuses"); }
 TEST_CASE("transcript: a server is lost after a commit") { CheckTranscript("lost_after_commit"); }
 TEST_CASE("transcript: a server is lost before a commit") { CheckTranscript("lost_before_commit"); }

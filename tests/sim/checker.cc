@@ -231,12 +231,7 @@ void Checker::CheckWeights(const DecisionRecord& decision) {
     if (!p.accepted) continue;
     terms.push_back({p.contribution, p.weight});
     if (decision.version == 0) continue;
-    double share = static_cast<double>(p.tokens) / static_cast<double>(tokens);
-    if (spec_.outer.optimizer == "adam_age") {
-      const auto age = static_cast<double>(decision.version - 1 - p.contribution.base_version) /
-                       static_cast<double>(spec_.outer.fragments);
-      share *= std::exp(-0.1 * age) / (1 + age);
-    }
+    const double share = static_cast<double>(p.tokens) / static_cast<double>(tokens);
     if (p.clip < 0 || p.clip > 1 ||
         std::abs(p.weight - share * p.clip * decision.clip_scale) > 1e-9) {
       Fail(absl::StrCat(Describe(p.contribution), " weighs ", p.weight, " for a share of ", share));
@@ -253,15 +248,6 @@ void Checker::CheckWeights(const DecisionRecord& decision) {
       for (size_t i = 0; i < values.size(); ++i) {
         sum[l][i] += static_cast<float>(weight) * values[i];
       }
-    }
-  }
-  const auto before = expected_.find(decision.version - 1);
-  for (const LayerStep& step : decision.step.layers) {
-    if (step.reference == 0 || before == expected_.end()) continue;
-    const auto slot = static_cast<size_t>(GetOuterOptimizer(spec_.outer).reference);
-    const std::vector<float>& values = before->second.slots.at(slot).at(step.layer);
-    for (size_t i = 0; i < values.size(); ++i) {
-      sum.at(step.layer)[i] += static_cast<float>(step.reference) * values[i];
     }
   }
   double square = 0;
@@ -356,11 +342,6 @@ void Checker::Expect(const CommitRound& commit) {
       for (size_t i = 0; i < weighted.size(); ++i) {
         weighted[i].weight = static_cast<float>(step.weights.at(i));
       }
-      if (step.reference == 0) continue;
-      const auto slot = static_cast<size_t>(GetOuterOptimizer(spec_.outer).reference);
-      const std::vector<float>& values = model.slots.at(slot)[l];
-      weighted.push_back({{values.data(), Encoding::kFloat32, static_cast<int64_t>(values.size())},
-                          static_cast<float>(step.reference)});
     }
     optimizer->Step(shard,
                     {weighted, commit.step.learning_rate, spec_.outer.momentum,

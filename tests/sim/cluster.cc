@@ -48,8 +48,7 @@ void ChooseOptimizer(uint64_t seed, OuterSpec& outer) {
   Rng rng(seed, /*stream=*/320);
   if (!rng.Chance(0.5)) return;
   outer.optimizer = OuterOptimizers()[rng.Below(OuterOptimizers().size())].name;
-  outer.merge = OuterMerges()[rng.Below(OuterMerges().size())].name;
-  if (!ValidateOuterChoice(outer).ok()) outer.merge = "mean";
+  outer.merge = OuterMerges()[rng.Below(OuterMerges().size())];
   if (!ValidateOuterChoice(outer).ok()) outer.wait_for_all = false;
 }
 
@@ -59,9 +58,6 @@ void ChooseFragments(uint64_t seed, OuterSpec& outer) {
     outer.fragments = 2 + static_cast<int64_t>(rng.Below(2));  // of three layers
     outer.steps_per_round = outer.fragments * (2 + static_cast<int64_t>(rng.Below(12)));
   }
-  Rng eager(seed, /*stream=*/405);
-  outer.eager =
-      eager.Chance(0.5) && outer.overlap == Overlap::kCarry && !HasSinglePushRounds(outer);
   if (rng.Chance(0.2)) outer.fragment_blend = 0.25 + 0.75 * rng.Uniform();
   if (rng.Chance(0.3) && outer.overlap == Overlap::kCarry) {
     const int64_t most = outer.steps_per_round / outer.fragments;
@@ -191,8 +187,6 @@ ClusterOptions SitesOptions(uint64_t seed) {
     outer.site.momentum = 0.9 * sites.Uniform();
   }
   outer.fragments = 1;
-  outer.eager = false;
-  if (GetOuterMerge(outer).single_pushes) outer.merge = "mean";
   if (IsQuantized(outer.push_encoding)) outer.push_encoding = Encoding::kBfloat16;
   return o;
 }
@@ -202,7 +196,7 @@ std::string Describe(const ClusterOptions& o) {
       "%d workers, %d servers and %d late ones, a drain every %.0f s, disks lost %.1f, drop %.3f, "
       "duplicate %.3f, slow %.3f, delay up to %.0f ms, a crash "
       "every %.0f s, a disconnect every %.0f s, an isolation every %.0f s, a pause every %.0f s; "
-      "%d tokens, batch %d, H %d, %d fragments, delay %d, blend %.2f%s, encodings %d and %d, "
+      "%d tokens, batch %d, H %d, %d fragments, delay %d, blend %.2f, encodings %d and %d, "
       "overlap %s, "
       "grace %.1f s%s%s, %d workers an island, "
       "an end every "
@@ -212,8 +206,8 @@ std::string Describe(const ClusterOptions& o) {
       Seconds(o.crash_every), Seconds(o.disconnect_every), Seconds(o.isolate_every),
       Seconds(o.pause_every), o.spec.schedule.train_tokens, o.spec.inner.batch_sequences,
       o.spec.outer.steps_per_round, o.spec.outer.fragments, o.spec.outer.fragment_delay_steps,
-      o.spec.outer.fragment_blend, o.spec.outer.eager ? ", eager" : "",
-      static_cast<int>(o.spec.outer.push_encoding), static_cast<int>(o.spec.outer.pull_encoding),
+      o.spec.outer.fragment_blend, static_cast<int>(o.spec.outer.push_encoding),
+      static_cast<int>(o.spec.outer.pull_encoding),
       o.spec.outer.overlap == Overlap::kCarry ? "carry" : "none", o.spec.outer.grace_seconds,
       o.spec.outer.wait_for_all ? ", waits for all" : "",
       o.spec.layout.island == IslandScope::kAll ? ", one island of all"

@@ -111,7 +111,7 @@ struct World {
   Checkers checker;
   // Attempts at steps of several members, the newest last; by the name that all of them know.
   std::shared_ptr<StepAttempt> FindOrAddStepAttempt(const std::string& key);
-  void Commit(StepAttempt& attempt, worker::StepSums sums, Duration late_max);
+  void Commit(StepAttempt& attempt, StepSums sums, Duration late_max);
   std::deque<std::pair<std::string, std::shared_ptr<StepAttempt>>> step_attempts;
   std::set<uint64_t> moments;  // fingerprints of all that an island's optimizer was in at a time
   std::map<int64_t, std::pair<LocalCheckpoint, std::shared_ptr<IslandState>>> saved;  // by save

@@ -108,21 +108,20 @@ void WorkerNode::CheckWhole(const char* when) {
     if (known.theta[l] == here->theta[l]) continue;
     return fail(absl::StrCat("its parameters are others: of layer ", l, " ", here->theta[l][0],
                              " instead of ", known.theta[l][0], "; theta_base is ",
-                             OfOwners(worker::OuterKind::kBase)[l][0]));
+                             OfOwners(OuterKind::kBase)[l][0]));
   }
   Remember(known);
 }
 
 // Of all owners, where copies are the same.
-LayerValues WorkerNode::OfOwners(worker::OuterKind kind) {
+LayerValues WorkerNode::OfOwners(OuterKind kind) {
   LayerValues values;
   for (const LayerSize& layer : ToyLayers()) values.emplace_back(layer.elements, 0.0f);
   const std::shared_ptr<worker::OuterState> own = member_->outer();
   if (own == nullptr) return values;
-  for (const worker::KeptPart& part : own->layout()) {
+  for (const OuterRange& part : own->layout()) {
     // Of a layer that was not captured there is an earlier pseudo-gradient, or none.
-    const bool of_captured = kind == worker::OuterKind::kDelta || kind == worker::OuterKind::kEager;
-    if (of_captured && !worker::Concern(own->shards(), part.layer)) continue;
+    if (kind == OuterKind::kDelta && !worker::Concern(own->shards(), part.layer)) continue;
     std::vector<float> first;
     for (const NodeId& holder : part.holders) {
       const WorkerNode* const node = world_.FindWorker(holder);
@@ -147,9 +146,9 @@ LayerValues WorkerNode::OfOwners(worker::OuterKind kind) {
 // quantising is owed. `theta`: at the capture.
 void WorkerNode::CheckDelta(const worker::CaptureDelta& action, const JobId& job,
                             const LayerValues& theta) {
-  LayerValues delta = OfOwners(worker::OuterKind::kDelta);
+  LayerValues delta = OfOwners(OuterKind::kDelta);
   const bool initial = action.contribution.base_version == kNoVersion;
-  const LayerValues base = OfOwners(worker::OuterKind::kBase);
+  const LayerValues base = OfOwners(OuterKind::kBase);
   for (size_t l = 0; l < theta.size(); ++l) {
     if (!worker::Concern(action.shards, static_cast<int32_t>(l))) {
       std::fill(delta[l].begin(), delta[l].end(), 0.0f);  // of an earlier one, and not pushed
@@ -165,11 +164,11 @@ void WorkerNode::CheckDelta(const worker::CaptureDelta& action, const JobId& job
   if (!IsQuantized(action.encoding)) {
     return world_.checker.Of(job).DeltaCaptured(action.contribution, delta, known_.captured_on);
   }
-  const LayerValues before = OfOwners(worker::OuterKind::kResidual);
-  const LayerValues after = OfOwners(worker::OuterKind::kResidualAfter);
+  const LayerValues before = OfOwners(OuterKind::kResidual);
+  const LayerValues after = OfOwners(OuterKind::kResidualAfter);
   LayerValues decoded = delta;
   for (const ShardPlacement& shard : action.shards) {
-    for (const worker::KeptPart& part : member_->outer()->layout()) {
+    for (const OuterRange& part : member_->outer()->layout()) {
       const ElementRange in{std::max(part.range.begin, shard.begin),
                             std::min(part.range.end, shard.begin + shard.elements)};
       if (part.layer != shard.layer || in.size() <= 0) continue;

@@ -39,11 +39,10 @@ void TakeOnto(IslandState& state, const std::vector<PositionRange>& ranges, doub
 }  // namespace
 
 void WorkerNode::Lead() {
-  member_->SetHooks({.save_done =
-                         [control = control_](const NodeId& from, const v1::SaveDone& done) {
-                           control->OnSaveDone(from, done);
-                         },
-                     .leads = true});
+  member_->SetHooks(
+      {.save_done = [control = control_](const NodeId& from,
+                                         const SaveDone& done) { control->OnSaveDone(from, done); },
+       .leads = true});
 }
 
 void WorkerNode::Do(const worker::Prepare& action) {
@@ -97,7 +96,7 @@ void WorkerNode::Do(const worker::Reconfigure& action) {
              if (owner != island_) known_ = Known();
              island_ = owner;
              control_->ResumeFrom(action.resume, action.leased);
-             worker::Leadership leadership;
+             Leadership leadership;
              const absl::StatusOr<worker::PlanTaken> taken =
                  control_->Configure(action.job, action.generation, action.plan, action.shards,
                                      action.take_over_from, &leadership);
@@ -108,7 +107,7 @@ void WorkerNode::Do(const worker::Reconfigure& action) {
 }
 
 Event WorkerNode::Configured(const worker::Reconfigure& action, const worker::PlanTaken& taken,
-                             worker::Leadership leadership) {
+                             Leadership leadership) {
   worker::Reconfigured done{action.plan.number, taken.kept, taken.step_taken, taken.reason};
   done.steps_replayed = taken.replayed;
   done.resumed = taken.resumed;
@@ -272,9 +271,6 @@ void WorkerNode::Do(const worker::CaptureDelta& action) {
          auto make = control_->CaptureDelta(action);
          if (!make.ok()) return Failed(make.status());
          CheckWhole("captures its parameters");
-         if (known_.eager) {
-           world_.checker.Fail(absl::StrCat("N2: ", name(), " pushes what an eager update added"));
-         }
          stepped_ = false;
          known_.captured = action.contribution;
          known_.captured_on = std::exchange(known_.since_base, {});
@@ -303,28 +299,6 @@ void WorkerNode::Do(const worker::CaptureDelta& action) {
        worker::CommandFailed{"interrupted"}});
 }
 
-void WorkerNode::Do(const worker::ApplyEager& action) {
-  Enqueue({[this, action]() -> std::optional<Event> {
-             AwaitSideWork();
-             const LayerValues added = OfOwners(worker::OuterKind::kEager);
-             if (const absl::Status applied = control_->ApplyEager(); !applied.ok()) {
-               if (known_.state) known_.state->theta.clear();
-               return Failed(applied);
-             }
-             for (size_t l = 0; known_.state && l < known_.state->theta.size(); ++l) {
-               std::vector<float>& theta = known_.state->theta[l];
-               for (size_t i = 0; i < theta.size(); ++i) theta[i] += added[l][i];
-             }
-             if (std::exchange(known_.eager, true)) {
-               world_.checker.Fail(absl::StrCat(name(), " applies its part of a round twice"));
-             }
-             world_.Trace(absl::StrCat(name(), " applies its own part of the round"));
-             CheckWhole("applies an eager update");
-             return worker::EagerApplied{action.contribution};
-           },
-           worker::CommandFailed{"interrupted"}});
-}
-
 void WorkerNode::Do(const worker::AdoptPulled& action) {
   Enqueue({[this, action]() -> std::optional<Event> {
              AwaitSideWork();
@@ -343,17 +317,10 @@ void WorkerNode::Do(const worker::AdoptPulled& action) {
 
 absl::Status WorkerNode::Adopt(const worker::AdoptPulled& action) {
   const bool carries = action.mode == worker::AdoptMode::kCarry;
-  const worker::OuterKind kind =
-      action.eager ? worker::OuterKind::kAdditionAfterEager : worker::OuterKind::kAddition;
-  const LayerValues addition = carries ? OfOwners(kind) : LayerValues();
-  if (carries && action.eager != known_.eager) {
-    world_.checker.Fail(absl::StrCat(
-        name(), known_.eager ? " adopts as if it had not applied" : " adopts as if it had applied",
-        " its part of the round"));
-  }
+  const LayerValues addition = carries ? OfOwners(OuterKind::kAddition) : LayerValues();
   ATOLL_RETURN_IF_ERROR(control_->AdoptPulled(action));
   if (action.reset_moments) ATOLL_RETURN_IF_ERROR(control_->SetOptimizerSteps(0));
-  const LayerValues base = OfOwners(worker::OuterKind::kBase);
+  const LayerValues base = OfOwners(OuterKind::kBase);
   if (!known_.state) known_.state = Gather();
   if (known_.state) {
     IslandState& state = *known_.state;
@@ -383,7 +350,6 @@ absl::Status WorkerNode::Adopt(const worker::AdoptPulled& action) {
   known_.carried =
       action.mode == worker::AdoptMode::kKeep ? 0 : worker::Sequences(known_.since_base);
   known_.captured_on.clear();
-  known_.eager = false;
   const auto captured = std::exchange(known_.captured, std::nullopt);
   // That of a saved state comes with it.
   const bool saved = action.mode == worker::AdoptMode::kKeep;
@@ -403,9 +369,6 @@ void WorkerNode::Do(const worker::SaveState& action) {
                world_.checker.Fail(absl::StrCat(
                    name(), " saves a state of ", worker::Sequences(action.about.consumed),
                    " sequences after ", worker::Sequences(known_.since_base)));
-             }
-             if (known_.eager) {
-               world_.checker.Fail(absl::StrCat(name(), " saves what an eager update added"));
              }
              if (known_.state) saving_[action.about.inner_step] = {action.about, *known_.state};
              const absl::StatusOr<worker::Kept> kept =

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/nodes.h"
-#include "worker/island/messages/save_wire.h"
 
 namespace atl::sim {
 
@@ -189,7 +188,9 @@ int64_t SimMember::NowUs() const {
 // ------------------------------------------------------------------------------------- calls ----
 
 // In order, under the plan that holds now.
-void SimMember::Send(const NodeId& to, v1::GroupFrame frame) {
+void SimMember::Send(const NodeId& to, GroupFrame frame) {
+  const absl::StatusOr<GroupFrame> sent = worker::ParseGroupFrame(worker::Serialize(frame));
+  ATOLL_CHECK(sent.ok() && *sent == frame, sent.status().ToString());
   Instant& arrival = last_arrival_[to];
   arrival =
       std::max(arrival, world_.timeline.now() + microseconds(200) + world_.UpTo(milliseconds(5)));
@@ -200,7 +201,7 @@ void SimMember::Send(const NodeId& to, v1::GroupFrame frame) {
   });
 }
 
-absl::StatusOr<CallId> SimMember::Call(const NodeId& to, v1::GroupFrame frame) {
+absl::StatusOr<CallId> SimMember::Call(const NodeId& to, GroupFrame frame) {
   if (dead_) return Aborted("the process has ended");
   std::string why;
   const auto met = met_.find(to);
@@ -209,13 +210,13 @@ absl::StatusOr<CallId> SimMember::Call(const NodeId& to, v1::GroupFrame frame) {
   }
   const CallId id = next_call_++;
   calls_[id] = {to, std::nullopt};
-  frame.set_call(id);
-  frame.set_epoch(epoch_);
+  frame.call = id;
+  frame.epoch = epoch_;
   Send(to, std::move(frame));
   return id;
 }
 
-absl::StatusOr<v1::GroupReply> SimMember::Await(CallId id, Duration timeout) {
+absl::StatusOr<GroupReply> SimMember::Await(CallId id, Duration timeout) {
   const absl::Status waited =
       WaitUntil(timeout, [this, id] { return calls_.at(id).result.has_value(); });
   const Called called = std::move(calls_.extract(id).mapped());
@@ -223,81 +224,78 @@ absl::StatusOr<v1::GroupReply> SimMember::Await(CallId id, Duration timeout) {
   return *called.result;
 }
 
-void SimMember::Notify(const NodeId& to, v1::GroupFrame frame) {
+void SimMember::Notify(const NodeId& to, GroupFrame frame) {
   if (dead_) return;
-  if (to == self_.worker) return OnSaveFrame(to, frame);
-  frame.set_epoch(epoch_);
+  if (to == self_.worker) return (void)OnSaveFrame(to, frame);
+  frame.epoch = epoch_;
   Send(to, std::move(frame));
 }
 
-void SimMember::Reply(const NodeId& to, CallId call, v1::GroupReply reply) {
-  v1::GroupFrame frame;
-  frame.set_call(call);
-  *frame.mutable_reply() = std::move(reply);
-  Notify(to, std::move(frame));
+void SimMember::Reply(const NodeId& to, CallId call, GroupReply reply) {
+  Notify(to, {.call = call, .body = std::move(reply)});
 }
 
-void SimMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
-  switch (frame.body_case()) {
-    case v1::GroupFrame::kReply: {
-      const auto call = calls_.find(frame.call());
-      const absl::Status status = worker::StatusFromReply(frame.reply());
-      if (call != calls_.end() && !call->second.result) {
-        call->second.result =
-            status.ok() ? absl::StatusOr<v1::GroupReply>(frame.reply())
-                        : absl::Status(status.code(), absl::StrCat(from, ": ", status.message()));
-      }
-      if (!status.ok() && hooks_.leads && frame.epoch() == epoch_) {
-        InterruptWork(absl::StrCat(from, ": ", status.message()));
-      }
-      return Wake();
+void SimMember::OnFrame(const NodeId& from, GroupFrame frame) {
+  if (const GroupReply* reply = worker::BodyIf<GroupReply>(frame)) {
+    const auto call = calls_.find(frame.call);
+    const absl::Status status = worker::StatusFromReply(*reply);
+    if (call != calls_.end() && !call->second.result) {
+      call->second.result =
+          status.ok() ? absl::StatusOr<GroupReply>(*reply)
+                      : absl::Status(status.code(), absl::StrCat(from, ": ", status.message()));
     }
-    case v1::GroupFrame::kInterrupt:
-      if (frame.epoch() < epoch_) return;
-      interrupted_epoch_ = std::max(interrupted_epoch_, frame.epoch());
-      return Interrupt(frame.interrupt().reason());
-    case v1::GroupFrame::kSaveDone:
-    case v1::GroupFrame::kGoOnSaving:
-    case v1::GroupFrame::kForgetSaves:
-      if (frame.epoch() == epoch_) OnSaveFrame(from, frame);
-      return;
-    case v1::GroupFrame::kOuter:
-      if (frame.outer().during_steps()) return DoLater(from, std::move(frame));
-      break;
-    default:
-      break;
+    if (!status.ok() && hooks_.leads && frame.epoch == epoch_) {
+      InterruptWork(absl::StrCat(from, ": ", status.message()));
+    }
+    return Wake();
+  }
+  if (const Interruption* interrupt = worker::BodyIf<Interruption>(frame)) {
+    if (frame.epoch < epoch_) return;
+    interrupted_epoch_ = std::max(interrupted_epoch_, frame.epoch);
+    return Interrupt(interrupt->reason);
+  }
+  if (OnSaveFrame(from, frame)) return;
+  const ApplyCall* apply = worker::BodyIf<ApplyCall>(frame);
+  if (worker::BodyIf<MakeDeltaCall>(frame) != nullptr ||
+      (apply != nullptr && apply->during_steps)) {
+    return DoLater(from, std::move(frame));
   }
   if (hooks_.serve) return hooks_.serve(from, std::move(frame));
-  v1::GroupReply reply;
-  worker::ToWire(absl::UnavailableError("it serves no leader now"), &reply);
-  Reply(from, frame.call(), std::move(reply));
+  GroupReply reply;
+  worker::SetStatus(absl::UnavailableError("it serves no leader now"), &reply);
+  Reply(from, frame.call, std::move(reply));
 }
 
-void SimMember::OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame) {
-  if (frame.has_go_on_saving()) {
-    GoOnSaving(frame.go_on_saving().save());
-  } else if (frame.has_forget_saves()) {
-    const Tier tier = worker::TierFromWire(frame.forget_saves().tier());
-    if (tier == Tier::kMemory) units_.DropBefore(frame.forget_saves().save());
-  } else if (hooks_.save_done) {
-    hooks_.save_done(from, frame.save_done());
-  }
+bool SimMember::OnSaveFrame(const NodeId& from, const GroupFrame& frame) {
+  const GoOnSaving* go_on = worker::BodyIf<GoOnSaving>(frame);
+  const ForgetSaves* forget = worker::BodyIf<ForgetSaves>(frame);
+  const SaveDone* done = worker::BodyIf<SaveDone>(frame);
+  if (go_on == nullptr && forget == nullptr && done == nullptr) return false;
+  if (from != self_.worker && frame.epoch != epoch_) return true;
+  if (go_on != nullptr) GoOnSave(go_on->save);
+  if (forget != nullptr && forget->tier == Tier::kMemory) units_.DropBefore(forget->save);
+  if (done != nullptr && hooks_.save_done) hooks_.save_done(from, *done);
+  return true;
 }
 
 // During steps, on a thread of its own.
-void SimMember::DoLater(const NodeId& from, v1::GroupFrame frame) {
+void SimMember::DoLater(const NodeId& from, GroupFrame frame) {
   const bool leads = !plan_.members.empty() && plan_.members.front().worker == from;
-  v1::GroupReply reply;
-  if (frame.epoch() != epoch_ || !leads) {
-    worker::ToWire(absl::UnavailableError("it serves no leader now"), &reply);
-    return Reply(from, frame.call(), std::move(reply));
+  GroupReply reply;
+  if (frame.epoch != epoch_ || !leads) {
+    worker::SetStatus(absl::UnavailableError("it serves no leader now"), &reply);
+    return Reply(from, frame.call, std::move(reply));
   }
   Fiber::Start([self = shared_from_this(), from, frame] {
-    v1::GroupReply reply;
+    GroupReply reply;
     absl::Status status = self->Takes(milliseconds(20));
-    if (status.ok()) status = self->DoOuter(frame.outer());
-    worker::ToWire(status, &reply);
-    self->Reply(from, frame.call(), std::move(reply));
+    if (status.ok()) {
+      const MakeDeltaCall* make = worker::BodyIf<MakeDeltaCall>(frame);
+      status =
+          make != nullptr ? self->DoOuter(*make) : self->DoOuter(std::get<ApplyCall>(frame.body));
+    }
+    worker::SetStatus(status, &reply);
+    self->Reply(from, frame.call, std::move(reply));
   });
 }
 

@@ -26,7 +26,7 @@
 #include "tests/sim/toy_layer.h"
 #include "worker/island/control/port.h"
 #include "worker/island/member/stamps.h"
-#include "worker/island/messages/outer_wire.h"
+#include "worker/island/messages/wire.h"
 #include "worker/state/state_saver.h"
 #include "worker/state/unit_store.h"
 
@@ -44,9 +44,9 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
  public:
   struct Hooks {
     // A call that requests work of this worker.
-    std::function<void(const NodeId& from, v1::GroupFrame frame)> serve;
+    std::function<void(const NodeId& from, GroupFrame frame)> serve;
     std::function<void()> peer_lost;
-    std::function<void(const NodeId& from, const v1::SaveDone& done)> save_done;
+    std::function<void(const NodeId& from, const SaveDone& done)> save_done;
     bool leads = false;  // an error that a member answers ends what goes on here
   };
 
@@ -84,17 +84,17 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   void BeginEpoch(int64_t epoch) override;
   int64_t epoch() const override { return epoch_; }
   int64_t last_number() const override { return last_number_; }
-  absl::StatusOr<v1::GroupReply> Do(const v1::GroupFrame& call,
-                                    const std::atomic<bool>* interrupted = nullptr) override;
-  absl::StatusOr<worker::CallId> Call(const NodeId& to, v1::GroupFrame frame) override;
-  absl::StatusOr<v1::GroupReply> Await(worker::CallId id, Duration timeout) override;
-  void Reply(const NodeId& to, worker::CallId call, v1::GroupReply reply) override;
-  void Notify(const NodeId& to, v1::GroupFrame frame) override;
+  absl::StatusOr<GroupReply> Do(const GroupFrame& call,
+                                const std::atomic<bool>* interrupted = nullptr) override;
+  absl::StatusOr<worker::CallId> Call(const NodeId& to, GroupFrame frame) override;
+  absl::StatusOr<GroupReply> Await(worker::CallId id, Duration timeout) override;
+  void Reply(const NodeId& to, worker::CallId call, GroupReply reply) override;
+  void Notify(const NodeId& to, GroupFrame frame) override;
   void InterruptWork(const std::string& reason) override;
   std::shared_ptr<worker::OuterState> outer() const override { return outer_; }
-  void Keep(v1::Handover kept) override { kept_ = std::move(kept); }
+  void Keep(IslandHandover kept) override { kept_ = std::move(kept); }
   void DropKept() override { kept_.reset(); }
-  absl::StatusOr<std::vector<worker::HeldSave>> SavesIn(Tier tier) override;
+  absl::StatusOr<std::vector<HeldSave>> SavesIn(Tier tier) override;
   void DropCopies() override;
   std::optional<worker::ReplayLog::Changes> ChangesSince(int64_t save) const override {
     return log_.Since(save);
@@ -109,7 +109,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   };
   struct Called {
     NodeId to;
-    std::optional<absl::StatusOr<v1::GroupReply>> result;
+    std::optional<absl::StatusOr<GroupReply>> result;
   };
 
   // ---- member.cc ----
@@ -117,52 +117,69 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   // The other end, if it can be reached and speaks under the same plan; else why not.
   std::shared_ptr<SimMember> Partner(const NodeId& worker, std::string* why = nullptr) const;
   void LookForLost();
-  void Send(const NodeId& to, v1::GroupFrame frame);
-  void OnFrame(const NodeId& from, v1::GroupFrame frame);
-  void OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame);
-  void DoLater(const NodeId& from, v1::GroupFrame frame);
+  void Send(const NodeId& to, GroupFrame frame);
+  void OnFrame(const NodeId& from, GroupFrame frame);
+  bool OnSaveFrame(const NodeId& from, const GroupFrame& frame);  // whether it is one
+  void DoLater(const NodeId& from, GroupFrame frame);
   absl::Status Broken(int64_t interrupts) const;  // why what goes on here is to end
   // A moment of work, or in flight from another member.
   absl::Status Takes(Duration at_most);
 
   // ---- member_work.cc ----
+  absl::StatusOr<GroupReply> DoCall(const DrainCall& call);
+  absl::StatusOr<GroupReply> DoCall(const DropSurplusCall& call);
+  absl::StatusOr<GroupReply> DoCall(const StepCall& call);
+  absl::StatusOr<GroupReply> DoCall(const EvaluateCall& call);
+  absl::StatusOr<GroupReply> DoCall(const TakeOverCall& call);
+  absl::StatusOr<GroupReply> DoCall(const SnapshotCall& call);
+  absl::StatusOr<GroupReply> DoCall(const AdditionCall& call);
+  absl::StatusOr<GroupReply> DoCall(const SaveCall& call);
+  absl::StatusOr<GroupReply> DoCall(const SetStepsCall& call);
   // Of the plan's, in the order of replicas.
   std::vector<NodeId> ListHolders(int32_t layer) const;
-  std::vector<worker::HeldLayer> Held() const;
-  void Configure(v1::GroupReply* reply);
-  v1::GroupReply Committed() const;
-  absl::Status TakeStep(const worker::StepSums& step);
-  void Take(const worker::StepSums& step);
-  absl::Status Step(const v1::StepCall& step);
-  absl::Status Commit(StepAttempt& attempt, const v1::StepCall& step, const std::set<NodeId>& all);
+  std::vector<HeldLayer> Held() const;
+  void Configure(GroupReply* reply);
+  CommitState Committed() const;
+  absl::Status TakeStep(const StepSums& step);
+  void Take(const StepSums& step);
+  absl::Status Step(const StepCall& step);
+  absl::Status Commit(StepAttempt& attempt, const StepCall& step, const std::set<NodeId>& all);
   // Parameters from all owners, once these have taken the step.
   absl::Status AllGatherParameters(StepAttempt& attempt, const std::set<NodeId>& all);
-  absl::Status Fetch(const v1::GroupFrame& call);
-  absl::Status FetchPart(const v1::FetchCall::Source& source, const worker::ShardParts& into);
+  absl::Status Fetch(const GroupFrame& call);
+  absl::Status FetchPart(const StateSource& source, const worker::ShardParts& into);
   absl::Status SetLayer(int32_t layer, const std::vector<float>& theta, bool temporary);
   absl::Status AddPrepared();
   void SetSteps(int64_t steps);
 
   // ---- member_outer.cc ----
-  absl::Status DoOuter(const v1::OuterCall& call);
-  absl::Status SetOuterLayout(const worker::OuterOrder& order);
+  absl::Status CheckOuter() const;
+  absl::Status DoOuter(const OuterLayoutCall& order);
+  absl::Status DoOuter(const CaptureCall& call);
+  absl::Status DoOuter(const MakeDeltaCall& call);
+  absl::Status DoOuter(const ApplyCall& call);
+  absl::Status DoOuter(const FinishCall& call);
+  absl::Status DoOuter(const PutBaseInCall& call);
+  absl::Status DoOuter(const PutBackCall& call);
+  absl::Status DoOuter(const InitialWeightsCall& call);
+  absl::Status DoOuter(const FetchTablesCall& call);
   absl::Status ReadOuterFrom(const NodeId& from, const std::shared_ptr<worker::OuterState>& own,
-                             worker::OuterKind kind, int32_t layer, ElementRange range,
+                             OuterKind kind, int32_t layer, ElementRange range,
                              std::span<float> out) const;
-  absl::StatusOr<std::vector<float>> ReadOuterLayer(worker::OuterKind kind, int32_t layer);
-  absl::Status ApplyOuter(worker::OuterKind kind, worker::OuterTarget target,
+  absl::StatusOr<std::vector<float>> ReadOuterLayer(OuterKind kind, int32_t layer);
+  absl::Status ApplyOuter(OuterKind kind, OuterTarget target,
                           const std::vector<ShardPlacement>& shards, bool temporary);
   absl::Status ReadForDelta(const std::vector<ShardPlacement>& shards, bool of_snapshot);
   std::map<int32_t, std::vector<float>> Thetas() const;  // of the plan's layers
 
   // ---- member_saves.cc ----
   absl::Status Save(worker::SaveTask task);
-  void GoOnSaving(int64_t save);
+  void GoOnSave(int64_t save);
   absl::Status KeepCopies(const worker::SaveTask& task, int64_t number);
-  absl::Status ReadSaved(int64_t save, const worker::LayerShard& shard, Range elements,
+  absl::Status ReadSaved(int64_t save, const LayerShard& shard, Range elements,
                          const worker::ShardParts& out) const;
-  absl::Status GetSaved(const NodeId& from, int64_t save, const worker::LayerShard& shard,
-                        Range elements, const worker::ShardParts& out);
+  absl::Status GetSaved(const NodeId& from, int64_t save, const LayerShard& shard, Range elements,
+                        const worker::ShardParts& out);
 
   World& world_;
   const IslandMember self_;
@@ -190,11 +207,11 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   std::map<int32_t, std::vector<float>> snapshot_, addition_, put_aside_;
   bool addition_prepared_ = false;
   PeerFence stepped_;
-  worker::StepSums taken_, waits_;
+  StepSums taken_, waits_;
   LoggedStep stepping_;  // the newest
   int64_t stepping_number_ = 0;
   std::shared_ptr<worker::OuterState> outer_, next_outer_;
-  std::optional<v1::Handover> kept_;
+  std::optional<IslandHandover> kept_;
   worker::ReplayLog log_;
   worker::UnitStore units_;
   std::map<Tier, worker::SaveTask> prepared_saves_;  // prepared
@@ -208,7 +225,7 @@ struct StepAttempt {
   std::map<NodeId, Instant> received_at;  // when they have all of them
   std::set<NodeId> missed;                // members that never receive them: a link broke
   std::set<NodeId> took;                  // members that have taken the step
-  worker::StepSums sums;
+  StepSums sums;
 };
 
 }  // namespace atl::sim

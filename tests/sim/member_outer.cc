@@ -10,52 +10,64 @@
 namespace atl::sim {
 
 using std::chrono::milliseconds;
-using worker::KeptPart;
-using worker::OuterKind;
 using worker::OuterState;
-using worker::OuterTarget;
 
-absl::Status SimMember::DoOuter(const v1::OuterCall& call) {
-  const auto kind = static_cast<OuterKind>(call.kind());
-  const auto target = static_cast<OuterTarget>(call.target());
-  if (call.what() == v1::OuterCall::LAYOUT) return SetOuterLayout(worker::OrderFrom(call));
-  if (outer_ == nullptr) return absl::FailedPreconditionError("the plan is not set up");
-  switch (call.what()) {
-    case v1::OuterCall::CAPTURE:
-      return ReadForDelta(worker::ShardsFrom(call), /*of_snapshot=*/false);
-    case v1::OuterCall::MAKE:
-      if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(worker::ShardsFrom(call), true));
-      return outer_->MakeDelta(worker::CaptureFrom(call));
-    case v1::OuterCall::APPLY:
-      return ApplyOuter(kind, target, worker::ShardsFrom(call), /*temporary=*/false);
-    case v1::OuterCall::FINISH:
-      log_.ForgetBase();
-      outer_->Finish(call.tag().base(), worker::FromWire(call.tag()).since, call.keep_residual(),
-                     worker::ShardsFrom(call), call.share());
-      return absl::OkStatus();
-    case v1::OuterCall::PUT_BASE_IN:
-      put_aside_ = Thetas();
-      return ApplyOuter(OuterKind::kBase, OuterTarget::kParameters, /*shards=*/{},
-                        /*temporary=*/true);
-    case v1::OuterCall::PUT_BACK:
-      for (const auto& [layer, theta] : std::exchange(put_aside_, {}))
-        held_.at(layer).theta = theta;
-      return absl::OkStatus();
-    case v1::OuterCall::INITIAL: {
-      const LayerValues initial = ToyInitialWeights(job_->spec.model.seed);
-      for (const auto& [layer, unused] : Thetas()) {
-        ATOLL_RETURN_IF_ERROR(SetLayer(layer, initial[static_cast<size_t>(layer)], false));
-      }
-      return absl::OkStatus();
-    }
-    case v1::OuterCall::TABLES:
-      return absl::OkStatus();  // no layer here has a copy of another's
-    default:
-      return absl::InvalidArgumentError("not a call");
-  }
+absl::Status SimMember::CheckOuter() const {
+  return outer_ == nullptr ? absl::FailedPreconditionError("the plan is not set up")
+                           : absl::OkStatus();
 }
 
-absl::Status SimMember::SetOuterLayout(const worker::OuterOrder& order) {
+absl::Status SimMember::DoOuter(const CaptureCall& call) {
+  ATOLL_RETURN_IF_ERROR(CheckOuter());
+  return ReadForDelta(call.shards, /*of_snapshot=*/false);
+}
+
+// Steps go on meanwhile. What belongs to an earlier attempt at setting the plan up changes nothing.
+absl::Status SimMember::DoOuter(const MakeDeltaCall& call) {
+  ATOLL_RETURN_IF_ERROR(CheckOuter());
+  const std::shared_ptr<OuterState> outer = outer_;
+  const int64_t epoch = epoch_;
+  if (call.of_snapshot) ATOLL_RETURN_IF_ERROR(ReadForDelta(call.shards, /*of_snapshot=*/true));
+  ATOLL_RETURN_IF_ERROR(Takes(milliseconds(500)));
+  if (epoch != epoch_) return absl::AbortedError("interrupted");
+  return outer->MakeDelta({call.contribution, call.encoding, call.shards});
+}
+
+absl::Status SimMember::DoOuter(const ApplyCall& call) {
+  ATOLL_RETURN_IF_ERROR(CheckOuter());
+  return ApplyOuter(call.kind, call.target, call.shards, /*temporary=*/false);
+}
+
+absl::Status SimMember::DoOuter(const FinishCall& call) {
+  ATOLL_RETURN_IF_ERROR(CheckOuter());
+  log_.ForgetBase();
+  outer_->Finish(call.tag.base, call.tag.since, call.keep_residual, call.shards);
+  return absl::OkStatus();
+}
+
+absl::Status SimMember::DoOuter(const PutBaseInCall&) {
+  ATOLL_RETURN_IF_ERROR(CheckOuter());
+  put_aside_ = Thetas();
+  return ApplyOuter(OuterKind::kBase, OuterTarget::kParameters, /*shards=*/{}, /*temporary=*/true);
+}
+
+absl::Status SimMember::DoOuter(const PutBackCall&) {
+  for (const auto& [layer, theta] : std::exchange(put_aside_, {})) held_.at(layer).theta = theta;
+  return absl::OkStatus();
+}
+
+absl::Status SimMember::DoOuter(const InitialWeightsCall&) {
+  const LayerValues initial = ToyInitialWeights(job_->spec.model.seed);
+  for (const auto& [layer, unused] : Thetas()) {
+    ATOLL_RETURN_IF_ERROR(SetLayer(layer, initial[static_cast<size_t>(layer)], false));
+  }
+  return absl::OkStatus();
+}
+
+// No layer here has a copy of another's.
+absl::Status SimMember::DoOuter(const FetchTablesCall&) { return absl::OkStatus(); }
+
+absl::Status SimMember::DoOuter(const OuterLayoutCall& order) {
   const std::shared_ptr<OuterState> before = outer_;
   const bool same = before != nullptr && before->layout() == order.layout &&
                     before->spec() == job_->spec.outer && before->tag() == order.tag;
@@ -64,15 +76,16 @@ absl::Status SimMember::SetOuterLayout(const worker::OuterOrder& order) {
     next = std::make_shared<OuterState>(self_.worker, order.layout, job_->spec.outer);
     next->ExpectDelta(order.encoding, order.shards);
     next->set_tag(order.tag);
-    for (const worker::OuterSource& source : order.sources) {
-      if (source.from != self_.worker) ATOLL_RETURN_IF_ERROR(Takes(milliseconds(20)));
+    for (const OuterRange& source : order.sources) {
+      const NodeId& from = source.holders.front();
+      if (from != self_.worker) ATOLL_RETURN_IF_ERROR(Takes(milliseconds(20)));
       for (const OuterKind kind : next->ListHeldKinds()) {
         const int64_t size = kind == OuterKind::kEncoded
                                  ? next->EncodedFloats(source.layer, source.range)
                                  : source.range.size();
         std::vector<float> values(static_cast<size_t>(size));
         ATOLL_RETURN_IF_ERROR(
-            ReadOuterFrom(source.from, before, kind, source.layer, source.range, values));
+            ReadOuterFrom(from, before, kind, source.layer, source.range, values));
         ATOLL_RETURN_IF_ERROR(next->Write(kind, source.layer, source.range, values));
       }
     }
@@ -99,7 +112,7 @@ absl::Status SimMember::ReadOuterFrom(const NodeId& from, const std::shared_ptr<
 
 absl::StatusOr<std::vector<float>> SimMember::ReadOuterLayer(OuterKind kind, int32_t layer) {
   std::vector<float> values(static_cast<size_t>(ToyLayers()[static_cast<size_t>(layer)].elements));
-  for (const KeptPart& part : outer_->layout()) {
+  for (const OuterRange& part : outer_->layout()) {
     if (part.layer != layer) continue;
     const bool here = std::count(part.holders.begin(), part.holders.end(), self_.worker) > 0;
     const auto to = std::span(values).subspan(static_cast<size_t>(part.range.begin),
@@ -114,7 +127,7 @@ absl::Status SimMember::ApplyOuter(OuterKind kind, OuterTarget target,
                                    const std::vector<ShardPlacement>& shards, bool temporary) {
   const std::shared_ptr<OuterState> outer = outer_;
   if (worker::IsOfPulled(kind)) {
-    for (const KeptPart& part : outer->copies()) {
+    for (const OuterRange& part : outer->copies()) {
       if (!worker::Concern(shards, part.layer)) continue;
       std::vector<float> values(static_cast<size_t>(part.range.size()));
       ATOLL_RETURN_IF_ERROR(ReadOuterFrom(part.holders.front(), outer, OuterKind::kPulled,
@@ -128,7 +141,7 @@ absl::Status SimMember::ApplyOuter(OuterKind kind, OuterTarget target,
   for (const auto& [layer, theta] : Thetas()) {
     if (!worker::Concern(shards, layer)) continue;
     ATOLL_ASSIGN_OR_RETURN(std::vector<float> values, ReadOuterLayer(kind, layer));
-    for (size_t i = 0; worker::IsAddition(kind) && i < values.size(); ++i) values[i] *= blend;
+    for (size_t i = 0; kind == OuterKind::kAddition && i < values.size(); ++i) values[i] *= blend;
     if (target == OuterTarget::kAddition) {
       if (!addition_prepared_) return absl::NotFoundError("nothing was prepared");
       addition_[layer] = std::move(values);

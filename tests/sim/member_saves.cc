@@ -6,24 +6,35 @@
 #include "absl/strings/str_cat.h"
 #include "tests/sim/member.h"
 #include "tests/sim/nodes.h"
-#include "worker/island/messages/save_wire.h"
 
 namespace atl::sim {
 
 using std::chrono::milliseconds;
-using worker::LayerShard;
 using worker::OwnedParts;
 using worker::ShardParts;
 using worker::StoredUnit;
 
+namespace {
+
+std::shared_ptr<const OwnedParts> CopyParts(const ShardParts& from) {
+  const auto copy = std::make_shared<OwnedParts>(std::ssize(from.parameters), worker::kAllParts);
+  const worker::PartMap parts = worker::ToPartMap(from);
+  for (const auto& [part, to] : worker::ToPartMap(copy->parts())) {
+    std::copy(parts.at(part).begin(), parts.at(part).end(), to.begin());
+  }
+  return copy;
+}
+
+}  // namespace
+
 absl::Status SimMember::Save(worker::SaveTask task) {
   if (task.tier == Tier::kMemory) {
-    for (const worker::HeldSave& held : units_.Held()) {
+    for (const HeldSave& held : units_.Held()) {
       if (held.save != task.keep) units_.Drop(held.save);
     }
     units_.Begin(task.save, task.optimizer_step);
   }
-  for (const worker::Unit& unit : task.order.own) {
+  for (const Unit& unit : task.order.own) {
     const auto found = held_.find(unit.shard.layer);
     if (found == held_.end() || found->second.Moments(unit.elements) == nullptr) {
       return absl::NotFoundError("no such unit");
@@ -33,16 +44,15 @@ absl::Status SimMember::Save(worker::SaveTask task) {
       return std::span(values).subspan(static_cast<size_t>(unit.elements.begin),
                                        static_cast<size_t>(unit.elements.size()));
     };
-    StoredUnit stored{
-        unit, std::ssize(toy.theta),
-        OwnedParts::MakeCopy({slice(toy.theta), slice(toy.moment), slice(toy.moment)})};
+    StoredUnit stored{unit, std::ssize(toy.theta),
+                      CopyParts({slice(toy.theta), slice(toy.moment), slice(toy.moment)})};
     if (task.tier == Tier::kMemory) {
       ATOLL_RETURN_IF_ERROR(units_.Put(task.save, stored));
     } else {
       task.units.push_back(std::move(stored));
     }
   }
-  for (worker::SaveOrder::Fetch& fetch : task.order.fetch) {
+  for (SaveFetch& fetch : task.order.fetch) {
     fetch.elements = ToyLayers()[static_cast<size_t>(fetch.unit.shard.layer)].elements;
   }
   log_.Saved(task.save, task.optimizer_step, /*lasting=*/task.tier != Tier::kMemory);
@@ -50,7 +60,7 @@ absl::Status SimMember::Save(worker::SaveTask task) {
   return absl::OkStatus();
 }
 
-void SimMember::GoOnSaving(int64_t save) {
+void SimMember::GoOnSave(int64_t save) {
   for (const Tier tier : {Tier::kMemory, Tier::kDisk}) {
     const auto found = prepared_saves_.find(tier);
     if (found == prepared_saves_.end() || found->second.save != save) continue;
@@ -67,17 +77,17 @@ void SimMember::GoOnSaving(int64_t save) {
         self->disk_[task.save] = {self->job_name_, task.optimizer_step, task.units};
       }
       if (self->dead_ || number != self->save_epoch_ || self->plan_.members.empty()) return;
-      v1::GroupFrame done;
-      *done.mutable_save_done() = worker::MakeSaveDone(task.save, task.tier, status);
-      self->Notify(self->plan_.members.front().worker, std::move(done));
+      self->Notify(
+          self->plan_.members.front().worker,
+          {.body = SaveDone{task.save, status.ok(), std::string(status.message()), task.tier}});
     });
   }
 }
 
 absl::Status SimMember::KeepCopies(const worker::SaveTask& task, int64_t number) {
-  for (const worker::SaveOrder::Fetch& wanted : task.order.fetch) {
+  for (const SaveFetch& wanted : task.order.fetch) {
     if (number != save_epoch_) return absl::AbortedError("the save is cancelled");
-    const worker::Unit& unit = wanted.unit;
+    const Unit& unit = wanted.unit;
     const auto parts = std::make_shared<OwnedParts>(unit.elements.size(), worker::kAllParts);
     ATOLL_RETURN_IF_ERROR(
         GetSaved(wanted.from, task.save, unit.shard, unit.elements, parts->parts()));
@@ -123,12 +133,12 @@ absl::Status SimMember::GetSaved(const NodeId& from, int64_t save, const LayerSh
   return other->ReadSaved(save, shard, elements, out);
 }
 
-absl::StatusOr<std::vector<worker::HeldSave>> SimMember::SavesIn(Tier tier) {
-  std::vector<worker::HeldSave> saves;
+absl::StatusOr<std::vector<HeldSave>> SimMember::SavesIn(Tier tier) {
+  std::vector<HeldSave> saves;
   if (tier != Tier::kDisk) return saves;
   for (const auto& [save, part] : disk_) {
     if (part.job != fence_.job) continue;
-    worker::HeldSave& held = saves.emplace_back();
+    HeldSave& held = saves.emplace_back();
     held.save = save;
     held.optimizer_step = part.optimizer_step;
     for (const StoredUnit& unit : part.units) {

@@ -8,29 +8,22 @@
 #include "tests/sim/member.h"
 #include "tests/sim/nodes.h"
 #include "worker/core/leases.h"
-#include "worker/island/messages/save_wire.h"
 
 namespace atl::sim {
 
 using std::chrono::milliseconds;
-using worker::HeldLayer;
-using worker::LayerShard;
-using worker::StepSums;
 
 namespace {
 
 constexpr Duration kLateMax = std::chrono::milliseconds(60);  // less than any step takes
 constexpr size_t kStepAttemptsMax = 64;
 
-worker::StampTable::Stamps StampsFromWire(const v1::GroupFrame& call) {
-  worker::StampTable::Stamps stamps;
-  if (call.has_parameters_since()) stamps.parameters = worker::FromWire(call.parameters_since());
-  if (call.has_moments_since()) stamps.moments = worker::FromWire(call.moments_since());
-  return stamps;
+worker::StampTable::Stamps StampsIn(const GroupFrame& call) {
+  return {call.parameters_since, call.moments_since};
 }
 
-absl::StatusOr<v1::GroupReply> ToGroupReply(const absl::Status& status) {
-  if (status.ok()) return v1::GroupReply();
+absl::StatusOr<GroupReply> ToGroupReply(const absl::Status& status) {
+  if (status.ok()) return GroupReply();
   return status;
 }
 
@@ -59,71 +52,91 @@ void SimMember::Close() {
   taken_ = waits_ = StepSums();
 }
 
-absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
-                                             const std::atomic<bool>* interrupted) {
-  v1::GroupReply reply;
+absl::StatusOr<GroupReply> SimMember::Do(const GroupFrame& call,
+                                         const std::atomic<bool>* interrupted) {
+  GroupReply reply;
   if (dead_) return absl::AbortedError("the process has ended");
   if (!job_) return absl::FailedPreconditionError("no job is open");
-  if (!call.has_fetch()) stamps_.Set(Held(), StampsFromWire(call));
-  switch (call.body_case()) {
-    case v1::GroupFrame::kDrain: {
-      ATOLL_RETURN_IF_ERROR(Takes(milliseconds(2)));
-      if (call.drain().has_take()) {
-        ATOLL_RETURN_IF_ERROR(TakeStep(worker::FromWire(call.drain().take())));
-      }
-      return Committed();
-    }
-    case v1::GroupFrame::kConfigure: {
-      ATOLL_RETURN_IF_ERROR(Takes(milliseconds(40)));
-      if (!work_broken_.empty()) return absl::AbortedError(work_broken_);
-      if (interrupted != nullptr && *interrupted) return absl::AbortedError("interrupted");
-      Configure(&reply);
-      return reply;
-    }
-    case v1::GroupFrame::kFetch:
-      return ToGroupReply(Fetch(call));
-    case v1::GroupFrame::kDropSurplus:
-      std::erase_if(held_, [](const auto& layer) { return layer.second.surplus; });
-      for (auto& [layer, toy] : held_) toy.before.clear();
-      if (next_outer_ != nullptr) outer_ = std::exchange(next_outer_, nullptr);
-      return reply;
-    case v1::GroupFrame::kStep:
-      return ToGroupReply(Step(call.step()));
-    case v1::GroupFrame::kEvaluate:
-      last_number_ = std::max<int64_t>(last_number_, call.evaluate().number());
-      ATOLL_RETURN_IF_ERROR(Takes(milliseconds(100)));
-      return reply;
-    case v1::GroupFrame::kTakeOver:
-      if (!kept_ || kept_->leadership().generation() != fence_.generation) {
-        return absl::NotFoundError("it has not led this island in this generation");
-      }
-      *reply.mutable_handover() = *kept_;
-      return reply;
-    case v1::GroupFrame::kOuter:
-      ATOLL_RETURN_IF_ERROR(Takes(milliseconds(5)));
-      ATOLL_RETURN_IF_ERROR(DoOuter(call.outer()));
-      return reply;
-    case v1::GroupFrame::kSnapshot:
-      snapshot_.clear();
-      reply.set_copies_taken(world_.rng.Chance(0.7));
-      if (reply.copies_taken()) snapshot_ = Thetas();
-      return reply;
-    case v1::GroupFrame::kAddition:
-      if (!call.addition().add()) {
-        addition_.clear();
-        addition_prepared_ = world_.rng.Chance(0.7);
-        reply.set_copies_taken(addition_prepared_);
-        return reply;
-      }
-      return ToGroupReply(AddPrepared());
-    case v1::GroupFrame::kSave:
-      return ToGroupReply(Save(worker::ParseSaveCall(call.save())));
-    case v1::GroupFrame::kSetSteps:
-      SetSteps(call.set_steps().optimizer_steps());
-      return reply;
-    default:
-      return absl::InvalidArgumentError("not a call");
+  if (worker::BodyIf<FetchCall>(call) != nullptr) return ToGroupReply(Fetch(call));
+  stamps_.Set(Held(), StampsIn(call));
+  if (worker::BodyIf<ConfigureCall>(call) != nullptr) {
+    ATOLL_RETURN_IF_ERROR(Takes(milliseconds(40)));
+    if (!work_broken_.empty()) return absl::AbortedError(work_broken_);
+    if (interrupted != nullptr && *interrupted) return absl::AbortedError("interrupted");
+    Configure(&reply);
+    return reply;
   }
+  return std::visit(
+      [&]<class Body>(const Body& body) -> absl::StatusOr<GroupReply> {
+        if constexpr (requires { this->DoCall(body); }) {
+          return DoCall(body);
+        } else if constexpr (requires { this->DoOuter(body); }) {
+          ATOLL_RETURN_IF_ERROR(Takes(milliseconds(5)));
+          return ToGroupReply(DoOuter(body));
+        } else {
+          return absl::InvalidArgumentError("not a call");
+        }
+      },
+      call.body);
+}
+
+absl::StatusOr<GroupReply> SimMember::DoCall(const DrainCall& call) {
+  ATOLL_RETURN_IF_ERROR(Takes(milliseconds(2)));
+  if (call.take) ATOLL_RETURN_IF_ERROR(TakeStep(*call.take));
+  GroupReply reply;
+  reply.commit = Committed();
+  return reply;
+}
+
+absl::StatusOr<GroupReply> SimMember::DoCall(const DropSurplusCall&) {
+  std::erase_if(held_, [](const auto& layer) { return layer.second.surplus; });
+  for (auto& [layer, toy] : held_) toy.before.clear();
+  if (next_outer_ != nullptr) outer_ = std::exchange(next_outer_, nullptr);
+  return GroupReply();
+}
+
+absl::StatusOr<GroupReply> SimMember::DoCall(const StepCall& call) {
+  return ToGroupReply(Step(call));
+}
+
+absl::StatusOr<GroupReply> SimMember::DoCall(const EvaluateCall& call) {
+  last_number_ = std::max(last_number_, call.number);
+  return ToGroupReply(Takes(milliseconds(100)));
+}
+
+absl::StatusOr<GroupReply> SimMember::DoCall(const TakeOverCall&) {
+  if (!kept_ || kept_->leadership.generation != fence_.generation) {
+    return absl::NotFoundError("it has not led this island in this generation");
+  }
+  GroupReply reply;
+  reply.handover = kept_;
+  return reply;
+}
+
+absl::StatusOr<GroupReply> SimMember::DoCall(const SnapshotCall&) {
+  snapshot_.clear();
+  GroupReply reply;
+  reply.copies_taken = world_.rng.Chance(0.7);
+  if (reply.copies_taken) snapshot_ = Thetas();
+  return reply;
+}
+
+absl::StatusOr<GroupReply> SimMember::DoCall(const AdditionCall& call) {
+  if (call.add) return ToGroupReply(AddPrepared());
+  addition_.clear();
+  addition_prepared_ = world_.rng.Chance(0.7);
+  GroupReply reply;
+  reply.copies_taken = addition_prepared_;
+  return reply;
+}
+
+absl::StatusOr<GroupReply> SimMember::DoCall(const SaveCall& call) {
+  return ToGroupReply(Save(worker::SaveTask{call}));
+}
+
+absl::StatusOr<GroupReply> SimMember::DoCall(const SetStepsCall& call) {
+  SetSteps(call.optimizer_steps);
+  return GroupReply();
 }
 
 // -------------------------------------------------------------------------------- the plan ----
@@ -150,7 +163,7 @@ std::vector<HeldLayer> SimMember::Held() const {
   return all;
 }
 
-void SimMember::Configure(v1::GroupReply* reply) {
+void SimMember::Configure(GroupReply* reply) {
   for (auto& [layer, theta] : put_aside_) held_[layer].theta = theta;
   put_aside_.clear();
   snapshot_.clear();
@@ -173,31 +186,26 @@ void SimMember::Configure(v1::GroupReply* reply) {
   std::erase_if(held_, [](const auto& layer) {
     return layer.second.surplus && !layer.second.written && layer.second.before.empty();
   });
-  for (const HeldLayer& held : Held()) worker::ToWire(held, reply->add_held());
-  std::vector<worker::HeldSave> saves = units_.Held();
-  const std::vector<worker::HeldSave> disk = *SavesIn(Tier::kDisk);
-  saves.insert(saves.end(), disk.begin(), disk.end());
-  for (const worker::HeldSave& save : saves) worker::ToWire(save, reply->add_saves());
-  worker::OuterHoldings kept;
+  reply->held = Held();
+  reply->saves = units_.Held();
+  const std::vector<HeldSave> disk = *SavesIn(Tier::kDisk);
+  reply->saves.insert(reply->saves.end(), disk.begin(), disk.end());
+  reply->outer.emplace();
   if (outer_ != nullptr) {
-    kept = {outer_->tag(), *outer_->parts(), outer_->delta()->encoding, outer_->shards()};
+    reply->outer = {outer_->tag(), *outer_->parts(), outer_->delta()->encoding, outer_->shards()};
   }
-  worker::ToWire(kept, reply->mutable_outer());
-  reply->set_last_number(last_number_);
+  reply->last_number = last_number_;
 }
 
 // ------------------------------------------------------------------------------- the steps ----
 
-v1::GroupReply SimMember::Committed() const {
-  v1::GroupReply reply;
+CommitState SimMember::Committed() const {
   const bool of_now = stepped_.job == fence_.job && stepped_.generation == fence_.generation;
-  worker::ToWire(of_now ? taken_ : StepSums(), reply.mutable_taken());
-  worker::ToWire(of_now ? waits_ : StepSums(), reply.mutable_waits());
-  return reply;
+  return of_now ? CommitState{taken_, waits_} : CommitState();
 }
 
 absl::Status SimMember::TakeStep(const StepSums& step) {
-  if (waits_.Names(step)) Take(step);
+  if (worker::IsSameStep(waits_, step)) Take(step);
   return absl::OkStatus();
 }
 
@@ -213,8 +221,8 @@ void SimMember::Take(const StepSums& step) {
   if (stepping_number_ == step.number) log_.Stepped(std::move(logged));
 }
 
-absl::Status SimMember::Step(const v1::StepCall& step) {
-  last_number_ = std::max<int64_t>(last_number_, step.number());
+absl::Status SimMember::Step(const StepCall& step) {
+  last_number_ = std::max<int64_t>(last_number_, step.number);
   if (!work_broken_.empty()) return absl::FailedPreconditionError(work_broken_);
   for (const auto& [layer, toy] : held_) {
     if (toy.surplus || (toy.written && toy.whole)) continue;
@@ -226,18 +234,18 @@ absl::Status SimMember::Step(const v1::StepCall& step) {
   }
   if (!all.contains(self_.worker)) return absl::OkStatus();  // it is only a source
   stepped_ = fence_;
-  stepping_ = {0, worker::RangesFromStepCall(step), step.learning_rate()};
-  stepping_number_ = step.number();
+  stepping_ = {0, step.ranges, step.learning_rate};
+  stepping_number_ = step.number;
   // By epoch: after an interruption no vote is taken any more.
   const std::shared_ptr<StepAttempt> attempt = world_.FindOrAddStepAttempt(absl::StrCat(
-      fence_.job, "/", fence_.generation, "/", fence_.plan, "/", epoch_, "/", step.number(), "/",
+      fence_.job, "/", fence_.generation, "/", fence_.plan, "/", epoch_, "/", step.number, "/",
       plan_.members.front().worker, "/", plan_.members.front().incarnation));
   ATOLL_RETURN_IF_ERROR(Commit(*attempt, step, all));
   Take(attempt->sums);
   return AllGatherParameters(*attempt, all);
 }
 
-absl::Status SimMember::Commit(StepAttempt& attempt, const v1::StepCall& step,
+absl::Status SimMember::Commit(StepAttempt& attempt, const StepCall& step,
                                const std::set<NodeId>& all) {
   const double jitter = 0.8 + 0.4 * world_.rng.Uniform();
   const Instant ready = world_.timeline.now() + FromSeconds(0.1 * slowness_ * jitter);
@@ -249,8 +257,8 @@ absl::Status SimMember::Commit(StepAttempt& attempt, const v1::StepCall& step,
   if (broken()) return absl::AbortedError(work_broken_);
   // The word is given.
   attempt.votes.insert(self_.worker);
-  waits_ = {fence.plan, step.number(), {}};
-  if (attempt.votes == all) world_.Commit(attempt, {fence.plan, step.number(), {1.0}}, kLateMax);
+  waits_ = {fence.plan, step.number, {}};
+  if (attempt.votes == all) world_.Commit(attempt, {fence.plan, step.number, {1.0}}, kLateMax);
   for (const NodeId& worker : all) {
     if (worker == self_.worker || !attempt.committed) continue;
     if (const std::shared_ptr<SimMember> other = Partner(worker)) other->Wake();
@@ -269,7 +277,7 @@ absl::Status SimMember::Commit(StepAttempt& attempt, const v1::StepCall& step,
                             : Duration(milliseconds(100)));
     LookForLost();
   }
-  if (dead_ || broken() || !waits_.Names({fence.plan, step.number(), {}})) {
+  if (dead_ || broken() || !worker::IsSameStep(waits_, {fence.plan, step.number, {}})) {
     return absl::AbortedError(work_broken_.empty() ? "interrupted" : work_broken_);
   }
   return absl::OkStatus();
@@ -304,7 +312,7 @@ std::shared_ptr<StepAttempt> World::FindOrAddStepAttempt(const std::string& key)
   return step_attempts.emplace_back(key, std::make_shared<StepAttempt>()).second;
 }
 
-void World::Commit(StepAttempt& attempt, worker::StepSums sums, Duration late_max) {
+void World::Commit(StepAttempt& attempt, StepSums sums, Duration late_max) {
   attempt.committed = true;
   attempt.sums = std::move(sums);
   const bool breaks = attempt.votes.size() > 1 && faulty() && rng.Chance(options.link_breaks);
@@ -317,17 +325,17 @@ void World::Commit(StepAttempt& attempt, worker::StepSums sums, Duration late_ma
 
 // ------------------------------------------------------------------------------ the layers ----
 
-absl::Status SimMember::Fetch(const v1::GroupFrame& call) {
-  const v1::FetchCall& fetch = call.fetch();
-  for (const v1::FetchCall::Item& item : fetch.items()) {
-    const LayerShard shard = worker::FromWire(item.shard());
+absl::Status SimMember::Fetch(const GroupFrame& call) {
+  const FetchCall& fetch = std::get<FetchCall>(call.body);
+  for (const StateTransfer& item : fetch.transfers) {
+    const LayerShard& shard = item.shard;
     // Of other cuts there are none; what no source has is not a number.
     ToyLayer fetched(ToyLayers()[static_cast<size_t>(shard.layer)].elements, {});
     std::vector<float> third(fetched.theta.size());
-    for (const v1::FetchCall::Source& source : item.sources()) {
-      const Range range{source.begin(), source.end()};
+    for (const StateSource& source : item.sources) {
+      const Range range = source.elements;
       const worker::ShardParts into{fetched.theta, fetched.moment, third};
-      ATOLL_RETURN_IF_ERROR(FetchPart(source, worker::SliceParts(into, source.parts(), range)));
+      ATOLL_RETURN_IF_ERROR(FetchPart(source, worker::SliceParts(into, source.parts, range)));
     }
     if (world_.faulty() && world_.rng.Chance(world_.options.lost_writes)) {
       return absl::InternalError("simulated: a layer could not be written");
@@ -337,35 +345,34 @@ absl::Status SimMember::Fetch(const v1::GroupFrame& call) {
       return absl::NotFoundError(absl::StrCat("the plan gives it no layer ", shard.layer));
     }
     planned->second.Replace(std::move(fetched.theta), std::move(fetched.moment),
-                            fetch.optimizer_step());
-    stamps_.Set(Held(), shard, StampsFromWire(call));
+                            fetch.optimizer_step);
+    stamps_.Set(Held(), shard, StampsIn(call));
   }
-  SetSteps(fetch.optimizer_step());
-  stamps_.Set(Held(), StampsFromWire(call));
-  if (fetch.save() == 0) return absl::OkStatus();
+  SetSteps(fetch.optimizer_step);
+  stamps_.Set(Held(), StampsIn(call));
+  if (fetch.save == 0) return absl::OkStatus();
   log_.Clear();
-  log_.Saved(fetch.save(), fetch.optimizer_step());
+  log_.Saved(fetch.save, fetch.optimizer_step);
   return absl::OkStatus();
 }
 
-absl::Status SimMember::FetchPart(const v1::FetchCall::Source& source,
-                                  const worker::ShardParts& into) {
-  const Range range{source.begin(), source.end()};
+absl::Status SimMember::FetchPart(const StateSource& source, const worker::ShardParts& into) {
+  const Range range = source.elements;
   if (range.size() == 0) return absl::OkStatus();
-  if (source.save() != 0) {
-    return GetSaved(source.from(), source.save(), worker::FromWire(source.shard()), range, into);
+  if (source.save != 0) {
+    return GetSaved(source.from, source.save, source.shard, range, into);
   }
   const SimMember* from = this;
   std::shared_ptr<SimMember> other;
-  if (source.from() != self_.worker) {
+  if (source.from != self_.worker) {
     ATOLL_RETURN_IF_ERROR(Takes(milliseconds(30)));
     std::string why;
-    other = Partner(source.from(), &why);
+    other = Partner(source.from, &why);
     if (other == nullptr) return absl::UnavailableError(why);
     if (other->epoch_ != epoch_) return absl::UnavailableError("it is in another attempt");
     from = other.get();
   }
-  const int32_t layer = source.shard().layer();
+  const int32_t layer = source.shard.layer;
   const auto found = from->held_.find(layer);
   for (const auto& [part, to] : worker::ToPartMap(into)) {
     const std::vector<float>* values = nullptr;
@@ -373,7 +380,7 @@ absl::Status SimMember::FetchPart(const v1::FetchCall::Source& source,
       values = part == 0 ? found->second.Parameters(range) : found->second.Moments(range);
     }
     if (values == nullptr) {
-      return absl::NotFoundError(absl::StrCat("layer ", layer, " is not at ", source.from()));
+      return absl::NotFoundError(absl::StrCat("layer ", layer, " is not at ", source.from));
     }
     std::copy_n(values->begin() + range.begin, range.size(), to.begin());
   }

@@ -229,7 +229,6 @@ class WorkerNode : public Member {
     int64_t carried = 0;
     std::optional<ContributionId> captured;
     std::optional<ToyStep> stepping;
-    bool eager = false;  // the parameters have an eager update in them
   };
 
   void OnConnected() override { Deliver(worker::Connected{}); }
@@ -276,14 +275,13 @@ class WorkerNode : public Member {
   void Do(const worker::MakeInitialWeights& action);
   void Do(const worker::TrainStep& action);
   void Do(const worker::CaptureDelta& action);
-  void Do(const worker::ApplyEager& action);
   void Do(const worker::AdoptPulled& action);
   void Do(const worker::Validate& action);
   void Do(const worker::SaveState& action);
   void Do(const worker::Handover& action);
   void Do(const worker::ReleaseJob& action);
   worker::Event Configured(const worker::Reconfigure& action, const worker::PlanTaken& taken,
-                           worker::Leadership leadership);
+                           Leadership leadership);
   absl::StatusOr<double> Steps(const worker::TrainStep& action);
   absl::Status Adopt(const worker::AdoptPulled& action);
   void Lead();
@@ -296,7 +294,7 @@ class WorkerNode : public Member {
   void CheckWhole(const char* when);
   void Remember(const IslandState& state);
   void CheckDelta(const worker::CaptureDelta& action, const JobId& job, const LayerValues& theta);
-  LayerValues OfOwners(worker::OuterKind kind);
+  LayerValues OfOwners(OuterKind kind);
 
   const double slowness_;
   Disk disk_;

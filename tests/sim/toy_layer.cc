@@ -84,8 +84,8 @@ void ToyLayer::Replace(std::vector<float> parameters, std::vector<float> moments
   written = whole = true;
 }
 
-std::vector<worker::HeldLayer> ToyLayer::Held(int32_t layer, const std::string& device) const {
-  worker::HeldLayer held;
+std::vector<HeldLayer> ToyLayer::Held(int32_t layer, const std::string& device) const {
+  HeldLayer held;
   held.shard = {layer, 0, {1}};
   held.device = device;
   held.elements = static_cast<int64_t>(theta.size());
@@ -94,7 +94,7 @@ std::vector<worker::HeldLayer> ToyLayer::Held(int32_t layer, const std::string& 
   held.owned = owned;
   held.whole = whole;
   held.surplus = surplus;
-  std::vector<worker::HeldLayer> all = {held};
+  std::vector<HeldLayer> all = {held};
   for (const Before& b : before) {
     held.optimizer_step = b.optimizer_step;
     held.written = held.surplus = true;

@@ -28,7 +28,7 @@ struct ToyLayer {
   // What it was is being written over.
   void Replace(std::vector<float> parameters, std::vector<float> moments, int64_t step);
   // As it is reported to others, without stamps: what it has, then what it had.
-  std::vector<worker::HeldLayer> Held(int32_t layer, const std::string& device) const;
+  std::vector<HeldLayer> Held(int32_t layer, const std::string& device) const;
 
   std::vector<float> theta, moment;
   Range owned;

@@ -50,8 +50,8 @@ std::vector<float> AddStep(const worker::OuterState& outer, const worker::ShardP
   const ElementRange in = part.part();
   const auto own =
       std::span(values).subspan(static_cast<size_t>(in.begin), static_cast<size_t>(in.size()));
-  const absl::Status read = outer.Read(worker::OuterKind::kBase, part.layer,
-                                       {part.begin + in.begin, part.begin + in.end}, own);
+  const absl::Status read =
+      outer.Read(OuterKind::kBase, part.layer, {part.begin + in.begin, part.begin + in.end}, own);
   ATOLL_CHECK(read.ok(), read.message());
   AddDelta(step, values, values, pool);
   return values;
@@ -66,7 +66,7 @@ std::map<NodeId, std::vector<worker::ShardPart>> WorkerNode::GroupPartsByOwner(
   const std::shared_ptr<worker::OuterState> outer = member_->outer();
   if (outer == nullptr) return owned;
   for (const worker::ShardPart& shard : shards) {
-    for (const worker::KeptPart& part : outer->layout()) {
+    for (const OuterRange& part : outer->layout()) {
       if (part.layer != shard.layer) continue;
       const int64_t begin = std::clamp<int64_t>(part.range.begin - shard.begin, 0, shard.elements);
       const int64_t end = std::clamp<int64_t>(part.range.end - shard.begin, 0, shard.elements);
@@ -89,7 +89,7 @@ void WorkerNode::Do(const worker::StartPull& action) {
   const auto shares = GroupPartsByOwner(action.shards);
   for (const auto& [owner, parts] : shares) pull_.missing += parts.size();
   const auto fails = [this, transfer, pull = action.pull](const char* why) {
-    EndPull(transfer, worker::PullFailed{pull, worker::PullFailure::kError, kNoVersion, why});
+    EndPull(transfer, worker::PullFailed{pull, PullFailure::kError, kNoVersion, why});
   };
   if (pull_.missing == 0) return After(milliseconds(1), [fails] { fails("no plan is set up"); });
   for (const auto& [owner, parts] : shares) {
@@ -131,11 +131,11 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
     pull_.steps += step;
     const absl::Status written = outer == nullptr || member->dead()
                                      ? absl::UnavailableError("it has ended")
-                                     : outer->Write(worker::OuterKind::kPulled, part.layer,
+                                     : outer->Write(OuterKind::kPulled, part.layer,
                                                     {part.begin + in.begin, part.begin + in.end},
                                                     std::span(values).subspan(in.begin, in.size()));
     if (!written.ok()) {
-      return EndPull(transfer, worker::PullFailed{pull, worker::PullFailure::kError, kNoVersion,
+      return EndPull(transfer, worker::PullFailed{pull, PullFailure::kError, kNoVersion,
                                                   std::string(written.message())});
     }
     if (--pull_.missing == 0) EndPull(transfer, worker::PullDone{pull, part.elements * 4});
@@ -146,10 +146,9 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
     if (step && refusal.refusal == PullRefusal::kUnknown) {
       return PullPart(action, owner, part, transfer, kPullServed);
     }
-    const auto failure = refusal.refusal == PullRefusal::kNotYet ? worker::PullFailure::kNotYet
-                         : refusal.refusal == PullRefusal::kSuperseded
-                             ? worker::PullFailure::kSuperseded
-                             : worker::PullFailure::kError;
+    const auto failure = refusal.refusal == PullRefusal::kNotYet       ? PullFailure::kNotYet
+                         : refusal.refusal == PullRefusal::kSuperseded ? PullFailure::kSuperseded
+                                                                       : PullFailure::kError;
     EndPull(transfer, worker::PullFailed{pull, failure, refusal.current, refusal.reason});
   };
   const auto answer = [this, owner, part, arrived, refused, step, job = action.job, at = run()](
@@ -239,7 +238,7 @@ bool WorkerNode::Fill(ps::PushArrived& event, const worker::PushShards& action,
   }
   std::vector<float> values(static_cast<size_t>(in.size()));
   const absl::Status read =
-      outer->Read(IsFill(base) ? worker::OuterKind::kBase : worker::OuterKind::kDelta, part.layer,
+      outer->Read(IsFill(base) ? OuterKind::kBase : OuterKind::kDelta, part.layer,
                   {part.begin + in.begin, part.begin + in.end}, values);
   event.payload = Encode(values, action.encoding, world_.pool);
   return read.ok();
@@ -250,14 +249,14 @@ void WorkerNode::PushPart(const worker::PushShards& action, const NodeId& sender
   const int64_t transfer = next_transfer_++;
   transfers_.insert(transfer);
   const PushId id = MakePushId(action, part);
-  const auto finish = [this, transfer, id](worker::PushStatus status, std::string reason) {
-    if (transfers_.erase(transfer) > 0) Deliver(worker::PushShardDone{id, status, reason, 4});
+  const auto finish = [this, transfer, id](ShardPushStatus status, std::string reason) {
+    if (transfers_.erase(transfer) > 0) Deliver(PushShardDone{id, status, reason, 4});
   };
   // Through the member that has pushed it.
   const auto answer = [this, part, finish, sender, at = run()](PushStatus status,
                                                                std::string reason) {
     const auto mapped =
-        status == PushStatus::kRefused ? worker::PushStatus::kRefused : worker::PushStatus::kStaged;
+        status == PushStatus::kRefused ? ShardPushStatus::kRefused : ShardPushStatus::kStaged;
     const auto finish_if_alive = [this, at, finish, mapped, reason] {
       if (alive() && run() == at) finish(mapped, reason);
     };
@@ -272,7 +271,7 @@ void WorkerNode::PushPart(const worker::PushShards& action, const NodeId& sender
   event.elements = part.part().size();
   if (!Fill(event, action, sender, part)) {
     return After(milliseconds(1), [finish, sender] {
-      finish(worker::PushStatus::kFailed, absl::StrCat("it is not at ", sender));
+      finish(ShardPushStatus::kFailed, absl::StrCat("it is not at ", sender));
     });
   }
   const auto deliver = [this, part, event, answer] {
@@ -282,7 +281,7 @@ void WorkerNode::PushPart(const worker::PushShards& action, const NodeId& sender
     world_.timeline.After(world_.UpTo(seconds(30)), deliver);
   }
   world_.network.Send(sender, part.server, deliver);
-  After(kTransferTimeout, [finish] { finish(worker::PushStatus::kFailed, "timed out"); });
+  After(kTransferTimeout, [finish] { finish(ShardPushStatus::kFailed, "timed out"); });
 }
 
 void WorkerNode::Do(const worker::CancelTransfers&) {

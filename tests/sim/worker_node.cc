@@ -160,7 +160,7 @@ void WorkerNode::Do(const worker::Follow& action) {
   const MemberOrder& order = action.order;
   const PeerFence fence{order.job, order.generation, order.plan.number};
   const int64_t number = follower_->Follow(fence, order.plan, order.at_step_end);
-  const auto serve = [this, number](const NodeId& from, v1::GroupFrame frame) {
+  const auto serve = [this, number](const NodeId& from, GroupFrame frame) {
     if (worker::FollowerControl::BeginsAnew(frame)) {
       member_->Interrupt("the island is set up again");
     }

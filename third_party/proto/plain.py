@@ -121,7 +121,7 @@ class Types:
             return self.message_name(self[field.type_name])
         if field.type == Field.TYPE_ENUM:
             return self.enum_name(self[field.type_name])
-        if field.type == Field.TYPE_STRING:
+        if field.type in (Field.TYPE_STRING, Field.TYPE_BYTES):
             return "std::string"
         if field.type not in INTEGERS and field.type not in COPIED:
             sys.exit(f"{field.name}: a type without a plain one")
@@ -135,7 +135,7 @@ class Types:
             enum = self[field.type_name]
             first = next(value for value in enum.value if value.number > 0)
             return f"{self.element(field)}::{init or self.enumerator(enum, first)}"
-        if field.type == Field.TYPE_STRING:
+        if field.type in (Field.TYPE_STRING, Field.TYPE_BYTES):
             return quoted(init) if init else ""
         if field.type == Field.TYPE_MESSAGE:
             return init
@@ -179,7 +179,8 @@ class Types:
                     f"[&](Duration value) {{ m.set_{wire}(value.count()); }}, {self.limits(field)});"]
         if field.type in INTEGERS:
             return [f"v.Number({text}, {name}, m.{wire}(), {set_to}, {self.limits(field)});"]
-        return [f"v.Copy({text}, {name}, m.{wire}(), {set_to});"]
+        call = "Bytes" if field.type == Field.TYPE_BYTES else "Copy"
+        return [f"v.{call}({text}, {name}, m.{wire}(), {set_to});"]
 
     def limits(self, field):
         options = self.field(field)

@@ -3,7 +3,7 @@
 //
 // Two kinds of work are started by actions and reported by events:
 //  * Trainer commands (Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
-//    ApplyEager, AdoptPulled, Validate, SaveState, Handover): the core has at most ONE outstanding,
+//    AdoptPulled, Validate, SaveState, Handover): the core has at most ONE outstanding,
 //    and every one ends in exactly one event, its own or CommandFailed; Reconfigure reports Drained
 //    before. After DeltaCaptured the pseudo-gradient is made in parallel to later commands;
 //    DeltaReady reports its end, once. ReleaseJob goes to the same queue, takes effect there in
@@ -25,57 +25,15 @@
 #include "common/ids.h"
 #include "common/protocol/control.h"
 #include "common/time.h"
+#include "proto/group.plain.h"
 
 namespace atl::worker {
 
-// Steps made since something, and on what.
-struct Work {
-  int64_t steps = 0;
-  int64_t tokens = 0;
-  double loss_times_tokens = 0;         // that the loss counts
-  std::vector<PositionRange> consumed;  // sorted and joined
-  int64_t masked_tokens = 0;            // of `tokens`, that the loss does not count
-
-  double loss() const {
-    const int64_t counted = tokens - masked_tokens;
-    return counted > 0 ? loss_times_tokens / static_cast<double>(counted) : 0;
-  }
-  bool operator==(const Work&) const = default;
-};
-
-// What an island's leader knows and its devices do not, between two commands: its
-// successor in the same generation continues from here.
-struct Leadership {
-  IslandId island = 0;
-  Generation generation = 0;
-  bool adopted = false;  // the devices hold base_version's parameters, or trained from it
-  Version base_version = kNoVersion;
-  int64_t tokens_at_base = 0;
-  bool initial_made = false;
-  bool reset_moments = false;
-  bool diverged = false;
-  Work local;
-  int64_t carried_steps = 0;
-  std::optional<ContributionId> in_flight;  // captured, not decided or not adopted yet
-  Work in_flight_work;
-  double in_flight_share = 0;  // as CaptureDelta has it
-  bool in_flight_eager = false;
-  double share = 0;  // of the newest contribution that was accepted
-  std::optional<ContributionId> last_pushed;
-  std::vector<PositionRange> stepping;  // of a step that failed, and may have been taken
-  bool step_failed = false;
-  std::vector<PositionRange> leased;  // and not used
-  bool exhausted = false;
-  int64_t lease_request = 1;
-  // For display.
-  int64_t inner_step = 0;
-  int64_t tokens = 0;
-  int64_t pushed_bytes = 0;
-  int64_t pulled_bytes = 0;
-  double loss = 0;
-
-  bool operator==(const Leadership&) const = default;
-};
+// Nats a token that the loss counts.
+inline double LossPerToken(const Work& work) {
+  const int64_t counted = work.tokens - work.masked_tokens;
+  return counted > 0 ? work.loss_times_tokens / static_cast<double>(counted) : 0;
+}
 
 // ------------------------------------------------------------------------------------ events ----
 
@@ -144,9 +102,6 @@ struct DeltaReady {
   bool ok = true;
   std::string reason;
 };
-struct EagerApplied {
-  ContributionId contribution;
-};
 struct Adopted {
   Version version = kNoVersion;
   int64_t masked_tokens = 0;  // of AdoptPulled::consumed
@@ -181,26 +136,9 @@ struct StateSaved {
   Tier tier = Tier::kMemory;
 };
 
-enum class PushStatus {
-  kStaged,   // logged by its server (again, perhaps)
-  kRefused,  // fenced off, unknown or too big: pushing it again is useless
-  kFailed,   // unreachable, timed out, no room: try again
-};
-struct PushShardDone {
-  PushId push;
-  PushStatus status = PushStatus::kStaged;
-  std::string reason;
-  int64_t bytes = 0;
-};
-
 struct PullDone {
   int64_t pull = 0;
   int64_t bytes = 0;
-};
-enum class PullFailure {
-  kNotYet,      // a server has not applied the version yet
-  kSuperseded,  // a server is at `newer` already
-  kError,
 };
 struct PullFailed {
   int64_t pull = 0;
@@ -244,12 +182,12 @@ struct ShutdownRequested {
 // The deadline of the last Actions has come.
 struct Tick {};
 
-using Event = std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Drained,
-                           Reconfigured, FollowerState, StageLinksSeen, MemorySeen,
-                           InitialWeightsMade, StepDone, DeltaCaptured, DeltaReady, EagerApplied,
-                           Adopted, ValidationDone, CommandFailed, StateCopied, StateSaved,
-                           PushShardDone, PullDone, PullFailed, LinksMeasured, StepTraced,
-                           HandedOver, Measuring, TransferDue, ShutdownRequested, Tick>;
+using Event =
+    std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Drained,
+                 Reconfigured, FollowerState, StageLinksSeen, MemorySeen, InitialWeightsMade,
+                 StepDone, DeltaCaptured, DeltaReady, Adopted, ValidationDone, CommandFailed,
+                 StateCopied, StateSaved, PushShardDone, PullDone, PullFailed, LinksMeasured,
+                 StepTraced, HandedOver, Measuring, TransferDue, ShutdownRequested, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 
@@ -300,21 +238,12 @@ struct CaptureDelta {
   // Of a fragment: the shards of its layers, and nothing is captured of other layers. Empty: all
   // layers. Of all layers they are named where the encoding is quantised.
   std::vector<ShardPlacement> shards;
-  double share = 0;  // s of ApplyEager; 0: none follows
-};
-// Once the delta is there, and before the version that it is in is adopted: of the layers that were
-// captured, theta <- theta + o + (1 - s) * delta, so that steps go on from theta_base + o - s *
-// delta. o: what others have added in the round before, a version apart (outer_state.h).
-// EagerApplied; what fails leaves no parameters.
-struct ApplyEager {
-  ContributionId contribution;
 };
 // With b = outer.fragment_blend. Of layers that were not pulled, nothing changes.
 enum class AdoptMode {
   kReplace,  // theta <- theta_v, theta_base <- theta_v
   kCarry,    // theta <- theta + b * (theta_v - theta_push), theta_base <- theta_v; theta_push is
-             // theta_base for layers of which nothing was captured since the last Adopted, and
-             // what ApplyEager made of it, if it did
+             // theta_base for layers of which nothing was captured since the last Adopted
   kKeep,     // theta and moments stay, theta_base <- theta_v
 };
 // Adopted, of what the last StartPull brought.
@@ -327,8 +256,6 @@ struct AdoptPulled {
   bool keep_residual = false;
   std::vector<PositionRange> consumed = {};  // with kKeep: what theta was trained on since theta_v
   std::vector<ShardPlacement> shards = {};   // that were pulled, whole layers; empty: all
-  bool eager = false;                        // ApplyEager was done since the last Adopted
-  double share = 0;                          // of the captured delta, in what theta_v is made of
 };
 // Whether these shards, which may stand for all by being none, are of the layer.
 inline bool Concern(const std::vector<ShardPlacement>& shards, int32_t layer) {
@@ -429,8 +356,8 @@ struct Stop {
 // LinksMeasured if this worker is the measurer. TraceNextStep is, too: StepTraced, when a step of
 // the island has been recorded or has failed.)
 using Action = std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
-                            ApplyEager, AdoptPulled, Validate, Handover, SaveState, InterruptStep,
-                            Follow, Unfollow, ReleaseJob, StartPull, PushShards, CancelTransfers,
+                            AdoptPulled, Validate, Handover, SaveState, InterruptStep, Follow,
+                            Unfollow, ReleaseJob, StartPull, PushShards, CancelTransfers,
                             MeasureLinks, TraceNextStep, RememberCluster, Note, Stop>;
 
 // To be carried out in order. `deadline` replaces the one before it: send Tick then.

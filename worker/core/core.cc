@@ -378,7 +378,6 @@ void WorkerCore::Impl::ForgetIsland() {
   base_version_ = kNoVersion;
   tokens_at_base_ = 0;
   local_ = Work();
-  share_ = 0;
   in_flight_.reset();
   last_pushed_.reset();
   stepping_.clear();

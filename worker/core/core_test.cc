@@ -392,14 +392,16 @@ TEST_CASE("A push that fails is tried again, one that is acknowledged is not") {
   CHECK(fixture.Wants<PushShards>().shards.size() == 2);
   fixture.IsGranted(c);
   CHECK(fixture.Idle<PushShards>());
-  fixture.HandleEvent(PushShardDone{{"job-1", 3, 1, 5, 0, 0}, PushStatus::kStaged, "", 400});
-  fixture.HandleEvent(PushShardDone{{"job-1", 3, 1, 5, 0, 1}, PushStatus::kFailed, "timeout", 0});
+  fixture.HandleEvent(PushShardDone{{"job-1", 3, 1, 5, 0, 0}, ShardPushStatus::kStaged, "", 400});
+  fixture.HandleEvent(
+      PushShardDone{{"job-1", 3, 1, 5, 0, 1}, ShardPushStatus::kFailed, "timeout", 0});
   fixture.Passes(kRetryInterval);
   const PushShards again = fixture.Wants<PushShards>();
   REQUIRE(again.shards.size() == 1);
   CHECK(again.shards[0].shard == 1);
   // Refused while the server was behind: the coordinator grants again.
-  fixture.HandleEvent(PushShardDone{{"job-1", 3, 1, 5, 0, 1}, PushStatus::kRefused, "fenced", 0});
+  fixture.HandleEvent(
+      PushShardDone{{"job-1", 3, 1, 5, 0, 1}, ShardPushStatus::kRefused, "fenced", 0});
   fixture.Passes(kWhile);
   CHECK(fixture.Idle<PushShards>());
   fixture.IsGranted(c);
@@ -417,7 +419,7 @@ TEST_CASE("Why a push fails is shown until it is mended, and logged when it chan
   const auto fails = [&fixture](ShardId shard, const std::string& reason) {
     fixture.Wants<PushShards>();
     fixture.HandleEvent(
-        PushShardDone{{"job-1", 3, 1, 5, 0, shard}, PushStatus::kFailed, reason, 0});
+        PushShardDone{{"job-1", 3, 1, 5, 0, shard}, ShardPushStatus::kFailed, reason, 0});
     fixture.Passes(kRetryInterval);
   };
   const std::string waits = "waiting for version 1 to be decided";
@@ -428,14 +430,14 @@ TEST_CASE("Why a push fails is shown until it is mended, and logged when it chan
   // The same again, and another shard's: nothing new.
   fails(0, "shard 0 at ps1: no route to host");
   fixture.HandleEvent(PushShardDone{
-      {"job-1", 3, 1, 5, 0, 1}, PushStatus::kFailed, "shard 1 at ps2: no route to host", 0});
+      {"job-1", 3, 1, 5, 0, 1}, ShardPushStatus::kFailed, "shard 1 at ps2: no route to host", 0});
   CHECK(fixture.Idle<WorkerLog>());
   fixture.Passes(kRetryInterval);
   fails(0, "shard 0 at ps1: timeout");
   CHECK(fixture.Wants<WorkerLog>().text == "push of shard 0 at ps1: timeout");
   CHECK(fixture.GetActivity() == waits + ": push of shard 0 at ps1: timeout");
   // It is mended.
-  fixture.HandleEvent(PushShardDone{{"job-1", 3, 1, 5, 0, 0}, PushStatus::kStaged, "", 400});
+  fixture.HandleEvent(PushShardDone{{"job-1", 3, 1, 5, 0, 0}, ShardPushStatus::kStaged, "", 400});
   CHECK(fixture.GetActivity() == waits);
 }
 

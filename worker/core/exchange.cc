@@ -106,21 +106,21 @@ void WorkerCore::Impl::On(const PushShardDone& done) {
         part.elements != done.push.elements || push.state != InFlight::Shard::kPushing) {
       continue;
     }
-    const bool failed = done.status == PushStatus::kFailed;
+    const bool failed = done.status == ShardPushStatus::kFailed;
     if (!failed && in_flight_->trouble && in_flight_->trouble->shard == part.shard) {
       in_flight_->trouble.reset();
     }
     switch (done.status) {
-      case PushStatus::kStaged:
+      case ShardPushStatus::kStaged:
         push.state = InFlight::Shard::kStaged;
         push.retry_at = now_ + kRetryInterval;
         counters_.pushed_bytes += done.bytes;
         break;
-      case PushStatus::kRefused:
+      case ShardPushStatus::kRefused:
         push.state = InFlight::Shard::kRefused;
         LogOnce(absl::StrCat("push of shard ", part.shard, " was refused: ", done.reason));
         break;
-      case PushStatus::kFailed:
+      case ShardPushStatus::kFailed:
         push.state = InFlight::Shard::kWanted;
         push.retry_at = now_ + kRetryInterval;
         PushFailed(part.shard, done.reason);
@@ -152,7 +152,7 @@ void WorkerCore::Impl::PlanPushes() {
                  flight.id,
                  flight.work.steps,
                  flight.work.tokens,
-                 flight.work.loss(),
+                 LossPerToken(flight.work),
                  flight.work.consumed,
                  flight.work.masked_tokens};
     }

@@ -156,7 +156,7 @@ class Fixture {
       const ContributionId& c = push.contribution;
       HandleEvent(PushShardDone{
           {push.job, c.island, c.generation, c.incarnation, c.base_version, shard.shard},
-          PushStatus::kStaged,
+          ShardPushStatus::kStaged,
           "",
           shard.elements * 4});
     }
@@ -165,8 +165,7 @@ class Fixture {
                bool warm_up_again = false) {
     order.committed_version = version;
     order.tokens_committed += 80;
-    order.outcome = ContributionOutcome{contribution,  version, accepted,
-                                        warm_up_again, "test",  accepted ? share : 0};
+    order.outcome = ContributionOutcome{contribution, version, accepted, warm_up_again, "test"};
     Orders();
   }
   // From nothing to training on version `order.committed_version`.
@@ -187,7 +186,6 @@ class Fixture {
   Instant now{};
   Instant deadline = kNever;
   int64_t leased = 0;
-  double share = 0;  // of a contribution in its round's step
 
  private:
   template <typename T>

@@ -198,10 +198,7 @@ Leadership WorkerCore::Impl::Known() const {
   if (in_flight_) {
     known.in_flight = in_flight_->id;
     known.in_flight_work = in_flight_->work;
-    known.in_flight_share = in_flight_->share;
-    known.in_flight_eager = in_flight_->eager;
   }
-  known.share = share_;
   known.last_pushed = last_pushed_;
   known.stepping = stepping_;
   known.step_failed = step_failed_;
@@ -257,11 +254,8 @@ void WorkerCore::Impl::TakeOver(const Leadership& known) {
   if (known.in_flight) {
     in_flight_ = InFlight{*known.in_flight, known.in_flight_work};
     in_flight_->captured = true;
-    in_flight_->share = known.in_flight_share;
-    in_flight_->eager = known.in_flight_eager;
     in_flight_->request_at = now_;
   }
-  share_ = known.share;
   last_pushed_ = known.last_pushed;
   stepping_ = known.stepping;
   step_failed_ = known.step_failed;

@@ -35,7 +35,6 @@ class WorkerCore::Impl {
     kInitialWeights,
     kStep,
     kCapture,
-    kEager,
     kAdopt,
     kValidate,
     kSave,
@@ -107,7 +106,6 @@ class WorkerCore::Impl {
   void On(const StepDone&);
   void On(const DeltaCaptured&);
   void On(const DeltaReady&);
-  void On(const EagerApplied&);
   void On(const Adopted&);
   void On(const ValidationDone&);
   void On(const CommandFailed&);
@@ -167,7 +165,6 @@ class WorkerCore::Impl {
   void PlanTrainer();
   void PlanValidationResult();
   bool StartAdopt();
-  bool StartEager();
   bool StartValidate();
   bool StartCapture();
   void StartStep();
@@ -244,7 +241,6 @@ class WorkerCore::Impl {
   AdoptMode adopting_ = AdoptMode::kReplace;
   Work local_;                           // since base_version_, or since the contribution in flight
   int64_t carried_steps_ = 0;            // of local_: made before base_version_ was adopted
-  double share_ = 0;                     // of the newest accepted contribution, in its round's step
   std::vector<PositionRange> stepping_;  // the outstanding TrainStep's
   bool step_failed_ = false;  // stepping_ failed under a plan: Reconfigured says whether it counts
   LeasedData leased_;

@@ -18,7 +18,7 @@ TEST_CASE("When shards move to another server, transfers start again there") {
   fixture.TrainsSteps(4);
   fixture.IsGranted(fixture.AwaitPushRequest().contribution);
   fixture.Wants<PushShards>();
-  fixture.HandleEvent(PushShardDone{{"job-1", 3, 1, 5, 0, 0}, PushStatus::kStaged, "", 400});
+  fixture.HandleEvent(PushShardDone{{"job-1", 3, 1, 5, 0, 0}, ShardPushStatus::kStaged, "", 400});
   fixture.order.shards[1].endpoint = "tcp://ps3";
   fixture.Orders();
   fixture.Wants<CancelTransfers>();

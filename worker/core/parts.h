@@ -89,8 +89,6 @@ struct InFlight {
   ContributionId id;
   Work work;
   bool captured = false;     // its pseudo-gradient is there
-  double share = 0;          // as in CaptureDelta
-  bool eager = false;        // ApplyEager was done
   Instant request_at;        // when to send PushRequest (again)
   std::vector<Push> pushes;  // in the granted order, and what is still in flight
   // Of one shard that was not pushed yet and failed: others most often have the same.

@@ -183,7 +183,7 @@ void WorkerCore::Impl::PlanTrainer() {
     trainer_trouble_.clear();
   }
   if (StartReconfigure()) return;
-  if (StartAdopt() || StartEager()) return;
+  if (StartAdopt()) return;
   if (StartValidate() || StartSave() || StartCapture()) return;
   if (order_->initialize && !adopted_ && !in_flight_ && !initial_made_) {
     activity_ = "making the initial weights";
@@ -224,20 +224,8 @@ bool WorkerCore::Impl::StartAdopt() {
   const bool accepted = !in_flight_ || (order_->outcome && order_->outcome->accepted &&
                                         order_->outcome->contribution == in_flight_->id);
   const bool keep = adopted_ && accepted && !diverged_ && !reset_moments_;
-  AdoptPulled adopt{pull_.version, adopting_, reset_moments_, keep, {}, pull_.shards};
-  adopt.eager = in_flight_ && in_flight_->eager;
-  const bool has_share = in_flight_ && accepted && std::isfinite(order_->outcome->share);
-  if (has_share) share_ = adopt.share = order_->outcome->share;
-  Start(Command::kAdopt, std::move(adopt));
-  return true;
-}
-
-// Steps go on from the round's expected result, with the other islands' part of the round before.
-bool WorkerCore::Impl::StartEager() {
-  if (!in_flight_ || !in_flight_->captured || in_flight_->withdrawn) return false;
-  if (in_flight_->share == 0 || in_flight_->eager || !adopted_ || diverged_) return false;
-  activity_ = "applying its own part of the round";
-  Start(Command::kEager, ApplyEager{in_flight_->id});
+  Start(Command::kAdopt,
+        AdoptPulled{pull_.version, adopting_, reset_moments_, keep, {}, pull_.shards});
   return true;
 }
 
@@ -274,8 +262,7 @@ bool WorkerCore::Impl::StartCapture() {
   in_flight_ = InFlight{NextContribution(), std::exchange(local_, Work())};
   in_flight_->request_at = now_;
   last_pushed_ = in_flight_->id;
-  if (!initial && spec().outer.eager) in_flight_->share = share_;
-  CaptureDelta capture{in_flight_->id, SelectEncoding(in_flight_->id), {}, in_flight_->share};
+  CaptureDelta capture{in_flight_->id, SelectEncoding(in_flight_->id), {}};
   const bool fragment = !initial && spec().outer.fragments > 1;
   if (fragment || IsQuantized(capture.encoding)) capture.shards = ShardsInTurn(base_version_ + 1);
   Start(Command::kCapture, std::move(capture));

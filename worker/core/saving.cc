@@ -41,13 +41,11 @@ int64_t WorkerCore::Impl::PeerEverySteps() const {
   return fixed_interval > 0 ? fixed_interval : saving_.cost.StepsBetween();
 }
 
-// On disks and in the remote tier only when nothing is in flight. A restored state must not contain
-// an eager update: it would be in the next pseudo-gradient.
+// On disks and in the remote tier only when nothing is in flight.
 bool WorkerCore::Impl::SaveDue(Tier tier) {
   const CheckpointSpec& wanted = spec().checkpoint;
   const int64_t since = counters_.inner_step - saving_.newest_at[tier];
   if (tier == Tier::kMemory) {
-    if (in_flight_ && in_flight_->eager) return false;
     return wanted.peer_copies > 0 && order_->plan.members.size() > 1 &&
            saving_.no_copies != configured_ &&
            (saving_.due || (saving_.kept_by_owners != configured_ && since >= PeerEverySteps()));

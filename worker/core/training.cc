@@ -117,11 +117,6 @@ void WorkerCore::Impl::CaptureFailed() {
   last_pushed_.reset();
 }
 
-void WorkerCore::Impl::On(const EagerApplied& event) {
-  if (Finish() != Command::kEager) return;
-  if (in_flight_ && in_flight_->id == event.contribution) in_flight_->eager = true;
-}
-
 void WorkerCore::Impl::On(const Adopted& event) {
   if (Finish() != Command::kAdopt) return;
   adopted_ = true;
@@ -190,9 +185,6 @@ void WorkerCore::Impl::OnFailure(Command command) {
       break;
     case Command::kSave:
       saving_.under_way.erase(saving_.tier);
-      break;
-    case Command::kEager:
-      DropLocalProgress();
       break;
     case Command::kAdopt:
       // Some devices may have the new parameters and others not: there is nothing left to carry.

@@ -19,7 +19,7 @@ GroupTrainer::GroupTrainer(GroupMember* member, OnStageLinks on_stage_links, OnM
       tracer_(std::move(on_traced)),
       await_free_(std::move(await_free)),
       control_(member, {.on_reply = [this](const NodeId& from,
-                                           const v1::GroupReply& reply) { OnReply(from, reply); },
+                                           const GroupReply& reply) { OnReply(from, reply); },
                         .drained = std::move(on_drained),
                         .saved =
                             [this](const SaveOutcome& outcome) {
@@ -38,7 +38,7 @@ void GroupTrainer::Lead() {
       {.call_failed = [this](const NodeId&,
                              const std::string& error) { member_->InterruptWork(error); },
        .save_done = [this](const NodeId& from,
-                           const v1::SaveDone& done) { control_.OnSaveDone(from, done); }});
+                           const SaveDone& done) { control_.OnSaveDone(from, done); }});
 }
 
 absl::StatusOr<JobFacts> GroupTrainer::Prepare(const JobSpec& spec) {
@@ -100,21 +100,16 @@ void GroupTrainer::Interrupt(const std::string& reason) {
 // ------------------------------------------------------------------------------------- seen ----
 
 // Only steps' replies say something about stage links, of members that send any.
-void GroupTrainer::OnReply(const NodeId& from, const v1::GroupReply& reply) {
-  if (!reply.memory().empty()) {
+void GroupTrainer::OnReply(const NodeId& from, const GroupReply& reply) {
+  if (!reply.memory.empty()) {
     std::vector<DeviceMemoryState>& memory = memory_[from];
     memory.clear();
-    for (const v1::DeviceMemory& device : reply.memory()) {
-      if (WorkerFromDevice(device.device()) == from) memory.push_back(FromWire(device));
+    for (const DeviceMemoryState& device : reply.memory) {
+      if (WorkerFromDevice(device.device) == from) memory.push_back(device);
     }
   }
-  if (reply.stage_links().empty()) return;
-  StageLinksSeen& seen = stage_links_[from];
-  seen.stage_links.clear();
-  for (const v1::StageLink& stage_link : reply.stage_links()) {
-    seen.stage_links.push_back(FromWire(stage_link));
-  }
-  seen.plan_wanted = reply.plan_wanted();
+  if (reply.stage_links.empty()) return;
+  stage_links_[from] = {.stage_links = reply.stage_links, .plan_wanted = reply.plan_wanted};
 }
 
 void GroupTrainer::ReportStageLinks() {

@@ -61,7 +61,6 @@ class GroupTrainer final : public Trainer {
   }
   // Where the devices of all members have room for it.
   absl::StatusOr<Completion> StageCarry() override { return control_.StageCarry(); }
-  absl::Status ApplyEager() override { return control_.ApplyEager(); }
   absl::Status AdoptPulled(const worker::AdoptPulled& command) override {
     return control_.AdoptPulled(command);
   }
@@ -103,7 +102,7 @@ class GroupTrainer final : public Trainer {
   // Whether a plan may need less of a device than everything on one.
   bool PlanMayNeedLess(const JobSpec& spec) const;
 
-  void OnReply(const NodeId& from, const v1::GroupReply& reply);
+  void OnReply(const NodeId& from, const GroupReply& reply);
   void ReportStageLinks();
   void ReportMemory();
 

@@ -38,9 +38,8 @@ absl::StatusOr<StepTrace> GroupTrainer::CollectTrace(Instant begun, int64_t sequ
   Merge(member_->ReadTrace(member_->newest_step()), {}, start_ns, &trace);
   ATOLL_RETURN_IF_ERROR(control_.Drain());  // all members have done the step
   ATOLL_ASSIGN_OR_RETURN(const auto clocks, MeasureClocks());
-  v1::GroupFrame frame;
-  frame.mutable_trace()->set_number(control_.number());
-  ATOLL_ASSIGN_OR_RETURN(const IslandControl::Calls calls, control_.CallAll(frame));
+  ATOLL_ASSIGN_OR_RETURN(const IslandControl::Calls calls,
+                         control_.CallAll({.body = TraceCall{control_.number()}}));
   absl::Status status;
   for (const auto& [follower, call] : calls) {  // each call is awaited, also after an error
     auto reply = member_->calls().Await(call, kTraceTimeout);
@@ -49,7 +48,7 @@ absl::StatusOr<StepTrace> GroupTrainer::CollectTrace(Instant begun, int64_t sequ
       reply = absl::UnavailableError(absl::StrCat(follower, " did not say what time it is"));
     }
     auto member =
-        reply.ok() ? ReadTrace(follower, &*reply) : absl::StatusOr<MemberTrace>(reply.status());
+        reply.ok() ? ReadTrace(follower, *reply) : absl::StatusOr<MemberTrace>(reply.status());
     if (!member.ok()) {
       if (status.ok()) status = member.status();
       continue;

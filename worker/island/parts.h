@@ -85,15 +85,6 @@ class OwnedParts {
       }
     }
   }
-  static std::shared_ptr<const OwnedParts> MakeCopy(const ShardParts& from) {
-    const PartMap parts = ToPartMap(from);
-    const auto copy = std::make_shared<OwnedParts>(
-        static_cast<int64_t>(parts.begin()->second.size()), MakePartMask(from));
-    for (const auto& [part, to] : ToPartMap(copy->parts())) {
-      std::copy(parts.at(part).begin(), parts.at(part).end(), to.begin());
-    }
-    return copy;
-  }
   OwnedParts(const OwnedParts&) = delete;
   OwnedParts& operator=(const OwnedParts&) = delete;
 

@@ -21,18 +21,9 @@
 
 #include "common/ids.h"
 #include "common/time.h"
+#include "proto/group.plain.h"
 
 namespace atl::worker {
-
-// What goes at once: by step, position in the plan's order, rank and chunk.
-struct SendPart {
-  int64_t step = 0;
-  int32_t position = 0;
-  int32_t rank = 0;
-  int32_t chunk = 0;
-
-  auto operator<=>(const SendPart&) const = default;
-};
 
 class SendOrder {
  public:

@@ -88,7 +88,7 @@ absl::Status SharedLinkScheduler::Send(const MessageTag& tag, Go go) {
     }
     const Key key{link, {tag.step, position, tag.rank, tag.chunk}};
     waiting_[key] = {std::move(go), SteadyNow() + kGrantPatience * patience_};
-    SendCallLocked(links_[link].scheduler_worker, {SharedLinkCall::What::kReady, link, key.second},
+    SendCallLocked(links_[link].scheduler_worker, {SharedLinkEvent::kReady, link, key.second},
                    &actions);
   }
   changed_.notify_all();
@@ -119,7 +119,7 @@ void SharedLinkScheduler::ReceiveLocked(const NodeId& from, const SharedLinkCall
   SharedLink& link = links_[call.link];
   const SendPart& part = call.part;
   if (part.position < 0 || part.position >= static_cast<int64_t>(link.senders.size())) return;
-  const bool for_sender = call.what == SharedLinkCall::What::kGo;
+  const bool for_sender = call.what == SharedLinkEvent::kGo;
   if (for_sender ? from != link.scheduler_worker || link.senders[part.position] != worker_
                  : link.scheduler_worker != worker_ || link.senders[part.position] != from) {
     return;
@@ -128,7 +128,7 @@ void SharedLinkScheduler::ReceiveLocked(const NodeId& from, const SharedLinkCall
     grants_used_ += waiting_.contains({call.link, part}) ? 1 : 0;
     return StartLocked({call.link, part}, actions);
   }
-  if (call.what == SharedLinkCall::What::kReady) {
+  if (call.what == SharedLinkEvent::kReady) {
     link.order.Ready(from, part);
   } else {
     link.order.Left(from, part);
@@ -138,7 +138,7 @@ void SharedLinkScheduler::ReceiveLocked(const NodeId& from, const SharedLinkCall
 
 void SharedLinkScheduler::GrantLocked(int32_t link, Actions* actions) {
   if (const auto grant = links_[link].order.Next(SteadyNow())) {
-    SendCallLocked(grant->worker, {SharedLinkCall::What::kGo, link, grant->part}, actions);
+    SendCallLocked(grant->worker, {SharedLinkEvent::kGo, link, grant->part}, actions);
   }
 }
 
@@ -147,7 +147,7 @@ void SharedLinkScheduler::StartLocked(const Key& key, Actions* actions) {
   const auto found = waiting_.find(key);
   if (found == waiting_.end()) {
     // Sent already: the order goes on.
-    const SharedLinkCall left{SharedLinkCall::What::kLeft, key.first, key.second};
+    const SharedLinkCall left{SharedLinkEvent::kLeft, key.first, key.second};
     return SendCallLocked(links_[key.first].scheduler_worker, left, actions);
   }
   actions->push_back([this, go = std::move(found->second.go), round = round_, key] {
@@ -161,7 +161,7 @@ void SharedLinkScheduler::OnLeft(int64_t round, const Key& key) {
   {
     const std::lock_guard lock(mutex_);
     if (round != round_) return;
-    const SharedLinkCall left{SharedLinkCall::What::kLeft, key.first, key.second};
+    const SharedLinkCall left{SharedLinkEvent::kLeft, key.first, key.second};
     SendCallLocked(links_[key.first].scheduler_worker, left, &actions);
   }
   changed_.notify_all();
@@ -186,7 +186,7 @@ void SharedLinkScheduler::Watch() {
     }
     for (const Key& key : late) {
       // The order goes on without it.
-      const SharedLinkCall left{SharedLinkCall::What::kLeft, key.first, key.second};
+      const SharedLinkCall left{SharedLinkEvent::kLeft, key.first, key.second};
       SendCallLocked(links_[key.first].scheduler_worker, left, &actions);
       if (waiting_.contains(key)) StartLocked(key, &actions);
     }

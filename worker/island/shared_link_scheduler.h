@@ -24,20 +24,6 @@
 
 namespace atl::worker {
 
-// The messages between the senders on a link and its scheduler.
-struct SharedLinkCall {
-  enum class What : uint8_t {
-    kReady = 0,  // to the scheduler: ready to be sent
-    kGo = 1,     // to the sender: granted
-    kLeft = 2,   // to the scheduler: its last byte has left
-  };
-  What what = What::kReady;
-  int32_t link = 0;  // of the plan's link_orders
-  SendPart part;
-
-  bool operator==(const SharedLinkCall&) const = default;
-};
-
 // All calls from any thread. Callbacks come without locks held, on the caller's thread or on one of
 // its own; what they call may come back in.
 class SharedLinkScheduler {

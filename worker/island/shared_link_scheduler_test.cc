@@ -273,8 +273,7 @@ TEST_CASE("what belongs to no line has no order, and nonsense is ignored") {
   gradient.stage = 0;
   REQUIRE(!scheduler.Has(gradient));
   REQUIRE(scheduler.Has(MakeTag(0, 2, 0, 1)));
-  for (const auto what :
-       {SharedLinkCall::What::kReady, SharedLinkCall::What::kGo, SharedLinkCall::What::kLeft}) {
+  for (const auto what : {SharedLinkEvent::kReady, SharedLinkEvent::kGo, SharedLinkEvent::kLeft}) {
     scheduler.OnCall("w7", {what, 0, {1, 0, 0, 0}});   // a stranger
     scheduler.OnCall("w1", {what, 0, {1, 0, 0, 0}});   // w0's message
     scheduler.OnCall("w1", {what, 0, {1, 99, 0, 0}});  // no such position

@@ -26,7 +26,7 @@ class SourceMembers {
 
   // Adds sources of these elements; false: no member holds some of them.
   bool Cover(const LayerShard& shard, int32_t parts, Range elements, const NodeId& receiver,
-             std::vector<ShardSource>* sources) {
+             std::vector<StateSource>* sources) {
     for (int64_t at = elements.begin; at < elements.end;) {
       const std::optional<Offer> offer = Best(shard, parts, at, receiver);
       if (!offer) return false;
@@ -90,12 +90,12 @@ class Planner {
     for (const auto& [worker, held] : holdings_) {
       for (const HeldLayer& layer : held) {
         if (layer.surplus || (source_members_.Current(layer) && layer.whole)) continue;
-        std::vector<ShardTransfer>& transfers = result.transfers[worker];
+        std::vector<StateTransfer>& transfers = result.transfers[worker];
         const bool known =
             std::any_of(transfers.begin(), transfers.end(),
-                        [&](const ShardTransfer& move) { return move.shard == layer.shard; });
+                        [&](const StateTransfer& move) { return move.shard == layer.shard; });
         if (known) continue;  // two devices of the worker: written together
-        std::vector<ShardSource> sources = SelectSources(layer, worker);
+        std::vector<StateSource> sources = SelectSources(layer, worker);
         if (sources.empty()) {
           result.transfers.clear();
           result.reason = absl::StrCat("no member holds ", ToString(layer.shard), " at step ",
@@ -125,10 +125,10 @@ class Planner {
   }
 
   // None: not all of it is held.
-  std::vector<ShardSource> SelectSources(const HeldLayer& wanted, const NodeId& receiver) {
+  std::vector<StateSource> SelectSources(const HeldLayer& wanted, const NodeId& receiver) {
     const LayerShard& shard = wanted.shard;
     const Range owned = Owned(shard, receiver);
-    std::vector<ShardSource> sources;
+    std::vector<StateSource> sources;
     const auto cover = [&](int32_t parts, Range elements) {
       return source_members_.Cover(shard, parts, elements, receiver, &sources);
     };
@@ -146,7 +146,7 @@ class Planner {
     cuts.erase(shard.tensor_split_ratios);
     for (const auto& [cut, elements] : cuts) {
       if (elements.size() != cut.size()) continue;
-      std::vector<ShardSource> all;
+      std::vector<StateSource> all;
       const bool held = std::all_of(elements.begin(), elements.end(), [&](const auto& rank) {
         return source_members_.Cover({shard.layer, rank.first, cut}, kAllParts, {0, rank.second},
                                      receiver, &all);
@@ -250,7 +250,7 @@ std::vector<StateName> StatesIn(const Holdings& holdings) {
   return states;
 }
 
-std::vector<ShardSource> SelectSources(const Holdings& holdings, const LayerShard& shard,
+std::vector<StateSource> SelectSources(const Holdings& holdings, const LayerShard& shard,
                                        int32_t parts, const NodeId& receiver) {
   int64_t elements = -1;
   for (const auto& [worker, held] : holdings) {
@@ -259,7 +259,7 @@ std::vector<ShardSource> SelectSources(const Holdings& holdings, const LayerShar
     }
   }
   ATOLL_CHECK(elements >= 0, ToString(shard), " is nowhere");
-  std::vector<ShardSource> sources;
+  std::vector<StateSource> sources;
   ATOLL_CHECK(
       SourceMembers(holdings, std::nullopt).Cover(shard, parts, {0, elements}, receiver, &sources),
       ToString(shard), " is not whole");

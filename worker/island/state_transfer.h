@@ -26,25 +26,6 @@ using Holdings = std::map<NodeId, std::vector<HeldLayer>>;
 absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings,
                            const std::vector<std::vector<Range>>& undivided = {});
 
-struct ShardSource {
-  LayerShard shard;
-  NodeId from;  // may be the receiver itself: another of its devices, or another cut
-  int32_t parts = kAllParts;
-  Range elements;
-  int64_t save = 0;  // out of this save (worker/state); 0: from devices
-
-  bool operator==(const ShardSource&) const = default;
-};
-
-// Get `shard` from sources of the same shard, or from all ranks of another cut: all parameters, and
-// the moments of what the receiver's devices own of it.
-struct ShardTransfer {
-  LayerShard shard;
-  std::vector<ShardSource> sources;
-
-  bool operator==(const ShardTransfer&) const = default;
-};
-
 // A state of an island: all layers of it fit together, whichever member holds them.
 struct StateName {
   StateStamp parameters_since, moments_since;
@@ -63,7 +44,7 @@ struct StateTransferPlan {
   bool kept = false;
   StateName state;                                         // that is kept
   int64_t optimizer_step = 0;                              // that all layers then have
-  std::map<NodeId, std::vector<ShardTransfer>> transfers;  // by receiver
+  std::map<NodeId, std::vector<StateTransfer>> transfers;  // by receiver
   std::string reason;                                      // what is lost, or how much moves
 };
 
@@ -77,7 +58,7 @@ std::vector<StateName> StatesIn(const Holdings& holdings);
 
 // Where these parts of a shard are when all that is held is whole; all elements once, the
 // receiver's own first. REQUIRES: a member holds the shard.
-std::vector<ShardSource> SelectSources(const Holdings& holdings, const LayerShard& shard,
+std::vector<StateSource> SelectSources(const Holdings& holdings, const LayerShard& shard,
                                        int32_t parts, const NodeId& receiver);
 
 }  // namespace atl::worker

@@ -5,6 +5,7 @@
 
 #include "common/protocol/trace_limit.h"
 #include "common/protocol/wire.h"
+#include "proto/trace.pb.h"
 
 namespace atl::worker {
 namespace {
@@ -128,21 +129,20 @@ MemberTrace TraceOfMember(const StepOutcome& outcome, const std::vector<SentMess
   return member;
 }
 
-void ToWire(const MemberTrace& member, v1::GroupReply* reply) {
+void SetTrace(const MemberTrace& member, GroupReply* reply) {
   StepTrace trace = member.trace;
-  reply->set_trace_base_ns(member.base_ns);
+  reply->trace_base_ns = member.base_ns;
   for (;;) {
-    reply->clear_trace();
-    Encode(trace, reply->mutable_trace());
-    if (static_cast<int64_t>(reply->ByteSizeLong()) <= kFrameBytesMax - kFrameReserve) return;
+    v1::StepTrace wire;
+    Encode(trace, &wire);
+    if (static_cast<int64_t>(wire.ByteSizeLong()) <= kFrameBytesMax - kFrameReserve) break;
     LimitEntries(CountEntries(trace) / 2, &trace);
   }
+  reply->trace = std::move(trace);
 }
 
-absl::StatusOr<MemberTrace> ReadTrace(const NodeId& from, v1::GroupReply* reply) {
-  MemberTrace member;
-  ATOLL_ASSIGN_OR_RETURN(member.trace, Decode(reply->mutable_trace()));
-  member.base_ns = reply->trace_base_ns();
+absl::StatusOr<MemberTrace> ReadTrace(const NodeId& from, const GroupReply& reply) {
+  const MemberTrace member{reply.trace.value_or(StepTrace()), reply.trace_base_ns};
   for (const TraceDevice& device : member.trace.devices) {
     if (WorkerFromDevice(device.device) == from) continue;
     return absl::InvalidArgumentError(

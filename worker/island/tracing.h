@@ -41,9 +41,9 @@ MemberTrace TraceOfMember(const StepOutcome& outcome, const std::vector<SentMess
                           int entries_max = kMemberEntriesMax);
 
 // Into a reply, cut so that it fits into a frame.
-void ToWire(const MemberTrace& member, v1::GroupReply* reply);
+void SetTrace(const MemberTrace& member, GroupReply* reply);
 // INVALID_ARGUMENT: it breaks a limit, or speaks of devices that are not `from`'s.
-absl::StatusOr<MemberTrace> ReadTrace(const NodeId& from, v1::GroupReply* reply);
+absl::StatusOr<MemberTrace> ReadTrace(const NodeId& from, const GroupReply& reply);
 
 // Adds a member's part to the island's, on the leader's clock, since `start_ns` of it.
 void Merge(const MemberTrace& member, const ClockOffset& clock, int64_t start_ns, StepTrace* trace);

@@ -74,9 +74,9 @@ TEST_CASE("parts of several workers become one trace on the leader's clock") {
       TraceOfMember(w1, {Sent("w1/0", "w2/0", 1'000'130), Sent("w1/0", "w2/0", 1, false)});
   StepTrace trace;
   Merge(leader, {}, 1'000'000, &trace);
-  v1::GroupReply reply;
-  ToWire(TraceOfMember(w2, {}), &reply);
-  const auto follower = ReadTrace("w2", &reply);
+  GroupReply reply;
+  SetTrace(TraceOfMember(w2, {}), &reply);
+  const auto follower = ReadTrace("w2", reply);
   REQUIRE(follower.ok());
   Merge(*follower, {76'000'000, 5}, 1'000'000, &trace);
   IslandPlan plan;
@@ -117,10 +117,10 @@ TEST_CASE("a member's part is bounded, and says how much is missing") {
   const MemberTrace member = TraceOfMember(outcome, {});
   CHECK(member.trace.devices[0].spans.size() == kMemberEntriesMax);
   CHECK(member.trace.left_out + kMemberEntriesMax == 80'006);
-  v1::GroupReply reply;
-  ToWire(TraceOfMember(outcome, {}, 80'006), &reply);  // more than a frame holds
-  CHECK(static_cast<int64_t>(reply.ByteSizeLong()) < kFrameBytesMax);
-  const auto cut = ReadTrace("w1", &reply);
+  GroupReply reply;
+  SetTrace(TraceOfMember(outcome, {}, 80'006), &reply);  // more than a frame holds
+  CHECK(std::ssize(Serialize({.body = reply})) < kFrameBytesMax);
+  const auto cut = ReadTrace("w1", reply);
   REQUIRE(cut.ok());
   CHECK(cut->trace.left_out > 0);
 }
@@ -128,19 +128,17 @@ TEST_CASE("a member's part is bounded, and says how much is missing") {
 TEST_CASE("a member speaks of its own devices alone, and within limits") {
   StepOutcome outcome;
   outcome.devices = {Step("w1/0", 0, 5)};
-  v1::GroupReply reply;
-  ToWire(TraceOfMember(outcome, {}), &reply);
-  v1::GroupReply other = reply;
-  CHECK(ReadTrace("w2", &other).status().message() == "w2 reports w1/0, which is not its device");
-  v1::GroupReply message = reply;
-  auto* sent = message.mutable_trace()->add_messages();
-  sent->set_from("w3/0");
-  sent->set_to("w1/0");
-  sent->set_chunks(1);
-  CHECK(ReadTrace("w1", &message).status().message() == "w1 reports a message from w3/0");
-  v1::GroupReply backwards = reply;
-  backwards.mutable_trace()->mutable_devices(0)->mutable_spans(0)->set_start_ns(1 << 20);
-  CHECK(!ReadTrace("w1", &backwards).ok());
+  GroupReply reply;
+  SetTrace(TraceOfMember(outcome, {}), &reply);
+  CHECK(ReadTrace("w2", reply).status().message() == "w2 reports w1/0, which is not its device");
+  GroupReply message = reply;
+  TraceMessage& sent = message.trace->messages.emplace_back();
+  sent.from = "w3/0";
+  sent.to = "w1/0";
+  CHECK(ReadTrace("w1", message).status().message() == "w1 reports a message from w3/0");
+  GroupReply backwards = reply;
+  backwards.trace->devices[0].spans[0].start_ns = 1 << 20;
+  CHECK(!ParseGroupFrame(Serialize({.body = backwards})).ok());
 }
 
 TEST_CASE("messages are kept of the recorded step alone, until they have arrived") {

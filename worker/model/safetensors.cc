@@ -320,17 +320,4 @@ absl::Status SafetensorsWriter::Finish() {
   return SyncParentFolder(path_);
 }
 
-absl::Status WriteFileDurably(const std::string& path, absl::string_view bytes) {
-  const std::string temporary = path + ".tmp";
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return Errno(temporary, "create");
-  const bool ok =
-      write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()) && fsync(fd) == 0;
-  const absl::Status failure = ok ? absl::OkStatus() : Errno(temporary, "write");
-  close(fd);
-  ATOLL_RETURN_IF_ERROR(failure);
-  if (rename(temporary.c_str(), path.c_str()) != 0) return Errno(path, "replace");
-  return SyncParentFolder(path);
-}
-
 }  // namespace atl

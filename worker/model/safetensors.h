@@ -104,9 +104,6 @@ class SafetensorsWriter {
   size_t next_ = 0;
 };
 
-// Replaces `path` by `bytes`: written, on disk, then renamed, then its folder on disk.
-absl::Status WriteFileDurably(const std::string& path, absl::string_view bytes);
-
 }  // namespace atl
 
 #endif  // ATOLL_WORKER_MODEL_SAFETENSORS_H_

@@ -51,6 +51,11 @@ void Transpose(std::span<const float> from, int64_t rows, int64_t cols, std::spa
   }
 }
 
+absl::Status WriteText(const std::string& path, const std::string& text) {
+  const ByteSpan bytes = AsBytes(text);
+  return WriteFileAtomically(RealFiles(), path, {&bytes, 1});
+}
+
 std::string JoinPath(const std::string& dir, absl::string_view name) {
   return (std::filesystem::path(dir) / std::string(name)).string();
 }
@@ -380,12 +385,11 @@ absl::Status WriteModelFolder(const std::string& dir, const ModelConfig& config,
   // An index, or a single file, of an earlier model in this folder must not be found beside ours.
   if (shards.size() > 1) {
     std::filesystem::remove(JoinPath(dir, kSingleFile), error);
-    ATOLL_RETURN_IF_ERROR(
-        WriteFileDurably(JoinPath(dir, kIndexFile), FormatIndex(shards, info.bytes)));
+    ATOLL_RETURN_IF_ERROR(WriteText(JoinPath(dir, kIndexFile), FormatIndex(shards, info.bytes)));
   } else {
     std::filesystem::remove(JoinPath(dir, kIndexFile), error);
   }
-  return WriteFileDurably(JoinPath(dir, "config.json"), FormatModelConfig(config, info.torch));
+  return WriteText(JoinPath(dir, "config.json"), FormatModelConfig(config, info.torch));
 }
 
 }  // namespace atl

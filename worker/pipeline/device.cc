@@ -394,15 +394,12 @@ std::vector<Tensor> Device::CopiedTensors() const {
   return tensors;
 }
 
-absl::StatusOr<bool> Device::TakeSnapshot(bool moments) {
+absl::StatusOr<bool> Device::TakeSnapshot() {
   ForgetCopies();
   if (staging_ == nullptr) return false;
   for (HeldState* held : planned_) {
     if (held->table_only) continue;
     copied_.push_back({held, LayerPart::kParameters, true});
-    if (!moments) continue;
-    copied_.push_back({held, LayerPart::kFirstMoment, true});
-    copied_.push_back({held, LayerPart::kSecondMoment, true});
   }
   const auto taken =
       copies_->Take(*stream_, CopiedTensors(), [this](int64_t bytes) { return HasRoomFor(bytes); });

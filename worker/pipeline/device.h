@@ -105,9 +105,9 @@ class Device {
 
   // ---- Besides its layers, in memory of their own: one of these two at a time. False: no backend
   // stages its layers, or there is no room; then there is neither. ----
-  // A copy of the planned layers' parameters, and moments: what is on the stream already comes
+  // A copy of the planned layers' parameters: what is on the stream already comes
   // before it, what follows does not change it.
-  absl::StatusOr<bool> TakeSnapshot(bool moments);
+  absl::StatusOr<bool> TakeSnapshot();
   // What is to be added to the planned layers' parameters, to be written.
   absl::StatusOr<bool> PrepareAddition();
   void ForgetCopies();  // their memory is kept for the next ones

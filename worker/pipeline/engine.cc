@@ -341,7 +341,7 @@ absl::Status Engine::SetState(const LayerShard& shard, int64_t optimizer_step,
                               const std::map<LayerPart, std::span<const float>>& parts) {
   return impl_->SetState(shard, optimizer_step, parts);
 }
-absl::StatusOr<bool> Engine::TakeSnapshot(bool moments) { return impl_->TakeSnapshot(moments); }
+absl::StatusOr<bool> Engine::TakeSnapshot() { return impl_->TakeSnapshot(); }
 absl::StatusOr<int64_t> Engine::SnapshotElements(const LayerShard& shard) {
   return impl_->SnapshotElements(shard);
 }

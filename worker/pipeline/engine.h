@@ -42,6 +42,7 @@
 #include "common/time.h"
 #include "kernels/backend.h"
 #include "kernels/communicator.h"
+#include "proto/group.plain.h"
 #include "worker/model/optimizer.h"
 #include "worker/model/runner.h"
 #include "worker/pipeline/emulation.h"
@@ -106,36 +107,6 @@ struct EngineOptions {
   int fixed_chunks = 0;
 };
 
-// One rank's part of a layer, cut by these shares (common/protocol/tensor_groups.h). {layer, 0,
-// {1}} is a whole layer.
-struct LayerShard {
-  int32_t layer = 0;
-  int32_t rank = 0;
-  std::vector<int32_t> tensor_split_ratios = {1};
-
-  bool operator==(const LayerShard&) const = default;
-};
-
-struct HeldLayer {
-  LayerShard shard;
-  std::string device;
-  int64_t elements = 0;        // of each part
-  int64_t optimizer_step = 0;  // steps that its moments have seen
-  bool written = false;        // its parameters have been set, or kept from an earlier plan
-  // Whose moments are here. Where others own the rest, a step ends with their parameters; one that
-  // broke off before leaves here only those of what is owned.
-  Range owned = {};
-  bool whole = false;  // the parameters of all elements are of this step
-  // Not in the plan in force: kept from the one before it so that others can fetch it.
-  bool surplus = false;
-  // A tied head's copy of the embedding's table: written by SetLayer of the same shard, not
-  // readable.
-  bool table_only = false;
-  // What made its parameters and its moments what they are, but for the steps since; worker/island
-  // says so.
-  StateStamp parameters_since = {}, moments_since = {};
-};
-
 enum class LayerPart : uint8_t { kParameters, kFirstMoment, kSecondMoment, kGradient };
 
 struct StepRequest {
@@ -156,26 +127,10 @@ struct StepRequest {
 // Called on the thread that called Step.
 using SequenceReader = std::function<absl::Status(int64_t first_row, std::span<int32_t> tokens)>;
 
-// A step at its commit point: plan and number identify it, and all devices that take it with the
-// same sums have the same bits.
-struct StepSums {
-  int64_t plan = 0;
-  int64_t number = 0;  // 0: no step
-  std::vector<double> sums;
-
-  // The same step.
-  bool Names(const StepSums& step) const {
-    return number != 0 && plan == step.plan && number == step.number;
-  }
-};
-
-// What this worker's devices know of the newest steps.
-struct CommitState {
-  StepSums taken;  // the newest that any of them has taken
-  // The newest, where it ended when one of them had sent its own part and not got all others', and
-  // no Configure came since; without sums.
-  StepSums waits;
-};
+// Both name the same step.
+inline bool IsSameStep(const StepSums& a, const StepSums& b) {
+  return a.number != 0 && a.plan == b.plan && a.number == b.number;
+}
 
 struct DeviceMemory {
   std::string device;
@@ -240,9 +195,9 @@ class Engine {
   // there before; they go with the next Configure. False, and there is neither: the host can touch
   // a device's memory, so that GetLayer and SetLayer are as quick, or a device has no room besides
   // what it may need otherwise. ----
-  // Copies the parameters of all layers in the plan, and with `moments` these, as they are now, on
-  // the devices: returns before that is done, and what follows does not change the copy.
-  absl::StatusOr<bool> TakeSnapshot(bool moments = false);
+  // Copies the parameters of all layers in the plan, as they are now, on the devices: returns
+  // before that is done, and what follows does not change the copy.
+  absl::StatusOr<bool> TakeSnapshot();
   // One shard of it. For any thread: a Step may go on meanwhile, and is not delayed. NOT_FOUND:
   // there is no snapshot, or this is not in it.
   absl::StatusOr<int64_t> SnapshotElements(const LayerShard& shard);

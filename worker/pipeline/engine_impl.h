@@ -44,8 +44,8 @@ class Engine::Impl {
   absl::Status SetLayer(const LayerShard& shard, LayerPart part, std::span<const float> values);
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step,
                         const std::map<LayerPart, std::span<const float>>& parts);
-  absl::StatusOr<bool> TakeSnapshot(bool moments) {
-    return OnCopies([moments](Device& device) { return device.TakeSnapshot(moments); });
+  absl::StatusOr<bool> TakeSnapshot() {
+    return OnCopies([](Device& device) { return device.TakeSnapshot(); });
   }
   absl::StatusOr<int64_t> SnapshotElements(const LayerShard& shard);
   absl::Status GetSnapshot(const LayerShard& shard, LayerPart part, Range range,

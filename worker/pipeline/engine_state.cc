@@ -257,7 +257,7 @@ CommitState Engine::Impl::Committed() const {
 }
 
 absl::Status Engine::Impl::TakeStep(const StepSums& step) {
-  if (!Committed().waits.Names(step)) return absl::OkStatus();
+  if (!IsSameStep(Committed().waits, step)) return absl::OkStatus();
   if (step.sums.size() != static_cast<size_t>(table_->slots())) {
     return absl::InvalidArgumentError(
         absl::StrCat(step.sums.size(), " sums of a step that has ", table_->slots()));

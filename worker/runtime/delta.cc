@@ -9,7 +9,7 @@ namespace atl::worker {
 std::optional<PartPosition> FindPartPosition(const LayerParts& parts, int32_t layer,
                                              ElementRange range) {
   for (size_t p = 0; p < parts.size(); ++p) {
-    const OwnedPart& part = parts[p];
+    const OuterRange& part = parts[p];
     if (part.layer != layer || range.begin < part.range.begin || range.end > part.range.end ||
         range.end < range.begin) {
       continue;
@@ -40,7 +40,7 @@ std::span<float> FindElements(LayerBuffers& buffers, const LayerParts* parts, in
 
 absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shards,
                       LayerBuffers* residual, ThreadPool& pool, Delta* delta,
-                      const LayerParts* parts) {
+                      const LayerParts* parts, const std::function<bool()>& cancelled) {
   LayerParts layers;
   for (size_t l = 0; l < delta->values.size() && parts == nullptr; ++l) {
     layers.push_back({static_cast<int32_t>(l), {0, std::ssize(delta->values[l])}});
@@ -60,6 +60,7 @@ absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shar
       const ElementRange in{std::max(have.begin, shard.begin),
                             std::min(have.end, shard.begin + shard.elements)};
       if (all[p].layer != shard.layer || in.size() <= 0) continue;
+      if (cancelled && cancelled()) return absl::AbortedError("interrupted");
       const int64_t begin = in.begin - shard.begin, end = in.end - shard.begin;
       const int64_t block = PartBlock(encoding);
       if (begin % block != 0 || (end % block != 0 && end != shard.elements)) {

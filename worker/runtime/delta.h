@@ -4,6 +4,7 @@
 #define ATOLL_WORKER_RUNTIME_DELTA_H_
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -14,20 +15,15 @@
 #include "common/protocol/control.h"
 #include "common/status.h"
 #include "common/thread_pool.h"
+#include "proto/group.plain.h"
 
 namespace atl::worker {
 
 // One flat vector per layer, or per part of one.
 using LayerBuffers = std::vector<std::vector<float>>;
 
-// Elements of a layer, of which buffers hold a vector each.
-struct OwnedPart {
-  int32_t layer = 0;
-  ElementRange range;
-
-  bool operator==(const OwnedPart&) const = default;
-};
-using LayerParts = std::vector<OwnedPart>;
+// Elements of layers, of which buffers hold a vector each.
+using LayerParts = std::vector<OuterRange>;
 
 struct PartPosition {
   size_t part = 0;
@@ -50,10 +46,12 @@ struct Delta {
 
 // Makes delta->encoded of values + residual, and residual of the rounding error, of what the parts
 // have of each shard. InvalidArgument: a shard does not fit (without parts), or a part cuts a
-// block. REQUIRES: residual has the values' sizes.
+// block. Aborted: `cancelled`, which is called for each part and may be null, said so. REQUIRES:
+// residual has the values' sizes.
 absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shards,
                       LayerBuffers* residual, ThreadPool& pool, Delta* delta,
-                      const LayerParts* parts = nullptr);
+                      const LayerParts* parts = nullptr,
+                      const std::function<bool()>& cancelled = nullptr);
 
 }  // namespace atl::worker
 

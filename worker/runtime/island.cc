@@ -83,8 +83,8 @@ bool Island::Refuse(const Action& command, const std::string& reason) {
   const bool together =
       std::holds_alternative<Reconfigure>(command) || std::holds_alternative<TrainStep>(command) ||
       std::holds_alternative<CaptureDelta>(command) ||
-      std::holds_alternative<ApplyEager>(command) || std::holds_alternative<AdoptPulled>(command) ||
-      std::holds_alternative<Validate>(command) || std::holds_alternative<SaveState>(command) ||
+      std::holds_alternative<AdoptPulled>(command) || std::holds_alternative<Validate>(command) ||
+      std::holds_alternative<SaveState>(command) ||
       std::holds_alternative<MakeInitialWeights>(command);
   if (together) hooks_.post(CommandFailed{reason});
   return together;
@@ -248,10 +248,6 @@ void Island::StagePulled(const PullDone& pulled, int64_t ticket) {
     }
   }
   if (StagingWanted(ticket)) hooks_.post(pulled);
-}
-
-Event Island::Do(const ApplyEager& command) {
-  return Result(trainer_->ApplyEager(), EagerApplied{command.contribution});
 }
 
 Event Island::Do(const AdoptPulled& command) {

@@ -95,7 +95,6 @@ class Island {
   Event Do(const Reconfigure& command);
   Event Do(const MakeInitialWeights& command);
   Event Do(const TrainStep& command);
-  Event Do(const ApplyEager& command);
   Event Do(const AdoptPulled& command);
   Event Do(const Validate& command);
   Event Do(const Handover& command);

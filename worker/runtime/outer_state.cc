@@ -7,7 +7,6 @@
 #include "common/check.h"
 #include "common/model/outer_copies.h"
 #include "common/model/outer_cut.h"
-#include "common/protocol/fragments.h"
 #include "kernels/deltas.h"
 
 namespace atl::worker {
@@ -15,9 +14,14 @@ namespace {
 
 std::shared_ptr<LayerBuffers> NewBuffers(const LayerParts& parts) {
   auto buffers = std::make_shared<LayerBuffers>();
-  for (const OwnedPart& part : parts) buffers->emplace_back(part.range.size());
+  for (const OuterRange& part : parts) buffers->emplace_back(part.range.size());
   return buffers;
 }
+
+// Of a pseudo-gradient, between two looks for an interrupt.
+constexpr size_t kElementsAtOnce = size_t{1} << 22;
+
+absl::Status Interrupted() { return absl::AbortedError("interrupted"); }
 
 absl::Status NotHere(int32_t layer, ElementRange range) {
   return absl::NotFoundError(absl::StrCat("elements ", range.begin, " to ", range.end, " of layer ",
@@ -43,11 +47,11 @@ OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacem
                       {begin + part.range.begin, begin + part.range.end},
                       WithCopies(plan, part.holders, copies)});
   }
-  std::sort(layout.begin(), layout.end(), [](const KeptPart& a, const KeptPart& b) {
+  std::sort(layout.begin(), layout.end(), [](const OuterRange& a, const OuterRange& b) {
     return std::pair(a.layer, a.range.begin) < std::pair(b.layer, b.range.begin);
   });
   OuterLayout joined;
-  for (KeptPart& part : layout) {
+  for (OuterRange& part : layout) {
     const bool joins = !joined.empty() && joined.back().layer == part.layer &&
                        joined.back().range.end == part.range.begin &&
                        joined.back().holders == part.holders;
@@ -71,7 +75,7 @@ OuterLayout LayoutOfOne(const NodeId& worker, const std::vector<LayerSize>& laye
 OuterState::OuterState(NodeId worker, OuterLayout layout, const OuterSpec& outer)
     : layout_(std::move(layout)), spec_(outer) {
   auto parts = std::make_shared<LayerParts>();
-  for (const KeptPart& part : layout_) {
+  for (const OuterRange& part : layout_) {
     if (std::count(part.holders.begin(), part.holders.end(), worker) == 0) continue;
     parts->push_back({part.layer, part.range});
     if (part.holders.front() != worker) copies_.push_back(part);
@@ -84,7 +88,6 @@ OuterState::OuterState(NodeId worker, OuterLayout layout, const OuterSpec& outer
     residual_ = NewBuffers(*parts);
     residual_after_ = NewBuffers(*parts);
   }
-  if (spec_.eager) others_ = NewBuffers(*parts);
   parts_ = std::move(parts);
 }
 
@@ -93,7 +96,6 @@ std::vector<OuterKind> OuterState::ListHeldKinds() const {
   const bool has_base = tag_.base != kNoVersion;
   if (has_base) kinds.push_back(OuterKind::kBase);
   if (has_base && residual_ != nullptr) kinds.push_back(OuterKind::kResidual);
-  if (has_base && others_ != nullptr) kinds.push_back(OuterKind::kOthers);
   if (tag_.captured) kinds.push_back(OuterKind::kDelta);
   if (tag_.captured && IsQuantized(delta_->encoding)) {
     kinds.push_back(OuterKind::kResidualAfter);
@@ -106,10 +108,10 @@ std::vector<OuterKind> OuterState::ListHeldKinds() const {
 
 absl::Status OuterState::ReadAll(const std::vector<ShardPlacement>& shards,
                                  const ReadParameters& read) {
-  tag_.captured.reset();
   {
     // Bytes of the last push may still be on their way out.
     const std::lock_guard lock(mutex_);
+    tag_.captured.reset();
     if (delta_.use_count() > 1) {
       delta_ = std::make_shared<Delta>();
       delta_->values = *NewBuffers(*parts_);
@@ -117,7 +119,7 @@ absl::Status OuterState::ReadAll(const std::vector<ShardPlacement>& shards,
     delta_->encoding = Encoding::kFloat32;
   }
   for (size_t p = 0; p < parts_->size(); ++p) {
-    const OwnedPart& part = (*parts_)[p];
+    const OuterRange& part = (*parts_)[p];
     if (!Concern(shards, part.layer)) continue;
     ATOLL_RETURN_IF_ERROR(read(part.layer, part.range, delta_->values[p]));
   }
@@ -126,7 +128,7 @@ absl::Status OuterState::ReadAll(const std::vector<ShardPlacement>& shards,
 
 absl::Status OuterState::CheckShards(const CaptureDelta& command) const {
   std::map<int32_t, int64_t> sizes;
-  for (const KeptPart& part : layout_) {
+  for (const OuterRange& part : layout_) {
     sizes[part.layer] = std::max(sizes[part.layer], part.range.end);
   }
   for (const ShardPlacement& shard : command.shards) {
@@ -141,7 +143,33 @@ absl::Status OuterState::CheckShards(const CaptureDelta& command) const {
   return absl::OkStatus();
 }
 
-absl::Status OuterState::MakeDelta(const CaptureDelta& command) {
+OuterTag OuterState::tag() const {
+  const std::lock_guard lock(mutex_);
+  return tag_;
+}
+
+void OuterState::set_tag(OuterTag tag) {
+  const std::lock_guard lock(mutex_);
+  tag_ = std::move(tag);
+}
+
+void OuterState::DropDelta() {
+  const std::lock_guard lock(mutex_);
+  tag_.captured.reset();
+}
+
+std::shared_ptr<Delta> OuterState::delta() const {
+  const std::lock_guard lock(mutex_);
+  return delta_;
+}
+
+std::vector<ShardPlacement> OuterState::shards() const {
+  const std::lock_guard lock(mutex_);
+  return shards_;
+}
+
+absl::Status OuterState::MakeDelta(const CaptureDelta& command,
+                                   const std::function<bool()>& cancelled) {
   const bool initial = command.contribution.base_version == kNoVersion;
   if (!initial && tag_.base == kNoVersion) {
     return absl::FailedPreconditionError("there is no theta_base");
@@ -150,16 +178,21 @@ absl::Status OuterState::MakeDelta(const CaptureDelta& command) {
     if (!Concern(command.shards, (*parts_)[p].layer)) continue;
     std::vector<float>& values = delta_->values[p];
     const float* base = (*base_)[p].data();
-    for (size_t i = 0; i < values.size(); ++i) values[i] = base[i] - values[i];
+    for (size_t begin = 0; begin < values.size(); begin += kElementsAtOnce) {
+      if (cancelled && cancelled()) return Interrupted();
+      const size_t end = std::min(values.size(), begin + kElementsAtOnce);
+      for (size_t i = begin; i < end; ++i) values[i] = base[i] - values[i];
+    }
   }
   if (IsQuantized(command.encoding)) {
     *residual_after_ = *residual_;
     ATOLL_RETURN_IF_ERROR(Quantize(command.encoding, command.shards, residual_after_.get(), pool_,
-                                   delta_.get(), parts_.get()));
+                                   delta_.get(), parts_.get(), cancelled));
   }
+  if (cancelled && cancelled()) return Interrupted();
+  const std::lock_guard lock(mutex_);
   shards_ = command.shards;
   tag_.captured = command.contribution;
-  tag_.share = command.share;
   return absl::OkStatus();
 }
 
@@ -170,7 +203,7 @@ void OuterState::ExpectDelta(Encoding encoding, std::vector<ShardPlacement> shar
   shards_ = std::move(shards);
   if (!IsQuantized(encoding)) return;
   for (const ShardPlacement& shard : shards_) {
-    for (const OwnedPart& part : *parts_) {
+    for (const OuterRange& part : *parts_) {
       if (part.layer != shard.layer || Overlap(shard, part.range).size() <= 0) continue;
       delta_->encoded[shard.shard].resize(EncodedBytes(encoding, shard.elements));
     }
@@ -180,9 +213,8 @@ void OuterState::ExpectDelta(Encoding encoding, std::vector<ShardPlacement> shar
 // ------------------------------------------------------------------------------------- pulls ----
 
 void OuterState::Finish(Version version, StateStamp since, bool keep_residual,
-                        const std::vector<ShardPlacement>& shards, double share) {
+                        const std::vector<ShardPlacement>& shards) {
   const std::lock_guard lock(mutex_);
-  if (others_ != nullptr) NoteOthers(version, shards, share);
   for (size_t p = 0; p < parts_->size(); ++p) {
     if (!Concern(shards, (*parts_)[p].layer)) (*pulled_)[p] = (*base_)[p];
   }
@@ -200,27 +232,6 @@ void OuterState::Finish(Version version, StateStamp since, bool keep_residual,
   tag_ = {version, std::nullopt, since};
 }
 
-void OuterState::NoteOthers(Version version, const std::vector<ShardPlacement>& shards,
-                            double share) {
-  for (size_t p = 0; p < parts_->size(); ++p) {
-    const int32_t layer = (*parts_)[p].layer;
-    const int64_t turns = CountTurnsSince(tag_.base, version, layer, spec_.fragments);
-    if (!Concern(shards, layer) || turns == 0) continue;
-    std::vector<float>& others = (*others_)[p];
-    if (tag_.base == kNoVersion || turns < 0) {  // or the coordinator has an older store
-      std::fill(others.begin(), others.end(), 0.0f);
-      continue;
-    }
-    const std::vector<float>&pulled = (*pulled_)[p], &base = (*base_)[p];
-    for (size_t i = 0; i < others.size(); ++i) others[i] = pulled[i] - base[i];
-    if (tag_.captured && Concern(shards_, layer)) {
-      const std::vector<float>& delta = delta_->values[p];
-      for (size_t i = 0; i < others.size(); ++i) others[i] += static_cast<float>(share) * delta[i];
-    }
-    for (float& other : others) other /= static_cast<float>(turns);
-  }
-}
-
 // ---------------------------------------------------------------------------------- elements ----
 
 const LayerBuffers* OuterState::FindBuffers(OuterKind kind) const {
@@ -235,11 +246,7 @@ const LayerBuffers* OuterState::FindBuffers(OuterKind kind) const {
       return residual_after_.get();
     case OuterKind::kPulled:
       return pulled_.get();
-    case OuterKind::kOthers:
-      return others_.get();
     case OuterKind::kAddition:
-    case OuterKind::kEager:
-    case OuterKind::kAdditionAfterEager:
     case OuterKind::kEncoded:
       break;
   }
@@ -258,27 +265,12 @@ absl::Status OuterState::Read(OuterKind kind, int32_t layer, ElementRange range,
   const auto at = [&](const LayerBuffers& buffers) {
     return std::span(buffers[position->part]).subspan(position->offset, out.size());
   };
-  const bool captured = tag_.captured && Concern(shards_, layer);
-  const auto add_eager = [&](float sign) {
-    const std::span<const float> others = at(*others_), delta = at(delta_->values);
-    const auto rest = static_cast<float>(1 - tag_.share);
-    for (size_t i = 0; i < out.size(); ++i) out[i] += sign * (others[i] + rest * delta[i]);
-  };
-  if (kind == OuterKind::kEager) {
-    if (!captured || others_ == nullptr) return NotHere(layer, range);
-    std::fill(out.begin(), out.end(), 0.0f);
-    add_eager(1);
-    return absl::OkStatus();
-  }
-  if (kind == OuterKind::kAddition || kind == OuterKind::kAdditionAfterEager) {
+  if (kind == OuterKind::kAddition) {
     const std::span<const float> pulled = at(*pulled_), base = at(*base_);
     for (size_t i = 0; i < out.size(); ++i) out[i] = pulled[i] - base[i];
-    if (!captured) return absl::OkStatus();
+    if (!tag_.captured || !Concern(shards_, layer)) return absl::OkStatus();
     const std::span<const float> delta = at(delta_->values);
     for (size_t i = 0; i < out.size(); ++i) out[i] += delta[i];
-    if (kind == OuterKind::kAddition) return absl::OkStatus();
-    if (others_ == nullptr) return NotHere(layer, range);
-    add_eager(-1);
     return absl::OkStatus();
   }
   const LayerBuffers* buffers = FindBuffers(kind);

@@ -2,8 +2,9 @@
 // that is pushed, the version that is pulled, and what quantised pushes owe, of the elements that
 // it owns (common/model/outer_cut.h). A worker alone owns all: its parts are the layers.
 //
-// Threads: Read is for any thread. Everything else is for one thread at a time, in the order that
-// the core prescribes. Buffers are shared: transfers that end late keep theirs alive.
+// Threads: Read, and what says so, is for any thread. Everything else is for one thread at a time,
+// in the order that the core prescribes. Buffers are shared: transfers that end late keep theirs
+// alive.
 
 #ifndef ATOLL_WORKER_RUNTIME_OUTER_STATE_H_
 #define ATOLL_WORKER_RUNTIME_OUTER_STATE_H_
@@ -22,21 +23,14 @@
 #include "common/protocol/state_stamp.h"
 #include "common/status.h"
 #include "common/thread_pool.h"
+#include "proto/group.plain.h"
 #include "worker/core/actions.h"
 #include "worker/runtime/delta.h"
 
 namespace atl::worker {
 
-// Elements of a layer and their holder.
-struct KeptPart {
-  int32_t layer = 0;
-  ElementRange range;
-  std::vector<NodeId> holders;  // the first pushes and pulls them
-
-  bool operator==(const KeptPart&) const = default;
-};
 // Of all workers of an island: all elements of each layer, in order.
-using OuterLayout = std::vector<KeptPart>;
+using OuterLayout = std::vector<OuterRange>;
 
 // With copies as common/model/outer_copies.h says; `block` as in CutByOwners.
 OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacement>& shards,
@@ -44,44 +38,11 @@ OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacem
 // Of a worker that keeps all.
 OuterLayout LayoutOfOne(const NodeId& worker, const std::vector<LayerSize>& layers);
 
-// Names what an OuterState holds: under the same tag all members have the same bits.
-struct OuterTag {
-  Version base = kNoVersion;  // theta_base is of this version; kNoVersion: there is none
-  std::optional<ContributionId> captured;  // whose pseudo-gradient is here
-  // Of which adoption theta_base and residuals are: a version that is adopted twice, by members
-  // without contact, leaves the same theta_base and other residuals.
-  StateStamp since = {};
-  double share = 0;  // of what is captured, as in CaptureDelta
-
-  bool operator==(const OuterTag&) const = default;
-};
-
-// What is read and written of it. kAddition: what adopting the pulled version adds to the
-// parameters, theta_v - theta_push, which is the same whatever steps make of them meanwhile.
-// Of a layer that was not captured theta_push is theta_base.
-// kEncoded: bytes of a quantised pseudo-gradient, padded to whole floats.
-// kOthers: what the newest adopted version of a layer has added to it, less the share of the
-// pseudo-gradient captured before, by rounds that concerned the layer: others' pseudo-gradients and
-// the momentum. kEager: what ApplyEager adds to a captured layer, kOthers + (1 - share) * kDelta.
-// kAdditionAfterEager: kAddition without what kEager has added already.
-enum class OuterKind {
-  kBase,
-  kDelta,
-  kResidual,
-  kResidualAfter,
-  kEncoded,
-  kPulled,
-  kAddition,
-  kOthers,
-  kEager,
-  kAdditionAfterEager
-};
-inline constexpr OuterKind kLastOuterKind = OuterKind::kAdditionAfterEager;
-inline bool IsAddition(OuterKind kind) {
-  return kind == OuterKind::kAddition || kind == OuterKind::kAdditionAfterEager;
-}
+inline constexpr OuterKind kLastOuterKind = OuterKind::kAddition;
 // Derived from the pulled version, which only the first holder of a part has before the adoption.
-inline bool IsOfPulled(OuterKind kind) { return kind == OuterKind::kPulled || IsAddition(kind); }
+inline bool IsOfPulled(OuterKind kind) {
+  return kind == OuterKind::kPulled || kind == OuterKind::kAddition;
+}
 
 class OuterState {
  public:
@@ -91,14 +52,14 @@ class OuterState {
   const OuterLayout& layout() const { return layout_; }
   const std::shared_ptr<const LayerParts>& parts() const { return parts_; }  // own ones
   // Own parts that another worker pulls.
-  const std::vector<KeptPart>& copies() const { return copies_; }
+  const std::vector<OuterRange>& copies() const { return copies_; }
   bool quantized() const { return residual_ != nullptr; }
   const OuterSpec& spec() const { return spec_; }
   // Kinds that a new holder of these parts fetches: of theta_base and of the captured contribution.
   std::vector<OuterKind> ListHeldKinds() const;
 
-  const OuterTag& tag() const { return tag_; }
-  void set_tag(OuterTag tag) { tag_ = std::move(tag); }
+  OuterTag tag() const;  // for any thread
+  void set_tag(OuterTag tag);
 
   // ---- Pushes: first the parameters as they are at the capture, then the pseudo-gradient. ----
   // Fills `out` with the parameters of these elements of a layer.
@@ -107,10 +68,12 @@ class OuterState {
   absl::Status ReadAll(const std::vector<ShardPlacement>& shards, const ReadParameters& read);
   // InvalidArgument: a shard does not lie within the model.
   absl::Status CheckShards(const CaptureDelta& command) const;
-  // InvalidArgument: a shard does not lie within the parts; then there is no pseudo-gradient.
-  absl::Status MakeDelta(const CaptureDelta& command);
-  void DropDelta() { tag_.captured.reset(); }
-  const std::shared_ptr<Delta>& delta() const { return delta_; }
+  // InvalidArgument: a shard does not lie within the parts; Aborted: `cancelled` said so (it is
+  // called often, and may be null). Then there is no pseudo-gradient, and residuals are as before.
+  absl::Status MakeDelta(const CaptureDelta& command,
+                         const std::function<bool()>& cancelled = nullptr);
+  void DropDelta();
+  std::shared_ptr<Delta> delta() const;  // for any thread
 
   // theta_base. A pull must not begin while it is being sent: its buffer becomes the next one's.
   std::shared_ptr<const LayerBuffers> base() const { return base_; }
@@ -119,7 +82,7 @@ class OuterState {
   const std::shared_ptr<LayerBuffers>& pulled() const { return pulled_; }
   // The pulled version is theta_base now. All but `since` as in AdoptPulled.
   void Finish(Version version, StateStamp since, bool keep_residual,
-              const std::vector<ShardPlacement>& shards = {}, double share = 0);
+              const std::vector<ShardPlacement>& shards = {});
 
   // ---- Elements of one own part. ----
   absl::Status Read(OuterKind kind, int32_t layer, ElementRange range, std::span<float> out) const;
@@ -129,22 +92,22 @@ class OuterState {
   int64_t EncodedFloats(int32_t layer, ElementRange range) const;
   // Before a pseudo-gradient is written: how it was captured, and its shards as in CaptureDelta.
   void ExpectDelta(Encoding encoding, std::vector<ShardPlacement> shards);
-  const std::vector<ShardPlacement>& shards() const { return shards_; }
+  std::vector<ShardPlacement> shards() const;  // for any thread
 
  private:
   const LayerBuffers* FindBuffers(OuterKind kind) const;
-  void NoteOthers(Version version, const std::vector<ShardPlacement>& shards, double share);
   absl::Status CopyEncoded(int32_t layer, ElementRange range, std::span<std::byte> bytes,
                            bool write);
 
   const OuterLayout layout_;
   const OuterSpec spec_;
   std::shared_ptr<const LayerParts> parts_;
-  std::vector<KeptPart> copies_;
+  std::vector<OuterRange> copies_;
+  // Held while something is read, and while buffers or what names them are replaced.
+  mutable std::mutex mutex_;
   OuterTag tag_;
-  mutable std::mutex mutex_;  // held while something is read, and while buffers are replaced
-  // Null where the job has no use for it: residuals, and others_.
-  std::shared_ptr<LayerBuffers> base_, pulled_, residual_, residual_after_, others_;
+  // Residuals are null where pushes are not quantised.
+  std::shared_ptr<LayerBuffers> base_, pulled_, residual_, residual_after_;
   std::shared_ptr<Delta> delta_;
   std::vector<ShardPlacement> shards_;  // of delta_, as in CaptureDelta
   ThreadPool pool_{1};

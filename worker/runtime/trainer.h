@@ -86,8 +86,6 @@ class Trainer {
   // Brings what adopting the pulled version adds to the parameters to the devices. An empty
   // completion: there is no room, or no bus to cross, and it would be no quicker so.
   virtual absl::StatusOr<Completion> StageCarry() { return Completion(); }
-  // As worker::ApplyEager says, of what was captured last.
-  virtual absl::Status ApplyEager() = 0;
   // kReplace or kCarry, whatever was staged; the moments are left alone.
   virtual absl::Status AdoptPulled(const worker::AdoptPulled& command) = 0;
   // One after the other.

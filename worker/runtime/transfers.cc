@@ -108,7 +108,7 @@ void Transfers::StartShard(Batches::iterator batch, size_t index) {
     }
   } else if (!StartPush(batch, index)) {
     return post_(
-        PushShardDone{MakePushId(batch->push, shard), PushStatus::kRefused, "bad bounds", 0});
+        PushShardDone{MakePushId(batch->push, shard), ShardPushStatus::kRefused, "bad bounds", 0});
   }
   ++batch->running;
   ++started_;
@@ -157,32 +157,40 @@ bool Transfers::BeginStep(Batches::iterator batch, size_t index) {
   batch->ids[index] = client_->Pull({shard.endpoint, shard.public_key}, request, *words,
                                     TransferTimeout(request.elements * 4),
                                     [this, batch, index, words](const PullResult& result) {
-                                      StepPulled(batch, index, *words, result);
+                                      StepPulled(batch, index, words, result);
                                     });
   return true;
 }
 
-void Transfers::StepPulled(Batches::iterator batch, size_t index, std::span<const float> words,
+// A shard may have gigabytes: the network's thread goes on with others meanwhile.
+void Transfers::StepPulled(Batches::iterator batch, size_t index,
+                           std::shared_ptr<const std::vector<float>> words,
                            const PullResult& result) {
-  const ShardPart& shard = batch->pull.shards[index];
   if (result.refusal == PullRefusal::kUnknown) {
     // The server has not made this version itself, or has started again since.
     const std::lock_guard lock(mutex_);
     if (!cancelling_ && !batch->failed && BeginPull(batch, index, /*full=*/true)) return;
   }
-  absl::Status numbers;
-  if (result.status.ok()) {
-    const DeltaView step{words.data(), batch->pull.encoding, shard.part().size()};
-    const auto at = [&](const LayerBuffers& buffers) {
-      return FindElements(const_cast<LayerBuffers&>(buffers), batch->parts.get(), shard.layer,
-                          ComputeElementRange(shard));
-    };
-    numbers = CheckDelta(step);
-    if (numbers.ok()) AddDelta(step, at(*batch->base), at(*batch->into), pool_);
-  }
-  PullResult whole = result;
-  if (!numbers.ok()) whole.status = numbers;
-  ShardPulled(batch, index, whole, static_cast<int64_t>(words.size_bytes()));
+  const bool added = result.status.ok() && adding_.Add([this, batch, index, words, result] {
+    AddStep(batch, index, *words, result);
+  });
+  if (added) return;
+  PullResult failed = result;
+  if (result.status.ok()) failed.status = absl::ResourceExhaustedError("too many steps to add");
+  ShardPulled(batch, index, failed, 0);
+}
+
+void Transfers::AddStep(Batches::iterator batch, size_t index, std::span<const float> words,
+                        PullResult result) {
+  const ShardPart& shard = batch->pull.shards[index];
+  const DeltaView step{words.data(), batch->pull.encoding, shard.part().size()};
+  const auto at = [&](const LayerBuffers& buffers) {
+    return FindElements(const_cast<LayerBuffers&>(buffers), batch->parts.get(), shard.layer,
+                        ComputeElementRange(shard));
+  };
+  result.status = CheckDelta(step);
+  if (result.status.ok()) AddDelta(step, at(*batch->base), at(*batch->into), pool_);
+  ShardPulled(batch, index, result, static_cast<int64_t>(words.size_bytes()));
 }
 
 bool Transfers::StartPush(Batches::iterator batch, size_t index) {
@@ -244,8 +252,8 @@ void Transfers::ShardPushed(Batches::iterator batch, size_t index, const PushRes
   if (result.status.ok()) {
     done.bytes = EncodedBytes(batch->push.encoding, shard.part().size());
   } else {
-    done.status =
-        absl::IsFailedPrecondition(result.status) ? PushStatus::kRefused : PushStatus::kFailed;
+    done.status = absl::IsFailedPrecondition(result.status) ? ShardPushStatus::kRefused
+                                                            : ShardPushStatus::kFailed;
     done.reason = About(shard, result.status.message());
   }
   if (!cancelling_) post_(std::move(done));

@@ -1,8 +1,9 @@
 // Pushes and pulls of whole models over a TensorClient, a few shards at a time in the ordered
 // order.
 //
-// Threads: Push, Pull and CancelAll are for the event loop's thread; `post` runs on the network
-// thread. started() and running() are for any thread.
+// Threads: Push, Pull and CancelAll are for the event loop's thread; `post` runs on that, on the
+// network thread, or on the one that adds steps to the version before. started() and running() are
+// for any thread.
 
 #ifndef ATOLL_WORKER_RUNTIME_TRANSFERS_H_
 #define ATOLL_WORKER_RUNTIME_TRANSFERS_H_
@@ -18,13 +19,15 @@
 
 #include "common/net/tensor/tensor_client.h"
 #include "worker/core/actions.h"
-#include "worker/runtime/island.h"
+#include "worker/runtime/delta.h"
+#include "worker/work_queue.h"
 
 namespace atl::worker {
 
 class Transfers {
  public:
-  // `post` must not wait for the event loop's thread. The client outlives this.
+  // `post` must not wait for the event loop's thread (EventLoop::PostAnswer does not): it is called
+  // with a lock that Push, Pull and CancelAll take. The client outlives this.
   Transfers(TensorClient* client, std::function<void(Event)> post);
   ~Transfers();  // CancelAll
 
@@ -73,15 +76,17 @@ class Transfers {
   bool StartPush(Batches::iterator batch, size_t index);             // false: it does not fit
   bool BeginPull(Batches::iterator batch, size_t index, bool full);  // likewise
   bool BeginStep(Batches::iterator batch, size_t index);             // false: it comes in full
-  void StepPulled(Batches::iterator batch, size_t index, std::span<const float> words,
-                  const PullResult& result);
+  void StepPulled(Batches::iterator batch, size_t index,
+                  std::shared_ptr<const std::vector<float>> words, const PullResult& result);
+  void AddStep(Batches::iterator batch, size_t index, std::span<const float> words,
+               PullResult result);
   void ShardPulled(Batches::iterator batch, size_t index, const PullResult& result, int64_t bytes);
   void ShardPushed(Batches::iterator batch, size_t index, const PushResult& result);
   void FailPull(Batch& batch, PullFailure failure, Version newer, std::string reason);
   void AfterShard(Batches::iterator batch, size_t index);
 
   TensorClient* const client_;
-  ThreadPool pool_{1};  // the network thread alone decodes
+  ThreadPool pool_{1};  // decodes, on adding_'s thread alone
   const std::function<void(Event)> post_;
 
   mutable std::mutex mutex_;
@@ -90,6 +95,8 @@ class Transfers {
   bool cancelling_ = false;
   int64_t started_ = 0;
   int64_t running_ = 0;
+
+  WorkQueue adding_;  // last: it uses the others. At most kShardsAtOnce a batch
 };
 
 }  // namespace atl::worker

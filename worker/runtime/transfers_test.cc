@@ -6,7 +6,9 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <thread>
 
+#include "common/event_loop.h"
 #include "common/net/tensor/test_handler.h"
 #include "kernels/add_delta.h"
 
@@ -30,6 +32,10 @@ class Fixture {
     REQUIRE(std::holds_alternative<T>(event));
     return std::get<T>(event);
   }
+  std::thread::id posted_by() {  // the newest event
+    const std::lock_guard lock(mutex_);
+    return posted_by_;
+  }
   bool IsIdle() {
     const std::lock_guard lock(mutex_);
     return events_.empty();
@@ -43,12 +49,14 @@ class Fixture {
   void Post(Event event) {
     const std::lock_guard lock(mutex_);
     events_.push_back(std::move(event));
+    posted_by_ = std::this_thread::get_id();
     posted_.notify_all();
   }
 
   std::mutex mutex_;
   std::condition_variable posted_;
-  std::deque<Event> events_;  // guarded by mutex_
+  std::deque<Event> events_;   // guarded by mutex_
+  std::thread::id posted_by_;  // guarded by mutex_
 };
 
 std::shared_ptr<LayerBuffers> Buffers(float value = 0) {
@@ -158,7 +166,7 @@ TEST_CASE("A push stages every shard, and a refusal says why") {
                          MakeTestDelta(2.5f));
   for (int i = 0; i < 10; ++i) {
     const PushShardDone done = fixture.Next<PushShardDone>();
-    CHECK(done.status == PushStatus::kStaged);
+    CHECK(done.status == ShardPushStatus::kStaged);
     CHECK(done.bytes == 200);
     CHECK(fixture.link.handler.Staged(done.push)->at(99) == 2.5f);
   }
@@ -166,7 +174,7 @@ TEST_CASE("A push stages every shard, and a refusal says why") {
   fixture.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kFloat32, Whole({fixture.shards[0]})},
                          MakeTestDelta());
   const PushShardDone refused = fixture.Next<PushShardDone>();
-  CHECK(refused.status == PushStatus::kRefused);
+  CHECK(refused.status == ShardPushStatus::kRefused);
   CHECK(refused.reason.find("an old generation") != std::string::npos);
 }
 
@@ -178,7 +186,7 @@ TEST_CASE("A part of a shard is pushed with these elements alone, quantised or n
   const ShardPart part{fixture.shards[0], 256, 144};
   fixture.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, {part}}, delta);
   const PushShardDone done = fixture.Next<PushShardDone>();
-  CHECK(done.status == PushStatus::kStaged);
+  CHECK(done.status == ShardPushStatus::kStaged);
   CHECK(done.bytes == 4 * 144);
   CHECK(done.push.RangeIn(400) == ElementRange{256, 400});
   const Values staged = fixture.link.handler.Staged(done.push);
@@ -207,7 +215,7 @@ TEST_CASE("A quantised push sends the bytes that were made at its capture, or no
                            delta);
     for (int i = 0; i < 10; ++i) {
       const PushShardDone done = fixture.Next<PushShardDone>();
-      CHECK(done.status == PushStatus::kStaged);
+      CHECK(done.status == ShardPushStatus::kStaged);
       CHECK(done.bytes == 54);
       CHECK(fixture.link.handler.StagedBytes(done.push) == delta->encoded.at(done.push.shard));
     }
@@ -215,11 +223,11 @@ TEST_CASE("A quantised push sends the bytes that were made at its capture, or no
   // What was not captured so, or not of this shard.
   fixture.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt8, Whole({fixture.shards[0]})},
                          delta);
-  CHECK(fixture.Next<PushShardDone>().status == PushStatus::kRefused);
+  CHECK(fixture.Next<PushShardDone>().status == ShardPushStatus::kRefused);
   fixture.shards[0].elements = 98;
   fixture.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt4, Whole({fixture.shards[0]})},
                          delta);
-  CHECK(fixture.Next<PushShardDone>().status == PushStatus::kRefused);
+  CHECK(fixture.Next<PushShardDone>().status == ShardPushStatus::kRefused);
   CHECK_FALSE(Quantize(Encoding::kInt4, {{0, 1, 450, 100}}, &residual, pool, delta.get()).ok());
 }
 
@@ -237,6 +245,55 @@ TEST_CASE("Cancelled transfers end at once, report nothing, and release their me
   fixture.link.handler.HoldAnswers(false);
   fixture.transfers.Pull({"job-1", 1, 7, Whole(fixture.shards)}, Buffers());
   fixture.Next<PullDone>();
+}
+
+TEST_CASE("transfers_that_end_within_the_step_of_a_loop_with_a_full_queue_are_answered") {
+  TestLink link;
+  link.handler.Hold(0, std::make_shared<std::vector<float>>(100, 1.0f), 7);
+  EventLoop<Event> loop(1);
+  Transfers transfers(link.client.get(), [&](Event event) { loop.PostAnswer(std::move(event)); });
+  const ShardPlacement here{0, 0, 0, 100, "ps1", link.address.endpoint};
+  const ShardPlacement nowhere{1, 0, 450, 100, "ps1", link.address.endpoint};
+  int refused = 0, pulled = 0;
+  loop.Run([&](Instant, std::optional<Event> event) {
+    if (!event) {
+      while (loop.TryPost(Tick{})) {
+      }
+      transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, Whole({nowhere, nowhere})},
+                     MakeTestDelta());
+      transfers.Pull({"job-1", 1, 7, Whole({here})}, Buffers());
+      while (transfers.running() > 0) std::this_thread::yield();
+      transfers.CancelAll();
+      return kNever;
+    }
+    if (const auto* done = std::get_if<PushShardDone>(&*event)) {
+      refused += done->status == ShardPushStatus::kRefused ? 1 : 0;
+    }
+    pulled += std::holds_alternative<PullDone>(*event) ? 1 : 0;
+    if (refused == 2 && pulled == 1) loop.Stop();
+    return kNever;
+  });
+  CHECK(refused == 2);
+  CHECK(pulled == 1);
+}
+
+TEST_CASE("steps_are_added_on_another_thread_than_the_network_s") {
+  Fixture fixture;
+  ThreadPool pool(1);
+  std::vector<float> words(static_cast<size_t>(EncodedWords(Encoding::kInt8, 100)));
+  const auto bytes = std::as_writable_bytes(std::span(words))
+                         .first(static_cast<size_t>(EncodedBytes(Encoding::kInt8, 100)));
+  EncodeDelta(Encoding::kInt8, std::vector<float>(100, 0.5f), {}, bytes, pool);
+  fixture.link.handler.HoldStep(0, std::make_shared<std::vector<float>>(words));
+  const auto base = Buffers(2.0F);
+  StartPull order{"job-1", 1, 7, Whole({fixture.shards[0]}), Encoding::kFloat32};
+  fixture.transfers.Pull(order, Buffers(), nullptr, base, 6);
+  fixture.Next<PullDone>();
+  const std::thread::id network = fixture.posted_by();
+  order.encoding = Encoding::kInt8;
+  fixture.transfers.Pull(order, Buffers(), nullptr, base, 6);
+  fixture.Next<PullDone>();
+  CHECK(fixture.posted_by() != network);
 }
 
 }  // namespace

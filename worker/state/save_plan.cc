@@ -200,8 +200,8 @@ StateTransferPlan PlanRestore(const Holdings& holdings, const HeldSaves& saves, 
     transfers = PlanStateTransfer(held, {{{}, {}, optimizer_step}});
     if (!transfers.kept) continue;
     for (auto& [worker, all] : transfers.transfers) {
-      for (ShardTransfer& move : all) {
-        for (ShardSource& source : move.sources) source.save = number;
+      for (StateTransfer& move : all) {
+        for (StateSource& source : move.sources) source.save = number;
       }
     }
     return transfers;
@@ -230,7 +230,7 @@ SavedState DescribeSave(const SavePlan& plan, const LocalCheckpoint& about,
       };
       for (const Unit& unit : order.own) add(unit);
       if (tier == Tier::kMemory) {
-        for (const SaveOrder::Fetch& fetch : order.fetch) add(fetch.unit);
+        for (const SaveFetch& fetch : order.fetch) add(fetch.unit);
       }
       state.holders.push_back(std::move(holder));
     }

@@ -17,25 +17,6 @@
 
 namespace atl::worker {
 
-// All three parts of these elements of a shard.
-struct Unit {
-  LayerShard shard;
-  Range elements;
-
-  bool operator==(const Unit&) const = default;
-};
-
-// What one member does for a save.
-struct SaveOrder {
-  struct Fetch {
-    Unit unit;
-    NodeId from;
-    int64_t elements = 0;  // of the whole shard
-  };
-  std::vector<Unit> own;     // copied at once, if anything is
-  std::vector<Fetch> fetch;  // kept for others
-};
-
 struct SavePlan {
   std::vector<Unit> units;  // that are all of the state
   std::map<NodeId, SaveOrder> orders;
@@ -52,17 +33,6 @@ using Sites = std::map<NodeId, std::string>;
 // owner's. REQUIRES: all that `holdings` has in the plan is whole.
 SavePlan PlanSave(const Holdings& holdings, int64_t copies, const Sites& sites);
 
-// What a member keeps of one save.
-struct HeldUnit {
-  Unit unit;
-  int64_t elements = 0;  // of the whole shard
-  Tier tier = Tier::kMemory;
-};
-struct HeldSave {
-  int64_t save = 0;
-  int64_t optimizer_step = 0;
-  std::vector<HeldUnit> units;
-};
 using HeldSaves = std::map<NodeId, std::vector<HeldSave>>;
 
 // How all members in `holdings` get the state of this save, whatever their devices hold now, from

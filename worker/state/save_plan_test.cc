@@ -26,7 +26,7 @@ HeldSaves Carried(const SavePlan& plan, int64_t save, const std::set<NodeId>& de
     if (dead.contains(worker)) continue;
     HeldSave& held = saves[worker].emplace_back(HeldSave{save, 5, {}});
     for (const Unit& unit : order.own) held.units.push_back({unit, 100, Tier::kMemory});
-    for (const SaveOrder::Fetch& fetch : order.fetch) {
+    for (const SaveFetch& fetch : order.fetch) {
       held.units.push_back({fetch.unit, 100, Tier::kMemory});
     }
   }
@@ -46,7 +46,7 @@ TEST_CASE("a pipeline's units have a copy each, with another worker") {
   std::map<int32_t, std::set<NodeId>> holders;
   for (const auto& [worker, order] : plan.orders) {
     for (const Unit& unit : order.own) holders[unit.shard.layer].insert(worker);
-    for (const SaveOrder::Fetch& fetch : order.fetch) {
+    for (const SaveFetch& fetch : order.fetch) {
       REQUIRE(fetch.from != worker);
       holders[fetch.unit.shard.layer].insert(worker);
     }
@@ -82,8 +82,8 @@ TEST_CASE("a pipeline's state survives as many lost members as it has copies, an
     REQUIRE(transfers.kept);
     REQUIRE(transfers.optimizer_step == 5);
     size_t sources = 0;
-    for (const ShardTransfer& move : transfers.transfers.begin()->second) {
-      for (const ShardSource& source : move.sources) {
+    for (const StateTransfer& move : transfers.transfers.begin()->second) {
+      for (const StateSource& source : move.sources) {
         REQUIRE(source.save == 7);
         REQUIRE(source.from != dead);
         ++sources;
@@ -113,8 +113,8 @@ TEST_CASE("the remote tier is read for what no member has, and by each for itsel
   REQUIRE(transfers.kept);
   for (const NodeId worker : {"a", "b"}) {
     int64_t from_a = 0, from_b = 0;
-    for (const ShardTransfer& move : transfers.transfers.at(worker)) {
-      for (const ShardSource& source : move.sources) {
+    for (const StateTransfer& move : transfers.transfers.at(worker)) {
+      for (const StateSource& source : move.sources) {
         (source.from == "a" ? from_a : from_b) += source.elements.size();
       }
     }
@@ -148,7 +148,7 @@ TEST_CASE("where_some_have_one_owner_all_save_what_they_own_and_any_death_leaves
     int holder_count = 0;
     for (const auto& [worker, order] : plan.orders) {
       holder_count += static_cast<int>(std::count(order.own.begin(), order.own.end(), unit));
-      for (const SaveOrder::Fetch& fetch : order.fetch) holder_count += fetch.unit == unit;
+      for (const SaveFetch& fetch : order.fetch) holder_count += fetch.unit == unit;
     }
     CHECK(holder_count == 2);
   }

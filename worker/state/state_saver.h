@@ -17,12 +17,7 @@
 
 namespace atl::worker {
 
-struct SaveTask {
-  int64_t save = 0;
-  SaveOrder order;
-  Tier tier = Tier::kMemory;
-  int64_t optimizer_step = 0;
-  int64_t keep = 0;                    // of the saves before, in this tier
+struct SaveTask : SaveCall {
   std::vector<StoredUnit> units = {};  // its own, as they were; those of memory are in the store
   std::vector<StoredResidual> residuals = {};  // likewise
 };

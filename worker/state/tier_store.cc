@@ -310,6 +310,7 @@ absl::Status TierStore::ReadResidual(int64_t save, int32_t layer, ElementRange r
       }
     }
   }
+  absl::Status status;
   for (const auto& [name, residual] : wanted) {
     const int64_t first = residual.range.begin, size = residual.range.size();
     const int64_t begin = std::max<int64_t>(range.begin - first, 0);
@@ -317,18 +318,22 @@ absl::Status TierStore::ReadResidual(int64_t save, int32_t layer, ElementRange r
          at < std::min(size, range.end - first); at += kChunkElements) {
       const auto chunk = std::make_shared<std::vector<float>>(
           static_cast<size_t>(std::min(kChunkElements, size - at)));
-      ATOLL_RETURN_IF_ERROR(
-          objects_->Read(name, 4 * at, std::as_writable_bytes(std::span(*chunk)), {cancelled, ""}));
+      const absl::Status read =
+          objects_->Read(name, 4 * at, std::as_writable_bytes(std::span(*chunk)), {cancelled, ""});
+      if (absl::IsAborted(read)) return read;
+      status.Update(read);
+      if (!read.ok()) continue;
       if (XXH3_64bits(chunk->data(), chunk->size() * sizeof(float)) !=
           residual.checksums[static_cast<size_t>(at / kChunkElements)]) {
-        return absl::DataLossError(
-            absl::StrCat(objects_->url(), "/", name, " is damaged: its checksum differs"));
+        status.Update(absl::DataLossError(
+            absl::StrCat(objects_->url(), "/", name, " is damaged: its checksum differs")));
+        continue;
       }
       CopyResidual({layer, {first + at, first + at + std::ssize(*chunk)}, chunk}, layer, range, out,
                    found);
     }
   }
-  return absl::OkStatus();
+  return status;
 }
 
 absl::Status TierStore::RemoveAllBut(const NodeId& worker, int64_t save,

@@ -45,7 +45,8 @@ class TierStore {
   absl::Status Read(int64_t save, const LayerShard& shard, Range elements, const ShardParts& out,
                     const Cancelled& cancelled);
   // What a save that was written here, or listed, has of the residual of these elements of a layer,
-  // to its position in `out`; adds it to `found`. DATA_LOSS: damaged, and where.
+  // to its position in `out`; adds it to `found`. DATA_LOSS and other errors: some of it is damaged
+  // or cannot be read, and where; the rest is in `found`. ABORTED: cancelled.
   absl::Status ReadResidual(int64_t save, int32_t layer, ElementRange range, std::span<float> out,
                             ElementRanges* found, const Cancelled& cancelled);
   // This owner's part of other saves, and what is left of attempts.

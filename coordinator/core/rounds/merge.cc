@@ -10,11 +10,6 @@
 namespace atl {
 namespace {
 
-constexpr double kPassCosine = 0.2;  // HeLoCo leaves a pseudo-gradient alone from here on
-constexpr double kMostCorrection = 0.5;
-constexpr double kMomentumDoubt =
-    3;  // how much a momentum's norm counts against the pseudo-gradient's
-
 // Coefficients of the k pseudo-gradients and of the reference slot.
 using Coefficients = std::vector<double>;
 
@@ -61,37 +56,6 @@ Coefficients Radial(const std::vector<double>& gram, const Coefficients& mean,
   const double sum = std::accumulate(mean.begin(), mean.end(), 0.0);
   for (double& x : directions) x *= sum * norms / total / length;
   return directions;
-}
-
-// A pseudo-gradient opposed to the momentum m loses a part of its component along m; one across m
-// is rotated towards it, its norm kept.
-Coefficients HeLoCo(const std::vector<double>& gram, const Coefficients& mean, int64_t islands) {
-  Coefficients c = mean;
-  const Coefficients m = ReferenceAlone(mean.size() - 1);
-  const double delta = Norm(gram, mean), momentum = Norm(gram, m);
-  if (delta > 0 && momentum > 0) {
-    const double cosine = Product(gram, mean, m) / (delta * momentum);
-    const double trust = delta / (delta + kMomentumDoubt * momentum);
-    if (cosine < 0) {
-      const double beta = std::min(kMostCorrection * -cosine * trust, kMostCorrection);
-      c.back() = -beta * cosine * delta / momentum;
-    } else if (cosine < kPassCosine) {
-      const double turn = std::min((1 - cosine) * trust, 1.0);
-      const double length =
-          std::sqrt((1 - turn) * (1 - turn) + turn * turn + 2 * turn * (1 - turn) * cosine);
-      for (double& x : c) x *= (1 - turn) / length;
-      c.back() = turn / length * delta / momentum;
-    }
-  }
-  for (double& x : c) x /= std::sqrt(static_cast<double>(std::max<int64_t>(1, islands)));
-  return c;
-}
-
-double AgeFactor(const OuterSpec& outer, int64_t age) {
-  if (outer.optimizer != "adam_age") return 1;
-  const auto versions = static_cast<double>(age);
-  return std::pow(1 + versions, -OuterParameterValue(outer, "age_power")) *
-         std::exp(-OuterParameterValue(outer, "age_rate") * versions);
 }
 
 bool IsNesterov(const OuterSpec& outer) {
@@ -149,7 +113,7 @@ MergedRound MergeRound(const MergeInput& input) {
   double weights = 0;
   for (size_t i = 0; i < k; ++i) {
     const MergeCandidate& candidate = input.candidates[i];
-    mean[i] = candidate.weight * AgeFactor(input.outer, candidate.age);
+    mean[i] = candidate.weight;
     by_quality[i] = candidate.weight * candidate.quality;
     weights += candidate.weight;
     round.health.staleness += candidate.weight * static_cast<double>(candidate.age);
@@ -164,10 +128,9 @@ MergedRound MergeRound(const MergeInput& input) {
     ATOLL_CHECK(layer.values.size() == n * n);
     Coefficients c = mean;
     if (!by_mean && !input.plain_layers.contains(layer.layer)) {
-      c = input.outer.merge == "radial" ? Radial(layer.values, mean, by_quality)
-                                        : HeLoCo(layer.values, mean, input.islands);
+      c = Radial(layer.values, mean, by_quality);
     }
-    if (!by_mean) round.step.layers.push_back({layer.layer, {c.begin(), c.end() - 1}, c.back()});
+    if (!by_mean) round.step.layers.push_back({layer.layer, {c.begin(), c.end() - 1}});
     square += Product(layer.values, c, c);
     along_reference += Product(layer.values, c, reference);
     reference_square += Product(layer.values, reference, reference);
@@ -184,7 +147,6 @@ MergedRound MergeRound(const MergeInput& input) {
   for (double& weight : round.weights) weight *= round.clip_scale;
   for (LayerStep& layer : round.step.layers) {
     for (double& weight : layer.weights) weight *= round.clip_scale;
-    layer.reference *= round.clip_scale;
   }
   round.health.cosine = MeanCosine(total, round.weights, n);
   SetRate(input, square * round.clip_scale * round.clip_scale, along_reference * round.clip_scale,

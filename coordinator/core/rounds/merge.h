@@ -39,7 +39,6 @@ struct MergeInput {
   // products (0 where there is none).
   const std::vector<LayerGram>& layers;
   std::set<int32_t> plain_layers;  // merged by the mean whatever the merge is: embeddings
-  int64_t islands = 1;             // that are active
   std::vector<double> past_rho;    // of the newest rounds
 };
 

@@ -36,9 +36,6 @@ struct Layer {
       const double weight = step != nullptr ? step->weights[d] : round.weights[d];
       for (size_t i = 0; i < sum.size(); ++i) sum[i] += weight * deltas[d][i];
     }
-    for (size_t i = 0; i < sum.size() && step != nullptr; ++i) {
-      sum[i] += step->reference * momentum[i];
-    }
     return sum;
   }
 };
@@ -52,10 +49,10 @@ OuterSpec Spec(const std::string& optimizer, const std::string& merge) {
 }
 
 MergedRound Run(const OuterSpec& spec, const std::vector<Layer>& layers,
-                std::vector<MergeCandidate> candidates, int64_t islands = 1) {
+                std::vector<MergeCandidate> candidates) {
   std::vector<LayerGram> grams;
   for (size_t i = 0; i < layers.size(); ++i) grams.push_back(layers[i].Gram(static_cast<int>(i)));
-  return MergeRound({spec, std::move(candidates), grams, {}, islands, {}});
+  return MergeRound({spec, std::move(candidates), grams, {}, {}});
 }
 
 double Norm(const Vector& v) { return std::sqrt(Dot(v, v)); }
@@ -95,30 +92,11 @@ TEST_CASE("radial_merges_norms_and_directions_apart_in_each_layer") {
   CHECK(round.norm == Approx(std::hypot(Norm(first), Norm(second))));
 }
 
-TEST_CASE("heloco_corrects_a_delta_by_its_angle_to_the_momentum") {
-  const auto merged = [](const Vector& delta, const Vector& momentum, int64_t islands) {
-    const Layer layer{{delta}, momentum};
-    return layer.Merged(Run(Spec("nesterov", "heloco"), {layer}, {{1}}, islands), 0);
-  };
-  // Along it: as it is, but for the number of islands.
-  CHECK(merged({3, 4}, {3, 4}, 4) == Vector{1.5, 2});
-  CHECK(merged({3, 4}, {0, 0}, 1) == Vector{3, 4});
-  // Against it: D - beta c |D| m/|m|, |D| = 5, c = -1, trust = 5 / (5 + 3 * 5).
-  const Vector against = merged({3, 4}, {-3, -4}, 1);
-  CHECK(against[0] == Approx(3 * (1 - 0.5 * 0.25)));
-  // Across it: turned towards it, the norm kept.
-  const Vector across = merged({5, 0}, {0, 5}, 1);
-  CHECK(Norm(across) == Approx(5));
-  CHECK(across[1] / across[0] == Approx(0.25 / 0.75));
-}
-
-TEST_CASE("the_age_of_a_push_scales_it_down_for_adam_alone") {
+TEST_CASE("the_age_of_a_push_is_reported_and_weighs_nothing") {
   const Layer layer{{{3, 4}}, {0, 0}};
-  CHECK(Run(Spec("adam_age", "mean"), {layer}, {{1, 1, 2}}).weights[0] ==
-        Approx(std::exp(-0.2) / 3));
-  const MergedRound other = Run(Spec("nesterov", "mean"), {layer}, {{1, 1, 2}});
-  CHECK(other.weights[0] == 1);
-  CHECK(other.health.staleness == 2);
+  const MergedRound round = Run(Spec("nesterov", "mean"), {layer}, {{1, 1, 2}});
+  CHECK(round.weights[0] == 1);
+  CHECK(round.health.staleness == 2);
 }
 
 TEST_CASE("rho_and_gain_are_those_of_the_pseudo_gradients_that_made_the_momentum") {

@@ -73,11 +73,10 @@ void TakeDropped(Rounds& rounds, DecisionRecord& decision) {
 
 // `rate`: what the round's step takes of a weight.
 void NoteOutcome(State& s, Job& job, Rounds& rounds, const DecisionParticipant& p,
-                 const PenaltyVerdict& verdict, Version version, double rate) {
+                 const PenaltyVerdict& verdict, Version version) {
   IslandRecord& island = job.EditIsland(p.contribution.island);
   island.outcome =
-      ContributionOutcome{p.contribution,        version,  p.accepted,
-                          verdict.warm_up_again, p.reason, p.accepted ? rate * p.weight : 0};
+      ContributionOutcome{p.contribution, version, p.accepted, verdict.warm_up_again, p.reason};
   if (p.accepted) {
     island.rounds_accepted++;
     island.tokens_committed += p.tokens;
@@ -129,7 +128,7 @@ MergedRound Merge(const Job& job, const Rounds& rounds, const DecisionRecord& de
                   const RoundDecision& result, const std::vector<LayerGram>& layers,
                   Version version) {
   // The embedding is the first layer, also of a head that shares it.
-  MergeInput input{job.spec().outer, {}, layers, {0}, ActiveIslands(job), {}};
+  MergeInput input{job.spec().outer, {}, layers, {0}, {}};
   for (size_t i = 0; i < decision.participants.size(); ++i) {
     const DecisionParticipant& p = decision.participants[i];
     const auto steps = static_cast<double>(std::max<int64_t>(1, p.inner_steps));
@@ -281,7 +280,6 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
   decision.tokens = result.tokens;
   decision.tokens_committed_after = rounds.progress.tokens_committed + result.tokens;
   decision.version = result.is_void ? kNoVersion : collecting.version;
-  const double rate = DirectRate(job.spec().outer, merged.step.learning_rate);
   for (size_t i = 0; i < candidates.size(); ++i) {
     DecisionParticipant& p = decision.participants[i];
     const RoundVerdict& verdict = result.verdicts[i];
@@ -293,7 +291,7 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
     p.accepted = verdict.penalty.accepted;
     p.reason = verdict.penalty.reason;
     NoteOutcome(s, job, rounds, p, verdict.penalty,
-                result.is_void ? rounds.progress.version : collecting.version, rate);
+                result.is_void ? rounds.progress.version : collecting.version);
   }
   if (job.record.site && !result.is_void) NoteSiteRound(s, job, decision);
   s.Log(job.id(), result.is_void ? Severity::kWarning : Severity::kInfo, Describe(decision));

@@ -44,7 +44,6 @@ struct Describer {
       absl::StrAppend(&text, ", base ", m.outcome->contribution.base_version,
                       m.outcome->accepted ? " accepted" : " rejected", " in version ",
                       m.outcome->version, m.outcome->warm_up_again ? ", warm up again" : "");
-      if (m.spec.outer.eager) absl::StrAppendFormat(&text, ", share %.4g", m.outcome->share);
     }
     return text;
   }

@@ -171,16 +171,6 @@ __device__ inline T GroupReduce(T x, Op op) {
 #endif
 }
 
-// A bit for each lane of the warp: whether its condition holds. All lanes call it.
-__device__ inline unsigned Ballot(bool condition) {
-#ifdef __CUDACC__
-  return __ballot_sync(kAllLanes, condition);
-#else
-  const unsigned bit = condition ? 1u << threadIdx.x % kWarp : 0u;
-  return EmulatedGroupReduce<kWarp>(bit, [](unsigned a, unsigned b) { return a | b; });
-#endif
-}
-
 // ---- Tensor cores: a warp's 16 x 8 x 16 product of bf16 in fp32 (PTX's mma.m16n8k16). Lane 4 g +
 // t holds of the left matrix rows g and g + 8, columns 2 t, 2 t + 1 (and 8 more); of the right one
 // column g, rows 2 t, 2 t + 1 (and 8 more); of the sum rows g, g, g + 8, g + 8, columns 2 t, 2 t

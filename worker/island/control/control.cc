@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "worker/island/messages/save_wire.h"
 #include "worker/island/messages/wire.h"
 
 namespace atl::worker {
@@ -48,9 +47,7 @@ absl::Status IslandControl::ConfigureAlone() {
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings_));
   std::string lost;
   ATOLL_RETURN_IF_ERROR(TransferOuterState(&lost));
-  v1::GroupFrame drop;
-  drop.mutable_drop_surplus();
-  ATOLL_RETURN_IF_ERROR(DoHere(drop));
+  ATOLL_RETURN_IF_ERROR(DoHere({.body = DropSurplusCall()}));
   configured_ = true;
   failed_ = false;
   return absl::OkStatus();
@@ -84,7 +81,7 @@ IslandPlan IslandControl::MakeSingleDevicePlan() const {
 
 // -------------------------------------------------------------------------- calls to others ----
 
-absl::StatusOr<IslandControl::Calls> IslandControl::CallAll(const v1::GroupFrame& frame) {
+absl::StatusOr<IslandControl::Calls> IslandControl::CallAll(const GroupFrame& frame) {
   Calls calls;
   for (const NodeId& follower : Followers()) {
     const absl::StatusOr<CallId> call = port_->Call(follower, frame);
@@ -128,9 +125,9 @@ void IslandControl::Fail() {
 void IslandControl::InterruptAll() {
   constexpr char kReason[] = "the island is set up again";
   port_->InterruptWork(kReason);
-  v1::GroupFrame frame;
-  frame.mutable_interrupt()->set_reason(kReason);
-  for (const NodeId& follower : Followers()) port_->Notify(follower, frame);
+  for (const NodeId& follower : Followers()) {
+    port_->Notify(follower, {.body = Interruption{kReason}});
+  }
 }
 
 absl::Status IslandControl::Drain() {
@@ -143,10 +140,10 @@ absl::Status IslandControl::Drain() {
 
 // The step before must have succeeded everywhere, which is checked while this one goes on: no
 // follower's answer is waited for at the end of a step.
-absl::StatusOr<v1::GroupReply> IslandControl::Together(const v1::GroupFrame& frame) {
+absl::StatusOr<GroupReply> IslandControl::Together(const GroupFrame& frame) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_ASSIGN_OR_RETURN(Calls calls, CallAll(frame));
-  absl::StatusOr<v1::GroupReply> done = port_->Do(frame);
+  absl::StatusOr<GroupReply> done = port_->Do(frame);
   if (!done.ok()) Fail();
   const absl::Status before = Drain();
   if (done.ok() && before.ok()) {
@@ -162,14 +159,10 @@ absl::StatusOr<v1::GroupReply> IslandControl::Together(const v1::GroupFrame& fra
 
 absl::Status IslandControl::Step(const std::vector<PositionRange>& ranges, double learning_rate,
                                  bool trace) {
-  v1::GroupFrame frame;
-  frame.mutable_step()->set_number(++number_);
-  frame.mutable_step()->set_learning_rate(learning_rate);
-  frame.mutable_step()->set_trace(trace);
-  ToWire(ranges, frame.mutable_step());
   known_steps_ = steps_;
   step_tried_ = true;
-  ATOLL_ASSIGN_OR_RETURN(const v1::GroupReply made, Together(frame));
+  ATOLL_ASSIGN_OR_RETURN(const GroupReply made,
+                         Together({.body = StepCall{++number_, ranges, learning_rate, trace}}));
   step_tried_ = false;
   known_steps_ = ++steps_;
   if (hooks_.on_reply) hooks_.on_reply(name(), made);
@@ -177,11 +170,7 @@ absl::Status IslandControl::Step(const std::vector<PositionRange>& ranges, doubl
 }
 
 absl::Status IslandControl::Evaluate(int64_t first, int64_t count) {
-  v1::GroupFrame frame;
-  frame.mutable_evaluate()->set_number(++number_);
-  frame.mutable_evaluate()->set_first(first);
-  frame.mutable_evaluate()->set_count(count);
-  return Together(frame).status();
+  return Together({.body = EvaluateCall{++number_, first, count}}).status();
 }
 
 }  // namespace atl::worker

@@ -30,7 +30,7 @@
 
 #include "worker/core/actions.h"
 #include "worker/island/control/port.h"
-#include "worker/island/messages/outer_wire.h"
+#include "worker/island/messages/wire.h"
 #include "worker/island/state_transfer.h"
 #include "worker/runtime/trainer.h"
 #include "worker/state/save_plan.h"
@@ -50,7 +50,7 @@ class IslandControl {
   };
   struct Hooks {
     // A member's answer to a call, this worker's own to a step included; on the caller's thread.
-    std::function<void(const NodeId&, const v1::GroupReply&)> on_reply;
+    std::function<void(const NodeId&, const GroupReply&)> on_reply;
     // The members may leave the plan before; within Configure.
     std::function<void(const Drained&)> drained;
     // On any thread.
@@ -88,7 +88,6 @@ class IslandControl {
   absl::Status InitialWeights();
   absl::StatusOr<Completion> CaptureDelta(const worker::CaptureDelta& command);
   absl::StatusOr<Completion> StageCarry();
-  absl::Status ApplyEager();
   absl::Status AdoptPulled(const worker::AdoptPulled& command);
   absl::Status PutBaseIn();
   absl::Status TakeBaseOut();  // after a failure Configure does that
@@ -96,7 +95,7 @@ class IslandControl {
 
   // ---- Saved states. ----
   absl::StatusOr<Kept> SaveState(const LocalCheckpoint& about, Tier tier);
-  void OnSaveDone(const NodeId& from, const v1::SaveDone& done);
+  void OnSaveDone(const NodeId& from, const SaveDone& done);
 
   // What goes on ends soon: the caller also interrupts the port.
   void Interrupt() { interrupted_ = true; }
@@ -106,7 +105,7 @@ class IslandControl {
   // ---- Calls to all followers. ----
   using Calls = std::vector<std::pair<NodeId, CallId>>;
   std::vector<NodeId> Followers() const;
-  absl::StatusOr<Calls> CallAll(const v1::GroupFrame& frame);
+  absl::StatusOr<Calls> CallAll(const GroupFrame& frame);
   absl::Status AwaitAll(const Calls& calls, Duration timeout);
 
   // ---- What it knows. ----
@@ -126,7 +125,7 @@ class IslandControl {
   absl::Status SetUp(Holdings* holdings);
   absl::Status AgreeOnStep();
   absl::Status TakeOverState(const NodeId& before, Leadership* taken_over);
-  std::map<NodeId, OuterOrder> PlanOuter(std::string* lost) const;
+  std::map<NodeId, OuterLayoutCall> PlanOuter(std::string* lost) const;
   absl::Status TransferOuterState(std::string* lost);
   absl::Status FetchAll(StateTransferPlan& transfers, int64_t save, const StateName& state);
   StateStamp NewStamp() {
@@ -135,7 +134,7 @@ class IslandControl {
   }
   std::vector<StateName> StatesWanted(const Holdings& holdings) const;
   // What all members do changes their parameters.
-  absl::Status ChangeAll(v1::GroupFrame frame);
+  absl::Status ChangeAll(GroupFrame frame);
   absl::StatusOr<PlanTaken> TransferState(const Holdings& holdings);
   StateTransferPlan PlanTransferOrRestore(const Holdings& holdings);
   void AddRemoteSaves(const Holdings& holdings);
@@ -152,27 +151,27 @@ class IslandControl {
   void ForgetSaving();
 
   const NodeId& name() const { return self_; }
-  absl::Status DoHere(const v1::GroupFrame& frame) { return port_->Do(frame).status(); }
+  absl::Status DoHere(const GroupFrame& frame) { return port_->Do(frame).status(); }
   // Work of all members: own part, then the followers' answers to the call before. Errors of
   // either end both.
-  absl::StatusOr<v1::GroupReply> Together(const v1::GroupFrame& frame);
+  absl::StatusOr<GroupReply> Together(const GroupFrame& frame);
   void Fail();  // nothing works until Configure
   void InterruptAll();
   // What all members do, between two steps, or during them.
-  absl::Status AllDo(const v1::GroupFrame& frame);
+  absl::Status AllDo(const GroupFrame& frame);
   absl::Status AllDoDuringSteps(const std::vector<NodeId>& followers,
-                                const v1::GroupFrame& frame) const;
+                                const GroupFrame& frame) const;
   // All members do this between two steps; what fails leaves `change_failed_`.
-  absl::Status AllDoNow(const v1::GroupFrame& frame);
+  absl::Status AllDoNow(const GroupFrame& frame);
   bool HaveAll(const std::set<NodeId>& taken) const;  // those that hold layers have taken copies
   int64_t ModelBytes() const;
   absl::Status ApplyAll(OuterKind kind, OuterTarget target,
                         const std::vector<ShardPlacement>& shards = {});
-  absl::Status Carry(const std::vector<ShardPlacement>& shards, bool after_eager);
+  absl::Status Carry(const std::vector<ShardPlacement>& shards);
   absl::StatusOr<bool> AddStaged();  // false: nothing was staged, or its memory was needed since
   absl::Status FetchTables();
   // Has all members take copies; which of them have done so.
-  absl::StatusOr<std::set<NodeId>> TakeCopies(const v1::GroupFrame& frame);
+  absl::StatusOr<std::set<NodeId>> TakeCopies(const GroupFrame& frame);
 
   IslandPort* const port_;
   const Hooks hooks_;

@@ -6,40 +6,20 @@
 
 #include "common/check.h"
 #include "worker/island/control/control.h"
-#include "worker/island/messages/outer_wire.h"
 
 namespace atl::worker {
 namespace {
 
-v1::GroupFrame MakeOuterCallFrame(v1::OuterCall::What what) {
-  v1::GroupFrame frame;
-  frame.mutable_outer()->set_what(what);
-  return frame;
-}
-
-// Of these shards' layers; without any, of all.
-void NameShards(const std::vector<ShardPlacement>& shards, v1::GroupFrame* frame) {
-  for (const ShardPlacement& shard : shards) ToWire(shard, frame->mutable_outer()->add_shards());
-}
-
-v1::GroupFrame ApplyFrame(OuterKind kind, OuterTarget target, bool during_steps) {
-  v1::GroupFrame frame = MakeOuterCallFrame(v1::OuterCall::APPLY);
-  frame.mutable_outer()->set_kind(static_cast<int32_t>(kind));
-  frame.mutable_outer()->set_target(static_cast<int32_t>(target));
-  frame.mutable_outer()->set_during_steps(during_steps);
-  return frame;
-}
-
 // Of these elements, what of `held` covers them, in order; what is left is appended to `missing`.
 void Cover(int32_t layer, ElementRange range, const NodeId& from, const LayerParts& held,
-           std::vector<OuterSource>* sources, std::vector<ElementRange>* missing) {
+           std::vector<OuterRange>* sources, std::vector<ElementRange>* missing) {
   ElementRanges covered;
-  for (const OwnedPart& part : held) {
+  for (const OuterRange& part : held) {
     if (part.layer != layer) continue;
     const ElementRange here{std::max(range.begin, part.range.begin),
                             std::min(range.end, part.range.end)};
     if (here.size() <= 0) continue;
-    sources->push_back({from, layer, here});
+    sources->push_back({layer, here, {from}});
     covered.Add(here);
   }
   const std::vector<ElementRange> left = covered.Missing(range);
@@ -55,7 +35,7 @@ int64_t IslandControl::ModelBytes() const {
   return 4 * elements;
 }
 
-absl::Status IslandControl::AllDo(const v1::GroupFrame& frame) {
+absl::Status IslandControl::AllDo(const GroupFrame& frame) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Drain());
   ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
@@ -69,7 +49,7 @@ absl::Status IslandControl::AllDo(const v1::GroupFrame& frame) {
 }
 
 absl::Status IslandControl::AllDoDuringSteps(const std::vector<NodeId>& followers,
-                                             const v1::GroupFrame& frame) const {
+                                             const GroupFrame& frame) const {
   Calls calls;
   absl::Status status;
   for (const NodeId& follower : followers) {
@@ -102,7 +82,7 @@ bool IslandControl::HaveAll(const std::set<NodeId>& taken) const {
 
 absl::Status IslandControl::InitialWeights() {
   change_failed_ = true;  // unless all of it succeeds
-  ATOLL_RETURN_IF_ERROR(ChangeAll(MakeOuterCallFrame(v1::OuterCall::INITIAL)));
+  ATOLL_RETURN_IF_ERROR(ChangeAll({.body = InitialWeightsCall()}));
   change_failed_ = false;
   return absl::OkStatus();
 }
@@ -113,19 +93,11 @@ absl::StatusOr<IslandControl::Completion> IslandControl::CaptureDelta(
     const worker::CaptureDelta& command) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(port_->outer()->CheckShards(command));
-  v1::GroupFrame snapshot;
-  snapshot.mutable_snapshot();
-  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies(snapshot));
+  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies({.body = SnapshotCall()}));
   const bool of_snapshot = HaveAll(taken);
-  if (!of_snapshot) {
-    v1::GroupFrame capture = MakeOuterCallFrame(v1::OuterCall::CAPTURE);
-    NameShards(command.shards, &capture);
-    ATOLL_RETURN_IF_ERROR(AllDo(capture));
-  }
-  v1::GroupFrame make = MakeOuterCallFrame(v1::OuterCall::MAKE);
-  ToWire(command, make.mutable_outer());
-  make.mutable_outer()->set_during_steps(true);
-  make.mutable_outer()->set_of_snapshot(of_snapshot);
+  if (!of_snapshot) ATOLL_RETURN_IF_ERROR(AllDo({.body = CaptureCall{command.shards}}));
+  const GroupFrame make{
+      .body = MakeDeltaCall{command.contribution, command.encoding, command.shards, of_snapshot}};
   // Nothing of the control's own is touched here but what stays as long as the plan.
   return [this, make, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
     if (cancelled) return absl::AbortedError("interrupted");
@@ -140,17 +112,14 @@ absl::StatusOr<IslandControl::Completion> IslandControl::CaptureDelta(
 
 absl::StatusOr<IslandControl::Completion> IslandControl::StageCarry() {
   const OuterSpec& outer = port_->island_job()->spec.outer;
-  // What is staged is of all layers, and whole, and says nothing of what was added before.
-  if (outer.fragments > 1 || outer.fragment_blend < 1 || outer.eager) return Completion();
-  v1::GroupFrame frame;
-  frame.mutable_addition();
-  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies(frame));
+  // What is staged is of all layers, and whole.
+  if (outer.fragments > 1 || outer.fragment_blend < 1) return Completion();
+  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies({.body = AdditionCall()}));
   if (!HaveAll(taken)) return Completion();
   return [this, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
     if (cancelled) return absl::AbortedError("interrupted");
-    const auto frame =
-        ApplyFrame(OuterKind::kAddition, OuterTarget::kAddition, /*during_steps=*/true);
-    ATOLL_RETURN_IF_ERROR(AllDoDuringSteps(followers, frame));
+    const ApplyCall apply{OuterKind::kAddition, OuterTarget::kAddition, /*during_steps=*/true};
+    ATOLL_RETURN_IF_ERROR(AllDoDuringSteps(followers, {.body = apply}));
     if (cancelled) return absl::AbortedError("interrupted");
     staged_ = true;
     return absl::OkStatus();
@@ -158,9 +127,9 @@ absl::StatusOr<IslandControl::Completion> IslandControl::StageCarry() {
 }
 
 // Some may have changed theirs, and others not: until all have, what is of this change is no state.
-absl::Status IslandControl::ChangeAll(v1::GroupFrame frame) {
+absl::Status IslandControl::ChangeAll(GroupFrame frame) {
   const StateStamp changed = NewStamp();
-  ToWire(changed, frame.mutable_parameters_since());
+  frame.parameters_since = changed;
   ATOLL_RETURN_IF_ERROR(AllDo(frame));
   parameters_since_ = changed;
   return absl::OkStatus();
@@ -168,50 +137,34 @@ absl::Status IslandControl::ChangeAll(v1::GroupFrame frame) {
 
 absl::Status IslandControl::ApplyAll(OuterKind kind, OuterTarget target,
                                      const std::vector<ShardPlacement>& shards) {
-  v1::GroupFrame frame = ApplyFrame(kind, target, /*during_steps=*/false);
-  NameShards(shards, &frame);
+  GroupFrame frame{.body = ApplyCall{kind, target, /*during_steps=*/false, shards}};
   return target == OuterTarget::kNothing ? AllDo(frame) : ChangeAll(std::move(frame));
 }
 
-absl::Status IslandControl::Carry(const std::vector<ShardPlacement>& shards, bool after_eager) {
+absl::Status IslandControl::Carry(const std::vector<ShardPlacement>& shards) {
   ATOLL_ASSIGN_OR_RETURN(const bool added, AddStaged());
   if (added) return absl::OkStatus();
-  const OuterKind kind = after_eager ? OuterKind::kAdditionAfterEager : OuterKind::kAddition;
-  ATOLL_RETURN_IF_ERROR(ApplyAll(kind, OuterTarget::kAdded, shards));
+  ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kAddition, OuterTarget::kAdded, shards));
   return FetchTables();
 }
 
-absl::Status IslandControl::ApplyEager() {
-  change_failed_ = true;  // unless all of it succeeds
-  ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kEager, OuterTarget::kAdded, port_->outer()->shards()));
-  ATOLL_RETURN_IF_ERROR(FetchTables());
-  change_failed_ = false;
-  return absl::OkStatus();
-}
-
-absl::Status IslandControl::FetchTables() {
-  return AllDo(MakeOuterCallFrame(v1::OuterCall::TABLES));
-}
+absl::Status IslandControl::FetchTables() { return AllDo({.body = FetchTablesCall()}); }
 
 absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
   change_failed_ = true;  // unless all of it succeeds
   const bool replaces = command.mode == AdoptMode::kReplace;
   replacing_ = replaces;
   if (command.mode == AdoptMode::kCarry) {
-    ATOLL_RETURN_IF_ERROR(Carry(command.shards, command.eager));
+    ATOLL_RETURN_IF_ERROR(Carry(command.shards));
   } else {
     ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kPulled,
                                    replaces ? OuterTarget::kParameters : OuterTarget::kNothing,
                                    command.shards));
   }
   staged_ = false;
-  v1::GroupFrame finish = MakeOuterCallFrame(v1::OuterCall::FINISH);
-  ToWire(OuterTag{command.version, std::nullopt, NewStamp()},
-         finish.mutable_outer()->mutable_tag());
-  finish.mutable_outer()->set_keep_residual(command.keep_residual);
-  finish.mutable_outer()->set_share(command.share);
-  NameShards(command.shards, &finish);
-  ATOLL_RETURN_IF_ERROR(AllDo(finish));
+  const OuterTag adopted{command.version, std::nullopt, NewStamp()};
+  ATOLL_RETURN_IF_ERROR(
+      AllDo({.body = FinishCall{adopted, command.keep_residual, command.shards}}));
   change_failed_ = replacing_ = false;
   // The others' parameters are not theta_base.
   if (replaces && command.shards.empty()) port_->Log([](ReplayLog& log) { log.Explained(); });
@@ -222,12 +175,12 @@ absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
 
 absl::Status IslandControl::PutBaseIn() {
   base_is_in_ = true;
-  return AllDo(MakeOuterCallFrame(v1::OuterCall::PUT_BASE_IN));
+  return AllDo({.body = PutBaseInCall()});
 }
 
 absl::Status IslandControl::TakeBaseOut() {
   if (!base_is_in_) return absl::OkStatus();
-  ATOLL_RETURN_IF_ERROR(AllDo(MakeOuterCallFrame(v1::OuterCall::PUT_BACK)));
+  ATOLL_RETURN_IF_ERROR(AllDo({.body = PutBackCall()}));
   ATOLL_RETURN_IF_ERROR(FetchTables());
   base_is_in_ = false;
   return absl::OkStatus();
@@ -238,10 +191,8 @@ absl::Status IslandControl::TakeBaseOut() {
 absl::Status IslandControl::SetOptimizerSteps(int64_t steps) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Drain());
-  v1::GroupFrame frame;
-  frame.mutable_set_steps()->set_optimizer_steps(steps);
   const StateStamp changed = NewStamp();
-  ToWire(changed, frame.mutable_moments_since());
+  const GroupFrame frame{.body = SetStepsCall{steps}, .moments_since = changed};
   change_failed_ = true;  // unless all of it succeeds
   ATOLL_RETURN_IF_ERROR(AllDoNow(frame));
   change_failed_ = false;
@@ -252,7 +203,7 @@ absl::Status IslandControl::SetOptimizerSteps(int64_t steps) {
 }
 
 // REQUIRES: Ready and Drain.
-absl::Status IslandControl::AllDoNow(const v1::GroupFrame& frame) {
+absl::Status IslandControl::AllDoNow(const GroupFrame& frame) {
   ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
   absl::Status status = DoHere(frame);
   const absl::Status others = AwaitAll(calls, port_->limits().call);
@@ -263,16 +214,16 @@ absl::Status IslandControl::AllDoNow(const v1::GroupFrame& frame) {
   return status;
 }
 
-absl::StatusOr<std::set<NodeId>> IslandControl::TakeCopies(const v1::GroupFrame& frame) {
+absl::StatusOr<std::set<NodeId>> IslandControl::TakeCopies(const GroupFrame& frame) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Drain());
   staged_ = false;  // all copies share one block of memory
   ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
   std::set<NodeId> taken;
   absl::Status status;
-  const auto note = [&](const NodeId& member, const absl::StatusOr<v1::GroupReply>& reply) {
+  const auto note = [&](const NodeId& member, const absl::StatusOr<GroupReply>& reply) {
     if (status.ok()) status = reply.status();
-    if (reply.ok() && reply->copies_taken()) taken.insert(member);
+    if (reply.ok() && reply->copies_taken) taken.insert(member);
   };
   note(name(), port_->Do(frame));
   for (const auto& [follower, call] : calls) {
@@ -287,10 +238,8 @@ absl::StatusOr<bool> IslandControl::AddStaged() {
   if (!staged_.exchange(false)) return false;
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Drain());
-  v1::GroupFrame frame;
-  frame.mutable_addition()->set_add(true);
   const StateStamp changed = NewStamp();
-  ToWire(changed, frame.mutable_parameters_since());
+  const GroupFrame frame{.body = AdditionCall{/*add=*/true}, .parameters_since = changed};
   ATOLL_RETURN_IF_ERROR(AllDoNow(frame));
   parameters_since_ = changed;
   return true;
@@ -300,13 +249,13 @@ absl::StatusOr<bool> IslandControl::AddStaged() {
 
 // What each member of the plan is to keep, and from where it gets what is held; `lost` names what
 // no member holds.
-std::map<NodeId, OuterOrder> IslandControl::PlanOuter(std::string* lost) const {
+std::map<NodeId, OuterLayoutCall> IslandControl::PlanOuter(std::string* lost) const {
   std::vector<ShardPlacement> shards = shards_;
   for (size_t l = 0; l < port_->island_job()->layers.size() && shards_.empty(); ++l) {
     const auto layer = static_cast<int32_t>(l);
     shards.push_back({layer, layer, 0, port_->island_job()->layers[l].elements});
   }
-  OuterOrder common;
+  OuterLayoutCall common;
   const JobSpec& spec = port_->island_job()->spec;
   common.layout = alone_ ? LayoutOfOne(name(), port_->island_job()->layers)
                          : LayoutByOwners(plan_, shards, spec.checkpoint.peer_copies,
@@ -322,12 +271,12 @@ std::map<NodeId, OuterOrder> IslandControl::PlanOuter(std::string* lost) const {
     common.encoding = has.encoding;
     common.shards = has.shards;
   }
-  std::map<NodeId, OuterOrder> orders;
+  std::map<NodeId, OuterLayoutCall> orders;
   for (const auto& [worker, unused] : outer_held_) orders[worker] = common;
   if (common.tag == OuterTag()) return orders;
-  for (const KeptPart& part : common.layout) {
+  for (const OuterRange& part : common.layout) {
     for (const NodeId& worker : part.holders) {
-      std::vector<OuterSource>& sources = orders[worker].sources;
+      std::vector<OuterRange>& sources = orders[worker].sources;
       std::vector<ElementRange> missing;
       Cover(part.layer, part.range, worker, held[worker], &sources, &missing);
       for (const auto& [other, has] : held) {
@@ -353,17 +302,13 @@ std::map<NodeId, OuterOrder> IslandControl::PlanOuter(std::string* lost) const {
 }
 
 absl::Status IslandControl::TransferOuterState(std::string* lost) {
-  const std::map<NodeId, OuterOrder> orders = PlanOuter(lost);
+  const std::map<NodeId, OuterLayoutCall> orders = PlanOuter(lost);
   Calls calls;
   for (const NodeId& follower : Followers()) {
-    v1::GroupFrame frame;
-    ToWire(orders.at(follower), frame.mutable_outer());
-    ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(follower, std::move(frame)));
+    ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(follower, {.body = orders.at(follower)}));
     calls.emplace_back(follower, call);
   }
-  v1::GroupFrame frame;
-  ToWire(orders.at(name()), frame.mutable_outer());
-  const absl::Status own = DoHere(frame);
+  const absl::Status own = DoHere({.body = orders.at(name())});
   const absl::Status others =
       AwaitAll(calls, port_->limits().move + GetStateTransferLimit(4 * ModelBytes()));
   ATOLL_RETURN_IF_ERROR(own.ok() || absl::IsAborted(own) ? others : own);

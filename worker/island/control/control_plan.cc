@@ -3,34 +3,21 @@
 #include <algorithm>
 
 #include "worker/island/control/control.h"
-#include "worker/island/messages/save_wire.h"
 
 namespace atl::worker {
 namespace {
 
 // `bytes` grows by what moves.
-v1::GroupFrame FetchFrame(const std::vector<ShardTransfer>& transfers, const StateName& state,
-                          int64_t save, int64_t* bytes) {
-  v1::GroupFrame frame;
-  ToWire(state.parameters_since, frame.mutable_parameters_since());
-  ToWire(state.moments_since, frame.mutable_moments_since());
-  frame.mutable_fetch()->set_optimizer_step(state.optimizer_step);
-  frame.mutable_fetch()->set_save(save);
-  for (const ShardTransfer& move : transfers) {
-    v1::FetchCall::Item* item = frame.mutable_fetch()->add_items();
-    ToWire(move.shard, item->mutable_shard());
-    for (const ShardSource& source : move.sources) {
-      v1::FetchCall::Source* from = item->add_sources();
-      ToWire(source.shard, from->mutable_shard());
-      from->set_from(source.from);
-      from->set_parts(source.parts);
-      from->set_begin(source.elements.begin);
-      from->set_end(source.elements.end);
-      from->set_save(source.save);
+GroupFrame FetchFrame(const std::vector<StateTransfer>& transfers, const StateName& state,
+                      int64_t save, int64_t* bytes) {
+  for (const StateTransfer& transfer : transfers) {
+    for (const StateSource& source : transfer.sources) {
       *bytes += CountBytes(source.elements.size(), source.parts);
     }
   }
-  return frame;
+  return {.body = FetchCall{transfers, state.optimizer_step, save},
+          .parameters_since = state.parameters_since,
+          .moments_since = state.moments_since};
 }
 
 }  // namespace
@@ -70,35 +57,26 @@ absl::StatusOr<PlanTaken> IslandControl::Configure(const JobId& job, Generation 
 
 void IslandControl::Keep(Leadership known) {
   if (configured_) (void)Drain();  // what it says of the newest step is in step_tried_
-  v1::Handover kept;
-  ToWire(known, kept.mutable_leadership());
-  kept.set_known_steps(known_steps_.value_or(-1));
-  kept.set_step_tried(step_tried_);
-  kept.set_state_broken(base_is_in_);
-  ToWire(parameters_since_, kept.mutable_parameters_since());
-  ToWire(moments_since_, kept.mutable_moments_since());
   const std::shared_ptr<OuterState> outer = port_->outer();
-  ToWire(outer == nullptr ? OuterTag() : outer->tag(), kept.mutable_outer());
-  port_->Keep(std::move(kept));
+  port_->Keep({std::move(known), known_steps_.value_or(-1), step_tried_, base_is_in_,
+               outer == nullptr ? OuterTag() : outer->tag(), parameters_since_, moments_since_});
 }
 
 absl::Status IslandControl::TakeOverState(const NodeId& before, Leadership* taken_over) {
-  v1::GroupFrame frame;
-  frame.mutable_take_over();
-  ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(before, frame));
-  ATOLL_ASSIGN_OR_RETURN(const v1::GroupReply reply, port_->Await(call, port_->limits().call));
-  if (!reply.has_handover()) {
+  ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(before, {.body = TakeOverCall()}));
+  ATOLL_ASSIGN_OR_RETURN(const GroupReply reply, port_->Await(call, port_->limits().call));
+  if (!reply.handover) {
     return absl::InternalError(absl::StrCat(before, " does not say what it knows"));
   }
-  const v1::Handover& known = reply.handover();
-  *taken_over = FromWire(known.leadership());
-  outer_expected_ = FromWire(known.outer());
+  const IslandHandover& known = *reply.handover;
+  *taken_over = known.leadership;
+  outer_expected_ = known.outer;
   known_steps_.reset();
-  if (known.known_steps() >= 0) known_steps_ = known.known_steps();
-  step_tried_ = known.step_tried();
-  parameters_since_ = FromWire(known.parameters_since());
-  moments_since_ = FromWire(known.moments_since());
-  if (known.state_broken()) moments_since_ = NewStamp();
+  if (known.known_steps >= 0) known_steps_ = known.known_steps;
+  step_tried_ = known.step_tried;
+  parameters_since_ = known.parameters_since;
+  moments_since_ = known.moments_since;
+  if (known.state_broken) moments_since_ = NewStamp();
   return absl::OkStatus();
 }
 
@@ -108,20 +86,17 @@ absl::Status IslandControl::SetUp(Holdings* holdings) {
   if (!followers.empty()) ATOLL_RETURN_IF_ERROR(port_->Meet(followers, interrupted_));
   port_->BeginEpoch(++epoch_);
   ATOLL_RETURN_IF_ERROR(AgreeOnStep());
-  v1::GroupFrame frame;
-  frame.mutable_configure();
+  const GroupFrame frame{.body = ConfigureCall()};
   ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
   outer_held_.clear();
   saves_.clear();
-  const auto note = [&](const NodeId& member, const v1::GroupReply& reply) {
-    number_ = std::max<int64_t>(number_, reply.last_number());
-    if (reply.has_outer()) outer_held_[member] = FromWire(reply.outer());
-    for (const v1::HeldShard& held : reply.held()) {
-      (*holdings)[member].push_back(FromWire(held));
-    }
-    for (const v1::HeldSave& save : reply.saves()) saves_[member].push_back(FromWire(save));
+  const auto note = [&](const NodeId& member, const GroupReply& reply) {
+    number_ = std::max(number_, reply.last_number);
+    if (reply.outer) outer_held_[member] = *reply.outer;
+    if (!reply.held.empty()) (*holdings)[member] = reply.held;
+    if (!reply.saves.empty()) saves_[member] = reply.saves;
   };
-  const absl::StatusOr<v1::GroupReply> own = port_->Do(frame, &interrupted_);
+  const absl::StatusOr<GroupReply> own = port_->Do(frame, &interrupted_);
   if (!own.ok()) InterruptAll();  // the others must not wait for us
   number_ = std::max(number_, port_->last_number());
   if (own.ok()) note(name(), *own);
@@ -143,13 +118,12 @@ absl::Status IslandControl::SetUp(Holdings* holdings) {
 // that are left take it, too: a member that has taken it knows that every gradient was final, and
 // the summed commit values.
 absl::Status IslandControl::AgreeOnStep() {
-  v1::GroupFrame query;
-  query.mutable_drain();
+  const GroupFrame query{.body = DrainCall()};
   ATOLL_ASSIGN_OR_RETURN(const Calls queried, CallAll(query));
   std::map<NodeId, CommitState> states;
   absl::Status status;
-  const auto note = [&](const NodeId& member, const absl::StatusOr<v1::GroupReply>& reply) {
-    if (reply.ok()) states[member] = {FromWire(reply->taken()), FromWire(reply->waits())};
+  const auto note = [&](const NodeId& member, const absl::StatusOr<GroupReply>& reply) {
+    if (reply.ok()) states[member] = reply->commit;
     if (status.ok()) status = reply.status();
   };
   note(name(), port_->Do(query));
@@ -160,16 +134,15 @@ absl::Status IslandControl::AgreeOnStep() {
   Calls notified;
   for (const auto& entry : states) {
     const auto taker = std::find_if(states.begin(), states.end(), [&](const auto& other) {
-      return other.second.taken.Names(entry.second.waits);
+      return IsSameStep(other.second.taken, entry.second.waits);
     });
     if (taker == states.end()) continue;
-    v1::GroupFrame frame;
-    ToWire(taker->second.taken, frame.mutable_drain()->mutable_take());
+    const GroupFrame frame{.body = DrainCall{taker->second.taken}};
     if (entry.first == name()) {
       ATOLL_RETURN_IF_ERROR(DoHere(frame));
       continue;
     }
-    ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(entry.first, std::move(frame)));
+    ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(entry.first, frame));
     notified.emplace_back(entry.first, call);
   }
   return AwaitAll(notified, port_->StepTimeout());
@@ -181,7 +154,7 @@ absl::Status IslandControl::FetchAll(StateTransferPlan& transfers, int64_t save,
   Calls calls;
   int64_t bytes = 0;  // that move to all
   for (const NodeId& follower : Followers()) {
-    const v1::GroupFrame frame = FetchFrame(transfers.transfers[follower], state, save, &bytes);
+    const GroupFrame frame = FetchFrame(transfers.transfers[follower], state, save, &bytes);
     ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(follower, frame));
     calls.emplace_back(follower, call);
   }
@@ -216,8 +189,7 @@ absl::StatusOr<PlanTaken> IslandControl::TransferState(const Holdings& holdings)
   }
   taken.step_taken = transfers.kept && step_tried_ && transfers.optimizer_step == *known_steps_ + 1;
   taken.reason = transfers.reason;
-  v1::GroupFrame drop;
-  drop.mutable_drop_surplus();
+  const GroupFrame drop{.body = DropSurplusCall()};
   ATOLL_ASSIGN_OR_RETURN(const Calls drops, CallAll(drop));
   ATOLL_RETURN_IF_ERROR(DoHere(drop));
   ATOLL_RETURN_IF_ERROR(AwaitAll(drops, port_->limits().call));

@@ -5,7 +5,6 @@
 #include "common/logging.h"
 #include "worker/core/leases.h"
 #include "worker/island/control/control.h"
-#include "worker/island/messages/save_wire.h"
 
 namespace atl::worker {
 
@@ -37,7 +36,7 @@ absl::StatusOr<Kept> IslandControl::SaveState(const LocalCheckpoint& about, Tier
   saving.about = about;
   saving.about.save = last_save_ = AssignSaveNumber(about, tier);
   saving.members = plan_.members;
-  SaveTask task{last_save_, {}, tier, steps_};
+  SaveCall task{last_save_, {}, tier, steps_};
   std::map<NodeId, SaveOrder> orders = saving.plan.orders;
   if (by_owners) {
     for (auto& [worker, order] : orders) order = SaveOrder();  // to log what follows
@@ -50,10 +49,8 @@ absl::StatusOr<Kept> IslandControl::SaveState(const LocalCheckpoint& about, Tier
   Calls calls;
   for (const NodeId& worker : Followers()) {
     if (!orders.contains(worker)) continue;
-    v1::GroupFrame frame;
     task.order = orders[worker];
-    ToWire(task, frame.mutable_save());
-    const absl::StatusOr<CallId> call = port_->Call(worker, std::move(frame));
+    const absl::StatusOr<CallId> call = port_->Call(worker, {.body = task});
     if (!call.ok()) {
       Fail();
       (void)AwaitAll(calls, kEndTimeout);
@@ -63,53 +60,47 @@ absl::StatusOr<Kept> IslandControl::SaveState(const LocalCheckpoint& about, Tier
   }
   absl::Status own;
   if (orders.contains(name())) {
-    v1::GroupFrame frame;
     task.order = orders[name()];
-    ToWire(task, frame.mutable_save());
-    own = DoHere(frame);
+    own = DoHere({.body = task});
   }
   const absl::Status others = AwaitAll(calls, port_->limits().call);
   if (!own.ok() || !others.ok()) {
     Fail();
     return own.ok() ? others : own;
   }
-  v1::GroupFrame go_on;
-  go_on.mutable_go_on_saving()->set_save(last_save_);
+  const GroupFrame go_on{.body = GoOnSaving{last_save_}};
   for (const auto& [worker, call] : calls) port_->Notify(worker, go_on);
   port_->Notify(name(), go_on);
   return by_owners ? Kept::kByOwners : Kept::kCopied;
 }
 
 // On the link's thread, or on those of this worker's state savers.
-void IslandControl::OnSaveDone(const NodeId& from, const v1::SaveDone& done) {
+void IslandControl::OnSaveDone(const NodeId& from, const SaveDone& done) {
   SaveOutcome outcome;
   std::vector<NodeId> members;
   {
     const std::lock_guard lock(save_mutex_);
     const auto found = std::find_if(saving_.begin(), saving_.end(), [&](const auto& entry) {
-      return entry.second.about.save == done.save() &&
-             static_cast<int32_t>(entry.first) == done.tier();
+      return entry.second.about.save == done.save && entry.first == done.tier;
     });
     if (found == saving_.end() || !found->second.plan.orders.contains(from)) return;
     auto& [tier, saving] = *found;
     saving.done.insert(from);
-    if (!done.whole() && saving.trouble.empty()) {
-      saving.trouble = absl::StrCat(from, ": ", done.trouble());
+    if (!done.whole && saving.trouble.empty()) {
+      saving.trouble = absl::StrCat(from, ": ", done.trouble);
     }
     if (saving.done.size() < saving.plan.orders.size()) return;
-    outcome.save = done.save();
+    outcome.save = done.save;
     outcome.tier = tier;
     outcome.trouble = saving.trouble;
     if (saving.trouble.empty()) {
       outcome.state = DescribeSave(saving.plan, saving.about, saving.members, {tier});
-      whole_saves_[tier] = done.save();
+      whole_saves_[tier] = done.save;
       members.assign(saving.done.begin(), saving.done.end());
     }
     saving_.erase(found);
   }
-  v1::GroupFrame forget;
-  forget.mutable_forget_saves()->set_save(outcome.save);
-  forget.mutable_forget_saves()->set_tier(static_cast<int32_t>(outcome.tier));
+  const GroupFrame forget{.body = ForgetSaves{outcome.save, outcome.tier}};
   for (const NodeId& member : members) port_->Notify(member, forget);
   if (hooks_.saved != nullptr) hooks_.saved(outcome);
 }
@@ -246,11 +237,8 @@ absl::StatusOr<IslandControl::Replayed> IslandControl::ReplayChanges(int64_t fro
   Replayed replayed{from, true};
   for (const LoggedChange& change : replay_->changes) {
     if (const LoggedStep* step = std::get_if<LoggedStep>(&change)) {
-      v1::GroupFrame frame;
-      frame.mutable_step()->set_number(++number_);
-      frame.mutable_step()->set_learning_rate(step->learning_rate);
-      ToWire(step->ranges, frame.mutable_step());
-      ATOLL_RETURN_IF_ERROR(Together(frame).status());
+      ATOLL_RETURN_IF_ERROR(
+          Together({.body = StepCall{++number_, step->ranges, step->learning_rate}}).status());
       replayed.optimizer_step = step->optimizer_step;
       continue;
     }

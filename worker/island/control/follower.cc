@@ -27,7 +27,7 @@ void Follower::Follow(const PeerFence& fence, const IslandPlan& plan, bool at_st
     changed_.notify_all();
   }
   GroupMember::Hooks hooks;
-  hooks.serve = [this, order](const NodeId& from, v1::GroupFrame frame) {
+  hooks.serve = [this, order](const NodeId& from, GroupFrame frame) {
     if (FollowerControl::BeginsAnew(frame)) member_->Interrupt("the island is set up again");
     const std::lock_guard lock(mutex_);
     control_.OnCall(from, std::move(frame), order);

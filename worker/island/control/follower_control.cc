@@ -28,11 +28,12 @@ bool FollowerControl::Unfollow() {
 }
 
 // Whether this call begins a new attempt, so that what is under way belongs to an abandoned one.
-bool FollowerControl::BeginsAnew(const v1::GroupFrame& frame) {
-  return frame.has_configure() || (frame.has_drain() && !frame.drain().has_take());
+bool FollowerControl::BeginsAnew(const GroupFrame& frame) {
+  const DrainCall* drain = BodyIf<DrainCall>(frame);
+  return BodyIf<ConfigureCall>(frame) != nullptr || (drain != nullptr && !drain->take);
 }
 
-void FollowerControl::OnCall(const NodeId& from, v1::GroupFrame frame, int64_t order) {
+void FollowerControl::OnCall(const NodeId& from, GroupFrame frame, int64_t order) {
   Add(Called{from, std::move(frame), order});
 }
 
@@ -81,32 +82,33 @@ void FollowerControl::DoOrder(Order order) {
 
 void FollowerControl::DoCall(const Called& called, bool replaced) {
   if (replaced) {  // without a reply the leader would wait for as long as a step may take
-    v1::GroupReply reply;
-    ToWire(absl::AbortedError("its order has been replaced"), &reply);
-    port_->Reply(called.from, called.frame.call(), std::move(reply));
+    GroupReply reply;
+    SetStatus(absl::AbortedError("its order has been replaced"), &reply);
+    port_->Reply(called.from, called.frame.call, std::move(reply));
     return;
   }
-  if (called.frame.epoch() < port_->epoch()) return;  // its caller has abandoned it
-  port_->Reply(called.from, called.frame.call(), Serve(called.from, called.frame));
+  if (called.frame.epoch < port_->epoch()) return;  // its caller has abandoned it
+  port_->Reply(called.from, called.frame.call, Serve(called.from, called.frame));
 }
 
-v1::GroupReply FollowerControl::Serve(const NodeId& from, const v1::GroupFrame& frame) {
-  v1::GroupReply reply;
+GroupReply FollowerControl::Serve(const NodeId& from, const GroupFrame& frame) {
+  GroupReply reply;
   absl::Status status;
-  const bool begins = frame.has_drain() || frame.has_configure();
+  const bool configures = BodyIf<ConfigureCall>(frame) != nullptr;
+  const bool begins = configures || BodyIf<DrainCall>(frame) != nullptr;
   if (order_.plan.members.empty() || from != order_.plan.members.front().worker) {
     status = absl::PermissionDeniedError(absl::StrCat(from, " does not lead this island"));
-  } else if (!begins && frame.epoch() != port_->epoch()) {
+  } else if (!begins && frame.epoch != port_->epoch()) {
     status = absl::FailedPreconditionError("the plan is not set up");
   } else {
-    if (begins) port_->BeginEpoch(frame.epoch());
-    if (frame.has_configure()) Say(absl::StrCat("setting up plan ", order_.plan.number));
-    absl::StatusOr<v1::GroupReply> done = port_->Do(frame);
+    if (begins) port_->BeginEpoch(frame.epoch);
+    if (configures) Say(absl::StrCat("setting up plan ", order_.plan.number));
+    absl::StatusOr<GroupReply> done = port_->Do(frame);
     status = done.status();
     if (done.ok()) reply = *std::move(done);
-    if (frame.has_configure()) ReportSetUp(from, status);
+    if (configures) ReportSetUp(from, status);
   }
-  ToWire(status, &reply);
+  SetStatus(status, &reply);
   return reply;
 }
 

@@ -36,9 +36,9 @@ class FollowerControl {
   int64_t Follow(const PeerFence& fence, const IslandPlan& plan, bool at_step_end);
   bool Unfollow();  // false: it serves no leader
   // Whether what is done now is to be interrupted before the call is taken on.
-  static bool BeginsAnew(const v1::GroupFrame& frame);
+  static bool BeginsAnew(const GroupFrame& frame);
   // A call from another member under this order.
-  void OnCall(const NodeId& from, v1::GroupFrame frame, int64_t order);
+  void OnCall(const NodeId& from, GroupFrame frame, int64_t order);
   void OnPeerLost();
   bool following() const { return following_; }
 
@@ -49,7 +49,7 @@ class FollowerControl {
   };
   struct Called {
     NodeId from;
-    v1::GroupFrame frame;
+    GroupFrame frame;
     int64_t order = 0;  // under which it came
   };
   struct Meet {};  // lost members again
@@ -71,7 +71,7 @@ class FollowerControl {
   void Add(Task task);
   void DoOrder(Order order);
   void DoCall(const Called& called, bool replaced);
-  v1::GroupReply Serve(const NodeId& from, const v1::GroupFrame& frame);
+  GroupReply Serve(const NodeId& from, const GroupFrame& frame);
   void ReportSetUp(const NodeId& leader, const absl::Status& status);
   void Say(const std::string& activity);
 

@@ -24,7 +24,6 @@
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 #include "common/time.h"
-#include "proto/group.pb.h"
 #include "worker/island/messages/wire.h"
 #include "worker/runtime/outer_state.h"
 #include "worker/state/replay_log.h"
@@ -70,14 +69,14 @@ class IslandPort {
 
   // ---- Calls (proto/group.proto). ----
   // Does here what a call requests of a member. `interrupted`: see Engine::Configure.
-  virtual absl::StatusOr<v1::GroupReply> Do(const v1::GroupFrame& call,
-                                            const std::atomic<bool>* interrupted = nullptr) = 0;
+  virtual absl::StatusOr<GroupReply> Do(const GroupFrame& call,
+                                        const std::atomic<bool>* interrupted = nullptr) = 0;
   // Sends a call to another member; an error: it is not under way. Every other one is awaited.
-  virtual absl::StatusOr<CallId> Call(const NodeId& to, v1::GroupFrame frame) = 0;
-  virtual absl::StatusOr<v1::GroupReply> Await(CallId id, Duration timeout) = 0;
-  virtual void Reply(const NodeId& to, CallId call, v1::GroupReply reply) = 0;
+  virtual absl::StatusOr<CallId> Call(const NodeId& to, GroupFrame frame) = 0;
+  virtual absl::StatusOr<GroupReply> Await(CallId id, Duration timeout) = 0;
+  virtual void Reply(const NodeId& to, CallId call, GroupReply reply) = 0;
   // No reply; lost with the peer. To itself: done at once.
-  virtual void Notify(const NodeId& to, v1::GroupFrame frame) = 0;
+  virtual void Notify(const NodeId& to, GroupFrame frame) = 0;
   // Ends what this worker's devices do, soon.
   virtual void InterruptWork(const std::string& reason) = 0;
 
@@ -85,7 +84,7 @@ class IslandPort {
   // For the parameter servers; null: no plan was set up for this job.
   virtual std::shared_ptr<OuterState> outer() const = 0;
   // What this worker knows of the island that it led, for its successor.
-  virtual void Keep(v1::Handover kept) = 0;
+  virtual void Keep(IslandHandover kept) = 0;
   virtual void DropKept() = 0;
   // Saved states. Empty: there is no such tier.
   virtual absl::StatusOr<std::vector<HeldSave>> SavesIn(Tier tier) = 0;

@@ -22,7 +22,7 @@ CallId Calls::Begin(const NodeId& to, std::string what) {
   return id;
 }
 
-absl::StatusOr<v1::GroupReply> Calls::Await(CallId id, Instant deadline) {
+absl::StatusOr<GroupReply> Calls::Await(CallId id, Instant deadline) {
   std::unique_lock lock(mutex_);
   Waiting& waiting = calls_.at(id);
   changed_.wait_until(lock, ToSteady(deadline), [&] { return waiting.result.has_value(); });
@@ -31,7 +31,7 @@ absl::StatusOr<v1::GroupReply> Calls::Await(CallId id, Instant deadline) {
       to, " has not answered \"", waiting.what, "\" within ",
       std::llround(Seconds(SteadyNow() - waiting.since)),
       " s, though its link is up: it is overloaded or hangs; its log says what it does");
-  std::optional<absl::StatusOr<v1::GroupReply>> result = std::move(waiting.result);
+  std::optional<absl::StatusOr<GroupReply>> result = std::move(waiting.result);
   calls_.erase(id);
   if (!result) return absl::DeadlineExceededError(late);
   if (!result->ok()) return result->status();
@@ -39,7 +39,7 @@ absl::StatusOr<v1::GroupReply> Calls::Await(CallId id, Instant deadline) {
   return *std::move(result);
 }
 
-void Calls::OnReply(const NodeId& from, CallId id, v1::GroupReply reply) {
+void Calls::OnReply(const NodeId& from, CallId id, GroupReply reply) {
   const std::lock_guard lock(mutex_);
   const auto it = calls_.find(id);
   if (it == calls_.end() || it->second.to != from || it->second.result) return;
@@ -113,17 +113,17 @@ absl::Status StateInbox::Admit(const NodeId&, absl::string_view header, int64_t 
   const auto parsed = ParseChunkHeader(header, payload_bytes);
   if (!parsed.ok()) return parsed.status();
   const std::lock_guard lock(mutex_);
-  return parsed->epoch() < epoch_ ? absl::AbortedError("of an earlier attempt") : absl::OkStatus();
+  return parsed->epoch < epoch_ ? absl::AbortedError("of an earlier attempt") : absl::OkStatus();
 }
 
 void StateInbox::OnChunk(Instant now, PeerDelivery delivery) {
   Chunk chunk;
   chunk.at = now;
   chunk.header = *ParseChunkHeader(delivery.header, delivery.payload.size());  // admitted
-  const Key key{delivery.from, chunk.header.call()};
+  const Key key{delivery.from, chunk.header.call};
   chunk.delivery = std::move(delivery);
   const std::lock_guard lock(mutex_);
-  if (chunk.header.epoch() < epoch_) return;
+  if (chunk.header.epoch < epoch_) return;
   const auto it = incoming_.find(key);
   if (it == incoming_.end()) return;  // the call has ended
   Put(it->second, chunk);
@@ -131,10 +131,10 @@ void StateInbox::OnChunk(Instant now, PeerDelivery delivery) {
 }
 
 void StateInbox::Put(Incoming& incoming, const Chunk& chunk) {
-  const auto it = incoming.parts.find(chunk.header.part());
+  const auto it = incoming.parts.find(chunk.header.part);
   const int64_t elements = chunk.delivery.payload.size() / 4;
-  int64_t& next = incoming.next[chunk.header.part()];
-  if (it == incoming.parts.end() || chunk.header.offset() != next ||
+  int64_t& next = incoming.next[chunk.header.part];
+  if (it == incoming.parts.end() || chunk.header.offset != next ||
       next + elements > static_cast<int64_t>(it->second.size())) {
     incoming.status = absl::InvalidArgumentError(
         absl::StrCat("a chunk of layer state from ", chunk.delivery.from, " does not fit"));

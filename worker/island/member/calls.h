@@ -15,7 +15,7 @@
 #include "common/net/peer/peer_link.h"
 #include "common/status.h"
 #include "common/time.h"
-#include "proto/group.pb.h"
+#include "proto/group.plain.h"
 #include "worker/island/messages/wire.h"
 #include "worker/island/parts.h"
 
@@ -27,10 +27,10 @@ class Calls {
   CallId Begin(const NodeId& to, std::string what);  // "get layer 3": for errors
   // The reply, if its status is OK. Errors name the callee: DEADLINE_EXCEEDED, UNAVAILABLE (lost),
   // ABORTED (Fail), or what the callee says.
-  absl::StatusOr<v1::GroupReply> Await(CallId id, Instant deadline);
+  absl::StatusOr<GroupReply> Await(CallId id, Instant deadline);
 
   // A reply for which no call waits (any more) is dropped.
-  void OnReply(const NodeId& from, CallId id, v1::GroupReply reply);
+  void OnReply(const NodeId& from, CallId id, GroupReply reply);
   void OnPeerLost(const NodeId& peer, const std::string& reason);
   void Fail(CallId id, const absl::Status& why);
   void Fail(const absl::Status& why);  // all that wait
@@ -40,7 +40,7 @@ class Calls {
     NodeId to;
     std::string what;
     Instant since{};
-    std::optional<absl::StatusOr<v1::GroupReply>> result;
+    std::optional<absl::StatusOr<GroupReply>> result;
   };
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -81,7 +81,7 @@ class StateInbox {
     absl::Status status;
   };
   struct Chunk {
-    v1::ChunkHeader header;
+    ChunkHeader header;
     PeerDelivery delivery;
     Instant at;
   };

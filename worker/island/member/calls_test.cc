@@ -17,12 +17,9 @@ const StateInbox::Key kKey{"w2", 7};
 
 // Elements `begin` to `begin + count` of the parameters of call 7.
 PeerDelivery Chunk(int64_t begin, size_t count) {
-  v1::ChunkHeader header;
-  header.set_call(7);
-  header.set_offset(begin);
   PeerDelivery delivery;
   delivery.from = "w2";
-  delivery.header = header.SerializeAsString();
+  delivery.header = Serialize(ChunkHeader{.call = 7, .offset = static_cast<int64_t>(begin)});
   const std::vector<float> values(count, 2.5F);
   delivery.payload = BufferPool::Create(0)->Take(static_cast<int64_t>(4 * count));
   std::memcpy(delivery.payload.data(), values.data(), 4 * count);
@@ -31,14 +28,13 @@ PeerDelivery Chunk(int64_t begin, size_t count) {
 
 TEST_CASE("a member that does not answer is named, with its call and how long ago") {
   Calls calls;
-  v1::GroupFrame frame;
-  ToWire(LayerShard{3, 1, {1, 1}}, frame.mutable_get_layer()->mutable_shard());
+  GroupFrame frame{.body = GetLayerCall{LayerShard{3, 1, {1, 1}}}};
   const CallId id = calls.Begin("w2", Describe(frame));
   const auto reply = calls.Await(id, SteadyNow() + milliseconds(1));
   CHECK(absl::IsDeadlineExceeded(reply.status()));
   CHECK_THAT(std::string(reply.status().message()),
              Catch::StartsWith("w2 has not answered \"send rank 1 of layer 3\" within "));
-  frame.mutable_step()->set_number(12);
+  frame.body = StepCall{12};
   CHECK(Describe(frame) == "step 12");
 }
 

@@ -20,7 +20,7 @@ constexpr int64_t kQueueShare = 8;
 class Chunks : public std::enable_shared_from_this<Chunks> {
  public:
   // `arrived`: called after each chunk's arrival; may be null.
-  Chunks(PeerLink* link, NodeId to, v1::ChunkHeader header, std::shared_ptr<const OwnedParts> parts,
+  Chunks(PeerLink* link, NodeId to, ChunkHeader header, std::shared_ptr<const OwnedParts> parts,
          int64_t bytes_max, std::function<void()> arrived)
       : link_(link),
         to_(std::move(to)),
@@ -44,11 +44,11 @@ class Chunks : public std::enable_shared_from_this<Chunks> {
       const auto bytes = static_cast<int64_t>(values.size_bytes());
       // One at least: the chunks of other calls in the queue leave it by themselves.
       if (under_way_ > 0 && under_way_ + bytes > bytes_max_) return absl::OkStatus();
-      header_.set_part(part_->first);
-      header_.set_offset(static_cast<int64_t>(begin_));
+      header_.part = part_->first;
+      header_.offset = static_cast<int64_t>(begin_);
       PeerMessage message;
       message.channel = PeerChannel::kState;
-      message.header = header_.SerializeAsString();
+      message.header = Serialize(header_);
       message.payload = std::as_bytes(values);
       message.owner = parts_;
       message.arrived = [self = shared_from_this(), bytes](const absl::Status& status, PeerTiming) {
@@ -76,7 +76,7 @@ class Chunks : public std::enable_shared_from_this<Chunks> {
   PeerLink* const link_;
   const NodeId to_;
   std::mutex mutex_;
-  v1::ChunkHeader header_;  // guarded by mutex_
+  ChunkHeader header_;  // guarded by mutex_
   const std::shared_ptr<const OwnedParts> parts_;
   const PartMap values_;
   const int64_t bytes_max_;
@@ -90,24 +90,24 @@ class Chunks : public std::enable_shared_from_this<Chunks> {
 
 // -------------------------------------------------------------------------- to other members ----
 
-absl::StatusOr<CallId> GroupCalls::Call(const NodeId& to, v1::GroupFrame frame) {
+absl::StatusOr<CallId> GroupCalls::Call(const NodeId& to, GroupFrame frame) {
   const CallId id = calls_.Begin(to, Describe(frame));
-  frame.set_call(id);
-  frame.set_epoch(state_->epoch());
+  frame.call = id;
+  frame.epoch = state_->epoch();
   const absl::Status sent = Send(to, frame);
   if (sent.ok()) return id;
   calls_.Fail(id, sent);
   return calls_.Await(id, Instant()).status();
 }
 
-void GroupCalls::Notify(const NodeId& to, v1::GroupFrame frame) {
-  frame.set_epoch(state_->epoch());
+void GroupCalls::Notify(const NodeId& to, GroupFrame frame) {
+  frame.epoch = state_->epoch();
   (void)Send(to, frame);  // a lost member does not need it
 }
 
-absl::Status GroupCalls::NotifyAll(v1::GroupFrame frame) {
+absl::Status GroupCalls::NotifyAll(GroupFrame frame) {
   const std::shared_ptr<const IslandPlan> plan = state_->plan();
-  frame.set_epoch(state_->epoch());
+  frame.epoch = state_->epoch();
   for (const IslandMember& member : plan->members) {
     if (member.worker == state_->name() || link_->IsLost(member.worker)) continue;
     ATOLL_RETURN_IF_ERROR(Send(member.worker, frame));
@@ -115,15 +115,12 @@ absl::Status GroupCalls::NotifyAll(v1::GroupFrame frame) {
   return absl::OkStatus();
 }
 
-void GroupCalls::Reply(const NodeId& to, CallId call, v1::GroupReply reply) {
-  v1::GroupFrame frame;
-  frame.set_call(call);
-  *frame.mutable_reply() = std::move(reply);
-  Notify(to, std::move(frame));
+void GroupCalls::Reply(const NodeId& to, CallId call, GroupReply reply) {
+  Notify(to, {.call = call, .body = std::move(reply)});
 }
 
-absl::Status GroupCalls::Send(const NodeId& to, const v1::GroupFrame& frame) {
-  const auto bytes = std::make_shared<std::string>(frame.SerializeAsString());
+absl::Status GroupCalls::Send(const NodeId& to, const GroupFrame& frame) {
+  const auto bytes = std::make_shared<std::string>(Serialize(frame));
   if (static_cast<int64_t>(bytes->size()) > kFrameBytesMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("a message of ", bytes->size(), " bytes to ", to, " is too long"));
@@ -137,41 +134,36 @@ absl::Status GroupCalls::Send(const NodeId& to, const v1::GroupFrame& frame) {
 
 absl::Status GroupCalls::SendParts(const LayerRequest& request,
                                    const std::shared_ptr<const OwnedParts>& parts) {
-  v1::ChunkHeader header;
-  header.set_call(request.call);
-  header.set_epoch(state_->epoch());
+  const ChunkHeader header{.call = request.call, .epoch = state_->epoch()};
   const int64_t bytes_max = options_.queued_bytes_max / kQueueShare;
-  return std::make_shared<Chunks>(link_, request.from, std::move(header), parts, bytes_max,
+  return std::make_shared<Chunks>(link_, request.from, header, parts, bytes_max,
                                   options_.on_arrival)
       ->Send();
 }
 
 // ---------------------------------------------------------------------------- what comes back ----
 
-absl::StatusOr<v1::GroupReply> GroupCalls::Await(CallId id, Duration timeout) {
+absl::StatusOr<GroupReply> GroupCalls::Await(CallId id, Duration timeout) {
   return calls_.Await(id, SteadyNow() + timeout);
 }
 
 absl::Status GroupCalls::FetchLayer(const NodeId& from, const LayerShard& shard, Range elements,
-                                    v1::LayerCall of, const ShardParts& out) {
-  v1::GroupFrame frame;
-  v1::LayerCall& what = *frame.mutable_get_layer();
-  what = std::move(of);
-  ToWire(shard, what.mutable_shard());
-  what.set_parts(MakePartMask(out));
-  what.set_begin(elements.begin);
-  what.set_end(elements.end);
+                                    GetLayerCall of, const ShardParts& out) {
+  of.shard = shard;
+  of.parts = MakePartMask(out);
+  of.elements = elements;
+  GroupFrame frame{.body = of};
   // The destination must be registered before the first chunk comes.
   const CallId call = calls_.Begin(from, Describe(frame));
-  inbox_.Expect({from, call}, ToPartMap(out), ToString(FromWire(frame.get_layer().shard())));
-  frame.set_call(call);
-  frame.set_epoch(state_->epoch());
+  inbox_.Expect({from, call}, ToPartMap(out), ToString(shard));
+  frame.call = call;
+  frame.epoch = state_->epoch();
   if (const absl::Status sent = Send(from, frame); !sent.ok()) calls_.Fail(call, sent);
   const auto reply = Await(call, options_.timeout);
   absl::Status status = reply.status();
-  if (status.ok() && what.of_save() != 0 && !reply->copies_taken()) {
+  if (status.ok() && of.of_save != 0 && !reply->copies_taken) {
     status = absl::NotFoundError(
-        absl::StrCat(from, " has no copy of ", ToString(shard), " from save ", what.of_save()));
+        absl::StrCat(from, " has no copy of ", ToString(shard), " from save ", of.of_save));
   }
   if (!status.ok()) inbox_.Drop({from, call});
   ATOLL_RETURN_IF_ERROR(status);
@@ -193,25 +185,22 @@ void GroupCalls::Fail(const absl::Status& why) {
 }
 
 absl::StatusOr<CallId> GroupCalls::RequestClock(const NodeId& to) {
-  v1::GroupFrame frame;
-  frame.mutable_clock()->set_requested_ns(ClockNs());
-  return Call(to, std::move(frame));
+  return Call(to, {.body = ClockCall{ClockNs()}});
 }
 
 // ------------------------------------------------------------- on the link's network thread ----
 
-void GroupCalls::OnReply(const NodeId& from, v1::GroupFrame frame) {
-  if (frame.reply().clock_ns() != 0) {
-    clocks_.Add(from, {frame.reply().requested_ns(), frame.reply().clock_ns(), ClockNs()});
-  }
-  calls_.OnReply(from, frame.call(), std::move(*frame.mutable_reply()));
+void GroupCalls::OnReply(const NodeId& from, GroupFrame frame) {
+  GroupReply& reply = std::get<GroupReply>(frame.body);
+  if (reply.clock_ns != 0) clocks_.Add(from, {reply.requested_ns, reply.clock_ns, ClockNs()});
+  calls_.OnReply(from, frame.call, std::move(reply));
 }
 
-void GroupCalls::OnClockCall(const NodeId& from, const v1::GroupFrame& frame) {
-  v1::GroupReply reply;
-  reply.set_requested_ns(frame.clock().requested_ns());
-  reply.set_clock_ns(ClockNs());
-  Reply(from, frame.call(), std::move(reply));
+void GroupCalls::OnClockCall(const NodeId& from, CallId call, const ClockCall& clock) {
+  GroupReply reply;
+  reply.requested_ns = clock.requested_ns;
+  reply.clock_ns = ClockNs();
+  Reply(from, call, std::move(reply));
 }
 
 void GroupCalls::OnChunk(PeerDelivery delivery) {

@@ -22,7 +22,7 @@ namespace atl::worker {
 struct LayerRequest {
   NodeId from;
   CallId call = 0;
-  v1::LayerCall what;
+  GetLayerCall what;
 };
 
 struct GroupCallsOptions {
@@ -42,11 +42,11 @@ class GroupCalls {
 
   // ---- To other members; never waits. ----
   // Sends a frame's body; the reply is awaited with Await. An error: the call is not under way.
-  absl::StatusOr<CallId> Call(const NodeId& to, v1::GroupFrame frame);
+  absl::StatusOr<CallId> Call(const NodeId& to, GroupFrame frame);
   // No reply; lost with the peer.
-  void Notify(const NodeId& to, v1::GroupFrame frame);
-  absl::Status NotifyAll(v1::GroupFrame frame);  // that the plan names and that are not lost
-  void Reply(const NodeId& to, CallId call, v1::GroupReply reply);
+  void Notify(const NodeId& to, GroupFrame frame);
+  absl::Status NotifyAll(GroupFrame frame);  // that the plan names and that are not lost
+  void Reply(const NodeId& to, CallId call, GroupReply reply);
   // In chunks. Of what is larger than an eighth of the link's queue the first leave, and each that
   // arrives lets others follow. An error: none does. Later failures show at the receiver, as
   // missing chunks.
@@ -54,11 +54,11 @@ class GroupCalls {
                          const std::shared_ptr<const OwnedParts>& parts);
 
   // ---- What comes of them. ----
-  absl::StatusOr<v1::GroupReply> Await(CallId id, Duration timeout);
+  absl::StatusOr<GroupReply> Await(CallId id, Duration timeout);
   // Elements of another member's shard, of its devices' or as `of` says. What is behind `out` must
   // last until it has returned. NOT_FOUND: it has none.
   absl::Status FetchLayer(const NodeId& from, const LayerShard& shard, Range elements,
-                          v1::LayerCall of, const ShardParts& out);
+                          GetLayerCall of, const ShardParts& out);
   void Fail(const absl::Status& why);  // all that wait
   // Chunks of earlier attempts are dropped from now on.
   void BeginEpoch(int64_t epoch) { inbox_.BeginEpoch(epoch); }
@@ -69,8 +69,8 @@ class GroupCalls {
   ClockSampleBuffer& clocks() { return clocks_; }
 
   // ---- On the link's thread. ----
-  void OnReply(const NodeId& from, v1::GroupFrame frame);
-  void OnClockCall(const NodeId& from, const v1::GroupFrame& frame);
+  void OnReply(const NodeId& from, GroupFrame frame);
+  void OnClockCall(const NodeId& from, CallId call, const ClockCall& clock);
   absl::Status AdmitChunk(const NodeId& from, absl::string_view header, int64_t payload_bytes) {
     return inbox_.Admit(from, header, payload_bytes);
   }
@@ -78,7 +78,7 @@ class GroupCalls {
   void OnPeerLost(const NodeId& peer, const std::string& reason);
 
  private:
-  absl::Status Send(const NodeId& to, const v1::GroupFrame& frame);
+  absl::Status Send(const NodeId& to, const GroupFrame& frame);
   absl::Status AwaitChunks(const StateInbox::Key& key, const ShardParts& parts);
 
   MemberState* const state_;

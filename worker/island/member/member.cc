@@ -33,15 +33,10 @@ GroupMember::GroupMember(GroupOptions options)
              {options_.call_timeout, options_.link.queued_bytes_max, options_.on_transfer_due}),
       transport_(options_.link.name, options_.transport_bytes_max,
                  [this](const NodeId& to, const SharedLinkCall& call) {
-                   v1::GroupFrame frame;
-                   ToWire(call, frame.mutable_link());
-                   calls_.Notify(to, std::move(frame));
+                   calls_.Notify(to, {.body = call});
                  }),
       rendezvous_([this](const std::string& key, const std::string& value) {
-        v1::GroupFrame frame;
-        frame.mutable_rendezvous()->set_key(key);
-        frame.mutable_rendezvous()->set_value(value);
-        return calls_.NotifyAll(std::move(frame));
+        return calls_.NotifyAll({.body = RendezvousEntry{key, value}});
       }),
       blocks_(options_.link.name, MakeCollectiveChannel(&link_)),
       saved_(options_.saves_folder),
@@ -84,7 +79,7 @@ absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bo
 
 void GroupMember::Close() {
   Interrupt("the job is closed");
-  outer_exchange_.Drain();
+  outer_exchange_.EndWork();
   const std::lock_guard work(state_.engine_mutex());
   const std::shared_ptr<const GroupJob> job = state_.job();  // until its engine has ended
   std::shared_ptr<Engine> engine = state_.Close();
@@ -159,6 +154,7 @@ void GroupMember::Leave() {
 
 void GroupMember::BeginEpoch(int64_t epoch) {
   saves_.Cancel();
+  outer_exchange_.EndWork();
   state_.BeginEpoch(epoch);
   calls_.BeginEpoch(epoch);
   rendezvous_.BeginEpoch(epoch);
@@ -177,7 +173,7 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   const auto [fence, joined] = state_.peer_session();
   IslandPlan plan = *joined;
   options.scope = absl::StrCat(fence.job, "/", fence.generation, "/", fence.plan, "/", epoch());
-  ATOLL_RETURN_IF_ERROR(outer_exchange_.PutBack());
+  ATOLL_RETURN_IF_ERROR(outer_exchange_.Do(PutBackCall()));
   blocks_.BeginScope(options.scope + "/");
   options.peer_blocks = &blocks_;
   for (const IslandMember& member : plan.members) options.sites[member.worker] = member.site;
@@ -269,7 +265,7 @@ CommitState GroupMember::Committed() {
 }
 
 absl::Status GroupMember::TakeStep(const StepSums& step) {
-  if (!Committed().waits.Names(step)) return absl::OkStatus();
+  if (!IsSameStep(Committed().waits, step)) return absl::OkStatus();
   const std::shared_ptr<Engine> engine = state_.engine();
   const std::lock_guard work(state_.engine_mutex());
   ATOLL_RETURN_IF_ERROR(engine->TakeStep(step));

@@ -35,9 +35,9 @@
 #include "worker/island/member/saved_tiers.h"
 #include "worker/island/messages/wire.h"
 #include "worker/island/tracing.h"
-#include "worker/island/work_queue.h"
 #include "worker/pipeline/engine.h"
 #include "worker/runtime/trainer.h"
+#include "worker/work_queue.h"
 
 namespace atl::worker {
 
@@ -132,18 +132,21 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // ---- Hooks, set before Join, called on the link's thread. They must not set others. ----
   struct Hooks {
     // A call that requests work of this worker: all but get_layer. Replied to with Reply.
-    std::function<void(const NodeId& from, v1::GroupFrame frame)> serve;
+    std::function<void(const NodeId& from, GroupFrame frame)> serve;
     std::function<void(const NodeId& peer, const std::string& reason)> peer_lost;
     // A reply that is an error has come.
     std::function<void(const NodeId& from, const std::string& error)> call_failed;
     // What this worker requested of a member has been saved, or not.
-    std::function<void(const NodeId& from, const v1::SaveDone& done)> save_done;
+    std::function<void(const NodeId& from, const SaveDone& done)> save_done;
   };
   // No call of the earlier ones is under way when it returns.
   void SetHooks(Hooks hooks);
-  // What other members report of transfers, and an empty call when one is lost; on the link's
-  // thread. It must not wait.
-  using OnTransfer = std::function<void(const NodeId& from, const v1::TransferCall& call)>;
+  // What other members request and report of transfers, and Lost when one is; on the link's thread.
+  // It must not wait.
+  struct Lost {};
+  using TransferFrame =
+      std::variant<PushCall, PullCall, PushShardDone, BatchPulled, CancelTransfersCall, Lost>;
+  using OnTransfer = std::function<void(const NodeId& from, TransferFrame frame)>;
   void SetOnTransfer(OnTransfer on_transfer);
 
   // ---- What was seen under the present plan, if it is of several workers or of several devices.
@@ -176,20 +179,20 @@ class GroupMember final : public IslandPort, private PeerHandler {
   int64_t last_number() const override { return last_number_; }
   Duration StepTimeout() const override;
   // All calls but get_layer.
-  absl::StatusOr<v1::GroupReply> Do(const v1::GroupFrame& call,
-                                    const std::atomic<bool>* interrupted = nullptr) override;
-  absl::StatusOr<CallId> Call(const NodeId& to, v1::GroupFrame frame) override {
+  absl::StatusOr<GroupReply> Do(const GroupFrame& call,
+                                const std::atomic<bool>* interrupted = nullptr) override;
+  absl::StatusOr<CallId> Call(const NodeId& to, GroupFrame frame) override {
     return calls_.Call(to, std::move(frame));
   }
-  absl::StatusOr<v1::GroupReply> Await(CallId id, Duration timeout) override {
+  absl::StatusOr<GroupReply> Await(CallId id, Duration timeout) override {
     return calls_.Await(id, timeout);
   }
-  void Reply(const NodeId& to, CallId call, v1::GroupReply reply) override {
+  void Reply(const NodeId& to, CallId call, GroupReply reply) override {
     calls_.Reply(to, call, std::move(reply));
   }
-  void Notify(const NodeId& to, v1::GroupFrame frame) override;
+  void Notify(const NodeId& to, GroupFrame frame) override;
   std::shared_ptr<OuterState> outer() const override { return outer_exchange_.state(); }
-  void Keep(v1::Handover kept) override { state_.Keep(std::move(kept)); }
+  void Keep(IslandHandover kept) override { state_.Keep(std::move(kept)); }
   void DropKept() override { state_.Keep(std::nullopt); }
   absl::StatusOr<std::vector<HeldSave>> SavesIn(Tier tier) override { return saves_.In(tier); }
   void DropCopies() override { saves_.DropCopies(); }
@@ -203,19 +206,30 @@ class GroupMember final : public IslandPort, private PeerHandler {
                      int64_t payload_bytes) override;
   void OnMessage(PeerDelivery delivery) override;
   void OnPeerLost(const NodeId& peer, const std::string& reason) override;
-  void OnFrame(const PeerFence& fence, const NodeId& from, v1::GroupFrame frame);
-  void OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame);
-  bool DoLater(const NodeId& from, v1::GroupFrame& frame);
-  bool Serve(const NodeId& from, v1::GroupFrame& frame);
+  void OnFrame(const PeerFence& fence, const NodeId& from, GroupFrame frame);
+  bool OnBody(const NodeId& from, const GroupFrame& frame);  // whether that was all
+  void On(const NodeId& from, const SaveDone& done);
+  void On(const NodeId& from, const GoOnSaving& go_on);
+  void On(const NodeId& from, const ForgetSaves& forget);
+  void OnReply(const NodeId& from, GroupFrame frame);
+  bool DoLater(const NodeId& from, const GroupFrame& frame);
+  bool Serve(const NodeId& from, GroupFrame& frame);
   bool AddTransfer(LayerRequest request);  // false: there are too many
   void AnswerTransfer(const LayerRequest& request);
 
   // ---- The work of calls. ----
-  absl::Status DoCall(const v1::GroupFrame& call, const std::atomic<bool>* interrupted,
-                      v1::GroupReply* reply);
-  absl::Status DoStep(const v1::StepCall& step, v1::GroupReply* reply);
-  absl::Status DoSave(const v1::SaveCall& call);
-  absl::Status TakeOver(v1::GroupReply* reply) const;
+  static bool IsDuringSteps(const GroupFrame& frame);
+  absl::StatusOr<GroupReply> DoConfigure(const std::atomic<bool>* interrupted);
+  absl::StatusOr<GroupReply> DoCall(const DrainCall& call);
+  absl::StatusOr<GroupReply> DoCall(const DropSurplusCall& call);
+  absl::StatusOr<GroupReply> DoCall(const StepCall& call);
+  absl::StatusOr<GroupReply> DoCall(const TraceCall& call);
+  absl::StatusOr<GroupReply> DoCall(const TakeOverCall& call);
+  absl::StatusOr<GroupReply> DoCall(const EvaluateCall& call);
+  absl::StatusOr<GroupReply> DoCall(const SnapshotCall& call);
+  absl::StatusOr<GroupReply> DoCall(const AdditionCall& call);
+  absl::StatusOr<GroupReply> DoCall(const SaveCall& call);
+  absl::StatusOr<GroupReply> DoCall(const SetStepsCall& call);
   // Sets the devices up, together with all members' whose devices are in the plan. For `cancelled`
   // see Engine::Configure.
   absl::Status Configure(const std::atomic<bool>* cancelled);

@@ -50,10 +50,10 @@ void MemberLayers::DropSurplus() {
   if (engine != nullptr) engine->DropSurplus();
 }
 
-absl::Status MemberLayers::Fetch(const std::vector<ShardTransfer>& transfers,
+absl::Status MemberLayers::Fetch(const std::vector<StateTransfer>& transfers,
                                  int64_t optimizer_step, int64_t save,
                                  const StampTable::Stamps& stamps) {
-  for (const ShardTransfer& move : transfers) {
+  for (const StateTransfer& move : transfers) {
     ATOLL_RETURN_IF_ERROR(Annotate(FetchOne(move, optimizer_step), ToString(move.shard)));
     const std::vector<HeldLayer> held = Held();
     const std::lock_guard lock(mutex_);
@@ -69,11 +69,11 @@ absl::Status MemberLayers::Fetch(const std::vector<ShardTransfer>& transfers,
   return absl::OkStatus();
 }
 
-absl::Status MemberLayers::FetchOne(const ShardTransfer& move, int64_t optimizer_step) {
+absl::Status MemberLayers::FetchOne(const StateTransfer& move, int64_t optimizer_step) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_->OpenJob());
   // Of each shard that is a source: one, or all ranks of another cut.
   std::map<int32_t, std::unique_ptr<OwnedParts>> shards;
-  for (const ShardSource& source : move.sources) {
+  for (const StateSource& source : move.sources) {
     std::unique_ptr<OwnedParts>& parts = shards[source.shard.rank];
     if (parts == nullptr) {
       ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->GetLayerLayout(source.shard));
@@ -114,10 +114,10 @@ absl::Status MemberLayers::FetchOne(const ShardTransfer& move, int64_t optimizer
 
 // -------------------------------------------------------------------------------- elements ----
 
-absl::StatusOr<bool> MemberLayers::TakeSnapshot(bool moments) {
+absl::StatusOr<bool> MemberLayers::TakeSnapshot() {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
   const std::lock_guard work(state_->engine_mutex());
-  return engine->TakeSnapshot(moments);
+  return engine->TakeSnapshot();
 }
 
 absl::StatusOr<bool> MemberLayers::PrepareAddition() {
@@ -141,9 +141,7 @@ absl::Status MemberLayers::Add() {
 absl::Status MemberLayers::GetSnapshot(const NodeId& from, const LayerShard& shard, Range elements,
                                        const ShardParts& out) {
   if (from != state_->name()) {
-    v1::LayerCall of;
-    of.set_of_snapshot(true);
-    return calls_->FetchLayer(from, shard, elements, std::move(of), out);
+    return calls_->FetchLayer(from, shard, elements, {.of_snapshot = true}, out);
   }
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
   for (const auto& [part, span] : ToPartMap(out)) {
@@ -193,9 +191,7 @@ absl::Status MemberLayers::SetOptimizerSteps(int64_t steps) {
 absl::Status MemberLayers::GetSaved(const NodeId& from, int64_t save, const LayerShard& shard,
                                     Range elements, const ShardParts& out) {
   if (from != state_->name()) {
-    v1::LayerCall of;
-    of.set_of_save(save);
-    return calls_->FetchLayer(from, shard, elements, std::move(of), out);
+    return calls_->FetchLayer(from, shard, elements, {.of_save = save}, out);
   }
   return saved_->Read(state_->fence().job, save, shard, elements, out, state_->UntilInterrupted());
 }
@@ -204,19 +200,19 @@ absl::Status MemberLayers::GetSaved(const NodeId& from, int64_t save, const Laye
 
 absl::Status MemberLayers::SendSnapshot(const LayerRequest& request) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
-  const LayerShard shard = FromWire(request.what.shard());
+  const LayerShard& shard = request.what.shard;
   // Checks that it is here before memory is taken.
   ATOLL_ASSIGN_OR_RETURN(const int64_t all, engine->SnapshotElements(shard));
-  const Range elements{request.what.begin(), request.what.end()};
+  const Range elements = request.what.elements;
   ATOLL_RETURN_IF_ERROR(CheckElements(shard, elements, all));
-  const auto parts = std::make_shared<const OwnedParts>(elements.size(), request.what.parts());
+  const auto parts = std::make_shared<const OwnedParts>(elements.size(), request.what.parts);
   ATOLL_RETURN_IF_ERROR(GetSnapshot(state_->name(), shard, elements, parts->parts()));
   return calls_->SendParts(request, parts);
 }
 
 absl::Status MemberLayers::Send(const LayerRequest& request) {
-  if (request.what.of_snapshot()) return SendSnapshot(request);
-  const LayerShard shard = FromWire(request.what.shard());
+  if (request.what.of_snapshot) return SendSnapshot(request);
+  const LayerShard& shard = request.what.shard;
   // Checks that it is here before memory is taken.
   const std::vector<HeldLayer> held = Held();
   const auto found = std::find_if(held.begin(), held.end(), [&](const HeldLayer& layer) {
@@ -224,9 +220,9 @@ absl::Status MemberLayers::Send(const LayerRequest& request) {
   });
   if (found == held.end())
     return absl::NotFoundError(absl::StrCat(ToString(shard), " is not here"));
-  const Range elements{request.what.begin(), request.what.end()};
+  const Range elements = request.what.elements;
   ATOLL_RETURN_IF_ERROR(CheckElements(shard, elements, found->elements));
-  const auto parts = std::make_shared<const OwnedParts>(elements.size(), request.what.parts());
+  const auto parts = std::make_shared<const OwnedParts>(elements.size(), request.what.parts);
   ATOLL_RETURN_IF_ERROR(GetShard(state_->name(), shard, elements, parts->parts()));
   return calls_->SendParts(request, parts);
 }

@@ -35,7 +35,7 @@ class MemberLayers {
   // Gets shards from the sources of the transfers; afterwards all layers in the plan have this
   // step, and are those of `save`, if that is not 0. What has come whole stays, at that step: a
   // fetch that is broken off goes on where it was.
-  absl::Status Fetch(const std::vector<ShardTransfer>& transfers, int64_t optimizer_step,
+  absl::Status Fetch(const std::vector<StateTransfer>& transfers, int64_t optimizer_step,
                      int64_t save = 0, const StampTable::Stamps& stamps = {});
   void Stamp(const StampTable::Stamps& stamps);  // the plan's layers
   void ForgetStamps();
@@ -55,7 +55,7 @@ class MemberLayers {
   // `temporary`: what was there comes back.
   absl::Status SetShard(const LayerShard& shard, const ShardParts& values, bool temporary = false);
   // Between steps; see Engine::TakeSnapshot.
-  absl::StatusOr<bool> TakeSnapshot(bool moments);
+  absl::StatusOr<bool> TakeSnapshot();
   // What is to be added to the parameters of these devices; see Engine::PrepareAddition.
   absl::StatusOr<bool> PrepareAddition();
   absl::Status SetAddition(const LayerShard& shard, std::span<const float> values);
@@ -65,7 +65,7 @@ class MemberLayers {
   absl::Status Send(const LayerRequest& request);
 
  private:
-  absl::Status FetchOne(const ShardTransfer& move, int64_t optimizer_step);
+  absl::Status FetchOne(const StateTransfer& move, int64_t optimizer_step);
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step, const ShardParts& values);
   absl::Status SendSnapshot(const LayerRequest& request);
 

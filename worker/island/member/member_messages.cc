@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "worker/island/member/member.h"
-#include "worker/island/messages/save_wire.h"
 #include "worker/pipeline/role.h"
 #include "worker/profiler/link_profiler.h"
 
@@ -19,10 +18,12 @@ void GroupMember::SetHooks(Hooks hooks) {
   hooks_ = std::move(hooks);
 }
 
-void GroupMember::Notify(const NodeId& to, v1::GroupFrame frame) {
-  const bool of_save =
-      frame.has_save_done() || frame.has_go_on_saving() || frame.has_forget_saves();
-  if (of_save && to == name()) return OnSaveFrame(to, frame);
+void GroupMember::Notify(const NodeId& to, GroupFrame frame) {
+  if (to == name()) {
+    if (const SaveDone* done = BodyIf<SaveDone>(frame)) return On(to, *done);
+    if (const GoOnSaving* go_on = BodyIf<GoOnSaving>(frame)) return On(to, *go_on);
+    if (const ForgetSaves* forget = BodyIf<ForgetSaves>(frame)) return On(to, *forget);
+  }
   calls_.Notify(to, std::move(frame));
 }
 
@@ -64,7 +65,7 @@ void GroupMember::OnMessage(PeerDelivery delivery) {
   }
   const absl::string_view bytes(reinterpret_cast<const char*>(delivery.payload.data()),
                                 static_cast<size_t>(delivery.payload.size()));
-  absl::StatusOr<v1::GroupFrame> frame = ParseGroupFrame(bytes);
+  absl::StatusOr<GroupFrame> frame = ParseGroupFrame(bytes);
   if (!frame.ok()) {
     return link_->Lose(delivery.from,
                        absl::StrCat("it broke the protocol: ", frame.status().message()));
@@ -72,81 +73,90 @@ void GroupMember::OnMessage(PeerDelivery delivery) {
   OnFrame(delivery.fence, delivery.from, *std::move(frame));
 }
 
-void GroupMember::OnFrame(const PeerFence& fence, const NodeId& from, v1::GroupFrame frame) {
-  switch (frame.body_case()) {
-    case v1::GroupFrame::kReply: {
-      const absl::Status status = StatusFromReply(frame.reply());
-      const int64_t epoch = frame.epoch();
-      calls_.OnReply(from, std::move(frame));
-      if (status.ok() || epoch != state_.epoch()) return;
-      const std::lock_guard calling(hooks_mutex_);
-      if (hooks_.call_failed) hooks_.call_failed(from, absl::StrCat(from, ": ", status.message()));
-      return;
-    }
-    case v1::GroupFrame::kRendezvous:
-      return rendezvous_.OnEntry(frame.epoch(), frame.rendezvous().key(),
-                                 frame.rendezvous().value());
-    case v1::GroupFrame::kLink:
-      if (frame.epoch() == epoch()) transport_.OnSharedLinkCall(from, FromWire(frame.link()));
-      return;
-    case v1::GroupFrame::kInterrupt:
-      if (state_.TakeInterrupt(fence, frame.epoch())) Interrupt(frame.interrupt().reason());
-      return;
-    case v1::GroupFrame::kClock:
-      return calls_.OnClockCall(from, frame);
-    case v1::GroupFrame::kSaveDone:
-    case v1::GroupFrame::kGoOnSaving:
-    case v1::GroupFrame::kForgetSaves:
-      if (frame.epoch() == epoch()) OnSaveFrame(from, frame);
-      return;
-    case v1::GroupFrame::kTransfer: {
-      if (frame.epoch() != epoch()) return;
-      const std::lock_guard calling(hooks_mutex_);
-      if (on_transfer_) on_transfer_(from, frame.transfer());
-      return;
-    }
-    case v1::GroupFrame::kOuter:
-      if (frame.outer().during_steps() ? DoLater(from, frame) : Serve(from, frame)) return;
-      break;
-    case v1::GroupFrame::kGetLayer:
-      if (AddTransfer({from, frame.call(), frame.get_layer()})) return;
-      break;
-    default:
-      if (Serve(from, frame)) return;
+void GroupMember::OnFrame(const PeerFence& fence, const NodeId& from, GroupFrame frame) {
+  if (BodyIf<GroupReply>(frame) != nullptr) return OnReply(from, std::move(frame));
+  if (const Interruption* interrupt = BodyIf<Interruption>(frame)) {
+    if (state_.TakeInterrupt(fence, frame.epoch)) Interrupt(interrupt->reason);
+    return;
   }
-  v1::GroupReply reply;
-  ToWire(absl::UnavailableError("it serves no leader now"), &reply);
-  Reply(from, frame.call(), std::move(reply));
+  if (OnBody(from, frame)) return;
+  const CallId call = frame.call;
+  const GetLayerCall* layer = BodyIf<GetLayerCall>(frame);
+  const bool outer = IsDuringSteps(frame) && BodyIf<StepCall>(frame) == nullptr &&
+                     BodyIf<TraceCall>(frame) == nullptr;
+  const bool taken = layer != nullptr ? AddTransfer({from, call, *layer})
+                     : outer          ? DoLater(from, frame)
+                                      : Serve(from, frame);
+  if (taken) return;
+  GroupReply reply;
+  SetStatus(absl::UnavailableError("it serves no leader now"), &reply);
+  Reply(from, call, std::move(reply));
+}
+
+void GroupMember::OnReply(const NodeId& from, GroupFrame frame) {
+  const absl::Status status = StatusFromReply(std::get<GroupReply>(frame.body));
+  const int64_t epoch = frame.epoch;
+  calls_.OnReply(from, std::move(frame));
+  if (status.ok() || epoch != state_.epoch()) return;
+  const std::lock_guard calling(hooks_mutex_);
+  if (hooks_.call_failed) hooks_.call_failed(from, absl::StrCat(from, ": ", status.message()));
+}
+
+// What needs no reply, or has it at once.
+bool GroupMember::OnBody(const NodeId& from, const GroupFrame& frame) {
+  const bool current = frame.epoch == epoch();
+  return std::visit(
+      [&]<class Body>(const Body& body) {
+        if constexpr (std::is_same_v<Body, RendezvousEntry>) {
+          rendezvous_.OnEntry(frame.epoch, body.key, body.value);
+        } else if constexpr (std::is_same_v<Body, ClockCall>) {
+          calls_.OnClockCall(from, frame.call, body);
+        } else if constexpr (std::is_same_v<Body, SharedLinkCall>) {
+          if (current) transport_.OnSharedLinkCall(from, body);
+        } else if constexpr (requires { this->On(from, body); }) {
+          if (current) On(from, body);
+        } else if constexpr (std::is_constructible_v<TransferFrame, const Body&>) {
+          const std::lock_guard calling(hooks_mutex_);
+          if (current && on_transfer_) on_transfer_(from, body);
+        } else {
+          return false;
+        }
+        return true;
+      },
+      frame.body);
 }
 
 // These two: whether it is taken on.
-bool GroupMember::Serve(const NodeId& from, v1::GroupFrame& frame) {
+bool GroupMember::Serve(const NodeId& from, GroupFrame& frame) {
   const std::lock_guard calling(hooks_mutex_);
   if (hooks_.serve) hooks_.serve(from, std::move(frame));
   return hooks_.serve != nullptr;
 }
 
-bool GroupMember::DoLater(const NodeId& from, v1::GroupFrame& frame) {
+bool GroupMember::DoLater(const NodeId& from, const GroupFrame& frame) {
   const std::shared_ptr<const IslandPlan> plan = state_.plan();
   const bool leads = !plan->members.empty() && plan->members.front().worker == from;
-  if (frame.epoch() != epoch() || !leads) return false;
-  return outer_exchange_.DoLater(frame.outer(),
-                                 [this, from, call = frame.call()](const absl::Status& status) {
-                                   v1::GroupReply reply;
-                                   ToWire(status, &reply);
-                                   Reply(from, call, std::move(reply));
-                                 });
+  if (frame.epoch != epoch() || !leads) return false;
+  const auto done = [this, from, call = frame.call](const absl::Status& status) {
+    GroupReply reply;
+    SetStatus(status, &reply);
+    Reply(from, call, std::move(reply));
+  };
+  if (const MakeDeltaCall* make = BodyIf<MakeDeltaCall>(frame)) {
+    return outer_exchange_.DoLater(*make, done);
+  }
+  return outer_exchange_.DoLater(std::get<ApplyCall>(frame.body), done);
 }
 
-void GroupMember::OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame) {
-  if (frame.has_go_on_saving()) {
-    saves_.GoOn(frame.go_on_saving().save());
-  } else if (frame.has_forget_saves()) {
-    saves_.Forget(frame.forget_saves().save(), TierFromWire(frame.forget_saves().tier()));
-  } else {
-    const std::lock_guard calling(hooks_mutex_);
-    if (hooks_.save_done) hooks_.save_done(from, frame.save_done());
-  }
+void GroupMember::On(const NodeId&, const GoOnSaving& go_on) { saves_.GoOn(go_on.save); }
+
+void GroupMember::On(const NodeId&, const ForgetSaves& forget) {
+  saves_.Forget(forget.save, forget.tier);
+}
+
+void GroupMember::On(const NodeId& from, const SaveDone& done) {
+  const std::lock_guard calling(hooks_mutex_);
+  if (hooks_.save_done) hooks_.save_done(from, done);
 }
 
 bool GroupMember::AddTransfer(LayerRequest request) {
@@ -154,14 +164,14 @@ bool GroupMember::AddTransfer(LayerRequest request) {
 }
 
 void GroupMember::AnswerTransfer(const LayerRequest& request) {
-  v1::GroupReply reply;
-  if (request.what.of_save() != 0) {
+  GroupReply reply;
+  if (request.what.of_save != 0) {
     // Not an error: those that are interrupt what goes on at the leader.
     const absl::StatusOr<bool> sent = saves_.Send(request);
-    reply.set_copies_taken(sent.ok() && *sent);
+    reply.copies_taken = sent.ok() && *sent;
   } else {
-    const bool of_outer = (request.what.parts() & kOuterParts) != 0;
-    ToWire(of_outer ? outer_exchange_.Send(request) : layers_.Send(request), &reply);
+    const bool of_outer = (request.what.parts & kOuterParts) != 0;
+    SetStatus(of_outer ? outer_exchange_.Send(request) : layers_.Send(request), &reply);
   }
   Reply(request.from, request.call, std::move(reply));
 }
@@ -181,7 +191,7 @@ void GroupMember::OnPeerLost(const NodeId& peer, const std::string& reason) {
   if (works) InterruptWork(what);
   const std::lock_guard calling(hooks_mutex_);
   if (hooks_.peer_lost) hooks_.peer_lost(peer, reason);
-  if (on_transfer_) on_transfer_(peer, v1::TransferCall());
+  if (on_transfer_) on_transfer_(peer, Lost());
 }
 
 }  // namespace atl::worker

@@ -136,12 +136,12 @@ void MemberState::ForgetSeen() {
   sums_.clear();
 }
 
-void MemberState::Keep(std::optional<v1::Handover> kept) {
+void MemberState::Keep(std::optional<IslandHandover> kept) {
   const std::lock_guard lock(mutex_);
   kept_ = std::move(kept);
 }
 
-std::optional<v1::Handover> MemberState::kept() const {
+std::optional<IslandHandover> MemberState::kept() const {
   const std::lock_guard lock(mutex_);
   return kept_;
 }

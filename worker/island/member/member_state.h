@@ -22,7 +22,7 @@
 #include "common/net/peer/peer_fence.h"
 #include "common/object_store/object_store.h"
 #include "common/protocol/island_plan.h"
-#include "proto/group.pb.h"
+#include "proto/group.plain.h"
 #include "worker/island/job.h"
 #include "worker/island/member/step_log.h"
 #include "worker/pipeline/engine.h"
@@ -84,8 +84,8 @@ class MemberState {
   std::vector<AllReduceTimes> sums() const;
 
   // ---- What this worker knows of the island that it led. ----
-  void Keep(std::optional<v1::Handover> kept);
-  std::optional<v1::Handover> kept() const;
+  void Keep(std::optional<IslandHandover> kept);
+  std::optional<IslandHandover> kept() const;
 
  private:
   void ForgetSeen();  // with mutex_ held
@@ -105,7 +105,7 @@ class MemberState {
   PeerFence stepped_;  // of the newest step
   std::vector<DeviceWork> work_;
   std::vector<AllReduceTimes> sums_;
-  std::optional<v1::Handover> kept_;
+  std::optional<IslandHandover> kept_;
 };
 
 }  // namespace atl::worker

@@ -13,7 +13,8 @@
 namespace atl::worker {
 namespace {
 
-Range ToRange(ElementRange range) { return {range.begin, range.end}; }
+// How long the end of work is awaited before its waits are ended again.
+constexpr Duration kEndSlice = std::chrono::milliseconds(20);
 
 // Workers by rank that hold the layer in a replica of which `worker` is one; else in the first.
 std::vector<NodeId> ListLayerWorkers(const IslandPlan& plan, int32_t layer, const NodeId& worker) {
@@ -56,6 +57,12 @@ std::shared_ptr<OuterState> OuterExchange::state() const {
   return state_;
 }
 
+absl::StatusOr<std::shared_ptr<OuterState>> OuterExchange::OpenState() const {
+  std::shared_ptr<OuterState> outer = state();
+  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  return outer;
+}
+
 void OuterExchange::Clear() {
   const std::lock_guard lock(mutex_);
   state_.reset();
@@ -65,48 +72,32 @@ void OuterExchange::Clear() {
 
 // ------------------------------------------------------------------------------------- calls ----
 
-absl::Status OuterExchange::Do(const v1::OuterCall& call) {
-  if (call.during_steps()) return DoDuringSteps(call);
-  switch (call.what()) {
-    case v1::OuterCall::LAYOUT:
-      return SetLayout(OrderFrom(call));
-    case v1::OuterCall::CAPTURE:
-      return ReadForDelta(ShardsFrom(call), /*of_snapshot=*/false);
-    case v1::OuterCall::APPLY:
-      return Apply(static_cast<OuterKind>(call.kind()), static_cast<OuterTarget>(call.target()),
-                   ShardsFrom(call));
-    case v1::OuterCall::FINISH:
-      return Finish(FromWire(call.tag()), call.keep_residual(), ShardsFrom(call), call.share());
-    case v1::OuterCall::PUT_BASE_IN:
-      return PutBaseIn();
-    case v1::OuterCall::PUT_BACK:
-      return PutBack();
-    case v1::OuterCall::INITIAL:
-      return MakeInitialWeights();
-    case v1::OuterCall::TABLES:
-      return FetchTables();
-    default:
-      return absl::InvalidArgumentError("not a call");
-  }
+absl::Status OuterExchange::Do(const CaptureCall& call) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<OuterState> outer, OpenState());
+  return ReadForDelta(*outer, call.shards, /*of_snapshot=*/false, nullptr);
 }
 
-absl::Status OuterExchange::DoDuringSteps(const v1::OuterCall& call) {
-  if (call.what() == v1::OuterCall::APPLY) {
-    return Apply(static_cast<OuterKind>(call.kind()), static_cast<OuterTarget>(call.target()),
-                 ShardsFrom(call));
+absl::Status OuterExchange::DoDuringSteps(const MakeDeltaCall& call, const Cancelled& cancelled) {
+  if (cancelled()) return absl::AbortedError("interrupted");
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<OuterState> outer, OpenState());
+  if (call.of_snapshot) {
+    ATOLL_RETURN_IF_ERROR(ReadForDelta(*outer, call.shards, /*of_snapshot=*/true, cancelled));
   }
-  if (call.what() != v1::OuterCall::MAKE) return absl::InvalidArgumentError("not beside steps");
-  if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(ShardsFrom(call), true));
-  const std::shared_ptr<OuterState> outer = state();
-  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
-  return outer->MakeDelta(CaptureFrom(call));
+  return outer->MakeDelta({call.contribution, call.encoding, call.shards}, cancelled);
 }
 
-bool OuterExchange::DoLater(const v1::OuterCall& call,
-                            std::function<void(const absl::Status&)> done) {
-  return work_.Add([this, call, done = std::move(done), interrupted = member_->UntilInterrupted()] {
-    done(interrupted() ? absl::AbortedError("interrupted") : DoDuringSteps(call));
-  });
+Cancelled OuterExchange::UntilEnded() const {
+  return [this, ended = ended_.load(), interrupted = member_->UntilInterrupted()] {
+    return ended_ != ended || interrupted();
+  };
+}
+
+void OuterExchange::EndWork() {
+  ++ended_;
+  while (!work_.AwaitIdle(kEndSlice)) {
+    // What it waits for, and what it may have begun to wait for since.
+    calls_->Fail(absl::AbortedError("interrupted"));
+  }
 }
 
 // -------------------------------------------------------------------------- holders of parts ----
@@ -117,7 +108,7 @@ OuterHoldings OuterExchange::Held() const {
   return {outer->tag(), *outer->parts(), outer->delta()->encoding, outer->shards()};
 }
 
-absl::Status OuterExchange::SetLayout(const OuterOrder& order) {
+absl::Status OuterExchange::Do(const OuterLayoutCall& order) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   const std::shared_ptr<OuterState> before = state();
   const OuterSpec& spec = job->spec.outer;
@@ -128,7 +119,7 @@ absl::Status OuterExchange::SetLayout(const OuterOrder& order) {
     next = std::make_shared<OuterState>(member_->name(), order.layout, spec);
     next->ExpectDelta(order.encoding, order.shards);
     next->set_tag(order.tag);
-    for (const OuterSource& source : order.sources) {
+    for (const OuterRange& source : order.sources) {
       ATOLL_RETURN_IF_ERROR(Fetch(source, before, *next));
     }
     // A restored state has the residual of its save, and pulls its base.
@@ -137,7 +128,8 @@ absl::Status OuterExchange::SetLayout(const OuterOrder& order) {
       const absl::Status restored = saves_->ReadResiduals(*save, *next);
       if (absl::IsAborted(restored)) return restored;
       if (!restored.ok()) {
-        LogWarning("checkpoint", "what quantised pushes owe begins at zero: ", restored.message());
+        LogWarning("checkpoint",
+                   "some of what quantised pushes owe begins at zero: ", restored.message());
       }
     }
   }
@@ -148,18 +140,19 @@ absl::Status OuterExchange::SetLayout(const OuterOrder& order) {
   return absl::OkStatus();
 }
 
-absl::Status OuterExchange::Fetch(const OuterSource& source,
+absl::Status OuterExchange::Fetch(const OuterRange& source,
                                   const std::shared_ptr<OuterState>& before, OuterState& next) {
+  const NodeId& from = source.holders.front();
   for (const OuterKind kind : next.ListHeldKinds()) {
     const int64_t size = kind == OuterKind::kEncoded
                              ? next.EncodedFloats(source.layer, source.range)
                              : source.range.size();
     std::vector<float> values(static_cast<size_t>(size));
-    if (source.from == member_->name()) {
+    if (from == member_->name()) {
       ATOLL_CHECK(before != nullptr);
       ATOLL_RETURN_IF_ERROR(before->Read(kind, source.layer, source.range, values));
     } else {
-      ATOLL_RETURN_IF_ERROR(FetchFrom(source.from, kind, source.layer, source.range, values));
+      ATOLL_RETURN_IF_ERROR(FetchFrom(from, kind, source.layer, source.range, values));
     }
     ATOLL_RETURN_IF_ERROR(next.Write(kind, source.layer, source.range, values));
   }
@@ -180,31 +173,30 @@ absl::Status OuterExchange::FetchFrom(const NodeId& from, OuterKind kind, int32_
   ShardParts parts;
   parts.outer = out;
   parts.outer_part = GetOuterPart(kind);
-  return calls_->FetchLayer(from, LayerShard{layer, 0, {1}}, ToRange(range), {}, parts);
+  return calls_->FetchLayer(from, LayerShard{layer, 0, {1}}, range, {}, parts);
 }
 
 absl::Status OuterExchange::Send(const LayerRequest& request) {
   const std::shared_ptr<OuterState> outer = state();
   if (outer == nullptr) return absl::NotFoundError("it keeps nothing for the servers");
-  const ElementRange range{request.what.begin(), request.what.end()};
-  const int32_t layer = request.what.shard().layer();
+  const ElementRange range = request.what.elements;
+  const int32_t layer = request.what.shard.layer;
   // Checks that it is here before memory is taken.
   if (!FindPartPosition(*outer->parts(), layer, range)) {
     return absl::NotFoundError(absl::StrCat("elements ", range.begin, " to ", range.end,
                                             " of layer ", layer, " are not kept here"));
   }
-  const OuterKind kind = OuterKindFromPartMask(request.what.parts());
+  const OuterKind kind = OuterKindFromPartMask(request.what.parts);
   const int64_t size =
       kind == OuterKind::kEncoded ? outer->EncodedFloats(layer, range) : range.size();
-  const auto parts = std::make_shared<const OwnedParts>(size, request.what.parts());
+  const auto parts = std::make_shared<const OwnedParts>(size, request.what.parts);
   ATOLL_RETURN_IF_ERROR(outer->Read(kind, layer, range, parts->parts().outer));
   return calls_->SendParts(request, parts);
 }
 
 absl::Status OuterExchange::ReadLayer(OuterKind kind, int32_t layer, std::span<float> out) {
-  const std::shared_ptr<OuterState> outer = state();
-  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
-  for (const KeptPart& part : outer->layout()) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<OuterState> outer, OpenState());
+  for (const OuterRange& part : outer->layout()) {
     if (part.layer != layer) continue;
     const auto to =
         out.subspan(static_cast<size_t>(part.range.begin), static_cast<size_t>(part.range.size()));
@@ -232,7 +224,7 @@ absl::Status OuterExchange::ReadParameters(int32_t layer, ElementRange range, bo
   const std::shared_ptr<const IslandPlan> plan = member_->plan();
   const std::vector<int32_t> ratios = GetTensorSplitRatios(*plan, layer);
   const std::vector<NodeId> ranks = ListLayerWorkers(*plan, layer, member_->name());
-  if (ranks.size() == 1) return get(ranks.front(), {layer, 0, ratios}, ToRange(range), out);
+  if (ranks.size() == 1) return get(ranks.front(), {layer, 0, ratios}, range, out);
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   const LayerLayout& whole = job->layouts[static_cast<size_t>(layer)];
   std::vector<float> joined(static_cast<size_t>(whole.size));
@@ -247,11 +239,11 @@ absl::Status OuterExchange::ReadParameters(int32_t layer, ElementRange range, bo
   return absl::OkStatus();
 }
 
-absl::Status OuterExchange::ReadForDelta(const std::vector<ShardPlacement>& shards,
-                                         bool of_snapshot) {
-  const std::shared_ptr<OuterState> outer = state();
-  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
-  return outer->ReadAll(shards, [&](int32_t layer, ElementRange range, std::span<float> out) {
+absl::Status OuterExchange::ReadForDelta(OuterState& outer,
+                                         const std::vector<ShardPlacement>& shards,
+                                         bool of_snapshot, const Cancelled& cancelled) {
+  return outer.ReadAll(shards, [&](int32_t layer, ElementRange range, std::span<float> out) {
+    if (cancelled && cancelled()) return absl::Status(absl::AbortedError("interrupted"));
     return ReadParameters(layer, range, of_snapshot, out);
   });
 }
@@ -283,30 +275,30 @@ std::vector<HeldLayer> OuterExchange::HeldShards() const {
   return held_shards_;
 }
 
-absl::Status OuterExchange::Apply(OuterKind kind, OuterTarget target,
-                                  const std::vector<ShardPlacement>& shards) {
-  const std::shared_ptr<OuterState> outer = state();
-  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+absl::Status OuterExchange::DoDuringSteps(const ApplyCall& call, const Cancelled& cancelled) {
+  if (cancelled()) return absl::AbortedError("interrupted");
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<OuterState> outer, OpenState());
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
-  if (IsOfPulled(kind)) {
+  if (IsOfPulled(call.kind)) {
     std::vector<float> values;
-    for (const KeptPart& part : outer->copies()) {
-      if (!Concern(shards, part.layer)) continue;
+    for (const OuterRange& part : outer->copies()) {
+      if (!Concern(call.shards, part.layer)) continue;
       values.resize(static_cast<size_t>(part.range.size()));
       ATOLL_RETURN_IF_ERROR(
           FetchFrom(part.holders.front(), OuterKind::kPulled, part.layer, part.range, values));
       ATOLL_RETURN_IF_ERROR(outer->Write(OuterKind::kPulled, part.layer, part.range, values));
     }
   }
-  if (target == OuterTarget::kNothing) return absl::OkStatus();
+  if (call.target == OuterTarget::kNothing) return absl::OkStatus();
   // The island's state changes, also where no layer of the fragment is held here.
-  if (target != OuterTarget::kAddition) {
+  if (call.target != OuterTarget::kAddition) {
     member_->log().Change([](ReplayLog& log) { log.Changed(); });
   }
   const auto blend = static_cast<float>(job->spec.outer.fragment_blend);
-  return SetHeld(target, shards, [&](int32_t layer, std::span<float> out) {
-    ATOLL_RETURN_IF_ERROR(ReadLayer(kind, layer, out));
-    if (!IsAddition(kind) || blend == 1) return absl::OkStatus();
+  return SetHeld(call.target, call.shards, [&](int32_t layer, std::span<float> out) {
+    if (cancelled()) return absl::Status(absl::AbortedError("interrupted"));
+    ATOLL_RETURN_IF_ERROR(ReadLayer(call.kind, layer, out));
+    if (call.kind != OuterKind::kAddition || blend == 1) return absl::OkStatus();
     for (float& x : out) x *= blend;
     return absl::OkStatus();
   });
@@ -339,7 +331,7 @@ absl::Status OuterExchange::SetHeld(OuterTarget target, const std::vector<ShardP
   return absl::OkStatus();
 }
 
-absl::Status OuterExchange::MakeInitialWeights() {
+absl::Status OuterExchange::Do(const InitialWeightsCall&) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   const ModelSpec& spec = job->spec.model;
   if (spec.initial_weights_path.empty()) {
@@ -366,16 +358,14 @@ absl::Status OuterExchange::MakeInitialWeights() {
   });
 }
 
-absl::Status OuterExchange::Finish(const OuterTag& tag, bool keep_residual,
-                                   const std::vector<ShardPlacement>& shards, double share) {
-  const std::shared_ptr<OuterState> outer = state();
-  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+absl::Status OuterExchange::Do(const FinishCall& call) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<OuterState> outer, OpenState());
   member_->log().Change([](ReplayLog& log) { log.ForgetBase(); });
-  outer->Finish(tag.base, tag.since, keep_residual, shards, share);
+  outer->Finish(call.tag.base, call.tag.since, call.keep_residual, call.shards);
   return absl::OkStatus();
 }
 
-absl::Status OuterExchange::FetchTables() {
+absl::Status OuterExchange::Do(const FetchTablesCall&) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   const std::shared_ptr<const IslandPlan> plan = member_->plan();
   for (const HeldLayer& held : HeldShards()) {
@@ -395,9 +385,9 @@ absl::Status OuterExchange::FetchTables() {
 // -------------------------------------------------------------------------------- validation ----
 
 // Only what differs from theta_base is put aside: nothing where no step has followed the pull.
-absl::Status OuterExchange::PutBaseIn() {
+absl::Status OuterExchange::Do(const PutBaseInCall&) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
-  if (state() == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  ATOLL_RETURN_IF_ERROR(OpenState().status());
   put_aside_.clear();
   int32_t read = -1;  // layer that `whole` is
   std::vector<float> whole, cut, values;
@@ -427,7 +417,7 @@ absl::Status OuterExchange::PutBaseIn() {
   return absl::OkStatus();
 }
 
-absl::Status OuterExchange::PutBack() {
+absl::Status OuterExchange::Do(const PutBackCall&) {
   for (auto& [shard, values] : put_aside_) {
     ATOLL_RETURN_IF_ERROR(layers_->SetShard(shard, {values, {}, {}}, /*temporary=*/true));
   }

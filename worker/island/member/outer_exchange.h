@@ -3,8 +3,10 @@
 // gets elements from other owners, and how a version reaches its devices.
 //
 // Threads: state, Held and Send are for any thread. DoLater is for the link's thread; what it takes
-// on is done on a thread of its own, in order, while steps go on. Everything else is for the
-// member's caller, one at a time. Waits for other owners end with GroupCalls::Fail.
+// on is done on a thread of its own, in order, while steps go on, and EndWork ends it. So does
+// everything that the member's caller does but steps: nothing of an earlier attempt at setting the
+// plan up, or of an order that the leader has abandoned, changes what a later one keeps. Everything
+// else is for the member's caller, one at a time. Waits for other owners end with GroupCalls::Fail.
 //
 // Errors: FAILED_PRECONDITION: no plan was set up; NOT_FOUND: what an owner should have is not
 // there; and those of calls and devices (MemberLayers).
@@ -12,6 +14,7 @@
 #ifndef ATOLL_WORKER_ISLAND_MEMBER_OUTER_EXCHANGE_H_
 #define ATOLL_WORKER_ISLAND_MEMBER_OUTER_EXCHANGE_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -23,9 +26,9 @@
 #include "worker/island/member/member_layers.h"
 #include "worker/island/member/member_state.h"
 #include "worker/island/member/saved_states.h"
-#include "worker/island/messages/outer_wire.h"
-#include "worker/island/work_queue.h"
+#include "worker/island/messages/wire.h"
 #include "worker/runtime/outer_state.h"
+#include "worker/work_queue.h"
 
 namespace atl::worker {
 
@@ -38,31 +41,50 @@ class OuterExchange {
   std::shared_ptr<OuterState> state() const;  // null: no plan was set up for this job
   OuterHoldings Held() const;
 
-  // Does what a call of the leader requests.
-  absl::Status Do(const v1::OuterCall& call);
-  // The same of a call during steps, later; `done` gets the outcome, on the thread that did it.
+  // What calls of the leader request.
+  absl::Status Do(const OuterLayoutCall& call);  // gets what it says, for CommitLayout
+  absl::Status Do(const CaptureCall& call);
+  absl::Status Do(const MakeDeltaCall& call) { return DoDuringSteps(call, UntilEnded()); }
+  absl::Status Do(const ApplyCall& call) { return DoDuringSteps(call, UntilEnded()); }
+  absl::Status Do(const FinishCall& call);
+  // theta_base becomes the parameters of these devices, until they are put back.
+  absl::Status Do(const PutBaseInCall& call);
+  absl::Status Do(const PutBackCall& call);
+  absl::Status Do(const FetchTablesCall& call);
+  // By the seed or from the job's files.
+  absl::Status Do(const InitialWeightsCall& call);
+  // The same of calls during steps, later; `done` gets the outcome, on the thread that did it.
   // ABORTED: this worker was interrupted before it began. False: there is too much already.
-  bool DoLater(const v1::OuterCall& call, std::function<void(const absl::Status&)> done);
+  template <class Call>
+  bool DoLater(const Call& call, std::function<void(const absl::Status&)> done) {
+    return work_.Add([this, call, done = std::move(done), cancelled = UntilEnded()] {
+      done(DoDuringSteps(call, cancelled));
+    });
+  }
   // What the newest order for a layout has brought takes the place of what was kept.
   void CommitLayout();
-  // The parameters that theta_base has replaced on these devices, for validation, come back.
-  absl::Status PutBack();
   // Of a whole layer, from its owners.
   absl::Status ReadLayer(OuterKind kind, int32_t layer, std::span<float> out);
   // Answers a request for what this worker owns.
   absl::Status Send(const LayerRequest& request);
 
-  void Drain() { work_.Drain(); }  // waits for all that DoLater has taken on
-  void Clear();                    // the job is closed
-  void Stop() { work_.Stop(); }    // waits for what has begun; drops the others, and new ones
+  // What DoLater has taken on ends soon, and has ended: it reports ABORTED unless it was done.
+  void EndWork();
+  void Clear();                  // the job is closed
+  void Stop() { work_.Stop(); }  // waits for what has begun; drops the others, and new ones
 
  private:
+  // FAILED_PRECONDITION: no plan was set up for this job.
+  absl::StatusOr<std::shared_ptr<OuterState>> OpenState() const;
   using ReadWhole = std::function<absl::Status(int32_t layer, std::span<float> out)>;
 
-  absl::Status DoDuringSteps(const v1::OuterCall& call);
-  // Gets what the order says, for CommitLayout.
-  absl::Status SetLayout(const OuterOrder& order);
-  absl::Status Fetch(const OuterSource& source, const std::shared_ptr<OuterState>& before,
+  absl::Status DoDuringSteps(const MakeDeltaCall& call, const Cancelled& cancelled);
+  // Elements of all layers that this worker's devices hold, from their owners. Afterwards it has
+  // the pulled version of what it keeps copies of. kAdded leaves out copies of a table that cannot
+  // be read here: FetchTablesCall, when all members have done so.
+  absl::Status DoDuringSteps(const ApplyCall& call, const Cancelled& cancelled);
+  Cancelled UntilEnded() const;  // an interrupt, or EndWork
+  absl::Status Fetch(const OuterRange& source, const std::shared_ptr<OuterState>& before,
                      OuterState& next);
   absl::Status FetchFrom(const NodeId& from, OuterKind kind, int32_t layer, ElementRange range,
                          std::span<float> out);
@@ -70,20 +92,8 @@ class OuterExchange {
                               std::span<float> out);
   // The parameters of what this worker owns, for a pseudo-gradient. `shards`, here and below:
   // layers that they do not concern (Concern) are left alone.
-  absl::Status ReadForDelta(const std::vector<ShardPlacement>& shards, bool of_snapshot);
-  // Elements of all layers that this worker's devices hold, from their owners. Afterwards it has
-  // the pulled version of what it keeps copies of. kAdded leaves out copies of a table that cannot
-  // be read here: FetchTables, when all members have done so.
-  absl::Status Apply(OuterKind kind, OuterTarget target, const std::vector<ShardPlacement>& shards);
-  // The initial weights of the layers on these devices, by the seed or from the job's files.
-  absl::Status MakeInitialWeights();
-  // The pulled version is theta_base.
-  absl::Status Finish(const OuterTag& tag, bool keep_residual,
-                      const std::vector<ShardPlacement>& shards, double share);
-  absl::Status FetchTables();
-  // theta_base becomes the parameters of these devices, until PutBack.
-  absl::Status PutBaseIn();
-
+  absl::Status ReadForDelta(OuterState& outer, const std::vector<ShardPlacement>& shards,
+                            bool of_snapshot, const Cancelled& cancelled);
   // All layers of the plan on these devices, of whole layers as they are read.
   absl::Status SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,
                        const ReadWhole& read_layer);
@@ -100,7 +110,8 @@ class OuterExchange {
   std::shared_ptr<OuterState> state_, next_;  // next_: until CommitLayout
   std::vector<HeldLayer> held_shards_;        // once each, by layer
 
-  WorkQueue work_;  // last: it uses the others
+  std::atomic<int64_t> ended_ = 0;  // calls of EndWork so far
+  WorkQueue work_;                  // last: it uses the others
 };
 
 }  // namespace atl::worker

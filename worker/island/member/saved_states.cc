@@ -14,7 +14,7 @@ namespace {
 int64_t CountBytes(const SaveOrder& order, int64_t residuals) {
   int64_t elements = 0;
   for (const Unit& unit : order.own) elements += unit.elements.size();
-  for (const SaveOrder::Fetch& fetch : order.fetch) elements += fetch.unit.elements.size();
+  for (const SaveFetch& fetch : order.fetch) elements += fetch.unit.elements.size();
   return 2 * (std::popcount(static_cast<uint32_t>(kAllParts)) * elements + residuals) *
          static_cast<int64_t>(sizeof(float));
 }
@@ -73,7 +73,7 @@ absl::Status SavedStates::Save(SaveTask task, const std::shared_ptr<OuterState>&
   }
   const bool saves = !task.order.own.empty() || !task.order.fetch.empty();
   if (saves && outer != nullptr) ATOLL_RETURN_IF_ERROR(SaveResiduals(*outer, &task));
-  for (SaveOrder::Fetch& fetch : task.order.fetch) {
+  for (SaveFetch& fetch : task.order.fetch) {
     ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->GetLayerLayout(fetch.unit.shard));
     fetch.elements = layout.size;
     if (fetch.unit.elements.end > layout.size) return absl::InvalidArgumentError("no such unit");
@@ -87,7 +87,7 @@ absl::Status SavedStates::Save(SaveTask task, const std::shared_ptr<OuterState>&
 int64_t SavedStates::KeptResiduals(const OuterState& outer) const {
   int64_t elements = 0;
   if (!outer.quantized()) return elements;
-  for (const KeptPart& part : outer.layout()) {
+  for (const OuterRange& part : outer.layout()) {
     if (std::count(part.holders.begin(), part.holders.end(), state_->name()) > 0) {
       elements += part.range.size();
     }
@@ -100,7 +100,7 @@ int64_t SavedStates::KeptResiduals(const OuterState& outer) const {
 absl::Status SavedStates::SaveResiduals(const OuterState& outer, SaveTask* task) {
   if (!outer.quantized()) return absl::OkStatus();
   const bool in_memory = task->tier == Tier::kMemory;
-  for (const KeptPart& part : outer.layout()) {
+  for (const OuterRange& part : outer.layout()) {
     const bool kept = std::count(part.holders.begin(), part.holders.end(), state_->name()) > 0;
     if (in_memory ? !kept : part.holders.front() != state_->name()) continue;
     const auto values = std::make_shared<std::vector<float>>(part.range.size());
@@ -125,7 +125,7 @@ void SavedStates::Forget(int64_t save, Tier tier) {
 }
 
 absl::Status SavedStates::KeepCopies(const SaveTask& task, const Cancelled& cancelled) {
-  for (const SaveOrder::Fetch& wanted : task.order.fetch) {
+  for (const SaveFetch& wanted : task.order.fetch) {
     if (cancelled()) return absl::AbortedError("the save is cancelled");
     const Unit& unit = wanted.unit;
     const auto parts = std::make_shared<OwnedParts>(unit.elements.size(), kAllParts);
@@ -166,25 +166,37 @@ std::vector<HeldSave> SavedStates::Here() {
 }
 
 absl::Status SavedStates::ReadResiduals(int64_t save, OuterState& next) {
-  const std::shared_ptr<const IslandPlan> plan = state_->plan();
-  for (const OwnedPart& part : *next.parts()) {
+  absl::Status missing;
+  for (const OuterRange& part : *next.parts()) {
     std::vector<float> values(static_cast<size_t>(part.range.size()));
-    ElementRanges found;
-    ATOLL_RETURN_IF_ERROR(saved_->ReadResidual(state_->fence().job, save, part.layer, part.range,
-                                               /*remote=*/true, values, &found,
-                                               state_->UntilInterrupted()));
-    for (const IslandMember& member : plan->members) {
-      if (member.worker == state_->name()) continue;
-      for (const ElementRange& missing : found.Missing(part.range)) {
-        ATOLL_RETURN_IF_ERROR(FetchResidual(
-            member.worker, save, part.layer, missing,
-            std::span(values).subspan(static_cast<size_t>(missing.begin - part.range.begin),
-                                      static_cast<size_t>(missing.size()))));
-      }
-    }
+    const absl::Status read = ReadResidual(save, part, values);
+    if (absl::IsAborted(read)) return read;
+    missing.Update(read);
     ATOLL_RETURN_IF_ERROR(next.Write(OuterKind::kResidual, part.layer, part.range, values));
   }
-  return absl::OkStatus();
+  return missing;
+}
+
+// As far as this worker and the other members have it; the first error of
+// those that could not say.
+absl::Status SavedStates::ReadResidual(int64_t save, const OuterRange& part,
+                                       std::span<float> values) {
+  ElementRanges found;
+  absl::Status first =
+      saved_->ReadResidual(state_->fence().job, save, part.layer, part.range,
+                           /*remote=*/true, values, &found, state_->UntilInterrupted());
+  const std::shared_ptr<const IslandPlan> plan = state_->plan();
+  for (const IslandMember& member : plan->members) {
+    if (member.worker == state_->name()) continue;
+    for (const ElementRange& missing : found.Missing(part.range)) {
+      if (absl::IsAborted(first)) return first;
+      first.Update(
+          FetchResidual(member.worker, save, part.layer, missing,
+                        values.subspan(static_cast<size_t>(missing.begin - part.range.begin),
+                                       static_cast<size_t>(missing.size()))));
+    }
+  }
+  return first;
 }
 
 // What another member has of these elements; the others stay.
@@ -194,10 +206,8 @@ absl::Status SavedStates::FetchResidual(const NodeId& from, int64_t save, int32_
   ShardParts parts;
   parts.outer = sent;
   parts.outer_part = GetOuterPart(OuterKind::kResidual);
-  v1::LayerCall of;
-  of.set_of_save(save);
-  const absl::Status status = calls_->FetchLayer(from, LayerShard{layer, 0, {1}},
-                                                 {range.begin, range.end}, std::move(of), parts);
+  const absl::Status status =
+      calls_->FetchLayer(from, LayerShard{layer, 0, {1}}, range, {.of_save = save}, parts);
   if (absl::IsNotFound(status)) return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(status);
   for (size_t i = 0; i < sent.size(); ++i) {
@@ -207,34 +217,35 @@ absl::Status SavedStates::FetchResidual(const NodeId& from, int64_t save, int32_
 }
 
 absl::StatusOr<bool> SavedStates::SendResidual(const LayerRequest& request) {
-  const ElementRange range{request.what.begin(), request.what.end()};
-  const int32_t layer = request.what.shard().layer();
+  const ElementRange range = request.what.elements;
+  const int32_t layer = request.what.shard.layer;
   const std::shared_ptr<const GroupJob> job = state_->job();
   if (job == nullptr || layer < 0 || layer >= std::ssize(job->layouts) ||
       range.end > job->layouts[static_cast<size_t>(layer)].size) {
     return false;  // before memory is taken
   }
-  const auto parts = std::make_shared<const OwnedParts>(range.size(), request.what.parts());
+  const auto parts = std::make_shared<const OwnedParts>(range.size(), request.what.parts);
   ElementRanges found;
-  ATOLL_RETURN_IF_ERROR(saved_->ReadResidual(
-      state_->fence().job, request.what.of_save(), layer, range,
-      /*remote=*/false, parts->parts().outer, &found, state_->UntilInterrupted()));
-  if (found.empty()) return false;
+  const absl::Status read = saved_->ReadResidual(
+      state_->fence().job, request.what.of_save, layer, range,
+      /*remote=*/false, parts->parts().outer, &found, state_->UntilInterrupted());
+  if (absl::IsAborted(read)) return read;
+  if (found.empty()) return false;  // what else is here counts, whatever is damaged
   ATOLL_RETURN_IF_ERROR(calls_->SendParts(request, parts));
   return true;
 }
 
 absl::StatusOr<bool> SavedStates::Send(const LayerRequest& request) {
-  if ((request.what.parts() & kOuterParts) != 0) return SendResidual(request);
-  const LayerShard shard = FromWire(request.what.shard());
-  const Range elements{request.what.begin(), request.what.end()};
+  if ((request.what.parts & kOuterParts) != 0) return SendResidual(request);
+  const LayerShard& shard = request.what.shard;
+  const Range elements = request.what.elements;
   // Before memory is taken for it.
-  ATOLL_ASSIGN_OR_RETURN(const bool here, saved_->IsHere(state_->fence().job,
-                                                         request.what.of_save(), shard, elements));
+  ATOLL_ASSIGN_OR_RETURN(
+      const bool here, saved_->IsHere(state_->fence().job, request.what.of_save, shard, elements));
   if (!here) return false;
-  const auto parts = std::make_shared<const OwnedParts>(elements.size(), request.what.parts());
+  const auto parts = std::make_shared<const OwnedParts>(elements.size(), request.what.parts);
   ATOLL_RETURN_IF_ERROR(
-      layers_->GetSaved(state_->name(), request.what.of_save(), shard, elements, parts->parts()));
+      layers_->GetSaved(state_->name(), request.what.of_save, shard, elements, parts->parts()));
   ATOLL_RETURN_IF_ERROR(calls_->SendParts(request, parts));
   return true;
 }

@@ -44,12 +44,14 @@ class SavedStates {
   // Empty: there is no such tier. What is in the remote one has been saved by any worker.
   absl::StatusOr<std::vector<HeldSave>> In(Tier tier);
   // What `next` keeps owes what it owed at the save, as this worker and the other members have it;
-  // what is nowhere begins at zero.
+  // what is nowhere begins at zero. ABORTED: interrupted. Any other error: what someone has may be
+  // missing, and `next` has all the rest.
   absl::Status ReadResiduals(int64_t save, OuterState& next);
   // Answers a request for elements of a save. False: they are not here.
   absl::StatusOr<bool> Send(const LayerRequest& request);
 
  private:
+  absl::Status ReadResidual(int64_t save, const OuterRange& part, std::span<float> values);
   // Elements whose residual `outer` has here.
   int64_t KeptResiduals(const OuterState& outer) const;
   absl::Status SaveResiduals(const OuterState& outer, SaveTask* task);

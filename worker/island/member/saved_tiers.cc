@@ -88,13 +88,17 @@ absl::Status SavedTiers::ReadResidual(const JobId& job, int64_t save, int32_t la
                                       ElementRange range, bool remote, std::span<float> out,
                                       ElementRanges* found, const Cancelled& cancelled) {
   memory_.ReadResidual(save, layer, range, out, found);
+  absl::Status first;
   for (const Tier tier : {Tier::kDisk, Tier::kRemote}) {
     if (found->Covers(range) || (tier == Tier::kRemote && !remote)) break;
-    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, OpenStore(job, tier));
-    if (store == nullptr) continue;
-    ATOLL_RETURN_IF_ERROR(store->ReadResidual(save, layer, range, out, found, cancelled));
+    const absl::StatusOr<std::shared_ptr<TierStore>> store = OpenStore(job, tier);
+    first.Update(store.status());
+    if (!store.ok() || *store == nullptr) continue;
+    const absl::Status read = (*store)->ReadResidual(save, layer, range, out, found, cancelled);
+    if (absl::IsAborted(read)) return read;
+    first.Update(read);
   }
-  return absl::OkStatus();
+  return found->Covers(range) ? absl::OkStatus() : first;
 }
 
 absl::Status SavedTiers::Write(const JobId& job, const NodeId& worker, const SaveTask& task,

@@ -39,7 +39,8 @@ class SavedTiers {
   // Of the nearest tier that has it. NOT_FOUND: none has.
   absl::Status Read(const JobId& job, int64_t save, const LayerShard& shard, Range elements,
                     const ShardParts& out, const Cancelled& cancelled);
-  // What is there of these elements, to its position in `out`; adds it to `found`.
+  // What is there of these elements, to its position in `out`; adds it to `found`. ABORTED:
+  // cancelled. Another error: not all that is there could be read.
   absl::Status ReadResidual(const JobId& job, int64_t save, int32_t layer, ElementRange range,
                             bool remote, std::span<float> out, ElementRanges* found,
                             const Cancelled& cancelled);

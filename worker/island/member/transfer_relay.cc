@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
-#include "worker/island/messages/outer_wire.h"
-
 namespace atl::worker {
 namespace {
 
-constexpr size_t kPartsInMessage = 4096;
+constexpr size_t kPartsInMessage = 2048;  // each with its server's address and key
 
 }  // namespace
 
@@ -17,8 +15,9 @@ TransferRelay::TransferRelay(GroupMember* member, TensorClient* client,
       post_(std::move(post)),
       own_(client, [this](Event event) { OnOwn(std::move(event)); }),
       served_(client, [this](Event event) { OnServed(std::move(event)); }) {
-  member_->SetOnTransfer(
-      [this](const NodeId& from, const v1::TransferCall& call) { OnTransfer(from, call); });
+  member_->SetOnTransfer([this](const NodeId& from, GroupMember::TransferFrame frame) {
+    std::visit([&](auto& body) { On(from, std::move(body)); }, frame);
+  });
 }
 
 TransferRelay::~TransferRelay() {
@@ -26,12 +25,6 @@ TransferRelay::~TransferRelay() {
   serving_.Stop();
   own_.CancelAll();
   served_.CancelAll();
-}
-
-void TransferRelay::Notify(const NodeId& to, const v1::TransferCall& call) {
-  v1::GroupFrame frame;
-  *frame.mutable_transfer() = call;
-  member_->calls().Notify(to, std::move(frame));
 }
 
 // ------------------------------------------------------------------------------- the leader's ----
@@ -72,7 +65,8 @@ void TransferRelay::Push(const PushShards& order) {
     if (sender == member_->name()) {
       if (StartPush(share, own_)) continue;
       for (const ShardPart& part : share.shards) {
-        post_(PushShardDone{MakePushId(share, part), PushStatus::kFailed, "it is not here", 0});
+        post_(
+            PushShardDone{MakePushId(share, part), ShardPushStatus::kFailed, "it is not here", 0});
       }
       continue;
     }
@@ -87,9 +81,9 @@ void TransferRelay::Push(const PushShards& order) {
           pushes_[sender][MakePushId(message, part)] = true;
         }
       }
-      v1::TransferCall call;
-      ToWire(message, &call);
-      Notify(sender, call);
+      member_->calls().Notify(sender,
+                              {.body = PushCall{message.job, message.contribution, message.encoding,
+                                                ToTransferParts(message.shards)}});
       if (member_->link().IsLost(sender)) OnLost(sender);
     }
   }
@@ -100,10 +94,10 @@ std::map<NodeId, std::vector<ShardPart>> TransferRelay::GroupPartsByOwner(
   std::map<NodeId, std::vector<ShardPart>> shares;
   const std::shared_ptr<OuterState> outer = member_->outer_exchange().state();
   if (outer == nullptr) return shares;
-  std::map<int32_t, std::vector<const KeptPart*>> parts;
-  for (const KeptPart& part : outer->layout()) parts[part.layer].push_back(&part);
+  std::map<int32_t, std::vector<const OuterRange*>> parts;
+  for (const OuterRange& part : outer->layout()) parts[part.layer].push_back(&part);
   for (const ShardPart& shard : shards) {
-    for (const KeptPart* part : parts[shard.layer]) {
+    for (const OuterRange* part : parts[shard.layer]) {
       const int64_t begin = std::clamp<int64_t>(part->range.begin - shard.begin, 0, shard.elements);
       const int64_t end = std::clamp<int64_t>(part->range.end - shard.begin, 0, shard.elements);
       if (end <= begin) continue;
@@ -164,10 +158,10 @@ void TransferRelay::Pull(const StartPull& order) {
       own_.Pull(message, outer->pulled(), outer->parts(), outer->base(), outer->tag().base);
       continue;
     }
-    v1::TransferCall call;
-    ToWire(message, &call);
-    call.set_batch(batch.second);
-    Notify(batch.first, call);
+    member_->calls().Notify(batch.first,
+                            {.body = PullCall{message.job, message.pull, message.version,
+                                              ToTransferParts(message.shards), message.encoding,
+                                              message.fragments, batch.second}});
     if (member_->link().IsLost(batch.first)) OnLost(batch.first);
   }
 }
@@ -183,9 +177,9 @@ void TransferRelay::SendCancel() {
     pushes_.clear();
   }
   others.erase(member_->name());
-  v1::TransferCall cancel;
-  cancel.set_what(v1::TransferCall::CANCEL);
-  for (const NodeId& other : others) Notify(other, cancel);
+  for (const NodeId& other : others) {
+    member_->calls().Notify(other, {.body = CancelTransfersCall()});
+  }
 }
 
 void TransferRelay::CancelAll() {
@@ -220,7 +214,7 @@ void TransferRelay::OnLost(const NodeId& peer) {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, unused] : pushes_[peer]) {
-      events.push_back(PushShardDone{id, PushStatus::kFailed,
+      events.push_back(PushShardDone{id, ShardPushStatus::kFailed,
                                      absl::StrCat("shard ", id.shard, ": ", peer, " is lost"), 0});
     }
     pushes_.erase(peer);
@@ -237,58 +231,69 @@ void TransferRelay::OnLost(const NodeId& peer) {
 
 // ------------------------------------------------------------------- on the link's thread ----
 
-void TransferRelay::OnTransfer(const NodeId& from, const v1::TransferCall& call) {
-  switch (call.what()) {
-    case v1::TransferCall::UNSPECIFIED:
-      return OnLost(from);
-    case v1::TransferCall::PUSHED: {
-      const PushShardDone done = PushDoneFrom(call);
-      {
-        const std::lock_guard lock(mutex_);
-        const auto sender = pushes_.find(from);
-        if (sender == pushes_.end() || sender->second.erase(done.push) == 0) return;
-      }
-      return post_(done);
-    }
-    case v1::TransferCall::PULLED: {
-      Event event = PullDone{call.pull(), call.bytes()};
-      if (call.outcome() > 0) {
-        event = PullFailed{call.pull(), static_cast<PullFailure>(call.outcome() - 1), call.newer(),
-                           absl::StrCat(from, ": ", call.reason())};
-      }
-      return BatchEnds({from, call.batch()}, call.pull(), std::move(event));
-    }
-    default:
-      serving_.Add([this, from, call] { Serve(from, call); });
+void TransferRelay::On(const NodeId& from, const PushShardDone& done) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto sender = pushes_.find(from);
+    if (sender == pushes_.end() || sender->second.erase(done.push) == 0) return;
   }
+  post_(done);
+}
+
+void TransferRelay::On(const NodeId& from, const BatchPulled& pulled) {
+  Event event = PullDone{pulled.pull, pulled.bytes};
+  if (pulled.failed) {
+    event = PullFailed{pulled.pull, pulled.failure, pulled.newer,
+                       absl::StrCat(from, ": ", pulled.reason)};
+  }
+  BatchEnds({from, pulled.batch}, pulled.pull, std::move(event));
+}
+
+void TransferRelay::On(const NodeId& from, PushCall call) {
+  serving_.Add([this, from, call = std::move(call)] {
+    if (Leads(from)) Serve(call);
+  });
+}
+
+void TransferRelay::On(const NodeId& from, PullCall call) {
+  serving_.Add([this, from, call = std::move(call)] {
+    if (Leads(from)) Serve(from, call);
+  });
+}
+
+void TransferRelay::On(const NodeId& from, const CancelTransfersCall&) {
+  serving_.Add([this, from] {
+    if (!Leads(from)) return;
+    served_.CancelAll();
+    const std::lock_guard lock(mutex_);
+    pulls_served_.clear();
+  });
 }
 
 // ----------------------------------------------------------------------------- a follower's ----
 
-void TransferRelay::Serve(const NodeId& from, const v1::TransferCall& call) {
+bool TransferRelay::Leads(const NodeId& worker) const {
   const IslandPlan plan = member_->plan();
-  if (plan.members.empty() || plan.members.front().worker != from) return;
-  if (call.what() == v1::TransferCall::CANCEL) {
-    served_.CancelAll();
-    const std::lock_guard lock(mutex_);
-    pulls_served_.clear();
-    return;
+  return !plan.members.empty() && plan.members.front().worker == worker;
+}
+
+void TransferRelay::Serve(const PushCall& call) {
+  const PushShards push{call.job, call.contribution, call.encoding, ToShardParts(call.parts)};
+  if (StartPush(push, served_)) return;
+  for (const ShardPart& part : push.shards) {
+    OnServed(PushShardDone{MakePushId(push, part), ShardPushStatus::kFailed, "it is not here", 0});
   }
-  const std::shared_ptr<OuterState> outer = member_->outer_exchange().state();
-  if (call.what() == v1::TransferCall::PUSH) {
-    const PushShards push = PushFrom(call);
-    if (StartPush(push, served_)) return;
-    for (const ShardPart& part : push.shards) {
-      OnServed(PushShardDone{MakePushId(push, part), PushStatus::kFailed, "it is not here", 0});
-    }
-    return;
-  }
-  StartPull pull = PullFrom(call);
+}
+
+void TransferRelay::Serve(const NodeId& leader, const PullCall& call) {
+  StartPull pull{call.job,      call.pull,     call.version, ToShardParts(call.parts),
+                 call.encoding, call.fragments};
   {
     const std::lock_guard lock(mutex_);
-    pulls_served_[next_served_] = {from, pull.pull, call.batch()};
+    pulls_served_[next_served_] = {leader, pull.pull, call.batch};
     pull.pull = next_served_++;
   }
+  const std::shared_ptr<OuterState> outer = member_->outer_exchange().state();
   if (outer == nullptr) {
     return OnServed(PullFailed{pull.pull, PullFailure::kError, kNoVersion, "no plan is set up"});
   }
@@ -296,35 +301,33 @@ void TransferRelay::Serve(const NodeId& from, const v1::TransferCall& call) {
 }
 
 void TransferRelay::OnServed(Event event) {
-  v1::TransferCall call;
   if (const auto* done = std::get_if<PushShardDone>(&event)) {
-    ToWire(*done, &call);
     const IslandPlan plan = member_->plan();
-    if (!plan.members.empty()) Notify(plan.members.front().worker, call);
-    return;
+    if (plan.members.empty()) return;
+    return member_->calls().Notify(plan.members.front().worker, {.body = *done});
   }
-  call.set_what(v1::TransferCall::PULLED);
-  int64_t number = 0;
+  BatchPulled pulled;
   if (const auto* done = std::get_if<PullDone>(&event)) {
-    number = done->pull;
-    call.set_bytes(done->bytes);
+    pulled.pull = done->pull;
+    pulled.bytes = done->bytes;
   } else if (const auto* failed = std::get_if<PullFailed>(&event)) {
-    number = failed->pull;
-    call.set_outcome(1 + static_cast<int32_t>(failed->failure));
-    call.set_reason(failed->reason.substr(0, 4096));
-    call.set_newer(failed->newer);
+    pulled = {.pull = failed->pull,
+              .failed = true,
+              .failure = failed->failure,
+              .newer = failed->newer,
+              .reason = failed->reason};
   }
   Served served;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = pulls_served_.find(number);
+    const auto found = pulls_served_.find(pulled.pull);
     if (found == pulls_served_.end()) return;
     served = found->second;
     pulls_served_.erase(found);
   }
-  call.set_pull(served.pull);
-  call.set_batch(served.batch);
-  Notify(served.leader, call);
+  pulled.pull = served.pull;
+  pulled.batch = served.batch;
+  member_->calls().Notify(served.leader, {.body = pulled});
 }
 
 }  // namespace atl::worker

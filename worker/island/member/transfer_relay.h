@@ -17,8 +17,8 @@
 
 #include "worker/core/actions.h"
 #include "worker/island/member/member.h"
-#include "worker/island/work_queue.h"
 #include "worker/runtime/transfers.h"
+#include "worker/work_queue.h"
 
 namespace atl::worker {
 
@@ -48,8 +48,17 @@ class TransferRelay {
     int32_t batch = 0;
   };
 
-  void OnTransfer(const NodeId& from, const v1::TransferCall& call);
-  void Serve(const NodeId& from, const v1::TransferCall& call);
+  // On the link's thread.
+  void On(const NodeId& from, PushCall call);
+  void On(const NodeId& from, PullCall call);
+  void On(const NodeId& from, const CancelTransfersCall& call);
+  void On(const NodeId& from, const PushShardDone& done);
+  void On(const NodeId& from, const BatchPulled& pulled);
+  void On(const NodeId& from, const GroupMember::Lost&) { OnLost(from); }
+  // On serving_'s.
+  bool Leads(const NodeId& worker) const;
+  void Serve(const PushCall& call);
+  void Serve(const NodeId& leader, const PullCall& call);
   void OnOwn(Event event);
   void OnServed(Event event);
   void OnLost(const NodeId& peer);
@@ -61,7 +70,6 @@ class TransferRelay {
   std::map<NodeId, StartPull> SplitByOwner(const StartPull& order) const;
   // False: what is to be pushed is not here.
   bool StartPush(const PushShards& share, Transfers& transfers) const;
-  void Notify(const NodeId& to, const v1::TransferCall& call);
   void SendCancel();
 
   GroupMember* const member_;

@@ -1,28 +1,52 @@
 #include "worker/island/messages/wire.h"
 
-#include "worker/island/messages/outer_wire.h"
-#include "worker/island/parts.h"
+#include "proto/control.fields.h"
+#include "proto/group.fields.h"
+#include "proto/group.pb.h"
+#include "proto/job.fields.h"
+#include "proto/trace.fields.h"
 
 namespace atl::worker {
 namespace {
 
-using Spans = google::protobuf::RepeatedPtrField<v1::PositionSpan>;
+template <class Message, class Plain>
+std::string SerializeAs(const Plain& plain) {
+  Message message;
+  Encoder encoder;
+  Fields(encoder, plain, message);
+  return message.SerializeAsString();
+}
 
-void ToWire(const std::vector<PositionRange>& ranges, Spans* out) {
-  for (const PositionRange& range : ranges) {
-    v1::PositionSpan* span = out->Add();
-    span->set_begin(range.begin);
-    span->set_end(range.end);
+template <class Message, class Plain>
+absl::StatusOr<Plain> ParseAs(absl::string_view bytes, absl::string_view name) {
+  Message message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::InvalidArgumentError(absl::StrCat("not a ", name));
   }
+  Plain plain;
+  Decoder decoder;
+  Fields(decoder, plain, message);
+  ATOLL_RETURN_IF_ERROR(decoder.status());
+  return plain;
 }
 
-std::vector<PositionRange> FromWire(const Spans& spans) {
-  std::vector<PositionRange> ranges;
-  for (const v1::PositionSpan& span : spans) ranges.push_back({span.begin(), span.end()});
-  return ranges;
-}
+constexpr size_t kErrorBytesMax = 4096;
 
 }  // namespace
+
+std::string Serialize(const GroupFrame& frame) { return SerializeAs<v1::GroupFrame>(frame); }
+std::string Serialize(const ChunkHeader& header) { return SerializeAs<v1::ChunkHeader>(header); }
+
+absl::StatusOr<GroupFrame> ParseGroupFrame(absl::string_view bytes) {
+  return ParseAs<v1::GroupFrame, GroupFrame>(bytes, "GroupFrame");
+}
+
+absl::StatusOr<ChunkHeader> ParseChunkHeader(absl::string_view bytes, int64_t payload_bytes) {
+  if (payload_bytes < 4 || payload_bytes % 4 != 0 || payload_bytes > 4 * kChunkElements) {
+    return absl::InvalidArgumentError(absl::StrCat("a chunk of ", payload_bytes, " bytes"));
+  }
+  return ParseAs<v1::ChunkHeader, ChunkHeader>(bytes, "ChunkHeader");
+}
 
 std::string SerializeTensorHeader(const TensorMessage& message) {
   v1::TensorHeader header;
@@ -41,269 +65,92 @@ std::string SerializeTensorHeader(const TensorMessage& message) {
   return header.SerializeAsString();
 }
 
-void ToWire(const LayerShard& shard, v1::ShardName* out) {
-  out->set_layer(shard.layer);
-  out->set_rank(shard.rank);
-  for (int32_t share : shard.tensor_split_ratios) out->add_tensor_split_ratios(share);
+absl::StatusOr<TensorMessage> ParseTensorHeader(absl::string_view bytes) {
+  v1::TensorHeader header;
+  if (!header.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::InvalidArgumentError("not a TensorHeader");
+  }
+  TensorMessage message;
+  message.tag = {header.step(),        header.replica(), header.stage(),  header.rank(),
+                 header.micro_batch(), header.chunk(),   header.chunks(), header.gradient()};
+  message.from = header.from();
+  message.to = header.to();
+  message.epoch = header.epoch();
+  for (const DType dtype : {DType::kBfloat16, DType::kFloat32, DType::kFloat64}) {
+    message.dtype = dtype;
+    if (GetElementSize(dtype) == header.element_bytes()) return message;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("elements of ", header.element_bytes(), " bytes"));
 }
 
-LayerShard FromWire(const v1::ShardName& shard) {
-  return {shard.layer(),
-          shard.rank(),
-          {shard.tensor_split_ratios().begin(), shard.tensor_split_ratios().end()}};
+std::vector<TransferPart> ToTransferParts(const std::vector<ShardPart>& parts) {
+  std::vector<TransferPart> result;
+  for (const ShardPart& part : parts) {
+    result.push_back({part, part.part_begin, part.part_elements});
+  }
+  return result;
 }
 
-void ToWire(const LayerShard& shard, Range elements, v1::SavedShard* out) {
-  ToWire(shard, out->mutable_shard());
-  out->set_begin(elements.begin);
-  out->set_end(elements.end);
+std::vector<ShardPart> ToShardParts(const std::vector<TransferPart>& parts) {
+  std::vector<ShardPart> result;
+  for (const TransferPart& part : parts) {
+    result.push_back({part.shard, part.begin, part.elements});
+  }
+  return result;
 }
 
-void ToWire(const StateStamp& stamp, v1::StateStamp* out) {
-  out->set_generation(stamp.generation);
-  out->set_change(stamp.change);
+void SetStatus(const absl::Status& status, GroupReply* reply) {
+  reply->code = static_cast<int32_t>(status.code());
+  reply->message = std::string(status.message().substr(0, kErrorBytesMax));
 }
 
-StateStamp FromWire(const v1::StateStamp& stamp) { return {stamp.generation(), stamp.change()}; }
-
-void ToWire(const HeldLayer& held, v1::HeldShard* out) {
-  ToWire(held.shard, out->mutable_shard());
-  out->set_device(held.device);
-  out->set_elements(held.elements);
-  out->set_optimizer_step(held.optimizer_step);
-  ToWire(held.parameters_since, out->mutable_parameters_since());
-  ToWire(held.moments_since, out->mutable_moments_since());
-  out->set_written(held.written);
-  out->set_surplus(held.surplus);
-  out->set_table_only(held.table_only);
-  out->set_owned_begin(held.owned.begin);
-  out->set_owned_end(held.owned.end);
-  out->set_whole(held.whole);
-}
-
-HeldLayer FromWire(const v1::HeldShard& held) {
-  HeldLayer out;
-  out.shard = FromWire(held.shard());
-  out.device = held.device();
-  out.elements = held.elements();
-  out.optimizer_step = held.optimizer_step();
-  out.parameters_since = FromWire(held.parameters_since());
-  out.moments_since = FromWire(held.moments_since());
-  out.written = held.written();
-  out.surplus = held.surplus();
-  out.table_only = held.table_only();
-  out.owned = {held.owned_begin(), held.owned_end()};
-  out.whole = held.whole();
-  return out;
-}
-
-void ToWire(const std::vector<PositionRange>& ranges, v1::StepCall* out) {
-  ToWire(ranges, out->mutable_ranges());
-}
-
-std::vector<PositionRange> RangesFromStepCall(const v1::StepCall& step) {
-  return FromWire(step.ranges());
-}
-
-void ToWire(const StageLinkState& stage_link, v1::StageLink* out) {
-  out->set_from(stage_link.from);
-  out->set_to(stage_link.to);
-  out->set_chunks(stage_link.chunks);
-  out->set_message_seconds(stage_link.message_seconds);
-  out->set_bandwidth_bytes_per_s(stage_link.bandwidth_bytes_per_s);
-  out->set_saturated(stage_link.saturated);
-  out->set_reason(stage_link.reason);
-  out->set_transport(stage_link.transport);
-  out->set_window(stage_link.window);
-  out->set_quickest_bytes(stage_link.quickest_bytes);
-  out->set_quickest_seconds(stage_link.quickest_seconds);
-}
-
-StageLinkState FromWire(const v1::StageLink& stage_link) {
-  StageLinkState state{stage_link.from(),
-                       stage_link.to(),
-                       stage_link.chunks(),
-                       stage_link.message_seconds(),
-                       stage_link.bandwidth_bytes_per_s(),
-                       stage_link.saturated(),
-                       stage_link.reason()};
-  state.transport = stage_link.transport();
-  state.window = stage_link.window();
-  state.quickest_bytes = stage_link.quickest_bytes();
-  state.quickest_seconds = stage_link.quickest_seconds();
-  return state;
-}
-
-void ToWire(const DeviceMemory& memory, v1::DeviceMemory* out) {
-  out->set_device(memory.device);
-  out->set_predicted_bytes(memory.predicted_bytes);
-  out->set_peak_bytes(memory.peak_bytes);
-  out->set_limit_bytes(memory.limit_bytes);
-}
-
-DeviceMemoryState FromWire(const v1::DeviceMemory& memory) {
-  return {memory.device(), memory.predicted_bytes(), memory.peak_bytes(), memory.limit_bytes()};
-}
-
-void ToWire(const StepSums& step, v1::StepSums* out) {
-  out->set_plan(step.plan);
-  out->set_number(step.number);
-  out->mutable_sums()->Add(step.sums.begin(), step.sums.end());
-}
-
-StepSums FromWire(const v1::StepSums& step) {
-  return {step.plan(), step.number(), {step.sums().begin(), step.sums().end()}};
-}
-
-void ToWire(const SharedLinkCall& call, v1::SharedLinkCall* out) {
-  out->set_what(static_cast<int32_t>(call.what));
-  out->set_link(call.link);
-  out->set_step(call.part.step);
-  out->set_position(call.part.position);
-  out->set_rank(call.part.rank);
-  out->set_chunk(call.part.chunk);
-}
-
-SharedLinkCall FromWire(const v1::SharedLinkCall& call) {
-  return {static_cast<SharedLinkCall::What>(call.what()),
-          call.link(),
-          {call.step(), call.position(), call.rank(), call.chunk()}};
+absl::Status StatusFromReply(const GroupReply& reply) {
+  return absl::Status(static_cast<absl::StatusCode>(reply.code), reply.message);
 }
 
 namespace {
 
-void ToWire(const Work& work, v1::WorkDone* out) {
-  out->set_steps(work.steps);
-  out->set_tokens(work.tokens);
-  out->set_loss_times_tokens(work.loss_times_tokens);
-  ToWire(work.consumed, out->mutable_consumed());
-  out->set_masked_tokens(work.masked_tokens);
-}
-
-Work FromWire(const v1::WorkDone& work) {
-  return {work.steps(), work.tokens(), work.loss_times_tokens(), FromWire(work.consumed()),
-          work.masked_tokens()};
-}
-
-void ToWire(const ContributionId& id, v1::ContributionName* out) {
-  out->set_island(id.island);
-  out->set_generation(id.generation);
-  out->set_incarnation(id.incarnation);
-  out->set_base_version(id.base_version);
-}
-
-ContributionId FromWire(const v1::ContributionName& name) {
-  return {name.island(), name.generation(), name.incarnation(), name.base_version()};
-}
+struct Describer {
+  std::string operator()(const ConfigureCall&) const { return "set up the plan"; }
+  std::string operator()(const FetchCall&) const { return "fetch layers"; }
+  std::string operator()(const DropSurplusCall&) const { return "drop surplus layers"; }
+  std::string operator()(const StepCall& call) const { return absl::StrCat("step ", call.number); }
+  std::string operator()(const EvaluateCall&) const { return "validate"; }
+  std::string operator()(const GetLayerCall& call) const {
+    return absl::StrCat("send ", ToString(call.shard));
+  }
+  std::string operator()(const SetStepsCall&) const { return "set the optimizer's step"; }
+  std::string operator()(const TraceCall&) const {
+    return "report the times of the step's operations";
+  }
+  std::string operator()(const ClockCall&) const { return "report the time"; }
+  std::string operator()(const TakeOverCall&) const { return "report its control state"; }
+  std::string operator()(const SnapshotCall&) const { return "copy what it holds"; }
+  std::string operator()(const AdditionCall& call) const {
+    return call.add ? "adopt a version" : "make room for a version";
+  }
+  std::string operator()(const DrainCall&) const { return "agree on the newest step"; }
+  std::string operator()(const OuterLayoutCall&) const {
+    return "fetch what it is to push and pull";
+  }
+  std::string operator()(const CaptureCall&) const { return "copy what it is to push"; }
+  std::string operator()(const MakeDeltaCall&) const { return "make a pseudo-gradient"; }
+  std::string operator()(const ApplyCall&) const { return "adopt a version"; }
+  std::string operator()(const FinishCall&) const { return "end the adoption of a version"; }
+  std::string operator()(const PutBaseInCall&) const { return "put theta_base in"; }
+  std::string operator()(const PutBackCall&) const { return "put its parameters back"; }
+  std::string operator()(const InitialWeightsCall&) const { return "make the initial weights"; }
+  std::string operator()(const FetchTablesCall&) const { return "fetch its copy of the table"; }
+  std::string operator()(const SaveCall&) const { return "save what it owns"; }
+  template <class NoReply>
+  std::string operator()(const NoReply&) const {
+    return "a message";
+  }
+};
 
 }  // namespace
 
-void ToWire(const Leadership& known, v1::Leadership* out) {
-  out->set_island(known.island);
-  out->set_generation(known.generation);
-  out->set_adopted(known.adopted);
-  out->set_base_version(known.base_version);
-  out->set_tokens_at_base(known.tokens_at_base);
-  out->set_initial_made(known.initial_made);
-  out->set_reset_moments(known.reset_moments);
-  out->set_diverged(known.diverged);
-  ToWire(known.local, out->mutable_local());
-  out->set_carried_steps(known.carried_steps);
-  if (known.in_flight) ToWire(*known.in_flight, out->mutable_in_flight());
-  ToWire(known.in_flight_work, out->mutable_in_flight_work());
-  if (known.last_pushed) ToWire(*known.last_pushed, out->mutable_last_pushed());
-  ToWire(known.stepping, out->mutable_stepping());
-  out->set_step_failed(known.step_failed);
-  ToWire(known.leased, out->mutable_leased());
-  out->set_exhausted(known.exhausted);
-  out->set_lease_request(known.lease_request);
-  out->set_inner_step(known.inner_step);
-  out->set_tokens(known.tokens);
-  out->set_pushed_bytes(known.pushed_bytes);
-  out->set_pulled_bytes(known.pulled_bytes);
-  out->set_loss(known.loss);
-  out->set_in_flight_share(known.in_flight_share);
-  out->set_in_flight_eager(known.in_flight_eager);
-  out->set_share(known.share);
-}
-
-Leadership FromWire(const v1::Leadership& m) {
-  Leadership known;
-  known.island = m.island();
-  known.generation = m.generation();
-  known.adopted = m.adopted();
-  known.base_version = m.base_version();
-  known.tokens_at_base = m.tokens_at_base();
-  known.initial_made = m.initial_made();
-  known.reset_moments = m.reset_moments();
-  known.diverged = m.diverged();
-  known.local = FromWire(m.local());
-  known.carried_steps = m.carried_steps();
-  if (m.has_in_flight()) known.in_flight = FromWire(m.in_flight());
-  known.in_flight_work = FromWire(m.in_flight_work());
-  if (m.has_last_pushed()) known.last_pushed = FromWire(m.last_pushed());
-  known.stepping = FromWire(m.stepping());
-  known.step_failed = m.step_failed();
-  known.leased = FromWire(m.leased());
-  known.exhausted = m.exhausted();
-  known.lease_request = m.lease_request();
-  known.inner_step = m.inner_step();
-  known.tokens = m.tokens();
-  known.pushed_bytes = m.pushed_bytes();
-  known.pulled_bytes = m.pulled_bytes();
-  known.loss = m.loss();
-  known.in_flight_share = m.in_flight_share();
-  known.in_flight_eager = m.in_flight_eager();
-  known.share = m.share();
-  return known;
-}
-
-void ToWire(const absl::Status& status, v1::GroupReply* out) {
-  out->set_code(static_cast<int32_t>(status.code()));
-  out->set_message(std::string(status.message().substr(0, 4096)));
-}
-
-absl::Status StatusFromReply(const v1::GroupReply& reply) {
-  return absl::Status(static_cast<absl::StatusCode>(reply.code()), reply.message());
-}
-
-std::string Describe(const v1::GroupFrame& call) {
-  const auto of = [](const std::string& what, const v1::LayerCall& layer) {
-    return absl::StrCat(what, ToString(FromWire(layer.shard())));
-  };
-  switch (call.body_case()) {
-    case v1::GroupFrame::kConfigure:
-      return "set up the plan";
-    case v1::GroupFrame::kFetch:
-      return "fetch layers";
-    case v1::GroupFrame::kDropSurplus:
-      return "drop surplus layers";
-    case v1::GroupFrame::kStep:
-      return absl::StrCat("step ", call.step().number());
-    case v1::GroupFrame::kEvaluate:
-      return "validate";
-    case v1::GroupFrame::kGetLayer:
-      return of("send ", call.get_layer());
-    case v1::GroupFrame::kSetSteps:
-      return "set the optimizer's step";
-    case v1::GroupFrame::kTrace:
-      return "report the times of the step's operations";
-    case v1::GroupFrame::kClock:
-      return "report the time";
-    case v1::GroupFrame::kTakeOver:
-      return "report its control state";
-    case v1::GroupFrame::kSnapshot:
-      return "copy what it holds";
-    case v1::GroupFrame::kAddition:
-      return call.addition().add() ? "adopt a version" : "make room for a version";
-    case v1::GroupFrame::kDrain:
-      return "agree on the newest step";
-    case v1::GroupFrame::kOuter:
-      return Describe(call.outer());
-    default:
-      return "a message";  // the others have no reply
-  }
-}
+std::string Describe(const GroupFrame& call) { return std::visit(Describer(), call.body); }
 
 std::string ToString(const LayerShard& shard) {
   const std::string layer = absl::StrCat("layer ", shard.layer);

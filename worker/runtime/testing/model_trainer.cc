@@ -51,7 +51,6 @@ class RunnerTrainer : public ModelTrainer {
   }
   std::shared_ptr<OuterState> outer() const override { return outer_; }
   absl::StatusOr<Completion> CaptureDelta(const worker::CaptureDelta& command) override;
-  absl::Status ApplyEager() override;
   absl::Status AdoptPulled(const worker::AdoptPulled& command) override;
   absl::StatusOr<std::vector<MeanLoss>> ValidateBase(int64_t sequences, int sets) override;
   absl::Status ResetMoments() override;
@@ -195,28 +194,19 @@ absl::StatusOr<Trainer::Completion> RunnerTrainer::CaptureDelta(
   };
 }
 
-absl::Status RunnerTrainer::ApplyEager() {
-  for (int l = 0; l < job_->layers(); ++l) {
-    if (!Concern(outer_->shards(), l)) continue;
-    ATOLL_RETURN_IF_ERROR(Add(OuterKind::kEager, l));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status RunnerTrainer::AdoptPulled(const worker::AdoptPulled& command) {
   std::vector<float> values;
   for (int l = 0; l < job_->layers(); ++l) {
     if (!Concern(command.shards, l)) continue;
     if (command.mode == AdoptMode::kCarry) {
-      ATOLL_RETURN_IF_ERROR(
-          Add(command.eager ? OuterKind::kAdditionAfterEager : OuterKind::kAddition, l));
+      ATOLL_RETURN_IF_ERROR(Add(OuterKind::kAddition, l));
       continue;
     }
     values.resize(static_cast<size_t>(job_->runner->params(l).size()));
     ATOLL_RETURN_IF_ERROR(ReadOuter(OuterKind::kPulled, l, values));
     ATOLL_RETURN_IF_ERROR(SetParameters(l, values));
   }
-  outer_->Finish(command.version, {}, command.keep_residual, command.shards, command.share);
+  outer_->Finish(command.version, {}, command.keep_residual, command.shards);
   return absl::OkStatus();
 }
 

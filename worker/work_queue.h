@@ -1,7 +1,7 @@
 // A thread that does one thing after the other.
 
-#ifndef ATOLL_WORKER_ISLAND_WORK_QUEUE_H_
-#define ATOLL_WORKER_ISLAND_WORK_QUEUE_H_
+#ifndef ATOLL_WORKER_WORK_QUEUE_H_
+#define ATOLL_WORKER_WORK_QUEUE_H_
 
 #include <condition_variable>
 #include <deque>
@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+
+#include "common/time.h"
 
 namespace atl::worker {
 
@@ -39,10 +41,10 @@ class WorkQueue {
     changed_.notify_all();
     return true;
   }
-  // Waits until all of it is done.
-  void Drain() {
+  // Waits until all of it is done, for so long at most; false: it is not.
+  bool AwaitIdle(Duration at_most) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return queue_.empty() && !busy_; });
+    return changed_.wait_for(lock, at_most, [this] { return queue_.empty() && !busy_; });
   }
 
  private:
@@ -74,4 +76,4 @@ class WorkQueue {
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_ISLAND_WORK_QUEUE_H_
+#endif  // ATOLL_WORKER_WORK_QUEUE_H_

@@ -1,0 +1,52 @@
+// Limits of what members of an island send to each other, and rules that whole messages have to
+// pass (proto/plain.proto's `check`). Only wire.cc includes this.
+
+#ifndef ATOLL_WORKER_ISLAND_MESSAGES_LIMITS_H_
+#define ATOLL_WORKER_ISLAND_MESSAGES_LIMITS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "common/protocol/wire_limits.h"
+#include "worker/island/parts.h"
+
+namespace atl {
+
+namespace v1 {
+class ElementRange;
+class EvaluateCall;
+class GroupFrame;
+class HeldLayer;
+class HeldUnit;
+class GetLayerCall;
+class LayerShard;
+class OuterRange;
+class StateSource;
+class StateTransfer;
+class StepCall;
+class TransferPart;
+class Unit;
+class Work;
+}  // namespace v1
+
+inline constexpr int64_t kMaxCount = int64_t{1} << 56;  // of anything: counting on never overflows
+
+// What is wrong with a message; empty: nothing.
+std::string FaultIn(const v1::ElementRange& m);
+std::string FaultIn(const v1::EvaluateCall& m);
+std::string FaultIn(const v1::GroupFrame& m);
+std::string FaultIn(const v1::HeldLayer& m);
+std::string FaultIn(const v1::HeldUnit& m);
+std::string FaultIn(const v1::GetLayerCall& m);
+std::string FaultIn(const v1::LayerShard& m);
+std::string FaultIn(const v1::OuterRange& m);
+std::string FaultIn(const v1::StateSource& m);
+std::string FaultIn(const v1::StateTransfer& m);
+std::string FaultIn(const v1::StepCall& m);
+std::string FaultIn(const v1::TransferPart& m);
+std::string FaultIn(const v1::Unit& m);
+std::string FaultIn(const v1::Work& m);
+
+}  // namespace atl
+
+#endif  // ATOLL_WORKER_ISLAND_MESSAGES_LIMITS_H_
