@@ -133,7 +133,7 @@ void ToWire(const MemberTrace& member, v1::GroupReply* reply) {
   reply->set_trace_base_ns(member.base_ns);
   for (;;) {
     reply->clear_trace();
-    Encode(trace, reply->mutable_trace());
+    if (!Encode(trace, reply->mutable_trace()).ok()) return reply->clear_trace();  // none is sent
     if (static_cast<int64_t>(reply->ByteSizeLong()) <= kFrameBytesMax - kFrameReserve) return;
     LimitEntries(CountEntries(trace) / 2, &trace);
   }
