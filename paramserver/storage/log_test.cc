@@ -232,7 +232,7 @@ TEST_CASE("a_committed_record_of_format_3_reads_as_one_without_a_step") {
   const auto type = static_cast<uint32_t>(record.index());
   const std::vector<std::byte> fields = *EncodeRecord(record);
   v1::RoundStep step;
-  Encode(std::get<CommittedRecord>(record).step, &step);
+  REQUIRE(Encode(std::get<CommittedRecord>(record).step, &step).ok());
   const size_t bytes = sizeof(uint32_t) + step.ByteSizeLong();
   const std::span<const std::byte> older(fields.data(), fields.size() - bytes);
   const auto read = DecodeRecord(type, older, {}, /*format=*/3);
