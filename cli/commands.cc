@@ -53,7 +53,7 @@ absl::StatusOr<v1::SubmitRequest> RequestFromFile(const std::string& path,
                                                   const std::vector<std::string>& settings = {}) {
   ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, ReadJobFile(path, settings));
   v1::SubmitRequest request;
-  Encode(spec, request.mutable_spec());
+  ATOLL_RETURN_IF_ERROR(Encode(spec, request.mutable_spec()));
   return request;
 }
 

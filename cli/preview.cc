@@ -142,7 +142,7 @@ absl::Status PreviewSpec(const Global& global, const JobSpec& spec, int timeout_
     definition.facts.layers.push_back({layout.name, layout.size});
   }
   v1::JobDefinition wire;
-  Encode(definition, &wire);
+  ATOLL_RETURN_IF_ERROR(Encode(definition, &wire));
   v1::PreviewRequest request;
   request.set_timeout_ms(1000 * timeout_s);
   request.mutable_spec()->Swap(wire.mutable_spec());

@@ -11,7 +11,7 @@ namespace atl {
 namespace {
 
 struct Rule {
-  absl::string_view path;  // a call, or all calls that begin so
+  absl::string_view path;  // a call; or all of a service or package, ending in "/" or "."
   std::vector<Role> roles;
 };
 
@@ -44,13 +44,18 @@ const std::vector<Rule>& Rules() {
   return rules;
 }
 
+bool Fits(absl::string_view path, absl::string_view rule) {
+  const bool is_group = absl::EndsWith(rule, "/") || absl::EndsWith(rule, ".");
+  return is_group ? absl::StartsWith(path, rule) : path == rule;
+}
+
 Verdict Denied(std::string reason) { return {v1::TRUST_DENIAL_ROLE, std::move(reason)}; }
 
 }  // namespace
 
 Verdict Authorize(const Identity& caller, absl::string_view path) {
   for (const Rule& rule : Rules()) {
-    if (!absl::StartsWith(path, rule.path)) continue;
+    if (!Fits(path, rule.path)) continue;
     if (std::find(rule.roles.begin(), rule.roles.end(), caller.role) != rule.roles.end()) return {};
     return Denied(absl::StrCat(
         "the certificate of ", ToText(caller), " does not allow ", path, ": it needs the role ",

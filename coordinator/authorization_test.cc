@@ -57,6 +57,15 @@ TEST_CASE("a_call_that_no_rule_names_is_denied") {
   }
 }
 
+TEST_CASE("a_call_whose_name_begins_as_an_allowed_one_is_not_allowed_by_that") {
+  CHECK(May(Role::kViewer, "/atl.v1.Jobs/Get"));
+  CHECK_FALSE(May(Role::kViewer, "/atl.v1.Jobs/GetSecrets"));
+  CHECK_FALSE(May(Role::kViewer, "/atl.v1.Jobs/ListAndRemove"));
+  CHECK_FALSE(May(Role::kJoiner, "/atl.v1.Trust/JoinAsOperator"));
+  CHECK_FALSE(May(Role::kWorker, "/atl.v1.Trust/RenewAny"));
+  CHECK(May(Role::kWorker, "/grpc.health.v1.Health/Check"));
+}
+
 TEST_CASE("an_identity_is_read_from_its_uri") {
   CHECK(IdentityFromUri("atoll:worker/site-a-1").value() == Identity{Role::kWorker, "site-a-1"});
   CHECK(IdentityFromUri("atoll:operator/me").value() == Identity{Role::kOperator, "me"});

@@ -208,8 +208,7 @@ class ClientService::Impl {
                     v1::ValidateReply* reply) override {
       return OnLoop(impl_->loop_, context, [=](Instant) -> absl::Status {
         ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, GoodSpec(*request));
-        Encode(spec, reply->mutable_spec());
-        return absl::OkStatus();
+        return Encode(spec, reply->mutable_spec());
       });
     }
 
@@ -586,13 +585,14 @@ class ClientService::Impl {
     reply->set_island(step.island);
     reply->set_leader(step.leader);
     reply->set_generation(step.generation);
-    Encode(step.measured, reply->mutable_measured());
+    // It was received, so that it can be sent.
+    ATOLL_CHECK(Encode(step.measured, reply->mutable_measured()).ok());
     const absl::StatusOr<StepTrace> predicted = Predict(step);
-    if (predicted.ok()) {
-      Encode(*predicted, reply->mutable_predicted());
-    } else {
-      reply->set_no_prediction(std::string(predicted.status().message()));
-    }
+    absl::Status status = predicted.status();
+    if (status.ok()) status = Encode(*predicted, reply->mutable_predicted());
+    if (status.ok()) return;
+    reply->clear_predicted();
+    reply->set_no_prediction(std::string(status.message()));
   }
 
   absl::Status Profile(Instant now, const v1::ProfileRequest& request, v1::ClusterProfile* reply) {

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "common/crash_scope.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
 #include "coordinator/plan_answer.h"
@@ -231,6 +232,7 @@ std::vector<IslandPlanner::Kept> IslandPlanner::OthersMade(const Item& item) con
 
 CoordinatorEvent IslandPlanner::AnswerFor(Item& item, std::vector<Kept>& others) const {
   const ProfileRegistry::PlanKey& key = item.key;
+  const CrashScope scope(key.job);
   const Instant begun = SteadyNow();
   if (key.island == ProfileRegistry::kGrouping) {
     WorkersGrouped grouped = AnswerGrouping(item.request);
@@ -265,6 +267,7 @@ void IslandPlanner::Prepare(std::unique_lock<std::mutex>& lock) {
   std::optional<PreparedPlans::Case> next = prepared_.Next();
   const Instant begun = SteadyNow();
   const ProfileRegistry::PlanKey key{next->island.first, next->island.second, 0};
+  const CrashScope scope(key.job);
   const auto running = running_.insert(running_.end(), Running{key});
   const std::deque<Kept> losses = losses_;
   lock.unlock();

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "common/crash_mark.h"
 #include "common/logging.h"
 #include "common/protocol/mark_file.h"
 #include "common/service_manager.h"
@@ -82,13 +83,14 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(std::uniq
         state_dir, "/trust is the authority of cluster ", authority, ", and the state is of ",
         own.cluster, ": move that folder away, and run `atoll init --cluster ", own.cluster, "`"));
   }
+  ATOLL_ASSIGN_OR_RETURN(const JobId crashed, TakeCrashMark(state_dir));
   ATOLL_RETURN_IF_ERROR(store->Apply({{own}}, UnixTimeMs()));
   // `atoll init` makes the authority of this cluster.
   ATOLL_RETURN_IF_ERROR(WriteClusterMark(RealFiles(), state_dir, {own.cluster, own.epoch}));
   auto loop = std::unique_ptr<CoordinatorLoop>(
       new CoordinatorLoop(std::move(store), std::move(options), own));
-  ATOLL_RETURN_IF_ERROR(
-      Annotate(loop->core_.Recover(SteadyNow(), records), absl::StrCat(where, ": is damaged")));
+  ATOLL_RETURN_IF_ERROR(Annotate(loop->core_.Recover(SteadyNow(), records, crashed),
+                                 absl::StrCat(where, ": is damaged")));
   ATOLL_ASSIGN_OR_RETURN(const auto otlp, ReadOtlpSettings(std::getenv, "atoll-coordinator"));
   loop->observations_ = std::make_unique<Observations>(state_dir, records, otlp);
   for (const MemberView& member : loop->core_.Members(SteadyNow())) {
@@ -165,7 +167,7 @@ absl::Status CoordinatorLoop::Run() {
 
 Instant CoordinatorLoop::Turn(Instant now, std::optional<Queued> task) {
   const auto posted_at = task ? std::optional(task->posted_at) : std::nullopt;
-  if (lateness_.IsLate(now, wake_, posted_at)) Step(now, Stalled{});
+  if (const auto late = lateness_.Measure(now, wake_, posted_at)) Step(now, Stalled{*late});
   if (task) {
     ++run_;
     ++gathered_;

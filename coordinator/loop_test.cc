@@ -114,15 +114,16 @@ TEST_CASE("members are spared while the loop itself is late") {
   const Instant start = Instant() + milliseconds(10'000);
   const auto at = [&](int ms) { return start + milliseconds(ms); };
   Lateness lateness;
-  CHECK_FALSE(lateness.IsLate(at(0), kNever, std::nullopt));
-  CHECK_FALSE(lateness.IsLate(at(100), at(0), std::nullopt));
-  CHECK(lateness.IsLate(at(101), at(0), std::nullopt));
-  // A queue that does not get shorter.
-  CHECK_FALSE(lateness.IsLate(at(999), kNever, at(0)));
-  CHECK(lateness.IsLate(at(1000), kNever, at(0)));
-  CHECK_FALSE(lateness.IsLate(at(1001), kNever, at(0)));
-  CHECK_FALSE(lateness.IsLate(at(1999), kNever, at(500)));
-  CHECK(lateness.IsLate(at(2000), kNever, at(1000)));
+  CHECK_FALSE(lateness.Measure(at(0), kNever, std::nullopt));
+  CHECK_FALSE(lateness.Measure(at(100), at(0), std::nullopt));
+  CHECK(lateness.Measure(at(101), at(0), std::nullopt) == std::chrono::milliseconds(101));
+  // Of a queue, once a second, by how much it has become longer.
+  CHECK_FALSE(lateness.Measure(at(999), kNever, at(0)));
+  CHECK(lateness.Measure(at(1000), kNever, at(0)) == std::chrono::seconds(1));
+  CHECK_FALSE(lateness.Measure(at(1001), kNever, at(0)));
+  CHECK_FALSE(lateness.Measure(at(1999), kNever, at(500)));
+  CHECK(lateness.Measure(at(2000), kNever, at(500)) == std::chrono::milliseconds(500));
+  CHECK(lateness.Measure(at(3000), kNever, at(1500)) == Duration(0));
 }
 
 TEST_CASE("a_new_connection_of_a_member_is_preceded_by_what_is_pending_for_it") {

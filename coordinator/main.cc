@@ -5,6 +5,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/crash_mark.h"
 #include "common/end_signals.h"
 #include "common/flag_sources.h"
 #include "common/logging.h"
@@ -16,6 +17,7 @@ namespace {
 
 int Serve(atl::ServerOptions options) {
   atl::EndSignals signals;
+  atl::WatchCrashes(options.state_dir);
   auto server = atl::CoordinatorServer::Start(std::move(options));
   if (!server.ok()) {
     std::fprintf(stderr, "atoll-coordinator: %s\n", std::string(server.status().message()).c_str());
@@ -25,8 +27,7 @@ int Serve(atl::ServerOptions options) {
   signals.Watch([&](const char*) { (*server)->Stop(); });
   const absl::Status status = (*server)->Run();
   signals.StopWatching();
-  if (status.ok()) atl::LogInfo("main", "ended");
-  if (!status.ok()) atl::LogError("store", status.message());
+  status.ok() ? atl::LogInfo("main", "ended") : atl::LogError("store", status.message());
   return status.ok() ? 0 : 1;
 }
 
@@ -36,7 +37,7 @@ int main(int argc, char** argv) {
   // Debian's Abseil looks for cycles at every lock of gRPC's, a sixth of an idle member's cost.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   atl::ServerOptions options;
-  std::string log_level = "info";
+  std::string log_level = "info", lifetime = "720h";
   CLI::App app("The coordinator of Atoll: members, jobs, outer rounds.", "atoll-coordinator");
   app.add_option("--listen", options.listen,
                  "HOST:PORT at which members and the command line connect")
@@ -51,7 +52,6 @@ int main(int argc, char** argv) {
       "file of `atoll backup`: restores it to --state-dir, which must be empty, and starts");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
   app.add_option("--http-listen", options.http_listen, "HOST:PORT of the web page; default: none");
-  std::string lifetime = "720h";
   app.add_option("--certificate-lifetime", lifetime,
                  "validity of the certificates of members that join, such as 720h; they are "
                  "renewed in time")

@@ -12,6 +12,7 @@
 #include "common/logging.h"
 #include "common/net/control/grpc_status.h"
 #include "common/protocol/wire.h"
+#include "common/status.h"
 #include "coordinator/streams.h"
 #include "coordinator/trust/authorizer.h"
 #include "proto/control.grpc.pb.h"
@@ -134,7 +135,13 @@ class Registry {
     if (runs == streams_.end()) return;
     const auto stream_of_run = runs->second.find(message.incarnation);
     if (stream_of_run == runs->second.end()) return;
-    if (!stream_of_run->second->Send(Bytes(message), kMaxQueued)) {
+    const absl::StatusOr<grpc::ByteBuffer> bytes = Bytes(message);
+    if (!bytes.ok()) {
+      // Its member would refuse it, and with it the connection.
+      return LogWarning("server", "a message to ", Kind::Name(message),
+                        " is not sent: ", bytes.status().message());
+    }
+    if (!stream_of_run->second->Send(*bytes, kMaxQueued)) {
       stream_of_run->second->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
                                               "the member does not read what it is sent"));
     }
@@ -153,13 +160,13 @@ class Registry {
 
   // An order to one of an island's many workers has thousands of parts. They live in one block of
   // memory, which the next message reuses.
-  grpc::ByteBuffer Bytes(const typename Kind::Down& message) {
+  absl::StatusOr<grpc::ByteBuffer> Bytes(const typename Kind::Down& message) {
     google::protobuf::Arena arena(Within(block_.data(), block_.size()));
     auto* wire = google::protobuf::Arena::CreateMessage<typename Kind::WireDown>(&arena);
-    Encode(message, wire);
+    ATOLL_RETURN_IF_ERROR(Encode(message, wire));
     grpc::Slice bytes(wire->ByteSizeLong());
     wire->SerializeWithCachedSizesToArray(const_cast<uint8_t*>(bytes.begin()));
-    return {&bytes, 1};
+    return grpc::ByteBuffer(&bytes, 1);
   }
 
   CoordinatorLoop* const loop_;

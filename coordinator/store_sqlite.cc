@@ -291,12 +291,14 @@ class SqliteStore : public Store {
     Statement records(db_, "SELECT key, value FROM records");
     Statement seal_record(db_, "UPDATE records SET checksum=? WHERE key=?");
     std::vector<std::pair<std::string, int64_t>> sums;
-    while (records.Step() == SQLITE_ROW) {
+    int result = records.Step();
+    for (; result == SQLITE_ROW; result = records.Step()) {
       const uint64_t checksum = ComputeRecordChecksum(records.Bytes(0), records.Bytes(1));
       sums.emplace_back(records.Bytes(0), static_cast<int64_t>(checksum));
       ++totals_.records;
       totals_.digest += checksum;
     }
+    if (result != SQLITE_DONE) return Error("read");
     for (const auto& [key, checksum] : sums) {
       seal_record.Bind(checksum).Bind(absl::string_view(key));
       if (seal_record.Step() != SQLITE_DONE) return Error("write");
@@ -305,9 +307,10 @@ class SqliteStore : public Store {
     Statement lines(db_, "SELECT * FROM log");
     Statement seal_line(db_, "UPDATE log SET checksum=? WHERE sequence=?");
     std::vector<std::pair<int64_t, int64_t>> line_sums;
-    while (lines.Step() == SQLITE_ROW) {
+    for (result = lines.Step(); result == SQLITE_ROW; result = lines.Step()) {
       line_sums.emplace_back(lines.Int(0), static_cast<int64_t>(ComputeLogRowChecksum(lines)));
     }
+    if (result != SQLITE_DONE) return Error("read");
     for (const auto& [sequence, checksum] : line_sums) {
       seal_line.Bind(checksum).Bind(sequence);
       if (seal_line.Step() != SQLITE_DONE) return Error("write");
@@ -367,7 +370,7 @@ class SqliteStore : public Store {
         statement = erase_.get();
         erase_->Bind(absl::string_view(key));
       } else {
-        const std::string value = EncodeRecord(write.record);
+        ATOLL_ASSIGN_OR_RETURN(const std::string value, EncodeRecord(write.record));
         const uint64_t checksum = ComputeRecordChecksum(key, value);
         put_->Bind(absl::string_view(key)).BindBlob(value).Bind(static_cast<int64_t>(checksum));
         ++totals_.records;

@@ -270,7 +270,7 @@ TEST_CASE("whatever text is written can be read again") {
     ProgressRecord progress;
     progress.job = "lm-1";
     progress.reason = text;
-    const auto read = DecodeRecord(EncodeRecord(progress));
+    const auto read = DecodeRecord(*EncodeRecord(progress));
     REQUIRE(read.ok());
     CHECK(std::get<ProgressRecord>(*read).reason.substr(0, 3) == text.substr(0, 3));
   }
@@ -278,7 +278,7 @@ TEST_CASE("whatever text is written can be read again") {
 
 TEST_CASE("no damaged bytes crash the record decoder") {
   for (const StoreRecord& record : OneOfEach()) {
-    const std::string bytes = EncodeRecord(record);
+    const std::string bytes = *EncodeRecord(record);
     for (size_t i = 0; i < bytes.size(); ++i) {
       std::string damaged = bytes;
       damaged[i] = static_cast<char>(damaged[i] ^ 0x55);

@@ -33,12 +33,15 @@ void RecordFields(V& v, Variant& record, v1::stored::Record& m) {
 
 }  // namespace
 
-std::string EncodeRecord(const StoreRecord& record) {
+absl::StatusOr<std::string> EncodeRecord(const StoreRecord& record) {
   v1::stored::Record wire;
   Encoder encoder;
   RecordFields(encoder, record, wire);
   ATOLL_CHECK(wire.record_case() != v1::stored::Record::RECORD_NOT_SET);
-  return wire.SerializeAsString();
+  if (encoder.status().ok()) return wire.SerializeAsString();
+  return absl::InternalError(
+      absl::StrCat("the record ", MakeRecordKey(record),
+                   " could not be read again: ", encoder.status().message()));
 }
 
 absl::StatusOr<StoreRecord> DecodeRecord(absl::string_view bytes) {

@@ -20,9 +20,10 @@ class Orphan;
 class PlannedIsland;
 }  // namespace v1
 
-// A record to bytes and back. Bytes that are damaged or break a limit give an error, never a crash.
+// A record to bytes and back. Bytes that are damaged or break a limit give an error, never a crash,
+// and so does a record that could not be read back: it names the record and the field.
 // REQUIRES: not an EventRecord, which the store keeps in a table of its own.
-std::string EncodeRecord(const StoreRecord& record);
+absl::StatusOr<std::string> EncodeRecord(const StoreRecord& record);
 absl::StatusOr<StoreRecord> DecodeRecord(absl::string_view bytes);
 
 v1::JobSummary* EncodeView(const JobSummary& view, v1::JobSummary* wire);  // returns `wire`

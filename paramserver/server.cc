@@ -37,6 +37,13 @@ bool IsWildcard(absl::string_view endpoint) {
 Daemon::Daemon(DaemonOptions options)
     : options_(std::move(options)),
       metrics_(options_.state_folder),
+      mark_(&RealFiles(), options_.state_folder,
+            [](const std::string& trouble) {
+              if (trouble.empty()) return LogInfo(kPart, "its cluster is remembered again");
+              LogWarning(
+                  kPart,
+                  "says nothing to the coordinator until it can remember its cluster: ", trouble);
+            }),
       pool_(std::max(1, options_.threads)) {}
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(DaemonOptions options) {
@@ -186,7 +193,9 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
   }
   Actions actions = core_->Step(now, *event);
   event.reset();  // may hold the last reference to a push's bytes
-  if (actions.remember) Remember(*actions.remember);
+  if (actions.remember) mark_.Remember(*actions.remember);
+  // All messages may be lost: they are sent again.
+  if (!mark_.IsRemembered(now)) actions.to_coordinator.clear();
   storage_->Add(actions);
   for (ServerMessage& message : actions.to_coordinator) {
     if (const auto* heartbeat = std::get_if<ServerHeartbeat>(&message)) {
@@ -211,7 +220,7 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
         absl::StrCat("the coordinator at ", options_.coordinator, " refuses: ", *actions.stop));
     loop_.Stop();
   }
-  return actions.next_deadline;
+  return std::min(actions.next_deadline, mark_.next_try());
 }
 
 void Daemon::AddQueues(MetricsWriter& writer) const {
@@ -219,11 +228,6 @@ void Daemon::AddQueues(MetricsWriter& writer) const {
   writer.Add(kEventQueue, static_cast<double>(loop_.queued()));
   writer.Add(kWorkQueue, static_cast<double>(queued.storage), {{"queue", "storage"}});
   writer.Add(kWorkQueue, static_cast<double>(queued.snapshots), {{"queue", "snapshots"}});
-}
-
-void Daemon::Remember(const ClusterMark& mark) {
-  const absl::Status status = WriteClusterMark(RealFiles(), options_.state_folder, mark);
-  if (!status.ok()) LogWarning(kPart, "its cluster is not remembered: ", status.message());
 }
 
 void Daemon::Fetch(FetchPart fetch) {

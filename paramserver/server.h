@@ -59,7 +59,6 @@ class Daemon : private TensorHandler {
   void SetKeys(const v1::ClientKeys& listed);  // on the attach client's thread
   Instant Step(Instant now, std::optional<Event> event);
   void AddQueues(MetricsWriter& writer) const;  // any thread
-  void Remember(const ClusterMark& mark);
   void Fetch(FetchPart fetch);
   void Forward(ForwardPush push);
 
@@ -72,6 +71,7 @@ class Daemon : private TensorHandler {
   const DaemonOptions options_;
   EventLoop<Event> loop_{4096};
   DaemonMetrics metrics_;
+  MarkKeeper mark_;
   ThreadPool pool_;
   std::unique_ptr<StateFolder> folder_;
   std::shared_ptr<const PushGate> gate_;

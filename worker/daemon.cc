@@ -304,7 +304,12 @@ class Daemon {
         compute_(&island_),
         core_(std::move(identity)),
         measurer_(&member->link(), MeasurerOptions(member, loop)),
-        state_dir_(options.state_dir) {
+        mark_(&RealFiles(), options.state_dir, [](const std::string& trouble) {
+          if (trouble.empty()) return LogInfo("attach", "its cluster is remembered again");
+          LogWarning(
+              "attach",
+              "says nothing to the coordinator until it can remember its cluster: ", trouble);
+        }) {
     trainer_.SetOnSaved([loop](const GroupTrainer::SaveOutcome& outcome) {
       loop->PostAnswer(StateSaved{outcome.state, outcome.trouble, outcome.tier});
     });
@@ -346,10 +351,18 @@ class Daemon {
         LogDebug("island", "step ", core_.inner_step(), " took ", 1e3 * step->seconds, " ms, loss ",
                  step->loss);
       }
-      for (Action& action : actions.list) Do(action);
+      for (Action& action : actions.list) {
+        // What it remembers of its coordinator comes before what it says. All messages may be lost:
+        // they are sent again.
+        if (const auto* remember = std::get_if<RememberCluster>(&action)) {
+          mark_.Remember(remember->mark);
+        } else if (!std::holds_alternative<Send>(action) || mark_.IsRemembered(now)) {
+          Do(action);
+        }
+      }
       PullIfFree();
       if (core_.activity() != activity_) LogInfo("worker", activity_ = core_.activity());
-      return actions.deadline;
+      return std::min(actions.deadline, mark_.next_try());
     });
     EndAnyway(exit_code_);
     attach_->Close(kFlush);
@@ -423,8 +436,6 @@ class Daemon {
                        order.at_step_end);
     } else if (const Unfollow* unfollow = std::get_if<Unfollow>(&action)) {
       follower_.Unfollow(unfollow->reason);
-    } else if (const RememberCluster* remember = std::get_if<RememberCluster>(&action)) {
-      Remember(remember->mark);
     } else if (const Note* note = std::get_if<Note>(&action)) {
       LogWarning("attach", note->text);
     } else if (const Stop* stop = std::get_if<Stop>(&action)) {
@@ -434,11 +445,6 @@ class Daemon {
     } else {
       compute_.Enqueue(std::move(action));
     }
-  }
-
-  void Remember(const ClusterMark& mark) {
-    const absl::Status status = WriteClusterMark(RealFiles(), state_dir_, mark);
-    if (!status.ok()) LogWarning("attach", "its cluster is not remembered: ", status.message());
   }
 
   // A layer of an earlier pull may still be on its way to a device, for seconds on a slow link; its
@@ -459,7 +465,7 @@ class Daemon {
   ComputeThread compute_;
   WorkerCore core_;
   LinkMeasurer measurer_;
-  const std::string state_dir_;
+  MarkKeeper mark_;
   std::unique_ptr<WorkerAttach> attach_;
   std::optional<StartPull> next_pull_;
   std::string activity_;

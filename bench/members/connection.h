@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bench/members/fake_members.h"
+#include "common/check.h"
 #include "common/event_loop.h"
 #include "common/net/control/channel.h"
 #include "common/protocol/wire.h"
@@ -67,7 +68,9 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
     const std::lock_guard lock(mutex_);
     if (over_) return;
     queue_.emplace_back();
-    Encode(Side::Envelope(fake_.name(), incarnation_, std::move(message)), &queue_.back());
+    const absl::Status status =
+        Encode(Side::Envelope(fake_.name(), incarnation_, std::move(message)), &queue_.back());
+    ATOLL_CHECK(status.ok(), status.message());
     if (queue_.size() == 1) this->StartWrite(&queue_.front());
   }
 

@@ -173,7 +173,7 @@ TEST_CASE("the text has both steps, the table and the reasons") {
 
 TEST_CASE("an answer that breaks a limit is refused") {
   v1::TraceReply reply;
-  Encode(Step(40), reply.mutable_measured());
+  REQUIRE(Encode(Step(40), reply.mutable_measured()).ok());
   reply.set_job("sea-1");
   const auto answer = ToAnswer(reply);
   REQUIRE(answer.ok());

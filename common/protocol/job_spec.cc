@@ -528,7 +528,7 @@ absl::Status Validate(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(ValidateLayout(spec));
   const ScheduleSpec& s = spec.schedule;
   ATOLL_RETURN_IF_ERROR(IntInRange("schedule.train_tokens", s.train_tokens,
-                                   spec.data.sequence_length, int64_t{1} << 60));
+                                   spec.data.sequence_length, kTrainTokensMax));
   ATOLL_RETURN_IF_ERROR(
       IntInRange("schedule.validate_every_rounds", s.validate_every_rounds, 0, kMany));
   ATOLL_RETURN_IF_ERROR(

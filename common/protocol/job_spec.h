@@ -26,6 +26,9 @@ inline constexpr int kDataSitesMax = 256;
 
 inline constexpr int64_t kFragmentsMax = 4096;
 
+// As many sequences as an axis of positions has.
+inline constexpr int64_t kTrainTokensMax = int64_t{1} << 48;
+
 inline constexpr int kExcludedMax = 1024;     // workers and devices
 inline constexpr int kLayoutSitesMax = 256;   // of layout.sites
 inline constexpr int kLinkLimitsMax = 65536;  // all pairs of as many sites

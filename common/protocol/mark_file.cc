@@ -64,6 +64,18 @@ absl::Status WriteClusterMark(Files& files, const std::string& state_folder,
   return WriteFileAtomically(files, GetMarkPath(state_folder), std::array{AsBytes(text)});
 }
 
+bool MarkKeeper::IsRemembered(Instant now) {
+  constexpr Duration kRetry = std::chrono::seconds(1);
+  if (!pending_) return true;
+  if (now < next_try_) return false;
+  const absl::Status status = WriteClusterMark(*files_, state_folder_, *pending_);
+  next_try_ = status.ok() ? Instant() : now + kRetry;
+  if (status.ok()) pending_.reset();
+  const std::string trouble(status.message());
+  if (trouble != trouble_) on_change_(trouble_ = trouble);
+  return status.ok();
+}
+
 std::string ForeignClusterText(const ClusterId& own, const ClusterId& foreign) {
   return absl::StrCat("the coordinator is of cluster ", foreign,
                       ", this daemon belongs to cluster ", own,

@@ -9,12 +9,16 @@
 #ifndef ATOLL_COMMON_PROTOCOL_MARK_FILE_H_
 #define ATOLL_COMMON_PROTOCOL_MARK_FILE_H_
 
+#include <functional>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/files.h"
 #include "common/protocol/control.h"
+#include "common/time.h"
 
 namespace atl {
 
@@ -29,6 +33,30 @@ absl::StatusOr<ClusterMark> ReadClusterMark(Files& files, const std::string& sta
 // Durable when OK; the file is never half written.
 absl::Status WriteClusterMark(Files& files, const std::string& state_folder,
                               const ClusterMark& mark);
+
+// What a member is to remember before it says anything to its coordinator: an older coordinator
+// could go unnoticed else. Not thread-safe.
+class MarkKeeper {
+ public:
+  // `files` outlive it. `on_change`: the disk takes nothing, and why, or takes it again: "".
+  MarkKeeper(Files* files, std::string state_folder,
+             std::function<void(const std::string& trouble)> on_change)
+      : files_(files), state_folder_(std::move(state_folder)), on_change_(std::move(on_change)) {}
+
+  void Remember(const ClusterMark& mark) { pending_ = mark; }
+  // Whether all of it is durable. What is not is tried, again once a second.
+  bool IsRemembered(Instant now);
+  // When it is tried again; kNever: it is durable.
+  Instant next_try() const { return pending_ ? next_try_ : kNever; }
+
+ private:
+  Files* const files_;
+  const std::string state_folder_;
+  const std::function<void(const std::string&)> on_change_;
+  std::optional<ClusterMark> pending_;
+  Instant next_try_{};
+  std::string trouble_;
+};
 
 // Message about a coordinator of another cluster, and what to do about it.
 std::string ForeignClusterText(const ClusterId& own, const ClusterId& foreign);

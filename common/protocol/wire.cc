@@ -9,9 +9,16 @@ namespace atl {
 namespace {
 
 template <class S, class M>
-void EncodeInto(const S& message, M* wire) {
+absl::Status EncodeInto(const S& message, M* wire) {
   Encoder encoder;
   Fields(encoder, message, *wire);
+  return encoder.status();
+}
+
+template <class S, class M>
+absl::Status EncodeEnvelope(const std::string& name, const S& message, M* wire) {
+  ATOLL_RETURN_IF_ERROR(CheckNodeName(name));
+  return EncodeInto(message, wire);
 }
 
 template <class S, class M>
@@ -35,18 +42,28 @@ absl::StatusOr<S> DecodeEnvelope(const std::string& name, M* wire) {
 
 }  // namespace
 
-void Encode(const FromWorker& message, v1::FromWorker* wire) { EncodeInto(message, wire); }
-void Encode(const ToWorker& message, v1::ToWorker* wire) { EncodeInto(message, wire); }
-void Encode(const FromServer& message, v1::FromServer* wire) { EncodeInto(message, wire); }
-void Encode(const ToServer& message, v1::ToServer* wire) { EncodeInto(message, wire); }
-void Encode(const JobSpec& spec, v1::JobSpec* wire) { EncodeInto(spec, wire); }
-void Encode(const DeviceProfile& profile, v1::DeviceProfile* wire) { EncodeInto(profile, wire); }
-void Encode(const StepTrace& trace, v1::StepTrace* wire) { EncodeInto(trace, wire); }
-void Encode(const JobDefinition& definition, v1::JobDefinition* wire) {
-  EncodeInto(definition, wire);
+absl::Status Encode(const FromWorker& message, v1::FromWorker* wire) {
+  return EncodeEnvelope(message.worker, message, wire);
 }
-void Encode(const JobImage& image, v1::JobImage* wire) { EncodeInto(image, wire); }
-void Encode(const RoundStep& step, v1::RoundStep* wire) { EncodeInto(step, wire); }
+absl::Status Encode(const ToWorker& message, v1::ToWorker* wire) {
+  return EncodeEnvelope(message.worker, message, wire);
+}
+absl::Status Encode(const FromServer& message, v1::FromServer* wire) {
+  return EncodeEnvelope(message.server, message, wire);
+}
+absl::Status Encode(const ToServer& message, v1::ToServer* wire) {
+  return EncodeEnvelope(message.server, message, wire);
+}
+absl::Status Encode(const JobSpec& spec, v1::JobSpec* wire) { return EncodeInto(spec, wire); }
+absl::Status Encode(const DeviceProfile& profile, v1::DeviceProfile* wire) {
+  return EncodeInto(profile, wire);
+}
+absl::Status Encode(const StepTrace& trace, v1::StepTrace* wire) { return EncodeInto(trace, wire); }
+absl::Status Encode(const JobDefinition& definition, v1::JobDefinition* wire) {
+  return EncodeInto(definition, wire);
+}
+absl::Status Encode(const JobImage& image, v1::JobImage* wire) { return EncodeInto(image, wire); }
+absl::Status Encode(const RoundStep& step, v1::RoundStep* wire) { return EncodeInto(step, wire); }
 
 absl::StatusOr<FromWorker> Decode(v1::FromWorker* wire) {
   return DecodeEnvelope<FromWorker>(wire->worker(), wire);

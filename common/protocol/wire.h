@@ -1,8 +1,9 @@
 // Plain structs to protobuf messages and back, for shells. Cores never see protobuf.
 //
 // Decode trusts nothing: numbers, counts, enums, text lengths and names are checked, and an error
-// names the field. What Encode makes, Decode takes back unchanged. The receiver limits the size of
-// a whole message to kMaxMessageBytes (a gRPC channel argument) before it is parsed.
+// names the field. What Encode makes, Decode takes back unchanged: an error of it names a field
+// that Decode would refuse, and the message must be neither sent nor stored. The receiver limits
+// the size of a whole message to kMaxMessageBytes (a gRPC channel argument) before it is parsed.
 //
 // Thread-safe: no state.
 
@@ -30,16 +31,16 @@ class ToWorker;
 
 inline constexpr int kMaxMessageBytes = 64 << 20;
 
-void Encode(const FromWorker& message, v1::FromWorker* wire);
-void Encode(const ToWorker& message, v1::ToWorker* wire);
-void Encode(const FromServer& message, v1::FromServer* wire);
-void Encode(const ToServer& message, v1::ToServer* wire);
-void Encode(const JobSpec& spec, v1::JobSpec* wire);
-void Encode(const DeviceProfile& profile, v1::DeviceProfile* wire);
-void Encode(const StepTrace& trace, v1::StepTrace* wire);
-void Encode(const JobDefinition& definition, v1::JobDefinition* wire);
-void Encode(const JobImage& image, v1::JobImage* wire);
-void Encode(const RoundStep& step, v1::RoundStep* wire);
+absl::Status Encode(const FromWorker& message, v1::FromWorker* wire);
+absl::Status Encode(const ToWorker& message, v1::ToWorker* wire);
+absl::Status Encode(const FromServer& message, v1::FromServer* wire);
+absl::Status Encode(const ToServer& message, v1::ToServer* wire);
+absl::Status Encode(const JobSpec& spec, v1::JobSpec* wire);
+absl::Status Encode(const DeviceProfile& profile, v1::DeviceProfile* wire);
+absl::Status Encode(const StepTrace& trace, v1::StepTrace* wire);
+absl::Status Encode(const JobDefinition& definition, v1::JobDefinition* wire);
+absl::Status Encode(const JobImage& image, v1::JobImage* wire);
+absl::Status Encode(const RoundStep& step, v1::RoundStep* wire);
 
 // May take parts out of `wire`.
 absl::StatusOr<FromWorker> Decode(v1::FromWorker* wire);

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "common/protocol/limits.h"
 #include "common/rng.h"
 #include "proto/control.pb.h"
 #include "proto/plain.pb.h"
@@ -91,7 +92,7 @@ void RequireEveryMessageSurvives() {
     const auto plain = Decode(&wire);
     REQUIRE(plain.status() == absl::OkStatus());
     M again;
-    Encode(*plain, &again);
+    REQUIRE(Encode(*plain, &again) == absl::OkStatus());
     MessageDifferencer differ;
     std::string difference;
     differ.ReportDifferencesToString(&difference);
@@ -169,6 +170,12 @@ TEST_CASE("what breaks a limit is refused by name") {
 
   wire.mutable_lease_request()->set_wanted(-1);
   REQUIRE(Fault(wire) == "wanted: -1 is out of range");
+
+  // So long as the sum of some could not be stored any more.
+  wire.mutable_heartbeat()->mutable_progress()->set_steps_redone(kMaxInt);
+  REQUIRE(Fault(wire) == "steps_redone: 9223372036854775807 is out of range");
+  wire.mutable_heartbeat()->mutable_progress()->set_steps_redone(kMaxNumber);
+  REQUIRE(Decode(&wire).ok());
 
   wire.mutable_leaving()->set_reason(std::string(65537, 'x'));
   REQUIRE(Fault(wire) == "reason: text of 65537 bytes");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/crash_scope.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/drain.h"
 #include "coordinator/core/flush.h"
@@ -48,12 +49,20 @@ struct EventHandler {
   void operator()(const SitesFound& e) { coord::OnSitesFound(s, e); }
   void operator()(const WorkersGrouped& e) { coord::OnWorkersGrouped(s, e); }
   void operator()(const ProfileChanged& e) { coord::OnProfileChanged(s, e); }
-  void operator()(const Stalled&) {
+  void operator()(const Stalled& e) {
     coord::SuspendEvictions(s);
-    coord::ForgetStalls(s);
+    coord::ExcuseStall(s, e.late);
   }
   void operator()(const Tick&) {}
 };
+
+// Of a request about one job, and of an answer to one of the core's own.
+JobId JobOf(const CoordinatorEvent& event) {
+  if (const auto* control = std::get_if<ControlJob>(&event)) return control->job;
+  if (const auto* plan = std::get_if<PlanMade>(&event)) return plan->job;
+  if (const auto* grouped = std::get_if<WorkersGrouped>(&event)) return grouped->job;
+  return "";
+}
 
 }  // namespace
 
@@ -74,9 +83,11 @@ CoordinatorCore::~CoordinatorCore() = default;
 CoordinatorCore::CoordinatorCore(CoordinatorCore&&) noexcept = default;
 CoordinatorCore& CoordinatorCore::operator=(CoordinatorCore&&) noexcept = default;
 
-absl::Status CoordinatorCore::Recover(Instant now, const std::vector<StoreRecord>& stored) {
+absl::Status CoordinatorCore::Recover(Instant now, const std::vector<StoreRecord>& stored,
+                                      const JobId& crashed) {
   ATOLL_CHECK(!impl_->stepped, "Recover comes before the first Step");
   impl_->state.now = now;
+  impl_->state.crashed = crashed;
   return coord::Load(impl_->state, stored);
 }
 
@@ -86,6 +97,8 @@ CoordinatorActions CoordinatorCore::Step(Instant now, const CoordinatorEvent& ev
   ATOLL_CHECK(now >= s.now, "time went back");
   s.now = now;
   s.out = CoordinatorActions();
+  const CrashScope scope(JobOf(event));
+  if (!s.crashed.empty()) coord::FailCrashed(s);
   std::visit(EventHandler{s}, event);
   s.out.next_deadline = coord::Reconcile(s, coord::AffectedBy(event));
   coord::Flush(s);
@@ -107,6 +120,7 @@ std::vector<JobSummary> CoordinatorCore::Jobs(Instant) const {
   std::vector<JobSummary> summaries;
   for (const auto& [number, job] : impl_->state.jobs) {
     if (job.record.removed) continue;
+    const CrashScope scope(job.id());
     summaries.push_back(coord::MakeSummary(impl_->state, job));
   }
   return summaries;
@@ -115,6 +129,7 @@ std::vector<JobSummary> CoordinatorCore::Jobs(Instant) const {
 std::optional<JobView> CoordinatorCore::Job(Instant now, const JobId& id) const {
   const coord::Job* job = impl_->state.FindJob(id);
   if (job == nullptr || job->record.removed) return std::nullopt;
+  const CrashScope scope(id);
   return coord::MakeView(impl_->state, *job, now);
 }
 

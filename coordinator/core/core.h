@@ -167,10 +167,12 @@ struct ProfileChanged {
   double size = 1;           // "2 times slower"
 };
 
-// The coordinator itself stalled (its machine, its disk, its queue) and is late: heartbeats that
-// came meanwhile are still unread, so no member is evicted for silence within the next heartbeat's
-// time.
-struct Stalled {};
+// The coordinator itself stalled (its machine, its disk, its queue) and is late by so much more
+// than before: heartbeats that came meanwhile are still unread, so no member is evicted for silence
+// within the next heartbeat's time, and no island is found without progress for this time.
+struct Stalled {
+  Duration late{0};
+};
 
 // The deadline of the last Actions has come. Always allowed.
 struct Tick {};
@@ -246,8 +248,10 @@ class CoordinatorCore {
   // Takes over what an earlier process stored, in any order; EventRecords, LinkRecords and
   // DeviceRecords are skipped. An error
   // says which record contradicts another: the store is damaged, the core must not be used.
-  // REQUIRES: no Step was made.
-  absl::Status Recover(Instant now, const std::vector<StoreRecord>& stored);
+  // `crashed`: the job that the earlier process was at when it crashed fails in the first Step, so
+  // that it cannot end each process; a user may resume it. REQUIRES: no Step was made.
+  absl::Status Recover(Instant now, const std::vector<StoreRecord>& stored,
+                       const JobId& crashed = "");
 
   // `now` never goes back.
   CoordinatorActions Step(Instant now, const CoordinatorEvent& event);

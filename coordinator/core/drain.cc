@@ -66,7 +66,7 @@ std::string ServerText(const State& s, const NodeId& name) {
 }
 
 std::string WorkerText(const State& s, const Member& worker) {
-  const State::Assignment assignment = const_cast<State&>(s).FindAssignment(worker.record.name);
+  const auto assignment = s.FindAssignment(worker.record.name);
   if (assignment.job != nullptr && assignment.leads) {
     const bool alone = assignment.job->islands.at(assignment.island).followers.empty();
     return absl::StrCat("draining: ",

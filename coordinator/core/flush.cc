@@ -4,9 +4,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/crash_scope.h"
+#include "common/protocol/outer_optimizer.h"
+#include "common/status.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/shards/copies.h"
+#include "coordinator/core/shards/servers.h"
 
 namespace atl::coord {
 namespace {
@@ -45,7 +49,11 @@ void FlushJob(State& s, Job& job, std::vector<StoreWrite>& writes) {
     job.plan_is_whole.erase(id);
   }
   for (const IslandId id : dirty.plans) job.plan_is_whole.erase(id);
-  if (dirty.record) writes.push_back({job.record, false});
+  if (dirty.record) {
+    writes.push_back({job.record, false});
+    job.counts = RecordCounts();
+    NoteBytesHeld(s, job);
+  }
   if (dirty.progress || job.rounds.dirty.progress) writes.push_back({job.StoredProgress(), false});
   for (IslandId id : dirty.islands) writes.push_back({job.islands.at(id), false});
   FlushRounds(job.id(), job.rounds, writes);
@@ -69,7 +77,21 @@ void Flush(State& s) {
     writes.push_back({s.members.at(key).record, false});
   }
   s.dirty_members.clear();
-  for (auto& [number, job] : s.jobs) FlushJob(s, job, writes);
+  // A site's job changes the ledger of the job above.
+  std::vector<JobId> above;
+  s.jobs.ForEachOpened([&](const Job& job) {
+    if (job.record.site) above.push_back(job.spec().outer.contributes_to);
+  });
+  for (const JobId& id : above) s.jobs.Find(id);
+  s.jobs.ForEachOpened([&](Job& job) {
+    FlushJob(s, job, writes);
+    if (job.progress.outdated.empty()) {
+      s.outdated.erase(job.record.number);
+    } else {
+      s.outdated.insert(job.record.number);
+    }
+  });
+  s.jobs.Close();
   if (!s.epoch_dirty && std::all_of(writes.begin(), writes.end(), is_line)) return;
   s.epoch_dirty = false;
   ++s.sequence;
@@ -136,9 +158,11 @@ struct Loader {
   }
   absl::Status operator()(const JobRecord& r) const {
     if (!jobs_pass) return absl::OkStatus();
-    Job& job = s.jobs[r.number];
+    if (std::as_const(s.jobs).Find(r.number) != nullptr) {
+      return Damaged(record, "two jobs of one number");
+    }
+    Job& job = s.jobs.Add(r.number, r.job);
     job.recovered = true;
-    if (!job.record.job.empty()) return Damaged(record, "two jobs of one number");
     job.record = r;
     job.ledger = std::make_shared<Ledger>(ComputeSequenceBudget(r.spec));
     return absl::OkStatus();
@@ -188,36 +212,53 @@ struct Loader {
   }
 };
 
-absl::Status CheckJob(const Job& job) {
+// What the job's shards, copies and moves name is there.
+absl::Status CheckShards(const State& s, const Job& job) {
   const StoreRecord record = job.record;
-  if (job.progress.job != job.id()) return Damaged(record, "the job has no progress record");
-  if (job.record.removed && !job.ended()) return Damaged(record, "it was removed while it ran");
-  const bool no_islands = job.islands.empty() && !job.record.site;
-  if (job.active() && (!job.record.facts || job.record.shards.empty() || no_islands)) {
-    return Damaged(record, "the job runs without facts, shards or islands");
-  }
-  for (size_t i = 0; i < job.record.shards.size() && !job.record.removed; ++i) {
-    if (job.record.shards[i].shard != static_cast<ShardId>(i)) {
-      return Damaged(record, "its shards are not numbered in order");
+  if (job.record.removed) return absl::OkStatus();
+  const auto check = [&](const std::vector<ShardPlacement>& shards, absl::string_view order,
+                         absl::string_view whole) {
+    for (size_t i = 0; i < shards.size(); ++i) {
+      if (shards[i].shard != static_cast<ShardId>(i)) return Damaged(record, order);
+      const bool is_of_model =
+          job.record.facts && shards[i].elements > 0 &&
+          shards[i].layer < static_cast<int64_t>(job.record.facts->layers.size());
+      if (!is_of_model) return Damaged(record, whole);
     }
-  }
+    return absl::OkStatus();
+  };
+  ATOLL_RETURN_IF_ERROR(check(job.record.shards, "its shards are not numbered in order",
+                              "it has a shard of no layer"));
   const size_t copies = job.record.copies.size();
-  if (!job.record.removed && copies != 0 && copies != job.record.shards.size()) {
+  if (copies != 0 && copies != job.record.shards.size()) {
     return Damaged(record, "it has copies of some shards only");
   }
-  for (size_t i = 0; i < copies && !job.record.removed; ++i) {
-    if (job.record.copies[i].shard != static_cast<ShardId>(i)) {
-      return Damaged(record, "its copies are not numbered in order");
-    }
-  }
+  ATOLL_RETURN_IF_ERROR(check(job.record.copies, "its copies are not numbered in order",
+                              "it has a copy of no layer"));
   for (const ShardMove& move : job.record.moves) {
     const size_t slots = job.record.shards.size() + job.record.copies.size();
     if (move.shard < 0 || static_cast<size_t>(move.shard) >= slots) {
       return Damaged(record, "a shard is to move that there is not");
     }
+    if (!s.members.contains({MemberKind::kServer, move.to})) {
+      return Damaged(record, "a shard is to move to a server that is not known");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What its progress and its records name is there.
+absl::Status CheckIslands(const State& s, const Job& job) {
+  const StoreRecord progress = job.StoredProgress();
+  const auto is_island = [&](IslandId id) { return job.islands.contains(id); };
+  if (job.progress.initializer >= 0 && !is_island(job.progress.initializer)) {
+    return Damaged(progress, "no island is to make the initial weights");
+  }
+  if (!std::all_of(job.progress.validators.begin(), job.progress.validators.end(), is_island)) {
+    return Damaged(progress, "no island is to validate");
   }
   for (const auto& [id, contribution] : job.rounds.contributions) {
-    if (!job.islands.contains(id.island)) return Damaged(contribution, "it has no island");
+    if (!is_island(id.island)) return Damaged(contribution, "it has no island");
   }
   for (const auto& [id, plan] : job.plans) {
     auto island = job.islands.find(id);
@@ -225,7 +266,26 @@ absl::Status CheckJob(const Job& job) {
       return Damaged(PlanRecord{job.id(), id, plan}, "no island has made it");
     }
   }
+  const Job* above = job.record.site ? JobAbove(s, job) : nullptr;
+  if (above != nullptr && !above->islands.contains(job.record.site->island)) {
+    return Damaged(job.record, "the job above has no island of its site");
+  }
   return absl::OkStatus();
+}
+
+absl::Status CheckJob(const State& s, const Job& job) {
+  const StoreRecord record = job.record;
+  if (job.progress.job != job.id()) return Damaged(record, "the job has no progress record");
+  if (job.record.removed && !job.ended()) return Damaged(record, "it was removed while it ran");
+  const bool no_islands = job.islands.empty() && !job.record.site;
+  if (job.active() && (!job.record.facts || job.record.shards.empty() || no_islands)) {
+    return Damaged(record, "the job runs without facts, shards or islands");
+  }
+  if (!ValidateOuterChoice(job.spec().outer).ok()) {
+    return Damaged(record, "it has an outer optimizer or merge that there is not");
+  }
+  ATOLL_RETURN_IF_ERROR(CheckShards(s, job));
+  return CheckIslands(s, job);
 }
 
 void Resume(State& s, Job& job) {
@@ -272,7 +332,8 @@ absl::Status Load(State& s, const std::vector<StoreRecord>& records) {
     }
   }
   for (auto& [number, job] : s.jobs) {
-    const absl::Status status = CheckJob(job);
+    const CrashScope scope(job.id());
+    const absl::Status status = CheckJob(s, job);
     if (!status.ok()) return status;
     for (const auto& [id, island] : job.islands) {
       if (island.incarnation == 0 || !island.site.empty()) continue;
@@ -283,6 +344,7 @@ absl::Status Load(State& s, const std::vector<StoreRecord>& records) {
     }
     if (const Job* above = job.record.site ? JobAbove(s, job) : nullptr) job.ledger = above->ledger;
     Resume(s, job);
+    NoteBytesHeld(s, job);
     for (const auto& [id, island] : job.islands) s.IndexAssignments(job, id);
   }
   return absl::OkStatus();

@@ -1,6 +1,7 @@
 #include "coordinator/core/jobs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/adoption.h"
@@ -216,8 +217,8 @@ void OnSubmit(State& s, const SubmitJob& request) {
   absl::StatusOr<JobId> id = FreeId(s, request);
   reply.status.Update(id.status());
   if (reply.status.ok()) {
-    const int64_t number = (s.jobs.empty() ? 0 : s.jobs.rbegin()->first) + 1;
-    Job& job = s.jobs[number];
+    const int64_t number = s.jobs.next_number();
+    Job& job = s.jobs.Add(number, *id);
     JobRecord& record = job.EditRecord();
     record.job = *std::move(id);
     record.number = number;
@@ -291,6 +292,14 @@ void OnControl(State& s, const ControlJob& request) {
 
 void FailJob(State& s, Job& job, const std::string& reason) {
   if (!job.ended()) StopJob(s, job, JobState::kFailed, reason);
+}
+
+void FailCrashed(State& s) {
+  Job* job = s.FindJob(std::exchange(s.crashed, ""));
+  if (job == nullptr || job->record.removed) return;
+  FailJob(s, *job,
+          "the coordinator crashed while it handled this job: its log says where; report that, and "
+          "resume the job with a coordinator in which it is mended");
 }
 
 bool AdvanceJob(State& s, Job& job) {

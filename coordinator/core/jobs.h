@@ -17,6 +17,8 @@ void OnJobRefused(State& s, Member& worker, const JobRefused& message);
 // Ends the job: its workers stop, what was not committed is free again.
 void StopJob(State& s, Job& job, JobState state, const std::string& reason);
 void FailJob(State& s, Job& job, const std::string& reason);
+// State::crashed.
+void FailCrashed(State& s);
 
 // Idle workers become candidates of jobs, first come first served.
 void Schedule(State& s);

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/limits.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/islands.h"
@@ -25,7 +26,7 @@ constexpr Incarnation kIncarnationMax = Incarnation{1} << 53;
 constexpr size_t kMaxListed = 256;  // devices of one worker
 constexpr size_t kMaxHeld = 4096;   // jobs of which a worker has a checkpoint
 constexpr size_t kMaxForeign = 256;
-constexpr int64_t kMaxEpoch = int64_t{1} << 30;  // sequences have it in their upper half
+constexpr int64_t kEpochsSpare = int64_t{1} << 24;  // of restarts after the newest
 
 bool IsNodeId(const NodeId& name) {
   if (name.empty() || name.size() > 63 || name[0] == '-') return false;
@@ -64,13 +65,35 @@ void NoteForeign(State& s, const MemberKey& key, const ClusterId& cluster) {
   s.foreign[key] = {CleanText(cluster, 32), s.now};
 }
 
+// Changes that a coordinator of this epoch can have given. Another mark is damaged, or made up.
+bool IsPlausible(const ClusterMark& mark) {
+  return mark.epoch < kMaxEpoch - kEpochsSpare && mark.sequence >> 32 <= mark.epoch;
+}
+
+// Whether what it says of the store's age counts. The store names the members that it had; of
+// others, who may have come since, two must say so.
+bool IsWitness(State& s, const MemberKey& key, bool known) {
+  if (known) return true;
+  s.age_witnesses.insert(key);
+  return s.age_witnesses.size() > 1;
+}
+
 // A member that this process has never welcomed has followed this epoch or a newer one, or has seen
 // a later change than the store ended with: the store has lost changes, or is an older copy. Beyond
-// that epoch members follow again, but the jobs of the store wait for a person.
-void CheckStoreAge(State& s, const MemberKey& key, const ClusterMark& mark) {
+// that epoch members follow again, but the jobs of the store wait for a person. `known`: to the
+// store.
+void CheckStoreAge(State& s, const MemberKey& key, bool known, const ClusterMark& mark) {
+  if (!IsPlausible(mark)) {
+    s.Log("", Severity::kWarning,
+          absl::StrCat(KindName(key.first), " ", key.second, " says that it has seen change ",
+                       mark.sequence, " in epoch ", mark.epoch,
+                       ", which no coordinator has made: what it remembers of its cluster is "
+                       "damaged, and does not count"));
+    return;
+  }
   // It may have been here under another name.
   const bool seen_here = mark.epoch == s.epoch && mark.sequence <= s.sequence;
-  if (mark.epoch >= s.epoch && mark.epoch < kMaxEpoch) {
+  if (mark.epoch >= s.epoch) {
     s.epoch = mark.epoch + 1;
     s.sequence = std::max(s.sequence, s.epoch << 32);
     s.epoch_dirty = true;
@@ -80,6 +103,11 @@ void CheckStoreAge(State& s, const MemberKey& key, const ClusterMark& mark) {
                                        mark.sequence, " of this cluster's store (epoch ",
                                        mark.epoch, "), this coordinator's ended with change ",
                                        s.opened_at, ": it is an older copy, or has lost changes");
+  if (!IsWitness(s, key, known)) {
+    s.Log("", Severity::kWarning,
+          absl::StrCat(age, "; this coordinator does not know it: another member has to say so"));
+    return;
+  }
   if (s.store_age.empty()) s.Log("", Severity::kError, age);
   s.store_age = age;
   for (auto& [number, job] : s.jobs) SetOutdated(s, job, age);
@@ -151,7 +179,8 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
     return refuse(refusal->reason, refusal->final);
   }
   auto it = s.members.find(key);
-  if (it == s.members.end()) {
+  const bool known = it != s.members.end();
+  if (!known) {
     if (!MakeRoomForName(s)) {
       return refuse(absl::StrCat("the coordinator keeps at most ", s.options.max_members,
                                  " names, and all of them are in use"));
@@ -162,7 +191,7 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
   }
   Member& member = it->second;
   s.foreign.erase(key);
-  if (!member.welcomed) CheckStoreAge(s, key, mark);
+  if (!member.welcomed) CheckStoreAge(s, key, known, mark);
   const bool set_back = incarnation < member.record.incarnation;
   if (set_back && (member.attached || s.now < member.detached_at + kNameHeld)) {
     const std::string why =

@@ -149,8 +149,8 @@ void OnJobPrepared(State& s, Member& worker, const JobPrepared& message) {
   } else if (worker.measured_for == message.job) {
     worker.measured_for.clear();
   }
-  if (worker.candidate_for != message.job || worker.prepared) return;
   Job* job = s.FindJob(message.job);
+  if (job == nullptr || worker.candidate_for != message.job || worker.prepared) return;
   if (const absl::Status status = Validate(message.facts); !status.ok()) {
     return RefuseWorker(s, *job, worker, CleanText(std::string(status.message())));
   }
@@ -167,6 +167,8 @@ void OnJobRefused(State& s, Member& worker, const JobRefused& message) {
   } else if (worker.candidate_for != message.job) {
     return;
   }
+  // What it found when it was a candidate before may have been mended since.
+  if (message.request != 0 && message.request < worker.candidature) return;
   RefuseWorker(s, *job, worker, reason);
 }
 
@@ -356,9 +358,9 @@ void Schedule(State& s) {
                    WhyLeftOut(s, job, entry.first.second, entry.second).empty();
           });
       if (possible < needed || !no_servers.empty()) continue;
-      for (auto later = s.jobs.upper_bound(number); later != s.jobs.end(); ++later) {
-        if (later->second.progress.state != JobState::kQueued) continue;
-        later->second.waiting_for = absl::StrCat("job ", job.id(), ", which is before it");
+      for (auto& [later, other] : s.jobs) {
+        if (later <= number || other.progress.state != JobState::kQueued) continue;
+        other.waiting_for = absl::StrCat("job ", job.id(), ", which is before it");
       }
       return;  // first come, first served
     }
@@ -371,9 +373,10 @@ void PumpCandidates(State& s) {
   for (const NodeId& name : s.candidates) {
     Member& member = *s.FindMember(MemberKind::kWorker, name);
     if (member.prepared || s.now < member.request_again_at) continue;
-    Job* job = s.FindJob(member.candidate_for);
+    const Job* job = s.FindJob(member.candidate_for);
+    if (job == nullptr) continue;
     member.request_again_at = s.now + kRetryInterval;
-    s.Send(member, PrepareJob{job->id(), SpecFor(*job, member)});
+    s.Send(member, PrepareJob{job->id(), SpecFor(*job, member), member.candidature});
   }
 }
 

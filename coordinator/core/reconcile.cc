@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/check.h"
+#include "common/crash_scope.h"
 #include "coordinator/core/drain.h"
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/islands/plans.h"
@@ -66,12 +66,18 @@ struct AffectedByEvent {
   Affected operator()(const Tick&) const { return Affected::kTouched; }
 };
 
+constexpr Duration kBetweenTurns = std::chrono::milliseconds(1);
+
 // True if the job is another one to the scheduler: it has ended, begun, or let workers in or out.
 bool Advance(State& s, Job& job) {
-  constexpr int kMostTurns = 1000;  // each turn decides, drops or admits something
+  constexpr int kMostTurns = 1000;  // in one Step; each turn decides, drops or admits something
+  const CrashScope scope(job.id());
   bool advanced = false;
   for (int turn = 0;; ++turn) {
-    ATOLL_CHECK(turn < kMostTurns, "job ", job.id(), " does not reach a fixed point");
+    if (turn == kMostTurns) {
+      s.unfinished.insert(job.record.number);  // the next Step goes on
+      return advanced;
+    }
     if (AdvanceDrains(s, job) || AdvanceSiteJobs(s, job) || AdvanceJob(s, job)) {
       advanced = true;
     } else if (!AdvanceRound(s, job, job.rounds)) {
@@ -80,7 +86,16 @@ bool Advance(State& s, Job& job) {
   }
 }
 
+void SetDeadline(State& s, Job& job, Instant deadline) {
+  const int64_t number = job.record.number;
+  if (deadline == job.deadline && s.job_deadlines.contains({deadline, number})) return;
+  s.job_deadlines.erase({job.deadline, number});
+  job.deadline = deadline;
+  if (deadline != kNever) s.job_deadlines.insert({deadline, number});
+}
+
 void Order(State& s, Job& job) {
+  const CrashScope scope(job.id());
   job.touched.insert(job.dirty.islands.begin(), job.dirty.islands.end());
   job.touched.insert(job.dirty.plans.begin(), job.dirty.plans.end());
   if (job.active() && !job.stale()) {
@@ -91,7 +106,7 @@ void Order(State& s, Job& job) {
   PumpServers(s, job);
   if (job.record.site) PumpExchange(s, job);
   job.touched.clear();
-  job.deadline = NextJobDeadline(s, job);
+  SetDeadline(s, job, NextJobDeadline(s, job));
   job.reconciled_state = job.progress.state;
 }
 
@@ -112,10 +127,12 @@ void ReconcileAll(State& s) {
 
 // A deadline of the job's own.
 void ReconcileDue(State& s) {
-  for (auto& [number, job] : s.jobs) {
-    if (s.now < job.deadline) continue;
-    for (const auto& [id, island] : job.islands) s.Touch(job, id);
-    s.Touch(job);
+  for (const auto& [deadline, number] : s.job_deadlines) {
+    if (s.now < deadline) break;
+    Job* job = s.jobs.Find(number);
+    if (job == nullptr || job->deadline != deadline) continue;
+    for (const auto& [id, island] : job->islands) s.Touch(*job, id);
+    s.Touch(*job);
   }
 }
 
@@ -128,28 +145,31 @@ bool IsChanged(const Job& job) {
 
 // What has changed counts as touched.
 void NoteTouched(State& s) {
-  for (auto& [number, job] : s.jobs) {
-    if (!IsChanged(job)) continue;
-    s.touched.insert(number);
+  s.jobs.ForEachOpened([&](Job& job) {
+    if (!IsChanged(job)) return;
+    s.Touch(job);
     job.touched.insert(job.dirty.islands.begin(), job.dirty.islands.end());
     job.touched.insert(job.dirty.plans.begin(), job.dirty.plans.end());
-  }
+  });
 }
 
-Instant NextDeadlineOfJobs(const State& s) {
-  Instant next = kNever;
-  for (const auto& [number, job] : s.jobs) next = std::min(next, job.deadline);
-  return next;
+Instant NextDeadlineOfJobs(State& s) {
+  while (!s.job_deadlines.empty()) {
+    const auto [deadline, number] = *s.job_deadlines.begin();
+    const Job* job = std::as_const(s.jobs).Find(number);
+    if (job != nullptr && job->deadline == deadline) return deadline;
+    s.job_deadlines.erase(s.job_deadlines.begin());
+  }
+  return kNever;
 }
 
 // False: there is more to look at than these jobs.
 bool ReconcileTouched(State& s) {
   for (const int64_t number : s.touched) {
-    const auto found = s.jobs.find(number);
-    if (found == s.jobs.end()) return false;
-    Job& job = found->second;
-    if (Advance(s, job) || job.progress.state != job.reconciled_state) return false;
-    Order(s, job);
+    Job* job = s.jobs.Find(number);
+    if (job == nullptr) return false;
+    if (Advance(s, *job) || job->progress.state != job->reconciled_state) return false;
+    Order(s, *job);
   }
   return true;
 }
@@ -180,8 +200,8 @@ Instant Reconcile(State& s, Affected affected) {
   }
   if (all) ReconcileAll(s);
   if (all || due) {
-    s.touched_by = kNever;
-    s.touched.clear();
+    s.touched_by = s.unfinished.empty() ? kNever : s.now + kBetweenTurns;
+    s.touched = std::exchange(s.unfinished, {});
   }
   return std::min({s.reconcile_by, s.member_deadline, s.touched_by, NextDeadlineOfJobs(s)});
 }

@@ -116,6 +116,7 @@ void RemoveTheJob(State& s, Job& job, absl::string_view how) {
     const Member* member = s.FindMember(MemberKind::kServer, server);
     link.known = link.known || (member != nullptr && member->attached);
   }
+  kept.bytes_held = std::move(job.bytes_held);
   kept.dirty.record = kept.dirty.progress = true;
   job = std::move(kept);
   RetryServersNow(s, job);
@@ -135,15 +136,17 @@ void OnJobRemoved(State& s, Member& server, const JobRemoved& message) {
 }
 
 void ForgetRemoved(State& s) {
-  for (auto it = s.jobs.begin(); it != s.jobs.end();) {
-    const Job& job = it->second;
-    if (!job.record.removed || !job.rounds.links.empty()) {
-      ++it;
-      continue;
-    }
+  std::vector<int64_t> gone;
+  for (const auto& [number, job] : std::as_const(s.jobs)) {
+    if (job.record.removed && job.rounds.links.empty()) gone.push_back(number);
+  }
+  for (const int64_t number : gone) {
+    Job& job = *s.jobs.Find(number);
     s.out.persist.push_back({job.record, true});
     s.out.persist.push_back({job.StoredProgress(), true});
-    it = s.jobs.erase(it);
+    s.outdated.erase(number);
+    ForgetBytesHeld(s, job);
+    s.jobs.Erase(number, JobId(job.id()));
   }
 }
 

@@ -71,9 +71,9 @@ void NotePush(State& s, Job& job, IslandId id) {
   if (watch != job.watches.end()) Moves(s, job, id, watch->second);
 }
 
-void ForgetStalls(State& s) {
+void ExcuseStall(State& s, Duration late) {
   for (auto& [number, job] : s.jobs) {
-    for (auto& [id, watch] : job.watches) watch.since = s.now;
+    for (auto& [id, watch] : job.watches) watch.since = std::min(s.now, watch.since + late);
   }
 }
 

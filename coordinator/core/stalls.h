@@ -16,8 +16,8 @@ namespace atl::coord {
 void NoteProgress(State& s, Job& job, const IslandRecord& island, const IslandProgress& progress);
 // A shard of the island's contribution is staged, or the contribution was granted.
 void NotePush(State& s, Job& job, IslandId id);
-// The coordinator itself stalled and received nothing: the measured silences are void.
-void ForgetStalls(State& s);
+// The coordinator itself stalled for so long and received nothing: that counts for no island.
+void ExcuseStall(State& s, Duration late);
 
 // Finds stalled islands among those that an open round waits for, once they have made no progress
 // for the grace time. True if anything changed. One that goes on like this for long begins anew, so

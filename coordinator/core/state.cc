@@ -34,30 +34,31 @@ int64_t Job::StagedBytes(const NodeId& server) const {
   // The initial weights always travel as fp32.
   const Encoding encoding =
       rounds.progress.version == kNoVersion ? Encoding::kFloat32 : spec().outer.push_encoding;
-  int64_t bytes = 0;
-  ForEachSlotOn(record, server, [&](SlotId, const ShardPlacement& shard) {
-    bytes += EncodedBytes(encoding, shard.elements);
-  });
-  return bytes;
+  const auto count = [&] {
+    int64_t bytes = 0;
+    ForEachSlotOn(record, server, [&](SlotId, const ShardPlacement& shard) {
+      bytes += EncodedBytes(encoding, shard.elements);
+    });
+    return bytes;
+  };
+  if (dirty.record) return count();
+  const auto [known, is_new] = counts.staged_bytes.try_emplace({server, encoding}, 0);
+  if (is_new) known->second = count();
+  return known->second;
 }
 
 Member* State::FindMember(MemberKind kind, const NodeId& name) {
-  auto it = members.find({kind, name});
+  const auto it = members.find({kind, name});
   return it == members.end() ? nullptr : &it->second;
 }
 
 const Member* State::FindMember(MemberKind kind, const NodeId& name) const {
-  return const_cast<State*>(this)->FindMember(kind, name);
+  const auto it = members.find({kind, name});
+  return it == members.end() ? nullptr : &it->second;
 }
 
-Job* State::FindJob(const JobId& id) {
-  for (auto& [number, job] : jobs) {
-    if (job.id() == id) return &job;
-  }
-  return nullptr;
-}
-
-const Job* State::FindJob(const JobId& id) const { return const_cast<State*>(this)->FindJob(id); }
+Job* State::FindJob(const JobId& id) { return jobs.Find(id); }
+const Job* State::FindJob(const JobId& id) const { return jobs.Find(id); }
 
 namespace {
 
@@ -70,31 +71,46 @@ bool IsIn(const IslandRecord& island, const NodeId& worker, size_t at) {
                      [&](const IslandMember& follower) { return follower.worker == worker; });
 }
 
-}  // namespace
+template <class J>
+State::AssignmentIn<J> AssignmentAt(J& job, IslandId id, const NodeId& worker, size_t follower) {
+  const auto found = job.islands.find(id);
+  if (found == job.islands.end() || !IsIn(found->second, worker, follower)) return {};
+  return {&job, id, found->second.worker == worker};
+}
 
-State::Assignment State::FindAssignment(const NodeId& worker) {
-  const auto at = [&](Job& job, IslandId id, size_t follower) {
-    const auto found =
-        job.islands.find(id);  // another job may have the number of one that is removed
-    if (found == job.islands.end() || !IsIn(found->second, worker, follower)) return Assignment{};
-    return Assignment{&job, id, found->second.worker == worker};
-  };
-  if (const auto noted = assignments.find(worker); noted != assignments.end()) {
-    const auto job = jobs.find(noted->second.job);
-    if (job != jobs.end() && job->second.active()) {
-      const Assignment assignment = at(job->second, noted->second.island, noted->second.follower);
+template <class J, class S>
+State::AssignmentIn<J> FindAssignmentIn(S& s, const NodeId& worker) {
+  if (const auto noted = s.assignments.find(worker); noted != s.assignments.end()) {
+    // Another job may have the number of one that is removed.
+    J* const job = s.jobs.Find(noted->second.job);
+    if (job != nullptr && job->active()) {
+      const auto assignment =
+          AssignmentAt(*job, noted->second.island, worker, noted->second.follower);
       if (assignment.job != nullptr) return assignment;
     }
   }
   // Since assignments were indexed, at the end of the Step before.
-  for (auto& [number, job] : jobs) {
-    if (!job.active()) continue;
+  State::AssignmentIn<J> changed;
+  s.jobs.ForEachOpened([&](J& job) {
+    if (changed.job != nullptr || !job.active()) return;
     for (const IslandId id : job.dirty.islands) {
-      const Assignment assignment = at(job, id, 0);
-      if (assignment.job != nullptr) return assignment;
+      const auto assignment = AssignmentAt(job, id, worker, 0);
+      if (assignment.job == nullptr) continue;
+      changed = assignment;
+      return;
     }
-  }
-  return {};
+  });
+  return changed;
+}
+
+}  // namespace
+
+State::Assignment State::FindAssignment(const NodeId& worker) {
+  return FindAssignmentIn<Job>(*this, worker);
+}
+
+State::AssignmentIn<const Job> State::FindAssignment(const NodeId& worker) const {
+  return FindAssignmentIn<const Job>(*this, worker);
 }
 
 void State::IndexAssignments(const Job& job, IslandId id) {
@@ -113,6 +129,7 @@ void State::SetCandidate(Member& worker, const JobId& job) {
     candidates.erase(worker.record.name);
   } else {
     candidates.insert(worker.record.name);
+    worker.candidature = NextSequence();
   }
 }
 

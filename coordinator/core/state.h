@@ -18,6 +18,7 @@
 #include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/islands/changes.h"
+#include "coordinator/core/job_table.h"
 #include "coordinator/core/rounds/ledger.h"
 #include "coordinator/core/rounds/round_state.h"
 
@@ -54,6 +55,7 @@ struct Member {
   std::string site;                      // as its operator says
   bool leaving = false;                  // it ends; serves on until its state has moved
   JobId candidate_for;                   // it is to prepare this job; see State::SetCandidate
+  int64_t candidature = 0;               // PrepareJob::request
   Instant requested_at{};                // PrepareJob, first
   Instant request_again_at{};            // PrepareJob, again
   std::optional<JobFacts> prepared;      // its answer, for candidate_for
@@ -222,6 +224,12 @@ struct Moving {
   std::string trouble;  // why shards that should move do not
 };
 
+// What is counted of a job's record, kept while that does not change (Dirty::record).
+struct RecordCounts {
+  std::map<int64_t, int64_t> pushed_slots;  // by fragment; -1: of all layers
+  std::map<std::pair<NodeId, Encoding>, int64_t> staged_bytes;
+};
+
 // Beginning the job of a site's servers.
 struct SiteAttempt {
   Instant not_before{};
@@ -251,6 +259,8 @@ struct Job {
   std::map<IslandId, Instant> vacant_since;
   int64_t placement_revision = 0;
   Instant validate_by = kNever;  // the last validation times out
+  // What an island says of the version to be validated, and no other one has confirmed.
+  std::map<IslandId, ValidationLoss> doubted_losses;
   // What islands were leased when their newest generations began.
   std::map<IslandId, std::vector<PositionRange>> leased_before;
   std::set<IslandId> touched;  // since it was reconciled, see State::Touch
@@ -260,6 +270,8 @@ struct Job {
   JobState reconciled_state = JobState::kQueued;
   Moving moving;
   std::map<std::string, SiteAttempt> site_attempts;  // by site
+  mutable RecordCounts counts;
+  std::map<NodeId, int64_t> bytes_held;  // what of it is in State::bytes_held
 
   ProgressRecord StoredProgress() const { return {progress, rounds.progress}; }
   const JobId& id() const { return record.job; }
@@ -299,11 +311,13 @@ struct State {
   ClusterId cluster;
   int64_t epoch = 0;
   bool epoch_dirty = true;
-  int64_t sequence = 0;              // as in EpochRecord
-  int64_t opened_at = 0;             // the stored sequence that this process found
-  bool restored = false;             // it has found a store that was restored
-  std::string store_age;             // not empty: who has seen changes that the store lacks
-  std::map<JobId, int64_t> removed;  // by users, with their records' sequence
+  int64_t sequence = 0;               // as in EpochRecord
+  int64_t opened_at = 0;              // the stored sequence that this process found
+  bool restored = false;              // it has found a store that was restored
+  JobId crashed;                      // what the process before was at when it crashed; not stored
+  std::string store_age;              // not empty: who has seen changes that the store lacks
+  std::set<MemberKey> age_witnesses;  // of such changes, that the store does not know (not stored)
+  std::map<JobId, int64_t> removed;   // by users, with their records' sequence
   // Not stored.
   std::map<JobId, std::map<NodeId, HeldElsewhere>> held;
   struct Foreign {
@@ -313,9 +327,12 @@ struct State {
   std::map<MemberKey, Foreign> foreign;
   std::map<MemberKey, Member> members;
   std::set<MemberKey> dirty_members;
-  std::map<int64_t, Job> jobs;    // by number
-  int64_t next_sequence = 0;      // of orders and events
-  SiteRates site_rates;           // as measured
+  JobTable<Job> jobs;
+  std::set<int64_t> outdated;  // jobs, by number
+  int64_t next_sequence = 0;   // of orders and events
+  SiteRates site_rates;        // as measured
+  // By server, of all jobs as they are stored: parameters and slots that it holds or is to get.
+  std::map<NodeId, int64_t> bytes_held;
   int64_t next_plan_request = 0;  // of MakePlan and GroupWorkers
 
   // Indices, so that a heartbeat costs the same however many members there are.
@@ -332,9 +349,12 @@ struct State {
   Instant reconcile_by = kNever;  // everything
   Instant touched_by = kNever;    // what is touched
   Instant member_deadline{};
+  // Of jobs, by number; entries that their jobs do not have any more are void.
+  std::set<std::pair<Instant, int64_t>> job_deadlines;
 
   // The Step under way.
-  std::set<int64_t> touched;  // jobs, by number
+  std::set<int64_t> touched;     // jobs, by number
+  std::set<int64_t> unfinished;  // jobs that have not reached a fixed point
   Instant now{};
   CoordinatorActions out;
 
@@ -343,12 +363,15 @@ struct State {
   Job* FindJob(const JobId& id);
   const Job* FindJob(const JobId& id) const;
   // The island that the worker leads or follows in (or is to come back to); job null: none.
-  struct Assignment {
-    Job* job = nullptr;
+  template <class J>
+  struct AssignmentIn {
+    J* job = nullptr;
     IslandId island = -1;
     bool leads = false;
   };
+  using Assignment = AssignmentIn<Job>;
   Assignment FindAssignment(const NodeId& worker);
+  AssignmentIn<const Job> FindAssignment(const NodeId& worker) const;
   // So many that what follows from events is gathered; see reconcile.h.
   bool HasManyMembers() const {
     return static_cast<int64_t>(members.size()) >= options.many_members;

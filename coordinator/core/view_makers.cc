@@ -165,7 +165,7 @@ MemberView MakeView(const State& s, const Member& member, Instant now) {
   view.load = member.load;
   view.job = member.candidate_for;
   if (view.kind == MemberKind::kWorker && view.job.empty()) {
-    const State::Assignment assignment = const_cast<State&>(s).FindAssignment(view.name);
+    const auto assignment = s.FindAssignment(view.name);
     if (assignment.job != nullptr) view.job = assignment.job->id();
   }
   return view;

@@ -86,7 +86,9 @@ class EtcdStore : public Store {
         newest[MakeRecordKey(write.record)] = &write;
       }
     }
-    for (const auto& [key, write] : newest) Write(key, *write, &operations);
+    for (const auto& [key, write] : newest) {
+      ATOLL_RETURN_IF_ERROR(Write(key, *write, &operations));
+    }
     return Commit(std::move(lines), std::move(operations));
   }
 
@@ -96,7 +98,7 @@ class EtcdStore : public Store {
     }
     EtcdOperations operations;
     for (const StoreRecord& record : contents.records) {
-      Write(MakeRecordKey(record), {record}, &operations);
+      ATOLL_RETURN_IF_ERROR(Write(MakeRecordKey(record), {record}, &operations));
     }
     return Commit(contents.lines, std::move(operations));
   }
@@ -183,7 +185,7 @@ class EtcdStore : public Store {
                       });
   }
 
-  void Write(const std::string& key, const StoreWrite& write, EtcdOperations* operations) {
+  absl::Status Write(const std::string& key, const StoreWrite& write, EtcdOperations* operations) {
     const auto known = records_.find(key);
     const int parts_before = known == records_.end() ? 0 : known->second.parts;
     if (known != records_.end()) {
@@ -193,14 +195,15 @@ class EtcdStore : public Store {
     }
     if (write.erase) {
       if (parts_before > 0) EraseValue(RecordsFolder(), key, operations);
-      return;
+      return absl::OkStatus();
     }
-    const std::string value = EncodeRecord(write.record);
+    ATOLL_ASSIGN_OR_RETURN(const std::string value, EncodeRecord(write.record));
     const uint64_t checksum = ComputeRecordChecksum(key, value);
     const int parts = PutValue(RecordsFolder(), key, value, parts_before, operations);
     records_[key] = {checksum, parts};
     ++totals_.records;
     totals_.digest += checksum;
+    return absl::OkStatus();
   }
 
   absl::Status Commit(std::vector<LogEntry> lines, EtcdOperations operations) {

@@ -268,7 +268,7 @@ TEST_CASE("step_whose_first_attempt_was_carried_out_is_stored_once") {
   Keys keys;
   auto store = keys.Open();
   REQUIRE(store->Apply({{EpochRecord{1}}}, 0).ok());
-  const std::string bytes = EncodeRecord(EpochRecord{2});
+  const std::string bytes = *EncodeRecord(EpochRecord{2});
   EtcdOperations operations;
   PutValue(keys.prefix + "/record/", "epoch", bytes, 0, &operations);
   keys.Put(operations[0].request_put().key(), operations[0].request_put().value());
@@ -292,7 +292,7 @@ TEST_CASE("large_step_that_was_left_under_way_is_carried_out_by_the_next_leader"
   Keys keys;
   REQUIRE(keys.Open()->Apply({{EpochRecord{1}}}, 0).ok());
   const StoreRecord next = EpochRecord{2};
-  const std::string bytes = EncodeRecord(next);
+  const std::string bytes = *EncodeRecord(next);
   const StoreTotals totals{2, 1, ComputeRecordChecksum("epoch", bytes)};
   EtcdOperations operations;
   PutValue(keys.prefix + "/record/", "epoch", bytes, 0, &operations);

@@ -460,6 +460,7 @@ class ServerCore {
   std::map<JobId, Job> jobs_;
   // Jobs that were removed here, with the placement of the removal; also those removed for good.
   // The newest orders may overtake older ones after a reconnect.
+  std::deque<JobId> left_order_;  // of `left_`, the first to leave first
   std::map<JobId, int64_t> left_;
 
   std::map<Token, Fetch> fetches_;

@@ -250,9 +250,12 @@ bool ServerCore::HasLeft(const JobId& job, int64_t placement) const {
 }
 
 void ServerCore::Leave(const JobId& job, int64_t placement) {
-  if (left_.size() >= kLeftMax && !left_.contains(job)) left_.erase(left_.begin());
+  if (!left_.contains(job)) left_order_.push_back(job);
   int64_t& newest = left_[job];
   newest = std::max(newest, placement > 0 ? placement : std::numeric_limits<int64_t>::max());
+  if (left_order_.size() <= kLeftMax) return;
+  left_.erase(left_order_.front());
+  left_order_.pop_front();
 }
 
 void ServerCore::Execute(const RemoveJob& message, Turn& turn) {

@@ -20,7 +20,7 @@ namespace {
 
 static_assert(kMaxContributions + 1 == kMaxDeltas);  // and a slot
 
-constexpr int64_t kMaxElements = int64_t{1} << 40;  // of all shards of a job
+constexpr int64_t kJobElementsMax = int64_t{1} << 40;  // of all its shards here
 
 // It names a folder on the disk.
 bool IsJobName(const JobId& job) {
@@ -56,7 +56,7 @@ absl::Status JobState::Check(const AssignShards& assignment) {
   int64_t elements = 0;
   for (const OwnedShard& shard : assignment.shards) {
     if (!seen.insert(shard.shard).second) return bad("shard ", shard.shard, " comes twice");
-    if (shard.elements <= 0 || shard.elements > kMaxElements - elements) {
+    if (shard.elements <= 0 || shard.elements > kJobElementsMax - elements) {
       return bad("shard ", shard.shard, " has ", shard.elements, " elements");
     }
     elements += shard.elements;
@@ -167,7 +167,7 @@ absl::Status JobState::CheckRecord(const PushedRecord& record) const {
     return absl::InvalidArgumentError(
         absl::StrCat("push of shard ", record.id.shard, " of job ", record.id.job));
   }
-  if (record.id.begin > kMaxElements || record.id.elements > kMaxElements) {
+  if (record.id.begin > kJobElementsMax || record.id.elements > kJobElementsMax) {
     return absl::InvalidArgumentError("push of more elements than there can be");
   }
   const ElementRange range = record.id.RangeIn(shard->second.info.elements);

@@ -29,7 +29,6 @@ namespace atl::ps {
 
 class JobState {
  public:
-  static constexpr int64_t kMaxShards = 1 << 20;
   static constexpr int64_t kMaxIslands = 4096;
 
   // OK if the assignment makes sense by itself. The memory it takes is another question.

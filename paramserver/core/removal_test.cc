@@ -34,6 +34,23 @@ TEST_CASE("a removed job leaves memory at once and is reported removed once eras
   REQUIRE(fixture.requested_erasures.size() == 1);
 }
 
+TEST_CASE("of_too_many_jobs_that_left_the_first_is_forgotten_first") {
+  ServerFixture fixture;
+  const auto leaves = [&](const JobId& job) { fixture.DeliverMessage(RemoveJob{job, 5}); };
+  const auto assign = [&](const JobId& job) {
+    AssignShards late{job, {{0, 0, 4, 0}}, 0.5, 0.9, 0};  // of a placement before
+    fixture.DeliverMessage(late);
+  };
+  leaves("m-first");
+  for (size_t i = 1; i < ServerCore::kLeftMax; ++i) leaves(absl::StrCat("m-", i));
+  leaves("a-newest");
+  fixture.sent.clear();
+  assign("a-newest");
+  CHECK(fixture.TakeSent<ShardsAssigned>().empty());
+  assign("m-first");
+  CHECK(fixture.TakeSent<ShardsAssigned>().size() == 1);
+}
+
 // Version 1 of a job, with what the coordinator said of it.
 JobImage TrainOneRound(ServerFixture& fixture) {
   AssignShards assign{kJob, {{0, 0, 4, 0}, {1, 0, 2, 4}, {2, 1, 3, 0}}, 0.5, 0.9, 0};

@@ -124,6 +124,18 @@ class ServerFixture {
     ++incarnation_;
     Start();
   }
+  // A start from what is written now, synced or not, finds nothing wrong with it.
+  void CheckRestart() {
+    ServerCore second({"ps-1", incarnation_ + 1, "test", "tcp://127.0.0.1:1", memory_bytes_, ""},
+                      Recover(), &pool_);
+    second.Step(now_, ConnectionUp{});
+  }
+  template <class Do>
+  void ForEachRecord(Do what) const {
+    for (const auto& [job, log] : logs_) {
+      for (const auto& [sequence, record] : log.records) what(record);
+    }
+  }
   // The newest snapshot turns out to be damaged.
   void LoseNewestSnapshot() { logs_[kJob].snapshots.pop_back(); }
 
@@ -210,7 +222,7 @@ class ServerFixture {
     std::vector<std::shared_ptr<const Snapshot>> snapshots;
   };
 
-  void Start() {
+  std::vector<RecoveredJob> Recover() {
     std::vector<RecoveredJob> recovered;
     for (auto& [id, log] : logs_) {
       const auto snapshot = log.snapshots.empty() ? nullptr : log.snapshots.back();
@@ -224,11 +236,15 @@ class ServerFixture {
       ATOLL_CHECK(job.ok(), job.status().ToString());
       recovered.push_back(*std::move(job));
     }
+    return recovered;
+  }
+
+  void Start() {
     core_ = std::make_unique<ServerCore>(
         ServerOptions{"ps-1", incarnation_, "test", "tcp://127.0.0.1:1", memory_bytes_, "",
                       remembered.value_or(ClusterMark()), /*site=*/"", /*site_only=*/false,
                       /*work_elements=*/1, log_bytes_free},
-        std::move(recovered), &pool_);
+        Recover(), &pool_);
     Do(ConnectionUp{});
     DeliverMessage(Welcome{});
   }

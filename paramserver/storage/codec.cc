@@ -40,13 +40,17 @@ class Writer {
   template <class Wire, class Plain>
   void Message(const Plain& plain) {
     Wire wire;
-    Encode(plain, &wire);
+    status_.Update(Encode(plain, &wire));
     Text(wire.SerializeAsString());
   }
-  std::vector<std::byte> Take() { return std::move(bytes_); }
+  absl::StatusOr<std::vector<std::byte>> Take() {
+    if (!status_.ok()) return status_;
+    return std::move(bytes_);
+  }
 
  private:
   std::vector<std::byte> bytes_;
+  absl::Status status_;
 };
 
 class Reader {
@@ -220,7 +224,7 @@ uint64_t Checksum(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-std::vector<std::byte> EncodeRecord(const LogRecord& record) {
+absl::StatusOr<std::vector<std::byte>> EncodeRecord(const LogRecord& record) {
   Writer writer;
   std::visit([&](auto copy) { Fields(writer, copy); }, record);
   return writer.Take();
@@ -252,7 +256,7 @@ absl::StatusOr<LogRecord> DecodeRecord(uint32_t type, std::span<const std::byte>
   return record;
 }
 
-std::vector<std::byte> EncodeHead(const SnapshotHead& head) {
+absl::StatusOr<std::vector<std::byte>> EncodeHead(const SnapshotHead& head) {
   Writer writer;
   SnapshotHead copy = head;
   Fields(writer, copy);

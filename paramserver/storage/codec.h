@@ -23,8 +23,8 @@ inline constexpr uint32_t kOldestStorageFormat = 3;
 uint64_t Checksum(std::span<const std::byte> bytes);  // XXH3, 64 bits
 
 // The record's type is its index in LogRecord. Its payload is not in its bytes: it is given to
-// Decode to go with them.
-std::vector<std::byte> EncodeRecord(const LogRecord& record);
+// Decode to go with them. An error names a field that Decode would refuse.
+absl::StatusOr<std::vector<std::byte>> EncodeRecord(const LogRecord& record);
 // What a push or a part of a received shard has brought; empty of other records.
 std::span<const std::byte> GetPayload(const LogRecord& record);
 absl::StatusOr<LogRecord> DecodeRecord(uint32_t type, std::span<const std::byte> bytes,
@@ -36,7 +36,7 @@ struct SnapshotHead {
   Snapshot snapshot;
   std::vector<uint64_t> checksums;
 };
-std::vector<std::byte> EncodeHead(const SnapshotHead& head);
+absl::StatusOr<std::vector<std::byte>> EncodeHead(const SnapshotHead& head);
 absl::StatusOr<SnapshotHead> DecodeHead(std::span<const std::byte> bytes,
                                         uint32_t format = kStorageFormat);
 

@@ -315,7 +315,7 @@ absl::Status LogWriter::BeginSegment() {
 absl::Status LogWriter::Append(LogSequence sequence, const LogRecord& record) {
   ATOLL_CHECK(sequence == appended_ + 1, "record ", sequence, " after ", appended_);
   if (file_ == nullptr) ATOLL_RETURN_IF_ERROR(BeginSegment());
-  const std::vector<std::byte> fields = EncodeRecord(record);
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::byte> fields, EncodeRecord(record));
   const ByteSpan payload = GetPayload(record);
   RecordHead head{kRecordMagic,
                   static_cast<uint32_t>(record.index()),

@@ -38,7 +38,7 @@ class LogFixture {
     size_t since = 0;
     for (const LogRecord& record : records) {
       REQUIRE(writer_->Append(end.next_sequence + written_.size() - base(end), record).ok());
-      written_.push_back(EncodeRecord(record));
+      written_.push_back(*EncodeRecord(record));
       const auto payload = GetPayload(record);
       payloads_.emplace_back(payload.begin(), payload.end());
       if (++since % sync_every == 0) REQUIRE(writer_->Sync().ok());
@@ -50,7 +50,7 @@ class LogFixture {
     auto end = ReadLog(disk, "d", from, /*covered=*/0, options_,
                        [&](LogSequence at, const LogRecord& record) {
                          REQUIRE(at == from + count);
-                         REQUIRE(EncodeRecord(record) == written_[at - 1]);
+                         REQUIRE(*EncodeRecord(record) == written_[at - 1]);
                          const auto payload = GetPayload(record);
                          REQUIRE(std::vector(payload.begin(), payload.end()) == payloads_[at - 1]);
                          ++count;
@@ -66,7 +66,7 @@ class LogFixture {
     std::vector<LogSequence> read;
     auto end =
         ReadLog(disk, "d", 1, covered, options_, [&](LogSequence at, const LogRecord& record) {
-          REQUIRE(EncodeRecord(record) == written_[at - 1]);
+          REQUIRE(*EncodeRecord(record) == written_[at - 1]);
           read.push_back(at);
           return absl::OkStatus();
         });
@@ -220,7 +220,7 @@ TEST_CASE("fields that are not a record are refused without taking memory for th
       }
     }
   }
-  const auto fields = EncodeRecord(SomeRecords()[0]);
+  const auto fields = *EncodeRecord(SomeRecords()[0]);
   for (size_t size = 0; size < fields.size(); ++size) {
     REQUIRE_FALSE(DecodeRecord(0, std::span(fields).first(size), {}).ok());
   }
@@ -230,14 +230,14 @@ TEST_CASE("fields that are not a record are refused without taking memory for th
 TEST_CASE("a_committed_record_of_format_3_reads_as_one_without_a_step") {
   const LogRecord record = SomeRecords()[4];
   const auto type = static_cast<uint32_t>(record.index());
-  const std::vector<std::byte> fields = EncodeRecord(record);
+  const std::vector<std::byte> fields = *EncodeRecord(record);
   v1::RoundStep step;
-  Encode(std::get<CommittedRecord>(record).step, &step);
+  REQUIRE(Encode(std::get<CommittedRecord>(record).step, &step).ok());
   const size_t bytes = sizeof(uint32_t) + step.ByteSizeLong();
   const std::span<const std::byte> older(fields.data(), fields.size() - bytes);
   const auto read = DecodeRecord(type, older, {}, /*format=*/3);
   REQUIRE(read.ok());
-  CHECK(EncodeRecord(*read) == fields);
+  CHECK(*EncodeRecord(*read) == fields);
   CHECK(std::get<CommittedRecord>(*read).step == RoundStep());  // it adopts no version
   CHECK_FALSE(DecodeRecord(type, older, {}, /*format=*/4).ok());
   CHECK_FALSE(DecodeRecord(type, fields, {}, /*format=*/3).ok());
@@ -246,7 +246,7 @@ TEST_CASE("a_committed_record_of_format_3_reads_as_one_without_a_step") {
 TEST_CASE("a_part_of_an_adopted_version_reads_as_it_was_written_and_larger_parts_are_damage") {
   ReceivedRecord record{{5, 1, 8}, 2, 77, ReceivedPart::kAdopted, 4, SomeBytes(16)};
   const auto type = static_cast<uint32_t>(LogRecord(record).index());
-  const auto read = DecodeRecord(type, EncodeRecord(record), record.payload);
+  const auto read = DecodeRecord(type, *EncodeRecord(record), record.payload);
   REQUIRE(read.ok());
   const auto& same = std::get<ReceivedRecord>(*read);
   CHECK(same.shard == record.shard);
@@ -254,7 +254,7 @@ TEST_CASE("a_part_of_an_adopted_version_reads_as_it_was_written_and_larger_parts
   CHECK(same.part == ReceivedPart::kAdopted);
   CHECK(same.begin == 4);
   record.part = ReceivedPart{static_cast<uint8_t>(kLastPart) + 1};
-  CHECK_FALSE(DecodeRecord(type, EncodeRecord(record), record.payload).ok());
+  CHECK_FALSE(DecodeRecord(type, *EncodeRecord(record), record.payload).ok());
 }
 
 TEST_CASE("a_flipped_bit_in_records_that_a_snapshot_contains_does_not_matter") {

@@ -114,7 +114,7 @@ absl::Status WriteSnapshotFile(Files& files, const std::string& folder, const Sn
       head.checksums.push_back(Checksum(buffers.back()));
     }
   }
-  const std::vector<std::byte> fields = EncodeHead(head);
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::byte> fields, EncodeHead(head));
   FileHead first{{}, kStorageFormat, 0, fields.size(), 0, Checksum(fields), 0};
   std::memcpy(first.magic, kMagic, sizeof(first.magic));
   buffers[0] = std::as_bytes(std::span(&first, 1));

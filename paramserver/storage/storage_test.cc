@@ -285,7 +285,7 @@ TEST_CASE("a_snapshot_keeps_the_exchange_of_a_sites_job_and_one_of_format_4_has_
   SnapshotHead head;
   head.snapshot.job = kJob;
   head.snapshot.exchange = {9, 4, 6};
-  const std::vector<std::byte> fields = EncodeHead(head);
+  const std::vector<std::byte> fields = *EncodeHead(head);
   const auto read = DecodeHead(fields);
   REQUIRE(read.ok());
   CHECK(read->snapshot.exchange == head.snapshot.exchange);

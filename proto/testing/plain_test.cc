@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "proto/testing/every_kind.fields.h"
@@ -62,12 +63,14 @@ TEST_CASE("every_field_survives_the_way_through_a_message") {
   plain.island = 10;
   plain.wait = std::chrono::nanoseconds(7);
   plain.new_name = "new";
-  plain.numbers = {-8, 9};
+  plain.numbers = {8, 9};
   plain.names = {"a", "b"};
   plain.part.count = 13;
   plain.perhaps = PlainPart{.count = 14};
   plain.parts = {PlainPart{.count = 15}};
   plain.span = KindSpan{16, 17};
+  plain.any_ratio = std::numeric_limits<double>::infinity();
+  plain.id = "id7";
   plain.choice = PlainPart{.count = 18};
   CHECK(FromWire(ToWire(plain)) == plain);
   plain.perhaps.reset();
@@ -97,7 +100,15 @@ TEST_CASE("a_value_beyond_its_limit_is_refused_by_the_name_of_its_field") {
       {"small", [](auto& m) { m.set_small(-1); }},
       {"bounded", [](auto& m) { m.set_bounded(1); }},
       {"bounded", [](auto& m) { m.set_bounded(8); }},
+      {"small", [](auto& m) { m.set_small((1 << 30) + 1); }},
       {"below_zero", [](auto& m) { m.set_below_zero(-4); }},
+      {"below_zero", [](auto& m) { m.set_below_zero((int64_t{1} << 53) + 1); }},
+      {"absent_number", [](auto& m) { m.set_absent_number((int64_t{1} << 53) + 1); }},
+      {"absent_number", [](auto& m) { m.set_absent_number(-(int64_t{1} << 53) - 1); }},
+      {"ratio", [](auto& m) { m.set_ratio(std::numeric_limits<double>::quiet_NaN()); }},
+      {"ratio", [](auto& m) { m.set_ratio(-std::numeric_limits<double>::infinity()); }},
+      {"id", [](auto& m) { m.set_id("four"); }},
+      {"numbers", [](auto& m) { m.add_numbers(-1); }},
       {"text", [](auto& m) { m.set_text(std::string(kMaxTextBytes + 1, 'x')); }},
       {"shade", [](auto& m) { m.set_shade(v1::SHADE_UNSPECIFIED); }},
       {"shade", [](auto& m) { m.set_shade(static_cast<v1::Shade>(3)); }},
@@ -127,6 +138,33 @@ TEST_CASE("a_value_beyond_its_limit_is_refused_by_the_name_of_its_field") {
     FromWire(wire, &fault);
     CHECK(fault == field);
   }
+}
+
+TEST_CASE("what_would_be_refused_is_not_made") {
+  const auto fault = [](const auto& change) {
+    EveryKind plain;
+    change(plain);
+    v1::EveryKind wire;
+    Encoder encoder;
+    Fields(encoder, plain, wire);
+    const absl::string_view message = encoder.status().message();
+    return std::string(message.substr(0, message.find(':')));
+  };
+  CHECK(fault([](EveryKind&) {}).empty());
+  CHECK(fault([](EveryKind& k) { k.bounded = 8; }) == "bounded");
+  CHECK(fault([](EveryKind& k) { k.small = 6; }) == "message");
+  CHECK(fault([](EveryKind& k) { k.wait = -std::chrono::seconds(1); }) == "wait_ns");
+  CHECK(fault([](EveryKind& k) { k.ratio = std::numeric_limits<double>::infinity(); }) == "ratio");
+  CHECK(
+      fault([](EveryKind& k) { k.any_ratio = std::numeric_limits<double>::quiet_NaN(); }).empty());
+  CHECK(fault([](EveryKind& k) { k.id = "four"; }) == "id");
+  CHECK(fault([](EveryKind& k) { k.shade = static_cast<PlainShade>(7); }) == "shade");
+  CHECK(fault([](EveryKind& k) { k.numbers = {1, 2, 3}; }) == "numbers");
+  CHECK(fault([](EveryKind& k) { k.numbers = {-1}; }) == "numbers");
+  CHECK(fault([](EveryKind& k) { k.names = {"longer"}; }) == "names");
+  CHECK(fault([](EveryKind& k) { k.parts.resize(2); }) == "parts");
+  CHECK(fault([](EveryKind& k) { k.part.count = -1; }) == "count");
+  CHECK(fault([](EveryKind& k) { k.text = std::string(kMaxTextBytes + 1, 'x'); }).empty());  // cut
 }
 
 TEST_CASE("structs_are_compared_as_their_options_say") {

@@ -33,7 +33,8 @@ bool SurvivesAgain(std::string_view bytes) {
   const auto message = Decode(&wire);
   if (!message.ok()) return false;
   Wire again;
-  Encode(*message, &again);
+  const absl::Status status = Encode(*message, &again);
+  ATOLL_CHECK(status.ok(), status.message());
   const auto second = Decode(&again);
   ATOLL_CHECK(second.ok(), second.status().message());
   return true;
@@ -57,7 +58,7 @@ template <class Wire, class Message, class Kind>
 std::string Envelope(char which, Message envelope, Kind kind) {
   envelope.message = std::move(kind);
   Wire wire;
-  Encode(envelope, &wire);
+  ATOLL_CHECK(Encode(envelope, &wire).ok());
   return which + wire.SerializeAsString();
 }
 
@@ -127,7 +128,7 @@ std::vector<std::string> JobSpecSeeds() {
   spec.data.path = "/d/corpus.txt";
   spec.schedule.train_tokens = 1'000'000;
   v1::JobSpec wire;
-  Encode(spec, &wire);
+  ATOLL_CHECK(Encode(spec, &wire).ok());
   return {wire.SerializeAsString()};
 }
 

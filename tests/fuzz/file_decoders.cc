@@ -267,7 +267,7 @@ std::vector<std::string> LogRecordSeeds() {
   for (const ps::LogRecord& record : Records()) {
     const bool has_payload = record.index() == 2 || record.index() == 7;
     seeds.push_back(std::string(1, static_cast<char>(record.index())) +
-                    (has_payload ? '\1' : '\0') + AsText(ps::EncodeRecord(record)));
+                    (has_payload ? '\1' : '\0') + AsText(*ps::EncodeRecord(record)));
   }
   return seeds;
 }
@@ -299,7 +299,7 @@ bool AcceptsLog(std::string_view bytes) {
   const auto end = ps::ReadLog(disk, "d", 1, /*covered=*/0, options,
                                [](ps::LogSequence, const ps::LogRecord& record) {
                                  // What was read is written in the same way again.
-                                 const auto again = ps::EncodeRecord(record);
+                                 const auto again = *ps::EncodeRecord(record);
                                  ATOLL_CHECK(again.size() <= size_t{1} << 20, again.size());
                                  return absl::OkStatus();
                                });
@@ -389,7 +389,7 @@ std::vector<std::string> SnapshotSeeds() {
   SimulatedFiles disk(1);
   ATOLL_CHECK(ps::WriteSnapshotFile(disk, "d", snapshot).ok());
   return {'\1' + AsText(disk.Bytes(disk.Paths().at(0))),
-          '\0' + AsText(ps::EncodeHead({snapshot, {1, 2}}))};
+          '\0' + AsText(*ps::EncodeHead({snapshot, {1, 2}}))};
 }
 
 const Registration kSnapshot({"snapshot", SnapshotSeeds, AcceptsSnapshot});
@@ -400,7 +400,7 @@ bool AcceptsRecord(std::string_view bytes) {
   const auto record = DecodeRecord({bytes.data(), bytes.size()});
   if (!record.ok()) return false;
   // What was read is written, and read again, as the same.
-  const auto again = DecodeRecord(EncodeRecord(*record));
+  const auto again = DecodeRecord(*EncodeRecord(*record));
   ATOLL_CHECK(again.ok(), again.status().message());
   return true;
 }
@@ -415,8 +415,8 @@ std::vector<std::string> RecordSeeds() {
   member.incarnation = 3;
   ProgressRecord progress;
   progress.job = "j-1";
-  return {EncodeRecord(EpochRecord{3, "0123456789abcdef", 7, false}), EncodeRecord(member),
-          EncodeRecord(job), EncodeRecord(progress)};
+  return {*EncodeRecord(EpochRecord{3, "0123456789abcdef", 7, false}), *EncodeRecord(member),
+          *EncodeRecord(job), *EncodeRecord(progress)};
 }
 
 const Registration kRecord({"coordinator_record", RecordSeeds, AcceptsRecord});

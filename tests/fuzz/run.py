@@ -22,6 +22,7 @@ from planted import PLANTED
 
 FILES = ["client_decoders", "control_decoders", "file_decoders", "service_decoders", "state_decoders",
          "text_decoders", "wire_decoders"]
+CORES = "cores"  # not decoders: messages to whole cores
 HERE = os.path.dirname(os.path.abspath(__file__))
 STATE = os.path.abspath(".dev/fuzz")
 BAZEL = os.environ.get("BAZEL", "bazel")
@@ -50,17 +51,19 @@ def stale_plants():
     return wrong
 
 
-def build(folder, name, files):
+def build(folder, name, files, cores=False):
     """Builds these programs of the tree in `folder`; returns where each is."""
-    programs = ["fuzz_" + file for file in files]
+    programs = ["fuzz_" + file for file in files] + ["cores:run"] * cores
     base = os.path.join(STATE, "bazel-" + name)
     command = [BAZEL, "--output_base=" + base, "build", "--config=fuzz", "--keep_going", "--symlink_prefix=/",
                "--disk_cache=" + os.path.join(STATE, "cache")]
-    subprocess.run(command + ["//tests/fuzz:" + program for program in programs], cwd=folder, check=True)
+    targets = ["//tests/fuzz" + ("/" if ":" in program else ":") + program for program in programs]
+    subprocess.run(command + targets, cwd=folder, check=True)
     where = subprocess.run([BAZEL, "--output_base=" + base, "info", "--config=fuzz", "bazel-bin"], cwd=folder,
                            check=True, capture_output=True, text=True).stdout.strip()
     subprocess.run([BAZEL, "--output_base=" + base, "shutdown"], cwd=folder, check=True)
-    return {file: os.path.join(where, "tests/fuzz", "fuzz_" + file) for file in files}
+    built = {file: os.path.join(where, "tests/fuzz", "fuzz_" + file) for file in files}
+    return {**built, CORES: os.path.join(where, "tests/fuzz/cores/run")} if cores else built
 
 
 def tree_with_bugs():
@@ -157,9 +160,17 @@ def run_all(chosen, programs, folder, arguments):
     return wrong
 
 
+def run_cores(program):
+    """Extreme messages against each whole core; returns how many did not survive them."""
+    wrong = 0
+    for core in ("coordinator", "paramserver", "worker"):
+        wrong += subprocess.run([program, "--core=" + core], check=False).returncode != 0
+    return wrong
+
+
 def main():
     parser = argparse.ArgumentParser(prog="./dev fuzz", description=__doc__.splitlines()[0])
-    parser.add_argument("decoders", nargs="*", help="only these, or those of a file: " + ", ".join(FILES))
+    parser.add_argument("decoders", nargs="*", help="only these, or those of a file: " + ", ".join([*FILES, CORES]))
     parser.add_argument("--seconds", type=int, default=60, help="for each decoder (60)")
     parser.add_argument("--planted", action="store_true", help="with a bug in each decoder, which must be found")
     parser.add_argument("--resume", action="store_true", help="keep the results of a run that was cut off")
@@ -173,7 +184,8 @@ def main():
     where = decoders()
     chosen = sorted(name for name, file in where.items()
                     if not arguments.decoders or {name, file} & set(arguments.decoders))
-    unknown = set(arguments.decoders) - set(where) - set(FILES)
+    cores = not arguments.planted and (not arguments.decoders or CORES in arguments.decoders)
+    unknown = set(arguments.decoders) - set(where) - set(FILES) - {CORES}
     if unknown:
         sys.exit(f"no decoder {', '.join(sorted(unknown))}; there are {', '.join(sorted(where))}")
     folder = STATE if not arguments.planted else os.path.join(STATE, "of-planted")
@@ -181,7 +193,9 @@ def main():
         shutil.rmtree(folder, ignore_errors=True)  # nothing is known from other runs
     files = sorted({where[name] for name in chosen})
     programs = build(tree_with_bugs() if arguments.planted else os.getcwd(),
-                     "planted" if arguments.planted else "plain", files)
+                     "planted" if arguments.planted else "plain", files, cores)
+    if cores and run_cores(programs.pop(CORES)):
+        return 1
     for program in programs.values():
         subprocess.run([program, "--seeds=" + os.path.join(folder, "seeds")], check=True)
     wrong = run_all(chosen, programs, folder, arguments)

@@ -462,7 +462,7 @@ bool AcceptsBackup(std::string_view bytes) {
 std::vector<std::string> BackupSeeds() {
   std::string rows = "\1";
   const auto add = [&](const StoreRecord& record) {
-    const std::string key = MakeRecordKey(record), value = EncodeRecord(record);
+    const std::string key = MakeRecordKey(record), value = *EncodeRecord(record);
     rows += static_cast<char>(key.size()) + key;
     rows += ToBytes(static_cast<uint16_t>(value.size())) + value;
   };

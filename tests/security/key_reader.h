@@ -25,9 +25,9 @@ class KeyReader {
     stream_ = stub_->Attach(&context_);
     Up hello;
     if constexpr (std::is_same_v<Service, v1::WorkerControl>) {
-      Encode(FromWorker{self.name, 1, WorkerHello{}}, &hello);
+      REQUIRE(Encode(FromWorker{self.name, 1, WorkerHello{}}, &hello).ok());
     } else {
-      Encode(FromServer{self.name, 1, ServerHello{}}, &hello);
+      REQUIRE(Encode(FromServer{self.name, 1, ServerHello{}}, &hello).ok());
     }
     REQUIRE(stream_->Write(hello));
   }

@@ -78,11 +78,11 @@ class Types:
             options.CopyFrom(by_name[field.name])
             options.MergeFrom(own)
         repeated = field.label == Field.LABEL_REPEATED
-        is_checked = field.type in INTEGERS and not repeated and not field.proto3_optional
-        if ((options.min and not is_checked) or (options.max and not is_checked and not repeated) or
-                (options.valid and not (repeated and field.type == Field.TYPE_STRING)) or
+        integer, text = field.type in INTEGERS, field.type == Field.TYPE_STRING
+        if ((options.min and not integer) or (options.max and not integer and not text and not repeated) or
+                (options.any and field.type != Field.TYPE_DOUBLE) or (options.valid and not (repeated and text)) or
                 (options.maybe and (repeated or field.type != Field.TYPE_MESSAGE))):
-            sys.exit(f"{field.name}: min, max, valid or maybe has no effect on such a field")
+            sys.exit(f"{field.name}: min, max, any, valid or maybe has no effect on such a field")
 
     def __getitem__(self, full_name):
         return self._of[full_name]
@@ -159,10 +159,8 @@ class Types:
         name, text = f"s.{self.plain_name(field)}", quoted(field.name)
         mutable, message = f"m.mutable_{wire}()", f"[&] {{ return m.mutable_{wire}(); }}"
         if field.label == Field.LABEL_REPEATED:
-            limit = options.max or "kMaxListLength"
-            call = ("Messages" if field.type == Field.TYPE_MESSAGE else "Names" if options.valid else "Values")
-            valid = f", {options.valid}" if options.valid else ""
-            return [f"v.{call}({text}, {name}, {mutable}, {limit}{valid});"]
+            call, rest = self.list_call(field)
+            return [f"v.{call}({text}, {name}, {mutable}, {options.max or 'kMaxListLength'}{rest});"]
         if field.type == Field.TYPE_MESSAGE:
             if options.maybe:
                 return [f"v.Maybe({name}, m.has_{wire}(), {message});"]
@@ -173,21 +171,41 @@ class Types:
             call = f"v.Enum({text}, {name}, m.{wire}(), {enum}_IsValid, {set_to});"
             return [f"if (V::kEncodes || m.{wire}() != 0) {{", f"  {call}", "}"] if field.proto3_optional else [call]
         if field.proto3_optional:
-            return [f"v.Optional({text}, {name}, m.has_{wire}(), m.{wire}(), {set_to});"]
+            rest = f", {self.limits(field)}" if field.type in INTEGERS else ""
+            return [f"v.Optional({text}, {name}, m.has_{wire}(), m.{wire}(), {set_to}{rest});"]
         if self.element(field) == "Duration":
             return [f"v.Number({text}, {name}, Duration(m.{wire}()).count(), "
                     f"[&](Duration value) {{ m.set_{wire}(value.count()); }}, {self.limits(field)});"]
         if field.type in INTEGERS:
             return [f"v.Number({text}, {name}, m.{wire}(), {set_to}, {self.limits(field)});"]
-        call = "Bytes" if field.type == Field.TYPE_BYTES else "Copy"
+        if field.type == Field.TYPE_STRING and options.max:
+            return [f"v.Name({text}, {name}, m.{wire}(), {set_to}, {options.max});"]
+        call = "Bytes" if field.type == Field.TYPE_BYTES else "Any" if options.any else "Copy"
         return [f"v.{call}({text}, {name}, m.{wire}(), {set_to});"]
+
+    def list_call(self, field):
+        """Which function of the visitor converts a list, and its arguments besides the longest length."""
+        options = self.field(field)
+        if field.type == Field.TYPE_MESSAGE:
+            return "Messages", ""
+        if options.valid:
+            return "Names", f", {options.valid}"
+        if field.type in INTEGERS:
+            return "Numbers", f", {options.min or '0'}, {self.most(field)}"
+        return ("AnyValues" if options.any else "Values"), ""
+
+    @staticmethod
+    def most(field):
+        return "kMaxNumber32" if INTEGERS[field.type] == "int32_t" else "kMaxNumber"
 
     def limits(self, field):
         options = self.field(field)
         duration = self.element(field) == "Duration"
-        least = f"std::min<int64_t>(0, {options.init})" if options.init and not duration else "0"
-        most = "kMaxIntervalNs" if duration else "kMaxInt"
-        return f"{options.min or least}, {options.max or most}"
+        most = options.max or ("kMaxIntervalNs" if duration else self.most(field))
+        # A job's numbers may be absent, and its own check says which of them it takes.
+        least = f"-({most})" if field.proto3_optional else (
+            f"std::min<int64_t>(0, {options.init})" if options.init and not duration else "0")
+        return f"{options.min or least}, {most}"
 
 
 class File:
@@ -276,6 +294,8 @@ class File:
                              f"[&] {{ return m.mutable_{field.name}(); }});")
             else:
                 lines += ["  " + line for line in self._types.conversion(field)]
+        if check:
+            lines.append(f"  v.CheckMade([&] {{ return {check}(m); }});")
         return lines + ["}", ""]
 
     def header(self, suffix, includes, body):

@@ -145,8 +145,9 @@ void WorkerCore::Impl::OnMessage(const PrepareJob& prepare) {
     Emit(Send{*preparation_.done});
     return;
   }
-  // Said again to a question that has crossed the answer; one that comes later may find it mended.
+  // A request that has crossed its answer; a new one may find the cause mended.
   if (preparation_.failed && preparation_.failed->job == prepare.job &&
+      preparation_.failed->request == prepare.request &&
       now_ < preparation_.again_at - kPrepareRetry + kAnswerAgain) {
     Emit(Send{*preparation_.failed});
     return;
@@ -212,7 +213,7 @@ void WorkerCore::Impl::On(const Prepared& event) {
 void WorkerCore::Impl::On(const PrepareFailed& event) {
   if (Finish() != Command::kPrepare) return;
   preparation_.opening.clear();
-  preparation_.failed = JobRefused{event.job, event.reason};
+  preparation_.failed = JobRefused{event.job, event.reason, preparation_.request};
   preparation_.again_at = now_ + kPrepareRetry;
   if (session_.welcomed()) Emit(Send{*preparation_.failed});
 }

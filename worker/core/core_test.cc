@@ -74,6 +74,21 @@ TEST_CASE("It prepares a job once and answers every repetition") {
   CHECK(fixture.Wants<JobRefused>().reason == "data.path: no such file");
 }
 
+TEST_CASE("a_new_request_to_prepare_a_job_finds_its_cause_of_failure_mended") {
+  Fixture fixture;
+  fixture.Attaches();
+  fixture.Says(PrepareJob{"job-1", fixture.order.spec, 1});
+  fixture.Wants<Prepare>();
+  fixture.HandleEvent(PrepareFailed{"job-1", "data.path: no such file"});
+  CHECK(fixture.Wants<JobRefused>().request == 1);
+  fixture.Says(PrepareJob{"job-1", fixture.order.spec, 1});  // it has crossed the answer
+  fixture.Wants<JobRefused>();
+  CHECK(fixture.Idle<Prepare>());
+  fixture.Says(PrepareJob{"job-1", fixture.order.spec, 2});
+  CHECK(fixture.Idle<JobRefused>());
+  fixture.Wants<Prepare>();
+}
+
 TEST_CASE("A round: train, request, push, get the outcome, pull, adopt") {
   Fixture fixture;
   fixture.order.spec.outer.overlap = Overlap::kNone;

@@ -60,6 +60,7 @@ struct Session {
 // Jobs that are opened before an order comes: core.cc.
 struct Preparation {
   JobId opening;                     // by the outstanding command
+  int64_t request = 0;               // PrepareJob::request that it carries out; 0: of an order
   std::optional<JobPrepared> done;   // what the trainer holds
   std::optional<JobRefused> failed;  // newest job that could not be opened
   Instant again_at;

@@ -139,6 +139,7 @@ void WorkerCore::Impl::PlanPrepare() {
     if (command_ != Command::kNone) return;
     preparation_.done.reset();
     preparation_.opening = job;
+    preparation_.request = 0;
     return Start(Command::kPrepare, Prepare{job, order_ ? spec() : following_.order->spec});
   }
   activity_ = session_.state != Session::State::kDisconnected
@@ -151,6 +152,7 @@ void WorkerCore::Impl::PlanPrepare() {
   if (!preparation_.requested || command_ != Command::kNone) return;
   preparation_.done.reset();
   preparation_.opening = preparation_.requested->job;
+  preparation_.request = preparation_.requested->request;
   const PrepareJob prepare = *std::exchange(preparation_.requested, std::nullopt);
   Start(Command::kPrepare, Prepare{prepare.job, prepare.spec});
 }

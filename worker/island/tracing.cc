@@ -134,7 +134,7 @@ void SetTrace(const MemberTrace& member, GroupReply* reply) {
   reply->trace_base_ns = member.base_ns;
   for (;;) {
     v1::StepTrace wire;
-    Encode(trace, &wire);
+    if (!Encode(trace, &wire).ok()) return;  // none is sent
     if (static_cast<int64_t>(wire.ByteSizeLong()) <= kFrameBytesMax - kFrameReserve) break;
     LimitEntries(CountEntries(trace) / 2, &trace);
   }

@@ -35,7 +35,7 @@ std::optional<DeviceProfile> ProfileCache::Find(const std::string& device, const
 
 absl::Status ProfileCache::Store(const DeviceProfile& profile) {
   v1::DeviceProfile message;
-  Encode(profile, &message);
+  ATOLL_RETURN_IF_ERROR(Encode(profile, &message));
   const std::string bytes = message.SerializeAsString();
   ATOLL_RETURN_IF_ERROR(files_.MakeFolder(folder_));
   const ByteSpan buffers[] = {AsBytes(bytes)};

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "common/event_loop.h"
+#include "common/logging.h"
 #include "common/net/control/leader.h"
 #include "common/net/control/reachability.h"
 #include "common/protocol/wire.h"
@@ -203,13 +204,19 @@ class AttachClient<Up, Down>::Impl {
   void Write(Stream* stream) {
     for (;;) {
       typename Side::WireUp wire;
+      absl::Status status;
       {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return !open_ || closing_ || !queue_.empty(); });
         if (!open_) return;
         if (queue_.empty()) break;
-        Encode(Envelope(options_, std::move(queue_.front())), &wire);
+        status = Encode(Envelope(options_, std::move(queue_.front())), &wire);
         queue_.pop_front();
+      }
+      if (!status.ok()) {
+        // The coordinator would refuse it, and with it the connection.
+        LogWarning("coordinator", "a message is not sent: ", status.message());
+        continue;
       }
       if (!stream->Write(wire)) return;
     }

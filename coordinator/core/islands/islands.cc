@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/element_ranges.h"
 #include "common/protocol/fragments.h"
+#include "common/protocol/limits.h"
 #include "coordinator/core/drain.h"
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/plans.h"
@@ -236,8 +237,9 @@ void NoteSteps(const State& s, IslandRecord& island, bool lost) {
   if (leader == nullptr || !leader->progress) return;
   const IslandProgress& last = *leader->progress;
   if (last.job != island.job || last.island != island.island) return;
-  island.steps_redone += last.steps_redone + (lost ? last.unpushed_steps : 0);
-  island.steps_interrupted += last.steps_interrupted;
+  island.steps_redone =
+      AddCounts(island.steps_redone, AddCounts(last.steps_redone, lost ? last.unpushed_steps : 0));
+  island.steps_interrupted = AddCounts(island.steps_interrupted, last.steps_interrupted);
 }
 
 void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason) {
@@ -271,7 +273,8 @@ void DropContribution(State& s, Job& job, const ContributionId& id, const std::s
   ContributionRecord& record = job.rounds.EditContribution(id);
   record.dropped = true;
   record.reason = reason;
-  job.EditIsland(id.island).steps_redone += record.inner_steps;
+  IslandRecord& island = job.EditIsland(id.island);
+  island.steps_redone = AddCounts(island.steps_redone, record.inner_steps);
   job.ledger->Return(id);
   job.rounds.staged.erase(id);
   std::erase(job.rounds.complete, id);

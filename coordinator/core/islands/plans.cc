@@ -103,7 +103,7 @@ void AddSources(const State& s, const Job& job, IslandId island, const Planning&
                         worker.following->island == island && worker.following->holds_layers;
     const bool led = key == MemberKey{MemberKind::kWorker, job.islands.at(island).takes_over_from};
     if (!worker.attached || (!serves && !led) || planning.left_out.contains(key.second)) continue;
-    const State::Assignment assignment = const_cast<State&>(s).FindAssignment(key.second);
+    const auto assignment = s.FindAssignment(key.second);
     if (assignment.job != nullptr && (assignment.job != &job || assignment.island != island))
       continue;
     IslandMember source = ToIslandMember(worker);
@@ -396,7 +396,7 @@ std::vector<PlanWorker> IdleWorkers(const State& s, const LayoutSpec& layout) {
     if (key.first != MemberKind::kWorker || !worker.attached || !worker.candidate_for.empty()) {
       continue;
     }
-    if (const_cast<State&>(s).FindAssignment(key.second).job != nullptr) continue;
+    if (s.FindAssignment(key.second).job != nullptr) continue;
     if (!WhyNoPart(layout, key.second, GetWorkerSite(worker), worker.devices.size()).empty())
       continue;
     idle.push_back({ToIslandMember(worker), GetWorkerSite(worker), worker.devices});

@@ -9,6 +9,8 @@
 namespace atl {
 namespace {
 
+constexpr double kLeastClip = 1e-30;  // less is no weight to count with
+
 double Limit(const PenaltyState& state) {
   if (state.scores.empty()) return kPenaltyScoreCut;
   std::vector<double> sorted = state.scores;
@@ -95,6 +97,10 @@ PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outlier
     }
     counted = norm_statistics.mean + verdict.limit * norm_statistics.deviation;
     verdict.clip = counted / size;
+    if (!(verdict.clip > kLeastClip)) {
+      return Reject(verdict, before, fragment,
+                    absl::StrFormat("rejected: %s; nothing of it would be left", measured));
+    }
     verdict.reason += absl::StrFormat(", clipped by %.3g", verdict.clip);
     if (!warming_up) {  // `after` remains that of an island that has not pushed
       verdict.accepted = true;

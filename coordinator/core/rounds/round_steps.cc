@@ -12,6 +12,12 @@
 namespace atl::coord {
 namespace {
 
+// Of what members have measured, however slow that is.
+Duration ForSeconds(double seconds) {
+  constexpr double kMost = 1e7;
+  return FromSeconds(std::min(seconds, kMost));
+}
+
 double TokensOfStep(const Job& job) {
   return static_cast<double>(job.spec().inner.batch_sequences) *
          static_cast<double>(job.spec().data.sequence_length);
@@ -51,7 +57,7 @@ std::optional<NextPush> PushBefore(const State& s, const Job& job, const Decisio
 int64_t StepsToJoin(const State& s, const Job& job, const DecisionRecord& committed, int64_t steps,
                     double step_s) {
   const double round_s = static_cast<double>(steps) * step_s;
-  const auto other = PushBefore(s, job, committed, s.now + FromSeconds(round_s));
+  const auto other = PushBefore(s, job, committed, s.now + ForSeconds(round_s));
   if (!other) return steps;
   const double until_s = Seconds(other->at - s.now);
   const auto fewer = static_cast<int64_t>(until_s / step_s);
@@ -76,7 +82,7 @@ Duration GraceFor(const State& s, const Job& job, IslandId first) {
   const double round_s =
       static_cast<double>(island->second.steps_this_round) * TokensOfStep(job) / speed;
   const double free = kSafety * (round_s - 2 * Seconds(job.rounds.round_took));
-  return std::clamp(FromSeconds(free), Duration(0), most);
+  return std::clamp(ForSeconds(std::max(free, 0.0)), Duration(0), most);
 }
 
 void BalanceSteps(State& s, Job& job, const DecisionRecord& committed) {
@@ -101,7 +107,7 @@ void BalanceSteps(State& s, Job& job, const DecisionRecord& committed) {
       if (JoinsOthers(outer)) steps = StepsToJoin(s, job, committed, steps, step_s);
       // Pulling and pushing come on top: for all alike.
       job.next_pushes[id] = {island.generation,
-                             s.now + FromSeconds(static_cast<double>(steps) * step_s)};
+                             s.now + ForSeconds(static_cast<double>(steps) * step_s)};
     }
     if (steps != island.steps_this_round) job.EditIsland(id).steps_this_round = steps;
   }

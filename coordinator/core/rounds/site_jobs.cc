@@ -135,11 +135,12 @@ bool BeginSiteJob(State& s, Job& above, const std::string& site) {
   }
   if (!placement.ok()) return false;
   const JobId id = FreeSiteId(s, above, site);
-  Job& job = s.jobs[s.jobs.rbegin()->first + 1];
+  const int64_t number = s.jobs.next_number();
+  Job& job = s.jobs.Add(number, id);
   const IslandRecord& island = OccupyIsland(s, above, site);
   JobRecord& record = job.EditRecord();
   record.job = id;
-  record.number = s.jobs.rbegin()->first;
+  record.number = number;
   record.spec = spec;
   record.facts = above.record.facts;
   record.island_scope = above.record.island_scope;
@@ -291,7 +292,10 @@ Job* JobAbove(State& s, const Job& job) {
   return above == nullptr || above->record.removed ? nullptr : above;
 }
 
-const Job* JobAbove(const State& s, const Job& job) { return JobAbove(const_cast<State&>(s), job); }
+const Job* JobAbove(const State& s, const Job& job) {
+  const Job* above = s.FindJob(job.spec().outer.contributes_to);
+  return above == nullptr || above->record.removed ? nullptr : above;
+}
 
 bool AdvanceSiteJobs(State& s, Job& job) {
   return job.record.site ? FollowJobAbove(s, job) : BeginSiteJobs(s, job);
@@ -329,34 +333,42 @@ const JobId& GetRootJobId(const Job& job) {
   return job.record.site ? job.spec().outer.contributes_to : job.id();
 }
 
+bool HasRelatives(const Job& job) { return job.record.site || job.spec().outer.site.rounds > 0; }
+
+// what(other) of the job and of those that share its data.
+template <class Do>
+void ForEachRelative(const State& s, const Job& job, Do what) {
+  if (!HasRelatives(job)) return what(job);
+  for (const auto& [number, other] : s.jobs) {
+    if (GetRootJobId(other) == GetRootJobId(job)) what(other);
+  }
+}
+
 }  // namespace
 
 IslandId NextIslandId(const State& s, const Job& job) {
   IslandId next = 0;
-  for (const auto& [number, other] : s.jobs) {
-    if (GetRootJobId(other) != GetRootJobId(job) || other.islands.empty()) continue;
-    next = std::max(next, other.islands.rbegin()->first + 1);
-  }
+  ForEachRelative(s, job, [&](const Job& other) {
+    if (!other.islands.empty()) next = std::max(next, other.islands.rbegin()->first + 1);
+  });
   return next;
 }
 
 int64_t TrainingIslands(const State& s, const Job& job) {
   int64_t count = 0;
-  for (const auto& [number, other] : s.jobs) {
-    if (GetRootJobId(other) != GetRootJobId(job)) continue;
+  ForEachRelative(s, job, [&](const Job& other) {
     for (const auto& [id, island] : other.islands) {
       if (island.incarnation != 0 && island.site.empty()) ++count;
     }
-  }
+  });
   return count;
 }
 
 void TouchRelatedJobs(State& s) {
   std::set<JobId> roots;
-  for (const auto& [number, job] : s.jobs) {
-    if (s.touched.contains(number) && (job.record.site || job.spec().outer.site.rounds > 0)) {
-      roots.insert(GetRootJobId(job));
-    }
+  for (const int64_t number : s.touched) {
+    const Job* job = std::as_const(s.jobs).Find(number);
+    if (job != nullptr && HasRelatives(*job)) roots.insert(GetRootJobId(*job));
   }
   if (roots.empty()) return;
   for (auto& [number, job] : s.jobs) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/rounds/site_data.h"
@@ -90,6 +92,11 @@ void ChooseValidators(State& s, Job& job) {
                          : worker == nullptr  ? -1
                                               : FindDataAxis(job.spec(), *worker);
     if (axis < 0) continue;
+    const auto doubted = job.doubted_losses.find(id);
+    if (doubted != job.doubted_losses.end() &&
+        doubted->second.version == progress.validate_version) {
+      continue;
+    }
     if (!sites.empty()) {
       const ValidationLoss* loss = Find(progress, sites[static_cast<size_t>(axis)].site);
       if (loss != nullptr && loss->version >= progress.validate_version) continue;
@@ -102,7 +109,11 @@ void ChooseValidators(State& s, Job& job) {
   }
   progress.validators.clear();
   for (const auto& [axis, choice] : best) progress.validators.push_back(choice.second);
-  if (best.empty() && !sites.empty()) progress.validate_version = kNoVersion;
+  // No island is left that could evaluate it.
+  const bool doubted = std::any_of(
+      job.doubted_losses.begin(), job.doubted_losses.end(),
+      [&](const auto& entry) { return entry.second.version == progress.validate_version; });
+  if (best.empty() && (!sites.empty() || doubted)) progress.validate_version = kNoVersion;
 }
 
 bool IsBeingValidated(const State& s, const Job& job) {
@@ -119,6 +130,57 @@ bool IsBeingValidated(const State& s, const Job& job) {
 
 namespace {
 
+// How far losses that are measured of one version, or in the steps before it, may be apart.
+constexpr double kLossRatio = 8;
+constexpr double kLossAnyway = 20;  // nats: a model that knows nothing may have that much
+
+bool IsNear(double loss, double low, double high) {
+  return loss >= low / kLossRatio && loss <= std::max(kLossAnyway, high * kLossRatio);
+}
+
+// The least and the largest training loss of the newest round that says so.
+std::optional<std::pair<double, double>> FindTrainingLosses(const Job& job) {
+  for (auto it = job.rounds.decisions.rbegin(); it != job.rounds.decisions.rend(); ++it) {
+    std::optional<std::pair<double, double>> losses;
+    for (const DecisionParticipant& p : it->second.participants) {
+      if (!p.accepted || !(p.train_loss > 0)) continue;
+      if (!losses) losses = {p.train_loss, p.train_loss};
+      losses->first = std::min(losses->first, p.train_loss);
+      losses->second = std::max(losses->second, p.train_loss);
+    }
+    if (losses) return losses;
+  }
+  return std::nullopt;
+}
+
+// Whether a validator's word is taken. A loss far from what islands had in training needs another
+// validator that says about the same.
+bool IsCredible(State& s, Job& job, IslandId island, const ValidationLoss& result) {
+  const auto training = FindTrainingLosses(job);
+  const bool possible = result.loss >= 0 && result.accuracy >= 0 && result.accuracy <= 1;
+  if (possible && (!training || IsNear(result.loss, training->first, training->second)))
+    return true;
+  auto& doubted = job.doubted_losses;
+  std::erase_if(doubted, [&](const auto& entry) { return entry.second.version != result.version; });
+  for (const auto& [other, loss] : doubted) {
+    const bool same = other != island && loss.name == result.name &&
+                      IsNear(result.loss, loss.loss, loss.loss) && result.loss > 0;
+    if (possible && same) return true;
+  }
+  doubted[island] = result;
+  const auto found = job.islands.find(island);
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("island ", island, found == job.islands.end() ? "" : " (worker ",
+                     found == job.islands.end() ? "" : found->second.worker,
+                     found == job.islands.end() ? "" : ")", " says of version ", result.version,
+                     " a validation loss of ", result.loss,
+                     training ? absl::StrCat(", while islands train at ", training->first, " to ",
+                                             training->second)
+                              : "",
+                     ": it counts if another island says about the same"));
+  return false;
+}
+
 // What the island has evaluated, of the data on this axis.
 void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
                 const ValidationResult& message) {
@@ -131,6 +193,10 @@ void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
     result.name = spec.data.sites[static_cast<size_t>(axis)].site;
     const ValidationLoss* known = Find(job.progress, result.name);
     if (known != nullptr && message.version <= known->version) return;
+  }
+  if (!IsCredible(s, job, island, result)) {
+    if (job.progress.validate_version == message.version) ChooseValidators(s, job);
+    return;
   }
   JobProgress& progress = job.EditProgress();
   s.Log(job.id(), Severity::kInfo, Describe(job, result));

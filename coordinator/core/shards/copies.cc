@@ -128,7 +128,9 @@ bool IsPushed(const Job& job, const ContributionId& id, const ShardPlacement& sh
   return IsInTurn(id.base_version + 1, shard.layer, job.spec().outer.fragments);
 }
 
-int64_t PushedSlots(const Job& job, const ContributionId& id) {
+namespace {
+
+int64_t CountPushedSlots(const Job& job, const ContributionId& id) {
   int64_t slots = 0;
   for (const std::vector<ShardPlacement>* list : {&job.record.shards, &job.record.copies}) {
     for (const ShardPlacement& slot : *list) {
@@ -136,6 +138,18 @@ int64_t PushedSlots(const Job& job, const ContributionId& id) {
     }
   }
   return slots;
+}
+
+}  // namespace
+
+int64_t PushedSlots(const Job& job, const ContributionId& id) {
+  if (job.dirty.record) return CountPushedSlots(job, id);
+  const Version version = id.base_version + 1;
+  const int64_t fragment =
+      version <= 0 ? -1 : FragmentFromVersion(version, job.spec().outer.fragments);
+  const auto [known, is_new] = job.counts.pushed_slots.try_emplace(fragment, 0);
+  if (is_new) known->second = CountPushedSlots(job, id);
+  return known->second;
 }
 
 int64_t ShardsWithoutCopy(const JobRecord& record) {

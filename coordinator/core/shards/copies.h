@@ -23,12 +23,11 @@ inline SlotId CountShards(const JobRecord& record) {
   return static_cast<SlotId>(record.shards.size());
 }
 inline bool IsCopy(const JobRecord& record, SlotId slot) { return slot >= CountShards(record); }
-inline const ShardPlacement& GetPlacement(const JobRecord& record, SlotId slot) {
+// Of a JobRecord, const or not.
+template <typename Record>
+auto& GetPlacement(Record& record, SlotId slot) {
   return IsCopy(record, slot) ? record.copies[static_cast<size_t>(slot - CountShards(record))]
                               : record.shards[static_cast<size_t>(slot)];
-}
-inline ShardPlacement& GetPlacement(JobRecord& record, SlotId slot) {
-  return const_cast<ShardPlacement&>(GetPlacement(static_cast<const JobRecord&>(record), slot));
 }
 
 // Calls f(slot, placement) for every slot that a server fills.

@@ -14,16 +14,16 @@ constexpr int64_t kMaxModelNumber = int64_t{1} << 32;
 }  // namespace
 
 absl::Status Validate(const JobFacts& facts) {
-  if (facts.layers.empty() || static_cast<int64_t>(facts.layers.size()) > kMaxLayers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the model has ", facts.layers.size(), " layers; 1 to ", kMaxLayers, " fit"));
+  if (facts.layers.empty() || static_cast<int64_t>(facts.layers.size()) > kPlacedLayersMax) {
+    return absl::InvalidArgumentError(absl::StrCat("the model has ", facts.layers.size(),
+                                                   " layers; 1 to ", kPlacedLayersMax, " fit"));
   }
   int64_t elements = 0;
   for (const LayerSize& layer : facts.layers) {
-    if (layer.elements <= 0 || layer.elements > kMaxElements - elements) {
+    if (layer.elements <= 0 || layer.elements > kPlacedElementsMax - elements) {
       return absl::InvalidArgumentError(absl::StrCat("layer ", layer.name, " has ", layer.elements,
                                                      " elements; the model may have 1 to ",
-                                                     kMaxElements, " in all"));
+                                                     kPlacedElementsMax, " in all"));
     }
     if (layer.statistics < 0 || layer.statistics >= layer.elements) {
       return absl::InvalidArgumentError(absl::StrCat("layer ", layer.name, " has ",
@@ -87,9 +87,9 @@ absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSiz
     const int64_t trained = layer.elements - layer.statistics;
     count += (trained + most - 1) / most + (layer.statistics + most - 1) / most;
   }
-  if (count > kMaxShards) {
+  if (count > kPlacedShardsMax) {
     return absl::InvalidArgumentError(absl::StrCat("the model makes ", count, " shards of at most ",
-                                                   max_shard_bytes, " bytes; ", kMaxShards,
+                                                   max_shard_bytes, " bytes; ", kPlacedShardsMax,
                                                    " are allowed: allow larger shards"));
   }
   std::vector<ShardPlacement> shards;

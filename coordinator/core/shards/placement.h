@@ -15,9 +15,9 @@
 
 namespace atl {
 
-inline constexpr int64_t kMaxLayers = 1 << 17;
-inline constexpr int64_t kMaxShards = 1 << 17;
-inline constexpr int64_t kMaxElements = int64_t{1} << 42;  // of a model
+inline constexpr int64_t kPlacedLayersMax = 1 << 17;
+inline constexpr int64_t kPlacedShardsMax = 1 << 17;
+inline constexpr int64_t kPlacedElementsMax = int64_t{1} << 42;  // of a model
 
 // Refuses facts that no worker could mean: no or too many layers, empty or huge ones, no data.
 absl::Status Validate(const JobFacts& facts);

@@ -34,7 +34,7 @@ TEST_CASE("running_statistics_have_shards_of_their_own") {
 }
 
 TEST_CASE("too many shards are an error that says so") {
-  const auto shards = CutShards({{"huge", kMaxElements}}, 4);
+  const auto shards = CutShards({{"huge", kPlacedElementsMax}}, 4);
   CHECK(shards.status().message().find("allow larger shards") != std::string::npos);
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("facts that no worker could mean are refused") {
   CHECK(Validate(facts).ok());
   facts.layers[0].elements = 0;
   CHECK_FALSE(Validate(facts).ok());
-  facts.layers[0].elements = kMaxElements + 1;
+  facts.layers[0].elements = kPlacedElementsMax + 1;
   CHECK_FALSE(Validate(facts).ok());
   CHECK_FALSE(Validate(JobFacts{{}, 5, 5, 1}).ok());
   CHECK_FALSE(Validate(JobFacts{{{"a", 10}}, 0, 5, 1}).ok());

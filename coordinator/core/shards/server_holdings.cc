@@ -224,7 +224,8 @@ void DropUnknown(State& s, Job& job) {
 void OnLackedShardsForgotten(State& s, Job& job, const NodeId& server) {
   const auto link = job.rounds.links.find(server);
   Member* member = s.FindMember(MemberKind::kServer, server);
-  if (link == job.rounds.links.end() || link->second.lacking.empty() || !member->attached) return;
+  const bool attached = member != nullptr && member->attached;
+  if (link == job.rounds.links.end() || link->second.lacking.empty() || !attached) return;
   const HeldJob held = link->second.held;
   TakeHeld(s, job, *member, &held, /*fresh=*/true);
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/fragments.h"
+#include "common/protocol/limits.h"
 #include "common/protocol/outer_optimizer.h"
 #include "common/protocol/round_limit.h"
 #include "coordinator/core/adoption.h"
@@ -313,19 +314,50 @@ std::string ServerTroubles(const Job& job) {
 
 // -------------------------------------------------------------------------------------- room ----
 
-int64_t FreeBytes(const State& s, const Member& server) {
-  int64_t free = server.memory_bytes;
-  for (const auto& [number, job] : s.jobs) {
-    const int64_t bytes = ServerBytesPerElement(job.spec().outer);
-    ForEachSlotOn(job.record, server.record.name,
-                  [&](SlotId, const ShardPlacement& shard) { free -= shard.elements * bytes; });
-    for (const ShardMove& move : job.record.moves) {
-      const ShardPlacement& shard = GetPlacement(job.record, move.shard);
-      if (move.to == server.record.name && shard.server != move.to) {
-        free -= shard.elements * bytes;
-      }
-    }
+namespace {
+
+// By server, with what is to move there.
+std::map<NodeId, int64_t> CountBytesHeld(const Job& job) {
+  const int64_t bytes = ServerBytesPerElement(job.spec().outer);
+  std::map<NodeId, int64_t> held;
+  ForEachSlot(job.record, [&](SlotId, const ShardPlacement& shard) {
+    held[shard.server] += shard.elements * bytes;
+  });
+  for (const ShardMove& move : job.record.moves) {
+    const ShardPlacement& shard = GetPlacement(job.record, move.shard);
+    if (shard.server != move.to) held[move.to] += shard.elements * bytes;
   }
+  return held;
+}
+
+int64_t FindBytes(const std::map<NodeId, int64_t>& by_server, const NodeId& server) {
+  const auto found = by_server.find(server);
+  return found == by_server.end() ? 0 : found->second;
+}
+
+}  // namespace
+
+void NoteBytesHeld(State& s, Job& job) {
+  ForgetBytesHeld(s, job);
+  job.bytes_held = CountBytesHeld(job);
+  for (const auto& [server, bytes] : job.bytes_held) s.bytes_held[server] += bytes;
+}
+
+void ForgetBytesHeld(State& s, Job& job) {
+  for (const auto& [server, bytes] : std::exchange(job.bytes_held, {})) {
+    if ((s.bytes_held[server] -= bytes) == 0) s.bytes_held.erase(server);
+  }
+}
+
+int64_t FreeBytes(const State& s, const Member& server) {
+  const NodeId& name = server.record.name;
+  int64_t free = server.memory_bytes - FindBytes(s.bytes_held, name);
+  s.jobs.ForEachOpened([&](const Job& job) {
+    if (!job.dirty.record) return;
+    free += FindBytes(job.bytes_held, name) - FindBytes(CountBytesHeld(job), name);
+  });
+  // What a server says of jobs that are not known here may be of any size.
+  const auto take = [&](int64_t bytes) { free = std::max(-kMaxNumber, free - bytes); };
   for (const auto& [job, holders] : s.held) {
     const auto held = holders.find(server.record.name);
     if (held == holders.end() || !held->second.described) continue;
@@ -333,7 +365,7 @@ int64_t FreeBytes(const State& s, const Member& server) {
     const OuterSpec& outer = assignment.definition.spec.outer;
     if (!ValidateOuterChoice(outer).ok()) continue;
     for (const OwnedShard& shard : assignment.shards) {
-      free -= shard.elements * ServerBytesPerElement(outer);
+      take(shard.elements * ServerBytesPerElement(outer));
     }
   }
   return free;
@@ -344,10 +376,10 @@ bool HasRoom(const State& s, const Job& job) {
     const Member* server = s.FindMember(MemberKind::kServer, name);
     if (server == nullptr) return false;
     int64_t free = FreeBytes(s, *server);
+    free -= job.StagedBytes(name);
     for (const auto& [number, other] : s.jobs) {
-      const int64_t bytes = other.StagedBytes(name);
-      if (!other.ended()) free -= bytes * StagedContributions(other.rounds);
-      if (&other == &job) free -= bytes;
+      if (other.ended() || !other.rounds.links.contains(name)) continue;
+      free -= other.StagedBytes(name) * StagedContributions(other.rounds);
     }
     if (free < 0) return false;
   }

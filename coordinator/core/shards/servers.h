@@ -28,6 +28,9 @@ std::string ServerTroubles(const Job& job);
 
 // Bytes free for the shards of a new job.
 int64_t FreeBytes(const State& s, const Member& server);
+// After a job's record has changed, at the end of the Step; before the job goes.
+void NoteBytesHeld(State& s, Job& job);
+void ForgetBytesHeld(State& s, Job& job);
 // Whether every server of the job has memory for one more contribution.
 bool HasRoom(const State& s, const Job& job);
 

@@ -180,7 +180,14 @@ void World::Contribute(const NodeId& worker, int64_t sequences, double norm) {
            absl::StrCat("worker ", worker, " stages")});
 }
 
+std::vector<StoreRecord> World::stored() const {
+  std::vector<StoreRecord> records;
+  for (const auto& [key, record] : store_) records.push_back(record);
+  return records;
+}
+
 void World::Step(const CoordinatorEvent& event) {
+  if (on_event) on_event(event);
   last_event_ = event;
   const CoordinatorActions actions = core_->Step(now_, event);
   for (const StoreWrite& write : actions.persist) {
@@ -247,8 +254,7 @@ void World::Plan(const MakePlan& query) {
 }
 
 void World::CheckStore() {
-  std::vector<StoreRecord> stored;
-  for (const auto& [key, record] : store_) stored.push_back(record);
+  std::vector<StoreRecord> stored = this->stored();
   const std::vector<StoreRecord> claimed = core_->Stored();
   for (size_t i = 0; i < std::min(stored.size(), claimed.size()); ++i) {
     ATOLL_CHECK(stored[i] == claimed[i], "not stored as it is: ", MakeRecordKey(stored[i]), " / ",
@@ -269,7 +275,7 @@ void World::DoCoordinator(const Command& command) {
     int64_t seconds = 0;
     ATOLL_CHECK(absl::SimpleAtoi(command.words.at(2), &seconds));
     now_ += std::chrono::seconds(seconds);
-    Step(Stalled{});
+    Step(Stalled{std::chrono::seconds(seconds)});
   } else if (what == "is-backed-up") {
     backup_ = store_;
     backup_mark_ = {core_->cluster(), core_->epoch()};
@@ -291,6 +297,7 @@ void World::DoCoordinator(const Command& command) {
     store_.clear();
     Restart(command.Text("cluster", core_->cluster()), 1);
   } else {
+    if (what == "crashes-at") crashed_ = command.words.at(2);
     Restart(core_->cluster(), core_->epoch() + 1);
   }
 }
@@ -629,7 +636,7 @@ void World::Restart(ClusterId cluster, int64_t epoch) {
   std::vector<StoreRecord> stored;
   for (const auto& [key, record] : store_) stored.push_back(record);
   core_ = std::make_unique<CoordinatorCore>(options_, std::move(cluster), epoch);
-  const absl::Status status = core_->Recover(now_, stored);
+  const absl::Status status = core_->Recover(now_, stored, std::exchange(crashed_, ""));
   ATOLL_CHECK(status.ok(), status.ToString());
   for (auto& [name, server] : servers_) server.pending_messages.clear();
   last_fences_.clear();

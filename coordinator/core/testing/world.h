@@ -40,7 +40,7 @@
 //   sites a=SITE b=SITE                      found by measuring
 //   changed WORKER reason=TEXT [unusable] [subject=TEXT] [size=X]
 //                                            what is known of the worker; _ in TEXT is a space
-//   coordinator restarts
+//   coordinator restarts | crashes-at JOB
 //   coordinator is-backed-up | is-restored | is-rolled-back
 //                        a copy of its store; a start from that, by --restore or by mistake
 //   coordinator puts-its-store-aside | takes-its-store-back     to be with a wrong one meanwhile
@@ -57,6 +57,7 @@
 #ifndef ATOLL_COORDINATOR_CORE_TESTING_WORLD_H_
 #define ATOLL_COORDINATOR_CORE_TESTING_WORLD_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -101,6 +102,10 @@ class World {
   const std::vector<PositionRange>& Leases(const NodeId& worker) { return workers_[worker].leases; }
   const ClusterMark& GetClusterMark(const NodeId& worker) { return workers_[worker].mark; }
   const absl::Status& reply() const { return reply_; }
+  // What the core has stored.
+  std::vector<StoreRecord> stored() const;
+
+  std::function<void(const CoordinatorEvent&)> on_event;  // before each Step; may be null
 
   // A job with these servers and workers, up to version 0 applied and every island ready.
   void StartJob(const std::vector<NodeId>& servers, const std::vector<NodeId>& workers,
@@ -205,6 +210,7 @@ class World {
   std::map<NodeId, std::string> last_fences_;
   CoordinatorEvent last_event_ = Tick{};
   absl::Status reply_;
+  JobId crashed_;  // the next start finds this
   enum class PlannerMode { kAnswers, kWaits, kRefuses };
   PlannerMode planner_ = PlannerMode::kAnswers;
   std::string planner_refusal_;
