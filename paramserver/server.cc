@@ -55,6 +55,7 @@ absl::Status Daemon::Start() {
   ATOLL_ASSIGN_OR_RETURN(const Incarnation incarnation, folder_->NextIncarnation());
   ATOLL_ASSIGN_OR_RETURN(const ClusterMark mark,
                          ReadClusterMark(RealFiles(), options_.state_folder));
+  remembered_ = mark;
   const LogOptions log_options;
   ATOLL_ASSIGN_OR_RETURN(RecoveredState recovered,
                          RecoverState(RealFiles(), options_.state_folder, log_options, &pool_));
@@ -186,7 +187,15 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
   }
   Actions actions = core_->Step(now, *event);
   event.reset();  // may hold the last reference to a push's bytes
-  if (actions.remember) Remember(*actions.remember);
+  if (actions.remember) {
+    if (const absl::Status kept = Remember(*actions.remember); !kept.ok()) {
+      outcome_ = Annotate(
+          kept,
+          "the coordinator's epoch cannot be kept, and must be before its orders are followed");
+      loop_.Stop();
+      return actions.next_deadline;
+    }
+  }
   storage_->Add(actions);
   for (ServerMessage& message : actions.to_coordinator) {
     if (const auto* heartbeat = std::get_if<ServerHeartbeat>(&message)) {
@@ -221,9 +230,17 @@ void Daemon::AddQueues(MetricsWriter& writer) const {
   writer.Add(kWorkQueue, static_cast<double>(queued.snapshots), {{"queue", "snapshots"}});
 }
 
-void Daemon::Remember(const ClusterMark& mark) {
+absl::Status Daemon::Remember(const ClusterMark& mark) {
   const absl::Status status = WriteClusterMark(RealFiles(), options_.state_folder, mark);
-  if (!status.ok()) LogWarning(kPart, "its cluster is not remembered: ", status.message());
+  if (status.ok()) {
+    remembered_ = mark;
+    return status;
+  }
+  // Its sequence is written down now and then, and again later. What fences others is not optional.
+  const bool fences = mark.cluster != remembered_.cluster || mark.epoch != remembered_.epoch;
+  if (fences) return status;
+  LogWarning(kPart, "its cluster is not remembered: ", status.message());
+  return absl::OkStatus();
 }
 
 void Daemon::Fetch(FetchPart fetch) {

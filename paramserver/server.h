@@ -59,7 +59,8 @@ class Daemon : private TensorHandler {
   void SetKeys(const v1::ClientKeys& listed);  // on the attach client's thread
   Instant Step(Instant now, std::optional<Event> event);
   void AddQueues(MetricsWriter& writer) const;  // any thread
-  void Remember(const ClusterMark& mark);
+  // An error: the mark that fences other coordinators is not on the disk.
+  absl::Status Remember(const ClusterMark& mark);
   void Fetch(FetchPart fetch);
   void Forward(ForwardPush push);
 
@@ -84,6 +85,7 @@ class Daemon : private TensorHandler {
   std::unique_ptr<ServerAttach> attach_;
   std::unique_ptr<CertificateRenewer> renewer_;
   RefusedHolders refused_;
+  ClusterMark remembered_;  // on the disk; of the loop's thread
   std::string endpoint_;
   absl::Status outcome_;
   std::unique_ptr<HttpServer> monitor_;  // last: its threads use what is above

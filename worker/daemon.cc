@@ -302,6 +302,7 @@ class Daemon {
                    return profiler->ProfilesFor(spec, facts, needs_plan, &cancelled);
                  }}),
         compute_(&island_),
+        remembered_(identity.mark),
         core_(std::move(identity)),
         measurer_(&member->link(), MeasurerOptions(member, loop)),
         state_dir_(options.state_dir) {
@@ -346,7 +347,9 @@ class Daemon {
         LogDebug("island", "step ", core_.inner_step(), " took ", 1e3 * step->seconds, " ms, loss ",
                  step->loss);
       }
-      for (Action& action : actions.list) Do(action);
+      for (Action& action : actions.list) {
+        if (!unfenced_) Do(action);
+      }
       PullIfFree();
       if (core_.activity() != activity_) LogInfo("worker", activity_ = core_.activity());
       return actions.deadline;
@@ -438,7 +441,20 @@ class Daemon {
 
   void Remember(const ClusterMark& mark) {
     const absl::Status status = WriteClusterMark(RealFiles(), state_dir_, mark);
-    if (!status.ok()) LogWarning("attach", "its cluster is not remembered: ", status.message());
+    const bool fences = mark.cluster != remembered_.cluster || mark.epoch != remembered_.epoch;
+    if (status.ok()) {
+      remembered_ = mark;
+    } else if (!fences) {  // its sequence is written down now and then, and again later
+      LogWarning("attach", "its cluster is not remembered: ", status.message());
+    } else {
+      LogError("worker",
+               "ends: the coordinator's epoch cannot be kept, and must be before its orders are "
+               "followed: ",
+               status.message());
+      unfenced_ = true;
+      exit_code_ = 1;
+      loop_->Stop();
+    }
   }
 
   // A layer of an earlier pull may still be on its way to a device, for seconds on a slow link; its
@@ -457,12 +473,15 @@ class Daemon {
   TransferRelay transfers_;
   Island island_;
   ComputeThread compute_;
+  ClusterMark remembered_;  // on the disk
   WorkerCore core_;
   LinkMeasurer measurer_;
   const std::string state_dir_;
   std::unique_ptr<WorkerAttach> attach_;
   std::optional<StartPull> next_pull_;
   std::string activity_;
+  // The mark that fences other coordinators is not on the disk: nothing more is done.
+  bool unfenced_ = false;
   int exit_code_ = 0;
 };
 
@@ -510,7 +529,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
   Identity identity{options.name, incarnation, kSoftwareVersion, {}};
-  identity.held = SavedJobs(options.state_dir + kCheckpoints);
+  ATOLL_ASSIGN_OR_RETURN(identity.held, SavedJobs(options.state_dir + kCheckpoints));
   const std::string emulated = EmulationText(options);
   std::string names;
   for (const WorkerDevice& device : devices) {
