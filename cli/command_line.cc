@@ -22,6 +22,7 @@
 #include "cli/model/tokenize.h"
 #include "cli/plan.h"
 #include "cli/profile.h"
+#include "cli/text/printable.h"
 #include "cli/text/render.h"
 #include "cli/trace.h"
 #include "cli/trust_commands.h"
@@ -342,6 +343,7 @@ int RunCommandLine(int argc, char** argv) {
       return RunDaemon(std::string("atoll-") + daemon, argv + 1);
     }
   }
+  const PrintableOutput output(std::cout), errors(std::cerr);
   const int code = CommandLine().Run(argc, argv);
   // What was printed may be all that a script keeps.
   if (std::cout.flush() || code != 0) return code;

@@ -21,6 +21,7 @@
 #include "cli/inspect_job.h"
 #include "cli/job_file.h"
 #include "cli/list.h"
+#include "cli/text/printable.h"
 #include "cli/text/render.h"
 #include "common/event_loop.h"
 #include "common/protocol/wire.h"
@@ -90,7 +91,7 @@ class Screen {
  public:
   // `text(columns)`; 0: their number is not known.
   void Draw(const std::function<std::string(int columns)>& text) {
-    if (lines_ > 0) std::cout << "\x1b[" << lines_ << "A\x1b[J";
+    if (lines_ > 0) WriteControl(std::cout, absl::StrCat("\x1b[", lines_, "A\x1b[J"));
     const TerminalSize size = OutputSize();
     const std::string shown = Clip(text(size.columns), size.columns, size.rows - 1);
     std::cout << shown << std::flush;

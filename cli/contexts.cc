@@ -125,7 +125,8 @@ absl::Status UseContext(const std::string& name, bool coordinator_given, Global*
   if (coordinator_given && global->coordinator != context->coordinator()) return absl::OkStatus();
   global->coordinator = context->coordinator();
   const IdentityFolder folder(context->identity());
-  if (!folder.Exists()) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(const bool there, folder.Exists());
+  if (!there) return absl::OkStatus();
   RenewInTime(folder, global->coordinator);
   const bool insecure = tls.insecure;
   global->tls = folder.tls();

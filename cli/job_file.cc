@@ -1,5 +1,6 @@
 #include "cli/job_file.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <set>
@@ -34,6 +35,12 @@ absl::Status Set(const std::string& setting, v1::JobSpec* wire) {
   if (equals == std::string::npos || equals == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--set ", setting, ": write KEY=VALUE, such as outer.momentum=0.9"));
+  }
+  // A line's end would begin another setting.
+  if (std::any_of(setting.begin(), setting.end(),
+                  [](unsigned char c) { return absl::ascii_iscntrl(c); })) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--set ", absl::CEscape(setting), ": has a control character; give one setting a --set"));
   }
   const std::string key = setting.substr(0, equals), value = setting.substr(equals + 1);
   const std::string name = absl::StrCat("--set ", setting);

@@ -17,6 +17,7 @@
 #include "cli/contexts.h"
 #include "cli/text/render.h"
 #include "common/files.h"
+#include "common/paths.h"
 #include "common/protocol/mark_file.h"
 #include "common/trust/authority.h"
 #include "common/trust/member_access.h"
@@ -65,11 +66,16 @@ std::vector<std::string> OwnHosts() {
 // owner.
 absl::Status ChownToStateDirOwner(const std::string& state_dir, const std::string& folder) {
   struct stat info {};
-  if (geteuid() != 0 || stat(state_dir.c_str(), &info) != 0) return absl::OkStatus();
+  if (geteuid() != 0) return absl::OkStatus();
+  if (stat(state_dir.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, state_dir);
   std::error_code error;
   std::vector<std::string> paths = {folder};
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, error)) {
-    paths.push_back(entry.path().string());
+  for (std::filesystem::recursive_directory_iterator entry(folder, error), end;
+       !error && entry != end; entry.increment(error)) {
+    paths.push_back(entry->path().string());
+  }
+  if (error) {
+    return absl::UnavailableError(absl::StrCat(folder, ": cannot be listed: ", error.message()));
   }
   for (const std::string& path : paths) {
     if (lchown(path.c_str(), info.st_uid, info.st_gid) != 0) {
@@ -83,7 +89,8 @@ absl::Status ChownToStateDirOwner(const std::string& state_dir, const std::strin
 absl::Status MakeOrExtend(const InitFlags& flags, const AuthorityFolder& authority) {
   std::vector<std::string> hosts = OwnHosts();
   hosts.insert(hosts.end(), flags.hosts.begin(), flags.hosts.end());
-  if (authority.Exists()) {
+  ATOLL_ASSIGN_OR_RETURN(const bool has_authority, authority.Exists());
+  if (has_authority) {
     return flags.hosts.empty() ? absl::OkStatus() : authority.AddHosts(hosts, Now());
   }
   if (!flags.cluster.empty() && !IsClusterId(flags.cluster)) {
@@ -97,8 +104,8 @@ absl::Status MakeOrExtend(const InitFlags& flags, const AuthorityFolder& authori
     return absl::InvalidArgumentError(
         absl::StrCat("--cluster ", flags.cluster, ": ", flags.state_dir, " is of cluster ", begun));
   }
-  const bool has_state = access((flags.state_dir + "/coordinator.db").c_str(), F_OK) == 0;
-  if (has_state && begun.empty() && flags.cluster.empty()) {  // of a version before the mark
+  ATOLL_ASSIGN_OR_RETURN(const auto state, FindPath(flags.state_dir + "/coordinator.db"));
+  if (state && begun.empty() && flags.cluster.empty()) {  // of a version before the mark
     return absl::FailedPreconditionError(
         absl::StrCat(flags.state_dir,
                      ": does not say of which cluster it is: start its coordinator "
@@ -116,10 +123,12 @@ absl::Status CheckInit(const InitFlags& flags, const std::string& person,
   }
   ATOLL_RETURN_IF_ERROR(Annotate(CheckUserName(person), "--name"));
   ATOLL_RETURN_IF_ERROR(Annotate(CheckContextName(flags.context), "--context"));
-  if (own.Exists()) {
+  ATOLL_ASSIGN_OR_RETURN(const bool is_own, own.Exists());
+  if (is_own) {
     ATOLL_ASSIGN_OR_RETURN(const CertificateFacts known, own.Authority());
     std::string fingerprint;
-    if (authority.Exists()) {
+    ATOLL_ASSIGN_OR_RETURN(const bool has_authority, authority.Exists());
+    if (has_authority) {
       ATOLL_ASSIGN_OR_RETURN(const KeyAndCertificate made, authority.Read());
       ATOLL_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(made.certificate));
       fingerprint = facts.fingerprint;
@@ -237,7 +246,8 @@ absl::Status RunJoin(const JoinFlags& flags) {
   ATOLL_RETURN_IF_ERROR(Annotate(CheckUserName(person), "--name"));
   ATOLL_RETURN_IF_ERROR(Annotate(CheckContextName(flags.context), "--context"));
   const IdentityFolder folder = ContextFolder(flags.context);
-  if (folder.Exists()) {
+  ATOLL_ASSIGN_OR_RETURN(const bool there, folder.Exists());
+  if (there) {
     return absl::AlreadyExistsError(absl::StrCat(
         folder.path(), ": is there already; name another --context, or remove that folder"));
   }

@@ -15,6 +15,7 @@ EndSignals::EndSignals() {
   sigaddset(&set_, SIGINT);
   pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit fails, and says so
 }
 
 EndSignals::~EndSignals() { StopWatching(); }

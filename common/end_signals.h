@@ -4,8 +4,9 @@
 //   ...
 //   signals.Watch([&](const char* name) { loop.Stop(); });
 //
-// `end` is called at most once, on a thread of this object, with the signal's name. SIGPIPE is
-// ignored from then on: a connection that breaks is an error of its own call.
+// `end` is called at most once, on a thread of this object, with the signal's name. SIGPIPE and
+// SIGXFSZ are ignored from then on: a connection that breaks, and a file that reaches the limit on
+// sizes, are errors of their own calls.
 
 #ifndef ATOLL_COMMON_END_SIGNALS_H_
 #define ATOLL_COMMON_END_SIGNALS_H_

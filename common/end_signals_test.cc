@@ -11,6 +11,15 @@ namespace {
 
 // A process that reports the signal that ends it, and ends on request; how it ended is its exit
 // code.
+TEST_CASE("a_broken_connection_and_a_file_that_is_too_large_end_no_process") {
+  const EndSignals signals;
+  for (const int ignored : {SIGPIPE, SIGXFSZ}) {
+    struct sigaction action;
+    REQUIRE(sigaction(ignored, nullptr, &action) == 0);
+    CHECK(action.sa_handler == SIG_IGN);
+  }
+}
+
 TEST_CASE("The first signal requests the end, the second one ends the process at once") {
   int said[2];
   REQUIRE(pipe(said) == 0);

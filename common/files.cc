@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/paths.h"
 #include "common/status.h"
 
 namespace atl {
@@ -21,6 +22,10 @@ absl::Status SystemError(absl::string_view what, const std::string& path, int er
   const std::string message = absl::StrCat(path, ": cannot ", what, ": ", std::strerror(error));
   if (error == ENOSPC || error == EDQUOT) {
     return absl::ResourceExhaustedError(absl::StrCat(message, "; free some space"));
+  }
+  if (error == EFBIG) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(message, "; raise the limit on the size of files (ulimit -f)"));
   }
   if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(message);
   return error == ENOENT || error == ENOTDIR ? absl::NotFoundError(message)
@@ -41,6 +46,11 @@ absl::Status NotRegular(const std::string& path, const char* kind) {
 
 int64_t Nanoseconds(const timespec& time) {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+FileIdentity MakeIdentity(const struct stat& info) {
+  return {info.st_dev, info.st_ino, info.st_size, Nanoseconds(info.st_mtim),
+          Nanoseconds(info.st_ctim)};
 }
 
 class Descriptor {
@@ -157,11 +167,17 @@ class RealFileSystem : public Files {
       if (errno == ENOENT) return names;
       return SystemError("list", folder, errno);
     }
-    while (const dirent* entry = readdir(handle)) {
+    int error = 0;
+    while (true) {
+      errno = 0;  // the end and an error look alike but for this
+      const dirent* const entry = readdir(handle);
+      error = errno;
+      if (entry == nullptr) break;
       const std::string name = entry->d_name;
       if (name != "." && name != "..") names.push_back(name);
     }
     closedir(handle);
+    if (error != 0) return SystemError("list", folder, error);
     std::sort(names.begin(), names.end());
     return names;
   }
@@ -198,6 +214,15 @@ class RealFileSystem : public Files {
 
 }  // namespace
 
+absl::StatusOr<std::optional<PathInfo>> FindPath(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0) {
+    return PathInfo{S_ISREG(info.st_mode), S_ISDIR(info.st_mode), MakeIdentity(info)};
+  }
+  if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
+  return SystemError("look at", path, errno);
+}
+
 absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
   InputFile file;
   file.path_ = path;
@@ -210,8 +235,7 @@ absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
   struct stat info;
   if (fstat(file.fd_, &info) != 0) return SystemError("stat", path, errno);
   if (!S_ISREG(info.st_mode)) return NotRegular(path, DescribeFileType(info.st_mode));
-  file.identity_ = {info.st_dev, info.st_ino, info.st_size, Nanoseconds(info.st_mtim),
-                    Nanoseconds(info.st_ctim)};
+  file.identity_ = MakeIdentity(info);
   return file;
 }
 

@@ -1,5 +1,7 @@
 #include "common/files.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
@@ -7,6 +9,8 @@
 #include <filesystem>
 
 #include "common/files_simulated.h"
+#include "common/paths.h"
+#include "tests/faults/io_faults.h"
 
 namespace atl {
 namespace {
@@ -133,6 +137,60 @@ TEST_CASE("the simulated disk loses what was not synced, and runs full") {
     lost += left.size() < 20;
   }
   REQUIRE(lost > 10);
+}
+
+TEST_CASE("folder_that_cannot_be_read_to_its_end_is_an_error_and_not_a_short_list") {
+  Files& files = RealFiles();
+  const std::string folder = FreshFolder();
+  for (const char* name : {"a", "b", "c"}) REQUIRE(Write(files, folder + "/" + name, "x").ok());
+  for (int at = 1; at <= 6; ++at) {  // ".", ".." and the end are read too
+    const InjectedFault fault({folder, "readdir", EIO, at});
+    CHECK(absl::IsUnavailable(files.List(folder).status()));
+  }
+  CHECK(files.List(folder)->size() == 3);
+}
+
+TEST_CASE("what_cannot_be_looked_at_is_not_absent") {
+  const std::string folder = FreshFolder();
+  REQUIRE(Write(RealFiles(), folder + "/a", "x").ok());
+  CHECK((*FindPath(folder + "/a"))->is_file);
+  CHECK((*FindPath(folder))->is_folder);
+  CHECK_FALSE(FindPath(folder + "/b")->has_value());
+  CHECK_FALSE(FindPath(folder + "/a/b")->has_value());
+  const InjectedFault fault({folder, "stat", EIO});
+  CHECK(absl::IsUnavailable(FindPath(folder + "/a").status()));
+}
+
+TEST_CASE("pattern_finds_what_fits_in_every_part_and_misses_nothing_in_silence") {
+  Files& files = RealFiles();
+  const std::string folder = FreshFolder();
+  for (const char* name : {"x1", "x2", "y1"}) {
+    REQUIRE(files.MakeFolder(folder + "/" + name).ok());
+    REQUIRE(Write(files, folder + "/" + name + "/a.txt", "x").ok());
+    REQUIRE(Write(files, folder + "/" + name + "/.a.txt", "x").ok());
+  }
+  CHECK(*FindMatches(files, folder + "/x?/*.txt") ==
+        std::vector<std::string>{folder + "/x1/a.txt", folder + "/x2/a.txt"});
+  CHECK(*FindMatches(files, folder + "/[xy]1/a.txt") ==
+        std::vector<std::string>{folder + "/x1/a.txt", folder + "/y1/a.txt"});
+  CHECK(FindMatches(files, folder + "/z*/a.txt")->empty());
+  CHECK(FindMatches(files, folder + "/*/a.txt/*")->empty());
+  const InjectedFault fault({folder, "readdir", EIO, /*at=*/8});
+  CHECK(absl::IsUnavailable(FindMatches(files, folder + "/*/*").status()));
+}
+
+TEST_CASE("file_beyond_the_limit_on_sizes_is_an_error_that_names_the_limit") {
+  const std::string path = FreshFolder() + "/large";
+  rlimit before;
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{1000, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const absl::Status written = Write(RealFiles(), path, std::string(2000, 'x'));
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+  CHECK(absl::IsResourceExhausted(written));
+  CHECK_FALSE(FindPath(path)->has_value());
 }
 
 }  // namespace

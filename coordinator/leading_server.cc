@@ -14,6 +14,7 @@
 #include "common/metrics/metrics_server.h"
 #include "common/metrics/names.h"
 #include "common/net/control/channel.h"
+#include "common/net/control/grpc_listener.h"
 #include "common/protocol/wire.h"
 #include "common/wall_clock.h"
 #include "coordinator/authorization.h"
@@ -65,7 +66,8 @@ class LeadingServer::Impl {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(options.listen, credentials, &port_);
+    ATOLL_ASSIGN_OR_RETURN(listener_,
+                           GrpcListener::Bind("--listen", options.listen, credentials, &builder));
     for (grpc::Service* service : members_.services()) builder.RegisterService(service);
     for (grpc::Service* service : client_service_.services()) builder.RegisterService(service);
     builder.RegisterService(backups_.service());
@@ -74,8 +76,6 @@ class LeadingServer::Impl {
     builder.SetMaxSendMessageSize(kMaxMessageBytes);
     builder.SetResourceQuota(
         grpc::ResourceQuota("coordinator").Resize(kMaxBufferBytes).SetMaxThreads(kThreadsMax));
-    // Two coordinators on one port would each get half of the members.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
     // gRPC would ping a connection after each heartbeat to learn its bandwidth, a third of what an
     // idle member costs. A fixed window replaces it.
@@ -87,10 +87,10 @@ class LeadingServer::Impl {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                kShortKeepaliveMs / 2);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("--listen ", options.listen, ": cannot listen there; is the port taken?"));
+    if (server_ == nullptr) {
+      return absl::UnavailableError(absl::StrCat("--listen ", options.listen, ": cannot serve"));
     }
+    listener_->Start();
     state_dir_ = options.state_dir;
     ATOLL_RETURN_IF_ERROR(ServePage(options));
     ATOLL_ASSIGN_OR_RETURN(monitor_,
@@ -98,7 +98,7 @@ class LeadingServer::Impl {
     return absl::OkStatus();
   }
 
-  int port() const { return port_; }
+  int port() const { return listener_->port(); }
   std::string page_url() const { return page_ == nullptr ? "" : page_->url(); }
   std::string metrics_url() const { return monitor_ == nullptr ? "" : monitor_->url(); }
   void Stop() { loop_->Stop(); }
@@ -118,6 +118,7 @@ class LeadingServer::Impl {
 
  private:
   void ShutDown() {
+    listener_->Stop();
     if (gateway_ != nullptr) gateway_->Close();
     server_->Shutdown(std::chrono::system_clock::now());
   }
@@ -226,8 +227,8 @@ class LeadingServer::Impl {
   KeyStorer keys_;
   TrustService trust_;
   BackupService backups_;
-  int port_ = 0;
   std::string state_dir_;
+  std::unique_ptr<GrpcListener> listener_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Gateway> gateway_;
   std::unique_ptr<HttpServer> page_;

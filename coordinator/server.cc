@@ -3,6 +3,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "common/descriptor_limit.h"
 #include "common/logging.h"
 #include "common/service_manager.h"
 #include "common/state_folder.h"
@@ -173,6 +174,7 @@ class CoordinatorServer::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(ServerOptions options) {
+  RaiseDescriptorLimit();
   // Flags first: a wrong one must not take an epoch.
   ATOLL_ASSIGN_OR_RETURN(auto access, AccessControl::Open(options.state_dir + "/trust", options.tls,
                                                           options.certificate_lifetime_s));

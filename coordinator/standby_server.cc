@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/http/http_server.h"
+#include "common/net/control/grpc_listener.h"
 #include "common/net/control/leader.h"
 #include "coordinator/leading_server.h"
 
@@ -73,25 +74,26 @@ class StandbyServer::Impl {
   Impl() : service_(&signpost_) {}
   ~Impl() {
     page_.reset();
+    if (listener_ != nullptr) listener_->Stop();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
   }
 
   absl::Status Listen(const ServerOptions& options, AccessControl* access) {
     ATOLL_ASSIGN_OR_RETURN(const auto credentials, ServerCredentials(access, options.listen));
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(options.listen, credentials, &port_);
+    ATOLL_ASSIGN_OR_RETURN(listener_,
+                           GrpcListener::Bind("--listen", options.listen, credentials, &builder));
     builder.RegisterCallbackGenericService(&service_);
     // The leader alone is healthy: so clients find it (common/net/control/leader.h).
     builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
     builder.SetResourceQuota(grpc::ResourceQuota("standby")
                                  .Resize(kStandbyBufferBytesMax)
                                  .SetMaxThreads(kStandbyThreadsMax));
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("--listen ", options.listen, ": cannot listen there; is the port taken?"));
+    if (server_ == nullptr) {
+      return absl::UnavailableError(absl::StrCat("--listen ", options.listen, ": cannot serve"));
     }
+    listener_->Start();
     if (options.http_listen.empty()) return absl::OkStatus();
     HttpOptions http;
     http.flag = "--http-listen";
@@ -102,7 +104,7 @@ class StandbyServer::Impl {
     return absl::OkStatus();
   }
 
-  int port() const { return port_; }
+  int port() const { return listener_->port(); }
   std::string page_url() const { return page_ == nullptr ? "" : page_->url(); }
   void SetLeader(const std::string& address, const std::string& page_url) {
     signpost_.Set(address, page_url);
@@ -125,7 +127,7 @@ class StandbyServer::Impl {
 
   Signpost signpost_;
   RefusingService service_;
-  int port_ = 0;
+  std::unique_ptr<GrpcListener> listener_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<HttpServer> page_;
 };

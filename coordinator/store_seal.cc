@@ -89,10 +89,17 @@ absl::Status SequenceFile::Open(const std::string& path) {
 
 absl::StatusOr<std::optional<int64_t>> SequenceFile::Read() const {
   Stored stored;
-  const ssize_t got = pread(fd_, &stored, sizeof stored, 0);
-  if (got < 0) return Fault(path_, "read");
-  if (got == 0) return std::nullopt;
-  if (got != sizeof stored || stored.checksum != ComputeSequenceChecksum(stored.sequence)) {
+  auto* const bytes = reinterpret_cast<char*>(&stored);
+  size_t done = 0;
+  while (done < sizeof stored) {
+    const ssize_t got = pread(fd_, bytes + done, sizeof stored - done, static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Fault(path_, "read");
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  if (done == 0) return std::nullopt;
+  if (done != sizeof stored || stored.checksum != ComputeSequenceChecksum(stored.sequence)) {
     return absl::DataLossError(absl::StrCat(path_, ": is damaged"));
   }
   return stored.sequence;
@@ -100,7 +107,14 @@ absl::StatusOr<std::optional<int64_t>> SequenceFile::Read() const {
 
 absl::Status SequenceFile::Write(int64_t sequence) {
   const Stored stored{sequence, ComputeSequenceChecksum(sequence)};
-  if (pwrite(fd_, &stored, sizeof stored, 0) != sizeof stored) return Fault(path_, "written");
+  const auto* const bytes = reinterpret_cast<const char*>(&stored);
+  for (size_t done = 0; done < sizeof stored;) {
+    const ssize_t written =
+        pwrite(fd_, bytes + done, sizeof stored - done, static_cast<off_t>(done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return Fault(path_, "written");
+    done += static_cast<size_t>(written);
+  }
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/logging.h"
+#include "common/paths.h"
 #include "common/state_folder.h"
 #include "common/status.h"
 #include "coordinator/sqlite.h"
@@ -208,7 +209,7 @@ class SqliteStore : public Store {
                        kStoreSchemaVersion, "; start it with the Atoll that wrote it, or newer"));
     }
     Statement check(db_, "PRAGMA integrity_check(1)");
-    if (check.Step() != SQLITE_ROW) return Damaged("cannot be read");
+    if (check.Step() != SQLITE_ROW) return Error("check");
     if (check.Bytes(0) != "ok") return Damaged(check.Bytes(0));
     return version;
   }
@@ -236,7 +237,9 @@ class SqliteStore : public Store {
     }
     if (result != SQLITE_DONE) return Error("read");
     Statement totals(db_, "SELECT sequence, records, digest, checksum FROM totals WHERE id=1");
-    if (totals.Step() != SQLITE_ROW) return Damaged("its totals are missing");
+    result = totals.Step();
+    if (result == SQLITE_DONE) return Damaged("its totals are missing");
+    if (result != SQLITE_ROW) return Error("read");
     totals_ = {totals.Int(0), totals.Int(1), static_cast<uint64_t>(totals.Int(2))};
     if (static_cast<uint64_t>(totals.Int(3)) != ComputeChecksum(totals_)) {
       return Damaged("its totals fail their checksum");
@@ -246,25 +249,28 @@ class SqliteStore : public Store {
       return Damaged(absl::StrCat("it has ", found.records, " records where ", totals_.records,
                                   " were written, or older ones"));
     }
-    WarnOfDamagedLines();
-    return absl::OkStatus();
+    return WarnOfDamagedLines();
   }
 
-  void WarnOfDamagedLines() {
+  absl::Status WarnOfDamagedLines() {
     Statement lines(db_, "SELECT * FROM log");
     int64_t damaged = 0;
-    while (lines.Step() == SQLITE_ROW) {
+    int result;
+    while ((result = lines.Step()) == SQLITE_ROW) {
       if (static_cast<uint64_t>(lines.Int(5)) != ComputeLogRowChecksum(lines)) ++damaged;
     }
-    if (damaged == 0) return;
+    if (result != SQLITE_DONE) return Error("read the log");
+    if (damaged == 0) return absl::OkStatus();
     LogWarning("store", path_, ": ", damaged,
                " lines of the log are damaged; `atoll logs` marks them. Check this disk");
+    return absl::OkStatus();
   }
 
   // What SQLite has read must not be older than what was written.
   absl::Status CheckNewest() {
     const auto newest = newest_.Read();
     if (!newest.ok()) {
+      if (!absl::IsDataLoss(newest.status())) return newest.status();
       // It is next to the store, which was found whole: only this check is lost.
       LogWarning("store", newest.status().message(), ", and is written anew; check this disk");
       return absl::OkStatus();
@@ -291,8 +297,8 @@ class SqliteStore : public Store {
     Statement records(db_, "SELECT key, value FROM records");
     Statement seal_record(db_, "UPDATE records SET checksum=? WHERE key=?");
     std::vector<std::pair<std::string, int64_t>> sums;
-    int result = records.Step();
-    for (; result == SQLITE_ROW; result = records.Step()) {
+    int result;
+    while ((result = records.Step()) == SQLITE_ROW) {
       const uint64_t checksum = ComputeRecordChecksum(records.Bytes(0), records.Bytes(1));
       sums.emplace_back(records.Bytes(0), static_cast<int64_t>(checksum));
       ++totals_.records;
@@ -307,10 +313,10 @@ class SqliteStore : public Store {
     Statement lines(db_, "SELECT * FROM log");
     Statement seal_line(db_, "UPDATE log SET checksum=? WHERE sequence=?");
     std::vector<std::pair<int64_t, int64_t>> line_sums;
-    for (result = lines.Step(); result == SQLITE_ROW; result = lines.Step()) {
+    while ((result = lines.Step()) == SQLITE_ROW) {
       line_sums.emplace_back(lines.Int(0), static_cast<int64_t>(ComputeLogRowChecksum(lines)));
     }
-    if (result != SQLITE_DONE) return Error("read");
+    if (result != SQLITE_DONE) return Error("read the log");
     for (const auto& [sequence, checksum] : line_sums) {
       seal_line.Bind(checksum).Bind(sequence);
       if (seal_line.Step() != SQLITE_DONE) return Error("write");
@@ -321,9 +327,9 @@ class SqliteStore : public Store {
 
   // A deleted file still takes writes, which a later start would not find.
   absl::Status CheckStillThere() const {
-    const auto now = InputFile::Open(path_);
-    if (now.ok() && now->identity().device == identity_.device &&
-        now->identity().inode == identity_.inode) {
+    // Without a descriptor: a process that has no more left says that its store is there.
+    ATOLL_ASSIGN_OR_RETURN(const auto now, FindPath(path_));
+    if (now && now->identity.device == identity_.device && now->identity.inode == identity_.inode) {
       return absl::OkStatus();
     }
     return absl::FailedPreconditionError(absl::StrCat(
@@ -365,7 +371,7 @@ class SqliteStore : public Store {
       }
     } else {
       const std::string key = MakeRecordKey(write.record);
-      Discount(key);
+      ATOLL_RETURN_IF_ERROR(Discount(key));
       if (write.erase) {
         statement = erase_.get();
         erase_->Bind(absl::string_view(key));
@@ -384,13 +390,17 @@ class SqliteStore : public Store {
   }
 
   // Takes the record that is under the key, if any, out of the totals.
-  void Discount(const std::string& key) {
+  absl::Status Discount(const std::string& key) {
     checksum_->Bind(absl::string_view(key));
-    if (checksum_->Step() == SQLITE_ROW) {
+    const int result = checksum_->Step();
+    if (result == SQLITE_ROW) {
       --totals_.records;
       totals_.digest -= static_cast<uint64_t>(checksum_->Int(0));
     }
+    const absl::Status status =
+        result == SQLITE_ROW || result == SQLITE_DONE ? absl::OkStatus() : Error("read");
     checksum_->Reset();
+    return status;
   }
 
   absl::Status Execute(const std::string& sql) {

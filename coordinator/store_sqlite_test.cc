@@ -12,6 +12,7 @@
 #include "coordinator/store_backup.h"
 #include "coordinator/store_testing.h"
 #include "coordinator/wire.h"
+#include "tests/faults/io_faults.h"
 
 namespace atl {
 namespace {
@@ -286,6 +287,44 @@ TEST_CASE("no damaged bytes crash the record decoder") {
       REQUIRE(!DecodeRecord(bytes.substr(0, 1)).ok());
     }
   }
+}
+
+TEST_CASE("store_is_not_said_to_be_deleted_where_no_descriptor_is_left") {
+  Folder folder;
+  const auto store = MustOpen(folder.path);
+  REQUIRE(store->Apply({{EventRecord{1, "", Severity::kInfo, "one"}}}, 1).ok());
+  for (const char* call : {"open", "stat"}) {
+    const InjectedFault fault({folder.path, call, EMFILE});
+    const absl::Status applied = store->Apply({{EventRecord{2, "", Severity::kInfo, "two"}}}, 1);
+    INFO(applied.message());
+    CHECK(applied.ok() == (fault.operations() == 0));
+    CHECK_FALSE(absl::IsFailedPrecondition(applied));
+  }
+  CHECK(store->Apply({{EventRecord{3, "", Severity::kInfo, "three"}}}, 1).ok());
+}
+
+TEST_CASE("store_that_cannot_be_read_is_neither_taken_over_nor_opened_without_its_records") {
+  Folder folder;
+  MustOpen(folder.path)->Apply({{EventRecord{1, "", Severity::kInfo, "one"}}}, 1).IgnoreError();
+  SECTION("of this version") {}
+  SECTION("of the version before") {
+    Sql(folder.path,
+        "PRAGMA user_version=1; DROP TABLE totals; ALTER TABLE records DROP COLUMN checksum;"
+        "ALTER TABLE log DROP COLUMN checksum;");
+    std::filesystem::remove(folder.path + "/sequence");
+  }
+  for (const int error : {EIO, EMFILE}) {
+    for (long at = 1;; ++at) {
+      INFO(at);
+      const std::string before = Bytes(folder.path + "/coordinator.db");
+      const InjectedFault fault({folder.path, "pread64", error, at});
+      const auto store = OpenSqliteStore(folder.path);
+      if (fault.operations() < at) break;
+      if (store.ok()) continue;  // SQLite reads a page again
+      CHECK(Bytes(folder.path + "/coordinator.db") == before);
+    }
+  }
+  CHECK(MustOpen(folder.path)->ReadLog({}, 10)->size() == 1);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string>
 
+#include "common/descriptor_limit.h"
 #include "common/end_signals.h"
 #include "common/logging.h"
 #include "paramserver/flags.h"
@@ -14,6 +15,7 @@ int main(int argc, char** argv) {
   if (!flags.options) return flags.exit_code;
 
   EndSignals signals;
+  RaiseDescriptorLimit();
   auto daemon = ps::Daemon::Create(*flags.options);
   if (!daemon.ok()) {
     std::fprintf(stderr, "atoll-paramserver: %s\n", std::string(daemon.status().message()).c_str());

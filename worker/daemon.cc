@@ -469,6 +469,7 @@ class Daemon {
   std::unique_ptr<WorkerAttach> attach_;
   std::optional<StartPull> next_pull_;
   std::string activity_;
+  // The mark that fences other coordinators is not on the disk: nothing more is done.
   int exit_code_ = 0;
 };
 
@@ -516,7 +517,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
   Identity identity{options.name, incarnation, kSoftwareVersion, {}};
-  identity.held = SavedJobs(options.state_dir + kCheckpoints);
+  ATOLL_ASSIGN_OR_RETURN(identity.held, SavedJobs(options.state_dir + kCheckpoints));
   const std::string emulated = EmulationText(options);
   std::string names;
   for (const WorkerDevice& device : devices) {

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "common/descriptor_limit.h"
 #include "common/flag_sources.h"
 #include "common/logging.h"
 #include "common/metrics/metrics_server.h"
@@ -70,6 +71,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   options.memory_bytes = *bytes;
+  atl::RaiseDescriptorLimit();
   const absl::StatusOr<int> code = atl::worker::RunDaemon(options);
   if (code.ok()) return *code;
   std::fprintf(stderr, "atoll-worker: %s\n", std::string(code.status().message()).c_str());

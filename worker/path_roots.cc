@@ -1,7 +1,5 @@
 #include "worker/path_roots.h"
 
-#include <glob.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -12,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/paths.h"
+#include "common/status.h"
 
 namespace atl::worker {
 namespace {
@@ -59,45 +59,50 @@ bool IsAllowed(const std::string& path, const Limits& limits) {
 
 // Adds the symbolic links below a folder at any depth, those below folders to which they lead, too,
 // unless these are outside. All else there lies where the folder does.
-void AddLinks(const std::string& folder, const Limits& limits, std::set<std::string>* seen,
-              std::vector<std::string>* paths) {
+absl::Status AddLinks(const std::string& folder, const Limits& limits, std::set<std::string>* seen,
+                      std::vector<std::string>* paths) {
   std::vector<std::string> left = {folder};
   while (!left.empty()) {
     const std::string at = left.back();
     left.pop_back();
-    std::error_code error, unknown;
-    if (!fs::is_directory(at, error) || !IsAllowed(at, limits)) continue;
+    ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(at));
+    if (!found || !found->is_folder || !IsAllowed(at, limits)) continue;
     if (!seen->insert(Resolved(at)).second) continue;
-    // What cannot be read here cannot be read later.
+    std::error_code error, unknown;
+    // A folder without permission cannot be read later, either.
     fs::recursive_directory_iterator entry(at, fs::directory_options::skip_permission_denied,
                                            error);
     for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-      if (!entry->is_symlink(unknown)) continue;
+      const bool is_link = entry->is_symlink(unknown);
+      if (unknown) error = unknown;
+      if (error) break;
+      if (!is_link) continue;
       paths->push_back(entry->path().string());
       left.push_back(entry->path().string());
     }
+    if (error) {
+      return absl::UnavailableError(absl::StrCat(at, ": cannot be listed: ", error.message()));
+    }
   }
+  return absl::OkStatus();
 }
 
 // What a job's path stands for, besides itself: what a pattern fits, parts of data, links in
-// folders.
-std::vector<std::string> Expanded(const std::string& path, const Limits& limits) {
-  std::vector<std::string> paths;
-  glob_t matches{};
-  if (glob(path.c_str(), GLOB_NOSORT, nullptr, &matches) == 0) {
-    for (size_t i = 0; i < matches.gl_pathc; ++i) paths.emplace_back(matches.gl_pathv[i]);
-  }
-  globfree(&matches);
-  std::error_code error;
+// folders. All of it, or an error.
+absl::StatusOr<std::vector<std::string>> Expanded(const std::string& path, const Limits& limits) {
+  ATOLL_ASSIGN_OR_RETURN(std::vector<std::string> paths, FindMatches(RealFiles(), path));
   for (const char* suffix : {".bin", ".idx"}) {  // of data in Megatron's format
-    if (fs::exists(path + suffix, error)) paths.push_back(path + suffix);
+    ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(path + suffix));
+    if (found) paths.push_back(path + suffix);
   }
   // Without roots a user who can make a link could name its target: whole trees are not walked.
   if (limits.roots.empty()) return paths;
   std::vector<std::string> folders = paths;
   folders.push_back(path);
   std::set<std::string> seen;
-  for (const std::string& folder : folders) AddLinks(folder, limits, &seen, &paths);
+  for (const std::string& folder : folders) {
+    ATOLL_RETURN_IF_ERROR(AddLinks(folder, limits, &seen, &paths));
+  }
   return paths;
 }
 
@@ -118,7 +123,9 @@ absl::Status CheckPath(const std::string& field, const std::string& path, const 
   };
   if (!IsAllowed(path, limits)) return refused(path);  // before anything there is looked at
   if (IsUrl(path)) return absl::OkStatus();
-  for (const std::string& one : Expanded(path, limits)) {
+  const auto all = Expanded(path, limits);
+  if (!all.ok()) return Annotate(all.status(), absl::StrCat(field, " = \"", path, "\""));
+  for (const std::string& one : *all) {
     if (!IsAllowed(one, limits)) return refused(one);
   }
   return absl::OkStatus();
@@ -129,8 +136,10 @@ absl::Status CheckPath(const std::string& field, const std::string& path, const 
 absl::Status CheckRoots(const PathRoots& roots) {
   const auto check = [](const char* flag, const std::vector<std::string>& list) -> absl::Status {
     for (const std::string& root : list) {
-      std::error_code error;
-      if (IsUrl(root) || fs::is_directory(root, error)) continue;
+      if (IsUrl(root)) continue;
+      const auto found = FindPath(root);
+      ATOLL_RETURN_IF_ERROR(Annotate(found.status(), absl::StrCat(flag, " ", root)));
+      if (*found && (*found)->is_folder) continue;
       return absl::InvalidArgumentError(
           absl::StrCat(flag, " ", root, ": must be a folder that is there, or begin a URL"));
     }

@@ -220,13 +220,15 @@ Finding CheckListen(const std::string& address) {
 std::vector<Finding> CheckIdentities(const std::string& state_dir, int64_t now_unix_s) {
   std::vector<Finding> findings;
   const auto look = [&](const IdentityFolder& folder) {
-    if (!folder.Exists()) return;
+    const auto there = folder.Exists();
+    if (there.ok() && !*there) return;
     findings.push_back(
         CheckTls("certificates of this daemon", folder.tls(), "localhost:1", now_unix_s));
   };
   look(IdentityFolder(state_dir + "/identity"));
   const AuthorityFolder authority(state_dir + "/trust");
-  if (!authority.Exists()) return findings;
+  const auto has_authority = authority.Exists();
+  if (has_authority.ok() && !*has_authority) return findings;
   if (const auto read = authority.Read(); !read.ok()) {
     findings.push_back(
         {Level::kProblem, "authority", std::string(read.status().message()), "see docs/trust.md"});

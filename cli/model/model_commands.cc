@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/model/export_folder.h"
 #include "cli/model/model_folder.h"
+#include "cli/text/printable.h"
 #include "cli/text/render.h"
 #include "common/model/job_model.h"
 #include "common/protocol/wire.h"
@@ -63,7 +64,8 @@ absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string
   double shown = 1;
   const absl::Status status = worker::ExportModel(tensors, request, [&](double share) {
     if (!terminal) return;
-    std::cerr << "\r" << Bar(share, 40) << (share < 1 ? "" : "\n") << std::flush;
+    WriteControl(std::cerr, "\r");
+    std::cerr << Bar(share, 40) << (share < 1 ? "" : "\n") << std::flush;
     shown = share;
   });
   if (shown < 1) std::cerr << "\n";  // the bar ends here, and a message follows

@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "cli/text/printable.h"
 #include "cli/text/render.h"
 #include "common/bytes_text.h"
 #include "common/end_signals.h"
@@ -73,11 +74,13 @@ class ProgressBar {
                                                    : static_cast<double>(progress.bytes_read) /
                                                          static_cast<double>(progress.bytes_total);
     const double seconds = std::chrono::duration<double>(now - start_).count();
-    std::cerr << "\r" << Bar(std::min(1.0, share), 40)
-              << absl::StrFormat(" %d tokens, %s/s \x1b[K", progress.tokens,
+    WriteControl(std::cerr, "\r");
+    std::cerr << Bar(std::min(1.0, share), 40)
+              << absl::StrFormat(" %d tokens, %s/s ", progress.tokens,
                                  BytesText(static_cast<int64_t>(
-                                     static_cast<double>(progress.bytes_read) / seconds)))
-              << std::flush;
+                                     static_cast<double>(progress.bytes_read) / seconds)));
+    WriteControl(std::cerr, "\x1b[K");
+    std::cerr << std::flush;
   }
   void End() {
     if (drawn_ != start_) std::cerr << "\n";

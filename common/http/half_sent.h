@@ -30,6 +30,13 @@ class HalfSent {
   ~HalfSent() { close(socket_); }
   HalfSent(const HalfSent&) = delete;
 
+  // False: the server has ended the connection.
+  bool Send(const std::string& bytes) {
+    char byte;
+    if (recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) return false;
+    return send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == std::ssize(bytes);
+  }
+
  private:
   const int socket_;
 };

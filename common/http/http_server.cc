@@ -3,13 +3,16 @@
 #include <httplib.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <semaphore>
@@ -21,18 +24,21 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "common/http/request_stream.h"
+#include "common/logging.h"
+#include "common/net/listener.h"
 #include "common/net/tcp_endpoint.h"
 
 namespace atl {
 namespace {
 
-constexpr size_t kMaxBodyBytes = 1 << 20;
-constexpr int kReadTimeoutS = 5;
-constexpr int kWriteTimeoutS = 10;
-constexpr int kKeepAliveS = 2;
-constexpr size_t kMaxConnections = 128;
-constexpr size_t kMaxQueuedConnections = 256;
-constexpr auto kStartLimit = std::chrono::seconds(5);
+constexpr auto kHandshakeLimit = std::chrono::seconds(5);
+constexpr auto kRequestLimit = std::chrono::seconds(10);  // to send all of one
+constexpr auto kKeepAlive = std::chrono::seconds(2);
+constexpr int kRequestsAConnection = 1000;
+// A thread each, and half of them for one address.
+constexpr ConnectionLimits kConnections{128, 64};
+constexpr auto kNoteInterval = std::chrono::seconds(10);
 // Smaller bodies fit into one packet as they are.
 constexpr size_t kMinCompressedBytes = 1400;
 
@@ -50,97 +56,15 @@ Address ParseAddress(const std::string& text) {
   return address;
 }
 
-// A thread a connection, up to kMaxConnections, made when none is idle: httplib reads a request on
-// the thread that answers it, so a few slow clients must not take all of them. Others wait in a
-// bounded queue; while it is full no connection is accepted.
-class ConnectionThreads : public httplib::TaskQueue {
+// Parses requests and writes answers; it neither listens nor accepts.
+class Parser : public httplib::Server {
  public:
-  ConnectionThreads() {
-    threads_.emplace_back([this] { Run(); });
-  }
-  void enqueue(std::function<void()> connection) override {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return waiting_.size() < kMaxQueuedConnections; });
-    waiting_.push_back(std::move(connection));
-    if (idle_ < waiting_.size() && threads_.size() < kMaxConnections) StartThread();
-    changed_.notify_all();
-  }
-  void shutdown() override {
-    {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-
- private:
-  void StartThread() {
-    try {
-      threads_.emplace_back([this] { Run(); });
-    } catch (const std::system_error&) {  // this process may have no more: those there go on
-    }
-  }
-  void Run() {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      ++idle_;
-      changed_.wait(lock, [this] { return !waiting_.empty() || ending_; });
-      --idle_;
-      if (waiting_.empty()) return;
-      const std::function<void()> connection = std::move(waiting_.front());
-      waiting_.pop_front();
-      changed_.notify_all();
-      lock.unlock();
-      connection();
-      lock.lock();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> waiting_;  // guarded by mutex_, as below
-  std::vector<std::thread> threads_;
-  size_t idle_ = 0;
-  bool ending_ = false;
-};
-
-// A connection in memory.
-class MemoryStream : public httplib::Stream {
- public:
-  explicit MemoryStream(absl::string_view received) : left_(received) {}
-  bool is_readable() const override { return !left_.empty(); }
-  bool is_writable() const override { return true; }
-  ssize_t read(char* to, size_t size) override {
-    const size_t taken = left_.copy(to, size);
-    left_.remove_prefix(taken);
-    return static_cast<ssize_t>(taken);
-  }
-  ssize_t write(const char* from, size_t size) override {
-    sent_.append(from, size);
-    return static_cast<ssize_t>(size);
-  }
-  void get_remote_ip_and_port(std::string& ip, int& port) const override { Name(&ip, &port); }
-  void get_local_ip_and_port(std::string& ip, int& port) const override { Name(&ip, &port); }
-  socket_t socket() const override { return INVALID_SOCKET; }
-  const std::string& sent() const { return sent_; }
-
- private:
-  static void Name(std::string* ip, int* port) {
-    *ip = "127.0.0.1";
-    *port = 0;
-  }
-
-  absl::string_view left_;
-  std::string sent_;
-};
-
-// Of which one request can be answered from a stream.
-class UnboundServer : public httplib::Server {
- public:
-  void Answer(httplib::Stream& stream) {
+  // Whether another request may follow.
+  bool Answer(httplib::Stream& stream, SSL* ssl, bool last) {
     bool closed = false;
-    process_request(stream, /*close_connection=*/true, closed, [](httplib::Request&) {});
+    return process_request(stream, last, closed,
+                           [&](httplib::Request& request) { request.ssl = ssl; }) &&
+           !last && !closed;
   }
 };
 
@@ -241,68 +165,150 @@ class HttpServer::Impl {
     const TlsOptions& tls = options_.tls;
     with_tls_ = !loopback_ && !tls.cert_path.empty() && !tls.insecure;
     if (with_tls_) {
-      server_ = std::make_unique<httplib::SSLServer>(
-          [&](SSL_CTX& context) { return SetUp(context, &tls, options_.open_paths.empty()); });
-    } else {
-      server_ = std::make_unique<httplib::Server>();
+      context_.reset(SSL_CTX_new(TLS_server_method()));
+      if (context_ == nullptr || !SetUp(*context_, &tls, options_.open_paths.empty())) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(options_.flag, ": --tls-ca, --tls-cert or --tls-key cannot be used"));
+      }
     }
-    if (!server_->is_valid()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(options_.flag, ": --tls-ca, --tls-cert or --tls-key cannot be used"));
-    }
-    SetOptions(*server_);
-    port_ = address_.port;
-    if (port_ == 0) {
-      port_ = server_->bind_to_any_port(address_.host);
-    } else if (!server_->bind_to_port(address_.host, port_)) {
-      port_ = -1;
-    }
-    if (port_ <= 0) {
-      return absl::UnavailableError(absl::StrCat(options_.flag, " ", options_.listen,
-                                                 ": cannot listen there; is the port taken?"));
-    }
-    thread_ = std::thread([this] { server_->listen_after_bind(); });
-    const auto limit = std::chrono::steady_clock::now() + kStartLimit;
-    while (!server_->is_running() && std::chrono::steady_clock::now() < limit) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    SetOptions(parser_);
+    ATOLL_ASSIGN_OR_RETURN(
+        listener_, Listener::Bind(absl::StrCat(options_.flag, " ", options_.listen), address_.host,
+                                  address_.port, kConnections));
+    listener_->Start([this](int connection, const std::string& peer) { Begin(connection, peer); },
+                     [this](const std::string& peer) { return EndSlowest(peer); });
     return absl::OkStatus();
   }
 
   ~Impl() {
     ending_ = true;
-    if (server_ != nullptr) server_->stop();
-    if (thread_.joinable()) thread_.join();
+    if (listener_ != nullptr) listener_->Stop();
+    std::unique_lock lock(mutex_);
+    for (const auto& connection : connections_) {
+      if (connection->waiting) shutdown(connection->socket, SHUT_RDWR);
+    }
+    ended_.wait(lock, [this] { return connections_.empty(); });
   }
 
   std::string AnswerBytes(absl::string_view bytes) {
-    UnboundServer server;
-    SetOptions(server);
+    SetOptions(parser_);
     MemoryStream stream(bytes);
-    server.Answer(stream);
+    parser_.Answer(stream, nullptr, /*last=*/true);
     return stream.sent();
   }
 
-  int port() const { return port_; }
+  int port() const { return listener_->port(); }
   std::string url() const {
     const std::string host = absl::StrContains(address_.host, ":")
                                  ? absl::StrCat("[", address_.host, "]")
                                  : address_.host;
-    return absl::StrCat(with_tls_ ? "https://" : "http://", host, ":", port_);
+    return absl::StrCat(with_tls_ ? "https://" : "http://", host, ":", port());
   }
 
  private:
+  struct Connection {
+    int socket = -1;
+    std::string peer;
+    std::chrono::steady_clock::time_point since;  // of the request that is awaited
+    bool waiting = true;                          // for a handshake, a request, or its rest
+    bool last = false;                            // nothing more is read from it
+  };
+
+  // On the listener's thread.
+  void Begin(int socket, const std::string& peer) {
+    auto connection = std::make_shared<Connection>();
+    connection->socket = socket;
+    connection->peer = peer;
+    connection->since = std::chrono::steady_clock::now();
+    {
+      const std::lock_guard lock(mutex_);
+      connections_.push_back(connection);
+    }
+    try {
+      std::thread([this, connection] { Serve(*connection); }).detach();  // ~Impl waits for it
+    } catch (const std::system_error& error) {  // this process may have no more
+      LogWarning("http", options_.flag, " ", options_.listen, ": a connection of ", peer,
+                 " is closed: no thread: ", error.what());
+      End(*connection);
+    }
+  }
+
+  void Serve(Connection& connection) {
+    answered = &connection;
+    {
+      ConnectionStream stream(connection.socket, connection.peer);
+      bool more = !with_tls_ || stream.Encrypt(context_.get(), connection.since + kHandshakeLimit);
+      for (int left = kRequestsAConnection; more && left > 0 && !ending_; --left) {
+        const auto begin = std::chrono::steady_clock::now();
+        {
+          const std::lock_guard lock(mutex_);
+          connection.since = begin;
+          connection.waiting = true;
+        }
+        // The first request is awaited for as long as it may take.
+        const bool first = left == kRequestsAConnection;
+        if (!stream.AwaitRequest(first ? begin + kRequestLimit : begin + kKeepAlive)) break;
+        stream.BeginRequest(begin + kRequestLimit);
+        more = parser_.Answer(stream, stream.ssl(), left == 1) && !connection.last;
+      }
+    }
+    End(connection);
+  }
+
+  void End(Connection& connection) {
+    const std::lock_guard lock(mutex_);
+    close(connection.socket);
+    std::erase_if(connections_, [&](const auto& each) { return each.get() == &connection; });
+    ended_.notify_all();
+  }
+
+  // Of the peer, else of the one that has most: the connection that has waited longest for its
+  // request is ended. False: all of them are being answered.
+  bool EndSlowest(const std::string& peer) {
+    const std::lock_guard lock(mutex_);
+    std::map<std::string, int> counts;
+    for (const auto& each : connections_) ++counts[each->peer];
+    std::string from = peer;
+    if (counts[peer] < kConnections.by_peer) {
+      const auto most = std::max_element(counts.begin(), counts.end(),
+                                         [](auto& a, auto& b) { return a.second < b.second; });
+      from = most->first;
+    }
+    Connection* slowest = nullptr;
+    for (const auto& each : connections_) {
+      if (each->peer != from || !each->waiting || each->last) continue;
+      if (slowest == nullptr || each->since < slowest->since) slowest = each.get();
+    }
+    if (slowest == nullptr) return false;
+    slowest->last = true;
+    shutdown(slowest->socket, SHUT_RDWR);
+    NoteFlood(from, counts[from]);
+    return true;
+  }
+
+  void NoteFlood(const std::string& peer, int count) {
+    ++ended_early_;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - noted_ < kNoteInterval) return;
+    noted_ = now;
+    LogWarning("http", options_.flag, " ", options_.listen, ": ", std::exchange(ended_early_, 0),
+               " connections were ended before they had sent a request, for later ones: ", peer,
+               " has ", count, " open");
+  }
+
   void SetOptions(httplib::Server& server) {
-    server.new_task_queue = [] { return new ConnectionThreads(); };
-    // httplib's own choice, SO_REUSEPORT, would share the port with another daemon.
-    server.set_socket_options([](socket_t socket) {
-      const int yes = 1;
-      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    });
     server.set_payload_max_length(kMaxBodyBytes);
-    server.set_read_timeout(kReadTimeoutS);
-    server.set_write_timeout(kWriteTimeoutS);
-    server.set_keep_alive_timeout(kKeepAliveS);
+    server.set_keep_alive_timeout(kKeepAlive.count());
+    // Before the body is read. One that is compressed could become a thousand times as long.
+    server.set_pre_routing_handler(
+        [](const httplib::Request& request, httplib::Response& response) {
+          if (!request.has_header("Content-Encoding"))
+            return httplib::Server::HandlerResponse::Unhandled;
+          response.status = 415;
+          response.set_header("Connection", "close");
+          if (answered != nullptr) answered->last = true;
+          return httplib::Server::HandlerResponse::Handled;
+        });
     const auto answer = [this](const httplib::Request& request, httplib::Response& response) {
       Answer(request, response);
     };
@@ -311,7 +317,12 @@ class HttpServer::Impl {
   }
 
   void Answer(const httplib::Request& request, httplib::Response& response) {
-    const HttpRequest http_request = ToRequest(request);
+    HttpRequest http_request = ToRequest(request);
+    if (answered != nullptr) {
+      http_request.from = answered->peer;
+      const std::lock_guard lock(mutex_);
+      answered->waiting = false;
+    }
     const std::string host = http_request.Header("host");
     HttpReply reply;
     if (loopback_ && !IsLoopbackHost(absl::string_view(host).substr(0, host.rfind(':'))) &&
@@ -321,6 +332,8 @@ class HttpServer::Impl {
     } else if (with_tls_ && http_request.peer_certificate.empty() && !IsOpen(http_request.path)) {
       reply.status = 403;
       reply.body = "only clients with a certificate of the cluster get this\n";
+    } else if (IsOpen(http_request.path)) {  // health: what others wait for does not delay it
+      reply = handler_(http_request);
     } else {
       answering_.acquire();
       const auto leave = absl::MakeCleanup([this] { answering_.release(); });
@@ -375,18 +388,31 @@ class HttpServer::Impl {
            options_.open_paths.end();
   }
 
+  struct FreeContext {
+    void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+  };
+
+  static thread_local Connection* answered;  // by this thread
+
   const HttpOptions options_;
   const Handler handler_;
   const Address address_;
   const bool loopback_;
   bool with_tls_ = false;
-  int port_ = -1;
   std::atomic<bool> ending_{false};
   std::atomic<int> streams_{0};
   std::counting_semaphore<> answering_;
-  std::unique_ptr<httplib::Server> server_;
-  std::thread thread_;
+  Parser parser_;  // const while it is used
+  std::unique_ptr<SSL_CTX, FreeContext> context_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::list<std::shared_ptr<Connection>> connections_;  // guarded by mutex_, with their fields
+  int64_t ended_early_ = 0;                             // likewise, and below
+  std::chrono::steady_clock::time_point noted_;
+  std::unique_ptr<Listener> listener_;
 };
+
+thread_local HttpServer::Impl::Connection* HttpServer::Impl::answered = nullptr;
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions options,
                                                               Handler handler) {

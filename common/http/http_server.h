@@ -1,6 +1,8 @@
-// A small HTTP/1.1 server for monitors and browsers, over cpp-httplib. Requests are answered on
-// threads of its own; a handler may wait, for a bounded time. Up to 128 connections are read at
-// once, so that clients that send nothing, or half of a request, delay no other.
+// A small HTTP/1.1 server for monitors and browsers; cpp-httplib parses requests. They are answered
+// on threads of its own; a handler may wait, for a bounded time. Up to 128 connections are open at
+// once, 64 of one address; a further one ends the one that has waited longest for its request. A
+// request has 10 s, 32 KiB of headers and 1 MiB of body, so that clients that send nothing, half of
+// a request, or one without end delay no other.
 //
 // Loopback addresses are served in plaintext. Other addresses are served over TLS with the daemon's
 // certificate, which is read again for every connection, and clients present one that --tls-ca
@@ -27,7 +29,8 @@ struct HttpOptions {
   TlsOptions tls;
   int threads = 4;  // requests that handlers answer at once
   int max_streams = 0;
-  // Also answered, over TLS, to clients without a certificate; they get nothing else.
+  // Of health: answered at once, whatever other handlers wait for, and over TLS also to clients
+  // without a certificate; they get nothing else.
   std::vector<std::string> open_paths;
 };
 

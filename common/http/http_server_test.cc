@@ -119,5 +119,85 @@ TEST_CASE("handlers_answer_as_many_requests_at_once_as_the_option_says") {
   CHECK(most == 2);
 }
 
+// ---- clients that mean no good ----
+
+// Sends bytes until the server ends the connection; how many it took, at most `most`.
+size_t SendUntilEnded(int port, const std::string& first, const std::string& again, size_t most) {
+  HalfSent client(port, first);
+  size_t sent = first.size();
+  while (sent < most && client.Send(again)) sent += again.size();
+  return sent;
+}
+
+TEST_CASE("headers_without_end_and_lines_without_end_are_not_read_on") {
+  const auto server = Serve(Echo);
+  const std::string begin = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n";
+  constexpr size_t kMost = size_t{64} << 20;
+  CHECK(SendUntilEnded(server->port(), begin, "a: b\r\n", kMost) < kMost / 2);
+  CHECK(SendUntilEnded(server->port(), begin, "a\r\n", kMost) < kMost / 2);
+  CHECK(SendUntilEnded(server->port(), begin, std::string(1000, 'x'), kMost) < kMost / 2);
+  const HttpOptions options{"--http-listen", "127.0.0.1:0", {}, 4, 1};
+  std::string many = begin;
+  for (int i = 0; i < 10'000; ++i) many += "a: b\r\n";
+  CHECK(HttpServer::AnswerBytes(options, Echo, many + "\r\n").substr(0, 12) == "HTTP/1.1 400");
+}
+
+TEST_CASE("compressed_bodies_and_bodies_without_end_are_refused") {
+  const HttpOptions options{"--http-listen", "127.0.0.1:0", {}, 4, 1};
+  const std::string head = "POST /x HTTP/1.1\r\nHost: localhost\r\n";
+  const auto answer = [&](const std::string& rest) {
+    return HttpServer::AnswerBytes(options, Echo, head + rest).substr(0, 12);
+  };
+  CHECK(answer("Content-Length: 3\r\n\r\nabc") == "HTTP/1.1 200");
+  CHECK(answer("Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc") == "HTTP/1.1 415");
+  std::string chunks = "Transfer-Encoding: chunked\r\n\r\n";
+  for (int i = 0; i < 2000; ++i) chunks += "3e8\r\n" + std::string(1000, 'x') + "\r\n";
+  CHECK(answer(chunks + "0\r\n\r\n") != "HTTP/1.1 200");
+}
+
+TEST_CASE("clients_that_send_a_byte_now_and_then_keep_no_other_from_its_answer") {
+  const auto server = Serve(Echo);
+  std::atomic<bool> stop = false;
+  std::thread slow([&] {
+    std::vector<std::unique_ptr<HalfSent>> clients;
+    while (!stop) {
+      while (clients.size() < 140) {
+        clients.push_back(std::make_unique<HalfSent>(server->port(), "GET /healthz HTTP/1.1\r\n"));
+      }
+      std::erase_if(clients, [](const auto& client) { return !client->Send("a"); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+  });
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  int answered = 0;
+  for (int i = 0; i < 10; ++i) {
+    answered += HttpGet(server->url() + "/healthz").status == 200;
+  }
+  stop = true;
+  slow.join();
+  CHECK(answered == 10);
+}
+
+TEST_CASE("health_is_answered_while_every_other_request_waits_for_its_handler") {
+  std::atomic<bool> go_on = false;
+  HttpOptions options{"--http-listen", "127.0.0.1:0", {}, 2, 0};
+  options.open_paths = {"/healthz"};
+  const auto server = HttpServer::Start(options, [&](const HttpRequest& request) {
+    while (request.path != "/healthz" && !go_on) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return HttpReply();
+  });
+  REQUIRE(server.ok());
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([&] { HttpGet((*server)->url() + "/metrics"); });
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(HttpGet((*server)->url() + "/healthz").status == 200);
+  go_on = true;
+  for (std::thread& client : clients) client.join();
+}
+
 }  // namespace
 }  // namespace atl

@@ -90,7 +90,10 @@ absl::StatusOr<std::string> DerivePublicKey(absl::string_view secret_key) {
 absl::StatusOr<KeyPair> ReadCurveKey(const std::string& path) {
   if (path.empty()) return KeyPair{};
   struct stat info {};
-  if (stat(path.c_str(), &info) == 0 && (info.st_mode & S_IROTH) != 0) {
+  if (stat(path.c_str(), &info) != 0 && errno != ENOENT) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("--curve-key ", path));
+  }
+  if ((info.st_mode & S_IROTH) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--curve-key ", path, ": all users can read it; chmod 600 ", path));
   }

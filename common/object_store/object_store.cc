@@ -25,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxNameBytes = 1024;  // S3's
+constexpr int kWriteAttempts = 16;
 
 class FolderStore : public ObjectStore {
  public:
@@ -66,27 +67,21 @@ class FolderStore : public ObjectStore {
 
   absl::Status Write(const std::string& name, std::span<const ByteSpan> buffers) override {
     ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
-    ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(fs::path(Path(name)).parent_path().string()));
-    return WriteFileAtomically(RealFiles(), Path(name), buffers);
+    absl::Status status;
+    // Remove, of another object, may take the folder away before it holds this one.
+    for (int attempt = 0; attempt < kWriteAttempts; ++attempt) {
+      ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(fs::path(Path(name)).parent_path().string()));
+      status = WriteFileAtomically(RealFiles(), Path(name), buffers);
+      if (!absl::IsNotFound(status)) break;
+    }
+    return status;
   }
 
   absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most,
-                                               const CallOptions&) override {
+                                               const CallOptions& call) override {
     std::vector<ObjectInfo> objects;
-    std::error_code error;
-    for (auto entry = fs::recursive_directory_iterator(folder_, error);
-         !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-      const std::string name = entry->path().lexically_relative(folder_).generic_string();
-      struct stat info;
-      if (!absl::StartsWith(name, prefix) || stat(entry->path().c_str(), &info) != 0 ||
-          !S_ISREG(info.st_mode)) {
-        continue;
-      }
-      objects.push_back(Info(name, info));
-    }
-    if (error && error != std::errc::no_such_file_or_directory) {
-      return absl::UnavailableError(absl::StrCat("listing ", url(), ": ", error.message()));
-    }
+    ATOLL_RETURN_IF_ERROR(Annotate(AddObjects("", prefix, call.cancelled, &objects),
+                                   absl::StrCat("listing ", url())));
     std::sort(objects.begin(), objects.end(),
               [](const ObjectInfo& a, const ObjectInfo& b) { return a.name < b.name; });
     if (static_cast<int64_t>(objects.size()) > most) objects.resize(static_cast<size_t>(most));
@@ -95,11 +90,42 @@ class FolderStore : public ObjectStore {
 
   absl::Status Remove(const std::string& name) override {
     ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
-    return unlink(Path(name).c_str()) == 0 || errno == ENOENT ? absl::OkStatus()
-                                                              : Error("removing", name);
+    if (unlink(Path(name).c_str()) != 0 && errno != ENOENT) return Error("removing", name);
+    // Folders that hold nothing any more; rmdir refuses any other.
+    fs::path folder = fs::path(name).parent_path();
+    while (!folder.empty() && rmdir((folder_ / folder).c_str()) == 0) folder = folder.parent_path();
+    return absl::OkStatus();
   }
 
  private:
+  // Those in and below `within` ("": the whole store; else it ends in '/'). What is removed
+  // meanwhile is left out, and no more than that.
+  absl::Status AddObjects(const std::string& within, const std::string& prefix,
+                          const Cancelled& cancelled, std::vector<ObjectInfo>* objects) const {
+    if (within.size() > kMaxNameBytes) return absl::OkStatus();  // no name is so long
+    if (cancelled && cancelled()) return absl::AbortedError("the call is cancelled");
+    const auto names = RealFiles().List((folder_ / within).string());
+    if (absl::IsNotFound(names.status())) return absl::OkStatus();
+    ATOLL_RETURN_IF_ERROR(names.status());
+    for (const std::string& each : *names) {
+      const std::string name = within + each;
+      const std::string below = name + "/";
+      if (!absl::StartsWith(name, prefix) && !absl::StartsWith(prefix, below)) continue;
+      struct stat itself, info;
+      if (lstat(Path(name).c_str(), &itself) != 0 || stat(Path(name).c_str(), &info) != 0) {
+        if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) continue;
+        return Error("looking at", name);
+      }
+      // A link to a folder is not followed: it could lead to where it lies.
+      if (S_ISDIR(itself.st_mode)) {
+        ATOLL_RETURN_IF_ERROR(AddObjects(below, prefix, cancelled, objects));
+      } else if (S_ISREG(info.st_mode) && absl::StartsWith(name, prefix)) {
+        objects->push_back(Info(name, info));
+      }
+    }
+    return absl::OkStatus();
+  }
+
   std::string Path(const std::string& name) const { return (folder_ / name).string(); }
   absl::Status Error(const char* what, const std::string& name) const {
     return absl::ErrnoToStatus(errno, absl::StrCat(what, " ", Path(name)));

@@ -1,14 +1,17 @@
 #include "common/object_store/object_store.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <thread>
 
 #include "common/http/http_server.h"
 #include "common/object_store/credentials.h"
 #include "common/object_store/http.h"
 #include "common/object_store/signature.h"
+#include "tests/faults/io_faults.h"
 
 namespace atl {
 namespace {
@@ -205,6 +208,70 @@ TEST_CASE("redirections_are_followed_as_far_as_the_process_may_read") {
   target = "/secret";
   CHECK(absl::IsPermissionDenied(read().status()));
   ConfineRedirects({});
+}
+
+TEST_CASE("a_list_beside_the_removal_of_other_objects_has_all_that_stays") {
+  Folder folder;
+  const auto store = *OpenObjectStore(folder.path());
+  const std::string a = "x";
+  const ByteSpan buffers[] = {Bytes(a)};
+  for (int i = 0; i < 4; ++i)
+    REQUIRE(store->Write(absl::StrCat("job-", i, "/w/one"), buffers).ok());
+  std::atomic<bool> stop = false;
+  std::thread other([&] {
+    while (!stop) {
+      for (int i = 0; i < 8; ++i) (void)store->Write(absl::StrCat("job-1/s-", i, "/two"), buffers);
+      for (int i = 0; i < 8; ++i) (void)store->Remove(absl::StrCat("job-1/s-", i, "/two"));
+      std::filesystem::remove_all(folder.path() + "/job-2/w");
+      (void)store->Write("job-2/w/one", buffers);
+    }
+  });
+  int missed = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const auto listed = store->List("", 1000, {});
+    REQUIRE(listed.ok());
+    int found = 0;
+    for (const ObjectInfo& object : *listed) {
+      found += object.name == "job-0/w/one" || object.name == "job-1/w/one" ||
+               object.name == "job-3/w/one";
+    }
+    missed += found != 3;
+  }
+  stop = true;
+  other.join();
+  CHECK(missed == 0);
+}
+
+TEST_CASE("a_folder_that_cannot_be_read_to_its_end_is_no_short_list") {
+  Folder folder;
+  const auto store = *OpenObjectStore(folder.path());
+  const std::string a = "x";
+  const ByteSpan buffers[] = {Bytes(a)};
+  REQUIRE(store->Write("a/b/one", buffers).ok());
+  for (const char* call : {"opendir", "readdir", "stat", "lstat"}) {
+    for (int at = 1; at <= 3; ++at) {
+      const InjectedFault fault({folder.path(), call, EIO, at});
+      CHECK_FALSE(store->List("", 1000, {}).ok());
+    }
+  }
+  CHECK(store->List("", 1000, {})->size() == 1);
+}
+
+TEST_CASE("folders_of_removed_objects_do_not_stay_and_others_are_not_looked_into") {
+  Folder folder;
+  const auto store = *OpenObjectStore(folder.path());
+  const std::string a = "x";
+  const ByteSpan buffers[] = {Bytes(a)};
+  REQUIRE(store->Write("a/b/one", buffers).ok());
+  REQUIRE(store->Write("a/c/two", buffers).ok());
+  REQUIRE(store->Remove("a/b/one").ok());
+  CHECK_FALSE(std::filesystem::exists(folder.path() + "/a/b"));
+  CHECK(store->List("", 10, {})->size() == 1);
+  const InjectedFault fault({folder.path(), "opendir", EIO, /*at=*/100});
+  CHECK(store->List("b/", 10, {})->empty());
+  CHECK(fault.operations() == 1);
+  REQUIRE(store->Remove("a/c/two").ok());
+  CHECK(std::filesystem::is_empty(folder.path()));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "common/check.h"
 #include "common/files.h"
+#include "common/paths.h"
 #include "common/status.h"
 #include "common/tokenizer/unicode.h"
 
@@ -27,12 +28,13 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> OpenTokenizer(const std::string& path) {
   std::string file = path;
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
+  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(path));
+  if (found && found->is_folder) {
     const std::filesystem::path folder = path;
-    const bool json = std::filesystem::exists(folder / "tokenizer.json", error);
+    ATOLL_ASSIGN_OR_RETURN(const auto json, FindPath((folder / "tokenizer.json").string()));
     file = (folder / (json ? "tokenizer.json" : "tokenizer.model")).string();
-    if (!std::filesystem::exists(file, error)) {
+    ATOLL_ASSIGN_OR_RETURN(const auto there, FindPath(file));
+    if (!there) {
       return absl::NotFoundError(
           absl::StrCat("tokenizer ", path, ": has neither a tokenizer.json nor a tokenizer.model"));
     }

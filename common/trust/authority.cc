@@ -4,12 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "common/files.h"
+#include "common/paths.h"
 
 namespace atl {
 namespace {
@@ -35,16 +38,22 @@ absl::Status CheckHostName(const std::string& host) {
       "\"", host.substr(0, 100), "\": must be a host's name or address, without port"));
 }
 
-bool AuthorityFolder::Exists() const { return access(CertificatePath(path_).c_str(), F_OK) == 0; }
+absl::StatusOr<bool> AuthorityFolder::Exists() const {
+  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(CertificatePath(path_)));
+  return found.has_value();
+}
 
 absl::Status AuthorityFolder::Make(const std::string& cluster,
                                    const std::vector<std::string>& hosts,
                                    int64_t now_unix_s) const {
-  if (Exists()) {
+  ATOLL_ASSIGN_OR_RETURN(const bool there, Exists());
+  if (there) {
     return absl::AlreadyExistsError(absl::StrCat(path_, ": holds an authority already"));
   }
   ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(path_));
-  chmod(path_.c_str(), 0700);
+  if (chmod(path_.c_str(), 0700) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat(path_, ": cannot be closed to other users"));
+  }
   ATOLL_ASSIGN_OR_RETURN(
       const KeyAndCertificate made,
       MakeAuthority(cluster, now_unix_s - kBackdatedS, now_unix_s + kAuthorityLifetimeS));
@@ -56,7 +65,8 @@ absl::Status AuthorityFolder::Make(const std::string& cluster,
 
 absl::StatusOr<KeyAndCertificate> AuthorityFolder::Read() const {
   struct stat info {};
-  if (stat(KeyPath(path_).c_str(), &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+  if (stat(KeyPath(path_).c_str(), &info) != 0) return absl::ErrnoToStatus(errno, KeyPath(path_));
+  if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         KeyPath(path_), ": others than its owner may read it; chmod 600 ", KeyPath(path_)));
   }
@@ -97,10 +107,29 @@ absl::Status AuthorityFolder::SignCoordinator(int64_t now_unix_s) const {
   return coordinator().Store(authority.certificate, signed_pem + authority.certificate);
 }
 
+absl::Status AuthorityFolder::CheckDates(int64_t now_unix_s) const {
+  ATOLL_ASSIGN_OR_RETURN(const KeyAndCertificate authority, Read());
+  ATOLL_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(authority.certificate));
+  if (facts.from_unix_s <= now_unix_s && now_unix_s <= facts.until_unix_s) return absl::OkStatus();
+  const auto date = [](int64_t unix_s) {
+    return absl::FormatTime("%Y-%m-%d %H:%M UTC", absl::FromUnixSeconds(unix_s),
+                            absl::UTCTimeZone());
+  };
+  return absl::FailedPreconditionError(
+      absl::StrCat(CertificatePath(path_), ": is valid from ", date(facts.from_unix_s), " to ",
+                   date(facts.until_unix_s), ", and this machine's clock says ", date(now_unix_s),
+                   ": set the clock right"));
+}
+
 absl::Status AuthorityFolder::RenewCoordinator(int64_t now_unix_s) const {
-  if (coordinator().Exists()) {
+  ATOLL_RETURN_IF_ERROR(CheckDates(now_unix_s));
+  ATOLL_ASSIGN_OR_RETURN(const bool there, coordinator().Exists());
+  if (there) {
     ATOLL_ASSIGN_OR_RETURN(const CertificateFacts facts, coordinator().Certificate());
-    if (facts.until_unix_s - now_unix_s > kCoordinatorLifetimeS / 2) return absl::OkStatus();
+    if (facts.from_unix_s <= now_unix_s &&
+        facts.until_unix_s - now_unix_s > kCoordinatorLifetimeS / 2) {
+      return absl::OkStatus();
+    }
   }
   return SignCoordinator(now_unix_s);
 }

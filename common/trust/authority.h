@@ -23,14 +23,16 @@ class AuthorityFolder {
   // Of the list of tokens and members (records.h).
   std::string RegistryPath() const { return path_ + "/registry"; }
   IdentityFolder coordinator() const { return IdentityFolder(path_ + "/coordinator"); }
-  bool Exists() const;
+  absl::StatusOr<bool> Exists() const;
 
   // Makes an authority for ten years, and the coordinator's identity. ALREADY_EXISTS: there is one.
   absl::Status Make(const std::string& cluster, const std::vector<std::string>& hosts,
                     int64_t now_unix_s) const;
   // Its key and certificate; an error where others than its owner may read the key.
   absl::StatusOr<KeyAndCertificate> Read() const;
-  // A new certificate for the coordinator when half of the old one's year is over.
+  // A new certificate for the coordinator when half of the old one's year is over, or when it was
+  // signed by a clock that was ahead of this one. An error where the authority's own is not valid
+  // now: what it signed would be believed by no member.
   absl::Status RenewCoordinator(int64_t now_unix_s) const;
   // The coordinator's certificate names these hosts, too, from now on.
   absl::Status AddHosts(const std::vector<std::string>& hosts, int64_t now_unix_s) const;
@@ -39,6 +41,7 @@ class AuthorityFolder {
                      int64_t lifetime_s) const;
 
  private:
+  absl::Status CheckDates(int64_t now_unix_s) const;
   absl::Status SignCoordinator(int64_t now_unix_s) const;
 
   std::string path_;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -11,6 +12,7 @@
 #include "common/files.h"
 #include "common/net/control/certificate.h"
 #include "common/net/security.h"
+#include "common/paths.h"
 
 namespace atl {
 namespace {
@@ -19,6 +21,13 @@ constexpr int64_t kMaxPemBytes = 1 << 20;
 
 absl::Status SystemError(const std::string& path) {
   return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
+}
+
+// Durable when OK.
+absl::Status FillFile(const std::string& path, const std::string& text) {
+  ATOLL_ASSIGN_OR_RETURN(const auto file, RealFiles().OpenAppend(path));
+  ATOLL_RETURN_IF_ERROR(file->Append(std::array{AsBytes(text)}));
+  return file->Sync();
 }
 
 absl::StatusOr<CertificateFacts> ReadFacts(const std::string& path) {
@@ -36,11 +45,10 @@ absl::Status WriteFileWithMode(const std::string& path, const std::string& text,
   const int file =
       open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, static_cast<mode_t>(mode));
   if (file < 0) return SystemError(temporary);
-  const bool written = fchmod(file, static_cast<mode_t>(mode)) == 0 &&
-                       write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-                       fsync(file) == 0;
-  const absl::Status status = written ? absl::OkStatus() : SystemError(temporary);
+  const bool moded = fchmod(file, static_cast<mode_t>(mode)) == 0;
+  absl::Status status = moded ? absl::OkStatus() : SystemError(temporary);
   close(file);
+  if (status.ok()) status = FillFile(temporary, text);
   if (!status.ok()) {
     unlink(temporary.c_str());
     return status;
@@ -62,7 +70,10 @@ TlsOptions IdentityFolder::tls() const {
   return tls;
 }
 
-bool IdentityFolder::Exists() const { return access(tls().cert_path.c_str(), F_OK) == 0; }
+absl::StatusOr<bool> IdentityFolder::Exists() const {
+  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(tls().cert_path));
+  return found.has_value();
+}
 
 absl::StatusOr<CertificateFacts> IdentityFolder::Certificate() const {
   return ReadFacts(tls().cert_path);
@@ -75,11 +86,13 @@ absl::StatusOr<IdentityFolder::Keys> IdentityFolder::MakeKeys() const {
   ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(path_));
   if (chmod(path_.c_str(), 0700) != 0) return SystemError(path_);
   const std::string key_path = tls().key_path;
-  if (access(key_path.c_str(), F_OK) != 0) {
+  ATOLL_ASSIGN_OR_RETURN(const auto key_found, FindPath(key_path));
+  if (!key_found) {
     ATOLL_ASSIGN_OR_RETURN(const std::string made, MakePrivateKey());
     ATOLL_RETURN_IF_ERROR(WriteFileWithMode(key_path, made, 0600));
   }
-  if (access(curve_key_path().c_str(), F_OK) != 0) {
+  ATOLL_ASSIGN_OR_RETURN(const auto curve_key_found, FindPath(curve_key_path()));
+  if (!curve_key_found) {
     ATOLL_ASSIGN_OR_RETURN(const KeyPair pair, GenerateKeyPair());
     ATOLL_RETURN_IF_ERROR(WriteCurveKey(pair, curve_key_path()));
   }

@@ -22,7 +22,7 @@ class IdentityFolder {
   std::string curve_key_path() const { return path_ + "/curve.key"; }
 
   // Whether it is complete.
-  bool Exists() const;
+  absl::StatusOr<bool> Exists() const;
   absl::StatusOr<CertificateFacts> Certificate() const;
   absl::StatusOr<CertificateFacts> Authority() const;
 

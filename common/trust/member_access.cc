@@ -186,11 +186,13 @@ IdentityFolder Replacement(const IdentityFolder& folder) {
 // Puts a complete replacement in the folder's place, which is kept beside until the next one.
 absl::Status EndReplacement(const IdentityFolder& folder) {
   const IdentityFolder fresh = Replacement(folder);
-  if (!fresh.Exists()) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(const bool complete, fresh.Exists());
+  if (!complete) return absl::OkStatus();
   const std::string former = folder.path() + ".former";
-  std::error_code error;
-  if (folder.Exists()) {
-    std::filesystem::remove_all(former, error);
+  ATOLL_ASSIGN_OR_RETURN(const bool there, folder.Exists());
+  if (there) {
+    std::error_code error;
+    std::filesystem::remove_all(former, error);  // the rename fails where it stays
     ATOLL_RETURN_IF_ERROR(RealFiles().Rename(folder.path(), former));
   }
   return RealFiles().Rename(fresh.path(), folder.path());
@@ -223,7 +225,8 @@ absl::Status EnterCluster(const Identity& self, const IdentityFolder& folder,
     *access.coordinator = to.coordinator;
   }
   ATOLL_RETURN_IF_ERROR(EndReplacement(folder));
-  if (folder.Exists()) {
+  ATOLL_ASSIGN_OR_RETURN(const bool there, folder.Exists());
+  if (there) {
     ATOLL_ASSIGN_OR_RETURN(const CertificateFacts facts, folder.Certificate());
     ATOLL_RETURN_IF_ERROR(CheckFolder(self, folder, facts));
     ATOLL_ASSIGN_OR_RETURN(const CertificateFacts authority, folder.Authority());
@@ -232,7 +235,8 @@ absl::Status EnterCluster(const Identity& self, const IdentityFolder& folder,
           absl::StrCat("--join: the token is of another cluster than ", folder.path(),
                        ", which is of ", authority.cluster, "; delete that folder to change"));
     }
-    if (!join.empty() && facts.until_unix_s < absl::ToUnixSeconds(absl::Now())) {
+    const int64_t now = absl::ToUnixSeconds(absl::Now());
+    if (!join.empty() && (facts.until_unix_s < now || now < facts.from_unix_s)) {
       absl::Status joined = Join(self, folder, join, kJoinPatience);
       // Revoked, too: with the same keys it is not let in.
       if (absl::StrContains(joined.message(), ": revoked: ")) {
@@ -268,6 +272,7 @@ class CertificateRenewer::Impl {
  private:
   void Run() {
     while (stopper_.Wait(TimeToRenewal())) {
+      if (TimeToRenewal() > std::chrono::seconds(0)) continue;
       const absl::Status status = RenewWith(folder_, coordinator_, &stopper_);
       if (!status.ok()) {
         LogWarning("trust", "the certificate was not renewed: ", status.message());
@@ -283,13 +288,17 @@ class CertificateRenewer::Impl {
     if (!facts.ok()) return std::chrono::seconds(kRenewLatestS);
     const int64_t issued = facts->from_unix_s + kBackdatedS;
     const int64_t half = (facts->until_unix_s - issued) / 2;
-    return std::chrono::seconds(std::max<int64_t>(0, issued + half - Now()));
+    // A coordinator whose clock was ahead signed what begins later than now.
+    const int64_t left = facts->from_unix_s > Now() ? 0 : issued + half - Now();
+    // Looks again before long: this clock may be set meanwhile.
+    return std::chrono::seconds(std::clamp<int64_t>(left, 0, kRenewLatestS));
   }
 
   // More often towards the end.
   std::chrono::milliseconds TimeToNextTry() const {
     const auto facts = folder_.Certificate();
-    const int64_t left = facts.ok() ? facts->until_unix_s - Now() : 0;
+    const int64_t left =
+        facts.ok() && facts->from_unix_s <= Now() ? facts->until_unix_s - Now() : kRenewLatestS;
     return std::chrono::seconds(std::clamp<int64_t>(left / 20, 1, kRenewLatestS));
   }
 

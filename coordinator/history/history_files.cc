@@ -53,13 +53,20 @@ void HistoryFiles::Load(History* history) {
     LogWarning(kPart, made.message(), "; curves are not kept");
   }
   const auto names = files_->List(folder_);
-  if (!names.ok()) return;
+  if (!names.ok()) return LogWarning(kPart, names.status().message(), "; no curves are loaded");
   for (const std::string& name : *names) {
     if (absl::StrContains(name, ".")) continue;  // a write that was cut off
     const auto bytes = files_->Read(folder_ + "/" + name, kHistoryBytesMax);
     v1::JobHistory message;
     if (!bytes.ok() || !Parse(*bytes, &message) || message.job() != name) {
-      LogWarning(kPart, folder_, "/", name, ": is damaged; the job's curves begin anew");
+      // Put aside: what the job adds from now on replaces the file.
+      const std::string aside = folder_ + "/" + name + ".damaged";
+      const absl::Status kept = files_->Rename(folder_ + "/" + name, aside);
+      LogWarning(kPart, folder_, "/", name, ": ",
+                 bytes.ok() ? "is damaged" : bytes.status().message(),
+                 "; the job's curves begin anew, ",
+                 kept.ok() ? absl::StrCat("and the file is kept as ", aside)
+                           : std::string(kept.message()));
       continue;
     }
     history->Restore(name, JobHistory::Decode(message));

@@ -11,9 +11,11 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "common/proto_json.h"
+#include "common/utf8.h"
 #include "coordinator/http/assets.h"
 #include "coordinator/http/page_view.h"
 #include "coordinator/trust/authorizer.h"
@@ -189,6 +191,16 @@ v1::ClusterProfile SitesAndLinks(const v1::ClusterProfile& profile) {
   return reduced;
 }
 
+// What a message's field can carry.
+bool IsText(absl::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const size_t bytes = CharacterBytes(text, i);
+    if (bytes == 0 || absl::ascii_iscntrl(static_cast<unsigned char>(text[i]))) return false;
+    i += bytes;
+  }
+  return true;
+}
+
 v1::JobRequest Named(const HttpRequest& request) {
   v1::JobRequest named;
   named.set_job(request.Query("job"));
@@ -271,6 +283,11 @@ Gateway::~Gateway() = default;
 void Gateway::Close() { stubs_->gate.Close(); }
 
 HttpReply Gateway::Answer(const HttpRequest& request) {
+  for (const auto& [name, value] : request.query) {
+    if (!IsText(name) || !IsText(value)) {
+      return ErrorReply(400, "the query is not text: it must be UTF-8, without control characters");
+    }
+  }
   constexpr absl::string_view kApi = "/api/";
   if (absl::StartsWith(request.path, kApi)) {
     const std::string call = request.path.substr(kApi.size());

@@ -65,7 +65,9 @@ absl::Status AccessControl::Load(const TlsOptions& flags) {
   }
   const bool has_files =
       !flags.ca_path.empty() || !flags.cert_path.empty() || !flags.key_path.empty();
-  if (has_files || !folder_.Exists()) return absl::OkStatus();
+  if (has_files) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(const bool has_authority, folder_.Exists());
+  if (!has_authority) return absl::OkStatus();
   ATOLL_ASSIGN_OR_RETURN(authority_, folder_.Read());
   ATOLL_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(authority_.certificate));
   cluster_ = facts.cluster;

@@ -1,6 +1,7 @@
 #include "paramserver/storage/storage.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <utility>
 
@@ -62,12 +63,30 @@ absl::StatusOr<RecoveredJob> RecoverJob(Files& files, const std::string& folder,
   return recovered;
 }
 
-// Deletes the job's folder. Whenever the machine dies, the job is there whole, or is to be deleted.
-absl::Status EraseFolder(Files& files, const std::string& folder) {
+// What the file `removed` says: which job is to be deleted.
+std::string FormatRemovalOrder(const JobId& job) { return absl::StrCat("job ", job, "\n"); }
+
+// Whether the folder holds an order to delete it. Only a whole one counts, of this job: what a
+// crash left of one, or a copied one, orders nothing.
+absl::StatusOr<bool> HasRemovalOrder(Files& files, const std::string& folder, const JobId& job) {
+  constexpr int64_t kOrderBytesMax = 1024;
+  const auto bytes = files.Read(folder + "/" + kRemoved, kOrderBytesMax);
+  if (absl::IsNotFound(bytes.status()) || absl::IsOutOfRange(bytes.status())) return false;
+  ATOLL_RETURN_IF_ERROR(bytes.status());
+  return absl::string_view(reinterpret_cast<const char*>(bytes->data()), bytes->size()) ==
+         FormatRemovalOrder(job);
+}
+
+// Deletes the job's folder, as was ordered. Whenever the machine dies, the job is there whole, or
+// is to be deleted.
+absl::Status EraseFolder(Files& files, const std::string& folder, const JobId& job) {
   ATOLL_ASSIGN_OR_RETURN(const auto names, files.List(folder));
   const std::string mark = folder + "/" + kRemoved;
   if (!names.empty()) {
     ATOLL_ASSIGN_OR_RETURN(const auto file, files.OpenAppend(mark));
+    ATOLL_RETURN_IF_ERROR(file->Truncate(0));
+    const std::string order = FormatRemovalOrder(job);
+    ATOLL_RETURN_IF_ERROR(file->Append(std::array{AsBytes(order)}));
     ATOLL_RETURN_IF_ERROR(file->Sync());
     ATOLL_RETURN_IF_ERROR(files.SyncFolder(folder));
     for (const std::string& name : names) {
@@ -107,16 +126,16 @@ absl::StatusOr<RecoveredState> RecoverState(Files& files, const std::string& sta
   ATOLL_ASSIGN_OR_RETURN(const auto names, files.List(JobsFolder(state_folder)));
   for (const std::string& job : names) {
     const std::string folder = JobsFolder(state_folder) + "/" + job;
-    const auto held = files.List(folder);
-    if (held.ok() && (held->empty() || std::count(held->begin(), held->end(), kRemoved) > 0)) {
-      const absl::Status erased = EraseFolder(files, folder);
+    const auto removed = HasRemovalOrder(files, folder, job);
+    if (removed.ok() && *removed) {
+      const absl::Status erased = EraseFolder(files, folder, job);
       if (!erased.ok()) state.erasing.push_back(job);
       state.notes.push_back(absl::StrCat(folder, erased.ok() ? ": deleted" : ": to be deleted",
                                          ", the job was removed"));
       continue;
     }
-    auto recovered = held.ok() ? RecoverJob(files, folder, job, options, pool, state)
-                               : absl::StatusOr<RecoveredJob>(held.status());
+    auto recovered = removed.ok() ? RecoverJob(files, folder, job, options, pool, state)
+                                  : absl::StatusOr<RecoveredJob>(removed.status());
     if (!recovered.ok() && !absl::IsDataLoss(recovered.status())) {
       return absl::Status(
           recovered.status().code(),
@@ -189,7 +208,7 @@ void Storage::EraseSome(std::vector<Event>& events) {
     }
     const absl::Status erased = !disk.erase      ? absl::OkStatus()
                                 : disk.put_aside ? PutFolderAside(*files_, jobs_folder_, job)
-                                                 : EraseFolder(*files_, GetJobFolder(job));
+                                                 : EraseFolder(*files_, GetJobFolder(job), job);
     if (disk.erase && erased.ok()) {
       events.push_back(JobErased{job});
       it = jobs_.erase(it);

@@ -1,7 +1,7 @@
 // Makes durable what the core requests, and finds it again after a restart.
 //
 //   STATE/jobs/<job>/log-*, snapshot-*
-//   STATE/jobs/<job>/removed              the rest is to be deleted, or is already
+//   STATE/jobs/<job>/removed              names the job: the rest is to be deleted, or is already
 //   STATE/damaged/<job>-1                 what was damaged, when its shards were filled anew
 //
 // `Storage` works when called, on the caller's thread; StorageThread runs it in parallel to the

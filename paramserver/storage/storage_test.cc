@@ -1,14 +1,17 @@
 #include "paramserver/storage/storage.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <set>
 
 #include "common/files_simulated.h"
 #include "kernels/deltas.h"
 #include "paramserver/storage/codec.h"
 #include "paramserver/storage/snapshot.h"
+#include "tests/faults/io_faults.h"
 
 namespace atl::ps {
 namespace {
@@ -485,6 +488,62 @@ TEST_CASE("on a real disk, with the storage's own thread") {
   ThreadPool pool(1);
   const auto recovered = RecoverState(RealFiles(), folder, {}, &pool);
   REQUIRE(recovered->jobs.at(0).state->Staged().size() == pushes);
+}
+
+// Operations of the real disk that fail in turn while a server starts.
+TEST_CASE("a_folder_that_cannot_be_read_once_or_for_long_is_an_error_and_loses_nothing") {
+  std::string state = "/tmp/atoll-storage-XXXXXX";
+  REQUIRE(mkdtemp(state.data()) != nullptr);
+  ThreadPool pool(1);
+  const std::string folder = state + "/jobs/" + kJob;
+  const auto recover = [&] { return RecoverState(RealFiles(), state, {200, 1 << 20}, &pool); };
+  {
+    DiskFixture fixture(0);
+    fixture.Run(kRounds);
+    REQUIRE(RealFiles().MakeFolder(folder).ok());
+    for (const std::string& path : fixture.disk.Paths()) {
+      const std::string to = folder + path.substr(path.rfind('/'));
+      REQUIRE(WriteFileAtomically(RealFiles(), to, std::array{ByteSpan(fixture.disk.Bytes(path))})
+                  .ok());
+    }
+  }
+  const auto held = RealFiles().List(folder);
+  REQUIRE(held->size() > 2);
+  REQUIRE(recover()->jobs.size() == 1);
+  for (const char* call : {"opendir", "readdir", "open", "fstat", "pread"}) {
+    for (const long count : {1L, 1000L}) {  // once, and for as long as it tries
+      for (long at = 1;; ++at) {
+        INFO(call << " " << at);
+        const InjectedFault fault({state, call, at % 2 == 0 ? EIO : EMFILE, at, count});
+        const auto recovered = recover();
+        if (fault.operations() < at) break;
+        REQUIRE_FALSE(recovered.ok());
+        REQUIRE_FALSE(recovered.status().message().empty());
+      }
+    }
+  }
+  REQUIRE(*RealFiles().List(folder) == *held);
+  REQUIRE(recover()->jobs.size() == 1);
+  std::filesystem::remove_all(state);
+}
+
+TEST_CASE("only_a_whole_order_to_remove_this_job_removes_it") {
+  DiskFixture fixture(0);
+  fixture.Run(kRounds);
+  const auto write = [&](const std::string& text) {
+    const auto file = fixture.disk.OpenAppend("s/jobs/job-1/removed");
+    REQUIRE((*file)->Truncate(0).ok());
+    REQUIRE((*file)->Append(std::array{AsBytes(text)}).ok());
+  };
+  for (const char* text : {"", "job job-", "job job-2\n", "job job-1\njob job-2\n"}) {
+    write(text);
+    fixture.Start();
+    CHECK(fixture.version() == kRounds);
+  }
+  write("job job-1\n");
+  fixture.Start();
+  CHECK(fixture.version() == kNoVersion);
+  CHECK(fixture.disk.Paths().empty());
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "common/files.h"
 #include "common/logging.h"
 #include "common/parse_bytes.h"
+#include "common/paths.h"
 #include "common/status.h"
 
 namespace atl {
@@ -134,15 +135,22 @@ void BlockCache::MakeRoom(int64_t bytes) {
     std::string path;
   };
   std::vector<Kept> blocks;
-  std::error_code error;
-  kept_ = 0;
-  for (const auto& entry : fs::directory_iterator(folder_, error)) {
-    struct stat info;
-    if (stat(entry.path().c_str(), &info) != 0) continue;  // another process has removed it
-    blocks.push_back({int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec,
-                      info.st_size, entry.path().string()});
-    kept_ += info.st_size;
+  int64_t found_bytes = 0;
+  const auto names = RealFiles().List(folder_);
+  absl::Status status = names.status();
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    const auto found = FindPath(Path(name));
+    status.Update(found.status());
+    if (!found.ok() || !*found) continue;  // another process may have removed it
+    const FileIdentity& identity = (*found)->identity;
+    blocks.push_back({identity.modified_ns, identity.bytes, Path(name)});
+    found_bytes += identity.bytes;
   }
+  if (!status.ok()) {  // counted anew with the next block; nothing is removed by half a list
+    LogWarning("data", "blocks of remote files cannot be counted: ", status.message());
+    return;
+  }
+  kept_ = found_bytes;
   counted_ = true;
   since_ = 0;
   if (kept_ + bytes <= bytes_max_) return;

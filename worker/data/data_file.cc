@@ -238,9 +238,13 @@ absl::StatusOr<std::vector<std::string>> ExpandRemoteGlob(const std::string& pat
   const std::string folder = path.substr(0, slash), pattern = path.substr(slash + 1);
   auto store = OpenObjectStore(folder);
   if (!store.ok()) return OfPath(store.status(), path);
-  const auto objects =
-      (*store)->List(pattern.substr(0, pattern.find_first_of("*?[")), kObjectsMax, {cancelled, ""});
+  const auto objects = (*store)->List(pattern.substr(0, pattern.find_first_of("*?[")),
+                                      kObjectsMax + 1, {cancelled, ""});
   if (!objects.ok()) return OfPath(objects.status(), path);
+  if (std::ssize(*objects) > kObjectsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("data path ", path, ": more than ", kObjectsMax,
+                                                   " objects begin as it does; name fewer"));
+  }
   std::vector<std::string> files;
   for (const ObjectInfo& object : *objects) {
     if (fnmatch(pattern.c_str(), object.name.c_str(), FNM_PATHNAME) == 0) {

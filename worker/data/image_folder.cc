@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/check.h"
+#include "common/paths.h"
 #include "common/status.h"
 #include "worker/data/data_file.h"
 
@@ -40,32 +41,36 @@ absl::Status TooMany(const std::string& path) {
 }
 
 absl::StatusOr<Classes> ListLocal(const std::string& path, const Cancelled& cancelled) {
-  namespace fs = std::filesystem;
-  std::error_code error;
+  const auto failed = [&](absl::StatusCode code, absl::string_view why) {
+    return absl::Status(code, absl::StrCat("data path ", path, ": ", why,
+                                           "; expected a folder with a folder for each class"));
+  };
+  const auto is_folder = [](const std::string& at) -> absl::StatusOr<bool> {
+    ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(at));
+    return found && found->is_folder;
+  };
+  const auto top = FindPath(path);
+  if (!top.ok()) return failed(top.status().code(), top.status().message());
+  if (!*top) return failed(absl::StatusCode::kNotFound, "there is none");
+  if (!(*top)->is_folder) return failed(absl::StatusCode::kInvalidArgument, "is no folder");
   Classes classes;
   size_t seen = 0;
-  for (fs::directory_iterator folder(path, error), end; !error && folder != end;
-       folder.increment(error)) {
-    const std::string name = folder->path().filename().string();
-    std::error_code unknown;  // of a link that leads nowhere
-    if (IsHidden(name) || !folder->is_directory(unknown)) continue;
+  ATOLL_ASSIGN_OR_RETURN(const auto names, RealFiles().List(path));
+  for (const std::string& name : names) {
+    const std::string folder = absl::StrCat(path, "/", name);
+    if (IsHidden(name)) continue;
+    // A link that leads to nothing is no class; what cannot be looked at may be one.
+    ATOLL_ASSIGN_OR_RETURN(const bool is_class, is_folder(folder));
+    if (!is_class) continue;
     std::vector<ImageFolder::File>& files = classes[name];
-    for (fs::directory_iterator file(folder->path(), error); !error && file != end;
-         file.increment(error)) {
+    ATOLL_ASSIGN_OR_RETURN(const auto held, RealFiles().List(folder));
+    for (const std::string& file : held) {
       if (cancelled && cancelled()) return absl::AbortedError("reading is interrupted");
       if (++seen > kFilesMax) return TooMany(path);
-      if (IsImageName(file->path().filename().string())) files.push_back({file->path().string()});
+      if (IsImageName(file)) files.push_back({absl::StrCat(folder, "/", file)});
     }
-    if (error) break;
-    std::sort(
-        files.begin(), files.end(),
-        [](const ImageFolder::File& a, const ImageFolder::File& b) { return a.path < b.path; });
   }
-  if (!error) return classes;
-  const std::string text = absl::StrCat("data path ", path, ": ", error.message(),
-                                        "; expected a folder with a folder for each class");
-  if (error == std::errc::no_such_file_or_directory) return absl::NotFoundError(text);
-  return absl::InvalidArgumentError(text);
+  return classes;
 }
 
 absl::StatusOr<Classes> ListRemote(const std::string& path, const Cancelled& cancelled) {

@@ -1,15 +1,14 @@
 #include "worker/data/inputs.h"
 
-#include <glob.h>
 #include <zlib.h>
 #include <zstd.h>
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "common/paths.h"
 #include "common/status.h"
 #include "worker/data/data_file.h"
 
@@ -173,20 +172,18 @@ absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path,
   const bool web = IsRemotePath(path) && absl::StartsWith(path, "http");
   if (path.find_first_of("*?[") == std::string::npos || web) return std::vector<std::string>{path};
   if (IsRemotePath(path)) return ExpandRemoteGlob(path, cancelled);
-  std::error_code error;
-  if (std::filesystem::is_regular_file(path, error)) return std::vector<std::string>{path};
-  glob_t found{};
-  const int result = glob(path.c_str(), GLOB_MARK, nullptr, &found);
+  const std::string what = absl::StrCat("data path ", path);
+  const auto itself = FindPath(path);
+  if (!itself.ok()) return Annotate(itself.status(), what);
+  if (*itself && (*itself)->is_file) return std::vector<std::string>{path};
+  const auto found = FindMatches(RealFiles(), path);
+  if (!found.ok()) return Annotate(found.status(), what);
   std::vector<std::string> files;
-  for (size_t i = 0; i < found.gl_pathc; ++i) {
-    const std::string file = found.gl_pathv[i];
-    if (file.back() != '/') files.push_back(file);
+  for (const std::string& file : *found) {
+    ATOLL_ASSIGN_OR_RETURN(const auto info, FindPath(file));
+    if (info && !info->is_folder) files.push_back(file);
   }
-  globfree(&found);
-  if (result != 0 || files.empty()) {
-    return absl::NotFoundError(absl::StrCat("data path ", path, ": no file matches"));
-  }
-  std::sort(files.begin(), files.end());
+  if (files.empty()) return absl::NotFoundError(absl::StrCat(what, ": no file matches"));
   return files;
 }
 

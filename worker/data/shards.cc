@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "common/files.h"
+#include "common/paths.h"
 #include "common/status.h"
 #include "worker/data/data_file.h"
 
@@ -157,12 +158,13 @@ ShardWriter::~ShardWriter() {
 absl::StatusOr<std::unique_ptr<ShardWriter>> ShardWriter::Create(std::string folder,
                                                                  ShardIndex index,
                                                                  int64_t shard_tokens_max) {
-  std::error_code error;
-  if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error)) {
+  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(folder));
+  const bool there = found.has_value();
+  ATOLL_ASSIGN_OR_RETURN(const auto held, RealFiles().List(folder));
+  if (!held.empty()) {
     return absl::AlreadyExistsError(
         absl::StrCat(folder, ": holds something already; name a new folder, or remove it"));
   }
-  const bool there = std::filesystem::exists(folder, error);
   ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(folder));
   index.token_bits = index.vocabulary <= (1 << 16) && !index.masked ? 16 : 32;
   std::unique_ptr<ShardWriter> writer(

@@ -31,7 +31,7 @@ class TokenCache {
       uint64_t key, const std::function<absl::Status(const std::string&)>& make);
 
  private:
-  void MakeRoom(const std::string& used) const;
+  absl::Status MakeRoom(const std::string& used) const;
 
   const std::string folder_;
   const int64_t bytes_max_;

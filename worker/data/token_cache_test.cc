@@ -1,11 +1,17 @@
 #include "worker/data/token_cache.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+
+#include "tests/faults/io_faults.h"
 
 namespace atl {
 namespace {
@@ -34,6 +40,9 @@ class Cache {
     fs::last_write_time(*folder + "/index.json",
                         fs::file_time_type::clock::now() - std::chrono::seconds(ago_s));
     return *folder;
+  }
+  absl::StatusOr<std::string> TryGet(uint64_t key) {
+    return cache_->GetOrMake(key, [](const std::string&) { return absl::OkStatus(); });
   }
   absl::Status Fail(uint64_t key) {
     return cache_->GetOrMake(key, [](const std::string&) { return absl::DataLossError("no text"); })
@@ -81,6 +90,41 @@ TEST_CASE("what could not be made leaves nothing, and what a crash left goes aft
   cache.Get(1);
   CHECK_FALSE(fs::exists(old));
   CHECK(fs::exists(young));
+}
+
+TEST_CASE("a_folder_that_cannot_be_read_costs_nothing_of_what_is_kept") {
+  Cache cache(2500);
+  cache.Get(1, 100);
+  cache.Get(2, 50);
+  for (const char* call : {"readdir", "stat"}) {
+    for (int at = 1; at <= 9; ++at) {
+      const InjectedFault fault({cache.path().string(), call, EIO, at});
+      CHECK(cache.TryGet(2).ok() == (std::string(call) == "readdir" || at > 1));
+    }
+  }
+  CHECK(fs::exists(cache.path() / "tokens-0000000000000001/index.json"));
+  {
+    const InjectedFault fault({cache.path().string(), "readdir", EIO, 1, 1000});
+    cache.Get(3);  // there is no room for it, and none is made
+  }
+  CHECK(fs::exists(cache.path() / "tokens-0000000000000001/index.json"));
+  cache.Get(4);  // now it is made
+  CHECK_FALSE(fs::exists(cache.path() / "tokens-0000000000000001/index.json"));
+}
+
+TEST_CASE("what_another_worker_makes_is_not_removed_however_old_it_looks") {
+  Cache cache(1 << 20);
+  const fs::path other = cache.path() / "making-other", dead = cache.path() / "making-dead";
+  fs::create_directories(other);
+  fs::create_directories(dead);
+  const int held = open(other.c_str(), O_RDONLY | O_DIRECTORY);
+  REQUIRE(flock(held, LOCK_EX) == 0);
+  const auto years = fs::file_time_type::clock::now() - std::chrono::hours(87'600);
+  fs::last_write_time(other, years);
+  cache.Get(1);
+  CHECK(fs::exists(other));
+  CHECK_FALSE(fs::exists(dead));  // its maker died
+  close(held);
 }
 
 }  // namespace

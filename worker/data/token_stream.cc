@@ -200,10 +200,11 @@ absl::Status CheckTokenizer(const DataSpec& spec, const std::string& folder,
 
 void WarnOfChatTemplate(const DataSpec& spec, ChatTemplate chat, DataInspection* found) {
   if (chat != ChatTemplate::kPlain || spec.tokenizer_path.empty()) return;
-  const std::string file = FindChatTemplateFile(spec.tokenizer_path);
-  if (file.empty()) return;
+  const auto file = FindChatTemplateFile(spec.tokenizer_path);
+  if (!file.ok()) found->warnings.emplace_back(file.status().message());
+  if (!file.ok() || file->empty()) return;
   found->warnings.push_back(absl::StrCat(
-      file,
+      *file,
       " has a chat template, but of none of the kinds that Atoll knows: messages are trained "
       "on one after the other, without what the model expects around them. Write it into the "
       "texts of prompts and answers where it matters."));

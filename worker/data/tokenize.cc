@@ -15,6 +15,7 @@
 #include "common/bytes_text.h"
 #include "common/files.h"
 #include "common/masked_tokens.h"
+#include "common/paths.h"
 #include "common/status.h"
 #include "common/tokenizer/unicode.h"
 #include "worker/data/chat.h"
@@ -372,16 +373,16 @@ absl::Status WriteAll(const TokenizeOptions& options, const Reader& reader, Exch
   return absl::OkStatus();
 }
 
-std::filesystem::path FolderOfTokenizer(const std::string& path) {
-  std::error_code error;
+absl::StatusOr<std::filesystem::path> FolderOfTokenizer(const std::string& path) {
   const std::filesystem::path folder = path;
-  return std::filesystem::is_directory(folder, error) ? folder : folder.parent_path();
+  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(path));
+  return found && found->is_folder ? folder : folder.parent_path();
 }
 
 // tokenizer_config.json of the folder; null: there is none.
 absl::StatusOr<Json> TokenizerConfig(const std::filesystem::path& config) {
-  std::error_code error;
-  if (!std::filesystem::exists(config, error)) return Json();
+  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(config.string()));
+  if (!found) return Json();
   const auto file = InputFile::Open(config.string());
   const auto text = file.ok() ? file->ReadAll(kConfigBytesMax) : file.status();
   ATOLL_RETURN_IF_ERROR(Annotate(text.status(), "tokenizer"));
@@ -477,19 +478,20 @@ absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t 
   return heads;
 }
 
-std::string FindChatTemplateFile(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::path folder = FolderOfTokenizer(path);
+absl::StatusOr<std::string> FindChatTemplateFile(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(const std::filesystem::path folder, FolderOfTokenizer(path));
   const std::filesystem::path config = folder / "tokenizer_config.json";
   const auto json = TokenizerConfig(config);
   if (json.ok() && json->contains("chat_template")) return config.string();
   const std::filesystem::path jinja = folder / "chat_template.jinja";
-  return std::filesystem::exists(jinja, error) ? jinja.string() : "";
+  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(jinja.string()));
+  return found ? jinja.string() : "";
 }
 
 absl::StatusOr<std::optional<int32_t>> EndOfText(const Tokenizer& tokenizer,
                                                  const std::string& path) {
-  const std::filesystem::path config = FolderOfTokenizer(path) / "tokenizer_config.json";
+  ATOLL_ASSIGN_OR_RETURN(const std::filesystem::path folder, FolderOfTokenizer(path));
+  const std::filesystem::path config = folder / "tokenizer_config.json";
   ATOLL_ASSIGN_OR_RETURN(const Json json, TokenizerConfig(config));
   const auto named = json.find("eos_token");
   Json token = named == json.end() ? Json() : *named;

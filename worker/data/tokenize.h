@@ -73,7 +73,7 @@ absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t 
                                         size_t files_max);
 
 // The file next to the tokenizer at `path` that has a chat template; "": there is none.
-std::string FindChatTemplateFile(const std::string& path);
+absl::StatusOr<std::string> FindChatTemplateFile(const std::string& path);
 
 // The token that ends a document for the tokenizer at `path`: what tokenizer_config.json next to it
 // names as "eos_token"; without one, the first of the usual names that is a token.

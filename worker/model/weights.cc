@@ -15,6 +15,7 @@
 #include "common/files.h"
 #include "common/model/job_model.h"
 #include "common/model/json.h"
+#include "common/paths.h"
 #include "common/rng.h"
 #include "worker/model/safetensors.h"
 
@@ -100,9 +101,12 @@ bool IsLeftover(absl::string_view name, const NameRules& rules) {
 absl::StatusOr<std::vector<std::string>> ShardFiles(const std::string& dir) {
   const std::string index_path = JoinPath(dir, kIndexFile);
   const std::string single = JoinPath(dir, kSingleFile);
-  if (!std::filesystem::exists(single) && !std::filesystem::exists(index_path)) {
+  ATOLL_ASSIGN_OR_RETURN(const auto has_single, FindPath(single));
+  ATOLL_ASSIGN_OR_RETURN(const auto has_index, FindPath(index_path));
+  if (!has_single && !has_index) {
     for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-      if (!std::filesystem::exists(JoinPath(dir, pickle))) continue;
+      ATOLL_ASSIGN_OR_RETURN(const auto has_pickle, FindPath(JoinPath(dir, pickle)));
+      if (!has_pickle) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           dir, ": has ", pickle, " but no ", kSingleFile,
           "; Atoll does not read PyTorch's pickles, which may run any code. Convert it where you "
@@ -112,7 +116,7 @@ absl::StatusOr<std::vector<std::string>> ShardFiles(const std::string& dir) {
           "M.from_pretrained(d).save_pretrained(d, safe_serialization=True)\""));
     }
   }
-  if (std::filesystem::exists(single) || !std::filesystem::exists(index_path)) {
+  if (has_single || !has_index) {
     return std::vector<std::string>{single};
   }
   ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(index_path, 16 << 20));

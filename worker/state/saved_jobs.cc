@@ -1,22 +1,24 @@
 #include "worker/state/saved_jobs.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "common/paths.h"
+#include "common/status.h"
 
 namespace atl::worker {
 
 namespace fs = std::filesystem;
 
-std::vector<JobId> SavedJobs(const std::string& folder) {
+absl::StatusOr<std::vector<JobId>> SavedJobs(const std::string& folder) {
   std::vector<JobId> jobs;
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.is_directory(ignored)) jobs.push_back(entry.path().filename().string());
+  ATOLL_ASSIGN_OR_RETURN(const auto names, RealFiles().List(folder));
+  for (const std::string& name : names) {
+    ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(absl::StrCat(folder, "/", name)));
+    if (found && found->is_folder) jobs.push_back(name);
   }
-  std::sort(jobs.begin(), jobs.end());
   return jobs;
 }
 

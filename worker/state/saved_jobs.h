@@ -6,12 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "common/ids.h"
 
 namespace atl::worker {
 
-// In the order of names. What cannot be read is left out.
-std::vector<JobId> SavedJobs(const std::string& folder);
+// In the order of names; none where the folder is not there. What cannot be read is an error: a
+// worker that does not say what it holds is sent no request for it.
+absl::StatusOr<std::vector<JobId>> SavedJobs(const std::string& folder);
 // All that is saved of the job, in whatever state. Never fails: what stays is there at the next
 // start.
 void RemoveSavedJob(const std::string& folder, const JobId& job);

@@ -198,7 +198,12 @@ absl::Status TierStore::ForEach(
     const std::function<absl::Status(int64_t, const NodeId&, const std::string&)>& each) {
   const std::string prefix = absl::StrCat(job_, "/save-");
   ATOLL_ASSIGN_OR_RETURN(const std::vector<ObjectInfo> objects,
-                         objects_->List(prefix, kObjectsMax, {cancelled, ""}));
+                         objects_->List(prefix, kObjectsMax + 1, {cancelled, ""}));
+  if (std::ssize(objects) > kObjectsMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(objects_->url(), "/", prefix, "*: holds more than ", kObjectsMax,
+                     " objects, of which a part alone would be seen; remove old saves"));
+  }
   for (const ObjectInfo& object : objects) {
     const std::vector<std::string> parts = absl::StrSplit(object.name.substr(prefix.size()), '/');
     int64_t save = 0;

@@ -8,6 +8,9 @@
 #include <fstream>
 #include <numeric>
 
+#include "tests/faults/io_faults.h"
+#include "worker/state/saved_jobs.h"
+
 namespace atl::worker {
 namespace {
 
@@ -206,6 +209,46 @@ TEST_CASE("a place that cannot be written leaves what is there") {
   REQUIRE(written.message().find("save-8") != std::string::npos);
   std::vector<std::string> problems;
   REQUIRE(f.store->List(4, &problems, nullptr)->size() == 1);
+}
+
+// Holds more objects than a list may have.
+class CrowdedStore : public ObjectStore {
+ public:
+  absl::StatusOr<ObjectInfo> Stat(const std::string& name, const CallOptions&) override {
+    return absl::NotFoundError(name);
+  }
+  absl::Status Read(const std::string& name, int64_t, std::span<std::byte>,
+                    const CallOptions&) override {
+    return absl::NotFoundError(name);
+  }
+  absl::Status Write(const std::string&, std::span<const ByteSpan>) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most,
+                                               const CallOptions&) override {
+    return std::vector<ObjectInfo>(static_cast<size_t>(std::min<int64_t>(most, 1 << 21)),
+                                   ObjectInfo{prefix + "1/w1/unit"});
+  }
+  absl::Status Remove(const std::string&) override { return absl::OkStatus(); }
+  std::string url() const override { return "crowded"; }
+};
+
+TEST_CASE("objects_beyond_what_a_list_may_have_are_not_left_out_in_silence") {
+  TierStore store(std::make_shared<CrowdedStore>(), "job-1", Tier::kRemote);
+  std::vector<std::string> problems;
+  CHECK(absl::IsResourceExhausted(store.List(4, &problems, nullptr).status()));
+  CHECK(absl::IsResourceExhausted(store.RemoveAllBut("w1", 1, nullptr)));
+}
+
+TEST_CASE("jobs_that_a_disk_holds_are_all_named_or_none") {
+  Fixture f;
+  for (const char* job : {"job-1", "job-2"}) fs::create_directories(f.folder + "/" + job);
+  CHECK(*SavedJobs(f.folder) == std::vector<JobId>{"job-1", "job-2"});
+  CHECK(SavedJobs(f.folder + "/none")->empty());
+  for (const char* call : {"opendir", "readdir", "stat"}) {
+    const InjectedFault fault({f.folder, call, EIO, /*at=*/call[0] == 'r' ? 3 : 1});
+    CHECK_FALSE(SavedJobs(f.folder).ok());
+  }
 }
 
 }  // namespace

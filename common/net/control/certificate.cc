@@ -5,6 +5,7 @@
 #include <openssl/x509.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -70,7 +71,11 @@ absl::StatusOr<std::string> CheckCertificate(absl::string_view what, const std::
 
 absl::Status CheckKeyFile(absl::string_view what, const std::string& path) {
   struct stat info {};
-  if (stat(path.c_str(), &info) != 0 || (info.st_mode & S_IRWXO) == 0) return absl::OkStatus();
+  if (stat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT) return absl::OkStatus();  // reading it says so
+    return absl::ErrnoToStatus(errno, absl::StrCat(what, " ", path));
+  }
+  if ((info.st_mode & S_IRWXO) == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(what, " ", path, ": all users of this machine may read it; chmod o= ", path));
 }

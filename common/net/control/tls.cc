@@ -34,7 +34,11 @@ absl::StatusOr<std::string> ReadPem(absl::string_view flag, const std::string& p
   }
   std::string text(kMaxPemBytes, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), file));
+  const bool read = std::ferror(file) == 0;
   std::fclose(file);
+  if (!read) {
+    return absl::UnavailableError(absl::StrCat(flag, " ", path, ": cannot be read to its end"));
+  }
   if (!absl::StrContains(text, "-----BEGIN ")) {
     return absl::InvalidArgumentError(absl::StrCat(flag, " ", path, ": is not a PEM file"));
   }
