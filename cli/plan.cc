@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -50,63 +51,70 @@ struct Task {
 // Activations of GPUs; a profile has its own.
 constexpr ElementBytes kAssumedElement{2, 4};
 
-absl::StatusOr<plan::Model> ModelOfJob(const JobSpec& spec, int64_t sequence) {
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
-  return PlannerModel(spec.name, config, sequence, kAssumedElement);
-}
-
-absl::Status ReadJob(const PlanFlags& flags, Task* task) {
-  ATOLL_ASSIGN_OR_RETURN(JobSpec spec, ReadJobFile(flags.job));
-  if (flags.batch > 0) spec.inner.batch_sequences = flags.batch;
-  task->tokens_per_sample = flags.sequence > 0 ? flags.sequence : spec.data.sequence_length;
-  ATOLL_ASSIGN_OR_RETURN(task->model, ModelOfJob(spec, task->tokens_per_sample));
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
-  task->model_digest = absl::StrCat(
-      absl::Hex(ComputeModelDigest(ToSpec(config), task->tokens_per_sample, spec.inner.optimizer),
-                absl::kZeroPad16));
-  ATOLL_ASSIGN_OR_RETURN(task->job, ToPlanJob(spec, ToSpec(config)));
-  task->job.objective = MakeObjective(spec, /*islands=*/1);
-  task->head_groups = HeadGroups(ToSpec(config));
-  const double state_bytes = task->costs.state_bytes_per_parameter;
-  const double efficiency = task->costs.efficiency;
-  task->costs = MakeCostOptions(spec, false);
-  task->costs.state_bytes_per_parameter = state_bytes;
-  task->costs.efficiency = efficiency;
-  task->request.spec = spec;
-  task->island_scope = spec.layout.island;
-  return absl::OkStatus();
-}
-
-absl::Status ReadModel(const PlanFlags& flags, Task* task) {
-  task->tokens_per_sample = std::max<int64_t>(1, flags.sequence);
-  task->request.spec.layout.recompute = Recompute::kNone;  // unknown of models of the catalogue
-  task->job.global_batch = static_cast<int>(flags.batch);
-  task->request.spec.inner.batch_sequences = flags.batch;
+// The job's, or one that trains the model of the flags.
+absl::StatusOr<JobSpec> ReadSpec(const PlanFlags& flags) {
+  if (!flags.job.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(JobSpec spec, ReadJobFile(flags.job));
+    if (flags.batch > 0) spec.inner.batch_sequences = flags.batch;
+    if (flags.sequence > 0) spec.data.sequence_length = flags.sequence;
+    return spec;
+  }
+  JobSpec spec;
   if (absl::EndsWith(flags.model, ".json")) {
-    JobSpec spec;
     spec.name = flags.model;
     spec.model.config_path = flags.model;
     spec.data.sequence_length = flags.sequence;
-    ATOLL_ASSIGN_OR_RETURN(task->model, ModelOfJob(spec, flags.sequence));
-    return absl::OkStatus();
+  } else {
+    ATOLL_ASSIGN_OR_RETURN(spec, NamedModelJob(flags.model, flags.sequence));
   }
-  ATOLL_ASSIGN_OR_RETURN(task->model, plan::FindModel(flags.model, flags.sequence));
+  spec.inner.batch_sequences = flags.batch;
+  return spec;
+}
+
+// Degrees to try, by the same rules as the job's own.
+absl::Status SetTensorParallel(const std::vector<int>& degrees, const ModelSpec& shape,
+                               JobSpec spec, plan::Job* job) {
+  for (const int degree : degrees) {
+    spec.layout.tensor_parallel = degree;
+    ATOLL_RETURN_IF_ERROR(
+        Annotate(ToPlanJob(spec, shape).status(), absl::StrCat("--tensor-parallel ", degree)));
+  }
+  job->tensor_parallel = degrees;
+  return absl::OkStatus();
+}
+
+absl::Status ReadModelAndJob(const PlanFlags& flags, Task* task) {
+  ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, ReadSpec(flags));
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
+  const ModelSpec shape = ToSpec(config);
+  task->tokens_per_sample = spec.data.sequence_length;
+  task->model = PlannerModel(spec.name, config, task->tokens_per_sample, kAssumedElement);
+  task->model_digest = absl::StrCat(absl::Hex(
+      ComputeModelDigest(shape, task->tokens_per_sample, spec.inner.optimizer), absl::kZeroPad16));
+  ATOLL_ASSIGN_OR_RETURN(task->job, ToPlanJob(spec, shape));
+  if (!flags.micro_batches.empty()) task->job.micro_batches = flags.micro_batches;
+  if (!flags.tensor_parallel.empty()) {
+    ATOLL_RETURN_IF_ERROR(SetTensorParallel(flags.tensor_parallel, shape, spec, &task->job));
+  }
+  task->job.objective = MakeObjective(spec, /*islands=*/1);
+  task->head_groups = HeadGroups(shape);
+  task->costs = MakeCostOptions(spec, false);
+  task->costs.sharded_bytes_per_parameter *=
+      flags.state_bytes / task->costs.state_bytes_per_parameter;
+  task->costs.state_bytes_per_parameter = flags.state_bytes;
+  task->costs.efficiency = flags.efficiency;
+  task->request.spec = spec;
+  task->island_scope = spec.layout.island;
   return absl::OkStatus();
 }
 
 constexpr int64_t kMaxFileBytes = 64 << 20;  // of profiles and plans
 
 // Devices, links and times that were measured; with --cluster, devices and links as described.
-absl::Status ReadProfile(const Global& global, const PlanFlags& flags, Task* task) {
-  v1::ClusterProfile profile;
-  if (flags.live) {
-    ATOLL_ASSIGN_OR_RETURN(auto client, Client::Dial(global.tls, global.coordinator));
-    ATOLL_ASSIGN_OR_RETURN(profile, client->Profile(""));
-  } else {
-    ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.profile, kMaxFileBytes));
-    ATOLL_ASSIGN_OR_RETURN(profile, ParseProfileJson(text, flags.profile));
-  }
-  const std::string where = flags.live ? "--live" : flags.profile;
+absl::Status ReadProfile(const PlanFlags& flags, Task* task) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.profile, kMaxFileBytes));
+  ATOLL_ASSIGN_OR_RETURN(const v1::ClusterProfile profile, ParseProfileJson(text, flags.profile));
+  const std::string& where = flags.profile;
   if (!profile.model_digest().empty() && !task->model_digest.empty() &&
       profile.model_digest() != task->model_digest) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -141,21 +149,17 @@ bool HasOneSite(const plan::Cluster& cluster) {
                      [&](const plan::Device& d) { return d.site == cluster.devices[0].site; });
 }
 
-absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
+absl::StatusOr<Task> ReadTask(const PlanFlags& flags) {
   Task task;
-  task.costs.efficiency = flags.efficiency;
-  task.costs.state_bytes_per_parameter = flags.state_bytes;
-  ATOLL_RETURN_IF_ERROR(flags.job.empty() ? ReadModel(flags, &task) : ReadJob(flags, &task));
-  if (!flags.micro_batches.empty()) task.job.micro_batches = flags.micro_batches;
-  if (!flags.tensor_parallel.empty()) task.job.tensor_parallel = flags.tensor_parallel;
+  ATOLL_RETURN_IF_ERROR(ReadModelAndJob(flags, &task));
   task.islands = ToIslandOptions(task.request.spec);
   task.islands.cost_per_doubling = flags.island_cost;
   if (flags.steps_per_round > 0) {
     task.islands.steps_per_round = static_cast<int>(flags.steps_per_round);
   }
   task.islands.overlap = task.islands.overlap && flags.overlap;
-  if (flags.cluster.empty() || !flags.profile.empty()) {
-    ATOLL_RETURN_IF_ERROR(ReadProfile(global, flags, &task));
+  if (!flags.profile.empty()) {
+    ATOLL_RETURN_IF_ERROR(ReadProfile(flags, &task));
   } else {
     ATOLL_ASSIGN_OR_RETURN(task.cluster, LoadClusterFile(flags.cluster));
   }
@@ -188,21 +192,20 @@ PlanningInput ToPlanningInput(const Task& task, const plan::Costs& costs) {
   return {task.cluster, costs, task.job, task.table, task.head_groups, ""};
 }
 
-// The job's request, and with --seconds when each of its plans is to be there.
+// The job's request, and with --seconds until when each of its plans is improved.
 struct Search {
   PlanRequest request;
-  PlanStopFunction make_stop;
+  EnoughFunction make_enough;
 };
 
-// With --seconds searches go on improving; plans share what is left of the time evenly.
+// With --seconds plans are improved after their search; they share what is left of the time evenly.
 Search MakeSearch(const PlanFlags& flags, const Task& task) {
   Search search{task.request, nullptr};
   search.request.seed = flags.seed;
   search.request.threads = SearchThreads();
   if (flags.seconds <= 0) return search;
-  search.request.improvements = plan::Options::kUntilStopped;
   const auto end = Clock::now() + std::chrono::duration<double>(flags.seconds);
-  search.make_stop = [end](size_t plans_left) {
+  search.make_enough = [end](size_t plans_left) {
     const auto now = Clock::now();
     const auto part = (end - now) / static_cast<double>(plans_left);
     return [own_end = now + part] { return Clock::now() >= own_end; };
@@ -214,7 +217,7 @@ absl::StatusOr<ScopePlans> PlanTask(const PlanFlags& flags, const Task& task,
                                     const plan::Costs& costs, IslandScope island_scope) {
   const Search search = MakeSearch(flags, task);
   return PlanScope(search.request, ToPlanningInput(task, costs), island_scope, task.islands,
-                   search.make_stop);
+                   search.make_enough);
 }
 
 constexpr int kPreviewSeconds = 60;
@@ -241,7 +244,7 @@ absl::Status RunPreview(const Global& global, const PlanFlags& flags) {
 
 absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   if (IsPreview(flags)) return RunPreview(global, flags);
-  ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(global, flags));
+  ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(flags));
   const plan::Costs costs = MakeCosts(task);
   const auto start = Clock::now();
   const absl::StatusOr<ScopePlans> found = PlanTask(flags, task, costs, task.island_scope);
@@ -252,37 +255,26 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   const plan::IslandChoice& choice = plans.choice;
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const TrainingRate rate{1 / choice.samples_per_s(), choice.price_per_sample()};
-  if (!flags.job.empty()) ATOLL_RETURN_IF_ERROR(CheckLimits(task.request.spec, rate));
-  std::vector<std::pair<std::string, plan::Cluster>> islands;
-  if (choice.use_islands) {
-    for (const auto& [site, plan] : choice.islands) {
-      islands.emplace_back(site, plan::OnlySite(plans.cluster, site));
-    }
+  std::deque<plan::Cluster> clusters;  // which plans to draw point to
+  std::vector<PlanToDraw> drawn;
+  if (!choice.use_islands) drawn.push_back({"", &plans.cluster, &*choice.single});
+  for (const auto& [site, plan] : choice.islands) {
+    if (!choice.use_islands) break;
+    clusters.push_back(plan::OnlySite(plans.cluster, site));
+    drawn.push_back({site, &clusters.back(), &plan});
   }
   if (global.json) {
     std::cout << ToJson(ToMessage(plans.cluster, costs, choice, task.islands.steps_per_round,
                                   task.tokens_per_sample));
-  } else if (choice.use_islands) {
-    for (const auto& [site, cluster] : islands) {
-      std::cout << "island at " << site << ": " << RenderTable(cluster, choice.islands.at(site))
-                << "\n";
-    }
   } else {
-    std::cout << RenderTable(plans.cluster, *choice.single);
-  }
-  if (!global.json) {
-    std::cout << "\n"
-              << (choice.use_islands ? "islands with outer rounds: " : "one plan: ")
-              << choice.reason << "\n";
-    if (!flags.job.empty()) std::cout << TotalsText(task.request.spec, rate) << "\n";
+    const std::string totals = flags.job.empty() ? "" : TotalsText(task.request.spec, rate);
+    std::cout << RenderRun(plans.cluster, choice, task.tokens_per_sample, totals)
+              << RenderIslands(drawn);
     std::cerr << absl::StrFormat("planned in %.0f ms\n", 1e3 * seconds);
   }
-  if (!choice.use_islands) return WritePictures(flags, {{"", &plans.cluster, &*choice.single}});
-  std::vector<PlanToDraw> drawn;
-  for (const auto& [site, cluster] : islands) {
-    drawn.push_back({site, &cluster, &choice.islands.at(site)});
-  }
-  return WritePictures(flags, drawn);
+  ATOLL_RETURN_IF_ERROR(WritePictures(flags, drawn));
+  // What misses a limit is shown all the same.
+  return flags.job.empty() ? absl::OkStatus() : CheckLimits(task.request.spec, rate);
 }
 
 absl::Status RunRounds(const Global& global, const PlanFlags& flags, const Task& task,
@@ -311,7 +303,6 @@ absl::StatusOr<std::vector<plan::Plan>> PlansToPlay(const PlanFlags& flags, cons
   }
   ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.layout, kMaxFileBytes));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> islands, IslandsJson(text, flags.layout));
-  if (flags.job.empty()) layout.recompute = Recompute::kAuto;  // as the file says
   for (const std::string& island : islands) {
     layout.plan = island;
     absl::StatusOr<ScopePlans> played = PlanTask(flags, own, costs, IslandScope::kAll);
@@ -354,7 +345,7 @@ v1::Plan ToPlanMessage(const plan::Cluster& cluster, const plan::Costs& costs,
 }
 
 absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(global, flags));
+  ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(flags));
   const plan::Costs costs = MakeCosts(task);
   if (flags.faults.rounds) return RunRounds(global, flags, task, costs);
   ATOLL_ASSIGN_OR_RETURN(std::vector<plan::Plan> plans, PlansToPlay(flags, task, costs));
@@ -425,14 +416,17 @@ std::string BadPreviewFlag(const PlanFlags& flags) {
 std::string BadFlag(const PlanFlags& flags, bool simulate) {
   if (flags.job.empty() && flags.model.empty()) return "give a job file, or --model";
   if (!flags.job.empty() && !flags.model.empty()) return "give a job file or --model, not both";
-  if (!simulate && IsPreview(flags)) {
-    if (flags.live && !(flags.cluster.empty() && flags.profile.empty())) {
-      return "give --cluster, --profile, both of them, or --live";
-    }
-    return BadPreviewFlag(flags);
+  const bool described = !flags.cluster.empty() || !flags.profile.empty();
+  if (flags.live && described) return "give --cluster, --profile, both of them, or --live";
+  if (flags.live && flags.job.empty()) {
+    return "--live: the coordinator plans jobs; give a job file, or in place of --live a "
+           "--profile, "
+           "as `atoll profile --json` prints it";
   }
-  if ((flags.cluster.empty() && flags.profile.empty()) != flags.live) {
-    return "give --cluster, --profile, both of them, or --live";
+  if (!simulate && IsPreview(flags)) return BadPreviewFlag(flags);
+  if (!described) {
+    return simulate ? "give --cluster, --profile, or both of them"
+                    : "give --cluster, --profile, both of them, or --live";
   }
   if (flags.job.empty() && flags.batch == 0) return "--model needs --batch";
   if (flags.batch < 0 || flags.batch > 1 << 20) return "--batch is at least 1, at most 1048576";

@@ -1,5 +1,5 @@
-// `atoll plan` and `atoll simulate`: need no coordinator, but for --live and running jobs. Exit
-// code as in commands.h.
+// `atoll plan` and `atoll simulate`: need no coordinator, but `plan` for --live and running jobs.
+// Exit code as in commands.h.
 
 #ifndef ATOLL_CLI_PLAN_H_
 #define ATOLL_CLI_PLAN_H_
@@ -20,13 +20,13 @@ struct PlanFlags {
   int64_t sequence = 0;  // tokens, or the side of an image; 0: the job's or the model's own
   std::string cluster;   // cluster file; or:
   std::string profile;   // file of what was measured; or:
-  bool live = false;     // what was measured, from the coordinator
+  bool live = false;     // the coordinator plans
   std::string trace;     // where to write; empty: not
   std::string svg;
   std::vector<int> micro_batches;    // sizes to try; empty: the planner's
   std::vector<int> tensor_parallel;  // sizes to try; empty: the planner's
   uint64_t seed = 1;
-  double seconds = 0;  // to go on improving for; 0: a fixed number of tries
+  double seconds = 0;  // to go on improving for, from the start on; 0: a fixed number of tries
   double efficiency = 0.45;
   double state_bytes = 18;  // per parameter
   std::string objective;    // time, cost; empty: the job's
@@ -89,9 +89,9 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
   app.add_option("--cluster", flags->cluster, "cluster file, TOML; with --profile, or alone");
   app.add_option("--profile", flags->profile,
                  "measured devices and links, JSON as `atoll profile --json` prints them");
-  app.add_flag("--live", flags->live,
-               simulate ? "the same, from the coordinator now"
-                        : "the plans that the coordinator would give this job now");
+  if (!simulate) {
+    app.add_flag("--live", flags->live, "the plans that the coordinator would give this job now");
+  }
   app.add_option("--model", flags->model,
                  "a model of the catalogue, such as llama-7b, or a config.json");
   app.add_option("--batch", flags->batch, "sequences (or images) of one step");
@@ -109,7 +109,8 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
   app.add_option("--objective", flags->objective,
                  "time: the shortest step; cost: the cheapest; default: the job's");
   app.add_option("--seed", flags->seed, "seed of the search")->capture_default_str();
-  app.add_option("--seconds", flags->seconds, "seconds to spend on improving");
+  app.add_option("--seconds", flags->seconds,
+                 "seconds to go on improving for, beyond the search; more is never worse");
   app.add_option("--trace", flags->trace, "write the step for Perfetto, JSON");
   app.add_option("--svg", flags->svg, "write the step as a picture");
   if (simulate) {

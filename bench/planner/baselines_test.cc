@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "coordinator/planner/testing/models.h"
+
 namespace atl::plan {
 namespace {
 

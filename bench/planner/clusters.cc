@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rng.h"
+#include "coordinator/planner/testing/models.h"
 
 namespace atl::bench {
 namespace {

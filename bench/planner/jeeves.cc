@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "bench/measure.h"
+#include "bench/planner/division.h"
 #include "common/rng.h"
-#include "coordinator/planner/groups/balance.h"
 #include "coordinator/simulator/bounds.h"
 #include "coordinator/simulator/replicate.h"
 #include "coordinator/simulator/schedules.h"
@@ -104,7 +104,7 @@ double JeevesMs(const Case& c, const Layers& layers, bool slack) {
 
 // The division by the model of T_ideal and T_extra.
 Layers ModelDivision(const Case& c) {
-  plan::DivisionProblem division;
+  DivisionProblem division;
   division.layers = kStages * kLayersPerStage;
   division.memory_layers.assign(kStages, c.slots * kLayersPerStage);
   division.micro_batches = kMicroBatches;
@@ -112,7 +112,7 @@ Layers ModelDivision(const Case& c) {
   division.backward_s = 2 * kLayerForwardMs;
   division.transfer_s.assign(kStages - 1, 0);
   division.transfer_s[kStages / 2 - 1] = c.latency_ms + kShareMs / c.tbit_per_s / kReplicas;
-  return plan::DivideLayers(division);
+  return DivideLayers(division);
 }
 
 // Moves layers between stages as long as value(layers, limit) falls; it may return anything above

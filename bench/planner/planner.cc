@@ -12,10 +12,10 @@
 #include "bench/measure.h"
 #include "bench/planner/jeeves.h"
 #include "bench/planner/losses.h"
+#include "bench/planner/placement.h"
 #include "bench/planner/rounds.h"
 #include "bench/planner/rows.h"
 #include "common/rng.h"
-#include "coordinator/planner/groups/placement.h"
 #include "coordinator/simulator/schedules.h"
 
 namespace atl::bench {
@@ -137,4 +137,7 @@ int main(int argc, char** argv) {
     if (const int size = std::atoi(argv[i]); size > 0) sizes.push_back(size);
   }
   if (wanted("sites")) atl::bench::PrintSites(sizes);
+  const int generated = sizes.empty() ? 40 : sizes[0];
+  if (wanted("ablation")) atl::bench::PrintAblation(generated);
+  if (wanted("freedom")) atl::bench::PrintFreedom(generated);
 }

@@ -56,6 +56,10 @@ void PrintSearches();
 // Unlike devices over sites, against subsets of them.
 void PrintMixes();
 
+// Each pass switched off, and plans with less freedom, over so many generated clusters.
+void PrintAblation(int generated);
+void PrintFreedom(int generated);
+
 // Large clusters at one site and at four; all sizes, or these.
 void PrintSites(const std::vector<int>& sizes);
 

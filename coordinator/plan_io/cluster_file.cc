@@ -22,9 +22,10 @@ constexpr size_t kMaxFileBytes = 64 << 20;
 
 // Types by name, memory and price, as devices name them. `measured_bytes`: of the device, 0
 // where that is not known.
-absl::StatusOr<int> FindOrAddType(const v1::Device& device, int64_t measured_bytes,
-                                  const plan::ProfileTable& times, plan::Cluster& cluster) {
-  ATOLL_ASSIGN_OR_RETURN(plan::DeviceType type, NamedType(device.type(), times));
+absl::StatusOr<int> FindOrAddType(const v1::Device& device, const v1::ClusterSpec& spec,
+                                  int64_t measured_bytes, const plan::ProfileTable& times,
+                                  plan::Cluster& cluster) {
+  ATOLL_ASSIGN_OR_RETURN(plan::DeviceType type, NamedType(device.type(), spec, times));
   if (device.memory_bytes() < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "memory_bytes = ", device.memory_bytes(), ": must be above 0; leave it out for all of it"));
@@ -34,7 +35,7 @@ absl::StatusOr<int> FindOrAddType(const v1::Device& device, int64_t measured_byt
   if (type.memory_bytes == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("type \"", absl::CHexEscape(device.type()),
-                     "\" is known by its times alone: give memory_bytes, too"));
+                     "\": nothing says how much memory it has: give memory_bytes, too"));
   }
   type.price_per_hour = device.price_per_hour();
   for (size_t t = 0; t < cluster.types.size(); ++t) {
@@ -63,7 +64,7 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, const Measured& measured,
     ATOLL_RETURN_IF_ERROR(CheckName("a device's node", node));
     ATOLL_RETURN_IF_ERROR(CheckPrices(device));
     const auto bytes = measured_bytes.find(device.id());
-    const auto type = FindOrAddType(device, bytes == measured_bytes.end() ? 0 : bytes->second,
+    const auto type = FindOrAddType(device, spec, bytes == measured_bytes.end() ? 0 : bytes->second,
                                     measured.times, cluster);
     if (!type.ok()) {
       return Annotate(type.status(), absl::StrCat("device \"", device.id(), "\""));
@@ -158,10 +159,12 @@ absl::StatusOr<v1::ClusterSpec> ParseClusterToml(absl::string_view text, absl::s
 absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec, const Measured& measured) {
   plan::Cluster cluster;
   DeviceIndex devices;
+  ATOLL_RETURN_IF_ERROR(CheckTypes(spec));
   ATOLL_RETURN_IF_ERROR(ReadDevices(spec, measured, cluster, devices));
   ATOLL_RETURN_IF_ERROR(ReadTrunks(spec, cluster));
   ATOLL_RETURN_IF_ERROR(ReadLinks(spec, devices, cluster));
   ATOLL_RETURN_IF_ERROR(AddMeasuredLinks(measured.cluster, devices, cluster));
+  ATOLL_RETURN_IF_ERROR(CheckNodeLinks(cluster));
   // Links of device pairs join their sites too: the slowest of them stands for the rest.
   for (const auto& [pair, plan_link] : cluster.measured) {
     const std::string& a = cluster.devices[pair.first].site;

@@ -2,8 +2,8 @@
 //
 // The file is TOML with exactly the fields of the message ClusterSpec (proto/cluster.proto);
 // unknown ones are refused by name. Two things make it short to write by hand:
-//   - a device's type is looked up in the planner's catalogue; memory_bytes, if given, replaces the
-//     catalogue's;
+//   - a device's type is looked up in the file's [[types]] and in the planner's catalogue;
+//     memory_bytes of a device, if given, replaces the type's;
 //   - a link's `from` and `to` name a device or a site. Site to site: all devices of the one to all
 //     of the other, sharing it; a site to itself: between its nodes, through each node's card.
 // Within a node the type's own link is used unless a device pair has a link. Two sites without a

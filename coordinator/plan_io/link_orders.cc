@@ -33,8 +33,10 @@ std::vector<PlanLinkOrder> ComputeSendOrders(const plan::Cluster& cluster, const
   const sim::Result played = sim::SimulateUnchecked(all.problem, all.schedule, {.record = true});
   for (const sim::LinkOrder& lane : sim::LinkOrders(all.problem, played)) {
     if (lane.on != sim::LinkOrder::On::kLane) continue;
+    const plan::LinkSharing::Id& id = all.lanes[lane.index];
+    if (id.IsCard()) continue;  // one worker's messages, which leave as it sends them
     std::set<PlanMessage> stage_links;
-    PlanLinkOrder order{all.lanes[lane.index].first, all.lanes[lane.index].second, {}};
+    PlanLinkOrder order{id.from_site, id.to_site, {}};
     for (const sim::OrderedMessage& message : lane.messages) {
       order.messages.push_back(
           {message.replica, message.stage, message.micro_batch, message.gradient});

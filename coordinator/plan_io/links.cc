@@ -18,6 +18,13 @@ namespace atl {
 namespace {
 
 constexpr size_t kNameMax = 256;
+constexpr double kFigureMax = 1e18;  // of a type
+constexpr double kHostLink = 4e9;    // a copy between threads of one process
+
+// As workers without a GPU call their devices.
+bool IsHostKind(absl::string_view name) {
+  return name.substr(0, 3) == "cpu" || name.substr(0, 9) == "reference";
+}
 
 std::vector<plan::BandwidthChange> ToBandwidthChanges(
     const google::protobuf::RepeatedPtrField<v1::BandwidthChange>& changes) {
@@ -126,16 +133,94 @@ absl::Status CheckName(absl::string_view what, absl::string_view name) {
                    "\": it must have 1 to ", kNameMax, " bytes and no control characters"));
 }
 
-absl::StatusOr<plan::DeviceType> NamedType(const std::string& name,
+namespace {
+
+absl::Status CheckFigures(const v1::DeviceType& type) {
+  for (const auto& [field, value] :
+       {std::pair("memory_bytes", static_cast<double>(type.memory_bytes())),
+        std::pair("flops_per_s", type.flops_per_s()),
+        std::pair("memory_bytes_per_s", type.memory_bytes_per_s()),
+        std::pair("link_bytes_per_s", type.link_bytes_per_s())}) {
+    if (value >= 0 && value <= kFigureMax) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("types: \"", absl::CHexEscape(type.name()), "\": ", field, " = ", value,
+                     ": must be above 0, at most ", kFigureMax, ", or left out"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckTypes(const v1::ClusterSpec& spec) {
+  std::set<std::string> names;
+  for (const v1::DeviceType& type : spec.types()) {
+    ATOLL_RETURN_IF_ERROR(CheckName("a type's name", type.name()));
+    ATOLL_RETURN_IF_ERROR(CheckFigures(type));
+    if (!names.insert(type.name()).second) {
+      return absl::InvalidArgumentError(absl::StrCat("type \"", type.name(), "\" appears twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<plan::DeviceType> NamedType(const std::string& name, const v1::ClusterSpec& spec,
                                            const plan::ProfileTable& times) {
-  auto known = plan::FindDeviceType(name);
+  const auto said = std::find_if(spec.types().begin(), spec.types().end(),
+                                 [&](const v1::DeviceType& type) { return type.name() == name; });
   const bool timed = std::any_of(times.begin(), times.end(), [&](const auto& entry) {
     return std::get<0>(entry.first) == name;
   });
-  if (!known.ok() && !timed) return known.status();
-  plan::DeviceType type = known.ok() ? *known : plan::DeviceType{name, 100e9, 10e9, 0, 4e9};
-  if (timed) type.name = name;
-  return type;
+  const auto known = plan::FindDeviceType(name);
+  if (!known.ok() && !timed && said == spec.types().end()) return known.status();
+  plan::DeviceType type = known.ok() ? *known : plan::DeviceType{name, 0, 0, 0, 0};
+  if (timed || said != spec.types().end()) type.name = name;
+  if (said != spec.types().end()) {
+    const auto set = [](auto value, auto& figure) {
+      if (value > 0) figure = value;
+    };
+    set(said->memory_bytes(), type.memory_bytes);
+    set(said->flops_per_s(), type.flops_per_s);
+    set(said->memory_bytes_per_s(), type.memory_bytes_per_s);
+    set(said->link_bytes_per_s(), type.link_bytes_per_s);
+  }
+  if (IsHostKind(name) && type.link_bytes_per_s == 0) type.link_bytes_per_s = kHostLink;
+  // Speeds of a type with times are only compared.
+  if (timed && type.flops_per_s == 0) type.flops_per_s = 100e9;
+  if (timed && type.memory_bytes_per_s == 0) type.memory_bytes_per_s = 10e9;
+  if (type.flops_per_s > 0 && type.memory_bytes_per_s > 0) return type;
+  return absl::InvalidArgumentError(
+      absl::StrCat("type \"", absl::CHexEscape(name), "\": give its flops_per_s and ",
+                   "memory_bytes_per_s under [[types]], too: the catalogue does not have it"));
+}
+
+absl::Status CheckNodeLinks(plan::Cluster& cluster) {
+  std::map<std::pair<std::string, std::string>, std::vector<int>> nodes;  // of such types
+  for (size_t d = 0; d < cluster.devices.size(); ++d) {
+    const plan::Device& device = cluster.devices[d];
+    if (cluster.types[device.type].link_bytes_per_s > 0) continue;
+    nodes[{device.site, device.node}].push_back(static_cast<int>(d));
+  }
+  for (size_t d = 0; d < cluster.devices.size() && !nodes.empty(); ++d) {
+    const int b = static_cast<int>(d);
+    const auto node = nodes.find({cluster.devices[d].site, cluster.devices[d].node});
+    if (node == nodes.end()) continue;
+    for (const int a : node->second) {
+      if (a == b || (cluster.measured.contains({a, b}) && cluster.measured.contains({b, a}))) {
+        continue;
+      }
+      const plan::Device& device = cluster.devices[a];
+      return absl::InvalidArgumentError(absl::StrCat(
+          "type \"", absl::CHexEscape(cluster.types[device.type].name), "\": nothing says how \"",
+          absl::CHexEscape(device.id), "\" and \"", absl::CHexEscape(cluster.devices[b].id),
+          "\" of node \"", absl::CHexEscape(device.node), "\" are linked: give the type's ",
+          "link_bytes_per_s under [[types]], or links between them in both directions"));
+    }
+  }
+  // Nothing goes over what is left.
+  for (plan::DeviceType& type : cluster.types) {
+    if (type.link_bytes_per_s == 0) type.link_bytes_per_s = 1;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace atl

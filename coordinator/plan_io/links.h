@@ -29,10 +29,17 @@ absl::Status CheckSitesJoined(const plan::Cluster& cluster, absl::string_view re
 // Refuses what is empty, longer than 256 bytes or has control characters, naming it as `what`.
 absl::Status CheckName(absl::string_view what, absl::string_view name);
 
-// Of the catalogue, or of which there are times: its speed is the measured one then, and its
-// memory 0. Others are refused.
-absl::StatusOr<plan::DeviceType> NamedType(const std::string& name,
+// Refuses types that are named twice and figures that cannot be.
+absl::Status CheckTypes(const v1::ClusterSpec& spec);
+
+// As the description says, else as the catalogue does. Of a type of which there are times the speed
+// is the measured one. Memory and link are 0 where nothing says them. Others are refused.
+absl::StatusOr<plan::DeviceType> NamedType(const std::string& name, const v1::ClusterSpec& spec,
                                            const plan::ProfileTable& times);
+
+// Refuses devices of one node of which nothing says how they are linked: neither their types nor
+// links between them.
+absl::Status CheckNodeLinks(plan::Cluster& cluster);
 
 }  // namespace atl
 

@@ -7,6 +7,7 @@
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/render.h"
 #include "coordinator/planner/planner.h"
+#include "coordinator/planner/testing/models.h"
 
 namespace atl {
 namespace {
@@ -149,6 +150,65 @@ TEST_CASE("prices_that_are_no_numbers_folders_and_control_characters_are_named_w
   CHECK_THAT(Refusal(kTwoSites, "\"h20\"", "\"h20\\u001b\""), Catch::Contains("\"h20\\x1b\""));
   CHECK_THAT(std::string(LoadClusterSpec("/tmp").status().message()),
              Catch::StartsWith("/tmp: is a folder"));
+}
+
+constexpr char kOwnType[] = R"(
+[[types]]
+name = "mine"
+memory_bytes = 24_000_000_000
+flops_per_s = 50e12
+memory_bytes_per_s = 500e9
+link_bytes_per_s = 8e9
+
+[[types]]
+name = "a100-80"
+link_bytes_per_s = 25e9
+
+[[devices]]
+id = "a0"
+type = "mine"
+node = "n0"
+
+[[devices]]
+id = "a1"
+type = "mine"
+node = "n0"
+
+[[devices]]
+id = "b0"
+type = "a100-80"
+node = "n1"
+)";
+
+TEST_CASE("types_of_a_file_have_its_figures_and_the_catalogues_where_it_has_none") {
+  const auto cluster = Read(kOwnType);
+  INFO(cluster.status().ToString());
+  REQUIRE(cluster.ok());
+  const plan::DeviceType& mine = cluster->types[cluster->devices[0].type];
+  CHECK(mine.name == "mine");
+  CHECK(mine.memory_bytes == 24'000'000'000);
+  CHECK(mine.flops_per_s == 50e12);
+  CHECK(mine.memory_bytes_per_s == 500e9);
+  CHECK(cluster->LinkBetween(0, 1).bytes_per_s == 8e9);
+  const plan::DeviceType& known = cluster->types[cluster->devices[2].type];
+  CHECK(known.link_bytes_per_s == 25e9);
+  CHECK(known.flops_per_s == plan::FindDeviceType("a100-80")->flops_per_s);
+}
+
+TEST_CASE("a_type_of_a_file_without_a_figure_that_its_devices_need_is_refused") {
+  CHECK_THAT(Refusal(kOwnType, "link_bytes_per_s = 8e9", ""),
+             Catch::Contains("\"a0\"") && Catch::Contains("link_bytes_per_s"));
+  CHECK_THAT(Refusal(kOwnType, "flops_per_s = 50e12", ""), Catch::Contains("flops_per_s"));
+  CHECK_THAT(Refusal(kOwnType, "memory_bytes = 24_000_000_000", ""),
+             Catch::Contains("memory_bytes"));
+  CHECK_THAT(Refusal(kOwnType, "= 50e12", "= -50e12"), Catch::Contains("flops_per_s = -5e+13"));
+  CHECK_THAT(Refusal(kOwnType, "name = \"a100-80\"", "name = \"mine\""), Catch::Contains("twice"));
+  // Of one device a node nothing has to be said.
+  std::string alone = kOwnType;
+  alone.replace(alone.find("link_bytes_per_s = 8e9"), 22, "");
+  alone.replace(alone.find("id = \"a1\"\ntype = \"mine\"\nnode = \"n0\""), 38,
+                "id = \"a1\"\ntype = \"mine\"\nnode = \"n2\"");
+  CHECK(Read(alone).ok());
 }
 
 TEST_CASE("The example of a cluster file is one") {

@@ -118,14 +118,20 @@ void AddLinkOrder(const PlanLinkOrder& order, v1::PlannedIsland& island) {
 }
 
 void AddTimes(const plan::Cluster& cluster, const plan::Plan& plan, v1::PlannedIsland& island) {
-  std::map<std::string, const sim::DeviceUse*> uses;
+  struct Use {
+    const sim::DeviceUse* device = nullptr;
+    int64_t state_bytes = 0;
+  };
+  std::map<std::string, Use> uses;
   for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
     for (const int r : kind.replicas) {
       const plan::Replica& replica = plan.layout.replicas[r];
       const std::vector<int> stage_entities = plan::MapStagesToEntities(replica);
       for (size_t s = 0; s < stage_entities.size(); ++s) {
         for (const int device : replica.stages[s].devices) {
-          uses[cluster.devices[device].id] = &kind.found.result.devices[stage_entities[s]];
+          const int entity = stage_entities[s];
+          uses[cluster.devices[device].id] = {&kind.found.result.devices[entity],
+                                              kind.state_bytes[entity]};
         }
       }
     }
@@ -133,9 +139,48 @@ void AddTimes(const plan::Cluster& cluster, const plan::Plan& plan, v1::PlannedI
   for (v1::DeviceProgram& program : *island.mutable_programs()) {
     const auto use = uses.find(program.device());
     if (use == uses.end()) continue;
-    program.set_first_ns(use->second->first_ns);
-    program.set_last_ns(use->second->last_ns);
-    program.set_busy_ns(use->second->busy_ns);
+    program.set_first_ns(use->second.device->first_ns);
+    program.set_last_ns(use->second.device->last_ns);
+    program.set_busy_ns(use->second.device->busy_ns);
+    program.set_state_bytes(use->second.state_bytes);
+    program.set_activation_bytes(use->second.device->peak_bytes);
+  }
+}
+
+constexpr size_t kAlternatives = 12;
+
+v1::StepParts ToMessage(const plan::StepParts& parts) {
+  v1::StepParts message;
+  message.set_work_ns(std::llround(1e9 * parts.work_s));
+  message.set_wait_ns(std::llround(1e9 * parts.wait_s));
+  message.set_sync_ns(std::llround(1e9 * parts.sync_s));
+  message.set_commit_ns(std::llround(1e9 * parts.commit_s));
+  return message;
+}
+
+void SetAlternatives(const plan::Plan& plan, v1::Plan& message) {
+  const plan::StepParts own = plan::GetStepParts(plan.outcome);
+  *message.mutable_parts() = ToMessage(own);
+  for (const plan::Alternative& other : plan::SelectUnlike(plan, kAlternatives)) {
+    v1::PlanAlternative* added = message.add_alternatives();
+    added->set_what(other.what);
+    added->set_step_ns(std::llround(1e9 * other.step_s));
+    added->set_step_price(other.price);
+    added->set_simulated(other.simulated());
+    if (!other.simulated()) continue;
+    *added->mutable_parts() = ToMessage(*other.parts);
+    added->set_why(plan::WhyLonger(*other.parts, own));
+  }
+}
+
+void SetTraffic(const plan::Cluster& cluster, const plan::IslandChoice& choice, v1::Plan& message) {
+  for (const auto& [sites, bytes] : choice.day) {
+    v1::SiteTraffic* added = message.add_traffic();
+    added->set_from(sites.first);
+    added->set_to(sites.second);
+    added->set_bytes_per_day(bytes);
+    const auto limit = cluster.bytes_per_day.find(sites);
+    if (limit != cluster.bytes_per_day.end()) added->set_limit_bytes_per_day(limit->second);
   }
 }
 
@@ -147,6 +192,7 @@ void SetTimes(const plan::Plan& plan, v1::Plan& message) {
   message.set_period_ns(slowest.period_ns);
   message.set_bound_ns(std::llround(plan.outcome.bound_s * 1e9));
   message.set_gap_ratio(plan.outcome.step_s / plan.outcome.bound_s - 1);
+  SetAlternatives(plan, message);
 }
 
 int CountSamples(const plan::Layout& layout) {
@@ -216,6 +262,7 @@ v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
   if (!choice.use_islands) {
     message = ToMessage(cluster, costs, *choice.single, tokens_per_sample);
     message.set_reason(absl::StrCat(choice.single->reason, "; ", choice.reason));
+    SetTraffic(cluster, choice, message);
     return message;
   }
   std::set<std::string> used;
@@ -227,6 +274,7 @@ v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
     if (slowest == nullptr || plan.outcome.step_s > slowest->outcome.step_s) slowest = &plan;
   }
   AddIdle(cluster, used, message);
+  SetTraffic(cluster, choice, message);
   SetTimes(*slowest, message);
   message.set_tokens_per_s(static_cast<double>(tokens_per_sample) * choice.islands_samples_per_s);
   message.set_reason(choice.reason);
@@ -357,10 +405,28 @@ const v1::PlannedIsland& GetPlannedIsland(const v1::Plan& message, const plan::C
   return message.islands(0);
 }
 
+// Stages of a replica that have a device in common have all of them in common, by rank.
+absl::Status CheckSharing(const std::string& name, const plan::Cluster& cluster,
+                          const plan::Replica& replica) {
+  std::map<int, const plan::Stage*> first;  // that a device is in
+  for (const plan::Stage& stage : replica.stages) {
+    for (const int d : stage.devices) {
+      const plan::Stage& other = *first.try_emplace(d, &stage).first->second;
+      if (other.devices == stage.devices) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": the stages at layers ", other.first_layer, " and ",
+                       stage.first_layer, " both name device ", cluster.devices[d].id,
+                       ": such stages name the same devices, in one order"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // The devices that share a stage's layers are of one node, each once.
 absl::Status CheckGroups(const std::string& name, const plan::Cluster& cluster,
                          const plan::Layout& layout) {
   for (const plan::Replica& replica : layout.replicas) {
+    ATOLL_RETURN_IF_ERROR(CheckSharing(name, cluster, replica));
     for (const plan::Stage& stage : replica.stages) {
       const plan::Device& first = cluster.devices[stage.devices[0]];
       std::set<int> seen;
@@ -456,6 +522,11 @@ absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::strin
     layout.replicas.push_back(*std::move(replica));
   }
   ATOLL_RETURN_IF_ERROR(CheckGroups(std::string(name), cluster, layout));
+  if (!layout.tensor_split_ratios.empty() && !plan::IsOfOneDegree(layout)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(name), ": tensor_split_ratios are of stages of ", size,
+        " devices, and some have fewer: give all of them as many, or leave the ratios out"));
+  }
   if (plan::DegreesAgree(costs.model(), layout)) return layout;
   return absl::InvalidArgumentError(absl::StrCat(
       std::string(name),

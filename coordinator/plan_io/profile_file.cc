@@ -166,6 +166,12 @@ absl::Status ReadMemory(const v1::ClusterProfile& profile, plan::Model* model,
     plan::Layer& layer = model->layers[l];
     layer.stash_bytes =
         (memory.stash_bytes() + (head ? 1 : 2) * memory.output_bytes() + rows - 1) / rows;
+    // Of what was measured, at most what is not the layer's input: the gradient that B hands on,
+    // which counts with the stash, what B adds, and what F run again gives.
+    const int64_t input = l > 0 ? model->layers[l - 1].out_bytes : 0;
+    const int64_t rest = std::max<int64_t>(0, layer.stash_bytes - input);
+    layer.backward_bytes = std::min(layer.backward_bytes, rest);
+    layer.again_bytes = std::min(layer.again_bytes, rest - layer.backward_bytes);
     if (!head) layer.out_bytes = memory.output_bytes() / rows;
     if (largest == 0 && layer.parameters > 0) {
       parameters += static_cast<double>(layer.parameters);
@@ -173,7 +179,11 @@ absl::Status ReadMemory(const v1::ClusterProfile& profile, plan::Model* model,
     }
     largest = rows;
   }
-  if (parameters > 0 && bytes > 0) options->state_bytes_per_parameter = bytes / parameters;
+  if (parameters > 0 && bytes > 0) {
+    const double measured = bytes / parameters;
+    options->sharded_bytes_per_parameter *= measured / options->state_bytes_per_parameter;
+    options->state_bytes_per_parameter = measured;
+  }
   if (!rows_of_layer.empty()) {
     options->weight_share = 1;  // the runtime keeps all until W is done
     options->fixed_slots = true;
@@ -185,8 +195,8 @@ absl::Status ReadMemory(const v1::ClusterProfile& profile, plan::Model* model,
 // Devices of one name this near in memory are of one type; `table` holds times by name.
 constexpr double kSameMemory = 1.10;
 
-absl::StatusOr<int> FindOrAddType(const v1::Device& device, const plan::ProfileTable& table,
-                                  plan::Cluster* cluster) {
+absl::StatusOr<int> FindOrAddType(const v1::Device& device, const v1::ClusterSpec& spec,
+                                  const plan::ProfileTable& table, plan::Cluster* cluster) {
   const int64_t bytes = device.memory_bytes();
   for (size_t t = 0; t < cluster->types.size(); ++t) {
     plan::DeviceType& type = cluster->types[t];
@@ -198,7 +208,7 @@ absl::StatusOr<int> FindOrAddType(const v1::Device& device, const plan::ProfileT
     type.memory_bytes = std::min(type.memory_bytes, bytes);
     return static_cast<int>(t);
   }
-  const absl::StatusOr<plan::DeviceType> named = NamedType(device.type(), table);
+  const absl::StatusOr<plan::DeviceType> named = NamedType(device.type(), spec, table);
   if (!named.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "device \"", absl::CHexEscape(device.id()), "\" is of type \"",
@@ -228,7 +238,7 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, const plan::ProfileTable& 
                                                      ": must be above 0"));
     }
     ATOLL_RETURN_IF_ERROR(CheckPrices(device));
-    ATOLL_ASSIGN_OR_RETURN(const int type, FindOrAddType(device, table, cluster));
+    ATOLL_ASSIGN_OR_RETURN(const int type, FindOrAddType(device, spec, table, cluster));
     const int at = static_cast<int>(cluster->devices.size());
     if (!index->try_emplace(device.id(), at).second) {
       return absl::InvalidArgumentError(
@@ -304,9 +314,11 @@ absl::StatusOr<Profiled> ToProfiled(const v1::ClusterProfile& profile, plan::Mod
   profiled.cluster.site_link.bytes_per_s = 1.25e9;
   std::map<std::string, int> index;
   ATOLL_RETURN_IF_ERROR(ReadTimes(profile, *model, &profiled.table));
+  ATOLL_RETURN_IF_ERROR(CheckTypes(profile.cluster()));
   ATOLL_RETURN_IF_ERROR(ReadDevices(profile.cluster(), profiled.table, &profiled.cluster, &index));
   ATOLL_RETURN_IF_ERROR(ReadTrunks(profile.cluster(), profiled.cluster));
   ATOLL_RETURN_IF_ERROR(ReadLinks(profile.cluster(), index, &profiled.cluster));
+  ATOLL_RETURN_IF_ERROR(CheckNodeLinks(profiled.cluster));
   ATOLL_RETURN_IF_ERROR(plan::Validate(profiled.cluster));
   plan::SetRingLinks(profiled.cluster);
   SetSpeeds(profiled.table, &profiled.cluster);

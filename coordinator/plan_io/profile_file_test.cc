@@ -204,6 +204,20 @@ TEST_CASE("memory_of_tensor_parallel_devices_is_what_was_measured_of_them") {
   CHECK(four.StashBytes(0, 1) == 120);
 }
 
+TEST_CASE("recomputation_saves_no_more_than_was_measured_of_a_stash") {
+  const auto profile = ParseProfileJson(WithMemory(MemoryRow(1, 1, 1, 1000, 400, 50)), "p.json");
+  REQUIRE(profile.ok());
+  plan::Model model = TwoLayers();
+  model.layers[0].out_bytes = 100;
+  model.layers[1].backward_bytes = 200;
+  model.layers[1].again_bytes = 5000;
+  plan::CostOptions options;
+  REQUIRE(ToProfiled(*profile, &model, &options).ok());
+  const plan::Layer& layer = model.layers[1];
+  CHECK(layer.again_bytes > 0);
+  CHECK(layer.again_bytes + layer.backward_bytes + 100 <= layer.stash_bytes);
+}
+
 TEST_CASE("trunks_and_edges_of_a_profile_reach_the_planner") {
   const std::string text = Changed(
       "\"edges\": [{\"latency_ns\": \"1000\", \"bandwidth_bytes_per_s\": 1e8}]}]",

@@ -1,6 +1,7 @@
 #include "coordinator/plan_io/render.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <set>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/bytes_text.h"
 #include "coordinator/plan_io/perfetto.h"
 #include "coordinator/plan_io/step_picture.h"
 #include "coordinator/plan_io/timeline.h"
@@ -82,50 +84,213 @@ std::string Prefix(const PlanToDraw& drawn) {
 
 }  // namespace
 
-std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan) {
-  std::string text =
-      absl::StrCat(plan::Describe(plan.layout), "; times: ", plan.times_from, "\n\n");
-  absl::StrAppendFormat(&text, "%-9s %5s  %-24s %-10s %-14s %17s %6s\n", "replicas", "stage",
-                        "devices", "type", "layers", "memory GiB", "busy");
+namespace {
+
+// Stages that follow each other on entities that are alike, as a row.
+struct Row {
+  size_t first = 0, last = 0;  // entities of the kind
+  std::string stages, layers;
+  std::string type;
+  size_t devices = 0;  // of each entity
+  int held = 0;        // layers, of each entity
+  int recomputed = 0;  // of them
+  double state_gib = 0, activations_gib = 0, has_gib = 0, busy = 0;
+
+  bool IsLike(const Row& other) const {
+    constexpr double kSame = 0.05;
+    return type == other.type && devices == other.devices && held == other.held &&
+           recomputed == other.recomputed && std::abs(state_gib - other.state_gib) < kSame &&
+           std::abs(activations_gib - other.activations_gib) < kSame * has_gib &&
+           std::abs(busy - other.busy) < kSame;
+  }
+};
+
+std::vector<Row> MakeRows(const plan::Cluster& cluster, const plan::Plan& plan,
+                          const plan::ReplicaOutcome& kind) {
+  const plan::Replica& replica = GetFirstReplica(plan, kind);
+  const std::vector<std::vector<int>> stages = sim::ListChunksByDevice(kind.problem);
+  std::vector<Row> rows;
+  for (size_t e = 0; e < stages.size(); ++e) {
+    const plan::Stage& first = replica.stages[stages[e][0]];
+    const sim::DeviceUse& use = kind.found.result.devices[e];
+    Row row{.first = e, .last = e, .devices = first.devices.size()};
+    row.stages = absl::StrJoin(stages[e], ",");
+    row.layers = FormatLayers(replica, stages[e]);
+    row.type = cluster.types[cluster.devices[first.devices[0]].type].name;
+    for (const int s : stages[e]) {
+      row.held += replica.stages[s].last_layer - replica.stages[s].first_layer;
+      row.recomputed += replica.stages[s].saving.recomputed;
+    }
+    row.state_gib = static_cast<double>(kind.state_bytes[e]) / kGiB;
+    row.activations_gib = static_cast<double>(use.peak_bytes) / kGiB;
+    row.has_gib = static_cast<double>(kind.memory_bytes[e]) / kGiB;
+    row.busy = static_cast<double>(use.busy_ns) * 1e-9 / plan.outcome.step_s;
+    const bool one = stages[e].size() == 1;
+    if (!rows.empty() && one && rows.back().IsLike(row)) {
+      Row& before = rows.back();
+      before.last = e;
+      before.stages = absl::StrCat(stages[before.first][0], "-", stages[e][0]);
+      before.layers = absl::StrCat(replica.stages[stages[before.first][0]].first_layer, "-",
+                                   first.last_layer - 1, ", ", row.held, " each");
+    } else {
+      rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+}
+
+// Without devices' names, by which equal islands are known, or with them.
+std::string StageRows(const plan::Cluster& cluster, const plan::Plan& plan, size_t most,
+                      bool names) {
+  std::string text;
+  absl::StrAppendFormat(&text, "%-9s %6s  %-24s %-10s %-18s %9s %22s %6s\n", "replicas", "stage",
+                        names ? "devices" : "", "type", "layers", "recompute",
+                        "state + act. of GiB", "busy");
+  size_t left = most;
+  size_t hidden = 0;
   for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
     const plan::Replica& replica = GetFirstReplica(plan, kind);
     const std::vector<std::vector<int>> stages = sim::ListChunksByDevice(kind.problem);
-    for (size_t e = 0; e < stages.size(); ++e) {
-      const plan::Stage& first = replica.stages[stages[e][0]];
-      const sim::DeviceUse& use = kind.found.result.devices[e];
-      const double used = static_cast<double>(kind.state_bytes[e] + use.peak_bytes) / kGiB;
-      absl::StrAppendFormat(
-          &text, "%-9s %5s  %-24s %-10s %-14s %7.1f of %6.1f %5.1f%%\n",
-          e == 0 ? absl::StrCat("x", kind.replicas.size()) : "", absl::StrJoin(stages[e], ","),
-          FormatDevices(cluster, first), cluster.types[cluster.devices[first.devices[0]].type].name,
-          FormatLayers(replica, stages[e]), used, static_cast<double>(kind.memory_bytes[e]) / kGiB,
-          100.0 * static_cast<double>(use.busy_ns) * 1e-9 / plan.outcome.step_s);
+    bool first = true;
+    for (const Row& row : MakeRows(cluster, plan, kind)) {
+      hidden += left == 0 ? 1 : 0;
+      if (left == 0) continue;
+      --left;
+      const plan::Stage& stage = replica.stages[stages[row.first][0]];
+      const std::string devices =
+          absl::StrCat(FormatDevices(cluster, stage), row.last > row.first ? " ..." : "");
+      absl::StrAppendFormat(&text, "%-9s %6s  %-24s %-10s %-18s %9s %7.1f +%6.1f of%6.1f %5.1f%%\n",
+                            first ? absl::StrCat("x", kind.replicas.size()) : "", row.stages,
+                            names ? devices : "", row.type, row.layers,
+                            row.recomputed > 0 ? absl::StrCat(row.recomputed) : "-", row.state_gib,
+                            row.activations_gib, row.has_gib, 100 * row.busy);
+      first = false;
     }
-    absl::StrAppendFormat(&text, "%-9s        %d micro-batches, schedule: %s\n", "",
+    if (first) continue;
+    absl::StrAppendFormat(&text, "%-9s         %d micro-batches, schedule: %s\n", "",
                           replica.micro_batches, kind.found.how);
   }
+  if (hidden > 0) absl::StrAppend(&text, "          ", hidden, " more rows (--json has all)\n");
   const size_t idle = IdleDevices(cluster, plan.layout);
   if (idle > 0) absl::StrAppend(&text, "          ", idle, " devices stay idle\n");
-  absl::StrAppendFormat(
-      &text,
-      "\nstep %.4g s, of it %.4g s of summing gradients that no work hides and %.4g s until all "
-      "sites know;\nthis layout takes at least %.4g s (x%.3f), these devices at least %.4g s "
-      "without communication\n",
-      plan.outcome.step_s, plan.outcome.sync_s, plan.outcome.commit_s, plan.outcome.bound_s,
-      plan.outcome.step_s / plan.outcome.bound_s, plan.cluster_bound_s);
+  return text;
+}
+
+// What a step is made of.
+std::string StepText(const plan::Plan& plan) {
+  const plan::StepParts parts = plan::GetStepParts(plan.outcome);
+  std::string text = absl::StrFormat(
+      "step %.4g s: %.4g s its busiest device computes, %.4g s it waits, %.4g s gradients are "
+      "summed and %.4g s sites agree, hidden by no work;\nthis layout takes at least %.4g s, these "
+      "devices %.4g s without communication\n",
+      plan.outcome.step_s, parts.work_s, parts.wait_s, parts.sync_s, parts.commit_s,
+      plan.outcome.bound_s, plan.cluster_bound_s);
   if (plan.price > 0) {
     absl::StrAppendFormat(&text, "price of a step %.4g, of an hour %.4g\n", plan.price,
                           3600 * plan.price / plan.outcome.step_s);
   }
-  if (!plan.alternatives.empty()) absl::StrAppend(&text, "\nalternatives:\n");
-  for (const plan::Alternative& other : plan.alternatives) {
+  return text;
+}
+
+std::string Text(double bytes) { return BytesText(std::llround(std::min(bytes, 9e18))); }
+
+// The links that carry most.
+std::string TrafficText(const plan::Cluster& cluster, const plan::SiteBytes& day) {
+  constexpr size_t kLinks = 4;
+  std::vector<std::pair<double, std::pair<std::string, std::string>>> links;
+  for (const auto& [sites, bytes] : day) links.emplace_back(-bytes, sites);
+  std::sort(links.begin(), links.end());
+  std::string text;
+  for (size_t i = 0; i < std::min(kLinks, links.size()); ++i) {
+    const auto& [bytes, sites] = links[i];
+    const auto limit = cluster.bytes_per_day.find(sites);
+    absl::StrAppend(
+        &text, text.empty() ? "" : ", ", sites.first, " > ", sites.second, " ", Text(-bytes),
+        limit == cluster.bytes_per_day.end() ? "" : absl::StrCat(" of ", Text(limit->second)));
+  }
+  if (links.size() > kLinks) absl::StrAppend(&text, ", ", links.size() - kLinks, " more links");
+  return text;
+}
+
+constexpr size_t kRows = 24;  // of all tables of a run
+
+}  // namespace
+
+std::string RenderAlternatives(const plan::Plan& plan) {
+  constexpr size_t kMost = 5;
+  const plan::StepParts own = plan::GetStepParts(plan.outcome);
+  std::string text;
+  for (const plan::Alternative& other : plan::SelectUnlike(plan, kMost)) {
     absl::StrAppendFormat(&text, "  %+6.1f%%", 100 * (other.step_s / plan.outcome.step_s - 1));
     if (plan.price > 0) {
       absl::StrAppendFormat(&text, "  price %+6.1f%%", 100 * (other.price / plan.price - 1));
     }
-    absl::StrAppend(&text, "  ", other.what, other.simulated ? "" : " (estimated)", "\n");
+    const std::string why = other.simulated() ? plan::WhyLonger(*other.parts, own) : "estimated";
+    absl::StrAppend(&text, "  ", other.structure, why.empty() ? "" : ": ", why, "\n");
   }
-  absl::StrAppend(&text, "\n", plan.reason, " (seed ", plan.seed, ")\n");
+  return text.empty() ? "" : absl::StrCat("alternatives:\n", text);
+}
+
+std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan) {
+  const std::string others = RenderAlternatives(plan);
+  return absl::StrCat(plan::Describe(plan.layout), "; times: ", plan.times_from, "\n",
+                      StageRows(cluster, plan, kRows, true), StepText(plan), others, plan.reason,
+                      " (seed ", plan.seed, ")\n");
+}
+
+std::string RenderRun(const plan::Cluster& cluster, const plan::IslandChoice& choice,
+                      int64_t tokens_per_sample, const std::string& totals) {
+  std::string text = absl::StrFormat(
+      "run: %.4g tokens/s", static_cast<double>(tokens_per_sample) * choice.samples_per_s());
+  if (!totals.empty()) absl::StrAppend(&text, "; ", totals);
+  const std::string traffic = TrafficText(cluster, choice.day);
+  absl::StrAppend(&text, "\n", traffic.empty() ? "" : absl::StrCat("sends a day: ", traffic, "\n"),
+                  choice.use_islands ? "islands with outer rounds: " : "one plan: ", choice.reason,
+                  "\n");
+  return text;
+}
+
+std::string RenderIslands(const std::vector<PlanToDraw>& plans) {
+  struct Fold {
+    std::vector<const PlanToDraw*> plans;
+  };
+  std::vector<std::pair<std::string, Fold>> folds;  // by what is the same
+  const PlanToDraw* slowest = nullptr;
+  for (const PlanToDraw& drawn : plans) {
+    const std::string same =
+        absl::StrCat(plan::Describe(drawn.plan->layout),
+                     StageRows(*drawn.cluster, *drawn.plan, kRows, false), StepText(*drawn.plan));
+    const auto known = std::find_if(folds.begin(), folds.end(),
+                                    [&](const auto& fold) { return fold.first == same; });
+    Fold& fold = known == folds.end() ? folds.emplace_back(same, Fold{}).second : known->second;
+    fold.plans.push_back(&drawn);
+    if (slowest == nullptr || drawn.plan->outcome.step_s > slowest->plan->outcome.step_s) {
+      slowest = &drawn;
+    }
+  }
+  std::string text;
+  for (const auto& [same, fold] : folds) {
+    const PlanToDraw& first = *fold.plans[0];
+    absl::StrAppend(
+        &text, "\n",
+        first.island.empty()
+            ? ""
+            : absl::StrCat(fold.plans.size() > 1 ? absl::StrCat(fold.plans.size(), " islands, at ")
+                                                 : "island at ",
+                           absl::StrJoin(fold.plans, ", ",
+                                         [](std::string* out, const PlanToDraw* one) {
+                                           absl::StrAppend(out, one->island);
+                                         }),
+                           ": "),
+        plan::Describe(first.plan->layout), "; times: ", first.plan->times_from, "\n",
+        StageRows(*first.cluster, *first.plan, std::max<size_t>(3, kRows / folds.size()), true),
+        StepText(*first.plan));
+  }
+  if (slowest == nullptr) return text;
+  const std::string others = RenderAlternatives(*slowest->plan);
+  if (!others.empty() && folds.size() > 1) absl::StrAppend(&text, "\nof ", slowest->island, ", ");
+  absl::StrAppend(&text, folds.size() > 1 ? "" : "\n", others, slowest->plan->reason, " (seed ",
+                  slowest->plan->seed, ")\n");
   return text;
 }
 

@@ -6,13 +6,21 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/planner/planner.h"
+#include "coordinator/planner/islands.h"
 
 namespace atl {
 
-// One line per entity of each kind of replica (stages, devices, layers, memory, busy share), then
-// the time, the bounds, the alternatives that lost and by how much, and the reason.
+// One line per entity of each kind of replica, or of several that are alike (stages, devices,
+// layers, recomputed blocks, memory, busy share), then what the step is made of, the bounds, unlike
+// alternatives with why they take longer, and the reason.
 std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan);
+// Of them alone.
+std::string RenderAlternatives(const plan::Plan& plan);
+
+// Before the tables: what the run comes to (tokens a second, `totals` in words, bytes a day by
+// link), and why its islands are these.
+std::string RenderRun(const plan::Cluster& cluster, const plan::IslandChoice& choice,
+                      int64_t tokens_per_sample, const std::string& totals);
 
 // When each device of a replica of each kind begins and ends its part of the step, how long that is
 // (its period) and how much of it is work; then the makespan and the period of the step.
@@ -24,6 +32,10 @@ struct PlanToDraw {
   const plan::Cluster* cluster = nullptr;
   const plan::Plan* plan = nullptr;
 };
+
+// A table for each island, one for those that are alike, and the slowest one's alternatives and
+// reason.
+std::string RenderIslands(const std::vector<PlanToDraw>& plans);
 
 // Chrome trace events (step_picture.h), one process for each kind of replica of every island, one
 // thread per entity.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "common/status.h"
@@ -163,11 +164,16 @@ std::vector<std::vector<std::string>> SiteOrders(const Cluster& cluster,
   return best;
 }
 
-// Hands entities out: a pool in turn to all groups, so that peers of one stage share a node where
-// they can; within a group sites in the given order, weak devices first.
+// How a pool's entities, which are in the order of their nodes, go to groups: one to each in turn,
+// so that peers of one stage share a node where they can; or to each all that it gets of the pool,
+// so that a pipeline's stages do.
+enum class Deal { kInTurn, kTogether };
+
+// Hands entities out; within a group sites in the given order, weak devices first.
 std::vector<Replica> MapToNodes(const std::vector<EntityPool>& pools,
                                 const std::vector<Composition>& groups,
-                                const std::vector<std::string>& sites, bool equal_first_and_last) {
+                                const std::vector<std::string>& sites, Deal deal,
+                                bool equal_first_and_last) {
   std::vector<size_t> order(pools.size());
   std::iota(order.begin(), order.end(), 0);
   std::vector<std::pair<int64_t, double>> ranks;
@@ -180,6 +186,14 @@ std::vector<Replica> MapToNodes(const std::vector<EntityPool>& pools,
   std::vector<Replica> replicas(groups.size());
   for (const size_t t : order) {
     size_t next = 0;
+    if (deal == Deal::kTogether) {
+      for (size_t g = 0; g < groups.size(); ++g) {
+        for (int i = 0; i < groups[g][t] && next < pools[t].entities.size(); ++i) {
+          replicas[g].stages.push_back({pools[t].entities[next++], 0, 0});
+        }
+      }
+      continue;
+    }
     for (int round = 0; next < pools[t].entities.size(); ++round) {
       bool any = false;
       for (size_t g = 0; g < groups.size() && next < pools[t].entities.size(); ++g) {
@@ -238,11 +252,11 @@ class Cutter {
     std::vector<size_t> indices;  // which ones they are of those that were to be cut
   };
 
-  Cutter(const Cluster& cluster, const Costs& costs) : cluster_(cluster), costs_(costs) {}
+  explicit Cutter(const Cluster& cluster) : cluster_(cluster) {}
 
   // `types`: of its stages, with their sizes.
-  const Cut& GetCut(const std::vector<int>& types, int micro_batch, int micro_batches,
-                    bool every_stage, const Replica& replica) {
+  const Cut& GetCut(const Costs& costs, const std::vector<int>& types, int micro_batch,
+                    int micro_batches, bool every_stage, const Replica& replica) {
     std::vector<int> key = types;
     const int in_flight = std::min(micro_batches, static_cast<int>(replica.stages.size()));
     key.insert(key.end(), {in_flight, every_stage ? 1 : 0});
@@ -251,7 +265,7 @@ class Cutter {
     if (!added) return cut;
     Replica first = replica;
     first.micro_batches = micro_batches;
-    cut.fits = CutReplica(cluster_, costs_, micro_batch, first, {.every_stage = every_stage});
+    cut.fits = CutReplica(cluster_, costs, micro_batch, first, {.every_stage = every_stage});
     for (size_t s = 0, kept = 0; cut.fits.ok() && kept < first.stages.size(); ++s) {
       if (replica.stages[s].devices != first.stages[kept].devices) continue;  // it idles
       Stage& stage = cut.stages.emplace_back(std::move(first.stages[kept++]));
@@ -264,7 +278,6 @@ class Cutter {
 
  private:
   const Cluster& cluster_;
-  const Costs& costs_;
   std::map<std::vector<int>, Cut> known_;
 };
 
@@ -295,7 +308,8 @@ absl::Status CutAll(const Cluster& cluster, const Costs& costs, int total, bool 
     std::map<std::vector<int>, double> known_seconds;
     for (int r = 0; r < count; ++r) {
       const Replica& replica = layout.replicas[r];
-      cuts[r] = &cutter.GetCut(types[r], layout.micro_batch, shares[r], every_stage, replica);
+      cuts[r] =
+          &cutter.GetCut(costs, types[r], layout.micro_batch, shares[r], every_stage, replica);
       ATOLL_RETURN_IF_ERROR(cuts[r]->fits);
       auto [time, added] = known_seconds.try_emplace(types[r], 0);
       if (added) {
@@ -339,7 +353,7 @@ class Enumerator {
         job_(job),
         stop_(stop),
         ranking_(cluster, costs, job),
-        cutter_(cluster, costs),
+        cutter_(cluster),
         estimator_(cluster, costs, job) {}
 
   void Run() {
@@ -382,6 +396,8 @@ class Enumerator {
     for (const int d : ReplicaCounts(entities_, total_, job_.fixed.replicas)) {
       seen_.clear();
       grouper_.Forget();
+      of_replicas_ = &costs_.ForReplicas(static_cast<size_t>(d));
+      if (of_replicas_ != &costs_) cutter_.Forget();
       for (const Scope& scope : scopes) {
         if (Stopped()) return;
         even ? OfScope(scope, d) : OfUnlikeSizes(scope, d);
@@ -400,8 +416,9 @@ class Enumerator {
     if (Hopeless(ranking_.Rank(ComputePricePerHour(scope.counts), EvenSeconds(scope, d)))) return;
     scope_ = scope.name;
     const double k = static_cast<double>(total_) / d;
-    const auto state_bytes = static_cast<int64_t>(static_cast<double>(costs_.model().parameters()) *
-                                                  costs_.options().state_bytes_per_parameter);
+    const auto state_bytes =
+        static_cast<int64_t>(static_cast<double>(costs_.model().parameters()) *
+                             of_replicas_->options().state_bytes_per_parameter);
     Offer("by type counts", scope,
           grouper_.Group(MakeEntityClasses(pools_, scope), d, k, state_bytes));
     Offer("within sites", scope, WithinSites(pools_, scope, d, k, state_bytes, grouper_));
@@ -457,6 +474,48 @@ class Enumerator {
     return best_.size() == kComparedWith && rank > times * *best_.rbegin();
   }
 
+  // Whether stages of one pipeline may share a node that those of several could share.
+  bool MayShareNodes(const std::vector<Composition>& groups) const {
+    if (groups.size() < 2) return false;
+    for (size_t t = 0; t < pools_.size(); ++t) {
+      const std::vector<std::vector<int>>& entities = pools_[t].entities;
+      const auto node = [&](const std::vector<int>& entity) {
+        return cluster_.devices[entity[0]].node;
+      };
+      if (entities.size() < 2 || node(entities[0]) != node(entities[1])) continue;
+      if (node(entities.front()) == node(entities.back()) && pools_.size() == 1) continue;
+      if (std::any_of(groups.begin(), groups.end(),
+                      [&](const Composition& group) { return group[t] > 1; })) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Nothing where it does not fit, which it notes.
+  std::optional<Candidate> Build(const std::string& how, const std::vector<Composition>& groups,
+                                 const std::vector<std::string>& order, Deal deal,
+                                 bool every_stage) {
+    Candidate candidate{
+        .layout = {tp_, micro_batch_, "best",
+                   MapToNodes(pools_, groups, order, deal, costs_.model().tied_head)},
+        .how = how,
+        .scope = scope_,
+        .fitted = every_stage,
+        .sizes = sizes_};
+    absl::Status fits =
+        CutAll(cluster_, *of_replicas_, total_, every_stage, cutter_, candidate.layout);
+    if (fits.ok() && !UsesLeader(cluster_, candidate.layout)) {
+      fits = BringInLeader(cluster_, *of_replicas_, job_, pools_, candidate);
+      candidate.how += ", with the leader";
+    } else if (fits.ok()) {
+      candidate.estimate_s = estimator_.Seconds(candidate.layout);
+    }
+    if (fits.ok()) return candidate;
+    why_not_ = fits;
+    return std::nullopt;
+  }
+
   void Add(const std::string& how, const std::vector<Composition>& groups, bool every_stage) {
     if (!seen_.insert({groups, every_stage}).second || Hopeless(ComputeRank(groups))) return;
     const bool spans = SpansSites(pools_, groups);
@@ -464,23 +523,13 @@ class Enumerator {
     for (size_t o = 0; o < std::min(most, orders_.size()); ++o) {
       const std::vector<std::string>& order = orders_[o];
       if (!spans && o > 0) break;  // whose site comes first does not matter
-      Candidate candidate{.layout = {tp_, micro_batch_, "best",
-                                     MapToNodes(pools_, groups, order, costs_.model().tied_head)},
-                          .how = how,
-                          .scope = scope_,
-                          .fitted = every_stage,
-                          .sizes = sizes_};
-      absl::Status fits = CutAll(cluster_, costs_, total_, every_stage, cutter_, candidate.layout);
-      if (fits.ok() && !UsesLeader(cluster_, candidate.layout)) {
-        fits = BringInLeader(cluster_, costs_, job_, pools_, candidate);
-        candidate.how += ", with the leader";
-      } else if (fits.ok()) {
-        candidate.estimate_s = estimator_.Seconds(candidate.layout);
+      std::optional<Candidate> best = Build(how, groups, order, Deal::kInTurn, every_stage);
+      if (best && MayShareNodes(groups)) {
+        std::optional<Candidate> other = Build(how, groups, order, Deal::kTogether, every_stage);
+        if (other && other->estimate_s < best->estimate_s) best = std::move(other);
       }
-      if (!fits.ok()) {
-        why_not_ = fits;
-        continue;
-      }
+      if (!best) continue;
+      Candidate& candidate = *best;
       if (!DegreesAgree(costs_.model(), candidate.layout)) continue;
       const absl::Status kept = CheckTraffic(cluster_, costs_, job_, candidate.layout,
                                              kEstimateErrs * candidate.estimate_s);
@@ -506,11 +555,13 @@ class Enumerator {
   EntitySizes sizes_;
   size_t even_ = 0;
   int tp_ = 1, micro_batch_ = 1, total_ = 1, entities_ = 0;
+  const Costs* of_replicas_ = nullptr;  // of the number of replicas in question
   const Ranking ranking_;
   std::multiset<double> best_;  // the best ranks so far
   std::string scope_;
   Grouper grouper_;
-  Cutter cutter_;  // of one micro-batch size
+  Cutter
+      cutter_;  // of one micro-batch size, and of one number of replicas where costs depend on it
   Estimator estimator_;
   std::vector<EntityPool> pools_;
   std::optional<SiteFloor> site_floor_;  // of pools_

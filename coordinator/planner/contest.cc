@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "absl/strings/str_join.h"
-#include "common/rng.h"
 #include "coordinator/planner/cluster/leader.h"
 #include "coordinator/planner/cluster/traffic.h"
 #include "coordinator/planner/groups/mapped_layout.h"
@@ -29,7 +27,7 @@ std::string Family(const Candidate& candidate) {
   return absl::StrCat(Describe(candidate.layout), ", ", candidate.how);
 }
 
-std::string DescribeStructure(const Layout& layout) {
+std::string StructureKey(const Layout& layout) {
   std::vector<std::string> replicas;
   for (const Replica& replica : layout.replicas) {
     std::string text = absl::StrCat(replica.micro_batches, ":");
@@ -47,7 +45,8 @@ Contest::Contest(const Cluster& cluster, const Costs& costs, const Job& job, con
       job_(job),
       options_(options),
       ranking_(cluster, costs, job),
-      plan_(plan) {
+      plan_(plan),
+      rng_(options.seed) {
   plan_.seed = options.seed;
   plan_.outcome.step_s = INFINITY;
   plan_.rank = INFINITY;
@@ -62,7 +61,7 @@ bool Contest::Enter(Layout layout, const std::string& what) {
   auto outcome = Evaluated(layout, nullptr);
   ++plan_.simulated;
   if (absl::IsCancelled(outcome.status())) {
-    Lose(what, layout, EstimateSeconds(cluster_, costs_, job_, layout), false);
+    Lose(what, layout, EstimateSeconds(cluster_, costs_, job_, layout), nullptr);
     return false;
   }
   if (!outcome.ok()) {
@@ -73,10 +72,10 @@ bool Contest::Enter(Layout layout, const std::string& what) {
   const double rank = ranking_.Rank(layout, outcome->step_s);
   NoteIdling(layout, *outcome, rank);
   if (rank >= plan_.rank) {
-    Lose(what, layout, outcome->step_s, true);
+    Lose(what, layout, outcome->step_s, &*outcome);
     return false;
   }
-  if (any()) Lose(winner_, plan_.layout, plan_.outcome.step_s, true);
+  if (any()) Lose(winner_, plan_.layout, plan_.outcome.step_s, &plan_.outcome);
   winner_ = what;
   Win(std::move(layout), *std::move(outcome), rank);
   return true;
@@ -86,6 +85,7 @@ void Contest::EnterBoth(const Candidate& candidate) {
   const bool satisfies = Satisfies(job_.fixed, candidate.layout);
   if (satisfies) Enter(candidate.layout, Family(candidate));
   if (!satisfies && ++violating_ > options_.simulate) return;
+  if (!options_.Does(Pass::kOrder)) return;
   std::string how;
   const std::optional<Layout> reordered =
       Reordered(cluster_, costs_, candidate.layout, options_.exact_work, &how);
@@ -95,21 +95,22 @@ void Contest::EnterBoth(const Candidate& candidate) {
   Enter(*reordered, absl::StrCat(Describe(*reordered), ", ", candidate.how, ", ", how));
 }
 
-void Contest::Lose(const std::string& what, const Layout& layout, double step_s, bool simulated) {
+void Contest::Lose(const std::string& what, const Layout& layout, double step_s,
+                   const Outcome* outcome) {
   plan_.alternatives.push_back({.what = what,
+                                .structure = DescribeStructure(layout),
                                 .step_s = step_s,
                                 .price = ComputePrice(cluster_, costs_, job_, layout).Of(step_s),
                                 .rank = ranking_.Rank(layout, step_s),
-                                .simulated = simulated});
+                                .parts = {}});
+  if (outcome != nullptr) plan_.alternatives.back().parts = GetStepParts(*outcome);
 }
 
 void Contest::MapWinner() {
   MappingOptions options;
   options.stop = options_.stop;
   options.pool = options_.pool;
-  options.max_nodes = options_.improvements == Options::kUntilStopped
-                          ? std::numeric_limits<int64_t>::max()
-                          : options_.mapping_nodes / 4;
+  options.max_nodes = options_.mapping_nodes / 4;
   const std::optional<MappedLayout> mapped = Mapped(cluster_, costs_, job_, plan_.layout, options);
   if (!mapped) return;
   plan_.mapping = {mapped->seconds, mapped->bound_s, mapped->nodes};
@@ -118,10 +119,9 @@ void Contest::MapWinner() {
 }
 
 void Contest::Improve(int tries) {
-  Rng rng(options_.seed);
   for (int i = 0; i < tries && !Stopped(); ++i) {
     Layout layout = plan_.layout;
-    if (!Perturb(cluster_, costs_, plan_.outcome, rng, layout)) continue;
+    if (!Perturb(cluster_, costs_, plan_.outcome, rng_, layout)) continue;
     if (!IsAllowed(layout)) continue;
     auto outcome = Evaluated(layout, &plan_.outcome);
     ++plan_.simulated;
@@ -150,7 +150,8 @@ void Contest::TryShapes() {
 }
 
 void Contest::Polish() {
-  if (Stopped() || plan_.outcome.step_s <= 1.01 * plan_.outcome.bound_s) return;
+  if (polished_ || Stopped() || plan_.outcome.step_s <= 1.01 * plan_.outcome.bound_s) return;
+  polished_ = true;
   const Evaluation longer{.restarts = 4 * options_.restarts,
                           .seed = options_.seed,
                           .improve = 8 * options_.restarts,
@@ -161,6 +162,7 @@ void Contest::Polish() {
   if (!KeepsLimits(plan_.layout, outcome->step_s)) return;
   const double rank = ranking_.Rank(plan_.layout, outcome->step_s);
   Win(plan_.layout, *std::move(outcome), rank);
+  polished_ = true;
 }
 
 void Contest::Finish() {
@@ -196,9 +198,9 @@ bool Contest::KeepsLimits(const Layout& layout, double step_s) {
 void Contest::NoteIdling(const Layout& layout, const Outcome& outcome, double rank) {
   if (layout.shape != Shape::kPlain || ComputeBubbleFraction(outcome) < 0.01) return;
   if (!StaysInSites(cluster_, layout)) return;
-  const std::string structure = DescribeStructure(layout);
+  const std::string structure = StructureKey(layout);
   const auto same = std::find_if(idling_.begin(), idling_.end(), [&](const auto& one) {
-    return DescribeStructure(one.second) == structure;
+    return StructureKey(one.second) == structure;
   });
   if (same != idling_.end() && same->first <= rank) return;
   if (same != idling_.end()) idling_.erase(same);
@@ -212,6 +214,7 @@ void Contest::Win(Layout layout, Outcome outcome, double rank) {
   plan_.layout = std::move(layout);
   plan_.outcome = std::move(outcome);
   plan_.rank = rank;
+  polished_ = false;
 }
 
 bool Contest::IsAllowed(const Layout& layout) const {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/rng.h"
 #include "coordinator/planner/candidates.h"
 #include "coordinator/planner/cluster/objective.h"
 #include "coordinator/planner/planner.h"
@@ -17,7 +18,7 @@ namespace atl::plan {
 // Different kinds of layout, not small changes of one.
 std::string Family(const Candidate& candidate);
 // Numbers of replicas, stages and devices a stage: what sets layouts' steps apart most.
-std::string DescribeStructure(const Layout& layout);
+std::string StructureKey(const Layout& layout);
 
 class Contest {
  public:
@@ -34,11 +35,11 @@ class Contest {
   bool Enter(Layout layout, const std::string& what);
   // A candidate, and the same with its groups ordered by SpanTrain's search.
   void EnterBoth(const Candidate& candidate);
-  // An alternative that is not simulated, or not as fast.
-  void Lose(const std::string& what, const Layout& layout, double step_s, bool simulated);
+  // An alternative that is not as fast, or (without an outcome) not simulated.
+  void Lose(const std::string& what, const Layout& layout, double step_s, const Outcome* outcome);
   // The winner's devices once more, with a quarter of all nodes, or until the time is over.
   void MapWinner();
-  // Small changes of the winner.
+  // Small changes of the winner, others with each call.
   void Improve(int tries);
   // Two stages per device, of the winner and of those that it may make better than the winner.
   void TryShapes();
@@ -67,6 +68,8 @@ class Contest {
   ScheduleSearches searches_;
   std::vector<std::pair<double, Layout>> idling_;  // by rank
   int violating_ = 0;  // candidates that break what the job fixes, looked at all the same
+  Rng rng_;
+  bool polished_ = false;  // the plan, as it is
   std::string winner_;
   absl::Status why_not_ = absl::ResourceExhaustedError("no layout fits");
   absl::Status over_limit_ = absl::OkStatus();

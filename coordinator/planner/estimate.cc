@@ -1,13 +1,14 @@
 #include "coordinator/planner/estimate.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "coordinator/planner/gradient_sync.h"
 
 namespace atl::plan {
 
 double Estimator::Seconds(const Layout& layout) {
-  CountLines(layout);
+  CountSharing(layout);
   double slowest = 0;
   for (const Replica& replica : layout.replicas) {
     slowest = std::max(slowest, ReplicaSeconds(layout, replica));
@@ -16,22 +17,36 @@ double Estimator::Seconds(const Layout& layout) {
 }
 
 // As ComputeLinkSharing has them.
-void Estimator::CountLines(const Layout& layout) {
-  shared_links_.assign(static_cast<size_t>(index_.sites()) * index_.sites(), {});
+void Estimator::CountSharing(const Layout& layout) {
+  const auto links = static_cast<size_t>(index_.sites()) * index_.sites();
+  shared_links_.assign(links + index_.nodes(), {});
   std::vector<int> own;  // of a replica
   for (const Replica& replica : layout.replicas) {
     own.clear();
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
       const Stage &here = replica.stages[s], &next = replica.stages[s + 1];
-      if (index_.GetSiteIndex(here.devices[0]) == index_.GetSiteIndex(next.devices[0])) continue;
-      for (const int shared_link : {GetSitePairIndex(here, next), GetSitePairIndex(next, here)}) {
-        ++shared_links_[shared_link].stage_links;
-        if (std::count(own.begin(), own.end(), shared_link) > 0) continue;
-        own.push_back(shared_link);
-        ++shared_links_[shared_link].replicas;
+      for (const auto& [from, to] : {std::pair(&here, &next), std::pair(&next, &here)}) {
+        const int index = GetSharedLinkIndex(*from, *to);
+        if (index < 0) continue;
+        LinkSharing::SharedLink& shared_link = shared_links_[index];
+        ++shared_link.stage_links;
+        if (static_cast<size_t>(index) >= links) {
+          shared_link.card_bytes_per_s = index_.CardBytesPerSecond(from->devices[0]);
+        }
+        if (std::count(own.begin(), own.end(), index) > 0) continue;
+        own.push_back(index);
+        ++shared_link.replicas;
       }
     }
   }
+}
+
+int Estimator::GetSharedLinkIndex(const Stage& from, const Stage& to) const {
+  const int a = from.devices[0], b = to.devices[0];
+  const int site = index_.GetSiteIndex(a), other = index_.GetSiteIndex(b);
+  if (site != other) return site * index_.sites() + other;
+  const int node = index_.GetNode(a);
+  return node == index_.GetNode(b) ? -1 : index_.sites() * index_.sites() + node;
 }
 
 const StageCosts& Estimator::GetStageCosts(const Stage& stage, int micro_batch) {
@@ -58,15 +73,14 @@ double Estimator::ReplicaSeconds(const Layout& layout, const Replica& replica) {
     fill += times.forward_s + times.backward_s;
     if (stage_entities[s] == stage_entities[s + 1]) continue;
     const Stage& next = replica.stages[s + 1];
-    const int from = stage.devices[0], to = next.devices[0];
-    Link link = index_.LinkBetween(from, to);
-    const bool far = index_.GetSiteIndex(from) != index_.GetSiteIndex(to);
-    const LinkSharing::SharedLink* shared_link =
-        far ? &shared_links_[GetSitePairIndex(stage, next)] : nullptr;
+    Link link = index_.LinkBetween(stage.devices[0], next.devices[0]);
+    const int index = GetSharedLinkIndex(stage, next);
+    const LinkSharing::SharedLink* shared_link = index < 0 ? nullptr : &shared_links_[index];
     // The messages of all stage links use the shared link with each micro-batch.
-    const double each =
-        far && IsPlain(link) ? 1.0 * shared_link->stage_links / shared_link->replicas : 1;
-    ApplyLinkSharing(shared_link, index_.GetNode(from) == index_.GetNode(to), stage, next, link);
+    const double each = shared_link != nullptr && IsPlain(link)
+                            ? 1.0 * shared_link->stage_links / shared_link->replicas
+                            : 1;
+    ApplyLinkSharing(shared_link, stage, next, link);
     const double bytes = static_cast<double>(StageLinkBytes(costs_, stage, layout.micro_batch));
     fill += 2 * link.Seconds(bytes);
     beat = std::max(beat, each * link.SerialSeconds(bytes));

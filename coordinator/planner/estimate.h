@@ -26,19 +26,17 @@ class Estimator {
  private:
   double ReplicaSeconds(const Layout& layout, const Replica& replica);
   const StageCosts& GetStageCosts(const Stage& stage, int micro_batch);
-  void CountLines(const Layout& layout);
-  int GetSitePairIndex(const Stage& from, const Stage& to) const {
-    return index_.GetSiteIndex(from.devices[0]) * index_.sites() +
-           index_.GetSiteIndex(to.devices[0]);
-  }
+  void CountSharing(const Layout& layout);
+  // Of what messages from a stage to another share (LinkSharing::Id); -1 within a node.
+  int GetSharedLinkIndex(const Stage& from, const Stage& to) const;
 
   const Cluster& cluster_;
   const Costs& costs_;
   const Job& job_;
   const ClusterIndex index_;
   std::map<std::tuple<int, size_t, int>, StageCosts> alike_;  // by type, devices, micro-batch
-  std::vector<LinkSharing::SharedLink>
-      shared_links_;  // of the layout in question, from site to site
+  // Of the layout in question: from site to site, then nodes' cards.
+  std::vector<LinkSharing::SharedLink> shared_links_;
 };
 
 }  // namespace atl::plan

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "coordinator/planner/gradient_sync.h"
+#include "coordinator/planner/testing/models.h"
 
 namespace atl::plan {
 namespace {
@@ -85,6 +86,42 @@ TEST_CASE("estimate_fills_and_drains_at_the_pace_of_the_slowest_stage_or_of_the_
     CHECK(estimator.Seconds(layout) == Approx(fill_s + 16 * beat_s + sync_s));
     CHECK(estimator.Seconds(layout) == EstimateSeconds(cluster, costs, job, layout));
   }
+}
+
+// Two nodes of eight devices, `replicas` of a stage on each.
+Layout AcrossNodes(int replicas, int layers) {
+  Layout layout{1, 1, "1f1b", {}};
+  layout.split_backward = false;
+  for (int r = 0; r < replicas; ++r) {
+    layout.replicas.push_back({{{{r}, 0, layers / 2}, {{8 + r}, layers / 2, layers}}, 16});
+  }
+  return layout;
+}
+
+TEST_CASE("messages_of_all_replicas_on_a_node_share_its_card") {
+  Cluster cluster;
+  cluster.types = {*FindDeviceType("a100-80")};
+  for (int d = 0; d < 16; ++d) {
+    cluster.devices.push_back(
+        {absl::StrCat("d", d), absl::StrCat("node", d / 8), "site", /*type=*/0});
+  }
+  cluster.site_link = {50e-6, 1.25e9};  // 10 Gbit/s
+  const Costs costs(*FindModel("gpt2-large"), {}, {});
+  const Job job{.global_batch = 128};
+  const int layers = static_cast<int>(costs.model().layers.size());
+  const double message_s =
+      static_cast<double>(costs.model().layers[layers / 2 - 1].out_bytes) / 1.25e9;
+  const auto step_s = [&](int replicas) {
+    const Layout layout = AcrossNodes(replicas, layers);
+    const auto outcome = EvaluateLayout(cluster, costs, job, layout, {});
+    REQUIRE(outcome.ok());
+    const double messages_s = 16 * replicas * message_s;
+    CHECK(outcome->step_s - outcome->sync_s >= messages_s);
+    CHECK(EstimateSeconds(cluster, costs, job, layout) >= messages_s);
+    return outcome->step_s - outcome->sync_s;
+  };
+  const double one_s = step_s(1);
+  CHECK(step_s(8) > one_s);
 }
 
 }  // namespace

@@ -15,6 +15,15 @@ class Resources {
  public:
   explicit Resources(int count) : free_s_(count, 0), needs_s_(count, 0) {}
 
+  // Of a message that goes before rings.
+  void AddMessage(int resource, double ready_s, double seconds) {
+    messages_[resource].emplace_back(ready_s, seconds);
+  }
+  // After the last message.
+  void Begin() {
+    for (auto& [resource, messages] : messages_) std::sort(messages.begin(), messages.end());
+  }
+
   void Need(int resource, double seconds) {
     if (needs_s_[resource] == 0) needed_.push_back(resource);
     needs_s_[resource] += std::max(seconds, 1e-18);
@@ -23,8 +32,9 @@ class Resources {
   double Run(double ready_s, double latency_s) {
     double start_s = ready_s;
     double longest_s = 0;
+    for (const int resource : needed_) start_s = std::max(start_s, free_s_[resource]);
     for (const int resource : needed_) {
-      start_s = std::max(start_s, free_s_[resource]);
+      needs_s_[resource] += MessageSeconds(resource, start_s, needs_s_[resource]);
       longest_s = std::max(longest_s, needs_s_[resource]);
     }
     for (const int resource : needed_) {
@@ -36,6 +46,20 @@ class Resources {
   }
 
  private:
+  // Of messages that become ready before a ring is through that starts then and needs so long.
+  double MessageSeconds(int resource, double start_s, double needs_s) const {
+    const auto messages = messages_.find(resource);
+    if (messages == messages_.end()) return 0;
+    double added_s = 0;
+    for (auto next = std::lower_bound(messages->second.begin(), messages->second.end(),
+                                      std::pair(start_s, 0.0));
+         next != messages->second.end() && next->first < start_s + needs_s + added_s; ++next) {
+      added_s += next->second;
+    }
+    return added_s;
+  }
+
+  std::map<int, std::vector<std::pair<double, double>>> messages_;  // ready, seconds; by resource
   std::vector<double> free_s_;
   std::vector<double> needs_s_;
   std::vector<int> needed_;
@@ -101,6 +125,18 @@ class Synchroniser {
     cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
   }
 
+  void AddMessages(const std::vector<StageMessage>& messages) {
+    for (const StageMessage& message : messages) {
+      const auto holder = [&](int device) {
+        return Holder{device, index_.GetSiteIndex(device), index_.GetNode(device), 0, 1};
+      };
+      const Hop hop = HopBetween(holder(message.from), holder(message.to));
+      if (hop.shared < 0) continue;
+      resources_->AddMessage(hop.shared, message.ready_s, message.bytes / hop.shared_bytes_per_s);
+    }
+    resources_->Begin();
+  }
+
   StageTimes Run(const StageTimes& ready_s) {
     StageTimes end_s = ready_s;
     const size_t replicas = layout_.replicas.size();
@@ -146,6 +182,10 @@ class Synchroniser {
     return holders_[replica][holder[replica]];
   }
   int Card(const Holder& holder) const { return first_card_ + holder.node; }
+  // No card is slower than a link through it.
+  double CardRate(const Holder& holder, const Hop& hop) const {
+    return std::max(hop.bytes_per_s, index_.CardBytesPerSecond(holder.device));
+  }
   int SharedLinkResource(int from, int to) const {
     return first_shared_link_ + from * index_.sites() + to;
   }
@@ -157,7 +197,7 @@ class Synchroniser {
     if (from.site == to.site && from.node == to.node) return hop;
     const Link& shared = index_.LinkBetweenSites(from.site, to.site);
     hop.shared = from.site != to.site ? SharedLinkResource(from.site, to.site) : Card(from);
-    hop.shared_bytes_per_s = shared.bytes_per_s;
+    hop.shared_bytes_per_s = from.site != to.site ? shared.bytes_per_s : CardRate(from, hop);
     hop.shared_sizes = shared.sizes;
     return hop;
   }
@@ -249,10 +289,11 @@ class Synchroniser {
     double latency_s = 0;
     for (const auto& [site, nodes] : sites) {
       const Link& card = index_.LinkBetweenSites(site, site);
-      const double card_s = RingShare(nodes.size()) * bytes / card.bytes_per_s;
-      within_site_s = std::max(within_site_s, card_s);
       latency_s = std::max(latency_s, 2.0 * static_cast<double>(nodes.size() - 1) * card.latency_s);
       for (const auto& [node, members] : nodes) {
+        const double card_s = RingShare(nodes.size()) * bytes /
+                              index_.CardBytesPerSecond(At(members[0], holder).device);
+        within_site_s = std::max(within_site_s, card_s);
         resources_->Need(Card(At(members[0], holder)), card_s);
         if (members.size() < 2) continue;
         const Link link =
@@ -294,9 +335,13 @@ class Synchroniser {
 }  // namespace
 
 StageTimes SynchroniseGradients(const Cluster& cluster, const Costs& costs, const Job& job,
-                                const Layout& layout, const StageTimes& ready_s) {
+                                const Layout& layout, const StageTimes& ready_s,
+                                const std::vector<StageMessage>& messages) {
   if (layout.replicas.size() < 2) return ready_s;
-  return Synchroniser(ClusterIndex(cluster), costs, job, layout).Run(ready_s);
+  const ClusterIndex index(cluster);
+  Synchroniser synchroniser(index, costs, job, layout);
+  synchroniser.AddMessages(messages);
+  return synchroniser.Run(ready_s);
 }
 
 double SyncSeconds(const ClusterIndex& index, const Costs& costs, const Job& job,

@@ -28,10 +28,19 @@ namespace atl::plan {
 // Per replica, per stage.
 using StageTimes = std::vector<std::vector<double>>;
 
+// A message from stage to stage, on what gradients may share with it: a node's card, or the link
+// between two sites.
+struct StageMessage {
+  int from = 0, to = 0;  // devices
+  double ready_s = 0;
+  double bytes = 0;
+};
+
 // When each stage's all-reduce is complete, given when its own gradients are. With one replica: at
-// once.
+// once. Messages of stages that become ready while a ring uses the same card or link go first.
 StageTimes SynchroniseGradients(const Cluster& cluster, const Costs& costs, const Job& job,
-                                const Layout& layout, const StageTimes& ready_s);
+                                const Layout& layout, const StageTimes& ready_s,
+                                const std::vector<StageMessage>& messages = {});
 
 // The slowest all-reduce if all gradients are ready at 0.
 double SyncSeconds(const ClusterIndex& index, const Costs& costs, const Job& job,

@@ -67,5 +67,21 @@ TEST_CASE("layout_without_a_reduction_of_its_own_uses_the_jobs") {
                     replicas.layout) == ring_s);
 }
 
+TEST_CASE("a_ring_waits_for_messages_of_stages_that_its_nodes_card_carries_meanwhile") {
+  Replicas replicas({4});
+  const double ready_s = 1;
+  const StageTimes ready(4, std::vector<double>{ready_s});
+  const auto end_s = [&](const std::vector<StageMessage>& messages) {
+    return SynchroniseGradients(replicas.cluster, replicas.costs, replicas.job, replicas.layout,
+                                ready, messages)[0][0];
+  };
+  const double alone_s = end_s({});
+  const double message_bytes = 0.5e6;  // half a millisecond on the card
+  CHECK(end_s({{0, 1, ready_s, message_bytes}}) == Approx(alone_s + 0.5e-3));
+  CHECK(end_s({{0, 1, ready_s + 0.5e-3, message_bytes}}) == Approx(alone_s + 0.5e-3));
+  CHECK(end_s({{0, 1, alone_s + 1, message_bytes}}) == Approx(alone_s));    // later
+  CHECK(end_s({{0, 1, ready_s - 0.1, message_bytes}}) == Approx(alone_s));  // sent already
+}
+
 }  // namespace
 }  // namespace atl::plan

@@ -150,8 +150,9 @@ bool SwapStages(const Cluster& cluster, const Costs& costs, const Outcome& outco
 
 }  // namespace
 
-std::optional<Layout> Reordered(const Cluster& cluster, const Costs& costs, const Layout& layout,
-                                double exact_work, std::string* how) {
+std::optional<Layout> Reordered(const Cluster& cluster, const Costs& all_costs,
+                                const Layout& layout, double exact_work, std::string* how) {
+  const Costs& costs = all_costs.ForReplicas(layout.replicas.size());
   if (layout.shape != Shape::kPlain) return std::nullopt;
   Layout better = layout;
   std::map<std::string, std::optional<GroupOrder>> known;
@@ -184,7 +185,7 @@ bool Perturb(const Cluster& cluster, const Costs& costs, const Outcome& outcome,
   if (layout.shape != Shape::kPlain || rng.Chance(0.5)) {
     return MoveLayer(outcome, rng, layout);
   }
-  return SwapStages(cluster, costs, outcome, rng, layout);
+  return SwapStages(cluster, costs.ForReplicas(layout.replicas.size()), outcome, rng, layout);
 }
 
 bool StaysInSites(const Cluster& cluster, const Layout& layout) {

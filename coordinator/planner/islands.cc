@@ -126,16 +126,14 @@ absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Costs& cos
   IslandChoice choice;
   choice.single = make(cluster, job);
   if (!choice.single.ok()) return choice.single.status();
-  if (!cluster.bytes_per_day.empty()) {
-    RoundTraffic traffic(cluster, costs, job, islands);
-    traffic.Add(cluster, choice.single->layout, choice.single->outcome.step_s);
-    std::map<std::string, double> sites;
-    for (const auto& [site, share] : OwnedShares(cluster, costs, choice.single->layout)) {
-      sites[site] = share;
-    }
-    ATOLL_ASSIGN_OR_RETURN(choice.server_site, AllowedServer(cluster, sites, 0, &traffic));
-    choice.traffic = traffic.Text({{choice.server_site, 1}});
-  }
+  RoundTraffic traffic(cluster, costs, job, islands);
+  traffic.Add(cluster, choice.single->layout, choice.single->outcome.step_s);
+  const std::map<std::string, double> sites = OwnedShares(cluster, costs, choice.single->layout);
+  const bool limited = !cluster.bytes_per_day.empty();
+  ATOLL_ASSIGN_OR_RETURN(choice.server_site,
+                         AllowedServer(cluster, sites, 0, limited ? &traffic : nullptr));
+  choice.day = traffic.CountDay({{choice.server_site, 1}});
+  if (limited) choice.traffic = traffic.Text({{choice.server_site, 1}});
   choice.single_samples_per_s = job.global_batch / choice.single->outcome.step_s;
   choice.single_price = choice.single->price / job.global_batch;
   choice.reason = SingleText(choice);
@@ -164,12 +162,10 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
       continue;
     }
     fastest_s = std::min(fastest_s, plan->outcome.step_s);
-    if (limited) {
-      traffic.Add(part, plan->layout, plan->outcome.step_s,
-                  [&cluster, site, bytes](const std::string& server) {
-                    return ExchangeSeconds(cluster, site, server, bytes);
-                  });
-    }
+    traffic.Add(part, plan->layout, plan->outcome.step_s,
+                [&cluster, site, bytes](const std::string& server) {
+                  return ExchangeSeconds(cluster, site, server, bytes);
+                });
     choice.islands.emplace(site, *std::move(plan));
   }
   if (choice.islands.empty()) return choice.why_not_all;
@@ -201,6 +197,7 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
       1 + islands.cost_per_doubling * std::log2(static_cast<double>(choice.islands.size()));
   choice.islands_price = price_per_s / choice.islands_samples_per_s;
   choice.use_islands = true;
+  choice.day = traffic.CountDay({{choice.server_site, 1}});
   choice.reason = IslandsText(choice, islands);
   if (limited) choice.traffic = traffic.Text({{choice.server_site, 1}});
   if (!choice.traffic.empty()) absl::StrAppend(&choice.reason, "; ", choice.traffic);

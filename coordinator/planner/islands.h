@@ -14,6 +14,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "coordinator/planner/cluster/traffic.h"
 #include "coordinator/planner/planner.h"
 
 namespace atl::plan {
@@ -46,6 +47,7 @@ struct IslandChoice {
   double islands_price = 0;          // of a sample, before the factor
   std::string server_site;           // where the parameter server belongs
   std::string traffic;               // how near links' limits it comes; empty: it has none
+  SiteBytes day;                     // what it sends from site to site
   absl::StatusOr<Plan> single = absl::UnknownError("not planned");
   std::map<std::string, Plan> islands;  // by site; a site without a plan takes no part
   absl::Status why_not_all;             // why the first of these has none

@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "coordinator/planner/testing/models.h"
+
 namespace atl::plan {
 namespace {
 

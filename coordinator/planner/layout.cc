@@ -20,6 +20,8 @@ double Seconds(sim::Nanos ns) { return static_cast<double>(ns) * 1e-9; }
 
 // Operations of all replicas, up to which they are simulated together.
 constexpr int64_t kMostTogether = 1'000'000;
+// The same where they share nodes' cards alone.
+constexpr int64_t kMostTogetherOnCards = 100'000;
 
 // Each keeps a schedule.
 constexpr size_t kMostSearches = 64;
@@ -28,9 +30,11 @@ constexpr size_t kMostSearches = 64;
 // another's step is not simulated.
 constexpr double kSurelyWorse = 0.85;
 
-// Per chunk: when its first operation starts, and when its last gradient is there.
+// Per chunk: when its first operation starts, and when its last gradient is there. Messages that
+// become ready after the first of these.
 struct ChunkTimes {
   std::vector<sim::Nanos> begun_ns, done_ns;
+  std::vector<ReplicaOutcome::Send> last_sends;  // of chunks
 };
 
 ChunkTimes SimulateChunkTimes(const sim::Problem& problem, const sim::Schedule& schedule,
@@ -47,7 +51,30 @@ ChunkTimes SimulateChunkTimes(const sim::Problem& problem, const sim::Schedule& 
       done = std::max(done, span.end_ns);
     }
   }
+  const sim::Nanos first_ns = *std::min_element(times.done_ns.begin(), times.done_ns.end());
+  for (const std::vector<sim::OpSpan>& spans : played->timeline) {
+    for (const sim::OpSpan& span : spans) {
+      const bool backward = span.op.kind == sim::OpKind::kBackward;
+      if (span.end_ns < first_ns || (!backward && span.op.kind != sim::OpKind::kForward)) continue;
+      times.last_sends.push_back({span.op.chunk, backward, span.end_ns});
+    }
+  }
   return times;
+}
+
+// Of a replica's stages.
+void AppendMessages(const Replica& replica, const sim::Problem& problem, size_t first_chunk,
+                    const std::vector<ReplicaOutcome::Send>& sends,
+                    std::vector<StageMessage>& messages) {
+  for (const ReplicaOutcome::Send& send : sends) {
+    const int next = send.stage + (send.backward ? -1 : 1);
+    if (next < 0 || next >= std::ssize(replica.stages)) continue;
+    const sim::Chunk& chunk =
+        problem.chunks[first_chunk + static_cast<size_t>(std::min(send.stage, next))];
+    if (chunk.forward_link == sim::kNoLink) continue;
+    messages.push_back({replica.stages[send.stage].devices[0], replica.stages[next].devices[0],
+                        Seconds(send.ready_ns), static_cast<double>(chunk.forward_bytes)});
+  }
 }
 
 // Replicas that differ in it are not of one kind.
@@ -135,14 +162,16 @@ absl::Status FindSchedule(const Layout& layout, const Replica& replica,
   ChunkTimes times = SimulateChunkTimes(kind.problem, kind.found.schedule, &played);
   kind.begun_ns = std::move(times.begun_ns);
   kind.done_ns = std::move(times.done_ns);
+  kind.last_sends = std::move(times.last_sends);
   return absl::OkStatus();
 }
 
 // When each replica's stages begin in the step found, and when they are done with their last
-// gradients.
+// gradients; what they still send from then on.
 struct GradientTimes {
   explicit GradientTimes(size_t replicas) : begun_s(replicas), ready_s(replicas) {}
   StageTimes begun_s, ready_s;
+  std::vector<StageMessage> messages;
 };
 
 std::vector<double> InSeconds(const sim::Nanos* ns, size_t count) {
@@ -157,6 +186,7 @@ GradientTimes TimesAlone(const Layout& layout, const Outcome& outcome) {
     for (const int r : kind.replicas) {
       times.begun_s[r] = InSeconds(kind.begun_ns.data(), kind.begun_ns.size());
       times.ready_s[r] = InSeconds(kind.done_ns.data(), kind.done_ns.size());
+      AppendMessages(layout.replicas[r], kind.problem, 0, kind.last_sends, times.messages);
     }
   }
   return times;
@@ -191,7 +221,7 @@ StageTimes EarliestGradients(const Cluster& cluster, const Layout& layout, Outco
 GradientTimes TimesTogether(const Cluster& cluster, const Layout& layout, Outcome& outcome) {
   const Together all = PutTogether(cluster, layout, outcome);
   sim::Result played;
-  const auto [begun, done] = SimulateChunkTimes(all.problem, all.schedule, &played);
+  const auto [begun, done, sends] = SimulateChunkTimes(all.problem, all.schedule, &played);
   GradientTimes times(layout.replicas.size());
   for (ReplicaOutcome& kind : outcome.kinds) {
     kind.found.result.makespan_ns = 0;
@@ -199,6 +229,12 @@ GradientTimes TimesTogether(const Cluster& cluster, const Layout& layout, Outcom
     for (const int r : kind.replicas) {
       const auto first = static_cast<size_t>(all.problem.pipelines[r].first_chunk);
       const size_t count = kind.done_ns.size();
+      std::vector<ReplicaOutcome::Send> own;
+      for (ReplicaOutcome::Send send : sends) {
+        send.stage -= static_cast<int>(first);
+        if (send.stage >= 0 && send.stage < std::ssize(kind.done_ns)) own.push_back(send);
+      }
+      AppendMessages(layout.replicas[r], all.problem, first, own, times.messages);
       times.begun_s[r] = InSeconds(&begun[first], count);
       times.ready_s[r] = InSeconds(&done[first], count);
       for (size_t s = 0; s < count; ++s) {
@@ -268,7 +304,8 @@ void AddEnd(const Cluster& cluster, const Costs& costs, const Job& job, const La
     outcome.step_s += by_s;
     return by_s;
   };
-  const StageTimes synced_s = SynchroniseGradients(cluster, costs, job, layout, times.ready_s);
+  const StageTimes synced_s =
+      SynchroniseGradients(cluster, costs, job, layout, times.ready_s, times.messages);
   outcome.sync_s = raise(StepEnd(layout, outcome, synced_s));
   outcome.commit_s = raise(CommittedSeconds(cluster, layout, synced_s, times.begun_s,
                                             OptimizerSeconds(layout, outcome)));
@@ -318,9 +355,11 @@ bool PlayedTogether(const LinkSharing& sharing, const Layout& layout) {
   for (const Replica& replica : layout.replicas) {
     operations += 3 * int64_t{replica.micro_batches} * static_cast<int64_t>(replica.stages.size());
   }
-  return operations <= kMostTogether &&
-         std::any_of(sharing.shared_links.begin(), sharing.shared_links.end(),
-                     [](const auto& shared_link) { return shared_link.second.replicas > 1; });
+  bool links = false, cards = false;
+  for (const auto& [id, shared_link] : sharing.shared_links) {
+    if (shared_link.replicas > 1) (id.IsCard() ? cards : links) = true;
+  }
+  return (links && operations <= kMostTogether) || (cards && operations <= kMostTogetherOnCards);
 }
 
 }  // namespace
@@ -339,6 +378,20 @@ absl::Status Validate(const Job& job) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckBytes(const Model& model, int64_t samples) {
+  constexpr double kBytesMax = 0x1p61;
+  double bytes = 0;
+  for (const Layer& layer : model.layers) {
+    bytes += static_cast<double>(layer.stash_bytes) + 3 * static_cast<double>(layer.out_bytes);
+  }
+  bytes *= static_cast<double>(samples);
+  if (bytes <= kBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model \"", model.name, "\" keeps ", bytes, " bytes of a batch of ", samples,
+      " for its backward pass, more than can be planned for: use a smaller batch or shorter ",
+      "sequences"));
 }
 
 std::vector<int> MapStagesToEntities(const Replica& replica) {
@@ -443,9 +496,11 @@ bool SavesMemory(const Layout& layout) {
   return false;
 }
 
-absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs, const Job& job,
-                                       const Layout& layout, const Evaluation& evaluation) {
+absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& all_costs,
+                                       const Job& job, const Layout& layout,
+                                       const Evaluation& evaluation) {
   ATOLL_CHECK(!layout.replicas.empty());
+  const Costs& costs = all_costs.ForReplicas(layout.replicas.size());
   LinkSharing sharing = ComputeLinkSharing(cluster, layout);
   const bool together = PlayedTogether(sharing, layout);
   auto outcome = Evaluate(cluster, costs, job, layout, sharing, together, evaluation);
@@ -456,8 +511,10 @@ absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& cost
   return other.ok() && other->step_s < outcome->step_s ? std::move(other) : std::move(outcome);
 }
 
-absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& costs, const Job& job,
-                                       const Evaluation& evaluation, Layout& layout) {
+absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& all_costs,
+                                       const Job& job, const Evaluation& evaluation,
+                                       Layout& layout) {
+  const Costs& costs = all_costs.ForReplicas(layout.replicas.size());
   if (costs.options().recompute != Recomputation::kWhereNeeded) {
     return EvaluateLayout(cluster, costs, job, layout, evaluation);
   }

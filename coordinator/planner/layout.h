@@ -79,6 +79,8 @@ struct Job {
 
 // Sizes that cannot be: named with their value.
 absl::Status Validate(const Job& job);
+// Refuses models of which so many samples are more bytes than can be counted.
+absl::Status CheckBytes(const Model& model, int64_t samples);
 
 struct Stage {
   // The tensor-parallel set, by rank. Where layers are shared evenly it is of the first one's type.
@@ -126,6 +128,13 @@ struct ReplicaOutcome {
   std::vector<sim::Nanos> begun_ns;      // per stage: its first operation starts
   std::vector<sim::Nanos> done_ns;       // per stage: its last gradient is there
   std::vector<sim::Nanos> optimizer_ns;  // per entity
+  // Messages that become ready once some stage has all of its gradients.
+  struct Send {
+    int stage = 0;
+    bool backward = false;
+    sim::Nanos ready_ns = 0;
+  };
+  std::vector<Send> last_sends;
 };
 
 struct Outcome {
@@ -195,11 +204,11 @@ absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int micro_ba
                         Replica& replica, const CutOptions& options = {});
 
 // Gives every entity of a plainly placed layout two stages. False where there are too few layers or
-// too little memory for that.
+// too little memory for that. REQUIRES: layout.shape is kPlain, `shape` is not.
 bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& layout);
 
-// Gives a plainly placed layout a schedule, and the shape and the unsplit backward that go with it.
-// The error says what the schedule needs.
+// Gives a layout a schedule, and the unsplit backward that goes with it; a plainly placed one the
+// shape, too. A layout that has a shape keeps it. The error says what the schedule needs.
 absl::Status SetSchedule(const Cluster& cluster, const Costs& costs, const std::string& schedule,
                          Layout& layout);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -148,6 +149,39 @@ void SetLevel(int level, const StageCostLookup& costs, const std::vector<size_t>
   }
 }
 
+// How a family's stages lie on devices; nothing: in any way.
+std::optional<Shape> FindNeededShape(const std::string& schedule) {
+  for (const sim::ScheduleFamily& family : sim::ScheduleFamilies()) {
+    if (family.name != schedule) continue;
+    switch (family.placement) {
+      case sim::Placement::kAny:
+        return std::nullopt;
+      case sim::Placement::kOneChunk:
+        return Shape::kPlain;
+      case sim::Placement::kInterleaved:
+        return Shape::kInterleaved;
+      case sim::Placement::kV:
+        return Shape::kVShaped;
+    }
+  }
+  return std::nullopt;
+}
+
+const char* ShapeText(Shape shape) {
+  return shape == Shape::kVShaped       ? "two stages on every device in a V (devices 0, 1, 1, 0)"
+         : shape == Shape::kInterleaved ? "several stages on every device in turn (0, 1, 0, 1)"
+                                        : "one stage on every device";
+}
+
+// Of a layout that has several stages on some device.
+absl::Status CheckShape(const std::string& schedule, Shape needed, const Layout& layout) {
+  if (layout.shape == needed) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "schedule \"", schedule, "\" needs ", ShapeText(needed), ", and the plan has ",
+      ShapeText(layout.shape), "; leave the schedule out, or give one that takes any stages: ",
+      "best, gpipe, compact-zb, jeeves or jeeves-search"));
+}
+
 }  // namespace
 
 void SaveMemory(const Cluster& cluster, const Costs& costs, int micro_batch, int in_flight,
@@ -227,9 +261,10 @@ absl::Status SetSchedule(const Cluster& cluster, const Costs& costs, const std::
   }
   layout.schedule = schedule;
   layout.split_backward = schedule != "1f1b" && schedule != "gpipe" && schedule != "interleaved";
-  const bool v = schedule == "zb-v" || schedule == "v-half" || schedule == "v-min";
-  if (!v && schedule != "interleaved") return absl::OkStatus();
-  if (Reshape(cluster, costs, v ? Shape::kVShaped : Shape::kInterleaved, layout)) {
+  const std::optional<Shape> needed = FindNeededShape(schedule);
+  if (!needed) return absl::OkStatus();
+  if (layout.shape != Shape::kPlain) return CheckShape(schedule, *needed, layout);
+  if (*needed == Shape::kPlain || Reshape(cluster, costs, *needed, layout)) {
     return absl::OkStatus();
   }
   return absl::ResourceExhaustedError(absl::StrCat("schedule \"", schedule,
@@ -247,7 +282,8 @@ bool Satisfies(const Constraints& fixed, const Layout& layout) {
                      [&](const Replica& replica) { return replica.stages.size() == stages; });
 }
 
-bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& layout) {
+bool Reshape(const Cluster& cluster, const Costs& all_costs, Shape shape, Layout& layout) {
+  const Costs& costs = all_costs.ForReplicas(layout.replicas.size());
   ATOLL_CHECK(layout.shape == Shape::kPlain && shape != Shape::kPlain);
   layout.shape = shape;
   std::map<std::pair<std::vector<int>, int>, std::vector<int>> known;  // equal replicas, once

@@ -44,7 +44,7 @@ std::string Reason(const Plan& plan, absl::string_view compared) {
   absl::StrAppend(&text, "; schedule: ", slowest.found.how);
   const Alternative* next = nullptr;
   for (const Alternative& other : plan.alternatives) {
-    if (other.simulated && (next == nullptr || other.rank < next->rank)) next = &other;
+    if (other.simulated() && (next == nullptr || other.rank < next->rank)) next = &other;
   }
   if (next == nullptr) {
     absl::StrAppend(&text, "; no other fits");
@@ -97,6 +97,7 @@ void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Opti
       if (new_scope || new_count) refined.push_back(candidate);
     }
   }
+  if (!options.Does(Pass::kRefine)) refined.clear();
   ForAll(options.pool, refined.size(), [&](size_t i) {
     const Costs own = costs;  // they are not for several threads
     Refine(cluster, own, job, options.seed, options.stop, refined[i]);
@@ -104,7 +105,8 @@ void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Opti
   });
   candidates.insert(candidates.end(), refined.begin(), refined.end());
   SortByRank(candidates);
-  const size_t best_count = std::min(kAnnealed, candidates.size());
+  const size_t best_count =
+      options.Does(Pass::kAnneal) ? std::min(kAnnealed, candidates.size()) : 0;
   std::vector<Candidate> annealed(candidates.begin(),
                                   candidates.begin() + static_cast<std::ptrdiff_t>(best_count));
   ForAll(options.pool, annealed.size(), [&](size_t i) {
@@ -174,7 +176,7 @@ std::string SameAs(const Candidate& candidate) {
 
 // What has been simulated.
 struct Simulated {
-  std::set<std::string> structures;  // DescribeStructure
+  std::set<std::string> structures;  // StructureKey
   std::set<std::string> layouts;     // SameAs
 };
 
@@ -187,7 +189,7 @@ void CompeteNear(const std::vector<Candidate>& candidates, Simulated done, Conte
     int64_t work_left = new_structure ? kNearWork : kAlikeWork;
     for (const Candidate& candidate : candidates) {
       if (candidate.rank > kNear * plan.rank || contest.Stopped()) break;
-      const std::string structure = DescribeStructure(candidate.layout);
+      const std::string structure = StructureKey(candidate.layout);
       if (new_structure && done.structures.count(structure) > 0) continue;
       if (!done.layouts.insert(SameAs(candidate)).second) continue;
       work_left -= CountStagePasses(candidate.layout);
@@ -211,15 +213,16 @@ void Compete(const std::vector<Candidate>& candidates, const Options& options, C
     const bool enough = plan.simulated >= options.simulate || contest.Stopped();
     if (!enough || !contest.any()) {
       contest.EnterBoth(candidate);
-      simulated.structures.insert(DescribeStructure(candidate.layout));
+      simulated.structures.insert(StructureKey(candidate.layout));
       simulated.layouts.insert(same);
     } else if (plan.alternatives.size() <= kMostAlternatives) {
-      contest.Lose(family, candidate.layout, candidate.estimate_s, false);
+      contest.Lose(family, candidate.layout, candidate.estimate_s, nullptr);
     } else {
       break;
     }
   }
-  if (contest.any()) CompeteNear(candidates, std::move(simulated), contest, plan);
+  if (contest.any() && options.Does(Pass::kNear))
+    CompeteNear(candidates, std::move(simulated), contest, plan);
 }
 
 absl::Status NoLayout(const absl::Status& over_limit) {
@@ -242,7 +245,44 @@ std::string DegreesText(const Layout& layout) {
 
 }  // namespace
 
-std::string Describe(const Layout& layout) {
+StepParts GetStepParts(const Outcome& outcome) {
+  const sim::Result& slowest = SlowestKind(outcome).found.result;
+  sim::Nanos busiest_ns = 0;
+  for (const sim::DeviceUse& use : slowest.devices) busiest_ns = std::max(busiest_ns, use.busy_ns);
+  StepParts parts{.sync_s = outcome.sync_s, .commit_s = outcome.commit_s};
+  parts.work_s = 1e-9 * static_cast<double>(busiest_ns);
+  parts.wait_s = std::max(0.0, outcome.step_s - parts.work_s - parts.sync_s - parts.commit_s);
+  return parts;
+}
+
+std::vector<Alternative> SelectUnlike(const Plan& plan, size_t most) {
+  std::set<std::string> seen = {DescribeStructure(plan.layout)};
+  std::vector<Alternative> unlike;
+  for (const bool simulated : {true, false}) {
+    for (const Alternative& other : plan.alternatives) {
+      if (unlike.size() == most) break;
+      if (other.simulated() == simulated && seen.insert(other.structure).second) {
+        unlike.push_back(other);
+      }
+    }
+  }
+  std::stable_sort(unlike.begin(), unlike.end(),
+                   [](const Alternative& a, const Alternative& b) { return a.rank < b.rank; });
+  return unlike;
+}
+
+std::string WhyLonger(const StepParts& longer, const StepParts& than) {
+  const std::pair<double, const char*> parts[] = {
+      {longer.work_s - than.work_s, "its busiest device computes"},
+      {longer.wait_s - than.wait_s, "it waits for messages and other stages"},
+      {longer.sync_s - than.sync_s, "it sums gradients, not hidden by work,"},
+      {longer.commit_s - than.commit_s, "it waits for distant sites to agree"}};
+  const auto most = std::max_element(std::begin(parts), std::end(parts));
+  if (most->first <= 0) return "";
+  return absl::StrFormat("%s %.3g s longer", most->second, most->first);
+}
+
+std::string DescribeStructure(const Layout& layout) {
   size_t least = SIZE_MAX;
   size_t most = 0;
   const size_t each = layout.shape == Shape::kPlain ? 1 : 2;
@@ -256,8 +296,11 @@ std::string Describe(const Layout& layout) {
                                                              : "";
   return absl::StrCat(layout.replicas.size(),
                       layout.replicas.size() == 1 ? " replica" : " replicas", " x ", stages,
-                      most == 1 ? " stage" : " stages", halves, ", TP ", DegreesText(layout),
-                      ", micro-batch ", layout.micro_batch);
+                      most == 1 ? " stage" : " stages", halves, ", TP ", DegreesText(layout));
+}
+
+std::string Describe(const Layout& layout) {
+  return absl::StrCat(DescribeStructure(layout), ", micro-batch ", layout.micro_batch);
 }
 
 std::string GapReason(const Layout& layout, const Outcome& outcome) {
@@ -329,6 +372,9 @@ absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const 
                               Options options) {
   ATOLL_RETURN_IF_ERROR(Validate(cluster));
   ATOLL_RETURN_IF_ERROR(Validate(job));
+  const std::vector<int> sizes = MicroBatchSizes(job);
+  const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
+  ATOLL_RETURN_IF_ERROR(CheckBytes(costs.model(), job.global_batch + largest));
   absl::Status why_not = absl::OkStatus(), over_limit = absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(CheckConstraints(cluster, costs, job));
   std::vector<Candidate> candidates =
@@ -337,7 +383,7 @@ absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const 
   if (candidates.empty()) return ExplainNoFit(cluster, costs, job, why_not);
   RefineBest(cluster, costs, job, options, candidates);
   const bool local = job.search == Search::kLocal;
-  if (!local) MapBest(cluster, costs, job, options, candidates);
+  if (!local && options.Does(Pass::kMap)) MapBest(cluster, costs, job, options, candidates);
   Plan plan;
   plan.candidates = static_cast<int>(candidates.size());
   plan.memory_binds =
@@ -351,10 +397,14 @@ absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const 
     if (job.fixed.any()) return Annotate(contest.why_not(), "no layout fits");
     return ExplainNoFit(cluster, costs, job, contest.why_not());
   }
-  if (!local) contest.MapWinner();
-  contest.Improve(options.improvements);
-  contest.TryShapes();
-  contest.Polish();
+  if (!local && options.Does(Pass::kMapBest)) contest.MapWinner();
+  if (options.Does(Pass::kImprove)) contest.Improve(options.improvements);
+  if (options.Does(Pass::kShapes)) contest.TryShapes();
+  if (options.Does(Pass::kPolish)) contest.Polish();
+  while (options.enough && !options.enough() && !contest.Stopped()) {
+    contest.Improve(std::max(1, options.improvements));
+    contest.Polish();
+  }
   contest.Finish();
   plan.reason = Reason(plan, absl::StrFormat("%d layouts compared by the cost model, %d simulated",
                                              plan.candidates, plan.simulated));

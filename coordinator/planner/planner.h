@@ -20,6 +20,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,28 +30,66 @@
 
 namespace atl::plan {
 
+struct Plan;
+
+// What the search does after it has enumerated layouts, in this order. Each can be switched off, to
+// find what it contributes (bench/planner's ablation).
+enum class Pass : uint8_t {
+  kRefine,   // AutoHet's groups, entity by entity
+  kAnneal,   // the same by simulated annealing
+  kMap,      // branch and bound of candidates' devices
+  kOrder,    // SpanTrain's order of groups
+  kNear,     // simulates those whose estimates are near the best
+  kMapBest,  // branch and bound of the winner's devices
+  kImprove,  // moves cuts, swaps stages
+  kShapes,   // two stages a device
+  kPolish,   // a longer search for the winner's schedule
+};
+
 struct Options {
-  static constexpr int kUntilStopped = 1 << 30;  // improvements, where `stop` ends them
-  static constexpr int kThreadsMax = 4;          // that it has work for
+  static constexpr int kThreadsMax = 4;  // that it has work for
 
   int simulate = 6;       // candidates to simulate, and those that are nearly as good
   int restarts = 32;      // simulations per kind of replica and candidate
   int improvements = 24;  // small changes to try on the winner
+
+  bool Does(Pass pass) const { return without.count(pass) == 0; }
+
   uint64_t seed = 1;
+  std::set<Pass> without = {};
   bool two_stages_per_device = true;  // also try interleaved and V-shaped placements
   double exact_work = 1e7;            // steps that an exact order of groups may take; else beam
   int64_t mapping_nodes = 20'000;     // of all searches by branch and bound together
   ThreadPool* pool = nullptr;         // null: one thread; no plan depends on it
   std::function<bool()> stop;  // polled between candidates, by any thread; ends with what is best
+  // Polled between rounds of more improvements after the search, until it is true; null: there are
+  // none. More rounds are never worse.
+  std::function<bool()> enough = nullptr;
 };
+
+// What a step is made of, in a row: what the busiest device of the slowest replica computes, what
+// else that replica's operations take, all-reduces and votes that no operation hides.
+struct StepParts {
+  double work_s = 0, wait_s = 0, sync_s = 0, commit_s = 0;
+};
+StepParts GetStepParts(const Outcome& outcome);
 
 struct Alternative {
   std::string what;
+  std::string structure;  // "2 replicas x 3 stages, TP 2": equal for those that are alike
   double step_s = 0;
   double price = 0;  // of a step
   double rank = 0;
-  bool simulated = false;  // otherwise estimated
+  std::optional<StepParts> parts = {};  // of one that was simulated; others are estimated
+
+  bool simulated() const { return parts.has_value(); }
 };
+
+// Of the plan's alternatives the best of each structure but the plan's own, simulated ones before
+// others, at most so many.
+std::vector<Alternative> SelectUnlike(const Plan& plan, size_t most);
+// Why a step of the one takes longer than one of the other: the part that grows most.
+std::string WhyLonger(const StepParts& longer, const StepParts& than);
 
 // What branch and bound proves of the plan's devices, by the cost model of stage_mapping.h.
 struct MappingProof {
@@ -105,8 +144,10 @@ Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Devic
 // The cluster without a node's devices.
 Cluster WithoutNode(const Cluster& cluster, absl::string_view site, absl::string_view node);
 
-// "2 replicas x 3 stages, TP 2, micro-batch 4": for tables and reasons.
+// "2 replicas x 3 stages, TP 2, micro-batch 4": for tables and reasons. Without the micro-batch:
+// its structure.
 std::string Describe(const Layout& layout);
+std::string DescribeStructure(const Layout& layout);
 
 }  // namespace atl::plan
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "common/rng.h"
+#include "coordinator/planner/testing/models.h"
 
 namespace atl::plan {
 namespace {
@@ -446,6 +447,61 @@ TEST_CASE("A step counts when all sites know of each other: only who is done wit
   const Outcome late = evaluate(50e-3, "best", 4);
   CHECK(late.commit_s > 30e-3);
   CHECK(late.step_s < 1.1 * late.bound_s);
+}
+
+TEST_CASE("more_rounds_of_improvement_are_never_worse") {
+  Cluster cluster;
+  cluster.types = {*FindDeviceType("a100-80"), *FindDeviceType("v100"), *FindDeviceType("rtx3090")};
+  for (int d = 0; d < 9; ++d) {
+    cluster.devices.push_back({absl::StrCat("d", d), absl::StrCat("n", d / 3), "s", d / 3});
+  }
+  cluster.site_link = {50e-6, 1.25e9};
+  const Costs costs = MakeCosts("gpt2-large");
+  const Job job{.global_batch = 24};
+  double before = INFINITY;
+  for (const int rounds : {0, 1, 2, 4}) {
+    Options options{.simulate = 2, .restarts = 4, .improvements = 4};
+    options.enough = [left = rounds]() mutable { return left-- == 0; };
+    const auto plan = PlanJob(cluster, costs, job, options);
+    REQUIRE(plan.ok());
+    CHECK(plan->rank <= before);
+    before = plan->rank;
+  }
+}
+
+// Moments and master weights are 12 of 18 bytes of a parameter.
+TEST_CASE("replicas_that_divide_the_optimizers_state_fit_where_whole_ones_do_not") {
+  Cluster cluster;
+  cluster.types = {*FindDeviceType("a100-80")};
+  cluster.types[0].memory_bytes = int64_t{20} << 30;
+  for (int d = 0; d < 4; ++d) cluster.devices.push_back({absl::StrCat("d", d), "n", "s", 0});
+  const Model model = *FindModel("gpt3-1.3b");  // 24 GB of state
+  const Job job{.global_batch = 16, .micro_batches = {1}, .tensor_parallel = {1}};
+  Job four = job;
+  four.fixed.replicas = 4;
+  const Costs whole(model, {}, {});
+  const Costs divided(model, {}, {.sharded_bytes_per_parameter = 12, .optimizer_copies = 1});
+  const Costs twice(model, {}, {.sharded_bytes_per_parameter = 12, .optimizer_copies = 4});
+  CHECK_FALSE(PlanJob(cluster, whole, four, {}).ok());
+  CHECK_FALSE(PlanJob(cluster, twice, four, {}).ok());
+  const auto plan = PlanJob(cluster, divided, four, {});
+  INFO(plan.status());
+  REQUIRE(plan.ok());
+  const double bytes = static_cast<double>(plan->outcome.kinds[0].state_bytes[0]);
+  CHECK(bytes == Approx(static_cast<double>(model.parameters()) * (6 + 12.0 / 4)).epsilon(0.01));
+}
+
+TEST_CASE("heads_that_do_not_divide_by_a_degree_count_as_they_are_cut") {
+  Model model = *FindModel("gpt2");
+  const DeviceType type = *FindDeviceType("a100-80");
+  const auto seconds = [&](int64_t heads, int degree) {
+    model.head_groups = heads;
+    for (Layer& layer : model.layers)
+      layer.head_share = layer.name.rfind("layer", 0) == 0 ? 0.5 : 0;
+    return Costs(model, {}, {}).For(type, degree, 1).TotalSeconds(1, 13);
+  };
+  CHECK(seconds(3, 2) > 1.1 * seconds(4, 2));  // two heads of three on one of the devices
+  CHECK(seconds(3, 3) == Approx(seconds(0, 3)));
 }
 
 }  // namespace

@@ -9,11 +9,6 @@
 namespace atl::plan {
 namespace {
 
-std::pair<std::string, std::string> GetSitePair(const Cluster& cluster, const Stage& from,
-                                                const Stage& to) {
-  return {cluster.devices[from.devices[0]].site, cluster.devices[to.devices[0]].site};
-}
-
 void Scale(double factor, Link& plan_link) {
   plan_link.bytes_per_s *= factor;
   for (LinkEdge& edge : plan_link.edges) edge.bytes_per_s *= factor;
@@ -51,7 +46,7 @@ class NetworkBuilder {
     if (!added) return known->second;
     network_.links.push_back(ToSimLink(LinkBetweenStages(cluster_, sharing_, from, to)));
     if (FindSharedLink(cluster_, sharing_, from, to) != nullptr) {
-      const auto [lane, first] = lanes_.try_emplace(GetSitePair(cluster_, from, to),
+      const auto [lane, first] = lanes_.try_emplace(*FindSharedLinkId(cluster_, from, to),
                                                     static_cast<int>(network_.lanes.size()));
       if (first) network_.lanes.push_back({sim::LaneOrder::kRoundRobin});
       network_.links.back().lane = lane->second;
@@ -104,7 +99,7 @@ class NetworkBuilder {
   const LinkSharing& sharing_;
   sim::Network& network_;
   std::map<std::pair<int, int>, int> links_;
-  std::map<std::pair<std::string, std::string>, int> lanes_;
+  std::map<LinkSharing::Id, int> lanes_;
   std::map<int, int> trunks_;
 };
 
@@ -151,23 +146,33 @@ sim::Nanos ToNanos(double seconds) {
   return static_cast<sim::Nanos>(std::llround(std::min(seconds, 1e6) * 1e9));
 }
 
+std::optional<LinkSharing::Id> FindSharedLinkId(const Cluster& cluster, const Stage& from,
+                                                const Stage& to) {
+  const Device& a = cluster.devices[from.devices[0]];
+  const Device& b = cluster.devices[to.devices[0]];
+  if (a.site != b.site) return LinkSharing::Id{a.site, b.site, ""};
+  if (a.node == b.node) return std::nullopt;
+  return LinkSharing::Id{a.site, a.site, a.node};
+}
+
 LinkSharing ComputeLinkSharing(const Cluster& cluster, const Layout& layout) {
   LinkSharing sharing;
   for (const Replica& replica : layout.replicas) {
     std::set<int> trunks;
-    std::set<std::pair<std::string, std::string>> shared_links;
+    std::set<LinkSharing::Id> shared_links;
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
       const Stage& here = replica.stages[s];
       const Stage& next = replica.stages[s + 1];
-      const auto there = GetSitePair(cluster, here, next);
-      if (there.first != there.second) {
-        for (const auto& shared_link : {there, std::pair(there.second, there.first)}) {
-          ++sharing.shared_links[shared_link].stage_links;
-          shared_links.insert(shared_link);
-        }
-      }
-      if (cluster.trunks.empty()) continue;
       for (const auto& [from, to] : {std::pair(&here, &next), std::pair(&next, &here)}) {
+        if (const auto id = FindSharedLinkId(cluster, *from, *to); id) {
+          LinkSharing::SharedLink& shared_link = sharing.shared_links[*id];
+          ++shared_link.stage_links;
+          if (id->IsCard()) {
+            shared_link.card_bytes_per_s = cluster.CardBytesPerSecond(from->devices[0]);
+          }
+          shared_links.insert(*id);
+        }
+        if (cluster.trunks.empty()) continue;
         for (const LinkEdge& edge : cluster.LinkBetween(from->devices[0], to->devices[0]).edges) {
           if (edge.trunk >= 0) trunks.insert(edge.trunk);
         }
@@ -181,18 +186,26 @@ LinkSharing ComputeLinkSharing(const Cluster& cluster, const Layout& layout) {
 
 const LinkSharing::SharedLink* FindSharedLink(const Cluster& cluster, const LinkSharing& sharing,
                                               const Stage& from, const Stage& to) {
-  const auto shared_link = sharing.shared_links.find(GetSitePair(cluster, from, to));
+  const auto id = FindSharedLinkId(cluster, from, to);
+  if (!id) return nullptr;
+  const auto shared_link = sharing.shared_links.find(*id);
   if (shared_link == sharing.shared_links.end()) return nullptr;
   return IsPlain(cluster.LinkBetween(from.devices[0], to.devices[0])) ? &shared_link->second
                                                                       : nullptr;
 }
 
-void ApplyLinkSharing(const LinkSharing::SharedLink* shared_link, bool within_node,
-                      const Stage& from, const Stage& to, Link& plan_link) {
-  if (shared_link != nullptr) {
+void ApplyLinkSharing(const LinkSharing::SharedLink* shared_link, const Stage& from,
+                      const Stage& to, Link& plan_link) {
+  if (shared_link != nullptr && shared_link->card_bytes_per_s == 0) {
     Scale(1.0 / std::max(1, IsPlain(plan_link) ? shared_link->replicas : shared_link->stage_links),
           plan_link);
-  } else if (within_node) {
+  } else if (shared_link != nullptr) {
+    // No card is slower than a link through it.
+    const double users = std::max(1, shared_link->replicas);
+    const double part =
+        std::max(1.0, shared_link->card_bytes_per_s / plan_link.bytes_per_s) / users;
+    if (IsPlain(plan_link) && part < 1) Scale(part, plan_link);
+  } else {
     Scale(static_cast<double>(std::min(from.devices.size(), to.devices.size())), plan_link);
   }
   // Each of fewer senders sends to several ranks.
@@ -206,9 +219,10 @@ Link LinkBetweenStages(const Cluster& cluster, const LinkSharing& sharing, const
                        const Stage& to) {
   const int a = from.devices[0], b = to.devices[0];
   Link plan_link = cluster.LinkBetween(a, b);
-  const auto shared_link = sharing.shared_links.find(GetSitePair(cluster, from, to));
-  ApplyLinkSharing(shared_link == sharing.shared_links.end() ? nullptr : &shared_link->second,
-                   cluster.devices[a].node == cluster.devices[b].node, from, to, plan_link);
+  const auto id = FindSharedLinkId(cluster, from, to);
+  const auto shared_link = id ? sharing.shared_links.find(*id) : sharing.shared_links.end();
+  ApplyLinkSharing(shared_link == sharing.shared_links.end() ? nullptr : &shared_link->second, from,
+                   to, plan_link);
   return plan_link;
 }
 
@@ -222,7 +236,7 @@ std::string MakeReplicaKey(const Cluster& cluster, const Layout& layout, const L
       absl::StrCat(layout.micro_batch, ",", layout.schedule, ",",
                    layout.split_backward ? "split" : "whole", ",", replica.micro_batches);
   const std::vector<int> stage_entities = MapStagesToEntities(replica);
-  std::map<std::pair<std::string, std::string>, size_t> shared_links;  // of the replica, numbered
+  std::map<LinkSharing::Id, size_t> shared_links;  // of the replica, numbered
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const Stage& stage = replica.stages[s];
     AppendRaw(kind, stage_entities[s], cluster.devices[stage.devices[0]].type, stage.devices.size(),
@@ -240,7 +254,8 @@ std::string MakeReplicaKey(const Cluster& cluster, const Layout& layout, const L
       AppendLink(LinkBetweenStages(cluster, sharing, *from, *to), kind);
       if (FindSharedLink(cluster, sharing, *from, *to) == nullptr) continue;
       const auto shared_link =
-          shared_links.try_emplace(GetSitePair(cluster, *from, *to), shared_links.size()).first;
+          shared_links.try_emplace(*FindSharedLinkId(cluster, *from, *to), shared_links.size())
+              .first;
       AppendRaw(kind, shared_link->second);
     }
   }

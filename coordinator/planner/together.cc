@@ -10,7 +10,10 @@ namespace {
 class Builder {
  public:
   Builder(const Cluster& cluster, const Layout& layout)
-      : cluster_(cluster), layout_(layout), sharing_(ComputeLinkSharing(cluster, layout)) {}
+      : cluster_(cluster), layout_(layout), sharing_(ComputeLinkSharing(cluster, layout)) {
+    // In their order messages have the links to themselves.
+    for (auto& [id, shared_link] : sharing_.shared_links) shared_link.replicas = 1;
+  }
 
   void Add(int r, const ReplicaOutcome& kind) {
     const sim::Problem& alone = kind.problem;
@@ -59,23 +62,22 @@ class Builder {
     together_.link_ends[link] = {from.devices[0], to.devices[0]};
     sim::Link& shared = together_.problem.network.links[link];
     if (shared.lane >= 0 || FindSharedLink(cluster_, sharing_, from, to) == nullptr) return;
-    const Device& a = cluster_.devices[from.devices[0]];
-    const Device& b = cluster_.devices[to.devices[0]];
-    const auto [lane, added] = lane_of_.try_emplace({a.site, b.site}, lane_of_.size());
+    const LinkSharing::Id id = *FindSharedLinkId(cluster_, from, to);
+    const auto [lane, added] = lane_of_.try_emplace(id, lane_of_.size());
     if (added) {
       together_.problem.network.lanes.push_back({sim::LaneOrder::kRoundRobin});
-      together_.lanes.push_back({a.site, b.site});
+      together_.lanes.push_back(id);
     }
     shared.lane = static_cast<int>(lane->second);
-    const Link plan_link = cluster_.LinkBetween(from.devices[0], to.devices[0]);
+    const Link plan_link = LinkBetweenStages(cluster_, sharing_, from, to);
     shared.edges[0].bytes_per_s =
         plan_link.edges.empty() ? plan_link.bytes_per_s : plan_link.edges[0].bytes_per_s;
   }
 
   const Cluster& cluster_;
   const Layout& layout_;
-  const LinkSharing sharing_;
-  std::map<std::pair<std::string, std::string>, size_t> lane_of_;
+  LinkSharing sharing_;
+  std::map<LinkSharing::Id, size_t> lane_of_;
   Together together_;
 };
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/planner/layout.h"
+#include "coordinator/planner/replica_problem.h"
 
 namespace atl::plan {
 
@@ -20,8 +20,7 @@ struct Together {
   sim::Schedule schedule;
   std::vector<std::vector<int>> devices;       // of each entity: the cluster's, by rank
   std::vector<std::pair<int, int>> link_ends;  // of each link: the cluster's devices of rank 0
-  // From which site to which each of the network's lanes goes.
-  std::vector<std::pair<std::string, std::string>> lanes;
+  std::vector<LinkSharing::Id> lanes;          // what each of the network's lanes is
 };
 
 // The schedules found for the kinds, together. REQUIRES: the outcome is of this layout.

@@ -58,14 +58,14 @@ std::map<SiteNode, std::string> SitesByWorker(const plan::Cluster& cluster) {
 
 // For so many plans.
 plan::PlanFunction MakePlanFunction(const PlanRequest& request, const PlanningInput& input,
-                                    size_t plans, const PlanStopFunction& make_stop) {
+                                    size_t plans, const EnoughFunction& make_enough) {
   return [&, left = plans](const plan::Cluster& cluster,
                            const plan::Job& job) mutable -> absl::StatusOr<plan::Plan> {
     PlanningInput part = input;
     part.cluster = cluster;
     part.job = job;
     PlanRequest own = request;
-    if (make_stop) own.stop = make_stop(left > 1 ? left-- : 1);
+    if (make_enough) own.enough = make_enough(left > 1 ? left-- : 1);
     ATOLL_ASSIGN_OR_RETURN(FoundPlan found, FindPlan(own, part));
     return std::move(found.plan);
   };
@@ -151,13 +151,13 @@ Option MakeOption(IslandScope island_scope, const char* name, size_t islands,
 // All scopes that differ, compared.
 absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInput& input,
                                    const plan::IslandOptions& islands,
-                                   const PlanStopFunction& make_stop) {
+                                   const EnoughFunction& make_enough) {
   const plan::Cluster& cluster = input.cluster;
   const std::set<std::string> sites = ListSites(cluster);
   const std::map<SiteNode, std::string> workers = SitesByWorker(cluster);
   const bool may_be_alone = std::ssize(workers) <= request.spec.outer.max_islands;
   const plan::PlanFunction make = MakePlanFunction(
-      request, input, 1 + sites.size() + (may_be_alone ? workers.size() : 0), make_stop);
+      request, input, 1 + sites.size() + (may_be_alone ? workers.size() : 0), make_enough);
   std::vector<Option> options;
   std::vector<std::pair<plan::Cluster, absl::StatusOr<plan::IslandChoice>>> made;
   const auto add = [&](IslandScope island_scope, const char* name, size_t count,
@@ -266,8 +266,8 @@ plan::Cluster GroupByIsland(const plan::Cluster& cluster, const JobSpec& spec,
 
 absl::StatusOr<ScopePlans> PlanScope(const PlanRequest& request, const PlanningInput& input,
                                      IslandScope island_scope, const plan::IslandOptions& islands,
-                                     const PlanStopFunction& make_stop) {
-  if (island_scope == IslandScope::kAuto) return Compare(request, input, islands, make_stop);
+                                     const EnoughFunction& make_enough) {
+  if (island_scope == IslandScope::kAuto) return Compare(request, input, islands, make_enough);
   const JobSpec& spec = request.spec;
   if (island_scope == IslandScope::kAll) {
     if (spec.layout.workers_per_island > 0) {
@@ -279,14 +279,14 @@ absl::StatusOr<ScopePlans> PlanScope(const PlanRequest& request, const PlanningI
     ATOLL_ASSIGN_OR_RETURN(
         plan::IslandChoice choice,
         plan::PlanSingle(input.cluster, input.costs, input.job,
-                         MakePlanFunction(request, input, 1, make_stop), islands));
+                         MakePlanFunction(request, input, 1, make_enough), islands));
     return ScopePlans{island_scope, input.cluster, std::move(choice)};
   }
   plan::Cluster cluster = GroupByIsland(input.cluster, spec, island_scope);
   ATOLL_ASSIGN_OR_RETURN(
       plan::IslandChoice choice,
       plan::PlanIslands(cluster, input.costs, input.job,
-                        MakePlanFunction(request, input, ListSites(cluster).size(), make_stop),
+                        MakePlanFunction(request, input, ListSites(cluster).size(), make_enough),
                         islands));
   return ScopePlans{island_scope, std::move(cluster), std::move(choice)};
 }

@@ -51,9 +51,9 @@ struct ScopePlans {
   plan::IslandChoice choice;
 };
 
-// When the next plan's search is to end, where so many plans are still to be made with it; null:
-// PlanRequest::stop says it for all.
-using PlanStopFunction = std::function<std::function<bool()>(size_t plans_left)>;
+// Until when the next plan is improved (PlanRequest::enough), where so many plans are still to be
+// made with it; null: as the request says of all.
+using EnoughFunction = std::function<std::function<bool()>(size_t plans_left)>;
 
 // The island scope that the job gets, and the plans of its islands: with `island_scope` kAuto what
 // ChooseIslandScope chooses, by the same comparison; otherwise that one. For devices that are not
@@ -61,7 +61,7 @@ using PlanStopFunction = std::function<std::function<bool()>(size_t plans_left)>
 // cannot satisfy.
 absl::StatusOr<ScopePlans> PlanScope(const PlanRequest& request, const PlanningInput& input,
                                      IslandScope island_scope, const plan::IslandOptions& islands,
-                                     const PlanStopFunction& make_stop = nullptr);
+                                     const EnoughFunction& make_enough = nullptr);
 
 }  // namespace atl
 

@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "coordinator/planner/testing/models.h"
+
 namespace atl {
 namespace {
 
@@ -163,14 +165,14 @@ TEST_CASE("every_plan_gets_its_part_of_the_time") {
   const JobSpec spec = Job();
   PlanRequest request;
   request.spec = spec;
-  request.improvements = plan::Options::kUntilStopped;
+  request.improvements = 1;
   std::vector<size_t> left;
-  const PlanStopFunction make_stop = [&](size_t plans_left) {
+  const EnoughFunction make_enough = [&](size_t plans_left) {
     left.push_back(plans_left);
     return [] { return true; };
   };
-  const auto plans =
-      PlanScope(request, MakeTestInput(spec), IslandScope::kAuto, ToIslandOptions(spec), make_stop);
+  const auto plans = PlanScope(request, MakeTestInput(spec), IslandScope::kAuto,
+                               ToIslandOptions(spec), make_enough);
   REQUIRE(plans.ok());
   CHECK(left == std::vector<size_t>{7, 6, 5, 4, 3, 2, 1});  // all, two sites, four workers
 }

@@ -84,6 +84,10 @@ int64_t HeadGroups(const ModelSpec& shape) {
 plan::CostOptions MakeCostOptions(const JobSpec& spec, bool full_precision) {
   plan::CostOptions options;
   options.state_bytes_per_parameter = full_precision ? 16 : 18;
+  // Both moments, and in half precision the master weight. Without a number of copies, one where
+  // memory requires it.
+  options.sharded_bytes_per_parameter = full_precision ? 8 : 12;
+  options.optimizer_copies = static_cast<int>(std::max<int64_t>(1, spec.layout.optimizer_copies));
   options.weight_share = 1;  // the runtime keeps all of it until W is done
   options.fixed_slots = true;
   if (spec.layout.recompute == Recompute::kAll) {

@@ -46,6 +46,7 @@ absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput&
         absl::StrCat(kKey, ": worker ", leader, " leads the island and has no stage in it"));
   }
   ATOLL_RETURN_IF_ERROR(CheckBatch(request, layout));
+  ATOLL_RETURN_IF_ERROR(plan::CheckBytes(input.costs.model(), request.spec.inner.batch_sequences));
   if (plan::SavesMemory(layout)) {
     if (fixed.recompute == Recompute::kNone) {
       return absl::InvalidArgumentError(

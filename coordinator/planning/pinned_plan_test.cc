@@ -116,6 +116,61 @@ TEST_CASE("recomputed_layers_run_as_listed_or_are_refused") {
   }
 }
 
+// Two stages on each device: in turn, and in a V.
+std::string TwoStagesEach(bool v) {
+  const char* const third = v ? "w2/0" : "w1/0";
+  const char* const last = v ? "w1/0" : "w2/0";
+  return absl::StrCat(R"({"islands": [{"replicas": [{"stages": [
+      {"first_layer": 0, "layers": 2, "devices": ["w1/0"]},
+      {"first_layer": 2, "layers": 2, "devices": ["w2/0"]},
+      {"first_layer": 4, "layers": 2, "devices": [")",
+                      third, R"("]},
+      {"first_layer": 6, "layers": 2, "devices": [")",
+                      last, R"("]}], "micro_batch_sequences": 2, "micro_batches": 8}]}]})");
+}
+
+TEST_CASE(
+    "a_pinned_plan_of_two_stages_a_device_runs_by_its_schedule_or_is_refused_with_both_named") {
+  for (const bool v : {false, true}) {
+    for (const std::string& schedule : sim::ScheduleNames()) {
+      CAPTURE(v, schedule);
+      PlanRequest request = Pinned(TwoWorkers(), TwoStagesEach(v));
+      request.spec.layout.schedule = schedule;
+      const auto plan = PlanIsland(request);
+      const bool one = schedule == "1f1b" || schedule.substr(0, 4) == "zb-h" ||
+                       schedule == "zb-1p" || schedule == "zb-2p";
+      const bool in_v = schedule == "zb-v" || schedule.substr(0, 2) == "v-";
+      const bool suits = !one && (v ? schedule != "interleaved" : !in_v);
+      CHECK(plan.ok() == suits);
+      if (plan.ok()) {
+        CHECK(plan->replicas[0].stages.size() == 4);
+        continue;
+      }
+      CHECK(absl::IsInvalidArgument(plan.status()));
+      CHECK_THAT(std::string(plan.status().message()),
+                 Catch::StartsWith("layout.plan") && Catch::Contains(schedule));
+    }
+  }
+}
+
+TEST_CASE("stages_that_share_some_of_their_devices_are_refused") {
+  PlanRequest request = MakePlanRequest(6, 16);
+  request.members.push_back(Worker("w1", 2));
+  const auto pinned = [&](const char* second) {
+    return PlanIsland(Pinned(
+        request,
+        absl::StrCat(R"({"islands": [{"replicas": [{"stages": [
+            {"first_layer": 0, "layers": 4, "devices": ["w1/0", "w1/1"]},
+            {"first_layer": 4, "layers": 4, "devices": [)",
+                     second, R"(]}], "micro_batch_sequences": 2, "micro_batches": 8}]}]})")));
+  };
+  CHECK(pinned(R"("w1/0", "w1/1")").ok());
+  for (const char* other : {R"("w1/1", "w1/0")", R"("w1/1")", R"("w1/0")"}) {
+    CAPTURE(other);
+    CHECK(absl::IsInvalidArgument(pinned(other).status()));
+  }
+}
+
 // "F0.1 B0.1 W0.1": of stage 0, micro-batch 1.
 std::string Program(const std::string& device, const std::string& ops) {
   std::string json;

@@ -61,7 +61,9 @@ bool CutAgain(const PlanningInput& input, plan::Layout& layout) {
   for (plan::Replica& replica : layout.replicas) {
     const std::vector<int> stage_entities = plan::MapStagesToEntities(replica);
     replica.stages.resize(1 + *std::max_element(stage_entities.begin(), stage_entities.end()));
-    if (!plan::CutReplica(input.cluster, input.costs, layout.micro_batch, replica).ok()) {
+    if (!plan::CutReplica(input.cluster, input.costs.ForReplicas(layout.replicas.size()),
+                          layout.micro_batch, replica)
+             .ok()) {
       return false;
     }
   }
@@ -173,6 +175,7 @@ absl::StatusOr<FoundPlan> Search(const PlanRequest& request, const PlanningInput
   options.seed = request.seed;
   options.pool = &pool;
   options.stop = request.stop;
+  options.enough = request.enough;
   if (request.improvements) options.improvements = *request.improvements;
   FoundPlan found;
   ATOLL_ASSIGN_OR_RETURN(found.plan, plan::PlanJob(input.cluster, input.costs, input.job, options));

@@ -37,8 +37,9 @@ int64_t SearchBytes(const PlanningInput& input, const plan::Layout& layout,
                     const IslandPlan& island, size_t r, size_t s) {
   const plan::Replica& replica = layout.replicas[r];
   const std::vector<int>& devices = replica.stages[s].devices;
-  const plan::StageCosts costs = plan::GroupCosts(input.cluster, input.costs, layout.micro_batch,
-                                                  devices, layout.tensor_split_ratios);
+  const plan::StageCosts costs =
+      plan::GroupCosts(input.cluster, input.costs.ForReplicas(layout.replicas.size()),
+                       layout.micro_batch, devices, layout.tensor_split_ratios);
   std::vector<int32_t> own;
   for (size_t other = 0; other < replica.stages.size(); ++other) {
     if (replica.stages[other].devices == devices) own.push_back(static_cast<int32_t>(other));

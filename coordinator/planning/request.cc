@@ -1,7 +1,6 @@
 #include "coordinator/planning/request.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <map>
 #include <set>
@@ -36,19 +35,8 @@ plan::DeviceType AssumedType(const DeviceInfo& device) {
     type.link_bytes_per_s = 4e9;  // a copy between threads of one process
     return type;
   }
-  std::string lower;
-  for (const char c : device.kind) {
-    lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  for (const std::string& name : plan::DeviceTypeNames()) {
-    // "NVIDIA H200", "NVIDIA A100-SXM4-80GB": the catalogue's name without its memory.
-    const std::string chip = name.substr(0, name.find('-'));
-    if (lower.find(chip) != std::string::npos) {
-      type = *plan::FindDeviceType(name);
-    }
-  }
-  if (type.flops_per_s == 0) type = {"", 100e12, 1e12, 0, 32e9};
-  return type;
+  return plan::FindDeviceTypeByKind(device.kind)
+      .value_or(plan::DeviceType{"", 100e12, 1e12, 0, 32e9});
 }
 
 // ------------------------------------------------------------------------------------- model ----
@@ -118,7 +106,10 @@ void AddTimes(const std::string& type, const std::vector<const DeviceProfile*>& 
     }
   }
   for (const auto& [key, kinds] : sums) {
-    if (kinds.size() != 3) continue;
+    if (!kinds.contains(LayerKind::kEmbedding) || !kinds.contains(LayerKind::kBlock) ||
+        !kinds.contains(LayerKind::kHead)) {
+      continue;
+    }
     std::vector<plan::LayerTimes> times;
     for (int l = 0; l < layers; ++l) {
       const auto& [sum, count] = kinds.at(GetLayerKind(l, layers));

@@ -57,6 +57,8 @@ struct PlanRequest {
   int threads = 1;  // that search; no plan depends on it
   // Polled between candidates by any of them; true ends the search with what is best by then.
   std::function<bool()> stop;
+  // Polled between rounds of more improvements after a search; null: there are none.
+  std::function<bool()> enough = nullptr;
   std::optional<int>
       improvements;  // small changes to try on the winner; none: the planner's number
 };

@@ -104,8 +104,8 @@ absl::StatusOr<plan::Plan> BuildPlanWithRatios(const PlanRequest& request,
     for (plan::Replica& replica : cut.replicas) {
       const size_t stages = replica.stages.size();
       all = all &&
-            plan::CutReplica(input.cluster, input.costs, cut.micro_batch, replica,
-                             {.tensor_split_ratios = ratios})
+            plan::CutReplica(input.cluster, input.costs.ForReplicas(cut.replicas.size()),
+                             cut.micro_batch, replica, {.tensor_split_ratios = ratios})
                 .ok() &&
             replica.stages.size() == stages;
     }

@@ -1,5 +1,6 @@
 // `atoll plan` and `atoll simulate` as a person uses them, mistakes included.
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>
@@ -134,6 +135,36 @@ TEST_CASE("a_job_has_the_islands_rounds_and_encodings_that_its_file_says") {
   CHECK(full["islands"][0]["steps_per_round"] == "64");
   CHECK(plan("[layout]\nisland = \"all\"\n")["islands"].size() == 1);
   CHECK(plan(site, {"--islands", "one"})["islands"].size() == 1);
+}
+
+TEST_CASE("a_plan_that_misses_its_deadline_is_shown_with_what_it_needs") {
+  const CliFixture fixture;
+  const Outcome plan =
+      fixture.Run("plan", {fixture.Write("late.toml", kJob + "[layout]\ndeadline_hours = 1e-9\n")});
+  CHECK(plan.code == 1);
+  CHECK_THAT(plan.out, Catch::StartsWith("run: "));
+  CHECK_THAT(plan.errors, Catch::Contains("layout.deadline_hours") && Catch::Contains("needs"));
+}
+
+TEST_CASE("islands_that_are_alike_share_a_table_and_a_run_of_many_devices_stays_short") {
+  const CliFixture fixture;
+  std::string cluster;
+  for (const char* site : {"a", "b", "c", "d"}) {
+    for (int d = 0; d < 64; ++d) {
+      cluster += std::string("[[devices]]\nid = \"") + site + std::to_string(d) +
+                 "\"\ntype = \"a100-80\"\nnode = \"" + site + "n" + std::to_string(d / 8) +
+                 "\"\nsite = \"" + site + "\"\n";
+    }
+    for (const char* other : {"a", "b", "c", "d"}) {
+      cluster += std::string("[[links]]\nfrom = \"") + site + "\"\nto = \"" + other +
+                 "\"\nedges = [{latency_ns = 10_000_000, bandwidth_bytes_per_s = 1e9}]\n";
+    }
+  }
+  const Outcome plan = fixture.Run("plan", With(kSmall, {"--islands", "per-site"}), cluster);
+  INFO(plan.errors << plan.out);
+  REQUIRE(plan.code == 0);
+  CHECK_THAT(plan.out, Catch::Contains("4 islands, at a, b, c, d: "));
+  CHECK(std::count(plan.out.begin(), plan.out.end(), '\n') <= 40);
 }
 
 TEST_CASE("a plan satisfies what a job's [layout] fixes, as its islands do") {
@@ -369,6 +400,10 @@ TEST_CASE("wrong flags are distinguished from wrong files, both by name") {
   const Outcome wide = fixture.Run("plan", With(kSmall, {"--tensor-parallel", "16"}));
   CHECK(wide.code == 1);
   CHECK_THAT(wide.errors, Catch::Contains("tensor_parallel = 16"));
+  const Outcome few =
+      fixture.Run("plan", {"--model", "llama-1b", "--batch", "16", "--tensor-parallel", "9"});
+  CHECK(few.code == 1);
+  CHECK_THAT(few.errors, Catch::Contains("--tensor-parallel 9") && Catch::Contains("= 8"));
   const Outcome model = fixture.Run("plan", {"--model", "gpt5", "--batch", "4"});
   CHECK(model.code == 1);
   CHECK_THAT(model.errors, Catch::Contains("gpt2-xl"));

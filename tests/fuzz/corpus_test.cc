@@ -68,5 +68,21 @@ TEST_CASE("changed seeds are accepted or refused, and nothing else happens") {
   }
 }
 
+TEST_CASE("random_choices_are_accepted_or_refused_and_nothing_else_happens") {
+  constexpr size_t kBytesMax = 512;
+  for (const Decoder& decoder : Decoders()) {
+    CAPTURE(decoder.name);
+    int accepted = 0;
+    for (int i = 0; i < decoder.random_inputs; ++i) {
+      CAPTURE(i);
+      Rng rng(static_cast<uint64_t>(i));
+      std::string bytes(rng.Below(kBytesMax), '\0');
+      for (char& byte : bytes) byte = static_cast<char>(rng.Below(256));
+      if (decoder.accepts(bytes)) ++accepted;
+    }
+    CHECK((decoder.random_inputs == 0 || accepted > 0));
+  }
+}
+
 }  // namespace
 }  // namespace atl::fuzz

@@ -22,6 +22,18 @@ PLANTED = {
         "common/toml_message.cc",
         "if (list == nullptr || !(list->empty() || list->is_homogeneous<toml::table>())) {",
         "if (list == nullptr) {"),
+    "plan_request": (
+        "coordinator/planning/request.cc",
+        "if (request.members.empty()) return absl::InvalidArgumentError(\"the island has no members\");",
+        ""),
+    "pinned_layout": (
+        "coordinator/planner/layout_cuts.cc",
+        "if (layout.shape != Shape::kPlain) return CheckShape(schedule, *needed, layout);",
+        ""),
+    "described_cluster": (
+        "coordinator/plan_io/profile_file.cc",
+        "if (memory.layer() < 0 || memory.layer() >= layers) {",
+        "if (memory.layer() < 0) {"),
     "config_json": (
         "common/model/json.cc",
         "const bool fits =\n      value.is_number_integer() &&\n",

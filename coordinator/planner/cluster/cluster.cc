@@ -218,6 +218,16 @@ const Link& Cluster::LinkBetweenSites(const std::string& from, const std::string
   return from == to ? site_link : wan_link;
 }
 
+double Cluster::CardBytesPerSecond(int device) const {
+  const Device& own = devices[device];
+  double fastest = 0;
+  for (auto link = node_to_node.lower_bound({own.node, ""});
+       link != node_to_node.end() && link->first.first == own.node; ++link) {
+    fastest = std::max(fastest, link->second.bytes_per_s);
+  }
+  return fastest > 0 ? fastest : LinkBetweenSites(own.site, own.site).bytes_per_s;
+}
+
 std::vector<std::vector<int>> Cluster::DevicesByNode() const {
   std::map<std::tuple<std::string, std::string, int>, std::vector<int>> groups;
   for (size_t d = 0; d < devices.size(); ++d) {

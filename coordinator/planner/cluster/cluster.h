@@ -109,6 +109,9 @@ struct Cluster {
   // Whether any device, sender or link has a price.
   bool HasPrices() const;
   const Link& LinkBetweenSites(const std::string& from, const std::string& to) const;
+  // What a device's node sends at most, through its card: by the fastest of its measured links to
+  // other nodes, else by what its site says of nodes' cards.
+  double CardBytesPerSecond(int device) const;
   // The devices of one type, in one node, in order; (site, node, type) in order.
   std::vector<std::vector<int>> DevicesByNode() const;
 };

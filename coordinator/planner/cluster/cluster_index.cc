@@ -10,7 +10,8 @@ ClusterIndex::ClusterIndex(const Cluster& cluster) : cluster_(cluster) {
   std::map<std::string, int> sites;
   std::map<std::pair<int, std::string>, int> nodes;
   const Device* before = nullptr;
-  for (const Device& device : cluster.devices) {
+  for (size_t d = 0; d < cluster.devices.size(); ++d) {
+    const Device& device = cluster.devices[d];
     Location location = locations_.empty() ? Location{} : locations_.back();
     if (before == nullptr || device.site != before->site || device.node != before->node) {
       location.site = sites.try_emplace(device.site, static_cast<int>(sites.size())).first->second;
@@ -19,6 +20,9 @@ ClusterIndex::ClusterIndex(const Cluster& cluster) : cluster_(cluster) {
               .first->second;
     }
     locations_.push_back(location);
+    if (location.node == std::ssize(cards_)) {
+      cards_.push_back(cluster.CardBytesPerSecond(static_cast<int>(d)));
+    }
     before = &device;
   }
   sites_ = static_cast<int>(sites.size());

@@ -23,6 +23,7 @@ class ClusterIndex {
   // As Cluster has them.
   Link LinkBetween(int from, int to) const;
   const Link& LinkBetweenSites(int from, int to) const { return *site_links_[from * sites_ + to]; }
+  double CardBytesPerSecond(int device) const { return cards_[locations_[device].node]; }
 
  private:
   struct Location {
@@ -33,6 +34,7 @@ class ClusterIndex {
   std::vector<Location> locations_;  // of devices
   int sites_ = 0, nodes_ = 0;
   std::vector<const Link*> site_links_;  // from site to site
+  std::vector<double> cards_;            // of nodes, bytes a second
 };
 
 }  // namespace atl::plan

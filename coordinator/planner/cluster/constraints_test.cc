@@ -8,6 +8,7 @@
 #include "coordinator/planner/cluster/traffic.h"
 #include "coordinator/planner/islands.h"
 #include "coordinator/planner/planner.h"
+#include "coordinator/planner/testing/models.h"
 
 namespace atl::plan {
 namespace {

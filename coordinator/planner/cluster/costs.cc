@@ -132,15 +132,40 @@ void StageCosts::Add(const Layer& layer, const LayerTimes& times, const CostOpti
   sums_->push_back(sum);
 }
 
+const Costs& Costs::ForReplicas(size_t replicas) const {
+  const double sharded = options_.sharded_bytes_per_parameter;
+  const double copies = std::max(1, options_.optimizer_copies);
+  if (sharded <= 0 || static_cast<double>(replicas) <= copies) return *this;
+  std::shared_ptr<const Costs>& known = by_replicas_[replicas];
+  if (known == nullptr) {
+    CostOptions options = options_;
+    options.state_bytes_per_parameter -= sharded * (1 - copies / static_cast<double>(replicas));
+    options.sharded_bytes_per_parameter = 0;
+    options.optimizer_share = copies / static_cast<double>(replicas);
+    known = std::make_shared<const Costs>(With(options));
+  }
+  return *known;
+}
+
+double Costs::LargestPart(const Layer& layer, int tensor_parallel) const {
+  const double even = 1.0 / tensor_parallel;
+  if (layer.head_share == 0 || model_.head_groups == 0) return even;
+  const int64_t most = (model_.head_groups + tensor_parallel - 1) / tensor_parallel;
+  const double heads = static_cast<double>(most) / static_cast<double>(model_.head_groups);
+  return layer.head_share * heads + (1 - layer.head_share) * even;
+}
+
 DegreeMemory Costs::EstimateDegreeMemory(int tensor_parallel) const {
   DegreeMemory memory;
   const auto above = memory_.upper_bound(tensor_parallel);
   const int measured = above == memory_.begin() ? 1 : std::prev(above)->first;
   if (above != memory_.begin()) memory = std::prev(above)->second;
   memory.layers.resize(model_.layers.size());
-  for (LayerShares& shares : memory.layers) {
-    shares.state = shares.state * measured / tensor_parallel;
-    shares.stash = shares.stash * measured / tensor_parallel;
+  for (size_t l = 0; l < memory.layers.size(); ++l) {
+    const double part =
+        LargestPart(model_.layers[l], tensor_parallel) / LargestPart(model_.layers[l], measured);
+    memory.layers[l].state *= part;
+    memory.layers[l].stash *= part;
   }
   return memory;
 }
@@ -281,9 +306,10 @@ std::vector<LayerTimes> Costs::Times(const DeviceType& type, int tp, int micro_b
   }
   const bool exact = measured_tp == tp && below != nullptr && below_size == micro_batch;
   *source = exact ? Source::kMeasured : Source::kInterpolated;
-  const double scale = static_cast<double>(measured_tp) / tp;
   std::vector<LayerTimes> times(layers);
   for (size_t l = 0; l < layers; ++l) {
+    const double scale =
+        LargestPart(model_.layers[l], tp) / LargestPart(model_.layers[l], measured_tp);
     LayerTimes t;
     if (below == nullptr) {
       t = (*above)[l];  // smaller than any measured: no faster than the smallest
@@ -299,7 +325,7 @@ std::vector<LayerTimes> Costs::Times(const DeviceType& type, int tp, int micro_b
                               ? AllReducesSeconds(type, model_.layers[l], tp, micro_batch)
                               : 0;
     times[l] = {t.forward_s * scale + reduce, t.backward_s * scale + reduce, t.weight_s * scale,
-                t.optimizer_s * scale};
+                t.optimizer_s * scale * options_.optimizer_share};
   }
   return times;
 }
@@ -307,15 +333,16 @@ std::vector<LayerTimes> Costs::Times(const DeviceType& type, int tp, int micro_b
 std::vector<LayerTimes> Costs::Roofline(const DeviceType& type, int tp, int micro_batch) const {
   std::vector<LayerTimes> times;
   for (const Layer& layer : model_.layers) {
-    const double flops = layer.forward_flops * micro_batch / tp;
-    const double touched = 2.0 * static_cast<double>(layer.parameters) / tp +
-                           2.0 * static_cast<double>(layer.stash_bytes) * micro_batch / tp;
+    const double part = LargestPart(layer, tp);
+    const double flops = layer.forward_flops * micro_batch * part;
+    const double touched = 2.0 * static_cast<double>(layer.parameters) * part +
+                           2.0 * static_cast<double>(layer.stash_bytes) * micro_batch * part;
     const double pass =
         std::max(flops / type.flops_per_s, touched / type.memory_bytes_per_s) / options_.efficiency;
     const double reduce = AllReducesSeconds(type, layer, tp, micro_batch);
     // Weights, gradients and state are read and written once.
     const double state =
-        static_cast<double>(layer.parameters) / tp * (options_.state_bytes_per_parameter + 14);
+        static_cast<double>(layer.parameters) * part * (options_.state_bytes_per_parameter + 14);
     const double backward = layer.forward_flops == 0 ? 0 : pass + reduce;
     times.push_back({layer.forward_flops == 0 ? 0 : pass + reduce, backward,
                      layer.forward_flops == 0 ? 0 : pass, state / type.memory_bytes_per_s});

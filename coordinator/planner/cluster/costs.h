@@ -68,7 +68,12 @@ struct CostOptions {
   double efficiency = 0.45;
   // Half-precision weight 2, fp32 gradient 4, master weight 4, two moments 8.
   double state_bytes_per_parameter = 18;
-  double reserve = 0.06;  // of the memory: workspace, fragmentation, buffers for messages
+  // Of these, what so many of the replicas keep of each parameter, divided among all of them (the
+  // optimizer's state, ZeRO-1). 0: every replica keeps all.
+  double sharded_bytes_per_parameter = 0;
+  int optimizer_copies = 1;
+  double optimizer_share = 1;  // of what the optimizer was measured to take
+  double reserve = 0.06;       // of the memory: workspace, fragmentation, buffers for messages
   bool split_backward = true;
   double weight_share = 0.43;  // of the stash, held from B to W (32 of 34 + 5as/h bytes)
   // Memory as our runtime takes it (sim::Problem::fixed_slots), with a weight_share of 1.
@@ -155,13 +160,35 @@ class Costs {
         profile_(std::move(profile)),
         options_(options),
         memory_(std::move(memory)) {}
+  // Without what is cached of numbers of replicas: copies may be used by threads of their own.
+  Costs(const Costs& other)
+      : model_(other.model_),
+        profile_(other.profile_),
+        options_(other.options_),
+        memory_(other.memory_),
+        known_(other.known_) {}
+  Costs& operator=(const Costs& other) {
+    if (this == &other) return *this;
+    model_ = other.model_;
+    profile_ = other.profile_;
+    options_ = other.options_;
+    memory_ = other.memory_;
+    known_ = other.known_;
+    by_replicas_.clear();
+    return *this;
+  }
+
   // The same measurements with other options.
   Costs With(const CostOptions& options) const { return {model_, profile_, options, memory_}; }
+  // Of layouts of so many replicas, which share the optimizer's state. Valid as long as this
+  // object.
+  const Costs& ForReplicas(size_t replicas) const;
 
   // Tensor parallelism adds two all-reduces of the activation to F and to B, over the slowest link
   // of the group where such links are described (DeviceType::ring_links), else over the type's.
   // Interpolation: linear in the micro-batch between the two nearest measured ones (beyond the
-  // largest, in proportion); over TP sizes, work scaled by the ratio of sizes.
+  // largest, in proportion); over TP sizes, work scaled by the ratio of what the device has that
+  // has most: heads that the size does not divide are cut unevenly.
   StageCosts For(const DeviceType& type, int tensor_parallel, int micro_batch) const;
 
   // For devices of these types, by rank, that share layers by these split ratios: of every
@@ -190,6 +217,8 @@ class Costs {
                              int micro_batch) const;
   DegreeMemory EstimateDegreeMemory(int tensor_parallel) const;
   std::vector<LayerTimes> Roofline(const DeviceType& type, int tp, int micro_batch) const;
+  // Of a layer, on the device that has most of it.
+  double LargestPart(const Layer& layer, int tensor_parallel) const;
 
   Model model_;
   ProfileTable profile_;
@@ -199,6 +228,7 @@ class Costs {
   // compare.
   using CostKey = std::tuple<int, int, double, double, double, RingLink, std::string>;
   mutable std::map<CostKey, StageCosts> known_;
+  mutable std::map<size_t, std::shared_ptr<const Costs>> by_replicas_;
 };
 
 }  // namespace atl::plan

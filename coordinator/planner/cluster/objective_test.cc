@@ -5,6 +5,7 @@
 
 #include "coordinator/planner/islands.h"
 #include "coordinator/planner/planner.h"
+#include "coordinator/planner/testing/models.h"
 
 namespace atl::plan {
 namespace {

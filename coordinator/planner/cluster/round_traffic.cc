@@ -62,6 +62,10 @@ SiteBytes RoundTraffic::OfDay(const Servers& servers, int steps_per_round) const
   return day;
 }
 
+SiteBytes RoundTraffic::CountDay(const Servers& servers) const {
+  return OfDay(servers, options_.steps_per_round);
+}
+
 int RoundTraffic::LeastSteps(const Servers& servers) const {
   const auto keeps = [&](int steps) { return CheckLimits(cluster_, OfDay(servers, steps)).ok(); };
   if (!keeps(kStepsMost)) return 0;

@@ -33,6 +33,8 @@ class RoundTraffic {
   // Whether all of it keeps to the limits with the servers at these sites. What goes over one is
   // said with the rounds that would keep to it.
   absl::Status Check(const Servers& servers) const;
+  // Of a day, with rounds of the options' steps.
+  SiteBytes CountDay(const Servers& servers) const;
   // How near a limit rounds come, and how often they could be; empty: no limited link is used.
   std::string Text(const Servers& servers) const;
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "coordinator/planner/candidates.h"
+#include "coordinator/planner/testing/models.h"
 
 namespace atl::plan {
 namespace {

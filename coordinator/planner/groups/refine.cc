@@ -45,8 +45,9 @@ class Climber {
     Layout layout = current_.layout;
     std::set<size_t> changed;
     if (!Change(layout, changed)) return false;
+    const Costs& costs = costs_.ForReplicas(layout.replicas.size());
     for (const size_t r : changed) {
-      if (!CutReplica(cluster_, costs_, layout.micro_batch, layout.replicas[r]).ok()) return false;
+      if (!CutReplica(cluster_, costs, layout.micro_batch, layout.replicas[r]).ok()) return false;
     }
     if (best_.fitted && !Satisfies(job_.fixed, layout)) return false;
     if (!UsesLeader(cluster_, layout) || !DegreesAgree(costs_.model(), layout)) return false;

@@ -1,4 +1,4 @@
-#include "coordinator/planner/groups/placement.h"
+#include "bench/planner/placement.h"
 
 #include <algorithm>
 #include <cmath>

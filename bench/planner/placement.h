@@ -13,8 +13,8 @@
 // same results still wanted is nowhere later (where memory cannot bind and no edges exclude each
 // other). Untouched identical devices are tried once.
 
-#ifndef ATOLL_COORDINATOR_PLANNER_GROUPS_PLACEMENT_H_
-#define ATOLL_COORDINATOR_PLANNER_GROUPS_PLACEMENT_H_
+#ifndef ATOLL_BENCH_PLANNER_PLACEMENT_H_
+#define ATOLL_BENCH_PLANNER_PLACEMENT_H_
 
 #include <cstdint>
 #include <functional>
@@ -77,4 +77,4 @@ absl::StatusOr<Placement> PlaceOptimally(const PlacementProblem& problem,
 
 }  // namespace atl::plan
 
-#endif  // ATOLL_COORDINATOR_PLANNER_GROUPS_PLACEMENT_H_
+#endif  // ATOLL_BENCH_PLANNER_PLACEMENT_H_
