@@ -1,7 +1,5 @@
 #include "worker/path_roots.h"
 
-#include <glob.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -12,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/path_pattern.h"
 
 namespace atl::worker {
 namespace {
@@ -82,12 +81,8 @@ void AddLinks(const std::string& folder, const Limits& limits, std::set<std::str
 // What a job's path stands for, besides itself: what a pattern fits, parts of data, links in
 // folders.
 std::vector<std::string> Expanded(const std::string& path, const Limits& limits) {
-  std::vector<std::string> paths;
-  glob_t matches{};
-  if (glob(path.c_str(), GLOB_NOSORT, nullptr, &matches) == 0) {
-    for (size_t i = 0; i < matches.gl_pathc; ++i) paths.emplace_back(matches.gl_pathv[i]);
-  }
-  globfree(&matches);
+  // What is too much to look at is not read later, either.
+  std::vector<std::string> paths = ExpandPattern(path).value_or(std::vector<std::string>());
   std::error_code error;
   for (const char* suffix : {".bin", ".idx"}) {  // of data in Megatron's format
     if (fs::exists(path + suffix, error)) paths.push_back(path + suffix);

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/file_kind.h"
 #include "common/files.h"
+#include "common/object_store/hub.h"
 #include "common/status.h"
 #include "common/tokenizer/unicode.h"
 
@@ -26,10 +28,12 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> OpenTokenizer(const std::string& path) {
-  std::string file = path;
+  auto local = FetchFromHub(path, HubFiles::kTokenizer);
+  if (!local.ok()) return Annotate(local.status(), "tokenizer");
+  std::string file = *local;
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    const std::filesystem::path folder = path;
+  if (std::filesystem::is_directory(file, error)) {
+    const std::filesystem::path folder = file;
     const bool json = std::filesystem::exists(folder / "tokenizer.json", error);
     file = (folder / (json ? "tokenizer.json" : "tokenizer.model")).string();
     if (!std::filesystem::exists(file, error)) {
@@ -38,6 +42,8 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> OpenTokenizer(const std::string
     }
   }
   ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
+  ATOLL_RETURN_IF_ERROR(CheckFileKind(absl::StrCat("tokenizer ", file), text,
+                                      "a tokenizer.json or SentencePiece model"));
   if (std::filesystem::path(file).extension() == ".model") return ParseSentencePiece(text, file);
   return ParseTokenizerJson(text, file);
 }
