@@ -128,6 +128,8 @@ class CommandLine {
         ->add_option("--set", submit_.settings,
                      "KEY=VALUE replaces the value of the file; repeatable")
         ->allow_extra_args(false);
+    submit->add_flag("--unchecked", submit_.unchecked,
+                     "do not look at the data and weights that lie on this machine");
     CLI::Option* dry_run =
         submit->add_flag("--dry-run", submit_.dry_run, "only have the coordinator check it");
     submit->add_flag("--watch", submit_.watch, "then watch it until it ends")->excludes(dry_run);

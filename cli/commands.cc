@@ -32,6 +32,7 @@ namespace atl::cli {
 namespace {
 
 constexpr auto kReconnectInterval = std::chrono::seconds(1);
+constexpr int64_t kSubmitHeadBytes = 64 << 10;  // of each file
 
 int Fail(const absl::Status& status) {
   std::cerr << "atoll: " << status.message() << "\n";
@@ -50,9 +51,7 @@ int Print(const Global& global, const std::function<absl::StatusOr<Reply>(Client
   return 0;
 }
 
-absl::StatusOr<v1::SubmitRequest> RequestFromFile(const std::string& path,
-                                                  const std::vector<std::string>& settings = {}) {
-  ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, ReadJobFile(path, settings));
+v1::SubmitRequest MakeRequest(const JobSpec& spec) {
   v1::SubmitRequest request;
   ATOLL_RETURN_IF_ERROR(Encode(spec, request.mutable_spec()));
   return request;
@@ -199,6 +198,10 @@ int WatchJob(const Global& global, const std::string& job, int interval_ms, bool
   return GetExitCode(last);
 }
 
+void PrintWarnings(const JobInspection& found) {
+  for (const std::string& warning : found.warnings) std::cerr << "warning: " << warning << "\n";
+}
+
 }  // namespace
 
 int Validate(const Global& global, const std::string& path, bool with_coordinator) {
@@ -207,29 +210,37 @@ int Validate(const Global& global, const std::string& path, bool with_coordinato
   const auto found = InspectJob(*spec);
   if (!found.ok()) return Fail(Annotate(found.status(), path));
   std::cerr << found->text;
+  PrintWarnings(*found);
   const std::string valid = absl::StrCat(path, ": ", ValidText(*found), "\n");
-  const auto request = RequestFromFile(path);
-  if (!request.ok()) return Fail(request.status());
+  const v1::SubmitRequest request = MakeRequest(*spec);
   if (with_coordinator) {
     return Print<v1::ValidateReply>(
-        global, [&](Client& client) { return client.Validate(*request); },
+        global, [&](Client& client) { return client.Validate(request); },
         [&](const v1::ValidateReply&) { return valid; });
   }
-  std::cout << (global.json ? Json(request->spec()) : valid);
+  std::cout << (global.json ? Json(request.spec()) : valid);
   return 0;
 }
 
 int Submit(const Global& global, const SubmitFlags& flags) {
-  const auto request = RequestFromFile(flags.path, flags.settings);
-  if (!request.ok()) return Fail(request.status());
+  const auto spec = ReadJobFile(flags.path, flags.settings);
+  if (!spec.ok()) return Fail(spec.status());
+  if (!flags.unchecked) {
+    const auto found = InspectJob(*spec, {.head_bytes = kSubmitHeadBytes, .remote = false});
+    if (!found.ok()) {
+      return Fail(Annotate(found.status(), absl::StrCat(flags.path, " (--unchecked submits it)")));
+    }
+    PrintWarnings(*found);
+  }
+  const v1::SubmitRequest request = MakeRequest(*spec);
   if (flags.dry_run) {
     return Print<v1::ValidateReply>(
-        global, [&](Client& client) { return client.Validate(*request); },
+        global, [&](Client& client) { return client.Validate(request); },
         [&](const v1::ValidateReply&) { return "valid; nothing was submitted\n"; });
   }
   auto client = Client::Dial(global.tls, global.coordinator);
   if (!client.ok()) return Fail(client.status());
-  const auto reply = (*client)->Submit(*request);
+  const auto reply = (*client)->Submit(request);
   if (!reply.ok()) return Fail(reply.status());
   std::cout << (global.json ? Json(*reply) : reply->job() + "\n") << std::flush;
   return flags.watch ? WatchJob(global, reply->job(), WatchInterval(0), true) : 0;

@@ -31,6 +31,7 @@ struct SubmitFlags {
   std::vector<std::string> settings;  // KEY=VALUE over the file's
   bool dry_run = false;               // the coordinator only checks it
   bool watch = false;
+  bool unchecked = false;  // data and weights on this machine are not looked at
 };
 int Submit(const Global& global, const SubmitFlags& flags);
 struct ListFlags {

@@ -9,11 +9,11 @@
 #include "common/model/job_model.h"
 #include "common/model/layout.h"
 #include "common/model/targets.h"
+#include "common/object_store/hub.h"
 #include "common/plural.h"
 #include "common/status.h"
 #include "common/tokenizer/tokenizer.h"
 #include "worker/data/images.h"
-#include "worker/data/token_stream.h"
 #include "worker/model/weights.h"
 
 namespace atl::cli {
@@ -22,7 +22,7 @@ namespace {
 // The line for what is there, or that `path` is not on this machine; the error otherwise.
 absl::Status AddLine(const char* field, const std::string& path,
                      const absl::StatusOr<std::string>& found, JobInspection* job) {
-  if (absl::IsNotFound(found.status())) {
+  if (absl::IsNotFound(found.status()) || absl::IsUnavailable(found.status())) {
     absl::StrAppend(&job->text, field, ": not looked at: ", found.status().message(), "\n");
     job->unread.push_back(path);
     return absl::OkStatus();
@@ -34,6 +34,7 @@ absl::Status AddLine(const char* field, const std::string& path,
 
 absl::StatusOr<std::string> InspectWeights(const std::string& folder, const ModelConfig& config) {
   std::error_code error;
+  if (IsHubPath(folder)) return absl::NotFoundError(absl::StrCat(folder, ": workers fetch it"));
   if (!std::filesystem::exists(folder, error)) {
     return absl::NotFoundError(absl::StrCat(folder, ": there is no such folder"));
   }
@@ -83,7 +84,7 @@ absl::Status CheckSpecialTokens(const JobSpec& spec, const ModelConfig& config) 
 
 }  // namespace
 
-absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec) {
+absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec, const InspectionDepth& depth) {
   JobInspection job;
   const absl::StatusOr<ModelConfig> config = ModelConfigOfJob(spec);
   const std::string& weights = spec.model.initial_weights_path;
@@ -103,11 +104,9 @@ absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec) {
     vocabulary = int64_t{1} << 31;  // unknown here
   }
   ATOLL_ASSIGN_OR_RETURN(const DataInspection data,
-                         InspectData(spec.data, vocabulary, images, frame));
+                         InspectData(spec.data, vocabulary, images, frame, depth));
   absl::StrAppend(&job.text, "data: ", data.text, "\n");
-  for (const std::string& warning : data.warnings) {
-    absl::StrAppend(&job.text, "warning: ", warning, "\n");
-  }
+  job.warnings.insert(job.warnings.end(), data.warnings.begin(), data.warnings.end());
   if (config.ok()) ATOLL_RETURN_IF_ERROR(CheckSpecialTokens(spec, *config));
   job.unread.insert(job.unread.end(), data.unread.begin(), data.unread.end());
   return job;

@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "cli/read_text.h"
 #include "common/model/job_model.h"
+#include "common/path_pattern.h"
 #include "common/protocol/wire.h"
 #include "common/toml_message.h"
 #include "coordinator/plan_io/plan_message.h"
@@ -23,10 +24,38 @@ namespace {
 constexpr int64_t kMaxJobFileBytes = 1 << 20;
 constexpr int64_t kMaxPlanFileBytes = 64 << 20;  // with operations, which a job does without
 
-void MakeAbsolute(const std::filesystem::path& folder, std::string* path) {
-  if (path->empty() || std::filesystem::path(*path).is_absolute()) return;
-  if (absl::StrContains(*path, "://")) return;  // lies in an object store
+absl::Status MakeAbsolute(const char* field, const std::filesystem::path& folder,
+                          std::string* path) {
+  ATOLL_RETURN_IF_ERROR(CheckPlainPath(field, *path));
+  if (path->empty() || std::filesystem::path(*path).is_absolute() ||
+      absl::StrContains(*path, "://")) {  // in an object store
+    return absl::OkStatus();
+  }
   *path = (folder / *path).lexically_normal().string();
+  return absl::OkStatus();
+}
+
+// Every path that workers read.
+absl::Status MakePathsAbsolute(const std::filesystem::path& folder, JobSpec* spec) {
+  const auto make = [&](const char* field, std::string* path) {
+    return MakeAbsolute(field, folder, path);
+  };
+  ATOLL_RETURN_IF_ERROR(make("data.path", &spec->data.path));
+  ATOLL_RETURN_IF_ERROR(make("data.validation_path", &spec->data.validation_path));
+  for (ValidationSet& set : spec->data.validation) {
+    ATOLL_RETURN_IF_ERROR(make("data.validation.path", &set.path));
+  }
+  for (DataSource& source : spec->data.sources) {
+    ATOLL_RETURN_IF_ERROR(make("data.sources.path", &source.path));
+  }
+  for (SiteData& site : spec->data.sites) {
+    ATOLL_RETURN_IF_ERROR(make("data.sites.path", &site.path));
+    ATOLL_RETURN_IF_ERROR(make("data.sites.validation_path", &site.validation_path));
+  }
+  ATOLL_RETURN_IF_ERROR(make("data.tokenizer_path", &spec->data.tokenizer_path));
+  ATOLL_RETURN_IF_ERROR(make("model.config_path", &spec->model.config_path));
+  ATOLL_RETURN_IF_ERROR(CheckPlainPath("checkpoint.remote", spec->checkpoint.remote));
+  return make("model.initial_weights_path", &spec->model.initial_weights_path);
 }
 
 // Reads one setting over what the message has. A value that is no TOML is taken as text.
@@ -146,25 +175,16 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
 
   std::error_code error;
   const auto folder = std::filesystem::absolute(path, error).parent_path();
-  MakeAbsolute(folder, &spec->data.path);
-  MakeAbsolute(folder, &spec->data.validation_path);
-  for (ValidationSet& set : spec->data.validation) MakeAbsolute(folder, &set.path);
-  for (DataSource& source : spec->data.sources) MakeAbsolute(folder, &source.path);
-  for (SiteData& site : spec->data.sites) {
-    MakeAbsolute(folder, &site.path);
-    MakeAbsolute(folder, &site.validation_path);
-  }
-  MakeAbsolute(folder, &spec->data.tokenizer_path);
-  MakeAbsolute(folder, &spec->model.config_path);
-  MakeAbsolute(folder, &spec->model.initial_weights_path);
+  ATOLL_RETURN_IF_ERROR(Locate(reader, settings, MakePathsAbsolute(folder, &*spec)));
   if (!spec->layout.plan.empty()) {
-    MakeAbsolute(folder, &spec->layout.plan);
+    ATOLL_RETURN_IF_ERROR(MakeAbsolute("layout.plan", folder, &spec->layout.plan));
     ATOLL_ASSIGN_OR_RETURN(spec->layout.plan, ReadPlan(spec->layout.plan));
     ATOLL_RETURN_IF_ERROR(Locate(reader, settings, Validate(*spec)));
   }
   // The model's files may be on the workers alone.
   const absl::Status model = ModelConfigOfJob(*spec).status();
-  if (!model.ok() && !absl::IsNotFound(model)) return Locate(reader, settings, model);
+  const bool elsewhere = absl::IsNotFound(model) || absl::IsUnavailable(model);
+  if (!model.ok() && !elsewhere) return Locate(reader, settings, model);
   return spec;
 }
 

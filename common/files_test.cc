@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "common/files_simulated.h"
+#include "common/path_pattern.h"
 #include "common/paths.h"
 #include "tests/faults/io_faults.h"
 
@@ -169,14 +170,14 @@ TEST_CASE("pattern_finds_what_fits_in_every_part_and_misses_nothing_in_silence")
     REQUIRE(Write(files, folder + "/" + name + "/a.txt", "x").ok());
     REQUIRE(Write(files, folder + "/" + name + "/.a.txt", "x").ok());
   }
-  CHECK(*FindMatches(files, folder + "/x?/*.txt") ==
+  CHECK(*ExpandPattern(files, folder + "/x?/*.txt") ==
         std::vector<std::string>{folder + "/x1/a.txt", folder + "/x2/a.txt"});
-  CHECK(*FindMatches(files, folder + "/[xy]1/a.txt") ==
+  CHECK(*ExpandPattern(files, folder + "/[xy]1/a.txt") ==
         std::vector<std::string>{folder + "/x1/a.txt", folder + "/y1/a.txt"});
-  CHECK(FindMatches(files, folder + "/z*/a.txt")->empty());
-  CHECK(FindMatches(files, folder + "/*/a.txt/*")->empty());
+  CHECK(ExpandPattern(files, folder + "/z*/a.txt")->empty());
+  CHECK(ExpandPattern(files, folder + "/*/a.txt/*")->empty());
   const InjectedFault fault({folder, "readdir", EIO, /*at=*/8});
-  CHECK(absl::IsUnavailable(FindMatches(files, folder + "/*/*").status()));
+  CHECK(absl::IsUnavailable(ExpandPattern(files, folder + "/*/*").status()));
 }
 
 TEST_CASE("file_beyond_the_limit_on_sizes_is_an_error_that_names_the_limit") {

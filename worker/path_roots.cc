@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/path_pattern.h"
 #include "common/paths.h"
 #include "common/status.h"
 
@@ -90,7 +91,7 @@ absl::Status AddLinks(const std::string& folder, const Limits& limits, std::set<
 // What a job's path stands for, besides itself: what a pattern fits, parts of data, links in
 // folders. All of it, or an error.
 absl::StatusOr<std::vector<std::string>> Expanded(const std::string& path, const Limits& limits) {
-  ATOLL_ASSIGN_OR_RETURN(std::vector<std::string> paths, FindMatches(RealFiles(), path));
+  ATOLL_ASSIGN_OR_RETURN(std::vector<std::string> paths, ExpandPattern(RealFiles(), path));
   for (const char* suffix : {".bin", ".idx"}) {  // of data in Megatron's format
     ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(path + suffix));
     if (found) paths.push_back(path + suffix);

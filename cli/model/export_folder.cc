@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "common/object_store/hub.h"
 #include "common/status.h"
 #include "worker/export.h"
 
@@ -77,9 +78,10 @@ absl::Status CheckExportFolder(const std::string& folder) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> CopyTokenizer(const std::string& path,
+absl::StatusOr<std::vector<std::string>> CopyTokenizer(const std::string& named,
                                                        const std::string& folder) {
   std::error_code error;
+  ATOLL_ASSIGN_OR_RETURN(const std::string path, FetchFromHub(named, HubFiles::kTokenizer));
   const bool is_folder = fs::is_directory(path, error);
   if (!fs::exists(path, error)) {
     return absl::NotFoundError(absl::StrCat("data.tokenizer_path ", path,
@@ -111,9 +113,11 @@ absl::StatusOr<std::vector<std::string>> CopyTokenizer(const std::string& path,
 
 absl::Status CopyGenerationConfig(const ModelSpec& model, const std::string& folder) {
   if (model.initial_weights_path.empty() && model.config_path.empty()) return absl::OkStatus();
-  const fs::path from = model.initial_weights_path.empty()
-                            ? fs::path(model.config_path).parent_path()
-                            : fs::path(model.initial_weights_path);
+  const std::string& weights = model.initial_weights_path;
+  ATOLL_ASSIGN_OR_RETURN(
+      const std::string local,
+      FetchFromHub(weights.empty() ? model.config_path : weights, HubFiles::kConfig));
+  const fs::path from = weights.empty() ? fs::path(local).parent_path() : fs::path(local);
   std::error_code error;
   if (!fs::exists(from, error)) {
     return absl::NotFoundError(

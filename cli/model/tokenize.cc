@@ -110,6 +110,7 @@ absl::StatusOr<ShardIndex> Run(const TokenizeFlags& flags) {
                         ? flags.threads
                         : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   options.shard_tokens_max = flags.shard_tokens;
+  options.skip_bad_documents = flags.skip_bad;
   ProgressBar bar;
   options.progress = [&](const TokenizeProgress& progress) { bar.Draw(progress); };
   auto index = Tokenize(options, flags.folder);
@@ -132,12 +133,14 @@ int TokenizeCommand(const Global& global, const TokenizeFlags& flags) {
     std::cerr << "atoll: " << index.status().message() << "\n";
     return 1;
   }
+  if (index->skipped.count > 0) {
+    std::cerr << "atoll: warning: " << SkippedText(index->skipped) << "\n";
+  }
   if (global.json) {
-    const nlohmann::json answer = {{"folder", flags.folder},
-                                   {"tokens", index->tokens},
-                                   {"documents", index->documents},
-                                   {"shards", index->shards.size()},
-                                   {"token_bits", index->token_bits}};
+    const nlohmann::json answer = {
+        {"folder", flags.folder},         {"tokens", index->tokens},
+        {"documents", index->documents},  {"skipped", index->skipped.count},
+        {"shards", index->shards.size()}, {"token_bits", index->token_bits}};
     std::cout << answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
   } else {
     std::cout << absl::StrCat(flags.folder, ": ", CountText(index->tokens, "token"), " of ",

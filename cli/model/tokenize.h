@@ -19,7 +19,8 @@ struct TokenizeFlags {
   std::string folder;
   std::string field;  // empty: "text", where the inputs are JSONL
   std::string end;    // empty: the tokenizer's own; "none": no token ends a document
-  int threads = 0;    // 0: all cores
+  bool skip_bad = false;
+  int threads = 0;  // 0: all cores
   int64_t shard_tokens = int64_t{1} << 28;
 };
 
@@ -33,6 +34,8 @@ void AddTokenizeFlags(App& app, TokenizeFlags* flags) {
       ->required();
   app.add_option("--to", flags->folder, "folder to create")->required();
   app.add_option("--field", flags->field, "the inputs are JSONL, and this field holds the text");
+  app.add_flag("--skip-bad", flags->skip_bad,
+               "leave out JSONL lines that are not JSON or lack the field, and count them");
   app.add_option("--end", flags->end,
                  "token after each document; \"none\": no token (default: the tokenizer's own)");
   app.add_option("--threads", flags->threads, "0: all cores")->capture_default_str();

@@ -2,9 +2,11 @@
 
 #include <filesystem>
 
+#include "common/file_kind.h"
 #include "common/files.h"
 #include "common/model/family.h"
 #include "common/model/hugging_face.h"
+#include "common/object_store/hub.h"
 
 namespace atl {
 namespace {
@@ -57,9 +59,12 @@ absl::Status CheckDocuments(const DataSpec& data, const ModelConfig& config) {
 }  // namespace
 
 absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string_view field) {
-  const auto file = InputFile::Open(path);
+  auto local = FetchFromHub(path, HubFiles::kConfig);
+  if (!local.ok()) return Annotate(local.status(), field);
+  const auto file = InputFile::Open(*local);
   const auto text = file.ok() ? file->ReadAll(kConfigBytesMax) : file.status();
   if (!text.ok()) return Annotate(text.status(), absl::StrCat(field, " on this machine"));
+  ATOLL_RETURN_IF_ERROR(CheckFileKind(absl::StrCat(field, ": ", path), *text, "a config.json"));
   return ParseModelConfig(*text, path);
 }
 

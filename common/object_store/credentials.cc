@@ -1,6 +1,7 @@
 #include "common/object_store/credentials.h"
 
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -9,11 +10,14 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/object_store/key_services.h"
+#include "common/status.h"
 
 namespace atl {
 namespace {
 
 constexpr std::streamsize kFileBytesMax = 1 << 20;
+constexpr int64_t kReadAgainSeconds = 60, kRenewBeforeSeconds = 300, kEndsSeconds = 10;
 
 using Section = std::map<std::string, std::string>;
 
@@ -52,43 +56,161 @@ void TakeVariable(const Variable& variable, std::initializer_list<const char*> n
   }
 }
 
-}  // namespace
-
-absl::StatusOr<S3Access> FindS3Access(const Variable& variable, const FileText& file) {
-  const std::string home = variable("HOME").value_or("");
-  const std::string profile = variable("AWS_PROFILE").value_or("default");
-  const std::string credentials =
-      variable("AWS_SHARED_CREDENTIALS_FILE").value_or(home + "/.aws/credentials");
-  const std::string config = variable("AWS_CONFIG_FILE").value_or(home + "/.aws/config");
-  S3Access access;
-  const Section settings =
-      ParseSection(file(config).value_or(""),
-                   profile == "default" ? profile : absl::StrCat("profile ", profile));
-  const Section keys = ParseSection(file(credentials).value_or(""), profile);
-  Take(settings, "region", &access.region);
-  Take(settings, "endpoint_url", &access.endpoint);
-  for (const Section& section : {settings, keys}) {
-    Take(section, "aws_access_key_id", &access.key_id);
-    Take(section, "aws_secret_access_key", &access.secret);
-    Take(section, "aws_session_token", &access.session_token);
-  }
-  if (variable("AWS_ACCESS_KEY_ID").has_value()) {  // the three belong together
-    access.key_id = *variable("AWS_ACCESS_KEY_ID");
-    access.secret = variable("AWS_SECRET_ACCESS_KEY").value_or("");
-    access.session_token = variable("AWS_SESSION_TOKEN").value_or("");
-  }
-  TakeVariable(variable, {"AWS_REGION", "AWS_DEFAULT_REGION"}, &access.region);
-  TakeVariable(variable, {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, &access.endpoint);
-  while (!access.endpoint.empty() && access.endpoint.back() == '/') access.endpoint.pop_back();
-  if (access.key_id.empty() || access.secret.empty()) {
-    return absl::UnauthenticatedError(absl::StrCat(
-        "S3: no access key: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them to ",
-        credentials, " under [", profile, "]"));
-  }
-  return access;
+std::string DefaultStsEndpoint(const std::string& region) {
+  return absl::StrCat("https://sts.", region, ".amazonaws.com");
 }
 
-absl::StatusOr<S3Access> FindS3Access() {
+// What the profile has that is not supported here; "": nothing.
+std::string UnsupportedField(const Section& settings, const Section& keys) {
+  for (const char* name : {"credential_process", "sso_session", "sso_start_url", "source_profile",
+                           "credential_source"}) {
+    if (settings.contains(name) || keys.contains(name)) return name;
+  }
+  return "";
+}
+
+// All of a search for keys.
+class Search {
+ public:
+  Search(const Variable& variable, const FileText& file, const Fetch& fetch)
+      : variable_(variable), file_(file), fetch_(fetch) {
+    const std::string home = variable("HOME").value_or("");
+    profile_ = variable("AWS_PROFILE").value_or("default");
+    credentials_ = variable("AWS_SHARED_CREDENTIALS_FILE").value_or(home + "/.aws/credentials");
+    const std::string config = variable("AWS_CONFIG_FILE").value_or(home + "/.aws/config");
+    settings_ = ParseSection(file(config).value_or(""),
+                             profile_ == "default" ? profile_ : absl::StrCat("profile ", profile_));
+    keys_ = ParseSection(file(credentials_).value_or(""), profile_);
+  }
+
+  absl::StatusOr<S3Access> Run() {
+    S3Access place;
+    Take(settings_, "region", &place.region);
+    Take(settings_, "endpoint_url", &place.endpoint);
+    TakeVariable(variable_, {"AWS_REGION", "AWS_DEFAULT_REGION"}, &place.region);
+    TakeVariable(variable_, {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, &place.endpoint);
+    while (!place.endpoint.empty() && place.endpoint.back() == '/') place.endpoint.pop_back();
+    ATOLL_ASSIGN_OR_RETURN(S3Access access, FindKeys(place.region));
+    access.region = place.region;
+    access.endpoint = place.endpoint;
+    return access;
+  }
+
+ private:
+  absl::StatusOr<S3Access> FindKeys(const std::string& region) {
+    S3Access access;
+    if (variable_("AWS_ACCESS_KEY_ID").has_value()) {  // the three belong together
+      access.key_id = *variable_("AWS_ACCESS_KEY_ID");
+      access.secret = variable_("AWS_SECRET_ACCESS_KEY").value_or("");
+      access.session_token = variable_("AWS_SESSION_TOKEN").value_or("");
+      access.source = "the variable AWS_ACCESS_KEY_ID";
+      if (!access.key_id.empty() && !access.secret.empty()) return access;
+      return NoKey();
+    }
+    WebIdentity identity;
+    TakeVariable(variable_, {"AWS_ROLE_ARN"}, &identity.role);
+    TakeVariable(variable_, {"AWS_WEB_IDENTITY_TOKEN_FILE"}, &identity.token_file);
+    TakeVariable(variable_, {"AWS_ROLE_SESSION_NAME"}, &identity.session);
+    if (IsWhole(identity)) return FetchKeys(identity, region);
+    for (const Section& section : {settings_, keys_}) {
+      Take(section, "aws_access_key_id", &access.key_id);
+      Take(section, "aws_secret_access_key", &access.secret);
+      Take(section, "aws_session_token", &access.session_token);
+    }
+    access.source = absl::StrCat(credentials_, " [", profile_, "]");
+    if (!access.key_id.empty() && !access.secret.empty()) return access;
+    Take(settings_, "role_arn", &identity.role);
+    Take(settings_, "web_identity_token_file", &identity.token_file);
+    Take(settings_, "role_session_name", &identity.session);
+    if (IsWhole(identity)) return FetchKeys(identity, region);
+    if (const std::string field = UnsupportedField(settings_, keys_); !field.empty()) {
+      return absl::UnauthenticatedError(
+          absl::StrCat("S3: the profile ", profile_, " has ", field,
+                       ", which is not supported: aws configure export-credentials --profile ",
+                       profile_, " --format env"));
+    }
+    return FindContainerKeys();
+  }
+  bool IsWhole(const WebIdentity& identity) const {
+    return fetch_ != nullptr && !identity.role.empty() && !identity.token_file.empty();
+  }
+  absl::StatusOr<S3Access> FetchKeys(WebIdentity identity, const std::string& region) {
+    identity.endpoint = DefaultStsEndpoint(region);
+    TakeVariable(variable_, {"AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL"}, &identity.endpoint);
+    return FetchWebIdentityKeys(identity, file_, fetch_);
+  }
+  absl::StatusOr<S3Access> FindContainerKeys() {
+    std::string url, authorization, token_file;
+    TakeVariable(variable_, {"AWS_CONTAINER_CREDENTIALS_FULL_URI"}, &url);
+    TakeVariable(variable_, {"AWS_CONTAINER_AUTHORIZATION_TOKEN"}, &authorization);
+    TakeVariable(variable_, {"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"}, &token_file);
+    if (const auto path = variable_("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+        path.has_value() && !path->empty()) {
+      url = absl::StrCat("http://169.254.170.2", *path);
+    }
+    if (url.empty() || fetch_ == nullptr) return NoKey();
+    if (!token_file.empty()) {
+      authorization = absl::StripAsciiWhitespace(file_(token_file).value_or(""));
+    }
+    return FetchContainerKeys(url, authorization, fetch_);
+  }
+  absl::Status NoKey() const {
+    return absl::UnauthenticatedError(absl::StrCat(
+        "S3: no access key: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them to ",
+        credentials_, " under [", profile_, "]"));
+  }
+
+  const Variable& variable_;
+  const FileText& file_;
+  const Fetch& fetch_;
+  std::string profile_, credentials_;
+  Section settings_, keys_;
+};
+
+// What services gave, by what was sent to them: every file of a job asks for keys.
+class FetchedAnswers {
+ public:
+  static FetchedAnswers& Get() {
+    static FetchedAnswers fetched;
+    return fetched;
+  }
+  absl::StatusOr<WebAnswer> Fetch(const WebRequest& request, bool anew) {
+    std::string name = request.url;
+    for (const ByteSpan& part : request.body) {
+      name.append(reinterpret_cast<const char*>(part.data()), part.size());
+    }
+    const std::lock_guard lock(mutex_);
+    const int64_t now = std::time(nullptr);
+    const auto known = kept_.find(name);
+    const int64_t until = anew ? kAnewSeconds : kKeptSeconds;
+    if (known != kept_.end() && now < known->second.at + until) return known->second.answer;
+    auto answer = SendHttpWithRetries([&] { return request; }, {.tries = 3});
+    if (!answer.ok() || answer->status != 200) return answer;
+    if (kept_.size() >= kAnswersMax) kept_.clear();
+    kept_[name] = {now, *answer};
+    return answer;
+  }
+
+ private:
+  // STS and containers give keys for 15 minutes at the least.
+  static constexpr int64_t kKeptSeconds = 300, kAnewSeconds = 10;
+  static constexpr size_t kAnswersMax = 16;
+  struct Kept {
+    int64_t at = 0;
+    WebAnswer answer;
+  };
+  std::mutex mutex_;
+  std::map<std::string, Kept> kept_;
+};
+
+}  // namespace
+
+absl::StatusOr<S3Access> FindS3Access(const Variable& variable, const FileText& file,
+                                      const Fetch& fetch) {
+  return Search(variable, file, fetch).Run();
+}
+
+absl::StatusOr<S3Access> FindS3Access(bool anew) {
   return FindS3Access(
       [](const std::string& name) -> std::optional<std::string> {
         const char* value = std::getenv(name.c_str());
@@ -101,7 +223,39 @@ absl::StatusOr<S3Access> FindS3Access() {
         stream.read(text.data(), kFileBytesMax);
         text.resize(static_cast<size_t>(stream.gcount()));
         return text;
-      });
+      },
+      [anew](const WebRequest& request) { return FetchedAnswers::Get().Fetch(request, anew); });
+}
+
+S3Keys::S3Keys(S3Access access, Find find, std::function<int64_t()> unix_seconds)
+    : find_(std::move(find)), unix_seconds_(std::move(unix_seconds)), access_(std::move(access)) {
+  read_at_ = Now();
+}
+
+int64_t S3Keys::Now() const { return unix_seconds_ ? unix_seconds_() : std::time(nullptr); }
+
+void S3Keys::Read(bool anew) {
+  read_at_ = Now();
+  auto found = find_(anew);
+  if (found.ok()) access_ = *std::move(found);
+}
+
+S3Access S3Keys::Get() {
+  const std::lock_guard lock(mutex_);
+  if (!find_) return access_;
+  const int64_t now = Now();
+  const bool ends =
+      access_.expires_unix_s != 0 && now > access_.expires_unix_s - kRenewBeforeSeconds;
+  if (now >= read_at_ + kReadAgainSeconds || (ends && now >= read_at_ + kEndsSeconds)) Read(ends);
+  return access_;
+}
+
+bool S3Keys::Renew(const S3Access& refused) {
+  const std::lock_guard lock(mutex_);
+  if (!access_.SameKeys(refused)) return true;  // another thread has
+  if (!find_) return false;
+  Read(/*anew=*/true);
+  return !access_.SameKeys(refused);
 }
 
 }  // namespace atl

@@ -17,6 +17,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 
@@ -154,8 +155,9 @@ bool IsForbidden(const sockaddr& address) {
 
 // At the connection, where names are resolved and redirections followed.
 curl_socket_t OpenSocket(void* user, curlsocktype, curl_sockaddr* address) {
-  if (IsForbidden(address->addr)) {
-    static_cast<Transfer*>(user)->forbidden = true;
+  auto* const transfer = static_cast<Transfer*>(user);
+  if (IsForbidden(address->addr) && !transfer->request->link_local) {
+    transfer->forbidden = true;
     return CURL_SOCKET_BAD;
   }
   return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
@@ -239,9 +241,19 @@ absl::Status CheckRedirect(const std::string& from, const std::string& to) {
       absl::StrCat(from, ": redirects to ", to, ", which is outside what this process may read"));
 }
 
-// Follows redirections, one request after the other.
+// "https://host:port" of an address.
+std::string Origin(const std::string& url) {
+  const size_t host = url.find("://");
+  return host == std::string::npos ? url : url.substr(0, url.find_first_of("/?#", host + 3));
+}
+
+// Follows redirections, one request after the other; credentials stay with the first host.
 absl::StatusOr<CURLcode> Perform(CURL* curl, Transfer* transfer) {
   std::string url = transfer->request->url;
+  HeaderList elsewhere;
+  for (const auto& [name, value] : transfer->request->headers) {
+    if (name != "authorization") elsewhere.Add(absl::StrCat(name, ": ", value));
+  }
   for (int hops = 0;; ++hops) {
     const CURLcode result = curl_easy_perform(curl);
     const char* location = nullptr;
@@ -257,6 +269,9 @@ absl::StatusOr<CURLcode> Perform(CURL* curl, Transfer* transfer) {
     ATOLL_RETURN_IF_ERROR(CheckRedirect(url, to));
     url = to;
     transfer->answer = {};
+    if (Origin(url) != Origin(transfer->request->url)) {
+      curl_easy_setopt(curl, CURLOPT_HTTPHEADER, elsewhere.list);
+    }
     curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
   }
 }
@@ -311,6 +326,19 @@ absl::StatusOr<WebAnswer> SendHttp(const WebRequest& request) {
   return std::move(transfer.answer);
 }
 
+namespace {
+
+// What a busy server wants, within reason.
+int64_t RetryAfterMs(const WebAnswer& answer) {
+  constexpr int64_t kSecondsMax = 20;
+  const auto found = answer.headers.find("retry-after");
+  int64_t seconds = 0;
+  if (found == answer.headers.end() || !absl::SimpleAtoi(found->second, &seconds)) return 0;
+  return 1000 * std::clamp<int64_t>(seconds, 0, kSecondsMax);
+}
+
+}  // namespace
+
 absl::StatusOr<WebAnswer> SendHttpWithRetries(const std::function<WebRequest()>& make,
                                               const RetryOptions& options) {
   thread_local std::minstd_rand random{std::random_device{}()};
@@ -322,8 +350,8 @@ absl::StatusOr<WebAnswer> SendHttpWithRetries(const std::function<WebRequest()>&
     const bool busy = answer.ok() ? answer->status == 429 || answer->status >= 500
                                   : absl::IsUnavailable(answer.status());
     if (!busy || attempt >= options.tries) return answer;
-    const int64_t ms =
-        pause_ms + static_cast<int64_t>(random() % static_cast<uint64_t>(pause_ms + 1));
+    int64_t ms = pause_ms + static_cast<int64_t>(random() % static_cast<uint64_t>(pause_ms + 1));
+    if (answer.ok()) ms = std::max(ms, RetryAfterMs(*answer));
     if (options.sleep) {
       options.sleep(ms);
     } else if (!Pause(ms, request.cancelled)) {

@@ -10,13 +10,13 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/object_store/http.h"
+#include "common/object_store/hub.h"
 #include "common/object_store/s3_store.h"
-#include "common/object_store/signature.h"
+#include "common/object_store/web_store.h"
 #include "common/status.h"
 
 namespace atl {
@@ -138,114 +138,7 @@ class FolderStore : public ObjectStore {
   const fs::path folder_;
 };
 
-// Files of a web server: what its ranges give.
-class WebStore : public ObjectStore {
- public:
-  WebStore(std::string url, RetryOptions retry) : url_(std::move(url)), retry_(std::move(retry)) {}
-  std::string url() const override { return url_; }
-
-  absl::StatusOr<ObjectInfo> Stat(const std::string& name, const CallOptions& call) override {
-    ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer, Send("HEAD", name, {}, 1 << 20, call));
-    if (answer.status != 200) return Error(answer, name);
-    ObjectInfo info{name, 0, ""};
-    const auto length = answer.headers.find("content-length");
-    if (length == answer.headers.end() || !absl::SimpleAtoi(length->second, &info.bytes) ||
-        info.bytes < 0) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(Url(name), ": the server gives no length of it"));
-    }
-    info.tag = GetEntityTag(answer);
-    if (info.tag.empty()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          Url(name),
-          ": the server gives neither ETag nor Last-Modified, so a change could not be "
-          "noticed; copy the file"));
-    }
-    info.exact_tag = absl::StartsWith(info.tag, "\"");
-    return info;
-  }
-
-  absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out,
-                    const CallOptions& call) override {
-    if (out.empty()) return absl::OkStatus();
-    const auto bytes = static_cast<int64_t>(out.size());
-    std::map<std::string, std::string> headers = {{"range", RangeText(offset, bytes)}};
-    if (absl::StartsWith(call.tag, "\"")) headers["if-match"] = call.tag;
-    ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer,
-                           Send("GET", name, headers, bytes + (1 << 20), call));
-    const bool answered = answer.status == 200 || answer.status == 206;
-    if (answer.status == 412 ||
-        (answered && !call.tag.empty() && GetEntityTag(answer) != call.tag)) {
-      return ChangedError(Url(name));
-    }
-    if (!answered) return Error(answer, name);
-    if (answer.status == 200 && (offset > 0 || static_cast<int64_t>(answer.body.size()) != bytes)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(Url(name), ": the server gives no ranges; copy the file"));
-    }
-    if (static_cast<int64_t>(answer.body.size()) != bytes) {
-      return absl::OutOfRangeError(absl::StrCat(Url(name), ": has ", answer.body.size(),
-                                                " bytes from byte ", offset, " on, not ", bytes));
-    }
-    std::copy_n(reinterpret_cast<const std::byte*>(answer.body.data()), bytes, out.begin());
-    return absl::OkStatus();
-  }
-
-  absl::Status Write(const std::string&, std::span<const ByteSpan>) override { return ReadOnly(); }
-  absl::StatusOr<std::vector<ObjectInfo>> List(const std::string&, int64_t,
-                                               const CallOptions&) override {
-    return ReadOnly();
-  }
-  absl::Status Remove(const std::string&) override { return ReadOnly(); }
-
- private:
-  std::string Url(const std::string& name) const { return absl::StrCat(url_, "/", name); }
-  absl::StatusOr<WebAnswer> Send(const char* method, const std::string& name,
-                                 std::map<std::string, std::string> headers, int64_t bytes_max,
-                                 const CallOptions& call) const {
-    ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
-    WebRequest request;
-    request.method = method;
-    request.url = Url(name);
-    request.headers = std::move(headers);
-    request.answer_bytes_max = bytes_max;
-    request.follow_redirects = true;
-    request.cancelled = call.cancelled;
-    return SendHttpWithRetries([&] { return request; }, retry_);
-  }
-  // A strong ETag, in its quotes; else a weak one with the time of the last change.
-  static std::string GetEntityTag(const WebAnswer& answer) {
-    const auto etag = answer.headers.find("etag");
-    if (etag != answer.headers.end() && absl::StartsWith(etag->second, "\"")) return etag->second;
-    const auto modified = answer.headers.find("last-modified");
-    return absl::StrCat(etag == answer.headers.end() ? "" : etag->second,
-                        modified == answer.headers.end() ? "" : modified->second);
-  }
-  absl::Status Error(const WebAnswer& answer, const std::string& name) const {
-    const std::string message = absl::StrCat(Url(name), ": HTTP ", answer.status);
-    if (answer.status == 404) return absl::NotFoundError(message);
-    if (answer.status == 416) return absl::OutOfRangeError(message);
-    if (answer.status == 401 || answer.status == 403) {
-      return absl::PermissionDeniedError(
-          absl::StrCat(message, "; the server does not let this machine read it"));
-    }
-    if (answer.status == 429 || answer.status >= 500) return absl::UnavailableError(message);
-    return absl::FailedPreconditionError(message);
-  }
-  absl::Status ReadOnly() const {
-    return absl::UnimplementedError(
-        absl::StrCat(url_, ": a web server can only be read; name an s3:// bucket or a folder"));
-  }
-
-  const std::string url_;
-  const RetryOptions retry_;
-};
-
 }  // namespace
-
-std::unique_ptr<ObjectStore> NewWebStore(std::string url, RetryOptions retry) {
-  return std::make_unique<WebStore>(std::move(url), std::move(retry));
-}
 
 absl::Status ChangedError(const std::string& url) {
   return absl::DataLossError(absl::StrCat(
@@ -265,8 +158,9 @@ absl::Status CheckObjectName(const std::string& name) {
 absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(const std::string& url) {
   absl::string_view rest = absl::StripSuffix(url, "/");
   if (absl::StartsWith(rest, "http://") || absl::StartsWith(rest, "https://")) {
-    return NewWebStore(std::string(rest));
+    return NewWebStore({.url = std::string(rest)});
   }
+  if (IsHubPath(url)) return OpenHubStore(url);
   if (!absl::ConsumePrefix(&rest, "s3://")) {
     if (absl::StrContains(url, "://") || url.empty()) {
       return absl::InvalidArgumentError(
@@ -288,6 +182,7 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(const std::string& 
     return absl::InvalidArgumentError(absl::StrCat("AWS_ENDPOINT_URL = ", options.access.endpoint,
                                                    ": must begin with http:// or https://"));
   }
+  options.renew = [](bool anew) { return FindS3Access(anew); };
   return NewS3Store(std::move(options));
 }
 

@@ -65,13 +65,10 @@ class ObjectStore {
   virtual std::string url() const = 0;
 };
 
-// `url`: s3://bucket[/prefix], http(s)://host/path as a browser takes it (Stat and Read alone), or
-// a folder's path.
+// `url`: s3://bucket[/prefix], http(s)://host/path as a browser takes it (Stat and Read alone),
+// hf://ORG/NAME (hub.h; no Write), or a folder's path.
 // Credentials, region and endpoint come from where AWS's tools take them (credentials.h).
 absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(const std::string& url);
-
-// Files of a web server at `url`, http(s)://host/path.
-std::unique_ptr<ObjectStore> NewWebStore(std::string url, RetryOptions retry = {});
 
 // The object is another than it was.
 absl::Status ChangedError(const std::string& url);

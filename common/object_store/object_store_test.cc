@@ -274,5 +274,36 @@ TEST_CASE("folders_of_removed_objects_do_not_stay_and_others_are_not_looked_into
   CHECK(std::filesystem::is_empty(folder.path()));
 }
 
+TEST_CASE("a_redirection_to_another_host_goes_without_the_credentials") {
+  std::string seen = "none";
+  const auto storage = HttpServer::Start({"--listen", "127.0.0.1:0"}, [&](const HttpRequest& got) {
+    seen = got.Header("authorization") + "|" + got.Header("range");
+    return HttpReply{};
+  });
+  REQUIRE(storage.ok());
+  std::string target = (*storage)->url() + "/blob?Signature=a/b";
+  std::string at_home;
+  const auto hub = HttpServer::Start({"--listen", "127.0.0.1:0"}, [&](const HttpRequest& got) {
+    HttpReply reply;
+    at_home = got.Header("authorization");
+    if (got.path == "/to") {
+      reply.status = 307;
+      reply.location = target;
+    }
+    return reply;
+  });
+  REQUIRE(hub.ok());
+  WebRequest request;
+  request.url = (*hub)->url() + "/to";
+  request.headers = {{"authorization", "Bearer secret"}, {"range", "bytes=0-9"}};
+  request.follow_redirects = true;
+  REQUIRE(SendHttp(request).ok());
+  CHECK(at_home == "Bearer secret");
+  CHECK(seen == "|bytes=0-9");
+  target = "/elsewhere";
+  REQUIRE(SendHttp(request).ok());
+  CHECK(at_home == "Bearer secret");
+}
+
 }  // namespace
 }  // namespace atl

@@ -64,7 +64,9 @@ std::vector<ByteSpan> Slice(std::span<const ByteSpan> buffers, int64_t begin, in
 
 class S3Store : public ObjectStore {
  public:
-  explicit S3Store(S3Options options) : options_(std::move(options)) {
+  explicit S3Store(S3Options options)
+      : options_(std::move(options)),
+        keys_(options_.access, options_.renew, options_.unix_seconds) {
     const std::string& given = options_.access.endpoint;
     endpoint_ = given.empty()
                     ? absl::StrCat("https://s3.", options_.access.region, ".amazonaws.com")
@@ -104,7 +106,13 @@ class S3Store : public ObjectStore {
   absl::Status PutAllParts(const std::string& name, const std::string& upload,
                            std::span<const ByteSpan> buffers, int64_t bytes) const;
 
+  // Stat's HEAD alone.
+  absl::StatusOr<WebAnswer> SendHead(const std::string& name, const CallOptions& call) const {
+    return Send("HEAD", Key(name), {}, {}, {}, call.cancelled);
+  }
+
   const S3Options options_;
+  mutable S3Keys keys_;
   std::string endpoint_, host_;
 };
 
@@ -126,16 +134,25 @@ absl::StatusOr<WebAnswer> S3Store::Send(const std::string& method, const std::st
   http.body = body;
   http.answer_bytes_max = answer_bytes_max;
   http.cancelled = cancelled;
-  return SendHttpWithRetries(
-      [&] {
-        const int64_t now = options_.unix_seconds ? options_.unix_seconds() : std::time(nullptr);
-        http.headers = headers;
-        for (const auto& [name, value] : SignS3(request, options_.access, now)) {
-          http.headers[name] = value;
-        }
-        return http;
-      },
-      options_.retry);
+  S3Access access = keys_.Get();
+  const auto send = [&] {
+    return SendHttpWithRetries(
+        [&] {
+          const int64_t now = options_.unix_seconds ? options_.unix_seconds() : std::time(nullptr);
+          http.headers = headers;
+          for (const auto& [name, value] : SignS3(request, access, now)) {
+            http.headers[name] = value;
+          }
+          return http;
+        },
+        options_.retry);
+  };
+  auto answer = send();
+  const bool refused =
+      answer.ok() && (answer->status == 400 || answer->status == 401 || answer->status == 403);
+  if (!refused || !keys_.Renew(access)) return answer;
+  access = keys_.Get();
+  return send();
 }
 
 absl::Status S3Store::Error(const WebAnswer& answer, const std::string& what,
@@ -154,6 +171,10 @@ absl::Status S3Store::Error(const WebAnswer& answer, const std::string& what,
     return absl::FailedPreconditionError(
         absl::StrCat(message, "; set AWS_REGION=", region->second));
   }
+  if (code == "ExpiredToken" || code == "TokenRefreshRequired") {  // new ones may come soon
+    return absl::UnavailableError(
+        absl::StrCat(message, "; renew the keys of ", keys_.Get().source));
+  }
   if (code == "RequestTimeTooSkewed") {
     return absl::FailedPreconditionError(absl::StrCat(message, "; set this machine's clock"));
   }
@@ -169,14 +190,15 @@ absl::Status S3Store::Error(const WebAnswer& answer, const std::string& what,
 
 absl::StatusOr<ObjectInfo> S3Store::Stat(const std::string& name, const CallOptions& call) {
   ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
-  ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer,
-                         Send("HEAD", Key(name), {}, {}, {}, call.cancelled));
+  ATOLL_ASSIGN_OR_RETURN(WebAnswer answer, SendHead(name, call));
   if (answer.status != 200) {
     // An answer to HEAD does not say what is wrong.
     ATOLL_ASSIGN_OR_RETURN(
         const WebAnswer why,
         Send("GET", Key(name), {}, {{"range", RangeText(0, 1 << 16)}}, {}, call.cancelled));
-    return Error(why.status >= 300 ? why : answer, "looking for", name);
+    if (why.status >= 300) return Error(why, "looking for", name);
+    ATOLL_ASSIGN_OR_RETURN(answer, SendHead(name, call));  // a server that was busy, or new keys
+    if (answer.status != 200) return Error(answer, "looking for", name);
   }
   ObjectInfo info{name, 0, GetEntityTag(answer), true};
   const auto length = answer.headers.find("content-length");

@@ -17,6 +17,7 @@ namespace atl {
 struct S3Options {
   std::string bucket, prefix;  // prefix: empty, or parts joined by '/'
   S3Access access;
+  S3Keys::Find renew;                      // absent: the keys stay as they are
   int64_t part_bytes = int64_t{16} << 20;  // larger objects go up in parts of this; S3 wants 5 MB
   RetryOptions retry;
   std::function<int64_t()> unix_seconds;  // absent: the system's clock

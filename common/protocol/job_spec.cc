@@ -112,6 +112,11 @@ absl::Status ValidateImages(const DataSpec& d) {
 }
 
 absl::Status ValidateDocuments(const DataSpec& d) {
+  const bool has_lines = d.format == DataFormat::kJsonl || d.format == DataFormat::kChat;
+  if (d.on_bad_document == OnBadDocument::kSkip && !has_lines) {
+    return absl::InvalidArgumentError(
+        "data.on_bad_document = \"skip\": data.format must be \"jsonl\" or \"chat\"; leave it out");
+  }
   if (!d.pad_documents) return absl::OkStatus();
   if (d.format != DataFormat::kText && d.format != DataFormat::kJsonl &&
       d.format != DataFormat::kShards) {

@@ -64,6 +64,18 @@ TEST_CASE("documents_are_padded_where_they_end_and_fit_into_a_sequence") {
   }
 }
 
+TEST_CASE("bad_documents_are_skipped_in_formats_of_lines_alone") {
+  const auto skipping = [](DataFormat format) {
+    return MessageAfter([&](JobSpec& s) {
+      s.data.format = format;
+      s.data.on_bad_document = OnBadDocument::kSkip;
+    });
+  };
+  CHECK(skipping(DataFormat::kJsonl) == "");
+  CHECK(skipping(DataFormat::kChat) == "");
+  CHECK(skipping(DataFormat::kText).find("data.on_bad_document = \"skip\": ") == 0);
+}
+
 TEST_CASE("what does not go together in outer rounds is refused by name") {
   const auto fragments = [](JobSpec& s) { s.outer.fragments = 2; };
   REQUIRE(MessageAfter(fragments) == "");

@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/file_kind.h"
 #include "common/files.h"
 #include "common/paths.h"
+#include "common/object_store/hub.h"
 #include "common/status.h"
 #include "common/tokenizer/unicode.h"
 
@@ -27,10 +29,12 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> OpenTokenizer(const std::string& path) {
-  std::string file = path;
-  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(path));
+  auto local = FetchFromHub(path, HubFiles::kTokenizer);
+  if (!local.ok()) return Annotate(local.status(), "tokenizer");
+  std::string file = *local;
+  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(file));
   if (found && found->is_folder) {
-    const std::filesystem::path folder = path;
+    const std::filesystem::path folder = file;
     ATOLL_ASSIGN_OR_RETURN(const auto json, FindPath((folder / "tokenizer.json").string()));
     file = (folder / (json ? "tokenizer.json" : "tokenizer.model")).string();
     ATOLL_ASSIGN_OR_RETURN(const auto there, FindPath(file));
@@ -40,6 +44,8 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> OpenTokenizer(const std::string
     }
   }
   ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
+  ATOLL_RETURN_IF_ERROR(CheckFileKind(absl::StrCat("tokenizer ", file), text,
+                                      "a tokenizer.json or SentencePiece model"));
   if (std::filesystem::path(file).extension() == ".model") return ParseSentencePiece(text, file);
   return ParseTokenizerJson(text, file);
 }

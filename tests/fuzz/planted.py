@@ -44,10 +44,8 @@ PLANTED = {
         "if (time.layer() < 0) {"),
     "chat_json": (
         "worker/data/chat.cc",
-        "if (object.is_discarded()) return bad(\"is not JSON; is data.format right?\");\n"
-        "  if (!object.is_object()) return bad(\"is not a JSON object\");",
-        "if (object.is_discarded()) return bad(\"is not JSON; is data.format right?\");\n"
-        "  if (object.front().is_null()) return bad(\"is not a JSON object\");"),
+        "if (list == object.end() || !list->is_array()) {",
+        "if (list == object.end()) {"),
     "tokenizer_json": (
         "common/tokenizer/word_models.cc",
         "if (unknown < 0) return Bad(absl::StrCat(where, \".unk_token\"), \"must be given\");",
@@ -69,9 +67,9 @@ PLANTED = {
         "static_cast<uint64_t>(std::min(file_bytes - 8, kMaxHeaderBytes))",
         "static_cast<uint64_t>(INT64_MAX)"),
     "tokens": (
-        "worker/data/token_file.cc",
-        "file_->Read(0, header.data(), sizeof header, cancelled)",
-        "file_->Read(0, header.data(), sizeof header + header.size(), cancelled)"),
+        "worker/data/formats/token_head.cc",
+        "std::min<size_t>(head.size(), sizeof header)",
+        "sizeof header + head.size()"),
     "megatron": (
         "worker/data/token_file.cc",
         "index.sequences == 0 || index.sequences > rest / 12 || index.documents > rest / 8",

@@ -15,6 +15,7 @@
 #include "common/net/control/leader.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/object_store/s3_store.h"
+#include "common/object_store/web_store.h"
 #include "common/state_folder.h"
 #include "coordinator/etcd/log_lines.h"
 #include "coordinator/etcd/stored.h"
@@ -222,7 +223,8 @@ bool AcceptsHttpAnswer(std::string_view bytes) {
   options.retry = Answering(&input);
   options.unix_seconds = [] { return int64_t{1'700'000'000}; };
   const std::unique_ptr<ObjectStore> store =
-      which % 2 == 0 ? NewS3Store(options) : NewWebStore("http://h/d", Answering(&input));
+      which % 2 == 0 ? NewS3Store(options)
+                     : NewWebStore({.url = "http://h/d", .retry = Answering(&input)});
   if (which < 2) {
     const auto info = store->Stat("a", {});
     ATOLL_CHECK(!info.ok() || (info->bytes >= 0 && !info->tag.empty()));

@@ -57,16 +57,6 @@ bool WriteFile(const std::string& path, std::span<const std::byte> block) {
 
 }  // namespace
 
-std::string DataCacheFolder() {
-  if (std::string folder = Variable("ATOLL_DATA_CACHE"); !folder.empty()) return folder;
-  if (std::string folder = Variable("CACHE_DIRECTORY"); !folder.empty()) {
-    return folder.substr(0, folder.find(':'));
-  }
-  if (std::string folder = Variable("XDG_CACHE_HOME"); !folder.empty()) return folder + "/atoll";
-  if (std::string folder = Variable("HOME"); !folder.empty()) return folder + "/.cache/atoll";
-  return "/var/cache/atoll";
-}
-
 absl::StatusOr<int64_t> DataCacheBytes() {
   const std::string given = Variable("ATOLL_DATA_CACHE_BYTES");
   if (given.empty()) return kDefaultBytes;

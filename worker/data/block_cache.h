@@ -16,12 +16,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/cache_folder.h"
 
 namespace atl {
-
-// Where tokenized text and fetched blocks are kept: $ATOLL_DATA_CACHE, else systemd's
-// $CACHE_DIRECTORY, else $XDG_CACHE_HOME/atoll, else $HOME/.cache/atoll, else /var/cache/atoll.
-std::string DataCacheFolder();
 
 // What fetched blocks may take on the disk: $ATOLL_DATA_CACHE_BYTES ("20GiB"), else 10 GiB.
 absl::StatusOr<int64_t> DataCacheBytes();

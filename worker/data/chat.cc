@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/masked_tokens.h"
 #include "common/status.h"
+#include "worker/data/formats/json_line.h"
 
 namespace atl {
 namespace {
@@ -126,10 +127,9 @@ absl::StatusOr<std::vector<ChatMessage>> ParseChat(std::string_view json, const 
     return absl::InvalidArgumentError(absl::StrCat("data file ", file, ":", line, ": ", problem));
   };
   std::vector<ChatMessage> messages;
-  if (json.find_first_not_of(" \t\r") == std::string_view::npos) return messages;
-  const Json object = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) return bad("is not JSON; is data.format right?");
-  if (!object.is_object()) return bad("is not a JSON object");
+  ATOLL_ASSIGN_OR_RETURN(const std::optional<Json> parsed, ParseJsonLine(json, file, line));
+  if (!parsed.has_value()) return messages;
+  const Json& object = *parsed;
   if (const std::string* prompt = Text(object, "prompt"); prompt != nullptr) {
     const std::string* answer = Text(object, "answer");
     if (answer == nullptr) return bad("has a \"prompt\", but no text \"answer\"");

@@ -1,7 +1,6 @@
 #include "worker/data/data_file.h"
 
 #include <curl/curl.h>
-#include <fnmatch.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -15,6 +14,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "common/object_store/hub.h"
+#include "common/path_pattern.h"
 #include "common/status.h"
 #include "worker/data/block_cache.h"
 
@@ -213,7 +214,7 @@ absl::Status OfPath(const absl::Status& status, const std::string& path) {
 
 bool IsRemotePath(const std::string& path) {
   return absl::StartsWith(path, "s3://") || absl::StartsWith(path, "http://") ||
-         absl::StartsWith(path, "https://");
+         absl::StartsWith(path, "https://") || IsHubPath(path);
 }
 
 absl::StatusOr<std::unique_ptr<DataFile>> OpenDataFile(const std::string& path,
@@ -224,7 +225,8 @@ absl::StatusOr<std::unique_ptr<DataFile>> OpenDataFile(const std::string& path,
     return std::make_unique<LocalFile>(*std::move(file));
   }
   ATOLL_ASSIGN_OR_RETURN(BlockCache * cache, BlockCache::Get());
-  const size_t slash = path.rfind('/');
+  // A query may have more of them.
+  const size_t slash = path.rfind('/', absl::StartsWith(path, "http") ? path.find('?') : path.npos);
   auto store = OpenObjectStore(path.substr(0, slash));
   if (!store.ok()) return OfPath(store.status(), path);
   auto info = (*store)->Stat(path.substr(slash + 1), {cancelled, ""});
@@ -234,8 +236,8 @@ absl::StatusOr<std::unique_ptr<DataFile>> OpenDataFile(const std::string& path,
 
 absl::StatusOr<std::vector<std::string>> ExpandRemoteGlob(const std::string& path,
                                                           const Cancelled& cancelled) {
-  const size_t slash = path.rfind('/', path.find_first_of("*?["));
-  const std::string folder = path.substr(0, slash), pattern = path.substr(slash + 1);
+  const size_t begin = FindPattern(path);
+  const std::string folder = path.substr(0, begin - 1), pattern = path.substr(begin);
   auto store = OpenObjectStore(folder);
   if (!store.ok()) return OfPath(store.status(), path);
   const auto objects = (*store)->List(pattern.substr(0, pattern.find_first_of("*?[")),
@@ -247,7 +249,7 @@ absl::StatusOr<std::vector<std::string>> ExpandRemoteGlob(const std::string& pat
   }
   std::vector<std::string> files;
   for (const ObjectInfo& object : *objects) {
-    if (fnmatch(pattern.c_str(), object.name.c_str(), FNM_PATHNAME) == 0) {
+    if (MatchesPattern(pattern, object.name)) {
       files.push_back(absl::StrCat(folder, "/", object.name));
     }
   }

@@ -51,7 +51,7 @@ class DataFile {
                                 const Cancelled& cancelled) const = 0;
 };
 
-// `path`: of a regular file, or s3://BUCKET/NAME, http(s)://...
+// `path`: of a regular file, or s3://BUCKET/NAME, http(s)://..., hf://ORG/NAME/PATH (hub.h).
 absl::StatusOr<std::unique_ptr<DataFile>> OpenDataFile(const std::string& path,
                                                        const Cancelled& cancelled = {});
 

@@ -117,7 +117,7 @@ TEST_CASE("an llm.c header that lies is refused") {
                Contains("a.bin: its header says 4 tokens") && Contains("says 3"));
   REQUIRE_THAT(WhyNot(DataFormat::kTokens16, folder.Write("b.bin", LlmcFile(1, -1, {1}))),
                Contains("-1 tokens"));
-  REQUIRE_THAT(WhyNot(DataFormat::kTokens16, folder.Write("c.bin", LlmcFile(7, 1, {1}))),
+  REQUIRE_THAT(WhyNot(DataFormat::kTokens16, folder.Write("c.bin", LlmcFile(7, 5, {1}))),
                Contains("version 7"));
   REQUIRE_THAT(WhyNot(DataFormat::kTokens16, folder.Write("d.bin", "odd")),
                Contains("not whole tokens of 2 bytes"));

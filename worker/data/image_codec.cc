@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/file_kind.h"
 #include "common/status.h"
 
 namespace atl {
@@ -194,7 +195,9 @@ void Blend(const Taps& taps, const uint8_t* from, int64_t step, uint8_t* out) {
 absl::StatusOr<RgbImage> DecodeImage(std::string_view bytes) {
   if (bytes.starts_with("\xff\xd8\xff")) return JpegReader(bytes).Read();
   if (bytes.starts_with("\x89PNG\r\n\x1a\n")) return PngReader().Read(bytes);
-  return absl::InvalidArgumentError("is neither a JPEG nor a PNG");
+  const FoundKind found = DetectFileKind(bytes);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "is ", found.name.empty() ? "" : absl::StrCat(found.name, ", "), "neither a JPEG nor a PNG"));
 }
 
 void ResizeToSquare(const RgbImage& image, int64_t side, std::span<uint8_t> out) {

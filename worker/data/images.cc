@@ -19,7 +19,8 @@ absl::Status BadFile(const std::string& path, absl::string_view problem) {
 }
 
 absl::StatusOr<std::string> ReadWhole(const std::string& path, const Cancelled& cancelled) {
-  ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(path, cancelled));
+  ATOLL_ASSIGN_OR_RETURN(const auto reader,
+                         TextReader::Open(path, {.cancelled = cancelled, .wanted = "images"}));
   std::string bytes;
   while (!reader->ended()) {
     if (std::ssize(bytes) > ImageSet::kMaxBytes) {

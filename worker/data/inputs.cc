@@ -1,16 +1,15 @@
 #include "worker/data/inputs.h"
 
-#include <zlib.h>
-#include <zstd.h>
-
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "common/path_pattern.h"
 #include "common/paths.h"
 #include "common/status.h"
 #include "worker/data/data_file.h"
+#include "worker/data/formats/decompressor.h"
+#include "worker/data/parquet/rows.h"
 
 namespace atl {
 namespace {
@@ -23,23 +22,13 @@ absl::Status InputError(const std::string& path, absl::string_view problem) {
 
 using File = std::unique_ptr<DataFile>;
 
-enum class Packing { kPlain, kGzip, kZstd };
-
-absl::StatusOr<Packing> DetectCompression(const DataFile& file, const Cancelled& cancelled) {
-  std::array<unsigned char, 4> head{};
-  const auto got = static_cast<size_t>(std::min<int64_t>(file.bytes(), head.size()));
-  ATOLL_RETURN_IF_ERROR(file.Read(0, head.data(), static_cast<int64_t>(got), cancelled));
-  if (got >= 2 && head[0] == 0x1f && head[1] == 0x8b) return Packing::kGzip;
-  if (got == 4 && head[0] == 0x28 && head[1] == 0xb5 && head[2] == 0x2f && head[3] == 0xfd) {
-    return Packing::kZstd;
-  }
-  return Packing::kPlain;
-}
-
-class FileReader : public TextReader {
+class PlainReader : public TextReader {
  public:
-  FileReader(File file, Cancelled cancelled)
-      : path_(file->path()), file_(std::move(file)), cancelled_(std::move(cancelled)) {}
+  PlainReader(File file, FoundKind kind, Cancelled cancelled)
+      : TextReader(std::move(kind)),
+        path_(file->path()),
+        file_(std::move(file)),
+        cancelled_(std::move(cancelled)) {}
   absl::Status Read(int64_t bytes_max, std::string* out) override {
     const size_t before = out->size();
     out->resize(before + static_cast<size_t>(bytes_max));
@@ -49,6 +38,7 @@ class FileReader : public TextReader {
     if (got == 0) ended_ = true;
     return absl::OkStatus();
   }
+  bool is_plain() const override { return true; }
   bool ended() const override { return ended_; }
   int64_t file_bytes() const override { return file_->bytes(); }
   int64_t file_bytes_read() const override { return read_; }
@@ -74,138 +64,219 @@ class FileReader : public TextReader {
   int64_t read_ = 0;
 };
 
-class GzipReader : public FileReader {
+class PackedReader : public PlainReader {
  public:
-  GzipReader(File file, Cancelled cancelled) : FileReader(std::move(file), std::move(cancelled)) {
-    ready_ = inflateInit2(&stream_, 15 + 16) == Z_OK;
-  }
-  ~GzipReader() override { inflateEnd(&stream_); }
+  PackedReader(File file, const FoundKind& packing, Cancelled cancelled)
+      : PlainReader(std::move(file), {}, std::move(cancelled)),
+        packing_(packing.name),
+        decompressor_(NewDecompressor(packing.kind)) {}
 
+  // Reads the head of what is inside, which must not be packed again or of another kind.
+  absl::Status Begin(std::string_view wanted) {
+    while (front_.size() < kFileKindBytes && !ended_) {
+      ATOLL_RETURN_IF_ERROR(Unpack(kFileKindBytes - front_.size(), &front_));
+    }
+    ended_ = false;  // `front_` is still to be read
+    kind_ = DetectFileKind(front_);
+    if (kind_.kind == FileKind::kUnknown || kind_.kind == FileKind::kMarkup) {
+      return absl::OkStatus();
+    }
+    return WrongKindError(absl::StrCat("data file ", path_, " (", packing_, "): what is inside"),
+                          kind_, wanted);
+  }
+
+  bool is_plain() const override { return false; }
   absl::Status Read(int64_t bytes_max, std::string* out) override {
+    if (front_.empty()) return Unpack(static_cast<size_t>(bytes_max), out);
+    const size_t bytes = std::min(front_.size(), static_cast<size_t>(bytes_max));
+    out->append(front_, 0, bytes);
+    front_.erase(0, bytes);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Unpack(size_t bytes_max, std::string* out) {
     const size_t before = out->size();
-    out->resize(before + static_cast<size_t>(bytes_max));
-    stream_.next_out = reinterpret_cast<Bytef*>(out->data() + before);
-    stream_.avail_out = static_cast<uInt>(bytes_max);
-    const absl::Status status = ready_ ? Inflate() : absl::ResourceExhaustedError("zlib");
-    out->resize(out->size() - stream_.avail_out);
+    out->resize(before + bytes_max);
+    std::span<uint8_t> room(reinterpret_cast<uint8_t*>(out->data()) + before, bytes_max);
+    const absl::Status status = Fill(&room);
+    out->resize(out->size() - room.size());
     if (status.ok() && out->size() == before) ended_ = true;
     return status;
   }
-
- private:
-  absl::Status Inflate() {
-    while (stream_.avail_out > 0) {
-      if (stream_.avail_in == 0) {
-        ATOLL_ASSIGN_OR_RETURN(const size_t got, Fill(block_.data(), block_.size()));
-        if (got == 0) {
-          return inside_ ? InputError(path_, "its gzip data breaks off") : absl::OkStatus();
-        }
-        stream_.next_in = block_.data();
-        stream_.avail_in = static_cast<uInt>(got);
+  absl::Status Fill(std::span<uint8_t>* room) {
+    while (!room->empty()) {
+      const size_t free = room->size();
+      if (const absl::Status status = decompressor_->Decompress(&input_, room); !status.ok()) {
+        return Annotate(status, absl::StrCat("data file ", path_));
       }
-      inside_ = true;
-      const int result = inflate(&stream_, Z_NO_FLUSH);
-      if (result == Z_STREAM_END) {  // another member may follow
-        inside_ = false;
-        if (inflateReset(&stream_) != Z_OK) return InputError(path_, "zlib cannot go on");
-      } else if (result != Z_OK && result != Z_BUF_ERROR) {
-        return InputError(path_, "its gzip data is damaged");
-      }
+      if (room->empty() || (!input_.empty() && room->size() < free)) continue;
+      if (!input_.empty()) return InputError(path_, "its compressed data is damaged");
+      ATOLL_ASSIGN_OR_RETURN(const size_t got, PlainReader::Fill(block_.data(), block_.size()));
+      input_ = std::span(block_).first(got);
+      if (got > 0) continue;
+      if (room->size() < free) continue;  // the last of it
+      return decompressor_->inside() ? InputError(path_, "its compressed data breaks off")
+                                     : absl::OkStatus();
     }
     return absl::OkStatus();
   }
 
-  std::array<unsigned char, kBlockBytes> block_;
-  z_stream stream_{};
-  bool ready_ = false;
-  bool inside_ = false;  // a member has begun
+  const std::string packing_;
+  const std::unique_ptr<Decompressor> decompressor_;
+  std::vector<uint8_t> block_ = std::vector<uint8_t>(kBlockBytes);
+  std::span<const uint8_t> input_;  // of block_, what is left
+  std::string front_;               // unpacked, and still to be read
 };
 
-class ZstdReader : public FileReader {
+// Rows of a Parquet file as lines.
+class ParquetReader : public TextReader {
  public:
-  ZstdReader(File file, Cancelled cancelled)
-      : FileReader(std::move(file), std::move(cancelled)), stream_(ZSTD_createDStream()) {
-    // A frame may request a window of gigabytes; 128 MB is zstd's own default limit.
-    ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 27);
+  static absl::StatusOr<std::unique_ptr<TextReader>> Open(File file, const TextOptions& options) {
+    auto reader = std::make_unique<ParquetReader>(std::move(file), options.cancelled);
+    DataFile* const data = reader->file_.get();
+    auto rows = parquet::Rows::Open(
+        [data, cancelled = options.cancelled](int64_t offset, char* out, int64_t bytes) {
+          return data->Read(offset, out, bytes, cancelled);
+        },
+        data->bytes(), options.columns);
+    ATOLL_RETURN_IF_ERROR(reader->Named(rows.status()));
+    reader->rows_ = *std::move(rows);
+    return reader;
   }
-  ~ZstdReader() override { ZSTD_freeDStream(stream_); }
+  ParquetReader(File file, Cancelled cancelled)
+      : TextReader({}), file_(std::move(file)), cancelled_(std::move(cancelled)) {}
 
   absl::Status Read(int64_t bytes_max, std::string* out) override {
-    const size_t before = out->size();
-    out->resize(before + static_cast<size_t>(bytes_max));
-    ZSTD_outBuffer to{out->data() + before, static_cast<size_t>(bytes_max), 0};
-    const absl::Status status = Decompress(&to);
-    out->resize(before + to.pos);
-    if (status.ok() && to.pos == 0) ended_ = true;
-    return status;
+    if (cancelled_ && cancelled_()) {
+      return absl::AbortedError(
+          absl::StrCat("data file ", file_->path(), ": reading is interrupted"));
+    }
+    while (std::ssize(lines_) - at_ < bytes_max && !rows_->ended()) {
+      ATOLL_RETURN_IF_ERROR(Named(rows_->AppendRow(&lines_)));
+    }
+    const int64_t bytes = std::min(bytes_max, std::ssize(lines_) - at_);
+    out->append(lines_, static_cast<size_t>(at_), static_cast<size_t>(bytes));
+    at_ += bytes;
+    if (at_ < std::ssize(lines_)) return absl::OkStatus();
+    lines_.clear();
+    at_ = 0;
+    return absl::OkStatus();
+  }
+  bool is_plain() const override { return false; }
+  bool ended() const override { return rows_->ended() && lines_.empty(); }
+  int64_t file_bytes() const override { return file_->bytes(); }
+  int64_t file_bytes_read() const override {
+    const double share =
+        rows_->rows() == 0 ? 1
+                           : static_cast<double>(rows_->row()) / static_cast<double>(rows_->rows());
+    return static_cast<int64_t>(share * static_cast<double>(file_->bytes()));
   }
 
  private:
-  absl::Status Decompress(ZSTD_outBuffer* to) {
-    while (to->pos < to->size) {
-      if (input_.pos == input_.size) {
-        ATOLL_ASSIGN_OR_RETURN(const size_t got, Fill(block_.data(), block_.size()));
-        if (got == 0) {
-          return inside_ ? InputError(path_, "its zstd data breaks off") : absl::OkStatus();
-        }
-        input_ = {block_.data(), got, 0};
-      }
-      const size_t result = ZSTD_decompressStream(stream_, to, &input_);
-      if (ZSTD_isError(result) != 0) {
-        return InputError(path_, absl::StrCat("its zstd data: ", ZSTD_getErrorName(result)));
-      }
-      inside_ = result != 0;
-    }
-    return absl::OkStatus();
+  // The file's own errors name it.
+  absl::Status Named(const absl::Status& status) const {
+    if (status.ok() || absl::StrContains(status.message(), file_->path())) return status;
+    return Annotate(status, absl::StrCat("data file ", file_->path()));
   }
 
-  std::array<unsigned char, kBlockBytes> block_;
-  ZSTD_inBuffer input_{nullptr, 0, 0};
-  ZSTD_DStream* stream_;
-  bool inside_ = false;  // a frame has begun
+  const File file_;
+  const Cancelled cancelled_;
+  std::unique_ptr<parquet::Rows> rows_;
+  std::string lines_;
+  int64_t at_ = 0;  // in lines_, which were read so far
 };
+
+struct OpenedText {
+  File file;
+  FoundKind kind;
+};
+
+// INVALID_ARGUMENT: it is of a kind that is neither text nor packed text.
+absl::StatusOr<OpenedText> OpenText(const std::string& path, std::string_view wanted, bool parquet,
+                                    const Cancelled& cancelled) {
+  const std::string name = absl::StrCat("data file ", path);
+  OpenedText text{nullptr, FindKindByName(path)};
+  if (text.kind.kind != FileKind::kUnknown) return WrongKindError(name, text.kind, wanted);
+  ATOLL_ASSIGN_OR_RETURN(text.file, OpenDataFile(path, cancelled));
+  ATOLL_ASSIGN_OR_RETURN(const std::string head, ReadFileHead(*text.file, cancelled));
+  text.kind = DetectFileKind(head);
+  const bool reads = text.kind.kind == FileKind::kUnknown || text.kind.kind == FileKind::kMarkup ||
+                     (parquet && text.kind.kind == FileKind::kParquet) ||
+                     NewDecompressor(text.kind.kind) != nullptr;
+  if (!reads) return WrongKindError(name, text.kind, wanted);
+  return text;
+}
 
 }  // namespace
 
+absl::StatusOr<std::string> ReadFileHead(const DataFile& file, const Cancelled& cancelled) {
+  std::string head(static_cast<size_t>(std::min<int64_t>(file.bytes(), kFileKindBytes)), '\0');
+  ATOLL_RETURN_IF_ERROR(file.Read(0, head.data(), std::ssize(head), cancelled));
+  return head;
+}
+
 absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path,
                                                     const Cancelled& cancelled) {
-  const bool web = IsRemotePath(path) && absl::StartsWith(path, "http");
-  if (path.find_first_of("*?[") == std::string::npos || web) return std::vector<std::string>{path};
+  if (absl::StartsWith(path, "http://") || absl::StartsWith(path, "https://")) {
+    // What is behind the first '?' may be anything.
+    const size_t star = path.find_first_of("*?");
+    if (star == std::string::npos || path[star] == '?') return std::vector<std::string>{path};
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data path ", path,
+        ": a web server lists no files, so that \"*\" names none; name each (data.sources)"));
+  }
+  if (FindPattern(path) == std::string::npos) return std::vector<std::string>{path};
   if (IsRemotePath(path)) return ExpandRemoteGlob(path, cancelled);
   const std::string what = absl::StrCat("data path ", path);
   const auto itself = FindPath(path);
   if (!itself.ok()) return Annotate(itself.status(), what);
   if (*itself && (*itself)->is_file) return std::vector<std::string>{path};
-  const auto found = FindMatches(RealFiles(), path);
+  auto found = ExpandPattern(RealFiles(), path);
   if (!found.ok()) return Annotate(found.status(), what);
-  std::vector<std::string> files;
-  for (const std::string& file : *found) {
-    ATOLL_ASSIGN_OR_RETURN(const auto info, FindPath(file));
-    if (info && !info->is_folder) files.push_back(file);
+  std::erase_if(*found, [](const std::string& file) { return file.back() == '/'; });
+  if (!found->empty()) return *std::move(found);
+  return absl::NotFoundError(absl::StrCat(what, ": no file matches"));
+}
+
+absl::Status Problems::Take(const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status)) return status;
+  const std::string message(status.message());
+  if (std::find(messages_.begin(), messages_.end(), message) == messages_.end()) {
+    messages_.push_back(message);
   }
-  if (files.empty()) return absl::NotFoundError(absl::StrCat(what, ": no file matches"));
-  return files;
+  return absl::OkStatus();
+}
+
+absl::Status Problems::Status(int64_t files) const {
+  if (messages_.empty()) return absl::OkStatus();
+  if (messages_.size() == 1) return absl::InvalidArgumentError(messages_[0]);
+  std::string text =
+      absl::StrCat(messages_.size(), " of ", files, " files are not what they should be:");
+  for (const std::string& message : messages_) absl::StrAppend(&text, "\n  ", message);
+  return absl::InvalidArgumentError(text);
 }
 
 absl::StatusOr<bool> IsCompressed(const std::string& path, const Cancelled& cancelled) {
-  ATOLL_ASSIGN_OR_RETURN(const File file, OpenDataFile(path, cancelled));
-  ATOLL_ASSIGN_OR_RETURN(const Packing packing, DetectCompression(*file, cancelled));
-  return packing != Packing::kPlain;
+  ATOLL_ASSIGN_OR_RETURN(const OpenedText text,
+                         OpenText(path, "text", /*parquet=*/false, cancelled));
+  return NewDecompressor(text.kind.kind) != nullptr;
 }
 
 absl::StatusOr<std::unique_ptr<TextReader>> TextReader::Open(const std::string& path,
-                                                             const Cancelled& cancelled) {
-  ATOLL_ASSIGN_OR_RETURN(File file, OpenDataFile(path, cancelled));
-  ATOLL_ASSIGN_OR_RETURN(const Packing packing, DetectCompression(*file, cancelled));
-  switch (packing) {
-    case Packing::kGzip:
-      return std::make_unique<GzipReader>(std::move(file), cancelled);
-    case Packing::kZstd:
-      return std::make_unique<ZstdReader>(std::move(file), cancelled);
-    case Packing::kPlain:
-      break;
+                                                             const TextOptions& options) {
+  ATOLL_ASSIGN_OR_RETURN(OpenedText text,
+                         OpenText(path, options.wanted, options.jsonl, options.cancelled));
+  if (text.kind.kind == FileKind::kParquet) {
+    return ParquetReader::Open(std::move(text.file), options);
   }
-  return std::make_unique<FileReader>(std::move(file), cancelled);
+  if (NewDecompressor(text.kind.kind) == nullptr) {
+    return std::make_unique<PlainReader>(std::move(text.file), std::move(text.kind),
+                                         options.cancelled);
+  }
+  auto reader = std::make_unique<PackedReader>(std::move(text.file), text.kind, options.cancelled);
+  ATOLL_RETURN_IF_ERROR(reader->Begin(options.wanted));
+  return reader;
 }
 
 }  // namespace atl

@@ -11,9 +11,12 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "common/file_kind.h"
 #include "common/files.h"
 #include "common/paths.h"
+#include "common/plural.h"
 #include "common/status.h"
+#include "common/utf8.h"
 #include "worker/data/data_file.h"
 
 namespace atl {
@@ -23,6 +26,7 @@ using Json = nlohmann::json;
 constexpr const char* kIndexName = "index.json";
 constexpr const char* kFormat = "atoll-tokens";
 constexpr int64_t kIndexBytesMax = 64 << 20;
+constexpr size_t kReasonBytesMax = 1000;
 constexpr int64_t kVocabularyMax = int64_t{1} << 31;
 
 std::string Hex(uint64_t value) { return absl::StrFormat("%016x", value); }
@@ -82,6 +86,11 @@ absl::StatusOr<ShardIndex> ParseIndex(const Json& json, const std::string& path)
   ATOLL_ASSIGN_OR_RETURN(index.vocabulary, Whole(json, "vocabulary", path, kVocabularyMax));
   ATOLL_ASSIGN_OR_RETURN(index.tokenizer_digest, Digest(json, "tokenizer_digest", path));
   ATOLL_ASSIGN_OR_RETURN(index.documents, Whole(json, "documents", path, INT64_MAX));
+  if (json.contains("skipped")) {
+    ATOLL_ASSIGN_OR_RETURN(index.skipped.count, Whole(json, "skipped", path, INT64_MAX));
+    const Json first = json.value("first_skipped", Json());
+    if (first.is_string()) index.skipped.first = first.get<std::string>();
+  }
   ATOLL_ASSIGN_OR_RETURN(index.tokens, Whole(json, "tokens", path, INT64_MAX));
   if (!json.value("end_of_text", Json()).is_null()) {
     ATOLL_ASSIGN_OR_RETURN(const int64_t end,
@@ -113,6 +122,10 @@ Json ToJson(const ShardIndex& index) {
                {"documents", index.documents},
                {"tokens", index.tokens},
                {"shards", Json::array()}};
+  if (index.skipped.count > 0) {
+    json["skipped"] = index.skipped.count;
+    json["first_skipped"] = WellFormed(index.skipped.first, kReasonBytesMax);
+  }
   for (const ShardIndex::Shard& shard : index.shards) {
     json["shards"].push_back(
         {{"file", shard.file}, {"tokens", shard.tokens}, {"digest", Hex(shard.digest)}});
@@ -126,6 +139,11 @@ absl::Status DiskError(const std::string& path) {
 
 }  // namespace
 
+std::string SkippedText(const SkippedDocuments& skipped) {
+  return absl::StrCat(CountText(skipped.count, "document"), skipped.count == 1 ? " is" : " are",
+                      " left out; the first: ", skipped.first);
+}
+
 absl::StatusOr<ShardIndex> ReadShardIndex(const std::string& folder, const Cancelled& cancelled) {
   std::filesystem::path path = folder;
   if (path.filename() != kIndexName) path /= kIndexName;
@@ -133,6 +151,8 @@ absl::StatusOr<ShardIndex> ReadShardIndex(const std::string& folder, const Cance
   if (file->bytes() > kIndexBytesMax) return Bad(path.string(), "is too large for an index");
   std::string text(static_cast<size_t>(file->bytes()), '\0');
   ATOLL_RETURN_IF_ERROR(file->Read(0, text.data(), file->bytes(), cancelled));
+  ATOLL_RETURN_IF_ERROR(CheckFileKind(absl::StrCat("token shards ", path.string()), text,
+                                      "an index that `atoll tokenize` wrote"));
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   return ParseIndex(json, path.string());
 }

@@ -19,6 +19,20 @@
 
 namespace atl {
 
+// Documents that were left out, and why the first one was.
+struct SkippedDocuments {
+  int64_t count = 0;
+  std::string first;
+
+  void Add(const SkippedDocuments& more) {
+    if (count == 0) first = more.first;
+    count += more.count;
+  }
+};
+
+// "3 documents are left out; the first: ..."
+std::string SkippedText(const SkippedDocuments& skipped);
+
 struct ShardIndex {
   struct Shard {
     std::string file;  // a name inside the folder
@@ -31,6 +45,7 @@ struct ShardIndex {
   uint64_t tokenizer_digest = 0;
   std::optional<int32_t> end_of_text;  // the token after each document
   int64_t documents = 0;
+  SkippedDocuments skipped;  // besides
   int64_t tokens = 0;
   std::vector<Shard> shards;
 };
@@ -50,8 +65,12 @@ class ShardWriter {
 
   // REQUIRES: tokens are in [0, index.vocabulary), or masked ones of these.
   absl::Status Append(std::span<const int32_t> tokens);
-  void AddDocuments(int64_t count) { index_.documents += count; }
+  void AddDocuments(int64_t count, const SkippedDocuments& skipped) {
+    index_.documents += count;
+    index_.skipped.Add(skipped);
+  }
   int64_t tokens() const { return index_.tokens; }
+  const SkippedDocuments& skipped() const { return index_.skipped; }
 
   // Everything is on the disk, the index last.
   absl::StatusOr<ShardIndex> Finish();

@@ -17,7 +17,10 @@
 #include "absl/strings/strip.h"
 #include "common/bytes_text.h"
 #include "common/check.h"
+#include "common/file_kind.h"
 #include "common/masked_tokens.h"
+#include "worker/data/formats/token_head.h"
+#include "worker/data/inputs.h"
 
 namespace atl {
 namespace {
@@ -107,9 +110,16 @@ absl::StatusOr<MegatronIndex> ReadIndexHeader(const DataFile& file, const Cancel
   const std::string& path = file.path();
   const int64_t bytes = file.bytes();
   std::array<char, MegatronIndex::kBytes> raw;
-  if (bytes < MegatronIndex::kBytes) return FileError(path, "too short for a Megatron index");
+  if (bytes < MegatronIndex::kBytes) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string head, ReadFileHead(file, cancelled));
+    ATOLL_RETURN_IF_ERROR(CheckFileKind(absl::StrCat("data file ", path), head, "Megatron's index",
+                                        {FileKind::kMegatronIndex}));
+    return FileError(path, "too short for a Megatron index");
+  }
   ATOLL_RETURN_IF_ERROR(file.Read(0, raw.data(), raw.size(), cancelled));
   if (std::memcmp(raw.data(), "MMIDIDX\0\0", 9) != 0) {
+    ATOLL_RETURN_IF_ERROR(CheckFileKind(absl::StrCat("data file ", path), {raw.data(), raw.size()},
+                                        "Megatron's index"));
     return FileError(path, "does not start with \"MMIDIDX\"; not a Megatron index");
   }
   MegatronIndex index{Load<uint64_t>(&raw[9]), Load<uint64_t>(&raw[18]), Load<uint64_t>(&raw[26]),
@@ -159,6 +169,22 @@ absl::StatusOr<int64_t> SumSequences(const DataFile& file, const MegatronIndex& 
   return end;
 }
 
+// Megatron's code of a type of whole numbers, in the order of TokenFile::Type from kUint8 on.
+struct MegatronCode {
+  uint8_t code;
+  int type;
+  int64_t bytes;
+};
+constexpr MegatronCode kMegatronCodes[] = {{1, 0, 1}, {2, 1, 1}, {8, 2, 2},
+                                           {3, 3, 2}, {4, 5, 4}, {5, 6, 8}};
+
+const MegatronCode* FindCode(uint8_t code) {
+  const auto* const found =
+      std::find_if(std::begin(kMegatronCodes), std::end(kMegatronCodes),
+                   [&](const MegatronCode& known) { return known.code == code; });
+  return found == std::end(kMegatronCodes) ? nullptr : found;
+}
+
 }  // namespace
 
 // Calls `work` with a number of the type's own.
@@ -203,10 +229,10 @@ absl::StatusOr<TokenFile> TokenFile::Open(DataFormat format, const std::string& 
       ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kUint8, 0, file.file_->bytes()));
       break;
     case DataFormat::kTokens16:
-      ATOLL_RETURN_IF_ERROR(file.OpenTokens16(cancelled));
+      ATOLL_RETURN_IF_ERROR(file.OpenTokens(Type::kUint16, cancelled));
       break;
     case DataFormat::kTokens32:
-      ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kUint32, 0, file.file_->bytes()));
+      ATOLL_RETURN_IF_ERROR(file.OpenTokens(Type::kUint32, cancelled));
       break;
     case DataFormat::kChat:
       ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kMasked32, 0, file.file_->bytes()));
@@ -223,47 +249,52 @@ absl::StatusOr<TokenFile> TokenFile::Open(DataFormat format, const std::string& 
   return file;
 }
 
-absl::Status TokenFile::OpenTokens16(const Cancelled& cancelled) {
-  constexpr int64_t kHeaderBytes = 256 * 4;
-  constexpr int32_t kMagic = 20240520;
-  std::array<int32_t, 3> header{};
-  if (file_->bytes() >= kHeaderBytes) {
-    ATOLL_RETURN_IF_ERROR(file_->Read(0, header.data(), sizeof header, cancelled));
+absl::Status TokenFile::OpenTokens(Type type, const Cancelled& cancelled) {
+  raw_ = true;
+  ATOLL_ASSIGN_OR_RETURN(const std::string head, ReadFileHead(*file_, cancelled));
+  const auto found = ParseTokenHead(head, file_->bytes());
+  if (!found.ok()) return FileError(path(), absl::StripPrefix(found.status().message(), ": "));
+  type_ = type;
+  if (found->token_bytes != 0 && found->token_bytes != Width()) {
+    return FileError(path(), absl::StrCat("its header of llm.c says ", 8 * found->token_bytes,
+                                          " bits a token: data.format = \"tokens",
+                                          8 * found->token_bytes, "\""));
   }
-  if (header[0] != kMagic) return SetTokens(Type::kUint16, 0, file_->bytes());
-  if (header[1] != 1) {
-    return FileError(path(), absl::StrCat("llm.c header of version ", header[1], ", not 1"));
-  }
-  if (header[2] < 0 || file_->bytes() != kHeaderBytes + int64_t{2} * header[2]) {
-    return FileError(
-        path(), absl::StrCat("its header says ", header[2], " tokens, its size of ", file_->bytes(),
-                             " bytes says ", (file_->bytes() - kHeaderBytes) / 2));
-  }
-  return SetTokens(Type::kUint16, kHeaderBytes, file_->bytes());
+  ATOLL_RETURN_IF_ERROR(SetTokens(type, found->begin_bytes, file_->bytes()));
+  return CheckIndexBeside(cancelled);
+}
+
+// NAME.idx of Megatron beside NAME.bin says how wide its tokens are.
+absl::Status TokenFile::CheckIndexBeside(const Cancelled& cancelled) const {
+  absl::string_view stem = path();
+  if (IsRemotePath(path()) || !absl::ConsumeSuffix(&stem, ".bin")) return absl::OkStatus();
+  const auto index_file = OpenDataFile(absl::StrCat(stem, ".idx"), cancelled);
+  if (!index_file.ok()) return absl::OkStatus();
+  const auto index = ReadIndexHeader(**index_file, cancelled);
+  const auto* code = index.ok() ? FindCode(index->type) : nullptr;
+  if (code == nullptr || code->bytes == Width()) return absl::OkStatus();
+  return FileError(path(),
+                   absl::StrCat("its index ", (*index_file)->path(), " says ", 8 * code->bytes,
+                                " bits a token: data.format = \"megatron\""));
 }
 
 absl::Status TokenFile::OpenMegatron(const std::string& index_path, const Cancelled& cancelled) {
   ATOLL_ASSIGN_OR_RETURN(const auto index_file, OpenDataFile(index_path, cancelled));
   ATOLL_ASSIGN_OR_RETURN(const MegatronIndex index, ReadIndexHeader(*index_file, cancelled));
-  struct Code {
-    uint8_t code;
-    Type type;
-    int64_t bytes;
-  };
-  constexpr Code kCodes[] = {{1, Type::kUint8, 1}, {2, Type::kInt8, 1},  {3, Type::kInt16, 2},
-                             {4, Type::kInt32, 4}, {5, Type::kInt64, 8}, {8, Type::kUint16, 2}};
-  const auto* code = std::find_if(std::begin(kCodes), std::end(kCodes),
-                                  [&](const Code& c) { return c.code == index.type; });
-  if (code == std::end(kCodes)) {
+  const auto* const code = FindCode(index.type);
+  if (code == nullptr) {
+    const bool is_real = index.type == 6 || index.type == 7;
     return FileError(index_path, absl::StrCat("dtype code ", index.type,
+                                              is_real ? " (numbers with fractions)" : "",
                                               " is not one of whole numbers (1, 2, 3, 4, 5, 8)"));
   }
+  raw_ = true;
   ATOLL_ASSIGN_OR_RETURN(const int64_t end,
                          SumSequences(*index_file, index, code->bytes, file_->bytes(), cancelled));
   if (end != file_->bytes()) {
     return FileError(path(), absl::StrCat(file_->bytes(), " bytes, but its index says ", end));
   }
-  return SetTokens(code->type, 0, end);
+  return SetTokens(static_cast<Type>(code->type), 0, end);
 }
 
 int64_t TokenFile::Width() const {
@@ -316,6 +347,34 @@ absl::Status TokenFile::Prefetch(std::span<const Range> ranges, const Cancelled&
 absl::Status TokenFile::OutsideVocabulary(int64_t token, int64_t vocabulary) const {
   return FileError(path(), absl::StrCat("token ", token, " is outside the model's vocabulary of ",
                                         vocabulary, "; is data.format right?"));
+}
+
+absl::Status TokenFile::CheckSamples(int64_t vocabulary, int64_t samples,
+                                     const Cancelled& cancelled) const {
+  constexpr int64_t kSampleTokens = 4096;
+  constexpr int64_t kNarrowTokensMax = 1 << 16, kVocabularyMax = 1 << 24;
+  if (!raw_ || tokens_ == 0) return absl::OkStatus();
+  if (Width() == 2 && vocabulary > kNarrowTokensMax && vocabulary <= kVocabularyMax) {
+    return FileError(path(), absl::StrCat("its tokens have 16 bits, which do not hold the model's "
+                                          "vocabulary of ",
+                                          vocabulary, "; were they made with another tokenizer?"));
+  }
+  const int64_t count = std::min(kSampleTokens, tokens_);
+  samples = std::min(samples, (tokens_ + count - 1) / count);
+  std::vector<int32_t> all;
+  for (int64_t i = 0; i < samples; ++i) {
+    const int64_t room = tokens_ - count;
+    const int64_t begin = samples == 1 ? 0 : room / (samples - 1) * i / 2 * 2;
+    std::vector<int32_t> block(static_cast<size_t>(count));
+    const absl::Status status = Read(i + 1 == samples ? room : begin, vocabulary, block, cancelled);
+    if (absl::IsDataLoss(status)) return absl::InvalidArgumentError(status.message());
+    ATOLL_RETURN_IF_ERROR(status);
+    if (i + 1 == samples && room % 2 != 0) block.erase(block.begin());
+    block.resize(block.size() / 2 * 2);
+    all.insert(all.end(), block.begin(), block.end());
+  }
+  const absl::Status width = CheckTokenWidth(all, Width());
+  return width.ok() ? width : FileError(path(), width.message());
 }
 
 absl::Status TokenFile::CheckVocabulary(const TokenFileContent& content, int64_t vocabulary) const {

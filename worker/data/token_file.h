@@ -2,9 +2,9 @@
 //
 //   kText      raw bytes; a token is a byte, so the vocabulary has 256 entries. (kJsonl and kShards
 //              files too are opened so, for their digests; token_stream.h reads them.)
-//   kTokens16  uint16, little endian: nanoGPT's .bin (no header) or llm.c's (256 int32 of header,
-//              magic 20240520, version 1, number of tokens).
-//   kTokens32  uint32, little endian, without a header.
+//   kTokens16  uint16, little endian: nanoGPT's .bin (no header) or llm.c's, whose header must say
+//              so (formats/token_head.h).
+//   kTokens32  uint32, likewise.
 //   kChat      int32, little endian, of a prepared chat (tokenize.h): ~token, which is negative, is
 //              no target (common/masked_tokens.h).
 //   kMegatron  NAME.bin with tokens of the width that NAME.idx ("MMIDIDX") says. Its sequences are
@@ -78,6 +78,11 @@ class TokenFile {
   // Reads every token once; of a remote file whose tag stands for its bytes nothing, and its tokens
   // are then checked as they are read. ABORTED once the watch says so.
   absl::StatusOr<TokenFileContent> Scan(const ReadWatch& watch) const;
+  // Looks at `samples` blocks, spread evenly over the file. INVALID_ARGUMENT: a token that is not
+  // in [0, vocabulary), or the tokens are as numbers of another width would be; or so many tokens
+  // do not fit into 16 bits. Formats kTokens16, kTokens32 and kMegatron alone; OK of others.
+  absl::Status CheckSamples(int64_t vocabulary, int64_t samples, const Cancelled& cancelled) const;
+
   // Whether the model knows every token. INVALID_ARGUMENT names file and position of one that is
   // not.
   absl::Status CheckVocabulary(const TokenFileContent& content, int64_t vocabulary) const;
@@ -86,7 +91,8 @@ class TokenFile {
   enum class Type : uint8_t { kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kInt64, kMasked32 };
 
   explicit TokenFile(std::shared_ptr<const DataFile> file) : file_(std::move(file)) {}
-  absl::Status OpenTokens16(const Cancelled& cancelled);
+  absl::Status OpenTokens(Type type, const Cancelled& cancelled);
+  absl::Status CheckIndexBeside(const Cancelled& cancelled) const;
   absl::Status OpenMegatron(const std::string& index_path, const Cancelled& cancelled);
   absl::Status SetTokens(Type type, int64_t begin_bytes, int64_t end_bytes);
   absl::Status OutsideVocabulary(int64_t token, int64_t vocabulary) const;
@@ -96,6 +102,7 @@ class TokenFile {
 
   std::shared_ptr<const DataFile> file_;
   Type type_ = Type::kUint8;
+  bool raw_ = false;         // as another program wrote it
   int64_t begin_bytes_ = 0;  // where the first token lies
   int64_t tokens_ = 0;
 };

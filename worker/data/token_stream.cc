@@ -13,6 +13,8 @@
 #include "absl/strings/str_format.h"
 #include "common/bytes_text.h"
 #include "common/check.h"
+#include "common/file_kind.h"
+#include "common/logging.h"
 #include "common/plural.h"
 #include "worker/data/block_cache.h"
 #include "worker/data/chat.h"
@@ -25,10 +27,9 @@ namespace atl {
 namespace {
 
 // Changes whenever the same input would make other tokens.
-constexpr uint64_t kTokenizeVersion = 3;
-constexpr int64_t kHeadBytes = 1 << 20;
-constexpr size_t kHeadFiles = 16;
+constexpr uint64_t kTokenizeVersion = 4;
 constexpr size_t kHeadImages = 64;
+constexpr int64_t kSamples = 256, kRemoteSamples = 32;
 constexpr int64_t kSplitTokens = 1 << 20;  // of documents, read at once
 constexpr auto kSayEvery = std::chrono::seconds(5);
 
@@ -89,7 +90,8 @@ absl::StatusOr<uint64_t> CacheKey(const DataSpec& spec, const TextInput& input,
       input.end_of_text.value_or(-1),
       spec.format == DataFormat::kChat ? spec.sequence_length
       : spec.pad_documents             ? -1
-                                       : 0};
+                                       : 0,
+      spec.on_bad_document == OnBadDocument::kSkip ? 1 : 0};
   key = XXH3_64bits_withSeed(facts, sizeof facts, key);
   for (const std::string& path : input.files) {
     ATOLL_ASSIGN_OR_RETURN(const TokenFile file,
@@ -107,6 +109,7 @@ TokenizeOptions OptionsFor(const DataSpec& spec, const TextInput& input) {
   if (spec.format == DataFormat::kChat) options.chat_sequence_length = spec.sequence_length;
   options.document_tokens_max = DocumentTokensMax(spec);
   options.field = spec.field;
+  options.skip_bad_documents = spec.on_bad_document == OnBadDocument::kSkip;
   options.tokenizer = input.tokenizer.get();
   options.end_of_text = input.end_of_text;
   return options;
@@ -211,14 +214,19 @@ void WarnOfChatTemplate(const DataSpec& spec, ChatTemplate chat, DataInspection*
 }
 
 absl::Status InspectText(const DataSpec& spec, const DataPart& part, int64_t vocabulary,
-                         DataInspection* found) {
+                         const InspectionDepth& depth, DataInspection* found) {
   ATOLL_ASSIGN_OR_RETURN(const TextInput input, FindText(spec, part.path, vocabulary, {}));
   ATOLL_ASSIGN_OR_RETURN(const TextHeads heads,
-                         TokenizeHeads(OptionsFor(spec, input), kHeadBytes, kHeadFiles));
+                         TokenizeHeads(OptionsFor(spec, input), depth.head_bytes));
+  const std::string skipped = heads.skipped.count > 0 ? SkippedText(heads.skipped) : "";
   if (heads.text_bytes == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data path ", part.path, ": there is no text in it"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data path ", part.path, ": there is no text in it", skipped.empty() ? "" : "; ", skipped));
   }
+  if (!skipped.empty()) {
+    found->warnings.push_back(absl::StrCat("data path ", part.path, ": ", skipped));
+  }
+  found->warnings.insert(found->warnings.end(), heads.warnings.begin(), heads.warnings.end());
   ATOLL_ASSIGN_OR_RETURN(const bool direct, ReadsDirectly(spec, input.files, {}));
   absl::StrAppend(&found->text, CountText(std::ssize(input.files), "file"), " of ",
                   BytesText(heads.file_bytes));
@@ -247,7 +255,14 @@ absl::Status InspectText(const DataSpec& spec, const DataPart& part, int64_t voc
   return absl::OkStatus();
 }
 
-// Lists all, and reads some of them, spread evenly.
+absl::Status CheckImageKind(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(const auto file, OpenDataFile(path));
+  ATOLL_ASSIGN_OR_RETURN(const std::string head, ReadFileHead(*file));
+  return CheckFileKind(absl::StrCat("data file ", path), head, "a JPEG or PNG",
+                       {FileKind::kJpeg, FileKind::kPng});
+}
+
+// Lists all, reads some of them, spread evenly, and the first bytes of more.
 absl::Status InspectFolder(const DataSpec& spec, const std::string& path, int64_t classes,
                            DataInspection* found) {
   ATOLL_ASSIGN_OR_RETURN(const ImageFolder folder,
@@ -255,10 +270,17 @@ absl::Status InspectFolder(const DataSpec& spec, const std::string& path, int64_
   const size_t tried = std::min(folder.files.size(), kHeadImages);
   std::vector<uint8_t> pixels(
       static_cast<size_t>(spec.image_size * spec.image_size * kImageChannels));
+  Problems problems;
   for (size_t i = 0; i < tried; ++i) {
     const ImageFolder::File* const file = &folder.files[i * folder.files.size() / tried];
-    ATOLL_RETURN_IF_ERROR(ReadImageFiles({file, 1}, spec.image_size, {}, pixels));
+    ATOLL_RETURN_IF_ERROR(problems.Take(ReadImageFiles({file, 1}, spec.image_size, {}, pixels)));
   }
+  const size_t looked_at = IsRemotePath(path) ? 0 : std::min(folder.files.size(), kHeadFiles);
+  for (size_t i = 0; i < looked_at; ++i) {
+    const ImageFolder::File& file = folder.files[i * folder.files.size() / looked_at];
+    ATOLL_RETURN_IF_ERROR(problems.Take(CheckImageKind(file.path)));
+  }
+  ATOLL_RETURN_IF_ERROR(problems.Status(std::ssize(folder.files)));
   absl::StrAppend(&found->text, CountText(std::ssize(folder.files), "image"), " of ",
                   CountText(std::ssize(folder.classes), "class"), ", made ", spec.image_size, " x ",
                   spec.image_size, " (", tried, " of them tried)");
@@ -271,8 +293,8 @@ absl::Status InspectFolder(const DataSpec& spec, const std::string& path, int64_
 
 absl::Status InspectPart(const DataSpec& spec, const DataPart& part, int64_t vocabulary,
                          const std::optional<ImageShape>& model, const DataOptions& options,
-                         DataInspection* found) {
-  if (IsText(spec.format)) return InspectText(spec, part, vocabulary, found);
+                         const InspectionDepth& depth, DataInspection* found) {
+  if (IsText(spec.format)) return InspectText(spec, part, vocabulary, depth, found);
   if (spec.format == DataFormat::kImageFolder) {
     return InspectFolder(spec, part.path, vocabulary, found);
   }
@@ -286,7 +308,10 @@ absl::Status InspectPart(const DataSpec& spec, const DataPart& part, int64_t voc
   }
   ATOLL_ASSIGN_OR_RETURN(const TokenStream stream,
                          TokenStream::Open(spec, part.path, vocabulary, options));
-  std::vector<int32_t> head(static_cast<size_t>(std::min(stream.tokens(), kHeadBytes)));
+  if (IsRemotePath(part.path) && spec.format != DataFormat::kShards) {
+    ATOLL_RETURN_IF_ERROR(stream.CheckSamples(vocabulary, kRemoteSamples));
+  }
+  std::vector<int32_t> head(static_cast<size_t>(std::min(stream.tokens(), depth.head_bytes)));
   ATOLL_RETURN_IF_ERROR(stream.Read(0, vocabulary, head));
   const bool whole = std::ssize(head) == stream.tokens();
   if (spec.pad_documents) {
@@ -399,7 +424,22 @@ absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::s
   for (const std::string& file : files) {
     ATOLL_RETURN_IF_ERROR(stream.Add(spec.format, file, cancelled));
   }
+  // Of remote files a sample is a request: InspectData takes some.
+  if (!IsRemotePath(path)) {
+    ATOLL_RETURN_IF_ERROR(stream.CheckSamples(vocabulary, kSamples, cancelled));
+  }
   return stream;
+}
+
+absl::Status TokenStream::CheckSamples(int64_t vocabulary, int64_t samples,
+                                       const Cancelled& cancelled) const {
+  for (const TokenFile& file : files_) {
+    const double share =
+        static_cast<double>(file.tokens()) / static_cast<double>(std::max<int64_t>(1, tokens()));
+    const auto of_file = static_cast<int64_t>(share * static_cast<double>(samples));
+    ATOLL_RETURN_IF_ERROR(file.CheckSamples(vocabulary, std::max<int64_t>(2, of_file), cancelled));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TokenStream> TokenStream::OpenText(const DataSpec& spec, const std::string& path,
@@ -416,6 +456,10 @@ absl::StatusOr<TokenStream> TokenStream::OpenText(const DataSpec& spec, const st
   } else {
     ATOLL_ASSIGN_OR_RETURN(const TextInput input, FindText(spec, path, vocabulary, cancelled));
     ATOLL_ASSIGN_OR_RETURN(const std::string folder, TokenizeOnce(spec, input, options));
+    ATOLL_ASSIGN_OR_RETURN(const ShardIndex index, ReadShardIndex(folder, cancelled));
+    if (index.skipped.count > 0) {
+      LogWarning("data", "data path ", path, ": ", SkippedText(index.skipped));
+    }
     ATOLL_ASSIGN_OR_RETURN(stream, OpenShards(folder, vocabulary, cancelled));
     if (spec.pad_documents) stream.marks_ = GetDocumentMarks(OptionsFor(spec, input));
   }
@@ -508,14 +552,19 @@ absl::StatusOr<uint64_t> TokenStream::Digest(int64_t vocabulary, const DataOptio
 
 absl::StatusOr<DataInspection> InspectData(const DataSpec& spec, int64_t vocabulary,
                                            const std::optional<ImageShape>& images,
-                                           const std::optional<DocumentFrame>& frame) {
+                                           const std::optional<DocumentFrame>& frame,
+                                           const InspectionDepth& depth) {
   DataInspection found;
   DataOptions options;
   options.frame = frame;
   for (const DataPart& part : ListDataParts(spec)) {
     absl::StrAppend(&found.text, found.text.empty() ? "" : "; ", part.name,
                     part.name.empty() ? "" : ": ");
-    const absl::Status status = InspectPart(spec, part, vocabulary, images, options, &found);
+    if (!depth.remote && IsRemotePath(part.path)) {
+      found.unread.push_back(part.path);
+      continue;
+    }
+    const absl::Status status = InspectPart(spec, part, vocabulary, images, options, depth, &found);
     if (status.ok()) continue;
     if (!IsElsewhere(status, part.path)) return status;
     absl::StrAppend(&found.text, "not looked at: ", status.message());

@@ -33,6 +33,10 @@ class TokenStream {
   const std::string& path() const { return path_; }  // for messages
   bool masked() const { return masked_; }            // some tokens may be (common/masked_tokens.h)
 
+  // TokenFile::CheckSamples of every file, with about `samples` blocks in all.
+  absl::Status CheckSamples(int64_t vocabulary, int64_t samples,
+                            const Cancelled& cancelled = {}) const;
+
   // Tokens [begin, begin + out.size()). INVALID_ARGUMENT names file and position of a token that is
   // not in [0, vocabulary). REQUIRES: the range lies in the stream.
   absl::Status Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out,
@@ -77,13 +81,20 @@ struct DataInspection {
   std::vector<std::string> unread;    // what was not looked at
 };
 
-// What a worker would say of the data, from the tokenizer and the heads of the files alone. Data
-// that are not on this machine, or that it may not read from a store, are not looked at; what a
-// worker would refuse is the error. Of the model, if known: `images`, their size, and `frame`, that
-// of documents.
+// How much is looked at.
+struct InspectionDepth {
+  int64_t head_bytes = 1 << 20;  // of each of the first files
+  bool remote = true;            // data in stores, too
+};
+
+// What a worker would say of the data, from the tokenizer, the heads of the files and samples of
+// the rest alone. Data that are not on this machine, or that it may not read from a store, are not
+// looked at; what a worker would refuse is the error. Of the model, if known: `images`, their size,
+// and `frame`, that of documents.
 absl::StatusOr<DataInspection> InspectData(const DataSpec& spec, int64_t vocabulary,
                                            const std::optional<ImageShape>& images = std::nullopt,
-                                           const std::optional<DocumentFrame>& frame = {});
+                                           const std::optional<DocumentFrame>& frame = {},
+                                           const InspectionDepth& depth = {});
 
 }  // namespace atl
 

@@ -15,11 +15,14 @@
 #include "common/bytes_text.h"
 #include "common/files.h"
 #include "common/masked_tokens.h"
+#include "common/object_store/hub.h"
 #include "common/paths.h"
 #include "common/status.h"
 #include "common/tokenizer/unicode.h"
 #include "worker/data/chat.h"
 #include "worker/data/data_file.h"
+#include "worker/data/formats/json_line.h"
+#include "worker/data/formats/text_share.h"
 #include "worker/data/inputs.h"
 
 namespace atl {
@@ -31,6 +34,8 @@ constexpr int64_t kBatchBytes = 256 << 10;
 constexpr int64_t kReadBytes = 64 << 10;
 constexpr size_t kBatchesPerThread = 4;
 constexpr size_t kCharacterBytesMax = 4;
+constexpr int64_t kShortHeadBytes = 4096;
+constexpr int64_t kSamples = 64, kRemoteSamples = 4, kSampleBytes = 4096;
 constexpr int64_t kConfigBytesMax = 64 << 20;
 
 // A part of one file: whole lines, unless a line is longer than a batch of text.
@@ -48,6 +53,7 @@ struct Encoded {
   std::vector<int32_t> tokens;
   std::vector<size_t> conversation_ends;
   int64_t documents = 0;
+  SkippedDocuments skipped;
   int64_t text_bytes = 0;  // without what frames documents
 };
 
@@ -122,6 +128,13 @@ class Exchange {
   absl::Status status_;
 };
 
+TextOptions GetTextOptions(const TokenizeOptions& options) {
+  TextOptions text{.cancelled = options.cancelled, .jsonl = options.jsonl};
+  // Conversations may have further columns.
+  if (options.chat_sequence_length == 0) text.columns = {options.field};
+  return text;
+}
+
 // Behind the last line end that no white space follows, which would belong to the same token; 0:
 // there is none.
 size_t LineBegin(const std::string& text) {
@@ -171,7 +184,7 @@ class Reader {
 
  private:
   absl::Status ReadOne(const std::string& path) {
-    ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(path, options_.cancelled));
+    ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(path, GetTextOptions(options_)));
     const int64_t before = bytes_read();
     Batch batch;
     batch.file = &path;
@@ -235,22 +248,29 @@ class BatchEncoder {
       const size_t end = std::min(batch.text.find('\n', at), batch.text.size());
       const std::string_view json = std::string_view(batch.text).substr(at, end - at);
       at = end + 1;
-      if (chat_.has_value()) {
-        ATOLL_RETURN_IF_ERROR(AddChat(json, *batch.file, line, &result));
-        continue;
-      }
-      ATOLL_ASSIGN_OR_RETURN(const auto text, JsonlText(json, options_.field, *batch.file, line));
-      if (text.has_value()) {
-        BeginDocument(&result);
-        ATOLL_RETURN_IF_ERROR(Annotate(Add(*text, false, &result),
-                                       absl::StrCat("data file ", *batch.file, ":", line)));
-        EndDocument(&result);
-      }
+      const size_t tokens = result.tokens.size();
+      const int64_t text_bytes = result.text_bytes;
+      const absl::Status status = chat_.has_value() ? AddChat(json, *batch.file, line, &result)
+                                                    : AddLine(json, *batch.file, line, &result);
+      if (status.ok()) continue;
+      if (!options_.skip_bad_documents || !absl::IsInvalidArgument(status)) return status;
+      result.tokens.resize(tokens);
+      result.text_bytes = text_bytes;
+      result.skipped.Add({1, std::string(status.message())});
     }
     return result;
   }
 
  private:
+  absl::Status AddLine(std::string_view json, const std::string& file, int64_t line, Encoded* out) {
+    ATOLL_ASSIGN_OR_RETURN(const auto text, JsonlText(json, options_.field, file, line));
+    if (!text.has_value()) return absl::OkStatus();
+    BeginDocument(out);
+    ATOLL_RETURN_IF_ERROR(
+        Annotate(Add(*text, false, out), absl::StrCat("data file ", file, ":", line)));
+    EndDocument(out);
+    return absl::OkStatus();
+  }
   absl::Status AddChat(std::string_view json, const std::string& file, int64_t line, Encoded* out) {
     ATOLL_ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages, ParseChat(json, file, line));
     if (messages.empty()) return absl::OkStatus();
@@ -335,6 +355,7 @@ void AddHead(const TokenizeOptions& options, const Encoded& encoded, TextHeads* 
     begin = end;
   }
   if (options.document_tokens_max > 0) AddDocuments(options, encoded.tokens, heads);
+  heads->skipped.Add(encoded.skipped);
   heads->text_bytes += encoded.text_bytes;
   heads->tokens += std::ssize(encoded.tokens);
   heads->counted += std::count_if(encoded.tokens.begin(), encoded.tokens.end(),
@@ -358,6 +379,46 @@ absl::StatusOr<Batch> ReadHead(TextReader& reader, const std::string& path, bool
   return batch;
 }
 
+// What may not be text, by the head and by samples of the rest of a plain file.
+absl::Status WarnOfText(const std::string& path, const TextReader& reader, std::string_view text,
+                        const Cancelled& cancelled, TextHeads* heads) {
+  if (reader.kind().kind == FileKind::kMarkup) {
+    heads->warnings.push_back(absl::StrCat("data file ", path, ": is ", reader.kind().name,
+                                           reader.kind().remedy.empty() ? "" : ": ",
+                                           reader.kind().remedy));
+  }
+  TextShare share;
+  share.Add(text, 0);
+  const int64_t rest = reader.file_bytes() - std::ssize(text) - kSampleBytes;
+  if (reader.is_plain() && rest > 0) {
+    ATOLL_ASSIGN_OR_RETURN(const auto file, OpenDataFile(path, cancelled));
+    const int64_t samples = IsRemotePath(path) ? kRemoteSamples : kSamples;
+    for (int64_t i = 1; i <= samples; ++i) {
+      const int64_t at = std::ssize(text) + rest / samples * i;
+      std::string sample(kSampleBytes, '\0');
+      ATOLL_RETURN_IF_ERROR(file->Read(at, sample.data(), kSampleBytes, cancelled));
+      share.Add(sample, at);
+    }
+  }
+  if (!share.IsSuspicious()) return absl::OkStatus();
+  heads->warnings.push_back(absl::StrCat(
+      "data file ", path, ": ", share.Text(),
+      "; if it is text in Latin-1: iconv -f latin1 -t utf-8, if it is no text: data.format"));
+  return absl::OkStatus();
+}
+
+// Whether it read all of the file.
+absl::StatusOr<bool> TokenizeHead(const TokenizeOptions& options, const std::string& path,
+                                  int64_t bytes_max, BatchEncoder* encoder, TextHeads* heads) {
+  ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(path, GetTextOptions(options)));
+  heads->file_bytes += reader->file_bytes();
+  ATOLL_ASSIGN_OR_RETURN(const Batch batch, ReadHead(*reader, path, options.jsonl, bytes_max));
+  ATOLL_RETURN_IF_ERROR(WarnOfText(path, *reader, batch.text, options.cancelled, heads));
+  ATOLL_ASSIGN_OR_RETURN(const Encoded encoded, encoder->Encode(batch));
+  AddHead(options, encoded, heads);
+  return batch.ends_document;
+}
+
 absl::Status WriteAll(const TokenizeOptions& options, const Reader& reader, Exchange* exchange,
                       ShardWriter* writer, bool* has_text) {
   while (auto encoded = exchange->Next()) {
@@ -365,7 +426,7 @@ absl::Status WriteAll(const TokenizeOptions& options, const Reader& reader, Exch
     ATOLL_RETURN_IF_ERROR(options.chat_sequence_length > 0
                               ? AppendConversations(options, *encoded, writer)
                               : writer->Append(encoded->tokens));
-    writer->AddDocuments(encoded->documents);
+    writer->AddDocuments(encoded->documents, encoded->skipped);
     if (options.progress) {
       options.progress({reader.bytes_read(), reader.bytes_total(), writer->tokens()});
     }
@@ -374,8 +435,9 @@ absl::Status WriteAll(const TokenizeOptions& options, const Reader& reader, Exch
 }
 
 absl::StatusOr<std::filesystem::path> FolderOfTokenizer(const std::string& path) {
-  const std::filesystem::path folder = path;
-  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(path));
+  // Of the hub it is here already: the tokenizer was opened.
+  const std::filesystem::path folder = FetchFromHub(path, HubFiles::kTokenizer).value_or(path);
+  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(folder.string()));
   return found && found->is_folder ? folder : folder.parent_path();
 }
 
@@ -392,22 +454,6 @@ absl::StatusOr<Json> TokenizerConfig(const std::filesystem::path& config) {
 }
 
 }  // namespace
-
-absl::StatusOr<std::optional<std::string>> JsonlText(std::string_view json,
-                                                     const std::string& field,
-                                                     const std::string& file, int64_t line) {
-  const auto bad = [&](const std::string& problem) {
-    return absl::InvalidArgumentError(absl::StrCat("data file ", file, ":", line, ": ", problem));
-  };
-  if (json.find_first_not_of(" \t\r") == std::string_view::npos) return std::nullopt;
-  Json object = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) return bad("is not JSON; is this plain text?");
-  if (!object.is_object()) return bad("is not a JSON object");
-  const auto found = object.find(field);
-  if (found == object.end()) return bad(absl::StrCat("has no field \"", field, "\""));
-  if (!found->is_string()) return bad(absl::StrCat("its field \"", field, "\" is not text"));
-  return std::move(found->get_ref<std::string&>());
-}
 
 DocumentMarks GetDocumentMarks(const TokenizeOptions& options) {
   const bool lines = options.tokenizer == nullptr && !options.jsonl;
@@ -448,32 +494,37 @@ absl::StatusOr<ShardIndex> Tokenize(const TokenizeOptions& options, const std::s
   running.clear();  // joins
   ATOLL_RETURN_IF_ERROR(exchange.status());
   if (!has_text) {
+    const SkippedDocuments& skipped = writer->skipped();
     return absl::InvalidArgumentError(
         absl::StrCat("data file ", options.files.empty() ? "" : options.files[0],
-                     ": there is no text in it", options.files.size() > 1 ? " or the others" : ""));
+                     ": there is no text in it", options.files.size() > 1 ? " or the others" : "",
+                     skipped.count > 0 ? "; " + SkippedText(skipped) : ""));
   }
   return writer->Finish();
 }
 
-absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t bytes_max,
-                                        size_t files_max) {
+absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t bytes_max) {
   TextHeads heads;
   BatchEncoder encoder(options);
+  Problems problems;
+  size_t cut = 0;
   for (size_t i = 0; i < options.files.size(); ++i) {
     const std::string& path = options.files[i];
-    ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(path, options.cancelled));
-    heads.file_bytes += reader->file_bytes();
-    if (i >= files_max) continue;
-    ATOLL_ASSIGN_OR_RETURN(const Batch batch, ReadHead(*reader, path, options.jsonl, bytes_max));
-    if (!batch.ends_document) {
-      heads.unread.push_back(
-          absl::StrCat(path, " after its first ", BytesText(std::ssize(batch.text))));
+    const int64_t bytes = i < kLongHeads ? bytes_max : std::min(bytes_max, kShortHeadBytes);
+    if (i < kHeadFiles) {
+      auto whole = TokenizeHead(options, path, bytes, &encoder, &heads);
+      ATOLL_RETURN_IF_ERROR(problems.Take(whole.status()));
+      if (!whole.ok() || *whole || ++cut > 1) continue;
+      heads.unread.push_back(absl::StrCat(path, " after its first ", BytesText(bytes)));
+    } else {
+      ATOLL_ASSIGN_OR_RETURN(const auto file, OpenDataFile(path, options.cancelled));
+      heads.file_bytes += file->bytes();
     }
-    ATOLL_ASSIGN_OR_RETURN(const Encoded encoded, encoder.Encode(batch));
-    AddHead(options, encoded, &heads);
   }
-  if (options.files.size() > files_max) {
-    heads.unread.push_back(absl::StrCat("files after ", options.files[files_max - 1]));
+  ATOLL_RETURN_IF_ERROR(problems.Status(std::ssize(options.files)));
+  if (cut > 1) heads.unread = {absl::StrCat("what follows the heads of ", cut, " files")};
+  if (options.files.size() > kHeadFiles) {
+    heads.unread.push_back(absl::StrCat("files after ", options.files[kHeadFiles - 1]));
   }
   return heads;
 }

@@ -42,6 +42,8 @@ struct TokenizeOptions {
   // Above 0: of a job that pads documents, of which so many tokens fit into a sequence. They have
   // no frame, kDocumentEnd ends each, and without a tokenizer each line of text is one.
   int64_t document_tokens_max = 0;
+  // Of JSONL: lines of no use are left out and counted, and so are conversations. False: an error.
+  bool skip_bad_documents = false;
   const Tokenizer* tokenizer = nullptr;  // null: bytes are tokens
   std::optional<int32_t> end_of_text;    // after each document
   int threads = 1;
@@ -65,12 +67,17 @@ struct TextHeads {
   int64_t filler = 0;                  // tokens besides: between conversations
   // With document_tokens_max: those that are not empty, and of these the longer ones.
   int64_t documents = 0, documents_cut = 0;
-  std::vector<std::string> unread;  // what is left of files and their number; human-readable
+  SkippedDocuments skipped;
+  std::vector<std::string> warnings;  // of files that may not be what they seem
+  std::vector<std::string> unread;    // what is left of files and their number; human-readable
 };
 
-// Reads so many bytes of text of so many files, and whole lines of JSONL.
-absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t bytes_max,
-                                        size_t files_max);
+// How many files TokenizeHeads reads so much of, and of how many more a first few kilobytes.
+inline constexpr size_t kLongHeads = 16, kHeadFiles = 2000;
+
+// Reads `bytes_max` of text of the first files, less of others, and whole lines of JSONL.
+// INVALID_ARGUMENT names every file that is not what it should be.
+absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t bytes_max);
 
 // The file next to the tokenizer at `path` that has a chat template; "": there is none.
 absl::StatusOr<std::string> FindChatTemplateFile(const std::string& path);
@@ -79,11 +86,6 @@ absl::StatusOr<std::string> FindChatTemplateFile(const std::string& path);
 // names as "eos_token"; without one, the first of the usual names that is a token.
 absl::StatusOr<std::optional<int32_t>> EndOfText(const Tokenizer& tokenizer,
                                                  const std::string& path);
-
-// The text of one line of JSONL; `line` counts from 1. Empty lines have none.
-absl::StatusOr<std::optional<std::string>> JsonlText(std::string_view json,
-                                                     const std::string& field,
-                                                     const std::string& file, int64_t line);
 
 }  // namespace atl
 

@@ -133,6 +133,36 @@ TEST_CASE("a glob names files in order; one that matches none is refused") {
 
 // ---- tokenize ----
 
+TEST_CASE("lines_of_no_use_are_left_out_and_counted_where_the_job_says_so") {
+  Folder folder;
+  TokenizeOptions options;
+  options.files = {folder.Write("a.jsonl",
+                                "{\"text\": \"a\"}\n{\"text\": nul}\n{\"x\": 1}\n"
+                                "{\"text\": \"b\"}\n")};
+  options.jsonl = true;
+  options.end_of_text = '\n';
+  CHECK_THAT(std::string(Tokenize(options, folder.at("all")).status().message()),
+             Contains("a.jsonl:2:10: "));
+  options.skip_bad_documents = true;
+  const auto index = Tokenize(options, folder.at("good"));
+  REQUIRE(index.ok());
+  CHECK(index->documents == 2);
+  CHECK(AllTokens(folder.at("good")) == std::vector<int32_t>{'a', '\n', 'b', '\n'});
+  const auto read = ReadShardIndex(folder.at("good"));
+  REQUIRE(read.ok());
+  CHECK(read->skipped.count == 2);
+  CHECK_THAT(read->skipped.first, Contains("a.jsonl:2:10: "));
+}
+
+TEST_CASE("data_whose_every_line_is_left_out_are_refused_with_the_first_cause") {
+  Folder folder;
+  TokenizeOptions options;
+  options.files = {folder.Write("a.jsonl", "{\"x\": 1}\n")};
+  options.jsonl = options.skip_bad_documents = true;
+  CHECK_THAT(std::string(Tokenize(options, folder.at("none")).status().message()),
+             Contains("no text") && Contains("a.jsonl:1: has no field"));
+}
+
 TEST_CASE("shards hold the documents in order, whatever the number of threads") {
   Folder folder;
   const auto tokenizer = OpenTokenizer(folder.Tokenizer());

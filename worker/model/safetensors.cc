@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "common/file_kind.h"
 #include "common/model/json.h"
 #include "kernels/bfloat16.h"
 
@@ -154,6 +155,9 @@ std::string ShapeText(std::span<const int64_t> shape) {
 
 absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& path) {
   ATOLL_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
+  std::string head(static_cast<size_t>(std::min<int64_t>(file.bytes(), kFileKindBytes)), '\0');
+  ATOLL_RETURN_IF_ERROR(file.Read(0, head.data(), std::ssize(head)));
+  ATOLL_RETURN_IF_ERROR(CheckFileKind(path, head, "safetensors", {FileKind::kSafetensors}));
   SafetensorsReader reader(std::move(file));
   ATOLL_RETURN_IF_ERROR(reader.ReadHeader());
   return reader;

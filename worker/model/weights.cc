@@ -12,9 +12,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/check.h"
+#include "common/file_kind.h"
 #include "common/files.h"
 #include "common/model/job_model.h"
 #include "common/model/json.h"
+#include "common/object_store/hub.h"
 #include "common/paths.h"
 #include "common/rng.h"
 #include "worker/model/safetensors.h"
@@ -43,7 +45,9 @@ float RoughlyNormal(Rng& rng) {
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t bytes_max) {
   ATOLL_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
-  return file.ReadAll(bytes_max);
+  ATOLL_ASSIGN_OR_RETURN(std::string text, file.ReadAll(bytes_max));
+  ATOLL_RETURN_IF_ERROR(CheckFileKind(path, text, "JSON"));
+  return text;
 }
 
 void Transpose(std::span<const float> from, int64_t rows, int64_t cols, std::span<float> to) {
@@ -362,7 +366,8 @@ absl::Status ReadFolder(const std::string& dir, std::map<std::string, Target> ta
 }  // namespace
 
 absl::Status CheckWeights(const std::string& dir, std::span<const LayerLayout> layouts) {
-  return ReadFolder(dir, ListTargets(layouts, {}), /*values=*/false, nullptr);
+  ATOLL_ASSIGN_OR_RETURN(const std::string folder, FetchFromHub(dir, HubFiles::kWeights));
+  return ReadFolder(folder, ListTargets(layouts, {}), /*values=*/false, nullptr);
 }
 
 absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> layouts,
@@ -372,7 +377,9 @@ absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> la
   for (size_t i = 0; i < layouts.size(); ++i) {
     ATOLL_CHECK(layers[i].empty() || static_cast<int64_t>(layers[i].size()) == layouts[i].size);
   }
-  return ReadFolder(dir, ListTargets(layouts, layers), /*values=*/true, cancelled);
+  ATOLL_ASSIGN_OR_RETURN(const std::string folder,
+                         FetchFromHub(dir, HubFiles::kWeights, cancelled));
+  return ReadFolder(folder, ListTargets(layouts, layers), /*values=*/true, cancelled);
 }
 
 absl::Status WriteModelFolder(const std::string& dir, const ModelConfig& config,

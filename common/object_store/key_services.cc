@@ -1,0 +1,115 @@
+#include "common/object_store/key_services.h"
+
+#include <map>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/object_store/signature.h"
+#include "common/object_store/xml.h"
+#include "common/status.h"
+
+namespace atl {
+namespace {
+
+absl::Status NoKeys(const std::string& source, absl::string_view problem) {
+  return absl::UnauthenticatedError(absl::StrCat("S3: ", source, ": ", problem));
+}
+
+// "2026-11-29T13:00:00Z"; 0: none.
+int64_t ParseEnd(const std::string& text) {
+  absl::Time time;
+  return absl::ParseTime(absl::RFC3339_full, text, &time, nullptr) ? absl::ToUnixSeconds(time) : 0;
+}
+
+// The text of a field of a flat JSON object of texts.
+std::string JsonField(const std::string& json, const std::string& name) {
+  size_t at = json.find(absl::StrCat("\"", name, "\""));
+  if (at == std::string::npos) return "";
+  at = json.find_first_not_of(" \t\r\n:", at + name.size() + 2);
+  if (at == std::string::npos || json[at] != '"') return "";
+  std::string text;
+  for (size_t i = at + 1; i < json.size() && json[i] != '"'; ++i) {
+    if (json[i] == '\\' && i + 1 < json.size()) ++i;  // "\/" and "\+" of some writers
+    text += json[i];
+  }
+  return text;
+}
+
+absl::StatusOr<S3Access> Checked(S3Access access, const WebAnswer& answer) {
+  if (!access.key_id.empty() && !access.secret.empty()) return access;
+  const std::string code = XmlText(answer.body, "Code");
+  return NoKeys(access.source, absl::StrCat("HTTP ", answer.status, " ",
+                                            code.empty() ? JsonField(answer.body, "code") : code,
+                                            " ", XmlText(answer.body, "Message")));
+}
+
+// A machine's own addresses, and those of ECS and EKS on its link.
+bool MayGetToken(const std::string& url) {
+  for (const char* host :
+       {"127.0.0.1", "localhost", "[::1]", "169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"}) {
+    const std::string begin = absl::StrCat("http://", host);
+    const bool is_host = absl::StartsWith(url, begin) && url.size() > begin.size() &&
+                         (url[begin.size()] == ':' || url[begin.size()] == '/');
+    if (is_host) return true;
+  }
+  return absl::StartsWith(url, "https://");
+}
+
+}  // namespace
+
+absl::StatusOr<S3Access> FetchWebIdentityKeys(const WebIdentity& identity, const FileText& file,
+                                              const Fetch& fetch) {
+  S3Access access;
+  access.source = absl::StrCat("web identity ", identity.token_file, " of ", identity.role);
+  const auto token = file(identity.token_file);
+  if (!token.has_value()) return NoKeys(access.source, "the token's file cannot be read");
+  const std::map<std::string, std::string> query = {
+      {"Action", "AssumeRoleWithWebIdentity"},
+      {"Version", "2011-06-15"},
+      {"RoleArn", identity.role},
+      {"RoleSessionName", identity.session.empty() ? "atoll" : identity.session},
+      {"WebIdentityToken", std::string(absl::StripAsciiWhitespace(*token))}};
+  const std::string body = QueryText(query);
+  const ByteSpan buffer = std::as_bytes(std::span(body));
+  WebRequest request;
+  request.method = "POST";
+  request.url = absl::StrCat(identity.endpoint, "/");
+  request.headers = {{"content-type", "application/x-www-form-urlencoded"}};
+  request.body = {&buffer, 1};
+  const auto answer = fetch(request);
+  if (!answer.ok()) return NoKeys(access.source, answer.status().message());
+  access.key_id = XmlText(answer->body, "AccessKeyId");
+  access.secret = XmlText(answer->body, "SecretAccessKey");
+  access.session_token = XmlText(answer->body, "SessionToken");
+  access.expires_unix_s = ParseEnd(XmlText(answer->body, "Expiration"));
+  return Checked(std::move(access), *answer);
+}
+
+absl::StatusOr<S3Access> FetchContainerKeys(const std::string& url,
+                                            const std::string& authorization, const Fetch& fetch) {
+  if (!MayGetToken(url)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("AWS_CONTAINER_CREDENTIALS_FULL_URI = ", url,
+                     ": must be https://, or http:// of this machine or its link"));
+  }
+  S3Access access;
+  access.source = absl::StrCat("container endpoint ", url);
+  WebRequest request;
+  request.url = url;
+  request.link_local = true;
+  if (!authorization.empty()) request.headers = {{"authorization", authorization}};
+  const auto answer = fetch(request);
+  if (!answer.ok()) return NoKeys(access.source, answer.status().message());
+  if (answer->status == 200) {
+    access.key_id = JsonField(answer->body, "AccessKeyId");
+    access.secret = JsonField(answer->body, "SecretAccessKey");
+    access.session_token = JsonField(answer->body, "Token");
+    access.expires_unix_s = ParseEnd(JsonField(answer->body, "Expiration"));
+  }
+  return Checked(std::move(access), *answer);
+}
+
+}  // namespace atl

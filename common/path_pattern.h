@@ -1,0 +1,35 @@
+// Patterns of paths: '*', '?' and [...] within one part of a path, and "**" for any number of
+// parts. As in a shell, a name that begins with a dot is matched by a dot alone.
+
+#ifndef ATOLL_COMMON_PATH_PATTERN_H_
+#define ATOLL_COMMON_PATH_PATTERN_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/files.h"
+
+namespace atl {
+
+// Where the first part with a character of patterns begins; npos: there is none.
+size_t FindPattern(std::string_view path);
+
+bool MatchesPattern(std::string_view pattern, std::string_view name);
+
+// The files and folders that match, sorted; a folder's name ends with '/'. "**" follows no symbolic
+// links. Folders without permission to read them have nothing that matches; one that cannot be read
+// for another reason is an error, since what it holds would be missed. OUT_OF_RANGE: more than
+// `entries_max` names were looked at.
+absl::StatusOr<std::vector<std::string>> ExpandPattern(Files& files, const std::string& pattern,
+                                                       int64_t entries_max = 1 << 20);
+
+// INVALID_ARGUMENT: the path has "~" or a "$VARIABLE", which a shell replaces and nothing here
+// does. `field` names it. OK where it names a file as it is.
+absl::Status CheckPlainPath(std::string_view field, const std::string& path);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_PATH_PATTERN_H_
