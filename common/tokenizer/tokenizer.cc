@@ -7,6 +7,7 @@
 
 #include "common/check.h"
 #include "common/files.h"
+#include "common/git_lfs.h"
 #include "common/status.h"
 #include "common/tokenizer/unicode.h"
 
@@ -20,6 +21,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   const auto file = InputFile::Open(path);
   const auto text = file.ok() ? file->ReadAll(kMaxFileBytes) : file.status();
   if (!text.ok()) return Annotate(text.status(), "tokenizer");
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckNoLfsPointer(*text, path), "tokenizer"));
   return text;
 }
 
@@ -38,8 +40,11 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> OpenTokenizer(const std::string
     }
   }
   ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
-  if (std::filesystem::path(file).extension() == ".model") return ParseSentencePiece(text, file);
-  return ParseTokenizerJson(text, file);
+  ATOLL_ASSIGN_OR_RETURN(const TokenizerConfig config, ReadTokenizerConfig(file));
+  if (std::filesystem::path(file).extension() == ".model") {
+    return ParseSentencePiece(text, file, config);
+  }
+  return ParseTokenizerJson(text, file, std::nullopt, config);
 }
 
 absl::Status Encoder::Encode(std::string_view text, std::vector<int32_t>* out, bool continues) {

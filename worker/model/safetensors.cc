@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "common/git_lfs.h"
 #include "common/model/json.h"
 #include "kernels/bfloat16.h"
 
@@ -164,6 +165,9 @@ absl::Status SafetensorsReader::ReadHeader() {
   uint64_t header_bytes = 0;
   if (file_bytes < 8) return Bad(file_.path(), "too short for a safetensors file");
   ATOLL_RETURN_IF_ERROR(file_.Read(0, &header_bytes, 8));
+  std::string beginning(static_cast<size_t>(std::min<int64_t>(file_bytes, 64)), '\0');
+  ATOLL_RETURN_IF_ERROR(file_.Read(0, beginning.data(), std::ssize(beginning)));
+  ATOLL_RETURN_IF_ERROR(CheckNoLfsPointer(beginning, file_.path()));
   if (header_bytes > static_cast<uint64_t>(std::min(file_bytes - 8, kMaxHeaderBytes))) {
     return Bad(file_.path(),
                absl::StrCat("says that its header has ", header_bytes, " bytes; the file has ",
