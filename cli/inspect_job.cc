@@ -86,7 +86,9 @@ absl::Status CheckSpecialTokens(const JobSpec& spec, const ModelConfig& config) 
 
 absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec, const InspectionDepth& depth) {
   JobInspection job;
-  const absl::StatusOr<ModelConfig> config = ModelConfigOfJob(spec);
+  std::string warning;
+  const absl::StatusOr<ModelConfig> config = ModelConfigOfJob(spec, &warning);
+  if (!warning.empty()) absl::StrAppend(&job.text, "warning: ", warning, "\n");
   const std::string& weights = spec.model.initial_weights_path;
   int64_t vocabulary = spec.model.vocabulary;
   std::optional<ImageShape> images;

@@ -43,10 +43,6 @@ class FlushDenormals {
 
 }  // namespace
 
-int CoresUpTo(int most) {
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, most);
-}
-
 ThreadPool::ThreadPool(int threads) {
   ATOLL_CHECK(threads >= 1, "a pool needs a thread");
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { Work(i); });

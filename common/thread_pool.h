@@ -59,9 +59,6 @@ class ThreadPool {
   std::vector<std::thread> workers_;
 };
 
-// The machine's cores, at most so many; one where they are not known.
-int CoresUpTo(int most);
-
 // body(0) .. body(count - 1), by the pool's threads, or one after another without a pool.
 template <typename Body>
 void ForAll(ThreadPool* pool, size_t count, const Body& body) {

@@ -7,6 +7,7 @@
 #include "common/crash_scope.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
+#include "common/machine/limits.h"
 #include "coordinator/plan_answer.h"
 #include "coordinator/planning/like_plan.h"
 #include "coordinator/planning/planning.h"
@@ -29,7 +30,7 @@ bool SameIsland(const ProfileRegistry::PlanKey& a, const ProfileRegistry::PlanKe
 IslandPlanner::IslandPlanner(std::function<void(CoordinatorEvent)> post, Answer answer)
     : post_(std::move(post)),
       answer_(std::move(answer)),
-      plans_at_once_(std::max(1U, std::thread::hardware_concurrency() / 2)) {}
+      plans_at_once_(static_cast<size_t>(std::max(1, ReadMachineLimits().cpus / 2))) {}
 
 IslandPlanner::~IslandPlanner() {
   {

@@ -7,6 +7,7 @@
 #include <future>
 
 #include "absl/strings/str_cat.h"
+#include "common/machine/limits.h"
 
 namespace atl {
 namespace {
@@ -313,7 +314,7 @@ TEST_CASE("one_jobs_plan_does_not_wait_for_the_plans_of_another_job") {
     planner.Advance(Instant{});
     CHECK(inbox.Last(1000 + job).plan.ok());
   }
-  const size_t cores = std::thread::hardware_concurrency();
+  const auto cores = static_cast<size_t>(ReadMachineLimits().cpus);
   CHECK(planner.threads() <= std::max<size_t>(1, cores / 2) + 3);
   {
     const std::lock_guard lock(inbox.mutex);
@@ -341,7 +342,7 @@ TEST_CASE("of_like_islands_of_a_job_one_is_searched_for_and_the_others_have_its_
   REQUIRE(inbox.filled.wait_for(lock, std::chrono::seconds(60),
                                 [&] { return inbox.made.size() == kIslands; }));
   // As many at a time as begin before the first one is known.
-  CHECK(searched <= std::max(1U, std::thread::hardware_concurrency() / 2));
+  CHECK(searched <= static_cast<size_t>(std::max(1, ReadMachineLimits().cpus / 2)));
   for (const PlanMade& made : inbox.made) {
     REQUIRE(made.plan.ok());
     CHECK(made.plan->members[0].worker == absl::StrCat("w", made.island));

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "common/bytes_text.h"
+#include "common/machine/limits.h"
 
 namespace atl {
 namespace {
@@ -41,8 +42,9 @@ absl::StatusOr<Buffer> HostBackend::Allocate(int64_t bytes) {
   ATOLL_RETURN_IF_ERROR(ledger_.Take(bytes));
   void* const data = Get(bytes);
   if (data == nullptr) {
-    return ledger_.Refused(bytes,
-                           int64_t{sysconf(_SC_AVPHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)});
+    return ledger_.Refused(
+        bytes, std::min(int64_t{sysconf(_SC_AVPHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)},
+                        ReadFreeMemory()));
   }
   ledger_.Placed(data, bytes);
   return Buffer(this, data, bytes, /*on_host=*/false);

@@ -7,13 +7,13 @@
 
 #include "common/flag_sources.h"
 #include "common/logging.h"
+#include "common/machine/limits.h"
 #include "common/metrics/metrics_server.h"
 #include "common/net/control/leader.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/parse_bytes.h"
 #include "common/protocol/wire.h"
 #include "common/status.h"
-#include "common/thread_pool.h"
 #include "common/trust/member_access.h"
 #include "common/usage.h"
 

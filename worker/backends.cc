@@ -1,7 +1,5 @@
 #include "worker/backends.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -11,6 +9,7 @@
 
 #include "absl/strings/str_split.h"
 #include "common/logging.h"
+#include "common/machine/limits.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/reference/reference.h"
@@ -24,10 +23,6 @@ constexpr int64_t kCollectiveWindowMax = int64_t{16} << 30;
 
 constexpr char kHalf[] = "bf16";
 constexpr char kFull[] = "fp32";
-
-int64_t MachineMemoryBytes() {
-  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-}
 
 std::string DescribeGpu(const CudaDevice& device) {
   return absl::StrCat(device.uuid, " (", device.name, ")");
@@ -117,7 +112,7 @@ absl::StatusOr<std::vector<WorkerDevice>> FindGpus(const DeviceFlags& flags,
     device.info.uuid = gpu.uuid;
     device.info.compute = compute;
     device.info.nccl = NcclVersion();
-    device.info.host_memory_bytes = MachineMemoryBytes();
+    device.info.host_memory_bytes = ReadFreeMemory();
   }
   return devices;
 }
@@ -137,7 +132,7 @@ absl::StatusOr<std::vector<WorkerDevice>> CutHost(const DeviceFlags& flags) {
   }
   WorkerDevice device;
   device.backend = flags.backend;
-  const int64_t memory = flags.memory_bytes > 0 ? flags.memory_bytes : MachineMemoryBytes();
+  const int64_t memory = flags.memory_bytes > 0 ? flags.memory_bytes : ReadFreeMemory();
   device.info.memory_bytes = memory / flags.devices;
   device.info.compute = flags.compute.empty() ? kFull : flags.compute;
   device.info.kind = absl::StrCat(backend->Name(), device.info.compute == kHalf ? " bf16" : "");
@@ -190,7 +185,7 @@ absl::StatusOr<std::vector<WorkerDevice>> FindWorkerDevices(
 }
 
 HostMemory GetHostMemory(const std::vector<WorkerDevice>& devices) {
-  if (devices.at(0).backend == "cuda") return {MachineMemoryBytes(), false};
+  if (devices.at(0).backend == "cuda") return {ReadFreeMemory(), false};
   HostMemory host;
   for (const WorkerDevice& device : devices) host.bytes += device.info.memory_bytes;
   return host;

@@ -46,7 +46,8 @@ absl::StatusOr<std::vector<WorkerDevice>> FindWorkerDevices(
     const std::function<absl::StatusOr<std::vector<CudaDevice>>()>& cuda_devices = CudaDevices);
 
 // The host's memory for a model, and whether the devices' memory is part of it: then it is what
-// they have together, otherwise (GPUs) the machine's.
+// they have together, otherwise (GPUs) what this process may take of the
+// machine (common/machine).
 struct HostMemory {
   int64_t bytes = 0;
   bool has_devices = true;

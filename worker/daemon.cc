@@ -15,6 +15,7 @@
 #include "common/end_signals.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
+#include "common/machine/limits.h"
 #include "common/net/control/attach_client.h"
 #include "common/net/control/leader.h"
 #include "common/net/control/tls.h"
@@ -34,6 +35,7 @@
 #include "worker/island/group_trainer.h"
 #include "worker/island/member/member.h"
 #include "worker/island/member/transfer_relay.h"
+#include "worker/kill_report.h"
 #include "worker/notice.h"
 #include "worker/profiler/link_measurer.h"
 #include "worker/profiler/worker_profiler.h"
@@ -163,12 +165,11 @@ bool JoinsOthers(const DaemonOptions& options) {
 }
 
 DeviceFlags ToDeviceFlags(const DaemonOptions& options) {
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return {options.backend,
           options.device,
           options.compute,
           options.devices,
-          options.threads > 0 ? options.threads : cores,
+          options.threads > 0 ? options.threads : ReadMachineLimits().cpus,
           options.memory_bytes,
           options.cuda_graphs,
           JoinsOthers(options)};
@@ -473,6 +474,20 @@ class Daemon {
   int exit_code_ = 0;
 };
 
+// And says what an earlier worker of this folder was ended for.
+absl::StatusOr<std::unique_ptr<StateFolder>> OpenStateFolder(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(auto state, StateFolder::Open(path));
+  const auto kills = ReadMemoryKills();
+  if (!kills.has_value()) return state;
+  const auto report = ReportMemoryKills(RealFiles(), path, *kills, ReadMachineLimits());
+  if (!report.ok()) {
+    LogWarning("worker", "ends for want of memory are not counted: ", report.status().message());
+  } else if (!report->empty()) {
+    LogWarning("worker", *report);
+  }
+  return state;
+}
+
 // What jobs never read: what identifies this worker, the programs' configuration, and what the
 // system says of processes.
 std::vector<std::string> OwnFiles(const DaemonOptions& options) {
@@ -504,7 +519,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   EventLoop<Event> loop(kEventsMax);
   EndSignals signals;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<StateFolder> state,
-                         StateFolder::Open(options.state_dir));
+                         OpenStateFolder(options.state_dir));
   ATOLL_ASSIGN_OR_RETURN(const Incarnation incarnation, state->NextIncarnation());
   signals.Watch([&loop](const char* name) { loop.TryPost(ShutdownRequested{name}); });
   for (const WorkerDevice& device : devices) {

@@ -149,8 +149,10 @@ std::string FindingsJson(const std::vector<Finding>& findings) {
 
 int Doctor(const Global& global, const DoctorFlags& flags) {
   const bool card = HasNvidiaCard();
-  std::vector<Finding> findings = {CheckCpu(),     CheckMemory(),   CheckFileLimit(),
-                                   CheckGpu(card), CheckNccl(card), CheckFolder(flags.state_dir)};
+  const MachineLimits limits = ReadMachineLimits();
+  std::vector<Finding> findings = {CheckCpu(limits), CheckMemory(limits),
+                                   CheckFileLimit(), CheckGpu(card),
+                                   CheckNccl(card),  CheckFolder(flags.state_dir)};
   for (const std::string& address : flags.listen) findings.push_back(CheckListen(address));
   const int64_t now_unix_s = UnixTimeMs() / 1000;
   for (Finding& finding : CheckIdentities(flags.state_dir, now_unix_s)) {

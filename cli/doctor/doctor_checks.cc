@@ -26,6 +26,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "common/bytes_text.h"
+#include "common/plural.h"
 #include "common/trust/authority.h"
 #include "common/trust/identity_folder.h"
 #include "common/trust/pki.h"
@@ -48,12 +49,7 @@ double MsSince(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-std::string ReadLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
+std::string ByText(const std::string& by) { return by.empty() ? "" : absl::StrCat(", by ", by); }
 
 struct Addresses {
   std::shared_ptr<addrinfo> list;
@@ -136,25 +132,18 @@ absl::StatusOr<double> SyncMs(const std::string& folder) {
 
 }  // namespace
 
-Finding CheckCpu() {
-  if (__builtin_cpu_supports("avx512f")) return {Level::kOk, "CPU", "has AVX-512", ""};
-  if (__builtin_cpu_supports("avx2")) return {Level::kOk, "CPU", "has AVX2", ""};
-  return {Level::kWarning, "CPU", "has no AVX2", "training on this CPU is several times slower"};
+Finding CheckCpu(const MachineLimits& limits) {
+  const std::string cpus =
+      absl::StrCat(CountText(limits.cpus, "core"), ByText(limits.cpus_by), ", ");
+  if (__builtin_cpu_supports("avx512f")) return {Level::kOk, "CPU", cpus + "AVX-512", ""};
+  if (__builtin_cpu_supports("avx2")) return {Level::kOk, "CPU", cpus + "AVX2", ""};
+  return {Level::kWarning, "CPU", cpus + "no AVX2", "training on this CPU is several times slower"};
 }
 
-Finding CheckMemory() {
-  return MemoryFinding(int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE),
-                       ReadLine("/sys/fs/cgroup/memory.max"));
-}
-
-Finding MemoryFinding(int64_t machine_bytes, absl::string_view group_limit) {
-  uint64_t limit = 0;
-  const bool limited =
-      absl::SimpleAtoi(group_limit, &limit) && limit < static_cast<uint64_t>(machine_bytes);
-  const int64_t bytes = limited ? static_cast<int64_t>(limit) : machine_bytes;
+Finding CheckMemory(const MachineLimits& limits) {
   Finding finding{Level::kOk, "memory",
-                  absl::StrCat(BytesText(bytes), limited ? ", by its control group" : ""), ""};
-  if (bytes < kLeastMemoryBytes) {
+                  absl::StrCat(BytesText(limits.memory_bytes), ByText(limits.memory_by)), ""};
+  if (limits.memory_bytes < kLeastMemoryBytes) {
     finding.level = Level::kWarning;
     finding.remedy = "only very small models fit; give it more, or lower --memory-bytes";
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "common/machine/limits.h"
 #include "common/net/control/tls.h"
 #include "common/status.h"
 
@@ -24,10 +25,9 @@ struct Finding {
   std::string remedy;  // empty where level is kOk
 };
 
-Finding CheckCpu();     // vector instructions that the kernels use
-Finding CheckMemory();  // the machine's, or less where a control group limits it
-// `group_limit`: the line of the control group's memory.max; "max" or empty: it sets none.
-Finding MemoryFinding(int64_t machine_bytes, absl::string_view group_limit);
+// Cores that a daemon may use, and the vector instructions that the kernels use.
+Finding CheckCpu(const MachineLimits& limits);
+Finding CheckMemory(const MachineLimits& limits);
 Finding CheckFileLimit();  // open files
 
 // Free space, and how long a write takes to be durable; makes and removes a file there.

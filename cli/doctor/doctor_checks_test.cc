@@ -51,15 +51,14 @@ TEST_CASE("a_port_in_use_is_a_problem_for_a_daemon_that_is_to_listen_there") {
   CHECK(CheckListen("192.0.2.1:7000").level == Level::kProblem);  // an address of no interface
 }
 
-TEST_CASE("memory_is_the_machines_or_the_control_groups_whichever_is_less") {
-  constexpr int64_t kMachine = int64_t{8} << 30;
-  const std::string whole = MemoryFinding(kMachine, "").found;
-  CHECK(MemoryFinding(kMachine, "536870912").level == Level::kWarning);
-  for (const char* no_limit : {"max", "18446744073709551615", "-1", "9223372036854775807"}) {
-    CAPTURE(no_limit);
-    CHECK(MemoryFinding(kMachine, no_limit).found == whole);
-    CHECK(MemoryFinding(kMachine, no_limit).level == Level::kOk);
-  }
+TEST_CASE("memory_and_cores_are_said_with_what_limits_them") {
+  const MachineLimits machine{.memory_bytes = int64_t{8} << 30, .cpus = 4};
+  CHECK(CheckMemory(machine).level == Level::kOk);
+  CHECK(CheckMemory(machine).found == "8.00 GiB");
+  const MachineLimits group{int64_t{512} << 20, "control group /g (memory.max)", 1, "affinity"};
+  CHECK(CheckMemory(group).level == Level::kWarning);
+  CHECK(CheckMemory(group).found == "512.0 MiB, by control group /g (memory.max)");
+  CHECK_THAT(CheckCpu(group).found, Catch::Matchers::StartsWith("1 core, by affinity, "));
 }
 
 TEST_CASE("hosts_of_addresses_lose_their_brackets") {

@@ -26,11 +26,12 @@ constexpr std::streamsize kEndsFileBytesMax = 1 << 20;
 struct Loaded {
   std::unique_ptr<const Tokenizer> tokenizer;  // null: tokens are bytes
   LoadedModel model;
+  int64_t vocabulary = 0;  // of the model
 };
 
 absl::StatusOr<Loaded> Load(const GenerateFlags& flags) {
   Loaded loaded;
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.folder));
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ReadConfigAndWarn(flags.folder));
   if (config.is_images()) {
     return absl::InvalidArgumentError(
         absl::StrCat(flags.folder,
@@ -45,9 +46,13 @@ absl::StatusOr<Loaded> Load(const GenerateFlags& flags) {
   }
   ATOLL_ASSIGN_OR_RETURN(loaded.tokenizer,
                          LoadTokenizer(flags.folder, flags.tokenizer, config.vocab));
+  loaded.vocabulary = config.vocab;
+  // Angles of dynamic rotary positions are those of the length that the model is run with.
+  const bool dynamic = config.rope_scaling.kind == RopeScaling::Kind::kDynamic;
+  const int64_t longest = dynamic ? config.max_positions : config.LongestSequence();
   ATOLL_ASSIGN_OR_RETURN(
-      loaded.model, LoadModel(flags.folder, config,
-                              std::min<int64_t>(config.max_positions, kMaxContext), flags.threads));
+      loaded.model,
+      LoadModel(flags.folder, config, std::min<int64_t>(longest, kMaxContext), flags.threads));
   return loaded;
 }
 
@@ -106,6 +111,7 @@ absl::Status Run(const Global& global, const GenerateFlags& flags, const std::st
   ATOLL_ASSIGN_OR_RETURN(const Loaded loaded, Load(flags));
   const Tokenizer* tokenizer = loaded.tokenizer.get();
   ATOLL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, EncodePrompt(tokenizer, prompt));
+  ATOLL_RETURN_IF_ERROR(CheckTokens(tokenizer, ids, loaded.vocabulary));
   SamplingOptions sampling;
   sampling.count = flags.tokens;
   sampling.temperature = flags.temperature;

@@ -1,12 +1,15 @@
 #include "cli/model/model_folder.h"
 
+#include <algorithm>
 #include <array>
+#include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "common/plural.h"
 #include "worker/model/weights.h"
 
 namespace atl::cli {
@@ -15,6 +18,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kConfigBytesMax = int64_t{16} << 20;
+// Beyond a model's vocabulary, that a tool added to a tokenizer without the model's table.
+constexpr int64_t kAddedTokensMax = 64;
 
 std::string ConfigPath(const std::string& folder) { return folder + "/config.json"; }
 
@@ -30,6 +35,13 @@ absl::StatusOr<Json> ReadConfig(const std::string& folder) {
 }
 
 }  // namespace
+
+absl::StatusOr<ModelConfig> ReadConfigAndWarn(const std::string& folder) {
+  std::string warning;
+  auto config = ReadModelConfig(folder, &warning);
+  if (!warning.empty()) std::cerr << "atoll: " << warning << "\n";
+  return config;
+}
 
 absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, const ModelConfig& config,
                                       int64_t seq_len, int threads) {
@@ -64,12 +76,39 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string
     return nullptr;
   }
   if (!tokenizer.ok()) return tokenizer.status();
-  if ((*tokenizer)->vocabulary() > vocabulary) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(ConfigPath(folder), ": vocab_size = ", vocabulary, ", but the tokenizer ",
-                     from, " has ", (*tokenizer)->vocabulary(), " tokens: it is of another model"));
+  if (!(*tokenizer)->warning().empty()) std::cerr << "atoll: " << (*tokenizer)->warning() << "\n";
+  const int64_t beyond = (*tokenizer)->vocabulary() - vocabulary;
+  if (beyond <= 0) return tokenizer;
+  constexpr int64_t kMostNamed = 3;
+  std::string names;
+  for (int64_t i = 0; i < std::min(beyond, kMostNamed); ++i) {
+    const auto id = static_cast<int32_t>(vocabulary + i);
+    const std::array<int32_t, 1> one = {id};
+    ATOLL_ASSIGN_OR_RETURN(const std::string text, (*tokenizer)->Decode(one, false));
+    absl::StrAppend(&names, i == 0 ? "" : ", ", "\"", text, "\" (token ", id, ")");
   }
+  const std::string problem = absl::StrCat(
+      ConfigPath(folder), ": vocab_size = ", vocabulary, ", and the tokenizer ", from, " has ",
+      CountText(beyond, "token"), " beyond it: ", names, beyond > kMostNamed ? ", ..." : "");
+  if (beyond > kAddedTokensMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(problem, ": it is of another model; name the model's own"));
+  }
+  std::cerr << "atoll: " << problem << "; the model knows none of them\n";
   return tokenizer;
+}
+
+absl::Status CheckTokens(const Tokenizer* tokenizer, std::span<const int32_t> ids,
+                         int64_t vocabulary) {
+  for (const int32_t id : ids) {
+    if (id < vocabulary || tokenizer == nullptr) continue;
+    const std::array<int32_t, 1> one = {id};
+    ATOLL_ASSIGN_OR_RETURN(const std::string text, tokenizer->Decode(one, false));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the text has \"", text, "\", token ", id, " of the tokenizer; the model has ",
+                     vocabulary, " tokens, up to ", vocabulary - 1, ": leave it out of the text"));
+  }
+  return absl::OkStatus();
 }
 
 std::string ReadPrompt(std::istream& in) {

@@ -5,6 +5,7 @@
 
 #include <istream>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,17 +23,25 @@ struct LoadedModel {
   std::unique_ptr<ModelRunner> runner;
 };
 
+// The folder's config.json; what it has that is left out is a warning on standard error.
+absl::StatusOr<ModelConfig> ReadConfigAndWarn(const std::string& folder);
+
 // Takes memory for sequences of up to `seq_len` tokens.
 absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, const ModelConfig& config,
                                       int64_t seq_len, int threads);
 
-// The tokenizer at `path`, or the folder's where that is empty. INVALID_ARGUMENT: it has more
-// tokens than the model. Null: the folder has none, and the model's tokens, apart from
+// The tokenizer at `path`, or the folder's where that is empty. What it has beyond the model's
+// vocabulary is named on standard error; INVALID_ARGUMENT: far more than tokens that were added
+// afterwards. Null: the folder has none, and the model's tokens, apart from
 // `other_tokens`, are bytes.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& folder,
                                                                const std::string& path,
                                                                int64_t vocabulary,
                                                                int64_t other_tokens = 0);
+
+// INVALID_ARGUMENT: a token of a text is beyond the model's vocabulary. `tokenizer` null: bytes.
+absl::Status CheckTokens(const Tokenizer* tokenizer, std::span<const int32_t> ids,
+                         int64_t vocabulary);
 
 // All of standard input, or what stands for it, without the newline at its end.
 std::string ReadPrompt(std::istream& in);

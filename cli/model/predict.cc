@@ -85,10 +85,11 @@ absl::StatusOr<Json> PredictMasks(const PredictFlags& flags, const ModelConfig& 
                      " where a token is to be found (token ", mask, ", mask_token_id of ",
                      flags.folder, "/config.json)"));
   }
+  ATOLL_RETURN_IF_ERROR(CheckTokens(tokenizer.get(), ids, config.vocab));
   const int64_t length = std::ssize(ids);
-  if (length > config.max_positions) {
+  if (length > config.LongestSequence()) {
     return absl::InvalidArgumentError(absl::StrCat("the text has ", length, " tokens, the model ",
-                                                   config.max_positions,
+                                                   config.LongestSequence(),
                                                    " positions; give less text"));
   }
   ATOLL_ASSIGN_OR_RETURN(const LoadedModel loaded,
@@ -159,7 +160,7 @@ void PrintCandidates(const std::string& title, const Json& candidates) {
 }
 
 absl::StatusOr<Json> Answer(const PredictFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.folder));
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ReadConfigAndWarn(flags.folder));
   const std::string file = flags.folder + "/config.json";
   switch (config.architecture().objective) {
     case Objective::kNextToken:

@@ -16,6 +16,7 @@
 #include "cli/text/render.h"
 #include "common/bytes_text.h"
 #include "common/end_signals.h"
+#include "common/machine/limits.h"
 #include "common/plural.h"
 #include "worker/data/inputs.h"
 #include "worker/data/tokenize.h"
@@ -106,9 +107,7 @@ absl::StatusOr<ShardIndex> Run(const TokenizeFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const auto tokenizer, OpenTokenizer(flags.tokenizer));
   options.tokenizer = tokenizer.get();
   ATOLL_ASSIGN_OR_RETURN(options.end_of_text, EndToken(flags, *tokenizer));
-  options.threads = flags.threads > 0
-                        ? flags.threads
-                        : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  options.threads = flags.threads > 0 ? flags.threads : ReadMachineLimits().cpus;
   options.shard_tokens_max = flags.shard_tokens;
   options.skip_bad_documents = flags.skip_bad;
   ProgressBar bar;

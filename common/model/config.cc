@@ -1,5 +1,6 @@
 #include "common/model/config.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "common/model/costs.h"
@@ -41,6 +42,15 @@ Architecture ModelConfig::architecture() const {
   const auto channels = static_cast<double>(head_dim());
   a.attention_scale = 1 / std::sqrt(attention_scalar > 0 ? attention_scalar : channels);
   return a;
+}
+
+int64_t ModelConfig::LongestSequence() const {
+  if (rope_scaling.kind == RopeScaling::Kind::kNone) return max_positions;
+  // A file's max_position_embeddings may have the factor in it, or not, beside the original ones.
+  const int64_t original =
+      rope_scaling.original_positions > 0 ? rope_scaling.original_positions : max_positions;
+  const auto scaled = static_cast<int64_t>(static_cast<double>(original) * rope_scaling.factor);
+  return std::clamp(scaled, max_positions, std::max(max_positions, kMaxPositions));
 }
 
 int64_t ModelConfig::WindowOfBlock(int64_t block, int64_t seq_len) const {
@@ -141,8 +151,11 @@ double ModelConfig::TrainFlopsPerToken(int64_t seq_len) const {
   return flops / static_cast<double>(seq_len);
 }
 
-absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t sequence_length) {
-  if (!spec.config_json.empty()) return ParseModelConfig(spec.config_json, "model.config_json");
+absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t sequence_length,
+                                                std::string* warning) {
+  if (!spec.config_json.empty()) {
+    return ParseModelConfig(spec.config_json, "model.config_json", warning);
+  }
   const Family& family = GetFamily(spec.family);
   if (family.image_layers != nullptr) {
     return absl::InvalidArgumentError(

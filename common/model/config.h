@@ -20,11 +20,11 @@ inline constexpr int64_t kMaxPositions = int64_t{1} << 24;
 
 // How rotary positions reach beyond what a model was first trained on; see rope.h.
 struct RopeScaling {
-  enum class Kind : uint8_t { kNone, kLinear, kLlama3, kYarn };
+  enum class Kind : uint8_t { kNone, kLinear, kDynamic, kLlama3, kYarn };
 
   Kind kind = Kind::kNone;
   double factor = 1;
-  int64_t original_positions = 0;                              // kLlama3, kYarn
+  int64_t original_positions = 0;  // before scaling; 0: those of the model (kNone, kLinear)
   double low_frequency_factor = 1, high_frequency_factor = 4;  // kLlama3
   double beta_fast = 32, beta_slow = 1;                        // kYarn
   double attention_factor = 0;                                 // kYarn; 0: 0.1 ln(factor) + 1
@@ -80,7 +80,7 @@ struct ModelConfig {
   int64_t kv_heads = 0;       // key and value heads; divides heads
   int64_t head_channels = 0;  // 0: d_model / heads
   int64_t ffn = 0;            // width of the feed-forward's hidden layer
-  int64_t max_positions = 0;  // longest sequence
+  int64_t max_positions = 0;  // as config.json has them; see LongestSequence
   double norm_eps = 1e-5;
   double rope_theta = 10000.0;  // rotary positions only
   RopeScaling rope_scaling;
@@ -108,6 +108,9 @@ struct ModelConfig {
   int64_t query_channels() const { return heads * head_dim(); }
   int64_t key_channels() const { return kv_heads * head_dim(); }
 
+  // max_positions, or what the scaling of rotary positions makes of them.
+  int64_t LongestSequence() const;
+
   // What the family makes of these numbers.
   Architecture architecture() const;
 
@@ -132,8 +135,9 @@ struct ModelConfig {
 
 // The model that a job file's numbers describe, for sequences of up to `sequence_length` tokens;
 // or that of spec.config_json, where that is given. feed_forward 0 becomes the family's usual
-// multiple of hidden.
-absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t sequence_length);
+// multiple of hidden. `warning`: as of ParseModelConfig.
+absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t sequence_length,
+                                                std::string* warning = nullptr);
 
 // The same model for ModelConfigFromSpec: its config.json, and the numbers that there are.
 ModelSpec ToSpec(const ModelConfig& config);

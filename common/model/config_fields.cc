@@ -3,88 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
+#include "common/model/unknown_fields.h"
 
 namespace atl {
 namespace {
-
-// Of generation, of how a file was made, of a pooler, and of dropout, which Atoll does not do.
-constexpr const char* kHarmless[] = {"architectures",
-                                     "attention_dropout",
-                                     "attention_probs_dropout_prob",
-                                     "_attn_implementation",
-                                     "attn_implementation",
-                                     "attn_pdrop",
-                                     "auto_map",
-                                     "bad_words_ids",
-                                     "begin_suppress_tokens",
-                                     "cache_implementation",
-                                     "chunk_size_feed_forward",
-                                     "classifier_dropout",
-                                     "cls_token_id",
-                                     "decoder_start_token_id",
-                                     "directionality",
-                                     "diversity_penalty",
-                                     "do_sample",
-                                     "drop_connect_rate",
-                                     "dropout_rate",
-                                     "dtype",
-                                     "early_stopping",
-                                     "embd_pdrop",
-                                     "encoder_no_repeat_ngram_size",
-                                     "exponential_decay_length_penalty",
-                                     "forced_bos_token_id",
-                                     "forced_eos_token_id",
-                                     "gradient_checkpointing",
-                                     "hidden_dropout_prob",
-                                     "id2label",
-                                     "is_decoder",
-                                     "is_llama_config",
-                                     "keys_to_ignore_at_inference",
-                                     "label2id",
-                                     "length_penalty",
-                                     "max_length",
-                                     "max_sequence_length",
-                                     "min_length",
-                                     "model_type",
-                                     "n_ctx",
-                                     "_name_or_path",
-                                     "no_repeat_ngram_size",
-                                     "num_beam_groups",
-                                     "num_beams",
-                                     "_num_labels",
-                                     "num_return_sequences",
-                                     "output_attentions",
-                                     "output_hidden_states",
-                                     "output_past",
-                                     "output_scores",
-                                     "pretraining_tp",
-                                     "remove_invalid_values",
-                                     "reorder_and_upcast_attn",
-                                     "repetition_penalty",
-                                     "resid_pdrop",
-                                     "return_dict",
-                                     "return_dict_in_generate",
-                                     "sep_token_id",
-                                     "suppress_tokens",
-                                     "task_specific_params",
-                                     "temperature",
-                                     "tokenizer_class",
-                                     "top_k",
-                                     "top_p",
-                                     "torch_dtype",
-                                     "transformers.js_config",
-                                     "transformers_version",
-                                     "typical_p",
-                                     "use_cache"};
-constexpr const char* kHarmlessPrefixes[] = {"summary_", "pooler_"};
-
-bool IsHarmless(absl::string_view name) {
-  return std::find(std::begin(kHarmless), std::end(kHarmless), name) != std::end(kHarmless) ||
-         std::any_of(std::begin(kHarmlessPrefixes), std::end(kHarmlessPrefixes),
-                     [&](const char* prefix) { return absl::StartsWith(name, prefix); });
-}
 
 void ReadLlama3Scaling(ConfigFields& fields, RopeScaling* scaling) {
   scaling->low_frequency_factor = fields.Number("low_freq_factor");
@@ -99,6 +22,7 @@ void ReadYarnScaling(ConfigFields& fields, RopeScaling* scaling) {
   scaling->beta_fast = fields.Number("beta_fast", 32);
   scaling->beta_slow = fields.Number("beta_slow", 1);
   scaling->attention_factor = fields.Number("attention_factor", 0);
+  fields.MustBe("truncate", true);
   if (!(scaling->beta_slow > 0 && scaling->beta_fast > scaling->beta_slow)) {
     fields.Fail("beta_fast", "is not above beta_slow, and that above 0");
   }
@@ -223,12 +147,61 @@ void ConfigFields::Fail(const std::string& name, absl::string_view problem) {
       absl::InvalidArgumentError(absl::StrCat(file_, ": field \"", path_, name, "\" ", problem));
 }
 
-void ConfigFields::RefuseUnknown(absl::string_view family) {
-  for (const auto& [name, value] : object_.items()) {
-    if (known_.count(name) > 0 || IsHarmless(name) || value.is_null()) continue;
-    Fail(name, absl::StrCat("is not known for ", family, " models; Atoll reads ",
-                            absl::StrJoin(known_, ", ")));
+void ConfigFields::Activation(const std::string& name, std::vector<std::string> implemented) {
+  activations_ = std::move(implemented);
+  if (Has(name)) CheckActivation(name);
+}
+
+void ConfigFields::CheckActivation(const std::string& name) {
+  const auto& value = object_[name];
+  if (std::any_of(activations_.begin(), activations_.end(),
+                  [&](const std::string& known) { return value == nlohmann::json(known); })) {
+    return;
   }
+  Fail(name, absl::StrCat("is ", ValueText(value), "; Atoll implements \"",
+                          absl::StrJoin(activations_, "\" or \""), "\" here"));
+}
+
+void ConfigFields::CheckUnread(absl::string_view family) {
+  for (const auto& [name, value] : object_.items()) {
+    if (known_.count(name) > 0) continue;
+    switch (ClassifyField(name, value)) {
+      case FieldUse::kNone:
+        break;
+      case FieldUse::kUnknown:
+        unknown_.push_back(absl::StrCat(name, " = ", ValueText(value)));
+        break;
+      case FieldUse::kActivation:
+        if (activations_.empty()) {
+          unknown_.push_back(absl::StrCat(name, " = ", ValueText(value)));
+        } else {
+          CheckActivation(name);
+        }
+        break;
+      case FieldUse::kQuantisation:
+        Fail(name, absl::StrCat("is ", ValueText(value),
+                                ": the weights are quantised; name the folder of the model that "
+                                "they were made from"));
+        break;
+      case FieldUse::kChangesModel:
+        Fail(name, absl::StrCat("is ", ValueText(value), ", which changes a model, and Atoll does ",
+                                "not implement it for ", family, " models"));
+        break;
+    }
+  }
+}
+
+void ConfigFields::RefuseUnread(absl::string_view what) {
+  CheckUnread(what);
+  if (unknown_.empty()) return;
+  Fail(unknown_[0].substr(0, unknown_[0].find(' ')),
+       absl::StrCat("is not known for ", what, "; Atoll reads ", absl::StrJoin(known_, ", ")));
+}
+
+std::string ConfigFields::Warning() const {
+  if (unknown_.empty()) return "";
+  return absl::StrCat(file_, ": left out, because Atoll does not know what they mean: ",
+                      absl::StrJoin(unknown_, ", "));
 }
 
 void ConfigFields::Rope(ModelConfig* config) {
@@ -267,30 +240,36 @@ void ConfigFields::ReadScaling(const nlohmann::json& rope, const std::string& na
   using Kind = RopeScaling::Kind;
   const std::pair<const char*, Kind> kinds[] = {{"default", Kind::kNone},
                                                 {"linear", Kind::kLinear},
+                                                {"dynamic", Kind::kDynamic},
                                                 {"llama3", Kind::kLlama3},
                                                 {"yarn", Kind::kYarn}};
   const auto* kind = std::find_if(std::begin(kinds), std::end(kinds),
                                   [&](const auto& k) { return type == k.first; });
   if (kind == std::end(kinds)) {
-    return Fail(name, absl::StrCat("has rope_type \"", type,
-                                   "\"; Atoll implements default, linear, llama3 and yarn"));
+    return Fail(name,
+                absl::StrCat("has rope_type \"", type,
+                             "\"; Atoll implements default, linear, dynamic, llama3 and yarn"));
   }
   scaling.kind = kind->second;
   fields.MustBe("partial_rotary_factor", 1.0);
-  if (scaling.kind != Kind::kNone) {
+  if (scaling.kind == Kind::kNone) {
+    fields.Has("factor");  // which transformers ignores here
+  } else {
     scaling.factor = fields.Number("factor");
-    if (!(scaling.factor >= 1 && std::isfinite(scaling.factor))) {
-      fields.Fail("factor", "is not 1 or more");
+    if (!(scaling.factor >= 1 && scaling.factor <= kMaxPositions)) {
+      fields.Fail("factor", absl::StrCat("is not from 1 to ", kMaxPositions));
     }
   }
-  const int64_t original =
-      fields.Integer("original_max_position_embeddings", kMaxPositions, config->max_positions);
-  if (scaling.kind == Kind::kLlama3 || scaling.kind == Kind::kYarn) {
+  constexpr char kOriginal[] = "original_max_position_embeddings";
+  const bool has_original = fields.Has(kOriginal);
+  const int64_t original = fields.Integer(kOriginal, kMaxPositions, config->max_positions);
+  if (scaling.kind == Kind::kLinear ? has_original : scaling.kind != Kind::kNone) {
     scaling.original_positions = original;
   }
   if (scaling.kind == Kind::kLlama3) ReadLlama3Scaling(fields, &scaling);
   if (scaling.kind == Kind::kYarn) ReadYarnScaling(fields, &scaling);
-  fields.RefuseUnknown(type + " rotary");
+  fields.Has("finetuned");  // how the model was made
+  fields.RefuseUnread(type + " rotary positions");
   if (status_.ok()) status_ = fields.status();
 }
 

@@ -64,19 +64,30 @@ class ConfigFields {
 
   void Fail(const std::string& name, absl::string_view problem);
 
-  // Refuses fields that no caller has read, but those that change nothing in training. `family` is
-  // named in the message.
-  void RefuseUnknown(absl::string_view family);
+  // Refuses an activation that is not one of those, which mean the same; also under its other names
+  // in CheckUnread.
+  void Activation(const std::string& name, std::vector<std::string> implemented);
+
+  // Of the fields that no caller has read, refuses those that change the model and lists those that
+  // nothing is known of in Warning(). `family` is named in messages.
+  void CheckUnread(absl::string_view family);
+  // The same, and refuses what nothing is known of.
+  void RefuseUnread(absl::string_view what);
+  // "" or the fields that are left out, with their values.
+  std::string Warning() const;
 
   const absl::Status& status() const { return status_; }
 
  private:
+  void CheckActivation(const std::string& name);
   void ReadScaling(const nlohmann::json& rope, const std::string& name, ModelConfig* config);
 
   const nlohmann::json& object_;
   const absl::string_view file_;
   const std::string path_;
   std::set<std::string> known_;
+  std::vector<std::string> activations_;
+  std::vector<std::string> unknown_;  // "name = value"
   absl::Status status_;
 };
 

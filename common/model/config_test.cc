@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <map>
 
 #include "common/model/hugging_face.h"
 #include "common/model/job_model.h"
@@ -157,6 +158,82 @@ TEST_CASE("fields_of_generation_of_poolers_and_of_how_a_file_was_made_are_skippe
             .mask_token == 5);
 }
 
+TEST_CASE("values_of_fields_that_change_nothing_are_read") {
+  const ModelConfig plain = Parsed(Decoder("llama", 4, ""));
+  for (
+      const char* fields :
+      {R"(, "n_special": 0, "predict_special_tokens": true, "pruned_heads": {})",
+       R"(, "num_experts": 0, "clip_qkv": null, "use_qk_norm": false, "embedding_multiplier": 1.0)",
+       R"(, "is_causal": true, "sliding_window": null, "rotary_pct": 1, "hidden_act": "swish")",
+       R"(, "_attn_implementation_autoset": true, "unsloth_fixed": true, "eos_token_ids": 0)"}) {
+    std::string warning;
+    const auto config = ParseModelConfig(Decoder("llama", 4, fields), "config.json", &warning);
+    INFO(fields);
+    REQUIRE(config.ok());
+    CHECK(*config == plain);
+    CHECK(warning.empty());
+  }
+}
+
+TEST_CASE("values_that_change_the_model_are_refused_by_the_name_of_their_field") {
+  for (const auto& [name, value] :
+       std::map<std::string, std::string>{{"num_local_experts", "8"},
+                                          {"pruned_heads", R"({"1": [0]})"},
+                                          {"is_encoder_decoder", "true"},
+                                          {"embedding_multiplier", "12.0"},
+                                          {"logits_scaling", "8.0"},
+                                          {"rotary_pct", "0.25"},
+                                          {"is_causal", "false"},
+                                          {"clip_qkv", "8.0"},
+                                          {"use_qk_norm", "true"},
+                                          {"sliding_window", "4096"},
+                                          {"afn", R"("gelu")"},
+                                          {"quantization", R"({"bits": 4})"},
+                                          {"moe_intermediate_size", "64"},
+                                          {"position_embedding_type", R"("relative_key")"}}) {
+    CHECK_THAT(WhyNot(Decoder("llama", 4, absl::StrCat(", \"", name, "\": ", value))),
+               Contains(absl::StrCat("field \"", name, "\" is ")));
+  }
+}
+
+TEST_CASE("fields_that_nothing_is_known_of_are_listed_with_their_values") {
+  std::string warning;
+  REQUIRE(ParseModelConfig(Decoder("llama", 4, R"(, "recipe": "r7", "made": {"by": [1]})"),
+                           "dir/config.json", &warning)
+              .ok());
+  CHECK_THAT(warning, Contains("dir/config.json") && Contains("recipe = \"r7\"") &&
+                          Contains(R"(made = {"by":[1]})"));
+}
+
+TEST_CASE("model_type_that_is_missing_is_that_of_the_class") {
+  const std::string without =
+      With(kGpt2Small, R"("model_type": "gpt2")", R"("architectures": ["GPT2LMHeadModel"])");
+  CHECK(Parsed(without) == Parsed(kGpt2Small));
+  CHECK_THAT(WhyNot(With(without, "GPT2LMHeadModel", "GPT2X")),
+             Contains("\"model_type\" is missing"));
+}
+
+TEST_CASE("scaled_rotary_positions_extend_the_longest_sequence") {
+  const auto longest = [](const std::string& scaling) {
+    const ModelConfig config = Parsed(
+        Decoder("llama", 4, R"(, "max_position_embeddings": 256, "rope_scaling": )" + scaling));
+    CHECK(Parsed(FormatModelConfig(config)) == config);
+    return config.LongestSequence();
+  };
+  CHECK(longest("null") == 256);
+  CHECK(longest(R"({"type": "linear", "factor": 4.0})") == 1024);
+  CHECK(longest(R"({"type": "linear", "factor": 4.0, "original_max_position_embeddings": 64})") ==
+        256);
+  CHECK(longest(R"({"type": "dynamic", "factor": 2.0})") == 512);
+  CHECK(longest(R"({"type": "yarn", "factor": 4.0, "finetuned": true,
+      "original_max_position_embeddings": 128})") == 512);
+  CHECK(longest(R"({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})") ==
+        256);
+  CHECK_THAT(WhyNot(Decoder("llama", 4, R"(, "rope_scaling": {"type": "dynamic", "factor": 2,
+      "alpha": 1000.0})")),
+             Contains("\"rope_scaling.alpha\" is not known"));
+}
+
 TEST_CASE("rotary_positions_that_are_not_implemented_are_refused_by_name") {
   const auto rope = [](const char* more) { return WhyNot(Decoder("llama", 4, more)); };
   CHECK_THAT(rope(R"(, "rope_interleaved": true)"), Contains("\"rope_interleaved\" is not false"));
@@ -286,7 +363,7 @@ TEST_CASE("newer files keep rope_theta in rope_parameters") {
 
 TEST_CASE("a config that Atoll cannot honour is refused, naming file and field") {
   REQUIRE_THAT(WhyNot(With(kGpt2Small, "gelu_new", "relu")),
-               Contains("dir/config.json: field \"activation_function\" is not \"gelu_new\""));
+               Contains("dir/config.json: field \"activation_function\" is \"relu\"; Atoll"));
   REQUIRE_THAT(WhyNot(With(kLlama8B, "\"rope_scaling\": null",
                            R"("rope_scaling": {"rope_type": "longrope", "factor": 8.0})")),
                Contains("\"rope_scaling\" has rope_type \"longrope\"; Atoll implements"));
@@ -295,7 +372,7 @@ TEST_CASE("a config that Atoll cannot honour is refused, naming file and field")
   REQUIRE_THAT(WhyNot(With(kLlama8B, "\"rope_scaling\": null", R"("head_dim": 63)")),
                Contains("head_dim is 63; expected an even number"));
   REQUIRE_THAT(WhyNot(With(kLlama8B, "\"rope_scaling\": null", R"("num_experts": 8)")),
-               Contains("\"num_experts\" is not known for llama models; Atoll reads"));
+               Contains("\"num_experts\" is 8, which changes a model"));
   REQUIRE_THAT(WhyNot(With(kLlama8B, "\"silu\"", "\"silu\", \"attention_bias\": true")),
                Contains("\"attention_bias\" is not false"));
   REQUIRE_THAT(

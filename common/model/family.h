@@ -45,6 +45,10 @@ struct LlamaDefaults {
   double norm_eps = 1e-6;
 };
 
+// transformers' names of one formula.
+inline const std::vector<std::string> kGeluTanh = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast",
+                                                   "gelu_accurate"};
+
 // hidden_size and so on, up to rms_norm_eps.
 void ReadLlamaSizes(ConfigFields& fields, const LlamaDefaults& defaults, ModelConfig* config);
 void WriteLlamaSizes(const ModelConfig& config, nlohmann::ordered_json* json);

@@ -3,12 +3,35 @@
 #include <algorithm>
 
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/model/family.h"
 #include "common/model/image_model.h"
 
 namespace atl {
+namespace {
 
-absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view file) {
+// Of files of 2019 and 2020, which have no model_type: by transformers' class, "GPT2LMHeadModel".
+// Null: it is of no family.
+const Family* FamilyOfClass(const nlohmann::json& object) {
+  const auto classes = object.find("architectures");
+  if (classes == object.end() || !classes->is_array() || classes->size() != 1) return nullptr;
+  for (const Family* family : AllFamilies()) {
+    absl::string_view stem = family->architecture;
+    for (const char* end : {"ForCausalLM", "ForMaskedLM", "LMHeadModel"}) {
+      absl::ConsumeSuffix(&stem, end);
+    }
+    for (const char* end : {"ForCausalLM", "ForMaskedLM", "ForPreTraining", "LMHeadModel",
+                            "DoubleHeadsModel", "Model"}) {
+      if ((*classes)[0] == nlohmann::json(absl::StrCat(stem, end))) return family;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view file,
+                                             std::string* warning) {
   constexpr size_t kMaxBytes = 1 << 20;
   if (text.size() > kMaxBytes) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": larger than 1 MB; not a config.json"));
@@ -16,7 +39,11 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   ATOLL_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(text, file, 8));
   ConfigFields fields(object, file);
   const std::string type = fields.Text("model_type", "");
-  const Family* const family = FindFamily(type);
+  const Family* const family = type.empty() ? FamilyOfClass(object) : FindFamily(type);
+  if (family == nullptr && type.empty()) {
+    fields.Fail("model_type",
+                "is missing, and \"architectures\" names no class of a family that Atoll trains");
+  }
   if (family == nullptr) {
     fields.Fail("model_type",
                 absl::StrCat("is \"", type, "\"; Atoll trains ",
@@ -32,7 +59,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   config.special_tokens.pad = fields.TokenIds("pad_token_id");
   config.initializer_range = fields.Number("initializer_range", config.initializer_range);
   family->read(fields, &config);
-  fields.RefuseUnknown(family->model_type);
+  fields.CheckUnread(family->model_type);
   ATOLL_RETURN_IF_ERROR(fields.status());
   if (config.is_images()) {
     const std::vector<ImageLayer> layers = ImageLayers(config);
@@ -41,6 +68,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
       config.d_model = std::max(config.d_model, layer.out().elements());
     }
   }
+  if (warning != nullptr) *warning = fields.Warning();
   ATOLL_RETURN_IF_ERROR(Annotate(config.Validate(), file));
   return config;
 }

@@ -9,10 +9,12 @@
 
 namespace atl {
 
-// Reads the text of a config.json from an untrusted source. Fields that change nothing in training
-// are skipped; every other one that the family does not know, or whose value Atoll does not
-// implement, is refused by name. `file` is named in messages.
-absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view file);
+// Reads the text of a config.json from an untrusted source. A field whose value changes the model
+// in a way that Atoll does not implement is refused by name. Fields that change nothing in training
+// are skipped; those that nothing is known of are left out, and `warning` (it may be null) lists
+// them with their values. `file` is named in messages.
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view file,
+                                             std::string* warning = nullptr);
 
 // A config.json that transformers' Auto classes load; of images, whose tensors have torchvision's
 // names, without a class. `dtype`: of the weights beside it. REQUIRES: valid.

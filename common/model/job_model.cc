@@ -13,16 +13,16 @@ namespace {
 
 constexpr int64_t kConfigBytesMax = int64_t{1} << 20;
 
-absl::StatusOr<ModelConfig> Config(const JobSpec& spec) {
+absl::StatusOr<ModelConfig> Config(const JobSpec& spec, std::string* warning) {
   if (!spec.model.config_path.empty()) {
-    return ReadConfigFile(spec.model.config_path, "model.config_path");
+    return ReadConfigFile(spec.model.config_path, "model.config_path", warning);
   }
   if (spec.model.config_json.empty() && spec.model.hidden == 0 &&
       !spec.model.initial_weights_path.empty()) {
     const auto path = std::filesystem::path(spec.model.initial_weights_path) / "config.json";
-    return ReadConfigFile(path.string(), "model.initial_weights_path");
+    return ReadConfigFile(path.string(), "model.initial_weights_path", warning);
   }
-  return ModelConfigFromSpec(spec.model, spec.data.sequence_length);
+  return ModelConfigFromSpec(spec.model, spec.data.sequence_length, warning);
 }
 
 // What becomes rows of a model of masked tokens, and of no other.
@@ -58,18 +58,19 @@ absl::Status CheckDocuments(const DataSpec& data, const ModelConfig& config) {
 
 }  // namespace
 
-absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string_view field) {
+absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string_view field,
+                                            std::string* warning) {
   auto local = FetchFromHub(path, HubFiles::kConfig);
   if (!local.ok()) return Annotate(local.status(), field);
   const auto file = InputFile::Open(*local);
   const auto text = file.ok() ? file->ReadAll(kConfigBytesMax) : file.status();
   if (!text.ok()) return Annotate(text.status(), absl::StrCat(field, " on this machine"));
   ATOLL_RETURN_IF_ERROR(CheckFileKind(absl::StrCat(field, ": ", path), *text, "a config.json"));
-  return ParseModelConfig(*text, path);
+  return ParseModelConfig(*text, path, warning);
 }
 
-absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec) {
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, Config(spec));
+absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec, std::string* warning) {
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, Config(spec, warning));
   if (config.is_images() != IsImages(spec.data.format)) {
     return absl::InvalidArgumentError(
         absl::StrCat("data.format: the model is one of ", config.is_images() ? "images" : "tokens",
@@ -99,10 +100,10 @@ absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec) {
                      ": convolutions are not cut; use 1"));
   }
   ATOLL_RETURN_IF_ERROR(CheckDocuments(spec.data, config));
-  if (spec.data.sequence_length > config.max_positions) {
+  if (spec.data.sequence_length > config.LongestSequence()) {
     return absl::InvalidArgumentError(
         absl::StrCat("data.sequence_length = ", spec.data.sequence_length,
-                     ": the model takes at most ", config.max_positions, " tokens"));
+                     ": the model takes at most ", config.LongestSequence(), " tokens"));
   }
   return config;
 }

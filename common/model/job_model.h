@@ -10,10 +10,12 @@ namespace atl {
 // model.config_path or config_json, else the numbers, else (model.hidden is 0) the config.json of
 // model.initial_weights_path. Refuses data.sequence_length beyond the model's positions, and data
 // that do not suit the family. NOT_FOUND where a file is not there: it may be on the workers alone.
-absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec);
+// `warning`: as of ParseModelConfig.
+absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec, std::string* warning = nullptr);
 
 // The config.json at `path`; `field` names it in messages.
-absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string_view field);
+absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string_view field,
+                                           std::string* warning = nullptr);
 
 }  // namespace atl
 

@@ -39,18 +39,31 @@ void Yarn(const ModelConfig& c, std::vector<double>& angles) {
   }
 }
 
+// The theta whose slowest pair turns as little over `positions` as the plain one does over the
+// original ones.
+double DynamicTheta(const ModelConfig& c, int64_t positions) {
+  const RopeScaling& s = c.rope_scaling;
+  const auto original = static_cast<double>(s.original_positions);
+  const double reach = std::max(static_cast<double>(positions), original) / original;
+  const auto channels = static_cast<double>(c.head_dim());
+  return c.rope_theta * std::pow(s.factor * reach - (s.factor - 1), channels / (channels - 2));
+}
+
 }  // namespace
 
-RopeAngles ComputeRopeAngles(const ModelConfig& c) {
+RopeAngles ComputeRopeAngles(const ModelConfig& c, int64_t positions) {
   const int64_t half = c.head_dim() / 2;
   const RopeScaling& s = c.rope_scaling;
   RopeAngles rope;
+  const bool dynamic = s.kind == RopeScaling::Kind::kDynamic && half > 1;
+  const double theta = dynamic ? DynamicTheta(c, positions) : c.rope_theta;
   for (int64_t i = 0; i < half; ++i) {
     rope.per_position.push_back(
-        std::pow(c.rope_theta, -static_cast<double>(i) / static_cast<double>(half)));
+        std::pow(theta, -static_cast<double>(i) / static_cast<double>(half)));
   }
   switch (s.kind) {
     case RopeScaling::Kind::kNone:
+    case RopeScaling::Kind::kDynamic:
       break;
     case RopeScaling::Kind::kLinear:
       for (double& angle : rope.per_position) angle /= s.factor;
@@ -67,7 +80,7 @@ RopeAngles ComputeRopeAngles(const ModelConfig& c) {
 }
 
 std::vector<double> RopeTable(const ModelConfig& c, int64_t positions) {
-  const RopeAngles rope = ComputeRopeAngles(c);
+  const RopeAngles rope = ComputeRopeAngles(c, positions);
   const size_t half = rope.per_position.size();
   std::vector<double> table(static_cast<size_t>(positions) * 2 * half);
   for (int64_t p = 0; p < positions; ++p) {

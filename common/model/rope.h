@@ -14,12 +14,13 @@ struct RopeAngles {
   double length = 1;                 // cosine and sine are multiplied by this
 };
 
-// Plain: theta^(-2 i / head_dim). Scaled "linear" by Chen et al. 2023, "llama3" as Meta's Llama 3.1
-// does, "yarn" by Peng et al. 2023.
-RopeAngles ComputeRopeAngles(const ModelConfig& config);
+// Plain: theta^(-2 i / head_dim). Scaled "linear" by Chen et al. 2023, "dynamic" (NTK-aware) by how
+// far a sequence of `positions` is beyond the original ones, "llama3" as Meta's Llama 3.1 does,
+// "yarn" by Peng et al. 2023.
+RopeAngles ComputeRopeAngles(const ModelConfig& config, int64_t positions);
 
-// The table that kernels read: row p has the cosines of position p, then its sines.
-// [positions, head_dim].
+// The table that kernels read, for sequences of `positions`: row p has the cosines of position p,
+// then its sines. [positions, head_dim].
 std::vector<double> RopeTable(const ModelConfig& config, int64_t positions);
 
 }  // namespace atl

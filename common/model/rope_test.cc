@@ -21,7 +21,7 @@ ModelConfig WithRope(double theta, const RopeScaling& scaling) {
 // Angles of some of the 64 pairs of channels, and a position of the table by them.
 void RequireAngles(const ModelConfig& config, const std::map<size_t, double>& expected,
                    double length) {
-  const RopeAngles angles = ComputeRopeAngles(config);
+  const RopeAngles angles = ComputeRopeAngles(config, 4);
   REQUIRE(angles.per_position.size() == 64);
   REQUIRE(angles.length == Approx(length).epsilon(1e-14));
   const std::vector<double> table = RopeTable(config, 4);
@@ -69,6 +69,18 @@ TEST_CASE("yarn_ramps_between_pairs_of_32_turns_and_of_one") {
   RopeScaling given = yarn;
   given.attention_factor = 0.75;
   RequireAngles(WithRope(1e6, given), expected, 0.75);
+}
+
+TEST_CASE("dynamic_angles_are_plain_within_the_original_positions_and_slower_beyond") {
+  const ModelConfig config = WithRope(
+      10000, {.kind = RopeScaling::Kind::kDynamic, .factor = 2, .original_positions = 2048});
+  CHECK(ComputeRopeAngles(config, 2048).per_position ==
+        ComputeRopeAngles(WithRope(10000, {}), 2048).per_position);
+  // theta becomes 10000 * (2 * 4096 / 2048 - 1)^(128 / 126).
+  const std::vector<double> beyond = ComputeRopeAngles(config, 4096).per_position;
+  CHECK(beyond[0] == 1);
+  CHECK(beyond[1] == Approx(0.8509942913412162).epsilon(1e-12));
+  CHECK(beyond[63] == Approx(3.849273282298194e-05).epsilon(1e-12));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/machine/limits.h"
 #include "common/net/payload.h"
 
 namespace atl {
@@ -34,8 +35,8 @@ class Threads {
 
  private:
   Threads() {
-    const unsigned count = std::clamp(std::thread::hardware_concurrency() / 2, 2u, 8u);
-    for (unsigned i = 0; i < count; ++i) std::thread([this] { Serve(); }).detach();
+    const int count = std::clamp(ReadMachineLimits().cpus / 2, 2, 8);
+    for (int i = 0; i < count; ++i) std::thread([this] { Serve(); }).detach();
   }
   void Serve() {
     std::unique_lock lock(mutex_);

@@ -22,12 +22,14 @@ namespace {
 
 class JsonTokenizer : public Tokenizer {
  public:
-  static absl::StatusOr<std::unique_ptr<const Tokenizer>> Parse(const Json& json, uint64_t digest);
+  static absl::StatusOr<std::unique_ptr<const Tokenizer>> Parse(const Json& json, uint64_t digest,
+                                                                const TokenizerConfig& config);
 
   int64_t vocabulary() const override { return static_cast<int64_t>(vocabulary_->tokens().size()); }
   uint64_t digest() const override { return digest_; }
   std::span<const int32_t> before() const override { return frame_.before; }
   std::span<const int32_t> after() const override { return frame_.after; }
+  const std::string& warning() const override { return warning_; }
   std::optional<int32_t> TokenId(std::string_view token) const override {
     const int32_t id = vocabulary_->Find(token);
     return id < 0 ? std::nullopt : std::optional(id);
@@ -38,6 +40,7 @@ class JsonTokenizer : public Tokenizer {
  private:
   absl::Status ParseModel(const Json& json);
   absl::Status ParseAddedTokens(const Json& list);
+  void FollowConfig(const TokenizerConfig& config);
   absl::Status Append(std::string_view text, bool continues, EncodeScratch* scratch,
                       std::vector<int32_t>* out) const override;
   // `at_start` and `continues` as the pre-tokenizer has them.
@@ -54,7 +57,48 @@ class JsonTokenizer : public Tokenizer {
   std::unique_ptr<TokenModel> model_;
   std::unique_ptr<Decoder> decoder_;
   Frame frame_;
+  std::string warning_;
 };
+
+// Whether transformers' class replaces the post-processor of tokenizer.json by the two flags.
+bool HasOwnFrame(const std::string& tokenizer_class) {
+  for (const char* name :
+       {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"}) {
+    if (tokenizer_class == name || tokenizer_class == absl::StrCat(name, "Fast")) return true;
+  }
+  return false;
+}
+
+// By those classes a text begins with the bos token unless add_bos_token is false, and ends with
+// the eos token where add_eos_token is true.
+void JsonTokenizer::FollowConfig(const TokenizerConfig& config) {
+  const bool own = HasOwnFrame(config.tokenizer_class);
+  if (!own && !config.add_bos.has_value() && !config.add_eos.has_value()) return;
+  const auto wanted = [&](std::optional<bool> flag, bool absent, const char* name,
+                          const std::vector<int32_t>& now) {
+    const auto id = TokenId(config.SpecialToken(name));
+    if (!own && !flag.has_value()) return now;
+    if (!flag.value_or(absent)) return std::vector<int32_t>();
+    return id.has_value() ? std::vector{*id} : now;
+  };
+  Frame frame{wanted(config.add_bos, true, "bos_token", frame_.before),
+              wanted(config.add_eos, false, "eos_token", frame_.after)};
+  if (frame.before == frame_.before && frame.after == frame_.after) return;
+  const auto flag = [](const char* name, std::optional<bool> value) {
+    return absl::StrCat(name, value.has_value() ? (*value ? " = true" : " = false") : " absent");
+  };
+  warning_ = absl::StrCat(
+      config.path, ": ", flag("add_bos_token", config.add_bos), ", ",
+      flag("add_eos_token", config.add_eos), " and tokenizer.json's post_processor say different ",
+      "tokens around a text; as transformers' ",
+      config.tokenizer_class.empty() ? "PreTrainedTokenizerFast" : config.tokenizer_class,
+      own ? " does, the former are followed" : " does, the latter is followed");
+  if (!own) return;
+  frame_ = std::move(frame);
+  for (const std::vector<int32_t>* side : {&frame_.before, &frame_.after}) {
+    digest_ = XXH3_64bits_withSeed(side->data(), side->size() * sizeof(int32_t), digest_ + 1);
+  }
+}
 
 absl::Status JsonTokenizer::ParseModel(const Json& json) {
   const std::string where = "model";
@@ -117,8 +161,8 @@ absl::Status JsonTokenizer::ParseAddedTokens(const Json& list) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<const Tokenizer>> JsonTokenizer::Parse(const Json& json,
-                                                                      uint64_t digest) {
+absl::StatusOr<std::unique_ptr<const Tokenizer>> JsonTokenizer::Parse(
+    const Json& json, uint64_t digest, const TokenizerConfig& config) {
   if (!json.is_object()) return absl::InvalidArgumentError("is not a JSON object");
   auto result = std::make_unique<JsonTokenizer>();
   result->digest_ = digest;
@@ -133,6 +177,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> JsonTokenizer::Parse(const Json
   ATOLL_ASSIGN_OR_RETURN(
       result->frame_,
       ParsePostProcessor(Member(json, "post_processor"), result->vocabulary(), "post_processor"));
+  result->FollowConfig(config);
   return result;
 }
 
@@ -203,8 +248,10 @@ absl::StatusOr<std::string> JsonTokenizer::Decode(std::span<const int32_t> ids,
 }  // namespace
 }  // namespace tokenizer
 
-absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(
-    std::string_view text, const std::string& name, std::optional<uint64_t> digest) {
+absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(std::string_view text,
+                                                                    const std::string& name,
+                                                                    std::optional<uint64_t> digest,
+                                                                    const TokenizerConfig& config) {
   const std::string where = absl::StrCat("tokenizer ", name);
   const tokenizer::Json json =
       tokenizer::Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
@@ -212,7 +259,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(
     return absl::InvalidArgumentError(absl::StrCat(where, ": is not JSON"));
   }
   auto parsed = tokenizer::JsonTokenizer::Parse(
-      json, digest.has_value() ? *digest : XXH3_64bits(text.data(), text.size()));
+      json, digest.has_value() ? *digest : XXH3_64bits(text.data(), text.size()), config);
   if (!parsed.ok()) return Annotate(parsed.status(), where);
   return parsed;
 }

@@ -199,7 +199,8 @@ absl::StatusOr<Json> BuildTokenizerJson(const Model& model) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(const std::string& model,
-                                                                    const std::string& name) {
+                                                                    const std::string& name,
+                                                                    const TokenizerConfig& config) {
   Model parsed;
   if (!parsed.ParseFromString(model) || parsed.pieces_size() == 0) {
     return absl::InvalidArgumentError(
@@ -207,7 +208,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(const std::s
   }
   const auto json = BuildTokenizerJson(parsed);
   if (!json.ok()) return Annotate(json.status(), absl::StrCat("tokenizer ", name));
-  return ParseTokenizerJson(json->dump(), name, XXH3_64bits(model.data(), model.size()));
+  return ParseTokenizerJson(json->dump(), name, XXH3_64bits(model.data(), model.size()), config);
 }
 
 }  // namespace atl

@@ -8,8 +8,8 @@
 #include "common/check.h"
 #include "common/file_kind.h"
 #include "common/files.h"
-#include "common/paths.h"
 #include "common/object_store/hub.h"
+#include "common/paths.h"
 #include "common/status.h"
 #include "common/tokenizer/unicode.h"
 
@@ -46,8 +46,11 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> OpenTokenizer(const std::string
   ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
   ATOLL_RETURN_IF_ERROR(CheckFileKind(absl::StrCat("tokenizer ", file), text,
                                       "a tokenizer.json or SentencePiece model"));
-  if (std::filesystem::path(file).extension() == ".model") return ParseSentencePiece(text, file);
-  return ParseTokenizerJson(text, file);
+  ATOLL_ASSIGN_OR_RETURN(const TokenizerConfig config, ReadTokenizerConfig(file));
+  if (std::filesystem::path(file).extension() == ".model") {
+    return ParseSentencePiece(text, file, config);
+  }
+  return ParseTokenizerJson(text, file, std::nullopt, config);
 }
 
 absl::Status Encoder::Encode(std::string_view text, std::vector<int32_t>* out, bool continues) {

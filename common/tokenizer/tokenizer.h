@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/tokenizer/model.h"
+#include "common/tokenizer/tokenizer_config.h"
 #include "common/tokenizer/word_cache.h"
 
 namespace atl {
@@ -51,6 +52,9 @@ class Tokenizer {
   virtual std::span<const int32_t> before() const = 0;
   virtual std::span<const int32_t> after() const = 0;
 
+  // What transformers does otherwise than tokenizer.json says, "" where it does not.
+  virtual const std::string& warning() const = 0;
+
   // Text of tokens, special ones left out where `skip_special`. Ids that are no token add nothing.
   virtual absl::StatusOr<std::string> Decode(std::span<const int32_t> ids,
                                              bool skip_special) const = 0;
@@ -64,17 +68,20 @@ class Tokenizer {
 };
 
 // `path`: a tokenizer.json, a folder that holds tokenizer.json or tokenizer.model, or a
-// SentencePiece .model.
+// SentencePiece .model. The tokens around a text are those of transformers, which follows
+// add_bos_token and add_eos_token of the tokenizer_config.json beside it in some classes.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> OpenTokenizer(const std::string& path);
 
 // The same for a tokenizer.json in memory; `name` stands in messages.
-// `digest`: of the file that the text was made from; nullopt: the text's own.
+// `digest`: of the file that the text was made from; nullopt: the text's own. `config`: of what
+// lies beside it.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(
-    std::string_view text, const std::string& name, std::optional<uint64_t> digest = std::nullopt);
+    std::string_view text, const std::string& name, std::optional<uint64_t> digest = std::nullopt,
+    const TokenizerConfig& config = {});
 
 // The same for a SentencePiece model in memory.
-absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(const std::string& model,
-                                                                    const std::string& name);
+absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
+    const std::string& model, const std::string& name, const TokenizerConfig& config = {});
 
 // Encodes texts one after the other. One thread at a time; the tokenizer must outlive it.
 class Encoder {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/islands.h"
@@ -29,6 +30,20 @@ std::vector<NodeId> ListWorkerNames(const std::vector<Member*>& workers) {
   std::vector<NodeId> names;
   for (const Member* worker : workers) names.push_back(worker->record.name);
   return names;
+}
+
+// "; no answer yet from w2, w3", of candidates that have neither prepared nor refused.
+std::string NoAnswerYet(const std::vector<Member*>& candidates) {
+  constexpr size_t kNamed = 8;
+  std::vector<NodeId> names;
+  for (const Member* member : candidates) {
+    if (!member->prepared) names.push_back(member->record.name);
+  }
+  if (names.empty()) return "";
+  const size_t count = names.size();
+  names.resize(std::min(count, kNamed));
+  return absl::StrCat("; no answer yet from ", absl::StrJoin(names, ", "),
+                      count > kNamed ? absl::StrCat(" and ", count - kNamed, " more") : "");
 }
 
 void RefuseWorker(State& s, Job& job, Member& worker, const std::string& reason) {
@@ -184,8 +199,8 @@ bool AdvancePreparing(State& s, Job& job) {
   const int64_t enough = static_cast<int64_t>(prepared.size());
   job.waiting_for = absl::StrCat("workers to open the model and the data: ", enough, " have of ",
                                  candidates.size(), " candidates, ", needed, " are needed",
-                                 refused > 0 ? "; refused by " : "", refusals,
-                                 WhoMeasures(s, ListWorkerNames(candidates)));
+                                 NoAnswerYet(candidates), refused > 0 ? "; refused by " : "",
+                                 refusals, WhoMeasures(s, ListWorkerNames(candidates)));
   if (candidates.empty() && refused >= needed) {
     FailJob(s, job, absl::StrCat("no worker can run it: ", refusals));
     return true;

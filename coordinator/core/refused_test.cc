@@ -25,6 +25,21 @@ TEST_CASE("job_that_every_worker_gives_up_stops_at_its_version_with_the_reason")
   CHECK(HasText(summary.reason, "loss-not-finite"));
 }
 
+TEST_CASE("job_that_starts_names_the_members_that_have_not_answered") {
+  World w;
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches", "worker c attaches",
+             "submit min=3 steps=4", "worker b prepared"});
+  REQUIRE(w.Job().summary.state == JobState::kPreparing);
+  CHECK(HasText(w.Job().summary.waiting_for, "no answer yet from a, c"));
+  w.DoLines({"worker a prepared"});
+  CHECK(HasText(w.Job().summary.waiting_for, "no answer yet from c"));
+  w.DoLines({"worker c prepared"});
+  REQUIRE(w.Job().summary.state == JobState::kInitializing);
+  CHECK(HasText(w.Job().summary.waiting_for, "ps-0 (no answer yet)"));
+  w.Do("servers answer");
+  CHECK(HasText(w.Job().summary.waiting_for, "no answer yet from island 0 (worker a)"));
+}
+
 TEST_CASE("job_whose_worker_is_unavailable_is_not_failed_by_another_that_cannot_run_it") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "steps=4");

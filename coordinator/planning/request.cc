@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/machine/limits.h"
 #include "common/status.h"
 #include "coordinator/planner/cluster/constraints.h"
 #include "coordinator/planner/planner.h"

@@ -229,7 +229,7 @@ PLANTED = {
         "if (!record.ok() || MakeRecordKey(*record) != select.Bytes(0)) {",
         "if (MakeRecordKey(*record) != select.Bytes(0)) {"),
     "weight_index": (
-        "worker/model/weights.cc",
+        "worker/model/published_folder.cc",
         "if (!file.is_string() || absl::StrContains(file.get<std::string>(), '/')) {",
         "if (absl::StrContains(file.get<std::string>(), '/')) {"),
     "class_names": (

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/check.h"
+#include "common/machine/limits.h"
 #include "common/paths.h"
 #include "common/status.h"
 #include "worker/data/data_file.h"
@@ -22,7 +23,7 @@ namespace {
 
 constexpr int64_t kFileBytesMax = 64 << 20;
 constexpr size_t kFilesMax = 1 << 24;
-constexpr unsigned kThreadsMax = 8;  // each may hold an image as it is in its file
+constexpr int kThreadsMax = 8;  // each may hold an image as it is in its file
 
 bool IsHidden(const std::string& name) { return name.empty() || name[0] == '.'; }
 
@@ -185,8 +186,8 @@ absl::Status ReadImageFiles(std::span<const ImageFolder::File> files, int64_t si
   };
   {
     std::vector<std::jthread> threads;
-    const unsigned count = std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax);
-    for (unsigned t = 1; t < count; ++t) threads.emplace_back(work);
+    const int count = CoresUpTo(kThreadsMax);
+    for (int t = 1; t < count; ++t) threads.emplace_back(work);
     work();
   }
   return status;

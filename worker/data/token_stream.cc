@@ -15,6 +15,7 @@
 #include "common/check.h"
 #include "common/file_kind.h"
 #include "common/logging.h"
+#include "common/machine/limits.h"
 #include "common/plural.h"
 #include "worker/data/block_cache.h"
 #include "worker/data/chat.h"
@@ -121,7 +122,7 @@ absl::StatusOr<std::string> TokenizeOnce(const DataSpec& spec, const TextInput& 
   ATOLL_ASSIGN_OR_RETURN(const uint64_t key, CacheKey(spec, input, data));
   ATOLL_ASSIGN_OR_RETURN(const int64_t bytes_max, DataCacheBytes());
   TokenizeOptions options = OptionsFor(spec, input);
-  options.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  options.threads = ReadMachineLimits().cpus;
   options.cancelled = data.watch.cancelled;
   return TokenCache(DataCacheFolder(), bytes_max).GetOrMake(key, [&](const std::string& folder) {
     return Tokenize(options, folder).status();

@@ -15,10 +15,10 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
                                                                  const RunnerOptions& options) {
   ATOLL_CHECK(backend.Supports(model.compute()), backend.Name(), " does not compute in this type");
   ATOLL_CHECK(options.micro_batch_rows > 0);
-  if (options.seq_len < 1 || options.seq_len > model.config().max_positions) {
+  if (options.seq_len < 1 || options.seq_len > model.config().LongestSequence()) {
     return absl::InvalidArgumentError(absl::StrCat("sequences of ", options.seq_len,
                                                    " tokens; the model has positions for 1 to ",
-                                                   model.config().max_positions));
+                                                   model.config().LongestSequence()));
   }
   std::unique_ptr<ModelRunner> runner(new ModelRunner(backend, model, options));
   ATOLL_RETURN_IF_ERROR(runner->Allocate());

@@ -24,7 +24,7 @@ struct LossSum {
 
 struct RunnerOptions {
   int64_t micro_batch_rows = 1;  // sequences that run at once; larger batches are cut up
-  int64_t seq_len = 0;           // longest sequence; at most the model's max_positions
+  int64_t seq_len = 0;           // longest sequence; at most the model's LongestSequence()
   bool train = true;             // false: neither gradients nor moments; Evaluate and Logits only
   InnerOptimizer optimizer = InnerOptimizer::kAdamW;  // that the moments are for
   // Where the model is a tensor-parallel rank's part: all ranks' runners make the same calls. The

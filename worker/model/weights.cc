@@ -19,13 +19,11 @@
 #include "common/object_store/hub.h"
 #include "common/paths.h"
 #include "common/rng.h"
+#include "worker/model/published_folder.h"
 #include "worker/model/safetensors.h"
 
 namespace atl {
 namespace {
-
-constexpr char kSingleFile[] = "model.safetensors";
-constexpr char kIndexFile[] = "model.safetensors.index.json";
 
 uint64_t HashName(absl::string_view name) {  // FNV-1a
   uint64_t hash = 0xcbf29ce484222325u;
@@ -43,13 +41,6 @@ float RoughlyNormal(Rng& rng) {
   return static_cast<float>(2 * sum - 12 * 65535) * 0x1p-17f;
 }
 
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t bytes_max) {
-  ATOLL_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
-  ATOLL_ASSIGN_OR_RETURN(std::string text, file.ReadAll(bytes_max));
-  ATOLL_RETURN_IF_ERROR(CheckFileKind(path, text, "JSON"));
-  return text;
-}
-
 void Transpose(std::span<const float> from, int64_t rows, int64_t cols, std::span<float> to) {
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < cols; ++c) to[c * rows + r] = from[r * cols + c];
@@ -59,10 +50,6 @@ void Transpose(std::span<const float> from, int64_t rows, int64_t cols, std::spa
 absl::Status WriteText(const std::string& path, const std::string& text) {
   const ByteSpan bytes = AsBytes(text);
   return WriteFileAtomically(RealFiles(), path, {&bytes, 1});
-}
-
-std::string JoinPath(const std::string& dir, absl::string_view name) {
-  return (std::filesystem::path(dir) / std::string(name)).string();
 }
 
 // What names in files depend on.
@@ -99,49 +86,6 @@ bool IsLeftover(absl::string_view name, const NameRules& rules) {
          (rules.tied && absl::StartsWith(name, "cls.predictions.decoder.")) ||
          name == "bert.embeddings.position_ids" || absl::StartsWith(name, "bert.pooler.") ||
          absl::StartsWith(name, "cls.seq_relationship.");
-}
-
-// Shard files of a folder, in order.
-absl::StatusOr<std::vector<std::string>> ShardFiles(const std::string& dir) {
-  const std::string index_path = JoinPath(dir, kIndexFile);
-  const std::string single = JoinPath(dir, kSingleFile);
-  ATOLL_ASSIGN_OR_RETURN(const auto has_single, FindPath(single));
-  ATOLL_ASSIGN_OR_RETURN(const auto has_index, FindPath(index_path));
-  if (!has_single && !has_index) {
-    for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-      ATOLL_ASSIGN_OR_RETURN(const auto has_pickle, FindPath(JoinPath(dir, pickle)));
-      if (!has_pickle) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          dir, ": has ", pickle, " but no ", kSingleFile,
-          "; Atoll does not read PyTorch's pickles, which may run any code. Convert it where you "
-          "trust it: python3 -c \"import transformers as t; d = '",
-          dir,
-          "'; M = getattr(t, t.AutoConfig.from_pretrained(d).architectures[0]); "
-          "M.from_pretrained(d).save_pretrained(d, safe_serialization=True)\""));
-    }
-  }
-  if (has_single || !has_index) {
-    return std::vector<std::string>{single};
-  }
-  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(index_path, 16 << 20));
-  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json index, ParseJsonObject(text, index_path, 3));
-  const auto map = index.find("weight_map");
-  if (map == index.end() || !map->is_object()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(index_path, ": field \"weight_map\" is missing or not an object"));
-  }
-  std::set<std::string> names;
-  for (const auto& [tensor, file] : map->items()) {
-    // A file of this folder only.
-    if (!file.is_string() || absl::StrContains(file.get<std::string>(), '/')) {
-      return absl::InvalidArgumentError(absl::StrCat(index_path, ": weight_map of \"", tensor,
-                                                     "\" is not a file of this folder"));
-    }
-    names.insert(file.get<std::string>());
-  }
-  std::vector<std::string> files;
-  for (const std::string& name : names) files.push_back(JoinPath(dir, name));
-  return files;
 }
 
 struct Target {
@@ -237,7 +181,7 @@ std::vector<Shard> CutIntoShards(std::span<const LayerLayout> layouts, int64_t m
   }
   for (size_t i = 0; i < shards.size(); ++i) {
     shards[i].file = shards.size() == 1
-                         ? kSingleFile
+                         ? kWeightsFile
                          : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, shards.size());
   }
   return shards;
@@ -320,8 +264,9 @@ void InitLayer(const LayerLayout& layout, int64_t blocks, uint64_t seed, std::sp
   }
 }
 
-absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir) {
-  return ReadConfigFile(JoinPath(dir, "config.json"), "the model");
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir, std::string* warning) {
+  ATOLL_RETURN_IF_ERROR(CheckIsModelFolder(dir));
+  return ReadConfigFile(JoinPath(dir, "config.json"), "the model", warning);
 }
 
 namespace {
@@ -348,7 +293,7 @@ absl::Status ReadFolder(const std::string& dir, std::map<std::string, Target> ta
     rules.masked = rules.masked || target.param->use == Param::kTransform;
     rules.images = rules.images || target.param->use == Param::kImage;
   }
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ShardFiles(dir));
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, FindWeightFiles(dir));
   ShardReader reader(targets, rules, cancelled);
   for (const std::string& file : files) ATOLL_RETURN_IF_ERROR(reader.Read(file, values));
   std::vector<std::string> missing;
@@ -356,11 +301,7 @@ absl::Status ReadFolder(const std::string& dir, std::map<std::string, Target> ta
     if (target.found_in.empty()) missing.push_back(target.param->name);
   }
   if (missing.empty()) return absl::OkStatus();
-  const size_t count = missing.size();
-  missing.resize(std::min<size_t>(count, 5));
-  return absl::InvalidArgumentError(
-      absl::StrCat(dir, ": ", count, " tensors are missing: ", absl::StrJoin(missing, ", "),
-                   count > missing.size() ? ", ..." : ""));
+  return MissingTensors(dir, missing);
 }
 
 }  // namespace
@@ -395,10 +336,11 @@ absl::Status WriteModelFolder(const std::string& dir, const ModelConfig& config,
   for (const Shard& shard : shards) ATOLL_RETURN_IF_ERROR(WriteShard(dir, shard, source, type));
   // An index, or a single file, of an earlier model in this folder must not be found beside ours.
   if (shards.size() > 1) {
-    std::filesystem::remove(JoinPath(dir, kSingleFile), error);
-    ATOLL_RETURN_IF_ERROR(WriteText(JoinPath(dir, kIndexFile), FormatIndex(shards, info.bytes)));
+    std::filesystem::remove(JoinPath(dir, kWeightsFile), error);
+    ATOLL_RETURN_IF_ERROR(
+        WriteText(JoinPath(dir, kWeightsIndexFile), FormatIndex(shards, info.bytes)));
   } else {
-    std::filesystem::remove(JoinPath(dir, kIndexFile), error);
+    std::filesystem::remove(JoinPath(dir, kWeightsIndexFile), error);
   }
   return WriteText(JoinPath(dir, "config.json"), FormatModelConfig(config, info.torch));
 }

@@ -21,8 +21,8 @@ namespace atl {
 // blocks.
 void InitLayer(const LayerLayout& layout, int64_t blocks, uint64_t seed, std::span<float> params);
 
-// DIR/config.json.
-absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir);
+// DIR/config.json. `warning`: as of ParseModelConfig.
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir, std::string* warning = nullptr);
 
 // Hands out a layer's flat buffer on the host; it stays good until the next call.
 // Called for layers in order, possibly the same one several times in a row.

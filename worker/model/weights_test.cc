@@ -352,7 +352,8 @@ TEST_CASE("what is missing, extra, or of another shape is named") {
                     config = Tiny(ModelFamily::kLlama, false);
   Must(Weights(tied).WriteTo(folder.path()));
   REQUIRE_THAT(WhyNotRead(config, folder.path()),
-               Contains("1 tensors are missing: lm_head.weight"));
+               Contains("1 tensor is missing: lm_head.weight") &&
+                   Contains("set tie_word_embeddings to true in config.json"));
   ModelConfig deeper = tied, shallower = tied, wider = tied;
   deeper.layers = 3;
   shallower.layers = 1;
@@ -363,7 +364,7 @@ TEST_CASE("what is missing, extra, or of another shape is named") {
                Contains("tensor \"model.layers.1.") && Contains("is not one of this model's"));
   REQUIRE_THAT(WhyNotRead(wider, folder.path()),
                Contains("has shape [8, 12]; config.json requests [8, 16]"));
-  REQUIRE_THAT(WhyNotRead(tied, folder / "nowhere"), Contains("nowhere/model.safetensors: cannot"));
+  REQUIRE_THAT(WhyNotRead(tied, folder / "nowhere"), Contains("nowhere: there is no such folder"));
 }
 
 TEST_CASE("weights_that_are_not_finite_are_refused_by_name") {
@@ -405,6 +406,38 @@ TEST_CASE("pickles_are_refused_with_the_conversion_to_do") {
     REQUIRE_THAT(WhyNotRead(Tiny(ModelFamily::kLlama, true), folder.path()),
                  Contains("has " + name) && Contains("safe_serialization=True"));
   }
+}
+
+TEST_CASE("folders_without_weights_are_refused_by_what_they_hold") {
+  const ModelConfig config = Tiny(ModelFamily::kLlama, true);
+  Folder adapter;
+  adapter.Write("adapter_config.json",
+                R"({"peft_type": "LORA", "base_model_name_or_path": "org/base"})");
+  adapter.Write("adapter_model.safetensors", "");
+  CHECK_THAT(WhyNotRead(config, adapter.path()),
+             Contains("is an adapter (LORA) of org/base") && Contains("merge_and_unload"));
+  CHECK_THAT(std::string(ReadModelConfig(adapter.path()).status().message()),
+             Contains("is an adapter"));
+  Folder parts;
+  parts.Write("model-00001-of-00003.safetensors", "");
+  parts.Write("model-00003-of-00003.safetensors", "");
+  CHECK_THAT(WhyNotRead(config, parts.path()),
+             Contains("has 2 of 3 parts") && Contains("no model.safetensors.index.json"));
+  Folder other;
+  other.Write("model.gguf", "");
+  CHECK_THAT(WhyNotRead(config, other.path()),
+             Contains("but model.gguf, which Atoll does not read"));
+}
+
+TEST_CASE("pointers_of_git_lfs_are_refused_as_what_they_are") {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n";
+  Folder folder;
+  folder.Write("config.json", pointer);
+  folder.Write("model.safetensors", pointer);
+  CHECK_THAT(WhyNotRead(Tiny(ModelFamily::kLlama, true), folder.path()),
+             Contains("model.safetensors: is a Git LFS pointer") && Contains("git lfs pull"));
+  CHECK_THAT(std::string(ReadModelConfig(folder.path()).status().message()),
+             Contains("config.json: is a Git LFS pointer"));
 }
 
 TEST_CASE("an index that points outside its folder, or at a missing shard, is refused") {

@@ -30,10 +30,10 @@ const char* GetDTypeName(DType type) {
 
 absl::Status CheckJob(const EngineJob& job) {
   ATOLL_RETURN_IF_ERROR(job.model.Validate());
-  if (job.sequence_length < 1 || job.sequence_length > job.model.max_positions) {
+  if (job.sequence_length < 1 || job.sequence_length > job.model.LongestSequence()) {
     return absl::InvalidArgumentError(absl::StrCat("sequences of ", job.sequence_length,
                                                    " tokens; the model has positions for 1 to ",
-                                                   job.model.max_positions));
+                                                   job.model.LongestSequence()));
   }
   if (job.max_chunks < 1 || job.max_chunks > kMaxChunks ||
       (job.max_chunks & (job.max_chunks - 1)) != 0) {

@@ -235,7 +235,7 @@ absl::StatusOr<std::vector<DeviceProfile>> ProfileLayers(const std::vector<Profi
                                                          const ModelConfig& config,
                                                          const ProfileOptions& options,
                                                          std::vector<DeviceProfile> known) {
-  ATOLL_CHECK(options.sequence_length >= 1 && options.sequence_length <= config.max_positions);
+  ATOLL_CHECK(options.sequence_length >= 1 && options.sequence_length <= config.LongestSequence());
   ATOLL_CHECK(options.runs >= 1 && options.micro_batch_max >= 1 && !devices.empty());
   return Profiling(devices, config, options, std::move(known)).Run();
 }

@@ -50,7 +50,7 @@ struct ProfileOptions {
 // One profile per device, without software version and digest, beside what is `known`: a profile of
 // every device, in their order, or none. Sizes that all of them know are not measured again.
 // RESOURCE_EXHAUSTED: a device's memory does not hold one layer and a micro-batch of one sequence.
-// REQUIRES: a valid config; sequence_length from 1 to its max_positions.
+// REQUIRES: a valid config; sequence_length from 1 to its LongestSequence().
 absl::StatusOr<std::vector<DeviceProfile>> ProfileLayers(const std::vector<ProfiledDevice>& devices,
                                                          const ModelConfig& config,
                                                          const ProfileOptions& options,

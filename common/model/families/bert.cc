@@ -23,7 +23,7 @@ void Read(ConfigFields& fields, ModelConfig* c) {
   c->special_tokens.pad = fields.TokenIds("pad_token_id", ids(0));
   c->special_tokens.cls = fields.TokenIds("cls_token_id", ids(101));
   c->special_tokens.sep = fields.TokenIds("sep_token_id", ids(102));
-  fields.MustBe("hidden_act", "gelu");
+  fields.Activation("hidden_act", {"gelu", "gelu_python"});
   fields.MustBe("position_embedding_type", "absolute");
   fields.MustBe("add_cross_attention", false);
   fields.MustBe("is_decoder", false);

@@ -37,7 +37,7 @@ void Read(ConfigFields& fields, ModelConfig* c) {
   ReadImageSizes(fields, c);
   c->image.width_coefficient = Coefficient(fields, "width_coefficient");
   c->image.depth_coefficient = Coefficient(fields, "depth_coefficient");
-  fields.MustBe("hidden_act", "swish");
+  fields.Activation("hidden_act", {"swish", "silu"});
   fields.MustBe("depth_divisor", 8);
   fields.MustBe("squeeze_expansion_ratio", 0.25);
 }

@@ -17,7 +17,7 @@ void Read(ConfigFields& fields, ModelConfig* c) {
   c->attention_scalar = fields.Number("query_pre_attn_scalar", 256);
   c->attention_softcap = fields.NumberOrNull("attn_logit_softcapping", 50);
   c->logit_softcap = fields.NumberOrNull("final_logit_softcapping", 30);
-  fields.MustBe("hidden_activation", "gelu_pytorch_tanh");
+  fields.Activation("hidden_activation", kGeluTanh);
   fields.Has("hidden_act");  // which transformers ignores here
   fields.MustBe("attention_bias", false);
   fields.MustBe("use_bidirectional_attention", false);

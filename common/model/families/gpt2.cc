@@ -15,7 +15,7 @@ void Read(ConfigFields& fields, ModelConfig* c) {
   c->max_positions = fields.Integer("n_positions", kMaxPositions);
   c->norm_eps = fields.Number("layer_norm_epsilon", 1e-5);
   c->tied_head = fields.Flag("tie_word_embeddings", true);
-  fields.MustBe("activation_function", "gelu_new");
+  fields.Activation("activation_function", kGeluTanh);
   fields.MustBe("scale_attn_weights", true);
   fields.MustBe("scale_attn_by_inverse_layer_idx", false);
   fields.MustBe("add_cross_attention", false);

@@ -48,6 +48,14 @@ void WriteRope(const ModelConfig& c, nlohmann::ordered_json* json) {
       break;
     case RopeScaling::Kind::kLinear:
       scaling = {{"rope_type", "linear"}, {"factor", s.factor}};
+      if (s.original_positions > 0) {
+        scaling["original_max_position_embeddings"] = s.original_positions;
+      }
+      break;
+    case RopeScaling::Kind::kDynamic:
+      scaling = {{"rope_type", "dynamic"},
+                 {"factor", s.factor},
+                 {"original_max_position_embeddings", s.original_positions}};
       break;
     case RopeScaling::Kind::kLlama3:
       scaling = {{"rope_type", "llama3"},
@@ -105,7 +113,7 @@ namespace llama {
 void Read(ConfigFields& fields, ModelConfig* c) {
   ReadLlamaSizes(fields, {}, c);
   c->tied_head = fields.Flag("tie_word_embeddings", false);
-  fields.MustBe("hidden_act", "silu");
+  fields.Activation("hidden_act", {"silu", "swish"});
   fields.MustBe("attention_bias", false);
   fields.MustBe("mlp_bias", false);
 }

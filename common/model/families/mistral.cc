@@ -10,7 +10,7 @@ void Read(ConfigFields& fields, ModelConfig* c) {
   c->tied_head = fields.Flag("tie_word_embeddings", false);
   c->window.tokens = fields.IntegerOrNull("sliding_window", kMaxPositions, 4096);
   fields.LayerTypes(*c);
-  fields.MustBe("hidden_act", "silu");
+  fields.Activation("hidden_act", {"silu", "swish"});
 }
 
 void Write(const ModelConfig& c, nlohmann::ordered_json* j) {

@@ -8,7 +8,7 @@ namespace olmo2 {
 void Read(ConfigFields& fields, ModelConfig* c) {
   ReadLlamaSizes(fields, {.norm_eps = 1e-5}, c);
   c->tied_head = fields.Flag("tie_word_embeddings", false);
-  fields.MustBe("hidden_act", "silu");
+  fields.Activation("hidden_act", {"silu", "swish"});
   fields.MustBe("attention_bias", false);
 }
 

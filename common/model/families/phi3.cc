@@ -9,8 +9,13 @@ void Read(ConfigFields& fields, ModelConfig* c) {
   ReadLlamaSizes(fields, {.max_positions = 4096, .norm_eps = 1e-5}, c);
   c->tied_head = fields.Flag("tie_word_embeddings", false);
   c->window.tokens = fields.IntegerOrNull("sliding_window", kMaxPositions, 0);
-  fields.MustBe("hidden_act", "silu");
+  fields.Activation("hidden_act", {"silu", "swish"});
   fields.MustBe("attention_bias", false);
+  fields.MustBe("lm_head_bias", false);
+  fields.MustBe("mlp_bias", false);
+  // Of attention kernels of the model's own code, and of its former scaling: off.
+  fields.MustBe("full_attn_mod", 1);
+  fields.MustBe("interpolate_factor", 1);
   // Of the "longrope" scaling, which is refused; transformers writes it without, too.
   fields.Has("original_max_position_embeddings");
 }

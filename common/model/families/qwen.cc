@@ -14,7 +14,7 @@ void Read(ConfigFields& fields, int64_t head_dim, ModelConfig* c) {
   const int64_t full_layers = fields.Count("max_window_layers", kMaxLayers, 28);
   if (windowed && window > 0) c->window = {.tokens = window, .first = full_layers};
   fields.LayerTypes(*c);
-  fields.MustBe("hidden_act", "silu");
+  fields.Activation("hidden_act", {"silu", "swish"});
   fields.MustBe("use_mrope", false);
 }
 
@@ -31,21 +31,27 @@ void SetDefaults(ModelConfig* c) { c->norm_eps = 1e-6; }
 
 }  // namespace qwen
 
-extern const Family kQwen2Family = {
-    .id = ModelFamily::kQwen2,
-    .model_type = "qwen2",
-    .architecture = "Qwen2ForCausalLM",
-    .default_ffn_ratio = 8.0 / 3,
-    .ffn_multiple = 32,
-    .set_defaults = qwen::SetDefaults,
-    .read = [](ConfigFields& fields, ModelConfig* c) { qwen::Read(fields, 0, c); },
-    .write = qwen::Write,
-    .describe =
-        [](const ModelConfig& c) {
-          Architecture a = DescribeLlama(c);
-          a.qkv_bias = true;
-          return a;
-        }};
+extern const Family kQwen2Family = {.id = ModelFamily::kQwen2,
+                                    .model_type = "qwen2",
+                                    .architecture = "Qwen2ForCausalLM",
+                                    .default_ffn_ratio = 8.0 / 3,
+                                    .ffn_multiple = 32,
+                                    .set_defaults = qwen::SetDefaults,
+                                    .read =
+                                        [](ConfigFields& fields, ModelConfig* c) {
+                                          qwen::Read(fields, 0, c);
+                                          // Which transformers' class does not read: it has these
+                                          // biases in any case.
+                                          fields.Has("attention_bias");
+                                          fields.Has("qkv_bias");
+                                        },
+                                    .write = qwen::Write,
+                                    .describe =
+                                        [](const ModelConfig& c) {
+                                          Architecture a = DescribeLlama(c);
+                                          a.qkv_bias = true;
+                                          return a;
+                                        }};
 
 extern const Family kQwen3Family = {.id = ModelFamily::kQwen3,
                                     .model_type = "qwen3",

@@ -27,7 +27,7 @@ void Read(ConfigFields& fields, ModelConfig* c) {
   for (const int64_t width : m.widths) {
     if (m.bottleneck && width % 4 != 0) fields.Fail("hidden_sizes", "has no multiples of 4");
   }
-  fields.MustBe("hidden_act", "relu");
+  fields.Activation("hidden_act", {"relu"});
   fields.MustBe("downsample_in_first_stage", false);
   fields.MustBe("downsample_in_bottleneck", false);
 }

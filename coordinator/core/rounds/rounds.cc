@@ -382,6 +382,18 @@ RoundPhase GetRoundPhase(const Rounds& rounds) {
   return rounds.window ? RoundPhase::kWindowOpen : RoundPhase::kIdle;
 }
 
+namespace {
+
+// ", no answer yet from island 0 (worker a)", of the island that makes them.
+std::string DescribeInitializer(const Job& job) {
+  const auto island = job.islands.find(job.progress.initializer);
+  if (island == job.islands.end()) return "";
+  return absl::StrCat(", no answer yet from island ", island->first, " (worker ",
+                      island->second.worker, ")");
+}
+
+}  // namespace
+
 std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
   std::vector<std::string> behind;
   switch (GetRoundPhase(rounds)) {
@@ -389,8 +401,10 @@ std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
       if (job.record.site && rounds.progress.version == kNoVersion) {
         return "waiting for the parameters of the job above";
       }
-      return rounds.progress.version == kNoVersion ? "waiting for the initial weights"
-                                                   : "waiting for the first island update";
+      if (rounds.progress.version == kNoVersion) {
+        return absl::StrCat("waiting for the initial weights", DescribeInitializer(job));
+      }
+      return "waiting for the first island update";
     case RoundPhase::kWindowOpen:
       if (HoldsForExchange(job)) return "waiting for a version of the job above";
       return absl::StrCat("waiting for island ", absl::StrJoin(MissingIslands(job, rounds), ", "));

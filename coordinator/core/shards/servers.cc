@@ -288,11 +288,12 @@ std::string MissingServers(const State& s, const Job& job) {
     const Member* member = s.FindMember(MemberKind::kServer, server);
     const bool attached = member != nullptr && member->attached;
     absl::StrAppend(&missing, missing.empty() ? "parameter server " : ", ", server, " (",
-                    member == nullptr ? "never seen"
-                    : attached        ? link.problem
-                                      : member->reason,
+                    member == nullptr      ? "never seen"
+                    : !attached            ? member->reason
+                    : link.problem.empty() ? "no answer yet"
+                                           : link.problem,
                     ")");
-    if (attached && !link.ahead) wrong = true;
+    if (attached && !link.problem.empty() && !link.ahead) wrong = true;
   }
   if (wrong) {
     absl::StrAppend(
