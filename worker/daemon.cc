@@ -15,6 +15,7 @@
 #include "common/end_signals.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
+#include "common/member_defaults.h"
 #include "common/net/control/attach_client.h"
 #include "common/net/control/leader.h"
 #include "common/net/control/tls.h"
@@ -74,6 +75,14 @@ absl::Status CheckPeerEndpoints(const std::vector<std::string>& endpoints) {
     }
   }
   return absl::OkStatus();
+}
+
+const DaemonOptions& SetDefaults(DaemonOptions* options) {
+  if (options->name.empty()) options->name = HostName();
+  if (options->coordinator.empty() && options->join.empty()) {
+    options->coordinator = kDefaultCoordinator;
+  }
+  return *options;
 }
 
 absl::Status CheckOptions(const DaemonOptions& options) {
@@ -482,7 +491,7 @@ std::vector<std::string> OwnFiles(const DaemonOptions& options) {
 }  // namespace
 
 absl::StatusOr<int> RunDaemon(DaemonOptions options) {
-  ATOLL_RETURN_IF_ERROR(CheckOptions(options));
+  ATOLL_RETURN_IF_ERROR(CheckOptions(SetDefaults(&options)));
   ConfineRedirects(
       [roots = options.roots](const std::string& url) { return MayReadUrl(url, roots); });
   const IdentityFolder own(options.state_dir + "/identity");

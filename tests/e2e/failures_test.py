@@ -120,7 +120,7 @@ def everything_is_stopped_and_started(fixture):
     for name in ("w1", "ps1", "w2", "coordinator", "w3", "ps2"):
         code = fixture.daemons[name].stop()
         check(code == 0, f"{name} ended with code {code}")
-    check("w1 is unavailable: it leaves: SIGTERM" in fixture.daemons["coordinator"].log(), "no goodbye")
+    check("w1 left: SIGTERM" in fixture.daemons["coordinator"].log(), "no goodbye")
     for daemon in fixture.daemons.values():
         daemon.start()
     fixture.finishes(job, before["decisions"])
