@@ -21,7 +21,7 @@ constexpr Examples kExamples[] = {
     {"show", "atoll show lm-1", "atoll show lm-1 --settings"},
     {"watch", "atoll watch lm-1", "atoll watch lm-1 --json"},
     {"logs", "atoll logs lm-1 -f", "atoll logs --since 2h --severity warning"},
-    {"metrics", "atoll metrics lm-1 --csv", "atoll metrics lm-1 --tensorboard runs/lm-1"},
+    {"metrics", "atoll metrics lm-1 --csv", "atoll metrics lm-1 --tensorboard runs/lm-1 --follow"},
     {"pause", "atoll pause lm-1", "atoll pause lm-1 lm-2"},
     {"resume", "atoll resume lm-1", "atoll resume lm-1 lm-2"},
     {"cancel", "atoll cancel lm-1", "atoll cancel lm-1 lm-2 --yes"},
