@@ -92,6 +92,11 @@ def check():
             for number, line in enumerate(read(path).splitlines(), 1):
                 for finding in check_line(line, flags, commands | set(DAEMONS), dev):
                     yield f"{path}:{number}: {finding}"
+    for example in re.findall(r'\"(atoll (?:[^\"\\]|\\.)*)\"', read("cli/examples.cc")):
+        for finding in check_line(example, flags, commands | set(DAEMONS), dev):
+            yield f"cli/examples.cc: {example}: {finding}"
+    for command in sorted(commands - set(re.findall(r'^    \{\"([a-z]+)\"', read("cli/examples.cc"), re.M))):
+        yield f"cli/examples.cc: atoll {command} has no examples"
     yield from dict.fromkeys(check_references(commands))
 
 

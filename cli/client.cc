@@ -1,17 +1,20 @@
 #include "cli/client.h"
 
-#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
-#include <cstdlib>
+#include <iostream>
+#include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/event_loop.h"
 #include "common/net/control/leader.h"
 #include "common/net/control/reachability.h"
+#include "common/net/tcp_endpoint.h"
+#include "common/net/tcp_probe.h"
 #include "proto/backup.grpc.pb.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/trust.grpc.pb.h"
@@ -20,6 +23,7 @@ namespace atl::cli {
 namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(15);
+constexpr auto kListenPause = std::chrono::milliseconds(100);
 constexpr auto kLeaderPatience = std::chrono::seconds(8);  // a lease ends and another one leads
 
 absl::Status FromGrpc(const grpc::Status& status, const Connection& to) {
@@ -123,14 +127,29 @@ absl::Status NoLeader(const std::vector<std::string>& addresses, bool with_tls,
   return absl::UnavailableError(absl::StrCat("no coordinator leads: ", absl::StrJoin(why, "; ")));
 }
 
+// Waits for a coordinator of this machine that is about to listen, and says so.
+void AwaitListening(const std::string& address, Duration patience) {
+  const std::string host = address.substr(0, address.rfind(':'));
+  if (patience <= Duration{0} || !IsLoopbackHost(host)) return;
+  const Instant limit = SteadyNow() + patience;
+  bool said = false;
+  while (!IsListening(address) && SteadyNow() < limit) {
+    if (!std::exchange(said, true)) {
+      std::cerr << "atoll: nothing listens at " << address << " yet; trying for "
+                << std::chrono::ceil<std::chrono::seconds>(patience).count() << " s\n";
+    }
+    std::this_thread::sleep_for(kListenPause);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Dial(const TlsOptions& tls,
-                                                     const std::string& address) {
-  // What a user reads of a connection is ExplainConnection's, not gRPC's own log.
-  if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
+                                                     const std::string& address,
+                                                     Duration patience) {
   ATOLL_RETURN_IF_ERROR(Annotate(CheckAddresses(address), "--coordinator"));
   const bool with_tls = !tls.cert_path.empty();
+  if (SplitAddresses(address).size() == 1) AwaitListening(address, patience);
   const auto leader = OpenLeaderChannel(tls, address, kLeaderPatience);
   if (absl::IsUnavailable(leader.status())) {
     return NoLeader(SplitAddresses(address), with_tls, leader.status().message());

@@ -13,17 +13,22 @@
 #include "common/net/control/reachability.h"
 #include "common/net/control/tls.h"
 #include "common/status.h"
+#include "common/time.h"
 #include "proto/backup.pb.h"
 #include "proto/coordinator.pb.h"
 #include "proto/trust.pb.h"
 
 namespace atl::cli {
 
+inline constexpr Duration kDialPatience = std::chrono::seconds(10);
+
 class Client {
  public:
-  // `address`: "host:port", or a list of them, of which one leads, or will in some seconds.
+  // `address`: "host:port", or a list of them, of which one leads, or will in some seconds. Where
+  // nothing listens at an address of this machine, waits so long and says so on standard error.
   static absl::StatusOr<std::unique_ptr<Client>> Dial(const TlsOptions& tls,
-                                                      const std::string& address);
+                                                      const std::string& address,
+                                                      Duration patience = kDialPatience);
   ~Client();
 
   absl::StatusOr<v1::SubmitReply> Submit(const v1::SubmitRequest& request);

@@ -14,19 +14,24 @@
 #include "cli/backup.h"
 #include "cli/commands.h"
 #include "cli/completion.h"
+#include "cli/confirm.h"
 #include "cli/contexts.h"
 #include "cli/doctor/doctor.h"
+#include "cli/examples.h"
 #include "cli/metrics.h"
 #include "cli/model/generate.h"
 #include "cli/model/predict.h"
 #include "cli/model/tokenize.h"
 #include "cli/plan.h"
 #include "cli/profile.h"
+#include "cli/run/program.h"
+#include "cli/run/run.h"
 #include "cli/text/printable.h"
 #include "cli/text/render.h"
 #include "cli/trace.h"
 #include "cli/trust_commands.h"
 #include "common/flag_sources.h"
+#include "common/nearest.h"
 #include "common/usage.h"
 
 namespace atl::cli {
@@ -45,6 +50,8 @@ void SetUpTerminal() {
 }
 
 constexpr char kJobHelp[] = "the job's id, or its beginning, as `atoll ls` shows it";
+constexpr char kStrictHelp[] =
+    "what the job names and is not on this machine is an error, not a warning";
 constexpr const char* kDaemons[] = {"coordinator", "worker", "paramserver"};
 
 class CommandLine {
@@ -60,15 +67,22 @@ class CommandLine {
     app_.add_flag("--json", global_.json, "print JSON on standard output");
     AddTlsFlags(app_, &global_.tls);
     AddVersionFlag(app_);
+    group_ = "Jobs";
     AddJobCommands();
     AddFollowingCommands();
+    group_ = "Model and data";
     AddModelCommands();
-    AddPlanCommands();
+    group_ = "Cluster";
+    AddClusterCommands();
     AddTrustCommands();
+    group_ = "Planning and measurement";
+    AddPlanCommands();
+    group_ = "This program";
     AddProgramCommands();
     for (const char* daemon : kDaemons) {
       app_.add_subcommand(daemon,
-                          std::string("run atoll-") + daemon + " with the flags that follow");
+                          std::string("run atoll-") + daemon + " with the flags that follow")
+          ->group("Daemons");
     }
   }
 
@@ -97,6 +111,8 @@ class CommandLine {
  private:
   CLI::App* Add(const char* name, const char* what, std::function<int()> command) {
     CLI::App* sub = app_.add_subcommand(name, what);
+    sub->group(group_);
+    sub->footer(ExamplesText(name));
     run_[sub] = std::move(command);
     return sub;
   }
@@ -111,16 +127,22 @@ class CommandLine {
     return sub;
   }
   void AddControl(const char* name, const char* what, Control control) {
-    Add(name, what, [this, control] { return ControlJobs(global_, jobs_, control); })
-        ->add_option("JOB", jobs_, "ids, or their beginnings")
-        ->required();
+    CLI::App* sub =
+        Add(name, what, [this, control] { return ControlJobs(global_, jobs_, control, yes_); });
+    sub->add_option("JOB", jobs_, "ids, or their beginnings")->required();
+    if (control == Control::kCancel) AddYesFlag(*sub, &yes_);
   }
 
   void AddJobCommands() {
-    CLI::App* validate = Add("validate", "check a job file",
-                             [this] { return Validate(global_, path_, with_coordinator_); });
-    validate->add_option("FILE", path_, "job file, TOML")->required();
-    validate->add_flag("--live", with_coordinator_, "also have the coordinator check it");
+    AddRunFlags<CLI::Range>(
+        *AddLocal("run", "train a job on a cluster of this machine, and export its model",
+                  [this] { return atl::cli::Run(global_, run_flags_); }),
+        &run_flags_);
+    CLI::App* validate =
+        Add("validate", "check a job file", [this] { return Validate(global_, validate_); });
+    validate->add_option("FILE", validate_.path, "job file, TOML")->required();
+    validate->add_flag("--live", validate_.live, "also have the coordinator check it");
+    validate->add_flag("--strict", validate_.strict, kStrictHelp);
     CLI::App* submit =
         Add("submit", "submit a job; prints its id", [this] { return Submit(global_, submit_); });
     submit->add_option("FILE", submit_.path, "job file, TOML; -: standard input")->required();
@@ -130,8 +152,9 @@ class CommandLine {
         ->allow_extra_args(false);
     submit->add_flag("--unchecked", submit_.unchecked,
                      "do not look at the data and weights that lie on this machine");
-    CLI::Option* dry_run =
-        submit->add_flag("--dry-run", submit_.dry_run, "only have the coordinator check it");
+    CLI::Option* dry_run = submit->add_flag("--dry-run", submit_.dry_run,
+                                            "only check it, here and at the coordinator");
+    submit->add_flag("--strict", submit_.strict, kStrictHelp)->needs(dry_run);
     submit->add_flag("--watch", submit_.watch, "then watch it until it ends")->excludes(dry_run);
     CLI::App* list = Add("ls", "list the jobs", [this] { return List(global_, list_); });
     list->add_option("--state", list_.states,
@@ -144,32 +167,16 @@ class CommandLine {
     list->add_flag("--reverse", list_.reverse, "reverse the order");
     list->add_option("--newest", list_.newest, "list only the newest N")
         ->check(CLI::PositiveNumber);
-    WithJob(Add("show", "print one job with its islands, plans and decisions",
-                [this] { return Show(global_, job_, decisions_); }))
-        ->add_option("--decisions", decisions_, "number of newest decisions to print")
+    CLI::App* show = WithJob(Add("show", "print one job with its islands, plans and decisions",
+                                 [this] { return Show(global_, job_, decisions_, settings_); }));
+    show->add_option("--decisions", decisions_, "number of newest decisions to print")
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
+    show->add_flag("--settings", settings_, "print the job's settings instead, as a job file");
     AddControl("pause", "pause a job", Control::kPause);
     AddControl("resume", "resume a paused or failed job", Control::kResume);
     AddControl("cancel", "cancel a job", Control::kCancel);
     AddControl("adopt", "rebuild an orphaned job from its servers", Control::kAdopt);
-    CLI::App* refill =
-        WithJob(Add("refill", "restore a parameter server's lost shards from an island",
-                    [this] { return RefillCommand(global_, job_, server_); }));
-    refill->add_option("SERVER", server_, "parameter server that lost its folder")->required();
-    CLI::App* drain = Add("drain", "empty a worker or parameter server before it is stopped",
-                          [this] { return DrainCommand(global_, drain_); });
-    drain
-        ->add_option("MEMBER", drain_.member,
-                     "its name; worker/NAME or paramserver/NAME where both have it")
-        ->required();
-    CLI::Option* undo = drain->add_flag("--undo", drain_.undo, "let it have work or shards again");
-    CLI::Option* wait =
-        drain->add_flag("--wait", drain_.wait, "until it can be stopped")->excludes(undo);
-    drain->add_option("--timeout", drain_.timeout_s, "with --wait: seconds; then exit code 1")
-        ->capture_default_str()
-        ->check(CLI::Range(1, 1'000'000))
-        ->needs(wait);
     CLI::App* remove =
         Add("rm", "delete jobs that have ended or are orphaned, with their parameters",
             [this] { return RemoveJobs(global_, remove_); });
@@ -177,6 +184,7 @@ class CommandLine {
     auto* all = remove->add_flag("--all", remove_.all, "every job")->excludes(jobs);
     remove->add_flag("--ended", remove_.ended, "with --all: only jobs that have ended")->needs(all);
     remove->add_flag("--force", remove_.force, "first cancel jobs that have not ended");
+    AddYesFlag(*remove, &remove_.yes);
   }
 
   void AddFollowingCommands() {
@@ -197,9 +205,6 @@ class CommandLine {
     CLI::App* metrics = WithJob(Add("metrics", "print a job's curves and merges for other programs",
                                     [this] { return Metrics(global_, job_, metrics_); }));
     AddMetricsFlags(*metrics, &metrics_);
-    Add("status", "print members, islands, parameter servers and rounds, with reasons", [this] {
-      return Status(global_, watch_);
-    })->add_flag("--watch", watch_, "repeat until interrupted");
   }
 
   void AddModelCommands() {
@@ -221,10 +226,6 @@ class CommandLine {
         ->required();
     recover->add_option("--job", recover_.job, "the job's id, where the folders have several");
     recover->add_option("--to", recover_.to, "folder to make")->required();
-    Add("backup", "copy the coordinator's state into a file, while it serves",
-        [this] { return Backup(global_, path_); })
-        ->add_option("--to", path_, "file to make, for atoll-coordinator --restore")
-        ->required();
     AddGenerateFlags(*AddLocal("generate", "generate text with an exported model",
                                [this] { return Generate(global_, generate_); }),
                      &generate_);
@@ -234,10 +235,6 @@ class CommandLine {
     AddTokenizeFlags(*AddLocal("tokenize", "make token shards of text or JSONL files",
                                [this] { return TokenizeCommand(global_, tokenize_); }),
                      &tokenize_);
-    AddLocal("keygen", "create a secret CURVE key; prints the public one",
-             [this] { return Keygen(global_, path_); })
-        ->add_option("FILE", path_, "file to make, for --curve-key")
-        ->required();
   }
 
   void AddPlanCommands() {
@@ -254,6 +251,40 @@ class CommandLine {
     AddPlanFlags(*Add("simulate", "simulate one layout under one schedule",
                       [this] { return SimulateCommand(global_, plan_); }),
                  true, &plan_);
+  }
+
+  void AddClusterCommands() {
+    Add("status", "print members, islands, parameter servers and rounds, with reasons", [this] {
+      return Status(global_, watch_);
+    })->add_flag("--watch", watch_, "repeat until interrupted");
+    AddDoctorFlags(*Add("doctor", "check this machine and the connection to the cluster",
+                        [this] { return Doctor(global_, doctor_); }),
+                   &doctor_);
+    CLI::App* refill =
+        WithJob(Add("refill", "restore a parameter server's lost shards from an island",
+                    [this] { return RefillCommand(global_, job_, server_); }));
+    refill->add_option("SERVER", server_, "parameter server that lost its folder")->required();
+    CLI::App* drain = Add("drain", "empty a worker or parameter server before it is stopped",
+                          [this] { return DrainCommand(global_, drain_); });
+    drain
+        ->add_option("MEMBER", drain_.member,
+                     "its name; worker/NAME or paramserver/NAME where both have it")
+        ->required();
+    CLI::Option* undo = drain->add_flag("--undo", drain_.undo, "let it have work or shards again");
+    CLI::Option* wait =
+        drain->add_flag("--wait", drain_.wait, "until it can be stopped")->excludes(undo);
+    drain->add_option("--timeout", drain_.timeout_s, "with --wait: seconds; then exit code 1")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1'000'000))
+        ->needs(wait);
+    Add("backup", "copy the coordinator's state into a file, while it serves",
+        [this] { return Backup(global_, path_); })
+        ->add_option("--to", path_, "file to make, for atoll-coordinator --restore")
+        ->required();
+    AddLocal("keygen", "create a secret CURVE key; prints the public one",
+             [this] { return Keygen(global_, path_); })
+        ->add_option("FILE", path_, "file to make, for --curve-key")
+        ->required();
   }
 
   void AddTrustCommands() {
@@ -283,9 +314,6 @@ class CommandLine {
   }
 
   void AddProgramCommands() {
-    AddDoctorFlags(*Add("doctor", "check this machine and the connection to the cluster",
-                        [this] { return Doctor(global_, doctor_); }),
-                   &doctor_);
     AddLocal("completion", "print a script that completes commands in a shell",
              [this] {
                const absl::StatusOr<std::string> script = CompletionScript(app_, shell_);
@@ -298,10 +326,39 @@ class CommandLine {
              })
         ->add_option("SHELL", shell_, "bash, zsh or fish")
         ->required();
+    AddLocal("help", "print the help of a command", [this] {
+      return Help();
+    })->add_option("COMMAND", help_for_, "name of the command; default: all of them, by purpose");
     AddLocal("version", "print the version", [this] {
       std::cout << app_.version() << "\n";
       return 0;
     });
+  }
+
+  // Of the command that is named, or of all.
+  int Help() {
+    const auto formatter = app_.get_formatter();
+    if (help_for_.empty()) {
+      std::cout << formatter->make_help(&app_, app_.get_name(), CLI::AppFormatMode::Normal);
+      return 0;
+    }
+    for (const char* daemon : kDaemons) {
+      if (help_for_ != daemon) continue;
+      std::string name = std::string("atoll-") + daemon, flag = "--help";
+      char* arguments[] = {name.data(), flag.data(), nullptr};
+      return RunDaemon(name, arguments);
+    }
+    std::vector<std::string> names;
+    for (const CLI::App* command : app_.get_subcommands([](const CLI::App*) { return true; })) {
+      names.push_back(command->get_name());
+      if (command->get_name() != help_for_) continue;
+      std::cout << formatter->make_help(command, "atoll " + help_for_, CLI::AppFormatMode::Normal);
+      return 0;
+    }
+    const std::string nearest = NearestName(help_for_, names);
+    std::cerr << "atoll help: there is no command " << help_for_ << "; "
+              << (nearest.empty() ? "see atoll help" : "did you mean " + nearest + "?") << "\n";
+    return 2;
   }
 
   CLI::App app_{"atoll: trains one model across islands of machines", "atoll"};
@@ -310,17 +367,20 @@ class CommandLine {
   std::string context_;
   std::map<const CLI::App*, std::function<int()>> run_;
   std::set<const CLI::App*> local_;
-  std::string path_, job_, shell_;
+  const char* group_ = "";  // of the commands that are being added
+  std::string path_, job_, shell_, help_for_;
   ExportFlags export_;
   std::vector<std::string> jobs_;
+  ValidateFlags validate_;
   SubmitFlags submit_;
+  RunFlags run_flags_;
   ListFlags list_;
   LogFlags logs_;
   std::string server_;
   DrainFlags drain_;
   RemoveFlags remove_;
   MetricsFlags metrics_;
-  bool with_coordinator_ = false, watch_ = false;
+  bool watch_ = false, yes_ = false, settings_ = false;
   int decisions_ = 10, interval_ms_ = 0;
   DoctorFlags doctor_;
   GenerateFlags generate_;

@@ -4,11 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <optional>
@@ -16,15 +13,19 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/client.h"
+#include "cli/confirm.h"
 #include "cli/inspect_job.h"
 #include "cli/job_file.h"
 #include "cli/list.h"
 #include "cli/text/printable.h"
 #include "cli/text/render.h"
+#include "cli/text/screen.h"
 #include "common/event_loop.h"
 #include "common/protocol/wire.h"
+#include "common/toml_text.h"
 #include "common/utf8.h"
 #include "common/wall_clock.h"
 
@@ -51,14 +52,34 @@ int Print(const Global& global, const std::function<absl::StatusOr<Reply>(Client
   return 0;
 }
 
-v1::SubmitRequest MakeRequest(const JobSpec& spec) {
+absl::StatusOr<v1::SubmitRequest> RequestFrom(const JobSpec& spec) {
   v1::SubmitRequest request;
   ATOLL_RETURN_IF_ERROR(Encode(spec, request.mutable_spec()));
   return request;
 }
 
+// "lm-1 (running, round 12, 34.0%), lm-2 (done, round 162)".
+absl::StatusOr<std::string> DescribeJobs(Client& client, const std::vector<std::string>& ids) {
+  ATOLL_ASSIGN_OR_RETURN(const v1::ListReply list, client.List());
+  std::vector<std::string> texts;
+  for (const std::string& id : ids) {
+    const auto& jobs = list.jobs();
+    const auto found = std::find_if(jobs.begin(), jobs.end(),
+                                    [&](const v1::JobSummary& job) { return job.job() == id; });
+    texts.push_back(found == jobs.end() ? absl::StrCat(id, " (orphaned)")
+                                        : absl::StrCat(id, " (", ShortText(*found), ")"));
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
+// What a command does to jobs that cannot be undone; empty: nothing of the kind.
+struct Effect {
+  std::string command, before, after;  // "rm", "deletes ", " for ever"
+  bool yes = false;                    // the user has confirmed it by a flag
+};
+
 // One call a job; goes on after a failure. All names are looked up before anything is done.
-int ForEach(const Global& global, const std::vector<std::string>& jobs,
+int ForEach(const Global& global, const std::vector<std::string>& jobs, const Effect& effect,
             const std::function<absl::StatusOr<v1::JobSummary>(Client&, const std::string&)>& call,
             const std::function<std::string(const v1::JobSummary&)>& text) {
   auto client = Client::Dial(global.tls, global.coordinator);
@@ -68,6 +89,16 @@ int ForEach(const Global& global, const std::vector<std::string>& jobs,
     const auto id = (*client)->FindJob(job);
     if (!id.ok()) return Fail(id.status());
     if (std::find(ids.begin(), ids.end(), *id) == ids.end()) ids.push_back(*id);
+  }
+  if (!effect.command.empty() && !effect.yes && !ids.empty()) {
+    const auto described = DescribeJobs(**client, ids);
+    if (!described.ok()) return Fail(described.status());
+    const absl::Status confirmed =
+        Confirm(effect.command, absl::StrCat(effect.before, *described, effect.after), effect.yes);
+    if (!confirmed.ok()) {
+      Fail(confirmed);
+      return ConfirmExitCode(confirmed);
+    }
   }
   int code = 0;
   for (const std::string& id : ids) {
@@ -84,22 +115,6 @@ int ForEach(const Global& global, const std::vector<std::string>& jobs,
   }
   return code;
 }
-
-// Draws over what it drew before, on a terminal.
-class Screen {
- public:
-  // `text(columns)`; 0: their number is not known.
-  void Draw(const std::function<std::string(int columns)>& text) {
-    if (lines_ > 0) WriteControl(std::cout, absl::StrCat("\x1b[", lines_, "A\x1b[J"));
-    const TerminalSize size = OutputSize();
-    const std::string shown = Clip(text(size.columns), size.columns, size.rows - 1);
-    std::cout << shown << std::flush;
-    lines_ = static_cast<int>(std::count(shown.begin(), shown.end(), '\n'));
-  }
-
- private:
-  int lines_ = 0;
-};
 
 bool IsCoordinatorUnavailable(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsCancelled(status) ||
@@ -119,7 +134,8 @@ absl::Status Follow(const Global& global, bool answered,
     unavailable_since.reset();
   };
   for (;;) {
-    ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
+    ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator,
+                                                           answered ? Duration{0} : kDialPatience));
     const absl::Status status = follow(*client, on_answer);
     if (!IsCoordinatorUnavailable(status) || !answered) return status;
     const Instant now = SteadyNow();
@@ -202,45 +218,66 @@ void PrintWarnings(const JobInspection& found) {
   for (const std::string& warning : found.warnings) std::cerr << "warning: " << warning << "\n";
 }
 
-}  // namespace
-
-int Validate(const Global& global, const std::string& path, bool with_coordinator) {
-  const auto spec = ReadJobFile(path);
-  if (!spec.ok()) return Fail(spec.status());
-  const auto found = InspectJob(*spec);
-  if (!found.ok()) return Fail(Annotate(found.status(), path));
+// Reads what the job names on this machine and prints what it finds. What is not here is an error,
+// or a warning. Returns what `validate` says.
+absl::StatusOr<std::string> Inspect(const std::string& path, const JobSpec& spec, bool strict) {
+  const auto found = InspectJob(spec);
+  if (!found.ok()) return Annotate(found.status(), path);
+  const std::string missing = absl::StrJoin(found->unread, ", ");
+  if (strict && !missing.empty()) {
+    return absl::NotFoundError(absl::StrCat(path, ": not on this machine: ", missing));
+  }
   std::cerr << found->text;
   PrintWarnings(*found);
-  const std::string valid = absl::StrCat(path, ": ", ValidText(*found), "\n");
-  const v1::SubmitRequest request = MakeRequest(*spec);
-  if (with_coordinator) {
+  if (!missing.empty()) {
+    std::cerr << "warning: not on this machine: " << missing
+              << "; every worker that trains needs it\n";
+  }
+  return ValidText(*found);
+}
+
+}  // namespace
+
+int Validate(const Global& global, const ValidateFlags& flags) {
+  const auto spec = ReadJobFile(flags.path);
+  if (!spec.ok()) return Fail(spec.status());
+  const auto inspected = Inspect(flags.path, *spec, flags.strict);
+  if (!inspected.ok()) return Fail(inspected.status());
+  const std::string valid = absl::StrCat(flags.path, ": ", *inspected, "\n");
+  const auto request = RequestFrom(*spec);
+  if (!request.ok()) return Fail(request.status());
+  if (flags.live) {
     return Print<v1::ValidateReply>(
-        global, [&](Client& client) { return client.Validate(request); },
+        global, [&](Client& client) { return client.Validate(*request); },
         [&](const v1::ValidateReply&) { return valid; });
   }
-  std::cout << (global.json ? Json(request.spec()) : valid);
+  std::cout << (global.json ? Json(request->spec()) : valid);
   return 0;
 }
 
 int Submit(const Global& global, const SubmitFlags& flags) {
   const auto spec = ReadJobFile(flags.path, flags.settings);
   if (!spec.ok()) return Fail(spec.status());
-  if (!flags.unchecked) {
+  if (flags.dry_run) {
+    const auto inspected = Inspect(flags.path, *spec, flags.strict);
+    if (!inspected.ok()) return Fail(inspected.status());
+  } else if (!flags.unchecked) {
     const auto found = InspectJob(*spec, {.head_bytes = kSubmitHeadBytes, .remote = false});
     if (!found.ok()) {
       return Fail(Annotate(found.status(), absl::StrCat(flags.path, " (--unchecked submits it)")));
     }
     PrintWarnings(*found);
   }
-  const v1::SubmitRequest request = MakeRequest(*spec);
+  const auto request = RequestFrom(*spec);
+  if (!request.ok()) return Fail(request.status());
   if (flags.dry_run) {
     return Print<v1::ValidateReply>(
-        global, [&](Client& client) { return client.Validate(request); },
+        global, [&](Client& client) { return client.Validate(*request); },
         [&](const v1::ValidateReply&) { return "valid; nothing was submitted\n"; });
   }
   auto client = Client::Dial(global.tls, global.coordinator);
   if (!client.ok()) return Fail(client.status());
-  const auto reply = (*client)->Submit(request);
+  const auto reply = (*client)->Submit(*request);
   if (!reply.ok()) return Fail(reply.status());
   std::cout << (global.json ? Json(*reply) : reply->job() + "\n") << std::flush;
   return flags.watch ? WatchJob(global, reply->job(), WatchInterval(0), true) : 0;
@@ -256,14 +293,16 @@ int List(const Global& global, const ListFlags& flags) {
       [](const v1::ListReply& reply) { return JobsTable(reply, UnixTimeMs()); });
 }
 
-int Show(const Global& global, const std::string& job, int decisions) {
+int Show(const Global& global, const std::string& job, int decisions, bool settings) {
   return Print<v1::Job>(
       global,
       [&](Client& client) -> absl::StatusOr<v1::Job> {
         ATOLL_ASSIGN_OR_RETURN(const std::string id, client.FindJob(job));
         return client.Get(id);
       },
-      [&](const v1::Job& reply) { return JobText(reply, decisions); });
+      [&](const v1::Job& reply) {
+        return settings ? TomlText(reply.spec()) : JobText(reply, decisions);
+      });
 }
 
 int Watch(const Global& global, const std::string& job, int interval_ms) {
@@ -305,9 +344,12 @@ int Logs(const Global& global, const LogFlags& flags) {
   return status.ok() ? 0 : Fail(status);
 }
 
-int ControlJobs(const Global& global, const std::vector<std::string>& jobs, Control control) {
+int ControlJobs(const Global& global, const std::vector<std::string>& jobs, Control control,
+                bool yes) {
+  Effect effect;
+  if (control == Control::kCancel) effect = {"cancel", "ends ", ", which cannot be resumed", yes};
   return ForEach(
-      global, jobs,
+      global, jobs, effect,
       [&](Client& client, const std::string& job) {
         switch (control) {
           case Control::kPause:
@@ -327,7 +369,7 @@ int ControlJobs(const Global& global, const std::vector<std::string>& jobs, Cont
 
 int RefillCommand(const Global& global, const std::string& job, const std::string& server) {
   return ForEach(
-      global, {job},
+      global, {job}, Effect(),
       [&](Client& client, const std::string& id) { return client.Refill(id, server); },
       [&](const v1::JobSummary& reply) {
         return absl::StrCat(reply.job(), ": what ", server,
@@ -404,6 +446,8 @@ int RemoveJobs(const Global& global, const RemoveFlags& flags) {
   }
   return ForEach(
       global, jobs,
+      {"rm", "deletes ", " with their parameters and checkpoints; nothing restores them",
+       flags.yes},
       [&](Client& client, const std::string& job) { return client.Remove(job, flags.force); },
       [](const v1::JobSummary& reply) { return absl::StrCat(reply.job(), ": removed\n"); });
 }
@@ -432,20 +476,6 @@ int Status(const Global& global, bool watch) {
     });
   });
   return status.ok() ? 0 : Fail(status);
-}
-
-int RunDaemon(const std::string& program, char** arguments) {
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::string part = program.substr(std::string("atoll-").size());
-  // Installed, the programs lie in one folder; in a build tree, each in its own.
-  for (const auto& candidate :
-       {self.parent_path() / program, self.parent_path().parent_path() / part / program}) {
-    execv(candidate.c_str(), arguments);
-  }
-  std::cerr << "atoll: cannot run " << (self.parent_path() / program).string() << ": "
-            << std::strerror(errno) << "\n";
-  return 1;
 }
 
 }  // namespace atl::cli

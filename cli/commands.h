@@ -8,13 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "common/member_defaults.h"
 #include "common/net/control/tls.h"
 #include "common/time.h"
 
 namespace atl::cli {
 
 struct Global {
-  std::string coordinator = "127.0.0.1:7000";  // --coordinator or $ATOLL_COORDINATOR
+  std::string coordinator = kDefaultCoordinator;  // --coordinator or $ATOLL_COORDINATOR
   TlsOptions tls;
   std::string curve_key_path;  // of the context in use; empty: it has none
   bool json = false;
@@ -24,12 +25,17 @@ struct Global {
 
 // Wherever a job is named, the beginning of its id is enough where no other job's id begins so.
 
-// Checks the file here; with `with_coordinator`, also has the coordinator check it.
-int Validate(const Global& global, const std::string& path, bool with_coordinator);
+struct ValidateFlags {
+  std::string path;
+  bool live = false;    // the coordinator checks it, too
+  bool strict = false;  // what is not on this machine is an error, not a warning
+};
+int Validate(const Global& global, const ValidateFlags& flags);
 struct SubmitFlags {
   std::string path;                   // "-": standard input
   std::vector<std::string> settings;  // KEY=VALUE over the file's
   bool dry_run = false;               // the coordinator only checks it
+  bool strict = false;                // with dry_run: as in ValidateFlags
   bool watch = false;
   bool unchecked = false;  // data and weights on this machine are not looked at
 };
@@ -41,7 +47,8 @@ struct ListFlags {
   int64_t newest = 0;  // only so many; 0: all
 };
 int List(const Global& global, const ListFlags& flags);
-int Show(const Global& global, const std::string& job, int decisions);
+// `settings`: prints the job's settings as a job file instead.
+int Show(const Global& global, const std::string& job, int decisions, bool settings);
 int Watch(const Global& global, const std::string& job, int interval_ms);
 struct LogFlags {
   std::string job;  // empty: of all
@@ -62,7 +69,9 @@ struct RecoverFlags {
 int RecoverCommand(const Global& global, const RecoverFlags& flags);
 
 enum class Control { kPause, kResume, kCancel, kAdopt };
-int ControlJobs(const Global& global, const std::vector<std::string>& jobs, Control control);
+// kCancel needs `yes`, or a terminal where the user confirms it; likewise RemoveJobs.
+int ControlJobs(const Global& global, const std::vector<std::string>& jobs, Control control,
+                bool yes);
 // Fills what a server has lost of a job.
 int RefillCommand(const Global& global, const std::string& job, const std::string& server);
 struct DrainFlags {
@@ -77,6 +86,7 @@ struct RemoveFlags {
   bool all = false;    // every job, instead
   bool ended = false;  // with all: only those that have ended
   bool force = false;  // cancels those first that have not
+  bool yes = false;
 };
 int RemoveJobs(const Global& global, const RemoveFlags& flags);
 int Status(const Global& global, bool watch);
@@ -90,9 +100,6 @@ int Export(const Global& global, const ExportFlags& flags);
 // Makes the secret CURVE key of a worker, parameter server or exporting person and prints the
 // public one as a line for --curve-clients. Needs no coordinator.
 int Keygen(const Global& global, const std::string& path);
-
-// Replaces this process by the daemon's program beside it. Returns only when that fails.
-int RunDaemon(const std::string& program, char** arguments);
 
 }  // namespace atl::cli
 

@@ -18,7 +18,7 @@ struct CommandCompletion {
   std::string name;
   std::string what;
   std::vector<Flag> flags;
-  bool takes_job = false;
+  std::string values;  // shell command that prints what its argument may be; empty: files
 };
 
 std::vector<Flag> FlagsFrom(const CLI::App& app) {
@@ -31,12 +31,39 @@ std::vector<Flag> FlagsFrom(const CLI::App& app) {
   return flags;
 }
 
+std::vector<const CLI::App*> ListCommands(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+// Prints what an argument of the command may be: what the coordinator knows, within a second, or
+// words.
+std::string ValuesCommand(const CLI::App& app, const CLI::App& command) {
+  const std::string call = absl::StrCat("timeout 1 ", app.get_name(), " ");
+  const auto takes = [&](const char* argument) {
+    return command.get_option_no_throw(argument) != nullptr;
+  };
+  const auto words = [](const std::string& all) { return absl::StrCat("printf '%s\\n' ", all); };
+  if (takes("JOB")) return call + "ls 2>/dev/null | awk 'NR > 1 { print $1 }'";
+  if (takes("MEMBER")) {
+    return call +
+           "status 2>/dev/null | awk '$1 == \"worker\" || $1 == \"paramserver\" { print $2 }'";
+  }
+  if (takes("NAME") && !command.get_option("NAME")->get_required()) {  // of a context
+    return call + "context 2>/dev/null | awk 'NR > 1 { print $(NF - 2) }'";
+  }
+  if (takes("ACTION")) return words("create ls rm");
+  if (takes("SHELL")) return words("bash zsh fish");
+  if (!takes("COMMAND")) return "";
+  std::string names;
+  for (const CLI::App* one : ListCommands(app)) absl::StrAppend(&names, " ", one->get_name());
+  return words(names);
+}
+
 std::vector<CommandCompletion> CommandsFrom(const CLI::App& app) {
   std::vector<CommandCompletion> commands;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    const CLI::Option* job = command->get_option_no_throw("JOB");
-    commands.push_back(
-        {command->get_name(), command->get_description(), FlagsFrom(*command), job != nullptr});
+  for (const CLI::App* command : ListCommands(app)) {
+    commands.push_back({command->get_name(), command->get_description(), FlagsFrom(*command),
+                        ValuesCommand(app, *command)});
   }
   return commands;
 }
@@ -46,9 +73,9 @@ std::string NamesFrom(const std::vector<Flag>& flags) {
                        [](std::string* out, const Flag& flag) { absl::StrAppend(out, flag.name); });
 }
 
-// Prints the ids of the coordinator's jobs, or nothing within a second.
-std::string JobsCommand(const std::string& program) {
-  return absl::StrCat("timeout 1 ", program, " ls 2>/dev/null | awk 'NR > 1 { print $1 }'");
+// Inside '...' of a shell; `quote` is what it has in place of one.
+std::string Quoted(const std::string& text, const std::string& quote) {
+  return absl::StrReplaceAll(text, {{"'", quote}});
 }
 
 std::string BashScript(const CLI::App& app) {
@@ -60,25 +87,23 @@ std::string BashScript(const CLI::App& app) {
       [](std::string* out, const CommandCompletion& one) { absl::StrAppend(out, one.name); });
   std::string script = absl::StrCat(
       "# bash completion for ", program, "\n_", program, "() {\n",
-      "  local current=${COMP_WORDS[COMP_CWORD]} command= word flags= jobs=\n",
+      "  local current=${COMP_WORDS[COMP_CWORD]} command= word flags= values=\n",
       "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n    case \" ", names,
       " \" in *\" $word \"*) command=$word; break ;; esac\n  done\n  case $command in\n",
       "    '') COMPREPLY=($(compgen -W '", names, " ", global, "' -- \"$current\")); return ;;\n");
   for (const CommandCompletion& command : commands) {
     absl::StrAppend(&script, "    ", command.name, ") flags='", NamesFrom(command.flags), "'",
-                    command.takes_job ? " jobs=1" : "", " ;;\n");
+                    command.values.empty()
+                        ? ""
+                        : absl::StrCat(" values='", Quoted(command.values, "'\\''"), "'"),
+                    " ;;\n");
   }
   absl::StrAppend(&script, "  esac\n  if [[ $current == -* ]]; then\n",
                   "    COMPREPLY=($(compgen -W \"$flags ", global, "\" -- \"$current\"))\n",
-                  "  elif [[ -n $jobs ]]; then\n    COMPREPLY=($(compgen -W \"$(",
-                  JobsCommand(program), ")\" -- \"$current\"))\n  fi\n}\ncomplete -o default -F _",
-                  program, " ", program, "\n");
+                  "  elif [[ -n $values ]]; then\n",
+                  "    COMPREPLY=($(compgen -W \"$(eval \"$values\")\" -- \"$current\"))\n",
+                  "  fi\n}\ncomplete -o default -F _", program, " ", program, "\n");
   return script;
-}
-
-// Inside '...' of zsh and fish.
-std::string Quoted(const std::string& text, const std::string& quote) {
-  return absl::StrReplaceAll(text, {{"'", quote}});
 }
 
 std::string ZshScript(const CLI::App& app) {
@@ -93,7 +118,7 @@ std::string ZshScript(const CLI::App& app) {
     return words;
   };
   std::string script = absl::StrCat("#compdef ", program, "\n_", program, "() {\n",
-                                    "  local -a commands flags jobs\n  commands=(");
+                                    "  local -a commands flags values\n  commands=(");
   const std::vector<CommandCompletion> commands = CommandsFrom(app);
   for (const CommandCompletion& one : commands) script += describe(one.name, one.what);
   absl::StrAppend(
@@ -103,9 +128,8 @@ std::string ZshScript(const CLI::App& app) {
       "  case $command in\n    '') _describe command commands; _describe flag flags ;;\n");
   for (const CommandCompletion& one : commands) {
     absl::StrAppend(&script, "    ", one.name, ") flags+=(", describe_flags(one.flags), ")");
-    if (one.takes_job) {
-      absl::StrAppend(&script, "; jobs=(${(f)\"$(", JobsCommand(program),
-                      ")\"}); _describe job jobs");
+    if (!one.values.empty()) {
+      absl::StrAppend(&script, "; values=(${(f)\"$(", one.values, ")\"}); _describe value values");
     }
     absl::StrAppend(&script, "; _describe flag flags; _files ;;\n");
   }
@@ -130,9 +154,9 @@ std::string FishScript(const CLI::App& app) {
     absl::StrAppend(&script, complete, " -n __fish_use_subcommand -a ", one.name, " -d '",
                     Quoted(one.what, "\\'"), "'\n");
     const std::string when = absl::StrCat(" -n '__fish_seen_subcommand_from ", one.name, "'");
-    if (one.takes_job) {
+    if (!one.values.empty()) {
       absl::StrAppend(&script, complete, when, " -f -a \"(",
-                      absl::StrReplaceAll(JobsCommand(program), {{"$", "\\$"}}), ")\"\n");
+                      absl::StrReplaceAll(one.values, {{"$", "\\$"}, {"\"", "\\\""}}), ")\"\n");
     }
     add_flags(one.flags, when, &script);
   }

@@ -14,6 +14,8 @@ struct Program {
   Program() {
     app.add_option("--coordinator", text, "its address");
     app.add_subcommand("show", "a job in full")->add_option("JOB", text);
+    app.add_subcommand("token", "join tokens")->add_option("ACTION", text);
+    app.add_subcommand("help", "its help")->add_option("COMMAND", text);
     app.add_subcommand("submit", "what's to be done")
         ->add_flag("-w,--watch", watch, "then watch it");
   }
@@ -53,6 +55,12 @@ TEST_CASE("bash_completes_commands_and_flags") {
   CHECK(program.CompleteInBash("island submit --w") == Words{"--watch"});
   CHECK(program.CompleteInBash("island submit --c") == Words{"--coordinator"});
   CHECK(program.CompleteInBash("island show --w").empty());
+}
+
+TEST_CASE("bash_completes_arguments_that_are_words") {
+  Program program;
+  CHECK(program.CompleteInBash("island token ''") == Words{"create", "ls", "rm"});
+  CHECK(program.CompleteInBash("island help su") == Words{"submit"});
 }
 
 TEST_CASE("a_program_that_is_not_there_offers_no_jobs") {

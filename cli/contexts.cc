@@ -8,6 +8,7 @@
 #include "cli/text/render.h"
 #include "common/files.h"
 #include "common/toml_message.h"
+#include "common/toml_text.h"
 #include "common/trust/member_access.h"
 
 namespace atl::cli {
@@ -20,21 +21,6 @@ std::string ConfigFolder() {
   if (base != nullptr && *base == '/') return absl::StrCat(base, "/atoll");
   const char* home = std::getenv("HOME");
   return absl::StrCat(home == nullptr ? "" : home, "/.config/atoll");
-}
-
-// As a TOML string on one line.
-std::string Quoted(absl::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    if (code < 0x20 || code == 0x7f) {
-      absl::StrAppend(&quoted, "\\u", absl::Hex(code, absl::kZeroPad4));
-    } else {
-      if (c == '"' || c == '\\') quoted += '\\';
-      quoted += c;
-    }
-  }
-  return quoted + "\"";
 }
 
 absl::Status WriteConfig(const v1::ClientConfig& config) {
@@ -89,11 +75,11 @@ absl::StatusOr<v1::ClientConfig> ParseConfig(absl::string_view text, const std::
 }
 
 std::string FormatConfig(const v1::ClientConfig& config) {
-  std::string text = absl::StrCat("context = ", Quoted(config.context()), "\n");
+  std::string text = absl::StrCat("context = ", TomlString(config.context()), "\n");
   for (const v1::ClientContext& one : config.contexts()) {
-    absl::StrAppend(&text, "\n[[contexts]]\nname = ", Quoted(one.name()),
-                    "\ncoordinator = ", Quoted(one.coordinator()),
-                    "\nidentity = ", Quoted(one.identity()), "\n");
+    absl::StrAppend(&text, "\n[[contexts]]\nname = ", TomlString(one.name()),
+                    "\ncoordinator = ", TomlString(one.coordinator()),
+                    "\nidentity = ", TomlString(one.identity()), "\n");
   }
   return text;
 }

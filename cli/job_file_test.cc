@@ -8,6 +8,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "common/protocol/wire.h"
+#include "common/toml_text.h"
 #include "proto/job.pb.h"
 
 namespace atl::cli {
@@ -319,6 +321,23 @@ TEST_CASE("the example has every key and, but for the required ones, the default
   defaults.data.path = spec->data.path;
   defaults.schedule.train_tokens = spec->schedule.train_tokens;
   CHECK(*spec == defaults);
+}
+
+TEST_CASE("settings_as_toml_are_read_as_the_same_job") {
+  const std::string lists = With("path = \"corpus.txt\"", "path = \"a \\\"b\\\\c\"") +
+                            "[[data.validation]]\nname = \"law\"\npath = "
+                            "\"law.txt\"\n[layout]\nsites = [\"paris\", \"rome\"]\n"
+                            "[inner]\nlearning_rate = 3.14159265358979e-5\n";
+  for (const std::string& text : {Read("deploy/jobs/example.toml"), lists}) {
+    const auto spec = ParseJob(text, "/jobs/job.toml");
+    REQUIRE(spec.status().message() == "");
+    v1::JobSpec wire;
+    Encode(*spec, &wire);
+    INFO(TomlText(wire));
+    const auto again = ParseJob(TomlText(wire), "/jobs/job.toml");
+    REQUIRE(again.status().message() == "");
+    CHECK(*again == *spec);
+  }
 }
 
 TEST_CASE("the reference of the job file has every key") {

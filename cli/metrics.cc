@@ -1,12 +1,16 @@
 #include "cli/metrics.h"
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <iostream>
 #include <set>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -17,6 +21,8 @@
 
 namespace atl::cli {
 namespace {
+
+constexpr auto kFollowInterval = std::chrono::seconds(5);
 
 // ---- CSV ----
 
@@ -79,44 +85,71 @@ void AppendRecord(const tensorboard::Event& event, std::string* out) {
   absl::StrAppend(out, length, MaskedCrc(length), data, MaskedCrc(data));
 }
 
-void AppendScalar(const std::string& tag, double unix_s, double step, double value,
-                  std::string* out) {
-  if (!std::isfinite(value)) return;
-  tensorboard::Event event;
-  event.set_wall_time(unix_s);
-  event.set_step(static_cast<int64_t>(step));
-  tensorboard::Summary::Value* scalar = event.mutable_summary()->add_value();
-  scalar->set_tag(tag);
-  scalar->set_simple_value(static_cast<float>(value));
-  AppendRecord(event, out);
-}
-
-void AppendEvents(const std::string& of, const v1::Curve& c, std::string* out) {
-  for (int i = 0; i < c.unix_s_size(); ++i) {
-    const auto add = [&](const char* name, double value) {
-      AppendScalar(absl::StrCat(name, "/", of), c.unix_s(i), c.version(i), value, out);
-    };
-    if (c.loss(i) != 0) add("loss", c.loss(i));
-    if (c.seconds(i) > 0) {
-      add("tokens_per_second", c.tokens(i) / c.seconds(i));
-      add("round_seconds", c.seconds(i) / c.rounds(i));
-    }
-    add("staleness", c.staleness(i));
-    add("rejected", c.rejected(i));
+// Points of curves as records.
+class EventText {
+ public:
+  void Add(const std::string& tag, double unix_s, double step, double value) {
+    if (!std::isfinite(value)) return;
+    tensorboard::Event event;
+    event.set_wall_time(unix_s);
+    event.set_step(static_cast<int64_t>(step));
+    tensorboard::Summary::Value* scalar = event.mutable_summary()->add_value();
+    scalar->set_tag(tag);
+    scalar->set_simple_value(static_cast<float>(value));
+    AppendRecord(event, &text_);
   }
-}
 
-absl::Status WriteEvents(const v1::JobHistory& history, const std::string& folder) {
+  void Add(const std::string& of, const v1::Curve& c, double after_unix_s) {
+    for (int i = 0; i < c.unix_s_size(); ++i) {
+      if (c.unix_s(i) <= after_unix_s) continue;
+      const auto add = [&](const char* name, double value) {
+        Add(absl::StrCat(name, "/", of), c.unix_s(i), c.version(i), value);
+      };
+      if (c.loss(i) != 0) add("loss", c.loss(i));
+      if (c.seconds(i) > 0) {
+        add("tokens_per_second", c.tokens(i) / c.seconds(i));
+        add("round_seconds", c.seconds(i) / c.rounds(i));
+      }
+      add("staleness", c.staleness(i));
+      add("rejected", c.rejected(i));
+    }
+  }
+
+  std::string* text() { return &text_; }
+
+ private:
+  std::string text_;
+};
+
+// TensorBoard takes a file by "tfevents" in its name; one name a job, so that it is replaced.
+absl::StatusOr<std::string> WriteEvents(const v1::JobHistory& history, const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return absl::UnavailableError(absl::StrCat(folder, ": ", error.message()));
-  // TensorBoard takes a file by "tfevents" in its name; one name a job, so that it is replaced.
   const std::string path = absl::StrCat(folder, "/events.out.tfevents.",
                                         history.submitted_unix_ms() / 1000, ".", history.job());
   const std::string events = HistoryAsEvents(history);
   const ByteSpan bytes = std::as_bytes(std::span(events));
   ATOLL_RETURN_IF_ERROR(WriteFileAtomically(RealFiles(), path, {&bytes, 1}));
-  std::cout << path << "\n";
+  std::cout << path << "\n" << std::flush;
+  return path;
+}
+
+// Adds to the file what comes, until the job has ended: readers of the file follow it.
+absl::Status FollowEvents(Client& client, const v1::HistoryRequest& request, v1::JobHistory history,
+                          const std::string& folder) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string path, WriteEvents(history, folder));
+  ATOLL_ASSIGN_OR_RETURN(const auto file, RealFiles().OpenAppend(path));
+  while (history.ended_unix_ms() == 0) {
+    std::this_thread::sleep_for(kFollowInterval);
+    const WrittenEvents known = NewestEvents(history);
+    ATOLL_ASSIGN_OR_RETURN(history, client.History(request));
+    const std::string more = HistoryAsEvents(history, known);
+    if (more.empty()) continue;
+    const ByteSpan bytes = std::as_bytes(std::span(more));
+    ATOLL_RETURN_IF_ERROR(file->Append({&bytes, 1}));
+    ATOLL_RETURN_IF_ERROR(file->Sync());
+  }
   return absl::OkStatus();
 }
 
@@ -147,8 +180,11 @@ absl::Status Run(const Global& global, const std::string& job, const MetricsFlag
   request.set_job(id);
   request.set_points(flags.points);
   request.set_islands(1 << 20);
-  ATOLL_ASSIGN_OR_RETURN(const v1::JobHistory history, client->History(request));
-  if (!flags.tensorboard.empty()) return WriteEvents(history, flags.tensorboard);
+  ATOLL_ASSIGN_OR_RETURN(v1::JobHistory history, client->History(request));
+  if (!flags.tensorboard.empty()) {
+    if (!flags.follow) return WriteEvents(history, flags.tensorboard).status();
+    return FollowEvents(*client, request, std::move(history), flags.tensorboard);
+  }
   std::cout << (global.json ? Json(history) : HistoryAsCsv(history)) << std::flush;
   return absl::OkStatus();
 }
@@ -174,29 +210,48 @@ std::string HistoryAsCsv(const v1::JobHistory& history) {
   return out;
 }
 
-std::string HistoryAsEvents(const v1::JobHistory& history) {
-  std::string out;
-  tensorboard::Event first;
-  first.set_wall_time(static_cast<double>(history.submitted_unix_ms()) / 1e3);
-  first.set_file_version("brain.Event:2");
-  AppendRecord(first, &out);
-  AppendEvents("all", history.rounds(), &out);
-  for (const v1::IslandCurve& island : history.islands()) {
-    AppendEvents(absl::StrCat("island_", island.island()), island.curve(), &out);
+WrittenEvents NewestEvents(const v1::JobHistory& history) {
+  WrittenEvents newest;
+  for (const double unix_s : history.rounds().unix_s()) {
+    newest.unix_s = std::max(newest.unix_s, unix_s);
   }
   for (const v1::ValidationPoint& v : history.validation()) {
+    newest.validated_version = std::max<int64_t>(newest.validated_version, v.version());
+  }
+  return newest;
+}
+
+std::string HistoryAsEvents(const v1::JobHistory& history, std::optional<WrittenEvents> written) {
+  EventText events;
+  if (!written) {
+    tensorboard::Event first;
+    first.set_wall_time(static_cast<double>(history.submitted_unix_ms()) / 1e3);
+    first.set_file_version("brain.Event:2");
+    AppendRecord(first, events.text());
+  }
+  const WrittenEvents before = written.value_or(WrittenEvents());
+  events.Add("all", history.rounds(), before.unix_s);
+  for (const v1::IslandCurve& island : history.islands()) {
+    events.Add(absl::StrCat("island_", island.island()), island.curve(), before.unix_s);
+  }
+  for (const v1::ValidationPoint& v : history.validation()) {
+    if (v.version() <= before.validated_version) continue;
     const auto version = static_cast<double>(v.version());
-    AppendScalar("loss/validation", v.unix_s(), version, v.loss(), &out);
+    events.Add("loss/validation", v.unix_s(), version, v.loss());
     for (const v1::ValidationLoss& set : v.sets()) {
-      AppendScalar("loss/validation/" + set.name(), v.unix_s(), version, set.loss(), &out);
+      events.Add("loss/validation/" + set.name(), v.unix_s(), version, set.loss());
     }
   }
-  return out;
+  return *events.text();
 }
 
 int Metrics(const Global& global, const std::string& job, const MetricsFlags& flags) {
   if (flags.points < 16 || flags.points > 4096) {
     std::cerr << "atoll: --points " << flags.points << ": must be from 16 to 4096\n";
+    return 2;
+  }
+  if (flags.follow && !flags.merges && flags.tensorboard.empty()) {
+    std::cerr << "atoll metrics: --follow needs --merges or --tensorboard\n";
     return 2;
   }
   if (global.json && (flags.csv || !flags.tensorboard.empty())) {

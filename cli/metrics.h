@@ -3,6 +3,8 @@
 #ifndef ATOLL_CLI_METRICS_H_
 #define ATOLL_CLI_METRICS_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "cli/commands.h"
@@ -13,7 +15,7 @@ namespace atl::cli {
 struct MetricsFlags {
   bool csv = false;  // the default
   bool merges = false;
-  bool follow = false;      // with merges
+  bool follow = false;      // with merges or a folder for TensorBoard
   std::string tensorboard;  // folder to write an event file in; empty: none
   int points = 4096;        // of each curve at most
 };
@@ -27,8 +29,7 @@ void AddMetricsFlags(App& app, MetricsFlags* flags) {
                               "weights, tokens, reasons")
                      ->excludes(csv);
   app.add_flag("-f,--follow", flags->follow,
-               "then print every merge as it comes, until the job ends")
-      ->needs(merges);
+               "with --merges or --tensorboard: then add what comes, until the job ends");
   app.add_option("--tensorboard", flags->tensorboard,
                  "folder to write the curves to as a TensorBoard event file")
       ->check([](const std::string& folder) {
@@ -46,8 +47,16 @@ int Metrics(const Global& global, const std::string& job, const MetricsFlags& fl
 // and of validation.
 std::string HistoryAsCsv(const v1::JobHistory& history);
 
-// The bytes of a TensorBoard event file.
-std::string HistoryAsEvents(const v1::JobHistory& history);
+// What an event file has: points up to that time, and validations up to that version.
+struct WrittenEvents {
+  double unix_s = 0;
+  int64_t validated_version = -1;
+};
+WrittenEvents NewestEvents(const v1::JobHistory& history);
+
+// The bytes of a TensorBoard event file; with `written`, what is added to one that has so much.
+std::string HistoryAsEvents(const v1::JobHistory& history,
+                            std::optional<WrittenEvents> written = std::nullopt);
 
 }  // namespace atl::cli
 

@@ -102,6 +102,19 @@ TEST_CASE("an_event_file_begins_with_its_version_and_has_a_scalar_a_point") {
   CHECK(scalar("tokens_per_second/all", 1) == 50);
 }
 
+TEST_CASE("an_event_file_is_followed_by_what_came_later_alone") {
+  const v1::JobHistory both = TwoRounds();
+  const WrittenEvents all = NewestEvents(both);
+  CHECK(HistoryAsEvents(both, all).empty());
+  CHECK(all.validated_version == 2);
+  const auto events = Parse(HistoryAsEvents(both, WrittenEvents{both.rounds().unix_s(0), -1}));
+  REQUIRE(!events.empty());
+  for (const auto& event : events) {
+    CHECK(event.file_version().empty());
+    CHECK(event.step() == 2);
+  }
+}
+
 TEST_CASE("records_carry_the_masked_crc_of_their_length") {
   // Of the eight bytes 18 00 00 00 00 00 00 00, from a file that TensorFlow wrote: its first event
   // "brain.Event:2" has 24 bytes.

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
@@ -14,9 +14,11 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cli/client.h"
+#include "cli/confirm.h"
 #include "cli/contexts.h"
 #include "cli/text/render.h"
 #include "common/files.h"
+#include "common/member_defaults.h"
 #include "common/paths.h"
 #include "common/protocol/mark_file.h"
 #include "common/trust/authority.h"
@@ -54,11 +56,8 @@ std::string LoginName() {
 
 // By which a coordinator on this machine is dialled without more ado.
 std::vector<std::string> OwnHosts() {
-  std::array<char, 256> name = {};
   std::vector<std::string> hosts = {"localhost", "127.0.0.1", "::1"};
-  if (gethostname(name.data(), name.size() - 1) == 0 && CheckHostName(name.data()).ok()) {
-    hosts.emplace_back(name.data());
-  }
+  if (const std::string name = HostName(); CheckHostName(name).ok()) hosts.push_back(name);
   return hosts;
 }
 
@@ -153,7 +152,9 @@ absl::Status CheckInit(const InitFlags& flags, const std::string& person,
   return absl::OkStatus();
 }
 
-absl::Status RunInit(const InitFlags& flags) {
+absl::Status RunInit(InitFlags flags) {
+  if (flags.state_dir.empty()) flags.state_dir = "/var/lib/atoll-coordinator";
+  if (flags.context.empty()) flags.context = "default";
   const AuthorityFolder authority(flags.state_dir + "/trust");
   const std::string person = flags.person.empty() ? LoginName() : flags.person;
   const IdentityFolder own = ContextFolder(flags.context);
@@ -172,6 +173,40 @@ absl::Status RunInit(const InitFlags& flags) {
             << "\n"
             << "next: start the coordinator with --state-dir=" << flags.state_dir
             << " --listen=" << at << ", then atoll token create --role worker\n";
+  return absl::OkStatus();
+}
+
+// Where a user's programs keep state.
+std::string UserStateFolder() {
+  const char* base = std::getenv("XDG_STATE_HOME");
+  if (base != nullptr && *base == '/') return absl::StrCat(base, "/atoll");
+  const char* home = std::getenv("HOME");
+  return absl::StrCat(home == nullptr ? "" : home, "/.local/state/atoll");
+}
+
+absl::Status RunInitDev(const InitFlags& flags) {
+  const std::string context = flags.context.empty() ? "dev" : flags.context;
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckContextName(context), "--context"));
+  if (ContextFolder(context).Exists()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("--context ", context, ": is of a cluster with certificates; name another"));
+  }
+  const std::string folder = flags.state_dir.empty() ? UserStateFolder() : flags.state_dir;
+  if (AuthorityFolder(folder + "/coordinator/trust").Exists()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--state-dir ", folder, ": is of a cluster with certificates; name another"));
+  }
+  const std::string address = absl::StrCat("127.0.0.1:", flags.port);
+  ATOLL_RETURN_IF_ERROR(AddContext(context, address));
+  const std::string at = address == kDefaultCoordinator ? "" : " --coordinator=" + address;
+  std::cout << "context " << context << ": " << address
+            << ", without certificates, for programs of this machine alone\n"
+            << "next, each in a terminal of its own:\n"
+            << "  atoll-coordinator --state-dir=" << folder << "/coordinator --listen=" << address
+            << " --http-listen=127.0.0.1:7080\n"
+            << "  atoll-paramserver --state-dir=" << folder << "/paramserver" << at << "\n"
+            << "  atoll-worker --state-dir=" << folder << "/worker" << at << "\n"
+            << "then: atoll submit job.toml --watch\n";
   return absl::OkStatus();
 }
 
@@ -262,22 +297,32 @@ absl::Status RunJoin(const JoinFlags& flags) {
 }  // namespace
 
 void AddInitFlags(CLI::App& app, InitFlags* flags) {
-  app.add_option("--state-dir", flags->state_dir, "the coordinator's state folder")
-      ->capture_default_str();
+  CLI::Option* dev = app.add_flag(
+      "--dev", flags->dev,
+      "a cluster of this machine alone, without certificates: prints how to start its daemons");
+  app.add_option(
+      "--state-dir", flags->state_dir,
+      "the coordinator's state folder, by default /var/lib/atoll-coordinator; with --dev: "
+      "of all daemons, by default ~/.local/state/atoll");
   app.add_option("--host", flags->hosts,
                  "name or address by which others dial the coordinator, several times; the first "
                  "one is yours")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->excludes(dev);
   app.add_option("--port", flags->port, "port of the coordinator")
       ->check(CLI::Range(1, 65535))
       ->capture_default_str();
-  app.add_option("--cluster", flags->cluster, "id of a cluster whose coordinator's state is lost");
-  app.add_option("--name", flags->person, "your name as an operator; default: your login name");
-  app.add_option("--context", flags->context, "name of the cluster in your config.toml")
-      ->capture_default_str();
+  app.add_option("--cluster", flags->cluster, "id of a cluster whose coordinator's state is lost")
+      ->excludes(dev);
+  app.add_option("--name", flags->person, "your name as an operator; default: your login name")
+      ->excludes(dev);
+  app.add_option("--context", flags->context,
+                 "name of the cluster in your config.toml; default: default, with --dev: dev");
 }
 
-int Init(const Global&, const InitFlags& flags) { return Report(RunInit(flags)); }
+int Init(const Global&, const InitFlags& flags) {
+  return Report(flags.dev ? RunInitDev(flags) : RunInit(flags));
+}
 
 void AddTokenFlags(CLI::App& app, TokenFlags* flags) {
   app.add_option("ACTION", flags->action, "create, ls or rm")
@@ -312,9 +357,19 @@ void AddRevokeFlags(CLI::App& app, RevokeFlags* flags) {
   app.add_option("NAME", flags->name, "of a member or person")->required();
   app.add_option("--role", flags->role,
                  "only in this role; also of a certificate that was not got by joining");
+  AddYesFlag(app, &flags->yes);
 }
 
 int Revoke(const Global& global, const RevokeFlags& flags) {
+  const absl::Status confirmed =
+      Confirm("revoke",
+              absl::StrCat("ends the access of ", flags.role.empty() ? "" : flags.role + "/",
+                           flags.name, " at once, for good: it needs a new token to join again"),
+              flags.yes);
+  if (!confirmed.ok()) {
+    Report(confirmed);
+    return ConfirmExitCode(confirmed);
+  }
   const auto client = Client::Dial(global.tls, global.coordinator);
   if (!client.ok()) return Report(client.status());
   v1::RevokeRequest request;

@@ -13,11 +13,12 @@
 namespace atl::cli {
 
 struct InitFlags {
-  std::string state_dir = "/var/lib/atoll-coordinator";
+  bool dev = false;                // a cluster of this machine, without certificates
+  std::string state_dir;           // empty: /var/lib/atoll-coordinator
   std::vector<std::string> hosts;  // besides this machine's own names
   std::string cluster;             // of a state folder that is there; empty: a new one
   std::string person;              // who gets the operator's certificate
-  std::string context = "default";
+  std::string context;             // empty: "default"; with `dev`: "dev"
   int port = 7000;
 };
 void AddInitFlags(CLI::App& app, InitFlags* flags);
@@ -47,6 +48,7 @@ int JoinCommand(const Global& global, const JoinFlags& flags);
 
 struct RevokeFlags {
   std::string name, role;
+  bool yes = false;
 };
 void AddRevokeFlags(CLI::App& app, RevokeFlags* flags);
 int Revoke(const Global& global, const RevokeFlags& flags);

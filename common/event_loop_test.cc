@@ -1,6 +1,12 @@
 #include "common/event_loop.h"
 
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -100,6 +106,32 @@ TEST_CASE("a log line keeps its shape whatever its text holds") {
   REQUIRE(!SetLogLevel("loud").ok());
   REQUIRE(SetLogLevel("error").ok());
   REQUIRE(!Logs(LogLevel::kWarning));
+}
+
+// What a process whose standard error is the journal's stream writes.
+std::string LoggedToJournal(LogLevel level) {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    struct stat info {};
+    dup2(ends[1], STDERR_FILENO);
+    fstat(STDERR_FILENO, &info);
+    setenv("JOURNAL_STREAM", absl::StrCat(info.st_dev, ":", info.st_ino).c_str(), 1);
+    if (SetLogLevel("info").ok()) Log(level, "store", "text");
+    _exit(0);
+  }
+  close(ends[1]);
+  char line[256];
+  const ssize_t count = read(ends[0], line, sizeof line);
+  close(ends[0]);
+  waitpid(child, nullptr, 0);
+  return std::string(line, static_cast<size_t>(std::max<ssize_t>(0, count)));
+}
+
+TEST_CASE("journal_gets_priorities_in_place_of_times") {
+  CHECK(LoggedToJournal(LogLevel::kInfo) == "<6>INFO  store    text\n");
+  CHECK(LoggedToJournal(LogLevel::kError) == "<3>ERROR store    text\n");
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "common/logging.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <ctime>
 
 #include "absl/strings/str_format.h"
@@ -14,6 +16,16 @@ std::atomic<LogLevel> g_level{LogLevel::kInfo};
 
 constexpr absl::string_view kNames[] = {"debug", "info", "warning", "error"};
 constexpr absl::string_view kColumns[] = {"DEBUG", "INFO ", "WARN ", "ERROR"};
+
+constexpr absl::string_view kPriorities[] = {"<7>", "<6>", "<4>", "<3>"};
+
+// As systemd says to the services whose output it sends to its journal.
+bool IsStandardErrorJournal() {
+  const char* stream = std::getenv("JOURNAL_STREAM");
+  struct stat info {};
+  return stream != nullptr && fstat(STDERR_FILENO, &info) == 0 &&
+         absl::StrCat(info.st_dev, ":", info.st_ino) == stream;
+}
 
 std::string Now() {
   timespec now;
@@ -56,7 +68,10 @@ std::string LogText(LogLevel level, absl::string_view part, absl::string_view te
 
 void Log(LogLevel level, absl::string_view part, absl::string_view text) {
   if (!Logs(level)) return;
-  const std::string line = absl::StrCat(Now(), " ", LogText(level, part, text));
+  static const bool journal = IsStandardErrorJournal();
+  // The journal reads a priority (sd-daemon(3)) and has its own times.
+  const std::string line = absl::StrCat(
+      journal ? kPriorities[static_cast<int>(level)] : Now() + " ", LogText(level, part, text));
   // There is no other place to report it when standard error itself fails.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }

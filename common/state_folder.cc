@@ -56,7 +56,7 @@ absl::Status StateFolder::Lock() {
     std::array<char, 24> holder = {};
     if (pread(lock_, holder.data(), holder.size() - 1, 0) < 0) holder[0] = '\0';
     return absl::FailedPreconditionError(absl::StrCat(
-        "process ", holder.data(), " runs on it; give every daemon a folder of its own"));
+        "process ", holder.data(), " runs on it; give every process a folder of its own"));
   }
   const std::string pid = std::to_string(getpid());
   if (ftruncate(lock_, 0) != 0 || pwrite(lock_, pid.data(), pid.size(), 0) < 0) {

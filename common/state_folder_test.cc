@@ -27,7 +27,7 @@ TEST_CASE("Every start has a larger incarnation, and no two daemons share a fold
     REQUIRE_FALSE(second.ok());
     CHECK(second.status().message() ==
           absl::StrCat("--state-dir ", path, ": process ", getpid(),
-                       " runs on it; give every daemon a folder of its own"));
+                       " runs on it; give every process a folder of its own"));
   }
   const auto next = [&] { return *(*StateFolder::Open(path))->NextIncarnation(); };
   CHECK(next() > first);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/nearest.h"
 #include "common/toml.h"
+#include "common/toml_text.h"
 
 namespace atl {
 namespace {
@@ -20,14 +21,9 @@ using google::protobuf::EnumDescriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// "MODEL_FAMILY_LLAMA" of enum ModelFamily is "llama" in a job file.
 std::vector<std::string> EnumNames(const EnumDescriptor& type) {
-  const std::string& none = type.value(0)->name();
-  const size_t prefix = none.size() - std::string("UNSPECIFIED").size();
   std::vector<std::string> names;
-  for (int i = 1; i < type.value_count(); ++i) {
-    names.push_back(absl::AsciiStrToLower(type.value(i)->name().substr(prefix)));
-  }
+  for (int i = 1; i < type.value_count(); ++i) names.push_back(TomlEnumName(*type.value(i)));
   return names;
 }
 

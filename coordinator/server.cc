@@ -5,6 +5,7 @@
 
 #include "common/descriptor_limit.h"
 #include "common/logging.h"
+#include "common/net/tcp_probe.h"
 #include "common/service_manager.h"
 #include "common/state_folder.h"
 #include "common/status.h"
@@ -64,6 +65,11 @@ class CoordinatorServer::Impl {
     ATOLL_RETURN_IF_ERROR(
         Annotate(ListenCredentials(access_->tls(), options_.listen).status(), "--listen"));
     ATOLL_RETURN_IF_ERROR(CheckOwnCertificate(access_->tls()));
+    // Before anything is stored: what cannot be reached leaves no state.
+    ATOLL_RETURN_IF_ERROR(Annotate(CheckCanListen(options_.listen), "--listen"));
+    if (!options_.http_listen.empty()) {
+      ATOLL_RETURN_IF_ERROR(Annotate(CheckCanListen(options_.http_listen), "--http-listen"));
+    }
     if (!options_.store.empty()) return StandBy();
     if (!options_.restore_from.empty()) {
       ATOLL_RETURN_IF_ERROR(RestoreStore(options_.restore_from, options_.state_dir));

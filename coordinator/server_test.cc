@@ -400,7 +400,7 @@ TEST_CASE("a taken port and an open plaintext address are refused") {
   ServerOptions options;
   options.state_dir = FreshFolder();
   options.listen = coordinator.address;
-  REQUIRE(CoordinatorServer::Start(options).status().message().find("is the port taken?") !=
+  REQUIRE(CoordinatorServer::Start(options).status().message().find("cannot listen there") !=
           absl::string_view::npos);
   options.listen = "0.0.0.0:0";
   REQUIRE(CoordinatorServer::Start(options).status().message().find("plaintext is for loopback") !=

@@ -8,6 +8,7 @@
 #include "common/flag_sources.h"
 #include "common/logging.h"
 #include "common/machine/limits.h"
+#include "common/member_defaults.h"
 #include "common/metrics/metrics_server.h"
 #include "common/net/control/leader.h"
 #include "common/net/tcp_endpoint.h"
@@ -54,9 +55,11 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   DaemonOptions options;
   options.threads = CoresUpTo(8);
   std::string memory = "4GiB", curve_key, curve_clients, log_level = "info", join;
-  app.add_option("--coordinator", options.coordinator,
-                 "HOST:PORT[,HOST:PORT...] of the coordinators; also given by --join");
-  app.add_option("--name", options.name, "name, unique among the parameter servers")->required();
+  app.add_option(
+      "--coordinator", options.coordinator,
+      "HOST:PORT[,...] of the coordinators; default: 127.0.0.1:7000, or those of --join");
+  app.add_option("--name", options.name,
+                 "unique among the parameter servers; default: the host's name");
   app.add_option("--state-dir", options.state_folder, "folder for logs and snapshots")->required();
   app.add_option("--listen", options.listen,
                  "tcp://ADDRESS:PORT of the tensor link; port 0: any free port")
@@ -95,6 +98,8 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
     return parsed;
   }
   options.security.allow_plaintext_beyond_loopback = options.tls.insecure;
+  if (options.name.empty()) options.name = HostName();
+  if (options.coordinator.empty() && join.empty()) options.coordinator = kDefaultCoordinator;
   const auto bytes = ParseBytes(memory);
   absl::Status status = bytes.ok() ? Check(options, *bytes, /*joins=*/!join.empty())
                                    : Annotate(bytes.status(), "--memory-bytes");

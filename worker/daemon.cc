@@ -16,6 +16,7 @@
 #include "common/event_loop.h"
 #include "common/logging.h"
 #include "common/machine/limits.h"
+#include "common/member_defaults.h"
 #include "common/net/control/attach_client.h"
 #include "common/net/control/leader.h"
 #include "common/net/control/tls.h"
@@ -76,6 +77,14 @@ absl::Status CheckPeerEndpoints(const std::vector<std::string>& endpoints) {
     }
   }
   return absl::OkStatus();
+}
+
+const DaemonOptions& SetDefaults(DaemonOptions* options) {
+  if (options->name.empty()) options->name = HostName();
+  if (options->coordinator.empty() && options->join.empty()) {
+    options->coordinator = kDefaultCoordinator;
+  }
+  return *options;
 }
 
 absl::Status CheckOptions(const DaemonOptions& options) {
@@ -504,7 +513,7 @@ std::vector<std::string> OwnFiles(const DaemonOptions& options) {
 }  // namespace
 
 absl::StatusOr<int> RunDaemon(DaemonOptions options) {
-  ATOLL_RETURN_IF_ERROR(CheckOptions(options));
+  ATOLL_RETURN_IF_ERROR(CheckOptions(SetDefaults(&options)));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<WorkerDevice> devices,
                          FindWorkerDevices(ToDeviceFlags(options)));
   ConfineRedirects(

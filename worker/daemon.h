@@ -18,8 +18,8 @@
 namespace atl::worker {
 
 struct DaemonOptions {
-  std::string coordinator;  // "host:port"
-  std::string name;
+  std::string coordinator;  // "host:port"; empty: kDefaultCoordinator, or those of `join`
+  std::string name;         // empty: the host's name
   std::string state_dir;
   std::string backend = "cpu";  // this, device and compute: see DeviceFlags
   std::string device;

@@ -6,7 +6,7 @@ import statistics
 import sys
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
-sys.path[:0] = [os.path.join(ROOT, "deploy", "local"), os.path.join(ROOT, "tests", "net")]
+sys.path[:0] = [os.path.join(ROOT, "tests", "e2e"), os.path.join(ROOT, "tests", "net")]
 from cluster import Cluster  # noqa: E402
 from corpus import write_corpus  # noqa: E402
 from shaped import ShapedNetwork, Unavailable, Link  # noqa: E402,F401

@@ -13,7 +13,7 @@ import tempfile
 import time
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
-sys.path.insert(0, os.path.join(ROOT, "deploy", "local"))
+sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
 from cluster import Cluster, ClusterError  # noqa: E402
 from corpus import write_corpus  # noqa: E402
 

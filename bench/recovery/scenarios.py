@@ -8,7 +8,7 @@ import time
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 ROOT = os.path.realpath(os.path.join(HERE, "..", ".."))
-for folder in ("deploy/local", "tests/net"):
+for folder in ("tests/e2e", "tests/net"):
     sys.path.insert(0, os.path.join(ROOT, folder))
 from cluster import Cluster, ClusterError, decided_twice  # noqa: E402
 from corpus import write_corpus  # noqa: E402

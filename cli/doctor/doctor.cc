@@ -46,7 +46,7 @@ std::string Printable(std::string text) {
 
 // The coordinator, its version and clock, the links to the parameter servers that it knows, and the
 // bandwidth to each site.
-void CheckCluster(const Global& global, std::vector<Finding>* findings) {
+void CheckCluster(const Global& global, bool bandwidth, std::vector<Finding>* findings) {
   const std::vector<std::string> addresses = SplitAddresses(global.coordinator);
   size_t unreachable = 0;
   for (const std::string& address : addresses) {
@@ -78,7 +78,9 @@ void CheckCluster(const Global& global, std::vector<Finding>* findings) {
     findings->push_back({Level::kOk, "other parameter servers",
                          absl::StrCat(servers - kServersTried, " not tried"), ""});
   }
-  for (Finding& finding : CheckSites(global, *status)) findings->push_back(std::move(finding));
+  for (Finding& finding : CheckSites(global, *status, bandwidth)) {
+    findings->push_back(std::move(finding));
+  }
 }
 
 // "1.2.3" -> {1, 2}; nullopt: no version of this form.
@@ -160,7 +162,8 @@ int Doctor(const Global& global, const DoctorFlags& flags) {
   }
   findings.push_back(
       CheckTls("certificates", global.tls, SplitAddresses(global.coordinator)[0], now_unix_s));
-  if (findings.back().level != Level::kProblem) CheckCluster(global, &findings);
+  if (findings.back().level != Level::kProblem)
+    CheckCluster(global, !flags.no_bandwidth, &findings);
   std::cout << (global.json ? FindingsJson(findings) + "\n" : FindingsText(findings));
   return std::any_of(findings.begin(), findings.end(),
                      [](const Finding& finding) { return finding.level == Level::kProblem; })

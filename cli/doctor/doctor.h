@@ -16,6 +16,7 @@ namespace atl::cli {
 struct DoctorFlags {
   std::string state_dir = ".";
   std::vector<std::string> listen;  // addresses at which daemons are to listen here
+  bool no_bandwidth = false;        // sends nothing but small messages
 };
 
 // `App` is CLI::App.
@@ -25,6 +26,10 @@ void AddDoctorFlags(App& app, DoctorFlags* flags) {
       ->capture_default_str();
   app.add_option("--listen", flags->listen,
                  "HOST:PORT at which a daemon will listen on this machine");
+  app.add_flag(
+      "--no-bandwidth", flags->no_bandwidth,
+      "do not measure the bandwidth to each site, which takes all of the link for a second "
+      "each way");
 }
 
 // Prints the findings; exit code 1 if any is a problem.

@@ -21,8 +21,10 @@ Finding CheckClock(double ahead_ms, double within_ms);
 Finding RatesFinding(const std::string& site, const absl::StatusOr<LinkRates>& rates);
 
 // For each site a parameter server's tensor link is measured, else the link to a worker. Takes up
-// to 2 s a site, and 8 s where a link does not answer.
-std::vector<Finding> CheckSites(const Global& global, const v1::ClusterStatus& status);
+// to 2 s a site, and 8 s where a link does not answer. Says on standard error before it sends how
+// much that is; without `bandwidth` it measures no rate.
+std::vector<Finding> CheckSites(const Global& global, const v1::ClusterStatus& status,
+                                bool bandwidth);
 
 }  // namespace atl::cli
 

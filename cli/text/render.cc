@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -178,20 +179,31 @@ bool Ended(v1::JobState state) {
 
 std::string Count(double value) {
   if (!(value > 0)) return "0";
-  if (value < 1e3) return absl::StrFormat("%.3g", value);
-  if (value < 1e6) return absl::StrFormat("%.3gk", value / 1e3);
-  if (value < 1e9) return absl::StrFormat("%.3gM", value / 1e6);
-  return absl::StrFormat("%.4gG", value / 1e9);
+  if (value < 1) return absl::StrFormat("%.2g", std::max(value, 1e-4));
+  // What is rounded up to 1000 is 1 of the next unit.
+  const char* const units[] = {"", "k", "M", "G", "T"};
+  size_t unit = 0;
+  while (value >= 999.5 && unit + 1 < std::size(units)) {
+    value /= 1e3;
+    ++unit;
+  }
+  return value < 999.5 ? absl::StrFormat("%.3g%s", value, units[unit])
+                       : absl::StrFormat("%.0f%s", value, units[unit]);
 }
 
-std::string Bytes(int64_t bytes) { return BytesText(bytes); }
+std::string Bytes(int64_t bytes) {
+  constexpr int64_t kTebibyte = int64_t{1} << 40;
+  if (bytes < kTebibyte) return BytesText(bytes);
+  return absl::StrFormat("%.2f TiB", static_cast<double>(bytes) / static_cast<double>(kTebibyte));
+}
 
 std::string Seconds(double seconds) {
   if (!std::isfinite(seconds) || seconds > 1e9) return "-";
   const auto s = static_cast<int64_t>(std::llround(std::max(0.0, seconds)));
   if (s < 60) return absl::StrCat(s, " s");
   if (s < 3600) return absl::StrCat(s / 60, " min ", s % 60, " s");
-  return absl::StrCat(s / 3600, " h ", s % 3600 / 60, " min");
+  if (s < 86400) return absl::StrCat(s / 3600, " h ", s % 3600 / 60, " min");
+  return absl::StrCat(s / 86400, " d ", s % 86400 / 3600, " h");
 }
 
 std::string Fixed(double value, int decimals) {
@@ -218,6 +230,11 @@ double ShownLoss(const v1::JobSummary& s) {
 double ShownSpeed(const v1::JobSummary& s) {
   if (s.state() == v1::JOB_STATE_PAUSED) return 0;
   return Ended(s.state()) ? s.mean_tokens_per_s() : s.tokens_per_s();
+}
+
+std::string ShortText(const v1::JobSummary& s) {
+  return absl::StrCat(StateName(s.state()), ", round ", VersionText(s.version()), ", ",
+                      Fixed(100 * Done(s), 1), "%");
 }
 
 std::string JobsTable(const v1::ListReply& reply, int64_t now_ms) {

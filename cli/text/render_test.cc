@@ -54,12 +54,17 @@ TEST_CASE("numbers are human-readable, and a value that is not a number is a das
   CHECK(Count(999) == "999");
   CHECK(Count(12'340) == "12.3k");
   CHECK(Count(4.56e6) == "4.56M");
+  CHECK(Count(999.7) == "1k");
+  CHECK(Count(999'700) == "1M");
+  CHECK(Count(2.5e12) == "2.5T");
+  CHECK(Count(0.25) == "0.25");
   CHECK(Bytes(1023) == "1023 B");
   CHECK(Bytes(1536) == "1.5 KiB");
   CHECK(Bytes(int64_t{5} << 30) == "5.00 GiB");
   CHECK(Seconds(45) == "45 s");
   CHECK(Seconds(200) == "3 min 20 s");
   CHECK(Seconds(7500) == "2 h 5 min");
+  CHECK(Seconds(100'000) == "1 d 3 h");
   CHECK(Seconds(-3) == "0 s");
   CHECK(Seconds(kNan) == "-");
   CHECK(Fixed(kNan, 3) == "-");

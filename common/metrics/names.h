@@ -137,7 +137,7 @@ inline constexpr Metric kIslandPulledBytes{"atoll_island_pulled_bytes_total", Me
 inline constexpr Metric kEvictions{
     "atoll_evictions_total", MetricType::kCounter,
     "evictions of an island's leader since the coordinator's start, by reason: connection_lost, "
-    "left, restarted, silent, other"};
+    "restarted, silent, other; one that leaves in order is not evicted"};
 inline constexpr Metric kIslandLostSteps{"atoll_island_lost_steps_total", MetricType::kCounter,
                                          "steps by loss: interrupted, replayed"};
 

@@ -1,5 +1,6 @@
 #include "common/protocol/wire.h"
 
+#include "absl/strings/ascii.h"
 #include "common/protocol/outer_optimizer.h"
 #include "common/status.h"
 #include "proto/control.fields.h"
@@ -111,14 +112,14 @@ absl::StatusOr<DeviceProfile> Decode(v1::DeviceProfile* wire) {
 absl::StatusOr<StepTrace> Decode(v1::StepTrace* wire) { return DecodeFrom<StepTrace>(wire); }
 
 absl::Status CheckNodeName(absl::string_view name) {
-  bool good = !name.empty() && name.size() <= 63 && name[0] != '-';
+  bool good = !name.empty() && name.size() <= 63 && name[0] != '-' && name[0] != '.';
   for (const char c : name) {
-    good = good && ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-');
+    good = good && (absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.');
   }
   if (good) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("name \"", name.substr(0, 80),
-                   "\": must be at most 63 of a-z, 0-9 and '-', and not begin with '-'"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "name \"", name.substr(0, 80),
+      "\": must be at most 63 letters, digits, '-', '_' and '.', and not begin with '-' or '.'"));
 }
 
 }  // namespace atl

@@ -135,11 +135,11 @@ TEST_CASE("after a stall no member is evicted at once, and a silent one is evict
   CHECK(w.core().Members(w.now())[1].reason == "no heartbeat for 6 s");
 }
 
-TEST_CASE("a worker that leaves is evicted at once with its reason") {
+TEST_CASE("a worker that leaves has left at once with its reason, and is not evicted") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
   w.Do("worker a leaves");
-  CHECK(w.Island(0).record.reason == "evicted: it leaves: stopped by its operator");
+  CHECK(w.Island(0).record.reason == "left: stopped by its operator");
 }
 
 TEST_CASE("after a restart of the coordinator members have time to come back, and no more") {

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/protocol/limits.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/islands/island_members.h"
@@ -29,9 +33,9 @@ constexpr size_t kMaxForeign = 256;
 constexpr int64_t kEpochsSpare = int64_t{1} << 24;  // of restarts after the newest
 
 bool IsNodeId(const NodeId& name) {
-  if (name.empty() || name.size() > 63 || name[0] == '-') return false;
+  if (name.empty() || name.size() > 63 || name[0] == '-' || name[0] == '.') return false;
   return std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
   });
 }
 
@@ -113,14 +117,17 @@ void CheckStoreAge(State& s, const MemberKey& key, bool known, const ClusterMark
   for (auto& [number, job] : s.jobs) SetOutdated(s, job, age);
 }
 
+constexpr absl::string_view kLeaves = "it leaves: ";
+
 void Detach(State& s, Member& member, const std::string& reason) {
   member.attached = false;
   member.detached_at = s.now;
   member.reattach_by.reset();
   member.reason = reason;
-  s.Log("", Severity::kWarning,
-        absl::StrCat(KindName(member.record.kind), " ", member.record.name,
-                     " is unavailable: ", reason));
+  s.Log("", IsLeaving(reason) ? Severity::kInfo : Severity::kWarning,
+        absl::StrCat(
+            KindName(member.record.kind), " ", member.record.name, " ",
+            IsLeaving(reason) ? DescribeLoss(reason) : absl::StrCat("is unavailable: ", reason)));
   if (member.record.kind == MemberKind::kServer) {
     for (auto& [number, job] : s.jobs) {
       auto link = job.rounds.links.find(member.record.name);
@@ -144,7 +151,9 @@ void Detach(State& s, Member& member, const std::string& reason) {
 std::optional<Refused> Refusal(State& s, const MemberKey& key, Incarnation incarnation,
                                const std::string& software_version, const ClusterMark& mark) {
   if (!IsNodeId(key.second)) {
-    return Refused{"a name is 1 to 63 of a-z, 0-9 and '-', and does not begin with '-'", true};
+    return Refused{
+        "a name is 1 to 63 letters, digits, '-', '_' and '.', and begins with none of '-' and '.'",
+        true};
   }
   if (incarnation <= 0 || incarnation > kIncarnationMax) {
     return Refused{
@@ -165,6 +174,22 @@ std::optional<Refused> Refusal(State& s, const MemberKey& key, Incarnation incar
         true};
   }
   return std::nullopt;
+}
+
+// Why a process of the name of an attached member is refused, also logged once. The connection of a
+// process that has ended is lost at once, or its heartbeats are missed soon.
+std::string DescribeRival(State& s, Member& holder, Incarnation incarnation) {
+  const std::string& name = holder.record.name;
+  const char* kind = KindName(holder.record.kind);
+  const std::string why = absl::StrCat(
+      "another ", kind, " of the name ", name,
+      " sends heartbeats: if it is another machine, or has another --state-dir, one of them needs "
+      "another --name");
+  if (std::exchange(holder.rival, incarnation) != incarnation) {
+    s.Log("", Severity::kWarning,
+          absl::StrCat(kind, " ", name, " of incarnation ", incarnation, " is refused: ", why));
+  }
+  return why;
 }
 
 // The member that says hello, attached; null if it is refused. `fresh`: a process that has not
@@ -204,14 +229,16 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
                    false});
     return nullptr;
   }
+  if (member.attached && incarnation > member.record.incarnation) {
+    return refuse(DescribeRival(s, member, incarnation), false);
+  }
   fresh = incarnation != member.record.incarnation || !member.incarnation_seen;
   if (incarnation != member.record.incarnation) {
     const std::string reason =
         set_back ? absl::StrCat("replaced by a process of incarnation ", incarnation,
                                 ", after a clock that was ahead or a lost --state-dir")
                  : absl::StrCat("replaced by a newer process, incarnation ", incarnation);
-    if (member.attached) SendTo(s, key, member.record.incarnation, Refused{reason, true});
-    if (member.attached || s.FindAssignment(key.second).job != nullptr) Detach(s, member, reason);
+    if (s.FindAssignment(key.second).job != nullptr) Detach(s, member, reason);
     member.record.incarnation = incarnation;
     member.refused.clear();
     member.measured_for.clear();
@@ -287,7 +314,7 @@ struct WorkerHandler {
   void operator()(const PushRequest& m) { OnPushRequest(s, worker, m); }
   void operator()(const ValidationResult& m) { OnValidation(s, worker, m); }
   void operator()(const Leaving& m) {
-    const std::string reason = absl::StrCat("it leaves: ", CleanText(m.reason));
+    const std::string reason = MakeLeavingReason(CleanText(m.reason));
     if (!BeginLeaving(s, worker, reason)) Detach(s, worker, reason);
   }
   void operator()(const LinksMeasured&) {
@@ -362,6 +389,15 @@ Instant ComputeLeaseExpiry(const Member& member) {
 }
 
 }  // namespace
+
+std::string MakeLeavingReason(absl::string_view why) { return absl::StrCat(kLeaves, why); }
+
+bool IsLeaving(absl::string_view reason) { return absl::StartsWith(reason, kLeaves); }
+
+std::string DescribeLoss(absl::string_view reason) {
+  const bool left = absl::ConsumePrefix(&reason, kLeaves);
+  return absl::StrCat(left ? "left: " : "evicted: ", reason);
+}
 
 void OnWorkerMessage(State& s, const FromWorker& from) {
   if (const auto* hello = std::get_if<WorkerHello>(&from.message)) {

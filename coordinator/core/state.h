@@ -42,6 +42,7 @@ struct Member {
   std::optional<Instant> reattach_by;   // after a restart of the coordinator
   std::string reason = "not seen since the coordinator's start";
   std::string software_version;
+  Incarnation rival = 0;  // another process of its name that was refused last
   // Workers.
   std::vector<DeviceInfo> devices;
   std::vector<JobId> held;  // jobs of which it has a checkpoint, by its hello

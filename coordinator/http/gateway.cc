@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "common/proto_json.h"
+#include "common/toml_text.h"
 #include "common/utf8.h"
 #include "coordinator/http/assets.h"
 #include "coordinator/http/page_view.h"
@@ -146,7 +147,7 @@ std::string FindQueryMethod(const std::string& name) {
       {"status", "/atl.v1.Status/Get"}, {"jobs", "/atl.v1.Jobs/List"},
       {"job", "/atl.v1.Jobs/Get"},      {"history", "/atl.v1.Jobs/History"},
       {"logs", "/atl.v1.Jobs/Logs"},    {"sites", "/atl.v1.Status/Profile"},
-      {"events", "/atl.v1.Jobs/Watch"},
+      {"events", "/atl.v1.Jobs/Watch"}, {"settings", "/atl.v1.Jobs/Get"},
   };
   const auto found = calls.find(name);
   return found == calls.end() ? "" : found->second;
@@ -324,6 +325,14 @@ HttpReply Gateway::Api(const std::string& call, const HttpRequest& request) {
     return CallAndShow(
         stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::Get, Named(request),
         [page = PageFrom(request)](const v1::Job& job) { return ToPage(job, page); });
+  }
+  if (call == "settings") {
+    return CallAndShow(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::Get, Named(request),
+                       [](const v1::Job& job) {
+                         v1::page::Settings settings;
+                         settings.set_toml(TomlText(job.spec()));
+                         return settings;
+                       });
   }
   if (call == "history") return History(request);
   if (call == "sites") return Sites(request);

@@ -22,6 +22,11 @@ void Fill(const v1::Member& member, v1::page::Member* to) {
   to->set_draining(member.draining());
   to->set_parameter_bytes(member.load().parameter_bytes());
   to->set_staged_bytes(member.load().staged_bytes());
+  to->set_address(member.endpoint().empty() ? member.peer_endpoint() : member.endpoint());
+  to->set_software_version(member.software_version());
+  int64_t memory_bytes = member.memory_bytes();
+  for (const v1::DeviceInfo& device : member.devices()) memory_bytes += device.memory_bytes();
+  to->set_memory_bytes(memory_bytes);
 }
 
 void Fill(const v1::Island& island, v1::page::Island* to) {
@@ -45,6 +50,7 @@ void Fill(const v1::Island& island, v1::page::Island* to) {
   to->set_step_seconds_idle_link(progress.step_seconds_idle_link());
   to->set_step_seconds_overlap(progress.step_seconds_overlap());
   to->set_pushed_bytes(progress.pushed_bytes());
+  to->set_learning_rate(progress.learning_rate());
 }
 
 void Fill(const v1::Island& island, v1::page::IslandDetails* to) {

@@ -86,7 +86,7 @@ void AddCounters(const JobCounters& counters, const JobId& job, MetricsWriter& w
     writer.Add(kOuterGain, counters.gain, labels);
     writer.Add(kOuterCosine, counters.cosine, labels);
   }
-  for (const char* reason : {"connection_lost", "left", "other", "restarted", "silent"}) {
+  for (const char* reason : {"connection_lost", "other", "restarted", "silent"}) {
     const auto found = counters.evictions.find(reason);
     const int64_t count = found == counters.evictions.end() ? 0 : found->second;
     writer.Add(kEvictions, Number(count), {{"atoll_job", job}, {"reason", reason}});

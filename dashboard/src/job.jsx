@@ -35,10 +35,21 @@ const AXES = {
   time: { label: 'time', time: true, of: (c) => c.unix_s },
   version: { label: 'version', of: (c) => c.version },
 };
+// The mean of a point and those before it, weighted by 1, a, a^2, ...; null stays.
+function smoothed(series, a) {
+  if (!a) return series;
+  let sum = 0, weight = 0;
+  return { ...series, y: series.y.map((v) => {
+    if (v === null || v === undefined) return v;
+    [sum, weight] = [sum * a + v, weight * a + 1];
+    return sum / weight;
+  }) };
+}
+
 const known = (values) => values.map((v) => (v === 0 ? null : v));
 
 // The series of each chart.
-function curvesFrom(history, summary, axis) {
+function curvesFrom(history, summary, axis, smooth) {
   const x = AXES[axis].of, all = history.rounds;
   if (!all || all.unix_s.length === 0) return null;
   const islands = history.islands.slice(0, ISLAND_CURVES);
@@ -50,16 +61,21 @@ function curvesFrom(history, summary, axis) {
   }
   const speeds = [{ label: `committed ${unit(summary)}/s`, x: x(all), y: all.tokens.map((t, i) => (all.seconds[i] > 0 ? t / all.seconds[i] : null)), colour: 0 }];
   const rounds = [{ label: 'seconds a round', x: x(all), y: all.seconds.map((s, i) => (s > 0 ? s / all.rounds[i] : null)), colour: 2 }];
-  return { losses, speeds, rounds };
+  return { losses: losses.map((s) => smoothed(s, smooth)), speeds: speeds.map((s) => smoothed(s, smooth)), rounds };
 }
 
-function Curves({ history, summary, axis, theme }) {
-  const curves = useMemo(() => curvesFrom(history, summary, axis), [history, axis]);
+function Curves({ history, other, summary, axis, theme, smooth, log }) {
+  const curves = useMemo(() => {
+    const own = curvesFrom(history, summary, axis, smooth), beside = other && curvesFrom(other.history, summary, axis, smooth);
+    if (!own || !beside) return own;
+    const add = (mine, theirs) => mine.concat({ ...theirs[0], label: other.job, colour: 7, dash: [2, 3] });
+    return { losses: add(own.losses, beside.losses), speeds: add(own.speeds, beside.speeds), rounds: own.rounds };
+  }, [history, other, axis, smooth]);
   if (!curves) return <p class="empty">Curves begin with the first round.</p>;
   const base = { xLabel: AXES[axis].label, time: AXES[axis].time, theme };
   return (
     <div class="charts">
-      <Chart {...base} title={`Loss, ${nats(summary)}`} series={curves.losses} format={(v) => String(+v.toPrecision(4))} height={280} />
+      <Chart {...base} title={`Loss, ${nats(summary)}`} series={curves.losses} log={log} format={(v) => String(+v.toPrecision(4))} height={280} />
       <div>
         <Chart {...base} title={`Committed ${unit(summary)}/s`} series={curves.speeds} format={count} height={120} />
         <Chart {...base} title="Seconds a round" series={curves.rounds} format={(v) => String(+v.toPrecision(3))} height={120} />
@@ -120,6 +136,7 @@ const islandColumns = (summary) => (ended(summary.state) ? endedColumns(summary)
   { title: 'state', cell: (i) => <Badge state={islandState(i, summary)} title={i.stalled || i.reason} />, sort: (i) => i.attached },
   { title: 'loss', number: true, cell: (i) => loss(i.train_loss), sort: (i) => num(i.train_loss) },
   { title: `${unit(summary)}/s`, number: true, cell: (i) => speed(i.tokens_per_s), sort: (i) => num(i.tokens_per_s) },
+  { title: 'learning rate', number: true, cell: (i) => (num(i.learning_rate) ? +num(i.learning_rate).toPrecision(3) : '–'), sort: (i) => num(i.learning_rate) },
   { title: 'step time (idle link)', number: true, cell: (i) => (num(i.step_seconds_idle_link) > 0 ? seconds(i.step_seconds_idle_link) : '–'), sort: (i) => num(i.step_seconds_idle_link) },
   { title: 'with transfers', number: true, cell: (i) => (num(i.step_seconds_overlap) > 0 ? seconds(i.step_seconds_overlap) : '–') },
   ...ROUND_COLUMNS,
@@ -162,12 +179,59 @@ function Tiles({ job, summary: s }) {
   );
 }
 
+// The curves of all islands together, as a file for other programs.
+function downloadCsv(job, curve) {
+  const columns = ['unix_s', 'version', 'tokens', 'loss', 'seconds', 'rounds'].filter((c) => curve[c]?.length);
+  const lines = [columns.join(',')].concat(curve.unix_s.map((_, i) => columns.map((c) => curve[c][i]).join(',')));
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(new Blob([lines.join('\n'), '\n'], { type: 'text/csv' }));
+  link.download = `${job}.csv`;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+// The job file with all defaults, looked up when it is opened.
+function Settings({ job }) {
+  const [open, setOpen] = useState(false), [copied, setCopied] = useState(false);
+  return (
+    <details onToggle={(e) => setOpen(e.target.open)}><summary>The job file, with the defaults that it left out</summary>
+      {open && <SettingsText job={job} copied={copied} onCopy={(text) => navigator.clipboard?.writeText(text).then(() => setCopied(true))} />}
+    </details>
+  );
+}
+
+function SettingsText({ job, copied, onCopy }) {
+  const { data, error } = useGet('settings', { job });
+  if (!data) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
+  return <><p><button class="act" onClick={() => onCopy(data.toml)}>{copied ? 'Copied' : 'Copy'}</button></p><pre tabIndex="0">{data.toml}</pre></>;
+}
+
+const SMOOTHINGS = [['none', 0], ['some', 0.6], ['much', 0.9]];
+
+// What is drawn, and how.
+function CurveTools({ id, view, setView, curve }) {
+  const jobs = useGet('jobs', undefined, 0).data?.jobs || [];
+  const set = (change) => setView({ ...view, ...change });
+  return (
+    <div class="filters">
+      <label>over <select value={view.axis} onChange={(e) => set({ axis: e.target.value })}><option value="time">time</option><option value="version">version</option></select></label>
+      <label>smoothing <select value={view.smooth} onChange={(e) => set({ smooth: Number(e.target.value) })}>{SMOOTHINGS.map(([name, a]) => <option value={a}>{name}</option>)}</select></label>
+      <label>beside <select value={view.beside} onChange={(e) => set({ beside: e.target.value, axis: e.target.value ? 'version' : view.axis })}><option value="">no other job</option>
+        {jobs.filter((j) => j.job !== id).map((j) => <option value={j.job}>{j.job}</option>)}</select></label>
+      <label><input type="checkbox" checked={view.log} onChange={(e) => set({ log: e.target.checked })} /> logarithmic loss</label>
+      <button class="act" disabled={!curve?.unix_s?.length} onClick={() => downloadCsv(id, curve)}>Download CSV</button>
+    </div>
+  );
+}
+
 export function Job({ id, session, theme, onLive }) {
   const [wanted, setWanted] = useState(DECISIONS_LISTED);
   const { data: job, error, live } = useEvents({ job: id, decisions: wanted });
-  const [axis, setAxis] = useState('time');
+  const [view, setView] = useState({ axis: 'time', smooth: 0, beside: '', log: false }), { axis } = view;
   const over = job && ended(job.summary.state);
   const history = useGet('history', { job: id, points: POINTS, islands: ISLAND_CURVES }, over ? 0 : 2500);
+  const beside = useGet(view.beside ? 'history' : 'session', view.beside ? { job: view.beside, points: POINTS, islands: 1 } : undefined);
+  const other = useMemo(() => (view.beside && beside.data?.rounds ? { job: view.beside, history: beside.data } : null), [view.beside, beside.data]);
   const charts = useCharts();
   onLive(live || over, error);
   if (!job) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
@@ -181,9 +245,9 @@ export function Job({ id, session, theme, onLive }) {
       <p class="why">{[s.waiting_for, reason(s)].filter(Boolean).join('; ')}{num(s.ended_unix_ms) > 0 && ` (ended ${moment(s.ended_unix_ms)})`}</p>
       {job.islands.filter((i) => i.stalled).map((i) => <p class="notice" role="alert">Island {i.island} is stalled: {i.stalled}</p>)}
       <Tiles job={job} summary={s} />
-      <Section title="Curves" id="curves" tools={<div class="filters"><label>over <select value={axis} onChange={(e) => setAxis(e.target.value)}><option value="time">time</option><option value="version">version</option></select></label></div>}>
+      <Section title="Curves" id="curves" tools={<CurveTools id={id} view={view} setView={setView} curve={history.data?.rounds} />}>
         <Problem error={history.error || charts.error} />
-        {history.data && charts.ready ? <Curves history={history.data} summary={s} axis={axis} theme={theme} /> : <p class="loading">Loading…</p>}
+        {history.data && charts.ready ? <Curves history={history.data} other={other} summary={s} axis={axis} theme={theme} smooth={view.smooth} log={view.log} /> : <p class="loading">Loading…</p>}
         {job.islands.length > ISLAND_CURVES && <p class="empty">The first {ISLAND_CURVES} of {job.islands.length} islands are drawn; `atoll metrics {s.job} --csv` has all.</p>}
       </Section>
       {s.validation_sets.length > 0 && (
@@ -196,6 +260,7 @@ export function Job({ id, session, theme, onLive }) {
       <Section title="Islands" id="islands"><Table columns={islandColumns(s)} rows={job.islands} keyOf={(i) => i.island} empty="No worker has an island yet." /></Section>
       <Section title="Decisions, newest first" id="decisions"><Table columns={decisionColumns(s)} rows={job.decisions} total={job.decisions_kept} onMore={setWanted} pageSize={DECISIONS_LISTED} empty="No round has been decided yet." /></Section>
       <Section title="Parameter servers" id="servers"><Table columns={SERVERS} rows={servers} keyOf={(v) => v.name} empty="The model is not placed yet." /></Section>
+      <Section title="Settings" id="settings"><Settings job={id} /></Section>
       <Section title="Log, newest first" id="log" tools={<a href={`#/logs?job=${s.job}`}>the whole log</a>}><NewestLines job={s.job} /></Section>
     </>
   );

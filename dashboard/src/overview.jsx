@@ -49,7 +49,10 @@ const MEMBERS = [
   { title: 'state', cell: (m) => <Badge state={m.attached ? 'attached' : 'unavailable'} />, sort: (m) => m.attached },
   { title: 'last heartbeat', number: true, cell: (m) => (!m.attached ? '–' : m.since_heartbeat_s < 1 ? 'now' : `${seconds(m.since_heartbeat_s)} ago`), sort: (m) => m.since_heartbeat_s },
   { title: 'site', cell: (m) => m.site || '–', sort: (m) => m.site },
-  { title: 'devices', wide: true, cell: (m) => m.devices.join(', ') || '–' },
+  { title: 'devices', wide: true, cell: (m) => m.devices.join(', ') || '–', sort: (m) => m.devices.join() },
+  { title: 'memory', number: true, cell: (m) => (num(m.memory_bytes) ? bytes(m.memory_bytes) : '–'), sort: (m) => num(m.memory_bytes) },
+  { title: 'address', cell: (m) => m.address || '–', sort: (m) => m.address },
+  { title: 'version', cell: (m) => m.software_version || '–', sort: (m) => m.software_version },
   { title: 'holds', cell: (m) => HOLDS[m.kind](m), sort: (m) => m.job },
   { title: 'why', wide: true, cell: (m) => m.measuring || m.draining || (m.attached ? '' : m.reason) },
 ];
@@ -74,7 +77,7 @@ export function Overview({ session, onLive }) {
       <div class="tiles">
         <Tile label="jobs at work" value={data.jobs.length} />
         {speeds(data.jobs).map(([name, sum]) => <Tile label={`${name}/s`} value={count(sum)} detail="of all jobs" />)}
-        <Tile label="workers attached" value={of(workers)} />
+        <Tile label="workers attached" value={of(workers)} detail={workers.length ? `${percent(workers.filter((m) => m.attached && m.job).length / workers.length)} of them train` : ''} />
         <Tile label="parameter servers attached" value={of(servers)} />
       </div>
       <Section title="Jobs" id="jobs"><div class="cards">

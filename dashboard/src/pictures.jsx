@@ -55,7 +55,7 @@ export function Rounds({ rounds, islands }) {
               return (
                 <rect x={x(num(p.granted_ms))} y={top + i * row + 3} rx="2" height={row - 8}
                   width={Math.max(2, x(num(r.decided_ms)) - x(num(p.granted_ms)))}
-                  fill={p.accepted ? (late ? 'var(--warn)' : 'var(--accent)') : 'var(--bad)'} fill-opacity=".8">
+                  fill={p.accepted ? (late ? 'var(--warn)' : 'var(--accent)') : 'var(--bad)'}>
                   <title>{`round ${r.round}, island ${p.island}: ${p.accepted ? 'accepted' : 'rejected'}, ${num(p.staleness)} versions behind; pushed ${seconds((num(r.decided_ms) - num(p.granted_ms)) / 1000)} before the decision`}</title>
                 </rect>);
             })}

@@ -41,7 +41,13 @@ struct CliFixture {
     arguments.push_back("--coordinator=" + address);
     return arguments;
   }
+  // Confirms what cannot be undone.
   Outcome Run(std::vector<std::string> arguments) {
+    const bool confirmed = arguments[0] == "rm" || arguments[0] == "cancel";
+    if (confirmed) arguments.emplace_back("--yes");
+    return RunAs(std::move(arguments));
+  }
+  Outcome RunAs(std::vector<std::string> arguments) {
     Command command(With(std::move(arguments)), folder);
     const int code = command.Wait();
     return {code, command.rest(), command.errors()};
@@ -95,6 +101,19 @@ TEST_CASE("a job on the command line: submitted, listed, held, ended") {
   const Outcome logs = fixture.Run({"logs", job, "-f"});  // ends, since the job has
   CHECK(logs.code == 0);
   CHECK(absl::StrContains(logs.out, "Z info    " + job + ": "));
+}
+
+TEST_CASE("without_a_terminal_what_cannot_be_undone_needs_yes_and_nothing_is_changed") {
+  CliFixture fixture;
+  const std::string job = fixture.Submit();
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"cancel", job}, {"rm", job, "--force"}, {"revoke", "w1"}}) {
+    const Outcome refused = fixture.RunAs(command);
+    CHECK(refused.code == 2);
+    CHECK(refused.out.empty());
+    CHECK(absl::StrContains(refused.errors, "--yes"));
+  }
+  CHECK(absl::StartsWith(fixture.Run({"show", job}).out, job + ": queued"));
 }
 
 TEST_CASE(

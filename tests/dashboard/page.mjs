@@ -1,11 +1,13 @@
 // node page.mjs PHASE URL JOB OUT: looks at the coordinator's pages with a real Chromium. A phase
 // ends with exit code 0, or with what is not as it should be. Screenshots go to OUT.
 import { createRequire } from 'node:module';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 const [phase, url, job, out] = process.argv.slice(2);
 const require = createRequire(join(process.env.ATOLL_DASHBOARD, 'package.json'));
 const { chromium } = require('playwright-core');
+const axe = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
 const LIMIT_MS = 60_000;
 
 const problems = [];
@@ -46,6 +48,13 @@ async function go(page, name) {
   await page.locator('.dot.live').waitFor();
 }
 
+// What axe-core finds against accessibility.
+async function checkAccess(page, name) {
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => window.axe.run(document));
+  for (const v of violations) check(false, `${name}: ${v.id}: ${v.help}: ${v.nodes.slice(0, 3).map((n) => n.target.join(' ')).join('; ')}`);
+}
+
 // Every page, in one size and theme.
 async function tour(options, suffix) {
   const page = await open(options);
@@ -56,6 +65,8 @@ async function tour(options, suffix) {
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     check(wide <= 0, `${name}${suffix} is ${wide} px wider than the window`);
     await page.screenshot({ path: join(out, `${name}${suffix}.png`), fullPage: true });
+    await checkAccess(page, `${name}${suffix}`);
+    check((await page.title()).startsWith(name === 'island' ? `${job}, island 0` : PAGES[name][1]), `${name}: its title is ${await page.title()}`);
   }
   await page.context().close();
 }
@@ -87,6 +98,18 @@ const phases = {
     await page.locator(`a[href="#/jobs/${job}"]`).first().focus();
     await page.keyboard.press('Enter');
     await page.locator('h1', { hasText: job }).waitFor();
+    // Its settings as a job file, other views of its curves, and what keys there are.
+    await page.locator('summary', { hasText: 'job file' }).click();
+    await page.locator('pre', { hasText: 'steps_per_round' }).waitFor();
+    await page.getByLabel('smoothing').selectOption({ label: 'much' });
+    await page.getByLabel('logarithmic loss').check();
+    const [csv] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Download CSV' }).click()]);
+    const rows = readFileSync(await csv.path(), 'utf8').trim().split('\n');
+    check(rows.length > 2 && rows[0].split(',').length === rows[1].split(',').length, `the CSV begins with ${rows.slice(0, 2).join(' / ')}`);
+    await page.keyboard.press('?');
+    await page.locator('dialog[open]').waitFor();
+    await checkAccess(page, 'keys');
+    await page.keyboard.press('Escape');
     // The log's filter.
     await go(page, 'logs');
     await page.locator('input[type=search]').fill('joined');
@@ -115,8 +138,12 @@ const phases = {
     console.log('ready');
     await page.locator('.dot.off').waitFor();
     check(await page.locator('h1', { hasText: job }).count() === 1, 'without a connection the page keeps what it shows');
+    await page.locator('.lost').waitFor();
+    check(await page.getByRole('button', { name: 'Pause' }).isDisabled(), 'without a connection actions are off');
+    await page.screenshot({ path: join(out, 'job-lost.png') });
     console.log('off');
     await page.locator('.dot.live').waitFor();
+    await page.locator('.lost').waitFor({ state: 'detached' });
     await until(page, 'another version', (old) => [...document.querySelectorAll('.tile')].some((t) => t.querySelector('.label').textContent === 'version' && Number(t.querySelector('.value').textContent) > Number(old)), version);
     await until(page, 'no error on the page', () => document.querySelectorAll('.problem').length === 0);
     // The browser itself reports requests that nothing answered.

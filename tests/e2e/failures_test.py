@@ -120,7 +120,7 @@ def everything_is_stopped_and_started(fixture):
     for name in ("w1", "ps1", "w2", "coordinator", "w3", "ps2"):
         code = fixture.daemons[name].stop()
         check(code == 0, f"{name} ended with code {code}")
-    check("w1 is unavailable: it leaves: SIGTERM" in fixture.daemons["coordinator"].log(), "no goodbye")
+    check("w1 left: SIGTERM" in fixture.daemons["coordinator"].log(), "no goodbye")
     for daemon in fixture.daemons.values():
         daemon.start()
     fixture.finishes(job, before["decisions"])
@@ -176,20 +176,24 @@ def the_machine_stands_still(fixture):
 
 @case
 def two_workers_have_one_name(fixture):
-    """A second worker of the same name takes over; the first one ends and says why"""
+    """A second worker of the same name is refused while the first one sends heartbeats, and takes its place when
+    that one has ended"""
     fixture.starts(workers=2, servers=1, step_ms=STEP_MS)
     job = fixture.submits(schedule__train_tokens=75_000)
     fixture.reaches(job, 2)
     thief = subprocess.run([*fixture.daemons["w1"].command], capture_output=True, text=True,
                            timeout=LIMIT_S, check=False)
-    check(thief.returncode == 1 and "runs on it; give every daemon" in thief.stderr, f"{thief}")
-    fixture.worker("w1", f"--emulate-step-ms={STEP_MS}", process="w1-again")
-    first = fixture.daemons["w1"]
-    fixture.wait_until("the first w1 to end", lambda: not first.alive(), LIMIT_S)
-    check(first.process.returncode == 1, f"it ended with {first.process.returncode}")
-    check("replaced by a newer process" in first.log(), first.log())
-    fixture.meanwhile("the job's log line", job, lambda: "replaced by a newer process" in
-                      fixture.logs(job))
+    check(thief.returncode == 1 and "runs on it; give every process" in thief.stderr, f"{thief}")
+    first, before = fixture.daemons["w1"], fixture.member("w1")["incarnation"]
+    again = fixture.worker("w1", f"--emulate-step-ms={STEP_MS}", process="w1-again")
+    fixture.wait_until("the second w1 to be refused", lambda: "another worker of the name w1" in again.log(),
+                       LIMIT_S)
+    fixture.reaches(job, fixture.version(job) + 1)
+    check(first.alive() and again.alive(), "one of them has ended")
+    check(fixture.member("w1")["incarnation"] == before, "the second one has the name")
+    first.kill()
+    fixture.meanwhile("the second w1 to attach", job, lambda: fixture.member("w1")["incarnation"] != before
+                      and fixture.member("w1")["attached"])
     fixture.finishes(job)
 
 

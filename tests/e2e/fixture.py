@@ -17,7 +17,7 @@ import time
 import traceback
 from xml.sax.saxutils import quoteattr
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy/local"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import Cluster, ClusterError, decided_twice, parse_json  # noqa: E402
 from monitor import Monitor  # noqa: E402
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy/local"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import ClusterError, built_file, die_with_parent, parse_json  # noqa: E402
 
 DEADLINE_S = 30

@@ -237,7 +237,7 @@ PLANTED = {
         "labels->is_object() && static_cast<int64_t>(labels->size()) == classes;",
         "labels->is_object();"),
     "client_config": (
-        "cli/contexts.cc",
+        "common/toml_text.cc",
         "if (code < 0x20 || code == 0x7f) {",
         "if (code == 0x7f) {"),
     "doctor": (

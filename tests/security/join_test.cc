@@ -129,7 +129,7 @@ TEST_CASE("members_join_by_a_token_train_and_lose_their_access_when_they_are_rev
   CHECK(stranger->Wait() == 1);
   CHECK(absl::StrContains(stranger->errors(), "token_used: "));
 
-  site.MustAtoll({"revoke", "w1"});
+  site.MustAtoll({"revoke", "w1", "--yes"});
   CHECK(worker->Wait() != 0);
   CHECK(absl::StrContains(worker->errors(), "revoked: "));
   CHECK(absl::StrContains(site.Atoll({"status"}).out, "revoked"));
@@ -164,7 +164,7 @@ TEST_CASE("members_refuse_a_revoked_certificate_at_their_metrics_within_seconds"
     INFO(port);
     REQUIRE(Await([&] { return read_as("w1", port).status == 200; }));
   }
-  site.MustAtoll({"revoke", "w1"});
+  site.MustAtoll({"revoke", "w1", "--yes"});
   for (const int port : {7101, 7102}) {
     INFO(port);
     REQUIRE(Await([&] { return read_as("w1", port).status == 403; }));

@@ -164,7 +164,9 @@ TEST_CASE("a_role_allows_its_own_calls_and_no_others") {
     CHECK((Atoll(coordinator, tls, {"status"}).code == 0) == row.reads);
     for (const std::string command : {"pause", "resume", "cancel", "rm"}) {
       INFO(command);
-      const Outcome outcome = Atoll(coordinator, tls, {command, job});
+      std::vector<std::string> arguments = {command, job};
+      if (command == "cancel" || command == "rm") arguments.emplace_back("--yes");
+      const Outcome outcome = Atoll(coordinator, tls, arguments);
       CHECK(absl::StrContains(outcome.errors, "does not allow") != row.changes);
     }
     const std::string first = ReceiveFirst(coordinator, tls);

@@ -1,5 +1,6 @@
 #include "common/net/control/tls.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/security/tls_certificate_provider.h>
@@ -7,6 +8,7 @@
 #include <grpcpp/security/tls_credentials_options.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -22,6 +24,13 @@ namespace atl {
 namespace {
 
 constexpr size_t kMaxPemBytes = 1 << 20;
+
+// What gRPC says of its own goes to this program's log at debug level; $GRPC_VERBOSITY leaves it to
+// gRPC.
+void RouteGrpcLog() {
+  if (std::getenv("GRPC_VERBOSITY") != nullptr) return;
+  gpr_set_log_function([](gpr_log_func_args* line) { LogDebug("grpc", line->message); });
+}
 
 struct Pem {
   std::string ca, cert, key;
@@ -151,6 +160,7 @@ absl::Status CheckAddress(absl::string_view address) {
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(
     const TlsOptions& options, absl::string_view address) {
+  RouteGrpcLog();
   ATOLL_RETURN_IF_ERROR(CheckAddress(address));
   if (Plaintext(options)) {
     ATOLL_RETURN_IF_ERROR(CheckPlaintext(options, address));
@@ -164,6 +174,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> JoinCredentials(
     const JoinToken& token, absl::string_view address) {
+  RouteGrpcLog();
   ATOLL_RETURN_IF_ERROR(CheckAddress(address));
   ATOLL_ASSIGN_OR_RETURN(const KeyAndCertificate own, TokenCertificate(token));
   // The authority comes with the coordinator's certificate, and the token says which one it is.
@@ -181,6 +192,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> JoinCredentials(
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ListenCredentials(
     const TlsOptions& options, std::function<absl::Status(const std::string&)> admit) {
+  RouteGrpcLog();
   ATOLL_RETURN_IF_ERROR(ReadAll(options).status());
   namespace ge = grpc::experimental;
   ge::TlsServerCredentialsOptions tls(std::make_shared<ge::FileWatcherCertificateProvider>(
@@ -197,6 +209,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ListenCredentials(
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ListenCredentials(
     const TlsOptions& options, absl::string_view address) {
+  RouteGrpcLog();
   ATOLL_RETURN_IF_ERROR(CheckAddress(address));
   if (Plaintext(options)) {
     ATOLL_RETURN_IF_ERROR(CheckPlaintext(options, address));

@@ -7,6 +7,7 @@
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/islands/plans.h"
 #include "coordinator/core/islands/switching.h"
+#include "coordinator/core/members.h"
 #include "coordinator/core/rounds/rounds.h"
 
 namespace atl::coord {
@@ -53,11 +54,12 @@ void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& evicted,
   island.incarnation = successor->incarnation;
   island.followers.erase(successor);
   job.member_orders.erase(island.worker);
-  island.evictions++;
+  const bool left = IsLeaving(reason);
+  if (!left) island.evictions++;
   NewGeneration(job, island);
   island.reason = absl::StrCat("worker ", island.worker, " leads in generation ", island.generation,
-                               " after ", evicted, " was evicted: ", reason);
-  s.Log(job.id(), Severity::kWarning,
+                               " after ", evicted, left ? " " : " was ", DescribeLoss(reason));
+  s.Log(job.id(), left ? Severity::kInfo : Severity::kWarning,
         absl::StrCat("island ", island.island, ": ", island.reason, ResumeSaved(s, job, island)));
 }
 

@@ -11,6 +11,7 @@
 #include "coordinator/core/drain.h"
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/plans.h"
+#include "coordinator/core/members.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_data.h"
 #include "coordinator/core/rounds/site_jobs.h"
@@ -244,14 +245,16 @@ void NoteSteps(const State& s, IslandRecord& island, bool lost) {
 
 void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason) {
   IslandRecord& island = job.EditIsland(id);
-  s.Log(job.id(), Severity::kWarning,
-        absl::StrCat("island ", id, ": worker ", island.worker, " is evicted: ", reason));
+  const bool left = IsLeaving(reason);
+  s.Log(job.id(), left ? Severity::kInfo : Severity::kWarning,
+        absl::StrCat("island ", id, ": worker ", island.worker, " ",
+                     left ? DescribeLoss(reason) : absl::StrCat("is ", DescribeLoss(reason))));
   NoteSteps(s, island, /*lost=*/true);
   island.incarnation = 0;
   island.followers.clear();
   job.ErasePlan(id);
-  island.evictions++;
-  island.reason = absl::StrCat("evicted: ", reason);
+  if (!left) island.evictions++;
+  island.reason = DescribeLoss(reason);
   NewGeneration(job, island);
   job.vacant_since[id] = s.now;
   JobProgress& progress = job.EditProgress();

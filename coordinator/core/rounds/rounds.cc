@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -392,6 +393,37 @@ std::string DescribeInitializer(const Job& job) {
                       island->second.worker, ")");
 }
 
+// "training; next push in about 12 s", by what the islands' leaders have reported.
+std::string DescribeTraining(const State& s, const Job& job) {
+  std::optional<double> soonest_s;
+  for (const auto& [id, island] : job.islands) {
+    const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+    if (!IsActive(job, island) || leader == nullptr || !leader->progress) continue;
+    const IslandProgress& progress = *leader->progress;
+    const double step_s = std::max(progress.step_seconds_idle_link, progress.step_seconds_overlap);
+    if (progress.generation != island.generation || !progress.ready || !(step_s > 0)) continue;
+    const int64_t steps = std::max<int64_t>(0, island.steps_this_round - progress.unpushed_steps);
+    const double left_s = std::max(
+        0.0, static_cast<double>(steps) * step_s - Seconds(s.now - leader->last_heartbeat));
+    soonest_s = std::min(soonest_s.value_or(left_s), left_s);
+  }
+  if (!soonest_s || !(*soonest_s < 1e6)) return "training";
+  const auto whole_s = static_cast<int64_t>(std::ceil(*soonest_s));
+  return whole_s < 1 ? "training; a push is due"
+                     : absl::StrCat("training; next push in about ", whole_s, " s");
+}
+
+// "waiting for island 2 (18 s, grace 30 s)".
+std::string DescribeWindow(const State& s, const Job& job, const Rounds& rounds) {
+  const auto whole = [](Duration time) { return static_cast<int64_t>(Seconds(time)); };
+  return absl::StrCat("waiting for island ", absl::StrJoin(MissingIslands(job, rounds), ", "), " (",
+                      whole(s.now - rounds.window->opened_at), " s",
+                      job.spec().outer.wait_for_all
+                          ? ""
+                          : absl::StrCat(", grace ", whole(rounds.window->grace), " s"),
+                      ")");
+}
+
 }  // namespace
 
 std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
@@ -401,13 +433,12 @@ std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
       if (job.record.site && rounds.progress.version == kNoVersion) {
         return "waiting for the parameters of the job above";
       }
-      if (rounds.progress.version == kNoVersion) {
-        return absl::StrCat("waiting for the initial weights", DescribeInitializer(job));
-      }
-      return "waiting for the first island update";
+      return rounds.progress.version == kNoVersion
+                 ? absl::StrCat("waiting for the initial weights", DescribeInitializer(job))
+                 : DescribeTraining(s, job);
     case RoundPhase::kWindowOpen:
       if (HoldsForExchange(job)) return "waiting for a version of the job above";
-      return absl::StrCat("waiting for island ", absl::StrJoin(MissingIslands(job, rounds), ", "));
+      return DescribeWindow(s, job, rounds);
     case RoundPhase::kCollecting:
       for (const auto& [server, link] : rounds.links) {
         if (!IsActive(job.record, server) || rounds.collecting->grams.contains(server)) continue;

@@ -390,7 +390,11 @@ void World::DoServer(const Command& command) {
     Step(FromServer{name, server.incarnation, std::move(message)});
   };
   if (command.Has("attaches")) {
-    server.incarnation = command.Int("incarnation", server.incarnation + 1);
+    const Incarnation incarnation = command.Int("incarnation", server.incarnation + 1);
+    if (server.alive && incarnation != server.incarnation) {
+      Step(ServerConnectionLost{name, server.incarnation});
+    }
+    server.incarnation = incarnation;
     server.alive = true;
     server.silent = false;
     server.pending_messages.clear();

@@ -7,6 +7,7 @@
 //   server ps-0 attaches stranger            another folder of that name, for this once
 //   server ps-0 dies | goes-silent | faults [passing] reason=TEXT
 //   worker a attaches [incarnation=N] [site=TEXT] [devices=N]
+//   worker a attaches incarnation=N rival    another process; the one before stays
 //   worker a dies | goes-silent | leaves
 //   worker a prepared [digest=N] [sequences=N] [measured=1] | refuses reason=TEXT
 //   worker a ready [speed=TOKENS_PER_S]      a heartbeat: holds the ordered version

@@ -13,7 +13,11 @@ void World::AttachWorker(const NodeId& name, Worker& worker, const Command& comm
   const double speed = worker.speed;
   const Incarnation incarnation = command.Int("incarnation", worker.incarnation + 1);
   const IslandOrder before = worker.order;
+  if (command.Has("rival")) {  // another process of its name, whose connection stays
+    return Step(FromWorker{name, incarnation, WorkerHello()});
+  }
   if (incarnation != worker.incarnation) {
+    if (worker.alive) Step(WorkerConnectionLost{name, worker.incarnation});
     const ClusterMark mark = worker.mark;
     const std::vector<JobId> held = worker.held;
     worker = Worker();

@@ -1,6 +1,6 @@
 """Starts Atoll's real daemons on this machine, kills them and starts them again.
 
-The demo, the end-to-end tests and the benchmarks of whole clusters are written with it. Every daemon
+The end-to-end tests and the benchmarks of whole clusters are written with it. Every daemon
 dies with this process, whatever happens to it. All traffic stays on loopback.
 """
 import ctypes
@@ -239,7 +239,8 @@ class Cluster:
 
     def atoll(self, *arguments, check=True, timeout_s=60):
         """Runs the CLI: (exit code, standard output, standard error)."""
-        environment = dict(os.environ, ATOLL_COORDINATOR=self.address)
+        # No user is there to confirm what cannot be undone.
+        environment = dict(os.environ, ATOLL_COORDINATOR=self.address, ATOLL_CANCEL_YES="true", ATOLL_RM_YES="true")
         done = subprocess.run([*self.cli, binary("atoll"), *self.cli_flags, *arguments], env=environment,
                               text=True, errors="replace",  # a byte model writes any bytes
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Real English text for the demo and the benchmarks: the GNU dictionary of Debian's dict-gcide.
+"""Real English text for the benchmarks: the GNU dictionary of Debian's dict-gcide.
 
 Its .dict.dz is gzip with an index. The first megabytes are prefaces; what follows is the dictionary
 from A on. The text is GPL and is read from the installed package, never copied into this project.
