@@ -6,7 +6,11 @@ fuzzing and slow tests need. The ten slowest targets are listed before
 the count. Every Catch2 case counts as one test, any other target as one. A target that did not pass counts
 as at least one failure, whatever went wrong: it did not build, crashed, or ran out of time. A
 case counts as skipped when its log says so (see tests/README.md). Cached results are not used.
+
+With `--stress` every test runs three times beside eight busy processes, once all are built; the count is of
+all runs.
 """
+import contextlib
 import json
 import os
 import subprocess
@@ -16,6 +20,28 @@ import urllib.parse
 import xml.etree.ElementTree as ET
 
 BAZEL = os.environ.get("BAZEL", "bazel")
+BUSY_PROCESSES, STRESS_RUNS = 8, 3
+# Ends with its parent, however that ends.
+BUSY = """
+import os
+parent = os.getppid()
+while os.getppid() == parent:
+    for _ in range(10_000_000):
+        pass
+"""
+
+
+@contextlib.contextmanager
+def busy_machine():
+    """Has all cores busy with other processes meanwhile."""
+    processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(BUSY_PROCESSES)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
 
 
 def run_bazel(arguments):
@@ -76,12 +102,18 @@ class Outcome:
 
 
 def main():
-    arguments = [argument for argument in sys.argv[1:] if argument != "--all"]
+    arguments = [argument for argument in sys.argv[1:] if argument not in ("--all", "--stress")]
     with_slow = True
     if all(argument.startswith("-") for argument in arguments):
         with_slow = "--all" in sys.argv[1:]
         arguments += ["//..."] if with_slow else ["--test_tag_filters=-slow", "--build_tests_only", "//..."]
-    code, events = run_bazel(arguments)
+    with contextlib.ExitStack() as stack:
+        if "--stress" in sys.argv[1:]:
+            # What does not build is reported by the run of the tests.
+            subprocess.run([BAZEL, "build", "--keep_going"] + arguments, check=False)
+            stack.enter_context(busy_machine())
+            arguments = [f"--runs_per_test={STRESS_RUNS}"] + arguments
+        code, events = run_bazel(arguments)
     outcome = Outcome(with_slow)
     for event in events:
         outcome.add(event)

@@ -21,12 +21,13 @@
 #include "coordinator/planning/island_scope.h"
 #include "coordinator/wire.h"
 #include "proto/plan.pb.h"
+#include "tests/catch/limits.h"
 
 namespace atl {
 namespace {
 
-constexpr std::chrono::seconds kWait(60);
-constexpr Duration kLimit = std::chrono::seconds(20);
+constexpr Duration kWait = testing::kHangLimit;
+constexpr Duration kLimit = testing::kHangLimit;
 
 std::string Bytes(const IslandPlan& plan) {
   v1::PlannedIsland message;

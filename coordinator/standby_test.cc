@@ -20,11 +20,12 @@
 #include "coordinator/server.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/trust.grpc.pb.h"
+#include "tests/catch/limits.h"
 
 namespace atl {
 namespace {
 
-constexpr auto kLong = std::chrono::seconds(30);
+constexpr auto kLong = testing::kHangLimit;
 
 EtcdServer& Server() {
   static EtcdServer server;
@@ -98,7 +99,7 @@ class Coordinator {
 std::pair<std::string, int64_t> Leader(const std::string& list, const TlsOptions& tls = {}) {
   const auto until = std::chrono::steady_clock::now() + kLong;
   while (std::chrono::steady_clock::now() < until) {
-    const auto leader = OpenLeaderChannel(tls, list, std::chrono::seconds(2));
+    const auto leader = OpenLeaderChannel(tls, list, kLong);
     if (!leader.ok()) continue;
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kLong);
@@ -160,7 +161,7 @@ TEST_CASE("over_tls_a_revocation_holds_whichever_coordinator_leads") {
   }
   REQUIRE(first.End().ok());
   REQUIRE(Leader(list, me).first == second.address);
-  const auto denied = OpenLeaderChannel(other, list, std::chrono::seconds(2));
+  const auto denied = OpenLeaderChannel(other, list, kLong);
   REQUIRE(denied.ok());
   grpc::ClientContext context;
   v1::ClusterStatus reply;

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <memory>
@@ -29,6 +30,17 @@ class HalfSent {
   }
   ~HalfSent() { close(socket_); }
   HalfSent(const HalfSent&) = delete;
+  // Waits for bytes of the server; empty: it has ended the connection.
+  std::string Read() const {
+    char bytes[4096];
+    const ssize_t count = recv(socket_, bytes, sizeof bytes, 0);
+    return std::string(bytes, count > 0 ? static_cast<size_t>(count) : 0);
+  }
+  // Whether the server has ended it.
+  bool Ended() const {
+    char byte = 0;
+    return recv(socket_, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0;
+  }
 
   // False: the server has ended the connection.
   bool Send(const std::string& bytes) {
@@ -50,6 +62,22 @@ inline std::vector<std::unique_ptr<HalfSent>> HalfSentRequests(int port, int cou
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   return connections;
+}
+
+// Whether `get` returns true while 80 half-sent requests to each of `ports` are open. Where the
+// machine is slow, the server may end them all before: then it is tried again.
+template <class Get>
+bool AnsweredBesideHalfSent(const std::vector<int>& ports, const Get& get) {
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    std::vector<std::unique_ptr<HalfSent>> open;
+    for (const int port : ports) {
+      for (auto& connection : HalfSentRequests(port, 80)) open.push_back(std::move(connection));
+    }
+    if (!get()) return false;
+    if (std::any_of(open.begin(), open.end(), [](const auto& one) { return !one->Ended(); }))
+      return true;
+  }
+  return false;
 }
 
 }  // namespace atl

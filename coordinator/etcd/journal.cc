@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMaxOperations = 100;
 constexpr size_t kMaxBytes = size_t{1} << 20;
-constexpr Duration kPatience = std::chrono::seconds(10);  // the lease ends before
+constexpr int64_t kPatienceLeases = 5;  // the lease ends before, unless etcd renews it
 
 // In groups that one transaction takes; each has one operation at least.
 std::vector<EtcdOperations> Split(EtcdOperations operations) {
@@ -62,7 +62,8 @@ absl::Status Journal::Transact(const EtcdOperations& operations, const std::stri
     request.add_failure()->mutable_request_range()->set_key(key);
   }
   ATOLL_RETURN_IF_ERROR(leadership_->Check());
-  const Instant until = SteadyNow() + kPatience;
+  const Instant until =
+      SteadyNow() + std::chrono::seconds(kPatienceLeases * leadership_->lease_s());
   const auto reply =
       client_->Txn(request, [&] { return SteadyNow() < until && leadership_->Check().ok(); });
   if (!reply.ok()) {

@@ -14,8 +14,9 @@ constexpr auto kBetweenKeepAlives = std::chrono::milliseconds(500);
 constexpr auto kBetweenRetries = std::chrono::milliseconds(100);
 // Longer than the lease, so that etcd may elect a leader of its own meanwhile, which prolongs all
 // leases. Nothing is written after the lease, however long this is: transactions compare.
-constexpr int64_t kHeldS = kLeaseTtlS + 1;
-constexpr Duration kHeld = std::chrono::seconds(kHeldS);
+constexpr int64_t kHeldLongerS = 1;
+
+Duration GetHeld(int64_t lease_s) { return std::chrono::seconds(lease_s + kHeldLongerS); }
 
 // Takes the key for our lease if no process has it.
 absl::StatusOr<TakenKey> Take(EtcdClient* client, const std::string& key, const etcd::Leader& self,
@@ -45,8 +46,9 @@ absl::StatusOr<std::optional<etcd::Leader>> Look(EtcdClient* client, const std::
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Leadership>> Leadership::Campaign(
-    EtcdClient* client, const std::string& prefix, const etcd::Leader& self,
+    EtcdClient* client, const std::string& prefix, const etcd::Leader& self, int64_t lease_s,
     const std::function<bool()>& stop, const std::function<void(const etcd::Leader&)>& on_leader) {
+  const Duration held = GetHeld(lease_s);
   const std::string key = absl::StrCat(prefix, "/leader");
   std::string known;
   bool answers = true;
@@ -70,17 +72,17 @@ absl::StatusOr<std::unique_ptr<Leadership>> Leadership::Campaign(
       continue;
     }
     const Instant begin = SteadyNow();
-    const auto lease = client->GrantLease(kLeaseTtlS);
+    const auto lease = client->GrantLease(lease_s);
     if (!tolerate(lease.status())) return lease.status();
     if (!lease.ok()) continue;
     auto taken = Take(client, key, self, *lease);
     // Without an answer it may have been taken; then the next attempt with this lease says so.
-    while (absl::IsUnavailable(taken.status()) && SteadyNow() < begin + kHeld && !stop()) {
+    while (absl::IsUnavailable(taken.status()) && SteadyNow() < begin + held && !stop()) {
       taken = Take(client, key, self, *lease);
     }
     if (taken.ok() && taken->create_revision > 0) {
       return std::unique_ptr<Leadership>(
-          new Leadership(client, key, *lease, taken->create_revision, begin + kHeld));
+          new Leadership(client, key, *lease, lease_s, taken->create_revision, begin + held));
     }
     client->RevokeLease(*lease).IgnoreError();
     if (!tolerate(taken.status())) return taken.status();
@@ -88,11 +90,12 @@ absl::StatusOr<std::unique_ptr<Leadership>> Leadership::Campaign(
   return absl::CancelledError("ended while another coordinator leads");
 }
 
-Leadership::Leadership(EtcdClient* client, std::string key, int64_t lease, int64_t create_revision,
-                       Instant held_until)
+Leadership::Leadership(EtcdClient* client, std::string key, int64_t lease, int64_t lease_s,
+                       int64_t create_revision, Instant held_until)
     : client_(client),
       key_(std::move(key)),
       lease_(lease),
+      lease_s_(lease_s),
       create_revision_(create_revision),
       held_until_(held_until),
       thread_([this] { KeepAlive(); }) {}
@@ -114,7 +117,7 @@ absl::Status Leadership::Check() const {
   }
   if (SteadyNow() < held_until_.load()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("the lease of the leader was not renewed for ", kHeldS,
+      absl::StrCat("the lease of the leader was not renewed for ", lease_s_ + kHeldLongerS,
                    " s (etcd does not answer, or this process stalled), so another "
                    "coordinator may lead; start this one again"));
 }
@@ -152,7 +155,7 @@ void Leadership::KeepAlive() {
     }
     const Instant begin = SteadyNow();
     const absl::Status status = client_->KeepAlive(lease_);
-    if (status.ok()) held_until_ = begin + kHeld;
+    if (status.ok()) held_until_ = begin + GetHeld(lease_s_);
     const absl::Status held = Check();
     if (absl::IsFailedPrecondition(status) || !held.ok()) {
       Lose(absl::IsFailedPrecondition(status)

@@ -26,16 +26,18 @@ inline constexpr int64_t kLeaseTtlS = 2;
 class Leadership {
  public:
   // Waits until this process leads. `stop`: polled several times a second; Cancelled once it is
-  // true. `on_leader`: called with the leader, whenever that changes while waiting. An etcd that
-  // does not answer is waited for, too; other errors end it.
+  // true. `lease_s`: of the leadership, kLeaseTtlS but in tests. `on_leader`: called with the
+  // leader, whenever that changes while waiting. An etcd that does not answer is waited for, too;
+  // other errors end it.
   static absl::StatusOr<std::unique_ptr<Leadership>> Campaign(
-      EtcdClient* client, const std::string& prefix, const etcd::Leader& self,
+      EtcdClient* client, const std::string& prefix, const etcd::Leader& self, int64_t lease_s,
       const std::function<bool()>& stop, const std::function<void(const etcd::Leader&)>& on_leader);
   // Gives the leadership up.
   ~Leadership();
 
   const std::string& key() const { return key_; }
   int64_t create_revision() const { return create_revision_; }
+  int64_t lease_s() const { return lease_s_; }
 
   // OK as long as the lease lasts, as far as this end knows. Any thread.
   absl::Status Check() const;
@@ -45,13 +47,14 @@ class Leadership {
   void WatchLoss(std::function<void(const absl::Status&)> on_lost);
 
  private:
-  Leadership(EtcdClient* client, std::string key, int64_t lease, int64_t create_revision,
-             Instant held_until);
+  Leadership(EtcdClient* client, std::string key, int64_t lease, int64_t lease_s,
+             int64_t create_revision, Instant held_until);
   void KeepAlive();
 
   EtcdClient* const client_;
   const std::string key_;
   const int64_t lease_;
+  const int64_t lease_s_;
   const int64_t create_revision_;
   std::atomic<Instant> held_until_;
 

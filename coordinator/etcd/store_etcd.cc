@@ -265,8 +265,9 @@ absl::StatusOr<std::unique_ptr<Store>> OpenEtcdStore(
     const std::function<void(const etcd::Leader&)>& on_leader) {
   ATOLL_ASSIGN_OR_RETURN(const EtcdAddress address, ParseEtcdAddress(options.url));
   ATOLL_ASSIGN_OR_RETURN(auto client, EtcdClient::Open(address.endpoints, options.tls));
-  ATOLL_ASSIGN_OR_RETURN(auto leadership, Leadership::Campaign(client.get(), address.prefix,
-                                                               options.self, stop, on_leader));
+  ATOLL_ASSIGN_OR_RETURN(auto leadership,
+                         Leadership::Campaign(client.get(), address.prefix, options.self,
+                                              options.lease_s, stop, on_leader));
   auto store = std::make_unique<EtcdStore>(options.url, address.prefix, std::move(client),
                                            std::move(leadership));
   ATOLL_RETURN_IF_ERROR(store->Open());

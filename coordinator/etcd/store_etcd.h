@@ -19,6 +19,7 @@
 #include <string>
 
 #include "coordinator/etcd/client.h"
+#include "coordinator/etcd/leadership.h"
 #include "coordinator/etcd/values.pb.h"
 #include "coordinator/store.h"
 
@@ -28,6 +29,7 @@ struct EtcdStoreOptions {
   std::string url;  // for ParseEtcdAddress
   TlsOptions tls;
   etcd::Leader self;
+  int64_t lease_s = kLeaseTtlS;  // of its leadership
 };
 
 // Waits until this process leads (as Leadership::Campaign says), then reads everything: DataLoss,

@@ -17,6 +17,7 @@
 #include "coordinator/store_testing.h"
 #include "coordinator/trust/access_control.h"
 #include "coordinator/wire.h"
+#include "tests/catch/limits.h"
 
 namespace atl {
 namespace {
@@ -26,8 +27,8 @@ EtcdServer& Server() {
   return server;
 }
 
-EtcdClient::GoOn For(int seconds) {
-  return [until = SteadyNow() + std::chrono::seconds(seconds)] { return SteadyNow() < until; };
+EtcdClient::GoOn Long() {
+  return [until = SteadyNow() + testing::kHangLimit] { return SteadyNow() < until; };
 }
 
 // A cluster's keys, as several coordinators and a person with etcdctl see them.
@@ -46,6 +47,7 @@ class Keys {
     options.url = url;
     options.tls = tls_;
     options.self.set_address(address);
+    options.lease_s = lease_s;
     return OpenEtcdStore(options, stop,
                          [&](const etcd::Leader& leader) { seen = leader.address(); });
   }
@@ -62,26 +64,26 @@ class Keys {
     etcdserverpb::RangeRequest request;
     request.set_key(prefix + folder);
     request.set_range_end(ComputePrefixEnd(prefix + folder));
-    const auto reply = client_->Range(request, For(20)).value();
+    const auto reply = client_->Range(request, Long()).value();
     REQUIRE(reply.kvs_size() > 0);
     return reply.kvs(0).key();
   }
   std::string Value(const std::string& key) {
     etcdserverpb::RangeRequest request;
     request.set_key(key);
-    const auto reply = client_->Range(request, For(20)).value();
+    const auto reply = client_->Range(request, Long()).value();
     return reply.kvs_size() == 0 ? "" : reply.kvs(0).value();
   }
   void Put(const std::string& key, const std::string& value) {
     etcdserverpb::TxnRequest request;
     request.add_success()->mutable_request_put()->set_key(key);
     request.mutable_success(0)->mutable_request_put()->set_value(value);
-    REQUIRE(client_->Txn(request, For(20)).ok());
+    REQUIRE(client_->Txn(request, Long()).ok());
   }
   void Erase(const std::string& key) {
     etcdserverpb::TxnRequest request;
     request.add_success()->mutable_request_delete_range()->set_key(key);
-    REQUIRE(client_->Txn(request, For(20)).ok());
+    REQUIRE(client_->Txn(request, Long()).ok());
   }
 
  private:
@@ -89,7 +91,8 @@ class Keys {
 
  public:
   const std::string url, prefix;
-  std::string seen;  // the leader while another one waited
+  std::string seen;      // the leader while another one waited
+  int64_t lease_s = 60;  // a slow machine renews one of two seconds too late
 
  private:
   std::unique_ptr<EtcdClient> client_;
@@ -141,6 +144,7 @@ TEST_CASE("coordinator_that_lost_leadership_writes_nothing_and_gets_an_error") {
 TEST_CASE("leader_whose_etcd_does_not_answer_loses_the_lead_after_its_lease") {
   EtcdServer server;
   Keys keys(server);
+  keys.lease_s = kLeaseTtlS;
   auto store = keys.Open();
   std::promise<absl::Status> lost;
   store->WatchOwnership([&](const absl::Status& status) { lost.set_value(status); });

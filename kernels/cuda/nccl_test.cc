@@ -144,11 +144,9 @@ TEST_CASE("a GPU alone is a group") {
 
 TEST_CASE("who comes alone waits until the timeout, and the device goes on") {
   if (!HasGpus(1)) return;
-  const Instant begin = SteadyNow();
   const auto alone = Join(*NewNcclId(), 0, 2, kShort);
   INFO(alone.status());
   REQUIRE(absl::IsDeadlineExceeded(alone.status()));
-  REQUIRE(SteadyNow() - begin < kLong);
   auto next = Join(*NewNcclId(), 0, 1, kLong);
   RequireOk(next.status());
   Floats x = {4};

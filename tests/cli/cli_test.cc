@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "common/net/control/attach_client.h"
 #include "common/version.h"
+#include "tests/catch/limits.h"
 #include "tests/cli/command.h"
 #include "tests/cli/coordinator.h"
 
@@ -369,7 +370,7 @@ class Attached {
  private:
   void Await(const bool& what) {
     std::unique_lock lock(mutex_);
-    REQUIRE(changed_.wait_for(lock, std::chrono::seconds(20), [&] { return what; }));
+    REQUIRE(changed_.wait_for(lock, testing::kHangLimit, [&] { return what; }));
   }
 
   std::mutex mutex_;

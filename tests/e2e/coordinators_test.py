@@ -81,7 +81,7 @@ def call(fixture, path, **request):
     """A call of etcd's v3 API as JSON; returns the answer, or what it refuses."""
     body = json.dumps(request).encode()
     try:
-        with urllib.request.urlopen(f"http://{fixture.endpoints[0]}/v3/{path}", body, timeout=20) as answer:
+        with urllib.request.urlopen(f"http://{fixture.endpoints[0]}/v3/{path}", body, timeout=LIMIT_S) as answer:
             return json.loads(answer.read())
     except urllib.error.HTTPError as refused:
         return json.loads(refused.read())

@@ -40,7 +40,7 @@ def trains_as_one(fixture):
 
 def sent_by_edge(port):
     """What a worker has sent to others over each of its edges, by its metrics."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as page:
         lines = page.read().decode().splitlines()
     return {int(m[1]): float(m[2]) for m in (re.match(
         r'atoll_worker_peer_sent_bytes_total\{.*edge="(\d)".*\} (\S+)$', line) for line in lines) if m}

@@ -16,7 +16,7 @@ import threading
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import ClusterError, built_file, die_with_parent, parse_json  # noqa: E402
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 CHANNEL_OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
 
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/cpu/cpu.h"
+#include "tests/catch/limits.h"
 #include "tests/island/engine_fixture.h"
 
 namespace atl::worker {
@@ -158,7 +159,7 @@ TEST_CASE("schedules take the memory that they need, and a device's limit is kep
   IslandPlan plan = Plan({6}, 1);
   plan.programs[0].memory_peak_bytes = 123 << 20;
   LocalTransport transport(1 << 20);
-  LocalCommunicators communicators(std::chrono::seconds(10));
+  LocalCommunicators communicators(atl::testing::kHangLimit);
   // `pool_bytes`: what the backend gives; `memory_bytes`: what the device says it has.
   // Configure keeps back, as the job says.
   const auto error = [&](int64_t pool_bytes, int64_t memory_bytes, int64_t reserve_bytes = 0) {
@@ -207,7 +208,7 @@ TEST_CASE("a plan or job that cannot be run is refused by name, and changes noth
   TestIsland island(Job(), plan, {});
   Begin(island);
   LocalTransport transport(1 << 20);
-  LocalCommunicators communicators(std::chrono::seconds(10));
+  LocalCommunicators communicators(atl::testing::kHangLimit);
   const auto refusal = [&](const EngineJob& job, const IslandPlan& p) {
     const absl::Status status = island.engine(0).Configure(job, p, &transport, &communicators);
     REQUIRE(status.code() == absl::StatusCode::kInvalidArgument);

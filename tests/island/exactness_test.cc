@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "common/model/optimizer_state.h"
+#include "tests/catch/limits.h"
 
 namespace atl::worker {
 namespace {
@@ -73,7 +74,7 @@ TEST_CASE("a_tied_head_and_its_embedding_in_groups_of_unlike_size_are_refused") 
   for (int index = 0; index < 3; ++index) devices.push_back(NewFakeDevice(index));
   Engine engine("w1", std::move(devices), {});
   LocalTransport transport(int64_t{1} << 20);
-  LocalCommunicators communicators(std::chrono::seconds(10));
+  LocalCommunicators communicators(atl::testing::kHangLimit);
   const absl::Status refused = engine.Configure(job, plan, &transport, &communicators);
   CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
   CHECK_THAT(std::string(refused.message()), Catch::Contains("2 devices share the embedding"));

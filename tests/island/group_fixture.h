@@ -23,6 +23,7 @@
 #include "kernels/testing/fake_device.h"
 #include "kernels/testing/fake_nccl.h"
 #include "kernels/testing/gate.h"
+#include "tests/catch/limits.h"
 #include "tests/island/layouts.h"
 #include "worker/island/control/follower.h"
 #include "worker/island/group_trainer.h"
@@ -336,7 +337,7 @@ class TestGroup {
     }
     TestWorker& successor = *workers_.at(plan.members[0].worker);
     successor.follower->Unfollow("it is to lead");
-    ATOLL_RETURN_IF_ERROR(successor.follower->AwaitFree(std::chrono::seconds(10)));
+    ATOLL_RETURN_IF_ERROR(successor.follower->AwaitFree(atl::testing::kHangLimit));
     return successor.trainer->Configure(kJob, 1, plan, {}, from, known);
   }
   PlanTaken Take(const IslandLayout& layout, const std::vector<NodeId>& names) {

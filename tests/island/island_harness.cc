@@ -14,12 +14,13 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/reference.h"
 #include "kernels/testing/fake_device.h"
+#include "tests/catch/limits.h"
 #include "worker/model/host_reals.h"
 
 namespace atl::worker {
 namespace {
 
-constexpr Duration kTimeout = std::chrono::seconds(20);
+constexpr Duration kTimeout = atl::testing::kHangLimit;
 
 int64_t Rows(const EngineJob& job, const std::vector<int32_t>& tokens) {
   return std::ssize(tokens) / job.model.RowNumbers(job.sequence_length);

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "absl/strings/match.h"
+#include "tests/catch/limits.h"
 #include "tests/island/group_fixture.h"
 
 namespace atl::worker {
@@ -16,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLimit = 60s;
+constexpr auto kLimit = atl::testing::kHangLimit;
 constexpr Tier kMemory = Tier::kMemory, kDisk = Tier::kDisk, kRemote = Tier::kRemote;
 
 // What became of saves.
@@ -200,7 +201,7 @@ TEST_CASE("a leader dies: the next one resumes the saved state of its order") {
   f.group["w1"].Drain();
   f.group.Kill("w1");
   f.group["w2"].follower->Unfollow("it is to lead");
-  REQUIRE(f.group["w2"].follower->AwaitFree(10s).ok());
+  REQUIRE(f.group["w2"].follower->AwaitFree(kLimit).ok());
   f.group["w2"].trainer->ResumeFrom(save, {});
   const auto taken = f.group.Order(f.group.PlanFor(kTwo, {"w2", "w3"}), /*generation=*/2);
   INFO(taken.status().ToString());
@@ -228,7 +229,7 @@ TEST_CASE("a_leader_dies_whose_layers_others_own_and_the_next_one_goes_on_from_i
   f.group["w1"].Drain();
   f.group.Kill("w1");
   f.group["w2"].follower->Unfollow("it is to lead");
-  REQUIRE(f.group["w2"].follower->AwaitFree(10s).ok());
+  REQUIRE(f.group["w2"].follower->AwaitFree(kLimit).ok());
   std::vector<PositionRange> leased;
   for (int64_t step = 2; step < 4; ++step) {
     for (const PositionRange& range : Batch(step)) leased.push_back(range);
@@ -267,7 +268,7 @@ TEST_CASE("a leader dies and nothing is to be resumed: the moments are those of 
   f.group["w1"].Drain();
   f.group.Kill("w1");
   f.group["w2"].follower->Unfollow("it is to lead");
-  REQUIRE(f.group["w2"].follower->AwaitFree(10s).ok());
+  REQUIRE(f.group["w2"].follower->AwaitFree(kLimit).ok());
   const auto taken = f.group.Order(f.group.PlanFor(kOne, {"w2"}), /*generation=*/2);
   REQUIRE(taken.ok());
   INFO(taken->reason);
@@ -431,7 +432,7 @@ TEST_CASE("a_state_that_is_resumed_has_the_residual_of_quantised_pushes_that_it_
     members.push_back("w1");
   } else {
     f.group["w2"].follower->Unfollow("it is to lead");
-    REQUIRE(f.group["w2"].follower->AwaitFree(10s).ok());
+    REQUIRE(f.group["w2"].follower->AwaitFree(kLimit).ok());
   }
   f.group["w2"].trainer->ResumeFrom(save, {});
   const auto taken = f.group.Order(f.group.PlanFor(kTwo, members), /*generation=*/2);
@@ -555,7 +556,7 @@ TEST_CASE("a leader and another one die: the remote tier is what the next leader
   f.group.Kill("w1");
   f.group.Kill("w2");
   f.group["w3"].follower->Unfollow("it is to lead");
-  REQUIRE(f.group["w3"].follower->AwaitFree(10s).ok());
+  REQUIRE(f.group["w3"].follower->AwaitFree(kLimit).ok());
   f.group["w3"].trainer->ResumeFrom(save, {});
   const auto taken = f.group.Order(f.group.PlanFor(kOne, {"w3"}), /*generation=*/2);
   INFO(taken.status().ToString());

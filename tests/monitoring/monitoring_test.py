@@ -20,7 +20,7 @@ from cluster import Daemon, free_port  # noqa: E402
 DEPLOY = os.path.join(HERE, "../../deploy/monitoring")
 
 
-def fetch(url, timeout_s=10):
+def fetch(url, timeout_s=LIMIT_S):
     """(status, text)"""
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as reply:

@@ -24,7 +24,7 @@ import subprocess
 # Where ip and tc may be: a Bazel test's PATH has no sbin.
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 AT_ONCE = ["chrt", "--rr", "10"]
-LIMIT_S = 20  # of one step of the setup; generous, because the machine may be busy
+LIMIT_S = 120  # of one step of the setup; generous, because the machine may be busy
 
 
 class Unavailable(Exception):

@@ -28,6 +28,7 @@
 #include "proto/control.grpc.pb.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/trust.grpc.pb.h"
+#include "tests/catch/limits.h"
 #include "tests/cli/command.h"
 
 namespace atl {
@@ -178,7 +179,7 @@ class Cluster {
 inline Ending Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& path) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  context.set_deadline(std::chrono::system_clock::now() + testing::kHangLimit);
   grpc::CompletionQueue queue;
   grpc::Slice nothing;
   grpc::ByteBuffer request(&nothing, 1), reply;

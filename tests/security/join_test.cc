@@ -13,13 +13,14 @@
 #include "absl/strings/str_cat.h"
 #include "common/http/http_get.h"
 #include "common/trust/identity_folder.h"
+#include "tests/catch/limits.h"
 #include "tests/cli/command.h"
 #include "tests/security/tiny_job.h"
 
 namespace atl {
 namespace {
 
-constexpr auto kLimit = std::chrono::seconds(60);
+constexpr auto kLimit = testing::kHangLimit;
 
 // A test has a loopback of its own.
 constexpr char kAddress[] = "127.0.0.1:7000";
@@ -180,7 +181,7 @@ TEST_CASE("members_refuse_a_revoked_certificate_at_their_metrics_within_seconds"
 
 TEST_CASE("a_member_comes_back_without_its_token_and_renews_its_certificate") {
   Site site;
-  const auto coordinator = site.Coordinator("30s");
+  const auto coordinator = site.Coordinator("60s");
   const std::string join = site.Token("worker", 1);
   const auto until = [&] {
     const auto facts = IdentityFolder(site.folder("w1/identity")).Certificate();

@@ -12,6 +12,7 @@
 
 #include "common/protocol/wire.h"
 #include "proto/control.grpc.pb.h"
+#include "tests/catch/limits.h"
 #include "tests/security/cluster.h"
 
 namespace atl {
@@ -20,7 +21,7 @@ template <class Service, class Up, class Down>
 class KeyReader {
  public:
   KeyReader(const Cluster& cluster, const Identity& self) {
-    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    context_.set_deadline(std::chrono::system_clock::now() + testing::kHangLimit);
     stub_ = Service::NewStub(cluster.Dial(self));
     stream_ = stub_->Attach(&context_);
     Up hello;

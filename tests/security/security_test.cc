@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "common/net/control/attach_client.h"
 #include "proto/trust.pb.h"
+#include "tests/catch/limits.h"
 #include "tests/cli/command.h"
 #include "tests/cli/coordinator.h"
 #include "tests/security/tiny_job.h"
@@ -87,14 +88,13 @@ std::string ReceiveFirst(const TestCoordinator& coordinator, const TlsOptions& t
                         changed.notify_all();
                       }).value();
   std::unique_lock lock(mutex);
-  const auto limit = std::chrono::seconds(30);
-  REQUIRE(changed.wait_for(lock, limit, [&] { return opened || !first.empty(); }));
+  REQUIRE(changed.wait_for(lock, testing::kHangLimit, [&] { return opened || !first.empty(); }));
   if (first.empty()) {
     lock.unlock();
     client->Send(WorkerHello{"0.1.0", {}, {}});
     lock.lock();
   }
-  REQUIRE(changed.wait_for(lock, limit, [&] { return !first.empty(); }));
+  REQUIRE(changed.wait_for(lock, testing::kHangLimit, [&] { return !first.empty(); }));
   lock.unlock();
   client->Close(Duration{0});
   return first;

@@ -3,9 +3,6 @@ atoll_test_cases(): cases that several of these run, compiled once.
 atoll_library(): a library whose sources are compiled several at a time.
 """
 
-# Five times what Bazel gives a test of this size: the machine may be ten times slower than ours.
-_TIMEOUTS = {"small": "moderate", "medium": "long", "large": "eternal"}
-
 # A test's own code is compiled for a short build; what it tests keeps the product's flags.
 TEST_COPTS = ["-Og"]
 
@@ -110,7 +107,6 @@ def atoll_test(name, srcs, deps = [], size = "small", data = [], copts = [], **k
         deps = deps + ["//tests/catch"],
         size = size,
         copts = copts + TEST_COPTS,
-        timeout = _TIMEOUTS[size],
         # TSAN_OPTIONS in .bazelrc names the file by this path.
         data = data + select({
             "//third_party/bazel:tsan": ["//third_party:tsan.supp"],

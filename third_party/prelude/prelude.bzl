@@ -29,6 +29,7 @@ def _precompiled_header_impl(ctx):
             output_file = precompiled.path,
             user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts +
                                  ["-x", "c++-header"],
+            quote_include_directories = depset(["."]),
             use_pic = True,
         )
         ctx.actions.run(
@@ -44,12 +45,13 @@ def _precompiled_header_impl(ctx):
                 variables = variables,
             ),
             # The headers themselves are no inputs of Bazel's: their packages' versions stand for them.
-            inputs = depset([header, ctx.file._versions], transitive = [toolchain.all_files]),
+            inputs = depset([header, ctx.file._versions] + ctx.files.includes, transitive = [toolchain.all_files]),
             outputs = [precompiled],
             mnemonic = "CppPrecompile",
             progress_message = "Precompiling " + ctx.file.src.short_path,
         )
         headers.append(precompiled)
+    headers += ctx.files.includes
     return [CcInfo(compilation_context = cc_common.create_compilation_context(headers = depset(headers)))]
 
 precompiled_header = rule(
@@ -57,6 +59,7 @@ precompiled_header = rule(
     attrs = {
         "src": attr.label(allow_single_file = [".h"], mandatory = True),
         "copts": attr.string_list(),
+        "includes": attr.label_list(allow_files = [".h"]),
         "_versions": attr.label(default = "@system//:versions", allow_single_file = True),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },

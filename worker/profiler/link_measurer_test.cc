@@ -4,13 +4,12 @@
 #include <deque>
 
 #include "common/net/peer/peer_fixture.h"
+#include "tests/catch/limits.h"
 
 namespace atl::worker {
 namespace {
 
 // A worker that carries out the coordinator's requests.
-constexpr Duration kShort = std::chrono::seconds(3);  // and yet enough for those that do come
-
 struct Worker {
   // `patience`: with those that do not come.
   explicit Worker(const NodeId& name, bool busy = false, Duration patience = kPatience)
@@ -32,6 +31,7 @@ struct Worker {
       reported.push_back(what);
     };
     options.profile.bytes_max = 64 << 10;
+    options.profile.message_timeout = kPatience;
     options.meet_timeout = options.probe_timeout = patience;
     return options;
   }
@@ -71,14 +71,27 @@ TEST_CASE("workers measure in turn, and only the measurer answers, once") {
   CHECK(b.answers.empty());
 }
 
-TEST_CASE("only wanted links are measured; unreachable and busy workers are distinguished") {
-  Worker a("a", false, kShort), b("b"), c("c"), d("d"), e("e");
+// What a worker answers that waits for some that do not come: `measure` has it with longer and
+// longer patience until those have come that do.
+LinksMeasured WithPatience(const std::function<LinksMeasured(Duration)>& measure,
+                           const std::function<bool(const LinksMeasured&)>& complete) {
+  return atl::testing::WithGrowingLimit(std::chrono::seconds(1), measure, complete);
+}
+
+LinksMeasured MeasureSome(Duration patience) {
+  Worker a("a", false, patience), b("b"), c("c"), d("d"), e("e");
   // No process listens there; d is there and does not follow.
   e.peer.member.endpoint = "tcp://127.0.0.1:9";
   MeasureLinks request{"job-1", 1, {}, "a", {"b", "d", "e"}};
   for (Worker* worker : {&a, &b, &c, &d, &e}) request.members.push_back(worker->peer.member);
   for (Worker* worker : {&a, &b, &c}) worker->measurer.Measure(request);
-  const LinksMeasured answer = a.Answers();
+  return a.Answers();
+}
+
+TEST_CASE("only wanted links are measured; unreachable and busy workers are distinguished") {
+  const LinksMeasured answer = WithPatience(MeasureSome, [](const LinksMeasured& found) {
+    return found.links.size() == 1 && found.unmeasured.size() == 1 && found.unreachable.size() == 1;
+  });
   CHECK(answer.trouble == "");
   REQUIRE(answer.links.size() == 1);
   CHECK(answer.links[0].to == "b");
@@ -89,21 +102,27 @@ TEST_CASE("only wanted links are measured; unreachable and busy workers are dist
   CHECK_FALSE(answer.unreachable[0].reason.empty());
 }
 
-TEST_CASE("a worker whose link is in use is probed and probes, beside what it does") {
-  Worker a("a", true, kShort), b("b", true), e("e");
+LinksMeasured ProbeInUse(Duration patience) {
+  Worker a("a", true, patience), b("b", true), e("e");
   Meet({"job-1", 1, 1}, {&a.peer, &b.peer});
   e.peer.member.endpoint = "tcp://127.0.0.1:9";
   MeasureLinks probe{"", 7, {b.peer.member, e.peer.member}, "a", {"b", "e"}, true};
   a.measurer.Measure(probe);
-  const LinksMeasured answer = a.Answers();
+  LinksMeasured answer = a.Answers();
+  a.peer.Say(b.peer, PeerChannel::kCommand, "as before");
+  CHECK(b.peer.Receive(PeerChannel::kCommand).header == "as before");
+  return answer;
+}
+
+TEST_CASE("a worker whose link is in use is probed and probes, beside what it does") {
+  const LinksMeasured answer = WithPatience(
+      ProbeInUse, [](const LinksMeasured& found) { return found.reached.size() == 1; });
   CHECK(answer.probe);
   CHECK(answer.request == 7);
   CHECK(answer.reached == std::vector<NodeId>{"b"});
   REQUIRE(answer.unreachable.size() == 1);
   CHECK(answer.unreachable[0].to == "e");
   CHECK(answer.links.empty());
-  a.peer.Say(b.peer, PeerChannel::kCommand, "as before");
-  CHECK(b.peer.Receive(PeerChannel::kCommand).header == "as before");
 }
 
 TEST_CASE("a worker whose link is in use says so") {
@@ -113,7 +132,7 @@ TEST_CASE("a worker whose link is in use says so") {
 }
 
 TEST_CASE("who joins is measured beside the island that runs, both ways") {
-  Worker a("a"), b("b"), joiner("j", true, kShort);  // no worker is met
+  Worker a("a"), b("b"), joiner("j", true);  // no worker is met
   Meet(Plan(1), {&a.peer, &b.peer});
   const std::vector<IslandMember> members = {a.peer.member, joiner.peer.member};
   for (int64_t turn = 1; turn <= 2; ++turn) {
@@ -133,12 +152,13 @@ TEST_CASE("who joins is measured beside the island that runs, both ways") {
   a.peer.Say(b.peer, PeerChannel::kCommand, "still here");
   CHECK(b.peer.Receive(PeerChannel::kCommand).header == "still here");
 
-  MeasureLinks unmatched{
-      "job-1", 3, members, "j", {"a"}};  // a gets no request to take samples of j
+  // Waits for a, which gets no request to take samples of it.
+  Worker impatient("j", true, std::chrono::seconds(1));
+  MeasureLinks unmatched{"job-1", 3, {a.peer.member, impatient.peer.member}, "j", {"a"}};
   unmatched.during_steps = true;
   unmatched.members[0].incarnation = 9;
-  joiner.measurer.Measure(unmatched);
-  const LinksMeasured none = joiner.Answers();
+  impatient.measurer.Measure(unmatched);
+  const LinksMeasured none = impatient.Answers();
   CHECK(none.links.empty());
   CHECK(none.unmeasured.size() == 1);
 }

@@ -8,11 +8,12 @@
 #include "common/event_loop.h"
 #include "common/protocol/wire.h"
 #include "proto/control.grpc.pb.h"
+#include "tests/catch/limits.h"
 
 namespace atl {
 namespace {
 
-constexpr auto kLong = std::chrono::seconds(20);
+constexpr auto kLong = testing::kHangLimit;
 
 // Welcomes every member that attaches, repeats the reasons of Leaving messages, and can hang up.
 class FakeCoordinator : public v1::WorkerControl::Service {

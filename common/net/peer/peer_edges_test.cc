@@ -74,7 +74,7 @@ TEST_CASE("with keys every edge is sealed") {
   // A stranger's key is refused on the second endpoint too.
   options.keys = GenerateKeyPair().value();
   TestPeer stranger("c", options);
-  CHECK(!stranger.link->Sample(b.member, 1, 2s).ok());
+  CHECK(!stranger.link->Sample(b.member, 1, testing::kNothingComes).ok());
 }
 
 TEST_CASE("a worker with one endpoint has an edge to each of another one's") {
@@ -128,7 +128,7 @@ TEST_CASE("an edge that is lost in use loses the peer, and what came before is a
 
 TEST_CASE("samples are taken over the edge that is named") {
   TestPeer a("a", TwoEndpoints()), b("b", TwoEndpoints());
-  b.link->SetTemporaryPeers({a.member}, 30s);
+  b.link->SetTemporaryPeers({a.member}, kPatience);
   for (int edge : {0, 1}) {
     const auto sampler = a.link->Sample(b.member, edge, kPatience);
     REQUIRE(sampler.ok());

@@ -13,11 +13,12 @@
 #include "common/event_loop.h"
 #include "common/net/peer/peer_link.h"
 #include "common/rng.h"
+#include "tests/catch/limits.h"
 
 namespace atl {
 
 inline Instant In(Duration wait) { return SteadyNow() + wait; }
-inline constexpr Duration kPatience = std::chrono::seconds(20);
+inline constexpr Duration kPatience = testing::kHangLimit;
 
 inline PeerFence Plan(int64_t plan, Generation generation = 1) {
   return {"job-1", generation, plan};

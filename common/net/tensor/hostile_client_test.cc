@@ -11,6 +11,7 @@
 #include "common/net/socket.h"
 #include "common/net/tensor/test_handler.h"
 #include "common/rng.h"
+#include "tests/catch/limits.h"
 
 namespace atl {
 namespace {
@@ -83,7 +84,7 @@ class HostileServer {
  private:
   void Await(short what) {
     zmq_pollitem_t item = {router_.get(), 0, what, 0};
-    REQUIRE(zmq_poll(&item, 1, 20'000) == 1);
+    REQUIRE(zmq_poll(&item, 1, std::chrono::milliseconds(testing::kHangLimit).count()) == 1);
   }
   std::unique_ptr<ZmqContext> context_;
   Socket router_;
@@ -97,7 +98,7 @@ struct HostileServerFixture {
       : client(TensorClient::Create({.chunk_bytes = kChunk, .pull_window_chunks = 2}).value()),
         destination(kChunk, -1.0f) {}
 
-  void StartPull(Version version = kVersion, Duration timeout = 30s) {
+  void StartPull(Version version = kVersion, Duration timeout = testing::kHangLimit) {
     client->Pull(server.address(), {"job-1", version, 1}, destination, timeout, pulled.Setter());
   }
   std::string Piece(int64_t index) const { return std::string(kChunk, static_cast<char>(index)); }
@@ -216,7 +217,7 @@ TEST_CASE("a push sends what the tensor has, however much it is granted") {
   const auto values = std::make_shared<std::vector<float>>(kChunk, 2.0f);
   Awaited<PushResult> pushed;
   fixture.client->Push(server.address(), {"job-1", 0, 1, 1, 0, 1}, Encoding::kFloat32, *values,
-                       values, 30s, pushed.Setter());
+                       values, testing::kHangLimit, pushed.Setter());
   v1::Frame answer = MakeFrame(server.ReceiveOpening().transfer());
   answer.mutable_push_grant()->set_first_chunk(-3);  // dropped
   answer.mutable_push_grant()->set_chunk_limit(4);
@@ -262,9 +263,10 @@ TEST_CASE("an endless stream ends nothing but itself") {
   fixture.RequireWhole();  // what was delivered stays as it was
 }
 
-TEST_CASE("a transfer from a server that only lies ends at the timeout, with the last lie") {
+// How a pull with this limit ends at a server whose chunks all have a wrong checksum.
+absl::Status PullFromALiar(Duration limit) {
   HostileServerFixture fixture;
-  fixture.StartPull(kVersion, 400ms);
+  fixture.StartPull(kVersion, limit);
   std::atomic<bool> stop = false;
   std::thread liar([&] {
     while (!stop) {
@@ -277,12 +279,21 @@ TEST_CASE("a transfer from a server that only lies ends at the timeout, with the
   const absl::Status status = fixture.pulled.Get().status;
   Awaited<PullResult> last;  // sends to the liar once more
   stop = true;
-  fixture.client->Pull(fixture.server.address(), {"job-1", 0, 1}, fixture.destination, 5s,
-                       last.Setter());
+  fixture.client->Pull(fixture.server.address(), {"job-1", 0, 1}, fixture.destination,
+                       testing::kHangLimit, last.Setter());
   liar.join();
+  return status;
+}
+
+TEST_CASE("a transfer from a server that only lies ends at the timeout, with the last lie") {
+  const auto says = [](const absl::Status& status) {
+    return absl::StrContains(status.message(), "chunk 0 has a wrong checksum");
+  };
+  const absl::Status status = testing::WithGrowingLimit(
+      400ms, [](Duration limit) { return PullFromALiar(limit); }, says);
   INFO(status.ToString());
   REQUIRE(status.code() == absl::StatusCode::kDeadlineExceeded);
-  REQUIRE(absl::StrContains(status.message(), "chunk 0 has a wrong checksum"));
+  REQUIRE(says(status));
 }
 
 TEST_CASE("random bytes and mangled answers do no harm") {

@@ -225,8 +225,11 @@ TEST_CASE("a sender that falls silent loses its memory to others") {
   Attacker attacker(link.address.endpoint);
   attacker.Send(OpenPush(1, 1, 5000));
   REQUIRE(attacker.Receive().has_push_grant());
-  REQUIRE(link.server->assembly_bytes() == 20'000);
+  // Where the machine is slow, it has been dropped by now.
+  const int64_t bytes = link.server->assembly_bytes();
+  REQUIRE((bytes == 20'000 || bytes == 0));
   RequireStillServing(link);  // 20,000 bytes more do not fit until the silent push is dropped
+  REQUIRE(link.server->counters().transfers_failed >= 1);
 }
 
 TEST_CASE("a puller that reads nothing pins no more than its window") {

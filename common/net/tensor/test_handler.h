@@ -14,6 +14,7 @@
 #include "common/net/codec.h"
 #include "common/net/tensor/tensor_client.h"
 #include "common/net/tensor/tensor_server.h"
+#include "tests/catch/limits.h"
 
 namespace atl {
 
@@ -183,23 +184,23 @@ struct TestLink {
 
   Awaited<PushResult> StartPush(const PushId& id, Values values,
                                 Encoding encoding = Encoding::kFloat32,
-                                Duration timeout = std::chrono::seconds(30)) {
+                                Duration timeout = testing::kHangLimit) {
     Awaited<PushResult> result;
     client->Push(address, id, encoding, *values, values, timeout, result.Setter());
     return result;
   }
   PushResult Push(const PushId& id, Values values, Encoding encoding = Encoding::kFloat32,
-                  Duration timeout = std::chrono::seconds(30)) {
+                  Duration timeout = testing::kHangLimit) {
     return StartPush(id, std::move(values), encoding, timeout).Get();
   }
   Awaited<PullResult> StartPull(const PullRequest& request, std::span<float> destination,
-                                Duration timeout = std::chrono::seconds(30)) {
+                                Duration timeout = testing::kHangLimit) {
     Awaited<PullResult> result;
     client->Pull(address, request, destination, timeout, result.Setter());
     return result;
   }
   PullResult Pull(const PullRequest& request, std::span<float> destination,
-                  Duration timeout = std::chrono::seconds(30)) {
+                  Duration timeout = testing::kHangLimit) {
     return StartPull(request, destination, timeout).Get();
   }
 
