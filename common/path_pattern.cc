@@ -161,7 +161,8 @@ absl::Status CheckPlainPath(std::string_view field, const std::string& path) {
     return "";
   }();
   std::error_code error;
-  if (word.empty() || absl::StrContains(path, "://") || fs::exists(fs::symlink_status(path, error))) {
+  if (word.empty() || absl::StrContains(path, "://") ||
+      fs::exists(fs::symlink_status(path, error))) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(

@@ -71,7 +71,7 @@ class Daemon : private TensorHandler {
   const DaemonOptions options_;
   EventLoop<Event> loop_{4096};
   DaemonMetrics metrics_;
-  MarkKeeper mark_;
+  MarkWriter mark_;
   ThreadPool pool_;
   std::unique_ptr<StateFolder> folder_;
   std::shared_ptr<const PushGate> gate_;

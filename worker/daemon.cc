@@ -475,7 +475,7 @@ class Daemon {
   ComputeThread compute_;
   WorkerCore core_;
   LinkMeasurer measurer_;
-  MarkKeeper mark_;
+  MarkWriter mark_;
   std::unique_ptr<WorkerAttach> attach_;
   std::optional<StartPull> next_pull_;
   std::string activity_;

@@ -64,7 +64,7 @@ absl::Status WriteClusterMark(Files& files, const std::string& state_folder,
   return WriteFileAtomically(files, GetMarkPath(state_folder), std::array{AsBytes(text)});
 }
 
-bool MarkKeeper::IsRemembered(Instant now) {
+bool MarkWriter::IsRemembered(Instant now) {
   constexpr Duration kRetry = std::chrono::seconds(1);
   if (!pending_) return true;
   if (now < next_try_) return false;

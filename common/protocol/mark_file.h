@@ -36,10 +36,10 @@ absl::Status WriteClusterMark(Files& files, const std::string& state_folder,
 
 // What a member is to remember before it says anything to its coordinator: an older coordinator
 // could go unnoticed else. Not thread-safe.
-class MarkKeeper {
+class MarkWriter {
  public:
   // `files` outlive it. `on_change`: the disk takes nothing, and why, or takes it again: "".
-  MarkKeeper(Files* files, std::string state_folder,
+  MarkWriter(Files* files, std::string state_folder,
              std::function<void(const std::string& trouble)> on_change)
       : files_(files), state_folder_(std::move(state_folder)), on_change_(std::move(on_change)) {}
 

@@ -34,21 +34,21 @@ TEST_CASE("every_flipped_bit_of_a_cluster_mark_is_noticed") {
 TEST_CASE("what_the_disk_does_not_take_is_tried_again_and_is_not_remembered_until_it_is_there") {
   SimulatedFiles files(1);
   std::vector<std::string> changes;
-  MarkKeeper keeper(&files, "/state", [&](const std::string& t) { changes.push_back(t); });
+  MarkWriter writer(&files, "/state", [&](const std::string& t) { changes.push_back(t); });
   const auto at = [](int ms) { return Instant() + std::chrono::milliseconds(ms); };
-  CHECK(keeper.IsRemembered(at(0)));
+  CHECK(writer.IsRemembered(at(0)));
   const ClusterMark mark{"0123456789abcdef", 7};
-  keeper.Remember(mark);
-  CHECK_FALSE(keeper.IsRemembered(at(0)));  // there is no folder
+  writer.Remember(mark);
+  CHECK_FALSE(writer.IsRemembered(at(0)));  // there is no folder
   REQUIRE(changes.size() == 1);
   CHECK_FALSE(changes[0].empty());
-  CHECK(keeper.next_try() == at(1000));
-  CHECK_FALSE(keeper.IsRemembered(at(1000)));
+  CHECK(writer.next_try() == at(1000));
+  CHECK_FALSE(writer.IsRemembered(at(1000)));
   CHECK(changes.size() == 1);
   REQUIRE(files.MakeFolder("/state").ok());
-  CHECK_FALSE(keeper.IsRemembered(at(1500)));
-  CHECK(keeper.IsRemembered(at(2000)));
-  CHECK(keeper.next_try() == kNever);
+  CHECK_FALSE(writer.IsRemembered(at(1500)));
+  CHECK(writer.IsRemembered(at(2000)));
+  CHECK(writer.next_try() == kNever);
   CHECK(changes.back().empty());
   CHECK(ReadClusterMark(files, "/state").value() == mark);
 }

@@ -57,7 +57,7 @@ struct EventHandler {
 };
 
 // Of a request about one job, and of an answer to one of the core's own.
-JobId JobOf(const CoordinatorEvent& event) {
+JobId JobFromEvent(const CoordinatorEvent& event) {
   if (const auto* control = std::get_if<ControlJob>(&event)) return control->job;
   if (const auto* plan = std::get_if<PlanMade>(&event)) return plan->job;
   if (const auto* grouped = std::get_if<WorkersGrouped>(&event)) return grouped->job;
@@ -97,7 +97,7 @@ CoordinatorActions CoordinatorCore::Step(Instant now, const CoordinatorEvent& ev
   ATOLL_CHECK(now >= s.now, "time went back");
   s.now = now;
   s.out = CoordinatorActions();
-  const CrashScope scope(JobOf(event));
+  const CrashScope scope(JobFromEvent(event));
   if (!s.crashed.empty()) coord::FailCrashed(s);
   std::visit(EventHandler{s}, event);
   s.out.next_deadline = coord::Reconcile(s, coord::AffectedBy(event));

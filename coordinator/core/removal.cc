@@ -136,11 +136,11 @@ void OnJobRemoved(State& s, Member& server, const JobRemoved& message) {
 }
 
 void ForgetRemoved(State& s) {
-  std::vector<int64_t> gone;
+  std::vector<int64_t> removed;
   for (const auto& [number, job] : std::as_const(s.jobs)) {
-    if (job.record.removed && job.rounds.links.empty()) gone.push_back(number);
+    if (job.record.removed && job.rounds.links.empty()) removed.push_back(number);
   }
-  for (const int64_t number : gone) {
+  for (const int64_t number : removed) {
     Job& job = *s.jobs.Find(number);
     s.out.persist.push_back({job.record, true});
     s.out.persist.push_back({job.StoredProgress(), true});

@@ -30,7 +30,7 @@ void CheckRecords(const World& w) {
 }
 
 // Messages as they went, to be changed.
-struct Heard {
+struct Received {
   std::vector<v1::FromWorker> workers;
   std::vector<v1::FromServer> servers;
 
@@ -53,35 +53,35 @@ struct Heard {
 };
 
 // Every kind of message, also those that a World's members do not send.
-void AddOthers(Heard& heard) {
+void AddOthers(Received& received) {
   v1::FromWorker worker;
   worker.set_worker("a");
   worker.set_incarnation(1);
   worker.mutable_leaving()->set_reason("it ends");
-  heard.workers.push_back(worker);
+  received.workers.push_back(worker);
   worker.mutable_log()->set_job("lm-1");
-  heard.workers.push_back(worker);
+  received.workers.push_back(worker);
   worker.mutable_job_refused()->set_job("lm-1");
-  heard.workers.push_back(worker);
+  received.workers.push_back(worker);
   worker.mutable_links_measured()->set_job("lm-1");
-  heard.workers.push_back(worker);
+  received.workers.push_back(worker);
   worker.mutable_step_traced()->set_job("lm-1");
-  heard.workers.push_back(worker);
+  received.workers.push_back(worker);
   worker.mutable_lease_request()->set_job("lm-1");
-  heard.workers.push_back(worker);
+  received.workers.push_back(worker);
   worker.mutable_validation_result()->set_job("lm-1");
-  heard.workers.push_back(worker);
+  received.workers.push_back(worker);
   v1::FromServer server;
   server.set_server("ps-0");
   server.set_incarnation(1);
   server.mutable_fault()->set_job("lm-1");
-  heard.servers.push_back(server);
+  received.servers.push_back(server);
   server.mutable_job_removed()->set_job("lm-1");
-  heard.servers.push_back(server);
+  received.servers.push_back(server);
   server.mutable_shards_received()->set_job("lm-1");
-  heard.servers.push_back(server);
+  received.servers.push_back(server);
   server.mutable_base_fetched()->set_job("lm-1");
-  heard.servers.push_back(server);
+  received.servers.push_back(server);
   auto* described = server.mutable_job_described();
   described->mutable_held()->set_job("lm-1");
   described->mutable_assignment()
@@ -89,7 +89,7 @@ void AddOthers(Heard& heard) {
       ->mutable_facts()
       ->add_layers()
       ->set_elements(8);
-  heard.servers.push_back(server);
+  received.servers.push_back(server);
 }
 
 void Begin(World& w, Rng& rng) {
@@ -165,18 +165,18 @@ Tried TryCoordinator(uint64_t seed, int64_t messages) {
   Extremes extremes(seed);
   while (tried.messages < messages) {
     World w;
-    Heard heard;
-    AddOthers(heard);
-    w.on_event = [&](const CoordinatorEvent& event) { heard.Note(event, extremes); };
+    Received received;
+    AddOthers(received);
+    w.on_event = [&](const CoordinatorEvent& event) { received.Note(event, extremes); };
     Begin(w, extremes.rng());
     w.on_event = nullptr;
     const int64_t most = std::min(messages, tried.messages + kMessagesOfWorld);
     while (tried.messages < most) {
       ++tried.messages;
-      const size_t workers = heard.workers.size();
-      const size_t at = extremes.rng().Below(workers + heard.servers.size());
-      const bool taken = at < workers ? Send(w, heard.workers[at], extremes)
-                                      : Send(w, heard.servers[at - workers], extremes);
+      const size_t workers = received.workers.size();
+      const size_t at = extremes.rng().Below(workers + received.servers.size());
+      const bool taken = at < workers ? Send(w, received.workers[at], extremes)
+                                      : Send(w, received.servers[at - workers], extremes);
       if (!taken) continue;
       ++tried.taken;
       CheckRecords(w);
