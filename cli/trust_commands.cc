@@ -187,12 +187,15 @@ std::string UserStateFolder() {
 absl::Status RunInitDev(const InitFlags& flags) {
   const std::string context = flags.context.empty() ? "dev" : flags.context;
   ATOLL_RETURN_IF_ERROR(Annotate(CheckContextName(context), "--context"));
-  if (ContextFolder(context).Exists()) {
+  ATOLL_ASSIGN_OR_RETURN(const bool has_context, ContextFolder(context).Exists());
+  if (has_context) {
     return absl::AlreadyExistsError(
         absl::StrCat("--context ", context, ": is of a cluster with certificates; name another"));
   }
   const std::string folder = flags.state_dir.empty() ? UserStateFolder() : flags.state_dir;
-  if (AuthorityFolder(folder + "/coordinator/trust").Exists()) {
+  const AuthorityFolder authority(folder + "/coordinator/trust");
+  ATOLL_ASSIGN_OR_RETURN(const bool has_authority, authority.Exists());
+  if (has_authority) {
     return absl::FailedPreconditionError(
         absl::StrCat("--state-dir ", folder, ": is of a cluster with certificates; name another"));
   }

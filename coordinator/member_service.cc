@@ -83,11 +83,10 @@ class Registry {
       for (const auto& [incarnation, stream] : runs) {
         const Verdict verdict = stream->StillAllowed();
         if (verdict.ok()) continue;
-        stream->Send(
-            Bytes({name, incarnation, loop_->core().epoch(),
-                   Refused{absl::StrCat(DenialName(verdict.denial), ": ", verdict.reason), true},
-                   loop_->core().cluster()}),
-            kMaxQueued);
+        SendTo(*stream,
+               {name, incarnation, loop_->core().epoch(),
+                Refused{absl::StrCat(DenialName(verdict.denial), ": ", verdict.reason), true},
+                loop_->core().cluster()});
         stream->End(ToGrpc(ToStatus(verdict)));
         loop_->Step(now, typename Kind::Lost{name, incarnation, /*revoked=*/true});
       }
@@ -135,19 +134,22 @@ class Registry {
     if (runs == streams_.end()) return;
     const auto stream_of_run = runs->second.find(message.incarnation);
     if (stream_of_run == runs->second.end()) return;
-    const absl::StatusOr<grpc::ByteBuffer> bytes = Bytes(message);
-    if (!bytes.ok()) {
-      // Its member would refuse it, and with it the connection.
-      return LogWarning("server", "a message to ", Kind::Name(message),
-                        " is not sent: ", bytes.status().message());
-    }
-    if (!stream_of_run->second->Send(*bytes, kMaxQueued)) {
-      stream_of_run->second->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
-                                              "the member does not read what it is sent"));
-    }
+    SendTo(*stream_of_run->second, message);
   }
 
  private:
+  void SendTo(Stream<Kind>& stream, const typename Kind::Down& message) {
+    const absl::StatusOr<grpc::ByteBuffer> bytes = Bytes(message);
+    if (!bytes.ok()) {
+      // The member would refuse it, and with it the connection.
+      return LogWarning("server", "a message to ", Kind::Name(message),
+                        " is not sent: ", bytes.status().message());
+    }
+    if (stream.Send(*bytes, kMaxQueued)) return;
+    stream.End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                            "the member does not read what it is sent"));
+  }
+
   // The keys are the same for all: bytes of two messages one after the other are one message of
   // both's fields.
   void SendKeysTo(Stream<Kind>& stream) {

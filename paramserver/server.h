@@ -14,6 +14,7 @@
 #include "common/net/tensor/link_probe.h"
 #include "common/net/tensor/tensor_client.h"
 #include "common/net/tensor/tensor_server.h"
+#include "common/protocol/mark_file.h"
 #include "common/state_folder.h"
 #include "common/trust/member_access.h"
 #include "common/trust/refused_holders.h"

@@ -60,13 +60,13 @@ TEST_CASE("site_without_a_server_is_measured_by_the_way_to_a_worker") {
   worker->set_site("oslo");
   worker->set_attached(true);
   worker->set_peer_endpoint("tcp://127.0.0.1:1");
-  const std::vector<Finding> findings = CheckSites(Global(), status);
+  const std::vector<Finding> findings = CheckSites(Global(), status, /*bandwidth=*/true);
   REQUIRE(findings.size() == 1);
   CHECK(findings[0].level == Level::kProblem);  // nothing listens there
   worker->add_more_peer_endpoints("tcp://127.0.0.1:2");
-  CHECK(CheckSites(Global(), status).size() == 2);
+  CHECK(CheckSites(Global(), status, /*bandwidth=*/true).size() == 2);
   worker->set_attached(false);
-  CHECK(CheckSites(Global(), status).empty());
+  CHECK(CheckSites(Global(), status, /*bandwidth=*/true).empty());
 }
 
 }  // namespace

@@ -86,14 +86,17 @@ std::optional<GroupPath> FindGroup(const std::string& root, absl::string_view co
     if (!is_it) continue;
     // In a container the group itself may be what is mounted.
     absl::string_view below = path;
-    if (left[3] != "/") absl::ConsumePrefix(&below, left[3]);
-    if (left[3] != "/" && below == path) below = "";
+    if (left[3] != "/") {
+      const absl::string_view rest = absl::StripPrefix(below, left[3]);
+      if (rest.empty() || rest[0] == '/') below = rest;
+    }
     GroupPath group{controller.empty(), {}};
     std::string rest(below == "/" ? "" : below);
     for (int i = 0; i < kMostGroups; ++i) {
       group.folders.push_back(absl::StrCat(root, left[4], rest));
       if (rest.empty()) break;
-      rest.resize(rest.rfind('/'));
+      const size_t parent = rest.rfind('/');
+      rest.resize(parent == std::string::npos ? 0 : parent);
     }
     return group;
   }

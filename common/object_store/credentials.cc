@@ -150,7 +150,7 @@ class Search {
     }
     if (url.empty() || fetch_ == nullptr) return NoKey();
     if (!token_file.empty()) {
-      authorization = absl::StripAsciiWhitespace(file_(token_file).value_or(""));
+      authorization = std::string(absl::StripAsciiWhitespace(file_(token_file).value_or("")));
     }
     return FetchContainerKeys(url, authorization, fetch_);
   }

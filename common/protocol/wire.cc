@@ -86,7 +86,7 @@ absl::StatusOr<ToServer> Decode(v1::ToServer* wire) {
 namespace {
 
 void FillDefaults(v1::OuterSpec* outer) {
-  OuterChoice choice{.merge = outer->merge()};
+  OuterChoice choice;
   if (outer->has_optimizer()) choice.optimizer = outer->optimizer();
   if (outer->has_learning_rate()) choice.learning_rate = outer->learning_rate();
   if (outer->has_momentum()) choice.momentum = outer->momentum();

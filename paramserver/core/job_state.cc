@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "common/net/tensor/tensor_types.h"
 #include "common/protocol/fragments.h"
+#include "common/protocol/limits.h"
 #include "common/protocol/outer_optimizer.h"
 #include "common/status.h"
 #include "kernels/add_delta.h"

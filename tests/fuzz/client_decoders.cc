@@ -9,8 +9,10 @@
 #include "absl/strings/match.h"
 #include "cli/contexts.h"
 #include "cli/doctor/doctor.h"
+#include "cli/doctor/doctor_checks.h"
 #include "cli/model/model_folder.h"
 #include "common/check.h"
+#include "common/machine/limits.h"
 #include "common/trust/pki.h"
 #include "common/version.h"
 #include "tests/fuzz/decoder.h"
@@ -107,8 +109,23 @@ bool AcceptsStatus(std::string_view bytes) {
   return findings.size() == 2;
 }
 
+// The root of a machine whose control group has these limits, as /proc and /sys show them.
+std::string WriteMachine(std::string_view limit) {
+  const std::string root = Folder().folder() + "/machine";
+  for (const char* folder : {"/proc/self", "/sys/fs/cgroup/group"}) {
+    std::filesystem::create_directories(root + folder);
+  }
+  Folder().Write("machine/proc/meminfo", "MemTotal:       8388608 kB\n");
+  Folder().Write("machine/proc/self/cgroup", "0::/group\n");
+  Folder().Write("machine/proc/self/mountinfo",
+                 "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  for (const char* file : {"memory.max", "cpu.max", "cpuset.cpus.effective"}) {
+    Folder().Write(std::string("machine/sys/fs/cgroup/group/") + file, limit);
+  }
+  return root;
+}
+
 bool AcceptsDoctorInput(std::string_view bytes) {
-  constexpr int64_t kMachineBytes = int64_t{8} << 30;
   Input input(bytes);
   const auto kind = input.Take<uint8_t>() % kDoctorInputs;
   const absl::string_view rest(input.Rest().data(), input.Rest().size());
@@ -120,8 +137,9 @@ bool AcceptsDoctorInput(std::string_view bytes) {
   }
   std::vector<cli::Finding> findings;
   if (kind == kMemoryLimit) {
-    findings = {cli::MemoryFinding(kMachineBytes, rest)};
-    ATOLL_CHECK(!absl::StartsWith(findings[0].found, "-"), rest);
+    const MachineLimits limits = ReadMachineLimits(WriteMachine(input.Rest()));
+    ATOLL_CHECK(limits.memory_bytes >= 0 && limits.cpus >= 1, rest);
+    findings = {cli::CheckMemory(limits), cli::CheckCpu(limits)};
   } else {
     const std::string path = Folder().Write("certificate.pem", input.Rest());
     using std::filesystem::perms;  // a key that others may read is refused

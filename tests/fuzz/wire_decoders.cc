@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/net/frame.h"
 #include "common/net/session.h"
+#include "proto/group.pb.h"
 #include "tests/fuzz/decoder.h"
 #include "worker/island/messages/wire.h"
 

@@ -20,6 +20,7 @@ using namespace std::chrono_literals;
 using MakeDevice = std::function<LocalDevice(int index)>;
 
 LocalDevice OnCpu(int index) { return {index, NewCpuBackend(1), NewCpuBackend(1)}; }
+LocalDevice OnDevice(int index) { return NewDevice(index); }
 
 // A device that has no room for more than this.
 MakeDevice Tight(int64_t memory_bytes) {
@@ -157,7 +158,7 @@ void RequirePushAlike(SoloIsland& a, SoloIsland& b) {
 TEST_CASE("pushes are the host's bit for bit, though copied only after two more steps") {
   const World world;
   const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt4);
-  SoloIsland host(world, OnCpu, encoding), device(world, NewDevice, encoding);
+  SoloIsland host(world, OnCpu, encoding), device(world, OnDevice, encoding);
   const LayerBuffers version = host.Theta();
   for (int round = 0; round < 2; ++round) {
     const int64_t step = 5 * round;
@@ -199,8 +200,8 @@ TEST_CASE("a device that has no room for a copy of its parameters gives them at 
 
 TEST_CASE("a capture that is interrupted leaves nothing behind, and the next one has all of it") {
   const World world;
-  SoloIsland plain(world, NewDevice, Encoding::kInt8),
-      interrupted(world, NewDevice, Encoding::kInt8);
+  SoloIsland plain(world, OnDevice, Encoding::kInt8),
+      interrupted(world, OnDevice, Encoding::kInt8);
   interrupted.Steps(0, 2);
   LayerGate().Close();
   interrupted.Capture();
@@ -225,7 +226,7 @@ LayerBuffers Version1(LayerBuffers theta) {
 
 TEST_CASE("a pulled version is brought to the device beside steps, and adopted without the bus") {
   const World world;
-  SoloIsland host(world, OnCpu, Encoding::kFloat32), device(world, NewDevice, Encoding::kFloat32);
+  SoloIsland host(world, OnCpu, Encoding::kFloat32), device(world, OnDevice, Encoding::kFloat32);
   const LayerBuffers version = Version1(host.Theta());
   const bool captures = GENERATE(true, false);
   for (SoloIsland* solo : {&host, &device}) {
@@ -256,7 +257,7 @@ TEST_CASE("a pulled version is brought to the device beside steps, and adopted w
 
 TEST_CASE("a staged version that something came between is adopted all the same") {
   const World world;
-  SoloIsland host(world, OnCpu, Encoding::kFloat32), device(world, NewDevice, Encoding::kFloat32);
+  SoloIsland host(world, OnCpu, Encoding::kFloat32), device(world, OnDevice, Encoding::kFloat32);
   const LayerBuffers version = Version1(host.Theta()), newer = Version1(version);
   device.Steps(0, 3);
   host.Steps(0, 3);
@@ -303,7 +304,7 @@ TEST_CASE("a staged version that something came between is adopted all the same"
 
 TEST_CASE("a pull that ends in the middle of a step is staged behind it") {
   const World world;
-  SoloIsland host(world, OnCpu, Encoding::kFloat32), device(world, NewDevice, Encoding::kFloat32);
+  SoloIsland host(world, OnCpu, Encoding::kFloat32), device(world, OnDevice, Encoding::kFloat32);
   const LayerBuffers version = Version1(host.Theta());
   *device.island().pulled() = version;
   {
@@ -324,7 +325,7 @@ TEST_CASE("a pull that ends in the middle of a step is staged behind it") {
 
 TEST_CASE("without steps to carry over nothing is staged") {
   const World world;
-  SoloIsland device(world, NewDevice, Encoding::kFloat32);
+  SoloIsland device(world, OnDevice, Encoding::kFloat32);
   const LayerBuffers version = Version1(device.Theta());
   LayerGate().Close();
   device.Pulls(version);

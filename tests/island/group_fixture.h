@@ -103,7 +103,7 @@ inline Devices DevicesOfRun() {
 }
 
 // Device `index` of a worker, with a gate of its own.
-inline LocalDevice NewDevice(int index, testing::Gate& gate = LayerGate()) {
+inline LocalDevice NewGatedDevice(int index, testing::Gate& gate) {
   if (DevicesOfRun() == Devices::kHost) return {index, NewCpuBackend(1), NewCpuBackend(1)};
   const testing::FakeDevice device(absl::StrCat("fake ", index), [] { return NewCpuBackend(1); });
   return {index,
@@ -114,6 +114,8 @@ inline LocalDevice NewDevice(int index, testing::Gate& gate = LayerGate()) {
           device.NewBackend(),
           device.NewBackend([&gate] { gate.Pass(); })};
 }
+
+inline LocalDevice NewDevice(int index) { return NewGatedDevice(index, LayerGate()); }
 
 inline bool HasNccl() { return DevicesOfRun() == Devices::kFakeNccl; }
 inline std::string NcclVersion() { return HasNccl() ? "2.27.3" : ""; }
@@ -146,7 +148,7 @@ class TestWorker {
     testing::Gate* const gate = own == world.gates.end() ? &LayerGate() : own->second;
     options.make_devices = [devices, gate] {
       std::vector<LocalDevice> all;
-      for (int i = 0; i < devices; ++i) all.push_back(NewDevice(i, *gate));
+      for (int i = 0; i < devices; ++i) all.push_back(NewGatedDevice(i, *gate));
       return all;
     };
     member = GroupMember::Create(std::move(options)).value();

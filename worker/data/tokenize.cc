@@ -442,7 +442,7 @@ absl::StatusOr<std::filesystem::path> FolderOfTokenizer(const std::string& path)
 }
 
 // tokenizer_config.json of the folder; null: there is none.
-absl::StatusOr<Json> TokenizerConfig(const std::filesystem::path& config) {
+absl::StatusOr<Json> ReadConfigJson(const std::filesystem::path& config) {
   ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(config.string()));
   if (!found) return Json();
   const auto file = InputFile::Open(config.string());
@@ -532,7 +532,7 @@ absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t 
 absl::StatusOr<std::string> FindChatTemplateFile(const std::string& path) {
   ATOLL_ASSIGN_OR_RETURN(const std::filesystem::path folder, FolderOfTokenizer(path));
   const std::filesystem::path config = folder / "tokenizer_config.json";
-  const auto json = TokenizerConfig(config);
+  const auto json = ReadConfigJson(config);
   if (json.ok() && json->contains("chat_template")) return config.string();
   const std::filesystem::path jinja = folder / "chat_template.jinja";
   ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(jinja.string()));
@@ -543,7 +543,7 @@ absl::StatusOr<std::optional<int32_t>> EndOfText(const Tokenizer& tokenizer,
                                                  const std::string& path) {
   ATOLL_ASSIGN_OR_RETURN(const std::filesystem::path folder, FolderOfTokenizer(path));
   const std::filesystem::path config = folder / "tokenizer_config.json";
-  ATOLL_ASSIGN_OR_RETURN(const Json json, TokenizerConfig(config));
+  ATOLL_ASSIGN_OR_RETURN(const Json json, ReadConfigJson(config));
   const auto named = json.find("eos_token");
   Json token = named == json.end() ? Json() : *named;
   if (token.is_object()) token = Json(token.value("content", Json()));

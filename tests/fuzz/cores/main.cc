@@ -19,10 +19,10 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   using Try = std::function<atl::fuzz::Tried(uint64_t, int64_t)>;
-  for (const auto& [name, run] :
-       {std::pair<std::string, Try>("coordinator", atl::fuzz::TryCoordinator),
-        {"paramserver", atl::fuzz::TryParameterServer},
-        {"worker", atl::fuzz::TryWorker}}) {
+  const std::pair<std::string, Try> cores[] = {{"coordinator", atl::fuzz::TryCoordinator},
+                                               {"paramserver", atl::fuzz::TryParameterServer},
+                                               {"worker", atl::fuzz::TryWorker}};
+  for (const auto& [name, run] : cores) {
     if (!core.empty() && core != name) continue;
     const atl::fuzz::Tried tried = run(seed, messages);
     std::cout << name << ": " << tried.messages << " messages, " << tried.taken << " taken"

@@ -69,7 +69,7 @@ void CheckRecords(const ServerFixture& fixture) {
   fixture.ForEachRecord([](const ps::LogRecord& record) {
     const auto bytes = ps::EncodeRecord(record);
     ATOLL_CHECK(bytes.ok(), bytes.status().message());
-    SharedBytes payload;
+    ps::SharedBytes payload;
     if (const auto* push = std::get_if<ps::PushedRecord>(&record)) payload = push->payload;
     if (const auto* part = std::get_if<ps::ReceivedRecord>(&record)) payload = part->payload;
     const auto read = ps::DecodeRecord(static_cast<uint32_t>(record.index()), *bytes, payload);

@@ -58,7 +58,7 @@ std::vector<v1::ToWorker> MakeMessages() {
   stop.run = RunState::kStop;
   pause.run = RunState::kPause;
   later.committed_version = 1;
-  later.outcome = ContributionOutcome{{0, 1, 5, 0}, 1, true, false, "it is in", 0.5};
+  later.outcome = ContributionOutcome{{0, 1, 5, 0}, 1, true, false, "it is in"};
   later.validate_version = 1;
   planned.plan = MakePlan();
   planned.shared = true;
@@ -113,9 +113,6 @@ struct Answers {
     to.push_back(worker::DeltaCaptured{a.contribution});
     to.push_back(worker::DeltaReady{a.contribution});
   }
-  void operator()(const worker::ApplyEager& a) {
-    to.push_back(worker::EagerApplied{a.contribution});
-  }
   void operator()(const worker::AdoptPulled& a) { to.push_back(worker::Adopted{a.version}); }
   void operator()(const worker::Validate& a) {
     to.push_back(worker::ValidationDone{a.version, 2, 100});
@@ -125,8 +122,8 @@ struct Answers {
   void operator()(const worker::StartPull& a) { to.push_back(worker::PullDone{a.pull, 600}); }
   void operator()(const worker::PushShards& a) {
     for (const worker::ShardPart& part : a.shards) {
-      to.push_back(worker::PushShardDone{worker::MakePushId(a, part), worker::PushStatus::kStaged,
-                                         "", part.elements});
+      to.push_back(
+          PushShardDone{worker::MakePushId(a, part), ShardPushStatus::kStaged, "", part.elements});
     }
   }
 };
