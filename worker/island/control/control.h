@@ -31,9 +31,9 @@
 #include "worker/core/actions.h"
 #include "worker/island/control/port.h"
 #include "worker/island/messages/wire.h"
-#include "worker/island/state_transfer.h"
 #include "worker/runtime/trainer.h"
 #include "worker/state/save_plan.h"
+#include "worker/state/state_transfer.h"
 
 namespace atl::worker {
 

@@ -152,10 +152,4 @@ struct Describer {
 
 std::string Describe(const GroupFrame& call) { return std::visit(Describer(), call.body); }
 
-std::string ToString(const LayerShard& shard) {
-  const std::string layer = absl::StrCat("layer ", shard.layer);
-  return shard.tensor_split_ratios.size() == 1 ? layer
-                                               : absl::StrCat("rank ", shard.rank, " of ", layer);
-}
-
 }  // namespace atl::worker

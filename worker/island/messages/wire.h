@@ -12,6 +12,7 @@
 #include "proto/group.plain.h"
 #include "worker/core/actions.h"
 #include "worker/pipeline/transport.h"
+#include "worker/state/parts.h"
 
 namespace atl::worker {
 
@@ -49,8 +50,6 @@ std::vector<ShardPart> ToShardParts(const std::vector<TransferPart>& parts);
 void SetStatus(const absl::Status& status, GroupReply* reply);
 absl::Status StatusFromReply(const GroupReply& reply);
 
-// "layer 3", "rank 1 of layer 3".
-std::string ToString(const LayerShard& shard);
 // What a call requests: "step 12", "send rank 1 of layer 3".
 std::string Describe(const GroupFrame& call);
 
