@@ -27,8 +27,9 @@ std::string Serialize(const ChunkHeader& header);
 absl::StatusOr<GroupFrame> ParseGroupFrame(absl::string_view bytes);
 absl::StatusOr<ChunkHeader> ParseChunkHeader(absl::string_view bytes, int64_t payload_bytes);
 
+// An activation, a gradient or commit votes, for the payload that follows.
 struct TensorMessage {
-  MessageTag tag;
+  std::variant<MessageTag, VoteTag> tag;
   std::string from, to;
   DType dtype = DType::kFloat32;
   int64_t epoch = 0;  // attempt at setting up the plan
