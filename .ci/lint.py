@@ -74,6 +74,22 @@ def check_includes(path, number, line):
             return
 
 
+def check_rooms(paths):
+    """No two folders of the worker include each other."""
+    seen = {}
+    for path in paths:
+        room = re.match(r"worker/(\w+)/", path)
+        if not room or path.endswith("_test.cc") or "/testing/" in path:
+            continue
+        with open(path, encoding="utf-8") as source:
+            for other in re.findall(r'^#include "worker/(\w+)/', source.read(), re.M):
+                if other != room[1]:
+                    seen.setdefault((room[1], other), path)
+    for (room, other), path in sorted(seen.items()):
+        if room < other and (other, room) in seen:
+            yield f"{path}: includes worker/{other}, and {seen[other, room]} worker/{room}"
+
+
 def check_functions(path, lines):
     """Formatted code begins a function at column 0 and ends it with a lone brace there."""
     begin = None
@@ -132,6 +148,7 @@ def main():
     paths = files()
     findings = [finding for path in paths for finding in check_file(path)]
     findings += list(check_folders(paths))
+    findings += list(check_rooms(paths))
     findings += list(check_format(paths))
     findings += list(lint_docs.check())
     findings += list(lint_commands.check())

@@ -14,7 +14,7 @@
 #include "common/files.h"
 #include "worker/model/model.h"
 #include "worker/model/weights.h"
-#include "worker/runtime/transfer_limits.h"
+#include "worker/outer/transfer_limits.h"
 
 namespace atl::worker {
 namespace {

@@ -12,7 +12,7 @@
 #include "common/model/layout.h"
 #include "common/net/tensor/test_handler.h"
 #include "worker/model/weights.h"
-#include "worker/runtime/transfer_limits.h"
+#include "worker/outer/transfer_limits.h"
 
 namespace atl::worker {
 namespace {

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/check.h"
 #include "common/event_loop.h"
-#include "kernels/cpu/cpu.h"
 
 namespace atl::bench {
 namespace {
@@ -15,10 +13,7 @@ constexpr size_t kTransfersKept = 1024;
 }  // namespace
 
 ShapedTransport::ShapedTransport(LinkLookup lookup, int64_t max_bytes)
-    : lookup_(std::move(lookup)), inner_(max_bytes), backend_(NewCpuBackend(1)) {
-  auto stream = backend_->NewStream();
-  ATOLL_CHECK(stream.ok());
-  stream_ = *std::move(stream);
+    : lookup_(std::move(lookup)), inner_(max_bytes) {
   thread_ = std::thread([this] { Deliver(); });
 }
 
@@ -48,11 +43,16 @@ absl::Status ShapedTransport::Send(const std::string& from, const std::string& t
                                    const Tensor& payload) {
   const SharedLink shared_link = lookup_(from, to);
   if (shared_link.name.empty()) return inner_.Send(from, to, tag, backend, stream, payload);
-  const auto size = static_cast<size_t>(payload.size() * GetElementSize(payload.dtype));
-  auto message = std::make_shared<InFlightMessage>(InFlightMessage{
-      from, to, tag, 0, std::vector<char>(size), payload.dtype, payload.rows, payload.cols});
-  backend.CopyToHost(stream, message->bytes.data(), payload);
+  const int64_t size = payload.size() * GetElementSize(payload.dtype);
+  const auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(size));
+  backend.CopyToHost(stream, bytes->data(), payload);
   ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
+  // A failure is an abort: the transport itself notifies the receiver.
+  auto arrive = [this, from, to, tag, dtype = payload.dtype, bytes] {
+    (void)inner_.SendBytes(from, to, tag, dtype, *bytes, bytes);
+  };
+  auto message = std::make_shared<InFlightMessage>(
+      InFlightMessage{from, to, size, std::move(arrive), tag.gradient});
   const auto scheduler = schedulers_.find(WorkerFromDevice(from));
   if (scheduler == schedulers_.end() || !scheduler->second->Has(tag)) {
     Put(shared_link, std::move(*message), nullptr);
@@ -61,6 +61,17 @@ absl::Status ShapedTransport::Send(const std::string& from, const std::string& t
   return scheduler->second->Send(tag, [this, shared_link, message](Left left) {
     Put(shared_link, std::move(*message), std::move(left));
   });
+}
+
+absl::Status ShapedTransport::SendVotes(const std::string& from, const std::string& to,
+                                        const worker::VoteTag& tag,
+                                        const std::vector<double>& votes) {
+  const SharedLink shared_link = lookup_(from, to);
+  if (shared_link.name.empty()) return inner_.SendVotes(from, to, tag, votes);
+  const auto size = static_cast<int64_t>(votes.size() * sizeof(double));
+  auto arrive = [this, from, to, tag, votes] { (void)inner_.SendVotes(from, to, tag, votes); };
+  Put(shared_link, {from, to, size, std::move(arrive), std::nullopt}, nullptr);
+  return absl::OkStatus();
 }
 
 void ShapedTransport::Put(const SharedLink& shared_link, InFlightMessage message, Left left) {
@@ -72,7 +83,7 @@ void ShapedTransport::Put(const SharedLink& shared_link, InFlightMessage message
     LinkState& link = links_[shared_link.name];
     if (link.queues.empty()) link.at = now;
     link.shape = shared_link.shape;
-    const auto bytes = static_cast<double>(message.bytes.size());
+    const auto bytes = static_cast<double>(message.bytes);
     const std::pair connection(WorkerFromDevice(message.from), WorkerFromDevice(message.to));
     link.queues[connection].push_back({std::move(message), bytes, now, std::move(left)});
   }
@@ -165,16 +176,13 @@ void ShapedTransport::Deliver() {
     if (first == in_flight_.end() || first->first > *next) continue;  // a departure
     InFlightMessage message = std::move(first->second);
     in_flight_.erase(first);
-    if (message.tag.stage != worker::kCommitStage) {
+    if (message.gradient) {
       std::deque<worker::Transfer>& arrived = arrived_[{message.from, message.to}];
-      arrived.push_back(
-          {message.tag.gradient, static_cast<int64_t>(message.bytes.size()), message.seconds});
+      arrived.push_back({*message.gradient, message.bytes, message.seconds});
       if (arrived.size() > kTransfersKept) arrived.pop_front();
     }
     lock.unlock();
-    const Tensor payload(message.bytes.data(), message.dtype, message.rows, message.cols);
-    // A failure is an abort: the transport itself notifies the receiver.
-    (void)inner_.Send(message.from, message.to, message.tag, *backend_, *stream_, payload);
+    message.arrive();
     lock.lock();
   }
 }

@@ -60,6 +60,13 @@ class ShapedTransport : public worker::Transport {
                        Stream& stream, const Tensor& into, Instant deadline) override {
     return inner_.Receive(device, tag, backend, stream, into, deadline);
   }
+  absl::Status SendVotes(const std::string& from, const std::string& to, const worker::VoteTag& tag,
+                         const std::vector<double>& votes) override;
+  absl::StatusOr<std::vector<double>> ReceiveVotes(const std::string& device,
+                                                   const worker::VoteTag& tag,
+                                                   Instant deadline) override {
+    return inner_.ReceiveVotes(device, tag, deadline);
+  }
   void Abort(const std::string& reason) override { inner_.Abort(reason); }
   void Reset() override { inner_.Reset(); }
   std::vector<worker::StageLinkCounters> counters() const override { return inner_.counters(); }
@@ -69,11 +76,10 @@ class ShapedTransport : public worker::Transport {
  private:
   struct InFlightMessage {
     std::string from, to;
-    worker::MessageTag tag;
-    double seconds;  // from the first byte's departure to the last one's arrival
-    std::vector<char> bytes;
-    DType dtype;
-    int64_t rows, cols;
+    int64_t bytes = 0;
+    std::function<void()> arrive;
+    std::optional<bool> gradient;  // absent: commit votes
+    double seconds = 0;            // from the first byte's departure to the last one's arrival
   };
 
   using Left = std::function<void()>;
@@ -97,8 +103,6 @@ class ShapedTransport : public worker::Transport {
 
   const LinkLookup lookup_;
   worker::LocalTransport inner_;
-  const std::unique_ptr<Backend> backend_;  // of the delivering thread
-  std::unique_ptr<Stream> stream_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, LinkState> links_;             // all below guarded by mutex_

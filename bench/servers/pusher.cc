@@ -6,7 +6,7 @@
 
 #include "common/check.h"
 #include "common/event_loop.h"
-#include "worker/runtime/transfer_limits.h"
+#include "worker/outer/transfer_limits.h"
 
 namespace atl::bench {
 namespace {

@@ -11,7 +11,7 @@ namespace atl {
 // Of what it owns, or keeps copies of (common/model/outer_copies.h): theta_base, pseudo-gradient
 // and pulled version; of quantised pushes the residuals before and after, and the encoded
 // pseudo-gradient (a part of a copy). See
-// worker/runtime/outer_state.h.
+// worker/outer/outer_state.h.
 inline int OuterCopies(const JobSpec& spec) {
   return 3 + (IsQuantized(spec.outer.push_encoding) ? 3 : 0);
 }

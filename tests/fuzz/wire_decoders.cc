@@ -135,8 +135,10 @@ bool AcceptsGroupHeader(std::string_view bytes) {
 }
 
 std::vector<std::string> GroupHeaderSeeds() {
-  return {'\0' + Wire<v1::TensorHeader>("step: 1 replica: 2 stage: 3 from: 'a' to: 'b' "
+  return {'\0' + Wire<v1::TensorHeader>("part { step: 1 replica: 2 stage: 3 } from: 'a' to: 'b' "
                                         "element_bytes: 4"),
+          '\0' + Wire<v1::TensorHeader>("votes { step: 1 sender: 2 } from: 'a' to: 'b' "
+                                        "element_bytes: 8"),
           '\1' + ToBytes(int64_t{4096}) + Wire<v1::ChunkHeader>("part: 1 offset: 4096")};
 }
 

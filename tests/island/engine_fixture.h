@@ -94,6 +94,14 @@ class Wrapped : public Transport {
                        Stream& stream, const Tensor& into, Instant deadline) override {
     return inner_.Receive(device, tag, backend, stream, into, deadline);
   }
+  absl::Status SendVotes(const std::string& from, const std::string& to, const VoteTag& tag,
+                         const std::vector<double>& votes) override {
+    return inner_.SendVotes(from, to, tag, votes);
+  }
+  absl::StatusOr<std::vector<double>> ReceiveVotes(const std::string& device, const VoteTag& tag,
+                                                   Instant deadline) override {
+    return inner_.ReceiveVotes(device, tag, deadline);
+  }
   void Abort(const std::string& reason) override { inner_.Abort(reason); }
   void Reset() override { inner_.Reset(); }
   std::vector<StageLinkCounters> counters() const override { return inner_.counters(); }

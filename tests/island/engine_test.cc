@@ -245,7 +245,7 @@ class AtMessage : public Wrapped {
   }
   absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
                     Backend& backend, Stream& stream, const Tensor& payload) override {
-    if (tag.stage != kCommitStage && left_-- == 0) then_();
+    if (left_-- == 0) then_();
     return Wrapped::Send(from, to, tag, backend, stream, payload);
   }
 

@@ -119,6 +119,9 @@ TEST_CASE("a worker admits the messages of its plan, and no others") {
                SerializeTensorHeader({tag, from, to, DType::kFloat32, epoch}), 4)
         .ok();
   };
+  const auto admits_votes = [&](const VoteTag& tag, DType dtype, const std::string& to = "b/0") {
+    return transport.Admit("a", SerializeTensorHeader({tag, "a/0", to, dtype, 7}), 8).ok();
+  };
   transport.BeginEpoch(7);
   transport.Reset();
   REQUIRE_FALSE(admits(Activation(0)));  // there is no plan
@@ -142,9 +145,14 @@ TEST_CASE("a worker admits the messages of its plan, and no others") {
   REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = 0; }));
   REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = 2; }));
   REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = INT32_MAX, tag.gradient = true; }));
-  // The sender's commit vote for its step, and not another one's.
-  REQUIRE(changed([](MessageTag& tag) { tag.stage = kCommitStage; }));
-  REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = kCommitStage, tag.micro_batch = 1; }));
+  REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = -1; }));
+  // The sender's commit votes, and not another one's.
+  REQUIRE(admits_votes({1, 0}, DType::kFloat64));
+  REQUIRE_FALSE(admits_votes({1, 0}, DType::kFloat32));
+  REQUIRE_FALSE(admits_votes({1, 0}, DType::kFloat64, "b/1"));
+  for (const int32_t sender : {-1, 1, 2}) {
+    REQUIRE_FALSE(admits_votes({1, sender}, DType::kFloat64));
+  }
 }
 
 }  // namespace

@@ -190,11 +190,11 @@ int64_t SimMember::NowUs() const {
 // In order, under the plan that holds now.
 void SimMember::Send(const NodeId& to, GroupFrame frame) {
   const absl::StatusOr<GroupFrame> sent = worker::ParseGroupFrame(worker::Serialize(frame));
-  ATOLL_CHECK(sent.ok() && *sent == frame, sent.status().ToString());
+  ATOLL_CHECK(sent.ok(), worker::Describe(frame), ": ", sent.status().ToString());
   Instant& arrival = last_arrival_[to];
   arrival =
       std::max(arrival, world_.timeline.now() + microseconds(200) + world_.UpTo(milliseconds(5)));
-  world_.timeline.At(arrival, [self = shared_from_this(), to, fence = fence_, frame] {
+  world_.timeline.At(arrival, [self = shared_from_this(), to, fence = fence_, frame = *sent] {
     if (self->fence_ != fence) return;
     const std::shared_ptr<SimMember> other = self->Partner(to);
     if (other != nullptr && !self->dead_) other->OnFrame(self->self_.worker, frame);

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tests/sim/member.h"
-#include "worker/runtime/delta.h"
+#include "worker/outer/delta.h"
 
 namespace atl::sim {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/sim/toy_trainer.h"
-#include "worker/island/state_transfer.h"
+#include "worker/state/state_transfer.h"
 
 namespace atl::sim {
 

@@ -31,7 +31,7 @@ ps::SharedBytes Encode(std::span<const float> values, Encoding encoding, ThreadP
   return {narrow, std::as_bytes(std::span(*narrow))};
 }
 
-// As worker/runtime/transfers.h: a layer that has had one turn since comes as its step.
+// As worker/outer/transfers.h: a layer that has had one turn since comes as its step.
 int32_t SelectPullSlot(const worker::StartPull& pull, const worker::ShardPart& part,
                        const WorkerNode* owner) {
   const std::shared_ptr<worker::OuterState> outer = owner->member()->outer();

@@ -230,7 +230,7 @@ void Device::MakeStages(const EngineJob& job) {
   }
 }
 
-int64_t Device::CarveRun(const EngineJob& job, void* memory, int commit_slots) {
+int64_t Device::CarveRun(const EngineJob& job, void* memory) {
   Carver carver(memory);
   const int64_t n = role_->micro_batch_sequences * job.sequence_length;
   int64_t sends = 0, sends_back = 0;  // columns of the widest
@@ -254,7 +254,6 @@ int64_t Device::CarveRun(const EngineJob& job, void* memory, int commit_slots) {
   const Tensor constants = model_->Constants(job.sequence_length, nullptr);
   run_.constants = model_->Constants(
       job.sequence_length, carver.Bytes(constants.size() * GetElementSize(constants.dtype)));
-  run_.commit = carver.Take(DType::kFloat64, 1, commit_slots);
   int64_t workspace = 0;
   for (const auto& [s, stage] : stages_) {
     workspace = std::max(workspace, stage->workspace_bytes());
@@ -311,7 +310,7 @@ absl::Status Device::OutOfMemory(const absl::Status& status, const std::string& 
 }
 
 absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, const TensorPart& part,
-                               const std::vector<int32_t>& tensor_split_ratios, int commit_slots) {
+                               const std::vector<int32_t>& tensor_split_ratios) {
   if (stream_ == nullptr) {
     ATOLL_ASSIGN_OR_RETURN(stream_, compute().NewStream());
     ATOLL_ASSIGN_OR_RETURN(communication_stream_, communication().NewStream());
@@ -326,7 +325,7 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
   ATOLL_ASSIGN_OR_RETURN(model_, Model::Create(job.model, job.compute, part));
   ATOLL_RETURN_IF_ERROR(TakeLayers(job, tensor_split_ratios));
   MakeStages(job);
-  const int64_t run_bytes = CarveRun(job, nullptr, commit_slots);
+  const int64_t run_bytes = CarveRun(job, nullptr);
   ATOLL_RETURN_IF_ERROR(CheckMemory(run_bytes));
   for (const StageRole& stage : role_->stages) {
     const absl::Status taken = stages_[stage.stage]->Allocate();
@@ -341,7 +340,7 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
                        kFewerActivations);
   }
   run_memory_ = *std::move(run_memory);
-  CarveRun(job, run_memory_.data(), commit_slots);
+  CarveRun(job, run_memory_.data());
   const int64_t rows = role.micro_batches * role.micro_batch_sequences;
   host_input_numbers_ = rows * job.model.InputNumbers(job.sequence_length);
   host_lengths_ = host_input_numbers_ + rows * job.sequence_length;

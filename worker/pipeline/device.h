@@ -60,7 +60,6 @@ struct RunMemory {
   Tensor lengths;
   Tensor totals;  // loss by micro-batch: f32 [micro-batches, kLossTotals]
   Tensor constants;
-  Tensor commit;  // f64 [1, commit_slots]
   Workspace workspace;
 };
 
@@ -80,7 +79,7 @@ class Device {
   // that the role does not need become surplus. `part`: of the device's rank. On an error nothing
   // runs, and the layers are as they were, but for new ones that are not written.
   absl::Status Configure(const EngineJob& job, const DeviceRole& role, const TensorPart& part,
-                         const std::vector<int32_t>& tensor_split_ratios, int commit_slots);
+                         const std::vector<int32_t>& tensor_split_ratios);
   // Has no part in the plan.
   void Idle();
   bool idle() const { return !role_.has_value(); }
@@ -146,7 +145,7 @@ class Device {
   absl::Status TakeLayer(const LayerShard& shard, bool table_only, const LayerLayout& layout,
                          const EngineJob& job);
   void MakeStages(const EngineJob& job);
-  int64_t CarveRun(const EngineJob& job, void* memory, int commit_slots);
+  int64_t CarveRun(const EngineJob& job, void* memory);
   absl::Status CheckMemory(int64_t run_bytes) const;
   std::string DescribeStages() const;
   absl::Status OutOfMemory(const absl::Status& status, const std::string& what,

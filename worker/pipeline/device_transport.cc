@@ -47,7 +47,6 @@ void DeviceTransport::Add(const std::string& device, std::unique_ptr<Backend> se
   own->out = std::thread([this, own] { SendForEver(*own); });
   own->in = std::thread([this, own] { ReceiveForEver(*own); });
   host_->OnArrival(device, [this, own](const std::string& from, const MessageTag& tag) {
-    if (tag.stage == kCommitStage) return;
     const std::lock_guard lock(mutex_);
     if (aborted_) return;
     InJob job;

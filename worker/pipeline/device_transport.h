@@ -18,8 +18,7 @@
 // host transport brings beyond that stays in host memory until it is received.
 //
 // Devices that were not added, of host memory, go to the host transport as they are; so do all
-// devices' commit votes at the end of a step (kCommitStage), which are small and go between any
-// two.
+// devices' commit votes.
 
 #ifndef ATOLL_WORKER_PIPELINE_DEVICE_TRANSPORT_H_
 #define ATOLL_WORKER_PIPELINE_DEVICE_TRANSPORT_H_
@@ -60,6 +59,14 @@ class DeviceTransport final : public Transport {
   void Wait(const std::string& device, std::span<const MessageTag> tags, Instant deadline) override;
   absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
                        Stream& stream, const Tensor& into, Instant deadline) override;
+  absl::Status SendVotes(const std::string& from, const std::string& to, const VoteTag& tag,
+                         const std::vector<double>& votes) override {
+    return host_->SendVotes(from, to, tag, votes);
+  }
+  absl::StatusOr<std::vector<double>> ReceiveVotes(const std::string& device, const VoteTag& tag,
+                                                   Instant deadline) override {
+    return host_->ReceiveVotes(device, tag, deadline);
+  }
   void Abort(const std::string& reason) override;
   void Reset() override;
   std::vector<StageLinkCounters> counters() const override;

@@ -183,9 +183,7 @@ absl::Status DeviceTransport::Receive(const std::string& device, const MessageTa
                                       Backend& backend, Stream& stream, const Tensor& into,
                                       Instant deadline) {
   Port* const port = Find(device);
-  if (port == nullptr || tag.stage == kCommitStage) {
-    return host_->Receive(device, tag, backend, stream, into, deadline);
-  }
+  if (port == nullptr) return host_->Receive(device, tag, backend, stream, into, deadline);
   ATOLL_CHECK(into.contiguous());
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, ToSteady(deadline),

@@ -23,9 +23,7 @@ absl::Status DeviceTransport::Send(const std::string& from, const std::string& t
                                    const MessageTag& tag, Backend& backend, Stream& stream,
                                    const Tensor& payload) {
   Port* const port = Find(from);
-  if (port == nullptr || tag.stage == kCommitStage) {
-    return host_->Send(from, to, tag, backend, stream, payload);
-  }
+  if (port == nullptr) return host_->Send(from, to, tag, backend, stream, payload);
   ATOLL_CHECK(payload.contiguous());
   OutJob job{to, tag, payload.dtype, payload.size(), nullptr, SteadyNow()};
   std::unique_lock lock(mutex_);

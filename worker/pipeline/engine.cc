@@ -114,8 +114,8 @@ absl::Status Engine::Impl::MakeDevices() {
         GetTensorSplitRatios(plan_, role.stages.front().plan.first_layer);
     ATOLL_ASSIGN_OR_RETURN(const std::vector<TensorPart> parts,
                            CutModel(job_->model, role.ranks, ratios));
-    ATOLL_RETURN_IF_ERROR(device.Configure(*job_, role, parts[static_cast<size_t>(role.rank)],
-                                           ratios, table_->slots()));
+    ATOLL_RETURN_IF_ERROR(
+        device.Configure(*job_, role, parts[static_cast<size_t>(role.rank)], ratios));
   }
   return absl::OkStatus();
 }

@@ -193,7 +193,6 @@ class Executor {
   absl::Status ExchangeTable(std::vector<double>* values, bool commits);
   absl::Status ExchangeWithHeads(const TableExchange& exchange, const std::vector<int>& heads,
                                  std::vector<double>* values);
-  MessageTag TableTag(const TableExchange& exchange, int from) const;
   absl::Status SendTable(const TableExchange& exchange, const std::vector<int>& to,
                          const std::vector<double>& values);
   absl::Status ReceiveTable(const TableExchange& exchange, int from, std::vector<double>* values);

@@ -100,8 +100,7 @@ std::vector<double> Executor::SelectPlannedNorms() const {
   return norms;
 }
 
-// Along common/protocol/commit_exchange.h. The table's tensor on the device holds one table at a
-// time, so that a sum is sent before another one is received.
+// Along common/protocol/commit_exchange.h.
 absl::Status Executor::ExchangeTable(std::vector<double>* values, bool commits) {
   const CommitPosition& position = table_.position(device_.name());
   TableExchange exchange;
@@ -141,43 +140,30 @@ absl::Status Executor::ExchangeWithHeads(const TableExchange& exchange,
   return absl::OkStatus();
 }
 
-MessageTag Executor::TableTag(const TableExchange& exchange, int from) const {
-  MessageTag tag;
-  tag.step = input_->number;
-  tag.stage = kCommitStage;
-  tag.gradient = !exchange.commits;
-  tag.micro_batch = from;
-  return tag;
-}
-
 absl::Status Executor::SendTable(const TableExchange& exchange, const std::vector<int>& to,
                                  const std::vector<double>& values) {
-  if (to.empty()) return absl::OkStatus();
-  Backend& backend = device_.compute();
-  const Tensor& commit = device_.run().commit;
   const std::vector<std::string>& devices = table_.devices();
   const auto own = std::find(devices.begin(), devices.end(), device_.name()) - devices.begin();
-  backend.CopyToDevice(device_.stream(), commit, values.data());
+  const VoteTag tag{input_->number, static_cast<int32_t>(own), exchange.commits};
   for (const int each : to) {
-    ATOLL_RETURN_IF_ERROR(transport_.Send(device_.name(), devices[each],
-                                          TableTag(exchange, static_cast<int>(own)), backend,
-                                          device_.stream(), commit));
+    ATOLL_RETURN_IF_ERROR(transport_.SendVotes(device_.name(), devices[each], tag, values));
   }
   return absl::OkStatus();
 }
 
 absl::Status Executor::ReceiveTable(const TableExchange& exchange, int from,
                                     std::vector<double>* values) {
-  Backend& backend = device_.compute();
-  const Tensor& commit = device_.run().commit;
   const std::string& sender = table_.devices()[from];
   if (options_.before_vote) ATOLL_RETURN_IF_ERROR(options_.before_vote(device_.name(), sender));
-  ATOLL_RETURN_IF_ERROR(
-      Annotate(transport_.Receive(device_.name(), TableTag(exchange, from), backend,
-                                  device_.stream(), commit, exchange.deadline),
-               absl::StrCat("from ", sender)));
-  backend.CopyToHost(device_.stream(), values->data(), commit);
-  return backend.Synchronize(device_.stream());
+  auto votes = transport_.ReceiveVotes(device_.name(), {input_->number, from, exchange.commits},
+                                       exchange.deadline);
+  ATOLL_RETURN_IF_ERROR(Annotate(votes.status(), absl::StrCat("from ", sender)));
+  if (votes->size() != values->size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(votes->size(), " commit votes from ", sender, ", not ", values->size()));
+  }
+  *values = *std::move(votes);
+  return absl::OkStatus();
 }
 
 absl::Status Executor::CheckSteps(const std::vector<double>& values) const {

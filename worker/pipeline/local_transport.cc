@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include "common/check.h"
 #include "common/event_loop.h"
@@ -9,10 +10,11 @@
 namespace atl::worker {
 namespace {
 
-std::string Describe(const MessageTag& tag) {
-  if (tag.stage == kCommitStage) {
-    return absl::StrCat("commit vote of device ", tag.micro_batch, " for step ", tag.step);
+std::string Describe(const std::variant<MessageTag, VoteTag>& what) {
+  if (const auto* vote = std::get_if<VoteTag>(&what)) {
+    return absl::StrCat("commit vote of device ", vote->sender, " for step ", vote->step);
   }
+  const auto& tag = std::get<MessageTag>(what);
   return absl::StrCat(tag.gradient ? "gradient" : "activation", " of micro-batch ", tag.micro_batch,
                       " for stage ", tag.stage, " in step ", tag.step);
 }
@@ -42,7 +44,6 @@ absl::Status LocalTransport::SendBytes(const std::string& from, const std::strin
   const std::lock_guard lock(mutex_);
   if (aborted_) return absl::AbortedError(reason_);
   ATOLL_RETURN_IF_ERROR(PutLocked({to, tag}, {from, dtype, bytes, std::move(owner)}));
-  if (tag.stage == kCommitStage) return absl::OkStatus();
   StageLinkCounters& counters = counters_[{from, to}];
   counters.from = from;
   counters.to = to;
@@ -63,11 +64,15 @@ absl::Status LocalTransport::Announce(const std::string& from, const std::string
 void LocalTransport::Deliver(const std::string& from, const std::string& to, const MessageTag& tag,
                              DType dtype, std::span<const std::byte> bytes,
                              std::shared_ptr<const void> owner) {
+  Deliver({to, tag}, {from, dtype, bytes, std::move(owner)});
+}
+
+void LocalTransport::Deliver(Key key, HostMessage message) {
   absl::Status status;
   {
     const std::lock_guard lock(mutex_);
     if (aborted_) return;
-    status = PutLocked({to, tag}, {from, dtype, bytes, std::move(owner)});
+    status = PutLocked(std::move(key), std::move(message));
   }
   if (!status.ok()) Abort(std::string(status.message()));
 }
@@ -87,7 +92,8 @@ absl::Status LocalTransport::PutLocked(Key key, HostMessage message) {
   bytes_ += size;
   changed_.notify_all();
   const auto arrival = arrivals_.find(it->first.first);
-  if (arrival != arrivals_.end()) arrival->second(it->second.from, it->first.second);
+  const auto* tag = std::get_if<MessageTag>(&it->first.second);
+  if (arrival != arrivals_.end() && tag != nullptr) arrival->second(it->second.from, *tag);
   return absl::OkStatus();
 }
 
@@ -129,18 +135,20 @@ void LocalTransport::Wait(const std::string& device, std::span<const MessageTag>
   });
 }
 
-absl::Status LocalTransport::Receive(const std::string& device, const MessageTag& tag,
-                                     Backend& backend, Stream& stream, const Tensor& into,
-                                     Instant deadline) {
-  const Key key{device, tag};
+absl::StatusOr<HostMessage> LocalTransport::AwaitMessage(const Key& key, Instant deadline) {
   std::unique_lock lock(mutex_);
   if (!changed_.wait_until(lock, ToSteady(deadline), [&] { return ArrivedLocked(key); })) {
     return absl::DeadlineExceededError(
-        absl::StrCat("the ", Describe(tag), " did not come to ", device));
+        absl::StrCat("the ", Describe(key.second), " did not come to ", key.first));
   }
   if (aborted_) return absl::AbortedError(reason_);
-  const HostMessage message = TakeLocked(key);
-  lock.unlock();
+  return TakeLocked(key);
+}
+
+absl::Status LocalTransport::Receive(const std::string& device, const MessageTag& tag,
+                                     Backend& backend, Stream& stream, const Tensor& into,
+                                     Instant deadline) {
+  ATOLL_ASSIGN_OR_RETURN(const HostMessage message, AwaitMessage({device, tag}, deadline));
   ATOLL_CHECK(into.contiguous());
   if (message.dtype != into.dtype ||
       static_cast<int64_t>(message.bytes.size()) != into.size() * GetElementSize(into.dtype)) {
@@ -150,6 +158,30 @@ absl::Status LocalTransport::Receive(const std::string& device, const MessageTag
   }
   backend.CopyToDevice(stream, into, message.bytes.data());
   return backend.Synchronize(stream);
+}
+
+absl::Status LocalTransport::SendVotes(const std::string& from, const std::string& to,
+                                       const VoteTag& tag, const std::vector<double>& votes) {
+  const auto copy = std::make_shared<const std::vector<double>>(votes);
+  const std::lock_guard lock(mutex_);
+  if (aborted_) return absl::AbortedError(reason_);
+  return PutLocked({to, tag}, {from, DType::kFloat64, std::as_bytes(std::span(*copy)), copy});
+}
+
+void LocalTransport::DeliverVotes(const std::string& from, const std::string& to,
+                                  const VoteTag& tag, std::span<const std::byte> bytes,
+                                  std::shared_ptr<const void> owner) {
+  Deliver({to, tag}, {from, DType::kFloat64, bytes, std::move(owner)});
+}
+
+absl::StatusOr<std::vector<double>> LocalTransport::ReceiveVotes(const std::string& device,
+                                                                 const VoteTag& tag,
+                                                                 Instant deadline) {
+  ATOLL_ASSIGN_OR_RETURN(const HostMessage message, AwaitMessage({device, tag}, deadline));
+  std::vector<double> votes(message.bytes.size() / sizeof(double));
+  if (!votes.empty())
+    std::memcpy(votes.data(), message.bytes.data(), votes.size() * sizeof(double));
+  return votes;
 }
 
 void LocalTransport::OnAbort(Aborted aborted) {

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "worker/pipeline/transport.h"
@@ -42,14 +43,23 @@ class LocalTransport : public HostTransport {
   void Wait(const std::string& device, std::span<const MessageTag> tags, Instant deadline) override;
   absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
                        Stream& stream, const Tensor& into, Instant deadline) override;
+  absl::Status SendVotes(const std::string& from, const std::string& to, const VoteTag& tag,
+                         const std::vector<double>& votes) override;
+  // As Deliver; the bytes are of doubles.
+  void DeliverVotes(const std::string& from, const std::string& to, const VoteTag& tag,
+                    std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
+  absl::StatusOr<std::vector<double>> ReceiveVotes(const std::string& device, const VoteTag& tag,
+                                                   Instant deadline) override;
   void Abort(const std::string& reason) override;
   void Reset() override;
   std::vector<StageLinkCounters> counters() const override;
 
  private:
-  using Key = std::pair<std::string, MessageTag>;
+  using Key = std::pair<std::string, std::variant<MessageTag, VoteTag>>;
 
+  void Deliver(Key key, HostMessage message);
   absl::Status PutLocked(Key key, HostMessage message);
+  absl::StatusOr<HostMessage> AwaitMessage(const Key& key, Instant deadline);
   HostMessage TakeLocked(const Key& key);
   bool ArrivedLocked(const Key& key) const { return aborted_ || messages_.contains(key); }
 

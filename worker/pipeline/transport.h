@@ -30,16 +30,11 @@
 
 namespace atl::worker {
 
-// `stage` of the commit votes of a step; `micro_batch` is then the sender's place among the devices
-// of the plan, and `gradient` marks the exchange of norms before that. It is no part of any stage
-// link, nor of what is known of links.
-inline constexpr int32_t kCommitStage = -1;
-
-// Names one message within an island plan.
+// Names one activation or gradient within an island plan.
 struct MessageTag {
   int64_t step = 0;
   int32_t replica = 0;
-  int32_t stage = 0;  // that receives, or kCommitStage
+  int32_t stage = 0;  // that receives
   int32_t rank = 0;   // that receives, in its tensor-parallel group
   int32_t micro_batch = 0;
   // The sender may cut a message along its sequences; it alone decides, and a receiver that does
@@ -49,6 +44,15 @@ struct MessageTag {
   bool gradient = false;  // else an activation
 
   auto operator<=>(const MessageTag&) const = default;
+};
+
+// Names the commit votes of one device.
+struct VoteTag {
+  int64_t step = 0;
+  int32_t sender = 0;   // its place among the devices of the plan
+  bool commits = true;  // else of the exchange of norms before that
+
+  auto operator<=>(const VoteTag&) const = default;
 };
 
 // What was seen of one ordered pair of devices since the transport was made. All grow only.
@@ -93,6 +97,14 @@ class Transport {
   // be received once. DEADLINE_EXCEEDED names what did not come and from whom; ABORTED after Abort.
   virtual absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
                                Stream& stream, const Tensor& into, Instant deadline) = 0;
+
+  // Commit votes lie in host memory, are small and go between any two devices; they are no part of
+  // any stage link, nor of what is known of links. As Send and Receive.
+  virtual absl::Status SendVotes(const std::string& from, const std::string& to, const VoteTag& tag,
+                                 const std::vector<double>& votes) = 0;
+  virtual absl::StatusOr<std::vector<double>> ReceiveVotes(const std::string& device,
+                                                           const VoteTag& tag,
+                                                           Instant deadline) = 0;
 
   // Ends every wait, now and later, until Reset; what has not been received is dropped by Reset.
   virtual void Abort(const std::string& reason) = 0;

@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "worker/core/actions.h"
-#include "worker/runtime/delta.h"
+#include "worker/outer/delta.h"
 #include "worker/runtime/side_work.h"
 #include "worker/runtime/trainer.h"
 

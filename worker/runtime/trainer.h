@@ -22,7 +22,7 @@
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 #include "worker/core/actions.h"
-#include "worker/runtime/outer_state.h"
+#include "worker/outer/outer_state.h"
 
 namespace atl::worker {
 

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/element_ranges.h"
-#include "worker/island/messages/wire.h"
 
 namespace atl::worker {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "common/ids.h"
 #include "common/protocol/saved_state.h"
-#include "worker/island/state_transfer.h"
+#include "worker/state/state_transfer.h"
 
 namespace atl::worker {
 

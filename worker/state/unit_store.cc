@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "worker/island/messages/wire.h"
 
 namespace atl::worker {
 

@@ -13,7 +13,7 @@
 
 #include "common/element_ranges.h"
 #include "common/status.h"
-#include "worker/island/parts.h"
+#include "worker/state/parts.h"
 #include "worker/state/save_plan.h"
 
 namespace atl::worker {
@@ -24,7 +24,7 @@ struct StoredUnit {
   std::shared_ptr<const OwnedParts> parts;  // all three, of unit.elements
 };
 
-// What quantised pushes owed of these elements of a whole layer (runtime/outer_state.h): it belongs
+// What quantised pushes owed of these elements of a whole layer (outer/outer_state.h): it belongs
 // to a save, and not to a unit, since owners cut it otherwise.
 struct StoredResidual {
   int32_t layer = 0;

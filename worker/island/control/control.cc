@@ -12,12 +12,11 @@ void IslandControl::Release() {
   plan_ = IslandPlan();
   holdings_.clear();
   pending_.clear();
-  configured_ = failed_ = step_tried_ = false;
-  parameters_since_ = moments_since_ = {};
+  configured_ = failed_ = false;
+  known_ = {};
   replacing_ = false;
-  known_steps_.reset();
   steps_ = 0;
-  staged_ = base_is_in_ = false;
+  staged_ = false;
   ForgetSaving();
   saves_.clear();
   bad_saves_.clear();
@@ -25,7 +24,6 @@ void IslandControl::Release() {
   resume_save_ = 0;
   shards_.clear();
   outer_held_.clear();
-  outer_expected_ = OuterTag();
 }
 
 std::vector<NodeId> IslandControl::Followers() const {
@@ -43,7 +41,7 @@ absl::Status IslandControl::ConfigureAlone() {
   fence_ = {};
   staged_ = false;
   ATOLL_RETURN_IF_ERROR(port_->Join(fence_, plan_));
-  outer_expected_ = OuterTag();
+  known_.outer = OuterTag();
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings_));
   std::string lost;
   ATOLL_RETURN_IF_ERROR(TransferOuterState(&lost));
@@ -110,6 +108,42 @@ absl::Status IslandControl::AwaitAll(const Calls& calls, Duration timeout) {
   return first;
 }
 
+// The others end soon once one has failed: they wait for it. One that was merely interrupted does
+// not know the cause.
+absl::StatusOr<IslandControl::Replies> IslandControl::Broadcast(const FrameFor& frame_for,
+                                                                const Broadcasting& how) {
+  Calls calls;
+  absl::Status status;
+  const auto note = [&](const absl::Status& got) {
+    if (got.ok()) return;
+    if (status.ok() && how.on_failure == OnFailure::kSetUpAgain) {
+      Fail();
+      InterruptAll();
+    }
+    if (status.ok() || (absl::IsAborted(status) && !absl::IsAborted(got))) status = got;
+  };
+  for (const NodeId& follower : how.followers) {
+    const absl::StatusOr<CallId> call = port_->Call(follower, frame_for(follower));
+    note(call.status());
+    if (!call.ok()) break;
+    calls.emplace_back(follower, *call);
+  }
+  Replies replies;
+  const auto take = [&](const NodeId& member, absl::StatusOr<GroupReply> reply) {
+    note(reply.status());
+    if (reply.ok()) replies[member] = *std::move(reply);
+  };
+  if (status.ok() && how.own_part) {
+    take(name(), port_->Do(frame_for(name()), how.interrupted));
+  }
+  for (const auto& [follower, call] : calls) {
+    take(follower,
+         port_->Await(call, status.ok() ? how.timeout : std::min(how.timeout, kEndTimeout)));
+  }
+  ATOLL_RETURN_IF_ERROR(status);
+  return replies;
+}
+
 absl::Status IslandControl::Ready() const {
   if (configured_) return absl::OkStatus();
   return absl::FailedPreconditionError("the island is not set up");
@@ -159,12 +193,12 @@ absl::StatusOr<GroupReply> IslandControl::Together(const GroupFrame& frame) {
 
 absl::Status IslandControl::Step(const std::vector<PositionRange>& ranges, double learning_rate,
                                  bool trace) {
-  known_steps_ = steps_;
-  step_tried_ = true;
+  known_.known_steps = steps_;
+  known_.step_tried = true;
   ATOLL_ASSIGN_OR_RETURN(const GroupReply made,
                          Together({.body = StepCall{++number_, ranges, learning_rate, trace}}));
-  step_tried_ = false;
-  known_steps_ = ++steps_;
+  known_.step_tried = false;
+  known_.known_steps = ++steps_;
   if (hooks_.on_reply) hooks_.on_reply(name(), made);
   return absl::OkStatus();
 }

@@ -31,9 +31,9 @@
 #include "worker/core/actions.h"
 #include "worker/island/control/port.h"
 #include "worker/island/messages/wire.h"
-#include "worker/island/state_transfer.h"
 #include "worker/runtime/trainer.h"
 #include "worker/state/save_plan.h"
+#include "worker/state/state_transfer.h"
 
 namespace atl::worker {
 
@@ -128,6 +128,7 @@ class IslandControl {
   std::map<NodeId, OuterLayoutCall> PlanOuter(std::string* lost) const;
   absl::Status TransferOuterState(std::string* lost);
   absl::Status FetchAll(StateTransferPlan& transfers, int64_t save, const StateName& state);
+  bool KnowsSteps() const { return known_.known_steps >= 0; }  // else it has not led this job
   StateStamp NewStamp() {
     last_change_ = std::max(last_change_ + 1, port_->NowUs());
     return {fence_.generation, last_change_};
@@ -157,12 +158,30 @@ class IslandControl {
   absl::StatusOr<GroupReply> Together(const GroupFrame& frame);
   void Fail();  // nothing works until Configure
   void InterruptAll();
-  // What all members do, between two steps, or during them.
+  // ---- Calls to all members of a list, and to this worker's own part. ----
+  enum class OnFailure {
+    kSetUpAgain,  // nothing works until Configure, and what goes on at members ends
+    kReport,
+  };
+  struct Broadcasting {
+    std::vector<NodeId> followers;
+    Duration timeout{};  // of their answers; moments once one has failed
+    OnFailure on_failure = OnFailure::kSetUpAgain;
+    const std::atomic<bool>* interrupted = nullptr;  // of the own part, see Engine::Configure
+    bool own_part = true;
+  };
+  using Replies = std::map<NodeId, GroupReply>;
+  using FrameFor = std::function<GroupFrame(const NodeId& member)>;
+  static FrameFor ToAll(GroupFrame frame) {
+    return [frame = std::move(frame)](const NodeId&) { return frame; };
+  }
+  // The replies of all; or what has failed first, rather than what was interrupted by it. With
+  // kReport for any thread: nothing of the control's own is touched.
+  absl::StatusOr<Replies> Broadcast(const FrameFor& frame_for, const Broadcasting& how);
+  Duration TransferLimit() const;  // of whole layers that go between members
+  // Between two steps.
   absl::Status AllDo(const GroupFrame& frame);
-  absl::Status AllDoDuringSteps(const std::vector<NodeId>& followers,
-                                const GroupFrame& frame) const;
-  // All members do this between two steps; what fails leaves `change_failed_`.
-  absl::Status AllDoNow(const GroupFrame& frame);
+  absl::StatusOr<Replies> AllDo(const GroupFrame& frame, Duration timeout);
   bool HaveAll(const std::set<NodeId>& taken) const;  // those that hold layers have taken copies
   int64_t ModelBytes() const;
   absl::Status ApplyAll(OuterKind kind, OuterTarget target,
@@ -182,17 +201,13 @@ class IslandControl {
   Holdings holdings_;
   std::vector<ShardPlacement> shards_;          // of the job
   std::map<NodeId, OuterHoldings> outer_held_;  // by all members, when the plan was set up
-  OuterTag outer_expected_;                     // of what counts of it
-  bool base_is_in_ = false;                     // theta_base is the parameters, or some of them
   bool configured_ = false;
   bool failed_ = false;
-  // Of the state of the island, before and after the newest step: what is of other changes counts
-  // no more, whatever steps it has.
-  StateStamp parameters_since_, moments_since_;
+  // Of the job that this worker leads or has led. Its leadership is set by Keep; `outer` is what
+  // counts of what members keep; `state_broken`: theta_base is the parameters, or some of them.
+  IslandHandover known_;
   int64_t last_change_ = 0;
   bool replacing_ = false;  // the parameters were being replaced, and are to be replaced again
-  std::optional<int64_t> known_steps_;  // before the newest step; none: we have not led this job
-  bool step_tried_ = false;
   int64_t steps_ = 0;
   int64_t epoch_ = 0;
   int64_t number_ = 0;

@@ -35,39 +35,19 @@ int64_t IslandControl::ModelBytes() const {
   return 4 * elements;
 }
 
-absl::Status IslandControl::AllDo(const GroupFrame& frame) {
-  ATOLL_RETURN_IF_ERROR(Ready());
-  ATOLL_RETURN_IF_ERROR(Drain());
-  ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
-  absl::Status status = DoHere(frame);
-  const absl::Status others =
-      AwaitAll(calls, port_->limits().move + GetStateTransferLimit(ModelBytes()));
-  // Who was merely interrupted does not know the cause.
-  if (status.ok() || (absl::IsAborted(status) && !others.ok())) status = others;
-  if (!status.ok()) Fail();
-  return status;
+Duration IslandControl::TransferLimit() const {
+  return port_->limits().move + GetStateTransferLimit(ModelBytes());
 }
 
-absl::Status IslandControl::AllDoDuringSteps(const std::vector<NodeId>& followers,
-                                             const GroupFrame& frame) const {
-  Calls calls;
-  absl::Status status;
-  for (const NodeId& follower : followers) {
-    const absl::StatusOr<CallId> call = port_->Call(follower, frame);
-    if (!call.ok()) {
-      status = call.status();
-      break;
-    }
-    calls.emplace_back(follower, *call);
-  }
-  if (status.ok()) status = port_->Do(frame).status();
-  Duration timeout = port_->limits().move + GetStateTransferLimit(ModelBytes());
-  for (const auto& [follower, call] : calls) {
-    if (!status.ok()) timeout = std::min(timeout, kEndTimeout);
-    const absl::Status done = port_->Await(call, timeout).status();
-    if (status.ok()) status = done;
-  }
-  return status;
+absl::Status IslandControl::AllDo(const GroupFrame& frame) {
+  return AllDo(frame, TransferLimit()).status();
+}
+
+absl::StatusOr<IslandControl::Replies> IslandControl::AllDo(const GroupFrame& frame,
+                                                            Duration timeout) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Drain());
+  return Broadcast(ToAll(frame), {Followers(), timeout});
 }
 
 bool IslandControl::HaveAll(const std::set<NodeId>& taken) const {
@@ -101,7 +81,8 @@ absl::StatusOr<IslandControl::Completion> IslandControl::CaptureDelta(
   // Nothing of the control's own is touched here but what stays as long as the plan.
   return [this, make, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
     if (cancelled) return absl::AbortedError("interrupted");
-    absl::Status status = AllDoDuringSteps(followers, make);
+    absl::Status status =
+        Broadcast(ToAll(make), {followers, TransferLimit(), OnFailure::kReport}).status();
     if (status.ok() && cancelled) status = absl::AbortedError("interrupted");
     if (!status.ok()) port_->outer()->DropDelta();
     return status;
@@ -119,7 +100,9 @@ absl::StatusOr<IslandControl::Completion> IslandControl::StageCarry() {
   return [this, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
     if (cancelled) return absl::AbortedError("interrupted");
     const ApplyCall apply{OuterKind::kAddition, OuterTarget::kAddition, /*during_steps=*/true};
-    ATOLL_RETURN_IF_ERROR(AllDoDuringSteps(followers, {.body = apply}));
+    ATOLL_RETURN_IF_ERROR(
+        Broadcast(ToAll({.body = apply}), {followers, TransferLimit(), OnFailure::kReport})
+            .status());
     if (cancelled) return absl::AbortedError("interrupted");
     staged_ = true;
     return absl::OkStatus();
@@ -131,7 +114,7 @@ absl::Status IslandControl::ChangeAll(GroupFrame frame) {
   const StateStamp changed = NewStamp();
   frame.parameters_since = changed;
   ATOLL_RETURN_IF_ERROR(AllDo(frame));
-  parameters_since_ = changed;
+  known_.parameters_since = changed;
   return absl::OkStatus();
 }
 
@@ -174,15 +157,15 @@ absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
 // -------------------------------------------------------------------------------- validation ----
 
 absl::Status IslandControl::PutBaseIn() {
-  base_is_in_ = true;
+  known_.state_broken = true;
   return AllDo({.body = PutBaseInCall()});
 }
 
 absl::Status IslandControl::TakeBaseOut() {
-  if (!base_is_in_) return absl::OkStatus();
+  if (!known_.state_broken) return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(AllDo({.body = PutBackCall()}));
   ATOLL_RETURN_IF_ERROR(FetchTables());
-  base_is_in_ = false;
+  known_.state_broken = false;
   return absl::OkStatus();
 }
 
@@ -192,56 +175,30 @@ absl::Status IslandControl::SetOptimizerSteps(int64_t steps) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Drain());
   const StateStamp changed = NewStamp();
-  const GroupFrame frame{.body = SetStepsCall{steps}, .moments_since = changed};
   change_failed_ = true;  // unless all of it succeeds
-  ATOLL_RETURN_IF_ERROR(AllDoNow(frame));
+  ATOLL_RETURN_IF_ERROR(
+      AllDo({.body = SetStepsCall{steps}, .moments_since = changed}, port_->limits().call)
+          .status());
   change_failed_ = false;
-  moments_since_ = changed;
+  known_.moments_since = changed;
   steps_ = steps;
-  known_steps_ = steps;
+  known_.known_steps = steps;
   return absl::OkStatus();
 }
 
-// REQUIRES: Ready and Drain.
-absl::Status IslandControl::AllDoNow(const GroupFrame& frame) {
-  ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
-  absl::Status status = DoHere(frame);
-  const absl::Status others = AwaitAll(calls, port_->limits().call);
-  if (status.ok()) status = others;
-  if (status.ok()) return status;
-  change_failed_ = true;
-  Fail();
-  return status;
-}
-
 absl::StatusOr<std::set<NodeId>> IslandControl::TakeCopies(const GroupFrame& frame) {
-  ATOLL_RETURN_IF_ERROR(Ready());
-  ATOLL_RETURN_IF_ERROR(Drain());
   staged_ = false;  // all copies share one block of memory
-  ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
+  ATOLL_ASSIGN_OR_RETURN(const Replies replies, AllDo(frame, port_->limits().call));
   std::set<NodeId> taken;
-  absl::Status status;
-  const auto note = [&](const NodeId& member, const absl::StatusOr<GroupReply>& reply) {
-    if (status.ok()) status = reply.status();
-    if (reply.ok() && reply->copies_taken) taken.insert(member);
-  };
-  note(name(), port_->Do(frame));
-  for (const auto& [follower, call] : calls) {
-    note(follower, port_->Await(call, port_->limits().call));
+  for (const auto& [member, reply] : replies) {
+    if (reply.copies_taken) taken.insert(member);
   }
-  if (status.ok()) return taken;
-  Fail();
-  return status;
+  return taken;
 }
 
 absl::StatusOr<bool> IslandControl::AddStaged() {
   if (!staged_.exchange(false)) return false;
-  ATOLL_RETURN_IF_ERROR(Ready());
-  ATOLL_RETURN_IF_ERROR(Drain());
-  const StateStamp changed = NewStamp();
-  const GroupFrame frame{.body = AdditionCall{/*add=*/true}, .parameters_since = changed};
-  ATOLL_RETURN_IF_ERROR(AllDoNow(frame));
-  parameters_since_ = changed;
+  ATOLL_RETURN_IF_ERROR(ChangeAll({.body = AdditionCall{/*add=*/true}}));
   return true;
 }
 
@@ -260,7 +217,7 @@ std::map<NodeId, OuterLayoutCall> IslandControl::PlanOuter(std::string* lost) co
   common.layout = alone_ ? LayoutOfOne(name(), port_->island_job()->layers)
                          : LayoutByOwners(plan_, shards, spec.checkpoint.peer_copies,
                                           PartBlock(spec.outer.push_encoding));
-  common.tag = outer_expected_;
+  common.tag = known_.outer;
   std::map<NodeId, LayerParts> held;
   for (const auto& [worker, has] : outer_held_) {
     if (has.tag.base != common.tag.base || has.tag.since != common.tag.since ||
@@ -303,16 +260,9 @@ std::map<NodeId, OuterLayoutCall> IslandControl::PlanOuter(std::string* lost) co
 
 absl::Status IslandControl::TransferOuterState(std::string* lost) {
   const std::map<NodeId, OuterLayoutCall> orders = PlanOuter(lost);
-  Calls calls;
-  for (const NodeId& follower : Followers()) {
-    ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(follower, {.body = orders.at(follower)}));
-    calls.emplace_back(follower, call);
-  }
-  const absl::Status own = DoHere({.body = orders.at(name())});
-  const absl::Status others =
-      AwaitAll(calls, port_->limits().move + GetStateTransferLimit(4 * ModelBytes()));
-  ATOLL_RETURN_IF_ERROR(own.ok() || absl::IsAborted(own) ? others : own);
-  return own;
+  return Broadcast([&](const NodeId& member) { return GroupFrame{.body = orders.at(member)}; },
+                   {Followers(), port_->limits().move + GetStateTransferLimit(4 * ModelBytes())})
+      .status();
 }
 
 }  // namespace atl::worker

@@ -46,30 +46,20 @@ absl::StatusOr<Kept> IslandControl::SaveState(const LocalCheckpoint& about, Tier
     task.keep = whole_saves_[tier];
     saving_[tier] = std::move(saving);
   }
-  Calls calls;
-  for (const NodeId& worker : Followers()) {
-    if (!orders.contains(worker)) continue;
-    task.order = orders[worker];
-    const absl::StatusOr<CallId> call = port_->Call(worker, {.body = task});
-    if (!call.ok()) {
-      Fail();
-      (void)AwaitAll(calls, kEndTimeout);
-      return call.status();
-    }
-    calls.emplace_back(worker, *call);
+  std::vector<NodeId> savers;
+  for (const auto& [worker, order] : orders) {
+    if (worker != name()) savers.push_back(worker);
   }
-  absl::Status own;
-  if (orders.contains(name())) {
-    task.order = orders[name()];
-    own = DoHere({.body = task});
-  }
-  const absl::Status others = AwaitAll(calls, port_->limits().call);
-  if (!own.ok() || !others.ok()) {
-    Fail();
-    return own.ok() ? others : own;
-  }
+  const auto frame = [&](const NodeId& worker) {
+    SaveCall own = task;
+    own.order = orders[worker];
+    return GroupFrame{.body = std::move(own)};
+  };
+  Broadcasting how{savers, port_->limits().call};
+  how.own_part = orders.contains(name());
+  ATOLL_RETURN_IF_ERROR(Broadcast(frame, how).status());
   const GroupFrame go_on{.body = GoOnSaving{last_save_}};
-  for (const auto& [worker, call] : calls) port_->Notify(worker, go_on);
+  for (const NodeId& worker : savers) port_->Notify(worker, go_on);
   port_->Notify(name(), go_on);
   return by_owners ? Kept::kByOwners : Kept::kCopied;
 }
@@ -159,14 +149,16 @@ std::optional<StateTransferPlan> IslandControl::PlanFromDevices(const Holdings& 
 
 // Where the island was; for a new leader, the newest that there is.
 std::vector<StateName> IslandControl::StatesWanted(const Holdings& holdings) const {
-  if (!known_steps_) return StatesIn(holdings);
+  if (!KnowsSteps()) return StatesIn(holdings);
   std::vector<StateName> states;
   for (const bool any_parameters : {false, true}) {
     if (any_parameters && !replacing_) continue;
-    if (step_tried_) {
-      states.push_back({parameters_since_, moments_since_, *known_steps_ + 1, any_parameters});
+    if (known_.step_tried) {
+      states.push_back(
+          {known_.parameters_since, known_.moments_since, known_.known_steps + 1, any_parameters});
     }
-    states.push_back({parameters_since_, moments_since_, *known_steps_, any_parameters});
+    states.push_back(
+        {known_.parameters_since, known_.moments_since, known_.known_steps, any_parameters});
   }
   return states;
 }
@@ -179,7 +171,7 @@ StateTransferPlan IslandControl::PlanGoingBack(const Holdings& holdings,
       if (bad_saves_.contains(save)) continue;
       StateTransferPlan transfers = PlanRestore(holdings, saves_, save);
       // Of the remote tier: another island of the job may have saved it.
-      if (far && !known_steps_ && !port_->ChangesSince(save)) continue;
+      if (far && !KnowsSteps() && !port_->ChangesSince(save)) continue;
       if (!transfers.kept || !PlanReplay(save, transfers.optimizer_step)) continue;
       transfers.reason = absl::StrCat(otherwise.reason, ": ", transfers.reason);
       return transfers;
@@ -216,18 +208,18 @@ bool IslandControl::PlanReplay(int64_t save, int64_t optimizer_step) {
   const std::optional<ReplayLog::Changes> changes = port_->ChangesSince(save);
   // Who leads since another one died pulls parameters, and needs moments alone.
   const bool known = changes && (changes->all || (change_failed_ && changes->all_but_last));
-  if (known_steps_ && !known) return false;
+  if (KnowsSteps() && !known) return false;
   for (const LoggedChange& change : changes ? changes->list : std::vector<LoggedChange>()) {
     if (const auto* step = std::get_if<LoggedStep>(&change)) {
-      if (known_steps_ && step->optimizer_step > *known_steps_) break;
+      if (KnowsSteps() && step->optimizer_step > known_.known_steps) break;
       replay.target = step->optimizer_step;
-    } else if (outer_expected_.base == kNoVersion) {
-      if (known_steps_) return false;
+    } else if (known_.outer.base == kNoVersion) {
+      if (KnowsSteps()) return false;
       break;
     }
     replay.changes.push_back(change);
   }
-  if (known_steps_ && replay.target != *known_steps_) return false;
+  if (KnowsSteps() && replay.target != known_.known_steps) return false;
   replay_ = std::move(replay);
   return true;
 }

@@ -25,7 +25,7 @@
 #include "common/status.h"
 #include "common/time.h"
 #include "worker/island/messages/wire.h"
-#include "worker/runtime/outer_state.h"
+#include "worker/outer/outer_state.h"
 #include "worker/state/replay_log.h"
 #include "worker/state/save_plan.h"
 

@@ -17,7 +17,7 @@
 #include "common/time.h"
 #include "proto/group.plain.h"
 #include "worker/island/messages/wire.h"
-#include "worker/island/parts.h"
+#include "worker/state/parts.h"
 
 namespace atl::worker {
 

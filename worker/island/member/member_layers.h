@@ -19,7 +19,7 @@
 #include "worker/island/member/member_state.h"
 #include "worker/island/member/saved_tiers.h"
 #include "worker/island/member/stamps.h"
-#include "worker/island/state_transfer.h"
+#include "worker/state/state_transfer.h"
 
 namespace atl::worker {
 

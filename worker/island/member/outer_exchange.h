@@ -1,5 +1,5 @@
 // The exchange of an island with the parameter servers, as one member takes part in it: what it
-// owns of theta_base, pseudo-gradients and pulled versions (worker/runtime/outer_state.h), how it
+// owns of theta_base, pseudo-gradients and pulled versions (worker/outer/outer_state.h), how it
 // gets elements from other owners, and how a version reaches its devices.
 //
 // Threads: state, Held and Send are for any thread. DoLater is for the link's thread; what it takes
@@ -27,7 +27,7 @@
 #include "worker/island/member/member_state.h"
 #include "worker/island/member/saved_states.h"
 #include "worker/island/messages/wire.h"
-#include "worker/runtime/outer_state.h"
+#include "worker/outer/outer_state.h"
 #include "worker/work_queue.h"
 
 namespace atl::worker {

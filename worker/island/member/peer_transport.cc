@@ -54,12 +54,16 @@ void PeerTransport::SetPlan(const IslandPlan& plan) {
 }
 
 bool PeerTransport::PlannedLocked(const TensorMessage& message) const {
-  const MessageTag& tag = message.tag;
-  if (tag.stage == kCommitStage) {
-    const std::string* const sender = At(devices_, tag.micro_batch);
-    return sender != nullptr && *sender == message.from &&
-           std::find(devices_.begin(), devices_.end(), message.to) != devices_.end();
-  }
+  return std::visit([&](const auto& tag) { return PlannedLocked(message, tag); }, message.tag);
+}
+
+bool PeerTransport::PlannedLocked(const TensorMessage& message, const VoteTag& tag) const {
+  const std::string* const sender = At(devices_, tag.sender);
+  return message.dtype == DType::kFloat64 && sender != nullptr && *sender == message.from &&
+         std::find(devices_.begin(), devices_.end(), message.to) != devices_.end();
+}
+
+bool PeerTransport::PlannedLocked(const TensorMessage& message, const MessageTag& tag) const {
   const PlanReplica* const replica = At(replicas_, tag.replica);
   if (replica == nullptr || tag.micro_batch < 0 || tag.micro_batch >= replica->micro_batches) {
     return false;
@@ -97,7 +101,12 @@ void PeerTransport::OnMessage(PeerDelivery delivery) {
   const std::span<const std::byte> bytes = owner->payload.bytes();
   const std::lock_guard lock(mutex_);   // until it is there: no Reset comes between
   if (message.epoch != epoch_) return;  // it has changed since the message was admitted
-  inbox_.Deliver(message.from, message.to, message.tag, message.dtype, bytes, std::move(owner));
+  if (const auto* votes = std::get_if<VoteTag>(&message.tag)) {
+    inbox_.DeliverVotes(message.from, message.to, *votes, bytes, std::move(owner));
+  } else {
+    inbox_.Deliver(message.from, message.to, std::get<MessageTag>(message.tag), message.dtype,
+                   bytes, std::move(owner));
+  }
 }
 
 absl::Status PeerTransport::Send(const std::string& from, const std::string& to,
@@ -113,17 +122,25 @@ absl::Status PeerTransport::Send(const std::string& from, const std::string& to,
   return SendBytes(from, to, tag, payload.dtype, *bytes, bytes);
 }
 
-PeerMessage PeerTransport::MakePeerMessage(const std::string& from, const std::string& to,
-                                           const MessageTag& tag, DType dtype,
-                                           std::span<const std::byte> bytes,
+absl::Status PeerTransport::SendVotes(const std::string& from, const std::string& to,
+                                      const VoteTag& tag, const std::vector<double>& votes) {
+  const NodeId worker = WorkerFromDevice(to);
+  if (worker == worker_) return inbox_.SendVotes(from, to, tag, votes);
+  const auto copy = std::make_shared<const std::vector<double>>(votes);
+  return link_->Send(worker, MakePeerMessage({tag, from, to, DType::kFloat64},
+                                             std::as_bytes(std::span(*copy)), copy));
+}
+
+PeerMessage PeerTransport::MakePeerMessage(TensorMessage message, std::span<const std::byte> bytes,
                                            std::shared_ptr<const void> owner) {
-  PeerMessage message;
-  message.channel = PeerChannel::kTensor;
-  message.payload = bytes;
-  message.owner = std::move(owner);
+  PeerMessage sent;
+  sent.channel = PeerChannel::kTensor;
+  sent.payload = bytes;
+  sent.owner = std::move(owner);
   const std::lock_guard lock(mutex_);
-  message.header = SerializeTensorHeader({tag, from, to, dtype, epoch_});
-  return message;
+  message.epoch = epoch_;
+  sent.header = SerializeTensorHeader(message);
+  return sent;
 }
 
 absl::Status PeerTransport::SendBytes(const std::string& from, const std::string& to,
@@ -133,8 +150,7 @@ absl::Status PeerTransport::SendBytes(const std::string& from, const std::string
   const NodeId worker = WorkerFromDevice(to);
   if (worker == worker_) return inbox_.SendBytes(from, to, tag, dtype, bytes, std::move(owner));
   const auto size = static_cast<int64_t>(bytes.size());
-  PeerMessage message = MakePeerMessage(from, to, tag, dtype, bytes, std::move(owner));
-  if (tag.stage == kCommitStage) return link_->Send(worker, std::move(message));
+  PeerMessage message = MakePeerMessage({tag, from, to, dtype}, bytes, std::move(owner));
   message.arrived = [counted = counted_, ends = DevicePair{from, to}, size,
                      gradient = tag.gradient](absl::Status status, PeerTiming timing) {
     if (!status.ok()) return;
@@ -171,7 +187,7 @@ absl::Status PeerTransport::Announce(const std::string& from, const std::string&
                                      std::shared_ptr<const void> owner) {
   const NodeId worker = WorkerFromDevice(to);
   if (worker == worker_) return inbox_.Announce(from, to, tag, dtype, bytes, std::move(owner));
-  return link_->Send(worker, MakePeerMessage(from, to, tag, dtype, bytes, std::move(owner)));
+  return link_->Send(worker, MakePeerMessage({tag, from, to, dtype}, bytes, std::move(owner)));
 }
 
 // Says in the log, where its step is recorded, when the message left and arrived. Called just

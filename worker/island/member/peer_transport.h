@@ -73,6 +73,12 @@ class PeerTransport final : public HostTransport {
                        Stream& stream, const Tensor& into, Instant deadline) override {
     return inbox_.Receive(device, tag, backend, stream, into, deadline);
   }
+  absl::Status SendVotes(const std::string& from, const std::string& to, const VoteTag& tag,
+                         const std::vector<double>& votes) override;
+  absl::StatusOr<std::vector<double>> ReceiveVotes(const std::string& device, const VoteTag& tag,
+                                                   Instant deadline) override {
+    return inbox_.ReceiveVotes(device, tag, deadline);
+  }
   void Abort(const std::string& reason) override;
   void Reset() override;
   std::vector<StageLinkCounters> counters() const override;
@@ -82,11 +88,13 @@ class PeerTransport final : public HostTransport {
   MessageLog& log() { return *log_; }
 
  private:
-  PeerMessage MakePeerMessage(const std::string& from, const std::string& to, const MessageTag& tag,
-                              DType dtype, std::span<const std::byte> bytes,
+  // `message`: without its epoch.
+  PeerMessage MakePeerMessage(TensorMessage message, std::span<const std::byte> bytes,
                               std::shared_ptr<const void> owner);
   void Log(SentMessage sent, PeerMessage* message);
   bool PlannedLocked(const TensorMessage& message) const;
+  bool PlannedLocked(const TensorMessage& message, const VoteTag& tag) const;
+  bool PlannedLocked(const TensorMessage& message, const MessageTag& tag) const;
 
   using DevicePair = std::pair<std::string, std::string>;
   struct Counted;

@@ -18,7 +18,7 @@
 #include "worker/island/member/member_layers.h"
 #include "worker/island/member/member_state.h"
 #include "worker/island/member/saved_tiers.h"
-#include "worker/runtime/outer_state.h"
+#include "worker/outer/outer_state.h"
 #include "worker/state/state_saver.h"
 
 namespace atl::worker {

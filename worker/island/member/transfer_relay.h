@@ -17,7 +17,7 @@
 
 #include "worker/core/actions.h"
 #include "worker/island/member/member.h"
-#include "worker/runtime/transfers.h"
+#include "worker/outer/transfers.h"
 #include "worker/work_queue.h"
 
 namespace atl::worker {

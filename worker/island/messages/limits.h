@@ -8,7 +8,7 @@
 #include <string>
 
 #include "common/protocol/wire_limits.h"
-#include "worker/island/parts.h"
+#include "worker/state/parts.h"
 
 namespace atl {
 

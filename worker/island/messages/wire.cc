@@ -50,14 +50,22 @@ absl::StatusOr<ChunkHeader> ParseChunkHeader(absl::string_view bytes, int64_t pa
 
 std::string SerializeTensorHeader(const TensorMessage& message) {
   v1::TensorHeader header;
-  header.set_step(message.tag.step);
-  header.set_replica(message.tag.replica);
-  header.set_stage(message.tag.stage);
-  header.set_rank(message.tag.rank);
-  header.set_micro_batch(message.tag.micro_batch);
-  header.set_chunk(message.tag.chunk);
-  header.set_chunks(message.tag.chunks);
-  header.set_gradient(message.tag.gradient);
+  if (const auto* votes = std::get_if<VoteTag>(&message.tag)) {
+    header.mutable_votes()->set_step(votes->step);
+    header.mutable_votes()->set_sender(votes->sender);
+    header.mutable_votes()->set_commits(votes->commits);
+  } else {
+    const auto& tag = std::get<MessageTag>(message.tag);
+    v1::StageMessage* const part = header.mutable_part();
+    part->set_step(tag.step);
+    part->set_replica(tag.replica);
+    part->set_stage(tag.stage);
+    part->set_rank(tag.rank);
+    part->set_micro_batch(tag.micro_batch);
+    part->set_chunk(tag.chunk);
+    part->set_chunks(tag.chunks);
+    part->set_gradient(tag.gradient);
+  }
   header.set_from(message.from);
   header.set_to(message.to);
   header.set_element_bytes(static_cast<int32_t>(GetElementSize(message.dtype)));
@@ -71,8 +79,16 @@ absl::StatusOr<TensorMessage> ParseTensorHeader(absl::string_view bytes) {
     return absl::InvalidArgumentError("not a TensorHeader");
   }
   TensorMessage message;
-  message.tag = {header.step(),        header.replica(), header.stage(),  header.rank(),
-                 header.micro_batch(), header.chunk(),   header.chunks(), header.gradient()};
+  if (header.has_votes()) {
+    const v1::CommitVotes& votes = header.votes();
+    message.tag = VoteTag{votes.step(), votes.sender(), votes.commits()};
+  } else if (header.has_part()) {
+    const v1::StageMessage& part = header.part();
+    message.tag = MessageTag{part.step(),        part.replica(), part.stage(),  part.rank(),
+                             part.micro_batch(), part.chunk(),   part.chunks(), part.gradient()};
+  } else {
+    return absl::InvalidArgumentError("a TensorHeader of nothing");
+  }
   message.from = header.from();
   message.to = header.to();
   message.epoch = header.epoch();
@@ -151,11 +167,5 @@ struct Describer {
 }  // namespace
 
 std::string Describe(const GroupFrame& call) { return std::visit(Describer(), call.body); }
-
-std::string ToString(const LayerShard& shard) {
-  const std::string layer = absl::StrCat("layer ", shard.layer);
-  return shard.tensor_split_ratios.size() == 1 ? layer
-                                               : absl::StrCat("rank ", shard.rank, " of ", layer);
-}
 
 }  // namespace atl::worker

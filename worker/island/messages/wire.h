@@ -12,6 +12,7 @@
 #include "proto/group.plain.h"
 #include "worker/core/actions.h"
 #include "worker/pipeline/transport.h"
+#include "worker/state/parts.h"
 
 namespace atl::worker {
 
@@ -26,8 +27,9 @@ std::string Serialize(const ChunkHeader& header);
 absl::StatusOr<GroupFrame> ParseGroupFrame(absl::string_view bytes);
 absl::StatusOr<ChunkHeader> ParseChunkHeader(absl::string_view bytes, int64_t payload_bytes);
 
+// An activation, a gradient or commit votes, for the payload that follows.
 struct TensorMessage {
-  MessageTag tag;
+  std::variant<MessageTag, VoteTag> tag;
   std::string from, to;
   DType dtype = DType::kFloat32;
   int64_t epoch = 0;  // attempt at setting up the plan
@@ -49,8 +51,6 @@ std::vector<ShardPart> ToShardParts(const std::vector<TransferPart>& parts);
 void SetStatus(const absl::Status& status, GroupReply* reply);
 absl::Status StatusFromReply(const GroupReply& reply);
 
-// "layer 3", "rank 1 of layer 3".
-std::string ToString(const LayerShard& shard);
 // What a call requests: "step 12", "send rank 1 of layer 3".
 std::string Describe(const GroupFrame& call);
 

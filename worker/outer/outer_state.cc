@@ -1,4 +1,4 @@
-#include "worker/runtime/outer_state.h"
+#include "worker/outer/outer_state.h"
 
 #include <algorithm>
 #include <cstring>

@@ -5,8 +5,8 @@
 // network thread, or on the one that adds steps to the version before. started() and running() are
 // for any thread.
 
-#ifndef ATOLL_WORKER_RUNTIME_TRANSFERS_H_
-#define ATOLL_WORKER_RUNTIME_TRANSFERS_H_
+#ifndef ATOLL_WORKER_OUTER_TRANSFERS_H_
+#define ATOLL_WORKER_OUTER_TRANSFERS_H_
 
 #include <condition_variable>
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 #include "common/net/tensor/tensor_client.h"
 #include "worker/core/actions.h"
-#include "worker/runtime/delta.h"
+#include "worker/outer/delta.h"
 #include "worker/work_queue.h"
 
 namespace atl::worker {
@@ -101,4 +101,4 @@ class Transfers {
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_RUNTIME_TRANSFERS_H_
+#endif  // ATOLL_WORKER_OUTER_TRANSFERS_H_

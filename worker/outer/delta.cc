@@ -1,4 +1,4 @@
-#include "worker/runtime/delta.h"
+#include "worker/outer/delta.h"
 
 #include <algorithm>
 

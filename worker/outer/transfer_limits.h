@@ -1,7 +1,7 @@
 // How much one end of a tensor link moves at a time, and how long it waits for that.
 
-#ifndef ATOLL_WORKER_RUNTIME_TRANSFER_LIMITS_H_
-#define ATOLL_WORKER_RUNTIME_TRANSFER_LIMITS_H_
+#ifndef ATOLL_WORKER_OUTER_TRANSFER_LIMITS_H_
+#define ATOLL_WORKER_OUTER_TRANSFER_LIMITS_H_
 
 #include <chrono>
 #include <cstdint>
@@ -21,4 +21,4 @@ inline Duration TransferTimeout(int64_t bytes) {
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_RUNTIME_TRANSFER_LIMITS_H_
+#endif  // ATOLL_WORKER_OUTER_TRANSFER_LIMITS_H_

@@ -1,7 +1,7 @@
 // One contribution as it is pushed, and what its quantising leaves for the next one.
 
-#ifndef ATOLL_WORKER_RUNTIME_DELTA_H_
-#define ATOLL_WORKER_RUNTIME_DELTA_H_
+#ifndef ATOLL_WORKER_OUTER_DELTA_H_
+#define ATOLL_WORKER_OUTER_DELTA_H_
 
 #include <cstddef>
 #include <functional>
@@ -55,4 +55,4 @@ absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shar
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_RUNTIME_DELTA_H_
+#endif  // ATOLL_WORKER_OUTER_DELTA_H_

@@ -6,8 +6,8 @@
 // in the order that the core prescribes. Buffers are shared: transfers that end late keep theirs
 // alive.
 
-#ifndef ATOLL_WORKER_RUNTIME_OUTER_STATE_H_
-#define ATOLL_WORKER_RUNTIME_OUTER_STATE_H_
+#ifndef ATOLL_WORKER_OUTER_OUTER_STATE_H_
+#define ATOLL_WORKER_OUTER_OUTER_STATE_H_
 
 #include <functional>
 #include <memory>
@@ -25,7 +25,7 @@
 #include "common/thread_pool.h"
 #include "proto/group.plain.h"
 #include "worker/core/actions.h"
-#include "worker/runtime/delta.h"
+#include "worker/outer/delta.h"
 
 namespace atl::worker {
 
@@ -115,4 +115,4 @@ class OuterState {
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_RUNTIME_OUTER_STATE_H_
+#endif  // ATOLL_WORKER_OUTER_OUTER_STATE_H_

@@ -1,4 +1,4 @@
-#include "worker/island/state_transfer.h"
+#include "worker/state/state_transfer.h"
 
 #include <algorithm>
 #include <optional>
@@ -10,7 +10,6 @@
 #include "common/check.h"
 #include "common/model/ownership.h"
 #include "common/protocol/tensor_groups.h"
-#include "worker/island/messages/wire.h"
 
 namespace atl::worker {
 namespace {

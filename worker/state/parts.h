@@ -1,8 +1,8 @@
 // Parts of a layer's shard: parameters and moments; or elements of a layer of what its owner keeps
-// for the parameter servers (worker/runtime/outer_state.h).
+// for the parameter servers (worker/outer/outer_state.h).
 
-#ifndef ATOLL_WORKER_ISLAND_PARTS_H_
-#define ATOLL_WORKER_ISLAND_PARTS_H_
+#ifndef ATOLL_WORKER_STATE_PARTS_H_
+#define ATOLL_WORKER_STATE_PARTS_H_
 
 #include <algorithm>
 #include <bit>
@@ -10,12 +10,22 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/model/tensor_part.h"
-#include "worker/runtime/outer_state.h"
+#include "proto/group.plain.h"
+#include "worker/outer/outer_state.h"
 
 namespace atl::worker {
+
+// "layer 3", "rank 1 of layer 3".
+inline std::string ToString(const LayerShard& shard) {
+  const std::string layer = absl::StrCat("layer ", shard.layer);
+  return shard.tensor_split_ratios.size() == 1 ? layer
+                                               : absl::StrCat("rank ", shard.rank, " of ", layer);
+}
 
 // To be got or set; empty: not wanted.
 struct ShardParts {
@@ -97,4 +107,4 @@ class OwnedParts {
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_ISLAND_PARTS_H_
+#endif  // ATOLL_WORKER_STATE_PARTS_H_

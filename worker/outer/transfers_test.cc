@@ -1,6 +1,6 @@
 // Whole models over real sockets on loopback.
 
-#include "worker/runtime/transfers.h"
+#include "worker/outer/transfers.h"
 
 #include <catch2/catch.hpp>
 #include <condition_variable>

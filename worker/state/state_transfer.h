@@ -1,8 +1,8 @@
 // State resharding: which layers move from which source to which destination when an island takes
 // on a plan. Local memory comes first, then a peer that holds them, else they are lost. Pure.
 
-#ifndef ATOLL_WORKER_ISLAND_STATE_TRANSFER_H_
-#define ATOLL_WORKER_ISLAND_STATE_TRANSFER_H_
+#ifndef ATOLL_WORKER_STATE_STATE_TRANSFER_H_
+#define ATOLL_WORKER_STATE_STATE_TRANSFER_H_
 
 #include <cstdint>
 #include <map>
@@ -11,8 +11,8 @@
 
 #include "common/ids.h"
 #include "common/status.h"
-#include "worker/island/parts.h"
 #include "worker/pipeline/engine.h"
+#include "worker/state/parts.h"
 
 namespace atl::worker {
 
@@ -63,4 +63,4 @@ std::vector<StateSource> SelectSources(const Holdings& holdings, const LayerShar
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_ISLAND_STATE_TRANSFER_H_
+#endif  // ATOLL_WORKER_STATE_STATE_TRANSFER_H_

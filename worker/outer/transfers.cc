@@ -1,10 +1,10 @@
-#include "worker/runtime/transfers.h"
+#include "worker/outer/transfers.h"
 
 #include <utility>
 
 #include "common/protocol/fragments.h"
 #include "kernels/add_delta.h"
-#include "worker/runtime/transfer_limits.h"
+#include "worker/outer/transfer_limits.h"
 
 namespace atl::worker {
 namespace {
