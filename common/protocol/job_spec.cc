@@ -519,6 +519,26 @@ absl::Status CheckTensorSplitRatios(const std::vector<int64_t>& ratios, int64_t 
       heads, " in all"));
 }
 
+absl::Status ValidateCounts(const JobSpec& spec) {
+  const OuterSpec& o = spec.outer;
+  ATOLL_RETURN_IF_ERROR(IntInRange("data.sequence_length", spec.data.sequence_length, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("inner.batch_sequences", spec.inner.batch_sequences, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.steps_per_round", o.steps_per_round, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.steps_min", o.steps_min, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.fragments", o.fragments, 1, kFragmentsMax));
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("outer.fragment_delay_steps", o.fragment_delay_steps, 0, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.min_islands", o.min_islands, 1, 4096));
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.max_islands", o.max_islands, 1, 4096));
+  ATOLL_RETURN_IF_ERROR(InRange("outer.grace_seconds", o.grace_seconds, 0, 86400));
+  const ScheduleSpec& s = spec.schedule;
+  ATOLL_RETURN_IF_ERROR(IntInRange("schedule.train_tokens", s.train_tokens, 0, kTrainTokensMax));
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("schedule.snapshot_every_rounds", s.snapshot_every_rounds, 0, kMany));
+  return IntInRange("schedule.checkpoint_every_steps", s.checkpoint_every_steps, 0, kMany);
+}
+
 absl::Status Validate(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(ValidateName("name", spec.name));
   ATOLL_RETURN_IF_ERROR(ValidateModel(spec.model));

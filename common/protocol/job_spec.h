@@ -29,6 +29,10 @@ inline constexpr int64_t kFragmentsMax = 4096;
 // As many sequences as an axis of positions has.
 inline constexpr int64_t kTrainTokensMax = int64_t{1} << 48;
 
+// Whether the numbers that all daemons count with are within their limits: of a specification that
+// comes from another daemon or from the disk, of any job, a site's too. Part of Validate.
+absl::Status ValidateCounts(const JobSpec& spec);
+
 inline constexpr int kExcludedMax = 1024;     // workers and devices
 inline constexpr int kLayoutSitesMax = 256;   // of layout.sites
 inline constexpr int kLinkLimitsMax = 65536;  // all pairs of as many sites

@@ -1,6 +1,7 @@
 #include "common/protocol/wire_limits.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/position_range.h"
 #include "proto/control.pb.h"
 
 namespace atl {
@@ -32,7 +33,9 @@ std::string FaultIn(const v1::PlannedIsland& m) {
 }
 
 std::string FaultIn(const v1::PositionRange& m) {
-  return m.begin() <= m.end() ? "" : "a range of positions ends before it begins";
+  if (m.begin() > m.end()) return "a range of positions ends before it begins";
+  const bool is_on_axis = m.begin() < 0 || m.end() - m.begin() <= kAxisPositions;
+  return is_on_axis ? "" : "a range of positions is longer than all data";
 }
 
 std::string FaultIn(const v1::Statistics& m) {

@@ -68,6 +68,9 @@ JobId JobFromEvent(const CoordinatorEvent& event) {
 
 class CoordinatorCore::Impl {
  public:
+  // What only looks at the state opens no job.
+  const State& read() const { return state; }
+
   State state;
   bool stepped = false;
 };
@@ -110,61 +113,63 @@ CoordinatorActions CoordinatorCore::Step(Instant now, const CoordinatorEvent& ev
 
 std::vector<MemberView> CoordinatorCore::Members(Instant now) const {
   std::vector<MemberView> views;
-  for (const auto& [key, member] : impl_->state.members) {
-    views.push_back(coord::MakeView(impl_->state, member, now));
+  for (const auto& [key, member] : impl_->read().members) {
+    views.push_back(coord::MakeView(impl_->read(), member, now));
   }
   return views;
 }
 
 std::vector<JobSummary> CoordinatorCore::Jobs(Instant) const {
   std::vector<JobSummary> summaries;
-  for (const auto& [number, job] : impl_->state.jobs) {
+  for (const auto& [number, job] : impl_->read().jobs) {
     if (job.record.removed) continue;
     const CrashScope scope(job.id());
-    summaries.push_back(coord::MakeSummary(impl_->state, job));
+    summaries.push_back(coord::MakeSummary(impl_->read(), job));
   }
   return summaries;
 }
 
 std::optional<JobView> CoordinatorCore::Job(Instant now, const JobId& id) const {
-  const coord::Job* job = impl_->state.FindJob(id);
+  const coord::Job* job = impl_->read().FindJob(id);
   if (job == nullptr || job->record.removed) return std::nullopt;
   const CrashScope scope(id);
-  return coord::MakeView(impl_->state, *job, now);
+  return coord::MakeView(impl_->read(), *job, now);
 }
 
-std::vector<OrphanView> CoordinatorCore::Orphans() const { return coord::Orphans(impl_->state); }
+std::vector<OrphanView> CoordinatorCore::Orphans() const { return coord::Orphans(impl_->read()); }
 
 std::vector<MakePlan> CoordinatorCore::PlanRequests(const JobId& id) const {
-  const coord::Job* job = impl_->state.FindJob(id);
+  const coord::Job* job = impl_->read().FindJob(id);
   if (job == nullptr || job->record.removed) return {};
-  return coord::PlanRequests(impl_->state, *job);
+  return coord::PlanRequests(impl_->read(), *job);
 }
 
 std::string CoordinatorCore::WhyPlanIsKept(const PlanMade& made) const {
-  const coord::Job* job = impl_->state.FindJob(made.job);
-  return job == nullptr ? "" : coord::WhyPlanIsKept(impl_->state, *job, made);
+  const coord::Job* job = impl_->read().FindJob(made.job);
+  return job == nullptr ? "" : coord::WhyPlanIsKept(impl_->read(), *job, made);
 }
 
 std::vector<PlanWorker> CoordinatorCore::IdleWorkers(const LayoutSpec& layout) const {
-  return coord::IdleWorkers(impl_->state, layout);
+  return coord::IdleWorkers(impl_->read(), layout);
 }
 
 std::vector<ForeignMemberView> CoordinatorCore::ForeignMembers(Instant now) const {
   constexpr Duration kShown = std::chrono::minutes(1);
   std::vector<ForeignMemberView> views;
-  for (const auto& [key, foreign] : impl_->state.foreign) {
+  for (const auto& [key, foreign] : impl_->read().foreign) {
     const Duration since = now - foreign.last_heartbeat;
     if (since < kShown) views.push_back({key.first, key.second, foreign.cluster, since});
   }
   return views;
 }
 
-const ClusterId& CoordinatorCore::cluster() const { return impl_->state.cluster; }
-int64_t CoordinatorCore::epoch() const { return impl_->state.epoch; }
-const std::string& CoordinatorCore::StoreAge() const { return impl_->state.store_age; }
+const ClusterId& CoordinatorCore::cluster() const { return impl_->read().cluster; }
+int64_t CoordinatorCore::epoch() const { return impl_->read().epoch; }
+const std::string& CoordinatorCore::StoreAge() const { return impl_->read().store_age; }
 
-std::vector<StoreRecord> CoordinatorCore::Stored() const { return coord::AllRecords(impl_->state); }
+std::vector<StoreRecord> CoordinatorCore::Stored() const {
+  return coord::AllRecords(impl_->read());
+}
 
 const char* Name(JobState state) {
   switch (state) {

@@ -284,6 +284,9 @@ absl::Status CheckJob(const State& s, const Job& job) {
   if (!ValidateOuterChoice(job.spec().outer).ok()) {
     return Damaged(record, "it has an outer optimizer or merge that there is not");
   }
+  if (const absl::Status counts = ValidateCounts(job.spec()); !counts.ok()) {
+    return Damaged(record, counts.message());
+  }
   ATOLL_RETURN_IF_ERROR(CheckShards(s, job));
   return CheckIslands(s, job);
 }

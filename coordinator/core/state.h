@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/estimate.h"
 #include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/islands/changes.h"
@@ -47,10 +48,10 @@ struct Member {
   std::vector<DeviceInfo> devices;
   std::vector<JobId> held;  // jobs of which it has a checkpoint, by its hello
   std::optional<IslandProgress> progress;
-  std::optional<MemberProgress> following;   // the island it serves; see State::SetFollowing
-  std::string measuring;                     // as it reports; empty: nothing
-  std::map<std::string, double> pull_rates;  // bytes a second, by parameter servers' endpoints
-  std::string peer_endpoint;                 // empty: it cannot share an island
+  std::optional<MemberProgress> following;     // the island it serves; see State::SetFollowing
+  std::string measuring;                       // as it reports; empty: nothing
+  std::map<std::string, Estimate> pull_rates;  // bytes a second, by parameter servers' endpoints
+  std::string peer_endpoint;                   // empty: it cannot share an island
   std::vector<std::string> more_peer_endpoints;
   std::string peer_public_key;
   std::string site;                      // as its operator says
@@ -223,6 +224,8 @@ struct Moving {
   std::set<NodeId>
       givers;           // they keep shards that have moved until the new holders have taken them
   std::string trouble;  // why shards that should move do not
+  // Where slots were before they moved to balance servers, and until when they do not return.
+  std::map<SlotId, std::pair<NodeId, Instant>> left;
 };
 
 // What is counted of a job's record, kept while that does not change (Dirty::record).

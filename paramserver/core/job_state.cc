@@ -53,6 +53,7 @@ absl::Status JobState::Check(const AssignShards& assignment) {
   }
   ATOLL_RETURN_IF_ERROR(
       Annotate(ValidateOuterChoice(assignment.definition.spec.outer), "assignment"));
+  ATOLL_RETURN_IF_ERROR(Annotate(ValidateCounts(assignment.definition.spec), "assignment"));
   std::set<ShardId> seen;
   int64_t elements = 0;
   for (const OwnedShard& shard : assignment.shards) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/protocol/fragments.h"
+#include "common/protocol/limits.h"
 #include "common/protocol/mark_file.h"
 #include "worker/core/impl.h"
 
@@ -18,6 +19,7 @@ constexpr Duration kShutdownLimit = std::chrono::seconds(20);
 // Of a command that reads files of the job: they may be on a disk that does not answer.
 constexpr Duration kShutdownLimitReading = std::chrono::seconds(4);
 constexpr size_t kSeenJobs = 64;
+constexpr int64_t kStepsMax = int64_t{1} << 30;  // of a round
 constexpr size_t kSeenLinks = 4096;
 constexpr size_t kNamedMax = 16;
 constexpr Duration kReportMeasuringAfter = std::chrono::milliseconds(500);
@@ -226,6 +228,11 @@ void WorkerCore::Impl::On(const PrepareFailed& event) {
 // leases.
 template <typename Order>
 bool WorkerCore::Impl::IsNewer(const Order& order) {
+  if (const absl::Status counts = ValidateCounts(order.spec);
+      order.run != RunState::kStop && !counts.ok()) {
+    Emit(Note{absl::StrCat("an order of job ", order.job, " is ignored: ", counts.message())});
+    return false;
+  }
   const auto find_seen = [&](const JobId& job) {
     return std::find_if(seen_orders_.begin(), seen_orders_.end(),
                         [&](const SeenOrder& s) { return s.job == job; });
@@ -256,7 +263,9 @@ bool WorkerCore::Impl::IsNewer(const Order& order) {
 template bool WorkerCore::Impl::IsNewer(const MemberOrder&);
 
 void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
-  if (!IsNewer(order)) return;
+  if (order.steps_this_round > kStepsMax || order.active_islands > kMaxIsland || !IsNewer(order)) {
+    return;
+  }
   const bool same_job = order_ && order_->job == order.job;
   if (order.run == RunState::kStop) {
     if (same_job || !order_) EndJob(order.job);

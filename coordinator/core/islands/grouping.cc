@@ -92,10 +92,15 @@ ServerAccessCost ComputeAccessCostFromLeaders(const State& s, const Member& serv
   std::vector<IslandLink> links;
   for (const Member* leader : leaders) {
     IslandLink& link = links.emplace_back(IslandLink{GetWorkerSite(*leader)});
+    double own = 1, fastest = 1;
     for (const auto& [endpoint, rate] : leader->pull_rates) {
-      if (endpoint == server.endpoint) link.bytes_per_s = rate;
-      link.fastest_bytes_per_s = std::max(link.fastest_bytes_per_s, rate);
+      const double spread = rate.spread();
+      if (endpoint == server.endpoint) link.bytes_per_s = rate.median(), own = spread;
+      if (rate.median() <= link.fastest_bytes_per_s) continue;
+      link.fastest_bytes_per_s = rate.median();
+      fastest = spread;
     }
+    link.doubt = own * fastest;
   }
   return ComputeServerAccessCost(GetServerSite(s, server), links, s.site_rates);
 }

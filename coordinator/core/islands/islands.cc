@@ -354,7 +354,7 @@ void NotePullRates(Member& worker, const std::vector<ServerRate>& rates) {
   for (const ServerRate& rate : rates) {
     if (!std::isfinite(rate.bytes_per_s) || rate.bytes_per_s <= 0) continue;
     if (worker.pull_rates.size() >= kPullRatesMost) worker.pull_rates.clear();
-    worker.pull_rates[rate.endpoint] = rate.bytes_per_s;
+    worker.pull_rates[rate.endpoint].Add(rate.bytes_per_s);
   }
 }
 

@@ -9,6 +9,8 @@
 namespace atl {
 namespace {
 
+// No sum of squares of fp32 numbers has a larger root.
+constexpr double kMostNorm = 1e50;
 constexpr double kLeastClip = 1e-30;  // less is no weight to count with
 
 double Limit(const PenaltyState& state) {
@@ -75,7 +77,7 @@ PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outlier
   const bool first = norm_statistics.warm_up_pushes == 0;
   const bool warming_up = norm_statistics.warm_up_pushes < kPenaltyWarmUpPushes;
   verdict.limit = warming_up ? kPenaltyScoreCut : Limit(before);
-  if (!std::isfinite(norm)) {
+  if (!(norm <= kMostNorm)) {
     return Reject(verdict, before, fragment, "rejected: its norm is not finite");
   }
   // A deviation of 0 (all norms were 0) is no scale to measure with.

@@ -228,14 +228,34 @@ void DecideInitial(State& s, Job& job, Rounds& rounds, const ContributionId& id)
 
 namespace {
 
+// Whether servers can make this step.
+bool IsFinite(const MergedRound& merged) {
+  const auto finite = [](double value) { return std::isfinite(static_cast<float>(value)); };
+  return finite(merged.step.learning_rate) &&
+         std::all_of(merged.weights.begin(), merged.weights.end(), finite) &&
+         std::all_of(merged.step.layers.begin(), merged.step.layers.end(),
+                     [&](const LayerStep& layer) {
+                       return finite(layer.reference) &&
+                              std::all_of(layer.weights.begin(), layer.weights.end(), finite);
+                     });
+}
+
+// By statistics that are no numbers, or contradict each other, the mean alone is certain.
+MergedRound FallBackToMean(const Job& job, const RoundDecision& result) {
+  MergedRound mean;
+  for (const RoundVerdict& verdict : result.verdicts) mean.weights.push_back(verdict.weight);
+  mean.step.learning_rate = job.spec().outer.learning_rate;
+  return mean;
+}
+
 void TakeMerged(const MergedRound& merged, DecisionRecord& decision) {
-  decision.norm = merged.norm;
-  decision.clip_scale = merged.clip_scale;
+  decision.norm = Storable(merged.norm);
+  decision.clip_scale = Storable(merged.clip_scale);
   decision.step = merged.step;
-  decision.rho = merged.health.rho;
-  decision.gain = merged.health.gain;
-  decision.cosine = merged.health.cosine;
-  decision.staleness = merged.health.staleness;
+  decision.rho = Storable(merged.health.rho);
+  decision.gain = Storable(merged.health.gain);
+  decision.cosine = Storable(merged.health.cosine);
+  decision.staleness = Storable(merged.health.staleness);
 }
 
 // The round's participants, into the decision and as they are judged.
@@ -276,6 +296,7 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
   MergedRound merged;
   merged.weights.resize(candidates.size(), 0);
   if (!result.is_void) merged = Merge(job, rounds, decision, result, layers, collecting.version);
+  if (!result.is_void && !IsFinite(merged)) merged = FallBackToMean(job, result);
   TakeMerged(merged, decision);
   decision.tokens = result.tokens;
   decision.tokens_committed_after = rounds.progress.tokens_committed + result.tokens;
@@ -284,9 +305,9 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
     DecisionParticipant& p = decision.participants[i];
     const RoundVerdict& verdict = result.verdicts[i];
     p.norm = Storable(verdict.norm);
-    p.score = verdict.penalty.score;
-    p.limit = verdict.penalty.limit;
-    p.clip = verdict.penalty.clip;
+    p.score = Storable(verdict.penalty.score);
+    p.limit = Storable(verdict.penalty.limit);
+    p.clip = Storable(verdict.penalty.clip);
     p.weight = merged.weights[i];
     p.accepted = verdict.penalty.accepted;
     p.reason = verdict.penalty.reason;

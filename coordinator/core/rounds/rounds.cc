@@ -118,7 +118,7 @@ absl::Status TakeContribution(Job& job, const PushRequest& message) {
   record.inner_steps = message.inner_steps;
   record.tokens = message.tokens;
   record.masked_tokens = message.masked_tokens;
-  record.train_loss = std::isfinite(message.train_loss) ? message.train_loss : 0;
+  record.train_loss = IsLoss(message.train_loss) ? message.train_loss : 0;
   record.consumed = message.consumed;
   return absl::OkStatus();
 }

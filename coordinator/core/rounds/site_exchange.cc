@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/limits.h"
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/rounds/round_decision.h"
 #include "coordinator/core/rounds/rounds.h"
@@ -170,8 +171,8 @@ bool AdvanceValidation(State& s, Job& job, const Job& above) {
 void ReassignData(Job& job, const ContributionRecord& contribution) {
   job.ledger->Reassign(contribution.contribution, job.record.site->island);
   RoundsProgress& progress = job.rounds.EditProgress();
-  progress.steps_since += contribution.inner_steps;
-  progress.masked_since += contribution.masked_tokens;
+  progress.steps_since = AddCounts(progress.steps_since, contribution.inner_steps);
+  progress.masked_since = AddCounts(progress.masked_since, contribution.masked_tokens);
   progress.loss_since += contribution.train_loss *
                          static_cast<double>(contribution.tokens - contribution.masked_tokens);
 }
@@ -180,7 +181,8 @@ void NoteSiteRound(State& s, Job& job, DecisionRecord& decision) {
   RoundsProgress& progress = job.rounds.EditProgress();
   decision.tokens_committed_after =
       progress.tokens_committed + EstimateTotalTokens(s, job, decision.tokens);
-  if (++progress.rounds_since < RoundsBetween(job) || !MayContribute(job)) return;
+  progress.rounds_since = AddCounts(progress.rounds_since, 1);
+  if (progress.rounds_since < RoundsBetween(job) || !MayContribute(job)) return;
   Job* above = JobAbove(s, job);
   decision.step.contributes = above != nullptr && Contribute(s, job, *above, decision.version);
 }

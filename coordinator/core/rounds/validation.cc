@@ -38,7 +38,7 @@ void Put(JobProgress& progress, ValidationLoss loss) {
 void PutNamedSets(const JobSpec& spec, const ValidationResult& message, JobProgress& progress) {
   for (const ValidationSet& known : spec.data.validation) {
     for (ValidationLoss loss : message.sets) {
-      if (loss.name != known.name || !std::isfinite(loss.loss)) continue;
+      if (loss.name != known.name || !IsLoss(loss.loss)) continue;
       loss.version = message.version;
       Put(progress, std::move(loss));
       break;
@@ -78,6 +78,11 @@ double GetTokensPerSecond(const State& s, const IslandRecord& island) {
   if (worker == nullptr || !worker->attached || !worker->progress) return 0;
   const double speed = worker->progress->tokens_per_s;
   return std::isfinite(speed) && speed > 0 ? speed : 0;
+}
+
+bool IsLoss(double loss) {
+  constexpr double kMost = 1e6;
+  return loss >= 0 && loss <= kMost;
 }
 
 void ChooseValidators(State& s, Job& job) {
@@ -157,7 +162,7 @@ std::optional<std::pair<double, double>> FindTrainingLosses(const Job& job) {
 // validator that says about the same.
 bool IsCredible(State& s, Job& job, IslandId island, const ValidationLoss& result) {
   const auto training = FindTrainingLosses(job);
-  const bool possible = result.loss >= 0 && result.accuracy >= 0 && result.accuracy <= 1;
+  const bool possible = IsLoss(result.loss) && result.accuracy >= 0 && result.accuracy <= 1;
   if (possible && (!training || IsNear(result.loss, training->first, training->second)))
     return true;
   auto& doubted = job.doubted_losses;

@@ -11,6 +11,8 @@ namespace atl::coord {
 // of each site where sites hold different data, as long as its result is not there. Nothing is left
 // to do where there is no such island.
 void ChooseValidators(State& s, Job& job);
+// Whether it can be the mean loss of something, nats a token.
+bool IsLoss(double loss);
 
 // Whether all islands that have yet to answer have adopted progress.validate_version. They evaluate
 // it even if others follow meanwhile; if each of these were evaluated in its place, rounds that are

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/estimate.h"
 #include "coordinator/core/shards/placement.h"
 
 namespace atl {
@@ -20,8 +21,9 @@ struct Load {
 class Planner {
  public:
   Planner(const std::vector<ShardPlacement>& shards, const std::vector<ShardPlacement>& copies,
-          const std::vector<MoveServer>& servers, int64_t bytes_per_element)
-      : bytes_per_element_(bytes_per_element), shards_(shards.size()) {
+          const std::vector<MoveServer>& servers, int64_t bytes_per_element,
+          const std::map<SlotId, NodeId>& left)
+      : bytes_per_element_(bytes_per_element), shards_(shards.size()), left_(left) {
     for (const MoveServer& server : servers) {
       loads_[server.name] = {&server, 0, 0, server.cost};
     }
@@ -80,7 +82,11 @@ class Planner {
     const NodeId name = Cheapest(slot, /*apart=*/true);
     return name.empty() ? Cheapest(slot, /*apart=*/false) : name;
   }
-  NodeId Cheapest(size_t slot, bool apart) const {
+  bool HasLeft(size_t slot, const NodeId& server) const {
+    const auto left = left_.find(static_cast<SlotId>(slot));
+    return left != left_.end() && left->second == server;
+  }
+  NodeId Cheapest(size_t slot, bool apart, bool may_return = true) const {
     const int64_t elements = elements_[slot];
     const NodeId counterpart = FindCounterpartHolder(slot);
     const Load* best = nullptr;
@@ -88,11 +94,23 @@ class Planner {
     for (const auto& [server, load] : loads_) {
       if (server == holder_[slot] || server == counterpart || !Fits(load, elements)) continue;
       if (apart && !IsApart(slot, server)) continue;
+      if (!may_return && HasLeft(slot, server)) continue;
       if (best != nullptr && Cost(load, elements) >= Cost(*best, elements)) continue;
       best = &load;
       name = server;
     }
     return name;
+  }
+  // Whether the fullest server's load, which is `most`, falls enough by the move of this shard.
+  bool IsWorthMoving(size_t shard, const NodeId& to, double most) {
+    constexpr double kLeastGain = 0.1;
+    constexpr double kRounds = 50;      // that the estimates are sure to hold for
+    constexpr double kBytesARound = 8;  // of an element, there and back
+    const Load& load = loads_[to];
+    const double gain = most - Cost(load, elements_[shard]);
+    const double moved = static_cast<double>(elements_[shard]) * load.cost *
+                         static_cast<double>(bytes_per_element_);
+    return gain >= kLeastGain * most && IsWorthChanging({gain, moved / kBytesARound, kRounds});
   }
   void Move(size_t shard, const NodeId& to) {
     if (!holder_[shard].empty()) loads_[holder_[shard]].held -= elements_[shard];
@@ -169,8 +187,9 @@ class Planner {
       bool moved = false;
       for (const size_t shard : LargestFirst()) {
         if (holder_[shard] != fullest) continue;
-        const NodeId to = Cheapest(shard, /*apart=*/IsApart(shard, fullest));
-        if (to.empty() || Cost(loads_[to], elements_[shard]) > 0.9 * most) continue;
+        const NodeId to = Cheapest(shard, /*apart=*/IsApart(shard, fullest),
+                                   most > kImbalanceToReturn * held / capacity);
+        if (to.empty() || !IsWorthMoving(shard, to, most)) continue;
         Move(shard, to);
         moved = true;
         break;
@@ -182,6 +201,7 @@ class Planner {
 
   const int64_t bytes_per_element_;
   const size_t shards_;
+  const std::map<SlotId, NodeId>& left_;
   std::map<NodeId, Load> loads_;
   std::vector<NodeId> holder_, before_;
   std::vector<int64_t> elements_;
@@ -192,8 +212,9 @@ class Planner {
 
 MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
                         const std::vector<ShardPlacement>& copies,
-                        const std::vector<MoveServer>& servers, int64_t bytes_per_element) {
-  return Planner(shards, copies, servers, bytes_per_element).Run();
+                        const std::vector<MoveServer>& servers, int64_t bytes_per_element,
+                        const std::map<SlotId, NodeId>& left) {
+  return Planner(shards, copies, servers, bytes_per_element, left).Run();
 }
 
 }  // namespace atl

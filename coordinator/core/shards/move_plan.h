@@ -4,6 +4,7 @@
 #define ATOLL_COORDINATOR_CORE_SHARDS_MOVE_PLAN_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -32,14 +33,18 @@ struct MovePlan {
 // the load is lowest then. After that, if the fullest server has more than kImbalance times the
 // load that all would have alike, shards go from it to the emptiest as long as that lowers the
 // maximum.
+// Slots do not go back to a server that they have left (`left`), unless the fullest has more than
+// kImbalanceToReturn times its share.
 // Copies (of all shards, or none are wanted) that no server has are made, on another server than
 // the shard's and at another site where there is one; moves leave it so. Moves name slots: a copy's
 // number follows those of all shards.
 MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
                         const std::vector<ShardPlacement>& copies,
-                        const std::vector<MoveServer>& servers, int64_t bytes_per_element);
+                        const std::vector<MoveServer>& servers, int64_t bytes_per_element,
+                        const std::map<SlotId, NodeId>& left = {});
 
 inline constexpr double kImbalance = 1.25;
+inline constexpr double kImbalanceToReturn = 4;
 
 }  // namespace atl
 

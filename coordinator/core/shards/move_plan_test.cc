@@ -1,7 +1,13 @@
 #include "coordinator/core/shards/move_plan.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <map>
+#include <utility>
+
+#include "common/estimate.h"
+#include "common/rng.h"
+#include "coordinator/core/shards/server_access_cost.h"
 
 namespace atl {
 namespace {
@@ -71,6 +77,75 @@ TEST_CASE("a_far_server_gets_so_much_less") {
 TEST_CASE("a_placement_balanced_by_cost_stays") {
   const auto shards = Shards({{"near", 10}, {"near", 10}, {"near", 10}, {"far", 10}});
   REQUIRE(PlanShardMoves(shards, {}, {Server("near"), Server("far", 3)}, 4).moves.empty());
+}
+
+// Two equal servers and shards that are balanced over them; an island pulls from both.
+struct NoisyPair {
+  std::vector<ShardPlacement> shards;
+  std::map<NodeId, Estimate> rates;
+  std::map<SlotId, std::pair<NodeId, int>> left;  // until when, seconds
+  int changes = 0;
+
+  NoisyPair() {
+    for (int i = 0; i < 16; ++i) shards.push_back(Shards({{i % 2 == 0 ? "a" : "b", 10}})[0]);
+    for (size_t i = 0; i < shards.size(); ++i) shards[i].shard = static_cast<ShardId>(i);
+  }
+
+  // A round at this time, with what pulls have measured in it.
+  void Round(int seconds, double a, double b) {
+    rates["a"].Add(a);
+    rates["b"].Add(b);
+    std::vector<MoveServer> servers;
+    for (const auto& [name, rate] : rates) {
+      const Estimate& fastest = rates["a"].median() > rates["b"].median() ? rates["a"] : rates["b"];
+      const IslandLink link{"", rate.median(), fastest.median(), rate.spread() * fastest.spread()};
+      servers.push_back(Server(name, ComputeServerAccessCost("", {link}, {}).cost));
+    }
+    std::map<SlotId, NodeId> barred;
+    for (const auto& [slot, before] : left) {
+      if (seconds < before.second) barred[slot] = before.first;
+    }
+    const MovePlan plan = PlanShardMoves(shards, {}, servers, 12, barred);
+    if (plan.moves.empty()) return;
+    ++changes;
+    for (const ShardMove& move : plan.moves) {
+      left[move.shard] = {shards[move.shard].server, seconds + 3600};
+      shards[move.shard].server = move.to;
+    }
+  }
+};
+
+TEST_CASE("equal_servers_with_rates_of_ten_times_noise_change_at_most_once_an_hour") {
+  Rng rng(3);
+  const auto noise = [&] { return 1e8 * std::pow(10, 2 * rng.Uniform() - 1); };
+  int changes = 0;
+  constexpr int kHours = 50;
+  NoisyPair pair;
+  for (int seconds = 0; seconds < kHours * 3600; seconds += 30)
+    pair.Round(seconds, noise(), noise());
+  changes = pair.changes;
+  CHECK(changes <= kHours);
+}
+
+TEST_CASE("bursts_of_two_rounds_change_nothing") {
+  NoisyPair pair;
+  for (int round = 0; round < 1000; ++round) {
+    const double jitter = 1 + 0.05 * (round % 7);
+    pair.Round(30 * round, 1e8 * jitter * (round % 10 < 2 ? 0.1 : 1),
+               1e8 * (1 + 0.03 * (round % 5)));
+  }
+  CHECK(pair.changes == 0);
+}
+
+TEST_CASE("a_link_that_falls_to_a_tenth_is_left_within_three_rounds") {
+  NoisyPair pair;
+  const auto jitter = [](int round) { return 1e8 * (1 + 0.02 * (round % 7)); };
+  for (int round = 0; round < 20; ++round) pair.Round(30 * round, jitter(round), jitter(round + 3));
+  REQUIRE(pair.changes == 0);
+  for (int round = 20; round < 23; ++round) {
+    pair.Round(30 * round, jitter(round) / 10, jitter(round + 3));
+  }
+  CHECK(pair.changes == 1);
 }
 
 TEST_CASE("shards_leave_a_server_that_has_become_far") {

@@ -22,6 +22,7 @@ namespace atl::coord {
 namespace {
 
 constexpr int64_t kBatchBytesMost = int64_t{1} << 30;
+constexpr Duration kNoReturn = std::chrono::hours(1);
 constexpr Duration kHoldFirst = std::chrono::seconds(5);
 constexpr Duration kPlanLater = std::chrono::minutes(10);
 constexpr Duration kHoldMost = std::chrono::seconds(60);
@@ -137,8 +138,11 @@ bool PlanMoves(State& s, Job& job) {
   }
   if (!AllServersKnown(job) || s.now < job.moving.plan_again_at) return false;
   job.moving.plan_again_at = s.now + kRetryInterval;
+  std::map<SlotId, NodeId> left;
+  std::erase_if(job.moving.left, [&](const auto& entry) { return s.now >= entry.second.second; });
+  for (const auto& [slot, before] : job.moving.left) left[slot] = before.first;
   MovePlan plan = PlanShardMoves(job.record.shards, job.record.copies, ServersFor(s, job),
-                                 ServerPeakBytesPerElement(job.spec().outer));
+                                 ServerPeakBytesPerElement(job.spec().outer), left);
   job.moving.trouble = plan.trouble;
   if (plan.moves.empty()) return false;
   JobRecord& record = job.EditRecord();
@@ -166,7 +170,7 @@ void GiveUpMoves(State& s, Job& job) {
   for (const NodeId& server : left) {
     if (!HoldsShards(job.record, server) && !IsTarget(job, server)) Release(job, server);
   }
-  job.moving = Moving{.givers = std::move(job.moving.givers)};
+  job.moving = Moving{.givers = std::move(job.moving.givers), .left = std::move(job.moving.left)};
   job.moving.plan_again_at = s.now + kPlanLater;
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("shard ", stuck.shard, " does not arrive at parameter server ", stuck.to,
@@ -291,6 +295,7 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
       changed.insert(shard.server);
       job.moving.givers.insert(shard.server);
     }
+    if (!shard.server.empty()) job.moving.left[taken.back()] = {shard.server, s.now + kNoReturn};
     shard.server = move.to;
     shard.endpoint = to->endpoint;
     shard.public_key = to->public_key;
@@ -504,8 +509,9 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
     if (!HoldsShards(job.record, target) && !IsTarget(job, target)) Release(job, target);
   }
   job.rounds.collecting.reset();  // a new window will open
-  job.moving =
-      Moving{.received = std::move(job.moving.received), .givers = std::move(job.moving.givers)};
+  job.moving = Moving{.received = std::move(job.moving.received),
+                      .givers = std::move(job.moving.givers),
+                      .left = std::move(job.moving.left)};
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat(lost.size(), " shards of parameter server ", server,
                      " are filled from an island: ", record.moves_reason));

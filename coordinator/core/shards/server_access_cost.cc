@@ -40,7 +40,7 @@ struct Step {
 
 Step ByPulls(const IslandLink& link) {
   const double ratio = link.fastest_bytes_per_s / link.bytes_per_s;
-  if (ratio < kLinkRatioNoise) return {true, 1, ""};
+  if (ratio / link.doubt < kLinkRatioNoise) return {true, 1, ""};
   return {true, std::min(ratio, kServerAccessCostMax), Mbit(link.bytes_per_s, link.site)};
 }
 

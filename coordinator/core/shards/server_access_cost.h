@@ -18,6 +18,7 @@ struct IslandLink {
   std::string site;                // of the island; empty: not known
   double bytes_per_s = 0;          // of its pulls from the server; 0: not measured
   double fastest_bytes_per_s = 0;  // of its pulls from any server
+  double doubt = 1;                // their ratio may be so many times less than it seems
 };
 
 // cost: seconds a byte, relative to a server near the islands; at least 1.
@@ -27,10 +28,10 @@ struct ServerAccessCost {
 };
 
 // The mean over the islands. One that has pulled from the server counts as what it pulls faster
-// from its fastest server, or 1 below kLinkRatioNoise times. Others by sites: an island at another
-// site counts as what its measured link takes more than its own site's links do (its fastest one,
-// if it has no measured links inside), 2 where nothing is measured. A site that is not known counts
-// as near. At most kServerAccessCostMax.
+// from its fastest server, or 1 where that is not surely kLinkRatioNoise times. Others by sites: an
+// island at another site counts as what its measured link takes more than its own site's links do
+// (its fastest one, if it has no measured links inside), 2 where nothing is measured. A site that
+// is not known counts as near. At most kServerAccessCostMax.
 ServerAccessCost ComputeServerAccessCost(const std::string& site,
                                          const std::vector<IslandLink>& islands,
                                          const SiteRates& rates);
