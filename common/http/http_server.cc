@@ -211,7 +211,7 @@ class HttpServer::Impl {
     std::string peer;
     std::chrono::steady_clock::time_point since;  // of the request that is awaited
     bool waiting = true;                          // for a handshake, a request, or its rest
-    bool last = false;                            // nothing more is read from it
+    std::atomic<bool> last = false;               // nothing more is read from it
   };
 
   // On the listener's thread.
