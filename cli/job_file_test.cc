@@ -140,6 +140,16 @@ TEST_CASE("rounds_of_a_sites_servers_are_a_section_and_what_the_coordinator_sets
         "in jobs of a site's servers");
 }
 
+TEST_CASE("a_line_end_in_a_setting_sets_no_second_key") {
+  for (const char* setting :
+       {"outer.momentum=0.5\nschedule.train_tokens=5", "name=a\nb", "a\rb=1"}) {
+    const auto spec = ParseJob(kGood, "job.toml", {setting});
+    CHECK(absl::IsInvalidArgument(spec.status()));
+    CHECK_THAT(std::string(spec.status().message()), Contains("control character"));
+    CHECK(spec.status().message().find('\n') == absl::string_view::npos);
+  }
+}
+
 TEST_CASE("a_setting_that_is_wrong_is_named_in_place_of_the_files_line") {
   const auto complaint = [](const std::string& setting) {
     return std::string(ParseJob(kGood, "/jobs/job.toml", {setting}).status().message());

@@ -53,6 +53,15 @@ class Page {
   std::thread thread_;
 };
 
+TEST_CASE("a_query_that_is_no_text_is_refused_as_such") {
+  Page page;
+  for (const char* query : {"job=%00%ff", "job=%ff", "job=a%0ab", "%fe=x", "job=%c3", "job=%1b"}) {
+    CHECK(page.Get(absl::StrCat("/api/job?", query)).status == 400);
+    CHECK(page.Get(absl::StrCat("/api/logs?", query)).status == 400);
+  }
+  CHECK(page.Get("/api/job?job=%c3%a9").status == 404);
+}
+
 TEST_CASE("the_page_and_its_assets_are_served_with_their_types") {
   Page page;
   CHECK(page.Get("/").type == "text/html; charset=utf-8");

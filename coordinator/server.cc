@@ -5,6 +5,7 @@
 
 #include "common/descriptor_limit.h"
 #include "common/logging.h"
+#include "common/machine/room.h"
 #include "common/net/tcp_probe.h"
 #include "common/service_manager.h"
 #include "common/state_folder.h"
@@ -181,6 +182,7 @@ class CoordinatorServer::Impl {
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(ServerOptions options) {
   RaiseDescriptorLimit();
+  ATOLL_RETURN_IF_ERROR(CheckRoom(0));
   // Flags first: a wrong one must not take an epoch.
   ATOLL_ASSIGN_OR_RETURN(auto access, AccessControl::Open(options.state_dir + "/trust", options.tls,
                                                           options.certificate_lifetime_s));

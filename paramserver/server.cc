@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/logging.h"
+#include "common/machine/room.h"
 #include "common/metrics/names.h"
 #include "common/protocol/mark_file.h"
 #include "common/service_manager.h"
@@ -53,6 +54,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(DaemonOptions options) {
 }
 
 absl::Status Daemon::Start() {
+  ATOLL_RETURN_IF_ERROR(CheckRoom(options_.memory_bytes));
   if (IsWildcard(options_.listen) && options_.advertise.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--listen ", options_.listen,

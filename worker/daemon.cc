@@ -16,6 +16,7 @@
 #include "common/event_loop.h"
 #include "common/logging.h"
 #include "common/machine/limits.h"
+#include "common/machine/room.h"
 #include "common/member_defaults.h"
 #include "common/net/control/attach_client.h"
 #include "common/net/control/leader.h"
@@ -126,7 +127,7 @@ absl::Status CheckOptions(const DaemonOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--devices ", options.devices, ": must be from 1 to 64"));
   }
-  return absl::OkStatus();
+  return CheckRoom(0);
 }
 
 // An island of several workers needs every member within the others' reach.

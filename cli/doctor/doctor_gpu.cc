@@ -85,9 +85,10 @@ Devices ListDevices(const Library& cuda) {
 bool HasNvidiaCard() {
   std::error_code error;
   if (std::filesystem::exists("/proc/driver/nvidia/version", error)) return true;
-  for (const auto& device : std::filesystem::directory_iterator("/sys/bus/pci/devices", error)) {
-    const bool nvidia = ReadLine(device.path() / "vendor") == "0x10de";
-    if (nvidia && ReadLine(device.path() / "class").substr(0, 4) == "0x03") return true;
+  std::filesystem::directory_iterator device("/sys/bus/pci/devices", error);
+  for (; !error && device != std::filesystem::directory_iterator(); device.increment(error)) {
+    const bool nvidia = ReadLine(device->path() / "vendor") == "0x10de";
+    if (nvidia && ReadLine(device->path() / "class").substr(0, 4) == "0x03") return true;
   }
   return false;
 }

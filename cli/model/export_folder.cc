@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/object_store/hub.h"
+#include "common/paths.h"
 #include "common/status.h"
 #include "worker/export.h"
 
@@ -62,15 +63,17 @@ absl::Status CopyInto(const fs::path& source, const fs::path& target) {
 }  // namespace
 
 absl::Status CheckExportFolder(const std::string& folder) {
-  std::error_code error;
-  if (!fs::exists(folder, error)) return absl::OkStatus();
-  if (!fs::is_directory(folder, error)) {
+  ATOLL_ASSIGN_OR_RETURN(const auto there, FindPath(folder));
+  if (!there) return absl::OkStatus();
+  if (!there->is_folder) {
     return absl::AlreadyExistsError(absl::StrCat("--to ", folder, ": is not a folder"));
   }
-  const bool is_export = fs::exists(fs::path(folder) / worker::kExportJobFile, error);
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (is_export && IsExported(name) && entry.is_regular_file(error)) continue;
+  ATOLL_ASSIGN_OR_RETURN(const auto job,
+                         FindPath((fs::path(folder) / worker::kExportJobFile).string()));
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names, RealFiles().List(folder));
+  for (const std::string& name : names) {
+    ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath((fs::path(folder) / name).string()));
+    if (job && IsExported(name) && found && found->is_file) continue;
     return absl::AlreadyExistsError(
         absl::StrCat("--to ", folder, ": holds \"", name,
                      "\", which is of no export: name a new folder, or an earlier export"));

@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "cli/write_file.h"
 #include "common/files.h"
+#include "common/paths.h"
 #include "common/toml_message.h"
 
 namespace atl::cli {
@@ -20,20 +21,17 @@ constexpr int64_t kRecordBytesMax = 65536;
 
 // OK: an earlier run's, or nothing is in it.
 absl::Status CheckContents(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (status.type() == std::filesystem::file_type::not_found) return absl::OkStatus();
-  if (status.type() != std::filesystem::file_type::directory) {
-    return absl::FailedPreconditionError("is no folder");
-  }
-  if (access((path + kRecord).c_str(), F_OK) == 0) return absl::OkStatus();
-  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-    const std::string name = entry.path().filename().string();
+  ATOLL_ASSIGN_OR_RETURN(const auto there, FindPath(path));
+  if (!there) return absl::OkStatus();
+  if (!there->is_folder) return absl::FailedPreconditionError("is no folder");
+  ATOLL_ASSIGN_OR_RETURN(const auto record, FindPath(path + kRecord));
+  if (record) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names, RealFiles().List(path));
+  for (const std::string& name : names) {
     if (name == "lock") continue;  // a run that ended before it wrote its record
     return absl::FailedPreconditionError(
         absl::StrCat("holds ", name, " and is of no earlier run; name another folder by --folder"));
   }
-  if (error) return absl::PermissionDeniedError(absl::StrCat("cannot be read: ", error.message()));
   return absl::OkStatus();
 }
 

@@ -72,9 +72,8 @@ std::string TokenizerConfig::SpecialToken(const std::string& name) const {
 }
 
 absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const std::string& path) {
-  std::error_code error;
-  const fs::path folder =
-      fs::is_directory(path, error) ? fs::path(path) : fs::path(path).parent_path();
+  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(path));
+  const fs::path folder = found && found->is_folder ? fs::path(path) : fs::path(path).parent_path();
   TokenizerConfig config;
   config.path = (folder / "tokenizer_config.json").string();
   ATOLL_ASSIGN_OR_RETURN(const Json json, ReadObject(config.path));
@@ -90,7 +89,8 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const std::string& path) {
   AddSpecialTokens(map, &config.special_tokens);  // what the first one has stays
   ATOLL_RETURN_IF_ERROR(AddTemplates(tokenizer::Member(json, "chat_template"), &config));
   const fs::path own = folder / "chat_template.jinja";
-  if (fs::exists(own, error)) {
+  ATOLL_ASSIGN_OR_RETURN(const auto has_own, FindPath(own.string()));
+  if (has_own) {
     ATOLL_ASSIGN_OR_RETURN(config.chat_templates["default"], ReadFile(own, kTemplateBytesMax));
     config.chat_template_path = own.string();
   }

@@ -411,10 +411,14 @@ void TrustRegistry::Prune(int64_t now_unix_s) {
 
 void TrustRegistry::PruneMembers(int64_t now_unix_s) {
   auto* members = records_.mutable_members();
+  // Of a clock that was ahead for a moment the coordinator keeps no wrong conclusion: a revocation
+  // stays while there is room, and what else is forgotten comes again with the member.
+  const bool full = members->size() >= kMembersMax;
   const auto kept_end =
       std::remove_if(members->begin(), members->end(), [&](const v1::TrustMember& member) {
+        const bool revoked = member.revoked_unix_s() != 0 || member.former_revoked_unix_s() != 0;
         // 0: its certificate was made otherwise, and its date is not known.
-        return member.expires_unix_s() != 0 &&
+        return member.expires_unix_s() != 0 && (full || !revoked) &&
                member.expires_unix_s() + kMemberKeptAfterExpiryS < now_unix_s;
       });
   if (kept_end == members->end()) return;

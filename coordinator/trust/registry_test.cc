@@ -241,6 +241,25 @@ TEST_CASE("members_are_forgotten_a_month_after_their_certificates_expired") {
   CHECK(c.Check("valid", kOtherKey) == v1::TRUST_DENIAL_REPLACED);  // found where it is now
 }
 
+TEST_CASE("a_revocation_survives_a_clock_that_is_years_ahead_for_a_moment") {
+  Cluster c;
+  v1::TrustRecords records;
+  v1::TrustMember* member = records.add_members();
+  member->set_role("worker");
+  member->set_name("w1");
+  member->set_key_digest(kKey);
+  member->set_expires_unix_s(kNow + 1000);
+  c.registry = TrustRegistry(records);
+  REQUIRE(c.Revoke("w1"));
+  const auto before = c.Check("w1", kKey);
+  REQUIRE(before != kAllowed);
+  c.now += int64_t{3653} * 86400;
+  REQUIRE(c.Create(1).ok());
+  REQUIRE(c.Join("w2", kOtherKey) == kAllowed);
+  c.now -= int64_t{3653} * 86400;
+  CHECK(c.Check("w1", kKey) == before);
+}
+
 TEST_CASE("tokens_are_bounded_and_bad_ones_refused") {
   Cluster c;
   CHECK_FALSE(c.Create(1, {}).ok());

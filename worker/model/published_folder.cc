@@ -58,12 +58,10 @@ absl::Status Pickle(const std::string& dir, absl::string_view name) {
 }
 
 // The parts model-00001-of-00003.safetensors of a folder without an index; "" where there are none.
-std::string DescribeParts(const std::string& dir) {
+std::string DescribeParts(const std::vector<std::string>& names) {
   std::set<int64_t> there;
   int64_t count = 0;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(dir, error)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : names) {
     absl::string_view middle = name;
     if (!absl::ConsumePrefix(&middle, "model-") || !absl::ConsumeSuffix(&middle, ".safetensors")) {
       continue;
@@ -87,7 +85,8 @@ std::string DescribeParts(const std::string& dir) {
 // What a folder has that has no safetensors.
 absl::Status NoWeights(const std::string& dir) {
   ATOLL_RETURN_IF_ERROR(CheckIsModelFolder(dir));
-  if (const std::string parts = DescribeParts(dir); !parts.empty()) {
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names, RealFiles().List(dir));
+  if (const std::string parts = DescribeParts(names); !parts.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(dir, ": ", parts));
   }
   for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
@@ -95,15 +94,12 @@ absl::Status NoWeights(const std::string& dir) {
     if (there) return Pickle(dir, name);
   }
   std::vector<std::string> others;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(dir, error)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : names) {
     for (const char* ending : {".safetensors", ".gguf", ".h5", ".msgpack", ".ckpt", ".pt", ".pth",
                                ".bin", ".onnx", ".npz"}) {
       if (absl::EndsWith(name, ending)) others.push_back(name);
     }
   }
-  std::sort(others.begin(), others.end());
   if (others.size() > kMostNamed) others.resize(kMostNamed);
   return absl::InvalidArgumentError(absl::StrCat(
       dir, ": has neither ", kWeightsFile, " nor ", kWeightsIndexFile,
