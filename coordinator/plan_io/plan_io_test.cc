@@ -206,7 +206,7 @@ TEST_CASE("a_type_of_a_file_without_a_figure_that_its_devices_need_is_refused") 
   // Of one device a node nothing has to be said.
   std::string alone = kOwnType;
   alone.replace(alone.find("link_bytes_per_s = 8e9"), 22, "");
-  alone.replace(alone.find("id = \"a1\"\ntype = \"mine\"\nnode = \"n0\""), 38,
+  alone.replace(alone.find("id = \"a1\"\ntype = \"mine\"\nnode = \"n0\""), 35,
                 "id = \"a1\"\ntype = \"mine\"\nnode = \"n2\"");
   CHECK(Read(alone).ok());
 }
