@@ -134,9 +134,8 @@ absl::StatusOr<DeviceType> FindDeviceType(absl::string_view name) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, " is an AMD GPU: Atoll runs on NVIDIA's and on CPUs"));
   }
-  std::string nearest = NearestName(lower, DeviceTypeNames());
-  const DeviceType* chip = nearest.empty() ? FindByChip(name) : nullptr;
-  if (chip != nullptr) nearest = chip->name;
+  const DeviceType* chip = FindByChip(name);
+  const std::string nearest = chip != nullptr ? chip->name : NearestName(lower, DeviceTypeNames());
   return absl::NotFoundError(
       absl::StrCat(what, " is not in the catalogue (", absl::StrJoin(DeviceTypeNames(), ", "), ")",
                    nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?"),
