@@ -20,7 +20,7 @@ import time
 
 from planted import PLANTED
 
-FILES = ["client_decoders", "control_decoders", "file_decoders", "service_decoders", "state_decoders",
+FILES = ["client_decoders", "control_decoders", "data_decoders", "file_decoders", "service_decoders", "state_decoders",
          "text_decoders", "wire_decoders"]
 HERE = os.path.dirname(os.path.abspath(__file__))
 STATE = os.path.abspath(".dev/fuzz")
