@@ -270,14 +270,15 @@ absl::Status InspectFolder(const DataSpec& spec, const std::string& path, int64_
   std::vector<uint8_t> pixels(
       static_cast<size_t>(spec.image_size * spec.image_size * kImageChannels));
   Problems problems;
-  for (size_t i = 0; i < tried; ++i) {
-    const ImageFolder::File* const file = &folder.files[i * folder.files.size() / tried];
-    ATOLL_RETURN_IF_ERROR(problems.Take(ReadImageFiles({file, 1}, spec.image_size, {}, pixels)));
-  }
   const size_t looked_at = IsRemotePath(path) ? 0 : std::min(folder.files.size(), kHeadFiles);
   for (size_t i = 0; i < looked_at; ++i) {
     const ImageFolder::File& file = folder.files[i * folder.files.size() / looked_at];
     ATOLL_RETURN_IF_ERROR(problems.Take(CheckImageKind(file.path)));
+  }
+  ATOLL_RETURN_IF_ERROR(problems.Status(std::ssize(folder.files)));
+  for (size_t i = 0; i < tried; ++i) {
+    const ImageFolder::File* const file = &folder.files[i * folder.files.size() / tried];
+    ATOLL_RETURN_IF_ERROR(problems.Take(ReadImageFiles({file, 1}, spec.image_size, {}, pixels)));
   }
   ATOLL_RETURN_IF_ERROR(problems.Status(std::ssize(folder.files)));
   absl::StrAppend(&found->text, CountText(std::ssize(folder.files), "image"), " of ",
