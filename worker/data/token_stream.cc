@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "common/bytes_text.h"
 #include "common/check.h"
@@ -336,8 +337,10 @@ absl::Status InspectPart(const DataSpec& spec, const DataPart& part, int64_t voc
 bool IsElsewhere(const absl::Status& status, const std::string& path) {
   std::error_code error;
   if (absl::IsNotFound(status)) return !std::filesystem::is_directory(path, error);
-  return IsRemotePath(path) && (absl::IsUnavailable(status) || absl::IsUnauthenticated(status) ||
-                                absl::IsPermissionDenied(status));
+  // A web server refuses every machine, a store those without its keys.
+  const bool refused = absl::IsPermissionDenied(status) && !absl::StartsWith(path, "http");
+  return IsRemotePath(path) &&
+         (absl::IsUnavailable(status) || absl::IsUnauthenticated(status) || refused);
 }
 
 std::vector<DataPart> ListDataParts(const DataSpec& spec) {
