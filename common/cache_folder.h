@@ -1,4 +1,4 @@
-// Where what can be fetched or made again is kept on this machine.
+// The folder of fetched and derived files on this machine.
 
 #ifndef ATOLL_COMMON_CACHE_FOLDER_H_
 #define ATOLL_COMMON_CACHE_FOLDER_H_

@@ -145,8 +145,8 @@ bool IsZstd(std::string_view head) {
 // .lzma: properties, a dictionary of a usual size, and the size of the text or all ones.
 bool IsLzma(std::string_view head) {
   const uint64_t dictionary = Little(head, 1, 4), size = Little(head, 5, 8);
-  const bool usual = dictionary >= 4096 && (dictionary & (dictionary - 1)) == 0;
-  return head.size() > 13 && head[0] == 0x5d && usual && Byte(head, 13) == 0 &&
+  const bool plausible = dictionary >= 4096 && (dictionary & (dictionary - 1)) == 0;
+  return head.size() > 13 && head[0] == 0x5d && plausible && Byte(head, 13) == 0 &&
          (size == ~uint64_t{0} || size < (uint64_t{1} << 40));
 }
 

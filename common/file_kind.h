@@ -1,4 +1,4 @@
-// What a file is, by its first bytes: formats are told apart before one is read as another.
+// What a file is, by its first bytes: no format is read as another.
 
 #ifndef ATOLL_COMMON_FILE_KIND_H_
 #define ATOLL_COMMON_FILE_KIND_H_

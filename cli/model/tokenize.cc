@@ -27,10 +27,11 @@ namespace {
 constexpr auto kDrawInterval = std::chrono::milliseconds(200);
 
 bool IsJsonlName(std::string name) {
-  for (const char* packed : {".gz", ".zst"}) {
+  for (const char* packed : {".gz", ".zst", ".xz", ".bz2", ".lzma"}) {
     if (absl::EndsWith(name, packed)) name.resize(name.size() - std::string(packed).size());
   }
-  return absl::EndsWith(name, ".jsonl") || absl::EndsWith(name, ".ndjson");
+  return absl::EndsWith(name, ".jsonl") || absl::EndsWith(name, ".ndjson") ||
+         absl::EndsWith(name, ".parquet");
 }
 
 absl::Status FindInputs(const TokenizeFlags& flags, TokenizeOptions* options) {

@@ -27,7 +27,7 @@ struct TokenizeFlags {
 // `App` is CLI::App.
 template <class App>
 void AddTokenizeFlags(App& app, TokenizeFlags* flags) {
-  app.add_option("IN", flags->inputs, "files or globs: text or JSONL, plain, gzip or zstd")
+  app.add_option("IN", flags->inputs, "files or globs: text, JSONL or Parquet, also packed")
       ->required();
   app.add_option("--tokenizer", flags->tokenizer,
                  "tokenizer.json, a folder with one, or a SentencePiece .model")

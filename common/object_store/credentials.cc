@@ -167,7 +167,7 @@ class Search {
   Section settings_, keys_;
 };
 
-// What services gave, by what was sent to them: every file of a job asks for keys.
+// What services gave, by what was sent to them: every file of a job needs keys.
 class FetchedAnswers {
  public:
   static FetchedAnswers& Get() {

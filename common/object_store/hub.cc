@@ -207,7 +207,8 @@ std::unique_ptr<ObjectStore> HubServer::Open(const HubPath& place) const {
                                       "any, on its page"});
 }
 
-absl::StatusOr<WebAnswer> HubServer::Ask(const std::string& url, const Cancelled& cancelled) const {
+absl::StatusOr<WebAnswer> HubServer::Fetch(const std::string& url,
+                                           const Cancelled& cancelled) const {
   WebRequest request;
   request.url = url;
   request.headers = headers_;
@@ -237,7 +238,7 @@ absl::StatusOr<std::vector<HubFile>> HubServer::List(const HubPath& place,
     if (page == kPagesMax) {
       return absl::OutOfRangeError(absl::StrCat(url, ": lists more than ", page, " pages"));
     }
-    ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer, Ask(url, cancelled));
+    ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer, Fetch(url, cancelled));
     ATOLL_RETURN_IF_ERROR(
         AddFiles(Json::parse(answer.body, nullptr, /*allow_exceptions=*/false), url, &files));
     url = NextPage(HubHeader(answer, "link"));
@@ -252,7 +253,7 @@ absl::StatusOr<std::string> HubServer::FindCommit(const HubPath& place,
                                                   const Cancelled& cancelled) const {
   const std::string url = absl::StrCat(endpoint_, "/api/", Plural(place.type), "/", place.repo,
                                        "/revision/", UriEscape(place.revision, false));
-  ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer, Ask(url, cancelled));
+  ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer, Fetch(url, cancelled));
   const Json info = Json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
   const Json commit = info.is_object() ? info.value("sha", Json()) : Json();
   if (commit.is_string() && CheckObjectName(commit.get<std::string>()).ok() &&

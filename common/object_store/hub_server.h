@@ -36,7 +36,7 @@ class HubServer {
   absl::StatusOr<std::string> FindCommit(const HubPath& place, const Cancelled& cancelled) const;
 
  private:
-  absl::StatusOr<WebAnswer> Ask(const std::string& url, const Cancelled& cancelled) const;
+  absl::StatusOr<WebAnswer> Fetch(const std::string& url, const Cancelled& cancelled) const;
 
   const RetryOptions retry_;
   std::string endpoint_;

@@ -43,7 +43,7 @@ class WebStore : public ObjectStore {
     if (answer.status == 404) return Error(answer, name);
     if (!has_length) {
       const absl::Status head = answer.status == 200 ? absl::OkStatus() : Error(answer, name);
-      ATOLL_ASSIGN_OR_RETURN(info.bytes, AskForFirstByte(name, head, call, &answer));
+      ATOLL_ASSIGN_OR_RETURN(info.bytes, ReadFirstByte(name, head, call, &answer));
     }
     const std::string encoding = Header(answer, "content-encoding");
     if (!encoding.empty() && encoding != "identity" && encoding != "gzip" && encoding != "zstd") {
@@ -96,8 +96,8 @@ class WebStore : public ObjectStore {
   std::string Url(const std::string& name) const { return absl::StrCat(options_.url, "/", name); }
 
   // The object's length, from what the server says of a range. `head`: what it said of HEAD.
-  absl::StatusOr<int64_t> AskForFirstByte(const std::string& name, const absl::Status& head,
-                                          const CallOptions& call, WebAnswer* answer) const {
+  absl::StatusOr<int64_t> ReadFirstByte(const std::string& name, const absl::Status& head,
+                                        const CallOptions& call, WebAnswer* answer) const {
     auto got = Send("GET", name, {{"range", "bytes=0-0"}}, kWebAnswerBytesMax, call);
     // A server that gives all of a longer one.
     if (absl::IsInvalidArgument(got.status())) return NoRanges(name);

@@ -21,7 +21,7 @@ struct WebOptions {
 };
 
 // Stat and Read alone. A name is what follows `url` and a '/', escaped or not, with its query.
-// Where the server refuses HEAD, as presigned addresses do, Stat asks for the first byte.
+// Where the server refuses HEAD, as presigned addresses do, Stat reads the first byte.
 std::unique_ptr<ObjectStore> NewWebStore(WebOptions options);
 
 // The address as it is sent: bytes that no address has are escaped, escapes stay.

@@ -70,6 +70,26 @@ PLANTED = {
         "worker/data/formats/token_head.cc",
         "std::min<size_t>(head.size(), sizeof header)",
         "sizeof header + head.size()"),
+    "file_kind": (
+        "common/file_kind.cc",
+        "if (head.size() >= at + bytes) std::memcpy(",
+        "std::memcpy("),
+    "packed_text": (
+        "worker/data/formats/decompressor.cc",
+        "std::min(wanted, in->size())",
+        "wanted"),
+    "json_line": (
+        "worker/data/formats/json_line.cc",
+        "digits.size() == 4 && std::all_of(",
+        "std::all_of("),
+    "parquet": (
+        "worker/data/parquet/page.cc",
+        "    if (number >= dictionary_.size()) return Bad(\"has a value beyond its dictionary\");\n",
+        ""),
+    "hub_answer": (
+        "common/object_store/hub.cc",
+        "    if (!entry.is_object()) return absl::InternalError(absl::StrCat(url, \": no list of files\"));\n",
+        ""),
     "megatron": (
         "worker/data/token_file.cc",
         "index.sequences == 0 || index.sequences > rest / 12 || index.documents > rest / 8",

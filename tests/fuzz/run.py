@@ -20,8 +20,8 @@ import time
 
 from planted import PLANTED
 
-FILES = ["client_decoders", "control_decoders", "file_decoders", "planning_decoders", "service_decoders",
-         "state_decoders", "text_decoders", "wire_decoders"]
+FILES = ["client_decoders", "control_decoders", "data_decoders", "file_decoders", "planning_decoders",
+         "service_decoders", "state_decoders", "text_decoders", "wire_decoders"]
 CORES = "cores"  # not decoders: messages to whole cores
 HERE = os.path.dirname(os.path.abspath(__file__))
 STATE = os.path.abspath(".dev/fuzz")

@@ -14,6 +14,7 @@
 #include "common/http/http_server.h"
 #include "common/net/control/leader.h"
 #include "common/net/tcp_endpoint.h"
+#include "common/object_store/hub.h"
 #include "common/object_store/s3_store.h"
 #include "common/object_store/web_store.h"
 #include "common/state_folder.h"
@@ -270,6 +271,33 @@ std::vector<std::string> HttpAnswerSeeds() {
 }
 
 const Registration kHttpAnswer({"http_answer", HttpAnswerSeeds, AcceptsHttpAnswer});
+
+bool AcceptsHubAnswer(std::string_view bytes) {
+  Input input(bytes);
+  const auto store = OpenHubStore("hf://datasets/o/n/d", Answering(&input));
+  ATOLL_CHECK(store.ok());
+  const auto listed = (*store)->List("a", 3, {});
+  if (!listed.ok()) return false;
+  ATOLL_CHECK(std::ssize(*listed) <= 3);
+  for (const ObjectInfo& info : *listed) {
+    ATOLL_CHECK(info.bytes >= 0 && CheckObjectName(info.name).ok(), info.name);
+  }
+  return !listed->empty();
+}
+
+std::vector<std::string> HubAnswerSeeds() {
+  const std::string head =
+      "HTTP/1.1 200 OK\nLink: <https://huggingface.co/api/x>; rel=\"next\"\n\n";
+  const auto answer = [](const std::string& text) {
+    return ToBytes(uint16_t{200}) + ToBytes(static_cast<uint16_t>(text.size())) + text;
+  };
+  const std::string file =
+      R"({"type": "file", "oid": "1", "size": 9, "path": "d/a.txt", "lfs": {"oid": "2"}})";
+  return {answer("HTTP/1.1 200 OK\n\n[" + file + R"(, {"type": "directory", "path": "d"}])"),
+          answer(head + "[" + file + "]") + answer("HTTP/1.1 200 OK\n\n[" + file + "]")};
+}
+
+const Registration kHubAnswer({"hub_answer", HubAnswerSeeds, AcceptsHubAnswer});
 
 // The texts of AWS's two files, behind the length of the first.
 bool AcceptsCredentials(std::string_view bytes) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "common/bytes_text.h"
 #include "common/check.h"
@@ -272,14 +273,15 @@ absl::Status InspectFolder(const DataSpec& spec, const std::string& path, int64_
   std::vector<uint8_t> pixels(
       static_cast<size_t>(spec.image_size * spec.image_size * kImageChannels));
   Problems problems;
-  for (size_t i = 0; i < tried; ++i) {
-    const ImageFolder::File* const file = &folder.files[i * folder.files.size() / tried];
-    ATOLL_RETURN_IF_ERROR(problems.Take(ReadImageFiles({file, 1}, spec.image_size, {}, pixels)));
-  }
   const size_t looked_at = IsRemotePath(path) ? 0 : std::min(folder.files.size(), kHeadFiles);
   for (size_t i = 0; i < looked_at; ++i) {
     const ImageFolder::File& file = folder.files[i * folder.files.size() / looked_at];
     ATOLL_RETURN_IF_ERROR(problems.Take(CheckImageKind(file.path)));
+  }
+  ATOLL_RETURN_IF_ERROR(problems.Status(std::ssize(folder.files)));
+  for (size_t i = 0; i < tried; ++i) {
+    const ImageFolder::File* const file = &folder.files[i * folder.files.size() / tried];
+    ATOLL_RETURN_IF_ERROR(problems.Take(ReadImageFiles({file, 1}, spec.image_size, {}, pixels)));
   }
   ATOLL_RETURN_IF_ERROR(problems.Status(std::ssize(folder.files)));
   absl::StrAppend(&found->text, CountText(std::ssize(folder.files), "image"), " of ",
@@ -337,8 +339,10 @@ absl::Status InspectPart(const DataSpec& spec, const DataPart& part, int64_t voc
 bool IsElsewhere(const absl::Status& status, const std::string& path) {
   std::error_code error;
   if (absl::IsNotFound(status)) return !std::filesystem::is_directory(path, error);
-  return IsRemotePath(path) && (absl::IsUnavailable(status) || absl::IsUnauthenticated(status) ||
-                                absl::IsPermissionDenied(status));
+  // A web server refuses every machine, a store those without its keys.
+  const bool refused = absl::IsPermissionDenied(status) && !absl::StartsWith(path, "http");
+  return IsRemotePath(path) &&
+         (absl::IsUnavailable(status) || absl::IsUnauthenticated(status) || refused);
 }
 
 std::vector<DataPart> ListDataParts(const DataSpec& spec) {

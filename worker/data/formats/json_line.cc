@@ -25,6 +25,7 @@ class Scanner {
   Scanner(std::string_view text, std::vector<JsonOddNumber>* odd) : text_(text), odd_(odd) {}
 
   std::optional<JsonFault> Scan() {
+    if (text_.starts_with("\xef\xbb\xbf")) at_ = 3;  // a mark of UTF-8 in front of a file
     bool wants_value = true;
     while (!fault_.has_value()) {
       SkipSpace();
@@ -249,7 +250,12 @@ absl::StatusOr<std::optional<Json>> ParseJsonLine(std::string_view json, const s
   if (object.is_discarded()) {
     std::vector<JsonOddNumber> odd;
     const auto fault = FindJsonFault(json, &odd);
-    if (fault.has_value()) return bad(fault->at, fault->problem);
+    if (fault.has_value()) {
+      const bool goes_on = line == 1 && fault->at == json.size();
+      return bad(
+          fault->at,
+          absl::StrCat(fault->problem, goes_on ? "; of a file that is one list: jq -c '.[]'" : ""));
+    }
     object = Json::parse(MarkOddNumbers(json, odd), nullptr, /*allow_exceptions=*/false);
     if (object.is_discarded()) return bad(begin, "is not JSON");
   }

@@ -84,7 +84,7 @@ void AppendText(std::string_view text, std::string* out) {
 
 // The element of a list in three levels: list group, repeated group, element. Older writers have
 // two, where the repeated group is the element itself.
-const Node& GetElement(const Node& repeated) {
+const Node& FindElement(const Node& repeated) {
   const bool wraps = repeated.leaf < 0 && repeated.children.size() == 1 &&
                      repeated.name != "array" && !absl::EndsWith(repeated.name, "_tuple");
   return wraps ? repeated.children.front() : repeated;
@@ -204,7 +204,7 @@ absl::Status Rows::AppendPresent(const Node& node, std::string* out) {
 }
 
 absl::Status Rows::AppendList(const Node& node, std::string* out) {
-  const Node& element = GetElement(node);
+  const Node& element = FindElement(node);
   out->push_back('[');
   ATOLL_ASSIGN_OR_RETURN(const ColumnCursor* cursor, Next(node));
   if (cursor->definition() < node.definition_level) {
