@@ -162,11 +162,10 @@ TEST_CASE("special_tokens_of_the_tokenizer_that_are_not_the_models_are_refused")
   CHECK_THAT(fixture.Found(), Contains("1 document, 1 of them cut at 6 tokens"));
 }
 
-TEST_CASE("chat_template_of_an_unknown_kind_is_a_warning") {
+TEST_CASE("tokenizer_without_a_chat_template_is_a_warning") {
   Fixture fixture;
   fixture.Write("base/tokenizer.json", R"({"model": {"type": "WordLevel", "vocab": {"a": 0},
                                            "unk_token": "a"}})");
-  fixture.Write("base/chat_template.jinja", "{{ messages }}");
   fixture.Write("chat.jsonl", R"({"prompt": "a", "answer": "a"})");
   fixture.spec.data.format = DataFormat::kChat;
   fixture.spec.data.path = fixture.at("chat.jsonl");
@@ -175,7 +174,7 @@ TEST_CASE("chat_template_of_an_unknown_kind_is_a_warning") {
   fixture.spec.data.validation_fraction = 0;
   const std::vector<std::string> warnings = fixture.Inspect().warnings;
   REQUIRE(warnings.size() == 1);
-  CHECK_THAT(warnings[0], StartsWith(fixture.at("base/chat_template.jinja")));
+  CHECK_THAT(warnings[0], StartsWith(fixture.at("base") + ": has no chat_template"));
 }
 
 TEST_CASE("data_that_lack_a_sequence_are_refused") {

@@ -10,6 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "cli/read_text.h"
 #include "common/model/job_model.h"
 #include "common/path_pattern.h"
@@ -180,6 +182,10 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
     ATOLL_RETURN_IF_ERROR(MakeAbsolute("layout.plan", folder, &spec->layout.plan));
     ATOLL_ASSIGN_OR_RETURN(spec->layout.plan, ReadPlan(spec->layout.plan));
     ATOLL_RETURN_IF_ERROR(Locate(reader, settings, Validate(*spec)));
+  }
+  // Written into the job, so that every worker frames conversations alike.
+  if (spec->data.format == DataFormat::kChat && spec->data.chat_date.empty()) {
+    spec->data.chat_date = absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone());
   }
   // The model's files may be on the workers alone.
   const absl::Status model = ModelConfigOfJob(*spec).status();

@@ -26,7 +26,7 @@ struct DaemonOptions {
   std::string compute;
   bool cuda_graphs = false;
   int devices = 1;           // of the islands that it is in; of cpu and reference. They share:
-  int threads = 0;           // 0: as many as there are cores
+  int threads = 0;           // 0: as many as it may use cores
   int64_t memory_bytes = 0;  // 0: the device's, or the machine's
   // Where other workers of an island reach this one; port "*": any. The default serves islands
   // within one machine.

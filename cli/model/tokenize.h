@@ -20,7 +20,7 @@ struct TokenizeFlags {
   std::string field;  // empty: "text", where the inputs are JSONL
   std::string end;    // empty: the tokenizer's own; "none": no token ends a document
   bool skip_bad = false;
-  int threads = 0;  // 0: all cores
+  int threads = 0;  // 0: as many as it may use cores
   int64_t shard_tokens = int64_t{1} << 28;
 };
 

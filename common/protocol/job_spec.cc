@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/civil_time.h"
 #include "common/protocol/outer_optimizer.h"
 #include "common/status.h"
 
@@ -112,6 +113,14 @@ absl::Status ValidateImages(const DataSpec& d) {
 }
 
 absl::Status ValidateDocuments(const DataSpec& d) {
+  absl::CivilDay day;
+  if (!d.chat_date.empty() &&
+      (d.format != DataFormat::kChat || !absl::ParseCivilTime(d.chat_date, &day) ||
+       absl::FormatCivilTime(day) != d.chat_date)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.chat_date = \"", d.chat_date, "\": must be a day, \"2026-03-04\", of ",
+                     "data.format = \"chat\"; leave it out for the day on which it is submitted"));
+  }
   const bool has_lines = d.format == DataFormat::kJsonl || d.format == DataFormat::kChat;
   if (d.on_bad_document == OnBadDocument::kSkip && !has_lines) {
     return absl::InvalidArgumentError(

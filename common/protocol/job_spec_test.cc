@@ -64,6 +64,20 @@ TEST_CASE("documents_are_padded_where_they_end_and_fit_into_a_sequence") {
   }
 }
 
+TEST_CASE("chat_date_is_a_day_of_format_chat_alone") {
+  const auto dated = [](DataFormat format, const std::string& date) {
+    return MessageAfter([&](JobSpec& s) {
+      s.data.format = format;
+      s.data.chat_date = date;
+    });
+  };
+  CHECK(dated(DataFormat::kChat, "2026-03-04") == "");
+  CHECK(dated(DataFormat::kJsonl, "2026-03-04").find("data.chat_date = ") == 0);
+  for (const char* date : {"2026-13-01", "2026-3-4", "today", "2026-03-04T05:06:07"}) {
+    CHECK(dated(DataFormat::kChat, date).find("data.chat_date = ") == 0);
+  }
+}
+
 TEST_CASE("bad_documents_are_skipped_in_formats_of_lines_alone") {
   const auto skipping = [](DataFormat format) {
     return MessageAfter([&](JobSpec& s) {

@@ -67,6 +67,22 @@ int32_t AddedTokenFinder::LongestAt(std::string_view text, size_t at, size_t* en
   return longest;
 }
 
+std::vector<AddedTokenFinder::Place> AddedTokenFinder::Find(std::string_view text) const {
+  std::vector<Place> places;
+  for (size_t at = 0; at < text.size();) {
+    size_t end = 0;
+    const bool may = begins_[static_cast<unsigned char>(text[at])];
+    const int32_t found = may ? LongestAt(text, at, &end) : -1;
+    if (found < 0) {
+      ++at;
+      continue;
+    }
+    places.push_back({at, end - at, &tokens_[static_cast<size_t>(found)]});
+    at = end;
+  }
+  return places;
+}
+
 void AddedTokenFinder::Split(std::string_view text, std::vector<Segment>* out) const {
   size_t done = 0;  // up to here the text is in segments
   for (size_t at = 0; at < text.size();) {

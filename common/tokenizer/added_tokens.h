@@ -38,6 +38,13 @@ class AddedTokenFinder {
   // The text's segments in order; none is empty. REQUIRES: well-formed UTF-8.
   void Split(std::string_view text, std::vector<Segment>* out) const;
 
+  struct Place {
+    size_t begin = 0, bytes = 0;
+    const AddedToken* token = nullptr;
+  };
+  // Where the text spells tokens, without the white space that they take.
+  std::vector<Place> Find(std::string_view text) const;
+
  private:
   struct Node {
     absl::flat_hash_map<unsigned char, int32_t> children;

@@ -30,6 +30,14 @@ class JsonTokenizer : public Tokenizer {
   std::span<const int32_t> before() const override { return frame_.before; }
   std::span<const int32_t> after() const override { return frame_.after; }
   const std::string& warning() const override { return warning_; }
+  std::vector<SpecialTokenPlace> FindSpecialTokens(std::string_view text) const override {
+    std::vector<SpecialTokenPlace> places;
+    for (const AddedTokenFinder::Place& place : spelt_.Find(text)) {
+      if (!place.token->special) continue;
+      places.push_back({place.begin, place.bytes, place.token->left_strip});
+    }
+    return places;
+  }
   std::optional<int32_t> TokenId(std::string_view token) const override {
     const int32_t id = vocabulary_->Find(token);
     return id < 0 ? std::nullopt : std::optional(id);
@@ -51,6 +59,7 @@ class JsonTokenizer : public Tokenizer {
   std::shared_ptr<Vocabulary> vocabulary_ = std::make_shared<Vocabulary>();
   std::vector<bool> special_;  // by id
   AddedTokenFinder raw_, in_normalized_;
+  AddedTokenFinder spelt_;  // all of them, as they are spelt
   std::unique_ptr<Normalizer> normalizer_;
   bool normalizes_ = false;
   ParsedPreTokenizer pre_tokenizer_;
@@ -149,6 +158,7 @@ absl::Status JsonTokenizer::ParseAddedTokens(const Json& list) {
       special_.resize(std::max(special_.size(), static_cast<size_t>(id) + 1));
       special_[static_cast<size_t>(id)] = true;
     }
+    spelt_.Add(token.content, token);
     if (!token.normalized) {
       raw_.Add(token.content, token);
       continue;

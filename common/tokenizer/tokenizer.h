@@ -34,6 +34,12 @@ struct EncodeScratch {
   tokenizer::WordCache words;
 };
 
+// Where a text spells a special token.
+struct SpecialTokenPlace {
+  size_t begin = 0, bytes = 0;
+  bool takes_spaces_before = false;  // the token has the white space before it, too
+};
+
 // Thread-safe.
 class Tokenizer {
  public:
@@ -51,6 +57,9 @@ class Tokenizer {
   // The tokens that the file puts before and after a text (BERT's [CLS], Llama's <s>).
   virtual std::span<const int32_t> before() const = 0;
   virtual std::span<const int32_t> after() const = 0;
+
+  // In order. REQUIRES: well-formed UTF-8.
+  virtual std::vector<SpecialTokenPlace> FindSpecialTokens(std::string_view text) const = 0;
 
   // What transformers does otherwise than tokenizer.json says, "" where it does not.
   virtual const std::string& warning() const = 0;

@@ -4,6 +4,7 @@
 
 #include "common/file_kind.h"
 #include "common/files.h"
+#include "common/object_store/hub.h"
 #include "common/paths.h"
 #include "common/tokenizer/json_fields.h"
 
@@ -72,8 +73,11 @@ std::string TokenizerConfig::SpecialToken(const std::string& name) const {
 }
 
 absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const std::string& path) {
-  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(path));
-  const fs::path folder = found && found->is_folder ? fs::path(path) : fs::path(path).parent_path();
+  auto local = FetchFromHub(path, HubFiles::kTokenizer);
+  if (!local.ok()) return Annotate(local.status(), "tokenizer");
+  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(*local));
+  const bool is_folder = found && found->is_folder;
+  const fs::path folder = is_folder ? fs::path(*local) : fs::path(*local).parent_path();
   TokenizerConfig config;
   config.path = (folder / "tokenizer_config.json").string();
   ATOLL_ASSIGN_OR_RETURN(const Json json, ReadObject(config.path));
@@ -89,8 +93,8 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const std::string& path) {
   AddSpecialTokens(map, &config.special_tokens);  // what the first one has stays
   ATOLL_RETURN_IF_ERROR(AddTemplates(tokenizer::Member(json, "chat_template"), &config));
   const fs::path own = folder / "chat_template.jinja";
-  ATOLL_ASSIGN_OR_RETURN(const auto has_own, FindPath(own.string()));
-  if (has_own) {
+  ATOLL_ASSIGN_OR_RETURN(const auto own_found, FindPath(own.string()));
+  if (own_found) {
     ATOLL_ASSIGN_OR_RETURN(config.chat_templates["default"], ReadFile(own, kTemplateBytesMax));
     config.chat_template_path = own.string();
   }

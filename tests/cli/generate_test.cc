@@ -215,6 +215,26 @@ TEST_CASE("generate_without_a_tokenizer_or_with_another_models_says_so") {
   CHECK(fails(folder + "/nowhere", "").find("nowhere") != std::string::npos);
 }
 
+TEST_CASE("generate_names_a_token_of_the_tokenizer_beyond_the_models_vocabulary") {
+  const std::string folder = FreshFolder();
+  const auto trained = TrainFolder(folder);
+  std::ifstream file(kTokenizer);
+  Json tokenizer = Json::parse(file);
+  const int64_t beyond = (*OpenTokenizer(kTokenizer))->vocabulary();
+  tokenizer["added_tokens"].push_back({{"id", beyond}, {"content", "<pad>"}, {"special", true}});
+  std::ofstream(folder + "/model/tokenizer.json") << tokenizer;
+  const auto run = [&](const std::string& prompt, int exit_code) {
+    Command command(
+        {"cli/atoll", "generate", folder + "/model", "--prompt", prompt, "--tokens", "2"}, folder);
+    CHECK(command.Wait() == exit_code);
+    return command.errors();
+  };
+  const std::string named = absl::StrCat("\"<pad>\" (token ", beyond, ")");
+  CHECK(run("The first of", 0).find(named) != std::string::npos);
+  CHECK(run("The <pad> first", 1).find(absl::StrCat("the text has \"<pad>\", token ", beyond)) !=
+        std::string::npos);
+}
+
 TEST_CASE("generate_names_the_flag_that_is_impossible") {
   const std::string folder = FreshFolder();
   const std::vector<std::pair<const char*, const char*>> wrong = {

@@ -19,7 +19,8 @@ TOKENIZER = os.path.join(HERE, "../tokenizer/small/gpt2/tokenizer.json")
 HIDDEN, FFN, LAYERS, HEADS = 64, 128, 2, 4
 # What a Hugging Face folder has beside its model and tokenizer; it stays with the model.
 BESIDE = {"generation_config.json": '{"do_sample": false, "eos_token_id": 2}\n',
-          "chat_template.jinja": "{% for message in messages %}{{ message.content }}{% endfor %}\n"}
+          "chat_template.jinja": "{% for message in messages %}{{ message.content }}"
+                                 "{% if message.role == 'assistant' %}<|endoftext|>{% endif %}{% endfor %}\n"}
 ANSWERS = {"What is the first word?": "The first word is one.", "And the other?": "That is two of them."}
 
 

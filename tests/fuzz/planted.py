@@ -43,9 +43,13 @@ PLANTED = {
         "if (time.layer() < 0 || time.layer() >= layers) {",
         "if (time.layer() < 0) {"),
     "chat_json": (
-        "worker/data/chat.cc",
+        "worker/data/chat/conversation.cc",
         "if (list == object.end() || !list->is_array()) {",
         "if (list == object.end()) {"),
+    "chat_template": (
+        "common/jinja/evaluator.cc",
+        "if (i >= 0 && i < count) return subject.items()[static_cast<size_t>(i)];",
+        "if (i < count) return subject.items()[static_cast<size_t>(i)];"),
     "tokenizer_json": (
         "common/tokenizer/word_models.cc",
         "if (unknown < 0) return Bad(absl::StrCat(where, \".unk_token\"), \"must be given\");",

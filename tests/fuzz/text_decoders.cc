@@ -2,6 +2,7 @@
 
 #include "cli/job_file.h"
 #include "common/check.h"
+#include "common/jinja/jinja.h"
 #include "common/model/hugging_face.h"
 #include "common/model/layout.h"
 #include "common/object_store/xml.h"
@@ -11,7 +12,7 @@
 #include "coordinator/plan_io/cluster_file.h"
 #include "coordinator/plan_io/profile_file.h"
 #include "tests/fuzz/decoder.h"
-#include "worker/data/chat.h"
+#include "worker/data/chat/conversation.h"
 
 namespace atl::fuzz {
 namespace {
@@ -130,6 +131,36 @@ std::vector<std::string> ChatSeeds() {
 }
 
 const Registration kChat({"chat_json", ChatSeeds, AcceptsChat});
+
+// Whatever a template is, it ends.
+bool AcceptsTemplate(std::string_view bytes) {
+  const auto chat = jinja::Template::Parse(bytes);
+  if (!chat.ok()) return false;
+  const auto messages = jinja::FromJson(nlohmann::ordered_json::parse(
+      R"([{"role": "system", "content": "be"}, {"role": "user", "content": "hi \u00e9"},
+          {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f",
+           "arguments": {"a": [1, 2.5, null]}}}]}, {"role": "tool", "content": "1"},
+          {"role": "assistant", "content": "<think>x</think>yo"}])"));
+  return (*chat)
+      ->Render({{"messages", *messages}, {"bos_token", "<s>"}, {"add_generation_prompt", true}},
+               {.now = absl::CivilSecond(2026, 3, 4), .steps_max = 100'000, .bytes_max = 1 << 22})
+      .ok();
+}
+
+std::vector<std::string> TemplateSeeds() {
+  return {
+      "{% for m in messages %}{{ '<|' + m.role + '|>\n' + (m.content or '') | trim }}{% endfor %}",
+      "{%- set ns = namespace(n=0) -%}\n{%- for m in messages[::-1] if m.content is string -%}\n"
+      "  {%- set ns.n = ns.n + loop.index0 * m.content|length -%}\n{%- endfor -%}{{ ns.n }}",
+      "{% macro f(x, d=1) %}{% if x is mapping %}{% for k, v in x|items %}{{ k }}={{ f(v) }}"
+      "{% if not loop.last %},{% endif %}{% endfor %}{% else %}{{ x|tojson(indent=2) }}{% endif %}"
+      "{% endmacro %}{{ f(messages[2].tool_calls[0].function) }}{{ messages[-1].content[1:-1] }}",
+      "{# c #}{{ messages|selectattr('role', 'in', ['user', 'tool'])|map(attribute='content')|join "
+      "}}"
+      "{{ 'a-b'.split('-')[0].upper().replace('A', 'x') ~ strftime_now('%d %b') }}"};
+}
+
+const Registration kTemplate({"chat_template", TemplateSeeds, AcceptsTemplate});
 
 // ------------------------------------------------------------------------------- tokenizers
 

@@ -139,6 +139,48 @@ TEST_CASE("special tokens are found in text, and left out of text") {
   REQUIRE(*tokenizer->Decode(ids, false) == "a<|endoftext|>b");
 }
 
+TEST_CASE("tokens_around_a_text_are_those_of_transformers_class") {
+  const std::string text = Json(kWords, R"(, "added_tokens": [{"id": 3, "content": "<s>",
+      "special": true}, {"id": 4, "content": "</s>", "special": true}], "post_processor":
+      {"type": "TemplateProcessing", "special_tokens": {"<s>": {"id": "<s>", "ids": [3]}},
+       "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                  {"Sequence": {"id": "A", "type_id": 0}}]})");
+  TokenizerConfig config;
+  config.special_tokens = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
+  const auto open = [&] {
+    auto tokenizer = ParseTokenizerJson(text, "t.json", std::nullopt, config);
+    INFO(tokenizer.status().message());
+    REQUIRE(tokenizer.ok());
+    return *std::move(tokenizer);
+  };
+  const auto plain = open();
+  CHECK(plain->before().size() == 1);
+  CHECK(plain->warning().empty());
+  config.tokenizer_class = "LlamaTokenizerFast";
+  CHECK(open()->warning().empty());
+  CHECK(open()->digest() == plain->digest());
+  config.add_bos = false;
+  config.add_eos = true;
+  CHECK(open()->before().empty());
+  REQUIRE(open()->after().size() == 1);
+  CHECK(open()->after()[0] == 4);
+  CHECK(open()->digest() != plain->digest());
+  CHECK(open()->warning().find("the former are followed") != std::string::npos);
+  config.tokenizer_class = "PreTrainedTokenizerFast";
+  CHECK(open()->before().size() == 1);
+  CHECK(open()->after().empty());
+  CHECK(open()->warning().find("the latter is followed") != std::string::npos);
+}
+
+TEST_CASE("special_tokens_that_a_text_spells_are_found_where_they_begin") {
+  const auto tokenizer = Opened("gpt2");
+  const auto places = tokenizer->FindSpecialTokens("a <|endoftext|>\xc3\xa9<|endoftext|> <|end");
+  REQUIRE(places.size() == 2);
+  CHECK(places[0].begin == 2);
+  CHECK(places[0].bytes == 13);
+  CHECK(places[1].begin == 17);
+}
+
 TEST_CASE("added tokens: the longest wins, words stay whole, white space is taken along") {
   const auto tokenizer = ParseTokenizerJson(
       Json(kWords, R"(, "pre_tokenizer": {"type": "WhitespaceSplit"}, "added_tokens": [

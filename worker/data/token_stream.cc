@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <thread>
@@ -19,7 +20,7 @@
 #include "common/machine/limits.h"
 #include "common/plural.h"
 #include "worker/data/block_cache.h"
-#include "worker/data/chat.h"
+#include "worker/data/chat/frame.h"
 #include "worker/data/held_out.h"
 #include "worker/data/inputs.h"
 #include "worker/data/token_cache.h"
@@ -29,7 +30,7 @@ namespace atl {
 namespace {
 
 // Changes whenever the same input would make other tokens.
-constexpr uint64_t kTokenizeVersion = 4;
+constexpr uint64_t kTokenizeVersion = 5;
 constexpr size_t kHeadImages = 64;
 constexpr int64_t kSamples = 256, kRemoteSamples = 32;
 constexpr int64_t kSplitTokens = 1 << 20;  // of documents, read at once
@@ -38,11 +39,23 @@ constexpr auto kSayEvery = std::chrono::seconds(5);
 struct TextInput {
   std::vector<std::string> files;
   std::unique_ptr<const Tokenizer> tokenizer;  // null: bytes
+  std::unique_ptr<const ChatFrame> chat;       // of conversations
   std::optional<int32_t> end_of_text;
 };
 
 bool IsText(DataFormat format) {
   return format == DataFormat::kText || format == DataFormat::kJsonl || format == DataFormat::kChat;
+}
+
+absl::Status CheckVocabulary(int64_t model, const Tokenizer& tokenizer, const std::string& path) {
+  const int64_t beyond = tokenizer.vocabulary() - model;
+  if (beyond <= 0) return absl::OkStatus();
+  const std::array<int32_t, 1> first = {static_cast<int32_t>(model)};
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, tokenizer.Decode(first, false));
+  return absl::InvalidArgumentError(
+      absl::StrCat("model.vocabulary = ", model, ": the tokenizer ", path, " has ",
+                   CountText(beyond, "token"), " beyond it, the first is \"", text, "\" (token ",
+                   model, "): use the model's own tokenizer, or leave them out of this one"));
 }
 
 absl::Status CheckVocabulary(int64_t model, int64_t tokens, const std::string& path) {
@@ -56,18 +69,26 @@ int64_t DocumentTokensMax(const DataSpec& spec) {
   return spec.pad_documents ? spec.sequence_length - kFrameTokens : 0;
 }
 
+absl::Status FindTokenizer(const DataSpec& spec, int64_t vocabulary, TextInput* input) {
+  ATOLL_ASSIGN_OR_RETURN(input->tokenizer, OpenTokenizer(spec.tokenizer_path));
+  ATOLL_RETURN_IF_ERROR(CheckVocabulary(vocabulary, *input->tokenizer, spec.tokenizer_path));
+  ATOLL_ASSIGN_OR_RETURN(input->end_of_text, EndOfText(*input->tokenizer, spec.tokenizer_path));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TextInput> FindText(const DataSpec& spec, const std::string& path,
                                    int64_t vocabulary, const Cancelled& cancelled) {
   TextInput input;
   ATOLL_ASSIGN_OR_RETURN(input.files, ExpandGlob(path, cancelled));
-  if (spec.tokenizer_path.empty()) {
+  const bool bytes = spec.tokenizer_path.empty();
+  if (bytes) {
     if (spec.format != DataFormat::kText) input.end_of_text = '\n';
-    return input;
+  } else {
+    ATOLL_RETURN_IF_ERROR(FindTokenizer(spec, vocabulary, &input));
   }
-  ATOLL_ASSIGN_OR_RETURN(input.tokenizer, OpenTokenizer(spec.tokenizer_path));
-  ATOLL_RETURN_IF_ERROR(
-      CheckVocabulary(vocabulary, input.tokenizer->vocabulary(), spec.tokenizer_path));
-  ATOLL_ASSIGN_OR_RETURN(input.end_of_text, EndOfText(*input.tokenizer, spec.tokenizer_path));
+  if (spec.format != DataFormat::kChat) return input;
+  ATOLL_ASSIGN_OR_RETURN(input.chat, ChatFrame::Open({input.tokenizer.get(), spec.tokenizer_path,
+                                                      input.end_of_text, spec.chat_date}));
   return input;
 }
 
@@ -93,7 +114,8 @@ absl::StatusOr<uint64_t> CacheKey(const DataSpec& spec, const TextInput& input,
       spec.format == DataFormat::kChat ? spec.sequence_length
       : spec.pad_documents             ? -1
                                        : 0,
-      spec.on_bad_document == OnBadDocument::kSkip ? 1 : 0};
+      spec.on_bad_document == OnBadDocument::kSkip ? 1 : 0,
+      input.chat == nullptr ? 0 : static_cast<int64_t>(input.chat->digest())};
   key = XXH3_64bits_withSeed(facts, sizeof facts, key);
   for (const std::string& path : input.files) {
     ATOLL_ASSIGN_OR_RETURN(const TokenFile file,
@@ -114,6 +136,7 @@ TokenizeOptions OptionsFor(const DataSpec& spec, const TextInput& input) {
   options.skip_bad_documents = spec.on_bad_document == OnBadDocument::kSkip;
   options.tokenizer = input.tokenizer.get();
   options.end_of_text = input.end_of_text;
+  options.chat = input.chat.get();
   return options;
 }
 
@@ -203,18 +226,6 @@ absl::Status CheckTokenizer(const DataSpec& spec, const std::string& folder,
                    "`atoll tokenize`"));
 }
 
-void WarnOfChatTemplate(const DataSpec& spec, ChatTemplate chat, DataInspection* found) {
-  if (chat != ChatTemplate::kPlain || spec.tokenizer_path.empty()) return;
-  const auto file = FindChatTemplateFile(spec.tokenizer_path);
-  if (!file.ok()) found->warnings.emplace_back(file.status().message());
-  if (!file.ok() || file->empty()) return;
-  found->warnings.push_back(absl::StrCat(
-      *file,
-      " has a chat template, but of none of the kinds that Atoll knows: messages are trained "
-      "on one after the other, without what the model expects around them. Write it into the "
-      "texts of prompts and answers where it matters."));
-}
-
 absl::Status InspectText(const DataSpec& spec, const DataPart& part, int64_t vocabulary,
                          const InspectionDepth& depth, DataInspection* found) {
   ATOLL_ASSIGN_OR_RETURN(const TextInput input, FindText(spec, part.path, vocabulary, {}));
@@ -249,10 +260,12 @@ absl::Status InspectText(const DataSpec& spec, const DataPart& part, int64_t voc
   absl::StrAppendFormat(&found->text, ", %.2f bytes a token",
                         static_cast<double>(heads.text_bytes) / tokens);
   if (spec.format == DataFormat::kChat) {
-    const ChatTemplate chat = FindChatTemplate(input.tokenizer.get());
     absl::StrAppendFormat(&found->text, ", template %s, %.0f%% of the tokens are of answers",
-                          Name(chat), 100 * static_cast<double>(heads.counted) / tokens);
-    WarnOfChatTemplate(spec, chat, found);
+                          input.chat->name(), 100 * static_cast<double>(heads.counted) / tokens);
+    if (!input.chat->warning().empty()) found->warnings.push_back(input.chat->warning());
+  }
+  if (input.tokenizer != nullptr && !input.tokenizer->warning().empty()) {
+    found->warnings.push_back(input.tokenizer->warning());
   }
   return absl::OkStatus();
 }

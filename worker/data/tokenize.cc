@@ -4,8 +4,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -15,11 +13,10 @@
 #include "common/bytes_text.h"
 #include "common/files.h"
 #include "common/masked_tokens.h"
-#include "common/object_store/hub.h"
 #include "common/paths.h"
 #include "common/status.h"
 #include "common/tokenizer/unicode.h"
-#include "worker/data/chat.h"
+#include "worker/data/chat/frame.h"
 #include "worker/data/data_file.h"
 #include "worker/data/formats/json_line.h"
 #include "worker/data/formats/text_share.h"
@@ -36,7 +33,6 @@ constexpr size_t kBatchesPerThread = 4;
 constexpr size_t kCharacterBytesMax = 4;
 constexpr int64_t kShortHeadBytes = 4096;
 constexpr int64_t kSamples = 64, kRemoteSamples = 4, kSampleBytes = 4096;
-constexpr int64_t kConfigBytesMax = 64 << 20;
 
 // A part of one file: whole lines, unless a line is longer than a batch of text.
 struct Batch {
@@ -231,7 +227,7 @@ class BatchEncoder {
  public:
   explicit BatchEncoder(const TokenizeOptions& options) : options_(options) {
     if (options.tokenizer != nullptr) encoder_.emplace(*options.tokenizer);
-    if (options.chat_sequence_length > 0) chat_.emplace(options.tokenizer, options.end_of_text);
+    if (options.chat != nullptr) chat_.emplace(*options.chat);
   }
 
   absl::StatusOr<Encoded> Encode(const Batch& batch) {
@@ -272,10 +268,10 @@ class BatchEncoder {
     return absl::OkStatus();
   }
   absl::Status AddChat(std::string_view json, const std::string& file, int64_t line, Encoded* out) {
-    ATOLL_ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages, ParseChat(json, file, line));
-    if (messages.empty()) return absl::OkStatus();
-    ATOLL_RETURN_IF_ERROR(Annotate(chat_->Encode(messages, &out->tokens),
-                                   absl::StrCat("data file ", file, ":", line)));
+    ATOLL_ASSIGN_OR_RETURN(const Conversation chat, ParseChat(json, file, line));
+    if (chat.messages.empty()) return absl::OkStatus();
+    ATOLL_RETURN_IF_ERROR(
+        Annotate(chat_->Encode(chat, &out->tokens), absl::StrCat("data file ", file, ":", line)));
     out->conversation_ends.push_back(out->tokens.size());
     ++out->documents;
     out->text_bytes += std::ssize(json);
@@ -434,25 +430,6 @@ absl::Status WriteAll(const TokenizeOptions& options, const Reader& reader, Exch
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::filesystem::path> FolderOfTokenizer(const std::string& path) {
-  // Of the hub it is here already: the tokenizer was opened.
-  const std::filesystem::path folder = FetchFromHub(path, HubFiles::kTokenizer).value_or(path);
-  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(folder.string()));
-  return found && found->is_folder ? folder : folder.parent_path();
-}
-
-// tokenizer_config.json of the folder; null: there is none.
-absl::StatusOr<Json> ReadConfigJson(const std::filesystem::path& config) {
-  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(config.string()));
-  if (!found) return Json();
-  const auto file = InputFile::Open(config.string());
-  const auto text = file.ok() ? file->ReadAll(kConfigBytesMax) : file.status();
-  ATOLL_RETURN_IF_ERROR(Annotate(text.status(), "tokenizer"));
-  Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_object()) return json;
-  return absl::InvalidArgumentError(absl::StrCat(config.string(), ": is not a JSON object"));
-}
-
 }  // namespace
 
 DocumentMarks GetDocumentMarks(const TokenizeOptions& options) {
@@ -529,30 +506,14 @@ absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t 
   return heads;
 }
 
-absl::StatusOr<std::string> FindChatTemplateFile(const std::string& path) {
-  ATOLL_ASSIGN_OR_RETURN(const std::filesystem::path folder, FolderOfTokenizer(path));
-  const std::filesystem::path config = folder / "tokenizer_config.json";
-  const auto json = ReadConfigJson(config);
-  if (json.ok() && json->contains("chat_template")) return config.string();
-  const std::filesystem::path jinja = folder / "chat_template.jinja";
-  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(jinja.string()));
-  return found ? jinja.string() : "";
-}
-
 absl::StatusOr<std::optional<int32_t>> EndOfText(const Tokenizer& tokenizer,
                                                  const std::string& path) {
-  ATOLL_ASSIGN_OR_RETURN(const std::filesystem::path folder, FolderOfTokenizer(path));
-  const std::filesystem::path config = folder / "tokenizer_config.json";
-  ATOLL_ASSIGN_OR_RETURN(const Json json, ReadConfigJson(config));
-  const auto named = json.find("eos_token");
-  Json token = named == json.end() ? Json() : *named;
-  if (token.is_object()) token = Json(token.value("content", Json()));
-  if (token.is_string()) {
-    const auto id = tokenizer.TokenId(token.get<std::string>());
+  ATOLL_ASSIGN_OR_RETURN(const TokenizerConfig config, ReadTokenizerConfig(path));
+  if (const std::string token = config.SpecialToken("eos_token"); !token.empty()) {
+    const auto id = tokenizer.TokenId(token);
     if (id.has_value()) return id;
-    return absl::InvalidArgumentError(absl::StrCat(config.string(), ": eos_token \"",
-                                                   token.get<std::string>(),
-                                                   "\" is not a token of the tokenizer"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(config.path, ": eos_token \"", token, "\" is not a token of the tokenizer"));
   }
   for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"}) {
     if (const auto id = tokenizer.TokenId(name); id.has_value()) return id;

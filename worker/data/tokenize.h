@@ -18,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/tokenizer/tokenizer.h"
+#include "worker/data/chat/frame.h"
 #include "worker/data/documents.h"
 #include "worker/data/shards.h"
 
@@ -35,10 +36,11 @@ struct TokenizeOptions {
   std::vector<std::string> files;
   bool jsonl = false;
   std::string field = "text";  // of a JSONL object
-  // Above 0: each line is a conversation (chat.h), and the tokens are masked ones. One that does
+  // Above 0: each line is a conversation (chat/), and the tokens are masked ones. One that does
   // not fit into what is left of a sequence of this length begins a new one, behind masked ends of
   // text.
   int64_t chat_sequence_length = 0;
+  const ChatFrame* chat = nullptr;  // of conversations; it must outlive the calls
   // Above 0: of a job that pads documents, of which so many tokens fit into a sequence. They have
   // no frame, kDocumentEnd ends each, and without a tokenizer each line of text is one.
   int64_t document_tokens_max = 0;
@@ -78,9 +80,6 @@ inline constexpr size_t kLongHeads = 16, kHeadFiles = 2000;
 // Reads `bytes_max` of text of the first files, less of others, and whole lines of JSONL.
 // INVALID_ARGUMENT names every file that is not what it should be.
 absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t bytes_max);
-
-// The file next to the tokenizer at `path` that has a chat template; "": there is none.
-absl::StatusOr<std::string> FindChatTemplateFile(const std::string& path);
 
 // The token that ends a document for the tokenizer at `path`: what tokenizer_config.json next to it
 // names as "eos_token"; without one, the first of the usual names that is a token.

@@ -363,6 +363,10 @@ TEST_CASE("a job reads JSONL, compressed text, globs and 32-bit tokens") {
 
 // Every word is a token; frames of ChatML.
 std::string ChatTokenizer(const Folder& folder) {
+  folder.Write("chat_template.jinja",
+               "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + "
+               "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}"
+               "{{ '<|im_start|>assistant\\n' }}{% endif %}");
   return folder.Write("tokenizer.json", R"({"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1,
       "?": 2, "</s>": 3, "user": 4, "assistant": 5}, "unk_token": "?"},
       "pre_tokenizer": {"type": "WhitespaceSplit"}, "added_tokens": [
@@ -401,7 +405,8 @@ TEST_CASE("of_a_conversation_only_answers_and_their_ends_count") {
   CHECK(ReadTrainRow(*dataset, 0) == expected);
   const std::vector<PositionRange> twice = {{0, 2}};
   CHECK(*dataset->CountMasked(twice) == 2 * 18);
-  CHECK_THAT(InspectData(spec, 8)->text, Contains("chatml") && Contains("37 tokens, 1 sequence,"));
+  CHECK_THAT(InspectData(spec, 8)->text, Contains("template " + folder.at("chat_template.jinja")) &&
+                                             Contains("37 tokens, 1 sequence,"));
   spec.sequence_length = 13;  // now it has a whole sequence and two tokens of another
   CHECK(ReadTrainRow(*Dataset::Open(spec, 8), 0)[8] == 7);
   CHECK(Dataset::Open(spec, 8)->digest() != dataset->digest());
@@ -562,26 +567,49 @@ TEST_CASE("what_is_not_looked_at_is_named") {
   CHECK(remote->unread == std::vector<std::string>{spec.path});
 }
 
-TEST_CASE("a_chat_template_that_is_not_used_is_warned_of") {
+TEST_CASE("tokenizer_without_a_chat_template_is_warned_of") {
   Folder folder;
   DataSpec spec =
       Spec(DataFormat::kChat, folder.Write("c.jsonl", R"({"prompt": "a b a", "answer": "b a"})"));
   spec.validation_fraction = 0;
+  spec.sequence_length = 4;
   const auto warnings = [&] {
     const auto found = InspectData(spec, 8);
     INFO(found.status().message());
     REQUIRE(found.ok());
     return found->warnings;
   };
+  CHECK(warnings().empty());  // bytes
   spec.tokenizer_path = folder.Tokenizer();
-  CHECK(warnings().empty());
-  folder.Write("chat_template.jinja", "{{ messages }}");
   REQUIRE(warnings().size() == 1);
-  CHECK_THAT(warnings()[0], Contains(folder.at("chat_template.jinja")));
-  folder.Write("tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
-  CHECK_THAT(warnings()[0], Contains(folder.at("tokenizer_config.json")));
+  CHECK_THAT(warnings()[0], Contains(": has no chat_template"));
   spec.tokenizer_path = ChatTokenizer(folder);
-  CHECK(warnings().empty());  // chatml
+  CHECK(warnings().empty());
+}
+
+TEST_CASE("conversations_that_cannot_be_framed_are_skipped_where_the_job_says_so") {
+  Folder folder;
+  const std::string good = R"({"prompt": "a b", "answer": "b"})"
+                           "\n";
+  DataSpec spec =
+      Spec(DataFormat::kChat, folder.Write("c.jsonl", good +
+                                                          R"({"messages": [{"role": "user"}]})"
+                                                          "\n" +
+                                                          R"({"conversations": []})"
+                                                          "\n" +
+                                                          good));
+  spec.tokenizer_path = ChatTokenizer(folder);
+  spec.validation_fraction = 0;
+  spec.sequence_length = 9;
+  CHECK_THAT(std::string(Dataset::Open(spec, 8).status().message()), Contains("c.jsonl:2"));
+  spec.on_bad_document = OnBadDocument::kSkip;
+  const auto dataset = Dataset::Open(spec, 8);
+  INFO(dataset.status().message());
+  REQUIRE(dataset.ok());
+  const auto found = InspectData(spec, 8);
+  REQUIRE(found.ok());
+  REQUIRE(found->warnings.size() == 1);
+  CHECK_THAT(found->warnings[0], Contains("2 documents are left out") && Contains("c.jsonl:2"));
 }
 
 TEST_CASE("a document begins with what its tokenizer puts before a text") {

@@ -1,0 +1,205 @@
+#include "worker/data/chat/conversation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "worker/data/formats/json_line.h"
+
+namespace atl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kForms[] =
+    "expected {\"messages\": [{\"role\": \"user\", \"content\": ...}, {\"role\": \"assistant\", "
+    "\"content\": ...}]} or {\"prompt\": ..., \"answer\": ...}";
+
+const std::string* Text(const Json& object, const char* field) {
+  const auto found = object.find(field);
+  return found != object.end() && found->is_string() ? found->get_ptr<const std::string*>()
+                                                     : nullptr;
+}
+
+absl::Status Bad(const std::string& problem) { return absl::InvalidArgumentError(problem); }
+
+// What a line without messages is known for.
+std::string DescribeForm(const Json& object) {
+  const auto has = [&](const char* field) { return object.contains(field); };
+  if (has("conversations") || has("conversation")) {
+    return "looks like ShareGPT, with \"from\" and \"value\" (human is user, gpt is assistant)";
+  }
+  if (has("instruction") && has("output")) {
+    return "looks like Alpaca: instruction and input are the prompt, output is the answer";
+  }
+  if (has("prompt") && has("completion")) return "has a \"completion\" in place of an \"answer\"";
+  if (has("chosen") && has("rejected")) return "looks like pairs of preferences";
+  if (has("prompt")) return "has a \"prompt\", but no text \"answer\"";
+  if (has("role") && has("content")) return "looks like one message of a conversation";
+  if (has("text")) return "has a \"text\": data.format = \"jsonl\" reads such lines";
+  return "has neither a list \"messages\" nor texts \"prompt\" and \"answer\"";
+}
+
+// A list of parts of the type "text" to one text.
+absl::Status JoinParts(Json* content) {
+  std::string text;
+  for (const Json& part : *content) {
+    const std::string* own = part.is_string() ? part.get_ptr<const std::string*>() : nullptr;
+    if (own == nullptr && part.is_object()) {
+      const std::string* const type = Text(part, "type");
+      if (type != nullptr && *type != "text") {
+        return Bad(absl::StrCat("has a part of the type \"", *type,
+                                "\"; conversations of texts alone are trained on"));
+      }
+      own = Text(part, "text");
+    }
+    if (own == nullptr) return Bad("has a part that is no text");
+    absl::StrAppend(&text, text.empty() ? "" : "\n", *own);
+  }
+  *content = std::move(text);
+  return absl::OkStatus();
+}
+
+// Arguments that are JSON in a text become what they say.
+absl::Status ReadToolCalls(Json* calls) {
+  if (!calls->is_array()) return Bad("has \"tool_calls\" that are no list");
+  for (Json& call : *calls) {
+    if (!call.is_object()) return Bad("has a tool call that is no object");
+    Json& function = call.contains("function") ? call["function"] : call;
+    if (!function.is_object() || !function.contains("arguments")) continue;
+    Json& arguments = function["arguments"];
+    if (!arguments.is_string()) continue;
+    const std::string text = arguments.get<std::string>();
+    Json parsed =
+        text.empty() ? Json::object() : Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!parsed.is_object()) return Bad("has a tool call whose arguments are no JSON object");
+    arguments = std::move(parsed);
+  }
+  return absl::OkStatus();
+}
+
+// Whether the loss counts an answer: "weight" and "train", which templates do not see.
+absl::StatusOr<bool> TakeWeight(Json* fields) {
+  bool counts = true;
+  if (const auto weight = fields->find("weight"); weight != fields->end() && !weight->is_null()) {
+    const bool is_weight = weight->is_number() && (*weight == Json(0) || *weight == Json(1));
+    if (!is_weight && !weight->is_boolean()) return Bad("has a \"weight\" other than 0 and 1");
+    counts = counts && *weight != Json(0) && *weight != Json(false);
+  }
+  if (const auto train = fields->find("train"); train != fields->end() && !train->is_null()) {
+    if (!train->is_boolean() && !(train->is_number() && (*train == Json(0) || *train == Json(1)))) {
+      return Bad("has a \"train\" other than true and false");
+    }
+    counts = counts && *train != Json(0) && *train != Json(false);
+  }
+  fields->erase("weight");
+  fields->erase("train");
+  return counts;
+}
+
+absl::StatusOr<ChatMessage> ParseMessage(const Json& entry) {
+  if (!entry.is_object()) return Bad("is no object");
+  if (Text(entry, "role") == nullptr) {
+    return Bad(entry.contains("from") ? "has a \"from\" in place of a \"role\", as ShareGPT has"
+                                      : "has no text \"role\"");
+  }
+  ChatMessage message{entry};
+  ATOLL_ASSIGN_OR_RETURN(const bool counts, TakeWeight(&message.fields));
+  message.learnt = message.role() == "assistant" && counts;
+  Json& fields = message.fields;
+  bool has_call = false;
+  if (fields.contains("tool_calls") && !fields["tool_calls"].is_null()) {
+    ATOLL_RETURN_IF_ERROR(ReadToolCalls(&fields["tool_calls"]));
+    has_call = !fields["tool_calls"].empty();
+  }
+  has_call = has_call || (fields.contains("function_call") && fields["function_call"].is_object());
+  const bool absent = !fields.contains("content") || fields["content"].is_null();
+  if (absent && !has_call) return Bad("has no \"content\", and no \"tool_calls\"");
+  if (!absent && fields["content"].is_array()) {
+    ATOLL_RETURN_IF_ERROR(JoinParts(&fields["content"]));
+  }
+  if (!absent && !fields["content"].is_string()) {
+    return Bad("has a \"content\" that is neither text nor a list of texts");
+  }
+  return message;
+}
+
+absl::Status ParseMessages(const Json& list, Conversation* chat) {
+  if (list.size() > kMaxMessages) {
+    return Bad(absl::StrCat("has ", list.size(), " messages, and at most ", kMaxMessages,
+                            " are trained on as one conversation"));
+  }
+  for (const Json& entry : list) {
+    auto message = ParseMessage(entry);
+    if (!message.ok()) {
+      return Bad(
+          absl::StrCat("message ", chat->messages.size() + 1, " ", message.status().message()));
+    }
+    chat->messages.push_back(*std::move(message));
+  }
+  const bool answered = std::any_of(list.begin(), list.end(), [](const Json& entry) {
+    return entry["role"] == Json("assistant");
+  });
+  if (!answered) return Bad("has no message of the role \"assistant\": there is nothing to learn");
+  if (std::none_of(chat->messages.begin(), chat->messages.end(),
+                   [](const ChatMessage& message) { return message.learnt; })) {
+    return Bad("has no answer of a weight above 0: there is nothing to learn");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadVariables(const Json& object, Json* variables) {
+  const auto more = object.find("chat_template_kwargs");
+  if (more != object.end() && more->is_object()) *variables = *more;
+  for (const char* name : {"tools", "documents"}) {
+    const auto found = object.find(name);
+    if (found == object.end() || found->is_null() || found->empty()) continue;
+    if (!found->is_array()) return Bad(absl::StrCat("has \"", name, "\" that are no list"));
+    (*variables)[name] = *found;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Conversation> Parse(const Json& object) {
+  Conversation chat;
+  const std::string *prompt = Text(object, "prompt"), *answer = Text(object, "answer");
+  if (prompt != nullptr && answer != nullptr) {
+    chat.messages.push_back({Json{{"role", "user"}, {"content", *prompt}}, false});
+    chat.messages.push_back({Json{{"role", "assistant"}, {"content", *answer}}, true});
+    return chat;
+  }
+  const auto list = object.find("messages");
+  if (list == object.end() || !list->is_array()) {
+    return Bad(absl::StrCat(DescribeForm(object), "; ", kForms));
+  }
+  ATOLL_RETURN_IF_ERROR(ParseMessages(*list, &chat));
+  ATOLL_RETURN_IF_ERROR(ReadVariables(object, &chat.variables));
+  return chat;
+}
+
+}  // namespace
+
+const std::string* ChatMessage::content() const { return Text(fields, "content"); }
+
+absl::StatusOr<Conversation> ParseChat(std::string_view json, const std::string& file,
+                                       int64_t line) {
+  const std::string where = absl::StrCat("data file ", file, ":", line);
+  const size_t first = json.find_first_not_of(" \t\r");
+  if (first != json.npos && (json[first] == '[' || json[first] == ']')) {
+    return Bad(absl::StrCat(where, ": is of a JSON array; a conversation is an object on a line ",
+                            "of its own: jq -c '.[]' ", file, " > chats.jsonl"));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const auto checked, ParseJsonLine(json, file, line));
+  if (!checked.has_value()) return Conversation();
+  // Templates show fields in the order in which they stand.
+  const Json object = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) {
+    return Bad(absl::StrCat(where, ": has a number that JSON has not (NaN or Infinity)"));
+  }
+  auto chat = Parse(object);
+  if (!chat.ok()) return Annotate(chat.status(), where);
+  return chat;
+}
+
+}  // namespace atl

@@ -1,0 +1,47 @@
+// Conversations to fine-tune on: a JSON object a line, either {"messages": [{"role": ...,
+// "content": ...}, ...]} or {"prompt": ..., "answer": ...}. The loss counts the tokens of the
+// answers (messages of the role "assistant") and of what ends them; all others are masked
+// (common/masked_tokens.h), and so are answers with "weight": 0 or "train": false.
+//
+// Messages keep what else they have: a chat template may frame tool calls and names. Contents that
+// are lists of texts become one text, a line each, and arguments of tool calls that are JSON in a
+// text become that JSON: as servers do before they apply a template.
+
+#ifndef ATOLL_WORKER_DATA_CHAT_CONVERSATION_H_
+#define ATOLL_WORKER_DATA_CHAT_CONVERSATION_H_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace atl {
+
+struct ChatMessage {
+  nlohmann::ordered_json fields;  // an object with a text "role"
+  bool learnt = false;            // an answer that the loss counts
+
+  const std::string& role() const { return fields["role"].get_ref<const std::string&>(); }
+  // Null: it is absent or null.
+  const std::string* content() const;
+};
+
+struct Conversation {
+  std::vector<ChatMessage> messages;  // none: an empty line
+  // Of the line, for templates: "tools", "documents" and what "chat_template_kwargs" has.
+  nlohmann::ordered_json variables = nlohmann::ordered_json::object();
+};
+
+inline constexpr size_t kMaxMessages = 4096;  // of a conversation
+
+// Of one line; `line` counts from 1. INVALID_ARGUMENT names file and line: it is neither form, and
+// which one it looks like, or there is no answer in it.
+absl::StatusOr<Conversation> ParseChat(std::string_view json, const std::string& file,
+                                       int64_t line);
+
+}  // namespace atl
+
+#endif  // ATOLL_WORKER_DATA_CHAT_CONVERSATION_H_
