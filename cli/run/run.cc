@@ -179,7 +179,11 @@ class LocalRun {
   absl::Status Resume(const v1::Job& job, const v1::JobSpec& named) {
     job_ = job.summary().job();
     resumed_ = true;
-    const std::string differences = DescribeDifferences(job.spec(), named);
+    // In this version's form: an earlier one's lacks keys that have their defaults.
+    v1::JobSpec stored = job.spec(), trained;
+    ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, Decode(&stored));
+    Encode(spec, &trained);
+    const std::string differences = DescribeDifferences(trained, named);
     if (!differences.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(prepared_.folder.path(), " trains ", job_,
                                                         " with other settings (", differences,
