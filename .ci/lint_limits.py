@@ -6,7 +6,7 @@ SHORTEST_S = 60
 
 CPP = re.compile(r"^tests/.*\.(cc|h)$|_test\.cc$|/testing/.*\.(cc|h)$|"
                  r"fixture\.h$|test_handler\.h$|half_sent\.h$")
-PYTHON = re.compile(r"^tests/.*\.py$|^deploy/local/cluster\.py$")
+PYTHON = re.compile(r"^tests/.*\.py$")
 
 # Only simulated time passes in these.
 SIMULATED = ("tests/sim/", "coordinator/core/", "paramserver/core/", "worker/core/")

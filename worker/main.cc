@@ -16,9 +16,8 @@ int main(int argc, char** argv) {
   CLI::App app("atoll-worker trains one island's model on this machine.", "atoll-worker");
   atl::worker::DaemonOptions options;
   std::string memory = "0", log_level = "info";
-  app.add_option(
-      "--coordinator", options.coordinator,
-      "HOST:PORT[,...] of the coordinators; default: 127.0.0.1:7000, or those of --join");
+  app.add_option("--coordinator", options.coordinator,
+                 "HOST:PORT[,...] of the coordinators; default: 127.0.0.1:7000");
   app.add_option("--name", options.name, "unique among the workers; default: the host's name");
   app.add_option("--state-dir", options.state_dir, "folder of this worker's state")->required();
   app.add_option("--backend", options.backend, "cpu, cuda, or reference (slow, for tests)")

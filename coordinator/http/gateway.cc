@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "common/proto_json.h"
+#include "common/toml_message.h"
 #include "common/toml_text.h"
 #include "common/utf8.h"
 #include "coordinator/http/assets.h"
@@ -156,7 +157,7 @@ std::string FindActionMethod(const std::string& name) {
   static const auto& calls = *new std::map<std::string, std::string>{
       {"trace", "/atl.v1.Jobs/Trace"},   {"pause", "/atl.v1.Jobs/Pause"},
       {"resume", "/atl.v1.Jobs/Resume"}, {"cancel", "/atl.v1.Jobs/Cancel"},
-      {"drain", "/atl.v1.Jobs/Drain"},
+      {"drain", "/atl.v1.Jobs/Drain"},   {"submit", "/atl.v1.Jobs/Submit"},
   };
   const auto found = calls.find(name);
   return found == calls.end() ? "" : found->second;
@@ -365,6 +366,13 @@ HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {
     drain.set_server(request.Query("server"));
     drain.set_undo(request.Query("undo") == "1");
     return Call(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::Drain, drain, kDeadline, user.name);
+  }
+  if (call == "submit") {
+    v1::SubmitRequest submit;
+    TomlMessage reader("job file");
+    const absl::Status read = reader.Read(request.body, submit.mutable_spec());
+    if (!read.ok()) return ErrorReply(400, std::string(read.message()));
+    return Call(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::Submit, submit, kDeadline, user.name);
   }
   const auto method = call == "pause"    ? &v1::Jobs::Stub::Pause
                       : call == "resume" ? &v1::Jobs::Stub::Resume
