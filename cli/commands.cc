@@ -223,7 +223,7 @@ void PrintWarnings(const JobInspection& found) {
 absl::StatusOr<std::string> Inspect(const std::string& path, const JobSpec& spec, bool strict) {
   const auto found = InspectJob(spec);
   if (!found.ok()) return Annotate(found.status(), path);
-  const std::string missing = absl::StrJoin(found->unread, ", ");
+  const std::string missing = absl::StrJoin(found->missing, ", ");
   if (strict && !missing.empty()) {
     return absl::NotFoundError(absl::StrCat(path, ": not on this machine: ", missing));
   }

@@ -25,6 +25,7 @@ absl::Status AddLine(const char* field, const std::string& path,
   if (absl::IsNotFound(found.status()) || absl::IsUnavailable(found.status())) {
     absl::StrAppend(&job->text, field, ": not looked at: ", found.status().message(), "\n");
     job->unread.push_back(path);
+    if (!IsHubPath(path)) job->missing.push_back(path);
     return absl::OkStatus();
   }
   ATOLL_RETURN_IF_ERROR(found.status());
@@ -111,6 +112,7 @@ absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec, const InspectionDe
   job.warnings.insert(job.warnings.end(), data.warnings.begin(), data.warnings.end());
   if (config.ok()) ATOLL_RETURN_IF_ERROR(CheckSpecialTokens(spec, *config));
   job.unread.insert(job.unread.end(), data.unread.begin(), data.unread.end());
+  job.missing.insert(job.missing.end(), data.missing.begin(), data.missing.end());
   return job;
 }
 

@@ -15,6 +15,7 @@ struct JobInspection {
   std::string text;                   // lines
   std::vector<std::string> warnings;  // of what a worker would do, but hardly as it is meant
   std::vector<std::string> unread;    // what was not looked at
+  std::vector<std::string> missing;   // of that: what is not on this machine
 };
 
 // A line for the model file and the initial weights, if the job has any, and one for tokenizer and

@@ -22,7 +22,7 @@ constexpr int64_t kMarkBytesMax = 256;
 
 char mark_path[kPathBytesMax];  // read by the handler
 
-// Async-signal-safe. The signal's own effect follows: the handler is gone by then.
+// Async-signal-safe. The signal's own effect follows: the handler is reset by then.
 void WriteMark(int) {
   const char* const what = CrashScope::current();
   if (what == nullptr || *what == '\0') return;

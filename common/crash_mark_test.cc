@@ -23,7 +23,7 @@ std::string MakeFolder() {
 
 // What a process leaves that ends so.
 template <class End>
-std::string MarkOf(End end) {
+std::string MarkLeftBy(End end) {
   const std::string folder = MakeFolder();
   const pid_t child = fork();
   REQUIRE(child >= 0);
@@ -41,29 +41,29 @@ std::string MarkOf(End end) {
 }
 
 TEST_CASE("a_crash_names_the_innermost_thing_that_the_thread_was_at") {
-  CHECK(MarkOf([] {
+  CHECK(MarkLeftBy([] {
           const CrashScope outer("lm-1");
           { const CrashScope over("lm-2"); }
           abort();
         }) == "lm-1");
-  CHECK(MarkOf([] {
+  CHECK(MarkLeftBy([] {
           const CrashScope outer("lm-1");
           const CrashScope inner("lm-2");
           raise(SIGSEGV);
         }) == "lm-2");
-  CHECK(MarkOf([] {
+  CHECK(MarkLeftBy([] {
           const CrashScope scope(std::string(1000, 'x'));
           abort();
         }) == std::string(256, 'x'));
 }
 
 TEST_CASE("a_process_that_ends_otherwise_or_is_at_nothing_names_nothing") {
-  CHECK(MarkOf([] { const CrashScope scope("lm-1"); }).empty());
-  CHECK(MarkOf([] {
+  CHECK(MarkLeftBy([] { const CrashScope scope("lm-1"); }).empty());
+  CHECK(MarkLeftBy([] {
           const CrashScope scope("lm-1");
           raise(SIGKILL);
         }).empty());
-  CHECK(MarkOf([] { abort(); }).empty());
+  CHECK(MarkLeftBy([] { abort(); }).empty());
 }
 
 }  // namespace

@@ -27,15 +27,16 @@ double Estimate::median() const {
 }
 
 double Estimate::spread() const {
-  if (samples_.size() < 3) return 1;
+  constexpr double kUnknown = 10;
+  if (samples_.size() < kSamples) return kUnknown;
   const double middle = std::log(median());
   std::vector<double> off;
   for (const double sample : samples_) off.push_back(std::abs(std::log(sample) - middle));
-  constexpr double kDeviation = 1.4826;     // of a median deviation
-  constexpr double kOfMedian = 1.2533;      // of a mean's standard error
-  constexpr double kConfidence = 1.959964;  // 95%
+  constexpr double kDeviation = 1.4826;  // of a median deviation
+  constexpr double kOfMedian = 1.2533;   // of a mean's standard error
+  constexpr double kErrors = 3;
   const double count = static_cast<double>(samples_.size());
-  return std::exp(kConfidence * kOfMedian * kDeviation * Median(off) / std::sqrt(count));
+  return std::exp(kErrors * kOfMedian * kDeviation * Median(off) / std::sqrt(count));
 }
 
 bool IsWorthChanging(const Change& change) { return change.gain * change.rounds > change.cost; }

@@ -11,7 +11,8 @@ namespace atl {
 
 class Estimate {
  public:
-  // A change shows in the median after three samples, and a burst of two does not.
+  // A change shows in the median after three samples, and a burst of two does not. Fewer say
+  // nothing of their spread.
   static constexpr size_t kSamples = 5;
 
   // Above 0 and finite. One like the last is the same sample, said again.
@@ -20,16 +21,16 @@ class Estimate {
   bool empty() const { return samples_.empty(); }
   size_t samples() const { return samples_.size(); }
   double median() const;  // 0: empty
-  // At least 1: with 95% confidence the median of what is measured lies between median() / spread()
-  // and median() * spread(). From the median deviation, as a ratio; of fewer than three samples it
-  // is not known: 1.
+  // At least 1: what is measured surely lies between median() / spread() and median() * spread().
+  // From the median deviation, as a ratio, three standard errors: decisions look at it a hundred
+  // times an hour, and 95% of the hours are to be without a mistake. Before kSamples it is 10.
   double spread() const;
 
  private:
   std::deque<double> samples_;
 };
 
-// What a change promises, in any one unit. `gain` is what it surely brings (with 95% confidence) in
+// What a change is expected to bring, in any one unit. `gain` is what it surely brings in
 // each round, `cost` what it takes once, `rounds` for how many it is sure to last.
 struct Change {
   double gain = 0;

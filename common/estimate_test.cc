@@ -24,7 +24,7 @@ TEST_CASE("a_value_that_is_said_again_is_no_new_sample") {
 }
 
 TEST_CASE("the_spread_is_a_ratio_and_grows_with_the_noise") {
-  CHECK(Of({10, 20}).spread() == 1);
+  CHECK(Of({10, 10, 10, 10.1, 10.2}).spread() == 10);  // three samples
   CHECK(Of({10, 10.1, 9.9, 10.05, 9.95}).spread() < 1.05);
   const double spread = Of({1, 10, 100, 3, 30}).spread();
   CHECK(spread > 3);

@@ -20,6 +20,8 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kConfigBytesMax = int64_t{16} << 20;
 // Beyond a model's vocabulary, that a tool added to a tokenizer without the model's table.
 constexpr int64_t kAddedTokensMax = 64;
+// Beyond bytes, of a model without a tokenizer.
+constexpr int64_t kByteTokensMoreMax = 256;
 
 std::string ConfigPath(const std::string& folder) { return folder + "/config.json"; }
 
@@ -71,8 +73,14 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string
                                                                int64_t other_tokens) {
   const std::string& from = path.empty() ? folder : path;
   auto tokenizer = OpenTokenizer(from);
-  if (absl::IsNotFound(tokenizer.status()) && path.empty() &&
-      vocabulary == kByteVocabulary + other_tokens) {
+  const int64_t more = vocabulary - kByteVocabulary - other_tokens;
+  if (absl::IsNotFound(tokenizer.status()) && path.empty() && more >= 0 &&
+      more <= (other_tokens == 0 ? kByteTokensMoreMax : 0)) {
+    if (more > 0) {
+      std::cerr << "atoll: " << folder
+                << ": has no tokenizer: tokens below 256 are taken for bytes, "
+                << "and the model's " << more << " others for no text\n";
+    }
     return nullptr;
   }
   if (!tokenizer.ok()) return tokenizer.status();

@@ -33,7 +33,7 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, const ModelConf
 // The tokenizer at `path`, or the folder's where that is empty. What it has beyond the model's
 // vocabulary is named on standard error; INVALID_ARGUMENT: far more than tokens that were added
 // afterwards. Null: the folder has none, and the model's tokens, apart from
-// `other_tokens`, are bytes.
+// `other_tokens` and a few that are no text, are bytes.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& folder,
                                                                const std::string& path,
                                                                int64_t vocabulary,

@@ -24,7 +24,8 @@ absl::StatusOr<std::string> FindProgram(const std::string& name) {
                                                    folder.parent_path() / part / name};
   const char* path = std::getenv("PATH");
   for (const absl::string_view one : absl::StrSplit(path == nullptr ? "" : path, ':')) {
-    if (absl::StartsWith(one, "/")) candidates.push_back(std::filesystem::path(std::string(one)) / name);
+    if (absl::StartsWith(one, "/"))
+      candidates.push_back(std::filesystem::path(std::string(one)) / name);
   }
   for (const auto& candidate : candidates) {
     if (std::filesystem::is_regular_file(candidate, error) &&

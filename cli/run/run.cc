@@ -81,14 +81,15 @@ absl::StatusOr<Prepared> Prepare(const RunFlags& flags) {
   Prepared prepared{std::move(folder), *std::move(spec)};
   ATOLL_RETURN_IF_ERROR(CheckMembers(flags, prepared.folder, &prepared));
   ATOLL_ASSIGN_OR_RETURN(const JobInspection found, InspectJob(prepared.spec));
-  if (!found.unread.empty()) {
+  if (!found.missing.empty()) {
     return absl::NotFoundError(absl::StrCat("the job names what is not on this machine: ",
-                                            absl::StrJoin(found.unread, ", ")));
+                                            absl::StrJoin(found.missing, ", ")));
   }
   prepared.export_folder =
       flags.export_folder.empty() ? prepared.folder.path() + "/model" : flags.export_folder;
   ATOLL_RETURN_IF_ERROR(Annotate(CheckExportFolder(prepared.export_folder), "--export"));
   std::cerr << found.text;
+  for (const std::string& warning : found.warnings) std::cerr << "warning: " << warning << "\n";
   v1::RunRecord record = prepared.folder.record();
   record.set_servers(prepared.servers);
   ATOLL_RETURN_IF_ERROR(prepared.folder.Write(record));

@@ -60,7 +60,7 @@ bool TextStream::Emit(bool all) {
 absl::StatusOr<bool> TextStream::Add(int32_t token) {
   if (stopped_) return false;
   if (tokenizer_ == nullptr) {
-    pending_ += static_cast<char>(token);
+    if (token <= 0xff) pending_ += static_cast<char>(token);  // others are no text
   } else {
     ids_.push_back(token);
     ATOLL_RETURN_IF_ERROR(Decode(false));

@@ -59,6 +59,8 @@ Address ParseAddress(const std::string& text) {
 // Parses requests and writes answers; it neither listens nor accepts.
 class Parser : public httplib::Server {
  public:
+  // httplib writes bodies as long as it has a socket to listen at; any value will do.
+  Parser() { svr_sock_ = 0; }
   // Whether another request may follow.
   bool Answer(httplib::Stream& stream, SSL* ssl, bool last) {
     bool closed = false;

@@ -17,7 +17,7 @@ absl::StatusOr<std::unique_ptr<const Template>> Template::Parse(std::string_view
         absl::StrCat("has ", text.size(), " bytes, and at most ", kMaxTemplateBytes, " are read"));
   }
   for (size_t at = 0; at < text.size();) {
-    const size_t bytes = CharacterBytes(text, at);
+    const size_t bytes = CharacterBytes({text.data(), text.size()}, at);
     if (bytes == 0) return absl::InvalidArgumentError(absl::StrCat("is not UTF-8 at byte ", at));
     at += bytes;
   }

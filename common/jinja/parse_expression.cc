@@ -10,7 +10,7 @@
 namespace atl::jinja {
 namespace {
 
-constexpr int kMaxDepth = 150;  // of brackets and blocks inside of each other
+constexpr int kMaxParseDepth = 150;  // of brackets and blocks inside of each other
 
 constexpr int kMaxNodes = 1500;  // of one expression, which may all lie inside of each other
 
@@ -74,7 +74,7 @@ std::string TokenReader::Here() const {
 }
 
 bool TokenReader::Enter() {
-  if (++depth_ > kMaxDepth) Fail("is nested too deeply");
+  if (++depth_ > kMaxParseDepth) Fail("is nested too deeply");
   return ok();
 }
 

@@ -59,7 +59,7 @@ absl::Status CheckDocuments(const DataSpec& data, const ModelConfig& config) {
 }  // namespace
 
 absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string_view field,
-                                            std::string* warning) {
+                                           std::string* warning) {
   auto local = FetchFromHub(path, HubFiles::kConfig);
   if (!local.ok()) return Annotate(local.status(), field);
   const auto file = InputFile::Open(*local);

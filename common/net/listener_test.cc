@@ -132,9 +132,9 @@ TEST_CASE("the_listener_outlives_a_lack_of_descriptors") {
 }
 
 TEST_CASE("room_that_the_server_makes_is_used") {
-  int asked = 0;
+  int requests = 0;
   Server server({1, 1}, [&](const std::string& peer) {
-    ++asked;
+    ++requests;
     return peer == "127.0.0.1";
   });
   const int port = server.listener().port();
@@ -145,7 +145,7 @@ TEST_CASE("room_that_the_server_makes_is_used") {
   REQUIRE(server.Takes(2));
   CHECK(other.Connect(port).IsEnded());
   server.listener().Stop();
-  CHECK(asked == 2);
+  CHECK(requests == 2);
 }
 
 TEST_CASE("a_taken_port_is_an_error_and_a_part_of_the_descriptors_stays_for_files") {

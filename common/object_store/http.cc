@@ -26,7 +26,7 @@ namespace {
 
 constexpr long kConnectSeconds = 10;
 constexpr long kSlowBytesPerSecond = 1024;
-constexpr long kSlowSeconds = 30;
+constexpr long kSlowSeconds = 10, kSlowUploadSeconds = 30;
 constexpr size_t kHeadersMax = 200;
 constexpr absl::string_view kAnswerBegins = "HTTP/";
 constexpr long kRedirectsMax = 5;
@@ -189,7 +189,9 @@ void SetOptions(CURL* curl, const WebRequest& request, Transfer* transfer, Heade
   curl_easy_setopt(curl, CURLOPT_PATH_AS_IS, 1L);
   curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
   curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, kSlowBytesPerSecond);
-  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, kSlowSeconds);
+  // A store may take its time over what it was sent.
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, reads ? kSlowSeconds : kSlowUploadSeconds);
   curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, TakeBody);
   curl_easy_setopt(curl, CURLOPT_WRITEDATA, transfer);
   curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, TakeHeader);

@@ -44,7 +44,8 @@ struct WebAnswer {
 // which may follow an interim one. At most 200 headers are kept.
 void AddHeadLine(absl::string_view line, WebAnswer* answer);
 
-// One try. UNAVAILABLE: no answer (no connection, it broke off, too slow: below 1 KB/s for 30 s).
+// One try. UNAVAILABLE: no answer (no connection, it broke off, too slow: below 1 KB/s for 10 s,
+// or 30 s where something is sent).
 // ABORTED: cancelled. Whatever the server answers is OK here.
 absl::StatusOr<WebAnswer> SendHttp(const WebRequest& request);
 

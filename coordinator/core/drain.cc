@@ -95,7 +95,10 @@ absl::Status SetDraining(State& s, const std::string& name, bool drain) {
   const bool worker = record.kind == MemberKind::kWorker;
   if (worker) DrainWorker(s, member);
   for (auto& [number, job] : s.jobs) {
-    if (!worker) job.moving.plan_again_at = s.now;
+    if (!worker) {
+      job.moving.plan_again_at = s.now;
+      job.moving.balanced_at.reset();
+    }
     s.Touch(job);
   }
   s.Log("", Severity::kInfo,

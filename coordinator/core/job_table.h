@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <map>
 #include <set>
-#include <unordered_map>
 
 #include "common/ids.h"
 
@@ -89,7 +88,7 @@ class JobTable {
   }
 
   Map jobs_;
-  std::unordered_map<JobId, int64_t> numbers_;
+  std::map<JobId, int64_t> numbers_;
   std::set<int64_t> opened_;
   bool all_opened_ = false;
 };

@@ -224,8 +224,7 @@ struct Moving {
   std::set<NodeId>
       givers;           // they keep shards that have moved until the new holders have taken them
   std::string trouble;  // why shards that should move do not
-  // Where slots were before they moved to balance servers, and until when they do not return.
-  std::map<SlotId, std::pair<NodeId, Instant>> left;
+  std::optional<Instant> balanced_at;  // moves that balance servers were planned
 };
 
 // What is counted of a job's record, kept while that does not change (Dirty::record).

@@ -250,6 +250,22 @@ std::string RenderRun(const plan::Cluster& cluster, const plan::IslandChoice& ch
   return text;
 }
 
+namespace {
+
+constexpr size_t kNames = 4;  // of islands that are alike
+
+std::string NamesText(const std::vector<const PlanToDraw*>& plans) {
+  std::vector<std::string> names;
+  for (const PlanToDraw* one : plans) {
+    if (names.size() < kNames) names.push_back(one->island);
+  }
+  return absl::StrCat(
+      absl::StrJoin(names, ", "),
+      plans.size() > kNames ? absl::StrCat(" and ", plans.size() - kNames, " more") : "");
+}
+
+}  // namespace
+
 std::string RenderIslands(const std::vector<PlanToDraw>& plans) {
   struct Fold {
     std::vector<const PlanToDraw*> plans;
@@ -277,11 +293,7 @@ std::string RenderIslands(const std::vector<PlanToDraw>& plans) {
             ? ""
             : absl::StrCat(fold.plans.size() > 1 ? absl::StrCat(fold.plans.size(), " islands, at ")
                                                  : "island at ",
-                           absl::StrJoin(fold.plans, ", ",
-                                         [](std::string* out, const PlanToDraw* one) {
-                                           absl::StrAppend(out, one->island);
-                                         }),
-                           ": "),
+                           NamesText(fold.plans), ": "),
         plan::Describe(first.plan->layout), "; times: ", first.plan->times_from, "\n",
         StageRows(*first.cluster, *first.plan, std::max<size_t>(3, kRows / folds.size()), true),
         StepText(*first.plan));

@@ -270,7 +270,8 @@ absl::StatusOr<ScopePlans> PlanScope(const PlanRequest& request, const PlanningI
   if (island_scope == IslandScope::kAuto) return Compare(request, input, islands, make_enough);
   const JobSpec& spec = request.spec;
   if (island_scope == IslandScope::kAll) {
-    if (spec.layout.workers_per_island > 0) {
+    // A plan that the job brings along says which they are.
+    if (spec.layout.workers_per_island > 0 && spec.layout.plan.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "layout.workers_per_island = ", spec.layout.workers_per_island, " with layout.island = ",
           "\"all\": which workers share an island is known of those that run; use --live, or ",

@@ -7,6 +7,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/plan_io/plan_message.h"
+#include "coordinator/planning/island_scope.h"
 #include "coordinator/planning/planning_fixture.h"
 
 namespace atl {
@@ -151,6 +152,19 @@ TEST_CASE(
                  Catch::StartsWith("layout.plan") && Catch::Contains(schedule));
     }
   }
+}
+
+TEST_CASE("a_pinned_plan_says_which_workers_share_an_island") {
+  PlanRequest request = Pinned(TwoWorkers(), kPipeline);
+  request.spec.layout.workers_per_island = 2;
+  const auto input = MakePlanningInput(request);
+  REQUIRE(input.ok());
+  const auto plans = PlanScope(request, *input, IslandScope::kAll, ToIslandOptions(request.spec));
+  INFO(plans.status());
+  REQUIRE(plans.ok());
+  CHECK(plans->choice.single->layout.replicas[0].stages.size() == 2);
+  request.spec.layout.plan.clear();
+  CHECK_FALSE(PlanScope(request, *input, IslandScope::kAll, ToIslandOptions(request.spec)).ok());
 }
 
 TEST_CASE("stages_that_share_some_of_their_devices_are_refused") {

@@ -200,8 +200,7 @@ TEST_CASE("a device that has no room for a copy of its parameters gives them at 
 
 TEST_CASE("a capture that is interrupted leaves nothing behind, and the next one has all of it") {
   const World world;
-  SoloIsland plain(world, OnDevice, Encoding::kInt8),
-      interrupted(world, OnDevice, Encoding::kInt8);
+  SoloIsland plain(world, OnDevice, Encoding::kInt8), interrupted(world, OnDevice, Encoding::kInt8);
   interrupted.Steps(0, 2);
   LayerGate().Close();
   interrupted.Capture();

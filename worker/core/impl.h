@@ -208,6 +208,7 @@ class WorkerCore::Impl {
   Instant trainer_again_at_;
   Duration trainer_retry_{};            // after which that is
   int trainer_failures_ = 0;            // since the newest step
+  std::string trainer_failure_;         // the reason of the newest of these
   int not_finite_tries_ = 0;            // since the newest contribution
   std::optional<JobRefused> given_up_;  // sent to the coordinator until it orders a stop
   Instant give_up_at_;

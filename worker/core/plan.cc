@@ -318,6 +318,8 @@ void WorkerCore::Impl::StartStep() {
                    tokens_at_base_ + own * std::max<int64_t>(order_->active_islands, 1));
   activity_ =
       in_flight_ ? absl::StrCat("training, while ", next, " is made", PushTrouble()) : "training";
+  // A store that is busy takes up to a minute to fail once more.
+  if (trainer_failures_ > 0) absl::StrAppend(&activity_, "; failed before: ", trainer_failure_);
   Start(Command::kStep, TrainStep{stepping_, counters_.learning_rate});
 }
 

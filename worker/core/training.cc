@@ -166,7 +166,7 @@ void WorkerCore::Impl::GiveUp(const std::string& reason) {
 
 void WorkerCore::Impl::RetryLater(const std::string& reason) {
   LogOnce(reason);
-  trainer_trouble_ = reason;
+  trainer_trouble_ = trainer_failure_ = reason;
   Duration retry = kTrainerRetry;
   const int longer = trainer_failures_ - kTriesAtOnce;
   for (int i = 0; i < longer && retry < kRetryMax; ++i) retry *= 2;

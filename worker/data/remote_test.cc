@@ -428,7 +428,7 @@ TEST_CASE("a read that waits for a silent server ends when it is cancelled") {
   fixture.PutTokens("/b/a.bin", 1 << 20, "\"one\"");
   const Dataset dataset = Opened(Tokens("s3://b/a.bin"));
   fixture.server.Hold();
-  std::atomic<int> polls = 0;  // the silence itself would last 30 s
+  std::atomic<int> polls = 0;  // the silence itself would last 10 s
   std::vector<int32_t> rows(20 * 101);
   const absl::Status status = dataset.ReadTrain(0, rows, [&] { return ++polls > 12; });
   CHECK(absl::IsAborted(status));

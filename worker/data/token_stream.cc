@@ -587,6 +587,7 @@ absl::StatusOr<DataInspection> InspectData(const DataSpec& spec, int64_t vocabul
     if (!IsElsewhere(status, part.path)) return status;
     absl::StrAppend(&found.text, "not looked at: ", status.message());
     found.unread.push_back(part.path);
+    found.missing.push_back(part.path);
   }
   return found;
 }

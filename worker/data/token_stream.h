@@ -79,6 +79,7 @@ struct DataInspection {
   std::string text;                   // describes what is there
   std::vector<std::string> warnings;  // of what a worker would do, but hardly as it is meant
   std::vector<std::string> unread;    // what was not looked at
+  std::vector<std::string> missing;   // of that: what this machine has not and cannot fetch
 };
 
 // How much is looked at.

@@ -235,8 +235,7 @@ bool IsFinite(const MergedRound& merged) {
          std::all_of(merged.weights.begin(), merged.weights.end(), finite) &&
          std::all_of(merged.step.layers.begin(), merged.step.layers.end(),
                      [&](const LayerStep& layer) {
-                       return finite(layer.reference) &&
-                              std::all_of(layer.weights.begin(), layer.weights.end(), finite);
+                       return std::all_of(layer.weights.begin(), layer.weights.end(), finite);
                      });
 }
 

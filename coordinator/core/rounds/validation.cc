@@ -158,8 +158,8 @@ std::optional<std::pair<double, double>> FindTrainingLosses(const Job& job) {
   return std::nullopt;
 }
 
-// Whether a validator's loss is accepted. A loss far from what islands had in training needs another
-// validator that says about the same.
+// Whether a validator's loss is accepted. A loss far from what islands had in training needs
+// another validator that says about the same.
 bool IsCredible(State& s, Job& job, IslandId island, const ValidationLoss& result) {
   const auto training = FindTrainingLosses(job);
   const bool possible = IsLoss(result.loss) && result.accuracy >= 0 && result.accuracy <= 1;

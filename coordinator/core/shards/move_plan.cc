@@ -21,9 +21,8 @@ struct Load {
 class Planner {
  public:
   Planner(const std::vector<ShardPlacement>& shards, const std::vector<ShardPlacement>& copies,
-          const std::vector<MoveServer>& servers, int64_t bytes_per_element,
-          const std::map<SlotId, NodeId>& left)
-      : bytes_per_element_(bytes_per_element), shards_(shards.size()), left_(left) {
+          const std::vector<MoveServer>& servers, int64_t bytes_per_element, bool balanced)
+      : bytes_per_element_(bytes_per_element), shards_(shards.size()), balanced_(balanced) {
     for (const MoveServer& server : servers) {
       loads_[server.name] = {&server, 0, 0, server.cost};
     }
@@ -53,6 +52,7 @@ class Planner {
     plan.reason = copies             ? "shards have one copy"
                   : emptied_.empty() ? balanced
                                      : absl::StrCat(emptied_, " is to hold none");
+    plan.balances = balances_;
     return plan;
   }
 
@@ -82,11 +82,7 @@ class Planner {
     const NodeId name = Cheapest(slot, /*apart=*/true);
     return name.empty() ? Cheapest(slot, /*apart=*/false) : name;
   }
-  bool HasLeft(size_t slot, const NodeId& server) const {
-    const auto left = left_.find(static_cast<SlotId>(slot));
-    return left != left_.end() && left->second == server;
-  }
-  NodeId Cheapest(size_t slot, bool apart, bool may_return = true) const {
+  NodeId Cheapest(size_t slot, bool apart) const {
     const int64_t elements = elements_[slot];
     const NodeId counterpart = FindCounterpartHolder(slot);
     const Load* best = nullptr;
@@ -94,7 +90,6 @@ class Planner {
     for (const auto& [server, load] : loads_) {
       if (server == holder_[slot] || server == counterpart || !Fits(load, elements)) continue;
       if (apart && !IsApart(slot, server)) continue;
-      if (!may_return && HasLeft(slot, server)) continue;
       if (best != nullptr && Cost(load, elements) >= Cost(*best, elements)) continue;
       best = &load;
       name = server;
@@ -108,8 +103,8 @@ class Planner {
     constexpr double kBytesARound = 8;  // of an element, there and back
     const Load& load = loads_[to];
     const double gain = most - Cost(load, elements_[shard]);
-    const double moved = static_cast<double>(elements_[shard]) * load.cost *
-                         static_cast<double>(bytes_per_element_);
+    const double moved =
+        static_cast<double>(elements_[shard]) * load.cost * static_cast<double>(bytes_per_element_);
     return gain >= kLeastGain * most && IsWorthChanging({gain, moved / kBytesARound, kRounds});
   }
   void Move(size_t shard, const NodeId& to) {
@@ -184,14 +179,14 @@ class Planner {
         if (Cost(load, 0) > most) most = Cost(load, 0), fullest = name;
       }
       if (count < 2 || most <= kImbalance * held / capacity || fullest.empty()) break;
+      if (balanced_ && !balances_ && most <= kUrgentImbalance * held / capacity) break;
       bool moved = false;
       for (const size_t shard : LargestFirst()) {
         if (holder_[shard] != fullest) continue;
-        const NodeId to = Cheapest(shard, /*apart=*/IsApart(shard, fullest),
-                                   most > kImbalanceToReturn * held / capacity);
+        const NodeId to = Cheapest(shard, /*apart=*/IsApart(shard, fullest));
         if (to.empty() || !IsWorthMoving(shard, to, most)) continue;
         Move(shard, to);
-        moved = true;
+        moved = balances_ = true;
         break;
       }
       if (!moved) break;
@@ -201,11 +196,12 @@ class Planner {
 
   const int64_t bytes_per_element_;
   const size_t shards_;
-  const std::map<SlotId, NodeId>& left_;
+  const bool balanced_;  // within the hour
   std::map<NodeId, Load> loads_;
   std::vector<NodeId> holder_, before_;
   std::vector<int64_t> elements_;
   std::string emptied_;
+  bool balances_ = false;
 };
 
 }  // namespace
@@ -213,8 +209,8 @@ class Planner {
 MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
                         const std::vector<ShardPlacement>& copies,
                         const std::vector<MoveServer>& servers, int64_t bytes_per_element,
-                        const std::map<SlotId, NodeId>& left) {
-  return Planner(shards, copies, servers, bytes_per_element, left).Run();
+                        bool balanced) {
+  return Planner(shards, copies, servers, bytes_per_element, balanced).Run();
 }
 
 }  // namespace atl

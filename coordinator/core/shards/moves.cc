@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -22,7 +23,7 @@ namespace atl::coord {
 namespace {
 
 constexpr int64_t kBatchBytesMost = int64_t{1} << 30;
-constexpr Duration kNoReturn = std::chrono::hours(1);
+constexpr Duration kBetweenBalances = std::chrono::hours(1);
 constexpr Duration kHoldFirst = std::chrono::seconds(5);
 constexpr Duration kPlanLater = std::chrono::minutes(10);
 constexpr Duration kHoldMost = std::chrono::seconds(60);
@@ -132,19 +133,28 @@ std::vector<MoveServer> ServersFor(const State& s, const Job& job) {
   return servers;
 }
 
+// Whether a server has, which is to have its share.
+bool HasAttachedSince(const State& s, Instant since) {
+  return std::any_of(s.members.begin(), s.members.end(), [&](const auto& entry) {
+    return entry.first.first == MemberKind::kServer && entry.second.attached &&
+           entry.second.attached_at > since;
+  });
+}
+
 bool PlanMoves(State& s, Job& job) {
   if (job.progress.state != JobState::kRunning && job.progress.state != JobState::kPaused) {
     return false;
   }
   if (!AllServersKnown(job) || s.now < job.moving.plan_again_at) return false;
   job.moving.plan_again_at = s.now + kRetryInterval;
-  std::map<SlotId, NodeId> left;
-  std::erase_if(job.moving.left, [&](const auto& entry) { return s.now >= entry.second.second; });
-  for (const auto& [slot, before] : job.moving.left) left[slot] = before.first;
+  const std::optional<Instant>& balanced_at = job.moving.balanced_at;
+  const bool balanced =
+      balanced_at && s.now - *balanced_at < kBetweenBalances && !HasAttachedSince(s, *balanced_at);
   MovePlan plan = PlanShardMoves(job.record.shards, job.record.copies, ServersFor(s, job),
-                                 ServerPeakBytesPerElement(job.spec().outer), left);
+                                 ServerPeakBytesPerElement(job.spec().outer), balanced);
   job.moving.trouble = plan.trouble;
   if (plan.moves.empty()) return false;
+  if (plan.balances) job.moving.balanced_at = s.now;
   JobRecord& record = job.EditRecord();
   record.moves = std::move(plan.moves);
   record.moves_reason = plan.reason;
@@ -170,7 +180,8 @@ void GiveUpMoves(State& s, Job& job) {
   for (const NodeId& server : left) {
     if (!HoldsShards(job.record, server) && !IsTarget(job, server)) Release(job, server);
   }
-  job.moving = Moving{.givers = std::move(job.moving.givers), .left = std::move(job.moving.left)};
+  job.moving =
+      Moving{.givers = std::move(job.moving.givers), .balanced_at = job.moving.balanced_at};
   job.moving.plan_again_at = s.now + kPlanLater;
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("shard ", stuck.shard, " does not arrive at parameter server ", stuck.to,
@@ -295,7 +306,6 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
       changed.insert(shard.server);
       job.moving.givers.insert(shard.server);
     }
-    if (!shard.server.empty()) job.moving.left[taken.back()] = {shard.server, s.now + kNoReturn};
     shard.server = move.to;
     shard.endpoint = to->endpoint;
     shard.public_key = to->public_key;
@@ -511,7 +521,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   job.rounds.collecting.reset();  // a new window will open
   job.moving = Moving{.received = std::move(job.moving.received),
                       .givers = std::move(job.moving.givers),
-                      .left = std::move(job.moving.left)};
+                      .balanced_at = job.moving.balanced_at};
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat(lost.size(), " shards of parameter server ", server,
                      " are filled from an island: ", record.moves_reason));

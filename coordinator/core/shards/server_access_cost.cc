@@ -39,8 +39,8 @@ struct Step {
 };
 
 Step ByPulls(const IslandLink& link) {
-  const double ratio = link.fastest_bytes_per_s / link.bytes_per_s;
-  if (ratio / link.doubt < kLinkRatioNoise) return {true, 1, ""};
+  const double ratio = link.fastest_bytes_per_s / link.bytes_per_s / link.doubt;
+  if (ratio < kLinkRatioNoise) return {true, 1, ""};
   return {true, std::min(ratio, kServerAccessCostMax), Mbit(link.bytes_per_s, link.site)};
 }
 

@@ -27,8 +27,8 @@ struct ServerAccessCost {
   std::string why;  // "beside its islands", "3 times as far: 95 Mbit/s from paris"
 };
 
-// The mean over the islands. One that has pulled from the server counts as what it pulls faster
-// from its fastest server, or 1 where that is not surely kLinkRatioNoise times. Others by sites: an
+// The mean over the islands. One that has pulled from the server counts as what it surely pulls
+// faster from its fastest server, or 1 below kLinkRatioNoise times. Others by sites: an
 // island at another site counts as what its measured link takes more than its own site's links do
 // (its fastest one, if it has no measured links inside), 2 where nothing is measured. A site that
 // is not known counts as near. At most kServerAccessCostMax.

@@ -391,7 +391,7 @@ void World::DoServer(const Command& command) {
   };
   if (command.Has("attaches")) {
     const Incarnation incarnation = command.Int("incarnation", server.incarnation + 1);
-    if (server.alive && incarnation != server.incarnation) {
+    if (server.alive && incarnation > server.incarnation) {
       Step(ServerConnectionLost{name, server.incarnation});
     }
     server.incarnation = incarnation;

@@ -17,7 +17,9 @@ void World::AttachWorker(const NodeId& name, Worker& worker, const Command& comm
     return Step(FromWorker{name, incarnation, WorkerHello()});
   }
   if (incarnation != worker.incarnation) {
-    if (worker.alive) Step(WorkerConnectionLost{name, worker.incarnation});
+    if (worker.alive && incarnation > worker.incarnation) {
+      Step(WorkerConnectionLost{name, worker.incarnation});
+    }
     const ClusterMark mark = worker.mark;
     const std::vector<JobId> held = worker.held;
     worker = Worker();

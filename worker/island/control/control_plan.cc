@@ -7,7 +7,7 @@
 namespace atl::worker {
 namespace {
 
-int64_t CountBytes(const std::vector<StateTransfer>& transfers) {
+int64_t CountMovedBytes(const std::vector<StateTransfer>& transfers) {
   int64_t bytes = 0;
   for (const StateTransfer& transfer : transfers) {
     for (const StateSource& source : transfer.sources) {
@@ -121,7 +121,7 @@ absl::Status IslandControl::AgreeOnStep() {
 absl::Status IslandControl::FetchAll(StateTransferPlan& transfers, int64_t save,
                                      const StateName& state) {
   int64_t bytes = 0;  // that move to all
-  for (const auto& [member, moves] : transfers.transfers) bytes += CountBytes(moves);
+  for (const auto& [member, moves] : transfers.transfers) bytes += CountMovedBytes(moves);
   // Each member times out by itself when nothing comes any more.
   const absl::Status status =
       Broadcast(
