@@ -74,7 +74,8 @@ class ConnectionStream : public httplib::Stream {
   ssize_t write(const char* from, size_t size) override;
   void get_remote_ip_and_port(std::string& ip, int& port) const override;
   void get_local_ip_and_port(std::string& ip, int& port) const override;
-  socket_t socket() const override { return connection_; }
+  // httplib only refuses the numbers that select() could not take.
+  socket_t socket() const override { return INVALID_SOCKET; }
 
  private:
   bool Wait(short events, Clock::time_point deadline) const;

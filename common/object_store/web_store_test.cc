@@ -27,6 +27,7 @@ class Server {
     options.retry.send = [this](const WebRequest& request) -> absl::StatusOr<WebAnswer> {
       seen_.push_back(request.method + " " + request.url);
       WebAnswer answer = answer_(request);
+      if (request.method == "HEAD") answer.body.clear();
       if (std::ssize(answer.body) > request.answer_bytes_max) {
         return absl::InvalidArgumentError("longer than wanted");
       }

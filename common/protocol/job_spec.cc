@@ -519,8 +519,9 @@ int64_t BytesForJob(const LayoutSpec& layout, int64_t memory_bytes) {
 
 absl::Status CheckTensorSplitRatios(const std::vector<int64_t>& ratios, int64_t heads) {
   const int64_t sum = std::accumulate(ratios.begin(), ratios.end(), int64_t{0});
-  const bool whole = std::all_of(ratios.begin(), ratios.end(),
-                                 [&](int64_t share) { return heads * share % sum == 0; });
+  const bool whole = std::all_of(ratios.begin(), ratios.end(), [&](int64_t share) {
+    return share >= 1 && sum >= share && heads * share % sum == 0;
+  });
   if (whole) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "layout.tensor_split_ratios = [", absl::StrJoin(ratios, ", "), "]: the model's ", heads,

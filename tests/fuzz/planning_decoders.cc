@@ -23,8 +23,8 @@
 namespace atl::fuzz {
 namespace {
 
-constexpr int kRandomInputs = 300;
-constexpr int kPollsMax = 40;  // of a search, before it ends with what it has
+constexpr int kRandomInputs = 120;
+constexpr int kPollsMax = 10;  // of a search, before it ends with what it has
 
 class Choices {
  public:

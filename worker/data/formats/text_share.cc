@@ -28,8 +28,9 @@ void TextShare::Add(std::string_view block, int64_t at) {
   }
   while (i < block.size()) {
     const size_t bytes = CharacterBytes({block.data(), block.size()}, i);
-    const bool may_be_cut = block.size() - i < kCharacterBytesMax &&
-                            static_cast<unsigned char>(block[i]) >= 0xc2 &&
+    const auto first = static_cast<unsigned char>(block[i]);
+    const bool may_be_cut = block.size() - i < kCharacterBytesMax && first >= 0xc2 &&
+                            first < 0xf5 &&
                             std::all_of(block.begin() + static_cast<std::ptrdiff_t>(i) + 1,
                                         block.end(), IsContinuation);
     if (bytes == 0 && may_be_cut) return;

@@ -27,7 +27,7 @@ TEST_CASE("latin_1_and_numbers_are_suspicious_with_place_and_share") {
   for (int i = 0; i < 100; ++i) latin += "caf\xe9 cr\xe8me et th\xe9\n";
   CHECK(Share(latin).bad() == 300);
   CHECK(Share(latin).IsSuspicious());
-  CHECK(Share(latin).Text() == "17.6% of 1700 bytes are no UTF-8 text, the first at byte 3");
+  CHECK(Share(latin).Text() == "16.7% of 1800 bytes are no UTF-8 text, the first at byte 3");
   std::string random;
   std::minstd_rand bits(3);
   for (int i = 0; i < 4096; ++i) random += static_cast<char>(bits());

@@ -63,6 +63,7 @@ TEST_CASE("numbers_in_packed_groups_are_read") {
   numbers.clear();
   REQUIRE(DecodeRuns("\x0a\5"s, 3, 5, &numbers).ok());
   CHECK(numbers == std::vector<uint32_t>(5, 5));
+  numbers.clear();
   CHECK_FALSE(DecodeRuns("\x0a\5"s, 3, 6, &numbers).ok());
 }
 
