@@ -68,6 +68,7 @@ absl::StatusOr<JobSpec> ReadSpec(const PlanFlags& flags) {
     ATOLL_ASSIGN_OR_RETURN(spec, NamedModelJob(flags.model, flags.sequence));
   }
   spec.inner.batch_sequences = flags.batch;
+  spec.layout.island = IslandScope::kAuto;
   return spec;
 }
 

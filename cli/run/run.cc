@@ -131,6 +131,7 @@ class LocalRun {
               << " in another terminal\n"
               << "job:     " << job_ << (resumed_ ? " goes on" : " is submitted")
               << "; Ctrl-C stops it, and the same command goes on\n";
+    if (resumed_) ATOLL_RETURN_IF_ERROR(AwaitServers());
     return WatchUntilEnd();
   }
 
@@ -198,6 +199,28 @@ class LocalRun {
     }
     if (state != v1::JOB_STATE_FAILED && state != v1::JOB_STATE_PAUSED) return absl::OkStatus();
     return client_->Resume(job_).status();
+  }
+
+  // Until all servers have attached again, each at a new port: a job that is done is exported at
+  // once.
+  absl::Status AwaitServers() {
+    const Instant limit = SteadyNow() + kUnavailableLimit;
+    for (;;) {
+      ATOLL_RETURN_IF_ERROR(cluster_->Check().status());
+      ATOLL_ASSIGN_OR_RETURN(const v1::ClusterStatus status, client_->Status());
+      const auto attached = std::count_if(
+          status.members().begin(), status.members().end(), [](const v1::Member& member) {
+            return member.kind() == "paramserver" && member.attached();
+          });
+      if (attached >= prepared_.servers) return absl::OkStatus();
+      if (SteadyNow() > limit) {
+        return absl::DeadlineExceededError(
+            absl::StrCat(attached, " of ", CountText(prepared_.servers, "parameter server"),
+                         " attached; see the logs in ", prepared_.folder.path()));
+      }
+      signal_ = interrupts_->Wait(kConnectPause);
+      if (signal_ != 0) return absl::AbortedError("interrupted");
+    }
   }
 
   void Draw(const v1::Job& job) {

@@ -184,7 +184,7 @@ Value Round(Evaluator& run, const Value& v, const Bound& a) {
   }
   const auto digits = static_cast<int>(precision.integer());
   if (method.text() == "common") {
-    if (v.is_whole()) return Value(v.real());
+    if (v.is_whole()) return Value(v.integer());
     double rounded = 0;
     (void)absl::SimpleAtod(absl::StrFormat("%.*f", digits, v.real()), &rounded);
     return Value(rounded);

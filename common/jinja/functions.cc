@@ -122,7 +122,7 @@ std::vector<Value> SplitWords(const std::string& text, int64_t most) {
   std::string_view rest = Strip(text, true, false);
   while (!rest.empty()) {
     if (most >= 0 && static_cast<int64_t>(parts.size()) == most) {
-      parts.emplace_back(Strip(rest, false, true));
+      parts.emplace_back(rest);
       break;
     }
     size_t end = 0;
@@ -246,6 +246,24 @@ Value AllAre(Evaluator& run, const std::string& text, bool (*is)(unsigned char))
   }));
 }
 
+// str.title: a letter behind one that has a case is small, any other is large.
+Value TitleText(Evaluator& run, const std::string& text, const Bound&) {
+  std::string result;
+  bool in_word = false;
+  for (size_t at = 0; at < text.size();) {
+    const size_t bytes = CharacterAt(text, at).bytes;
+    const std::string_view letter = std::string_view(text).substr(at, bytes);
+    const auto upper = ToUpper(letter), lower = ToLower(letter);
+    if (!upper.has_value() || !lower.has_value()) {
+      return run.Fail("the case of a letter in it is not known here");
+    }
+    result += in_word ? *lower : *upper;
+    in_word = *upper != *lower;
+    at += bytes;
+  }
+  return run.NewText(std::move(result));
+}
+
 struct TextMethod {
   std::vector<const char*> parameters;
   Value (*call)(Evaluator& run, const std::string& text, const Bound& a);
@@ -280,6 +298,7 @@ const std::map<std::string, TextMethod>& TextMethods() {
       {"count", {{"sub"}, CountText}},
       {"upper", {{}, [](Run r, Text t, Args) { return r.Filter("upper", Value(t), {}); }}},
       {"lower", {{}, [](Run r, Text t, Args) { return r.Filter("lower", Value(t), {}); }}},
+      {"title", {{}, TitleText}},
       {"capitalize",
        {{}, [](Run r, Text t, Args) { return r.Filter("capitalize", Value(t), {}); }}},
       {"isdigit", {{}, [](Run r, Text t, Args) { return AllAre(r, t, absl::ascii_isdigit); }}},
@@ -348,11 +367,11 @@ bool HasMethod(const Value& value, const std::string& name) {
 
 bool IsUnknownMethod(const Value& value, const std::string& name) {
   if (value.is_string()) {
-    return IsPythons(name, {"casefold",   "center",    "encode",      "expandtabs", "format",
-                            "format_map", "index",     "isascii",     "isdecimal",  "isidentifier",
-                            "islower",    "isnumeric", "isprintable", "istitle",    "isupper",
-                            "ljust",      "maketrans", "partition",   "rindex",     "rjust",
-                            "rpartition", "swapcase",  "title",       "translate",  "zfill"});
+    return IsPythons(
+        name, {"casefold",    "center",  "encode",     "expandtabs",   "format",    "format_map",
+               "index",       "isascii", "isdecimal",  "isidentifier", "islower",   "isnumeric",
+               "isprintable", "istitle", "isupper",    "ljust",        "maketrans", "partition",
+               "rindex",      "rjust",   "rpartition", "swapcase",     "translate", "zfill"});
   }
   if (value.is_list()) {
     return IsPythons(name, {"append", "clear", "copy", "count", "extend", "index", "insert", "pop",

@@ -12,7 +12,7 @@
 namespace atl {
 
 // For a daemon's threads and libraries, besides what it is to hold.
-inline constexpr int64_t kDaemonBytes = int64_t{128} << 20;
+inline constexpr int64_t kDaemonBytes = int64_t{64} << 20;  // idle, it has 35 MiB
 
 // RESOURCE_EXHAUSTED, which names the limit, what is left of it and what is needed: a daemon that
 // holds `bytes` does not fit into what a control group or a limit of the address space leaves. Of

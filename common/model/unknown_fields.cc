@@ -146,9 +146,9 @@ constexpr const char* kChangingWords[] = {"alibi",
                                           "audio_config",
                                           "window_pattern"};
 // The same of factors, which 1 leaves as they are.
-constexpr const char* kChangingFactors[] = {"_multiplier",    "dim_model_base", "logit_scale",
-                                            "logits_scaling", "rope",           "rotary",
-                                            "scale_depth",    "scale_emb",      "embedding_scale"};
+constexpr const char* kChangingFactors[] = {
+    "_multiplier", "dim_model_base", "groups",      "logit_scale", "logits_scaling",
+    "rope",        "rotary",         "scale_depth", "scale_emb",   "embedding_scale"};
 // Fields that are off while true.
 constexpr const char* kChangingFalse[] = {
     "causal", "is_causal", "do_layer_norm_before", "scale_attn_weights", "use_rope", "use_rotary"};

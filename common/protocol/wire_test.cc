@@ -25,7 +25,9 @@ const std::set<std::string> kDerived = {"atl.v1.PlannedIsland.island",
                                         "atl.v1.Operation.peer",
                                         "atl.v1.DeviceProgram.first_ns",
                                         "atl.v1.DeviceProgram.last_ns",
-                                        "atl.v1.DeviceProgram.busy_ns"};
+                                        "atl.v1.DeviceProgram.busy_ns",
+                                        "atl.v1.DeviceProgram.state_bytes",
+                                        "atl.v1.DeviceProgram.activation_bytes"};
 
 // Fills every field of a message with a value that no other field has, so that a field that is
 // forgotten or mixed up in wire.cc cannot go unseen.

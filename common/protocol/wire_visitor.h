@@ -163,7 +163,11 @@ class Encoder : public FaultFinder {
   template <class List, class Repeated>
   void AnyValues(absl::string_view field, const List& plain, Repeated* repeated, int limit) {
     Fits(field, plain.size(), limit);
-    repeated->Assign(plain.begin(), plain.end());
+    if constexpr (std::is_same_v<typename List::value_type, std::string>) {
+      for (const std::string& text : plain) *repeated->Add() = WellFormed(text, kMaxTextBytes);
+    } else {
+      repeated->Assign(plain.begin(), plain.end());
+    }
   }
   template <class List, class Repeated, class IsValid>
   void Names(absl::string_view field, const List& plain, Repeated* repeated, int limit,

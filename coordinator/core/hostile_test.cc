@@ -101,7 +101,8 @@ TEST_CASE("a_candidate_of_a_job_that_is_adopted_as_finished_is_none_any_more") {
              "coordinator is-backed-up", "worker a prepared", "servers answer", "worker a pushes",
              "worker a stages", "servers answer", "worker a ready"});
   w.Contribute("a", 4);
-  w.DoLines({"servers answer", "worker a validates loss=2", "servers snapshot"});
+  w.DoLines({"servers answer", "worker a validates loss=2", "servers answer", "servers snapshot",
+             "servers answer"});
   REQUIRE(w.Job().summary.state == JobState::kDone);
   w.DoLines({"coordinator is-restored", "worker a attaches", "server ps-0 attaches incarnation=1",
              "servers answer"});

@@ -151,7 +151,8 @@ absl::StatusOr<plan::Outcome> BuildOutcome(const PlanningInput& input, const pla
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
     ATOLL_ASSIGN_OR_RETURN(
         plan::ReplicaOutcome kind,
-        plan::BuildReplica(input.cluster, input.costs, layout, sharing, layout.replicas[r]));
+        plan::BuildReplica(input.cluster, input.costs.ForReplicas(layout.replicas.size()), layout,
+                           sharing, layout.replicas[r]));
     kind.replicas = {static_cast<int>(r)};
     ATOLL_ASSIGN_OR_RETURN(kind.found.schedule,
                            BuildSchedule(plan, plan.replicas[r], kind.problem));

@@ -164,7 +164,7 @@ void ServerCore::Execute(const FenceIslands& message, Turn& turn) {
 
 void ServerCore::Execute(const CollectStatistics& message, Turn& turn) {
   Job* job = Usable(message.job);
-  if (job == nullptr || message.version != job->state->version() + 1) return;
+  if (job == nullptr || job->state->ended() || message.version != job->state->version() + 1) return;
   Known(message.contributions, *job);
   // A request from before the coordinator dropped one of them.
   const PushLedger& ledger = *job->state->ledger();

@@ -569,7 +569,7 @@ absl::StatusOr<bool> JobState::AddToGram(GramSum& sum, int64_t elements) const {
 
 absl::Status JobState::AddShard(ShardId id, const Shard& shard, GramSum& sum) const {
   const size_t k = sum.contributions.size();
-  const int reference = version_ == kNoVersion || !assigned_
+  const int reference = version_ == kNoVersion || !assigned_ || ended_
                             ? -1
                             : GetOuterOptimizer(assignment_.definition.spec.outer).reference;
   const size_t n = reference < 0 ? k : k + 1;
@@ -584,6 +584,10 @@ absl::Status JobState::AddShard(ShardId id, const Shard& shard, GramSum& sum) co
     deltas[i] = {push->payload.bytes.data(), push->encoding, shard.info.elements};
   }
   if (reference >= 0) {
+    if (static_cast<size_t>(reference) >= shard.slots.size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("shard ", id, " has no state of its outer optimizer any more"));
+    }
     const auto& slot = shard.slots[static_cast<size_t>(reference)];
     deltas[k] = {slot->values().data(), Encoding::kFloat32, shard.info.elements};
   }

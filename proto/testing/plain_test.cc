@@ -100,7 +100,7 @@ TEST_CASE("a_value_beyond_its_limit_is_refused_by_the_name_of_its_field") {
       {"small", [](auto& m) { m.set_small(-1); }},
       {"bounded", [](auto& m) { m.set_bounded(1); }},
       {"bounded", [](auto& m) { m.set_bounded(8); }},
-      {"small", [](auto& m) { m.set_small((1 << 30) + 1); }},
+      {"numbers", [](auto& m) { m.add_numbers((1 << 30) + 1); }},
       {"below_zero", [](auto& m) { m.set_below_zero(-4); }},
       {"below_zero", [](auto& m) { m.set_below_zero((int64_t{1} << 53) + 1); }},
       {"absent_number", [](auto& m) { m.set_absent_number((int64_t{1} << 53) + 1); }},

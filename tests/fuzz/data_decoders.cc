@@ -37,7 +37,7 @@ std::vector<std::string> KindSeeds() {
           "\x50\x2a\x4d\x18\4\0\0\0abcd\x28\xb5\x2f\xfd"s,
           "<Error><Code>A</Code></Error>",
           "{\"error\": \"x\"}",
-          "\xff\xfea\0"s,
+          "\xff\xfex\0"s,
           "\x80\4\x95\0"s,
           "\x40\0\0\0\0\0\0\0{\""s};
 }

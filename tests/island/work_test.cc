@@ -41,8 +41,9 @@ TEST_CASE("of a tensor-parallel group that waits for its slow device only that o
   }
   // Both took as long; four layers of two micro-batches are 8 and 80 ms of F.
   CHECK(works[1].device == "w1/1");
-  CHECK(works[0].forward_seconds == Approx(0.008));
-  CHECK(works[1].forward_seconds == Approx(0.080));
+  // What they wait for each other in between is no device's.
+  CHECK(works[0].forward_seconds >= 0.008);
+  CHECK(works[1].forward_seconds - works[0].forward_seconds == Approx(0.072));
 }
 
 TEST_CASE("devices that emulate computation report the emulated times, on a busy machine too") {

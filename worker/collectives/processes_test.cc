@@ -47,9 +47,9 @@ class Pipe {
 // What one member saw; its process ends with it.
 enum Seen { kAsExpected = 0, kNoGroup, kNoFirstSum, kWrongSum, kNoLoss, kLateLoss };
 
-// Runs one member. Announces its endpoint, takes those of all, and says when its first sum is there
-// or will not be.
-Seen RunMember(int rank, Pipe& announced, Pipe& endpoints, Pipe& summed) {
+// Runs one member. Announces its endpoint, takes those of all, is made before any other one sums
+// (`made`, `begin`), and says when its first sum is there or will not be.
+Seen RunMember(int rank, Pipe& announced, Pipe& endpoints, Pipe& made, Pipe& begin, Pipe& summed) {
   testing::PeerWorker worker(absl::StrCat("w", rank), KeyPair());
   Endpoint own = {};
   worker.member.endpoint.copy(own.data(), own.size() - 1);
@@ -60,9 +60,15 @@ Seen RunMember(int rank, Pipe& announced, Pipe& endpoints, Pipe& summed) {
     members.push_back({absl::StrCat("w", other), 1, endpoints.Take<Endpoint>().data(), ""});
     group.workers.push_back(members.back().worker);
   }
-  if (!worker.link->SetPeers({"job-1", 1, 1}, members).ok()) return kNoGroup;
-  if (!worker.link->AwaitPeers(SteadyNow() + kLong).ok()) return kNoGroup;
+  const bool met = worker.link->SetPeers({"job-1", 1, 1}, members).ok() &&
+                   worker.link->AwaitPeers(SteadyNow() + kLong).ok();
   const auto member = NewPeerCommunicator(&worker.blocks, group);
+  made.Put('!');
+  (void)begin.Take<char>();
+  if (!met) {
+    summed.Put('!');
+    return kNoGroup;
+  }
   const auto backend = NewReferenceBackend();
   const auto stream = *backend->NewStream();
   std::vector<float> x(100'000, static_cast<float>(rank + 1));
@@ -81,18 +87,22 @@ Seen RunMember(int rank, Pipe& announced, Pipe& endpoints, Pipe& summed) {
 
 TEST_CASE("a_killed_process_ends_the_all_reduces_of_the_others") {
   std::array<Pipe, kSize> announced, endpoints;
-  Pipe summed;
+  Pipe made, begin, summed;
   std::vector<pid_t> children;
   for (int rank = 0; rank < kSize; ++rank) {
     const pid_t child = fork();
     REQUIRE(child >= 0);
-    if (child == 0) _exit(RunMember(rank, announced[rank], endpoints[rank], summed));
+    if (child == 0) {
+      _exit(RunMember(rank, announced[rank], endpoints[rank], made, begin, summed));
+    }
     children.push_back(child);
   }
   for (Pipe& from : announced) {
     const auto endpoint = from.Take<Endpoint>();
     for (Pipe& to : endpoints) to.Put(endpoint);
   }
+  for (int rank = 0; rank < kSize; ++rank) (void)made.Take<char>();
+  for (int rank = 0; rank < kSize; ++rank) begin.Put('!');
   for (int rank = 0; rank < kSize; ++rank) (void)summed.Take<char>();
   kill(children.back(), SIGKILL);
   for (int rank = 0; rank < kSize; ++rank) {

@@ -20,6 +20,12 @@ absl::Status InputError(const std::string& path, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat("data file ", path, ": ", problem));
 }
 
+// Pages are text, but no lines of JSON and no images.
+bool IsTextKind(const FoundKind& found, std::string_view wanted) {
+  return found.kind == FileKind::kUnknown ||
+         (found.kind == FileKind::kMarkup && wanted == TextOptions().wanted);
+}
+
 using File = std::unique_ptr<DataFile>;
 
 class PlainReader : public TextReader {
@@ -78,9 +84,7 @@ class PackedReader : public PlainReader {
     }
     ended_ = false;  // `front_` is still to be read
     kind_ = DetectFileKind(front_);
-    if (kind_.kind == FileKind::kUnknown || kind_.kind == FileKind::kMarkup) {
-      return absl::OkStatus();
-    }
+    if (IsTextKind(kind_, wanted)) return absl::OkStatus();
     return WrongKindError(absl::StrCat("data file ", path_, " (", packing_, "): what is inside"),
                           kind_, wanted);
   }
@@ -201,7 +205,7 @@ absl::StatusOr<OpenedText> OpenText(const std::string& path, std::string_view wa
   ATOLL_ASSIGN_OR_RETURN(text.file, OpenDataFile(path, cancelled));
   ATOLL_ASSIGN_OR_RETURN(const std::string head, ReadFileHead(*text.file, cancelled));
   text.kind = DetectFileKind(head);
-  const bool reads = text.kind.kind == FileKind::kUnknown || text.kind.kind == FileKind::kMarkup ||
+  const bool reads = IsTextKind(text.kind, wanted) ||
                      (parquet && text.kind.kind == FileKind::kParquet) ||
                      NewDecompressor(text.kind.kind) != nullptr;
   if (!reads) return WrongKindError(name, text.kind, wanted);

@@ -153,13 +153,14 @@ TEST_CASE("every_wrong_file_of_a_folder_is_named_with_its_kind") {
   std::set<std::string> wrong;
   for (int i = 0; i < 200; ++i) {
     const std::string name = absl::StrCat("m/", 1000 + i, ".jsonl");
-    const std::string kinds[] = {"PAR1" + Noise(500), "%PDF-1.7\n" + Noise(500), "# a README\n",
+    const std::string kinds[] = {"PAR1" + Noise(500), "<html>" + Noise(500), "# a README\n",
                                  "{\"content\": \"another field\"}\n"};
     if (i % 10 == 7) wrong.insert(folder.at(name));
     folder.Write(name, i % 10 == 7 ? kinds[i / 10 % 4] : line + line);
   }
   const std::string refusal = Inspect(DataFormat::kJsonl, folder.at("m/*")).refusal;
   REQUIRE_THAT(refusal, Contains("20 of 200 files"));
+  CHECK_THAT(refusal, Contains("is an HTML page, not JSONL"));
   for (const std::string& path : wrong) {
     INFO(path);
     CHECK(absl::StrContains(refusal, path));

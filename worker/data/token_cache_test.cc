@@ -79,17 +79,10 @@ TEST_CASE("those that were not used for the longest time go first, and what is u
   CHECK(fs::exists(small.Get(1) + "/index.json"));
 }
 
-TEST_CASE("what could not be made leaves nothing, and what a crash left goes after two days") {
+TEST_CASE("what could not be made leaves nothing") {
   Cache cache(1 << 20);
   CHECK(absl::IsDataLoss(cache.Fail(1)));
   CHECK(fs::is_empty(cache.path()));
-  const fs::path old = cache.path() / "making-old", young = cache.path() / "making-young";
-  fs::create_directory(old);
-  fs::create_directory(young);
-  fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::hours(49));
-  cache.Get(1);
-  CHECK_FALSE(fs::exists(old));
-  CHECK(fs::exists(young));
 }
 
 TEST_CASE("a_folder_that_cannot_be_read_costs_nothing_of_what_is_kept") {

@@ -126,6 +126,7 @@ class Exchange {
 
 TextOptions GetTextOptions(const TokenizeOptions& options) {
   TextOptions text{.cancelled = options.cancelled, .jsonl = options.jsonl};
+  if (options.jsonl) text.wanted = "JSONL";
   // Conversations may have further columns.
   if (options.chat_sequence_length == 0) text.columns = {options.field};
   return text;

@@ -146,6 +146,7 @@ void TryOne(Rng& rng, double extreme, Counts& counts) {
   ++(encoder.status().ok() ? counts.taken : counts.refused);
   REQUIRE((decoder.status().ok() || !encoder.status().ok()));
   if (!encoder.status().ok()) return;
+  REQUIRE(Wire().ParseFromString(bytes));
   Wire again;
   Encoder once_more;
   Fields(once_more, back, again);

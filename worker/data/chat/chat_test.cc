@@ -219,6 +219,16 @@ TEST_CASE("answers_that_a_template_renders_otherwise_later_count_as_they_stand")
         "|d<|im_end|>");
 }
 
+TEST_CASE("answers_of_a_template_that_ends_every_text_by_a_token_end_where_they_do_within_it") {
+  Chats chats(
+      "{% for m in messages %}{{ '<|im_start|>' + m.content + '<|im_end|>\n' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>' }}{% else %}{{ '</s>' }}{% endif %}",
+      {"<|im_start|>", "<|im_end|>", "</s>"});
+  CHECK(chats.Spelt(kHello) ==
+        "<|im_start|>hi<|im_end|>\n<|im_start|>|yo<|im_end|>|\n<|im_start|>a_b<|im_end|>\n"
+        "<|im_start|>|d<|im_end|>\n</s>");
+}
+
 TEST_CASE("conversation_that_the_template_refuses_is_an_error_with_its_words") {
   Chats chats(
       "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"
@@ -237,7 +247,7 @@ TEST_CASE("templates_show_the_date_of_the_job_and_are_refused_without_one") {
       "m.content + '<|im_end|>' }}{% endfor %}";
   Chats chats(dated, kIm, kReplaces, "2026-03-02");
   CHECK_THAT(chats.Spelt(R"({"prompt": "hi", "answer": "yo"})"),
-             Contains("?onday<|im_start|>hi<|im_end|><|im_start|>|yo<|im_end|>"));
+             Contains("?onday<|im_start|>hi<|im_end|>|<|im_start|>yo<|im_end|>"));
   Chats without(dated, kIm);
   CHECK_THAT(without.Spelt(kHello), Contains("data.chat_date"));
   const auto first = ChatFrame::Open(chats.options());

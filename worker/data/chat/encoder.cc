@@ -133,7 +133,12 @@ class ChatEncoder::Framed {
     if (!own.ok()) return Lost(i, own.status().message());
     Span span{begin, own->size()};
     std::string end_token;
-    if (!whole_.text.starts_with(*own)) {
+    const size_t shared_end = FindSharedEnd(*own, begin);
+    if (whole_.text.starts_with(*own)) {
+      span.end = own->size();
+    } else if (shared_end > 0) {
+      span.end = shared_end;
+    } else {
       // What ends the answer, where the message that follows begins.
       const auto places = tokenizer_.FindSpecialTokens(*own);
       if (!places.empty()) end_token = own->substr(places.back().begin, places.back().bytes);
@@ -204,6 +209,26 @@ class ChatEncoder::Framed {
     const auto marked = frame_.Render(messages, messages.size(), variables_, false);
     if (!marked.ok()) return 0;
     return CommonBeginning(WithoutMarks(*marked).text, whole_.text);
+  }
+
+  // Where an answer that begins at `begin` ends in both texts, of which `own` ends with it: behind
+  // a special token, after which `own` has such tokens and white space alone (Phi-3 ends every text
+  // by one). 0: there is no such place.
+  size_t FindSharedEnd(const std::string& own, size_t begin) const {
+    const size_t common = CommonBeginning(own, whole_.text);
+    size_t end = 0;
+    for (const SpecialTokenPlace& place : frame_tokens_) {
+      if (place.begin >= begin && place.begin + place.bytes <= common) {
+        end = place.begin + place.bytes;
+      }
+    }
+    if (end == 0) return 0;
+    std::string rest = own.substr(end);
+    const std::vector<SpecialTokenPlace> places = tokenizer_.FindSpecialTokens(rest);
+    for (auto place = places.rbegin(); place != places.rend(); ++place) {
+      rest.erase(place->begin, place->bytes);
+    }
+    return jinja::Strip(rest, true, false).empty() ? end : 0;
   }
 
   // Where a model that is given the messages before the answer begins to write.
