@@ -30,6 +30,7 @@ EXCEPTIONS = [
     ("common/net/peer/peer_link_test.cc", "<= SteadyNow() - begun", "a part is at most the whole"),
     ("tests/net/shaped_test.py", "limit_s=", "the answers to packets that a cut link loses; of others the best of many"),
     ("common/net/tensor/tensor_link_test.cc", "pulled, 2s", "the server drops it before, or after"),
+    ("tests/security/cluster.h", "seconds(10)", "an admitted call without an end ends by it; others end before"),
     ("tests/fuzz/run.py", "-timeout=10", "of libFuzzer, for one input: what takes longer is a finding"),
 ]
 

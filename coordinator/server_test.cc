@@ -100,6 +100,9 @@ class Worker {
       events_.pop_front();
       if (std::holds_alternative<AttachOpened>(event)) client_->Send(WorkerHello{"0.1.0", {}, {}});
       const auto* message = std::get_if<ToWorker>(&event);
+      // Another process may still hold the name.
+      const bool refused = message != nullptr && std::holds_alternative<Refused>(message->message);
+      if (refused && !std::is_same_v<M, Refused>) client_->Send(WorkerHello{"0.1.0", {}, {}});
       if (message != nullptr && std::holds_alternative<M>(message->message)) return *message;
     }
   }
@@ -346,10 +349,13 @@ TEST_CASE("a log of many pages comes whole and in order") {
   REQUIRE(stream->Finish().ok() != request.follow());
 }
 
-TEST_CASE("a worker attaches, is listed, and a newer incarnation replaces it") {
+TEST_CASE("a_worker_attaches_is_listed_and_a_newer_incarnation_takes_its_place_when_it_ends") {
   Coordinator coordinator(FreshFolder());
-  Worker old_run(coordinator, 1);
-  REQUIRE(old_run.Await<Welcome>().incarnation == 1);
+  {
+    Worker old_run(coordinator, 1);
+    REQUIRE(old_run.Await<Welcome>().incarnation == 1);
+    old_run.Close();
+  }
   Worker new_run(coordinator, 2);
   REQUIRE(new_run.Await<Welcome>().incarnation == 2);
 

@@ -7,8 +7,8 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 
+#include "common/protocol/limits.h"
 #include "coordinator/store_backup.h"
 #include "coordinator/store_testing.h"
 #include "coordinator/wire.h"
@@ -49,7 +49,7 @@ void Flip(const std::string& path, size_t at) {
 TEST_CASE("a second coordinator on the same folder is refused") {
   Folder folder;
   const auto first = MustOpen(folder.path);
-  REQUIRE(OpenFault(folder.path).find("runs on it; give every daemon") != std::string::npos);
+  REQUIRE(OpenFault(folder.path).find("runs on it; give every process") != std::string::npos);
 }
 
 TEST_CASE("foreign, newer and damaged files are refused and left as they are") {
@@ -210,7 +210,7 @@ TEST_CASE("backup_of_a_running_store_is_restored_with_an_epoch_of_its_own") {
     CHECK_FALSE(std::filesystem::exists(restored + "/restore.tmp"));
   }
   SECTION("one whose epoch cannot be is refused") {
-    REQUIRE(store->Apply({{EpochRecord{std::numeric_limits<int64_t>::max()}}}, 0).ok());
+    REQUIRE(store->Apply({{EpochRecord{kMaxEpoch}}}, 0).ok());
     const std::string wrong = folder.path + "/wrong";
     REQUIRE(store->BackUp(wrong).ok());
     CHECK(absl::IsDataLoss(RestoreStore(wrong, restored)));

@@ -249,6 +249,7 @@ absl::Status CheckShards(const State& s, const Job& job) {
 
 // What its progress and its records name is there.
 absl::Status CheckIslands(const State& s, const Job& job) {
+  if (job.record.removed) return absl::OkStatus();  // with its islands
   const StoreRecord progress = job.StoredProgress();
   const auto is_island = [&](IslandId id) { return job.islands.contains(id); };
   if (job.progress.initializer >= 0 && !is_island(job.progress.initializer)) {

@@ -153,7 +153,7 @@ const decisionColumns = (summary) => [
   { title: unit(summary), number: true, cell: (d) => count(d.tokens) },
   { title: 'norm', number: true, cell: (d) => num(d.norm).toFixed(4) },
   { title: 'weight', number: true, cell: (d) => num(d.weight).toFixed(3) },
-  { title: '', cell: (d) => <Badge state={d.accepted ? 'accepted' : 'rejected'} /> },
+  { title: 'outcome', cell: (d) => <Badge state={d.accepted ? 'accepted' : 'rejected'} /> },
   { title: 'reason', wide: true, cell: (d) => d.reason.replace(/^(accepted|rejected): /, '') },
   { title: 'round closed because', wide: true, cell: (d) => d.closed_because },
 ];

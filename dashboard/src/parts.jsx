@@ -37,7 +37,7 @@ export function Table({ columns, rows, empty, pageSize = 50, keyOf, total = rows
   }
   const press = (column) => setSort((old) => ({ column, direction: old?.column === column ? -old.direction : 1 }));
   return (
-    <div class="scroll" tabIndex="0" role="region" aria-label="table">
+    <div class="scroll" tabIndex="0" role="region" aria-label={`table by ${columns[0].title}`}>
       <table>
         <thead><tr>{columns.map((c, i) => (
           <th class={c.number ? 'number' : ''} aria-sort={sort?.column === i ? (sort.direction > 0 ? 'ascending' : 'descending') : undefined}>
