@@ -142,9 +142,9 @@ const Costs& Costs::ForReplicas(size_t replicas) const {
     options.state_bytes_per_parameter -= sharded * (1 - copies / static_cast<double>(replicas));
     options.sharded_bytes_per_parameter = 0;
     // Two replicas step each element, unless memory requires one: planned for one, it may be two.
-    constexpr double kUsualCopies = 2;
+    constexpr double kTypicalCopies = 2;
     options.optimizer_share =
-        std::min(1.0, std::max(copies, kUsualCopies) / static_cast<double>(replicas));
+        std::min(1.0, std::max(copies, kTypicalCopies) / static_cast<double>(replicas));
     known = std::make_shared<const Costs>(With(options));
   }
   return *known;
