@@ -128,7 +128,11 @@ class Encoder : public FaultFinder {
   template <class T, class Present, class Set>
   void Optional(absl::string_view field, const T& plain, Present, T, Set set) {
     IsGood(field, plain);
-    set(plain);
+    if constexpr (std::is_same_v<T, std::string>) {
+      set(WellFormed(plain, kMaxTextBytes));
+    } else {
+      set(plain);
+    }
   }
   template <class T, class Present, class Set>
   void Optional(absl::string_view field, const T& plain, Present, T, Set set, int64_t least,
