@@ -19,8 +19,9 @@ TOKENIZER = os.path.join(HERE, "../tokenizer/small/gpt2/tokenizer.json")
 HIDDEN, FFN, LAYERS, HEADS = 64, 128, 2, 4
 # What a Hugging Face folder has beside its model and tokenizer; it stays with the model.
 BESIDE = {"generation_config.json": '{"do_sample": false, "eos_token_id": 2}\n',
-          "chat_template.jinja": "{% for message in messages %}{{ message.content }}"
-                                 "{% if message.role == 'assistant' %}<|endoftext|>{% endif %}{% endfor %}\n"}
+          "chat_template.jinja": "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}"
+                                 "{{ message.content + '<|im_end|>\\n' }}{% endfor %}"
+                                 "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"}
 ANSWERS = {"What is the first word?": "The first word is one.", "And the other?": "That is two of them."}
 
 
