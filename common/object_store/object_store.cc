@@ -70,6 +70,8 @@ class FolderStore : public ObjectStore {
     absl::Status status;
     // Remove, of another object, may take the folder away before it holds this one.
     for (int attempt = 0; attempt < kWriteAttempts; ++attempt) {
+      // First its own: where that cannot be, the error is the same for every object.
+      ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(folder_.string()));
       ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(fs::path(Path(name)).parent_path().string()));
       status = WriteFileAtomically(RealFiles(), Path(name), buffers);
       if (!absl::IsNotFound(status)) break;

@@ -28,7 +28,7 @@ std::string ListMemberNames(World& w) {
 
 TEST_CASE("names that are not names are refused for good") {
   World w;
-  CHECK(HasText(w.Do("worker b@d attaches"), "Refused for good: a name is 1 to 63 of"));
+  CHECK(HasText(w.Do("worker b@d attaches"), "Refused for good: a name is 1 to 63 letters"));
   CHECK(w.core().Members(w.now()).empty());
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/logging.h"
 #include "kernels/thread_communicator.h"
 #include "worker/collectives/peer.h"
 
@@ -20,8 +21,18 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicators::Create(
   });
   std::lock_guard lock(mutex_);
   if (!aborted_.ok()) return aborted_;
-  if (!ours) return JoinOverPeerLink(name, rank, devices);
+  if (!ours) {
+    LogProtection();
+    return JoinOverPeerLink(name, rank, devices);
+  }
   return TakeThread(name, rank, size);
+}
+
+void Communicators::LogProtection() {
+  if (options_.peer_blocks == nullptr || std::exchange(logged_, true)) return;
+  LogInfo("worker", "all-reduces with other workers go over the peer link, ",
+          options_.peer_blocks->has_checksums() ? "in plaintext: not all members have keys"
+                                                : "encrypted: all members have keys");
 }
 
 std::unique_ptr<Communicator> Communicators::TakeThread(const std::string& name, int rank,

@@ -37,6 +37,7 @@ class Communicators final : public CommunicatorFactory {
   void Abort(const std::string& reason) override;
 
  private:
+  void LogProtection();  // of what goes to other workers; once
   std::unique_ptr<Communicator> TakeThread(const std::string& name, int rank, int size);
   std::unique_ptr<Communicator> JoinOverPeerLink(const std::string& name, int rank,
                                                  const std::vector<std::string>& devices) const;
@@ -46,6 +47,7 @@ class Communicators final : public CommunicatorFactory {
   std::mutex mutex_;
   std::map<std::string, std::vector<std::unique_ptr<Communicator>>> threads_;  // not taken yet
   absl::Status aborted_;
+  bool logged_ = false;
 };
 
 }  // namespace atl::worker
