@@ -555,10 +555,14 @@ TEST_CASE("what_is_not_looked_at_is_named") {
   CHECK_THAT(text->unread[0], Contains(folder.at("long") + " after its first 1.0 MiB"));
   CHECK_FALSE(absl::StrContains(text->text, "sequences"));
 
-  for (int i = 10; i < 28; ++i) folder.Write("part" + std::to_string(i), LongText(20));
+  constexpr size_t kFirst = 10'000;  // names of one length
+  for (size_t i = 0; i < kHeadFiles + 2; ++i) {
+    folder.Write("part" + std::to_string(kFirst + i), LongText(20));
+  }
   spec.path = folder.at("part*");
   CHECK(InspectData(spec, 4)->unread ==
-        std::vector<std::string>{"files after " + folder.at("part25")});
+        std::vector<std::string>{"files after " +
+                                 folder.at("part" + std::to_string(kFirst + kHeadFiles - 1))});
 
   spec = Spec(DataFormat::kTokens16, folder.Write("t.bin", std::string(5 << 20, '\0')));
   CHECK(InspectData(spec, 4)->unread ==
