@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "common/protocol/limits.h"
 #include "common/state_folder.h"
 #include "common/status.h"
 #include "coordinator/sqlite.h"
@@ -17,8 +18,6 @@ namespace atl {
 namespace {
 
 constexpr char kDatabase[] = "coordinator.db";
-// No coordinator starts so often; larger ones would overflow what AfterLoss makes of them.
-constexpr int64_t kEpochMax = int64_t{1} << 30;
 
 class Database {
  public:
@@ -81,7 +80,7 @@ absl::Status Renew(const std::string& folder) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<StoreRecord> records, store->ReadAll());
   for (const StoreRecord& record : records) {
     if (const auto* found = std::get_if<EpochRecord>(&record)) {
-      if (found->epoch < 0 || found->epoch > kEpochMax) {
+      if (found->epoch < 0 || found->epoch >= kMaxEpoch) {  // there is no later one
         return absl::DataLossError(absl::StrCat("it is damaged: its epoch is ", found->epoch));
       }
       const auto now = std::chrono::system_clock::now().time_since_epoch();
