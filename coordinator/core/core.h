@@ -62,7 +62,7 @@ struct CoordinatorOptions {
   // 50 us a member later.
   int64_t many_members = 256;
   // All workers that lead no island together send so many at most;
-  // docs/decisions/heartbeat-rate.md.
+  // docs/design/shell.md.
   int64_t heartbeats_per_second_max = 2000;
   int64_t max_jobs = 4096;  // that have not ended
   // A plan that could not be made is tried again so often; one that an island requests itself is

@@ -1,7 +1,7 @@
 // Where the state of an island lies decides what a new plan costs before its first step: layers
 // that a worker held stay, others are transferred over the network first (state resharding). Of
 // layouts that differ only in which devices hold which stages, the one that moves least is chosen
-// (AutoHet's aim in recoveries; docs/decisions/plan-search.md).
+// (AutoHet's aim in recoveries; docs/design/planner.md).
 //
 // Pure.
 

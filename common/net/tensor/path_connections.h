@@ -3,7 +3,7 @@
 //
 // A connection has at most a window of bytes in flight, whatever the link can carry: 4 MiB of
 // socket buffer, of which about two thirds are payload, are 223 Mbit/s at 100 ms
-// (docs/decisions/connections-of-a-path.md). So the number is
+// (docs/design/links.md). So the number is
 //
 //   ceil(1.3 * rate * round trip / window)
 //

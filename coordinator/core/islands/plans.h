@@ -5,7 +5,7 @@
 // island sends a replan request (a saturated link), or when measurements have changed (a device or
 // link that became slower or faster). It replaces the one in force only if its predicted step is
 // shorter by CoordinatorOptions::plan_gain, or if it has the numbers of stages, replicas and
-// devices that the job fixes and the one in force has not. docs/decisions/island-membership.md has
+// devices that the job fixes and the one in force has not. docs/design/islands.md has
 // the reasons.
 
 #ifndef ATOLL_COORDINATOR_CORE_ISLANDS_PLANS_H_

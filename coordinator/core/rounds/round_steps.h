@@ -4,7 +4,7 @@
 // island whose push came between the others' (it joined, or was unavailable for a while) would do
 // so indefinitely: all rounds last as long. Rounds would then be those of single islands, each
 // pseudo-gradient a version late. So it makes one shorter round and joins the others'
-// (docs/decisions/rounds-in-phase.md).
+// (docs/design/rounds.md).
 
 #ifndef ATOLL_COORDINATOR_CORE_ROUNDS_ROUND_STEPS_H_
 #define ATOLL_COORDINATOR_CORE_ROUNDS_ROUND_STEPS_H_

@@ -1,5 +1,5 @@
 // Jobs whose sites hold different data (DataSpec::sites): which of it a worker has, and on which
-// axis of the ledger its positions lie. docs/decisions/data-sites.md.
+// axis of the ledger its positions lie. docs/design/data.md.
 
 #ifndef ATOLL_COORDINATOR_CORE_ROUNDS_SITE_DATA_H_
 #define ATOLL_COORDINATOR_CORE_ROUNDS_SITE_DATA_H_
