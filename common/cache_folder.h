@@ -7,8 +7,9 @@
 
 namespace atl {
 
-// Of tokenized text, fetched blocks and the hub's files: $ATOLL_DATA_CACHE, else systemd's
-// $CACHE_DIRECTORY, else $XDG_CACHE_HOME/atoll, else $HOME/.cache/atoll, else /var/cache/atoll.
+// Returns the folder of tokenized text, fetched blocks and the hub's files: $ATOLL_DATA_CACHE, else
+// systemd's $CACHE_DIRECTORY, else $XDG_CACHE_HOME/atoll, else $HOME/.cache/atoll, else
+// /var/cache/atoll.
 std::string DataCacheFolder();
 
 }  // namespace atl

@@ -1,5 +1,5 @@
-// What a process was at when it crashed, for its next start: so that a stored input which ends the
-// process when it is handled does not end it at each start.
+// Records the input that a process was handling when it crashed, for its next start, so that a
+// stored input which ends the process when it is handled does not end it at each start.
 //
 //   const std::string before = TakeCrashMark(folder).value();  // is to be set aside
 //   WatchCrashes(folder);
@@ -21,8 +21,8 @@ namespace atl {
 // replaces the folder. Where that is not possible it logs why.
 void WatchCrashes(const std::string& folder);
 
-// What the process before was at when it crashed, and deletes the file; empty: it did not crash, or
-// was at nothing that has a name.
+// Returns the name of what the process before was handling when it crashed, and deletes the file.
+// Empty: it did not crash, or it was handling nothing that has a name.
 absl::StatusOr<std::string> TakeCrashMark(const std::string& folder);
 
 }  // namespace atl

@@ -17,7 +17,7 @@ class CrashScope {
   CrashScope(const CrashScope&) = delete;
   CrashScope& operator=(const CrashScope&) = delete;
 
-  // Of this thread; null: it is at nothing that has a name. Async-signal-safe.
+  // Returns the innermost scope's name on this thread; null: there is none. Async-signal-safe.
   static const char* current();
 
  private:

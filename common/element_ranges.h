@@ -35,7 +35,7 @@ class ElementRanges {
     end_of_[range.begin] = range.end;
   }
 
-  // What of `range` is not in the set, in order.
+  // Returns the parts of `range` that are not in the set, in order.
   std::vector<ElementRange> Missing(ElementRange range) const {
     std::vector<ElementRange> missing;
     auto next = end_of_.upper_bound(range.begin);

@@ -22,7 +22,7 @@ enum class Encoding : uint8_t {
 
 // Elements that share a scale in int8, int4 and e3m0.
 inline constexpr int64_t kQuantBlock = 256;
-// Of topk: elements of a chunk, of how many one is kept, and bits of an index.
+// Sizes of topk: elements of a chunk, of how many one is kept, and bits of an index.
 inline constexpr int64_t kTopKChunk = 4096;
 inline constexpr int64_t kTopKShare = 64;
 inline constexpr int64_t kTopKIndexBits = 12;
@@ -53,7 +53,7 @@ inline constexpr EncodingInfo kEncodings[] = {
 };
 inline constexpr int kEncodingCount = sizeof(kEncodings) / sizeof(kEncodings[0]);
 
-// Whether this number, from the network or a disk, is one of an Encoding.
+// Returns whether this number, from the network or a disk, is one of an Encoding.
 inline constexpr bool IsEncoding(int64_t number) { return number >= 0 && number < kEncodingCount; }
 
 // REQUIRES: one of the table.
@@ -63,7 +63,7 @@ inline constexpr const EncodingInfo& GetEncodingInfo(Encoding encoding) {
 
 inline constexpr bool IsQuantized(Encoding encoding) { return GetEncodingInfo(encoding).quantized; }
 
-// Of an encoding that is not quantised.
+// Returns the size of an element. REQUIRES: the encoding is not quantised.
 inline constexpr int64_t BytesPerElement(Encoding encoding) {
   return GetEncodingInfo(encoding).block_bytes(1);
 }

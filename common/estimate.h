@@ -30,8 +30,8 @@ class Estimate {
   std::deque<double> samples_;
 };
 
-// What a change is expected to bring, in any one unit. `gain` is what it surely brings in
-// each round, `cost` what it takes once, `rounds` for how many it is sure to last.
+// A change that is weighed, in any one unit. It surely brings `gain` in each round, takes `cost`
+// once, and is sure to last for `rounds`.
 struct Change {
   double gain = 0;
   double cost = 0;

@@ -1,4 +1,4 @@
-// What a file is, by its first bytes: no format is read as another.
+// Recognises a file's format by its first bytes: no format is read as another.
 
 #ifndef ATOLL_COMMON_FILE_KIND_H_
 #define ATOLL_COMMON_FILE_KIND_H_
@@ -29,7 +29,7 @@ enum class FileKind : uint8_t {
   kOther,  // one that nothing here reads
 };
 
-// So much of a file's beginning is enough.
+// Bytes of a file's beginning that are enough to recognise it.
 inline constexpr size_t kFileKindBytes = 4096;
 
 struct FoundKind {

@@ -60,7 +60,7 @@ struct PushId {
   int64_t begin = 0;     // first element within the shard, a multiple of PartBlock
   int64_t elements = 0;  // a multiple of PartBlock, or up to the shard's end; 0: the whole shard
 
-  // Of a shard with so many elements.
+  // Returns the range of elements in a shard of so many.
   ElementRange RangeIn(int64_t shard_elements) const {
     return elements == 0 ? ElementRange{0, shard_elements} : ElementRange{begin, begin + elements};
   }

@@ -14,8 +14,8 @@ namespace atl {
 
 inline constexpr int32_t kIgnoredTarget = -100;  // CrossEntropy::ignore_index of kernels/ops.h
 
-// What a document that has a sequence to itself is framed with: [CLS] document [SEP] [PAD]... In
-// its row the [PAD]s are masked, so that the last token is: in other rows of encoders none is.
+// The tokens that frame a document with a sequence to itself: [CLS] document [SEP] [PAD]... In its
+// row the [PAD]s are masked, so that the last token is: in other rows of encoders none is.
 struct DocumentFrame {
   int32_t cls = 0, sep = 0, pad = 0;
 };

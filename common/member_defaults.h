@@ -1,4 +1,4 @@
-// What a member's flags are where none is given.
+// Defaults of a member's flags.
 
 #ifndef ATOLL_COMMON_MEMBER_DEFAULTS_H_
 #define ATOLL_COMMON_MEMBER_DEFAULTS_H_

@@ -1,4 +1,4 @@
-// What paths name.
+// Finds out what paths name.
 
 #ifndef ATOLL_COMMON_PATHS_H_
 #define ATOLL_COMMON_PATHS_H_
@@ -10,7 +10,7 @@
 
 namespace atl {
 
-// What a path names, links followed.
+// The kind of file that a path names, links followed.
 struct PathInfo {
   bool is_file = false, is_folder = false;  // neither: a device, a FIFO, a socket
   FileIdentity identity;

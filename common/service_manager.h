@@ -1,4 +1,4 @@
-// What a daemon reports to systemd (sd_notify(3)); without systemd every call does nothing.
+// Reports a daemon's state to systemd (sd_notify(3)); without systemd every call does nothing.
 //
 //   RunService(&loop, step);   // in place of loop.Run(step)
 //

@@ -1,4 +1,4 @@
-// What is wrong with a command line, in one form for all programs:
+// Messages for wrong command lines, in one form for all programs:
 //
 //   atoll-worker: there is no flag --thraeds; did you mean --threads?
 //   atoll show: JOB is required; see atoll show --help

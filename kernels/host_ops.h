@@ -1,7 +1,6 @@
 // The parameter server's arithmetic (the DiLoCo outer step), on plain host memory: no Backend is
-// needed. Work is split into
-// blocks of fixed size whose partial results are joined in order, so every result is the same for
-// any number of threads of the pool. Arrays need no alignment.
+// needed. Work is split into blocks of fixed size whose partial results are joined in order, so
+// every result is the same for any number of threads of the pool. Arrays need no alignment.
 
 #ifndef ATOLL_KERNELS_HOST_OPS_H_
 #define ATOLL_KERNELS_HOST_OPS_H_

@@ -9,8 +9,8 @@
 
 namespace atl::bench {
 
-// Equal layers over p stages, stage s with memory for memory_layers[s]
-// layer-activations, one slow cut. All times in seconds; F and B are per layer.
+// Equal layers over p stages, stage s with memory for memory_layers[s] layer-activations, one slow
+// cut. All times in seconds; F and B are per layer.
 struct DivisionProblem {
   int layers = 0;
   std::vector<int64_t> memory_layers;

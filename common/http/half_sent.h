@@ -36,7 +36,7 @@ class HalfSent {
     const ssize_t count = recv(socket_, bytes, sizeof bytes, 0);
     return std::string(bytes, count > 0 ? static_cast<size_t>(count) : 0);
   }
-  // Whether the server has ended it.
+  // Returns whether the server has closed the connection.
   bool Ended() const {
     char byte = 0;
     return recv(socket_, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0;
@@ -64,8 +64,8 @@ inline std::vector<std::unique_ptr<HalfSent>> HalfSentRequests(int port, int cou
   return connections;
 }
 
-// Whether `get` returns true while 80 half-sent requests to each of `ports` are open. Where the
-// machine is slow, the server may end them all before: then it is tried again.
+// Returns whether `get` returns true while 80 half-sent requests to each of `ports` are open. Where
+// the machine is slow, the server may end them all before: then it is tried again.
 template <class Get>
 bool AnsweredBesideHalfSent(const std::vector<int>& ports, const Get& get) {
   for (int attempt = 0; attempt < 10; ++attempt) {

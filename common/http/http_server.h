@@ -29,8 +29,8 @@ struct HttpOptions {
   TlsOptions tls;
   int threads = 4;  // requests that handlers answer at once
   int max_streams = 0;
-  // Of health: answered at once, whatever other handlers wait for, and over TLS also to clients
-  // without a certificate; they get nothing else.
+  // Paths of health checks: answered at once, whatever other handlers wait for, and over TLS also
+  // to clients without a certificate; they get nothing else.
   std::vector<std::string> open_paths;
 };
 
@@ -74,8 +74,8 @@ class HttpServer {
   int port() const;
   std::string url() const;  // "http://127.0.0.1:7080"
 
-  // What is sent in answer to these bytes, which may be anything, without a connection. Of a
-  // server in plaintext; for tests of what parses requests.
+  // Returns what a plaintext server sends in answer to these bytes, which may be anything, without
+  // a connection. For tests of what parses requests.
   static std::string AnswerBytes(HttpOptions options, Handler handler, absl::string_view bytes);
 
  private:

@@ -62,9 +62,10 @@ class ConnectionStream : public httplib::Stream {
 
   // The server's side of a TLS handshake; false: there is none by then.
   bool Encrypt(SSL_CTX* context, Clock::time_point deadline);
-  // Whether the next request begins by then.
+  // Waits until the next request begins; false: it has not begun by the deadline.
   bool AwaitRequest(Clock::time_point deadline);
-  // What is read until the next call belongs to one request, and ends by then.
+  // Begins a request: all that is read until the next call belongs to it and is due by the
+  // deadline.
   void BeginRequest(Clock::time_point deadline);
   SSL* ssl() const { return ssl_; }
 
@@ -79,7 +80,7 @@ class ConnectionStream : public httplib::Stream {
 
  private:
   bool Wait(short events, Clock::time_point deadline) const;
-  // Of an SSL call's result: whether to call again, after waiting.
+  // Returns whether to call again after this result of an SSL call; waits before it returns true.
   bool Retry(int result, Clock::time_point deadline);
   ssize_t ReadSome(char* to, size_t size);
 

@@ -68,7 +68,7 @@ class Evaluator {
   Value NewDict(Dict dict);
   // str(value)
   std::string ToString(const Value& value);
-  // What a loop over it gives; fails for what has no items.
+  // Returns the items that a loop over the value has; fails for a value without items.
   std::vector<Value> Items(const Value& value);
   std::optional<Bound> Bind(const std::string& function, const Arguments& arguments,
                             const std::vector<const char*>& parameters);

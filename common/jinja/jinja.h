@@ -27,7 +27,7 @@ inline constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 using Variables = std::vector<std::pair<std::string, Value>>;
 
 struct RenderOptions {
-  // What strftime_now shows; without one the template may not call it.
+  // The time that strftime_now formats; without one the template may not call it.
   std::optional<absl::CivilSecond> now;
   int64_t steps_max = 10'000'000;
   int64_t bytes_max = int64_t{256} << 20;  // of all values that are made, and of the text
@@ -43,7 +43,7 @@ class Template {
   absl::StatusOr<std::string> Render(const Variables& variables,
                                      const RenderOptions& options) const;
 
-  // Whether the template has this name anywhere: "tools", "strftime_now".
+  // Returns whether the template has this name anywhere: "tools", "strftime_now".
   bool Mentions(std::string_view name) const;
 
  private:

@@ -33,7 +33,7 @@ std::string_view Strip(std::string_view text, bool left, bool right,
 std::optional<std::string> ToUpper(std::string_view text);
 std::optional<std::string> ToLower(std::string_view text);
 
-// As Python's repr has a float: "1.0", "1e+16", "nan".
+// Formats a float as Python's repr does: "1.0", "1e+16", "nan".
 std::string FloatText(double value);
 
 // str(value), and repr(value) inside of lists. nullopt: of a namespace or a function, or of lists

@@ -99,7 +99,7 @@ class Value {
   Dict& namespace_attributes() const { return *dict_; }
   const Function& function() const { return *function_; }
 
-  // Of an undefined value: what is not defined.
+  // Returns the name of an undefined value, as the template has it.
   std::string what() const { return text_ == nullptr ? "" : *text_; }
 
   // How many lists and dicts lie inside of each other here; a namespace counts as too many, so that
@@ -108,7 +108,7 @@ class Value {
 
   bool IsTrue() const;
   bool operator==(const Value& other) const;
-  // Whether the two are one object: of None and bools.
+  // Returns whether the two are one object, as Python's `is` has it, of None and bools.
   bool IsSame(const Value& other) const { return kind_ == other.kind_ && *this == other; }
 
  private:

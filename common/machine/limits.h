@@ -1,6 +1,6 @@
-// What this process may take of its machine: the machine's own, or less by a control group (version
-// 1 or 2), the threads' affinity or a limit of the address space. Everything that sizes itself by
-// the machine uses these.
+// Reads how much of its machine this process may take: the machine's own, or less by a control
+// group (version 1 or 2), the threads' affinity or a limit of the address space. Everything that
+// sizes itself by the machine uses these.
 
 #ifndef ATOLL_COMMON_MACHINE_LIMITS_H_
 #define ATOLL_COMMON_MACHINE_LIMITS_H_
@@ -22,8 +22,8 @@ struct MachineLimits {
 // read limits nothing.
 MachineLimits ReadMachineLimits(const std::string& root = "");
 
-// What a program that begins to take memory may still take: memory_bytes, less what this process
-// has already where something limits it.
+// Returns how many bytes a program may still take: memory_bytes, less what this process has already
+// where something limits it.
 int64_t ReadFreeMemory(const std::string& root = "");
 
 // min(cpus, most).

@@ -1,5 +1,5 @@
-// Whether this process may take the memory that it needs, looked at before it begins: libraries end
-// a process that cannot make a thread.
+// Checks that this process may take the memory that it needs, before it begins: libraries end a
+// process that cannot make a thread.
 
 #ifndef ATOLL_COMMON_MACHINE_ROOM_H_
 #define ATOLL_COMMON_MACHINE_ROOM_H_

@@ -53,7 +53,7 @@ class MetricsWriter {
   // Gauges and counters; a value that is not finite is left out. `metric` outlives the writer.
   void Add(const Metric& metric, double value, const Labels& labels = {});
   void Add(const Metric& metric, const HistogramCounts& counts, const Labels& labels = {});
-  // Of this process: memory, CPU time, start.
+  // Adds memory, CPU time and start of this process.
   void AddProcess();
   // Space left where `path` is.
   void AddDisk(const std::string& path);

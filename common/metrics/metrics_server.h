@@ -33,12 +33,12 @@ struct Monitored {
   std::function<void(MetricsWriter&)> collect;
   std::function<bool()> healthy;
   std::function<std::string()> why_not_ready;  // empty: it is ready
-  // Whether the holder of this certificate, which the authority has signed, may read /metrics; an
-  // error says why not. An empty function: all holders may.
+  // Decides whether the holder of this certificate, which the authority has signed, may read
+  // /metrics; the error says why not. An empty function: all holders may.
   std::function<absl::Status(const std::string& certificate)> admits;
 };
 
-// Of all paths of the server, these three; a reply with status 404 for others.
+// Answers one of the server's three paths; other paths get a reply with status 404.
 HttpReply AnswerMonitor(const Monitored& monitored, const std::string& path);
 
 // `App` is CLI::App.

@@ -1,4 +1,4 @@
-// What a transformer is made of, beyond its sizes: one Architecture describes a family, and layers,
+// The parts of a transformer, beyond its sizes: one Architecture describes a family, and layers,
 // layouts and costs follow it. Nothing outside families/ depends on which family a model is of.
 
 #ifndef ATOLL_COMMON_MODEL_ARCHITECTURE_H_
@@ -40,7 +40,7 @@ enum class FeedForward : uint8_t {
 
 enum class Nonlinearity : uint8_t { kSilu, kGeluTanh, kGeluErf };
 
-// What the last layer does and what it is trained on.
+// The last layer's work and its training objective.
 enum class Objective : uint8_t {
   kNextToken,    // final norm, product with the head's matrix
   kMaskedToken,  // transform, norm, product with the table and a bias; some tokens are masked
@@ -55,7 +55,8 @@ struct ParamNames {
   std::string final_norm, head;
   std::string transform, transform_norm;
   std::string head_bias;  // whole name
-  // Of a block. One of qkv and (query, key, value), of gate_up and (gate, up); up alone if plain.
+  // Names of a block's matrices. Either qkv or (query, key, value) is set, and either gate_up or
+  // (gate, up); up alone if plain.
   std::string qkv, query, key, value, query_norm, key_norm, out;
   std::string gate_up, gate, up, down;
   std::string attention_norm, after_attention_norm;  // before and after

@@ -1,5 +1,5 @@
-// What a model is: its family and its numbers. See architecture.h for what a family is made of and
-// hugging_face.h for config.json.
+// A model's description: its family and its numbers. architecture.h has what a family is made of,
+// hugging_face.h config.json.
 
 #ifndef ATOLL_COMMON_MODEL_CONFIG_H_
 #define ATOLL_COMMON_MODEL_CONFIG_H_
@@ -49,7 +49,7 @@ struct SpecialTokens {
   bool operator==(const SpecialTokens&) const = default;
 };
 
-// Of a model of images, which has these in place of a transformer's numbers; see image_model.h.
+// The numbers of a model of images, in place of a transformer's; see image_model.h.
 struct ImageModel {
   int64_t height = 0, width = 0, channels = 0;  // of its images
   std::vector<double> mean, deviation;          // by channel, of pixels from 0 to 1
@@ -111,10 +111,11 @@ struct ModelConfig {
   // max_positions, or what the scaling of rotary positions makes of them.
   int64_t LongestSequence() const;
 
-  // What the family makes of these numbers.
+  // Returns the architecture that the family makes of these numbers.
   Architecture architecture() const;
 
-  // Of a block, for sequences of `seq_len`: 0 where it sees all of them.
+  // Returns the attention window of a block for sequences of `seq_len`; 0: the block sees the whole
+  // sequence.
   int64_t WindowOfBlock(int64_t block, int64_t seq_len) const;
 
   // INVALID_ARGUMENT names the field, its value and what it may be.

@@ -68,8 +68,8 @@ class ConfigFields {
   // in CheckUnread.
   void Activation(const std::string& name, std::vector<std::string> implemented);
 
-  // Of the fields that no caller has read, refuses those that change the model and lists those that
-  // nothing is known of in Warning(). `family` is named in messages.
+  // Refuses those of the fields that no caller has read which change the model, and lists unknown
+  // ones in Warning(). `family` is named in messages.
   void CheckUnread(absl::string_view family);
   // The same, and refuses what nothing is known of.
   void RefuseUnread(absl::string_view what);

@@ -1,4 +1,4 @@
-// What each layer of a model costs in operations and memory, by its shapes alone: for planners.
+// Costs of each layer of a model in operations and memory, by its shapes alone: for planners.
 
 #ifndef ATOLL_COMMON_MODEL_COSTS_H_
 #define ATOLL_COMMON_MODEL_COSTS_H_
@@ -14,7 +14,7 @@ struct LayerCosts {
   std::string name;             // as LayerLayout's
   int64_t parameters = 0;       // a tied head's table is the embedding's
   int64_t read_parameters = 0;  // of products in forward: with a tied head's table
-  // Of one sequence.
+  // Numbers of one sequence.
   double forward_flops = 0;
   int64_t output_bytes = 0;  // to the next layer; of the head: its logits
   int64_t forward_stash_bytes = 0, backward_stash_bytes = 0;
@@ -25,11 +25,11 @@ struct LayerCosts {
 // scores. REQUIRES: valid.
 double ForwardFlops(const ModelConfig& config, int64_t layer, int64_t seq_len);
 
-// Of all layers in order, whole. REQUIRES: valid.
+// Returns the costs of all layers in order, each whole. REQUIRES: valid.
 std::vector<LayerCosts> CostsByLayer(const ModelConfig& config, int64_t seq_len,
                                      const ElementBytes& element);
 
-// Of a stage's constants: rotary positions' table.
+// Returns the bytes of a stage's constants: rotary positions' table.
 int64_t ConstantBytes(const ModelConfig& config, int64_t seq_len, const ElementBytes& element);
 
 }  // namespace atl

@@ -20,12 +20,12 @@ struct Family {
   const char* architecture;  // transformers' class
   double default_ffn_ratio;  // a job file's feed_forward 0 is this times hidden,
   int64_t ffn_multiple;      // rounded up to a multiple of this
-  // What a job file's numbers leave open.
+  // Sets the numbers that a job file leaves open.
   void (*set_defaults)(ModelConfig* config);
   void (*read)(ConfigFields& fields, ModelConfig* config);
   void (*write)(const ModelConfig& config, nlohmann::ordered_json* json);
   Architecture (*describe)(const ModelConfig& config);
-  // Of models of images; null: a transformer's.
+  // Lists the layers of a model of images; null: the family is a transformer.
   std::vector<ImageLayer> (*image_layers)(const ModelConfig& config) = nullptr;
 };
 
@@ -37,7 +37,7 @@ std::span<const Family* const> AllFamilies();
 
 // ---- What the families that came after LLaMA share with it ----
 
-// What transformers' class of a family has for fields that a config.json lacks.
+// Defaults of transformers' class of a family for fields that a config.json lacks.
 struct LlamaDefaults {
   int64_t kv_heads = 0;  // 0: as many as heads
   int64_t head_dim = 0;  // 0: hidden_size / heads

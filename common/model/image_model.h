@@ -1,5 +1,5 @@
-// What a model of images is made of: one ImageLayer describes a stem, a block or a head, and
-// layers, layouts and costs follow it, as they follow an Architecture for transformers.
+// The parts of a model of images: one ImageLayer describes a stem, a block or a head, and layers,
+// layouts and costs follow it, as they follow an Architecture for transformers.
 //
 // An image is height * width rows of channels; see kernels/image_ops.h.
 
@@ -69,7 +69,8 @@ ConvParams FindConvParams(const LayerLayout& layout, const ConvPart& part);
 
 double ForwardFlops(const ImageLayer& layer);
 
-// What a convolution keeps. `out` is behind the norm, and absent where that is the layer's output.
+// Slots that a convolution keeps. `out` is behind the norm, and absent where that is the layer's
+// output.
 struct ConvSlots {
   Slot raw, mean, rstd, out;
   Slot grad_raw, sums;  // backward
@@ -78,7 +79,8 @@ struct ImageStash {
   Slot pixels;  // the stem's input as numbers
   std::vector<ConvSlots> convs;
   ConvSlots shortcut;
-  // Of squeeze-and-excitation: means, before and behind its first product, gates, gated input.
+  // Slots of squeeze-and-excitation: means, before and behind its first product, gates, gated
+  // input.
   Slot squeezed, inner, activated, gate, gated;
   Slot grad_gate, grad_inner;  // backward
   Slot pooled;                 // the head's means

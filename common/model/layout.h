@@ -38,7 +38,7 @@ enum class Cut : uint8_t {
   kColumns,
 };
 
-// What a layer uses a parameter for. Of matrices that one product serves, the first one is named.
+// A parameter's use in a layer. Of matrices that one product serves, the first one is named.
 enum class Param : uint8_t {
   kTable,
   kPositions,

@@ -1,5 +1,5 @@
-// What each optimizer keeps of a layer's elements beside the parameters, and how a layer may be cut
-// among owners. Pure: planners and workers agree on it.
+// State that each optimizer keeps of a layer's elements beside the parameters, and how a layer may
+// be cut among owners. Pure: planners and workers agree on it.
 
 #ifndef ATOLL_COMMON_MODEL_OPTIMIZER_STATE_H_
 #define ATOLL_COMMON_MODEL_OPTIMIZER_STATE_H_
@@ -26,8 +26,8 @@ int64_t SecondSlotBegin(InnerOptimizer optimizer, const LayerLayout& layout);
 // Numbers kept of the elements in `owned`, both slots together.
 int64_t StateElements(InnerOptimizer optimizer, const LayerLayout& layout, Range owned);
 
-// Whether the optimizer steps this parameter by what the whole matrix is: Muon, of the matrices of
-// blocks.
+// Returns whether the optimizer steps this parameter as a whole matrix: Muon does so with the
+// matrices of blocks.
 bool StepsWhole(InnerOptimizer optimizer, const ParamSpec& param);
 
 // The parameters of a layer that one owner has whole, in order; everything else may be cut
@@ -40,7 +40,7 @@ int64_t StepScratchElements(InnerOptimizer optimizer, const LayerLayout& layout)
 // In memory.
 int64_t CountRows(const ParamSpec& matrix);
 
-// Whether tensor parallelism may cut matrices under this optimizer.
+// Returns whether tensor parallelism may cut matrices under this optimizer.
 bool AllowsTensorParallelism(InnerOptimizer optimizer);
 
 }  // namespace atl

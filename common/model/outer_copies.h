@@ -18,12 +18,13 @@ namespace atl {
 // plan's order, keep copies, as far as there are any.
 std::vector<NodeId> WithCopies(const IslandPlan& plan, std::vector<NodeId> holders, int32_t copies);
 
-// Of each worker that keeps any. A shard for each layer: how layers are cut into shards moves no
-// more than a block between workers. `block` as in CutByOwners.
+// Returns the number of elements that each worker keeps, where it keeps any, with one shard for
+// each layer: how layers are cut into shards moves no more than a block between workers. `block` as
+// in CutByOwners.
 std::map<NodeId, int64_t> KeptElements(const IslandPlan& plan, const std::vector<LayerSize>& layers,
                                        int32_t copies, int64_t block);
 
-// Of its host's memory, what a worker of a plan keeps for the model beside what its devices hold.
+// Memory of a worker's host that the model takes under a plan, beside what its devices hold.
 struct HostCopies {
   int64_t exchange_bytes = 0;  // with the parameter servers: what it owns, and copies for others
   int64_t save_bytes = 0;      // what it owns, while that is written to its disk
@@ -38,7 +39,8 @@ struct HostCopies {
 };
 HostCopies MakeHostCopies(const JobSpec& spec, const IslandPlan& plan,
                           const std::vector<LayerSize>& layers, const NodeId& worker);
-// Of all of the plan's workers that keep any, in about the time that one of them takes.
+// Returns the copies of all of the plan's workers that keep any, in about the time of a single call
+// of MakeHostCopies.
 std::map<NodeId, HostCopies> MakeAllHostCopies(const JobSpec& spec, const IslandPlan& plan,
                                                const std::vector<LayerSize>& layers);
 

@@ -30,11 +30,11 @@ struct Ownership {
     return replica == 0 || GetShardIndex(replica - 1) != GetShardIndex(replica);
   }
 
-  // Of a layer with so many elements, what a replica owns. No replica owns a part of an `undivided`
-  // range (optimizer_state.h): a cut within one moves to its nearer end.
+  // Returns the range that a replica owns of a layer with so many elements. No replica owns a part
+  // of an `undivided` range (optimizer_state.h): a cut within one moves to its nearer end.
   Range Owned(int replica, int64_t elements, std::span<const Range> undivided = {}) const;
-  // What a replica adds up for its shard: the replicas of a shard cut what they own among them. In
-  // the order of replicas these parts are the whole layer.
+  // Returns the range that a replica adds up for its shard: the replicas of a shard cut what they
+  // own among them. In the order of replicas these parts are the whole layer.
   Range Summed(int replica, int64_t elements, std::span<const Range> undivided = {}) const;
 
   bool operator==(const Ownership&) const = default;

@@ -1,4 +1,5 @@
-// Whether two descriptions of a model, which two versions of Atoll may have written, mean the same.
+// Compares two descriptions of a model, which two versions of Atoll may have written, by their
+// meaning.
 
 #ifndef ATOLL_COMMON_MODEL_SAME_MODEL_H_
 #define ATOLL_COMMON_MODEL_SAME_MODEL_H_

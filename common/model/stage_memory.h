@@ -1,6 +1,6 @@
-// What a stage takes of its device's memory, by the model's shapes alone: planners reckon with it,
-// and tests/island/memory_test.cc holds it to what worker/model and worker/pipeline take. The
-// workspace of operations is a backend's matter and has to be measured.
+// Predicts the memory of a stage on its device by the model's shapes alone: planners use it, and
+// tests/island/memory_test.cc holds it to what worker/model and worker/pipeline take. The workspace
+// of operations is a backend's matter and has to be measured.
 
 #ifndef ATOLL_COMMON_MODEL_STAGE_MEMORY_H_
 #define ATOLL_COMMON_MODEL_STAGE_MEMORY_H_
@@ -16,7 +16,7 @@
 
 namespace atl {
 
-// Of one layer on one tensor-parallel rank; activations are those of one micro-batch.
+// Memory of one layer on one tensor-parallel rank; activations are those of one micro-batch.
 struct LayerFootprint {
   int64_t elements = 0;  // parameters on this rank; a tied head's table is the embedding's
   // Parameters, their gradient, and their copy in the activations' type, if that is another one.
@@ -26,7 +26,7 @@ struct LayerFootprint {
   int64_t forward_stash_bytes = 0, backward_stash_bytes = 0;
 };
 
-// Of all layers in order. REQUIRES: valid.
+// Returns the footprints of all layers in order. REQUIRES: valid.
 std::vector<LayerFootprint> ComputeLayerFootprints(const ModelConfig& config,
                                                    const TensorPart& part, const BatchShape& shape,
                                                    const ElementBytes& element);

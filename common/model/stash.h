@@ -1,5 +1,5 @@
-// What a layer keeps between its forward and backward passes: which tensors, how large, where. The
-// layers take their memory by this, and planners count it.
+// The tensors that a layer keeps between its forward and backward passes: which tensors, how large,
+// where. The layers take their memory by this, and planners count it.
 
 #ifndef ATOLL_COMMON_MODEL_STASH_H_
 #define ATOLL_COMMON_MODEL_STASH_H_
@@ -46,7 +46,7 @@ class SlotCarver {
   int64_t bytes_ = 0;
 };
 
-// Of one norm: its rows' statistics.
+// Slots of one norm: its rows' statistics.
 struct NormSlots {
   Slot mean, rstd;
 };
@@ -71,8 +71,8 @@ struct BlockForwardStash {
 // feed-forward's has its own.
 struct BlockBackwardStash {
   Slot normed, qkv, raw_qk, attention_sum, middle, feed_forward_normed, up, feed_forward_sum;
-  // Of the weights of the norms of queries and keys, side by side. Each rank of a tensor-parallel
-  // group has that of its heads, so B sums them up.
+  // The gradient of the weights of the norms of queries and keys, side by side. Each rank of a
+  // tensor-parallel group has its heads' part, so B sums them up.
   Slot query_norm_weight, key_norm_weight;
   int64_t bytes = 0;
 };
@@ -82,7 +82,7 @@ BlockForwardStash MakeBlockForwardStash(const ModelConfig& config, const TensorP
 BlockBackwardStash MakeBlockBackwardStash(const ModelConfig& config, const TensorPart& part,
                                           const BatchShape& shape, const ElementBytes& element);
 
-// Of the two ends.
+// The stash of the embedding; the head's is below.
 struct EmbeddingStash {
   NormSlots norm;
   Slot sum;       // what the norm reads

@@ -1,4 +1,4 @@
-// What a model is trained on, made from a row of sequence_length + 1 tokens.
+// Inputs and targets of a training step, made from a row of sequence_length + 1 tokens.
 
 #ifndef ATOLL_COMMON_MODEL_TARGETS_H_
 #define ATOLL_COMMON_MODEL_TARGETS_H_
@@ -15,22 +15,22 @@ namespace atl {
 // (common/masked_tokens.h). Of next tokens, targets are the row one further. Of masked tokens
 // (Devlin et al. 2019), 15% of the positions, at least one, are targets, none of them [CLS], [SEP]
 // or [PAD] (config.special_tokens) where the row has enough others, and none of the padding at its
-// end where it has enough tokens before that; the input of such a
-// position is the mask in 80% of cases, any token in 10% and itself in 10%. Which ones they are
-// depends on the row's tokens and `step` alone, the optimizer's step that is being made (0:
-// validation): a row is masked anew whenever it comes again, and alike in every layout. A row of a
-// document alone (DocumentFrame) has 15% of its tokens before the padding as targets, whatever the
-// length of its padding. Of images,
+// end where it has enough tokens before that; the input of such a position is the mask in 80% of
+// cases, any token in 10% and itself in 10%. Which ones they are depends on the row's tokens and
+// `step` alone, the optimizer's step that is being made (0: validation): a row is masked anew
+// whenever it comes again, and alike in every layout. A row of a document alone (DocumentFrame) has
+// 15% of its tokens before the padding as targets, whatever the length of its padding. Of images,
 // the inputs are the pixels' bytes, row by row and channel by channel, and the target is the class
 // behind them: a row has ModelConfig::RowNumbers, an image one target.
 void FillRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
              std::span<int32_t> inputs, std::span<int32_t> targets);
 
-// Whether rows may end with padding, which nothing attends to: of encoders whose config.json names
-// a [PAD].
+// Returns whether rows may end with padding, which nothing attends to: true of encoders whose
+// config.json names a [PAD].
 bool HasPadding(const ModelConfig& config);
 
-// Of documents alone. REQUIRES: the model has a [CLS], a [SEP] and a [PAD].
+// Returns the tokens that frame a single document. REQUIRES: the model has a [CLS], a [SEP] and a
+// [PAD].
 DocumentFrame GetDocumentFrame(const ModelConfig& config);
 
 // How many of the inputs of a row (see FillRow) come before the [PAD]s at its end: at least 1, and

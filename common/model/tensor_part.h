@@ -23,7 +23,7 @@ namespace atl {
 // [begin, end)
 using Range = ElementRange;
 
-// What rank `rank` of a group of `ranks` holds.
+// The part of a layer that rank `rank` of a group of `ranks` holds.
 struct TensorPart {
   int rank = 0;
   int ranks = 1;

@@ -1,4 +1,4 @@
-// What the fields of a config.json mean that a family's reader does not read.
+// Separates known from unknown fields of a config.json that a family's reader does not read.
 
 #ifndef ATOLL_COMMON_MODEL_UNKNOWN_FIELDS_H_
 #define ATOLL_COMMON_MODEL_UNKNOWN_FIELDS_H_

@@ -35,8 +35,8 @@ class SendAccount {
         connection_max_(connection_max),
         wake_(std::move(wake)) {}
 
-  // Whether to send a chunk now. If not, `wake` is called once when it is worth calling again. Two
-  // chunks may always be on their way, so that no connection waits for others to move.
+  // Returns whether to send a chunk now. If not, `wake` is called once when it is worth calling
+  // again. Two chunks may always be on their way, so that no connection waits for others to move.
   bool Admits(int64_t chunk_bytes) {
     if (HasRoom(chunk_bytes)) return true;
     wake_at_ = std::max(connection_max_ / 2, chunk_bytes);
@@ -129,7 +129,7 @@ class IncomingTensor {
   // InvalidArgument: not the chunk that must come now, or not its size. DataLoss: its checksum is
   // wrong. Either way nothing is counted as received. A chunk with a tag has been opened.
   absl::Status Accept(const v1::Chunk& chunk, std::span<const std::byte> payload);
-  // As Accept, but in any order, each chunk once. A tensor uses one of the two alone.
+  // Accepts chunks in any order, each once. A tensor uses either this or Accept.
   absl::Status AcceptOnce(const v1::Chunk& chunk, std::span<const std::byte> payload);
 
  private:
@@ -145,7 +145,7 @@ class IncomingTensor {
   std::vector<bool> accepted_;  // by AcceptOnce
 };
 
-// As IncomingTensor::Accept, for a tensor of one chunk that stays where it is, but for its
+// Checks a tensor of one chunk that stays where it is, as IncomingTensor::Accept does, but for its
 // checksum.
 absl::Status CheckOnlyChunk(const v1::Chunk& chunk, std::span<const std::byte> payload,
                             int64_t expected_bytes);

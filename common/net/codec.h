@@ -15,8 +15,8 @@
 
 namespace atl {
 
-// All of them REQUIRE an encoding that is not quantised, and
-// bytes.size() == values.size() * BytesPerElement(encoding).
+// All of them REQUIRE an encoding that is not quantised, and bytes.size() == values.size() *
+// BytesPerElement(encoding).
 
 // fp32 to bf16 rounds to nearest, ties to even; NaN stays NaN.
 void EncodeTensor(Encoding encoding, std::span<const float> values, std::span<std::byte> bytes);

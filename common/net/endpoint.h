@@ -1,5 +1,5 @@
-// What sockets need around them: a bound address, and an eye on connections, which libzmq makes and
-// loses unseen.
+// Parts around a socket: a bound address, and an eye on connections, which libzmq makes and loses
+// unseen.
 
 #ifndef ATOLL_COMMON_NET_ENDPOINT_H_
 #define ATOLL_COMMON_NET_ENDPOINT_H_
@@ -19,7 +19,7 @@ enum class ConnectionEvent {
   kUp,
   kRetried,  // no answer
   kLost,     // also after 6 s of silence
-  // Of sessions; see link_socket.h.
+  // States of a session; see link_socket.h.
   kUnknownKey,
   kHandshakeFailed,
   kSessionBroken,
@@ -32,8 +32,8 @@ class ConnectionWatch {
   // REQUIRES: before the socket connects.
   static absl::StatusOr<ConnectionWatch> Create(ZmqContext& context, const Socket& watched);
 
-  // What has happened since, one at a time. `descriptor` is the connection's with kConnected, and
-  // else -1.
+  // Returns the next event since the last call, if there is one. `descriptor` is the connection's
+  // with kConnected, and else -1.
   std::optional<ConnectionEvent> Next(int* descriptor = nullptr);
   Socket& socket() { return monitor_; }
 

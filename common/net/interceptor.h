@@ -23,7 +23,7 @@ class Interceptor {
  public:
   using Parts = std::vector<std::string>;
   enum Direction { kToServer, kToClient };
-  // What goes on in place of a message.
+  // Returns the messages to pass on in place of one.
   using Hook = std::function<std::vector<Parts>(Direction, Parts)>;
 
   // In front of a server.

@@ -35,7 +35,7 @@ class LinkClient {
   // Instead of the connection that there is, or is not.
   absl::Status ConnectAgain();
 
-  // What has happened, one at a time. kUp: the session is there. A connection that fails its
+  // Returns the next event, if there is one. kUp: the session is there. A connection that fails its
   // handshake, or whose session has ended, stays down until ConnectAgain.
   std::optional<ConnectionEvent> Next(Instant now, int* descriptor = nullptr);
 

@@ -49,7 +49,7 @@ class Listener {
   // None is accepted afterwards, and the port is free.
   void Stop();
 
-  // Those of the peer that are open; "": of all.
+  // Counts the open connections of the peer; "": of all peers.
   int CountOpen(const std::string& peer);
 
  private:

@@ -22,7 +22,8 @@ using Secret = std::array<uint8_t, 32>;  // also a Curve25519 key, public or sec
 
 enum class SealCipher : uint8_t { kAes256Gcm, kChaCha20Poly1305 };
 
-// Whether this processor has instructions for AES: without, ChaCha20-Poly1305 is the quicker one.
+// Returns whether this processor has instructions for AES: without, ChaCha20-Poly1305 is the
+// quicker one.
 bool HasAes();
 
 struct SealKey {
@@ -50,7 +51,8 @@ class AgreementKey {
   static AgreementKey FromSecret(const Secret& secret);
 
   const Secret& public_key() const { return public_key_; }
-  // What only the holders of the two keys can compute. InvalidArgument: the other key is none.
+  // Returns the secret that only the holders of the two keys can compute. InvalidArgument: the
+  // other key is none.
   absl::StatusOr<std::string> Agree(const Secret& other_public_key) const;
 
  private:

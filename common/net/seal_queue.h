@@ -18,7 +18,7 @@
 
 namespace atl {
 
-// What has come over a link, or goes.
+// A frame that has come over a link, or that is to be sent.
 struct LinkFrame {
   std::string from;     // at servers: the connection, as ROUTER names it
   std::string key;      // at servers: the Z85 key that the other end has proven; "" without keys

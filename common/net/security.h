@@ -26,7 +26,7 @@ absl::StatusOr<KeyPair> GenerateKeyPair();
 // The public key that belongs to a secret key; an error when it is not a Z85 key.
 absl::StatusOr<std::string> DerivePublicKey(absl::string_view secret_key);
 
-// Whether the text is a key: 40 letters that decode.
+// Returns whether the text is a key: 40 letters that decode.
 bool IsCurveKey(absl::string_view key);
 
 // ---- Files, as `atoll keygen` makes them; the same format for all. A line that begins with '#' is
@@ -59,7 +59,7 @@ absl::Status CheckSecurity(const ServerSecurity& security, absl::string_view end
 absl::Status CheckSecurity(const ClientSecurity& security, absl::string_view endpoint,
                            absl::string_view server_key);
 
-// Whether a tcp:// endpoint names a loopback address: 127.x.x.x, [::1] or localhost.
+// Returns whether a tcp:// endpoint names a loopback address: 127.x.x.x, [::1] or localhost.
 bool IsLoopback(absl::string_view endpoint);
 
 }  // namespace atl

@@ -44,7 +44,7 @@ class Session {
   std::string SealHeader(absl::string_view header);
   void HeaderSent() { ++headers_sent_; }
 
-  // Whether a frame claims to be of this session.
+  // Returns whether a frame claims to be of this session.
   bool IsNamed(absl::string_view sealed) const;
   // The next header that has come. DataLoss: it is not the one that must come now, or has been
   // changed; no later one opens either.
@@ -54,7 +54,7 @@ class Session {
   SealKey KeyForChunk(v1::Frame* frame);
   // With what to open the payload of a frame that has come.
   SealKey GetChunkKey(const v1::Chunk& chunk);
-  // What the payload's tag authenticates besides the payload.
+  // Returns the additional data that the payload's tag authenticates.
   static std::string ChunkContext(const v1::Frame& frame);
 
  private:
@@ -93,7 +93,7 @@ class Handshake {
   // InvalidArgument: it does not come from the holder of the server's key, or answers another
   // hello.
   absl::StatusOr<Session> OnWelcome(const v1::LinkWelcome& welcome) const;
-  // Whether the holder of the server's key has refused us.
+  // Returns whether the holder of the server's key has refused us.
   bool IsRefusal(const v1::LinkRefusal& refusal) const;
 
  private:

@@ -10,7 +10,7 @@ namespace atl {
 // OK if it is tcp://HOST:PORT; the host may be "*" or an IPv6 address in brackets, the port "*".
 absl::Status CheckTcpEndpoint(absl::string_view endpoint);
 
-// Whether a host, "[...]" around IPv6, is this machine: localhost, 127.0.0.0/8 or ::1.
+// Returns whether a host, "[...]" around IPv6, is this machine: localhost, 127.0.0.0/8 or ::1.
 bool IsLoopbackHost(absl::string_view host);
 
 }  // namespace atl

@@ -1,4 +1,4 @@
-// Whether a TCP address is in use, without a protocol.
+// Checks whether a TCP address is in use, without a protocol.
 
 #ifndef ATOLL_COMMON_NET_TCP_PROBE_H_
 #define ATOLL_COMMON_NET_TCP_PROBE_H_
@@ -9,12 +9,12 @@
 
 namespace atl {
 
-// Whether a process accepts connections at "host:port". Of an address of this machine it returns at
-// once.
+// Returns whether a process accepts connections at "host:port". An address of this machine is
+// answered at once.
 bool IsListening(const std::string& address);
 
-// Whether this process may listen at "host:port" now; port 0: always. The error names the address
-// and what the system says.
+// Checks that this process may listen at "host:port" now; port 0: always. The error names the
+// address and what the system says.
 absl::Status CheckCanListen(const std::string& address);
 
 }  // namespace atl

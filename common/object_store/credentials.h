@@ -59,7 +59,7 @@ class S3Keys {
   // Reads them again when a minute has passed, or they end within 5. Those before where that fails.
   S3Access Get();
 
-  // Whether there are others than `refused`, which a server did not accept.
+  // Returns whether there are keys other than `refused`, which a server did not accept.
   bool Renew(const S3Access& refused);
 
  private:

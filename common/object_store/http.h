@@ -31,7 +31,7 @@ struct WebRequest {
 // PERMISSION_DENIED. Of the whole process; empty: every redirection.
 void ConfineRedirects(std::function<bool(const std::string& url)> may_read);
 
-// Of the header Range: "bytes=0-9".
+// Formats the value of the header Range: "bytes=0-9".
 std::string RangeText(int64_t offset, int64_t bytes);
 
 struct WebAnswer {

@@ -37,7 +37,7 @@ absl::StatusOr<HubPath> ParseHubPath(const std::string& url);
 absl::StatusOr<std::unique_ptr<ObjectStore>> OpenHubStore(const std::string& url,
                                                           RetryOptions retry = {});
 
-// What of a model's repository is wanted on this machine.
+// Files of a model's repository that this machine needs.
 enum class HubFiles { kConfig, kTokenizer, kWeights };
 
 // The folder or file on this machine that has what `path` names, once for each process; any other

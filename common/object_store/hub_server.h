@@ -32,7 +32,7 @@ class HubServer {
   // All files below place.path. NOT_FOUND, PERMISSION_DENIED, UNAVAILABLE: as the hub answers.
   absl::StatusOr<std::vector<HubFile>> List(const HubPath& place, const Cancelled& cancelled) const;
 
-  // Of the revision.
+  // Returns the commit of the revision.
   absl::StatusOr<std::string> FindCommit(const HubPath& place, const Cancelled& cancelled) const;
 
  private:

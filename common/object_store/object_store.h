@@ -31,7 +31,7 @@ struct ObjectInfo {
   bool exact_tag = false;  // and stands for every byte: S3's ETag, a web server's strong one
 };
 
-// Of one call.
+// Options of one call.
 struct CallOptions {
   Cancelled cancelled;  // then the call is ABORTED within a second or so
   std::string tag;      // of Read, empty: any. The object as it was when Stat gave this tag.
@@ -54,7 +54,7 @@ class ObjectStore {
   // parts, each with a checksum that the server compares.
   virtual absl::Status Write(const std::string& name, std::span<const ByteSpan> buffers) = 0;
 
-  // Those whose names begin with `prefix`, sorted by name, at most `most`.
+  // Lists the objects whose names begin with `prefix`, sorted by name, at most `most`.
   virtual absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most,
                                                        const CallOptions& call) = 0;
 

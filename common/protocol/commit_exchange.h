@@ -23,7 +23,7 @@
 
 namespace atl {
 
-// What one device does, in this order. Devices are numbers, by their order in the plan.
+// The part of one device, in this order. Devices are numbers, by their order in the plan.
 struct CommitPosition {
   std::vector<int> below;  // whose sums it adds to its own
   int above = -1;          // then gets its sum, and returns that of all; -1: this is a head

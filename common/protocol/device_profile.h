@@ -1,6 +1,6 @@
-// What was measured of devices and links: DeviceProfile and LinkProfile of
-// proto/control.proto. Workers report them, the coordinator keeps them and the planner uses them.
-// Times are of one kind of layer on one device, under the code that training runs.
+// Measurements of devices and links: DeviceProfile and LinkProfile of proto/control.proto. Workers
+// report them, the coordinator keeps them and the planner uses them. Times are of one kind of layer
+// on one device, under the code that training runs.
 
 #ifndef ATOLL_COMMON_PROTOCOL_DEVICE_PROFILE_H_
 #define ATOLL_COMMON_PROTOCOL_DEVICE_PROFILE_H_
@@ -12,11 +12,11 @@
 
 namespace atl {
 
-// Of one LinkProfile.
+// Message times in one LinkProfile, at most.
 inline constexpr size_t kMessageTimesMax = 64;
 
-// Of what decides how long the model's layers take: its numbers and the sequences' length. The same
-// on every machine.
+// Returns a digest of what decides how long the model's layers take: its numbers and the sequences'
+// length. It is the same on every machine.
 uint64_t ComputeModelDigest(const ModelSpec& model, int64_t sequence_length,
                             InnerOptimizer optimizer = InnerOptimizer::kAdamW);
 

@@ -17,12 +17,12 @@
 
 namespace atl {
 
-// Of the round that makes `version`, above 0.
+// Returns the fragment of the round that makes `version`, above 0.
 inline int64_t FragmentFromVersion(Version version, int64_t fragments) {
   return (version - 1) % fragments;
 }
 
-// Whether the round that makes `version` concerns the layer. Version 0 has all layers.
+// Returns whether the round that makes `version` concerns the layer. Version 0 has all layers.
 inline bool IsInTurn(Version version, int32_t layer, int64_t fragments) {
   return version <= 0 || FragmentFromVersion(version, fragments) == layer % fragments;
 }
@@ -37,7 +37,7 @@ inline int64_t CountTurnsSince(Version base, Version version, int32_t layer, int
   return initial + turns(version) - turns(base);
 }
 
-// Whether a round after version `base`, up to `version`, concerns the layer.
+// Returns whether a round after version `base`, up to `version`, concerns the layer.
 inline bool HasTurnSince(Version base, Version version, int32_t layer, int64_t fragments) {
   return CountTurnsSince(base, version, layer, fragments) > 0;
 }

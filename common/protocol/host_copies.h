@@ -8,20 +8,21 @@
 
 namespace atl {
 
-// Of what it owns, or keeps copies of (common/model/outer_copies.h): theta_base, pseudo-gradient
-// and pulled version; of quantised pushes the residuals before and after, and the encoded
-// pseudo-gradient (a part of a copy). See
+// Returns how many copies a worker's host has of what it owns or keeps copies of
+// (common/model/outer_copies.h): theta_base, pseudo-gradient and pulled version; of quantised
+// pushes the residuals before and after, and the encoded pseudo-gradient (a part of a copy). See
 // worker/outer/outer_state.h.
 inline int OuterCopies(const JobSpec& spec) {
   return 3 + (IsQuantized(spec.outer.push_encoding) ? 3 : 0);
 }
 
-// Of one save (worker/state/save_plan.h): parameters, two moments, and what quantised pushes owe.
+// Returns how many parts one save has (worker/state/save_plan.h): parameters, two moments, and what
+// quantised pushes owe.
 inline int SavedParts(const JobSpec& spec) {
   return 3 + (IsQuantized(spec.outer.push_encoding) ? 1 : 0);
 }
 
-// Of what it owns, while that is written to its disk.
+// Returns how many copies of what it owns a host has while that is written to its disk.
 inline int SaveCopies(const JobSpec& spec) {
   return spec.schedule.checkpoint_every_steps == 0 ? 0 : SavedParts(spec);
 }

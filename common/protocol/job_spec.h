@@ -1,5 +1,5 @@
-// What a user requests: one training job, and its limits. proto/job.proto has the fields, with
-// their meaning and defaults.
+// A user's request: one training job, and its limits. proto/job.proto has the fields, with their
+// meaning and defaults.
 
 #ifndef ATOLL_COMMON_PROTOCOL_JOB_SPEC_H_
 #define ATOLL_COMMON_PROTOCOL_JOB_SPEC_H_
@@ -26,11 +26,11 @@ inline constexpr int kDataSitesMax = 256;
 
 inline constexpr int64_t kFragmentsMax = 4096;
 
-// As many sequences as an axis of positions has.
+// The most tokens to train on: as many sequences as an axis of positions has.
 inline constexpr int64_t kTrainTokensMax = int64_t{1} << 48;
 
-// Whether the numbers that all daemons count with are within their limits: of a specification that
-// comes from another daemon or from the disk, of any job, a site's too. Part of Validate.
+// Checks that the numbers with which all daemons count are within their limits: of a specification
+// that comes from another daemon or from the disk, of any job, a site's too. Part of Validate.
 absl::Status ValidateCounts(const JobSpec& spec);
 
 inline constexpr int kExcludedMax = 1024;     // workers and devices
@@ -41,11 +41,11 @@ inline constexpr int kLinkLimitsMax = 65536;  // all pairs of as many sites
 // devices, or layout.sites does not name its site. Empty: it may take part.
 std::string WhyNoPart(const LayoutSpec& layout, const std::string& worker, const std::string& site,
                       size_t devices);
-// What a job may use of a device's memory, at least 1 of what is known.
+// Returns how many bytes of a device's memory a job may use, at least 1 where the memory is known.
 int64_t BytesForJob(const LayoutSpec& layout, int64_t memory_bytes);
 
-// Whether so many heads can be split by ratios into whole ones, at least one each. The error names
-// the field. REQUIRES: ratios of 1 or more.
+// Checks that so many heads can be split by ratios into whole ones, at least one each. The error
+// names the field. REQUIRES: ratios of 1 or more.
 absl::Status CheckTensorSplitRatios(const std::vector<int64_t>& ratios, int64_t heads);
 
 // Every limit of every field of a job that a user submits. The message names the field as the job

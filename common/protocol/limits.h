@@ -14,7 +14,7 @@ namespace atl {
 
 inline constexpr int64_t kMaxInt = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kMinInt = std::numeric_limits<int64_t>::min();
-// Of a number whose field says nothing else. Each is far beyond what is counted in practice, and so
+// Limits of numbers whose field states none. Each is far beyond what is counted in practice, and so
 // far below its type's that a thousand of them can be added.
 inline constexpr int64_t kMaxNumber = int64_t{1} << 53;
 inline constexpr int64_t kMaxNumber32 = 1 << 30;

@@ -34,8 +34,8 @@ absl::StatusOr<ClusterMark> ReadClusterMark(Files& files, const std::string& sta
 absl::Status WriteClusterMark(Files& files, const std::string& state_folder,
                               const ClusterMark& mark);
 
-// What a member is to remember before it says anything to its coordinator: an older coordinator
-// could go unnoticed else. Not thread-safe.
+// Stores what a member has seen of its coordinator before the member sends anything: otherwise an
+// older coordinator could go unnoticed. Not thread-safe.
 class MarkWriter {
  public:
   // `files` outlive it. `on_change`: the disk takes nothing, and why, or takes it again: "".
@@ -44,7 +44,7 @@ class MarkWriter {
       : files_(files), state_folder_(std::move(state_folder)), on_change_(std::move(on_change)) {}
 
   void Remember(const ClusterMark& mark) { pending_ = mark; }
-  // Whether all of it is durable. What is not is tried, again once a second.
+  // Returns whether all of it is durable. A write that failed is tried again once a second.
   bool IsRemembered(Instant now);
   // When it is tried again; kNever: it is durable.
   Instant next_try() const { return pending_ ? next_try_ : kNever; }

@@ -1,4 +1,4 @@
-// Whether NCCL joins the GPUs of two members of an island: workers and plans decide alike.
+// Decides whether NCCL joins the GPUs of two members of an island: workers and plans decide alike.
 
 #ifndef ATOLL_COMMON_PROTOCOL_NCCL_JOINS_H_
 #define ATOLL_COMMON_PROTOCOL_NCCL_JOINS_H_

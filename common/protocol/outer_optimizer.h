@@ -18,7 +18,7 @@
 
 namespace atl {
 
-// Of ListServerSlots; the format of received shards has room for so many.
+// The most slots that ListServerSlots returns; the format of received shards has room for so many.
 inline constexpr int kMaxOuterSlots = 4;
 
 struct OuterParameter {
@@ -50,8 +50,9 @@ OuterChoice WithDefaults(OuterChoice choice);
 // REQUIRES, of all below: ValidateOuterChoice(spec).
 const OuterOptimizerInfo& GetOuterOptimizer(const OuterSpec& spec);
 bool HasSinglePushRounds(const OuterSpec& spec);
-// What a server keeps beside each parameter: the optimizer's slots, and last, where pulls are
-// quantised, kServedSlot, or in the job of a site's servers kBaseSlot and kContributedSlot.
+// Lists the slots that a server keeps beside each parameter: the optimizer's slots, and last, where
+// pulls are quantised, kServedSlot, or in the job of a site's servers kBaseSlot and
+// kContributedSlot.
 std::vector<std::string> ListServerSlots(const OuterSpec& spec);
 // The parameters as islands hold them, which differ from the server's by the rounding error of
 // quantised pulls so far (docs/decisions/quantised-pulls.md).
@@ -68,9 +69,9 @@ int64_t ServerPeakBytesPerElement(const OuterSpec& spec);
 // REQUIRES: the optimizer has the parameter.
 double OuterParameterValue(const OuterSpec& spec, absl::string_view name);
 
-// Whether optimizer, merge and parameters exist and go together.
+// Checks that optimizer, merge and parameters exist and go together.
 absl::Status ValidateOuterChoice(const OuterSpec& spec);
-// Whether optimizer and parameters of a site's rounds exist and go together.
+// Checks that optimizer and parameters of a site's rounds exist and go together.
 absl::Status ValidateSiteChoice(const SiteServersSpec& spec);
 
 }  // namespace atl

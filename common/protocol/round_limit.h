@@ -12,7 +12,8 @@ namespace atl {
 inline constexpr size_t kMaxContributions = 512;
 inline constexpr size_t kMaxContributionsByLayer = 64;
 
-// Whether statistics of so many are a matrix a layer; else one of all layers together, as layer 0.
+// Returns whether statistics of so many contributions are a matrix a layer; else one of all layers
+// together, as layer 0.
 inline constexpr bool HasStatisticsByLayer(size_t contributions) {
   return contributions <= kMaxContributionsByLayer;
 }

@@ -40,7 +40,7 @@ inline constexpr int64_t kMaxTraceIndex = 1 << 24;  // of stages, layers, micro-
 // island_plan.h's Validate says.
 bool IsDeviceName(absl::string_view name);
 
-// What is wrong with a message; empty: nothing.
+// Returns what is wrong with a message; empty: nothing.
 std::string FaultIn(const v1::DeviceProgram& m);
 std::string FaultIn(const v1::IslandMember& m);
 std::string FaultIn(const v1::PlannedIsland& m);

@@ -191,7 +191,7 @@ class Encoder : public FaultFinder {
   bool Check(Find) {
     return true;
   }
-  // Of the message that was made.
+  // Checks the message that was made.
   template <class Find>
   void CheckMade(Find fault) {
     IsWhole(fault);
@@ -282,7 +282,7 @@ class Decoder : public FaultFinder {
   void Alternative(Variant& variant, bool present, Mutable message) {
     if (present) Fields(*this, variant.template emplace<T>(), *message());
   }
-  // Whether nothing is wrong, by fault(): if there is, the message must not be read on.
+  // Returns whether nothing is wrong, by fault(): if there is, the message must not be read on.
   template <class Find>
   bool Check(Find fault) {
     return IsWhole(fault);

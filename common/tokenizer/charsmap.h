@@ -21,10 +21,11 @@ class Charsmap {
   // Empty: nothing is replaced. Every walk stays inside the array, whatever the bytes say.
   static absl::StatusOr<Charsmap> Parse(std::string bytes);
 
-  // As Hugging Face's library has it: a short grapheme cluster that begins with a key becomes what
-  // replaces the shortest such key, marks and all. REQUIRES: well-formed UTF-8; so is the result.
+  // Normalises as Hugging Face's library does: a short grapheme cluster that begins with a key
+  // becomes what replaces the shortest such key, marks and all. REQUIRES: well-formed UTF-8; so is
+  // the result.
   std::string NormalizedByCluster(std::string_view text) const;
-  // As SentencePiece's own library has it: at each place, the longest key is replaced.
+  // Normalises as SentencePiece's own library does: at each place, the longest key is replaced.
   // REQUIRES: well-formed UTF-8; so is the result.
   std::string NormalizedByLongestKey(std::string_view text) const;
 
@@ -36,7 +37,7 @@ class Charsmap {
   // Calls `visit(key)` for each key that `text` begins with, the shortest first, until it is false.
   template <typename Visit>
   void VisitKeys(std::string_view text, const Visit& visit) const;
-  // What replaces the shortest key that `text` begins with.
+  // Returns the replacement of the shortest key that `text` begins with.
   std::optional<std::string_view> Replacement(std::string_view text) const;
 
   std::vector<uint32_t> units_;

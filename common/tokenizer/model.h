@@ -26,7 +26,7 @@ class Vocabulary {
   // {"token": id, ...}, or [["token", id], ...]. Refused: ids out of range or given twice.
   static absl::StatusOr<Vocabulary> Parse(const Json& json, const std::string& where);
 
-  // So many tokens more may be added.
+  // Announces how many more tokens may be added.
   void Expect(size_t tokens) { expected_ = static_cast<int64_t>(ids_.size() + tokens); }
   absl::Status Add(std::string token, int64_t id, const std::string& where);
 
@@ -44,7 +44,7 @@ class Vocabulary {
   int64_t expected_ = 0;  // tokens in all
 };
 
-// What a thread needs to encode, kept from piece to piece.
+// Memory that a thread needs to encode, kept from piece to piece.
 struct Scratch {
   struct Symbol {
     int32_t id, previous, next;

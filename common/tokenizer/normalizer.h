@@ -1,4 +1,4 @@
-// What a tokenizer does to text before it looks for tokens: "normalizer" of tokenizer.json.
+// Normalises text before a tokenizer looks for tokens: "normalizer" of tokenizer.json.
 
 #ifndef ATOLL_COMMON_TOKENIZER_NORMALIZER_H_
 #define ATOLL_COMMON_TOKENIZER_NORMALIZER_H_

@@ -48,7 +48,7 @@ class Tokenizer {
   // One more than the largest id.
   virtual int64_t vocabulary() const = 0;
 
-  // Of the file's bytes: equal for the same tokenizer on two machines.
+  // Returns a digest of the file's bytes: equal for the same tokenizer on two machines.
   virtual uint64_t digest() const = 0;
 
   // The id of a token, special ones included.
@@ -61,7 +61,7 @@ class Tokenizer {
   // In order. REQUIRES: well-formed UTF-8.
   virtual std::vector<SpecialTokenPlace> FindSpecialTokens(std::string_view text) const = 0;
 
-  // What transformers does otherwise than tokenizer.json says, "" where it does not.
+  // Returns a warning of what transformers does otherwise than tokenizer.json says; "": nothing.
   virtual const std::string& warning() const = 0;
 
   // Text of tokens, special ones left out where `skip_special`. Ids that are no token add nothing.

@@ -1,5 +1,5 @@
-// What lies beside a tokenizer for transformers: tokenizer_config.json, special_tokens_map.json and
-// the chat template. Files are untrusted.
+// Reads what lies beside a tokenizer for transformers: tokenizer_config.json,
+// special_tokens_map.json and the chat template. Files are untrusted.
 
 #ifndef ATOLL_COMMON_TOKENIZER_TOKENIZER_CONFIG_H_
 #define ATOLL_COMMON_TOKENIZER_TOKENIZER_CONFIG_H_
@@ -25,7 +25,8 @@ struct TokenizerConfig {
   std::string SpecialToken(const std::string& name) const;
 };
 
-// Of the tokenizer at `path`, a file or its folder. Files that are not there count as empty.
+// Reads the configuration of the tokenizer at `path`, a file or its folder. Missing files count as
+// empty.
 absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const std::string& path);
 
 }  // namespace atl

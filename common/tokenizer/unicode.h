@@ -22,7 +22,7 @@ size_t LastCharacterBytes(std::string_view text);
 
 void AppendCharacter(int32_t code, std::string* out);
 
-// Whether all of it is well-formed UTF-8.
+// Returns whether all of the text is well-formed UTF-8.
 bool IsWellFormed(std::string_view text);
 
 // With U+FFFD for each maximal part that is not well-formed (WHATWG's and Rust's lossy decoding).

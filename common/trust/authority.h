@@ -20,7 +20,7 @@ class AuthorityFolder {
   explicit AuthorityFolder(std::string path) : path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
-  // Of the list of tokens and members (records.h).
+  // The path of the list of tokens and members (records.h).
   std::string RegistryPath() const { return path_ + "/registry"; }
   IdentityFolder coordinator() const { return IdentityFolder(path_ + "/coordinator"); }
   absl::StatusOr<bool> Exists() const;

@@ -21,7 +21,7 @@ class IdentityFolder {
   TlsOptions tls() const;
   std::string curve_key_path() const { return path_ + "/curve.key"; }
 
-  // Whether it is complete.
+  // Returns whether the folder is complete.
   absl::StatusOr<bool> Exists() const;
   absl::StatusOr<CertificateFacts> Certificate() const;
   absl::StatusOr<CertificateFacts> Authority() const;

@@ -27,7 +27,7 @@ struct KeyAndCertificate {
   std::string certificate;  // PEM
 };
 
-// What a certificate is to say.
+// The contents of a certificate to make.
 struct CertificateContents {
   Identity identity;
   std::vector<std::string> hosts;  // names and addresses by which others dial the holder
@@ -36,7 +36,7 @@ struct CertificateContents {
   int64_t until_unix_s = 0;
 };
 
-// What a certificate says. Whether it is true: IsSignedBy.
+// Statements of a certificate; IsSignedBy says whether they are true.
 struct CertificateFacts {
   absl::StatusOr<Identity> identity = absl::NotFoundError("");  // the error says what is wrong
   std::string cluster;                                          // of an authority; else empty
@@ -67,13 +67,13 @@ absl::StatusOr<std::string> SignRequest(const KeyAndCertificate& authority,
                                         const std::string& request_pem,
                                         const CertificateContents& contents);
 
-// Of the first certificate in the text.
+// Reads the first certificate in the text.
 absl::StatusOr<CertificateFacts> ReadCertificate(const std::string& pem);
 
-// Whether the authority has signed the certificate for a holder; dates are not looked at.
+// Returns whether the authority has signed the certificate for a holder; dates are not checked.
 bool IsSignedBy(const std::string& certificate_pem, const std::string& authority_pem);
 
-// Whether it names the host: a DNS name or an address, IPv6 without brackets.
+// Returns whether the certificate names the host: a DNS name or an address, IPv6 without brackets.
 bool NamesHost(const std::string& certificate_pem, const std::string& host);
 
 // The certificate in the text with this fingerprint; nullopt: there is none.

@@ -17,7 +17,7 @@ absl::StatusOr<std::string> EncodeTrustRecords(const v1::TrustRecords& records);
 absl::StatusOr<v1::TrustRecords> DecodeTrustRecords(const std::string& where,
                                                     const std::string& bytes);
 
-// Of the file; NOT_FOUND: there is none.
+// Reads the file; NOT_FOUND: there is none.
 absl::StatusOr<v1::TrustRecords> ReadTrustRecords(const std::string& path);
 
 }  // namespace atl

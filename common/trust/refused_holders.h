@@ -19,8 +19,8 @@ class RefusedHolders {
   // Replaces the list; before the first one no holder is refused.
   void Set(const google::protobuf::RepeatedPtrField<v1::RefusedHolder>& holders);
 
-  // Of a certificate that the authority has signed. PERMISSION_DENIED: its holder is revoked; the
-  // message says when and by whom.
+  // Checks a certificate that the authority has signed. PERMISSION_DENIED: its holder is revoked;
+  // the message says when and by whom.
   absl::Status Check(const std::string& certificate_pem) const;
 
  private:

@@ -246,10 +246,10 @@ class CoordinatorCore {
   CoordinatorCore& operator=(CoordinatorCore&&) noexcept;
 
   // Takes over what an earlier process stored, in any order; EventRecords, LinkRecords and
-  // DeviceRecords are skipped. An error
-  // says which record contradicts another: the store is damaged, the core must not be used.
-  // `crashed`: the job that the earlier process was at when it crashed fails in the first Step, so
-  // that it cannot end each process; a user may resume it. REQUIRES: no Step was made.
+  // DeviceRecords are skipped. An error says which record contradicts another: the store is
+  // damaged, the core must not be used. `crashed`: the job that the earlier process was at when it
+  // crashed fails in the first Step, so that it cannot end each process; a user may resume it.
+  // REQUIRES: no Step was made.
   absl::Status Recover(Instant now, const std::vector<StoreRecord>& stored,
                        const JobId& crashed = "");
 

@@ -3,15 +3,13 @@
 // others are at the site of the workers that they are near.
 //
 // - Links whose message of 1 MB takes 4 ms or less are always near enough; beyond that, groups
-// merge
-//   as GroupDevices says, but never over a mean latency of more than 5 ms: two workers alone have
-//   nothing to be compared with.
+//   merge as GroupDevices says, but never over a mean latency of more than 5 ms: two workers alone
+//   have nothing to be compared with.
 // - Workers that were together stay so until their distance is 1.5 times what would bring them
 //   together, and those that were apart join at 1/1.5 of it: noise changes nothing. A worker that
 //   was not measured keeps its site.
 // - A site keeps its name as long as most of its workers; a new one is called after its first
-// worker
-//   by name ("site-w1").
+//   worker by name ("site-w1").
 //
 // Pure and deterministic: the order of the arguments does not matter.
 

@@ -39,8 +39,8 @@ int64_t OwnerBytes(const PlanRequest& request, const IslandPlan& plan, const Nod
 // What each keeps at least of that, whatever the plan is.
 int64_t LeastOwnerBytes(const PlanRequest& request);
 // RESOURCE_EXHAUSTED names a worker whose devices have memory of their own, and whose host has too
-// little for its messages and for what it owns. Hosts that do
-// not say what they have are taken to have enough.
+// little for its messages and for what it owns. Hosts that do not say what they have are taken to
+// have enough.
 absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan);
 
 }  // namespace atl

@@ -3,9 +3,8 @@
 // A transfer of n bytes over one edge takes its latency plus n / bandwidth; the latency follows the
 // serialisation, so the edge is free for the next transfer when the last byte has left. Where times
 // of several sizes were measured, n stands for the bytes that would take as long (size_curve.h). A
-// link with
-// several edges splits a transfer so that all parts arrive together: with offsets a_e (time until
-// edge e can start, plus its latency) and bandwidths b_e, it arrives at
+// link with several edges splits a transfer so that all parts arrive together: with offsets a_e
+// (time until edge e can start, plus its latency) and bandwidths b_e, it arrives at
 //   (n + sum a_e b_e) / sum b_e,
 // edges being added by rising a_e while a_e is less than that. At most one edge of a conflict set
 // takes part in a transfer (NVLink or PCIe within one kernel, for example).

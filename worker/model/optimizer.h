@@ -38,8 +38,8 @@ class Optimizer {
   absl::StatusOr<std::vector<double>> Norms(int64_t step, double sum_of_squares, int rank = 0);
   // `sum_of_squares`: of all gradients of the model. `norms`: as Norms has them, of all owners; for
   // a rule without them empty. `samples`: of the whole step, whose gradients have been added up.
-  // Enqueued on the stream. Without `keep_gradients` those of elements
-  // with moments are zero afterwards.
+  // Enqueued on the stream. Without `keep_gradients` those of elements with moments are zero
+  // afterwards.
   void Apply(int64_t step, float learning_rate, double sum_of_squares,
              std::span<const double> norms = {}, bool keep_gradients = false, int64_t samples = 1);
 

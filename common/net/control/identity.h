@@ -20,10 +20,11 @@ struct Identity {
   friend bool operator==(const Identity&, const Identity&) = default;
 };
 
-// As in the URI: coordinator, worker, paramserver, operator, viewer; of a joiner "token".
+// Returns the role's name as in the URI: coordinator, worker, paramserver, operator, viewer; of a
+// joiner "token".
 absl::string_view RoleName(Role role);
 
-// Of those that certificates carry: not a joiner's.
+// Returns the role of that name, of those that certificates carry: not a joiner's.
 absl::StatusOr<Role> RoleFromName(absl::string_view name);
 
 // "atoll:worker/w1", and without the scheme "worker/w1".
@@ -33,7 +34,7 @@ std::string ToText(const Identity& identity);
 // The error says what is wrong with the URI.
 absl::StatusOr<Identity> IdentityFromUri(absl::string_view uri);
 
-// Whether it may act under this name.
+// Returns whether the identity may act under this name.
 bool CoversName(const Identity& identity, absl::string_view name);
 
 }  // namespace atl

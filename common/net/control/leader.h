@@ -19,7 +19,7 @@ inline constexpr size_t kMaxCoordinators = 16;
 // A coordinator that does not lead answers every call with UNAVAILABLE and a text that begins so.
 inline constexpr char kStandbyText[] = "this coordinator is a standby";
 
-// Of "HOST:PORT[,HOST:PORT...]".
+// Splits "HOST:PORT[,HOST:PORT...]".
 std::vector<std::string> SplitAddresses(absl::string_view list);
 // OK if it is such a list, of at most kMaxCoordinators.
 absl::Status CheckAddresses(absl::string_view list);

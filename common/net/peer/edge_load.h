@@ -15,13 +15,13 @@ struct EdgeLoad {
   double latency_s = 0;      // half of the quickest round trip
 };
 
-// What the kernel says of a TCP connection's socket, and `queued_bytes` before it. Nothing is known
-// of a descriptor that is none.
+// Reads the kernel's state of a TCP connection's socket; `queued_bytes` wait before it. A
+// descriptor that is none gives an unknown load.
 EdgeLoad ReadEdgeLoad(int descriptor, int64_t queued_bytes);
 
-// Whether an edge takes the next chunk of what is to be sent, of which `left_bytes` are left:
-// unless one of the others would bring all that is left before this one would bring the chunk. At
-// least one edge takes it.
+// Returns whether an edge takes the next chunk of what is to be sent, of which `left_bytes` are
+// left: unless one of the others would bring all that is left before this one would bring the
+// chunk. At least one edge takes it.
 bool TakesChunk(const EdgeLoad& edge, std::span<const EdgeLoad> others, int64_t chunk_bytes,
                 int64_t left_bytes);
 

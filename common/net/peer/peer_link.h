@@ -61,7 +61,7 @@ struct PeerTiming {
   Duration travelled{0};
 };
 
-// What is sent.
+// A message to send.
 struct PeerMessage {
   PeerChannel channel = PeerChannel::kCommand;
   std::string header;                  // at most kPeerHeaderBytesMax
@@ -77,14 +77,14 @@ struct PeerMessage {
   std::function<void(absl::Status, PeerTiming)> arrived;
 };
 
-// What has come. It counts against the sender's credit until it dies.
+// A message that has arrived. It counts against the sender's credit until it is destroyed.
 struct PeerDelivery {
   PeerFence fence;  // under which it came
   NodeId from;
   PeerChannel channel = PeerChannel::kCommand;
   std::string header;
   Payload payload;
-  // What the XXH3 of the payload must be: on kCollective its receiver checks, while it adds up.
+  // The XXH3 that the payload must have: on kCollective the receiver checks it while it adds up.
   // Absent where it has been checked.
   std::optional<uint64_t> checksum = std::nullopt;
   std::shared_ptr<const void> credit;
@@ -96,8 +96,8 @@ class PeerHandler {
  public:
   virtual ~PeerHandler() = default;
 
-  // Whether to take a message of which only this much has come. Otherwise it is dropped, no memory
-  // is taken for it, and its sender's `arrived` gets the reason.
+  // Decides whether to take a message of which only this much has come. A refused one is dropped,
+  // no memory is taken for it, and its sender's `arrived` gets the reason.
   virtual absl::Status Admit(const NodeId& from, PeerChannel channel, absl::string_view header,
                              int64_t payload_bytes) = 0;
   virtual void OnMessage(PeerDelivery delivery) = 0;
@@ -130,7 +130,7 @@ struct PeerLinkOptions {
 inline constexpr int64_t kPeerMessageCost = 1024;
 inline constexpr int64_t kStripeBytes = int64_t{256} << 10;
 
-// What was seen of a peer since the link was made. All grow only, but for the round trip.
+// Counters of a peer since the link was made. All grow only, but for the round trip.
 struct PeerCounters {
   NodeId peer;
   int64_t messages_sent = 0;
@@ -170,7 +170,7 @@ class PeerLink {
   const std::string& endpoint() const;
   const std::vector<std::string>& more_endpoints() const;
   int EdgesTo(const IslandMember& member) const;
-  // Whether payloads travel with checksums: without keys, where nothing else protects them.
+  // Returns whether payloads travel with checksums: without keys, where nothing else protects them.
   bool has_checksums() const;
 
   // From now on messages are sent under `fence` to these members (ourselves among them or not).
@@ -189,15 +189,15 @@ class PeerLink {
   // that is not one or is lost (Unavailable, with the reason). Thread-safe, callbacks too.
   absl::Status Send(const NodeId& to, PeerMessage message);
 
-  // Whether it is lost, under the present fence. Thread-safe.
+  // Returns whether the peer is lost under the present fence. Thread-safe.
   bool IsLost(const NodeId& peer) const;
   // Peers to which no connection could be made for at least so long, though it was tried all the
   // time, and why. One that is connected and does not follow to our plan is none. Thread-safe.
   std::vector<std::pair<NodeId, std::string>> Unconnected(Duration at_least) const;
-  // Whether these answer at all, whatever our peers and plan are: a connection of its own to each,
-  // all at once, until the other end has greeted or refused an unknown peer, by its key if it has
-  // one. Some hundred bytes; nothing else notices. Returns those that have not answered within
-  // `limit`, and why. Thread-safe, but not for callbacks.
+  // Checks whether members answer at all, whatever our peers and plan are: opens a connection of
+  // its own to each, all at once, until the other end has greeted or refused an unknown peer, by
+  // its key if it has one. Some hundred bytes; nothing else notices. Returns those that have not
+  // answered within `limit`, and why. Thread-safe, but not for callbacks.
   std::vector<std::pair<NodeId, std::string>> Probe(const std::vector<IslandMember>& members,
                                                     Duration limit) const;
   // Takes samples of these for so long, whatever our peers and plan are;

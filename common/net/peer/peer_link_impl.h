@@ -28,7 +28,8 @@ inline constexpr int EdgeFromLane(int lane) { return lane == 0 ? 0 : lane - 1; }
 int CountEdges(const PeerLinkOptions& options, const IslandMember& member);
 // The member's endpoint of this edge.
 const std::string& GetEdgeEndpoint(const IslandMember& member, int edge);
-// What to connect to: with our own address of the edge, in libzmq's form, after the first edge.
+// Returns the address to connect to: with our own address of the edge, in libzmq's form, after the
+// first edge.
 std::string GetEdgeAddress(const PeerLinkOptions& options, const IslandMember& member, int edge);
 
 class PeerLink::Impl {
@@ -139,7 +140,7 @@ class PeerLink::Impl {
     std::string key;  // that the connection proved
     bool welcomed = false;
 
-    // Of lane 0, and of lane 1 for all others.
+    // Fields that lane 0 has, and lane 1 for all others.
     uint64_t session = 0;
     uint64_t last_number = 0;
     std::map<uint64_t, Incoming> incoming;  // by number, until it is delivered
@@ -150,7 +151,7 @@ class PeerLink::Impl {
     std::string first_bulk;  // lanes after 1: the id of lane 1
   };
 
-  // What Send and AwaitPeers look at. Guarded by mutex_.
+  // State that Send and AwaitPeers read. Guarded by mutex_.
   struct Entry {
     bool lost = false;
     bool welcomed = false;
@@ -214,7 +215,7 @@ class PeerLink::Impl {
   void Welcome(Route& route);
   void Refuse(const Route& route, v1::PeerRefusal::Code code, const std::string& why);
   void Break(Route& route, const std::string& why);
-  // Of a lane after 1: lane 1 of its session; null: none is welcomed.
+  // Returns lane 1 of the session of a lane after 1; null: none is welcomed.
   Route* FirstBulk(Route& route);
   absl::Status OnMessageFrame(Route& route, LinkFrame& in);
   absl::Status OnOpen(Route& first, const Route& route, uint64_t number, v1::PeerOpen& open);

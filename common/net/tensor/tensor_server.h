@@ -32,16 +32,16 @@ struct ReplyToken {
   auto operator<=>(const ReplyToken&) const = default;
 };
 
-// What the owner of the tensors does with requests. All calls come on the server's network thread,
+// The tensors' owner, which carries out requests. All calls come on the server's network thread,
 // which must not wait: decide from memory, or enqueue and return.
 class TensorHandler {
  public:
   virtual ~TensorHandler() = default;
 
-  // Whether to take a push of which only the description has come; no memory is taken for it yet.
-  // OK: its bytes are requested and OnPush follows, or nothing if the sender dies.
-  // AlreadyExists: answered kDuplicate, and its bytes are not sent.
-  // Anything else: answered kRefused with the message as reason.
+  // Decides whether to take a push of which only the description has come; no memory is taken for
+  // it yet. OK: its bytes are requested and OnPush follows, or nothing if the sender dies.
+  // AlreadyExists: answered kDuplicate, and its bytes are not sent. Anything else: answered
+  // kRefused with the message as reason.
   virtual absl::Status AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) = 0;
 
   // A push that was admitted is here, whole and with its checksums verified. `payload` holds

@@ -106,7 +106,8 @@ class TensorServer::Impl {
   void SendChunk(Pull& pull);
   void DropIdle();
   bool IsIdle(const Pull& pull, Instant oldest);
-  // Whether the sender's key is still among those that may connect: sessions outlive the list.
+  // Returns whether the sender's key is still among those that may connect: sessions outlive the
+  // list.
   bool IsAllowed(const LinkFrame& in);
   void EndTransfers(const std::string& peer);
   bool AddTransfer(const std::string& peer);

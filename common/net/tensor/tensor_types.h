@@ -15,7 +15,7 @@ namespace atl {
 // this one changes nothing. kRefused: it will not be taken, and the reason says why.
 enum class PushStatus : uint8_t { kStaged = 0, kDuplicate = 1, kRefused = 2 };
 
-// What a puller requests.
+// A pull's request.
 struct PullRequest {
   JobId job;
   // The exact version wanted, or kNoVersion for the newest that the server has.
@@ -26,7 +26,7 @@ struct PullRequest {
   // Larger goes first among the pulls that one server is answering. Of equal ones connections take
   // turns, each with its oldest.
   int32_t priority = 0;
-  // Of the shard: elements [begin, begin + elements); 0 elements: the whole shard.
+  // Elements of the shard: [begin, begin + elements); 0 elements: the whole shard.
   int64_t begin = 0;
   int64_t elements = 0;
   int32_t slot = 0;  // of the outer optimizer's state, from 1 on; or one of those below
@@ -48,7 +48,7 @@ inline constexpr int64_t EncodedWords(Encoding encoding, int64_t elements) {
 // kSuperseded: a newer one has replaced it. kUnknown: no such job or shard here.
 enum class PullRefusal : uint8_t { kNotYet = 0, kSuperseded = 1, kUnknown = 2 };
 
-// What an end of a link has done since it was made. All grow only.
+// Counters of one end of a link since it was made. All only grow.
 struct LinkCounters {
   int64_t payload_bytes_sent = 0;      // tensor bytes as encoded, repeated ones included
   int64_t payload_bytes_received = 0;  // tensor bytes of chunks that passed every check

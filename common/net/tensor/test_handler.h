@@ -78,7 +78,7 @@ class TestHandler : public TensorHandler {
     shards_[shard] = std::move(values);
     version_ = version;
   }
-  // What made that version of the one before, in words.
+  // Holds the step that made that version of the one before, in words.
   void HoldStep(ShardId shard, Values words) {
     std::lock_guard lock(mutex_);
     steps_[shard] = std::move(words);
@@ -108,7 +108,7 @@ class TestHandler : public TensorHandler {
     const auto it = staged_.find(id);
     return it == staged_.end() ? nullptr : it->second;
   }
-  // Of a quantised push: what came.
+  // Returns the bytes of a quantised push as they came.
   std::vector<std::byte> StagedBytes(const PushId& id) {
     std::lock_guard lock(mutex_);
     return staged_bytes_[id];

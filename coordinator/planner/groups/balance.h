@@ -20,10 +20,9 @@ struct StageSlot {
 
 // Cuts c_0 = 0 <= c_1 <= ... <= c_P = layers that minimise the slowest stage's F + B + W, each
 // stage within its memory: state + in_flight * stash, after the least saving that this takes
-// (StageCosts::LeastSaving), whose time counts. A stage may be left empty,
-// unless `every_stage`. Exact for stages
-// in this order (bisection on the bottleneck; taking as many layers as fit from the front is then
-// optimal). The error names the stage and says how much memory is missing.
+// (StageCosts::LeastSaving), whose time counts. A stage may be left empty, unless `every_stage`.
+// Exact for stages in this order (bisection on the bottleneck; taking as many layers as fit from
+// the front is then optimal). The error names the stage and says how much memory is missing.
 absl::StatusOr<std::vector<int>> BalanceLayers(const std::vector<StageSlot>& stages,
                                                bool every_stage = false);
 
