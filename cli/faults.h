@@ -1,4 +1,5 @@
-// What `atoll simulate` plays besides a plain step: devices and links that fail, and outer rounds.
+// Faults and rounds that `atoll simulate` plays besides a plain step: devices and links that fail,
+// and outer rounds.
 
 #ifndef ATOLL_CLI_FAULTS_H_
 #define ATOLL_CLI_FAULTS_H_
@@ -33,7 +34,7 @@ struct Fault {
 // The error says how it is written. `link`: FROM>TO is meant.
 absl::StatusOr<Fault> ParseFault(const std::string& text, bool link);
 
-// What is wrong with the flags themselves; empty: nothing.
+// Returns what is wrong with the flags themselves; empty: nothing.
 std::string BadFaultFlag(const FaultFlags& flags);
 
 // The plan's step during which devices and links fail: human-readable text, or JSON. What replicas'

@@ -47,7 +47,7 @@ int Metrics(const Global& global, const std::string& job, const MetricsFlags& fl
 // and of validation.
 std::string HistoryAsCsv(const v1::JobHistory& history);
 
-// What an event file has: points up to that time, and validations up to that version.
+// The extent of an event file: points up to that time, and validations up to that version.
 struct WrittenEvents {
   double unix_s = 0;
   int64_t validated_version = -1;

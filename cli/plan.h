@@ -69,7 +69,8 @@ void AddFaultFlags(App& app, PlanFlags* flags) {
       ->needs(rounds);
 }
 
-// Whether something is `needed` for the flags of outer rounds: they would otherwise do nothing.
+// Adds the flags of outer rounds; they need the option `needed`, since they would otherwise do
+// nothing.
 template <class App>
 void AddRoundFlags(App& app, const char* needed, PlanFlags* flags) {
   auto* steps = app.add_option("--steps-per-round", flags->steps_per_round,

@@ -15,7 +15,7 @@ namespace atl {
 // Thread-safe. The first failure stays.
 class AsyncFailure {
  public:
-  // Whether this was the first.
+  // Keeps the first failure; returns whether this was it.
   bool Keep(absl::Status status) {
     std::lock_guard lock(mutex_);
     if (!status_.ok()) return false;

@@ -88,7 +88,7 @@ struct RepeatCounts {
   std::string trouble;   // why a unit of work could not be recorded, the newest; empty: none
 };
 
-// Of a backend's device memory.
+// Use of a backend's device memory.
 struct MemoryUse {
   int64_t in_use_bytes = 0;
   int64_t peak_bytes = 0;   // the most at a time, since the start or ForgetPeak
@@ -100,13 +100,14 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual std::string Name() const = 0;  // "cpu", "reference"
-  // Whether activations and weights of operations may be of this type. The fast CPU backend
+  // Returns whether activations and weights of operations may be of this type. The fast CPU backend
   // computes in kFloat32 only; AddScaled, Convert and AdamW::param_copy accept kBfloat16
   // everywhere.
   virtual bool Supports(DType compute) const = 0;
 
-  // Whether the host may read and write buffers itself (AllocateHost's it always may). Otherwise
-  // only operations of this backend may, and those of others of the same device.
+  // Returns whether the host may read and write buffers itself; it always may those of
+  // AllocateHost. Otherwise only operations of this backend may, and those of others of the same
+  // device.
   virtual bool memory_on_host() const { return false; }
 
   // ---- Memory. `bytes` may be 0. RESOURCE_EXHAUSTED names the device, the bytes wanted, those
@@ -114,14 +115,16 @@ class Backend {
   virtual absl::StatusOr<Buffer> Allocate(int64_t bytes) = 0;
   // Host memory from which copies run asynchronously (pinned, where that means something).
   virtual absl::StatusOr<Buffer> AllocateHost(int64_t bytes) = 0;
-  // As the allocator counts it; of a GPU without the driver's own and the libraries'.
+  // Returns the use that the allocator counts; a GPU's is without the driver's own and the
+  // libraries'.
   virtual MemoryUse Memory() const = 0;
   virtual void ForgetPeak() = 0;
   // Device memory from and to host memory, and zeroes. Only bytes move: tensors must be contiguous.
   virtual void CopyToDevice(Stream& stream, const Tensor& to, const void* host) = 0;
   virtual void CopyToHost(Stream& stream, void* host, const Tensor& from) = 0;
   virtual void Zero(Stream& stream, const Tensor& x) = 0;
-  // Whether CopyFromPeer takes memory of `peer`, a backend of another device in this process.
+  // Returns whether CopyFromPeer takes memory of `peer`, a backend of another device in this
+  // process.
   virtual bool CanAccessPeer(const Backend& /*peer*/) const { return false; }
   // Between devices; contiguous tensors. Waits for the peer's work, and is waited for, by events.
   virtual void CopyFromPeer(Stream& /*stream*/, const Tensor& /*to*/, const Backend& peer,
@@ -134,9 +137,9 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<Event>> NewEvent() = 0;
   // The event now stands for everything enqueued on the stream so far.
   virtual void Record(Stream& stream, Event& event) = 0;
-  // What is enqueued on the stream from now on waits for the event's last record.
+  // Makes all that is enqueued on the stream from now on wait for the event's last record.
   virtual void Wait(Stream& stream, const Event& event) = 0;
-  // Whether the device has passed the event; never waits. True before the first Record.
+  // Returns whether the device has passed the event; never waits. True before the first Record.
   virtual bool Passed(const Event& event) const = 0;
   // Blocks the host until the stream is idle.
   virtual absl::Status Synchronize(Stream& stream) = 0;

@@ -30,7 +30,7 @@ namespace atl {
 // may be none. size() + 1 ascending numbers, from 0 to the tensor's size.
 using Cuts = std::vector<int64_t>;
 
-// Whether member `from`'s part goes to member `to`, another one; all members say the same.
+// Returns whether member `from`'s part goes to member `to`, another one; all members say the same.
 using Routes = std::function<bool(int from, int to)>;
 
 class Communicator {

@@ -1,4 +1,4 @@
-// What backends that compute on the host share: memory, and streams that are always idle because
+// The base of backends that compute on the host: memory, and streams that are always idle because
 // every operation runs inside its call.
 
 #ifndef ATOLL_KERNELS_HOST_BACKEND_H_

@@ -1,4 +1,4 @@
-// What communicators that reduce in host memory share (threads, peer links): tensors in a device's
+// The base of communicators that reduce in host memory (threads, peer links): tensors in a device's
 // memory go through pinned host memory, so that no implementation ever sees a pointer that it must
 // not follow.
 

@@ -1,5 +1,5 @@
-// What a backend has taken of a device's memory, and how much it may take: bookkeeping without a
-// device.
+// Counts what a backend has taken of a device's memory, and how much it may take: bookkeeping
+// without a device.
 
 #ifndef ATOLL_KERNELS_MEMORY_LEDGER_H_
 #define ATOLL_KERNELS_MEMORY_LEDGER_H_
@@ -48,7 +48,7 @@ class MemoryLedger {
   void Placed(void* data, int64_t bytes) { buffers_[data] = bytes; }
   void GiveBack(void* data);
 
-  // Of this one's buffers alone; the limit is of all that share it.
+  // Returns the use by this one's buffers alone; the limit is of all that share it.
   MemoryUse use() const { return {in_use_bytes_, peak_bytes_, bound_->limit_bytes()}; }
   void ForgetPeak() { peak_bytes_ = in_use_bytes_; }
 

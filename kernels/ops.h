@@ -306,7 +306,8 @@ struct CrossEntropy {
   float grad_scale = 1.0f;  // 1 / tokens of the whole batch, for a mean loss
   int32_t ignore_index = -100;
   float smoothing = 0;
-  // Of a vocabulary cut into parts (below); both or neither. Targets may then be of any part.
+  // Set where a vocabulary is cut into parts (below); both or neither. Targets may then be of any
+  // part.
   Tensor max;
   Tensor sums;
   int64_t first_class = 0;
@@ -393,7 +394,7 @@ struct LambStep {
   void Check() const;
 };
 
-// What `step` would do, of which nothing is done but: sums += {sum of param^2, of direction^2}.
+// Norms of what `step` would do. Only the sums change: sums += {sum of param^2, of direction^2}.
 struct LambNorms {
   LambStep step;
   Tensor sums;  // f32 [1, 2]

@@ -92,7 +92,7 @@ using Avx512 = F16;
 using Avx2 = Two<F8>;
 using Sse = Two<Two<F4>>;
 
-// What belongs to a vector of floats: whole numbers and bits in as many lanes, its lanes in
+// Types that belong to a vector of floats: whole numbers and bits in as many lanes, its lanes in
 // bfloat16.
 template <class V>
 struct Lanes;
@@ -183,7 +183,7 @@ ATOLL_INLINE Two<Half>& operator/=(Two<Half>& a, const B& b) {
   return a = a / b;
 }
 
-// Of each lane a where a comparison held, b elsewhere.
+// Returns in each lane a where a comparison held, b elsewhere.
 template <class Mask, class V>
 ATOLL_INLINE V Select(const Mask& mask, const V& a, const V& b) {
   if constexpr (kIsTwo<V>) {
@@ -289,7 +289,7 @@ ATOLL_INLINE V Max(const V& a, const V& b) {
   return Select(a > b, a, b);
 }
 
-// Of whole numbers of type T.
+// Returns the largest of whole numbers of type T.
 template <class T, class Ints>
 ATOLL_INLINE T ReduceMax(Ints v) {
   if constexpr (kIsTwo<Ints>) {
@@ -357,7 +357,7 @@ ATOLL_INLINE auto Widen(const V& v) {
 template <class V>
 using Doubles = decltype(Widen(V{}));
 
-// Of lanes of type T.
+// Returns the sum of lanes of type T.
 template <class T, class Lane>
 ATOLL_INLINE T SumOfLanes(const Lane& v) {
   if constexpr (kIsTwo<Lane>) {

@@ -1,4 +1,4 @@
-// What operations work on: small views of memory of another owner.
+// Operands of operations: small views of memory of another owner.
 
 #ifndef ATOLL_KERNELS_TENSOR_H_
 #define ATOLL_KERNELS_TENSOR_H_
@@ -15,7 +15,7 @@ constexpr int64_t GetElementSize(DType dtype) {
   return dtype == DType::kBfloat16 ? 2 : dtype == DType::kFloat64 ? 8 : 4;
 }
 
-// What parameters, their gradients, moments and sums are kept in beside activations of a type.
+// Returns the type of parameters, their gradients, moments and sums beside activations of a type.
 constexpr DType StateType(DType compute) {
   return compute == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
 }

@@ -1,5 +1,5 @@
-// What `atoll doctor` looks at on this machine. Each check measures, and returns what it found with
-// a remedy where something will go wrong. Nothing is left behind; every wait is bounded by a few
+// Checks of `atoll doctor` on this machine. Each check measures, and returns what it found with a
+// remedy where something will go wrong. Nothing is left behind; every wait is bounded by a few
 // seconds.
 
 #ifndef ATOLL_CLI_DOCTOR_DOCTOR_CHECKS_H_
@@ -33,14 +33,15 @@ Finding CheckFileLimit();  // open files
 // Free space, and how long a write takes to be durable; makes and removes a file there.
 Finding CheckFolder(const std::string& folder);
 
-// Whether a daemon could listen at "HOST:PORT".
+// Checks whether a daemon could listen at "HOST:PORT".
 Finding CheckListen(const std::string& address);
 
 // The certificates' files, and their dates at `now_unix_s`. `check` names them.
 Finding CheckTls(const std::string& check, const TlsOptions& tls, const std::string& address,
                  int64_t now_unix_s);
 
-// Those that daemons keep in a folder of state: a member's identity, a coordinator's authority.
+// Checks the identities that daemons keep in a folder of state: a member's identity, a
+// coordinator's authority.
 std::vector<Finding> CheckIdentities(const std::string& state_dir, int64_t now_unix_s);
 
 struct HostPort {

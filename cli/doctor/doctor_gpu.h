@@ -1,5 +1,5 @@
-// What `atoll doctor` queries from NVIDIA's libraries, loaded at run time: builds without CUDA
-// look, too.
+// Queries of `atoll doctor` to NVIDIA's libraries, which are loaded at run time: builds without
+// CUDA look, too.
 
 #ifndef ATOLL_CLI_DOCTOR_DOCTOR_GPU_H_
 #define ATOLL_CLI_DOCTOR_DOCTOR_GPU_H_

@@ -1,5 +1,5 @@
-// What `atoll doctor` finds out about the cluster beyond this machine: the coordinator's clock, and
-// latency and bandwidth to each site. Each site is measured by one of its members.
+// Checks of `atoll doctor` beyond this machine: the coordinator's clock, and latency and bandwidth
+// to each site. Each site is measured by one of its members.
 
 #ifndef ATOLL_CLI_DOCTOR_DOCTOR_LINKS_H_
 #define ATOLL_CLI_DOCTOR_DOCTOR_LINKS_H_
@@ -17,7 +17,8 @@ namespace atl::cli {
 // `ahead_ms`: the coordinator's clock minus this machine's, known to within `within_ms`.
 Finding CheckClock(double ahead_ms, double within_ms);
 
-// Of a link to a site, with the time that a model of 1 GB takes over it where that is long.
+// Describes the rates of a link to a site, with the time that a model of 1 GB takes over it where
+// that is long.
 Finding RatesFinding(const std::string& site, const absl::StatusOr<LinkRates>& rates);
 
 // For each site a parameter server's tensor link is measured, else the link to a worker. Takes up

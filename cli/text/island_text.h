@@ -1,4 +1,4 @@
-// What `atoll show` prints of a job's islands: a table of all, then for each shared one its plan,
+// Text of `atoll show` about a job's islands: a table of all, then for each shared one its plan,
 // the plan's predictions beside the measurements, and the transports of its messages.
 // docs/reference/commands.md explains the words to users.
 
@@ -11,7 +11,7 @@
 
 namespace atl::cli {
 
-// What the island does, or why it does nothing.
+// Describes what the island does, or why it does nothing.
 std::string DescribeActivity(const v1::Island& island);
 
 std::string IslandsText(const v1::Job& job);

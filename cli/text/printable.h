@@ -1,4 +1,4 @@
-// What a program prints of texts from elsewhere (files, members, coordinators) must not command the
+// Makes texts from elsewhere (files, members, coordinators) printable: they must not command the
 // terminal.
 
 #ifndef ATOLL_CLI_TEXT_PRINTABLE_H_

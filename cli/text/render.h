@@ -1,4 +1,4 @@
-// What the command line prints: protobuf messages as human-readable tables, or as JSON.
+// Renders what the command line prints: protobuf messages as human-readable tables, or as JSON.
 
 #ifndef ATOLL_CLI_TEXT_RENDER_H_
 #define ATOLL_CLI_TEXT_RENDER_H_
@@ -39,8 +39,8 @@ std::string ShortText(const v1::JobSummary& s);  // "running, round 12, 34.0%"
 
 std::string TokenUnit(const v1::JobSummary& s);  // "tokens", or "images" of a model of images
 
-// What a list says of a job: once it has ended, the final loss and the mean throughput; while it is
-// paused, no throughput.
+// Return the numbers that a list shows of a job: once it has ended, the final loss and the mean
+// throughput; while it is paused, no throughput.
 double ShownLoss(const v1::JobSummary& s);
 double ShownSpeed(const v1::JobSummary& s);
 

@@ -23,7 +23,7 @@ class Screen {
     lines_ = static_cast<int>(std::count(shown.begin(), shown.end(), '\n'));
   }
 
-  // What was drawn stays; other text follows it.
+  // Leaves on the screen what was drawn; other text follows it.
   void Keep() { lines_ = 0; }
 
  private:

@@ -42,7 +42,8 @@ void SetColour(bool on);
 // The word, coloured if it is a state that has a colour.
 std::string Coloured(const std::string& word);
 
-// Of the terminal that is standard output; 0: not known. $COLUMNS is the width where it is set.
+// The size of the terminal that is standard output; 0: not known. $COLUMNS is the width where it is
+// set.
 struct TerminalSize {
   int columns = 0;
   int rows = 0;

@@ -12,7 +12,7 @@ namespace atl::cli {
 
 const TraceDevice* FindDevice(const StepTrace& trace, const std::string& device);
 
-// Whether some B of the device did W, too.
+// Returns whether some B of the device did W too.
 bool JoinsWeights(const TraceDevice& device);
 
 std::string Ms(int64_t ns);  // "12.34"

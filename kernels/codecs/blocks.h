@@ -72,8 +72,8 @@ ATOLL_INLINE void StoreHalves(char* codes, B16 bytes) {
   std::memcpy(codes, &pairs, sizeof(pairs));
 }
 
-// Of the largest size in a block, whose bits order as the sizes do and are beyond kInfinity where
-// it is a NaN.
+// The scale from the largest size in a block. Bits of sizes order as the sizes do and are beyond
+// kInfinity where it is a NaN.
 struct Scale {
   bool finite;
   float scale;
@@ -84,7 +84,7 @@ ATOLL_INLINE Scale ScaleFromLargest(float kLargest, uint32_t largest_bits) {
   const bool finite = largest_bits < kInfinity;
   float largest;
   std::memcpy(&largest, &largest_bits, sizeof(largest));
-  // Of numbers so small that it overflows, all is left to the residual.
+  // Numbers so small that the inverse overflows are left to the residual.
   const float inverse = finite && largest > 0 ? kLargest / largest : 0;
   return {finite, finite ? largest / kLargest : std::numeric_limits<float>::quiet_NaN(),
           inverse <= kFloatMax ? inverse : 0};

@@ -1,4 +1,4 @@
-// What a quantised encoding's bytes mean: one codec each, found by its Encoding.
+// The meaning of a quantised encoding's bytes: one codec each, found by its Encoding.
 //
 // A codec's functions take elements from the begin of a block (EncodingInfo::block) on: any number,
 // the last block may be short. They keep to one thread, allocate nothing, and make the same bits on
@@ -21,7 +21,7 @@ struct Codec {
   // Makes `out` of delta + residual and leaves in `residual` what got lost; null: nothing is added
   // or kept. A number that is not finite makes its whole block arrive as NaN, its residuals 0.
   using Encode = void (*)(const float* delta, float* residual, std::byte* out, int64_t elements);
-  // Of any bytes: it reads and writes nothing else.
+  // Decodes any bytes; reads and writes nothing else.
   using Decode = void (*)(const std::byte* bytes, float* out, int64_t elements);
 
   Encoding encoding;

@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions& optio
 absl::StatusOr<std::vector<std::unique_ptr<Backend>>> NewCudaBackends(const CudaOptions& options,
                                                                       int count);
 
-// What NVIDIA's libraries declined so far. REQUIRES: a CUDA backend.
+// Lists the work that NVIDIA's libraries declined so far. REQUIRES: a CUDA backend.
 std::vector<DeclinedWork> DeclinedBy(const Backend& backend);
 
 }  // namespace atl

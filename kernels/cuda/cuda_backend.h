@@ -1,4 +1,4 @@
-// What NCCL needs to know of the CUDA backend. Not for use outside kernels/cuda.
+// Access to the CUDA backend for NCCL. Not for use outside kernels/cuda.
 
 #ifndef ATOLL_KERNELS_CUDA_CUDA_BACKEND_H_
 #define ATOLL_KERNELS_CUDA_CUDA_BACKEND_H_

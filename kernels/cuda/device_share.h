@@ -1,4 +1,4 @@
-// What the backends of one device have in common. Not for use outside kernels/cuda.
+// State that the backends of one device share. Not for use outside kernels/cuda.
 
 #ifndef ATOLL_KERNELS_CUDA_DEVICE_SHARE_H_
 #define ATOLL_KERNELS_CUDA_DEVICE_SHARE_H_
@@ -33,8 +33,8 @@ class DeviceShare {
   void BeginCapture(cudaStream_t stream);
   void EndCapture(cudaStream_t stream);
 
-  // What is enqueued on `waiter` from now on waits for all that the streams have been given so far
-  // (of one that is being captured: before that). Never blocks the host.
+  // Makes all that is enqueued on `waiter` from now on wait for the work of all streams so far (of
+  // a stream that is being captured: for its work before that). Never blocks the host.
   cudaError_t Follow(cudaStream_t waiter);
 
   void AddPool(cudaMemPool_t pool);

@@ -17,7 +17,7 @@ namespace atl::cuda {
 // pass is requested without atomics, so that it gives the same bits again. `declined` outlives it.
 std::unique_ptr<AttentionEngine> NewDnnEngine(int compute_capability_major, Declined* declined);
 
-// What the strides of an attention's operands are, in elements between tokens.
+// Strides of an attention's operands, in elements between tokens.
 struct AttentionStrides {
   int64_t q = 0, k = 0, v = 0, out = 0, dout = 0, dq = 0, dk = 0, dv = 0;
   bool operator==(const AttentionStrides&) const = default;

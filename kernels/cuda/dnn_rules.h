@@ -1,5 +1,5 @@
-// What is known of cuDNN's versions: the same limits as NVIDIA's own frontend keeps to (its nodes
-// for scaled dot-product attention). No device and no cuDNN is needed here.
+// Limits of cuDNN's versions: the same limits as NVIDIA's own frontend keeps to (its nodes for
+// scaled dot-product attention). No device and no cuDNN is needed here.
 
 #ifndef ATOLL_KERNELS_CUDA_DNN_RULES_H_
 #define ATOLL_KERNELS_CUDA_DNN_RULES_H_
@@ -16,7 +16,7 @@ std::string DnnVersionText(int64_t version);
 // may be.
 const char* WhyNotByDnn(int64_t version, bool backward, int64_t seq_len);
 
-// What stands for minus infinity in the scores that a mask hides.
+// Returns the number that stands for minus infinity in the scores that a mask hides.
 float DnnMinusInfinity(int64_t version);
 
 }  // namespace atl

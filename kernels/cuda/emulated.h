@@ -16,7 +16,7 @@ namespace atl {
 // with its epilogues; otherwise every product is our own kernel.
 std::unique_ptr<Backend> NewEmulatedCudaBackend(bool fused);
 
-// As DeclinedBy. REQUIRES: such a backend.
+// Does what DeclinedBy does. REQUIRES: such a backend.
 std::vector<DeclinedWork> DeclinedByEmulated(const Backend& backend);
 
 }  // namespace atl

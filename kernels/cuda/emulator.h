@@ -28,7 +28,7 @@ struct float2 {
   float x, y;
 };
 
-// Of the running thread.
+// Coordinates of the running thread.
 extern constinit thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 // Runs `kernel` for every thread of the grid. REQUIRES: block.y == block.z == 1.

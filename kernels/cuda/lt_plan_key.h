@@ -1,4 +1,5 @@
-// What cuBLASLt's choice of an algorithm depends on, and so what a plan may be used for again.
+// The key of a cuBLASLt plan: what the choice of an algorithm depends on, and so what a plan may be
+// used for again.
 
 #ifndef ATOLL_KERNELS_CUDA_LT_PLAN_KEY_H_
 #define ATOLL_KERNELS_CUDA_LT_PLAN_KEY_H_

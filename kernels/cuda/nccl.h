@@ -26,8 +26,9 @@ struct NcclGroup {
 // "2.27.3"; empty: this build has none. Members of one group have the same.
 std::string NcclVersion();
 
-// What one member makes and hands to the others: some bytes that name the group and say where to
-// meet. The network is NCCL's to find; its connections are neither encrypted nor authenticated.
+// Makes the id of a group, which one member hands to the others: some bytes that name the group and
+// say where to meet. The network is NCCL's to find; its connections are neither encrypted nor
+// authenticated.
 absl::StatusOr<std::string> NewNcclId();
 
 // Joins, and waits for the others until the timeout: DEADLINE_EXCEEDED. `backend` is a CUDA backend

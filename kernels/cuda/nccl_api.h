@@ -1,6 +1,6 @@
-// What is used of NCCL, and a group's member on top of it. Fault tolerance: the member decides what
-// a failure means and when a group is aborted; behind NcclApi is NCCL (nccl.cc) or, in tests,
-// threads.
+// The part of NCCL that is used, and a group's member on top of it. Fault tolerance: the member
+// decides what a failure means and when a group is aborted; behind NcclApi is NCCL (nccl.cc) or, in
+// tests, threads.
 
 #ifndef ATOLL_KERNELS_CUDA_NCCL_API_H_
 #define ATOLL_KERNELS_CUDA_NCCL_API_H_
@@ -23,12 +23,12 @@ class NcclApi {
   virtual absl::StatusOr<std::string> NewId() = 0;
   // INVALID_ARGUMENT: not an id.
   virtual absl::StatusOr<Member> Begin(Backend& backend, const NcclGroup& group) = 0;
-  // Whether Begin, or the newest collective, is enqueued; its work on the device may still wait.
-  // An error is the group's end: UNAVAILABLE where another member was lost.
+  // Returns whether Begin, or the newest collective, is enqueued; its work on the device may still
+  // wait. An error is the group's end: UNAVAILABLE where another member was lost.
   virtual absl::StatusOr<bool> IsEnqueued(Member member) = 0;
   virtual absl::Status AllReduce(Member member, Backend& backend, Stream& stream, const Tensor& x,
                                  bool sum) = 0;
-  // As Communicator's ReduceScatterSum, and AllGather with all parts everywhere.
+  // Does what Communicator's ReduceScatterSum does, and AllGather with all parts everywhere.
   virtual absl::Status ReduceScatter(Member member, Backend& backend, Stream& stream,
                                      const Tensor& x, const Cuts& cuts) = 0;
   virtual absl::Status AllGather(Member member, Backend& backend, Stream& stream, const Tensor& x,
@@ -41,7 +41,7 @@ class NcclApi {
   virtual void Abort(Member member) = 0;
 };
 
-// As JoinNccl; `api` outlives the member. REQUIRES: the backend ReportsFailures
+// Does what JoinNccl does; `api` outlives the member. REQUIRES: the backend ReportsFailures
 // (kernels/async_failure.h).
 absl::StatusOr<std::unique_ptr<Communicator>> JoinNcclBy(NcclApi& api, Backend& backend,
                                                          const NcclGroup& group);

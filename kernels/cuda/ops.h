@@ -16,7 +16,7 @@ namespace atl::ATOLL_DEVICE {
 class ProductEngine {
  public:
   virtual ~ProductEngine() = default;
-  // What it wants for any product.
+  // Returns the scratch memory that it needs for any product.
   virtual int64_t WorkspaceBytes() const = 0;
   // False: it does not do this one; nothing was enqueued.
   virtual bool Run(const Queue& queue, const Product& product, Workspace workspace) = 0;

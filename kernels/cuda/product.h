@@ -10,7 +10,7 @@
 
 namespace atl {
 
-// What is done to the product on its way to memory.
+// An operation on the product on its way to memory.
 enum class Epilogue : uint8_t {
   kNone,
   kBias,          // d = ab + c + bias
@@ -81,7 +81,7 @@ LtCall MakeLtCall(const Product& product);
 // "product + bias" and the like.
 const char* Name(Epilogue epilogue);
 
-// Whether an epilogue reads or writes Product::bias, Product::aux.
+// Returns whether an epilogue reads or writes Product::bias, Product::aux.
 bool UsesBias(Epilogue epilogue);
 bool UsesAux(Epilogue epilogue);
 

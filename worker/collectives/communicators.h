@@ -21,7 +21,7 @@ struct CommunicatorsOptions {
   std::string scope;  // begins all groups' names: one for each Configure of the island
   // Blocks of groups that reach other workers; outlives all communicators. Null where none does.
   PeerBlocks* peer_blocks = nullptr;
-  // Of workers, where known: all-reduces over the peer link add up at each site first.
+  // Sites of workers, where known: all-reduces over the peer link add up at each site first.
   std::map<NodeId, std::string> sites = {};
   Duration timeout = std::chrono::seconds(60);  // longest wait of a collective
 };

@@ -30,11 +30,11 @@ struct NcclCommunicatorsOptions {
   NodeId worker;      // whose devices are threads of this process
   std::string scope;  // begins all names in the rendezvous: one for each Configure of the island
   Duration timeout = std::chrono::seconds(60);  // longest wait, of joining and of a collective
-  // Whether NCCL joins these devices; the same answer on all workers.
+  // Returns whether NCCL joins these devices; the same answer on all workers.
   std::function<bool(const std::vector<std::string>& devices)> by_nccl;
   // A CUDA backend on each of our own GPUs, by device. They outlive all communicators.
   std::map<std::string, Backend*> backends;
-  // Whether groups may reach other workers: NCCL's connections are plaintext.
+  // True if groups may reach other workers: NCCL's connections are plaintext.
   bool reaches_other_workers = true;
   NcclFunctions nccl;
 };

@@ -34,7 +34,7 @@ struct PeerGroup {
   std::string name;  // unique among those of the island, for ever; at most 400 bytes
   int rank = 0;
   std::vector<NodeId> workers;  // of each rank; a worker may have several
-  // Of each rank; those without a known one ("") are at one. Empty: all are at one.
+  // The site of each rank; ranks without a known one ("") are at one site. Empty: all are at one.
   std::vector<std::string> sites = {};
   Duration timeout{};  // longest wait for another member
 };

@@ -113,8 +113,8 @@ class PeerBlocks {
     BlockName name;
     Block block;
   };
-  // What has come for one member of a group. Parts and results of one sender wait for each other
-  // nowhere, so a member may take them in any order of the kinds.
+  // The blocks that have come for one member of a group. Parts and results of one sender wait for
+  // each other nowhere, so a member may take them in any order of the kinds.
   struct Box {
     std::map<std::pair<int32_t, BlockKind>, std::deque<Arrived>> from;
     std::map<int32_t, bool> left;

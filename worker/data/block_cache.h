@@ -20,7 +20,8 @@
 
 namespace atl {
 
-// What fetched blocks may take on the disk: $ATOLL_DATA_CACHE_BYTES ("20GiB"), else 10 GiB.
+// Returns the bytes that fetched blocks may take on the disk: $ATOLL_DATA_CACHE_BYTES ("20GiB"),
+// else 10 GiB.
 absl::StatusOr<int64_t> DataCacheBytes();
 
 // Thread-safe.

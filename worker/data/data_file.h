@@ -33,7 +33,7 @@ class DataFile {
 
   virtual const std::string& path() const = 0;
 
-  // Of the content when the file was opened.
+  // Returns the identity of the content at the time when the file was opened.
   virtual const FileIdentity& identity() const = 0;
   int64_t bytes() const { return identity().bytes; }
 

@@ -56,7 +56,7 @@ class Dataset {
   // Zeroes: there are none.
   ImageShape images() const { return images_.empty() ? ImageShape() : images_[0].shape(); }
   int64_t train_sequences() const;
-  // Of all sets together.
+  // Returns the number of sequences of all sets together.
   int64_t validation_sequences() const { return sets_.back().begin + sets_.back().sequences; }
 
   // Equal on two machines that have the same tokens, split and sequence length.
@@ -137,9 +137,9 @@ class Dataset {
                           const Cancelled& cancelled) const;
   absl::Status ReadDocuments(std::span<const Location> locations, std::span<int32_t> out,
                              const Cancelled& cancelled) const;
-  // As a sequence has it.
+  // Finds the document of a sequence.
   absl::StatusOr<Document> FindDocument(const Location& location, const Cancelled& cancelled) const;
-  // What CountMasked counts of one.
+  // Counts what CountMasked counts, of one sequence.
   absl::StatusOr<int64_t> CountUnpredicted(const Location& location,
                                            const Cancelled& cancelled) const;
   template <typename ReadRows>

@@ -1,8 +1,8 @@
-// What was read of data files, on the worker's disk: so that a file is read whole once, and not at
-// every start. An entry is good as long as the key (TokenFile::Key), size, inode and both times of
-// the file are the same; one whose file changed within the last seconds is not kept, since a later
-// change could leave its times as they are. Losing the cache costs time only: what cannot be read
-// or written is no error.
+// Keeps what was read of data files on the worker's disk, so that a file is read whole once and not
+// at every start. An entry is good as long as the key (TokenFile::Key), size, inode and both times
+// of the file are the same; one whose file changed within the last seconds is not kept, since a
+// later change could leave its times as they are. Losing the cache costs time only: what cannot be
+// read or written is no error.
 
 #ifndef ATOLL_WORKER_DATA_DIGEST_CACHE_H_
 #define ATOLL_WORKER_DATA_DIGEST_CACHE_H_
@@ -46,7 +46,7 @@ struct DataOptions {
   std::optional<DocumentFrame> frame;  // the model's, where data.pad_documents is true
 };
 
-// What the file's tokens are: from the cache, else by reading it whole.
+// Returns the content of the file's tokens: from the cache, else by reading the file whole.
 absl::StatusOr<TokenFileContent> GetTokenFileContent(const TokenFile& file,
                                                      const DataOptions& options);
 

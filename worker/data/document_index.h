@@ -22,8 +22,9 @@ class DocumentIndex {
 
   int64_t documents() const { return file_->bytes() / kEntryBytes; }
 
-  // Of one that is longer than any sequence, fewer tokens than it has, but more than a sequence.
-  // DATA_LOSS: the file is damaged. REQUIRES: 0 <= number < documents().
+  // Returns a document; one that is longer than any sequence has fewer tokens here than in the
+  // file, but more than a sequence. DATA_LOSS: the file is damaged. REQUIRES: 0 <= number <
+  // documents().
   absl::StatusOr<Document> Read(int64_t number, const Cancelled& cancelled = {}) const;
 
  private:

@@ -7,7 +7,7 @@
 
 namespace atl {
 
-// Of so many tokens or images.
+// Returns how many of so many tokens or images are held out.
 inline int64_t HeldOut(int64_t units, double validation_fraction) {
   return static_cast<int64_t>(static_cast<double>(units) * validation_fraction);
 }

@@ -23,7 +23,7 @@ struct ImageFolder {
   struct File {
     std::string path;
     int32_t label = 0;
-    // Of a file in an object store, as it was listed.
+    // Set for a file in an object store, as it was listed.
     std::shared_ptr<const RemoteFolder> folder = {};
     ObjectInfo object = {};
   };

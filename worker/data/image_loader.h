@@ -52,7 +52,7 @@ class ImageLoader {
   // REQUIRES: Load of the image was OK.
   const uint8_t* pixels(int64_t image) const { return pixels_.get() + image * each_; }
   int64_t images() const { return std::ssize(files_); }
-  // Of names and entity tags in the listing, which stand for every byte.
+  // Returns a digest of names and entity tags in the listing, which stand for every byte.
   uint64_t Digest() const;
 
  private:

@@ -59,9 +59,9 @@ class ImageSet {
   const std::string& path() const { return path_; }  // for messages
   const ImageShape& shape() const { return shape_; }
   int64_t images() const { return std::ssize(labels_); }
-  // Of kImageFolder, in the order of their numbers; else none.
+  // Names of the classes of kImageFolder, in the order of their numbers; else none.
   const std::vector<std::string>& class_names() const { return class_names_; }
-  // Of all pixels and labels, or of what stands for them.
+  // Returns a digest of all pixels and labels, or of what stands for them.
   uint64_t Digest() const;
 
   // Returns when these images can be read; an error names the file. `next` are those that are

@@ -27,10 +27,10 @@ absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path,
 // The first kFileKindBytes, or all of a shorter file.
 absl::StatusOr<std::string> ReadFileHead(const DataFile& file, const Cancelled& cancelled = {});
 
-// Whether the file is packed text. INVALID_ARGUMENT: it is no text (common/file_kind.h).
+// Returns whether the file is packed text. INVALID_ARGUMENT: it is no text (common/file_kind.h).
 absl::StatusOr<bool> IsCompressed(const std::string& path, const Cancelled& cancelled = {});
 
-// What is wrong with several files: all of it is reported at once.
+// Collects what is wrong with several files: all of it is reported at once.
 class Problems {
  public:
   // Keeps an INVALID_ARGUMENT, once; others are returned.
@@ -63,7 +63,7 @@ class TextReader {
   // breaks off or is damaged: INVALID_ARGUMENT with the file's name.
   virtual absl::Status Read(int64_t bytes_max, std::string* out) = 0;
 
-  // Of the text itself: unknown, or markup.
+  // Returns the kind of the text itself: unknown, or markup.
   const FoundKind& kind() const { return kind_; }
 
   virtual bool is_plain() const = 0;  // not packed

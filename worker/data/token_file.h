@@ -33,7 +33,8 @@
 
 namespace atl {
 
-// What a file's tokens are. Two machines with equal digests have the same tokens in the same order.
+// The content of a file of tokens. Two machines with equal digests have the same tokens in the same
+// order.
 struct TokenFileContent {
   uint64_t digest = 0;              // of every token's bytes, their number and type
   int64_t least = 0, least_at = 0;  // the smallest token, and where it first is
@@ -83,8 +84,8 @@ class TokenFile {
   // do not fit into 16 bits. Formats kTokens16, kTokens32 and kMegatron alone; OK of others.
   absl::Status CheckSamples(int64_t vocabulary, int64_t samples, const Cancelled& cancelled) const;
 
-  // Whether the model knows every token. INVALID_ARGUMENT names file and position of one that is
-  // not.
+  // Checks that the model knows every token. INVALID_ARGUMENT names file and position of one that
+  // is not.
   absl::Status CheckVocabulary(const TokenFileContent& content, int64_t vocabulary) const;
 
  private:

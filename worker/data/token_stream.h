@@ -55,8 +55,8 @@ class TokenStream {
   absl::Status Prefetch(std::span<const int64_t> begins, int64_t count,
                         const Cancelled& cancelled) const;
 
-  // Of every token of all files, in order. INVALID_ARGUMENT names file and position of a token that
-  // is not in [0, vocabulary).
+  // Returns a digest of every token of all files, in order. INVALID_ARGUMENT names file and
+  // position of a token that is not in [0, vocabulary).
   absl::StatusOr<uint64_t> Digest(int64_t vocabulary, const DataOptions& options) const;
 
  private:
@@ -88,7 +88,7 @@ struct InspectionDepth {
   bool remote = true;            // data in stores, too
 };
 
-// What a worker would say of the data, from the tokenizer, the heads of the files and samples of
+// Inspects the data as a worker would, from the tokenizer, the heads of the files and samples of
 // the rest alone. Data that are not on this machine, or that it may not read from a store, are not
 // looked at; what a worker would refuse is the error. Of the model, if known: `images`, their size,
 // and `frame`, that of documents.

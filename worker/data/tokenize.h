@@ -44,7 +44,8 @@ struct TokenizeOptions {
   // Above 0: of a job that pads documents, of which so many tokens fit into a sequence. They have
   // no frame, kDocumentEnd ends each, and without a tokenizer each line of text is one.
   int64_t document_tokens_max = 0;
-  // Of JSONL: lines of no use are left out and counted, and so are conversations. False: an error.
+  // True if unusable lines of JSONL are left out and counted, and so are conversations. False: an
+  // error.
   bool skip_bad_documents = false;
   const Tokenizer* tokenizer = nullptr;  // null: bytes are tokens
   std::optional<int32_t> end_of_text;    // after each document
@@ -61,7 +62,7 @@ DocumentMarks GetDocumentMarks(const TokenizeOptions& options);
 // left. ABORTED: cancelled.
 absl::StatusOr<ShardIndex> Tokenize(const TokenizeOptions& options, const std::string& folder);
 
-// What Tokenize would make of the heads of the files.
+// The result of tokenizing the heads of the files.
 struct TextHeads {
   int64_t file_bytes = 0;              // of all files
   int64_t text_bytes = 0, tokens = 0;  // of the heads

@@ -1,4 +1,4 @@
-// What the layers of all families share. Not for use outside this folder.
+// Base of the layers of all families. Not for use outside this folder.
 
 #ifndef ATOLL_WORKER_MODEL_LAYER_BASE_H_
 #define ATOLL_WORKER_MODEL_LAYER_BASE_H_
@@ -107,7 +107,8 @@ class LayerBase : public Layer {
     return At(args.memory.grads, state_, use, rows, cols);
   }
 
-  // What the sum over the group's ranks must hold once: present on the one that leads.
+  // Returns x on the rank that leads, absent on others: for what the sum over the group's ranks
+  // must hold once.
   Tensor OnLead(const Tensor& x) const { return part_.leads() ? x : Tensor(); }
 
   // The architecture's norm over rows of d_model channels.

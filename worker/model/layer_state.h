@@ -34,7 +34,7 @@ struct Moments {
 // Used by one thread at a time, as its backend is, which outlives it.
 class LayerState {
  public:
-  // What is trained, and how: by AdamW, if it is not said.
+  // The way to train; AdamW unless another optimizer is set.
   struct Training {
     InnerOptimizer optimizer = InnerOptimizer::kAdamW;
     std::optional<Range> owned = std::nullopt;  // none: all elements
@@ -44,7 +44,7 @@ class LayerState {
                                            DType compute, const std::optional<Training>& training);
   static int64_t Bytes(const LayerLayout& layout, DType compute,
                        const std::optional<Training>& training);
-  // As it was created.
+  // Returns the bytes that the state took when it was created.
   int64_t bytes() const;
 
   const LayerLayout& layout() const { return layout_; }
@@ -62,7 +62,8 @@ class LayerState {
   Moments Exchange(Moments moments) { return std::exchange(moments_, std::move(moments)); }
   // Zero moments of another range, for Exchange.
   absl::StatusOr<Moments> NewMoments(Stream& stream, Range owned) const;
-  // What the layers read: a bf16 copy of params(), or absent where that is params() itself.
+  // Returns the parameters that layers read: a bf16 copy of params(), or absent where that is
+  // params() itself.
   Tensor params_copy() const;
 
   // params() was written, by operations on this stream: brings the copy, if any, up to date.

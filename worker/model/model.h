@@ -62,7 +62,7 @@ struct LayerBytes {
   int64_t workspace = 0;
 };
 
-// What all calls of one layer on one stream share.
+// Arguments that all calls of one layer on one stream share.
 struct LayerCall {
   Backend& backend;
   Stream& stream;
@@ -115,7 +115,7 @@ class Model {
   // `compute` is the type of activations and of the parameters that layers read.
   // INVALID_ARGUMENT if the config is not valid.
   static absl::StatusOr<Model> Create(const ModelConfig& config, DType compute = DType::kFloat32);
-  // What one tensor-parallel rank runs; `part` is one of CutModel's.
+  // Creates the model that one tensor-parallel rank runs; `part` is one of CutModel's.
   static absl::StatusOr<Model> Create(const ModelConfig& config, DType compute,
                                       const TensorPart& part);
 

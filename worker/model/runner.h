@@ -59,10 +59,11 @@ class ModelRunner {
   struct Batch {
     std::vector<int32_t> inputs, targets;
     int64_t rows = 0;
-    // Of each row, the inputs before its padding: see UnpaddedInputs. Empty: rows have none.
+    // The number of inputs of each row before its padding: see UnpaddedInputs. Empty: rows have
+    // none.
     std::vector<int32_t> lengths = {};
   };
-  // Of rows of T + 1 tokens: see FillRow.
+  // Makes a batch of rows of T + 1 tokens: see FillRow.
   Batch MakeBatch(std::span<const int32_t> tokens, int64_t rows, int64_t step) const;
 
   // Forward and backward over a batch, or over rows of T + 1 tokens in the optimizer's step `step`.

@@ -22,7 +22,7 @@
 
 namespace atl {
 
-// What weights are written as. They are fp32 in memory.
+// The type in which weights are written. They are fp32 in memory.
 enum class WeightType : uint8_t { kFp32, kFp16, kBf16 };
 
 struct WeightTypeInfo {

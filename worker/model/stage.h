@@ -50,7 +50,7 @@ struct StageOptions {
   std::vector<int> recomputed_layers;  // of the model
 };
 
-// What all calls on one stream share.
+// Arguments that all calls on one stream share.
 struct StageCall {
   Backend& backend;
   Stream& stream;
@@ -85,7 +85,8 @@ class Stage {
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
   int64_t activation_bytes() const { return activation_bytes_; }
-  // Of these, what the stage's layer `index` needs: its stashes, its output and their gradients.
+  // Returns the part of these bytes that the stage's layer `index` needs: its stashes, its output
+  // and their gradients.
   int64_t layer_bytes(int index) const { return layer_bytes_[index]; }
   absl::Status Allocate();
 
@@ -112,11 +113,12 @@ class Stage {
 
   // REQUIRES: a free slot. F and Loss of all chunks are done.
   void StartBackward(int slot);
-  // As `output`, of the whole micro-batch; where the head is, Loss has made it.
+  // Returns the gradient of `output`, of the whole micro-batch; where the head is, Loss has made
+  // it.
   Tensor grad_output(int slot) const;
   // `grad_input`, as `input`, is of the whole micro-batch; absent where the embedding is.
   absl::Status BackwardInput(const StageCall& call, int slot, int chunk, const Tensor& grad_input);
-  // Of the stage's layer `index`, all chunks. Once per layer, after B of all chunks.
+  // Runs W of the stage's layer `index`, all chunks. Once per layer, after B of all chunks.
   void BackwardWeight(const StageCall& call, int slot, int index);
   // B and W of one chunk, layer by layer: kFused.
   absl::Status Backward(const StageCall& call, int slot, int chunk, const Tensor& grad_input);

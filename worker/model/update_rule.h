@@ -1,4 +1,4 @@
-// What an optimizer does to one layer's elements that are owned here: one file a rule in
+// An optimizer's update of one layer's elements that are owned here: one file a rule in
 // optimizers/.
 
 #ifndef ATOLL_WORKER_MODEL_UPDATE_RULE_H_
@@ -52,9 +52,9 @@ class UpdateRule {
   virtual void Update(Exec& exec, const LayerState& layer, const UpdateCall& call,
                       std::span<const double> norms) const = 0;
 
-  // Whether a parameter's step depends on sums over all of it. Then every owner adds up its part
-  // first: Norms adds the two sums of parameter i, over elements that are owned and in `counted`,
-  // to sums[2 i] and sums[2 i + 1], and changes nothing else.
+  // Returns whether a parameter's step depends on sums over all of it. Then every owner adds up its
+  // part first: Norms adds the two sums of parameter i, over elements that are owned and in
+  // `counted`, to sums[2 i] and sums[2 i + 1], and changes nothing else.
   virtual bool has_norms() const { return false; }
   virtual void Norms(Exec& /*exec*/, const LayerState& /*layer*/, const UpdateCall& /*call*/,
                      std::span<const Range> /*counted*/, const Tensor& /*sums*/) const {}

@@ -92,13 +92,14 @@ class Adapter {
 
   int chunks(StepPhase phase) const { return phase == StepPhase::kSteady ? steady_ : fill_; }
   bool saturated() const { return saturated_; }
-  // Of all that changed in the newest step in which something did.
+  // Returns the reasons of all that changed in the newest step in which something did.
   const std::string& reason() const { return reason_; }
   const StageLinkSetup& setup() const { return setup_; }
-  // Of the newest window; 0: none yet.
+  // Returns the time of a message in the newest window; 0: none yet.
   double message_seconds() const { return message_seconds_; }
   int64_t window() const { return window_; }  // its number
-  // Of its largest messages the quickest: others may have waited for a busy machine.
+  // Returns the quickest of the newest window's largest messages: others may have waited for a busy
+  // machine.
   const SeenMessage& quickest() const { return quickest_; }
   double bandwidth_bytes_per_s() const;
 
@@ -140,7 +141,7 @@ class Adapter {
   SeenMessage quickest_;
   // In a row, each of another step, that say otherwise than saturated_.
   int contrary_windows_ = 0;
-  // Of a whole micro-batch, when the numbers were chosen.
+  // Times of a whole micro-batch when the numbers were chosen.
   double chosen_link_ = 0, chosen_compute_ = 0;
   int chosen_sizes_ = 0;
 };

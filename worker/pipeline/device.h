@@ -1,5 +1,5 @@
-// What one device holds: layers with their moments, across plans, and under a plan the memory to
-// run it. Used by one thread at a time.
+// The holdings of one device: layers with their moments, across plans, and under a plan the memory
+// to run it. Used by one thread at a time.
 
 #ifndef ATOLL_WORKER_PIPELINE_DEVICE_H_
 #define ATOLL_WORKER_PIPELINE_DEVICE_H_
@@ -46,7 +46,7 @@ struct HeldState {
     Tensor tensor;
   };
   Values Readable(LayerPart part, Range range) const;
-  // Of a part, what lies in its tensor.
+  // Returns the elements of a part that lie in its tensor.
   Range Elements(LayerPart part) const;
   // Owns this from now on, with what it owned before if it did once, else zero and not written.
   absl::Status Own(Stream& stream, Range range);
@@ -56,7 +56,8 @@ struct HeldState {
 struct RunMemory {
   Tensor output, grad_input;  // of a stage, in flight to another device: [N, the widest's columns]
   Tensor targets;             // of a micro-batch: int32 [1, N]
-  // Of all micro-batches, by sequence: see LayerCall. int32; absent where the model has no padding.
+  // Lengths of all micro-batches, by sequence: see LayerCall. int32; absent where the model has no
+  // padding.
   Tensor lengths;
   Tensor totals;  // loss by micro-batch: f32 [micro-batches, kLossTotals]
   Tensor constants;
@@ -107,7 +108,7 @@ class Device {
   // A copy of the planned layers' parameters: what is on the stream already comes
   // before it, what follows does not change it.
   absl::StatusOr<bool> TakeSnapshot();
-  // What is to be added to the planned layers' parameters, to be written.
+  // Prepares memory for what is to be added to the planned layers' parameters.
   absl::StatusOr<bool> PrepareAddition();
   void ForgetCopies();  // their memory is kept for the next ones
   void DropCopies();
@@ -117,7 +118,8 @@ class Device {
   // NOT_FOUND: likewise.
   absl::Status ReadSnapshot(const LayerShard& shard, LayerPart part, Range range,
                             std::span<float> to);
-  // Of all layers and tables here that are of this shard; whether there are any.
+  // Writes the addition to all layers and tables here that are of this shard; returns whether there
+  // are any.
   absl::StatusOr<bool> WriteAddition(const LayerShard& shard, std::span<const float> values);
   // All of the addition has been written, and waits to be added.
   bool HasAddition() const;
@@ -132,7 +134,7 @@ class Device {
   DeviceMemory Memory() const;
 
  private:
-  // Of what lies in memory besides the layers.
+  // A copy of what lies in memory besides the layers.
   struct Copied {
     HeldState* held;
     LayerPart part;

@@ -70,7 +70,7 @@ class DeviceTransport final : public Transport {
   void Abort(const std::string& reason) override;
   void Reset() override;
   std::vector<StageLinkCounters> counters() const override;
-  // Of what goes by the host transport.
+  // Returns the transfers of what goes by the host transport.
   std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
   std::string DescribeTransport(const std::string& from, const std::string& to) const override;
   // Where there is no host between, a whole message is as quick as its chunks.

@@ -1,4 +1,4 @@
-// What the parts of the device transport share.
+// State that the parts of the device transport share.
 
 #ifndef ATOLL_WORKER_PIPELINE_DEVICE_TRANSPORT_IMPL_H_
 #define ATOLL_WORKER_PIPELINE_DEVICE_TRANSPORT_IMPL_H_
@@ -19,7 +19,7 @@
 
 namespace atl::worker {
 
-// What travels ahead of a message by NCCL.
+// A notice that travels ahead of a message by NCCL.
 struct Announcement {
   int64_t number = 0;
   int64_t elements = 0;
@@ -54,7 +54,7 @@ struct DeviceTransport::OutJob {
 struct DeviceTransport::InJob {
   std::string from;
   MessageTag tag;
-  // Of a peer copy: where it lies.
+  // Set for a peer copy: the place of its source.
   Port* peer = nullptr;
   std::optional<OutJob> lies;
   // By NCCL: what was announced.

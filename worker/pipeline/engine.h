@@ -58,10 +58,11 @@ struct LocalDevice {
   std::unique_ptr<Backend> compute;
   std::unique_ptr<Backend> communication;
   int64_t memory_bytes = 0;  // Configure refuses what needs more; 0: no limit
-  // Of a device whose memory the host cannot touch: for messages out and in, which are copied
-  // beside all computing. The engine leaves them alone; its transport works with them.
+  // Set for a device whose memory the host cannot touch: backends for messages out and in, which
+  // are copied beside all computing. The engine leaves them alone; its transport works with them.
   std::unique_ptr<Backend> sending, receiving;
-  // Of such a device, for its layers: they are copied from and to the host on streams of its own.
+  // Set for such a device: the backend for its layers, which are copied from and to the host on
+  // streams of its own.
   std::unique_ptr<Backend> staging = nullptr;
 };
 
@@ -118,8 +119,8 @@ struct StepRequest {
   // Waits for the end of every operation, so that its span says when the device did it, also where
   // devices run behind their host.
   bool trace = false;
-  // Of all sequences of the step, that the loss does not count (common/masked_tokens.h): the loss
-  // is the mean over the others, however they are distributed.
+  // Tokens of all sequences of the step that the loss does not count (common/masked_tokens.h): the
+  // loss is the mean over the others, however they are distributed.
   int64_t masked_tokens = 0;
 };
 
@@ -139,7 +140,7 @@ struct DeviceMemory {
   // Besides them: operations' workspace, outgoing messages, tokens and tables.
   int64_t scratch_bytes = 0;
   int64_t snapshot_bytes = 0;  // of copies of layers in flight from or to the host
-  // What the plan says of the first three, else their sum; and the snapshot.
+  // The plan's prediction for the first three, else their sum; and the snapshot.
   int64_t predicted_bytes = 0;
   int64_t peak_bytes = 0;   // what its backends have counted since surplus layers were dropped
   int64_t limit_bytes = 0;  // that they may take; 0: no limit
@@ -186,8 +187,8 @@ class Engine {
   // All elements of one part, of which every local copy takes those that it has. NOT_FOUND: there
   // is none.
   absl::Status SetLayer(const LayerShard& shard, LayerPart part, std::span<const float> values);
-  // What one layer is at this step, all parts of all elements, but for moments that are owned
-  // elsewhere: counts as written only when it is whole.
+  // Writes one layer's state at this step: all parts of all elements, but for moments that are
+  // owned elsewhere. It counts as written only when it is whole.
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step,
                         const std::map<LayerPart, std::span<const float>>& parts);
 
@@ -212,7 +213,7 @@ class Engine {
   // changed: there is none, or not all of its shards were set.
   absl::Status Add();
 
-  // Of all layers in the plan; 0 also zeroes their moments.
+  // Sets the number of optimizer steps of all layers in the plan; 0 also zeroes their moments.
   absl::Status SetOptimizerSteps(int64_t steps);
   int64_t optimizer_steps() const;  // of the layers in the plan; -1 if they differ
 
@@ -221,7 +222,7 @@ class Engine {
   // The loss alone, over up to batch_sequences sequences; `learning_rate` is not looked at.
   absl::StatusOr<LossSum> Evaluate(const StepRequest& request, const SequenceReader& read);
 
-  // Of a step that has ended in an error, and of the one before.
+  // Returns the commit state of a step that has ended in an error, and of the one before.
   CommitState Committed() const;
   // Devices that wait for these sums take the step, though it has been interrupted; OK if none
   // does.

@@ -67,7 +67,7 @@ class CommitTable {
   CommitTable(const IslandPlan& plan, int32_t layers, const std::vector<int>& norm_counts = {});
 
   int slots() const { return first_norms_ + parts() * param_norms(layers_); }
-  // Of what one shard of owners owns of a layer.
+  // Returns the index of the norm of what one shard of owners owns of a layer.
   int norm(int32_t layer, int32_t rank, int shard) const {
     return layer * parts() + part(rank, shard);
   }
@@ -81,7 +81,7 @@ class CommitTable {
   int norms() const { return layers_ * parts(); }
   // How many norms the layers before this one have.
   int param_norms(int32_t layer) const { return norms_before_.empty() ? 0 : norms_before_[layer]; }
-  // Of norm `index` of a layer's, the slots of all that add to it: parts() of them.
+  // Returns the first of the slots of all that add to norm `index` of a layer: parts() of them.
   int first_param_norm(int32_t layer, int index) const {
     return first_norms_ + parts() * (param_norms(layer) + index);
   }
@@ -89,7 +89,7 @@ class CommitTable {
   int parts() const { return ranks_ * shards_; }
   int replicas() const { return (first_device_ - norms()) / 2; }
   const std::vector<std::string>& devices() const { return devices_; }
-  // What a device of devices() does in the exchange.
+  // Returns the part that a device of devices() has in the exchange.
   const CommitPosition& position(const std::string& device) const;
 
  private:
@@ -118,7 +118,8 @@ class Executor {
   int64_t taken_number() const { return taken_number_; }
   const std::vector<double>& sums() const { return sums_; }
 
-  // What leaves this device for others; changes with every step.
+  // Returns the states of the links by which messages leave this device; they change with every
+  // step.
   std::vector<StageLinkState> StageLinks() const;
   std::string PlanWanted() const;
 
@@ -136,7 +137,7 @@ class Executor {
     Duration work{0};                   // of this step's F, B and W
     Duration weight_layer{0};           // the last W of one layer that was timed
     std::unique_ptr<GroupClock> group;  // tensor-parallel; null: of one
-    // Of what leaves for other devices, by the first of them; null: nothing does.
+    // Adapters of what leaves for other devices, by the first of them; null: nothing does.
     std::unique_ptr<Adapter> activations, gradients;
     StageChunks agreed;  // among the devices that share the stage, if there are several
   };
@@ -154,7 +155,7 @@ class Executor {
     bool begun = false;
     bool patient = true;  // has not waited for a little yet
   };
-  // What a rank sends, perhaps to several ranks of the neighbouring stage, or to none.
+  // A rank's messages, perhaps to several ranks of the neighbouring stage, or to none.
   struct Outbox {
     std::vector<std::pair<int32_t, std::string>> to;  // rank and device
     MessageTag tag;

@@ -30,7 +30,7 @@ class GroupClock final : public Communicator {
   }
   void Abort(const std::string& reason) override { group_->Abort(reason); }
 
-  // What they have taken since the last call.
+  // Returns the time that collectives have taken since the last call.
   Duration Take() { return std::exchange(taken_, Duration(0)); }
 
  private:

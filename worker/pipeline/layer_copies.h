@@ -22,7 +22,7 @@ namespace atl::worker {
 
 class LayerCopies {
  public:
-  // Whether the device has room for so many bytes more.
+  // Returns whether the device has room for so many bytes more.
   using HasRoom = std::function<bool(int64_t bytes)>;
 
   // `compute` works the device and outlives this; `staging` crosses the bus.

@@ -45,7 +45,7 @@ class LocalTransport : public HostTransport {
                        Stream& stream, const Tensor& into, Instant deadline) override;
   absl::Status SendVotes(const std::string& from, const std::string& to, const VoteTag& tag,
                          const std::vector<double>& votes) override;
-  // As Deliver; the bytes are of doubles.
+  // Delivers as Deliver does; the bytes are of doubles.
   void DeliverVotes(const std::string& from, const std::string& to, const VoteTag& tag,
                     std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
   absl::StatusOr<std::vector<double>> ReceiveVotes(const std::string& device, const VoteTag& tag,

@@ -38,7 +38,8 @@ class MessageLog {
   size_t OnSent(SentMessage message);
   void OnArrived(int64_t step, size_t index, Instant start, Instant arrived);
 
-  // What was sent; ends the recording. Waits until all of it has arrived, or for the deadline.
+  // Ends the recording and returns what was sent. Waits until all of it has arrived, or for the
+  // deadline.
   std::vector<SentMessage> Take(Instant deadline);
 
  private:

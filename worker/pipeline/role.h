@@ -1,4 +1,4 @@
-// What one device has to do under a plan, worked out once: its stages with their neighbours, the
+// The work of one device under a plan, worked out once: its stages with their neighbours, the
 // memory for micro-batches in flight, the groups of devices that it is in, and the all-reduces of
 // its gradients. Pure.
 
@@ -27,16 +27,16 @@ struct DeviceGroup {
 struct SyncTask {
   enum class What : uint8_t {
     kLayer,  // a whole layer, among the replicas
-    // Of a tied head, which has a copy of the embedding's table where it is not in the embedding's
-    // stage: the table's gradient, among embeddings and heads of all replicas.
+    // The table of a tied head, which has a copy of the embedding's table where it is not in the
+    // embedding's stage: the table's gradient, among embeddings and heads of all replicas.
     kTable,
     kRest,  // what the embedding has beyond the table, among the replicas
   };
   What what = What::kLayer;
   int32_t layer = 0;
   std::string group;  // empty: this device alone, which adds its own two gradients of the table
-  // Of each member of the group: whose part it owns. -1: a table's copy, whose elements are owned
-  // with the embeddings, where ownership is sharded.
+  // The replica whose part each member of the group owns. -1: a table's copy, whose elements are
+  // owned with the embeddings, where ownership is sharded.
   std::vector<int32_t> replicas = {};
 
   bool operator==(const SyncTask&) const = default;

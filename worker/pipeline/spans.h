@@ -1,4 +1,4 @@
-// What a device did in a step, and when.
+// Records of what a device did in a step, and when.
 
 #ifndef ATOLL_WORKER_PIPELINE_SPANS_H_
 #define ATOLL_WORKER_PIPELINE_SPANS_H_

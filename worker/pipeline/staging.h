@@ -39,7 +39,7 @@ class Staging {
   };
 
   absl::Status Begin(const Event& after);
-  // What both lanes still do is over; the first error of this and `status`.
+  // Ends the work of both lanes; returns the first error of it and `status`.
   absl::Status End(absl::Status status);
   absl::Status ReadBlocks(const Tensor& from, std::span<float> to);
   absl::Status WriteBlocks(const Tensor& to, std::span<const float> from);

@@ -55,7 +55,7 @@ struct VoteTag {
   auto operator<=>(const VoteTag&) const = default;
 };
 
-// What was seen of one ordered pair of devices since the transport was made. All grow only.
+// Counters of one ordered pair of devices since the transport was made. All only grow.
 struct StageLinkCounters {
   std::string from, to;
   int64_t messages = 0;
@@ -87,7 +87,7 @@ class Transport {
   virtual absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
                             Backend& backend, Stream& stream, const Tensor& payload) = 0;
 
-  // Whether Receive would return at once. Also true when it would fail at once.
+  // Returns whether Receive would return at once. Also true when it would fail at once.
   virtual bool Arrived(const std::string& device, const MessageTag& tag) = 0;
   // Returns when any of the tags has arrived, when aborted, or at the deadline: whatever comes
   // first.
@@ -112,8 +112,8 @@ class Transport {
 
   virtual std::vector<StageLinkCounters> counters() const = 0;
 
-  // What has arrived at `to` from `from` since the last call, oldest first, as far as it is known
-  // and kept (at least the newest 64). For the thread of `from`.
+  // Returns what has arrived at `to` from `from` since the last call, oldest first, as far as it is
+  // known and kept (at least the newest 64). For the thread of `from`.
   virtual std::vector<Transfer> TakeTransfers(const std::string& /*from*/,
                                               const std::string& /*to*/) {
     return {};
@@ -125,7 +125,7 @@ class Transport {
                                         const std::string& /*to*/) const {
     return "";
   }
-  // Whether it can help to cut its messages in chunks.
+  // Returns whether it can help to cut this pair's messages into chunks.
   virtual bool Cuts(const std::string& /*from*/, const std::string& /*to*/) const { return true; }
   // The communicators that the device's messages need, in one order everywhere; the plan's set-up
   // makes them and passes them in before the first message.
@@ -150,8 +150,8 @@ class HostTransport : public Transport {
                                  const MessageTag& tag, DType dtype,
                                  std::span<const std::byte> bytes,
                                  std::shared_ptr<const void> owner) = 0;
-  // As SendBytes, for the announcement of a message that another transport carries: it is not
-  // counted or logged, and waits for no grant.
+  // Sends, as SendBytes does, the announcement of a message that another transport carries: it is
+  // not counted or logged, and waits for no grant.
   virtual absl::Status Announce(const std::string& from, const std::string& to,
                                 const MessageTag& tag, DType dtype,
                                 std::span<const std::byte> bytes,
@@ -165,7 +165,7 @@ class HostTransport : public Transport {
   // held: it must not wait nor call back. Null ends that; no call runs after it has returned.
   using Arrival = std::function<void(const std::string& from, const MessageTag& tag)>;
   virtual void OnArrival(const std::string& device, Arrival arrival) = 0;
-  // What has arrived; NOT_FOUND: it has been taken, or dropped.
+  // Returns what has arrived; NOT_FOUND: it has been taken, or dropped.
   virtual absl::StatusOr<HostMessage> Take(const std::string& device, const MessageTag& tag) = 0;
 };
 

@@ -26,8 +26,8 @@ struct TransportChoice {
 TransportChoice SelectTransport(const IslandPlan& plan, const std::string& from,
                                 const std::string& to);
 
-// Whether NCCL reduces among these devices: their members have one version of it, and are one
-// worker or of one known site.
+// Returns whether NCCL reduces among these devices: their members have one version of it, and are
+// one worker or of one known site.
 bool SharesNccl(const IslandPlan& plan, const std::vector<std::string>& devices);
 
 // From one device to another in the plan, one for each direction.

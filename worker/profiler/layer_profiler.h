@@ -43,7 +43,7 @@ struct ProfileOptions {
   // No new size is begun after this; what is measured by then is returned. Size 1 always is.
   Duration limit = std::chrono::seconds(20);
   const std::atomic<bool>* cancelled = nullptr;  // ABORTED soon after it is set; may be null
-  // What comes next, as the `layer`-th of at most `most`, from 1. From one of the threads.
+  // Reports what comes next, as the `layer`-th of at most `most`, from 1. From one of the threads.
   std::function<void(int64_t layer, int64_t most, const std::string& what)> progress;
 };
 
@@ -56,8 +56,8 @@ absl::StatusOr<std::vector<DeviceProfile>> ProfileLayers(const std::vector<Profi
                                                          const ProfileOptions& options,
                                                          std::vector<DeviceProfile> known = {});
 
-// Whether that would measure nothing: `known` has every size that is wanted, or those up to the one
-// where times were steady.
+// Returns whether that would measure nothing: `known` has every size that is wanted, or those up to
+// the one where times were steady.
 bool IsComplete(const std::vector<ProfiledDevice>& devices, const ModelConfig& config,
                 const ProfileOptions& options, const std::vector<DeviceProfile>& known);
 

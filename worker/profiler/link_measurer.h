@@ -23,7 +23,8 @@ struct LinkMeasurerOptions {
   // PeerLink::SetPeers, or a refusal because the link is in use by an island.
   std::function<absl::Status(const PeerFence&, const std::vector<IslandMember>&)> meet;
   std::function<void(LinksMeasured)> post;  // from the measurer's thread
-  // What it measures now ("measures the link to w3 (2 of 5)"); empty: it is done. From its thread.
+  // Reports what it measures now ("measures the link to w3 (2 of 5)"); empty: it is done. From its
+  // thread.
   std::function<void(const std::string&)> measuring = [](const std::string&) {};
   Duration meet_timeout = std::chrono::seconds(8);
   Duration probe_timeout = std::chrono::seconds(4);

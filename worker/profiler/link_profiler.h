@@ -50,7 +50,7 @@ LinksFound ProfileLinks(PeerLink& link, const std::vector<NodeId>& peers,
 LinksFound ProfileLinksDuringSteps(const PeerLink& link, const std::vector<IslandMember>& members,
                                    const LinkProfileOptions& options, Duration connect_limit);
 
-// Whether a message's header says that it is one of these, and to be dropped.
+// Returns whether a message's header says that it is a probe, to be dropped.
 bool IsProbe(absl::string_view header);
 // The largest payload of a probe that a receiver should take.
 inline constexpr int64_t kProbeBytesMax = int64_t{64} << 20;

@@ -1,5 +1,5 @@
-// What a worker answers besides a job's facts: the profiles of its devices for the job's model,
-// from its disk or measured now.
+// A worker's answer besides a job's facts: the profiles of its devices for the job's model, from
+// its disk or measured now.
 
 #ifndef ATOLL_WORKER_PROFILER_WORKER_PROFILER_H_
 #define ATOLL_WORKER_PROFILER_WORKER_PROFILER_H_
@@ -28,8 +28,8 @@ struct WorkerProfilerOptions {
   Duration limit = std::chrono::seconds(10);
   int runs = 5;
   Emulation emulation;  // see ProfileOptions
-  // What it measures now, and how far it is ("measures layers: 7 of at most 21, ..."); empty: it is
-  // done. From any thread.
+  // Reports what it measures now, and how far it is ("measures layers: 7 of at most 21, ...");
+  // empty: it is done. From any thread.
   std::function<void(const std::string&)> measuring = [](const std::string&) {};
 };
 
@@ -38,11 +38,11 @@ class WorkerProfiler {
  public:
   WorkerProfiler(Files& files, WorkerProfilerOptions options);
 
-  // Of all devices, or none: the job's islands have no plans (they are single devices, and none of
-  // these `needs_plan`), or what went wrong is logged, and the planner then goes by the devices'
-  // kind. Seconds the first time, and for a job that needs sizes that none before it did; nothing
-  // later. What the time limit left out is measured for the next job. None, soon after
-  // `cancelled` (it may be null) is set.
+  // Returns the profiles of all devices, or none: the job's islands have no plans (they are single
+  // devices, and none of these `needs_plan`), or what went wrong is logged, and the planner then
+  // goes by the devices' kind. Seconds the first time, and for a job that needs sizes that none
+  // before it did; nothing later. What the time limit left out is measured for the next job. None,
+  // soon after `cancelled` (it may be null) is set.
   std::vector<DeviceProfile> ProfilesFor(const JobSpec& spec, const JobFacts& facts,
                                          bool needs_plan = false,
                                          const std::atomic<bool>* cancelled = nullptr);

@@ -30,7 +30,7 @@ struct AttentionMask {
         softcap(shape.softcap),
         lengths(lengths.present() ? lengths.as<int32_t>() : nullptr) {}
 
-  // Of a sequence.
+  // Returns the number of keys of a sequence.
   __device__ int Keys(int batch) const {
     if constexpr (kPlain) return seq_len;
     return lengths == nullptr ? seq_len : lengths[batch];
@@ -70,7 +70,8 @@ struct AttentionMask {
     return {softcap * t, 1.0f - t * t};
   }
 
-  // What a row's largest score is subtracted as: of a row that has seen nothing yet, none.
+  // Returns the number that a row's largest score is subtracted as; 0 for a row that has seen
+  // nothing yet.
   __device__ static float Base(float largest) {
     if constexpr (kPlain) return largest;
     return largest == -INFINITY ? 0.0f : largest;

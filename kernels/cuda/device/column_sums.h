@@ -99,7 +99,7 @@ struct AddSums {
   }
 };
 
-// Of the rows, by shape alone.
+// Returns the number of parts that the rows are cut into, by shape alone.
 inline int64_t SumParts(int64_t rows, int64_t cols, int64_t planes) {
   const int64_t across = CeilDiv(cols, kWarp * 8) * planes;
   int64_t parts = CeilDiv(kBlocksWanted, across > 0 ? across : 1);

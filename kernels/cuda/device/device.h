@@ -1,6 +1,6 @@
-// What kernels are written in: CUDA under nvcc, and the same words on the host under any other
-// compiler (emulator.h), so that every kernel also runs, slowly, in tests on machines without a
-// GPU. Included by the .cu files alone.
+// The language of kernels: CUDA under nvcc, and the same words on the host under any other compiler
+// (emulator.h), so that every kernel also runs, slowly, in tests on machines without a GPU.
+// Included by the .cu files alone.
 //
 // Rules for kernels: no atomics on floats, reductions in an order that depends on shapes alone,
 // sums in fp32 (or double) whatever the type of the elements.

@@ -24,7 +24,7 @@ ATOLL_OPERATIONS(ATOLL_LAUNCHER, ATOLL_LAUNCHER_WITH_SCRATCH, ATOLL_BY_LIBRARY, 
 
 // ---- elementwise.cu: and behind a product ----
 
-// What a product that fuses nothing leaves to do: y = activation(raw + bias) + add, and the
+// The work that a product that fuses nothing leaves: y = activation(raw + bias) + add, and the
 // argument of the activation in `pre`. bias, add and pre are optional; raw may be pre or y.
 struct FinishForward {
   Tensor raw, bias, add, y;

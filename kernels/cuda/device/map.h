@@ -1,5 +1,5 @@
-// What every kernel for single elements is made of: a function of a row and a pack of columns, run
-// over a matrix; and activations.
+// The frame of all kernels for single elements: a function of a row and a pack of columns, run over
+// a matrix; and activations.
 
 #ifndef ATOLL_KERNELS_CUDA_DEVICE_MAP_H_
 #define ATOLL_KERNELS_CUDA_DEVICE_MAP_H_

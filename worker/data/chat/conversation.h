@@ -31,14 +31,14 @@ struct ChatMessage {
 
 struct Conversation {
   std::vector<ChatMessage> messages;  // none: an empty line
-  // Of the line, for templates: "tools", "documents" and what "chat_template_kwargs" has.
+  // The line's variables for templates: "tools", "documents" and what "chat_template_kwargs" has.
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();
 };
 
 inline constexpr size_t kMaxMessages = 4096;  // of a conversation
 
-// Of one line; `line` counts from 1. INVALID_ARGUMENT names file and line: it is neither form, and
-// which one it looks like, or there is no answer in it.
+// Parses one line; `line` counts from 1. INVALID_ARGUMENT names file and line: it is neither form,
+// and which one it looks like, or there is no answer in it.
 absl::StatusOr<Conversation> ParseChat(std::string_view json, const std::string& file,
                                        int64_t line);
 

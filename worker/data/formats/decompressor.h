@@ -37,10 +37,10 @@ class Decompressor {
   explicit Decompressor(const char* format) : format_(format) {}
   absl::Status Error(absl::string_view problem) const;
 
-  // Whether a member may begin with the byte.
+  // Returns whether a member may begin with the byte.
   virtual bool MayBegin(uint8_t first) const = 0;
   virtual absl::Status Begin() = 0;
-  // As Decompress, of one member; true: it has ended.
+  // Continues as Decompress does, within one member; true: it has ended.
   virtual absl::StatusOr<bool> Continue(Input* in, Output* out) = 0;
 
  private:

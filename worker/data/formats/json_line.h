@@ -21,7 +21,7 @@ struct JsonFault {
   std::string problem;
 };
 
-// What JSON has no number for, but exporters write: NaN, Infinity, -Infinity, 1e400.
+// A number that JSON lacks, but exporters write: NaN, Infinity, -Infinity, 1e400.
 struct JsonOddNumber {
   size_t begin = 0, end = 0;
 };
@@ -35,7 +35,7 @@ std::optional<JsonFault> FindJsonFault(std::string_view text, std::vector<JsonOd
 absl::StatusOr<std::optional<nlohmann::json>> ParseJsonLine(std::string_view json,
                                                             const std::string& file, int64_t line);
 
-// Of a value in what ParseJsonLine returns: "a number", "NaN", "null", "a list", ...
+// Names the kind of a value in what ParseJsonLine returns: "a number", "NaN", "null", "a list", ...
 std::string DescribeJson(const nlohmann::json& value);
 
 // The text of a field. Absent: a line of white space. INVALID_ARGUMENT: there is none.

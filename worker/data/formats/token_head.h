@@ -1,4 +1,4 @@
-// What the beginning of a file of raw tokens says of them.
+// Reads the beginning of a file of raw tokens.
 
 #ifndef ATOLL_WORKER_DATA_FORMATS_TOKEN_HEAD_H_
 #define ATOLL_WORKER_DATA_FORMATS_TOKEN_HEAD_H_

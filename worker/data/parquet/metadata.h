@@ -1,4 +1,4 @@
-// What a Parquet file says of itself: its schema, and where the columns lie.
+// Metadata of a Parquet file: its schema, and where the columns lie.
 
 #ifndef ATOLL_WORKER_DATA_PARQUET_METADATA_H_
 #define ATOLL_WORKER_DATA_PARQUET_METADATA_H_
@@ -63,7 +63,7 @@ struct PageHeader {
   int64_t packed_bytes = 0, bytes = 0;  // of the page, as it lies there and unpacked
   int64_t values = 0;
   int encoding = 0;
-  // Of kData2.
+  // Set for kData2.
   int64_t definition_bytes = 0, repetition_bytes = 0;
   bool packed = true;
   int definition_encoding = 3;  // of kData

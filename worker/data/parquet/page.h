@@ -45,9 +45,9 @@ class ColumnCursor {
   // `leaf` outlives it.
   ColumnCursor(const Node& leaf, const Chunk& chunk, Read read);
 
-  // Whether there is another entry; loads its page.
+  // Returns whether there is another entry; loads its page.
   absl::StatusOr<bool> HasNext();
-  // Of the next entry. REQUIRES: HasNext() was true.
+  // Levels of the next entry. REQUIRES: HasNext() was true.
   int definition() const { return definitions_.empty() ? 0 : static_cast<int>(definitions_[at_]); }
   int repetition() const { return repetitions_.empty() ? 0 : static_cast<int>(repetitions_[at_]); }
   bool has_value() const { return definition() == leaf_.definition_level; }

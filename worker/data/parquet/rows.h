@@ -14,10 +14,10 @@
 
 namespace atl::parquet {
 
-// Of one file. Pages are plain or have dictionaries, packed with snappy, zstd or gzip or not;
-// columns hold texts, numbers and booleans, and lists and structs of these, at any depth. What is
-// beyond that is refused by name, where a wanted column has it. Holds a page of each column, not
-// the file. One thread at a time.
+// Reads the rows of one file. Pages are plain or have dictionaries, packed with snappy, zstd or
+// gzip or not; columns hold texts, numbers and booleans, and lists and structs of these, at any
+// depth. What is beyond that is refused by name, where a wanted column has it. Holds a page of each
+// column, not the file. One thread at a time.
 class Rows {
  public:
   // `read`: of the file; errors of its own are returned as they are, others are INVALID_ARGUMENT

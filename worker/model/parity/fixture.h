@@ -22,13 +22,15 @@ inline constexpr int64_t kRows = 3, kSeqLen = 16;
 inline const std::vector<std::string> kModels = {
     "bert",    "gpt2",  "llama", "llama_tied", "llama3", "llama_linear", "llama_yarn",
     "mistral", "qwen2", "qwen3", "olmo2",      "gemma2", "phi3",         "bert_padded"};
-// Of these, what GPUs are tested with, and what stands in for them: together every operation.
+// Models among these with which GPUs, and what stands in for them, are tested: together they have
+// every operation.
 inline const std::vector<std::string> kGpuModels = {"bert",    "gpt2",  "llama",      "llama_tied",
                                                     "mistral", "qwen2", "qwen3",      "olmo2",
                                                     "gemma2",  "phi3",  "bert_padded"};
 inline const std::vector<std::string> kEmulatedModels = {"bert",  "gpt2",   "llama_tied",
                                                          "olmo2", "gemma2", "bert_padded"};
-// Of a gradient in bf16, in units of a tensor's largest number: few channels average little out.
+// Returns the tolerance of a gradient in bf16, in units of a tensor's largest number: few channels
+// average little out.
 inline double Bfloat16Tolerance(const ModelConfig& config) {
   return config.d_model < 32 ? 0.15 : 0.06;
 }
@@ -95,7 +97,7 @@ class Fixture {
     return Expected(reader, name);
   }
 
-  // Of batch 0, one sequence as a batch of its own, with or without its padding.
+  // Makes a batch of one sequence of batch 0, with or without its padding.
   ModelRunner::Batch MakeRowBatch(int64_t row, bool padded) const {
     const ModelRunner::Batch& batch = batches_[0];
     const int32_t unpadded = batch.lengths.at(static_cast<size_t>(row));
@@ -109,7 +111,7 @@ class Fixture {
   const ModelRunner::Batch& Batch(int64_t index) const {
     return batches_[static_cast<size_t>(index) % batches_.size()];
   }
-  // Of batch 0, one sequence without its padding.
+  // Returns one sequence of batch 0 without its padding.
   std::span<const int32_t> Sequence(int64_t row) const {
     const int64_t length = batches_[0].lengths.empty() ? kSeqLen : batches_[0].lengths[row];
     return std::span(batches_[0].inputs).subspan(row * kSeqLen, length);
@@ -122,9 +124,9 @@ class Fixture {
     return values;
   }
 
-  // Of a parameter's gradient and PyTorch's, as Difference. One that is zero but for PyTorch's
-  // rounding (of a bias of keys, which softmax does not see) is measured by the largest of its
-  // layer.
+  // Returns the difference between a parameter's gradient and PyTorch's. A gradient that is zero
+  // but for PyTorch's rounding (of a bias of keys, which softmax does not see) is measured by the
+  // largest of its layer.
   double GradDifference(int layer, const ParamSpec& param) {
     const auto largest = [&](const std::vector<float>& values) {
       double most = 0;
