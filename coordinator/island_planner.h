@@ -54,7 +54,7 @@ class IslandPlanner {
   void OnWorkerMessage(Instant now, const FromWorker& from) { registry_.OnMessage(now, from); }
   // A worker that the core knew before.
   void Remember(const MemberView& worker);
-  // What the store has of links and devices, after the workers; other records are skipped.
+  // Takes in what the store has of links and devices, after the workers; other records are skipped.
   // `unix_time_ms`: now.
   void Remember(Instant now, int64_t unix_time_ms, const StoreRecord& record);
   void Want(Instant now, const MakePlan& query);
@@ -72,8 +72,8 @@ class IslandPlanner {
 
   const ProfileRegistry& registry() const { return registry_; }
 
-  // What a plan in force was made from, by its layout; none: it was made too long ago, or by an
-  // earlier process.
+  // Returns the request that a plan in force was made from, found by its layout; none: it was made
+  // too long ago, or by an earlier process.
   std::optional<PlanRequest> MadeFrom(const JobId& job, IslandId island, const IslandPlan& plan);
 
   // Plans that are ready for a loss, and whether all are that are to be.

@@ -1,4 +1,4 @@
-// Whether the coordinator's loop is late itself (a stall): heartbeats wait unread, so missing
+// Notices that the coordinator's loop is late itself (a stall): heartbeats wait unread, so missing
 // heartbeats do not show that a member is unavailable. Pure; for loop.cc only.
 
 #ifndef ATOLL_COORDINATOR_LATENESS_H_

@@ -97,7 +97,7 @@ class CoordinatorLoop {
     return posted;
   }
   Instant Turn(Instant now, std::optional<Queued> task);
-  // Whether more tasks are to be run before what is pending is stored.
+  // Returns whether more tasks are to be run before what is pending is stored.
   bool MayGather() const;
   // Stores what is pending, then sends it. What cannot be stored is not sent.
   void Commit();

@@ -1,4 +1,4 @@
-// What the planner answers: the same code for the plans that islands run and for previews.
+// Answers to requests for plans: the same code for the plans that islands run and for previews.
 
 #ifndef ATOLL_COORDINATOR_PLAN_ANSWER_H_
 #define ATOLL_COORDINATOR_PLAN_ANSWER_H_

@@ -43,7 +43,8 @@ class PreparedPlans {
   std::optional<Case> Next();
   // It was interrupted, and is the next one again.
   void PutBack(const Case& interrupted);
-  // What was found for it. Plans beyond kOperationsMax are forgotten, the oldest first.
+  // Keeps the plan that was found for the case. Plans beyond kOperationsMax are forgotten, the
+  // oldest first.
   void Add(const Case& made, IslandPlan plan);
   // The plan for the request's workers with its number, if one was prepared for this very job. It
   // is handed out once: an island for which it was no good gets another one.

@@ -24,7 +24,7 @@ namespace atl {
 
 inline constexpr size_t kPreviewsMax = 8;  // that wait
 
-// Of one island.
+// A preview of one island's plan.
 struct PreviewedPlan {
   PlanMade made;
   int64_t current_number = 0;             // of the plan in force; 0: none

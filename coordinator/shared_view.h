@@ -39,7 +39,8 @@ class SharedView {
     ++number_;
   }
 
-  // Of what is there; 0: nothing yet. Grows when the message has changed.
+  // Returns the number of the message that is there; 0: none yet. Grows when the message has
+  // changed.
   int64_t number() const { return number_; }
   // Copies share the memory.
   grpc::ByteBuffer bytes() const { return grpc::ByteBuffer(&bytes_, 1); }

@@ -1,4 +1,4 @@
-// What a coordinator that does not lead answers: every call gets UNAVAILABLE with the leader's
+// Answers for a coordinator that does not lead: every call gets UNAVAILABLE with the leader's
 // address, every page a redirection to the leader's.
 
 #ifndef ATOLL_COORDINATOR_STANDBY_SERVER_H_

@@ -19,9 +19,9 @@ absl::StatusOr<int64_t> CopyDatabase(const std::string& database, const std::str
 // Makes such a file of these contents, at `to`.
 absl::Status MakeBackup(const StoreContents& contents, const std::string& to);
 
-// What a restored store has: checks every byte of `backup`, and takes an epoch that no coordinator
-// has had since it was made, so that members listen to the restored one. `scratch` is a folder that
-// does not exist; it does not exist afterwards.
+// Reads the contents of a restored store: checks every byte of `backup`, and takes an epoch that no
+// coordinator has had since it was made, so that members listen to the restored one. `scratch` is a
+// folder that does not exist; it does not exist afterwards.
 absl::StatusOr<StoreContents> ReadBackup(const std::string& backup, const std::string& scratch);
 
 // Makes the state directory of `backup`, whose contents are as ReadBackup says. The directory must

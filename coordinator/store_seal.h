@@ -1,5 +1,5 @@
-// What shows that a store is whole: a checksum in every row, one row of totals over all records,
-// and next to the database a file with the number of the newest change. SQLite reads a damaged
+// Proves that a store is whole: a checksum in every row, one row of totals over all records, and
+// next to the database a file with the number of the newest change. SQLite reads a damaged
 // write-ahead log as if what follows had never been written; the number shows that it was.
 
 #ifndef ATOLL_COORDINATOR_STORE_SEAL_H_
@@ -24,9 +24,9 @@ struct StoreTotals {
 };
 
 uint64_t ComputeChecksum(const StoreTotals& totals);
-// Of a row of `records`.
+// Returns the checksum of a row of `records`.
 uint64_t ComputeRecordChecksum(absl::string_view key, absl::string_view value);
-// Of a row of `log`.
+// Returns the checksum of a row of `log`.
 uint64_t ComputeLineChecksum(int64_t sequence, int64_t unix_time_ms, absl::string_view job,
                              int64_t severity, absl::string_view text);
 

@@ -85,7 +85,7 @@ class TraceRequestTable {
     std::optional<StepTraced> answer;
   };
 
-  // What the request has come to; nothing: it waits.
+  // Returns the result of the request; nothing: it waits.
   std::optional<absl::StatusOr<TracedStep>> Look(Instant now, const std::optional<JobView>& job,
                                                  Request& request, Work& work);
   void Send(Request& request, const IslandView& island, Work& work);

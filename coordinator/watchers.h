@@ -52,8 +52,8 @@ class WatchStream : public SendingStream<grpc::ServerWriteReactor<M>, M> {
   grpc::CallbackServerContext* context_ = nullptr;  // until OnDone; guarded by context_mutex_
 };
 
-// Whether a caller reads. One that has left a message unread for a long time gets no further ones,
-// and takes a slot from others that would read.
+// Watches whether a caller reads. A caller that has left a message unread for a long time gets no
+// further ones, and takes a slot from others that would read.
 class ReadWatch {
  public:
   static constexpr Duration kLongest = std::chrono::minutes(2);

@@ -1,5 +1,5 @@
-// What a parameter server reports to monitors, besides what the coordinator reports of it (its
-// bytes and traffic). Thread-safe.
+// Metrics that a parameter server reports to monitors, besides what the coordinator reports of it
+// (its bytes and traffic). Thread-safe.
 
 #ifndef ATOLL_PARAMSERVER_DAEMON_METRICS_H_
 #define ATOLL_PARAMSERVER_DAEMON_METRICS_H_

@@ -18,14 +18,15 @@ namespace atl::worker {
 
 struct DeviceFlags {
   std::string backend = "cpu";  // "cpu", "cuda" or "reference"
-  // Of cuda: indices and beginnings of UUIDs, separated by commas, or "all"; "": device 0.
+  // Set with cuda: indices and beginnings of UUIDs, separated by commas, or "all"; "": device 0.
   std::string device;
   std::string compute;       // "fp32" or "bf16"; "": bf16 where all devices are made for it
   int devices = 1;           // of cpu and reference
   int threads = 1;           // of all together
   int64_t memory_bytes = 0;  // of all together, for the model; 0: what each device has
   bool cuda_graphs = false;  // see CudaOptions::graphs
-  // Of cuda: in islands of several workers, too; several devices of this one do in any case.
+  // With cuda: true if NCCL joins devices in islands of several workers, too; several devices of
+  // this worker are joined in any case.
   bool joins_others = false;
 };
 
@@ -53,11 +54,12 @@ struct HostMemory {
   bool has_devices = true;
 };
 HostMemory GetHostMemory(const std::vector<WorkerDevice>& devices);
-// Of messages of pipelines that wait to be received, whole workers together: a quarter of the
-// host's memory, besides what is above. From 256 MiB to 4 GiB.
+// Returns the bytes of messages of pipelines that may wait to be received, whole workers together:
+// a quarter of the host's memory, besides what is above. From 256 MiB to 4 GiB.
 int64_t InboxBytes(const HostMemory& host);
-// Of numbers of all-reduces from one other worker, which wait for the other members' numbers:
-// likewise, and more than the gradients of what this worker trains. From 256 MiB to 16 GiB.
+// Returns the bytes of all-reduces' numbers from one other worker that may wait for the other
+// members' numbers: a quarter as well, and more than the gradients of what this worker trains. From
+// 256 MiB to 16 GiB.
 int64_t GetCollectiveWindowBytes(const HostMemory& host);
 
 // The type that they compute in.

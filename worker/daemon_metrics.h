@@ -1,5 +1,5 @@
-// What a worker reports to monitors. Thread-safe: the daemon's loop notes, the server's threads
-// read.
+// Metrics that a worker reports to monitors. Thread-safe: the daemon's loop notes, the server's
+// threads read.
 
 #ifndef ATOLL_WORKER_DAEMON_METRICS_H_
 #define ATOLL_WORKER_DAEMON_METRICS_H_

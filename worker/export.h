@@ -15,7 +15,7 @@
 
 namespace atl::worker {
 
-// Of an exported folder: names the job.
+// The file of an exported folder that names the job.
 inline constexpr char kExportJobFile[] = "atoll-job";
 
 struct ExportRequest {

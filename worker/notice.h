@@ -21,7 +21,8 @@ struct Notice {
   std::optional<Duration> within;
 };
 
-// Of a command that ended with exit status 0 after this output, which may be anything.
+// Returns the notice of a command that ended with exit status 0 after this output, which may be
+// anything.
 Notice NoticeFrom(const std::string& output);
 
 // Runs `command` by /bin/sh once, and ends it, and what it has begun, after `limit`. No notice: any

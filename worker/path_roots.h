@@ -1,6 +1,6 @@
-// What a job may make a worker read and write: files under --data-root and --model-root, and URLs
-// that begin with one; its remote tier under --remote-root; and never the worker's own keys. A job
-// file comes from another user, who has no right to the worker's own files.
+// Decides what a job may make a worker read and write: files under --data-root and --model-root,
+// and URLs that begin with one; its remote tier under --remote-root; and never the worker's own
+// keys. A job file comes from another user, who has no right to the worker's own files.
 
 #ifndef ATOLL_WORKER_PATH_ROOTS_H_
 #define ATOLL_WORKER_PATH_ROOTS_H_
@@ -40,8 +40,8 @@ void AddRootFlags(App& app, PathRoots* roots) {
 // OK if every root is a folder that is there, or a URL.
 absl::Status CheckRoots(const PathRoots& roots);
 
-// Whether a redirection may lead there: anywhere without --data-root, else below a root of any
-// kind.
+// Returns whether a redirection may lead there: anywhere without --data-root, else below a root of
+// any kind.
 bool MayReadUrl(const std::string& url, const PathRoots& roots);
 
 // PERMISSION_DENIED, naming the field and the flag, if the job reads or writes anything outside.

@@ -27,7 +27,7 @@ absl::StatusOr<EtcdAddress> ParseEtcdAddress(const std::string& url);
 
 class EtcdClient {
  public:
-  // Whether to try once more.
+  // Returns whether to try once more.
   using GoOn = std::function<bool()>;
 
   // Connects at the first call. `tls`: of this end, or empty for plaintext, which is for loopback

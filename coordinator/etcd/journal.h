@@ -28,7 +28,7 @@ class Journal {
   // One step. REQUIRES: Recover succeeded, and no Commit failed; no key occurs twice.
   absl::Status Commit(EtcdOperations operations, const StoreTotals& totals);
 
-  // Whether what is read at `revision` is between two steps, and the totals then.
+  // The state at `revision`: whether it is between two steps, and the totals then.
   struct Snapshot {
     int64_t revision = 0;
     bool whole = false;

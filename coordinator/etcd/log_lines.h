@@ -17,7 +17,7 @@ class LogLines {
   // Lines of one step, in any order; they are found under the lowest of their numbers.
   void Add(const std::vector<LogEntry>& lines);
 
-  // As Store::ReadLog and Store::FindLogTail.
+  // Do what Store::ReadLog and Store::FindLogTail do.
   std::vector<LogEntry> Find(const LogQuery& query, int64_t limit) const;
   int64_t Tail(const LogQuery& query, int64_t count) const;
 

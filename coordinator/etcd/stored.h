@@ -1,4 +1,4 @@
-// What the coordinator stores in etcd besides records (values.h), decoded from etcd's answers: who
+// Decodes what the coordinator stores in etcd besides records (values.h), from etcd's answers: who
 // leads, totals, batches of operations, lines of the log. Pure.
 
 #ifndef ATOLL_COORDINATOR_ETCD_STORED_H_
@@ -49,7 +49,8 @@ absl::StatusOr<TakenKey> TakenIn(const etcdserverpb::TxnResponse& answer, const 
 // ---- Lines of the log: a value's bytes.
 
 std::string EncodeLines(const std::vector<LogEntry>& lines);
-// What can be read of them; `damaged` counts the others, and those that fail their checksum.
+// Decodes the lines that can be read; `damaged` counts the others, and those that fail their
+// checksum.
 std::vector<LogEntry> DecodeLines(const std::string& bytes, int64_t* damaged);
 
 }  // namespace atl

@@ -19,9 +19,9 @@ namespace atl {
 
 class Gateway {
  public:
-  // Whether the sender of a request may make a call of the gRPC services ("/atl.v1.Jobs/Pause"),
-  // and under what name it is audited. `try_only`: checked only, by a page that offers it or a
-  // stream that goes on; a denial is not logged.
+  // Returns whether the sender of a request may make a call of the gRPC services
+  // ("/atl.v1.Jobs/Pause"), and under what name it is audited. `try_only`: checked only, by a page
+  // that offers it or a stream that goes on; a denial is not logged.
   struct User {
     absl::Status allowed;
     std::string name;

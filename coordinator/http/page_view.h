@@ -13,7 +13,7 @@ namespace atl {
 
 v1::page::Status ToPage(const v1::ClusterStatus& status);
 
-// What a page requests of a job.
+// A page's request about a job.
 struct JobPage {
   std::optional<int32_t> island;  // the only one, with its details; nullopt: all, without
   int32_t decisions = 0;          // rows at most

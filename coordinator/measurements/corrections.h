@@ -102,7 +102,7 @@ class DeviceCorrections {
   // Forgets what has not been seen for long; returns when to call again.
   Instant Advance(Instant now, std::vector<KnowledgeChange>& changes);
   void Forget(const NodeId& worker);  // it is another process
-  // What an earlier process of the coordinator had found; as if it were seen now.
+  // Restores what an earlier process of the coordinator had found, as if it were seen now.
   void Restore(Instant now, const std::string& device, uint64_t model_digest, double factor);
 
   double Factor(const std::string& device, uint64_t model_digest) const;
@@ -140,7 +140,7 @@ class LinkCorrections {
     Drift drift;
     std::map<int64_t, double> seconds;  // by bytes, of the windows in a row that are off
     double round_trip_s = 0;            // the least of these windows; 0: not known
-    // Of a link that was not measured: how many windows, and their largest and quickest message.
+    // Windows of a link that was not measured, and their largest and quickest message.
     int unmeasured = 0;
     int64_t largest_bytes = 0;
     double quickest_s = 0;
@@ -155,7 +155,8 @@ class AllReduceCorrections {
  public:
   // Null: not known.
   using LinkLookup = std::function<const LinkProfile*(const NodeId& from, const NodeId& to)>;
-  // What the pair's messages go over, the same in both directions and for all pairs on it.
+  // Returns the shared link that the pair's messages go over, the same in both directions and for
+  // all pairs on it.
   using SharedLinkLookup = std::function<std::string(const NodeId&, const NodeId&)>;
 
   // Messages of so many bytes over this link take `factor` times what is known of it, for good:
@@ -209,7 +210,7 @@ class UnreachablePairs {
   void Failed(Instant now, const NodeId& from, const LinkFailure& failure, bool live,
               std::vector<KnowledgeChange>& changes);
   void Passed(const NodeId& from, const NodeId& to) { pairs_.erase({from, to}); }
-  // What a probe has found; `trouble` empty: it was answered.
+  // Takes in the result of a probe; `trouble` empty: it was answered.
   void Probed(Instant now, const NodeId& from, const NodeId& to, const std::string& trouble,
               std::vector<KnowledgeChange>& changes);
   void Forget(const NodeId& worker);
@@ -217,7 +218,7 @@ class UnreachablePairs {
   Instant Advance(Instant now, std::map<NodeId, std::vector<NodeId>>& probes);
 
   bool Blocked(const NodeId& from, const NodeId& to) const;
-  // Of those that are blocked now, by pair.
+  // Return the reasons of the pairs that are blocked now, by pair.
   std::map<std::pair<NodeId, NodeId>, std::string> Reasons() const;
   std::vector<std::string> Texts(Instant now) const;
 

@@ -48,7 +48,8 @@ struct ProfileRegistryOptions {
   // long.
   Duration unmeasured_retry = std::chrono::minutes(2);
   size_t max_profiles = 65'536;
-  // What is stored of links and devices, the newest, and how old it may be.
+  // The most records of links and devices that are stored, the newest first, and how old they may
+  // be.
   size_t max_stored = 4096;
   Duration stored_limit = std::chrono::hours(24);
 };
@@ -84,8 +85,8 @@ class ProfileRegistry {
   // A worker that the coordinator knew before this registry was created: its site, and its newest
   // incarnation.
   void Remember(const NodeId& worker, Incarnation incarnation, const Standing& standing);
-  // What an earlier registry had stored, in any order, after the workers; what is too old is
-  // forgotten.
+  // Take in what an earlier registry had stored, in any order, after the workers; records that are
+  // too old are dropped.
   void Remember(Instant now, Instant at, const LinkRecord& record);
   void Remember(Instant now, Instant at, const DeviceRecord& record);
   // `request` as PlanIsland takes it, but for profiles and links, which are filled in here. `busy`:
@@ -109,19 +110,19 @@ class ProfileRegistry {
     std::map<std::pair<std::string, std::string>, double> site_rates;
     Instant deadline = kNever;  // call again by then
   };
-  // What is to be done now. Call it after OnMessage and Want, and at the deadline.
+  // Returns what is to be done now. Call it after OnMessage and Want, and at the deadline.
   Work Advance(Instant now);
 
   // The newest profile of each device for this model, by name.
   std::vector<DeviceProfile> Devices(uint64_t model_digest) const;
   // Ordered by from, to.
   std::vector<LinkReport> Links() const;
-  // Of all members whose site is known, declared ones too.
+  // Returns the sites of all members whose site is known, declared ones too.
   std::map<NodeId, MeasuredSite> Sites() const { return FindSites(standing_, Profiles()); }
   // Further findings for the user: devices that are slower than measured, pairs without a link.
   std::vector<std::string> ListTroubles(Instant now) const;
 
-  // What requested plans wait for: which workers measure now, and which have measured.
+  // Describes what requested plans wait for: which workers measure now, and which have measured.
   std::vector<std::string> DescribeTurns() const;
 
   // Profiles and links of the request's members, as far as they are known.
@@ -160,7 +161,7 @@ class ProfileRegistry {
     std::string shared_link;
     std::set<std::string> sites;  // two, if it is an inter-site link
   };
-  // What is in use by turns that go on.
+  // Workers and links that are in use by turns that go on.
   struct InUse {
     std::unordered_set<NodeId> workers;
     std::set<std::string> sites;
@@ -211,7 +212,7 @@ class ProfileRegistry {
   std::string MakeSharedLinkKey(const Pair& pair) const;
   void UpdateSharedLink(const Pair& measured);
   void UpdateSharedLinks();  // a worker's site has changed
-  // As it was measured, else as its shared link was.
+  // Returns the report of the pair as it was measured, else as its shared link was.
   std::optional<LinkReport> FindLinkReport(const Pair& pair) const;
   LinkReport* FindLink(const Pair& pair);  // likewise, to correct it; null: nothing is known
   static bool IsWanted(const Waiting& waiting, const Pair& pair);

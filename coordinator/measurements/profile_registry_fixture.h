@@ -103,7 +103,7 @@ struct Fixture {
   }
 };
 
-// What heartbeats of two workers say of themselves.
+// A fixture in which two workers send heartbeats about themselves.
 struct Running : Fixture {
   explicit Running(bool measured = true) {
     if (!measured) return;
@@ -134,7 +134,7 @@ struct Running : Fixture {
     work.backward_seconds = times * 6 * 0.020;
     Deliver("b", WorkerHeartbeat{std::nullopt, std::nullopt, {work}});
   }
-  // What b/0 was measured to take.
+  // Records a measurement of b/0.
   void KnowsDevice() {
     DeviceProfile profile{"b/0", "cpu", "1", ComputeModelDigest(Shape(), 32), {}};
     LayerCost block;

@@ -38,7 +38,7 @@ struct MeasuredSite {
   bool operator==(const MeasuredSite&) const = default;
 };
 
-// Of every worker of which something is known: a link, or where it was before.
+// Returns the site of every worker of which something is known: a link, or where it was before.
 std::map<NodeId, MeasuredSite> FindSites(
     const std::map<NodeId, Standing>& workers,
     const std::map<std::pair<NodeId, NodeId>, LinkProfile>& links);

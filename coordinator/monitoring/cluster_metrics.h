@@ -18,7 +18,7 @@ inline constexpr size_t kJobsShown = 64;
 inline constexpr size_t kIslandsShown = 256;
 inline constexpr size_t kMembersShown = 4096;
 
-// What is known of jobs besides the core's state.
+// Knowledge about jobs besides the core's state.
 struct JobObservations {
   const History& history;
   const RoundCounters& counters;

@@ -36,7 +36,7 @@ namespace atl {
 // TOML text to message; `name` (of the file) begins every error.
 absl::StatusOr<v1::ClusterSpec> ParseClusterToml(absl::string_view text, absl::string_view name);
 
-// What was measured of devices, links and layers, in addition to a description.
+// Measurements of devices, links and layers, in addition to a description.
 struct Measured {
   v1::ClusterSpec cluster;
   plan::ProfileTable times = {};

@@ -1,4 +1,4 @@
-// What descriptions of clusters and profiles have in common: links, trunks, names and types.
+// The common parts of descriptions of clusters and profiles: links, trunks, names and types.
 
 #ifndef ATOLL_COORDINATOR_PLAN_IO_LINKS_H_
 #define ATOLL_COORDINATOR_PLAN_IO_LINKS_H_
@@ -32,8 +32,9 @@ absl::Status CheckName(absl::string_view what, absl::string_view name);
 // Refuses types that are named twice and figures that cannot be.
 absl::Status CheckTypes(const v1::ClusterSpec& spec);
 
-// As the description says, else as the catalogue does. Of a type of which there are times the speed
-// is the measured one. Memory and link are 0 where nothing says them. Others are refused.
+// Returns the type as the description says, else as the catalogue does. The speed of a type with
+// measured times is the measured one. Memory and link are 0 where nothing says them. Others are
+// refused.
 absl::StatusOr<plan::DeviceType> NamedType(const std::string& name, const v1::ClusterSpec& spec,
                                            const plan::ProfileTable& times);
 

@@ -14,7 +14,7 @@ namespace atl {
 // layers, recomputed blocks, memory, busy share), then what the step is made of, the bounds, unlike
 // alternatives with why they take longer, and the reason.
 std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan);
-// Of them alone.
+// Renders the alternatives alone.
 std::string RenderAlternatives(const plan::Plan& plan);
 
 // Before the tables: what the run comes to (tokens a second, `totals` in words, bytes a day by

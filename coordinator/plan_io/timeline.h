@@ -1,5 +1,6 @@
-// What the simulator recorded, in the form of a recorded step (common/protocol/step_trace.h), so
-// that both are shown by the same means and can be laid side by side.
+// Converts what the simulator recorded to the form of a recorded step
+// (common/protocol/step_trace.h), so that both are shown by the same means and can be laid side by
+// side.
 
 #ifndef ATOLL_COORDINATOR_PLAN_IO_TIMELINE_H_
 #define ATOLL_COORDINATOR_PLAN_IO_TIMELINE_H_

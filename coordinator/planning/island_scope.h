@@ -33,7 +33,7 @@ absl::StatusOr<IslandScopeChoice> ChooseIslandScope(const PlanRequest& request);
 // Rounds and encodings as the job has them.
 plan::IslandOptions ToIslandOptions(const JobSpec& spec);
 
-// What the assignment of a worker to an island depends on.
+// Facts of a worker that its assignment to an island depends on.
 struct ScopeWorker {
   std::string site;
   bool reachable = true;  // by other workers: otherwise it is an island by itself

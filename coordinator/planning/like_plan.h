@@ -12,10 +12,10 @@
 
 namespace atl {
 
-// Whether the two requests are of one job and differ in names and noise alone: members in the same
-// order have the same devices, their layers' times are within 5% of each other, the links between
-// them within 25%, sites separate them alike, and they hold the same layers. Both are first plans,
-// or neither is, and the job pins none.
+// Returns whether the two requests are of one job and differ in names and noise alone: members in
+// the same order have the same devices, their layers' times are within 5% of each other, the links
+// between them within 25%, sites separate them alike, and they hold the same layers. Both are first
+// plans, or neither is, and the job pins none.
 bool AreAlike(const PlanRequest& a, const PlanRequest& b);
 
 // `plan`, which PlanIsland made of `other`, with the members of `request` in the assignments of

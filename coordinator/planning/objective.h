@@ -1,4 +1,4 @@
-// What a job requires of its plans ([layout] objective, deadline_hours, budget): limits of a step,
+// A job's requirements of its plans ([layout] objective, deadline_hours, budget): limits of a step,
 // and what training comes to by a plan. Pure.
 
 #ifndef ATOLL_COORDINATOR_PLANNING_OBJECTIVE_H_
@@ -14,7 +14,7 @@ namespace atl {
 // `islands` of the job share its tokens evenly.
 plan::Objective MakeObjective(const JobSpec& spec, int islands);
 
-// What all islands of a job take for a sample, and what it costs.
+// The time that all islands of a job take for a sample, and its price.
 struct TrainingRate {
   double seconds_per_sample = 0;
   double price_per_sample = 0;

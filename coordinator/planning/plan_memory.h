@@ -1,8 +1,8 @@
-// What a plan's devices will have taken once they are set up, from the model's shapes
-// (common/model/stage_memory.h), the programs, and the workspace that workers have measured: the
-// number that a worker's own counters are compared with. The search for plans reserves more or less
-// the same more simply (planner/costs.h); tests/island/memory_test.cc holds this to what workers
-// take. Where the search has reserved too little, PlanIsland searches again with more.
+// Predicts the memory that a plan's devices will have taken once they are set up, from the model's
+// shapes (common/model/stage_memory.h), the programs, and the workspace that workers have measured:
+// the number that a worker's own counters are compared with. The search for plans reserves more or
+// less the same more simply (planner/costs.h); tests/island/memory_test.cc holds this to what
+// workers take. Where the search has reserved too little, PlanIsland searches again with more.
 
 #ifndef ATOLL_COORDINATOR_PLANNING_PLAN_MEMORY_H_
 #define ATOLL_COORDINATOR_PLANNING_PLAN_MEMORY_H_
@@ -17,7 +17,7 @@
 
 namespace atl {
 
-// What a plan takes of a device, which may have less than that.
+// A plan's memory on a device, which may have less than that.
 struct MemoryLack {
   std::string device;
   int64_t takes_bytes = 0;      // as its backends count
@@ -32,15 +32,15 @@ struct MemoryLack {
 // model on the host, and has 64.0 MiB".
 std::string Text(const MemoryLack& lack);
 
-// Of one program of the plan's; nothing: the device is in no stage, or workers have not said what
-// the model is.
+// Predicts the memory of one program of the plan's; nothing: the device is in no stage, or workers
+// have not said what the model is.
 std::optional<MemoryLack> PredictProgramMemory(const PlanRequest& request, const IslandPlan& plan,
                                                const PlanProgram& program);
 
-// What the process of one of the plan's workers takes of its host at most: its devices, where these
-// are the host's, messages, what it keeps of the model (common/model/outer_copies.h), and itself.
-// Nothing: as PredictProgramMemory, of any of its programs. Unlike PredictProgramMemory it counts
-// what a worker does without where memory is short.
+// Predicts the most memory that the process of one of the plan's workers takes of its host: its
+// devices, where these are the host's, messages, what it keeps of the model
+// (common/model/outer_copies.h), and itself. Nothing: as PredictProgramMemory, of any of its
+// programs. Unlike PredictProgramMemory it counts what a worker does without where memory is short.
 std::optional<int64_t> PredictResidentBytes(const PlanRequest& request, const IslandPlan& plan,
                                             const NodeId& worker);
 

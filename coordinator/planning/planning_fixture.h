@@ -81,7 +81,7 @@ inline int Count(const IslandPlan& plan, const std::string& device, PlanOpKind k
   return -1;
 }
 
-// Of the device that takes most.
+// Returns the memory of the device that takes most.
 inline int64_t MostMemory(const IslandPlan& plan) {
   int64_t most = 0;
   for (const PlanProgram& program : plan.programs) {

@@ -1,6 +1,6 @@
-// What a step of an island would be like by its plan: the simulator plays the plan's programs, as
-// they are, with times and links as they were measured. Compared with a recorded step it shows
-// where an island differs from what it was planned for.
+// Predicts a step of an island by its plan: the simulator plays the plan's programs, as they are,
+// with times and links as they were measured. Compared with a recorded step it shows where an
+// island differs from what it was planned for.
 
 #ifndef ATOLL_COORDINATOR_PLANNING_PREDICTED_STEP_H_
 #define ATOLL_COORDINATOR_PLANNING_PREDICTED_STEP_H_
@@ -18,7 +18,7 @@ namespace atl {
 // simulated.
 absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPlan& plan);
 
-// What a step takes from step to step by a plan made earlier, on the same footing as a new plan's:
+// Estimates the time from step to step by a plan made earlier, on the same footing as a new plan's:
 // its own programs, in their order, with what the request says of its devices and links. 0 where
 // that cannot be said, because one of its devices is not offered.
 int64_t EstimateStepNs(const PlanRequest& request, const IslandPlan& plan);

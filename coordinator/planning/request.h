@@ -1,5 +1,6 @@
-// What a plan of an island is made from: the job, what its operator fixed, workers with what was
-// measured of them, links. Filled from live measurements (coordinator/measurements/) or by tests.
+// The request from which a plan of an island is made: the job, what its operator fixed, workers
+// with what was measured of them, links. Filled from live measurements (coordinator/measurements/)
+// or by tests.
 
 #ifndef ATOLL_COORDINATOR_PLANNING_REQUEST_H_
 #define ATOLL_COORDINATOR_PLANNING_REQUEST_H_
@@ -36,7 +37,7 @@ struct UnreachablePair {
   std::string reason;
 };
 
-// As many as a search has work for, and the machine has.
+// Returns the number of threads that a search has work for, and the machine has.
 int SearchThreads();
 
 struct PlanRequest {
@@ -73,16 +74,17 @@ struct PlanningInput {
   std::string assumptions;   // what was not measured, in words; empty: nothing
 };
 
-// What a job's specification requires of the search: batch, sizes of micro-batches that divide it,
-// tensor-parallel degrees that the model's shape allows, what [layout] fixes. The error names the
-// field that is impossible.
+// Converts a job's specification to the search's requirements: batch, sizes of micro-batches that
+// divide it, tensor-parallel degrees that the model's shape allows, what [layout] fixes. The error
+// names the field that is impossible.
 absl::StatusOr<plan::Job> ToPlanJob(const JobSpec& spec, const ModelSpec& shape);
 // Heads that go as one unit to the devices that share a layer.
 int64_t HeadGroups(const ModelSpec& shape);
 // Memory as the runtime takes it. `full_precision`: all is fp32, as on CPUs.
 plan::CostOptions MakeCostOptions(const JobSpec& spec, bool full_precision);
 
-// Of an island's activations and state. All of its devices compute in one type.
+// Returns the bytes of elements of an island's activations and state. All of its devices compute in
+// one type.
 ElementBytes GetElementBytes(const PlanRequest& request);
 
 // INVALID_ARGUMENT names the field of the job, the worker or the profile that is impossible.

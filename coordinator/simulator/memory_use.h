@@ -1,4 +1,5 @@
-// What micro-batches under way hold on each device of a problem. Internal to the simulator.
+// Counts the memory that micro-batches under way hold on each device of a problem. Internal to the
+// simulator.
 //
 // Without fixed slots, memory is reserved when F starts, a part of it released when B ends and the
 // rest when W ends. With them (Problem::fixed_slots) a chunk takes a slot for every micro-batch
@@ -62,15 +63,15 @@ class MemoryUse {
     }
   }
 
-  // What F of a micro-batch in chunk `c` would take now.
+  // Returns the bytes that F of a micro-batch in chunk `c` would take now.
   int64_t ForForward(int c) const {
     if (!problem_.fixed_slots) return problem_.chunks[c].activation_bytes;
     const int64_t own = c == 0 || !opens_next_[c - 1] ? Lacking(c) : 0;
     return own + (opens_next_[c] ? Lacking(c + 1) : 0);
   }
 
-  // What must then stay free for the device's later chunks of the pipeline, so that the oldest
-  // micro-batch can finish.
+  // Returns the bytes that must then stay free for the device's later chunks of the pipeline, so
+  // that the oldest micro-batch can finish.
   int64_t ForLater(int c) const {
     int64_t bytes = 0;
     for (const int other : later_[c]) {

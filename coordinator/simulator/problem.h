@@ -1,4 +1,4 @@
-// What the simulator runs: pipelines of chunks on devices, and a schedule that orders their work.
+// The simulator's input: pipelines of chunks on devices, and a schedule that orders their work.
 //
 // A chunk is consecutive layers that run as one operation. A plain pipeline has one chunk per
 // device; interleaved and V-shaped placements have several. Every replica is a pipeline of its own,

@@ -96,7 +96,7 @@ class ScheduleSearch {
   ScheduleSearch(ScheduleSearch&&);
   ~ScheduleSearch();
 
-  // What Search() finds with so many restarts, those of earlier calls included, and so many
+  // Returns what Search() finds with so many restarts, those of earlier calls included, and so many
   // simulations for ImproveOrder on top.
   absl::StatusOr<Found> Find(int restarts, int improve);
 
@@ -118,7 +118,7 @@ class ScheduleSearch {
 void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64_t seed,
                   Found& found);
 
-// What a family takes for a device's share of the model.
+// The placement that a family requires of a device's share of the model.
 enum class Placement {
   kAny,
   kOneChunk,

@@ -1,4 +1,4 @@
-// What messages of measured sizes take of an edge, where latency + n / bandwidth does not say it: a
+// Times of messages of measured sizes on an edge, where latency + n / bandwidth does not say it: a
 // protocol that changes with the size, a shaper's burst, a window that small messages never fill.
 //
 // A message of n bytes takes latency + EffectiveBytes(n) / bandwidth: effective bytes are those
@@ -38,9 +38,9 @@ class SizeCurve {
   double least_ratio() const { return least_ratio_; }
   // The effective bytes of the measured sizes, rising: between them the curve is linear.
   std::vector<double> Knees() const;
-  // What a link of this latency and bandwidth was measured to take.
+  // Returns the times that a link of this latency and bandwidth was measured to take.
   std::vector<MessageTime> Times(double latency_s, double bytes_per_s) const;
-  // What distinguishes it from other curves.
+  // Compares what distinguishes the curve from others.
   bool operator==(const SizeCurve& other) const { return points_ == other.points_; }
   void AppendTo(std::string& key) const;
 

@@ -1,4 +1,4 @@
-// What happened from one time to another, as OpenTelemetry traces have it.
+// An interval of time in which something happened, as OpenTelemetry traces have it.
 
 #ifndef ATOLL_COORDINATOR_TRACING_SPAN_H_
 #define ATOLL_COORDINATOR_TRACING_SPAN_H_

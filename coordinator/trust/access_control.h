@@ -66,18 +66,19 @@ class AccessControl {
 
   // ---- Decisions ----
 
-  // Whether this certificate may make a connection: ours, be it expired or revoked, or a token's.
-  // What its owner may do is decided call by call, with a reason that he gets.
+  // Decides whether this certificate may make a connection: one that our authority signed, be it
+  // expired or revoked, or a token's. What its owner may do is decided call by call, with a reason
+  // that the owner gets.
   absl::Status Admit(const std::string& certificate);
-  // Whether the holder of the certificate may make the call; what is denied is logged and counted.
-  // `caller` gets its identity, if it has one.
+  // Decides whether the holder of the certificate may make the call; what is denied is logged and
+  // counted. `caller` gets its identity, if it has one.
   absl::Status CheckCall(const std::string& certificate, const std::string& from,
                          absl::string_view path, Caller* caller);
   // Who it is, allowed or not.
   Caller WhoIs(const std::string& certificate, const std::string& from);
-  // Whether it may attach under this name; denials likewise.
+  // Decides whether the caller may attach under this name; denials are logged and counted too.
   absl::Status CheckName(const Caller& caller, absl::string_view name);
-  // Whether a call in progress may go on.
+  // Returns whether a call in progress may go on.
   Verdict StillAllowed(const std::string& certificate);
   // Grows when StillAllowed may say something else than before.
   int64_t revocations() const { return revocations_; }

@@ -1,6 +1,6 @@
-// What certificates say, and whether the cluster's authority signed them. Reading and verifying one
-// takes OpenSSL a millisecond, and every call shows the same one again, so what the authority
-// signed is kept: with ten thousand members a revocation looks at all of them at once.
+// Remembers what certificates say, and that the cluster's authority signed them. Reading and
+// verifying one takes OpenSSL a millisecond, and every call shows the same one again, so what the
+// authority signed is kept: with ten thousand members a revocation looks at all of them at once.
 //
 // Thread-safe. What others signed is not kept: any client can make any number of those.
 

@@ -19,7 +19,7 @@
 
 namespace atl {
 
-// Whether something is allowed, and if not, why.
+// A verdict: whether something is allowed, and if not, why.
 struct Verdict {
   v1::TrustDenial denial = v1::TRUST_DENIAL_UNSPECIFIED;
   std::string reason;
@@ -40,15 +40,15 @@ class TrustRegistry {
 
   // ---- Decisions ----
 
-  // Of a certificate that the authority has signed.
+  // Judges a certificate that the authority has signed.
   Verdict CheckCertificate(const CertificateFacts& facts, int64_t now_unix_s) const;
-  // Whether such a token is known, be it used up or expired.
+  // Finds such a token, be it used up or expired; null: it is not known.
   const v1::TrustToken* FindToken(const std::string& key_digest) const;
-  // Whether it is still valid for joining in this role.
+  // Judges whether the token is still valid for joining in this role.
   Verdict CheckToken(const std::string& key_digest, const std::string& role,
                      int64_t now_unix_s) const;
 
-  // Of a member; empty: it has none, or is not known.
+  // Returns the CURVE key of a member; empty: it has none, or is not known.
   std::string FindCurveKey(const Identity& identity) const;
 
   // ---- Changes ----

@@ -36,8 +36,8 @@ class PushLedger {
  public:
   PushLedger(JobId job, std::span<const OwnedShard> shards);
 
-  // What to do with a push that brings so many elements. One whose elements are all staged durably
-  // by others of its contribution is a duplicate.
+  // Decides what to do with a push that brings so many elements. One whose elements are all staged
+  // durably by others of its contribution is a duplicate.
   Verdict Judge(const PushId& id, int64_t elements) const;
 
   void SetShards(std::span<const OwnedShard> shards);

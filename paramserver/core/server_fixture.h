@@ -112,7 +112,7 @@ class ServerFixture {
       Do(SnapshotDone{snapshot->job, snapshot->version, absl::OkStatus()});
     }
   }
-  // What was not synced is lost; the daemon starts again from the rest.
+  // Crashes the server: what was not synced is lost, and the daemon starts again from the rest.
   void Crash() {
     for (auto& [job, log] : logs_) {
       log.records.erase(log.records.upper_bound(log.synced), log.records.end());

@@ -33,7 +33,7 @@ struct LogOptions {
   int64_t read_bytes_max = int64_t{16} << 30;  // of one segment
 };
 
-// What reading a log has found.
+// The result of reading a log.
 struct LogEnd {
   LogSequence next_sequence = 1;
   std::string cut;                          // not empty: what a crash left and was cut off

@@ -28,7 +28,7 @@
 
 namespace atl::ps {
 
-// What the state folder holds.
+// The content of the state folder.
 struct RecoveredState {
   std::vector<RecoveredJob> jobs;
   std::vector<std::string> notes;  // what was cut off, what was damaged and how it was mended
@@ -63,8 +63,8 @@ class Storage {
   // Does what was added, with one sync a job; what fails stays for the next call. Returns events
   // for the core. Snapshots are made ready for TakeReady.
   std::vector<Event> Work();
-  // What is taken is to be written (WriteReady, any thread) and then handed to Written: until then
-  // its job is not erased.
+  // Returns snapshots, which are to be written (WriteReady, any thread) and then handed to Written:
+  // until then its job is not erased.
   std::vector<ReadySnapshot> TakeReady();
   static SnapshotDone WriteReady(Files& files, const ReadySnapshot& ready);
   void Written(const JobId& job) { writing_.erase(job); }
@@ -112,7 +112,7 @@ class StorageThread {
   void Add(Actions& actions);
   int64_t log_bytes() const { return log_bytes_; }
 
-  // What waits for each of the two threads. Thread-safe.
+  // Counts of what waits for each of the two threads. Thread-safe.
   struct Queued {
     size_t storage = 0;
     size_t snapshots = 0;

@@ -1,5 +1,5 @@
-// What generated messages include besides product_headers.h, precompiled (see BUILD). No source
-// relies on it: each includes what it uses.
+// Headers that generated messages include besides product_headers.h, precompiled (see BUILD). No
+// source relies on it: each includes what it uses.
 #ifndef ATOLL_THIRD_PARTY_PRELUDE_MESSAGES_HEADERS_H_
 #define ATOLL_THIRD_PARTY_PRELUDE_MESSAGES_HEADERS_H_
 

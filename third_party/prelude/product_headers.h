@@ -1,5 +1,5 @@
-// What most sources include, precompiled (see BUILD). No source relies on it: each includes what
-// it uses.
+// Headers that most sources include, precompiled (see BUILD). No source relies on it: each includes
+// what it uses.
 #ifndef ATOLL_THIRD_PARTY_PRELUDE_PRODUCT_HEADERS_H_
 #define ATOLL_THIRD_PARTY_PRELUDE_PRODUCT_HEADERS_H_
 

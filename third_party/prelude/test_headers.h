@@ -1,5 +1,5 @@
-// What most tests include, precompiled (see BUILD). No test relies on it: each includes what it
-// uses.
+// Headers that most tests include, precompiled (see BUILD). No test relies on it: each includes
+// what it uses.
 #ifndef ATOLL_THIRD_PARTY_PRELUDE_TEST_HEADERS_H_
 #define ATOLL_THIRD_PARTY_PRELUDE_TEST_HEADERS_H_
 

@@ -1,5 +1,5 @@
-// What goes into WorkerCore::Step and what comes out: plain structs. core.h explains the rules.
-// (Namespace atl::worker: other daemons' cores have a Send and a Tick too.)
+// Input and output of WorkerCore::Step: plain structs. core.h explains the rules. (Namespace
+// atl::worker: other daemons' cores have a Send and a Tick too.)
 //
 // Two kinds of work are started by actions and reported by events:
 //  * Trainer commands (Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
@@ -72,7 +72,7 @@ struct Reconfigured {
   bool kept = false;
   bool step_taken = false;
   std::string reason;  // of a loss, and how the state moved: human-readable
-  // What the previous leader knows, where the command requested it; kept and step_taken then speak
+  // The previous leader's knowledge, where the command requested it; kept and step_taken then speak
   // of its newest command.
   std::optional<Leadership> taken_over = std::nullopt;
   int64_t steps_replayed = 0;  // on the way there from a saved state
@@ -82,7 +82,7 @@ struct Reconfigured {
   bool push_lost = false;
   std::vector<LoggedStep> beyond = {};
 };
-// What the leader knows waits to be fetched by its successor.
+// Reports that what the leader knows waits to be fetched by its successor.
 struct HandedOver {};
 struct InitialWeightsMade {};
 struct StepDone {
@@ -165,8 +165,7 @@ struct MemorySeen {
   std::vector<DeviceMemoryState> devices;
 };
 
-// What this worker measures of its devices and links, and how far it is: for display. Empty:
-// nothing.
+// A measurement of this worker's devices and links, and how far it is: for display. Empty: nothing.
 struct Measuring {
   std::string what;
 };
@@ -235,8 +234,9 @@ struct TrainStep {
 struct CaptureDelta {
   ContributionId contribution;
   Encoding encoding = Encoding::kFloat32;
-  // Of a fragment: the shards of its layers, and nothing is captured of other layers. Empty: all
-  // layers. Of all layers they are named where the encoding is quantised.
+  // With fragments, the shards of the fragment's layers; nothing is captured of other layers.
+  // Empty: all layers. Shards of all layers are named where the
+  // encoding is quantised.
   std::vector<ShardPlacement> shards;
 };
 // With b = outer.fragment_blend. Of layers that were not pulled, nothing changes.
@@ -257,7 +257,7 @@ struct AdoptPulled {
   std::vector<PositionRange> consumed = {};  // with kKeep: what theta was trained on since theta_v
   std::vector<ShardPlacement> shards = {};   // that were pulled, whole layers; empty: all
 };
-// Whether these shards, which may stand for all by being none, are of the layer.
+// Returns whether these shards, which may stand for all by being none, are of the layer.
 inline bool Concern(const std::vector<ShardPlacement>& shards, int32_t layer) {
   return shards.empty() ||
          std::any_of(shards.begin(), shards.end(),

@@ -101,7 +101,8 @@ class WorkerCore {
   // `now` never goes back. The first event is usually Connected; Tick is always allowed.
   Actions Step(Instant now, const Event& event);
 
-  // What the next heartbeat would report; empty when it runs no island.
+  // Returns the activity that the next heartbeat would report; empty when the worker runs no
+  // island.
   const std::string& activity() const;
   // Number of the newest step of the island that it leads, since the job began: replayed steps get
   // new numbers, except for what a restart forgets.

@@ -98,7 +98,7 @@ class WorkerCore::Impl {
   void On(const TransferDue&) { LeaveLater(); }
   void LeaveLater();
   bool StartReconfigure();
-  // Whether the trainer is set up for the order's plan.
+  // Returns whether the trainer is set up for the order's plan.
   bool SetUp() const { return configured_ == PlanName{order_->generation, order_->plan.number}; }
 
   // ---- training.cc: events of the trainer ----
@@ -232,7 +232,7 @@ class WorkerCore::Impl {
   StageLinkLog stage_link_log_;
   std::vector<DeviceMemoryState> memory_;  // of the island's devices, newest
 
-  // What it trains on, and from which version.
+  // State of the parameters: what they are trained from, and from which version.
   bool adopted_ = false;  // theta is base_version_'s, or trained from it
   Version base_version_ = kNoVersion;
   int64_t tokens_at_base_ = 0;  // committed by all islands

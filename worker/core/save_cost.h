@@ -1,9 +1,9 @@
-// What copying an island's state to other workers' memory costs its training, and how many steps
-// lie between two saves for that to be a given share of the time. A save costs its stall and what
-// the steps during it take longer than the usual step of now. Usual is the median of the latest
-// steps without a save: an island's first steps and single late ones do not count. Saves never
-// follow each other without such steps in between, since otherwise a first, slow one would stay the
-// measure of all. Pure.
+// Computes what copying an island's state to other workers' memory costs its training, and how many
+// steps lie between two saves for that to be a given share of the time. A save costs its stall and
+// what the steps during it take longer than the usual step of now. Usual is the median of the
+// latest steps without a save: an island's first steps and single late ones do not count. Saves
+// never follow each other without such steps in between, since otherwise a first, slow one would
+// stay the measure of all. Pure.
 
 #ifndef ATOLL_WORKER_CORE_SAVE_COST_H_
 #define ATOLL_WORKER_CORE_SAVE_COST_H_
@@ -28,7 +28,7 @@ class SaveCost {
   void End(bool during_step);
   void Step(double seconds);
 
-  // Whether a step that ends now was during a save.
+  // Returns whether a step that ends now was during a save.
   bool under_way() const { return under_way_; }
   // From one save's begin to the next one's.
   int64_t StepsBetween() const;

@@ -23,7 +23,7 @@ class StageLinkLog {
 
   // The lines that are due, given what is seen now: all stage links of the plan in force.
   std::vector<std::string> LinesDue(Instant now, const std::vector<StageLinkState>& seen);
-  // Of another job.
+  // Forgets everything, for another job.
   void Clear() { logged_.clear(); }
 
  private:

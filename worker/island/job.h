@@ -28,7 +28,8 @@ struct GroupJob {
   std::vector<std::vector<Range>> undivided;  // by layer, see common/model/optimizer_state.h
 
   int64_t row() const { return data.row(); }  // numbers
-  // Of a shard's buffers; an error: a layer that is not, or a cut that cannot be.
+  // Returns the layout of a shard's buffers; the error names a layer that does not exist, or a cut
+  // that is impossible.
   absl::StatusOr<LayerLayout> GetLayerLayout(const LayerShard& shard) const;
 };
 

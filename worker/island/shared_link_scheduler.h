@@ -48,7 +48,7 @@ class SharedLinkScheduler {
   // No callback comes from a thread of its own after this. Once, at the end.
   void Stop();
 
-  // Whether messages like this one have an order.
+  // Returns whether messages like this one have an order.
   bool Has(const MessageTag& tag) const;
   // Calls `go` when it is granted, perhaps before it returns. RESOURCE_EXHAUSTED: too many wait.
   // ABORTED: under the plan in force it has no order, or is not this worker's to send.

@@ -26,7 +26,7 @@
 
 namespace atl::worker {
 
-// What fits into one GroupFrame with little else.
+// The most entries that fit into one GroupFrame with little else.
 inline constexpr int kMemberEntriesMax = 12'000;
 
 // A part of a step's trace, on the clock of the worker that it is of.
@@ -35,8 +35,8 @@ struct MemberTrace {
   int64_t base_ns = 0;  // of that worker's steady clock
 };
 
-// Of this worker's devices. Messages that are not known to have arrived are left out and counted;
-// so is what is beyond `entries_max`, the latest first.
+// Returns the trace of this worker's devices. Messages that are not known to have arrived are left
+// out and counted; so is what is beyond `entries_max`, the latest first.
 MemberTrace TraceOfMember(const StepOutcome& outcome, const std::vector<SentMessage>& messages,
                           int entries_max = kMemberEntriesMax);
 

@@ -38,8 +38,8 @@ std::span<float> FindElements(LayerBuffers& buffers, const LayerParts* parts, in
 
 struct Delta {
   LayerBuffers values;  // theta_base - theta at the push; of the initial weights: theta
-  // Of a quantised contribution, the bytes of every shard; elements that are not owned stay 0. Made
-  // once, so that a push repeated is the same push; blocks begin at a shard's begin.
+  // For a quantised contribution, the bytes of every shard; elements that are not owned stay 0.
+  // Made once, so that a push repeated is the same push; blocks begin at a shard's begin.
   Encoding encoding = Encoding::kFloat32;
   std::map<ShardId, std::vector<std::byte>> encoded;
 };

@@ -1,6 +1,7 @@
-// What a worker keeps for the exchange with the parameter servers: theta_base, the pseudo-gradient
-// that is pushed, the version that is pulled, and what quantised pushes owe, of the elements that
-// it owns (common/model/outer_cut.h). A worker alone owns all: its parts are the layers.
+// The state that a worker keeps for the exchange with the parameter servers: theta_base, the
+// pseudo-gradient that is pushed, the version that is pulled, and what quantised pushes owe, of the
+// elements that it owns (common/model/outer_cut.h). A worker alone owns all: its parts are the
+// layers.
 //
 // Threads: Read, and what says so, is for any thread. Everything else is for one thread at a time,
 // in the order that the core prescribes. Buffers are shared: transfers that end late keep theirs
@@ -29,13 +30,13 @@
 
 namespace atl::worker {
 
-// Of all workers of an island: all elements of each layer, in order.
+// The layout of all workers of an island: all elements of each layer, in order.
 using OuterLayout = std::vector<OuterRange>;
 
 // With copies as common/model/outer_copies.h says; `block` as in CutByOwners.
 OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacement>& shards,
                            int32_t copies, int64_t block);
-// Of a worker that keeps all.
+// Returns the layout of a worker that keeps all.
 OuterLayout LayoutOfOne(const NodeId& worker, const std::vector<LayerSize>& layers);
 
 inline constexpr OuterKind kLastOuterKind = OuterKind::kAddition;
@@ -46,7 +47,7 @@ inline bool IsOfPulled(OuterKind kind) {
 
 class OuterState {
  public:
-  // What is kept of these parts for a job with these outer rounds; nothing is held yet.
+  // Creates the state of these parts for a job with these outer rounds; nothing is held yet.
   OuterState(NodeId worker, OuterLayout layout, const OuterSpec& outer);
 
   const OuterLayout& layout() const { return layout_; }
@@ -64,7 +65,7 @@ class OuterState {
   // ---- Pushes: first the parameters as they are at the capture, then the pseudo-gradient. ----
   // Fills `out` with the parameters of these elements of a layer.
   using ReadParameters = std::function<absl::Status(int32_t, ElementRange, std::span<float>)>;
-  // Of the layers that the shards concern (Concern).
+  // Reads the layers that the shards concern (Concern).
   absl::Status ReadAll(const std::vector<ShardPlacement>& shards, const ReadParameters& read);
   // InvalidArgument: a shard does not lie within the model.
   absl::Status CheckShards(const CaptureDelta& command) const;
@@ -88,7 +89,7 @@ class OuterState {
   absl::Status Read(OuterKind kind, int32_t layer, ElementRange range, std::span<float> out) const;
   absl::Status Write(OuterKind kind, int32_t layer, ElementRange range,
                      std::span<const float> values);
-  // Of kEncoded: floats that these elements take. They are whole blocks of these shards.
+  // Returns the floats that these elements take as kEncoded. They are whole blocks of these shards.
   int64_t EncodedFloats(int32_t layer, ElementRange range) const;
   // Before a pseudo-gradient is written: how it was captured, and its shards as in CaptureDelta.
   void ExpectDelta(Encoding encoding, std::vector<ShardPlacement> shards);

@@ -34,7 +34,7 @@ struct ShardParts {
   int32_t outer_part = 0;
 };
 
-// Those that are wanted: 0 to 2 by LayerPart, then an owner's by OuterKind.
+// The parts that are wanted: 0 to 2 by LayerPart, then an owner's by OuterKind.
 using PartMap = std::map<int32_t, std::span<float>>;
 inline PartMap ToPartMap(const ShardParts& parts) {
   PartMap all;
@@ -55,13 +55,13 @@ inline ShardParts SliceParts(const ShardParts& all, int32_t parts, Range element
   return {slice(all.parameters, 0), slice(all.first_moment, 1), slice(all.second_moment, 2)};
 }
 
-// As bits: part p is 1 << p.
+// Returns the parts as bits: part p is 1 << p.
 inline int32_t MakePartMask(const ShardParts& parts) {
   int32_t wanted = 0;
   for (const auto& [part, values] : ToPartMap(parts)) wanted |= 1 << part;
   return wanted;
 }
-// What parts of so many elements have to carry.
+// Returns the bytes of the parts of so many elements.
 inline int64_t CountBytes(int64_t elements, int32_t wanted) {
   return 4 * elements * std::popcount(static_cast<uint32_t>(wanted));
 }
@@ -72,7 +72,7 @@ inline constexpr int kPartsMax = kFirstOuterPart + static_cast<int>(kLastOuterKi
 inline constexpr int32_t kOuterParts = (1 << kPartsMax) - (1 << kFirstOuterPart);  // an owner's
 
 inline int32_t GetOuterPart(OuterKind kind) { return kFirstOuterPart + static_cast<int32_t>(kind); }
-// Of the one bit that is set.
+// Returns the kind of the one bit that is set.
 inline OuterKind OuterKindFromPartMask(int32_t wanted) {
   return static_cast<OuterKind>(std::countr_zero(static_cast<uint32_t>(wanted)) - kFirstOuterPart);
 }

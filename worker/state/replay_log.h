@@ -1,5 +1,5 @@
-// What has been done to an island's state since it was saved, so that it can be done again, with
-// the same bits. Pure.
+// A log of what has been done to an island's state since it was saved, so that it can be done
+// again, with the same bits. Pure.
 
 #ifndef ATOLL_WORKER_STATE_REPLAY_LOG_H_
 #define ATOLL_WORKER_STATE_REPLAY_LOG_H_
@@ -25,7 +25,7 @@ class ReplayLog {
  public:
   static constexpr size_t kChangesMax = 1 << 16;
 
-  // What follows happens to the state of this save, which is kept (`lasting`) while others come.
+  // Notes a save: what follows happens to its state. It is kept (`lasting`) while others come.
   void Saved(int64_t save, int64_t optimizer_step, bool lasting = false) {
     std::erase_if(marks_, [&](const Mark& mark) { return mark.save == save; });
     marks_.push_back({save, next_, lasting, optimizer_step});
@@ -63,7 +63,7 @@ class ReplayLog {
       if (auto* parameters = std::get_if<LoggedParameters>(&change)) parameters->are_base = false;
     }
   }
-  // What is known of what has happened since; `all`: that leads to what is now.
+  // The known changes since then; `all`: they lead to the present state.
   struct Changes {
     std::vector<LoggedChange> list;
     bool all = false;

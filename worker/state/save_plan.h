@@ -27,10 +27,10 @@ struct SavePlan {
 // Sites of workers; all workers that are missing share a site.
 using Sites = std::map<NodeId, std::string>;
 
-// So that every element is with copies + 1 workers, as far as there are so many: its owners, and
-// others, those that have least first, of sites that do not have it yet while there are any, so
-// that the loss of a site is no more than that of a worker. Without copies each element is one
-// owner's. REQUIRES: all that `holdings` has in the plan is whole.
+// Plans a save so that every element is with copies + 1 workers, as far as there are so many: its
+// owners, and others, those that have least first, of sites that do not have it yet while there are
+// any, so that the loss of a site is no more than that of a worker. Without copies each element is
+// one owner's. REQUIRES: all that `holdings` has in the plan is whole.
 SavePlan PlanSave(const Holdings& holdings, int64_t copies, const Sites& sites);
 
 using HeldSaves = std::map<NodeId, std::vector<HeldSave>>;
@@ -39,7 +39,7 @@ using HeldSaves = std::map<NodeId, std::vector<HeldSave>>;
 // the nearest tiers that have it; `kept` is false, with the reason, if some of it is nowhere.
 StateTransferPlan PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t save);
 
-// Of all that any member keeps, newest first.
+// Lists all saves that any member keeps, newest first.
 std::vector<int64_t> ListSaves(const HeldSaves& saves);
 
 // For the coordinator: the holders of units, by the order of `units`.

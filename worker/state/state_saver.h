@@ -37,7 +37,7 @@ class StateSaver {
   // Replaces what has not begun; begins with GoOn. Thread-safe, and never waits.
   void Prepare(SaveTask task, Done done);
   void GoOn(int64_t save);
-  // What is under way ends soon, and reports nothing any more.
+  // Makes what is under way end soon, and report nothing any more.
   void Cancel();
   // Cancel, and waits for that.
   void Stop();

@@ -16,11 +16,11 @@
 
 namespace atl::worker {
 
-// What every member holds once it is set up for the plan: layers of the plan, written or not, and
-// surplus ones.
+// Layers that every member holds once it is set up for the plan: layers of the plan, written or
+// not, and surplus ones.
 using Holdings = std::map<NodeId, std::vector<HeldLayer>>;
 
-// Whether every member, when it is set up, lists exactly the layers that the plan gives its
+// Checks that every member, when it is set up, lists exactly the layers that the plan gives its
 // devices, apart from surplus ones: its list comes from the network. `undivided`: by layer, see
 // common/model/optimizer_state.h; empty: nothing is. INTERNAL: the member that does not, and why.
 absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings,

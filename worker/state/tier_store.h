@@ -27,7 +27,7 @@ namespace atl::worker {
 // Thread-safe. Calls take as long as the tier does, within its limits.
 class TierStore {
  public:
-  // Of one job.
+  // Creates the store of one job.
   TierStore(std::shared_ptr<ObjectStore> objects, JobId job, Tier tier);
 
   // One owner's part of a save. An error leaves nothing of it, as far as that can be removed, and
@@ -35,18 +35,18 @@ class TierStore {
   absl::Status Write(const NodeId& worker, int64_t save, int64_t optimizer_step,
                      const std::vector<StoredUnit>& units,
                      const std::vector<StoredResidual>& residuals, const Cancelled& cancelled);
-  // What all owners have saved of the newest saves, `most` at most. Damaged manifests are left out,
-  // and reported in `problems`.
+  // Lists what all owners have saved of the newest saves, `most` at most. Damaged manifests are
+  // left out, and reported in `problems`.
   absl::StatusOr<std::vector<HeldSave>> List(int most, std::vector<std::string>* problems,
                                              const Cancelled& cancelled);
-  // Whether a unit of a save that was written here, or listed, has all these elements.
+  // Returns whether a unit of a save that was written here, or listed, has all these elements.
   bool Has(int64_t save, const LayerShard& shard, Range elements);
   // NOT_FOUND: Has says no. DATA_LOSS: damaged, and where.
   absl::Status Read(int64_t save, const LayerShard& shard, Range elements, const ShardParts& out,
                     const Cancelled& cancelled);
-  // What a save that was written here, or listed, has of the residual of these elements of a layer,
-  // to its position in `out`; adds it to `found`. DATA_LOSS and other errors: some of it is damaged
-  // or cannot be read, and where; the rest is in `found`. ABORTED: cancelled.
+  // Reads what a save that was written here, or listed, has of the residual of these elements of a
+  // layer, to its position in `out`, and adds its range to `found`. DATA_LOSS and other errors:
+  // some of it is damaged or cannot be read, and where; the rest is in `found`. ABORTED: cancelled.
   absl::Status ReadResidual(int64_t save, int32_t layer, ElementRange range, std::span<float> out,
                             ElementRanges* found, const Cancelled& cancelled);
   // This owner's part of other saves, and what is left of attempts.

@@ -24,8 +24,8 @@ struct StoredUnit {
   std::shared_ptr<const OwnedParts> parts;  // all three, of unit.elements
 };
 
-// What quantised pushes owed of these elements of a whole layer (outer/outer_state.h): it belongs
-// to a save, and not to a unit, since owners cut it otherwise.
+// The residual of these elements of a whole layer (outer/outer_state.h): it belongs to a save, and
+// not to a unit, since owners cut it otherwise.
 struct StoredResidual {
   int32_t layer = 0;
   ElementRange range;
@@ -45,7 +45,8 @@ class UnitStore {
   absl::StatusOr<StoredUnit> Find(int64_t save, const LayerShard& shard, Range elements) const;
 
   absl::Status PutResidual(int64_t save, StoredResidual residual);
-  // What is here of these elements, to its position in `out`; adds it to `found`.
+  // Copies what is here of these elements' residual to its position in `out`, and adds its range to
+  // `found`.
   void ReadResidual(int64_t save, int32_t layer, ElementRange range, std::span<float> out,
                     ElementRanges* found) const;
 

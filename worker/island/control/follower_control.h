@@ -1,6 +1,6 @@
-// What a follower does for its island's leader, and in which order. Calls are done one after the
-// other; an order for another plan replaces what waits, and what came under an order that
-// was replaced is refused.
+// Carries out the leader's calls at a follower, in order. Calls are done one after the other; an
+// order for another plan replaces what waits, and what came under an order that was replaced is
+// refused.
 //
 // No thread of its own: Follower runs it on one, tests/sim in virtual time.
 //
@@ -23,7 +23,7 @@ namespace atl::worker {
 
 class FollowerControl {
  public:
-  // What it serves, and what it is doing, whenever that changes; within Do.
+  // Receives the plan that the follower serves and its activity, whenever these change; within Do.
   using OnState = std::function<void(int64_t plan_number, const std::string& activity)>;
 
   // `port` outlives it.
@@ -35,7 +35,7 @@ class FollowerControl {
   // place of it. The order's number, for OnCall.
   int64_t Follow(const PeerFence& fence, const IslandPlan& plan, bool at_step_end);
   bool Unfollow();  // false: it serves no leader
-  // Whether what is done now is to be interrupted before the call is taken on.
+  // Returns whether the work that goes on is to be interrupted before the call is taken on.
   static bool BeginsAnew(const GroupFrame& frame);
   // A call from another member under this order.
   void OnCall(const NodeId& from, GroupFrame frame, int64_t order);
@@ -82,7 +82,7 @@ class FollowerControl {
   int64_t oldest_ = 0;  // of which calls are still done
   bool following_ = false;
 
-  // Of the thread that calls Do.
+  // Fields of the thread that calls Do.
   Order order_;
   int64_t plan_number_ = 0;  // set up
   std::string activity_;

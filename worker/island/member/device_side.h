@@ -1,5 +1,5 @@
-// What a member of an island has in addition where the host cannot touch its devices' memory
-// (GPUs): a transport that works on the one between hosts, and NCCL's groups besides the others.
+// Additional parts of a member of an island where the host cannot touch its devices' memory (GPUs):
+// a transport that works on the one between hosts, and NCCL's groups besides the others.
 
 #ifndef ATOLL_WORKER_ISLAND_MEMBER_DEVICE_SIDE_H_
 #define ATOLL_WORKER_ISLAND_MEMBER_DEVICE_SIDE_H_

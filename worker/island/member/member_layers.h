@@ -45,10 +45,10 @@ class MemberLayers {
   // member's. ----
   absl::Status GetShard(const NodeId& from, const LayerShard& shard, Range elements,
                         const ShardParts& out);
-  // Of the newest snapshot.
+  // Reads elements of the newest snapshot.
   absl::Status GetSnapshot(const NodeId& from, const LayerShard& shard, Range elements,
                            const ShardParts& out);
-  // Of a save, from the nearest tier that has it.
+  // Reads elements of a save, from the nearest tier that has it.
   absl::Status GetSaved(const NodeId& from, int64_t save, const LayerShard& shard, Range elements,
                         const ShardParts& out);
 
@@ -56,7 +56,7 @@ class MemberLayers {
   absl::Status SetShard(const LayerShard& shard, const ShardParts& values, bool temporary = false);
   // Between steps; see Engine::TakeSnapshot.
   absl::StatusOr<bool> TakeSnapshot();
-  // What is to be added to the parameters of these devices; see Engine::PrepareAddition.
+  // Sets what is to be added to the parameters of these devices; see Engine::PrepareAddition.
   absl::StatusOr<bool> PrepareAddition();
   absl::Status SetAddition(const LayerShard& shard, std::span<const float> values);
   absl::Status Add();

@@ -1,5 +1,5 @@
-// What the parts of a GroupMember share: the job that is open and its engine, the plan that this
-// worker speaks under, interrupts, and what has happened to the island's state.
+// The state that the parts of a GroupMember share: the job that is open and its engine, the plan
+// that this worker speaks under, interrupts, and what has happened to the island's state.
 //
 // Threads: all of it is for any thread. An accessor is one look: two of them may see two plans, and
 // `peer_session` is for what must belong together. What is returned stays valid, whatever follows.
@@ -77,8 +77,8 @@ class MemberState {
   const StepLog& log() const { return log_; }
   void BeginStep();         // under the present plan
   bool HasStepped() const;  // the newest step was of the present job and generation
-  // What a step's outcome shows of devices and all-reduces; their model's digest is put into it.
-  // Nothing without a plan to compare it with.
+  // Records what a step's outcome shows of devices and all-reduces, and puts their model's digest
+  // into it. Nothing without a plan to compare it with.
   void RecordOutcome(uint64_t model_digest, StepOutcome* outcome);
   std::vector<DeviceWork> work() const;
   std::vector<AllReduceTimes> sums() const;

@@ -41,7 +41,7 @@ class OuterExchange {
   std::shared_ptr<OuterState> state() const;  // null: no plan was set up for this job
   OuterHoldings Held() const;
 
-  // What calls of the leader request.
+  // Carry out calls of the leader.
   absl::Status Do(const OuterLayoutCall& call);  // gets what it says, for CommitLayout
   absl::Status Do(const CaptureCall& call);
   absl::Status Do(const MakeDeltaCall& call) { return DoDuringSteps(call, UntilEnded()); }
@@ -61,14 +61,16 @@ class OuterExchange {
       done(DoDuringSteps(call, cancelled));
     });
   }
-  // What the newest order for a layout has brought takes the place of what was kept.
+  // Makes the newest layout that was ordered the one in use, with the data that the order has
+  // brought.
   void CommitLayout();
-  // Of a whole layer, from its owners.
+  // Reads a whole layer from its owners.
   absl::Status ReadLayer(OuterKind kind, int32_t layer, std::span<float> out);
   // Answers a request for what this worker owns.
   absl::Status Send(const LayerRequest& request);
 
-  // What DoLater has taken on ends soon, and has ended: it reports ABORTED unless it was done.
+  // Ends the work that DoLater has taken on and waits for its end: it reports ABORTED unless it was
+  // done.
   void EndWork();
   void Clear();                  // the job is closed
   void Stop() { work_.Stop(); }  // waits for what has begun; drops the others, and new ones

@@ -84,7 +84,7 @@ class PeerTransport final : public HostTransport {
   std::vector<StageLinkCounters> counters() const override;
   std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
 
-  // Of messages to other workers; also for what sends them by another transport.
+  // The log of messages to other workers; also for what sends them by another transport.
   MessageLog& log() { return *log_; }
 
  private:

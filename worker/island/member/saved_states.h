@@ -43,9 +43,9 @@ class SavedStates {
   std::vector<HeldSave> Here();  // in memory and on the disk
   // Empty: there is no such tier. What is in the remote one has been saved by any worker.
   absl::StatusOr<std::vector<HeldSave>> In(Tier tier);
-  // What `next` keeps owes what it owed at the save, as this worker and the other members have it;
-  // what is nowhere begins at zero. ABORTED: interrupted. Any other error: what someone has may be
-  // missing, and `next` has all the rest.
+  // Sets the residuals of what `next` keeps to those of the save, as this worker and the other
+  // members have them; a residual that is nowhere begins at zero. ABORTED: interrupted. Any other
+  // error: residuals that a member has may be missing, and `next` has all others.
   absl::Status ReadResiduals(int64_t save, OuterState& next);
   // Answers a request for elements of a save. False: they are not here.
   absl::StatusOr<bool> Send(const LayerRequest& request);

@@ -27,20 +27,20 @@ class SavedTiers {
 
   UnitStore& memory() { return memory_; }
 
-  // What is in one tier; that in the remote one has been saved by any worker. Empty: there is no
+  // Lists the saves in one tier; those in the remote tier may be of any worker. Empty: there is no
   // such tier.
   absl::StatusOr<std::vector<HeldSave>> In(const JobId& job, Tier tier, const Cancelled& cancelled);
   // In memory and on the disk.
   std::vector<HeldSave> Here(const JobId& job, const Cancelled& cancelled);
-  // Of memory and disk.
+  // Returns whether the elements are in memory or on the disk.
   absl::StatusOr<bool> IsHere(const JobId& job, int64_t save, const LayerShard& shard,
                               Range elements);
 
-  // Of the nearest tier that has it. NOT_FOUND: none has.
+  // Reads elements from the nearest tier that has them. NOT_FOUND: none has.
   absl::Status Read(const JobId& job, int64_t save, const LayerShard& shard, Range elements,
                     const ShardParts& out, const Cancelled& cancelled);
-  // What is there of these elements, to its position in `out`; adds it to `found`. ABORTED:
-  // cancelled. Another error: not all that is there could be read.
+  // Reads the residual of these elements, as far as it is there, to its position in `out`, and adds
+  // its range to `found`. ABORTED: cancelled. Another error: not all that is there could be read.
   absl::Status ReadResidual(const JobId& job, int64_t save, int32_t layer, ElementRange range,
                             bool remote, std::span<float> out, ElementRanges* found,
                             const Cancelled& cancelled);

@@ -1,4 +1,4 @@
-// Of which changes the layers on a member's devices are (StateStamp). Pure.
+// Tracks the changes that made the layers on a member's devices (StateStamp). Pure.
 
 #ifndef ATOLL_WORKER_ISLAND_MEMBER_STAMPS_H_
 #define ATOLL_WORKER_ISLAND_MEMBER_STAMPS_H_

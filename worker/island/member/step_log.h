@@ -1,5 +1,5 @@
-// What has happened to the state of an island since its saves, as one of its members has seen it
-// (worker/state/replay_log.h). Thread-safe.
+// A log of what has happened to the state of an island since its saves, as one of its members has
+// seen it (worker/state/replay_log.h). Thread-safe.
 
 #ifndef ATOLL_WORKER_ISLAND_MEMBER_STEP_LOG_H_
 #define ATOLL_WORKER_ISLAND_MEMBER_STEP_LOG_H_

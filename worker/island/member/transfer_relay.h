@@ -63,7 +63,7 @@ class TransferRelay {
   void OnServed(Event event);
   void OnLost(const NodeId& peer);
   void BatchEnds(const Batch& batch, int64_t pull, Event event);
-  // What each member owns of these shards, in their order.
+  // Groups the parts of these shards by the member that owns them, in the shards' order.
   std::map<NodeId, std::vector<ShardPart>> GroupPartsByOwner(
       const std::vector<ShardPart>& shards) const;
   std::map<NodeId, PushShards> SplitByOwner(const PushShards& order) const;

@@ -31,7 +31,7 @@ class Work;
 
 inline constexpr int64_t kMaxCount = int64_t{1} << 56;  // of anything: counting on never overflows
 
-// What is wrong with a message; empty: nothing.
+// Returns what is wrong with a message; empty: nothing.
 std::string FaultIn(const v1::ElementRange& m);
 std::string FaultIn(const v1::EvaluateCall& m);
 std::string FaultIn(const v1::GroupFrame& m);

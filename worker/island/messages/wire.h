@@ -1,4 +1,4 @@
-// What travels between the workers of an island (proto/group.proto): plain structs, checked.
+// Messages between the workers of an island (proto/group.proto): plain structs, checked.
 
 #ifndef ATOLL_WORKER_ISLAND_MESSAGES_WIRE_H_
 #define ATOLL_WORKER_ISLAND_MESSAGES_WIRE_H_
@@ -51,7 +51,7 @@ std::vector<ShardPart> ToShardParts(const std::vector<TransferPart>& parts);
 void SetStatus(const absl::Status& status, GroupReply* reply);
 absl::Status StatusFromReply(const GroupReply& reply);
 
-// What a call requests: "step 12", "send rank 1 of layer 3".
+// Describes what a call requests: "step 12", "send rank 1 of layer 3".
 std::string Describe(const GroupFrame& call);
 
 }  // namespace atl::worker
