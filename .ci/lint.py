@@ -13,6 +13,7 @@ import sys
 import lint_commands
 import lint_docs
 import lint_limits
+import lint_size
 import lint_words
 import metrics_reference
 
@@ -154,6 +155,7 @@ def main():
     findings += list(lint_commands.check())
     findings += list(lint_limits.check())
     findings += list(lint_words.check())
+    findings += list(lint_size.check())
     findings += list(metrics_reference.check())
     findings += list(check_planted())
     print("\n".join(findings) if findings else f"lint: {len(paths)} files, nothing to say")
