@@ -114,7 +114,7 @@ Client::~Client() = default;
 
 namespace {
 
-// Of each address what is wrong with it, in place of what gRPC says.
+// Names for each address what is wrong with it, in place of gRPC's words.
 absl::Status NoLeader(const std::vector<std::string>& addresses, bool with_tls,
                       absl::string_view said) {
   std::vector<std::string> why;

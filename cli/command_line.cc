@@ -335,7 +335,7 @@ class CommandLine {
     });
   }
 
-  // Of the command that is named, or of all.
+  // Prints the help of the command that is named, or of all.
   int Help() {
     const auto formatter = app_.get_formatter();
     if (help_for_.empty()) {
@@ -407,7 +407,7 @@ int RunCommandLine(int argc, char** argv) {
   }
   const PrintableOutput output(std::cout), errors(std::cerr);
   const int code = CommandLine().Run(argc, argv);
-  // What was printed may be all that a script keeps.
+  // The printed text may be all that a script keeps.
   if (std::cout.flush() || code != 0) return code;
   std::cerr << "atoll: standard output cannot be written; is the disk full?\n";
   return 1;

@@ -72,7 +72,7 @@ absl::StatusOr<std::string> DescribeJobs(Client& client, const std::vector<std::
   return absl::StrJoin(texts, ", ");
 }
 
-// What a command does to jobs that cannot be undone; empty: nothing of the kind.
+// An effect of a command on jobs that cannot be undone; empty: there is none.
 struct Effect {
   std::string command, before, after;  // "rm", "deletes ", " for ever"
   bool yes = false;                    // the user has confirmed it by a flag
@@ -380,7 +380,7 @@ int RefillCommand(const Global& global, const std::string& job, const std::strin
 
 namespace {
 
-// What the coordinator says of a member that is drained; polled.
+// Polls the coordinator about a member that is drained.
 absl::StatusOr<v1::DrainReply> DrainState(Client& client, const std::string& name) {
   ATOLL_ASSIGN_OR_RETURN(const v1::ClusterStatus status, client.Status());
   for (const v1::Member& member : status.members()) {

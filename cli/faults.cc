@@ -129,7 +129,7 @@ nlohmann::json FailuresJson(const plan::Cluster& cluster, const plan::Together& 
 
 // ---- outer rounds ----
 
-// As the coordinator balances them, by the speed of each island's steps.
+// Computes the steps as the coordinator balances them, by the speed of each island's steps.
 int64_t ComputeStepsPerRound(const plan::IslandOptions& options, double fastest_step_s,
                              double step_s) {
   const int64_t most = options.steps_per_round;

@@ -108,7 +108,7 @@ absl::Status Locate(const TomlMessage& reader, const std::vector<std::string>& s
   return reader.Locate(status);
 }
 
-// What a job takes of a plan's file.
+// Reads the part of a plan's file that a job takes.
 absl::StatusOr<std::string> ReadPlan(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadText(path, kMaxPlanFileBytes);
   if (!text.ok()) return Annotate(text.status(), "layout.plan");

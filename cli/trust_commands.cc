@@ -114,7 +114,7 @@ absl::Status MakeOrExtend(const InitFlags& flags, const AuthorityFolder& authori
   return authority.Make(id.empty() ? NewClusterId() : id, hosts, Now());
 }
 
-// What `init` is given, before it writes anything.
+// Checks what `init` is given, before it writes anything.
 absl::Status CheckInit(const InitFlags& flags, const std::string& person,
                        const AuthorityFolder& authority, const IdentityFolder& own) {
   for (const std::string& host : flags.hosts) {

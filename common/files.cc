@@ -283,7 +283,8 @@ Files& RealFiles() {
 
 namespace {
 
-// Of a large file. What others sync meanwhile waits for as much of it as is not on the disk yet.
+// Bytes of a large file between two syncs. Other files' syncs wait meanwhile for as much of it as
+// is not on the disk yet.
 constexpr size_t kSyncBytes = size_t{8} << 20;
 
 // Durable when OK.

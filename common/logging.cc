@@ -19,7 +19,7 @@ constexpr absl::string_view kColumns[] = {"DEBUG", "INFO ", "WARN ", "ERROR"};
 
 constexpr absl::string_view kPriorities[] = {"<7>", "<6>", "<4>", "<3>"};
 
-// As systemd says to the services whose output it sends to its journal.
+// Returns whether standard error is the journal, as systemd says it to its services.
 bool IsStandardErrorJournal() {
   const char* stream = std::getenv("JOURNAL_STREAM");
   struct stat info {};

@@ -78,7 +78,7 @@ class Walk {
     return absl::OkStatus();
   }
 
-  // Whether it is a folder itself, and no link to one.
+  // Returns whether the path is a folder itself, and no link to one.
   static absl::StatusOr<bool> IsFolder(const fs::path& at) {
     std::error_code error;
     const fs::file_status status = fs::symlink_status(at, error);

@@ -133,7 +133,7 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // Of lists of values there are only those of whole numbers and of text.
+  // The only lists are those of whole numbers and of text.
   absl::Status SetValues(const toml::node& node, const std::string& where,
                          const FieldDescriptor& field, Message* message) {
     const auto& reflection = *message->GetReflection();

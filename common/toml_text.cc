@@ -22,7 +22,7 @@ std::string NumberText(double value) {
   }
 }
 
-// Of a field, or of its element `index`; a text may be too long for a line.
+// Returns the text of a field, or of its element `index`; it may be too long for a line.
 std::string ValueText(const Message& message, const FieldDescriptor& field, int index) {
   const auto& reflection = *message.GetReflection();
   const bool of_list = field.is_repeated();

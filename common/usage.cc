@@ -21,7 +21,7 @@ constexpr double kUnbounded = 1e300;  // beyond it a range has no upper bound
 
 bool IsFlag(absl::string_view word) { return absl::StartsWith(word, "-"); }
 
-// Of `app` and of the command that was given, without dashes.
+// Lists the flags of `app` and of the command that was given, without dashes.
 std::vector<std::string> ListFlagNames(const CLI::App& app, const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::App* one : {&command, &app}) {

@@ -55,7 +55,7 @@ Plain PlainFrom(const DeltaView& delta, float weight, int64_t begin, int64_t n, 
   return {decoded, Encoding::kFloat32, weight};
 }
 
-// Those n numbers on.
+// Returns the numbers n elements further on.
 Plain Behind(const Plain& p, int64_t n) {
   return {static_cast<const std::byte*>(p.data) + EncodedBytes(p.encoding, n), p.encoding,
           p.weight};
@@ -63,8 +63,8 @@ Plain Behind(const Plain& p, int64_t n) {
 
 int64_t SelectTileSize(int64_t block) { return block > kTile ? kTileMax : kTile; }
 
-// What the last pass of AddDeltas does with the sum g of the weighted deltas: Sixteen for elements
-// i to i + 15, One for element i. Prefetch requests what Sixteen changes.
+// The update that the last pass of AddDeltas makes of the sum g of the weighted deltas: Sixteen for
+// elements i to i + 15, One for element i. Prefetch requests what Sixteen changes.
 struct SgdUpdate {
   float* theta;
   float eta;
@@ -225,7 +225,7 @@ ATOLL_KERNEL(RunPass,
   AddPass<V>(update, deltas, count, g_before, g_after, begin, n);
 }
 
-// As many doubles as a register holds (SSE: two registers).
+// A vector of as many doubles as a register holds (SSE: two registers).
 template <class V>
 using Wide = std::conditional_t<std::is_same_v<V, simd::Avx512>, simd::D8, simd::D4>;
 template <class V>
@@ -455,7 +455,7 @@ void GramTask(const GramBlock& block, int64_t begin, int64_t end, double* sums) 
       float* const to = codec_block > 1 ? decoded.data() + d * tile_size : nullptr;
       plain[d] = PlainFrom(deltas[d], 1, tile, n, to);
     }
-    // Of any encoding the same partial sums.
+    // The partial sums are the same for any encoding.
     for (int64_t part = 0; part < n; part += kTile) {
       GramPart(block, plain, std::min(kTile, n - part)).AddTo(sums);
       for (Plain& p : plain) p = Behind(p, kTile);

@@ -78,10 +78,10 @@ void ReduceSlice(const std::vector<Tensor>& tensors, bool sum, int64_t begin, in
   ATOLL_CHECK(false, "collectives reduce reals");
 }
 
-// What the members share. A round is one collective: members arrive; when the last one has, all
-// work on their slices; when the last one is done, all leave. Failure and timeouts count only until
-// the last one has arrived: from then on all tensors are being written to, so no member may
-// leave, and none has anything left to wait for but running threads.
+// The state that the members share. A round is one collective: members arrive; when the last one
+// has, all work on their slices; when the last one is done, all leave. Failure and timeouts count
+// only until the last one has arrived: from then on all tensors are being written to, so no member
+// may leave, and none has anything left to wait for but running threads.
 class Group {
  public:
   Group(int size, Duration timeout)

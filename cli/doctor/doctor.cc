@@ -145,7 +145,7 @@ std::string FindingsJson(const std::vector<Finding>& findings) {
                     {"found", finding.found},
                     {"remedy", finding.remedy}});
   }
-  // What the system says may be of any encoding.
+  // The system's messages may be of any encoding.
   return list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

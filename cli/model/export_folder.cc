@@ -21,15 +21,15 @@ namespace fs = std::filesystem;
 constexpr char kGenerationConfig[] = "generation_config.json";
 constexpr char kTokenizerConfig[] = "tokenizer_config.json";
 
-// What Hugging Face's tokenizers keep in a model's folder.
+// Files that Hugging Face's tokenizers keep in a model's folder.
 constexpr const char* kTokenizerFiles[] = {
     "tokenizer.json",  kTokenizerConfig,    "special_tokens_map.json",
     "tokenizer.model", "vocab.json",        "merges.txt",
     "vocab.txt",       "added_tokens.json", "chat_template.jinja",
     "spiece.model"};
 
-// What transformers looks for beside a tokenizer.json: whose code reads it, and that texts come
-// back as they were. A tokenizer.json that came alone says the rest by itself.
+// Adds what transformers looks for beside a tokenizer.json: whose code reads it, and that texts
+// come back as they were. A tokenizer.json that came alone says the rest by itself.
 absl::Status AddTokenizerConfig(const fs::path& folder) {
   std::error_code error;
   const fs::path config = folder / kTokenizerConfig;

@@ -92,8 +92,8 @@ std::vector<int32_t> EndsIn(const std::filesystem::path& path) {
   return ends;
 }
 
-// What ends a text: the tokenizer's end, and what the model's folder says (of a chat model, the end
-// of an answer).
+// Lists the tokens that end a text: the tokenizer's end, and what the model's folder says (of a
+// chat model, the end of an answer).
 absl::StatusOr<std::vector<int32_t>> Ends(const GenerateFlags& flags, const Tokenizer& tokenizer) {
   std::vector<int32_t> ends;
   for (const char* name : {"generation_config.json", "config.json"}) {

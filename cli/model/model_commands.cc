@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kExportTries = 5;  // a round may be committed while the model is pulled
 
-// What the job's data say of its model. NOT_FOUND: they are not on this machine.
+// Adds what the job's data say of its model. NOT_FOUND: they are not on this machine.
 absl::Status AddFromData(const DataSpec& data, const std::string& folder) {
   if (!data.tokenizer_path.empty()) return CopyTokenizer(data.tokenizer_path, folder).status();
   if (data.format != DataFormat::kImageFolder) return absl::OkStatus();

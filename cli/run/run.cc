@@ -40,7 +40,7 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
-// What is wanted, read and checked before anything is started.
+// A request that has been read and checked before anything is started.
 struct Prepared {
   RunFolder folder;
   JobSpec spec;

@@ -59,7 +59,7 @@ std::string DescribeLayout(const v1::PlannedIsland& plan) {
   return text;
 }
 
-// What the plan predicts, and what was measured.
+// Describes the plan's prediction and what was measured.
 std::string DescribePrediction(const v1::Island& island) {
   const v1::PlannedIsland& plan = island.plan();
   const v1::IslandProgress& progress = island.progress();
@@ -97,7 +97,7 @@ PlanText DescribePlannedIsland(const v1::PlannedIsland& plan) {
   return plan_text;
 }
 
-// What the newest plans were made for, and what going over to them has cost.
+// Appends the reasons of the newest plans, and what going over to them has cost.
 void AppendChanges(const v1::Island& island, std::string* out) {
   constexpr int kShown = 4;
   const int changes = island.plan_changes_size();
@@ -124,7 +124,7 @@ class StageLinkLabels {
       }
     }
   }
-  // Of the next one that goes so.
+  // Returns the next message that goes this way.
   std::string Next(const std::string& from, const std::string& to) {
     const auto found = joined_.find({from, to});
     const size_t next = used_[{from, to}]++;
@@ -217,7 +217,7 @@ void AppendPlan(const v1::Island& island, std::string* out) {
   AppendStageLinks(island, out);
 }
 
-// What the plan predicted of each device's memory, and what was measured.
+// Appends the memory of each device that the plan predicted, and what was measured.
 void AppendMemory(const v1::Island& island, std::string* out) {
   Table devices({"device", "memory predicted", "measured", "ratio", "limit"});
   for (const v1::DeviceMemoryState& m : island.progress().memory()) {
@@ -244,7 +244,7 @@ namespace {
 
 std::string LossText(double nats) { return nats == 0 ? "-" : Fixed(nats, 4); }
 
-// What each island did until the job's end.
+// Returns a table of what each island did until the job's end.
 std::string EndedIslandsText(const v1::Job& job) {
   Table table({"island", "worker", "steps", "loss", "accepted", "rejected",
                TokenUnit(job.summary()), "evicted", "last state"},

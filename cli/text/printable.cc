@@ -11,7 +11,7 @@ int RawIndex() {
   return index;
 }
 
-// Of tables (table.cc).
+// Returns whether the sequence is a colour of tables (table.cc).
 bool IsColour(const std::string& sequence) {
   for (const char* code : {"0", "31", "32", "33"}) {
     if (sequence == absl::StrFormat("\x1b[%sm", code)) return true;

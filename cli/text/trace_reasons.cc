@@ -232,7 +232,7 @@ class Comparison {
                         *late_ns < 0 ? "earlier" : "later", " than planned");
   }
 
-  // What is left of a message's time when the link's latency is taken off.
+  // Describes bandwidths: by what is left of a message's time when the link's latency is taken off.
   std::string Bandwidths(const std::string& device, const std::string& from,
                          const Messages& are) const {
     for (const TraceLink& link : predicted_.links) {

@@ -22,7 +22,8 @@ using Interval = std::pair<int64_t, int64_t>;
 constexpr const char* kPartNames[] = {"F ms",          "B ms",      "W ms",         "waits ms",
                                       "all-reduce ms", "commit ms", "optimizer ms", "other ms"};
 
-// Of `inside`, what none of the sorted `others` covers. Both are lists of one device's spans.
+// Returns the part of `inside` that none of the sorted `others` covers. Both are lists of one
+// device's spans.
 int64_t Uncovered(Interval inside, const std::vector<Interval>& others) {
   int64_t covered = 0;
   int64_t until = inside.first;

@@ -61,7 +61,7 @@ class Parser : public httplib::Server {
  public:
   // httplib writes bodies as long as it has a socket to listen at; any value will do.
   Parser() { svr_sock_ = 0; }
-  // Whether another request may follow.
+  // Answers one request; returns whether another may follow.
   bool Answer(httplib::Stream& stream, SSL* ssl, bool last) {
     bool closed = false;
     return process_request(stream, last, closed,
@@ -264,8 +264,8 @@ class HttpServer::Impl {
     ended_.notify_all();
   }
 
-  // Of the peer, else of the one that has most: the connection that has waited longest for its
-  // request is ended. False: all of them are being answered.
+  // Ends the connection that has waited longest for its request: of the peer, else of the one that
+  // has most. False: all of them are being answered.
   bool EndSlowest(const std::string& peer) {
     const std::lock_guard lock(mutex_);
     std::map<std::string, int> counts;

@@ -244,7 +244,7 @@ Value Join(Evaluator& run, const Value& v, const Bound& a) {
   return run.NewText(std::move(text));
 }
 
-// What items are compared by: texts without their case, unless `cased`.
+// Returns the key by which items are compared: texts without their case, unless `cased`.
 Value SortKey(Evaluator& run, const Value& item, const std::optional<Value>& attribute,
               bool cased) {
   Value key = item;

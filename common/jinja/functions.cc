@@ -236,7 +236,8 @@ Value SplitLines(Evaluator& run, const std::string& text, const Bound&) {
   return run.NewList(std::move(lines));
 }
 
-// Whether there are characters, all of ASCII's `kind`. Others: not known here.
+// Returns whether the text has characters, all of which are of `kind` in ASCII. Other characters
+// fail.
 Value AllAre(Evaluator& run, const std::string& text, bool (*is)(unsigned char)) {
   if (std::any_of(text.begin(), text.end(), [](char c) { return (c & 0x80) != 0; })) {
     return run.Fail("classes of letters beyond ASCII are not implemented");

@@ -66,7 +66,7 @@ Value Evaluator::Arithmetic(const std::string& op, const Value& left, const Valu
   return beyond ? Fail("a whole number is beyond 64 bits") : Value(result);
 }
 
-// Of numbers: * / // %.
+// Applies * / // % to numbers.
 Value Evaluator::Product(const std::string& op, const Value& left, const Value& right) {
   if (op != "*" && right.real() == 0) return Fail("a division by zero");
   if (op == "/") return Value(left.real() / right.real());

@@ -67,7 +67,7 @@ class Parser {
     if (!in_.Is(kind)) return in_.Fail(absl::StrCat("expected the tag's end, not ", in_.Here()));
     in_.Advance();
   }
-  // Of the block whose last word is `word`.
+  // Ends the block whose last word is `word`.
   void EndBlock(const char* word) {
     if (in_.ok() && !in_.TakeName(word)) {
       return in_.Fail(absl::StrCat("expected \"", word, "\", not ", in_.Here()));

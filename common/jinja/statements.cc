@@ -109,7 +109,7 @@ void Evaluator::Assign(const std::vector<std::string>& targets, Value value, Sco
   for (size_t i = 0; i < items.size(); ++i) scope->Set(targets[i], items[i]);
 }
 
-// Those that the loop's condition, where it has one, leaves.
+// Returns the items that the loop's condition leaves, where it has one.
 std::vector<Value> Evaluator::LoopItems(const Statement& s, Scope* scope) {
   const Value sequence = Evaluate(s.expressions[0].get(), scope);
   std::vector<Value> items = ok() ? Items(sequence) : std::vector<Value>();

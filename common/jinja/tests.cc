@@ -90,7 +90,7 @@ const std::map<std::string, WithArgument>& TestsWithArgument() {
   return *kTests;
 }
 
-// Of texts with at least one letter with a case, all of which are `upper`.
+// Returns whether a text has at least one letter with a case, and all such letters are `upper`.
 bool HasCase(Evaluator& run, const Value& value, bool upper) {
   const std::string text = run.ToString(value);
   const auto as_upper = ToUpper(text), as_lower = ToLower(text);

@@ -156,7 +156,8 @@ void LimitCpusByGroups(const std::string& root, MachineLimits* limits) {
   }
 }
 
-// Of "0-3,8": 5. The kernel's list is what the affinity and the groups' cpusets leave.
+// Counts a list's CPUs: 5 for "0-3,8". The kernel's list is what the affinity and the groups'
+// cpusets leave.
 int CountListed(absl::string_view list) {
   int count = 0;
   for (const absl::string_view part : absl::StrSplit(list, ',', absl::SkipEmpty())) {

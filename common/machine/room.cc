@@ -21,7 +21,7 @@ absl::Status Refusal(const std::string& by, int64_t left, int64_t needed) {
       BytesText(needed), "; raise that limit, or lower --memory-bytes"));
 }
 
-// Of addresses that this process has taken.
+// Reads the bytes of addresses that this process has taken.
 int64_t ReadAddressesTaken() {
   int64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;

@@ -10,8 +10,8 @@
 namespace atl {
 namespace {
 
-// Of files of 2019 and 2020, which have no model_type: by transformers' class, "GPT2LMHeadModel".
-// Null: it is of no family.
+// Finds the family of files of 2019 and 2020, which have no model_type, by transformers' class
+// ("GPT2LMHeadModel"). Null: it is of no family.
 const Family* FamilyOfClass(const nlohmann::json& object) {
   const auto classes = object.find("architectures");
   if (classes == object.end() || !classes->is_array() || classes->size() != 1) return nullptr;

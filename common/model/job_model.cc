@@ -25,7 +25,7 @@ absl::StatusOr<ModelConfig> Config(const JobSpec& spec, std::string* warning) {
   return ModelConfigFromSpec(spec.model, spec.data.sequence_length, warning);
 }
 
-// What becomes rows of a model of masked tokens, and of no other.
+// Checks what becomes rows of a model of masked tokens, and of no other.
 absl::Status CheckDocuments(const DataSpec& data, const ModelConfig& config) {
   const bool encoder = config.architecture().objective == Objective::kMaskedToken;
   const std::string name = GetFamily(config.family).model_type;

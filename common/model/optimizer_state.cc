@@ -62,7 +62,8 @@ int64_t StateElements(InnerOptimizer optimizer, const LayerLayout& layout, Range
 
 int64_t CountRows(const ParamSpec& matrix) { return matrix.shape[matrix.transposed ? 1 : 0]; }
 
-// Of Muon: the largest matrix twice, and twice the square of the smaller side.
+// Counts the scratch elements of Muon: the largest matrix twice, and twice the square of the
+// smaller side.
 int64_t StepScratchElements(InnerOptimizer optimizer, const LayerLayout& layout) {
   int64_t most = 0, side = 0;
   for (const ParamSpec& param : layout.params) {

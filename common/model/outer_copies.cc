@@ -62,7 +62,7 @@ constexpr int64_t kElementBytes = sizeof(float);
 constexpr int64_t kSavesInMemory = 2;  // the older one is kept until the newer one is whole
 constexpr int64_t kStagedLayers = 2;   // what devices hold, and what takes its place
 
-// Of each worker, the layers of which its devices hold a part.
+// Lists for each worker the layers of which its devices hold a part.
 std::map<NodeId, std::set<int32_t>> LayersByWorker(const IslandPlan& plan) {
   std::map<NodeId, std::set<int32_t>> layers;
   for (const PlanReplica& replica : plan.replicas) {

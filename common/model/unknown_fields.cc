@@ -10,8 +10,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Of generation, of how a file was made, of heads of classes, of poolers, of how operations are
-// computed, and of dropout, which Atoll does not do.
+// Fields of generation, of how a file was made, of heads of classes, of poolers, of how operations
+// are computed, and of dropout, which Atoll does not do.
 constexpr const char* kHarmless[] = {"architectures",
                                      "attention_dropout",
                                      "attention_probs_dropout_prob",

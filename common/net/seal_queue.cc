@@ -55,7 +55,7 @@ class Threads {
   std::deque<std::function<void()>> waiting_;  // guarded by mutex_; queues bound it
 };
 
-// What is sealed lies in memory that is used again.
+// Sealed payloads lie in memory that is used again.
 BufferPool& SealedBuffers() {
   static auto* const pool = new std::shared_ptr<BufferPool>(BufferPool::Create(kIdleBytesMax));
   return **pool;
@@ -84,7 +84,7 @@ struct SealQueue::Work {
     const auto bytes = static_cast<int64_t>(payload.bytes().size());
     const auto sealed = std::make_shared<Payload>(SealedBuffers().Take(bytes));
     tag = Seal(key, number, context, payload.bytes(), sealed->data());
-    // What was sealed counts as unsent until this has left.
+    // A sealed payload counts as unsent until this has left.
     const auto plain = std::make_shared<Message>(std::move(payload));
     payload = Message::Wrap(sealed->bytes(), [sealed, plain] {});
   }

@@ -10,7 +10,7 @@
 namespace atl {
 namespace {
 
-// Of this handshake; whatever is derived depends on it.
+// The name of this handshake; whatever is derived depends on it.
 constexpr char kProtocol[] = "atoll link 1 ";
 
 absl::string_view Text(const Secret& secret) {
@@ -35,7 +35,8 @@ std::string Number(uint64_t number) {
   return std::string(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
-// What both ends know of a handshake so far. The text has fixed lengths, so it has one reading.
+// The part of a handshake that both ends know so far. The text has fixed lengths, so it has one
+// reading.
 struct Transcript {
   std::string shared;  // results of key agreements
   std::string said;    // public keys and choices, in order

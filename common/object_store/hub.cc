@@ -53,7 +53,7 @@ std::string HubHeader(const WebAnswer& answer, const char* name) {
   return found == answer.headers.end() ? "" : found->second;
 }
 
-// Of a header Link: the address of rel="next"; "": there is none.
+// Returns the address of rel="next" in a header Link; "": there is none.
 std::string NextPage(const std::string& link) {
   for (const absl::string_view part : absl::StrSplit(link, ',')) {
     const size_t begin = part.find('<'), end = part.find('>');
@@ -65,7 +65,7 @@ std::string NextPage(const std::string& link) {
   return "";
 }
 
-// Of a page of files; folders are left out.
+// Adds the files of a page; folders are left out.
 absl::Status AddFiles(const Json& page, const std::string& url, std::vector<HubFile>* files) {
   if (!page.is_array()) return absl::InternalError(absl::StrCat(url, ": no list of files"));
   for (const Json& entry : page) {
@@ -148,8 +148,8 @@ class HubStore : public ObjectStore {
     place.type = type;
     return place;
   }
-  // Of the data set, else of the model; the hub answers 401 for what is not there, too. What the
-  // first call finds stays.
+  // Calls for the data set, else for the model; the hub answers 401 for what is not there, too. The
+  // kind that the first call finds stays.
   template <typename T, typename Call>
   absl::StatusOr<T> OfEither(const Call& call) {
     HubPath::Type type;

@@ -39,7 +39,7 @@ bool IsOneOf(absl::string_view name, std::span<const char* const> names) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Whether the file of a folder, by its name in it, is one of these.
+// Returns whether the file of a folder, by its name in it, is one of these.
 bool IsWanted(absl::string_view name, HubFiles files) {
   const bool config = IsOneOf(name, kConfigFiles);
   switch (files) {

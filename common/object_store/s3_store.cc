@@ -277,7 +277,7 @@ absl::Status S3Store::PutParts(const std::string& name, std::span<const ByteSpan
   if (begun.status != 200 || upload.empty()) return Error(begun, "beginning to write", name);
   const absl::Status status = PutAllParts(name, upload, buffers, bytes);
   if (!status.ok()) {
-    // What is there of it costs money until it is aborted. The first error is the one to report.
+    // An unfinished upload costs money until it is aborted. The first error is the one to report.
     (void)Send("DELETE", Key(name), {{"uploadId", upload}}, {}, {});
   }
   return status;

@@ -111,7 +111,7 @@ class WebStore : public ObjectStore {
     if (answer->status == 416 && sized && bytes == 0) return bytes;
     if (answer->status == 200 || answer->status == 206) return NoRanges(name);
     const absl::Status error = Error(*answer, name);
-    // Of two refusals that of HEAD says less.
+    // The refusal of HEAD says less than that of GET.
     return head.ok() || answer->status != 405 ? error : head;
   }
   absl::Status NoRanges(const std::string& name) const {

@@ -69,7 +69,7 @@ class Completion {
     Synchronise();
   }
 
-  // Those whose turn it is.
+  // Adds the weight gradients whose turn it is.
   void AddWeights(int32_t stage) {
     Weights& weights = weights_[stage];
     while (weights.done < weights.weight_ops && weights.ready.contains(weights.done)) {

@@ -192,7 +192,7 @@ class ProgramCheck {
                    ToString(program_.ops[index]), "): ", args...);
   }
 
-  // Whether `stage` neighbours on this very device, which needs no messages.
+  // Returns whether `stage` neighbours on this very device, which needs no messages.
   bool Local(int32_t stage) const { return assignment_.Holds(stage); }
 
   absl::Status Take(int index) {
@@ -414,7 +414,7 @@ absl::Status CheckPrograms(const IslandPlan& plan, const Assignments& assignment
   return ProgramSimulation(plan, assignments).Run();
 }
 
-// Of one message in the order of link `l`.
+// Checks one message in the order of link `l`.
 absl::Status CheckMessage(const IslandPlan& plan, size_t l, const PlanMessage& message) {
   const auto refused = [&](const auto&... args) {
     return Refused("link order ", l, ", ", ToString(message), ": ", args...);

@@ -64,7 +64,7 @@ absl::StatusOr<const OuterOptimizerInfo*> FindOptimizer(absl::string_view sectio
                                                  "\": must be one of ", Names(OuterOptimizers())));
 }
 
-// Of the job of a site's servers.
+// Checks the job of a site's servers.
 absl::Status ValidateContributing(const OuterSpec& spec) {
   if (IsQuantized(spec.pull_encoding)) {
     return absl::InvalidArgumentError(

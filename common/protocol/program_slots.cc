@@ -9,7 +9,7 @@
 namespace atl {
 namespace {
 
-// Whether every B is directly followed by its W, and nothing is ever between two of them.
+// Returns whether every B is directly followed by its W, and nothing is ever between two of them.
 bool IsFused(const PlanProgram& program, const std::vector<StageSlots>& slots) {
   for (const StageSlots& stage : slots) {
     if (stage.backward > 1) return false;

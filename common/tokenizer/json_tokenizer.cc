@@ -69,7 +69,8 @@ class JsonTokenizer : public Tokenizer {
   std::string warning_;
 };
 
-// Whether transformers' class replaces the post-processor of tokenizer.json by the two flags.
+// Returns whether transformers' class replaces the post-processor of tokenizer.json by the two
+// flags.
 bool HasOwnFrame(const std::string& tokenizer_class) {
   for (const char* name :
        {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"}) {

@@ -97,7 +97,7 @@ std::string Stripped(std::string_view text, bool left, bool right) {
   return std::string(text);
 }
 
-// As Hugging Face has it: the block at U+2B820 begins at U+2B920.
+// Ranges as Hugging Face has them: the block at U+2B820 begins at U+2B920.
 bool IsChinese(int32_t c) {
   return (c >= 0x4e00 && c <= 0x9fff) || (c >= 0x3400 && c <= 0x4dbf) ||
          (c >= 0x20000 && c <= 0x2a6df) || (c >= 0x2a700 && c <= 0x2b73f) ||
@@ -221,7 +221,7 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ParseCharsmap(const Json& json,
   });
 }
 
-// Those that are a function of the text without parameters; null: another type.
+// Makes a normalizer that is a function of the text without parameters; null: another type.
 std::unique_ptr<Normalizer> Plain(const std::string& type) {
   struct Named {
     const char* type;

@@ -19,7 +19,8 @@ constexpr std::string_view kSpace =
     "\\x{205f}\\x{3000}";
 constexpr std::string_view kWord = "\\p{L}\\p{M}\\p{N}\\p{Pc}";
 
-// What a thread needs to match: a result and a stack. 8 MB bound what a hostile text can take.
+// Memory that a thread needs to match: a result and a stack. 8 MB bound what a hostile text can
+// take.
 class MatchState {
  public:
   MatchState()

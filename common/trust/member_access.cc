@@ -65,7 +65,7 @@ absl::Status CheckFolder(const Identity& self, const IdentityFolder& folder,
 // A stop that a thread waits for.
 class Stopper {
  public:
-  // Whether to go on.
+  // Waits for so long; returns whether to go on.
   bool Wait(Duration time) {
     std::unique_lock lock(mutex_);
     return !changed_.wait_for(lock, time, [&] { return stopped_; });
@@ -76,7 +76,7 @@ class Stopper {
     if (context_ != nullptr) context_->TryCancel();
     changed_.notify_all();
   }
-  // Of the call under way, which Stop cancels. False: stopped already.
+  // Sets the context of the call under way, which Stop cancels. False: stopped already.
   bool SetContext(grpc::ClientContext* context) {
     const std::lock_guard lock(mutex_);
     context_ = context;
@@ -165,8 +165,8 @@ absl::Status Join(const Identity& self, const IdentityFolder& folder, const std:
 
 namespace {
 
-// Whether the coordinator has revoked this certificate's holder. False also where that cannot be
-// learnt now.
+// Returns whether the coordinator has revoked this certificate's holder. False also where that
+// cannot be learnt now.
 bool IsRevoked(const IdentityFolder& folder, const std::string& coordinator) {
   const auto leader = OpenLeaderChannel(folder.tls(), coordinator, kLeaderLimit);
   if (!leader.ok()) return false;

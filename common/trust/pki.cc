@@ -340,7 +340,8 @@ absl::StatusOr<CertificateFacts> ReadCertificate(const std::string& pem) {
   if (absl::StartsWith(name, kAuthorityName)) {
     facts.cluster = name.substr(sizeof kAuthorityName - 1);
   }
-  // As it stands there, which is how i2d_PUBKEY would encode it, after looking for an encoder.
+  // The key is read as it stands there, which is how i2d_PUBKEY would encode it, after looking for
+  // an encoder.
   unsigned char* der = nullptr;
   const int size = i2d_X509_PUBKEY(X509_get_X509_PUBKEY(cert.get()), &der);
   if (size > 0) facts.key_digest = ComputeKeyDigest(der, size);

@@ -23,7 +23,7 @@ constexpr int64_t kKeptMax = kTopKChunk / kTopKShare;
 constexpr int64_t kHeader = 2 * sizeof(float);
 constexpr int32_t kSizeBits = 0x7fffffff, kInfinity = 0x7f800000;
 
-// What a chunk's bytes hold.
+// The content of a chunk.
 struct Kept {
   float means[2];
   int64_t count = 0;
@@ -96,7 +96,7 @@ void Finish(const float* values, int64_t elements, Kept* kept, float* residual, 
   for (int64_t i = 0; i < kept->count; ++i) residual[kept->index[i]] -= kept->Number(i);
 }
 
-// Of a chunk with a number that is not finite.
+// Encodes a chunk with a number that is not finite.
 void FinishNotFinite(int64_t elements, float* residual, std::byte* out) {
   Kept kept;
   kept.count = TopKKept(elements);

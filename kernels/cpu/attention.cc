@@ -59,14 +59,14 @@ struct Mask {
   int64_t length;  // keys that exist
   int64_t seq_len;
 
-  // Of one query: keys [first, end).
+  // The keys of one query: [first, end).
   ATOLL_INLINE int64_t First(int64_t query) const {
     return window > 0 && query >= window ? query + 1 - window : 0;
   }
   ATOLL_INLINE int64_t End(int64_t query) const {
     return causal ? Smaller(query + 1, length) : length;
   }
-  // What the 8 queries from `query` on need, in whole vectors.
+  // The keys that the 8 queries from `query` on need, in whole vectors.
   ATOLL_INLINE int64_t FirstOfTile(int64_t query) const { return First(query) / kLanes * kLanes; }
   ATOLL_INLINE int64_t EndOfTile(int64_t query) const {
     return causal ? RoundUp(query + kTileRows, kLanes) : RoundUp(seq_len, kLanes);
@@ -224,7 +224,7 @@ ATOLL_INLINE void ScatterBlock(const float* weights, const float* rows, int64_t 
   }
 }
 
-// What a mask leaves of one row: keys [first, end), of which [begin, padded) are in memory.
+// Keys that a mask leaves of one row: [first, end), of which [begin, padded) are in memory.
 struct RowKeys {
   int64_t begin, first, end, padded;
 };
@@ -308,7 +308,7 @@ ATOLL_KERNEL(ForwardHead,
   }
 }
 
-// What a key head's query heads share in backward.
+// Arguments that a key head's query heads share in backward.
 struct BackwardShared {
   const float* keys_t;
   const float* values_t;

@@ -74,7 +74,7 @@ ATOLL_KERNEL(AttendOne,
     sums += weight;
   }
   const float sum = simd::Sum(sums);
-  // So many channels at a time that their sums stay in registers.
+  // The number of channels at a time, so that their sums stay in registers.
   constexpr int kMost = 4;
   int64_t i = 0;
   for (; i + kMost * kLanes <= width; i += kMost * kLanes) {
@@ -118,8 +118,8 @@ class CachedBackend final : public CpuBackend, public SequenceCache {
   }
 
  private:
-  // Of one layer, for each key head: rows of its channels, by position, filled up with zeroes to
-  // whole vectors.
+  // Keys and values of one layer, for each key head: rows of its channels, by position, filled up
+  // with zeroes to whole vectors.
   struct Kept {
     std::vector<std::vector<float>> keys, values;
   };

@@ -53,7 +53,7 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, c
   if (m == 0 || n == 0) return;
   // oneDNN would start its own OpenMP threads; the setting belongs to the calling thread alone.
   omp_set_num_threads(1);
-  // Those whose rows are added up.
+  // Operands whose rows are added up are copied.
   const bool copies_a = transpose_a && SharesSets(lda, k);
   const bool copies_b = !transpose_b && SharesSets(ldb, k);
   if (!copies_a && !copies_b) {

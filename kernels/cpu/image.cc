@@ -163,8 +163,8 @@ void SumBlocks(ThreadPool& pool, const Tensor& x, float* scratch, const Work& wo
   }
 }
 
-// Of normalisation as one product and one sum: of all passes the same, so that all of them find
-// the same sign of z.
+// Computes the factors of normalisation as one product and one sum: the same in all passes, so that
+// all of them find the same sign of z.
 void ScaleAndShift(double w, double b, double mean, double rstd, float* scale, float* shift) {
   *scale = static_cast<float>(w * rstd);
   *shift = static_cast<float>(b - mean * w * rstd);

@@ -61,7 +61,7 @@ ATOLL_INLINE void StoreParam(float* param, Bfloat16* copy, int64_t i, const V& u
   for (int64_t lane = 0; lane < rest; ++lane) copy[i + lane] = lanes[lane];
 }
 
-// Of AdamW and LAMB.
+// Factors of AdamW and LAMB.
 struct AdamFactors {
   float grad_scale, beta1, beta2, rest1, rest2;  // rest: 1 - beta
   float decay;    // of AdamW: 1 - lr * weight_decay; of LAMB: weight_decay
@@ -286,7 +286,7 @@ Bfloat16* CopyBehind(const Tensor& x, int64_t begin) {
   return x.present() ? x.as<Bfloat16>() + begin : nullptr;
 }
 
-// Of AdamW or LAMB: without the learning rate and the decay.
+// Makes the factors of AdamW or LAMB, without the learning rate and the decay.
 template <typename Op>
 AdamFactors MakeAdamFactors(const Op& op) {
   const auto step = static_cast<double>(op.step);

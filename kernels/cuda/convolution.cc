@@ -7,8 +7,8 @@
 namespace atl::ATOLL_DEVICE {
 namespace {
 
-// Of columns at a time: they are written and read again, so they should stay in the second-level
-// cache, and be enough for a product that fills the device.
+// Bytes of columns at a time. They are written and read again, so they should stay in the
+// second-level cache, and be enough for a product that fills the device.
 constexpr int64_t kColumnBytes = int64_t{16} << 20;
 
 int64_t AlignUp(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }

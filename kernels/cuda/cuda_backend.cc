@@ -46,7 +46,8 @@ absl::Status StatusFromError(cudaError_t error, absl::string_view what) {
 class Errors final : public cuda::FirstError {
  public:
   using FirstError::Keep;
-  // Of a call that is no launch. Left with the runtime, it would pass for the next launch's.
+  // Keeps the error of a call that is no launch. Left with the runtime, it would pass for the next
+  // launch's.
   void Keep(cudaError_t error, const char* what) {
     if (error != cudaSuccess) cudaGetLastError();
     FirstError::Keep(static_cast<int>(error), what);
@@ -451,8 +452,8 @@ absl::StatusOr<std::vector<std::unique_ptr<Backend>>> NewCudaBackends(const Cuda
                                                                       int count) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<CudaDevice> devices, CudaDevices());
   ATOLL_ASSIGN_OR_RETURN(const CudaDevice device, FindCudaDevice(devices, options.device));
-  // What the kernels are compiled for (third_party/cuda/cuda.bzl): code of 7.5, of 8.0, which all
-  // 8.x run, and of 9.0.
+  // Devices for which the kernels are compiled (third_party/cuda/cuda.bzl): code of 7.5, of 8.0,
+  // which all 8.x run, and of 9.0.
   const bool built_for = (device.major == 7 && device.minor >= 5) || device.major == 8 ||
                          (device.major == 9 && device.minor == 0);
   if (!built_for) {

@@ -113,7 +113,7 @@ AttentionGraph BackwardGraph(const AttentionShape& shape, const AttentionStrides
   g.Pointwise(CUDNN_POINTWISE_SUB, scores, a.lse, below);
   g.Pointwise(CUDNN_POINTWISE_EXP, Mask(a, l, below), p);
 
-  // Of the transposes; with fewer key heads, their queries' heads are summed.
+  // Strides of the transposes; with fewer key heads, their queries' heads are summed.
   const int64_t square = shape.seq_len * shape.seq_len;
   const DnnDims turned = {shape.heads * square, square, 1, shape.seq_len};
   const auto key_gradient = [&](int weights, int with, int to) {
@@ -251,7 +251,7 @@ class DnnEngine final : public AttentionEngine {
   // A workspace is taken for the largest micro-batch; a smaller one's engine may want more.
   static constexpr char kSmall[] = "it wants more scratch memory than the largest batch does";
 
-  // Of what WorkspaceBytes' caller knows: shape and type.
+  // Returns why the operation is declined, by what WorkspaceBytes' caller knows: shape and type.
   template <typename Op>
   const char* WhyNot(const Op& op) const {
     if (op.q.dtype != DType::kBfloat16) return "it is not bf16";

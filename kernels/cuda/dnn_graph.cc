@@ -126,7 +126,8 @@ DnnDescriptor DescribeDevice(const std::string& json) {
 
 namespace {
 
-// Whether the library notes of a configuration's engine that the same input may give other bits.
+// Returns whether the library notes that a configuration's engine may give other bits for the same
+// input.
 bool Varies(const DnnDescriptor& config) {
   const DnnDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.get();

@@ -1,4 +1,4 @@
-// What devices there are, or what is missing.
+// Lists the devices of this machine, or names what is missing.
 
 #include <cuda_runtime.h>
 
@@ -15,8 +15,8 @@ absl::Status StatusFromError(cudaError_t error, absl::string_view what) {
       absl::StrCat(what, ": ", cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
 }
 
-// As nvidia-smi prints it. A slice of a GPU (MIG) has a UUID of its own, and shows by its name
-// alone.
+// Formats the UUID as nvidia-smi prints it. A slice of a GPU (MIG) has a UUID of its own, and shows
+// by its name alone.
 std::string UuidText(const cudaDeviceProp& device) {
   const cudaUUID_t& uuid = device.uuid;
   std::string text = absl::StrContains(device.name, " MIG ") ? "MIG-" : "GPU-";

@@ -205,7 +205,7 @@ absl::StatusOr<std::unique_ptr<ProductEngine>> NewLtEngine(int compute_capabilit
   if (const cublasStatus_t status = cublasLtCreate(&handle); status != CUBLAS_STATUS_SUCCESS) {
     return absl::InternalError(absl::StrCat("cublasLtCreate: ", cublasLtGetStatusName(status)));
   }
-  // What NVIDIA recommends: 32 MiB from Hopper on, 4 MiB before.
+  // NVIDIA recommends 32 MiB from Hopper on, 4 MiB before.
   const int64_t workspace_bytes = int64_t{compute_capability_major >= 9 ? 32 : 4} << 20;
   return std::make_unique<LtEngine>(handle, workspace_bytes, declined);
 }

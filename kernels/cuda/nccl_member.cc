@@ -33,7 +33,7 @@ class NcclMember final : public Communicator {
     {
       std::lock_guard lock(mutex_);
       ForgetDone();
-      // What still waits gets no result, and its stream must say so.
+      // Work that still waits gets no result, and its stream must report so.
       if (!pending_.empty()) {
         failure_->Keep(Named(absl::AbortedError("the communicator was destroyed")));
       }
@@ -109,7 +109,7 @@ class NcclMember final : public Communicator {
   }
 
  private:
-  // What was enqueued, and the event behind it.
+  // A collective that was enqueued, and the event behind it.
   struct Pending {
     std::unique_ptr<Event> event;
     Instant deadline;

@@ -62,7 +62,7 @@ std::vector<double> Scores(const Query& query, const Tensor& q, const Tensor& k)
   return scores;
 }
 
-// Of a capped score by the plain one.
+// Returns the derivative of a capped score by the plain one.
 double CapDerivative(double score, double cap) {
   return cap > 0 ? 1 - score / cap * (score / cap) : 1;
 }

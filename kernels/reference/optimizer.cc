@@ -86,7 +86,7 @@ struct AdamMoments {
   double first, second, direction;
 };
 
-// Of AdamW or LAMB.
+// The update of AdamW or LAMB.
 template <typename Op>
 class AdamRule {
  public:

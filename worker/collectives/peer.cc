@@ -31,8 +31,8 @@ constexpr ChunkSizes SizesBetweenSites(int64_t width) {
   return {8, 128 << 10, kBlockBytesMax * width / 8};
 }
 
-// Of parts to one member that libzmq has not passed to the kernel yet. More would fill no gap, and
-// a copy leaves the processor's cache before the kernel reads it.
+// The most bytes of parts to one member that libzmq has not passed to the kernel yet. More would
+// fill no gap, and a copy leaves the processor's cache before the kernel reads it.
 constexpr int64_t kUnsentBytesMax = 2 * kBlockBytesMax;
 
 // All-reduces of more than two members send all numbers to all where that sends at most so many
@@ -79,7 +79,7 @@ class Unsent {
   std::atomic<bool> wanted_ = false;
 };
 
-// What is sent outlives a call that fails, so it is a copy.
+// A copy of what is sent, since it must outlive a call that fails.
 struct PartCopy {
   PartCopy(Payload bytes, std::shared_ptr<Unsent> counted)
       : payload(std::move(bytes)), unsent(std::move(counted)) {
@@ -234,7 +234,7 @@ class Member final : public HostCommunicator {
     return absl::OkStatus();
   }
 
-  // As many bytes as `to` has. Their checksum, where they are sent with it.
+  // Copies as many bytes as `to` has; returns their checksum, where they are sent with it.
   std::optional<uint64_t> Copy(const void* from, Payload& to) const {
     const auto size = static_cast<size_t>(to.size());
     if (blocks_.has_checksums()) {
@@ -257,7 +257,7 @@ class Member final : public HostCommunicator {
         continue;
       }
       ATOLL_ASSIGN_OR_RETURN(PeerBlocks::Block block, TakePart(member, begin, count, data, parts));
-      // Of two, what comes is checked while it is added up.
+      // Blocks of one of two members are checked while they are added up.
       if (size() > 2) ATOLL_RETURN_IF_ERROR(Check(member, block));
       addends.push_back(reinterpret_cast<const T*>(block.payload.data()));
       blocks.push_back(std::move(block));
@@ -539,8 +539,8 @@ class Member final : public HostCommunicator {
     return absl::OkStatus();
   }
 
-  // Of two members, with numbers a and b; the other's are in `block`. Elements of `result` may be
-  // those of a or b.
+  // Combines the numbers a and b of two members; the other's are in `block`. Elements of `result`
+  // may be those of a or b.
   template <typename T>
   absl::Status CombinePair(const PeerBlocks::Block& block, const T* a, const T* b, int64_t count,
                            bool sum, T* result) {
@@ -600,7 +600,7 @@ class Member final : public HostCommunicator {
     return cuts;
   }
 
-  // Of a part of so many.
+  // Returns the elements of a chunk of a part of so many.
   template <typename T>
   int64_t ChunkElements(int64_t elements) const {
     constexpr auto kWidth = static_cast<int64_t>(sizeof(T));

@@ -152,8 +152,8 @@ class PngReader {
   png_image image_{};
 };
 
-// What output pixel `to` is made of along one axis: pixels from `first` on, with these weights. In
-// units of 1 / (2 side) of a source pixel, its middle lies at (2 to + 1) source.
+// Source pixels of output pixel `to` along one axis: from `first` on, with these weights. In units
+// of 1 / (2 side) of a source pixel, its middle lies at (2 to + 1) source.
 struct Taps {
   int64_t first = 0, total = 0;
   std::vector<int64_t> weights;

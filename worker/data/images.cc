@@ -37,7 +37,7 @@ int64_t BigEndian(const std::string& bytes, size_t at) {
   return value;
 }
 
-// Of IDX bytes: its sizes, of which there are `dimensions`.
+// Returns the sizes of IDX bytes, of which there are `dimensions`.
 absl::StatusOr<std::vector<int64_t>> IdxSizes(const std::string& path, const std::string& bytes,
                                               int64_t dimensions) {
   const auto header = static_cast<size_t>(4 + 4 * dimensions);

@@ -71,7 +71,7 @@ int64_t Widen(const char* from, int64_t vocabulary, std::span<int32_t> out) {
   return -1;
 }
 
-// What `count` more tokens, from token `first` on, add to what is known of the file.
+// Adds to `content` what `count` more tokens, from token `first` on, show of the file.
 template <typename T>
 void Extend(const char* from, int64_t first, int64_t count, TokenFileContent* content) {
   const auto at = [from](int64_t i) {

@@ -200,7 +200,7 @@ absl::StatusOr<std::string> DocumentsText(const DataSpec& spec, const DataPart& 
                       " of them cut at ", CountText(DocumentTokensMax(spec), "token"));
 }
 
-// What is known of the documents of a part that was read to its end, or not.
+// Adds what is known of the documents of a part that was read to its end, or not.
 absl::Status AddDocumentsText(const DataSpec& spec, const DataPart& part, bool whole,
                               int64_t documents, int64_t cut, DataInspection* found) {
   if (!whole) {
@@ -348,7 +348,7 @@ absl::Status InspectPart(const DataSpec& spec, const DataPart& part, int64_t voc
   return absl::OkStatus();
 }
 
-// Whether the data may be where they are wanted, though not for this machine.
+// Returns whether the data may be where they are wanted, though not for this machine.
 bool IsElsewhere(const absl::Status& status, const std::string& path) {
   std::error_code error;
   if (absl::IsNotFound(status)) return !std::filesystem::is_directory(path, error);
@@ -442,7 +442,7 @@ absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::s
   for (const std::string& file : files) {
     ATOLL_RETURN_IF_ERROR(stream.Add(spec.format, file, cancelled));
   }
-  // Of remote files a sample is a request: InspectData takes some.
+  // A sample of remote files is a request: InspectData takes some.
   if (!IsRemotePath(path)) {
     ATOLL_RETURN_IF_ERROR(stream.CheckSamples(vocabulary, kSamples, cancelled));
   }

@@ -112,7 +112,7 @@ class ImageLayerOps final : public LayerBase {
   Tensor Input(const Args& a, const ImageStash& s) const {
     return made_.pixels ? At(s.pixels, a.stash.forward) : Inside(a.input, made_.in);
   }
-  // What convolution `i` reads.
+  // Returns the input of convolution `i`.
   Tensor ConvInput(const Args& a, const ImageStash& s, size_t i) const {
     const bool last = i + 1 == made_.convs.size();
     if (last && made_.squeeze_channels > 0) return At(s.gated, a.stash.forward);

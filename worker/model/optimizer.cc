@@ -141,7 +141,7 @@ absl::StatusOr<std::vector<double>> Optimizer::Norms(int64_t step, double sum_of
 
 namespace {
 
-// What is owned of a layer's running statistics, whatever the rule.
+// Steps what is owned of a layer's running statistics, whatever the rule.
 void RunStatistics(Exec& exec, const LayerState& layer, const UpdateCall& call) {
   const LayerLayout& layout = layer.layout();
   const Range range = Intersection({layout.trained_size, layout.size}, layer.owned());

@@ -82,7 +82,7 @@ std::string DescribeParts(const std::vector<std::string>& names) {
                       std::ssize(there) < count ? ", and the parts that are missing" : "");
 }
 
-// What a folder has that has no safetensors.
+// Explains what a folder has that has no safetensors.
 absl::Status NoWeights(const std::string& dir) {
   ATOLL_RETURN_IF_ERROR(CheckIsModelFolder(dir));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names, RealFiles().List(dir));

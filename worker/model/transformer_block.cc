@@ -39,7 +39,7 @@ class TransformerBlock final : public LayerBase {
   int64_t output_cols() const override { return d_; }
 
  private:
-  // What one half of a block, attention or feed-forward, has of everything.
+  // Parameters and slots of one half of a block, attention or feed-forward.
   struct Half {
     Norm before, after;
     Tensor normed, sum;    // behind the norm before; what the norm after reads

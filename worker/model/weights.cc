@@ -52,7 +52,7 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
   return WriteFileAtomically(RealFiles(), path, {&bytes, 1});
 }
 
-// What names in files depend on.
+// Facts that names in files depend on.
 struct NameRules {
   bool tied = false;    // no matrix of the head
   bool masked = false;  // BERT
@@ -77,8 +77,9 @@ void Add(float offset, std::span<float> values) {
   for (float& value : values) value += offset;
 }
 
-// What transformers has stored beside parameters: masks, frequencies, a copy of a tied table; of
-// BERT also what masked tokens do not train; of images, torchvision's counts of batches.
+// Returns whether the tensor is one that transformers has stored beside parameters: masks,
+// frequencies, a copy of a tied table; of BERT also what masked tokens do not train; of images,
+// torchvision's counts of batches.
 bool IsLeftover(absl::string_view name, const NameRules& rules) {
   if (rules.images) return absl::EndsWith(name, ".num_batches_tracked");
   return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias") ||
@@ -232,7 +233,8 @@ std::string FormatIndex(std::span<const Shard> shards, int64_t element_bytes) {
   return index.dump(2) + "\n";
 }
 
-// Of kFanOut: outputs times taps, of each group of a convolution [out, in / groups, height, width].
+// Computes the deviation; kFanOut counts outputs times taps, of each group of a convolution [out,
+// in / groups, height, width].
 double ComputeStandardDeviation(const ParamSpec& param, double range, int64_t blocks) {
   switch (param.init) {
     case Init::kZeros:

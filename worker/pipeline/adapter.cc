@@ -31,7 +31,7 @@ bool Apart(double now, double before) {
 void LinearFit::Add(double x, double y) {
   const auto [it, is_new] = means_.try_emplace(x, y);
   if (!is_new && Apart(y, it->second)) {
-    // What was seen at other sizes is of another time. The base is taken to have stayed.
+    // Measurements at other sizes are of another time. The base is taken to have stayed.
     const double base = std::min(base_, y);
     for (auto& [size, mean] : means_) mean = base + (y - base) / x * size;
   } else if (!is_new) {

@@ -34,7 +34,8 @@ StageOptions MakeStageOptions(const StageRole& role, const EngineJob& job, int64
   return options;
 }
 
-// Of a device's memory, what copies leave to libraries that take theirs when they need it.
+// The part of a device's memory that copies leave to libraries, which take theirs when they need
+// it.
 constexpr int64_t kCopiesLeave = 16;  // one in so many bytes
 
 constexpr char kFewerActivations[] =
@@ -46,7 +47,7 @@ std::string WhatStage(const StageRole& role) {
                       role.plan.first_layer + role.plan.layers - 1, ")");
 }
 
-// What is taken for a stage, and which layer takes the most of it.
+// Describes what is taken for a stage, and which layer takes the most of it.
 std::string WhatActivations(const StageRole& role, const Stage& stage) {
   int most = 0;
   for (int i = 1; i < stage.layers(); ++i) {
@@ -93,7 +94,7 @@ HeldState::Values HeldState::Readable(LayerPart which, Range range) const {
   const auto covers = [&](const Range& owned) {
     return owned.begin <= range.begin && range.end <= owned.end;
   };
-  // Of a tensor of elements `kept`, those in the range.
+  // Returns the elements in the range of a tensor of elements `kept`.
   const auto last = [&](const Tensor& tensor, const Range& kept) -> Values {
     const Range found = Intersection(range, kept);
     if (found.size() == 0) return {true, {}};
@@ -288,7 +289,7 @@ absl::Status Device::CheckMemory(int64_t run_bytes) const {
       DescribeStages(), kFewerActivations);
 }
 
-// What its stages are, for messages: "stage 1 (layers 3 to 5)".
+// Describes its stages for messages: "stage 1 (layers 3 to 5)".
 std::string Device::DescribeStages() const {
   std::string text;
   for (const StageRole& role : role_->stages) {

@@ -182,7 +182,7 @@ void DeviceTransport::End(const std::string& reason) {
   lock.unlock();
   { const std::lock_guard stopped(stop_mutex_); }
   pairs.clear();
-  // What their end has left to say is no concern of the next plan's.
+  // The last messages of the old plan's end are no concern of the next plan's.
   for (const auto& [device, port] : ports_) {
     if (port->out_stream == nullptr) continue;
     (void)port->sending->Synchronize(*port->out_stream);

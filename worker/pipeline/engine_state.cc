@@ -1,4 +1,4 @@
-// What an engine's devices hold, between plans and steps.
+// The state that an engine's devices hold, between plans and steps.
 
 #include <mutex>
 
@@ -10,7 +10,7 @@ namespace atl::worker {
 
 // ---- layers ----
 
-// What a device holds moves to those of the same worker that need it.
+// Moves what a device holds to those of the same worker that need it.
 absl::Status Engine::Impl::ShareLayers() {
   for (const auto& to : runs_) {
     for (HeldState* target : to->device.planned()) {
@@ -133,7 +133,7 @@ void Engine::Impl::DropCopies() {
   for (const auto& run : runs_) run->device.DropCopies();
 }
 
-// Of all devices, or of none.
+// Takes from the copies of all devices, or of none.
 absl::StatusOr<bool> Engine::Impl::OnCopies(
     const std::function<absl::StatusOr<bool>(Device&)>& take) {
   const std::lock_guard lock(copies_mutex_);

@@ -86,7 +86,7 @@ Tensor Executor::StageLink(const Tensor& memory, int32_t layer, int64_t rows) co
   return {memory.data, memory.dtype, rows * job_.sequence_length, cols};
 }
 
-// Of a micro-batch, where one of its sequences has padding.
+// Returns the lengths of a micro-batch, where one of its sequences has padding.
 Tensor Executor::Lengths(int32_t m) {
   if (!device_.run().lengths.present()) return {};
   const int64_t first = m * device_.role().micro_batch_sequences, rows = Shape(m).rows;

@@ -85,7 +85,7 @@ double Executor::SumOfSquares(const std::vector<double>& values) const {
   return sum;
 }
 
-// Of the layers here, as Optimizer::Apply takes them.
+// Selects the norms of the layers here, as Optimizer::Apply takes them.
 std::vector<double> Executor::SelectPlannedNorms() const {
   std::vector<double> norms;
   if (!device_.optimizer().has_norms()) return norms;

@@ -62,7 +62,8 @@ std::vector<std::string> ReplicasOfLayer(const IslandPlan& plan, int32_t layer, 
   return devices;
 }
 
-// Of embeddings and heads; and each one's replica if it holds an embedding, else -1.
+// Lists the devices of embeddings and heads, and each one's replica if it holds an embedding, else
+// -1.
 std::vector<std::string> TableDevices(const IslandPlan& plan, int32_t head, int rank,
                                       std::vector<int32_t>* replicas) {
   std::vector<std::string> devices;
@@ -113,7 +114,7 @@ void AddSyncs(const IslandPlan& plan, int32_t layers, bool tied_head, Groups& gr
   }
 }
 
-// Of a message from a stage to its neighbour: the receivers of what a rank sends.
+// Lists the receivers of what a rank sends in a message from a stage to its neighbour.
 std::vector<std::pair<int32_t, std::string>> ReceiversFrom(const PlanStage& from, int32_t rank,
                                                            const PlanStage& to) {
   std::vector<std::pair<int32_t, std::string>> receivers;

@@ -97,7 +97,7 @@ absl::Status LayerBench::Fill() {
   state_->ParamsWritten(*stream_);
   backend_.Zero(*stream_, totals_);
   const int64_t n = shape_.tokens();
-  // Of images also pixels, of which few have so large numbers as classes.
+  // The numbers are pixels, too, for images, of which few are as large as classes.
   std::vector<int32_t> tokens(static_cast<size_t>(first() ? std::max(n, input_.size()) : n));
   for (size_t i = 0; i < tokens.size(); ++i) {
     tokens[i] = static_cast<int32_t>(static_cast<int64_t>(i) * 7919 % model_.config().vocab);

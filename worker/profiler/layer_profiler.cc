@@ -17,8 +17,8 @@ constexpr int64_t kKinds = 3;     // of layers
 constexpr double kLinear = 0.03;  // times a sequence that change less than this are steady
 constexpr Duration kCollectiveTimeout = std::chrono::seconds(60);
 
-// What the devices of one group measure, size by size. Their threads meet before each size, so that
-// all of them work on the same thing.
+// The measurement of one group's devices, size by size. Their threads meet before each size, so
+// that all of them work on the same thing.
 class Profiling {
  public:
   Profiling(const std::vector<ProfiledDevice>& devices, const ModelConfig& config,
@@ -180,7 +180,7 @@ class Profiling {
                                    shared > 1 ? absl::StrCat(", shared by ", shared) : ""));
   }
 
-  // What an operation lasts in training: as long as it computes, or as it is said to.
+  // Sets the times that operations last in training: as long as it computes, or as it is said to.
   void Emulate(const std::string& device, LayerCost* cost) const {
     if (options_.emulation.duration == nullptr) return;
     const auto at_least = [&](PlanOpKind kind, int64_t* ns) {
@@ -201,7 +201,8 @@ class Profiling {
     }
   }
 
-  // Whether the time of a sequence no longer depends on how many there are, on every device.
+  // Returns whether the time of a sequence no longer depends on how many there are, on every
+  // device.
   bool IsStable(size_t members, int size, int64_t rows) const {
     for (size_t d = 0; d < members; ++d) {
       const auto of = [&](int64_t b) {

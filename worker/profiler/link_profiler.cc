@@ -163,8 +163,8 @@ absl::StatusOr<LinkProfile> Sampled(const PeerLink& link, const IslandMember& me
   return LinkTimer(link.name(), member.worker, time, options).Profile();
 }
 
-// What is large is sent over all edges at once, what is small over the first one. Of messages'
-// times none is one edge's any more.
+// Adds an edge to the link: large messages go over all edges at once, small ones over the first. No
+// message's time is one edge's any more.
 void AddEdge(const LinkProfile& edge, LinkProfile& sum) {
   sum.bandwidth_bytes_per_s += edge.bandwidth_bytes_per_s;
   sum.residual_ratio = std::max(sum.residual_ratio, edge.residual_ratio);

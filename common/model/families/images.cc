@@ -1,4 +1,4 @@
-// What models of images share: sizes of images, how their bytes become numbers, classes.
+// The common part of models of images: sizes of images, how their bytes become numbers, classes.
 
 #include "common/model/family.h"
 #include "common/model/image_model.h"

@@ -13,10 +13,10 @@ void Read(ConfigFields& fields, ModelConfig* c) {
   fields.MustBe("attention_bias", false);
   fields.MustBe("lm_head_bias", false);
   fields.MustBe("mlp_bias", false);
-  // Of attention kernels of the model's own code, and of its former scaling: off.
+  // Fields of attention kernels of the model's own code, and of its former scaling: off.
   fields.MustBe("full_attn_mod", 1);
   fields.MustBe("interpolate_factor", 1);
-  // Of the "longrope" scaling, which is refused; transformers writes it without, too.
+  // A field of the "longrope" scaling, which is refused; transformers writes it without, too.
   fields.Has("original_max_position_embeddings");
 }
 

@@ -68,7 +68,7 @@ class Probes {
     return ended;
   }
 
-  // What each one said last.
+  // Returns the last answer of each address.
   std::string Said() const {
     std::vector<std::string> said;
     for (const auto& probe : probes_) {

@@ -78,7 +78,7 @@ Reachability ProbeSocketAddress(const addrinfo& at) {
   return AnswerToHello(fd.get());
 }
 
-// What a failed handshake says of certificates.
+// Explains what a failed handshake reports about certificates.
 std::string WhyRefused(const std::string& said) {
   if (absl::StrContains(said, "Hostname Verification") || absl::StrContains(said, "hostname") ||
       absl::StrContains(said, "Peer name")) {

@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kMaxPemBytes = 1 << 20;
 
-// What gRPC says of its own goes to this program's log at debug level; $GRPC_VERBOSITY leaves it to
+// Routes gRPC's own messages to this program's log at debug level; $GRPC_VERBOSITY leaves it to
 // gRPC.
 void RouteGrpcLog() {
   if (std::getenv("GRPC_VERBOSITY") != nullptr) return;

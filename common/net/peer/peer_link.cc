@@ -1,4 +1,4 @@
-// What other threads call.
+// The part of PeerLink that other threads call.
 
 #include "common/net/peer/peer_link.h"
 

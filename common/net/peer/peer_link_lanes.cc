@@ -187,7 +187,7 @@ bool PeerLink::Impl::SendNext(Peer& peer, int lane_index) {
       if (peer.spent[channel] + outgoing.cost() > peer.limit[channel]) continue;
       Begin(peer, channel);
     }
-    // What has no chunks goes over the channel's first lane.
+    // A message without chunks goes over the channel's first lane.
     if (outgoing.tensor->done() && lane_index != SelectLane(channel)) return false;
     if (lane_index > 0 && !outgoing.tensor->done() && !IsBestLane(peer, lane_index, channel)) {
       continue;
@@ -322,7 +322,7 @@ void PeerLink::Impl::OnLaneFrame(const NodeId& name, int lane_index, LinkFrame& 
   absl::Status status = in.status;
   Peer& peer = *Find(name);
   Lane& lane = *peer.lanes[lane_index];
-  // What answers an earlier hello means nothing any more.
+  // An answer to an earlier hello means nothing any more.
   const bool answers_hello = !lane.hello_due && frame.transfer() == lane.hello_number;
   if (status.ok()) {
     switch (frame.body_case()) {

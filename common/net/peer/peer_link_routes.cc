@@ -271,7 +271,7 @@ void PeerLink::Impl::Take(Route& first, uint64_t number, const v1::PeerOpen& ope
   incoming.header = open.header();
   incoming.bytes = open.bytes();
   incoming.wants_arrival = open.wants_arrival();
-  // What is added up needs no alignment, and is not copied.
+  // Numbers that are added up need no alignment, and are not copied.
   incoming.stays = channel == static_cast<int>(PeerChannel::kCollective) && incoming.bytes > 0 &&
                    incoming.bytes <= first.hello.chunk_bytes();
   const absl::Status admitted =
@@ -326,7 +326,7 @@ absl::Status PeerLink::Impl::Accept(Incoming& incoming, LinkFrame& in) {
   return absl::OkStatus();
 }
 
-// What has come whole, as far as nothing sent before it is missing.
+// Delivers what has come whole, as far as nothing sent before it is missing.
 void PeerLink::Impl::DeliverReady(Route& first, int channel) {
   auto& numbers = first.numbers[channel];
   while (!numbers.empty() && numbers.begin()->first == first.delivered[channel] + 1) {

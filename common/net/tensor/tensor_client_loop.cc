@@ -86,7 +86,7 @@ int TensorClient::Impl::WaitMs() const {
   Instant until = now_ + kTurnMax;
   for (const auto& [id, transfer] : transfers_) {
     until = std::min(until, transfer->deadline);
-    // What has no connection waits for its watch.
+    // A transfer without a connection waits for its watch.
     if (transfer->attempt == 0 && transfer->connection->up) {
       until = std::min(until, std::max(now_, transfer->not_before));
     }

@@ -10,11 +10,12 @@
 namespace atl {
 namespace {
 
-// As encoded. So few that the last ones of a transfer do not keep one connection busy for long, so
-// many that the round trip of each, and its place in the server's log, cost nothing beside them.
+// The size of a segment, as encoded: so few bytes that the last ones of a transfer do not keep one
+// connection busy for long, so many that the round trip of each, and its place in the server's log,
+// cost nothing beside them.
 constexpr int64_t kSegmentBytes = int64_t{8} << 20;
-// Of which bytes are still to come: one moves while the next one's opening is answered. More would
-// wait for a slow connection when the others are done.
+// Segments of a connection of which bytes are still to come: one moves while the next one's opening
+// is answered. More would wait for a slow connection when the others are done.
 constexpr int kMovingAConnection = 2;
 // With those that only wait for their acknowledgement, which comes when the server's disk has them;
 // of one server's connections on average.
@@ -61,7 +62,7 @@ void TensorClient::Impl::StartSegments() {
   }
 }
 
-// Whether one more segment may begin where so many are open.
+// Returns whether one more segment may begin where so many are open.
 bool TensorClient::Impl::HasRoom(const ServerAddress& server, size_t open) {
   const auto& connections = connections_[server];
   if (open < kMovingAConnection) return true;  // perhaps no connection is up yet
@@ -129,7 +130,8 @@ void TensorClient::Impl::SegmentDone(TransferId id, TransferId segment, SplitRes
   if (over && split.open.empty()) EndSplit(id);
 }
 
-// What is open of it is of no use any more. Its end waits for theirs: they write to its memory.
+// Ends a split transfer, whose open segments are of no use any more. Its end waits for theirs: they
+// write to its memory.
 void TensorClient::Impl::FailSplit(TransferId id, SplitResult failure) {
   Split& split = splits_.at(id);
   if (!split.failure) {

@@ -1,4 +1,4 @@
-// What a client does for each transfer: opening, chunks, credits, ends.
+// The client's part of each transfer: opening, chunks, credits, ends.
 
 #include <algorithm>
 

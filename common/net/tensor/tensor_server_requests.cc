@@ -1,4 +1,4 @@
-// What a server does with each kind of frame, and with its handler's answers.
+// The server's handling of each kind of frame, and of its handler's answers.
 
 #include <algorithm>
 

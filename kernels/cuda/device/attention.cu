@@ -19,7 +19,7 @@ namespace atl::ATOLL_DEVICE {
 namespace {
 
 constexpr int kDeltaThreads = 256;
-// What a block may have of shared memory on every device: sm_75's limit.
+// Shared memory that a block may have on every device: sm_75's limit.
 constexpr int64_t kSharedBytesMax = int64_t{64} << 10;
 
 // AttentionShape in fewer registers.
@@ -382,7 +382,7 @@ void LaunchBackward(const Queue& queue, const AttentionBackward& op, Workspace w
          count);
   if (EnqueueOnTensorCores(queue, op, operands.delta.data)) return;
   ForHeadDim(op.shape.head_dim, [&]<int kColumns>() {
-    // Of 32, 16 or 8 rows.
+    // Tiles of 32, 16 or 8 rows.
     using Tiles = std::conditional_t<kColumns == 16, Tile<8, 1, 32>,
                                      Tile<16, kColumns == 4 ? 2 : 1, kColumns>>;
     constexpr int64_t kBytes = int64_t{sizeof(float)} * (4 * Tiles::kFloats + 2 * Tiles::kSquare);

@@ -15,7 +15,7 @@ constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kTile = 1024, kPartOfTile = kTile / kWarps;  // tokens that a block looks at together
 
-// What one row adds to the sums of a column: kSums numbers.
+// A row's contribution to the sums of a column: kSums numbers.
 template <typename T>
 struct RmsTerms {
   static constexpr int kSums = 1;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     const int32_t from = begin + warp * kPartOfTile;
     const bool beside = from < first + kWarp && from + kPartOfTile > first;
-    // Of equal tokens the earlier position comes first.
+    // The earlier position comes first of equal tokens.
     const int32_t bound = from < first ? token + 1 : token;
 #pragma unroll 4
     for (int i = 0; i < kPartOfTile; i += 4) {

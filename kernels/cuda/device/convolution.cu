@@ -1,6 +1,6 @@
-// What convolutions are made of beside products: windows laid out as rows (columns of a product),
-// the way back, and weights turned to match; and convolutions of groups, whole, which have few
-// products an element.
+// The parts of convolutions beside products: windows laid out as rows (columns of a product), the
+// way back, and weights turned to match; and convolutions of groups, whole, which have few products
+// an element.
 //
 // With N output rows, I input and O output channels, K taps, s bytes an element:
 //   ConvColumns     N I K s read (mostly from caches) and written

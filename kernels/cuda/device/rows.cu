@@ -159,14 +159,14 @@ struct OnlineSoftmax {
   }
 };
 
-// What a row's gradient and loss are made of.
+// Numbers that a row's gradient and loss are made of.
 struct RowSoftmax {
   float largest, sum;
   float target;  // the target's logit - largest
 };
 
-// Of the whole row, which it copies to `kept` (unless null); the same in all threads but for
-// `target`, which thread 0 has.
+// Computes the numbers of the whole row, which it copies to `kept` (unless null); they are the same
+// in all threads but for `target`, which thread 0 has.
 template <typename T>
 __device__ inline RowSoftmax ComputeRowSoftmax(const T* row, int cols, bool apart, int target,
                                                T* kept) {

@@ -24,7 +24,7 @@ const std::string* Text(const Json& object, const char* field) {
 
 absl::Status Bad(const std::string& problem) { return absl::InvalidArgumentError(problem); }
 
-// What a line without messages is known for.
+// Describes a line without messages by what it is known for.
 std::string DescribeForm(const Json& object) {
   const auto has = [&](const char* field) { return object.contains(field); };
   if (has("conversations") || has("conversation")) {
@@ -79,7 +79,7 @@ absl::Status ReadToolCalls(Json* calls) {
   return absl::OkStatus();
 }
 
-// Whether the loss counts an answer: "weight" and "train", which templates do not see.
+// Returns whether the loss counts an answer: "weight" and "train", which templates do not see.
 absl::StatusOr<bool> TakeWeight(Json* fields) {
   bool counts = true;
   if (const auto weight = fields->find("weight"); weight != fields->end() && !weight->is_null()) {

@@ -139,7 +139,7 @@ class ChatEncoder::Framed {
     } else if (shared_end > 0) {
       span.end = shared_end;
     } else {
-      // What ends the answer, where the message that follows begins.
+      // The end of the answer is a special token, where the message that follows begins.
       const auto places = tokenizer_.FindSpecialTokens(*own);
       if (!places.empty()) end_token = own->substr(places.back().begin, places.back().bytes);
       span.end = i + 1 < messages_.size() ? FindContent(i + 1) : whole_.text.size();

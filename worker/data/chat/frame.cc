@@ -19,7 +19,8 @@ uint64_t Digest(const std::string& text, uint64_t before) {
   return XXH3_64bits_withSeed(text.data(), text.size(), before);
 }
 
-// Whether the tokenizer finds the token in text: it finds no control token of SentencePiece.
+// Returns whether the tokenizer finds the token in text: it finds no control token of
+// SentencePiece.
 bool FindsToken(const Tokenizer& tokenizer, const std::string& token) {
   const auto id = tokenizer.TokenId(token);
   std::vector<int32_t> ids;

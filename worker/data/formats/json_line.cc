@@ -71,7 +71,7 @@ class Scanner {
     return true;
   }
 
-  // Whether another value has to follow: the first one inside.
+  // Scans a value; returns whether another one has to follow: the first one inside.
   bool ScanValue() {
     if (at_ == text_.size()) return FailEnd();
     const char c = text_[at_];
@@ -212,7 +212,7 @@ class Scanner {
   std::optional<JsonFault> fault_;
 };
 
-// Of a byte: characters before it, and one.
+// Returns the column of a byte: characters before it, and one.
 int64_t Column(std::string_view text, size_t at) {
   const auto before = text.substr(0, at);
   return 1 + std::count_if(before.begin(), before.end(),

@@ -51,7 +51,7 @@ absl::StatusOr<TokenHead> ReadHeader(const Header& header, int64_t file_bytes) {
                             rest / layout.token_bytes,
                             rest < layout.token_bytes * tokens ? ": the file was cut off" : ""));
   }
-  // Of another version the size says what its tokens are.
+  // The size says what the tokens of another version are.
   for (const int64_t token_bytes : {2, 4}) {
     if (tokens > 0 && rest == token_bytes * tokens) return TokenHead{kHeaderBytes, token_bytes};
   }
@@ -59,8 +59,8 @@ absl::StatusOr<TokenHead> ReadHeader(const Header& header, int64_t file_bytes) {
                           " tokens, which its size of ", file_bytes, " bytes does not fit"));
 }
 
-// As a header of a magic number and some counts would be: 256 numbers, nearly all of them zero, of
-// which the first is a date, or one counts what follows.
+// Returns whether the beginning looks like a header of a magic number and some counts: 256 numbers,
+// nearly all of them zero, of which the first is a date, or one counts what follows.
 bool LooksLikeHeader(const Header& header, int64_t file_bytes) {
   const auto behind = header.begin() + 16;
   if (header[0] == 0 || std::any_of(behind, header.end(), [](int32_t n) { return n != 0; })) {
@@ -111,7 +111,7 @@ absl::StatusOr<TokenHead> ParseTokenHead(std::string_view head, int64_t file_byt
 
 absl::Status CheckTokenWidth(std::span<const int32_t> tokens, int64_t token_bytes) {
   constexpr size_t kTokensMin = 128;
-  // Of numbers below 2^18 in 32 bits the upper half is below 4, and in 64 bits it is 0.
+  // Numbers below 2^18 have an upper half below 4 in 32 bits, and of 0 in 64 bits.
   const int32_t upper_max = token_bytes == 2 ? 3 : 0;
   if (tokens.size() < kTokensMin || token_bytes > 4) return absl::OkStatus();
   int32_t most = 0;

@@ -20,7 +20,7 @@ constexpr size_t kRowBytesMax = size_t{1} << 30;
 
 absl::Status Bad(absl::string_view problem) { return absl::InvalidArgumentError(problem); }
 
-// What of a column is not read; "": nothing.
+// Returns what is not read of a column; "": nothing.
 std::string Unsupported(const Node& node) {
   if (node.is_map) return "a map";
   if (node.leaf >= 0 && node.type == ValueType::kInt96) return "96-bit numbers";

@@ -8,7 +8,7 @@
 namespace atl {
 namespace {
 
-// Of a matrix's norm to that of its direction; 1 where one of them is 0.
+// Returns the ratio of a matrix's norm to that of its direction; 1 where one of them is 0.
 double TrustRatio(double params, double directions) {
   return params > 0 && directions > 0 ? std::sqrt(params / directions) : 1.0;
 }

@@ -48,7 +48,7 @@ class MuonRule final : public UpdateRule {
   }
 
  private:
-  // Of the largest matrix; they take turns.
+  // Scratch memory of the largest matrix; matrices take turns.
   struct Scratch {
     Tensor norm, x, y, square, mix;
   };
