@@ -18,7 +18,8 @@ struct SealSeconds {
   double open = 0;
 };
 
-// Of `bytes` on each of `threads` at once, a chunk at a time, with the cipher that links use here.
+// Times the sealing of `bytes` on each of `threads` at once, a chunk at a time, with the cipher
+// that links use here.
 inline SealSeconds TimeSealing(int threads, int64_t bytes, int64_t chunk_bytes) {
   const SealKey key{HasAes() ? SealCipher::kAes256Gcm : SealCipher::kChaCha20Poly1305, {1, 2, 3}};
   const auto count = static_cast<size_t>(std::max<int64_t>(1, bytes / chunk_bytes));

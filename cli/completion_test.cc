@@ -20,7 +20,7 @@ struct Program {
         ->add_flag("-w,--watch", watch, "then watch it");
   }
 
-  // What bash offers for the last of these words.
+  // Returns what bash offers for the last of these words.
   std::vector<std::string> CompleteInBash(const std::string& words) {
     const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/completion.bash";
     std::ofstream(path) << *CompletionScript(app, "bash") << "COMP_WORDS=(" << words

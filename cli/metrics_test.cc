@@ -116,8 +116,8 @@ TEST_CASE("an_event_file_is_followed_by_what_came_later_alone") {
 }
 
 TEST_CASE("records_carry_the_masked_crc_of_their_length") {
-  // Of the eight bytes 18 00 00 00 00 00 00 00, from a file that TensorFlow wrote: its first event
-  // "brain.Event:2" has 24 bytes.
+  // The checksum is of the eight bytes 18 00 00 00 00 00 00 00, from a file that TensorFlow wrote:
+  // its first event "brain.Event:2" has 24 bytes.
   v1::JobHistory empty;
   empty.set_submitted_unix_ms(1'000);
   const std::string bytes = HistoryAsEvents(empty);

@@ -21,7 +21,7 @@ std::string MakeFolder() {
   return folder.string();
 }
 
-// What a process leaves that ends so.
+// Returns the mark that a process leaves which ends so.
 template <class End>
 std::string MarkLeftBy(End end) {
   const std::string folder = MakeFolder();

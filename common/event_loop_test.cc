@@ -108,7 +108,7 @@ TEST_CASE("a log line keeps its shape whatever its text holds") {
   REQUIRE(!Logs(LogLevel::kWarning));
 }
 
-// What a process whose standard error is the journal's stream writes.
+// Returns what a process whose standard error is the journal's stream writes.
 std::string LoggedToJournal(LogLevel level) {
   int ends[2];
   REQUIRE(pipe(ends) == 0);

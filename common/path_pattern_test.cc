@@ -23,7 +23,7 @@ class Tree {
   }
   ~Tree() { fs::remove_all(root_); }
 
-  // What matches, by its name in the tree.
+  // Returns the matches by their names in the tree.
   std::vector<std::string> Expand(const std::string& pattern, int64_t entries_max = 1000) const {
     const auto found = ExpandPattern(RealFiles(), (root_ / pattern).string(), entries_max);
     if (!found.ok()) return {std::string(found.status().message())};

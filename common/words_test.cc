@@ -30,7 +30,7 @@ TEST_CASE("the error for a misspelt name has the nearest one, for a strange one 
   CHECK(Suggestion("colour", {"rate", "momentum"}) == "there are: rate, momentum");
 }
 
-// What the program `tool` says to these arguments.
+// Returns what the program `tool` prints for these arguments.
 std::string Said(std::vector<std::string> arguments) {
   CLI::App app("a tool", "tool");
   std::string name;

@@ -341,7 +341,7 @@ TEST_CASE("of_like_islands_of_a_job_one_is_searched_for_and_the_others_have_its_
   std::unique_lock lock(inbox.mutex);
   REQUIRE(inbox.filled.wait_for(lock, std::chrono::seconds(60),
                                 [&] { return inbox.made.size() == kIslands; }));
-  // As many at a time as begin before the first one is known.
+  // The searches are as many as begin at a time before the first one is known.
   CHECK(searched <= static_cast<size_t>(std::max(1, ReadMachineLimits().cpus / 2)));
   for (const PlanMade& made : inbox.made) {
     REQUIRE(made.plan.ok());

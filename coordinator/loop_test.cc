@@ -12,7 +12,7 @@
 namespace atl {
 namespace {
 
-// What the store has had to do, which outlives it.
+// The store's work, which outlives it.
 struct Stored {
   int transactions = 0;
   int events = 0;  // lines of the log
@@ -117,7 +117,7 @@ TEST_CASE("members are spared while the loop itself is late") {
   CHECK_FALSE(lateness.Measure(at(0), kNever, std::nullopt));
   CHECK_FALSE(lateness.Measure(at(100), at(0), std::nullopt));
   CHECK(lateness.Measure(at(101), at(0), std::nullopt) == std::chrono::milliseconds(101));
-  // Of a queue, once a second, by how much it has become longer.
+  // A queue reports once a second by how much it has become longer.
   CHECK_FALSE(lateness.Measure(at(999), kNever, at(0)));
   CHECK(lateness.Measure(at(1000), kNever, at(0)) == std::chrono::seconds(1));
   CHECK_FALSE(lateness.Measure(at(1001), kNever, at(0)));

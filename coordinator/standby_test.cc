@@ -66,7 +66,7 @@ class Coordinator {
     return status_;
   }
 
-  // What a call to this address gets.
+  // Returns the answer to a call to this address.
   grpc::Status Call(v1::ClusterStatus* reply) const {
     const auto stub = v1::Status::NewStub(OpenChannel({}, address).value());
     grpc::ClientContext context;

@@ -1,4 +1,4 @@
-// What the SQLite store does beyond every store: files that are damaged, foreign, older or full.
+// The SQLite store's part beyond every store: files that are damaged, foreign, older or full.
 
 #include "coordinator/store_sqlite.h"
 

@@ -1,5 +1,5 @@
-// What every store does, on each of them: SQLite's in a fresh folder, etcd's below a fresh prefix
-// of a real etcd.
+// Tests of every store, on each of them: SQLite's in a fresh folder, etcd's below a fresh prefix of
+// a real etcd.
 
 #include "coordinator/store.h"
 

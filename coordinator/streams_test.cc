@@ -1,4 +1,4 @@
-// What a stream writes next, and when it finishes.
+// Tests of what a stream writes next, and when it finishes.
 
 #include "coordinator/streams.h"
 

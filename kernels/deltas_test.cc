@@ -23,7 +23,7 @@ struct Exchange {
   explicit Exchange(int bits)
       : encoding(EncodingFromBits(bits)), bytes(EncodedBytes(encoding, kSize)) {}
 
-  // What the server gets for theta.
+  // Returns what the server gets for theta.
   std::vector<float> Send(bool feedback) {
     std::vector<float> delta(kSize), out(kSize);
     for (int64_t i = 0; i < kSize; ++i) delta[i] = base[i] - theta[i];

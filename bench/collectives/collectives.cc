@@ -68,7 +68,7 @@ Row Measure(int size, int64_t bytes) {
   const auto time = [&](Members& members) {
     return MeasureSeconds([&] { AllReduceAll(members, numbers, calls); }) / calls;
   };
-  // What a member sends: its parts to their owners, and its own result to all others.
+  // A member sends its parts to their owners, and its own result to all others.
   const int64_t sent = 2 * bytes * (size - 1) / size;
   std::vector<double> gloos, plains, seals, by_plain, by_sealed, by_parts;
   const Instant start = SteadyNow();

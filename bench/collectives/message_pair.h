@@ -24,7 +24,7 @@ class MessagePair {
 
   // From the first to the second; resolves when it has arrived.
   std::future<void> Send(const std::shared_ptr<std::vector<std::byte>>& bytes);
-  // So many, one behind the other; returns when all have arrived.
+  // Sends so many messages, one behind the other; returns when all have arrived.
   void Stream(const std::shared_ptr<std::vector<std::byte>>& bytes, int messages);
 
  private:

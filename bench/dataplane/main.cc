@@ -74,7 +74,7 @@ class Pair {
     }
   }
 
-  // Of one round.
+  // The result of one round.
   struct Result {
     double goodput_gb_per_s;
     double cpu_s_per_gb;  // of both processes, the kernel's part included

@@ -115,7 +115,7 @@ class Bench {
   void Row(const char* name, double bytes, const Op& op) {
     PrintRatio(name, bytes, Measure(op));
   }
-  // Of what is not meant to come near the memory's rate.
+  // Prints the row of an operation that is not meant to come near the memory's rate.
   template <typename Op>
   void RowWithoutGoal(const char* name, double bytes, const Op& op) {
     PrintRate(name, bytes, Measure(op));
@@ -144,7 +144,7 @@ class Bench {
                 rate / ceiling_);
     return rate / ceiling_;
   }
-  // As gpu_step prints it: rows would be of our own kernels, unseen.
+  // Prints what was declined, as gpu_step does: rows would be of our own kernels, unseen.
   void PrintDeclined() const {
     for (const DeclinedWork& work : DeclinedBy(*backend_)) {
       std::printf("DECLINED %lld %s: %s\n", static_cast<long long>(work.count), work.what.c_str(),
@@ -253,7 +253,7 @@ void Embeddings(Bench& b) {
   b.Release();
 }
 
-// What cuDNN would have done, by the kernels for what it declines.
+// Measures attention by the kernels for what cuDNN declines.
 void Attention(Bench& b) {
   const AttentionShape shape{.batch = 8,
                              .seq_len = 1024,

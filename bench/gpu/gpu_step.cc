@@ -45,8 +45,8 @@ T Must(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-// What a worker that pushes does to its device: a copy of all parameters beside them, in order with
-// the steps, and their transfer to the host by the classes that workers have for it.
+// Loads the device as a worker that pushes does: with a copy of all parameters beside them, in
+// order with the steps, and their transfer to the host by the classes that workers have for it.
 class Pusher {
  public:
   Pusher(Backend& backend, std::unique_ptr<Backend> staging, ModelRunner& runner)
@@ -57,7 +57,7 @@ class Pusher {
   }
   ~Pusher() { Finish(); }
 
-  // Of the parameters as the step that is enqueued leaves them.
+  // Pushes the parameters as the step that is enqueued leaves them.
   void Push() {
     Finish();
     std::vector<Tensor> parameters;

@@ -1,4 +1,5 @@
-// What the adapter gains when a link slows down while a job runs, and what it costs when not.
+// Measures what the adapter gains when a link slows down while a job runs, and what it costs when
+// not.
 
 #ifndef ATOLL_BENCH_ISLAND_ADAPTER_CASE_H_
 #define ATOLL_BENCH_ISLAND_ADAPTER_CASE_H_

@@ -170,7 +170,8 @@ Measured EmulatedIsland::Step() {
   const worker::StepRequest request{++number_, task_.batch, 1e-3};
   std::vector<worker::StepOutcome> outcomes(engines_.size());
   std::vector<std::thread> threads;
-  // As the leader sees it: the others learn of the last device's end while its next step begins.
+  // The step is timed as the leader sees it: the others learn of the last device's end while its
+  // next step begins.
   const Instant start = SteadyNow();
   Instant end = start;
   for (size_t e = 0; e < engines_.size(); ++e) {

@@ -35,7 +35,7 @@ struct Task {
 
 PlanRequest MakePlanRequest(const Setting& setting, const Task& task);
 
-// What all devices together compute in a step of this plan.
+// Returns what all devices together compute in a step of this plan.
 double WorkSeconds(const Setting& setting, const Task& task, const IslandPlan& plan);
 
 // Measured of one step.

@@ -95,7 +95,7 @@ void Print(const Setting& setting, const std::vector<Case>& cases) {
   }
 }
 
-// What all scenarios together found.
+// The findings of all scenarios together.
 struct Found {
   std::vector<Case> all;
   double kept = INFINITY;           // least real / predicted speed-up
@@ -208,8 +208,8 @@ plan::Plan CrossingReplicas(const PlanningInput& input, int replicas, int micro_
   return plan;
 }
 
-// What the same schedules take when connections share the link evenly; what follows the last
-// operation is taken to be the same.
+// Returns the seconds that the same schedules take when connections share the link evenly; what
+// follows the last operation is taken to be the same.
 double SecondsAllAtOnce(const PlanningInput& input, const plan::Plan& plan) {
   plan::Together all = plan::PutTogether(input.cluster, plan.layout, plan.outcome);
   std::vector<int> trunk_of(all.problem.network.lanes.size(), -1);

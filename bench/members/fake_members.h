@@ -35,9 +35,9 @@ class FakeWorker {
   const NodeId& name() const { return name_; }
   WorkerHello Hello() const;
   WorkerHeartbeat Heartbeat() const;
-  // What it says to the message.
+  // Answers the message.
   std::vector<WorkerMessage> On(Instant now, const ToWorkerMessage& message);
-  // What it says by itself; to be called now and then.
+  // Returns messages that it sends by itself; to be called now and then.
   std::vector<WorkerMessage> Turn(Instant now);
 
  private:
@@ -51,7 +51,7 @@ class FakeWorker {
   std::string site_;
   std::optional<IslandOrder> order_;    // leads
   std::optional<MemberOrder> follows_;  // follows
-  // Of the island that it leads.
+  // State of the island that it leads.
   Version base_ = kNoVersion;
   std::vector<PositionRange> leased_;
   bool lease_requested_ = false;  // for leases

@@ -27,7 +27,7 @@ struct Load {
   FakeTimings timings;
 };
 
-// As a member's, but that the generator may stall for longer than a member's host.
+// Times as a member's, but that the generator may stall for longer than a member's host.
 constexpr ChannelTimes kTimes{.keepalive_ms = kMemberKeepaliveMs, .keepalive_timeout_ms = 60'000};
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Open(const TlsOptions& tls,

@@ -79,7 +79,7 @@ bool CutBySlowest(const Cluster& cluster, const Costs& costs, Layout& layout) {
   return true;
 }
 
-// As if all devices were of this type.
+// Cuts the layers as if all devices were of this type.
 bool CutAsIf(const Cluster& cluster, const Costs& costs, int type, Layout& layout) {
   Cluster same = cluster;
   for (Device& device : same.devices) device.type = type;

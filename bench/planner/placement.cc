@@ -165,7 +165,8 @@ class Search {
     return false;
   }
 
-  // What decides a node's future: operators placed and where results still wanted lie; then times.
+  // Returns the key of a node's future: operators placed and where results still wanted lie; then
+  // times.
   std::vector<int> MakeNodeKey(const Node& node) const {
     std::vector<int> key = {static_cast<int>(node.placed & 0xffffffff),
                             static_cast<int>(node.placed >> 32)};

@@ -84,7 +84,7 @@ TEST_CASE("what is written is read back, for both families") {
   }
 }
 
-// Of a family with LLaMA's fields; `more` begins with a comma or is empty.
+// Returns the config of a family with LLaMA's fields; `more` begins with a comma or is empty.
 std::string Decoder(const std::string& type, int heads, const std::string& more) {
   return absl::StrCat(R"({"model_type": ")", type, R"(", "vocab_size": 64, "hidden_size": )",
                       8 * heads, R"(, "intermediate_size": 32, "num_hidden_layers": 4,

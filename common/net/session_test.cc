@@ -52,7 +52,7 @@ SealedChunk SealChunk(Session& from, const std::string& plain, uint64_t transfer
                                             reinterpret_cast<std::byte*>(chunk.payload.data())));
   return chunk;
 }
-// What it holds; nullopt: it does not open.
+// Returns the chunk's content; nullopt: it does not open.
 std::optional<std::string> OpenChunk(Session& to, const SealedChunk& chunk) {
   std::string plain = chunk.payload;
   const v1::Chunk& header = chunk.frame.chunk();
@@ -101,7 +101,8 @@ TEST_CASE("a header that is repeated, left out, reordered, cut or changed ends i
       return sealed[1];
     });
   }
-  // Of the other direction; and of another session of the same pair, by the name of this one.
+  // A header of the other direction; and one of another session of the same pair, by the name of
+  // this one.
   broken_by([](Pair& pair, auto&) { return SendHeader(*pair.server, "header"); });
   broken_by([](Pair& pair, auto& sealed) {
     Handshake handshake(pair.client_keys, pair.server_keys.public_key);

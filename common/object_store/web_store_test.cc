@@ -55,7 +55,7 @@ class Server {
   std::unique_ptr<ObjectStore> store_;
 };
 
-// What a server with ranges answers to GET.
+// Answers GET as a server with ranges does.
 WebAnswer Ranged(const WebRequest& request, const std::string& text = kText) {
   const auto range = request.headers.find("range");
   if (range == request.headers.end()) return {200, {{"etag", "\"a\""}}, text};

@@ -13,7 +13,7 @@
 namespace atl {
 namespace {
 
-// What a device has: a number, and how often each device's part is in it.
+// The table of a device: a number, and how often each device's part is in it.
 struct Table {
   double sum = 0;
   std::vector<int> counts;

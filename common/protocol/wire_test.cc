@@ -17,7 +17,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::util::MessageDifferencer;
 
-// What the planner's message has to print, and a worker's plan has not.
+// Fields that the planner's message has to print, and a worker's plan has not.
 const std::set<std::string> kDerived = {"atl.v1.PlannedIsland.island",
                                         "atl.v1.PlannedIsland.rings",
                                         "atl.v1.PlannedIsland.steps_per_round",
@@ -173,7 +173,7 @@ TEST_CASE("what breaks a limit is refused by name") {
   wire.mutable_lease_request()->set_wanted(-1);
   REQUIRE(Fault(wire) == "wanted: -1 is out of range");
 
-  // So long as the sum of some could not be stored any more.
+  // The number is taken so long as the sum of some could be stored.
   wire.mutable_heartbeat()->mutable_progress()->set_steps_redone(kMaxInt);
   REQUIRE(Fault(wire) == "steps_redone: 9223372036854775807 is out of range");
   wire.mutable_heartbeat()->mutable_progress()->set_steps_redone(kMaxNumber);

@@ -1,5 +1,5 @@
-// What the store in etcd does beyond every store: one of several coordinators owns it, nothing is
-// written by one that does not lead any more, and damage is named.
+// The etcd store's part beyond every store: one of several coordinators owns it, nothing is written
+// by one that does not lead any more, and damage is named.
 
 #include "coordinator/etcd/store_etcd.h"
 
@@ -255,7 +255,7 @@ TEST_CASE("damaged_line_of_the_log_is_marked_and_stops_nothing_in_etcd") {
   CHECK(keys.Open()->ReadLog({.job = "a"}, 10).value().empty());
 }
 
-// What the totals' key holds after a step.
+// Returns the content of the totals' key after a step.
 std::string TotalsBytes(const StoreTotals& totals, int staged_batches) {
   etcd::Totals wire;
   wire.set_schema_version(kEtcdSchemaVersion);
@@ -267,7 +267,8 @@ std::string TotalsBytes(const StoreTotals& totals, int staged_batches) {
   return wire.SerializeAsString();
 }
 
-// As if etcd had carried out the first attempt of the step, whose answer was lost.
+// The store behaves as if etcd had carried out the first attempt of the step, whose answer was
+// lost.
 TEST_CASE("step_whose_first_attempt_was_carried_out_is_stored_once") {
   Keys keys;
   auto store = keys.Open();

@@ -211,7 +211,7 @@ TEST_CASE("the link of two sites is measured once each way, and at a site each w
     };
     if (at_a) CHECK((link.bandwidth_bytes_per_s == 1e6) == touches("a3"));
     if (at_b) CHECK((link.bandwidth_bytes_per_s == 2e6) == touches("b1"));
-    // As the one pair of each direction.
+    // The link is measured as the one pair of each direction.
     for (const auto& [from, to] : measured) {
       if (from[0] != link.from[0] || to[0] != link.to[0] || from[0] == to[0]) continue;
       CHECK(link.bandwidth_bytes_per_s == (from == "a3" ? 1e6 : from == "b1" ? 2e6 : 1e8));

@@ -1,4 +1,4 @@
-// What running islands have shown outlives the coordinator.
+// The findings of running islands outlive the coordinator.
 
 #include <catch2/catch.hpp>
 
@@ -57,7 +57,7 @@ TEST_CASE("lines and devices that are not what was measured are so after a resta
     CHECK(fixture.now - report.at == minutes(7));
     CHECK(fixture.TakeChanges().empty());  // nothing is new
     CHECK(fixture.registry.ListTroubles(fixture.now).size() == 1);
-    // What they show from now on is compared with that.
+    // Later findings are compared with the restored ones.
     for (int i = 0; i < 3; ++i) fixture.Sees(0.011, 1'000'000);
     CHECK(fixture.TakeChanges() == "link a > b is 3.7 times faster than measured\n");
     for (int i = 0; i < 3; ++i) fixture.Works(0.95);

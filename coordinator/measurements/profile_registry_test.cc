@@ -142,7 +142,7 @@ TEST_CASE("times_by_size_follow_a_link_that_is_corrected_and_damaged_ones_are_sk
   const LinkProfile slower = fixture.registry.Links()[0].link;
   REQUIRE(slower.times.size() == 2);
   CHECK(slower.times[1].time_ns > 35'000'000);
-  // Of 2 ms compared with 20 ms, too.
+  // The same holds for 2 ms compared with 20 ms.
   const auto without_latency = [&](size_t row) {
     return static_cast<double>(slower.times[row].time_ns - slower.latency_ns);
   };
@@ -163,7 +163,7 @@ TEST_CASE("messages of one size show less of a link than those of two") {
   // Faster than that, which is still slower than measured.
   for (int i = 0; i < 4; ++i) narrow.Sees(0.009, kBytes);
   CHECK(narrow.TakeChanges() == "link a > b is 5.4 times slower than measured\n");
-  // As it was again: what was the larger part goes back.
+  // The link is as it was again: the larger part goes back.
   for (int i = 0; i < 8; ++i) narrow.Sees(0.0017, kBytes);
   CHECK_THAT(narrow.TakeChanges(),
              Catch::EndsWith("link a > b is as measured again, not 1.6 times slower\n"));

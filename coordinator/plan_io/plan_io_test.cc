@@ -203,7 +203,7 @@ TEST_CASE("a_type_of_a_file_without_a_figure_that_its_devices_need_is_refused") 
              Catch::Contains("memory_bytes"));
   CHECK_THAT(Refusal(kOwnType, "= 50e12", "= -50e12"), Catch::Contains("flops_per_s = -5e+13"));
   CHECK_THAT(Refusal(kOwnType, "name = \"a100-80\"", "name = \"mine\""), Catch::Contains("twice"));
-  // Of one device a node nothing has to be said.
+  // A cluster of one device a node needs no rate between devices.
   std::string alone = kOwnType;
   alone.replace(alone.find("link_bytes_per_s = 8e9"), 22, "");
   alone.replace(alone.find("id = \"a1\"\ntype = \"mine\"\nnode = \"n0\""), 35,

@@ -23,7 +23,7 @@ PlanRequest TwoWorkers() {
   return request;
 }
 
-// What `atoll plan --json` prints for the request.
+// Returns what `atoll plan --json` prints for the request.
 std::string Printed(const PlanRequest& request) {
   const auto input = MakePlanningInput(request);
   REQUIRE(input.ok());

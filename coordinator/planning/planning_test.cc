@@ -427,7 +427,7 @@ TEST_CASE("memory_kept_back_is_not_planned_with") {
   request.spec.layout.replicas = request.spec.layout.stages = 1;
   const int64_t takes = MostMemory(Planned(request));
   request.spec.layout.replicas = request.spec.layout.stages = 0;
-  // Of what is left one device lacks much for the model.
+  // One device lacks much of what is left for the model.
   request.spec.layout.memory_reserve_bytes = kGiB - takes / 2;
   const absl::StatusOr<IslandPlan> tight = PlanIsland(request);
   if (tight.ok()) {
@@ -524,7 +524,7 @@ TEST_CASE("any members give a valid plan or a refusal, and the same one again") 
     INFO(round << ": " << plan.status());
     if (plan.ok()) {
       ++planned;
-      // What `atoll plan` shows is what the island runs, byte for byte.
+      // The preview of `atoll plan` is what the island runs, byte for byte.
       const auto preview = FindPlan(request, *MakePlanningInput(request));
       REQUIRE(preview.ok());
       CHECK(absl::StartsWith(plan->reason, preview->island.reason));

@@ -49,7 +49,7 @@ int CountInPlace(const std::vector<PlanReplica>& now, const std::vector<PlanRepl
   return layers;
 }
 
-// As if the plan had run with the two devices of each replica exchanged.
+// Changes the plan as if it had run with the two devices of each replica exchanged.
 std::vector<PlanReplica> SwapDevices(std::vector<PlanReplica> replicas) {
   for (PlanReplica& replica : replicas) {
     const std::string first = replica.stages[0].devices[0], second = replica.stages[1].devices[0];

@@ -83,7 +83,7 @@ TEST_CASE("what a job says of shares is done, the faster device gets the larger 
   const int64_t even_ns = Planned(alike).step_ns;
   alike.spec.layout.tensor_split_ratios = {3, 1};
   CHECK(Planned(alike).step_ns > 1.3 * static_cast<double>(even_ns));
-  // Of a model that the job file names by its config.json, the heads are known here only.
+  // The heads of a model that the job file names by its config.json are known here only.
   alike.spec.layout.tensor_split_ratios = {2, 1};
   CHECK_THAT(Refusal(alike), Catch::StartsWith("layout.tensor_split_ratios = [2, 1]: the model's 4 "
                                                "key-value heads cannot be cut so"));

@@ -260,8 +260,9 @@ TEST_CASE("Any V: no schedule blocks itself, nor exceeds memory, nor beats the b
   CHECK(Play(problem, found->schedule).makespan_ns <= found->result.makespan_ns);
 }
 
-// What a device's list takes in slots: every chunk as many as it ever has micro-batches between the
-// start of F, of its own or of the one that writes into it, and the end of W.
+// Returns the bytes that a device's list takes in slots: every chunk as many as it ever has
+// micro-batches between the start of F, of its own or of the one that writes into it, and the end
+// of W.
 int64_t BytesInSlots(const Problem& problem, const std::vector<Op>& ops) {
   std::map<int, std::set<int>> open;
   std::map<int, size_t> most;

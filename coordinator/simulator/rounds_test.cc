@@ -94,7 +94,7 @@ TEST_CASE("A window waits for the grace time from the first arrival, and no long
   for (const RoundSpan& round : result.timeline) {
     CHECK(round.decided_ns <= round.opened_ns + problem.grace_ns);
   }
-  // Those that came in time go on together.
+  // The islands that came in time go on together.
   CHECK(result.timeline[1].opened_ns == 215);
   problem.wait_for_all = true;
   for (const RoundSpan& round : Play(problem).timeline) CHECK(round.participants == 3);

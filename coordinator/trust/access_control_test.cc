@@ -91,7 +91,7 @@ TEST_CASE("notes that cannot be stored are stored later") {
   CHECK(folder.Open()->keys().allowed_size() == 1);
 }
 
-// Of members in a registry.
+// Counts the revoked members in a registry.
 int CountRevoked(const v1::TrustRecords& records) {
   return static_cast<int>(std::count_if(records.members().begin(), records.members().end(),
                                         [](const auto& m) { return m.revoked_unix_s() != 0; }));

@@ -1,5 +1,5 @@
-// What is not put to cuBLASLt is computed all the same, and counted. The other side of the choice,
-// that everything else is put to it, is in the counts too.
+// Work that is not put to cuBLASLt is computed all the same, and counted. The other side of the
+// choice, that everything else is put to it, is in the counts too.
 
 #include "kernels/cuda/declined.h"
 

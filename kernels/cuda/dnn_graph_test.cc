@@ -39,7 +39,7 @@ TEST_CASE("cuDNN takes every descriptor of the attention graphs") {
   }
 }
 
-// What cuDNN requires of a device, of the GPUs that this build has bf16 code for.
+// Returns a device as cuDNN requires it, of the GPUs that this build has bf16 code for.
 std::string Device(const std::string& name, int version, int processors, int shared_optin) {
   return absl::StrCat(
       R"({"deviceVer":)", version, R"(,"driverVer":13000,"cudaDeviceId":0,"totalGlobalMem":)",

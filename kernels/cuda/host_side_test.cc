@@ -1,4 +1,5 @@
-// What the CUDA backend decides on the host: plans, memory, devices, and how products are put.
+// Tests of what the CUDA backend decides on the host: plans, memory, devices, and how products are
+// put.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -111,7 +112,7 @@ TEST_CASE("a plan is not used again where bias or GELU's argument are aligned ot
   }
   REQUIRE(key_of(by_bias).Hash() != key_of(by_pre).Hash());
 
-  // What is not accessed does not count.
+  // Operands that are not accessed do not count.
   op.activation = Activation::kNone;
   op.bias = {};
   REQUIRE(key_of(op).bias_alignment == 0);

@@ -28,7 +28,7 @@ constexpr Duration kLong = std::chrono::seconds(60);  // passes only if somethin
 // NCCL takes seconds to join; a wait without a result takes so long.
 constexpr Duration kShort = std::chrono::seconds(10);
 
-// Whether this machine has so many GPUs; the case is skipped otherwise.
+// Returns whether this machine has so many GPUs; the case is skipped otherwise.
 bool HasGpus(size_t wanted) {
   const auto devices = CudaDevices();
   if (!devices.ok()) {
@@ -156,7 +156,7 @@ TEST_CASE("who comes alone waits until the timeout, and the device goes on") {
 
 // ---- Two GPUs or more ----
 
-// What NCCL does otherwise, and kernels/cuda/nccl.h says so.
+// Differences of NCCL that kernels/cuda/nccl.h states.
 const std::map<std::string, std::string>& Otherwise() {
   static const std::map<std::string, std::string> cases = {
       {"sums in f64 and bf16", "bf16 is summed as bf16"},

@@ -38,7 +38,8 @@ OpCase LayerNormCase(int64_t n, int64_t channels, bool add);
 OpCase RopeCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t head_dim, int64_t offset);
 OpCase AttentionCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t kv_heads,
                      int64_t head_dim);
-// What a shape's mask hides, and with `padded` the ends of sequences.
+// Makes a case of attention with a shape's mask, and with `padded` also the ends of sequences
+// hidden.
 OpCase MaskedAttentionCase(AttentionShape shape, bool padded = false);
 // Tokens of three types.
 OpCase TypedEmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, int64_t channels);

@@ -20,7 +20,7 @@ using Numbers = std::vector<double>;
 using Contents = std::map<std::string, Numbers>;
 Contents InitialContents(const OpCase& op_case, uint64_t seed);
 
-// Whether rows are further apart than they are long, as far as the case allows it.
+// Says whether rows are further apart than they are long, as far as the case allows it.
 enum class Gaps {
   kNone,
   kOdd,      // they are, and begin unaligned
@@ -29,7 +29,7 @@ enum class Gaps {
 
 class CaseRun {
  public:
-  // What lies between rows must stay as it is. `compute` is the type of activations.
+  // Runs a case; what lies between rows must stay as it is. `compute` is the type of activations.
   CaseRun(Backend& backend, const OpCase& op_case, Gaps gaps, DType compute = DType::kFloat32);
 
   // Copies contents to the backend. Numbers are rounded to the argument's type.

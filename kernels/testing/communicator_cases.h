@@ -23,7 +23,7 @@ struct CommunicatorCase {
   std::function<void(const MakeMembers&)> run;  // fails by Catch2's REQUIRE
 };
 
-// What an implementation cannot do without.
+// Limits of an implementation.
 struct CommunicatorLimits {
   int members = 5;                                    // the most of a group, 2 or more
   Duration shortest = std::chrono::milliseconds(60);  // a wait without a result

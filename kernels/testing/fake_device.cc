@@ -123,7 +123,7 @@ class FakeMemory {
     return real;
   }
 
-  // What lies behind an address; other numbers stay as they are.
+  // Returns what lies behind an address; other numbers stay as they are.
   uintptr_t Behind(uintptr_t address) {
     const std::lock_guard lock(mutex_);
     auto found = regions_.upper_bound(address);
@@ -345,7 +345,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
   const std::shared_ptr<FakeMemory> memory_;
   const std::function<void()> before_copy_;
   FailureSources failures_;
-  // What an operation of a record addresses is looked up when it is recorded, as it is on a GPU.
+  // The addresses of a record's operation are looked up when it is recorded, as they are on a GPU.
   Recorder recorder_{this, 4096};
   std::shared_ptr<Operations> recording_;
   Stream* recorded_stream_ = nullptr;

@@ -40,7 +40,7 @@ struct OnDevice {
   Tensor x;
 };
 
-// Whether a process that does this survives.
+// Returns whether a process that does this survives.
 bool Survives(const std::function<void()>& body) {
   const pid_t child = fork();
   REQUIRE(child >= 0);

@@ -38,7 +38,7 @@ void Set(const Tensor& x, int64_t i, double value) {
   }
 }
 
-// As threads do it (kernels/thread_communicator.cc): in the tensors' own precision.
+// Joins numbers as threads do (kernels/thread_communicator.cc): in the tensors' own precision.
 double Join(const Tensor& x, bool sum, double a, double b) {
   if (!sum) return a > b || a != a ? a : b;
   if (x.dtype == DType::kFloat64) return a + b;
@@ -158,7 +158,7 @@ absl::Status FakeNccl::AllGather(Member member, Backend& backend, Stream& stream
   });
 }
 
-// Of all members' tensors, once all are there.
+// Joins all members' tensors, once all are there.
 absl::Status FakeNccl::Together(Member member, Backend& backend, Stream& stream, const Tensor& x,
                                 std::function<void(const std::vector<Tensor>&)> all) {
   const std::shared_ptr<Joined> own = Of<std::shared_ptr<Joined>>(member);

@@ -18,8 +18,8 @@ namespace atl::testing {
 
 class FakeNccl final : public NcclApi {
  public:
-  // Whether members are notified when one of theirs aborts, as NCCL does over sockets; without, as
-  // within a host, they wait for ever.
+  // `reports_aborts`: members are notified when one of theirs aborts, as NCCL does over sockets;
+  // without, as within a host, they wait for ever.
   explicit FakeNccl(bool reports_aborts) : reports_aborts_(reports_aborts) {}
 
   int groups() const;  // ids made so far

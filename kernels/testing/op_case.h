@@ -41,8 +41,8 @@ struct Arg {
   // Initial contents: normal numbers, unless given here. Outputs start as rubbish all the same.
   std::function<double(int64_t index)> value = nullptr;
   bool flat = false;  // must be contiguous
-  // Of a gradient: what backward adds it to, its own old contents ("d<input>") or another argument.
-  // "" where it is simply written.
+  // Set for a gradient: what backward adds it to, its own old contents ("d<input>") or another
+  // argument. "" where it is simply written.
   std::string added_to = "";
   int64_t gap = 0;  // elements that its rows are further apart than others', where there are gaps
 };
@@ -54,7 +54,7 @@ struct OpCase {
   std::vector<Arg> args;
   std::function<void(Call&)> forward;
   std::function<void(Call&)> backward = nullptr;
-  // What the benchmark divides by: of forward, and of backward.
+  // Operations that the benchmark divides by: of forward, and of backward.
   double forward_flops = 0, backward_flops = 0;  // products only; 0: memory counts
   double forward_bytes = 0, backward_bytes = 0;  // each argument's bytes once per read or write
   double tolerance = 2e-5;  // against the reference: relative to a tensor's largest element
@@ -109,8 +109,8 @@ std::vector<OpCase> TestCases();
 // Every operation in the shapes of a LLaMA of d 256, 8 layers, 8 heads, B 8, T 256.
 std::vector<OpCase> BenchmarkCases();
 
-// What rates are compared with: a product that is large in every dimension, and a loop in place
-// over memory that no cache holds.
+// Cases with which rates are compared: a product that is large in every dimension, and a loop in
+// place over memory that no cache holds.
 OpCase LargeProductCase();
 OpCase MemoryCase();
 

@@ -61,7 +61,7 @@ std::vector<OpCase> TestCases() {
       LinearCase(3, 8, 4101, true, true),  // a vocabulary's, in two parts
       LinearCase(19, 24, 33, true, true, kTanh),
       LinearCase(5, 7, 16, false, false, kErf),
-      // As models have them on a GPU, where every epilogue is cuBLASLt's.
+      // Shapes as models have them on a GPU, where every epilogue is cuBLASLt's.
       LinearCase(64, 64, 128, true, false, kTanh),
       LinearCase(64, 64, 128, false, false, kTanh),
       LinearCase(128, 256, 192, true, false),

@@ -43,8 +43,8 @@ double LargestMagnitude(const Numbers& numbers) {
   return largest;
 }
 
-// What is wrong with results; empty: nothing. Of each of them how many numbers are off, and the
-// worst.
+// Returns what is wrong with results, empty for nothing: of each of them how many numbers are off,
+// and the worst.
 std::string Differences(const Contents& results, const Contents& expected, double tolerance) {
   std::string text;
   for (const auto& [name, numbers] : expected) {
@@ -67,7 +67,7 @@ std::string Differences(const Contents& results, const Contents& expected, doubl
   return text;
 }
 
-// Those that this machine has, each made once; the others are named by a case of their own.
+// Backends that this machine has, each made once; the others are named by a case of their own.
 struct Present {
   const BackendUnderTest* entry;
   std::unique_ptr<Backend> backend;
@@ -163,7 +163,7 @@ double Loss(CaseRun& run, const OpCase& op_case, const Contents& contents) {
   return loss;
 }
 
-// What backward added for the gradient argument, at element i.
+// Returns what backward added for the gradient argument, at element i.
 double Gradient(const Contents& results, const Contents& before, const Arg& arg, int64_t i) {
   const double base = arg.added_to.empty() ? 0.0 : before.at(arg.added_to)[i];
   return results.at(arg.name)[i] - base;

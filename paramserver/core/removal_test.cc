@@ -1,4 +1,4 @@
-// What makes a server forget a job, and what does not.
+// Tests of what makes a server forget a job, and what does not.
 
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-// What a person sees of the `atoll` command: its outputs and exit codes.
+// Tests of the outputs and exit codes of the `atoll` command.
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -108,7 +108,7 @@ TEST_CASE("a_job_has_the_islands_rounds_and_encodings_that_its_file_says") {
   for (size_t at = 0; (at = cluster.find("1.25e9", at)) != std::string::npos;) {
     cluster.replace(at, 6, "1.25e4");  // an exchange takes longer than its steps
   }
-  // Of the island that is far from the server.
+  // Returns the rate of the island that is far from the server.
   const auto rate = [&](const std::string& outer) {
     Command command({"cli/atoll", "--json", "simulate", "--rounds", "5", "--cluster",
                      fixture.Write("c.toml", cluster), fixture.Write("rounds.toml", kJob + outer)},

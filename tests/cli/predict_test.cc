@@ -48,7 +48,7 @@ class SavedModel {
       layouts.push_back(layer->layout());
       values.emplace_back(layouts.back().size);
       InitLayer(layouts.back(), config.layers, 1, values.back());
-      // So that the likeliest stand apart.
+      // The likeliest stand apart so.
       for (float& value : values.back()) value *= value == 1 ? 1 : 3;
       backend_->CopyToDevice(runner_->stream(),
                              runner_->params(static_cast<int>(values.size()) - 1),

@@ -43,7 +43,7 @@ TEST_CASE("every flag in a unit and its environment file is one of the daemon's"
       INFO(flag);
       CHECK(known.contains(flag));
     }
-    // What the unit reads from its environment is there, if only to be empty.
+    // The variables that the unit reads are in its environment, if only to be empty.
     const std::set<std::string> set = Matches("\n" + environment, "\n([A-Z_]+)=");
     CHECK(Matches(unit, "\\$\\{?(ATOLL_[A-Z]+)") == set);
   }

@@ -1,5 +1,5 @@
-// What the command line reads: a model's class names, this person's clusters, and what `atoll
-// doctor` looks at.
+// Decoders of what the command line reads: a model's class names, this person's clusters, and what
+// `atoll doctor` looks at.
 
 #include <google/protobuf/util/message_differencer.h>
 
@@ -37,7 +37,7 @@ bool AcceptsClassNames(std::string_view bytes) {
   const auto json = nlohmann::json::parse(bytes, nullptr, /*allow_exceptions=*/false);
   ATOLL_CHECK(json["id2label"].size() == names->size(), classes);
   if (!config.ok()) return true;
-  // What is written is read again, and is the same.
+  // The written names are read again, and are the same.
   ATOLL_CHECK(cli::WriteClassNames(Folder().folder(), *names).ok());
   const auto again = cli::ReadClassNames(Folder().folder(), classes);
   ATOLL_CHECK(again.ok() && *again == *names);
@@ -59,7 +59,7 @@ bool AcceptsClientConfig(std::string_view bytes) {
   for (const v1::ClientContext& context : config->contexts()) {
     (void)cli::CheckContextName(context.name());
   }
-  // What is written is read again, and is the same.
+  // The written configuration is read again, and is the same.
   const auto again = cli::ParseConfig(cli::FormatConfig(*config), "again");
   ATOLL_CHECK(again.ok(), again.status().message());
   ATOLL_CHECK(google::protobuf::util::MessageDifferencer::Equals(*again, *config));

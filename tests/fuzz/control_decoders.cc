@@ -1,4 +1,4 @@
-// What daemons say to the coordinator and back, and what shows who they are.
+// Decoders of what daemons send to the coordinator and back, and of what shows who they are.
 
 #include <sys/stat.h>
 
@@ -25,7 +25,7 @@ namespace {
 
 // ---------------------------------------------------------------------------- control messages
 
-// What was read is written, and read again.
+// Writes what was read, and reads it again.
 template <class Wire>
 bool SurvivesAgain(std::string_view bytes) {
   Wire wire;
@@ -162,7 +162,7 @@ bool AcceptsDelta(std::string_view bytes) {
   const auto encoding = static_cast<Encoding>(input.Take<uint8_t>() % kEncodingCount);
   const int64_t elements = 1 + input.Take<uint16_t>() % 9000;
   const auto size = static_cast<size_t>(EncodedBytes(encoding, elements));
-  // Of exactly that size: what is read or written beyond it is seen.
+  // The buffer has exactly that size: what is read or written beyond it is seen.
   std::vector<std::byte> encoded(size);
   const std::string_view rest = input.Rest().substr(0, size);
   if (!rest.empty()) std::memcpy(encoded.data(), rest.data(), rest.size());
@@ -232,7 +232,7 @@ bool AcceptsCertificate(std::string_view bytes) {
   ATOLL_CHECK(facts->fingerprint.size() == 32, facts->fingerprint.size());
   ATOLL_CHECK(FindCertificate(pem, facts->fingerprint).has_value());
   if (facts->identity.ok()) {
-    // As it is written it is read, and it covers itself.
+    // The identity is read as it was written, and it covers itself.
     const auto again = IdentityFromUri(UriFrom(*facts->identity));
     ATOLL_CHECK(again.ok() && *again == *facts->identity, UriFrom(*facts->identity));
   }

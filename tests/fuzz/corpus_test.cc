@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kChangesPerSeed = 200;
 
-// What a fuzzer does most: bytes changed, cut off, repeated; values of JSON and of messages
-// replaced.
+// Returns the bytes with a fuzzer's most common changes: bytes changed, cut off, repeated; values
+// of JSON and of messages replaced.
 std::string Changed(std::string bytes, Rng& rng) {
   if (rng.Chance(0.5)) {
     if (const auto changed = Mutated(bytes, rng)) return *changed;

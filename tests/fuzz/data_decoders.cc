@@ -1,4 +1,4 @@
-// What data files hold: packed text, lines of JSONL, Parquet, and the first bytes of anything.
+// Decoders of data files: packed text, lines of JSONL, Parquet, and the first bytes of anything.
 
 #include <zlib.h>
 #include <zstd.h>

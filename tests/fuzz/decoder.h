@@ -20,7 +20,7 @@ struct Decoder {
   std::vector<std::string> (*seeds)();
   // Decodes, and uses what was decoded as the product does. Whether the input was taken.
   bool (*accepts)(std::string_view bytes);
-  // Of a decoder that takes bytes as choices: inputs of random bytes that `./dev test` runs.
+  // Set for a decoder that takes bytes as choices: inputs of random bytes that `./dev test` runs.
   int random_inputs = 0;
 };
 

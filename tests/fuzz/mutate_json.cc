@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 constexpr int kDepthMax = 64;  // the library's destructor and dump() recurse
 constexpr size_t kNodesMax = 1 << 12;
 
-// Of lists and objects, without `json` itself.
+// Collects the nodes of lists and objects, without `json` itself.
 void CollectNodes(Json& json, std::vector<Json*>* nodes) {
   for (Json& child : json) {
     if (nodes->size() == kNodesMax) return;

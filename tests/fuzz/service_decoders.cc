@@ -1,5 +1,5 @@
-// What other services, browsers and programs of this machine say: etcd, HTTP clients and servers,
-// the notice command; and the files and addresses by which daemons find them.
+// Decoders of what other services, browsers and programs of this machine send: etcd, HTTP clients
+// and servers, the notice command; and the files and addresses by which daemons find them.
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
@@ -41,7 +41,7 @@ etcd::Leader SomeLeader() {
   return leader;
 }
 
-// As etcd answers; the first byte says what was requested.
+// Accepts what etcd answers; the first byte says what was requested.
 bool AcceptsEtcdAnswer(std::string_view bytes) {
   constexpr int64_t kLease = 7;
   Input input(bytes);
@@ -63,7 +63,7 @@ bool AcceptsEtcdAnswer(std::string_view bytes) {
   if (which == 1) {
     const auto totals = TotalsIn(answer, "atoll/totals");
     if (!totals.ok() || !totals->has_value()) return false;
-    // As they were written: a checksum covers them.
+    // The totals are as they were written: a checksum covers them.
     const StoredTotals& found = **totals;
     ATOLL_CHECK(found.staged_batches >= 0, found.staged_batches);
     etcdserverpb::RangeResponse again;
@@ -146,7 +146,8 @@ const Registration kEtcdLog({"etcd_log", EtcdLogSeeds, AcceptsEtcdLog});
 
 // ------------------------------------------------------------------------------ the web page
 
-// Of a coordinator that is ending: every request is decoded, no call is made.
+// Accepts requests of pages at a coordinator that is ending: every request is decoded, no call is
+// made.
 bool AcceptsPageRequest(std::string_view bytes) {
   static Gateway& gateway = *[] {
     auto* made = new Gateway(grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials()),

@@ -1,5 +1,6 @@
-// What workers and the coordinator keep for themselves: saves, caches, the registry of members, the
-// audit log, curves. Checksums are made right before a file is read: a fuzzer does not guess them.
+// Decoders of what workers and the coordinator keep for themselves: saves, caches, the registry of
+// members, the audit log, curves. Checksums are made right before a file is read: a fuzzer does not
+// guess them.
 
 #include <xxhash.h>
 

@@ -1,4 +1,5 @@
-// What users write and download: TOML, config.json, tokenizers, plans and profiles, conversations.
+// Decoders of what users write and download: TOML, config.json, tokenizers, plans and profiles,
+// conversations.
 
 #include "cli/job_file.h"
 #include "common/check.h"
@@ -80,7 +81,7 @@ const Registration kCluster({"cluster_toml", ClusterSeeds, AcceptsCluster});
 bool AcceptsConfig(std::string_view bytes) {
   const auto config = ParseModelConfig(Text(bytes), "config.json");
   if (!config.ok()) return false;
-  // What is printed is read again, and is the same.
+  // The printed text is read again, and is the same.
   const std::string printed = FormatModelConfig(*config);
   const auto again = ParseModelConfig(printed, "again");
   ATOLL_CHECK(again.ok(), printed, " ", again.status().message());

@@ -1,4 +1,4 @@
-// What daemons say to each other on the data plane.
+// Decoders of what daemons send each other on the data plane.
 
 #include <google/protobuf/text_format.h>
 
@@ -86,7 +86,7 @@ bool AcceptsGroupFrame(std::string_view bytes) {
   if (const GroupReply* reply = worker::BodyIf<GroupReply>(*frame)) {
     (void)worker::StatusFromReply(*reply);
   }
-  // What was taken can be sent on.
+  // A frame that was taken can be sent on.
   const auto again = ParseGroupFrame(worker::Serialize(*frame));
   ATOLL_CHECK(again.ok(), again.status().ToString());
   return true;
@@ -129,7 +129,7 @@ bool AcceptsGroupHeader(std::string_view bytes) {
   if (!worker::ParseChunkHeader({input.Rest().data(), input.Rest().size()}, payload_bytes).ok()) {
     return false;
   }
-  // What a receiver makes room for.
+  // The receiver makes room for this.
   ATOLL_CHECK(payload_bytes % 4 == 0 && payload_bytes / 4 <= worker::kChunkElements, payload_bytes);
   return true;
 }
@@ -162,7 +162,7 @@ const KeyPair& ServerKeys() {
   return keys;
 }
 
-// What an end of a link does with a frame that comes before there is a session. A welcome or a
+// Handles, as an end of a link does, a frame that comes before there is a session. A welcome or a
 // refusal is of another handshake than ours, and proves nothing.
 bool AcceptsHandshake(std::string_view bytes) {
   v1::Frame frame;

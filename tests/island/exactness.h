@@ -30,9 +30,9 @@ enum class Kind {
   kBert,
   kBertPadded,  // on sequences of unlike length
 };
-// What every layout is tried with.
+// Families with which every layout is tried.
 inline constexpr Kind kFamilies[] = {Kind::kGpt2, Kind::kLlama};
-// Those whose blocks are made of other parts, with layouts that have everything.
+// Families whose blocks are made of other parts, with layouts that have everything.
 inline constexpr Kind kOtherFamilies[] = {Kind::kMistral,   Kind::kQwen2,  Kind::kQwen3,
                                           Kind::kOlmo2,     Kind::kGemma2, Kind::kBert,
                                           Kind::kBertPadded};
@@ -73,7 +73,7 @@ struct Limits {
   double weights = 1e-4;
 };
 
-// What an island is made on. Null: a LocalNetwork.
+// Makes the network of an island. Null: a LocalNetwork.
 using NewNetwork = std::function<std::unique_ptr<IslandNetwork>(const IslandPlan&)>;
 
 struct Trial {

@@ -106,7 +106,7 @@ LocalDevice NewFakeDevice(int index);
 // One device with the whole batch at once, or in micro-batches of so many rows.
 class TestDevice {
  public:
-  // Of f64: on the reference backend.
+  // Makes a device of f64 on the reference backend.
   explicit TestDevice(const EngineJob& job, int64_t micro_batch_rows = 0);
 
   void Set(const Layers& params);

@@ -1,4 +1,4 @@
-// What a plan predicts of a device's memory is what its backends count, within 5%.
+// Tests that a plan predicts of a device's memory what its backends count, within 5%.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -71,7 +71,7 @@ TEST_CASE("replicas take the memory of the optimizer's state that they own") {
       state[copies] = memory.state_bytes;
     }
   }
-  // Of four units of four bytes an element, two are moments.
+  // Two of four units of four bytes an element are moments.
   CHECK(static_cast<double>(state[1]) / static_cast<double>(state[4]) ==
         Approx(2.5 / 4).epsilon(0.02));
   CHECK(static_cast<double>(state[2]) / static_cast<double>(state[4]) ==

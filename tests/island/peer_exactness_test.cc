@@ -72,7 +72,7 @@ TEST_CASE("workers_over_encrypted_links_train_as_one_device_does", "[keys]") {
   CheckOverSockets(true);
 }
 
-// So many replicas at each of two sites, of one stage each.
+// Returns a layout of so many replicas of one stage each at each of two sites.
 IslandLayout AtTwoSites(int replicas, int optimizer_copies) {
   IslandLayout layout;
   layout.name =

@@ -14,8 +14,8 @@ namespace {
 
 constexpr Duration kLong = std::chrono::seconds(60);  // passes only if something hangs
 
-// Of a block of a collective ("sum FROM TO CALL KIND OFFSET GROUP"): else it says why its sender
-// ends.
+// Returns whether the header is that of a block of a collective ("sum FROM TO CALL KIND OFFSET
+// GROUP"): else it says why its sender ends.
 bool HasNumbers(absl::string_view header) {
   const std::vector<std::string> words = absl::StrSplit(header, absl::MaxSplits(' ', 5));
   return words.size() > 4 && (words[4] == "0" || words[4] == "1");

@@ -13,7 +13,7 @@ namespace atl::worker {
 
 class PeerNetwork final : public IslandNetwork {
  public:
-  // Of the plan's members. `seen` outlives it.
+  // Counters of the plan's members. `seen` outlives it.
   struct Seen {
     int64_t tensors = 0;      // messages between stages and for commits that came over a socket
     int64_t all_reduces = 0;  // blocks of all-reduces, likewise

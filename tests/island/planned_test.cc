@@ -1,5 +1,5 @@
-// What the planner decides for memory and for unlike devices trains as one device does, in the
-// memory that it predicts: blocks recomputed in part, layers shared unevenly.
+// The planner's choices for memory and for unlike devices train as one device does, in the memory
+// that it predicts: blocks recomputed in part, layers shared unevenly.
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -188,7 +188,7 @@ TEST_CASE("devices that share layers by their speed train as one device does") {
   for (const ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
     const EngineJob job = PlannedJob(family, family == ModelFamily::kGpt2);
     PlanRequest request = MakePlanRequest(job, 2, {1, 2});
-    // As if one of them had been seen to be slow.
+    // The request is as if one of them had been seen to be slow.
     for (LayerCost& cost : request.members[0].profiles[1].layers) {
       for (int64_t* ns : {&cost.forward_ns, &cost.input_gradient_ns, &cost.weight_gradient_ns,
                           &cost.optimizer_ns}) {

@@ -55,7 +55,7 @@ TEST_CASE("LLaMA under every schedule on one to four devices trains as on one") 
   }
 }
 
-// Those that take any placement: with several stages on a device, too.
+// Schedules that take any placement: with several stages on a device, too.
 TEST_CASE("schedules for any placement train as one device does on a V") {
   for (const sim::ScheduleFamily& family : sim::ScheduleFamilies()) {
     if (family.placement != sim::Placement::kAny) continue;

@@ -1,4 +1,4 @@
-// What devices do while messages are in flight, and what they report of links.
+// Tests of what devices do while messages are in flight, and what they report of links.
 
 #include <algorithm>
 #include <atomic>

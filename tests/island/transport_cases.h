@@ -27,7 +27,7 @@ class Pair {
   virtual ~Pair() = default;
   virtual Endpoint a() = 0;
   virtual Endpoint b() = 0;
-  // As an engine does before a plan: of both ends, after an Abort too.
+  // Resets both ends as an engine does before a plan, after an Abort too.
   virtual void Reset() = 0;
 };
 inline constexpr int64_t kMessageElements = 300;

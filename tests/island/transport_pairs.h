@@ -114,7 +114,8 @@ struct TwoEnds {
       REQUIRE(end->link->AwaitPeers(SteadyNow() + kLong).ToString() == "OK");
     }
   }
-  // As members do before they set up a plan: what is still in flight is of another attempt.
+  // Begins an epoch as members do before they set up a plan: what is still in flight is of another
+  // attempt.
   void BeginEpoch() {
     ++epoch_;
     for (LinkEnd* end : {&a, &b}) end->transport.BeginEpoch(epoch_);
@@ -216,7 +217,7 @@ class NcclPair : public Pair {
     ends_.BeginEpoch();
     Prepare(first_, MakeTwoStagePlan("a/0", "b/0", "2.27"));
     Prepare(second_, MakeTwoStagePlan("a/0", "b/0", "2.27"));
-    // What an engine does: every device joins its pairs in their order.
+    // Every device joins its pairs in their order, as an engine has it.
     std::map<std::string, std::string> ids;
     for (const PairGroup& pair : first_.ListPairGroups("a/0")) ids[pair.name] = *nccl_.NewId();
     const auto join = [&](DeviceTransport& transport, const std::string& device, Device& on) {

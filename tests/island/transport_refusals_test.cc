@@ -1,4 +1,4 @@
-// What another worker sends ends at most the step.
+// Messages of another worker end at most the step.
 
 #include <catch2/catch.hpp>
 #include <thread>
@@ -23,7 +23,7 @@ struct Receiver {
     queue.Deliver("a/0", "b/0", Activation(micro_batch), DType::kFloat32,
                   std::as_bytes(std::span(*owner)), owner);
   }
-  // As NCCL announces one float.
+  // Announces one float as NCCL does.
   void Announce(int32_t micro_batch, int64_t number) { Deliver(micro_batch, {number, 1}); }
   // Why it ended.
   std::string End() {

@@ -1,4 +1,4 @@
-// What devices say of their speed while they train.
+// Tests of the speed that devices report while they train.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -41,7 +41,7 @@ TEST_CASE("of a tensor-parallel group that waits for its slow device only that o
   }
   // Both took as long; four layers of two micro-batches are 8 and 80 ms of F.
   CHECK(works[1].device == "w1/1");
-  // What they wait for each other in between is no device's.
+  // The wait for each other in between is no device's work.
   CHECK(works[0].forward_seconds >= 0.008);
   CHECK(works[1].forward_seconds - works[0].forward_seconds == Approx(0.072));
 }

@@ -61,7 +61,7 @@ Role OtherRole(const Service& service) {
   return service.role == Role::kWorker ? Role::kParameterServer : Role::kWorker;
 }
 
-// Of calls that are allowed: refused by the handler for their empty message, or answered.
+// Returns whether the call was allowed: refused by the handler for its empty message, or answered.
 bool Passed(const Ending& ending) {
   return ending.denial == v1::TRUST_DENIAL_UNSPECIFIED &&
          ending.code != grpc::StatusCode::UNAVAILABLE &&
@@ -98,7 +98,7 @@ void RevokeOneOfEachRole(const Cluster& cluster) {
   }
 }
 
-// What attempts are made with, beside certificates of the cluster.
+// Certificates of attempts, beside those of the cluster.
 struct Forged {
   KeyAndCertificate other_authority;
   JoinToken token, used_token;
@@ -189,7 +189,7 @@ TEST_CASE("every_attempt_on_every_service_is_refused_for_its_reason") {
   }
 }
 
-// What it says to all whom the authority, or a token, vouches for is who leads: there they get the
+// It names the leader to all for whom the authority, or a token, vouches: there they get the
 // reason.
 TEST_CASE("a_standby_carries_out_no_call_and_answers_no_stranger") {
   Cluster cluster;

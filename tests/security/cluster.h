@@ -164,7 +164,7 @@ class Cluster {
   }
 
  private:
-  // Of what is served at all addresses.
+  // Returns the loopback address of what is served at all addresses.
   static std::string ToLoopbackUrl(const std::string& url) {
     return absl::StrCat("https://127.0.0.1", url.substr(url.rfind(':')));
   }

@@ -207,7 +207,7 @@ TEST_CASE("init_refuses_a_coordinators_folder_that_does_not_say_its_cluster") {
   CHECK(site.Init({"--cluster=0123456789abcdef"}).code == 0);
 }
 
-// As a package starts it, before there is an authority.
+// The coordinator runs as a package starts it, before there is an authority.
 TEST_CASE("init_makes_the_authority_of_the_cluster_that_a_coordinator_has_begun") {
   Site site;
   {

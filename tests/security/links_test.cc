@@ -43,7 +43,7 @@ KeyPair JoinWithKey(const Cluster& cluster, const std::string& role, const std::
   return keys;
 }
 
-// What the coordinator sends to parameter servers: whose keys they take.
+// Returns the keys that the coordinator sends to parameter servers.
 std::vector<std::string> ListedKeys(const Cluster& cluster) {
   ServerKeyReader reader(cluster, {Role::kParameterServer, "s1"});
   v1::ClientKeys keys;
@@ -210,7 +210,7 @@ TEST_CASE("every_attempt_on_a_peer_link_is_refused_and_nothing_is_delivered") {
 
 // ----------------------------------------------------------------------- /metrics of members
 
-// Of a member that admits whom its list of refused holders does.
+// Makes a member that admits the holders that its list of refused ones leaves.
 Monitored MonitoredBy(const RefusedHolders& refused, std::atomic<int>* collected) {
   Monitored monitored;
   monitored.admits = [&refused](const std::string& shown) { return refused.Check(shown); };

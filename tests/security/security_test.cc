@@ -68,7 +68,7 @@ Outcome Atoll(const TestCoordinator& coordinator, const TlsOptions& tls,
 
 constexpr char kTlsFailed[] = "TLS with the coordinator at ";
 
-// What a worker's attach client receives first: "welcome", or why there is no connection.
+// Returns what a worker's attach client receives first: "welcome", or why there is no connection.
 std::string ReceiveFirst(const TestCoordinator& coordinator, const TlsOptions& tls) {
   std::mutex mutex;
   std::condition_variable changed;

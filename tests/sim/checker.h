@@ -26,7 +26,7 @@ namespace atl::sim {
 
 class Checkers;
 
-// Of one job.
+// The checker of one job.
 class Checker {
  public:
   Checker(JobSpec spec, ThreadPool* pool, Checkers* all)
@@ -48,9 +48,9 @@ class Checker {
   // A person has requested the job's removal; before that nothing of it may be deleted.
   void NoteRemovalRequest() { removal_requested_ = true; }
   void Deleted(const NodeId& member);
-  // Of a site's job: its end is persisted.
+  // Notes that the end of a site's job is persisted.
   void EndPersisted() { end_persisted_ = true; }
-  // Of a site's job: the job above does not take the contribution. Its data is free again.
+  // Notes that the job above does not take a contribution of a site's job. Its data is free again.
   void NotTaken(const ContributionId& contribution);
   // By the newest placement that was ever stored.
   bool Holds(const NodeId& server) const;
@@ -87,9 +87,9 @@ class Checker {
   int64_t rounds() const { return static_cast<int64_t>(expected_.size()); }
   int64_t rejected() const { return rejected_; }
   bool Committed(const ContributionId& id) const { return used_.contains(id); }
-  // Of a site's job: versions of the job above that it took later than its version 0.
+  // Returns the versions of the job above that a site's job took later than its version 0.
   int64_t adopted() const { return adopted_; }
-  // Of a site's job: contributions that the job above has taken.
+  // Returns the contributions of a site's job that the job above has taken.
   int64_t contributed() const;
 
  private:
@@ -164,7 +164,7 @@ class Checker {
   int64_t adopted_ = 0;
 };
 
-// Of all jobs: a user's, and those of sites' servers below it.
+// The checkers of all jobs: a user's, and those of sites' servers below it.
 class Checkers {
  public:
   Checkers(JobSpec spec, ThreadPool* pool) : pool_(*pool), users_(std::move(spec), pool, this) {}
@@ -174,7 +174,7 @@ class Checkers {
   // The user's, if it is of no site.
   Checker& Of(const JobId& job);
   bool IsOfSite(const JobId& job) const { return sites_.contains(job); }
-  // Whether a job of a site that goes on has shards at the server.
+  // Returns whether a job of a site that goes on has shards at the server.
   bool HoldsForSite(const NodeId& server) const;
   void Persisted(const StoreRecord& record);
   void StoreReplaced();

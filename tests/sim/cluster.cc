@@ -319,7 +319,8 @@ void Cluster::CrashServer(ServerNode& node) {
   });
 }
 
-// As soon as the next round is decided, or a moment later: no island has its version yet.
+// Loses the disk as soon as the next round is decided, or a moment later: no island has its version
+// yet.
 void Cluster::LoseDiskAtRound(ServerNode& node, int64_t decisions, int tries) {
   if (tries > 2000 || !node.alive() || !MayLose(node)) return;
   if (Decisions() > decisions) {
@@ -559,7 +560,7 @@ void Cluster::Operate() {
   CoordinatorNode& node = world_.coordinator();
   if (!node.alive() || node.mistaken()) return;
   std::vector<OrphanView> orphans = node.core()->Orphans();
-  // What is of a site's servers goes with the job above, or begins anew.
+  // State of a site's servers goes with the job above, or begins anew.
   std::erase_if(orphans, [&](const OrphanView& o) { return world_.checker.IsOfSite(o.job); });
   if (!orphans.empty()) {
     if (orphans[0].missing.empty()) {

@@ -41,7 +41,8 @@ struct ClusterOptions {
   Duration disconnect_every = std::chrono::seconds(15);
   Duration isolate_every = std::chrono::seconds(40);
   Duration pause_every = std::chrono::seconds(90);
-  // Of the coordinator's crashes: one with an empty store runs in its place for a while.
+  // The share of the coordinator's crashes after which one with an empty store runs in its place
+  // for a while.
   double mistaken_coordinator = 0.3;
   double lost_store = 0.4;  // of its other crashes: it comes back with another store
   Duration back_up_every = std::chrono::seconds(8);
@@ -75,7 +76,7 @@ struct ClusterOptions {
 
 // The same with shards that move and disks that are lost, and the coordinator's store whole.
 ClusterOptions MovingOptions(uint64_t seed);
-// Those with two servers for each shard: lost disks then cost nothing.
+// Options with two servers for each shard: lost disks then cost nothing.
 ClusterOptions CopiesOptions(uint64_t seed);
 // With parameter servers of sites alone, which have jobs of their own.
 ClusterOptions SitesOptions(uint64_t seed);
@@ -89,7 +90,7 @@ class WorkerNode;
 struct IslandState;
 struct StepAttempt;
 
-// What the nodes share.
+// State that the nodes share.
 struct World {
   explicit World(const ClusterOptions& o);
   ~World();

@@ -18,7 +18,7 @@ class Fiber : public std::enable_shared_from_this<Fiber> {
   static void Start(std::function<void()> body);
   // The one that runs now; null: none does.
   static std::shared_ptr<Fiber> Current();
-  // Of the one that runs: gives control back until Resume.
+  // Gives control back from the fiber that runs until Resume.
   static void Wait();
   // REQUIRES: it waits. Returns when it waits again, or has ended.
   void Resume();

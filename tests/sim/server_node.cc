@@ -12,7 +12,7 @@ using std::chrono::seconds;
 
 namespace {
 
-// What lies on a disk leases no memory of the server's.
+// Makes a lease of what lies on a disk, which takes no memory of the server's.
 std::shared_ptr<const ps::TensorLease> OnDisk(const std::shared_ptr<const ps::TensorLease>& lease) {
   if (lease == nullptr) return nullptr;
   const std::span<const float> values = lease->values();
@@ -54,7 +54,8 @@ void ServerNode::Start() {
   KeepConnecting();
 }
 
-// What the storage finds after a crash: all that was synced, and whatever else reached the disk.
+// Returns what the storage finds after a crash: all that was synced, and whatever else reached the
+// disk.
 std::vector<ps::RecoveredJob> ServerNode::Recover() {
   std::vector<ps::RecoveredJob> recovered;
   for (auto& [job, disk] : disk_) {

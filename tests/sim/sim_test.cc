@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kSlowestStepSeconds = 0.1 * 2.5 * 1.2;  // see WorkerNode: slowness and jitter
 
-// What the histories must contain, or they prove nothing about it: words of the job's log.
+// Words of the job's log that the histories must contain, or they prove nothing about it.
 const char* const kWanted[] = {"goes on from the state saved at inner step",
                                ", from a save",
                                ", further than its save",

@@ -25,9 +25,9 @@ struct ToyLayer {
   // Takes a step; where others own the rest, Spread brings what they have made of it.
   void Step(int32_t layer, const std::vector<PositionRange>& ranges, double learning_rate);
   void AllGatherParameters();
-  // What it was is being written over.
+  // Replaces the layer; its former state is being written over.
   void Replace(std::vector<float> parameters, std::vector<float> moments, int64_t step);
-  // As it is reported to others, without stamps: what it has, then what it had.
+  // Reports the layer to others, without stamps: what it has, then what it had.
   std::vector<HeldLayer> Held(int32_t layer, const std::string& device) const;
 
   std::vector<float> theta, moment;

@@ -119,7 +119,7 @@ TEST_CASE("large tensors are added up in the order of ranks, in chunks") {
 TEST_CASE("two_members_have_the_same_bits_whatever_the_size") {
   for (const bool encrypted : {true, false}) {
     auto members = NewPeerMembers(2, kLong, encrypted);
-    // Of one chunk, several, and more than wait to be sent at a time.
+    // Sizes of one chunk, of several, and of more than may wait to be sent at a time.
     for (const size_t count : {1, 70'001, 200'003, 2'000'011}) {
       CAPTURE(encrypted, count);
       Rng rng(count);
@@ -266,7 +266,7 @@ TEST_CASE("what is no block, too long, or of another is not taken") {
   REQUIRE(absl::IsInvalidArgument(take("w2", 1, 8)));  // another worker's rank
   REQUIRE(absl::IsInvalidArgument(take("w1", 2, 8)));
   REQUIRE(absl::IsInvalidArgument(take("w1", 1, 12)));
-  // Of an earlier attempt at the plan, and of a member that has failed.
+  // Messages of an earlier attempt at the plan, and of a member that has failed.
   blocks.Open("old/group", 0);
   blocks.OnMessage(Message("w1", "sum 1 0 1 0 0 old/group", pool->Take(8)));
   blocks.BeginScope("new/");
@@ -293,7 +293,7 @@ TEST_CASE("numbers are kept for members that are here, and for no others") {
   CHECK(admits("sum 1 0 0 2 0 2/group"));
   CHECK(admits("sum 1 0 0 3 0 2/group"));
   CHECK_FALSE(blocks.Admit("sum 1 0 0 3 0 2/group", kBlockBytesMax).ok());
-  // What was admitted just before its member went holds nothing up.
+  // A message that was admitted just before its member failed delays nothing.
   const auto credit = std::make_shared<int>();
   PeerDelivery late = Message("w1", "sum 1 0 1 0 0 1/group", BufferPool::Create(0)->Take(8));
   late.credit = credit;

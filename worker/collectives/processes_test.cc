@@ -44,7 +44,7 @@ class Pipe {
   int ends_[2];
 };
 
-// What one member saw; its process ends with it.
+// The findings of one member; its process ends with it.
 enum Seen { kAsExpected = 0, kNoGroup, kNoFirstSum, kWrongSum, kNoLoss, kLateLoss };
 
 // Runs one member. Announces its endpoint, takes those of all, is made before any other one sums

@@ -1,4 +1,4 @@
-// What happens around the rounds: generations, orders, pauses, checkpoints, the end.
+// Tests of events around the rounds: generations, orders, pauses, checkpoints, the end.
 
 #include <catch2/catch.hpp>
 #include <cmath>

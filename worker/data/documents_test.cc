@@ -85,7 +85,7 @@ Dataset Opened(const DataSpec& spec) {
   return *std::move(data);
 }
 
-// Of every document, in the order of the data.
+// Reads the rows of every document, in the order of the data.
 std::vector<Row> ReadTrainRows(const Dataset& data) {
   std::vector<Row> rows(static_cast<size_t>(data.train_sequences()));
   for (int64_t p = 0; p < data.train_sequences(); ++p) {

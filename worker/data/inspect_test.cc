@@ -1,4 +1,4 @@
-// What validate says of data that are not what they seem.
+// Tests of what validate reports about data that are not what they seem.
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

@@ -28,7 +28,7 @@ class Cache {
   }
   ~Cache() { fs::remove_all(path_); }
 
-  // Of 1,000 bytes; used `ago_s` seconds ago.
+  // Gets an entry of 1,000 bytes that was used `ago_s` seconds ago.
   std::string Get(uint64_t key, int ago_s = 0) {
     const auto folder = cache_->GetOrMake(key, [&](const std::string& made) {
       std::ofstream(made + "/tokens-00000.bin") << std::string(990, 'x');

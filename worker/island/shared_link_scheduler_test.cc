@@ -248,7 +248,8 @@ TEST_CASE("what is all ready goes in the plan's order, but for the first") {
   }
   std::vector<MessageTag> order = site.order();
   REQUIRE(order.size() == 12);
-  // Those that their scheduler knew before the others: at most one of each sender.
+  // The scheduler may know at most one message of each sender before the others: these are left
+  // out.
   order.erase(order.begin(), order.begin() + 2);
   const auto rank = [](const MessageTag& tag) { return std::pair(tag.micro_batch, tag.replica); };
   REQUIRE(std::is_sorted(order.begin(), order.end(),

@@ -312,7 +312,7 @@ TEST_CASE("the_loss_of_a_masked_row_is_the_mean_over_the_targets_that_count") {
   const LossSum loss = *s.runner->Evaluate(masked, 1);
   REQUIRE(loss.tokens == 3);  // targets 3, 5 and 6
   REQUIRE(loss.nats == Approx(nats[2] - nats[1] + nats[5] - nats[3]).epsilon(1e-4));
-  // What is masked has no gradient: two rows, one without a target, train as one row does.
+  // A masked row has no gradient: two rows, one without a target, train as one row does.
   const auto gradient = [&](std::vector<int32_t> rows, int64_t count) {
     std::vector<std::vector<float>> all;
     for (int l = 0; l < s.layers(); ++l) {
@@ -392,7 +392,7 @@ TEST_CASE("a pass over new tokens alone gives the logits of a pass over all of t
                                ModelFamily::kGemma2);
   ModelConfig config = Tiny(family, true);
   CAPTURE(static_cast<int>(family));
-  // As wide as heads of real models are, and one that is no multiple of a vector's lanes.
+  // Widths of heads of real models, and one that is no multiple of a vector's lanes.
   const auto head_dim = GENERATE(int64_t{0}, int64_t{64}, int64_t{84});
   CAPTURE(head_dim);
   if (head_dim > 0) {

@@ -60,7 +60,7 @@ const int64_t kRows = 3;  // in micro-batches of 2 and 1
 const std::vector<int32_t> kBatch = Tokens(kRows * (kSeqLen + 1));
 const std::vector<int32_t> kPrompt = Tokens(kSeqLen);
 
-// What a device finds of one batch; of a part: its part.
+// A device's results of one batch; its part of them for a part.
 struct Outcome {
   absl::Status status;
   LossSum loss;

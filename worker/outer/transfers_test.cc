@@ -220,7 +220,7 @@ TEST_CASE("A quantised push sends the bytes that were made at its capture, or no
       CHECK(fixture.link.handler.StagedBytes(done.push) == delta->encoded.at(done.push.shard));
     }
   }
-  // What was not captured so, or not of this shard.
+  // Shards that were not captured so, or elements that are not of this shard.
   fixture.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt8, Whole({fixture.shards[0]})},
                          delta);
   CHECK(fixture.Next<PushShardDone>().status == ShardPushStatus::kRefused);

@@ -25,7 +25,7 @@ class Fixture {
   int queues = 1;    // so many messages one behind the other
   double noise = 0;  // every other message takes this share longer, or less
 
-  // So many windows of 20 messages, in the chunks that the adapter says for fill and drain.
+  // Feeds so many windows of 20 messages, in the chunks that the adapter says for fill and drain.
   std::string Windows(int count) {
     transcript_.clear();
     for (int w = 0; w < count; ++w) Window(w);

@@ -71,8 +71,8 @@ TEST_CASE("workers measure in turn, and only the measurer answers, once") {
   CHECK(b.answers.empty());
 }
 
-// What a worker answers that waits for some that do not come: `measure` has it with longer and
-// longer patience until those have come that do.
+// Returns the answer of a worker that waits for some that do not come: `measure` has it with longer
+// and longer patience until those have come that do.
 LinksMeasured WithPatience(const std::function<LinksMeasured(Duration)>& measure,
                            const std::function<bool(const LinksMeasured&)>& complete) {
   return atl::testing::WithGrowingLimit(std::chrono::seconds(1), measure, complete);

@@ -84,7 +84,7 @@ TEST_CASE("a job that wants sizes that were not measured has those measured, and
   CHECK(ListProfiledSizes(second[0]) ==
         std::set<std::pair<int, int>>{{1, 1}, {1, 2}, {2, 1}, {2, 2}});
   CHECK(ListProfiledSizes(second[1]) == ListProfiledSizes(second[0]));
-  // What was there is as it was.
+  // The earlier entries are as they were.
   for (size_t i = 0; i < first[0].layers.size(); ++i) {
     CHECK(second[0].layers[i] == first[0].layers[i]);
   }

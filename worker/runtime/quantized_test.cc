@@ -1,4 +1,5 @@
-// What quantised pushes do to training: a small model on a small text, two islands, many rounds.
+// Tests of the effect of quantised pushes on training: a small model on a small text, two islands,
+// many rounds.
 
 #include <catch2/catch.hpp>
 #include <cstdio>
@@ -55,7 +56,7 @@ TEST_CASE("quantised pushes learn nearly as well, and far better than without er
     Encoding encoding;
     double worse_max, fewer_bytes;
   };
-  // Of topk a number of 64 may wait for 64 rounds, and these are 30: 1.1 from 5.5.
+  // With topk a number of 64 may wait for 64 rounds, and these are 30: 1.1 from 5.5.
   for (const auto& [encoding, worse_max, fewer_bytes] :
        {Expected{Encoding::kInt8, 1.01, 3.8}, Expected{Encoding::kInt4, 1.04, 7.5},
         Expected{Encoding::kE3m0, 1.04, 7.5}, Expected{Encoding::kTopK, 5, 120}}) {

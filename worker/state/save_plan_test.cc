@@ -19,7 +19,7 @@ HeldLayer Held(int32_t layer, Range owned, int64_t elements = 100) {
   return held;
 }
 
-// What all members have once the plan is carried out.
+// Returns what all members have once the plan is carried out.
 HeldSaves Carried(const SavePlan& plan, int64_t save, const std::set<NodeId>& dead = {}) {
   HeldSaves saves;
   for (const auto& [worker, order] : plan.orders) {

@@ -104,7 +104,7 @@ HeldLayer Owning(HeldLayer held, int64_t begin, int64_t end) {
   held.owned = {begin, end};
   return held;
 }
-// Of a step that ended before owners' parameters came.
+// Returns a layer of a step that ended before owners' parameters came.
 HeldLayer Torn(HeldLayer held) {
   held.whole = false;
   return held;

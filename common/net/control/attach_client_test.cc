@@ -69,8 +69,8 @@ class FakeCoordinator : public v1::WorkerControl::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// What the member sees, in words: "open", "lost", "key NAME" (of a list of one), "welcome",
-// "refused REASON".
+// A member that records what it sees in words: "open", "lost", "key NAME" (of a list of one),
+// "welcome", "refused REASON".
 class Member {
  public:
   explicit Member(int port) {

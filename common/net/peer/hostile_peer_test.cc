@@ -54,7 +54,7 @@ class HostileSender {
     while (dealer_.Send(message) != SendOutcome::kSent) Await(dealer_, ZMQ_POLLOUT);
   }
   void Send(const v1::Frame& frame) { Send({frame.SerializeAsString()}); }
-  // As its channel's next message on this lane, unless `sequence` says otherwise.
+  // Opens a message as its channel's next one on this lane, unless `sequence` says otherwise.
   void Open(uint64_t number, int channel, int64_t bytes, const std::string& header = "h",
             int64_t sequence = 0) {
     v1::Frame frame = MakeFrame(number);

@@ -144,7 +144,7 @@ TEST_CASE("a_slow_edge_takes_no_chunk_that_another_one_brings_sooner") {
   CHECK(TakesChunk(slow, {{fast}}, kChunk, 10'001));
   CHECK(!TakesChunk(slow, {{fast}}, kChunk, 9'999));
   CHECK(TakesChunk(fast, {{slow}}, kChunk, kChunk));
-  // What waits on the fast one, and how far it is, counts.
+  // The backlog of the fast one counts, and how far it is.
   CHECK(TakesChunk(slow, {{{.backlog_bytes = 9'500, .bytes_per_s = 1000}}}, kChunk, kChunk));
   CHECK(TakesChunk(slow, {{{.bytes_per_s = 1000, .latency_s = 9.5}}}, kChunk, kChunk));
   // Without a rate nothing is known.

@@ -188,7 +188,7 @@ TEST_CASE("unrequested frames are dropped") {
   const uint64_t transfer = opening.transfer();
   server.SendChunk(transfer + 1, 0, "of no transfer");
   server.Reply(transfer + 7, 3, 0);
-  // What follows is counted.
+  // The frames that follow are counted.
   server.Send({""});
   server.Send({std::string(5000, 'h')});
   server.Send({"a", "b", "c"});

@@ -247,7 +247,7 @@ TEST_CASE("a puller that reads nothing pins no more than its window") {
   std::vector<float> pulled(8 << 20, 1.0f);
   REQUIRE(link.Pull({"job-1", 0, 1, Encoding::kFloat32, 1}, pulled).status.ok());
   REQUIRE(pulled == std::vector<float>(8 << 20));
-  // Of the 320 MiB that the silent one requested, the kernel's buffers took what they hold.
+  // The kernel's buffers took what they hold of the 320 MiB that the silent one requested.
   REQUIRE(link.server->counters().payload_bytes_sent < 128 << 20);
 }
 

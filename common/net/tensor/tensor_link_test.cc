@@ -26,7 +26,7 @@ PushId ShardPush(ShardId shard) { return {"job-1", 0, 1, 1, 0, shard}; }
 
 TensorClientOptions SmallChunks() { return {.chunk_bytes = 4096, .pull_window_chunks = 4}; }
 
-// What bf16 leaves of the values.
+// Returns what bf16 leaves of the values.
 std::vector<float> Narrowed(const std::vector<float>& values, Encoding encoding) {
   std::vector<std::byte> bytes(values.size() * BytesPerElement(encoding));
   std::vector<float> back(values.size());

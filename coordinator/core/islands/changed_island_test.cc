@@ -1,4 +1,4 @@
-// What islands of several workers become when the planner or measurements say so.
+// Changes of islands of several workers when the planner or measurements request them.
 
 #include <catch2/catch.hpp>
 
@@ -45,7 +45,7 @@ TEST_CASE("A plan's reason names the largest of all that has changed since the o
   world.Do("changed b reason=b/0_is_9_times_slower_than_measured subject=b/0 size=9");
   world.Do("changed c reason=c/0_is_3_times_slower_than_measured subject=c/0 size=3");
   world.Do("changed b reason=link_b_>_c_is_5_times_slower_than_measured subject=b-c size=5");
-  // What is known of b/0 by now replaces what was.
+  // The newer knowledge of b/0 replaces the older.
   world.Do("changed b reason=b/0_is_4_times_slower_than_measured subject=b/0 size=4");
   const std::string output = world.Do("wait 30");
   INFO(output);

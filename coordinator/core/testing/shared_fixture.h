@@ -36,7 +36,7 @@ inline std::string Members(const IslandPlan& plan) {
   return sources.empty() ? names : names + "(" + sources + ")";
 }
 
-// As two of its workers got it.
+// Returns whether two of its workers got the same plan.
 inline bool SamePlan(const IslandPlan& a, const IslandPlan& b) {
   return KeepWorkerPrograms(a, "") == KeepWorkerPrograms(b, "");
 }

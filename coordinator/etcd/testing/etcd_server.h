@@ -22,7 +22,7 @@ class EtcdServer {
   EtcdServer(const EtcdServer&) = delete;
   EtcdServer& operator=(const EtcdServer&) = delete;
 
-  // Of keys below a prefix that no other call of this process has given.
+  // Returns the address of keys below a prefix that no other call of this process has given.
   std::string FreshUrl() const;
   const std::string& endpoint() const { return endpoint_; }
 

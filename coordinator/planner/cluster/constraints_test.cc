@@ -96,7 +96,7 @@ TEST_CASE("memory_kept_back_is_not_planned_with_and_devices_without_more_take_no
   CHECK(cluster.types[0].memory_bytes == 30 * kGiB);
   CHECK(absl::IsFailedPrecondition(Constrained({.memory_reserve_bytes = 30 * kGiB}, cluster)));
 
-  // Of two types one has no more than is kept back.
+  // One of two types has no more than is kept back.
   Case mixed;
   mixed.cluster.types.insert(mixed.cluster.types.begin(), mixed.cluster.types[0]);
   mixed.cluster.types[0].memory_bytes = 10 * kGiB;
@@ -133,7 +133,7 @@ TEST_CASE("a_step_sends_activations_gradients_and_all_reduces_between_sites") {
   CHECK(messages.at({"a", "b"}) == Approx(sent));
   CHECK(messages.at({"b", "a"}) == Approx(sent));
 
-  // Of three replicas one is at the other site.
+  // One of three replicas is at the other site.
   const Layout replicas{
       .micro_batch = 4,
       .replicas = {{{{{0}, 0, layers}}, 3}, {{{{1}, 0, layers}}, 3}, {{{{4}, 0, layers}}, 2}}};

@@ -24,8 +24,8 @@ namespace atl::plan {
 
 Model MakeTransformer(const TransformerShape& shape);
 
-// Of TransformerShapes(), and resnet50, resnet101, efficientnet-b0. `sequence` overrides the
-// length, or the width and height of images (0: the model's own; images: 224).
+// Finds a model among TransformerShapes(), and resnet50, resnet101, efficientnet-b0. `sequence`
+// overrides the length, or the width and height of images (0: the model's own; images: 224).
 absl::StatusOr<Model> FindModel(absl::string_view name, int64_t sequence = 0);
 
 }  // namespace atl::plan

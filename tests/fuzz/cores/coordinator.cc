@@ -18,7 +18,7 @@ using testing::World;
 
 constexpr int64_t kMessagesOfWorld = 250;
 
-// Whether what is stored can be read again, as it was.
+// Checks that what is stored can be read again, as it was.
 void CheckRecords(const World& w) {
   for (const StoreRecord& record : w.stored()) {
     const absl::StatusOr<std::string> bytes = EncodeRecord(record);

@@ -64,7 +64,7 @@ void Extremes::ChangeOne(Message* message, int depth) {
   const auto* descriptor = message->GetDescriptor();
   if (descriptor->field_count() == 0) return;
   const Reflection& r = *message->GetReflection();
-  // What is there is changed more often than what is not.
+  // Fields that are set are changed more often than others.
   std::vector<const FieldDescriptor*> set;
   r.ListFields(*message, &set);
   const FieldDescriptor* f =
@@ -110,7 +110,7 @@ void Extremes::ChangeList(Message* message, const FieldDescriptor* f, int depth)
   }
 }
 
-// Of a list: adds the value.
+// Sets the value, or adds it to a list.
 void Extremes::SetValue(Message* message, const FieldDescriptor* f) {
   const Reflection& r = *message->GetReflection();
   const bool list = f->is_repeated();

@@ -1,4 +1,4 @@
-// What a decoder refuses an encoder refuses: every kind of message and record, with fields at and
+// An encoder refuses what a decoder refuses: every kind of message and record, with fields at and
 // beyond their limits.
 
 #include <catch2/catch.hpp>

@@ -91,7 +91,7 @@ std::vector<v1::ToWorker> MakeMessages() {
   return messages;
 }
 
-// What the trainer and the transfers say when they have done it.
+// Answers of the trainer and the transfers.
 struct Answers {
   std::deque<Event>& to;
 

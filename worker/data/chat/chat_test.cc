@@ -16,7 +16,7 @@ using Catch::Matchers::Contains;
 
 constexpr const char* kSpacesAreMarks =
     R"({"type": "Replace", "pattern": {"String": " "}, "content": "_"})";
-// As LLaMA's: a space in front of every text, also behind special tokens.
+// The normalizer is LLaMA's: a space in front of every text, also behind special tokens.
 const std::string kPrepends = absl::StrCat(
     R"("normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "_"}, )",
     kSpacesAreMarks, "]}");
@@ -200,7 +200,7 @@ TEST_CASE("special_tokens_that_a_content_spells_are_text") {
 }
 
 TEST_CASE("answers_that_a_template_renders_otherwise_later_count_as_they_stand") {
-  // Of the last answer it shows what was thought, of earlier ones not.
+  // The template shows the thoughts of the last answer, not those of earlier ones.
   Chats thinks(
       "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == "
       "'assistant' and loop.last %}{{ 'he ' }}{% endif %}{{ m.content + '<|im_end|>\n' }}"

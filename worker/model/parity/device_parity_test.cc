@@ -15,7 +15,8 @@ using parity::kSeqLen;
 using parity::Must;
 using testing::BackendUnderTest;
 
-// Of logits and gradients, in units of a tensor's largest number; and of the loss of early steps.
+// Tolerances of logits and gradients, in units of a tensor's largest number; and of the loss of
+// early steps.
 struct Tolerance {
   double numbers, loss;
 };
