@@ -43,7 +43,7 @@ Daemon::Daemon(DaemonOptions options)
               if (trouble.empty()) return LogInfo(kPart, "its cluster is remembered again");
               LogWarning(
                   kPart,
-                  "says nothing to the coordinator until it can remember its cluster: ", trouble);
+                  "cannot remember its cluster, and answers no newer coordinator until it can: ", trouble);
             }),
       pool_(std::max(1, options_.threads)) {}
 
@@ -197,7 +197,7 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
   event.reset();  // may hold the last reference to a push's bytes
   if (actions.remember) mark_.Remember(*actions.remember);
   // All messages may be lost: they are sent again.
-  if (!mark_.IsRemembered(now)) actions.to_coordinator.clear();
+  if (!mark_.Fences(now)) actions.to_coordinator.clear();
   storage_->Add(actions);
   for (ServerMessage& message : actions.to_coordinator) {
     if (const auto* heartbeat = std::get_if<ServerHeartbeat>(&message)) {

@@ -319,7 +319,7 @@ class Daemon {
           if (trouble.empty()) return LogInfo("attach", "its cluster is remembered again");
           LogWarning(
               "attach",
-              "says nothing to the coordinator until it can remember its cluster: ", trouble);
+              "cannot remember its cluster, and answers no newer coordinator until it can: ", trouble);
         }) {
     trainer_.SetOnSaved([loop](const GroupTrainer::SaveOutcome& outcome) {
       loop->PostAnswer(StateSaved{outcome.state, outcome.trouble, outcome.tier});
@@ -367,7 +367,7 @@ class Daemon {
         // they are sent again.
         if (const auto* remember = std::get_if<RememberCluster>(&action)) {
           mark_.Remember(remember->mark);
-        } else if (!std::holds_alternative<Send>(action) || mark_.IsRemembered(now)) {
+        } else if (!std::holds_alternative<Send>(action) || mark_.Fences(now)) {
           Do(action);
         }
       }

@@ -64,16 +64,20 @@ absl::Status WriteClusterMark(Files& files, const std::string& state_folder,
   return WriteFileAtomically(files, GetMarkPath(state_folder), std::array{AsBytes(text)});
 }
 
-bool MarkWriter::IsRemembered(Instant now) {
+bool MarkWriter::Fences(Instant now) {
   constexpr Duration kRetry = std::chrono::seconds(1);
   if (!pending_) return true;
-  if (now < next_try_) return false;
+  if (now < next_try_) return fences_;
   const absl::Status status = WriteClusterMark(*files_, state_folder_, *pending_);
   next_try_ = status.ok() ? Instant() : now + kRetry;
   if (status.ok()) pending_.reset();
   const std::string trouble(status.message());
   if (trouble != trouble_) on_change_(trouble_ = trouble);
-  return status.ok();
+  if (status.ok()) return true;
+  const auto durable = ReadClusterMark(*files_, state_folder_);
+  fences_ = durable.ok() && durable->cluster == pending_->cluster &&
+            durable->epoch == pending_->epoch;
+  return fences_;
 }
 
 std::string ForeignClusterText(const ClusterId& own, const ClusterId& foreign) {

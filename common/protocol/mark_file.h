@@ -43,9 +43,16 @@ class MarkWriter {
              std::function<void(const std::string& trouble)> on_change)
       : files_(files), state_folder_(std::move(state_folder)), on_change_(std::move(on_change)) {}
 
-  void Remember(const ClusterMark& mark) { pending_ = mark; }
-  // Returns whether all of it is durable. A write that failed is tried again once a second.
-  bool IsRemembered(Instant now);
+  void Remember(const ClusterMark& mark) {
+    if (!pending_ || pending_->cluster != mark.cluster || pending_->epoch != mark.epoch) {
+      next_try_ = Instant();
+    }
+    pending_ = mark;
+  }
+  // Returns whether the cluster and the epoch are durable. A write that failed is tried again once
+  // a second. On a full disk the sequence may stay behind: members with a newer one, this one until
+  // it restarts among them, still notice a coordinator that has lost decisions.
+  bool Fences(Instant now);
   // When it is tried again; kNever: it is durable.
   Instant next_try() const { return pending_ ? next_try_ : kNever; }
 
@@ -55,6 +62,7 @@ class MarkWriter {
   const std::function<void(const std::string&)> on_change_;
   std::optional<ClusterMark> pending_;
   Instant next_try_{};
+  bool fences_ = false;  // since the last try
   std::string trouble_;
 };
 

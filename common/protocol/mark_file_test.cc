@@ -32,27 +32,43 @@ TEST_CASE("every_flipped_bit_of_a_cluster_mark_is_noticed") {
   }
 }
 
-TEST_CASE("what_the_disk_does_not_take_is_tried_again_and_is_not_remembered_until_it_is_there") {
+TEST_CASE("a_mark_that_the_disk_does_not_take_is_tried_again_and_fences_nothing_until_it_is_there") {
   SimulatedFiles files(1);
   std::vector<std::string> changes;
   MarkWriter writer(&files, "/state", [&](const std::string& t) { changes.push_back(t); });
   const auto at = [](int ms) { return Instant() + std::chrono::milliseconds(ms); };
-  CHECK(writer.IsRemembered(at(0)));
+  CHECK(writer.Fences(at(0)));
   const ClusterMark mark{"0123456789abcdef", 7};
   writer.Remember(mark);
   files.space_bytes = 0;
-  CHECK_FALSE(writer.IsRemembered(at(0)));
+  CHECK_FALSE(writer.Fences(at(0)));
   REQUIRE(changes.size() == 1);
   CHECK_FALSE(changes[0].empty());
   CHECK(writer.next_try() == at(1000));
-  CHECK_FALSE(writer.IsRemembered(at(1000)));
+  CHECK_FALSE(writer.Fences(at(1000)));
   CHECK(changes.size() == 1);
   files.space_bytes = std::numeric_limits<int64_t>::max();
-  CHECK_FALSE(writer.IsRemembered(at(1500)));
-  CHECK(writer.IsRemembered(at(2000)));
+  CHECK_FALSE(writer.Fences(at(1500)));
+  CHECK(writer.Fences(at(2000)));
   CHECK(writer.next_try() == kNever);
   CHECK(changes.back().empty());
   CHECK(ReadClusterMark(files, "/state").value() == mark);
+}
+
+TEST_CASE("on_a_full_disk_a_mark_whose_sequence_alone_is_behind_fences") {
+  SimulatedFiles files(1);
+  MarkWriter writer(&files, "/state", [](const std::string&) {});
+  const Instant now;
+  writer.Remember({"0123456789abcdef", 7, 1});
+  REQUIRE(writer.Fences(now));
+  files.space_bytes = 0;
+  writer.Remember({"0123456789abcdef", 7, 2});
+  CHECK(writer.Fences(now));
+  CHECK(writer.next_try() != kNever);
+  CHECK(writer.Fences(now));  // between two tries
+  writer.Remember({"0123456789abcdef", 8, 2});
+  CHECK_FALSE(writer.Fences(now));
+  CHECK_FALSE(writer.Fences(now));
 }
 
 }  // namespace

@@ -340,11 +340,13 @@ absl::Status LogWriter::Sync() {
   ATOLL_RETURN_IF_ERROR(file_->Sync());
   synced_ = appended_;
   synced_bytes_ = file_->size();
-  if (synced_bytes_ >= options_.segment_bytes) {
-    segments_[file_first_] = synced_bytes_;
-    file_.reset();
-  }
+  if (synced_bytes_ >= options_.segment_bytes) EndSegment();
   return absl::OkStatus();
+}
+
+void LogWriter::EndSegment() {
+  segments_[file_first_] = synced_bytes_;
+  file_.reset();
 }
 
 absl::Status LogWriter::Rollback() {
@@ -359,6 +361,8 @@ absl::Status LogWriter::Rollback() {
 }
 
 absl::Status LogWriter::Truncate(LogSequence keep_from) {
+  const bool durable = file_ != nullptr && appended_ == synced_ && synced_bytes_ == file_->size();
+  if (durable && file_first_ < keep_from && synced_bytes_ >= options_.rotate_bytes) EndSegment();
   bool removed = false;
   while (!segments_.empty()) {
     const auto oldest = segments_.begin();

@@ -30,6 +30,7 @@ namespace atl::ps {
 
 struct LogOptions {
   int64_t segment_bytes = int64_t{64} << 20;   // a new segment is begun beyond this
+  int64_t rotate_bytes = int64_t{1} << 20;     // and beyond this at a truncation
   int64_t read_bytes_max = int64_t{16} << 30;  // of one segment
 };
 
@@ -62,12 +63,14 @@ class LogWriter {
   absl::Status Rollback();
   LogSequence synced() const { return synced_; }
 
-  // Removes segments that hold only records before `keep_from`. Never the newest.
+  // Removes segments that hold only records before `keep_from`. Never the newest, but a large one
+  // gets a successor, so that a later call removes it.
   absl::Status Truncate(LogSequence keep_from);
   int64_t bytes() const;
 
  private:
   absl::Status BeginSegment();
+  void EndSegment();  // the open one, which is durable
 
   Files* const files_;
   const std::string folder_;

@@ -31,7 +31,10 @@ std::vector<LogRecord> SomeRecords() {
 // A log in d/, written record by record: what was read from it is compared with what was written.
 class LogFixture {
  public:
-  explicit LogFixture(int64_t segment_bytes = 1 << 20) { options_.segment_bytes = segment_bytes; }
+  explicit LogFixture(int64_t segment_bytes = 1 << 20, int64_t rotate_bytes = 1 << 20) {
+    options_.segment_bytes = segment_bytes;
+    options_.rotate_bytes = rotate_bytes;
+  }
 
   void Write(const LogEnd& end, const std::vector<LogRecord>& records, size_t sync_every = 1) {
     writer_ = std::make_unique<LogWriter>(&disk, "d", end, options_);
@@ -117,6 +120,20 @@ TEST_CASE("truncation removes whole segments that hold only old records") {
   REQUIRE(fixture.writer().Truncate(100).ok());
   REQUIRE(fixture.disk.Paths().size() == 1);  // it holds the numbering
   REQUIRE(*fixture.Read(7) == 1);
+}
+
+TEST_CASE("a_log_that_is_truncated_again_and_again_stays_small") {
+  LogFixture fixture(1 << 20, 1);
+  fixture.Write({}, SomeRecords());
+  REQUIRE(fixture.disk.Paths().size() == 1);
+  for (LogSequence next = 8; next < 20; ++next) {
+    REQUIRE(fixture.writer().Truncate(next).ok());
+    REQUIRE(fixture.disk.Paths().size() == 1);  // it holds the numbering
+    REQUIRE(fixture.writer().Append(next, EndedRecord{}).ok());
+    REQUIRE(fixture.writer().Truncate(next).ok());  // not durable: it stays as it is
+    REQUIRE(fixture.writer().Sync().ok());
+  }
+  REQUIRE(fixture.disk.Paths().size() == 1);
 }
 
 TEST_CASE("a cut newest segment is read up to the cut and the rest is reported") {

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """`atoll run`: a cluster, a job and its model by one command, which can be stopped and called again."""
+import contextlib
 import json
 import os
 import signal
@@ -216,14 +217,16 @@ def full_disk_is_shown(fixture):
     ballast = f"/proc/{run.process.pid}/root{folder}/ballast"
 
     def full():
-        with open(ballast, "ab", buffering=0) as file:
-            for size in (1 << 20, 1 << 12, 1):
-                try:
-                    while True:
-                        file.write(bytes(size))
-                except OSError:
-                    pass
         ended = run.process.poll() is not None
+        try:
+            with open(ballast, "ab", buffering=0) as file:
+                for size in (1 << 20, 1 << 12, 1):
+                    with contextlib.suppress(OSError):
+                        while True:
+                            file.write(bytes(size))
+        except OSError:
+            ended = True  # with the process goes the way into its mounts
+            run.wait()
         check(not ended or "No space left on device" in run.errors(), run.errors())
         return ended or "No space left on device" in run.jobs()[-1]["summary"]["waiting_for"]
 
