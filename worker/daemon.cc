@@ -317,9 +317,9 @@ class Daemon {
         measurer_(&member->link(), MeasurerOptions(member, loop)),
         mark_(&RealFiles(), options.state_dir, [](const std::string& trouble) {
           if (trouble.empty()) return LogInfo("attach", "its cluster is remembered again");
-          LogWarning(
-              "attach",
-              "cannot remember its cluster, and answers no newer coordinator until it can: ", trouble);
+          LogWarning("attach",
+                     "cannot remember its cluster, and answers no newer coordinator until it can: ",
+                     trouble);
         }) {
     trainer_.SetOnSaved([loop](const GroupTrainer::SaveOutcome& outcome) {
       loop->PostAnswer(StateSaved{outcome.state, outcome.trouble, outcome.tier});
