@@ -43,7 +43,8 @@ Daemon::Daemon(DaemonOptions options)
               if (trouble.empty()) return LogInfo(kPart, "its cluster is remembered again");
               LogWarning(
                   kPart,
-                  "cannot remember its cluster, and answers no newer coordinator until it can: ", trouble);
+                  "cannot remember its cluster, and answers no newer coordinator until it can: ",
+                  trouble);
             }),
       pool_(std::max(1, options_.threads)) {}
 

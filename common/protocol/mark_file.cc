@@ -75,8 +75,8 @@ bool MarkWriter::Fences(Instant now) {
   if (trouble != trouble_) on_change_(trouble_ = trouble);
   if (status.ok()) return true;
   const auto durable = ReadClusterMark(*files_, state_folder_);
-  fences_ = durable.ok() && durable->cluster == pending_->cluster &&
-            durable->epoch == pending_->epoch;
+  fences_ =
+      durable.ok() && durable->cluster == pending_->cluster && durable->epoch == pending_->epoch;
   return fences_;
 }
 

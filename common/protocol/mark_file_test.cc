@@ -32,7 +32,8 @@ TEST_CASE("every_flipped_bit_of_a_cluster_mark_is_noticed") {
   }
 }
 
-TEST_CASE("a_mark_that_the_disk_does_not_take_is_tried_again_and_fences_nothing_until_it_is_there") {
+TEST_CASE(
+    "a_mark_that_the_disk_does_not_take_is_tried_again_and_fences_nothing_until_it_is_there") {
   SimulatedFiles files(1);
   std::vector<std::string> changes;
   MarkWriter writer(&files, "/state", [&](const std::string& t) { changes.push_back(t); });
