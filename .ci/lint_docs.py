@@ -1,4 +1,4 @@
-"""Checks documents: links, paths, lengths, the index of decisions, and the words of the glossary.
+"""Checks documents: links, paths, lengths, the index of decisions, and the functions that walks name.
 
 Called by lint.py. A path in backquotes is checked where it begins with a folder of the repository.
 """
@@ -7,6 +7,7 @@ import re
 import subprocess
 
 README_WORDS = 400
+WALKS = "docs/walks.md"
 ROOT_README_WORDS = 950
 FOLDERS = ("bench/", "cli/", "common/", "coordinator/", "dashboard/", "deploy/", "docs/", "kernels/",
            "paramserver/", "proto/", "tests/", "third_party/", "worker/")
@@ -108,8 +109,27 @@ def check_mentions():
                     yield f"{path}:{number}: no such page: {name}"
 
 
+def check_walks():
+    """A name in backquotes in WALKS that begins with a capital is a function, type or message of the sources."""
+    text = "\n".join(line for _, line in prose(WALKS))
+    names = {name for name in QUOTED.findall(text) if re.fullmatch(r"[A-Z]\w*(?:::[A-Z]\w*)*", name)}
+    sources = {}
+    for path in tracked("*.cc") + tracked("*.h") + tracked("*.proto"):
+        if not re.search(r"_test\.|/testing/|^tests/|^bench/", path):
+            with open(path, encoding="utf-8") as source:
+                sources[path] = source.read()
+    for name in sorted(names):
+        *owners, function = name.split("::")
+        defined = re.compile(rf"\b{name}\b *[({{]|\b(?:struct|class|message) {name}\b")
+        member = re.compile(rf"\b{function}\(")
+        owner = re.compile(rf"\b(?:class|struct) {owners[-1]}\b" if owners else r"(?!)")
+        if not any(defined.search(text) or owner.search(text) and member.search(text) for text in sources.values()):
+            yield f"{WALKS}: there is no {name}"
+
+
 def check():
     yield from check_mentions()
+    yield from check_walks()
     for path in tracked("*.md"):
         yield from check_links(path)
         yield from check_paths(path)
