@@ -15,7 +15,8 @@
 namespace atl {
 namespace {
 
-// What is best by then is taken: an island that cannot train waits for it.
+// The limit of a search, after which the best plan so far is taken: an island that cannot train
+// waits for it.
 constexpr Duration kPlanningLimit = std::chrono::seconds(20);
 // For each second of preparing plans for losses: at most a tenth of a core.
 constexpr int kRests = 9;
@@ -173,7 +174,7 @@ size_t IslandPlanner::CountReady() const {
   return ready;
 }
 
-// Of a job without a plan under way first.
+// Takes the next item, first one of a job without a plan under way.
 std::optional<IslandPlanner::Item> IslandPlanner::TakeNext() {
   auto next = std::find_if(queue_.begin(), queue_.end(), [&](const Item& item) {
     return std::none_of(running_.begin(), running_.end(),

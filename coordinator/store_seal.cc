@@ -27,7 +27,7 @@ class Checksum {
   uint64_t state_ = 0x61746f6c6c;
 };
 
-// What the file holds.
+// The content of the file.
 struct Stored {
   int64_t sequence;
   uint64_t checksum;

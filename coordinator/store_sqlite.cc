@@ -33,7 +33,7 @@ constexpr char kTables[] =
     "CREATE TABLE IF NOT EXISTS totals(id INTEGER PRIMARY KEY, sequence INTEGER, records INTEGER,"
     " digest INTEGER, checksum INTEGER);";
 
-// What version 1 lacked.
+// Columns that version 1 lacked.
 constexpr char kFromVersion1[] =
     "ALTER TABLE records ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE log ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;";
@@ -55,7 +55,7 @@ class SqliteStore : public Store {
     const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
     if (sqlite3_open_v2(path_.c_str(), &db_, flags, nullptr) != SQLITE_OK) return Error("open");
     sqlite3_limit(db_, SQLITE_LIMIT_LENGTH, static_cast<int>(kMaxRecordBytes));
-    // What is refused stays as it is, its write-ahead log too.
+    // A refused store stays as it is, its write-ahead log too.
     sqlite3_db_config(db_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
     ATOLL_RETURN_IF_ERROR(newest_.Open(absl::StrCat(directory, "/sequence")));
     ATOLL_ASSIGN_OR_RETURN(const int64_t version, CheckWhoseItIs());
@@ -266,7 +266,7 @@ class SqliteStore : public Store {
     return absl::OkStatus();
   }
 
-  // What SQLite has read must not be older than what was written.
+  // Checks that SQLite has not read something older than what was written.
   absl::Status CheckNewest() {
     const auto newest = newest_.Read();
     if (!newest.ok()) {
@@ -410,7 +410,7 @@ class SqliteStore : public Store {
     return Error("write");
   }
 
-  // What the last call failed with, and what to do.
+  // Returns what the last call failed with, and what to do.
   absl::Status Error(absl::string_view operation) {
     const int code = sqlite3_errcode(db_) & 0xff;
     const std::string text = absl::StrCat(path_, ": cannot ", operation, ": ", sqlite3_errmsg(db_));

@@ -19,8 +19,8 @@ namespace {
 
 constexpr char kPart[] = "server";
 constexpr Duration kFetchLimit = std::chrono::minutes(2);  // of a part of at most 16 MiB
-// Of a push to the other server that holds its shard, or to one of the job above, and the least
-// that it gets through.
+// Limits of a push to the other server that holds its shard, or to one of the job above: its time,
+// and the least that it gets through.
 constexpr Duration kForwardLimit = std::chrono::seconds(30);
 constexpr size_t kForwardBytesPerSecond = 1 << 20;
 

@@ -139,7 +139,7 @@ absl::StatusOr<std::vector<WorkerDevice>> CutHost(const DeviceFlags& flags) {
   return std::vector<WorkerDevice>(static_cast<size_t>(flags.devices), device);
 }
 
-// So many for one device, whose memory they share.
+// Makes so many backends for one device, whose memory they share.
 absl::StatusOr<std::vector<std::unique_ptr<Backend>>> NewGpuBackends(const WorkerDevice& device,
                                                                      int count) {
   auto made = NewCudaBackends({device.info.uuid, device.bound_bytes, device.cuda_graphs}, count);

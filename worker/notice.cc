@@ -53,7 +53,7 @@ absl::StatusOr<pid_t> Spawn(const std::string& command, int output) {
   return absl::FailedPreconditionError(absl::StrCat("/bin/sh: ", strerror(error)));
 }
 
-// What it writes, until it closes its output or the time has come.
+// Reads what it writes, until it closes its output or the time has come.
 std::string ReadOutput(int from, Instant deadline) {
   std::string output;
   for (;;) {

@@ -27,13 +27,13 @@ bool StepsUp(const std::string& url) {
   return absl::StrContains(text, "..") || absl::StrContains(text, "%2e");
 }
 
-// Whether `path` is `root` or lies in it; both without a '/' at the end.
+// Returns whether `path` is `root` or lies in it; both without a '/' at the end.
 bool IsWithin(absl::string_view path, absl::string_view root) {
   root = absl::StripSuffix(root, "/");
   return absl::ConsumePrefix(&path, root) && (path.empty() || path.front() == '/');
 }
 
-// What a path leads to; of one that is not there, where it would be.
+// Returns what a path leads to; for one that is missing, where it would be.
 std::string Resolved(const fs::path& path) {
   std::error_code error;
   const fs::path real = fs::weakly_canonical(fs::absolute(path, error), error);
@@ -48,7 +48,7 @@ bool IsBelow(const std::string& path, const std::vector<std::string>& roots) {
   });
 }
 
-// What one field may name.
+// Limits of what one field may name.
 struct Limits {
   const std::vector<std::string>& roots;  // empty: all
   const std::vector<std::string>& never;
@@ -88,7 +88,7 @@ absl::Status AddLinks(const std::string& folder, const Limits& limits, std::set<
   return absl::OkStatus();
 }
 
-// What a job's path stands for, besides itself: what a pattern fits, parts of data, links in
+// Lists what a job's path stands for, besides itself: what a pattern fits, parts of data, links in
 // folders. All of it, or an error.
 absl::StatusOr<std::vector<std::string>> Expanded(const std::string& path, const Limits& limits) {
   ATOLL_ASSIGN_OR_RETURN(std::vector<std::string> paths, ExpandPattern(RealFiles(), path));
@@ -166,7 +166,7 @@ absl::Status CheckJobPaths(const JobSpec& spec, const PathRoots& roots) {
   for (const DataSource& source : spec.data.sources) {
     ATOLL_RETURN_IF_ERROR(CheckPath("data.sources.path", source.path, "--data-root", data));
   }
-  // Of data.sites a worker gets its own site's paths, as data.path and data.validation_path.
+  // A worker gets its own site's paths of data.sites, as data.path and data.validation_path.
   ATOLL_RETURN_IF_ERROR(
       CheckPath("data.tokenizer_path", spec.data.tokenizer_path, "--model-root", model));
   ATOLL_RETURN_IF_ERROR(

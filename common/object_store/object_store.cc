@@ -100,8 +100,8 @@ class FolderStore : public ObjectStore {
   }
 
  private:
-  // Those in and below `within` ("": the whole store; else it ends in '/'). What is removed
-  // meanwhile is left out, and nothing else.
+  // Adds the objects in and below `within` ("": the whole store; else it ends in '/'). What is
+  // removed meanwhile is left out, and nothing else.
   absl::Status AddObjects(const std::string& within, const std::string& prefix,
                           const Cancelled& cancelled, std::vector<ObjectInfo>* objects) const {
     if (within.size() > kMaxNameBytes) return absl::OkStatus();  // no name is so long

@@ -13,7 +13,8 @@
 namespace atl::coord {
 
 JobDefinition MakeJobDefinition(const Job& job);
-// Of the newest decision. REQUIRES: it is not applied everywhere yet, or nothing followed it.
+// Builds the image of the newest decision. REQUIRES: it is not applied everywhere yet, or nothing
+// followed it.
 JobImage BuildJobImage(const Job& job, const DecisionRecord& decision);
 
 // An attached server holds a job that is not placed on it here: it is kept, and requested.
@@ -30,9 +31,9 @@ void SetOutdated(State& s, Job& job, const std::string& why);
 // then remember none of this store's changes, so that the better one goes on as if nothing had
 // been.
 bool HasDecided(const State& s);
-// What to do about an outdated job; empty: it is not.
+// Returns the remedy for an outdated job; empty: it is not outdated.
 std::string OutdatedText(const Job& job);
-// What a restored job waits for.
+// Returns what a restored job waits for.
 std::string RestoredText(const State& s, const Job& job);
 
 // Takes over the job, orphaned or outdated. An error says what is missing.

@@ -28,7 +28,7 @@ bool AdvanceJob(State& s, Job& job);
 void PumpCandidates(State& s);
 
 Instant NextJobDeadline(const State& s, const Job& job);
-// What the job cannot go on without; "" if nothing.
+// Returns what the job cannot go on without; "" if nothing.
 std::string WaitingFor(const State& s, const Job& job);
 
 int64_t ComputeSequenceBudget(const JobSpec& spec);  // sequences

@@ -1,4 +1,5 @@
-// What follows from an event once it is noted: decisions, orders, requests. Private to the core.
+// Does what follows from an event once it is noted: decisions, orders, requests. Private to the
+// core.
 //
 // Most events are heartbeats that change nothing, or a message about one job. Only what they may
 // have changed is looked at again, so that the cost of an event does not grow with members that it

@@ -1,5 +1,5 @@
-// What the coordinator stores: records.proto as plain structs, each under one key. The whole set of
-// records gives back the whole durable state (CoordinatorCore::Recover).
+// The coordinator's stored state: records.proto as plain structs, each under one key. The whole set
+// of records gives back the whole durable state (CoordinatorCore::Recover).
 //
 // The shell keeps them in any store that can put and delete by key and apply many of both in one
 // transaction. Instants are not stored: they mean nothing in another process. A caller that needs

@@ -78,7 +78,7 @@ void RemoveTheJob(State& s, Job& job, absl::string_view how) {
     writes.push_back({PlanRecord{job.id(), id, plan}, true});
   }
   if (!job.record.site) {
-    // What this very Step has freed is still in the store.
+    // Positions that this very Step has freed are still in the store.
     for (StoreWrite& write : job.ledger->TakeChanges(job.id())) writes.push_back(std::move(write));
     for (LedgerRecord& record : job.ledger->Records(job.id())) {
       writes.push_back({std::move(record), true});

@@ -8,7 +8,7 @@
 
 namespace atl::coord {
 
-// What a token of the job's data is, plural: "tokens", or "images".
+// Returns what a token of the job's data is called, plural: "tokens", or "images".
 const char* TokenUnit(const Job& job);
 
 MemberView MakeView(const State& s, const Member& member, Instant now);

@@ -157,7 +157,7 @@ class EtcdStore : public Store {
                                             "\" fails its checksum", kRemedy));
   }
 
-  // As of `revision`; 0: now.
+  // Reads the records as of `revision`; 0: now.
   absl::StatusOr<std::vector<StoreRecord>> ReadRecords(int64_t revision) const {
     std::vector<StoreRecord> records;
     ATOLL_RETURN_IF_ERROR(ReadValues(

@@ -99,7 +99,7 @@ std::string EncodeLines(const std::vector<LogEntry>& lines) {
   return wire.SerializeAsString();
 }
 
-// What can be read of them; `damaged` counts the others.
+// Decodes the lines that can be read; `damaged` counts the others.
 std::vector<LogEntry> DecodeLines(const std::string& bytes, int64_t* damaged) {
   etcd::Lines wire;
   std::vector<LogEntry> lines;

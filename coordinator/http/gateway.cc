@@ -25,7 +25,7 @@
 
 namespace atl {
 
-// Of the calls that begin: gRPC 1.51 crashes where one begins on a channel within the process while
+// Guards calls that begin: gRPC 1.51 crashes where one begins on a channel within the process while
 // its server shuts down.
 class CallGate {
  public:
@@ -142,7 +142,7 @@ HttpReply Call(CallGate& gate, Stub& stub,
   return CallAndShow(gate, stub, method, request, as_it_is, limit, user);
 }
 
-// Of the gRPC services; empty: there is none.
+// Finds the query of that name among the gRPC services; empty: there is none.
 std::string FindQueryMethod(const std::string& name) {
   static const auto& calls = *new std::map<std::string, std::string>{
       {"status", "/atl.v1.Status/Get"}, {"jobs", "/atl.v1.Jobs/List"},
@@ -193,7 +193,7 @@ v1::ClusterProfile SitesAndLinks(const v1::ClusterProfile& profile) {
   return reduced;
 }
 
-// What a message's field can carry.
+// Returns whether a message's field can carry the text.
 bool IsText(absl::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const size_t bytes = CharacterBytes(text, i);
@@ -392,8 +392,8 @@ HttpReply Gateway::History(const HttpRequest& request) {
                      });
 }
 
-// Of the profile only the sites and, between two of them, the fastest measured link: 1,000 workers
-// have megabytes of links.
+// Answers with a part of the profile: the sites and, between two of them, the fastest measured
+// link: 1,000 workers have megabytes of links.
 HttpReply Gateway::Sites(const HttpRequest& request) {
   v1::ProfileRequest rpc_request;
   rpc_request.set_job(request.Query("job"));

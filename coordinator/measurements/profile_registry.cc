@@ -9,7 +9,8 @@
 namespace atl {
 namespace {
 
-// Of more links, what is measured meanwhile is gathered before rates between sites are computed.
+// Above this number of links, what is measured meanwhile is gathered before rates between sites are
+// computed.
 constexpr size_t kManyLinks = 1000;
 constexpr Duration kGatheredOfEachLink = std::chrono::microseconds(20);
 
@@ -53,7 +54,7 @@ void ProfileRegistry::OnMessage(Instant now, const FromWorker& from) {
   }
 }
 
-// Of another process of the same name nothing is known but its site.
+// Nothing is known of another process of the same name but its site.
 void ProfileRegistry::OnHello(const NodeId& worker, Incarnation incarnation,
                               const WorkerHello& hello) {
   if (standing_.size() >= options_.max_profiles && standing_.count(worker) == 0) return;

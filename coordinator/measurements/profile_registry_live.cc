@@ -1,4 +1,4 @@
-// What running islands show of links and devices, and the store of it.
+// Learns links and devices from running islands, and stores that.
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@ constexpr double kAlike = 1.25;  // two pairs' bandwidths over one link
 constexpr int64_t kAlikeNs = 1'000'000;
 constexpr Duration kRoundTripFresh = std::chrono::seconds(10);
 
-// Whether both were measured over the same link, judged by their numbers.
+// Returns whether both were measured over the same link, judged by their numbers.
 bool Alike(const LinkProfile& a, const LinkProfile& b) {
   const auto [slower, faster] = std::minmax(a.bandwidth_bytes_per_s, b.bandwidth_bytes_per_s);
   const auto [nearer, farther] = std::minmax(a.latency_ns, b.latency_ns);
@@ -161,7 +161,7 @@ void ProfileRegistry::StoreDevice(Instant now, const std::string& device, uint64
   factor == 1 ? Unstore(record) : Store(now, record);
 }
 
-// Those that are what was measured of them.
+// Removes from the store the devices that are as they were measured.
 void ProfileRegistry::UnstoreDevices() {
   std::vector<StoreRecord> over;
   for (const auto& [key, stored] : stored_) {

@@ -23,7 +23,8 @@ namespace {
 constexpr size_t kAllPairsMax = 8;      // workers without a site of which every pair is measured
 constexpr size_t kLinksPerTurn = 16;    // a turn has its limit in time
 constexpr int kTriesPerSharedLink = 3;  // by different workers, before a plan is made without it
-// As in sites.h: a message of 1 MB that takes so long is always near, a latency of more never.
+// Limits as in sites.h: a message of 1 MB that takes so long is always near, a latency of more
+// never.
 constexpr double kPayloadBytes = 1e6;
 constexpr double kNearSeconds = 4e-3;
 constexpr double kNearLatency = 5e-3;
@@ -110,8 +111,8 @@ void ProfileRegistry::Release(const Turn& turn) {
   for (const std::string& site : turn.sites) in_use_.sites.erase(site);
 }
 
-// Of what waits, only that is checked again which shares a worker with the turn, or may share a
-// site's link: thousands of turns of a hundred islands end one after the other.
+// Ends a turn. Waiting work is checked again only where it shares a worker with the turn, or may
+// share a site's link: thousands of turns of a hundred islands end one after the other.
 void ProfileRegistry::EndTurn(const Turn& turn) {
   Release(turn);
   turns_changed_ = true;
@@ -154,7 +155,7 @@ bool ProfileRegistry::BeginTurns(Instant now, Waiting& waiting, Work& work) {
   return BeginSharedLinkTurns(now, waiting, members_by_site);
 }
 
-// Those of `others` that are near the hub by what is known, in their order.
+// Selects those of `others` that are near the hub by what is known, in their order.
 std::vector<size_t> ProfileRegistry::NearHub(const PlanRequest& request, size_t hub,
                                              const std::vector<size_t>& others) const {
   const NodeId& from = request.members[hub].member.worker;
@@ -247,8 +248,8 @@ std::optional<ProfileRegistry::Wanted> ProfileRegistry::ChooseOnSharedLink(
   return std::nullopt;
 }
 
-// What the worker is to time now, the next in the order of the request first. `blocked` is set
-// where turns that go on keep it from something.
+// Lists what the worker is to time now, the next in the order of the request first. `blocked` is
+// set where turns that go on keep it from something.
 std::vector<ProfileRegistry::Wanted> ProfileRegistry::ListWantedMeasurements(
     Instant now, const Waiting& waiting, const MembersBySite& members_by_site, size_t measurer,
     bool& blocked) const {

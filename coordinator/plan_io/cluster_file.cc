@@ -78,7 +78,7 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, const Measured& measured,
   return absl::OkStatus();
 }
 
-// What a job may send over it in a day.
+// Reads what a job may send over the link in a day.
 absl::Status ReadLimit(const v1::Link& link, const std::set<std::string>& sites,
                        plan::Cluster& cluster) {
   const double bytes = link.bytes_per_day();
@@ -124,7 +124,8 @@ absl::Status ReadLinks(const v1::ClusterSpec& spec, const DeviceIndex& devices,
   return absl::OkStatus();
 }
 
-// What was measured between devices of the file, where it says nothing of them or of their sites.
+// Adds what was measured between devices of the file, where it says nothing of them or of their
+// sites.
 absl::Status AddMeasuredLinks(const v1::ClusterSpec& measured, const DeviceIndex& devices,
                               plan::Cluster& cluster) {
   const auto described = cluster.site_to_site;

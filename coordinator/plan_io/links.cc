@@ -21,7 +21,7 @@ constexpr size_t kNameMax = 256;
 constexpr double kFigureMax = 1e18;  // of a type
 constexpr double kHostLink = 4e9;    // a copy between threads of one process
 
-// As workers without a GPU call their devices.
+// Returns whether the name is what workers without a GPU call their devices.
 bool IsHostKind(absl::string_view name) {
   return name.substr(0, 3) == "cpu" || name.substr(0, 9) == "reference";
 }
@@ -35,7 +35,7 @@ std::vector<plan::BandwidthChange> ToBandwidthChanges(
   return result;
 }
 
-// Of an edge with measured times, which has no bandwidth of its own or one for larger sizes.
+// Reads the times of an edge, which has no bandwidth of its own or one for larger sizes.
 absl::Status ReadTimes(const v1::Edge& edge, plan::LinkEdge& plan_edge) {
   if (edge.times().empty()) return absl::OkStatus();
   std::vector<MessageTime> times;

@@ -17,7 +17,7 @@
 namespace atl {
 namespace {
 
-// What devices do of the timed model, so that those that are alike are known by it.
+// Sets the devices' speeds on the timed model, so that those that are alike are known by it.
 void SetSpeeds(const plan::ProfileTable& table, plan::Cluster* cluster) {
   for (const auto& [key, times] : table) {
     const auto& [name, tensor_parallel, micro_batch] = key;
@@ -97,7 +97,7 @@ absl::Status ReadTimes(const v1::ClusterProfile& profile, const plan::Model& mod
 // No layer takes more: sums and products of what is read stay far within 64 bits.
 constexpr int64_t kLayerBytesMax = int64_t{1} << 50;
 
-// Of one layer, degree and size, and of a layer that the model has.
+// Checks that the entry is of one layer, degree and size, and of a layer that the model has.
 absl::Status CheckMemory(const v1::LayerMemory& memory, int layers) {
   const auto in_range = [](int64_t bytes) { return bytes >= 0 && bytes <= kLayerBytesMax; };
   if (memory.layer() < 0 || memory.layer() >= layers) {
@@ -115,8 +115,8 @@ absl::Status CheckMemory(const v1::LayerMemory& memory, int layers) {
                    "micro_batch_sequences must be at least 1, bytes 0 to ", kLayerBytesMax));
 }
 
-// Of each layer and degree, what was measured of the largest micro-batch that has been measured
-// alone, too.
+// Builds the table of what was measured for each layer and degree of the largest micro-batch that
+// has been measured alone, too.
 plan::MemoryTable BuildMemoryTable(const v1::ClusterProfile& profile, size_t layers) {
   using Key = std::tuple<int, int, int>;  // degree, layer, micro-batch
   std::map<Key, const v1::LayerMemory*> rows;
@@ -166,8 +166,8 @@ absl::Status ReadMemory(const v1::ClusterProfile& profile, plan::Model* model,
     plan::Layer& layer = model->layers[l];
     layer.stash_bytes =
         (memory.stash_bytes() + (head ? 1 : 2) * memory.output_bytes() + rows - 1) / rows;
-    // Of what was measured, at most what is not the layer's input: the gradient that B hands on,
-    // which counts with the stash, what B adds, and what F run again gives.
+    // The stash is at most what was measured without the layer's input: the gradient that B hands
+    // on, which counts with the stash, what B adds, and what F run again gives.
     const int64_t input = l > 0 ? model->layers[l - 1].out_bytes : 0;
     const int64_t rest = std::max<int64_t>(0, layer.stash_bytes - input);
     layer.backward_bytes = std::min(layer.backward_bytes, rest);
@@ -250,7 +250,7 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, const plan::ProfileTable& 
   return absl::OkStatus();
 }
 
-// As it was measured; edges, trunks and changes of bandwidth as they are described.
+// Reads a link as it was measured; edges, trunks and changes of bandwidth as they are described.
 absl::StatusOr<plan::Link> ReadMeasuredLink(const plan::Cluster& cluster, const v1::Link& link) {
   ATOLL_ASSIGN_OR_RETURN(plan::Link plan_link, LinkFromMessage(cluster, link));
   if (!plan_link.edges.empty() || plan_link.sizes != nullptr) return plan_link;
@@ -284,7 +284,7 @@ absl::Status ReadLinks(const v1::ClusterSpec& spec, const std::map<std::string, 
     const auto [known, first] = cluster->site_to_site.try_emplace({a.site, b.site}, plan_link);
     if (!first && plan_link.bytes_per_s > known->second.bytes_per_s) known->second = plan_link;
   }
-  // What was measured in one direction holds for both.
+  // A measurement in one direction holds for both.
   const auto measured = cluster->site_to_site;
   for (const auto& [sites, plan_link] : measured) {
     cluster->site_to_site.try_emplace({sites.second, sites.first}, plan_link);

@@ -159,7 +159,7 @@ class Chart {
 
   void Messages() {
     std::set<std::pair<std::string, std::string>> stage_links;
-    // What only one view has cannot be compared: the links within a worker.
+    // The links that only one view has cannot be compared: those within a worker.
     for (const auto& [ends, messages] : ByStageLink(*views_.back().trace)) stage_links.insert(ends);
     for (const auto& ends : stage_links) {
       Text(6, y_ + 14, absl::StrCat(ends.first, " > ", ends.second));
@@ -204,7 +204,7 @@ class Chart {
     y_ += 30;
   }
 
-  // What the colours mean.
+  // Draws the meaning of the colours.
   void Legend() {
     int x = kLeft;
     const auto entry = [&](const char* fill, double opacity, const std::string& name) {

@@ -21,7 +21,8 @@ TraceKind ToTraceKind(sim::OpKind kind) {
   return TraceKind::kOptimizer;
 }
 
-// What a device did, and what it waited for in between: the next operation's message.
+// Builds the spans of what a device did, and of what it waited for in between: the next operation's
+// message.
 std::vector<TraceSpan> BuildTraceSpans(const sim::Problem& problem, int first_chunk,
                                        const std::vector<sim::OpSpan>& ops) {
   std::vector<TraceSpan> spans;

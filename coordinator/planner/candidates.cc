@@ -237,7 +237,7 @@ std::vector<int> Shares(int total, const std::vector<double>& seconds) {
   }
   std::sort(remainders.begin(), remainders.end());
   for (size_t i = 0; left > 0; --left, ++i) ++shares[remainders[i % remainders.size()].second];
-  // Those rounded up to one may have taken too many: the largest give them back.
+  // Shares that were rounded up to one may have taken too many: the largest give them back.
   for (; left < 0; ++left) --*std::max_element(shares.begin(), shares.end());
   return shares;
 }
@@ -359,7 +359,7 @@ class Enumerator {
   void Run() {
     std::vector<EntitySizes> all;
     for (const int tp : TensorParallelSizes(job_)) all.push_back(EvenSizes(cluster_, tp));
-    // Those of unlike size last: they are known to be hopeless by then, if they are.
+    // Sets of unlike size come last: they are known to be hopeless by then, if they are.
     even_ = all.size();
     for (EntitySizes& sizes : UnlikeSizes(cluster_, job_)) all.push_back(std::move(sizes));
     for (size_t i = 0; i < all.size(); ++i) {
@@ -466,7 +466,8 @@ class Enumerator {
                          site_floor_->EstimateStepSeconds(groups, EstimateStepSeconds(groups)));
   }
 
-  // Whether so much better ones are known already that this one will not be simulated.
+  // Returns whether so much better candidates are known already that this one will not be
+  // simulated.
   bool Hopeless(double rank) const {
     return IsAbove(entities_ > kManyEntities ? kHopelessOfMany : kHopeless, rank);
   }
@@ -474,7 +475,7 @@ class Enumerator {
     return best_.size() == kComparedWith && rank > times * *best_.rbegin();
   }
 
-  // Whether stages of one pipeline may share a node that those of several could share.
+  // Returns whether stages of one pipeline may share a node that those of several could share.
   bool MayShareNodes(const std::vector<Composition>& groups) const {
     if (groups.size() < 2) return false;
     for (size_t t = 0; t < pools_.size(); ++t) {

@@ -8,7 +8,8 @@
 
 namespace atl::plan {
 StageTimes KnownSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& synced_s) {
-  // Of each entity the device of rank 0: those of a tensor-parallel group are done together.
+  // The device of rank 0 stands for each entity: those of a tensor-parallel group are done
+  // together.
   std::vector<int> devices;
   std::vector<std::string> sites;
   std::vector<double> ready_s;
@@ -82,7 +83,7 @@ double CommittedSeconds(const Cluster& cluster, const Layout& layout, const Stag
         const double latency_s = cluster.LinkBetween(leader.device, device).latency_s;
         ready_s = std::max(ready_s, leader.seconds + latency_s);
       }
-      // Of a device's stages, the one that begins first gives the most.
+      // The first of a device's stages to begin gives the most.
       seconds = std::max(seconds, ready_s - (s == 0 ? 0 : begun_s[r][s]));
     }
   }

@@ -16,7 +16,7 @@ double Estimator::Seconds(const Layout& layout) {
   return slowest + SyncSeconds(index_, costs_, job_, layout);
 }
 
-// As ComputeLinkSharing has them.
+// Counts the shared links as ComputeLinkSharing has them.
 void Estimator::CountSharing(const Layout& layout) {
   const auto links = static_cast<size_t>(index_.sites()) * index_.sites();
   shared_links_.assign(links + index_.nodes(), {});

@@ -27,7 +27,8 @@ class Estimator {
   double ReplicaSeconds(const Layout& layout, const Replica& replica);
   const StageCosts& GetStageCosts(const Stage& stage, int micro_batch);
   void CountSharing(const Layout& layout);
-  // Of what messages from a stage to another share (LinkSharing::Id); -1 within a node.
+  // Returns the index of what messages from a stage to another share (LinkSharing::Id); -1 within a
+  // node.
   int GetSharedLinkIndex(const Stage& from, const Stage& to) const;
 
   const Cluster& cluster_;
@@ -35,7 +36,7 @@ class Estimator {
   const Job& job_;
   const ClusterIndex index_;
   std::map<std::tuple<int, size_t, int>, StageCosts> alike_;  // by type, devices, micro-batch
-  // Of the layout in question: from site to site, then nodes' cards.
+  // Shared links of the layout in question: from site to site, then nodes' cards.
   std::vector<LinkSharing::SharedLink> shared_links_;
 };
 

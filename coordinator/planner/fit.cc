@@ -24,7 +24,7 @@ struct Need {
   double activation_bytes = 0;  // of one micro-batch through the whole model
 };
 
-// What must be kept of a layer for one sample, from F on.
+// Returns the bytes of a layer that must be kept for one sample, from F on.
 double LeastStash(const Costs& costs, const Layer& layer) {
   if (costs.options().recompute == Recomputation::kNever) {
     return static_cast<double>(layer.stash_bytes);

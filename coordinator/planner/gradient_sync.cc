@@ -15,7 +15,7 @@ class Resources {
  public:
   explicit Resources(int count) : free_s_(count, 0), needs_s_(count, 0) {}
 
-  // Of a message that goes before rings.
+  // Adds a message that goes before rings.
   void AddMessage(int resource, double ready_s, double seconds) {
     messages_[resource].emplace_back(ready_s, seconds);
   }
@@ -46,7 +46,8 @@ class Resources {
   }
 
  private:
-  // Of messages that become ready before a ring is through that starts then and needs so long.
+  // Returns the time of the messages that become ready before a ring is through that starts then
+  // and needs so long.
   double MessageSeconds(int resource, double start_s, double needs_s) const {
     const auto messages = messages_.find(resource);
     if (messages == messages_.end()) return 0;
@@ -65,7 +66,7 @@ class Resources {
   std::vector<int> needed_;
 };
 
-// What one stage's part of a ring finds: of which site and node its device is, and its resources.
+// A stage's part of a ring: the site and node of its device, and its resources.
 struct Holder {
   int device = 0;
   int site = 0;
@@ -84,7 +85,7 @@ struct Hop {
   sim::SizeCurvePtr shared_sizes = {};
 };
 
-// What so many bytes in a ring's equal messages count as, of `members` members.
+// Returns what so many bytes count as in a ring's equal messages, of `members` members.
 double Carried(double bytes, size_t members, const sim::SizeCurvePtr& sizes) {
   if (sizes == nullptr || members < 2) return bytes;
   const double messages = 2.0 * static_cast<double>(members - 1);
@@ -171,7 +172,7 @@ class Synchroniser {
   }
 
  private:
-  // Of a layer, on one of the devices that hold it.
+  // Returns the part of a layer on one of the devices that hold it.
   double LargestShare(const Holder& holder) const {
     const std::vector<int>& ratios = layout_.tensor_split_ratios;
     if (ratios.empty()) return 1.0 / holder.ranks;

@@ -15,7 +15,7 @@
 namespace atl::plan {
 namespace {
 
-// Of a replica's stages; groups of devices that are alike are computed once.
+// Looks up the costs of a replica's stages; groups of devices that are alike are computed once.
 class StageCostLookup {
  public:
   StageCostLookup(const Cluster& cluster, const Costs& costs, int micro_batch,
@@ -173,7 +173,7 @@ const char* ShapeText(Shape shape) {
                                         : "one stage on every device";
 }
 
-// Of a layout that has several stages on some device.
+// Checks a layout that has several stages on some device.
 absl::Status CheckShape(const std::string& schedule, Shape needed, const Layout& layout) {
   if (layout.shape == needed) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(

@@ -14,7 +14,7 @@ void Scale(double factor, Link& plan_link) {
   for (LinkEdge& edge : plan_link.edges) edge.bytes_per_s *= factor;
 }
 
-// As they are in memory: keys are only compared.
+// Appends values as they are in memory: keys are only compared.
 template <class... Values>
 void AppendRaw(std::string& key, Values... values) {
   (key.append(reinterpret_cast<const char*>(&values), sizeof(values)), ...);

@@ -15,10 +15,10 @@ namespace atl::plan {
 
 sim::Nanos ToNanos(double seconds);
 
-// What messages of stages share, of which each has all of it in its turn: from one site to another
-// one link, in send order (the runtime keeps the order, plan_io's link_orders); to other nodes of a
-// site the card of the node that sends. Links for which the cluster's file names several edges,
-// trunks or changes share what it says.
+// Links that messages of stages share, of which each has all of it in its turn: from one site to
+// another one link, in send order (the runtime keeps the order, plan_io's link_orders); to other
+// nodes of a site the card of the node that sends. Links for which the cluster's file names several
+// edges, trunks or changes share what it says.
 struct LinkSharing {
   // From a site to another one, or from a node of a site.
   struct Id {
@@ -40,8 +40,8 @@ std::optional<LinkSharing::Id> FindSharedLinkId(const Cluster& cluster, const St
                                                 const Stage& to);
 LinkSharing ComputeLinkSharing(const Cluster& cluster, const Layout& layout);
 
-// What the messages from a stage to another share; null within a node and where the file says
-// otherwise.
+// Returns the link that messages from a stage to another share; null within a node and where the
+// file says otherwise.
 const LinkSharing::SharedLink* FindSharedLink(const Cluster& cluster, const LinkSharing& sharing,
                                               const Stage& from, const Stage& to);
 

@@ -1,4 +1,4 @@
-// What a job's specification requires of the search.
+// Converts a job's specification to the search's requirements.
 
 #include <algorithm>
 #include <utility>
@@ -44,8 +44,8 @@ absl::StatusOr<std::vector<int>> MicroBatches(const JobSpec& spec) {
   return divisors;
 }
 
-// Of every layer that devices share, each has at least one head, column and word: workers cut it so
-// (common/model/tensor_part.h), and would refuse the plan.
+// Lists the tensor-parallel sizes. Of every layer that devices share, each has at least one head,
+// column and word: workers cut it so (common/model/tensor_part.h), and would refuse the plan.
 absl::StatusOr<std::vector<int>> TensorSizes(const JobSpec& spec, const ModelSpec& shape) {
   std::pair<const char*, int64_t> least = {"model.heads", shape.heads};
   for (const auto& [name, count] : {std::pair("model.key_value_heads", shape.key_value_heads),

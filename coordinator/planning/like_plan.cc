@@ -53,7 +53,7 @@ bool IsLike(const PlanMember& a, const PlanMember& b) {
                     [](const DeviceProfile& x, const DeviceProfile& y) { return IsLike(x, y); });
 }
 
-// Of each member, the first one of its site.
+// Returns for each member the first one of its site.
 std::vector<size_t> SitePattern(const PlanRequest& request) {
   std::map<std::string, size_t> first;
   std::vector<size_t> pattern;

@@ -15,7 +15,7 @@
 namespace atl {
 namespace {
 
-// Of a block's operations, those of attention.
+// Returns the part of a block's operations that is attention.
 double AttentionShare(const ModelConfig& config, const plan::Layer& block, int64_t tokens) {
   const auto matrices =
       static_cast<double>((config.architecture().gated() ? 3 : 2) * config.d_model * config.ffn);

@@ -151,8 +151,8 @@ IslandPlan InRuntimeForm(const PlanRequest& request, const PlanningInput& input,
   return island;
 }
 
-// As PredictMemory; where the job does not say how many replicas keep the optimizer's state, one of
-// them where memory requires it.
+// Predicts as PredictMemory does; where the job does not say how many replicas keep the optimizer's
+// state, one of them where memory requires it.
 std::vector<MemoryLack> PredictFitting(const PlanRequest& request, IslandPlan* island) {
   std::vector<MemoryLack> lacks = PredictMemory(request, island);
   if (lacks.empty() || request.spec.layout.optimizer_copies > 0 || island->optimizer_copies <= 1) {
@@ -179,7 +179,7 @@ absl::StatusOr<FoundPlan> Search(const PlanRequest& request, const PlanningInput
   if (request.improvements) options.improvements = *request.improvements;
   FoundPlan found;
   ATOLL_ASSIGN_OR_RETURN(found.plan, plan::PlanJob(input.cluster, input.costs, input.job, options));
-  // What is changed now is not taken where it would go over a limit of traffic.
+  // A change now is not taken where it would go over a limit of traffic.
   const auto change = [&](const auto& apply) -> absl::Status {
     std::optional<plan::Plan> before;
     if (!input.cluster.bytes_per_day.empty()) before = found.plan;
@@ -216,7 +216,7 @@ absl::Status KeepLimits(const PlanRequest& request, const PlanningInput& input,
   return absl::OkStatus();
 }
 
-// What its rounds send in addition to its steps.
+// Counts what its rounds send in addition to its steps.
 absl::Status CountRounds(const PlanRequest& request, const PlanningInput& input, FoundPlan& found) {
   if (input.cluster.bytes_per_day.empty()) return absl::OkStatus();
   std::string& reason = found.island.reason;
@@ -311,7 +311,8 @@ absl::StatusOr<FoundPlan> SearchFitting(const PlanRequest& request, PlanningInpu
   return absl::ResourceExhaustedError(absl::StrCat("of all layouts found ", Text(*least)));
 }
 
-// Of what the search's account of memory has made it recompute, what that takes in truth.
+// Keeps of what the search's account of memory has made it recompute only what the exact memory
+// requires.
 void RecomputeNoMoreThanNeeded(const PlanRequest& request, const PlanningInput& input,
                                FoundPlan& found) {
   if (!Recomputes(found.island)) return;
@@ -333,8 +334,7 @@ absl::StatusOr<FoundPlan> FindPinned(const PlanRequest& request, PlanningInput i
   ATOLL_RETURN_IF_ERROR(Annotate(CheckTraffic(input, found.plan), "layout.plan"));
   plan::Rerank(input.cluster, input.costs, input.job, found.plan);
   found.island = InRuntimeForm(request, input, found.plan);
-  // What an edited order does not keep to of the runtime's rules. Described clusters have no
-  // members.
+  // An edited order may break the runtime's rules. Described clusters have no members.
   if (!request.members.empty()) {
     ATOLL_RETURN_IF_ERROR(
         Annotate(Validate(found.island, static_cast<int>(request.facts.layers.size()),
@@ -374,7 +374,7 @@ absl::StatusOr<FoundPlan> FindPlan(const PlanRequest& request, const PlanningInp
 
 namespace {
 
-// What could be done for memory.
+// Names the remedies for a lack of memory.
 std::string Remedy(const JobSpec& spec) {
   std::vector<std::string> remedies;
   if (spec.layout.recompute == Recompute::kNone) remedies.push_back("leave out layout.recompute");

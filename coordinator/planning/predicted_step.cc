@@ -73,7 +73,8 @@ void AddLinks(const plan::Cluster& cluster, const plan::Layout& layout,
   }
 }
 
-// What follows a device's operations: its stages' all-reduces, all commit votes, the optimizer.
+// The ends of what follows a device's operations: its stages' all-reduces, all commit votes, the
+// optimizer.
 struct Ends {
   std::vector<double> synced_s;              // per stage
   std::vector<double> known_s, optimizer_s;  // per entity

@@ -20,7 +20,7 @@ const PlanProgram& GetProgram(const IslandPlan& island, const std::string& devic
                        [&](const PlanProgram& program) { return program.device == device; });
 }
 
-// Of the stage's device that lacks most; nothing: none is measured.
+// Finds the device of the stage that lacks most; nothing: none is measured.
 std::optional<MemoryLack> FindWorstLack(const PlanRequest& request, const IslandPlan& island,
                                         const PlanStage& stage) {
   std::optional<MemoryLack> worst;
@@ -31,8 +31,8 @@ std::optional<MemoryLack> FindWorstLack(const PlanRequest& request, const Island
   return worst;
 }
 
-// What the devices of stage `s`, with their other stages, need by the search's account: each as if
-// it had an even share.
+// Returns the bytes that the devices of stage `s`, with their other stages, need by the search's
+// account: each as if it had an even share.
 int64_t SearchBytes(const PlanningInput& input, const plan::Layout& layout,
                     const IslandPlan& island, size_t r, size_t s) {
   const plan::Replica& replica = layout.replicas[r];

@@ -26,7 +26,7 @@ std::string GetComputeType(const DeviceInfo& device) {
   return device.compute.empty() && IsHost(device) ? "fp32" : device.compute;
 }
 
-// What is assumed of a device of which nothing was measured.
+// Returns the type that is assumed for a device without measurements.
 plan::DeviceType AssumedType(const DeviceInfo& device) {
   plan::DeviceType type;
   if (IsHost(device)) {
@@ -47,7 +47,7 @@ LayerKind GetLayerKind(int layer, int layers) {
   return layer + 1 == layers ? LayerKind::kHead : LayerKind::kBlock;
 }
 
-// As workers found it, or, where these have not said, as the job says it.
+// Returns the model as workers found it, or, where these have not reported it, as the job says.
 absl::StatusOr<ModelConfig> GetModelConfig(const PlanRequest& request) {
   const bool found = request.facts.model.hidden > 0 || !request.facts.model.config_json.empty();
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config,
@@ -121,8 +121,8 @@ void AddTimes(const std::string& type, const std::vector<const DeviceProfile*>& 
   }
 }
 
-// Those that the job does not exclude: what they compute in, and whether they were measured, does
-// not matter.
+// Selects the devices that the job does not exclude: what they compute in, and whether they were
+// measured, does not matter.
 absl::StatusOr<std::vector<DeviceFacts>> SelectDevices(const PlanRequest& request,
                                                        const plan::Constraints& fixed) {
   std::vector<DeviceFacts> devices;
@@ -323,7 +323,7 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   const ElementBytes element = GetElementBytes(request);
   const plan::Model model =
       PlannerModel(request.spec.name, config, request.spec.data.sequence_length, element);
-  // Of what owners keep, what does not depend on the plan.
+  // The part of what owners keep that does not depend on the plan.
   const int64_t owned = LeastOwnerBytes(request);
   for (DeviceFacts& device : devices) {
     if (!IsHost(device.info)) continue;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMostHeads = 4096;  // distributed one by one
 
-// Of one device that does all by itself.
+// Returns the time of one device that does all by itself.
 double SecondsAlone(const PlanningInput& input, int device, int micro_batch) {
   const plan::DeviceType& type = input.cluster.types[input.cluster.devices[device].type];
   const plan::StageCosts all = input.costs.For(type, 1, micro_batch);
@@ -53,7 +53,7 @@ std::vector<int> BySpeed(const PlanningInput& input, const std::vector<plan::Dev
   };
   for (size_t rank = 0; rank < types.size(); ++rank) next.push_back(with_one_more(rank));
   for (int assigned = static_cast<int>(types.size()); assigned < heads; ++assigned) {
-    // Of equal ones the last: it is no slower.
+    // The last of equal ones is taken: it is no slower.
     const auto least = std::min_element(next.rbegin(), next.rend());
     const size_t rank = types.size() - 1 - static_cast<size_t>(least - next.rbegin());
     ++counts[rank];
@@ -65,7 +65,7 @@ std::vector<int> BySpeed(const PlanningInput& input, const std::vector<plan::Dev
   return counts;
 }
 
-// What groups of unlike devices would like, each kind of group once.
+// Returns the ratios that groups of unlike devices would like, each kind of group once.
 std::set<std::vector<int>> Offers(const PlanningInput& input, const plan::Layout& layout) {
   std::set<std::vector<int>> offers;
   if (input.head_groups < layout.tensor_parallel) return offers;

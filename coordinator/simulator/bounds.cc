@@ -82,7 +82,7 @@ void Raise(Bound& bound, Nanos time_ns, absl::string_view what, int index) {
   bound.reason = absl::StrCat(what, " ", index);
 }
 
-// What a device must do, and around it the shortest path in and out.
+// The work of a device, and around it the shortest path in and out.
 struct Load {
   Nanos work_ns = 0;     // F + B + W and optimizer steps of everything
   Nanos through_ns = 0;  // F + B only
@@ -109,7 +109,7 @@ std::vector<Load> ComputeLoads(const Problem& problem, const std::vector<Path>& 
   return loads;
 }
 
-// What passes something that carries one message at a time, or several at no more than its rate.
+// The traffic of something that carries one message at a time, or several at no more than its rate.
 struct Traffic {
   double serial_ns = 0;                // of all messages
   Nanos earliest_start_ns = kForever;  // before the first can start

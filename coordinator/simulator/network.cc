@@ -65,7 +65,7 @@ double AloneRate(const Network& network, const Edge& edge) {
   return rate * 1e-9;
 }
 
-// What an edge carries of a transfer that arrives at `at_ns`.
+// Returns the bytes that an edge carries of a transfer that arrives at `at_ns`.
 double CarriedBy(const EdgeOffer& offer, double at_ns) {
   const double effective = std::max(0.0, at_ns - offer.offset_ns) * offer.bytes_per_ns;
   return offer.sizes == nullptr ? effective : offer.sizes->BytesFromEffective(effective);

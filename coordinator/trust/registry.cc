@@ -411,8 +411,8 @@ void TrustRegistry::Prune(int64_t now_unix_s) {
 
 void TrustRegistry::PruneMembers(int64_t now_unix_s) {
   auto* members = records_.mutable_members();
-  // Of a clock that was ahead for a moment the coordinator keeps no wrong conclusion: a revocation
-  // stays while there is room, and what else is forgotten comes again with the member.
+  // A clock that was ahead for a moment leaves no wrong conclusion: a revocation stays while there
+  // is room, and what else is forgotten comes again with the member.
   const bool full = members->size() >= kMembersMax;
   const auto kept_end =
       std::remove_if(members->begin(), members->end(), [&](const v1::TrustMember& member) {

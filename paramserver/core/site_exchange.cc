@@ -1,4 +1,4 @@
-// What the job of a site's servers exchanges with the job above: versions that it adopts, and its
+// The exchange of the job of a site's servers with the job above: versions that it adopts, and its
 // contributions (RoundStep).
 
 #include <algorithm>
@@ -129,7 +129,8 @@ void JobState::AdoptBase(Shard& shard, Version version) {
     const auto begin = static_cast<size_t>(block * kAdoptBlock);
     const size_t end = std::min(begin + kAdoptBlock, theta.size());
     for (size_t i = begin; i < end; ++i) {
-      // What has not changed since becomes the adopted number itself, without a rounding error.
+      // A parameter that has not changed since becomes the adopted number itself, without a
+      // rounding error.
       theta[i] = first || theta[i] == from[i] ? to[i] : theta[i] + (to[i] - from[i]);
     }
   });

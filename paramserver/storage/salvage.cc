@@ -87,7 +87,8 @@ class Salvager {
     return nullptr;
   }
 
-  // As far as the folder goes, at most to that version. Null: nothing can be read of the job.
+  // Reads the state as far as the folder goes, at most to that version. Null: nothing can be read
+  // of the job.
   absl::StatusOr<std::unique_ptr<JobState>> StateUpTo(const std::string& folder, Version limit) {
     ATOLL_ASSIGN_OR_RETURN(const auto snapshot, SnapshotUpTo(folder, limit));
     JobReplay replay(job_, snapshot, pool_, limit);
@@ -187,7 +188,7 @@ class Salvager {
           missing[layer], " of the ", layers[layer].elements, " parameters of layer ", layer, " (",
           layers[layer].name, ") are in none of the folders: give those of all the job's servers"));
     }
-    // Of sizes that what was read has, whatever else the logs say.
+    // The sizes are those that what was read has, whatever else the logs say.
     for (const LayerSize& layer : layers) {
       result.layers.emplace_back(static_cast<size_t>(layer.elements));
     }

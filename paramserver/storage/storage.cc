@@ -33,7 +33,7 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> NewestSnapshot(Files& files,
   return nullptr;
 }
 
-// What could be read and makes no sense is damage, whatever found it.
+// Content that could be read and makes no sense is damage, whatever found it.
 absl::Status AsDamage(const absl::Status& status) {
   return status.ok() ? status : absl::DataLossError(status.message());
 }
@@ -63,11 +63,11 @@ absl::StatusOr<RecoveredJob> RecoverJob(Files& files, const std::string& folder,
   return recovered;
 }
 
-// What the file `removed` says: which job is to be deleted.
+// Formats the content of the file `removed`: which job is to be deleted.
 std::string FormatRemovalOrder(const JobId& job) { return absl::StrCat("job ", job, "\n"); }
 
-// Whether the folder holds an order to delete it. Only a whole one counts, of this job: what a
-// crash left of one, or a copied one, orders nothing.
+// Returns whether the folder holds an order to delete it. Only a whole one counts, of this job:
+// what a crash left of one, or a copied one, orders nothing.
 absl::StatusOr<bool> HasRemovalOrder(Files& files, const std::string& folder, const JobId& job) {
   constexpr int64_t kOrderBytesMax = 1024;
   const auto bytes = files.Read(folder + "/" + kRemoved, kOrderBytesMax);

@@ -16,7 +16,7 @@ namespace {
 constexpr Duration kPrepareRetry = std::chrono::seconds(10);
 constexpr Duration kAnswerAgain = std::chrono::seconds(1);
 constexpr Duration kShutdownLimit = std::chrono::seconds(20);
-// Of a command that reads files of the job: they may be on a disk that does not answer.
+// The limit of a command that reads files of the job: they may be on a disk that does not answer.
 constexpr Duration kShutdownLimitReading = std::chrono::seconds(4);
 constexpr size_t kSeenJobs = 64;
 constexpr int64_t kStepsMax = int64_t{1} << 30;  // of a round
@@ -295,7 +295,7 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
     logged_.clear();
     ForgetCounts();
   }
-  // What could not be pulled yet may be there now.
+  // A pull that failed may succeed now.
   if (!order_ || order.committed_version != order_->committed_version) pull_.retry_at = now_;
   order_ = order;
   preparation_.requested.reset();
@@ -343,7 +343,7 @@ void WorkerCore::Impl::OnMessage(const ForgetJob& message) {
   if (held_.erase(message.job) > 0) Emit(ReleaseJob{message.job, true});
 }
 
-// What is being opened is not wanted any more. It may wait for a slow disk, or read a large file.
+// Gives no more time to what is being opened. It may wait for a slow disk, or read a large file.
 void WorkerCore::Impl::GiveUpPreparing(const std::string& reason) {
   if (discard_) return;
   discard_ = true;

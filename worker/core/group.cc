@@ -19,7 +19,7 @@ std::string Describe(const IslandPlan& plan) {
 
 // ---------------------------------------------------------------------------------- leading ----
 
-// What the devices do together is not wanted any more.
+// Interrupts what the devices do together.
 void WorkerCore::Impl::Interrupt(const std::string& reason) {
   if (command_ == Command::kInitialWeights) Emit(InterruptStep{reason});  // it reads files
   if (!order_ || command_ == Command::kInitialWeights) return;
@@ -52,7 +52,7 @@ bool WorkerCore::Impl::StartReconfigure() {
   if (command.resume != 0) command.leased = order_->resume->leased;
   command.shards = order_->shards;
   if (TakingOver()) command.take_over_from = order_->takes_over_from;
-  // What is on its way belongs to owners of the plan before.
+  // The parts on their way belong to owners of the plan before.
   if (pull_.pulling() || pull_.pulled() || (in_flight_ && !in_flight_->pushes.empty())) {
     RestartTransfers();
   }
@@ -80,7 +80,7 @@ void WorkerCore::Impl::On(const Drained& event) {
 
 void WorkerCore::Impl::On(const Reconfigured& event) {
   if (command_ != Command::kReconfigure || event.plan_number != configuring_.number) return;
-  // What a step took under another plan, or before a failure, says nothing of this one.
+  // The time of a step under another plan, or before a failure, says nothing of this one.
   if (configured_.number != configuring_.number) {
     counters_.idle_link_seconds = counters_.overlap_seconds = RecentMean();
     saving_.cost = SaveCost();
@@ -108,7 +108,7 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   if (event.base_lost) BaseLost();
 }
 
-// What became of a step that failed under the plan before.
+// Completes a step that failed under the plan before.
 void WorkerCore::Impl::FailedStepEnded(bool taken) {
   if (taken) {
     // Its loss and masked tokens are not known: they are counted as those of the steps before.
@@ -135,8 +135,8 @@ void WorkerCore::Impl::BaseLost() {
   adopted_ = false;
 }
 
-// What is not staged of the contribution in flight is lost: the initial weights are made anew, any
-// other contribution is withdrawn, unless it is complete.
+// Handles the loss of what is not staged of the contribution in flight: the initial weights are
+// made anew, any other contribution is withdrawn, unless it is complete.
 void WorkerCore::Impl::PushLost(const std::string& reason) {
   if (!in_flight_) return;
   Log(absl::StrCat("some of what is being pushed is lost: ", reason));
@@ -349,8 +349,8 @@ bool WorkerCore::Impl::SharesIsland() const {
   return following_.order || (order_ && order_->shared);
 }
 
-// What this worker holds of the island has to move before it may end: the coordinator plans without
-// it, and then sends it an order to stop.
+// Moves what this worker holds of the island before it may end: the coordinator plans without it,
+// and then sends it an order to stop.
 void WorkerCore::Impl::PlanLeaving() {
   if (following_.leave_by != kNever) return;
   Emit(Send{Leaving{shutdown_.reason}});
@@ -359,7 +359,7 @@ void WorkerCore::Impl::PlanLeaving() {
   LeaveLater();
 }
 
-// What this worker holds is on its way to others, or will be: if it is to leave, not yet.
+// Delays leaving: what this worker holds is on its way to others, or will be.
 void WorkerCore::Impl::LeaveLater() {
   if (following_.leave_by == kNever) return;
   Duration patience = kLeaveLimit;

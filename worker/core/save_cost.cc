@@ -54,7 +54,7 @@ int64_t SaveCost::StepsBetween() const {
     cost_s += (save.stall_s + std::max(0.0, slower_s)) / static_cast<double>(saves_.size());
     longest = std::max(longest, save.steps);
   }
-  // As many steps without a save as during one, at least.
+  // At least as many steps without a save as during one lie between two saves.
   const int64_t least = 2 * longest;
   if (median_s <= 0) return least;
   const double wanted = std::ceil(cost_s / (kShare * median_s));

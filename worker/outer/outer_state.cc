@@ -18,7 +18,7 @@ std::shared_ptr<LayerBuffers> NewBuffers(const LayerParts& parts) {
   return buffers;
 }
 
-// Of a pseudo-gradient, between two looks for an interrupt.
+// Elements of a pseudo-gradient between two checks for an interrupt.
 constexpr size_t kElementsAtOnce = size_t{1} << 22;
 
 absl::Status Interrupted() { return absl::AbortedError("interrupted"); }

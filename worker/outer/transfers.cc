@@ -197,7 +197,7 @@ bool Transfers::StartPush(Batches::iterator batch, size_t index) {
   const ShardPart& shard = batch->push.shards[index];
   const PushId id = MakePushId(batch->push, shard);
   const ElementRange range = ComputeElementRange(shard);
-  // What is in this memory is what goes out, and it stays as it is.
+  // This memory is what is sent, and it stays as it is.
   const LayerBuffers& values = batch->base != nullptr ? *batch->base : batch->delta->values;
   const std::shared_ptr<const void> owner =
       batch->base != nullptr ? std::shared_ptr<const void>(batch->base) : batch->delta;

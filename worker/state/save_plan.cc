@@ -12,7 +12,7 @@
 namespace atl::worker {
 namespace {
 
-// Of those who may, the one that has least so far; the first of equals.
+// Returns the worker that may and has least so far; the first of equals.
 template <typename May>
 const NodeId* Least(const std::map<NodeId, int64_t>& loads, const May& may) {
   const std::pair<const NodeId, int64_t>* best = nullptr;
@@ -138,9 +138,9 @@ std::vector<int64_t> ListSaves(const HeldSaves& saves) {
 
 namespace {
 
-// What this save has of every shard that a member keeps, in tiers up to `farthest`, by member. What
-// a member has is nearer to all than the remote tier, which may be behind one link: of that only
-// what no member has.
+// Lists what this save has of every shard that a member keeps, in tiers up to `farthest`, by
+// member. What a member has is nearer to all than the remote tier, which may be behind one link: of
+// that only what no member has.
 std::vector<std::pair<NodeId, HeldLayer>> LayersIn(const HeldSaves& saves, int64_t number,
                                                    Tier farthest) {
   std::vector<std::pair<LayerShard, ElementRanges>> with_members;

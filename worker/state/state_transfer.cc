@@ -112,7 +112,8 @@ class Planner {
   }
 
  private:
-  // What the receiver's devices own of the shard together, from the first element to the last.
+  // Returns what the receiver's devices own of the shard together, from the first element to the
+  // last.
   Range Owned(const LayerShard& shard, const NodeId& receiver) const {
     std::optional<Range> all;
     for (const HeldLayer& layer : holdings_.at(receiver)) {
@@ -164,7 +165,7 @@ class Planner {
 
 absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings,
                            const std::vector<std::vector<Range>>& undivided) {
-  // What is given to each device, by layer, and whether it has been listed.
+  // The layers that are given to each device, and whether each has been listed.
   std::map<std::string, std::map<int32_t, bool>> given;
   std::map<std::string, int32_t> rank_of;
   std::map<std::string, std::vector<int32_t>> ratios_by_device;

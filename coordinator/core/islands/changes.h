@@ -1,5 +1,5 @@
-// What has become known of an island's workers and of the links between them since a plan was last
-// requested: why another one is requested. Pure.
+// Findings about an island's workers and the links between them since a plan was last requested:
+// the reasons to request another one. Pure.
 
 #ifndef ATOLL_COORDINATOR_CORE_ISLANDS_CHANGES_H_
 #define ATOLL_COORDINATOR_CORE_ISLANDS_CHANGES_H_
@@ -18,7 +18,7 @@ class Changes {
   // The newest change of a subject replaces those before. `size`: how much it is, from 1; of too
   // many only the largest are kept.
   void Add(const std::string& subject, double size, const std::string& reason);
-  // What `considered` has, too, and unchanged since, is forgotten.
+  // Forgets the findings that `considered` has, too, and that are unchanged since.
   void Forget(const Changes& considered);
 
   bool empty() const { return changes_.empty(); }

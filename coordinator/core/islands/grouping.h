@@ -12,24 +12,25 @@
 
 namespace atl::coord {
 
-// As the worker's operator says, else as it was found; "" if neither.
+// Returns the worker's site as its operator says, else as it was found; "" if neither.
 const std::string& GetWorkerSite(const Member& worker);
 // With what is known of its peer link.
 IslandMember ToIslandMember(const Member& worker);
 
-// As its operator says, else that of all workers on the same host; "" if neither.
+// Returns the server's site as its operator says, else that of all workers on the same host; "" if
+// neither.
 const std::string& GetServerSite(const State& s, const Member& server);
 
 // One for each island that has a worker; "" where it is not known.
 std::vector<const Member*> ListIslandLeaders(const State& s, const Job& job);
-// Of a parameter server, for islands that these workers lead.
+// Computes the access cost of a parameter server for islands that these workers lead.
 ServerAccessCost ComputeAccessCostFromLeaders(const State& s, const Member& server,
                                               const std::vector<const Member*>& leaders);
 
 // Which workers share an island: as the job's specification says, or as was decided for it.
 IslandScope GetIslandScope(const Job& job);
 
-// Whether it is known which of these share an island, so that they can be assigned. If not,
+// Returns whether it is known which of these share an island, so that they can be assigned. If not,
 // measurements are requested; after CoordinatorOptions::grouping_limit it is decided without.
 bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers);
 Instant GroupingDeadline(const State& s, const Job& job);

@@ -45,7 +45,8 @@ bool SameLayout(const IslandPlan& a, const IslandPlan& b) {
                     });
 }
 
-// Whether it has the numbers that the job fixes. A device may have several stages of a replica.
+// Returns whether the plan has the numbers that the job fixes. A device may have several stages of
+// a replica.
 bool MatchesLayout(const LayoutSpec& layout, const IslandPlan& plan) {
   const auto is = [](int64_t requested, size_t has) {
     return requested == 0 || requested == static_cast<int64_t>(has);

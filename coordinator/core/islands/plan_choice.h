@@ -1,5 +1,5 @@
-// Whether an island needs a new plan (replan request; straggler mitigation), and whether one that
-// was made is taken: plans.h has the rules.
+// Decides whether an island needs a new plan (replan request; straggler mitigation), and whether
+// one that was made is taken: plans.h has the rules.
 
 #ifndef ATOLL_COORDINATOR_CORE_ISLANDS_PLAN_CHOICE_H_
 #define ATOLL_COORDINATOR_CORE_ISLANDS_PLAN_CHOICE_H_

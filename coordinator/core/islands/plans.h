@@ -18,19 +18,19 @@
 
 namespace atl::coord {
 
-// Whether the island runs by plans. A worker of one device by itself does not, unless the job
-// requests for what only plans have, or does not fit it otherwise: then it has measured its device,
-// which such a worker does for nothing else.
+// Returns whether the island runs by plans. A worker of one device by itself does not, unless the
+// job requests what only plans have, or does not fit it otherwise: then it has measured its
+// device, which such a worker does for nothing else.
 bool NeedsPlan(const State& s, const Job& job, const IslandRecord& island);
 
-// Whether the worker leads the plan's island or has a device in it. Its other members are only
-// sources of the layers that they hold, until the island is set up.
+// Returns whether the worker leads the plan's island or has a device in it. Its other members are
+// only sources of the layers that they hold, until the island is set up.
 bool HasPart(const IslandPlan& plan, const NodeId& worker);
 
 // The island's plan if all that have a part in it are still its workers; else null.
 const IslandPlan* PlanInForce(const Job& job, const IslandRecord& island);
 
-// Whether the leader says that the island is set up for the plan.
+// Returns whether the leader reports that the island is set up for the plan.
 bool IsSetUp(const State& s, const Job& job, const IslandRecord& island, const IslandPlan& plan);
 
 // The same layout under a new number, for a new generation of the same workers.
@@ -47,10 +47,10 @@ std::vector<MakePlan> PlanRequests(const State& s, const Job& job);
 std::string WhyPlanIsKept(const State& s, const Job& job, const PlanMade& made);
 std::vector<PlanWorker> IdleWorkers(const State& s, const LayoutSpec& layout);
 
-// What the island's planning waits for or failed with, human-readable; "" if there is nothing to
-// say.
+// Describes what the island's planning waits for or failed with, human-readable; "" if there is
+// nothing to say.
 std::string DescribePlanning(const State& s, const Job& job, const IslandRecord& island);
-// Of the islands that cannot train without a plan.
+// Names the plans of the islands that cannot train without one.
 std::string MissingPlans(const State& s, const Job& job);
 
 }  // namespace atl::coord

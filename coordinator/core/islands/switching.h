@@ -35,9 +35,9 @@ std::vector<IslandMember> Stepping(const State& s, const Job& job, const IslandR
 // The island's newest plan takes effect: at the end of a step if `stepping` is not empty.
 void BeginSwitch(State& s, Job& job, const IslandRecord& island, const std::string& reason,
                  std::vector<IslandMember> stepping);
-// Whether that plan is set up without interrupting a step.
+// Returns whether that plan is set up without interrupting a step.
 bool AtStepEnd(const Job& job, const IslandRecord& island);
-// Whether this worker may have its order for the plan now.
+// Returns whether this worker may have its order for the plan now.
 bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const Member& worker);
 
 // Who leads the island next because its leader ends, or null.

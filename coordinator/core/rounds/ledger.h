@@ -41,12 +41,12 @@ class Ledger {
   absl::Status Push(const ContributionId& contribution, const std::vector<PositionRange>& ranges);
   void Commit(const ContributionId& contribution);  // what it pushed is in the model
   void Return(const ContributionId& contribution);  // what it pushed is free again
-  // What it pushed is leased to the island.
+  // Leases the positions that the contribution pushed to the island.
   void Reassign(const ContributionId& contribution, IslandId island);
   void Release(IslandId island);  // what it leases is free again
 
-  // What a job's servers say is committed, and nothing else. False, and nothing changes, unless the
-  // ranges are disjoint and together within the budget.
+  // Commits what a job's servers say is committed, and nothing else. False, and nothing changes,
+  // unless the ranges are disjoint and together within the budget.
   bool CommitOnly(const std::vector<PositionRange>& ranges);
   std::vector<PositionRange> Committed() const;
 

@@ -76,7 +76,7 @@ double MeanCosine(const std::vector<double>& total, const std::vector<double>& w
   return pairs == 0 ? 0 : sum / pairs;
 }
 
-// What the learning rate is to be, and what follows from it.
+// Sets the learning rate, and what follows from it.
 void SetRate(const MergeInput& input, double square, double along_reference, double reference,
              MergedRound& round) {
   const OuterSpec& outer = input.outer;

@@ -1,6 +1,6 @@
-// What a round's accepted pseudo-gradients become together: the merge that the job chose, the clip
-// scale, the rate of the outer step, and what these say about how well the islands learn. All of it
-// follows from the Gram matrices of the layers, in which the outer optimizer's reference slot (its
+// Merges a round's accepted pseudo-gradients: the merge that the job chose, the clip scale, the
+// rate of the outer step, and what these say about how well the islands learn. All of it follows
+// from the Gram matrices of the layers, in which the outer optimizer's reference slot (its
 // momentum) is included with the pseudo-gradients: one round trip is enough. Pure.
 //
 // A layer is the "tensor" of the published rules: servers keep Gram matrices by layer.
@@ -35,8 +35,8 @@ struct RoundHealth {
 struct MergeInput {
   const OuterSpec& outer;
   std::vector<MergeCandidate> candidates;  // k
-  // Of each layer, (k + 1)-by-(k + 1) row by row: the candidates', then the reference slot's
-  // products (0 where there is none).
+  // The Gram matrix of each layer, (k + 1)-by-(k + 1) row by row: the candidates', then the
+  // reference slot's products (0 where there is none).
   const std::vector<LayerGram>& layers;
   std::set<int32_t> plain_layers;  // merged by the mean whatever the merge is: embeddings
   std::vector<double> past_rho;    // of the newest rounds

@@ -1,5 +1,5 @@
-// What a round's decision changes: records, penalties, ledger, islands; and what its application by
-// all servers changes.
+// Applies a round's decision to records, penalties, ledger and islands, and its application by all
+// servers.
 
 #ifndef ATOLL_COORDINATOR_CORE_ROUNDS_ROUND_DECISION_H_
 #define ATOLL_COORDINATOR_CORE_ROUNDS_ROUND_DECISION_H_

@@ -1,6 +1,6 @@
-// What a level of outer rounds has: how far it is, what is pushed, decided and owed by its servers.
-// A value; the functions that decide are in rounds.h, round_decision.h and servers.h. Private to
-// the core.
+// The state of a level of outer rounds: how far it is, what is pushed, decided and owed by its
+// servers. A value; the functions that decide are in rounds.h, round_decision.h and servers.h.
+// Private to the core.
 //
 // What is stored is changed through the Edit functions, so that the end of the Step can write it.
 
@@ -22,7 +22,7 @@
 
 namespace atl::coord {
 
-// What is known of one parameter server's part in one job. Not stored: servers say it.
+// Facts about one parameter server's part in one job. Not stored: servers report them.
 struct ServerLink {
   bool known = false;     // its ServerHello listed its holdings, all is there, and it is attached
   bool assigned = false;  // ShardsAssigned came since
@@ -39,7 +39,7 @@ struct ServerLink {
   Version version = kNoVersion;
   Version snapshot_version = kNoVersion;
   Instant again_at{};  // when what it still owes is requested again
-  // Of a site's job: the version of the job above that it has fetched; when requests for the
+  // For a site's job: the version of the job above that it has fetched; when requests for the
   // exchange are repeated.
   Version base_fetched = kNoVersion;
   Instant exchange_again_at{};

@@ -19,8 +19,9 @@ int64_t FindSiteAxis(const JobSpec& spec, const std::string& site);
 // Why the job has no data for the worker; "" if it has.
 std::string WhyNoData(const JobSpec& spec, const Member& worker);
 
-// What the worker is to open: of several sites' data, its own. Where the job has none for it, since
-// it has come back as another site's, data.path is empty, which it refuses.
+// Returns the specification that the worker is to open: of several sites' data, its own. Where the
+// job has none for it, since it has come back as another site's, data.path is empty, which it
+// refuses.
 JobSpec SpecFor(const Job& job, const Member& worker);
 
 // How what the worker has found differs from `facts` and, where sites hold different data, from

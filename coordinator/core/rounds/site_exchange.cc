@@ -20,13 +20,13 @@ constexpr int64_t kExchangesCarried = 3;  // as islands carry rounds
 
 int64_t RoundsBetween(const Job& job) { return job.spec().outer.site.rounds; }
 
-// What this site's tokens say of all that was trained meanwhile.
+// Estimates from this site's tokens how many all trained meanwhile.
 int64_t EstimateTotalTokens(const State& s, const Job& job, int64_t tokens) {
   const int64_t own = std::max<int64_t>(1, job.occupied_islands());
   return tokens / own * std::max(own, TrainingIslands(s, job));
 }
 
-// As a push of its island of the job above.
+// Makes the push request of its island of the job above.
 PushRequest MakePushRequest(const Job& job, const Job& above) {
   const SiteJob& site = *job.record.site;
   const RoundsProgress& progress = job.rounds.progress;
@@ -222,7 +222,7 @@ void OnBaseFetched(State& s, Member& server, const BaseFetched& message) {
 
 namespace {
 
-// What its servers are to push of it, of the job above; null: nothing, now.
+// Returns the contribution that its servers are to push to the job above; null: nothing, now.
 const ContributionRecord* ToBePushed(const Job& job, const Job& above) {
   const SiteJob& site = *job.record.site;
   if (!site.contribution || job.rounds.progress.version < site.contributed_at) return nullptr;

@@ -1,5 +1,5 @@
-// What a site's job and the job above exchange (site_jobs.h): after outer.site.rounds rounds the
-// site contributes what they have changed, and when a version of the job above follows, adopts
+// The exchange between a site's job and the job above (site_jobs.h): after outer.site.rounds rounds
+// the site contributes what they have changed, and when a version of the job above follows, adopts
 // that. Its own rounds go on meanwhile, at most three times as many. Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_ROUNDS_SITE_EXCHANGE_H_

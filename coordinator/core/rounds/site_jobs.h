@@ -27,17 +27,17 @@ namespace atl::coord {
 Job* JobAbove(State& s, const Job& job);
 const Job* JobAbove(const State& s, const Job& job);
 
-// Of a user's job: begins the jobs of sites that may have one. Of a site's job: its state follows
-// the job above, and it ends with it. True if anything changed.
+// For a user's job, begins the jobs of sites that may have one. A site's job follows the state of
+// the job above, and ends with it. True if anything changed.
 bool AdvanceSiteJobs(State& s, Job& job);
 Instant NextSiteJobDeadline(const State& s, const Job& job);
 
-// Whether it is of a site's servers, below this job, and not removed: another one begins when it
-// is.
+// Returns whether the job is of a site's servers, below this job, and not removed: another one
+// begins when it is.
 bool IsSiteJobBelow(const Job& job, const Job& above);
 // The job of this site's servers, which its workers belong to; null: none.
 const Job* FindSiteJob(const State& s, const Job& above, const std::string& site);
-// What a new island is called.
+// Returns the number of a new island.
 IslandId NextIslandId(const State& s, const Job& job);
 // Islands of workers, of this job and of those that share its data.
 int64_t TrainingIslands(const State& s, const Job& job);

@@ -1,4 +1,4 @@
-// What parameter servers have staged of a contribution, by shard, or by slot (copies.h).
+// Records what parameter servers have staged of a contribution, by shard, or by slot (copies.h).
 
 #ifndef ATOLL_COORDINATOR_CORE_ROUNDS_STAGED_H_
 #define ATOLL_COORDINATOR_CORE_ROUNDS_STAGED_H_
@@ -15,7 +15,7 @@ namespace atl::coord {
 
 class StagedShards {
  public:
-  // Of a shard with so many elements.
+  // Adds a push to a shard with so many elements.
   void Add(const PushId& push, int64_t shard_elements) {
     Add(push.shard, push.RangeIn(shard_elements), shard_elements);
   }
@@ -27,7 +27,7 @@ class StagedShards {
     whole_.insert(slot);
     parts_.erase(slot);
   }
-  // What is staged in slot `from` is what is staged in slot `to` from now on.
+  // Moves what is staged in slot `from` to slot `to`.
   void Rename(ShardId from, ShardId to) {
     Forget(to);
     if (whole_.erase(from) > 0) whole_.insert(to);

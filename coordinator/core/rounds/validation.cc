@@ -158,8 +158,8 @@ std::optional<std::pair<double, double>> FindTrainingLosses(const Job& job) {
   return std::nullopt;
 }
 
-// Whether a validator's loss is accepted. A loss far from what islands had in training needs
-// another validator that says about the same.
+// Returns whether a validator's loss is accepted. A loss far from what islands had in training
+// needs another validator that says about the same.
 bool IsCredible(State& s, Job& job, IslandId island, const ValidationLoss& result) {
   const auto training = FindTrainingLosses(job);
   const bool possible = IsLoss(result.loss) && result.accuracy >= 0 && result.accuracy <= 1;
@@ -186,7 +186,7 @@ bool IsCredible(State& s, Job& job, IslandId island, const ValidationLoss& resul
   return false;
 }
 
-// What the island has evaluated, of the data on this axis.
+// Takes the island's result for the data on this axis.
 void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
                 const ValidationResult& message) {
   if (axis < 0 || message.version > job.rounds.progress.version) return;
@@ -235,7 +235,7 @@ Version FindBaseVersion(const Job& job, Version version) {
   return kNoVersion;
 }
 
-// What an island of a site has evaluated counts for the version that the site had adopted. A
+// Takes the result of a site's island, which counts for the version that the site had adopted. A
 // version that came since is not evaluated for its own sake, but for the last one.
 void TakeResultAbove(State& s, const Job& job, int64_t axis, ValidationResult message) {
   const SiteJob& site = *job.record.site;

@@ -11,12 +11,12 @@ namespace atl::coord {
 // of each site where sites hold different data, as long as its result is not there. Nothing is left
 // to do where there is no such island.
 void ChooseValidators(State& s, Job& job);
-// Whether it can be the mean loss of something, nats a token.
+// Returns whether the number can be the mean loss of something, nats a token.
 bool IsLoss(double loss);
 
-// Whether all islands that have yet to answer have adopted progress.validate_version. They evaluate
-// it even if others follow meanwhile; if each of these were evaluated in its place, rounds that are
-// quicker than an evaluation would keep one island after the other from training.
+// Returns whether all islands that have yet to answer have adopted progress.validate_version. They
+// evaluate it even if others follow meanwhile; if each of these were evaluated in its place, rounds
+// that are quicker than an evaluation would keep one island after the other from training.
 bool IsBeingValidated(const State& s, const Job& job);
 
 // A site's loss is kept by the site's name, and the job's is then the mean over sites, by tokens.

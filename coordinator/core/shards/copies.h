@@ -23,7 +23,7 @@ inline SlotId CountShards(const JobRecord& record) {
   return static_cast<SlotId>(record.shards.size());
 }
 inline bool IsCopy(const JobRecord& record, SlotId slot) { return slot >= CountShards(record); }
-// Of a JobRecord, const or not.
+// Returns the placement of a slot in a JobRecord, const or not.
 template <typename Record>
 auto& GetPlacement(Record& record, SlotId slot) {
   return IsCopy(record, slot) ? record.copies[static_cast<size_t>(slot - CountShards(record))]
@@ -53,7 +53,7 @@ std::optional<SlotId> SlotOn(const JobRecord& record, const NodeId& server, Shar
 bool HoldsShards(const JobRecord& record, const NodeId& server);
 bool IsActive(const JobRecord& record, const NodeId& server);     // of some shard
 bool IsReleasing(const JobRecord& record, const NodeId& server);  // it is to delete its part
-// Whether the contribution has the shard: it is of its fragment, or of all layers.
+// Returns whether the contribution has the shard: it is of its fragment, or of all layers.
 bool IsPushed(const Job& job, const ContributionId& id, const ShardPlacement& shard);
 // The slots that are filled of its shards.
 int64_t PushedSlots(const Job& job, const ContributionId& id);

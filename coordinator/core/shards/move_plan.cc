@@ -96,7 +96,8 @@ class Planner {
     }
     return name;
   }
-  // Whether the fullest server's load, which is `most`, falls enough by the move of this shard.
+  // Returns whether the fullest server's load, which is `most`, falls enough by the move of this
+  // shard.
   bool IsWorthMoving(size_t shard, const NodeId& to, double most) {
     constexpr double kLeastGain = 0.1;
     constexpr double kRounds = 50;      // that the estimates are sure to hold for

@@ -13,10 +13,11 @@ namespace atl::coord {
 // `atoll refill`: the job's shards on this server are lost; they are filled from an island.
 absl::Status RefillShards(State& s, Job& job, const NodeId& server);
 
-// What a server has received is what it says since it attached: its folder may be another one.
+// Forgets what a server had received before it attached: its folder may be another one.
 void OnReceiverHello(State& s, const NodeId& server);
 void OnShardsReceived(State& s, Member& server, const ShardsReceived& message);
-// Whether it holds none of the job's shards, and is to receive some or to delete what it has.
+// Returns whether the server holds none of the job's shards, and is to receive some or to delete
+// what it has.
 bool TakesPartInMoves(const Job& job, const NodeId& server);
 // A server has deleted what it had of a job that goes on without it.
 void OnReleased(Job& job, const NodeId& server, int64_t placement);
@@ -26,10 +27,11 @@ void OnReleased(Job& job, const NodeId& server, int64_t placement);
 bool AdvanceMoves(State& s, Job& job);
 // The server does not hold these slots any more, and moves of them are off.
 void OnSlotsDropped(State& s, Job& job, const NodeId& server, const std::set<SlotId>& slots);
-// Whether the round waits a moment for shards in transfer.
+// Returns whether the round waits a moment for shards in transfer.
 bool HoldsForMoves(const State& s, const Job& job);
-// Whether all new holders of shards hold them durably, as they report: the old holders may then
-// delete them. A coordinator that loses its store before that finds the shards at the old holders.
+// Returns whether all new holders of shards hold them durably, as they report: the old holders may
+// then delete them. A coordinator that loses its store before that finds the shards at the old
+// holders.
 bool TakenOver(const Job& job);
 // Sends what servers and islands are still to do for moves.
 void PumpMoves(State& s, Job& job);

@@ -1,4 +1,4 @@
-// What fills shards that a parameter server has lost: theta_base of an island. Where no island has
+// Fills shards that a parameter server has lost with theta_base of an island. Where no island has
 // the newest version's, an older one fills them under a version of its own, and the update between
 // the two is lost (docs/decisions/moving-shards.md). Private to the core.
 
@@ -36,7 +36,7 @@ Version GetFillBase(const Job& job);
 // An island has adopted the committed version meanwhile, whose parameters of the lost shards are
 // the same.
 bool HasExactSource(const State& s, const Job& job);
-// Whether a round without contributions is to be decided before they can be filled.
+// Returns whether a round without contributions is to be decided before they can be filled.
 bool IsBeforeFill(const Job& job);
 // All that the server holds is lost, and is being filled: no round waits for it.
 bool IsBeingFilled(const Job& job, const NodeId& server);

@@ -17,7 +17,7 @@ double FindSiteRate(const SiteRates& rates, const std::string& from, const std::
   return back == rates.end() ? 0 : back->second;
 }
 
-// Of the site's links inside, else of its fastest one.
+// Returns the rate of the site's links inside, else of its fastest one.
 double OwnRate(const SiteRates& rates, const std::string& site) {
   if (const double inside = FindSiteRate(rates, site, site); inside > 0) return inside;
   double fastest = 0;

@@ -1,4 +1,4 @@
-// What it takes islands to push to and pull from a parameter server, by measured links. Pure.
+// The cost for islands to push to and pull from a parameter server, by measured links. Pure.
 
 #ifndef ATOLL_COORDINATOR_CORE_SHARDS_SERVER_ACCESS_COST_H_
 #define ATOLL_COORDINATOR_CORE_SHARDS_SERVER_ACCESS_COST_H_

@@ -14,7 +14,7 @@
 namespace atl::coord {
 namespace {
 
-// Whether the push is of one of the job's shards on this server, and lies within it.
+// Returns whether the push is of one of the job's shards on this server, and lies within it.
 bool IsOn(const Job& job, const NodeId& server, const PushId& push) {
   return SlotOn(job.record, server, push.shard).has_value();
 }
@@ -25,7 +25,7 @@ void AddStaged(const Job& job, const NodeId& server, const PushId& push, StagedS
   staged.Add(*SlotOn(job.record, server, push.shard), push.RangeIn(elements), elements);
 }
 
-// What of the job's shards on this server it says that it has staged.
+// Returns what the server reports to have staged of the job's shards on it.
 std::map<ContributionId, StagedShards> StagedOn(const Job& job, const NodeId& server,
                                                 const HeldJob* held) {
   std::map<ContributionId, StagedShards> staged;

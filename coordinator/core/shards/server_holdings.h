@@ -1,5 +1,5 @@
-// What parameter servers hold of each job, by what they say: shards, versions, staged pushes; and
-// what of it is not as the job needs it.
+// Tracks what parameter servers hold of each job, as they report it: shards, versions, staged
+// pushes; and what of it is not as the job needs it.
 
 #ifndef ATOLL_COORDINATOR_CORE_SHARDS_SERVER_HOLDINGS_H_
 #define ATOLL_COORDINATOR_CORE_SHARDS_SERVER_HOLDINGS_H_

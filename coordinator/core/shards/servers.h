@@ -31,7 +31,7 @@ int64_t FreeBytes(const State& s, const Member& server);
 // After a job's record has changed, at the end of the Step; before the job goes.
 void NoteBytesHeld(State& s, Job& job);
 void ForgetBytesHeld(State& s, Job& job);
-// Whether every server of the job has memory for one more contribution.
+// Returns whether every server of the job has memory for one more contribution.
 bool HasRoom(const State& s, const Job& job);
 
 }  // namespace atl::coord

@@ -143,7 +143,7 @@ absl::Status CollectShards(const Descriptions& by_server, WholeJob& whole) {
                                 " both hold shard ", shard.shard,
                                 ": stop the one whose copy is older"));
     }
-    // What is further behind cannot catch up: it was done without.
+    // A copy that is further behind cannot catch up: it was done without.
     if (version(shard) >= version(first) - 1) whole.copies.back() = std::move(shard);
   }
   if (absl::Status status = CheckCover(whole.definition->facts, whole.shards); !status.ok()) {

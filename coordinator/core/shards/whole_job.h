@@ -1,5 +1,5 @@
-// What the descriptions of a job by the servers that hold it add up to (adoption.h). Private to the
-// core, and pure.
+// Combines the descriptions of a job by the servers that hold it (adoption.h). Private to the core,
+// and pure.
 
 #ifndef ATOLL_COORDINATOR_CORE_SHARDS_WHOLE_JOB_H_
 #define ATOLL_COORDINATOR_CORE_SHARDS_WHOLE_JOB_H_
@@ -15,7 +15,7 @@ namespace atl::coord {
 // By server; what they point to outlives them.
 using Descriptions = std::map<NodeId, const JobDescribed*>;
 
-// What the servers' descriptions add up to.
+// The job that the servers' descriptions add up to.
 struct WholeJob {
   const JobDefinition* definition = nullptr;
   std::vector<ShardPlacement> shards, copies;  // as in JobRecord
@@ -28,7 +28,7 @@ struct WholeJob {
 
 absl::Status Lacks(absl::string_view what);  // a failed precondition
 
-// Those that hold shards, by what all say.
+// Selects the servers that hold shards, by what all report.
 Descriptions SelectHolders(const WholeJob& whole, const Descriptions& by_server);
 
 // An error names what is missing, contradicts itself, or is beyond what a job can have come to:

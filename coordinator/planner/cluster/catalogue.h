@@ -1,5 +1,4 @@
-// What is known about common devices before anything is measured, and what a model is to the
-// planner.
+// Facts about common devices before anything is measured, and a model as the planner sees it.
 //
 // Devices: datasheet figures. Dense half-precision matrix throughput (tensor cores where there are
 // any), memory bandwidth and size, and the bandwidth of one direction of the device's fastest link
@@ -37,8 +36,8 @@ struct DeviceType {
   int64_t memory_bytes = 0;
   double link_bytes_per_s = 0;  // one direction, to a neighbour in the node
   double price_per_hour = 0;    // of one device, in the operator's currency
-  // Of tensor-parallel groups by their size, where links between their devices are described; other
-  // sizes have link_bytes_per_s.
+  // Links of tensor-parallel groups by the groups' size, where links between their devices are
+  // described; other sizes have link_bytes_per_s.
   std::map<int, RingLink> ring_links = {};
 
   // The all-reduce of `bytes` over so many of these devices.
@@ -57,12 +56,12 @@ struct Layer {
   double forward_flops = 0;  // per sample; B and W take as much each
   int64_t stash_bytes = 0;   // per sample, kept from F to B (and its share to W)
   int64_t out_bytes = 0;     // per sample, sent to the next layer
-  // Of the stash, per sample: what B adds, which is there once where W follows its B at once; and
-  // what need not be kept if F is run again before B. 0: unknown, or it cannot be.
+  // Parts of the stash, per sample: what B adds, which is there once where W follows its B at once;
+  // and what need not be kept if F is run again before B. 0: unknown, or it cannot be.
   int64_t backward_bytes = 0;
   int64_t again_bytes = 0;
-  // Of its operations and parameters, what is cut by heads among the devices that share it; the
-  // rest is cut evenly.
+  // The part of its operations and parameters that is cut by heads among the devices that share it;
+  // the rest is cut evenly.
   double head_share = 0;
 };
 

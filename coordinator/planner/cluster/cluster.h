@@ -68,13 +68,13 @@ struct Link {
 
   // Until a message has arrived that has the link to itself.
   double Seconds(double bytes) const;
-  // Of these, how long the next message waits for it.
+  // Returns the part of that time for which the next message waits.
   double SerialSeconds(double bytes) const;
   // No message's bytes are carried faster.
   double FastestBytesPerSecond() const;
 };
 
-// As it was measured. Times that are no curve (SizeCurve::Make) are left out.
+// Converts a link as it was measured. Times that are no curve (SizeCurve::Make) are left out.
 // REQUIRES: its bandwidth is positive.
 Link LinkFromProfile(const LinkProfile& link);
 
@@ -104,13 +104,13 @@ struct Cluster {
   std::map<std::pair<int, int>, Link> measured;
 
   Link LinkBetween(int from, int to) const;
-  // What sending a byte costs: the link's price, and between sites the sender's.
+  // Returns the price of sending a byte: the link's price, and between sites the sender's.
   double PricePerByte(int from, int to) const;
-  // Whether any device, sender or link has a price.
+  // Returns whether any device, sender or link has a price.
   bool HasPrices() const;
   const Link& LinkBetweenSites(const std::string& from, const std::string& to) const;
-  // What a device's node sends at most, through its card: by the fastest of its measured links to
-  // other nodes, else by what its site says of nodes' cards.
+  // Returns the highest rate at which a device's node sends through its card: by the fastest of its
+  // measured links to other nodes, else by what its site says of nodes' cards.
   double CardBytesPerSecond(int device) const;
   // The devices of one type, in one node, in order; (site, node, type) in order.
   std::vector<std::vector<int>> DevicesByNode() const;

@@ -20,7 +20,7 @@ class ClusterIndex {
   int sites() const { return sites_; }
   int nodes() const { return nodes_; }
 
-  // As Cluster has them.
+  // Return the links that Cluster has.
   Link LinkBetween(int from, int to) const;
   const Link& LinkBetweenSites(int from, int to) const { return *site_links_[from * sites_ + to]; }
   double CardBytesPerSecond(int device) const { return cards_[locations_[device].node]; }

@@ -1,6 +1,6 @@
-// What takes part in a plan at all: the filter between a cluster and the search. What the operator
-// fixes of the layout itself (stages, replicas, schedule), and limits of traffic, hold for every
-// candidate (layout.h, traffic.h).
+// Selects what takes part in a plan at all: the filter between a cluster and the search. What the
+// operator fixes of the layout itself (stages, replicas, schedule), and limits of traffic, hold for
+// every candidate (layout.h, traffic.h).
 
 #ifndef ATOLL_COORDINATOR_PLANNER_CLUSTER_CONSTRAINTS_H_
 #define ATOLL_COORDINATOR_PLANNER_CLUSTER_CONSTRAINTS_H_

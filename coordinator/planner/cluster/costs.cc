@@ -22,7 +22,7 @@ RingLink FindRingLink(const DeviceType& type, int tensor_parallel) {
   return ring == type.ring_links.end() ? RingLink{} : ring->second;
 }
 
-// Of the activation that a layer hands on, in F and in B each.
+// Returns the time of the all-reduces of the activation that a layer hands on, in F and in B each.
 double AllReducesSeconds(const DeviceType& type, const Layer& layer, int tp, int micro_batch) {
   if (tp == 1 || layer.forward_flops == 0) return 0;
   return 2 * type.AllReduceSeconds(tp, static_cast<double>(layer.out_bytes) * micro_batch);

@@ -26,11 +26,11 @@ struct LayerTimes {
 
 enum class Source { kMeasured = 0, kInterpolated = 1, kRoofline = 2 };
 
-// What a stage does to need less memory. The first costs only what a schedule could have gained by
+// A stage's measures to need less memory. The first costs only what a schedule could have gained by
 // W of its own; the second costs F of these layers once more.
 struct Saving {
   bool whole_backward = false;  // W directly after its B: what B leaves for W is there once
-  // So many layers, the first ones of the stage that can, keep only their input from F to B, and
+  // This many layers, the first ones of the stage that can, keep only their input from F to B, and
   // run F again before B. Only with whole_backward: what they make again is there once, too.
   int recomputed = 0;
 
@@ -68,8 +68,8 @@ struct CostOptions {
   double efficiency = 0.45;
   // Half-precision weight 2, fp32 gradient 4, master weight 4, two moments 8.
   double state_bytes_per_parameter = 18;
-  // Of these, what so many of the replicas keep of each parameter, divided among all of them (the
-  // optimizer's state, ZeRO-1). 0: every replica keeps all.
+  // The part of these bytes that so many of the replicas keep of each parameter, divided among all
+  // of them (the optimizer's state, ZeRO-1). 0: every replica keeps all.
   double sharded_bytes_per_parameter = 0;
   int optimizer_copies = 1;
   double optimizer_share = 1;  // of what the optimizer was measured to take
@@ -90,7 +90,7 @@ struct LayerShares {
   double state = 1;
   double stash = 1;
 };
-// What was measured of one tensor-parallel degree.
+// Memory that was measured for one tensor-parallel degree.
 struct DegreeMemory {
   std::vector<LayerShares> layers;
   double workspace_bytes = 0;  // of the operation that needs most, for one sample
@@ -130,7 +130,7 @@ class StageCosts {
     double state_bytes = 0;
     double stash_bytes = 0;
     double backward_bytes = 0;  // of the stash, what a whole backward has once
-    // Of layers that can be recomputed.
+    // Sums over the layers that can be recomputed.
     int recomputable = 0;
     double again_bytes = 0;  // of the stash, what is not kept
     double again_s = 0;
@@ -152,8 +152,8 @@ class StageCosts {
 // Caches its results: not for several threads at once.
 class Costs {
  public:
-  // Of degrees that `memory` does not have, a device has an even part of what it has with the next
-  // smaller one there, or alone.
+  // For degrees that `memory` lacks, a device has an even part of what it has with the next smaller
+  // one there, or alone.
   Costs(const Model& model, ProfileTable profile, const CostOptions& options,
         MemoryTable memory = {})
       : model_(model),
@@ -180,8 +180,8 @@ class Costs {
 
   // The same measurements with other options.
   Costs With(const CostOptions& options) const { return {model_, profile_, options, memory_}; }
-  // Of layouts of so many replicas, which share the optimizer's state. Valid as long as this
-  // object.
+  // Returns the costs of layouts of so many replicas, which share the optimizer's state. Valid as
+  // long as this object.
   const Costs& ForReplicas(size_t replicas) const;
 
   // Tensor parallelism adds two all-reduces of the activation to F and to B, over the slowest link
@@ -217,7 +217,7 @@ class Costs {
                              int micro_batch) const;
   DegreeMemory EstimateDegreeMemory(int tensor_parallel) const;
   std::vector<LayerTimes> Roofline(const DeviceType& type, int tp, int micro_batch) const;
-  // Of a layer, on the device that has most of it.
+  // Returns the part of a layer on the device that has most of it.
   double LargestPart(const Layer& layer, int tensor_parallel) const;
 
   Model model_;

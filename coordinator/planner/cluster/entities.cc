@@ -75,8 +75,8 @@ std::vector<EntityPool> BuildEntityPools(const Cluster& cluster, const Costs& co
 
 namespace {
 
-// Of what is left of each node's devices, from the fastest on, so that the slowest are left
-// over.
+// Adds sets of what is left of each node's devices, from the fastest on, so that the slowest are
+// left over.
 template <class Add>
 void AddUnlikeSets(const Cluster& cluster, const Costs& costs, int size, int micro_batch,
                    std::vector<int> left, const Add& add) {
@@ -128,7 +128,7 @@ std::vector<EntityPool> BuildEntityPools(const Cluster& cluster, const Costs& co
     pool.power = micro_batch / all.TotalSeconds(0, all.layers());
     pool.price_per_hour = type.price_per_hour * pool.size;
     pool.memory_bytes = costs.UsableBytes(type) * pool.size;
-    // Of devices that are alike the leader's are taken first.
+    // Devices that are alike the leader's are taken first.
     std::stable_partition(pool.entities.begin(), pool.entities.end(),
                           [&](const std::vector<int>& entity) {
                             return cluster.devices[entity[0]].node == cluster.leader;

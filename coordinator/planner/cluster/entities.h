@@ -40,7 +40,8 @@ std::vector<EntityPool> BuildEntityPools(const Cluster& cluster, const Costs& co
 std::vector<EntityPool> BuildEntityPools(const Cluster& cluster, const Costs& costs,
                                          int tensor_parallel, int micro_batch);
 
-// Whether most tensor-parallel sets are the only ones of their type and site, and not too many.
+// Returns whether most tensor-parallel sets are the only ones of their type and site, and not too
+// many.
 bool AreUnlike(const std::vector<EntityPool>& pools);
 
 // Sizes to try: the job's or the defaults.

@@ -12,7 +12,8 @@
 
 namespace atl::plan {
 
-// Whether a stage is on a device of the cluster's leader. True of all layouts where none is named.
+// Returns whether a stage is on a device of the cluster's leader. True for all layouts where none
+// is named.
 bool UsesLeader(const Cluster& cluster, const Layout& layout);
 
 // Empty: it is not known.

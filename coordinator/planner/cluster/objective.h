@@ -1,4 +1,4 @@
-// What a plan is chosen for: a short step, or a cheap one, within limits of both.
+// The objective of a plan: a short step, or a cheap one, within limits of both.
 //
 // A step costs what the participating devices cost for its duration, and what its messages cost:
 // over stage links, and in all-reduces between replicas. Idle devices cost nothing: the user
@@ -34,11 +34,11 @@ class Ranking {
   // They must outlive it.
   Ranking(const Cluster& cluster, const Costs& costs, const Job& job);
 
-  // Whether prices decide anything. Otherwise a rank is the step's seconds.
+  // Returns whether prices decide anything. Otherwise a rank is the step's seconds.
   bool by_price() const { return by_price_; }
   StepPrice ComputePrice(const Layout& layout) const;
   double Rank(const Layout& layout, double step_s) const;
-  // Of devices of so much power that cost so much: `step_s` if nothing is sent.
+  // Returns the rank of devices of so much power that cost so much: `step_s` if nothing is sent.
   double Rank(double price_per_hour, double step_s) const;
   double LongestStepBetter(const Layout& layout, double rank) const;
 

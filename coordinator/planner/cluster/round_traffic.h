@@ -1,5 +1,5 @@
-// What islands send from site to site in a day, rounds with the parameter servers included, where
-// links have limits.
+// Counts what islands send from site to site in a day, rounds with the parameter servers included,
+// where links have limits.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_CLUSTER_ROUND_TRAFFIC_H_
 #define ATOLL_COORDINATOR_PLANNER_CLUSTER_ROUND_TRAFFIC_H_
@@ -30,10 +30,10 @@ class RoundTraffic {
   // The share of the model that servers at each site have.
   using Servers = std::map<std::string, double>;
 
-  // Whether all of it keeps to the limits with the servers at these sites. What goes over one is
-  // said with the rounds that would keep to it.
+  // Checks that all of it keeps to the limits with the servers at these sites. What goes over one
+  // is said with the rounds that would keep to it.
   absl::Status Check(const Servers& servers) const;
-  // Of a day, with rounds of the options' steps.
+  // Counts a day's bytes, with rounds of the options' steps.
   SiteBytes CountDay(const Servers& servers) const;
   // How near a limit rounds come, and how often they could be; empty: no limited link is used.
   std::string Text(const Servers& servers) const;

@@ -1,5 +1,5 @@
-// What links between sites add to a step at least, whatever the cuts: so that groups whose messages
-// or gradients they cannot carry are dropped before they are cut. Internal to the planner.
+// The least time that links between sites add to a step, whatever the cuts, so that groups whose
+// messages or gradients they cannot carry are dropped before they are cut. Internal to the planner.
 //
 // Where every group stays within a site, each layer's gradient is summed between all sites in use,
 // after the step's work. Where every group spans sites, its activations cross one inter-site link

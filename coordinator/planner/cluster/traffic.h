@@ -1,4 +1,4 @@
-// What a plan sends from site to site, and the limits that a link has for a day of it
+// Counts what a plan sends from site to site, and checks the limits that a link has for a day of it
 // (Cluster::bytes_per_day).
 //
 // Counted are the messages between stages, the all-reduces of gradients, and the pushes and pulls
@@ -21,8 +21,8 @@ using SiteBytes = std::map<std::pair<std::string, std::string>, double>;
 
 inline constexpr double kSecondsPerDay = 86'400;
 
-// Of one step. Activations go in one direction and their gradients in the other; gradients are
-// summed as gradient_sync.h has it.
+// Counts the bytes of one step. Activations go in one direction and their gradients in the other;
+// gradients are summed as gradient_sync.h has it.
 SiteBytes CountStepBytes(const Cluster& cluster, const Costs& costs, const Job& job,
                          const Layout& layout);
 
@@ -34,7 +34,7 @@ std::map<std::string, double> OwnedShares(const Cluster& cluster, const Costs& c
 // FAILED_PRECONDITION names the link that so much a day would go over by the largest factor.
 absl::Status CheckLimits(const Cluster& cluster, const SiteBytes& per_day);
 
-// Whether the layout's steps keep to the limits, one after the other without a pause.
+// Checks that the layout's steps keep to the limits, one after the other without a pause.
 absl::Status CheckTraffic(const Cluster& cluster, const Costs& costs, const Job& job,
                           const Layout& layout, double step_s);
 

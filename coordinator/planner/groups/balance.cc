@@ -26,7 +26,7 @@ double EstimateStageSeconds(const StageSlot& stage, int first, int last, double 
                        : seconds;
 }
 
-// As many layers as fit from `first` under the bound and the memory.
+// Returns the end of as many layers as fit from `first` under the bound and the memory.
 int FindLastLayer(const StageSlot& stage, int first, double bound_s) {
   int low = first;
   int high = stage.costs->layers();

@@ -11,7 +11,7 @@
 
 namespace atl::plan {
 
-// What one stage runs on and how many micro-batches it must hold at once.
+// The devices of one stage, and how many micro-batches it must hold at once.
 struct StageSlot {
   const StageCosts* costs = nullptr;
   int64_t memory_bytes = 0;

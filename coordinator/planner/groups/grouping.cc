@@ -40,7 +40,7 @@ class Fillings {
   }
 
  private:
-  // Of some of a composition's classes.
+  // Sums over some of a composition's classes.
   struct Sums {
     double power = 0;
     int64_t bytes = 0;
@@ -96,8 +96,8 @@ class Fillings {
   size_t most_found_ = 0;
 };
 
-// Whether so many fillings have more members than there are, of one class or in all, or more power
-// than all members: then Pack need not try.
+// Returns whether so many fillings have more members than there are, of one class or in all, or
+// more power than all members: then Pack need not try.
 bool AreTooLarge(const std::vector<EntityClass>& classes, const std::vector<int>& most,
                  const std::vector<Composition>& fillings, int wanted) {
   if (fillings.empty()) return true;

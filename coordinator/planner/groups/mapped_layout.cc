@@ -23,7 +23,7 @@ Like MakeEntityKey(const Cluster& cluster, const Stage& stage) {
           cluster.node_to_node.empty() ? "" : device.node, cluster.measured.empty() ? -1 : first};
 }
 
-// Of a device.
+// Counts the replicas on a device's node.
 double CountReplicasOnNode(const Layout& layout, const Cluster& cluster, int device) {
   const Device& own = cluster.devices[device];
   return static_cast<double>(

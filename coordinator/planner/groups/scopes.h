@@ -36,7 +36,7 @@ void AddCheapScopes(const std::vector<EntityPool>& pools, std::vector<Scope>& sc
 bool FitToStages(const std::vector<EntityPool>& pools, int stages,
                  std::vector<Composition>& groups);
 
-// Whether any group has entities of two sites.
+// Returns whether any group has entities of two sites.
 bool SpansSites(const std::vector<EntityPool>& pools, const std::vector<Composition>& groups);
 
 }  // namespace atl::plan

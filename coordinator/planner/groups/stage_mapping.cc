@@ -149,8 +149,9 @@ class Expander {
     return children;
   }
 
-  // Of a pipeline's end, however its front will be. `capacity`: layers that a member of each group
-  // can take in less than the limit; infinite where those that are left cannot hold all layers.
+  // Computes a lower bound of a pipeline's end, however its front will be. `capacity`: layers that
+  // a member of each group can take in less than the limit; infinite where those that are left
+  // cannot hold all layers.
   double ComputeLowerBound(const Node& node, const std::vector<int>& capacity) const {
     const int layers = node.first_layer;
     if (layers == 0) {
@@ -254,7 +255,7 @@ class Tree {
     Open(std::move(child));
   }
 
-  // Of all that is still open.
+  // Returns the bound of all that is still open.
   double BoundSeconds() const {
     double bound_s = best_.seconds;
     for (const Queue& queue : open_) {

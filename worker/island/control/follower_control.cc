@@ -27,7 +27,8 @@ bool FollowerControl::Unfollow() {
   return true;
 }
 
-// Whether this call begins a new attempt, so that what is under way belongs to an abandoned one.
+// Returns whether this call begins a new attempt, so that what is under way belongs to an abandoned
+// one.
 bool FollowerControl::BeginsAnew(const GroupFrame& frame) {
   const DrainCall* drain = BodyIf<DrainCall>(frame);
   return BodyIf<ConfigureCall>(frame) != nullptr || (drain != nullptr && !drain->take);

@@ -10,8 +10,8 @@ namespace {
 
 int64_t ClockNs() { return SteadyNow().time_since_epoch().count(); }
 
-// Of the link's queue to a peer, that one call's chunks may take: a few calls send at a time, and
-// what steps send to the same peer must always find room.
+// The part of the link's queue to a peer that one call's chunks may take: a few calls send at a
+// time, and what steps send to the same peer must always find room.
 constexpr int64_t kQueueShare = 8;
 
 // A call's chunks in flight to a peer. Of a large layer only so much is given to the link at
@@ -170,8 +170,8 @@ absl::Status GroupCalls::FetchLayer(const NodeId& from, const LayerShard& shard,
   return AwaitChunks({from, call}, out);
 }
 
-// As long as chunks come, however slowly: two receivers of one source may need minutes for a layer,
-// and a timeout would only restart it.
+// Waits as long as chunks come, however slowly: two receivers of one source may need minutes for a
+// layer, and a timeout would only restart it.
 absl::Status GroupCalls::AwaitChunks(const StateInbox::Key& key, const ShardParts& parts) {
   int64_t bytes = 0;
   for (const auto& [part, values] : ToPartMap(parts)) bytes += std::ssize(values) * 4;

@@ -71,7 +71,7 @@ absl::Status MemberLayers::Fetch(const std::vector<StateTransfer>& transfers,
 
 absl::Status MemberLayers::FetchOne(const StateTransfer& move, int64_t optimizer_step) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_->OpenJob());
-  // Of each shard that is a source: one, or all ranks of another cut.
+  // The parts of each shard that is a source: one, or all ranks of another cut.
   std::map<int32_t, std::unique_ptr<OwnedParts>> shards;
   for (const StateSource& source : move.sources) {
     std::unique_ptr<OwnedParts>& parts = shards[source.shard.rank];

@@ -31,7 +31,8 @@ std::vector<NodeId> ListLayerWorkers(const IslandPlan& plan, int32_t layer, cons
   return first;
 }
 
-// Those in the plan, once each, by layer. A table and what it is a copy of are written together.
+// Selects the shards in the plan, once each, by layer. A table and what it is a copy of are written
+// together.
 std::vector<HeldLayer> SelectOuterShards(const std::vector<HeldLayer>& all) {
   std::vector<HeldLayer> shards;
   for (const HeldLayer& held : all) {
@@ -95,7 +96,7 @@ Cancelled OuterExchange::UntilEnded() const {
 void OuterExchange::EndWork() {
   ++ended_;
   while (!work_.AwaitIdle(kEndSlice)) {
-    // What it waits for, and what it may have begun to wait for since.
+    // Ends what it waits for, and what it may have begun to wait for since.
     calls_->Fail(absl::AbortedError("interrupted"));
   }
 }
@@ -310,7 +311,7 @@ absl::Status OuterExchange::SetHeld(OuterTarget target, const std::vector<ShardP
   int32_t read = -1;  // layer that `values` are
   std::vector<float> values, cut;
   for (const HeldLayer& held : HeldShards()) {
-    // What is not readable comes from its holder, later.
+    // A part that is not readable comes from its holder, later.
     if (target == OuterTarget::kAdded && held.table_only) continue;
     if (!Concern(shards, held.shard.layer)) continue;
     const LayerLayout& whole = job->layouts[static_cast<size_t>(held.shard.layer)];

@@ -95,8 +95,8 @@ int64_t SavedStates::KeptResiduals(const OuterState& outer) const {
   return elements;
 }
 
-// What quantised pushes owe. In memory all who keep it save it, so that the death of its owner
-// loses none of it; elsewhere the owners do.
+// Saves the residuals of quantised pushes. In memory all who keep it save it, so that the death of
+// its owner loses none of it; elsewhere the owners do.
 absl::Status SavedStates::SaveResiduals(const OuterState& outer, SaveTask* task) {
   if (!outer.quantized()) return absl::OkStatus();
   const bool in_memory = task->tier == Tier::kMemory;
@@ -177,8 +177,8 @@ absl::Status SavedStates::ReadResiduals(int64_t save, OuterState& next) {
   return missing;
 }
 
-// As far as this worker and the other members have it; the first error of
-// those that could not say.
+// Reads the residual as far as this worker and the other members have it; returns the first error
+// of members that could not answer.
 absl::Status SavedStates::ReadResidual(int64_t save, const OuterRange& part,
                                        std::span<float> values) {
   ElementRanges found;
@@ -199,7 +199,7 @@ absl::Status SavedStates::ReadResidual(int64_t save, const OuterRange& part,
   return first;
 }
 
-// What another member has of these elements; the others stay.
+// Fetches what another member has of these elements; the others stay.
 absl::Status SavedStates::FetchResidual(const NodeId& from, int64_t save, int32_t layer,
                                         ElementRange range, std::span<float> out) {
   std::vector<float> sent(out.size());

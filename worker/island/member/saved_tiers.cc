@@ -105,7 +105,7 @@ absl::Status SavedTiers::Write(const JobId& job, const NodeId& worker, const Sav
                                const Cancelled& cancelled) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, OpenStore(job, task.tier));
   if (store == nullptr) return absl::FailedPreconditionError("this worker has no such tier");
-  // What a save left that was broken off goes, too: it would fill the tier.
+  // The rest of a save that was broken off is deleted too: it would fill the tier.
   ATOLL_RETURN_IF_ERROR(store->RemoveAllBut(worker, task.keep, cancelled));
   return store->Write(worker, task.save, task.optimizer_step, task.units, task.residuals,
                       cancelled);
