@@ -5,6 +5,7 @@ The folder rules restate the architecture (README.md, "Folders"): who may includ
 cores stay free of clocks, threads, input and output. Prints one line per finding.
 """
 import collections
+import hashlib
 import os
 import re
 import subprocess
@@ -21,6 +22,7 @@ MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
 MAX_MAIN_LINES = 80
 MAX_SOURCES = 21  # of a folder, without its tests
+FORMATTED = ".dev/formatted"
 SUFFIXES = (".cc", ".h", ".cu", ".cuh")
 
 # A quoted include that begins with none of these is a library's or the compiler's.
@@ -132,17 +134,40 @@ def check_folders(paths):
 
 
 def check_format(paths):
-    result = subprocess.run(["clang-format", "--dry-run", "-Werror"] + paths, stderr=subprocess.PIPE,
-                            text=True, check=False)
-    for line in result.stderr.splitlines():
-        if "error:" in line:
-            yield line.replace("error: code should be clang-formatted", "not formatted")
+    """Files that were found formatted are not looked at again until they change."""
+    with open(".clang-format", "rb") as style:
+        rules = hashlib.sha256(style.read())
+    seen, digests = set(), {}
+    if os.path.exists(FORMATTED):
+        with open(FORMATTED, encoding="ascii") as file:
+            seen = set(file.read().split())
+    for path in paths:
+        with open(path, "rb") as file:
+            digest = rules.copy()
+            digest.update(file.read())
+            digests[path] = digest.hexdigest()
+    unseen = [path for path in paths if digests[path] not in seen]
+    found = []
+    if unseen:
+        result = subprocess.run(["clang-format", "--dry-run", "-Werror"] + unseen, stderr=subprocess.PIPE,
+                                text=True, check=False)
+        found = [line for line in result.stderr.splitlines() if "error:" in line]
+    yield from (line.replace("error: code should be clang-formatted", "not formatted") for line in found)
+    if not found:
+        os.makedirs(os.path.dirname(FORMATTED), exist_ok=True)
+        with open(FORMATTED, "w", encoding="ascii") as file:
+            file.write("\n".join(sorted(digests.values())))
 
 
 def check_planted():
     done = subprocess.run(["python3", "tests/fuzz/run.py", "--check-planted"], stderr=subprocess.PIPE,
                           text=True, check=False)
     yield from done.stderr.splitlines()
+
+
+def check_openapi():
+    done = subprocess.run([".ci/openapi_reference.py", "--check"], stdout=subprocess.PIPE, text=True, check=True)
+    yield from done.stdout.splitlines()
 
 
 def main():
@@ -157,6 +182,7 @@ def main():
     findings += list(lint_words.check())
     findings += list(lint_size.check())
     findings += list(metrics_reference.check())
+    findings += list(check_openapi())
     findings += list(check_planted())
     print("\n".join(findings) if findings else f"lint: {len(paths)} files, nothing to say")
     return 1 if findings else 0

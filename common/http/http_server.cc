@@ -87,7 +87,12 @@ HttpRequest ToRequest(const httplib::Request& from) {
   HttpRequest request;
   request.method = from.method;
   request.path = from.path;
-  for (const auto& [name, value] : from.params) request.query[name] = value;
+  // `from.params` has a form's body, too: what curl sends of a file unless a type is given.
+  httplib::Params query;
+  if (const size_t mark = from.target.find('?'); mark != std::string::npos) {
+    httplib::detail::parse_query_text(from.target.substr(mark + 1), query);
+  }
+  for (const auto& [name, value] : query) request.query[name] = value;
   for (const auto& [name, value] : from.headers) {
     request.headers[absl::AsciiStrToLower(name)] = value;
   }

@@ -101,10 +101,9 @@ HttpReply JsonReply(int status, std::string body) {
 }
 
 HttpReply ErrorReply(int http, const std::string& text) {
-  v1::LogLine quoted;  // for its JSON string
-  quoted.set_text(text);
-  quoted.set_severity("error");
-  return JsonReply(http, CompactJson(quoted));
+  v1::page::Error error;
+  error.set_text(text);
+  return JsonReply(http, CompactJson(error));
 }
 
 HttpReply EndingReply() { return ErrorReply(503, "the coordinator is ending"); }
