@@ -26,7 +26,7 @@ class EndSignals {
   EndSignals(const EndSignals&) = delete;
   EndSignals& operator=(const EndSignals&) = delete;
 
-  // Once. What `end` uses outlives this object, or StopWatching().
+  // Starts to watch; once. What `end` uses outlives this object, or StopWatching().
   void Watch(std::function<void(const char* name)> end);
   // `end` is not called after this. From then on nothing ends the process but SIGKILL.
   void StopWatching();

@@ -37,7 +37,7 @@ inline Instant SteadyNow() {
       std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch()));
 }
 
-// And back, for waits of the standard library.
+// Converts back, for waits of the standard library.
 inline std::chrono::steady_clock::time_point ToSteady(Instant instant) {
   return std::chrono::steady_clock::time_point(instant.time_since_epoch());
 }

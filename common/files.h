@@ -83,7 +83,7 @@ class Files {
                                                       int64_t bytes_max) = 0;
   // Names in the folder, sorted. A folder that is not there has none.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& folder) = 0;
-  // With its parents; all durable.
+  // Makes a folder with its parents; all durable.
   virtual absl::Status MakeFolder(const std::string& folder) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;  // a file, or an empty folder

@@ -21,7 +21,7 @@ struct DocumentFrame {
 };
 inline constexpr int64_t kFrameTokens = 2;  // beside the document
 
-// How many of so many tokens of a sequence are targets where masked ones are predicted.
+// Returns how many of so many tokens of a sequence are targets where masked ones are predicted.
 inline int64_t CountPredicted(int64_t tokens) { return std::max<int64_t>(1, tokens * 15 / 100); }
 
 inline int32_t MaskToken(int32_t token) { return ~token; }
@@ -35,7 +35,7 @@ inline void SplitRow(std::span<const int32_t> row, int32_t* inputs, int32_t* tar
   }
 }
 
-// How many of the targets of rows of `row_tokens` each are ignored.
+// Returns how many of the targets of rows of `row_tokens` each are ignored.
 inline int64_t CountMasked(std::span<const int32_t> rows, int64_t row_tokens) {
   int64_t masked = 0;
   for (size_t r = 0; r < rows.size(); r += static_cast<size_t>(row_tokens)) {

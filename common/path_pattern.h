@@ -14,7 +14,7 @@
 
 namespace atl {
 
-// Where the first part with a character of patterns begins; npos: there is none.
+// Returns where the first part with a character of patterns begins; npos: there is none.
 size_t FindPattern(std::string_view path);
 
 bool MatchesPattern(std::string_view pattern, std::string_view name);

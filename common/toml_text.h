@@ -12,7 +12,7 @@
 
 namespace atl {
 
-// In quotes, on one line.
+// Formats a text in quotes, on one line.
 std::string TomlString(absl::string_view text);
 
 // "llama" for MODEL_FAMILY_LLAMA of enum ModelFamily.

@@ -12,7 +12,7 @@
 
 namespace atl {
 
-// How many bytes of `text` at `begin` are one well-formed character (RFC 3629); 0: none.
+// Returns how many bytes of `text` at `begin` are one well-formed character (RFC 3629); 0: none.
 inline size_t CharacterBytes(absl::string_view text, size_t begin) {
   const auto at = [&](size_t i) -> unsigned {
     return begin + i < text.size() ? static_cast<unsigned char>(text[begin + i]) : 0;

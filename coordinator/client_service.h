@@ -25,7 +25,8 @@ class ClientService {
   ClientService(CoordinatorLoop* loop, AccessControl* access);
   ~ClientService();
 
-  // To be registered with the server, which must be shut down before this goes.
+  // Returns services to be registered with the server, which must be shut down before this is
+  // destroyed.
   std::vector<grpc::Service*> services();
 
  private:

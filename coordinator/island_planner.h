@@ -108,7 +108,7 @@ class IslandPlanner {
   bool AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>& events);
   Kept Keep(Item item, const IslandPlan& plan, Kept like);  // with mutex_ held
   void Run();
-  // With mutex_ held, as the next ones; what is long is done without it.
+  // Called with mutex_ held, as the next ones; long work is done without it.
   void Plan(std::unique_lock<std::mutex>& lock, Item item);
   void Prepare(std::unique_lock<std::mutex>& lock);
   std::optional<Item> TakeNext();

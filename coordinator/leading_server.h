@@ -13,7 +13,7 @@
 
 namespace atl {
 
-// To listen, for those that `access` admits. Calls are not authorized by it.
+// Returns credentials to listen, for those that `access` admits. Calls are not authorized by it.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
     AccessControl* access, const std::string& listen);
 

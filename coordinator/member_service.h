@@ -23,7 +23,8 @@ class MemberService {
   MemberService(CoordinatorLoop* loop, AccessControl* access);
   ~MemberService();
 
-  // To be registered with the server, which must be shut down before this goes.
+  // Returns services to be registered with the server, which must be shut down before this is
+  // destroyed.
   std::vector<grpc::Service*> services();
 
   // Ends the streams of members that are revoked, with a last message that is final. Any thread.

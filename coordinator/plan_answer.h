@@ -11,7 +11,7 @@
 
 namespace atl {
 
-// Without what was measured (ProfileRegistry::FillIn).
+// Make a request without what was measured (ProfileRegistry::FillIn).
 PlanRequest MakePlanRequest(const MakePlan& query);
 PlanRequest MakePlanRequest(const GroupWorkers& query);
 
@@ -19,7 +19,7 @@ PlanRequest MakePlanRequest(const GroupWorkers& query);
 // measurements. Job, island and request are the caller's. Takes seconds for hundreds of devices.
 PlanMade AnswerPlan(PlanRequest& request, const std::optional<IslandPlan>& current);
 
-// Which workers share an island; job and request are the caller's.
+// Returns which workers share an island; job and request are the caller's.
 WorkersGrouped AnswerGrouping(const PlanRequest& request);
 
 }  // namespace atl

@@ -22,7 +22,7 @@ class StandbyServer {
   int port() const;
   std::string page_url() const;  // empty: none
 
-  // Who leads; an empty page: it has none. Any thread.
+  // Returns who leads; an empty page: it has none. Any thread.
   void SetLeader(const std::string& address, const std::string& page_url);
 
  private:

@@ -28,7 +28,7 @@ struct StoreContents {
   std::vector<LogEntry> lines;
 };
 
-// Which lines of the log.
+// Selects lines of the log.
 struct LogQuery {
   JobId job;                   // empty: of all jobs, and the cluster's own
   int64_t after_sequence = 0;  // only newer ones
@@ -48,7 +48,7 @@ class Store {
 
   // Number of the newest change: grows with every Apply that writes anything, over restarts too.
   virtual int64_t sequence() const = 0;
-  // Where it is, for messages.
+  // Returns where it is, for messages.
   virtual const std::string& name() const = 0;
 
   // Everything but the log, in the order of keys. DataLoss, naming the key, if a record is damaged.
@@ -73,9 +73,9 @@ class Store {
   // up. On an error nothing is left at `to`. Any thread.
   virtual absl::StatusOr<int64_t> BackUp(const std::string& to) const = 0;
 
-  // Where the registry of who may be in the cluster belongs; null: in the state folder, as this
-  // store does. It is valid as long as the store, whose other calls may come from another thread
-  // meanwhile.
+  // Returns where the registry of who may be in the cluster belongs; null: in the state folder, as
+  // this store does. It is valid as long as the store, whose other calls may come from another
+  // thread meanwhile.
   virtual SharedValue* registry() { return nullptr; }
 
   // Calls `on_lost`, at most once and on any thread, when this process ceases to own the store.

@@ -101,7 +101,7 @@ inline std::vector<StoreWrite> Puts(const std::vector<StoreRecord>& records) {
   return writes;
 }
 
-// In the order in which a store reads them.
+// Sorts records into the order in which a store reads them.
 inline std::vector<StoreRecord> Sorted(std::vector<StoreRecord> records) {
   std::sort(records.begin(), records.end(),
             [](const auto& a, const auto& b) { return MakeRecordKey(a) < MakeRecordKey(b); });

@@ -13,7 +13,7 @@ namespace atl {
 
 inline float WidenBfloat16(Bfloat16 x) { return std::bit_cast<float>(uint32_t{x} << 16); }
 
-// To nearest, ties to even; a NaN stays a NaN (it must not be rounded up into infinity).
+// Rounds to nearest, ties to even; a NaN stays a NaN (it must not be rounded up into infinity).
 inline Bfloat16 RoundToBfloat16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t rounded = std::isnan(x) ? bits | 0x400000 : bits + 0x7fff + ((bits >> 16) & 1);

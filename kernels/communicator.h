@@ -60,8 +60,8 @@ class Communicator {
     return absl::UnimplementedError("this communicator only reduces");
   }
 
-  // To and from one other member, which calls the other of the two; sizes match, and so does the
-  // order of calls between two members. NCCL's alone has them: UNIMPLEMENTED.
+  // Send to and receive from one other member, which calls the other of the two; sizes match, and
+  // so does the order of calls between two members. NCCL's alone has them: UNIMPLEMENTED.
   virtual absl::Status Send(Backend& /*backend*/, Stream& /*stream*/, const Tensor& /*x*/,
                             int /*to*/) {
     return absl::UnimplementedError("this communicator only reduces");

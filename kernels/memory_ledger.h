@@ -15,7 +15,7 @@
 
 namespace atl {
 
-// How much the backends of one device may take together. Thread-safe.
+// The bound of what the backends of one device may take together. Thread-safe.
 class MemoryBound {
  public:
   explicit MemoryBound(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}  // 0: no bound
@@ -44,7 +44,7 @@ class MemoryLedger {
   absl::Status Take(int64_t bytes);
   // The device had no room for what Take counted: uncounts it and says so.
   absl::Status Refused(int64_t bytes, int64_t device_free_bytes);
-  // Where the buffer lies; then its bytes are known when it is given back.
+  // Returns where the buffer lies; then its bytes are known when it is given back.
   void Placed(void* data, int64_t bytes) { buffers_[data] = bytes; }
   void GiveBack(void* data);
 

@@ -26,7 +26,7 @@ class Graphs {
   };
 
   virtual ~Graphs() = default;
-  // From now on what is enqueued on the stream is kept, not done.
+  // Makes the stream keep, not do, what is enqueued from now on.
   virtual absl::Status Begin(Stream& stream) = 0;
   // Ends that. An error: something could not be kept. Nothing has been done either way.
   virtual absl::StatusOr<std::unique_ptr<Graph>> End(Stream& stream) = 0;

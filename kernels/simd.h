@@ -450,7 +450,7 @@ ATOLL_INLINE V FromBfloat16(const Bfloat16* p) {
   }
 }
 
-// To nearest, ties to even; a NaN stays one (quiet).
+// Rounds to nearest, ties to even; a NaN stays one.
 template <class V>
 ATOLL_INLINE void ToBfloat16(Bfloat16* p, const V& v) {
   if constexpr (kIsTwo<V>) {

@@ -38,10 +38,11 @@ struct WorkerDevice {
   bool cuda_graphs = false;
 };
 
-// In the order in which the flags name them. All compute in one type. INVALID_ARGUMENT, NOT_FOUND
-// or FAILED_PRECONDITION names the flag, the device and what to do. `cuda_devices`: what there is.
-// Call it before anything else in the process that uses CUDA, and before there are threads: where
-// GPUs work together it makes the driver load all kernels at its start, by the environment.
+// Selects the devices in the order in which the flags name them. All compute in one type.
+// INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION names the flag, the device and what to do.
+// `cuda_devices`: what there is. Call it before anything else in the process that uses CUDA, and
+// before there are threads: where GPUs work together it makes the driver load all kernels at its
+// start, by the environment.
 absl::StatusOr<std::vector<WorkerDevice>> FindWorkerDevices(
     const DeviceFlags& flags,
     const std::function<absl::StatusOr<std::vector<CudaDevice>>()>& cuda_devices = CudaDevices);
@@ -67,7 +68,7 @@ DType GetComputeType(const std::vector<WorkerDevice>& devices);
 
 // FAILED_PRECONDITION and RESOURCE_EXHAUSTED name the device.
 absl::StatusOr<std::unique_ptr<Backend>> NewWorkerBackend(const WorkerDevice& device);
-// For the engine, with all their backends; see LocalDevice.
+// Makes devices for the engine, with all their backends; see LocalDevice.
 absl::StatusOr<std::vector<LocalDevice>> NewLocalDevices(const std::vector<WorkerDevice>& devices);
 
 }  // namespace atl::worker

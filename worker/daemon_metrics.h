@@ -26,7 +26,7 @@ class DaemonMetrics {
   // `paused`: its island is. `compute_queue`: what waits for the compute thread.
   void NoteHeartbeat(const WorkerHeartbeat& heartbeat, bool paused, size_t compute_queue);
   void NoteConnection(bool connected);
-  // To other workers, by edge (peer_link.h).
+  // Notes bytes to other workers, by edge (peer_link.h).
   void NoteEdges(const std::array<int64_t, kPeerEndpointsMax>& sent_bytes);
   LoopPulse& pulse() { return pulse_; }
 

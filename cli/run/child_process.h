@@ -25,7 +25,7 @@ class ChildProcess {
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&& other) noexcept;
 
-  // Also reaps it. Never waits.
+  // Returns whether the process has ended, and reaps it then. Never waits.
   bool HasEnded();
   void Signal(int signal);
 

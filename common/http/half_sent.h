@@ -53,7 +53,8 @@ class HalfSent {
   const int socket_;
 };
 
-// To a port of this machine. Half of them send nothing at all; the server has accepted all.
+// Sends half requests to a port of this machine. Half of them send nothing at all; the server has
+// accepted all.
 inline std::vector<std::unique_ptr<HalfSent>> HalfSentRequests(int port, int count) {
   std::vector<std::unique_ptr<HalfSent>> connections;
   for (int i = 0; i < count; ++i) {

@@ -53,7 +53,8 @@ class ExpressionParser {
  public:
   explicit ExpressionParser(TokenReader* in) : in_(*in) {}
 
-  // With "a if b else c" unless `conditional` is false. After an error it may be null.
+  // Parses an expression, with "a if b else c" unless `conditional` is false. After an error it may
+  // be null.
   ExpressionPtr Parse(bool conditional = true);
   // One expression, or several with commas between: a tuple.
   ExpressionPtr ParseTuple(bool conditional = true);

@@ -19,12 +19,12 @@ struct Character {
 };
 Character CharacterAt(std::string_view text, size_t at);
 void AppendCharacter(uint32_t code, std::string* text);
-// Where each character begins, and the end.
+// Returns where each character begins, and the end.
 std::vector<size_t> CharacterStarts(std::string_view text);
 int64_t CountCharacters(std::string_view text);
 
 bool IsSpace(uint32_t code);  // str.isspace
-// Without white space, or the characters of `chars`, at either end.
+// Returns the text without white space, or the characters of `chars`, at either end.
 std::string_view Strip(std::string_view text, bool left, bool right,
                        std::optional<std::string_view> chars = std::nullopt);
 

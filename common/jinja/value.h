@@ -27,7 +27,7 @@ struct List {
   bool tuple = false;  // prints as one
 };
 
-// In the order of insertion, as Python's.
+// A dict whose items are in the order of insertion, as Python's.
 struct Dict {
   std::vector<std::pair<Value, Value>> entries;
 
@@ -102,8 +102,8 @@ class Value {
   // Returns the name of an undefined value, as the template has it.
   std::string what() const { return text_ == nullptr ? "" : *text_; }
 
-  // How many lists and dicts lie inside of each other here; a namespace counts as too many, so that
-  // none holds another or itself.
+  // Returns how many lists and dicts lie inside of each other here; a namespace counts as too many,
+  // so that none holds another or itself.
   int nesting() const { return nesting_; }
 
   bool IsTrue() const;

@@ -39,7 +39,7 @@ class ConfigFields {
   double NumberOrNull(const std::string& name, double absent) {
     return IsNull(name) ? 0 : Number(name, absent);
   }
-  // From 0 on.
+  // Reads a number from 0 on.
   int64_t Count(const std::string& name, int64_t max, int64_t otherwise);
   double Number(const std::string& name);
   double Number(const std::string& name, double otherwise);

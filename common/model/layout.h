@@ -110,7 +110,8 @@ struct LayerLayout {
 // REQUIRES: config is valid.
 std::vector<LayerLayout> MakeLayouts(const ModelConfig& config);
 
-// Likewise of what one tensor-parallel rank holds: the same parameters in the same order, each cut.
+// Makes the layouts of what one tensor-parallel rank holds: the same parameters in the same order,
+// each cut.
 std::vector<LayerLayout> MakeLayouts(const ModelConfig& config, const TensorPart& part);
 
 }  // namespace atl

@@ -37,7 +37,7 @@ std::vector<Range> UndividedRanges(InnerOptimizer optimizer, const LayerLayout& 
 // Numbers that a step of the layer needs beside all that: scratch memory, which layers share.
 int64_t StepScratchElements(InnerOptimizer optimizer, const LayerLayout& layout);
 
-// In memory.
+// Counts the rows of a matrix in memory.
 int64_t CountRows(const ParamSpec& matrix);
 
 // Returns whether tensor parallelism may cut matrices under this optimizer.

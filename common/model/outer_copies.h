@@ -14,8 +14,8 @@
 
 namespace atl {
 
-// Where fewer than `copies` + 1 workers own an element, the workers behind the first holder, in the
-// plan's order, keep copies, as far as there are any.
+// Adds to the holders, where fewer than `copies` + 1 workers own an element, the workers behind the
+// first one, in the plan's order, as far as there are any: they keep copies.
 std::vector<NodeId> WithCopies(const IslandPlan& plan, std::vector<NodeId> holders, int32_t copies);
 
 // Returns the number of elements that each worker keeps, where it keeps any, with one shard for
@@ -32,7 +32,7 @@ struct HostCopies {
   int64_t staging_bytes = 0;   // layers in transit between the exchange and its devices
   int64_t validation_bytes = 0;  // its parameters, while theta_base is validated in their place
 
-  // Without what it goes on without where memory is short.
+  // Returns the bytes without those that it does without where memory is short.
   int64_t needed_bytes() const {
     return exchange_bytes + save_bytes + staging_bytes + validation_bytes;
   }

@@ -30,8 +30,8 @@ struct OuterPart {
   bool operator==(const OuterPart&) const = default;
 };
 
-// In the order of the shards, and of elements within each; all elements once. Of a layer that no
-// stage holds, none.
+// Cuts the shards by owners, in the order of the shards, and of elements within each; all elements
+// once. A layer that no stage holds has none.
 std::vector<OuterPart> CutByOwners(const IslandPlan& plan,
                                    const std::vector<ShardPlacement>& shards, int64_t block);
 

@@ -8,8 +8,8 @@
 
 namespace atl {
 
-// That workers with `a` and with `b` train alike. Of config_json its meaning counts, not its text,
-// and neither how weights began nor tokens that exports alone carry.
+// Returns whether workers with `a` and with `b` train alike. Of config_json its meaning counts, not
+// its text, and neither how weights began nor tokens that exports alone carry.
 bool IsSameModel(const ModelSpec& a, const ModelSpec& b);
 
 }  // namespace atl

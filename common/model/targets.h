@@ -33,11 +33,11 @@ bool HasPadding(const ModelConfig& config);
 // [PAD].
 DocumentFrame GetDocumentFrame(const ModelConfig& config);
 
-// How many of the inputs of a row (see FillRow) come before the [PAD]s at its end: at least 1, and
-// all where the model has no padding.
+// Returns how many of the inputs of a row (see FillRow) come before the [PAD]s at its end: at least
+// 1, and all where the model has no padding.
 int32_t UnpaddedInputs(const ModelConfig& config, std::span<const int32_t> row);
 
-// How many targets FillRow makes of so many rows, of whose positions the data masks
+// Returns how many targets FillRow makes of so many rows, of whose positions the data masks
 // `masked_tokens`. Of masked tokens, these are all positions of documents alone that are no
 // targets, and 0 of other rows.
 int64_t CountTargets(const ModelConfig& config, int64_t rows, int64_t seq_len,

@@ -27,7 +27,7 @@ class SendAccount {
   // `wake` is called on libzmq's threads. Both must live until libzmq has released everything.
   SendAccount(std::shared_ptr<Total> total, int64_t total_max, std::function<void()> wake)
       : SendAccount(std::move(total), total_max, std::move(wake), kConnectionBytesMax) {}
-  // With another limit than 4 MiB for the connection.
+  // Creates an account with another limit than 4 MiB for the connection.
   SendAccount(std::shared_ptr<Total> total, int64_t total_max, std::function<void()> wake,
               int64_t connection_max)
       : total_(std::move(total)),

@@ -26,7 +26,7 @@ class Interceptor {
   // Returns the messages to pass on in place of one.
   using Hook = std::function<std::vector<Parts>(Direction, Parts)>;
 
-  // In front of a server.
+  // Creates an interceptor in front of a server.
   Interceptor(const std::string& server, Hook hook)
       : server_(server),
         hook_(std::move(hook)),

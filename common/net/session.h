@@ -50,9 +50,9 @@ class Session {
   // changed; no later one opens either.
   absl::StatusOr<std::string> OpenHeader(absl::string_view sealed);
 
-  // With what to seal the payload of this frame, whose chunk gets a number.
+  // Returns the key with which to seal the payload of this frame, whose chunk gets a number.
   SealKey KeyForChunk(v1::Frame* frame);
-  // With what to open the payload of a frame that has come.
+  // Returns the key with which to open the payload of a frame that has come.
   SealKey GetChunkKey(const v1::Chunk& chunk);
   // Returns the additional data that the payload's tag authenticates.
   static std::string ChunkContext(const v1::Frame& frame);

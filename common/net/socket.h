@@ -78,9 +78,9 @@ class Socket {
   // two calls Receive is called until it returns false, or the next one does not wait.
   static bool Poll(std::span<Socket* const> sockets, int descriptor, int timeout_ms);
 
-  // For calls that neither send nor receive nor change connections.
+  // Returns the socket for calls that neither send nor receive nor change connections.
   void* get() const { return socket_; }
-  // For all others: libzmq may note meanwhile that something has come.
+  // Returns the socket for all other calls: libzmq may note meanwhile that something has come.
   void* use() {
     idle_ = false;
     return socket_;

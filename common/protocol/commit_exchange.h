@@ -35,15 +35,15 @@ struct CommitPosition {
   bool operator==(const CommitPosition&) const = default;
 };
 
-// By device, given each one's site. Devices of no known site are of one.
+// Plans the exchange by device, given each one's site. Devices of no known site are of one.
 std::vector<CommitPosition> PlanCommitExchange(const std::vector<std::string>& sites);
 
 // Sites of these devices ("w1/0"), as the plan's members say.
 std::vector<std::string> ListDeviceSites(const IslandPlan& plan,
                                          const std::vector<std::string>& devices);
 
-// When each device has the sum of all, given when its own part is complete and what a message
-// takes.
+// Returns when each device has the sum of all, given when its own part is complete and what a
+// message takes.
 std::vector<double> CommitSeconds(const std::vector<CommitPosition>& positions,
                                   const std::vector<double>& ready_s,
                                   const std::function<double(int from, int to)>& message_s);

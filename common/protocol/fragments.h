@@ -27,7 +27,7 @@ inline bool IsInTurn(Version version, int32_t layer, int64_t fragments) {
   return version <= 0 || FragmentFromVersion(version, fragments) == layer % fragments;
 }
 
-// How many rounds after version `base`, up to `version`, concern the layer.
+// Returns how many rounds after version `base`, up to `version`, concern the layer.
 inline int64_t CountTurnsSince(Version base, Version version, int32_t layer, int64_t fragments) {
   const int64_t fragment = layer % fragments;
   const auto turns = [&](Version v) {  // of all versions above 0, up to v
@@ -42,7 +42,7 @@ inline bool HasTurnSince(Version base, Version version, int32_t layer, int64_t f
   return CountTurnsSince(base, version, layer, fragments) > 0;
 }
 
-// How often the fragment of `version`, above 0, has had its turn by then.
+// Returns how often the fragment of `version`, above 0, has had its turn by then.
 inline int64_t CountFragmentTurns(Version version, int64_t fragments) {
   return (version - 1) / fragments + 1;
 }

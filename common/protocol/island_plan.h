@@ -65,8 +65,8 @@ struct MicroBatchRows {
   bool operator==(const MicroBatchRows&) const = default;
 };
 
-// How a step of so many sequences is distributed: by replica, then micro-batch.
-// REQUIRES: a valid plan; sequences <= its batch_sequences.
+// Returns how a step of so many sequences is distributed: by replica, then micro-batch. REQUIRES: a
+// valid plan; sequences <= its batch_sequences.
 std::vector<std::vector<MicroBatchRows>> AssignSequences(const IslandPlan& plan, int64_t sequences);
 
 // A device's whole program from its F, B and W in order, each with stage and micro-batch. A receive

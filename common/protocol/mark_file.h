@@ -53,7 +53,7 @@ class MarkWriter {
   // a second. On a full disk the sequence may stay behind: members with a newer one, this one until
   // it restarts among them, still notice a coordinator that has lost decisions.
   bool Fences(Instant now);
-  // When it is tried again; kNever: it is durable.
+  // Returns when it is tried again; kNever: it is durable.
   Instant next_try() const { return pending_ ? next_try_ : kNever; }
 
  private:

@@ -10,8 +10,8 @@
 
 namespace atl {
 
-// Why it does not, human-readable; empty: it does. Members have one version of it, and are one
-// worker or of one known site.
+// Returns why it does not, human-readable; empty: it does. Members have one version of it, and are
+// one worker or of one known site.
 inline std::string NcclLacks(const IslandMember& a, const IslandMember& b) {
   if (a.nccl.empty() || b.nccl.empty()) {
     return absl::StrCat((a.nccl.empty() ? a : b).worker, " has no GPUs that NCCL joins");

@@ -43,8 +43,8 @@ struct OuterChoice {
   std::optional<std::string> optimizer;
   std::optional<double> learning_rate, momentum;
 };
-// With what is left out: averaging, which has won at equal tokens in every run that was measured
-// (docs/decisions/outer-optimizers.md); Nesterov where a momentum is given.
+// Fills in what is left out: averaging, which has won at equal tokens in every run that was
+// measured (docs/decisions/outer-optimizers.md); Nesterov where a momentum is given.
 OuterChoice WithDefaults(OuterChoice choice);
 
 // REQUIRES, of all below: ValidateOuterChoice(spec).
@@ -57,14 +57,14 @@ std::vector<std::string> ListServerSlots(const OuterSpec& spec);
 // The parameters as islands hold them, which differ from the server's by the rounding error of
 // quantised pulls so far (docs/decisions/quantised-pulls.md).
 inline constexpr char kServedSlot[] = "served";
-// Where the job contributes to another one (OuterSpec.contributes_to): the parameters of that one
-// which it adopted, and its own ones when it made its newest contribution.
+// Slots where the job contributes to another one (OuterSpec.contributes_to): the parameters of that
+// one which it adopted, and its own ones when it made its newest contribution.
 inline constexpr char kBaseSlot[] = "base";
 inline constexpr char kContributedSlot[] = "contributed";
 // Bytes of one parameter and its slots on a server.
 int64_t ServerBytesPerElement(const OuterSpec& spec);
-// And what a round may need beside them: one staged pseudo-gradient, and in the job of a site's
-// servers the version of the job above that is fetched.
+// Returns the bytes that a round may need beside these: one staged pseudo-gradient, and in the job
+// of a site's servers the version of the job above that is fetched.
 int64_t ServerPeakBytesPerElement(const OuterSpec& spec);
 // REQUIRES: the optimizer has the parameter.
 double OuterParameterValue(const OuterSpec& spec, absl::string_view name);

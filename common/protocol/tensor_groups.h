@@ -16,11 +16,11 @@
 
 namespace atl {
 
-// How many devices share the layer. REQUIRES: a stage of the plan's first replica holds it.
+// Returns how many devices share the layer. REQUIRES: a stage of the plan's first replica holds it.
 int TensorDegree(const IslandPlan& plan, int32_t layer);
 
-// By rank, of a layer: IslandPlan::tensor_split_ratios, made explicit and in lowest terms, so that
-// equal cuts are equal. {1}: it is not cut. REQUIRES: as above.
+// Returns a layer's ratios by rank: IslandPlan::tensor_split_ratios, made explicit and in lowest
+// terms, so that equal cuts are equal. {1}: it is not cut. REQUIRES: as above.
 std::vector<int32_t> GetTensorSplitRatios(const IslandPlan& plan, int32_t layer);
 
 // The rank, of so many senders, that sends a message to rank `rank` of the receivers.

@@ -42,7 +42,7 @@ class AddedTokenFinder {
     size_t begin = 0, bytes = 0;
     const AddedToken* token = nullptr;
   };
-  // Where the text spells tokens, without the white space that they take.
+  // Returns where the text spells tokens, without the white space that they take.
   std::vector<Place> Find(std::string_view text) const;
 
  private:

@@ -34,7 +34,7 @@ struct EncodeScratch {
   tokenizer::WordCache words;
 };
 
-// Where a text spells a special token.
+// The place where a text spells a special token.
 struct SpecialTokenPlace {
   size_t begin = 0, bytes = 0;
   bool takes_spaces_before = false;  // the token has the white space before it, too
@@ -58,7 +58,7 @@ class Tokenizer {
   virtual std::span<const int32_t> before() const = 0;
   virtual std::span<const int32_t> after() const = 0;
 
-  // In order. REQUIRES: well-formed UTF-8.
+  // Finds special tokens in order. REQUIRES: well-formed UTF-8.
   virtual std::vector<SpecialTokenPlace> FindSpecialTokens(std::string_view text) const = 0;
 
   // Returns a warning of what transformers does otherwise than tokenizer.json says; "": nothing.
@@ -102,7 +102,7 @@ class Encoder {
   // no space in front of it, unless it removes the white space at the cut.
   absl::Status Encode(std::string_view text, std::vector<int32_t>* out, bool continues = false);
 
-  // With the tokens before and after a text.
+  // Encodes a text with the tokens before and after it.
   absl::Status EncodeFramed(std::string_view text, std::vector<int32_t>* out);
 
  private:

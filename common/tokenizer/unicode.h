@@ -25,7 +25,8 @@ void AppendCharacter(int32_t code, std::string* out);
 // Returns whether all of the text is well-formed UTF-8.
 bool IsWellFormed(std::string_view text);
 
-// With U+FFFD for each maximal part that is not well-formed (WHATWG's and Rust's lossy decoding).
+// Returns the text with U+FFFD for each maximal part that is not well-formed (WHATWG's and Rust's
+// lossy decoding).
 std::string Repaired(std::string_view text);
 
 bool IsWhiteSpace(int32_t code);        // the property White_Space

@@ -86,9 +86,9 @@ std::optional<std::string> FindCertificate(const std::string& pem, const std::st
 absl::StatusOr<KeyAndCertificate> KeyFromSeed(const std::string& seed);
 
 std::string Sha256(absl::string_view bytes);
-// From the system's generator.
+// Returns random bytes from the system's generator.
 absl::StatusOr<std::string> RandomBytes(int count);
-// In constant time.
+// Compares in constant time.
 bool EqualSecrets(absl::string_view a, absl::string_view b);
 
 }  // namespace atl

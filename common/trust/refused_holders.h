@@ -25,7 +25,7 @@ class RefusedHolders {
 
  private:
   mutable std::mutex mutex_;
-  // By role and name; guarded by mutex_.
+  // Refused holders by role and name; guarded by mutex_.
   std::map<std::pair<std::string, std::string>, v1::RefusedHolder> holders_;
 };
 

@@ -20,7 +20,7 @@ struct JoinToken {
   std::string secret;       // 20 bytes
 };
 
-// With a fresh secret.
+// Makes a token with a fresh secret.
 absl::StatusOr<JoinToken> NewToken(const std::string& fingerprint);
 
 // The word: letters, digits, '-' and '_'. The error of parsing distinguishes a token that was cut
@@ -31,7 +31,8 @@ absl::StatusOr<JoinToken> TokenFromText(absl::string_view text);
 // The key of the secret and its certificate, for the handshake.
 absl::StatusOr<KeyAndCertificate> TokenCertificate(const JoinToken& token);
 
-// By which the coordinator knows it: CertificateFacts::key_digest of the above.
+// Returns the digest by which the coordinator knows the token: CertificateFacts::key_digest of the
+// above.
 absl::StatusOr<std::string> TokenKeyDigest(const JoinToken& token);
 
 // "TOKEN@HOST:PORT".

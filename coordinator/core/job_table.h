@@ -23,7 +23,7 @@ class JobTable {
 
   typename Map::const_iterator begin() const { return jobs_.begin(); }
   typename Map::const_iterator end() const { return jobs_.end(); }
-  // To be changed: opens all.
+  // Iterates over jobs that are to be changed: opens all.
   typename Map::iterator begin() {
     all_opened_ = true;
     return jobs_.begin();
@@ -39,7 +39,7 @@ class JobTable {
     const auto found = numbers_.find(id);
     return found == numbers_.end() ? nullptr : &jobs_.at(found->second);
   }
-  // To be changed: opens it.
+  // Finds a job that is to be changed: opens it.
   Job* Find(int64_t number) {
     const auto found = jobs_.find(number);
     if (found == jobs_.end()) return nullptr;

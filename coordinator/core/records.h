@@ -17,8 +17,9 @@
 
 namespace atl {
 
-// For a store that is known to lack changes (it is restored from a backup, or begun anew under the
-// old cluster's id): an epoch and a sequence beyond all that members can have seen.
+// Returns the epoch of a store that is known to lack changes (it is restored from a backup, or
+// begun anew under the old cluster's id): an epoch and a sequence beyond all that members can have
+// seen.
 EpochRecord AfterLoss(EpochRecord known, int64_t unix_time_ms);
 
 enum class Severity { kInfo, kWarning, kError };

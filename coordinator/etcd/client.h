@@ -17,7 +17,7 @@
 
 namespace atl {
 
-// Where etcd is: "etcd://HOST:PORT,HOST:PORT/PREFIX".
+// The address of an etcd: "etcd://HOST:PORT,HOST:PORT/PREFIX".
 struct EtcdAddress {
   std::vector<std::string> endpoints;
   std::string prefix = "atoll";  // of all keys; clusters that share an etcd have one each
@@ -42,7 +42,7 @@ class EtcdClient {
                                                     const GoOn& go_on);
   absl::StatusOr<etcdserverpb::TxnResponse> Txn(const etcdserverpb::TxnRequest& request,
                                                 const GoOn& go_on);
-  // Once, at one endpoint; a failure makes the next call go to the next one.
+  // Try once, at one endpoint; a failure makes the next call go to the next one.
   absl::StatusOr<int64_t> GrantLease(int64_t ttl_s);
   absl::Status RevokeLease(int64_t lease);
   // FailedPrecondition: there is no such lease.

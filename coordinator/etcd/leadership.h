@@ -41,7 +41,7 @@ class Leadership {
 
   // OK as long as the lease lasts, as far as this end knows. Any thread.
   absl::Status Check() const;
-  // For a caller that found the key to be another's: from now on Check fails.
+  // Makes Check fail from now on, for a caller that found the key to be another's.
   absl::Status Lose(absl::string_view reason);
   // Calls `on_lost`, at once if it is lost already, at most once. Any thread.
   void WatchLoss(std::function<void(const absl::Status&)> on_lost);

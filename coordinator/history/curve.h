@@ -34,7 +34,8 @@ CurvePoint Merge(const CurvePoint& earlier, const CurvePoint& later);
 // At most `count` points with all the rounds of `points`. REQUIRES: count > 0.
 std::vector<CurvePoint> Downsample(const std::vector<CurvePoint>& points, size_t count);
 
-// When it is full, neighbours are merged: every point then stands for twice as many rounds.
+// A curve. When it is full, neighbours are merged: every point then stands for twice as many
+// rounds.
 class Curve {
  public:
   explicit Curve(size_t capacity);  // REQUIRES: at least 2

@@ -65,9 +65,9 @@ inline constexpr int kCorrectingWindows = 3;
 // "w3/0 is 1.9 times slower than measured"; `before` and `now`: times what was measured, which
 // within 10% is as measured again.
 std::string DescribeChange(const std::string& what, double before, double now);
-// How many times the larger is the smaller.
+// Returns how many times the larger is the smaller.
 double HowFar(double a, double b);
-// How many bytes take as long by the link's bandwidth alone (simulator/size_curve.h).
+// Returns how many bytes take as long by the link's bandwidth alone (simulator/size_curve.h).
 double EffectiveBytes(const LinkProfile& link, double bytes);
 // Gives the link another latency and bandwidth; times by size follow them.
 void SetLaw(int64_t latency_ns, double bytes_per_s, LinkProfile& link);
@@ -91,7 +91,7 @@ class Drift {
   int off_ = 0;        // windows in a row
 };
 
-// How long the layers of this work take by the profile; 0: it does not say.
+// Returns how long the layers of this work take by the profile; 0: it does not say.
 double ExpectedSeconds(const DeviceProfile& profile, const DeviceWork& work);
 
 class DeviceCorrections {
@@ -127,7 +127,8 @@ class LinkCorrections {
   bool OnStageLink(const StageLinkState& stage_link, double round_trip_s,
                    const LinkProfile& measured, LinkProfile& link,
                    std::vector<KnowledgeChange>& changes);
-  // For a link that was never measured: what three windows of its messages show. Nothing: not yet.
+  // Returns for a link that was never measured what three windows of its messages show. Nothing:
+  // not yet.
   std::optional<LinkProfile> OnUnmeasured(const StageLinkState& stage_link, double round_trip_s,
                                           std::vector<KnowledgeChange>& changes);
   // The link was measured anew.

@@ -17,7 +17,8 @@ namespace atl {
 absl::StatusOr<v1::ClusterProfile> LiveProfile(Instant now, const std::vector<MemberView>& members,
                                                const JobView* job, const ProfileRegistry& registry);
 
-// For a plan whose request is lost (the coordinator was restarted): made from present knowledge.
+// Makes a request for a plan whose request is lost (the coordinator was restarted) from present
+// knowledge.
 PlanRequest RequestFor(const JobView& job, const IslandPlan& plan,
                        const std::vector<MemberView>& members, const ProfileRegistry& registry);
 

@@ -74,8 +74,8 @@ class ProfileRegistry {
   // reports of others' devices and links.
   void OnMessage(Instant now, const FromWorker& from);
 
-  // Which plan a request is for; a later one for the same island replaces an earlier one. Island
-  // kGrouping: not for a plan, but to find which workers share an island.
+  // Names the plan that a request is for; a later one for the same island replaces an earlier one.
+  // Island kGrouping: not for a plan, but to find which workers share an island.
   struct PlanKey {
     JobId job;
     IslandId island = 0;
@@ -149,7 +149,7 @@ class ProfileRegistry {
     bool changed = true;                 // turns of it may begin, or it may be ready
     std::set<NodeId> joined;  // not empty: only their links are measured, during training
     bool measures = true;     // false: it is planned with what is known
-    // Which turns measured what, so that nothing is tried without end.
+    // Turns that measured something, so that nothing is tried without end.
     std::set<std::pair<NodeId, std::string>> requested;  // by measurer, shared link
     std::map<std::string, int> tries;                    // of a shared link
     std::set<NodeId> had_turn;

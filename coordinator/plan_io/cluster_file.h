@@ -42,12 +42,13 @@ struct Measured {
   plan::ProfileTable times = {};
 };
 
-// To the planner's form, edges, trunks, conflicts and changes of bandwidth included. Layouts are
-// ranked by what a transfer of 8 MB over all edges amounts to at first, and simulated edge by edge.
-// What the file says holds. Measurements give what it leaves out: types of which there are times,
-// the memory of devices with the same id, and links between two devices of which, and of whose
-// sites, the file has none. Refused are names that are empty or have control characters, devices,
-// links and trunks that appear twice, links from a device to itself, and negative sizes.
+// Converts to the planner's form, edges, trunks, conflicts and changes of bandwidth included.
+// Layouts are ranked by what a transfer of 8 MB over all edges amounts to at first, and simulated
+// edge by edge. What the file says holds. Measurements give what it leaves out: types of which
+// there are times, the memory of devices with the same id, and links between two devices of which,
+// and of whose sites, the file has none. Refused are names that are empty or have control
+// characters, devices, links and trunks that appear twice, links from a device to itself, and
+// negative sizes.
 absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec, const Measured& measured = {});
 
 absl::StatusOr<v1::ClusterSpec> LoadClusterSpec(const std::string& path);

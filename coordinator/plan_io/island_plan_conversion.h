@@ -26,10 +26,11 @@ std::set<int32_t> UnsplitStages(const PlanProgram& program);
 // Devices that hold several stages each show how these lie.
 plan::Shape GetReplicaShape(const plan::Replica& replica);
 
-// And back: where the plan's stages lie, with the shape that their devices show, what they save of
-// memory, and (where layers are shared evenly) each stage's slowest device first, as things are
-// now; the schedule is in its programs. NOT_FOUND names a device that the cluster does not have;
-// UNIMPLEMENTED: replicas with micro-batches of different sizes, which the planner never makes.
+// Converts back: where the plan's stages lie, with the shape that their devices show, what they
+// save of memory, and (where layers are shared evenly) each stage's slowest device first, as things
+// are now; the schedule is in its programs. NOT_FOUND names a device that the cluster does not
+// have; UNIMPLEMENTED: replicas with micro-batches of different sizes, which the planner never
+// makes.
 absl::StatusOr<plan::Layout> LayoutFromIslandPlan(const plan::Cluster& cluster,
                                                   const plan::Costs& costs,
                                                   const IslandPlan& island);

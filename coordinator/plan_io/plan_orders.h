@@ -18,9 +18,9 @@ namespace atl {
 // device, one of a device without a stage, and different orders on devices that share layers.
 absl::Status KeepOrders(const v1::PlannedIsland& island, v1::PlannedIsland& kept);
 
-// By replica; empty: the island has no programs. The layout is that of the island's replicas. The
-// error names device, stage and operation of what is missing, doubled, not the device's, or before
-// what it needs on the same device.
+// Reads the orders by replica; empty: the island has no programs. The layout is that of the
+// island's replicas. The error names device, stage and operation of what is missing, doubled, not
+// the device's, or before what it needs on the same device.
 absl::StatusOr<std::vector<plan::ReplicaOrder>> ReadOrders(const v1::PlannedIsland& island,
                                                            const plan::Cluster& cluster,
                                                            const plan::Layout& layout);

@@ -17,13 +17,13 @@ std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan);
 // Renders the alternatives alone.
 std::string RenderAlternatives(const plan::Plan& plan);
 
-// Before the tables: what the run comes to (tokens a second, `totals` in words, bytes a day by
-// link), and why its islands are these.
+// Renders what stands before the tables: what the run comes to (tokens a second, `totals` in words,
+// bytes a day by link), and why its islands are these.
 std::string RenderRun(const plan::Cluster& cluster, const plan::IslandChoice& choice,
                       int64_t tokens_per_sample, const std::string& totals);
 
-// When each device of a replica of each kind begins and ends its part of the step, how long that is
-// (its period) and how much of it is work; then the makespan and the period of the step.
+// Returns when each device of a replica of each kind begins and ends its part of the step, how long
+// that is (its period) and how much of it is work; then the makespan and the period of the step.
 std::string RenderTimes(const plan::Cluster& cluster, const plan::Plan& plan);
 
 // A plan to be drawn: one island's, of the cluster that it is for.

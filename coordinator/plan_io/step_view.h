@@ -26,7 +26,7 @@ std::string GetDisplayName(const TraceMessage& message);
 // The device and its layers: "w1/0: 0-4, 29-33".
 std::string MakeDeviceLabel(const StepTrace& trace, const std::string& device);
 
-// By sender and receiver; those of a link in the order in which they leave.
+// Groups messages by sender and receiver; those of a link in the order in which they leave.
 std::map<std::pair<std::string, std::string>, std::vector<const TraceMessage*>> ByStageLink(
     const StepTrace& trace);
 

@@ -36,8 +36,9 @@ struct StageMessage {
   double bytes = 0;
 };
 
-// When each stage's all-reduce is complete, given when its own gradients are. With one replica: at
-// once. Messages of stages that become ready while a ring uses the same card or link go first.
+// Returns when each stage's all-reduce is complete, given when its own gradients are. With one
+// replica: at once. Messages of stages that become ready while a ring uses the same card or link go
+// first.
 StageTimes SynchroniseGradients(const Cluster& cluster, const Costs& costs, const Job& job,
                                 const Layout& layout, const StageTimes& ready_s,
                                 const std::vector<StageMessage>& messages = {});

@@ -20,7 +20,7 @@ sim::Nanos ToNanos(double seconds);
 // nodes of a site the card of the node that sends. Links for which the cluster's file names several
 // edges, trunks or changes share what it says.
 struct LinkSharing {
-  // From a site to another one, or from a node of a site.
+  // Names a link from a site to another one, or from a node of a site.
   struct Id {
     std::string from_site, to_site, node;
 

@@ -38,7 +38,7 @@ struct ScopeWorker {
   std::string site;
   bool reachable = true;  // by other workers: otherwise it is an island by itself
 };
-// Which of the workers make up each island when a job begins
+// Returns which of the workers make up each island when a job begins
 // (coordinator/core/islands/island_members.h), in this order; those beyond outer.max_islands are in
 // none. REQUIRES: island_scope is not kAuto.
 std::vector<std::vector<size_t>> AssignIslands(const std::vector<ScopeWorker>& workers,

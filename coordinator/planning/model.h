@@ -12,7 +12,7 @@
 
 namespace atl {
 
-// For sequences of so many tokens; of images, one each. REQUIRES: config is valid.
+// Makes the model for sequences of so many tokens; of images, one each. REQUIRES: config is valid.
 plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
                          int64_t sequence_length, const ElementBytes& element);
 

@@ -49,9 +49,9 @@ struct PlanRequest {
   int64_t number = 1;                        // of the plan; 1: the island's first
   int islands = 1;                           // that share the job's tokens
   std::vector<PlanReplica> ran = {};  // of the island's plan that ran last: where its state is
-  // Where links have limits: the share of the model on the parameter servers of each site (empty:
-  // it is not known, and rounds do not count), and the job's islands that are led from this one's
-  // site.
+  // Set where links have limits: the share of the model on the parameter servers of each site
+  // (empty: it is not known, and rounds do not count), and the job's islands that are led from this
+  // one's site.
   std::map<std::string, double> servers = {};
   int islands_at_site = 1;
   uint64_t seed = 1;

@@ -30,7 +30,8 @@ namespace atl::sim {
 using Nanos = int64_t;
 inline constexpr Nanos kForever = INT64_MAX / 4;
 
-// From `from_ns` on the trunk carries `bytes_per_s` (until the next step). Zero: an outage.
+// A step of bandwidth: from `from_ns` on the trunk carries `bytes_per_s` (until the next step).
+// Zero: an outage.
 struct BandwidthStep {
   Nanos from_ns = 0;
   double bytes_per_s = 0;
@@ -52,7 +53,7 @@ struct Edge {
   SizeCurvePtr sizes = {};
 };
 
-// Who goes next when several messages wait for a lane.
+// The order in which messages that wait for a lane go.
 enum class LaneOrder {
   kFirstCome,   // the one that requested first
   kRoundRobin,  // lowest micro-batch, then lowest replica; one that is not ready is skipped
@@ -72,7 +73,7 @@ struct Outage {
   Nanos until_ns = kForever;
 };
 
-// In order of time, overlapping ones as one.
+// Joins outages in order of time, overlapping ones as one.
 void JoinOutages(std::vector<Outage>& outages);
 
 struct Link {
@@ -107,7 +108,7 @@ struct EdgeOffer {
   const SizeCurve* sizes = nullptr;  // of the part that it carries
 };
 
-// How a transfer is split. `arrival_ns` is relative to the time of the request; `bytes[e]` is what
+// The split of a transfer. `arrival_ns` is relative to the time of the request; `bytes[e]` is what
 // edge e carries (0: not used).
 struct Split {
   double arrival_ns = 0;
@@ -118,7 +119,8 @@ struct Split {
 // per conflict set is tried. REQUIRES: at least one offer.
 Split SplitTransfer(double bytes, absl::Span<const EdgeOffer> offers);
 
-// When a transfer of `bytes` alone on this link arrives, trunks included at their first bandwidth.
+// Returns when a transfer of `bytes` alone on this link arrives, trunks included at their first
+// bandwidth.
 Nanos AloneTransferNs(const Network& network, const Link& link, int64_t bytes);
 
 // The serialisation part of that: how long a message of `bytes` keeps the link from the next one.

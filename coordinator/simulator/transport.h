@@ -64,7 +64,7 @@ class Transport {
     double rate = 0;
   };
 
-  // How a message would take its link.
+  // A message's way over its link.
   struct Transfer {
     Nanos start_ns = 0;
     Nanos sent_ns = 0;

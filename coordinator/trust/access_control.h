@@ -33,7 +33,7 @@ class AuthContext;
 
 namespace atl {
 
-// Who calls.
+// The caller.
 struct Caller {
   std::optional<Identity> identity;  // nullopt: a plaintext connection, or a page of this process
   std::string key_digest;
@@ -55,8 +55,8 @@ class AccessControl {
                                                              const TlsOptions& flags,
                                                              int64_t lifetime_s);
 
-  // From now on the registry is `value`'s; where that has none, it gets this one. `value` outlives
-  // all further calls.
+  // Makes the registry `value`'s from now on; where that has none, it gets this one. `value`
+  // outlives all further calls.
   absl::Status Share(SharedValue* value);
 
   bool has_authority() const { return !authority_.certificate.empty(); }
@@ -74,7 +74,7 @@ class AccessControl {
   // counted. `caller` gets its identity, if it has one.
   absl::Status CheckCall(const std::string& certificate, const std::string& from,
                          absl::string_view path, Caller* caller);
-  // Who it is, allowed or not.
+  // Returns who it is, allowed or not.
   Caller WhoIs(const std::string& certificate, const std::string& from);
   // Decides whether the caller may attach under this name; denials are logged and counted too.
   absl::Status CheckName(const Caller& caller, absl::string_view name);

@@ -17,7 +17,7 @@ namespace atl {
 // Metadata by which the page's own calls, in this process, say who uses the page.
 inline constexpr char kPageUserKey[] = "atoll-page-user";
 
-// For ServerCredentials. `access` outlives the server.
+// Makes an authorizer for ServerCredentials. `access` outlives the server.
 std::shared_ptr<grpc::AuthMetadataProcessor> NewAuthorizer(AccessControl* access);
 
 Caller CallerFrom(AccessControl* access, const grpc::CallbackServerContext& context);

@@ -55,7 +55,7 @@ class TrustRegistry {
 
   absl::StatusOr<v1::TrustToken> CreateToken(const v1::CreateTokenRequest& request,
                                              const std::string& by, int64_t now_unix_s);
-  // By the id or a beginning of it.
+  // Deletes a token by its id or a beginning of it.
   absl::StatusOr<v1::TrustToken> DeleteToken(const std::string& id);
 
   // Lets a member in under its token and keys, which no other member has. The same key and token
@@ -73,7 +73,7 @@ class TrustRegistry {
                                                       const std::string& role,
                                                       const std::string& by, int64_t now_unix_s);
 
-  // Who may use tensor links; `refused` is left out.
+  // Returns who may use tensor links; `refused` is left out.
   v1::ClientKeys Keys() const;
   // Whose certificates are refused although they have not expired, for members that serve others.
   google::protobuf::RepeatedPtrField<v1::RefusedHolder> Refused(int64_t now_unix_s) const;
@@ -87,8 +87,8 @@ class TrustRegistry {
   using MemberKey = std::pair<std::string, std::string>;  // role and name
   void IndexMembers();
   bool OwnsCurveKey(const MemberKey& member, const std::string& key) const;
-  // Why the member may not use the key; empty: it may. A key is one member's, and a revoked one no
-  // member's.
+  // Returns why the member may not use the key; empty: it may. A key is one member's, and a revoked
+  // one no member's.
   std::string CurveKeyProblem(const MemberKey& member, const std::string& key) const;
   void RevokeCurveKey(const MemberKey& member, const std::string& key);
 

@@ -19,7 +19,8 @@ class TrustService {
   explicit TrustService(AccessControl* access);
   ~TrustService();
 
-  // To be registered with the server, which must be shut down before this goes.
+  // Returns the service to be registered with the server, which must be shut down before this is
+  // destroyed.
   grpc::Service* service();
 
  private:

@@ -39,7 +39,7 @@ using S16 = int16_t __attribute__((vector_size(32)));
 
 inline constexpr I16 kIota = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// By way of 16 bits: in one step GCC 12 converts number by number. 64 at once become whole
+// Widens by way of 16 bits: in one step GCC 12 converts number by number. 64 at once become whole
 // registers; 16 would be put together from halves.
 ATOLL_INLINE V64 Widen(B64 bytes) {
   using S64 = int16_t __attribute__((vector_size(128)));

@@ -69,12 +69,12 @@ void ForRuns(ThreadPool& pool, int64_t rows, int64_t cols, bool flat, const Body
   });
 }
 
-// Where element (row, col) of a tensor lies.
+// Returns where element (row, col) of a tensor lies.
 inline float* Pointer(const Tensor& x, int64_t row, int64_t col = 0) {
   return x.f32() + row * x.stride + col;
 }
 
-// Likewise, null for an absent operand.
+// Returns the pointer, null for an absent operand.
 inline float* PointerOrNull(const Tensor& x, int64_t row, int64_t col = 0) {
   return x.present() ? Pointer(x, row, col) : nullptr;
 }

@@ -10,11 +10,12 @@
 
 namespace atl::cuda {
 
-// For the current device. Null where cuDNN has nothing for us, before compute capability 8.0, or
-// does not start: our own kernels then do all attention. Takes bf16 with heads of at most 128
-// channels, a multiple of 8, and rows that begin on 16 bytes, as far as the version of cuDNN that
-// is loaded gets them right (dnn_rules.h) and wants no more than 1 GiB of scratch. The backward
-// pass is requested without atomics, so that it gives the same bits again. `declined` outlives it.
+// Creates the engine for the current device. Null where cuDNN has nothing for us, before compute
+// capability 8.0, or does not start: our own kernels then do all attention. Takes bf16 with heads
+// of at most 128 channels, a multiple of 8, and rows that begin on 16 bytes, as far as the version
+// of cuDNN that is loaded gets them right (dnn_rules.h) and wants no more than 1 GiB of scratch.
+// The backward pass is requested without atomics, so that it gives the same bits again. `declined`
+// outlives it.
 std::unique_ptr<AttentionEngine> NewDnnEngine(int compute_capability_major, Declined* declined);
 
 // Strides of an attention's operands, in elements between tokens.

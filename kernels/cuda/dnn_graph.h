@@ -71,8 +71,8 @@ struct DnnPlan {
   int64_t workspace_bytes = 0;
 };
 
-// Where a plan is to run: on the device of a handle, or, to see what cuDNN would choose, on one
-// that is described and need not be here.
+// The target of a plan: on the device of a handle, or, to see what cuDNN would choose, on one that
+// is described and need not be here.
 struct DnnTarget {
   cudnnHandle_t handle = nullptr;
   const DnnDescriptor* device = nullptr;  // from DescribeDevice
@@ -84,7 +84,7 @@ DnnDescriptor DescribeDevice(const std::string& json);
 // Tensors are named by numbers: their indices here and their unique ids in the library.
 class DnnGraph {
  public:
-  // In memory; the caller binds a pointer to it when the plan runs.
+  // Adds a tensor in memory; the caller binds a pointer to it when the plan runs.
   int Real(const DnnDims& dims, const DnnDims& strides, cudnnDataType_t type) {
     return Add(dims, strides, type, false, false);
   }

@@ -12,8 +12,8 @@ namespace atl {
 // `version` is cudnnGetVersion's: 91002 is 9.10.2.
 std::string DnnVersionText(int64_t version);
 
-// Why a version is not to be trusted with bf16 attention over sequences of this length; null if it
-// may be.
+// Returns why a version is not to be trusted with bf16 attention over sequences of this length;
+// null if it may be.
 const char* WhyNotByDnn(int64_t version, bool backward, int64_t seq_len);
 
 // Returns the number that stands for minus infinity in the scores that a mask hides.

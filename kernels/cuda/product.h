@@ -85,7 +85,7 @@ const char* Name(Epilogue epilogue);
 bool UsesBias(Epilogue epilogue);
 bool UsesAux(Epilogue epilogue);
 
-// Why cuBLASLt is not used for a call: its documentation says nothing, or that it fails.
+// Returns why cuBLASLt is not used for a call: its documentation says nothing, or that it fails.
 // Null if it may be.
 const char* WhyNotByLt(const LtCall& call);
 

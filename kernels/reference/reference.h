@@ -10,7 +10,7 @@
 
 namespace atl {
 
-// In f32, bf16 or f64: what an operation's tensors are.
+// Creates a backend in f32, bf16 or f64: the type of an operation's tensors.
 std::unique_ptr<Backend> NewReferenceBackend();
 
 }  // namespace atl

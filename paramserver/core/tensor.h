@@ -43,8 +43,8 @@ class SharedTensor {
     return {data_, static_cast<size_t>(elements_)};
   }
 
-  // Once false on the owner's thread, it stays so until the owner leases again, and everything that
-  // former readers did has happened.
+  // Returns whether there are readers. Once false on the owner's thread, it stays so until the
+  // owner leases again, and everything that former readers did has happened.
   bool leased() const { return readers_.load(std::memory_order_acquire) > 0; }
 
  private:
@@ -66,7 +66,8 @@ class TensorLease {
 
   std::span<const float> values() const { return tensor_->values(); }
 
-  // For the owner's thread alone: a restarted server goes on with its snapshot's tensors.
+  // Returns the tensor, for the owner's thread alone: a restarted server goes on with its
+  // snapshot's tensors.
   const std::shared_ptr<SharedTensor>& tensor() const { return tensor_; }
 
  private:

@@ -21,8 +21,8 @@ class GroupSites {
   const std::vector<int>& own() const { return members_[own_number()]; }
   bool IsOwn(int rank) const { return number_[rank] == own_number(); }
 
-  // Who handles the part of `owner` at a site: the owner at its own; at each other site its members
-  // round-robin, so that all of them have about as many parts.
+  // Returns who handles the part of `owner` at a site: the owner at its own; at each other site its
+  // members round-robin, so that all of them have about as many parts.
   int Agent(int owner, int site) const { return agents_[owner][site]; }
   int Agent(int owner) const { return Agent(owner, own_number()); }  // at this member's site
   // Owners at other sites whose agent this member is, ascending.

@@ -100,7 +100,7 @@ class PeerBlocks {
   absl::Status Check(const NodeId& worker, const Block& block, uint64_t hash);
   // Every TakeUnless that waits calls its `ends` again.
   void Wake();
-  // For what members send: buffers that were returned last are handed out first.
+  // Returns the pool for what members send: buffers that were returned last are handed out first.
   BufferPool& buffers() { return *pool_; }
   // Ends every Take of this member, now and later, with `why`.
   void End(const std::string& group, int32_t rank, const absl::Status& why);

@@ -121,7 +121,7 @@ struct CommandFailed {
   bool permanent = false;  // it would fail again, by what the job's files hold
 };
 
-// Who keeps what is saved in memory: no member can under this plan; every element has another
+// The keepers of what is saved in memory: no member can under this plan; every element has another
 // owner, which goes on with it, so that a later save is of use only when its base is another; or
 // copies are in flight.
 enum class Kept { kNot, kByOwners, kCopied };
@@ -160,7 +160,7 @@ struct StageLinksSeen {
   std::string plan_wanted;
 };
 
-// Likewise: the memory of the island's devices. Also of an island that is one worker alone.
+// Reports the memory of the island's devices, also of an island that is one worker alone.
 struct MemorySeen {
   std::vector<DeviceMemoryState> devices;
 };
@@ -175,7 +175,7 @@ struct TransferDue {};
 
 struct ShutdownRequested {
   std::string reason;
-  // How long there is; none: as long as it takes others to get what this worker holds.
+  // The time that is left; none: as long as it takes others to get what this worker holds.
   std::optional<Duration> within = std::nullopt;
 };
 // The deadline of the last Actions has come.
@@ -239,7 +239,7 @@ struct CaptureDelta {
   // encoding is quantised.
   std::vector<ShardPlacement> shards;
 };
-// With b = outer.fragment_blend. Of layers that were not pulled, nothing changes.
+// The way to adopt, with b = outer.fragment_blend. Layers that were not pulled do not change.
 enum class AdoptMode {
   kReplace,  // theta <- theta_v, theta_base <- theta_v
   kCarry,    // theta <- theta + b * (theta_v - theta_push), theta_base <- theta_v; theta_push is
@@ -341,7 +341,7 @@ struct RememberCluster {
   ClusterMark mark;
 };
 
-// For the daemon's own log.
+// A note for the daemon's own log.
 struct Note {
   std::string text;
 };
@@ -360,7 +360,7 @@ using Action = std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, Trai
                             Unfollow, ReleaseJob, StartPull, PushShards, CancelTransfers,
                             MeasureLinks, TraceNextStep, RememberCluster, Note, Stop>;
 
-// To be carried out in order. `deadline` replaces the one before it: send Tick then.
+// Actions to be carried out in order. `deadline` replaces the one before it: send Tick then.
 struct Actions {
   std::vector<Action> list;
   Instant deadline = kNever;

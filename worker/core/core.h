@@ -72,13 +72,13 @@ namespace atl::worker {
 
 inline constexpr int kLeasedRoundsAhead = 2;
 inline constexpr int kMaxCarriedRounds = 3;
-// In a row without a contribution: then the worker gives the job up.
+// Tries in a row without a contribution, after which the worker refuses the job.
 inline constexpr int kNotFiniteTriesMax = 3;
 // Longer than the coordinator plans.
 inline constexpr Duration kLeaveLimit = std::chrono::seconds(30);
 inline constexpr Duration kLeaveLimitMax = std::chrono::minutes(10);
 
-// Who the worker is; fixed for the process.
+// The worker's identity; fixed for the process.
 struct Identity {
   NodeId name;
   Incarnation incarnation = 0;  // larger than that of any earlier process of this name

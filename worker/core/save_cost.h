@@ -18,7 +18,7 @@ class SaveCost {
   static constexpr double kShare = 0.02;  // of the time of usual steps
   static constexpr int64_t kMostStepsBetween = 10'000;
 
-  // From now on steps are during a save.
+  // Begins a save: steps from now on are during it.
   void Begin();
   // Training has waited for it so long.
   void Stall(double seconds);
@@ -30,7 +30,7 @@ class SaveCost {
 
   // Returns whether a step that ends now was during a save.
   bool under_way() const { return under_way_; }
-  // From one save's begin to the next one's.
+  // Returns the steps from one save's begin to the next one's.
   int64_t StepsBetween() const;
 
  private:

@@ -33,7 +33,7 @@ class StageLinkLog {
     int changes = 0;     // since then
     bool any = false;    // a line has been logged
   };
-  // From, to, and which of those between the same two devices.
+  // From, to, and the number among those between the same two devices.
   using Key = std::tuple<std::string, std::string, int>;
 
   std::map<Key, Logged> logged_;  // those seen now, or logged less than kRepeatAfter ago

@@ -72,9 +72,9 @@ class Dataset {
   absl::Status ReadTrain(int64_t first, std::span<int32_t> out,
                          const Cancelled& cancelled = {}) const;
 
-  // How many targets of the training sequences at these positions, or of validation sequences
-  // [first, first + count), are masked (common/masked_tokens.h), or are none of a padded document
-  // (CountPredicted). Reads sequences that may have masks.
+  // Returns how many targets of the training sequences at these positions, or of validation
+  // sequences [first, first + count), are masked (common/masked_tokens.h), or are none of a padded
+  // document (CountPredicted). Reads sequences that may have masks.
   absl::StatusOr<int64_t> CountMasked(std::span<const PositionRange> ranges,
                                       const Cancelled& cancelled = {}) const;
   absl::StatusOr<int64_t> CountMaskedValidation(int64_t first, int64_t count,

@@ -19,7 +19,7 @@ namespace atl {
 
 class DigestCache {
  public:
-  // In one file at `path`, whose folder is there. `files` outlives the cache.
+  // Creates a cache in one file at `path`, whose folder is there. `files` outlives the cache.
   DigestCache(Files& files, std::string path);
 
   std::optional<TokenFileContent> Find(const std::string& key, const FileIdentity& identity) const;
@@ -39,7 +39,7 @@ class DigestCache {
   std::list<Entry> entries_;  // the newest first; few
 };
 
-// How code that opens data reads what it has to read whole.
+// Options of code that reads data whole when it opens them.
 struct DataOptions {
   DigestCache* digests = nullptr;  // null: every file is read whole each time
   ReadWatch watch;

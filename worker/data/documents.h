@@ -10,7 +10,7 @@
 
 namespace atl {
 
-// How they end.
+// Marks of the documents' ends.
 struct DocumentMarks {
   int32_t end = 0;  // the token behind each
   // No part of a document, as its first tokens and as its last one.
@@ -25,7 +25,7 @@ struct Document {
   bool operator==(const Document&) const = default;
 };
 
-// How many have more than so many tokens.
+// Returns how many have more than so many tokens.
 int64_t CountLonger(std::span<const Document> documents, int64_t tokens);
 
 // Splits a stream that is added a part at a time. Empty documents are left out.

@@ -22,7 +22,7 @@
 
 namespace atl {
 
-// Which positions are read next, judged by the reads so far: those of a worker that reads whole
+// Predicts which positions are read next, from the reads so far: those of a worker that reads whole
 // batches follow each other, those of one that shares batches lie a batch apart.
 class ReadPattern {
  public:

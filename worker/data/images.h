@@ -38,10 +38,10 @@ struct ImageShape {
   bool operator==(const ImageShape&) const = default;
 };
 
-// That images of data are of the model's size. INVALID_ARGUMENT has both sizes.
+// Checks that images of data are of the model's size. INVALID_ARGUMENT has both sizes.
 absl::Status CheckImageShape(const ImageShape& images, const ImageShape& model);
 
-// How an image is changed before it is trained on.
+// The changes of an image before it is trained on.
 struct ImageChange {
   int64_t crop_padding = 0;  // it is moved by at most so many pixels, black where nothing is
   bool flip = false;         // half of them are mirrored

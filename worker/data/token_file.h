@@ -43,7 +43,7 @@ struct TokenFileContent {
   bool operator==(const TokenFileContent&) const = default;
 };
 
-// For those that wait while a large file is read; each may be null.
+// Hooks for those that wait while a large file is read; each may be null.
 struct ReadWatch {
   Cancelled cancelled;
   // Every few seconds, human-readable; then empty.

@@ -42,7 +42,7 @@ class TokenStream {
   absl::Status Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out,
                     const Cancelled& cancelled = {}) const;
 
-  // How documents end. REQUIRES: data.pad_documents.
+  // Returns the marks of the documents' ends. REQUIRES: data.pad_documents.
   const DocumentMarks& marks() const { return *marks_; }
 
   // Hands all documents over, some at a time and in order, and reads every token for that. ABORTED
@@ -82,7 +82,7 @@ struct DataInspection {
   std::vector<std::string> missing;   // of that: what this machine has not and cannot fetch
 };
 
-// How much is looked at.
+// The depth of an inspection.
 struct InspectionDepth {
   int64_t head_bytes = 1 << 20;  // of each of the first files
   bool remote = true;            // data in stores, too

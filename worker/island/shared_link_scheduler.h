@@ -43,7 +43,7 @@ class SharedLinkScheduler {
 
   // REQUIRES: Validate(plan) is OK. Forgets all that waits: it is never sent.
   void SetPlan(const IslandPlan& plan);
-  // Likewise, under the same plan.
+  // Forgets all that waits, under the same plan.
   void Forget();
   // No callback comes from a thread of its own after this. Once, at the end.
   void Stop();
@@ -72,7 +72,7 @@ class SharedLinkScheduler {
     Instant until;
   };
   using Key = std::pair<int32_t, SendPart>;  // link, part
-  // To be done without the lock.
+  // Actions to be done without the lock.
   using Actions = std::vector<std::function<void()>>;
 
   void SendCallLocked(const NodeId& to, const SharedLinkCall& call, Actions* actions);

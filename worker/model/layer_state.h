@@ -69,7 +69,7 @@ class LayerState {
   // params() was written, by operations on this stream: brings the copy, if any, up to date.
   void ParamsWritten(Stream& stream);
 
-  // For Layer's calls; a tied head's table is not this layer's to know.
+  // Returns the memory for Layer's calls; a tied head's table is not this layer's to know.
   LayerMemory memory() const;
 
  private:

@@ -76,7 +76,7 @@ struct LayerCall {
   Tensor lengths = {};
 };
 
-// That the call has the communicator of the part's rank.
+// Checks that the call has the communicator of the part's rank.
 void CheckGroup(const LayerCall& call, const TensorPart& part);
 
 class Layer {

@@ -22,7 +22,7 @@ class Optimizer {
                                                            std::vector<LayerState*> layers,
                                                            const OptimizerOptions& options);
 
-  // For a model that is whole on this device: one step with its gradients, which are zero
+  // Makes, for a model that is whole on this device, one step with its gradients, which are zero
   // afterwards. `step` counts from 1 (it corrects the moments' bias). Returns the gradients' L2
   // norm before clipping. Waits for the device.
   absl::StatusOr<double> Step(int64_t step, float learning_rate, int64_t samples = 1);

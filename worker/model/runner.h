@@ -27,8 +27,8 @@ struct RunnerOptions {
   int64_t seq_len = 0;           // longest sequence; at most the model's LongestSequence()
   bool train = true;             // false: neither gradients nor moments; Evaluate and Logits only
   InnerOptimizer optimizer = InnerOptimizer::kAdamW;  // that the moments are for
-  // Where the model is a tensor-parallel rank's part: all ranks' runners make the same calls. The
-  // communicator outlives the runner.
+  // Set where the model is a tensor-parallel rank's part: all ranks' runners make the same calls.
+  // The communicator outlives the runner.
   Communicator* communicator = nullptr;
 };
 

@@ -103,7 +103,7 @@ class Stage {
   // REQUIRES: one chunk, and no Loss or B to follow.
   absl::Status ForwardLast(const StageCall& call, int slot);
 
-  // Where the head is: [N, vocab of the part].
+  // Returns the logits, where the head is: [N, vocab of the part].
   Tensor logits(int slot) const;
   // Adds the chunk's loss to `totals`, [1, kLossTotals]: nats, targets that count, and where the
   // classes are of images, hits. With `train` the logits become its gradient. `targets` are

@@ -29,7 +29,7 @@ struct PartPosition {
   size_t part = 0;
   size_t offset = 0;
 };
-// Where these elements of a layer lie; none: no single part has them all.
+// Finds where these elements of a layer lie; none: no single part has them all.
 std::optional<PartPosition> FindPartPosition(const LayerParts& parts, int32_t layer,
                                              ElementRange range);
 // The same in buffers of these parts, or, without, of whole layers: as many floats, or none.

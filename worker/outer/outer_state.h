@@ -33,7 +33,7 @@ namespace atl::worker {
 // The layout of all workers of an island: all elements of each layer, in order.
 using OuterLayout = std::vector<OuterRange>;
 
-// With copies as common/model/outer_copies.h says; `block` as in CutByOwners.
+// Makes the layout with copies as common/model/outer_copies.h says; `block` as in CutByOwners.
 OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacement>& shards,
                            int32_t copies, int64_t block);
 // Returns the layout of a worker that keeps all.
@@ -91,7 +91,8 @@ class OuterState {
                      std::span<const float> values);
   // Returns the floats that these elements take as kEncoded. They are whole blocks of these shards.
   int64_t EncodedFloats(int32_t layer, ElementRange range) const;
-  // Before a pseudo-gradient is written: how it was captured, and its shards as in CaptureDelta.
+  // Says, before a pseudo-gradient is written, how it was captured, and its shards as in
+  // CaptureDelta.
   void ExpectDelta(Encoding encoding, std::vector<ShardPlacement> shards);
   std::vector<ShardPlacement> shards() const;  // for any thread
 

@@ -55,8 +55,8 @@ struct SeenMessage {
   double seconds = 0;
 };
 
-// Where in a step a message leaves. Exposed are activations until the stage's first B, and of those
-// micro-batches whose B comes after its last F; and gradients after its last F.
+// The phase of a step in which a message leaves. Exposed are activations until the stage's first B,
+// and of those micro-batches whose B comes after its last F; and gradients after its last F.
 enum class StepPhase : uint8_t { kFillOrDrain, kSteady };
 
 // y = base + slope * x, both at least 0, through the means of what was seen at each x.
@@ -81,8 +81,8 @@ class Adapter {
 
   // A chunk was computed for this stage link (F for activations, B for gradients).
   void OnCompute(int64_t rows, double seconds);
-  // In one step: F, B and W of one full micro-batch took so long, and in steady state it was waited
-  // for so long.
+  // Notes one step: F, B and W of one full micro-batch took so long, and in steady state it was
+  // waited for so long.
   void OnWork(double seconds, double waited_seconds);
   // Starts a new step: reasons after it are of that step.
   void BeginStep() { has_reason_ = false; }
@@ -131,7 +131,7 @@ class Adapter {
 
   LinearFit link_, compute_;
   double work_seconds_ = 0;
-  // In steady state: waiting in the newest steps; before the newest doubling, which is to be judged
+  // Waiting in steady state: in the newest steps; before the newest doubling, which is to be judged
   // (0: none is), and after one without effect (0: none was).
   double wait_seconds_ = 0, wait_before_ = 0, wait_without_gain_ = 0;
   int calm_ = 0, patience_ = 8;  // steps in a row with hardly any; after so many chunks are halved
@@ -139,7 +139,7 @@ class Adapter {
   double message_seconds_ = 0;
   int64_t window_ = 0;
   SeenMessage quickest_;
-  // In a row, each of another step, that say otherwise than saturated_.
+  // Windows in a row, each of another step, that contradict saturated_.
   int contrary_windows_ = 0;
   // Times of a whole micro-batch when the numbers were chosen.
   double chosen_link_ = 0, chosen_compute_ = 0;

@@ -94,7 +94,8 @@ class Device {
   int32_t* host_lengths() { return host_inputs() + host_lengths_; }
   Optimizer& optimizer() { return *optimizer_; }
 
-  // In the plan: by layer, then the table's copy. The optimizer's layers, in its order.
+  // Returns the layers in the plan: by layer, then the table's copy. The optimizer's layers, in its
+  // order.
   const std::vector<HeldState*>& planned() const { return planned_; }
   HeldState* FindPlanned(int32_t layer, bool table_only);
   std::vector<std::unique_ptr<HeldState>>& held() { return held_; }

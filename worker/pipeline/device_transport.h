@@ -44,7 +44,7 @@ class DeviceTransport final : public Transport {
   DeviceTransport(HostTransport* host, Duration timeout, MessageLog* log = nullptr);
   ~DeviceTransport() override;
 
-  // Before the first Prepare. Both backends are the device's, for its two threads.
+  // Adds a device, before the first Prepare. Both backends are the device's, for its two threads.
   void Add(const std::string& device, std::unique_ptr<Backend> sending,
            std::unique_ptr<Backend> receiving);
   // Whose messages go where under this plan, and memory for them, of at most `message_bytes` each.
@@ -73,7 +73,7 @@ class DeviceTransport final : public Transport {
   // Returns the transfers of what goes by the host transport.
   std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
   std::string DescribeTransport(const std::string& from, const std::string& to) const override;
-  // Where there is no host between, a whole message is as quick as its chunks.
+  // Returns false where there is no host between: a whole message is then as quick as its chunks.
   bool Cuts(const std::string& from, const std::string& to) const override;
   std::vector<PairGroup> ListPairGroups(const std::string& device) const override;
   void UsePair(const std::string& device, const PairGroup& pair,

@@ -57,7 +57,7 @@ struct DeviceTransport::InJob {
   // Set for a peer copy: the place of its source.
   Port* peer = nullptr;
   std::optional<OutJob> lies;
-  // By NCCL: what was announced.
+  // Set for NCCL: what was announced.
   std::optional<Announcement> announced;
   DType dtype = DType::kFloat32;
 };

@@ -100,8 +100,8 @@ struct EngineOptions {
   Duration message_timeout = std::chrono::seconds(60);
   bool keep_gradients = false;  // kGradient is readable after a step; for tests
   Emulation emulation;
-  // For tests: called on a device's thread at the commit point, before it takes the commit vote of
-  // another device; an error ends its step there.
+  // A hook of tests: called on a device's thread at the commit point, before it takes the commit
+  // vote of another device; an error ends its step there.
   std::function<absl::Status(const std::string& device, const std::string& from)> before_vote;
   // Into how many chunks messages between stages are cut, within the job's max_chunks. 0: as the
   // adapter finds best (see adapter.h); results then repeat to rounding only.

@@ -79,7 +79,7 @@ class CommitTable {
     return first_chunks_ + StageChunks::kNumbers * (first_stage_[replica] + stage);
   }
   int norms() const { return layers_ * parts(); }
-  // How many norms the layers before this one have.
+  // Returns how many norms the layers before this one have.
   int param_norms(int32_t layer) const { return norms_before_.empty() ? 0 : norms_before_[layer]; }
   // Returns the first of the slots of all that add to norm `index` of a layer: parts() of them.
   int first_param_norm(int32_t layer, int index) const {

@@ -23,7 +23,7 @@ namespace atl::worker {
 
 class GradientSync {
  public:
-  // By group name.
+  // Communicators by group name.
   using Communicators = std::map<std::string, std::unique_ptr<Communicator>>;
 
   GradientSync(Device& device, const Communicators& communicators, Interrupt& interrupt);
@@ -36,9 +36,8 @@ class GradientSync {
   void Stop();
   // Until all is done; then what happened.
   absl::Status Wait();
-  // Where ownership is sharded, after the optimizer's step: what owners have made of the parameters
-  // goes to all holders. On the caller's thread, when the device's stream has come to its
-  // end.
+  // Sends, after the optimizer's step and where ownership is sharded, the owners' parameters to all
+  // holders. On the caller's thread, when the device's stream has come to its end.
   absl::Status Spread();
   const std::vector<OpSpan>& spans() const { return spans_; }  // after Wait
 

@@ -17,7 +17,7 @@ namespace atl::worker {
 // Any number of threads. One factory serves one Configure of all engines that share it.
 class LocalCommunicators : public CommunicatorFactory {
  public:
-  // How long a member waits for the others, in Create and in collectives.
+  // `timeout`: how long a member waits for the others, in Create and in collectives.
   explicit LocalCommunicators(Duration timeout) : timeout_(timeout) {}
 
   absl::StatusOr<std::unique_ptr<Communicator>> Create(const std::string& name,

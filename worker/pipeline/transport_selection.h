@@ -30,13 +30,13 @@ TransportChoice SelectTransport(const IslandPlan& plan, const std::string& from,
 // one worker or of one known site.
 bool SharesNccl(const IslandPlan& plan, const std::vector<std::string>& devices);
 
-// From one device to another in the plan, one for each direction.
+// A link from one device to another in the plan, one for each direction.
 struct StageLink {
   std::string from, to;
 
   auto operator<=>(const StageLink&) const = default;
 };
-// In order, each once.
+// Lists the links in order, each once.
 std::vector<StageLink> ListStageLinks(const IslandPlan& plan);
 
 }  // namespace atl::worker

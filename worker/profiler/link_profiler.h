@@ -31,7 +31,7 @@ struct LinkProfileOptions {
   // A size is done, with two counted runs at least, once it has taken so long.
   Duration size_limit = std::chrono::milliseconds(300);
   Duration message_timeout = std::chrono::seconds(5);
-  // Before each link: its number, how many there are, to whom.
+  // Called before each link: its number, how many there are, to whom.
   std::function<void(size_t, size_t, const NodeId&)> progress;
 };
 
@@ -40,7 +40,7 @@ struct LinksFound {
   std::vector<LinkFailure> failed;
 };
 
-// From this worker to each of `peers`, one after the other.
+// Measures from this worker to each of `peers`, one after the other.
 LinksFound ProfileLinks(PeerLink& link, const std::vector<NodeId>& peers,
                         const LinkProfileOptions& options);
 

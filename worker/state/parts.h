@@ -27,7 +27,7 @@ inline std::string ToString(const LayerShard& shard) {
                                                : absl::StrCat("rank ", shard.rank, " of ", layer);
 }
 
-// To be got or set; empty: not wanted.
+// Parts to be read or written; empty: not wanted.
 struct ShardParts {
   std::span<float> parameters, first_moment, second_moment;
   std::span<float> outer = {};  // one of an owner's, and which

@@ -35,14 +35,14 @@ SavePlan PlanSave(const Holdings& holdings, int64_t copies, const Sites& sites);
 
 using HeldSaves = std::map<NodeId, std::vector<HeldSave>>;
 
-// How all members in `holdings` get the state of this save, whatever their devices hold now, from
-// the nearest tiers that have it; `kept` is false, with the reason, if some of it is nowhere.
+// Plans how all members in `holdings` get the state of this save, whatever their devices hold now,
+// from the nearest tiers that have it; `kept` is false, with the reason, if some of it is nowhere.
 StateTransferPlan PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t save);
 
 // Lists all saves that any member keeps, newest first.
 std::vector<int64_t> ListSaves(const HeldSaves& saves);
 
-// For the coordinator: the holders of units, by the order of `units`.
+// Describes the save for the coordinator: the holders of units, by the order of `units`.
 SavedState DescribeSave(const SavePlan& plan, const LocalCheckpoint& about,
                         const std::vector<IslandMember>& members, const std::vector<Tier>& tiers);
 

@@ -11,8 +11,8 @@
 
 namespace atl::worker {
 
-// In the order of names; none where the folder is not there. What cannot be read is an error: a
-// worker that does not say what it holds is sent no request for it.
+// Lists the jobs in the order of names; none where the folder is missing. An unreadable entry is an
+// error: a worker that does not say what it holds is sent no request for it.
 absl::StatusOr<std::vector<JobId>> SavedJobs(const std::string& folder);
 // All that is saved of the job, in whatever state. Never fails: what stays is there at the next
 // start.

@@ -56,7 +56,7 @@ StateTransferPlan PlanStateTransfer(const Holdings& holdings, const std::vector<
 // moments alone count.
 std::vector<StateName> StatesIn(const Holdings& holdings);
 
-// Where these parts of a shard are when all that is held is whole; all elements once, the
+// Selects where these parts of a shard are when all that is held is whole; all elements once, the
 // receiver's own first. REQUIRES: a member holds the shard.
 std::vector<StateSource> SelectSources(const Holdings& holdings, const LayerShard& shard,
                                        int32_t parts, const NodeId& receiver);

@@ -30,9 +30,9 @@ class GrpcListener {
   ~GrpcListener();
 
   int port() const { return listener_->port(); }
-  // Once, when the server is built.
+  // Starts listening; once, when the server is built.
   void Start();
-  // Before the server shuts down; the port is free afterwards.
+  // Stops listening, before the server shuts down; the port is free afterwards.
   void Stop() { listener_->Stop(); }
 
  private:

@@ -33,8 +33,8 @@ std::string ExplainReachability(const Connection& to, Reachability reachability,
 // ProbeReachability and ExplainReachability.
 std::string ExplainConnection(const Connection& to, const std::string& said);
 
-// In a few words, without a probe: of one address of several. What is not of the connection itself,
-// such as what a standby replies, is returned as it is.
+// Summarizes in a few words, without a probe, the failure of one address of several. An error that
+// is not of the connection itself, such as what a standby replies, is returned as it is.
 std::string SummarizeFailure(const std::string& said);
 
 }  // namespace atl

@@ -49,14 +49,14 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ListenCredentials(
     const TlsOptions& options, absl::string_view address);
 
-// To dial the coordinator of a token's cluster, whose authority the token names, with the token in
-// place of a certificate.
+// Returns credentials to dial the coordinator of a token's cluster, whose authority the token
+// names, with the token in place of a certificate.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> JoinCredentials(
     const JoinToken& token, absl::string_view address);
 
-// To listen with these files, which are read again when they change. A client must show a
-// certificate, of which `admit` decides, on any thread: OK lets it speak, and its calls are
-// authorized one by one.
+// Returns credentials to listen with these files, which are read again when they change. A client
+// must show a certificate, of which `admit` decides, on any thread: OK lets it speak, and its calls
+// are authorized one by one.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ListenCredentials(
     const TlsOptions& options, std::function<absl::Status(const std::string& certificate)> admit);
 

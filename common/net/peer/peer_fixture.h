@@ -65,7 +65,7 @@ class TestPeer : public PeerHandler {
     INFO(sent.ToString());
     REQUIRE(sent.ok());
   }
-  // To a peer that may be lost by now.
+  // Sends to a peer that may be lost by now.
   absl::Status TrySay(const TestPeer& to, PeerChannel channel, const std::string& header,
                       const std::string& text = "") {
     auto owned = std::make_shared<std::string>(text);
@@ -90,7 +90,7 @@ class TestPeer : public PeerHandler {
     return std::string(reinterpret_cast<const char*>(delivery.payload.data()),
                        delivery.payload.size());
   }
-  // Why it lost the peer, the n-th time.
+  // Returns why it lost the peer, the n-th time.
   std::string AwaitLost(const NodeId& peer, size_t times = 1) {
     std::unique_lock lock(mutex_);
     REQUIRE(changed_.wait_for(lock, kPatience, [&] { return lost_[peer].size() >= times; }));

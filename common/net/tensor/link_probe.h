@@ -30,7 +30,7 @@ absl::StatusOr<LinkRates> MeasureLink(TensorClient& client, const ServerAddress&
 // A server's end. Calls come on the server's network thread, but for Serve.
 class ProbeAnswers {
  public:
-  // Before that, probes get no answer. `server` outlives the calls that follow.
+  // Serves probes; before that they get no answer. `server` outlives the calls that follow.
   void Serve(TensorServer* server) { server_ = server; }
 
   absl::Status Admit(int64_t element_count) const;

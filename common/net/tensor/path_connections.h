@@ -25,7 +25,7 @@ class PathConnections {
   PathConnections(int64_t window_bytes, int connections_max)
       : window_bytes_(window_bytes), connections_max_(connections_max) {}
 
-  // From a request to its answer; the shortest counts.
+  // Notes the time from a request to its answer; the shortest counts.
   void RoundTrip(Duration time);
   // Has certainly arrived at the other end, or here.
   void Moved(int64_t bytes, Instant now);

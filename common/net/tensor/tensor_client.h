@@ -56,7 +56,7 @@ using TransferId = uint64_t;
 struct TensorClientOptions {
   ClientSecurity security;
   int io_threads = 1;  // libzmq's threads, which move bytes between sockets and memory
-  // From the first transfer on, and as many as bandwidth and latency turn out to need
+  // Connections from the first transfer on, and as many as bandwidth and latency turn out to need
   // (path_connections.h). Transfers and their segments are spread over them.
   int connections_per_server = 1;
   int connections_per_server_max = 16;

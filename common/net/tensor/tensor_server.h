@@ -98,8 +98,8 @@ class TensorServer {
   // `current`: the newest version held, kNoVersion if none.
   void RefusePull(ReplyToken token, PullRefusal refusal, Version current, std::string reason);
 
-  // With security.keys: these public keys, checked before, may connect, in place of those before.
-  // Of a client whose key is not among them every transfer ends, and nothing more is taken.
+  // With security.keys, lets these public keys, checked before, connect in place of those before.
+  // Every transfer of a client whose key is not among them ends, and nothing more is taken from it.
   // Thread-safe; returns at once.
   void SetClientKeys(std::vector<std::string> public_keys);
 

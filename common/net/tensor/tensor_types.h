@@ -21,7 +21,8 @@ struct PullRequest {
   // The exact version wanted, or kNoVersion for the newest that the server has.
   Version version = kNoVersion;
   ShardId shard = 0;
-  // How the elements travel. Both ends keep fp32; bf16 halves the bytes and rounds to nearest even.
+  // The encoding in which the elements travel. Both ends keep fp32; bf16 halves the bytes and
+  // rounds to nearest even.
   Encoding encoding = Encoding::kFloat32;
   // Larger goes first among the pulls that one server is answering. Of equal ones connections take
   // turns, each with its oldest.
@@ -44,8 +45,8 @@ inline constexpr int64_t EncodedWords(Encoding encoding, int64_t elements) {
   return (EncodedBytes(encoding, elements) + 3) / 4;
 }
 
-// Why a server does not answer a pull with a tensor. kNotYet: the version is still to come.
-// kSuperseded: a newer one has replaced it. kUnknown: no such job or shard here.
+// The reason why a server does not answer a pull with a tensor. kNotYet: the version is still to
+// come. kSuperseded: a newer one has replaced it. kUnknown: no such job or shard here.
 enum class PullRefusal : uint8_t { kNotYet = 0, kSuperseded = 1, kUnknown = 2 };
 
 // Counters of one end of a link since it was made. All only grow.

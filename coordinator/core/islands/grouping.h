@@ -14,7 +14,7 @@ namespace atl::coord {
 
 // Returns the worker's site as its operator says, else as it was found; "" if neither.
 const std::string& GetWorkerSite(const Member& worker);
-// With what is known of its peer link.
+// Converts a worker, with what is known of its peer link.
 IslandMember ToIslandMember(const Member& worker);
 
 // Returns the server's site as its operator says, else that of all workers on the same host; "" if
@@ -27,7 +27,7 @@ std::vector<const Member*> ListIslandLeaders(const State& s, const Job& job);
 ServerAccessCost ComputeAccessCostFromLeaders(const State& s, const Member& server,
                                               const std::vector<const Member*>& leaders);
 
-// Which workers share an island: as the job's specification says, or as was decided for it.
+// Returns which workers share an island: as the job's specification says, or as was decided for it.
 IslandScope GetIslandScope(const Job& job);
 
 // Returns whether it is known which of these share an island, so that they can be assigned. If not,

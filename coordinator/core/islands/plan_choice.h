@@ -27,7 +27,7 @@ void FindReason(const State& s, const Job& job, const IslandRecord& island,
 absl::Status CheckPlan(const Job& job, const std::vector<IslandMember>& requested,
                        const IslandPlan& plan);
 
-// Why the plan in force is kept although another one was made; "" if it is not.
+// Returns why the plan in force is kept although another one was made; "" if it is not.
 std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
                     const IslandPlan& current, const PlanMade& answer);
 

@@ -29,8 +29,8 @@ inline constexpr Duration kStepEndLimit = std::chrono::minutes(15);
 // This very process is attached, or may come back after a restart of the coordinator.
 bool IsExpected(const State& s, const IslandMember& member);
 
-// Before another plan replaces the island's: the workers that train together now, if all of them
-// are there; else none.
+// Lists, before another plan replaces the island's, the workers that train together now, if all of
+// them are there; else none.
 std::vector<IslandMember> Stepping(const State& s, const Job& job, const IslandRecord& island);
 // The island's newest plan takes effect: at the end of a step if `stepping` is not empty.
 void BeginSwitch(State& s, Job& job, const IslandRecord& island, const std::string& reason,
@@ -40,7 +40,7 @@ bool AtStepEnd(const Job& job, const IslandRecord& island);
 // Returns whether this worker may have its order for the plan now.
 bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const Member& worker);
 
-// Who leads the island next because its leader ends, or null.
+// Returns who leads the island next because its leader ends, or null.
 const IslandMember* FindSuccessor(const State& s, const Job& job, const IslandRecord& island);
 // `successor`, a follower, leads from now on and is to take over from the leader.
 void BeginHandover(State& s, Job& job, IslandId id, const IslandMember& successor);

@@ -55,10 +55,11 @@ class Ledger {
   int64_t Leased(IslandId island) const;  // not pushed
   std::vector<PositionRange> LeasedRanges(IslandId island) const;
   int64_t free() const { return budget_ - used_; }
-  // That it lies on one axis, among its first `budget` positions.
+  // Returns whether the range lies on one axis, among its first `budget` positions.
   bool IsRange(const PositionRange& range) const;
 
-  // For the store: intervals by begin. Restore takes them back; false if one contradicts another.
+  // Return and restore what is stored: intervals by begin. Restore returns false if one contradicts
+  // another.
   std::vector<LedgerRecord> Records(const JobId& job) const;
   bool Restore(const LedgerRecord& record);
   // Writes for every interval that changed since the last call.

@@ -18,8 +18,8 @@ void DecideRound(State& s, Job& job, Rounds& rounds);
 // fragment. `why` the window is closed. REQUIRES: a window.
 void PassTurn(State& s, Job& job, Rounds& rounds, const std::string& why);
 
-// Likewise for any other reason. `opened_by`: -1: no island did. REQUIRES: nothing is decided that
-// is not committed.
+// Passes a round for any other reason. `opened_by`: -1: no island did. REQUIRES: nothing is decided
+// that is not committed.
 void PassRound(State& s, Job& job, Rounds& rounds, IslandId opened_by, const std::string& why);
 
 // The newest decided version becomes the committed one. REQUIRES: every server has applied it, but

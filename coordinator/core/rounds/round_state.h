@@ -61,7 +61,7 @@ struct Collecting {
   std::map<NodeId, std::vector<LayerGram>> grams;  // by server
 };
 
-// In which order the senders of all islands push, of the islands' plans at the time.
+// The order in which the senders of all islands push, by the islands' plans at the time.
 struct PushPlan {
   std::map<IslandId, std::pair<Generation, int64_t>> made_for;  // generation, number of the plan
   std::map<IslandId, std::vector<GrantedPush>> order;           // all of the model

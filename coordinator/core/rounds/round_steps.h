@@ -13,11 +13,11 @@
 
 namespace atl::coord {
 
-// After a round was committed: of its islands the steps of their next one; others' are lowered
-// where they have become slower.
+// Sets, after a round was committed, the steps of its islands' next one; other islands' steps are
+// lowered where they have become slower.
 void BalanceSteps(State& s, Job& job, const DecisionRecord& committed);
 
-// How long a window is open that the island's contribution opens.
+// Returns how long a window is open that the island's contribution opens.
 Duration GraceFor(const State& s, const Job& job, IslandId first);
 
 }  // namespace atl::coord

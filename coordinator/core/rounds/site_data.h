@@ -16,7 +16,7 @@ namespace atl::coord {
 int64_t FindDataAxis(const JobSpec& spec, const Member& worker);
 int64_t FindSiteAxis(const JobSpec& spec, const std::string& site);
 
-// Why the job has no data for the worker; "" if it has.
+// Returns why the job has no data for the worker; "" if it has.
 std::string WhyNoData(const JobSpec& spec, const Member& worker);
 
 // Returns the specification that the worker is to open: of several sites' data, its own. Where the
@@ -24,9 +24,9 @@ std::string WhyNoData(const JobSpec& spec, const Member& worker);
 // refuses.
 JobSpec SpecFor(const Job& job, const Member& worker);
 
-// How what the worker has found differs from `facts` and, where sites hold different data, from
-// what the first of its site in `sites` has found, which it becomes where there is none; "" if it
-// does not.
+// Returns how what the worker has found differs from `facts` and, where sites hold different data,
+// from what the first of its site in `sites` has found, which it becomes where there is none; "" if
+// it does not.
 std::string DifferenceAt(const JobSpec& spec, const JobFacts& facts, const Member& worker,
                          std::vector<SiteFacts>& sites);
 

@@ -40,7 +40,7 @@ void ForEachSlot(const JobRecord& record, const F& f) {
     ++slot;
   }
 }
-// Likewise those of one server.
+// Calls f for the slots of one server.
 template <typename F>
 void ForEachSlotOn(const JobRecord& record, const NodeId& server, const F& f) {
   ForEachSlot(record, [&](SlotId slot, const ShardPlacement& placement) {
@@ -67,14 +67,14 @@ inline SlotId GetCounterpartSlot(const JobRecord& record, SlotId slot) {
 // Drops servers that are lost or have been unavailable for long as holders, where other servers
 // hold the same shards. True if that changed something.
 bool DropLostHolders(State& s, Job& job);
-// Likewise this server now, whatever the grace. A user requests it.
+// Drops this server now, whatever the grace. A user requests it.
 void DropHolder(State& s, Job& job, const NodeId& server);
 // A server that has copies of this server's shards and is not attached; "": there is none.
 NodeId FindUnavailableCounterpart(const State& s, const Job& job, const NodeId& server);
 // Neither this server nor those with the copies of its shards have them, when DropHolder has been
 // called: one of each stays, to be filled.
 void ForgetServerCopies(State& s, Job& job, const NodeId& server);
-// When DropLostHolders is to be called again.
+// Returns when DropLostHolders is to be called again.
 Instant NextCopyDeadline(const State& s, const Job& job);
 
 // "" or which shards have one copy only.

@@ -11,7 +11,8 @@ namespace atl::coord {
 
 // "" or which shards move, how far they are, and why they wait.
 std::string MovesText(const Job& job);
-// Which server holds how much, and what it takes islands to reach it: what placement weighs.
+// Returns which server holds how much, and what it takes islands to reach it: what placement
+// weighs.
 std::string PlacementText(const State& s, const Job& job);
 
 }  // namespace atl::coord

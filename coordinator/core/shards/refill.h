@@ -26,8 +26,9 @@ struct Fill {
   Version version = 0;  // as JobRecord::fill_version
   Version base = 0;     // of theta_base
 };
-// From the newest theta_base. A version that another theta_base was to fill, or whose bits of these
-// shards (`lost`) an island may have pulled, is not filled otherwise. REQUIRES: there is a source.
+// Chooses a fill from the newest theta_base. A version that another theta_base was to fill, or
+// whose bits of these shards (`lost`) an island may have pulled, is not filled otherwise. REQUIRES:
+// there is a source.
 Fill ChooseFill(const Job& job, const std::map<Version, std::vector<FillSource>>& sources,
                 const std::vector<ShardPlacement>& lost);
 

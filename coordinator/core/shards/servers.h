@@ -28,7 +28,8 @@ std::string ServerTroubles(const Job& job);
 
 // Bytes free for the shards of a new job.
 int64_t FreeBytes(const State& s, const Member& server);
-// After a job's record has changed, at the end of the Step; before the job goes.
+// Update the counts after a job's record has changed, at the end of the Step; before the job is
+// deleted.
 void NoteBytesHeld(State& s, Job& job);
 void ForgetBytesHeld(State& s, Job& job);
 // Returns whether every server of the job has memory for one more contribution.

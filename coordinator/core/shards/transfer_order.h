@@ -28,7 +28,7 @@ struct ScheduledTransfer {
 std::vector<ScheduledTransfer> ScheduleTransfers(
     const std::vector<std::vector<Transfer>>& by_sender, int32_t servers);
 
-// Where all senders move all shards: orders[w] holds every shard once.
+// Returns where all senders move all shards: orders[w] holds every shard once.
 std::vector<std::vector<ShardId>> PlanTransfers(const std::vector<Transfer>& shards,
                                                 int32_t servers, int32_t senders);
 

@@ -12,7 +12,7 @@
 
 namespace atl::coord {
 
-// By server; what they point to outlives them.
+// Descriptions by server; what they point to outlives them.
 using Descriptions = std::map<NodeId, const JobDescribed*>;
 
 // The job that the servers' descriptions add up to.

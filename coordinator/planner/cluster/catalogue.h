@@ -44,9 +44,11 @@ struct DeviceType {
   double AllReduceSeconds(int devices, double bytes) const;
 };
 
-// By name, without regard to case. The error lists them all, and the one that may be meant.
+// Finds a type by name, without regard to case. The error lists them all, and the one that may be
+// meant.
 absl::StatusOr<DeviceType> FindDeviceType(absl::string_view name);
-// By what a driver calls a device, such as "NVIDIA A100-SXM4-80GB". Nothing: it is not known.
+// Finds a type by what a driver calls a device, such as "NVIDIA A100-SXM4-80GB". Nothing: it is not
+// known.
 std::optional<DeviceType> FindDeviceTypeByKind(absl::string_view kind);
 std::vector<std::string> DeviceTypeNames();
 

@@ -25,15 +25,15 @@ struct Device {
   std::string site;
   int type = 0;                      // index into Cluster::types
   double egress_price_per_byte = 0;  // of what it sends to other sites
-  // Where sites represent islands: the site whose links it uses; empty: `site`.
+  // Set where sites represent islands: the site whose links it uses; empty: `site`.
   std::string network_site = {};
 };
 inline const std::string& NetworkSite(const Device& device) {
   return device.network_site.empty() ? device.site : device.network_site;
 }
 
-// From `time_s` after a step's start on, bandwidth is multiplied by `factor`, until the next
-// change.
+// A change from `time_s` after a step's start on: bandwidth is multiplied by `factor`, until the
+// next change.
 struct BandwidthChange {
   double time_s = 0;
   double factor = 1;
@@ -93,7 +93,7 @@ struct Cluster {
   Link wan_link{10e-3, 125e6};  // between sites without an entry below: 1 Gbit/s, 10 ms
   // Site to site; all that goes from one to another shares it. A site to itself: one node's card.
   std::map<std::pair<std::string, std::string>, Link> site_to_site;
-  // From network site to network site: the bytes that a job may send in a day (traffic.h). A pair
+  // The bytes from network site to network site that a job may send in a day (traffic.h). A pair
   // without an entry has no limit.
   std::map<std::pair<std::string, std::string>, double> bytes_per_day;
   // The node that begins every step; empty: it is not known.

@@ -14,7 +14,7 @@ class ClusterIndex {
  public:
   explicit ClusterIndex(const Cluster& cluster);
 
-  // From 0, in the order of the devices. Nodes of one name at two sites are two.
+  // Return numbers from 0, in the order of the devices. Nodes of one name at two sites are two.
   int GetSiteIndex(int device) const { return locations_[device].site; }
   int GetNode(int device) const { return locations_[device].node; }
   int sites() const { return sites_; }

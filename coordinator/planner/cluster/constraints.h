@@ -19,7 +19,7 @@ namespace atl::plan {
 // says which constraint has left no device; nothing is changed then.
 absl::Status Constrain(Constraints& fixed, Cluster& cluster);
 
-// That no device is left by what is excluded and pinned.
+// Returns the error that no device is left by what is excluded and pinned.
 absl::Status NothingLeft(const Constraints& fixed, size_t devices);
 
 // INVALID_ARGUMENT names an excluded worker or device, a pinned site or a limited link's end that
@@ -27,7 +27,8 @@ absl::Status NothingLeft(const Constraints& fixed, size_t devices);
 // name may come later.
 absl::Status CheckNames(const Constraints& fixed, const Cluster& cluster);
 
-// For reasons: what is left out and kept back, each with the key that says so. Empty: nothing.
+// Describes for reasons what is left out and kept back, each with the key that says so. Empty:
+// nothing.
 std::string ConstraintsText(const Constraints& fixed);
 
 }  // namespace atl::plan

@@ -38,7 +38,8 @@ struct Saving {
   bool operator==(const Saving&) const = default;
 };
 
-// From nothing (0) by whole_backward (1) to ever more layers, each saving more than the one before.
+// Returns the saving of a level, from nothing (0) by whole_backward (1) to ever more layers, each
+// saving more than the one before.
 inline Saving SavingFromLevel(int level) { return {level > 0, level > 1 ? level - 1 : 0}; }
 
 // The least level, of layers of which so many can be recomputed, that fits; nothing: none does.
@@ -111,7 +112,7 @@ class StageCosts {
   // One micro-batch's stash on each device of the group.
   int64_t StashBytes(int first, int last, const Saving& saving = {}) const;
 
-  // How many layers of these can be recomputed.
+  // Returns how many layers of these can be recomputed.
   int Recomputable(int first, int last) const {
     return At(last).recomputable - At(first).recomputable;
   }
@@ -136,7 +137,7 @@ class StageCosts {
     double again_s = 0;
   };
   Saving Effective(const Saving& saving, int first, int last) const;
-  // Where the first so many layers that can be recomputed end.
+  // Returns where the first so many layers that can be recomputed end.
   int EndOfRecomputed(int first, int last, int recomputed) const;
   void Add(const Layer& layer, const LayerTimes& times, const CostOptions& options,
            const LayerShares& shares, int micro_batch);
@@ -160,7 +161,8 @@ class Costs {
         profile_(std::move(profile)),
         options_(options),
         memory_(std::move(memory)) {}
-  // Without what is cached of numbers of replicas: copies may be used by threads of their own.
+  // Copies without what is cached of numbers of replicas: copies may be used by threads of their
+  // own.
   Costs(const Costs& other)
       : model_(other.model_),
         profile_(other.profile_),
@@ -191,11 +193,11 @@ class Costs {
   // has most: heads that the size does not divide are cut unevenly.
   StageCosts For(const DeviceType& type, int tensor_parallel, int micro_batch) const;
 
-  // For devices of these types, by rank, that share layers by these split ratios: of every
-  // operation what the slowest takes with its share. What a layer takes on one device alone divides
-  // by share; what sharing it evenly was measured to cost in addition stays, and is the slowest
-  // device's for all, since they were measured together and waited for each other. Bytes are those
-  // of an even share.
+  // Returns the costs for devices of these types, by rank, that share layers by these split ratios:
+  // of every operation what the slowest takes with its share. What a layer takes on one device
+  // alone divides by share; what sharing it evenly was measured to cost in addition stays, and is
+  // the slowest device's for all, since they were measured together and waited for each other.
+  // Bytes are those of an even share.
   StageCosts ForSplitRatios(const std::vector<DeviceType>& types, const std::vector<int>& shares,
                             int micro_batch) const;
   // F + B + W of all layers on rank `rank` of such a group, without waiting for others.
@@ -224,7 +226,7 @@ class Costs {
   ProfileTable profile_;
   CostOptions options_;
   MemoryTable memory_;
-  // By degree, micro-batch, and what counts of a type; its name last, which takes longest to
+  // Keys by degree, micro-batch, and what counts of a type; its name last, which takes longest to
   // compare.
   using CostKey = std::tuple<int, int, double, double, double, RingLink, std::string>;
   mutable std::map<CostKey, StageCosts> known_;

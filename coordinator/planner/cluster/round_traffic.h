@@ -35,7 +35,8 @@ class RoundTraffic {
   absl::Status Check(const Servers& servers) const;
   // Counts a day's bytes, with rounds of the options' steps.
   SiteBytes CountDay(const Servers& servers) const;
-  // How near a limit rounds come, and how often they could be; empty: no limited link is used.
+  // Returns how near a limit rounds come, and how often they could be; empty: no limited link is
+  // used.
   std::string Text(const Servers& servers) const;
 
  private:

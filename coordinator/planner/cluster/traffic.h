@@ -16,7 +16,7 @@
 
 namespace atl::plan {
 
-// From one site's network to another's (NetworkSite).
+// Bytes from one site's network to another's (NetworkSite).
 using SiteBytes = std::map<std::pair<std::string, std::string>, double>;
 
 inline constexpr double kSecondsPerDay = 86'400;

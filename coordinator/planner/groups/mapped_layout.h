@@ -13,8 +13,8 @@ namespace atl::plan {
 
 struct MappedLayout {
   Layout layout;
-  // By the cost model of stage_mapping.h, of the slowest pipeline: what it takes, and what it takes
-  // at least, whichever of its replica's devices form it.
+  // The time of the slowest pipeline by the cost model of stage_mapping.h, and what it takes at
+  // least, whichever of its replica's devices form it.
   double seconds = 0;
   double bound_s = 0;
   int64_t nodes = 0;  // of all searches

@@ -27,8 +27,8 @@ std::vector<EntityClass> MakeEntityClasses(const std::vector<EntityPool>& pools,
 std::vector<Scope> ListCandidateScopes(const std::vector<EntityPool>& pools,
                                        const std::string& leaders_site);
 
-// For a cheap plan: so many of the entities that give the most power for their price, everywhere
-// and in each of the cheapest sites alone. Few devices idle less than many.
+// Adds scopes for a cheap plan: so many of the entities that give the most power for their price,
+// everywhere and in each of the cheapest sites alone. Few devices idle less than many.
 void AddCheapScopes(const std::vector<EntityPool>& pools, std::vector<Scope>& scopes);
 
 // Exactly `stages` entities in every group: the weakest leave; what is missing comes from what

@@ -51,7 +51,7 @@ struct AttentionMask {
     return causal && query + tile < keys ? query + tile : keys;
   }
 
-  // Likewise of the queries that see something of a tile of keys.
+  // Returns the first of the queries that see something of a tile of keys.
   __device__ int FirstQuery(int key) const {
     if constexpr (kPlain) return key;
     return causal ? key : 0;

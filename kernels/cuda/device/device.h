@@ -238,7 +238,7 @@ void Launch(const Queue& queue, dim3 grid, dim3 block, int64_t shared_bytes, con
 #endif
 }
 
-// That the blocks of one multiprocessor may have together.
+// Returns the shared memory that the blocks of one multiprocessor may have together.
 inline int64_t SharedBytesOfDevice() {
 #ifdef __CUDACC__
   int device = 0, bytes = 0;
@@ -253,8 +253,8 @@ inline int64_t SharedBytesOfDevice() {
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// How many elements one thread may move at once: `wide` if every tensor's rows begin on 16 bytes
-// and have a multiple of it, otherwise 1. Absent tensors do not matter.
+// Returns how many elements one thread may move at once: `wide` if every tensor's rows begin on 16
+// bytes and have a multiple of it, otherwise 1. Absent tensors do not matter.
 inline int PackSize(std::initializer_list<Tensor> tensors, int64_t cols, int wide) {
   if (cols % wide != 0) return 1;
   for (const Tensor& x : tensors) {

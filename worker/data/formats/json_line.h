@@ -15,7 +15,7 @@
 
 namespace atl {
 
-// Why a text is not one JSON value, and at which byte of it; found without recursion.
+// The reason why a text is not one JSON value, and the byte of it; found without recursion.
 struct JsonFault {
   size_t at = 0;
   std::string problem;

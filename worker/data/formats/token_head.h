@@ -11,7 +11,7 @@
 
 namespace atl {
 
-// Where tokens begin, and how wide they are; 0: the file does not say.
+// The place where tokens begin, and their width; 0: the file does not say.
 struct TokenHead {
   int64_t begin_bytes = 0;
   int64_t token_bytes = 0;

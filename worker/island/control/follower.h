@@ -27,7 +27,7 @@ class Follower {
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
 
-  // From now on, serves the leader of this plan instead of any other. Returns at once, like
+  // Serves the leader of this plan instead of any other from now on. Returns at once, like
   // Unfollow; what is under way is finished first (`at_step_end`) or interrupted. Thread-safe.
   // REQUIRES: the member has the job open, and no trainer leads with it until AwaitFree after
   // Unfollow.

@@ -25,7 +25,7 @@ class DeviceSide {
 
   Transport* transport() { return &transport_; }
 
-  // Before the engine takes on the plan.
+  // Prepares the plan, before the engine takes it on.
   absl::Status Prepare(const IslandPlan& plan, const EngineJob& job);
   // NCCL where the plan's members have it and are near each other; `others` makes the rest. Of the
   // options, the devices are filled in here.

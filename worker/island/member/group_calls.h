@@ -37,7 +37,7 @@ class GroupCalls {
   // `state` outlives it.
   GroupCalls(MemberState* state, GroupCallsOptions options)
       : state_(state), options_(std::move(options)) {}
-  // Before all else. The link is there for as long as anything is sent.
+  // Sets the link, before all else. It exists for as long as anything is sent.
   void Use(PeerLink* link) { link_ = link; }
 
   // ---- To other members; never waits. ----
@@ -47,9 +47,9 @@ class GroupCalls {
   void Notify(const NodeId& to, GroupFrame frame);
   absl::Status NotifyAll(GroupFrame frame);  // that the plan names and that are not lost
   void Reply(const NodeId& to, CallId call, GroupReply reply);
-  // In chunks. Of what is larger than an eighth of the link's queue the first leave, and each that
-  // arrives lets others follow. An error: none does. Later failures show at the receiver, as
-  // missing chunks.
+  // Sends parts in chunks. Of what is larger than an eighth of the link's queue the first leave,
+  // and each that arrives lets others follow. An error: none does. Later failures show at the
+  // receiver, as missing chunks.
   absl::Status SendParts(const LayerRequest& request,
                          const std::shared_ptr<const OwnedParts>& parts);
 

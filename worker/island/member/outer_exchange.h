@@ -51,7 +51,7 @@ class OuterExchange {
   absl::Status Do(const PutBaseInCall& call);
   absl::Status Do(const PutBackCall& call);
   absl::Status Do(const FetchTablesCall& call);
-  // By the seed or from the job's files.
+  // Makes initial weights by the seed or from the job's files.
   absl::Status Do(const InitialWeightsCall& call);
   // The same of calls during steps, later; `done` gets the outcome, on the thread that did it.
   // ABORTED: this worker was interrupted before it began. False: there is too much already.

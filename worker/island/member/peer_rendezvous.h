@@ -23,7 +23,7 @@ class PeerRendezvous final : public Rendezvous {
   absl::Status Set(const std::string& key, const std::string& value) override;
   absl::StatusOr<std::string> Get(const std::string& key, Instant deadline) override;
 
-  // From another member, at an attempt that may be ahead of ours.
+  // Takes an entry from another member, at an attempt that may be ahead of ours.
   void OnEntry(int64_t epoch, const std::string& key, const std::string& value);
   // Forgets what belongs to earlier attempts; waits may succeed again.
   void BeginEpoch(int64_t epoch);

@@ -25,7 +25,7 @@ class PeerTransport final : public HostTransport {
   PeerTransport(NodeId worker, int64_t max_bytes, SharedLinkScheduler::SendCall send_call)
       : worker_(worker), inbox_(max_bytes), scheduler_(std::move(worker), std::move(send_call)) {}
 
-  // Before anything else; the link outlives all use.
+  // Sets the link, before anything else; it outlives all use.
   void Use(PeerLink* link) { link_ = link; }
   // Numbers the attempts at setting up a plan: from the next Reset on, what is sent is of this one,
   // and what others send of another one is refused. Given before the engine that uses this is
@@ -37,10 +37,11 @@ class PeerTransport final : public HostTransport {
   void SetPlan(const IslandPlan& plan);
 
   int64_t grants_used() const { return scheduler_.grants_used(); }
-  // Before the link goes.
+  // Stops the scheduler, before the link is destroyed.
   void Stop() { scheduler_.Stop(); }
 
-  // For the link's handler, on its thread. What the plan does not have is refused.
+  // Admits a message for the link's handler, on its thread. A message that the plan does not have
+  // is refused.
   absl::Status Admit(const NodeId& from, absl::string_view header, int64_t payload_bytes);
   void OnMessage(PeerDelivery delivery);
   void OnSharedLinkCall(const NodeId& from, const SharedLinkCall& call) {

@@ -30,7 +30,7 @@ class SavedTiers {
   // Lists the saves in one tier; those in the remote tier may be of any worker. Empty: there is no
   // such tier.
   absl::StatusOr<std::vector<HeldSave>> In(const JobId& job, Tier tier, const Cancelled& cancelled);
-  // In memory and on the disk.
+  // Lists the saves in memory and on the disk.
   std::vector<HeldSave> Here(const JobId& job, const Cancelled& cancelled);
   // Returns whether the elements are in memory or on the disk.
   absl::StatusOr<bool> IsHere(const JobId& job, int64_t save, const LayerShard& shard,

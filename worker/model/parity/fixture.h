@@ -91,7 +91,7 @@ class Fixture {
   const ModelConfig& config() const { return model_.config(); }
 
   std::vector<float> Expected(const std::string& name) { return Expected(expected_, name); }
-  // From another file than expected.safetensors.
+  // Reads expected numbers from another file than expected.safetensors.
   std::vector<float> Expected(const std::string& name, const std::string& file) {
     const auto reader = Must(SafetensorsReader::Open(folder_ + "/" + file + ".safetensors"));
     return Expected(reader, name);
