@@ -167,7 +167,7 @@ def check_planted():
 
 def check_openapi():
     done = subprocess.run([".ci/openapi_reference.py", "--check"], stdout=subprocess.PIPE, text=True, check=True)
-    yield from done.stdout.splitlines()
+    yield from filter(None, done.stdout.splitlines())
 
 
 def main():
