@@ -20,9 +20,9 @@
 
 namespace atl {
 
-// Returns the flags that the command line lacks, as words to put before it. `environment` is getenv;
-// `toml` the text of the file `path`, whose errors name the line. Covers `app`'s own flags, not its
-// commands'.
+// Returns the flags that the command line lacks, as words to put before it. `environment` is
+// getenv; `toml` the text of the file `path`, whose errors name the line. Covers `app`'s own flags,
+// not its commands'.
 absl::StatusOr<std::vector<std::string>> FlagsFromElsewhere(
     const CLI::App& app, const std::vector<std::string>& given,
     const std::function<const char*(const char*)>& environment, const std::string& path,
