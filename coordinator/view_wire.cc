@@ -226,6 +226,4 @@ void EncodeView(const MemberView& view, v1::Member* wire) {
   if (view.kind == MemberKind::kServer) Encode(view.load, wire->mutable_load());
 }
 
-void EncodePlan(const IslandPlan& plan, v1::PlannedIsland* wire) { Encode(plan, wire); }
-
 }  // namespace atl

@@ -17,7 +17,6 @@ class Job;
 class JobSummary;
 class Member;
 class Orphan;
-class PlannedIsland;
 }  // namespace v1
 
 // A record to bytes and back. Bytes that are damaged or break a limit give an error, never a crash,
@@ -31,8 +30,6 @@ void EncodeView(const JobView& view, v1::Job* wire);
 void EncodeView(const MemberView& view, v1::Member* wire);
 void EncodeView(const OrphanView& view, v1::Orphan* wire);
 void EncodeView(const ForeignMemberView& view, v1::ForeignMember* wire);
-// Whole, with its operations.
-void EncodePlan(const IslandPlan& plan, v1::PlannedIsland* wire);
 
 }  // namespace atl
 

@@ -201,8 +201,8 @@ plan::Plan CrossingReplicas(const PlanningInput& input, int replicas, int micro_
     plan.layout.replicas.push_back(
         {{{{r}, 0, layers / 2}, {{replicas + r}, layers / 2, layers}}, micro_batches});
   }
-  auto outcome = plan::EvaluateLayout(input.cluster, input.costs, input.job, plan.layout,
-                                      {.restarts = 64, .improve = 128});
+  auto outcome =
+      plan::EvaluateLayout(input.cluster, input.costs, input.job, plan.layout, {.restarts = 64});
   ATOLL_CHECK(outcome.ok(), outcome.status().ToString());
   plan.outcome = *std::move(outcome);
   return plan;

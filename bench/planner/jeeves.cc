@@ -206,7 +206,7 @@ Ours PlayOurs(const Case& c) {
     const sim::Problem problem = Build(c, layers, LinkUse::kSendOrder, kReplicas, false);
     const double bound_ms = ToMilliseconds(sim::MakespanBound(problem).time_ns);
     if (bound_ms >= ours.ms) continue;
-    const auto found = sim::Search(problem, {.restarts = 200, .improve = 2000});
+    const auto found = sim::Search(problem, {.restarts = 200});
     if (!found.ok() || ToMilliseconds(found->result.makespan_ns) >= ours.ms) continue;
     ours = {ToMilliseconds(found->result.makespan_ns), bound_ms, layers};
   }

@@ -17,6 +17,7 @@
 #include "bench/planner/rows.h"
 #include "common/rng.h"
 #include "coordinator/simulator/schedules.h"
+#include "coordinator/simulator/testing/uniform.h"
 
 namespace atl::bench {
 namespace {
@@ -111,7 +112,7 @@ void OperatorPlacement() {
 }  // namespace atl::bench
 
 // All parts, or those that are named: speed, time, losses, placement, published, scenarios,
-// jeeves, rounds, mixes, searches, sites (all sizes or those given: sites 64 1024).
+// jeeves, rounds, mixes, searches, freedom, steps, sites (all sizes or those given: sites 64 1024).
 int main(int argc, char** argv) {
   const auto wanted = [&](const std::string& part) {
     return argc == 1 || std::find(argv + 1, argv + argc, part) != argv + argc;
@@ -138,6 +139,6 @@ int main(int argc, char** argv) {
   }
   if (wanted("sites")) atl::bench::PrintSites(sizes);
   const int generated = sizes.empty() ? 40 : sizes[0];
-  if (wanted("ablation")) atl::bench::PrintAblation(generated);
+  if (wanted("steps")) atl::bench::PrintSteps(generated);
   if (wanted("freedom")) atl::bench::PrintFreedom(generated);
 }

@@ -6,6 +6,7 @@
 
 #include "bench/measure.h"
 #include "coordinator/simulator/rounds.h"
+#include "coordinator/simulator/testing/star.h"
 
 namespace atl::bench {
 namespace {

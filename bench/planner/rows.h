@@ -56,9 +56,9 @@ void PrintSearches();
 // Unlike devices over sites, against subsets of them.
 void PrintMixes();
 
-// Each pass switched off, and plans with less freedom, over so many generated clusters.
-void PrintAblation(int generated);
+// Over so many generated clusters: plans with less freedom, and the steps of all.
 void PrintFreedom(int generated);
+void PrintSteps(int generated);
 
 // Large clusters at one site and at four; all sizes, or these.
 void PrintSites(const std::vector<int>& sizes);

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/measurements/profile_registry.h"
-#include "coordinator/measurements/profile_registry_fixture.h"
+#include "coordinator/measurements/testing/profile_registry_fixture.h"
 
 namespace atl {
 namespace {

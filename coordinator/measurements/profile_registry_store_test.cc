@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "coordinator/measurements/profile_registry_fixture.h"
+#include "coordinator/measurements/testing/profile_registry_fixture.h"
 
 namespace atl {
 namespace {

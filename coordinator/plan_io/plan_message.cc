@@ -22,26 +22,6 @@
 namespace atl {
 namespace {
 
-v1::OperationKind ToOperationKind(PlanOpKind kind) {
-  switch (kind) {
-    case PlanOpKind::kForward:
-      return v1::OPERATION_KIND_FORWARD;
-    case PlanOpKind::kInputGradient:
-      return v1::OPERATION_KIND_INPUT_GRADIENT;
-    case PlanOpKind::kWeightGradient:
-      return v1::OPERATION_KIND_WEIGHT_GRADIENT;
-    case PlanOpKind::kSend:
-      return v1::OPERATION_KIND_SEND;
-    case PlanOpKind::kReceive:
-      return v1::OPERATION_KIND_RECEIVE;
-    case PlanOpKind::kSync:
-      return v1::OPERATION_KIND_SYNC;
-    case PlanOpKind::kOptimizer:
-      return v1::OPERATION_KIND_OPTIMIZER;
-  }
-  return v1::OPERATION_KIND_UNSPECIFIED;
-}
-
 // The device at the other end of a send or receive; the first one of several; empty: none.
 std::string GetPeerDevice(const PlanReplica& replica, const PlanOp& op, const std::string& device) {
   const std::vector<std::string>& here = replica.stages[op.stage].devices;
@@ -53,34 +33,28 @@ std::string GetPeerDevice(const PlanReplica& replica, const PlanOp& op, const st
   return rank < there.size() ? there[rank] : "";
 }
 
-void AddProgram(const PlanProgram& program, const PlanReplica& replica, v1::PlannedIsland& island) {
-  v1::DeviceProgram* message = island.add_programs();
-  message->set_device(program.device);
-  message->set_memory_peak_bytes(program.memory_peak_bytes);
-  for (const PlanOp& op : program.ops) {
-    v1::Operation* added = message->add_operations();
-    added->set_kind(ToOperationKind(op.kind));
-    added->set_stage(op.stage);
-    added->set_micro_batch(op.micro_batch);
-    added->set_layer(op.layer);
-    added->set_gradient(op.gradient);
-    if (op.kind == PlanOpKind::kSend || op.kind == PlanOpKind::kReceive) {
-      added->set_peer(GetPeerDevice(replica, op, program.device));
+// What workers derive: the devices at the other ends, and replicas' shares of the samples.
+void AddDerived(const IslandPlan& plan, v1::PlannedIsland& island) {
+  int total = 0;
+  std::map<std::string, const PlanReplica*> replica_of;
+  for (const PlanReplica& replica : plan.replicas) {
+    total += replica.micro_batches;
+    for (const PlanStage& stage : replica.stages) {
+      for (const std::string& device : stage.devices) replica_of[device] = &replica;
     }
   }
-}
-
-void AddReplica(const PlanReplica& replica, int total, v1::PlannedIsland& island) {
-  v1::Replica* message = island.add_replicas();
-  message->set_micro_batch_sequences(static_cast<int32_t>(replica.micro_batch_sequences));
-  message->set_micro_batches(replica.micro_batches);
-  message->set_sample_share(static_cast<double>(replica.micro_batches) / total);
-  for (const PlanStage& stage : replica.stages) {
-    v1::Stage* added = message->add_stages();
-    added->set_first_layer(stage.first_layer);
-    added->set_layers(stage.layers);
-    for (const std::string& device : stage.devices) added->add_devices(device);
-    for (const int32_t layer : stage.recomputed_layers) added->add_recomputed_layers(layer);
+  for (v1::Replica& replica : *island.mutable_replicas()) {
+    replica.set_sample_share(static_cast<double>(replica.micro_batches()) / total);
+  }
+  for (size_t p = 0; p < plan.programs.size(); ++p) {
+    const PlanProgram& program = plan.programs[p];
+    v1::DeviceProgram* message = island.mutable_programs(static_cast<int>(p));
+    for (size_t o = 0; o < program.ops.size(); ++o) {
+      const PlanOp& op = program.ops[o];
+      if (op.kind != PlanOpKind::kSend && op.kind != PlanOpKind::kReceive) continue;
+      message->mutable_operations(static_cast<int>(o))
+          ->set_peer(GetPeerDevice(*replica_of.at(program.device), op, program.device));
+    }
   }
 }
 
@@ -101,19 +75,6 @@ void AddRings(const plan::Cluster& cluster, const plan::Layout& layout, int laye
       }
       if (!ring.devices().empty()) *island.add_rings() = std::move(ring);
     }
-  }
-}
-
-void AddLinkOrder(const PlanLinkOrder& order, v1::PlannedIsland& island) {
-  v1::LinkOrder* message = island.add_link_orders();
-  message->set_from(order.from);
-  message->set_to(order.to);
-  for (const PlanMessage& sent : order.messages) {
-    v1::LinkMessage* added = message->add_messages();
-    added->set_replica(sent.replica);
-    added->set_stage(sent.stage);
-    added->set_micro_batch(sent.micro_batch);
-    added->set_gradient(sent.gradient);
   }
 }
 
@@ -206,30 +167,16 @@ int CountSamples(const plan::Layout& layout) {
 // Adds the plan as the next island; `used` receives its devices.
 void AddIsland(const plan::Cluster& cluster, const plan::Costs& costs, const plan::Plan& plan,
                v1::Plan& message, std::set<std::string>& used) {
-  v1::PlannedIsland& island = *message.add_islands();
-  island.set_island(message.islands_size() - 1);
-  int total = 0;
-  for (const plan::Replica& replica : plan.layout.replicas) total += replica.micro_batches;
   IslandPlan runtime = ToIslandPlan(cluster, plan);
   ListRecomputed(costs, plan.layout, &runtime);
-  std::map<std::string, const PlanReplica*> replica_of;
-  for (const PlanReplica& replica : runtime.replicas) {
-    AddReplica(replica, total, island);
-    for (const PlanStage& stage : replica.stages) {
-      for (const std::string& device : stage.devices) {
-        replica_of[device] = &replica;
-        used.insert(device);
-      }
-    }
-  }
+  runtime.reason.clear();  // the message says it
+  v1::PlannedIsland& island = *message.add_islands();
+  EncodePlan(runtime, &island);
+  island.set_island(message.islands_size() - 1);
+  AddDerived(runtime, island);
   AddRings(cluster, plan.layout, static_cast<int>(costs.model().layers.size()), island);
-  for (const PlanProgram& program : runtime.programs) {
-    AddProgram(program, *replica_of.at(program.device), island);
-  }
   AddTimes(cluster, plan, island);
-  for (const PlanLinkOrder& order : runtime.link_orders) AddLinkOrder(order, island);
-  for (const int32_t share : runtime.tensor_split_ratios) island.add_tensor_split_ratios(share);
-  island.set_step_ns(std::llround(plan.outcome.step_s * 1e9));
+  for (const PlanProgram& program : runtime.programs) used.insert(program.device);
 }
 
 void AddIdle(const plan::Cluster& cluster, const std::set<std::string>& used, v1::Plan& message) {

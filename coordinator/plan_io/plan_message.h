@@ -13,6 +13,9 @@
 
 namespace atl {
 
+// An island's plan, whole, with its operations.
+void EncodePlan(const IslandPlan& plan, v1::PlannedIsland* wire);
+
 // One island with all replicas. Device programs hold every operation in order: receive before what
 // needs the message, send after what makes it, then per layer the gradient's all-reduce, then the
 // optimizer. With an unsplit backward W follows its B at once. Tensor-parallel rank r talks to rank

@@ -7,7 +7,6 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/planner/cluster/leader.h"
 #include "coordinator/planner/cluster/traffic.h"
-#include "coordinator/planner/groups/mapped_layout.h"
 #include "coordinator/planner/improve.h"
 
 namespace atl::plan {
@@ -39,14 +38,16 @@ std::string StructureKey(const Layout& layout) {
 }
 
 Contest::Contest(const Cluster& cluster, const Costs& costs, const Job& job, const Options& options,
-                 Plan& plan)
+                 Plan& plan, double rank_limit)
     : cluster_(cluster),
       costs_(costs),
       job_(job),
       options_(options),
       ranking_(cluster, costs, job),
       plan_(plan),
+      rank_limit_(rank_limit),
       rng_(options.seed) {
+  if (any()) return;
   plan_.seed = options.seed;
   plan_.outcome.step_s = INFINITY;
   plan_.rank = INFINITY;
@@ -71,7 +72,7 @@ bool Contest::Enter(Layout layout, const std::string& what) {
   if (!KeepsLimits(layout, outcome->step_s)) return false;
   const double rank = ranking_.Rank(layout, outcome->step_s);
   NoteIdling(layout, *outcome, rank);
-  if (rank >= plan_.rank) {
+  if (rank >= RankToBeat()) {
     Lose(what, layout, outcome->step_s, &*outcome);
     return false;
   }
@@ -85,14 +86,12 @@ void Contest::EnterBoth(const Candidate& candidate) {
   const bool satisfies = Satisfies(job_.fixed, candidate.layout);
   if (satisfies) Enter(candidate.layout, Family(candidate));
   if (!satisfies && ++violating_ > options_.simulate) return;
-  if (!options_.Does(Pass::kOrder)) return;
-  std::string how;
-  const std::optional<Layout> reordered =
-      Reordered(cluster_, costs_, candidate.layout, options_.exact_work, &how);
+  const std::optional<Layout> reordered = Reordered(cluster_, costs_, candidate.layout);
   if (!reordered.has_value() || !IsAllowed(*reordered)) return;
   const double estimate_s = EstimateSeconds(cluster_, costs_, job_, *reordered);
   if (ranking_.Rank(*reordered, estimate_s) >= candidate.rank) return;
-  Enter(*reordered, absl::StrCat(Describe(*reordered), ", ", candidate.how, ", ", how));
+  Enter(*reordered,
+        absl::StrCat(Describe(*reordered), ", ", candidate.how, ", ordered by beam search"));
 }
 
 void Contest::Lose(const std::string& what, const Layout& layout, double step_s,
@@ -104,18 +103,6 @@ void Contest::Lose(const std::string& what, const Layout& layout, double step_s,
                                 .rank = ranking_.Rank(layout, step_s),
                                 .parts = {}});
   if (outcome != nullptr) plan_.alternatives.back().parts = GetStepParts(*outcome);
-}
-
-void Contest::MapWinner() {
-  MappingOptions options;
-  options.stop = options_.stop;
-  options.pool = options_.pool;
-  options.max_nodes = options_.mapping_nodes / 4;
-  const std::optional<MappedLayout> mapped = Mapped(cluster_, costs_, job_, plan_.layout, options);
-  if (!mapped) return;
-  plan_.mapping = {mapped->seconds, mapped->bound_s, mapped->nodes};
-  if (!IsAllowed(mapped->layout)) return;
-  Enter(mapped->layout, absl::StrCat(Describe(mapped->layout), ", ", kByBranchAndBound));
 }
 
 void Contest::Improve(int tries) {
@@ -134,8 +121,8 @@ void Contest::Improve(int tries) {
 void Contest::TryShapes() {
   if (!options_.two_stages_per_device || plan_.layout.shape != Shape::kPlain) return;
   if (!job_.fixed.schedule.empty()) return;
-  NoteIdling(plan_.layout, plan_.outcome, plan_.rank);
-  const double rank = plan_.rank;
+  if (any()) NoteIdling(plan_.layout, plan_.outcome, plan_.rank);
+  const double rank = RankToBeat();
   const std::vector<std::pair<double, Layout>> idling = std::move(idling_);
   bool won = false;
   for (const auto& [plain_rank, plain] : idling) {
@@ -147,22 +134,6 @@ void Contest::TryShapes() {
     }
   }
   if (won) Improve(options_.improvements / 4);
-}
-
-void Contest::Polish() {
-  if (polished_ || Stopped() || plan_.outcome.step_s <= 1.01 * plan_.outcome.bound_s) return;
-  polished_ = true;
-  const Evaluation longer{.restarts = 4 * options_.restarts,
-                          .seed = options_.seed,
-                          .improve = 8 * options_.restarts,
-                          .searches = &searches_};
-  auto outcome = EvaluateLayout(cluster_, costs_, job_, plan_.layout, longer);
-  ++plan_.simulated;
-  if (!outcome.ok() || outcome->step_s >= plan_.outcome.step_s) return;
-  if (!KeepsLimits(plan_.layout, outcome->step_s)) return;
-  const double rank = ranking_.Rank(plan_.layout, outcome->step_s);
-  Win(plan_.layout, *std::move(outcome), rank);
-  polished_ = true;
 }
 
 void Contest::Finish() {
@@ -177,7 +148,7 @@ absl::StatusOr<Outcome> Contest::Evaluated(Layout& layout, const Outcome* known)
   Evaluation evaluation{std::min(kQuickRestarts, options_.restarts), options_.seed};
   evaluation.known = known;
   evaluation.searches = &searches_;
-  evaluation.limit_s = ranking_.LongestStepBetter(layout, plan_.rank);
+  evaluation.limit_s = ranking_.LongestStepBetter(layout, RankToBeat());
   // With two stages a device it may still be better (NoteIdling).
   evaluation.step_limit_s = evaluation.limit_s * (StaysInSites(cluster_, layout) ? kShapesGain : 1);
   auto outcome = EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
@@ -214,7 +185,6 @@ void Contest::Win(Layout layout, Outcome outcome, double rank) {
   plan_.layout = std::move(layout);
   plan_.outcome = std::move(outcome);
   plan_.rank = rank;
-  polished_ = false;
 }
 
 bool Contest::IsAllowed(const Layout& layout) const {

@@ -4,6 +4,8 @@
 #ifndef ATOLL_COORDINATOR_PLANNER_CONTEST_H_
 #define ATOLL_COORDINATOR_PLANNER_CONTEST_H_
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,12 +24,14 @@ std::string StructureKey(const Layout& layout);
 
 class Contest {
  public:
-  // They must outlive it; `plan` gets the best layout.
+  // They must outlive it; `plan` gets the best layout, beginning with the one that it has, where
+  // that ranks below `rank_limit`.
   Contest(const Cluster& cluster, const Costs& costs, const Job& job, const Options& options,
-          Plan& plan);
+          Plan& plan, double rank_limit);
 
   bool Stopped() const { return options_.stop && options_.stop(); }
   bool any() const { return !plan_.layout.replicas.empty(); }
+  bool limited() const { return !std::isinf(rank_limit_); }
   const absl::Status& why_not() const { return why_not_; }
   const absl::Status& over_limit() const { return over_limit_; }  // the last one that was refused
 
@@ -37,14 +41,10 @@ class Contest {
   void EnterBoth(const Candidate& candidate);
   // An alternative that is not as fast, or (without an outcome) not simulated.
   void Lose(const std::string& what, const Layout& layout, double step_s, const Outcome* outcome);
-  // The winner's devices once more, with a quarter of all nodes, or until the time is over.
-  void MapWinner();
   // Small changes of the winner, others with each call.
   void Improve(int tries);
   // Two stages per device, of the winner and of those that it may make better than the winner.
   void TryShapes();
-  // A longer search for the winner's schedule, where there is something to gain.
-  void Polish();
   void Finish();
 
  private:
@@ -58,6 +58,7 @@ class Contest {
   void NoteIdling(const Layout& layout, const Outcome& outcome, double rank);
   void Win(Layout layout, Outcome outcome, double rank);
   bool IsAllowed(const Layout& layout) const;
+  double RankToBeat() const { return std::min(plan_.rank, rank_limit_); }
 
   const Cluster& cluster_;
   const Costs& costs_;
@@ -65,11 +66,11 @@ class Contest {
   const Options& options_;
   const Ranking ranking_;
   Plan& plan_;
+  const double rank_limit_;
   ScheduleSearches searches_;
   std::vector<std::pair<double, Layout>> idling_;  // by rank
   int violating_ = 0;  // candidates that break what the job fixes, looked at all the same
   Rng rng_;
-  bool polished_ = false;  // the plan, as it is
   std::string winner_;
   absl::Status why_not_ = absl::ResourceExhaustedError("no layout fits");
   absl::Status over_limit_ = absl::OkStatus();

@@ -60,8 +60,7 @@ Link LinkBetweenRuns(const Cluster& cluster, const Layout& layout, const Replica
 
 std::optional<GroupOrder> OrderRuns(const Cluster& cluster, const Costs& costs,
                                     const Layout& layout, const Replica& replica,
-                                    const std::vector<Run>& runs, double exact_work,
-                                    std::string* how) {
+                                    const std::vector<Run>& runs) {
   std::map<std::pair<int, int>, StageCosts> alike;  // by type and size
   for (const Run& run : runs) {
     if (alike.count({run.type, run.size}) > 0) continue;
@@ -81,11 +80,6 @@ std::optional<GroupOrder> OrderRuns(const Cluster& cluster, const Costs& costs,
       problem.links.back().push_back(LinkBetweenRuns(cluster, layout, replica, from, to));
     }
   }
-  if (OrderWork(problem) <= exact_work && runs.size() <= 10) {
-    *how = "ordered exactly";
-    return OrderExactly(problem);
-  }
-  *how = "ordered by beam search";
   return OrderByBeam(problem, {});
 }
 
@@ -151,7 +145,7 @@ bool SwapStages(const Cluster& cluster, const Costs& costs, const Outcome& outco
 }  // namespace
 
 std::optional<Layout> Reordered(const Cluster& cluster, const Costs& all_costs,
-                                const Layout& layout, double exact_work, std::string* how) {
+                                const Layout& layout) {
   const Costs& costs = all_costs.ForReplicas(layout.replicas.size());
   if (layout.shape != Shape::kPlain) return std::nullopt;
   Layout better = layout;
@@ -163,7 +157,7 @@ std::optional<Layout> Reordered(const Cluster& cluster, const Costs& all_costs,
     if (runs.size() < 2) continue;
     const auto [order, added] = known.try_emplace(MakeRunsKey(runs, replica.micro_batches));
     if (added) {
-      order->second = OrderRuns(cluster, costs, layout, replica, runs, exact_work, how);
+      order->second = OrderRuns(cluster, costs, layout, replica, runs);
     }
     if (!order->second.has_value()) continue;
     better.replicas[r].stages = BuildStages(cluster, costs, layout, replica, runs, *order->second);

@@ -12,11 +12,9 @@
 namespace atl::plan {
 
 // The layout with the groups of equal devices of every replica in the order and with the cuts that
-// SpanTrain's cost model likes best: exactly while that takes at most `exact_work` steps (see
-// OrderWork), else by beam search. Nothing if there is but one group, or if nothing changes. `how`
-// says which search it was.
-std::optional<Layout> Reordered(const Cluster& cluster, const Costs& costs, const Layout& layout,
-                                double exact_work, std::string* how);
+// SpanTrain's search (OrderByBeam) likes best. Nothing if there is but one group, or if nothing
+// changes.
+std::optional<Layout> Reordered(const Cluster& cluster, const Costs& costs, const Layout& layout);
 
 // A neighbour of a plainly placed layout: one layer from a stage to another in the slowest kind of
 // replica, or two neighbouring stages' devices swapped. Of others: the first kind alone. False if

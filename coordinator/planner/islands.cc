@@ -31,23 +31,12 @@ absl::Status Check(const IslandOptions& islands) {
 }
 
 std::string IslandsText(const IslandChoice& choice, const IslandOptions& options) {
-  if (choice.islands.empty()) {
-    return absl::StrCat("no site has a plan of its own: ", choice.why_not_all.message());
-  }
   return absl::StrFormat(
       "%d islands train %.4g samples/s and need %.3g times the samples (%.3g more per doubling of "
       "the islands: a model, override it), rounds of %d steps%s, server at %s",
       choice.islands.size(), choice.islands_samples_per_s, choice.islands_factor,
       options.cost_per_doubling, options.steps_per_round,
       options.balance_steps ? " of the fastest" : "", choice.server_site);
-}
-
-std::string SingleText(const IslandChoice& choice) {
-  if (!choice.single.ok()) {
-    return absl::StrCat("one plan over all sites: ", choice.single.status().message());
-  }
-  return absl::StrFormat("one plan over all sites trains %.4g samples/s",
-                         choice.single_samples_per_s);
 }
 
 }  // namespace
@@ -136,7 +125,8 @@ absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Costs& cos
   if (limited) choice.traffic = traffic.Text({{choice.server_site, 1}});
   choice.single_samples_per_s = job.global_batch / choice.single->outcome.step_s;
   choice.single_price = choice.single->price / job.global_batch;
-  choice.reason = SingleText(choice);
+  choice.reason =
+      absl::StrFormat("one plan over all sites trains %.4g samples/s", choice.single_samples_per_s);
   if (!choice.traffic.empty()) absl::StrAppend(&choice.reason, "; ", choice.traffic);
   return choice;
 }
@@ -201,27 +191,6 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
   choice.reason = IslandsText(choice, islands);
   if (limited) choice.traffic = traffic.Text({{choice.server_site, 1}});
   if (!choice.traffic.empty()) absl::StrAppend(&choice.reason, "; ", choice.traffic);
-  return choice;
-}
-
-absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& costs,
-                                           const Job& job, const PlanFunction& make,
-                                           const IslandOptions& islands) {
-  ATOLL_RETURN_IF_ERROR(Check(islands));
-  absl::StatusOr<IslandChoice> single = PlanSingle(cluster, costs, job, make, islands);
-  absl::StatusOr<IslandChoice> by_site = PlanIslands(cluster, costs, job, make, islands);
-  if (!single.ok() && !by_site.ok()) return single.status();
-  IslandChoice choice = by_site.ok() ? *std::move(by_site) : IslandChoice();
-  if (choice.islands.empty()) choice.why_not_all = by_site.status();
-  choice.single = single.ok() ? std::move(single->single) : single.status();
-  if (single.ok()) {
-    choice.single_samples_per_s = single->single_samples_per_s;
-    choice.single_price = single->single_price;
-  }
-  choice.use_islands = ComputeSampleRank(job, choice.islands_samples_per_s, choice.islands_price,
-                                         choice.islands_factor) <
-                       ComputeSampleRank(job, choice.single_samples_per_s, choice.single_price, 1);
-  choice.reason = absl::StrCat(IslandsText(choice, islands), "; ", SingleText(choice));
   return choice;
 }
 

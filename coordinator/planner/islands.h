@@ -77,12 +77,6 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
 absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Costs& costs, const Job& job,
                                         const PlanFunction& plan, const IslandOptions& islands);
 
-// Plans both. The error says why neither fits. A cluster of one site has one island. The job's
-// objective is that of one plan for the whole cluster.
-absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& costs,
-                                           const Job& job, const PlanFunction& plan,
-                                           const IslandOptions& islands);
-
 // How the job's objective ranks training at such a rate and price of a sample, where so many times
 // as many samples are needed. The less the better.
 double ComputeSampleRank(const Job& job, double samples_per_s, double price, double factor);

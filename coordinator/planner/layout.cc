@@ -133,7 +133,6 @@ absl::Status FindSchedule(const Layout& layout, const Replica& replica,
   const int64_t most = std::max<int64_t>(4, evaluation.operations / operations);
   sim::SearchOptions options{
       .restarts = static_cast<int>(std::min<int64_t>(evaluation.restarts, most)),
-      .improve = static_cast<int>(std::min<int64_t>(evaluation.improve, most)),
       .seed = evaluation.seed};
   if (evaluation.orders != nullptr) {
     ATOLL_RETURN_IF_ERROR(PlayOrder((*evaluation.orders)[kind.replicas[0]], kind));
@@ -142,7 +141,7 @@ absl::Status FindSchedule(const Layout& layout, const Replica& replica,
     if (searches.size() >= kMostSearches) searches.clear();
     sim::ScheduleSearch& search =
         searches.try_emplace(kind.kind, kind.problem, options).first->second;
-    ATOLL_ASSIGN_OR_RETURN(kind.found, sim::FindBest(search, options.restarts, options.improve));
+    ATOLL_ASSIGN_OR_RETURN(kind.found, sim::FindBest(search, options.restarts));
   } else {
     ATOLL_ASSIGN_OR_RETURN(kind.found, sim::ScheduleByName(kind.problem, layout.schedule, options));
   }

@@ -166,7 +166,6 @@ struct Evaluation {
   // Simulated operations per kind: large pipelines get fewer restarts, but at least 4.
   int64_t operations = 1'000'000;
   const Outcome* known = nullptr;  // kinds already evaluated are taken from here
-  int improve = 0;                 // simulations to move operations of the schedule found about
   // CANCELLED if no schedule's operations can be as fast as that, or no step as `step_limit_s`.
   double limit_s = INFINITY, step_limit_s = INFINITY;
   ScheduleSearches* searches = nullptr;  // empty at first; forgets when there are too many

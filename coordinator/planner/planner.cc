@@ -23,20 +23,14 @@ namespace {
 
 constexpr size_t kMostAlternatives = 12;
 constexpr size_t kRefined = 20;
-constexpr size_t kAnnealed = 4;
 constexpr size_t kMapped = 24;  // candidates
 
-// Candidates whose estimate is so many times the best simulated rank may still be better.
-constexpr double kNear = 1.15;
-constexpr int64_t kNearWork = 40'000;  // CountStagePasses all of them together
-constexpr int64_t kAlikeWork = 3'000;  // and of those whose structure has been simulated
-
-MappingOptions ToMappingOptions(const Options& options) {
-  MappingOptions mapping;
-  mapping.stop = options.stop;
-  mapping.pool = options.pool;
-  return mapping;
-}
+// Searches with one choice fixed are worth their time for so many devices. What they find may be so
+// much worse than the plan before it is improved; and their candidates' estimates so much worse
+// than that.
+constexpr int64_t kFixedOfDevices = 48;
+constexpr double kMayWin = 1.05;
+constexpr double kEstimateErrs = 1.25;
 
 std::string Reason(const Plan& plan, absl::string_view compared) {
   std::string text(compared);
@@ -58,26 +52,19 @@ std::string Reason(const Plan& plan, absl::string_view compared) {
   absl::StrAppendFormat(&text, "; at most %.1f%% above any schedule of this layout (%s)",
                         100 * (plan.outcome.step_s / plan.outcome.bound_s - 1),
                         slowest.bound.reason);
-  if (plan.mapping) {
-    absl::StrAppendFormat(
-        &text,
-        "; branch and bound over %d nodes: the cost model has no mapping of these "
-        "devices that is more than %.1f%% better",
-        plan.mapping->nodes, 100 * (plan.mapping->seconds / plan.mapping->bound_s - 1));
-  }
   const std::string gap = GapReason(plan.layout, plan.outcome);
   if (!gap.empty()) absl::StrAppend(&text, ": ", gap);
   return text;
 }
 
-void SortByRank(std::vector<Candidate>& candidates) {
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
+template <class Ranked>
+void SortByRank(std::vector<Ranked>& list) {
+  std::stable_sort(list.begin(), list.end(),
+                   [](const Ranked& a, const Ranked& b) { return a.rank < b.rank; });
 }
 
 // Of unlike devices, the best of each part of them that candidates use and of each number of
-// replicas are refined, and compete with what they were made from; so do the best of all, annealed.
-// More of them are simulated.
+// replicas are refined, and compete with what they were made from. More of them are simulated.
 void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Options& options,
                 std::vector<Candidate>& candidates) {
   if (candidates.empty()) return;
@@ -97,25 +84,12 @@ void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Opti
       if (new_scope || new_count) refined.push_back(candidate);
     }
   }
-  if (!options.Does(Pass::kRefine)) refined.clear();
   ForAll(options.pool, refined.size(), [&](size_t i) {
     const Costs own = costs;  // they are not for several threads
     Refine(cluster, own, job, options.seed, options.stop, refined[i]);
     refined[i].how += ", refined";
   });
   candidates.insert(candidates.end(), refined.begin(), refined.end());
-  SortByRank(candidates);
-  const size_t best_count =
-      options.Does(Pass::kAnneal) ? std::min(kAnnealed, candidates.size()) : 0;
-  std::vector<Candidate> annealed(candidates.begin(),
-                                  candidates.begin() + static_cast<std::ptrdiff_t>(best_count));
-  ForAll(options.pool, annealed.size(), [&](size_t i) {
-    const Costs own = costs;
-    Anneal(cluster, own, job, options.seed + i, options.stop, annealed[i]);
-    annealed[i].how += ", annealed";
-  });
-  candidates.insert(candidates.end(), annealed.begin(), annealed.end());
-  options.simulate += static_cast<int>(annealed.size());
   SortByRank(candidates);
 }
 
@@ -137,7 +111,9 @@ void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options
       if (new_scope || new_count || near) chosen.push_back(&candidate);
     }
   }
-  MappingOptions mapping = ToMappingOptions(options);
+  MappingOptions mapping;
+  mapping.stop = options.stop;
+  mapping.pool = options.pool;
   mapping.max_nodes = options.mapping_nodes / static_cast<int64_t>(kMapped);
   const Ranking ranking(cluster, costs, job);
   std::vector<Candidate> mapped;
@@ -156,17 +132,7 @@ void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options
   }
   candidates.insert(candidates.end(), std::make_move_iterator(mapped.begin()),
                     std::make_move_iterator(mapped.end()));
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
-}
-
-// Passes of micro-batches through stages in one simulation.
-int64_t CountStagePasses(const Layout& layout) {
-  int64_t most = 0;
-  for (const Replica& replica : layout.replicas) {
-    most = std::max(most, std::ssize(replica.stages) * replica.micro_batches);
-  }
-  return most;
+  SortByRank(candidates);
 }
 
 // Two ways of grouping often lead to the same layout, which shows in its estimate.
@@ -174,55 +140,24 @@ std::string SameAs(const Candidate& candidate) {
   return absl::StrFormat("%s %.9g", Describe(candidate.layout), candidate.estimate_s);
 }
 
-// What has been simulated.
-struct Simulated {
-  std::set<std::string> structures;  // StructureKey
-  std::set<std::string> layouts;     // SameAs
-};
-
-// Estimates err by some percent, and layouts differ by less: those that may still be the best are
-// simulated, too, best first, one of each structure before others, as far as a fixed amount of work
-// goes.
-void CompeteNear(const std::vector<Candidate>& candidates, Simulated done, Contest& contest,
-                 const Plan& plan) {
-  for (const bool new_structure : {true, false}) {
-    int64_t work_left = new_structure ? kNearWork : kAlikeWork;
-    for (const Candidate& candidate : candidates) {
-      if (candidate.rank > kNear * plan.rank || contest.Stopped()) break;
-      const std::string structure = StructureKey(candidate.layout);
-      if (new_structure && done.structures.count(structure) > 0) continue;
-      if (!done.layouts.insert(SameAs(candidate)).second) continue;
-      work_left -= CountStagePasses(candidate.layout);
-      if (work_left < 0) break;
-      done.structures.insert(structure);
-      contest.EnterBoth(candidate);
-    }
-  }
-}
-
 // Each kind of layout once: which of the candidates are simulated, and which listed.
 void Compete(const std::vector<Candidate>& candidates, const Options& options, Contest& contest,
              Plan& plan) {
   std::set<std::string> seen;
-  Simulated simulated;
   for (const Candidate& candidate : candidates) {
     const std::string family = Family(candidate);
     const std::string same = SameAs(candidate);
     if (!seen.insert(same).second || !seen.insert(family).second) continue;
     // Without a layout so far, continue: the estimate knows less of memory than the simulator.
     const bool enough = plan.simulated >= options.simulate || contest.Stopped();
-    if (!enough || !contest.any()) {
+    if (!enough || (!contest.any() && !contest.limited())) {
       contest.EnterBoth(candidate);
-      simulated.structures.insert(StructureKey(candidate.layout));
-      simulated.layouts.insert(same);
     } else if (plan.alternatives.size() <= kMostAlternatives) {
       contest.Lose(family, candidate.layout, candidate.estimate_s, nullptr);
     } else {
       break;
     }
   }
-  if (contest.any() && options.Does(Pass::kNear))
-    CompeteNear(candidates, std::move(simulated), contest, plan);
 }
 
 absl::Status NoLayout(const absl::Status& over_limit) {
@@ -266,8 +201,7 @@ std::vector<Alternative> SelectUnlike(const Plan& plan, size_t most) {
       }
     }
   }
-  std::stable_sort(unlike.begin(), unlike.end(),
-                   [](const Alternative& a, const Alternative& b) { return a.rank < b.rank; });
+  SortByRank(unlike);
   return unlike;
 }
 
@@ -368,51 +302,115 @@ double ClusterBoundSeconds(const Cluster& cluster, const Costs& costs, const Job
 
 namespace {
 
+// The job with one choice fixed that it leaves open. A search ranks candidates by their estimates
+// and simulates few of them; with less to choose from it simulates others, and may find what it has
+// overlooked.
+std::vector<Job> FixOneChoice(const Job& job) {
+  std::vector<Job> jobs;
+  for (const int count : {1, 2, 3, 4, 6, 8}) {
+    if (job.fixed.stages == 0) jobs.emplace_back(job).fixed.stages = count;
+    if (job.fixed.replicas == 0) jobs.emplace_back(job).fixed.replicas = count;
+  }
+  const std::vector<int> degrees = TensorParallelSizes(job);
+  for (const int degree : degrees) {
+    if (degrees.size() > 1) jobs.emplace_back(job).tensor_parallel = {degree};
+  }
+  return jobs;
+}
+
+// Only plans that rank below `rank_limit` are looked for. The plan's reason is what is to be said
+// besides (Reason).
 absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const Job& job,
-                              Options options) {
-  ATOLL_RETURN_IF_ERROR(Validate(cluster));
-  ATOLL_RETURN_IF_ERROR(Validate(job));
-  const std::vector<int> sizes = MicroBatchSizes(job);
-  const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
-  ATOLL_RETURN_IF_ERROR(CheckBytes(costs.model(), job.global_batch + largest));
+                              Options options, double rank_limit) {
   absl::Status why_not = absl::OkStatus(), over_limit = absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(CheckConstraints(cluster, costs, job));
   std::vector<Candidate> candidates =
       Enumerate(cluster, costs, job, options.stop, &why_not, &over_limit);
   if (candidates.empty() && !over_limit.ok()) return NoLayout(over_limit);
   if (candidates.empty()) return ExplainNoFit(cluster, costs, job, why_not);
+  std::erase_if(candidates,
+                [&](const Candidate& c) { return c.rank > kEstimateErrs * rank_limit; });
   RefineBest(cluster, costs, job, options, candidates);
-  const bool local = job.search == Search::kLocal;
-  if (!local && options.Does(Pass::kMap)) MapBest(cluster, costs, job, options, candidates);
+  if (job.search == Search::kBranchAndBound) MapBest(cluster, costs, job, options, candidates);
   Plan plan;
   plan.candidates = static_cast<int>(candidates.size());
   plan.memory_binds =
       !why_not.ok() || std::any_of(candidates.begin(), candidates.end(),
                                    [](const Candidate& c) { return SavesMemory(c.layout); });
-  Contest contest(cluster, costs, job, options, plan);
+  Contest contest(cluster, costs, job, options, plan, rank_limit);
   Compete(candidates, options, contest, plan);
+  if (contest.any()) contest.Improve(options.improvements);
+  contest.TryShapes();
   if (!contest.any()) {
     if (!contest.over_limit().ok()) return NoLayout(contest.over_limit());
     if (!over_limit.ok()) return NoLayout(over_limit);
     if (job.fixed.any()) return Annotate(contest.why_not(), "no layout fits");
     return ExplainNoFit(cluster, costs, job, contest.why_not());
   }
-  if (!local && options.Does(Pass::kMapBest)) contest.MapWinner();
-  if (options.Does(Pass::kImprove)) contest.Improve(options.improvements);
-  if (options.Does(Pass::kShapes)) contest.TryShapes();
-  if (options.Does(Pass::kPolish)) contest.Polish();
-  while (options.enough && !options.enough() && !contest.Stopped()) {
-    contest.Improve(std::max(1, options.improvements));
-    contest.Polish();
-  }
   contest.Finish();
-  plan.reason = Reason(plan, absl::StrFormat("%d layouts compared by the cost model, %d simulated",
-                                             plan.candidates, plan.simulated));
   over_limit.Update(contest.over_limit());
   if (!over_limit.ok()) {
-    absl::StrAppend(&plan.reason, "; layouts over a link's limit are left out: with one of them ",
-                    over_limit.message());
+    plan.reason = absl::StrCat("; layouts over a link's limit are left out: with one of them ",
+                               over_limit.message());
   }
+  return plan;
+}
+
+// The better one, with what both have compared.
+void Merge(Plan other, Plan& plan) {
+  constexpr double kSame = 1e-9;
+  const bool better = other.rank < plan.rank * (1 - kSame);
+  if (better) std::swap(plan, other);
+  plan.candidates += other.candidates;
+  plan.simulated += other.simulated;
+  plan.memory_binds = plan.memory_binds || other.memory_binds;
+  if (plan.reason.empty()) plan.reason = other.reason;
+  if (!better) return;
+  plan.alternatives.push_back({.what = Describe(other.layout),
+                               .structure = DescribeStructure(other.layout),
+                               .step_s = other.outcome.step_s,
+                               .price = other.price,
+                               .rank = other.rank,
+                               .parts = GetStepParts(other.outcome)});
+  std::move(other.alternatives.begin(), other.alternatives.end(),
+            std::back_inserter(plan.alternatives));
+  SortByRank(plan.alternatives);
+}
+
+absl::StatusOr<Plan> SearchAll(const Cluster& cluster, const Costs& costs, const Job& job,
+                               const Options& options) {
+  ATOLL_RETURN_IF_ERROR(Validate(cluster));
+  ATOLL_RETURN_IF_ERROR(Validate(job));
+  const std::vector<int> sizes = MicroBatchSizes(job);
+  const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
+  ATOLL_RETURN_IF_ERROR(CheckBytes(costs.model(), job.global_batch + largest));
+  ATOLL_ASSIGN_OR_RETURN(Plan plan, FindBest(cluster, costs, job, options, INFINITY));
+  std::vector<Job> narrower;
+  if (std::ssize(cluster.devices) <= kFixedOfDevices) narrower = FixOneChoice(job);
+  Options alone = options;
+  alone.pool = nullptr;
+  const double rank_limit = kMayWin * plan.rank;
+  std::vector<absl::StatusOr<Plan>> others(narrower.size(), absl::UnknownError(""));
+  ForAll(options.pool, narrower.size(), [&](size_t i) {
+    const Costs own = costs;  // they are not for several threads
+    if (options.stop && options.stop()) return;
+    others[i] = FindBest(cluster, own, narrower[i], alone, rank_limit);
+  });
+  for (absl::StatusOr<Plan>& other : others) {
+    if (other.ok()) Merge(*std::move(other), plan);
+  }
+  if (options.enough) {
+    Contest contest(cluster, costs, job, options, plan, INFINITY);
+    while (!options.enough() && !contest.Stopped()) {
+      contest.Improve(std::max(1, options.improvements));
+    }
+    contest.Finish();
+  }
+  const std::string also = std::move(plan.reason);
+  plan.reason = absl::StrCat(
+      Reason(plan, absl::StrFormat("%d layouts compared by the cost model, %d simulated",
+                                   plan.candidates, plan.simulated)),
+      also);
   return plan;
 }
 
@@ -420,7 +418,7 @@ absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const 
 
 absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const Job& job,
                              const Options& options) {
-  absl::StatusOr<Plan> plan = FindBest(cluster, costs, job, options);
+  absl::StatusOr<Plan> plan = SearchAll(cluster, costs, job, options);
   const std::string constraints = ConstraintsText(job.fixed);
   if (constraints.empty()) return plan;
   if (plan.ok()) {
@@ -434,12 +432,6 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
 void Rerank(const Cluster& cluster, const Costs& costs, const Job& job, Plan& plan) {
   plan.price = ComputePrice(cluster, costs, job, plan.layout).Of(plan.outcome.step_s);
   plan.rank = Ranking(cluster, costs, job).Rank(plan.layout, plan.outcome.step_s);
-}
-
-void NameSites(const Grouping& grouping, Cluster& cluster) {
-  for (size_t s = 0; s < grouping.sites.size(); ++s) {
-    for (const int d : grouping.sites[s]) cluster.devices[d].site = absl::StrCat("site", s);
-  }
 }
 
 Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Device&)>& keep) {
@@ -476,11 +468,6 @@ Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Devic
     rest.measured[{index[pair.first], index[pair.second]}] = link;
   }
   return rest;
-}
-
-Cluster WithoutNode(const Cluster& cluster, absl::string_view site, absl::string_view node) {
-  return WithDevices(
-      cluster, [&](const Device& device) { return device.site != site || device.node != node; });
 }
 
 }  // namespace atl::plan

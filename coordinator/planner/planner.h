@@ -32,20 +32,6 @@ namespace atl::plan {
 
 struct Plan;
 
-// What the search does after it has enumerated layouts, in this order. Each can be switched off, to
-// find what it contributes (bench/planner's ablation).
-enum class Pass : uint8_t {
-  kRefine,   // AutoHet's groups, entity by entity
-  kAnneal,   // the same by simulated annealing
-  kMap,      // branch and bound of candidates' devices
-  kOrder,    // SpanTrain's order of groups
-  kNear,     // simulates those whose estimates are near the best
-  kMapBest,  // branch and bound of the winner's devices
-  kImprove,  // moves cuts, swaps stages
-  kShapes,   // two stages a device
-  kPolish,   // a longer search for the winner's schedule
-};
-
 struct Options {
   static constexpr int kThreadsMax = 4;  // that it has work for
 
@@ -53,12 +39,8 @@ struct Options {
   int restarts = 32;      // simulations per kind of replica and candidate
   int improvements = 24;  // small changes to try on the winner
 
-  bool Does(Pass pass) const { return without.count(pass) == 0; }
-
   uint64_t seed = 1;
-  std::set<Pass> without = {};
   bool two_stages_per_device = true;  // also try interleaved and V-shaped placements
-  double exact_work = 1e7;            // steps that an exact order of groups may take; else beam
   int64_t mapping_nodes = 20'000;     // of all searches by branch and bound together
   ThreadPool* pool = nullptr;         // null: one thread; no plan depends on it
   std::function<bool()> stop;  // polled between candidates, by any thread; ends with what is best
@@ -91,13 +73,6 @@ std::vector<Alternative> SelectUnlike(const Plan& plan, size_t most);
 // Why a step of the one takes longer than one of the other: the part that grows most.
 std::string WhyLonger(const StepParts& longer, const StepParts& than);
 
-// What branch and bound proves of the plan's devices, by the cost model of stage_mapping.h.
-struct MappingProof {
-  double seconds = 0;  // of the slowest pipeline
-  double bound_s = 0;  // no mapping of its replica's devices to stages takes less
-  int64_t nodes = 0;   // of all searches
-};
-
 struct Plan {
   Layout layout;
   Outcome outcome;
@@ -110,7 +85,6 @@ struct Plan {
   int candidates = 0;
   int simulated = 0;
   uint64_t seed = 0;
-  std::optional<MappingProof> mapping;  // with Search::kBranchAndBound
   // With kWhereNeeded: some candidate saved memory, or none could. Otherwise nothing would be other
   // without.
   bool memory_binds = false;
@@ -136,13 +110,8 @@ std::string GapReason(const Layout& layout, const Outcome& outcome);
 // Where a layout's times come from: the least certain source of any of its stages.
 std::string TimesFrom(const Cluster& cluster, const Costs& costs, const Layout& layout);
 
-// Sites named after the groups, for a cluster whose sites are not declared.
-void NameSites(const Grouping& grouping, Cluster& cluster);
-
 // The devices that are to be kept, and what joins them.
 Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Device&)>& keep);
-// The cluster without a node's devices.
-Cluster WithoutNode(const Cluster& cluster, absl::string_view site, absl::string_view node);
 
 // "2 replicas x 3 stages, TP 2, micro-batch 4": for tables and reasons. Without the micro-batch:
 // its structure.

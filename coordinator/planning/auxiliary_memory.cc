@@ -169,10 +169,6 @@ int64_t LeastOwnerBytes(const PlanRequest& request) {
   return elements * int64_t{sizeof(float)} * (OuterCopies(request.spec) + saved);
 }
 
-int64_t OwnerBytes(const PlanRequest& request, const IslandPlan& plan, const NodeId& worker) {
-  return MakeHostCopies(request.spec, plan, request.facts.layers, worker).needed_bytes();
-}
-
 absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan) {
   std::optional<std::map<NodeId, HostCopies>> copies;
   for (const PlanMember& member : request.members) {

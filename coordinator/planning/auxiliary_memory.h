@@ -33,10 +33,8 @@ struct AuxiliaryMemory {
 AuxiliaryMemory EstimateAuxiliaryMemory(const PlanRequest& request, const IslandPlan& plan,
                                         const std::string& device);
 
-// Returns the bytes that a worker of the plan keeps of the model outside of its devices
-// (HostCopies), without saved states in memory, which it goes on without.
-int64_t OwnerBytes(const PlanRequest& request, const IslandPlan& plan, const NodeId& worker);
-// Returns the least bytes of that which each worker keeps, whatever the plan is.
+// Returns the least bytes that each worker keeps of the model outside of its devices, whatever the
+// plan is (HostCopies), without saved states in memory, which it goes on without.
 int64_t LeastOwnerBytes(const PlanRequest& request);
 // RESOURCE_EXHAUSTED names a worker whose devices have memory of their own, and whose host has too
 // little for its messages and for what it owns. Hosts that do not say what they have are taken to

@@ -7,7 +7,7 @@
 
 #include "common/model/outer_copies.h"
 #include "coordinator/planning/plan_memory.h"
-#include "coordinator/planning/planning_fixture.h"
+#include "coordinator/planning/testing/planning_fixture.h"
 
 namespace atl {
 namespace {
@@ -37,6 +37,10 @@ int64_t Elements(const PlanRequest& request) {
   int64_t elements = 0;
   for (const LayerSize& layer : request.facts.layers) elements += layer.elements;
   return elements;
+}
+
+int64_t CountOwned(const PlanRequest& request, const IslandPlan& plan, const NodeId& worker) {
+  return MakeHostCopies(request.spec, plan, request.facts.layers, worker).needed_bytes();
 }
 
 TEST_CASE("both ends of a stage link hold messages for what is in flight, and one more") {
@@ -94,7 +98,7 @@ TEST_CASE("a plan's devices need what is beside, too") {
       if (WorkerFromDevice(program.device) == request.members[w].member.worker) own = &program;
     }
     MemoryLack need = *PredictProgramMemory(request, plan, *own);
-    const int64_t owned = OwnerBytes(request, plan, request.members[w].member.worker);
+    const int64_t owned = CountOwned(request, plan, request.members[w].member.worker);
     CHECK(owned > 3 * 4 * Elements(request));
     CHECK(owned < 6 * 4 * Elements(request));
     CHECK(need.auxiliary_bytes == 3 * kMessage + owned);
@@ -118,11 +122,11 @@ TEST_CASE("a_worker_whose_host_lacks_room_for_what_it_owns_and_saves_is_refused_
     return MakeHostCopies(request.spec, plan, request.facts.layers, worker).staging_bytes;
   };
   // Both keep copies of all that is exchanged, and save what each owns.
-  CHECK(OwnerBytes(request, plan, "w1") + OwnerBytes(request, plan, "w2") ==
+  CHECK(CountOwned(request, plan, "w1") + CountOwned(request, plan, "w2") ==
         (2 * 3 + 3) * copy + staged("w1") + staged("w2"));
   for (PlanMember& member : request.members) {
     member.devices[0].host_memory_bytes =
-        messages + OwnerBytes(request, plan, member.member.worker);
+        messages + CountOwned(request, plan, member.member.worker);
   }
   Planned(request);
   request.members[1].devices[0].host_memory_bytes -= 1;

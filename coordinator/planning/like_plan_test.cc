@@ -2,7 +2,7 @@
 
 #include "coordinator/planning/like_plan.h"
 
-#include "coordinator/planning/planning_fixture.h"
+#include "coordinator/planning/testing/planning_fixture.h"
 
 namespace atl {
 namespace {

@@ -1,10 +1,10 @@
 #include "coordinator/planning/objective.h"
 
 #include <algorithm>
-#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/plan_io/island_plan_conversion.h"
 #include "coordinator/planner/cluster/objective.h"
 
 namespace atl {
@@ -16,32 +16,6 @@ constexpr double kLeastLimit = 1e-30;
 double CountSamples(const JobSpec& spec) {
   return static_cast<double>(spec.schedule.train_tokens) /
          static_cast<double>(spec.data.sequence_length);
-}
-
-// As far as its price goes: which device holds and sends what.
-plan::Layout MakeCostLayout(const PlanningInput& input, const IslandPlan& island) {
-  std::map<std::string, int> index;
-  for (const plan::Device& device : input.cluster.devices) {
-    index.emplace(device.id, static_cast<int>(index.size()));
-  }
-  plan::Layout layout;
-  layout.tensor_parallel = TensorParallel(island);
-  for (const PlanReplica& from : island.replicas) {
-    plan::Replica& replica = layout.replicas.emplace_back();
-    replica.micro_batches = from.micro_batches;
-    layout.micro_batch = static_cast<int>(from.micro_batch_sequences);
-    for (const PlanStage& stage : from.stages) {
-      plan::Stage& to = replica.stages.emplace_back();
-      to.first_layer = stage.first_layer;
-      to.last_layer = stage.first_layer + stage.layers;
-      for (const std::string& device : stage.devices) {
-        const auto known = index.find(device);
-        if (known == index.end()) return {};  // no longer offered
-        to.devices.push_back(known->second);
-      }
-    }
-  }
-  return layout;
 }
 
 }  // namespace
@@ -105,7 +79,9 @@ std::string TotalsText(const JobSpec& spec, const TrainingRate& rate) {
 
 RatedPlan Rate(const PlanRequest& request, const PlanningInput& input, const IslandPlan& island,
                double step_s) {
-  const plan::Layout layout = MakeCostLayout(input, island);
+  // Nothing where a device is no longer offered.
+  const plan::Layout layout =
+      LayoutFromIslandPlan(input.cluster, input.costs, island).value_or(plan::Layout());
   const plan::StepPrice price = plan::ComputePrice(input.cluster, input.costs, input.job, layout);
   const auto batch = static_cast<double>(request.spec.inner.batch_sequences);
   return {plan::Rank(input.job.objective, price, step_s),

@@ -1,6 +1,6 @@
 #include "coordinator/planning/objective.h"
 
-#include "coordinator/planning/planning_fixture.h"
+#include "coordinator/planning/testing/planning_fixture.h"
 
 namespace atl {
 namespace {

@@ -63,8 +63,7 @@ absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput&
     ATOLL_ASSIGN_OR_RETURN(orders,
                            ParseOrdersJson(fixed.plan, kKey, input.cluster, layout, leader));
   }
-  plan::Evaluation evaluation{
-      .restarts = kRestarts, .seed = request.seed, .improve = 2 * kRestarts};
+  plan::Evaluation evaluation{.restarts = kRestarts, .seed = request.seed};
   if (!orders.empty()) evaluation.orders = &orders;
   absl::StatusOr<plan::Outcome> outcome =
       plan::EvaluateLayout(input.cluster, input.costs, input.job, layout, evaluation);

@@ -8,7 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/planning/island_scope.h"
-#include "coordinator/planning/planning_fixture.h"
+#include "coordinator/planning/testing/planning_fixture.h"
 
 namespace atl {
 namespace {

@@ -268,12 +268,6 @@ std::optional<MemoryLack> PredictProgramMemory(const PlanRequest& request, const
   return NeedWith(request, plan, program, MakePlannedHostCopies(request, plan));
 }
 
-std::optional<int64_t> PredictResidentBytes(const PlanRequest& request, const IslandPlan& plan,
-                                            const NodeId& worker) {
-  const AllCopies copies = MakePlannedHostCopies(request, plan);
-  return ResidentBytes(request, plan, worker, copies, AllNeeds(request, plan, copies));
-}
-
 std::vector<MemoryLack> PredictMemory(const PlanRequest& request, IslandPlan* plan) {
   const AllCopies copies = MakePlannedHostCopies(request, *plan);
   const std::vector<std::optional<MemoryLack>> needs = AllNeeds(request, *plan, copies);

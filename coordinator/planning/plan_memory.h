@@ -37,15 +37,11 @@ std::string Text(const MemoryLack& lack);
 std::optional<MemoryLack> PredictProgramMemory(const PlanRequest& request, const IslandPlan& plan,
                                                const PlanProgram& program);
 
-// Predicts the most memory that the process of one of the plan's workers takes of its host: its
-// devices, where these are the host's, messages, what it keeps of the model
-// (common/model/outer_copies.h), and itself. Nothing: as PredictProgramMemory, of any of its
-// programs. Unlike PredictProgramMemory it counts what a worker does without where memory is short.
-std::optional<int64_t> PredictResidentBytes(const PlanRequest& request, const IslandPlan& plan,
-                                            const NodeId& worker);
-
-// Writes memory_peak_bytes of the programs, and the hosts' memory. Returns all devices that have
-// less than that.
+// Writes memory_peak_bytes of the programs, and what the workers' processes take of their hosts at
+// most: devices, where these are the host's, messages, what is kept of the model
+// (common/model/outer_copies.h), also what a worker does without where memory is short, and the
+// process itself. Nothing: as PredictProgramMemory, of any of its programs. Returns all devices
+// that have less than that.
 std::vector<MemoryLack> PredictMemory(const PlanRequest& request, IslandPlan* plan);
 
 }  // namespace atl

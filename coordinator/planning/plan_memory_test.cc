@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "coordinator/planning/auxiliary_memory.h"
-#include "coordinator/planning/planning_fixture.h"
+#include "common/model/outer_copies.h"
 #include "coordinator/planning/predicted_step.h"
+#include "coordinator/planning/testing/planning_fixture.h"
 
 namespace atl {
 namespace {
@@ -55,19 +55,25 @@ TEST_CASE("resident_memory_is_that_of_devices_and_more_with_copies_in_memory") {
   request.members = {Worker("w1", 1), Worker("w2", 1)};
   request.spec.layout.stages = 2;
   request.spec.checkpoint.peer_copies = 0;
-  const IslandPlan plan = Planned(request);
+  IslandPlan plan = Planned(request);
   const NodeId worker = WorkerFromDevice(plan.programs[0].device);
+  const auto resident = [&] {
+    PredictMemory(request, &plan);
+    const auto host = std::find_if(plan.hosts.begin(), plan.hosts.end(),
+                                   [&](const PlanHost& h) { return h.worker == worker; });
+    REQUIRE(host != plan.hosts.end());
+    return host->bytes;
+  };
   int64_t devices = 0;
   for (const PlanProgram& program : plan.programs) {
     if (WorkerFromDevice(program.device) == worker) devices += program.memory_peak_bytes;
   }
-  const auto least = PredictResidentBytes(request, plan, worker);
-  REQUIRE(least);
-  CHECK(*least > devices + OwnerBytes(request, plan, worker));
+  const int64_t least = resident();
+  const int64_t owned =
+      MakeHostCopies(request.spec, plan, request.facts.layers, worker).needed_bytes();
+  CHECK(least > devices + owned);
   request.spec.checkpoint.peer_copies = 1;
-  const auto with_copies = PredictResidentBytes(request, plan, worker);
-  REQUIRE(with_copies);
-  CHECK(*with_copies > *least);
+  CHECK(resident() > least);
 }
 
 TEST_CASE("a layout that takes more memory than its search thought is not the end of the search") {

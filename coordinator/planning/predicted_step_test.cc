@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/planning/planning_fixture.h"
+#include "coordinator/planning/testing/planning_fixture.h"
 
 namespace atl {
 namespace {

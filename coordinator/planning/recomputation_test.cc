@@ -7,8 +7,8 @@
 
 #include "coordinator/planning/auxiliary_memory.h"
 #include "coordinator/planning/plan_memory.h"
-#include "coordinator/planning/planning_fixture.h"
 #include "coordinator/planning/predicted_step.h"
+#include "coordinator/planning/testing/planning_fixture.h"
 
 namespace atl {
 namespace {

@@ -347,9 +347,9 @@ void KeepStateInPlace(const PlanRequest& request, const PlanningInput& input, pl
         !plan::UsesLeader(input.cluster, *layout)) {
       continue;
     }
-    auto outcome = plan::EvaluateLayout(
-        input.cluster, input.costs, input.job, *layout,
-        {.restarts = 96, .seed = request.seed, .known = &plan.outcome, .improve = 256});
+    auto outcome =
+        plan::EvaluateLayout(input.cluster, input.costs, input.job, *layout,
+                             {.restarts = 96, .seed = request.seed, .known = &plan.outcome});
     if (!outcome.ok() || ranking.Rank(*layout, outcome->step_s) > worst) continue;
     absl::StrAppendFormat(&plan.reason,
                           "; %.0f%% of its state stays where it is (%.0f%% before devices changed "

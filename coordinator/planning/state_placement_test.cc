@@ -1,7 +1,7 @@
 #include <map>
 #include <set>
 
-#include "coordinator/planning/planning_fixture.h"
+#include "coordinator/planning/testing/planning_fixture.h"
 
 namespace atl {
 namespace {

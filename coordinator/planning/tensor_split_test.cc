@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "coordinator/planning/plan_memory.h"
-#include "coordinator/planning/planning_fixture.h"
 #include "coordinator/planning/predicted_step.h"
+#include "coordinator/planning/testing/planning_fixture.h"
 
 namespace atl {
 namespace {

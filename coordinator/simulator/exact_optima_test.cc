@@ -6,6 +6,7 @@
 
 #include "coordinator/simulator/bounds.h"
 #include "coordinator/simulator/search.h"
+#include "coordinator/simulator/testing/uniform.h"
 
 namespace atl::sim {
 namespace {
@@ -91,7 +92,7 @@ TEST_CASE("Bounds never exceed the optimum; searched schedules come within 2% of
     INFO("case " << i);
     const Problem problem = MakeProblem(c);
     CHECK(MakespanBound(problem).time_ns <= c.optimum);
-    const auto found = Search(problem, {.restarts = 600, .improve = 600});
+    const auto found = Search(problem, {.restarts = 1200});
     REQUIRE(found.ok());
     CHECK(found->result.makespan_ns >= c.optimum);
     const double ratio =

@@ -5,6 +5,7 @@
 #include "common/rng.h"
 #include "coordinator/simulator/bounds.h"
 #include "coordinator/simulator/schedules.h"
+#include "coordinator/simulator/testing/uniform.h"
 
 namespace atl::sim {
 namespace {

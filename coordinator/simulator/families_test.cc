@@ -5,6 +5,7 @@
 
 #include "coordinator/simulator/bounds.h"
 #include "coordinator/simulator/search.h"
+#include "coordinator/simulator/testing/uniform.h"
 #include "coordinator/simulator/v_blocks.h"
 
 namespace atl::sim {

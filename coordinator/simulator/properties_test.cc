@@ -10,6 +10,7 @@
 #include "coordinator/simulator/replicate.h"
 #include "coordinator/simulator/schedules.h"
 #include "coordinator/simulator/search.h"
+#include "coordinator/simulator/testing/uniform.h"
 
 namespace atl::sim {
 namespace {
@@ -253,7 +254,7 @@ TEST_CASE("Any V: no schedule blocks itself, nor exceeds memory, nor beats the b
     CHECK(Greedy(problem, policy, end_ns).result.makespan_ns == end_ns);
     CHECK(Greedy(problem, policy, end_ns - 1).result.verdict == Verdict::kStopped);
   }
-  const auto found = ScheduleByName(problem, "best", {.restarts = 30, .improve = 20});
+  const auto found = ScheduleByName(problem, "best", {.restarts = 30});
   REQUIRE(found.ok());
   CHECK(found->result.makespan_ns >= bound.time_ns);
   CHECK(found->result.makespan_ns <= Greedy(problem, {}).result.makespan_ns);
@@ -294,7 +295,7 @@ TEST_CASE("Memory in slots: what a list takes is what was reserved for it, and W
     CAPTURE(seed);
     Problem problem = RandomV(seed);
     problem.fixed_slots = true;
-    const auto found = Search(problem, {.restarts = 20, .improve = 20, .seed = seed});
+    const auto found = Search(problem, {.restarts = 20, .seed = seed});
     REQUIRE(found.ok());
     REQUIRE(found->result.verdict == Verdict::kFits);
     for (size_t d = 0; d < problem.devices.size(); ++d) {
@@ -384,10 +385,6 @@ TEST_CASE("Searching is never worse than plain greedy, and never over memory") {
   CHECK(Validate(problem, found->schedule).ok());
   const auto again = Search(problem, {.restarts = 80, .seed = seed});
   CHECK(again->schedule.device_ops == found->schedule.device_ops);
-  Found improved = *found;
-  ImproveOrder(problem, Objective::kMakespan, 60, seed, improved);
-  CHECK(improved.result.makespan_ns <= found->result.makespan_ns);
-  CHECK(Validate(problem, improved.schedule).ok());
 }
 
 // `replicas` copies of a random pipeline; every transfer takes its turn on a lane per direction.
@@ -427,19 +424,16 @@ TEST_CASE("search_in_parts_finds_what_one_search_finds") {
   const uint64_t seed = GENERATE(range(0, 40));
   INFO("seed " << seed);
   const Problem problem = seed % 2 == 0 ? RandomV(seed) : Alone(RandomProblem(seed), 0);
-  const SearchOptions options{.restarts = 8, .improve = 10, .seed = seed};
+  const SearchOptions options{.restarts = 8, .seed = seed};
   ScheduleSearch search(problem, options);
   for (const int restarts : {8, 8, 30, 70}) {
-    const auto part = search.Find(restarts, 0);
+    const auto part = search.Find(restarts);
     const auto whole = Search(problem, {.restarts = restarts, .seed = seed});
     REQUIRE((part.ok() && whole.ok()));
     CHECK(part->result.makespan_ns == whole->result.makespan_ns);
     CHECK(part->schedule.device_ops == whole->schedule.device_ops);
     CHECK(part->how == whole->how);
   }
-  const auto improved = search.Find(70, 20);
-  const auto whole = Search(problem, {.restarts = 70, .improve = 20, .seed = seed});
-  CHECK(improved->result.makespan_ns == whole->result.makespan_ns);
 }
 
 TEST_CASE("Equal replicas are found out, and one order serves them all") {
@@ -455,7 +449,7 @@ TEST_CASE("Equal replicas are found out, and one order serves them all") {
   const Schedule together = Together(problem, kinds, {order});
   REQUIRE(Validate(problem, together).ok());
   CHECK(together.device_ops == OneForwardOneBackward(problem)->device_ops);
-  const auto found = Search(problem, {.restarts = 40, .improve = 40});
+  const auto found = Search(problem, {.restarts = 40});
   REQUIRE(found.ok());
   CHECK(found->result.verdict == Verdict::kFits);
   CHECK(found->result.makespan_ns <= Greedy(problem, {}).result.makespan_ns);
@@ -466,23 +460,6 @@ TEST_CASE("Equal replicas are found out, and one order serves them all") {
   CHECK(FindPipelineKinds(problem).size() == 2);
   problem.chunks[0].device = problem.chunks.back().device;  // which works for two pipelines now
   CHECK(FindPipelineKinds(problem).empty());
-}
-
-TEST_CASE("Improving an order finds what swaps along the critical path can find") {
-  // Stage 1 does micro-batch 0's B last, which delays all the rest; the optimum is 1F1B's.
-  const Problem problem =
-      MakeUniform({.stages = 2, .micro_batches = 4, .forward_ns = 10, .backward_ns = 20});
-  Found found;
-  found.schedule = GPipe(problem);
-  found.result = Play(problem, found.schedule);
-  std::vector<Op>& ops = found.schedule.device_ops[1];
-  std::rotate(ops.begin() + 4, ops.begin() + 5, ops.end());
-  found.result = Play(problem, found.schedule);
-  const Nanos before = found.result.makespan_ns;
-  ImproveOrder(problem, Objective::kMakespan, 200, 1, found);
-  CHECK(before > 150);
-  CHECK(found.result.makespan_ns == 150);
-  CHECK(Play(problem, found.schedule).makespan_ns == 150);
 }
 
 TEST_CASE("A micro-batch that does not fit is said to be stuck, not run") {

@@ -109,18 +109,6 @@ struct RoundsResult {
 
 absl::StatusOr<RoundsResult> SimulateRounds(const RoundsProblem& problem, bool record);
 
-// Islands and servers on a star: each has a card of its own that its transfers share max-min
-// fairly, in each direction, and every transfer takes `latency_ns`.
-struct StarNetwork {
-  std::vector<double> island_bytes_per_s;  // up and down
-  std::vector<double> server_bytes_per_s;
-  Nanos latency_ns = 0;
-};
-
-// Fills the network and the links of the problem's islands and servers. REQUIRES: as many rates as
-// there are islands and servers.
-void JoinInStar(const StarNetwork& star, RoundsProblem& problem);
-
 }  // namespace atl::sim
 
 #endif  // ATOLL_COORDINATOR_SIMULATOR_ROUNDS_H_

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "common/rng.h"
+#include "coordinator/simulator/testing/star.h"
 
 namespace atl::sim {
 namespace {

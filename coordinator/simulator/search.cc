@@ -116,10 +116,6 @@ class Incumbent {
 
   const GreedyPolicy& policy() const { return policy_; }
   const Found& best() const { return best_; }
-  void Improve(int tries) {
-    if (!any_ || tries == 0 || Over()) return;
-    ImproveOrder(problem_, options_.objective, tries, options_.seed, best_);
-  }
   bool any() const { return any_; }
 
  private:
@@ -361,7 +357,7 @@ int ScheduleSearch::JointRestarts(const Problem& problem, int restarts) const {
 
 const Problem& ScheduleSearch::problem() const { return state_->problem; }
 
-absl::StatusOr<Found> ScheduleSearch::Find(int restarts, int improve) {
+absl::StatusOr<Found> ScheduleSearch::Find(int restarts) {
   Incumbent& incumbent = state_->incumbent;
   incumbent.Allow(JointRestarts(problem(), restarts));
   state_->explorer.Run(incumbent);
@@ -369,13 +365,12 @@ absl::StatusOr<Found> ScheduleSearch::Find(int restarts, int improve) {
     return absl::FailedPreconditionError(
         absl::StrCat("no schedule fits: ", incumbent.best().result.reason));
   }
-  incumbent.Improve(copied_ ? 0 : improve);
   return incumbent.best();
 }
 
 absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& options) {
   ATOLL_RETURN_IF_ERROR(Validate(problem));
-  return ScheduleSearch(problem, options).Find(options.restarts, options.improve);
+  return ScheduleSearch(problem, options).Find(options.restarts);
 }
 
 }  // namespace atl::sim

@@ -75,7 +75,6 @@ struct SearchOptions {
   // Simulations to spend, at least 1. With several replicas that are equal or at least have devices
   // of their own, they play one replica of each kind, and a few play all of them.
   int restarts = 64;
-  int improve = 0;  // simulations for ImproveOrder on top of that
   uint64_t seed = 1;
   // Polled between simulations; true ends the search early (a time budget, kept by the caller).
   std::function<bool()> stop;
@@ -96,9 +95,8 @@ class ScheduleSearch {
   ScheduleSearch(ScheduleSearch&&);
   ~ScheduleSearch();
 
-  // Returns what Search() finds with so many restarts, those of earlier calls included, and so many
-  // simulations for ImproveOrder on top.
-  absl::StatusOr<Found> Find(int restarts, int improve);
+  // Returns what Search() finds with so many restarts, those of earlier calls included.
+  absl::StatusOr<Found> Find(int restarts);
 
   const Problem& problem() const;
   const SearchOptions& options() const { return options_; }
@@ -111,12 +109,6 @@ class ScheduleSearch {
   bool copied_ = false;  // several replicas are equal, and play one's order
   std::unique_ptr<State> state_;
 };
-
-// Moves operations along the critical path of a found schedule (improve.cc), `tries` simulations
-// and as many again, accepting slightly worse orders at first; keeps the best, never a worse one.
-// REQUIRES: `found` comes from this problem and fits.
-void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64_t seed,
-                  Found& found);
 
 // The placement that a family requires of a device's share of the model.
 enum class Placement {
@@ -145,7 +137,7 @@ absl::StatusOr<Found> ScheduleByName(const Problem& problem, absl::string_view n
                                      const SearchOptions& options);
 
 // The family "best", of the search's problem: what Find() and the building blocks give.
-absl::StatusOr<Found> FindBest(ScheduleSearch& search, int restarts, int improve);
+absl::StatusOr<Found> FindBest(ScheduleSearch& search, int restarts);
 
 }  // namespace atl::sim
 

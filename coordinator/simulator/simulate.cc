@@ -56,11 +56,4 @@ absl::StatusOr<Result> Simulate(const Problem& problem, const Schedule& schedule
   return SimulateUnchecked(problem, schedule, options);
 }
 
-double BubbleRatio(const Result& result, Nanos time_ns) {
-  if (time_ns <= 0 || result.devices.empty()) return 0;
-  double busy = 0;
-  for (const DeviceUse& use : result.devices) busy += static_cast<double>(use.busy_ns);
-  return 1 - busy / (static_cast<double>(time_ns) * static_cast<double>(result.devices.size()));
-}
-
 }  // namespace atl::sim

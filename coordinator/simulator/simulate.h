@@ -95,9 +95,6 @@ absl::StatusOr<Result> Simulate(const Problem& problem, const Schedule& schedule
 // a validated one. REQUIRES: Validate(problem) and Validate(problem, schedule) are OK.
 Result SimulateUnchecked(const Problem& problem, const Schedule& schedule, const Options& options);
 
-// 1 - work / (devices * time): the share of device time lost, work being all operations.
-double BubbleRatio(const Result& result, Nanos time_ns);
-
 }  // namespace atl::sim
 
 #endif  // ATOLL_COORDINATOR_SIMULATOR_SIMULATE_H_

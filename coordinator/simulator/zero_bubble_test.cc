@@ -6,6 +6,7 @@
 #include "coordinator/simulator/bounds.h"
 #include "coordinator/simulator/schedules.h"
 #include "coordinator/simulator/search.h"
+#include "coordinator/simulator/testing/uniform.h"
 
 namespace atl::sim {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "coordinator/simulator/search.h"
+#include "coordinator/simulator/testing/uniform.h"
 
 namespace atl {
 namespace {

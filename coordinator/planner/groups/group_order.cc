@@ -361,29 +361,6 @@ class Beam {
   std::vector<BeamState> beam_;  // best first
 };
 
-// The dynamic program's table: the least T of a pipeline of the groups in `set` that begins with
-// group `first` at layer `layer` and goes to the end, and how it goes on.
-class SubsetTable {
- public:
-  struct Entry {
-    double seconds = INFINITY;
-    int16_t cut = 0;    // where the first group's layers end
-    int16_t next = -1;  // the group after it; -1: none
-  };
-
-  SubsetTable(int groups, int layers)
-      : groups_(groups), layers_(layers), entries_((size_t{1} << groups) * groups * layers) {}
-
-  Entry& At(int set, int first, int layer) {
-    return entries_[(static_cast<size_t>(set) * groups_ + first) * layers_ + layer];
-  }
-
- private:
-  const int groups_;
-  const int layers_;
-  std::vector<Entry> entries_;
-};
-
 }  // namespace
 
 std::vector<int> SplitEvenly(const StageCosts& costs, int first, int last, int parts) {
@@ -411,72 +388,9 @@ double OrderSeconds(const OrderProblem& problem, const GroupOrder& order) {
   return lacks > 0 ? INFINITY : seconds;
 }
 
-double OrderWork(const OrderProblem& problem) {
-  const double n = static_cast<double>(problem.groups.size());
-  const double cells = n * CountLayers(problem);
-  return std::pow(2.0, n) * cells * cells / 4;
-}
-
 std::optional<GroupOrder> OrderByBeam(const OrderProblem& problem, const BeamOptions& options) {
   ATOLL_CHECK(!problem.groups.empty());
   return Beam(problem, options).Run();
-}
-
-std::optional<GroupOrder> OrderExactly(const OrderProblem& problem) {
-  const int n = static_cast<int>(problem.groups.size());
-  const int layers = CountLayers(problem);
-  ATOLL_CHECK(n >= 1 && n <= 16 && layers < INT16_MAX);
-  const Times times(problem);
-  SubsetTable table(n, layers);
-  // Every set comes after its subsets, being the larger number.
-  for (int set = 1; set < 1 << n; ++set) {
-    int stages = 0;
-    for (int g = 0; g < n; ++g) stages += (set >> g & 1) != 0 ? problem.groups[g].members : 0;
-    for (int first = 0; first < n; ++first) {
-      if ((set >> first & 1) == 0) continue;
-      const int rest = set & ~(1 << first);
-      for (int a = 0; a < layers; ++a) {
-        SubsetTable::Entry& best = table.At(set, first, a);
-        for (int b = rest == 0 ? layers : a + 1; b <= (rest == 0 ? layers : layers - 1); ++b) {
-          const GroupTimes& own = times.Of(first, a, b);
-          if (Lacks(problem, first, own, stages) > 0) break;  // more layers lack more
-          if (rest == 0) {
-            best = {own.own_s, static_cast<int16_t>(b), -1};
-            continue;
-          }
-          if (own.own_s >= best.seconds) continue;
-          for (int next = 0; next < n; ++next) {
-            if ((rest >> next & 1) == 0) continue;
-            const double rest_s = table.At(rest, next, b).seconds;
-            const double seconds = times.Prepend(own, first, next, b, rest_s);
-            if (seconds < best.seconds) {
-              best = {seconds, static_cast<int16_t>(b), static_cast<int16_t>(next)};
-            }
-          }
-        }
-      }
-    }
-  }
-  GroupOrder order{{}, {0}, INFINITY};
-  int set = 0;
-  int group = -1;
-  for (int s = 1; s < 1 << n; ++s) {
-    for (int first = 0; first < n; ++first) {
-      if ((s >> first & 1) == 0 || table.At(s, first, 0).seconds >= order.seconds) continue;
-      order.seconds = table.At(s, first, 0).seconds;
-      set = s;
-      group = first;
-    }
-  }
-  if (group < 0) return std::nullopt;
-  while (group >= 0) {
-    const SubsetTable::Entry entry = table.At(set, group, order.cuts.back());
-    order.groups.push_back(group);
-    order.cuts.push_back(entry.cut);
-    set &= ~(1 << group);
-    group = entry.next;
-  }
-  return order;
 }
 
 }  // namespace atl::plan

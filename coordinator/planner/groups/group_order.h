@@ -5,8 +5,7 @@
 //   T = max_s [ sum_{u<s} (F_u + B_u + 2 c_u) + m * tau_s ],  tau_s = max(F_s + B_s + W_s, x_s-1,
 //   x_s)
 // with c a stage link's transfer time and x its serialisation (SpanTrain, equation 1, with the
-// unhidden latency never below 0). Two searches for the best one: exactly, by dynamic programming
-// over subsets of groups from the pipeline's end; or by beam search.
+// unhidden latency never below 0). The best one is found by beam search.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_GROUPS_GROUP_ORDER_H_
 #define ATOLL_COORDINATOR_PLANNER_GROUPS_GROUP_ORDER_H_
@@ -44,16 +43,11 @@ struct GroupOrder {
 // activations that 1F1B keeps (one micro-batch per stage from there to the end).
 double OrderSeconds(const OrderProblem& problem, const GroupOrder& order);
 
-// The best of all orders and cuts; nothing if none fits. Work and memory grow with
-// 2^groups * (groups * layers)^2: see OrderWork.
-std::optional<GroupOrder> OrderExactly(const OrderProblem& problem);
-double OrderWork(const OrderProblem& problem);
-
-// Beam search: keeps `width` orders, expands each by swapping two groups (with or without their
-// layers), by moving a cut 1 or 2 layers, half or all of the distance to its neighbours, drops
-// repetitions, and stops after `patience` rounds without gain. The orders kept then get their best
-// cuts by dynamic programming, and the best of them is improved in the same way by swapping,
-// dropping and inserting groups.
+// SpanTrain's algorithm 1; nothing if no order that it tries fits. Keeps `width` orders, expands
+// each by swapping two groups (with or without their layers), by moving a cut 1 or 2 layers, half
+// or all of the distance to its neighbours, drops repetitions, and stops after `patience` rounds
+// without gain. The orders kept then get their best cuts by dynamic programming, and the best of
+// them is improved in the same way by swapping, dropping and inserting groups.
 struct BeamOptions {
   int width = 32;
   int patience = 5;

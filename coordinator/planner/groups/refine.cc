@@ -12,9 +12,8 @@
 namespace atl::plan {
 namespace {
 
-constexpr int kWork = 30'000;    // tries times entities
-constexpr int kPatience = 2;     // this part of them without a gain ends the climb
-constexpr double kWorse = 0.05;  // annealing: so much worse a change may be at first
+constexpr int kWork = 30'000;  // tries times entities
+constexpr int kPatience = 2;   // this part of them without a gain ends the climb
 
 class Climber {
  public:
@@ -26,8 +25,7 @@ class Climber {
         ranking_(cluster, costs, job),
         estimator_(cluster, costs, job),
         rng_(seed),
-        best_(candidate),
-        current_(candidate) {
+        best_(candidate) {
     const Layout& layout = candidate.layout;
     total_ = 0;
     for (const Replica& replica : layout.replicas) total_ += replica.micro_batches;
@@ -39,10 +37,9 @@ class Climber {
 
   int tries() const { return std::clamp(kWork / static_cast<int>(entities_.size()), 200, 1500); }
 
-  // A change, kept where the rank gets worse by less than this part of it. Whether it found
-  // something better than all before.
-  bool Try(double worse) {
-    Layout layout = current_.layout;
+  // A change, kept where the rank falls: whether it does.
+  bool Try() {
+    Layout layout = best_.layout;
     std::set<size_t> changed;
     if (!Change(layout, changed)) return false;
     const Costs& costs = costs_.ForReplicas(layout.replicas.size());
@@ -54,20 +51,18 @@ class Climber {
     ShareMicroBatches(cluster_, costs_, total_, layout);
     const double estimate_s = estimator_.Seconds(layout);
     const double rank = ranking_.Rank(layout, estimate_s);
-    if (rank >= current_.rank * (1 + worse)) return false;
-    current_.layout = std::move(layout);
-    current_.estimate_s = estimate_s;
-    current_.rank = rank;
-    FindIdle();
     if (rank >= best_.rank) return false;
-    best_ = current_;
+    best_.layout = std::move(layout);
+    best_.estimate_s = estimate_s;
+    best_.rank = rank;
+    FindIdle();
     return true;
   }
 
  private:
   void FindIdle() {
     std::set<int> used;
-    for (const Replica& replica : current_.layout.replicas) {
+    for (const Replica& replica : best_.layout.replicas) {
       for (const Stage& stage : replica.stages) used.insert(stage.devices[0]);
     }
     idle_.clear();
@@ -151,7 +146,6 @@ class Climber {
   Estimator estimator_;
   Rng rng_;
   Candidate& best_;
-  Candidate current_;
   int total_ = 1;
   std::vector<std::vector<int>> entities_;
   std::vector<std::vector<int>> idle_;
@@ -166,17 +160,7 @@ void Refine(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t
   int failures = 0;
   const int max_failures = climber.tries() / kPatience;
   for (int i = climber.tries(); i > 0 && failures < max_failures && !(stop && stop()); --i) {
-    failures = climber.Try(0) ? 0 : failures + 1;
-  }
-}
-
-void Anneal(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t seed,
-            const std::function<bool()>& stop, Candidate& candidate) {
-  if (candidate.layout.shape != Shape::kPlain) return;
-  Climber climber(cluster, costs, job, seed, candidate);
-  const int tries = climber.tries();
-  for (int left = tries; left > 0 && !(stop && stop()); --left) {
-    climber.Try(kWorse * left / tries);
+    failures = climber.Try() ? 0 : failures + 1;
   }
 }
 

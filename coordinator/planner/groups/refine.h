@@ -16,11 +16,6 @@ namespace atl::plan {
 void Refine(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t seed,
             const std::function<bool()>& stop, Candidate& candidate);
 
-// The same by simulated annealing, which leaves local optima: a change may raise the rank, by less
-// and less, and the best layout found is kept. Takes two to three times as long.
-void Anneal(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t seed,
-            const std::function<bool()>& stop, Candidate& candidate);
-
 }  // namespace atl::plan
 
 #endif  // ATOLL_COORDINATOR_PLANNER_GROUPS_REFINE_H_

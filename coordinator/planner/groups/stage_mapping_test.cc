@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "coordinator/planner/groups/random_groups.h"
+#include "coordinator/planner/testing/random_groups.h"
 
 namespace atl::plan {
 namespace {

@@ -1,7 +1,7 @@
 // The language of the tests of plans: jobs, workers with what was measured of them, links.
 
-#ifndef ATOLL_COORDINATOR_PLANNING_PLANNING_FIXTURE_H_
-#define ATOLL_COORDINATOR_PLANNING_PLANNING_FIXTURE_H_
+#ifndef ATOLL_COORDINATOR_PLANNING_TESTING_PLANNING_FIXTURE_H_
+#define ATOLL_COORDINATOR_PLANNING_TESTING_PLANNING_FIXTURE_H_
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -111,4 +111,4 @@ inline std::string Refusal(const PlanRequest& request) {
 
 }  // namespace atl
 
-#endif  // ATOLL_COORDINATOR_PLANNING_PLANNING_FIXTURE_H_
+#endif  // ATOLL_COORDINATOR_PLANNING_TESTING_PLANNING_FIXTURE_H_

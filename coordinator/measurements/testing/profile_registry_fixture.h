@@ -1,8 +1,8 @@
 // The fixture of the profile registry's tests: workers that answer on command, and a registry whose
 // requests are collected.
 
-#ifndef ATOLL_COORDINATOR_MEASUREMENTS_PROFILE_REGISTRY_FIXTURE_H_
-#define ATOLL_COORDINATOR_MEASUREMENTS_PROFILE_REGISTRY_FIXTURE_H_
+#ifndef ATOLL_COORDINATOR_MEASUREMENTS_TESTING_PROFILE_REGISTRY_FIXTURE_H_
+#define ATOLL_COORDINATOR_MEASUREMENTS_TESTING_PROFILE_REGISTRY_FIXTURE_H_
 
 #include <catch2/catch.hpp>
 #include <functional>
@@ -154,4 +154,4 @@ struct Running : Fixture {
 
 }  // namespace atl
 
-#endif  // ATOLL_COORDINATOR_MEASUREMENTS_PROFILE_REGISTRY_FIXTURE_H_
+#endif  // ATOLL_COORDINATOR_MEASUREMENTS_TESTING_PROFILE_REGISTRY_FIXTURE_H_
