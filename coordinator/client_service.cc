@@ -38,11 +38,6 @@ absl::Status NoSuchJob(const JobId& job) {
   return absl::NotFoundError(absl::StrCat("there is no job ", job, ": see atoll ls"));
 }
 
-bool Ended(v1::JobState state) {
-  return state == v1::JOB_STATE_DONE || state == v1::JOB_STATE_FAILED ||
-         state == v1::JOB_STATE_CANCELLED;
-}
-
 Duration Interval(int32_t requested_ms, int32_t default_ms) {
   return std::chrono::milliseconds(requested_ms <= 0 ? default_ms
                                                      : std::clamp(requested_ms, 100, 60'000));
@@ -61,48 +56,46 @@ LogQuery ToQuery(const v1::LogsRequest& request) {
 }
 
 // What the wall clock says of a job.
-void AddTimes(const CoordinatorLoop& loop, const JobSummary& view, v1::JobSummary* wire) {
+void AddTimes(const CoordinatorLoop& loop, JobSummary& view) {
   const JobHistory* history = loop.observations().history().Find(view.job);
   if (history == nullptr) return;
-  wire->set_submitted_unix_ms(history->submitted_ms());
-  wire->set_started_unix_ms(history->started_ms());
-  wire->set_ended_unix_ms(history->ended_ms());
-  wire->set_final_loss(history->newest_loss());
-  if (history->started_ms() == 0) return;
+  view.submitted_unix_ms = history->submitted_ms();
+  view.started_unix_ms = history->started_ms();
+  view.ended_unix_ms = history->ended_ms();
+  view.final_loss = history->newest_loss();
+  if (view.started_unix_ms == 0) return;
   const int64_t now_ms = UnixTimeMs();
-  const int64_t end_ms = history->ended_ms() != 0 ? history->ended_ms() : now_ms;
-  wire->set_paused_ms(history->PausedMs(now_ms));
-  const int64_t ran_ms = end_ms - history->started_ms() - wire->paused_ms();
+  const int64_t end_ms = view.ended_unix_ms != 0 ? view.ended_unix_ms : now_ms;
+  view.paused_ms = history->PausedMs(now_ms);
+  const int64_t ran_ms = end_ms - view.started_unix_ms - view.paused_ms;
   if (ran_ms > 0) {
-    wire->set_mean_tokens_per_s(1e3 * static_cast<double>(view.tokens_committed) /
-                                static_cast<double>(ran_ms));
+    view.mean_tokens_per_s =
+        1e3 * static_cast<double>(view.tokens_committed) / static_cast<double>(ran_ms);
   }
 }
 
-// What remains to be shown of an island when its job has ended.
-void AddPushed(const JobHistory* history, v1::Island* island) {
-  if (history == nullptr) return;
-  const JobHistory::Pushed pushed = history->PushedBy(island->island());
-  island->set_pushed_steps(pushed.steps);
-  island->set_pushed_loss(pushed.loss);
+// Of one that there is.
+void EncodeSummary(const CoordinatorLoop& loop, const JobId& job, v1::JobSummary* wire) {
+  std::optional<JobSummary> view = loop.core().Summary(job);
+  if (!view) return;
+  AddTimes(loop, *view);
+  EncodeView(*view, wire);
 }
 
 void EncodeJob(Instant now, const CoordinatorLoop& loop, JobView view, v1::Job* wire) {
-  for (IslandView& island : view.islands) {  // thousands of operations, which no client reads
-    island.plan.programs.clear();
-    island.plan.link_orders.clear();
+  AddTimes(loop, view.summary);
+  const JobHistory* history = loop.observations().history().Find(view.summary.job);
+  for (IslandView& island : view.islands) {
+    const ProgressWatch::Standing standing = loop.observations().progress().Of(now, view, island);
+    island.since_step_s = standing.since_step_s;
+    island.stalled = standing.stalled;
+    if (history == nullptr) continue;
+    // What remains to be shown of it when its job has ended.
+    const JobHistory::Pushed pushed = history->PushedBy(island.island);
+    island.pushed_steps = pushed.steps;
+    island.pushed_loss = pushed.loss;
   }
   EncodeView(view, wire);
-  AddTimes(loop, view.summary, wire->mutable_summary());
-  const JobHistory* history = loop.observations().history().Find(view.summary.job);
-  for (size_t i = 0; i < view.islands.size(); ++i) {
-    const ProgressWatch::Standing standing =
-        loop.observations().progress().Of(now, view, view.islands[i]);
-    v1::Island* island = wire->mutable_islands(static_cast<int>(i));
-    island->set_since_step_s(standing.since_step_s);
-    island->set_stalled(standing.stalled);
-    AddPushed(history, island);
-  }
 }
 
 // A unary call; ends exactly once, with UNAVAILABLE if its task is dropped unrun.
@@ -234,9 +227,10 @@ class ClientService::Impl {
     }
 
     Unary* List(Context* context, const v1::ListRequest*, v1::ListReply* reply) override {
-      return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
-        for (const JobSummary& job : loop->core().Jobs(now)) {
-          AddTimes(*loop, job, EncodeView(job, reply->add_jobs()));
+      return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant) {
+        for (JobSummary& job : loop->core().Jobs()) {
+          AddTimes(*loop, job);
+          EncodeView(job, reply->add_jobs());
         }
         for (const OrphanView& job : loop->core().Orphans()) EncodeView(job, reply->add_orphans());
         return absl::OkStatus();
@@ -254,8 +248,8 @@ class ClientService::Impl {
 
     Unary* History(Context* context, const v1::HistoryRequest* request,
                    v1::JobHistory* reply) override {
-      return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
-        if (!loop->core().Job(now, request->job())) return NoSuchJob(request->job());
+      return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant) {
+        if (!loop->core().FindState(request->job())) return NoSuchJob(request->job());
         reply->set_job(request->job());
         const auto points = static_cast<size_t>(
             request->points() == 0 ? kHistoryPoints
@@ -288,8 +282,7 @@ class ClientService::Impl {
               return ControlJob{id, request->job(), JobCommand::kRefill, false, request->server()};
             },
             [&](const Reply& r) { status = r.status; });
-        const auto view = loop->core().Job(now, request->job());
-        if (view) AddTimes(*loop, view->summary, EncodeView(view->summary, reply));
+        EncodeSummary(*loop, request->job(), reply);
         return status;
       };
       return impl_->Audited(context, "Jobs/Refill", refill, [=] { return request->job(); });
@@ -305,9 +298,8 @@ class ClientService::Impl {
             },
             [&](const Reply& r) { status = r.status; });
         for (const MemberView& member : loop->core().Members(now)) {
-          const char* kind = member.kind == MemberKind::kServer ? "paramserver/" : "worker/";
           if (request->server() == member.name ||
-              request->server() == absl::StrCat(kind, member.name)) {
+              request->server() == absl::StrCat(member.kind, "/", member.name)) {
             reply->set_state(member.draining);
           }
         }
@@ -321,9 +313,8 @@ class ClientService::Impl {
     Unary* Remove(Context* context, const v1::RemoveRequest* request,
                   v1::JobSummary* reply) override {
       const auto remove = [=, loop = impl_->loop_](Instant now) {
-        const auto view = loop->core().Job(now, request->job());  // it is hidden afterwards
-        reply->set_job(request->job());                           // also of an orphaned one
-        if (view) AddTimes(*loop, view->summary, EncodeView(view->summary, reply));
+        reply->set_job(request->job());               // also of an orphaned one
+        EncodeSummary(*loop, request->job(), reply);  // it is hidden afterwards
         absl::Status status = absl::UnavailableError("the coordinator cannot store this");
         loop->Request(
             now,
@@ -401,8 +392,8 @@ class ClientService::Impl {
           [reading, follow = request->follow(), loop = impl_->loop_](Instant now, auto& stream) {
             if (now < reading->idle_until) return;
             LogQuery& query = reading->query;
-            const auto view = loop->core().Job(now, query.job);
-            if (!query.job.empty() && !view) return stream.End(ToGrpc(NoSuchJob(query.job)));
+            const std::optional<JobState> state = loop->core().FindState(query.job);
+            if (!query.job.empty() && !state) return stream.End(ToGrpc(NoSuchJob(query.job)));
             if (reading->tail > 0) {
               const auto after = loop->store().FindLogTail(query, reading->tail);
               if (!after.ok()) return stream.End(ToGrpc(after.status()));
@@ -418,10 +409,7 @@ class ClientService::Impl {
             // The next page follows at once, until all that is kept has been sent.
             if (lines->size() == kLogLinesAtOnce) return;
             reading->idle_until = now + kLogInterval;
-            const bool ended = view && (view->summary.state == JobState::kDone ||
-                                        view->summary.state == JobState::kFailed ||
-                                        view->summary.state == JobState::kCancelled);
-            if (!follow || ended) stream.End(grpc::Status::OK);
+            if (!follow || (state && HasEnded(*state))) stream.End(grpc::Status::OK);
           });
     }
 
@@ -446,9 +434,7 @@ class ClientService::Impl {
               return ControlJob{id, request->job(), command};
             },
             [&](const Reply& r) { status = r.status; });
-        if (const auto view = loop->core().Job(now, request->job())) {
-          AddTimes(*loop, view->summary, EncodeView(view->summary, reply));
-        }
+        EncodeSummary(*loop, request->job(), reply);
         return status;
       };
       return impl_->Audited(context, call, control, [=] { return request->job(); });
@@ -493,18 +479,14 @@ class ClientService::Impl {
 
   // One simulation of a step: milliseconds for hundreds of devices.
   absl::StatusOr<StepTrace> Predict(const TracedStep& step) {
-    const auto island =
-        std::find_if(step.job.islands.begin(), step.job.islands.end(),
-                     [&](const IslandView& view) { return view.record.island == step.island; });
-    const bool planned = island != step.job.islands.end() && island->plan.number > 0;
+    const IslandPlan plan = loop_->core().Plan(step.job.summary.job, step.island);
     if (step.measured.plan_number == 0) {
       return absl::NotFoundError("the island has no plan: its worker trains as it sees fit");
     }
-    if (!planned || island->plan.number != step.measured.plan_number) {
+    if (plan.number != step.measured.plan_number) {
       return absl::NotFoundError(absl::StrCat("plan ", step.measured.plan_number,
                                               " was replaced while its step was traced"));
     }
-    const IslandPlan& plan = island->plan;
     std::optional<PlanRequest> request =
         loop_->planner().MadeFrom(step.job.summary.job, step.island, plan);
     const bool again = !request;
@@ -524,12 +506,12 @@ class ClientService::Impl {
     const Duration limit = std::min<Duration>(
         kPreviewLimit, std::chrono::milliseconds(std::clamp(requested_ms, 1000, kTraceLongestMs)));
     if (!request.has_spec()) {
-      const auto job = loop_->core().Job(now, request.job());
-      if (!job) return NoSuchJob(request.job());
+      const std::optional<JobState> state = loop_->core().FindState(request.job());
+      if (!state) return NoSuchJob(request.job());
       const std::vector<MakePlan> queries = loop_->core().PlanRequests(request.job());
       if (queries.empty()) {
         return absl::FailedPreconditionError(absl::StrCat(
-            request.job(), " is ", Name(job->summary.state),
+            request.job(), " is ", Name(*state),
             ": none of its islands has a worker, or is to have a plan; see atoll show"));
       }
       loop_->previews().Query(now, loop_->measurements(), queries, limit, std::move(on_done));
@@ -602,7 +584,7 @@ class ClientService::Impl {
       job = core.Job(now, request.job());
       if (!job) return NoSuchJob(request.job());
     } else {
-      for (const JobSummary& summary : core.Jobs(now)) {  // the newest is last
+      for (const JobSummary& summary : core.Jobs()) {  // the newest is last
         auto view = core.Job(now, summary.job);
         if (view && view->facts) job = std::move(view);
       }
@@ -629,11 +611,9 @@ class ClientService::Impl {
     for (std::string& text : loop_->measurements().ListTroubles(now)) {
       status->add_troubles(std::move(text));
     }
-    for (const JobSummary& summary : loop_->core().Jobs(now)) {
-      const bool ended = summary.state == JobState::kDone || summary.state == JobState::kFailed ||
-                         summary.state == JobState::kCancelled;
-      auto view = ended ? std::nullopt : loop_->core().Job(now, summary.job);
-      if (!view) continue;
+    for (const JobSummary& summary : loop_->core().Jobs()) {
+      if (HasEnded(summary.state)) continue;
+      auto view = loop_->core().Job(now, summary.job);
       auto& decisions = view->decisions;
       if (decisions.size() > 1) decisions.erase(decisions.begin(), decisions.end() - 1);
       EncodeJob(now, *loop_, *std::move(view), status->add_jobs());
@@ -652,8 +632,8 @@ class ClientService::Impl {
       v1::Job message;
       auto view = loop_->core().Job(now, job);
       feed->missing = view ? absl::OkStatus() : NoSuchJob(job);
+      feed->last = view && HasEnded(view->summary.state);
       if (view) EncodeJob(now, *loop_, *std::move(view), &message);
-      feed->last = Ended(message.summary().state());
       return message.SerializeAsString();
     });
   }

@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(std::uniq
   ATOLL_ASSIGN_OR_RETURN(const auto otlp, ReadOtlpSettings(std::getenv, "atoll-coordinator"));
   loop->observations_ = std::make_unique<Observations>(state_dir, records, otlp);
   for (const MemberView& member : loop->core_.Members(SteadyNow())) {
-    if (member.kind == MemberKind::kWorker) loop->planner_.Remember(member);
+    if (!IsServer(member)) loop->planner_.Remember(member);
   }
   for (const StoreRecord& record : records) {
     loop->planner_.Remember(SteadyNow(), UnixTimeMs(), record);

@@ -11,6 +11,7 @@
 #include "coordinator/core/core.h"
 #include "coordinator/history/history.h"
 #include "coordinator/history/history_files.h"
+#include "coordinator/history/round_log.h"
 #include "coordinator/monitoring/progress_watch.h"
 #include "coordinator/monitoring/round_counters.h"
 #include "coordinator/tracing/otlp.h"
@@ -37,16 +38,13 @@ class Observations {
   const ProgressWatch& progress() const { return progress_; }
 
  private:
+  RoundLog log_;
   History history_;
   HistoryFiles files_;
   RoundCounters counters_;
   ProgressWatch progress_;
   RoundSpans spans_;
   std::optional<OtlpExporter> exporter_;
-  void NoteChange(Instant now, const StoreWrite& write);
-
-  std::map<JobId, JobState> states_;
-  std::map<std::pair<JobId, IslandId>, Incarnation> leaders_;
 };
 
 }  // namespace atl

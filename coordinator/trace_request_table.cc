@@ -25,7 +25,7 @@ absl::Status NotRunning(const JobSummary& job) {
 absl::Status NoSuchIsland(const JobView& job, IslandId island) {
   std::string have;
   for (const IslandView& view : job.islands) {
-    absl::StrAppend(&have, have.empty() ? "" : ", ", view.record.island);
+    absl::StrAppend(&have, have.empty() ? "" : ", ", view.island);
   }
   return absl::NotFoundError(absl::StrCat(job.summary.job, " has no island ", island, "; it has ",
                                           have.empty() ? "none yet" : have));
@@ -34,21 +34,21 @@ absl::Status NoSuchIsland(const JobView& job, IslandId island) {
 const IslandView* Find(const JobView& job, std::optional<IslandId> island) {
   const auto found =
       std::find_if(job.islands.begin(), job.islands.end(), [&](const IslandView& view) {
-        return island ? view.record.island == *island : view.record.incarnation != 0;
+        return island ? view.island == *island : view.incarnation != 0;
       });
   return found == job.islands.end() ? nullptr : &*found;
 }
 
 // Whether its leader has its order to lead.
 bool Leads(const IslandView& island) {
-  return island.attached && island.record.incarnation != 0 && island.progress &&
-         island.progress->generation == island.record.generation;
+  return island.attached && island.incarnation != 0 && island.progress &&
+         island.progress->generation == island.generation;
 }
 
 std::string DescribeActivity(const IslandView& island) {
   // With a plan in force the island trains, whatever becomes of another one.
-  if (island.plan.number == 0 && !island.planning.empty()) return island.planning;
-  return island.activity.empty() ? island.record.reason : island.activity;
+  if (!island.plan && !island.planning.empty()) return island.planning;
+  return island.activity.empty() ? island.reason : island.activity;
 }
 
 }  // namespace
@@ -81,24 +81,23 @@ void TraceRequestTable::OnMessage(const FromWorker& from) {
 }
 
 void TraceRequestTable::Send(Request& request, const IslandView& island, Work& work) {
-  const IslandRecord& record = island.record;
   for (const Request& other : requests_) {
     if (other.number == 0 || other.answer || other.job != request.job ||
-        other.island != record.island || other.incarnation != record.incarnation ||
-        other.leader != record.worker || other.generation != record.generation) {
+        other.island != island.island || other.incarnation != island.incarnation ||
+        other.leader != island.worker || other.generation != island.generation) {
       continue;
     }
     request.number = other.number;
   }
-  request.island = record.island;
-  request.leader = record.worker;
-  request.incarnation = record.incarnation;
-  request.generation = record.generation;
+  request.island = island.island;
+  request.leader = island.worker;
+  request.incarnation = island.incarnation;
+  request.generation = island.generation;
   if (request.number != 0) return;
   request.number = ++last_request_;
-  work.send.push_back({record.worker,
-                       record.incarnation,
-                       {request.job, record.island, record.generation, request.number}});
+  work.send.push_back({island.worker,
+                       island.incarnation,
+                       {request.job, island.island, island.generation, request.number}});
 }
 
 std::optional<absl::StatusOr<TracedStep>> TraceRequestTable::Look(Instant now,
@@ -117,11 +116,10 @@ std::optional<absl::StatusOr<TracedStep>> TraceRequestTable::Look(Instant now,
   const IslandView* island = Find(*job, wanted);
   if (island == nullptr && wanted) return NoSuchIsland(*job, *wanted);
   if (request.number != 0) {
-    const IslandRecord& record = island->record;
-    if (record.worker != request.leader || record.incarnation != request.incarnation ||
-        record.generation != request.generation || !island->attached) {
+    if (island->worker != request.leader || island->incarnation != request.incarnation ||
+        island->generation != request.generation || !island->attached) {
       return absl::AbortedError(absl::StrCat("worker ", request.leader, ", which led island ",
-                                             request.island, ", is unavailable: ", record.reason,
+                                             request.island, ", is unavailable: ", island->reason,
                                              "; retry when the island trains (atoll status)"));
     }
   } else if (island != nullptr && Leads(*island)) {
@@ -129,7 +127,7 @@ std::optional<absl::StatusOr<TracedStep>> TraceRequestTable::Look(Instant now,
   }
   if (now < request.ends) return std::nullopt;
   const std::string which =
-      island == nullptr ? "no island" : absl::StrCat("island ", island->record.island);
+      island == nullptr ? "no island" : absl::StrCat("island ", island->island);
   return absl::FailedPreconditionError(absl::StrCat(
       which, " of ", request.job, island == nullptr ? " has a worker" : " has not made a step",
       " within ", Seconds(request.limit), " s",

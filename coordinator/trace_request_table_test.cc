@@ -16,10 +16,9 @@ class Fixture {
     job.summary.job = "sea-1";
     job.summary.state = JobState::kRunning;
     IslandView& island = job.islands.emplace_back();
-    island.record.job = "sea-1";
-    island.record.worker = "w1";
-    island.record.incarnation = 5;
-    island.record.generation = 3;
+    island.worker = "w1";
+    island.incarnation = 5;
+    island.generation = 3;
     island.attached = true;
     island.activity = "training";
     island.progress.emplace().generation = 3;
@@ -139,8 +138,8 @@ TEST_CASE("A leader or a step that is lost ends the request") {
   Fixture fixture;
   fixture.QueryTrace();
   SECTION("the leader") {
-    fixture.job.islands[0].record.incarnation = 0;
-    fixture.job.islands[0].record.reason = "evicted: its connection is lost";
+    fixture.job.islands[0].incarnation = 0;
+    fixture.job.islands[0].reason = "evicted: its connection is lost";
     fixture.Turn();
     CHECK_THAT(fixture.Error(), Catch::Contains("w1, which led island 0, is unavailable: evicted"));
   }

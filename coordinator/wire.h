@@ -25,7 +25,7 @@ class Orphan;
 absl::StatusOr<std::string> EncodeRecord(const StoreRecord& record);
 absl::StatusOr<StoreRecord> DecodeRecord(absl::string_view bytes);
 
-v1::JobSummary* EncodeView(const JobSummary& view, v1::JobSummary* wire);  // returns `wire`
+void EncodeView(const JobSummary& view, v1::JobSummary* wire);
 void EncodeView(const JobView& view, v1::Job* wire);
 void EncodeView(const MemberView& view, v1::Member* wire);
 void EncodeView(const OrphanView& view, v1::Orphan* wire);

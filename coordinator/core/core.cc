@@ -119,7 +119,7 @@ std::vector<MemberView> CoordinatorCore::Members(Instant now) const {
   return views;
 }
 
-std::vector<JobSummary> CoordinatorCore::Jobs(Instant) const {
+std::vector<JobSummary> CoordinatorCore::Jobs() const {
   std::vector<JobSummary> summaries;
   for (const auto& [number, job] : impl_->read().jobs) {
     if (job.record.removed) continue;
@@ -134,6 +134,25 @@ std::optional<JobView> CoordinatorCore::Job(Instant now, const JobId& id) const 
   if (job == nullptr || job->record.removed) return std::nullopt;
   const CrashScope scope(id);
   return coord::MakeView(impl_->read(), *job, now);
+}
+
+std::optional<JobSummary> CoordinatorCore::Summary(const JobId& id) const {
+  const coord::Job* job = impl_->read().FindJob(id);
+  if (job == nullptr || job->record.removed) return std::nullopt;
+  return coord::MakeSummary(impl_->read(), *job);
+}
+
+std::optional<JobState> CoordinatorCore::FindState(const JobId& id) const {
+  const coord::Job* job = impl_->read().FindJob(id);
+  if (job == nullptr || job->record.removed) return std::nullopt;
+  return job->progress.state;
+}
+
+IslandPlan CoordinatorCore::Plan(const JobId& id, IslandId island) const {
+  const coord::Job* job = impl_->read().FindJob(id);
+  if (job == nullptr || job->record.removed || !job->islands.contains(island)) return {};
+  const IslandPlan* plan = coord::PlanInForce(*job, job->islands.at(island));
+  return plan == nullptr ? IslandPlan() : *plan;
 }
 
 std::vector<OrphanView> CoordinatorCore::Orphans() const { return coord::Orphans(impl_->read()); }
@@ -158,7 +177,8 @@ std::vector<ForeignMemberView> CoordinatorCore::ForeignMembers(Instant now) cons
   std::vector<ForeignMemberView> views;
   for (const auto& [key, foreign] : impl_->read().foreign) {
     const Duration since = now - foreign.last_heartbeat;
-    if (since < kShown) views.push_back({key.first, key.second, foreign.cluster, since});
+    if (since < kShown)
+      views.push_back({Name(key.first), key.second, foreign.cluster, Seconds(since)});
   }
   return views;
 }
@@ -191,20 +211,6 @@ const char* Name(JobState state) {
       return "failed";
     case JobState::kCancelled:
       return "cancelled";
-  }
-  return "?";
-}
-
-const char* Name(RoundPhase phase) {
-  switch (phase) {
-    case RoundPhase::kIdle:
-      return "idle";
-    case RoundPhase::kWindowOpen:
-      return "window open";
-    case RoundPhase::kCollecting:
-      return "collecting";
-    case RoundPhase::kCommitting:
-      return "committing";
   }
   return "?";
 }

@@ -257,8 +257,13 @@ class CoordinatorCore {
   CoordinatorActions Step(Instant now, const CoordinatorEvent& event);
 
   std::vector<MemberView> Members(Instant now) const;
-  std::vector<JobSummary> Jobs(Instant now) const;  // in order of submission
+  std::vector<JobSummary> Jobs() const;  // in order of submission
   std::optional<JobView> Job(Instant now, const JobId& job) const;
+  // Parts of the above, without the work for the rest.
+  std::optional<JobSummary> Summary(const JobId& job) const;
+  std::optional<JobState> FindState(const JobId& job) const;
+  // In force, whole; number 0: there is none.
+  IslandPlan Plan(const JobId& job, IslandId island) const;
   // Jobs that members hold and this coordinator does not know.
   std::vector<OrphanView> Orphans() const;
   // What the next plan of each of the job's islands would be requested with, if it were now.
@@ -286,7 +291,6 @@ class CoordinatorCore {
 };
 
 const char* Name(JobState state);
-const char* Name(RoundPhase phase);
 
 }  // namespace atl
 

@@ -10,7 +10,7 @@ namespace {
 std::string GetDrainStatus(const World& world, const NodeId& name,
                            MemberKind kind = MemberKind::kWorker) {
   for (const MemberView& member : const_cast<World&>(world).core().Members(world.now())) {
-    if (member.kind == kind && member.name == name) return member.draining;
+    if (member.kind == Name(kind) && member.name == name) return member.draining;
   }
   return "no such member";
 }
@@ -26,16 +26,16 @@ TEST_CASE("worker_alone_in_its_island_is_drained_when_its_leased_data_is_committ
   CHECK(w.reply().ok());
   CHECK(HasText(w.Do("worker a leases wanted=4 request=2"), "LeaseGrant 2: nothing, exhausted"));
   CHECK(GetDrainStatus(w, "a") == "draining: it trains on the data that it has leased of lm-1");
-  CHECK(w.Island(0).record.incarnation != 0);
+  CHECK(w.Island(0).incarnation != 0);
   w.DoLines({"worker a pushes", "worker a stages"});
-  CHECK(w.Island(0).record.incarnation != 0);  // its contribution is not decided
+  CHECK(w.Island(0).incarnation != 0);  // its contribution is not decided
   w.Contribute("b", 4);
   w.Do("servers answer");
   CHECK(w.Job().summary.version == 1);
-  CHECK(w.Island(0).record.rounds_accepted == 1);
-  CHECK(w.Island(0).record.incarnation == 0);
+  CHECK(w.Island(0).rounds_accepted == 1);
+  CHECK(w.Island(0).incarnation == 0);
   CHECK(w.Island(0).steps_redone == 0);
-  CHECK(w.Island(1).record.incarnation != 0);
+  CHECK(w.Island(1).incarnation != 0);
   SECTION("it stops, and gets no work") {
     CHECK(HasText(w.Do("worker a beats"), "stop"));
     w.Do("worker a beats");
@@ -59,14 +59,14 @@ TEST_CASE("drain_that_is_undone_in_time_costs_the_worker_nothing") {
   w.DoLines({"worker a leases wanted=4", "drain a", "worker a leases wanted=4 request=2"});
   w.Do("drain a undo");
   CHECK(HasText(w.Do("worker a leases wanted=4 request=2"), "LeaseGrant 2: 4-8"));
-  CHECK(w.Island(0).record.evictions == 0);
+  CHECK(w.Island(0).evictions == 0);
 }
 
 TEST_CASE("worker_of_a_paused_job_is_drained_at_once") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "tokens=4000");
   w.DoLines({"worker a leases wanted=4", "pause lm-1", "drain a"});
-  CHECK(w.Island(0).record.incarnation == 0);
+  CHECK(w.Island(0).incarnation == 0);
   CHECK(w.Job().ledger.leased == 0);
 }
 

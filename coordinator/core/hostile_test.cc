@@ -50,10 +50,10 @@ TEST_CASE("sums_of_what_an_island_counts_stay_storable") {
     beat.progress->steps_redone = kMaxNumber;
     beat.progress->unpushed_steps = kMaxNumber;
     beat.progress->steps_interrupted = kMaxNumber;
-    w.HandleEvent(FromWorker{"a", w.Island(0).record.incarnation, beat});
+    w.HandleEvent(FromWorker{"a", w.Island(0).incarnation, beat});
     w.DoLines({"worker a dies", "worker a attaches", "worker a prepared"});
-    CHECK(w.Island(0).record.steps_redone == kMaxNumber);
-    CHECK(w.Island(0).record.steps_interrupted == kMaxNumber);
+    CHECK(w.Island(0).steps_redone == kMaxNumber);
+    CHECK(w.Island(0).steps_interrupted == kMaxNumber);
   }
 }
 
@@ -92,7 +92,7 @@ TEST_CASE("a_job_whose_numbers_leave_no_room_to_go_on_is_not_adopted") {
   CHECK_FALSE(w.reply().ok());
   CHECK(HasText(std::string(w.reply().message()),
                 absl::StrCat("parameter server ps-0 says of it a ", named)));
-  CHECK(w.core().Jobs(w.now()).empty());
+  CHECK(w.core().Jobs().empty());
 }
 
 TEST_CASE("a_candidate_of_a_job_that_is_adopted_as_finished_is_none_any_more") {

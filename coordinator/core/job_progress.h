@@ -19,6 +19,11 @@ using SlotId = ShardId;
 
 inline constexpr int kValidationLossesMax = kValidationSetsMax + kDataSitesMax;
 
+// A failed one may be resumed.
+inline bool HasEnded(JobState state) {
+  return state == JobState::kDone || state == JobState::kFailed || state == JobState::kCancelled;
+}
+
 // Progress of a job, besides its rounds.
 struct JobProgress {
   JobId job;

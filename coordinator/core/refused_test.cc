@@ -46,7 +46,7 @@ TEST_CASE("job_whose_worker_is_unavailable_is_not_failed_by_another_that_cannot_
   CHECK(HasText(w.Job().summary.waiting_for, "other-data"));
   w.DoLines({"worker a attaches incarnation=2", "worker a prepared"});
   CHECK(w.Job().summary.state == JobState::kRunning);
-  CHECK(w.Island(0).record.incarnation == 2);
+  CHECK(w.Island(0).incarnation == 2);
 }
 
 TEST_CASE("initial_weights_that_cannot_be_read_end_the_job_with_the_reason") {

@@ -33,7 +33,7 @@ TEST_CASE("worker_cut_off_from_the_servers_is_waited_for_once_and_named") {
   CHECK(seconds <= 11);  // one grace time, not ten
   CHECK(w.Job().summary.version == 10);
   CHECK(w.Island(1).activity.find("not waited for") == 0);
-  CHECK(w.Island(1).record.incarnation != 0);  // its worker is a member still
+  CHECK(w.Island(1).incarnation != 0);  // its worker is a member still
   SECTION("when its pushes arrive, rounds wait for it again") {
     w.DoLines({"worker b stages", "servers answer"});
     CHECK(w.Island(1).activity.find("not waited for") == std::string::npos);
@@ -46,14 +46,14 @@ TEST_CASE("worker_cut_off_from_the_servers_is_waited_for_once_and_named") {
   }
   SECTION("after long it begins anew, and its data is free") {
     CHECK(w.Island(1).leased_sequences == 0);
-    const Generation before = w.Island(1).record.generation;
+    const Generation before = w.Island(1).generation;
     Rounds(w, 1);
     for (int i = 0; i < 70; ++i) {
       w.Do("wait 10");
       Rounds(w, 1);
     }
-    CHECK(w.Island(1).record.generation > before);
-    CHECK_FALSE(w.Island(1).record.ready);
+    CHECK(w.Island(1).generation > before);
+    CHECK_FALSE(w.Island(1).ready);
   }
 }
 

@@ -15,10 +15,7 @@ bool Job::stale() const {
                      [](const auto& entry) { return entry.second.ahead; });
 }
 
-bool Job::ended() const {
-  return progress.state == JobState::kDone || progress.state == JobState::kFailed ||
-         progress.state == JobState::kCancelled;
-}
+bool Job::ended() const { return HasEnded(progress.state); }
 
 bool Job::active() const {
   return progress.state == JobState::kInitializing || progress.state == JobState::kRunning ||

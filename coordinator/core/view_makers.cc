@@ -42,7 +42,11 @@ std::string DescribeSpareReason(const Planning& planning, const Member& worker) 
 void AddWorkers(const State& s, const Job& job, const IslandRecord& island, IslandView& view) {
   if (island.incarnation == 0) return;
   const IslandPlan* plan = PlanInForce(job, island);
-  if (plan != nullptr) view.plan = *plan;
+  if (plan != nullptr) {
+    view.plan = *plan;
+    view.plan->programs.clear();  // thousands of operations, which no client reads
+    view.plan->link_orders.clear();
+  }
   view.planning = DescribePlanning(s, job, island);
   const auto planning = job.planning.find(island.island);
   // None is wanted now: what came of the newest one that was.
@@ -80,10 +84,18 @@ void AddWorkers(const State& s, const Job& job, const IslandRecord& island, Isla
 
 IslandView MakeView(const State& s, const Job& job, const IslandRecord& island) {
   IslandView view;
-  view.record = island;
-  if (auto it = job.rounds.penalties.find(island.island); it != job.rounds.penalties.end()) {
-    view.penalty = it->second;
-  }
+  view.island = island.island;
+  view.worker = island.site.empty() ? island.worker : absl::StrCat("site ", island.site);
+  view.generation = island.generation;
+  view.incarnation = island.incarnation;
+  view.ready = island.ready;
+  view.reason = island.reason;
+  view.steps_this_round = island.steps_this_round;
+  view.rounds_accepted = island.rounds_accepted;
+  view.rounds_rejected = island.rounds_rejected;
+  view.tokens_committed = island.tokens_committed;
+  view.evictions = island.evictions;
+  view.site = island.site;
   view.leased_sequences = job.ledger->Leased(island.island);
   if (!island.site.empty()) {
     const Job* site_job = FindSiteJob(s, job, island.site);
@@ -115,18 +127,20 @@ IslandView MakeView(const State& s, const Job& job, const IslandRecord& island) 
 
 RoundView MakeRoundView(const State& s, const Job& job, Instant now) {
   RoundView view;
-  view.phase = GetRoundPhase(job.rounds);
+  view.phase = Name(GetRoundPhase(job.rounds));
   view.next_version = job.rounds.progress.version + 1;
   if (job.active()) view.reason = RoundReason(s, job, job.rounds);
   if (job.rounds.window) {
     view.opened_by = job.rounds.window->opened_by;
     const Instant deadline = WindowDeadline(job, job.rounds);
-    if (deadline != kNever) view.closes_in = std::max(Duration(0), deadline - now);
+    if (deadline != kNever) view.closes_in_s = Seconds(std::max(Duration(0), deadline - now));
   }
   for (const auto& [id, record] : job.rounds.contributions) {
     if (record.dropped) continue;
     PendingContribution pending;
-    pending.record = record;
+    pending.island = id.island;
+    pending.base_version = id.base_version;
+    pending.tokens = record.tokens;
     pending.shards = PushedSlots(job, id);
     if (auto it = job.rounds.staged.find(id); it != job.rounds.staged.end()) {
       pending.shards_staged = static_cast<int64_t>(it->second.size());
@@ -140,31 +154,31 @@ RoundView MakeRoundView(const State& s, const Job& job, Instant now) {
 
 MemberView MakeView(const State& s, const Member& member, Instant now) {
   MemberView view;
-  view.kind = member.record.kind;
+  const bool is_worker = member.record.kind == MemberKind::kWorker;
+  view.kind = Name(member.record.kind);
   view.name = member.record.name;
   view.incarnation = member.record.incarnation;
   view.attached = member.attached;
   view.reason = member.reason;
-  if (member.attached) view.since_heartbeat = now - member.last_heartbeat;
+  if (member.attached) view.since_heartbeat_s = Seconds(now - member.last_heartbeat);
   view.software_version = member.software_version;
   view.devices = member.devices;
   view.peer_endpoint = member.peer_endpoint;
   view.more_peer_endpoints = member.more_peer_endpoints;
-  view.site = view.kind == MemberKind::kServer ? GetServerSite(s, member) : GetWorkerSite(member);
+  view.site = is_worker ? GetWorkerSite(member) : GetServerSite(s, member);
   view.site_source = !member.site.empty() || !member.server_site.empty() ? "declared"
-                     : view.kind == MemberKind::kWorker                  ? member.record.site_source
+                     : is_worker                                         ? member.record.site_source
                      : view.site.empty()                                 ? ""
                                          : "that of the workers on its host";
-  view.progress = member.progress;
   view.measuring = member.measuring;
   view.endpoint = member.endpoint;
   view.public_key = member.public_key;
   view.memory_bytes = member.memory_bytes;
   view.draining = DrainText(s, member);
   view.site_only = member.site_only;
-  view.load = member.load;
+  if (!is_worker) view.load = member.load;
   view.job = member.candidate_for;
-  if (view.kind == MemberKind::kWorker && view.job.empty()) {
+  if (is_worker && view.job.empty()) {
     const auto assignment = s.FindAssignment(view.name);
     if (assignment.job != nullptr) view.job = assignment.job->id();
   }
@@ -195,7 +209,6 @@ JobSummary MakeSummary(const State& s, const Job& job) {
   JobSummary summary;
   const JobProgress& progress = job.progress;
   summary.job = job.id();
-  summary.number = job.record.number;
   summary.state = progress.state;
   summary.reason = progress.reason;
   summary.waiting_for = WaitingFor(s, job);
@@ -235,7 +248,11 @@ JobView MakeView(const State& s, const Job& job, Instant now) {
   view.moves = MovesText(job);
   view.placement = PlacementText(s, job);
   view.grouping = job.record.grouping;
-  view.exchange = job.record.site;
+  if (const std::optional<SiteJob>& site = job.record.site) {
+    view.exchange = {
+        site->site,     view.summary.contributes_to,    site->island,        site->base,
+        site->based_at, site->contribution.has_value(), site->contributed_at};
+  }
   return view;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "proto/coordinator.fields.h"
 #include "proto/coordinator.pb.h"
 
 namespace atl {
@@ -10,15 +11,10 @@ namespace {
 
 // Half of a job's bytes at most are its islands' points in memory; encoded they are as large.
 constexpr int64_t kIslandBytes = kHistoryBytesMax / 2;
-constexpr size_t kMaxGranted = 65536;
 constexpr size_t kMaxIslands = 4096;
 constexpr double kMeanRounds = 64;  // newest ones
 
 double Seconds(int64_t unix_ms) { return static_cast<double>(unix_ms) / 1e3; }
-
-bool Ended(JobState state) {
-  return state == JobState::kDone || state == JobState::kFailed || state == JobState::kCancelled;
-}
 
 void EncodeCurve(const std::vector<CurvePoint>& points, v1::Curve* curve) {
   for (const CurvePoint& p : points) {
@@ -88,38 +84,28 @@ Curve& JobHistory::IslandCurve(IslandId island) {
   return islands_.try_emplace(island, island_points_).first->second;
 }
 
-void JobHistory::OnContribution(int64_t unix_ms, const ContributionRecord& record) {
-  if (record.dropped || granted_ms_.size() >= kMaxGranted) return;
-  granted_ms_.try_emplace(record.contribution, unix_ms);
-}
-
-void JobHistory::OnDecision(int64_t unix_ms, const DecisionRecord& record) {
-  if (record.round <= last_round_) return;  // stored again
-  last_round_ = record.round;
+void JobHistory::OnDecision(int64_t unix_ms, const RoundDecided& decided) {
+  const DecisionRecord& record = *decided.record;
   if (record.version == 0) return;  // the initial weights: nothing was trained yet
   // A round that was under way when the job was paused still ends.
   const int64_t end_ms = paused_unix_ms_ != 0 ? paused_unix_ms_ : unix_ms;
   const double seconds =
       round_begin_ms_ != 0 ? Seconds(std::max<int64_t>(0, end_ms - round_begin_ms_)) : 0;
   round_begin_ms_ = unix_ms;
-  Round round{record.round, record.version, unix_ms, 0, record.closed_because, {}};
+  RoundTimes round{record.round, record.version, unix_ms, 0, record.closed_because, {}};
   CurvePoint all;
   bool first = true;
-  for (const DecisionParticipant& p : record.participants) {
+  for (size_t i = 0; i < record.participants.size(); ++i) {
+    const DecisionParticipant& p = record.participants[i];
     const CurvePoint point = MakeCurvePoint(unix_ms, seconds, record, p);
     if (islands_.size() < kMaxIslands) IslandCurve(p.contribution.island).Add(point);
     CurvePoint counted = point;
     if (!p.accepted) counted.tokens = counted.loss = 0;
     all = first ? counted : Merge(all, counted);
     first = false;
-    Push push{p.contribution.island, 0, p.accepted, static_cast<int64_t>(point.staleness)};
-    if (auto it = granted_ms_.find(p.contribution); it != granted_ms_.end()) {
-      push.granted_ms = it->second;
-      granted_ms_.erase(it);
-    }
-    round.pushes.push_back(push);
+    round.pushes.push_back({p.contribution.island, decided.granted_ms[i], p.accepted,
+                            static_cast<int64_t>(point.staleness)});
   }
-  for (const ContributionId& dropped : record.dropped) granted_ms_.erase(dropped);
   if (!first) {
     all.rounds = 1;
     all.seconds = seconds;
@@ -144,7 +130,7 @@ std::vector<ValidationLoss> ListCurrentValidationSets(const ProgressRecord& reco
 
 void JobHistory::NoteState(int64_t unix_ms, JobState state) {
   if (started_ms_ == 0) return;
-  if (state == JobState::kPaused || Ended(state)) {
+  if (state == JobState::kPaused || HasEnded(state)) {
     if (paused_unix_ms_ == 0) paused_unix_ms_ = unix_ms;
   } else if (paused_unix_ms_ != 0) {
     paused_ms_ += std::max<int64_t>(0, unix_ms - paused_unix_ms_);
@@ -186,34 +172,38 @@ double JobHistory::RoundAgeSeconds(int64_t unix_ms) const {
   return Seconds(std::max<int64_t>(0, unix_ms - round_begin_ms_));
 }
 
-void JobHistory::OnProgress(int64_t unix_ms, const ProgressRecord& record) {
-  if (record.version >= 0 && started_ms_ == 0) started_ms_ = round_begin_ms_ = unix_ms;
+void JobHistory::NoteValidation(int64_t unix_ms, const ProgressRecord& record) {
+  if (record.validated_version < 0) return;
+  const Version newest = validation_.empty() ? kNoVersion : validation_.back().version;
+  if (record.validated_version > newest) {
+    if (validation_.size() >= kValidationPoints) {  // every second one is enough
+      std::vector<ValidationPoint> kept;
+      for (size_t i = 0; i < validation_.size(); i += 2) kept.push_back(validation_[i]);
+      validation_ = std::move(kept);
+    }
+    validation_.push_back({Seconds(unix_ms), record.validated_version, 0, {}});
+  } else if (record.validated_version < newest) {
+    return;
+  }
+  validation_.back().loss = record.validation_loss;  // sites answer one after the other
+  validation_.back().sets = ListCurrentValidationSets(record);
+}
+
+bool JobHistory::OnProgress(int64_t unix_ms, const ProgressRecord& record) {
+  const bool starts = record.version >= 0 && started_ms_ == 0;
+  if (starts) started_ms_ = round_begin_ms_ = unix_ms;
   NoteState(unix_ms, record.state);
-  for (Round& round : newest_) {
+  for (RoundTimes& round : newest_) {
     if (round.committed_ms == 0 && round.version >= 0 && round.version <= record.version) {
       round.committed_ms = unix_ms;
     }
   }
-  if (record.validated_version >= 0 && !validation_.empty() &&
-      validation_.back().version == record.validated_version) {
-    validation_.back().loss = record.validation_loss;  // sites answer one after the other
-    validation_.back().sets = ListCurrentValidationSets(record);
-  } else if (record.validated_version >= 0 &&
-             (validation_.empty() || validation_.back().version < record.validated_version)) {
-    if (validation_.size() >= kValidationPoints) {  // every second one is enough
-      std::vector<Validation> kept;
-      for (size_t i = 0; i < validation_.size(); i += 2) kept.push_back(validation_[i]);
-      validation_ = std::move(kept);
-    }
-    validation_.push_back({Seconds(unix_ms), record.validated_version, record.validation_loss,
-                           ListCurrentValidationSets(record)});
-  }
+  NoteValidation(unix_ms, record);
   // A job that failed may be resumed.
-  if (!Ended(record.state)) {
-    ended_ms_ = 0;
-  } else if (ended_ms_ == 0) {
-    ended_ms_ = unix_ms;
-  }
+  const bool ended = HasEnded(record.state);
+  if (ended == (ended_ms_ != 0)) return starts;
+  ended_ms_ = ended ? unix_ms : 0;
+  return true;
 }
 
 void JobHistory::Encode(size_t points, size_t islands, v1::JobHistory* message) const {
@@ -229,35 +219,9 @@ void JobHistory::Encode(size_t points, size_t islands, v1::JobHistory* message) 
     m->set_island(island);
     EncodeCurve(Downsample(curve.points(), points), m->mutable_curve());
   }
-  for (const Validation& v : validation_) {
-    v1::ValidationPoint* m = message->add_validation();
-    m->set_unix_s(v.unix_s);
-    m->set_version(v.version);
-    m->set_loss(v.loss);
-    for (const ValidationLoss& set : v.sets) {
-      v1::ValidationLoss* s = m->add_sets();
-      s->set_name(set.name);
-      s->set_version(set.version);
-      s->set_loss(set.loss);
-      s->set_tokens(set.tokens);
-      s->set_accuracy(set.accuracy);
-    }
-  }
-  for (const Round& round : newest_) {
-    v1::RoundTimes* m = message->add_newest();
-    m->set_round(round.round);
-    m->set_version(round.version);
-    m->set_decided_ms(round.decided_ms);
-    m->set_committed_ms(round.committed_ms);
-    m->set_closed_because(round.closed_because);
-    for (const Push& push : round.pushes) {
-      v1::RoundTimes::Push* p = m->add_pushes();
-      p->set_island(push.island);
-      p->set_granted_ms(push.granted_ms);
-      p->set_accepted(push.accepted);
-      p->set_staleness(push.staleness);
-    }
-  }
+  Encoder encoder;
+  encoder.Messages("validation", validation_, message->mutable_validation(), kMaxListLength);
+  encoder.Messages("newest", newest_, message->mutable_newest(), kMaxListLength);
 }
 
 JobHistory JobHistory::Decode(const v1::JobHistory& message) {
@@ -274,22 +238,18 @@ JobHistory JobHistory::Decode(const v1::JobHistory& message) {
     if (history.islands_.size() >= kMaxIslands) break;
     history.IslandCurve(island.island()).Restore(DecodeCurve(island.curve()));
   }
-  for (const v1::ValidationPoint& v : message.validation()) {
-    if (history.validation_.size() >= kValidationPoints) break;
-    history.validation_.push_back({v.unix_s(), v.version(), v.loss(), {}});
-    for (const v1::ValidationLoss& set : v.sets()) {
-      std::vector<ValidationLoss>& sets = history.validation_.back().sets;
-      if (sets.size() >= kValidationLossesMax) break;
-      sets.push_back({set.name(), set.version(), set.loss(), set.tokens(), set.accuracy()});
-    }
+  for (v1::ValidationPoint validation : message.validation()) {
+    Decoder decoder;
+    ValidationPoint point;
+    Fields(decoder, point, validation);
+    if (!decoder.status().ok() || history.validation_.size() >= kValidationPoints) break;
+    history.validation_.push_back(std::move(point));
   }
-  for (const v1::RoundTimes& m : message.newest()) {
-    if (history.newest_.size() >= kNewestRounds) break;
-    Round round{m.round(), m.version(), m.decided_ms(), m.committed_ms(), m.closed_because(), {}};
-    for (const v1::RoundTimes::Push& p : m.pushes()) {
-      round.pushes.push_back({p.island(), p.granted_ms(), p.accepted(), p.staleness()});
-    }
-    history.last_round_ = std::max(history.last_round_, round.round);
+  for (v1::RoundTimes newest : message.newest()) {
+    Decoder decoder;
+    RoundTimes round;
+    Fields(decoder, round, newest);
+    if (!decoder.status().ok() || history.newest_.size() >= kNewestRounds) break;
     history.round_begin_ms_ = round.decided_ms;
     history.newest_.push_back(std::move(round));
   }
@@ -304,42 +264,24 @@ const JobHistory* History::Find(const JobId& job) const {
   return found == jobs_.end() ? nullptr : &found->second;
 }
 
-void History::OnWrites(int64_t unix_ms, const std::vector<StoreWrite>& writes) {
-  for (const StoreWrite& write : writes) {
-    if (const auto* job = std::get_if<JobRecord>(&write.record)) {
-      if (write.erase || job->removed) {
-        if (jobs_.erase(job->job) > 0) changes_.erased.insert(job->job);
-        continue;
-      }
-      const auto [it, is_new] = jobs_.try_emplace(job->job);
-      it->second.OnIslands(job->spec.outer.max_islands);
-      if (is_new) {
-        // A job that this history has not seen from its beginning has facts already.
-        if (!job->facts) it->second.NoteSubmitted(unix_ms);
-        changes_.now.insert(job->job);
-      }
-    }
+void History::On(const JobEvent& event) {
+  if (std::holds_alternative<JobGone>(event.what)) {
+    if (jobs_.erase(event.job) > 0) changes_.erased.insert(event.job);
+    return;
   }
-  for (const StoreWrite& write : writes) {
-    if (write.erase) continue;
-    const auto find = [&](const JobId& job) {
-      const auto found = jobs_.find(job);
-      if (found != jobs_.end()) changes_.later.insert(job);
-      return found == jobs_.end() ? nullptr : &found->second;
-    };
-    if (const auto* granted = std::get_if<ContributionRecord>(&write.record)) {
-      if (JobHistory* job = find(granted->job)) job->OnContribution(unix_ms, *granted);
-    } else if (const auto* decision = std::get_if<DecisionRecord>(&write.record)) {
-      if (JobHistory* job = find(decision->job)) job->OnDecision(unix_ms, *decision);
-    } else if (const auto* progress = std::get_if<ProgressRecord>(&write.record)) {
-      JobHistory* job = find(progress->job);
-      if (job == nullptr) continue;
-      const int64_t ended = job->ended_ms(), started = job->started_ms();
-      job->OnProgress(unix_ms, *progress);
-      if (job->ended_ms() != ended || job->started_ms() != started) {
-        changes_.now.insert(progress->job);
-      }
-    }
+  const auto [found, is_new] = jobs_.try_emplace(event.job);
+  JobHistory& job = found->second;
+  if (const auto* stored = std::get_if<JobStored>(&event.what)) {
+    job.OnIslands(stored->record->spec.outer.max_islands);
+    // A job that this history has not seen from its beginning has facts already.
+    if (is_new && !stored->record->facts) job.NoteSubmitted(event.unix_ms);
+    if (is_new) changes_.now.insert(event.job);
+  } else if (const auto* decided = std::get_if<RoundDecided>(&event.what)) {
+    job.OnDecision(event.unix_ms, *decided);
+    changes_.later.insert(event.job);
+  } else if (const auto* progressed = std::get_if<JobProgressed>(&event.what)) {
+    const bool now = job.OnProgress(event.unix_ms, *progressed->record);
+    (now ? changes_.now : changes_.later).insert(event.job);
   }
 }
 

@@ -1,6 +1,5 @@
-// The past of all jobs, for the web page and `atoll metrics`: made from what the core stores, with
-// the wall time at which it did. It decides nothing; a history that is lost is a chart that is
-// lost.
+// The past of all jobs, for the web page and `atoll metrics`. It decides nothing; a history that is
+// lost is a chart that is lost.
 //
 // Bounds: each job keeps at most kHistoryBytesMax; see IslandCurvePoints. Pure: wall time is an
 // argument. Not thread-safe.
@@ -15,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/records.h"
 #include "coordinator/history/curve.h"
+#include "coordinator/history/round_log.h"
 
 namespace atl {
 
@@ -37,9 +36,9 @@ class JobHistory {
   JobHistory() = default;
 
   void NoteSubmitted(int64_t unix_ms) { submitted_ms_ = unix_ms; }
-  void OnContribution(int64_t unix_ms, const ContributionRecord& record);
-  void OnDecision(int64_t unix_ms, const DecisionRecord& record);
-  void OnProgress(int64_t unix_ms, const ProgressRecord& record);
+  void OnDecision(int64_t unix_ms, const RoundDecided& decided);
+  // True: the job has started, has ended, or was resumed.
+  bool OnProgress(int64_t unix_ms, const ProgressRecord& record);
   void OnIslands(int64_t islands);
 
   // At most `points` of each curve, of the first `islands` islands.
@@ -68,47 +67,25 @@ class JobHistory {
   double RoundAgeSeconds(int64_t unix_ms) const;
 
  private:
-  struct Push {
-    IslandId island = 0;
-    int64_t granted_ms = 0;
-    bool accepted = false;
-    int64_t staleness = 0;
-  };
-  struct Round {
-    int64_t round = 0;
-    Version version = kNoVersion;
-    int64_t decided_ms = 0;
-    int64_t committed_ms = 0;
-    std::string closed_because;
-    std::vector<Push> pushes;
-  };
-  struct Validation {
-    double unix_s = 0;
-    Version version = 0;
-    double loss = 0;
-    std::vector<ValidationLoss> sets;  // of the same version
-  };
-
   Curve& IslandCurve(IslandId island);
   void NoteState(int64_t unix_ms, JobState state);
+  void NoteValidation(int64_t unix_ms, const ProgressRecord& record);
 
   int64_t submitted_ms_ = 0, started_ms_ = 0, ended_ms_ = 0;
   int64_t paused_ms_ = 0;       // pauses that are over
   int64_t paused_unix_ms_ = 0;  // when the present one began; 0: it is not paused
-  int64_t last_round_ = -1;
   int64_t round_begin_ms_ = 0;  // newest decision, or the start; later by the pauses since
   double newest_loss_ = 0;
   size_t island_points_ = kRoundCurvePoints;
   Curve rounds_{kRoundCurvePoints};
   std::map<IslandId, Curve> islands_;
-  std::map<ContributionId, int64_t> granted_ms_;  // undecided
-  std::deque<Round> newest_;
-  std::vector<Validation> validation_;
+  std::deque<RoundTimes> newest_;
+  std::vector<ValidationPoint> validation_;
 };
 
 class History {
  public:
-  void OnWrites(int64_t unix_ms, const std::vector<StoreWrite>& writes);
+  void On(const JobEvent& event);
 
   const JobHistory* Find(const JobId& job) const;
   void Restore(const JobId& job, JobHistory history) { jobs_[job] = std::move(history); }

@@ -74,7 +74,7 @@ struct Fixture {
   Fixture() {
     JobRecord job;
     job.job = "lm-1";
-    history.OnWrites(1'000, {{job}});
+    Store(1'000, {{job}});
     Progress(JobState::kRunning, 0, 10'000);
   }
   void Progress(JobState state, Version version, int64_t unix_ms,
@@ -86,7 +86,7 @@ struct Fixture {
     progress.validated_version = version;
     progress.validation_loss = 5;
     progress.validation_sets = sets;
-    history.OnWrites(unix_ms, {{progress}});
+    Store(unix_ms, {{progress}});
   }
   // Two islands; the second one pushed from an older version and is rejected.
   void Round(int64_t round, int64_t unix_ms) {
@@ -106,9 +106,9 @@ struct Fixture {
       ContributionRecord granted;
       granted.job = "lm-1";
       granted.contribution = p.contribution;
-      history.OnWrites(unix_ms - 500, {{granted}});
+      Store(unix_ms - 500, {{granted}});
     }
-    history.OnWrites(unix_ms, {{decision}});
+    Store(unix_ms, {{decision}});
   }
   v1::JobHistory Encoded() const {
     v1::JobHistory message;
@@ -116,6 +116,10 @@ struct Fixture {
     history.Find("lm-1")->Encode(1000, kAll, &message);
     return message;
   }
+  void Store(int64_t unix_ms, const std::vector<StoreWrite>& writes) {
+    for (const JobEvent& event : log.Read(unix_ms, Tick{}, writes)) history.On(event);
+  }
+  RoundLog log;
   History history;
 };
 
@@ -273,7 +277,7 @@ TEST_CASE("a_removed_job_leaves_no_file_and_a_damaged_file_is_left_out") {
     HistoryFiles store(&files, "history");
     store.Load(&fixture.history);
     store.SaveAll(&fixture.history);
-    fixture.history.OnWrites(30'000, {{removed}});
+    fixture.Store(30'000, {{removed}});
     store.SaveAll(&fixture.history);
     CHECK(fixture.history.Find("lm-1") == nullptr);
   }

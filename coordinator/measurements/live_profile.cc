@@ -32,7 +32,7 @@ PlanRequest MakePlanRequest(const std::vector<MemberView>& members, const JobVie
     }
   }
   for (const MemberView& member : members) {
-    if (member.kind != MemberKind::kWorker || !member.attached || member.devices.empty()) continue;
+    if (IsServer(member) || !member.attached || member.devices.empty()) continue;
     request.members.push_back({{member.name, member.incarnation, member.peer_endpoint, ""},
                                member.site,
                                member.devices,
@@ -167,7 +167,7 @@ void AddSites(const std::vector<MemberView>& members, const ProfileRegistry& reg
   const std::map<NodeId, MeasuredSite> found = registry.Sites();
   std::map<std::string, v1::SiteOfWorkers> sites;
   for (const MemberView& member : members) {
-    if (member.kind != MemberKind::kWorker || !member.attached || member.site.empty()) continue;
+    if (IsServer(member) || !member.attached || member.site.empty()) continue;
     v1::SiteOfWorkers& site = sites[member.site];
     site.set_name(member.site);
     site.add_workers(member.name);
@@ -223,7 +223,7 @@ PlanRequest RequestFor(const JobView& job, const IslandPlan& plan,
     PlanMember& added = request.members.emplace_back();
     added.member = member;
     for (const MemberView& seen : members) {
-      if (seen.kind != MemberKind::kWorker || seen.name != member.worker) continue;
+      if (IsServer(seen) || seen.name != member.worker) continue;
       added.site = seen.site;
       added.devices = seen.devices;
     }

@@ -142,7 +142,7 @@ TEST_CASE("A lost request is rebuilt from what the coordinator knows") {
   members[0].name = "w1";
   members[0].devices = request.members[0].devices;
   members[0].site = "paris";
-  members[1].kind = MemberKind::kServer;
+  members[1].load.emplace();
   members[1].name = "w2";
   members[2].name = "w2";  // attached, but it has not said hello
   IslandPlan plan;

@@ -9,10 +9,6 @@ namespace {
 
 using Labels = MetricsWriter::Labels;
 
-bool Ended(JobState state) {
-  return state == JobState::kDone || state == JobState::kFailed || state == JobState::kCancelled;
-}
-
 double Number(int64_t value) { return static_cast<double>(value); }
 
 void AddMembers(const std::vector<MemberView>& members, MetricsWriter& writer) {
@@ -22,18 +18,17 @@ void AddMembers(const std::vector<MemberView>& members, MetricsWriter& writer) {
   }
   std::map<std::string, size_t> shown;
   for (const MemberView& m : members) {
-    const std::string kind = m.kind == MemberKind::kWorker ? "worker" : "paramserver";
-    ++count[{kind, m.attached ? "attached" : "unavailable"}];
-    if (!m.attached || ++shown[kind] > kMembersShown) continue;
-    const Labels member = {{"kind", kind}, {"member", m.name}};
-    writer.Add(kHeartbeatAge, Seconds(m.since_heartbeat), member);
-    if (m.kind == MemberKind::kWorker) continue;
+    ++count[{m.kind, m.attached ? "attached" : "unavailable"}];
+    if (!m.attached || ++shown[m.kind] > kMembersShown) continue;
+    const Labels member = {{"kind", m.kind}, {"member", m.name}};
+    writer.Add(kHeartbeatAge, m.since_heartbeat_s, member);
+    if (!IsServer(m)) continue;
     const Labels server = {{"server", m.name}};
-    writer.Add(kServerParameterBytes, Number(m.load.parameter_bytes), server);
-    writer.Add(kServerStagedBytes, Number(m.load.staged_bytes), server);
-    writer.Add(kServerLogBytes, Number(m.load.log_bytes), server);
-    writer.Add(kServerReceivedBytes, Number(m.load.received_bytes), server);
-    writer.Add(kServerSentBytes, Number(m.load.sent_bytes), server);
+    writer.Add(kServerParameterBytes, Number(m.load->parameter_bytes), server);
+    writer.Add(kServerStagedBytes, Number(m.load->staged_bytes), server);
+    writer.Add(kServerLogBytes, Number(m.load->log_bytes), server);
+    writer.Add(kServerReceivedBytes, Number(m.load->received_bytes), server);
+    writer.Add(kServerSentBytes, Number(m.load->sent_bytes), server);
     writer.Add(kServerMemoryBytes, Number(m.memory_bytes), server);
   }
   for (const auto& [key, number] : count) {
@@ -43,18 +38,15 @@ void AddMembers(const std::vector<MemberView>& members, MetricsWriter& writer) {
 
 void AddIsland(const JobView& job, const IslandView& island, double since_step_s,
                MetricsWriter& writer) {
-  const Labels labels = {{"atoll_job", job.summary.job},
-                         {"island", std::to_string(island.record.island)}};
+  const Labels labels = {{"atoll_job", job.summary.job}, {"island", std::to_string(island.island)}};
   const auto with = [&](const char* name, const char* value) {
     Labels more = labels;
     more.emplace_back(name, value);
     return more;
   };
-  writer.Add(kIslandContributions, Number(island.record.rounds_accepted),
-             with("outcome", "accepted"));
-  writer.Add(kIslandContributions, Number(island.record.rounds_rejected),
-             with("outcome", "rejected"));
-  writer.Add(kIslandTokens, Number(island.record.tokens_committed), labels);
+  writer.Add(kIslandContributions, Number(island.rounds_accepted), with("outcome", "accepted"));
+  writer.Add(kIslandContributions, Number(island.rounds_rejected), with("outcome", "rejected"));
+  writer.Add(kIslandTokens, Number(island.tokens_committed), labels);
   writer.Add(kIslandSinceStep, since_step_s, labels);
   writer.Add(kIslandLostSteps, Number(island.steps_interrupted), with("loss", "interrupted"));
   writer.Add(kIslandLostSteps, Number(island.steps_redone), with("loss", "replayed"));
@@ -145,11 +137,11 @@ void AddClusterMetrics(Instant now, int64_t unix_ms, const CoordinatorCore& core
     states[Name(static_cast<JobState>(state))] = 0;
   }
   size_t shown = 0;
-  std::vector<JobSummary> jobs = core.Jobs(now);
+  std::vector<JobSummary> jobs = core.Jobs();
   std::reverse(jobs.begin(), jobs.end());
   for (const JobSummary& job : jobs) {
     ++states[Name(job.state)];
-    if (Ended(job.state) || ++shown > kJobsShown) continue;
+    if (HasEnded(job.state) || ++shown > kJobsShown) continue;
     if (const auto view = core.Job(now, job.job)) AddJob(now, unix_ms, *view, seen, writer);
   }
   for (const auto& [state, number] : states) writer.Add(kJobs, number, {{"state", state}});

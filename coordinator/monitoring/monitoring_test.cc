@@ -18,9 +18,9 @@ struct Running {
     job.summary.active_islands = 2;
     job.spec.outer.min_islands = 2;
     island().attached = true;
-    island().record.incarnation = 7;
-    island().record.generation = 1;
-    island().plan.number = 1;
+    island().incarnation = 7;
+    island().generation = 1;
+    island().plan.emplace().number = 1;
     island().workers = {{"a", 7, true, true, true, "training", 1},
                         {"b", 8, false, true, true, "opening the data", 0}};
     Heartbeat(0, 5);
@@ -29,7 +29,7 @@ struct Running {
   void Heartbeat(int seconds, int64_t step) {
     IslandProgress progress;
     progress.job = "lm-1";
-    progress.generation = island().record.generation;
+    progress.generation = island().generation;
     progress.inner_step = step;
     progress.step_seconds_idle_link = step_s;
     island().progress = progress;
@@ -60,10 +60,10 @@ TEST_CASE("a_step_a_new_generation_and_a_resumed_job_begin_anew") {
   Running r;
   r.Heartbeat(40, 6);
   CHECK(r.Look(41).since_step_s == 1);
-  r.island().record.generation = 2;
+  r.island().generation = 2;
   r.Heartbeat(60, 6);
   CHECK(r.Look(61).since_step_s == 1);
-  r.watch.OnState(At(90), "lm-1");
+  r.watch.On(At(90), {"lm-1", 0, LeaderChanged()});
   CHECK(r.Look(91).since_step_s == 1);
 }
 
@@ -97,19 +97,34 @@ IslandRecord Island(int64_t evictions) {
   return island;
 }
 
-TEST_CASE("evictions_are_counted_by_the_event_that_caused_them") {
+// Counts what the core stores of one job.
+struct Counted {
+  Counted(const std::vector<StoreRecord>& more = {}) {
+    std::vector<StoreRecord> records = {JobRecord{"lm-1"}};
+    records.insert(records.end(), more.begin(), more.end());
+    for (const JobEvent& happened : log.Recover(records)) counters.On(happened);
+  }
+  void Store(int64_t unix_ms, const CoordinatorEvent& event, const StoreRecord& record) {
+    const std::vector<StoreWrite> writes = {{record}};
+    for (const JobEvent& happened : log.Read(unix_ms, event, writes)) counters.On(happened);
+  }
+  const JobCounters* job() const { return counters.Find("lm-1"); }
+  RoundLog log;
   RoundCounters counters;
-  counters.Recover({Island(2)});
-  counters.OnStored(0, Tick{}, {{Island(2)}});
-  counters.OnStored(0, Tick{}, {{Island(3)}});
-  counters.OnStored(0, WorkerConnectionLost{"w1", 1}, {{Island(5)}});
-  counters.OnStored(0, FromWorker{"w1", 1, Leaving{"stopped"}}, {{Island(5)}});  // it left
-  CHECK(counters.Find("lm-1")->evictions ==
+};
+
+TEST_CASE("evictions_are_counted_by_the_event_that_caused_them") {
+  Counted counted({Island(2)});
+  counted.Store(0, Tick{}, Island(2));
+  counted.Store(0, Tick{}, Island(3));
+  counted.Store(0, WorkerConnectionLost{"w1", 1}, Island(5));
+  counted.Store(0, FromWorker{"w1", 1, Leaving{"stopped"}}, Island(5));  // it left
+  CHECK(counted.job()->evictions ==
         std::map<std::string, int64_t>{{"silent", 1}, {"connection_lost", 2}});
 }
 
 TEST_CASE("rounds_are_counted_once_with_their_duration_and_staleness") {
-  RoundCounters counters;
+  Counted counted;
   DecisionRecord decision;
   decision.job = "lm-1";
   decision.version = 4;
@@ -117,12 +132,12 @@ TEST_CASE("rounds_are_counted_once_with_their_duration_and_staleness") {
   decision.participants.resize(1);
   decision.participants[0].contribution.base_version = 1;
   decision.round = 1;
-  counters.OnStored(1'000, Tick{}, {{decision}});
-  counters.OnStored(2'000, Tick{}, {{decision}});  // stored again
+  counted.Store(1'000, Tick{}, decision);
+  counted.Store(2'000, Tick{}, decision);  // stored again
   decision.round = 2;
   decision.version = kNoVersion;
-  counters.OnStored(3'000, Tick{}, {{decision}});
-  const JobCounters* job = counters.Find("lm-1");
+  counted.Store(3'000, Tick{}, decision);
+  const JobCounters* job = counted.job();
   CHECK(job->committed == 1);
   CHECK(job->voided == 1);
   CHECK(job->round_seconds.count() == 1);
@@ -130,7 +145,7 @@ TEST_CASE("rounds_are_counted_once_with_their_duration_and_staleness") {
 }
 
 TEST_CASE("a_round_during_which_the_job_was_paused_is_no_measure_of_rounds") {
-  RoundCounters counters;
+  Counted counted;
   DecisionRecord decision;
   decision.job = "lm-1";
   ProgressRecord progress;
@@ -138,12 +153,12 @@ TEST_CASE("a_round_during_which_the_job_was_paused_is_no_measure_of_rounds") {
   const auto decides = [&](int64_t unix_ms) {
     ++decision.round;
     decision.version = decision.round;
-    counters.OnStored(unix_ms, Tick{}, {{decision}});
-    return counters.Find("lm-1")->round_seconds.count();
+    counted.Store(unix_ms, Tick{}, decision);
+    return counted.job()->round_seconds.count();
   };
   const auto becomes = [&](JobState state) {
     progress.state = state;
-    counters.OnStored(0, Tick{}, {{progress}});
+    counted.Store(0, Tick{}, progress);
   };
   decides(1'000);
   CHECK(decides(2'000) == 1);

@@ -14,7 +14,7 @@ constexpr size_t kIslandsMax = 65536;
 bool ShouldTrain(const JobView& job, const IslandView& island) {
   return job.summary.state == JobState::kRunning &&
          job.summary.active_islands >= job.spec.outer.min_islands && island.attached &&
-         island.record.incarnation != 0 && island.progress;
+         island.incarnation != 0 && island.progress;
 }
 
 // The members that the leader has to wait for: those that do something else than the plan says.
@@ -22,7 +22,7 @@ std::string WaitsFor(const IslandView& island) {
   std::string text;
   for (const IslandWorkerView& worker : island.workers) {
     if (worker.leads || !worker.in_plan) continue;
-    const bool ready = worker.attached && worker.plan_number == island.plan.number;
+    const bool ready = worker.attached && island.plan && worker.plan_number == island.plan->number;
     if (ready) continue;
     absl::StrAppend(&text, text.empty() ? "" : ", ", worker.worker, " (", worker.activity, ")");
   }
@@ -39,16 +39,25 @@ void ProgressWatch::OnHeartbeat(Instant now, const IslandProgress& progress) {
   if (seen.generation != newest.generation || seen.inner_step != newest.inner_step) seen = newest;
 }
 
-void ProgressWatch::OnState(Instant now, const JobId& job) {
+void ProgressWatch::On(Instant now, const JobEvent& event) {
+  if (std::holds_alternative<JobGone>(event.what)) {
+    std::erase_if(seen_, [&](const auto& entry) { return entry.first.first == event.job; });
+  }
+  // Perhaps no island could train before.
+  const auto* progressed = std::get_if<JobProgressed>(&event.what);
+  if ((progressed == nullptr || !progressed->state_changed) &&
+      !std::holds_alternative<LeaderChanged>(event.what)) {
+    return;
+  }
   for (auto& [key, seen] : seen_) {
-    if (key.first == job) seen.at = now;
+    if (key.first == event.job) seen.at = now;
   }
 }
 
 ProgressWatch::Standing ProgressWatch::Of(Instant now, const JobView& job,
                                           const IslandView& island) const {
   Standing standing;
-  const auto found = seen_.find({job.summary.job, island.record.island});
+  const auto found = seen_.find({job.summary.job, island.island});
   if (found == seen_.end() || !ShouldTrain(job, island)) return standing;
   standing.since_step_s = std::max(0.0, Seconds(now - found->second.at));
   const IslandProgress& p = *island.progress;
@@ -62,10 +71,6 @@ ProgressWatch::Standing ProgressWatch::Of(Instant now, const JobView& job,
                    waits.empty() ? "" : "; waiting for ", waits,
                    island.activity.empty() ? "" : "; the leader: ", island.activity);
   return standing;
-}
-
-void ProgressWatch::Forget(const JobId& job) {
-  std::erase_if(seen_, [&](const auto& entry) { return entry.first.first == job; });
 }
 
 }  // namespace atl

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "common/time.h"
-#include "coordinator/core/views.h"
+#include "coordinator/history/round_log.h"
 
 namespace atl {
 
@@ -26,9 +26,7 @@ class ProgressWatch {
   };
 
   void OnHeartbeat(Instant now, const IslandProgress& progress);
-  // The job's state or its islands have changed: perhaps no island could train before.
-  void OnState(Instant now, const JobId& job);
-  void Forget(const JobId& job);
+  void On(Instant now, const JobEvent& event);
 
   Standing Of(Instant now, const JobView& job, const IslandView& island) const;
 

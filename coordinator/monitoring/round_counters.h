@@ -6,11 +6,10 @@
 
 #include <map>
 #include <string>
-#include <vector>
 
 #include "common/metrics/metrics.h"
 #include "common/metrics/names.h"
-#include "coordinator/core/core.h"
+#include "coordinator/history/round_log.h"
 
 namespace atl {
 
@@ -19,24 +18,18 @@ struct JobCounters {
   HistogramCounts staleness{kStaleness};
   int64_t committed = 0;
   int64_t voided = 0;
-  int64_t last_round = -1;
   int64_t last_decision_ms = 0;
   bool paused = false;
   bool paused_since = false;  // that decision: the next round's duration says nothing
   double clip_scale = 1;
   double rho = 0, gain = 0, cosine = 0;
   double norm = 0;
-  std::map<IslandId, int64_t> evictions_seen;  // as the islands' records say
-  std::map<std::string, int64_t> evictions;    // by reason
+  std::map<std::string, int64_t> evictions;  // by reason
 };
 
 class RoundCounters {
  public:
-  // What the core knew at its start.
-  void Recover(const std::vector<StoreRecord>& records);
-  // After each step: the event, and what it made the core store.
-  void OnStored(int64_t unix_ms, const CoordinatorEvent& event,
-                const std::vector<StoreWrite>& writes);
+  void On(const JobEvent& event);
   const JobCounters* Find(const JobId& job) const;
 
  private:

@@ -9,31 +9,24 @@
 #include <map>
 #include <vector>
 
-#include "coordinator/core/records.h"
+#include "coordinator/history/round_log.h"
 #include "coordinator/tracing/span.h"
 
 namespace atl {
 
 class RoundSpans {
  public:
-  // After each step of the core: what it stored. Spans of the rounds that have ended by it.
-  std::vector<Span> OnStored(int64_t unix_ms, const std::vector<StoreWrite>& writes);
+  // Spans of the rounds that have ended by it.
+  std::vector<Span> On(const JobEvent& event);
 
  private:
   struct Round {
     Version version = kNoVersion;
     std::vector<Span> spans;  // the root first; the last one is the commit
   };
-  struct Job {
-    std::map<ContributionId, int64_t> granted_ms;  // not decided yet
-    std::deque<Round> deciding;                    // not committed yet
-    int64_t last_round = -1;
-  };
+  std::vector<Span> OnDecision(int64_t unix_ms, const RoundDecided& decided);
 
-  void OnDecision(int64_t unix_ms, const DecisionRecord& decision, std::vector<Span>* ended);
-  void OnVersion(int64_t unix_ms, Version version, Job& job, std::vector<Span>* ended);
-
-  std::map<JobId, Job> jobs_;
+  std::map<JobId, std::deque<Round>> deciding_;  // not committed yet
 };
 
 }  // namespace atl

@@ -49,13 +49,31 @@ StoreWrite Committed(Version version) {
   return {record};
 }
 
+struct Traced {
+  Traced() {
+    JobRecord job;
+    job.job = "j-1";
+    Store(0, {job});
+  }
+  std::vector<Span> Store(int64_t unix_ms, const StoreWrite& write) {
+    std::vector<Span> ended;
+    const std::vector<StoreWrite> writes = {write};
+    for (const JobEvent& event : log.Read(unix_ms, Tick{}, writes)) {
+      for (const Span& span : spans.On(event)) ended.push_back(span);
+    }
+    return ended;
+  }
+  RoundLog log;
+  RoundSpans spans;
+};
+
 TEST_CASE("a_round_is_a_trace_from_its_first_push_to_its_commit") {
   const ContributionId one{1, 1, 1, 4}, two{2, 1, 1, 4};
-  RoundSpans spans;
-  CHECK(spans.OnStored(1000, {Pushed(one)}).empty());
-  CHECK(spans.OnStored(2000, {Pushed(two)}).empty());
-  CHECK(spans.OnStored(3000, {Decided(7, 5, one, two)}).empty());
-  const std::vector<Span> ended = spans.OnStored(3500, {Committed(5)});
+  Traced traced;
+  CHECK(traced.Store(1000, Pushed(one)).empty());
+  CHECK(traced.Store(2000, Pushed(two)).empty());
+  CHECK(traced.Store(3000, Decided(7, 5, one, two)).empty());
+  const std::vector<Span> ended = traced.Store(3500, Committed(5));
   REQUIRE(ended.size() == 4);
   CHECK(ended[0].name == "outer round");
   CHECK(ended[0].begin_unix_ms == 1000);
@@ -72,12 +90,12 @@ TEST_CASE("a_round_is_a_trace_from_its_first_push_to_its_commit") {
   CHECK(ended[2].end_unix_ms == 3000);
   CHECK(ended[2].error == "norm");
   CHECK(ended[3].begin_unix_ms == 3000);
-  CHECK(spans.OnStored(3600, {Committed(5)}).empty());
+  CHECK(traced.Store(3600, Committed(5)).empty());
 }
 
 TEST_CASE("a_void_round_ends_with_its_decision_and_is_an_error") {
-  RoundSpans spans;
-  const auto ended = spans.OnStored(3000, {Decided(7, kNoVersion, {1, 1, 1, 4}, {2, 1, 1, 4})});
+  Traced traced;
+  const auto ended = traced.Store(3000, Decided(7, kNoVersion, {1, 1, 1, 4}, {2, 1, 1, 4}));
   REQUIRE(ended.size() == 3);
   CHECK_FALSE(ended[0].error.empty());
 }

@@ -130,9 +130,7 @@ void Checkers::Persisted(const StoreRecord& record) {
     if (IsOfSite(removed->job)) Of(removed->job).EndPersisted();
   }
   if (const auto* progress = std::get_if<ProgressRecord>(&record)) {
-    const bool ended = progress->state == JobState::kDone || progress->state == JobState::kFailed ||
-                       progress->state == JobState::kCancelled;
-    if (IsOfSite(progress->job) && ended) Of(progress->job).EndPersisted();
+    if (IsOfSite(progress->job) && HasEnded(progress->state)) Of(progress->job).EndPersisted();
   }
   const auto* contribution = std::get_if<ContributionRecord>(&record);
   if (contribution != nullptr && contribution->dropped && !IsOfSite(contribution->job)) {

@@ -383,6 +383,20 @@ RoundPhase GetRoundPhase(const Rounds& rounds) {
   return rounds.window ? RoundPhase::kWindowOpen : RoundPhase::kIdle;
 }
 
+const char* Name(RoundPhase phase) {
+  switch (phase) {
+    case RoundPhase::kIdle:
+      return "idle";
+    case RoundPhase::kWindowOpen:
+      return "window open";
+    case RoundPhase::kCollecting:
+      return "collecting";
+    case RoundPhase::kCommitting:
+      return "committing";
+  }
+  return "?";
+}
+
 namespace {
 
 // ", no answer yet from island 0 (worker a)", of the island that makes them.

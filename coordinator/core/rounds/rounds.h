@@ -35,7 +35,9 @@ bool DropIncomplete(State& s, Job& job, Rounds& rounds);
 // When AdvanceRound has to be called even if nothing comes in.
 Instant WindowDeadline(const Job& job, const Rounds& rounds);
 
+enum class RoundPhase { kIdle, kWindowOpen, kCollecting, kCommitting };
 RoundPhase GetRoundPhase(const Rounds& rounds);
+const char* Name(RoundPhase phase);
 std::string RoundReason(const State& s, const Job& job, const Rounds& rounds);
 
 }  // namespace atl::coord

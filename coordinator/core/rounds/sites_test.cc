@@ -140,8 +140,7 @@ TEST_CASE("a_named_validation_set_is_kept_and_a_name_that_the_job_has_not_is_lef
 std::set<NodeId> ListIslandWorkers(const World& w, const JobId& job) {
   std::set<NodeId> workers;
   for (const IslandView& island : w.Job(job).islands) {
-    workers.insert(island.record.worker);
-    for (const IslandMember& m : island.record.followers) workers.insert(m.worker);
+    for (const IslandWorkerView& m : island.workers) workers.insert(m.worker);
   }
   return workers;
 }

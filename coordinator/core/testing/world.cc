@@ -648,7 +648,7 @@ void World::Restart(ClusterId cluster, int64_t epoch) {
 }
 
 void World::Show() {
-  for (const JobSummary& job : core_->Jobs(now_)) {
+  for (const JobSummary& job : core_->Jobs()) {
     const JobView view = Job(job.job);
     Print(absl::StrCat("= ", job.job, " ", Name(job.state), " (", job.reason, "), version ",
                        job.version, ", ", job.tokens_committed, " of ", job.tokens_budget,
@@ -657,12 +657,10 @@ void World::Show() {
       Print(absl::StrFormat(
           "=   island %d of %s generation %d: %s; %d accepted, %d rejected, %d "
           "tokens, %d leased",
-          island.record.island,
-          island.record.site.empty() ? island.record.worker : "site " + island.record.site,
-          island.record.generation, island.activity, island.record.rounds_accepted,
-          island.record.rounds_rejected, island.record.tokens_committed, island.leased_sequences));
-      if (island.plan.number == 0 && island.planning.empty()) continue;
-      std::string line = absl::StrCat("=     ", Describe(island.plan));
+          island.island, island.worker, island.generation, island.activity, island.rounds_accepted,
+          island.rounds_rejected, island.tokens_committed, island.leased_sequences));
+      if (!island.plan && island.planning.empty()) continue;
+      std::string line = absl::StrCat("=     ", Describe(island.plan.value_or(IslandPlan())));
       if (!island.planning.empty()) absl::StrAppend(&line, "; ", island.planning);
       for (const IslandWorkerView& w : island.workers) {
         absl::StrAppend(&line, "; ", w.worker,
@@ -674,7 +672,7 @@ void World::Show() {
       Print(line);
     }
     Print(absl::StrFormat("=   round %s; data: %d committed, %d pushed, %d leased, %d free",
-                          Name(view.round.phase), view.ledger.committed, view.ledger.pushed,
+                          view.round.phase, view.ledger.committed, view.ledger.pushed,
                           view.ledger.leased, view.ledger.free));
   }
 }

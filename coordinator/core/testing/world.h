@@ -105,6 +105,15 @@ class World {
   const absl::Status& reply() const { return reply_; }
   // What the core has stored.
   std::vector<StoreRecord> stored() const;
+  // Of one kind, in the order of their keys.
+  template <class Record>
+  std::vector<Record> Stored() const {
+    std::vector<Record> found;
+    for (const StoreRecord& record : core_->Stored()) {
+      if (const auto* one = std::get_if<Record>(&record)) found.push_back(*one);
+    }
+    return found;
+  }
 
   std::function<void(const CoordinatorEvent&)> on_event;  // before each Step; may be null
 
