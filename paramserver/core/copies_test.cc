@@ -111,7 +111,7 @@ TEST_CASE("what the other server did not take is forwarded again, others go on m
     pair.active.PushAll(pair.active.By(island, 0), /*seed=*/1);
   }
   pair.active.Sync();
-  REQUIRE(pair.active.forwards.size() == ServerCore::kForwardsAtOnce);
+  REQUIRE(pair.active.forwards.size() == JobDriver::kForwardsAtOnce);
   std::set<PushId> tried;
   for (int turn = 0; turn < 4; ++turn) {
     for (const ForwardPush& push : std::exchange(pair.active.forwards, {})) {

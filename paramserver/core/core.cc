@@ -1,451 +1,356 @@
 #include "paramserver/core/core.h"
 
 #include <algorithm>
+#include <limits>
+#include <type_traits>
 #include <utility>
 
-#include "kernels/deltas.h"
-#include "paramserver/core/turn.h"
+#include "common/protocol/outer_optimizer.h"
 
 namespace atl::ps {
-namespace {
-
-// A push is announced to the coordinator again after these pauses, doubling.
-constexpr Duration kAnnounceFirst = kRetryInterval;
-constexpr Duration kAnnounceLast = 16 * kRetryInterval;
-
-constexpr size_t kMaxWaiting = 16;  // requests that wait for the same push to be durable
-
-}  // namespace
 
 ServerCore::ServerCore(ServerOptions options, std::vector<RecoveredJob> recovered, ThreadPool* pool)
-    : options_(std::move(options)),
-      pool_(pool),
-      gate_(std::make_shared<PushGate>()),
-      mark_(options_.mark),
-      remembered_(options_.mark) {
+    : remembered_(options.mark) {
+  server_.mark = options.mark;
+  server_.options = std::move(options);
+  server_.pool = pool;
+  server_.gate = std::make_shared<PushGate>();
   for (RecoveredJob& from : recovered) {
-    Job& job = jobs_[from.job];
-    job.damage = std::move(from.damage);
-    job.next_sequence = from.next_sequence;
-    job.snapshot_version = from.snapshot_version;
-    job.snapshot_replay_from = from.snapshot_replay_from;
-    job.snapshot_ended = from.snapshot_ended;
-    job.synced = from.next_sequence - 1;
-    job.state = std::move(from.state);
-    if (job.state == nullptr) continue;
-    mark_.epoch = std::max(mark_.epoch, job.state->epoch());
-    gate_->SetLedger(from.job, job.state->ledger());
+    if (from.state == nullptr) {
+      unserved_[from.job].damage = std::move(from.damage);
+      continue;
+    }
+    server_.mark.epoch = std::max(server_.mark.epoch, from.state->epoch());
+    server_.gate->SetLedger(from.job, from.state->ledger());
+    const JobId job = from.job;
+    server_.jobs[job] = std::make_unique<JobDriver>(&server_, std::move(from));
   }
   UpdateRoom();
 }
 
 Actions ServerCore::Step(Instant now, const Event& event) {
-  Turn turn{now, {}};
+  Turn turn{now, connected_};
   std::visit([&](const auto& e) { On(e, turn); }, event);
   if (turn.now >= remember_at_) {
     remember_at_ = kNever;
-    if (mark_ != remembered_) turn.actions.remember = remembered_ = mark_;
+    if (server_.mark != remembered_) turn.actions.remember = remembered_ = server_.mark;
   }
   SendDue(turn);
+  UpdateRoom();
   turn.actions.next_deadline = HasWork() ? now : NextDeadline();
   return std::move(turn.actions);
+}
+
+void ServerCore::UpdateRoom() {
+  int64_t staged = 0;
+  for (const auto& [id, job] : server_.jobs) staged += job->state().staged_bytes();
+  const int64_t parameters = server_.HeldBytes() - staged;
+  server_.gate->SetRoom(staged, std::max<int64_t>(0, server_.options.memory_bytes - parameters));
 }
 
 // ------------------------------------------------------------------------------- the stream ----
 
 void ServerCore::On(const ConnectionUp&, Turn& turn) {
-  connected_ = true;
+  turn.connected = connected_ = true;
   SendHello(turn);
 }
 
-void ServerCore::On(const ConnectionDown&, Turn&) {
-  connected_ = welcomed_ = false;
+void ServerCore::On(const ConnectionDown&, Turn& turn) {
+  turn.connected = connected_ = welcomed_ = false;
   next_hello_ = next_heartbeat_ = kNever;
 }
 
-void ServerCore::On(const Tick& event, Turn& turn) {
-  counters_ = event;
-  Work(turn);
-}
-
 void ServerCore::SendHello(Turn& turn) {
-  ServerHello hello{options_.software_version,
-                    options_.endpoint,
-                    options_.memory_bytes,
-                    {},
-                    options_.public_key,
-                    mark_,
-                    options_.site,
-                    options_.site_only};
-  for (const auto& [id, job] : jobs_) {
-    if (job.state != nullptr) hello.jobs.push_back(Held(id, job));
-  }
-  Say(std::move(hello), turn);
-  for (auto& [id, job] : jobs_) {
-    if (!job.damage.empty() || !job.log_full.empty()) job.next_fault = turn.now;
+  const ServerOptions& options = server_.options;
+  ServerHello hello{
+      options.software_version, options.endpoint, options.memory_bytes, {},
+      options.public_key,       server_.mark,     options.site,         options.site_only};
+  for (const auto& [id, job] : server_.jobs) hello.jobs.push_back(job->Describe());
+  turn.Say(std::move(hello));
+  for (const auto& [id, job] : server_.jobs) job->OnHello(turn);
+  for (auto& [id, job] : unserved_) {
+    if (!job.damage.empty()) job.next_fault = turn.now;
   }
   welcomed_ = false;
   next_heartbeat_ = kNever;
   next_hello_ = turn.now + kRetryInterval;
 }
 
-HeldJob ServerCore::Held(const JobId& id, const Job& job) const {
-  HeldJob held{id, job.state->version(), job.snapshot_version, {}};
-  held.ended = job.state->ended();
-  held.placement = job.state->placement();
-  held.shards = job.state->ShardsHere(/*filled=*/false);
-  held.filled = job.state->ShardsHere(/*filled=*/true);
-  for (const IslandFence& fence : job.state->ledger()->Fences()) {
-    held.generation = std::max(held.generation, fence.generation);
-  }
-  for (const PushId& push : job.state->Staged()) {
-    const bool pending = std::any_of(job.pending.begin(), job.pending.end(),
-                                     [&](const auto& entry) { return entry.second.id == push; });
-    if (!pending) held.staged.push_back(push);
-  }
-  return held;
-}
-
 void ServerCore::SendHeartbeat(Turn& turn) {
   ServerHeartbeat beat;
-  for (const auto& [id, job] : jobs_) {
-    if (job.state == nullptr) continue;
-    beat.parameter_bytes += job.state->parameter_bytes();
-    beat.staged_bytes += job.state->staged_bytes();
-    beat.jobs.push_back({id, job.state->version(), job.snapshot_version, {}});
+  for (const auto& [id, job] : server_.jobs) {
+    beat.parameter_bytes += job->state().parameter_bytes();
+    beat.staged_bytes += job->state().staged_bytes();
+    beat.jobs.push_back({id, job->state().version(), job->snapshot_version(), {}});
   }
   beat.log_bytes = counters_.log_bytes;
   beat.received_bytes = counters_.received_bytes;
   beat.sent_bytes = counters_.sent_bytes;
-  Say(std::move(beat), turn);
+  turn.Say(std::move(beat));
   next_heartbeat_ = turn.now + heartbeat_interval_;
 }
 
-void ServerCore::Say(ServerMessage message, Turn& turn) {
-  if (connected_) turn.actions.to_coordinator.push_back(std::move(message));
-}
-
-void ServerCore::Fault(const JobId& id, const std::string& reason, Turn& turn) {
-  turn.actions.notes.push_back(absl::StrCat("job ", id, ": ", reason));
-  Say(ServerFault{id, reason}, turn);
-}
-
 void ServerCore::SendDue(Turn& turn) {
-  const Instant now = turn.now;
-  if (connected_ && now >= next_hello_) SendHello(turn);
-  if (connected_ && welcomed_ && now >= next_heartbeat_) SendHeartbeat(turn);
-  for (auto& [id, job] : jobs_) {
-    if (connected_ && now >= job.next_fault) {
-      Say(ServerFault{id, job.damage.empty() ? job.log_full : job.damage, job.damage.empty()},
-          turn);
-      job.next_fault = now + kRetryInterval;
-    }
-    if (connected_ && now >= job.next_announcement) {
-      job.next_announcement = kNever;
-      for (auto& [push, announced] : job.announced) {
-        if (now >= announced.next_send) {
-          Say(PushStaged{push}, turn);
-          announced.next_send = now + announced.interval;
-          announced.interval = std::min(2 * announced.interval, kAnnounceLast);
-        }
-        job.next_announcement = std::min(job.next_announcement, announced.next_send);
-      }
-    }
-    if (now >= job.next_snapshot_try) MaybeSnapshot(job, turn);
-    if (now >= job.next_fetch) Receive(id, job, turn);
-    if (now >= job.next_forward) ForwardStaged(job, turn);
-    if (now >= job.next_base) FetchBaseParts(id, job, turn);
-    if (job.contributing && now >= job.contributing->next_try) PushContributionParts(id, job, turn);
+  if (connected_ && turn.now >= next_hello_) SendHello(turn);
+  if (connected_ && welcomed_ && turn.now >= next_heartbeat_) SendHeartbeat(turn);
+  for (auto& [id, job] : unserved_) {
+    if (!connected_ || turn.now < job.next_fault) continue;
+    turn.Say(ServerFault{id, job.damage});
+    job.next_fault = turn.now + kRetryInterval;
   }
+  for (const auto& [id, job] : server_.jobs) job->DoDue(turn);
 }
 
 Instant ServerCore::NextDeadline() const {
   Instant next = remember_at_;
-  if (connected_) next = std::min(next_hello_, next_heartbeat_);
-  for (const auto& [id, job] : jobs_) {
-    if (connected_) next = std::min({next, job.next_fault, job.next_announcement});
-    next = std::min({next, job.next_snapshot_try, job.next_fetch, job.next_forward, job.next_base});
-    if (job.contributing) next = std::min(next, job.contributing->next_try);
+  if (connected_) next = std::min({next, next_hello_, next_heartbeat_});
+  for (const auto& [id, job] : unserved_) {
+    if (connected_) next = std::min(next, job.next_fault);
   }
+  for (const auto& [id, job] : server_.jobs) next = std::min(next, job->NextDeadline(connected_));
   return next;
 }
 
-// ------------------------------------------------------------------------------ the storage ----
-
-LogSequence ServerCore::Append(const JobId& id, Job& job, LogRecord record, Turn& turn) {
-  const LogSequence sequence = job.next_sequence++;
-  if (const auto* push = std::get_if<PushedRecord>(&record)) {
-    job.log_bytes += static_cast<int64_t>(push->payload.bytes.size());
-  } else if (const auto* part = std::get_if<ReceivedRecord>(&record);
-             part != nullptr && part->part == ReceivedPart::kAdopted) {
-    job.log_bytes += static_cast<int64_t>(part->payload.bytes.size());
-  }
-  turn.actions.log.push_back({id, sequence, std::move(record)});
-  return sequence;
-}
-
-void ServerCore::On(const LogSynced& event, Turn& turn) {
-  Job* job = Usable(event.job);
-  if (job == nullptr) return;
-  if (!job->log_full.empty()) {
-    turn.actions.notes.push_back(absl::StrCat("job ", event.job, ": its log is written again"));
-    job->log_full.clear();
-    job->next_fault = kNever;
-  }
-  while (!job->pending.empty() && job->pending.begin()->first <= event.sequence) {
-    const Pending push = std::move(job->pending.extract(job->pending.begin()).mapped());
-    if (!job->state->HasShard(push.id.shard)) {
-      Acknowledge(push.waiting, PushStatus::kRefused, "the shard has moved", turn);
-      continue;
-    }
-    job->state->MarkDurable(push.id);
-    if (job->state->ledger()->IsDecided(ToContributionId(push.id))) {
-      Acknowledge(push.waiting, PushStatus::kDuplicate, "", turn);
-      continue;
-    }
-    Acknowledge(push.waiting, PushStatus::kStaged, "", turn);
-    Announce(push.id, *job, turn);
-    if (job->forwards.contains(push.id.shard)) job->to_forward.insert(push.id);
-  }
-  job->synced = std::max(job->synced, event.sequence);
-  while (!job->fills.empty() && job->fills.begin()->first <= event.sequence) {
-    Acknowledge(job->fills.begin()->second, PushStatus::kStaged, "", turn);
-    job->fills.erase(job->fills.begin());
-  }
-  if (job->committing && job->committing_sequence <= event.sequence) job->applying = true;
-  ForwardStaged(*job, turn);
-  Receive(event.job, *job, turn);
-  FetchBaseParts(event.job, *job, turn);
-}
-
-void ServerCore::On(const LogFailed& event, Turn& turn) {
-  Job* job = Usable(event.job);
-  if (job == nullptr) return;
-  if (job->log_full.empty()) {
-    turn.actions.notes.push_back(absl::StrCat("job ", event.job, ": ", event.reason));
-    job->next_fault = turn.now;
-  }
-  job->log_full = event.reason;
-}
-
-// Whether the log since the newest snapshot, with another round like the last one, would have more
-// than half of the state's bytes: it is kept from the snapshot before on, and two snapshots besides
-// it (docs/decisions/parameter-server-storage.md).
-bool ServerCore::IsLogLong(Job& job) const {
-  const JobState& state = *job.state;
-  if (state.version() != job.measured_version) {
-    job.measured_version = state.version();
-    job.round_bytes = job.log_bytes - std::exchange(job.measured_bytes, job.log_bytes);
-  }
-  return job.log_bytes > options_.log_bytes_free &&
-         job.log_bytes + job.round_bytes > state.parameter_bytes() / 2;
-}
-
-void ServerCore::MaybeSnapshot(Job& job, Turn& turn) {
-  job.next_snapshot_try = kNever;
-  // While a commit is on its way to the disk the state lags behind the log.
-  if (job.state == nullptr || job.snapshot_running != nullptr || job.committing) return;
-  const JobState& state = *job.state;
-  if (!state.assigned() || state.version() == kNoVersion) return;
-  const int64_t every = state.assignment().snapshot_every_rounds;
-  const Version rounds = state.version() - job.snapshot_version;
-  const bool due = state.ended() ? !job.snapshot_ended
-                                 : (every > 0 && rounds >= every) || (rounds > 0 && IsLogLong(job));
-  if (!due) return;
-  job.snapshot_running = state.TakeSnapshot(job.next_sequence - 1);
-  job.snapshot_log_bytes = std::exchange(job.log_bytes, 0);
-  job.measured_bytes -= job.snapshot_log_bytes;
-  // The newest snapshot and its log stay while this one is written, the one before it does not:
-  // three would be on the disk.
-  turn.actions.truncations.push_back({job.snapshot_running->job, job.snapshot_replay_from});
-  turn.actions.snapshots.push_back({job.snapshot_running});
-}
-
-void ServerCore::On(const SnapshotDone& event, Turn& turn) {
-  Job* job = Usable(event.job);
-  if (job == nullptr || job->snapshot_running == nullptr ||
-      job->snapshot_running->version != event.version) {
+void ServerCore::On(const FromCoordinator& event, Turn& turn) {
+  const ToServer& to = event.message;
+  if (to.server != server_.options.name || to.incarnation != server_.options.incarnation ||
+      !IsForThisServer(to, turn)) {
     return;
   }
-  const auto written = std::exchange(job->snapshot_running, nullptr);
-  if (!event.status.ok()) {
-    const std::string reason =
-        absl::StrCat("snapshot of version ", event.version, ": ", event.status.message());
-    turn.actions.notes.push_back(absl::StrCat("job ", event.job, ": ", reason));
-    Say(ServerFault{event.job, reason, /*passing=*/true}, turn);
-    job->log_bytes += job->snapshot_log_bytes;
-    job->measured_bytes += job->snapshot_log_bytes;
-    job->next_snapshot_try = turn.now + kSnapshotRetry;
-    return;
-  }
-  job->snapshot_version = event.version;
-  job->snapshot_replay_from = written->replay_from;
-  job->snapshot_ended = written->ended;
-  MaybeSnapshot(*job, turn);
+  std::visit([&](const auto& message) { Execute(message, turn); }, to.message);
 }
 
-// --------------------------------------------------------------------------- pushes and pulls ----
+// Whether the coordinator is the one that this server follows; its first Welcome makes it so.
+bool ServerCore::IsForThisServer(const ToServer& to, Turn& turn) {
+  ClusterMark& mark = server_.mark;
+  if (!mark.cluster.empty() && to.cluster != mark.cluster) {
+    const std::string text = ForeignClusterText(mark.cluster, to.cluster);
+    if (!welcomed_ && std::exchange(refused_, text) != text) turn.actions.notes.push_back(text);
+    return false;
+  }
+  if (to.epoch < mark.epoch) return false;
+  if (std::holds_alternative<Refused>(to.message)) return true;  // no order
+  mark.epoch = to.epoch;
+  mark.sequence = std::max(mark.sequence, to.sequence);
+  if (std::holds_alternative<Welcome>(to.message)) {
+    refused_.clear();
+    mark.cluster = to.cluster;
+    remember_at_ = turn.now;
+  } else if (remember_at_ == kNever && mark != remembered_ && !mark.cluster.empty()) {
+    remember_at_ = turn.now + kRememberInterval;
+  }
+  return true;
+}
+
+void ServerCore::Execute(const Welcome& message, Turn& turn) {
+  if (!connected_ || welcomed_) return;
+  welcomed_ = true;
+  next_hello_ = kNever;
+  heartbeat_interval_ = std::clamp<Duration>(
+      message.heartbeat_interval, std::chrono::milliseconds(10), std::chrono::minutes(1));
+  next_heartbeat_ = turn.now + heartbeat_interval_;
+}
+
+void ServerCore::Execute(const Refused& message, Turn& turn) {
+  if (message.final) turn.actions.stop = message.reason;
+  turn.actions.notes.push_back(absl::StrCat("the coordinator refuses: ", message.reason));
+  // It has given us up (a silence, a restart) though the stream still stands: begin anew.
+  if (!message.final && connected_ && welcomed_) SendHello(turn);
+}
+
+// ------------------------------------------------------------------------- which jobs there are
+// ----
+
+absl::Status ServerCore::CheckNumber(const JobId& job) const {
+  const size_t jobs = server_.jobs.size() + unserved_.size();
+  if (server_.Find(job) != nullptr || jobs < kMaxJobs) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("server ", server_.options.name, " holds ", kMaxJobs, " jobs already"));
+}
+
+JobDriver& ServerCore::FindOrAdd(const JobId& job) {
+  std::unique_ptr<JobDriver>& driver = server_.jobs[job];
+  if (driver == nullptr) driver = std::make_unique<JobDriver>(&server_, RecoveredJob{job});
+  return *driver;
+}
+
+absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {
+  int64_t others = 0;
+  size_t count = 0;
+  std::string names;
+  for (const auto& [id, job] : server_.jobs) {
+    if (id == assignment.job) continue;
+    others += job->state().parameter_bytes();
+    if (++count <= 8) absl::StrAppend(&names, names.empty() ? "" : ", ", id);
+  }
+  const int64_t parameters = JobState::ParameterBytes(assignment);
+  const OuterSpec& outer = assignment.definition.spec.outer;
+  const int64_t elements = parameters / ServerBytesPerElement(outer);
+  const int64_t staged = elements * ServerPeakBytesPerElement(outer) - parameters;
+  const int64_t memory_bytes = server_.options.memory_bytes;
+  if (parameters <= memory_bytes - others - staged) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "server ", server_.options.name, " has no room for the job: ", parameters,
+      " bytes of parameters and outer optimizer state and ", staged,
+      " for what a round stages are needed, ", memory_bytes - others, " of --memory-bytes ",
+      memory_bytes, " are free", names.empty() ? "" : "; jobs held: ", names));
+}
+
+void ServerCore::Execute(const AssignShards& message, Turn& turn) {
+  if (HasLeft(message.job, message.definition.placement)) return;
+  if (const auto found = unserved_.find(message.job); found != unserved_.end()) {
+    return turn.Fault(message.job,
+                      found->second.removing ? "it is being removed" : found->second.damage);
+  }
+  absl::Status status = JobState::Check(message);
+  if (status.ok()) status = RoomFor(message);
+  if (status.ok()) status = CheckNumber(message.job);
+  const JobDriver* job = server_.Find(message.job);
+  // A late one: the shards have moved since.
+  if (job != nullptr && message.definition.placement < job->state().placement()) return;
+  if (status.ok() && job != nullptr) {
+    status = job->state().Check(LogRecord(AssignedRecord{server_.mark.epoch, message}));
+  }
+  if (!status.ok()) return turn.Fault(message.job, std::string(status.message()));
+  FindOrAdd(message.job).Execute(message, turn);
+}
+
+void ServerCore::Execute(const ReceiveShards& message, Turn& turn) {
+  if (HasLeft(message.job, message.placement)) return;
+  if (const auto found = unserved_.find(message.job); found != unserved_.end()) {
+    Unserved& job = found->second;
+    if (job.removing) return;  // requested again when that is done
+    // A user has said that what servers had of these shards is lost.
+    const bool given_up = std::any_of(message.sources.begin(), message.sources.end(),
+                                      [](const ShardSource& source) { return source.fill; });
+    if (!given_up) return turn.Fault(message.job, job.damage);
+    turn.Note(message.job,
+              absl::StrCat("its damaged folder is put aside, since its shards are to be "
+                           "filled: ",
+                           job.damage));
+    job = {"", /*removing=*/true, /*put_aside=*/true};
+    turn.actions.erasures.push_back({message.job, /*put_aside=*/true});
+    return;
+  }
+  const JobDriver* job = server_.Find(message.job);
+  if (job != nullptr && job->IsLate(message)) return;
+  absl::Status status = CheckNumber(message.job);
+  if (status.ok()) status = JobDriver::Check(message, job, server_);
+  if (!status.ok()) return turn.Fault(message.job, std::string(status.message()));
+  FindOrAdd(message.job).Execute(message, turn);
+}
+
+bool ServerCore::HasLeft(const JobId& job, int64_t placement) const {
+  const auto left = left_.find(job);
+  return left != left_.end() && placement < left->second;
+}
+
+void ServerCore::Leave(const JobId& job, int64_t placement) {
+  if (!left_.contains(job)) left_order_.push_back(job);
+  int64_t& newest = left_[job];
+  newest = std::max(newest, placement > 0 ? placement : std::numeric_limits<int64_t>::max());
+  if (left_order_.size() <= kLeftMax) return;
+  left_.erase(left_order_.front());
+  left_order_.pop_front();
+}
+
+// Readers that are being served keep what they read until they have it.
+void ServerCore::Execute(const RemoveJob& message, Turn& turn) {
+  JobDriver* job = server_.Find(message.job);
+  const auto unserved = unserved_.find(message.job);
+  if (job == nullptr && unserved == unserved_.end()) {
+    Leave(message.job, message.placement);
+    return turn.Say(JobRemoved{message.job, message.placement});
+  }
+  if (job == nullptr && unserved->second.removing) return;
+  // A late one: it has a part in the job again. Or the job goes on without it: it is kept.
+  if (message.placement > 0 && (job == nullptr || job->state().placement() >= message.placement)) {
+    return;
+  }
+  if (job != nullptr) job->RefusePending(turn);
+  Leave(message.job, message.placement);
+  server_.gate->RemoveLedger(message.job);
+  server_.jobs.erase(message.job);
+  unserved_[message.job] = {"", /*removing=*/true, /*put_aside=*/false, message.placement};
+  turn.actions.erasures.push_back({message.job});
+  turn.Note(message.job, "removed");
+}
+
+void ServerCore::On(const JobErased& event, Turn& turn) {
+  const auto found = unserved_.find(event.job);
+  if (found == unserved_.end() || !found->second.removing) return;
+  const Unserved removed = std::exchange(found->second, {});
+  unserved_.erase(found);
+  if (!removed.put_aside) turn.Say(JobRemoved{event.job, removed.removed_at});
+}
+
+void ServerCore::On(const EraseFailed& event, Turn& turn) {
+  turn.Fault(event.job, absl::StrCat("cannot be removed yet: ", event.reason), /*passing=*/true);
+}
+
+// ---------------------------------------------------------------------------------- requests ----
 
 void ServerCore::On(const PushArrived& event, Turn& turn) {
-  const auto refuse = [&](std::string reason) {
-    turn.actions.pushes.push_back({event.token, PushStatus::kRefused, std::move(reason)});
-  };
-  Job* job = Usable(event.id.job);
-  if (job != nullptr && IsFill(event.id.base_version)) return TakeFill(event, *job, turn);
-  if (job == nullptr || !job->state->assigned()) {
-    return refuse(absl::StrCat("job ", event.id.job, " is not assigned to this server"));
-  }
-  const int64_t bytes = static_cast<int64_t>(event.payload.bytes.size());
-  if (!IsEncoding(static_cast<int>(event.encoding))) return refuse("unknown encoding");
-  const Verdict verdict = job->state->ledger()->Judge(event.id, event.elements);
-  switch (verdict.kind) {
-    case Verdict::kRefuse:
-      return refuse(verdict.reason);
-    case Verdict::kDuplicate:
-      turn.actions.pushes.push_back({event.token, PushStatus::kDuplicate, ""});
-      return;
-    case Verdict::kPending:
-      for (auto& [sequence, push] : job->pending) {
-        if (push.id != event.id) continue;
-        if (push.waiting.size() >= kMaxWaiting) return refuse("this push is being written");
-        push.waiting.push_back(event.token);
-      }
-      return;
-    case Verdict::kTake:
-      break;
-  }
-  if (bytes != EncodedBytes(event.encoding, event.elements)) {
-    return refuse(absl::StrCat(event.elements, " elements are not ", bytes, " bytes so encoded"));
-  }
-  const DeltaView view{event.payload.bytes.data(), event.encoding, event.elements};
-  if (const absl::Status numbers = CheckDelta(view); !numbers.ok()) {
-    return refuse(std::string(numbers.message()));
-  }
-  const PushedRecord record{event.id, event.encoding, event.payload};
-  if (const absl::Status fits = job->state->Check(LogRecord(record)); !fits.ok()) {
-    return refuse(std::string(fits.message()));
-  }
-  if (!job->log_full.empty()) return refuse(job->log_full);
-  const int64_t needed = job->state->BytesToStage(event.id, event.encoding);
-  if (const absl::Status room = gate_->CheckRoom(needed); !room.ok()) {
-    return refuse(std::string(room.message()));
-  }
-  StagePush(event, *job, turn);
+  if (JobDriver* job = server_.Find(event.id.job)) return job->On(event, turn);
+  turn.Refuse(event.token, NotAssigned(event.id.job));
 }
-
-void ServerCore::StagePush(const PushArrived& event, Job& job, Turn& turn) {
-  PushedRecord record{event.id, event.encoding, event.payload};
-  const LogSequence sequence = Append(event.id.job, job, record, turn);
-  job.state->Apply(sequence, std::move(record));
-  job.pending[sequence] = {event.id, {event.token}};
-  UpdateRoom();
-}
-
-void ServerCore::Announce(const PushId& id, Job& job, Turn& turn) {
-  if (!job.state->HasShard(id.shard)) return;  // it has left while the record was written
-  job.announced[id] = {turn.now + kAnnounceFirst, 2 * kAnnounceFirst};
-  job.next_announcement = std::min(job.next_announcement, turn.now + kAnnounceFirst);
-  Say(PushStaged{id}, turn);
-}
-
-void ServerCore::Acknowledge(const std::vector<Token>& tokens, PushStatus status,
-                             const std::string& reason, Turn& turn) {
-  for (const Token token : tokens) turn.actions.pushes.push_back({token, status, reason});
-}
-
-namespace {
-
-std::shared_ptr<SharedTensor> GetPullTensor(const JobState& state, const PullArrived& event) {
-  if (event.slot > 0) return state.Slot(event.shard, static_cast<size_t>(event.slot - 1));
-  return event.slot == kPullTheta ? state.Theta(event.shard) : state.Served(event.shard);
-}
-
-}  // namespace
 
 void ServerCore::On(const PullArrived& event, Turn& turn) {
-  const auto refuse = [&](PullRefusal refusal, Version current, std::string reason) {
-    turn.actions.refusals.push_back({event.token, refusal, current, std::move(reason)});
-  };
-  const Job* job = Usable(event.job);
-  if (job == nullptr || !job->state->HasShard(event.shard)) {
-    return refuse(
-        PullRefusal::kUnknown, kNoVersion,
-        absl::StrCat("shard ", event.shard, " of job ", event.job, " is not on this server"));
-  }
-  const JobState& state = *job->state;
-  const Version current = state.version();
-  if (current == kNoVersion || event.version > current) {
-    return refuse(PullRefusal::kNotYet, current,
-                  absl::StrCat("version ", event.version, " is not there yet"));
-  }
-  if (event.version != kNoVersion && event.version < current) {
-    return refuse(PullRefusal::kSuperseded, current,
-                  absl::StrCat("version ", event.version, " was replaced by ", current));
-  }
-  if (state.stale_bytes() > state.parameter_bytes()) {
-    return refuse(PullRefusal::kNotYet, current,
-                  "too many older versions are still being sent; retry later");
-  }
-  if (state.IsStepped(event.shard)) {
-    return refuse(PullRefusal::kNotYet, current,
-                  absl::StrCat("version ", current + 1, " is being made"));
-  }
-  std::span<const float> values;
-  std::shared_ptr<const void> owner;
-  if (event.slot == kPullStep) {
-    const auto step = state.EncodedStep(event.shard);
-    if (step != nullptr) values = *step;
-    owner = step;
-  } else if (const auto tensor = GetPullTensor(state, event); tensor != nullptr) {
-    const auto lease = std::make_shared<const TensorLease>(tensor);
-    values = lease->values();
-    owner = lease;
-  }
-  if (owner == nullptr) {
-    return refuse(PullRefusal::kUnknown, current,
-                  absl::StrCat("job ", event.job, " has ended, or nothing is kept as slot ",
-                               event.slot, " of its shards"));
-  }
-  if (event.elements > 0) {
-    const auto size = static_cast<int64_t>(values.size());
-    if (event.begin < 0 || event.elements > size || event.begin > size - event.elements) {
-      return refuse(
-          PullRefusal::kUnknown, current,
-          absl::StrCat("shard ", event.shard, " of job ", event.job, " has ", size,
-                       " elements, not ", event.begin, " to ", event.begin + event.elements));
-    }
-    values = values.subspan(static_cast<size_t>(event.begin), static_cast<size_t>(event.elements));
-  }
-  turn.actions.replies.push_back({event.token, current, values, std::move(owner)});
+  if (const JobDriver* job = server_.Find(event.job)) return job->On(event, turn);
+  turn.actions.refusals.push_back(
+      {event.token, PullRefusal::kUnknown, kNoVersion,
+       absl::StrCat("shard ", event.shard, " of job ", event.job, " is not on this server")});
 }
 
-// ------------------------------------------------------------------------------------ small ----
-
-ServerCore::Job* ServerCore::Usable(const JobId& id) {
-  const auto job = jobs_.find(id);
-  return job == jobs_.end() || job->second.state == nullptr ? nullptr : &job->second;
+template <class Event>
+void ServerCore::OnTransferred(const Event& event, Turn& turn) {
+  const auto found = server_.transfers.extract(event.token);
+  if (found.empty()) return;
+  JobDriver* job = server_.Find(found.mapped().job);
+  if (job == nullptr) return;
+  std::visit(
+      [&](const auto& what) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(what)>, Fetch> ==
+                      std::is_same_v<Event, PartFetched>) {
+          job->OnTransferred(what, event, turn);
+        }
+      },
+      found.mapped().what);
 }
 
-void ServerCore::UpdateRoom() {
-  int64_t staged = 0, parameters = 0;
-  for (const auto& [id, job] : jobs_) {
-    if (job.state == nullptr) continue;
-    staged += job.state->staged_bytes();
-    parameters += job.state->parameter_bytes();
+void ServerCore::On(const PartFetched& event, Turn& turn) {
+  OnTransferred(event, turn);
+  // Others wait for the place that it had among kFetchesAtOnce.
+  for (const auto& [id, job] : server_.jobs) job->GoOnFetching(turn);
+}
+
+void ServerCore::On(const PushForwarded& event, Turn& turn) { OnTransferred(event, turn); }
+
+bool ServerCore::HasWork() const {
+  return std::any_of(server_.jobs.begin(), server_.jobs.end(),
+                     [](const auto& entry) { return entry.second->HasWork(); });
+}
+
+// Of one job, served round-robin.
+void ServerCore::On(const Tick& event, Turn& turn) {
+  counters_ = event;
+  auto next = server_.jobs.upper_bound(worked_last_);
+  for (size_t i = 0; i < server_.jobs.size(); ++i, ++next) {
+    if (next == server_.jobs.end()) next = server_.jobs.begin();
+    if (!next->second->HasWork()) continue;
+    worked_last_ = next->first;
+    return next->second->Work(turn);
   }
-  gate_->SetRoom(staged, std::max<int64_t>(0, options_.memory_bytes - parameters));
 }
 
 Version ServerCore::version(const JobId& job) const {
-  const auto found = jobs_.find(job);
-  return found == jobs_.end() || found->second.state == nullptr ? kNoVersion
-                                                                : found->second.state->version();
+  const JobDriver* found = server_.Find(job);
+  return found == nullptr ? kNoVersion : found->state().version();
 }
 
 std::vector<float> ServerCore::Parameters(const JobId& job, ShardId shard) const {
-  const auto found = jobs_.find(job);
-  if (found == jobs_.end() || found->second.state == nullptr) return {};
-  const auto theta = found->second.state->Theta(shard);
+  const JobDriver* found = server_.Find(job);
+  const auto theta = found == nullptr ? nullptr : found->state().Theta(shard);
   if (theta == nullptr) return {};
   return {theta->values().begin(), theta->values().end()};
 }

@@ -525,7 +525,7 @@ TEST_CASE("a failed snapshot is reported and retried") {
   REQUIRE(fixture.TakeSent<ServerFault>()[0].reason ==
           "snapshot of version 1: no space left on device");
   fixture.sent.clear();
-  fixture.Wait(ServerCore::kSnapshotRetry);
+  fixture.Wait(JobDriver::kSnapshotRetry);
   fixture.FinishSnapshots();
   fixture.Wait(kHeartbeatInterval);
   REQUIRE(fixture.TakeSent<ServerHeartbeat>().back().jobs[0].snapshot_version == 1);

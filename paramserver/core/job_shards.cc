@@ -46,11 +46,10 @@ absl::Status JobState::CheckRecord(const ReceivedRecord& record) const {
                                                       " is not to be received at version ",
                                                       record.version));
   }
-  const bool is_slot =
-      record.part != ReceivedPart::kParameters && record.part != ReceivedPart::kFill;
+  const bool is_slot = record.part == ReceivedPart::kSlot;
   const auto incoming = incoming_.find(shard.shard);
-  if (shard.shard < 0 || (is_slot && SlotOfPart(record.part) >= slots_) || shard.elements <= 0 ||
-      bytes % kElementBytes != 0 || elements == 0 || record.begin < 0 ||
+  if (shard.shard < 0 || (is_slot && static_cast<size_t>(record.slot) >= slots_) ||
+      shard.elements <= 0 || bytes % kElementBytes != 0 || elements == 0 || record.begin < 0 ||
       elements > shard.elements || record.begin > shard.elements - elements ||
       (incoming != incoming_.end() && incoming->second.info != shard)) {
     return absl::InvalidArgumentError(absl::StrCat(elements, " elements from ", record.begin,
@@ -105,7 +104,7 @@ void JobState::ApplyRecord(LogSequence sequence, const ReceivedRecord& record) {
   if (record.part == ReceivedPart::kParameters || fill) {
     return Copy(record.payload, record.begin, *incoming.theta, incoming.has_theta);
   }
-  const size_t slot = SlotOfPart(record.part);
+  const auto slot = static_cast<size_t>(record.slot);
   Copy(record.payload, record.begin, *incoming.slots[slot], incoming.has_slots[slot]);
 }
 
@@ -150,7 +149,7 @@ void JobState::DropAllIncoming() {
 }
 
 std::vector<ElementRange> JobState::ListMissingRanges(const OwnedShard& shard, int64_t placement,
-                                                      ReceivedPart part) const {
+                                                      ReceivedPart part, int32_t slot) const {
   const ElementRange all{0, shard.elements};
   const auto found = incoming_.find(shard.shard);
   if (found == incoming_.end() || found->second.placement != placement ||
@@ -160,7 +159,7 @@ std::vector<ElementRange> JobState::ListMissingRanges(const OwnedShard& shard, i
   if (part == ReceivedPart::kParameters || part == ReceivedPart::kFill) {
     return found->second.has_theta.Missing(all);
   }
-  return found->second.has_slots[SlotOfPart(part)].Missing(all);
+  return found->second.has_slots[static_cast<size_t>(slot)].Missing(all);
 }
 
 std::vector<ShardId> JobState::ShardsHere(bool filled) const {

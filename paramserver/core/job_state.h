@@ -95,7 +95,7 @@ class JobState {
 
   // A shard that is received at version(), under this placement: what of a part has not arrived.
   std::vector<ElementRange> ListMissingRanges(const OwnedShard& shard, int64_t placement,
-                                              ReceivedPart part) const;
+                                              ReceivedPart part, int32_t slot) const;
   // The newest record of a shard that has arrived whole; nullopt: it has not.
   // A shard that is to be filled has no momentum: what its holder had sent of it before is of no
   // use.
@@ -242,7 +242,7 @@ class JobState {
   int64_t parameter_bytes_ = 0;
   int64_t epoch_ = 0;
   Version version_ = kNoVersion;
-  CommittedRecord newest_ = {kNoVersion, {}, {}};
+  CommittedRecord newest_;
   bool ended_ = false;
   std::map<ShardId, Shard> shards_;
   std::optional<ShardId> stepped_;  // the last one, of a round that is being applied

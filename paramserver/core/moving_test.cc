@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <utility>
 
+#include "common/protocol/outer_optimizer.h"
 #include "paramserver/core/server_fixture.h"
 
 namespace atl::ps {

@@ -190,11 +190,15 @@ void PushLedger::Restore(std::span<const IslandFence> fences,
   }
 }
 
+std::string NotAssigned(const JobId& job) {
+  return absl::StrCat("job ", job, " is not assigned to this server");
+}
+
 absl::Status PushGate::Admit(const PushId& id, Encoding encoding, int64_t elements) const {
   const std::lock_guard lock(mutex_);
   const auto ledger = ledgers_.find(id.job);
   if (ledger == ledgers_.end()) {
-    return absl::NotFoundError(absl::StrCat("job ", id.job, " is not assigned to this server"));
+    return absl::NotFoundError(NotAssigned(id.job));
   }
   const Verdict verdict = ledger->second->Judge(id, elements);
   switch (verdict.kind) {

@@ -76,6 +76,9 @@ class PushLedger {
   std::string closed_;
 };
 
+// Why a push of this job is refused.
+std::string NotAssigned(const JobId& job);
+
 // All jobs' ledgers and the room for staged bytes. Thread-safe.
 class PushGate {
  public:

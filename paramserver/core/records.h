@@ -1,5 +1,6 @@
 // What a parameter server makes durable: log records, and snapshots of a job. Plain structs;
-// paramserver/storage turns them into bytes and back.
+// paramserver/storage turns them into bytes and back by records.proto, which has those without
+// payloads.
 //
 // Each job has a log of its own, so that damage or a full disk in one job leaves the others alone.
 // Records are numbered 1, 2, ... A job's state is its newest good snapshot, with the records after
@@ -15,7 +16,7 @@
 
 #include "common/ids.h"
 #include "common/protocol/control.h"
-#include "common/protocol/outer_optimizer.h"
+#include "paramserver/core/records.plain.h"
 #include "paramserver/core/tensor.h"
 
 namespace atl::ps {
@@ -23,61 +24,18 @@ namespace atl::ps {
 // Number of a record in its job's log; the first is 1.
 using LogSequence = uint64_t;
 
-struct AssignedRecord {
-  int64_t epoch = 0;  // of the coordinator that said so
-  AssignShards assignment;
-};
-struct FencedRecord {
-  std::vector<IslandFence> islands;
-};
 struct PushedRecord {
   PushId id;
   Encoding encoding = Encoding::kFloat32;
   SharedBytes payload;
 };
-struct CommittedRecord {
-  Version version = 0;
-  std::vector<RoundTerm> terms;
-  std::vector<ContributionId> dropped;
-  JobImage image = {};  // what the coordinator knows of the job with it; kept, not read
-  RoundStep step = {};
-};
-struct DroppedRecord {
-  std::vector<ContributionId> contributions;
-};
-struct EndedRecord {};
-// A server without shards of the job begins at the version of `newest`, to receive some.
-struct JoinedRecord {
-  int64_t placement = 0;
-  CommittedRecord newest;
-  std::vector<ContributionId> decided;
-  int32_t slots = 1;  // of the outer optimizer
-};
-// What of a shard has arrived, to be assigned later. kFill: parameters from an island; every slot
-// is zero. Slots after the first have the numbers after kFill (PartOfSlot). kAdopted: parameters of
-// the job above (FetchBase), of a shard that is held, for a round to adopt.
-enum class ReceivedPart : uint8_t {
-  kParameters = 0,
-  kFirstSlot = 1,
-  kFill = 2,
-  kAdopted = kMaxOuterSlots + 2
-};
-inline constexpr ReceivedPart kLastPart = ReceivedPart::kAdopted;
-
-// Slots count from 0.
-inline ReceivedPart PartOfSlot(size_t slot) {
-  return static_cast<ReceivedPart>(slot == 0 ? 1 : slot + 2);
-}
-// Of a part that is none of kParameters, kFill and kAdopted.
-inline size_t SlotOfPart(ReceivedPart part) {
-  const auto number = static_cast<size_t>(part);
-  return number == 1 ? 0 : number - 2;
-}
+// What of a shard has arrived, to be assigned later.
 struct ReceivedRecord {
   OwnedShard shard;
   int64_t placement = 0;  // of the request: chunks of another placement may differ
   Version version = 0;    // kAdopted: of the job above
   ReceivedPart part = ReceivedPart::kParameters;
+  int32_t slot = 0;     // kSlot: which, from 0
   int64_t begin = 0;    // first element
   SharedBytes payload;  // fp32
 };
@@ -85,13 +43,7 @@ struct ReceivedRecord {
 using LogRecord = std::variant<AssignedRecord, FencedRecord, PushedRecord, CommittedRecord,
                                DroppedRecord, EndedRecord, JoinedRecord, ReceivedRecord>;
 
-// Contributions of one island whose fate is decided: applied or dropped. Exact for the newest ones;
-// everything up to `forgotten` (in the order of ContributionId) is decided too.
-struct IslandDecisions {
-  ContributionId forgotten;
-  bool any_forgotten = false;
-  std::vector<ContributionId> newest;  // oldest first, at most kDecidedKept
-};
+// Of an island's decided contributions, those that are known exactly.
 inline constexpr int kDecidedKept = 32;
 
 // How far the job of a site's servers is in its exchange with the job above (RoundStep).
@@ -124,13 +76,19 @@ struct Snapshot {
   int64_t epoch = 0;
   bool ended = false;
   AssignShards assignment;
-  CommittedRecord newest = {kNoVersion, {}, {}};  // that made `version`
+  CommittedRecord newest;  // that made `version`
   std::vector<IslandFence> fences;
   std::vector<IslandDecisions> decided;  // by island
   std::vector<PushId> staged;
   std::vector<ShardSnapshot> shards;    // by shard id
   std::vector<std::string> slots = {};  // names of every shard's
   SiteExchange exchange = {};
+};
+
+// Of a file: the snapshot without its tensors, and their checksums.
+struct SnapshotHead {
+  Snapshot snapshot;
+  std::vector<uint64_t> checksums;
 };
 
 }  // namespace atl::ps

@@ -563,12 +563,12 @@ TEST_CASE("the_job_above_takes_a_contribution_as_an_islands_and_the_site_adopts_
 }
 
 TEST_CASE("large_shards_are_fetched_and_pushed_in_parts_few_at_a_time") {
-  constexpr int64_t kPart = ServerCore::kPartElements;
+  constexpr int64_t kPart = JobDriver::kPartElements;
   Site site(/*memory_bytes=*/int64_t{1} << 30);
   site.shards = {{0, 0, 5 * kPart / 2}, {1, 0, 2}, {2, 1, kPart}};
   site.server.Assign(site.shards);
   site.Fetch(5);
-  CHECK(site.server.fetches.size() == ServerCore::kFetchesAtOnce);
+  CHECK(site.server.fetches.size() == JobDriver::kFetchesAtOnce);
   size_t parts = 0;
   ElementRanges ranges;
   while (!site.server.fetches.empty()) {
@@ -589,7 +589,7 @@ TEST_CASE("large_shards_are_fetched_and_pushed_in_parts_few_at_a_time") {
   PushContribution order{kJob, 1, kAbove, kBy, site.Sources(), {}};
   order.order = {{0, kPart / 4, 9 * kPart / 4, ""}, {1, 0, 0, ""}, {0, 0, kPart / 4, ""}};
   site.server.DeliverMessage(order);
-  CHECK(site.server.forwards.size() == ServerCore::kForwardsAtOnce);
+  CHECK(site.server.forwards.size() == JobDriver::kForwardsAtOnce);
   ElementRanges pushed;
   for (const ForwardPush& push : site.Pushed()) {
     CHECK(push.elements <= kPart);
@@ -612,7 +612,7 @@ TEST_CASE("jobs_of_a_site_share_the_fetches_at_once") {
   site.server.DeliverMessage(assign);
   site.Fetch(5);
   site.server.DeliverMessage(FetchBase{"job-0", kAbove, 5, sources});
-  CHECK(site.server.fetches.size() == ServerCore::kFetchesAtOnce);
+  CHECK(site.server.fetches.size() == JobDriver::kFetchesAtOnce);
   size_t parts = 0;
   for (; !site.server.fetches.empty(); ++parts) {
     const FetchPart fetch = site.server.fetches.front();

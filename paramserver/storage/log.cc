@@ -29,7 +29,7 @@ static_assert(sizeof(SegmentHead) == 32);
 
 struct RecordHead {
   uint32_t magic;
-  uint32_t type;
+  uint32_t zero;
   uint64_t sequence;
   uint64_t synced;
   uint64_t field_bytes;
@@ -179,7 +179,7 @@ class LogReader {
     end_.segments[first] = static_cast<int64_t>(bytes.size());
     SegmentHead head{};
     if (bytes.size() >= sizeof(head)) std::memcpy(&head, bytes.data(), sizeof(head));
-    const bool known = head.format >= kOldestStorageFormat && head.format <= kStorageFormat;
+    const bool known = head.format == kStorageFormat;
     if (std::memcmp(head.magic, kLogMagic, sizeof(head.magic)) != 0 ||
         head.checksum != HeadChecksum(head) || !known || head.first != first) {
       const auto begin = RecordAt(bytes, std::min(sizeof(head), bytes.size()));
@@ -194,7 +194,6 @@ class LogReader {
       }
       return Cut(path, bytes.size(), 0);
     }
-    format_ = head.format;
     return ReadRecords(path, bytes, last, each);
   }
 
@@ -248,8 +247,7 @@ class LogReader {
       payload.bytes = *copy;
       payload.owner = std::move(copy);
     }
-    ATOLL_ASSIGN_OR_RETURN(const LogRecord record,
-                           DecodeRecord(view.head.type, view.fields, std::move(payload), format_));
+    ATOLL_ASSIGN_OR_RETURN(const LogRecord record, DecodeRecord(view.fields, std::move(payload)));
     return each(view.head.sequence, record);
   }
 
@@ -273,9 +271,8 @@ class LogReader {
   const LogSequence from_;
   const LogSequence covered_;
   const LogOptions options_;
-  bool covered_whole_ = false;        // the segment being read
-  LogSequence next_ = 1;              // record of the segment being read
-  uint32_t format_ = kStorageFormat;  // of the newest segment whose head was readable
+  bool covered_whole_ = false;  // the segment being read
+  LogSequence next_ = 1;        // record of the segment being read
   LogEnd end_;
 };
 
@@ -317,15 +314,9 @@ absl::Status LogWriter::Append(LogSequence sequence, const LogRecord& record) {
   if (file_ == nullptr) ATOLL_RETURN_IF_ERROR(BeginSegment());
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::byte> fields, EncodeRecord(record));
   const ByteSpan payload = GetPayload(record);
-  RecordHead head{kRecordMagic,
-                  static_cast<uint32_t>(record.index()),
-                  sequence,
-                  synced_,
-                  fields.size(),
-                  payload.size(),
-                  Checksum(fields),
-                  Checksum(payload),
-                  0};
+  RecordHead head{
+      kRecordMagic,      0, sequence, synced_, fields.size(), payload.size(), Checksum(fields),
+      Checksum(payload), 0};
   head.checksum = HeadChecksum(head);
   static constexpr std::array<std::byte, kAlign> kZeros{};
   const ByteSpan buffers[] = {std::as_bytes(std::span(&head, 1)), fields, payload,

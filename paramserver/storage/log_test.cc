@@ -106,7 +106,7 @@ TEST_CASE("records come back as they were, over segments and restarts") {
 TEST_CASE("parts_of_received_shards_come_back_with_their_bytes") {
   for (const ReceivedPart part : {ReceivedPart::kParameters, ReceivedPart::kAdopted}) {
     LogFixture fixture;
-    fixture.Write({}, {ReceivedRecord{{6, 1, 9}, 2, 5, part, 3, SomeBytes(16)}, EndedRecord{}});
+    fixture.Write({}, {ReceivedRecord{{6, 1, 9}, 2, 5, part, 0, 3, SomeBytes(16)}, EndedRecord{}});
     REQUIRE(*fixture.Read() == 2);
   }
 }
@@ -228,50 +228,25 @@ TEST_CASE("a full disk: rolled back, and written when there is room") {
 }
 
 TEST_CASE("fields that are not a record are refused without taking memory for them") {
-  for (uint32_t type = 0; type < 9; ++type) {
-    for (const std::byte filler : {std::byte(0xff), std::byte(0x7f), std::byte(1)}) {
-      for (size_t size = 1; size < 200; ++size) {
-        const std::vector<std::byte> bytes(size, filler);
-        const auto record = DecodeRecord(type, bytes, {});
-        REQUIRE(record.status().code() == absl::StatusCode::kDataLoss);
-      }
+  for (const std::byte filler : {std::byte(0xff), std::byte(0x7f), std::byte(1)}) {
+    for (size_t size = 0; size < 200; ++size) {
+      const std::vector<std::byte> bytes(size, filler);
+      REQUIRE(DecodeRecord(bytes, {}).status().code() == absl::StatusCode::kDataLoss);
     }
   }
-  const auto fields = *EncodeRecord(SomeRecords()[0]);
-  for (size_t size = 0; size < fields.size(); ++size) {
-    REQUIRE_FALSE(DecodeRecord(0, std::span(fields).first(size), {}).ok());
-  }
 }
 
-// In format 3 a committed record has no step, which is its last field.
-TEST_CASE("a_committed_record_of_format_3_reads_as_one_without_a_step") {
-  const LogRecord record = SomeRecords()[4];
-  const auto type = static_cast<uint32_t>(record.index());
-  const std::vector<std::byte> fields = *EncodeRecord(record);
-  v1::RoundStep step;
-  REQUIRE(Encode(std::get<CommittedRecord>(record).step, &step).ok());
-  const size_t bytes = sizeof(uint32_t) + step.ByteSizeLong();
-  const std::span<const std::byte> older(fields.data(), fields.size() - bytes);
-  const auto read = DecodeRecord(type, older, {}, /*format=*/3);
-  REQUIRE(read.ok());
-  CHECK(*EncodeRecord(*read) == fields);
-  CHECK(std::get<CommittedRecord>(*read).step == RoundStep());  // it adopts no version
-  CHECK_FALSE(DecodeRecord(type, older, {}, /*format=*/4).ok());
-  CHECK_FALSE(DecodeRecord(type, fields, {}, /*format=*/3).ok());
-}
-
-TEST_CASE("a_part_of_an_adopted_version_reads_as_it_was_written_and_larger_parts_are_damage") {
-  ReceivedRecord record{{5, 1, 8}, 2, 77, ReceivedPart::kAdopted, 4, SomeBytes(16)};
-  const auto type = static_cast<uint32_t>(LogRecord(record).index());
-  const auto read = DecodeRecord(type, *EncodeRecord(record), record.payload);
+TEST_CASE("a_part_of_an_adopted_version_reads_as_it_was_written_and_other_parts_are_refused") {
+  ReceivedRecord record{{5, 1, 8}, 2, 77, ReceivedPart::kAdopted, 0, 4, SomeBytes(16)};
+  const auto read = DecodeRecord(*EncodeRecord(record), record.payload);
   REQUIRE(read.ok());
   const auto& same = std::get<ReceivedRecord>(*read);
   CHECK(same.shard == record.shard);
   CHECK(same.version == 77);
   CHECK(same.part == ReceivedPart::kAdopted);
   CHECK(same.begin == 4);
-  record.part = ReceivedPart{static_cast<uint8_t>(kLastPart) + 1};
-  CHECK_FALSE(DecodeRecord(type, *EncodeRecord(record), record.payload).ok());
+  record.part = static_cast<ReceivedPart>(static_cast<int>(ReceivedPart::kAdopted) + 1);
+  CHECK_FALSE(EncodeRecord(record).ok());
 }
 
 TEST_CASE("a_flipped_bit_in_records_that_a_snapshot_contains_does_not_matter") {

@@ -62,9 +62,9 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Parse(ByteSpan bytes) {
       head.checksum != ComputeChecksum(head)) {
     return absl::DataLossError("it does not begin as a snapshot");
   }
-  if (head.format < kOldestStorageFormat || head.format > kStorageFormat) {
-    return absl::DataLossError(absl::StrCat("it has format ", head.format, "; this is for formats ",
-                                            kOldestStorageFormat, " to ", kStorageFormat));
+  if (head.format != kStorageFormat) {
+    return absl::DataLossError(
+        absl::StrCat("it has format ", head.format, " instead of ", kStorageFormat));
   }
   if (head.file_bytes != bytes.size()) {
     return absl::DataLossError(
@@ -77,7 +77,7 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Parse(ByteSpan bytes) {
   if (Checksum(fields) != head.head_checksum) {
     return absl::DataLossError("its head does not match its checksum");
   }
-  ATOLL_ASSIGN_OR_RETURN(SnapshotHead decoded, DecodeHead(fields, head.format));
+  ATOLL_ASSIGN_OR_RETURN(SnapshotHead decoded, DecodeHead(fields));
   auto snapshot = std::make_shared<Snapshot>(std::move(decoded.snapshot));
   ATOLL_RETURN_IF_ERROR(JobState::Check(snapshot->assignment));
   size_t next = 0;

@@ -284,7 +284,7 @@ TEST_CASE("a disk that deletes nothing: that is said once a reason, and tried ag
   REQUIRE(fixture.disk.Paths().empty());
 }
 
-TEST_CASE("a_snapshot_keeps_the_exchange_of_a_sites_job_and_one_of_format_4_has_none") {
+TEST_CASE("a_snapshot_keeps_the_exchange_of_a_sites_job") {
   SnapshotHead head;
   head.snapshot.job = kJob;
   head.snapshot.exchange = {9, 4, 6};
@@ -292,12 +292,6 @@ TEST_CASE("a_snapshot_keeps_the_exchange_of_a_sites_job_and_one_of_format_4_has_
   const auto read = DecodeHead(fields);
   REQUIRE(read.ok());
   CHECK(read->snapshot.exchange == head.snapshot.exchange);
-  const std::span<const std::byte> older(fields.data(), fields.size() - 3 * sizeof(Version));
-  const auto read_older = DecodeHead(older, /*format=*/4);
-  REQUIRE(read_older.ok());
-  CHECK(read_older->snapshot.exchange == SiteExchange());
-  CHECK_FALSE(DecodeHead(older).ok());
-  CHECK_FALSE(DecodeHead(fields, /*format=*/4).ok());
 }
 
 TEST_CASE("a damaged newest snapshot, at any byte, is put aside; the one before it does") {

@@ -239,26 +239,25 @@ ps::SharedBytes SomeBytes(size_t count) {
 
 bool AcceptsLogRecord(std::string_view bytes) {
   Input input(bytes);
-  const uint32_t type = input.Take<uint8_t>();
   const bool has_payload = input.Take<uint8_t>() % 2 == 1;
-  return ps::DecodeRecord(type, AsSpan(input.Rest()), SomeBytes(has_payload ? 8 : 0)).ok();
+  return ps::DecodeRecord(AsSpan(input.Rest()), SomeBytes(has_payload ? 8 : 0)).ok();
 }
 
 std::vector<ps::LogRecord> Records() {
-  ps::AssignedRecord assigned;
+  AssignedRecord assigned;
   assigned.assignment.job = "j-1";
   assigned.assignment.shards = {{.shard = 0, .layer = 1, .elements = 2, .begin = 0}};
-  ps::CommittedRecord committed;
+  CommittedRecord committed;
   committed.version = 1;
   committed.terms = {{{1, 2, 3, 0}, 0.5}};
   return {assigned,
-          ps::FencedRecord{{{1, 2, 3}}},
+          FencedRecord{{{1, 2, 3}}},
           ps::PushedRecord{{"j-1", 1, 2, 3, 0, 0, 0, 0}, Encoding::kFloat32, SomeBytes(8)},
           committed,
-          ps::DroppedRecord{{{1, 2, 3, 4}}},
-          ps::EndedRecord{},
-          ps::JoinedRecord{1, committed, {{1, 2, 3, 4}}},
-          ps::ReceivedRecord{assigned.assignment.shards[0], 1, 1, ps::ReceivedPart::kFirstSlot, 0,
+          DroppedRecord{{{1, 2, 3, 4}}},
+          EndedRecord{},
+          JoinedRecord{1, committed, {{1, 2, 3, 4}}},
+          ps::ReceivedRecord{assigned.assignment.shards[0], 1, 1, ReceivedPart::kSlot, 0, 0,
                              SomeBytes(8)}};
 }
 
@@ -266,8 +265,7 @@ std::vector<std::string> LogRecordSeeds() {
   std::vector<std::string> seeds;
   for (const ps::LogRecord& record : Records()) {
     const bool has_payload = record.index() == 2 || record.index() == 7;
-    seeds.push_back(std::string(1, static_cast<char>(record.index())) +
-                    (has_payload ? '\1' : '\0') + AsText(*ps::EncodeRecord(record)));
+    seeds.push_back((has_payload ? '\1' : '\0') + AsText(*ps::EncodeRecord(record)));
   }
   return seeds;
 }
@@ -329,13 +327,13 @@ std::string LogOfServer(ShardId shard) {
   const auto add = [&](const ps::LogRecord& record) {
     ATOLL_CHECK(writer.Append(sequence++, record).ok());
   };
-  add(ps::AssignedRecord{1, assign});
+  add(AssignedRecord{1, assign});
   for (const Version version : {kNoVersion, Version{0}}) {
     const ContributionId by{0, 1, 1, version};
     add(ps::PushedRecord{{"j-1", by.island, by.generation, by.incarnation, by.base_version, shard},
                          Encoding::kFloat32,
                          SomeBytes(8)});
-    add(ps::CommittedRecord{version + 1, {{by, 1}}, {}});
+    add(CommittedRecord{version + 1, {{by, 1}}, {}});
   }
   ATOLL_CHECK(writer.Sync().ok());
   return AsText(disk.Bytes(disk.Paths().at(0)));

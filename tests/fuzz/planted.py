@@ -116,8 +116,9 @@ PLANTED = {
         ""),
     "log_record": (
         "paramserver/storage/codec.cc",
-        "    if (size > left_.size()) return Fail();\n",
-        ""),
+        "  if (!decoder.status().ok()) return Malformed(absl::StrCat(\": \", decoder.status().message()));\n"
+        "  if (auto* push",
+        "  if (!decoder.status().ok()) __builtin_trap();\n  if (auto* push"),
     "log": (
         "paramserver/storage/log.cc",
         "if (head.field_bytes > left || head.payload_bytes > left - head.field_bytes) return std::nullopt;",

@@ -155,9 +155,9 @@ void ServerNode::CheckDurable(const ServerMessage& message) {
     const bool durable = on_disk(
         applied->job,
         [&](const ps::LogRecord& record) {
-          const auto* commit = std::get_if<ps::CommittedRecord>(&record);
+          const auto* commit = std::get_if<CommittedRecord>(&record);
           const auto* joined =
-              std::get_if<ps::JoinedRecord>(&record);  // with that version's shards
+              std::get_if<JoinedRecord>(&record);  // with that version's shards
           return (commit != nullptr && commit->version >= applied->version) ||
                  (joined != nullptr && joined->newest.version >= applied->version);
         },
@@ -235,7 +235,7 @@ void ServerNode::Append(ps::AppendLog append) {
     world_.checker.Of(append.job)
         .Staged(name(), push->id, core_->version(append.job), fences_[append.job]);
   }
-  if (std::holds_alternative<ps::EndedRecord>(append.record)) {
+  if (std::holds_alternative<EndedRecord>(append.record)) {
     world_.checker.Of(append.job).Ended(name());
   }
   JobDisk& disk = disk_[append.job];

@@ -72,7 +72,7 @@ void CheckRecords(const ServerFixture& fixture) {
     ps::SharedBytes payload;
     if (const auto* push = std::get_if<ps::PushedRecord>(&record)) payload = push->payload;
     if (const auto* part = std::get_if<ps::ReceivedRecord>(&record)) payload = part->payload;
-    const auto read = ps::DecodeRecord(static_cast<uint32_t>(record.index()), *bytes, payload);
+    const auto read = ps::DecodeRecord(*bytes, payload);
     ATOLL_CHECK(read.ok(), read.status().message());
   });
 }
