@@ -5,7 +5,7 @@
 namespace atl {
 namespace {
 
-// Nobody reads views into structs again: what a reader would refuse is shown all the same.
+// Views are never read into structs again: what a reader would refuse is shown all the same.
 template <class Plain, class Wire>
 Wire* Show(const Plain& plain, Wire* wire) {
   Encoder encoder;

@@ -265,7 +265,7 @@ const JobHistory* History::Find(const JobId& job) const {
 }
 
 void History::On(const JobEvent& event) {
-  if (std::holds_alternative<JobGone>(event.what)) {
+  if (std::holds_alternative<RemovedJob>(event.what)) {
     if (jobs_.erase(event.job) > 0) changes_.erased.insert(event.job);
     return;
   }

@@ -61,7 +61,7 @@ std::vector<JobEvent> RoundLog::Read(int64_t unix_ms, const CoordinatorEvent& ev
       jobs_[job->job];
       add(job->job, JobStored{job});
     } else if (jobs_.erase(job->job) > 0) {
-      add(job->job, JobGone());
+      add(job->job, RemovedJob());
     }
   }
   for (const StoreWrite& write : writes) {

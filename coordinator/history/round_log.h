@@ -17,7 +17,7 @@ namespace atl {
 struct JobStored {
   const JobRecord* record;
 };
-struct JobGone {};
+struct RemovedJob {};
 // Also while it stays in its state.
 struct JobProgressed {
   const ProgressRecord* record;
@@ -38,7 +38,7 @@ struct LeaderChanged {};
 struct JobEvent {
   JobId job;
   int64_t unix_ms = 0;
-  std::variant<JobStored, JobGone, JobProgressed, RoundDecided, WorkersEvicted, LeaderChanged>
+  std::variant<JobStored, RemovedJob, JobProgressed, RoundDecided, WorkersEvicted, LeaderChanged>
       what;
 };
 

@@ -40,7 +40,7 @@ void ProgressWatch::OnHeartbeat(Instant now, const IslandProgress& progress) {
 }
 
 void ProgressWatch::On(Instant now, const JobEvent& event) {
-  if (std::holds_alternative<JobGone>(event.what)) {
+  if (std::holds_alternative<RemovedJob>(event.what)) {
     std::erase_if(seen_, [&](const auto& entry) { return entry.first.first == event.job; });
   }
   // Perhaps no island could train before.

@@ -26,7 +26,7 @@ void NoteRound(int64_t unix_ms, const DecisionRecord& decision, JobCounters& job
 }  // namespace
 
 void RoundCounters::On(const JobEvent& event) {
-  if (std::holds_alternative<JobGone>(event.what)) {
+  if (std::holds_alternative<RemovedJob>(event.what)) {
     jobs_.erase(event.job);
   } else if (const auto* evicted = std::get_if<WorkersEvicted>(&event.what)) {
     jobs_[event.job].evictions[evicted->reason] += evicted->times;

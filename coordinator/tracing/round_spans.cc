@@ -19,7 +19,7 @@ std::string HexId(const std::string& text, uint64_t seed) {
 
 std::vector<Span> RoundSpans::On(const JobEvent& event) {
   std::vector<Span> ended;
-  if (std::holds_alternative<JobGone>(event.what)) {
+  if (std::holds_alternative<RemovedJob>(event.what)) {
     deciding_.erase(event.job);
   } else if (const auto* decided = std::get_if<RoundDecided>(&event.what)) {
     return OnDecision(event.unix_ms, *decided);

@@ -156,8 +156,7 @@ void ServerNode::CheckDurable(const ServerMessage& message) {
         applied->job,
         [&](const ps::LogRecord& record) {
           const auto* commit = std::get_if<CommittedRecord>(&record);
-          const auto* joined =
-              std::get_if<JoinedRecord>(&record);  // with that version's shards
+          const auto* joined = std::get_if<JoinedRecord>(&record);  // with that version's shards
           return (commit != nullptr && commit->version >= applied->version) ||
                  (joined != nullptr && joined->newest.version >= applied->version);
         },
