@@ -11,7 +11,6 @@
 #include <optional>
 #include <thread>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -387,14 +386,13 @@ absl::StatusOr<v1::DrainReply> DrainState(Client& client, const std::string& nam
     if (name != member.name() && name != absl::StrCat(member.kind(), "/", member.name())) continue;
     v1::DrainReply reply;
     reply.set_state(member.draining());
+    reply.set_drained(member.drained());
     return reply;
   }
   return absl::NotFoundError(absl::StrCat("the coordinator does not know ", name, " any more"));
 }
 
-bool IsDrained(const v1::DrainReply& reply) {
-  return absl::StartsWith(reply.state(), "drained") || reply.state().empty();
-}
+bool IsDrained(const v1::DrainReply& reply) { return reply.drained() || reply.state().empty(); }
 
 }  // namespace
 

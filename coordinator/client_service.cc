@@ -301,6 +301,7 @@ class ClientService::Impl {
           if (request->server() == member.name ||
               request->server() == absl::StrCat(member.kind, "/", member.name)) {
             reply->set_state(member.draining);
+            reply->set_drained(member.drained);
           }
         }
         return status;

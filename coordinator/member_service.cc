@@ -36,7 +36,7 @@ struct WorkerKind {
   using Down = ToWorker;
   using WireUp = v1::FromWorker;
   using WireDown = v1::ToWorker;
-  using Lost = WorkerConnectionLost;
+  static constexpr MemberKind kKind = MemberKind::kWorker;
   static const NodeId& Name(const Up& up) { return up.worker; }
   static const NodeId& Name(const Down& down) { return down.worker; }
   static void Address(const NodeId& name, WireDown* wire) { wire->set_worker(name); }
@@ -49,7 +49,7 @@ struct ServerKind {
   using Down = ToServer;
   using WireUp = v1::FromServer;
   using WireDown = v1::ToServer;
-  using Lost = ServerConnectionLost;
+  static constexpr MemberKind kKind = MemberKind::kServer;
   static const NodeId& Name(const Up& up) { return up.server; }
   static const NodeId& Name(const Down& down) { return down.server; }
   static void Address(const NodeId& name, WireDown* wire) { wire->set_server(name); }
@@ -88,7 +88,7 @@ class Registry {
                 Refused{absl::StrCat(DenialName(verdict.denial), ": ", verdict.reason), true},
                 loop_->core().cluster()});
         stream->End(ToGrpc(ToStatus(verdict)));
-        loop_->Step(now, typename Kind::Lost{name, incarnation, /*revoked=*/true});
+        loop_->Step(now, ConnectionLost{Kind::kKind, name, incarnation, /*revoked=*/true});
       }
     }
   }
@@ -126,7 +126,8 @@ class Registry {
     if (stream_of_run == runs->second.end() || stream_of_run->second.get() != &stream) return;
     runs->second.erase(stream_of_run);
     if (runs->second.empty()) streams_.erase(runs);
-    loop_->Step(now, typename Kind::Lost{stream.name(), stream.incarnation()});  // if it counts
+    loop_->Step(now,
+                ConnectionLost{Kind::kKind, stream.name(), stream.incarnation()});  // if it counts
   }
 
   void Send(const typename Kind::Down& message) {
@@ -166,8 +167,11 @@ class Registry {
     google::protobuf::Arena arena(Within(block_.data(), block_.size()));
     auto* wire = google::protobuf::Arena::CreateMessage<typename Kind::WireDown>(&arena);
     ATOLL_RETURN_IF_ERROR(Encode(message, wire));
-    grpc::Slice bytes(wire->ByteSizeLong());
-    wire->SerializeWithCachedSizesToArray(const_cast<uint8_t*>(bytes.begin()));
+    auto text = std::make_unique<std::string>(wire->SerializeAsString());
+    std::string* const owned = text.get();
+    const grpc::Slice bytes(
+        owned->data(), owned->size(), [](void* that) { delete static_cast<std::string*>(that); },
+        text.release());
     return grpc::ByteBuffer(&bytes, 1);
   }
 

@@ -84,12 +84,6 @@ std::string Shortened(const std::string& text, const std::string& job) {
   return absl::StrCat(text.substr(0, kWidest), "... (atoll show ", job, ")");
 }
 
-// While islands train for it nothing has arrived yet.
-std::string GetDisplayPhase(const v1::Job& job) {
-  const bool trains = job.summary().state() == v1::JOB_STATE_RUNNING;
-  return trains && job.round().phase() == "idle" ? "open" : job.round().phase();
-}
-
 void AppendDecisions(const v1::Job& job, int count, std::string* out) {
   Table table({"version", "island", "base", "steps", TokenUnit(job.summary()), "norm", "z-score",
                "weight", "", "reason"},
@@ -285,7 +279,7 @@ std::string JobText(const v1::Job& job, int decisions) {
                   ledger.free(), " free of ", ledger.budget(), "\n");
   if (!Ended(s.state())) {
     absl::StrAppend(&out, "  round for version ", job.round().next_version(), ": ",
-                    GetDisplayPhase(job), job.round().reason().empty() ? "" : "; ",
+                    job.round().phase(), job.round().reason().empty() ? "" : "; ",
                     job.round().reason(), "\n");
   }
   if (job.shards_size() > 0) {

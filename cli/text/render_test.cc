@@ -370,7 +370,7 @@ TEST_CASE("stage links between the same two devices are distinguished by their s
 TEST_CASE("the reason of a job's start is dropped once it has trained; obstacles come first") {
   v1::Job job = RunningJob();
   job.mutable_summary()->set_reason("the initial weights are committed");
-  job.mutable_round()->set_phase("idle");
+  job.mutable_round()->set_phase("open");
   CHECK_THAT(JobText(job, 0), Catch::StartsWith("lm-1: running\n"));
   CHECK_THAT(JobText(job, 0), Catch::Contains("round for version 0: open\n"));
   job.mutable_summary()->set_waiting_for("a server");

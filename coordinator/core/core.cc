@@ -34,12 +34,7 @@ struct EventHandler {
 
   void operator()(const FromWorker& e) { coord::OnWorkerMessage(s, e); }
   void operator()(const FromServer& e) { coord::OnServerMessage(s, e); }
-  void operator()(const WorkerConnectionLost& e) {
-    coord::OnConnectionLost(s, {MemberKind::kWorker, e.worker}, e.incarnation, e.revoked);
-  }
-  void operator()(const ServerConnectionLost& e) {
-    coord::OnConnectionLost(s, {MemberKind::kServer, e.server}, e.incarnation, e.revoked);
-  }
+  void operator()(const ConnectionLost& e) { coord::OnConnectionLost(s, e); }
   void operator()(const SubmitJob& e) { coord::OnSubmit(s, e); }
   void operator()(const ControlJob& e) { coord::OnControl(s, e); }
   void operator()(const DrainMember& e) {

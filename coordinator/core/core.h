@@ -87,15 +87,11 @@ struct CoordinatorOptions {
 
 // The member's newest connection is closed. Not reported for a connection that a newer one of the
 // same name has replaced.
-struct WorkerConnectionLost {
-  NodeId worker;
+struct ConnectionLost {
+  MemberKind kind = MemberKind::kWorker;
+  NodeId name;
   Incarnation incarnation = 0;
   bool revoked = false;  // the coordinator closed it: its access has been revoked
-};
-struct ServerConnectionLost {
-  NodeId server;
-  Incarnation incarnation = 0;
-  bool revoked = false;
 };
 
 // Requests of users. `request_id` comes back in the Reply; every request gets exactly one, in the
@@ -178,9 +174,8 @@ struct Stalled {
 struct Tick {};
 
 using CoordinatorEvent =
-    std::variant<FromWorker, FromServer, WorkerConnectionLost, ServerConnectionLost, SubmitJob,
-                 ControlJob, DrainMember, PlanMade, SitesFound, WorkersGrouped, ProfileChanged,
-                 Stalled, Tick>;
+    std::variant<FromWorker, FromServer, ConnectionLost, SubmitJob, ControlJob, DrainMember,
+                 PlanMade, SitesFound, WorkersGrouped, ProfileChanged, Stalled, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 

@@ -54,32 +54,31 @@ bool HasWork(const Job& job, const IslandRecord& island, const Member& leader) {
                      });
 }
 
-std::string ServerText(const State& s, const NodeId& name) {
+// What it still has; empty: nothing.
+std::string ServerRest(const State& s, const NodeId& name) {
   std::string jobs;
   for (const auto& [number, job] : s.jobs) {
     if (!HoldsShards(job.record, name) && !IsReleasing(job.record, name)) continue;
     absl::StrAppend(&jobs, jobs.empty() ? "" : ", ", job.id(),
                     job.ended() ? " (ended: export it, then atoll rm)" : "");
   }
-  return jobs.empty() ? "drained: it holds nothing and can be stopped"
-                      : absl::StrCat("draining: it still holds shards of ", jobs);
+  return jobs.empty() ? "" : absl::StrCat("it still holds shards of ", jobs);
 }
 
-std::string WorkerText(const State& s, const Member& worker) {
+std::string WorkerRest(const State& s, const Member& worker) {
   const auto assignment = s.FindAssignment(worker.record.name);
   if (assignment.job != nullptr && assignment.leads) {
     const bool alone = assignment.job->islands.at(assignment.island).followers.empty();
-    return absl::StrCat("draining: ",
-                        alone ? "it trains on the data that it has leased of "
+    return absl::StrCat(alone ? "it trains on the data that it has leased of "
                               : "another worker is to lead its island of ",
                         assignment.job->id());
   }
   if (assignment.job != nullptr || worker.following) {
-    return absl::StrCat("draining: it still serves an island of ",
+    return absl::StrCat("it still serves an island of ",
                         assignment.job != nullptr ? assignment.job->id() : worker.following->job);
   }
-  if (worker.progress) return absl::StrCat("draining: it is to stop ", worker.progress->job);
-  return "drained: it runs nothing and can be stopped";
+  if (worker.progress) return absl::StrCat("it is to stop ", worker.progress->job);
+  return "";
 }
 
 }  // namespace
@@ -120,7 +119,7 @@ bool AdvanceDrains(State& s, Job& job) {
     const IslandRecord& island = job.islands.at(assignment.island);
     if (assignment.leads && (!island.followers.empty() || HasWork(job, island, worker))) continue;
     s.Touch(job, assignment.island);
-    LoseWorker(s, assignment, name, "it is drained");
+    LoseWorker(s, assignment, name, {"it is drained"});
     changed = true;
   }
   return changed;
@@ -130,10 +129,14 @@ bool IsRunningOut(const State& s, const IslandRecord& island) {
   return island.followers.empty() && s.drained_workers.contains(island.worker);
 }
 
-std::string DrainText(const State& s, const Member& member) {
-  if (!member.record.draining) return "";
-  return member.record.kind == MemberKind::kWorker ? WorkerText(s, member)
-                                                   : ServerText(s, member.record.name);
+DrainProgress DescribeDrain(const State& s, const Member& member) {
+  if (!member.record.draining) return {};
+  const bool worker = member.record.kind == MemberKind::kWorker;
+  const std::string rest = worker ? WorkerRest(s, member) : ServerRest(s, member.record.name);
+  if (!rest.empty()) return {absl::StrCat("draining: ", rest)};
+  return {worker ? "drained: it runs nothing and can be stopped"
+                 : "drained: it holds nothing and can be stopped",
+          /*drained=*/true};
 }
 
 }  // namespace atl::coord

@@ -22,8 +22,12 @@ bool AdvanceDrains(State& s, Job& job);
 // Whether the island gets no more data: its only worker is drained.
 bool IsRunningOut(const State& s, const IslandRecord& island);
 
-// "", "draining: ..." and what the member still has, or "drained: ...".
-std::string DrainText(const State& s, const Member& member);
+// How far a member is with it.
+struct DrainProgress {
+  std::string text;      // "", "draining: ..." and what it still has, or "drained: ..."
+  bool drained = false;  // it has nothing
+};
+DrainProgress DescribeDrain(const State& s, const Member& member);
 
 }  // namespace atl::coord
 

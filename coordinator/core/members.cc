@@ -117,17 +117,15 @@ void CheckStoreAge(State& s, const MemberKey& key, bool known, const ClusterMark
   for (auto& [number, job] : s.jobs) SetOutdated(s, job, age);
 }
 
-constexpr absl::string_view kLeaves = "it leaves: ";
-
-void Detach(State& s, Member& member, const std::string& reason) {
+void Detach(State& s, Member& member, const Loss& loss) {
   member.attached = false;
   member.detached_at = s.now;
   member.reattach_by.reset();
-  member.reason = reason;
-  s.Log("", IsLeaving(reason) ? Severity::kInfo : Severity::kWarning,
-        absl::StrCat(
-            KindName(member.record.kind), " ", member.record.name, " ",
-            IsLeaving(reason) ? DescribeLoss(reason) : absl::StrCat("is unavailable: ", reason)));
+  member.reason = loss.text();
+  s.Log(
+      "", loss.left ? Severity::kInfo : Severity::kWarning,
+      absl::StrCat(KindName(member.record.kind), " ", member.record.name, " ",
+                   loss.left ? DescribeLoss(loss) : absl::StrCat("is unavailable: ", loss.reason)));
   if (member.record.kind == MemberKind::kServer) {
     for (auto& [number, job] : s.jobs) {
       auto link = job.rounds.links.find(member.record.name);
@@ -140,7 +138,7 @@ void Detach(State& s, Member& member, const std::string& reason) {
   }
   s.SetCandidate(member, "");
   const State::Assignment assignment = s.FindAssignment(member.record.name);
-  if (assignment.job != nullptr) LoseWorker(s, assignment, member.record.name, reason);
+  if (assignment.job != nullptr) LoseWorker(s, assignment, member.record.name, loss);
   member.progress.reset();
   s.SetFollowing(member, std::nullopt);
   member.measuring.clear();
@@ -238,7 +236,7 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
         set_back ? absl::StrCat("replaced by a process of incarnation ", incarnation,
                                 ", after a clock that was ahead or a lost --state-dir")
                  : absl::StrCat("replaced by a newer process, incarnation ", incarnation);
-    if (s.FindAssignment(key.second).job != nullptr) Detach(s, member, reason);
+    if (s.FindAssignment(key.second).job != nullptr) Detach(s, member, {reason});
     member.record.incarnation = incarnation;
     member.refused.clear();
     member.measured_for.clear();
@@ -314,8 +312,8 @@ struct WorkerHandler {
   void operator()(const PushRequest& m) { OnPushRequest(s, worker, m); }
   void operator()(const ValidationResult& m) { OnValidation(s, worker, m); }
   void operator()(const Leaving& m) {
-    const std::string reason = MakeLeavingReason(CleanText(m.reason));
-    if (!BeginLeaving(s, worker, reason)) Detach(s, worker, reason);
+    const Loss loss{CleanText(m.reason), /*left=*/true};
+    if (!BeginLeaving(s, worker, loss)) Detach(s, worker, loss);
   }
   void operator()(const LinksMeasured&) {
   }                                      // coordinator/measurements/profile_registry.h keeps them
@@ -390,13 +388,8 @@ Instant ComputeLeaseExpiry(const Member& member) {
 
 }  // namespace
 
-std::string MakeLeavingReason(absl::string_view why) { return absl::StrCat(kLeaves, why); }
-
-bool IsLeaving(absl::string_view reason) { return absl::StartsWith(reason, kLeaves); }
-
-std::string DescribeLoss(absl::string_view reason) {
-  const bool left = absl::ConsumePrefix(&reason, kLeaves);
-  return absl::StrCat(left ? "left: " : "evicted: ", reason);
+std::string DescribeLoss(const Loss& loss) {
+  return absl::StrCat(loss.left ? "left: " : "evicted: ", loss.reason);
 }
 
 void OnWorkerMessage(State& s, const FromWorker& from) {
@@ -415,10 +408,12 @@ void OnServerMessage(State& s, const FromServer& from) {
   if (server != nullptr) std::visit(ServerHandler{s, *server}, from.message);
 }
 
-void OnConnectionLost(State& s, const MemberKey& key, Incarnation incarnation, bool revoked) {
-  Member* member = s.FindMember(key.first, key.second);
-  if (member == nullptr || !member->attached || member->record.incarnation != incarnation) return;
-  Detach(s, *member, revoked ? "its access is revoked" : "its connection is lost");
+void OnConnectionLost(State& s, const ConnectionLost& lost) {
+  Member* member = s.FindMember(lost.kind, lost.name);
+  if (member == nullptr || !member->attached || member->record.incarnation != lost.incarnation) {
+    return;
+  }
+  Detach(s, *member, {lost.revoked ? "its access is revoked" : "its connection is lost"});
 }
 
 void SuspendEvictions(State& s) {
@@ -430,11 +425,11 @@ void ExpireMembers(State& s) {
   if (s.now < s.member_deadline) return;
   for (auto& [key, member] : s.members) {
     if (member.attached && s.now >= ComputeLeaseExpiry(member)) {
-      Detach(s, member, absl::StrCat("no heartbeat for ", Seconds(member.lease), " s"));
+      Detach(s, member, {absl::StrCat("no heartbeat for ", Seconds(member.lease), " s")});
     } else if (member.reattach_by && s.now >= *member.reattach_by) {
       Detach(s, member,
-             absl::StrCat("it did not come back within ", Seconds(s.options.reattach_grace),
-                          " s of the coordinator's restart"));
+             {absl::StrCat("it did not come back within ", Seconds(s.options.reattach_grace),
+                           " s of the coordinator's restart")});
     }
   }
 }

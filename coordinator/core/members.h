@@ -12,13 +12,10 @@ namespace atl::coord {
 
 void OnWorkerMessage(State& s, const FromWorker& from);
 void OnServerMessage(State& s, const FromServer& from);
-void OnConnectionLost(State& s, const MemberKey& key, Incarnation incarnation, bool revoked);
+void OnConnectionLost(State& s, const ConnectionLost& lost);
 
-// Of a member that leaves in order, the reason of its loss; whether a reason is one; and a loss for
-// logs and islands: "left: SIGTERM", "evicted: its connection is lost".
-std::string MakeLeavingReason(absl::string_view why);
-bool IsLeaving(absl::string_view reason);
-std::string DescribeLoss(absl::string_view reason);
+// For logs and islands: "left: SIGTERM", "evicted: its connection is lost".
+std::string DescribeLoss(const Loss& loss);
 
 // No member is evicted for silence within the next heartbeat's time.
 void SuspendEvictions(State& s);

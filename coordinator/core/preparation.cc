@@ -178,7 +178,8 @@ void OnJobRefused(State& s, Member& worker, const JobRefused& message) {
   const State::Assignment assignment = s.FindAssignment(worker.record.name);
   const std::string reason = CleanText(message.reason);
   if (assignment.job == job) {
-    LoseWorker(s, assignment, worker.record.name, absl::StrCat("it cannot run the job: ", reason));
+    LoseWorker(s, assignment, worker.record.name,
+               {absl::StrCat("it cannot run the job: ", reason)});
   } else if (worker.candidate_for != message.job) {
     return;
   }

@@ -27,6 +27,14 @@ namespace atl::coord {
 
 using MemberKey = std::pair<MemberKind, NodeId>;
 
+// Why a member is no member of its island any more, or not attached.
+struct Loss {
+  std::string reason;
+  bool left = false;  // in order, as it says itself
+
+  std::string text() const { return left ? "it leaves: " + reason : reason; }
+};
+
 struct Member {
   MemberRecord record;
   // Not stored.

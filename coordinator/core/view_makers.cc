@@ -127,7 +127,10 @@ IslandView MakeView(const State& s, const Job& job, const IslandRecord& island) 
 
 RoundView MakeRoundView(const State& s, const Job& job, Instant now) {
   RoundView view;
-  view.phase = Name(GetRoundPhase(job.rounds));
+  const RoundPhase phase = GetRoundPhase(job.rounds);
+  // While islands train for it nothing has arrived yet.
+  const bool trains = job.progress.state == JobState::kRunning && phase == RoundPhase::kIdle;
+  view.phase = trains ? "open" : Name(phase);
   view.next_version = job.rounds.progress.version + 1;
   if (job.active()) view.reason = RoundReason(s, job, job.rounds);
   if (job.rounds.window) {
@@ -174,7 +177,9 @@ MemberView MakeView(const State& s, const Member& member, Instant now) {
   view.endpoint = member.endpoint;
   view.public_key = member.public_key;
   view.memory_bytes = member.memory_bytes;
-  view.draining = DrainText(s, member);
+  const DrainProgress drain = DescribeDrain(s, member);
+  view.draining = drain.text;
+  view.drained = drain.drained;
   view.site_only = member.site_only;
   if (!is_worker) view.load = member.load;
   view.job = member.candidate_for;

@@ -10,7 +10,7 @@ constexpr size_t kGrantedMax = 65536;  // of a job; later pushes have no beginni
 
 // The kind of the event that evicted a member.
 const char* EvictionReason(const CoordinatorEvent& event) {
-  if (std::holds_alternative<WorkerConnectionLost>(event)) return "connection_lost";
+  if (std::holds_alternative<ConnectionLost>(event)) return "connection_lost";
   if (std::holds_alternative<Tick>(event)) return "silent";
   if (const auto* from = std::get_if<FromWorker>(&event)) {
     if (std::holds_alternative<WorkerHello>(from->message)) return "restarted";

@@ -117,7 +117,7 @@ TEST_CASE("evictions_are_counted_by_the_event_that_caused_them") {
   Counted counted({Island(2)});
   counted.Store(0, Tick{}, Island(2));
   counted.Store(0, Tick{}, Island(3));
-  counted.Store(0, WorkerConnectionLost{"w1", 1}, Island(5));
+  counted.Store(0, ConnectionLost{MemberKind::kWorker, "w1", 1}, Island(5));
   counted.Store(0, FromWorker{"w1", 1, Leaving{"stopped"}}, Island(5));  // it left
   CHECK(counted.job()->evictions ==
         std::map<std::string, int64_t>{{"silent", 1}, {"connection_lost", 2}});

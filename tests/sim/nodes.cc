@@ -202,14 +202,14 @@ void CoordinatorNode::Group(const GroupWorkers& query) {
 void CoordinatorNode::WorkerLost(const NodeId& worker, Incarnation incarnation,
                                  int64_t connection) {
   if (alive() && connections_[worker] == connection) {
-    Deliver(WorkerConnectionLost{worker, incarnation});
+    Deliver(ConnectionLost{MemberKind::kWorker, worker, incarnation});
   }
 }
 
 void CoordinatorNode::ServerLost(const NodeId& server, Incarnation incarnation,
                                  int64_t connection) {
   if (alive() && connections_[server] == connection) {
-    Deliver(ServerConnectionLost{server, incarnation});
+    Deliver(ConnectionLost{MemberKind::kServer, server, incarnation});
   }
 }
 

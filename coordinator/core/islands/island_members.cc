@@ -36,8 +36,7 @@ bool HasRoom(const State& s, const Job& job, const IslandRecord& island, const M
          (most == 0 || 1 + static_cast<int64_t>(island.followers.size()) < most);
 }
 
-void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& evicted,
-              const std::string& reason) {
+void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& evicted, const Loss& loss) {
   // The first of the plan's that is left, else the first of all.
   auto successor = island.followers.begin();
   if (auto plan = job.plans.find(island.island); plan != job.plans.end()) {
@@ -54,12 +53,11 @@ void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& evicted,
   island.incarnation = successor->incarnation;
   island.followers.erase(successor);
   job.member_orders.erase(island.worker);
-  const bool left = IsLeaving(reason);
-  if (!left) island.evictions++;
+  if (!loss.left) island.evictions++;
   NewGeneration(job, island);
   island.reason = absl::StrCat("worker ", island.worker, " leads in generation ", island.generation,
-                               " after ", evicted, left ? " " : " was ", DescribeLoss(reason));
-  s.Log(job.id(), left ? Severity::kInfo : Severity::kWarning,
+                               " after ", evicted, loss.left ? " " : " was ", DescribeLoss(loss));
+  s.Log(job.id(), loss.left ? Severity::kInfo : Severity::kWarning,
         absl::StrCat("island ", island.island, ": ", island.reason, ResumeSaved(s, job, island)));
 }
 
@@ -142,33 +140,33 @@ void Join(State& s, Job& job, Member& worker) {
 }
 
 void LoseWorker(State& s, const State::Assignment& assignment, const NodeId& worker,
-                const std::string& reason) {
+                const Loss& loss) {
   Job& job = *assignment.job;
   IslandRecord& island = job.EditIsland(assignment.island);
   if (assignment.leads) {
-    if (island.followers.empty()) return EvictIsland(s, job, assignment.island, reason);
-    return TakeOver(s, job, island, worker, reason);
+    if (island.followers.empty()) return EvictIsland(s, job, assignment.island, loss);
+    return TakeOver(s, job, island, worker, loss);
   }
   std::erase_if(island.followers, [&](const IslandMember& m) { return m.worker == worker; });
   job.member_orders.erase(worker);
-  s.Log(
-      job.id(), Severity::kWarning,
-      absl::StrCat("island ", assignment.island, " goes on without worker ", worker, ": ", reason));
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("island ", assignment.island, " goes on without worker ", worker, ": ",
+                     loss.text()));
 }
 
-bool BeginLeaving(State& s, Member& worker, const std::string& reason) {
+bool BeginLeaving(State& s, Member& worker, const Loss& loss) {
   const State::Assignment assignment = s.FindAssignment(worker.record.name);
   const bool leads = assignment.job != nullptr && assignment.leads;
   if (leads && assignment.job->islands.at(assignment.island).followers.empty()) return false;
   if (!leads && !worker.following) return false;
   worker.leaving = true;
-  worker.reason = reason;
+  worker.reason = loss.text();
   if (leads) {
     s.Log(assignment.job->id(), Severity::kInfo,
           absl::StrCat("island ", assignment.island, ": its leader ", worker.record.name,
-                       " is to hand over: ", reason));
+                       " is to hand over: ", loss.text()));
   } else if (assignment.job != nullptr) {
-    LoseWorker(s, assignment, worker.record.name, reason);
+    LoseWorker(s, assignment, worker.record.name, loss);
   }
   return true;
 }

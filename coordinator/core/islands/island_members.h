@@ -47,11 +47,11 @@ void Join(State& s, Job& job, Member& worker);
 
 // The worker at `assignment` is unavailable.
 void LoseWorker(State& s, const State::Assignment& assignment, const NodeId& worker,
-                const std::string& reason);
+                const Loss& loss);
 
 // A worker reports that it ends. One that shares an island works on until its part of the state has
 // moved; false: it is no such one.
-bool BeginLeaving(State& s, Member& worker, const std::string& reason);
+bool BeginLeaving(State& s, Member& worker, const Loss& loss);
 
 // Leader and followers, with what is known of their peer links.
 std::vector<IslandMember> IslandMembers(const State& s, const IslandRecord& island);

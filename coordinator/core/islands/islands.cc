@@ -243,18 +243,17 @@ void NoteSteps(const State& s, IslandRecord& island, bool lost) {
   island.steps_interrupted = AddCounts(island.steps_interrupted, last.steps_interrupted);
 }
 
-void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason) {
+void EvictIsland(State& s, Job& job, IslandId id, const Loss& loss) {
   IslandRecord& island = job.EditIsland(id);
-  const bool left = IsLeaving(reason);
-  s.Log(job.id(), left ? Severity::kInfo : Severity::kWarning,
-        absl::StrCat("island ", id, ": worker ", island.worker, " ",
-                     left ? DescribeLoss(reason) : absl::StrCat("is ", DescribeLoss(reason))));
+  s.Log(job.id(), loss.left ? Severity::kInfo : Severity::kWarning,
+        absl::StrCat("island ", id, ": worker ", island.worker, " ", loss.left ? "" : "is ",
+                     DescribeLoss(loss)));
   NoteSteps(s, island, /*lost=*/true);
   island.incarnation = 0;
   island.followers.clear();
   job.ErasePlan(id);
-  if (!left) island.evictions++;
-  island.reason = DescribeLoss(reason);
+  if (!loss.left) island.evictions++;
+  island.reason = DescribeLoss(loss);
   NewGeneration(job, island);
   job.vacant_since[id] = s.now;
   JobProgress& progress = job.EditProgress();

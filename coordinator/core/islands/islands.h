@@ -30,7 +30,7 @@ void NoteSteps(const State& s, IslandRecord& island, bool lost);
 
 // The island loses its worker. What it leased is free again, its contributions count only if
 // complete.
-void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason);
+void EvictIsland(State& s, Job& job, IslandId id, const Loss& loss);
 
 // Same worker, new generation: it begins anew from the committed version, or from its saved state
 // where there is one.

@@ -118,7 +118,7 @@ void FreeWorkers(State& s, const std::vector<NodeId>& workers, const Job& above)
     Member& worker = *s.FindMember(MemberKind::kWorker, name);
     const State::Assignment assignment = s.FindAssignment(name);
     if (assignment.job == &above)
-      LoseWorker(s, assignment, name, "its site's parameter servers take over");
+      LoseWorker(s, assignment, name, {"its site's parameter servers take over"});
     if (worker.candidate_for == above.id()) s.SetCandidate(worker, "");
   }
 }

@@ -392,7 +392,7 @@ void World::DoServer(const Command& command) {
   if (command.Has("attaches")) {
     const Incarnation incarnation = command.Int("incarnation", server.incarnation + 1);
     if (server.alive && incarnation > server.incarnation) {
-      Step(ServerConnectionLost{name, server.incarnation});
+      Step(ConnectionLost{MemberKind::kServer, name, server.incarnation});
     }
     server.incarnation = incarnation;
     server.alive = true;
@@ -418,7 +418,7 @@ void World::DoServer(const Command& command) {
   } else if (command.Has("dies")) {
     server.alive = false;
     server.pending_messages.clear();
-    Step(ServerConnectionLost{name, server.incarnation});
+    Step(ConnectionLost{MemberKind::kServer, name, server.incarnation});
   } else if (command.Has("goes-silent")) {
     server.silent = true;
   } else if (command.Has("faults")) {

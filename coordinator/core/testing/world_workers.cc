@@ -18,7 +18,7 @@ void World::AttachWorker(const NodeId& name, Worker& worker, const Command& comm
   }
   if (incarnation != worker.incarnation) {
     if (worker.alive && incarnation > worker.incarnation) {
-      Step(WorkerConnectionLost{name, worker.incarnation});
+      Step(ConnectionLost{MemberKind::kWorker, name, worker.incarnation});
     }
     const ClusterMark mark = worker.mark;
     const std::vector<JobId> held = worker.held;
@@ -63,7 +63,7 @@ void World::DoWorker(const Command& command) {
     AttachWorker(name, worker, command);
   } else if (verb == "dies") {
     worker.alive = false;
-    Step(WorkerConnectionLost{name, worker.incarnation});
+    Step(ConnectionLost{MemberKind::kWorker, name, worker.incarnation});
   } else if (verb == "goes-silent") {
     worker.silent = true;
   } else if (verb == "leaves") {
