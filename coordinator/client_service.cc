@@ -585,9 +585,10 @@ class ClientService::Impl {
       job = core.Job(now, request.job());
       if (!job) return NoSuchJob(request.job());
     } else {
-      for (const JobSummary& summary : core.Jobs()) {  // the newest is last
-        auto view = core.Job(now, summary.job);
-        if (view && view->facts) job = std::move(view);
+      const auto states = core.JobStates();
+      for (auto newest = states.rbegin(); newest != states.rend() && !job; ++newest) {
+        auto view = core.Job(now, newest->first);
+        if (view->facts) job = std::move(view);
       }
     }
     ATOLL_ASSIGN_OR_RETURN(
@@ -612,9 +613,9 @@ class ClientService::Impl {
     for (std::string& text : loop_->measurements().ListTroubles(now)) {
       status->add_troubles(std::move(text));
     }
-    for (const JobSummary& summary : loop_->core().Jobs()) {
-      if (HasEnded(summary.state)) continue;
-      auto view = loop_->core().Job(now, summary.job);
+    for (const auto& [id, state] : loop_->core().JobStates()) {
+      if (HasEnded(state)) continue;
+      auto view = loop_->core().Job(now, id);
       auto& decisions = view->decisions;
       if (decisions.size() > 1) decisions.erase(decisions.begin(), decisions.end() - 1);
       EncodeJob(now, *loop_, *std::move(view), status->add_jobs());

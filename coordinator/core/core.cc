@@ -143,6 +143,14 @@ std::optional<JobState> CoordinatorCore::FindState(const JobId& id) const {
   return job->progress.state;
 }
 
+std::vector<std::pair<JobId, JobState>> CoordinatorCore::JobStates() const {
+  std::vector<std::pair<JobId, JobState>> states;
+  for (const auto& [number, job] : impl_->read().jobs) {
+    if (!job.record.removed) states.emplace_back(job.id(), job.progress.state);
+  }
+  return states;
+}
+
 IslandPlan CoordinatorCore::Plan(const JobId& id, IslandId island) const {
   const coord::Job* job = impl_->read().FindJob(id);
   if (job == nullptr || job->record.removed || !job->islands.contains(island)) return {};

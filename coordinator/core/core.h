@@ -257,6 +257,7 @@ class CoordinatorCore {
   // Parts of the above, without the work for the rest.
   std::optional<JobSummary> Summary(const JobId& job) const;
   std::optional<JobState> FindState(const JobId& job) const;
+  std::vector<std::pair<JobId, JobState>> JobStates() const;  // in order of submission
   // In force, whole; number 0: there is none.
   IslandPlan Plan(const JobId& job, IslandId island) const;
   // Jobs that members hold and this coordinator does not know.

@@ -228,8 +228,10 @@ JobSummary MakeSummary(const State& s, const Job& job) {
   summary.active_islands = ActiveIslands(job);
   summary.contributes_to = job.spec().outer.contributes_to;
   summary.token_unit = TokenUnit(job);
-  for (const auto& [number, other] : s.jobs) {
-    if (&other == &job || IsSiteJobBelow(other, job)) AddSpeed(s, other, summary);
+  AddSpeed(s, job, summary);
+  for (const auto& [id, island] : job.islands) {
+    const Job* below = island.site.empty() ? nullptr : FindSiteJob(s, job, island.site);
+    if (below != nullptr) AddSpeed(s, *below, summary);
   }
   if (summary.tokens_per_s > 0) summary.train_loss /= summary.tokens_per_s;
   if (progress.state == JobState::kPaused) summary.tokens_per_s = 0;

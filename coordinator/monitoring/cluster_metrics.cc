@@ -137,12 +137,12 @@ void AddClusterMetrics(Instant now, int64_t unix_ms, const CoordinatorCore& core
     states[Name(static_cast<JobState>(state))] = 0;
   }
   size_t shown = 0;
-  std::vector<JobSummary> jobs = core.Jobs();
-  std::reverse(jobs.begin(), jobs.end());
-  for (const JobSummary& job : jobs) {
-    ++states[Name(job.state)];
-    if (HasEnded(job.state) || ++shown > kJobsShown) continue;
-    if (const auto view = core.Job(now, job.job)) AddJob(now, unix_ms, *view, seen, writer);
+  const auto jobs = core.JobStates();
+  for (auto newest = jobs.rbegin(); newest != jobs.rend(); ++newest) {
+    const auto& [job, state] = *newest;
+    ++states[Name(state)];
+    if (HasEnded(state) || ++shown > kJobsShown) continue;
+    AddJob(now, unix_ms, *core.Job(now, job), seen, writer);
   }
   for (const auto& [state, number] : states) writer.Add(kJobs, number, {{"state", state}});
 }

@@ -42,6 +42,8 @@ class ServerCore {
 
   // `recovered`: what was found on disk (JobReplay), in any order. `pool` outlives the core.
   ServerCore(ServerOptions options, std::vector<RecoveredJob> recovered, ThreadPool* pool);
+  ServerCore(const ServerCore&) = delete;  // drivers of jobs point into it
+  ServerCore& operator=(const ServerCore&) = delete;
 
   Actions Step(Instant now, const Event& event);
 
