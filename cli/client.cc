@@ -49,23 +49,6 @@ absl::Status FromGrpc(const grpc::Status& status, const Connection& to) {
   return absl::Status(code, status.error_message());
 }
 
-}  // namespace
-
-struct Client::Stubs {
-  explicit Stubs(const std::shared_ptr<grpc::Channel>& channel)
-      : jobs(v1::Jobs::NewStub(channel)),
-        status(v1::Status::NewStub(channel)),
-        backups(v1::Backups::NewStub(channel)),
-        trust(v1::Trust::NewStub(channel)) {}
-
-  std::unique_ptr<v1::Jobs::Stub> jobs;
-  std::unique_ptr<v1::Status::Stub> status;
-  std::unique_ptr<v1::Backups::Stub> backups;
-  std::unique_ptr<v1::Trust::Stub> trust;
-};
-
-namespace {
-
 template <class Stub, class Request, class Reply>
 absl::StatusOr<Reply> Call(
     Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
@@ -105,15 +88,6 @@ v1::JobRequest Named(const std::string& job) {
   return request;
 }
 
-}  // namespace
-
-Client::Client(Connection address, std::unique_ptr<Stubs> stubs)
-    : address_(std::move(address)), stubs_(std::move(stubs)) {}
-
-Client::~Client() = default;
-
-namespace {
-
 // Names for each address what is wrong with it, in place of gRPC's words.
 absl::Status NoLeader(const std::vector<std::string>& addresses, bool with_tls,
                       absl::string_view said) {
@@ -143,6 +117,24 @@ void AwaitListening(const std::string& address, Duration patience) {
 }
 
 }  // namespace
+
+struct Client::Stubs {
+  explicit Stubs(const std::shared_ptr<grpc::Channel>& channel)
+      : jobs(v1::Jobs::NewStub(channel)),
+        status(v1::Status::NewStub(channel)),
+        backups(v1::Backups::NewStub(channel)),
+        trust(v1::Trust::NewStub(channel)) {}
+
+  std::unique_ptr<v1::Jobs::Stub> jobs;
+  std::unique_ptr<v1::Status::Stub> status;
+  std::unique_ptr<v1::Backups::Stub> backups;
+  std::unique_ptr<v1::Trust::Stub> trust;
+};
+
+Client::Client(Connection address, std::unique_ptr<Stubs> stubs)
+    : address_(std::move(address)), stubs_(std::move(stubs)) {}
+
+Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Dial(const TlsOptions& tls,
                                                      const std::string& address,

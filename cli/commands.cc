@@ -235,6 +235,21 @@ absl::StatusOr<std::string> Inspect(const std::string& path, const JobSpec& spec
   return ValidText(*found);
 }
 
+// Polls the coordinator about a member that is drained.
+absl::StatusOr<v1::DrainReply> DrainState(Client& client, const std::string& name) {
+  ATOLL_ASSIGN_OR_RETURN(const v1::ClusterStatus status, client.Status());
+  for (const v1::Member& member : status.members()) {
+    if (name != member.name() && name != absl::StrCat(member.kind(), "/", member.name())) continue;
+    v1::DrainReply reply;
+    reply.set_state(member.draining());
+    reply.set_drained(member.drained());
+    return reply;
+  }
+  return absl::NotFoundError(absl::StrCat("the coordinator does not know ", name, " any more"));
+}
+
+bool IsDrained(const v1::DrainReply& reply) { return reply.drained() || reply.state().empty(); }
+
 }  // namespace
 
 int Validate(const Global& global, const ValidateFlags& flags) {
@@ -376,25 +391,6 @@ int RefillCommand(const Global& global, const std::string& job, const std::strin
                             "optimizer; atoll show prints its progress\n");
       });
 }
-
-namespace {
-
-// Polls the coordinator about a member that is drained.
-absl::StatusOr<v1::DrainReply> DrainState(Client& client, const std::string& name) {
-  ATOLL_ASSIGN_OR_RETURN(const v1::ClusterStatus status, client.Status());
-  for (const v1::Member& member : status.members()) {
-    if (name != member.name() && name != absl::StrCat(member.kind(), "/", member.name())) continue;
-    v1::DrainReply reply;
-    reply.set_state(member.draining());
-    reply.set_drained(member.drained());
-    return reply;
-  }
-  return absl::NotFoundError(absl::StrCat("the coordinator does not know ", name, " any more"));
-}
-
-bool IsDrained(const v1::DrainReply& reply) { return reply.drained() || reply.state().empty(); }
-
-}  // namespace
 
 int DrainCommand(const Global& global, const DrainFlags& flags) {
   auto client = Client::Dial(global.tls, global.coordinator);

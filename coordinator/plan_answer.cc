@@ -20,6 +20,19 @@ std::vector<PlanMember> ToPlanMembers(const std::vector<PlanWorker>& workers) {
   return members;
 }
 
+// Both plans as the job's objective ranks them today.
+void RankBoth(const PlanRequest& request, const IslandPlan& current, PlanMade& made) {
+  const LayoutSpec& layout = request.spec.layout;
+  if (layout.objective == PlanObjective::kTime && layout.budget == 0) return;
+  const absl::StatusOr<PlanningInput> input = MakePlanningInput(request);
+  if (!input.ok() || made.current_step_ns == 0) return;
+  const auto rank = [&](const IslandPlan& plan, int64_t step_ns) {
+    return Rate(request, *input, plan, 1e-9 * static_cast<double>(step_ns)).rank;
+  };
+  made.rank = rank(*made.plan, made.plan->step_ns);
+  made.current_rank = rank(current, made.current_step_ns);
+}
+
 }  // namespace
 
 PlanRequest MakePlanRequest(const MakePlan& query) {
@@ -42,23 +55,6 @@ PlanRequest MakePlanRequest(const GroupWorkers& query) {
   request.members = ToPlanMembers(query.workers);
   return request;
 }
-
-namespace {
-
-// Both plans as the job's objective ranks them today.
-void RankBoth(const PlanRequest& request, const IslandPlan& current, PlanMade& made) {
-  const LayoutSpec& layout = request.spec.layout;
-  if (layout.objective == PlanObjective::kTime && layout.budget == 0) return;
-  const absl::StatusOr<PlanningInput> input = MakePlanningInput(request);
-  if (!input.ok() || made.current_step_ns == 0) return;
-  const auto rank = [&](const IslandPlan& plan, int64_t step_ns) {
-    return Rate(request, *input, plan, 1e-9 * static_cast<double>(step_ns)).rank;
-  };
-  made.rank = rank(*made.plan, made.plan->step_ns);
-  made.current_rank = rank(current, made.current_step_ns);
-}
-
-}  // namespace
 
 PlanMade AnswerPlan(PlanRequest& request, const std::optional<IslandPlan>& current) {
   PlanMade made;

@@ -233,15 +233,6 @@ void AppendMemory(const v1::Island& island, std::string* out) {
   }
 }
 
-}  // namespace
-
-std::string DescribeActivity(const v1::Island& island) {
-  if (!island.stalled().empty()) return absl::StrCat("STALLED: ", island.stalled());
-  return island.attached() ? island.activity() : island.reason();
-}
-
-namespace {
-
 std::string LossText(double nats) { return nats == 0 ? "-" : Fixed(nats, 4); }
 
 // Returns a table of what each island did until the job's end.
@@ -259,6 +250,11 @@ std::string EndedIslandsText(const v1::Job& job) {
 }
 
 }  // namespace
+
+std::string DescribeActivity(const v1::Island& island) {
+  if (!island.stalled().empty()) return absl::StrCat("STALLED: ", island.stalled());
+  return island.attached() ? island.activity() : island.reason();
+}
 
 std::string IslandsText(const v1::Job& job) {
   if (Ended(job.summary().state())) return EndedIslandsText(job);

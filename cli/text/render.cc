@@ -149,6 +149,49 @@ std::string OrphansText(const Orphans& orphans) {
   return table.empty() ? "" : absl::StrCat("\n", table.Text());
 }
 
+// The GPUs of all workers; empty without any.
+std::string GpusText(const v1::ClusterStatus& status) {
+  Table gpus({"device", "GPU", "UUID", "memory", "computes in", "NCCL"});
+  for (const v1::Member& m : status.members()) {
+    for (int i = 0; i < m.devices_size(); ++i) {
+      const v1::DeviceInfo& device = m.devices(i);
+      if (device.uuid().empty()) continue;
+      gpus.Add({absl::StrCat(m.name(), "/", i), device.kind(), device.uuid(),
+                Bytes(device.memory_bytes()), device.compute(),
+                device.nccl().empty() ? "no" : device.nccl()});
+    }
+  }
+  return gpus.empty() ? "" : absl::StrCat("\n", gpus.Text());
+}
+
+// Where workers stand, and how that is known; empty without any site.
+std::string SitesText(const v1::ClusterStatus& status) {
+  Table sites({"member", "site", "how"});
+  for (const v1::Member& m : status.members()) {
+    if (m.site().empty()) continue;
+    sites.Add({m.name(), m.site(),
+               absl::StrCat(m.site_source(), m.site_only() ? ", serves its site alone" : "")});
+  }
+  return sites.empty() ? "" : absl::StrCat("\n", sites.Text());
+}
+
+// The first columns of a line; colours take none, and are kept whole.
+std::string ClipLine(const std::string& line, size_t columns) {
+  std::string out;
+  size_t shown = 0;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '\x1b') {
+      const size_t end = std::min(line.find('m', i), line.size() - 1);
+      out += line.substr(i, end - i + 1);
+      i = end;
+    } else if (shown < columns) {
+      out += line[i];
+      ++shown;
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string JsonLine(const google::protobuf::Message& message) {
@@ -299,36 +342,6 @@ std::string JobText(const v1::Job& job, int decisions) {
   return out;
 }
 
-namespace {
-
-// The GPUs of all workers; empty without any.
-std::string GpusText(const v1::ClusterStatus& status) {
-  Table gpus({"device", "GPU", "UUID", "memory", "computes in", "NCCL"});
-  for (const v1::Member& m : status.members()) {
-    for (int i = 0; i < m.devices_size(); ++i) {
-      const v1::DeviceInfo& device = m.devices(i);
-      if (device.uuid().empty()) continue;
-      gpus.Add({absl::StrCat(m.name(), "/", i), device.kind(), device.uuid(),
-                Bytes(device.memory_bytes()), device.compute(),
-                device.nccl().empty() ? "no" : device.nccl()});
-    }
-  }
-  return gpus.empty() ? "" : absl::StrCat("\n", gpus.Text());
-}
-
-// Where workers stand, and how that is known; empty without any site.
-std::string SitesText(const v1::ClusterStatus& status) {
-  Table sites({"member", "site", "how"});
-  for (const v1::Member& m : status.members()) {
-    if (m.site().empty()) continue;
-    sites.Add({m.name(), m.site(),
-               absl::StrCat(m.site_source(), m.site_only() ? ", serves its site alone" : "")});
-  }
-  return sites.empty() ? "" : absl::StrCat("\n", sites.Text());
-}
-
-}  // namespace
-
 std::string StatusText(const v1::ClusterStatus& status) {
   std::string out =
       absl::StrCat("coordinator: cluster ", status.cluster(), ", epoch ", status.epoch(), ", up ",
@@ -420,27 +433,6 @@ std::string ProgressLines(const v1::Job& job, int columns) {
   }
   return out;
 }
-
-namespace {
-
-// The first columns of a line; colours take none, and are kept whole.
-std::string ClipLine(const std::string& line, size_t columns) {
-  std::string out;
-  size_t shown = 0;
-  for (size_t i = 0; i < line.size(); ++i) {
-    if (line[i] == '\x1b') {
-      const size_t end = std::min(line.find('m', i), line.size() - 1);
-      out += line.substr(i, end - i + 1);
-      i = end;
-    } else if (shown < columns) {
-      out += line[i];
-      ++shown;
-    }
-  }
-  return out;
-}
-
-}  // namespace
 
 std::string Clip(const std::string& text, int columns, int rows) {
   std::vector<std::string> lines = absl::StrSplit(text, '\n');

@@ -246,6 +246,41 @@ bool IsOrphan(const State& s, const JobId& id) {
          (job == nullptr || (!job->record.removed && job->record.shards.empty()));
 }
 
+// Servers to which shards have moved since this store was written.
+void AddHeldElsewhere(const State& s, const Job& job, Descriptions& by_server) {
+  const auto holders = s.held.find(job.id());
+  if (holders == s.held.end()) return;
+  for (const auto& [server, held] : holders->second) {
+    if (held.described && !job.rounds.links.contains(server)) by_server[server] = &*held.described;
+  }
+}
+
+// It says so: what it held has moved since this store was written, or is lost.
+bool HoldsNothing(const State& s, const NodeId& server, const ServerLink& link) {
+  const Member* member = s.FindMember(MemberKind::kServer, server);
+  return member != nullptr && member->attached && link.empty && !link.described;
+}
+
+// Of a job whose shards are placed.
+absl::Status AdoptOutdated(State& s, Job& job) {
+  Descriptions by_server;
+  AddHeldElsewhere(s, job, by_server);
+  for (const auto& [server, link] : job.rounds.links) {
+    if (HoldsNothing(s, server, link)) continue;
+    if (!link.described) {
+      return absl::UnavailableError(absl::StrCat("parameter server ", server,
+                                                 " has not said what it holds of job ", job.id(),
+                                                 ": start it, try again"));
+    }
+    by_server[server] = &*link.described;
+  }
+  const absl::Status status = Rebuild(s, job, by_server, "adopted");
+  if (status.ok()) s.held.erase(job.id());
+  if (status.ok()) return status;
+  return absl::FailedPreconditionError(
+      absl::StrCat("job ", job.id(), " cannot be adopted: ", status.message()));
+}
+
 }  // namespace
 
 JobDefinition MakeJobDefinition(const Job& job) {
@@ -346,45 +381,6 @@ std::string RestoredText(const State& s, const Job& job) {
                       "parameter servers hold, as soon as all are attached",
                       missing.empty() ? "" : "; ", missing);
 }
-
-namespace {
-
-// Servers to which shards have moved since this store was written.
-void AddHeldElsewhere(const State& s, const Job& job, Descriptions& by_server) {
-  const auto holders = s.held.find(job.id());
-  if (holders == s.held.end()) return;
-  for (const auto& [server, held] : holders->second) {
-    if (held.described && !job.rounds.links.contains(server)) by_server[server] = &*held.described;
-  }
-}
-
-// It says so: what it held has moved since this store was written, or is lost.
-bool HoldsNothing(const State& s, const NodeId& server, const ServerLink& link) {
-  const Member* member = s.FindMember(MemberKind::kServer, server);
-  return member != nullptr && member->attached && link.empty && !link.described;
-}
-
-// Of a job whose shards are placed.
-absl::Status AdoptOutdated(State& s, Job& job) {
-  Descriptions by_server;
-  AddHeldElsewhere(s, job, by_server);
-  for (const auto& [server, link] : job.rounds.links) {
-    if (HoldsNothing(s, server, link)) continue;
-    if (!link.described) {
-      return absl::UnavailableError(absl::StrCat("parameter server ", server,
-                                                 " has not said what it holds of job ", job.id(),
-                                                 ": start it, try again"));
-    }
-    by_server[server] = &*link.described;
-  }
-  const absl::Status status = Rebuild(s, job, by_server, "adopted");
-  if (status.ok()) s.held.erase(job.id());
-  if (status.ok()) return status;
-  return absl::FailedPreconditionError(
-      absl::StrCat("job ", job.id(), " cannot be adopted: ", status.message()));
-}
-
-}  // namespace
 
 absl::Status Adopt(State& s, const JobId& id) {
   if (Job* job = s.FindJob(id); job != nullptr && !job->progress.outdated.empty()) {

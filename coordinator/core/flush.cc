@@ -66,68 +66,6 @@ void FlushJob(State& s, Job& job, std::vector<StoreWrite>& writes) {
   for (StoreWrite& write : job.ledger->TakeChanges(job.id())) writes.push_back(std::move(write));
 }
 
-}  // namespace
-
-void Flush(State& s) {
-  std::vector<StoreWrite>& writes = s.out.persist;
-  const auto is_line = [](const StoreWrite& write) {
-    return std::holds_alternative<EventRecord>(write.record);
-  };
-  for (const MemberKey& key : s.dirty_members) {
-    writes.push_back({s.members.at(key).record, false});
-  }
-  s.dirty_members.clear();
-  // A site's job changes the ledger of the job above.
-  std::vector<JobId> above;
-  s.jobs.ForEachOpened([&](const Job& job) {
-    if (job.record.site) above.push_back(job.spec().outer.contributes_to);
-  });
-  for (const JobId& id : above) s.jobs.Find(id);
-  s.jobs.ForEachOpened([&](Job& job) {
-    FlushJob(s, job, writes);
-    if (job.progress.outdated.empty()) {
-      s.outdated.erase(job.record.number);
-    } else {
-      s.outdated.insert(job.record.number);
-    }
-  });
-  s.jobs.Close();
-  if (!s.epoch_dirty && std::all_of(writes.begin(), writes.end(), is_line)) return;
-  s.epoch_dirty = false;
-  ++s.sequence;
-  writes.push_back({EpochRecord{s.epoch, s.cluster, s.sequence}, false});
-}
-
-std::vector<StoreRecord> AllRecords(const State& s) {
-  std::vector<StoreRecord> records;
-  if (!s.epoch_dirty) records.push_back(EpochRecord{s.epoch, s.cluster, s.sequence});
-  for (const auto& [job, sequence] : s.removed) records.push_back(RemovedRecord{job, sequence});
-  for (const auto& [key, member] : s.members) records.push_back(member.record);
-  for (const auto& [number, job] : s.jobs) {
-    records.push_back(job.record);
-    records.push_back(job.StoredProgress());
-    for (const auto& [id, island] : job.islands) records.push_back(island);
-    for (const auto& [id, contribution] : job.rounds.contributions) records.push_back(contribution);
-    for (const auto& [round, decision] : job.rounds.decisions) records.push_back(decision);
-    for (const auto& [id, penalty] : job.rounds.penalties) {
-      records.push_back(PenaltyRecord{job.id(), id, penalty});
-    }
-    for (const auto& [id, plan] : job.plans) records.push_back(PlanRecord{job.id(), id, plan});
-    if (job.record.site) continue;
-    for (LedgerRecord& record : job.ledger->Records(job.id())) records.push_back(std::move(record));
-  }
-  std::vector<std::pair<std::string, size_t>> order;
-  for (size_t i = 0; i < records.size(); ++i) order.emplace_back(MakeRecordKey(records[i]), i);
-  std::sort(order.begin(), order.end());
-  std::vector<StoreRecord> sorted;
-  for (const auto& [key, i] : order) sorted.push_back(std::move(records[i]));
-  return sorted;
-}
-
-// ----------------------------------------------------------------------------------- recovery ----
-
-namespace {
-
 absl::Status Damaged(const StoreRecord& record, absl::string_view why) {
   return absl::DataLossError(
       absl::StrCat("the coordinator's store is damaged: ", MakeRecordKey(record), ": ", why));
@@ -327,6 +265,64 @@ bool IsKnown(const State& s, const NodeId& worker) {
 }
 
 }  // namespace
+
+void Flush(State& s) {
+  std::vector<StoreWrite>& writes = s.out.persist;
+  const auto is_line = [](const StoreWrite& write) {
+    return std::holds_alternative<EventRecord>(write.record);
+  };
+  for (const MemberKey& key : s.dirty_members) {
+    writes.push_back({s.members.at(key).record, false});
+  }
+  s.dirty_members.clear();
+  // A site's job changes the ledger of the job above.
+  std::vector<JobId> above;
+  s.jobs.ForEachOpened([&](const Job& job) {
+    if (job.record.site) above.push_back(job.spec().outer.contributes_to);
+  });
+  for (const JobId& id : above) s.jobs.Find(id);
+  s.jobs.ForEachOpened([&](Job& job) {
+    FlushJob(s, job, writes);
+    if (job.progress.outdated.empty()) {
+      s.outdated.erase(job.record.number);
+    } else {
+      s.outdated.insert(job.record.number);
+    }
+  });
+  s.jobs.Close();
+  if (!s.epoch_dirty && std::all_of(writes.begin(), writes.end(), is_line)) return;
+  s.epoch_dirty = false;
+  ++s.sequence;
+  writes.push_back({EpochRecord{s.epoch, s.cluster, s.sequence}, false});
+}
+
+std::vector<StoreRecord> AllRecords(const State& s) {
+  std::vector<StoreRecord> records;
+  if (!s.epoch_dirty) records.push_back(EpochRecord{s.epoch, s.cluster, s.sequence});
+  for (const auto& [job, sequence] : s.removed) records.push_back(RemovedRecord{job, sequence});
+  for (const auto& [key, member] : s.members) records.push_back(member.record);
+  for (const auto& [number, job] : s.jobs) {
+    records.push_back(job.record);
+    records.push_back(job.StoredProgress());
+    for (const auto& [id, island] : job.islands) records.push_back(island);
+    for (const auto& [id, contribution] : job.rounds.contributions) records.push_back(contribution);
+    for (const auto& [round, decision] : job.rounds.decisions) records.push_back(decision);
+    for (const auto& [id, penalty] : job.rounds.penalties) {
+      records.push_back(PenaltyRecord{job.id(), id, penalty});
+    }
+    for (const auto& [id, plan] : job.plans) records.push_back(PlanRecord{job.id(), id, plan});
+    if (job.record.site) continue;
+    for (LedgerRecord& record : job.ledger->Records(job.id())) records.push_back(std::move(record));
+  }
+  std::vector<std::pair<std::string, size_t>> order;
+  for (size_t i = 0; i < records.size(); ++i) order.emplace_back(MakeRecordKey(records[i]), i);
+  std::sort(order.begin(), order.end());
+  std::vector<StoreRecord> sorted;
+  for (const auto& [key, i] : order) sorted.push_back(std::move(records[i]));
+  return sorted;
+}
+
+// ----------------------------------------------------------------------------------- recovery ----
 
 absl::Status Load(State& s, const std::vector<StoreRecord>& records) {
   for (const bool jobs_pass : {true, false}) {

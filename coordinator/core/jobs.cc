@@ -64,40 +64,6 @@ void StopWorkers(State& s, Job& job, const std::string& reason) {
   job.member_orders.clear();
 }
 
-}  // namespace
-
-void StopJob(State& s, Job& job, JobState state, const std::string& reason) {
-  s.SetState(job, state, reason);
-  StopWorkers(s, job, reason);
-  job.planning.clear();
-  job.switches.clear();
-  job.rounds.window.reset();
-  job.rounds.collecting.reset();
-  const auto contributions = job.rounds.contributions;
-  for (const auto& [id, record] : contributions) {
-    job.ledger->Return(id);
-    job.rounds.EraseContribution(id);
-    for (const auto& [server, link] : job.rounds.links) {
-      s.SendToServer(server, DropContributions{job.id(), {id}, "the job has ended"});
-    }
-  }
-  for (const auto& [id, island] : std::map(job.islands)) {
-    job.ledger->Release(id);
-    if (island.incarnation == 0) continue;
-    IslandRecord& record = job.EditIsland(id);
-    NoteSteps(s, record, /*lost=*/false);
-    record.incarnation = 0;
-    record.followers.clear();
-    record.ready = false;
-    job.vacant_since[id] = s.now;
-    job.ErasePlan(id);
-    record.reason = absl::StrCat("the job is ", Name(state));
-  }
-  RetryServersNow(s, job);
-}
-
-namespace {
-
 void Start(State& s, Job& job) {
   IslandId first = -1;
   for (const auto& [id, island] : job.islands) {
@@ -139,15 +105,6 @@ bool AdvanceFinishing(State& s, Job& job) {
                        " are committed in ", job.rounds.progress.version, " rounds"));
   return true;
 }
-
-}  // namespace
-
-int64_t ComputeSequenceBudget(const JobSpec& spec) {
-  const int64_t length = spec.data.sequence_length;
-  return (spec.schedule.train_tokens + length - 1) / length;
-}
-
-namespace {
 
 bool WasGiven(const State& s, const JobId& id) {
   return s.FindJob(id) != nullptr || s.removed.contains(id) || s.held.contains(id) ||
@@ -203,6 +160,41 @@ absl::Status ControlOrphan(State& s, const ControlJob& request) {
 }
 
 }  // namespace
+
+void StopJob(State& s, Job& job, JobState state, const std::string& reason) {
+  s.SetState(job, state, reason);
+  StopWorkers(s, job, reason);
+  job.planning.clear();
+  job.switches.clear();
+  job.rounds.window.reset();
+  job.rounds.collecting.reset();
+  const auto contributions = job.rounds.contributions;
+  for (const auto& [id, record] : contributions) {
+    job.ledger->Return(id);
+    job.rounds.EraseContribution(id);
+    for (const auto& [server, link] : job.rounds.links) {
+      s.SendToServer(server, DropContributions{job.id(), {id}, "the job has ended"});
+    }
+  }
+  for (const auto& [id, island] : std::map(job.islands)) {
+    job.ledger->Release(id);
+    if (island.incarnation == 0) continue;
+    IslandRecord& record = job.EditIsland(id);
+    NoteSteps(s, record, /*lost=*/false);
+    record.incarnation = 0;
+    record.followers.clear();
+    record.ready = false;
+    job.vacant_since[id] = s.now;
+    job.ErasePlan(id);
+    record.reason = absl::StrCat("the job is ", Name(state));
+  }
+  RetryServersNow(s, job);
+}
+
+int64_t ComputeSequenceBudget(const JobSpec& spec) {
+  const int64_t length = spec.data.sequence_length;
+  return (spec.schedule.train_tokens + length - 1) / length;
+}
 
 void OnSubmit(State& s, const SubmitJob& request) {
   Reply reply{request.request_id, Validate(request.spec), ""};

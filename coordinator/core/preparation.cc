@@ -155,6 +155,54 @@ bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<Sit
   return true;
 }
 
+// Why the job leaves the worker out, whatever that finds; "" if it does not.
+std::string WhyLeftOut(const State& s, const Job& job, const NodeId& worker, const Member& member) {
+  if (!job.record.site && job.spec().outer.site.rounds > 0) {
+    const Job* site = FindSiteJob(s, job, GetWorkerSite(member));
+    if (site != nullptr) return absl::StrCat("its site trains as job ", site->id());
+  }
+  return WhyNoPart(job.spec().layout, worker, GetWorkerSite(member), member.devices.size());
+}
+
+// "; left out: w3: layout.exclude names it", of attached workers.
+std::string LeftOut(const State& s, const Job& job) {
+  constexpr int64_t kNamed = 8;
+  std::string text;
+  int64_t count = 0;
+  for (const auto& [key, member] : s.members) {
+    if (key.first != MemberKind::kWorker || !member.attached) continue;
+    const std::string why = WhyLeftOut(s, job, key.second, member);
+    if (why.empty() || ++count > kNamed) continue;
+    absl::StrAppend(&text, text.empty() ? "; left out: " : "; ", key.second, ": ", why);
+  }
+  if (count > kNamed) absl::StrAppend(&text, "; and ", count - kNamed, " more");
+  return text;
+}
+
+bool IsIdle(State& s, const MemberKey& key, const Member& member, const Job& job) {
+  return key.first == MemberKind::kWorker && member.attached && !member.leaves() &&
+         member.candidate_for.empty() && !member.refused.contains(job.id()) &&
+         s.FindAssignment(key.second).job == nullptr &&
+         WhyLeftOut(s, job, key.second, member).empty();
+}
+
+void RefuseWithoutData(State& s, Job& job) {
+  for (auto& [key, member] : s.members) {
+    if (!IsIdle(s, key, member, job)) continue;
+    const std::string why = WhyNoData(job.spec(), member);
+    if (!why.empty()) RefuseWorker(s, job, member, why);
+  }
+}
+
+void TakeIdleWorkers(State& s, Job& job) {
+  IslandCapacity capacity(s, job);
+  for (auto& [key, member] : s.members) {
+    if (!IsIdle(s, key, member, job) || !capacity.Take(member)) continue;
+    s.SetCandidate(member, job.id());
+    member.requested_at = member.request_again_at = s.now;
+  }
+}
+
 }  // namespace
 
 void OnJobPrepared(State& s, Member& worker, const JobPrepared& message) {
@@ -290,58 +338,6 @@ Instant PreparingDeadline(const State& s, const Job& job) {
 }
 
 // --------------------------------------------------------------------------------- scheduling ----
-
-namespace {
-
-// Why the job leaves the worker out, whatever that finds; "" if it does not.
-std::string WhyLeftOut(const State& s, const Job& job, const NodeId& worker, const Member& member) {
-  if (!job.record.site && job.spec().outer.site.rounds > 0) {
-    const Job* site = FindSiteJob(s, job, GetWorkerSite(member));
-    if (site != nullptr) return absl::StrCat("its site trains as job ", site->id());
-  }
-  return WhyNoPart(job.spec().layout, worker, GetWorkerSite(member), member.devices.size());
-}
-
-// "; left out: w3: layout.exclude names it", of attached workers.
-std::string LeftOut(const State& s, const Job& job) {
-  constexpr int64_t kNamed = 8;
-  std::string text;
-  int64_t count = 0;
-  for (const auto& [key, member] : s.members) {
-    if (key.first != MemberKind::kWorker || !member.attached) continue;
-    const std::string why = WhyLeftOut(s, job, key.second, member);
-    if (why.empty() || ++count > kNamed) continue;
-    absl::StrAppend(&text, text.empty() ? "; left out: " : "; ", key.second, ": ", why);
-  }
-  if (count > kNamed) absl::StrAppend(&text, "; and ", count - kNamed, " more");
-  return text;
-}
-
-bool IsIdle(State& s, const MemberKey& key, const Member& member, const Job& job) {
-  return key.first == MemberKind::kWorker && member.attached && !member.leaves() &&
-         member.candidate_for.empty() && !member.refused.contains(job.id()) &&
-         s.FindAssignment(key.second).job == nullptr &&
-         WhyLeftOut(s, job, key.second, member).empty();
-}
-
-void RefuseWithoutData(State& s, Job& job) {
-  for (auto& [key, member] : s.members) {
-    if (!IsIdle(s, key, member, job)) continue;
-    const std::string why = WhyNoData(job.spec(), member);
-    if (!why.empty()) RefuseWorker(s, job, member, why);
-  }
-}
-
-void TakeIdleWorkers(State& s, Job& job) {
-  IslandCapacity capacity(s, job);
-  for (auto& [key, member] : s.members) {
-    if (!IsIdle(s, key, member, job) || !capacity.Take(member)) continue;
-    s.SetCandidate(member, job.id());
-    member.requested_at = member.request_again_at = s.now;
-  }
-}
-
-}  // namespace
 
 void Schedule(State& s) {
   // A job that waits for workers has none of theirs to wait for.

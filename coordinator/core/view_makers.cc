@@ -153,6 +153,18 @@ RoundView MakeRoundView(const State& s, const Job& job, Instant now) {
   return view;
 }
 
+// `train_loss`: times tokens_per_s.
+void AddSpeed(const State& s, const Job& job, JobSummary& summary) {
+  for (const auto& [id, island] : job.islands) {
+    const Member* worker = FindIslandWorker(s, island);
+    if (worker == nullptr || !worker->progress || worker->progress->job != job.id()) continue;
+    const IslandProgress& p = *worker->progress;
+    if (!std::isfinite(p.tokens_per_s) || p.tokens_per_s <= 0) continue;
+    summary.tokens_per_s += p.tokens_per_s;
+    summary.train_loss += p.tokens_per_s * p.train_loss;
+  }
+}
+
 }  // namespace
 
 MemberView MakeView(const State& s, const Member& member, Instant now) {
@@ -189,22 +201,6 @@ MemberView MakeView(const State& s, const Member& member, Instant now) {
   }
   return view;
 }
-
-namespace {
-
-// `train_loss`: times tokens_per_s.
-void AddSpeed(const State& s, const Job& job, JobSummary& summary) {
-  for (const auto& [id, island] : job.islands) {
-    const Member* worker = FindIslandWorker(s, island);
-    if (worker == nullptr || !worker->progress || worker->progress->job != job.id()) continue;
-    const IslandProgress& p = *worker->progress;
-    if (!std::isfinite(p.tokens_per_s) || p.tokens_per_s <= 0) continue;
-    summary.tokens_per_s += p.tokens_per_s;
-    summary.train_loss += p.tokens_per_s * p.train_loss;
-  }
-}
-
-}  // namespace
 
 const char* TokenUnit(const Job& job) {
   return IsImages(job.spec().data.format) ? "images" : "tokens";

@@ -70,6 +70,14 @@ CurvePoint MakeCurvePoint(int64_t unix_ms, double seconds, const DecisionRecord&
   return point;
 }
 
+std::vector<ValidationLoss> ListCurrentValidationSets(const ProgressRecord& record) {
+  std::vector<ValidationLoss> sets;
+  for (const ValidationLoss& set : record.validation_sets) {
+    if (set.version == record.validated_version) sets.push_back(set);
+  }
+  return sets;
+}
+
 }  // namespace
 
 size_t IslandCurvePoints(int64_t islands) {
@@ -115,18 +123,6 @@ void JobHistory::OnDecision(int64_t unix_ms, const RoundDecided& decided) {
   newest_.push_back(std::move(round));
   if (newest_.size() > kNewestRounds) newest_.pop_front();
 }
-
-namespace {
-
-std::vector<ValidationLoss> ListCurrentValidationSets(const ProgressRecord& record) {
-  std::vector<ValidationLoss> sets;
-  for (const ValidationLoss& set : record.validation_sets) {
-    if (set.version == record.validated_version) sets.push_back(set);
-  }
-  return sets;
-}
-
-}  // namespace
 
 void JobHistory::NoteState(int64_t unix_ms, JobState state) {
   if (started_ms_ == 0) return;

@@ -42,52 +42,6 @@ IslandId ChooseIsland(State& s, Job& job, const NodeId& worker) {
   return NextIslandId(s, job);
 }
 
-}  // namespace
-
-void NewGeneration(Job& job, IslandRecord& island) {
-  island.generation = ++job.EditProgress().plan_generation;
-  island.ready = false;
-  island.resume.reset();
-  island.lease_request = -1;
-  island.lease_ranges.clear();
-  island.author = island.incarnation;
-  island.takes_over_from.clear();
-  // A leader that had no lease yet may have been about to go on from its predecessor's.
-  std::vector<PositionRange> leased = job.ledger->LeasedRanges(island.island);
-  if (!leased.empty()) job.leased_before[island.island] = std::move(leased);
-  job.ledger->Release(island.island);
-  job.rounds.waits_for_room.erase(island.island);
-  job.orders.erase(island.island);
-  job.rounds.transfer_plans.clear();
-  job.rounds.push_plan = PushPlan();
-  job.rounds.fences_changed = true;
-}
-
-void NoteSavedStates(Job& job, const IslandRecord& island, const IslandProgress& progress) {
-  std::vector<SavedState> saved;
-  for (const SavedState& state : progress.saved) {
-    if (state.about.job != job.id() || state.about.island != island.island) continue;
-    if (state.about.save > 0 && !state.units.empty()) saved.push_back(state);
-  }
-  if (saved.empty()) return;
-  // What is in other tiers, by a leader before, is still there.
-  const auto tier_of = [](const SavedState& state) {
-    return state.holders.empty() ? Tier::kMemory : state.holders.front().tier;
-  };
-  for (const SavedState& known : island.saved) {
-    const bool replaced = tier_of(known) == Tier::kMemory ||
-                          std::any_of(saved.begin(), saved.end(), [&](const SavedState& state) {
-                            return tier_of(state) == tier_of(known);
-                          });
-    if (!replaced) saved.push_back(known);
-  }
-  if (saved == island.saved) return;
-  if (saved.size() > kSavedStatesMax) saved.resize(kSavedStatesMax);
-  job.EditIsland(island.island).saved = std::move(saved);
-}
-
-namespace {
-
 bool Has(const SavedHolder& holder, size_t unit) {
   return unit / 64 < holder.units.size() && ((holder.units[unit / 64] >> (unit % 64)) & 1) != 0;
 }
@@ -161,7 +115,104 @@ bool LeaseToResume(Job& job, const IslandRecord& island, LocalCheckpoint* about)
   return job.ledger->LeaseExactly(island.island, about->consumed);
 }
 
+// The part of a heartbeat that decisions depend on; the rest is only shown.
+auto GetDecisiveFields(const std::optional<IslandProgress>& progress) {
+  static const IslandProgress kNone;
+  const IslandProgress& p = progress ? *progress : kNone;
+  return std::tuple(progress.has_value(), p.job, p.island, p.generation, p.seen_sequence,
+                    p.base_version, p.ready, p.plan_number, p.setting_up, p.plan_wanted);
+}
+auto GetDecisiveFields(const std::optional<MemberProgress>& progress) {
+  static const MemberProgress kNone;
+  const MemberProgress& p = progress ? *progress : kNone;
+  return std::tuple(progress.has_value(), p.job, p.island, p.generation, p.plan_number,
+                    p.seen_sequence, p.holds_layers);
+}
+
+void TouchIsland(State& s, const JobId& id, IslandId island) {
+  Job* job = s.FindJob(id);
+  if (job != nullptr) s.Touch(*job, island);
+}
+
+// What waits for what this heartbeat says is looked at again.
+void TouchAffectedByHeartbeat(State& s, const Member& before, const WorkerHeartbeat& message) {
+  const bool same = before.has_beaten && !before.record.draining &&
+                    GetDecisiveFields(before.progress) == GetDecisiveFields(message.progress) &&
+                    GetDecisiveFields(before.following) == GetDecisiveFields(message.member) &&
+                    (before.candidate_for.empty() || before.measuring == message.measuring);
+  if (same) return;
+  if (Job* job = s.FindJob(before.candidate_for); job != nullptr) s.Touch(*job);
+  for (const auto& progress : {before.progress, message.progress}) {
+    if (progress) TouchIsland(s, progress->job, progress->island);
+  }
+  for (const auto& progress : {before.following, message.member}) {
+    if (progress) TouchIsland(s, progress->job, progress->island);
+  }
+  const State::Assignment assignment = s.FindAssignment(before.record.name);
+  if (assignment.job != nullptr) s.Touch(*assignment.job, assignment.island);
+}
+
+bool IsHandoverPending(const Job* job, const IslandProgress& progress, const NodeId& worker) {
+  if (job == nullptr || !job->active()) return false;
+  auto island = job->islands.find(progress.island);
+  return island != job->islands.end() && island->second.takes_over_from == worker;
+}
+
+constexpr size_t kPullRatesMost = 4096;  // of one worker
+
+// What is measured stays known when the worker starts again, or has nothing more to pull from
+// there.
+void NotePullRates(Member& worker, const std::vector<ServerRate>& rates) {
+  for (const ServerRate& rate : rates) {
+    if (!std::isfinite(rate.bytes_per_s) || rate.bytes_per_s <= 0) continue;
+    if (worker.pull_rates.size() >= kPullRatesMost) worker.pull_rates.clear();
+    worker.pull_rates[rate.endpoint].Add(rate.bytes_per_s);
+  }
+}
+
 }  // namespace
+
+void NewGeneration(Job& job, IslandRecord& island) {
+  island.generation = ++job.EditProgress().plan_generation;
+  island.ready = false;
+  island.resume.reset();
+  island.lease_request = -1;
+  island.lease_ranges.clear();
+  island.author = island.incarnation;
+  island.takes_over_from.clear();
+  // A leader that had no lease yet may have been about to go on from its predecessor's.
+  std::vector<PositionRange> leased = job.ledger->LeasedRanges(island.island);
+  if (!leased.empty()) job.leased_before[island.island] = std::move(leased);
+  job.ledger->Release(island.island);
+  job.rounds.waits_for_room.erase(island.island);
+  job.orders.erase(island.island);
+  job.rounds.transfer_plans.clear();
+  job.rounds.push_plan = PushPlan();
+  job.rounds.fences_changed = true;
+}
+
+void NoteSavedStates(Job& job, const IslandRecord& island, const IslandProgress& progress) {
+  std::vector<SavedState> saved;
+  for (const SavedState& state : progress.saved) {
+    if (state.about.job != job.id() || state.about.island != island.island) continue;
+    if (state.about.save > 0 && !state.units.empty()) saved.push_back(state);
+  }
+  if (saved.empty()) return;
+  // What is in other tiers, by a leader before, is still there.
+  const auto tier_of = [](const SavedState& state) {
+    return state.holders.empty() ? Tier::kMemory : state.holders.front().tier;
+  };
+  for (const SavedState& known : island.saved) {
+    const bool replaced = tier_of(known) == Tier::kMemory ||
+                          std::any_of(saved.begin(), saved.end(), [&](const SavedState& state) {
+                            return tier_of(state) == tier_of(known);
+                          });
+    if (!replaced) saved.push_back(known);
+  }
+  if (saved == island.saved) return;
+  if (saved.size() > kSavedStatesMax) saved.resize(kSavedStatesMax);
+  job.EditIsland(island.island).saved = std::move(saved);
+}
 
 std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
   if (island.saved.empty()) return "";
@@ -299,65 +350,6 @@ IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job_id,
   }
   return &it->second;
 }
-
-namespace {
-
-// The part of a heartbeat that decisions depend on; the rest is only shown.
-auto GetDecisiveFields(const std::optional<IslandProgress>& progress) {
-  static const IslandProgress kNone;
-  const IslandProgress& p = progress ? *progress : kNone;
-  return std::tuple(progress.has_value(), p.job, p.island, p.generation, p.seen_sequence,
-                    p.base_version, p.ready, p.plan_number, p.setting_up, p.plan_wanted);
-}
-auto GetDecisiveFields(const std::optional<MemberProgress>& progress) {
-  static const MemberProgress kNone;
-  const MemberProgress& p = progress ? *progress : kNone;
-  return std::tuple(progress.has_value(), p.job, p.island, p.generation, p.plan_number,
-                    p.seen_sequence, p.holds_layers);
-}
-
-void TouchIsland(State& s, const JobId& id, IslandId island) {
-  Job* job = s.FindJob(id);
-  if (job != nullptr) s.Touch(*job, island);
-}
-
-// What waits for what this heartbeat says is looked at again.
-void TouchAffectedByHeartbeat(State& s, const Member& before, const WorkerHeartbeat& message) {
-  const bool same = before.has_beaten && !before.record.draining &&
-                    GetDecisiveFields(before.progress) == GetDecisiveFields(message.progress) &&
-                    GetDecisiveFields(before.following) == GetDecisiveFields(message.member) &&
-                    (before.candidate_for.empty() || before.measuring == message.measuring);
-  if (same) return;
-  if (Job* job = s.FindJob(before.candidate_for); job != nullptr) s.Touch(*job);
-  for (const auto& progress : {before.progress, message.progress}) {
-    if (progress) TouchIsland(s, progress->job, progress->island);
-  }
-  for (const auto& progress : {before.following, message.member}) {
-    if (progress) TouchIsland(s, progress->job, progress->island);
-  }
-  const State::Assignment assignment = s.FindAssignment(before.record.name);
-  if (assignment.job != nullptr) s.Touch(*assignment.job, assignment.island);
-}
-
-bool IsHandoverPending(const Job* job, const IslandProgress& progress, const NodeId& worker) {
-  if (job == nullptr || !job->active()) return false;
-  auto island = job->islands.find(progress.island);
-  return island != job->islands.end() && island->second.takes_over_from == worker;
-}
-
-constexpr size_t kPullRatesMost = 4096;  // of one worker
-
-// What is measured stays known when the worker starts again, or has nothing more to pull from
-// there.
-void NotePullRates(Member& worker, const std::vector<ServerRate>& rates) {
-  for (const ServerRate& rate : rates) {
-    if (!std::isfinite(rate.bytes_per_s) || rate.bytes_per_s <= 0) continue;
-    if (worker.pull_rates.size() >= kPullRatesMost) worker.pull_rates.clear();
-    worker.pull_rates[rate.endpoint].Add(rate.bytes_per_s);
-  }
-}
-
-}  // namespace
 
 void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   const std::optional<IslandProgress>& progress = message.progress;

@@ -148,33 +148,6 @@ void RefreshMemberOrders(State& s, Job& job) {
   }
 }
 
-}  // namespace
-
-const std::vector<ShardId>& GetTransferOrder(Job& job, IslandId id) {
-  // Index of the island among the occupied ones: they are the senders.
-  int32_t senders = 0;
-  int32_t sender = 0;
-  for (const auto& [other, island] : job.islands) {
-    if (other == id) sender = senders;
-    if (other == id || island.incarnation != 0) ++senders;
-  }
-  auto& plan = job.rounds.transfer_plans[senders];
-  if (plan.empty()) {
-    std::map<NodeId, int32_t> index;
-    for (const auto& [server, link] : job.rounds.links) {
-      index.emplace(server, static_cast<int32_t>(index.size()));
-    }
-    std::vector<Transfer> transfers;
-    for (const ShardPlacement& shard : job.record.shards) {
-      transfers.push_back({shard.shard, index.at(shard.server), shard.elements});
-    }
-    plan = PlanTransfers(transfers, static_cast<int32_t>(index.size()), senders);
-  }
-  return plan[sender];
-}
-
-namespace {
-
 // What each member of the island sends: by its name, and the parts in the order of the shards.
 std::map<NodeId, std::vector<GrantedPush>> ListPushesBySender(const Job& job,
                                                               const IslandRecord& island) {
@@ -220,6 +193,29 @@ void PlanPushes(Job& job) {
 }
 
 }  // namespace
+
+const std::vector<ShardId>& GetTransferOrder(Job& job, IslandId id) {
+  // Index of the island among the occupied ones: they are the senders.
+  int32_t senders = 0;
+  int32_t sender = 0;
+  for (const auto& [other, island] : job.islands) {
+    if (other == id) sender = senders;
+    if (other == id || island.incarnation != 0) ++senders;
+  }
+  auto& plan = job.rounds.transfer_plans[senders];
+  if (plan.empty()) {
+    std::map<NodeId, int32_t> index;
+    for (const auto& [server, link] : job.rounds.links) {
+      index.emplace(server, static_cast<int32_t>(index.size()));
+    }
+    std::vector<Transfer> transfers;
+    for (const ShardPlacement& shard : job.record.shards) {
+      transfers.push_back({shard.shard, index.at(shard.server), shard.elements});
+    }
+    plan = PlanTransfers(transfers, static_cast<int32_t>(index.size()), senders);
+  }
+  return plan[sender];
+}
 
 const std::vector<GrantedPush>& GetPushOrder(Job& job, IslandId id) {
   std::map<IslandId, std::pair<Generation, int64_t>> islands;

@@ -176,6 +176,29 @@ void NoPlan(State& s, Job& job, const IslandRecord& island, Planning& planning,
   NoteFailedReplan(s, planning);
 }
 
+// Workers that all failed do not come back at the same time: the first one waits for the others, or
+// the state that only they have would be lost.
+bool Awaits(State& s, const Job& job, const IslandRecord& island, Planning& planning) {
+  const bool begins = !island.ready && !island.resume && PlanInForce(job, island) == nullptr;
+  planning.awaits = begins ? AwaitedHolder(s, job, island) : "";
+  if (planning.awaits.empty()) {
+    planning.awaits_until.reset();
+    return false;
+  }
+  if (!planning.awaits_until) planning.awaits_until = s.now + s.options.saved_state_grace;
+  return s.now < *planning.awaits_until;
+}
+
+void NoteWhatRuns(const State& s, const Job& job, const IslandRecord& island, Planning& planning) {
+  const auto plan = job.plans.find(island.island);
+  if (plan == job.plans.end() || planning.ran_number == plan->second.number ||
+      !IsSetUp(s, job, island, plan->second)) {
+    return;
+  }
+  planning.ran_number = plan->second.number;
+  planning.ran = plan->second.replicas;
+}
+
 }  // namespace
 
 bool NeedsPlan(const State& s, const Job& job, const IslandRecord& island) {
@@ -311,33 +334,6 @@ void OnProfileChanged(State& s, const ProfileChanged& event) {
     if (event.unusable) planning.not_before = s.now;
   }
 }
-
-namespace {
-
-// Workers that all failed do not come back at the same time: the first one waits for the others, or
-// the state that only they have would be lost.
-bool Awaits(State& s, const Job& job, const IslandRecord& island, Planning& planning) {
-  const bool begins = !island.ready && !island.resume && PlanInForce(job, island) == nullptr;
-  planning.awaits = begins ? AwaitedHolder(s, job, island) : "";
-  if (planning.awaits.empty()) {
-    planning.awaits_until.reset();
-    return false;
-  }
-  if (!planning.awaits_until) planning.awaits_until = s.now + s.options.saved_state_grace;
-  return s.now < *planning.awaits_until;
-}
-
-void NoteWhatRuns(const State& s, const Job& job, const IslandRecord& island, Planning& planning) {
-  const auto plan = job.plans.find(island.island);
-  if (plan == job.plans.end() || planning.ran_number == plan->second.number ||
-      !IsSetUp(s, job, island, plan->second)) {
-    return;
-  }
-  planning.ran_number = plan->second.number;
-  planning.ran = plan->second.replicas;
-}
-
-}  // namespace
 
 void AdvancePlans(State& s, Job& job) {
   for (const auto& [id, island] : job.islands) {

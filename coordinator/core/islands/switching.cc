@@ -18,16 +18,6 @@ bool IsHere(const State& s, const IslandMember& member) {
   return worker != nullptr && worker->attached && worker->record.incarnation == member.incarnation;
 }
 
-}  // namespace
-
-bool IsExpected(const State& s, const IslandMember& member) {
-  const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
-  return worker != nullptr && (worker->attached || worker->reattach_by) &&
-         worker->record.incarnation == member.incarnation;
-}
-
-namespace {
-
 bool AllHere(const State& s, const std::vector<IslandMember>& members) {
   return std::all_of(members.begin(), members.end(),
                      [&](const IslandMember& m) { return IsHere(s, m); });
@@ -58,7 +48,30 @@ bool HasStopped(const State& s, const Job& job, const IslandRecord& island) {
          std::max(progress.setting_up, progress.plan_number) >= island.plan_number;
 }
 
+// The successor leads from the first plan that it has set up, even if the next one is being made by
+// then: from there on the others follow it, and the former leader is one of them.
+void EndHandover(State& s, Job& job, const IslandRecord& found) {
+  const Member* successor = s.FindMember(MemberKind::kWorker, found.worker);
+  if (found.takes_over_from.empty() || successor == nullptr || !successor->progress) return;
+  const IslandProgress& progress = *successor->progress;
+  if (progress.job != job.id() || progress.island != found.island ||
+      progress.generation != found.generation || progress.plan_number == 0) {
+    return;
+  }
+  IslandRecord& island = job.EditIsland(found.island);
+  s.Log(job.id(), Severity::kInfo,
+        absl::StrCat("island ", island.island, ": worker ", island.worker, " has taken over from ",
+                     island.takes_over_from));
+  island.takes_over_from.clear();
+}
+
 }  // namespace
+
+bool IsExpected(const State& s, const IslandMember& member) {
+  const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
+  return worker != nullptr && (worker->attached || worker->reattach_by) &&
+         worker->record.incarnation == member.incarnation;
+}
 
 std::vector<IslandMember> Stepping(const State& s, const Job& job, const IslandRecord& island) {
   auto found = job.plans.find(island.island);
@@ -154,27 +167,6 @@ void BeginHandover(State& s, Job& job, IslandId id, const IslandMember& successo
                                ", which leaves");
   s.Log(job.id(), Severity::kInfo, absl::StrCat("island ", id, ": ", island.reason));
 }
-
-namespace {
-
-// The successor leads from the first plan that it has set up, even if the next one is being made by
-// then: from there on the others follow it, and the former leader is one of them.
-void EndHandover(State& s, Job& job, const IslandRecord& found) {
-  const Member* successor = s.FindMember(MemberKind::kWorker, found.worker);
-  if (found.takes_over_from.empty() || successor == nullptr || !successor->progress) return;
-  const IslandProgress& progress = *successor->progress;
-  if (progress.job != job.id() || progress.island != found.island ||
-      progress.generation != found.generation || progress.plan_number == 0) {
-    return;
-  }
-  IslandRecord& island = job.EditIsland(found.island);
-  s.Log(job.id(), Severity::kInfo,
-        absl::StrCat("island ", island.island, ": worker ", island.worker, " has taken over from ",
-                     island.takes_over_from));
-  island.takes_over_from.clear();
-}
-
-}  // namespace
 
 void AdvanceSwitches(State& s, Job& job) {
   for (const auto& [id, found] : job.islands) {

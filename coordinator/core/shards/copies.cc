@@ -96,6 +96,16 @@ void Drop(State& s, Job& job, const NodeId& server, const std::vector<SlotId>& s
   NoteAllStaged(job);
 }
 
+int64_t CountPushedSlots(const Job& job, const ContributionId& id) {
+  int64_t slots = 0;
+  for (const std::vector<ShardPlacement>* list : {&job.record.shards, &job.record.copies}) {
+    for (const ShardPlacement& slot : *list) {
+      slots += !slot.server.empty() && IsPushed(job, id, slot) ? 1 : 0;
+    }
+  }
+  return slots;
+}
+
 }  // namespace
 
 std::optional<SlotId> SlotOn(const JobRecord& record, const NodeId& server, ShardId shard) {
@@ -127,20 +137,6 @@ bool IsReleasing(const JobRecord& record, const NodeId& server) {
 bool IsPushed(const Job& job, const ContributionId& id, const ShardPlacement& shard) {
   return IsInTurn(id.base_version + 1, shard.layer, job.spec().outer.fragments);
 }
-
-namespace {
-
-int64_t CountPushedSlots(const Job& job, const ContributionId& id) {
-  int64_t slots = 0;
-  for (const std::vector<ShardPlacement>* list : {&job.record.shards, &job.record.copies}) {
-    for (const ShardPlacement& slot : *list) {
-      slots += !slot.server.empty() && IsPushed(job, id, slot) ? 1 : 0;
-    }
-  }
-  return slots;
-}
-
-}  // namespace
 
 int64_t PushedSlots(const Job& job, const ContributionId& id) {
   if (job.dirty.record) return CountPushedSlots(job, id);

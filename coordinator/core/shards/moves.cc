@@ -343,33 +343,6 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
                      FilledText(job, base, lost_update)));
 }
 
-}  // namespace
-
-void OnSlotsDropped(State& s, Job& job, const NodeId& server, const std::set<SlotId>& slots) {
-  std::set<NodeId> left = {server};
-  std::erase_if(job.EditRecord().moves, [&](const ShardMove& move) {
-    if (!slots.contains(move.shard)) return false;
-    left.insert(move.to);
-    return true;
-  });
-  for (const SlotId slot : slots) job.moving.received.erase(slot);
-  job.moving.batch.clear();
-  job.moving.held_since.reset();
-  job.moving.plan_again_at = s.now;
-  for (const NodeId& name : left) {
-    if (HoldsShards(job.record, name)) continue;
-    job.rounds.links.erase(name);
-    job.moving.givers.erase(name);
-    if (!IsTarget(job, name)) Release(job, name);
-  }
-  ++job.placement_revision;
-  job.rounds.transfer_plans.clear();
-  job.rounds.push_plan = PushPlan();
-  ResendAssignments(s, job);
-}
-
-namespace {
-
 // What another server had received whole before is not lost: it takes over with the rest.
 std::set<ShardId> MovedShards(const State& s, const Job& job) {
   std::set<ShardId> moved;
@@ -456,7 +429,121 @@ bool GoesOn(const State& s, const Job& job, const Fill& fill,
   });
 }
 
+// What makes up `version`, for a server that has nothing of the job.
+void DescribeVersion(const Job& job, ReceiveShards& message) {
+  message.newest = {job.id(), message.version, {}, {}};
+  message.slots = static_cast<int32_t>(ListServerSlots(job.spec().outer).size());
+  int reported = 0;
+  for (auto d = job.rounds.decisions.rbegin();
+       d != job.rounds.decisions.rend() && reported < kDecisionsReported; ++d, ++reported) {
+    for (const DecisionParticipant& p : d->second.participants) {
+      message.decided.push_back(p.contribution);
+    }
+    message.decided.insert(message.decided.end(), d->second.dropped.begin(),
+                           d->second.dropped.end());
+    if (d->second.version != message.version) continue;
+    for (const DecisionParticipant& p : d->second.participants) {
+      if (p.accepted) message.newest.terms.push_back({p.contribution, p.weight});
+    }
+    message.newest.dropped = d->second.dropped;
+    message.newest.image = BuildJobImage(job, d->second);
+  }
+  std::reverse(message.decided.begin(), message.decided.end());  // oldest first
+}
+
+// It holds shards that cannot be used, and no user has said that they are lost: what comes to be
+// filled would replace them.
+bool IsDamagedHolder(const Job& job, const NodeId& server) {
+  const auto link = job.rounds.links.find(server);
+  if (link == job.rounds.links.end() || link->second.known) return false;
+  return std::none_of(job.record.moves.begin(), job.record.moves.end(), [&](const ShardMove& move) {
+    return move.fill && MovedSlot(job, move).server == server;
+  });
+}
+
+void SendReceive(State& s, Job& job) {
+  std::map<NodeId, ReceiveShards> messages;
+  for (const ShardMove& move : job.moving.batch) {
+    if (IsReceived(job, move)) continue;
+    const Member* to = s.FindMember(MemberKind::kServer, move.to);
+    if (to == nullptr || !to->attached) continue;
+    const ShardPlacement& shard = GetSourcePlacement(job, move);
+    if (IsDamagedHolder(job, move.to)) continue;
+    const auto link = job.rounds.links.find(shard.server);
+    if (!move.fill && (link == job.rounds.links.end() || !link->second.known)) continue;
+    ReceiveShards& message = messages[move.to];
+    message.sources.push_back({{shard.shard, shard.layer, shard.elements, shard.begin},
+                               move.fill ? "" : shard.endpoint,
+                               move.fill ? "" : shard.public_key,
+                               move.fill});
+  }
+  for (auto& [server, message] : messages) {
+    message.job = job.id();
+    message.placement = job.record.placement;
+    message.version = job.rounds.progress.version;
+    message.fill_age = job.rounds.progress.version - GetFillBase(job);
+    DescribeVersion(job, message);
+    s.SendToServer(server, std::move(message));
+  }
+}
+
+// An island that has the parameters, another one each time.
+void SendFill(State& s, Job& job) {
+  FillShards fill{job.id(), -1, 0, GetFillBase(job), {}};
+  for (const ShardMove& move : job.moving.batch) {
+    if (!move.fill || IsReceived(job, move)) continue;
+    const Member* to = s.FindMember(MemberKind::kServer, move.to);
+    if (to == nullptr || !to->attached) continue;
+    ShardPlacement shard = MovedSlot(job, move);
+    shard.server = move.to;
+    shard.endpoint = to->endpoint;
+    shard.public_key = to->public_key;
+    fill.shards.push_back(std::move(shard));
+  }
+  if (fill.shards.empty()) return;
+  const auto sources = FindFillSources(s, job);
+  const auto able = sources.find(fill.version);
+  job.moving.trouble =
+      able != sources.end()
+          ? ""
+          : absl::StrCat("no island holds theta_base of version ", fill.version,
+                         " any more: repeat atoll refill, which fills from what islands hold now");
+  if (able == sources.end()) return;
+  const auto& [leader, island] =
+      able->second[static_cast<size_t>(job.moving.fills++) % able->second.size()];
+  fill.island = island->island;
+  fill.generation = island->generation;
+  s.Send(*leader, std::move(fill));
+  job.moving.fill_again_at = s.now + kFillRetry;
+}
+
+// What is due and waits for something else is looked at again a moment later.
+Instant Later(const State& s, Instant at) { return at > s.now ? at : s.now + kRetryInterval; }
+
 }  // namespace
+
+void OnSlotsDropped(State& s, Job& job, const NodeId& server, const std::set<SlotId>& slots) {
+  std::set<NodeId> left = {server};
+  std::erase_if(job.EditRecord().moves, [&](const ShardMove& move) {
+    if (!slots.contains(move.shard)) return false;
+    left.insert(move.to);
+    return true;
+  });
+  for (const SlotId slot : slots) job.moving.received.erase(slot);
+  job.moving.batch.clear();
+  job.moving.held_since.reset();
+  job.moving.plan_again_at = s.now;
+  for (const NodeId& name : left) {
+    if (HoldsShards(job.record, name)) continue;
+    job.rounds.links.erase(name);
+    job.moving.givers.erase(name);
+    if (!IsTarget(job, name)) Release(job, name);
+  }
+  ++job.placement_revision;
+  job.rounds.transfer_plans.clear();
+  job.rounds.push_plan = PushPlan();
+  ResendAssignments(s, job);
+}
 
 absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   const auto link = job.rounds.links.find(server);
@@ -600,98 +687,6 @@ bool HoldsForMoves(const State& s, const Job& job) {
   return !job.moving.held_since || s.now - *job.moving.held_since < job.moving.hold;
 }
 
-namespace {
-
-// What makes up `version`, for a server that has nothing of the job.
-void DescribeVersion(const Job& job, ReceiveShards& message) {
-  message.newest = {job.id(), message.version, {}, {}};
-  message.slots = static_cast<int32_t>(ListServerSlots(job.spec().outer).size());
-  int reported = 0;
-  for (auto d = job.rounds.decisions.rbegin();
-       d != job.rounds.decisions.rend() && reported < kDecisionsReported; ++d, ++reported) {
-    for (const DecisionParticipant& p : d->second.participants) {
-      message.decided.push_back(p.contribution);
-    }
-    message.decided.insert(message.decided.end(), d->second.dropped.begin(),
-                           d->second.dropped.end());
-    if (d->second.version != message.version) continue;
-    for (const DecisionParticipant& p : d->second.participants) {
-      if (p.accepted) message.newest.terms.push_back({p.contribution, p.weight});
-    }
-    message.newest.dropped = d->second.dropped;
-    message.newest.image = BuildJobImage(job, d->second);
-  }
-  std::reverse(message.decided.begin(), message.decided.end());  // oldest first
-}
-
-// It holds shards that cannot be used, and no user has said that they are lost: what comes to be
-// filled would replace them.
-bool IsDamagedHolder(const Job& job, const NodeId& server) {
-  const auto link = job.rounds.links.find(server);
-  if (link == job.rounds.links.end() || link->second.known) return false;
-  return std::none_of(job.record.moves.begin(), job.record.moves.end(), [&](const ShardMove& move) {
-    return move.fill && MovedSlot(job, move).server == server;
-  });
-}
-
-void SendReceive(State& s, Job& job) {
-  std::map<NodeId, ReceiveShards> messages;
-  for (const ShardMove& move : job.moving.batch) {
-    if (IsReceived(job, move)) continue;
-    const Member* to = s.FindMember(MemberKind::kServer, move.to);
-    if (to == nullptr || !to->attached) continue;
-    const ShardPlacement& shard = GetSourcePlacement(job, move);
-    if (IsDamagedHolder(job, move.to)) continue;
-    const auto link = job.rounds.links.find(shard.server);
-    if (!move.fill && (link == job.rounds.links.end() || !link->second.known)) continue;
-    ReceiveShards& message = messages[move.to];
-    message.sources.push_back({{shard.shard, shard.layer, shard.elements, shard.begin},
-                               move.fill ? "" : shard.endpoint,
-                               move.fill ? "" : shard.public_key,
-                               move.fill});
-  }
-  for (auto& [server, message] : messages) {
-    message.job = job.id();
-    message.placement = job.record.placement;
-    message.version = job.rounds.progress.version;
-    message.fill_age = job.rounds.progress.version - GetFillBase(job);
-    DescribeVersion(job, message);
-    s.SendToServer(server, std::move(message));
-  }
-}
-
-// An island that has the parameters, another one each time.
-void SendFill(State& s, Job& job) {
-  FillShards fill{job.id(), -1, 0, GetFillBase(job), {}};
-  for (const ShardMove& move : job.moving.batch) {
-    if (!move.fill || IsReceived(job, move)) continue;
-    const Member* to = s.FindMember(MemberKind::kServer, move.to);
-    if (to == nullptr || !to->attached) continue;
-    ShardPlacement shard = MovedSlot(job, move);
-    shard.server = move.to;
-    shard.endpoint = to->endpoint;
-    shard.public_key = to->public_key;
-    fill.shards.push_back(std::move(shard));
-  }
-  if (fill.shards.empty()) return;
-  const auto sources = FindFillSources(s, job);
-  const auto able = sources.find(fill.version);
-  job.moving.trouble =
-      able != sources.end()
-          ? ""
-          : absl::StrCat("no island holds theta_base of version ", fill.version,
-                         " any more: repeat atoll refill, which fills from what islands hold now");
-  if (able == sources.end()) return;
-  const auto& [leader, island] =
-      able->second[static_cast<size_t>(job.moving.fills++) % able->second.size()];
-  fill.island = island->island;
-  fill.generation = island->generation;
-  s.Send(*leader, std::move(fill));
-  job.moving.fill_again_at = s.now + kFillRetry;
-}
-
-}  // namespace
-
 bool TakenOver(const Job& job) {
   return std::all_of(job.rounds.links.begin(), job.rounds.links.end(), [&](const auto& entry) {
     return entry.second.assigned || job.moving.givers.contains(entry.first);
@@ -716,13 +711,6 @@ void PumpMoves(State& s, Job& job) {
   // A moment after the servers have got their orders.
   if (s.now >= job.moving.fill_again_at) SendFill(s, job);
 }
-
-namespace {
-
-// What is due and waits for something else is looked at again a moment later.
-Instant Later(const State& s, Instant at) { return at > s.now ? at : s.now + kRetryInterval; }
-
-}  // namespace
 
 Instant NextMoveDeadline(const State& s, const Job& job) {
   Instant next = kNever;

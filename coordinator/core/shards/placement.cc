@@ -11,6 +11,64 @@
 namespace atl {
 namespace {
 constexpr int64_t kMaxModelNumber = int64_t{1} << 32;
+
+class Placer {
+ public:
+  Placer(const std::vector<PlacementServer>& servers, int64_t bytes_per_element)
+      : servers_(servers), bytes_per_element_(bytes_per_element), held_(servers.size(), 0) {}
+
+  // False: none has enough memory. `apart`: what it is a copy of.
+  bool Place(ShardPlacement& shard, const ShardPlacement* apart) {
+    size_t best = servers_.size();
+    if (apart != nullptr) best = Best(shard.elements, apart, /*other_site=*/true);
+    if (best == servers_.size()) best = Best(shard.elements, apart, /*other_site=*/false);
+    if (best == servers_.size()) return false;
+    shard.server = servers_[best].name;
+    shard.endpoint = servers_[best].endpoint;
+    shard.public_key = servers_[best].public_key;
+    held_[best] += shard.elements;
+    return true;
+  }
+  const std::vector<int64_t>& held() const { return held_; }
+
+ private:
+  size_t Best(int64_t elements, const ShardPlacement* apart, bool other_site) const {
+    std::string site;
+    for (const PlacementServer& server : servers_) {
+      if (apart != nullptr && server.name == apart->server) site = server.site;
+    }
+    size_t best = servers_.size();
+    const auto load = [&](size_t i) {
+      return static_cast<double>(held_[i] + elements) * servers_[i].cost;
+    };
+    for (size_t i = 0; i < servers_.size(); ++i) {
+      if (apart != nullptr && servers_[i].name == apart->server) continue;
+      if (other_site && servers_[i].site == site) continue;
+      const int64_t room = servers_[i].free_bytes / bytes_per_element_ - held_[i];
+      if (elements <= room && (best == servers_.size() || load(i) < load(best))) best = i;
+    }
+    return best;
+  }
+
+  const std::vector<PlacementServer>& servers_;
+  const int64_t bytes_per_element_;
+  std::vector<int64_t> held_;
+};
+
+absl::Status TooLittle(const std::vector<ShardPlacement>& shards,
+                       const std::vector<PlacementServer>& servers, int64_t bytes_per_element,
+                       bool copies) {
+  int64_t needed = 0;
+  int64_t free = 0;
+  for (const ShardPlacement& s : shards)
+    needed += (copies ? 2 : 1) * s.elements * bytes_per_element;
+  for (const PlacementServer& s : servers) free += s.free_bytes;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "parameter servers have too little memory: ", needed,
+      " bytes for parameters, outer optimizer state and one staged pseudo-gradient",
+      copies ? ", each on two servers" : "", ", ", free, " free on ", servers.size(), " of them"));
+}
+
 }  // namespace
 
 absl::Status Validate(const JobFacts& facts) {
@@ -115,67 +173,6 @@ absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSiz
   }
   return shards;
 }
-
-namespace {
-
-class Placer {
- public:
-  Placer(const std::vector<PlacementServer>& servers, int64_t bytes_per_element)
-      : servers_(servers), bytes_per_element_(bytes_per_element), held_(servers.size(), 0) {}
-
-  // False: none has enough memory. `apart`: what it is a copy of.
-  bool Place(ShardPlacement& shard, const ShardPlacement* apart) {
-    size_t best = servers_.size();
-    if (apart != nullptr) best = Best(shard.elements, apart, /*other_site=*/true);
-    if (best == servers_.size()) best = Best(shard.elements, apart, /*other_site=*/false);
-    if (best == servers_.size()) return false;
-    shard.server = servers_[best].name;
-    shard.endpoint = servers_[best].endpoint;
-    shard.public_key = servers_[best].public_key;
-    held_[best] += shard.elements;
-    return true;
-  }
-  const std::vector<int64_t>& held() const { return held_; }
-
- private:
-  size_t Best(int64_t elements, const ShardPlacement* apart, bool other_site) const {
-    std::string site;
-    for (const PlacementServer& server : servers_) {
-      if (apart != nullptr && server.name == apart->server) site = server.site;
-    }
-    size_t best = servers_.size();
-    const auto load = [&](size_t i) {
-      return static_cast<double>(held_[i] + elements) * servers_[i].cost;
-    };
-    for (size_t i = 0; i < servers_.size(); ++i) {
-      if (apart != nullptr && servers_[i].name == apart->server) continue;
-      if (other_site && servers_[i].site == site) continue;
-      const int64_t room = servers_[i].free_bytes / bytes_per_element_ - held_[i];
-      if (elements <= room && (best == servers_.size() || load(i) < load(best))) best = i;
-    }
-    return best;
-  }
-
-  const std::vector<PlacementServer>& servers_;
-  const int64_t bytes_per_element_;
-  std::vector<int64_t> held_;
-};
-
-absl::Status TooLittle(const std::vector<ShardPlacement>& shards,
-                       const std::vector<PlacementServer>& servers, int64_t bytes_per_element,
-                       bool copies) {
-  int64_t needed = 0;
-  int64_t free = 0;
-  for (const ShardPlacement& s : shards)
-    needed += (copies ? 2 : 1) * s.elements * bytes_per_element;
-  for (const PlacementServer& s : servers) free += s.free_bytes;
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "parameter servers have too little memory: ", needed,
-      " bytes for parameters, outer optimizer state and one staged pseudo-gradient",
-      copies ? ", each on two servers" : "", ", ", free, " free on ", servers.size(), " of them"));
-}
-
-}  // namespace
 
 absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
                                       const std::vector<PlacementServer>& servers,

@@ -31,49 +31,6 @@ ServerLink* FindServerLink(State& s, const Member& server, const JobId& job_id, 
   return it == job->rounds.links.end() ? nullptr : &it->second;
 }
 
-}  // namespace
-
-void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message) {
-  server.load = message;
-  server.load.jobs.clear();
-  for (const HeldJob& held : message.jobs) {
-    Job* job = nullptr;
-    ServerLink* link = FindServerLink(s, server, held.job, job);
-    // An orphaned job whose removal was lost in transit.
-    if (job == nullptr && s.removed.contains(held.job)) {
-      s.SendToServer(server.record.name, RemoveJob{held.job});
-    }
-    RequestJobDescription(s, server.record.name, held.job);
-    if (link == nullptr || !link->known) continue;
-    link->snapshot_version = std::max(link->snapshot_version, held.snapshot_version);
-    if (held.version > link->version) {
-      OnRoundApplied(s, server, RoundApplied{held.job, held.version});
-    }
-    if (job->ended() && held.snapshot_version < held.version) link->end_sent = false;
-    if (job->active() && link->assigned) SendFencesTo(s, *job, server.record.name);
-  }
-}
-
-void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message) {
-  Job* job = nullptr;
-  ServerLink* link = FindServerLink(s, server, message.job, job);
-  if (link == nullptr || !link->known || link->assigned) return;
-  if (message.placement < job->record.placement) return;  // of an earlier assignment
-  link->assigned = true;
-  link->trouble.clear();
-  link->again_at = s.now;
-  job->moving.givers.erase(server.record.name);
-  if (!TakenOver(*job)) return;
-  for (const NodeId& giver : job->moving.givers) {
-    if (const auto gives = job->rounds.links.find(giver); gives != job->rounds.links.end()) {
-      gives->second.again_at = s.now;
-    }
-  }
-  for (auto& [released, again_at] : job->moving.release_again_at) again_at = s.now;
-}
-
-namespace {
-
 // The shards whose statistics a server sends: each shard's by one server. Empty: of all that it
 // holds.
 std::vector<ShardId> SelectStatisticsShards(const Job& job, const NodeId& server) {
@@ -84,78 +41,6 @@ std::vector<ShardId> SelectStatisticsShards(const Job& job, const NodeId& server
   }
   return selected;
 }
-
-}  // namespace
-
-void OnStatistics(State& s, Member& server, const Statistics& message) {
-  Job* job = nullptr;
-  ServerLink* link = FindServerLink(s, server, message.job, job);
-  if (link == nullptr || !job->rounds.collecting ||
-      job->rounds.collecting->version != message.version ||
-      job->rounds.collecting->contributions != message.contributions ||
-      message.shards != SelectStatisticsShards(*job, server.record.name)) {
-    return;
-  }
-  std::set<int32_t> expected;
-  for (const ShardPlacement& shard : job->record.shards) {
-    const bool in_turn = IsInTurn(message.version, shard.layer, job->spec().outer.fragments);
-    if (in_turn && shard.server == server.record.name) expected.insert(shard.layer);
-  }
-  const size_t k = message.contributions.size();
-  if (!HasStatisticsByLayer(k) && !expected.empty()) expected = {0};
-  for (const LayerGram& layer : message.layers) {
-    const bool fits = layer.values.size() == k * k || layer.values.size() == (k + 1) * (k + 1);
-    if (expected.erase(layer.layer) == 0 || !fits) {
-      return FailJob(
-          s, *job,
-          absl::StrCat("parameter server ", server.record.name, " sent statistics of layer ",
-                       layer.layer, " that it does not hold, or of the wrong size"));
-    }
-  }
-  if (!expected.empty()) {
-    return FailJob(s, *job,
-                   absl::StrCat("parameter server ", server.record.name,
-                                " sent no statistics of layer ", *expected.begin()));
-  }
-  job->rounds.collecting->grams[server.record.name] = message.layers;
-}
-
-void OnRoundApplied(State& s, Member& server, const RoundApplied& message) {
-  Job* job = nullptr;
-  ServerLink* link = FindServerLink(s, server, message.job, job);
-  if (link == nullptr || !link->known || message.version <= link->version) return;
-  if (job->record.removed) return;
-  if (message.version > job->rounds.decided_version()) {
-    return NoteAhead(s, *job, server.record.name);
-  }
-  link->version = message.version;
-  link->trouble.clear();
-  link->again_at = s.now;
-}
-
-void OnServerFault(State& s, Member& server, const ServerFault& message) {
-  Job* job = nullptr;
-  ServerLink* link = FindServerLink(s, server, message.job, job);
-  if (link == nullptr || job->ended()) return;
-  const std::string trouble =
-      absl::StrCat("parameter server ", server.record.name, ": ", CleanText(message.reason));
-  if (!link->known) {
-    // What it holds is damaged: this says how.
-    if (!message.passing) SetProblem(s, *job, server.record.name, CleanText(message.reason));
-    return;
-  }
-  if (!message.passing) {
-    link->assigned = false;
-    link->again_at = s.now + kFaultRetry;
-  }
-  link->trouble = trouble;
-  if (std::exchange(link->logged_trouble, trouble) == trouble) return;
-  s.Log(job->id(), Severity::kWarning, absl::StrCat(trouble, "; retrying"));
-}
-
-// ------------------------------------------------------------------------------- what is owed ----
-
-namespace {
 
 bool IsBehind(const Job& job, const ServerLink& link) {
   return link.version < job.rounds.decided_version();
@@ -230,7 +115,133 @@ void RequestDescriptions(State& s, Job& job) {
   }
 }
 
+// By server, with what is to move there.
+std::map<NodeId, int64_t> CountBytesHeld(const Job& job) {
+  const int64_t bytes = ServerBytesPerElement(job.spec().outer);
+  std::map<NodeId, int64_t> held;
+  ForEachSlot(job.record, [&](SlotId, const ShardPlacement& shard) {
+    held[shard.server] += shard.elements * bytes;
+  });
+  for (const ShardMove& move : job.record.moves) {
+    const ShardPlacement& shard = GetPlacement(job.record, move.shard);
+    if (shard.server != move.to) held[move.to] += shard.elements * bytes;
+  }
+  return held;
+}
+
+int64_t FindBytes(const std::map<NodeId, int64_t>& by_server, const NodeId& server) {
+  const auto found = by_server.find(server);
+  return found == by_server.end() ? 0 : found->second;
+}
+
 }  // namespace
+
+void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message) {
+  server.load = message;
+  server.load.jobs.clear();
+  for (const HeldJob& held : message.jobs) {
+    Job* job = nullptr;
+    ServerLink* link = FindServerLink(s, server, held.job, job);
+    // An orphaned job whose removal was lost in transit.
+    if (job == nullptr && s.removed.contains(held.job)) {
+      s.SendToServer(server.record.name, RemoveJob{held.job});
+    }
+    RequestJobDescription(s, server.record.name, held.job);
+    if (link == nullptr || !link->known) continue;
+    link->snapshot_version = std::max(link->snapshot_version, held.snapshot_version);
+    if (held.version > link->version) {
+      OnRoundApplied(s, server, RoundApplied{held.job, held.version});
+    }
+    if (job->ended() && held.snapshot_version < held.version) link->end_sent = false;
+    if (job->active() && link->assigned) SendFencesTo(s, *job, server.record.name);
+  }
+}
+
+void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message) {
+  Job* job = nullptr;
+  ServerLink* link = FindServerLink(s, server, message.job, job);
+  if (link == nullptr || !link->known || link->assigned) return;
+  if (message.placement < job->record.placement) return;  // of an earlier assignment
+  link->assigned = true;
+  link->trouble.clear();
+  link->again_at = s.now;
+  job->moving.givers.erase(server.record.name);
+  if (!TakenOver(*job)) return;
+  for (const NodeId& giver : job->moving.givers) {
+    if (const auto gives = job->rounds.links.find(giver); gives != job->rounds.links.end()) {
+      gives->second.again_at = s.now;
+    }
+  }
+  for (auto& [released, again_at] : job->moving.release_again_at) again_at = s.now;
+}
+
+void OnStatistics(State& s, Member& server, const Statistics& message) {
+  Job* job = nullptr;
+  ServerLink* link = FindServerLink(s, server, message.job, job);
+  if (link == nullptr || !job->rounds.collecting ||
+      job->rounds.collecting->version != message.version ||
+      job->rounds.collecting->contributions != message.contributions ||
+      message.shards != SelectStatisticsShards(*job, server.record.name)) {
+    return;
+  }
+  std::set<int32_t> expected;
+  for (const ShardPlacement& shard : job->record.shards) {
+    const bool in_turn = IsInTurn(message.version, shard.layer, job->spec().outer.fragments);
+    if (in_turn && shard.server == server.record.name) expected.insert(shard.layer);
+  }
+  const size_t k = message.contributions.size();
+  if (!HasStatisticsByLayer(k) && !expected.empty()) expected = {0};
+  for (const LayerGram& layer : message.layers) {
+    const bool fits = layer.values.size() == k * k || layer.values.size() == (k + 1) * (k + 1);
+    if (expected.erase(layer.layer) == 0 || !fits) {
+      return FailJob(
+          s, *job,
+          absl::StrCat("parameter server ", server.record.name, " sent statistics of layer ",
+                       layer.layer, " that it does not hold, or of the wrong size"));
+    }
+  }
+  if (!expected.empty()) {
+    return FailJob(s, *job,
+                   absl::StrCat("parameter server ", server.record.name,
+                                " sent no statistics of layer ", *expected.begin()));
+  }
+  job->rounds.collecting->grams[server.record.name] = message.layers;
+}
+
+void OnRoundApplied(State& s, Member& server, const RoundApplied& message) {
+  Job* job = nullptr;
+  ServerLink* link = FindServerLink(s, server, message.job, job);
+  if (link == nullptr || !link->known || message.version <= link->version) return;
+  if (job->record.removed) return;
+  if (message.version > job->rounds.decided_version()) {
+    return NoteAhead(s, *job, server.record.name);
+  }
+  link->version = message.version;
+  link->trouble.clear();
+  link->again_at = s.now;
+}
+
+void OnServerFault(State& s, Member& server, const ServerFault& message) {
+  Job* job = nullptr;
+  ServerLink* link = FindServerLink(s, server, message.job, job);
+  if (link == nullptr || job->ended()) return;
+  const std::string trouble =
+      absl::StrCat("parameter server ", server.record.name, ": ", CleanText(message.reason));
+  if (!link->known) {
+    // What it holds is damaged: this says how.
+    if (!message.passing) SetProblem(s, *job, server.record.name, CleanText(message.reason));
+    return;
+  }
+  if (!message.passing) {
+    link->assigned = false;
+    link->again_at = s.now + kFaultRetry;
+  }
+  link->trouble = trouble;
+  if (std::exchange(link->logged_trouble, trouble) == trouble) return;
+  s.Log(job->id(), Severity::kWarning, absl::StrCat(trouble, "; retrying"));
+}
+
+// ------------------------------------------------------------------------------- what is owed ----
 
 void PumpServers(State& s, Job& job) {
   if (job.stale()) return RequestDescriptions(s, job);
@@ -314,29 +325,6 @@ std::string ServerTroubles(const Job& job) {
 }
 
 // -------------------------------------------------------------------------------------- room ----
-
-namespace {
-
-// By server, with what is to move there.
-std::map<NodeId, int64_t> CountBytesHeld(const Job& job) {
-  const int64_t bytes = ServerBytesPerElement(job.spec().outer);
-  std::map<NodeId, int64_t> held;
-  ForEachSlot(job.record, [&](SlotId, const ShardPlacement& shard) {
-    held[shard.server] += shard.elements * bytes;
-  });
-  for (const ShardMove& move : job.record.moves) {
-    const ShardPlacement& shard = GetPlacement(job.record, move.shard);
-    if (shard.server != move.to) held[move.to] += shard.elements * bytes;
-  }
-  return held;
-}
-
-int64_t FindBytes(const std::map<NodeId, int64_t>& by_server, const NodeId& server) {
-  const auto found = by_server.find(server);
-  return found == by_server.end() ? 0 : found->second;
-}
-
-}  // namespace
 
 void NoteBytesHeld(State& s, Job& job) {
   ForgetBytesHeld(s, job);
