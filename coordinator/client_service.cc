@@ -126,6 +126,14 @@ grpc::ServerUnaryReactor* OnLoop(CoordinatorLoop* loop, grpc::CallbackServerCont
   return reactor;
 }
 
+// What the core replies to the request that `make(id)` makes. Loop's thread only.
+template <class Make>
+absl::Status Requested(CoordinatorLoop* loop, Instant now, Make make) {
+  absl::Status status = absl::UnavailableError("the coordinator cannot store this");
+  loop->Request(now, make, [&](const Reply& reply) { status = reply.status; });
+  return status;
+}
+
 // So that ids never repeat, whatever store a coordinator has.
 int64_t RandomJobNumber() {
   std::random_device device;
@@ -275,13 +283,9 @@ class ClientService::Impl {
     Unary* Refill(Context* context, const v1::RefillRequest* request,
                   v1::JobSummary* reply) override {
       const auto refill = [=, loop = impl_->loop_](Instant now) {
-        absl::Status status = absl::UnavailableError("the coordinator cannot store this");
-        loop->Request(
-            now,
-            [&](int64_t id) {
-              return ControlJob{id, request->job(), JobCommand::kRefill, false, request->server()};
-            },
-            [&](const Reply& r) { status = r.status; });
+        const absl::Status status = Requested(loop, now, [&](int64_t id) {
+          return ControlJob{id, request->job(), JobCommand::kRefill, false, request->server()};
+        });
         EncodeSummary(*loop, request->job(), reply);
         return status;
       };
@@ -290,13 +294,9 @@ class ClientService::Impl {
     Unary* Drain(Context* context, const v1::DrainRequest* request,
                  v1::DrainReply* reply) override {
       const auto drain = [=, loop = impl_->loop_](Instant now) {
-        absl::Status status = absl::UnavailableError("the coordinator cannot store this");
-        loop->Request(
-            now,
-            [&](int64_t id) {
-              return DrainMember{id, request->server(), !request->undo()};
-            },
-            [&](const Reply& r) { status = r.status; });
+        const absl::Status status = Requested(loop, now, [&](int64_t id) {
+          return DrainMember{id, request->server(), !request->undo()};
+        });
         for (const MemberView& member : loop->core().Members(now)) {
           if (request->server() == member.name ||
               request->server() == absl::StrCat(member.kind, "/", member.name)) {
@@ -316,14 +316,9 @@ class ClientService::Impl {
       const auto remove = [=, loop = impl_->loop_](Instant now) {
         reply->set_job(request->job());               // also of an orphaned one
         EncodeSummary(*loop, request->job(), reply);  // it is hidden afterwards
-        absl::Status status = absl::UnavailableError("the coordinator cannot store this");
-        loop->Request(
-            now,
-            [&](int64_t id) {
-              return ControlJob{id, request->job(), JobCommand::kRemove, request->force()};
-            },
-            [&](const Reply& r) { status = r.status; });
-        return status;
+        return Requested(loop, now, [&](int64_t id) {
+          return ControlJob{id, request->job(), JobCommand::kRemove, request->force()};
+        });
       };
       return impl_->Audited(context, "Jobs/Remove", remove, [=] { return request->job(); });
     }
@@ -428,13 +423,9 @@ class ClientService::Impl {
     Unary* Control(Context* context, const v1::JobRequest* request, v1::JobSummary* reply,
                    JobCommand command, const std::string& call) {
       const auto control = [=, loop = impl_->loop_](Instant now) {
-        absl::Status status = absl::UnavailableError("the coordinator cannot store this");
-        loop->Request(
-            now,
-            [&](int64_t id) {
-              return ControlJob{id, request->job(), command};
-            },
-            [&](const Reply& r) { status = r.status; });
+        const absl::Status status = Requested(loop, now, [&](int64_t id) {
+          return ControlJob{id, request->job(), command};
+        });
         EncodeSummary(*loop, request->job(), reply);
         return status;
       };

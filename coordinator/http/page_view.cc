@@ -9,82 +9,71 @@ namespace {
 
 constexpr int kRoundsDrawn = 16;
 
+// Copies what both messages have under one name: numbers, texts and messages of one type.
+void CopySame(const google::protobuf::Message& from, google::protobuf::Message* to) {
+  using google::protobuf::FieldDescriptor;
+  const auto *read = from.GetReflection(), *write = to->GetReflection();
+  for (int i = 0; i < to->GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor* into = to->GetDescriptor()->field(i);
+    const FieldDescriptor* of = from.GetDescriptor()->FindFieldByName(into->name());
+    if (of == nullptr || of->type() != into->type() || of->label() != into->label() ||
+        of->message_type() != into->message_type()) {
+      continue;
+    }
+    if (into->is_repeated()) {
+      for (int k = 0; into->message_type() != nullptr && k < read->FieldSize(from, of); ++k) {
+        write->AddMessage(to, into)->CopyFrom(read->GetRepeatedMessage(from, of, k));
+      }
+    } else if (into->message_type() != nullptr) {
+      write->MutableMessage(to, into)->CopyFrom(read->GetMessage(from, of));
+    } else if (into->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+      write->SetString(to, into, read->GetString(from, of));
+    } else if (into->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+      write->SetBool(to, into, read->GetBool(from, of));
+    } else if (into->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
+      write->SetDouble(to, into, read->GetDouble(from, of));
+    } else if (into->cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
+      write->SetInt32(to, into, read->GetInt32(from, of));
+    } else {
+      write->SetInt64(to, into, read->GetInt64(from, of));
+    }
+  }
+}
+
 void Fill(const v1::Member& member, v1::page::Member* to) {
-  to->set_kind(member.kind());
-  to->set_name(member.name());
-  to->set_attached(member.attached());
-  to->set_reason(member.reason());
-  to->set_since_heartbeat_s(member.since_heartbeat_s());
-  to->set_site(member.site());
-  for (const v1::DeviceInfo& device : member.devices()) to->add_devices(device.kind());
-  to->set_job(member.job());
-  to->set_measuring(member.measuring());
-  to->set_draining(member.draining());
-  to->set_parameter_bytes(member.load().parameter_bytes());
-  to->set_staged_bytes(member.load().staged_bytes());
+  CopySame(member, to);
+  CopySame(member.load(), to);
   to->set_address(member.endpoint().empty() ? member.peer_endpoint() : member.endpoint());
-  to->set_software_version(member.software_version());
-  int64_t memory_bytes = member.memory_bytes();
-  for (const v1::DeviceInfo& device : member.devices()) memory_bytes += device.memory_bytes();
-  to->set_memory_bytes(memory_bytes);
+  for (const v1::DeviceInfo& device : member.devices()) {
+    to->add_devices(device.kind());
+    to->set_memory_bytes(to->memory_bytes() + device.memory_bytes());
+  }
 }
 
 void Fill(const v1::Island& island, v1::page::Island* to) {
-  to->set_island(island.island());
-  to->set_worker(island.worker());
-  to->set_attached(island.attached());
-  to->set_activity(island.activity());
-  to->set_reason(island.reason());
-  to->set_stalled(island.stalled());
-  to->set_steps_this_round(island.steps_this_round());
-  to->set_rounds_accepted(island.rounds_accepted());
-  to->set_rounds_rejected(island.rounds_rejected());
-  to->set_tokens_committed(island.tokens_committed());
-  to->set_evictions(island.evictions());
-  to->set_since_step_s(island.since_step_s());
-  to->set_pushed_steps(island.pushed_steps());
-  to->set_pushed_loss(island.pushed_loss());
-  const v1::IslandProgress& progress = island.progress();
-  to->set_train_loss(progress.train_loss());
-  to->set_tokens_per_s(progress.tokens_per_s());
-  to->set_step_seconds_idle_link(progress.step_seconds_idle_link());
-  to->set_step_seconds_overlap(progress.step_seconds_overlap());
-  to->set_pushed_bytes(progress.pushed_bytes());
-  to->set_learning_rate(progress.learning_rate());
+  CopySame(island.progress(), to);
+  CopySame(island, to);
 }
 
 void Fill(const v1::Island& island, v1::page::IslandDetails* to) {
-  *to->mutable_workers() = island.workers();
+  CopySame(island.progress(), to);
+  CopySame(island, to);
+  to->clear_plan();
   *to->mutable_plan()->mutable_replicas() = island.plan().replicas();
   to->mutable_plan()->set_number(island.plan().number());
   to->mutable_plan()->set_step_ns(island.plan().step_ns());
   to->mutable_plan()->set_schedule(island.plan().schedule());
   to->mutable_plan()->set_reason(island.plan().reason());
-  to->set_planning(island.planning());
-  *to->mutable_plan_changes() = island.plan_changes();
-  *to->mutable_stage_links() = island.progress().stage_links();
-  *to->mutable_memory() = island.progress().memory();
-}
-
-void Fill(const v1::Decision& decision, const v1::Participant& part, v1::page::Decision* to) {
-  to->set_version(decision.version());
-  to->set_island(part.island());
-  to->set_base_version(part.base_version());
-  to->set_inner_steps(part.inner_steps());
-  to->set_tokens(part.tokens());
-  to->set_norm(part.norm());
-  to->set_weight(part.weight());
-  to->set_accepted(part.accepted());
-  to->set_reason(part.reason());
-  to->set_closed_because(decision.closed_because());
 }
 
 void FillDecisions(const v1::Job& job, int32_t rows, v1::page::Job* to) {
   int32_t kept = 0;
   for (auto decision = job.decisions().rbegin(); decision != job.decisions().rend(); ++decision) {
     for (const v1::Participant& part : decision->participants()) {
-      if (kept < rows) Fill(*decision, part, to->add_decisions());
-      ++kept;
+      if (kept++ >= rows) continue;
+      v1::page::Decision* row = to->add_decisions();
+      CopySame(*decision, row);
+      CopySame(part, row);
     }
   }
   to->set_decisions_kept(kept);
