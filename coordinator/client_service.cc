@@ -74,7 +74,7 @@ void AddTimes(const CoordinatorLoop& loop, JobSummary& view) {
   }
 }
 
-// Of one that there is.
+// Fills `wire` if there is such a job.
 void EncodeSummary(const CoordinatorLoop& loop, const JobId& job, v1::JobSummary* wire) {
   std::optional<JobSummary> view = loop.core().Summary(job);
   if (!view) return;
@@ -90,7 +90,7 @@ void EncodeJob(Instant now, const CoordinatorLoop& loop, JobView view, v1::Job* 
     island.since_step_s = standing.since_step_s;
     island.stalled = standing.stalled;
     if (history == nullptr) continue;
-    // What remains to be shown of it when its job has ended.
+    // This remains to be shown of it when its job has ended.
     const JobHistory::Pushed pushed = history->PushedBy(island.island);
     island.pushed_steps = pushed.steps;
     island.pushed_loss = pushed.loss;
@@ -126,7 +126,7 @@ grpc::ServerUnaryReactor* OnLoop(CoordinatorLoop* loop, grpc::CallbackServerCont
   return reactor;
 }
 
-// What the core replies to the request that `make(id)` makes. Loop's thread only.
+// Returns the core's reply to the request that `make(id)` makes. Loop's thread only.
 template <class Make>
 absl::Status Requested(CoordinatorLoop* loop, Instant now, Make make) {
   absl::Status status = absl::UnavailableError("the coordinator cannot store this");

@@ -1,4 +1,4 @@
-// What has happened to jobs and their rounds, read once from what the core stores. Curves
+// Reads once, from what the core stores, what has happened to jobs and their rounds. Curves
 // (history.h), counters, traces and the watch on progress follow it. Pure.
 
 #ifndef ATOLL_COORDINATOR_HISTORY_ROUND_LOG_H_
@@ -44,7 +44,7 @@ struct JobEvent {
 
 class RoundLog {
  public:
-  // What the core knew at its start; returns how far its jobs are. `records` must outlive it.
+  // Takes what the core knew at its start; returns how far its jobs are. `records` must outlive it.
   std::vector<JobEvent> Recover(const std::vector<StoreRecord>& records);
   // After each step of the core: the event, and what it made the core store, which must outlive
   // what this returns.
