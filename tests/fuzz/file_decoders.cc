@@ -436,7 +436,7 @@ std::vector<std::string> HistorySeeds() {
   DecisionRecord decision;
   decision.job = "j-1";
   decision.version = 1;
-  history.OnDecision(2000, decision);
+  history.OnDecision(2000, {&decision, {}});
   v1::JobHistory message;
   message.set_job("j-1");
   history.Encode(100, 2, &message);
