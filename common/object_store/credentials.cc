@@ -148,11 +148,21 @@ class Search {
         path.has_value() && !path->empty()) {
       url = absl::StrCat("http://169.254.170.2", *path);
     }
-    if (url.empty() || fetch_ == nullptr) return NoKey();
+    if (fetch_ == nullptr) return NoKey();
+    if (url.empty()) return FindMachineKeys();
     if (!token_file.empty()) {
       authorization = std::string(absl::StripAsciiWhitespace(file_(token_file).value_or("")));
     }
     return FetchContainerKeys(url, authorization, fetch_);
+  }
+  absl::StatusOr<S3Access> FindMachineKeys() {
+    std::string disabled, endpoint = "http://169.254.169.254";
+    TakeVariable(variable_, {"AWS_EC2_METADATA_DISABLED"}, &disabled);
+    TakeVariable(variable_, {"AWS_EC2_METADATA_SERVICE_ENDPOINT"}, &endpoint);
+    if (absl::AsciiStrToLower(disabled) == "true") return NoKey();
+    while (!endpoint.empty() && endpoint.back() == '/') endpoint.pop_back();
+    auto access = FetchMachineKeys(endpoint, fetch_);
+    return absl::IsNotFound(access.status()) ? NoKey() : access;
   }
   absl::Status NoKey() const {
     return absl::UnauthenticatedError(absl::StrCat(

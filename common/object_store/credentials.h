@@ -1,6 +1,6 @@
 // Who we are to S3, from where AWS's tools take it: environment variables, a web identity, the
 // files
-// ~/.aws/credentials and ~/.aws/config, a container's endpoint.
+// ~/.aws/credentials and ~/.aws/config, a container's endpoint, an EC2 machine's role.
 
 #ifndef ATOLL_COMMON_OBJECT_STORE_CREDENTIALS_H_
 #define ATOLL_COMMON_OBJECT_STORE_CREDENTIALS_H_
@@ -38,9 +38,10 @@ using Fetch = std::function<absl::StatusOr<WebAnswer>(const WebRequest& request)
 // identity (AWS_ROLE_ARN, AWS_WEB_IDENTITY_TOKEN_FILE, which STS changes into keys); keys or a web
 // identity of the profile AWS_PROFILE in the files, also where AWS_SHARED_CREDENTIALS_FILE and
 // AWS_CONFIG_FILE say; a container's endpoint (AWS_CONTAINER_CREDENTIALS_FULL_URI or
-// _RELATIVE_URI). Besides: AWS_REGION (or AWS_DEFAULT_REGION), AWS_ENDPOINT_URL_S3,
-// AWS_ENDPOINT_URL_STS (or AWS_ENDPOINT_URL). UNAUTHENTICATED: there is no key, or the profile has
-// one of a kind that is not supported, which it names.
+// _RELATIVE_URI); the role of an EC2 machine, unless AWS_EC2_METADATA_DISABLED is true. Besides:
+// AWS_REGION (or AWS_DEFAULT_REGION), AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL_STS (or
+// AWS_ENDPOINT_URL). UNAUTHENTICATED: there is no key, or the profile has one of a kind that is not
+// supported, which it names.
 absl::StatusOr<S3Access> FindS3Access(const Variable& variable, const FileText& file,
                                       const Fetch& fetch = {});
 

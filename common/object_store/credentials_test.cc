@@ -139,6 +139,36 @@ TEST_CASE("a_container_gives_keys_to_its_token") {
   CHECK(absl::IsInvalidArgument(Access(variables, {}, endpoint).status()));
 }
 
+TEST_CASE("a_machine_of_ec2_gives_keys_of_its_role") {
+  std::string role = "trainer";
+  const Fetch metadata = [&](const WebRequest& request) -> absl::StatusOr<WebAnswer> {
+    CHECK(request.link_local);
+    const std::string host = "http://169.254.169.254";
+    if (request.method == "PUT" && request.url == host + "/latest/api/token") {
+      CHECK(request.headers.contains("x-aws-ec2-metadata-token-ttl-seconds"));
+      return WebAnswer{200, {}, "t"};
+    }
+    const std::string roles = host + "/latest/meta-data/iam/security-credentials/";
+    const auto token = request.headers.find("x-aws-ec2-metadata-token");
+    if (token == request.headers.end() || token->second != "t") return WebAnswer{401, {}};
+    if (request.url == roles) return role.empty() ? WebAnswer{404, {}} : WebAnswer{200, {}, role};
+    CHECK(request.url == roles + role);
+    return WebAnswer{200, {}, R"({"Code": "Success", "AccessKeyId": "A", "SecretAccessKey": "B",
+                                  "Token": "C", "Expiration": "2026-11-29T13:00:00Z"})"};
+  };
+  const auto access = Access({}, {}, metadata);
+  REQUIRE(access.ok());
+  CHECK((access->key_id == "A" && access->secret == "B" && access->session_token == "C"));
+  CHECK(access->expires_unix_s == 1795957200);
+  CHECK_THAT(
+      std::string(Access({{"AWS_EC2_METADATA_DISABLED", "TRUE"}}, {}, metadata).status().message()),
+      Contains("no access key"));
+  role = "";
+  CHECK_THAT(std::string(Access({}, {}, metadata).status().message()), Contains("has no role"));
+  const Fetch nowhere = [](const WebRequest&) { return absl::UnavailableError("no route"); };
+  CHECK_THAT(std::string(Access({}, {}, nowhere).status().message()), Contains("no access key"));
+}
+
 TEST_CASE("refused_keys_are_read_again_and_the_request_is_made_with_the_new_ones") {
   Bucket bucket;
   int read = 0;

@@ -25,6 +25,7 @@ namespace atl {
 namespace {
 
 constexpr long kConnectSeconds = 10;
+constexpr long kLinkConnectSeconds = 1, kLinkSeconds = 5;
 constexpr long kSlowBytesPerSecond = 1024;
 constexpr long kSlowSeconds = 10, kSlowUploadSeconds = 30;
 constexpr size_t kHeadersMax = 200;
@@ -187,7 +188,9 @@ void SetOptions(CURL* curl, const WebRequest& request, Transfer* transfer, Heade
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(curl, CURLOPT_PATH_AS_IS, 1L);
-  curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+  curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT,
+                   request.link_local ? kLinkConnectSeconds : kConnectSeconds);
+  if (request.link_local) curl_easy_setopt(curl, CURLOPT_TIMEOUT, kLinkSeconds);
   curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, kSlowBytesPerSecond);
   // A store may take its time over what it was sent.
   const bool reads = request.method == "GET" || request.method == "HEAD";

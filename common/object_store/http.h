@@ -23,8 +23,8 @@ struct WebRequest {
   std::span<const ByteSpan> body;      // the parts outlive the request
   int64_t answer_bytes_max = 1 << 20;  // a longer answer is an error
   bool follow_redirects = false;       // as far as ConfineRedirects lets it
-  bool link_local = false;             // may reach such an address: of services that give keys
-  Cancelled cancelled;                 // polled about once a second, from this thread
+  bool link_local = false;  // may reach such an address: of services that give keys, in 5 s at most
+  Cancelled cancelled;      // polled about once a second, from this thread
 };
 
 // From now on a redirection is followed only to a URL for which `may_read` is true; else

@@ -46,6 +46,16 @@ absl::StatusOr<S3Access> Checked(S3Access access, const WebAnswer& answer) {
                                             " ", XmlText(answer.body, "Message")));
 }
 
+absl::StatusOr<S3Access> TakeJsonKeys(S3Access access, const WebAnswer& answer) {
+  if (answer.status == 200) {
+    access.key_id = JsonField(answer.body, "AccessKeyId");
+    access.secret = JsonField(answer.body, "SecretAccessKey");
+    access.session_token = JsonField(answer.body, "Token");
+    access.expires_unix_s = ParseEnd(JsonField(answer.body, "Expiration"));
+  }
+  return Checked(std::move(access), answer);
+}
+
 // A machine's own addresses, and those of ECS and EKS on its link.
 bool MayGetToken(const std::string& url) {
   for (const char* host :
@@ -103,13 +113,31 @@ absl::StatusOr<S3Access> FetchContainerKeys(const std::string& url,
   if (!authorization.empty()) request.headers = {{"authorization", authorization}};
   const auto answer = fetch(request);
   if (!answer.ok()) return NoKeys(access.source, answer.status().message());
-  if (answer->status == 200) {
-    access.key_id = JsonField(answer->body, "AccessKeyId");
-    access.secret = JsonField(answer->body, "SecretAccessKey");
-    access.session_token = JsonField(answer->body, "Token");
-    access.expires_unix_s = ParseEnd(JsonField(answer->body, "Expiration"));
-  }
-  return Checked(std::move(access), *answer);
+  return TakeJsonKeys(std::move(access), *answer);
+}
+
+absl::StatusOr<S3Access> FetchMachineKeys(const std::string& endpoint, const Fetch& fetch) {
+  S3Access access;
+  access.source = absl::StrCat("EC2 metadata ", endpoint);
+  WebRequest request;
+  request.method = "PUT";
+  request.url = absl::StrCat(endpoint, "/latest/api/token");
+  request.headers = {{"x-aws-ec2-metadata-token-ttl-seconds", "21600"}};
+  request.link_local = true;
+  const auto token = fetch(request);
+  if (!token.ok()) return absl::NotFoundError(absl::StrCat(access.source, ": not there"));
+  if (token->status != 200) return Checked(std::move(access), *token);
+  request.method = "GET";
+  request.url = absl::StrCat(endpoint, "/latest/meta-data/iam/security-credentials/");
+  request.headers = {{"x-aws-ec2-metadata-token", token->body}};
+  const auto role = fetch(request);
+  if (!role.ok()) return NoKeys(access.source, role.status().message());
+  if (role->status == 404) return NoKeys(access.source, "the machine has no role");
+  if (role->status != 200) return Checked(std::move(access), *role);
+  request.url += std::string(absl::StripAsciiWhitespace(role->body));
+  const auto answer = fetch(request);
+  if (!answer.ok()) return NoKeys(access.source, answer.status().message());
+  return TakeJsonKeys(std::move(access), *answer);
 }
 
 }  // namespace atl

@@ -1,4 +1,5 @@
-// Services that give keys for a time: STS for a web identity, and a container's endpoint.
+// Services that give keys for a time: STS for a web identity, a container's endpoint, and the
+// metadata of an EC2 machine.
 
 #ifndef ATOLL_COMMON_OBJECT_STORE_KEY_SERVICES_H_
 #define ATOLL_COMMON_OBJECT_STORE_KEY_SERVICES_H_
@@ -23,6 +24,9 @@ absl::StatusOr<S3Access> FetchWebIdentityKeys(const WebIdentity& identity, const
 // https nor of this machine or its link, to which a token may be sent.
 absl::StatusOr<S3Access> FetchContainerKeys(const std::string& url,
                                             const std::string& authorization, const Fetch& fetch);
+
+// Of the machine's role, by version 2 of the service at `endpoint`. NOT_FOUND: it is not there.
+absl::StatusOr<S3Access> FetchMachineKeys(const std::string& endpoint, const Fetch& fetch);
 
 }  // namespace atl
 

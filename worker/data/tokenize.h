@@ -78,7 +78,8 @@ struct TextHeads {
 // How many files TokenizeHeads reads so much of, and of how many more a first few kilobytes.
 inline constexpr size_t kLongHeads = 16, kHeadFiles = 2000;
 
-// Reads `bytes_max` of text of the first files, less of others, and whole lines of JSONL.
+// Reads `bytes_max` of text of the first files, less of others, and whole lines of JSONL. What is
+// packed and of moderate size is unpacked to its end.
 // INVALID_ARGUMENT names every file that is not what it should be.
 absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t bytes_max);
 

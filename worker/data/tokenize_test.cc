@@ -484,6 +484,19 @@ TEST_CASE("the heads of a job's data show the errors that a worker would report"
   CHECK_THAT(InspectData(spec, 4)->text, Contains("none.json"));
 }
 
+TEST_CASE("packed_data_is_looked_at_to_its_end") {
+  Folder folder;
+  const std::string packed = Gzipped(LongText(4 << 20));
+  const auto problem = [&](const std::string& bytes) {
+    const auto found = InspectData(Spec(DataFormat::kText, folder.Write("p.gz", bytes)), 256);
+    return found.ok() ? "" : std::string(found.status().message());
+  };
+  CHECK(problem(packed) == "");
+  CHECK(problem(packed + std::string(4096, '\0')) == "");
+  CHECK_THAT(problem(packed + "garbage"), Contains("p.gz") && Contains("something else"));
+  CHECK_THAT(problem(packed.substr(0, packed.size() - 5)), Contains("breaks off"));
+}
+
 TEST_CASE("what is held out must have a sequence, and data that are not here are left out alone") {
   Folder folder;
   DataSpec spec = Spec(DataFormat::kText, folder.Write("t", std::string(400, 'x')));

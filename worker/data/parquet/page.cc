@@ -10,13 +10,15 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "worker/data/formats/decompressor.h"
+#include "worker/data/parquet/delta.h"
 
 namespace atl::parquet {
 namespace {
 
 constexpr int64_t kHeadBytes = 4 << 10, kHeadBytesMax = 1 << 20;
 // Encodings.
-constexpr int kPlain = 0, kPlainDictionary = 2, kRle = 3, kRleDictionary = 8;
+constexpr int kPlain = 0, kPlainDictionary = 2, kRle = 3, kDeltas = 5, kDeltaLengths = 6,
+              kDeltaTexts = 7, kRleDictionary = 8, kByteStreams = 9;
 
 absl::Status Bad(absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat("one of its Parquet pages ", problem));
@@ -35,38 +37,25 @@ const char* CodecName(int codec) {
   return codec >= 0 && codec < 8 ? kNames[codec] : "unknown";
 }
 
-const char* EncodingName(int encoding) {
-  switch (encoding) {
-    case 4:
-      return "BIT_PACKED";
-    case 5:
-      return "DELTA_BINARY_PACKED";
-    case 6:
-      return "DELTA_LENGTH_BYTE_ARRAY";
-    case 7:
-      return "DELTA_BYTE_ARRAY";
-    case 9:
-      return "BYTE_STREAM_SPLIT";
-    default:
-      return "an unknown one";
-  }
-}
-
 absl::Status UnsupportedEncoding(const std::string& column, int encoding) {
   return absl::InvalidArgumentError(
-      absl::StrCat("its column \"", column, "\" has the encoding ", EncodingName(encoding), " (",
-                   encoding, "), which is not read; write it with dictionaries or plain pages"));
+      absl::StrCat("its column \"", column, "\" has the encoding ", encoding,
+                   encoding == 4 ? " (BIT_PACKED)" : "",
+                   ", which is not read; write it with dictionaries or plain pages"));
 }
 
-uint64_t TakeVarint(std::string_view* bytes) {
-  uint64_t value = 0;
-  for (int shift = 0; shift < 64 && !bytes->empty(); shift += 7) {
-    const auto byte = static_cast<uint8_t>(bytes->front());
-    bytes->remove_prefix(1);
-    value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-    if ((byte & 0x80) == 0) break;
+// Bytes of a number; 0: of no fixed width.
+size_t FixedWidth(ValueType type) {
+  switch (type) {
+    case ValueType::kInt32:
+    case ValueType::kFloat:
+      return 4;
+    case ValueType::kInt64:
+    case ValueType::kDouble:
+      return 8;
+    default:
+      return 0;
   }
-  return value;
 }
 
 int BitsFor(int level) { return std::bit_width(static_cast<unsigned>(level)); }
@@ -294,7 +283,7 @@ absl::Status ColumnCursor::DecodeValues(int encoding, std::string_view bytes) {
     return absl::OkStatus();
   }
   if (encoding != kPlainDictionary && encoding != kRleDictionary) {
-    return UnsupportedEncoding(leaf_.name, encoding);
+    return DecodeOther(encoding, bytes, count);
   }
   if (!has_dictionary_ || bytes.empty()) return Bad("has no dictionary");
   const int width = static_cast<uint8_t>(bytes.front());
@@ -305,6 +294,37 @@ absl::Status ColumnCursor::DecodeValues(int encoding, std::string_view bytes) {
     values_.push_back(dictionary_[number]);
   }
   return absl::OkStatus();
+}
+
+absl::Status ColumnCursor::DecodeOther(int encoding, std::string_view bytes, int64_t count) {
+  const bool is_text = leaf_.type == ValueType::kBytes;
+  if (encoding == kDeltaLengths && is_text) {
+    ATOLL_ASSIGN_OR_RETURN(const auto texts, TakeTexts(count, &bytes));
+    for (const std::string_view text : texts) values_.push_back({.text = text});
+    return absl::OkStatus();
+  }
+  if (encoding == kDeltaTexts && is_text) {
+    ATOLL_ASSIGN_OR_RETURN(const auto texts,
+                           TakeTextsWithPrefixes(count, kPageBytesMax, &bytes, &joined_));
+    for (const std::string_view text : texts) values_.push_back({.text = text});
+    return absl::OkStatus();
+  }
+  const bool is_int32 = leaf_.type == ValueType::kInt32;
+  if (encoding == kDeltas && (is_int32 || leaf_.type == ValueType::kInt64)) {
+    ATOLL_ASSIGN_OR_RETURN(const auto numbers, TakeDeltas(count, &bytes));
+    for (const int64_t number : numbers) {
+      values_.push_back({.number = is_int32 ? static_cast<int32_t>(number) : number});
+    }
+    return absl::OkStatus();
+  }
+  const size_t width = FixedWidth(leaf_.type);
+  if (encoding != kByteStreams || width == 0) return UnsupportedEncoding(leaf_.name, encoding);
+  // The first bytes of all numbers, then the second ones.
+  const auto each = static_cast<size_t>(count);
+  if (bytes.size() / width < each) return Bad("ends in its values");
+  joined_.resize(each * width);
+  for (size_t i = 0; i < joined_.size(); ++i) joined_[i] = bytes[i % width * each + i / width];
+  return DecodePlain(joined_, count, &values_);
 }
 
 absl::Status ColumnCursor::DecodePlain(std::string_view bytes, int64_t count,

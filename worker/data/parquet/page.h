@@ -62,6 +62,7 @@ class ColumnCursor {
   absl::Status LoadData(const PageHeader& header, std::string packed);
   absl::Status LoadData2(const PageHeader& header, std::string packed);
   absl::Status DecodeValues(int encoding, std::string_view bytes);
+  absl::Status DecodeOther(int encoding, std::string_view bytes, int64_t count);
   absl::Status DecodePlain(std::string_view bytes, int64_t count, std::vector<Value>* out) const;
 
   const Node& leaf_;
@@ -70,6 +71,7 @@ class ColumnCursor {
   int64_t read_bytes_ = 0;  // of the chunk
   int64_t entries_ = 0;     // of the pages so far
   std::string dictionary_page_, page_;
+  std::string joined_;  // values that do not lie in page_ as they are
   std::vector<Value> dictionary_;
   bool has_dictionary_ = false;
   int64_t page_entries_ = 0;

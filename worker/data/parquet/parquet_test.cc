@@ -91,11 +91,40 @@ TEST_CASE("only_wanted_columns_are_read_and_one_that_is_not_there_is_named") {
   CHECK_THAT(Read(file, {"b"}), Contains("\"b\" holds 96-bit numbers"));
 }
 
+// Blocks of 128 in 4 parts, of which the first has the numbers behind the first one: their
+// differences over -4 in 4 bits.
+std::string Deltas(std::string_view first_and_folded, std::initializer_list<int> packed) {
+  std::string bytes = "\x80\1\4"s + std::string(first_and_folded) + "\7\4\0\0\0"s;
+  for (const int byte : packed) bytes += static_cast<char>(byte);
+  return bytes + std::string(16 - packed.size(), '\0');
+}
+
+TEST_CASE("pages_of_deltas_are_read") {
+  // 7, 5, 3, 1, 2 as Parquet's documentation has them; differences -2, -2, -2, 1.
+  const std::string numbers = Deltas("\5\x0e"s, {0x22, 0x52});
+  CHECK(Read(File({Field("n", 0, 2)}, 5, {{Page(5, numbers, 5), 5}})) ==
+        "{\"n\":7}\n{\"n\":5}\n{\"n\":3}\n{\"n\":1}\n{\"n\":2}\n");
+  CHECK_THAT(Read(File({Field("n", 0, 2)}, 4, {{Page(4, numbers, 5), 4}})), Contains("damaged"));
+  // Lengths 1, 2, 2: "a", "b\"", "c\n".
+  const std::string lengths = Deltas("\3\2"s, {0x45}) + "ab\"c\n";
+  CHECK(Texts({Page(3, lengths, 6), 3}) == kAbc);
+  CHECK_THAT(Texts({Page(3, lengths.substr(0, lengths.size() - 1), 6), 3}), Contains("damaged"));
+  // "ab", "abc", "a": what each shares with the one before, 0, 2, 1, and the rest of it.
+  const std::string prefixes = Deltas("\3\0"s, {0x36}) + Deltas("\3\4"s, {0x33}) + "abc";
+  CHECK(Texts({Page(3, prefixes, 7), 3}) ==
+        "{\"text\":\"ab\"}\n{\"text\":\"abc\"}\n{\"text\":\"a\"}\n");
+  CHECK_THAT(Texts({Page(3, Deltas("\3\2"s, {0x36}) + Deltas("\3\4"s, {0x33}) + "abc", 7), 3}),
+             Contains("damaged"));
+  // 1 and -2 in two streams a byte.
+  CHECK(Read(File({Field("n", 0, 1)}, 2, {{Page(2, "\1\xfe\0\xff\0\xff\0\xff"s, 9), 2}})) ==
+        "{\"n\":1}\n{\"n\":-2}\n");
+}
+
 TEST_CASE("what_is_not_supported_is_refused_by_name") {
   const std::string plain = PlainText({"a", "b", "c"});
   CHECK_THAT(Texts({Page(3, plain), 3, 4}), Contains("brotli"));
   CHECK_THAT(Texts({Page(3, plain), 3, 7}), Contains("LZ4_RAW"));
-  CHECK_THAT(Texts({Page(3, plain, 6), 3}), Contains("DELTA_LENGTH_BYTE_ARRAY"));
+  CHECK_THAT(Texts({Page(3, plain, 4), 3}), Contains("BIT_PACKED"));
 }
 
 TEST_CASE("damaged_files_are_refused_at_every_cut_and_flip") {
