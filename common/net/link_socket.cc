@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/event_loop.h"
 #include "common/net/frame.h"
 
 namespace atl {
@@ -258,7 +259,23 @@ absl::StatusOr<std::unique_ptr<LinkServer>> LinkServer::Create(ZmqContext& conte
                                                                std::function<void()> wake) {
   std::unique_ptr<LinkServer> server(new LinkServer(own, std::move(wake)));
   ATOLL_ASSIGN_OR_RETURN(server->router_, context.MakeTensorSocket(ZMQ_ROUTER));
+  ATOLL_ASSIGN_OR_RETURN(server->guard_,
+                         AcceptGuard::Create(context, server->router_, server->keyed()));
   return server;
+}
+
+LinkServer::~LinkServer() {
+  if (router_.get() != nullptr) zmq_socket_monitor(router_.get(), nullptr, 0);
+}
+
+void LinkServer::AddTo(std::vector<zmq_pollitem_t>* items) {
+  items->push_back({router_.get(), 0, ZMQ_POLLIN, 0});
+  items->push_back({guard_->socket().get(), 0, ZMQ_POLLIN, 0});
+}
+
+void LinkServer::AddTo(std::vector<Socket*>* sockets) {
+  sockets->push_back(&router_);
+  sockets->push_back(&guard_->socket());
 }
 
 absl::StatusOr<std::string> LinkServer::Bind(const std::string& endpoint) {
@@ -310,7 +327,7 @@ bool LinkServer::TakeSealed(std::vector<Message>& parts, LinkFrame* in) {
     v1::Frame frame;
     if (parts.size() == 2 && ParseFrame(parts[1].text(), false, &frame).ok() &&
         frame.has_link_hello()) {
-      OnHello(from, frame);
+      OnHello(from, frame, parts[1]);
     } else {
       ++refused_;
       Refuse(from, 1, MakeRefusal(v1::LinkRefusal::NO_SESSION));
@@ -334,7 +351,7 @@ bool LinkServer::TakeSealed(std::vector<Message>& parts, LinkFrame* in) {
   return false;
 }
 
-void LinkServer::OnHello(const std::string& from, const v1::Frame& frame) {
+void LinkServer::OnHello(const std::string& from, const v1::Frame& frame, Message& message) {
   const v1::LinkHello& hello = frame.link_hello();
   const std::string key = ReadHelloKey(hello);
   if (!admitted_.contains(key)) {
@@ -349,6 +366,7 @@ void LinkServer::OnHello(const std::string& from, const v1::Frame& frame) {
     ++refused_;
     return Refuse(from, frame.transfer(), MakeRefusal(v1::LinkRefusal::BAD_HELLO));
   }
+  guard_->Trust(message, SteadyNow());
   if (!peers_.contains(from) && peers_.size() >= kSessionsMax) MakeRoom();
   std::unique_ptr<Peer>& peer = peers_[from];
   peer.reset(new Peer{.session = *std::move(session), .key = key, .number = next_number_++});
@@ -409,6 +427,7 @@ SendOutcome LinkServer::Flush(const std::string& to, Peer& peer) {
 }
 
 void LinkServer::Flush() {
+  guard_->Run(SteadyNow());
   const std::vector<std::string> names(sealing_.begin(), sealing_.end());
   for (const std::string& name : names) {
     const auto it = peers_.find(name);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "common/net/accept_guard.h"
 #include "common/net/endpoint.h"
 #include "common/net/seal_queue.h"
 #include "common/net/security.h"
@@ -82,6 +83,7 @@ class LinkServer {
 
   static absl::StatusOr<std::unique_ptr<LinkServer>> Create(ZmqContext& context, const KeyPair& own,
                                                             std::function<void()> wake);
+  ~LinkServer();
 
   // The endpoint with its real port.
   absl::StatusOr<std::string> Bind(const std::string& endpoint);
@@ -93,13 +95,16 @@ class LinkServer {
   // open, and no later one of its session will.
   bool Receive(LinkFrame* in);
   SendOutcome Send(const std::string& to, v1::Frame frame, Message* payload = nullptr);
+  // Sends what has been sealed meanwhile, and ends connections that are too many. Each turn.
   void Flush();
   // Ends the session with this connection; its other end is notified and may begin another.
   void Forget(const std::string& connection);
 
   // Frames since the last call that were of no session, or began none.
   int64_t TakeRefused() { return std::exchange(refused_, 0); }
-  Socket& socket() { return router_; }
+  // To wait for what Receive and Flush have to do.
+  void AddTo(std::vector<zmq_pollitem_t>* items);
+  void AddTo(std::vector<Socket*>* sockets);
 
  private:
   struct Peer {
@@ -115,7 +120,7 @@ class LinkServer {
   bool TakeOpened(LinkFrame* in);
   bool TakePlain(std::vector<Message>& parts, LinkFrame* in);
   bool TakeSealed(std::vector<Message>& parts, LinkFrame* in);
-  void OnHello(const std::string& from, const v1::Frame& frame);
+  void OnHello(const std::string& from, const v1::Frame& frame, Message& message);
   void MakeRoom();
   SendOutcome Flush(const std::string& to, Peer& peer);
   SendOutcome SendPlain(const std::string& to, const v1::Frame& frame, Message* payload = nullptr);
@@ -124,6 +129,7 @@ class LinkServer {
   const KeyPair own_;
   const std::function<void()> wake_;
   Socket router_;
+  std::unique_ptr<AcceptGuard> guard_;
   std::set<std::string> admitted_;  // Z85
   std::map<std::string, std::unique_ptr<Peer>> peers_;
   std::set<std::string> opening_, sealing_;  // of peers_, whose queues are not empty

@@ -1,46 +1,25 @@
 #include "common/net/listener.h"
 
-#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/strip.h"
-#include "common/event_loop.h"
 #include "common/logging.h"
 
 namespace atl {
 namespace {
 
 constexpr int kBacklog = 512;
-constexpr int kReservedDescriptors = 256;  // never for connections that strangers open
-constexpr int kRetryMs = 100;              // after accept() failed
-constexpr Duration kNoteInterval = std::chrono::seconds(10);
-
-// The peer's address and port; an empty address: the descriptor is no connection any more.
-std::pair<std::string, int> FindPeer(int connection) {
-  sockaddr_storage storage{};
-  socklen_t size = sizeof storage;
-  if (getpeername(connection, reinterpret_cast<sockaddr*>(&storage), &size) != 0) return {"", 0};
-  std::array<char, NI_MAXHOST> host{};
-  std::array<char, NI_MAXSERV> service{};
-  if (getnameinfo(reinterpret_cast<sockaddr*>(&storage), size, host.data(), host.size(),
-                  service.data(), service.size(), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return {"", 0};
-  }
-  return {std::string(absl::StripPrefix(host.data(), "::ffff:")), std::atoi(service.data())};
-}
+constexpr int kRetryMs = 100;  // after accept() failed
 
 void SetPort(sockaddr* address, int port) {
   const auto number = htons(static_cast<uint16_t>(port));
@@ -73,20 +52,6 @@ int OpenSocket(const sockaddr* address, socklen_t size, bool both_families) {
 }
 
 }  // namespace
-
-ConnectionLimits ShareOfDescriptors(int most) {
-  rlimit limit{};
-  int64_t there = 1024;
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    there = static_cast<int64_t>(limit.rlim_cur);
-  } else if (limit.rlim_cur == RLIM_INFINITY) {
-    there = most * int64_t{2};
-  }
-  const int64_t share =
-      std::max<int64_t>(std::min<int64_t>(there / 2, there - kReservedDescriptors), 16);
-  const int connections = static_cast<int>(std::min<int64_t>(share, most));
-  return {connections, std::max(8, connections / 2)};
-}
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& what,
                                                          const std::string& host, int port,
@@ -180,51 +145,36 @@ void Listener::Accept(int socket) {
     poll(&stop, 1, kRetryMs);
     return;
   }
-  const auto [address, port] = FindPeer(connection);
+  const OpenConnections::Peer peer = OpenConnections::FindPeer(connection);
+  const std::string& address = peer.address;
   if (address.empty() || (!HasRoom(address) && (make_room_ == nullptr || !make_room_(address)))) {
     close(connection);
-    if (!address.empty()) {
-      NoteRefusal(absl::StrCat(CountOpen(address), " of ", limits_.by_peer, " connections of ",
-                               address, " are open, ", CountOpen(""), " of ", limits_.connections,
-                               " in all"));
-    }
+    const std::lock_guard lock(mutex_);
+    if (!address.empty()) open_.NoteFull(address);
     return;
   }
   const int yes = 1;
   setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   {
     const std::lock_guard lock(mutex_);
-    open_[connection] = {address, port};
+    open_.Add(connection, peer);
   }
   on_connection_(connection, address);
 }
 
 int Listener::CountOpen(const std::string& peer) {
   const std::lock_guard lock(mutex_);
-  if (peer.empty()) return static_cast<int>(open_.size());
-  return static_cast<int>(std::count_if(
-      open_.begin(), open_.end(), [&](const auto& entry) { return entry.second.address == peer; }));
+  return open_.Count(peer);
 }
 
 bool Listener::HasRoom(const std::string& peer) {
-  if (CountOpen("") < std::min(limits_.by_peer, limits_.connections)) return true;
-  if (CountOpen(peer) < limits_.by_peer && CountOpen("") < limits_.connections) return true;
-  // Those that have been closed meanwhile: their descriptors are free, or something else.
   const std::lock_guard lock(mutex_);
-  std::erase_if(open_, [](const auto& entry) {
-    return FindPeer(entry.first) != std::pair(entry.second.address, entry.second.port);
-  });
-  const auto of_peer = std::count_if(
-      open_.begin(), open_.end(), [&](const auto& entry) { return entry.second.address == peer; });
-  return of_peer < limits_.by_peer && static_cast<int>(open_.size()) < limits_.connections;
+  return open_.HasRoom(peer);
 }
 
 void Listener::NoteRefusal(const std::string& why) {
-  ++refused_;
-  const Instant now = SteadyNow();
-  if (noted_ != Instant{} && now - noted_ < kNoteInterval) return;
-  noted_ = now;
-  LogWarning("net", what_, ": ", std::exchange(refused_, 0), " connections were not taken: ", why);
+  const std::lock_guard lock(mutex_);
+  open_.NoteRefusal(why);
 }
 
 }  // namespace atl

@@ -7,26 +7,16 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/net/open_connections.h"
 #include "common/status.h"
-#include "common/time.h"
 
 namespace atl {
-
-struct ConnectionLimits {
-  int connections = 0;  // in all
-  int by_peer = 0;      // of one address
-};
-
-// A part of the descriptors that this process may open: the rest is for its files and its own
-// connections. At most `most`; of one address half of them.
-ConnectionLimits ShareOfDescriptors(int most);
 
 class Listener {
  public:
@@ -53,30 +43,21 @@ class Listener {
   int CountOpen(const std::string& peer);
 
  private:
-  Listener(std::string what, ConnectionLimits limits) : what_(std::move(what)), limits_(limits) {}
+  Listener(const std::string& what, ConnectionLimits limits) : what_(what), open_(what, limits) {}
   absl::Status Listen(const std::string& host, int port);
   void Run();
   void Accept(int socket);
   bool HasRoom(const std::string& peer);
-  // The log has one line for the refusals of ten seconds.
   void NoteRefusal(const std::string& why);
 
-  struct Peer {
-    std::string address;
-    int port = 0;
-  };
-
   const std::string what_;
-  const ConnectionLimits limits_;
   OnConnection on_connection_;
   MakeRoom make_room_;
   std::vector<int> sockets_;
   int port_ = 0;
   int stop_ = -1;  // an eventfd that ends the thread
   std::mutex mutex_;
-  std::map<int, Peer> open_;  // guarded by mutex_; by descriptor, as accepted
-  int64_t refused_ = 0;       // of the thread, as below
-  Instant noted_{};
+  OpenConnections open_;  // guarded by mutex_
   std::thread thread_;
 };
 

@@ -12,6 +12,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <set>
+#include <thread>
+
+#include "common/net/accept_guard.h"
+#include "common/net/endpoint.h"
+#include "tests/catch/limits.h"
 
 namespace atl {
 namespace {
@@ -159,6 +164,83 @@ TEST_CASE("a_taken_port_is_an_error_and_a_part_of_the_descriptors_stays_for_file
   const ConnectionLimits share = ShareOfDescriptors(1 << 30);
   CHECK(static_cast<rlim_t>(share.connections) <= limit.rlim_cur / 2);
   CHECK(share.by_peer <= share.connections / 2 + 8);
+}
+
+// ---- sockets of libzmq ----
+
+template <typename Condition>
+bool WaitUntil(const Condition& condition) {
+  const auto until = std::chrono::steady_clock::now() + testing::kHangLimit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+// Has shaken hands as libzmq does, and may send or be silent for ever.
+class ZmqClient {
+ public:
+  ZmqClient(ZmqContext& context, const std::string& from, int port)
+      : dealer_(*context.MakeTensorSocket(ZMQ_DEALER)),
+        watch_(*ConnectionWatch::Create(context, dealer_)) {
+    const int never = -1;
+    REQUIRE(zmq_setsockopt(dealer_.get(), ZMQ_RECONNECT_IVL, &never, sizeof never) == 0);
+    const std::string endpoint = absl::StrCat("tcp://", from, ":0;127.0.0.1:", port);
+    REQUIRE(zmq_connect(dealer_.use(), endpoint.c_str()) == 0);
+  }
+  ~ZmqClient() { zmq_socket_monitor(dealer_.get(), nullptr, 0); }
+  bool IsEnded() {
+    while (const auto event = watch_.Next()) {
+      ended_ = event == ConnectionEvent::kLost || event == ConnectionEvent::kHandshakeFailed;
+    }
+    return ended_;
+  }
+  bool Send(absl::string_view text) {
+    Message message = Message::Of(text);
+    return WaitUntil([&] { return dealer_.Send({&message, 1}) == SendOutcome::kSent; });
+  }
+
+ private:
+  Socket dealer_;
+  ConnectionWatch watch_;
+  bool ended_ = false;
+};
+
+TEST_CASE("strangers_to_a_zeromq_socket_are_bounded_by_address_and_time") {
+  const auto context = *ZmqContext::Create(1);
+  Socket router = *context->MakeTensorSocket(ZMQ_ROUTER);
+  const auto guard = *AcceptGuard::Create(*context, router, /*needs_sessions=*/true);
+  const std::string endpoint = *Bind(router, "tcp://127.0.0.1:*");
+  const int port = std::atoi(endpoint.substr(endpoint.rfind(':') + 1).c_str());
+  const Instant begin{}, later = begin + AcceptGuard::kSessionWithin;
+
+  constexpr size_t kMost = AcceptGuard::kStrangersMax.by_peer, kBeyond = 40;
+  std::vector<std::unique_ptr<ZmqClient>> flood;
+  const auto ended = [&] {
+    return std::count_if(flood.begin(), flood.end(), [](auto& each) { return each->IsEnded(); });
+  };
+  for (size_t i = 0; i < kMost + kBeyond; ++i) {
+    flood.push_back(std::make_unique<ZmqClient>(*context, "127.0.0.2", port));
+  }
+  CHECK(WaitUntil([&] { return guard->Run(begin), ended() >= std::ssize(flood) - int{kMost}; }));
+  CHECK(ended() == kBeyond);
+
+  ZmqClient member(*context, "127.0.0.3", port);
+  std::vector<Message> parts;
+  const auto receive = [&] {
+    return WaitUntil([&] { return guard->Run(begin), router.Receive(&parts, 2); });
+  };
+  REQUIRE(member.Send("hello"));
+  REQUIRE(receive());
+  guard->Trust(parts[1], begin);
+  CHECK(WaitUntil([&] { return guard->Run(later), ended() == std::ssize(flood); }));
+  CHECK_FALSE(member.IsEnded());
+  REQUIRE(member.Send("more"));
+  REQUIRE(receive());
+  CHECK(parts[1].text() == "more");
+  flood.clear();
+  zmq_socket_monitor(router.get(), nullptr, 0);
 }
 
 }  // namespace

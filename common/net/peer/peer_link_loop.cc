@@ -72,7 +72,8 @@ void PeerLink::Impl::Run() {
   bool more = false;
   now_ = SteadyNow();
   while (!stopping_) {
-    std::vector<Socket*> sockets = {&link_->socket()};
+    std::vector<Socket*> sockets;
+    link_->AddTo(&sockets);
     for (const auto& [name, peer] : peers_) {
       if (peer->lost) continue;
       for (const auto& lane : peer->lanes) {

@@ -37,10 +37,10 @@ TensorServer::Impl::~Impl() {
 
 void TensorServer::Impl::Run() {
   bool more = false;
+  std::vector<zmq_pollitem_t> items = {{nullptr, tasks_.descriptor(), ZMQ_POLLIN, 0}};
+  link_->AddTo(&items);
   while (!stopping_) {
-    zmq_pollitem_t items[] = {{nullptr, tasks_.descriptor(), ZMQ_POLLIN, 0},
-                              {link_->socket().get(), 0, ZMQ_POLLIN, 0}};
-    zmq_poll(items, 2, more ? 0 : WaitMs());
+    zmq_poll(items.data(), static_cast<int>(items.size()), more ? 0 : WaitMs());
     now_ = Now();
     tasks_.RunAll();
     link_->Flush();

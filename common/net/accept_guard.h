@@ -1,0 +1,52 @@
+// libzmq accepts whoever connects. This ends the connections of a listening socket that are too
+// many, of one address or in all, and those that have begun no session in time: before a session
+// an address costs a bounded number of descriptors and of begun frames.
+
+#ifndef ATOLL_COMMON_NET_ACCEPT_GUARD_H_
+#define ATOLL_COMMON_NET_ACCEPT_GUARD_H_
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "common/net/open_connections.h"
+#include "common/net/socket.h"
+#include "common/status.h"
+#include "common/time.h"
+
+namespace atl {
+
+// Used by the socket's thread.
+class AcceptGuard {
+ public:
+  static constexpr int kConnectionsMax = 16384;
+  static constexpr ConnectionLimits kStrangersMax = {512, 128};  // without a session
+  static constexpr Duration kSessionWithin = std::chrono::seconds(10);
+
+  // REQUIRES: before the socket is bound. `needs_sessions`: else only the number counts.
+  static absl::StatusOr<std::unique_ptr<AcceptGuard>> Create(ZmqContext& context,
+                                                             const Socket& watched,
+                                                             bool needs_sessions);
+
+  // Looks at what was accepted since, and ends what must. Between two calls at most as long as a
+  // connection may be too many.
+  void Run(Instant now);
+
+  // A session has begun on the connection by which the message came.
+  void Trust(Message& message, Instant now);
+
+  Socket& socket() { return monitor_; }  // readable where Run has something to do
+
+ private:
+  explicit AcceptGuard(bool needs_sessions);
+  void OnAccepted(int descriptor, Instant now);
+
+  const bool needs_sessions_;
+  Socket monitor_;
+  OpenConnections open_, strangers_;
+  std::map<int, Instant> since_;  // of strangers_
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_NET_ACCEPT_GUARD_H_
