@@ -177,6 +177,11 @@ class Search {
   Section settings_, keys_;
 };
 
+// A clock that was set back ends what it began.
+bool IsWithin(int64_t now, int64_t begin, int64_t seconds) {
+  return now >= begin && now - begin < seconds;
+}
+
 // What services gave, by what was sent to them: every file of a job needs keys.
 class FetchedAnswers {
  public:
@@ -193,7 +198,9 @@ class FetchedAnswers {
     const int64_t now = std::time(nullptr);
     const auto known = kept_.find(name);
     const int64_t until = anew ? kAnewSeconds : kKeptSeconds;
-    if (known != kept_.end() && now < known->second.at + until) return known->second.answer;
+    if (known != kept_.end() && IsWithin(now, known->second.at, until)) {
+      return known->second.answer;
+    }
     auto answer = SendHttpWithRetries([&] { return request; }, {.tries = 3});
     if (!answer.ok() || answer->status != 200) return answer;
     if (kept_.size() >= kAnswersMax) kept_.clear();
@@ -256,7 +263,7 @@ S3Access S3Keys::Get() {
   const int64_t now = Now();
   const bool ends =
       access_.expires_unix_s != 0 && now > access_.expires_unix_s - kRenewBeforeSeconds;
-  if (now >= read_at_ + kReadAgainSeconds || (ends && now >= read_at_ + kEndsSeconds)) Read(ends);
+  if (!IsWithin(now, read_at_, ends ? kEndsSeconds : kReadAgainSeconds)) Read(ends);
   return access_;
 }
 

@@ -210,6 +210,9 @@ TEST_CASE("keys_are_read_again_before_they_end") {
   now = 1950;
   CHECK(keys.Get().session_token == "t2");
   CHECK(reads == std::vector<bool>{false, true});
+  now = -300'000'000;  // set back by ten years
+  CHECK(keys.Get().session_token == "t1");
+  CHECK(reads == std::vector<bool>{false, true, false});
 }
 
 }  // namespace

@@ -72,6 +72,11 @@ def starts(fixture, *flags):
     return job
 
 
+def find_tensor_port(fixture, server):
+    line = next(line for line in fixture.daemons[server].log().splitlines() if "tensor link listens at" in line)
+    return int(line.split("tcp://127.0.0.1:")[1].split(",")[0])
+
+
 def goes_on(fixture, job):
     """Rounds, calls of the command line and a member that comes anew, while the flood lasts."""
     fixture.reaches(job, fixture.version(job) + 3)
@@ -116,9 +121,10 @@ def slow_requests_to_the_metrics(fixture):
 def idle_connections_to_a_parameter_server(fixture):
     """Connections that say nothing to a tensor link end, and pushes and pulls go on"""
     job = starts(fixture)
-    endpoint = next(line for line in fixture.daemons["ps1"].log().splitlines() if "tensor link listens at" in line)
-    port = int(endpoint.split("tcp://127.0.0.1:")[1].split(",")[0])
-    with Flood(port, connections=DESCRIPTORS // 2):
+    server = fixture.daemons["ps1"]
+    with Flood(find_tensor_port(fixture, "ps1")):
+        fixture.wait_until("the log to name the flood", lambda: (
+            "connections were not taken: " in server.log() and "127.0.0.2" in server.log()), LIMIT_S)
         goes_on(fixture, job)
 
 

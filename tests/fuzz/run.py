@@ -23,6 +23,7 @@ from planted import PLANTED
 FILES = ["client_decoders", "control_decoders", "data_decoders", "file_decoders", "planning_decoders",
          "service_decoders", "state_decoders", "text_decoders", "wire_decoders"]
 CORES = "cores"  # not decoders: messages to whole cores
+DAEMONS = "daemons"  # and to real daemons
 HERE = os.path.dirname(os.path.abspath(__file__))
 STATE = os.path.abspath(".dev/fuzz")
 BAZEL = os.environ.get("BAZEL", "bazel")
@@ -168,9 +169,16 @@ def run_cores(program):
     return wrong
 
 
+def run_daemons():
+    """The same against real daemons, built as they are used; returns how many runs failed."""
+    command = [BAZEL, "test", "//tests/fuzz/daemons:daemons_test", "--test_env=ATOLL_EXTREME_MESSAGES=100000",
+               "--test_output=all", "--cache_test_results=no", "--test_timeout=14400"]
+    return subprocess.run(command, check=False).returncode != 0
+
+
 def main():
     parser = argparse.ArgumentParser(prog="./dev fuzz", description=__doc__.splitlines()[0])
-    parser.add_argument("decoders", nargs="*", help="only these, or those of a file: " + ", ".join([*FILES, CORES]))
+    parser.add_argument("decoders", nargs="*", help="only these, or those of a file: " + ", ".join([*FILES, CORES, DAEMONS]))
     parser.add_argument("--seconds", type=int, default=60, help="for each decoder (60)")
     parser.add_argument("--planted", action="store_true", help="with a bug in each decoder, which must be found")
     parser.add_argument("--resume", action="store_true", help="keep the results of a run that was cut off")
@@ -185,7 +193,11 @@ def main():
     chosen = sorted(name for name, file in where.items()
                     if not arguments.decoders or {name, file} & set(arguments.decoders))
     cores = not arguments.planted and (not arguments.decoders or CORES in arguments.decoders)
-    unknown = set(arguments.decoders) - set(where) - set(FILES) - {CORES}
+    if not arguments.planted and (not arguments.decoders or DAEMONS in arguments.decoders) and run_daemons():
+        return 1
+    if arguments.decoders == [DAEMONS]:
+        return 0
+    unknown = set(arguments.decoders) - set(where) - set(FILES) - {CORES, DAEMONS}
     if unknown:
         sys.exit(f"no decoder {', '.join(sorted(unknown))}; there are {', '.join(sorted(where))}")
     folder = STATE if not arguments.planted else os.path.join(STATE, "of-planted")

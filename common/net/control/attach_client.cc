@@ -170,8 +170,8 @@ class AttachClient<Up, Down>::Impl {
 
   // Wakes now and then, to notice Close.
   bool WaitForConnection(grpc::Channel* channel) {
-    const auto deadline = std::chrono::system_clock::now() + kConnectLimit;
-    while (!closing() && std::chrono::system_clock::now() < deadline) {
+    const Instant deadline = SteadyNow() + kConnectLimit;
+    while (!closing() && SteadyNow() < deadline) {
       const auto slice = std::chrono::system_clock::now() + std::chrono::milliseconds(50);
       if (channel->WaitForConnected(slice)) return true;
       if (channel->GetState(false) == GRPC_CHANNEL_TRANSIENT_FAILURE) return false;

@@ -1,0 +1,145 @@
+// Stands between members and their coordinator. Passes on what they say, and with each message
+// some well-formed ones with extreme values, in both directions.
+
+#include <grpcpp/grpcpp.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/protocol/wire.h"
+#include "proto/control.grpc.pb.h"
+#include "tests/fuzz/cores/extremes.h"
+
+namespace atl::fuzz {
+namespace {
+
+constexpr size_t kLearntMax = 512;
+constexpr int kTriesMax = 50;  // for one that is not refused
+
+volatile std::sig_atomic_t ending = 0;
+
+// Messages of one kind as they went, to be changed. Thread-safe.
+template <class Wire>
+class Source {
+ public:
+  explicit Source(uint64_t seed) : extremes_(seed) {}
+
+  // What follows a message: `count` others that the receiver does not refuse as they come.
+  std::vector<Wire> After(const Wire& message, int count) {
+    const std::lock_guard lock(mutex_);
+    extremes_.Learn(message);
+    if (learnt_.size() < kLearntMax) {
+      learnt_.push_back(message);
+    } else {
+      learnt_[extremes_.rng().Below(kLearntMax)] = message;
+    }
+    std::vector<Wire> changed;
+    for (int tries = 0; std::ssize(changed) < count && tries < kTriesMax * count; ++tries) {
+      Wire wire = learnt_[extremes_.rng().Below(learnt_.size())];
+      extremes_.Change(&wire);
+      Wire copy = wire;
+      if (Decode(&copy).ok()) changed.push_back(std::move(wire));
+    }
+    sent_ += std::ssize(changed);
+    return changed;
+  }
+  int64_t sent() const { return sent_; }
+
+ private:
+  std::mutex mutex_;
+  Extremes extremes_;
+  std::vector<Wire> learnt_;
+  std::atomic<int64_t> sent_ = 0;
+};
+
+template <class Service, class Up, class Down>
+class Relay : public Service::Service {
+ public:
+  Relay(std::shared_ptr<grpc::Channel> channel, int extremes, uint64_t seed)
+      : stub_(Service::NewStub(std::move(channel))), extremes_(extremes), up_(seed), down_(~seed) {}
+
+  grpc::Status Attach(grpc::ServerContext* context,
+                      grpc::ServerReaderWriter<Down, Up>* member) override {
+    grpc::ClientContext to;
+    const auto coordinator = stub_->Attach(&to);
+    std::jthread down([&] {
+      Pass(*coordinator, *member, down_);
+      context->TryCancel();  // frees the reader below
+    });
+    Pass(*member, *coordinator, up_);
+    to.TryCancel();
+    down.join();
+    return coordinator->Finish();
+  }
+  int64_t sent_up() const { return up_.sent(); }
+  int64_t sent_down() const { return down_.sent(); }
+
+ private:
+  template <class From, class To, class Wire>
+  void Pass(From& from, To& to, Source<Wire>& source) {
+    Wire message;
+    while (from.Read(&message)) {
+      if (!to.Write(message)) return;
+      if constexpr (requires { message.has_client_keys(); }) {
+        if (message.has_client_keys()) continue;
+      }
+      for (const Wire& other : source.After(message, extremes_)) {
+        if (!to.Write(other)) return;
+      }
+    }
+  }
+
+  const std::unique_ptr<typename Service::Stub> stub_;
+  const int extremes_;
+  Source<Up> up_;
+  Source<Down> down_;
+};
+
+}  // namespace
+}  // namespace atl::fuzz
+
+int main(int argc, char** argv) {
+  CLI::App app("Extreme messages between members and their coordinator");
+  std::string listen, coordinator;
+  uint64_t seed = 1;
+  int extremes = 1;
+  app.add_option("--listen", listen, "HOST:PORT for members")->required();
+  app.add_option("--coordinator", coordinator, "HOST:PORT")->required();
+  app.add_option("--seed", seed, "of what is tried");
+  app.add_option("--extremes", extremes, "for each message that passes");
+  CLI11_PARSE(app, argc, argv);
+
+  using namespace atl;  // NOLINT
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  const auto channel =
+      grpc::CreateCustomChannel(coordinator, grpc::InsecureChannelCredentials(), arguments);
+  fuzz::Relay<v1::WorkerControl, v1::FromWorker, v1::ToWorker> workers(channel, extremes, seed);
+  fuzz::Relay<v1::ServerControl, v1::FromServer, v1::ToServer> servers(channel, extremes, seed + 1);
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(listen, grpc::InsecureServerCredentials());
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.RegisterService(&workers);
+  builder.RegisterService(&servers);
+  const auto server = builder.BuildAndStart();
+  if (server == nullptr) return 1;
+  std::signal(SIGTERM, [](int) { fuzz::ending = 1; });
+  while (fuzz::ending == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::cout << "sent coordinator=" << workers.sent_up() + servers.sent_up()
+              << " worker=" << workers.sent_down() << " paramserver=" << servers.sent_down()
+              << std::endl;
+  }
+  server->Shutdown(std::chrono::system_clock::now());
+  return 0;
+}
