@@ -1,4 +1,4 @@
-// libzmq accepts whoever connects. This ends the connections of a listening socket that are too
+// libzmq accepts every connection. This ends the connections of a listening socket that are too
 // many, of one address or in all, and those that have begun no session in time: before a session
 // an address costs a bounded number of descriptors and of begun frames.
 

@@ -81,7 +81,7 @@ class Driver:
         return any(job["state"] in ("JOB_STATE_RUNNING", "JOB_STATE_QUEUED", "JOB_STATE_PREPARING") for job in jobs)
 
     def renew(self, name):
-        """A member may have been told that it is another's, or is unwanted: it begins with nothing."""
+        """A member may have learnt that it is another's, or is unwanted: it begins with nothing."""
         check(name in MEMBERS, f"{name} ended:\n{self.fixture.daemons[name].log()[-3000:]}")
         shutil.rmtree(os.path.join(self.fixture.folder, name), ignore_errors=True)
         self.renewed += 1
