@@ -42,13 +42,12 @@ constexpr Magic kMagics[] = {
      "repack it: lz4 -dc F | zstd -o F.zst"},
     {0, "\xff\x06\0\0sNaPpY"sv, FileKind::kOther, "a snappy file",
      "repack it: snzip -dc F | zstd -o F.zst"},
-    {0, "\x1f\x9d"sv, FileKind::kOther, "a file of compress (.Z)",
-     "repack it: zcat F | zstd -o F.zst", true},
     {0, "\x89LZO\0\r\n\x1a\n"sv, FileKind::kOther, "an lzop file",
      "repack it: lzop -dc F | zstd -o F.zst"},
     {0, "7z\xbc\xaf\x27\x1c"sv, FileKind::kOther, "a 7z archive", "unpack it: 7z x"},
     {0, "Rar!\x1a\x07"sv, FileKind::kOther, "a RAR archive", "unpack it"},
     {257, "ustar"sv, FileKind::kOther, "a tar archive", "unpack it: tar -xf"},
+    {0, "07070"sv, FileKind::kOther, "a cpio archive", "unpack it: cpio -i", true},
     {0, "!<arch>\n"sv, FileKind::kOther, "an ar archive", "unpack it"},
     {0, "\x37\xa4\x30\xec"sv, FileKind::kOther, "a zstd dictionary", ""},
     {0, "PAR1"sv, FileKind::kParquet, "a Parquet file",
@@ -68,6 +67,8 @@ constexpr Magic kMagics[] = {
      "write its numbers alone: numpy.load('F').tofile('F.bin')"},
     {0, "GGUF"sv, FileKind::kOther, "a GGUF file", kSaveWeights, true},
     {0, "\x89HDF\r\n\x1a\n"sv, FileKind::kOther, "an HDF5 file", ""},
+    {0, "MATLAB 5.0 MAT-file"sv, FileKind::kOther, "a MATLAB file", "", true},
+    {8, "DUCK"sv, FileKind::kOther, "a DuckDB database", kRewrite, true},
     {0, "SQLite format 3\0"sv, FileKind::kOther, "an SQLite database", kRewrite},
     {16, "\xde\xc0\xef\xbe"sv, FileKind::kOther, "an LMDB database", kRewrite},
     {0, "\xff\xd8\xff"sv, FileKind::kJpeg, "a JPEG image", "data.format = \"image_folder\""},
@@ -78,6 +79,7 @@ constexpr Magic kMagics[] = {
     {0, "II*\0"sv, FileKind::kOther, "a TIFF image", "", true},
     {0, "MM\0*"sv, FileKind::kOther, "a TIFF image", "", true},
     {4, "ftyp"sv, FileKind::kOther, "a film or HEIF image", "", true},
+    {0, "\x1a\x45\xdf\xa3"sv, FileKind::kOther, "a film (Matroska, WebM)", ""},
     {0, "OggS\0"sv, FileKind::kOther, "an Ogg file (sound)", ""},
     {0, "fLaC\0"sv, FileKind::kOther, "a FLAC file (sound)", ""},
     {0, "ID3"sv, FileKind::kOther, "an MP3 file (sound)", "", true},
@@ -91,7 +93,7 @@ constexpr Magic kMagics[] = {
      "\x7f"
      "ELF"sv,
      FileKind::kOther, "a program (ELF)", ""},
-    {0, "MZ"sv, FileKind::kOther, "a program (Windows)", "", true},
+    {0, "\0asm"sv, FileKind::kOther, "a program (WebAssembly)", ""},
     {0, "version https://git-lfs.github.com/spec/"sv, FileKind::kOther, "a Git LFS pointer",
      "the file itself is not here: git lfs pull"},
     {0, "version https://hawser.github.com/spec/"sv, FileKind::kOther, "a Git LFS pointer",
@@ -101,6 +103,23 @@ constexpr Magic kMagics[] = {
     {0, "/annex/objects/"sv, FileKind::kOther, "a git-annex pointer",
      "the file itself is not here: git annex get"},
 };
+
+// Numbers of 16 bits may begin so, and text may not.
+constexpr const char* kRepackZlib = "repack it: pigz -dc < F | zstd -o F.zst";
+constexpr Magic kNoText[] = {
+    {0, "\x1f\x9d"sv, FileKind::kOther, "a file of compress (.Z)",
+     "repack it: zcat F | zstd -o F.zst", true},
+    {0, "\x78\x01"sv, FileKind::kOther, "data packed by zlib", kRepackZlib, true},
+    {0, "\x78\x9c"sv, FileKind::kOther, "data packed by zlib", kRepackZlib, true},
+    {0, "\x78\xda"sv, FileKind::kOther, "data packed by zlib", kRepackZlib, true},
+    {0, "MZ"sv, FileKind::kOther, "a program (Windows)", "", true},
+    {0, "BM"sv, FileKind::kOther, "a BMP image", "", true},
+};
+
+// Ends of names of packed files.
+constexpr std::string_view kPackedNames[] = {".gz",   ".tgz", ".zst",  ".xz",     ".bz2", ".lz4",
+                                             ".lzma", ".lz",  ".zip",  ".7z",     ".rar", ".tar",
+                                             ".z",    ".zz",  ".zlib", ".deflate"};
 
 bool Begins(std::string_view text, std::string_view with, size_t at = 0) {
   return text.size() >= at && text.substr(at, with.size()) == with;
@@ -125,21 +144,15 @@ uint64_t Little(std::string_view head, size_t at, size_t bytes) {
 }
 
 bool IsGzip(std::string_view head) {
-  const unsigned extra = Byte(head, 8), system = Byte(head, 9);
-  return Begins(head, "\x1f\x8b\x08"sv) && (Byte(head, 3) & 0xe0) == 0 &&
-         (extra == 0 || extra == 2 || extra == 4) && (system < 20 || system == 255);
+  return Begins(head, "\x1f\x8b\x08"sv) && (Byte(head, 3) & 0xe0) == 0;
 }
 
-// A frame of data, or such behind frames that are skipped: as far as the head goes.
-bool IsZstd(std::string_view head) {
-  for (size_t at = 0; at + 4 <= head.size();) {
-    const uint64_t magic = Little(head, at, 4);
-    if (magic == 0xfd2fb528) return true;
-    if ((magic & ~uint64_t{0xf}) != 0x184d2a50 || head.size() < at + 8) return false;
-    at += 8 + Little(head, at + 4, 4);
-    if (at + 4 > head.size()) return true;
+// What stands behind frames that readers of zstd and lz4 skip, as far as the head goes.
+std::string_view SkipFrames(std::string_view head) {
+  while (head.size() >= 8 && (Little(head, 0, 4) & ~uint64_t{0xf}) == 0x184d2a50) {
+    head.remove_prefix(std::min<uint64_t>(8 + Little(head, 4, 4), head.size()));
   }
-  return false;
+  return head;
 }
 
 // .lzma: properties, a dictionary of a usual size, and the size of the text or all ones.
@@ -310,9 +323,15 @@ bool Matches(const Magic& magic, std::string_view head) {
 FoundKind DetectFileKind(std::string_view head) {
   head = head.substr(0, kFileKindBytes);
   if (IsGzip(head)) return {FileKind::kGzip, "a gzip file", "gzip -dc"};
-  if (IsZstd(head)) return {FileKind::kZstd, "a zstd file", "zstd -dc"};
+  const std::string_view frames = SkipFrames(head);
+  if (Little(frames, 0, 4) >= 0xfd2fb51e && Little(frames, 0, 4) < 0xfd2fb528) {
+    return {FileKind::kOther, "a zstd file of before 0.8", "repack it: zstd -dc F | zstd -o F.zst"};
+  }
   for (const Magic& magic : kMagics) {
-    if (Matches(magic, head)) return {magic.kind, magic.name, magic.remedy};
+    if (Matches(magic, frames)) return {magic.kind, magic.name, magic.remedy};
+  }
+  if (Little(frames, 0, 4) == 0xfd2fb528 || frames.size() < head.size()) {
+    return {FileKind::kZstd, "a zstd file", "zstd -dc"};
   }
   if (FoundKind zip = FindZip(head); zip.kind != FileKind::kUnknown) return zip;
   if (IsSafetensors(head)) {
@@ -329,7 +348,7 @@ FoundKind DetectFileKind(std::string_view head) {
   return FindJsonError(head);
 }
 
-FoundKind FindKindByName(std::string_view path) {
+FoundKind FindNoText(std::string_view path, std::string_view head) {
   if (path.find("://") != std::string_view::npos) path = path.substr(0, path.find_first_of("?#"));
   const auto ends = [&](std::string_view with) {
     return absl::EndsWithIgnoreCase({path.data(), path.size()}, {with.data(), with.size()});
@@ -343,6 +362,15 @@ FoundKind FindKindByName(std::string_view path) {
   }
   if (ends(".lzo") || ends(".lzo_deflate")) {
     return {FileKind::kOther, "an LZO file by its name", "repack it with zstd or gzip"};
+  }
+  for (const Magic& magic : kNoText) {
+    if (Matches(magic, head)) return {magic.kind, magic.name, magic.remedy};
+  }
+  if (!HasControlBytes(head)) return {};
+  for (const std::string_view name : kPackedNames) {
+    if (!ends(name)) continue;
+    return {FileKind::kOther, absl::StrCat("packed by its name (", std::string(name), ")"),
+            "its first bytes are those of no such file; is it damaged?"};
   }
   return {};
 }

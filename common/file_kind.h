@@ -43,9 +43,10 @@ struct FoundKind {
 // chance below 1 in 2^24; numbers of 16 bits that are all printable bytes are as wide text is.
 FoundKind DetectFileKind(std::string_view head);
 
-// The kind that a name says, of formats that have no first bytes of their own (.br, .snappy, .lzo).
-// `path` may be an address with a query.
-FoundKind FindKindByName(std::string_view path);
+// Of a file of no kind, where text is wanted: that it is none, by first bytes that other data may
+// have, too, or by its name (.br, .snappy, .lzo; others where its bytes are no text). `path` may be
+// an address with a query.
+FoundKind FindNoText(std::string_view path, std::string_view head);
 
 // "FILE: is a Parquet file, not text: REMEDY"; `file` names it, as errors of its reader do.
 absl::Status WrongKindError(std::string_view file, const FoundKind& found, std::string_view wanted);

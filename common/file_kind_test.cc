@@ -22,10 +22,13 @@ TEST_CASE("files_are_named_by_their_first_bytes") {
   const std::pair<std::string, const char*> cases[] = {
       {"\x1f\x8b\x08\0\0\0\0\0\0\x03"s, "a gzip file"},
       {"\x1f\x8b\x08\x04\0\0\0\0\0\xff"s, "a gzip file"},  // bgzip
+      {"\x1f\x8b\x08\0\0\0\0\0\x01\x63"s, "a gzip file"},  // of an odd writer
       {"\x28\xb5\x2f\xfd"s, "a zstd file"},
       {"\x50\x2a\x4d\x18\x08\0\0\0metadata\x28\xb5\x2f\xfd"s, "a zstd file"},
       {"\x5f\x2a\x4d\x18\0\0\1\0"s, "a zstd file"},  // what follows is further on
-      {"\x50\x2a\x4d\x18\x02\0\0\0ab\x04\x22\x4d\x18"s, ""},
+      {"\x50\x2a\x4d\x18\x02\0\0\0ab\x04\x22\x4d\x18"s, "an lz4 file"},
+      {"\x50\x2a\x4d\x18\x02\0\0\0abno frame"s, "a zstd file"},  // a damaged one
+      {"\x27\xb5\x2f\xfd"s, "a zstd file of before 0.8"},
       {"\xfd"s + "7zXZ\0"s, "an xz file"},
       {"\x5d\0\0\x80\0\xff\xff\xff\xff\xff\xff\xff\xff\0"s, "an .lzma file"},
       {"BZh91AY&SY"s, "a bzip2 file"},
@@ -99,11 +102,18 @@ TEST_CASE("numbers_are_of_no_kind") {
   }
 }
 
-TEST_CASE("formats_without_first_bytes_are_named_by_the_file's_name") {
-  CHECK(FindKindByName("a/c.txt.br").name == "a brotli file by its name");
-  CHECK(FindKindByName("https://host/c.txt.br?sig=a/b.txt").name == "a brotli file by its name");
-  CHECK(FindKindByName("c.snappy").kind == FileKind::kOther);
-  CHECK(FindKindByName("c.txt").kind == FileKind::kUnknown);
+TEST_CASE("formats_without_first_bytes_of_their_own_are_no_text") {
+  const auto name = [](std::string_view path, const std::string& head) {
+    return FindNoText(path, head).name;
+  };
+  CHECK(name("a/c.txt.br", "") == "a brotli file by its name");
+  CHECK(name("https://host/c.txt.br?sig=a/b.txt", "") == "a brotli file by its name");
+  CHECK(name("c.snappy", "") == "a snappy file by its name");
+  CHECK(name("c", "\x78\x9c" + Body()) == "data packed by zlib");
+  CHECK(name("c", "MZ" + Body()) == "a program (Windows)");
+  CHECK(name("C.ZIP", Body()) == "packed by its name (.zip)");
+  for (const char* path : {"c.txt", "c.gz"}) CHECK(name(path, "a text that is not packed").empty());
+  CHECK(name("c.txt", Body()).empty());
 }
 
 TEST_CASE("a_wrong_kind_is_refused_with_its_name_and_the_remedy") {

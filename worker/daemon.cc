@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "common/end_signals.h"
@@ -23,6 +24,7 @@
 #include "common/net/control/tls.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/object_store/http.h"
+#include "common/object_store/waits.h"
 #include "common/protocol/mark_file.h"
 #include "common/protocol/wire.h"
 #include "common/service_manager.h"
@@ -511,6 +513,15 @@ std::vector<std::string> OwnFiles(const DaemonOptions& options) {
   return own;
 }
 
+// As long as the result lives.
+auto SayWhatStoresWaitFor(EventLoop<Event>* loop) {
+  WatchWaits([loop](const std::string& what) {
+    if (!what.empty()) LogInfo("data", what);
+    loop->TryPost(Measuring{what});
+  });
+  return absl::MakeCleanup([] { WatchWaits(nullptr); });
+}
+
 }  // namespace
 
 absl::StatusOr<int> RunDaemon(DaemonOptions options) {
@@ -527,6 +538,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   const auto renewer = StartRenewer(own, options.tls, options.coordinator);
   WarnIfUnreachable(options);
   EventLoop<Event> loop(kEventsMax);
+  const auto unwatched = SayWhatStoresWaitFor(&loop);
   EndSignals signals;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<StateFolder> state,
                          OpenStateFolder(options.state_dir));

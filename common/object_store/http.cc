@@ -10,8 +10,10 @@
 #include <cstring>
 #include <iterator>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
@@ -19,6 +21,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/event_loop.h"
+#include "common/object_store/waits.h"
 #include "common/status.h"
 
 namespace atl {
@@ -28,6 +32,7 @@ constexpr long kConnectSeconds = 10;
 constexpr long kLinkConnectSeconds = 1, kLinkSeconds = 5;
 constexpr long kSlowBytesPerSecond = 1024;
 constexpr long kSlowSeconds = 10, kSlowUploadSeconds = 30;
+constexpr Duration kSaySilence = std::chrono::seconds(4);
 constexpr size_t kHeadersMax = 200;
 constexpr absl::string_view kAnswerBegins = "HTTP/";
 constexpr long kRedirectsMax = 5;
@@ -75,6 +80,8 @@ struct Transfer {
   bool redirects = false;         // the answer under way says that the object is elsewhere
   bool too_long = false;
   bool forbidden = false;
+  curl_off_t moved = 0;  // bytes both ways, at `moved_at`
+  Instant moved_at = SteadyNow();
 };
 
 size_t TakeBody(char* data, size_t size, size_t count, void* user) {
@@ -164,8 +171,14 @@ curl_socket_t OpenSocket(void* user, curlsocktype, curl_sockaddr* address) {
   return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 }
 
-int CheckCancelled(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
-  const auto* request = static_cast<Transfer*>(user)->request;
+// About once a second.
+int CheckProgress(void* user, curl_off_t, curl_off_t got, curl_off_t, curl_off_t sent) {
+  auto* const transfer = static_cast<Transfer*>(user);
+  const Instant now = SteadyNow();
+  if (std::exchange(transfer->moved, got + sent) != got + sent) transfer->moved_at = now;
+  Wait* const wait = Wait::Current();
+  if (wait != nullptr && now - transfer->moved_at >= kSaySilence) wait->Say("no answer");
+  const auto* request = transfer->request;
   return request->cancelled && request->cancelled() ? 1 : 0;
 }
 
@@ -202,7 +215,7 @@ void SetOptions(CURL* curl, const WebRequest& request, Transfer* transfer, Heade
   curl_easy_setopt(curl, CURLOPT_OPENSOCKETFUNCTION, OpenSocket);
   curl_easy_setopt(curl, CURLOPT_OPENSOCKETDATA, transfer);
   curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
-  curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, CheckCancelled);
+  curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, CheckProgress);
   curl_easy_setopt(curl, CURLOPT_XFERINFODATA, transfer);
   if (request.method == "HEAD") {
     curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
@@ -348,14 +361,17 @@ absl::StatusOr<WebAnswer> SendHttpWithRetries(const std::function<WebRequest()>&
                                               const RetryOptions& options) {
   thread_local std::minstd_rand random{std::random_device{}()};
   int64_t pause_ms = options.first_pause_ms;
+  std::optional<Wait> wait;
   for (int attempt = 1;; ++attempt) {
     const WebRequest request = make();
     if (request.cancelled && request.cancelled()) return CancelledError(request.url);
+    if (!wait.has_value()) wait.emplace(request.url);
     auto answer = options.send ? options.send(request) : SendHttp(request);
     const bool busy = answer.ok() ? answer->status == 429 || answer->status >= 500
                                   : absl::IsUnavailable(answer.status());
     if (!busy || attempt >= options.tries) return answer;
     int64_t ms = pause_ms + static_cast<int64_t>(random() % static_cast<uint64_t>(pause_ms + 1));
+    wait->Say(answer.ok() ? absl::StrCat("HTTP ", answer->status) : "no answer");
     if (answer.ok()) ms = std::max(ms, RetryAfterMs(*answer));
     if (options.sleep) {
       options.sleep(ms);

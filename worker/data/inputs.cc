@@ -200,11 +200,11 @@ struct OpenedText {
 absl::StatusOr<OpenedText> OpenText(const std::string& path, std::string_view wanted, bool parquet,
                                     const Cancelled& cancelled) {
   const std::string name = absl::StrCat("data file ", path);
-  OpenedText text{nullptr, FindKindByName(path)};
-  if (text.kind.kind != FileKind::kUnknown) return WrongKindError(name, text.kind, wanted);
+  OpenedText text;
   ATOLL_ASSIGN_OR_RETURN(text.file, OpenDataFile(path, cancelled));
   ATOLL_ASSIGN_OR_RETURN(const std::string head, ReadFileHead(*text.file, cancelled));
   text.kind = DetectFileKind(head);
+  if (text.kind.kind == FileKind::kUnknown) text.kind = FindNoText(path, head);
   const bool reads = IsTextKind(text.kind, wanted) ||
                      (parquet && text.kind.kind == FileKind::kParquet) ||
                      NewDecompressor(text.kind.kind) != nullptr;

@@ -15,6 +15,8 @@
 #include <set>
 #include <thread>
 
+#include "absl/cleanup/cleanup.h"
+#include "common/object_store/waits.h"
 #include "worker/data/block_cache.h"
 #include "worker/data/dataset.h"
 #include "worker/data/image_encoders.h"
@@ -428,10 +430,16 @@ TEST_CASE("a read that waits for a silent server ends when it is cancelled") {
   fixture.PutTokens("/b/a.bin", 1 << 20, "\"one\"");
   const Dataset dataset = Opened(Tokens("s3://b/a.bin"));
   fixture.server.Hold();
+  std::vector<std::string> said;
+  WatchWaits([&](const std::string& what) { said.push_back(what); });
+  const auto unwatched = absl::MakeCleanup([] { WatchWaits(nullptr); });
   std::atomic<int> polls = 0;  // the silence itself would last 10 s
   std::vector<int32_t> rows(20 * 101);
   const absl::Status status = dataset.ReadTrain(0, rows, [&] { return ++polls > 12; });
   CHECK(absl::IsAborted(status));
+  REQUIRE(said.size() >= 2);
+  CHECK_THAT(said[0], Contains("waits for http://") && Contains("/b/a.bin: no answer"));
+  CHECK(said.back().empty());
   DataOptions options;
   options.watch.cancelled = [] { return true; };
   CHECK(absl::IsAborted(Dataset::Open(Tokens("s3://b/b.bin"), 50000, options).status()));

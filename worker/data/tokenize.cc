@@ -399,9 +399,10 @@ absl::Status WarnOfText(const std::string& path, const TextReader& reader, std::
     }
   }
   if (!share.IsSuspicious()) return absl::OkStatus();
-  heads->warnings.push_back(absl::StrCat(
-      "data file ", path, ": ", share.Text(),
-      "; if it is text in Latin-1: iconv -f latin1 -t utf-8, if it is no text: data.format"));
+  heads->warnings.push_back(absl::StrCat("data file ", path, ": ", share.Text(),
+                                         "; if it is text in another encoding: iconv -f latin1 "
+                                         "(gbk, koi8-r, ...) -t utf-8, if it is no "
+                                         "text: data.format"));
   return absl::OkStatus();
 }
 
