@@ -513,7 +513,15 @@ std::vector<std::string> OwnFiles(const DaemonOptions& options) {
   return own;
 }
 
-// As long as the result lives.
+// Whether they work; each job gets backends of its own.
+absl::Status TryBackends(const std::vector<WorkerDevice>& devices) {
+  for (const WorkerDevice& device : devices) {
+    ATOLL_RETURN_IF_ERROR(NewWorkerBackend(device).status());
+  }
+  return absl::OkStatus();
+}
+
+// Until the result ends.
 auto SayWhatStoresWaitFor(EventLoop<Event>* loop) {
   WatchWaits([loop](const std::string& what) {
     if (!what.empty()) LogInfo("data", what);
@@ -544,10 +552,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
                          OpenStateFolder(options.state_dir));
   ATOLL_ASSIGN_OR_RETURN(const Incarnation incarnation, state->NextIncarnation());
   signals.Watch([&loop](const char* name) { loop.TryPost(ShutdownRequested{name}); });
-  for (const WorkerDevice& device : devices) {
-    // Whether it works; each job gets backends of its own.
-    ATOLL_RETURN_IF_ERROR(NewWorkerBackend(device).status());
-  }
+  ATOLL_RETURN_IF_ERROR(TryBackends(devices));
   DigestCache digests(RealFiles(), state->path() + "/data-digests");
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<GroupMember> member,
                          NewMember(options, incarnation, devices, &digests, &loop));
