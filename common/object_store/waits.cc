@@ -41,7 +41,7 @@ Wait::~Wait() {
 }
 
 void Wait::Say(absl::string_view why) {
-  std::string text = absl::StrCat("waits for ", url_, ": ", why);
+  std::string text = absl::StrCat("waiting for ", url_, ": ", why);
   if (text == said_) return;
   Waits& waits = Waits::Get();
   const std::lock_guard lock(waits.mutex);

@@ -438,7 +438,7 @@ TEST_CASE("a read that waits for a silent server ends when it is cancelled") {
   const absl::Status status = dataset.ReadTrain(0, rows, [&] { return ++polls > 12; });
   CHECK(absl::IsAborted(status));
   REQUIRE(said.size() >= 2);
-  CHECK_THAT(said[0], Contains("waits for http://") && Contains("/b/a.bin: no answer"));
+  CHECK_THAT(said[0], Contains("waiting for http://") && Contains("/b/a.bin: no answer"));
   CHECK(said.back().empty());
   DataOptions options;
   options.watch.cancelled = [] { return true; };
