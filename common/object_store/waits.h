@@ -12,7 +12,7 @@
 namespace atl {
 
 // `say` gets what a request waits for, and "" once none does: from any thread, one at a time. Of
-// the whole process; empty: no one is to know.
+// the whole process; empty: they are not said.
 void WatchWaits(std::function<void(const std::string& what)> say);
 
 // A request with all its tries, on this thread.
