@@ -141,7 +141,13 @@ TEST_CASE("answers_without_weight_are_not_learnt") {
       "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nno<|im_end|>\n"
       "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n|yo<|im_end|>|\n";
   CHECK(two(R"(, "weight": 0)", R"(, "weight": 1)") == masked);
-  CHECK(two(R"(, "train": false)", R"(, "train": true)") == masked);
+  for (const char* name : {"train", "training", "loss", "loss_mask"}) {
+    CHECK(two(absl::StrCat(", \"", name, "\": false"), absl::StrCat(", \"", name, "\": 1")) ==
+          masked);
+  }
+  CHECK_THAT(chats.Spelt(R"({"weight": 0, "messages": [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": "b"}]})"),
+             Contains("nothing to learn"));
   CHECK_THAT(two(R"(, "weight": 0.5)", ""), Contains("c.jsonl:3: message 2 has a \"weight\""));
   CHECK_THAT(two(R"(, "weight": 0)", R"(, "weight": 0)"), Contains("nothing to learn"));
 }
@@ -175,6 +181,9 @@ TEST_CASE("tool_calls_are_framed_by_templates_that_show_them_and_refused_by_othe
              Contains("has tool calls, and the chat template of ") && Contains("on_bad_document"));
   Chats plain("", kIm);
   CHECK_THAT(plain.Spelt(calls), Contains("has tool calls, and there is no chat template"));
+  CHECK_THAT(hides.Spelt(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant",
+      "content": "b", "reasoning_content": "c"}]})"),
+             Contains("has texts of \"reasoning_content\", and the chat template"));
   CHECK_THAT(hides.Spelt(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant",
       "content": "b"}], "tools": [{"type": "function"}]})"),
              Contains("has tools, and the chat template"));

@@ -12,6 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr auto kMarks = {"weight", "train", "training", "loss", "loss_mask"};
 constexpr char kForms[] =
     "expected {\"messages\": [{\"role\": \"user\", \"content\": ...}, {\"role\": \"assistant\", "
     "\"content\": ...}]} or {\"prompt\": ..., \"answer\": ...}";
@@ -27,7 +28,12 @@ absl::Status Bad(const std::string& problem) { return absl::InvalidArgumentError
 // Describes a line without messages by what it is known for.
 std::string DescribeForm(const Json& object) {
   const auto has = [&](const char* field) { return object.contains(field); };
-  if (has("conversations") || has("conversation")) {
+  for (const char* name : {"conversations", "conversation"}) {
+    if (!has(name)) continue;
+    const Json& list = object[name];
+    if (list.is_array() && !list.empty() && list[0].is_object() && list[0].contains("role")) {
+      return absl::StrCat("has \"", name, "\" in place of \"messages\"");
+    }
     return "looks like ShareGPT, with \"from\" and \"value\" (human is user, gpt is assistant)";
   }
   if (has("instruction") && has("output")) {
@@ -79,22 +85,19 @@ absl::Status ReadToolCalls(Json* calls) {
   return absl::OkStatus();
 }
 
-// Returns whether the loss counts an answer: "weight" and "train", which templates do not see.
-absl::StatusOr<bool> TakeWeight(Json* fields) {
+// Returns whether the loss counts an answer, by the names that tools give such a mark. Templates
+// do not see it.
+absl::StatusOr<bool> TakeWeight(std::initializer_list<const char*> names, Json* fields) {
   bool counts = true;
-  if (const auto weight = fields->find("weight"); weight != fields->end() && !weight->is_null()) {
-    const bool is_weight = weight->is_number() && (*weight == Json(0) || *weight == Json(1));
-    if (!is_weight && !weight->is_boolean()) return Bad("has a \"weight\" other than 0 and 1");
-    counts = counts && *weight != Json(0) && *weight != Json(false);
+  for (const char* name : names) {
+    const auto found = fields->find(name);
+    if (found == fields->end()) continue;
+    const bool is_mark = found->is_null() || found->is_boolean() ||
+                         (found->is_number() && (*found == Json(0) || *found == Json(1)));
+    if (!is_mark) return Bad(absl::StrCat("has a \"", name, "\" other than 0, 1, true and false"));
+    counts = counts && *found != Json(0) && *found != Json(false);
+    fields->erase(name);
   }
-  if (const auto train = fields->find("train"); train != fields->end() && !train->is_null()) {
-    if (!train->is_boolean() && !(train->is_number() && (*train == Json(0) || *train == Json(1)))) {
-      return Bad("has a \"train\" other than true and false");
-    }
-    counts = counts && *train != Json(0) && *train != Json(false);
-  }
-  fields->erase("weight");
-  fields->erase("train");
   return counts;
 }
 
@@ -105,7 +108,7 @@ absl::StatusOr<ChatMessage> ParseMessage(const Json& entry) {
                                       : "has no text \"role\"");
   }
   ChatMessage message{entry};
-  ATOLL_ASSIGN_OR_RETURN(const bool counts, TakeWeight(&message.fields));
+  ATOLL_ASSIGN_OR_RETURN(const bool counts, TakeWeight(kMarks, &message.fields));
   message.learnt = message.role() == "assistant" && counts;
   Json& fields = message.fields;
   bool has_call = false;
@@ -125,7 +128,7 @@ absl::StatusOr<ChatMessage> ParseMessage(const Json& entry) {
   return message;
 }
 
-absl::Status ParseMessages(const Json& list, Conversation* chat) {
+absl::Status ParseMessages(const Json& list, bool counts, Conversation* chat) {
   if (list.size() > kMaxMessages) {
     return Bad(absl::StrCat("has ", list.size(), " messages, and at most ", kMaxMessages,
                             " are trained on as one conversation"));
@@ -136,6 +139,7 @@ absl::Status ParseMessages(const Json& list, Conversation* chat) {
       return Bad(
           absl::StrCat("message ", chat->messages.size() + 1, " ", message.status().message()));
     }
+    message->learnt = message->learnt && counts;
     chat->messages.push_back(*std::move(message));
   }
   const bool answered = std::any_of(list.begin(), list.end(), [](const Json& entry) {
@@ -173,7 +177,9 @@ absl::StatusOr<Conversation> Parse(const Json& object) {
   if (list == object.end() || !list->is_array()) {
     return Bad(absl::StrCat(DescribeForm(object), "; ", kForms));
   }
-  ATOLL_RETURN_IF_ERROR(ParseMessages(*list, &chat));
+  Json rest = object;
+  ATOLL_ASSIGN_OR_RETURN(const bool counts, TakeWeight({"weight"}, &rest));
+  ATOLL_RETURN_IF_ERROR(ParseMessages(*list, counts, &chat));
   ATOLL_RETURN_IF_ERROR(ReadVariables(object, &chat.variables));
   return chat;
 }

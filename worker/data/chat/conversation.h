@@ -1,7 +1,8 @@
 // Conversations to fine-tune on: a JSON object a line, either {"messages": [{"role": ...,
 // "content": ...}, ...]} or {"prompt": ..., "answer": ...}. The loss counts the tokens of the
 // answers (messages of the role "assistant") and of what ends them; all others are masked
-// (common/masked_tokens.h), and so are answers with "weight": 0 or "train": false.
+// (common/masked_tokens.h), and so are answers with "weight": 0 or "train": false, by any of the
+// names that tools give this ("training", "loss", "loss_mask"); a line may have a "weight", too.
 //
 // Messages keep what else they have: a chat template may frame tool calls and names. Contents that
 // are lists of texts become one text, a line each, and arguments of tool calls that are JSON in a

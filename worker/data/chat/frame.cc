@@ -34,6 +34,15 @@ bool HasToolCalls(const Conversation& chat) {
   });
 }
 
+// Returns whether an answer has such a text beside its content.
+bool HasText(const Conversation& chat, const char* field) {
+  return std::any_of(chat.messages.begin(), chat.messages.end(), [&](const ChatMessage& message) {
+    const auto found = message.fields.find(field);
+    return message.learnt && found != message.fields.end() && found->is_string() &&
+           !found->get_ref<const std::string&>().empty();
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const ChatFrame>> ChatFrame::Open(const ChatOptions& options) {
@@ -130,6 +139,11 @@ absl::Status ChatFrame::Check(const Conversation& chat) const {
       "; leave them out, or skip such lines by data.on_bad_document = \"skip\"";
   if (HasToolCalls(chat) && !shows("tool_calls")) {
     return absl::InvalidArgumentError(absl::StrCat("has tool calls, and ", whose, remedy));
+  }
+  for (const char* name : {"reasoning_content", "reasoning", "thinking"}) {
+    if (shows(name) || !HasText(chat, name)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("has texts of \"", name, "\", and ", whose, remedy));
   }
   for (const char* name : {"tools", "documents"}) {
     if (!chat.variables.contains(name) || shows(name)) continue;
