@@ -4,6 +4,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "common/machine/room.h"
 #include "common/net/control/grpc_status.h"
 #include "common/protocol/trace_limit.h"
 #include "common/protocol/wire.h"
@@ -22,6 +23,7 @@
 namespace atl {
 namespace {
 
+constexpr int64_t kJobBytes = int64_t{16} << 20;  // what must be left for one more
 constexpr int64_t kLogLinesAtOnce = 1000;
 constexpr Duration kLogPageInterval = std::chrono::milliseconds(20);
 constexpr int kTraceDefaultMs = 30'000;
@@ -217,6 +219,7 @@ class ClientService::Impl {
                   v1::SubmitReply* reply) override {
       const auto submit = [=, loop = impl_->loop_](Instant now) -> absl::Status {
         ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, GoodSpec(*request));
+        ATOLL_RETURN_IF_ERROR(CheckRoomLeft(kJobBytes));
         absl::Status status = absl::UnavailableError("the coordinator cannot store the job");
         loop->Request(
             now,

@@ -19,6 +19,10 @@ inline constexpr int64_t kDaemonBytes = int64_t{64} << 20;  // idle, it has 35 M
 // the address space threads take much more than they use. `root` is "" but in tests.
 absl::Status CheckRoom(int64_t bytes, const std::string& root = "");
 
+// The same of a daemon that runs, before it takes on something new of so many bytes: what it has
+// taken already counts.
+absl::Status CheckRoomLeft(int64_t bytes, const std::string& root = "");
+
 }  // namespace atl
 
 #endif  // ATOLL_COMMON_MACHINE_ROOM_H_

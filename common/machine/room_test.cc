@@ -1,6 +1,7 @@
 #include "common/machine/room.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -27,6 +28,13 @@ TEST_CASE("daemon_that_does_not_fit_into_its_control_group_is_refused_by_the_gro
   const absl::Status refused = CheckRoom(512 * kMiB, root);
   CHECK(absl::IsResourceExhausted(refused));
   CHECK(refused.message().find("control group /sys/fs/cgroup/a (memory.max)") != std::string::npos);
+  // Of a daemon that runs, what it has taken counts: 400 MiB.
+  write("/proc/self/statm",
+        "200000 " + std::to_string(400 * kMiB / sysconf(_SC_PAGESIZE)) + " 1\n");
+  CHECK(CheckRoomLeft(100 * kMiB, root).ok());
+  const absl::Status full = CheckRoomLeft(120 * kMiB, root);
+  CHECK(absl::IsResourceExhausted(full));
+  CHECK(full.message().find("leaves this process 112.0 MiB") != std::string::npos);
   std::filesystem::remove_all(root);
 }
 
