@@ -147,7 +147,7 @@ bool IsGzip(std::string_view head) {
   return Begins(head, "\x1f\x8b\x08"sv) && (Byte(head, 3) & 0xe0) == 0;
 }
 
-// What stands behind frames that readers of zstd and lz4 skip, as far as the head goes.
+// Returns what stands behind frames that readers of zstd and lz4 skip, as far as the head goes.
 std::string_view SkipFrames(std::string_view head) {
   while (head.size() >= 8 && (Little(head, 0, 4) & ~uint64_t{0xf}) == 0x184d2a50) {
     head.remove_prefix(std::min<uint64_t>(8 + Little(head, 4, 4), head.size()));

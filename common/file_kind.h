@@ -43,9 +43,9 @@ struct FoundKind {
 // chance below 1 in 2^24; numbers of 16 bits that are all printable bytes are as wide text is.
 FoundKind DetectFileKind(std::string_view head);
 
-// Of a file of no kind, where text is wanted: that it is none, by first bytes that other data may
-// have, too, or by its name (.br, .snappy, .lzo; others where its bytes are no text). `path` may be
-// an address with a query.
+// FindNoText says of a file of no kind, where text is wanted, that it is none: by first bytes that
+// other data may have, too, or by its name (.br, .snappy, .lzo; others where its bytes are no
+// text). `path` may be an address with a query.
 FoundKind FindNoText(std::string_view path, std::string_view head);
 
 // "FILE: is a Parquet file, not text: REMEDY"; `file` names it, as errors of its reader do.

@@ -513,7 +513,7 @@ std::vector<std::string> OwnFiles(const DaemonOptions& options) {
   return own;
 }
 
-// Whether they work; each job gets backends of its own.
+// Tries whether they work; each job gets backends of its own.
 absl::Status TryBackends(const std::vector<WorkerDevice>& devices) {
   for (const WorkerDevice& device : devices) {
     ATOLL_RETURN_IF_ERROR(NewWorkerBackend(device).status());

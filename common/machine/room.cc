@@ -26,7 +26,7 @@ absl::Status Refusal(absl::string_view for_what, const std::string& by, int64_t 
                    "; raise that limit"));
 }
 
-// What this process has taken, in bytes.
+// Taken is what this process has taken, in bytes.
 struct Taken {
   int64_t addresses = 0, memory = 0;
 };

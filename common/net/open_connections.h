@@ -42,7 +42,7 @@ class OpenConnections {
     const auto found = open_.find(descriptor);
     return found != open_.end() && found->second == peer;
   }
-  // Those of the peer; "": all.
+  // Counts those of the peer; "": all.
   int Count(const std::string& peer) const;
 
   // The log has one line for the refusals of ten seconds.

@@ -25,7 +25,7 @@ absl::StatusOr<S3Access> FetchWebIdentityKeys(const WebIdentity& identity, const
 absl::StatusOr<S3Access> FetchContainerKeys(const std::string& url,
                                             const std::string& authorization, const Fetch& fetch);
 
-// Of the machine's role, by version 2 of the service at `endpoint`. NOT_FOUND: it is not there.
+// Asks version 2 of the service at `endpoint` for the machine's role. NOT_FOUND: it is not there.
 absl::StatusOr<S3Access> FetchMachineKeys(const std::string& endpoint, const Fetch& fetch);
 
 }  // namespace atl

@@ -1,5 +1,5 @@
-// What the requests of this process wait for, so that its state can name a store that is silent or
-// busy while they still try.
+// Waits of this process's requests, so that its state can name a store that is silent or busy while
+// they still try.
 
 #ifndef ATOLL_COMMON_OBJECT_STORE_WAITS_H_
 #define ATOLL_COMMON_OBJECT_STORE_WAITS_H_

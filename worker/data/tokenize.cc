@@ -424,7 +424,7 @@ absl::Status ReadToEnd(TextReader& reader, UnpackLimits* left) {
   return absl::OkStatus();
 }
 
-// Whether it took all of the file.
+// Returns whether it took all of the file.
 absl::StatusOr<bool> TokenizeHead(const TokenizeOptions& options, const std::string& path,
                                   int64_t bytes_max, BatchEncoder* encoder, TextHeads* heads,
                                   UnpackLimits* limits) {

@@ -34,7 +34,7 @@ class Source {
  public:
   explicit Source(uint64_t seed) : extremes_(seed) {}
 
-  // What follows a message: `count` others that the receiver does not refuse as they come.
+  // Returns what follows a message: `count` others that the receiver does not refuse as they come.
   std::vector<Wire> After(const Wire& message, int count) {
     const std::lock_guard lock(mutex_);
     extremes_.Learn(message);

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kHeadBytes = 4 << 10, kHeadBytesMax = 1 << 20;
 // Encodings.
 constexpr int kPlain = 0, kPlainDictionary = 2, kRle = 3, kDeltas = 5, kDeltaLengths = 6,
-              kDeltaTexts = 7, kRleDictionary = 8, kByteStreams = 9;
+              kDeltaTexts = 7, kRleDictionary = 8;
 
 absl::Status Bad(absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat("one of its Parquet pages ", problem));
@@ -42,20 +42,6 @@ absl::Status UnsupportedEncoding(const std::string& column, int encoding) {
       absl::StrCat("its column \"", column, "\" has the encoding ", encoding,
                    encoding == 4 ? " (BIT_PACKED)" : "",
                    ", which is not read; write it with dictionaries or plain pages"));
-}
-
-// Bytes of a number; 0: of no fixed width.
-size_t FixedWidth(ValueType type) {
-  switch (type) {
-    case ValueType::kInt32:
-    case ValueType::kFloat:
-      return 4;
-    case ValueType::kInt64:
-    case ValueType::kDouble:
-      return 8;
-    default:
-      return 0;
-  }
 }
 
 int BitsFor(int level) { return std::bit_width(static_cast<unsigned>(level)); }
@@ -317,14 +303,7 @@ absl::Status ColumnCursor::DecodeOther(int encoding, std::string_view bytes, int
     }
     return absl::OkStatus();
   }
-  const size_t width = FixedWidth(leaf_.type);
-  if (encoding != kByteStreams || width == 0) return UnsupportedEncoding(leaf_.name, encoding);
-  // The first bytes of all numbers, then the second ones.
-  const auto each = static_cast<size_t>(count);
-  if (bytes.size() / width < each) return Bad("ends in its values");
-  joined_.resize(each * width);
-  for (size_t i = 0; i < joined_.size(); ++i) joined_[i] = bytes[i % width * each + i / width];
-  return DecodePlain(joined_, count, &values_);
+  return UnsupportedEncoding(leaf_.name, encoding);
 }
 
 absl::Status ColumnCursor::DecodePlain(std::string_view bytes, int64_t count,

@@ -71,7 +71,7 @@ class ColumnCursor {
   int64_t read_bytes_ = 0;  // of the chunk
   int64_t entries_ = 0;     // of the pages so far
   std::string dictionary_page_, page_;
-  std::string joined_;  // values that do not lie in page_ as they are
+  std::string joined_;  // texts that do not lie in page_ as they are
   std::vector<Value> dictionary_;
   bool has_dictionary_ = false;
   int64_t page_entries_ = 0;

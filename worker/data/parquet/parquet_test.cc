@@ -115,9 +115,6 @@ TEST_CASE("pages_of_deltas_are_read") {
         "{\"text\":\"ab\"}\n{\"text\":\"abc\"}\n{\"text\":\"a\"}\n");
   CHECK_THAT(Texts({Page(3, Deltas("\3\2"s, {0x36}) + Deltas("\3\4"s, {0x33}) + "abc", 7), 3}),
              Contains("damaged"));
-  // 1 and -2 in two streams a byte.
-  CHECK(Read(File({Field("n", 0, 1)}, 2, {{Page(2, "\1\xfe\0\xff\0\xff\0\xff"s, 9), 2}})) ==
-        "{\"n\":1}\n{\"n\":-2}\n");
 }
 
 TEST_CASE("what_is_not_supported_is_refused_by_name") {
