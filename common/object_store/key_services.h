@@ -25,7 +25,8 @@ absl::StatusOr<S3Access> FetchWebIdentityKeys(const WebIdentity& identity, const
 absl::StatusOr<S3Access> FetchContainerKeys(const std::string& url,
                                             const std::string& authorization, const Fetch& fetch);
 
-// Asks version 2 of the service at `endpoint` for the machine's role. NOT_FOUND: it is not there.
+// Reads, by version 2 of the service at `endpoint` the keys of the machine's role. NOT_FOUND: it is
+// not there.
 absl::StatusOr<S3Access> FetchMachineKeys(const std::string& endpoint, const Fetch& fetch);
 
 }  // namespace atl
