@@ -265,8 +265,7 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
     drawn.push_back({site, &clusters.back(), &plan});
   }
   if (global.json) {
-    std::cout << ToJson(ToMessage(plans.cluster, costs, choice, task.islands.steps_per_round,
-                                  task.tokens_per_sample));
+    std::cout << ToJson(ToMessage(plans.cluster, costs, choice, task.tokens_per_sample));
   } else {
     const std::string totals = flags.job.empty() ? "" : TotalsText(task.request.spec, rate);
     std::cout << RenderRun(plans.cluster, choice, task.tokens_per_sample, totals)
@@ -281,8 +280,10 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
 absl::Status RunRounds(const Global& global, const PlanFlags& flags, const Task& task,
                        const plan::Costs& costs) {
   ATOLL_ASSIGN_OR_RETURN(const ScopePlans plans, PlanTask(flags, task, costs, IslandScope::kSite));
+  plan::IslandOptions islands = task.islands;
+  islands.steps_per_round = plans.choice.steps_per_round;
   ATOLL_ASSIGN_OR_RETURN(const std::string text,
-                         PlayRounds(plans.cluster, costs, plans.choice, task.islands,
+                         PlayRounds(plans.cluster, costs, plans.choice, islands,
                                     task.tokens_per_sample, flags.faults, global.json));
   std::cout << text;
   return absl::OkStatus();

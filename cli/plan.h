@@ -33,7 +33,7 @@ struct PlanFlags {
   // plan
   std::string islands;          // auto, one, per-site, per-worker; empty: the job's, or auto
   double island_cost = 0.03;    // of a doubling of the islands
-  int64_t steps_per_round = 0;  // 0: the job's, or 64
+  int64_t steps_per_round = 0;  // 0: the job's
   bool overlap = true;          // islands train on during an exchange
   // simulate
   std::string layout;    // file, as `plan --json` prints it; empty: what is planned
@@ -73,8 +73,9 @@ void AddFaultFlags(App& app, PlanFlags* flags) {
 // nothing.
 template <class App>
 void AddRoundFlags(App& app, const char* needed, PlanFlags* flags) {
-  auto* steps = app.add_option("--steps-per-round", flags->steps_per_round,
-                               "inner steps between exchanges of islands; the job's, or 64");
+  auto* steps =
+      app.add_option("--steps-per-round", flags->steps_per_round,
+                     "inner steps between exchanges of islands; the job's, or as the links allow");
   auto* overlap = app.add_flag("--overlap,!--no-overlap", flags->overlap,
                                "islands train during an exchange (the default of jobs)");
   if (needed == nullptr) return;

@@ -63,6 +63,7 @@ MakePlan Generated(Rng& rng) {
     query.servers = {{rng.Chance(0.5) ? "near" : "far", 1}};
   }
   OuterSpec& outer = query.spec.outer;
+  outer.steps_per_round = 64;
   if (rng.Chance(0.5)) outer.push_encoding = Encoding::kInt4;
   if (rng.Chance(0.5)) outer.pull_encoding = Encoding::kInt8;
   if (rng.Chance(0.5)) outer.overlap = Overlap::kNone;

@@ -15,6 +15,11 @@ namespace atl {
 void AddDelta(const DeltaView& delta, std::span<const float> base, std::span<float> out,
               ThreadPool& pool);
 
+// Encodes target - values into `step` and adds that to `values`, as AddDelta does: what rounding
+// leaves out stays in the difference. REQUIRES: a quantised encoding, equal sizes.
+void StepToward(Encoding encoding, std::span<const float> target, std::span<float> values,
+                std::span<std::byte> step, ThreadPool& pool);
+
 }  // namespace atl
 
 #endif  // ATOLL_KERNELS_ADD_DELTA_H_

@@ -91,8 +91,9 @@ Finding RatesFinding(const std::string& site, const absl::StatusOr<LinkRates>& r
   if (slower < kSlowBytesPerS) {
     finding.level = Level::kWarning;
     finding.remedy = absl::StrFormat(
-        "1 GB of parameters take %.0f s: raise [outer] steps_per_round, or quantise pushes "
-        "([outer] push_encoding)",
+        "1 GB of parameters take %.0f s: leave [outer] steps_per_round out, or raise it, and "
+        "quantise "
+        "pushes and pulls ([outer] push_encoding, pull_encoding)",
         kModelBytes / slower);
   }
   return finding;

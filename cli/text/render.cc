@@ -335,6 +335,7 @@ std::string JobText(const v1::Job& job, int decisions) {
   }
   if (job.has_exchange()) absl::StrAppend(&out, "  ", ExchangeText(job.exchange()), "\n");
   if (!job.moves().empty()) absl::StrAppend(&out, "  shards: ", job.moves(), "\n");
+  if (!job.round_length().empty()) absl::StrAppend(&out, "  ", job.round_length(), "\n");
   if (!job.grouping().empty()) absl::StrAppend(&out, "  islands: ", job.grouping(), "\n");
   absl::StrAppend(&out, IslandsText(job));
   AppendDecisions(job, decisions, &out);

@@ -237,6 +237,10 @@ absl::Status ValidateFragments(const OuterSpec& o) {
     return Bad("outer.steps_per_round", o.steps_per_round,
                absl::StrCat("a multiple of outer.fragments = ", o.fragments));
   }
+  if (o.steps_per_round == 0 && o.fragment_delay_steps > 0) {
+    return Bad("outer.fragment_delay_steps", o.fragment_delay_steps,
+               "0 without outer.steps_per_round: a delay is a part of a given round");
+  }
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.fragment_delay_steps", o.fragment_delay_steps, 0,
                                    o.steps_per_round / o.fragments));
   if (o.fragment_delay_steps > 0 && o.overlap != Overlap::kCarry) {
@@ -272,7 +276,8 @@ absl::Status ValidateSiteServers(const OuterSpec& o) {
 }
 
 absl::Status ValidateOuter(const OuterSpec& o) {
-  ATOLL_RETURN_IF_ERROR(IntInRange("outer.steps_per_round", o.steps_per_round, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("outer.steps_per_round", o.steps_per_round, 0, kStepsPerRoundMax));
   ATOLL_RETURN_IF_ERROR(InRange("outer.learning_rate", o.learning_rate, 0, 100));
   ATOLL_RETURN_IF_ERROR(InRange("outer.momentum", o.momentum, 0, 1));
   ATOLL_RETURN_IF_ERROR(InRange("outer.clip_norm", o.clip_norm, 0, kInfinity));
@@ -404,6 +409,10 @@ absl::Status ValidateParticipation(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(
       IntInRange("layout.memory_reserve_bytes", l.memory_reserve_bytes, 0, kMany));
   ATOLL_RETURN_IF_ERROR(ValidateLinkLimits(l));
+  if (!l.link_limits.empty() && spec.outer.steps_per_round == 0) {
+    return Bad("outer.steps_per_round", 0,
+               "given with layout.link_limits: a day's rounds are counted");
+  }
   const std::vector<SiteData>& data = spec.data.sites;
   for (const std::string& site : l.sites) {
     if (data.empty() ||
@@ -534,7 +543,8 @@ absl::Status ValidateCounts(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(IntInRange("data.sequence_length", spec.data.sequence_length, 1, 1 << 20));
   ATOLL_RETURN_IF_ERROR(
       IntInRange("inner.batch_sequences", spec.inner.batch_sequences, 1, 1 << 20));
-  ATOLL_RETURN_IF_ERROR(IntInRange("outer.steps_per_round", o.steps_per_round, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("outer.steps_per_round", o.steps_per_round, 0, kStepsPerRoundMax));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.steps_min", o.steps_min, 1, 1 << 20));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.fragments", o.fragments, 1, kFragmentsMax));
   ATOLL_RETURN_IF_ERROR(

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/protocol/round_length.h"
 #include "proto/job.plain.h"
 
 namespace atl {
@@ -25,6 +26,7 @@ inline constexpr int kDataSourcesMax = 64;
 inline constexpr int kDataSitesMax = 256;
 
 inline constexpr int64_t kFragmentsMax = 4096;
+inline constexpr int64_t kNormStatisticsMax = kFragmentsMax * kLengthClasses;
 
 // The most tokens to train on: as many sequences as an axis of positions has.
 inline constexpr int64_t kTrainTokensMax = int64_t{1} << 48;

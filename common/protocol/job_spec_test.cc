@@ -101,6 +101,12 @@ TEST_CASE("what does not go together in outer rounds is refused by name") {
             fragments(s);
             s.outer.optimizer = "delayed_nesterov";
           }).find("outer.fragments = 2: must be 1 with an outer.optimizer") == 0);
+  REQUIRE(MessageAfter([](JobSpec& s) {
+            s.outer.fragment_delay_steps = 1;
+          }).find("outer.fragment_delay_steps = 1: must be 0 without outer.steps_per_round") == 0);
+  REQUIRE(MessageAfter([](JobSpec& s) {
+            s.layout.link_limits = {{"a", "b", 1e9}};
+          }).find("outer.steps_per_round = 0: must be given with layout.link_limits") == 0);
 }
 
 TEST_CASE("rounds of a site's servers are refused by name where they cannot be") {
@@ -200,6 +206,7 @@ TEST_CASE("a layout that no model or batch allows is refused by its field") {
 
 TEST_CASE("what a layout leaves out and limits is refused by its field where it cannot be") {
   REQUIRE(MessageAfter([](JobSpec& s) {
+            s.outer.steps_per_round = 64;
             s.layout.exclude = {"worker-3", "worker-4/1"};
             s.layout.sites = {"paris"};
             s.layout.memory_reserve_bytes = 1 << 30;

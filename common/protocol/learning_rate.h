@@ -11,8 +11,9 @@ namespace atl {
 
 // Linear warm-up over the first inner.warmup_fraction of `train_tokens`, then a cosine down to
 // learning_rate * final_learning_rate_ratio at `train_tokens` and after. `tokens` counts the step
-// that the rate is for, so the first step's is not zero.
-double LearningRate(const InnerSpec& inner, int64_t train_tokens, int64_t tokens);
+// that the rate is for, so the first step's is not zero. `islands` that train count where
+// learning_rate_scaling says so.
+double LearningRate(const InnerSpec& inner, int64_t train_tokens, int64_t tokens, int64_t islands);
 
 }  // namespace atl
 

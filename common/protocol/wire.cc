@@ -85,7 +85,17 @@ absl::StatusOr<ToServer> Decode(v1::ToServer* wire) {
 }
 namespace {
 
+// Where H is chosen, a job exchanges often and in few bits; what pushes and pulls leave out goes
+// into the next ones. Not where one island is all there is, or a site's servers push the sums.
+void FillEncodings(v1::OuterSpec* outer) {
+  const bool alone = outer->has_max_islands() && outer->max_islands() == 1;
+  if (outer->steps_per_round() > 0 || alone || outer->site().rounds() > 0) return;
+  if (!outer->has_push_encoding()) outer->set_push_encoding(v1::ENCODING_INT4);
+  if (!outer->has_pull_encoding()) outer->set_pull_encoding(v1::ENCODING_INT4);
+}
+
 void FillDefaults(v1::OuterSpec* outer) {
+  FillEncodings(outer);
   OuterChoice choice;
   if (outer->has_optimizer()) choice.optimizer = outer->optimizer();
   if (outer->has_learning_rate()) choice.learning_rate = outer->learning_rate();
@@ -102,6 +112,9 @@ absl::StatusOr<JobSpec> Decode(v1::JobSpec* wire) {
   constexpr double kMuonMomentum = 0.95;  // its authors'; InnerSpec has what is usual with SGD
   if (wire->inner().optimizer() == v1::INNER_OPTIMIZER_MUON && !wire->inner().has_momentum()) {
     wire->mutable_inner()->set_momentum(kMuonMomentum);
+  }
+  if (wire->layout().link_limits_size() > 0 && !wire->outer().has_steps_per_round()) {
+    wire->mutable_outer()->set_steps_per_round(kScheduleSteps);
   }
   FillDefaults(wire->mutable_outer());
   return DecodeFrom<JobSpec>(wire);

@@ -123,13 +123,37 @@ TEST_CASE("fields that a job leaves out get the defaults of job.proto") {
   REQUIRE(spec->model.family == ModelFamily::kLlama);
 }
 
-TEST_CASE("a_job_averages_unless_it_names_an_optimizer_or_needs_a_momentum") {
-  const auto outer = [](const auto& change) {
-    v1::JobSpec wire;
-    change(*wire.mutable_outer());
-    return Decode(&wire)->outer;
+template <class Change>
+OuterSpec DecodeOuter(const Change& change) {
+  v1::JobSpec wire;
+  change(*wire.mutable_outer());
+  return Decode(&wire)->outer;
+}
+
+TEST_CASE("a_job_that_leaves_its_rounds_open_exchanges_in_few_bits") {
+  const auto encodings = [](const auto& change) {
+    const OuterSpec outer = DecodeOuter(change);
+    return std::pair(outer.push_encoding, outer.pull_encoding);
   };
-  CHECK(outer([](auto&) {}) == OuterSpec{});
+  const std::pair few(Encoding::kInt4, Encoding::kInt4);
+  const std::pair full(Encoding::kFloat32, Encoding::kFloat32);
+  CHECK(encodings([](auto&) {}) == few);
+  CHECK(encodings([](auto& o) { o.set_steps_per_round(16); }) == full);
+  CHECK(encodings([](auto& o) { o.set_max_islands(1); }) == full);
+  CHECK(encodings([](auto& o) { o.mutable_site()->set_rounds(2); }) == full);
+  const auto pulls = [](auto& o) { o.set_pull_encoding(v1::ENCODING_INT8); };
+  CHECK(encodings(pulls) == std::pair(Encoding::kInt4, Encoding::kInt8));
+}
+
+TEST_CASE("limits_of_a_days_bytes_need_rounds_of_a_given_length") {
+  v1::JobSpec wire;
+  wire.mutable_layout()->add_link_limits();
+  CHECK(Decode(&wire)->outer.steps_per_round == kScheduleSteps);
+}
+
+TEST_CASE("a_job_averages_unless_it_names_an_optimizer_or_needs_a_momentum") {
+  const auto outer = [](const auto& change) { return DecodeOuter(change); };
+  CHECK(outer([](auto& o) { o.set_steps_per_round(0); }).optimizer == "sgd");
   CHECK(outer([](auto& o) { o.set_momentum(0); }).optimizer == "sgd");
   const OuterSpec moving = outer([](auto& o) { o.set_momentum(0.5); });
   CHECK(moving.optimizer == "nesterov");

@@ -261,6 +261,8 @@ struct Job {
   bool recovered = false;  // from the store of an earlier process, and not rebuilt since
   std::string waiting_for;
   std::map<IslandId, ProgressWatch> watches;
+  std::map<IslandId, Estimate> exchanges;    // seconds, as islands report them
+  Estimate commits;                          // seconds of Rounds::round_took
   std::map<IslandId, NextPush> next_pushes;  // of those whose speed was known; see round_steps.h
   std::map<IslandId, SentOrder> orders;
   std::map<NodeId, SentMemberOrder> member_orders;  // by follower

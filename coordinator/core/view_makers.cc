@@ -10,6 +10,7 @@
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/islands/plans.h"
 #include "coordinator/core/jobs.h"
+#include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/shards/copies.h"
@@ -251,6 +252,7 @@ JobView MakeView(const State& s, const Job& job, Instant now) {
   view.moves = MovesText(job);
   view.placement = PlacementText(s, job);
   view.grouping = job.record.grouping;
+  view.round_length = RoundLengthText(s, job);
   if (const std::optional<SiteJob>& site = job.record.site) {
     view.exchange = {
         site->site,     view.summary.contributes_to,    site->island,        site->base,

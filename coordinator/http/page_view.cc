@@ -119,6 +119,7 @@ v1::page::Job ToPage(const v1::Job& job, const JobPage& page) {
   v1::page::Job to;
   *to.mutable_summary() = job.summary();
   to.set_phase(job.round().phase());
+  to.set_round_length(job.round_length());
   int32_t workers = 0;
   for (const v1::Island& island : job.islands()) {
     workers += island.workers_size();

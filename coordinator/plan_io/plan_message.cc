@@ -203,8 +203,7 @@ v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs, const
 }
 
 v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
-                   const plan::IslandChoice& choice, int64_t steps_per_round,
-                   int64_t tokens_per_sample) {
+                   const plan::IslandChoice& choice, int64_t tokens_per_sample) {
   v1::Plan message;
   if (!choice.use_islands) {
     message = ToMessage(cluster, costs, *choice.single, tokens_per_sample);
@@ -216,7 +215,7 @@ v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
   const plan::Plan* slowest = nullptr;
   for (const auto& [site, plan] : choice.islands) {
     AddIsland(plan::OnlySite(cluster, site), costs, plan, message, used);
-    message.mutable_islands()->rbegin()->set_steps_per_round(steps_per_round);
+    message.mutable_islands()->rbegin()->set_steps_per_round(choice.steps_per_round);
     message.set_step_price(message.step_price() + plan.price);
     if (slowest == nullptr || plan.outcome.step_s > slowest->outcome.step_s) slowest = &plan;
   }

@@ -27,8 +27,7 @@ v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs, const
 // What was chosen: one island over all sites, or an island per site that can hold the model. Times
 // are then those of the slowest island, tokens_per_s of all together, exchanges included.
 v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
-                   const plan::IslandChoice& choice, int64_t steps_per_round,
-                   int64_t tokens_per_sample);
+                   const plan::IslandChoice& choice, int64_t tokens_per_sample);
 
 // The message as indented JSON.
 std::string ToJson(const v1::Plan& message);

@@ -247,6 +247,13 @@ std::string RenderRun(const plan::Cluster& cluster, const plan::IslandChoice& ch
   absl::StrAppend(&text, "\n", traffic.empty() ? "" : absl::StrCat("sends a day: ", traffic, "\n"),
                   choice.use_islands ? "islands with outer rounds: " : "one plan: ", choice.reason,
                   "\n");
+  if (choice.use_islands) {
+    const auto tokens = static_cast<double>(tokens_per_sample);
+    absl::StrAppendFormat(
+        &text, "rounds of %d steps: %.3g bytes a token pushed, %.3g pulled; half of it with %d\n",
+        choice.steps_per_round, choice.pushed_bytes_per_sample / tokens,
+        choice.pulled_bytes_per_sample / tokens, 2 * choice.steps_per_round);
+  }
   return text;
 }
 

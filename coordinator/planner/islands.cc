@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/protocol/balanced_steps.h"
+#include "common/protocol/round_length.h"
 #include "common/status.h"
 #include "coordinator/planner/cluster/objective.h"
 #include "coordinator/planner/cluster/round_traffic.h"
@@ -21,22 +22,23 @@ double ExchangeSeconds(const Cluster& cluster, const std::string& from, const st
 }
 
 absl::Status Check(const IslandOptions& islands) {
-  if (islands.steps_per_round >= 1 && islands.push_bytes_per_parameter > 0 &&
+  if (islands.steps_per_round >= 0 && islands.push_bytes_per_parameter > 0 &&
       islands.pull_bytes_per_parameter > 0 && islands.cost_per_doubling >= 0) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "islands need steps_per_round of at least 1, positive bytes of pushes and pulls and a "
+      "islands need steps_per_round of at least 0, positive bytes of pushes and pulls and a "
       "cost_per_doubling of at least 0");
 }
 
 std::string IslandsText(const IslandChoice& choice, const IslandOptions& options) {
   return absl::StrFormat(
       "%d islands train %.4g samples/s and need %.3g times the samples (%.3g more per doubling of "
-      "the islands: a model, override it), rounds of %d steps%s, server at %s",
+      "the islands: a model, override it), rounds of %d steps%s%s, server at %s",
       choice.islands.size(), choice.islands_samples_per_s, choice.islands_factor,
-      options.cost_per_doubling, options.steps_per_round,
-      options.balance_steps ? " of the fastest" : "", choice.server_site);
+      options.cost_per_doubling, choice.steps_per_round,
+      options.balance_steps ? " of the fastest" : "",
+      options.steps_per_round > 0 ? "" : ", as the links allow", choice.server_site);
 }
 
 }  // namespace
@@ -44,6 +46,18 @@ std::string IslandsText(const IslandChoice& choice, const IslandOptions& options
 int IslandOptions::ComputeStepsPerRound(double step_s, double fastest_step_s) const {
   if (!balance_steps) return steps_per_round;
   return static_cast<int>(BalancedSteps(steps_per_round, steps_min, fastest_step_s / step_s));
+}
+
+IslandOptions IslandOptions::WithSteps(double exchange_s, double fastest_step_s,
+                                       double slowest_step_s) const {
+  IslandOptions options = *this;
+  if (steps_per_round > 0) return options;
+  RoundTimes times;
+  times.step_s = balance_steps ? fastest_step_s : slowest_step_s;
+  times.overlap = overlap;
+  if (balance_steps) times.least_steps = CountLeastSteps(fastest_step_s / slowest_step_s);
+  options.steps_per_round = static_cast<int>(ComputeRoundSteps(exchange_s, times));
+  return options;
 }
 
 double ComputeSampleRank(const Job& job, double samples_per_s, double price, double factor) {
@@ -91,6 +105,19 @@ std::map<std::string, double> RoundSeconds(std::map<std::string, double> own_s, 
   return own_s;
 }
 
+// With the server where islands that push equally often spend the least time.
+double SlowestExchange(const Cluster& cluster, const std::map<std::string, Plan>& islands,
+                       double bytes) {
+  std::map<std::string, double> equal;
+  for (const auto& [site, plan] : islands) equal[site] = 1;
+  const std::string server = PlaceServer(cluster, equal, bytes);
+  double slowest_s = 0;
+  for (const auto& [site, plan] : islands) {
+    slowest_s = std::max(slowest_s, ExchangeSeconds(cluster, site, server, bytes));
+  }
+  return slowest_s;
+}
+
 // The best site for the server; that limits keep it from everywhere is said of the best without
 // them. `traffic` is null where links have no limits.
 absl::StatusOr<std::string> AllowedServer(const Cluster& cluster,
@@ -115,15 +142,25 @@ absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Costs& cos
   IslandChoice choice;
   choice.single = make(cluster, job);
   if (!choice.single.ok()) return choice.single.status();
-  RoundTraffic traffic(cluster, costs, job, islands);
-  traffic.Add(cluster, choice.single->layout, choice.single->outcome.step_s);
+  const double step_s = choice.single->outcome.step_s;
   const std::map<std::string, double> sites = OwnedShares(cluster, costs, choice.single->layout);
+  const double bytes =
+      static_cast<double>(costs.model().parameters()) * islands.bytes_per_parameter();
+  double exchange_s = 0;
+  const std::string nearest = PlaceServer(cluster, sites, 0);
+  for (const auto& [site, share] : sites) {
+    exchange_s = std::max(exchange_s, ExchangeSeconds(cluster, site, nearest, share * bytes));
+  }
+  const IslandOptions used = islands.WithSteps(exchange_s, step_s, step_s);
+  choice.steps_per_round = used.steps_per_round;
+  RoundTraffic traffic(cluster, costs, job, used);
+  traffic.Add(cluster, choice.single->layout, step_s);
   const bool limited = !cluster.bytes_per_day.empty();
   ATOLL_ASSIGN_OR_RETURN(choice.server_site,
                          AllowedServer(cluster, sites, 0, limited ? &traffic : nullptr));
   choice.day = traffic.CountDay({{choice.server_site, 1}});
   if (limited) choice.traffic = traffic.Text({{choice.server_site, 1}});
-  choice.single_samples_per_s = job.global_batch / choice.single->outcome.step_s;
+  choice.single_samples_per_s = job.global_batch / step_s;
   choice.single_price = choice.single->price / job.global_batch;
   choice.reason =
       absl::StrFormat("one plan over all sites trains %.4g samples/s", choice.single_samples_per_s);
@@ -141,9 +178,7 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
   own.objective.step_s_max *= static_cast<double>(sites.size());
   const double bytes =
       static_cast<double>(costs.model().parameters()) * islands.bytes_per_parameter();
-  double fastest_s = INFINITY;
-  RoundTraffic traffic(cluster, costs, job, islands);
-  const bool limited = !cluster.bytes_per_day.empty();
+  double fastest_s = INFINITY, slowest_s = 0;
   for (const std::string& site : sites) {
     const Cluster part = OnlySite(cluster, site);
     auto plan = make(part, own);
@@ -152,17 +187,23 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
       continue;
     }
     fastest_s = std::min(fastest_s, plan->outcome.step_s);
-    traffic.Add(part, plan->layout, plan->outcome.step_s,
-                [&cluster, site, bytes](const std::string& server) {
-                  return ExchangeSeconds(cluster, site, server, bytes);
-                });
+    slowest_s = std::max(slowest_s, plan->outcome.step_s);
     choice.islands.emplace(site, *std::move(plan));
   }
   if (choice.islands.empty()) return choice.why_not_all;
+  const IslandOptions used =
+      islands.WithSteps(SlowestExchange(cluster, choice.islands, bytes), fastest_s, slowest_s);
+  choice.steps_per_round = used.steps_per_round;
+  RoundTraffic traffic(cluster, costs, job, used);
+  const bool limited = !cluster.bytes_per_day.empty();
   std::map<std::string, double> train_s, rounds_per_s;
   for (const auto& [site, plan] : choice.islands) {
     const double step_s = plan.outcome.step_s;
-    train_s[site] = step_s * islands.ComputeStepsPerRound(step_s, fastest_s);
+    train_s[site] = step_s * used.ComputeStepsPerRound(step_s, fastest_s);
+    traffic.Add(OnlySite(cluster, site), plan.layout, step_s,
+                [&cluster, site, bytes](const std::string& server) {
+                  return ExchangeSeconds(cluster, site, server, bytes);
+                });
   }
   for (const auto& [site, seconds] : RoundSeconds(train_s, islands.grace_s)) {
     rounds_per_s[site] = 1 / seconds;
@@ -178,7 +219,7 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
   }
   for (const auto& [site, seconds] : RoundSeconds(own_s, islands.grace_s)) {
     const Plan& plan = choice.islands.at(site);
-    const int steps = islands.ComputeStepsPerRound(plan.outcome.step_s, fastest_s);
+    const int steps = used.ComputeStepsPerRound(plan.outcome.step_s, fastest_s);
     choice.islands_samples_per_s += job.global_batch * steps / seconds;
     // While its devices wait for an exchange they are paid for.
     price_per_s += plan.price / plan.outcome.step_s;
@@ -186,6 +227,10 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
   choice.islands_factor =
       1 + islands.cost_per_doubling * std::log2(static_cast<double>(choice.islands.size()));
   choice.islands_price = price_per_s / choice.islands_samples_per_s;
+  const double samples = job.global_batch * choice.steps_per_round;
+  const auto parameters = static_cast<double>(costs.model().parameters());
+  choice.pushed_bytes_per_sample = parameters * islands.push_bytes_per_parameter / samples;
+  choice.pulled_bytes_per_sample = parameters * islands.pull_bytes_per_parameter / samples;
   choice.use_islands = true;
   choice.day = traffic.CountDay({{choice.server_site, 1}});
   choice.reason = IslandsText(choice, islands);

@@ -20,7 +20,7 @@
 namespace atl::plan {
 
 struct IslandOptions {
-  int steps_per_round = 64;   // H
+  int steps_per_round = 64;   // H; 0: as the links allow (common/protocol/round_length.h)
   bool balance_steps = true;  // slower islands make fewer of them in a round,
   int steps_min = 1;          // but at least so many, or all
   double grace_s = 10;        // a round waits so long for others after its first contribution
@@ -31,6 +31,9 @@ struct IslandOptions {
 
   // How many steps of a round an island makes whose step takes so long.
   int ComputeStepsPerRound(double step_s, double fastest_step_s) const;
+
+  // With H, where it is 0: of islands whose slowest exchange takes so long.
+  IslandOptions WithSteps(double exchange_s, double fastest_step_s, double slowest_step_s) const;
 
   // Mean of a push and a pull.
   double bytes_per_parameter() const {
@@ -45,9 +48,11 @@ struct IslandChoice {
   double islands_factor = 1;         // more samples for the same loss
   double single_price = 0;           // of a sample
   double islands_price = 0;          // of a sample, before the factor
-  std::string server_site;           // where the parameter server belongs
-  std::string traffic;               // how near links' limits it comes; empty: it has none
-  SiteBytes day;                     // what it sends from site to site
+  int steps_per_round = 0;           // H
+  double pushed_bytes_per_sample = 0, pulled_bytes_per_sample = 0;  // by an island in its rounds
+  std::string server_site;  // where the parameter server belongs
+  std::string traffic;      // how near links' limits it comes; empty: it has none
+  SiteBytes day;            // what it sends from site to site
   absl::StatusOr<Plan> single = absl::UnknownError("not planned");
   std::map<std::string, Plan> islands;  // by site; a site without a plan takes no part
   absl::Status why_not_all;             // why the first of these has none
@@ -66,7 +71,7 @@ using PlanFunction = std::function<absl::StatusOr<Plan>(const Cluster&, const Jo
 // them in a deadline. A round lasts until all islands have contributed to it, or the time of grace
 // after the first has ended; one that takes longer contributes to a later round. Where links
 // between sites have limits (Cluster::bytes_per_day), the server is put where steps and rounds of
-// all islands together keep to them; steps_per_round is never changed for that: the reason says how
+// all islands together keep to them; H is never changed for that: the reason says how
 // far it could be lowered, the error how far it must be raised. The error says why no site has a
 // plan.
 absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& costs, const Job& job,

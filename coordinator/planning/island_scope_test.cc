@@ -25,6 +25,7 @@ JobSpec Job() {
   spec.data.sequence_length = 1024;
   spec.layout.recompute = Recompute::kNone;
   spec.outer.overlap = Overlap::kNone;
+  spec.outer.steps_per_round = 64;
   return spec;
 }
 

@@ -256,7 +256,7 @@ export function Job({ id, session, theme, onLive }) {
           {history.data && charts.ready && <SetCurves history={history.data} summary={s} axis={axis} theme={theme} />}
         </Section>
       )}
-      {history.data && <Section title="Newest rounds" id="rounds"><Rounds rounds={history.data.newest} islands={job.islands.slice(0, 32).map((i) => i.island)} /></Section>}
+      {history.data && <Section title="Newest rounds" id="rounds">{job.round_length && <p class="why">{job.round_length}</p>}<Rounds rounds={history.data.newest} islands={job.islands.slice(0, 32).map((i) => i.island)} /></Section>}
       <Section title="Islands" id="islands"><Table columns={islandColumns(s)} rows={job.islands} keyOf={(i) => i.island} empty="No worker has an island yet." /></Section>
       <Section title="Decisions, newest first" id="decisions"><Table columns={decisionColumns(s)} rows={job.decisions} total={job.decisions_kept} onMore={setWanted} pageSize={DECISIONS_LISTED} empty="No round has been decided yet." /></Section>
       <Section title="Parameter servers" id="servers"><Table columns={SERVERS} rows={servers} keyOf={(v) => v.name} empty="The model is not placed yet." /></Section>

@@ -485,15 +485,12 @@ void JobState::StepServed(Shard& shard) {
     std::copy(theta.begin(), theta.end(), values.begin());
     return;
   }
-  std::vector<float> difference(values.size());
-  for (size_t i = 0; i < values.size(); ++i) difference[i] = theta[i] - values[i];
   const int64_t elements = shard.info.elements;
   const auto step = std::make_shared<std::vector<float>>(
       static_cast<size_t>(EncodedWords(pull_encoding_, elements)));
   const auto bytes = std::as_writable_bytes(std::span(*step))
                          .first(static_cast<size_t>(EncodedBytes(pull_encoding_, elements)));
-  EncodeDelta(pull_encoding_, difference, {}, bytes, *pool_);
-  AddDelta({bytes.data(), pull_encoding_, elements}, values, values, *pool_);
+  StepToward(pull_encoding_, theta, values, bytes, *pool_);
   shard.step = step;
 }
 

@@ -231,7 +231,7 @@ TEST_CASE("validate checks here, or also at the coordinator, and prints every de
   for (const char* flag : {"--json", "--live"}) {
     const Outcome json = fixture.Run({"validate", path, "--json", flag});
     CHECK(json.code == 0);
-    CHECK(absl::StrContains(json.out, "\"steps_per_round\": \"64\""));
+    CHECK(absl::StrContains(json.out, "\"steps_per_round\": \"0\""));
   }
   const std::string bad = fixture.Write("bad.toml", absl::StrCat(kJob, "train_tokns = 3\n"));
   const Outcome refused = fixture.Run({"validate", bad});

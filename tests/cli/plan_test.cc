@@ -120,7 +120,9 @@ TEST_CASE("a_job_has_the_islands_rounds_and_encodings_that_its_file_says") {
     const auto& island = islands[islands[0]["site"] == played["server_site"] ? 1 : 0];
     return island["tokens"].get<double>() / played["seconds"].get<double>();
   };
-  CHECK(rate("[outer]\npush_encoding = \"int4\"\npull_encoding = \"int4\"\n") > 3 * rate(""));
+  const std::string full_bits = "[outer]\nsteps_per_round = 64\n";
+  CHECK(rate(full_bits + "push_encoding = \"int4\"\npull_encoding = \"int4\"\n") >
+        3 * rate(full_bits));
   const auto plan = [&](const std::string& more, const std::vector<std::string>& flags = {}) {
     Command command(With({"cli/atoll", "--json", "plan", "--cluster",
                           fixture.Write("c.toml", cluster), fixture.Write("job.toml", kJob + more)},
@@ -132,7 +134,9 @@ TEST_CASE("a_job_has_the_islands_rounds_and_encodings_that_its_file_says") {
   const std::string site = "[layout]\nisland = \"site\"\n";
   const auto full = plan(site);
   REQUIRE(full["islands"].size() == 2);
-  CHECK(full["islands"][0]["steps_per_round"] == "64");
+  CHECK(full["islands"][0]["steps_per_round"] != "64");  // as the slow link allows
+  const auto given = plan("[outer]\nsteps_per_round = 64\n" + site);
+  CHECK(given["islands"][0]["steps_per_round"] == "64");
   CHECK(plan("[layout]\nisland = \"all\"\n")["islands"].size() == 1);
   CHECK(plan(site, {"--islands", "one"})["islands"].size() == 1);
 }
@@ -197,7 +201,7 @@ TEST_CASE("JSON holds the whole plan; per-site islands are the user's to request
   CHECK(plan["islands"].size() == 2);
   std::set<std::string> devices;
   for (const auto& island : plan["islands"]) {
-    CHECK(island["steps_per_round"] == "64");
+    CHECK(std::stoi(island["steps_per_round"].get<std::string>()) >= 2);
     for (const auto& program : island["programs"]) devices.insert(program["device"]);
   }
   CHECK(devices.size() == 4);

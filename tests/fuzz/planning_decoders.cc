@@ -404,7 +404,7 @@ bool AcceptsDescribed(std::string_view bytes) {
       choices.Of({IslandScope::kAuto, IslandScope::kAll, IslandScope::kSite, IslandScope::kWorker});
   const auto plans = PlanScope(request, input, scope, ToIslandOptions(spec));
   if (!plans.ok()) return false;
-  (void)ToJson(ToMessage(plans->cluster, costs, plans->choice, 64, 64));
+  (void)ToJson(ToMessage(plans->cluster, costs, plans->choice, 64));
   if (plans->choice.use_islands) return true;
   const plan::Plan& single = *plans->choice.single;
   ATOLL_CHECK(std::isfinite(single.outcome.step_s) && single.outcome.step_s >= 0);

@@ -279,7 +279,7 @@ TEST_CASE("It requests data ahead of time, under one number until sequences come
   fixture.Orders();
   fixture.Prepares();
   const LeaseRequest early = fixture.Wants<LeaseRequest>();
-  CHECK(early.wanted == 2 * 8 + 4);  // two rounds and a half
+  CHECK(early.wanted == 2 * 8 + 6 * 2);  // two rounds and six steps
   fixture.Says(LeaseGrant{"job-1", 3, 1, early.request, {}, true});
   fixture.Passes(kRetryInterval);
   const LeaseRequest repeated = fixture.Wants<LeaseRequest>();

@@ -11,6 +11,8 @@ namespace {
 
 // A part that is staged is said to be missing for so long: it is pushed again.
 constexpr Duration kStagedIsLostAfter = std::chrono::seconds(10);
+// In a portion at least; each costs the coordinator a durable write.
+constexpr int64_t kLeasedSteps = 6;
 
 }  // namespace
 
@@ -29,8 +31,9 @@ void WorkerCore::Impl::OnMessage(const LeaseGrant& grant) {
   }
 }
 
-// Requests portions of half a round. An empty answer leaves the request open under its number: an
-// answer to an earlier copy of it may still come with sequences, which must not get lost.
+// Requests portions of half a round, or of a few steps where rounds are shorter. An empty answer
+// leaves the request open under its number: an answer to an earlier copy of it may still come with
+// sequences, which must not get lost.
 void WorkerCore::Impl::PlanLeases() {
   // Before version 0 nothing is leased: to ask would only delay the question that is answered.
   if (order_->run != RunState::kRun || order_->committed_version == kNoVersion ||
@@ -39,8 +42,10 @@ void WorkerCore::Impl::PlanLeases() {
   }
   const int64_t ahead = kLeasedRoundsAhead * round_sequences();
   if (leased_.ranges.size() >= ahead || !Due(leased_.request_at)) return;
+  const int64_t portion =
+      std::max((round_sequences() + 1) / 2, kLeasedSteps * spec().inner.batch_sequences);
   Emit(Send{LeaseRequest{order_->job, order_->island, order_->generation, leased_.request,
-                         ahead + (round_sequences() + 1) / 2 - leased_.ranges.size()}});
+                         ahead + portion - leased_.ranges.size()}});
   leased_.request_at = now_ + kRetryInterval;
   Due(leased_.request_at);
 }
@@ -114,6 +119,7 @@ void WorkerCore::Impl::On(const PushShardDone& done) {
       case ShardPushStatus::kStaged:
         push.state = InFlight::Shard::kStaged;
         push.retry_at = now_ + kRetryInterval;
+        in_flight_->staged_at = now_;
         counters_.pushed_bytes += done.bytes;
         break;
       case ShardPushStatus::kRefused:
@@ -200,6 +206,7 @@ std::vector<ShardPlacement> WorkerCore::Impl::ShardsInTurn(Version version) cons
 void WorkerCore::Impl::On(const PullDone& done) {
   if (done.pull != pull_.number || !pull_.pulling()) return;
   pull_.state = Pull::State::kPulled;
+  pull_.took = now_ - pull_.began_at;
   counters_.pulled_bytes += done.bytes;
   pull_.trouble.clear();
 }
@@ -272,6 +279,7 @@ void WorkerCore::Impl::PlanPull() {
     }
   }
   pull_.state = Pull::State::kPulling;
+  pull_.began_at = now_;
   pull_.version = *target;
   pull_.tokens = order_->tokens_committed;
   Emit(std::move(pull));

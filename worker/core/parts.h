@@ -90,6 +90,8 @@ struct InFlight {
   ContributionId id;
   Work work;
   bool captured = false;     // its pseudo-gradient is there
+  Instant began_at;          // its capture
+  Instant staged_at;         // the newest of its pushes that was staged
   Instant request_at;        // when to send PushRequest (again)
   std::vector<Push> pushes;  // in the granted order, and what is still in flight
   // Of one shard that was not pushed yet and failed: others most often have the same.
@@ -123,6 +125,9 @@ struct Pull {
   int64_t tokens = 0;                  // committed by all islands, at `version`
   std::vector<ShardPlacement> shards;  // of layers that had a turn since; empty: of all
   Instant retry_at;
+  Instant began_at;
+  Duration took{};         // from there until it was complete
+  Instant adopting_since;  // the newest AdoptPulled
   std::string trouble;
 };
 
@@ -152,6 +157,7 @@ struct Counters {
   int64_t pushed_bytes = 0;
   int64_t pulled_bytes = 0;
   double learning_rate = 0;
+  double exchange_seconds = 0;  // of the newest round
   RecentMean loss, tokens_per_s, idle_link_seconds, overlap_seconds;
 };
 

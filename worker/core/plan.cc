@@ -87,6 +87,7 @@ IslandProgress WorkerCore::Impl::Progress() const {
   p.pushed_bytes = counters_.pushed_bytes;
   p.pulled_bytes = counters_.pulled_bytes;
   p.setting_up = SettingUp();
+  p.exchange_seconds = counters_.exchange_seconds;
   p.unpushed_steps = local_.steps;
   p.steps_interrupted = counters_.steps_interrupted;
   p.steps_redone = counters_.steps_redone;
@@ -221,6 +222,7 @@ bool WorkerCore::Impl::StartAdopt() {
   const bool carry = adopted_ && steps && !diverged_ && !again;
   adopting_ = carry ? AdoptMode::kCarry : AdoptMode::kReplace;
   reset_moments_ = reset_moments_ || again;
+  pull_.adopting_since = now_;
   activity_ = absl::StrCat("adopting version ", pull_.version);
   // A residual is owed as long as all that was pushed is in the model.
   const bool accepted = !in_flight_ || (order_->outcome && order_->outcome->accepted &&
@@ -262,7 +264,7 @@ bool WorkerCore::Impl::StartCapture() {
   // A version that was requested when there was nothing to push would take its place.
   if (pull_.pulling()) RestartTransfers();
   in_flight_ = InFlight{NextContribution(), std::exchange(local_, Work())};
-  in_flight_->request_at = now_;
+  in_flight_->began_at = in_flight_->request_at = now_;
   last_pushed_ = in_flight_->id;
   CaptureDelta capture{in_flight_->id, SelectEncoding(in_flight_->id), {}};
   const bool fragment = !initial && spec().outer.fragments > 1;
@@ -313,9 +315,9 @@ void WorkerCore::Impl::StartStep() {
   stepping_ = leased_.ranges.Take(batch);
   const int64_t own = local_.tokens + (in_flight_ ? in_flight_->work.tokens : 0) +
                       Sequences(stepping_) * spec().data.sequence_length;
-  counters_.learning_rate =
-      LearningRate(spec().inner, spec().schedule.train_tokens,
-                   tokens_at_base_ + own * std::max<int64_t>(order_->active_islands, 1));
+  const int64_t islands = std::max<int64_t>(order_->active_islands, 1);
+  counters_.learning_rate = LearningRate(spec().inner, spec().schedule.train_tokens,
+                                         tokens_at_base_ + own * islands, islands);
   activity_ =
       in_flight_ ? absl::StrCat("training, while ", next, " is made", PushTrouble()) : "training";
   // A store that is busy takes up to a minute to fail once more.

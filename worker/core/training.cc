@@ -132,6 +132,11 @@ void WorkerCore::Impl::On(const Adopted& event) {
     local_ = Work();
   }
   carried_steps_ = local_.steps;
+  if (in_flight_ && in_flight_->staged_at > in_flight_->began_at &&
+      in_flight_->id.base_version != kNoVersion) {
+    counters_.exchange_seconds = Seconds(in_flight_->staged_at - in_flight_->began_at + pull_.took +
+                                         now_ - pull_.adopting_since);
+  }
   reset_moments_ = false;
   tokens_at_base_ = pull_.tokens;
   pull_.state = Pull::State::kNone;

@@ -71,7 +71,7 @@ class Bench {
   double Steps(int count, int first) {
     double loss = 0;
     for (int i = first; i < first + count; ++i) {
-      const double rate = LearningRate(Spec(folder_).inner, 640, (i + 1) * 16);
+      const double rate = LearningRate(Spec(folder_).inner, 640, (i + 1) * 16, 1);
       island_.Run(TrainStep{{{i * 2, i * 2 + 2}}, rate});
       loss = Last<StepDone>().loss;
     }

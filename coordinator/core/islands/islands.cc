@@ -6,12 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/element_ranges.h"
-#include "common/protocol/fragments.h"
 #include "common/protocol/limits.h"
 #include "coordinator/core/drain.h"
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/plans.h"
 #include "coordinator/core/members.h"
+#include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_data.h"
 #include "coordinator/core/rounds/site_jobs.h"
@@ -186,6 +186,7 @@ void NewGeneration(Job& job, IslandRecord& island) {
   job.ledger->Release(island.island);
   job.rounds.waits_for_room.erase(island.island);
   job.orders.erase(island.island);
+  job.exchanges.erase(island.island);
   job.rounds.transfer_plans.clear();
   job.rounds.push_plan = PushPlan();
   job.rounds.fences_changed = true;
@@ -267,7 +268,7 @@ void AssignIsland(State& s, Job& job, Member& worker) {
   island.island = id;
   island.worker = worker.record.name;
   island.incarnation = worker.record.incarnation;
-  island.steps_this_round = StepsBetweenPushes(job.spec().outer);
+  island.steps_this_round = GetStepsBetweenPushes(job);
   job.vacant_since.erase(id);
   NewGeneration(job, island);
   s.SetCandidate(worker, "");
@@ -403,6 +404,7 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
                                    progress->seen_sequence < sent->second.sequence);
   if (behind && !assignment.job->stale()) ResendOrder(s, *assignment.job, assignment.island);
   if (current) DismissOutsiders(s, *assignment.job, assignment.island);
+  if (current) NoteExchange(*assignment.job, assignment.island, *progress);
   if (current) NoteProgress(s, *assignment.job, island, *progress);
   if (current) NoteSavedStates(*assignment.job, island, *progress);
   if (current && progress->ready && !island.ready) {
@@ -430,8 +432,8 @@ void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message) {
     }
     const int64_t axis = FindDataAxis(job.spec(), worker);
     if (axis < 0) return;
-    const OuterSpec& outer = job.spec().outer;
-    const int64_t most = 8 * outer.steps_per_round * job.spec().inner.batch_sequences;
+    const int64_t steps = std::max(GetStepsPerRound(job), current->steps_this_round);
+    const int64_t most = 8 * steps * job.spec().inner.batch_sequences;
     const int64_t wanted = std::min(message.wanted, most - job.ledger->Leased(message.island));
     IslandRecord& island = job.EditIsland(message.island);
     island.lease_request = message.request;

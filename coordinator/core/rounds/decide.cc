@@ -16,8 +16,8 @@ double CountedTokens(const RoundCandidate& candidate) {
 }
 
 std::vector<RoundVerdict> JudgeAll(const std::vector<RoundCandidate>& candidates,
-                                   const std::vector<double>& gram, int64_t fragment,
-                                   Outliers outliers, Penalties& penalties) {
+                                   const std::vector<double>& gram, Outliers outliers,
+                                   Penalties& penalties) {
   const size_t k = candidates.size();
   std::vector<RoundVerdict> verdicts;
   for (size_t i = 0; i < k; ++i) {
@@ -25,8 +25,8 @@ std::vector<RoundVerdict> JudgeAll(const std::vector<RoundCandidate>& candidates
     // A sum of squares; rounding cannot make it negative, but a NaN must stay one.
     verdict.norm = std::sqrt(gram[i * k + i]);
     PenaltyState& state = penalties[candidates[i].contribution.island];
-    verdict.penalty =
-        Judge(state, {verdict.norm, candidates[i].learning_rate_sum, fragment}, outliers);
+    verdict.penalty = Judge(
+        state, {verdict.norm, candidates[i].learning_rate_sum, candidates[i].statistics}, outliers);
     state = verdict.penalty.after;
     verdicts.push_back(std::move(verdict));
   }
@@ -47,18 +47,17 @@ bool AllAreOutliers(const std::vector<RoundCandidate>& candidates,
 }  // namespace
 
 RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram,
-                     const Judgement& how, Penalties& penalties) {
+                     bool reject_outliers, Penalties& penalties) {
   const size_t k = candidates.size();
   ATOLL_CHECK(gram.size() == k * k);
   RoundDecision decision;
   double counted = 0;  // of the accepted
   const Penalties before = penalties;
-  decision.verdicts =
-      JudgeAll(candidates, gram, how.fragment,
-               how.reject_outliers ? Outliers::kRejected : Outliers::kAccepted, penalties);
+  decision.verdicts = JudgeAll(
+      candidates, gram, reject_outliers ? Outliers::kRejected : Outliers::kAccepted, penalties);
   if (AllAreOutliers(candidates, decision.verdicts)) {
     penalties = before;
-    decision.verdicts = JudgeAll(candidates, gram, how.fragment, Outliers::kClipped, penalties);
+    decision.verdicts = JudgeAll(candidates, gram, Outliers::kClipped, penalties);
   }
   for (size_t i = 0; i < k; ++i) {
     if (!decision.verdicts[i].penalty.accepted) continue;

@@ -18,6 +18,7 @@ struct RoundCandidate {
   int64_t tokens = 0;
   double learning_rate_sum = 1;  // see penalty.h
   int64_t masked_tokens = 0;     // of `tokens`, that the loss did not count
+  int64_t statistics = 0;        // the place of its statistics, as in JudgedPush
 };
 
 struct RoundVerdict {
@@ -32,21 +33,15 @@ struct RoundDecision {
   bool is_void = false;                // nothing was accepted
 };
 
-// How candidates are judged.
-struct Judgement {
-  int64_t fragment = 0;         // of the model, that the round concerns
-  bool reject_outliers = true;  // see penalty.h
-};
-
 // `gram` is k-by-k, row by row: inner products of the candidates' whole pseudo-gradients. Judges in
 // the order of the candidates and updates `penalties` (an island without a state begins its
 // warm-up). If several islands contribute and every one is an outlier, all are clipped instead of
-// rejected: what has changed is the training.
+// rejected: what has changed is the training. `reject_outliers`: see penalty.h.
 //   weight_i = counted_i / sum of accepted counted * clip_i
 // where counted = max(1, tokens - masked_tokens). REQUIRES: tokens >= masked_tokens >= 0;
 // learning_rate_sum > 0; gram.size() == k * k.
 RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram,
-                     const Judgement& how, std::map<IslandId, PenaltyState>& penalties);
+                     bool reject_outliers, std::map<IslandId, PenaltyState>& penalties);
 
 }  // namespace atl
 

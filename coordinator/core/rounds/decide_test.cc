@@ -31,7 +31,7 @@ PenaltyState WarmedUp(double norm) {
 TEST_CASE("weights are shares of tokens") {
   std::map<IslandId, PenaltyState> penalties;
   const RoundDecision d = Decide({Candidate(0, 300), Candidate(1, 100)},
-                                 ComputeGramMatrix({{1, 0}, {0, 1}}), {}, penalties);
+                                 ComputeGramMatrix({{1, 0}, {0, 1}}), true, penalties);
   CHECK(d.verdicts[0].weight == Approx(0.75));
   CHECK(d.verdicts[1].weight == Approx(0.25));
   CHECK(d.tokens == 400);
@@ -44,7 +44,7 @@ TEST_CASE("weights_are_shares_of_the_tokens_that_the_loss_counted") {
   second.masked_tokens = 70;
   third.masked_tokens = 50;  // nothing counted: as good as no weight
   const RoundDecision d =
-      Decide({first, second, third}, ComputeGramMatrix({{1, 0}, {0, 1}, {0, 0}}), {}, penalties);
+      Decide({first, second, third}, ComputeGramMatrix({{1, 0}, {0, 1}, {0, 0}}), true, penalties);
   CHECK(d.verdicts[0].weight == Approx(10.0 / 41));
   CHECK(d.verdicts[1].weight == Approx(30.0 / 41));
   CHECK(d.verdicts[2].weight == Approx(1.0 / 41));
@@ -54,7 +54,7 @@ TEST_CASE("weights_are_shares_of_the_tokens_that_the_loss_counted") {
 TEST_CASE("a rejected island has no weight, and its tokens no share") {
   std::map<IslandId, PenaltyState> penalties = {{0, WarmedUp(1)}, {1, WarmedUp(1)}};
   const RoundDecision d = Decide({Candidate(0, 100), Candidate(1, 100)},
-                                 ComputeGramMatrix({{1, 0}, {0, 90}}), {}, penalties);
+                                 ComputeGramMatrix({{1, 0}, {0, 90}}), true, penalties);
   CHECK(d.verdicts[0].weight == 1);
   CHECK(d.verdicts[1].weight == 0);
   CHECK_FALSE(d.verdicts[1].penalty.accepted);
@@ -65,14 +65,14 @@ TEST_CASE("a pseudo-gradient that is not a number does not reach the others") {
   std::map<IslandId, PenaltyState> penalties;
   const double nan = std::nan("");
   const RoundDecision d =
-      Decide({Candidate(0, 100), Candidate(1, 100)}, {4, nan, nan, nan}, {}, penalties);
+      Decide({Candidate(0, 100), Candidate(1, 100)}, {4, nan, nan, nan}, true, penalties);
   CHECK(d.verdicts[0].weight == Approx(1));
   CHECK(d.verdicts[1].weight == 0);
 }
 
 TEST_CASE("if all are rejected the round is void") {
   std::map<IslandId, PenaltyState> penalties;
-  const RoundDecision d = Decide({Candidate(0, 100)}, {std::nan("")}, {}, penalties);
+  const RoundDecision d = Decide({Candidate(0, 100)}, {std::nan("")}, true, penalties);
   CHECK(d.is_void);
   CHECK(d.verdicts[0].weight == 0);
   CHECK(penalties[0].norm_statistics[0].rejections_in_row == 1);
@@ -81,7 +81,7 @@ TEST_CASE("if all are rejected the round is void") {
 TEST_CASE("if every island is an outlier all are clipped, and their statistics begin anew") {
   std::map<IslandId, PenaltyState> penalties = {{0, WarmedUp(1)}, {1, WarmedUp(1)}};
   const RoundDecision d = Decide({Candidate(0, 100), Candidate(1, 100)},
-                                 ComputeGramMatrix({{80, 0}, {0, 90}}), {}, penalties);
+                                 ComputeGramMatrix({{80, 0}, {0, 90}}), true, penalties);
   CHECK_FALSE(d.is_void);
   const double limit = 1 + d.verdicts[0].penalty.limit * WarmedUp(1).norm_statistics[0].deviation;
   CHECK(d.verdicts[0].weight * 80 == Approx(limit / 2));
@@ -93,14 +93,14 @@ TEST_CASE("if every island is an outlier all are clipped, and their statistics b
 TEST_CASE("all contributions of one island are no agreement of islands") {
   std::map<IslandId, PenaltyState> penalties = {{0, WarmedUp(1)}};
   const RoundDecision d = Decide({Candidate(0, 1), {{0, 2, 1, 0}, 1, 1}},
-                                 ComputeGramMatrix({{80, 0}, {0, 90}}), {}, penalties);
+                                 ComputeGramMatrix({{80, 0}, {0, 90}}), true, penalties);
   CHECK(d.is_void);
 }
 
 TEST_CASE("two contributions of one island are judged one after the other") {
   std::map<IslandId, PenaltyState> penalties;
   const RoundDecision d = Decide({Candidate(0, 1), {{0, 2, 1, 0}, 1, 1}},
-                                 ComputeGramMatrix({{1, 0}, {2, 0}}), {}, penalties);
+                                 ComputeGramMatrix({{1, 0}, {2, 0}}), true, penalties);
   CHECK(d.verdicts[1].penalty.score == Approx(10));
   CHECK(d.verdicts[1].penalty.clip == Approx(1.3 / 2));
   CHECK(penalties[0].norm_statistics[0].warm_up_pushes == 2);

@@ -21,19 +21,19 @@ double Limit(const PenaltyState& state) {
   return kPenaltyScoreCut * std::max(1.0, sorted[rank - 1]);
 }
 
-// The fragment's, which comes into being.
-PushNormStatistics& FindOrAddStatistics(PenaltyState& state, int64_t fragment) {
-  const auto index = static_cast<size_t>(fragment);
+// Those of a push's like, which come into being.
+PushNormStatistics& FindOrAddStatistics(PenaltyState& state, int64_t statistics) {
+  const auto index = static_cast<size_t>(statistics);
   if (state.norm_statistics.size() <= index) state.norm_statistics.resize(index + 1);
   return state.norm_statistics[index];
 }
 
-PenaltyVerdict Reject(PenaltyVerdict verdict, const PenaltyState& before, int64_t fragment,
+PenaltyVerdict Reject(PenaltyVerdict verdict, const PenaltyState& before, int64_t statistics,
                       std::string reason) {
   verdict.accepted = false;
   verdict.reason = std::move(reason);
   verdict.after = before;
-  if (++FindOrAddStatistics(verdict.after, fragment).rejections_in_row >=
+  if (++FindOrAddStatistics(verdict.after, statistics).rejections_in_row >=
       kPenaltyRejectionsBeforeWarmUp) {
     verdict.warm_up_again = true;
     verdict.after = PenaltyState();
@@ -67,9 +67,9 @@ void Keep(double score, std::vector<double>& scores) {
 }  // namespace
 
 PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outliers outliers) {
-  const auto& [norm, learning_rate_sum, fragment] = push;
-  ATOLL_CHECK(learning_rate_sum > 0 && fragment >= 0);
-  const auto index = static_cast<size_t>(fragment);
+  const auto& [norm, learning_rate_sum, statistics] = push;
+  ATOLL_CHECK(learning_rate_sum > 0 && statistics >= 0);
+  const auto index = static_cast<size_t>(statistics);
   const PushNormStatistics norm_statistics =
       index < before.norm_statistics.size() ? before.norm_statistics[index] : PushNormStatistics();
   const double size = norm / learning_rate_sum;
@@ -78,7 +78,7 @@ PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outlier
   const bool warming_up = norm_statistics.warm_up_pushes < kPenaltyWarmUpPushes;
   verdict.limit = warming_up ? kPenaltyScoreCut : Limit(before);
   if (!(norm <= kMostNorm)) {
-    return Reject(verdict, before, fragment, "rejected: its norm is not finite");
+    return Reject(verdict, before, statistics, "rejected: its norm is not finite");
   }
   // A deviation of 0 (all norms were 0) is no scale to measure with.
   if (!first && norm_statistics.deviation > 0)
@@ -93,14 +93,14 @@ PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outlier
   }
   if (outliers != Outliers::kAccepted && verdict.score > verdict.limit) {
     if (!warming_up && outliers == Outliers::kRejected) {
-      return Reject(verdict, before, fragment,
+      return Reject(verdict, before, statistics,
                     absl::StrFormat("rejected: %s; its usual norm is %.4g", measured,
                                     norm_statistics.mean * learning_rate_sum));
     }
     counted = norm_statistics.mean + verdict.limit * norm_statistics.deviation;
     verdict.clip = counted / size;
     if (!(verdict.clip > kLeastClip)) {
-      return Reject(verdict, before, fragment,
+      return Reject(verdict, before, statistics,
                     absl::StrFormat("rejected: %s; nothing of it would be left", measured));
     }
     verdict.reason += absl::StrFormat(", clipped by %.3g", verdict.clip);
@@ -112,7 +112,7 @@ PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outlier
   }
   verdict.accepted = true;
   verdict.after = before;
-  Learn(counted, FindOrAddStatistics(verdict.after, fragment));
+  Learn(counted, FindOrAddStatistics(verdict.after, statistics));
   Keep(verdict.score, verdict.after.scores);
   return verdict;
 }

@@ -25,7 +25,7 @@ struct JudgedPush {
   double norm = 0;
   double learning_rate_sum = 1;  // > 0: how far its steps could go, the sum of their learning
                                  // rates, or anything in proportion
-  int64_t fragment = 0;          // of the model
+  int64_t statistics = 0;        // the place of its like in PenaltyState::norm_statistics
 };
 
 // What becomes of an outlier once its island has warmed up.

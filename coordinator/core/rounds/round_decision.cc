@@ -12,6 +12,7 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/rounds/decide.h"
 #include "coordinator/core/rounds/merge.h"
+#include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/round_steps.h"
 #include "coordinator/core/rounds/site_exchange.h"
 #include "coordinator/core/rounds/validation.h"
@@ -38,13 +39,14 @@ DecisionParticipant MakeParticipant(const Job& job, const Rounds& rounds,
 }
 
 // See penalty.h. `round_tokens`: of all candidates together. A short push counts as a whole one:
-// its steps stray less from one direction than those of a long one.
+// its steps stray less from one direction than those of a long one. Where lengths change, it is
+// compared with those of its own length instead (StatisticsIndex).
 double EstimateLearningRateSum(const Job& job, const Rounds& rounds, int64_t inner_steps,
                                int64_t round_tokens) {
   const InnerSpec& inner = job.spec().inner;
   const int64_t committed = rounds.progress.tokens_committed;
   const auto rate = [&](int64_t tokens) {
-    return LearningRate(inner, job.spec().schedule.train_tokens, tokens);
+    return LearningRate(inner, job.spec().schedule.train_tokens, tokens, ActiveIslands(job));
   };
   const int64_t steps = std::max({inner_steps, job.spec().outer.steps_per_round, int64_t{1}});
   // In the middle where the rate rises, where they began at the latest where it falls.
@@ -190,7 +192,7 @@ void Prune(const State& s, Job& job, Rounds& rounds) {
   for (const auto& [server, link] : rounds.links) {
     needed_after = std::min(needed_after, link.snapshot_version);
   }
-  needed_after -= job.spec().schedule.snapshot_every_rounds;
+  needed_after -= GetSnapshotRounds(job);
   while (static_cast<int64_t>(rounds.decisions.size()) > s.options.decisions_kept) {
     auto oldest = rounds.decisions.begin();
     if (oldest->second.previous >= needed_after) return;
@@ -267,10 +269,12 @@ std::vector<RoundCandidate> TakeCandidates(Job& job, Rounds& rounds, const Colle
     tokens += decision.participants.back().tokens;
     rounds.EditPenalty(id.island);
   }
+  const int64_t fragment = FragmentFromVersion(collecting.version, job.spec().outer.fragments);
   for (const DecisionParticipant& p : decision.participants) {
     const int64_t masked = rounds.contributions.at(p.contribution).masked_tokens;
     candidates.push_back({p.contribution, p.tokens,
-                          EstimateLearningRateSum(job, rounds, p.inner_steps, tokens), masked});
+                          EstimateLearningRateSum(job, rounds, p.inner_steps, tokens), masked,
+                          StatisticsIndex(job, fragment, p.inner_steps)});
   }
   return candidates;
 }
@@ -288,9 +292,7 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
   decision.gram = WholeGram(layers, candidates.size());
   const OuterSpec& outer = job.spec().outer;
   const RoundDecision result =
-      Decide(candidates, decision.gram,
-             {FragmentFromVersion(collecting.version, outer.fragments), outer.reject_outliers},
-             rounds.penalties);
+      Decide(candidates, decision.gram, outer.reject_outliers, rounds.penalties);
   for (double& value : decision.gram) value = Storable(value);
   MergedRound merged;
   merged.weights.resize(candidates.size(), 0);
@@ -372,9 +374,10 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
     rounds.round_took = s.now - *std::exchange(rounds.round_closed_at, {});
   }
   if (job.ended()) return;
+  ChooseRoundLength(s, job);
   BalanceSteps(s, job, *decision);
   if (job.record.site) FinishSiteRound(job, *decision);
-  const int64_t every = job.spec().schedule.validate_every_rounds;
+  const int64_t every = ScheduledRounds(job, job.spec().schedule.validate_every_rounds);
   const bool last = job.ledger->Count(LedgerUse::kCommitted) == job.ledger->budget();
   // Sites evaluate for the job above.
   const bool due =

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "common/protocol/balanced_steps.h"
-#include "common/protocol/fragments.h"
 #include "coordinator/core/islands/islands.h"
+#include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/validation.h"
 #include "coordinator/core/stalls.h"
 
@@ -16,11 +16,6 @@ namespace {
 Duration ForSeconds(double seconds) {
   constexpr double kMost = 1e7;
   return FromSeconds(std::min(seconds, kMost));
-}
-
-double TokensOfStep(const Job& job) {
-  return static_cast<double>(job.spec().inner.batch_sequences) *
-         static_cast<double>(job.spec().data.sequence_length);
 }
 
 // Whether windows close by the grace time, and pushes follow from adoptions: those of fragments and
@@ -80,14 +75,14 @@ Duration GraceFor(const State& s, const Job& job, IslandId first) {
   const double speed = GetTokensPerSecond(s, island->second);
   if (speed <= 0) return most;
   const double round_s =
-      static_cast<double>(island->second.steps_this_round) * TokensOfStep(job) / speed;
+      static_cast<double>(island->second.steps_this_round) * CountStepTokens(job) / speed;
   const double free = kSafety * (round_s - 2 * Seconds(job.rounds.round_took));
   return std::clamp(ForSeconds(std::max(free, 0.0)), Duration(0), most);
 }
 
 void BalanceSteps(State& s, Job& job, const DecisionRecord& committed) {
   const OuterSpec& outer = job.spec().outer;
-  const int64_t most = StepsBetweenPushes(outer);
+  const int64_t most = GetStepsBetweenPushes(job);
   const int64_t least = std::max<int64_t>(1, outer.steps_min / outer.fragments);
   double fastest = 0;
   for (const auto& [id, island] : job.islands) {
@@ -103,7 +98,7 @@ void BalanceSteps(State& s, Job& job, const DecisionRecord& committed) {
     if (!IsInRound(committed, island)) {
       steps = std::min(steps, island.steps_this_round);  // which may be fewer to join others
     } else if (speed > 0) {
-      const double step_s = TokensOfStep(job) / speed;
+      const double step_s = CountStepTokens(job) / speed;
       if (JoinsOthers(outer)) steps = StepsToJoin(s, job, committed, steps, step_s);
       // Pulling and pushing come on top: for all alike.
       job.next_pushes[id] = {island.generation,

@@ -11,6 +11,7 @@
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/jobs.h"
+#include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/shards/copies.h"
 #include "coordinator/core/shards/moves.h"
@@ -73,7 +74,7 @@ void SendAssignment(State& s, Job& job, const NodeId& server) {
                       {},
                       job.spec().outer.learning_rate,
                       job.spec().outer.momentum,
-                      job.spec().schedule.snapshot_every_rounds,
+                      GetSnapshotRounds(job),
                       MakeJobDefinition(job)};
   ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement& shard) {
     assign.shards.push_back({shard.shard, shard.layer, shard.elements, shard.begin});

@@ -150,6 +150,7 @@ class World {
     int64_t wanted = 0;
     bool ready = false;
     double speed = 100;
+    double exchange_s = 0;
     ContributionId granted;
     std::vector<GrantedPush> to_stage;
   };

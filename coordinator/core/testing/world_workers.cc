@@ -93,11 +93,11 @@ void World::DoWorker(const Command& command) {
   } else if (verb == "steps-on") {
     worker.steps_on = true;
   } else if (verb == "pulls") {
-    for (const auto& [server, rate] : command.arguments)
-      worker.pull_rates[server] = std::stod(rate);
+    for (const auto& [at, rate] : command.arguments) worker.pull_rates[at] = std::stod(rate);
     Heartbeat(name, worker);
   } else if (verb == "beats") {
     worker.measuring = absl::StrReplaceAll(command.Text("measuring"), {{"_", " "}});
+    worker.exchange_s = command.Real("exchange", worker.exchange_s);
     Heartbeat(name, worker);
   } else if (verb == "follows" || verb == "sets-up") {
     worker.set_up = true;
@@ -220,6 +220,7 @@ void World::Heartbeat(const NodeId& name, Worker& worker) {
     progress.ready = worker.ready;
     progress.activity = worker.ready ? "training" : "getting ready";
     progress.tokens_per_s = worker.speed;
+    progress.exchange_seconds = worker.exchange_s;
     if (!worker.stands_still) ++worker.inner_step;
     progress.inner_step = worker.inner_step;
     progress.train_loss = 2;

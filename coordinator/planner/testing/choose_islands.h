@@ -20,6 +20,7 @@ inline IslandChoice ChooseIslands(const Cluster& cluster, const Costs& costs, co
   choice.use_islands = ComputeSampleRank(job, choice.islands_samples_per_s, choice.islands_price,
                                          choice.islands_factor) <
                        ComputeSampleRank(job, choice.single_samples_per_s, choice.single_price, 1);
+  if (!choice.use_islands) choice.steps_per_round = single.steps_per_round;
   return choice;
 }
 

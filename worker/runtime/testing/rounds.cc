@@ -7,6 +7,7 @@
 
 #include "common/check.h"
 #include "common/protocol/learning_rate.h"
+#include "kernels/add_delta.h"
 #include "kernels/host_ops.h"
 #include "worker/runtime/island.h"
 #include "worker/runtime/testing/island_events.h"
@@ -53,6 +54,18 @@ std::vector<ShardPlacement> Shards(const std::vector<LayerSize>& layers) {
   return shards;
 }
 
+// What islands hold follows theta by a step as they pull it.
+void StepServed(Encoding encoding, const std::vector<float>& theta, std::vector<float>& served,
+                ThreadPool& pool) {
+  if (!IsQuantized(encoding)) {
+    served = theta;
+    return;
+  }
+  std::vector<std::byte> bytes(
+      static_cast<size_t>(EncodedBytes(encoding, static_cast<int64_t>(theta.size()))));
+  StepToward(encoding, theta, served, bytes, pool);
+}
+
 }  // namespace
 
 RoundsResult RunRounds(const RoundsOptions& options) {
@@ -70,6 +83,7 @@ RoundsResult RunRounds(const RoundsOptions& options) {
   LayerBuffers theta = harnesses[0]->island.delta()->values, velocity = theta;
   for (std::vector<float>& layer : velocity) layer.assign(layer.size(), 0.0f);
   for (const auto& harness : harnesses) harness->Adopt(theta, 0, false);
+  LayerBuffers served = theta;
 
   ThreadPool pool(1);
   RoundsResult result;
@@ -79,9 +93,9 @@ RoundsResult RunRounds(const RoundsOptions& options) {
     for (int64_t step = 0; step < spec.outer.steps_per_round; ++step) {
       for (const auto& harness : harnesses) {
         tokens += batch * spec.data.sequence_length;
-        harness->Does<StepDone>(
-            TrainStep{{{position, position + batch}},
-                      LearningRate(spec.inner, spec.schedule.train_tokens, tokens)});
+        harness->Does<StepDone>(TrainStep{
+            {{position, position + batch}},
+            LearningRate(spec.inner, spec.schedule.train_tokens, tokens, options.islands)});
         position += batch;
       }
     }
@@ -104,10 +118,11 @@ RoundsResult RunRounds(const RoundsOptions& options) {
       OuterNesterov(theta[shard.layer], velocity[shard.layer], deltas,
                     static_cast<float>(spec.outer.learning_rate),
                     static_cast<float>(spec.outer.momentum), pool);
+      StepServed(spec.outer.pull_encoding, theta[shard.layer], served[shard.layer], pool);
       result.push_bytes += EncodedBytes(spec.outer.push_encoding, shard.elements);
     }
     for (const auto& harness : harnesses)
-      harness->Adopt(theta, version + 1, options.error_feedback);
+      harness->Adopt(served, version + 1, options.error_feedback);
   }
   result.loss = harnesses[0]->Does<ValidationDone>(Validate{options.rounds}).loss;
   return result;

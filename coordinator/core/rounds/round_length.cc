@@ -1,0 +1,141 @@
+#include "coordinator/core/rounds/round_length.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/protocol/fragments.h"
+#include "common/protocol/round_length.h"
+#include "coordinator/core/islands/islands.h"
+#include "coordinator/core/rounds/validation.h"
+
+namespace atl::coord {
+namespace {
+
+bool IsChosen(const Job& job) { return job.spec().outer.steps_per_round == 0; }
+
+// Nothing where no island has measured both an exchange and its speed.
+std::optional<RoundTimes> MeasureRound(const State& s, const Job& job) {
+  const OuterSpec& outer = job.spec().outer;
+  RoundTimes times;
+  double fastest = 0, slowest = INFINITY;
+  for (const auto& [id, island] : job.islands) {
+    const double speed = GetTokensPerSecond(s, island);
+    const auto exchange = job.exchanges.find(id);
+    if (!IsActive(job, island) || !(speed > 0) || exchange == job.exchanges.end()) continue;
+    fastest = std::max(fastest, speed);
+    slowest = std::min(slowest, speed);
+    const double median = exchange->second.median(), spread = exchange->second.spread();
+    times.exchange_s = std::max(times.exchange_s, median);
+    times.exchange_least_s = std::max(times.exchange_least_s, median / spread);
+    times.exchange_most_s = std::max(times.exchange_most_s, median * spread);
+  }
+  if (!(fastest > 0)) return std::nullopt;
+  const double commit_s = job.commits.median(), spread = job.commits.spread();
+  times.exchange_s += commit_s;
+  times.exchange_least_s += commit_s / spread;
+  times.exchange_most_s += commit_s * spread;
+  times.step_s = CountStepTokens(job) / (outer.balance_steps ? fastest : slowest);
+  times.overlap = outer.overlap == Overlap::kCarry;
+  if (outer.balance_steps) times.least_steps = CountLeastSteps(slowest / fastest);
+  return times;
+}
+
+std::string WhyText(const RoundTimes& times) {
+  std::string why =
+      absl::StrFormat("an exchange takes %.3g s, a step %.3g s; ", times.exchange_s, times.step_s);
+  if (times.overlap) {
+    why += "islands train on meanwhile, and a round is to last four exchanges";
+  } else {
+    why += "islands wait meanwhile, at most a twentieth of the time";
+  }
+  if (times.least_steps > 2) {
+    absl::StrAppendFormat(&why, "; the slowest island makes a step in %d of the fastest",
+                          times.least_steps);
+  }
+  return why;
+}
+
+// Of all layers, for each token that an island trains on.
+std::string BytesText(const Job& job) {
+  const OuterSpec& outer = job.spec().outer;
+  int64_t elements = 0;
+  for (const LayerSize& layer : job.record.facts->layers) elements += layer.elements;
+  const double tokens = CountStepTokens(job) * static_cast<double>(GetStepsPerRound(job));
+  const auto bytes = [&](Encoding encoding) {
+    return static_cast<double>(EncodedBytes(encoding, elements)) / tokens;
+  };
+  return absl::StrFormat("%.3g bytes a token pushed in %s, %.3g pulled in %s",
+                         bytes(outer.push_encoding), GetEncodingInfo(outer.push_encoding).name,
+                         bytes(outer.pull_encoding), GetEncodingInfo(outer.pull_encoding).name);
+}
+
+}  // namespace
+
+double CountStepTokens(const Job& job) {
+  return static_cast<double>(job.spec().inner.batch_sequences) *
+         static_cast<double>(job.spec().data.sequence_length);
+}
+
+int64_t GetStepsBetweenPushes(const Job& job) {
+  if (!IsChosen(job)) return StepsBetweenPushes(job.spec().outer);
+  const int64_t chosen = job.rounds.progress.steps_between_pushes;
+  return chosen > 0 ? chosen : kFirstRoundSteps;
+}
+
+int64_t GetStepsPerRound(const Job& job) {
+  const OuterSpec& outer = job.spec().outer;
+  return IsChosen(job) ? GetStepsBetweenPushes(job) * outer.fragments : outer.steps_per_round;
+}
+
+int64_t ScheduledRounds(const Job& job, int64_t every) {
+  if (!IsChosen(job) || every <= 0) return every;
+  return std::max(every, every * kScheduleSteps / GetStepsBetweenPushes(job));
+}
+
+int64_t GetSnapshotRounds(const Job& job) {
+  // Rounds may be short; how long the log is makes snapshots, too.
+  constexpr int64_t kShortRounds = 16;
+  const int64_t every = job.spec().schedule.snapshot_every_rounds;
+  return IsChosen(job) ? kShortRounds * every : every;
+}
+
+int64_t StatisticsIndex(const Job& job, int64_t fragment, int64_t inner_steps) {
+  if (!IsChosen(job)) return fragment;
+  return ComputeLengthClass(inner_steps) * job.spec().outer.fragments + fragment;
+}
+
+void NoteExchange(Job& job, IslandId island, const IslandProgress& progress) {
+  const double seconds = progress.exchange_seconds;
+  if (std::isfinite(seconds) && seconds > 0) job.exchanges[island].Add(seconds);
+}
+
+void ChooseRoundLength(State& s, Job& job) {
+  if (!IsChosen(job)) return;
+  const Duration took = job.rounds.round_took;
+  if (took > Duration::zero()) job.commits.Add(Seconds(took));
+  const std::optional<RoundTimes> times = MeasureRound(s, job);
+  if (!times) return;
+  const int64_t before = job.rounds.progress.steps_between_pushes;
+  const int64_t steps = before == 0 ? ComputeRoundSteps(*times) : FollowRoundTimes(before, *times);
+  if (steps == before) return;
+  job.rounds.EditProgress().steps_between_pushes = steps;
+  s.Log(job.id(), Severity::kInfo,
+        absl::StrCat("rounds have ", steps, " steps now: ", WhyText(*times)));
+}
+
+std::string RoundLengthText(const State& s, const Job& job) {
+  if (!job.record.facts) return "";
+  std::string text = absl::StrCat(GetStepsPerRound(job), " steps a round, ", BytesText(job));
+  if (!IsChosen(job)) return absl::StrCat(text, "; the job says so");
+  const int64_t steps = GetStepsPerRound(job);
+  absl::StrAppend(&text, "; half as many with ", 2 * steps, " steps; ");
+  if (const std::optional<RoundTimes> times = MeasureRound(s, job)) {
+    return absl::StrCat(text, WhyText(*times));
+  }
+  return absl::StrCat(text, "no exchange is measured yet");
+}
+
+}  // namespace atl::coord
