@@ -3,6 +3,7 @@
 
 #include "common/protocol/round_length.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "absl/strings/match.h"
@@ -69,8 +70,9 @@ TEST_CASE("a_restarted_coordinator_keeps_the_length") {
   Round(w, 1);
   Round(w, 1.01);
   REQUIRE(w.Order("a").steps_this_round == 8);
-  w.DoLines({"coordinator restarts", "paramserver ps-0 attaches", "worker a attaches",
-             "worker b attaches", "worker a ready", "worker b ready"});
+  w.DoLines({"coordinator restarts", "server ps-0 attaches incarnation=1",
+             "worker a attaches incarnation=1", "worker b attaches incarnation=1", "worker a ready",
+             "worker b ready"});
   Round(w, 1);
   CHECK(w.Order("a").steps_this_round == 8);
 }
