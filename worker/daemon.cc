@@ -36,14 +36,13 @@
 #include "worker/core/core.h"
 #include "worker/daemon_metrics.h"
 #include "worker/island/control/follower.h"
-#include "worker/island/group_trainer.h"
+#include "worker/island/control/leader.h"
 #include "worker/island/member/member.h"
 #include "worker/island/member/transfer_relay.h"
 #include "worker/kill_report.h"
 #include "worker/notice.h"
 #include "worker/profiler/link_measurer.h"
 #include "worker/profiler/worker_profiler.h"
-#include "worker/runtime/compute_thread.h"
 #include "worker/state/saved_jobs.h"
 
 namespace atl::worker {
@@ -284,12 +283,6 @@ class Daemon {
         metrics_(metrics),
         member_(member),
         tensors_(tensors),
-        trainer_(
-            member, [loop](const StageLinksSeen& seen) { loop->Post(seen); },
-            [loop](const MemorySeen& seen) { loop->Post(seen); },
-            [loop](StepTraced traced) { loop->PostAnswer(std::move(traced)); },
-            [this] { return follower_.AwaitFree(kFreeTimeout); },
-            [loop](const Drained& drained) { loop->Post(drained); }),
         follower_(member,
                   [loop](int64_t plan_number, const std::string& activity) {
                     loop->Post(FollowerState{plan_number, activity});
@@ -298,14 +291,15 @@ class Daemon {
                    [this, on_devices = !host.has_devices](Event event) {
                      const PullDone* pulled = std::get_if<PullDone>(&event);
                      // It is there when it is as near as it can be brought during steps.
-                     if (on_devices && pulled != nullptr) return compute_.Stage(*pulled);
+                     if (on_devices && pulled != nullptr) return leader_.Stage(*pulled);
                      loop_->PostAnswer(std::move(event));
                    }),
-        island_(&trainer_,
+        leader_(member,
                 // Devices are slow by themselves (MakeEmulation).
                 {1, FromSeconds(options.emulate_slowdown * options.emulate_step_ms / 1e3),
                  host.bytes, host.has_devices},
-                {[loop](Event event) { loop->Post(std::move(event)); },
+                {[loop](Event event) { loop->PostAnswer(std::move(event)); },
+                 [this] { return follower_.AwaitFree(kFreeTimeout); },
                  [folder = options.state_dir + kCheckpoints](const JobId& job) {
                    RemoveSavedJob(folder, job);
                  },
@@ -314,7 +308,6 @@ class Daemon {
                             const std::atomic<bool>& cancelled) {
                    return profiler->ProfilesFor(spec, facts, needs_plan, &cancelled);
                  }}),
-        compute_(&island_),
         core_(std::move(identity)),
         measurer_(&member->link(), MeasurerOptions(member, loop)),
         mark_(&RealFiles(), options.state_dir, [](const std::string& trouble) {
@@ -322,11 +315,7 @@ class Daemon {
           LogWarning("attach",
                      "cannot remember its cluster, and answers no newer coordinator until it can: ",
                      trouble);
-        }) {
-    trainer_.SetOnSaved([loop](const GroupTrainer::SaveOutcome& outcome) {
-      loop->PostAnswer(StateSaved{outcome.state, outcome.trouble, outcome.tier});
-    });
-  }
+        }) {}
 
   absl::Status Connect(AttachOptions options) {
     const auto on_event = [this, reason = std::string(),
@@ -380,7 +369,7 @@ class Daemon {
     EndAnyway(exit_code_);
     attach_->Close(kFlush);
     transfers_.CancelAll();
-    trainer_.Interrupt("the worker ends");
+    leader_.Interrupt("the worker ends");
     return exit_code_;
   }
 
@@ -416,7 +405,7 @@ class Daemon {
         LogInfo("job", log->job, ": ", log->text);
       }
       if (auto* heartbeat = std::get_if<WorkerHeartbeat>(&send->message)) {
-        metrics_->NoteHeartbeat(*heartbeat, core_.paused(), compute_.queued());
+        metrics_->NoteHeartbeat(*heartbeat, core_.paused(), leader_.queued());
         metrics_->NoteEdges(member_->EdgeBytesSent());
         // Measurements pass the core by: it decides nothing on them.
         heartbeat->devices = member_->Work();
@@ -435,14 +424,14 @@ class Daemon {
     } else if (std::holds_alternative<CancelTransfers>(action)) {
       next_pull_.reset();
       transfers_.CancelAll();
-      island_.CancelStaging();
+      leader_.CancelStaging();
     } else if (MeasureLinks* request = std::get_if<MeasureLinks>(&action)) {
       measurer_.Measure(std::move(*request));
     } else if (const TraceNextStep* request = std::get_if<TraceNextStep>(&action)) {
       LogInfo("trace", request->job, ": a step is recorded, for request ", request->request);
-      trainer_.Trace(*request);
+      leader_.Trace(*request);
     } else if (const InterruptStep* interrupt = std::get_if<InterruptStep>(&action)) {
-      compute_.Interrupt(interrupt->reason);
+      leader_.Interrupt(interrupt->reason);
     } else if (const Follow* follow = std::get_if<Follow>(&action)) {
       const MemberOrder& order = follow->order;
       follower_.Follow({order.job, order.generation, order.plan.number}, order.plan,
@@ -456,14 +445,14 @@ class Daemon {
       exit_code_ = stop->exit_code;
       loop_->Stop();
     } else {
-      compute_.Enqueue(std::move(action));
+      leader_.Enqueue(std::move(action));
     }
   }
 
   // A layer of an earlier pull may still be on its way to a device, for seconds on a slow link; its
   // end causes a Tick.
   void PullIfFree() {
-    if (!next_pull_ || island_.staging()) return;
+    if (!next_pull_ || leader_.staging()) return;
     transfers_.Pull(*std::exchange(next_pull_, std::nullopt));
   }
 
@@ -471,11 +460,9 @@ class Daemon {
   DaemonMetrics* const metrics_;
   GroupMember* const member_;
   TensorClient* const tensors_;
-  GroupTrainer trainer_;
   Follower follower_;
   TransferRelay transfers_;
-  Island island_;
-  ComputeThread compute_;
+  IslandLeader leader_;
   WorkerCore core_;
   LinkMeasurer measurer_;
   MarkWriter mark_;

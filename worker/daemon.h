@@ -37,7 +37,7 @@ struct DaemonOptions {
   double price_per_hour = 0;       // of each device, in the operator's currency
   double egress_price_per_gb = 0;  // of what is sent to other sites
   double emulate_slowdown = 1;
-  double emulate_step_ms = 0;   // see IslandOptions
+  double emulate_step_ms = 0;   // see LeaderOptions
   double emulate_block_ms = 0;  // see EmulatedBlocks; 0: computes
   PathRoots roots;              // what jobs may make it read
   TlsOptions tls;

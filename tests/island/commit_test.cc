@@ -40,7 +40,7 @@ TEST_CASE("a plan at a step's end: no member gets it while another is still taki
   set_slow(true);
   leader.Step(1);  // taken by w1 and soon by w2, whose word w3 has not read yet
   const IslandPlan plan = group.PlanFor(Pipeline("two stages", {3, 3}, 2), {"w1", "w2", "w3"});
-  absl::StatusOr<PlanTaken> taken;
+  absl::StatusOr<Reconfigured> taken;
   std::thread orders([&] { taken = group.Order(plan, 1, /*at_step_end=*/true); });
   const Instant until = SteadyNow() + 300ms;
   bool following_plan = false;
@@ -138,7 +138,7 @@ TEST_CASE("a step cut short where it is committed is taken by all or by none, an
       }
     }
     const bool done = leader.trainer->Step(Batch(step), GetLearningRate(step)).ok();
-    const PlanTaken taken = group.Take(layouts[pair % 2], {"w1", "w2", "w3"});
+    const Reconfigured taken = group.Take(layouts[pair % 2], {"w1", "w2", "w3"});
     cuts.Forget();
     INFO(taken.reason);
     REQUIRE(taken.kept);
@@ -188,7 +188,7 @@ TEST_CASE("a step whose owners have taken it counts, though its parameters did n
     cuts.Now();
     trains.join();
     REQUIRE(!made.ok());
-    const PlanTaken taken = group.Take(layout, {"w1", "w2", "w3"});
+    const Reconfigured taken = group.Take(layout, {"w1", "w2", "w3"});
     cuts.Forget();
     INFO(taken.reason);
     REQUIRE(taken.kept);
@@ -227,7 +227,7 @@ TEST_CASE("a step that only some have taken is taken by the others, whichever of
     const std::jthread later([&] { cuts.Now(); });
     REQUIRE(!leader.trainer->Step(Batch(2), GetLearningRate(2)).ok());
   }
-  const PlanTaken taken = group.Take(Pipeline("two stages", {2, 4}, 2), {"w1", "w2"});
+  const Reconfigured taken = group.Take(Pipeline("two stages", {2, 4}, 2), {"w1", "w2"});
   cuts.Forget();  // who was interrupted before it read that word has not met its cut
   INFO(taken.reason);
   REQUIRE(taken.kept);
@@ -269,7 +269,7 @@ TEST_CASE(
   impossible.replicas[0].stages[1].devices = {"w2/7"};
   impossible.programs[1].device = "w2/7";
   REQUIRE_FALSE(group.Order(impossible).ok());
-  const PlanTaken taken = group.Take(layout, {"w1", "w2"});
+  const Reconfigured taken = group.Take(layout, {"w1", "w2"});
   INFO(taken.reason);
   REQUIRE(taken.kept);
   REQUIRE(taken.step_taken);

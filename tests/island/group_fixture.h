@@ -25,10 +25,10 @@
 #include "kernels/testing/gate.h"
 #include "tests/catch/limits.h"
 #include "tests/island/layouts.h"
+#include "tests/island/single_device.h"
+#include "tests/island/test_leader.h"
 #include "worker/island/control/follower.h"
-#include "worker/island/group_trainer.h"
 #include "worker/island/member/member.h"
-#include "worker/runtime/testing/model_trainer.h"
 
 namespace atl::worker {
 
@@ -152,18 +152,13 @@ class TestWorker {
       return all;
     };
     member = GroupMember::Create(std::move(options)).value();
-    trainer = std::make_unique<GroupTrainer>(
-        member.get(), [this](const StageLinksSeen& seen) { stage_links = seen; },
-        [this](const MemorySeen& seen) { memory = seen; }, nullptr, nullptr,
-        [this](const Drained&) {
-          if (when_drained) when_drained();
-        });
+    trainer = std::make_unique<TestLeader>(member.get());
     follower = std::make_unique<Follower>(member.get(), [this](int64_t plan, const std::string& d) {
       const std::lock_guard lock(mutex_);
       plan_ = plan;
       activity_ = d;
     });
-    const auto facts = trainer->Prepare(world.spec);
+    const auto facts = trainer->Prepare(kJob, world.spec);
     INFO(facts.status().ToString());
     REQUIRE(facts.ok());
     layers = facts->layers;
@@ -204,12 +199,8 @@ class TestWorker {
 
   std::vector<LayerSize> layers;
   std::unique_ptr<GroupMember> member;
-  std::unique_ptr<GroupTrainer> trainer;
+  std::unique_ptr<TestLeader> trainer;
   std::unique_ptr<Follower> follower;
-  std::function<void()> when_drained;  // nothing of the plan before goes on any more
-  // What it said last while it led.
-  StageLinksSeen stage_links;
-  MemorySeen memory;
 
  private:
   // Ranks that share a layer have a cut of it each, and its owners parts of that.
@@ -313,8 +304,8 @@ class TestGroup {
 
   // What the coordinator's orders do: members follow, the leader configures. With `at_step_end`
   // the leader is the first to know.
-  absl::StatusOr<PlanTaken> Order(const IslandPlan& plan, Generation generation = 1,
-                                  bool at_step_end = false) {
+  absl::StatusOr<Reconfigured> Order(const IslandPlan& plan, Generation generation = 1,
+                                     bool at_step_end = false) {
     const auto notify_followers = [&] {
       for (size_t i = 1; i < plan.members.size(); ++i) {
         workers_.at(plan.members[i].worker)
@@ -323,15 +314,14 @@ class TestGroup {
     };
     TestWorker& leader = *workers_.at(plan.members[0].worker);
     if (!at_step_end) notify_followers();
-    if (at_step_end) leader.when_drained = notify_followers;
-    leader.trainer->ForgetInterrupts();
+    if (at_step_end) leader.trainer->when_drained = notify_followers;
     const auto taken = leader.trainer->Configure(kJob, generation, plan);
-    leader.when_drained = nullptr;
+    leader.trainer->when_drained = nullptr;
     return taken;
   }
   // `from`, who leads, hands over to the plan's first member.
-  absl::StatusOr<PlanTaken> RunHandover(const NodeId& from, Leadership kept, const IslandPlan& plan,
-                                        Leadership* known) {
+  absl::StatusOr<Reconfigured> RunHandover(const NodeId& from, Leadership kept,
+                                           const IslandPlan& plan, Leadership* known) {
     workers_.at(from)->trainer->Keep(std::move(kept));
     for (size_t i = 1; i < plan.members.size(); ++i) {
       workers_.at(plan.members[i].worker)
@@ -340,9 +330,11 @@ class TestGroup {
     TestWorker& successor = *workers_.at(plan.members[0].worker);
     successor.follower->Unfollow("it is to lead");
     ATOLL_RETURN_IF_ERROR(successor.follower->AwaitFree(atl::testing::kHangLimit));
-    return successor.trainer->Configure(kJob, 1, plan, {}, from, known);
+    auto taken = successor.trainer->Configure(kJob, 1, plan, from);
+    if (taken.ok()) *known = taken->taken_over.value_or(Leadership());
+    return taken;
   }
-  PlanTaken Take(const IslandLayout& layout, const std::vector<NodeId>& names) {
+  Reconfigured Take(const IslandLayout& layout, const std::vector<NodeId>& names) {
     const auto taken = Order(PlanFor(layout, names));
     INFO(taken.status().ToString());
     REQUIRE(taken.ok());
@@ -357,12 +349,13 @@ class TestGroup {
 
 // The same job on one device.
 struct SingleDeviceTrainer {
-  explicit SingleDeviceTrainer(const World& world) : trainer(NewModelTrainer(NewCpuBackend(1))) {
+  explicit SingleDeviceTrainer(const World& world)
+      : trainer(std::make_unique<SingleDevice>(NewCpuBackend(1))) {
     REQUIRE(trainer->Prepare(world.spec).ok());
     REQUIRE(trainer->InitialWeights().ok());
   }
   double Step(int64_t step) { return trainer->Step(Batch(step), GetLearningRate(step))->loss; }
-  std::unique_ptr<ModelTrainer> trainer;
+  std::unique_ptr<SingleDevice> trainer;
 };
 
 inline IslandLayout Pipeline(const std::string& name, std::vector<int32_t> stages, int workers) {

@@ -76,7 +76,7 @@ TEST_CASE("islands of two and three workers have one device's losses") {
     for (int64_t step = 0; step < 20; ++step) {
       REQUIRE(group["w1"].Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
     }
-    const auto loss = group["w1"].trainer->Validate(20, 0);
+    const auto loss = group["w1"].trainer->Evaluate(20, 0);
     REQUIRE(loss.ok());
     REQUIRE(loss->loss == Approx(alone.trainer->Validate(20, 0)->loss).epsilon(1e-5));
   }
@@ -90,20 +90,20 @@ TEST_CASE("an_island_trains_an_encoder_on_the_masks_that_one_worker_alone_draws"
   SingleDeviceTrainer alone(world);
   TestGroup group(world, 2, 2);
   group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
-  Trainer& leader = *group["w1"].trainer;
+  TestLeader& leader = *group["w1"].trainer;
   REQUIRE(leader.InitialWeights().ok());
   for (int64_t step = 0; step < 3; ++step) {
     const auto loss = leader.Step(Batch(step), GetLearningRate(step));
     REQUIRE(loss.status().ToString() == "OK");
     REQUIRE(loss->tokens == kBatch * kTargets);
     REQUIRE(loss->loss == Approx(alone.Step(step)).epsilon(1e-5));
-    REQUIRE(leader.CountMasked(Batch(step)).value() == kBatch * (16 - kTargets));
+    REQUIRE(group["w1"].member->CountMasked(Batch(step)).value() == kBatch * (16 - kTargets));
     REQUIRE(alone.trainer->CountMasked(Batch(step)).value() == kBatch * (16 - kTargets));
   }
-  const auto validation = leader.Validate(8, 0);
+  const auto validation = leader.Evaluate(8, 0);
   REQUIRE(validation.status().ToString() == "OK");
   REQUIRE(validation->loss == Approx(alone.trainer->Validate(8, 0)->loss).epsilon(1e-5));
-  REQUIRE(leader.Validate(8, 0)->loss == validation->loss);  // masked the same way each time
+  REQUIRE(leader.Evaluate(8, 0)->loss == validation->loss);  // masked the same way each time
 }
 
 TEST_CASE("an_island_trains_on_padded_documents_as_one_worker_alone_and_its_loss_falls") {
@@ -126,18 +126,18 @@ TEST_CASE("an_island_trains_on_padded_documents_as_one_worker_alone_and_its_loss
     SingleDeviceTrainer alone(world);
     TestGroup group(world, 2, 2);
     group.Take(layout, {"w1", "w2"});
-    Trainer& leader = *group["w1"].trainer;
+    TestLeader& leader = *group["w1"].trainer;
     REQUIRE(leader.InitialWeights().ok());
-    const double untrained = leader.Validate(40, 0)->loss;
+    const double untrained = leader.Evaluate(40, 0)->loss;
     for (int64_t step = 0; step < kSteps; ++step) {
       const auto loss = leader.Step(Batch(step), GetLearningRate(step));
       REQUIRE(loss.status().ToString() == "OK");
       REQUIRE(loss->loss == Approx(alone.Step(step)).epsilon(1e-5));
       // Of 16 positions one or two are targets, by the document's length.
-      REQUIRE(leader.CountMasked(Batch(step)).value() == kBatch * 16 - loss->tokens);
+      REQUIRE(group["w1"].member->CountMasked(Batch(step)).value() == kBatch * 16 - loss->tokens);
       REQUIRE((loss->tokens > kBatch && loss->tokens < 2 * kBatch));
     }
-    const auto trained = leader.Validate(40, 0);
+    const auto trained = leader.Evaluate(40, 0);
     REQUIRE(trained.status().ToString() == "OK");
     REQUIRE(trained->loss == Approx(alone.trainer->Validate(40, 0)->loss).epsilon(1e-5));
     CHECK(trained->loss < 0.8 * untrained);
@@ -154,14 +154,14 @@ TEST_CASE("an_island_trains_on_a_mixture_and_validates_named_sets_as_one_worker_
   SingleDeviceTrainer alone(world);
   TestGroup group(world, 2, 2);
   group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
-  Trainer& leader = *group["w1"].trainer;
+  TestLeader& leader = *group["w1"].trainer;
   REQUIRE(leader.InitialWeights().ok());
   for (int64_t step = 0; step < 6; ++step) {
     REQUIRE(group["w1"].Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
   }
   std::vector<double> losses;
   for (const int set : {0, 1}) {
-    const auto loss = leader.Validate(0, set);
+    const auto loss = leader.Evaluate(0, set);
     REQUIRE(loss.status().ToString() == "OK");
     REQUIRE(loss->loss == Approx(alone.trainer->Validate(0, set)->loss).epsilon(1e-5));
     REQUIRE(loss->tokens == alone.trainer->Validate(0, set)->tokens);
@@ -180,15 +180,16 @@ TEST_CASE("a leader knows its followers' stage links, and every device's memory"
   REQUIRE(leader.trainer->InitialWeights().ToString() == "OK");
   leader.Step(0);
   leader.Step(1);  // gets the followers' replies to the step before
-  const std::vector<DeviceMemoryState>& memory = leader.memory.devices;
+  const std::vector<DeviceMemoryState>& memory = leader.trainer->events.memory().devices;
   REQUIRE(memory.size() == 2);
   for (size_t i = 0; i < 2; ++i) {
     CHECK(memory[i].device == absl::StrCat("w", i + 1, "/0"));
     CHECK(memory[i].predicted_bytes == 1000);
     CHECK(memory[i].peak_bytes > 1000);
   }
-  REQUIRE(leader.stage_links.stage_links.size() == 2);  // activations one way, gradients the other
-  CHECK(leader.stage_links.stage_links[1].from == "w2/0");
+  REQUIRE(leader.trainer->events.stage_links().stage_links.size() ==
+          2);  // activations one way, gradients the other
+  CHECK(leader.trainer->events.stage_links().stage_links[1].from == "w2/0");
 }
 
 // Of fake devices only every 16th step is timed.
@@ -201,7 +202,7 @@ TEST_CASE("all members say how fast their devices and messages are, each window 
   CHECK(leader.member->Work().empty());
   // Measurements of followers travel in parallel to the steps.
   const auto measured = [&] {
-    const auto& stage_links = leader.stage_links.stage_links;
+    const auto& stage_links = leader.trainer->events.stage_links().stage_links;
     return leader.member->Work().at(0).window > 0 && group["w2"].member->Work().at(0).window > 0 &&
            std::all_of(stage_links.begin(), stage_links.end(),
                        [](const StageLinkState& stage_link) {
@@ -220,7 +221,7 @@ TEST_CASE("all members say how fast their devices and messages are, each window 
     CHECK(work.forward_seconds > 0);
     CHECK(work.backward_seconds > 0);
   }
-  for (const StageLinkState& stage_link : leader.stage_links.stage_links) {
+  for (const StageLinkState& stage_link : leader.trainer->events.stage_links().stage_links) {
     CHECK(stage_link.window > 0);
     CHECK(stage_link.quickest_bytes > 0);
     CHECK(stage_link.quickest_seconds >= 0);  // less half a round trip, on loopback nothing is left
@@ -363,7 +364,7 @@ TEST_CASE("layers move whose state is larger than what may wait to be sent") {
     REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
     ++step;
     const State before = leader.Read();
-    const PlanTaken taken =
+    const Reconfigured taken =
         group.Take(Pipeline("another", stages, std::ssize(stages)), {"w1", "w2"});
     INFO(taken.reason);
     REQUIRE(taken.kept);
@@ -410,7 +411,7 @@ TEST_CASE("a member killed in a step: the others go on where every layer is stil
   REQUIRE(leader.trainer->Step(Batch(1), GetLearningRate(1)).status().message() ==
           "the island is not set up");
 
-  const PlanTaken taken = group.Take(Replicas("what is left", {4, 4}, 2), {"w1", "w3"});
+  const Reconfigured taken = group.Take(Replicas("what is left", {4, 4}, 2), {"w1", "w3"});
   INFO(taken.reason);
   REQUIRE(taken.kept);
   REQUIRE(!taken.step_taken);
@@ -431,7 +432,7 @@ TEST_CASE("a member killed in a step: what no other member holds is lost, and re
   leader.Step(0);
   const absl::Status status = StepWhile(leader, 1, [&] { group.Kill("w3"); });
   REQUIRE(Says(status.message(), "w3"));
-  const PlanTaken taken = group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
+  const Reconfigured taken = group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
   REQUIRE(!taken.kept);
   REQUIRE(Says(taken.reason, "no member holds layer"));
   REQUIRE(leader.trainer->optimizer_steps() == 0);
@@ -503,7 +504,7 @@ TEST_CASE("an owner killed in a step: nothing is lost while there is another one
   leader.Step(0);
   const State before = leader.Read();
   REQUIRE(!StepWhile(leader, 1, [&] { group.Kill("w4"); }).ok());
-  const PlanTaken taken = group.Take(Owners({2, 2, 2, 2}, 1), {"w1", "w2", "w3", "w5"});
+  const Reconfigured taken = group.Take(Owners({2, 2, 2, 2}, 1), {"w1", "w2", "w3", "w5"});
   INFO(taken.reason);
   REQUIRE(taken.kept == (layout.optimizer_copies == 2));
   if (!taken.kept) {
@@ -558,7 +559,7 @@ TEST_CASE("senders that take turns on a link train as one device does") {
     const auto loss = leader.trainer->Step(five, 1e-3);
     REQUIRE(loss.ok());
     REQUIRE(loss->loss == Approx(alone.trainer->Step(five, 1e-3)->loss).epsilon(1e-5));
-    REQUIRE(leader.trainer->Validate(20, 0)->loss ==
+    REQUIRE(leader.trainer->Evaluate(20, 0)->loss ==
             Approx(alone.trainer->Validate(20, 0)->loss).epsilon(1e-5));
   }
 }
@@ -572,7 +573,7 @@ TEST_CASE("a sender killed while it takes its turns: the others go on under the 
   leader.Step(0);
   const absl::Status status = StepWhile(leader, 1, [&] { group.Kill("w3"); });
   REQUIRE(Says(status.message(), "w3"));
-  const PlanTaken taken = group.Take(Pipeline("what is left", {3, 3}, 2), {"w1", "w2"});
+  const Reconfigured taken = group.Take(Pipeline("what is left", {3, 3}, 2), {"w1", "w2"});
   INFO(taken.reason);
   REQUIRE(taken.kept);
   SingleDeviceTrainer alone(world);
@@ -596,7 +597,6 @@ TEST_CASE("an interrupted step changes nothing, and the same plan is set up agai
       StepWhile(leader, 1, [&] { leader.trainer->Interrupt("the test says so"); });
   REQUIRE(Says(status.message(), "the test says so"));
   // The follower gets the order from no other source.
-  leader.trainer->ForgetInterrupts();
   auto taken = leader.trainer->Configure(kJob, 1, plan);
   INFO(taken.status().ToString());
   REQUIRE(taken.ok());

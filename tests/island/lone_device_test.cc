@@ -9,9 +9,8 @@
 #include "coordinator/planning/planning.h"
 #include "coordinator/planning/recomputation.h"
 #include "tests/island/group_fixture.h"
+#include "tests/island/solo_island.h"
 #include "worker/profiler/layer_profiler.h"
-#include "worker/runtime/island.h"
-#include "worker/runtime/testing/island_events.h"
 
 namespace atl::worker {
 namespace {
@@ -19,42 +18,11 @@ namespace {
 constexpr int kSteps = 6;
 
 // A worker of one CPU device that has so much memory; 0: as much as it likes.
-class LoneWorker {
+class LoneWorker : public SoloIsland {
  public:
   LoneWorker(const World& world, int64_t memory_bytes)
-      : spec(world.spec), memory_bytes_(memory_bytes) {
-    spec.layout.island = IslandScope::kWorker;
-    GroupOptions options;
-    options.link.name = "w1";
-    options.link.incarnation = 1;
-    options.device_name = "cpu";
-    options.make_devices = [memory_bytes] {
-      std::vector<LocalDevice> devices;
-      devices.push_back({0, NewCpuBackend(1, memory_bytes), NewCpuBackend(1), memory_bytes});
-      return devices;
-    };
-    member_ = GroupMember::Create(std::move(options)).value();
-    trainer_ = std::make_unique<GroupTrainer>(member_.get(), nullptr,
-                                              [this](const MemorySeen& seen) { memory_ = seen; });
-    Island::Hooks hooks{[this](Event event) { events_.Post(std::move(event)); }};
-    hooks.profiles = [this](const JobSpec&, const JobFacts&, bool needs_plan,
-                            const std::atomic<bool>&) {
-      return needs_plan ? Measure() : std::vector<DeviceProfile>();
-    };
-    island_ = std::make_unique<Island>(trainer_.get(), IslandOptions(), std::move(hooks));
-  }
-  ~LoneWorker() { island_.reset(); }
+      : SoloIsland(Options(world.spec, memory_bytes)), memory_bytes_(memory_bytes) {}
 
-  template <typename T>
-  T Does(const Action& command) {
-    island_->ForgetInterrupts();
-    island_->Run(command);
-    const Event last = events_.last();
-    if (const auto* failed = std::get_if<CommandFailed>(&last)) FAIL(failed->reason);
-    REQUIRE(std::holds_alternative<T>(last));
-    return std::get<T>(last);
-  }
-  Prepared Prepares() { return Does<Prepared>(Prepare{kJob, spec}); }
   std::vector<double> Trains() {
     Does<InitialWeightsMade>(MakeInitialWeights{});
     std::vector<double> losses;
@@ -63,7 +31,7 @@ class LoneWorker {
     }
     return losses;
   }
-  int64_t PeakBytes() const { return memory_.devices.at(0).peak_bytes; }
+  int64_t PeakBytes() { return events().memory().devices.at(0).peak_bytes; }
 
   // What the coordinator plans with.
   PlanRequest Request(const Prepared& prepared) {
@@ -71,7 +39,7 @@ class LoneWorker {
     request.spec = spec;
     request.facts = prepared.facts;
     PlanMember member;
-    member.member = {"w1", 1, member_->endpoint(), ""};
+    member.member = {"w1", 1, this->member().endpoint(), ""};
     member.profiles = prepared.profiles;
     member.devices = {{"cpu", memory_bytes_, 1}};
     request.members = {std::move(member)};
@@ -79,19 +47,27 @@ class LoneWorker {
     return request;
   }
 
-  JobSpec spec;
-
  private:
-  std::vector<DeviceProfile> Measure() {
-    const std::unique_ptr<Backend> backend = NewCpuBackend(1, memory_bytes_);
+  static SoloOptions Options(const JobSpec& spec, int64_t memory_bytes) {
+    SoloOptions options{.spec = spec};
+    options.make_device = [memory_bytes](int index) -> LocalDevice {
+      return {index, NewCpuBackend(1, memory_bytes), NewCpuBackend(1), memory_bytes};
+    };
+    options.hooks.profiles = [memory_bytes](const JobSpec& job, const JobFacts&, bool needs_plan,
+                                            const std::atomic<bool>&) {
+      return needs_plan ? Measure(job, memory_bytes) : std::vector<DeviceProfile>();
+    };
+    return options;
+  }
+  static std::vector<DeviceProfile> Measure(const JobSpec& spec, int64_t memory_bytes) {
+    const std::unique_ptr<Backend> backend = NewCpuBackend(1, memory_bytes);
     ProfileOptions options;
     options.sequence_length = spec.data.sequence_length;
     options.micro_batch_max = spec.inner.batch_sequences;
     options.runs = 1;
     auto profiles =
         ProfileLayers({{"w1/0", "cpu", backend.get()}}, ModelConfigOfJob(spec).value(), options);
-    INFO(profiles.status().ToString());
-    REQUIRE(profiles.ok());
+    ATOLL_CHECK(profiles.ok(), profiles.status().ToString());
     const uint64_t digest =
         ComputeModelDigest(ToSpec(ModelConfigOfJob(spec).value()), spec.data.sequence_length);
     for (DeviceProfile& profile : *profiles) profile.model_digest = digest;
@@ -99,11 +75,6 @@ class LoneWorker {
   }
 
   const int64_t memory_bytes_;
-  std::unique_ptr<GroupMember> member_;
-  std::unique_ptr<GroupTrainer> trainer_;
-  IslandEvents events_;
-  MemorySeen memory_;  // after the newest step
-  std::unique_ptr<Island> island_;
 };
 
 struct LoneDeviceWorld : World {
@@ -153,6 +124,10 @@ TEST_CASE("a job that fits a lone device by recomputation trains as on a larger 
   }
 }
 
+std::string Refusal(LoneWorker& worker) {
+  return std::string(worker.trainer().Prepare(kJob, worker.spec).status().message());
+}
+
 TEST_CASE("a job that fits a lone device by no plan is refused by its fields") {
   const LoneDeviceWorld lone_world;
   LoneWorker ample(lone_world, 0);
@@ -169,13 +144,13 @@ TEST_CASE("a job that fits a lone device by no plan is refused by its fields") {
   {  // not even one layer does
     LoneWorker tight(lone_world, 1000);
     tight.spec.layout.recompute = Recompute::kNone;
-    const std::string reason = tight.Does<PrepareFailed>(Prepare{kJob, tight.spec}).reason;
+    const std::string reason = Refusal(tight);
     Says(reason, "out of memory");
   }
   {  // a plan could do no other
     LoneWorker tight(lone_world, ample_bytes * 3 / 4);
     tight.spec.layout.recompute = Recompute::kNone;
-    const std::string reason = tight.Does<PrepareFailed>(Prepare{kJob, tight.spec}).reason;
+    const std::string reason = Refusal(tight);
     Says(reason, "set layout.recompute");
   }
 }

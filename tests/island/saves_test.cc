@@ -20,29 +20,6 @@ using namespace std::chrono_literals;
 constexpr auto kLimit = atl::testing::kHangLimit;
 constexpr Tier kMemory = Tier::kMemory, kDisk = Tier::kDisk, kRemote = Tier::kRemote;
 
-// What became of saves.
-class Saves {
- public:
-  void Watch(TestWorker& leader) {
-    leader.trainer->SetOnSaved([this](const GroupTrainer::SaveOutcome& outcome) {
-      const std::lock_guard lock(mutex_);
-      outcomes_.push_back(outcome);
-      changed_.notify_all();
-    });
-  }
-  GroupTrainer::SaveOutcome Next() {
-    std::unique_lock lock(mutex_);
-    REQUIRE(changed_.wait_for(lock, kLimit, [&] { return taken_ < outcomes_.size(); }));
-    return outcomes_[taken_++];
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<GroupTrainer::SaveOutcome> outcomes_;  // guarded by mutex_
-  size_t taken_ = 0;                                 // guarded by mutex_
-};
-
 struct Fixture {
   // `remote`: a folder of the world's; empty: none.
   explicit Fixture(int workers, EngineOptions engine = {}, const std::string& remote = "",
@@ -51,9 +28,7 @@ struct Fixture {
                         remote.empty() ? "" : absl::StrCat(world.folder, "/", remote)),
         disks(world.disks = disks),
         pushes(world.spec.outer.push_encoding = pushes),
-        group(world, workers, 1, engine) {
-    for (int w = 1; w <= workers; ++w) saves.Watch(group[absl::StrCat("w", w)]);
-  }
+        group(world, workers, 1, engine) {}
   // Trains as one device does.
   void Trains(const NodeId& leader, int steps) {
     for (int i = 0; i < steps; ++i, ++step) {
@@ -71,12 +46,12 @@ struct Fixture {
     INFO(saved.status().ToString());
     REQUIRE(saved.ok());
     REQUIRE(*saved == Kept::kCopied);
-    const GroupTrainer::SaveOutcome outcome = saves.Next();
+    const StateSaved outcome = group[leader].trainer->events.AwaitSaved();
     REQUIRE(outcome.tier == tier);
     INFO(outcome.trouble);
     REQUIRE(!outcome.state.units.empty());
     REQUIRE(outcome.state.about.inner_step == step);
-    return outcome.save;
+    return outcome.state.about.save;
   }
   void HasTheStateOfOneDevice(const NodeId& leader) {
     const State state = group[leader].Read();
@@ -100,7 +75,6 @@ struct Fixture {
   const std::string remote_tier;
   const bool disks;
   const Encoding pushes;
-  Saves saves;
   TestGroup group;
   SingleDeviceTrainer alone{world};
   int64_t step = 0;
@@ -121,11 +95,11 @@ TEST_CASE(
   f.Trains("w1", steps_since);
   f.group["w1"].Drain();
   f.group.Kill("w2");
-  const PlanTaken taken = f.group.Take(kOne, {"w1"});
+  const Reconfigured taken = f.group.Take(kOne, {"w1"});
   INFO(taken.reason);
   REQUIRE(taken.kept);
   REQUIRE(!taken.step_taken);
-  REQUIRE(taken.replayed == steps_since);
+  REQUIRE(taken.steps_replayed == steps_since);
   REQUIRE(f.group["w1"].trainer->optimizer_steps() == 2 + steps_since);
   f.HasTheStateOfOneDevice("w1");
   f.Trains("w1", 2);
@@ -135,8 +109,6 @@ TEST_CASE("a worker without room for copies says so, and training goes on withou
   World world;
   world.saves_bytes_max = 1;
   TestGroup group(world, 2);
-  Saves saves;
-  saves.Watch(group["w1"]);
   group.Take(kTwo, {"w1", "w2"});
   REQUIRE(group["w1"].trainer->InitialWeights().ok());
   SingleDeviceTrainer alone{world};
@@ -145,7 +117,7 @@ TEST_CASE("a worker without room for copies says so, and training goes on withou
     LocalCheckpoint about;
     about.job = kJob;
     REQUIRE(group["w1"].trainer->SaveState(about, kMemory).ok());
-    const GroupTrainer::SaveOutcome outcome = saves.Next();
+    const StateSaved outcome = group["w1"].trainer->events.AwaitSaved();
     REQUIRE(outcome.state.units.empty());
     REQUIRE(!outcome.trouble.empty());
   }
@@ -164,10 +136,10 @@ TEST_CASE("whichever of three stages is lost, the others go on with a new cut") 
   f.Trains("w1", 1);
   f.group["w1"].Drain();
   f.group.Kill(dead);
-  const PlanTaken taken = f.group.Take(kTwo, {"w1", other});
+  const Reconfigured taken = f.group.Take(kTwo, {"w1", other});
   INFO(taken.reason);
   REQUIRE(taken.kept);
-  REQUIRE(taken.replayed == 1);
+  REQUIRE(taken.steps_replayed == 1);
   f.Trains("w1", 2);
   // And once more, from copies that the new plan's members keep.
   f.Save("w1");
@@ -186,7 +158,7 @@ TEST_CASE("before any copy is whole, a death loses the state, and says of which 
   f.Trains("w1", 2);
   f.group["w1"].Drain();
   f.group.Kill("w2");
-  const PlanTaken taken = f.group.Take(kOne, {"w1"});
+  const Reconfigured taken = f.group.Take(kOne, {"w1"});
   REQUIRE(!taken.kept);
   REQUIRE(Says(taken.reason, "no member holds layer 3 at step 2"));
 }
@@ -224,7 +196,7 @@ TEST_CASE("a_leader_dies_whose_layers_others_own_and_the_next_one_goes_on_from_i
   REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
   f.Trains("w1", 2);
   REQUIRE(*f.group["w1"].trainer->SaveState({}, kMemory) == Kept::kByOwners);
-  const int64_t save = f.saves.Next().save;
+  const int64_t save = f.group["w1"].trainer->events.AwaitSaved().state.about.save;
   f.Trains("w1", 2);
   f.group["w1"].Drain();
   f.group.Kill("w1");
@@ -252,7 +224,7 @@ TEST_CASE("a_leader_dies_whose_layers_others_own_and_the_next_one_goes_on_from_i
   REQUIRE(taken->beyond[1].optimizer_step == 4);
   REQUIRE(taken->beyond[1].ranges == Batch(3));
   REQUIRE(taken->beyond[1].loss_times_tokens.value_or(0) > 0);
-  REQUIRE(taken->replayed == 0);
+  REQUIRE(taken->steps_replayed == 0);
   REQUIRE(f.group["w2"].trainer->optimizer_steps() == 4);
   f.Trains("w2", 1);
   f.HasTheStateOfOneDevice("w2");
@@ -272,7 +244,7 @@ TEST_CASE("a leader dies and nothing is to be resumed: the moments are those of 
   const auto taken = f.group.Order(f.group.PlanFor(kOne, {"w2"}), /*generation=*/2);
   REQUIRE(taken.ok());
   INFO(taken->reason);
-  REQUIRE(taken->replayed == 2);
+  REQUIRE(taken->steps_replayed == 2);
   REQUIRE(f.group["w2"].trainer->optimizer_steps() == 4);
   f.HasTheStateOfOneDevice("w2");
 }
@@ -298,10 +270,10 @@ TEST_CASE("parameters replaced since the save, as by a new version, are replaced
   f.Trains("w1", 1);
   leader.Drain();
   f.group.Kill("w2");
-  const PlanTaken taken = f.group.Take(kOne, {"w1"});
+  const Reconfigured taken = f.group.Take(kOne, {"w1"});
   INFO(taken.reason);
   REQUIRE(taken.kept);
-  REQUIRE(taken.replayed == 2);
+  REQUIRE(taken.steps_replayed == 2);
   f.HasTheStateOfOneDevice("w1");
   f.Trains("w1", 1);
 }
@@ -317,8 +289,8 @@ TEST_CASE(
   f.Trains("w1", 1);
   leader.Drain();
   f.group.Kill("w2");
-  REQUIRE_FALSE(leader.trainer->ValidateBase(2, 1).ok());  // it is in at one of them
-  const PlanTaken taken = f.group.Take(kOne, {"w1"});
+  REQUIRE_FALSE(leader.trainer->Validate().ok());  // it is in at one of them
+  const Reconfigured taken = f.group.Take(kOne, {"w1"});
   INFO(taken.reason);
   REQUIRE(taken.kept);
   f.HasTheStateOfOneDevice("w1");
@@ -332,7 +304,7 @@ TEST_CASE("parameters_after_the_validation_of_theta_base_are_those_before_it") {
   f.Trains("w1", 2);
   leader.Drain();
   // Nothing was pulled: theta_base is zero, and so differs from all parameters.
-  REQUIRE(leader.trainer->ValidateBase(2, 1).ok());
+  REQUIRE(leader.trainer->Validate().ok());
   f.HasTheStateOfOneDevice("w1");
   f.Trains("w1", 1);
   f.HasTheStateOfOneDevice("w1");
@@ -362,7 +334,7 @@ TEST_CASE("an interrupted replay is repeated, to the same step") {
   REQUIRE(taken.ok());
   INFO(taken->reason);
   REQUIRE(taken->kept);
-  REQUIRE(taken->replayed == 3);
+  REQUIRE(taken->steps_replayed == 3);
   f.Trains("w1", 1);
   f.HasTheStateOfOneDevice("w1");
 }
@@ -379,7 +351,6 @@ TEST_CASE("all_workers_die_and_the_island_resumes_from_their_disks_in_any_layout
   f.group["w1"].Drain();
   for (const NodeId name : {"w1", "w2", "w3"}) f.group.Kill(name);
   for (const NodeId name : {"w1", "w2", "w3"}) f.group.Restart(name);
-  f.saves.Watch(f.group["w2"]);
   // Another one leads. Who has no part in the layout sends what is on its disk.
   f.group["w2"].trainer->ResumeFrom(save, {});
   const IslandPlan plan = f.group.PlanFor(other_layout ? kTwo : kThree, {"w2", "w3", "w1"});
@@ -500,10 +471,10 @@ TEST_CASE("a_follower_dies_without_copies_and_its_restart_brings_its_disk_back")
   f.Trains("w1", 2);
   f.group["w1"].Drain();
   f.group.Restart("w2");
-  const PlanTaken taken = f.group.Take(kTwo, {"w1", "w2"});
+  const Reconfigured taken = f.group.Take(kTwo, {"w1", "w2"});
   INFO(taken.reason);
   REQUIRE(taken.kept);
-  REQUIRE(taken.replayed == 2);
+  REQUIRE(taken.steps_replayed == 2);
   f.HasTheStateOfOneDevice("w1");
   f.Trains("w1", 1);
 }
@@ -521,10 +492,10 @@ TEST_CASE("after more deaths than copies the remote tier has the state, and no s
   f.group.Kill("w2");
   f.group.Kill("w3");
   SECTION("what was written is whole") {
-    const PlanTaken taken = f.group.Take(kOne, {"w1"});
+    const Reconfigured taken = f.group.Take(kOne, {"w1"});
     INFO(taken.reason);
     REQUIRE(taken.kept);
-    REQUIRE(taken.replayed == 2);
+    REQUIRE(taken.steps_replayed == 2);
     f.HasTheStateOfOneDevice("w1");
     f.Trains("w1", 2);
   }
@@ -572,7 +543,7 @@ TEST_CASE("a remote tier that cannot be written is reported, and training goes o
   f.Trains("w1", 1);
   REQUIRE(*f.group["w1"].trainer->SaveState({}, kRemote) == Kept::kCopied);
   f.Trains("w1", 1);
-  const GroupTrainer::SaveOutcome outcome = f.saves.Next();
+  const StateSaved outcome = f.group["w1"].trainer->events.AwaitSaved();
   REQUIRE(outcome.state.units.empty());
   REQUIRE(Says(outcome.trouble, "in-the-way"));
   f.Save("w1");

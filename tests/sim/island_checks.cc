@@ -69,7 +69,7 @@ std::optional<IslandState> WorkerNode::Gather() {
   state.theta.resize(ToyLayers().size());
   state.moment.resize(ToyLayers().size());
   std::optional<int64_t> step;
-  for (const PlanReplica& replica : control_->plan().replicas) {
+  for (const PlanReplica& replica : leader_->plan().replicas) {
     for (const PlanStage& stage : replica.stages) {
       const WorkerNode* const node = world_.FindWorker(WorkerFromDevice(stage.devices[0]));
       // Who has just died is noticed soon enough.

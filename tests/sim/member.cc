@@ -3,6 +3,7 @@
 #include "tests/sim/member.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +22,43 @@ constexpr Duration kLook = std::chrono::milliseconds(100);  // for members that 
 
 absl::Status Aborted(const std::string& why) { return absl::AbortedError(why); }
 
+// A thread, as fibers: one while there is work.
+class FiberLane final : public worker::WorkLane {
+ public:
+  explicit FiberLane(std::shared_ptr<SimMember> member) : member_(std::move(member)) {}
+  ~FiberLane() override { work_->queue.clear(); }
+
+  void Add(std::function<void()> work) override {
+    work_->queue.push_back(std::move(work));
+    if (std::exchange(work_->busy, true)) return;
+    Fiber::Start([member = member_, work = work_] {
+      while (!member->dead() && !work->queue.empty()) {
+        const std::function<void()> next = std::move(work->queue.front());
+        work->queue.pop_front();
+        next();
+      }
+      work->busy = false;
+      member->Wake();
+    });
+  }
+  void AwaitIdle() override {
+    (void)member_->WaitUntil(seconds(600), [this] { return !work_->busy; });
+  }
+
+ private:
+  struct Work {
+    std::deque<std::function<void()>> queue;
+    bool busy = false;
+  };
+  const std::shared_ptr<SimMember> member_;
+  const std::shared_ptr<Work> work_ = std::make_shared<Work>();
+};
+
 }  // namespace
+
+std::unique_ptr<worker::WorkLane> SimMember::NewLane() {
+  return std::make_unique<FiberLane>(shared_from_this());
+}
 
 // ----------------------------------------------------------------------------------- waiting ----
 
@@ -244,7 +281,7 @@ void SimMember::OnFrame(const NodeId& from, GroupFrame frame) {
           status.ok() ? absl::StatusOr<GroupReply>(*reply)
                       : absl::Status(status.code(), absl::StrCat(from, ": ", status.message()));
     }
-    if (!status.ok() && hooks_.leads && frame.epoch == epoch_) {
+    if (!status.ok() && hooks_.save_done && frame.epoch == epoch_) {
       InterruptWork(absl::StrCat(from, ": ", status.message()));
     }
     return Wake();

@@ -1,4 +1,4 @@
-// One worker's part in a simulated island: the real control's port (worker/island/control/port.h)
+// One worker's part in a simulated island: the real leader's port (worker/island/control/port.h)
 // in virtual time. Toy layers stand for devices, a look at the other nodes for the peer link; what
 // is kept for the parameter servers, copies of saved states and the log of changes are the
 // product's own.
@@ -46,8 +46,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
     // A call that requests work of this worker.
     std::function<void(const NodeId& from, GroupFrame frame)> serve;
     std::function<void()> peer_lost;
-    std::function<void(const NodeId& from, const SaveDone& done)> save_done;
-    bool leads = false;  // an error that a member answers ends what goes on here
+    OnSaveDone save_done;  // it leads: an error that a member answers ends what goes on here
   };
 
   // `disk` outlives it.
@@ -56,11 +55,10 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
 
   void Die();
   bool dead() const { return dead_; }
-  void Open(const JobId& job, const JobSpec& spec);
-  void Close();
   void SetHooks(Hooks hooks) { hooks_ = std::move(hooks); }
-  // Ends what goes on, and every wait for others.
-  void Interrupt(const std::string& reason);
+  // Called when a call is to be done here, before it is.
+  void WatchCalls(std::function<void(const GroupFrame&)> watch) { watch_ = std::move(watch); }
+  void SetStepLoss(double loss) { step_loss_ = loss; }
   // Of the fiber that runs: until `done`, for so long at most. ABORTED: it was interrupted.
   absl::Status WaitUntil(Duration limit, const std::function<bool()>& done);
   void Pause(Duration duration);
@@ -73,6 +71,13 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
 
   // ---- worker::IslandPort ----
   IslandMember Self() const override { return self_; }
+  std::unique_ptr<worker::WorkLane> NewLane() override;
+  Instant Now() const override { return world_.timeline.now(); }
+  absl::StatusOr<JobFacts> Open(const JobSpec& spec, std::function<bool()> cancelled) override;
+  void Close() override;
+  int devices() const override { return 1; }
+  absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>&) override { return 0; }
+  PositionRange SelectValidationPositions(int, int64_t) const override { return {0, 8}; }
   const worker::IslandJob* island_job() const override { return job_ ? &*job_ : nullptr; }
   worker::IslandLimits limits() const override;
   Duration StepTimeout() const override;
@@ -91,6 +96,15 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   void Reply(const NodeId& to, worker::CallId call, GroupReply reply) override;
   void Notify(const NodeId& to, GroupFrame frame) override;
   void InterruptWork(const std::string& reason) override;
+  void Interrupt(const std::string& reason) override;
+  LossSum newest_loss() const override { return newest_loss_; }
+  void Lead(OnSaveDone on_save_done) override { SetHooks({.save_done = std::move(on_save_done)}); }
+  void StopLeading() override { SetHooks({}); }
+  // No step is traced.
+  absl::StatusOr<worker::CallId> RequestClock(const NodeId&) override {
+    return absl::UnimplementedError("simulated");
+  }
+  std::map<NodeId, std::vector<worker::ClockSample>> TakeClockSamples() override { return {}; }
   std::shared_ptr<worker::OuterState> outer() const override { return outer_; }
   void Keep(IslandHandover kept) override { kept_ = std::move(kept); }
   void DropKept() override { kept_.reset(); }
@@ -195,7 +209,10 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   std::string work_broken_;     // why devices do nothing together until the next attempt
   std::map<NodeId, bool> met_;  // of the plan's members; false: lost since
 
-  JobId job_name_;
+  std::function<void(const GroupFrame&)> watch_;
+  double step_loss_ = 1;
+  LossSum newest_loss_;
+
   std::optional<worker::IslandJob> job_;
   PeerFence fence_;
   IslandPlan plan_;

@@ -74,7 +74,7 @@ void SimMember::GoOnSave(int64_t save) {
         status = self->KeepCopies(task, number);
       } else {
         std::erase_if(self->disk_, [&](const auto& kept) { return kept.first != task.keep; });
-        self->disk_[task.save] = {self->job_name_, task.optimizer_step, task.units};
+        self->disk_[task.save] = {self->fence_.job, task.optimizer_step, task.units};
       }
       if (self->dead_ || number != self->save_epoch_ || self->plan_.members.empty()) return;
       self->Notify(

@@ -29,10 +29,12 @@ absl::StatusOr<GroupReply> ToGroupReply(const absl::Status& status) {
 
 }  // namespace
 
-void SimMember::Open(const JobId& job, const JobSpec& spec) {
+absl::StatusOr<JobFacts> SimMember::Open(const JobSpec& spec, std::function<bool()> cancelled) {
+  Pause(milliseconds(50));
+  if (cancelled()) return absl::AbortedError("interrupted");
   Close();
-  job_name_ = job;
   job_ = worker::IslandJob{spec, ToyLayers(), {}};
+  return ToyFacts(spec);
 }
 
 void SimMember::Close() {
@@ -57,6 +59,7 @@ absl::StatusOr<GroupReply> SimMember::Do(const GroupFrame& call,
   GroupReply reply;
   if (dead_) return absl::AbortedError("the process has ended");
   if (!job_) return absl::FailedPreconditionError("no job is open");
+  if (watch_) watch_(call);
   if (worker::BodyIf<FetchCall>(call) != nullptr) return ToGroupReply(Fetch(call));
   stamps_.Set(Held(), StampsIn(call));
   if (worker::BodyIf<ConfigureCall>(call) != nullptr) {
@@ -96,11 +99,16 @@ absl::StatusOr<GroupReply> SimMember::DoCall(const DropSurplusCall&) {
 }
 
 absl::StatusOr<GroupReply> SimMember::DoCall(const StepCall& call) {
+  const int64_t tokens = worker::Sequences(call.ranges) * job_->spec.data.sequence_length;
+  newest_loss_ = {step_loss_ * static_cast<double>(tokens), tokens};
   return ToGroupReply(Step(call));
 }
 
 absl::StatusOr<GroupReply> SimMember::DoCall(const EvaluateCall& call) {
   last_number_ = std::max(last_number_, call.number);
+  const int64_t tokens = 8 * call.count;
+  const auto version = static_cast<double>(outer_ == nullptr ? 0 : outer_->tag().base);
+  newest_loss_ = {static_cast<double>(tokens) / (2.0 + version), tokens};
   return ToGroupReply(Takes(milliseconds(100)));
 }
 

@@ -20,8 +20,8 @@
 #include "tests/sim/member.h"
 #include "tests/sim/toy_trainer.h"
 #include "worker/core/core.h"
-#include "worker/island/control/control.h"
 #include "worker/island/control/follower_control.h"
+#include "worker/island/control/leader.h"
 
 namespace atl::sim {
 
@@ -191,7 +191,7 @@ struct IslandState {
   int64_t optimizer_step = 0;
 };
 
-// The real core, control and follower around a toy member (member.h).
+// The real core, leader and follower around a toy member (member.h).
 class WorkerNode : public Member {
  public:
   WorkerNode(World* world, std::string name, double slowness)
@@ -210,12 +210,6 @@ class WorkerNode : public Member {
     int64_t number = 0;
     size_t missing = 0;
     int64_t steps = 0;  // parts that came as steps
-  };
-  // What the compute thread does, one after the other.
-  struct Command {
-    std::function<std::optional<worker::Event>()> run;
-    std::optional<worker::Event> refused;  // instead, where it is interrupted before it begins
-    bool interrupted = false;
   };
   struct ToyStep {
     std::vector<PositionRange> ranges;
@@ -249,9 +243,6 @@ class WorkerNode : public Member {
   void Do(const worker::Note& action) { world_.Trace(absl::StrCat(name(), ": ", action.text)); }
   void Post(worker::Event event);
   void RunFollower();
-  void Enqueue(Command command);
-  void Compute();
-  void AwaitSideWork();
   absl::Status AwaitFree();
 
   // ---- transfer_node.cc ----
@@ -267,25 +258,40 @@ class WorkerNode : public Member {
   bool Fill(ps::PushArrived& event, const worker::PushShards& action, const NodeId& sender,
             const worker::ShardPart& part) const;
   void EndPull(int64_t transfer, worker::Event event);
-  void StagePulled(const worker::PullDone& pulled, int64_t ticket);
 
   // ---- island_node.cc ----
+  // Commands are the leader's.
+  template <class Command>
+  void Do(const Command& command) {
+    command_ = command;
+    leader_->Enqueue(command);
+  }
   void Do(const worker::Prepare& action);
-  void Do(const worker::Reconfigure& action);
-  void Do(const worker::MakeInitialWeights& action);
   void Do(const worker::TrainStep& action);
-  void Do(const worker::CaptureDelta& action);
-  void Do(const worker::AdoptPulled& action);
   void Do(const worker::Validate& action);
   void Do(const worker::SaveState& action);
-  void Do(const worker::Handover& action);
-  void Do(const worker::ReleaseJob& action);
-  worker::Event Configured(const worker::Reconfigure& action, const worker::PlanTaken& taken,
-                           Leadership leadership);
-  absl::StatusOr<double> Steps(const worker::TrainStep& action);
-  absl::Status Adopt(const worker::AdoptPulled& action);
-  void Lead();
-  void OnSaved(const worker::IslandControl::SaveOutcome& outcome);
+  void Do(const worker::ReleaseJob& action) { leader_->Enqueue(action); }
+  void MakeLeader();
+  void OnCall(const GroupFrame& call);
+  void RemoveJob(const JobId& job);
+  // What it says became of the island's state is compared with what is there.
+  template <class T>
+  void Check(const T&) {}
+  void Check(const worker::Prepared& event) { Forget(event.job); }
+  void Check(const worker::PrepareFailed& event) { Forget(event.job); }
+  void Check(const worker::Reconfigured& event);
+  void Check(const worker::HandedOver& event);
+  void Check(const worker::InitialWeightsMade& event);
+  void Check(const worker::StepDone& event);
+  void Check(const worker::DeltaCaptured& event);
+  void Check(const worker::DeltaReady& event);
+  void Check(const worker::Adopted& event);
+  void Check(const worker::ValidationDone&) { CheckWhole("has validated"); }
+  void Check(const worker::StateCopied& event);
+  void Check(const worker::StateSaved& event);
+  void Check(const worker::CommandFailed& event);
+  void Forget(const JobId& next);
+  void CheckKept(const worker::Reconfigured& taken);
 
   // ---- island_checks.cc ----
   bool GatherLayer(const WorkerNode& node, int32_t layer, std::optional<int64_t>* step,
@@ -300,16 +306,14 @@ class WorkerNode : public Member {
   Disk disk_;
   std::optional<worker::WorkerCore> core_;
   std::shared_ptr<SimMember> member_;
-  std::shared_ptr<worker::IslandControl> control_;
+  std::shared_ptr<worker::IslandLeader> leader_;
   std::shared_ptr<worker::FollowerControl> follower_;
   bool follower_runs_ = false;
-  std::deque<Command> queue_;
-  bool computing_ = false;
-  bool capturing_ = false, staging_ = false;  // beside
-  std::shared_ptr<std::atomic<bool>> side_cancelled_;
-  int64_t staging_ticket_ = 0;
-  bool stepped_ = false;  // since the last adoption or capture
-  JobId job_;             // of spec_
+  worker::Action command_;               // the newest
+  std::optional<LayerValues> addition_;  // of an adoption, before it
+  worker::CaptureDelta capture_;         // the newest, and the parameters then
+  LayerValues captured_theta_;
+  JobId job_;  // of spec_
   JobSpec spec_;
   std::pair<IslandId, Generation> island_{-1, 0};  // that it leads
   Known known_, kept_;

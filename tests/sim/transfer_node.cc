@@ -105,11 +105,7 @@ void WorkerNode::EndPull(int64_t transfer, worker::Event event) {
   if (transfers_.erase(transfer) == 0) return;
   const auto* done = std::get_if<worker::PullDone>(&event);
   if (done == nullptr) return Deliver(event);
-  Enqueue({[this, pulled = *done, ticket = staging_ticket_]() -> std::optional<worker::Event> {
-             StagePulled(pulled, ticket);
-             return std::nullopt;
-           },
-           std::nullopt});
+  leader_->Stage(*done);
 }
 
 void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
@@ -173,29 +169,6 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
   world_.network.Send(owner, part.server, [this, part, pull_event, answer] {
     if (ServerNode* server = world_.FindServer(part.server)) server->Pull(pull_event, answer);
   });
-}
-
-// On the compute thread: brings what adopting it adds to the devices, during the steps that follow.
-void WorkerNode::StagePulled(const worker::PullDone& pulled, int64_t ticket) {
-  AwaitSideWork();
-  const std::shared_ptr<worker::OuterState> outer = member_->outer();
-  if (outer != nullptr && outer->tag().base != kNoVersion && stepped_) {
-    auto bring = control_->StageCarry();
-    if (bring.ok() && *bring != nullptr) {
-      if (ticket != staging_ticket_) return;
-      staging_ = true;
-      Fiber::Start([this, pulled, ticket, bring = *std::move(bring), at = run(), member = member_,
-                    control = control_, cancelled = side_cancelled_] {
-        (void)bring(*cancelled);
-        if (run() != at) return;
-        staging_ = false;
-        member->Wake();
-        if (ticket == staging_ticket_) Post(pulled);
-      });
-      return;
-    }
-  }
-  if (ticket == staging_ticket_) Post(pulled);
 }
 
 // ------------------------------------------------------------------------------------ pushes ----
@@ -286,8 +259,7 @@ void WorkerNode::PushPart(const worker::PushShards& action, const NodeId& sender
 
 void WorkerNode::Do(const worker::CancelTransfers&) {
   transfers_.clear();
-  ++staging_ticket_;
-  if (staging_) *side_cancelled_ = true;
+  leader_->CancelStaging();
 }
 
 }  // namespace atl::sim

@@ -15,8 +15,8 @@ void WorkerNode::Start() {
   BeginRun();
   ++incarnation_;
   connected_ = false;
-  queue_.clear();
-  computing_ = follower_runs_ = capturing_ = staging_ = leaving_ = stepped_ = false;
+  follower_runs_ = leaving_ = false;
+  leader_.reset();  // before what it uses
   known_ = kept_ = Known();
   island_ = {-1, 0};
   saving_.clear();
@@ -34,18 +34,11 @@ void WorkerNode::Start() {
   identity.mark = mark_;
   member_ = std::make_shared<SimMember>(
       &world_, IslandMember{name(), incarnation_, identity.peer_endpoint, ""}, slowness_, &disk_);
-  // Saves end while another command goes on, and are finished within Configure.
-  control_ = std::make_shared<worker::IslandControl>(
-      member_.get(),
-      worker::IslandControl::Hooks{
-          .on_reply = nullptr,
-          .drained = [this](const worker::Drained& drained) { Post(drained); },
-          .saved = [this](const worker::IslandControl::SaveOutcome& o) { OnSaved(o); }});
+  MakeLeader();
   follower_ = std::make_shared<worker::FollowerControl>(
       member_.get(), [this](int64_t plan_number, const std::string& activity) {
         Post(worker::FollowerState{plan_number, activity});
       });
-  side_cancelled_ = std::make_shared<std::atomic<bool>>(false);
   core_.emplace(std::move(identity));
   KeepConnecting();
 }
@@ -56,8 +49,6 @@ void WorkerNode::Crash() {
   world_.Trace(absl::StrCat(name(), " crashes", lost ? ", and its disk is lost" : ""));
   EndRun();
   core_.reset();
-  queue_.clear();
-  *side_cancelled_ = true;
   // What its threads wait for never comes: they end now, and what they do on the way counts
   // nowhere.
   const std::shared_ptr<SimMember> member = member_;
@@ -68,7 +59,6 @@ void WorkerNode::Crash() {
 void WorkerNode::End() {
   if (!alive()) return;
   EndRun();
-  queue_.clear();
   const std::shared_ptr<SimMember> member = member_;
   member->Die();
 }
@@ -115,44 +105,7 @@ void WorkerNode::CrashAndRestart() {
   Crash();
 }
 
-// ---------------------------------------------------------------------- the compute thread ----
-
-void WorkerNode::Enqueue(Command command) {
-  queue_.push_back(std::move(command));
-  Compute();
-}
-
-void WorkerNode::Compute() {
-  if (computing_ || queue_.empty()) return;
-  computing_ = true;
-  Fiber::Start([this, member = member_, control = control_, at = run()] {
-    while (run() == at && !queue_.empty()) {
-      const Command next = std::move(queue_.front());
-      queue_.pop_front();
-      control->ForgetInterrupts();
-      *side_cancelled_ = false;
-      const bool refused = next.interrupted && next.refused;
-      const std::optional<worker::Event> event = refused ? next.refused : next.run();
-      const auto* failed = event ? std::get_if<worker::CommandFailed>(&*event) : nullptr;
-      if (run() == at && failed != nullptr) {
-        world_.Trace(absl::StrCat(name(), ": a command failed: ", failed->reason));
-      }
-      if (run() == at && event) Post(*event);
-    }
-    if (run() == at) computing_ = false;
-  });
-}
-
-void WorkerNode::AwaitSideWork() {
-  (void)member_->WaitUntil(seconds(600), [this] { return !capturing_ && !staging_; });
-}
-
-void WorkerNode::Do(const worker::InterruptStep& action) {
-  for (Command& command : queue_) command.interrupted = true;
-  *side_cancelled_ = true;
-  control_->Interrupt();
-  member_->Interrupt(action.reason);
-}
+void WorkerNode::Do(const worker::InterruptStep& action) { leader_->Interrupt(action.reason); }
 
 // ------------------------------------------------------------------- the follower's thread ----
 

@@ -1,10 +1,10 @@
-// What the control of an island (control.h, follower_control.h) works with: this worker's part of
-// the island, and the calls to the other members. GroupMember is the real one; tests/sim has one
-// without threads.
+// What the leader and the followers of an island (leader.h, follower_control.h) work with: this
+// worker's part of the island, and the calls to the other members. GroupMember is the real one;
+// tests/sim has one without threads.
 //
-// Threads: Call, Await, `Notify`, Do of work in parallel to steps, Log and ChangesSince are for any
-// thread; everything else is for the control's caller, one at a time. Meet, Do and Await block; an
-// interrupt of the member (GroupMember::Interrupt) ends all three with ABORTED.
+// Threads: Call, Await, `Notify`, Interrupt, Do of work in parallel to steps, Log and ChangesSince
+// are for any thread; everything else is for the caller, one at a time. Open, Meet, Do and Await
+// block; Interrupt ends all four with ABORTED.
 
 #ifndef ATOLL_WORKER_ISLAND_CONTROL_PORT_H_
 #define ATOLL_WORKER_ISLAND_CONTROL_PORT_H_
@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,7 +25,9 @@
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 #include "common/time.h"
+#include "worker/island/control/clocks.h"
 #include "worker/island/messages/wire.h"
+#include "worker/model/runner.h"
 #include "worker/outer/outer_state.h"
 #include "worker/state/replay_log.h"
 #include "worker/state/save_plan.h"
@@ -44,11 +47,32 @@ struct IslandLimits {
   Duration move;  // of all members having their layers, besides what the bytes need
 };
 
+// Work that is done one after the other, in parallel to its caller's.
+class WorkLane {
+ public:
+  virtual ~WorkLane() = default;  // waits for what is under way; what is behind it is dropped
+  virtual void Add(std::function<void()> work) = 0;  // for any thread; never waits
+  virtual void AwaitIdle() = 0;                      // until all of it is done
+};
+
 class IslandPort {
  public:
   virtual ~IslandPort() = default;
 
   virtual IslandMember Self() const = 0;
+  virtual std::unique_ptr<WorkLane> NewLane() = 0;
+  virtual Instant Now() const = 0;
+
+  // ---- The job. What this worker held of another one is forgotten. ----
+  // Opens model and data. Once `cancelled` says so, what takes long ends with ABORTED. An error
+  // names file, field and remedy.
+  virtual absl::StatusOr<JobFacts> Open(const JobSpec& spec, std::function<bool()> cancelled) = 0;
+  virtual void Close() = 0;
+  virtual int devices() const = 0;  // of this worker
+  // How many tokens of the training sequences at these positions the loss does not count.
+  virtual absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges) = 0;
+  // Of the first `sequences` held-out ones, or all there are, of set 0 or of data.validation's.
+  virtual PositionRange SelectValidationPositions(int set, int64_t sequences) const = 0;
   virtual const IslandJob* island_job() const = 0;  // null: none is open
   virtual IslandLimits limits() const = 0;
   // Of what the present plan's devices do together.
@@ -79,6 +103,18 @@ class IslandPort {
   virtual void Notify(const NodeId& to, GroupFrame frame) = 0;
   // Ends what this worker's devices do, soon.
   virtual void InterruptWork(const std::string& reason) = 0;
+  // And every wait for others.
+  virtual void Interrupt(const std::string& reason) = 0;
+  // Of the newest step or evaluation that Do has made.
+  virtual LossSum newest_loss() const = 0;
+  // This worker leads: a member's reply that is an error ends what its devices do, and what becomes
+  // of the members' saves is reported, on any thread.
+  using OnSaveDone = std::function<void(const NodeId& from, const SaveDone& done)>;
+  virtual void Lead(OnSaveDone on_save_done) = 0;
+  virtual void StopLeading() = 0;  // no report is under way when it returns; saves end
+  // Requests another member's time; its answer is among the samples.
+  virtual absl::StatusOr<CallId> RequestClock(const NodeId& to) = 0;
+  virtual std::map<NodeId, std::vector<ClockSample>> TakeClockSamples() = 0;
 
   // ---- What is kept here. ----
   // For the parameter servers; null: no plan was set up for this job.

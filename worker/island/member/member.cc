@@ -3,12 +3,29 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/check.h"
 #include "common/event_loop.h"
+#include "common/model/targets.h"
 #include "common/net/security.h"
 #include "worker/core/leases.h"
 
 namespace atl::worker {
 namespace {
+
+// A thread.
+class ThreadLane final : public WorkLane {
+ public:
+  void Add(std::function<void()> work) override {
+    ATOLL_CHECK(queue_.Add(std::move(work)), "more work than is waited for");
+  }
+  void AwaitIdle() override {
+    while (!queue_.AwaitIdle(std::chrono::seconds(1))) {
+    }
+  }
+
+ private:
+  WorkQueue queue_;
+};
 
 // Waiting for members to accept a plan is interrupted this often, to look for an interruption.
 constexpr Duration kMeetSlice = std::chrono::milliseconds(200);
@@ -59,6 +76,15 @@ GroupMember::~GroupMember() {
   // pointer.
 }
 
+std::unique_ptr<WorkLane> GroupMember::NewLane() { return std::make_unique<ThreadLane>(); }
+
+Instant GroupMember::Now() const { return SteadyNow(); }
+
+void GroupMember::StopLeading() {
+  SetHooks({});
+  saves_.StopSaving();
+}
+
 // ------------------------------------------------------------------------------------- job ----
 
 absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bool()> cancelled) {
@@ -105,6 +131,14 @@ IslandMember GroupMember::Self() const {
 int64_t GroupMember::NowUs() const {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
+// Between steps: who counts works no engine.
+absl::StatusOr<int64_t> GroupMember::CountMasked(const std::vector<PositionRange>& ranges) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_.OpenJob());
+  ATOLL_ASSIGN_OR_RETURN(const int64_t masked, job->data.CountMasked(ranges));
+  const int64_t rows = Sequences(ranges), length = job->data.sequence_length();
+  return rows * length - CountTargets(job->engine.model, rows, length, masked);
 }
 
 int GroupMember::devices() const {

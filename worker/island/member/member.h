@@ -1,5 +1,5 @@
 // One worker's part in an island: its devices under the plan (the engine), its link to the other
-// members, and what each call makes it do. GroupTrainer leads with it, Follower serves with it.
+// members, and what each call makes it do. IslandLeader leads with it, Follower serves with it.
 //
 // Its parts have interfaces of their own: calls to other members (GroupCalls), layers
 // (MemberLayers), saved states (SavedStates) and the exchange with the parameter servers
@@ -36,7 +36,6 @@
 #include "worker/island/messages/wire.h"
 #include "worker/island/tracing.h"
 #include "worker/pipeline/engine.h"
-#include "worker/runtime/trainer.h"
 #include "worker/work_queue.h"
 
 namespace atl::worker {
@@ -60,7 +59,7 @@ struct GroupOptions {
   // free (coordinator/planning/auxiliary_memory.h): these messages; outgoing ones, a copy
   // each until the other end has them (at most PeerLinkOptions::queued_bytes_max a peer);
   // reductions in progress, up to the gradients' bytes; the leader's copies of the model
-  // (worker/runtime/island.h); and layers that are sent to new holders, a copy each, while a plan
+  // (worker/island/README.md); and layers that are sent to new holders, a copy each, while a plan
   // is set up. In a step the first two are the activations and gradients that cross to other
   // workers, at most: the windows and queues are larger, so that they never delay one.
   int64_t transport_bytes_max = int64_t{4} << 30;
@@ -100,12 +99,12 @@ class GroupMember final : public IslandPort, private PeerHandler {
   SavedStates& saves() { return saves_; }
   OuterExchange& outer_exchange() { return outer_exchange_; }
 
-  // ---- The job. What this worker held of another one is forgotten. ----
-  // Once `cancelled` (it may be null) says so, what takes long ends with ABORTED.
-  absl::StatusOr<JobFacts> Open(const JobSpec& spec, std::function<bool()> cancelled = nullptr);
-  void Close();
+  // ---- The job. ----
+  absl::StatusOr<JobFacts> Open(const JobSpec& spec, std::function<bool()> cancelled) override;
+  void Close() override;
   const GroupJob* job() const { return state_.job().get(); }  // null: none is open; until Close
-  int devices() const;
+  int devices() const override;
+  absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges) override;
 
   // ---- The plan. ----
   IslandPlan plan() const { return *state_.plan(); }
@@ -118,26 +117,14 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // ---- Steps. ----
   // Those of the present generation; see Engine.
   CommitState Committed();
-  // What the newest step that Do has made came to; the loss of the newest step or evaluation.
-  const StepOutcome& newest_step() const { return newest_step_; }
-  const LossSum& newest_loss() const { return newest_loss_; }
-  // What the devices and messages of the newest step did. Waits a moment for messages that have not
-  // arrived.
-  MemberTrace ReadTrace(const StepOutcome& outcome);
-  // Ends what this worker's devices do, soon.
-  void InterruptWork(const std::string& reason) override;
-  // And every wait for others.
-  void Interrupt(const std::string& reason);
+  void Interrupt(const std::string& reason) override;
 
   // ---- Hooks, set before Join, called on the link's thread. They must not set others. ----
   struct Hooks {
     // A call that requests work of this worker: all but get_layer. Replied to with Reply.
     std::function<void(const NodeId& from, GroupFrame frame)> serve;
     std::function<void(const NodeId& peer, const std::string& reason)> peer_lost;
-    // A reply that is an error has come.
-    std::function<void(const NodeId& from, const std::string& error)> call_failed;
-    // What this worker requested of a member has been saved, or not.
-    std::function<void(const NodeId& from, const SaveDone& done)> save_done;
+    OnSaveDone save_done;  // see IslandPort::Lead
   };
   // No call of the earlier ones is under way when it returns.
   void SetHooks(Hooks hooks);
@@ -164,7 +151,20 @@ class GroupMember final : public IslandPort, private PeerHandler {
  private:
   explicit GroupMember(GroupOptions options);
 
-  // ---- IslandPort: for the control alone. ----
+  // ---- IslandPort: for leader and follower alone. ----
+  std::unique_ptr<WorkLane> NewLane() override;
+  Instant Now() const override;
+  PositionRange SelectValidationPositions(int set, int64_t sequences) const override {
+    return job()->data.SelectValidationPositions(set, sequences);
+  }
+  void InterruptWork(const std::string& reason) override;
+  LossSum newest_loss() const override { return newest_loss_; }
+  void Lead(OnSaveDone on_save_done) override { SetHooks({.save_done = std::move(on_save_done)}); }
+  void StopLeading() override;
+  absl::StatusOr<CallId> RequestClock(const NodeId& to) override { return calls_.RequestClock(to); }
+  std::map<NodeId, std::vector<ClockSample>> TakeClockSamples() override {
+    return calls_.clocks().Take();
+  }
   const IslandJob* island_job() const override;
   IslandMember Self() const override;
   IslandLimits limits() const override {
@@ -238,6 +238,8 @@ class GroupMember final : public IslandPort, private PeerHandler {
                                    double learning_rate, bool trace);
   absl::StatusOr<LossSum> Evaluate(int64_t number, int64_t first, int64_t count);
   absl::Status TakeStep(const StepSums& step);
+  // What the devices and messages of a step did. Waits a moment for messages that have not arrived.
+  MemberTrace ReadTrace(const StepOutcome& outcome);
   void Begin(int64_t number);  // a step or an evaluation
 
   const GroupOptions options_;

@@ -99,7 +99,7 @@ void GroupMember::OnReply(const NodeId& from, GroupFrame frame) {
   calls_.OnReply(from, std::move(frame));
   if (status.ok() || epoch != state_.epoch()) return;
   const std::lock_guard calling(hooks_mutex_);
-  if (hooks_.call_failed) hooks_.call_failed(from, absl::StrCat(from, ": ", status.message()));
+  if (hooks_.save_done) InterruptWork(absl::StrCat(from, ": ", status.message()));  // it leads
 }
 
 // What needs no reply, or has it at once.

@@ -6,9 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "kernels/cpu/cpu.h"
-#include "worker/runtime/testing/model_trainer.h"
-#include "worker/runtime/testing/rounds.h"
+#include "tests/island/rounds.h"
 
 namespace atl::worker {
 namespace {
@@ -44,7 +42,6 @@ RoundsOptions Job(const Text& text, Encoding encoding) {
   options.rounds = 30;
   spec.schedule.train_tokens = 2 * options.rounds * 8 * 4 * 32;
   spec.schedule.validation_sequences = 0;  // all
-  options.trainer = [] { return NewModelTrainer(NewCpuBackend(1)); };
   return options;
 }
 

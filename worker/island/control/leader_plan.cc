@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "worker/island/control/control.h"
+#include "worker/island/control/leader.h"
 
 namespace atl::worker {
 namespace {
@@ -19,10 +19,19 @@ int64_t CountMovedBytes(const std::vector<StateTransfer>& transfers) {
 
 }  // namespace
 
-absl::StatusOr<PlanTaken> IslandControl::Configure(const JobId& job, Generation generation,
-                                                   const IslandPlan& plan,
-                                                   const std::vector<ShardPlacement>& shards,
-                                                   const NodeId& before, Leadership* known) {
+absl::StatusOr<Event> IslandLeader::Do(const Reconfigure& command) {
+  if (!fits_) ATOLL_RETURN_IF_ERROR(CheckMemory(&command.plan));
+  fits_ = true;
+  resume_save_ = command.resume;
+  resume_leased_ = command.leased;
+  if (hooks_.await_free) ATOLL_RETURN_IF_ERROR(hooks_.await_free());
+  port_->Lead([this](const NodeId& from, const SaveDone& done) { OnSaveDone(from, done); });
+  stage_links_.clear();
+  memory_.clear();
+  return Configure(command);
+}
+
+absl::StatusOr<Reconfigured> IslandLeader::Configure(const Reconfigure& command) {
   if (port_->island_job() == nullptr) return absl::FailedPreconditionError("no job is open");
   port_->DropKept();
   ForgetSaving();
@@ -30,50 +39,99 @@ absl::StatusOr<PlanTaken> IslandControl::Configure(const JobId& job, Generation 
   if (configured_) (void)Drain();
   Fail();
   staged_ = false;
-  shards_ = shards;
-  if (hooks_.drained != nullptr) hooks_.drained({generation, plan.number});
-  const PeerFence fence{job, generation, plan.number};
+  shards_ = command.shards;
+  hooks_.post(Drained{command.generation, command.plan.number});
+  const PeerFence fence{command.job, command.generation, command.plan.number};
   if (fence != fence_) epoch_ = 0;
   if (fence.job != fence_.job || fence.generation != fence_.generation) {
     // Another member may have led meanwhile.
     known_.known_steps = -1;
     known_.step_tried = false;
   }
-  const bool led = KnowsSteps();
   const std::shared_ptr<OuterState> kept = port_->outer();
-  known_.outer = led && kept != nullptr ? kept->tag() : OuterTag();
+  known_.outer = KnowsSteps() && kept != nullptr ? kept->tag() : OuterTag();
   fence_ = fence;
-  alone_ = plan.number == 0;
-  plan_ = alone_ ? MakeSingleDevicePlan() : plan;
+  alone_ = command.plan.number == 0;
+  plan_ = alone_ ? MakeSingleDevicePlan() : command.plan;
   ATOLL_RETURN_IF_ERROR(port_->Join(fence, plan_));
   Holdings holdings;
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings));
-  if (!before.empty()) ATOLL_RETURN_IF_ERROR(TakeOverState(before, known));
-  return TransferState(holdings);
+  std::optional<Leadership> taken_over;
+  if (!command.take_over_from.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(taken_over, TakeOverState(command.take_over_from));
+  }
+  ATOLL_ASSIGN_OR_RETURN(Reconfigured done, TransferState(holdings));
+  done.plan_number = command.plan.number;
+  done.taken_over = std::move(taken_over);
+  return done;
 }
 
-void IslandControl::Keep(Leadership known) {
+// A job's memory is taken when it is opened, and what does not fit is known then.
+absl::Status IslandLeader::ConfigureAlone() {
+  plan_ = MakeSingleDevicePlan();
+  alone_ = true;
+  fence_ = {};
+  staged_ = false;
+  ATOLL_RETURN_IF_ERROR(port_->Join(fence_, plan_));
+  known_.outer = OuterTag();
+  ATOLL_RETURN_IF_ERROR(SetUp(&holdings_));
+  std::string lost;
+  ATOLL_RETURN_IF_ERROR(TransferOuterState(&lost));
+  ATOLL_RETURN_IF_ERROR(port_->Do({.body = DropSurplusCall()}).status());
+  configured_ = true;
+  failed_ = false;
+  return absl::OkStatus();
+}
+
+// Everything on the first device, the job's micro-batch (or the whole batch) at once, and nothing
+// recomputed.
+IslandPlan IslandLeader::MakeSingleDevicePlan() const {
+  const IslandJob& job = *port_->island_job();
+  const InnerSpec& inner = job.spec.inner;
+  const int64_t rows =
+      inner.micro_batch_sequences > 0 ? inner.micro_batch_sequences : inner.batch_sequences;
+  const std::string device = absl::StrCat(name(), "/0");
+  IslandPlan plan;
+  plan.number = 1;
+  plan.members = {port_->Self()};
+  PlanReplica replica;
+  replica.micro_batch_sequences = rows;
+  replica.micro_batches = static_cast<int32_t>((inner.batch_sequences + rows - 1) / rows);
+  replica.stages = {{0, static_cast<int32_t>(job.layers.size()), {device}, {}}};
+  plan.replicas = {replica};
+  std::vector<PlanOp> ops;
+  for (int32_t m = 0; m < replica.micro_batches; ++m) {
+    ops.push_back({PlanOpKind::kForward, 0, m});
+    ops.push_back({PlanOpKind::kInputGradient, 0, m});
+    ops.push_back({PlanOpKind::kWeightGradient, 0, m});
+  }
+  plan.programs = {CompleteProgram(plan, device, ops)};
+  return plan;
+}
+
+absl::StatusOr<Event> IslandLeader::Do(const Handover& command) {
   if (configured_) (void)Drain();  // what it says of the newest step is in known_.step_tried
   const std::shared_ptr<OuterState> outer = port_->outer();
-  known_.leadership = std::move(known);
+  known_.leadership = command.leadership;
   known_.outer = outer == nullptr ? OuterTag() : outer->tag();
   port_->Keep(known_);
+  tracer_.Answer(absl::AbortedError("another worker leads the island now"));
+  return HandedOver{};
 }
 
-absl::Status IslandControl::TakeOverState(const NodeId& before, Leadership* taken_over) {
+absl::StatusOr<Leadership> IslandLeader::TakeOverState(const NodeId& before) {
   ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(before, {.body = TakeOverCall()}));
   ATOLL_ASSIGN_OR_RETURN(const GroupReply reply, port_->Await(call, port_->limits().call));
   if (!reply.handover) {
     return absl::InternalError(absl::StrCat(before, " does not say what it knows"));
   }
   known_ = *reply.handover;
-  *taken_over = known_.leadership;
   if (known_.state_broken) known_.moments_since = NewStamp();
-  return absl::OkStatus();
+  return known_.leadership;
 }
 
 // All members' devices under the plan; what each holds then.
-absl::Status IslandControl::SetUp(Holdings* holdings) {
+absl::Status IslandLeader::SetUp(Holdings* holdings) {
   const std::vector<NodeId> followers = Followers();
   if (!followers.empty()) ATOLL_RETURN_IF_ERROR(port_->Meet(followers, interrupted_));
   port_->BeginEpoch(++epoch_);
@@ -95,7 +153,7 @@ absl::Status IslandControl::SetUp(Holdings* holdings) {
 // A step that was interrupted while it was committed may have been taken by some. Then all others
 // that are left take it, too: a member that has taken it knows that every gradient was final, and
 // the summed commit values.
-absl::Status IslandControl::AgreeOnStep() {
+absl::Status IslandLeader::AgreeOnStep() {
   const Duration timeout = port_->StepTimeout();
   ATOLL_ASSIGN_OR_RETURN(const Replies states,
                          Broadcast(ToAll({.body = DrainCall()}), {Followers(), timeout}));
@@ -118,8 +176,8 @@ absl::Status IslandControl::AgreeOnStep() {
 }
 
 // Every member gets what it lacks of the plan's state.
-absl::Status IslandControl::FetchAll(StateTransferPlan& transfers, int64_t save,
-                                     const StateName& state) {
+absl::Status IslandLeader::FetchAll(StateTransferPlan& transfers, int64_t save,
+                                    const StateName& state) {
   int64_t bytes = 0;  // that move to all
   for (const auto& [member, moves] : transfers.transfers) bytes += CountMovedBytes(moves);
   // Each member times out by itself when nothing comes any more.
@@ -138,7 +196,7 @@ absl::Status IslandControl::FetchAll(StateTransferPlan& transfers, int64_t save,
   return status;
 }
 
-absl::StatusOr<PlanTaken> IslandControl::TransferState(const Holdings& holdings) {
+absl::StatusOr<Reconfigured> IslandLeader::TransferState(const Holdings& holdings) {
   StateTransferPlan transfers = PlanTransferOrRestore(holdings);
   const int64_t save = transfers.kept && replay_ ? replay_->save : 0;
   StateName state = transfers.state;
@@ -152,7 +210,7 @@ absl::StatusOr<PlanTaken> IslandControl::TransferState(const Holdings& holdings)
   std::string outer_lost;
   ATOLL_RETURN_IF_ERROR(TransferOuterState(&outer_lost));
 
-  PlanTaken taken;
+  Reconfigured taken;
   taken.kept = transfers.kept;
   if (beyond_) {
     taken.resumed = true;
@@ -173,13 +231,13 @@ absl::StatusOr<PlanTaken> IslandControl::TransferState(const Holdings& holdings)
     const int64_t saved = transfers.optimizer_step;
     known_.parameters_since = state.parameters_since;
     ATOLL_ASSIGN_OR_RETURN(const Replayed replayed, ReplayChanges(saved, !outer_lost.empty()));
-    taken.replayed = replayed.optimizer_step - saved;
+    taken.steps_replayed = replayed.optimizer_step - saved;
     taken.resumed = save == resume_save_;
     taken.kept = replayed.all;
     transfers.optimizer_step = replayed.optimizer_step;
     state.parameters_since = known_.parameters_since;
     absl::StrAppend(&taken.reason, ", from copies of step ", saved,
-                    "; replayed steps: ", taken.replayed);
+                    "; replayed steps: ", taken.steps_replayed);
   }
   if (std::exchange(known_.state_broken, false)) ATOLL_RETURN_IF_ERROR(FetchTables());
   if (!outer_lost.empty()) {

@@ -4,7 +4,7 @@
 
 #include "common/logging.h"
 #include "worker/core/leases.h"
-#include "worker/island/control/control.h"
+#include "worker/island/control/leader.h"
 
 namespace atl::worker {
 
@@ -12,7 +12,7 @@ namespace atl::worker {
 
 // The same state on disks and in the remote tier has one number: what one lacks may be in the
 // other.
-int64_t IslandControl::AssignSaveNumber(const LocalCheckpoint& about, Tier tier) {
+int64_t IslandLeader::AssignSaveNumber(const LocalCheckpoint& about, Tier tier) {
   const bool same = tier != Tier::kMemory && numbered_ && numbered_->about == about &&
                     numbered_->steps == steps_ && numbered_->tier != tier;
   // Larger than any before of this island, on whatever disk.
@@ -22,7 +22,8 @@ int64_t IslandControl::AssignSaveNumber(const LocalCheckpoint& about, Tier tier)
   return number;
 }
 
-absl::StatusOr<Kept> IslandControl::SaveState(const LocalCheckpoint& about, Tier tier) {
+absl::StatusOr<Event> IslandLeader::Do(const SaveState& command) {
+  const Tier tier = command.tier;
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Drain());
   Saving saving;
@@ -32,9 +33,9 @@ absl::StatusOr<Kept> IslandControl::SaveState(const LocalCheckpoint& about, Tier
   const int64_t copies = in_memory ? port_->island_job()->spec.checkpoint.peer_copies : 0;
   saving.plan = PlanSave(holdings_, copies, sites);
   const bool by_owners = in_memory && saving.plan.by_owners && copies > 0;
-  if (in_memory && !saving.plan.copied && !by_owners) return Kept::kNot;
-  saving.about = about;
-  saving.about.save = last_save_ = AssignSaveNumber(about, tier);
+  if (in_memory && !saving.plan.copied && !by_owners) return StateCopied{Kept::kNot};
+  saving.about = command.about;
+  saving.about.save = last_save_ = AssignSaveNumber(command.about, tier);
   saving.members = plan_.members;
   SaveCall task{last_save_, {}, tier, steps_};
   std::map<NodeId, SaveOrder> orders = saving.plan.orders;
@@ -61,12 +62,12 @@ absl::StatusOr<Kept> IslandControl::SaveState(const LocalCheckpoint& about, Tier
   const GroupFrame go_on{.body = GoOnSaving{last_save_}};
   for (const NodeId& worker : savers) port_->Notify(worker, go_on);
   port_->Notify(name(), go_on);
-  return by_owners ? Kept::kByOwners : Kept::kCopied;
+  return StateCopied{by_owners ? Kept::kByOwners : Kept::kCopied};
 }
 
 // On the link's thread, or on those of this worker's state savers.
-void IslandControl::OnSaveDone(const NodeId& from, const SaveDone& done) {
-  SaveOutcome outcome;
+void IslandLeader::OnSaveDone(const NodeId& from, const SaveDone& done) {
+  StateSaved outcome;
   std::vector<NodeId> members;
   {
     const std::lock_guard lock(save_mutex_);
@@ -80,7 +81,6 @@ void IslandControl::OnSaveDone(const NodeId& from, const SaveDone& done) {
       saving.trouble = absl::StrCat(from, ": ", done.trouble);
     }
     if (saving.done.size() < saving.plan.orders.size()) return;
-    outcome.save = done.save;
     outcome.tier = tier;
     outcome.trouble = saving.trouble;
     if (saving.trouble.empty()) {
@@ -90,12 +90,12 @@ void IslandControl::OnSaveDone(const NodeId& from, const SaveDone& done) {
     }
     saving_.erase(found);
   }
-  const GroupFrame forget{.body = ForgetSaves{outcome.save, outcome.tier}};
+  const GroupFrame forget{.body = ForgetSaves{done.save, outcome.tier}};
   for (const NodeId& member : members) port_->Notify(member, forget);
-  if (hooks_.saved != nullptr) hooks_.saved(outcome);
+  hooks_.post(std::move(outcome));
 }
 
-void IslandControl::ForgetSaving() {
+void IslandLeader::ForgetSaving() {
   const std::lock_guard lock(save_mutex_);
   saving_.clear();
 }
@@ -103,7 +103,7 @@ void IslandControl::ForgetSaving() {
 // -------------------------------------------------------------------------------- going back ----
 
 // The state where the island was; if some of it is nowhere, by way of a save.
-StateTransferPlan IslandControl::PlanTransferOrRestore(const Holdings& holdings) {
+StateTransferPlan IslandLeader::PlanTransferOrRestore(const Holdings& holdings) {
   beyond_.reset();
   if (resume_save_ != 0) {
     if (std::optional<StateTransferPlan> transfers = PlanFromDevices(holdings))
@@ -130,7 +130,7 @@ StateTransferPlan IslandControl::PlanTransferOrRestore(const Holdings& holdings)
 
 // Without going back: what the members' devices hold is the save and nothing but steps since, on
 // data that is the island's.
-std::optional<StateTransferPlan> IslandControl::PlanFromDevices(const Holdings& holdings) {
+std::optional<StateTransferPlan> IslandLeader::PlanFromDevices(const Holdings& holdings) {
   const std::optional<ReplayLog::Changes> changes = port_->ChangesSince(resume_save_);
   if (!changes || !changes->all) return std::nullopt;
   std::vector<LoggedStep> beyond;
@@ -148,7 +148,7 @@ std::optional<StateTransferPlan> IslandControl::PlanFromDevices(const Holdings& 
 }
 
 // Where the island was; for a new leader, the newest that there is.
-std::vector<StateName> IslandControl::StatesWanted(const Holdings& holdings) const {
+std::vector<StateName> IslandLeader::StatesWanted(const Holdings& holdings) const {
   if (!KnowsSteps()) return StatesIn(holdings);
   std::vector<StateName> states;
   for (const bool any_parameters : {false, true}) {
@@ -163,8 +163,8 @@ std::vector<StateName> IslandControl::StatesWanted(const Holdings& holdings) con
   return states;
 }
 
-StateTransferPlan IslandControl::PlanGoingBack(const Holdings& holdings,
-                                               StateTransferPlan otherwise) {
+StateTransferPlan IslandLeader::PlanGoingBack(const Holdings& holdings,
+                                              StateTransferPlan otherwise) {
   for (const bool far : {false, true}) {
     if (far) AddRemoteSaves(holdings);
     for (const int64_t save : ListSaves(saves_)) {
@@ -182,7 +182,7 @@ StateTransferPlan IslandControl::PlanGoingBack(const Holdings& holdings,
 }
 
 // All members read it themselves.
-void IslandControl::AddRemoteSaves(const Holdings& holdings) {
+void IslandLeader::AddRemoteSaves(const Holdings& holdings) {
   const absl::StatusOr<std::vector<HeldSave>> remote = port_->SavesIn(Tier::kRemote);
   if (!remote.ok()) {
     LogWarning("checkpoint", "the remote tier cannot be read: ", remote.status().message());
@@ -202,7 +202,7 @@ void IslandControl::AddRemoteSaves(const Holdings& holdings) {
 }
 
 // Whether the changes since lead to where the island was.
-bool IslandControl::PlanReplay(int64_t save, int64_t optimizer_step) {
+bool IslandLeader::PlanReplay(int64_t save, int64_t optimizer_step) {
   if (replay_ && replay_->save == save) return true;  // an unfinished replay goes on
   Replay replay{save, optimizer_step, {}};
   const std::optional<ReplayLog::Changes> changes = port_->ChangesSince(save);
@@ -225,7 +225,7 @@ bool IslandControl::PlanReplay(int64_t save, int64_t optimizer_step) {
 }
 
 // Without theta_base only as far as the parameters do not become it.
-absl::StatusOr<IslandControl::Replayed> IslandControl::ReplayChanges(int64_t from, bool base_lost) {
+absl::StatusOr<IslandLeader::Replayed> IslandLeader::ReplayChanges(int64_t from, bool base_lost) {
   Replayed replayed{from, true};
   for (const LoggedChange& change : replay_->changes) {
     if (const LoggedStep* step = std::get_if<LoggedStep>(&change)) {
@@ -246,7 +246,7 @@ absl::StatusOr<IslandControl::Replayed> IslandControl::ReplayChanges(int64_t fro
 }
 
 // What the next saves replace.
-void IslandControl::NoteWholeSaves(const Holdings& holdings) {
+void IslandLeader::NoteWholeSaves(const Holdings& holdings) {
   const bool alone = std::all_of(holdings.begin(), holdings.end(), [&](const auto& member) {
     const std::vector<HeldLayer>& held = member.second;
     return member.first == name() ||

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "common/check.h"
-#include "worker/island/control/control.h"
+#include "worker/island/control/leader.h"
 
 namespace atl::worker {
 namespace {
@@ -29,28 +29,28 @@ void Cover(int32_t layer, ElementRange range, const NodeId& from, const LayerPar
 }  // namespace
 
 // Bytes of the largest thing that is waited for: whole layers, between members.
-int64_t IslandControl::ModelBytes() const {
+int64_t IslandLeader::ModelBytes() const {
   int64_t elements = 0;
   for (const LayerSize& layer : port_->island_job()->layers) elements += layer.elements;
   return 4 * elements;
 }
 
-Duration IslandControl::TransferLimit() const {
+Duration IslandLeader::TransferLimit() const {
   return port_->limits().move + GetStateTransferLimit(ModelBytes());
 }
 
-absl::Status IslandControl::AllDo(const GroupFrame& frame) {
+absl::Status IslandLeader::AllDo(const GroupFrame& frame) {
   return AllDo(frame, TransferLimit()).status();
 }
 
-absl::StatusOr<IslandControl::Replies> IslandControl::AllDo(const GroupFrame& frame,
-                                                            Duration timeout) {
+absl::StatusOr<IslandLeader::Replies> IslandLeader::AllDo(const GroupFrame& frame,
+                                                          Duration timeout) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Drain());
   return Broadcast(ToAll(frame), {Followers(), timeout});
 }
 
-bool IslandControl::HaveAll(const std::set<NodeId>& taken) const {
+bool IslandLeader::HaveAll(const std::set<NodeId>& taken) const {
   return std::all_of(holdings_.begin(), holdings_.end(), [&](const auto& entry) {
     const bool holds = std::any_of(entry.second.begin(), entry.second.end(),
                                    [](const HeldLayer& held) { return !held.surplus; });
@@ -60,17 +60,18 @@ bool IslandControl::HaveAll(const std::set<NodeId>& taken) const {
 
 // ---------------------------------------------------------------------------- initial weights ----
 
-absl::Status IslandControl::InitialWeights() {
+absl::StatusOr<Event> IslandLeader::Do(const MakeInitialWeights&) {
   change_failed_ = true;  // unless all of it succeeds
   ATOLL_RETURN_IF_ERROR(ChangeAll({.body = InitialWeightsCall()}));
   change_failed_ = false;
-  return absl::OkStatus();
+  return InitialWeightsMade{};
 }
 
 // ------------------------------------------------------------------------------------ pushes ----
 
-absl::StatusOr<IslandControl::Completion> IslandControl::CaptureDelta(
-    const worker::CaptureDelta& command) {
+// Members whose devices have room for it snapshot what they hold, and read it while steps go on; if
+// one has none, all read it at once.
+absl::Status IslandLeader::Do(const CaptureDelta& command) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(port_->outer()->CheckShards(command));
   ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies({.body = SnapshotCall()}));
@@ -78,39 +79,75 @@ absl::StatusOr<IslandControl::Completion> IslandControl::CaptureDelta(
   if (!of_snapshot) ATOLL_RETURN_IF_ERROR(AllDo({.body = CaptureCall{command.shards}}));
   const GroupFrame make{
       .body = MakeDeltaCall{command.contribution, command.encoding, command.shards, of_snapshot}};
-  // Nothing of the control's own is touched here but what stays as long as the plan.
-  return [this, make, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
-    if (cancelled) return absl::AbortedError("interrupted");
-    absl::Status status =
-        Broadcast(ToAll(make), {followers, TransferLimit(), OnFailure::kReport}).status();
-    if (status.ok() && cancelled) status = absl::AbortedError("interrupted");
-    if (!status.ok()) port_->outer()->DropDelta();
-    return status;
-  };
+  stepped_ = false;
+  hooks_.post(DeltaCaptured{command.contribution});
+  capture_.going = true;
+  // Nothing of the leader's own is touched there but what stays as long as the plan.
+  capture_.lane->Add([this, make, contribution = command.contribution, followers = Followers()] {
+    const absl::Status interrupted = absl::AbortedError("interrupted");
+    absl::Status made = interrupted;
+    if (!capture_.cancelled) {
+      made = Broadcast(ToAll(make), {followers, TransferLimit(), OnFailure::kReport}).status();
+      if (made.ok() && capture_.cancelled) made = interrupted;
+      if (!made.ok()) port_->outer()->DropDelta();
+    }
+    capture_.going = false;
+    hooks_.post(DeltaReady{contribution, made.ok(), std::string(made.message())});
+  });
+  return absl::OkStatus();
 }
 
 // ------------------------------------------------------------------------------------- pulls ----
 
-absl::StatusOr<IslandControl::Completion> IslandControl::StageCarry() {
+void IslandLeader::CancelStaging() {
+  const std::lock_guard lock(mutex_);
+  ++stagings_cancelled_;
+  stage_.cancelled = true;
+}
+
+void IslandLeader::StagePulled(const Staging& staging) {
+  AwaitBeside();
+  const auto wanted = [this, ticket = staging.ticket] {
+    const std::lock_guard lock(mutex_);
+    return ticket == stagings_cancelled_;
+  };
+  // Without steps there is nothing to carry over, and adopting will replace the parameters.
+  const std::shared_ptr<OuterState> outer = port_->outer();
+  if (outer != nullptr && outer->tag().base != kNoVersion && stepped_) {
+    const absl::StatusOr<std::function<void()>> bring = PrepareStaging();
+    // Otherwise the adoption goes the other way, and has the trouble if it lasts.
+    if (bring.ok() && *bring != nullptr) {
+      if (!wanted()) return;
+      stage_.going = true;
+      return stage_.lane->Add([this, pulled = staging.pulled, wanted, bring = *bring] {
+        bring();
+        stage_.going = false;
+        hooks_.post(wanted() ? Event(pulled) : Event(Tick{}));
+      });
+    }
+  }
+  if (wanted()) hooks_.post(staging.pulled);
+}
+
+// Where the devices of all members have room for it.
+absl::StatusOr<std::function<void()>> IslandLeader::PrepareStaging() {
   const OuterSpec& outer = port_->island_job()->spec.outer;
   // What is staged is of all layers, and whole.
-  if (outer.fragments > 1 || outer.fragment_blend < 1) return Completion();
+  if (outer.fragments > 1 || outer.fragment_blend < 1) return nullptr;
   ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies({.body = AdditionCall()}));
-  if (!HaveAll(taken)) return Completion();
-  return [this, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
-    if (cancelled) return absl::AbortedError("interrupted");
+  if (!HaveAll(taken)) return nullptr;
+  return [this, followers = Followers()] {
+    if (stage_.cancelled) return;
     const ApplyCall apply{OuterKind::kAddition, OuterTarget::kAddition, /*during_steps=*/true};
-    ATOLL_RETURN_IF_ERROR(
+    const absl::Status brought =
         Broadcast(ToAll({.body = apply}), {followers, TransferLimit(), OnFailure::kReport})
-            .status());
-    if (cancelled) return absl::AbortedError("interrupted");
-    staged_ = true;
-    return absl::OkStatus();
+            .status();
+    if (brought.ok() && !stage_.cancelled) staged_ = true;
   };
 }
 
 // Some may have changed theirs, and others not: until all have, what is of this change is no state.
-absl::Status IslandControl::ChangeAll(GroupFrame frame) {
+absl::Status IslandLeader::ChangeAll(GroupFrame frame) {
   const StateStamp changed = NewStamp();
   frame.parameters_since = changed;
   ATOLL_RETURN_IF_ERROR(AllDo(frame));
@@ -118,22 +155,34 @@ absl::Status IslandControl::ChangeAll(GroupFrame frame) {
   return absl::OkStatus();
 }
 
-absl::Status IslandControl::ApplyAll(OuterKind kind, OuterTarget target,
-                                     const std::vector<ShardPlacement>& shards) {
+absl::Status IslandLeader::ApplyAll(OuterKind kind, OuterTarget target,
+                                    const std::vector<ShardPlacement>& shards) {
   GroupFrame frame{.body = ApplyCall{kind, target, /*during_steps=*/false, shards}};
   return target == OuterTarget::kNothing ? AllDo(frame) : ChangeAll(std::move(frame));
 }
 
-absl::Status IslandControl::Carry(const std::vector<ShardPlacement>& shards) {
+absl::Status IslandLeader::Carry(const std::vector<ShardPlacement>& shards) {
   ATOLL_ASSIGN_OR_RETURN(const bool added, AddStaged());
   if (added) return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kAddition, OuterTarget::kAdded, shards));
   return FetchTables();
 }
 
-absl::Status IslandControl::FetchTables() { return AllDo({.body = FetchTablesCall()}); }
+absl::Status IslandLeader::FetchTables() { return AllDo({.body = FetchTablesCall()}); }
 
-absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
+// The moments are left alone, unless they are to be reset.
+absl::StatusOr<Event> IslandLeader::Do(const AdoptPulled& command) {
+  int64_t masked = 0;
+  if (command.mode == AdoptMode::kKeep) {
+    ATOLL_ASSIGN_OR_RETURN(masked, port_->CountMasked(command.consumed));
+  }
+  ATOLL_RETURN_IF_ERROR(Adopt(command));
+  if (command.reset_moments) ATOLL_RETURN_IF_ERROR(SetOptimizerSteps(0));
+  stepped_ = false;
+  return Adopted{command.version, masked};
+}
+
+absl::Status IslandLeader::Adopt(const AdoptPulled& command) {
   change_failed_ = true;  // unless all of it succeeds
   const bool replaces = command.mode == AdoptMode::kReplace;
   replacing_ = replaces;
@@ -156,22 +205,28 @@ absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
 
 // -------------------------------------------------------------------------------- validation ----
 
-absl::Status IslandControl::PutBaseIn() {
+// The parameters come back, also if it fails; after a failure of a member Reconfigure does that.
+absl::StatusOr<std::vector<LossSum>> IslandLeader::EvaluateBase(int64_t sequences, int sets) {
   known_.state_broken = true;
-  return AllDo({.body = PutBaseInCall()});
-}
-
-absl::Status IslandControl::TakeBaseOut() {
-  if (!known_.state_broken) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(AllDo({.body = PutBaseInCall()}));
+  std::vector<LossSum> losses;
+  absl::Status status;
+  for (int set = 0; set < sets && status.ok(); ++set) {
+    const absl::StatusOr<LossSum> loss = Evaluate(set, sequences);
+    status = loss.status();
+    if (loss.ok()) losses.push_back(*loss);
+  }
+  if (failed_) return status;
   ATOLL_RETURN_IF_ERROR(AllDo({.body = PutBackCall()}));
   ATOLL_RETURN_IF_ERROR(FetchTables());
   known_.state_broken = false;
-  return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(status);
+  return losses;
 }
 
 // ---------------------------------------------------------------------------- copies, steps ----
 
-absl::Status IslandControl::SetOptimizerSteps(int64_t steps) {
+absl::Status IslandLeader::SetOptimizerSteps(int64_t steps) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Drain());
   const StateStamp changed = NewStamp();
@@ -186,7 +241,7 @@ absl::Status IslandControl::SetOptimizerSteps(int64_t steps) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::set<NodeId>> IslandControl::TakeCopies(const GroupFrame& frame) {
+absl::StatusOr<std::set<NodeId>> IslandLeader::TakeCopies(const GroupFrame& frame) {
   staged_ = false;  // all copies share one block of memory
   ATOLL_ASSIGN_OR_RETURN(const Replies replies, AllDo(frame, port_->limits().call));
   std::set<NodeId> taken;
@@ -196,7 +251,7 @@ absl::StatusOr<std::set<NodeId>> IslandControl::TakeCopies(const GroupFrame& fra
   return taken;
 }
 
-absl::StatusOr<bool> IslandControl::AddStaged() {
+absl::StatusOr<bool> IslandLeader::AddStaged() {
   if (!staged_.exchange(false)) return false;
   ATOLL_RETURN_IF_ERROR(ChangeAll({.body = AdditionCall{/*add=*/true}}));
   return true;
@@ -206,7 +261,7 @@ absl::StatusOr<bool> IslandControl::AddStaged() {
 
 // What each member of the plan is to keep, and from where it gets what is held; `lost` names what
 // no member holds.
-std::map<NodeId, OuterLayoutCall> IslandControl::PlanOuter(std::string* lost) const {
+std::map<NodeId, OuterLayoutCall> IslandLeader::PlanOuter(std::string* lost) const {
   std::vector<ShardPlacement> shards = shards_;
   for (size_t l = 0; l < port_->island_job()->layers.size() && shards_.empty(); ++l) {
     const auto layer = static_cast<int32_t>(l);
@@ -258,7 +313,7 @@ std::map<NodeId, OuterLayoutCall> IslandControl::PlanOuter(std::string* lost) co
   return orders;
 }
 
-absl::Status IslandControl::TransferOuterState(std::string* lost) {
+absl::Status IslandLeader::TransferOuterState(std::string* lost) {
   const std::map<NodeId, OuterLayoutCall> orders = PlanOuter(lost);
   return Broadcast([&](const NodeId& member) { return GroupFrame{.body = orders.at(member)}; },
                    {Followers(), port_->limits().move + GetStateTransferLimit(4 * ModelBytes())})

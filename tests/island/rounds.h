@@ -1,17 +1,14 @@
-// Outer rounds of real islands without daemons: their trainers on the host, their pushes as they
+// Outer rounds of real islands without daemons: their devices on the host, their pushes as they
 // would travel, and the server's arithmetic on what it would decode: what quantising does to the
 // loss.
 
-#ifndef ATOLL_WORKER_RUNTIME_TESTING_ROUNDS_H_
-#define ATOLL_WORKER_RUNTIME_TESTING_ROUNDS_H_
+#ifndef ATOLL_TESTS_ISLAND_ROUNDS_H_
+#define ATOLL_TESTS_ISLAND_ROUNDS_H_
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 
 #include "common/ids.h"
 #include "common/protocol/job_spec.h"
-#include "worker/runtime/trainer.h"
 
 namespace atl::worker {
 
@@ -20,7 +17,6 @@ struct RoundsOptions {
   int islands = 2;  // take turns on the data
   int rounds = 10;
   bool error_feedback = true;
-  std::function<std::unique_ptr<Trainer>()> trainer;
 };
 
 struct RoundsResult {
@@ -33,4 +29,4 @@ RoundsResult RunRounds(const RoundsOptions& options);
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_RUNTIME_TESTING_ROUNDS_H_
+#endif  // ATOLL_TESTS_ISLAND_ROUNDS_H_
