@@ -24,7 +24,6 @@
 #include "common/net/control/tls.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/object_store/http.h"
-#include "common/object_store/waits.h"
 #include "common/protocol/mark_file.h"
 #include "common/protocol/wire.h"
 #include "common/service_manager.h"

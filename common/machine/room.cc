@@ -37,36 +37,30 @@ Taken ReadTaken(const std::string& root) {
   return {pages.addresses * sysconf(_SC_PAGESIZE), pages.memory * sysconf(_SC_PAGESIZE)};
 }
 
-// The limit of this process's addresses; 0: there is none.
-int64_t ReadAddressLimit() {
+// Looks at what the group leaves, and at the limit of addresses.
+absl::Status Check(absl::string_view for_what, const MachineLimits& limits, int64_t memory_left,
+                   int64_t bytes, int64_t address_bytes) {
+  if (!limits.memory_by.empty() && memory_left < bytes) {
+    return Refusal(for_what, limits.memory_by, memory_left, bytes);
+  }
   rlimit space;
-  if (getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY) return 0;
-  return static_cast<int64_t>(space.rlim_cur);
+  if (getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY) return absl::OkStatus();
+  const int64_t left = static_cast<int64_t>(space.rlim_cur) - ReadTaken("").addresses;
+  return left >= address_bytes ? absl::OkStatus()
+                               : Refusal(for_what, kAddresses, left, address_bytes);
 }
 
 }  // namespace
 
 absl::Status CheckRoom(int64_t bytes, const std::string& root) {
-  constexpr char kStart[] = "to start (what --memory-bytes says is a part of it)";
   const MachineLimits limits = ReadMachineLimits(root);
-  if (!limits.memory_by.empty() && limits.memory_bytes < bytes + kDaemonBytes) {
-    return Refusal(kStart, limits.memory_by, limits.memory_bytes, bytes + kDaemonBytes);
-  }
-  const int64_t left = ReadAddressLimit() - ReadTaken("").addresses;
-  if (ReadAddressLimit() == 0 || left >= bytes + kAddressBytes) return absl::OkStatus();
-  return Refusal(kStart, kAddresses, left, bytes + kAddressBytes);
+  return Check("to start (--memory-bytes is a part of it)", limits, limits.memory_bytes,
+               bytes + kDaemonBytes, bytes + kAddressBytes);
 }
 
 absl::Status CheckRoomLeft(int64_t bytes, const std::string& root) {
-  constexpr char kMore[] = "for more";
   const MachineLimits limits = ReadMachineLimits(root);
-  const Taken taken = ReadTaken(root);
-  if (!limits.memory_by.empty() && limits.memory_bytes - taken.memory < bytes) {
-    return Refusal(kMore, limits.memory_by, limits.memory_bytes - taken.memory, bytes);
-  }
-  const int64_t left = ReadAddressLimit() - taken.addresses;
-  if (ReadAddressLimit() == 0 || left >= bytes) return absl::OkStatus();
-  return Refusal(kMore, kAddresses, left, bytes);
+  return Check("for more", limits, limits.memory_bytes - ReadTaken(root).memory, bytes, bytes);
 }
 
 }  // namespace atl

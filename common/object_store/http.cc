@@ -22,7 +22,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
-#include "common/object_store/waits.h"
 #include "common/status.h"
 
 namespace atl {
@@ -72,6 +71,42 @@ class HandlePool {
   std::mutex mutex_;
   std::vector<CURL*> free_;
 };
+
+struct Waits {
+  std::mutex mutex;
+  std::function<void(const std::string&)> say;
+  int waiting = 0;  // requests that have said something
+
+  static Waits& Get() {
+    static Waits waits;
+    return waits;
+  }
+};
+
+// A request with all its tries.
+class Wait {
+ public:
+  explicit Wait(const std::string& url) : url_(url.substr(0, url.find('?'))) { current = this; }
+  ~Wait() {
+    current = nullptr;
+    if (!said_) return;
+    const std::lock_guard lock(Waits::Get().mutex);
+    if (--Waits::Get().waiting == 0 && Waits::Get().say) Waits::Get().say("");
+  }
+  void Say(absl::string_view why) {
+    const std::lock_guard lock(Waits::Get().mutex);
+    if (!std::exchange(said_, true)) ++Waits::Get().waiting;
+    const std::string text = absl::StrCat("waiting for ", url_, ": ", why);
+    if (std::exchange(last_, text) != text && Waits::Get().say) Waits::Get().say(text);
+  }
+  static thread_local Wait* current;
+
+ private:
+  const std::string url_;
+  std::string last_;
+  bool said_ = false;
+};
+thread_local Wait* Wait::current = nullptr;
 
 struct Transfer {
   const WebRequest* request;
@@ -176,8 +211,8 @@ int CheckProgress(void* user, curl_off_t, curl_off_t got, curl_off_t, curl_off_t
   auto* const transfer = static_cast<Transfer*>(user);
   const Instant now = SteadyNow();
   if (std::exchange(transfer->moved, got + sent) != got + sent) transfer->moved_at = now;
-  Wait* const wait = Wait::Current();
-  if (wait != nullptr && now - transfer->moved_at >= kSaySilence) wait->Say("no answer");
+  const bool silent = now - transfer->moved_at >= kSaySilence;
+  if (Wait::current != nullptr && silent) Wait::current->Say("no answer");
   const auto* request = transfer->request;
   return request->cancelled && request->cancelled() ? 1 : 0;
 }
@@ -300,6 +335,11 @@ void ConfineRedirects(std::function<bool(const std::string& url)> may_read) {
   RedirectRule& rule = RedirectRule::Get();
   const std::lock_guard lock(rule.mutex);
   rule.may_read = std::move(may_read);
+}
+
+void WatchWaits(std::function<void(const std::string& what)> say) {
+  const std::lock_guard lock(Waits::Get().mutex);
+  Waits::Get().say = std::move(say);
 }
 
 void AddHeadLine(absl::string_view line, WebAnswer* answer) {

@@ -31,6 +31,11 @@ struct WebRequest {
 // PERMISSION_DENIED. Of the whole process; empty: every redirection.
 void ConfineRedirects(std::function<bool(const std::string& url)> may_read);
 
+// Has `say` get from now on what requests of this process wait for (a server that is silent or
+// busy, while they still try), and "" once none does; from any thread, one at a time. Empty: no
+// more.
+void WatchWaits(std::function<void(const std::string& what)> say);
+
 // Formats the value of the header Range: "bytes=0-9".
 std::string RangeText(int64_t offset, int64_t bytes);
 

@@ -71,4 +71,4 @@ def instances_of_skypilots_catalogue_are_planned_with(_):
 
 
 if __name__ == "__main__":
-    main()
+    main("clusters")

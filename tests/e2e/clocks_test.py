@@ -97,10 +97,9 @@ def certificates_outlive_a_coordinator_with_a_wrong_clock(fixture):
 
     fixture.wait_until("both members", attached, LIMIT_S)
     for days in (YEARS, -YEARS):
-        clock.set_days(days)  # while it runs: those who are in stay in
-        fixture.wait_until("both members", attached, LIMIT_S)
+        clock.set_days(days)  # certificates of now are not valid then: nothing can be asked
         fixture.daemons["coordinator"].stop()
-        fixture.daemons["coordinator"].start()  # members may refuse it now, or it them
+        fixture.daemons["coordinator"].start()
         clock.set_days(0)
         fixture.daemons["coordinator"].stop()
         fixture.daemons["coordinator"].start()

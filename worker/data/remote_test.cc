@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "absl/cleanup/cleanup.h"
-#include "common/object_store/waits.h"
+#include "common/object_store/http.h"
 #include "worker/data/block_cache.h"
 #include "worker/data/dataset.h"
 #include "worker/data/image_encoders.h"
