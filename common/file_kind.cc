@@ -67,8 +67,6 @@ constexpr Magic kMagics[] = {
      "write its numbers alone: numpy.load('F').tofile('F.bin')"},
     {0, "GGUF"sv, FileKind::kOther, "a GGUF file", kSaveWeights, true},
     {0, "\x89HDF\r\n\x1a\n"sv, FileKind::kOther, "an HDF5 file", ""},
-    {0, "MATLAB 5.0 MAT-file"sv, FileKind::kOther, "a MATLAB file", "", true},
-    {8, "DUCK"sv, FileKind::kOther, "a DuckDB database", kRewrite, true},
     {0, "SQLite format 3\0"sv, FileKind::kOther, "an SQLite database", kRewrite},
     {16, "\xde\xc0\xef\xbe"sv, FileKind::kOther, "an LMDB database", kRewrite},
     {0, "\xff\xd8\xff"sv, FileKind::kJpeg, "a JPEG image", "data.format = \"image_folder\""},
@@ -93,7 +91,6 @@ constexpr Magic kMagics[] = {
      "\x7f"
      "ELF"sv,
      FileKind::kOther, "a program (ELF)", ""},
-    {0, "\0asm"sv, FileKind::kOther, "a program (WebAssembly)", ""},
     {0, "version https://git-lfs.github.com/spec/"sv, FileKind::kOther, "a Git LFS pointer",
      "the file itself is not here: git lfs pull"},
     {0, "version https://hawser.github.com/spec/"sv, FileKind::kOther, "a Git LFS pointer",

@@ -1,6 +1,5 @@
-// libzmq accepts every connection. This ends the connections of a listening socket that are too
-// many, of one address or in all, and those that have begun no session in time: before a session
-// an address costs a bounded number of descriptors and of begun frames.
+// Ends connections of a listening libzmq socket, which accepts all, that are too many, of one
+// address or in all, or have begun no session in time.
 
 #ifndef ATOLL_COMMON_NET_ACCEPT_GUARD_H_
 #define ATOLL_COMMON_NET_ACCEPT_GUARD_H_
@@ -28,8 +27,7 @@ class AcceptGuard {
                                                              const Socket& watched,
                                                              bool needs_sessions);
 
-  // Looks at what was accepted since, and ends what must. Between two calls at most as long as a
-  // connection may be too many.
+  // Looks at what was accepted since, and ends what must.
   void Run(Instant now);
 
   // A session has begun on the connection by which the message came.

@@ -35,7 +35,8 @@ def plan(toml):
 
 
 @case
-def metis_files_are_planned_with(_):
+def metis(_):
+    """Metis's cluster file and hostfile become a cluster that is planned with"""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for name, text in (("clusterfile.json", HOSTS), ("hostfile", "10.0.0.4 slots=2\n10.0.0.1 slots=2"),
@@ -53,7 +54,8 @@ def metis_files_are_planned_with(_):
 
 
 @case
-def instances_of_skypilots_catalogue_are_planned_with(_):
+def skypilot(_):
+    """Instances of SkyPilot's catalogue become a cluster with prices that is planned with"""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         with open("vms.csv", "w", encoding="utf-8") as file:

@@ -97,7 +97,7 @@ def certificates_outlive_a_coordinator_with_a_wrong_clock(fixture):
 
     fixture.wait_until("both members", attached, LIMIT_S)
     for days in (YEARS, -YEARS):
-        clock.set_days(days)  # certificates of now are not valid then: nothing can be asked
+        clock.set_days(days)  # certificates of now are not valid then, and no call is answered
         fixture.daemons["coordinator"].stop()
         fixture.daemons["coordinator"].start()
         clock.set_days(0)

@@ -33,7 +33,7 @@ constexpr size_t kBatchesPerThread = 4;
 constexpr size_t kCharacterBytesMax = 4;
 constexpr int64_t kShortHeadBytes = 4096;
 constexpr int64_t kSamples = 64, kRemoteSamples = 4, kSampleBytes = 4096;
-constexpr int64_t kPackedBytesMax = 64 << 20, kUnpackedBytesMax = 512 << 20;
+constexpr int64_t kUnpackedBytesMax = 512 << 20;
 
 // A part of one file: whole lines, unless a line is longer than a batch of text.
 struct Batch {
@@ -406,20 +406,13 @@ absl::Status WarnOfText(const std::string& path, const TextReader& reader, std::
   return absl::OkStatus();
 }
 
-// How much of what is packed is still unpacked to its end, of all files.
-struct UnpackLimits {
-  int64_t packed = kPackedBytesMax, unpacked = kUnpackedBytesMax;
-};
-
-// Finds what breaks off, is damaged or is followed by something else.
-absl::Status ReadToEnd(TextReader& reader, UnpackLimits* left) {
-  if (reader.is_plain() || reader.file_bytes() > left->packed) return absl::OkStatus();
-  left->packed -= reader.file_bytes();
-  std::string text;
-  while (!reader.ended() && left->unpacked > 0) {
-    text.clear();
+// Finds what breaks off, is damaged or is followed by something else. `left`: of all files, bytes
+// that are still unpacked for that.
+absl::Status ReadToEnd(TextReader& reader, int64_t* left) {
+  if (reader.is_plain() || reader.file_bytes() > *left) return absl::OkStatus();
+  for (std::string text; !reader.ended() && *left > 0; text.clear()) {
     ATOLL_RETURN_IF_ERROR(reader.Read(kReadBytes, &text));
-    left->unpacked -= std::ssize(text);
+    *left -= std::ssize(text);
   }
   return absl::OkStatus();
 }
@@ -427,14 +420,14 @@ absl::Status ReadToEnd(TextReader& reader, UnpackLimits* left) {
 // Returns whether it took all of the file.
 absl::StatusOr<bool> TokenizeHead(const TokenizeOptions& options, const std::string& path,
                                   int64_t bytes_max, BatchEncoder* encoder, TextHeads* heads,
-                                  UnpackLimits* limits) {
+                                  int64_t* unpacked_left) {
   ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(path, GetTextOptions(options)));
   heads->file_bytes += reader->file_bytes();
   ATOLL_ASSIGN_OR_RETURN(const Batch batch, ReadHead(*reader, path, options.jsonl, bytes_max));
   ATOLL_RETURN_IF_ERROR(WarnOfText(path, *reader, batch.text, options.cancelled, heads));
   ATOLL_ASSIGN_OR_RETURN(const Encoded encoded, encoder->Encode(batch));
   AddHead(options, encoded, heads);
-  if (!IsRemotePath(path)) ATOLL_RETURN_IF_ERROR(ReadToEnd(*reader, limits));
+  if (!IsRemotePath(path)) ATOLL_RETURN_IF_ERROR(ReadToEnd(*reader, unpacked_left));
   return batch.ends_document;
 }
 
@@ -507,13 +500,13 @@ absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t 
   TextHeads heads;
   BatchEncoder encoder(options);
   Problems problems;
-  UnpackLimits limits;
+  int64_t unpacked_left = kUnpackedBytesMax;
   size_t cut = 0;
   for (size_t i = 0; i < options.files.size(); ++i) {
     const std::string& path = options.files[i];
     const int64_t bytes = i < kLongHeads ? bytes_max : std::min(bytes_max, kShortHeadBytes);
     if (i < kHeadFiles) {
-      auto whole = TokenizeHead(options, path, bytes, &encoder, &heads, &limits);
+      auto whole = TokenizeHead(options, path, bytes, &encoder, &heads, &unpacked_left);
       ATOLL_RETURN_IF_ERROR(problems.Take(whole.status()));
       if (!whole.ok() || *whole || ++cut > 1) continue;
       heads.unread.push_back(absl::StrCat(path, " after its first ", BytesText(bytes)));
