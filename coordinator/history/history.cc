@@ -100,7 +100,7 @@ void JobHistory::OnDecision(int64_t unix_ms, const RoundDecided& decided) {
   const double seconds =
       round_begin_ms_ != 0 ? Seconds(std::max<int64_t>(0, end_ms - round_begin_ms_)) : 0;
   round_begin_ms_ = unix_ms;
-  RoundTimes round{record.round, record.version, unix_ms, 0, record.closed_because, {}};
+  RoundHistory round{record.round, record.version, unix_ms, 0, record.closed_because, {}};
   CurvePoint all;
   bool first = true;
   for (size_t i = 0; i < record.participants.size(); ++i) {
@@ -189,7 +189,7 @@ bool JobHistory::OnProgress(int64_t unix_ms, const ProgressRecord& record) {
   const bool starts = record.version >= 0 && started_ms_ == 0;
   if (starts) started_ms_ = round_begin_ms_ = unix_ms;
   NoteState(unix_ms, record.state);
-  for (RoundTimes& round : newest_) {
+  for (RoundHistory& round : newest_) {
     if (round.committed_ms == 0 && round.version >= 0 && round.version <= record.version) {
       round.committed_ms = unix_ms;
     }
@@ -243,7 +243,7 @@ JobHistory JobHistory::Decode(const v1::JobHistory& message) {
   }
   for (v1::RoundTimes newest : message.newest()) {
     Decoder decoder;
-    RoundTimes round;
+    RoundHistory round;
     Fields(decoder, round, newest);
     if (!decoder.status().ok() || history.newest_.size() >= kNewestRounds) break;
     history.round_begin_ms_ = round.decided_ms;

@@ -79,7 +79,7 @@ class JobHistory {
   size_t island_points_ = kRoundCurvePoints;
   Curve rounds_{kRoundCurvePoints};
   std::map<IslandId, Curve> islands_;
-  std::deque<RoundTimes> newest_;
+  std::deque<RoundHistory> newest_;
   std::vector<ValidationPoint> validation_;
 };
 
