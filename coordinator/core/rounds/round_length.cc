@@ -14,7 +14,18 @@
 namespace atl::coord {
 namespace {
 
+constexpr int kLeastRounds = 32;
+
 bool IsChosen(const Job& job) { return job.spec().outer.steps_per_round == 0; }
+
+// However slow links are, a job has some rounds: an island that exchanges nothing learns alone.
+int64_t CountMostSteps(const Job& job) {
+  const double islands = static_cast<double>(std::max<int64_t>(1, ActiveIslands(job)));
+  const double steps = static_cast<double>(job.spec().schedule.train_tokens) /
+                       (kLeastRounds * islands * CountStepTokens(job));
+  return static_cast<int64_t>(std::clamp(steps, static_cast<double>(kFirstRoundSteps),
+                                         static_cast<double>(kStepsPerRoundMax)));
+}
 
 // Nothing where no island has measured both an exchange and its speed.
 std::optional<RoundTimes> MeasureRound(const State& s, const Job& job) {
@@ -119,7 +130,8 @@ void ChooseRoundLength(State& s, Job& job) {
   const std::optional<RoundTimes> times = MeasureRound(s, job);
   if (!times) return;
   const int64_t before = job.rounds.progress.steps_between_pushes;
-  const int64_t steps = before == 0 ? ComputeRoundSteps(*times) : FollowRoundTimes(before, *times);
+  const int64_t wanted = before == 0 ? ComputeRoundSteps(*times) : FollowRoundTimes(before, *times);
+  const int64_t steps = std::min(wanted, CountMostSteps(job));
   if (steps == before) return;
   job.rounds.EditProgress().steps_between_pushes = steps;
   s.Log(job.id(), Severity::kInfo,
@@ -133,7 +145,10 @@ std::string RoundLengthText(const State& s, const Job& job) {
   const int64_t steps = GetStepsPerRound(job);
   absl::StrAppend(&text, "; half as many with ", 2 * steps, " steps; ");
   if (const std::optional<RoundTimes> times = MeasureRound(s, job)) {
-    return absl::StrCat(text, WhyText(*times));
+    absl::StrAppend(&text, WhyText(*times));
+    if (steps >= CountMostSteps(job))
+      text += absl::StrCat("; no more, so that the job has ", kLeastRounds, " rounds");
+    return text;
   }
   return absl::StrCat(text, "no exchange is measured yet");
 }

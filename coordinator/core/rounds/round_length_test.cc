@@ -15,8 +15,8 @@ namespace {
 
 using testing::World;
 
-void Begin(World& w, int speed_of_b) {
-  w.StartJob({"ps-0"}, {"a", "b"}, "steps=0 tokens=100000");
+void Begin(World& w, int speed_of_b, int tokens = 100000) {
+  w.StartJob({"ps-0"}, {"a", "b"}, absl::StrCat("steps=0 tokens=", tokens));
   w.DoLines({"worker a ready speed=20", absl::StrCat("worker b ready speed=", speed_of_b)});
 }
 
@@ -53,6 +53,15 @@ TEST_CASE("one_slow_exchange_changes_nothing_and_a_slower_link_does") {
   CHECK(w.Order("a").steps_this_round == before);
   for (int i = 0; i < 6; ++i) Round(w, 3 + 0.001 * i);
   CHECK(w.Order("a").steps_this_round == 25);
+}
+
+TEST_CASE("a_short_job_has_32_rounds_however_slow_its_links_are") {
+  World w;
+  Begin(w, 20, 10000);
+  Round(w, 100);
+  Round(w, 101);
+  CHECK(w.Order("a").steps_this_round == 15);  // of 10 tokens, of two islands
+  CHECK(absl::StrContains(w.Job().round_length, "32 rounds"));
 }
 
 TEST_CASE("the_slowest_island_makes_a_step_in_each_round") {
