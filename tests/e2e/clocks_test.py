@@ -67,14 +67,18 @@ def daemons_start_by_a_wrong_clock(fixture):
     coordinator, members = Clock(fixture, "coordinator"), Clock(fixture, "members")
     starts(fixture, coordinator, members)
     job = fixture.submits(schedule__train_tokens=ENDLESS)
-    fixture.reaches(job, 2)
-    for days in (YEARS, -YEARS, 0):
+    version = 2
+    # Members are behind: in one that is ahead by faketime a library's futex waits by the real clock, for years.
+    for days in (YEARS, 0):
+        version = fixture.reaches(job, version + 2)["summary"]["version"]
+        for daemon in fixture.daemons.values():
+            daemon.stop()
         coordinator.set_days(days)
         members.set_days(-days)
-        for name in ("w1", "ps1", "coordinator"):
-            fixture.daemons[name].stop()
-            fixture.daemons[name].start()
-            goes_on(fixture, job)
+        for daemon in fixture.daemons.values():
+            daemon.start()
+    fixture.reaches(job, version + 2)
+    fixture.check_alive_but()
 
 
 @case
