@@ -193,7 +193,7 @@ def main():
     chosen = sorted(name for name, file in where.items()
                     if not arguments.decoders or {name, file} & set(arguments.decoders))
     cores = not arguments.planted and (not arguments.decoders or CORES in arguments.decoders)
-    if not arguments.planted and (not arguments.decoders or DAEMONS in arguments.decoders) and run_daemons():
+    if DAEMONS in arguments.decoders and run_daemons():
         return 1
     if arguments.decoders == [DAEMONS]:
         return 0
