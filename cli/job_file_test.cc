@@ -330,6 +330,7 @@ TEST_CASE("the example has every key and, but for the required ones, the default
   defaults.model.heads = spec->model.heads;
   defaults.data.path = spec->data.path;
   defaults.schedule.train_tokens = spec->schedule.train_tokens;
+  defaults.outer.push_encoding = defaults.outer.pull_encoding = Encoding::kInt4;
   CHECK(*spec == defaults);
 }
 

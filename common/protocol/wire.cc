@@ -89,7 +89,8 @@ namespace {
 // into the next ones. Not where one island is all there is, or a site's servers push the sums.
 void FillEncodings(v1::OuterSpec* outer) {
   const bool alone = outer->has_max_islands() && outer->max_islands() == 1;
-  if (outer->steps_per_round() > 0 || alone || outer->site().rounds() > 0) return;
+  const bool of_site = outer->site().rounds() > 0 || !outer->contributes_to().empty();
+  if (outer->steps_per_round() > 0 || alone || of_site) return;
   if (!outer->has_push_encoding()) outer->set_push_encoding(v1::ENCODING_INT4);
   if (!outer->has_pull_encoding()) outer->set_pull_encoding(v1::ENCODING_INT4);
 }

@@ -60,7 +60,9 @@ struct AffectedByEvent {
   Affected operator()(const FromServer& e) const {
     return std::visit(AffectedByServer(), e.message);
   }
-  Affected operator()(const ConnectionLost&) const { return Affected::kMembers; }
+  Affected operator()(const ConnectionLost& e) const {
+    return e.kind == MemberKind::kServer ? Affected::kEverything : Affected::kMembers;
+  }
   Affected operator()(const PlanMade&) const { return Affected::kTouched; }
   Affected operator()(const Stalled&) const { return Affected::kTouched; }
   Affected operator()(const Tick&) const { return Affected::kTouched; }

@@ -405,8 +405,8 @@ TEST_CASE("The learning rate counts all islands' tokens, and one island's as the
   fixture.order.active_islands = 3;
   fixture.Starts();
   const InnerSpec& inner = fixture.order.spec.inner;
-  CHECK(fixture.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 20));
-  CHECK(fixture.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 40));
+  CHECK(fixture.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 20, 1));
+  CHECK(fixture.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 40, 1));
 }
 
 TEST_CASE("only_ForgetJob_deletes_saved_states_and_the_hello_lists_what_is_held") {
