@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "common/protocol/limits.h"
+
 namespace atl::ps {
 namespace {
 
@@ -17,6 +19,13 @@ bool IsPart(const PushId& id, int64_t shard_elements) {
     return false;
   }
   return id.elements % kQuantBlock == 0 || id.begin + id.elements == shard_elements;
+}
+
+// Whether the log can hold it: its limits are those of proto/control.proto.
+bool IsStorable(const PushId& id) {
+  return id.island >= 0 && id.island <= kMaxIsland && id.generation >= 0 &&
+         id.generation <= kMaxGeneration && id.incarnation >= 0 && id.base_version >= kNoVersion &&
+         id.base_version <= kMaxVersion;
 }
 
 std::string DescribeIncarnation(Generation generation, Incarnation incarnation) {
@@ -37,6 +46,9 @@ Verdict PushLedger::Judge(const PushId& id, int64_t elements) const {
   }
   if (IsDecidedLocked(ToContributionId(id))) return {Verdict::kDuplicate, ""};
   if (!closed_.empty()) return Refuse(closed_);
+  if (!IsStorable(id)) {
+    return Refuse("island, generation, incarnation or base version of the push is out of range");
+  }
   const auto shard = elements_.find(id.shard);
   if (shard == elements_.end()) {
     return Refuse(absl::StrCat("shard ", id.shard, " of job ", job_, " is not on this server"));
