@@ -32,7 +32,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What there is to plan.
+// The planning that the flags request.
 struct Task {
   plan::Cluster cluster;
   plan::Model model;
@@ -139,7 +139,7 @@ absl::Status ReadProfile(const PlanFlags& flags, Task* task) {
   return absl::OkStatus();
 }
 
-// As --islands names them.
+// Island scopes by their names in --islands.
 const std::map<std::string, IslandScope> kIslandScopes = {{"auto", IslandScope::kAuto},
                                                           {"one", IslandScope::kAll},
                                                           {"per-site", IslandScope::kSite},
@@ -273,7 +273,7 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
     std::cerr << absl::StrFormat("planned in %.0f ms\n", 1e3 * seconds);
   }
   ATOLL_RETURN_IF_ERROR(WritePictures(flags, drawn));
-  // What misses a limit is shown all the same.
+  // A plan that misses a limit is shown all the same.
   return flags.job.empty() ? absl::OkStatus() : CheckLimits(task.request.spec, rate);
 }
 
@@ -289,8 +289,8 @@ absl::Status RunRounds(const Global& global, const PlanFlags& flags, const Task&
   return absl::OkStatus();
 }
 
-// What is planned, or each island of the layout's file, checked and played as islands play a plan
-// that their job brings along.
+// Plans, or reads each island of the layout's file, checked and played as islands play a plan that
+// their job brings along.
 absl::StatusOr<std::vector<plan::Plan>> PlansToPlay(const PlanFlags& flags, const Task& task,
                                                     const plan::Costs& costs) {
   Task own = task;
@@ -318,7 +318,8 @@ absl::StatusOr<std::vector<plan::Plan>> PlansToPlay(const PlanFlags& flags, cons
   return plans;
 }
 
-// Of islands that train beside each other, without rounds; times are those of the slowest.
+// Converts the plans of islands that train beside each other, without rounds; times are those of
+// the slowest.
 v1::Plan ToPlanMessage(const plan::Cluster& cluster, const plan::Costs& costs,
                        const std::vector<plan::Plan>& plans, int64_t tokens_per_sample) {
   std::vector<v1::Plan> messages;
@@ -388,8 +389,8 @@ bool IsOneOf(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// What is wrong with the flags themselves; empty: nothing.
-// What the coordinator plans follows from the job alone.
+// Returns what is wrong with the flags themselves; empty: nothing. What the coordinator plans
+// follows from the job alone.
 std::string BadPreviewFlag(const PlanFlags& flags) {
   const PlanFlags none;
   const std::pair<const char*, bool> given[] = {

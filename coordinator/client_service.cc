@@ -29,7 +29,7 @@ constexpr Duration kLogPageInterval = std::chrono::milliseconds(20);
 constexpr int kTraceDefaultMs = 30'000;
 constexpr int kTraceLongestMs = 300'000;
 constexpr int kPreviewDefaultMs = 60'000;
-// As long as islands wait for theirs: what is best by then is the plan.
+// The limit of a preview, as long as islands wait for theirs: the best plan by then is taken.
 constexpr Duration kPreviewLimit = std::chrono::seconds(20);
 constexpr Duration kLogInterval = std::chrono::milliseconds(200);
 constexpr int kHistoryPoints = 1000;
@@ -57,7 +57,7 @@ LogQuery ToQuery(const v1::LogsRequest& request) {
   return query;
 }
 
-// What the wall clock says of a job.
+// Adds what the wall clock says of a job.
 void AddTimes(const CoordinatorLoop& loop, JobSummary& view) {
   const JobHistory* history = loop.observations().history().Find(view.job);
   if (history == nullptr) return;
@@ -136,7 +136,7 @@ absl::Status Requested(CoordinatorLoop* loop, Instant now, Make make) {
   return status;
 }
 
-// So that ids never repeat, whatever store a coordinator has.
+// Draws a number at random, so that ids never repeat, whatever store a coordinator has.
 int64_t RandomJobNumber() {
   std::random_device device;
   return std::uniform_int_distribution<int64_t>(100'000, 999'999)(device);
@@ -153,14 +153,14 @@ absl::StatusOr<JobSpec> GoodSpec(const v1::SubmitRequest& request) {
   return spec;
 }
 
-// What is sent to all streams that watch a job, or the cluster.
+// The views that are sent to all streams that watch a job, or the cluster.
 struct Feed {
   SharedView view;
   absl::Status missing;  // why there is nothing to view
   bool last = false;     // the view will not change any more
 };
 
-// Of one stream.
+// The state of one stream.
 struct Seen {
   std::shared_ptr<Feed> feed;
   int64_t number = 0;  // of the view that was sent last

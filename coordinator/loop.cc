@@ -15,7 +15,7 @@ namespace atl {
 namespace {
 
 constexpr size_t kMaxTasks = 32768;
-// Of what is stored together.
+// Limits of what is stored together.
 constexpr int kMaxGathered = 256;
 constexpr size_t kMaxPendingWrites = 1024;
 
@@ -24,7 +24,7 @@ void Append(std::vector<T>&& from, std::vector<T>& to) {
   to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
 
-// Of what is known since now.
+// Dates writes of what is known since now.
 std::vector<StoreWrite> Dated(std::vector<StoreWrite> writes) {
   for (StoreWrite& write : writes) {
     if (auto* link = std::get_if<LinkRecord>(&write.record)) link->unix_time_ms = UnixTimeMs();

@@ -1,5 +1,5 @@
-// What the coordinator keeps for users and monitors, besides the core's own state: curves of jobs,
-// counters of metrics, islands that make no progress. Used by the loop's thread alone.
+// Data that the coordinator keeps for users and monitors, besides the core's own state: curves of
+// jobs, counters of metrics, islands that make no progress. Used by the loop's thread alone.
 
 #ifndef ATOLL_COORDINATOR_OBSERVATIONS_H_
 #define ATOLL_COORDINATOR_OBSERVATIONS_H_

@@ -173,7 +173,7 @@ class Live {
   IslandPlanner planner_;
 };
 
-// Whether there is a plan.
+// Returns whether there is a plan.
 bool CheckSame(const PlanMade& preview, const PlanMade& live) {
   CHECK(preview.plan.status() == live.plan.status());
   REQUIRE(preview.plan.ok() == live.plan.ok());
@@ -181,7 +181,7 @@ bool CheckSame(const PlanMade& preview, const PlanMade& live) {
   return live.plan.ok();
 }
 
-// As `atoll plan --json` prints it.
+// Prints the plan as `atoll plan --json` does.
 std::string Pinned(const IslandPlan& plan) {
   v1::Plan message;
   EncodePlan(plan, message.add_islands());
@@ -293,7 +293,7 @@ TEST_CASE("jobs_that_are_not_submitted_get_the_islands_and_plans_that_running_on
           }));
       island.workers.clear();
       for (const size_t w : island_workers[i]) island.workers.push_back(all.workers[w]);
-      // Of its own planner: none is taken over from a like island.
+      // The preview has its own planner: no plan is taken over from a like island.
       Live own(seed, all);
       ++islands;
       plans += CheckSame(preview.plans[i].made, own.Plan(island)) ? 1 : 0;

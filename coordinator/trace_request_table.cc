@@ -39,7 +39,7 @@ const IslandView* Find(const JobView& job, std::optional<IslandId> island) {
   return found == job.islands.end() ? nullptr : &*found;
 }
 
-// Whether its leader has its order to lead.
+// Returns whether its leader has its order to lead.
 bool Leads(const IslandView& island) {
   return island.attached && island.incarnation != 0 && island.progress &&
          island.progress->generation == island.generation;

@@ -52,7 +52,7 @@ constexpr size_t kEventsMax = 65536;
 constexpr Duration kFlush = std::chrono::seconds(2);
 constexpr Duration kEndLimit =
     std::chrono::seconds(5);  // of all that goes on when the loop has ended
-// Of a step that was interrupted because this worker follows no more.
+// The limit of a step that was interrupted because this worker follows no more.
 constexpr Duration kFreeTimeout = std::chrono::seconds(10);
 
 absl::StatusOr<std::unique_ptr<TensorClient>> NewTensorClient(const DaemonOptions& options) {
@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<TensorClient>> NewTensorClient(const DaemonOption
   return TensorClient::Create(std::move(client));
 }
 
-// What an operator can get wrong, before anything is touched.
+// Checks what an operator can get wrong, before anything is touched.
 absl::Status CheckPeerEndpoints(const std::vector<std::string>& endpoints) {
   if (endpoints.empty() || std::ssize(endpoints) > kPeerEndpointsMax) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -151,7 +151,7 @@ Emulation MakeEmulation(const DaemonOptions& options) {
   return emulation;
 }
 
-// What is added to a device's name.
+// Returns the addition to a device's name.
 std::string EmulationText(const DaemonOptions& options) {
   std::string text;
   if (options.emulate_slowdown > 1 || options.emulate_step_ms > 0) {
@@ -165,8 +165,9 @@ std::string EmulationText(const DaemonOptions& options) {
   return text;
 }
 
-// Whether its GPUs may work with other workers' by NCCL, which needs plaintext (device_side.h): on
-// this machine where that has more GPUs, as the driver lists them, or else beyond it.
+// Returns whether its GPUs may work with other workers' by NCCL, which needs plaintext
+// (device_side.h): on this machine where that has more GPUs, as the driver lists them, or else
+// beyond it.
 bool JoinsOthers(const DaemonOptions& options) {
   if (!IsLoopback(options.peer_endpoints[0])) return options.tls.insecure;
   std::error_code error;
@@ -353,7 +354,7 @@ class Daemon {
                  step->loss);
       }
       for (Action& action : actions.list) {
-        // What it remembers of its coordinator comes before what it says. All messages may be lost:
+        // The mark of its coordinator is stored before messages are sent. All messages may be lost:
         // they are sent again.
         if (const auto* remember = std::get_if<RememberCluster>(&action)) {
           mark_.Remember(remember->mark);
@@ -486,8 +487,8 @@ absl::StatusOr<std::unique_ptr<StateFolder>> OpenStateFolder(const std::string& 
   return state;
 }
 
-// What jobs never read: what identifies this worker, the programs' configuration, and what the
-// system says of processes.
+// Lists the files that jobs never read: what identifies this worker, the programs' configuration,
+// and what the system says of processes.
 std::vector<std::string> OwnFiles(const DaemonOptions& options) {
   std::vector<std::string> own = {"/etc/atoll", "/proc", "/sys"};
   for (const char* suffix : {"", ".new", ".former"}) {

@@ -1,5 +1,5 @@
-// Whether more freedom, another seed or another order of devices ever makes a plan worse; and the
-// steps of many plans, to compare two versions of the planner.
+// Tests whether more freedom, another seed or another order of devices ever makes a plan worse;
+// prints the steps of many plans, to compare two versions of the planner.
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kSame = 1e-6;
 
-// Of one to three types in nodes of one to eight, at one to three sites.
+// Makes a setting of one to three types in nodes of one to eight, at one to three sites.
 Setting Generated(uint64_t seed) {
   Rng rng(seed);
   const std::vector<std::string> types = {"v100", "a100-40", "a100-80", "h100",
@@ -73,7 +73,7 @@ std::vector<Setting> Settings(int generated) {
   return settings;
 }
 
-// Of a step; 0: nothing fits.
+// Returns the seconds of a step; 0: nothing fits.
 double StepSeconds(const Setting& setting, uint64_t seed = 1) {
   plan::Options options;
   options.seed = seed;

@@ -62,7 +62,7 @@ std::string GetDisplayReason(const v1::JobSummary& s) {
   return s.state() == v1::JOB_STATE_RUNNING && s.version() >= 1 ? "" : s.reason();
 }
 
-// What hinders it comes first.
+// The hindrance comes first.
 std::string WhyState(const v1::JobSummary& s) {
   const std::string reason = GetDisplayReason(s);
   if (s.waiting_for().empty()) return StateText(s.state(), reason);
@@ -70,7 +70,8 @@ std::string WhyState(const v1::JobSummary& s) {
                       reason);
 }
 
-// What a decision says of a contribution, without the outcome, which has a column of its own.
+// Returns a decision's reason for a contribution, without the outcome, which has a column of its
+// own.
 absl::string_view GetDisplayReason(const v1::Participant& p) {
   absl::string_view reason = p.reason();
   absl::ConsumePrefix(&reason, p.accepted() ? "accepted: " : "rejected: ");
@@ -217,7 +218,7 @@ bool Ended(v1::JobState state) {
 std::string Count(double value) {
   if (!(value > 0)) return "0";
   if (value < 1) return absl::StrFormat("%.2g", std::max(value, 1e-4));
-  // What is rounded up to 1000 is 1 of the next unit.
+  // A number that is rounded up to 1000 is 1 of the next unit.
   const char* const units[] = {"", "k", "M", "G", "T"};
   size_t unit = 0;
   while (value >= 999.5 && unit + 1 < std::size(units)) {

@@ -28,7 +28,7 @@ TEST_CASE("daemon_that_does_not_fit_into_its_control_group_is_refused_by_the_gro
   const absl::Status refused = CheckRoom(512 * kMiB, root);
   CHECK(absl::IsResourceExhausted(refused));
   CHECK(refused.message().find("control group /sys/fs/cgroup/a (memory.max)") != std::string::npos);
-  // Of a daemon that runs, what it has taken counts: 400 MiB.
+  // The memory that a running daemon has taken counts: 400 MiB.
   write("/proc/self/statm",
         "200000 " + std::to_string(400 * kMiB / sysconf(_SC_PAGESIZE)) + " 1\n");
   CHECK(CheckRoomLeft(100 * kMiB, root).ok());

@@ -160,7 +160,7 @@ std::optional<ConnectionEvent> LinkClient::AwaitWelcome(Instant now) {
   std::vector<Message> parts;
   for (int i = 0; i < kHandshakeFramesPerCall && dealer_.Receive(&parts, 2); ++i) {
     v1::Frame frame;
-    // What else comes is of an earlier connection.
+    // Any other frame is of an earlier connection.
     if (parts.size() != 1 || !ParseFrame(parts[0].text(), false, &frame).ok()) continue;
     if (frame.transfer() != hello_number_) continue;
     if (frame.has_link_refusal()) {
@@ -202,7 +202,7 @@ void LinkClient::Flush() {
 bool LinkClient::Receive(LinkFrame* in) {
   std::vector<Message> parts;
   if (keyed() && (!session_ || ending_)) {
-    // Of no session any more. A handshake reads for itself.
+    // Frames of no session any more are dropped. A handshake reads for itself.
     for (int i = 0; i < kHandshakeFramesPerCall && !handshake_ && !ending_; ++i) {
       if (!dealer_.Receive(&parts, 2)) break;
     }
@@ -227,7 +227,7 @@ bool LinkClient::Receive(LinkFrame* in) {
 
 bool LinkClient::TakeSealed(std::vector<Message>& parts, LinkFrame* in) {
   if (!session_->IsNamed(parts[0].text())) {
-    // Of an earlier connection, unless the other end has forgotten this one.
+    // The frame is of an earlier connection, unless the other end has forgotten this one.
     v1::Frame frame;
     const bool refused = parts.size() == 1 && ParseFrame(parts[0].text(), false, &frame).ok() &&
                          frame.has_link_refusal();

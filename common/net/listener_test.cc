@@ -1,4 +1,4 @@
-// What keeps a server's listener listening, and a part of its connections for others.
+// Tests of what keeps a server's listener listening, and a part of its connections for others.
 
 #include "common/net/listener.h"
 
@@ -41,7 +41,7 @@ class Server {
     listener_->Stop();
     CloseAll();
   }
-  // Whether so many connections are taken in the end.
+  // Returns whether so many connections are taken in the end.
   bool Takes(size_t count) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(60),

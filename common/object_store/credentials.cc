@@ -60,7 +60,7 @@ std::string DefaultStsEndpoint(const std::string& region) {
   return absl::StrCat("https://sts.", region, ".amazonaws.com");
 }
 
-// What the profile has that is not supported here; "": nothing.
+// Returns the field of the profile that is not supported here; "": none.
 std::string UnsupportedField(const Section& settings, const Section& keys) {
   for (const char* name : {"credential_process", "sso_session", "sso_start_url", "source_profile",
                            "credential_source"}) {
@@ -182,7 +182,7 @@ bool IsWithin(int64_t now, int64_t begin, int64_t seconds) {
   return now >= begin && now - begin < seconds;
 }
 
-// What services gave, by what was sent to them: every file of a job needs keys.
+// Answers of key services, by what was sent to them: every file of a job needs keys.
 class FetchedAnswers {
  public:
   static FetchedAnswers& Get() {

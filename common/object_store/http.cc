@@ -386,7 +386,7 @@ absl::StatusOr<WebAnswer> SendHttp(const WebRequest& request) {
 
 namespace {
 
-// What a busy server wants, within reason.
+// Returns the wait that a busy server requests, within reason.
 int64_t RetryAfterMs(const WebAnswer& answer) {
   constexpr int64_t kSecondsMax = 20;
   const auto found = answer.headers.find("retry-after");

@@ -291,7 +291,7 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.min_islands", o.min_islands, 1, 4096));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.max_islands", o.max_islands, o.min_islands, 4096));
   ATOLL_RETURN_IF_ERROR(ValidateOuterChoice(o));
-  // Of a step every element is wanted, and parts of it begin at any block of kQuantBlock.
+  // Pullers of a step want every element, and parts of it begin at any block of kQuantBlock.
   const EncodingInfo& pulls = GetEncodingInfo(o.pull_encoding);
   const bool all = pulls.quantized && pulls.block == kQuantBlock;
   if (o.pull_encoding != Encoding::kFloat32 && !all) {
@@ -336,7 +336,7 @@ constexpr absl::string_view kScheduleNames[] = {
 constexpr size_t kPlanBytesMax = 1 << 20;
 constexpr size_t kNameBytesMax = 256;  // of a worker, device or site
 
-// What a plan says is not said again.
+// Fields that a plan states are not given again.
 absl::Status ValidatePlan(const LayoutSpec& l) {
   if (l.plan.empty()) return absl::OkStatus();
   if (l.plan.size() > kPlanBytesMax) {

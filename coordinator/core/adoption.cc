@@ -73,7 +73,7 @@ void VacateIslands(State& s, Job& job, const JobImage& image, const std::string&
   }
 }
 
-// What was not decided is of no use without the records of it.
+// Drops what was not decided, which is of no use without the records of it.
 void DropUndecided(State& s, Job& job, const Descriptions& by_server, const CommitRound* newest) {
   for (const auto& [server, described] : by_server) {
     std::set<ContributionId> drop;
@@ -261,7 +261,7 @@ bool HoldsNothing(const State& s, const NodeId& server, const ServerLink& link) 
   return member != nullptr && member->attached && link.empty && !link.described;
 }
 
-// Of a job whose shards are placed.
+// Adopts a job whose shards are placed.
 absl::Status AdoptOutdated(State& s, Job& job) {
   Descriptions by_server;
   AddHeldElsewhere(s, job, by_server);

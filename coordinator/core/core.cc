@@ -51,7 +51,7 @@ struct EventHandler {
   void operator()(const Tick&) {}
 };
 
-// Of a request about one job, and of an answer to one of the core's own.
+// Returns the job of a request about one job, or of an answer to one of the core's own.
 JobId JobFromEvent(const CoordinatorEvent& event) {
   if (const auto* control = std::get_if<ControlJob>(&event)) return control->job;
   if (const auto* plan = std::get_if<PlanMade>(&event)) return plan->job;
@@ -63,7 +63,7 @@ JobId JobFromEvent(const CoordinatorEvent& event) {
 
 class CoordinatorCore::Impl {
  public:
-  // What only looks at the state opens no job.
+  // Returns the state for reading: that opens no job.
   const State& read() const { return state; }
 
   State state;

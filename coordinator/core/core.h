@@ -152,9 +152,9 @@ struct WorkersGrouped {
   std::string reason;
 };
 
-// What is known of these workers, or of the link between them, has changed for good: a plan made
-// now may be better. `unusable`: the plan in force cannot be set up with them. The newest change of
-// a subject replaces those before; `size`, from 1, orders those of several.
+// Reports that what is known of these workers, or of the link between them, has changed for good: a
+// plan made now may be better. `unusable`: the plan in force cannot be set up with them. The newest
+// change of a subject replaces those before; `size`, from 1, orders those of several.
 struct ProfileChanged {
   std::vector<NodeId> workers;
   std::string reason;
@@ -262,8 +262,8 @@ class CoordinatorCore {
   IslandPlan Plan(const JobId& job, IslandId island) const;
   // Jobs that members hold and this coordinator does not know.
   std::vector<OrphanView> Orphans() const;
-  // What the next plan of each of the job's islands would be requested with, if it were now.
-  // Islands without a worker, and those that train without plans, have none.
+  // Returns what the next plan of each of the job's islands would be requested with now. Islands
+  // without a worker, and those that train without plans, have none.
   std::vector<MakePlan> PlanRequests(const JobId& job) const;
   // Why the plan in force would be kept although this one was made; empty: it would not.
   std::string WhyPlanIsKept(const PlanMade& made) const;

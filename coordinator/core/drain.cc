@@ -54,7 +54,7 @@ bool HasWork(const Job& job, const IslandRecord& island, const Member& leader) {
                      });
 }
 
-// What it still has; empty: nothing.
+// Describes what it still has; empty: nothing.
 std::string ServerRest(const State& s, const NodeId& name) {
   std::string jobs;
   for (const auto& [number, job] : s.jobs) {

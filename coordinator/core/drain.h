@@ -19,7 +19,7 @@ absl::Status SetDraining(State& s, const std::string& name, bool drain);
 // Takes drained workers out of the job's islands. True if anything changed.
 bool AdvanceDrains(State& s, Job& job);
 
-// Whether the island gets no more data: its only worker is drained.
+// Returns whether the island gets no more data: its only worker is drained.
 bool IsRunningOut(const State& s, const IslandRecord& island);
 
 // How far a member is with it.

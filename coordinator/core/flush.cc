@@ -150,7 +150,7 @@ struct Loader {
   }
 };
 
-// What the job's shards, copies and moves name is there.
+// Checks that what the job's shards, copies and moves name exists.
 absl::Status CheckShards(const State& s, const Job& job) {
   const StoreRecord record = job.record;
   if (job.record.removed) return absl::OkStatus();
@@ -185,7 +185,7 @@ absl::Status CheckShards(const State& s, const Job& job) {
   return absl::OkStatus();
 }
 
-// What its progress and its records name is there.
+// Checks that what its progress and its records name exists.
 absl::Status CheckIslands(const State& s, const Job& job) {
   if (job.record.removed) return absl::OkStatus();  // with its islands
   const StoreRecord progress = job.StoredProgress();

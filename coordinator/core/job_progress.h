@@ -54,9 +54,9 @@ struct RoundsProgress {
   Version version = kNoVersion;  // committed: every parameter server has applied it
   int64_t tokens_committed = 0;  // up to `version`
   int64_t round = 0;             // decisions made, void ones too
-  // Of a site's job, since the version that made its newest contribution: rounds, and of what they
-  // accepted the steps of all islands, the tokens that the loss does not count, and the loss times
-  // the tokens that it does.
+  // For a site's job, counts since the version that made its newest contribution: rounds, and of
+  // what they accepted the steps of all islands, the tokens that the loss does not count, and the
+  // loss times the tokens that it does.
   int64_t rounds_since = 0;
   int64_t steps_since = 0;
   int64_t masked_since = 0;

@@ -140,7 +140,7 @@ void ResumeFailed(State& s, Job& job) {
              "resumed by a user");
 }
 
-// Of a job that this coordinator does not know.
+// Controls a job that this coordinator does not know.
 absl::Status ControlOrphan(State& s, const ControlJob& request) {
   if (request.command == JobCommand::kAdopt) return Adopt(s, request.job);
   const auto orphans = Orphans(s);

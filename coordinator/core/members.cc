@@ -74,8 +74,8 @@ bool IsPlausible(const ClusterMark& mark) {
   return mark.epoch < kMaxEpoch - kEpochsSpare && mark.sequence >> 32 <= mark.epoch;
 }
 
-// Whether what it says of the store's age counts. The store names the members that it had; of
-// others, who may have come since, two must say so.
+// Returns whether what the member reports of the store's age counts. The store names the members
+// that it had; of others, which may have come since, two must agree.
 bool IsWitness(State& s, const MemberKey& key, bool known) {
   if (known) return true;
   s.age_witnesses.insert(key);
@@ -362,7 +362,7 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
   for (const JobId& job : worker->held) {
     if (s.removed.contains(job)) s.Send(*worker, ForgetJob{job});
   }
-  // What was sent on the connection before may be lost with it.
+  // A message sent on the connection before may be lost with it.
   worker->request_again_at = s.now;
   const State::Assignment assignment = s.FindAssignment(from.worker);
   if (assignment.job == nullptr) return;

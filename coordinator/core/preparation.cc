@@ -231,7 +231,7 @@ void OnJobRefused(State& s, Member& worker, const JobRefused& message) {
   } else if (worker.candidate_for != message.job) {
     return;
   }
-  // What it found when it was a candidate before may have been mended since.
+  // The cause that it found when it was a candidate before may have been removed since.
   if (message.request != 0 && message.request < worker.candidature) return;
   RefuseWorker(s, *job, worker, reason);
 }
@@ -362,7 +362,7 @@ void Schedule(State& s) {
                             ? absl::StrCat("workers: ", needed, " are needed, ", idle, " are idle",
                                            RefusedBy(s, job), LeftOut(s, job))
                             : no_servers;
-      // What cannot start however long it waits for the workers that are there holds no others up.
+      // A job that cannot start however long it waits for the present workers delays no others.
       const int64_t possible =
           std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
             return entry.first.first == MemberKind::kWorker && entry.second.attached &&

@@ -145,7 +145,7 @@ bool IsChanged(const Job& job) {
          rounds.progress || !rounds.contributions.empty() || !rounds.decisions.empty();
 }
 
-// What has changed counts as touched.
+// Counts changed jobs as touched.
 void NoteTouched(State& s) {
   s.jobs.ForEachOpened([&](Job& job) {
     if (!IsChanged(job)) return;

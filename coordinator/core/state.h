@@ -187,7 +187,7 @@ struct Grouping {
   Instant requested_at{};
 };
 
-// What an island has got done, to see whether it makes progress; see stalls.h.
+// The progress of an island at the last look, to see whether it makes progress; see stalls.h.
 struct ProgressWatch {
   Generation generation = 0;
   Version base_version = kNoVersion;
@@ -235,7 +235,7 @@ struct Moving {
   std::optional<Instant> balanced_at;  // moves that balance servers were planned
 };
 
-// What is counted of a job's record, kept while that does not change (Dirty::record).
+// Counts of a job's record, kept while that does not change (Dirty::record).
 struct RecordCounts {
   std::map<int64_t, int64_t> pushed_slots;  // by fragment; -1: of all layers
   std::map<std::pair<NodeId, Encoding>, int64_t> staged_bytes;
@@ -253,7 +253,7 @@ struct Job {
   Rounds rounds;
   std::map<IslandId, IslandRecord> islands;
   std::map<IslandId, IslandPlan> plans;  // in force
-  // Of a site's job: that of the job above, where it is stored.
+  // The ledger; a site's job shares that of the job above, where it is stored.
   std::shared_ptr<Ledger> ledger = std::make_shared<Ledger>();
   Dirty dirty;
 
@@ -272,9 +272,9 @@ struct Job {
   std::map<IslandId, Instant> vacant_since;
   int64_t placement_revision = 0;
   Instant validate_by = kNever;  // the last validation times out
-  // What an island says of the version to be validated, and no other one has confirmed.
+  // Results of an island for the version to be validated that no other one has confirmed.
   std::map<IslandId, ValidationLoss> doubted_losses;
-  // What islands were leased when their newest generations began.
+  // Leases of islands when their newest generations began.
   std::map<IslandId, std::vector<PositionRange>> leased_before;
   std::set<IslandId> touched;  // since it was reconciled, see State::Touch
   mutable std::map<IslandId, bool>
@@ -362,7 +362,7 @@ struct State {
   Instant reconcile_by = kNever;  // everything
   Instant touched_by = kNever;    // what is touched
   Instant member_deadline{};
-  // Of jobs, by number; entries that their jobs do not have any more are void.
+  // Deadlines of jobs, by number; entries that their jobs do not have any more are void.
   std::set<std::pair<Instant, int64_t>> job_deadlines;
 
   // The Step under way.
@@ -385,7 +385,8 @@ struct State {
   using Assignment = AssignmentIn<Job>;
   Assignment FindAssignment(const NodeId& worker);
   AssignmentIn<const Job> FindAssignment(const NodeId& worker) const;
-  // So many that what follows from events is gathered; see reconcile.h.
+  // Returns whether there are so many members that what follows from events is gathered; see
+  // reconcile.h.
   bool HasManyMembers() const {
     return static_cast<int64_t>(members.size()) >= options.many_members;
   }

@@ -1,5 +1,6 @@
-// What the coordinator shows users: its state, as the plain structs of proto/coordinator.proto. The
-// shell adds what the wall clock says (times of jobs, of steps). Every state comes with its reason.
+// The coordinator's views for users: its state, as the plain structs of proto/coordinator.proto.
+// The shell adds what the wall clock says (times of jobs, of steps). Every state comes with its
+// reason.
 
 #ifndef ATOLL_COORDINATOR_CORE_VIEWS_H_
 #define ATOLL_COORDINATOR_CORE_VIEWS_H_

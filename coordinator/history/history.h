@@ -43,18 +43,18 @@ class JobHistory {
 
   // At most `points` of each curve, of the first `islands` islands.
   void Encode(size_t points, size_t islands, v1::JobHistory* message) const;
-  // What Encode wrote without limits; damaged parts are left out.
+  // Decodes what Encode wrote without limits; damaged parts are left out.
   static JobHistory Decode(const v1::JobHistory& message);
 
   int64_t submitted_ms() const { return submitted_ms_; }
   int64_t started_ms() const { return started_ms_; }
   int64_t ended_ms() const { return ended_ms_; }
   double newest_loss() const { return newest_loss_; }
-  // Of the time from the start until `unix_ms` or the job's end: paused, or ended before it was
-  // resumed.
+  // Returns the part of the time from the start until `unix_ms` or the job's end in which the job
+  // was paused, or ended before it was resumed.
   int64_t PausedMs(int64_t unix_ms) const;
 
-  // Of an island's contributions, accepted or not.
+  // Totals of an island's contributions, accepted or not.
   struct Pushed {
     int64_t steps = 0;
     double loss = 0;  // of the newest ones; 0: none

@@ -90,7 +90,7 @@ void AddTimes(const PlanRequest& request, const PlanningInput& input, v1::Cluste
   }
 }
 
-// Of each size, what the device that needs most needs.
+// Adds for each size what the device that needs most needs.
 void AddMemory(const PlanRequest& request, v1::ClusterProfile& profile) {
   const size_t layers = request.facts.layers.size();
   std::map<std::tuple<LayerKind, int, int>, LayerCost> most;

@@ -1,4 +1,4 @@
-// What metrics count of what happens: rounds, contributions, evictions. From the coordinator's
+// Counters for metrics of what happens: rounds, contributions, evictions. From the coordinator's
 // start on; jobs that were removed are forgotten. Pure.
 
 #ifndef ATOLL_COORDINATOR_MONITORING_ROUND_COUNTERS_H_

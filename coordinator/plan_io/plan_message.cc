@@ -33,7 +33,7 @@ std::string GetPeerDevice(const PlanReplica& replica, const PlanOp& op, const st
   return rank < there.size() ? there[rank] : "";
 }
 
-// What workers derive: the devices at the other ends, and replicas' shares of the samples.
+// Adds what workers derive: the devices at the other ends, and replicas' shares of the samples.
 void AddDerived(const IslandPlan& plan, v1::PlannedIsland& island) {
   int total = 0;
   std::map<std::string, const PlanReplica*> replica_of;
@@ -145,7 +145,7 @@ void SetTraffic(const plan::Cluster& cluster, const plan::IslandChoice& choice, 
   }
 }
 
-// Of the slowest island.
+// Sets the times of the slowest island.
 void SetTimes(const plan::Plan& plan, v1::Plan& message) {
   const sim::Result& slowest = plan::SlowestKind(plan.outcome).found.result;
   message.set_step_ns(std::llround(plan.outcome.step_s * 1e9));

@@ -24,8 +24,9 @@ void EncodePlan(const IslandPlan& plan, v1::PlannedIsland* wire);
 v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs, const plan::Plan& plan,
                    int64_t tokens_per_sample);
 
-// What was chosen: one island over all sites, or an island per site that can hold the model. Times
-// are then those of the slowest island, tokens_per_s of all together, exchanges included.
+// Converts what was chosen: one island over all sites, or an island per site that can hold the
+// model. Times are then those of the slowest island, tokens_per_s of all together, exchanges
+// included.
 v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
                    const plan::IslandChoice& choice, int64_t tokens_per_sample);
 
@@ -52,8 +53,8 @@ absl::StatusOr<std::vector<plan::ReplicaOrder>> ParseOrdersJson(absl::string_vie
 absl::StatusOr<std::vector<std::string>> IslandsJson(absl::string_view text,
                                                      absl::string_view name);
 
-// What ParseLayoutJson and ParseOrdersJson read of such JSON, on one line. The error says what is
-// no plan's form, or which programs contradict the stages (KeepOrders).
+// Returns what ParseLayoutJson and ParseOrdersJson read of such JSON, on one line. The error says
+// what is no plan's form, or which programs contradict the stages (KeepOrders).
 absl::StatusOr<std::string> PinnedJson(absl::string_view text, absl::string_view name);
 
 }  // namespace atl

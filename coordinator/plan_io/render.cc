@@ -176,7 +176,7 @@ std::string StageRows(const plan::Cluster& cluster, const plan::Plan& plan, size
   return text;
 }
 
-// What a step is made of.
+// Describes the parts of a step.
 std::string StepText(const plan::Plan& plan) {
   const plan::StepParts parts = plan::GetStepParts(plan.outcome);
   std::string text = absl::StrFormat(

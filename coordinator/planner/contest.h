@@ -48,8 +48,8 @@ class Contest {
   void Finish();
 
  private:
-  // Of the layout with the best savings, which it gets: by a short search for its schedule, and by
-  // a longer one where half of what is left to its bound would make it the best.
+  // Returns the step of the layout with the best savings, which it gets: by a short search for its
+  // schedule, and by a longer one where half of what is left to its bound would make it the best.
   absl::StatusOr<Outcome> Evaluated(Layout& layout, const Outcome* known);
   // Notes which limit it goes over.
   bool KeepsLimits(const Layout& layout, double step_s);

@@ -25,7 +25,7 @@ bool Perturb(const Cluster& cluster, const Costs& costs, const Outcome& outcome,
 // Every replica lies in one site and has at least two entities.
 bool StaysInSites(const Cluster& cluster, const Layout& layout);
 
-// What a step takes beyond its slowest kind's slowest entity working all the time, as a share.
+// Returns the share of a step beyond its slowest kind's slowest entity working all the time.
 double ComputeBubbleFraction(const Outcome& outcome);
 
 }  // namespace atl::plan

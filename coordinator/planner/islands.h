@@ -89,9 +89,9 @@ double ComputeSampleRank(const Job& job, double samples_per_s, double price, dou
 // The devices of one site, and the links between them.
 Cluster OnlySite(const Cluster& cluster, const std::string& site);
 
-// Of the sites that `allows` (null: of all), the one that minimises sum over sites of rounds per
-// second * 2 * (bytes / bandwidth + latency): the time that all islands together spend on transfers
-// to and from the server.
+// Returns, among the sites that `allows` (null: all), the one that minimises the sum over sites of
+// rounds per second * 2 * (bytes / bandwidth + latency): the time that all islands together spend
+// on transfers to and from the server.
 std::string PlaceServer(const Cluster& cluster, const std::map<std::string, double>& rounds_per_s,
                         double bytes,
                         const std::function<bool(const std::string&)>& allows = nullptr);

@@ -62,7 +62,7 @@ ChunkTimes SimulateChunkTimes(const sim::Problem& problem, const sim::Schedule& 
   return times;
 }
 
-// Of a replica's stages.
+// Costs of a replica's stages.
 void AppendMessages(const Replica& replica, const sim::Problem& problem, size_t first_chunk,
                     const std::vector<ReplicaOutcome::Send>& sends,
                     std::vector<StageMessage>& messages) {
@@ -348,7 +348,7 @@ absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, con
   return outcome;
 }
 
-// Whether replicas share links, and are few enough to be simulated together.
+// Returns whether replicas share links, and are few enough to be simulated together.
 bool PlayedTogether(const LinkSharing& sharing, const Layout& layout) {
   int64_t operations = 0;
   for (const Replica& replica : layout.replicas) {
@@ -531,7 +531,7 @@ absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& all_
       for (const Stage& stage : replica.stages) savings.push_back(stage.saving);
     }
     if (std::count(tried.begin(), tried.end(), savings) > 1) continue;
-    // What more savings cost may be more than more micro-batches in flight can bring.
+    // More savings may cost more than more micro-batches in flight can bring.
     if (best.ok() && kSurelyWorse * EstimateSeconds(cluster, costs, job, saving) >= best->step_s) {
       break;
     }

@@ -30,9 +30,8 @@ namespace atl::plan {
 // nodes, then among a site's nodes, then around a ring of sites, and back.
 enum class Reduction { kBySite, kRing, kHierarchical };
 
-// What the operator fixed: filters of the one search. Those of the layout hold for
-// every candidate; those of devices and links apply to the cluster before the search
-// (constraints.h).
+// The operator's constraints: filters of the one search. Those of the layout hold for every
+// candidate; those of devices and links apply to the cluster before the search (constraints.h).
 struct Constraints {
   int stages = 0;        // devices, or tensor-parallel sets, of every pipeline; 0: any number
   int replicas = 0;      // 0: any number
@@ -48,11 +47,11 @@ struct Constraints {
   bool Excludes(const std::string& node, const std::string& id) const {
     return exclude.contains(node) || exclude.contains(id);
   }
-  // Of the layout.
+  // Constraints of the layout.
   bool any() const { return stages > 0 || replicas > 0 || !schedule.empty(); }
 };
 
-// What a plan is chosen for (objective.h).
+// The objective of a plan (objective.h).
 struct Objective {
   bool cheapest = false;         // the cheapest step; otherwise the shortest
   double step_s_max = INFINITY;  // of a step: what a deadline leaves for it
@@ -179,8 +178,8 @@ struct Evaluation {
 void SlowestFirst(const Cluster& cluster, const Costs& costs, int micro_batch,
                   std::vector<int>& devices);
 
-// Of a group of devices that share layers: what a stage on it takes, and the memory of each of them
-// as if the split were even.
+// Returns, for a group of devices that share layers, what a stage on it takes, and the memory of
+// each of them as if the split were even.
 StageCosts GroupCosts(const Cluster& cluster, const Costs& costs, int micro_batch,
                       const std::vector<int>& devices, const std::vector<int>& tensor_split_ratios);
 int64_t GroupBytes(const Cluster& cluster, const Costs& costs, const std::vector<int>& devices,
@@ -216,7 +215,7 @@ bool Satisfies(const Constraints& fixed, const Layout& layout);
 // Gradients are summed rank by rank: all replicas hold a layer by entities of one size; and those
 // of a tied head and its embedding, which have one table, are of one size.
 bool DegreesAgree(const Model& model, const Layout& layout);
-// Whether all entities are of one size.
+// Returns whether all entities are of one size.
 bool IsOfOneDegree(const Layout& layout);
 
 // A quick estimate; of many layouts Estimator's (estimate.h) is quicker.
@@ -236,7 +235,7 @@ absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& cost
 absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& costs, const Job& job,
                                        const Evaluation& evaluation, Layout& layout);
 
-// Whether some stage saves memory.
+// Returns whether some stage saves memory.
 bool SavesMemory(const Layout& layout);
 
 }  // namespace atl::plan

@@ -63,8 +63,8 @@ void SortByRank(std::vector<Ranked>& list) {
                    [](const Ranked& a, const Ranked& b) { return a.rank < b.rank; });
 }
 
-// Of unlike devices, the best of each part of them that candidates use and of each number of
-// replicas are refined, and compete with what they were made from. More of them are simulated.
+// Refines, for unlike devices, the best of each part of them that candidates use and of each number
+// of replicas, which compete with what they were made from. More of them are simulated.
 void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Options& options,
                 std::vector<Candidate>& candidates) {
   if (candidates.empty()) return;
@@ -93,8 +93,8 @@ void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Opti
   SortByRank(candidates);
 }
 
-// Of the best candidates, and of the best of each part of the devices and each number of replicas,
-// the devices are mapped to stages by branch and bound. These compete with what they were made of.
+// Maps the devices of the best candidates, and of the best of each part of the devices and each
+// number of replicas, to stages by branch and bound. These compete with what they were made of.
 void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options& options,
              std::vector<Candidate>& candidates) {
   options.simulate += 6;

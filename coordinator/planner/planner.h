@@ -49,8 +49,8 @@ struct Options {
   std::function<bool()> enough = nullptr;
 };
 
-// What a step is made of, in a row: what the busiest device of the slowest replica computes, what
-// else that replica's operations take, all-reduces and votes that no operation hides.
+// Parts of a step, in a row: what the busiest device of the slowest replica computes, what else
+// that replica's operations take, all-reduces and votes that no operation hides.
 struct StepParts {
   double work_s = 0, wait_s = 0, sync_s = 0, commit_s = 0;
 };
@@ -67,8 +67,8 @@ struct Alternative {
   bool simulated() const { return parts.has_value(); }
 };
 
-// Of the plan's alternatives the best of each structure but the plan's own, simulated ones before
-// others, at most so many.
+// Returns the best of the plan's alternatives of each structure but the plan's own, simulated ones
+// before others, at most so many.
 std::vector<Alternative> SelectUnlike(const Plan& plan, size_t most);
 // Why a step of the one takes longer than one of the other: the part that grows most.
 std::string WhyLonger(const StepParts& longer, const StepParts& than);
@@ -97,7 +97,7 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
 // After a change of the plan's layout or outcome.
 void Rerank(const Cluster& cluster, const Costs& costs, const Job& job, Plan& plan);
 
-// Of a layout whose devices branch and bound has mapped to stages, in what it is called.
+// Marks a layout's name whose devices branch and bound has mapped to stages.
 inline constexpr char kByBranchAndBound[] = "mapped by branch and bound";
 
 // Every device trains on its own, without communication, at its best size: no plan is faster.

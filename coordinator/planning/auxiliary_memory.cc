@@ -66,8 +66,8 @@ int SlotsOfStage(const IslandPlan& plan, const PlanReplica& replica, size_t stag
   return replica.micro_batches;
 }
 
-// Of the stage link from stage `before` to the next one, at either end, for devices `device` and
-// `other` at its two ends.
+// Returns the bytes of the stage link from stage `before` to the next one, at either end, for
+// devices `device` and `other` at its two ends.
 void AddStageLink(const IslandPlan& plan, const PlanReplica& replica, size_t before,
                   const std::string& device, const std::string& other, bool is_before,
                   int64_t message_bytes, bool on_host, AuxiliaryMemory& auxiliary) {

@@ -46,7 +46,7 @@ std::optional<Assignment> FindDeviceAssignment(const IslandPlan& plan, const std
   return std::nullopt;
 }
 
-// What a plan takes of one device.
+// A plan's memory on one device.
 class DeviceNeeds {
  public:
   DeviceNeeds(const PlanRequest& request, const ModelConfig& config, const TensorPart& part,

@@ -130,7 +130,7 @@ class Placement {
     }
   }
 
-  // Those of its entities that the layout uses as they are or not at all.
+  // Selects those of its entities that the layout uses as they are or not at all.
   void AddRan(const PlanReplica& replica, size_t r, std::map<std::vector<int>, size_t>& known,
               const std::set<int>& used) {
     for (const PlanStage& stage : replica.stages) {

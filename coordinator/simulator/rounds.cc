@@ -45,7 +45,7 @@ absl::Status ValidateIsland(const RoundsProblem& problem, const RoundIsland& isl
   return absl::OkStatus();
 }
 
-// What a timer or a message is about. The epoch distinguishes an island's incarnations.
+// The subject of a timer or a message. The epoch distinguishes an island's incarnations.
 enum class About : uint64_t {
   kBlock,     // an island has trained its steps
   kShard,     // a shard has reached its server

@@ -119,7 +119,7 @@ class Incumbent {
   bool any() const { return any_; }
 
  private:
-  // What takes longer is not the best.
+  // A schedule that takes longer is not the best.
   Nanos LatestEndNs() const {
     return any_ ? LatestEnd(best_.result.makespan_ns - 1, options_.objective) : kForever;
   }

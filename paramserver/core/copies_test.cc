@@ -35,7 +35,7 @@ struct Pair {
     copy.sent.clear();
   }
 
-  // What the active server forwards arrives, and its answers come back.
+  // Delivers what the active server forwards, and its answers.
   void Delivers() {
     while (!active.forwards.empty()) {
       const ForwardPush push = std::move(active.forwards.front());

@@ -120,7 +120,8 @@ void ServerCore::On(const FromCoordinator& event, Turn& turn) {
   std::visit([&](const auto& message) { Execute(message, turn); }, to.message);
 }
 
-// Whether the coordinator is the one that this server follows; its first Welcome makes it so.
+// Returns whether the coordinator is the one that this server follows; its first Welcome makes it
+// so.
 bool ServerCore::IsForThisServer(const ToServer& to, Turn& turn) {
   ClusterMark& mark = server_.mark;
   if (!mark.cluster.empty() && to.cluster != mark.cluster) {
@@ -331,7 +332,7 @@ bool ServerCore::HasWork() const {
                      [](const auto& entry) { return entry.second->HasWork(); });
 }
 
-// Of one job, served round-robin.
+// Does the work of one job, served round-robin.
 void ServerCore::On(const Tick& event, Turn& turn) {
   counters_ = event;
   auto next = server_.jobs.upper_bound(worked_last_);

@@ -78,7 +78,7 @@ class ServerCore {
   void On(const PartFetched& event, Turn& turn);
   void On(const PushForwarded& event, Turn& turn);
   void On(const Tick& event, Turn& turn);
-  // What concerns one job alone.
+  // Handles what concerns one job alone.
   template <class Event>
   void On(const Event& event, Turn& turn) {
     if (JobDriver* job = server_.Find(event.job)) job->On(event, turn);
@@ -95,7 +95,7 @@ class ServerCore {
   }
 
   bool IsForThisServer(const ToServer& message, Turn& turn);
-  // Whether an order of this placement is older than the removal of the job from here.
+  // Returns whether an order of this placement is older than the removal of the job from here.
   bool HasLeft(const JobId& job, int64_t placement) const;
   void Leave(const JobId& job, int64_t placement);
   // Why there can be no further one.

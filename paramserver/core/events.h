@@ -1,4 +1,4 @@
-// What a parameter server's core takes and makes: events and actions (core.h).
+// Events and actions of a parameter server's core (core.h).
 
 #ifndef ATOLL_PARAMSERVER_CORE_EVENTS_H_
 #define ATOLL_PARAMSERVER_CORE_EVENTS_H_

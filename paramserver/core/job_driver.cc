@@ -172,9 +172,9 @@ void JobDriver::On(const LogFailed& event, Turn& turn) {
   log_full_ = event.reason;
 }
 
-// Whether the log since the newest snapshot, with another round like the last one, would have more
-// than half of the state's bytes: it is kept from the snapshot before on, and two snapshots besides
-// it (docs/decisions/parameter-server-storage.md).
+// Returns whether the log since the newest snapshot, with another round like the last one, would
+// have more than half of the state's bytes: it is kept from the snapshot before on, and two
+// snapshots besides it (docs/decisions/parameter-server-storage.md).
 bool JobDriver::IsLogLong() {
   const JobState& state = *state_;
   if (state.version() != measured_version_) {

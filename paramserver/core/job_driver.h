@@ -1,5 +1,5 @@
-// What a parameter server does with one job, around what the job is (JobState): records on their
-// way to the disk, transfers, the round that is being applied, snapshots. Private to core.h.
+// The server's work with one job, around the job's state (JobState): records on their way to the
+// disk, transfers, the round that is being applied, snapshots. Private to core.h.
 
 #ifndef ATOLL_PARAMSERVER_CORE_JOB_DRIVER_H_
 #define ATOLL_PARAMSERVER_CORE_JOB_DRIVER_H_
@@ -35,8 +35,8 @@ struct ServerOptions {
   ClusterMark mark = {};   // as it was remembered
   std::string site = {};   // as its operator says
   bool site_only = false;  // shards of its site's jobs alone
-  // Of tensors and pseudo-gradients, in one Step, about; a shard is never split. A tenth of a
-  // second or so.
+  // The elements of tensors and pseudo-gradients that one Step works on, about; a shard is never
+  // split. A tenth of a second or so.
   int64_t work_elements = int64_t{64} << 20;
   // A log of so many bytes of pushes is never a reason for a snapshot.
   int64_t log_bytes_free = int64_t{64} << 20;
@@ -68,7 +68,7 @@ struct Retry {
   Instant at = kNever;
   std::string trouble;  // empty: the newest one succeeded
 
-  // Whether none is to begin.
+  // Returns whether none is to begin.
   bool Waits(Instant now) {
     if (now >= at) at = kNever;
     return at != kNever;
@@ -103,7 +103,7 @@ struct Transfer {
 
 class JobDriver;
 
-// What the jobs of a server share.
+// State that the jobs of a server share.
 struct Server {
   ServerOptions options;
   ThreadPool* pool = nullptr;
@@ -132,7 +132,7 @@ class JobDriver {
   static constexpr size_t kForwardsAtOnce = 4;
   static constexpr Duration kSnapshotRetry = std::chrono::seconds(10);  // after a failed one
 
-  // Of nothing, if `recovered` has only a name. `server` outlives it.
+  // Creates a driver; of nothing, if `recovered` has only a name. `server` outlives it.
   JobDriver(Server* server, RecoveredJob recovered);
 
   const JobState& state() const { return *state_; }
@@ -160,7 +160,7 @@ class JobDriver {
   void Execute(const ReceiveShards& message, Turn& turn);
   void Execute(const FetchBase& message, Turn& turn);
   void Execute(const PushContribution& message, Turn& turn);
-  // Whether ReceiveShards is of before what the job has come to.
+  // Returns whether ReceiveShards is older than what the job has come to.
   bool IsLate(const ReceiveShards& message) const;
   // OK: it can be executed. `job`: its driver, null where there is none yet.
   static absl::Status Check(const ReceiveShards& message, const JobDriver* job,
@@ -220,7 +220,7 @@ class JobDriver {
   bool Receives() const;
   void Receive(Turn& turn);
   bool IsFetched(const Fetch& fetch) const;
-  // What `gaps` lack, in parts, as far as kFetchesAtOnce allows.
+  // Fetches what `gaps` lack, in parts, as far as kFetchesAtOnce allows.
   void FetchGaps(Fetch fetch, const std::vector<ElementRange>& gaps, const JobId& from_job,
                  const ShardSource& source, Turn& turn);
   void FetchMissing(const ShardSource& source, Turn& turn);
@@ -273,8 +273,8 @@ class JobDriver {
   LogSequence snapshot_replay_from_ = 1;
   bool snapshot_ended_ = false;  // the newest snapshot is the last
 
-  // Of pushes in the log since the newest snapshot was taken, those of a restart's replay left out;
-  // and of these, those before the one that is being written.
+  // Bytes of pushes in the log since the newest snapshot was taken, those of a restart's replay
+  // left out; and of these, those before the snapshot that is being written.
   int64_t log_bytes_ = 0, snapshot_log_bytes_ = 0;
   // When `measured_version_` was made: `log_bytes_`, and what its round added.
   Version measured_version_ = kNoVersion;

@@ -1,4 +1,4 @@
-// What a server of a site exchanges with the servers of the job above: it fetches versions of that
+// The exchange of a site's server with the servers of the job above: it fetches versions of that
 // job, and pushes contributions to it. Versions are in the log before BaseFetched is sent; a
 // contribution is made of what the job keeps, part by part, until those servers have all of it.
 
@@ -82,7 +82,7 @@ void JobDriver::FetchBaseParts(Turn& turn) {
   const bool waits = base_retry_.Waits(turn.now);
   if (!fetching_) return;
   if (state_->ended()) return fetching_.reset();
-  // What that round adopts stays until then.
+  // Parameters that the round adopts stay until then.
   if (committing_ && committing_->step.adopts != kNoVersion) return;
   const FetchBase& order = *fetching_;
   if (const auto last = state_->HasBase(order.version)) {

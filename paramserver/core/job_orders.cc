@@ -1,4 +1,4 @@
-// What the coordinator orders of a job.
+// Handling of the coordinator's orders about a job.
 
 #include <algorithm>
 #include <utility>

@@ -120,7 +120,7 @@ void JobState::ChangeShards(const std::vector<OwnedShard>& shards) {
     } else if (const auto incoming = incoming_.find(info.shard); incoming != incoming_.end()) {
       shard.theta = std::move(incoming->second.theta);
       shard.slots = std::move(incoming->second.slots);
-      // What islands hold is all that is left of it.
+      // The islands' parameters are all that is left of it.
       if (incoming->second.fill && serves_apart()) {
         const std::span<const float> theta = shard.theta->values();
         std::copy(theta.begin(), theta.end(), shard.slots.back()->writable().begin());

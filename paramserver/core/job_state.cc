@@ -286,7 +286,7 @@ void JobState::ApplyRecord(LogSequence sequence, const PushedRecord& record) {
   ledger_->AddPending(record.id);
 }
 
-// Of elements that came before, the first to come stay; all have the same bits.
+// The first elements to come stay where others come again; all have the same bits.
 void JobState::Put(const PushedRecord& record, int64_t elements, StagedShard& staged) {
   const ElementRange whole{0, elements};
   const ElementRange range = record.id.RangeIn(elements);
@@ -363,7 +363,7 @@ void JobState::ApplyRecord(LogSequence, const EndedRecord&) {
   ledger_->Close(absl::StrCat("job ", job_, " has ended"));
   while (!staged_.empty()) Decide(ContributionId(staged_.begin()->first.first));
   for (auto& [id, shard] : shards_) {
-    // What islands hold is what was validated; nothing follows that needs the difference.
+    // The islands' parameters are what was validated; nothing follows that needs the difference.
     if (serves_apart() && !shard.slots.empty()) shard.theta = shard.slots.back();
     shard.slots.clear();
     shard.step.reset();
@@ -668,7 +668,7 @@ absl::Status JobReplay::Add(LogSequence sequence, const LogRecord& record) {
     const auto* received = std::get_if<ReceivedRecord>(&record);
     const bool staged = push != nullptr && std::binary_search(snapshot_->staged.begin(),
                                                               snapshot_->staged.end(), push->id);
-    // Of a base, whatever no round has adopted and later records do not replace.
+    // Lists the records of a base that no round has adopted and later records do not replace.
     const bool base = received != nullptr && received->part == ReceivedPart::kAdopted;
     const bool incoming =
         received != nullptr &&

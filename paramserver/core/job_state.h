@@ -1,6 +1,6 @@
-// What one job is on this server: shards, version, staged pushes, and how log records change them.
-// The same code runs when a record is written and when it is replayed after a crash, so a restarted
-// server reaches the same bits. Pure; one thread.
+// The state of one job on this server: shards, version, staged pushes, and how log records change
+// them. The same code runs when a record is written and when it is replayed after a crash, so a
+// restarted server reaches the same bits. Pure; one thread.
 
 #ifndef ATOLL_PARAMSERVER_CORE_JOB_STATE_H_
 #define ATOLL_PARAMSERVER_CORE_JOB_STATE_H_
@@ -43,7 +43,7 @@ class JobState {
   static absl::StatusOr<std::unique_ptr<JobState>> FromSnapshot(const Snapshot& snapshot,
                                                                 ThreadPool* pool);
 
-  // Whether Apply may be called with this record now: a reason if not.
+  // Returns OK if Apply may be called with this record now, else the reason against it.
   absl::Status Check(const LogRecord& record) const;
   // REQUIRES: Check(record). Pushes become durable with MarkDurable.
   void Apply(LogSequence sequence, const LogRecord& record);
@@ -73,7 +73,7 @@ class JobState {
     std::optional<ShardId> last = {};  // that is in it
     std::map<int32_t, std::vector<double>> by_layer = {};
   };
-  // So many elements more, one shard at least. True: all is in it. NotFound names the first
+  // Adds so many elements more, one shard at least. True: all is in it. NotFound names the first
   // pseudo-gradient that is missing.
   absl::StatusOr<bool> AddToGram(GramSum& sum, int64_t elements) const;
 
@@ -83,14 +83,17 @@ class JobState {
   std::shared_ptr<SharedTensor> Slot(ShardId shard, size_t slot) const;
   // The parameters as islands hold them. Null as Theta.
   std::shared_ptr<SharedTensor> Served(ShardId shard) const;
-  // What it takes to make those of version() from those of the version before, encoded, in words as
-  // in PullRequest. Null where pulls are not quantised, and until this server has made a round.
+  // Returns the step from the parameters of the version before to those of version(), encoded, in
+  // words as in PullRequest. Null where pulls are not quantised, and until this server has made a
+  // round.
   std::shared_ptr<const std::vector<float>> EncodedStep(ShardId shard) const;
-  // As ListServerSlots; 0 before the first assignment or order to receive shards.
+  // Returns the number of slots as ListServerSlots has them; 0 before the first assignment or order
+  // to receive shards.
   size_t slots() const { return slots_; }
   bool HasShard(ShardId shard) const { return shards_.contains(shard); }
   size_t shards() const { return shards_.size(); }
-  // Those that are here or were received whole: with their momentum, or filled by an island.
+  // Lists the shards that are here or were received whole: with their momentum, or filled by an
+  // island.
   std::vector<ShardId> ShardsHere(bool filled) const;
 
   // A shard that is received at version(), under this placement: what of a part has not arrived.
@@ -104,10 +107,10 @@ class JobState {
   // The job is of a site's servers: it has an exchange with the job above (RoundStep).
   bool IsOfSite() const { return !assignment_.definition.spec.outer.contributes_to.empty(); }
   const SiteExchange& exchange() const { return exchange_; }
-  // Of the job above: adopted, or that some has arrived of.
+  // Returns the newest version of the job above that was adopted, or that some has arrived of.
   Version newest_base() const { return std::max(exchange_.base, base_version_); }
-  // Of parameters that the job above had at `version`: what of a shard has not arrived. What is the
-  // base already is there. REQUIRES: HasShard(shard).
+  // Returns the ranges of a shard that have not arrived of the parameters that the job above had at
+  // `version`. What is the base already is there. REQUIRES: HasShard(shard).
   std::vector<ElementRange> MissingBase(ShardId shard, Version version) const;
   // The newest record of them when all shards held have them, 0 if that are none; nullopt: some
   // miss. A round may adopt the version then.
@@ -131,7 +134,7 @@ class JobState {
   int64_t placement() const { return std::max(placement_, assignment_.definition.placement); }
   const std::shared_ptr<PushLedger>& ledger() const { return ledger_; }
   std::vector<PushId> Staged() const;
-  // What such a push has brought, as it was encoded; nullopt: it is not staged. Shared with what is
+  // The content of a push, as it was encoded; nullopt: it is not staged. Shared with what is
   // staged: other parts of the shard may be added to it meanwhile.
   struct StagedPush {
     Encoding encoding = Encoding::kFloat32;
@@ -140,12 +143,13 @@ class JobState {
   };
   std::optional<StagedPush> FindPush(const PushId& id) const;
   int64_t staged_bytes() const { return staged_bytes_; }
-  // Of parameters and slots, and of what has arrived; an ended job keeps no slots.
+  // Returns the bytes of parameters and slots, and of what has arrived; an ended job keeps no
+  // slots.
   int64_t parameter_bytes() const {
     const auto tensors = static_cast<int64_t>(1 + slots_);
     return (ended_ ? parameter_bytes_ / tensors : parameter_bytes_) + incoming_bytes_ + base_bytes_;
   }
-  // Of tensors that have been replaced by newer ones and are still leased.
+  // Returns the bytes of tensors that have been replaced by newer ones and are still leased.
   int64_t stale_bytes() const;
 
  private:
@@ -155,7 +159,7 @@ class JobState {
     std::vector<std::shared_ptr<SharedTensor>> slots;
     std::shared_ptr<const std::vector<float>> step;  // as EncodedStep
   };
-  // What is staged of one shard of a contribution.
+  // The staged part of one shard of a contribution.
   struct StagedShard {
     LogSequence first = 0;    // of its pushes' records
     std::set<PushId> pushes;  // that were taken
@@ -208,7 +212,7 @@ class JobState {
   void DropAllIncoming();
   void ReceiveBase(LogSequence sequence, const ReceivedRecord& record);
   void DropBase();
-  // Of one shard: the exchange of a round, after its step.
+  // Makes one shard's part of the exchange of a round, after its step.
   void ExchangeShard(Shard& shard, const CommittedRecord& round);
   void AdoptBase(Shard& shard, Version version);
   std::shared_ptr<SharedTensor>& GetBase(Shard& shard) const { return shard.slots[slots_ - 2]; }
@@ -218,7 +222,7 @@ class JobState {
   const StagedShard* FindStaged(const ContributionId& contribution, ShardId shard) const;
   void Put(const PushedRecord& record, int64_t elements, StagedShard& staged);
   void Decide(const ContributionId& contribution);
-  // Whether the round that makes `version` concerns the shard.
+  // Returns whether the round that makes `version` concerns the shard.
   bool HasTurn(Version version, const Shard& shard) const;
   void SetZero(Shard& shard);
   void SetInitial(Shard& shard, const RoundTerm& term);
@@ -249,7 +253,7 @@ class JobState {
   std::map<ShardId, Incoming> incoming_;
   int64_t incoming_bytes_ = 0;
   SiteExchange exchange_;
-  // What has arrived of the parameters that the job above had at base_version_.
+  // The parameters of the job above at base_version_ that have arrived.
   struct IncomingBase {
     LogSequence first = 0, last = 0;  // its records
     std::shared_ptr<SharedTensor> theta;
@@ -291,7 +295,8 @@ class JobReplay {
   }
   // An error says what the records lack.
   absl::StatusOr<RecoveredJob> Finish() &&;
-  // As far as it came, whatever hinders the rest; null: not even the snapshot could be used.
+  // Returns the state as far as the log could be replayed; null: not even the snapshot could be
+  // used.
   std::unique_ptr<JobState> State() && { return std::move(recovered_.state); }
 
  private:

@@ -11,8 +11,8 @@ namespace {
 
 Verdict Refuse(std::string reason) { return {Verdict::kRefuse, std::move(reason)}; }
 
-// Whether its elements are some of a shard of so many, in whole blocks of the encoding with the
-// smallest (JobState knows the push's own).
+// Returns whether its elements are some of a shard of so many, in whole blocks of the encoding with
+// the smallest (JobState knows the push's own).
 bool IsPart(const PushId& id, int64_t shard_elements) {
   if (id.begin < 0 || id.elements <= 0 || id.elements > shard_elements ||
       id.begin > shard_elements - id.elements || id.begin % kQuantBlock != 0) {

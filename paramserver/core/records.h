@@ -1,4 +1,4 @@
-// What a parameter server makes durable: log records, and snapshots of a job. Plain structs;
+// Durable data of a parameter server: log records, and snapshots of a job. Plain structs;
 // paramserver/storage turns them into bytes and back by records.proto, which has those without
 // payloads.
 //
@@ -29,7 +29,7 @@ struct PushedRecord {
   Encoding encoding = Encoding::kFloat32;
   SharedBytes payload;
 };
-// What of a shard has arrived, to be assigned later.
+// The kind of what has arrived of a shard, to be assigned later.
 struct ReceivedRecord {
   OwnedShard shard;
   int64_t placement = 0;  // of the request: chunks of another placement may differ
@@ -43,7 +43,7 @@ struct ReceivedRecord {
 using LogRecord = std::variant<AssignedRecord, FencedRecord, PushedRecord, CommittedRecord,
                                DroppedRecord, EndedRecord, JoinedRecord, ReceivedRecord>;
 
-// Of an island's decided contributions, those that are known exactly.
+// The number of an island's decided contributions that are known exactly.
 inline constexpr int kDecidedKept = 32;
 
 // How far the job of a site's servers is in its exchange with the job above (RoundStep).
@@ -60,7 +60,7 @@ struct SiteExchange {
 struct ShardSnapshot {
   OwnedShard shard;
   std::shared_ptr<const TensorLease> theta;  // null in version kNoVersion
-  // Of the outer optimizer; empty without theta, and when the job has ended.
+  // Slots of the outer optimizer; empty without theta, and when the job has ended.
   std::vector<std::shared_ptr<const TensorLease>> slots = {};
 };
 
@@ -85,7 +85,7 @@ struct Snapshot {
   SiteExchange exchange = {};
 };
 
-// Of a file: the snapshot without its tensors, and their checksums.
+// The head of a file: the snapshot without its tensors, and their checksums.
 struct SnapshotHead {
   Snapshot snapshot;
   std::vector<uint64_t> checksums;

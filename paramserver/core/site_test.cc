@@ -89,7 +89,7 @@ struct Site {
     for (const OwnedShard& shard : shards) order.order.push_back({shard.shard, 0, 0, ""});
     return order;
   }
-  // What of the contribution is in flight, which arrives.
+  // The part of the contribution that is in flight arrives.
   std::vector<ForwardPush> Pushed() {
     std::vector<ForwardPush> all;
     while (!server.forwards.empty()) {
@@ -417,7 +417,7 @@ TEST_CASE("a_version_waits_for_memory") {
   CHECK(site.server.fetches.size() == kShards.size());
   CHECK(site.server.TakeSent<ServerFault>().empty());
   site.Arrives();
-  // What was fetched counts: there is room for one island's push now.
+  // The fetched parameters count: there is room for one island's push now.
   site.server.PushAll(site.server.By(0, 1), 3);
   const Token token = site.server.Push(site.server.Id(1, 1, 0), {1, 1, 1, 1});
   CHECK(site.server.Answered(token, PushStatus::kRefused));

@@ -15,7 +15,7 @@
 
 namespace atl::ps {
 
-// Of log segments and snapshots; files of another one are refused.
+// The format of log segments and snapshots; files of another one are refused.
 inline constexpr uint32_t kStorageFormat = 6;
 
 uint64_t Checksum(std::span<const std::byte> bytes);  // XXH3, 64 bits
@@ -23,7 +23,7 @@ uint64_t Checksum(std::span<const std::byte> bytes);  // XXH3, 64 bits
 // The record's payload is not in its bytes: it is given to Decode to go with them. An error names a
 // field that Decode would refuse.
 absl::StatusOr<std::vector<std::byte>> EncodeRecord(const LogRecord& record);
-// What a push or a part of a received shard has brought; empty of other records.
+// Returns the payload of a push or of a part of a received shard; empty for other records.
 std::span<const std::byte> GetPayload(const LogRecord& record);
 absl::StatusOr<LogRecord> DecodeRecord(std::span<const std::byte> bytes, SharedBytes payload);
 

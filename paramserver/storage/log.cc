@@ -89,7 +89,7 @@ std::optional<RecordView> RecordAt(std::span<const std::byte> segment, size_t of
   return view;
 }
 
-// Whether a record behind `offset` shows that `sequence` had been durable.
+// Returns whether a record behind `offset` shows that `sequence` had been durable.
 bool LaterRecordVouches(std::span<const std::byte> segment, size_t offset, LogSequence sequence) {
   for (size_t at = offset; at + sizeof(RecordHead) <= segment.size(); at += kAlign) {
     RecordHead head;
@@ -153,7 +153,7 @@ class LogReader {
       const bool last = i + 1 == firsts.size();
       end_.segments[firsts[i]] = 0;
       if (!last && firsts[i + 1] <= from_) continue;  // not needed any more
-      // What is damaged in a segment of which the snapshot contains everything does not matter.
+      // Damage in a segment of which the snapshot contains everything does not matter.
       covered_whole_ = !last && firsts[i + 1] <= covered_ + 1;
       ATOLL_RETURN_IF_ERROR(ReadSegment(firsts[i], last, each));
       if (covered_whole_ && next_ < firsts[i + 1]) continue;

@@ -389,7 +389,7 @@ TEST_CASE("a_damaged_job_whose_shards_are_filled_is_kept_aside_and_begins_anew")
   core.Step({}, ConnectionUp{});
   ReceiveShards receive{kJob, 1, 1, {{{1, 0, 2}, "other", "", /*fill=*/false}}};
   receive.newest = {kJob, 1, {{{0, 1, 1, 0}, 1.0}}, {}};
-  // What comes from elsewhere says nothing of what is here.
+  // An error from elsewhere says nothing of what is here.
   REQUIRE(core.Step({}, FromCoordinator{{"ps-1", 1, 1, receive}}).erasures.empty());
   receive.sources[0].fill = true;
   const Actions actions = core.Step({}, FromCoordinator{{"ps-1", 1, 1, receive}});

@@ -296,7 +296,7 @@ bool AcceptsLog(std::string_view bytes) {
   options.read_bytes_max = 1 << 20;
   const auto end = ps::ReadLog(disk, "d", 1, /*covered=*/0, options,
                                [](ps::LogSequence, const ps::LogRecord& record) {
-                                 // What was read is written in the same way again.
+                                 // The record is written in the same way again.
                                  const auto again = *ps::EncodeRecord(record);
                                  ATOLL_CHECK(again.size() <= size_t{1} << 20, again.size());
                                  return absl::OkStatus();
@@ -397,7 +397,7 @@ const Registration kSnapshot({"snapshot", SnapshotSeeds, AcceptsSnapshot});
 bool AcceptsRecord(std::string_view bytes) {
   const auto record = DecodeRecord({bytes.data(), bytes.size()});
   if (!record.ok()) return false;
-  // What was read is written, and read again, as the same.
+  // The record is written, and read again, as the same.
   const auto again = DecodeRecord(*EncodeRecord(*record));
   ATOLL_CHECK(again.ok(), again.status().message());
   return true;

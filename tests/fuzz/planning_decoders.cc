@@ -1,6 +1,7 @@
-// What plans are made from: requests of islands with what workers reported, layouts that jobs bring
-// along, and described clusters. An input's bytes are choices; where they have ended, the ordinary
-// one is chosen, so an empty input is planned. Planned, shown and simulated as the product does.
+// Decoders of what plans are made from: requests of islands with what workers reported, layouts
+// that jobs bring along, and described clusters. An input's bytes are choices; where they have
+// ended, the ordinary one is chosen, so an empty input is planned. Planned, shown and simulated as
+// the product does.
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +31,7 @@ class Choices {
  public:
   explicit Choices(std::string_view bytes) : input_(bytes) {}
 
-  // Of so many; the first one where the input has ended.
+  // Chooses one of so many; the first one where the input has ended.
   size_t Below(size_t count) { return input_.Take<uint8_t>() % count; }
   bool Rarely() { return Below(8) == 7; }
   // The first one is the ordinary one, and as frequent as all others together.
@@ -242,7 +243,7 @@ bool AcceptsPinned(std::string_view bytes) {
   request.spec.layout.plan = pinned.ok() ? *pinned : layout;
   const auto plan = PlanIsland(request);
   if (plan.ok()) Use(request, *plan);
-  // As `simulate --layout` plays it.
+  // Plays the layout as `simulate --layout` does.
   const auto input = MakePlanningInput(request);
   if (!input.ok()) return false;
   const auto scope = PlanScope(request, *input, IslandScope::kAll, ToIslandOptions(request.spec));

@@ -1,5 +1,6 @@
-// What crosses the bus during steps is what it was when it was requested, bit for bit, however late
-// it is copied, and the devices compute meanwhile: pseudo-gradients and what is adopted; and saves.
+// Tests that what crosses the bus during steps is what it was when it was requested, bit for bit,
+// however late it is copied, and the devices compute meanwhile: pseudo-gradients and what is
+// adopted; and saves.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -104,7 +105,7 @@ TEST_CASE("pushes are the host's bit for bit, though copied only after two more 
     REQUIRE(device.events().AwaitReady().reason.empty());
     RequireSamePush(device.delta(), host.delta());
     host.Steps(step + 3, step + 5);
-    // What was trained meanwhile is carried over, and the residual comes with the next push.
+    // The steps trained meanwhile are carried over, and the residual comes with the next push.
     host.Adopt(version, AdoptMode::kCarry);
     device.Adopt(version, AdoptMode::kCarry);
     REQUIRE(device.Theta() == host.Theta());
@@ -182,7 +183,7 @@ TEST_CASE("a pulled version is brought to the device beside steps, and adopted w
   host.Adopt(version, AdoptMode::kCarry);
   host.Steps(8, 9);
   REQUIRE(device.Theta() == host.Theta());
-  // What they push next has the same base.
+  // The next push has the same base.
   RequirePushAlike(device, host);
 }
 
@@ -337,8 +338,8 @@ TEST_CASE("a_save_that_is_damaged_is_not_resumed_from") {
   CHECK_FALSE(back.SetsUp(save).resumed);  // what is damaged is remembered
 }
 
-// Of two workers: stages, stages of two devices each, and replicas that own half of the optimizer's
-// state each.
+// Layouts of two workers: stages, stages of two devices each, and replicas that own half of the
+// optimizer's state each.
 IslandLayout LayoutOfTwo(int which) {
   IslandLayout layout = Pipeline("two stages", {3, 3}, 2);
   if (which == 1) layout.tensor_parallel = 2;

@@ -85,7 +85,7 @@ inline testing::Gate& LayerGate() {
   return gate;
 }
 
-// What the workers of this run of the cases compute on: $ATOLL_TEST_DEVICES.
+// Returns the devices of the workers in this run of the cases: $ATOLL_TEST_DEVICES.
 enum class Devices {
   kHost,      // the CPU
   kFake,      // computes as the CPU does, in memory that the host cannot touch
@@ -175,7 +175,7 @@ class TestWorker {
     return activity_;
   }
 
-  // Of all layers, as the members' devices hold them.
+  // Returns the state of all layers, as the members' devices hold them.
   State Read() {
     Drain();
     State state;
@@ -302,7 +302,7 @@ class TestGroup {
     }
   }
 
-  // What the coordinator's orders do: members follow, the leader configures. With `at_step_end`
+  // Carries out the coordinator's orders: members follow, the leader configures. With `at_step_end`
   // the leader is the first to know.
   absl::StatusOr<Reconfigured> Order(const IslandPlan& plan, Generation generation = 1,
                                      bool at_step_end = false) {

@@ -133,7 +133,7 @@ TEST_CASE("an_island_trains_on_padded_documents_as_one_worker_alone_and_its_loss
       const auto loss = leader.Step(Batch(step), GetLearningRate(step));
       REQUIRE(loss.status().ToString() == "OK");
       REQUIRE(loss->loss == Approx(alone.Step(step)).epsilon(1e-5));
-      // Of 16 positions one or two are targets, by the document's length.
+      // One or two of 16 positions are targets, by the document's length.
       REQUIRE(group["w1"].member->CountMasked(Batch(step)).value() == kBatch * 16 - loss->tokens);
       REQUIRE((loss->tokens > kBatch && loss->tokens < 2 * kBatch));
     }
@@ -192,7 +192,7 @@ TEST_CASE("a leader knows its followers' stage links, and every device's memory"
   CHECK(leader.trainer->events.stage_links().stage_links[1].from == "w2/0");
 }
 
-// Of fake devices only every 16th step is timed.
+// Only every 16th step of fake devices is timed.
 TEST_CASE("all members say how fast their devices and messages are, each window once", "[host]") {
   const World world;
   TestGroup group(world, 2);
@@ -227,7 +227,7 @@ TEST_CASE("all members say how fast their devices and messages are, each window 
     CHECK(stage_link.quickest_seconds >= 0);  // less half a round trip, on loopback nothing is left
   }
   CHECK(leader.member->ListUnreachable().empty());
-  // Of a new plan there is nothing yet.
+  // There is nothing yet of a new plan.
   REQUIRE(group.Order(group.PlanFor(Pipeline("even", {3, 3}, 2), {"w1", "w2"})).ok());
   CHECK(leader.member->Work().empty());
 }
@@ -436,7 +436,7 @@ TEST_CASE("a member killed in a step: what no other member holds is lost, and re
   REQUIRE(!taken.kept);
   REQUIRE(Says(taken.reason, "no member holds layer"));
   REQUIRE(leader.trainer->optimizer_steps() == 0);
-  // As from a pulled version.
+  // Sets the parameters as from a pulled version.
   REQUIRE(leader.trainer->InitialWeights().ok());
   SingleDeviceTrainer alone(world);
   for (int64_t step = 0; step < 3; ++step) {

@@ -104,7 +104,7 @@ TEST_CASE("a leader hands over: the next one goes on at the same step, with what
 TEST_CASE(
     "of what a dead member alone kept theta_base is lost, and it is said so; a copy is enough") {
   World world;
-  // Of the optimizer's state, and with peers.
+  // Layouts of the optimizer's state, and with peers.
   const auto [copies, peers] = GENERATE(table<int, int>({{1, 0}, {2, 0}, {1, 1}}));
   world.spec.checkpoint.peer_copies = peers;
   TestGroup group(world, 2);

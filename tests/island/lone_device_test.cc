@@ -33,7 +33,7 @@ class LoneWorker : public SoloIsland {
   }
   int64_t PeakBytes() { return events().memory().devices.at(0).peak_bytes; }
 
-  // What the coordinator plans with.
+  // Profiles with which the coordinator plans.
   PlanRequest Request(const Prepared& prepared) {
     PlanRequest request;
     request.spec = spec;

@@ -79,7 +79,7 @@ class Bench : public SoloIsland {
               spec.outer.push_encoding,
               quantized ? Shards(2) : std::vector<ShardPlacement>()});
   }
-  // What a server decodes of the last push.
+  // Returns what a server decodes of the last push.
   LayerBuffers Pushed() {
     LayerBuffers pushed = delta().values;
     if (!IsQuantized(delta().encoding)) return pushed;

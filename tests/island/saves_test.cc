@@ -366,7 +366,7 @@ TEST_CASE("all_workers_die_and_the_island_resumes_from_their_disks_in_any_layout
   f.Trains("w2", 1);
 }
 
-// Of every member, of what it keeps.
+// Lists what every member keeps.
 void EachResidual(
     Fixture& f, const std::vector<NodeId>& members,
     const std::function<void(OuterState&, const OuterRange&, std::vector<float>)>& do_) {

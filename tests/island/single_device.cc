@@ -28,7 +28,7 @@ absl::Status SingleDevice::SetParameters(int layer, std::span<const float> value
 
 absl::Status SingleDevice::GetMoments(int layer, std::span<float> first, std::span<float> second) {
   ATOLL_RETURN_IF_ERROR(ToHost(job_->runner->layer(layer).first_moment(), first));
-  // What the optimizer does not keep is zero.
+  // A slot that the optimizer does not keep is zero.
   const LayerState& state = job_->runner->layer(layer);
   const auto kept = static_cast<size_t>(state.second_owned().begin);
   std::fill(second.begin(), second.begin() + kept, 0.0f);

@@ -20,7 +20,7 @@ struct SoloOptions {
   std::function<LocalDevice(int index)> make_device;
   LeaderOptions leader = {};
   std::string saves = "";  // its disk
-  // Of the leader; `profiles` may use the member.
+  // Hooks of the leader; `profiles` may use the member.
   IslandLeader::Hooks hooks = {};
 };
 
@@ -69,7 +69,7 @@ class SoloIsland {
     *pulled() = theta;
     Does<Adopted>(command);
   }
-  // Of all layers, each whole or cut in two.
+  // Returns the shards of all layers, each whole or cut in two.
   std::vector<ShardPlacement> Shards(int cuts = 1) const {
     std::vector<ShardPlacement> shards;
     for (size_t l = 0; l < facts.layers.size(); ++l) {

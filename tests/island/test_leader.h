@@ -20,7 +20,7 @@
 
 namespace atl::worker {
 
-// What comes beside the ends of commands is kept apart.
+// Collects a leader's events; those beside the ends of commands are kept apart.
 class LeaderEvents {
  public:
   void Post(Event event) {
@@ -39,7 +39,7 @@ class LeaderEvents {
     const std::lock_guard lock(mutex_);
     return pulled_.has_value();
   }
-  // What it said last while it led.
+  // The last message of the leader while it led.
   StageLinksSeen stage_links() const {
     const std::lock_guard lock(mutex_);
     return stage_links_;
@@ -120,7 +120,7 @@ class TestLeader {
     ATOLL_ASSIGN_OR_RETURN(const StateCopied done, Do<StateCopied>(worker::SaveState{about, tier}));
     return done.kept;
   }
-  // Of the next Configure.
+  // Sets the save from which the next Configure resumes.
   void ResumeFrom(int64_t save, std::vector<PositionRange> leased) {
     resume_ = save;
     leased_ = std::move(leased);
@@ -133,7 +133,7 @@ class TestLeader {
     return Do<Reconfigured>(command);
   }
   void Keep(Leadership known) { (void)Do<HandedOver>(Handover{"", std::move(known)}); }
-  // Of the parameters as they are.
+  // Evaluates the parameters as they are.
   absl::StatusOr<MeanLoss> Evaluate(int64_t sequences, int set) {
     ATOLL_ASSIGN_OR_RETURN(const LossSum loss, leader_.Evaluate(set, sequences));
     return MeanLoss{loss.mean(), loss.tokens};

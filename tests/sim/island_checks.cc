@@ -1,5 +1,5 @@
-// What an island's devices and owners really hold, against what its leader believes: a state is
-// whole, or it is said to be lost.
+// Compares what an island's devices and owners really hold with what its leader believes: a state
+// is whole, or it is reported as lost.
 
 #include <cmath>
 #include <limits>
@@ -90,7 +90,7 @@ void WorkerNode::CheckWhole(const char* when) {
     world_.checker.Fail(absl::StrCat("N3: ", name(), " ", when, ", and ", what));
   };
   if (!known_.state) {
-    // Of a leader before, whose parameters are about to be replaced.
+    // The state is of an earlier leader, whose parameters are about to be replaced.
     const bool seen = here->optimizer_step == 0 || world_.moments.contains(ComputeFingerprint(
                                                        here->moment, here->optimizer_step));
     if (!seen) return fail("its moments were never the island's");
@@ -113,14 +113,14 @@ void WorkerNode::CheckWhole(const char* when) {
   Remember(known);
 }
 
-// Of all owners, where copies are the same.
+// Compares all owners, where copies are the same.
 LayerValues WorkerNode::OfOwners(OuterKind kind) {
   LayerValues values;
   for (const LayerSize& layer : ToyLayers()) values.emplace_back(layer.elements, 0.0f);
   const std::shared_ptr<worker::OuterState> own = member_->outer();
   if (own == nullptr) return values;
   for (const OuterRange& part : own->layout()) {
-    // Of a layer that was not captured there is an earlier pseudo-gradient, or none.
+    // A layer that was not captured has an earlier pseudo-gradient, or none.
     if (kind == OuterKind::kDelta && !worker::Concern(own->shards(), part.layer)) continue;
     std::vector<float> first;
     for (const NodeId& holder : part.holders) {
@@ -128,7 +128,7 @@ LayerValues WorkerNode::OfOwners(OuterKind kind) {
       if (!node->alive() || node->member()->outer() == nullptr) continue;
       std::vector<float> here(static_cast<size_t>(part.range.size()));
       if (!node->member()->outer()->Read(kind, part.layer, part.range, here).ok()) continue;
-      // What was pulled by its first holder is with the others, too, only when it is adopted.
+      // A range that its first holder pulled is with the others, too, only when it is adopted.
       if (!first.empty() && !worker::IsOfPulled(kind) && first != here) {
         world_.checker.Fail(absl::StrCat("N3: copies of kind ", static_cast<int>(kind),
                                          " of layer ", part.layer, " are different at ", holder));

@@ -16,7 +16,8 @@ using worker::Event;
 
 namespace {
 
-// What makes a step `scale` times as long as it should be; see ToyTrainer::StepLayer.
+// Returns the rate that makes a step `scale` times as long as it should be; see
+// ToyTrainer::StepLayer.
 double ScaleLearningRate(double learning_rate, double scale) {
   return scale * (10 + learning_rate) - 10;
 }
@@ -213,7 +214,7 @@ void WorkerNode::Check(const worker::DeltaReady& event) {
   known_.since_base = std::exchange(known_.captured_on, {});
 }
 
-// What carrying adds is known before it is added.
+// The sum that carrying adds is known before it is added.
 void WorkerNode::OnCall(const GroupFrame& call) {
   const auto* adopts = std::get_if<worker::AdoptPulled>(&command_);
   if (adopts == nullptr || adopts->mode != worker::AdoptMode::kCarry || addition_) return;

@@ -32,7 +32,7 @@
 
 namespace atl::sim {
 
-// What a worker's disk has of saves: survives the process.
+// The part of saves on a worker's disk: survives the process.
 struct SavedPart {
   JobId job;
   int64_t optimizer_step = 0;
@@ -59,12 +59,12 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   // Called when a call is to be done here, before it is.
   void WatchCalls(std::function<void(const GroupFrame&)> watch) { watch_ = std::move(watch); }
   void SetStepLoss(double loss) { step_loss_ = loss; }
-  // Of the fiber that runs: until `done`, for so long at most. ABORTED: it was interrupted.
+  // Makes the fiber that runs wait until `done`, for so long at most. ABORTED: it was interrupted.
   absl::Status WaitUntil(Duration limit, const std::function<bool()>& done);
   void Pause(Duration duration);
   void Wake();  // waiting fibers check again
 
-  // What its devices hold, for whom checks.
+  // Returns what its devices hold, for checks.
   const std::map<int32_t, ToyLayer>& held() const { return held_; }
   const PeerFence& fence() const { return fence_; }
   bool Several() const { return plan_.members.size() > 1; }  // workers in the plan
@@ -149,7 +149,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   absl::StatusOr<GroupReply> DoCall(const AdditionCall& call);
   absl::StatusOr<GroupReply> DoCall(const SaveCall& call);
   absl::StatusOr<GroupReply> DoCall(const SetStepsCall& call);
-  // Of the plan's, in the order of replicas.
+  // Lists the plan's holders, in the order of replicas.
   std::vector<NodeId> ListHolders(int32_t layer) const;
   std::vector<HeldLayer> Held() const;
   void Configure(GroupReply* reply);

@@ -337,7 +337,7 @@ absl::Status SimMember::Fetch(const GroupFrame& call) {
   const FetchCall& fetch = std::get<FetchCall>(call.body);
   for (const StateTransfer& item : fetch.transfers) {
     const LayerShard& shard = item.shard;
-    // Of other cuts there are none; what no source has is not a number.
+    // There are no other cuts; a layer that no source has is not a number.
     ToyLayer fetched(ToyLayers()[static_cast<size_t>(shard.layer)].elements, {});
     std::vector<float> third(fetched.theta.size());
     for (const StateSource& source : item.sources) {

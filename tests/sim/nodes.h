@@ -184,7 +184,7 @@ class ServerNode : public Member {
   ps::Token next_token_ = 1;
 };
 
-// What an island's devices are to hold: what its leader believes, and the checks compare.
+// The state that an island's devices are to hold: what its leader believes, and the checks compare.
 struct IslandState {
   LayerValues theta;  // empty: not known, it is about to be replaced
   LayerValues moment;
@@ -215,7 +215,7 @@ class WorkerNode : public Member {
     std::vector<PositionRange> ranges;
     double learning_rate = 0;
   };
-  // What the checks know of an island, for whom takes over.
+  // Knowledge of the checks about an island, for its next leader.
   struct Known {
     std::optional<IslandState> state;
     std::vector<PositionRange> since_base, captured_on;
@@ -274,7 +274,7 @@ class WorkerNode : public Member {
   void MakeLeader();
   void OnCall(const GroupFrame& call);
   void RemoveJob(const JobId& job);
-  // What it says became of the island's state is compared with what is there.
+  // Compares what it reports of the island's state with what is there.
   template <class T>
   void Check(const T&) {}
   void Check(const worker::Prepared& event) { Forget(event.job); }

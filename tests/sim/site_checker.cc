@@ -1,4 +1,4 @@
-// What is expected of the job of a site's servers, by the same arithmetic that they use
+// Computes what is expected of the job of a site's servers, by the same arithmetic that they use
 // (RoundStep::adopts, contributes), and what it contributes to the job above.
 
 #include <algorithm>
@@ -29,7 +29,8 @@ void Checker::Fail(std::string what) {
   all_.Fail(IsOfSite() ? absl::StrCat("job of a site: ", what) : std::move(what));
 }
 
-// What no round has changed since becomes the adopted number itself.
+// Expects an adoption: a parameter that no round has changed since becomes the adopted number
+// itself.
 void Checker::ExpectAdopted(Version adopted, Model& model) {
   const auto above = all_.users().expected_.find(adopted);
   if (above == all_.users().expected_.end()) {
@@ -67,7 +68,7 @@ void Checker::ExpectContributed(Version version, Model& model) {
   CaptureContribution(contribution);
 }
 
-// Of all that the site's rounds have accepted since the one before.
+// Notes a contribution of all that the site's rounds have accepted since the one before.
 void Checker::NoteContribution(const DecisionRecord& decision) {
   if (!decision.step.contributes) return;
   std::vector<int64_t> positions;

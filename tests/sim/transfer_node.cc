@@ -31,7 +31,7 @@ ps::SharedBytes Encode(std::span<const float> values, Encoding encoding, ThreadP
   return {narrow, std::as_bytes(std::span(*narrow))};
 }
 
-// As worker/outer/transfers.h: a layer that has had one turn since comes as its step.
+// Selects as worker/outer/transfers.h does: a layer that has had one turn since comes as its step.
 int32_t SelectPullSlot(const worker::StartPull& pull, const worker::ShardPart& part,
                        const WorkerNode* owner) {
   const std::shared_ptr<worker::OuterState> outer = owner->member()->outer();
@@ -185,7 +185,7 @@ void WorkerNode::Do(const worker::PushShards& action) {
   }
 }
 
-// What the sender has of it; false: nothing.
+// Fills in what the sender has of it; false: nothing.
 bool WorkerNode::Fill(ps::PushArrived& event, const worker::PushShards& action,
                       const NodeId& sender, const worker::ShardPart& part) const {
   const WorkerNode* const node = world_.FindWorker(sender);

@@ -49,8 +49,7 @@ void WorkerNode::Crash() {
   world_.Trace(absl::StrCat(name(), " crashes", lost ? ", and its disk is lost" : ""));
   EndRun();
   core_.reset();
-  // What its threads wait for never comes: they end now, and what they do on the way counts
-  // nowhere.
+  // The threads wait for what never comes: they end now, and their work on the way counts nowhere.
   const std::shared_ptr<SimMember> member = member_;
   member->Die();
   CloseByDeath();

@@ -183,7 +183,7 @@ Encoding WorkerCore::Impl::SelectEncoding(const ContributionId& id) const {
   return id.base_version == kNoVersion ? Encoding::kFloat32 : spec().outer.push_encoding;
 }
 
-// Whether the order has the outcome of the contribution in flight.
+// Returns whether the order has the outcome of the contribution in flight.
 bool WorkerCore::Impl::Decided() const {
   if (in_flight_ && in_flight_->id.base_version == kNoVersion) {
     return order_->committed_version != kNoVersion;
@@ -192,7 +192,7 @@ bool WorkerCore::Impl::Decided() const {
          order_->committed_version >= order_->outcome->version;
 }
 
-// Those of the fragment whose round makes the version.
+// Lists the shards of the fragment whose round makes the version.
 std::vector<ShardPlacement> WorkerCore::Impl::ShardsInTurn(Version version) const {
   std::vector<ShardPlacement> shards;
   for (const ShardPlacement& shard : order_->shards) {

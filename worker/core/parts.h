@@ -1,4 +1,4 @@
-// What WorkerCore keeps, by its jobs; included by its sources only. Each part is plain data that
+// The state of WorkerCore, by its tasks; included by its sources only. Each part is plain data that
 // the named source changes.
 
 #ifndef ATOLL_WORKER_CORE_PARTS_H_
@@ -94,7 +94,7 @@ struct InFlight {
   Instant staged_at;         // the newest of its pushes that was staged
   Instant request_at;        // when to send PushRequest (again)
   std::vector<Push> pushes;  // in the granted order, and what is still in flight
-  // Of one shard that was not pushed yet and failed: others most often have the same.
+  // The trouble of one shard that failed and was not pushed yet: others most often have the same.
   struct Trouble {
     ShardId shard = 0;
     std::string reason;

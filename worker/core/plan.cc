@@ -1,4 +1,4 @@
-// What is to be done now, given the whole state.
+// Derives what is to be done now from the whole state.
 
 #include <algorithm>
 #include <cmath>

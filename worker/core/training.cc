@@ -1,4 +1,4 @@
-// What the trainer reports.
+// Handles what the trainer reports.
 
 #include <algorithm>
 #include <cmath>
@@ -100,7 +100,7 @@ void WorkerCore::Impl::On(const DeltaReady& event) {
   }
   CaptureFailed();
   RetryLater(event.reason);
-  // What the devices hold may be lost, too, and was to be replaced at the adoption.
+  // The devices' state may be lost, too, and was to be replaced at the adoption.
   if (diverged_) DropLocalProgress();
 }
 
@@ -125,7 +125,7 @@ void WorkerCore::Impl::On(const Adopted& event) {
   diverged_ = false;
   saving_.due = true;
   if (adopting_ == AdoptMode::kKeep) return AdoptResumed(event);
-  // What was trained since the push is kept by kCarry and trained again after kReplace.
+  // The steps since the push are kept by kCarry and trained again after kReplace.
   if (adopting_ == AdoptMode::kReplace) {
     leased_.ranges.PutBack(local_.consumed);
     counters_.steps_redone += local_.steps;

@@ -223,7 +223,7 @@ absl::StatusOr<std::string> ReadFileHead(const DataFile& file, const Cancelled& 
 absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path,
                                                     const Cancelled& cancelled) {
   if (absl::StartsWith(path, "http://") || absl::StartsWith(path, "https://")) {
-    // What is behind the first '?' may be anything.
+    // The part behind the first '?' may be anything.
     const size_t star = path.find_first_of("*?");
     if (star == std::string::npos || path[star] == '?') return std::vector<std::string>{path};
     return absl::InvalidArgumentError(absl::StrCat(

@@ -41,7 +41,7 @@ struct Batch {
   const std::string* file = nullptr;
   int64_t first_line = 1;
   std::string text;
-  // Of a text file: it is its first part, or its last one.
+  // A text file is its first part, or its last one.
   bool begins_document = true;
   bool ends_document = false;
 };
@@ -377,7 +377,7 @@ absl::StatusOr<Batch> ReadHead(TextReader& reader, const std::string& path, bool
   return batch;
 }
 
-// What may not be text, by the head and by samples of the rest of a plain file.
+// Warns of what may not be text, by the head and by samples of the rest of a plain file.
 absl::Status WarnOfText(const std::string& path, const TextReader& reader, std::string_view text,
                         const Cancelled& cancelled, TextHeads* heads) {
   if (reader.kind().kind == FileKind::kMarkup) {

@@ -108,7 +108,7 @@ class AttachClient<Up, Down>::Impl {
     changed_.notify_all();
   }
 
-  // Of a connection.
+  // The end of a connection.
   struct End {
     std::string reason;
     bool served = false;   // the coordinator said something

@@ -21,7 +21,8 @@ constexpr int64_t kUnsentBytesMax = int64_t{64} << 20;
 constexpr int kStripesUnsent = 2;
 constexpr Duration kStall = std::chrono::milliseconds(500);  // a turn as long as no other
 
-// Of an interface: no name, and not all of them ("*", "0.0.0.0").
+// Returns whether the host is one interface's address: no name, and not all interfaces ("*",
+// "0.0.0.0").
 bool IsAddress(absl::string_view host) {
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
   const std::string text(host);
@@ -108,7 +109,7 @@ int PeerLink::Impl::WaitMs() const {
   Instant until = now_ + kTurnMax;
   for (const auto& [name, peer] : peers_) {
     if (peer->lost || !peer->welcomed()) continue;
-    // What answers a ping wakes us.
+    // An answer to a ping wakes this thread.
     const Instant due = peer->ping ? peer->ping->sent + peer->ping->excused + options_.silence_max
                                    : peer->next_ping;
     until = std::min(until, std::max(now_, due));

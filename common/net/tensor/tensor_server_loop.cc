@@ -117,7 +117,7 @@ void TensorServer::Impl::SetClientKeys(const std::vector<std::string>& public_ke
   for (const std::string& peer : revoked) EndTransfers(peer);
 }
 
-// What was handed over whole stays: its sender was allowed then.
+// Pushes that were handed over whole stay: their sender was allowed then.
 void TensorServer::Impl::EndTransfers(const std::string& peer) {
   std::vector<PushId> pushes;
   for (const auto& [id, push] : pushes_) {

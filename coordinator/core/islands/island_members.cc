@@ -223,7 +223,7 @@ void DismissOutsiders(State& s, Job& job, IslandId id) {
   const IslandRecord& island = job.islands.at(id);
   const IslandPlan* plan = PlanInForce(job, island);
   if (island.incarnation != 0) {
-    // What they hold may still be needed, or they themselves, by the step under way.
+    // The step under way may still need their state, or themselves.
     const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
     if (plan == nullptr || leader == nullptr || !leader->progress ||
         leader->progress->job != job.id() || leader->progress->generation != island.generation ||

@@ -37,8 +37,8 @@ class IslandCapacity {
   std::vector<OpenIsland> islands_;
 };
 
-// Whether workers can be assigned now: which of them share an island is not known while a leader is
-// not back after the coordinator's restart.
+// Returns whether workers can be assigned now: which of them share an island is not known while a
+// leader is not back after the coordinator's restart.
 bool CanAssignWorkers(const State& s, const Job& job);
 
 // Assigns the worker to an island that can take it, else to an island of its own. REQUIRES: it is
@@ -55,7 +55,7 @@ bool BeginLeaving(State& s, Member& worker, const Loss& loss);
 
 // Leader and followers, with what is known of their peer links.
 std::vector<IslandMember> IslandMembers(const State& s, const IslandRecord& island);
-// Those of its next plan: without a leader that is to hand over, who leads then first.
+// Lists the members of its next plan: without a leader that is to hand over, the successor first.
 std::vector<IslandMember> NextIslandMembers(const State& s, const Job& job,
                                             const IslandRecord& island);
 bool SameWorkers(const std::vector<IslandMember>& a, const std::vector<IslandMember>& b);

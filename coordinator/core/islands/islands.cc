@@ -52,7 +52,7 @@ bool IsMember(const IslandRecord& island, const NodeId& worker) {
                      [&](const IslandMember& f) { return f.worker == worker; });
 }
 
-// Whether what it holds can be fetched now.
+// Returns whether what it holds can be fetched now.
 bool IsThere(const State& s, const IslandRecord& island, const SavedHolder& holder) {
   if (holder.tier == Tier::kRemote) return true;
   const Member* member = s.FindMember(MemberKind::kWorker, holder.worker);
@@ -76,15 +76,15 @@ std::optional<SavedUnit> Missing(const SavedState& state,
   return std::nullopt;
 }
 
-// Whether steps from this base may have been pushed: a contribution that is not certain to be
-// dropped.
+// Returns whether steps from this base may have been pushed: a contribution that is not certain to
+// be dropped.
 bool MayBePushed(const Job& job, const IslandRecord& island, Version base) {
   return job.rounds.HasContribution(
       island.island, [&](const ContributionId& id) { return id.base_version >= base; });
 }
 
-// What the island may have trained on since its save, so that devices that are further than that
-// can stay where they are.
+// Returns what the island may have trained on since its save, so that devices that are further than
+// that can stay where they are.
 std::vector<PositionRange> FurtherData(const Job& job, const IslandRecord& island,
                                        const LocalCheckpoint& about) {
   ElementRanges saved, further;
@@ -134,7 +134,7 @@ void TouchIsland(State& s, const JobId& id, IslandId island) {
   if (job != nullptr) s.Touch(*job, island);
 }
 
-// What waits for what this heartbeat says is looked at again.
+// Touches what waits for what this heartbeat reports.
 void TouchAffectedByHeartbeat(State& s, const Member& before, const WorkerHeartbeat& message) {
   const bool same = before.has_beaten && !before.record.draining &&
                     GetDecisiveFields(before.progress) == GetDecisiveFields(message.progress) &&
@@ -160,7 +160,7 @@ bool IsHandoverPending(const Job* job, const IslandProgress& progress, const Nod
 
 constexpr size_t kPullRatesMost = 4096;  // of one worker
 
-// What is measured stays known when the worker starts again, or has nothing more to pull from
+// Notes pull rates. They stay known when the worker starts again, or has nothing more to pull from
 // there.
 void NotePullRates(Member& worker, const std::vector<ServerRate>& rates) {
   for (const ServerRate& rate : rates) {
@@ -199,7 +199,7 @@ void NoteSavedStates(Job& job, const IslandRecord& island, const IslandProgress&
     if (state.about.save > 0 && !state.units.empty()) saved.push_back(state);
   }
   if (saved.empty()) return;
-  // What is in other tiers, by a leader before, is still there.
+  // State in other tiers, by an earlier leader, is still there.
   const auto tier_of = [](const SavedState& state) {
     return state.holders.empty() ? Tier::kMemory : state.holders.front().tier;
   };

@@ -11,7 +11,7 @@
 
 namespace atl::coord {
 
-// What an island's leader says is saved of its state.
+// Notes what an island's leader reports to be saved of its state.
 void NoteSavedStates(Job& job, const IslandRecord& island, const IslandProgress& progress);
 // The island, which begins a new generation, goes on from its newest saved state that is whole with
 // those that are there. Returns, for the log, from which, or why not; "" if nothing is saved.
@@ -38,7 +38,7 @@ enum class StartFrom { kCommitted, kSaved };
 void RenewIsland(State& s, Job& job, IslandId id, const std::string& reason,
                  StartFrom start = StartFrom::kCommitted);
 
-// What belonged to the island's old generation is over.
+// Begins a new generation; what belonged to the old one is over.
 void NewGeneration(Job& job, IslandRecord& island);
 
 // No round will use the contribution; its data is free again.

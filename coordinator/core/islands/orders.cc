@@ -148,7 +148,8 @@ void RefreshMemberOrders(State& s, Job& job) {
   }
 }
 
-// What each member of the island sends: by its name, and the parts in the order of the shards.
+// Lists what each member of the island sends, by its name, with the parts in the order of the
+// shards.
 std::map<NodeId, std::vector<GrantedPush>> ListPushesBySender(const Job& job,
                                                               const IslandRecord& island) {
   std::map<NodeId, std::vector<GrantedPush>> shares;

@@ -274,7 +274,7 @@ void OnPlanMade(State& s, const PlanMade& made) {
     return;
   planning.considered = planning.requested_members;
   planning.reason = planning.requested_reason;
-  // What has changed since is for the next one; what cannot be run stays so until there is a plan.
+  // Later changes are for the next plan; an unusable plan stays so until there is another.
   const bool unusable = planning.requested_changes.unusable();
   if (made.plan.ok() || !unusable) planning.changed.Forget(planning.requested_changes);
   absl::Status status = made.plan.status();

@@ -142,7 +142,8 @@ TEST_CASE("A leader that dies: the next one goes on from the saved state, if all
     CHECK(HasText(output, "goes on from the state saved at inner step 4"));
     REQUIRE(world.Order("b").resume.has_value());
     CHECK(world.Order("b").resume->save == 1);
-    // What it was trained on is leased again, with what the dead leader may have used since.
+    // The data that it was trained on is leased again, with what the dead leader may have used
+    // since.
     CHECK(world.Order("b").resume->leased == std::vector<PositionRange>{{4, 6}});
     world.DoLines({"worker c follows", "worker b ready", "worker b leases wanted=2"});
     CHECK(world.Leases("b") == std::vector<PositionRange>{{6, 8}});

@@ -77,7 +77,7 @@ std::vector<IslandMember> Stepping(const State& s, const Job& job, const IslandR
   auto found = job.plans.find(island.island);
   if (found == job.plans.end() || found->second.members.empty()) return {};
   const IslandPlan& plan = found->second;
-  // Of another leader: what it led belongs to an earlier generation.
+  // The plan is of another leader: what that one led belongs to an earlier generation.
   if (plan.members[0].worker != island.worker ||
       plan.members[0].incarnation != island.incarnation) {
     return {};

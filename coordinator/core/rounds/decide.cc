@@ -33,7 +33,7 @@ std::vector<RoundVerdict> JudgeAll(const std::vector<RoundCandidate>& candidates
   return verdicts;
 }
 
-// Of at least two islands.
+// Returns whether all of at least two islands are outliers.
 bool AllAreOutliers(const std::vector<RoundCandidate>& candidates,
                     const std::vector<RoundVerdict>& verdicts) {
   std::set<IslandId> islands;

@@ -28,7 +28,7 @@ struct JudgedPush {
   int64_t statistics = 0;        // the place of its like in PenaltyState::norm_statistics
 };
 
-// What becomes of an outlier once its island has warmed up.
+// The treatment of an outlier once its island has warmed up.
 enum class Outliers {
   kAccepted,  // nothing finite is rejected or clipped; scores are kept for display
   kRejected,

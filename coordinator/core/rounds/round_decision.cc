@@ -94,8 +94,8 @@ void NoteOutcome(State& s, Job& job, Rounds& rounds, const DecisionParticipant& 
   DropContribution(s, job, p.contribution, p.reason);
 }
 
-// Of each layer, over all servers, with a last row and column for the outer optimizer's reference
-// slot; zeros where a server has none.
+// Sums the Gram matrices of each layer over all servers, with a last row and column for the outer
+// optimizer's reference slot; zeros where a server has none.
 std::vector<LayerGram> SumGrams(const Collecting& collecting) {
   const size_t k = collecting.contributions.size(), n = k + 1;
   std::map<int32_t, std::vector<double>> sums;
@@ -230,7 +230,7 @@ void DecideInitial(State& s, Job& job, Rounds& rounds, const ContributionId& id)
 
 namespace {
 
-// Whether servers can make this step.
+// Returns whether servers can make this step.
 bool IsFinite(const MergedRound& merged) {
   const auto finite = [](double value) { return std::isfinite(static_cast<float>(value)); };
   return finite(merged.step.learning_rate) &&

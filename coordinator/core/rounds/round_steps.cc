@@ -12,14 +12,14 @@
 namespace atl::coord {
 namespace {
 
-// Of what members have measured, however slow that is.
+// Converts what members have measured, however slow that is.
 Duration ForSeconds(double seconds) {
   constexpr double kMost = 1e7;
   return FromSeconds(std::min(seconds, kMost));
 }
 
-// Whether windows close by the grace time, and pushes follow from adoptions: those of fragments and
-// with a delay are so many steps apart, however late versions come.
+// Returns whether windows close by the grace time, and pushes follow from adoptions: those of
+// fragments and with a delay are so many steps apart, however late versions come.
 bool JoinsOthers(const OuterSpec& outer) {
   return outer.balance_steps && !outer.wait_for_all && !HasSinglePushRounds(outer) &&
          outer.fragments == 1 && outer.fragment_delay_steps == 0;
@@ -56,7 +56,7 @@ int64_t StepsToJoin(const State& s, const Job& job, const DecisionRecord& commit
   if (!other) return steps;
   const double until_s = Seconds(other->at - s.now);
   const auto fewer = static_cast<int64_t>(until_s / step_s);
-  // Of two islands whose windows close one after the other, one is left at least that long.
+  // One of two islands whose windows close one after the other has at least that long left.
   const double least_s = (round_s - job.spec().outer.grace_seconds) / 2;
   return until_s >= least_s && fewer >= job.spec().outer.steps_min ? fewer : steps;
 }

@@ -279,7 +279,7 @@ size_t MostContributions(const OuterSpec& outer) {
   return outer.merge == "mean" ? kMaxContributions : kMaxContributionsByLayer;
 }
 
-// Of those that are complete, whose fragment the next round concerns.
+// Selects the complete contributions whose fragment the next round concerns.
 std::vector<ContributionId> InTurn(const Job& job, const Rounds& rounds) {
   std::vector<ContributionId> in_turn;
   const int64_t fragments = job.spec().outer.fragments;
@@ -342,7 +342,7 @@ bool AdvanceWindow(State& s, Job& job, Rounds& rounds) {
 }  // namespace
 
 bool AdvanceRound(State& s, Job& job, Rounds& rounds) {
-  // What is decided is made, whatever becomes of the job meanwhile.
+  // A decision is carried out, whatever becomes of the job meanwhile.
   if ((!job.active() && !job.ended()) || rounds.links.empty() || job.record.removed ||
       job.stale()) {
     return false;

@@ -10,16 +10,16 @@
 namespace atl::coord {
 
 void OnPushRequest(State& s, Member& worker, const PushRequest& message);
-// What is to be pushed becomes a contribution, and its data is leased no longer. An error says what
+// Makes what is to be pushed a contribution; its data is leased no longer. An error says what
 // contradicts the ledger. REQUIRES: its island is the job's, and has none under way.
 absl::Status TakeContribution(Job& job, const PushRequest& message);
 
-// Those that were requested while servers had not said yet what they hold.
+// Answers the requests that came while servers had not reported yet what they hold.
 void AnswerEarlyPushes(State& s, Job& job, Rounds& rounds);
 // Moves the contribution into or out of rounds.complete as its staged shards say.
 void NoteStaged(const Job& job, Rounds& rounds, const ContributionId& id);
 
-// Whether a round under way or to come may use the contribution.
+// Returns whether a round under way or to come may use the contribution.
 bool MayCount(const Rounds& rounds, const ContributionId& id);
 
 // Contributions that take memory on the servers: granted, or decided and not yet applied.

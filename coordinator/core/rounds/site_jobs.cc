@@ -39,7 +39,7 @@ std::set<std::string> SitesWithServers(const State& s) {
   return sites;
 }
 
-// Those that take part in the job.
+// Lists the workers at the site that take part in the job.
 std::vector<NodeId> WorkersAt(const State& s, const Job& above, const std::string& site) {
   std::vector<NodeId> workers;
   for (const auto& [key, member] : s.members) {
@@ -237,7 +237,8 @@ void EndSiteJob(State& s, Job& job, Job* above, const std::string& reason) {
         absl::StrCat("the job of site ", site.site, " has ended: ", reason));
 }
 
-// Whether rounds of the job above wait for the site: it has something to contribute, or islands.
+// Notes whether rounds of the job above wait for the site: they do if it has something to
+// contribute, or islands.
 void NoteReady(Job& job, Job& above) {
   const bool outstanding = above.ledger->Leased(job.record.site->island) > 0;
   const bool ready =

@@ -30,7 +30,7 @@ constexpr Duration kHoldMost = std::chrono::seconds(60);
 constexpr Duration kFillRetry = std::chrono::seconds(10);
 constexpr int kDecisionsReported = 64;
 
-// Of the slot, which is of a copy that there is not where it has no server.
+// Returns the placement of the slot that moves; a copy that does not exist yet has no server.
 const ShardPlacement& MovedSlot(const Job& job, const ShardMove& move) {
   return GetPlacement(job.record, move.shard);
 }
@@ -133,7 +133,7 @@ std::vector<MoveServer> ServersFor(const State& s, const Job& job) {
   return servers;
 }
 
-// Whether a server has, which is to have its share.
+// Returns whether a server has attached since, which is to get its share.
 bool HasAttachedSince(const State& s, Instant since) {
   return std::any_of(s.members.begin(), s.members.end(), [&](const auto& entry) {
     return entry.first.first == MemberKind::kServer && entry.second.attached &&
@@ -213,7 +213,7 @@ bool MaySwitch(const Job& job, const std::vector<ShardMove>& batch) {
   if (std::all_of(batch.begin(), batch.end(), [](const ShardMove& m) { return m.fill; })) {
     return true;
   }
-  // What is staged of a shard that moves is pushed again: its island must be there.
+  // The staged part of a shard that moves is pushed again: its island must be there.
   return std::all_of(job.rounds.complete.begin(), job.rounds.complete.end(),
                      [&](const ContributionId& id) {
                        const IslandRecord& island = job.islands.at(id.island);
@@ -278,7 +278,7 @@ SlotId TakenSlot(Job& job, const ShardMove& move) {
   return copy;
 }
 
-// What becomes of shards that are filled, and what they lack.
+// Describes what becomes of shards that are filled, and what they lack.
 std::string FilledText(const Job& job, Version base, const std::string& lost_update) {
   const bool has_state = !GetOuterOptimizer(job.spec().outer).slots.empty();
   return absl::StrCat(
@@ -343,7 +343,8 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
                      FilledText(job, base, lost_update)));
 }
 
-// What another server had received whole before is not lost: it takes over with the rest.
+// Lists the shards that move. A shard that another server had received whole before is not lost: it
+// takes over with the rest.
 std::set<ShardId> MovedShards(const State& s, const Job& job) {
   std::set<ShardId> moved;
   for (const ShardMove& move : job.record.moves) {
@@ -399,7 +400,7 @@ bool HoldsOthers(const Job& job, const NodeId& server, const std::vector<ShardPl
       });
 }
 
-// Of the moves that fill: what they do, and which update is lost by it.
+// Describes what the moves that fill do, and which update is lost by it.
 std::string WhyFilled(const Job& job, const NodeId& server) {
   const JobRecord& record = job.record;
   std::string why = absl::StrCat("a user says that server ", server, " has lost them");
@@ -416,7 +417,7 @@ std::string WhyFilled(const Job& job, const NodeId& server) {
   return why;
 }
 
-// Whether all of them are being filled so already, on servers that are there.
+// Returns whether all of them are being filled so already, on servers that are there.
 bool GoesOn(const State& s, const Job& job, const Fill& fill,
             const std::vector<ShardPlacement>& lost) {
   const JobRecord& record = job.record;
@@ -429,7 +430,7 @@ bool GoesOn(const State& s, const Job& job, const Fill& fill,
   });
 }
 
-// What makes up `version`, for a server that has nothing of the job.
+// Describes what makes up `version`, for a server that has nothing of the job.
 void DescribeVersion(const Job& job, ReceiveShards& message) {
   message.newest = {job.id(), message.version, {}, {}};
   message.slots = static_cast<int32_t>(ListServerSlots(job.spec().outer).size());
@@ -517,7 +518,7 @@ void SendFill(State& s, Job& job) {
   job.moving.fill_again_at = s.now + kFillRetry;
 }
 
-// What is due and waits for something else is looked at again a moment later.
+// Returns a later time for what is due and waits for something else.
 Instant Later(const State& s, Instant at) { return at > s.now ? at : s.now + kRetryInterval; }
 
 }  // namespace
@@ -571,7 +572,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
                   "recover writes the newest whole version of what is left");
   }
   const bool exact = sources.contains(job.rounds.decided_version());
-  // What has arrived elsewhere is of no use for another version.
+  // Chunks that have arrived elsewhere are of no use for another version.
   const std::set<ShardId> moved = exact ? MovedShards(s, job) : std::set<ShardId>();
   const std::vector<ShardPlacement> lost = LostShards(job, server, moved);
   const Fill fill = ChooseFill(job, sources, lost);

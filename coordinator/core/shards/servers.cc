@@ -229,7 +229,7 @@ void OnServerFault(State& s, Member& server, const ServerFault& message) {
   const std::string trouble =
       absl::StrCat("parameter server ", server.record.name, ": ", CleanText(message.reason));
   if (!link->known) {
-    // What it holds is damaged: this says how.
+    // The server reports how its state is damaged.
     if (!message.passing) SetProblem(s, *job, server.record.name, CleanText(message.reason));
     return;
   }
@@ -346,7 +346,7 @@ int64_t FreeBytes(const State& s, const Member& server) {
     if (!job.dirty.record) return;
     free += FindBytes(job.bytes_held, name) - FindBytes(CountBytesHeld(job), name);
   });
-  // What a server says of jobs that are not known here may be of any size.
+  // The bytes that a server reports of unknown jobs may be of any size.
   const auto take = [&](int64_t bytes) { free = std::max(-kMaxNumber, free - bytes); };
   for (const auto& [job, holders] : s.held) {
     const auto held = holders.find(server.record.name);

@@ -67,7 +67,7 @@ std::vector<PositionRange> Command::Ranges(const std::string& key) const {
 
 namespace {
 
-// Of commands that are one event; nothing: it is not one of them.
+// Parses commands that are one event; nothing: it is not one of them.
 std::optional<CoordinatorEvent> ParseEvent(const Command& command) {
   const std::string& verb = command.words[0];
   const std::map<std::string, JobCommand> controls = {
@@ -304,7 +304,7 @@ void World::DoCoordinator(const Command& command) {
 
 namespace {
 
-// As members do.
+// Accepts messages as members do.
 template <typename To>
 bool Accepts(const ClusterMark& mark, const To& to) {
   return mark.cluster.empty() || (to.cluster == mark.cluster && to.epoch >= mark.epoch);

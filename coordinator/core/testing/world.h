@@ -70,7 +70,7 @@
 
 namespace atl::testing {
 
-// What a line means: words, and key=value arguments.
+// A line's meaning: words, and key=value arguments.
 struct Command {
   std::vector<std::string> words;
   std::map<std::string, std::string> arguments;
@@ -103,9 +103,9 @@ class World {
   const std::vector<PositionRange>& Leases(const NodeId& worker) { return workers_[worker].leases; }
   const ClusterMark& GetClusterMark(const NodeId& worker) { return workers_[worker].mark; }
   const absl::Status& reply() const { return reply_; }
-  // What the core has stored.
+  // Returns what the core has stored.
   std::vector<StoreRecord> stored() const;
-  // Of one kind, in the order of their keys.
+  // Returns the stored records of one kind, in the order of their keys.
   template <class Record>
   std::vector<Record> Stored() const {
     std::vector<Record> found;
@@ -175,7 +175,7 @@ class World {
 
   void Step(const CoordinatorEvent& event);
   void CheckStore();
-  // Of many records each check takes long: then not after each Step.
+  // Each check of many records takes long: then it is not made after each Step.
   static constexpr size_t kManyRecords = 200;
   static constexpr int kOftenEnough = 50;
   void Deliver(const ToWorker& to);

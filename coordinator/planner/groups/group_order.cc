@@ -178,7 +178,7 @@ GroupOrder BestCuts(const OrderProblem& problem, const Times& times, const std::
                     double limit_s) {
   const int n = static_cast<int>(groups.size());
   const int layers = CountLayers(problem);
-  // Of the groups from one on, by that one's first layer.
+  // Returns the seconds of the groups from one on, by that one's first layer.
   std::vector<std::vector<double>> best(n, std::vector<double>(layers, limit_s));
   std::vector<std::vector<int>> cut(n, std::vector<int>(layers, layers));
   int stages = 0;

@@ -64,7 +64,7 @@ std::vector<v1::ToServer> MakeMessages() {
   return messages;
 }
 
-// Whether every record of the log can be read again, as it was.
+// Checks that every record of the log can be read again, as it was.
 void CheckRecords(const ServerFixture& fixture) {
   fixture.ForEachRecord([](const ps::LogRecord& record) {
     const auto bytes = ps::EncodeRecord(record);
@@ -91,7 +91,7 @@ int64_t LinkNumber(Rng& rng) {
   return kNumbers[rng.Below(std::size(kNumbers))];
 }
 
-// What workers say over the tensor link, which takes what the gate admits.
+// Messages of workers over the tensor link, which takes what the gate admits.
 void DoLink(ServerFixture& fixture, Rng& rng) {
   const auto shard = static_cast<ShardId>(rng.Below(5)) - 1;
   if (rng.Chance(0.4)) {

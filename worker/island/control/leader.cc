@@ -14,13 +14,13 @@ namespace {
 constexpr int kDeviceCopies = 4;  // theta, its gradient, two moments
 constexpr int64_t kElementBytes = sizeof(float);
 
-// Whether reading the initial weights failed by what the files hold.
+// Returns whether reading the initial weights failed by what the files hold.
 bool IsAboutFiles(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
          absl::IsPermissionDenied(status) || absl::IsDataLoss(status) || absl::IsOutOfRange(status);
 }
 
-// What ends a command that has failed. Nothing but reading training data loses any.
+// Makes the event that ends a failed command. Nothing but reading training data loses any.
 template <typename Command>
 Event MakeFailure(const Command& command, const absl::Status& status) {
   std::string reason(status.message());
@@ -159,7 +159,7 @@ absl::StatusOr<Prepared> IslandLeader::Open(const Prepare& command) {
   }
   std::vector<DeviceProfile> profiles;
   if (hooks_.profiles) profiles = hooks_.profiles(spec_, facts_, !lacks.empty(), interrupted_);
-  // Of what was not measured no plan can say that it fits.
+  // No plan can say that it fits without measurements.
   if (!lacks.empty() && profiles.empty()) return absl::ResourceExhaustedError(lacks);
   return Prepared{job_, facts_, std::move(profiles)};
 }
@@ -175,7 +175,7 @@ absl::StatusOr<std::string> IslandLeader::OpenAlone() {
   return std::string(alone.message());
 }
 
-// Whether a plan may need less of a device than everything on one.
+// Returns whether a plan may need less of a device than everything on one.
 bool IslandLeader::PlanMayNeedLess() const {
   const InnerSpec& inner = spec_.inner;
   return spec_.layout.recompute != Recompute::kNone || port_->devices() > 1 ||
@@ -187,7 +187,7 @@ absl::Status IslandLeader::CheckMemory(const IslandPlan* plan) const {
   if (options_.host_bytes == 0) return absl::OkStatus();
   int64_t elements = 0;
   for (const LayerSize& layer : facts_.layers) elements += layer.elements;
-  // Of several workers each has a part of the model on its devices, for which the plan has seen to
+  // Each of several workers has a part of the model on its devices, for which the plan has seen to
   // it.
   const bool alone = plan == nullptr || plan->members.size() <= 1;
   int64_t bytes = 0;

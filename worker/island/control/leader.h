@@ -52,7 +52,7 @@ struct LeaderOptions {
   // share cores without slowing each other. Only timing changes. Slowdown is at least 1.
   double emulate_slowdown = 1;
   Duration emulate_step{0};
-  // Of the host, for the model; 0: no limit. Prepare refuses what needs more.
+  // Memory of the host for the model; 0: no limit. Prepare refuses what needs more.
   int64_t host_bytes = 0;
   // The devices' copies of the model are in that memory, too. Otherwise devices look after
   // themselves.
@@ -71,9 +71,9 @@ class IslandLeader {
     // Transfers ever begun, and those that go on now.
     std::function<int64_t()> transfers_started = nullptr;
     std::function<int64_t()> transfers_running = nullptr;
-    // What this worker's devices take for the job that was just opened, where it is wanted: in any
-    // case if the job `needs_plan` to fit. What is `cancelled` ends soon, with what is known by
-    // then. May wait.
+    // Returns the profiles of this worker's devices for the job that was just opened, where it is
+    // wanted: in any case if the job `needs_plan` to fit. What is `cancelled` ends soon, with what
+    // is known by then. May wait.
     std::function<std::vector<DeviceProfile>(const JobSpec&, const JobFacts&, bool needs_plan,
                                              const std::atomic<bool>& cancelled)>
         profiles = nullptr;
@@ -81,7 +81,7 @@ class IslandLeader {
 
   // `port` outlives it, and serves no other leader while this leads.
   IslandLeader(IslandPort* port, LeaderOptions options, Hooks hooks);
-  // What goes on ends soon, and is waited for; commands behind it are dropped.
+  // Ends soon what goes on, and waits for it; commands behind it are dropped.
   ~IslandLeader();
   IslandLeader(const IslandLeader&) = delete;
   IslandLeader& operator=(const IslandLeader&) = delete;
@@ -95,7 +95,8 @@ class IslandLeader {
   // follow. Nothing is done or posted if CancelStaging is called before it begins, and if it is
   // called meanwhile, a Tick is posted when the layer on its way, the last one, is there.
   void Stage(const PullDone& pulled);
-  // What was pulled is not read any more until AdoptPulled, but by what goes on of the staging.
+  // Cancels the staging: the pulled version is not read any more until AdoptPulled, but by what
+  // goes on of the staging.
   void CancelStaging();
   bool staging() const { return stage_.going; }
   size_t queued() const;  // commands that wait for the one under way
@@ -168,7 +169,7 @@ class IslandLeader {
     return {fence_.generation, last_change_};
   }
   std::vector<StateName> StatesWanted(const Holdings& holdings) const;
-  // What all members do changes their parameters.
+  // Has all members do what changes their parameters.
   absl::Status ChangeAll(GroupFrame frame);
   absl::StatusOr<Reconfigured> TransferState(const Holdings& holdings);
   StateTransferPlan PlanTransferOrRestore(const Holdings& holdings);
@@ -229,8 +230,8 @@ class IslandLeader {
                         const std::vector<ShardPlacement>& shards = {});
   absl::Status Carry(const std::vector<ShardPlacement>& shards);
   absl::Status Adopt(const AdoptPulled& command);
-  // What brings the addition to the devices; null: there is no room, or no bus to cross, and it
-  // would be no quicker so. Run once, or destroyed, on the staging's lane.
+  // Returns what brings the addition to the devices; null: there is no room, or no bus to cross,
+  // and it would be no quicker so. Run once, or destroyed, on the staging's lane.
   absl::StatusOr<std::function<void()>> PrepareStaging();
   absl::StatusOr<bool> AddStaged();  // false: nothing was staged, or its memory was needed since
   absl::Status FetchTables();
@@ -267,9 +268,9 @@ class IslandLeader {
   std::map<NodeId, OuterHoldings> outer_held_;  // by all members, when the plan was set up
   bool configured_ = false;
   bool failed_ = false;
-  // Of the job that this worker leads or has led. Its leadership is set by Handover; `outer` is
-  // what counts of what members keep; `state_broken`: theta_base is the parameters, or some of
-  // them.
+  // Knowledge about the job that this worker leads or has led. Its leadership is set by Handover;
+  // `outer` is what counts of what members keep; `state_broken`: theta_base is the parameters, or
+  // some of them.
   IslandHandover known_;
   int64_t last_change_ = 0;
   bool replacing_ = false;  // the parameters were being replaced, and are to be replaced again
@@ -293,7 +294,7 @@ class IslandLeader {
   int64_t resume_save_ = 0;           // of the newest Reconfigure, until it has succeeded
   std::vector<PositionRange> resume_leased_;
   std::optional<std::vector<LoggedStep>> beyond_;  // the devices have it, and these steps
-  // What was being set when something failed is not set: what was before can be restored.
+  // True after a failed change: what was being set is not set, and what was before can be restored.
   bool change_failed_ = false;
   // From where and how the island comes back to where it was; until it has.
   struct Replay {

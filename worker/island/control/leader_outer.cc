@@ -1,5 +1,5 @@
-// What an island exchanges with the parameter servers: every member keeps, pushes and pulls what it
-// owns, and a version reaches all devices from its owners.
+// The exchange of an island with the parameter servers: every member keeps, pushes and pulls what
+// it owns, and a version reaches all devices from its owners.
 
 #include <algorithm>
 #include <set>
@@ -10,7 +10,8 @@
 namespace atl::worker {
 namespace {
 
-// Of these elements, what of `held` covers them, in order; what is left is appended to `missing`.
+// Covers these elements by what of `held` has them, in order; what is left is appended to
+// `missing`.
 void Cover(int32_t layer, ElementRange range, const NodeId& from, const LayerParts& held,
            std::vector<OuterRange>* sources, std::vector<ElementRange>* missing) {
   ElementRanges covered;
@@ -132,7 +133,7 @@ void IslandLeader::StagePulled(const Staging& staging) {
 // Where the devices of all members have room for it.
 absl::StatusOr<std::function<void()>> IslandLeader::PrepareStaging() {
   const OuterSpec& outer = port_->island_job()->spec.outer;
-  // What is staged is of all layers, and whole.
+  // A staged version is of all layers, and whole.
   if (outer.fragments > 1 || outer.fragment_blend < 1) return nullptr;
   ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies({.body = AdditionCall()}));
   if (!HaveAll(taken)) return nullptr;
@@ -259,8 +260,8 @@ absl::StatusOr<bool> IslandLeader::AddStaged() {
 
 // ---------------------------------------------------------------------------------- the plan ----
 
-// What each member of the plan is to keep, and from where it gets what is held; `lost` names what
-// no member holds.
+// Plans what each member of the plan is to keep, and from where it gets what is held; `lost` names
+// what no member holds.
 std::map<NodeId, OuterLayoutCall> IslandLeader::PlanOuter(std::string* lost) const {
   std::vector<ShardPlacement> shards = shards_;
   for (size_t l = 0; l < port_->island_job()->layers.size() && shards_.empty(); ++l) {

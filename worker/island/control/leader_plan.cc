@@ -201,7 +201,7 @@ absl::StatusOr<Reconfigured> IslandLeader::TransferState(const Holdings& holding
   const int64_t save = transfers.kept && replay_ ? replay_->save : 0;
   StateName state = transfers.state;
   state.optimizer_step = transfers.optimizer_step;
-  // What is lost must not look like what was before, nor what is half way back, nor what a leader
+  // Lost state must not look like what was before, nor what is half way back, nor what a leader
   // that was cut off makes of the same step.
   const bool is_new = !transfers.kept || save != 0 || beyond_;
   if (is_new) state.moments_since = NewStamp();

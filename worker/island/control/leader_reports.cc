@@ -1,4 +1,4 @@
-// What members report of a step: stage links, memory, and, on request, all that they recorded of
+// Reports of members about a step: stage links, memory, and, on request, all that they recorded of
 // it.
 
 #include "absl/strings/str_cat.h"

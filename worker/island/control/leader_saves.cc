@@ -170,7 +170,7 @@ StateTransferPlan IslandLeader::PlanGoingBack(const Holdings& holdings,
     for (const int64_t save : ListSaves(saves_)) {
       if (bad_saves_.contains(save)) continue;
       StateTransferPlan transfers = PlanRestore(holdings, saves_, save);
-      // Of the remote tier: another island of the job may have saved it.
+      // A save in the remote tier may be of another island of the job.
       if (far && !KnowsSteps() && !port_->ChangesSince(save)) continue;
       if (!transfers.kept || !PlanReplay(save, transfers.optimizer_step)) continue;
       transfers.reason = absl::StrCat(otherwise.reason, ": ", transfers.reason);
@@ -201,7 +201,7 @@ void IslandLeader::AddRemoteSaves(const Holdings& holdings) {
   }
 }
 
-// Whether the changes since lead to where the island was.
+// Plans the replay; returns whether the changes since lead to where the island was.
 bool IslandLeader::PlanReplay(int64_t save, int64_t optimizer_step) {
   if (replay_ && replay_->save == save) return true;  // an unfinished replay goes on
   Replay replay{save, optimizer_step, {}};
@@ -245,7 +245,7 @@ absl::StatusOr<IslandLeader::Replayed> IslandLeader::ReplayChanges(int64_t from,
   return replayed;
 }
 
-// What the next saves replace.
+// Notes the saves that the next ones replace.
 void IslandLeader::NoteWholeSaves(const Holdings& holdings) {
   const bool alone = std::all_of(holdings.begin(), holdings.end(), [&](const auto& member) {
     const std::vector<HeldLayer>& held = member.second;

@@ -1,6 +1,6 @@
-// What the leader and the followers of an island (leader.h, follower_control.h) work with: this
-// worker's part of the island, and the calls to the other members. GroupMember is the real one;
-// tests/sim has one without threads.
+// The port of an island's leader and followers (leader.h, follower_control.h): this worker's part
+// of the island, and the calls to the other members. GroupMember is the real one; tests/sim has one
+// without threads.
 //
 // Threads: Call, Await, `Notify`, Interrupt, Do of work in parallel to steps, Log and ChangesSince
 // are for any thread; everything else is for the caller, one at a time. Open, Meet, Do and Await
@@ -34,7 +34,7 @@
 
 namespace atl::worker {
 
-// Of the job that is open.
+// The job that is open.
 struct IslandJob {
   JobSpec spec;
   std::vector<LayerSize> layers;
@@ -71,11 +71,12 @@ class IslandPort {
   virtual int devices() const = 0;  // of this worker
   // How many tokens of the training sequences at these positions the loss does not count.
   virtual absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges) = 0;
-  // Of the first `sequences` held-out ones, or all there are, of set 0 or of data.validation's.
+  // Selects the first `sequences` held-out ones, or all there are, of set 0 or of
+  // data.validation's.
   virtual PositionRange SelectValidationPositions(int set, int64_t sequences) const = 0;
   virtual const IslandJob* island_job() const = 0;  // null: none is open
   virtual IslandLimits limits() const = 0;
-  // Of what the present plan's devices do together.
+  // Returns the longest time that what the present plan's devices do together may take.
   virtual Duration StepTimeout() const = 0;
   virtual int64_t NowUs() const = 0;  // since 1970: numbers of saves
 
@@ -85,7 +86,8 @@ class IslandPort {
   // Until all of them speak under the plan, too.
   virtual absl::Status Meet(const std::vector<NodeId>& workers,
                             const std::atomic<bool>& interrupted) = 0;
-  // What belongs to earlier attempts at setting the plan up is dropped from now on.
+  // Begins an epoch: what belongs to earlier attempts at setting the plan up is dropped from now
+  // on.
   virtual void BeginEpoch(int64_t epoch) = 0;
   virtual int64_t epoch() const = 0;
   virtual void Leave() = 0;                 // disconnects from all members
@@ -105,7 +107,7 @@ class IslandPort {
   virtual void InterruptWork(const std::string& reason) = 0;
   // And every wait for others.
   virtual void Interrupt(const std::string& reason) = 0;
-  // Of the newest step or evaluation that Do has made.
+  // Returns the loss of the newest step or evaluation that Do has made.
   virtual LossSum newest_loss() const = 0;
   // This worker leads: a member's reply that is an error ends what its devices do, and what becomes
   // of the members' saves is reported, on any thread.
@@ -119,13 +121,13 @@ class IslandPort {
   // ---- What is kept here. ----
   // For the parameter servers; null: no plan was set up for this job.
   virtual std::shared_ptr<OuterState> outer() const = 0;
-  // What this worker knows of the island that it led, for its successor.
+  // Keeps what this worker knows of the island that it led, for its successor.
   virtual void Keep(IslandHandover kept) = 0;
   virtual void DropKept() = 0;
   // Saved states. Empty: there is no such tier.
   virtual absl::StatusOr<std::vector<HeldSave>> SavesIn(Tier tier) = 0;
   virtual void DropCopies() = 0;  // those in memory
-  // What has happened to the island's state since this save.
+  // Returns what has happened to the island's state since this save.
   virtual std::optional<ReplayLog::Changes> ChangesSince(int64_t save) const = 0;
   virtual void Log(const std::function<void(ReplayLog&)>& change) = 0;
 };

@@ -225,7 +225,7 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   std::shared_ptr<CommunicatorFactory> communicators =
       std::make_shared<Communicators>(std::move(options));
   const std::lock_guard work(state_.engine_mutex());
-  // What is left of an interrupted step must not meet the new plan's order of messages.
+  // The rest of an interrupted step must not meet the new plan's order of messages.
   if (device_side_ != nullptr) device_side_->Close();
   transport_.SetPlan(plan);
   Transport* transport = &transport_;

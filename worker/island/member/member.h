@@ -63,15 +63,15 @@ struct GroupOptions {
   // is set up. In a step the first two are the activations and gradients that cross to other
   // workers, at most: the windows and queues are larger, so that they never delay one.
   int64_t transport_bytes_max = int64_t{4} << 30;
-  // Of saved states that it may keep in its host's memory, its own part and copies of others'; a
-  // save that would need more is not made. 0: any.
+  // Bytes of saved states that it may keep in its host's memory, its own part and copies of
+  // others'; a save that would need more is not made. 0: any.
   int64_t saves_bytes_max = 0;
   std::string saves_folder;                          // the disk tier of saved states; empty: none
   Duration meet_timeout = std::chrono::seconds(10);  // of all members accepting a plan
-  // Of anything that is not a step, of collectives and of the answers to a step; under a plan of
-  // long steps these last two wait longer (StepLimit). Of layer state: of its next chunk.
+  // The limit of anything that is not a step, of collectives and of the answers to a step; under a
+  // plan of long steps these last two wait longer (StepLimit). Of layer state: of its next chunk.
   Duration call_timeout = std::chrono::seconds(60);
-  // Of all members having their layers under a new plan, besides what the bytes need
+  // The limit for all members to have their layers under a new plan, besides what the bytes need
   // (GetStateTransferLimit).
   Duration state_transfer_timeout = std::chrono::minutes(15);
   // A chunk of a layer that this worker sent has arrived; from the link's thread. May be null.
@@ -128,8 +128,8 @@ class GroupMember final : public IslandPort, private PeerHandler {
   };
   // No call of the earlier ones is under way when it returns.
   void SetHooks(Hooks hooks);
-  // What other members request and report of transfers, and Lost when one is; on the link's thread.
-  // It must not wait.
+  // Receives what other members request and report of transfers, and Lost when a member is lost; on
+  // the link's thread. It must not wait.
   struct Lost {};
   using TransferFrame =
       std::variant<PushCall, PullCall, PushShardDone, BatchPulled, CancelTransfersCall, Lost>;
@@ -238,7 +238,8 @@ class GroupMember final : public IslandPort, private PeerHandler {
                                    double learning_rate, bool trace);
   absl::StatusOr<LossSum> Evaluate(int64_t number, int64_t first, int64_t count);
   absl::Status TakeStep(const StepSums& step);
-  // What the devices and messages of a step did. Waits a moment for messages that have not arrived.
+  // Returns the trace of the devices and messages of a step. Waits a moment for messages that have
+  // not arrived.
   MemberTrace ReadTrace(const StepOutcome& outcome);
   void Begin(int64_t number);  // a step or an evaluation
 
@@ -260,7 +261,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   Hooks hooks_;             // guarded by hooks_mutex_
   OnTransfer on_transfer_;  // guarded by hooks_mutex_
 
-  // Of the thread that calls Do.
+  // Fields of the thread that calls Do.
   StepOutcome newest_step_;
   int64_t traced_number_ = -1;  // of newest_step_, if it was to be traced
   LossSum newest_loss_;

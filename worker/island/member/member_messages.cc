@@ -51,7 +51,7 @@ absl::Status GroupMember::Admit(const NodeId& from, PeerChannel channel, absl::s
 }
 
 void GroupMember::OnMessage(PeerDelivery delivery) {
-  // What came just before we joined another plan.
+  // The message came just before this worker joined another plan.
   if (!state_.SpeaksUnder(delivery.fence)) return;
   switch (delivery.channel) {
     case PeerChannel::kTensor:
@@ -102,7 +102,7 @@ void GroupMember::OnReply(const NodeId& from, GroupFrame frame) {
   if (hooks_.save_done) InterruptWork(absl::StrCat(from, ": ", status.message()));  // it leads
 }
 
-// What needs no reply, or has it at once.
+// Handles messages that need no reply, or have it at once.
 bool GroupMember::OnBody(const NodeId& from, const GroupFrame& frame) {
   const bool current = frame.epoch == epoch();
   return std::visit(
