@@ -178,7 +178,7 @@ bool WaitUntil(const Condition& condition) {
   return true;
 }
 
-// Has shaken hands as libzmq does, and may send or be silent for ever.
+// A client that has shaken hands as libzmq does, and then sends or stays silent.
 class ZmqClient {
  public:
   ZmqClient(ZmqContext& context, const std::string& from, int port)

@@ -19,7 +19,7 @@ inline constexpr int64_t kStepsPerRoundMax = 1 << 20;
 // Where H is chosen, what is scheduled by rounds is scheduled by rounds of so many steps.
 inline constexpr int64_t kScheduleSteps = 64;
 
-// What a round consists of; of the slowest island where they differ, seconds.
+// The times that a round consists of, in seconds; those of the slowest island where they differ.
 struct RoundTimes {
   double exchange_s = 0;        // at least 0
   double exchange_least_s = 0;  // surely
@@ -29,7 +29,7 @@ struct RoundTimes {
   int64_t least_steps = 1;      // CountLeastSteps, where islands make as many as they are fast
 };
 
-// Of the fastest island, for which the slowest one makes one step in a round; at most 64.
+// Returns the steps of the fastest island in which the slowest one makes one; at most 64.
 inline int64_t CountLeastSteps(double slowest_over_fastest) {
   constexpr double kMost = 64;
   const double ratio = slowest_over_fastest > 0 ? 1 / slowest_over_fastest : kMost;

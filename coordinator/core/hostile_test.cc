@@ -1,5 +1,5 @@
 // Messages with extreme values, of members that are wrong or damaged: none ends the coordinator,
-// poisons its store, or decides anything alone. tests/fuzz/core_messages.cc tries them all.
+// poisons its store, or decides anything alone. tests/fuzz/cores tries them all.
 
 #include <catch2/catch.hpp>
 #include <string>

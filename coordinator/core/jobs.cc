@@ -327,7 +327,7 @@ bool AdvanceJob(State& s, Job& job) {
 }
 
 Instant NextJobDeadline(const State& s, const Job& job) {
-  // Of a stale job no window closes and no validation ends until it is known whole.
+  // No window of a stale job closes, and no validation ends, until the job is known whole.
   if (job.stale()) return std::min(NextServerRetry(s, job), NextSiteJobDeadline(s, job));
   Instant next = std::min({NextServerRetry(s, job), NextPlanDeadline(s, job),
                            NextMoveDeadline(s, job), NextCopyDeadline(s, job),

@@ -228,6 +228,24 @@ TEST_CASE("what does not fit is refused with the reason") {
   REQUIRE(admit(1, 0, 4).code() == absl::StatusCode::kAlreadyExists);
 }
 
+TEST_CASE("a_push_with_numbers_that_no_log_can_hold_is_refused") {
+  ServerFixture fixture;
+  fixture.Assign();
+  const auto admit = [&](const auto& change) {
+    PushId id = fixture.Id(0, -1, 0);
+    change(id);
+    return fixture.core().gate()->Admit(id, Encoding::kFloat32, 4).code();
+  };
+  const auto refused = absl::StatusCode::kFailedPrecondition;
+  CHECK(admit([](PushId&) {}) == absl::StatusCode::kOk);
+  CHECK(admit([](PushId& id) { id.island = -1; }) == refused);
+  CHECK(admit([](PushId& id) { id.generation = -1; }) == refused);
+  CHECK(admit([](PushId& id) { id.generation = std::numeric_limits<int64_t>::max(); }) == refused);
+  CHECK(admit([](PushId& id) { id.incarnation = -1; }) == refused);
+  CHECK(admit([](PushId& id) { id.base_version = std::numeric_limits<int64_t>::max(); }) ==
+        refused);
+}
+
 TEST_CASE("quantised pushes take the room of their bytes and count as what they decode to") {
   const Encoding encoding = GENERATE(Encoding::kInt8, Encoding::kInt4, Encoding::kE3m0);
   const int64_t n = 1000, bytes = EncodedBytes(encoding, n);

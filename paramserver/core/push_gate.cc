@@ -21,7 +21,7 @@ bool IsPart(const PushId& id, int64_t shard_elements) {
   return id.elements % kQuantBlock == 0 || id.begin + id.elements == shard_elements;
 }
 
-// Whether the log can hold it: its limits are those of proto/control.proto.
+// Returns whether the log can hold it: the limits are those of proto/control.proto.
 bool IsStorable(const PushId& id) {
   return id.island >= 0 && id.island <= kMaxIsland && id.generation >= 0 &&
          id.generation <= kMaxGeneration && id.incarnation >= 0 && id.base_version >= kNoVersion &&

@@ -69,7 +69,7 @@ std::string WhyText(const RoundTimes& times) {
   return why;
 }
 
-// Of all layers, for each token that an island trains on.
+// Returns the bytes of all layers for each token that an island trains on.
 std::string BytesText(const Job& job) {
   const OuterSpec& outer = job.spec().outer;
   int64_t elements = 0;

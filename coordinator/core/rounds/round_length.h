@@ -12,7 +12,7 @@ namespace atl::coord {
 
 double CountStepTokens(const Job& job);  // of an island's inner step
 
-// Of the fastest island. Without fragments both are the same.
+// Steps of the fastest island. Without fragments both are the same.
 int64_t GetStepsBetweenPushes(const Job& job);
 int64_t GetStepsPerRound(const Job& job);  // H: between two exchanges of a layer
 
@@ -25,7 +25,7 @@ int64_t GetSnapshotRounds(const Job& job);
 // The place of a push's statistics (PenaltyState): pushes of like lengths have one.
 int64_t StatisticsIndex(const Job& job, int64_t fragment, int64_t inner_steps);
 
-// Of a heartbeat of the generation in force.
+// Takes the exchange that a heartbeat of the generation in force reports.
 void NoteExchange(Job& job, IslandId island, const IslandProgress& progress);
 
 // After a round was committed: where the job leaves its length to measurements, the next one's.
