@@ -153,6 +153,22 @@ TEST_CASE("members_that_the_store_does_not_know_make_it_older_only_together") {
   CHECK(HasText(w.core().StoreAge(), "worker z"));
 }
 
+TEST_CASE("a_window_of_a_job_that_has_become_stale_is_no_deadline") {
+  World w;
+  w.StartJob({"ps-0", "ps-1"}, {"a", "b"}, "");
+  TrainRounds(w, 1);
+  w.Do("coordinator restarts");
+  const ClusterMark mark{kCluster, 7, (int64_t{7} << 32) + 1};
+  w.HandleEvent(FromWorker{"y", 1, HelloWith(mark)});
+  AllAttach(w);
+  w.DoLines({"worker a ready", "worker b ready"});
+  w.Contribute("a", 4);
+  REQUIRE(w.Job().round.phase == "window open");
+  w.HandleEvent(FromWorker{"z", 1, HelloWith(mark)});
+  w.Do("wait 20");  // beyond its grace: World checks each next deadline
+  CHECK(HasText(w.Job().summary.waiting_for, "adopt"));
+}
+
 TEST_CASE("a_coordinator_that_stalls_again_and_again_still_finds_an_island_without_progress") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "steps=4 tokens=100000 grace=10 wait-for-all");
