@@ -26,7 +26,7 @@ struct RoundTimes {
   double exchange_most_s = 0;   // surely
   double step_s = 0;            // of the fastest island, above 0
   bool overlap = false;         // islands train on during an exchange
-  int64_t least_steps = 1;      // CountLeastSteps, where islands make as many as they are fast
+  double slowest_over_fastest = 1;  // speeds, where islands make as many steps as they are fast
 };
 
 // Returns the steps of the fastest island in which the slowest one makes one; at most 64.
@@ -38,26 +38,31 @@ inline int64_t CountLeastSteps(double slowest_over_fastest) {
 
 // Without overlap exchanges take at most a twentieth of the time that steps take; with overlap a
 // round lasts four exchanges, so that what is exchanged is not old when it is adopted.
-inline int64_t ComputeRoundSteps(double exchange_s, const RoundTimes& times) {
+inline double ComputeStepsOfExchange(double exchange_s, const RoundTimes& times) {
   constexpr double kShare = 0.05, kExchanges = 4;
-  const double steps =
-      times.overlap ? kExchanges * exchange_s / times.step_s : exchange_s / (kShare * times.step_s);
-  const int64_t least = std::max<int64_t>(times.overlap ? 2 : 1, times.least_steps);
-  if (!(steps < static_cast<double>(kStepsPerRoundMax))) return kStepsPerRoundMax;
-  return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(steps)),
-                             std::min(least, kStepsPerRoundMax), kStepsPerRoundMax);
-}
-inline int64_t ComputeRoundSteps(const RoundTimes& times) {
-  return ComputeRoundSteps(times.exchange_s, times);
+  return times.overlap ? kExchanges * exchange_s / times.step_s
+                       : exchange_s / (kShare * times.step_s);
 }
 
-// The same while a round has `steps`, which change only where even the most favourable of the
-// measured times calls for others, and by more than a quarter.
+inline int64_t ComputeRoundSteps(const RoundTimes& times) {
+  const double steps = ComputeStepsOfExchange(times.exchange_s, times);
+  const int64_t least =
+      std::max<int64_t>(times.overlap ? 2 : 1, CountLeastSteps(times.slowest_over_fastest));
+  if (!(steps < static_cast<double>(kStepsPerRoundMax))) return kStepsPerRoundMax;
+  return std::max(static_cast<int64_t>(std::ceil(steps)), least);
+}
+
+// The same while a round has `steps`, which stay unless even the most favourable of the measured
+// times calls for a quarter more, or for a quarter less than those that round up to them: numbers
+// are small, and one that is measured a little above 2 is no reason to go from 2 to 3.
 inline int64_t FollowRoundTimes(int64_t steps, const RoundTimes& times) {
-  const bool surely = steps < ComputeRoundSteps(times.exchange_least_s, times) ||
-                      steps > ComputeRoundSteps(times.exchange_most_s, times);
-  const int64_t wanted = ComputeRoundSteps(times);
-  return surely && 4 * std::abs(wanted - steps) > steps ? wanted : steps;
+  constexpr double kBand = 1.25;
+  const double now = static_cast<double>(steps), speeds = times.slowest_over_fastest;
+  const bool longer = ComputeStepsOfExchange(times.exchange_least_s, times) > kBand * now ||
+                      CountLeastSteps(kBand * speeds) > steps;
+  const bool shorter = kBand * ComputeStepsOfExchange(times.exchange_most_s, times) < now - 1 &&
+                       CountLeastSteps(speeds / kBand) < steps;
+  return longer || shorter ? ComputeRoundSteps(times) : steps;
 }
 
 // Pushes of like numbers of steps have like statistics: 0 of one step, one more for each doubling.

@@ -6,7 +6,7 @@ namespace atl {
 namespace {
 
 RoundTimes Times(double exchange_s, double spread, bool overlap) {
-  return {exchange_s, exchange_s / spread, exchange_s * spread, /*step_s=*/0.1, overlap, 1};
+  return {exchange_s, exchange_s / spread, exchange_s * spread, /*step_s=*/0.1, overlap};
 }
 
 TEST_CASE("a_round_has_the_fewest_steps_that_keep_exchanges_from_costing_time") {
@@ -19,7 +19,7 @@ TEST_CASE("a_round_has_the_fewest_steps_that_keep_exchanges_from_costing_time") 
 
 TEST_CASE("the_slowest_island_makes_a_step_in_every_round") {
   RoundTimes times = Times(0.001, 1, true);
-  times.least_steps = 4;
+  times.slowest_over_fastest = 0.25;
   CHECK(ComputeRoundSteps(times) == 4);
 }
 
@@ -30,6 +30,34 @@ TEST_CASE("steps_change_when_measured_times_surely_call_for_it") {
   CHECK(FollowRoundTimes(40, Times(0.5, 1.5, true)) == 20);
   CHECK(FollowRoundTimes(40, Times(1.2, 1.01, true)) == 40);  // by less than a quarter
   CHECK(FollowRoundTimes(40, Times(0.1, 10, true)) == 40);    // one sample says little
+}
+
+TEST_CASE("few_steps_stay_within_a_quarter_of_what_rounds_up_to_them") {
+  // An exchange of 0.025 s asks for one step.
+  const auto follow = [](int64_t steps, double wanted) {
+    return FollowRoundTimes(steps, Times(0.025 * wanted, 1.01, true));
+  };
+  CHECK(follow(2, 2.4) == 2);
+  CHECK(follow(2, 2.6) == 3);
+  CHECK(follow(3, 3.6) == 3);
+  CHECK(follow(3, 1.7) == 3);
+  CHECK(follow(3, 1.5) == 2);
+  CHECK(follow(2, 0.1) == 2);
+  CHECK(FollowRoundTimes(1, Times(0.006, 1.01, false)) == 1);
+  CHECK(FollowRoundTimes(1, Times(0.007, 1.01, false)) == 2);
+}
+
+TEST_CASE("speeds_that_are_measured_a_little_apart_change_no_steps") {
+  RoundTimes times = Times(0.001, 1.01, true);
+  const int64_t steps = GENERATE(3, 4);  // in which the slowest makes one, at 0.28 of the speed
+  for (const double speed : {0.27, 0.28, 0.3}) {
+    times.slowest_over_fastest = speed;
+    CHECK(FollowRoundTimes(steps, times) == steps);
+  }
+  times.slowest_over_fastest = 0.1;
+  CHECK(FollowRoundTimes(steps, times) == 10);
+  times.slowest_over_fastest = 1;
+  CHECK(FollowRoundTimes(steps, times) == 2);
 }
 
 TEST_CASE("pushes_are_classed_by_doublings_of_their_steps") {

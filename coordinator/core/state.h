@@ -247,6 +247,21 @@ struct SiteAttempt {
   std::string trouble;  // why the newest one failed; empty: it did not
 };
 
+// Of what happens many times a second one sample in two seconds: five in a row would be those of
+// one disturbance.
+struct SpacedEstimate {
+  Estimate seconds;
+  Instant next{};
+  double last = 0;  // said again until there is a newer one
+
+  void Add(Instant now, double value) {
+    if (now < next || value == last) return;
+    next = now + std::chrono::seconds(2);
+    last = value;
+    seconds.Add(value);
+  }
+};
+
 struct Job {
   JobRecord record;
   JobProgress progress;  // stored with `rounds.progress`; see ProgressRecord
@@ -261,8 +276,8 @@ struct Job {
   bool recovered = false;  // from the store of an earlier process, and not rebuilt since
   std::string waiting_for;
   std::map<IslandId, ProgressWatch> watches;
-  std::map<IslandId, Estimate> exchanges;    // seconds, as islands report them
-  Estimate commits;                          // seconds of Rounds::round_took
+  std::map<IslandId, SpacedEstimate> exchanges;  // as islands report them
+  SpacedEstimate commits;                        // of Rounds::round_took
   std::map<IslandId, NextPush> next_pushes;  // of those whose speed was known; see round_steps.h
   std::map<IslandId, SentOrder> orders;
   std::map<NodeId, SentMemberOrder> member_orders;  // by follower

@@ -53,10 +53,11 @@ IslandOptions IslandOptions::WithSteps(double exchange_s, double fastest_step_s,
   IslandOptions options = *this;
   if (steps_per_round > 0) return options;
   RoundTimes times;
+  times.exchange_s = exchange_s;
   times.step_s = balance_steps ? fastest_step_s : slowest_step_s;
   times.overlap = overlap;
-  if (balance_steps) times.least_steps = CountLeastSteps(fastest_step_s / slowest_step_s);
-  options.steps_per_round = static_cast<int>(ComputeRoundSteps(exchange_s, times));
+  if (balance_steps) times.slowest_over_fastest = fastest_step_s / slowest_step_s;
+  options.steps_per_round = static_cast<int>(ComputeRoundSteps(times));
   return options;
 }
 

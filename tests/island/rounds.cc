@@ -7,11 +7,33 @@
 
 #include "common/check.h"
 #include "common/protocol/learning_rate.h"
+#include "kernels/add_delta.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/host_ops.h"
 #include "tests/island/solo_island.h"
 
 namespace atl::worker {
+namespace {
+
+// What islands hold follows the model as pulls bring it: the server encodes the step, which every
+// island adds to what it has.
+void StepServed(Encoding pulls, const std::vector<ShardPlacement>& shards,
+                const LayerBuffers& theta, ThreadPool& pool, LayerBuffers* served) {
+  if (!IsQuantized(pulls)) {
+    *served = theta;
+    return;
+  }
+  for (const ShardPlacement& shard : shards) {
+    std::vector<float>& held = (*served)[shard.layer];
+    std::vector<float> added = held;
+    std::vector<std::byte> step(static_cast<size_t>(EncodedBytes(pulls, shard.elements)));
+    StepToward(pulls, theta[shard.layer], held, step, pool);
+    AddDelta({step.data(), pulls, shard.elements}, added, added, pool);
+    ATOLL_CHECK(added == held, "an island holds other bits than its server serves");
+  }
+}
+
+}  // namespace
 
 RoundsResult RunRounds(const RoundsOptions& options) {
   const JobSpec& spec = options.spec;
@@ -26,7 +48,7 @@ RoundsResult RunRounds(const RoundsOptions& options) {
   }
   const std::vector<ShardPlacement> shards = islands[0]->Shards();
   islands[0]->MakesWeights();
-  LayerBuffers theta = islands[0]->delta().values, velocity = theta;
+  LayerBuffers theta = islands[0]->delta().values, velocity = theta, served = theta;
   for (std::vector<float>& layer : velocity) layer.assign(layer.size(), 0.0f);
   for (const auto& island : islands) island->Adopts(theta, {0, AdoptMode::kReplace});
 
@@ -65,8 +87,9 @@ RoundsResult RunRounds(const RoundsOptions& options) {
                     static_cast<float>(spec.outer.momentum), pool);
       result.push_bytes += EncodedBytes(spec.outer.push_encoding, shard.elements);
     }
+    StepServed(spec.outer.pull_encoding, shards, theta, pool, &served);
     for (const auto& island : islands) {
-      island->Adopts(theta, {version + 1, AdoptMode::kReplace, false, options.error_feedback});
+      island->Adopts(served, {version + 1, AdoptMode::kReplace, false, options.error_feedback});
     }
   }
   result.loss = islands[0]->Does<ValidationDone>(Validate{options.rounds}).loss;

@@ -1,6 +1,6 @@
 // Outer rounds of real islands without daemons: their devices on the host, their pushes as they
-// would travel, and the server's arithmetic on what it would decode: what quantising does to the
-// loss.
+// would travel, and the server's arithmetic on what it would decode, pulls as islands would add
+// them: what quantising does to the loss.
 
 #ifndef ATOLL_TESTS_ISLAND_ROUNDS_H_
 #define ATOLL_TESTS_ISLAND_ROUNDS_H_
@@ -13,7 +13,7 @@
 namespace atl::worker {
 
 struct RoundsOptions {
-  JobSpec spec;     // of one worker an island; its push_encoding is what is pushed
+  JobSpec spec;     // of one worker an island; its encodings are those of pushes and pulls
   int islands = 2;  // take turns on the data
   int rounds = 10;
   bool error_feedback = true;

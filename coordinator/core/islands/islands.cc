@@ -404,7 +404,7 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
                                    progress->seen_sequence < sent->second.sequence);
   if (behind && !assignment.job->stale()) ResendOrder(s, *assignment.job, assignment.island);
   if (current) DismissOutsiders(s, *assignment.job, assignment.island);
-  if (current) NoteExchange(*assignment.job, assignment.island, *progress);
+  if (current) NoteExchange(s.now, *assignment.job, assignment.island, *progress);
   if (current) NoteProgress(s, *assignment.job, island, *progress);
   if (current) NoteSavedStates(*assignment.job, island, *progress);
   if (current && progress->ready && !island.ready) {

@@ -38,19 +38,21 @@ std::optional<RoundTimes> MeasureRound(const State& s, const Job& job) {
     if (!IsActive(job, island) || !(speed > 0) || exchange == job.exchanges.end()) continue;
     fastest = std::max(fastest, speed);
     slowest = std::min(slowest, speed);
-    const double median = exchange->second.median(), spread = exchange->second.spread();
+    const Estimate& measured = exchange->second.seconds;
+    const double median = measured.median(), spread = measured.spread();
     times.exchange_s = std::max(times.exchange_s, median);
     times.exchange_least_s = std::max(times.exchange_least_s, median / spread);
     times.exchange_most_s = std::max(times.exchange_most_s, median * spread);
   }
   if (!(fastest > 0)) return std::nullopt;
-  const double commit_s = job.commits.median(), spread = job.commits.spread();
+  const Estimate& commits = job.commits.seconds;
+  const double commit_s = commits.median(), spread = commits.spread();
   times.exchange_s += commit_s;
   times.exchange_least_s += commit_s / spread;
   times.exchange_most_s += commit_s * spread;
   times.step_s = CountStepTokens(job) / (outer.balance_steps ? fastest : slowest);
   times.overlap = outer.overlap == Overlap::kCarry;
-  if (outer.balance_steps) times.least_steps = CountLeastSteps(slowest / fastest);
+  if (outer.balance_steps) times.slowest_over_fastest = slowest / fastest;
   return times;
 }
 
@@ -62,9 +64,8 @@ std::string WhyText(const RoundTimes& times) {
   } else {
     why += "islands wait meanwhile, at most a twentieth of the time";
   }
-  if (times.least_steps > 2) {
-    absl::StrAppendFormat(&why, "; the slowest island makes a step in %d of the fastest",
-                          times.least_steps);
+  if (const int64_t least = CountLeastSteps(times.slowest_over_fastest); least > 2) {
+    absl::StrAppendFormat(&why, "; the slowest island makes a step in %d of the fastest", least);
   }
   return why;
 }
@@ -118,20 +119,19 @@ int64_t StatisticsIndex(const Job& job, int64_t fragment, int64_t inner_steps) {
   return ComputeLengthClass(inner_steps) * job.spec().outer.fragments + fragment;
 }
 
-void NoteExchange(Job& job, IslandId island, const IslandProgress& progress) {
+void NoteExchange(Instant now, Job& job, IslandId island, const IslandProgress& progress) {
   const double seconds = progress.exchange_seconds;
-  if (std::isfinite(seconds) && seconds > 0) job.exchanges[island].Add(seconds);
+  if (std::isfinite(seconds) && seconds > 0) job.exchanges[island].Add(now, seconds);
 }
 
 void ChooseRoundLength(State& s, Job& job) {
   if (!IsChosen(job)) return;
   const Duration took = job.rounds.round_took;
-  if (took > Duration::zero()) job.commits.Add(Seconds(took));
+  if (took > Duration::zero()) job.commits.Add(s.now, Seconds(took));
   const std::optional<RoundTimes> times = MeasureRound(s, job);
   if (!times) return;
-  const int64_t before = job.rounds.progress.steps_between_pushes;
-  const int64_t wanted = before == 0 ? ComputeRoundSteps(*times) : FollowRoundTimes(before, *times);
-  const int64_t steps = std::min(wanted, CountMostSteps(job));
+  const int64_t before = GetStepsBetweenPushes(job);
+  const int64_t steps = std::min(FollowRoundTimes(before, *times), CountMostSteps(job));
   if (steps == before) return;
   job.rounds.EditProgress().steps_between_pushes = steps;
   s.Log(job.id(), Severity::kInfo,

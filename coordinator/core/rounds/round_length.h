@@ -26,7 +26,7 @@ int64_t GetSnapshotRounds(const Job& job);
 int64_t StatisticsIndex(const Job& job, int64_t fragment, int64_t inner_steps);
 
 // Takes the exchange that a heartbeat of the generation in force reports.
-void NoteExchange(Job& job, IslandId island, const IslandProgress& progress);
+void NoteExchange(Instant now, Job& job, IslandId island, const IslandProgress& progress);
 
 // After a round was committed: where the job leaves its length to measurements, the next one's.
 void ChooseRoundLength(State& s, Job& job);
