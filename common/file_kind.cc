@@ -64,9 +64,15 @@ constexpr Magic kMagics[] = {
     {0, "TNTIDX\0\0"sv, FileKind::kOther, "fairseq's index (TNTIDX)",
      "make the data again with Megatron's preprocess_data.py, or write the tokens alone"},
     {0, "\x93NUMPY"sv, FileKind::kOther, "a NumPy file",
-     "write its numbers alone: numpy.load('F').tofile('F.bin')"},
+     "write its numbers alone, as data.format = \"tokens32\" reads them: "
+     "numpy.load('F').astype('uint32').tofile('F.bin')"},
+    {0, "LITPKDS"sv, FileKind::kOther, "a packed data set of lit-gpt (LITPKDS)",
+     "make it of the texts again, or write the tokens alone"},
     {0, "GGUF"sv, FileKind::kOther, "a GGUF file", kSaveWeights, true},
+    {0, "lmgg"sv, FileKind::kOther, "a GGML file", kSaveWeights, true},
+    {0, "tjgg"sv, FileKind::kOther, "a GGML file", kSaveWeights, true},
     {0, "\x89HDF\r\n\x1a\n"sv, FileKind::kOther, "an HDF5 file", ""},
+    {0, "MATLAB 5.0 MAT-file"sv, FileKind::kOther, "a MATLAB file", "", true},
     {0, "SQLite format 3\0"sv, FileKind::kOther, "an SQLite database", kRewrite},
     {16, "\xde\xc0\xef\xbe"sv, FileKind::kOther, "an LMDB database", kRewrite},
     {0, "\xff\xd8\xff"sv, FileKind::kJpeg, "a JPEG image", "data.format = \"image_folder\""},
@@ -86,6 +92,7 @@ constexpr Magic kMagics[] = {
     {0, "{\\rtf1"sv, FileKind::kOther, "an RTF document", "take its text out"},
     {0, "\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"sv, FileKind::kOther, "an Office document",
      "take its text out"},
+    {60, "BOOKMOBI"sv, FileKind::kOther, "a Mobipocket book", "take its text out", true},
     {0, "AT&TFORM"sv, FileKind::kOther, "a DjVu document", "take its text out: djvutxt", true},
     {0,
      "\x7f"
@@ -201,6 +208,16 @@ bool IsArrowStream(std::string_view head) {
   const uint64_t bytes = Little(head, 4, 4), root = Little(head, 8, 4);
   return Begins(head, "\xff\xff\xff\xff"sv) && bytes >= 16 && bytes < (1 << 24) && bytes % 8 == 0 &&
          root >= 8 && root < bytes && root % 4 == 0 && root < 256;
+}
+
+// A message of protobuf: the version of the format, and the name of the program that wrote it.
+bool IsOnnx(std::string_view head) {
+  const unsigned version = Byte(head, 1), bytes = Byte(head, 3);
+  const auto producer = head.substr(std::min<size_t>(4, head.size()), bytes);
+  return Byte(head, 0) == 0x08 && version >= 1 && version < 32 && Byte(head, 2) == 0x12 &&
+         bytes >= 4 && bytes < 64 && producer.size() == bytes &&
+         std::all_of(producer.begin(), producer.end(),
+                     [](char c) { return c >= 0x20 && c < 0x7f; });
 }
 
 uint32_t Crc32c(std::string_view bytes) {
@@ -338,6 +355,7 @@ FoundKind DetectFileKind(std::string_view head) {
   if (IsPickle(head)) {
     return {FileKind::kOther, "a Python pickle", "pickles run code; write the data otherwise"};
   }
+  if (IsOnnx(head)) return {FileKind::kOther, "an ONNX model", kSaveWeights};
   if (IsArrowStream(head)) return {FileKind::kOther, "an Arrow stream", kToParquet};
   if (IsTfRecord(head)) return {FileKind::kOther, "a TFRecord file", kRewrite};
   if (FoundKind wide = FindWideText(head); wide.kind != FileKind::kUnknown) return wide;

@@ -5,6 +5,10 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/file_kind.h"
 #include "common/files.h"
@@ -26,6 +30,49 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return text;
 }
 
+// The command by which transformers writes a tokenizer.json of what a folder has.
+std::string HowToConvert(const std::string& folder) {
+  return absl::StrCat("make a tokenizer.json of it: python3 -c \"import transformers as t; t.",
+                      "AutoTokenizer.from_pretrained('", folder, "').save_pretrained('", folder,
+                      "')\"");
+}
+
+// What a folder has in place of the two files.
+absl::Status NoTokenizer(const std::string& folder) {
+  std::string others;
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names, RealFiles().List(folder));
+  for (const std::string& name : names) {
+    for (const char* end : {".model", ".tiktoken", ".spm", "tekken.json", "vocab.json", "vocab.txt",
+                            "merges.txt", "tokenizer.model.v3"}) {
+      if (!absl::EndsWith(name, end)) continue;
+      absl::StrAppend(&others, others.empty() ? ", but " : ", ", name);
+      break;
+    }
+  }
+  const std::string problem = absl::StrCat(
+      "tokenizer ", folder, ": has neither a tokenizer.json nor a tokenizer.model", others);
+  if (others.empty()) return absl::NotFoundError(problem);
+  return absl::InvalidArgumentError(absl::StrCat(problem, ": ", HowToConvert(folder),
+                                                 "; a SentencePiece model may be named itself"));
+}
+
+// A line of a tiktoken file: a token in base64, and its rank.
+bool IsTiktoken(std::string_view text) {
+  const std::string_view line = text.substr(0, text.find('\n'));
+  const size_t space = line.find(' ');
+  std::string token;
+  int64_t rank = 0;
+  return line.size() < 1024 && space != std::string_view::npos && space > 0 &&
+         absl::Base64Unescape({line.data(), space}, &token) &&
+         absl::SimpleAtoi(absl::string_view(line.data(), line.size()).substr(space + 1), &rank);
+}
+
+bool IsJson(std::string_view text) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && (text[first] == '{' || text[first] == '[');
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> OpenTokenizer(const std::string& path) {
@@ -38,19 +85,26 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> OpenTokenizer(const std::string
     ATOLL_ASSIGN_OR_RETURN(const auto json, FindPath((folder / "tokenizer.json").string()));
     file = (folder / (json ? "tokenizer.json" : "tokenizer.model")).string();
     ATOLL_ASSIGN_OR_RETURN(const auto there, FindPath(file));
-    if (!there) {
-      return absl::NotFoundError(
-          absl::StrCat("tokenizer ", path, ": has neither a tokenizer.json nor a tokenizer.model"));
-    }
+    if (!there) return NoTokenizer(*local);
   }
   ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
-  ATOLL_RETURN_IF_ERROR(CheckFileKind(absl::StrCat("tokenizer ", file), text,
-                                      "a tokenizer.json or SentencePiece model"));
+  const std::string what = absl::StrCat("tokenizer ", file);
+  ATOLL_RETURN_IF_ERROR(CheckFileKind(what, text, "a tokenizer.json or SentencePiece model"));
   ATOLL_ASSIGN_OR_RETURN(const TokenizerConfig config, ReadTokenizerConfig(file));
-  if (std::filesystem::path(file).extension() == ".model") {
-    return ParseSentencePiece(text, file, config);
+  if (IsJson(text)) return ParseTokenizerJson(text, file, std::nullopt, config);
+  if (IsTiktoken(text)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": is a tiktoken file, which has no pattern that cuts texts into words: ",
+        HowToConvert(std::filesystem::path(file).parent_path().string())));
   }
-  return ParseTokenizerJson(text, file, std::nullopt, config);
+  const bool is_model = std::filesystem::path(file).extension() == ".model";
+  if (!is_model && tokenizer::IsWellFormed(text) && text.find('\0') == std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, text.empty() ? ": is empty"
+                                        : ": is a text, neither a tokenizer.json nor a "
+                                          "SentencePiece model"));
+  }
+  return ParseSentencePiece(text, file, config);
 }
 
 absl::Status Encoder::Encode(std::string_view text, std::vector<int32_t>* out, bool continues) {

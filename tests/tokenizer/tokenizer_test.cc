@@ -5,7 +5,9 @@
 
 #include <catch2/catch.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -234,6 +236,34 @@ TEST_CASE("a hostile file is refused with one message that names the field") {
   REQUIRE_THAT(WhyNot(Json(kWords, ", \"normalizer\": " + nested)), Contains("nested too deeply"));
   REQUIRE(absl::IsNotFound(OpenTokenizer("/nowhere").status()));
   REQUIRE_THAT(std::string(OpenTokenizer("/dev/null").status().message()), Contains("/dev/null"));
+}
+
+TEST_CASE("files_of_other_tokenizers_are_refused_by_what_they_are") {
+  using Catch::Matchers::Contains;
+  namespace fs = std::filesystem;
+  std::string name = (fs::temp_directory_path() / "atoll_tokenizer_XXXXXX").string();
+  REQUIRE(mkdtemp(name.data()) != nullptr);
+  const fs::path folder = name;
+  const auto refusal = [&](const char* file, const std::string& bytes, bool by_folder) {
+    fs::remove_all(folder);
+    fs::create_directory(folder);
+    std::ofstream(folder / file, std::ios::binary) << bytes;
+    const auto found = OpenTokenizer(by_folder ? name : (folder / file).string());
+    return std::string(found.status().message());
+  };
+  const std::string ranks = "IQ== 0\nIg== 1\n";
+  for (const bool by_folder : {false, true}) {
+    CHECK_THAT(refusal("tokenizer.model", ranks, by_folder), Contains("is a tiktoken file"));
+  }
+  for (const char* file : {"qwen.tiktoken", "vocab.txt", "tekken.json", "spiece.model"}) {
+    CHECK_THAT(refusal(file, "x", true),
+               Contains(std::string(", but ") + file) && Contains("save_pretrained"));
+  }
+  CHECK_THAT(refusal("vocab.txt", "[PAD]\n[UNK]\n", false), Contains("is a text"));
+  CHECK_THAT(refusal("README.md", "x", true), Contains("has neither a tokenizer.json"));
+  const std::string marked = "\xef\xbb\xbf" + Json(R"({"type": "WordLevel", "vocab": {"a": 0}})");
+  CHECK(refusal("tokenizer.json", marked, true).empty());
+  fs::remove_all(folder);
 }
 
 TEST_CASE("a file with any bytes changed gives a tokenizer or an error") {

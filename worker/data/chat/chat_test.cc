@@ -178,15 +178,48 @@ TEST_CASE("tool_calls_are_framed_by_templates_that_show_them_and_refused_by_othe
         "<|im_start|>tool\nyes<|im_end|>\n<|im_start|>assistant\n|yo<|im_end|>|\n");
   Chats hides(kChatMl, kIm);
   CHECK_THAT(hides.Spelt(calls),
-             Contains("has tool calls, and the chat template of ") && Contains("on_bad_document"));
+             Contains("\"tool_calls\", and the chat template of ") && Contains("on_bad_document"));
   Chats plain("", kIm);
-  CHECK_THAT(plain.Spelt(calls), Contains("has tool calls, and there is no chat template"));
+  CHECK_THAT(plain.Spelt(calls), Contains("\"tool_calls\", and there is no chat template"));
   CHECK_THAT(hides.Spelt(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant",
       "content": "b", "reasoning_content": "c"}]})"),
-             Contains("has texts of \"reasoning_content\", and the chat template"));
+             Contains("\"reasoning_content\", and the chat template"));
   CHECK_THAT(hides.Spelt(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant",
       "content": "b"}], "tools": [{"type": "function"}]})"),
              Contains("has tools, and the chat template"));
+}
+
+TEST_CASE("what_a_line_has_and_no_template_shows_is_refused_by_its_name") {
+  Chats chats(kChatMl, kIm);
+  const auto line = [&](const std::string& more_of_answer, const std::string& more) {
+    return chats.Spelt(absl::StrCat(
+        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b")",
+        more_of_answer, "}]", more, "}"));
+  };
+  const std::string plain = line("", "");
+  for (const char* name : {"channel", "recipient", "reasoning_details", "function_call"}) {
+    INFO(name);
+    CHECK_THAT(line(absl::StrCat(", \"", name, "\": {\"name\": \"x\"}"), ""),
+               Contains(absl::StrCat("\"", name, "\", and the chat template")));
+    CHECK(line(absl::StrCat(", \"", name, "\": null"), "") == plain);
+  }
+  for (const char* name : {"mask", "masked", "train_detail"}) {
+    CHECK_THAT(line(absl::StrCat(", \"", name, "\": true"), ""),
+               Contains(absl::StrCat("message 2 has a \"", name)) && Contains("\"weight\""));
+  }
+  for (const char* name : {"system", "history", "images", "context"}) {
+    CHECK_THAT(line("", absl::StrCat(", \"", name, "\": [\"x\"]")),
+               Contains(absl::StrCat("has \"", name, "\" beside its messages")));
+    CHECK(line("", absl::StrCat(", \"", name, "\": \"a\"")) == plain);  // which a message says
+    CHECK(line("", absl::StrCat(", \"", name, "\": []")) == plain);
+  }
+  CHECK_THAT(line("", R"(, "functions": [{"name": "f"}])"),
+             Contains("has functions, and the chat"));
+  CHECK_THAT(line("", R"(, "prompt": "a", "answer": "b")"), Contains("leave one form out"));
+  CHECK_THAT(chats.Spelt(R"({"prompt": "a", "answer": "b", "system": "be"})"),
+             Contains("\"system\" beside"));
+  CHECK_THAT(chats.Spelt(R"({"prompt": "a", "answer": "b", "weight": 0})"),
+             Contains("nothing to learn"));
 }
 
 TEST_CASE("message_that_a_template_leaves_out_is_refused") {
@@ -306,6 +339,10 @@ TEST_CASE("other_forms_of_conversations_are_refused_by_what_they_look_like") {
   CHECK_THAT(refusal(R"({"text": "a"})"), Contains("data.format = \"jsonl\""));
   CHECK_THAT(refusal(R"({"messages": [{"from": "human", "value": "a"}]})"), Contains("ShareGPT"));
   CHECK_THAT(refusal(R"({"messages": []})"), Contains("nothing to learn"));
+  CHECK_THAT(refusal(R"({"messages": "[]"})"), Contains("\"messages\" that are no list"));
+  CHECK_THAT(refusal(R"({"question": "a", "response": "b"})"), Contains("but question, response"));
+  CHECK_THAT(refusal(R"({"messages": [{"role": "model", "content": "a"}]})"),
+             Contains("\"assistant\", but \"model\""));
   CHECK_THAT(refusal(R"({"messages": [{"role": "assistant"}]})"), Contains("has no \"content\""));
   CHECK_THAT(refusal(R"({"messages": [{"role": "assistant", "content": 5}]})"),
              Contains("neither text nor a list"));

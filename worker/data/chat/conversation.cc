@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "worker/data/formats/json_line.h"
@@ -13,6 +14,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr auto kMarks = {"weight", "train", "training", "loss", "loss_mask"};
+// Marks that mean the opposite in another tool, or parts of a message.
+constexpr auto kUnclearMarks = {"mask", "masked", "train_detail", "training_detail", "loss_weight"};
+// What a line has beside its messages and no template shows.
+constexpr auto kBeside = {"system", "system_prompt", "history", "context", "images",
+                          "image",  "videos",        "video",   "audios",  "audio"};
 constexpr char kForms[] =
     "expected {\"messages\": [{\"role\": \"user\", \"content\": ...}, {\"role\": \"assistant\", "
     "\"content\": ...}]} or {\"prompt\": ..., \"answer\": ...}";
@@ -44,17 +50,23 @@ std::string DescribeForm(const Json& object) {
   if (has("prompt")) return "has a \"prompt\", but no text \"answer\"";
   if (has("role") && has("content")) return "looks like one message of a conversation";
   if (has("text")) return "has a \"text\": data.format = \"jsonl\" reads such lines";
-  return "has neither a list \"messages\" nor texts \"prompt\" and \"answer\"";
+  if (has("messages")) return "has \"messages\" that are no list";
+  std::string fields;
+  for (const auto& [name, value] : object.items()) {
+    if (fields.size() < 200) absl::StrAppend(&fields, fields.empty() ? "" : ", ", name);
+  }
+  return absl::StrCat("has neither a list \"messages\" nor texts \"prompt\" and \"answer\", but ",
+                      fields.empty() ? "no field" : fields);
 }
 
-// A list of parts of the type "text" to one text.
+// A list of parts that are texts to one text.
 absl::Status JoinParts(Json* content) {
   std::string text;
   for (const Json& part : *content) {
     const std::string* own = part.is_string() ? part.get_ptr<const std::string*>() : nullptr;
     if (own == nullptr && part.is_object()) {
       const std::string* const type = Text(part, "type");
-      if (type != nullptr && *type != "text") {
+      if (type != nullptr && *type != "text" && *type != "input_text" && *type != "output_text") {
         return Bad(absl::StrCat("has a part of the type \"", *type,
                                 "\"; conversations of texts alone are trained on"));
       }
@@ -107,6 +119,12 @@ absl::StatusOr<ChatMessage> ParseMessage(const Json& entry) {
     return Bad(entry.contains("from") ? "has a \"from\" in place of a \"role\", as ShareGPT has"
                                       : "has no text \"role\"");
   }
+  for (const char* name : kUnclearMarks) {
+    if (!entry.contains(name) || entry[name].is_null()) continue;
+    return Bad(absl::StrCat("has a \"", name,
+                            "\", which tools read differently: say by \"weight\": 0 or 1 whether "
+                            "the answer is learnt"));
+  }
   ChatMessage message{entry};
   ATOLL_ASSIGN_OR_RETURN(const bool counts, TakeWeight(kMarks, &message.fields));
   message.learnt = message.role() == "assistant" && counts;
@@ -145,7 +163,16 @@ absl::Status ParseMessages(const Json& list, bool counts, Conversation* chat) {
   const bool answered = std::any_of(list.begin(), list.end(), [](const Json& entry) {
     return entry["role"] == Json("assistant");
   });
-  if (!answered) return Bad("has no message of the role \"assistant\": there is nothing to learn");
+  if (!answered) {
+    std::string roles;
+    for (const ChatMessage& message : chat->messages) {
+      const std::string role = absl::StrCat("\"", message.role().substr(0, 40), "\"");
+      if (roles.size() > 200 || absl::StrContains(roles, role)) continue;
+      absl::StrAppend(&roles, roles.empty() ? ", but " : ", ", role);
+    }
+    return Bad(absl::StrCat("has no message of the role \"assistant\"", roles,
+                            ": there is nothing to learn"));
+  }
   if (std::none_of(chat->messages.begin(), chat->messages.end(),
                    [](const ChatMessage& message) { return message.learnt; })) {
     return Bad("has no answer of a weight above 0: there is nothing to learn");
@@ -156,7 +183,7 @@ absl::Status ParseMessages(const Json& list, bool counts, Conversation* chat) {
 absl::Status ReadVariables(const Json& object, Json* variables) {
   const auto more = object.find("chat_template_kwargs");
   if (more != object.end() && more->is_object()) *variables = *more;
-  for (const char* name : {"tools", "documents"}) {
+  for (const char* name : {"tools", "functions", "documents"}) {
     const auto found = object.find(name);
     if (found == object.end() || found->is_null() || found->empty()) continue;
     if (!found->is_array()) return Bad(absl::StrCat("has \"", name, "\" that are no list"));
@@ -165,22 +192,42 @@ absl::Status ReadVariables(const Json& object, Json* variables) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Conversation> Parse(const Json& object) {
-  Conversation chat;
+// That nothing stands beside the messages which belongs into them.
+absl::Status CheckBeside(const Json& object, const Conversation& chat) {
+  for (const char* name : kBeside) {
+    const auto found = object.find(name);
+    if (found == object.end() || !(found->is_string() || found->is_structured())) continue;
+    if (found->empty() || *found == Json("")) continue;
+    const bool repeated =
+        std::any_of(chat.messages.begin(), chat.messages.end(), [&](const ChatMessage& message) {
+          return message.content() != nullptr && *found == Json(*message.content());
+        });
+    if (repeated) continue;
+    return Bad(absl::StrCat("has \"", name, "\" beside its messages, which would not be trained ",
+                            "with: make it a part of them, or leave it out"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Conversation> Parse(Json object) {
   const std::string *prompt = Text(object, "prompt"), *answer = Text(object, "answer");
   if (prompt != nullptr && answer != nullptr) {
-    chat.messages.push_back({Json{{"role", "user"}, {"content", *prompt}}, false});
-    chat.messages.push_back({Json{{"role", "assistant"}, {"content", *answer}}, true});
-    return chat;
+    if (object.contains("messages") && !object["messages"].is_null()) {
+      return Bad("has \"messages\" beside \"prompt\" and \"answer\": leave one form out");
+    }
+    object["messages"] = Json::array({Json{{"role", "user"}, {"content", *prompt}},
+                                      Json{{"role", "assistant"}, {"content", *answer}}});
   }
   const auto list = object.find("messages");
   if (list == object.end() || !list->is_array()) {
     return Bad(absl::StrCat(DescribeForm(object), "; ", kForms));
   }
-  Json rest = object;
-  ATOLL_ASSIGN_OR_RETURN(const bool counts, TakeWeight({"weight"}, &rest));
-  ATOLL_RETURN_IF_ERROR(ParseMessages(*list, counts, &chat));
+  Conversation chat;
+  const Json messages = std::move(*list);
+  ATOLL_ASSIGN_OR_RETURN(const bool counts, TakeWeight({"weight"}, &object));
+  ATOLL_RETURN_IF_ERROR(ParseMessages(messages, counts, &chat));
   ATOLL_RETURN_IF_ERROR(ReadVariables(object, &chat.variables));
+  ATOLL_RETURN_IF_ERROR(CheckBeside(object, chat));
   return chat;
 }
 
@@ -199,11 +246,11 @@ absl::StatusOr<Conversation> ParseChat(std::string_view json, const std::string&
   ATOLL_ASSIGN_OR_RETURN(const auto checked, ParseJsonLine(json, file, line));
   if (!checked.has_value()) return Conversation();
   // Templates show fields in the order in which they stand.
-  const Json object = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
+  Json object = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) {
     return Bad(absl::StrCat(where, ": has a number that JSON has not (NaN or Infinity)"));
   }
-  auto chat = Parse(object);
+  auto chat = Parse(std::move(object));
   if (!chat.ok()) return Annotate(chat.status(), where);
   return chat;
 }

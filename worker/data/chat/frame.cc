@@ -28,19 +28,22 @@ bool FindsToken(const Tokenizer& tokenizer, const std::string& token) {
          std::find(ids.begin(), ids.end(), *id) != ids.end();
 }
 
-bool HasToolCalls(const Conversation& chat) {
-  return std::any_of(chat.messages.begin(), chat.messages.end(), [](const ChatMessage& message) {
-    return message.fields.contains("tool_calls") && !message.fields["tool_calls"].empty();
-  });
-}
+// A field of a message that a template may show beside its content.
+struct ShownField {
+  const char* name;
+  bool of_answers;  // of those that are learnt: earlier thoughts may be left out
+};
+constexpr ShownField kShownFields[] = {{"tool_calls", false},       {"function_call", false},
+                                       {"channel", false},          {"recipient", false},
+                                       {"reasoning_content", true}, {"reasoning", true},
+                                       {"reasoning_details", true}, {"thinking", true}};
 
-// Returns whether an answer has such a text beside its content.
-bool HasText(const Conversation& chat, const char* field) {
-  return std::any_of(chat.messages.begin(), chat.messages.end(), [&](const ChatMessage& message) {
-    const auto found = message.fields.find(field);
-    return message.learnt && found != message.fields.end() && found->is_string() &&
-           !found->get_ref<const std::string&>().empty();
-  });
+// Returns whether the message has a text, a list or an object under the name.
+bool HasField(const ChatMessage& message, const char* name) {
+  const auto found = message.fields.find(name);
+  if (found == message.fields.end()) return false;
+  return found->is_string() ? !found->get_ref<const std::string&>().empty()
+                            : found->is_structured() && !found->empty();
 }
 
 }  // namespace
@@ -130,24 +133,24 @@ absl::Status ChatFrame::Check(const Conversation& chat) const {
     return std::any_of(templates_.begin(), templates_.end(),
                        [&](const auto& entry) { return entry.second->Mentions(name); });
   };
-  const std::string whose =
-      is_plain() ? absl::StrCat("there is no chat template in ", options_.tokenizer_path.empty()
-                                                                     ? "a tokenizer's folder"
-                                                                     : options_.tokenizer_path)
-                 : absl::StrCat("the chat template of ", name_, " does not show them");
-  const char* const remedy =
-      "; leave them out, or skip such lines by data.on_bad_document = \"skip\"";
-  if (HasToolCalls(chat) && !shows("tool_calls")) {
-    return absl::InvalidArgumentError(absl::StrCat("has tool calls, and ", whose, remedy));
+  const auto hidden = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "has ", what, ", and ",
+        is_plain() ? absl::StrCat("there is no chat template in ", options_.tokenizer_path.empty()
+                                                                       ? "a tokenizer's folder"
+                                                                       : options_.tokenizer_path)
+                   : absl::StrCat("the chat template of ", name_, " does not show that"),
+        "; leave it out, or skip such lines by data.on_bad_document = \"skip\""));
+  };
+  for (const auto& [name, of_answers] : kShownFields) {
+    if (shows(name)) continue;
+    for (const ChatMessage& message : chat.messages) {
+      if (!HasField(message, name) || (of_answers && !message.learnt)) continue;
+      return hidden(absl::StrCat("a message with \"", name, "\""));
+    }
   }
-  for (const char* name : {"reasoning_content", "reasoning", "thinking"}) {
-    if (shows(name) || !HasText(chat, name)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("has texts of \"", name, "\", and ", whose, remedy));
-  }
-  for (const char* name : {"tools", "documents"}) {
-    if (!chat.variables.contains(name) || shows(name)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("has ", name, ", and ", whose, remedy));
+  for (const char* name : {"tools", "functions", "documents"}) {
+    if (chat.variables.contains(name) && !shows(name)) return hidden(name);
   }
   return absl::OkStatus();
 }

@@ -114,13 +114,24 @@ absl::Status CheckTokenWidth(std::span<const int32_t> tokens, int64_t token_byte
   // Numbers below 2^18 have an upper half below 4 in 32 bits, and of 0 in 64 bits.
   const int32_t upper_max = token_bytes == 2 ? 3 : 0;
   if (tokens.size() < kTokensMin || token_bytes > 4) return absl::OkStatus();
-  int32_t most = 0;
-  size_t large = 0;
+  const size_t pairs = tokens.size() / 2;
+  size_t large = 0, upper_large = 0, upper_real = 0, lower_real = 0;
   for (size_t i = 0; i + 1 < tokens.size(); i += 2) {
-    most = std::max(most, tokens[i + 1]);
-    if (tokens[i] > upper_max) ++large;
+    const int32_t lower = tokens[i], upper = tokens[i + 1];
+    if (lower > upper_max) ++large;
+    if (upper > upper_max) ++upper_large;
+    // Whole numbers up to 2^17 as floats or doubles: their upper 16 bits.
+    const auto is_real = [](int32_t half) { return half >= 0x3f80 && half < 0x4800; };
+    if (is_real(upper)) ++upper_real;
+    if (is_real(lower)) ++lower_real;
   }
-  if (most > upper_max || large * 4 < tokens.size() / 2) return absl::OkStatus();
+  if (token_bytes == 2 && upper_real * 3 > pairs && upper_real == upper_large &&
+      lower_real * 2 < upper_real) {
+    return Bad(
+        "every second number is the upper half of a number with a fraction (float32 or "
+        "float64): write whole numbers: numpy's astype('uint32')");
+  }
+  if (upper_large > 0 || large * 4 < pairs) return absl::OkStatus();
   return Bad(absl::StrCat("every second number of ", 8 * token_bytes, " bits is ",
                           upper_max == 0 ? "0" : "from 0 to 3", ": are these numbers of ",
                           16 * token_bytes, " bits?",

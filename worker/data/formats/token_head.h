@@ -25,7 +25,7 @@ struct TokenHead {
 absl::StatusOr<TokenHead> ParseTokenHead(std::string_view head, int64_t file_bytes);
 
 // Tokens of a sample of a file, in order, from an even place on. INVALID_ARGUMENT: every second
-// number is so small that these are halves of wider ones.
+// number is so small, or so like the upper half of a float, that these are halves of wider ones.
 absl::Status CheckTokenWidth(std::span<const int32_t> tokens, int64_t token_bytes);
 
 }  // namespace atl

@@ -88,6 +88,11 @@ TEST_CASE("wider_numbers_than_the_format_says_are_seen_by_their_upper_halves") {
   std::vector<uint64_t> wider;
   for (const uint32_t number : Numbers(50257)) wider.push_back(number);
   CHECK_THAT(WidthRefusal(Raw(wider), 4), Contains("64 bits"));
+  CHECK_THAT(WidthRefusal(Raw(std::vector<float>(wider.begin(), wider.end())), 2),
+             Contains("float32"));
+  CHECK_THAT(WidthRefusal(Raw(std::vector<double>(wider.begin(), wider.end())), 2),
+             Contains("float64"));
+  CHECK(WidthRefusal(Raw(std::vector<uint16_t>(2000, 0x4000)), 2).empty());
   std::vector<uint16_t> narrow;
   for (const uint32_t number : Numbers(50257)) narrow.push_back(static_cast<uint16_t>(number));
   CHECK(WidthRefusal(Raw(narrow), 2).empty());
