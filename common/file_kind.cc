@@ -282,6 +282,10 @@ FoundKind FindMarkup(std::string_view head) {
     return std::isspace(static_cast<unsigned char>(c)) == 0;
   });
   head.remove_prefix(static_cast<size_t>(begin - head.begin()));
+  if (Begins(head, "<!--")) {
+    const size_t end = head.find("-->");
+    return end == std::string_view::npos ? FoundKind{} : FindMarkup(head.substr(end + 3));
+  }
   if (!Begins(head, "<")) return {};
   const auto begins = [&](std::string_view with) {
     return absl::StartsWithIgnoreCase({head.data(), head.size()}, {with.data(), with.size()});
@@ -297,7 +301,10 @@ FoundKind FindMarkup(std::string_view head) {
   for (const std::string_view tag : {"<!doctype html", "<html", "<head>", "<body", "<title>"}) {
     if (begins(tag)) return {FileKind::kMarkup, "an HTML page", "is it the page of a login?"};
   }
-  if (declared || begins("<!doctype ")) return {FileKind::kMarkup, "an XML file", ""};
+  const bool has_names = head.substr(0, head.find('>')).find(" xmlns") != std::string_view::npos;
+  if (declared || has_names || begins("<!doctype ") || begins("<rss ") || begins("<svg ")) {
+    return {FileKind::kMarkup, "an XML file", ""};
+  }
   return {};
 }
 

@@ -57,6 +57,8 @@ TEST_CASE("files_are_named_by_their_first_bytes") {
       {"version https://git-lfs.github.com/spec/v1\noid sha256:0", "a Git LFS pointer"},
       {"\n<!DOCTYPE html><html>", "an HTML page"},
       {"<HTML><head>", "an HTML page"},
+      {"<!-- saved -->\n<html>", "an HTML page"},
+      {"<mediawiki xmlns=\"http://www.mediawiki.org/xml/\">", "an XML file"},
       {"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>",
        "an error answer of an object store (AccessDenied)"},
       {"<Error><Code>NoSuchKey</Code></Error>", "an error answer of an object store (NoSuchKey)"},

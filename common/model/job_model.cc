@@ -19,8 +19,20 @@ absl::StatusOr<ModelConfig> Config(const JobSpec& spec, std::string* warning) {
   }
   if (spec.model.config_json.empty() && spec.model.hidden == 0 &&
       !spec.model.initial_weights_path.empty()) {
-    const auto path = std::filesystem::path(spec.model.initial_weights_path) / "config.json";
-    return ReadConfigFile(path.string(), "model.initial_weights_path", warning);
+    const std::string& folder = spec.model.initial_weights_path;
+    const auto path = std::filesystem::path(folder) / "config.json";
+    auto config = ReadConfigFile(path.string(), "model.initial_weights_path", warning);
+    std::error_code error;
+    if (!absl::IsNotFound(config.status()) || !std::filesystem::exists(folder, error))
+      return config;
+    const bool is_folder = std::filesystem::is_directory(folder, error);
+    const bool has_params = std::filesystem::exists(path.parent_path() / "params.json", error);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.initial_weights_path: ", folder,
+        is_folder ? ": has no config.json" : ": is a file; name the folder that it is in",
+        has_params ? ", but a params.json, as Meta's and Mistral's own files; name a folder in the "
+                     "form of transformers"
+                   : ""));
   }
   return ModelConfigFromSpec(spec.model, spec.data.sequence_length, warning);
 }

@@ -121,8 +121,10 @@ constexpr const char* kChangingWords[] = {"alibi",
                                           "clip_qkv",
                                           "cross_attention",
                                           "encoder_decoder",
+                                          "head_type",
                                           "expert",
                                           "layer_types",
+                                          "linear_attention",
                                           "local_attention",
                                           "lora_",
                                           "mamba",
@@ -133,9 +135,12 @@ constexpr const char* kChangingWords[] = {"alibi",
                                           "parallel_attn",
                                           "parallel_residual",
                                           "position_embedding",
+                                          "post_norm",
                                           "pruned_heads",
                                           "qk_layernorm",
                                           "qk_norm",
+                                          "sandwich_norm",
+                                          "sink",
                                           "rmsnorm_type",
                                           "norm_type",
                                           "sliding_window",
@@ -174,6 +179,11 @@ bool IsOff(const Json& value) {
          (value.is_string() && value.get_ref<const std::string&>().empty());
 }
 
+bool IsListOf(const Json& value, const Json& element) {
+  return value.is_array() &&
+         std::all_of(value.begin(), value.end(), [&](const Json& own) { return own == element; });
+}
+
 }  // namespace
 
 FieldUse ClassifyField(const std::string& name, const Json& value) {
@@ -187,7 +197,12 @@ FieldUse ClassifyField(const std::string& name, const Json& value) {
     return rotary ? FieldUse::kNone : FieldUse::kChangesModel;
   }
   if (HasWord(name, kChangingFactors)) {
-    return value == Json(1) || value == Json(true) ? FieldUse::kNone : FieldUse::kChangesModel;
+    const bool is_flag = value == Json(true) && !absl::StrContains(name, "scal");
+    return value == Json(1) || is_flag ? FieldUse::kNone : FieldUse::kChangesModel;
+  }
+  if (IsListOf(value, name == "layer_types" ? Json("full_attention") : Json(1)) &&
+      (name == "layer_types" || name == "no_rope_layers")) {
+    return FieldUse::kNone;
   }
   if (IsOff(value)) return FieldUse::kNone;
   if (absl::StrContains(name, "quant") || name == "compression_config") {

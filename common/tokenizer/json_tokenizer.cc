@@ -112,7 +112,9 @@ void JsonTokenizer::FollowConfig(const TokenizerConfig& config) {
 
 absl::Status JsonTokenizer::ParseModel(const Json& json) {
   const std::string where = "model";
-  if (!json.is_object()) return Bad(where, "must be an object");
+  if (!json.is_object()) {
+    return Bad(where, "must be an object: is this a tokenizer.json of Hugging Face's tokenizers?");
+  }
   ATOLL_ASSIGN_OR_RETURN(std::string type, StringField(json, "type", where));
   const Json& list = Member(json, "vocab");
   if (type.empty()) {  // older files say no type

@@ -167,6 +167,50 @@ TEST_CASE("every_wrong_file_of_a_folder_is_named_with_its_kind") {
   }
 }
 
+TEST_CASE("every_wrong_file_of_a_mixed_folder_is_named_in_every_format") {
+  Folder folder;
+  const std::string header = LlmcHeader(20240520, 1, 20'000);
+  const std::pair<std::string, std::string> kinds[] = {
+      {"PAR1" + Noise(400), "a Parquet file"},
+      {"%PDF-1.7\n" + Noise(400), "a PDF document"},
+      {"\x93NUMPY\1\0"s + Noise(400), "a NumPy file"},
+      {"\xff\xd8\xff\xe0"s + Noise(400), "a JPEG image"},
+      {"\x89PNG\r\n\x1a\n"s + Noise(400), "a PNG image"},
+      {"GGUF" + Noise(400), "a GGUF file"},
+      {"PK\3\4..............archive/data.pkl"s + Noise(400), "a PyTorch checkpoint"},
+      {"\x80\4\x95"s + Noise(400), "a Python pickle"},
+      {std::string(257, 'a') + "ustar" + Noise(400), "a tar archive"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "a Git LFS pointer"}};
+  for (const auto format : {DataFormat::kText, DataFormat::kTokens16}) {
+    std::vector<std::pair<std::string, std::string>> wrong;
+    for (int i = 0; i < 200; ++i) {
+      const auto& [bytes, kind] = kinds[i / 10 % 10];
+      const std::string name = absl::StrCat(static_cast<int>(format), "/", 1000 + i);
+      const std::string good =
+          format == DataFormat::kText ? Prose(500) : Tokens<uint16_t>(50'000, 500);
+      folder.Write(name, i % 10 == 7 ? bytes : good);
+      if (i % 10 == 7) wrong.emplace_back(folder.at(name), kind);
+    }
+    const std::string pattern = folder.at(absl::StrCat(static_cast<int>(format), "/*"));
+    const std::string refusal = Inspect(format, pattern, 50'304).refusal;
+    CHECK_THAT(refusal, Contains("20 of 200 files"));
+    for (const auto& [path, kind] : wrong) {
+      INFO(path << " " << kind);
+      CHECK(absl::StrContains(refusal, absl::StrCat(path, ": is ", kind)));
+    }
+  }
+}
+
+TEST_CASE("lines_of_json_that_are_read_as_text_have_a_warning") {
+  Folder folder;
+  std::string lines;
+  for (int i = 0; i < 100; ++i) absl::StrAppend(&lines, "{\"text\": \"line ", i, "\"}\n");
+  const Finding found = Inspect(DataFormat::kText, folder.Write("f", lines));
+  REQUIRE(found.warnings.size() == 1);
+  CHECK_THAT(found.warnings[0], Contains("data.format = \"jsonl\""));
+  CHECK(Inspect(DataFormat::kText, folder.Write("f", "{a text}\n" + Prose())).warnings.empty());
+}
+
 TEST_CASE("what_writers_leave_beside_the_data_is_left_out_or_named") {
   Folder folder;
   const std::string line = "{\"text\": \"a line of a folder that Spark wrote\"}\n";
@@ -242,9 +286,41 @@ TEST_CASE("tokens_beside_a_megatron_index_of_another_width_are_refused") {
   CHECK(Inspect(DataFormat::kMegatron, folder.Write("m.bin", tokens), 50'304).valid);
   CHECK_THAT(Inspect(DataFormat::kTokens16, folder.at("m.bin"), 50'304).refusal,
              Contains("m.idx says 32 bits"));
+  CHECK(Inspect(DataFormat::kMegatron, folder.at("m*"), 50'304).valid);
+  folder.Write("m.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4\n");
+  CHECK_THAT(Inspect(DataFormat::kMegatron, folder.at("m"), 50'304).refusal,
+             Contains("m.bin: is a Git LFS pointer"));
+  folder.Write("i.idx", index);
+  folder.Write("b.bin", tokens);
+  CHECK_THAT(Inspect(DataFormat::kMegatron, folder.at("i"), 50'304).refusal,
+             Contains("i.idx: is here, but "));
+  CHECK_THAT(Inspect(DataFormat::kMegatron, folder.at("b"), 50'304).refusal,
+             Contains("b.bin: is here, but "));
   folder.Write("m.idx", "TNTIDX\0\0"s + raw(one));
   CHECK_THAT(Inspect(DataFormat::kMegatron, folder.at("m.bin"), 50'304).refusal,
              Contains("fairseq"));
+}
+
+TEST_CASE("blocks_of_one_token_have_a_warning") {
+  Folder folder;
+  const std::string tokens = Tokens<uint16_t>(50'000), zeros(1 << 16, '\0');
+  const auto warnings = [&](const std::string& bytes) {
+    const Finding found = Inspect(DataFormat::kTokens16, folder.Write("t.bin", bytes), 50'304);
+    CHECK(found.valid);
+    return found.warnings;
+  };
+  CHECK(warnings(tokens + zeros.substr(0, 1000)).empty());
+  REQUIRE(warnings(tokens + zeros).size() == 1);
+  CHECK_THAT(warnings(tokens + zeros)[0], Contains("are all 0"));
+}
+
+TEST_CASE("what_is_here_and_of_another_form_is_not_taken_for_data_of_another_machine") {
+  Folder folder;
+  const std::string file = folder.Write("t.bin", Tokens<uint16_t>(1000));
+  CHECK_FALSE(Inspect(DataFormat::kShards, file, 1000).valid);
+  const Finding found = Inspect(DataFormat::kShards, folder.at("nowhere"), 1000);
+  CHECK(found.valid);
+  CHECK(found.unread.size() == 1);
 }
 
 // ---- images ----

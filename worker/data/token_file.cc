@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <type_traits>
@@ -110,16 +111,12 @@ absl::StatusOr<MegatronIndex> ReadIndexHeader(const DataFile& file, const Cancel
   const std::string& path = file.path();
   const int64_t bytes = file.bytes();
   std::array<char, MegatronIndex::kBytes> raw;
-  if (bytes < MegatronIndex::kBytes) {
-    ATOLL_ASSIGN_OR_RETURN(const std::string head, ReadFileHead(file, cancelled));
-    ATOLL_RETURN_IF_ERROR(CheckFileKind(absl::StrCat("data file ", path), head, "Megatron's index",
-                                        {FileKind::kMegatronIndex}));
-    return FileError(path, "too short for a Megatron index");
-  }
-  ATOLL_RETURN_IF_ERROR(file.Read(0, raw.data(), raw.size(), cancelled));
+  ATOLL_ASSIGN_OR_RETURN(const std::string head, ReadFileHead(file, cancelled));
+  ATOLL_RETURN_IF_ERROR(CheckFileKind(absl::StrCat("data file ", path), head, "Megatron's index",
+                                      {FileKind::kMegatronIndex}));
+  if (bytes < MegatronIndex::kBytes) return FileError(path, "too short for a Megatron index");
+  std::memcpy(raw.data(), head.data(), raw.size());
   if (std::memcmp(raw.data(), "MMIDIDX\0\0", 9) != 0) {
-    ATOLL_RETURN_IF_ERROR(CheckFileKind(absl::StrCat("data file ", path), {raw.data(), raw.size()},
-                                        "Megatron's index"));
     return FileError(path, "does not start with \"MMIDIDX\"; not a Megatron index");
   }
   MegatronIndex index{Load<uint64_t>(&raw[9]), Load<uint64_t>(&raw[18]), Load<uint64_t>(&raw[26]),
@@ -219,8 +216,12 @@ absl::StatusOr<TokenFile> TokenFile::Open(DataFormat format, const std::string& 
     data_path = absl::StrCat(stem, ".bin");
     index_path = absl::StrCat(stem, ".idx");
   }
-  ATOLL_ASSIGN_OR_RETURN(auto opened, OpenDataFile(data_path, cancelled));
-  TokenFile file(std::move(opened));
+  auto opened = OpenDataFile(data_path, cancelled);
+  if (absl::IsNotFound(opened.status()) && OpenDataFile(index_path, cancelled).ok()) {
+    return FileError(index_path, absl::StrCat("is here, but ", data_path, " is not"));
+  }
+  ATOLL_RETURN_IF_ERROR(opened.status());
+  TokenFile file(*std::move(opened));
   ATOLL_CHECK(!IsImages(format), "images are no tokens");
   switch (format) {
     case DataFormat::kText:
@@ -279,7 +280,12 @@ absl::Status TokenFile::CheckIndexBeside(const Cancelled& cancelled) const {
 }
 
 absl::Status TokenFile::OpenMegatron(const std::string& index_path, const Cancelled& cancelled) {
-  ATOLL_ASSIGN_OR_RETURN(const auto index_file, OpenDataFile(index_path, cancelled));
+  const auto opened = OpenDataFile(index_path, cancelled);
+  if (absl::IsNotFound(opened.status())) {
+    return FileError(path(), absl::StrCat("is here, but ", index_path, " is not"));
+  }
+  ATOLL_RETURN_IF_ERROR(opened.status());
+  const auto& index_file = *opened;
   ATOLL_ASSIGN_OR_RETURN(const MegatronIndex index, ReadIndexHeader(*index_file, cancelled));
   const auto* const code = FindCode(index.type);
   if (code == nullptr) {
@@ -289,12 +295,13 @@ absl::Status TokenFile::OpenMegatron(const std::string& index_path, const Cancel
                                               " is not one of whole numbers (1, 2, 3, 4, 5, 8)"));
   }
   raw_ = true;
-  ATOLL_ASSIGN_OR_RETURN(const int64_t end,
-                         SumSequences(*index_file, index, code->bytes, file_->bytes(), cancelled));
-  if (end != file_->bytes()) {
-    return FileError(path(), absl::StrCat(file_->bytes(), " bytes, but its index says ", end));
-  }
-  return SetTokens(static_cast<Type>(code->type), 0, end);
+  const auto end = SumSequences(*index_file, index, code->bytes, file_->bytes(), cancelled);
+  if (end.ok() && *end == file_->bytes()) return SetTokens(static_cast<Type>(code->type), 0, *end);
+  ATOLL_ASSIGN_OR_RETURN(const std::string head, ReadFileHead(*file_, cancelled));
+  ATOLL_RETURN_IF_ERROR(
+      CheckFileKind(absl::StrCat("data file ", path()), head, "tokens", {FileKind::kWideText}));
+  ATOLL_RETURN_IF_ERROR(end.status());
+  return FileError(path(), absl::StrCat(file_->bytes(), " bytes, but its index says ", *end));
 }
 
 int64_t TokenFile::Width() const {
@@ -350,7 +357,8 @@ absl::Status TokenFile::OutsideVocabulary(int64_t token, int64_t vocabulary) con
 }
 
 absl::Status TokenFile::CheckSamples(int64_t vocabulary, int64_t samples,
-                                     const Cancelled& cancelled) const {
+                                     const Cancelled& cancelled,
+                                     std::vector<std::string>* warnings) const {
   constexpr int64_t kSampleTokens = 4096;
   constexpr int64_t kNarrowTokensMax = 1 << 16, kVocabularyMax = 1 << 24;
   if (!raw_ || tokens_ == 0) return absl::OkStatus();
@@ -362,13 +370,25 @@ absl::Status TokenFile::CheckSamples(int64_t vocabulary, int64_t samples,
   const int64_t count = std::min(kSampleTokens, tokens_);
   samples = std::min(samples, (tokens_ + count - 1) / count);
   std::vector<int32_t> all;
+  bool constant = false;
   for (int64_t i = 0; i < samples; ++i) {
     const int64_t room = tokens_ - count;
-    const int64_t begin = samples == 1 ? 0 : room / (samples - 1) * i / 2 * 2;
+    const int64_t begin = i + 1 == samples ? room
+                          : samples == 1   ? 0
+                                           : room / (samples - 1) * i / 2 * 2;
     std::vector<int32_t> block(static_cast<size_t>(count));
-    const absl::Status status = Read(i + 1 == samples ? room : begin, vocabulary, block, cancelled);
+    const absl::Status status = Read(begin, vocabulary, block, cancelled);
     if (absl::IsDataLoss(status)) return absl::InvalidArgumentError(status.message());
     ATOLL_RETURN_IF_ERROR(status);
+    const bool same =
+        count == kSampleTokens &&
+        std::adjacent_find(block.begin(), block.end(), std::not_equal_to<>()) == block.end();
+    if (same && !constant && warnings != nullptr) {
+      warnings->push_back(absl::StrCat("data file ", path(), ": ", count, " tokens from token ",
+                                       begin, " on are all ", block[0],
+                                       "; was the file written to its end?"));
+    }
+    constant = constant || same;
     if (i + 1 == samples && room % 2 != 0) block.erase(block.begin());
     block.resize(block.size() / 2 * 2);
     all.insert(all.end(), block.begin(), block.end());

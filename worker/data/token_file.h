@@ -26,6 +26,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
@@ -52,7 +53,8 @@ struct ReadWatch {
 
 class TokenFile {
  public:
-  // kMegatron: `path` names either file of the pair, or both without their ending.
+  // kMegatron: `path` names either file of the pair, or both without their ending; INVALID_ARGUMENT
+  // where only one of them is there.
   static absl::StatusOr<TokenFile> Open(DataFormat format, const std::string& path,
                                         const Cancelled& cancelled = {});
 
@@ -82,7 +84,9 @@ class TokenFile {
   // Looks at `samples` blocks, spread evenly over the file. INVALID_ARGUMENT: a token that is not
   // in [0, vocabulary), or the tokens are as numbers of another width would be; or so many tokens
   // do not fit into 16 bits. Formats kTokens16, kTokens32 and kMegatron alone; OK of others.
-  absl::Status CheckSamples(int64_t vocabulary, int64_t samples, const Cancelled& cancelled) const;
+  // `warnings`, may be null: gets where a whole block is one token.
+  absl::Status CheckSamples(int64_t vocabulary, int64_t samples, const Cancelled& cancelled,
+                            std::vector<std::string>* warnings = nullptr) const;
 
   // Checks that the model knows every token. INVALID_ARGUMENT names file and position of one that
   // is not.

@@ -13,11 +13,14 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "common/bytes_text.h"
 #include "common/check.h"
 #include "common/file_kind.h"
 #include "common/logging.h"
 #include "common/machine/limits.h"
+#include "common/object_store/hub.h"
+#include "common/path_pattern.h"
 #include "common/plural.h"
 #include "worker/data/block_cache.h"
 #include "worker/data/chat/frame.h"
@@ -324,8 +327,9 @@ absl::Status InspectPart(const DataSpec& spec, const DataPart& part, int64_t voc
   }
   ATOLL_ASSIGN_OR_RETURN(const TokenStream stream,
                          TokenStream::Open(spec, part.path, vocabulary, options));
-  if (IsRemotePath(part.path) && spec.format != DataFormat::kShards) {
-    ATOLL_RETURN_IF_ERROR(stream.CheckSamples(vocabulary, kRemoteSamples));
+  if (spec.format != DataFormat::kShards) {
+    const int64_t samples = IsRemotePath(part.path) ? kRemoteSamples : kSamples;
+    ATOLL_RETURN_IF_ERROR(stream.CheckSamples(vocabulary, samples, {}, &found->warnings));
   }
   std::vector<int32_t> head(static_cast<size_t>(std::min(stream.tokens(), depth.head_bytes)));
   ATOLL_RETURN_IF_ERROR(stream.Read(0, vocabulary, head));
@@ -351,7 +355,7 @@ absl::Status InspectPart(const DataSpec& spec, const DataPart& part, int64_t voc
 // Returns whether the data may be where they are wanted, though not for this machine.
 bool IsElsewhere(const absl::Status& status, const std::string& path) {
   std::error_code error;
-  if (absl::IsNotFound(status)) return !std::filesystem::is_directory(path, error);
+  if (absl::IsNotFound(status)) return !std::filesystem::exists(path, error);
   // A web server refuses every machine, a store those without its keys.
   const bool refused = absl::IsPermissionDenied(status) && !absl::StartsWith(path, "http");
   return IsRemotePath(path) &&
@@ -435,13 +439,17 @@ absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::s
   if (IsText(spec.format)) return OpenText(spec, path, vocabulary, options);
   TokenStream stream;
   stream.path_ = path;
-  std::vector<std::string> files = {path};
-  if (spec.format != DataFormat::kMegatron) {
-    ATOLL_ASSIGN_OR_RETURN(files, ExpandGlob(path, cancelled));
+  std::string pattern = path;
+  if (spec.format == DataFormat::kMegatron && FindPattern(path) != std::string::npos) {
+    // Of each pair the one file.
+    pattern = absl::StrCat(absl::StripSuffix(absl::StripSuffix(path, ".bin"), ".idx"), ".bin");
   }
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(pattern, cancelled));
+  Problems problems;
   for (const std::string& file : files) {
-    ATOLL_RETURN_IF_ERROR(stream.Add(spec.format, file, cancelled));
+    ATOLL_RETURN_IF_ERROR(problems.Take(stream.Add(spec.format, file, cancelled)));
   }
+  ATOLL_RETURN_IF_ERROR(problems.Status(std::ssize(files)));
   // A sample of remote files is a request: InspectData takes some.
   if (!IsRemotePath(path)) {
     ATOLL_RETURN_IF_ERROR(stream.CheckSamples(vocabulary, kSamples, cancelled));
@@ -450,14 +458,17 @@ absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::s
 }
 
 absl::Status TokenStream::CheckSamples(int64_t vocabulary, int64_t samples,
-                                       const Cancelled& cancelled) const {
+                                       const Cancelled& cancelled,
+                                       std::vector<std::string>* warnings) const {
+  Problems problems;
   for (const TokenFile& file : files_) {
     const double share =
         static_cast<double>(file.tokens()) / static_cast<double>(std::max<int64_t>(1, tokens()));
     const auto of_file = static_cast<int64_t>(share * static_cast<double>(samples));
-    ATOLL_RETURN_IF_ERROR(file.CheckSamples(vocabulary, std::max<int64_t>(2, of_file), cancelled));
+    ATOLL_RETURN_IF_ERROR(problems.Take(
+        file.CheckSamples(vocabulary, std::max<int64_t>(2, of_file), cancelled, warnings)));
   }
-  return absl::OkStatus();
+  return problems.Status(std::ssize(files_));
 }
 
 absl::StatusOr<TokenStream> TokenStream::OpenText(const DataSpec& spec, const std::string& path,
@@ -582,12 +593,16 @@ absl::StatusOr<DataInspection> InspectData(const DataSpec& spec, int64_t vocabul
       found.unread.push_back(part.path);
       continue;
     }
+    std::error_code error;
+    const bool lacks_tokenizer = !spec.tokenizer_path.empty() && !IsHubPath(spec.tokenizer_path) &&
+                                 !std::filesystem::exists(spec.tokenizer_path, error);
+    const std::string& missing = lacks_tokenizer ? spec.tokenizer_path : part.path;
     const absl::Status status = InspectPart(spec, part, vocabulary, images, options, depth, &found);
     if (status.ok()) continue;
-    if (!IsElsewhere(status, part.path)) return status;
+    if (!IsElsewhere(status, missing)) return status;
     absl::StrAppend(&found.text, "not looked at: ", status.message());
     found.unread.push_back(part.path);
-    found.missing.push_back(part.path);
+    found.missing.push_back(missing);
   }
   return found;
 }

@@ -33,9 +33,10 @@ class TokenStream {
   const std::string& path() const { return path_; }  // for messages
   bool masked() const { return masked_; }            // some tokens may be (common/masked_tokens.h)
 
-  // TokenFile::CheckSamples of every file, with about `samples` blocks in all.
-  absl::Status CheckSamples(int64_t vocabulary, int64_t samples,
-                            const Cancelled& cancelled = {}) const;
+  // TokenFile::CheckSamples of every file, with about `samples` blocks in all; names all files that
+  // are wrong.
+  absl::Status CheckSamples(int64_t vocabulary, int64_t samples, const Cancelled& cancelled = {},
+                            std::vector<std::string>* warnings = nullptr) const;
 
   // Tokens [begin, begin + out.size()). INVALID_ARGUMENT names file and position of a token that is
   // not in [0, vocabulary). REQUIRES: the range lies in the stream.

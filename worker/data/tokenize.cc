@@ -378,23 +378,31 @@ absl::StatusOr<Batch> ReadHead(TextReader& reader, const std::string& path, bool
 }
 
 // Warns of what may not be text, by the head and by samples of the rest of a plain file.
-absl::Status WarnOfText(const std::string& path, const TextReader& reader, std::string_view text,
-                        const Cancelled& cancelled, TextHeads* heads) {
+absl::Status WarnOfText(const TokenizeOptions& options, const std::string& path,
+                        const TextReader& reader, std::string_view text, TextHeads* heads) {
   if (reader.kind().kind == FileKind::kMarkup) {
     heads->warnings.push_back(absl::StrCat("data file ", path, ": is ", reader.kind().name,
                                            reader.kind().remedy.empty() ? "" : ": ",
                                            reader.kind().remedy));
   }
+  const std::string_view line = text.substr(0, text.find('\n'));
+  if (!options.jsonl && !line.empty() && line.size() < text.size() && line.front() == '{' &&
+      Json::accept(line.begin(), line.end())) {
+    heads->warnings.push_back(
+        absl::StrCat("data file ", path,
+                     ": its first line is a JSON object, and is trained on as it stands: "
+                     "data.format = \"jsonl\" or \"chat\" takes the texts out of it"));
+  }
   TextShare share;
   share.Add(text, 0);
   const int64_t rest = reader.file_bytes() - std::ssize(text) - kSampleBytes;
   if (reader.is_plain() && rest > 0) {
-    ATOLL_ASSIGN_OR_RETURN(const auto file, OpenDataFile(path, cancelled));
+    ATOLL_ASSIGN_OR_RETURN(const auto file, OpenDataFile(path, options.cancelled));
     const int64_t samples = IsRemotePath(path) ? kRemoteSamples : kSamples;
     for (int64_t i = 1; i <= samples; ++i) {
       const int64_t at = std::ssize(text) + rest / samples * i;
       std::string sample(kSampleBytes, '\0');
-      ATOLL_RETURN_IF_ERROR(file->Read(at, sample.data(), kSampleBytes, cancelled));
+      ATOLL_RETURN_IF_ERROR(file->Read(at, sample.data(), kSampleBytes, options.cancelled));
       share.Add(sample, at);
     }
   }
@@ -424,7 +432,7 @@ absl::StatusOr<bool> TokenizeHead(const TokenizeOptions& options, const std::str
   ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(path, GetTextOptions(options)));
   heads->file_bytes += reader->file_bytes();
   ATOLL_ASSIGN_OR_RETURN(const Batch batch, ReadHead(*reader, path, options.jsonl, bytes_max));
-  ATOLL_RETURN_IF_ERROR(WarnOfText(path, *reader, batch.text, options.cancelled, heads));
+  ATOLL_RETURN_IF_ERROR(WarnOfText(options, path, *reader, batch.text, heads));
   ATOLL_ASSIGN_OR_RETURN(const Encoded encoded, encoder->Encode(batch));
   AddHead(options, encoded, heads);
   if (!IsRemotePath(path)) ATOLL_RETURN_IF_ERROR(ReadToEnd(*reader, unpacked_left));

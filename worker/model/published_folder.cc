@@ -96,7 +96,7 @@ absl::Status NoWeights(const std::string& dir) {
   std::vector<std::string> others;
   for (const std::string& name : names) {
     for (const char* ending : {".safetensors", ".gguf", ".h5", ".msgpack", ".ckpt", ".pt", ".pth",
-                               ".bin", ".onnx", ".npz"}) {
+                               ".bin", ".onnx", ".npz", ".ot", ".distcp", ".incomplete"}) {
       if (absl::EndsWith(name, ending)) others.push_back(name);
     }
   }

@@ -69,7 +69,10 @@ absl::StatusOr<TensorEntry> ParseEntry(const nlohmann::json& value, int64_t data
   TensorEntry entry;
   entry.dtype = value["dtype"].get<std::string>();
   const int64_t element_bytes = ElementBytes(entry.dtype);
-  if (element_bytes == 0) return bad("has an unknown dtype");
+  if (element_bytes == 0) {
+    return bad(
+        absl::StrCat("has the dtype \"", entry.dtype.substr(0, 40), "\", which is not known"));
+  }
   if (value["shape"].size() > 8) return bad("has more than 8 dimensions");
   int64_t elements = 1;
   for (const auto& extent : value["shape"]) {

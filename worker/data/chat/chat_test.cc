@@ -222,6 +222,35 @@ TEST_CASE("what_a_line_has_and_no_template_shows_is_refused_by_its_name") {
              Contains("nothing to learn"));
 }
 
+TEST_CASE("numbers_that_json_lacks_and_deep_lists_are_refused_in_messages_alone") {
+  Chats chats(kChatMl, kIm);
+  const auto line = [&](const std::string& of_message, const std::string& of_line) {
+    return chats.Spelt(
+        absl::StrCat(R"({"messages": [{"role": "user", "content": "a", "x": )", of_message,
+                     R"(}, {"role": "assistant", "content": "b"}], "score": )", of_line, "}"));
+  };
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  CHECK(line("1", "NaN") == line("1", "1"));
+  CHECK(line("1", deep) == line("1", "1"));
+  CHECK_THAT(line("-Infinity", "1"), Contains("in \"messages\" -Infinity"));
+  CHECK_THAT(line(deep, "1"), Contains("in \"messages\" more than 100 levels"));
+}
+
+TEST_CASE("tools_that_stand_in_a_text_are_read_from_it") {
+  Chats chats(
+      "{% for t in tools %}{{ t.name }}{% endfor %}{% for m in messages %}{{ '<|im_start|>' + "
+      "m.content + '<|im_end|>' }}{% endfor %}",
+      kIm);
+  const auto line = [&](const std::string& tools) {
+    return chats.Spelt(absl::StrCat(
+        R"({"messages": [{"role": "assistant", "content": "b"}], "tools": )", tools, "}"));
+  };
+  CHECK_THAT(line(R"("[{\"name\": \"add\"}]")"), Contains("add<|im_start|>"));
+  CHECK(line(R"("[{\"name\": \"add\"}]")") == line(R"([{"name": "add"}])"));
+  CHECK(line(R"("")") == line("[]"));
+  CHECK_THAT(line(R"("add")"), Contains("\"tools\" that are no list"));
+}
+
 TEST_CASE("message_that_a_template_leaves_out_is_refused") {
   Chats chats(
       "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}{{ '<|im_start|>' + "

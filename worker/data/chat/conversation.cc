@@ -91,7 +91,8 @@ absl::Status ReadToolCalls(Json* calls) {
     const std::string text = arguments.get<std::string>();
     Json parsed =
         text.empty() ? Json::object() : Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!parsed.is_object()) return Bad("has a tool call whose arguments are no JSON object");
+    if (!parsed.is_object() || !FindUnshowable(parsed).empty())
+      return Bad("has a tool call whose arguments are no JSON object");
     arguments = std::move(parsed);
   }
   return absl::OkStatus();
@@ -185,9 +186,15 @@ absl::Status ReadVariables(const Json& object, Json* variables) {
   if (more != object.end() && more->is_object()) *variables = *more;
   for (const char* name : {"tools", "functions", "documents"}) {
     const auto found = object.find(name);
-    if (found == object.end() || found->is_null() || found->empty()) continue;
-    if (!found->is_array()) return Bad(absl::StrCat("has \"", name, "\" that are no list"));
-    (*variables)[name] = *found;
+    if (found == object.end() || found->is_null() || found->empty() || *found == Json("")) continue;
+    Json list = *found;
+    if (list.is_string()) {  // as tables of texts alone have them
+      list = Json::parse(list.get_ref<const std::string&>(), nullptr, /*allow_exceptions=*/false);
+    }
+    if (!list.is_array() || !FindUnshowable(list).empty()) {
+      return Bad(absl::StrCat("has \"", name, "\" that are no list"));
+    }
+    if (!list.empty()) (*variables)[name] = std::move(list);
   }
   return absl::OkStatus();
 }
@@ -243,14 +250,15 @@ absl::StatusOr<Conversation> ParseChat(std::string_view json, const std::string&
     return Bad(absl::StrCat(where, ": is of a JSON array; a conversation is an object on a line ",
                             "of its own: jq -c '.[]' ", file, " > chats.jsonl"));
   }
-  ATOLL_ASSIGN_OR_RETURN(const auto checked, ParseJsonLine(json, file, line));
-  if (!checked.has_value()) return Conversation();
   // Templates show fields in the order in which they stand.
-  Json object = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object()) {
-    return Bad(absl::StrCat(where, ": has a number that JSON has not (NaN or Infinity)"));
+  ATOLL_ASSIGN_OR_RETURN(auto object, ParseJsonLine<Json>(json, file, line));
+  if (!object.has_value()) return Conversation();
+  for (const char* name : {"messages", "tools", "functions", "documents", "chat_template_kwargs"}) {
+    const auto used = object->find(name);
+    const std::string found = used == object->end() ? "" : FindUnshowable(*used);
+    if (!found.empty()) return Bad(absl::StrCat(where, ": has in \"", name, "\" ", found));
   }
-  auto chat = Parse(std::move(object));
+  auto chat = Parse(*std::move(object));
   if (!chat.ok()) return Annotate(chat.status(), where);
   return chat;
 }

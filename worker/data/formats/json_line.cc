@@ -14,8 +14,6 @@
 namespace atl {
 namespace {
 
-using Json = nlohmann::json;
-
 // An object with this key alone stands for an odd number, whose spelling is the value. U+FFFF is no
 // character: exporters write no field of this name.
 constexpr const char* kOddKey = "\xef\xbf\xbf";
@@ -232,12 +230,19 @@ std::string MarkOddNumbers(std::string_view json, const std::vector<JsonOddNumbe
   return text.append(json.substr(done));
 }
 
+template <typename Json>
+bool IsOddNumber(const Json& value) {
+  return value.is_object() && value.size() == 1 && value.begin().key() == kOddKey &&
+         value.begin()->is_string();
+}
+
 }  // namespace
 
 std::optional<JsonFault> FindJsonFault(std::string_view text, std::vector<JsonOddNumber>* odd) {
   return Scanner(text, odd).Scan();
 }
 
+template <typename Json>
 absl::StatusOr<std::optional<Json>> ParseJsonLine(std::string_view json, const std::string& file,
                                                   int64_t line) {
   const auto bad = [&](size_t at, const std::string& problem) {
@@ -266,10 +271,10 @@ absl::StatusOr<std::optional<Json>> ParseJsonLine(std::string_view json, const s
                                      : ""));
 }
 
+template <typename Json>
 std::string DescribeJson(const Json& value) {
-  if (value.is_object() && value.size() == 1 && value.begin().key() == kOddKey &&
-      value.begin()->is_string()) {
-    const auto& spelling = value.begin()->get_ref<const std::string&>();
+  if (IsOddNumber(value)) {
+    const auto& spelling = value.begin()->template get_ref<const std::string&>();
     const bool named = spelling.find_first_of("NI") != std::string::npos;
     return named ? absl::StrCat(spelling, ", which JSON has not")
                  : absl::StrCat(spelling.substr(0, 40), ", too large a number");
@@ -284,11 +289,31 @@ std::string DescribeJson(const Json& value) {
     case Json::value_t::string:
       return "a text";
     case Json::value_t::boolean:
-      return value.get<bool>() ? "true" : "false";
+      return value.template get<bool>() ? "true" : "false";
     default:
       return "a number";
   }
 }
+
+std::string FindUnshowable(const nlohmann::ordered_json& value) {
+  std::vector<std::pair<const nlohmann::ordered_json*, size_t>> left = {{&value, 0}};
+  while (!left.empty()) {
+    const auto [next, depth] = left.back();
+    left.pop_back();
+    if (IsOddNumber(*next)) return DescribeJson(*next);
+    if (depth > kJsonDepthMax) return absl::StrCat("more than ", kJsonDepthMax, " levels");
+    if (!next->is_structured()) continue;
+    for (const auto& element : *next) left.emplace_back(&element, depth + 1);
+  }
+  return "";
+}
+
+template absl::StatusOr<std::optional<nlohmann::json>> ParseJsonLine(std::string_view,
+                                                                     const std::string&, int64_t);
+template absl::StatusOr<std::optional<nlohmann::ordered_json>> ParseJsonLine(std::string_view,
+                                                                             const std::string&,
+                                                                             int64_t);
+template std::string DescribeJson(const nlohmann::json&);
 
 absl::StatusOr<std::optional<std::string>> JsonlText(std::string_view json,
                                                      const std::string& field,
@@ -296,11 +321,17 @@ absl::StatusOr<std::optional<std::string>> JsonlText(std::string_view json,
   const auto bad = [&](const std::string& problem) {
     return absl::InvalidArgumentError(absl::StrCat("data file ", file, ":", line, ": ", problem));
   };
-  ATOLL_ASSIGN_OR_RETURN(std::optional<Json> object, ParseJsonLine(json, file, line));
+  ATOLL_ASSIGN_OR_RETURN(auto object, ParseJsonLine<nlohmann::json>(json, file, line));
   if (!object.has_value()) return std::nullopt;
   const auto found = object->find(field);
   if (found == object->end()) {
-    return bad(absl::StrCat("has no field \"", field, "\" (data.field)"));
+    std::string names;
+    for (const auto& [name, value] : object->items()) {
+      if (names.size() < 200) absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+    }
+    return bad(absl::StrCat(
+        "has no field \"", field, "\" (data.field), but ", names.empty() ? "none" : names,
+        object->contains("messages") ? "; data.format = \"chat\" reads messages" : ""));
   }
   if (found->is_string()) return std::move(found->get_ref<std::string&>());
   return bad(absl::StrCat("its field \"", field, "\" is ", DescribeJson(*found), ", not text"));

@@ -31,12 +31,19 @@ std::optional<JsonFault> FindJsonFault(std::string_view text, std::vector<JsonOd
 
 // The object of line `line` (from 1) of a file; absent: a line of white space alone. An odd number
 // is kept as a value that is no text and no number. INVALID_ARGUMENT names the file, the line, the
-// column in characters (from 1) and the cause.
-absl::StatusOr<std::optional<nlohmann::json>> ParseJsonLine(std::string_view json,
-                                                            const std::string& file, int64_t line);
+// column in characters (from 1) and the cause. `Json`: nlohmann's json or ordered_json.
+template <typename Json>
+absl::StatusOr<std::optional<Json>> ParseJsonLine(std::string_view json, const std::string& file,
+                                                  int64_t line);
 
 // Names the kind of a value in what ParseJsonLine returns: "a number", "NaN", "null", "a list", ...
-std::string DescribeJson(const nlohmann::json& value);
+template <typename Json>
+std::string DescribeJson(const Json& value);
+
+// What keeps a value that ParseJsonLine returned from being walked through and shown: an odd number
+// in it, or more than kJsonDepthMax levels. "": nothing.
+inline constexpr size_t kJsonDepthMax = 100;
+std::string FindUnshowable(const nlohmann::ordered_json& value);
 
 // The text of a field. Absent: a line of white space. INVALID_ARGUMENT: there is none.
 absl::StatusOr<std::optional<std::string>> JsonlText(std::string_view json,

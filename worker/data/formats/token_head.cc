@@ -59,6 +59,24 @@ absl::StatusOr<TokenHead> ReadHeader(const Header& header, int64_t file_bytes) {
                           " tokens, which its size of ", file_bytes, " bytes does not fit"));
 }
 
+// A shard of MosaicML's streaming or of litdata: the number of samples, then where each begins and
+// the last one ends, which is where the file does.
+bool IsIndexedShard(std::string_view head, int64_t file_bytes) {
+  const auto number = [&](uint64_t i) {
+    uint32_t value = 0;
+    std::memcpy(&value, head.data() + 4 * i, sizeof value);
+    return value;
+  };
+  const uint64_t numbers = head.size() / 4;
+  if (numbers < 3 || number(0) == 0 || number(1) != 4 * (uint64_t{number(0)} + 2)) return false;
+  const uint64_t last = uint64_t{number(0)} + 1;
+  if (last < numbers && number(last) != file_bytes) return false;
+  for (uint64_t i = 2; i <= std::min(last, numbers - 1); ++i) {
+    if (number(i) < number(i - 1) || number(i) > file_bytes) return false;
+  }
+  return true;
+}
+
 // Returns whether the beginning looks like a header of a magic number and some counts: 256 numbers,
 // nearly all of them zero, of which the first is a date, or one counts what follows.
 bool LooksLikeHeader(const Header& header, int64_t file_bytes) {
@@ -86,6 +104,10 @@ absl::StatusOr<TokenHead> ParseTokenHead(std::string_view head, int64_t file_byt
   share.Add(head, 0);
   if (head.size() >= kTextBytesMin && share.bad() == 0) {
     return Bad("is text, not tokens: set data.format = \"text\" or \"jsonl\"");
+  }
+  if (IsIndexedShard(head, file_bytes)) {
+    return Bad(
+        "is a shard of MosaicML's streaming or of litdata, not tokens: write the tokens alone");
   }
   Header header{};
   std::memcpy(header.data(), head.data(), std::min<size_t>(head.size(), sizeof header));

@@ -75,6 +75,16 @@ TEST_CASE("headers_that_contradict_the_file_or_are_of_another_kind_are_refused")
   CHECK_THAT(Refusal(std::string(100, 'a') + " is text\n"), Contains("is text, not tokens"));
 }
 
+TEST_CASE("shards_with_an_index_of_their_samples_are_refused") {
+  for (const uint32_t samples : {1, 3, 5000}) {
+    std::vector<uint32_t> shard = {samples};
+    for (uint32_t i = 0; i <= samples; ++i) shard.push_back(4 * (samples + 2) + 100 * i);
+    CHECK_THAT(Refusal(Raw(shard) + std::string(100 * samples, '\x11')), Contains("litdata"));
+    shard[2] = 1;
+    CHECK(Refusal(Raw(shard) + std::string(100 * samples, '\x11')).empty());
+  }
+}
+
 TEST_CASE("a_row_that_is_padded_with_zeros_is_no_header") {
   std::vector<uint16_t> rows(2048);
   for (size_t i = 0; i < 20; ++i) rows[i] = static_cast<uint16_t>(101 + i);
