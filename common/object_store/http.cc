@@ -75,7 +75,8 @@ class HandlePool {
 struct Waits {
   std::mutex mutex;
   std::function<void(const std::string&)> say;
-  int waiting = 0;  // requests that have said something
+  int waiting = 0;   // requests that have said something
+  std::string last;  // what was said
 
   static Waits& Get() {
     static Waits waits;
@@ -90,14 +91,20 @@ class Wait {
   ~Wait() {
     current = nullptr;
     if (!said_) return;
-    const std::lock_guard lock(Waits::Get().mutex);
-    if (--Waits::Get().waiting == 0 && Waits::Get().say) Waits::Get().say("");
+    Waits& waits = Waits::Get();
+    const std::lock_guard lock(waits.mutex);
+    if (--waits.waiting > 0) return;
+    waits.last.clear();
+    if (waits.say) waits.say("");
   }
   void Say(absl::string_view why) {
-    const std::lock_guard lock(Waits::Get().mutex);
-    if (!std::exchange(said_, true)) ++Waits::Get().waiting;
+    Waits& waits = Waits::Get();
+    const std::lock_guard lock(waits.mutex);
+    if (!std::exchange(said_, true)) ++waits.waiting;
     const std::string text = absl::StrCat("waiting for ", url_, ": ", why);
-    if (std::exchange(last_, text) != text && Waits::Get().say) Waits::Get().say(text);
+    // Requests for parts of one object say it once.
+    if (std::exchange(last_, text) == text || std::exchange(waits.last, text) == text) return;
+    if (waits.say) waits.say(text);
   }
   static thread_local Wait* current;
 

@@ -119,6 +119,7 @@ IslandView MakeView(const State& s, const Job& job, const IslandRecord& island) 
     view.steps_interrupted += worker->progress->steps_interrupted;
     view.steps_redone += worker->progress->steps_redone;
     view.activity = CleanText(worker->progress->activity, 200);
+    if (worker->attached && !worker->measuring.empty()) view.activity = worker->measuring;
     if (IsStalled(job, island.island)) {
       view.activity = absl::StrCat("not waited for: ", StallReason(s, job, island.island));
     }

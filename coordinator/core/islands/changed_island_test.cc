@@ -80,6 +80,7 @@ TEST_CASE("What its workers measure is what a job waits for, and what they do") 
   world.Do("worker a beats measuring=measures_the_link_to_b_(1_of_1)");
   CHECK(HasText(world.Job().summary.waiting_for, "; a measures the link to b (1 of 1)"));
   CHECK(world.Island(0).workers[0].activity == "measures the link to b (1 of 1)");
+  CHECK(world.Island(0).activity == "measures the link to b (1 of 1)");
   for (const MemberView& member : world.core().Members(Instant())) {
     CHECK(member.measuring == (member.name == "a" ? "measures the link to b (1 of 1)" : ""));
   }
