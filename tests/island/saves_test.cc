@@ -53,6 +53,28 @@ struct Fixture {
     REQUIRE(outcome.state.about.inner_step == step);
     return outcome.state.about.save;
   }
+  // Version 1.
+  void Adopts(const NodeId& leader) {
+    group.Pulled(PulledValue);
+    REQUIRE(group[leader].trainer->AdoptPulled({1, AdoptMode::kReplace}).ToString() == "OK");
+  }
+  void AloneAdopts() {
+    const std::vector<LayerSize>& layers = group["w1"].layers;
+    for (int32_t l = 0; l < static_cast<int32_t>(layers.size()); ++l) {
+      std::vector<float> values(static_cast<size_t>(layers[l].elements));
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = PulledValue(l, static_cast<int64_t>(i));
+      REQUIRE(alone.trainer->SetParameters(l, values).ok());
+    }
+  }
+  static float PulledValue(int32_t layer, int64_t element) {
+    return 1e-3f * static_cast<float>((element + layer) % 13);
+  }
+  // It has followed until now.
+  void Leads(const NodeId& name) {
+    group[name].follower->Unfollow("it is to lead");
+    REQUIRE(group[name].follower->AwaitFree(kLimit).ok());
+  }
   void HasTheStateOfOneDevice(const NodeId& leader) {
     const State state = group[leader].Read();
     for (size_t l = 0; l < group[leader].layers.size(); ++l) {
@@ -172,8 +194,7 @@ TEST_CASE("a leader dies: the next one resumes the saved state of its order") {
   f.Trains("w1", 2);
   f.group["w1"].Drain();
   f.group.Kill("w1");
-  f.group["w2"].follower->Unfollow("it is to lead");
-  REQUIRE(f.group["w2"].follower->AwaitFree(kLimit).ok());
+  f.Leads("w2");
   f.group["w2"].trainer->ResumeFrom(save, {});
   const auto taken = f.group.Order(f.group.PlanFor(kTwo, {"w2", "w3"}), /*generation=*/2);
   INFO(taken.status().ToString());
@@ -200,8 +221,7 @@ TEST_CASE("a_leader_dies_whose_layers_others_own_and_the_next_one_goes_on_from_i
   f.Trains("w1", 2);
   f.group["w1"].Drain();
   f.group.Kill("w1");
-  f.group["w2"].follower->Unfollow("it is to lead");
-  REQUIRE(f.group["w2"].follower->AwaitFree(kLimit).ok());
+  f.Leads("w2");
   std::vector<PositionRange> leased;
   for (int64_t step = 2; step < 4; ++step) {
     for (const PositionRange& range : Batch(step)) leased.push_back(range);
@@ -239,14 +259,69 @@ TEST_CASE("a leader dies and nothing is to be resumed: the moments are those of 
   f.Trains("w1", 2);
   f.group["w1"].Drain();
   f.group.Kill("w1");
-  f.group["w2"].follower->Unfollow("it is to lead");
-  REQUIRE(f.group["w2"].follower->AwaitFree(kLimit).ok());
+  f.Leads("w2");
   const auto taken = f.group.Order(f.group.PlanFor(kOne, {"w2"}), /*generation=*/2);
   REQUIRE(taken.ok());
   INFO(taken->reason);
   REQUIRE(taken->steps_replayed == 2);
   REQUIRE(f.group["w2"].trainer->optimizer_steps() == 4);
   f.HasTheStateOfOneDevice("w2");
+}
+
+TEST_CASE("a_leader_dies_after_an_adoption_and_the_next_one_has_the_moments_of_the_adoption") {
+  const bool copies_are_whole = GENERATE(false, true);  // which were not reported
+  Fixture f(2);
+  f.group.Take(kTwo, {"w1", "w2"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 1);
+  f.Save("w1");
+  f.Trains("w1", 2);
+  f.AloneAdopts();
+  f.Adopts("w1");
+  if (copies_are_whole) f.Save("w1");
+  f.group["w1"].Step(f.step);
+  f.group["w1"].Step(f.step + 1);
+  f.group["w1"].Drain();
+  f.group.Kill("w1");
+  f.Leads("w2");
+  f.group["w2"].trainer->committed = 1;
+  const auto taken = f.group.Order(f.group.PlanFor(kOne, {"w2"}), /*generation=*/2);
+  INFO(taken.status().ToString());
+  REQUIRE(taken.ok());
+  INFO(taken->reason);
+  REQUIRE(f.group["w2"].trainer->optimizer_steps() == 3);
+  f.Adopts("w2");
+  f.HasTheStateOfOneDevice("w2");
+  f.Trains("w2", 2);
+}
+
+TEST_CASE("a_leader_dies_before_it_reports_a_save_and_the_next_one_goes_on_from_that") {
+  Fixture f(3);
+  f.group.Take(kThree, {"w1", "w2", "w3"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 2);
+  const int64_t reported = f.Save("w1");
+  f.Trains("w1", 2);
+  f.Save("w1");  // the others forget the one before
+  f.group["w1"].Step(f.step);
+  f.group["w1"].Drain();
+  f.group.Kill("w1");
+  f.Leads("w2");
+  std::vector<PositionRange> leased;
+  for (int64_t step = 2; step < 5; ++step) {
+    for (const PositionRange& range : Batch(step)) leased.push_back(range);
+  }
+  f.group["w2"].trainer->ResumeFrom(reported, leased);
+  const auto taken = f.group.Order(f.group.PlanFor(kTwo, {"w2", "w3"}), /*generation=*/2);
+  INFO(taken.status().ToString());
+  REQUIRE(taken.ok());
+  INFO(taken->reason);
+  REQUIRE(taken->resumed);
+  REQUIRE(taken->beyond.size() == 2);
+  REQUIRE(taken->beyond[1].ranges == Batch(3));
+  REQUIRE(f.group["w2"].trainer->optimizer_steps() == 4);
+  f.HasTheStateOfOneDevice("w2");
+  f.Trains("w2", 2);
 }
 
 TEST_CASE("parameters replaced since the save, as by a new version, are replaced again") {
@@ -257,16 +332,8 @@ TEST_CASE("parameters replaced since the save, as by a new version, are replaced
   f.Trains("w1", 1);
   f.Save("w1");
   f.Trains("w1", 1);
-  const auto value = [](int32_t layer, int64_t i) {
-    return 1e-3f * static_cast<float>((i + layer) % 13);
-  };
-  for (int32_t l = 0; l < static_cast<int32_t>(leader.layers.size()); ++l) {
-    std::vector<float> values(static_cast<size_t>(leader.layers[l].elements));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = value(l, static_cast<int64_t>(i));
-    REQUIRE(f.alone.trainer->SetParameters(l, values).ok());
-  }
-  f.group.Pulled(value);
-  REQUIRE(leader.trainer->AdoptPulled({1, AdoptMode::kReplace}).ToString() == "OK");
+  f.AloneAdopts();
+  f.Adopts("w1");
   f.Trains("w1", 1);
   leader.Drain();
   f.group.Kill("w2");
@@ -526,8 +593,7 @@ TEST_CASE("a leader and another one die: the remote tier is what the next leader
   f.group["w1"].Drain();
   f.group.Kill("w1");
   f.group.Kill("w2");
-  f.group["w3"].follower->Unfollow("it is to lead");
-  REQUIRE(f.group["w3"].follower->AwaitFree(kLimit).ok());
+  f.Leads("w3");
   f.group["w3"].trainer->ResumeFrom(save, {});
   const auto taken = f.group.Order(f.group.PlanFor(kOne, {"w3"}), /*generation=*/2);
   INFO(taken.status().ToString());

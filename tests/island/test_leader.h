@@ -130,6 +130,7 @@ class TestLeader {
     Reconfigure command{job, 0, generation, plan, before};
     command.resume = std::exchange(resume_, 0);
     command.leased = std::exchange(leased_, {});
+    command.committed = committed;
     return Do<Reconfigured>(command);
   }
   void Keep(Leadership known) { (void)Do<HandedOver>(Handover{"", std::move(known)}); }
@@ -147,6 +148,7 @@ class TestLeader {
   IslandLeader& leader() { return leader_; }
 
   LeaderEvents events;
+  Version committed = kNoVersion;      // that is pulled after Configure
   std::function<void()> when_drained;  // nothing of the plan before goes on any more
 
  private:

@@ -218,6 +218,7 @@ struct Reconfigure {
   // there is.
   int64_t resume = 0;
   std::vector<PositionRange> leased = {};
+  Version committed = kNoVersion;  // that is pulled next, unless a save is resumed
 };
 // theta <- the initial weights: InitialWeightsMade.
 struct MakeInitialWeights {};

@@ -129,6 +129,7 @@ TEST_CASE("a_new_leader_goes_on_further_than_the_save_with_the_data_of_the_steps
   const Reconfigure setup = fixture.Wants<Reconfigure>();
   CHECK(setup.resume == 7);
   CHECK(setup.leased == about.leased);
+  CHECK(setup.committed == fixture.order.committed_version);
   Reconfigured done{setup.plan.number, true};
   done.resumed = true;
   done.beyond = {{41, {{20, 24}}, 0.1, 40}, {42, {{24, 30}}, 0.1}};

@@ -175,7 +175,9 @@ class IslandLeader {
   StateTransferPlan PlanTransferOrRestore(const Holdings& holdings);
   void AddRemoteSaves(const Holdings& holdings);
   bool PlanReplay(int64_t save, int64_t optimizer_step);
+  std::optional<std::vector<LoggedStep>> StepsSinceResumed() const;
   std::optional<StateTransferPlan> PlanFromDevices(const Holdings& holdings);
+  std::optional<StateTransferPlan> PlanFromLaterSave(const Holdings& holdings);
   StateTransferPlan PlanGoingBack(const Holdings& holdings, StateTransferPlan otherwise);
   void NoteWholeSaves(const Holdings& holdings);
   struct Replayed {
@@ -293,7 +295,9 @@ class IslandLeader {
   std::optional<Numbered> numbered_;  // what last_save_ is of, unless of copies in memory
   int64_t resume_save_ = 0;           // of the newest Reconfigure, until it has succeeded
   std::vector<PositionRange> resume_leased_;
-  std::optional<std::vector<LoggedStep>> beyond_;  // the devices have it, and these steps
+  // The devices, or a later save, have it and these steps.
+  std::optional<std::vector<LoggedStep>> beyond_;
+  Version committed_ = kNoVersion;  // of the newest Reconfigure
   // True after a failed change: what was being set is not set, and what was before can be restored.
   bool change_failed_ = false;
   // From where and how the island comes back to where it was; until it has.

@@ -24,6 +24,7 @@ absl::StatusOr<Event> IslandLeader::Do(const Reconfigure& command) {
   fits_ = true;
   resume_save_ = command.resume;
   resume_leased_ = command.leased;
+  committed_ = command.committed;
   if (hooks_.await_free) ATOLL_RETURN_IF_ERROR(hooks_.await_free());
   port_->Lead([this](const NodeId& from, const SaveDone& done) { OnSaveDone(from, done); });
   stage_links_.clear();
@@ -232,7 +233,7 @@ absl::StatusOr<Reconfigured> IslandLeader::TransferState(const Holdings& holding
     known_.parameters_since = state.parameters_since;
     ATOLL_ASSIGN_OR_RETURN(const Replayed replayed, ReplayChanges(saved, !outer_lost.empty()));
     taken.steps_replayed = replayed.optimizer_step - saved;
-    taken.resumed = save == resume_save_;
+    taken.resumed = taken.resumed || save == resume_save_;
     taken.kept = replayed.all;
     transfers.optimizer_step = replayed.optimizer_step;
     state.parameters_since = known_.parameters_since;

@@ -7,6 +7,11 @@
 #include "worker/island/control/leader.h"
 
 namespace atl::worker {
+namespace {
+
+bool IsStep(const LoggedChange& change) { return std::holds_alternative<LoggedStep>(change); }
+
+}  // namespace
 
 // ------------------------------------------------------------------------------------ saving ----
 
@@ -119,6 +124,7 @@ StateTransferPlan IslandLeader::PlanTransferOrRestore(const Holdings& holdings) 
       replay_ = Replay{resume_save_, transfers.optimizer_step, {}};
       return transfers;
     }
+    if (std::optional<StateTransferPlan> later = PlanFromLaterSave(holdings)) return *later;
   }
   StateTransferPlan transfers = PlanStateTransfer(holdings, StatesWanted(holdings));
   if (transfers.kept) {
@@ -128,23 +134,50 @@ StateTransferPlan IslandLeader::PlanTransferOrRestore(const Holdings& holdings) 
   return PlanGoingBack(holdings, std::move(transfers));
 }
 
-// Without going back: what the members' devices hold is the save and nothing but steps since, on
-// data that is the island's.
-std::optional<StateTransferPlan> IslandLeader::PlanFromDevices(const Holdings& holdings) {
+// None: something else has happened since, or they are on data that is not the island's.
+std::optional<std::vector<LoggedStep>> IslandLeader::StepsSinceResumed() const {
   const std::optional<ReplayLog::Changes> changes = port_->ChangesSince(resume_save_);
   if (!changes || !changes->all) return std::nullopt;
-  std::vector<LoggedStep> beyond;
+  std::vector<LoggedStep> steps;
   for (const LoggedChange& change : changes->list) {
     const LoggedStep* step = std::get_if<LoggedStep>(&change);
     if (step == nullptr || !Contains(resume_leased_, step->ranges)) return std::nullopt;
-    beyond.push_back(*step);
+    steps.push_back(*step);
   }
+  return steps;
+}
+
+// Without going back: what the members' devices hold is the save and nothing but steps since.
+std::optional<StateTransferPlan> IslandLeader::PlanFromDevices(const Holdings& holdings) {
+  std::optional<std::vector<LoggedStep>> beyond = StepsSinceResumed();
+  if (!beyond) return std::nullopt;
   StateTransferPlan transfers = PlanStateTransfer(holdings, StatesIn(holdings));
   if (!transfers.kept || transfers.state.any_parameters) return std::nullopt;
-  if (transfers.optimizer_step != changes->optimizer_step) return std::nullopt;
+  if (transfers.optimizer_step != port_->ChangesSince(resume_save_)->optimizer_step) {
+    return std::nullopt;
+  }
   replay_.reset();
   beyond_ = std::move(beyond);
   return transfers;
+}
+
+// Members drop a save once a later one is whole, which the leader may not have lived to report.
+std::optional<StateTransferPlan> IslandLeader::PlanFromLaterSave(const Holdings& holdings) {
+  std::optional<std::vector<LoggedStep>> beyond = StepsSinceResumed();
+  if (!beyond) return std::nullopt;
+  for (const int64_t save : ListSaves(saves_)) {
+    if (save <= resume_save_ || bad_saves_.contains(save)) continue;
+    StateTransferPlan transfers = PlanRestore(holdings, saves_, save);
+    const auto last = std::find_if(beyond->begin(), beyond->end(), [&](const LoggedStep& step) {
+      return step.optimizer_step == transfers.optimizer_step;
+    });
+    if (!transfers.kept || last == beyond->end()) continue;
+    beyond->erase(last + 1, beyond->end());
+    replay_ = Replay{save, transfers.optimizer_step, {}};
+    beyond_ = std::move(beyond);
+    return transfers;
+  }
+  return std::nullopt;
 }
 
 // Where the island was; for a new leader, the newest that there is.
@@ -206,9 +239,17 @@ bool IslandLeader::PlanReplay(int64_t save, int64_t optimizer_step) {
   if (replay_ && replay_->save == save) return true;  // an unfinished replay goes on
   Replay replay{save, optimizer_step, {}};
   const std::optional<ReplayLog::Changes> changes = port_->ChangesSince(save);
-  // Who leads since another one died pulls parameters, and needs moments alone.
   const bool known = changes && (changes->all || (change_failed_ && changes->all_but_last));
   if (KnowsSteps() && !known) return false;
+  // Who leads since another one died pulls the committed version, and needs the moments with which
+  // the island adopts it. Steps that it has made since it did will be trained again.
+  const std::shared_ptr<OuterState> outer = port_->outer();
+  const bool adopted = outer != nullptr && outer->tag().base == committed_;
+  const bool steps_alone = known && std::all_of(changes->list.begin(), changes->list.end(), IsStep);
+  if (!KnowsSteps() && adopted && committed_ != kNoVersion && steps_alone) {
+    replay_ = std::move(replay);
+    return true;
+  }
   for (const LoggedChange& change : changes ? changes->list : std::vector<LoggedChange>()) {
     if (const auto* step = std::get_if<LoggedStep>(&change)) {
       if (KnowsSteps() && step->optimizer_step > known_.known_steps) break;
