@@ -19,11 +19,16 @@ class Flood:
     def __init__(self, port, first=b"", more=b"", connections=2 * DESCRIPTORS):
         self.port, self.first, self.more, self.connections = port, first, more, connections
         self.ending = False
+        self.most = threading.Event()
         self.thread = threading.Thread(target=self._run)
 
     def __enter__(self):
         self.thread.start()
         return self
+
+    def reaches_its_most(self):
+        """Waits until it has all connections, or as many as are taken."""
+        check(self.most.wait(LIMIT_S), "the flood has not reached its most")
 
     def __exit__(self, *_):
         self.ending = True
@@ -50,6 +55,7 @@ class Flood:
                 if one is None:
                     break
                 held.append(one)
+            self.most.set()
             for one in list(held) if self.more else []:
                 try:
                     one.send(self.more)

@@ -40,6 +40,20 @@ TEST_CASE("no_copy_is_dropped_while_servers_come_back_to_a_restarted_coordinator
   CHECK(Holders(w) == before);
 }
 
+// What follows from changes of members is gathered in large clusters, but not a server's loss.
+TEST_CASE("a_lost_server_is_looked_at_at_once_however_many_members_there_are") {
+  CoordinatorOptions options;
+  options.many_members = 0;
+  options.copy_grace = Duration::zero();
+  World w(options);
+  w.DoLines({"server ps-0 attaches", "server ps-1 attaches", "worker a attaches",
+             "submit steps=4 servers=2 copies=2", "wait 1", "worker a prepared", "wait 1",
+             "servers answer"});
+  REQUIRE(Holders(w) == "ps-0 ps-1 ps-1 / ps-1 ps-0 ps-0 ");
+  w.Do("server ps-1 dies");
+  CHECK(Holders(w) == "ps-0 ps-0 ps-0 / - - - ");
+}
+
 TEST_CASE("refill_keeps_the_shards_that_the_other_server_still_has") {
   World w;
   Start(w);

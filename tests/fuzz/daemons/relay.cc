@@ -1,5 +1,5 @@
-// Stands between members and their coordinator. Passes on what they say, and with each message
-// some well-formed ones with extreme values, in both directions.
+// Stands between members and their coordinator. Passes on what they say, and between that
+// well-formed messages with extreme values, in both directions.
 
 #include <grpcpp/grpcpp.h>
 
@@ -7,10 +7,12 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <iostream>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,7 +26,8 @@ namespace atl::fuzz {
 namespace {
 
 constexpr size_t kLearntMax = 512;
-constexpr int kTriesMax = 50;  // for one that is not refused
+constexpr int kTriesMax = 50;      // for one that is not refused
+constexpr int kTurnsASecond = 50;  // in which messages are added
 
 volatile std::sig_atomic_t ending = 0;
 
@@ -34,8 +37,7 @@ class Source {
  public:
   explicit Source(uint64_t seed) : extremes_(seed) {}
 
-  // Returns what follows a message: `count` others that the receiver does not refuse as they come.
-  std::vector<Wire> After(const Wire& message, int count) {
+  void Learn(const Wire& message) {
     const std::lock_guard lock(mutex_);
     extremes_.Learn(message);
     if (learnt_.size() < kLearntMax) {
@@ -43,16 +45,21 @@ class Source {
     } else {
       learnt_[extremes_.rng().Below(kLearntMax)] = message;
     }
+  }
+  // Returns at most so many others, which the receiver does not refuse as they come.
+  std::vector<Wire> Make(int count) {
+    const std::lock_guard lock(mutex_);
     std::vector<Wire> changed;
-    for (int tries = 0; std::ssize(changed) < count && tries < kTriesMax * count; ++tries) {
+    const int most = learnt_.empty() ? 0 : kTriesMax * count;
+    for (int tries = 0; std::ssize(changed) < count && tries < most; ++tries) {
       Wire wire = learnt_[extremes_.rng().Below(learnt_.size())];
       extremes_.Change(&wire);
       Wire copy = wire;
       if (Decode(&copy).ok()) changed.push_back(std::move(wire));
     }
-    sent_ += std::ssize(changed);
     return changed;
   }
+  void Sent() { ++sent_; }
   int64_t sent() const { return sent_; }
 
  private:
@@ -72,13 +79,21 @@ class Relay : public Service::Service {
                       grpc::ServerReaderWriter<Down, Up>* member) override {
     grpc::ClientContext to;
     const auto coordinator = stub_->Attach(&to);
+    std::mutex to_coordinator, to_member;  // a stream takes one message at a time
+    std::jthread add_down([&](std::stop_token end) { Add(end, *member, to_member, down_); });
+    std::jthread add_up([&](std::stop_token end) { Add(end, *coordinator, to_coordinator, up_); });
     std::jthread down([&] {
-      Pass(*coordinator, *member, down_);
+      Pass(*coordinator, *member, to_member, down_);
       context->TryCancel();  // frees the reader below
     });
-    Pass(*member, *coordinator, up_);
+    Pass(*member, *coordinator, to_coordinator, up_);
     to.TryCancel();
+    context->TryCancel();  // frees writers
     down.join();
+    for (std::jthread* adding : {&add_up, &add_down}) {
+      adding->request_stop();
+      adding->join();
+    }
     return coordinator->Finish();
   }
   int64_t sent_up() const { return up_.sent(); }
@@ -86,16 +101,33 @@ class Relay : public Service::Service {
 
  private:
   template <class From, class To, class Wire>
-  void Pass(From& from, To& to, Source<Wire>& source) {
+  void Pass(From& from, To& to, std::mutex& mutex, Source<Wire>& source) {
     Wire message;
     while (from.Read(&message)) {
-      if (!to.Write(message)) return;
+      {
+        const std::lock_guard lock(mutex);
+        if (!to.Write(message)) return;
+      }
       if constexpr (requires { message.has_client_keys(); }) {
         if (message.has_client_keys()) continue;
       }
-      for (const Wire& other : source.After(message, extremes_)) {
+      source.Learn(message);
+    }
+  }
+  // Until the end, or the stream's.
+  template <class To, class Wire>
+  void Add(const std::stop_token& end, To& to, std::mutex& mutex, Source<Wire>& source) {
+    std::mutex waiting;
+    std::condition_variable_any never;
+    std::unique_lock wait(waiting);
+    while (!end.stop_requested()) {
+      for (const Wire& other : source.Make(extremes_)) {
+        const std::lock_guard lock(mutex);
         if (!to.Write(other)) return;
+        source.Sent();
       }
+      never.wait_for(wait, end, std::chrono::milliseconds(1000 / kTurnsASecond),
+                     [] { return false; });
     }
   }
 
@@ -116,7 +148,7 @@ int main(int argc, char** argv) {
   app.add_option("--listen", listen, "HOST:PORT for members")->required();
   app.add_option("--coordinator", coordinator, "HOST:PORT")->required();
   app.add_option("--seed", seed, "of what is tried");
-  app.add_option("--extremes", extremes, "for each message that passes");
+  app.add_option("--extremes", extremes, "messages in each of 50 turns a second");
   CLI11_PARSE(app, argc, argv);
 
   using namespace atl;  // NOLINT
