@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 
+import lint_assertions
 import lint_commands
 import lint_docs
 import lint_limits
@@ -177,6 +178,7 @@ def main():
     findings += list(check_rooms(paths))
     findings += list(check_format(paths))
     findings += list(lint_docs.check())
+    findings += list(lint_assertions.check())
     findings += list(lint_commands.check())
     findings += list(lint_limits.check())
     findings += list(lint_words.check())

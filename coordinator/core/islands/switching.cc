@@ -137,8 +137,9 @@ const IslandMember* FindSuccessor(const State& s, const Job& job, const IslandRe
   for (const IslandMember& member : found->second.members) {
     for (const IslandMember& follower : island.followers) {
       if (follower.worker != member.worker || follower.incarnation != member.incarnation) continue;
-      const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
-      if (worker.attached && Serves(job, island, worker)) return &follower;
+      const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
+      const bool serves = worker != nullptr && worker->attached && Serves(job, island, *worker);
+      if (serves) return &follower;
     }
   }
   // Else a spare one, that fetches what there is from the leader alone.
