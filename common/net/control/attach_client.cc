@@ -21,7 +21,8 @@ namespace {
 
 constexpr auto kConnectLimit = std::chrono::seconds(10);
 constexpr auto kLeaderLimit = std::chrono::seconds(5);
-constexpr auto kWhyLimit = std::chrono::seconds(1);  // to learn why there is no connection
+constexpr auto kLookAgain = std::chrono::milliseconds(10);       // whether there is a connection
+constexpr auto kWhyLimit = std::chrono::seconds(1);              // to learn why there is none
 constexpr Duration kLeaderBackoffMax = std::chrono::seconds(1);  // one takes over soon
 
 struct WorkerSide {
@@ -121,15 +122,17 @@ class AttachClient<Up, Down>::Impl {
         options_.tls, options_.coordinator, kLeaderLimit, [this] { return closing(); },
         kMemberKeepaliveMs);
     if (!leader.ok()) return {std::string(leader.status().message())};
-    const bool connected = WaitForConnection(leader->channel.get());
+    const grpc_connectivity_state connection = AwaitConnection(leader->channel.get());
     const auto stub = Side::Service::NewStub(leader->channel);
     grpc::ClientContext context;
-    if (!connected) {
+    if (connection == GRPC_CHANNEL_TRANSIENT_FAILURE) {
       context.set_deadline(std::chrono::system_clock::now() + kWhyLimit);
       const grpc::Status why = stub->Attach(&context)->Finish();
       if (why.error_code() == grpc::StatusCode::UNAVAILABLE) {
         return {Explained(leader->address, why.error_message())};
       }
+    }
+    if (connection != GRPC_CHANNEL_READY) {
       return {absl::StrCat(leader->address, ": no coordinator answers there")};
     }
     SetContext(&context);
@@ -168,15 +171,18 @@ class AttachClient<Up, Down>::Impl {
     return explanation_;
   }
 
-  // Wakes now and then, to notice Close.
-  bool WaitForConnection(grpc::Channel* channel) {
+  // The state of the channel when it is connected or has failed, or at the limit, or at Close. Not
+  // by gRPC's own wait: the timer that ends that follows the wall clock, which may be set back by
+  // years.
+  grpc_connectivity_state AwaitConnection(grpc::Channel* channel) {
     const Instant deadline = SteadyNow() + kConnectLimit;
-    while (!closing() && SteadyNow() < deadline) {
-      const auto slice = std::chrono::system_clock::now() + std::chrono::milliseconds(50);
-      if (channel->WaitForConnected(slice)) return true;
-      if (channel->GetState(false) == GRPC_CHANNEL_TRANSIENT_FAILURE) return false;
+    for (;;) {
+      const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
+      const bool ends = state == GRPC_CHANNEL_READY || state == GRPC_CHANNEL_TRANSIENT_FAILURE;
+      if (ends || SteadyNow() >= deadline) return state;
+      std::unique_lock lock(mutex_);
+      if (changed_.wait_for(lock, kLookAgain, [&] { return closing_; })) return state;
     }
-    return false;
   }
 
   // Until the stream ends; a non-empty text is a fault of the coordinator's.
