@@ -1,5 +1,5 @@
 """Checks that tests/fuzz/assertions.md lists what could end a process: each place belongs to the row with the
-longest path that it begins with, and a row says how many there are."""
+longest path that it begins with, and a row says how many there are. Tests that the page names exist."""
 import re
 import subprocess
 
@@ -7,6 +7,7 @@ PAGE = "tests/fuzz/assertions.md"
 FOLDERS = ("common", "coordinator", "paramserver", "worker", "cli", "kernels")
 TESTS = re.compile(r"_test\.cc$|/testing/|fixture|breaking_proxy|interceptor\.h|test_handler")
 PLACE = re.compile(r"\bATOLL_CHECK\(|\.at\(|\.value\(\)|\*[\w.>-]*Find\w*\(")
+TEST = re.compile(r"`([a-z_]{25,})`")
 ROW = re.compile(r"^\| `([^`]+)` \| (\d+) \|", re.M)
 
 
@@ -21,8 +22,12 @@ def count():
 
 
 def check():
-    with open(PAGE, encoding="utf-8") as page:
-        rows = {path: int(number) for path, number in ROW.findall(page.read())}
+    with open(PAGE, encoding="utf-8") as file:
+        page = file.read()
+    for test in TEST.findall(page):
+        if subprocess.run(["git", "grep", "-q", test, "--", "*_test.cc", "*_test.py"], check=False).returncode != 0:
+            yield f"{PAGE}: there is no test {test}"
+    rows = {path: int(number) for path, number in ROW.findall(page)}
     found = dict.fromkeys(rows, 0)
     for path, number in count():
         row = max((row for row in rows if path.startswith(row)), key=len, default=None)
