@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Real daemons get well-formed messages with extreme values: none ends by a crash, and all read what they have stored.
 
-ATOLL_EXTREME_MESSAGES: how many each gets (5,000; `./dev fuzz daemons`: 100,000). Then and now they are restarted.
+ATOLL_EXTREME_MESSAGES: how many each gets (5,000; `./dev fuzz`: 100,000). Then and now they are restarted.
 """
 import os
 import re
