@@ -212,7 +212,7 @@ plan::Plan CrossingReplicas(const PlanningInput& input, int replicas, int micro_
 // follows the last operation is taken to be the same.
 double SecondsAllAtOnce(const PlanningInput& input, const plan::Plan& plan) {
   plan::Together all = plan::PutTogether(input.cluster, plan.layout, plan.outcome);
-  std::vector<int> trunk_of(all.problem.network.lanes.size(), -1);
+  std::vector<int> trunk_of(static_cast<size_t>(all.problem.network.lanes), -1);
   for (sim::Link& link : all.problem.network.links) {
     if (link.lane < 0) continue;
     int& trunk = trunk_of[link.lane];

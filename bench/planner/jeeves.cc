@@ -10,9 +10,9 @@
 
 #include "bench/measure.h"
 #include "bench/planner/division.h"
+#include "bench/planner/replicate.h"
 #include "common/rng.h"
 #include "coordinator/simulator/bounds.h"
-#include "coordinator/simulator/replicate.h"
 #include "coordinator/simulator/schedules.h"
 #include "coordinator/simulator/search.h"
 
@@ -51,7 +51,7 @@ sim::Problem Build(const Case& c, const Layers& layers, LinkUse link_use, int re
                    bool slack) {
   sim::Problem problem;
   if (link_use == LinkUse::kSendOrder) {
-    problem.network.lanes = {{sim::LaneOrder::kRoundRobin}, {sim::LaneOrder::kRoundRobin}};
+    problem.network.lanes = 2;
   }
   const double serial_ms = kShareMs / c.tbit_per_s / (link_use == LinkUse::kShare ? 1 : kReplicas);
   for (int r = 0; r < replicas; ++r) {
@@ -206,7 +206,7 @@ Ours PlayOurs(const Case& c) {
     const sim::Problem problem = Build(c, layers, LinkUse::kSendOrder, kReplicas, false);
     const double bound_ms = ToMilliseconds(sim::MakespanBound(problem).time_ns);
     if (bound_ms >= ours.ms) continue;
-    const auto found = sim::Search(problem, {.restarts = 200});
+    const auto found = sim::SearchReplicas(problem, {.restarts = 200});
     if (!found.ok() || ToMilliseconds(found->result.makespan_ns) >= ours.ms) continue;
     ours = {ToMilliseconds(found->result.makespan_ns), bound_ms, layers};
   }

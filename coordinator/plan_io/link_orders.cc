@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "coordinator/planner/together.h"
-#include "coordinator/simulator/link_orders.h"
+#include "coordinator/simulator/simulate.h"
 
 namespace atl {
 namespace {
@@ -28,23 +29,36 @@ sim::Nanos LongestMessageTime(const sim::Problem& problem, int lane) {
 
 std::vector<PlanLinkOrder> ComputeSendOrders(const plan::Cluster& cluster, const plan::Plan& plan) {
   const plan::Together all = plan::PutTogether(cluster, plan.layout, plan.outcome);
-  std::vector<PlanLinkOrder> orders;
-  if (all.lanes.empty()) return orders;
+  if (all.lanes.empty()) return {};
   const sim::Result played = sim::SimulateUnchecked(all.problem, all.schedule, {.record = true});
-  for (const sim::LinkOrder& lane : sim::LinkOrders(all.problem, played)) {
-    if (lane.on != sim::LinkOrder::On::kLane) continue;
-    const plan::LinkSharing::Id& id = all.lanes[lane.index];
+  std::vector<const sim::MessageSpan*> by_start;
+  for (const sim::MessageSpan& message : played.messages) by_start.push_back(&message);
+  std::stable_sort(by_start.begin(), by_start.end(),
+                   [](const sim::MessageSpan* a, const sim::MessageSpan* b) {
+                     return std::pair(a->start_ns, a->sent_ns) < std::pair(b->start_ns, b->sent_ns);
+                   });
+  const std::vector<int> pipeline_of = sim::MapChunksToPipelines(all.problem);
+  std::vector<std::vector<PlanMessage>> by_lane(all.lanes.size());
+  for (const sim::MessageSpan* message : by_start) {
+    const int lane = all.problem.network.links[message->link].lane;
+    if (lane < 0) continue;
+    const sim::Pipeline& pipeline = all.problem.pipelines[pipeline_of[message->chunk]];
+    by_lane[lane].push_back({pipeline.replica, message->chunk - pipeline.first_chunk,
+                             message->micro_batch, !message->forward});
+  }
+  std::vector<PlanLinkOrder> orders;
+  for (size_t lane = 0; lane < by_lane.size(); ++lane) {
+    const plan::LinkSharing::Id& id = all.lanes[lane];
     if (id.IsCard()) continue;  // one worker's messages, which leave as it sends them
     std::set<PlanMessage> stage_links;
-    PlanLinkOrder order{id.from_site, id.to_site, {}};
-    for (const sim::OrderedMessage& message : lane.messages) {
-      order.messages.push_back(
-          {message.replica, message.stage, message.micro_batch, message.gradient});
+    for (const PlanMessage& message : by_lane[lane]) {
       stage_links.insert({message.replica, message.stage, 0, message.gradient});
     }
-    if (stage_links.size() < 2 || LongestMessageTime(all.problem, lane.index) < kMinMessageTime)
+    if (stage_links.size() < 2 ||
+        LongestMessageTime(all.problem, static_cast<int>(lane)) < kMinMessageTime) {
       continue;
-    orders.push_back(std::move(order));
+    }
+    orders.push_back({id.from_site, id.to_site, std::move(by_lane[lane])});
   }
   return orders;
 }

@@ -47,8 +47,8 @@ class NetworkBuilder {
     network_.links.push_back(ToSimLink(LinkBetweenStages(cluster_, sharing_, from, to)));
     if (FindSharedLink(cluster_, sharing_, from, to) != nullptr) {
       const auto [lane, first] = lanes_.try_emplace(*FindSharedLinkId(cluster_, from, to),
-                                                    static_cast<int>(network_.lanes.size()));
-      if (first) network_.lanes.push_back({sim::LaneOrder::kRoundRobin});
+                                                    network_.lanes);
+      if (first) ++network_.lanes;
       network_.links.back().lane = lane->second;
     }
     return known->second;

@@ -65,7 +65,7 @@ class Builder {
     const LinkSharing::Id id = *FindSharedLinkId(cluster_, from, to);
     const auto [lane, added] = lane_of_.try_emplace(id, lane_of_.size());
     if (added) {
-      together_.problem.network.lanes.push_back({sim::LaneOrder::kRoundRobin});
+      ++together_.problem.network.lanes;
       together_.lanes.push_back(id);
     }
     shared.lane = static_cast<int>(lane->second);

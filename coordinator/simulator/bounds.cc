@@ -139,7 +139,7 @@ class TrafficCount {
   explicit TrafficCount(const Problem& problem)
       : problem_(problem),
         links_(problem.network.links.size()),
-        lanes_(problem.network.lanes.size()),
+        lanes_(static_cast<size_t>(problem.network.lanes)),
         trunks_(problem.network.trunks.size()) {}
 
   void Add(int link, int64_t bytes, Nanos m, Nanos earliest_start_ns, Nanos leave_ns,
@@ -299,43 +299,6 @@ std::vector<Nanos> GradientsDoneBy(const Problem& problem, const std::vector<Pat
   return done;
 }
 
-// A channel takes its collectives one by one, none before its gradients are complete; in the order
-// of these moments it is done earliest.
-void RaiseBySync(const Problem& problem, const std::vector<Path>& paths, Bound& bound) {
-  const std::vector<Nanos> done = GradientsDoneBy(problem, paths);
-  for (size_t c = 0; c < done.size(); ++c) {
-    Raise(bound, done[c] + problem.chunks[c].optimizer_ns, "gradients of chunk",
-          static_cast<int>(c));
-  }
-  std::vector<std::vector<std::pair<Nanos, Nanos>>> channels(problem.channel_count);
-  for (size_t s = 0; s < problem.syncs.size(); ++s) {
-    const GradientSync& sync = problem.syncs[s];
-    Nanos ready_ns = 0;
-    Nanos optimizer_ns = 0;
-    for (size_t i = 0; i < sync.chunks.size(); ++i) {
-      const Chunk& chunk = problem.chunks[sync.chunks[i]];
-      const double share = sync.done_shares.empty() ? 1 : sync.done_shares[i];
-      const Nanos last = IsSplit(chunk) ? chunk.weight_ns : chunk.backward_ns;
-      const auto early = static_cast<Nanos>((1 - share) * static_cast<double>(last));
-      ready_ns = std::max(ready_ns, done[sync.chunks[i]] - early);
-      optimizer_ns = std::max(optimizer_ns, chunk.optimizer_ns);
-    }
-    Raise(bound, ready_ns + sync.duration_ns + optimizer_ns, "synchronisation",
-          static_cast<int>(s));
-    for (const int channel : sync.channels) {
-      channels[channel].push_back({ready_ns, sync.duration_ns});
-    }
-  }
-  for (size_t channel = 0; channel < channels.size(); ++channel) {
-    std::sort(channels[channel].begin(), channels[channel].end());
-    Nanos free_ns = 0;
-    for (const auto& [ready_ns, duration_ns] : channels[channel]) {
-      free_ns = std::max(free_ns, ready_ns) + duration_ns;
-    }
-    Raise(bound, free_ns, "synchronisation channel", static_cast<int>(channel));
-  }
-}
-
 std::vector<Path> ComputePipelinePaths(const Problem& problem) {
   std::vector<Path> paths;
   const std::vector<Nanos> optimizers = SumOptimizerTimes(problem);
@@ -365,7 +328,11 @@ Bound MakespanBound(const Problem& problem) {
   }
   RaiseByLinks(problem, paths, bound);
   RaiseByMemory(problem, paths, true, bound);
-  RaiseBySync(problem, paths, bound);
+  const std::vector<Nanos> done = GradientsDoneBy(problem, paths);
+  for (size_t c = 0; c < done.size(); ++c) {
+    Raise(bound, done[c] + problem.chunks[c].optimizer_ns, "gradients of chunk",
+          static_cast<int>(c));
+  }
   return bound;
 }
 

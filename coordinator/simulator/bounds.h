@@ -8,8 +8,7 @@
 //             of the pipelines that share it, the last to send its first activation waits for those
 //             of all others, then still needs all its work after that link
 //   memory:   see below
-//   sync:     earliest completion of each gradient, then the channel's collectives one by one, then
-//             the optimizer step of a chunk
+//   gradients: earliest completion of each chunk's, then its optimizer step
 // The largest over all of these is returned with its name.
 //
 // Memory. Let a device have memory for K micro-batches of a chunk, RT be the shortest time from the

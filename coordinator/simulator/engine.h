@@ -42,11 +42,7 @@ class Engine {
         left_on_device_(problem.devices.size(), 0),
         work_left_ns_(problem.devices.size(), 0),
         optimizers_(problem.devices.size()),
-        left_of_chunk_(problem.chunks.size(), 0),
-        syncs_of_chunk_(problem.chunks.size()),
-        left_of_sync_(problem.syncs.size(), 0),
-        syncs_left_of_chunk_(problem.chunks.size(), 0),
-        channel_free_ns_(problem.channel_count, 0) {
+        left_of_chunk_(problem.chunks.size(), 0) {
     result_.devices.resize(problem.devices.size());
     if (HasTimeline()) result_.timeline.resize(problem.devices.size());
   }
@@ -83,10 +79,6 @@ class Engine {
     Op op;
     Nanos start_ns = 0;
   };
-  struct SyncPart {
-    int sync = 0;
-    double share = 1;
-  };
 
   static uint64_t Token(int chunk, int micro_batch, bool forward) {
     return uint64_t{static_cast<uint32_t>(chunk)} << 33 |
@@ -101,16 +93,6 @@ class Engine {
   }
 
   void Begin(Picker& picker) {
-    for (size_t s = 0; s < problem_.syncs.size(); ++s) {
-      const GradientSync& sync = problem_.syncs[s];
-      for (size_t i = 0; i < sync.chunks.size(); ++i) {
-        const double share = sync.done_shares.empty() ? 1 : sync.done_shares[i];
-        syncs_of_chunk_[sync.chunks[i]].push_back({static_cast<int>(s), share});
-        ++syncs_left_of_chunk_[sync.chunks[i]];
-      }
-      left_of_sync_[s] = static_cast<int>(sync.chunks.size());
-      if (left_of_sync_[s] > 0) ++left_;
-    }
     for (size_t c = 0; c < problem_.chunks.size(); ++c) {
       const Chunk& chunk = problem_.chunks[c];
       const int micro_batches = problem_.pipelines[pipeline_of_[c]].micro_batches;
@@ -190,7 +172,6 @@ class Engine {
       }
     }
     picker.Started(op, end_ns);
-    if (left_of_chunk_[op.chunk] == 1 && IsGradient(op)) StartLastGradient(now, op);
     events_.Push(end_ns, EventKind::kOpDone, device);
   }
 
@@ -206,12 +187,6 @@ class Engine {
         Arrived(picker, chunk, micro_batch, forward ? OpKind::kForward : OpKind::kBackward);
         break;
       }
-      case EventKind::kGradient:
-        PartDone(now, static_cast<int>(event.token));
-        break;
-      case EventKind::kSyncDone:
-        SyncDone(now, problem_.syncs[event.token]);
-        break;
       default:
         transport_.Handle(now, event);
     }
@@ -233,7 +208,6 @@ class Engine {
     if (HasTimeline()) result_.timeline[device].push_back({op, running_[device].start_ns, now});
     Touch(device);
     if (op.kind == OpKind::kOptimizer) return;
-    result_.compute_ns = now;
     memory_.End(op);
     --left_on_device_[device];
     switch (op.kind) {
@@ -252,11 +226,11 @@ class Engine {
         if (IsSplit(chunk)) {
           picker.Ready({op.chunk, op.micro_batch, OpKind::kWeight});
         } else {
-          GradientDone(now, op.chunk);
+          GradientDone(op.chunk);
         }
         break;
       default:
-        GradientDone(now, op.chunk);
+        GradientDone(op.chunk);
     }
     picker.Done(op);
   }
@@ -275,54 +249,8 @@ class Engine {
                     span);
   }
 
-  bool IsGradient(const Op& op) const {
-    return op.kind == OpKind::kWeight ||
-           (op.kind == OpKind::kBackward && !IsSplit(problem_.chunks[op.chunk]));
-  }
-
-  // Layers whose gradients are complete before the operation ends.
-  void StartLastGradient(Nanos now, const Op& op) {
-    for (const SyncPart& part : syncs_of_chunk_[op.chunk]) {
-      if (part.share == 1) continue;
-      const double after = part.share * static_cast<double>(GetDuration(op));
-      events_.Push(now + static_cast<Nanos>(std::ceil(after - 1e-6)), EventKind::kGradient,
-                   part.sync);
-    }
-  }
-
-  void GradientDone(Nanos now, int c) {
-    if (--left_of_chunk_[c] > 0) return;
-    if (syncs_of_chunk_[c].empty()) QueueOptimizer(c);
-    for (const SyncPart& part : syncs_of_chunk_[c]) {
-      if (part.share == 1) PartDone(now, part.sync);
-    }
-  }
-
-  void PartDone(Nanos now, int s) {
-    if (--left_of_sync_[s] > 0) return;
-    const GradientSync& sync = problem_.syncs[s];
-    Nanos start_ns = now;
-    for (const int channel : sync.channels) {
-      start_ns = std::max(start_ns, channel_free_ns_[channel]);
-    }
-    const Nanos end_ns = start_ns + sync.duration_ns;
-    for (const int channel : sync.channels) channel_free_ns_[channel] = end_ns;
-    if (options_.record) result_.syncs.push_back({s, now, start_ns, end_ns});
-    events_.Push(end_ns, EventKind::kSyncDone, s);
-  }
-
-  void SyncDone(Nanos now, const GradientSync& sync) {
-    --left_;
-    result_.makespan_ns = std::max(result_.makespan_ns, now);
-    for (const int c : sync.chunks) {
-      DeviceUse& use = result_.devices[problem_.chunks[c].device];
-      use.last_ns = std::max(use.last_ns, now);
-      if (--syncs_left_of_chunk_[c] == 0) QueueOptimizer(c);
-    }
-  }
-
-  void QueueOptimizer(int c) {
-    if (problem_.chunks[c].optimizer_ns == 0) return;
+  void GradientDone(int c) {
+    if (--left_of_chunk_[c] > 0 || problem_.chunks[c].optimizer_ns == 0) return;
     optimizers_[problem_.chunks[c].device].push_back(c);
     Touch(problem_.chunks[c].device);
   }
@@ -370,11 +298,7 @@ class Engine {
   std::vector<Nanos> work_left_ns_;           // by device, of what has not started
   std::vector<std::vector<int>> optimizers_;  // per device: chunks whose step can run
   std::vector<int> left_of_chunk_;            // gradients missing
-  std::vector<std::vector<SyncPart>> syncs_of_chunk_;
-  std::vector<int> left_of_sync_;         // chunks whose part is missing
-  std::vector<int> syncs_left_of_chunk_;  // not done
-  std::vector<Nanos> channel_free_ns_;
-  int64_t left_ = 0;  // operations and synchronisations not done
+  int64_t left_ = 0;                          // operations not done
   bool too_late_ = false;
   int oom_device_ = -1;
   Op oom_op_;

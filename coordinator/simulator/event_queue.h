@@ -19,8 +19,6 @@ enum class EventKind : uint32_t {
   kWake,      // token: lane, of which a link comes up again
   kFlowDone,  // token: version of the rates; an older one is void
   kTrace,     // a fair trunk's bandwidth changes, or an outage of a link on one begins or ends
-  kGradient,  // token: synchronisation, of which one chunk's part is complete
-  kSyncDone,  // token: synchronisation
   kTimer,     // not of a step: the queue's user defines the token
 };
 

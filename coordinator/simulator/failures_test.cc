@@ -105,7 +105,7 @@ TEST_CASE("A transfer that an outage would interrupt is sent again from its firs
 
 TEST_CASE("On a lane, whose link is down lets the others go first") {
   Problem problem;
-  problem.network.lanes = {{LaneOrder::kRoundRobin}};
+  problem.network.lanes = 1;
   for (int r = 0; r < 2; ++r) {
     for (int s = 0; s < 2; ++s) {
       Chunk chunk{.device = 2 * r + s, .forward_ns = 10, .backward_ns = 10};

@@ -157,7 +157,7 @@ absl::Status Validate(const Network& network) {
       return absl::InvalidArgumentError(
           absl::StrCat("link ", i, " has ", link.edges.size(), " edges; it takes 1 to 16"));
     }
-    if (link.lane < -1 || link.lane >= static_cast<int>(network.lanes.size())) {
+    if (link.lane < -1 || link.lane >= network.lanes) {
       return absl::InvalidArgumentError(absl::StrCat("link ", i, ": there is no lane ", link.lane));
     }
     Nanos before = -1;

@@ -53,18 +53,6 @@ struct Edge {
   SizeCurvePtr sizes = {};
 };
 
-// The order in which messages that wait for a lane go.
-enum class LaneOrder {
-  kFirstCome,   // the one that requested first
-  kRoundRobin,  // lowest micro-batch, then lowest replica; one that is not ready is skipped
-};
-
-// A lane is a turnstile that several links may share: one message at a time passes it, and the next
-// starts when the last byte of the one before has left.
-struct Lane {
-  LaneOrder order = LaneOrder::kFirstCome;
-};
-
 // The link is down from `from_ns` until `until_ns` (kForever: it never comes back). A transfer that
 // an outage would interrupt is sent when it is over, from its first byte; until then the message
 // leaves shared lanes and trunks to others, as does what was sent without effect.
@@ -81,13 +69,16 @@ struct Link {
   // A blocking sender waits for the acknowledgement (one more latency after the arrival) before its
   // next message on this link.
   bool blocking = false;
-  int lane = -1;                // index into Network::lanes; -1: none
+  int lane = -1;                // below Network::lanes; -1: none
   std::vector<Outage> outages;  // one after the other
 };
 
 struct Network {
   std::vector<Trunk> trunks;
-  std::vector<Lane> lanes;
+  // Turnstiles that several links may share: one message at a time passes a lane, and the next
+  // starts when the last byte of the one before has left. Of those that wait, the one of the lowest
+  // micro-batch, then of the lowest replica, is next; one that is not ready is skipped.
+  int lanes = 0;
   std::vector<Link> links;
 };
 

@@ -58,34 +58,6 @@ absl::Status ValidatePipelines(const Problem& problem) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateSyncs(const Problem& problem) {
-  for (const GradientSync& sync : problem.syncs) {
-    if (sync.duration_ns < 0 || sync.duration_ns > kForever / 1024) {
-      return Bad("impossible duration of a synchronisation, ns", sync.duration_ns);
-    }
-    for (const int channel : sync.channels) {
-      if (channel < 0 || channel >= problem.channel_count) return Bad("no such channel", channel);
-    }
-    for (const int chunk : sync.chunks) {
-      if (chunk < 0 || chunk >= static_cast<int>(problem.chunks.size()) ||
-          std::count(sync.chunks.begin(), sync.chunks.end(), chunk) > 1) {
-        return Bad("a synchronisation names a chunk that is not there, or one twice", chunk);
-      }
-    }
-    if (!sync.done_shares.empty() && sync.done_shares.size() != sync.chunks.size()) {
-      return Bad("a synchronisation's shares are not one per chunk but",
-                 static_cast<int64_t>(sync.done_shares.size()));
-    }
-    for (const double share : sync.done_shares) {
-      if (!(share > 0 && share <= 1)) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "a synchronisation's share of the last gradient operation is not in (0, 1]: ", share));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status Validate(const Problem& problem) {
@@ -99,8 +71,7 @@ absl::Status Validate(const Problem& problem) {
     ATOLL_RETURN_IF_ERROR(
         Annotate(ValidateChunk(problem, problem.chunks[c]), absl::StrCat("chunk ", c)));
   }
-  ATOLL_RETURN_IF_ERROR(ValidatePipelines(problem));
-  return ValidateSyncs(problem);
+  return ValidatePipelines(problem);
 }
 
 absl::Status Validate(const Problem& problem, const Schedule& schedule) {

@@ -3,14 +3,12 @@
 // A chunk is consecutive layers that run as one operation. A plain pipeline has one chunk per
 // device; interleaved and V-shaped placements have several. Every replica is a pipeline of its own,
 // cut as it likes. Of replicas that are equal and share nothing one is enough: all take equally
-// long. Where they share lanes or trunks, replicate.h finds one order for all of them.
+// long.
 //
 // Micro-batch m passes chunk c as F (forward), B (gradient for the input) and W (gradient for the
 // weights). F(c, m) needs the activation of chunk c-1, B(c, m) the gradient from chunk c+1 (at the
-// last chunk: F(c, m)), W(c, m) needs B(c, m). A gradient synchronisation runs as soon as its part
-// of its chunks' gradients is complete (gradient accumulation over all micro-batches), while the
-// devices go on with other work; a chunk takes its optimizer step when all its synchronisations and
-// all work of its device are done.
+// last chunk: F(c, m)), W(c, m) needs B(c, m). A chunk takes its optimizer step when all its
+// gradients (accumulated over all micro-batches) and all work of its device are done.
 //
 // Memory is reserved when F starts; a part of it is released when B ends and the rest when W ends,
 // or, as in the runtime, kept in slots for later micro-batches (Problem::fixed_slots).
@@ -58,26 +56,11 @@ struct Pipeline {
   int replica = 0;  // for the round-robin order of lanes
 };
 
-// These chunks' gradients, or the same layers' part of each, are reduced together, once complete.
-// Collectives that name a common channel (a network card, say) run one after another, first ready
-// first. They take no time of the devices.
-struct GradientSync {
-  std::vector<int> chunks;
-  Nanos duration_ns = 0;
-  std::vector<int> channels;
-  // For a chunk of several layers that are reduced one by one: the share of the chunk's last
-  // gradient operation (W, or an unsplit B) after which this part is complete, above 0 and at most
-  // 1. One per chunk; empty: 1 for all. The last layer of a chunk is the first to be complete.
-  std::vector<double> done_shares;
-};
-
 struct Problem {
   std::vector<Device> devices;
   Network network;
   std::vector<Chunk> chunks;
   std::vector<Pipeline> pipelines;
-  std::vector<GradientSync> syncs;
-  int channel_count = 0;
   // Memory as the runtime takes it: every chunk has as many slots as it ever has micro-batches
   // between the start of F and the end of W (memory_use.h). False: what ends is at once free for
   // other chunks, as published memory figures count. With one chunk per device both are the same,
@@ -86,8 +69,8 @@ struct Problem {
 };
 
 // Everything that makes a problem impossible to simulate: bad indices, a chunk in no or in two
-// pipelines, negative times or bytes, more memory held after B than before, a chunk twice in one
-// synchronisation, more than 2^24 micro-batch passes.
+// pipelines, negative times or bytes, more memory held after B than before, more than
+// 2^24 micro-batch passes.
 absl::Status Validate(const Problem& problem);
 
 enum class OpKind : uint8_t { kForward = 0, kBackward = 1, kWeight = 2, kOptimizer = 3 };

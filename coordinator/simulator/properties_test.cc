@@ -7,31 +7,12 @@
 
 #include "common/rng.h"
 #include "coordinator/simulator/bounds.h"
-#include "coordinator/simulator/replicate.h"
 #include "coordinator/simulator/schedules.h"
 #include "coordinator/simulator/search.h"
 #include "coordinator/simulator/testing/uniform.h"
 
 namespace atl::sim {
 namespace {
-
-// Every stage's gradients are reduced over the replicas in one or two parts, over a common channel.
-void AddSyncs(int p, int replicas, Rng& rng, Problem& problem) {
-  problem.channel_count = 1 + static_cast<int>(rng.Below(2));
-  for (int s = 0; s < p; ++s) {
-    const bool parts = rng.Chance(0.5);
-    for (int part = 0; part < (parts ? 2 : 1); ++part) {
-      GradientSync sync;
-      for (int r = 0; r < replicas; ++r) {
-        sync.chunks.push_back(r * p + s);
-        if (parts) sync.done_shares.push_back(part == 1 ? 1 : 0.1 + 0.8 * rng.Uniform());
-      }
-      sync.duration_ns = static_cast<Nanos>(rng.Below(120));
-      sync.channels = {static_cast<int>(rng.Below(problem.channel_count))};
-      problem.syncs.push_back(std::move(sync));
-    }
-  }
-}
 
 // A pipeline of random stages over random links; every third one crosses trunks or a lane.
 Problem RandomProblem(uint64_t seed) {
@@ -50,8 +31,7 @@ Problem RandomProblem(uint64_t seed) {
     }
   }
   if (shared == 3) {
-    problem.network.lanes = {{rng.Chance(0.5) ? LaneOrder::kFirstCome : LaneOrder::kRoundRobin},
-                             {LaneOrder::kRoundRobin}};
+    problem.network.lanes = 2;
   }
   for (int r = 0; r < replicas; ++r) {
     const int first = static_cast<int>(problem.chunks.size());
@@ -86,7 +66,6 @@ Problem RandomProblem(uint64_t seed) {
     }
     problem.pipelines.push_back({first, p, m, r});
   }
-  if (rng.Chance(0.5)) AddSyncs(p, replicas, rng, problem);
   REQUIRE(Validate(problem).ok());
   return problem;
 }
@@ -179,28 +158,6 @@ void CheckExclusive(const Problem& problem, const Result& result) {
   }
 }
 
-// Collectives start after their gradients, one at a time on a channel; the optimizer comes after.
-void CheckSyncs(const Problem& problem, const Result& result) {
-  std::map<int, Nanos> channel_free_ns;
-  std::map<int, Nanos> synced_ns;  // by chunk
-  REQUIRE(result.syncs.size() == problem.syncs.size());
-  for (const SyncSpan& span : result.syncs) {
-    const GradientSync& sync = problem.syncs[span.sync];
-    CHECK(span.start_ns >= span.ready_ns);
-    CHECK(span.end_ns == span.start_ns + sync.duration_ns);
-    for (const int channel : sync.channels) {
-      CHECK(span.start_ns >= channel_free_ns[channel]);
-      channel_free_ns[channel] = span.end_ns;
-    }
-    for (const int c : sync.chunks) synced_ns[c] = std::max(synced_ns[c], span.end_ns);
-  }
-  for (const auto& device : result.timeline) {
-    for (const OpSpan& span : device) {
-      if (span.op.kind == OpKind::kOptimizer) CHECK(span.start_ns >= synced_ns[span.op.chunk]);
-    }
-  }
-}
-
 TEST_CASE("Any problem: inputs first, one thing at a time, never below the bound, repeatable") {
   const uint64_t seed = GENERATE(range(0, 300));
   INFO("seed " << seed);
@@ -217,7 +174,6 @@ TEST_CASE("Any problem: inputs first, one thing at a time, never below the bound
     REQUIRE(result.verdict != Verdict::kStuck);
     CheckTimeline(result);
     CheckExclusive(problem, result);
-    CheckSyncs(problem, result);
     if (result.verdict == Verdict::kFits) {
       CHECK(result.makespan_ns >= bound.time_ns);
       CHECK(result.period_ns >= PeriodBound(problem).time_ns);
@@ -353,7 +309,7 @@ TEST_CASE("A recorded greedy schedule, played back, is as fast or faster") {
   Problem problem = RandomProblem(seed);
   // Round-robin lanes and shared trunks may serve the same messages in another order; without them
   // the played order is the recorded one exactly.
-  problem.network.lanes.clear();
+  problem.network.lanes = 0;
   for (Link& link : problem.network.links) {
     link.lane = -1;
     for (Edge& edge : link.edges) edge.trunks.clear();
@@ -387,43 +343,10 @@ TEST_CASE("Searching is never worse than plain greedy, and never over memory") {
   CHECK(again->schedule.device_ops == found->schedule.device_ops);
 }
 
-// `replicas` copies of a random pipeline; every transfer takes its turn on a lane per direction.
-Problem CopiesOnALane(uint64_t seed, int replicas) {
-  Rng rng(seed);
-  UniformPipeline shape{.stages = 2 + static_cast<int>(rng.Below(4)),
-                        .micro_batches = 2 + static_cast<int>(rng.Below(8)),
-                        .forward_ns = 1 + static_cast<Nanos>(rng.Below(40)),
-                        .backward_ns = 1 + static_cast<Nanos>(rng.Below(60)),
-                        .weight_ns = static_cast<Nanos>(rng.Below(2) * 20),
-                        .latency_ns = static_cast<Nanos>(rng.Below(60)),
-                        .serial_ns = static_cast<Nanos>(rng.Below(20)),
-                        .slots = 1 + static_cast<int>(rng.Below(8))};
-  const Problem one = MakeUniform(shape);
-  Problem problem;
-  problem.network.lanes = {{LaneOrder::kRoundRobin}, {LaneOrder::kRoundRobin}};
-  const int links = static_cast<int>(one.network.links.size());
-  for (int r = 0; r < replicas; ++r) {
-    for (Chunk chunk : one.chunks) {
-      chunk.device += r * shape.stages;
-      if (chunk.forward_link != kNoLink) chunk.forward_link += r * links;
-      if (chunk.backward_link != kNoLink) chunk.backward_link += r * links;
-      problem.chunks.push_back(chunk);
-    }
-    problem.devices.insert(problem.devices.end(), one.devices.begin(), one.devices.end());
-    for (Link link : one.network.links) {
-      link.lane = static_cast<int>(problem.network.links.size()) % 2;
-      problem.network.links.push_back(link);
-    }
-    problem.pipelines.push_back({r * shape.stages, shape.stages, shape.micro_batches, r});
-  }
-  REQUIRE(Validate(problem).ok());
-  return problem;
-}
-
 TEST_CASE("search_in_parts_finds_what_one_search_finds") {
   const uint64_t seed = GENERATE(range(0, 40));
   INFO("seed " << seed);
-  const Problem problem = seed % 2 == 0 ? RandomV(seed) : Alone(RandomProblem(seed), 0);
+  const Problem problem = seed % 2 == 0 ? RandomV(seed) : RandomProblem(seed);
   const SearchOptions options{.restarts = 8, .seed = seed};
   ScheduleSearch search(problem, options);
   for (const int restarts : {8, 8, 30, 70}) {
@@ -434,32 +357,6 @@ TEST_CASE("search_in_parts_finds_what_one_search_finds") {
     CHECK(part->schedule.device_ops == whole->schedule.device_ops);
     CHECK(part->how == whole->how);
   }
-}
-
-TEST_CASE("Equal replicas are found out, and one order serves them all") {
-  const uint64_t seed = GENERATE(range(0, 60));
-  INFO("seed " << seed);
-  Problem problem = CopiesOnALane(seed, 3);
-  const std::vector<Kind> kinds = FindPipelineKinds(problem);
-  REQUIRE(kinds.size() == 1);
-  CHECK(kinds[0].pipelines == std::vector<int>{0, 1, 2});
-  const Problem alone = Alone(problem, 1);
-  REQUIRE(Validate(alone).ok());
-  const Schedule order = *OneForwardOneBackward(alone);
-  const Schedule together = Together(problem, kinds, {order});
-  REQUIRE(Validate(problem, together).ok());
-  CHECK(together.device_ops == OneForwardOneBackward(problem)->device_ops);
-  const auto found = Search(problem, {.restarts = 40});
-  REQUIRE(found.ok());
-  CHECK(found->result.verdict == Verdict::kFits);
-  CHECK(found->result.makespan_ns <= Greedy(problem, {}).result.makespan_ns);
-  CHECK(found->result.makespan_ns >= MakespanBound(problem).time_ns);
-  CHECK(MakespanBound(problem).time_ns >= MakespanBound(alone).time_ns);
-
-  problem.chunks[0].forward_ns += 1;
-  CHECK(FindPipelineKinds(problem).size() == 2);
-  problem.chunks[0].device = problem.chunks.back().device;  // which works for two pipelines now
-  CHECK(FindPipelineKinds(problem).empty());
 }
 
 TEST_CASE("A micro-batch that does not fit is said to be stuck, not run") {

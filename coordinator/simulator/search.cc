@@ -7,7 +7,6 @@
 #include "common/check.h"
 #include "common/rng.h"
 #include "coordinator/simulator/bounds.h"
-#include "coordinator/simulator/replicate.h"
 #include "coordinator/simulator/schedules.h"
 
 namespace atl::sim {
@@ -70,10 +69,9 @@ class Incumbent {
                   : options.objective == Objective::kMakespan ? MakespanBound(problem).time_ns
                                                               : PeriodBound(problem).time_ns) {}
 
-  // The best there can be is found, or the caller's time is up.
+  // The best there can be is found.
   bool Over() const {
-    return (any_ && GetObjectiveValue(best_.result, options_.objective) <= bound_ns_) ||
-           (options_.stop && options_.stop());
+    return any_ && GetObjectiveValue(best_.result, options_.objective) <= bound_ns_;
   }
   // Nothing is left to try: over, or the simulations are used up.
   bool Spent() const { return tried_ >= options_.restarts || Over(); }
@@ -285,45 +283,6 @@ class Explorer {
   std::pair<Nanos, std::vector<int>> at_;  // what it gives
 };
 
-// The links that a pipeline shares with `sharers` others at its even share of the bandwidth.
-Problem AtShare(Problem alone, int sharers) {
-  for (Link& link : alone.network.links) {
-    bool shared = link.lane >= 0;
-    for (const Edge& edge : link.edges) shared = shared || !edge.trunks.empty();
-    if (!shared) continue;
-    for (Edge& edge : link.edges) edge.bytes_per_s /= sharers;
-  }
-  return alone;
-}
-
-// One order per kind, found for one replica: plain greedy, then searched with what is shared to
-// itself, then at its share of it.
-void TryCopies(const Problem& problem, const std::vector<Kind>& kinds, const SearchOptions& options,
-               Incumbent& incumbent) {
-  struct Way {
-    int sharers = 1;
-    bool searched = true;
-  };
-  std::vector<Way> ways = {{1, false}, {1, true}};
-  if (!problem.network.lanes.empty() || !problem.network.trunks.empty()) {
-    ways.push_back({static_cast<int>(problem.pipelines.size()), true});
-  }
-  for (const Way& way : ways) {
-    SearchOptions one = options;
-    if (!way.searched) one.restarts = 1;
-    std::vector<Schedule> orders;
-    std::string how = "one replica's order for all: ";
-    for (const Kind& kind : kinds) {
-      const auto found = Search(AtShare(Alone(problem, kind.pipelines[0]), way.sharers), one);
-      if (!found.ok()) return;
-      absl::StrAppend(&how, orders.empty() ? "" : "; ", found->how);
-      orders.push_back(found->schedule);
-    }
-    incumbent.TryRule(Together(problem, kinds, orders), how);
-    if (incumbent.Spent()) return;
-  }
-}
-
 }  // namespace
 
 struct ScheduleSearch::State {
@@ -336,30 +295,18 @@ struct ScheduleSearch::State {
 };
 
 ScheduleSearch::ScheduleSearch(const Problem& problem, const SearchOptions& options)
-    : options_(options) {
-  const std::vector<Kind> kinds = problem.pipelines.size() > 1 && options.restarts > 1
-                                      ? FindPipelineKinds(problem)
-                                      : std::vector<Kind>{};
-  copied_ = !kinds.empty();
-  SearchOptions joint = options;
-  joint.restarts = JointRestarts(problem, options.restarts);
-  state_ = std::make_unique<State>(problem, joint);
+    : options_(options), state_(std::make_unique<State>(problem, options)) {
   state_->incumbent.Try({}, 0);
-  if (copied_) TryCopies(state_->problem, kinds, options, state_->incumbent);
 }
+
 ScheduleSearch::ScheduleSearch(ScheduleSearch&&) = default;
 ScheduleSearch::~ScheduleSearch() = default;
-
-int ScheduleSearch::JointRestarts(const Problem& problem, int restarts) const {
-  const int pipelines = static_cast<int>(problem.pipelines.size());
-  return copied_ ? std::min(restarts, std::max(6, restarts / pipelines)) : restarts;
-}
 
 const Problem& ScheduleSearch::problem() const { return state_->problem; }
 
 absl::StatusOr<Found> ScheduleSearch::Find(int restarts) {
   Incumbent& incumbent = state_->incumbent;
-  incumbent.Allow(JointRestarts(problem(), restarts));
+  incumbent.Allow(restarts);
   state_->explorer.Run(incumbent);
   if (!incumbent.any()) {
     return absl::FailedPreconditionError(

@@ -72,22 +72,16 @@ Nanos GetObjectiveValue(const Result& result, Objective objective);
 
 struct SearchOptions {
   Objective objective = Objective::kMakespan;
-  // Simulations to spend, at least 1. With several replicas that are equal or at least have devices
-  // of their own, they play one replica of each kind, and a few play all of them.
-  int restarts = 64;
+  int restarts = 64;  // simulations to spend, at least 1
   uint64_t seed = 1;
-  // Polled between simulations; true ends the search early (a time budget, kept by the caller).
-  std::function<bool()> stop;
 };
 
 // The best of JEEVES's greedy, compact zero-bubble in all three preferences, perturbations of the
-// best so far, and, of several replicas, one order for all that are equal (replicate.h). Never
-// worse than Greedy(problem, {}). Ends early when the lower bound (bounds.h) is reached. The error
-// says what does not fit.
+// best so far. Never worse than Greedy(problem, {}). Ends early when the lower bound (bounds.h) is
+// reached. The error says what does not fit.
 absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& options);
 
-// Search() in parts: a call goes on from where the one before ended. Of several replicas that are
-// equal, one's order is searched for once, with the restarts of `options`.
+// Search() in parts: a call goes on from where the one before ended.
 class ScheduleSearch {
  public:
   // REQUIRES: Validate(problem) is OK.
@@ -103,10 +97,8 @@ class ScheduleSearch {
 
  private:
   struct State;
-  int JointRestarts(const Problem& problem, int restarts) const;
 
   const SearchOptions options_;
-  bool copied_ = false;  // several replicas are equal, and play one's order
   std::unique_ptr<State> state_;
 };
 

@@ -45,14 +45,6 @@ struct MessageSpan {
   Nanos arrive_ns = 0;
 };
 
-// One gradient synchronisation: its gradients are complete, it gets its channels, it is done.
-struct SyncSpan {
-  int sync = 0;  // index into Problem::syncs
-  Nanos ready_ns = 0;
-  Nanos start_ns = 0;
-  Nanos end_ns = 0;
-};
-
 struct DeviceUse {
   Nanos busy_ns = 0;   // in F, B, W and optimizer
   Nanos first_ns = 0;  // start of its first operation
@@ -63,8 +55,7 @@ struct DeviceUse {
 struct Result {
   Verdict verdict = Verdict::kFits;
   std::string reason;     // of a verdict other than kFits: which device, how much, when
-  Nanos makespan_ns = 0;  // everything done, synchronisation and optimizer included
-  Nanos compute_ns = 0;   // end of the last F, B or W; what follows was not hidden behind work
+  Nanos makespan_ns = 0;  // everything done, the optimizer included
   // Longest time from a device's first to its last operation: the time between steps in the long
   // run when each stage may start the next step as soon as it is done with this one.
   Nanos period_ns = 0;
@@ -74,7 +65,6 @@ struct Result {
   // With Options::record; the first with Options::timeline, too.
   std::vector<std::vector<OpSpan>> timeline;  // per device
   std::vector<MessageSpan> messages;          // in the order of requests
-  std::vector<SyncSpan> syncs;                // in the order started
 };
 
 struct Options {

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "coordinator/simulator/bounds.h"
-#include "coordinator/simulator/link_orders.h"
 #include "coordinator/simulator/schedules.h"
 #include "coordinator/simulator/testing/uniform.h"
 
@@ -113,73 +112,6 @@ TEST_CASE("Malformed schedules are refused with the operation's name") {
   schedule.device_ops[0][0] = {1, 0, OpKind::kForward};
   const auto elsewhere = Simulate(problem, schedule, {});
   CHECK_THAT(std::string(elsewhere.status().message()), Catch::Contains("device 0, F1.0"));
-}
-
-TEST_CASE("Gradients are reduced after the last W, one collective at a time per channel") {
-  Problem problem =
-      MakeUniform({.stages = 2, .micro_batches = 2, .forward_ns = 10, .backward_ns = 10});
-  problem.channel_count = 1;
-  problem.syncs = {{{0}, 100, {0}}, {{1}, 100, {0}}};
-  for (Chunk& chunk : problem.chunks) chunk.optimizer_ns = 5;
-  const Result result = Play(problem, *OneForwardOneBackward(problem));
-  // Stage 1 ends its last B at 50, stage 0 at 60; the second collective waits for the first.
-  CHECK(result.timeline[1].back().start_ns == 150);
-  CHECK(result.timeline[0].back().start_ns == 250);
-  CHECK(result.makespan_ns == 255);
-}
-
-TEST_CASE("Layers are reduced one by one while the device works on") {
-  // Two chunks on one device, two layers each: GPipe ends chunk 1's gradients at 60, chunk 0's
-  // at 80.
-  Problem problem = MakeUniform({.stages = 1,
-                                 .micro_batches = 2,
-                                 .forward_ns = 10,
-                                 .backward_ns = 10,
-                                 .chunks_per_device = 2});
-  problem.channel_count = 1;
-  problem.syncs = {{{0}, 8, {0}, {0.5}}, {{0}, 8, {0}}, {{1}, 8, {0}, {0.5}}, {{1}, 8, {0}}};
-  for (Chunk& chunk : problem.chunks) chunk.optimizer_ns = 5;
-  const Result result = Play(problem, GPipe(problem));
-  CHECK(result.compute_ns == 80);
-  REQUIRE(result.syncs.size() == 4);
-  const Nanos ready[] = {55, 60, 75, 80};
-  const Nanos start[] = {55, 63, 75, 83};
-  const int order[] = {2, 3, 0, 1};
-  for (int i = 0; i < 4; ++i) {
-    INFO("synchronisation " << i);
-    CHECK(result.syncs[i].sync == order[i]);
-    CHECK(result.syncs[i].ready_ns == ready[i]);
-    CHECK(result.syncs[i].start_ns == start[i]);
-    CHECK(result.syncs[i].end_ns == start[i] + 8);
-  }
-  // Chunk 1's step waits for the device's work, chunk 0's for its second layer's gradients.
-  CHECK(result.timeline[0].back().start_ns == 91);
-  CHECK(result.makespan_ns == 96);
-  CHECK(MakespanBound(problem).time_ns <= 96);
-}
-
-TEST_CASE("What several senders share is written down in the order it was used") {
-  Problem problem;
-  problem.network.lanes = {{LaneOrder::kRoundRobin}};
-  for (int r = 0; r < 2; ++r) {
-    for (int s = 0; s < 2; ++s) {
-      Chunk chunk{.device = 2 * r + s, .forward_ns = 10, .backward_ns = 10};
-      if (s == 0) {
-        chunk.forward_link = r;
-        chunk.forward_bytes = 15;
-      }
-      problem.chunks.push_back(chunk);
-      problem.devices.push_back({});
-    }
-    problem.network.links.push_back({{Edge{5, 1e9, {}, -1}}, false, 0});
-    problem.pipelines.push_back({2 * r, 2, 2, r});
-  }
-  const std::vector<LinkOrder> orders = LinkOrders(problem, Play(problem, GPipe(problem)));
-  REQUIRE(orders.size() == 1);
-  CHECK(orders[0].on == LinkOrder::On::kLane);
-  const std::vector<OrderedMessage> expected = {
-      {0, 0, 0, false}, {1, 0, 0, false}, {0, 0, 1, false}, {1, 0, 1, false}};
-  CHECK(orders[0].messages == expected);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ Transport::Transport(const Network& network, EventQueue& events, std::vector<Mes
       events_(events),
       record_(record),
       links_(network.links.size()),
-      lanes_(network.lanes.size()),
+      lanes_(static_cast<size_t>(network.lanes)),
       trunk_free_ns_(network.trunks.size(), 0) {
   for (size_t i = 0; i < links_.size(); ++i) {
     const Link& link = network.links[i];
@@ -81,7 +81,6 @@ void Transport::Send(Nanos now, int link, int64_t bytes, uint64_t token, uint64_
     case Service::kLane: {
       const int lane = network_.links[link].lane;
       LaneState& turnstile = lanes_[lane];
-      if (network_.lanes[lane].order == LaneOrder::kFirstCome) message.send_priority = 0;
       turnstile.heap.push_back(message);
       std::push_heap(turnstile.heap.begin(), turnstile.heap.end(), Later());
       if (!turnstile.dirty) dirty_lanes_.push_back(lane);

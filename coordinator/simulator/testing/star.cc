@@ -26,9 +26,8 @@ void JoinInStar(const StarNetwork& star, RoundsProblem& problem) {
     const double rate = star.island_bytes_per_s[i];
     const int own = card(rate);
     // One transfer of an island at a time in each direction: the Latin square's slots.
-    const int lane = static_cast<int>(network.lanes.size());
-    network.lanes.push_back({LaneOrder::kRoundRobin});
-    network.lanes.push_back({LaneOrder::kRoundRobin});
+    const int lane = network.lanes;
+    network.lanes += 2;
     for (size_t j = 0; j < servers.size(); ++j) {
       const double least = std::min(rate, star.server_bytes_per_s[j]);
       const int link = static_cast<int>(network.links.size());

@@ -1,4 +1,4 @@
-#include "coordinator/simulator/replicate.h"
+#include "bench/planner/replicate.h"
 
 #include <algorithm>
 #include <set>
@@ -47,6 +47,17 @@ bool SameAlone(const Problem& a, const Problem& b) {
                     b.network.links.end(), SameEdges);
 }
 
+// The links that a pipeline shares with `sharers` others at its even share of the bandwidth.
+Problem AtShare(Problem alone, int sharers) {
+  for (Link& link : alone.network.links) {
+    bool shared = link.lane >= 0;
+    for (const Edge& edge : link.edges) shared = shared || !edge.trunks.empty();
+    if (!shared) continue;
+    for (Edge& edge : link.edges) edge.bytes_per_s /= sharers;
+  }
+  return alone;
+}
+
 }  // namespace
 
 Problem Alone(const Problem& problem, int pipeline) {
@@ -55,7 +66,6 @@ Problem Alone(const Problem& problem, int pipeline) {
   Problem alone;
   alone.network.trunks = problem.network.trunks;
   alone.network.lanes = problem.network.lanes;
-  alone.channel_count = problem.channel_count;
   alone.fixed_slots = problem.fixed_slots;
   for (const int d : devices) alone.devices.push_back(problem.devices[d]);
   std::vector<int> links;  // by their new index
@@ -79,16 +89,6 @@ Problem Alone(const Problem& problem, int pipeline) {
   }
   alone.pipelines = {from};
   alone.pipelines[0].first_chunk = 0;
-  for (const GradientSync& sync : problem.syncs) {
-    GradientSync own{{}, sync.duration_ns, sync.channels, {}};
-    for (size_t i = 0; i < sync.chunks.size(); ++i) {
-      const int c = sync.chunks[i] - from.first_chunk;
-      if (c < 0 || c >= from.chunk_count) continue;
-      own.chunks.push_back(c);
-      if (!sync.done_shares.empty()) own.done_shares.push_back(sync.done_shares[i]);
-    }
-    if (!own.chunks.empty()) alone.syncs.push_back(std::move(own));
-  }
   return alone;
 }
 
@@ -130,6 +130,31 @@ Schedule Together(const Problem& problem, const std::vector<Kind>& kinds,
     }
   }
   return schedule;
+}
+
+absl::StatusOr<Found> SearchReplicas(const Problem& problem, const SearchOptions& options) {
+  const int replicas = static_cast<int>(problem.pipelines.size());
+  const std::vector<Kind> kinds =
+      replicas > 1 && options.restarts > 1 ? FindPipelineKinds(problem) : std::vector<Kind>{};
+  if (kinds.empty()) return Search(problem, options);
+  SearchOptions joint = options;
+  joint.restarts = std::min(options.restarts, std::max(6, options.restarts / replicas));
+  absl::StatusOr<Found> best = Search(problem, joint);
+  const bool shares = problem.network.lanes > 0 || !problem.network.trunks.empty();
+  for (const int sharers : shares ? std::vector{1, replicas} : std::vector{1}) {
+    std::vector<Schedule> orders;
+    for (const Kind& kind : kinds) {
+      auto one = Search(AtShare(Alone(problem, kind.pipelines[0]), sharers), options);
+      if (!one.ok()) return best;
+      orders.push_back(std::move(one->schedule));
+    }
+    Found copies{Together(problem, kinds, orders), {}, "one replica's order for all"};
+    copies.result = SimulateUnchecked(problem, copies.schedule, {});
+    if (copies.result.verdict != Verdict::kFits) continue;
+    if (!best.ok() || copies.result.makespan_ns < best->result.makespan_ns)
+      best = std::move(copies);
+  }
+  return best;
 }
 
 }  // namespace atl::sim
