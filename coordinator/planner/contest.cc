@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "coordinator/planner/cluster/leader.h"
 #include "coordinator/planner/cluster/traffic.h"
-#include "coordinator/planner/improve.h"
 
 namespace atl::plan {
 namespace {
@@ -19,6 +19,18 @@ constexpr double kAtBound = 1.001;
 // Two stages a device may make a layout so many times faster.
 constexpr double kShapesGain = 1.08;
 constexpr size_t kReshaped = 4;
+
+// Where the layers lie.
+std::string PlacementKey(const Layout& layout) {
+  std::string key = absl::StrCat(static_cast<int>(layout.shape));
+  for (const Replica& replica : layout.replicas) {
+    absl::StrAppend(&key, ";", replica.micro_batches);
+    for (const Stage& stage : replica.stages) {
+      absl::StrAppend(&key, ",", stage.devices[0], "-", stage.last_layer);
+    }
+  }
+  return key;
+}
 
 }  // namespace
 
@@ -45,8 +57,7 @@ Contest::Contest(const Cluster& cluster, const Costs& costs, const Job& job, con
       options_(options),
       ranking_(cluster, costs, job),
       plan_(plan),
-      rank_limit_(rank_limit),
-      rng_(options.seed) {
+      rank_limit_(rank_limit) {
   if (any()) return;
   plan_.seed = options.seed;
   plan_.outcome.step_s = INFINITY;
@@ -105,17 +116,24 @@ void Contest::Lose(const std::string& what, const Layout& layout, double step_s,
   if (outcome != nullptr) plan_.alternatives.back().parts = GetStepParts(*outcome);
 }
 
-void Contest::Improve(int tries) {
-  for (int i = 0; i < tries && !Stopped(); ++i) {
+bool Contest::Improve(int tries) {
+  for (int tried = 0; tried < tries && !Stopped();) {
+    if (!std::exchange(changes_listed_, true)) {
+      changes_ = ListChanges(cluster_, plan_.layout, plan_.outcome);
+      next_change_ = 0;
+    }
+    if (next_change_ == changes_.size()) return false;
     Layout layout = plan_.layout;
-    if (!Perturb(cluster_, costs_, plan_.outcome, rng_, layout)) continue;
-    if (!IsAllowed(layout)) continue;
+    if (!Apply(cluster_, costs_, plan_.outcome, changes_[next_change_++], layout)) continue;
+    if (!IsAllowed(layout) || !tried_.insert(PlacementKey(layout)).second) continue;
+    ++tried;
     auto outcome = Evaluated(layout, &plan_.outcome);
     ++plan_.simulated;
     if (!outcome.ok() || !KeepsLimits(layout, outcome->step_s)) continue;
     const double rank = ranking_.Rank(layout, outcome->step_s);
     if (rank < plan_.rank) Win(std::move(layout), *std::move(outcome), rank);
   }
+  return !Stopped();
 }
 
 void Contest::TryShapes() {
@@ -185,6 +203,7 @@ void Contest::Win(Layout layout, Outcome outcome, double rank) {
   plan_.layout = std::move(layout);
   plan_.outcome = std::move(outcome);
   plan_.rank = rank;
+  changes_listed_ = false;
 }
 
 bool Contest::IsAllowed(const Layout& layout) const {

@@ -6,13 +6,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "common/rng.h"
 #include "coordinator/planner/candidates.h"
 #include "coordinator/planner/cluster/objective.h"
+#include "coordinator/planner/improve.h"
 #include "coordinator/planner/planner.h"
 
 namespace atl::plan {
@@ -41,8 +42,9 @@ class Contest {
   void EnterBoth(const Candidate& candidate);
   // An alternative that is not as fast, or (without an outcome) not simulated.
   void Lose(const std::string& what, const Layout& layout, double step_s, const Outcome* outcome);
-  // Small changes of the winner, others with each call.
-  void Improve(int tries);
+  // Small changes of the winner, each tried once. False where none is left, or the search is
+  // stopped.
+  bool Improve(int tries);
   // Two stages per device, of the winner and of those that it may make better than the winner.
   void TryShapes();
   void Finish();
@@ -69,8 +71,11 @@ class Contest {
   const double rank_limit_;
   ScheduleSearches searches_;
   std::vector<std::pair<double, Layout>> idling_;  // by rank
-  int violating_ = 0;  // candidates that break what the job fixes, looked at all the same
-  Rng rng_;
+  int violating_ = 0;            // candidates that break what the job fixes, looked at all the same
+  std::vector<Change> changes_;  // of the winner
+  size_t next_change_ = 0;
+  bool changes_listed_ = false;
+  std::set<std::string> tried_;  // by PlacementKey
   std::string winner_;
   absl::Status why_not_ = absl::ResourceExhaustedError("no layout fits");
   absl::Status over_limit_ = absl::OkStatus();

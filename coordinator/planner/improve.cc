@@ -105,41 +105,15 @@ std::vector<Stage> BuildStages(const Cluster& cluster, const Costs& costs, const
 // Moves a layer from one stage to another of the slowest kind, near or far: the stages between keep
 // their numbers of layers. (Far moves find JEEVES's divisions, where the first stages, which hold
 // the most micro-batches, get fewer layers than all others.)
-bool MoveLayer(const Outcome& outcome, Rng& rng, Layout& layout) {
-  const ReplicaOutcome& kind = SlowestKind(outcome);
-  const size_t stages = layout.replicas[kind.replicas[0]].stages.size();
-  if (stages < 2) return false;
-  const size_t first = rng.Below(stages - 1);
-  const size_t last = first + 1 + (rng.Chance(0.5) ? 0 : rng.Below(stages - 1 - first));
-  const int move = rng.Chance(0.5) ? 1 : -1;
-  for (const int r : kind.replicas) {
-    std::vector<Stage>& all = layout.replicas[r].stages;
-    for (size_t boundary = first; boundary < last; ++boundary) {
-      all[boundary].last_layer += move;
-      all[boundary + 1].first_layer += move;
-    }
-    for (size_t s = first; s <= last; ++s) {
-      if (all[s].first_layer >= all[s].last_layer) return false;
-    }
+bool MoveLayer(const Change& change, std::vector<Stage>& stages) {
+  const int move = change.to > change.from ? -1 : 1;
+  const size_t first = std::min(change.from, change.to), last = std::max(change.from, change.to);
+  for (size_t boundary = first; boundary < last; ++boundary) {
+    stages[boundary].last_layer += move;
+    stages[boundary + 1].first_layer += move;
   }
-  return true;
-}
-
-// Swaps the devices of two neighbouring stages in all slowest replicas, and cuts again.
-bool SwapStages(const Cluster& cluster, const Costs& costs, const Outcome& outcome, Rng& rng,
-                Layout& layout) {
-  const ReplicaOutcome& kind = SlowestKind(outcome);
-  const size_t stages = layout.replicas[kind.replicas[0]].stages.size();
-  if (stages < 2) return false;
-  const size_t first = rng.Below(stages - 1);
-  for (const int r : kind.replicas) {
-    Replica& replica = layout.replicas[r];
-    std::swap(replica.stages[first].devices, replica.stages[first + 1].devices);
-    if (!CutReplica(cluster, costs, layout.micro_batch, replica).ok()) {
-      return false;
-    }
-  }
-  return true;
+  return std::all_of(stages.begin(), stages.end(),
+                     [](const Stage& stage) { return stage.first_layer < stage.last_layer; });
 }
 
 }  // namespace
@@ -174,12 +148,46 @@ std::optional<Layout> Reordered(const Cluster& cluster, const Costs& all_costs,
   return better;
 }
 
-bool Perturb(const Cluster& cluster, const Costs& costs, const Outcome& outcome, Rng& rng,
-             Layout& layout) {
-  if (layout.shape != Shape::kPlain || rng.Chance(0.5)) {
-    return MoveLayer(outcome, rng, layout);
+std::vector<Change> ListChanges(const Cluster& cluster, const Layout& layout,
+                                const Outcome& outcome) {
+  const ReplicaOutcome& kind = SlowestKind(outcome);
+  const std::vector<Stage>& stages = layout.replicas[kind.replicas[0]].stages;
+  const auto busy = [&](size_t s) {
+    return kind.found.result.devices[kind.problem.chunks[s].device].busy_ns;
+  };
+  std::vector<std::pair<sim::Nanos, Change>> ranked;  // by what the busier one loses, negated
+  for (size_t from = 0; from < stages.size(); ++from) {
+    for (size_t to = 0; to < stages.size(); ++to) {
+      if (from != to) ranked.push_back({busy(to) - busy(from), {Change::What::kLayer, from, to}});
+    }
   }
-  return SwapStages(cluster, costs.ForReplicas(layout.replicas.size()), outcome, rng, layout);
+  for (size_t s = 0; s + 1 < stages.size() && layout.shape == Shape::kPlain; ++s) {
+    const Device& a = cluster.devices[stages[s].devices[0]];
+    const Device& b = cluster.devices[stages[s + 1].devices[0]];
+    const bool alike = a.type == b.type && a.node == b.node && a.site == b.site &&
+                       stages[s].devices.size() == stages[s + 1].devices.size();
+    if (!alike) ranked.push_back({0, {Change::What::kDevices, s, s + 1}});
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Change> changes;
+  for (const auto& [rank, change] : ranked) changes.push_back(change);
+  return changes;
+}
+
+bool Apply(const Cluster& cluster, const Costs& costs, const Outcome& outcome, const Change& change,
+           Layout& layout) {
+  const Costs& of_replicas = costs.ForReplicas(layout.replicas.size());
+  for (const int r : SlowestKind(outcome).replicas) {
+    Replica& replica = layout.replicas[r];
+    if (change.what == Change::What::kLayer) {
+      if (!MoveLayer(change, replica.stages)) return false;
+      continue;
+    }
+    std::swap(replica.stages[change.from].devices, replica.stages[change.to].devices);
+    if (!CutReplica(cluster, of_replicas, layout.micro_batch, replica).ok()) return false;
+  }
+  return true;
 }
 
 bool StaysInSites(const Cluster& cluster, const Layout& layout) {

@@ -4,9 +4,8 @@
 #define ATOLL_COORDINATOR_PLANNER_IMPROVE_H_
 
 #include <optional>
-#include <string>
+#include <vector>
 
-#include "common/rng.h"
 #include "coordinator/planner/layout.h"
 
 namespace atl::plan {
@@ -16,11 +15,23 @@ namespace atl::plan {
 // changes.
 std::optional<Layout> Reordered(const Cluster& cluster, const Costs& costs, const Layout& layout);
 
-// A neighbour of a plainly placed layout: one layer from a stage to another in the slowest kind of
-// replica, or two neighbouring stages' devices swapped. Of others: the first kind alone. False if
-// this one cannot be.
-bool Perturb(const Cluster& cluster, const Costs& costs, const Outcome& outcome, Rng& rng,
-             Layout& layout);
+// A small change of all replicas of the slowest kind.
+struct Change {
+  enum class What {
+    kLayer,    // moves from one stage to another
+    kDevices,  // two neighbouring stages swap theirs, and layers are cut anew
+  } what = What::kLayer;
+  size_t from = 0, to = 0;  // stages
+};
+
+// All of them, those that relieve the busiest devices most first; devices change places in plainly
+// placed layouts alone.
+std::vector<Change> ListChanges(const Cluster& cluster, const Layout& layout,
+                                const Outcome& outcome);
+
+// False if it cannot be.
+bool Apply(const Cluster& cluster, const Costs& costs, const Outcome& outcome, const Change& change,
+           Layout& layout);
 
 // Every replica lies in one site and has at least two entities.
 bool StaysInSites(const Cluster& cluster, const Layout& layout);

@@ -86,7 +86,7 @@ void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Opti
   }
   ForAll(options.pool, refined.size(), [&](size_t i) {
     const Costs own = costs;  // they are not for several threads
-    Refine(cluster, own, job, options.seed, options.stop, refined[i]);
+    Refine(cluster, own, job, options.stop, refined[i]);
     refined[i].how += ", refined";
   });
   candidates.insert(candidates.end(), refined.begin(), refined.end());
@@ -379,7 +379,6 @@ void Merge(Plan other, Plan& plan) {
 
 absl::StatusOr<Plan> SearchAll(const Cluster& cluster, const Costs& costs, const Job& job,
                                const Options& options) {
-  ATOLL_RETURN_IF_ERROR(Validate(cluster));
   ATOLL_RETURN_IF_ERROR(Validate(job));
   const std::vector<int> sizes = MicroBatchSizes(job);
   const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
@@ -401,8 +400,7 @@ absl::StatusOr<Plan> SearchAll(const Cluster& cluster, const Costs& costs, const
   }
   if (options.enough) {
     Contest contest(cluster, costs, job, options, plan, INFINITY);
-    while (!options.enough() && !contest.Stopped()) {
-      contest.Improve(std::max(1, options.improvements));
+    while (!options.enough() && contest.Improve(std::max(1, options.improvements))) {
     }
     contest.Finish();
   }
@@ -418,7 +416,16 @@ absl::StatusOr<Plan> SearchAll(const Cluster& cluster, const Costs& costs, const
 
 absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const Job& job,
                              const Options& options) {
-  absl::StatusOr<Plan> plan = SearchAll(cluster, costs, job, options);
+  ATOLL_RETURN_IF_ERROR(Validate(cluster));
+  const Canonical canonical = MakeCanonical(cluster);
+  absl::StatusOr<Plan> plan = SearchAll(canonical.cluster, costs, job, options);
+  if (plan.ok()) {
+    for (Replica& replica : plan->layout.replicas) {
+      for (Stage& stage : replica.stages) {
+        for (int& device : stage.devices) device = canonical.devices[device];
+      }
+    }
+  }
   const std::string constraints = ConstraintsText(job.fixed);
   if (constraints.empty()) return plan;
   if (plan.ok()) {

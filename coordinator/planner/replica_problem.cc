@@ -20,6 +20,14 @@ void AppendRaw(std::string& key, Values... values) {
   (key.append(reinterpret_cast<const char*>(&values), sizeof(values)), ...);
 }
 
+// By what it is: the search numbers types in an order of its own.
+void AppendType(const Cluster& cluster, int device, std::string& key) {
+  const DeviceType& type = cluster.types[cluster.devices[device].type];
+  key.append(type.name).push_back('\0');
+  AppendRaw(key, type.flops_per_s, type.memory_bytes_per_s, type.memory_bytes,
+            type.link_bytes_per_s);
+}
+
 void AppendLink(const Link& plan_link, std::string& key) {
   AppendRaw(key, plan_link.latency_s, plan_link.bytes_per_s, plan_link.edges.size());
   if (plan_link.sizes != nullptr) plan_link.sizes->AppendTo(key);
@@ -46,8 +54,8 @@ class NetworkBuilder {
     if (!added) return known->second;
     network_.links.push_back(ToSimLink(LinkBetweenStages(cluster_, sharing_, from, to)));
     if (FindSharedLink(cluster_, sharing_, from, to) != nullptr) {
-      const auto [lane, first] = lanes_.try_emplace(*FindSharedLinkId(cluster_, from, to),
-                                                    network_.lanes);
+      const auto [lane, first] =
+          lanes_.try_emplace(*FindSharedLinkId(cluster_, from, to), network_.lanes);
       if (first) ++network_.lanes;
       network_.links.back().lane = lane->second;
     }
@@ -239,14 +247,15 @@ std::string MakeReplicaKey(const Cluster& cluster, const Layout& layout, const L
   std::map<LinkSharing::Id, size_t> shared_links;  // of the replica, numbered
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const Stage& stage = replica.stages[s];
-    AppendRaw(kind, stage_entities[s], cluster.devices[stage.devices[0]].type, stage.devices.size(),
-              stage.first_layer, stage.last_layer,
+    AppendRaw(kind, stage_entities[s], stage.devices.size(), stage.first_layer, stage.last_layer,
               stage.saving.any() ? stage.saving.recomputed : -1);
+    AppendType(cluster, stage.devices[0], kind);
     if (const std::optional<RingLink> ring = FindSlowestRingLink(cluster, stage.devices); ring) {
       AppendRaw(kind, ring->latency_s, ring->bytes_per_s);
     }
     for (size_t rank = 0; rank < layout.tensor_split_ratios.size(); ++rank) {
-      AppendRaw(kind, layout.tensor_split_ratios[rank], cluster.devices[stage.devices[rank]].type);
+      AppendRaw(kind, layout.tensor_split_ratios[rank]);
+      AppendType(cluster, stage.devices[rank], kind);
     }
     if (s + 1 == replica.stages.size() || stage_entities[s] == stage_entities[s + 1]) continue;
     const Stage& next = replica.stages[s + 1];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <queue>
 #include <set>
 #include <tuple>
@@ -339,6 +340,40 @@ void SetRingLinks(Cluster& cluster) {
     type = known->second;
   }
   cluster.types = std::move(made);
+}
+
+Canonical MakeCanonical(const Cluster& cluster) {
+  const auto key = [](const DeviceType& t) {
+    return std::tie(t.name, t.memory_bytes, t.flops_per_s, t.memory_bytes_per_s, t.link_bytes_per_s,
+                    t.price_per_hour, t.ring_links);
+  };
+  std::vector<int> types(cluster.types.size()), number(cluster.types.size());
+  std::iota(types.begin(), types.end(), 0);
+  std::stable_sort(types.begin(), types.end(),
+                   [&](int a, int b) { return key(cluster.types[a]) < key(cluster.types[b]); });
+  for (size_t t = 0; t < types.size(); ++t) number[types[t]] = static_cast<int>(t);
+  Canonical made{cluster, std::vector<int>(cluster.devices.size())};
+  std::iota(made.devices.begin(), made.devices.end(), 0);
+  // A device that is named with a smaller number comes first in its node.
+  const auto place = [&](int d) {
+    const Device& device = cluster.devices[d];
+    return std::tuple<const std::string&, const std::string&, int, size_t, const std::string&>(
+        device.site, device.node, number[device.type], device.id.size(), device.id);
+  };
+  std::sort(made.devices.begin(), made.devices.end(),
+            [&](int a, int b) { return place(a) < place(b); });
+  std::vector<int> index(cluster.devices.size());
+  for (size_t d = 0; d < index.size(); ++d) {
+    index[made.devices[d]] = static_cast<int>(d);
+    made.cluster.devices[d] = cluster.devices[made.devices[d]];
+    made.cluster.devices[d].type = number[made.cluster.devices[d].type];
+  }
+  for (size_t t = 0; t < types.size(); ++t) made.cluster.types[t] = cluster.types[types[t]];
+  made.cluster.measured.clear();
+  for (const auto& [pair, link] : cluster.measured) {
+    made.cluster.measured[{index[pair.first], index[pair.second]}] = link;
+  }
+  return made;
 }
 
 Grouping GroupDevices(const Cluster& cluster, const GroupingOptions& options) {

@@ -129,6 +129,15 @@ std::optional<RingLink> FindSlowestRingLink(const Cluster& cluster,
 // name.
 void SetRingLinks(Cluster& cluster);
 
+// The cluster with its types and devices in an order that follows from what they are, whatever the
+// order in which they were described: what is found for it does not depend on that order.
+struct Canonical {
+  Cluster cluster;
+  std::vector<int> devices;  // of each of its devices: the index in the cluster that it was made of
+};
+// REQUIRES: Validate(cluster) is OK.
+Canonical MakeCanonical(const Cluster& cluster);
+
 // Two-level grouping. Level 1 (sites) by average linkage on the distance d(i, j), the larger of
 // both directions' times for `payload_bytes`: two groups merge when their distance is at most
 // `theta` times the larger of their mean inner distances (at least `floor_s`; a single device has

@@ -17,14 +17,13 @@ constexpr int kPatience = 2;   // this part of them without a gain ends the clim
 
 class Climber {
  public:
-  Climber(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t seed,
-          Candidate& candidate)
+  Climber(const Cluster& cluster, const Costs& costs, const Job& job, Candidate& candidate)
       : cluster_(cluster),
         costs_(costs),
         job_(job),
         ranking_(cluster, costs, job),
         estimator_(cluster, costs, job),
-        rng_(seed),
+        rng_(1),
         best_(candidate) {
     const Layout& layout = candidate.layout;
     total_ = 0;
@@ -153,10 +152,10 @@ class Climber {
 
 }  // namespace
 
-void Refine(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t seed,
+void Refine(const Cluster& cluster, const Costs& costs, const Job& job,
             const std::function<bool()>& stop, Candidate& candidate) {
   if (candidate.layout.shape != Shape::kPlain) return;
-  Climber climber(cluster, costs, job, seed, candidate);
+  Climber climber(cluster, costs, job, candidate);
   int failures = 0;
   const int max_failures = climber.tries() / kPatience;
   for (int i = climber.tries(); i > 0 && failures < max_failures && !(stop && stop()); --i) {

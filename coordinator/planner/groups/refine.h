@@ -12,8 +12,8 @@ namespace atl::plan {
 
 // Climbs from a plainly placed candidate: takes entities out of replicas, puts idle ones in, moves
 // and exchanges them between replicas and within one; every change is cut anew, gets its share of
-// the micro-batches and is kept where the rank falls. Deterministic in the seed.
-void Refine(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t seed,
+// the micro-batches and is kept where the rank falls. Deterministic.
+void Refine(const Cluster& cluster, const Costs& costs, const Job& job,
             const std::function<bool()>& stop, Candidate& candidate);
 
 }  // namespace atl::plan
