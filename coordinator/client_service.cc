@@ -14,6 +14,7 @@
 #include "coordinator/measurements/live_profile.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/planning/predicted_step.h"
+#include "coordinator/preview.h"
 #include "coordinator/shared_view.h"
 #include "coordinator/trust/authorizer.h"
 #include "coordinator/watchers.h"
@@ -496,7 +497,7 @@ class ClientService::Impl {
   }
 
   absl::Status RequestPreview(Instant now, const v1::PreviewRequest& request,
-                              Previews::OnDone on_done) {
+                              OnPreview on_done) {
     const int requested_ms = request.timeout_ms() == 0 ? kPreviewDefaultMs : request.timeout_ms();
     const Duration limit = std::min<Duration>(
         kPreviewLimit, std::chrono::milliseconds(std::clamp(requested_ms, 1000, kTraceLongestMs)));
@@ -509,7 +510,7 @@ class ClientService::Impl {
             request.job(), " is ", Name(*state),
             ": none of its islands has a worker, or is to have a plan; see atoll show"));
       }
-      loop_->previews().Query(now, loop_->measurements(), queries, limit, std::move(on_done));
+      QueryPreview(now, loop_->planner(), queries, limit, std::move(on_done));
       return absl::OkStatus();
     }
     GroupWorkers query;
@@ -530,7 +531,7 @@ class ClientService::Impl {
                        leaves_out ? " that layout.exclude and layout.sites do not leave out" : "",
                        ": a job that is submitted now would wait for one (atoll status)"));
     }
-    loop_->previews().Query(now, loop_->measurements(), query, limit, std::move(on_done));
+    QueryPreview(now, loop_->planner(), query, limit, std::move(on_done));
     return absl::OkStatus();
   }
 

@@ -34,12 +34,17 @@ IslandPlanner::IslandPlanner(std::function<void(CoordinatorEvent)> post, Answer 
       plans_at_once_(static_cast<size_t>(std::max(1, ReadMachineLimits().cpus / 2))) {}
 
 IslandPlanner::~IslandPlanner() {
+  std::deque<IdleWork> left;
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
+    left = std::exchange(idle_, {});
     filled_.notify_all();
   }
   for (std::thread& thread : threads_) thread.join();
+  for (const IdleWork& work : left) {
+    work(absl::UnavailableError("the coordinator is ending"), [] { return true; });
+  }
 }
 
 void IslandPlanner::Remember(const MemberView& worker) {
@@ -103,7 +108,8 @@ bool IslandPlanner::AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>
 
 std::pair<size_t, bool> IslandPlanner::Prepared() {
   const std::lock_guard lock(mutex_);
-  return {prepared_.size(), prepared_.idle() && queue_.empty() && running_.empty()};
+  return {prepared_.size(),
+          prepared_.idle() && queue_.empty() && running_.empty() && idle_.empty()};
 }
 
 size_t IslandPlanner::threads() {
@@ -171,7 +177,7 @@ size_t IslandPlanner::CountReady() const {
         busy.insert(item.key.job).second || running_.size() + ready < plans_at_once_;
     ready += begins ? 1 : 0;
   }
-  return ready;
+  return ready + (MayRunIdle() ? 1 : 0);
 }
 
 // Takes the next item, first one of a job without a plan under way.
@@ -189,6 +195,38 @@ std::optional<IslandPlanner::Item> IslandPlanner::TakeNext() {
 
 bool IslandPlanner::MayPrepare() const {
   return !prepared_.idle() && queue_.empty() && running_.empty();
+}
+
+bool IslandPlanner::MayRunIdle() const { return !idle_.empty() && !idle_runs_; }
+
+void IslandPlanner::RunWhenIdle(IdleWork work) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (idle_.size() < kIdleMax) {
+      idle_.push_back(std::exchange(work, nullptr));
+      StartThreads();
+      filled_.notify_one();
+    }
+  }
+  if (work == nullptr) return;
+  work(absl::ResourceExhaustedError(
+           absl::StrCat(kIdleMax, " previews of plans wait already: retry later")),
+       [] { return true; });
+}
+
+void IslandPlanner::RunIdle(std::unique_lock<std::mutex>& lock) {
+  const IdleWork work = std::move(idle_.front());
+  idle_.pop_front();
+  idle_runs_ = true;
+  const auto running = running_.insert(running_.end(), Running{});
+  lock.unlock();
+  work(absl::OkStatus(), [this] {
+    const std::lock_guard guard(mutex_);
+    return stop_;
+  });
+  lock.lock();
+  running_.erase(running);
+  idle_runs_ = false;
 }
 
 IslandPlanner::Kept IslandPlanner::Keep(Item item, const IslandPlan& plan, Kept like) {
@@ -277,7 +315,7 @@ void IslandPlanner::Prepare(std::unique_lock<std::mutex>& lock) {
   next->request.stop = [this, begun] {
     if (SteadyNow() - begun > kPlanningLimit) return true;
     const std::lock_guard guard(mutex_);
-    return stop_ || !queue_.empty() || running_.size() > 1;
+    return stop_ || !queue_.empty() || !idle_.empty() || running_.size() > 1;
   };
   const auto like = std::find_if(losses.begin(), losses.end(), [&](const Kept& loss) {
     return loss->key.job == key.job && AreAlike(next->request, loss->request);
@@ -288,7 +326,7 @@ void IslandPlanner::Prepare(std::unique_lock<std::mutex>& lock) {
   if (searched) plan = answer_(next->request, std::nullopt).plan;
   lock.lock();
   rests_until_ = SteadyNow() + kRests * (SteadyNow() - begun);
-  if (!queue_.empty() || running_.size() > 1) {
+  if (!queue_.empty() || !idle_.empty() || running_.size() > 1) {
     prepared_.PutBack(*next);
   } else if (plan.ok() && !running->superseded) {
     if (searched) {
@@ -331,6 +369,8 @@ void IslandPlanner::Run() {
   while (!stop_) {
     if (std::optional<Item> item = TakeNext()) {
       Plan(lock, *std::move(item));
+    } else if (MayRunIdle()) {
+      RunIdle(lock);
     } else if (MayPrepare() && SteadyNow() >= rests_until_) {
       Prepare(lock);
     } else if (MayPrepare()) {

@@ -17,6 +17,9 @@
 // is as good by its own measurements (planning/like_plan.h): of a hundred like islands one is
 // searched for.
 //
+// Previews of plans (preview.h) are made by the same threads, one at a time, when no island waits
+// for a plan; losses are prepared for when no preview waits.
+//
 // All calls come from one thread, the coordinator's loop. `post` is called on that one and on those
 // of the pool, and must not call this.
 
@@ -72,6 +75,12 @@ class IslandPlanner {
 
   const ProfileRegistry& registry() const { return registry_; }
 
+  // Runs work of low priority with a function that says when to end early, or, with a reason not to
+  // run it, at once: too much waits, or the planner is destroyed.
+  using IdleWork =
+      std::function<void(const absl::Status& refused, const std::function<bool()>& stop)>;
+  void RunWhenIdle(IdleWork work);
+
   // Returns the request that a plan in force was made from, found by its layout; none: it was made
   // too long ago, or by an earlier process.
   std::optional<PlanRequest> MadeFrom(const JobId& job, IslandId island, const IslandPlan& plan);
@@ -102,6 +111,7 @@ class IslandPlanner {
   static constexpr size_t kKeptOfIsland = 4;
   static constexpr size_t kKept = 256;
   static constexpr size_t kComparedWith = 16;  // plans of other islands, or of other losses
+  static constexpr size_t kIdleMax = 8;        // that wait
 
   void Enqueue(Item item);
   // Posts the plan that was prepared for what the item is about, if there is one.
@@ -110,6 +120,8 @@ class IslandPlanner {
   void Run();
   // Called with mutex_ held, as the next ones; long work is done without it.
   void Plan(std::unique_lock<std::mutex>& lock, Item item);
+  void RunIdle(std::unique_lock<std::mutex>& lock);
+  bool MayRunIdle() const;
   void Prepare(std::unique_lock<std::mutex>& lock);
   std::optional<Item> TakeNext();
   size_t CountReady() const;
@@ -130,6 +142,8 @@ class IslandPlanner {
   std::condition_variable filled_;
   std::deque<Item> queue_;            // guarded by mutex_
   std::list<Running> running_;        // guarded by mutex_
+  std::deque<IdleWork> idle_;         // guarded by mutex_; previews that wait
+  bool idle_runs_ = false;            // guarded by mutex_; one of them
   bool stop_ = false;                 // guarded by mutex_
   std::deque<Kept> made_;             // guarded by mutex_; oldest first
   PreparedPlans prepared_;            // guarded by mutex_

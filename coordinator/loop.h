@@ -20,7 +20,6 @@
 #include "coordinator/island_planner.h"
 #include "coordinator/lateness.h"
 #include "coordinator/observations.h"
-#include "coordinator/preview.h"
 #include "coordinator/store.h"
 #include "coordinator/trace_request_table.h"
 
@@ -79,7 +78,6 @@ class CoordinatorLoop {
   const ProfileRegistry& measurements() const { return planner_.registry(); }
   IslandPlanner& planner() { return planner_; }
   TraceRequestTable& traces() { return traces_; }
-  Previews& previews() { return previews_; }
   const Observations& observations() const { return *observations_; }
 
  private:
@@ -121,8 +119,7 @@ class CoordinatorLoop {
   absl::Status failure_;
   std::unique_ptr<Observations> observations_;
   TraceRequestTable traces_;
-  IslandPlanner planner_;  // last, with the previews: their threads post to the queue
-  Previews previews_;
+  IslandPlanner planner_;  // last: its threads post to the queue
 };
 
 }  // namespace atl

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
 #include "common/status.h"
+#include "coordinator/plan_answer.h"
 #include "coordinator/planning/island_scope.h"
 
 namespace atl {
@@ -73,75 +74,48 @@ std::vector<std::vector<size_t>> GroupMembersByIsland(const PlanRequest& all,
   return AssignIslands(workers, all.spec, island_scope);
 }
 
-}  // namespace
+struct Island {
+  IslandId id = 0;
+  PlanRequest request;
+  std::optional<IslandPlan> current;
+};
 
-Previews::~Previews() {
-  std::deque<Item> left;
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-    left = std::exchange(queue_, {});
-    filled_.notify_one();
+struct Item {
+  JobId job;
+  std::vector<Island> islands;
+  bool grouped = true;  // false: islands[0] has all workers
+  Instant ends{};
+};
+
+// Finds the islands of all workers.
+absl::Status Group(Item& item, const std::function<bool()>& stop, std::string& reason) {
+  PlanRequest all = std::exchange(item.islands, {})[0].request;
+  ATOLL_RETURN_IF_ERROR(CheckMeasured(all));
+  IslandScope island_scope = all.spec.layout.island;
+  if (island_scope == IslandScope::kAuto) {
+    all.threads = SearchThreads();
+    all.stop = stop;
+    const WorkersGrouped grouped = AnswerGrouping(all);
+    island_scope = grouped.island_scope;
+    reason = grouped.reason;
   }
-  thread_.join();
-  for (Item& item : left) item.on_done(absl::UnavailableError("the coordinator is ending"));
-}
-
-void Previews::Query(Instant now, const ProfileRegistry& registry,
-                     const std::vector<MakePlan>& queries, Duration limit, OnDone on_done) {
-  Item item{queries.empty() ? "" : queries[0].job, {}, true, now + limit, std::move(on_done)};
-  for (const MakePlan& query : queries) {
-    item.islands.push_back({query.island, MakePlanRequest(query), query.current});
-    registry.FillIn(item.islands.back().request);
+  for (const std::vector<size_t>& island_workers : GroupMembersByIsland(all, island_scope)) {
+    const auto id = static_cast<IslandId>(item.islands.size());
+    item.islands.push_back({id, Only(all, island_workers), std::nullopt});
   }
-  Enqueue(std::move(item));
-}
-
-void Previews::Query(Instant now, const ProfileRegistry& registry, const GroupWorkers& query,
-                     Duration limit, OnDone on_done) {
-  Item item{"", {}, false, now + limit, std::move(on_done)};
-  item.islands.push_back({0, MakePlanRequest(query), std::nullopt});
-  registry.FillIn(item.islands.back().request);
-  Enqueue(std::move(item));
-}
-
-void Previews::Enqueue(Item item) {
-  std::unique_lock lock(mutex_);
-  if (queue_.size() < kPreviewsMax) {
-    queue_.push_back(std::move(item));
-    filled_.notify_one();
-    return;
+  std::map<std::string, int> led;  // by site
+  for (const Island& island : item.islands) ++led[island.request.members[0].site];
+  for (Island& island : item.islands) {
+    island.request.islands = static_cast<int>(item.islands.size());
+    island.request.islands_at_site = led[island.request.members[0].site];
   }
-  lock.unlock();
-  item.on_done(absl::ResourceExhaustedError(
-      absl::StrCat(kPreviewsMax, " previews of plans wait already: retry later")));
+  return absl::OkStatus();
 }
 
-absl::StatusOr<Preview> Previews::Answer(Item& item, const std::function<bool()>& stop) {
+absl::StatusOr<Preview> Answer(Item& item, const std::function<bool()>& stop) {
   if (stop()) return absl::DeadlineExceededError("others' previews took all of the timeout");
   Preview preview{item.job, "", {}};
-  if (!item.grouped) {
-    PlanRequest all = std::exchange(item.islands, {})[0].request;
-    ATOLL_RETURN_IF_ERROR(CheckMeasured(all));
-    IslandScope island_scope = all.spec.layout.island;
-    if (island_scope == IslandScope::kAuto) {
-      all.threads = SearchThreads();
-      all.stop = stop;
-      const WorkersGrouped grouped = AnswerGrouping(all);
-      island_scope = grouped.island_scope;
-      preview.grouping = grouped.reason;
-    }
-    for (const std::vector<size_t>& island_workers : GroupMembersByIsland(all, island_scope)) {
-      const auto id = static_cast<IslandId>(item.islands.size());
-      item.islands.push_back({id, Only(all, island_workers), std::nullopt});
-    }
-    std::map<std::string, int> led;  // by site
-    for (const Island& island : item.islands) ++led[island.request.members[0].site];
-    for (Island& island : item.islands) {
-      island.request.islands = static_cast<int>(item.islands.size());
-      island.request.islands_at_site = led[island.request.members[0].site];
-    }
-  }
+  if (!item.grouped) ATOLL_RETURN_IF_ERROR(Group(item, stop, preview.grouping));
   for (Island& island : item.islands) {
     island.request.threads = SearchThreads();
     island.request.stop = stop;
@@ -156,22 +130,32 @@ absl::StatusOr<Preview> Previews::Answer(Item& item, const std::function<bool()>
   return preview;
 }
 
-void Previews::Run() {
-  for (;;) {
-    std::unique_lock lock(mutex_);
-    filled_.wait(lock, [this] { return stop_ || !queue_.empty(); });
-    if (stop_) return;
-    Item item = std::move(queue_.front());
-    queue_.pop_front();
-    lock.unlock();
-    const auto stop = [this, ends = item.ends] {
-      if (SteadyNow() >= ends) return true;
-      const std::lock_guard guard(mutex_);
-      return stop_;
-    };
-    absl::StatusOr<Preview> preview = Answer(item, stop);
-    item.on_done(std::move(preview));
+void Enqueue(IslandPlanner& planner, Item item, OnPreview on_done) {
+  planner.RunWhenIdle([item = std::move(item), on_done = std::move(on_done)](
+                          const absl::Status& refused, const std::function<bool()>& stop) mutable {
+    if (!refused.ok()) return on_done(refused);
+    on_done(Answer(item, [&] { return SteadyNow() >= item.ends || stop(); }));
+  });
+}
+
+}  // namespace
+
+void QueryPreview(Instant now, IslandPlanner& planner, const std::vector<MakePlan>& queries,
+                  Duration limit, OnPreview on_done) {
+  Item item{queries.empty() ? "" : queries[0].job, {}, true, now + limit};
+  for (const MakePlan& query : queries) {
+    item.islands.push_back({query.island, MakePlanRequest(query), query.current});
+    planner.registry().FillIn(item.islands.back().request);
   }
+  Enqueue(planner, std::move(item), std::move(on_done));
+}
+
+void QueryPreview(Instant now, IslandPlanner& planner, const GroupWorkers& query, Duration limit,
+                  OnPreview on_done) {
+  Item item{"", {}, false, now + limit};
+  item.islands.push_back({0, MakePlanRequest(query), std::nullopt});
+  planner.registry().FillIn(item.islands.back().request);
+  Enqueue(planner, std::move(item), std::move(on_done));
 }
 
 }  // namespace atl

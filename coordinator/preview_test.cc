@@ -125,11 +125,10 @@ void Measure(Rng& rng, const MakePlan& query, IslandPlanner& planner) {
 }
 
 template <class Query>
-Preview PreviewPlans(const IslandPlanner& planner, const Query& query) {
-  Previews previews;
+Preview PreviewPlans(IslandPlanner& planner, const Query& query) {
   std::promise<absl::StatusOr<Preview>> answer;
-  previews.Query(SteadyNow(), planner.registry(), query, kLimit,
-                 [&](absl::StatusOr<Preview> preview) { answer.set_value(std::move(preview)); });
+  QueryPreview(SteadyNow(), planner, query, kLimit,
+               [&](absl::StatusOr<Preview> preview) { answer.set_value(std::move(preview)); });
   auto future = answer.get_future();
   REQUIRE(future.wait_for(kWait) == std::future_status::ready);
   absl::StatusOr<Preview> preview = future.get();
@@ -137,7 +136,7 @@ Preview PreviewPlans(const IslandPlanner& planner, const Query& query) {
   return *std::move(preview);
 }
 
-PreviewedPlan PreviewPlan(const IslandPlanner& planner, const MakePlan& query) {
+PreviewedPlan PreviewPlan(IslandPlanner& planner, const MakePlan& query) {
   Preview preview = PreviewPlans(planner, std::vector{query});
   REQUIRE(preview.plans.size() == 1);
   return std::move(preview.plans[0]);
@@ -152,7 +151,7 @@ class Live {
     Measure(rng, measured, planner_);
   }
 
-  const IslandPlanner& planner() const { return planner_; }
+  IslandPlanner& planner() { return planner_; }
   PlanMade Plan(const MakePlan& query) { return std::get<PlanMade>(Answer(query)); }
   WorkersGrouped Group(const GroupWorkers& query) {
     return std::get<WorkersGrouped>(Answer(query));
