@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "coordinator/planner/replica_problem.h"
+#include "coordinator/planner/cluster/traffic.h"
 
 namespace atl::plan {
 namespace {
@@ -25,52 +25,15 @@ double PricePerHour(const Cluster& cluster, const Layout& layout) {
   return price;
 }
 
-// Activations in one direction and their gradients in the other.
-double StageLinksPrice(const Cluster& cluster, const Costs& costs, const Layout& layout) {
-  double price = 0;
-  for (const Replica& replica : layout.replicas) {
-    for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
-      const int from = replica.stages[s].devices[0];
-      const int to = replica.stages[s + 1].devices[0];
-      if (from == to) continue;
-      const double bytes =
-          static_cast<double>(StageLinkBytes(costs, replica.stages[s], layout.micro_batch));
-      price += replica.micro_batches * bytes *
-               (cluster.PricePerByte(from, to) + cluster.PricePerByte(to, from));
-    }
-  }
-  return price;
-}
-
-// Around a ring of all replicas, layer by layer (gradient_sync.h).
-double EstimateAllReducePrice(const Cluster& cluster, const Costs& costs, const Job& job,
-                              const Layout& layout) {
-  const size_t n = layout.replicas.size();
-  if (n < 2) return 0;
-  const double ring_share = 2.0 * static_cast<double>(n - 1) / static_cast<double>(n);
-  const std::vector<Layer>& layers = costs.model().layers;
-  double price = 0;
-  for (size_t r = 0; r < n; ++r) {
-    size_t from = 0, to = 0;
-    const std::vector<Stage>& own = layout.replicas[r].stages;
-    const std::vector<Stage>& next = layout.replicas[(r + 1) % n].stages;
-    for (size_t l = 0; l < layers.size(); ++l) {
-      while (from + 1 < own.size() && own[from].last_layer <= static_cast<int>(l)) ++from;
-      while (to + 1 < next.size() && next[to].last_layer <= static_cast<int>(l)) ++to;
-      const double bytes = static_cast<double>(layers[l].parameters) * job.gradient_bytes;
-      price += ring_share * bytes * cluster.PricePerByte(own[from].devices[0], next[to].devices[0]);
-    }
-  }
-  return price;
-}
-
 }  // namespace
 
 StepPrice ComputePrice(const Cluster& cluster, const Costs& costs, const Job& job,
                        const Layout& layout) {
-  return {PricePerHour(cluster, layout) / kSecondsPerHour,
-          StageLinksPrice(cluster, costs, layout) +
-              EstimateAllReducePrice(cluster, costs, job, layout)};
+  StepPrice price{PricePerHour(cluster, layout) / kSecondsPerHour};
+  VisitSends(cluster, costs, job, layout, [&](int from, int to, double bytes) {
+    price.messages += bytes * cluster.PricePerByte(from, to);
+  });
+  return price;
 }
 
 double Rank(const Objective& objective, const StepPrice& price, double step_s) {

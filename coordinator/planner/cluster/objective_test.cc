@@ -70,6 +70,12 @@ TEST_CASE("a step's price is that of its devices' time and of what they send") {
   const double gradient = 4.0 * static_cast<double>(c.costs.model().parameters());
   CHECK(ComputePrice(c.cluster, c.costs, c.job, replicas).messages ==
         Approx(gradient * (2e-9 + 3e-9) + gradient * 3e-9));
+  // However many of them a site has: its own are added up first.
+  const Layout three{
+      .micro_batch = 4,
+      .replicas = {{{{{0}, 0, layers}}, 3}, {{{{1}, 0, layers}}, 3}, {{{{4}, 0, layers}}, 2}}};
+  CHECK(ComputePrice(c.cluster, c.costs, c.job, three).messages ==
+        Approx(gradient * (2e-9 + 3e-9) + gradient * 3e-9));
 }
 
 TEST_CASE("ranks: within the limits by what is wanted, beyond them by how far") {

@@ -12,70 +12,51 @@
 namespace atl::plan {
 namespace {
 
-const std::string& GetSite(const Cluster& cluster, const Stage& stage) {
-  return NetworkSite(cluster.devices[stage.devices[0]]);
+const std::string& GetSite(const Cluster& cluster, int device) {
+  return NetworkSite(cluster.devices[device]);
 }
 
-void Add(const std::string& from, const std::string& to, double bytes, SiteBytes& sent) {
-  if (from != to && bytes > 0) sent[{from, to}] += bytes;
-}
-
-void AddStageLinks(const Cluster& cluster, const Costs& costs, const Layout& layout,
-                   SiteBytes& sent) {
+// Activations in one direction and their gradients in the other.
+void VisitStageLinks(const Costs& costs, const Layout& layout, const SendVisitor& visit) {
   for (const Replica& replica : layout.replicas) {
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
-      const std::string& from = GetSite(cluster, replica.stages[s]);
-      const std::string& to = GetSite(cluster, replica.stages[s + 1]);
+      const int from = replica.stages[s].devices[0], to = replica.stages[s + 1].devices[0];
+      if (from == to) continue;
       const double bytes =
           replica.micro_batches *
           static_cast<double>(StageLinkBytes(costs, replica.stages[s], layout.micro_batch));
-      Add(from, to, bytes, sent);
-      Add(to, from, bytes, sent);
+      visit(from, to, bytes);
+      visit(to, from, bytes);
     }
   }
 }
 
-// The sites of the replicas' holders of some layers, whose gradients are so many bytes.
-void AddAllReduce(const std::vector<std::string>& holders, Reduction reduction, double bytes,
-                  SiteBytes& sent) {
-  const auto ring_share = [](size_t n) { return 2.0 * static_cast<double>(n - 1) / n; };
-  const size_t n = holders.size();
-  if (reduction == Reduction::kRing) {
-    for (size_t r = 0; r < n; ++r) {
-      Add(holders[r], holders[(r + 1) % n], ring_share(n) * bytes, sent);
-    }
-    return;
+void VisitRing(const std::vector<int>& members, double bytes, const SendVisitor& visit) {
+  const auto n = static_cast<double>(members.size());
+  for (size_t i = 0; i < members.size() && n > 1; ++i) {
+    visit(members[i], members[(i + 1) % members.size()], 2 * (n - 1) / n * bytes);
   }
-  std::map<std::string, int> members;
-  for (const std::string& site : holders) ++members[site];
-  for (auto from = members.begin(); from != members.end(); ++from) {
-    if (reduction == Reduction::kHierarchical) {
-      const auto next = std::next(from) == members.end() ? members.begin() : std::next(from);
-      Add(from->first, next->first, ring_share(members.size()) * bytes, sent);
-      continue;
-    }
+}
+
+// `holders`: of some layers, whose gradients are so many bytes, one of each replica.
+void VisitAllReduce(const Cluster& cluster, const std::vector<int>& holders, Reduction reduction,
+                    double bytes, const SendVisitor& visit) {
+  if (reduction == Reduction::kRing) return VisitRing(holders, bytes, visit);
+  std::map<std::string, std::vector<int>> sites;
+  for (const int holder : holders) sites[GetSite(cluster, holder)].push_back(holder);
+  std::vector<int> first;  // of each site
+  for (const auto& [site, members] : sites) {
+    first.push_back(members[0]);
+    VisitRing(members, bytes, visit);
+  }
+  if (reduction == Reduction::kHierarchical) return VisitRing(first, bytes, visit);
+  for (const auto& [from, members] : sites) {
     // The sums of what the other site owns, and the results of what is owned here.
-    for (const auto& [to, count] : members) {
-      Add(from->first, to, (from->second + count) * bytes / static_cast<double>(n), sent);
+    for (const auto& [to, others] : sites) {
+      const auto both = static_cast<double>(members.size() + others.size());
+      if (from != to)
+        visit(members[0], others[0], both * bytes / static_cast<double>(holders.size()));
     }
-  }
-}
-
-void AddAllReduces(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout,
-                   SiteBytes& sent) {
-  if (layout.replicas.size() < 2) return;
-  const Reduction reduction = layout.reduction.value_or(job.reduction);
-  const std::vector<Layer>& layers = costs.model().layers;
-  std::vector<size_t> stage(layout.replicas.size(), 0);
-  for (size_t l = 0; l < layers.size(); ++l) {
-    std::vector<std::string> holders;
-    for (size_t r = 0; r < layout.replicas.size(); ++r) {
-      const std::vector<Stage>& stages = layout.replicas[r].stages;
-      while (stages[stage[r]].last_layer <= static_cast<int>(l)) ++stage[r];
-      holders.push_back(GetSite(cluster, stages[stage[r]]));
-    }
-    AddAllReduce(holders, reduction, static_cast<double>(layers[l].parameters) * job.gradient_bytes,
-                 sent);
   }
 }
 
@@ -83,11 +64,32 @@ std::string Text(double bytes) { return BytesText(std::llround(std::min(bytes, 9
 
 }  // namespace
 
+void VisitSends(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout,
+                const SendVisitor& visit) {
+  VisitStageLinks(costs, layout, visit);
+  if (layout.replicas.size() < 2) return;
+  const Reduction reduction = layout.reduction.value_or(job.reduction);
+  const std::vector<Layer>& layers = costs.model().layers;
+  std::vector<size_t> stage(layout.replicas.size(), 0);
+  for (size_t l = 0; l < layers.size(); ++l) {
+    std::vector<int> holders;
+    for (size_t r = 0; r < layout.replicas.size(); ++r) {
+      const std::vector<Stage>& stages = layout.replicas[r].stages;
+      while (stages[stage[r]].last_layer <= static_cast<int>(l)) ++stage[r];
+      holders.push_back(stages[stage[r]].devices[0]);
+    }
+    VisitAllReduce(cluster, holders, reduction,
+                   static_cast<double>(layers[l].parameters) * job.gradient_bytes, visit);
+  }
+}
+
 SiteBytes CountStepBytes(const Cluster& cluster, const Costs& costs, const Job& job,
                          const Layout& layout) {
   SiteBytes sent;
-  AddStageLinks(cluster, costs, layout, sent);
-  AddAllReduces(cluster, costs, job, layout, sent);
+  VisitSends(cluster, costs, job, layout, [&](int from, int to, double bytes) {
+    const std::string &a = GetSite(cluster, from), &b = GetSite(cluster, to);
+    if (a != b && bytes > 0) sent[{a, b}] += bytes;
+  });
   return sent;
 }
 
@@ -102,7 +104,7 @@ std::map<std::string, double> OwnedShares(const Cluster& cluster, const Costs& c
       for (int l = stage.first_layer; l < stage.last_layer; ++l) {
         parameters += static_cast<double>(costs.model().layers[l].parameters);
       }
-      shares[GetSite(cluster, stage)] += parameters / all / replicas;
+      shares[GetSite(cluster, stage.devices[0])] += parameters / all / replicas;
     }
   }
   return shares;

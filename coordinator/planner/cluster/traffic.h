@@ -7,6 +7,7 @@
 #ifndef ATOLL_COORDINATOR_PLANNER_CLUSTER_TRAFFIC_H_
 #define ATOLL_COORDINATOR_PLANNER_CLUSTER_TRAFFIC_H_
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -21,8 +22,14 @@ using SiteBytes = std::map<std::pair<std::string, std::string>, double>;
 
 inline constexpr double kSecondsPerDay = 86'400;
 
-// Counts the bytes of one step. Activations go in one direction and their gradients in the other;
-// gradients are summed as gradient_sync.h has it.
+// Calls `visit` with what devices of rank 0 send to each other in a step. Activations go in one
+// direction and their gradients in the other; gradients are summed as gradient_sync.h has it, and
+// what sites exchange for that is said of one device of each.
+using SendVisitor = std::function<void(int from, int to, double bytes)>;
+void VisitSends(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout,
+                const SendVisitor& visit);
+
+// Counts the bytes of one step.
 SiteBytes CountStepBytes(const Cluster& cluster, const Costs& costs, const Job& job,
                          const Layout& layout);
 
