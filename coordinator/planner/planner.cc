@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <limits>
 #include <set>
 
 #include "absl/strings/str_format.h"
@@ -302,20 +301,38 @@ double ClusterBoundSeconds(const Cluster& cluster, const Costs& costs, const Job
 
 namespace {
 
-// The job with one choice fixed that it leaves open. A search ranks candidates by their estimates
-// and simulates few of them; with less to choose from it simulates others, and may find what it has
-// overlooked.
-std::vector<Job> FixOneChoice(const Job& job) {
-  std::vector<Job> jobs;
+void MapDevices(const std::vector<int>& to, Layout& layout) {
+  for (Replica& replica : layout.replicas) {
+    for (Stage& stage : replica.stages) {
+      for (int& device : stage.devices) device = to[device];
+    }
+  }
+}
+
+// A job with a choice fixed that it leaves open, on all devices or on those of all types but one.
+struct Narrower {
+  Job job;
+  int without_type = -1;
+};
+
+// A search ranks candidates by their estimates and simulates few of them; with less to choose from
+// it simulates others, and may find what it has overlooked.
+std::vector<Narrower> FixOneChoice(const Cluster& cluster, const Narrower& from) {
+  constexpr size_t kMostTypes = 4;
+  std::vector<Narrower> made;
   for (const int count : {1, 2, 3, 4, 6, 8}) {
-    if (job.fixed.stages == 0) jobs.emplace_back(job).fixed.stages = count;
-    if (job.fixed.replicas == 0) jobs.emplace_back(job).fixed.replicas = count;
+    if (from.job.fixed.stages == 0) made.emplace_back(from).job.fixed.stages = count;
+    if (from.job.fixed.replicas == 0) made.emplace_back(from).job.fixed.replicas = count;
   }
-  const std::vector<int> degrees = TensorParallelSizes(job);
+  const std::vector<int> degrees = TensorParallelSizes(from.job);
   for (const int degree : degrees) {
-    if (degrees.size() > 1) jobs.emplace_back(job).tensor_parallel = {degree};
+    if (degrees.size() > 1) made.emplace_back(from).job.tensor_parallel = {degree};
   }
-  return jobs;
+  const size_t types = cluster.types.size();
+  for (size_t t = 0; from.without_type < 0 && types > 1 && types <= kMostTypes && t < types; ++t) {
+    made.emplace_back(from).without_type = static_cast<int>(t);
+  }
+  return made;
 }
 
 // Only plans that rank below `rank_limit` are looked for. The plan's reason is what is to be said
@@ -356,6 +373,24 @@ absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const 
   return plan;
 }
 
+absl::StatusOr<Plan> FindNarrower(const Cluster& cluster, const Costs& costs,
+                                  const Narrower& narrower, const Options& options,
+                                  double rank_limit) {
+  if (narrower.without_type < 0) {
+    return FindBest(cluster, costs, narrower.job, options, rank_limit);
+  }
+  const auto keep = [&](const Device& device) { return device.type != narrower.without_type; };
+  std::vector<int> kept;
+  for (size_t d = 0; d < cluster.devices.size(); ++d) {
+    if (keep(cluster.devices[d])) kept.push_back(static_cast<int>(d));
+  }
+  const Cluster part = WithDevices(cluster, keep);
+  if (kept.empty() || part.leader != cluster.leader) return absl::NotFoundError("no part of it");
+  ATOLL_ASSIGN_OR_RETURN(Plan plan, FindBest(part, costs, narrower.job, options, rank_limit));
+  MapDevices(kept, plan.layout);
+  return plan;
+}
+
 // The better one, with what both have compared.
 void Merge(Plan other, Plan& plan) {
   constexpr double kSame = 1e-9;
@@ -377,6 +412,43 @@ void Merge(Plan other, Plan& plan) {
   SortByRank(plan.alternatives);
 }
 
+// With one choice fixed; then with another one, too, where the first gave a plan nearly as good as
+// the best.
+void SearchNarrower(const Cluster& cluster, const Costs& costs, const Narrower& all,
+                    const Options& options, Plan& plan) {
+  constexpr double kNear = 1.01;
+  constexpr size_t kMostNear = 4;
+  Options alone = options;
+  alone.pool = nullptr;
+  std::vector<Narrower> jobs = FixOneChoice(cluster, all);
+  for (const bool again : {true, false}) {
+    const double rank_limit = kMayWin * plan.rank;
+    std::vector<absl::StatusOr<Plan>> found(jobs.size(), absl::UnknownError(""));
+    ForAll(options.pool, jobs.size(), [&](size_t i) {
+      const Costs own = costs;  // they are not for several threads
+      if (options.stop && options.stop()) return;
+      found[i] = FindNarrower(cluster, own, jobs[i], alone, rank_limit);
+    });
+    std::vector<std::pair<double, size_t>> ranked;
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (found[i].ok()) ranked.emplace_back(found[i]->rank, i);
+    }
+    std::sort(ranked.begin(), ranked.end());
+    for (absl::StatusOr<Plan>& other : found) {
+      if (other.ok()) Merge(*std::move(other), plan);
+    }
+    if (!again) return;
+    std::vector<Narrower> next;
+    for (size_t i = 0; i < std::min(kMostNear, ranked.size()); ++i) {
+      if (ranked[i].first > kNear * plan.rank) break;
+      for (Narrower& both : FixOneChoice(cluster, jobs[ranked[i].second])) {
+        next.push_back(std::move(both));
+      }
+    }
+    jobs = std::move(next);
+  }
+}
+
 absl::StatusOr<Plan> SearchAll(const Cluster& cluster, const Costs& costs, const Job& job,
                                const Options& options) {
   ATOLL_RETURN_IF_ERROR(Validate(job));
@@ -384,23 +456,14 @@ absl::StatusOr<Plan> SearchAll(const Cluster& cluster, const Costs& costs, const
   const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
   ATOLL_RETURN_IF_ERROR(CheckBytes(costs.model(), job.global_batch + largest));
   ATOLL_ASSIGN_OR_RETURN(Plan plan, FindBest(cluster, costs, job, options, INFINITY));
-  std::vector<Job> narrower;
-  if (std::ssize(cluster.devices) <= kFixedOfDevices) narrower = FixOneChoice(job);
-  Options alone = options;
-  alone.pool = nullptr;
-  const double rank_limit = kMayWin * plan.rank;
-  std::vector<absl::StatusOr<Plan>> others(narrower.size(), absl::UnknownError(""));
-  ForAll(options.pool, narrower.size(), [&](size_t i) {
-    const Costs own = costs;  // they are not for several threads
-    if (options.stop && options.stop()) return;
-    others[i] = FindBest(cluster, own, narrower[i], alone, rank_limit);
-  });
-  for (absl::StatusOr<Plan>& other : others) {
-    if (other.ok()) Merge(*std::move(other), plan);
+  if (std::ssize(cluster.devices) <= kFixedOfDevices) {
+    SearchNarrower(cluster, costs, {job}, options, plan);
+    plan.cluster_bound_s = ClusterBoundSeconds(cluster, costs, job);
   }
   if (options.enough) {
     Contest contest(cluster, costs, job, options, plan, INFINITY);
-    while (!options.enough() && contest.Improve(std::max(1, options.improvements))) {
+    for (bool more = true; more && !options.enough();) {
+      more = contest.Improve(std::max(1, options.improvements));
     }
     contest.Finish();
   }
@@ -419,13 +482,7 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
   ATOLL_RETURN_IF_ERROR(Validate(cluster));
   const Canonical canonical = MakeCanonical(cluster);
   absl::StatusOr<Plan> plan = SearchAll(canonical.cluster, costs, job, options);
-  if (plan.ok()) {
-    for (Replica& replica : plan->layout.replicas) {
-      for (Stage& stage : replica.stages) {
-        for (int& device : stage.devices) device = canonical.devices[device];
-      }
-    }
-  }
+  if (plan.ok()) MapDevices(canonical.devices, plan->layout);
   const std::string constraints = ConstraintsText(job.fixed);
   if (constraints.empty()) return plan;
   if (plan.ok()) {
@@ -439,42 +496,6 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
 void Rerank(const Cluster& cluster, const Costs& costs, const Job& job, Plan& plan) {
   plan.price = ComputePrice(cluster, costs, job, plan.layout).Of(plan.outcome.step_s);
   plan.rank = Ranking(cluster, costs, job).Rank(plan.layout, plan.outcome.step_s);
-}
-
-Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Device&)>& keep) {
-  Cluster rest;
-  rest.types = cluster.types;
-  rest.trunks = cluster.trunks;
-  rest.node_latency_s = cluster.node_latency_s;
-  rest.site_link = cluster.site_link;
-  rest.wan_link = cluster.wan_link;
-  rest.bytes_per_day = cluster.bytes_per_day;
-  std::vector<int> index(cluster.devices.size(), -1);
-  std::set<std::string> nodes, sites;
-  for (size_t d = 0; d < cluster.devices.size(); ++d) {
-    if (!keep(cluster.devices[d])) continue;
-    sites.insert(cluster.devices[d].site);
-    index[d] = static_cast<int>(rest.devices.size());
-    rest.devices.push_back(cluster.devices[d]);
-    nodes.insert(cluster.devices[d].node);
-  }
-  if (nodes.count(cluster.leader) > 0) rest.leader = cluster.leader;
-  for (const std::string& from : sites) {
-    for (const std::string& to : sites) {
-      const auto link = cluster.site_to_site.find({from, to});
-      if (link != cluster.site_to_site.end()) rest.site_to_site.insert(*link);
-    }
-  }
-  for (const auto& [pair, link] : cluster.node_to_node) {
-    if (nodes.count(pair.first) > 0 && nodes.count(pair.second) > 0) {
-      rest.node_to_node.emplace_hint(rest.node_to_node.end(), pair, link);
-    }
-  }
-  for (const auto& [pair, link] : cluster.measured) {
-    if (index[pair.first] < 0 || index[pair.second] < 0) continue;
-    rest.measured[{index[pair.first], index[pair.second]}] = link;
-  }
-  return rest;
 }
 
 }  // namespace atl::plan

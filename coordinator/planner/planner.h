@@ -110,9 +110,6 @@ std::string GapReason(const Layout& layout, const Outcome& outcome);
 // Where a layout's times come from: the least certain source of any of its stages.
 std::string TimesFrom(const Cluster& cluster, const Costs& costs, const Layout& layout);
 
-// The devices that are to be kept, and what joins them.
-Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Device&)>& keep);
-
 // "2 replicas x 3 stages, TP 2, micro-batch 4": for tables and reasons. Without the micro-batch:
 // its structure.
 std::string Describe(const Layout& layout);

@@ -342,6 +342,42 @@ void SetRingLinks(Cluster& cluster) {
   cluster.types = std::move(made);
 }
 
+Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Device&)>& keep) {
+  Cluster rest;
+  rest.types = cluster.types;
+  rest.trunks = cluster.trunks;
+  rest.node_latency_s = cluster.node_latency_s;
+  rest.site_link = cluster.site_link;
+  rest.wan_link = cluster.wan_link;
+  rest.bytes_per_day = cluster.bytes_per_day;
+  std::vector<int> index(cluster.devices.size(), -1);
+  std::set<std::string> nodes, sites;
+  for (size_t d = 0; d < cluster.devices.size(); ++d) {
+    if (!keep(cluster.devices[d])) continue;
+    sites.insert(cluster.devices[d].site);
+    index[d] = static_cast<int>(rest.devices.size());
+    rest.devices.push_back(cluster.devices[d]);
+    nodes.insert(cluster.devices[d].node);
+  }
+  if (nodes.count(cluster.leader) > 0) rest.leader = cluster.leader;
+  for (const std::string& from : sites) {
+    for (const std::string& to : sites) {
+      const auto link = cluster.site_to_site.find({from, to});
+      if (link != cluster.site_to_site.end()) rest.site_to_site.insert(*link);
+    }
+  }
+  for (const auto& [pair, link] : cluster.node_to_node) {
+    if (nodes.count(pair.first) > 0 && nodes.count(pair.second) > 0) {
+      rest.node_to_node.emplace_hint(rest.node_to_node.end(), pair, link);
+    }
+  }
+  for (const auto& [pair, link] : cluster.measured) {
+    if (index[pair.first] < 0 || index[pair.second] < 0) continue;
+    rest.measured[{index[pair.first], index[pair.second]}] = link;
+  }
+  return rest;
+}
+
 Canonical MakeCanonical(const Cluster& cluster) {
   const auto key = [](const DeviceType& t) {
     return std::tie(t.name, t.memory_bytes, t.flops_per_s, t.memory_bytes_per_s, t.link_bytes_per_s,

@@ -138,6 +138,9 @@ struct Canonical {
 // REQUIRES: Validate(cluster) is OK.
 Canonical MakeCanonical(const Cluster& cluster);
 
+// The devices that are to be kept, and what joins them.
+Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Device&)>& keep);
+
 // Two-level grouping. Level 1 (sites) by average linkage on the distance d(i, j), the larger of
 // both directions' times for `payload_bytes`: two groups merge when their distance is at most
 // `theta` times the larger of their mean inner distances (at least `floor_s`; a single device has
