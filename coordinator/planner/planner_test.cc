@@ -93,6 +93,44 @@ TEST_CASE("Any mix of devices gets a valid plan, the same one with any number of
   CHECK(again->reason == plan->reason);
 }
 
+TEST_CASE("neither_the_order_of_devices_and_types_nor_the_seed_changes_a_plan") {
+  const uint64_t seed = GENERATE(range(0, 6));
+  INFO("seed " << seed);
+  const char* types[] = {"a100-80", "h800", "h20", "rtx4090", "v100"};
+  Cluster cluster;
+  Rng rng(seed);
+  for (uint64_t t = 0; t < 3; ++t) {
+    Add(cluster, types[(seed + t) % 5], 2 + static_cast<int>(rng.Below(7)),
+        rng.Chance(0.5) ? "a" : "b");
+  }
+  Cluster turned = cluster;
+  std::reverse(turned.types.begin(), turned.types.end());
+  std::reverse(turned.devices.begin(), turned.devices.end());
+  for (Device& device : turned.devices) device.type = 2 - device.type;
+  const Costs costs = MakeCosts("gpt3-1.3b");
+  const Job job{.global_batch = 32, .micro_batches = {1, 2}};
+  const auto ids = [](const Cluster& of, const Plan& plan) {
+    std::vector<std::string> names;
+    for (const Replica& replica : plan.layout.replicas) {
+      for (const Stage& stage : replica.stages) {
+        for (const int d : stage.devices) names.push_back(of.devices[d].id);
+      }
+    }
+    return names;
+  };
+  const auto plan = PlanJob(cluster, costs, job, kQuick);
+  REQUIRE(plan.ok());
+  const auto other = PlanJob(turned, costs, job, kQuick);
+  REQUIRE(other.ok());
+  CHECK(other->outcome.step_s == plan->outcome.step_s);
+  CHECK(other->reason == plan->reason);
+  CHECK(ids(turned, *other) == ids(cluster, *plan));
+  Options seeded = kQuick;
+  seeded.seed = 7;
+  CHECK(PlanJob(cluster, costs, job, seeded)->outcome.step_s ==
+        Approx(plan->outcome.step_s).epsilon(0.003));
+}
+
 std::set<size_t> ListTensorDegrees(const Layout& layout) {
   std::set<size_t> degrees;
   for (const Replica& replica : layout.replicas) {
