@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "coordinator/planner/groups/group_order.h"
+#include "coordinator/planner/replica_problem.h"
 
 namespace atl::plan {
 namespace {
@@ -43,21 +44,6 @@ std::string MakeRunsKey(const std::vector<Run>& runs, int micro_batches) {
   return key;
 }
 
-// Replicas that cross between the same sites share the link: each is assumed to get its part.
-Link LinkBetweenRuns(const Cluster& cluster, const Layout& layout, const Replica& replica,
-                     const Run& from, const Run& to) {
-  const int a = replica.stages[from.last - 1].devices[0];
-  const int b = replica.stages[&from == &to ? from.first : to.first].devices[0];
-  if (a == b) return {0, 1e18, {}};  // a group of one: nothing goes between its members
-  Link link = cluster.LinkBetween(a, b);
-  if (from.site != to.site) {
-    const double share = 1.0 / static_cast<double>(layout.replicas.size());
-    link.bytes_per_s *= share;
-    for (LinkEdge& edge : link.edges) edge.bytes_per_s *= share;
-  }
-  return link;
-}
-
 std::optional<GroupOrder> OrderRuns(const Cluster& cluster, const Costs& costs,
                                     const Layout& layout, const Replica& replica,
                                     const std::vector<Run>& runs) {
@@ -77,7 +63,9 @@ std::optional<GroupOrder> OrderRuns(const Cluster& cluster, const Costs& costs,
                               costs.UsableBytes(cluster.types[from.type])});
     problem.links.emplace_back();
     for (const Run& to : runs) {
-      problem.links.back().push_back(LinkBetweenRuns(cluster, layout, replica, from, to));
+      const int a = replica.stages[from.last - 1].devices[0];
+      const int b = replica.stages[&from == &to ? from.first : to.first].devices[0];
+      problem.links.back().push_back(LinkAtShare(cluster, layout, a, b));
     }
   }
   return OrderByBeam(problem, {});

@@ -234,6 +234,29 @@ Link LinkBetweenStages(const Cluster& cluster, const LinkSharing& sharing, const
   return plan_link;
 }
 
+Link LinkAtShare(const Cluster& cluster, const Layout& layout, int from, int to) {
+  if (from == to) return {0, 1e18, {}};  // a group of one: nothing goes between its members
+  const Device &a = cluster.devices[from], &b = cluster.devices[to];
+  Link link = cluster.LinkBetween(from, to);
+  double share = 1;
+  if (a.site != b.site) {
+    share = 1.0 / static_cast<double>(layout.replicas.size());
+  } else if (a.node != b.node && link.edges.empty()) {
+    const auto on_node = [&](const Stage& stage) {
+      const Device& other = cluster.devices[stage.devices[0]];
+      return other.node == a.node && other.site == a.site;
+    };
+    const auto users =
+        std::count_if(layout.replicas.begin(), layout.replicas.end(), [&](const Replica& replica) {
+          return std::any_of(replica.stages.begin(), replica.stages.end(), on_node);
+        });
+    const double card = std::max(1.0, cluster.CardBytesPerSecond(from) / link.bytes_per_s);
+    share = std::min(1.0, card / static_cast<double>(users));
+  }
+  Scale(share, link);
+  return link;
+}
+
 int64_t StageLinkBytes(const Costs& costs, const Stage& stage, int micro_batch) {
   return costs.model().layers[stage.last_layer - 1].out_bytes * micro_batch;
 }

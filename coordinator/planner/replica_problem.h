@@ -60,6 +60,11 @@ bool IsPlain(const Link& plan_link);
 void ApplyLinkSharing(const LinkSharing::SharedLink* shared_link, const Stage& from,
                       const Stage& to, Link& plan_link);
 
+// The link between two devices of a replica, before its stages are known: replicas that cross
+// between the same sites share the link, those on a node its card, and each is taken to get its
+// part.
+Link LinkAtShare(const Cluster& cluster, const Layout& layout, int from, int to);
+
 // One micro-batch's message from a stage to the next.
 int64_t StageLinkBytes(const Costs& costs, const Stage& stage, int micro_batch);
 

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/planner/replica_problem.h"
+
 namespace atl::plan {
 namespace {
 
@@ -21,18 +23,6 @@ Like MakeEntityKey(const Cluster& cluster, const Stage& stage) {
   const Device& device = cluster.devices[first];
   return {device.type, stage.devices.size(), device.site,
           cluster.node_to_node.empty() ? "" : device.node, cluster.measured.empty() ? -1 : first};
-}
-
-// Counts the replicas on a device's node.
-double CountReplicasOnNode(const Layout& layout, const Cluster& cluster, int device) {
-  const Device& own = cluster.devices[device];
-  return static_cast<double>(
-      std::count_if(layout.replicas.begin(), layout.replicas.end(), [&](const Replica& replica) {
-        return std::any_of(replica.stages.begin(), replica.stages.end(), [&](const Stage& stage) {
-          const Device& other = cluster.devices[stage.devices[0]];
-          return other.node == own.node && other.site == own.site;
-        });
-      }));
 }
 
 // One replica as a problem, and what its groups are.
@@ -108,22 +98,8 @@ class ReplicaMapping {
 
   int GetFirstDevice(int stage) const { return replica_.stages[stage].devices[0]; }
 
-  // Replicas that cross between the same sites share the link, those on a node its card: each is
-  // taken to get its part.
   Link LinkBetween(const std::vector<int>& from, const std::vector<int>& to) const {
-    const int a = GetFirstDevice(from.front()), b = GetFirstDevice(to.back());
-    if (a == b) return {0, 1e18, {}};  // a group of one: nothing goes between its members
-    Link link = cluster_.LinkBetween(a, b);
-    double share = 1;
-    if (cluster_.devices[a].site != cluster_.devices[b].site) {
-      share = 1.0 / static_cast<double>(layout_.replicas.size());
-    } else if (cluster_.devices[a].node != cluster_.devices[b].node && link.edges.empty()) {
-      const double card = std::max(1.0, cluster_.CardBytesPerSecond(a) / link.bytes_per_s);
-      share = std::min(1.0, card / CountReplicasOnNode(layout_, cluster_, a));
-    }
-    link.bytes_per_s *= share;
-    for (LinkEdge& edge : link.edges) edge.bytes_per_s *= share;
-    return link;
+    return LinkAtShare(cluster_, layout_, GetFirstDevice(from.front()), GetFirstDevice(to.back()));
   }
 
   const Cluster& cluster_;
