@@ -1,28 +1,16 @@
 #include "coordinator/prepared_plans.h"
 
 #include <algorithm>
-#include <set>
 
 namespace atl {
 namespace {
 
 PlanRequest Without(const PlanRequest& all, const std::vector<size_t>& lost) {
-  PlanRequest request = all;
-  request.members.clear();
-  std::set<NodeId> excluded;
+  std::vector<size_t> left;
   for (size_t m = 0; m < all.members.size(); ++m) {
-    if (std::find(lost.begin(), lost.end(), m) != lost.end()) {
-      excluded.insert(all.members[m].member.worker);
-    } else {
-      request.members.push_back(all.members[m]);
-    }
+    if (std::find(lost.begin(), lost.end(), m) == lost.end()) left.push_back(m);
   }
-  const auto outside = [&](const auto& pair) {
-    return excluded.contains(pair.from) || excluded.contains(pair.to);
-  };
-  std::erase_if(request.links, outside);
-  std::erase_if(request.unreachable, outside);
-  return request;
+  return OnlyMembers(all, left);
 }
 
 bool SameDevices(const PlanMember& a, const PlanMember& b) {

@@ -29,23 +29,6 @@ std::vector<std::string> IdleDevices(const PlanRequest& request, const PlanMade&
   return idle;
 }
 
-// The request for some of its workers.
-PlanRequest Only(const PlanRequest& all, const std::vector<size_t>& members) {
-  PlanRequest request = all;
-  request.members.clear();
-  std::set<NodeId> names;
-  for (const size_t m : members) {
-    request.members.push_back(all.members[m]);
-    names.insert(all.members[m].member.worker);
-  }
-  const auto outside = [&](const auto& pair) {
-    return !names.contains(pair.from) || !names.contains(pair.to);
-  };
-  std::erase_if(request.links, outside);
-  std::erase_if(request.unreachable, outside);
-  return request;
-}
-
 // Without times the plan would be another one than the island's, which is made after measuring.
 absl::Status CheckMeasured(const PlanRequest& request) {
   for (const PlanMember& member : request.members) {
@@ -101,7 +84,7 @@ absl::Status Group(Item& item, const std::function<bool()>& stop, std::string& r
   }
   for (const std::vector<size_t>& island_workers : GroupMembersByIsland(all, island_scope)) {
     const auto id = static_cast<IslandId>(item.islands.size());
-    item.islands.push_back({id, Only(all, island_workers), std::nullopt});
+    item.islands.push_back({id, OnlyMembers(all, island_workers), std::nullopt});
   }
   std::map<std::string, int> led;  // by site
   for (const Island& island : item.islands) ++led[island.request.members[0].site];

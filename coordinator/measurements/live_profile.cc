@@ -60,11 +60,6 @@ double FindLargestSpread(const PlanRequest& request, const std::set<std::string>
   return spread;
 }
 
-LayerKind GetLayerKind(size_t layer, size_t layers) {
-  if (layer == 0) return LayerKind::kEmbedding;
-  return layer + 1 == layers ? LayerKind::kHead : LayerKind::kBlock;
-}
-
 int64_t Nanos(double seconds) { return static_cast<int64_t>(seconds * 1e9 + 0.5); }
 
 void AddTimes(const PlanRequest& request, const PlanningInput& input, v1::ClusterProfile& profile) {

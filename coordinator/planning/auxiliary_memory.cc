@@ -19,15 +19,6 @@ namespace {
 
 constexpr int64_t kBlocks = 4;  // of a GPU, for messages through the host
 
-const DeviceInfo* FindDeviceInfo(const PlanRequest& request, const std::string& device) {
-  for (const PlanMember& member : request.members) {
-    const int index = IndexFromDevice(device);
-    if (member.member.worker != WorkerFromDevice(device) || index < 0) continue;
-    if (index < static_cast<int>(member.devices.size())) return &member.devices[index];
-  }
-  return nullptr;
-}
-
 const IslandMember* FindMember(const IslandPlan& plan, const std::string& device) {
   for (const IslandMember& member : plan.members) {
     if (member.worker == WorkerFromDevice(device)) return &member;
@@ -124,6 +115,15 @@ std::set<size_t> Partners(size_t rank, size_t own, size_t others) {
 }
 
 }  // namespace
+
+const DeviceInfo* FindDeviceInfo(const PlanRequest& request, const std::string& device) {
+  for (const PlanMember& member : request.members) {
+    const int index = IndexFromDevice(device);
+    if (member.member.worker != WorkerFromDevice(device) || index < 0) continue;
+    if (index < static_cast<int>(member.devices.size())) return &member.devices[index];
+  }
+  return nullptr;
+}
 
 bool IsHost(const DeviceInfo& device) {
   return device.kind.rfind("cpu", 0) == 0 || device.kind.rfind("reference", 0) == 0;

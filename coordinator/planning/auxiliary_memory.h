@@ -22,6 +22,9 @@
 
 namespace atl {
 
+// Null: the request has no such device.
+const DeviceInfo* FindDeviceInfo(const PlanRequest& request, const std::string& device);
+
 // Returns whether a device's memory is its host's.
 bool IsHost(const DeviceInfo& device);
 

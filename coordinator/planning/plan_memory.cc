@@ -160,15 +160,6 @@ const DeviceProfile* FindProfile(const PlanRequest& request, const std::string& 
   return nullptr;
 }
 
-const DeviceInfo* FindDeviceInfo(const PlanRequest& request, const std::string& device) {
-  for (const PlanMember& member : request.members) {
-    if (member.member.worker != WorkerFromDevice(device)) continue;
-    const auto index = static_cast<size_t>(IndexFromDevice(device));
-    if (index < member.devices.size()) return &member.devices[index];
-  }
-  return nullptr;
-}
-
 absl::StatusOr<std::vector<TensorPart>> CutTensorParts(const ModelConfig& config,
                                                        const IslandPlan& plan, int ranks) {
   if (ranks == 1) return std::vector<TensorPart>{WholePart(config)};

@@ -42,11 +42,6 @@ plan::DeviceType AssumedType(const DeviceInfo& device) {
 
 // ------------------------------------------------------------------------------------- model ----
 
-LayerKind GetLayerKind(int layer, int layers) {
-  if (layer == 0) return LayerKind::kEmbedding;
-  return layer + 1 == layers ? LayerKind::kHead : LayerKind::kBlock;
-}
-
 // Returns the model as workers found it, or, where these have not reported it, as the job says.
 absl::StatusOr<ModelConfig> GetModelConfig(const PlanRequest& request) {
   const bool found = request.facts.model.hidden > 0 || !request.facts.model.config_json.empty();
@@ -298,6 +293,27 @@ absl::Status Check(const PlanRequest& request) {
 }
 
 }  // namespace
+
+LayerKind GetLayerKind(size_t layer, size_t layers) {
+  if (layer == 0) return LayerKind::kEmbedding;
+  return layer + 1 == layers ? LayerKind::kHead : LayerKind::kBlock;
+}
+
+PlanRequest OnlyMembers(const PlanRequest& all, const std::vector<size_t>& members) {
+  PlanRequest request = all;
+  request.members.clear();
+  std::set<NodeId> names;
+  for (const size_t m : members) {
+    request.members.push_back(all.members[m]);
+    names.insert(all.members[m].member.worker);
+  }
+  const auto outside = [&](const auto& pair) {
+    return !names.contains(pair.from) || !names.contains(pair.to);
+  };
+  std::erase_if(request.links, outside);
+  std::erase_if(request.unreachable, outside);
+  return request;
+}
 
 int SearchThreads() { return CoresUpTo(plan::Options::kThreadsMax); }
 

@@ -64,6 +64,12 @@ struct PlanRequest {
       improvements;  // small changes to try on the winner; none: the planner's number
 };
 
+// The request for some of its workers, in this order.
+PlanRequest OnlyMembers(const PlanRequest& all, const std::vector<size_t>& members);
+
+// The first layer is the embedding, the last one the head.
+LayerKind GetLayerKind(size_t layer, size_t layers);
+
 // The planner's view of a request.
 struct PlanningInput {
   plan::Cluster cluster;  // device ids as in IslandPlan
