@@ -425,16 +425,17 @@ absl::StatusOr<std::string> PinnedJson(absl::string_view text, absl::string_view
   return json;
 }
 
-absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::string_view name,
+absl::StatusOr<PinnedLayout> ParsePinnedJson(absl::string_view text, absl::string_view name,
                                              const plan::Cluster& cluster, const plan::Costs& costs,
-                                             const std::string& node) {
+                                             const std::string& node, bool with_orders) {
   ATOLL_ASSIGN_OR_RETURN(const v1::Plan message, ParsePlan(text, name));
   const v1::PlannedIsland& island = GetPlannedIsland(message, cluster, node);
   std::map<std::string, int> index, used;
   for (size_t d = 0; d < cluster.devices.size(); ++d) {
     index[cluster.devices[d].id] = static_cast<int>(d);
   }
-  plan::Layout layout;
+  PinnedLayout pinned;
+  plan::Layout& layout = pinned.layout;
   layout.micro_batch = island.replicas(0).micro_batch_sequences();
   int size = 0;
   for (const v1::Replica& replica : island.replicas()) {
@@ -473,22 +474,17 @@ absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::strin
         std::string(name), ": tensor_split_ratios are of stages of ", size,
         " devices, and some have fewer: give all of them as many, or leave the ratios out"));
   }
-  if (plan::DegreesAgree(costs.model(), layout)) return layout;
-  return absl::InvalidArgumentError(absl::StrCat(
-      std::string(name),
-      ": a layer is shared by as many devices in all replicas, and a head that has the embedding's "
-      "table by as many as the embedding"));
-}
-
-absl::StatusOr<std::vector<plan::ReplicaOrder>> ParseOrdersJson(absl::string_view text,
-                                                                absl::string_view name,
-                                                                const plan::Cluster& cluster,
-                                                                const plan::Layout& layout,
-                                                                const std::string& node) {
-  ATOLL_ASSIGN_OR_RETURN(const v1::Plan message, ParsePlan(text, name));
-  auto orders = ReadOrders(GetPlannedIsland(message, cluster, node), cluster, layout);
+  if (!plan::DegreesAgree(costs.model(), layout)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(name),
+        ": a layer is shared by as many devices in all replicas, and a head that has the "
+        "embedding's table by as many as the embedding"));
+  }
+  if (!with_orders) return pinned;
+  auto orders = ReadOrders(island, cluster, layout);
   if (!orders.ok()) return Annotate(orders.status(), std::string(name));
-  return orders;
+  pinned.orders = *std::move(orders);
+  return pinned;
 }
 
 }  // namespace atl

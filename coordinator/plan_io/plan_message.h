@@ -34,26 +34,25 @@ v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
 std::string ToJson(const v1::Plan& message);
 
 // An island of such JSON, edited or not, as a layout of this cluster and model: its replicas,
-// stages, devices, micro-batches, recomputed layers. The order of operations is ParseOrdersJson's,
-// or the caller's. Of several islands it is the first one with a device of `node` (empty: of the
-// cluster), or the first one. `name` (of the file) begins every error, which names what is wrong.
-absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::string_view name,
-                                             const plan::Cluster& cluster, const plan::Costs& costs,
-                                             const std::string& node = "");
+// stages, devices, micro-batches, recomputed layers; and the order of operations that its programs
+// give, by replica, where that is wanted and it has programs.
+struct PinnedLayout {
+  plan::Layout layout;
+  std::vector<plan::ReplicaOrder> orders;
+};
 
-// The order of operations that the same island's programs give, by replica of that layout; empty:
-// it has no programs. Errors as with ReadOrders (plan_orders.h).
-absl::StatusOr<std::vector<plan::ReplicaOrder>> ParseOrdersJson(absl::string_view text,
-                                                                absl::string_view name,
-                                                                const plan::Cluster& cluster,
-                                                                const plan::Layout& layout,
-                                                                const std::string& node = "");
+// Of several islands it is the first one with a device of `node` (empty: of the cluster), or the
+// first one. `name` (of the file) begins every error, which names what is wrong, of orders as
+// ReadOrders (plan_orders.h).
+absl::StatusOr<PinnedLayout> ParsePinnedJson(absl::string_view text, absl::string_view name,
+                                             const plan::Cluster& cluster, const plan::Costs& costs,
+                                             const std::string& node, bool with_orders);
 
 // Each island of such JSON as a plan by itself.
 absl::StatusOr<std::vector<std::string>> IslandsJson(absl::string_view text,
                                                      absl::string_view name);
 
-// Returns what ParseLayoutJson and ParseOrdersJson read of such JSON, on one line. The error says
+// Returns what ParsePinnedJson reads of such JSON, on one line. The error says
 // what is no plan's form, or which programs contradict the stages (KeepOrders).
 absl::StatusOr<std::string> PinnedJson(absl::string_view text, absl::string_view name);
 

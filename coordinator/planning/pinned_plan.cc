@@ -38,8 +38,10 @@ absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput&
   const LayoutSpec& fixed = request.spec.layout;
   const std::string& leader = input.cluster.leader;
   plan::Plan plan;
-  ATOLL_ASSIGN_OR_RETURN(plan.layout,
-                         ParseLayoutJson(fixed.plan, kKey, input.cluster, input.costs, leader));
+  ATOLL_ASSIGN_OR_RETURN(PinnedLayout pinned,
+                         ParsePinnedJson(fixed.plan, kKey, input.cluster, input.costs, leader,
+                                         /*with_orders=*/fixed.schedule.empty()));
+  plan.layout = std::move(pinned.layout);
   plan::Layout& layout = plan.layout;
   if (!plan::UsesLeader(input.cluster, layout)) {
     return absl::FailedPreconditionError(
@@ -58,13 +60,8 @@ absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput&
     ATOLL_RETURN_IF_ERROR(
         Annotate(plan::SetSchedule(input.cluster, input.costs, fixed.schedule, layout), kKey));
   }
-  std::vector<plan::ReplicaOrder> orders;
-  if (fixed.schedule.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(orders,
-                           ParseOrdersJson(fixed.plan, kKey, input.cluster, layout, leader));
-  }
   plan::Evaluation evaluation{.restarts = kRestarts, .seed = request.seed};
-  if (!orders.empty()) evaluation.orders = &orders;
+  if (!pinned.orders.empty()) evaluation.orders = &pinned.orders;
   absl::StatusOr<plan::Outcome> outcome =
       plan::EvaluateLayout(input.cluster, input.costs, input.job, layout, evaluation);
   if (!outcome.ok()) return Annotate(outcome.status(), kKey);
@@ -73,7 +70,8 @@ absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput&
   plan.seed = request.seed;
   plan.cluster_bound_s = plan::ClusterBoundSeconds(input.cluster, input.costs, input.job);
   plan.times_from = plan::TimesFrom(input.cluster, input.costs, layout);
-  plan.reason = absl::StrCat("as layout.plan says; ", OrderText(fixed.schedule, !orders.empty()));
+  plan.reason =
+      absl::StrCat("as layout.plan says; ", OrderText(fixed.schedule, !pinned.orders.empty()));
   return plan;
 }
 
