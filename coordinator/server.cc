@@ -104,6 +104,7 @@ class CoordinatorServer::Impl {
  private:
   absl::Status StandBy() {
     store_.url = options_.store;
+    store_.lines_folder = options_.state_dir + "/events";
     store_.tls = options_.store_tls;
     store_.tls.insecure = options_.tls.insecure;
     ATOLL_RETURN_IF_ERROR(CheckEtcdOptions(store_));

@@ -32,6 +32,7 @@ class OnEtcd {
   std::unique_ptr<Store> Open() {
     EtcdStoreOptions options;
     options.url = url_;
+    options.lines_folder = folder_.path;
     options.self.set_address("127.0.0.1:7000");
     auto store = OpenEtcdStore(
         options, [] { return false; }, [](const etcd::Leader&) {});
@@ -46,6 +47,7 @@ class OnEtcd {
     return server;
   }
   const std::string url_ = Server().FreshUrl();
+  Folder folder_;
 };
 
 // A record of about this many bytes.

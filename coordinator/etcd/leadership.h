@@ -15,7 +15,7 @@
 
 #include "common/time.h"
 #include "coordinator/etcd/client.h"
-#include "coordinator/etcd/values.pb.h"
+#include "coordinator/etcd/stored.pb.h"
 
 namespace atl {
 

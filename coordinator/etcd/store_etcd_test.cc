@@ -8,6 +8,7 @@
 #include <future>
 #include <thread>
 
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/event_loop.h"
@@ -45,6 +46,7 @@ class Keys {
       const std::function<bool()>& stop = [] { return false; }) {
     EtcdStoreOptions options;
     options.url = url;
+    options.lines_folder = absl::StrCat(lines_.path, "-", address.substr(address.rfind(':') + 1));
     options.tls = tls_;
     options.self.set_address(address);
     options.lease_s = lease_s;
@@ -59,14 +61,8 @@ class Keys {
   }
   std::string OpenFault() { return std::string(TryOpen().status().message()); }
 
-  // The key that is first below prefix + `folder`.
-  std::string First(const std::string& folder) {
-    etcdserverpb::RangeRequest request;
-    request.set_key(prefix + folder);
-    request.set_range_end(ComputePrefixEnd(prefix + folder));
-    const auto reply = client_->Range(request, Long()).value();
-    REQUIRE(reply.kvs_size() > 0);
-    return reply.kvs(0).key();
+  std::string StepKey(int64_t number) const {
+    return prefix + absl::StrFormat("/step/%019d", number);
   }
   std::string Value(const std::string& key) {
     etcdserverpb::RangeRequest request;
@@ -95,6 +91,7 @@ class Keys {
   int64_t lease_s = 60;  // a slow machine renews one of two seconds too late
 
  private:
+  Folder lines_;
   std::unique_ptr<EtcdClient> client_;
 };
 
@@ -177,9 +174,11 @@ TEST_CASE("full_etcd_is_named_with_the_remedy_to_the_leader_and_to_the_next_one"
   Keys keys(server);
   auto store = keys.Open();
   absl::Status status;
-  for (int64_t line = 1; status.ok() && line < 100; ++line) {
-    status =
-        store->Apply({{EventRecord{line, "a", Severity::kInfo, std::string(1 << 20, 'x')}}}, 0);
+  DecisionRecord large;
+  large.gram.assign(1 << 17, 1.25);
+  for (int64_t round = 1; status.ok() && round < 100; ++round) {
+    large.round = round;
+    status = store->Apply({{large}}, 0);
   }
   const auto names_remedy = [](const absl::Status& full) {
     INFO(full.ToString());
@@ -212,33 +211,34 @@ TEST_CASE("etcd_that_is_an_older_copy_opens_with_its_older_epoch") {
 
 TEST_CASE("damaged_missing_foreign_and_newer_keys_are_refused_by_name") {
   Keys keys;
-  REQUIRE(keys.Open()->Apply(Puts(OneOfEach()), 0).ok());
-  const std::string epoch = keys.prefix + "/record/epoch", totals = keys.prefix + "/totals";
-  SECTION("one byte of a record") {
-    std::string value = keys.Value(epoch);
+  auto store = keys.Open();
+  for (int64_t epoch : {1, 2, 3}) REQUIRE(store->Apply({{EpochRecord{epoch}}}, 0).ok());
+  store.reset();
+  const std::string second = keys.StepKey(2);
+  SECTION("one byte of an entry") {
+    std::string value = keys.Value(second);
     const size_t at = GENERATE(2, 5, 11);
     value[at] = static_cast<char>(value[at] ^ 0x10);
-    keys.Put(epoch, value);
-    CHECK(keys.OpenFault().find("the record \"epoch\" fails its checksum") != std::string::npos);
+    keys.Put(second, value);
+    CHECK(absl::IsDataLoss(keys.TryOpen().status()));
+    CHECK(keys.OpenFault().find("its entry 2 fails its checksum") != std::string::npos);
   }
-  SECTION("an older value of a record") {
-    const std::string older = keys.Value(epoch);
-    REQUIRE(keys.Open()->Apply({{EpochRecord{8}}}, 0).ok());
-    keys.Put(epoch, older);
+  SECTION("an older entry in the place of a newer one") {
+    keys.Put(second, keys.Value(keys.StepKey(1)));
     CHECK(absl::IsDataLoss(keys.TryOpen().status()));
   }
-  SECTION("a missing record") {
-    keys.Erase(epoch);
+  SECTION("a missing entry") {
+    keys.Erase(keys.StepKey(GENERATE(1, 2)));
     CHECK(absl::IsDataLoss(keys.TryOpen().status()));
   }
-  SECTION("foreign totals") {
-    keys.Put(totals, "\x01");
+  SECTION("a foreign key among them") {
+    keys.Put(keys.prefix + "/step/notes", "x");
     CHECK(absl::IsDataLoss(keys.TryOpen().status()));
   }
   SECTION("a newer Atoll's") {
-    etcd::Totals newer;
+    etcd::Entry newer;
     newer.set_schema_version(kEtcdSchemaVersion + 1);
-    keys.Put(totals, newer.SerializeAsString());
+    keys.Put(second, newer.SerializeAsString());
     CHECK(absl::IsFailedPrecondition(keys.TryOpen().status()));
   }
   SECTION("a foreign leader") {
@@ -247,24 +247,19 @@ TEST_CASE("damaged_missing_foreign_and_newer_keys_are_refused_by_name") {
   }
 }
 
-TEST_CASE("damaged_line_of_the_log_is_marked_and_stops_nothing_in_etcd") {
-  Keys keys;
-  REQUIRE(keys.Open()->Apply({{EventRecord{1, "a", Severity::kInfo, "one"}}}, 7).ok());
-  const std::string key = keys.First("/log/");
-  keys.Put(key, "damaged");
-  CHECK(keys.Open()->ReadLog({.job = "a"}, 10).value().empty());
-}
-
-// Returns the content of the totals' key after a step.
-std::string TotalsBytes(const StoreTotals& totals, int staged_batches) {
-  etcd::Totals wire;
-  wire.set_schema_version(kEtcdSchemaVersion);
-  wire.set_sequence(totals.sequence);
-  wire.set_records(totals.records);
-  wire.set_digest(totals.digest);
-  wire.set_checksum(ComputeChecksum(totals));
-  wire.set_staged_batches(staged_batches);
-  return wire.SerializeAsString();
+// The entries that the store writes for this epoch after those before.
+std::vector<std::string> EntriesAfter(std::initializer_list<int64_t> before, int64_t epoch) {
+  LoggedState state;
+  std::vector<std::string> entries;
+  const auto append = [&](int64_t number) {
+    etcd::Step step;
+    step.add_writes()->set_key("epoch");
+    step.mutable_writes(0)->set_value(*EncodeRecord(EpochRecord{number}));
+    entries = state.Append(step);
+  };
+  for (const int64_t number : before) append(number);
+  append(epoch);
+  return entries;
 }
 
 // The store behaves as if etcd had carried out the first attempt of the step, whose answer was
@@ -273,13 +268,8 @@ TEST_CASE("step_whose_first_attempt_was_carried_out_is_stored_once") {
   Keys keys;
   auto store = keys.Open();
   REQUIRE(store->Apply({{EpochRecord{1}}}, 0).ok());
-  const std::string bytes = *EncodeRecord(EpochRecord{2});
-  EtcdOperations operations;
-  PutValue(keys.prefix + "/record/", "epoch", bytes, 0, &operations);
-  keys.Put(operations[0].request_put().key(), operations[0].request_put().value());
   SECTION("the same step") {
-    keys.Put(keys.prefix + "/totals",
-             TotalsBytes({2, 1, ComputeRecordChecksum("epoch", bytes)}, 0));
+    keys.Put(keys.StepKey(2), EntriesAfter({1}, 2).at(0));
     REQUIRE(store->Apply({{EpochRecord{2}}}, 0).ok());
     REQUIRE(store->Apply({{EpochRecord{3}}}, 0).ok());
     CHECK(store->sequence() == 3);
@@ -287,35 +277,49 @@ TEST_CASE("step_whose_first_attempt_was_carried_out_is_stored_once") {
     CHECK(keys.Open()->ReadAll().value() == std::vector<StoreRecord>{EpochRecord{3}});
   }
   SECTION("another change, by another process") {
-    keys.Put(keys.prefix + "/totals", TotalsBytes({2, 1, 7}, 0));
+    keys.Put(keys.StepKey(2), EntriesAfter({1}, 7).at(0));
     CHECK(absl::IsDataLoss(store->Apply({{EpochRecord{2}}}, 0)));
+    CHECK_FALSE(store->Apply({{EpochRecord{3}}}, 0).ok());
   }
 }
 
-// The leader ends between the transaction that makes a large step durable and its batches.
-TEST_CASE("large_step_that_was_left_under_way_is_carried_out_by_the_next_leader") {
+// The leader ends between the entries of a long step.
+TEST_CASE("long_step_whose_last_entry_was_not_stored_did_not_happen") {
   Keys keys;
   REQUIRE(keys.Open()->Apply({{EpochRecord{1}}}, 0).ok());
-  const StoreRecord next = EpochRecord{2};
-  const std::string bytes = *EncodeRecord(next);
-  const StoreTotals totals{2, 1, ComputeRecordChecksum("epoch", bytes)};
-  EtcdOperations operations;
-  PutValue(keys.prefix + "/record/", "epoch", bytes, 0, &operations);
-  etcd::Batch batch;
-  *batch.add_operations() = operations[0];
-  keys.Put(keys.prefix + "/staged/0000000", batch.SerializeAsString());
-  SECTION("durable") {
-    keys.Put(keys.prefix + "/totals", TotalsBytes(totals, 1));
-    const auto store = keys.Open();
-    CHECK(store->ReadAll().value() == std::vector<StoreRecord>{next});
-    CHECK(store->sequence() == 2);
-    CHECK(keys.Value(keys.prefix + "/staged/0000000").empty());
+  LoggedState state;
+  etcd::Step first, next;
+  first.add_writes()->set_key("epoch");
+  first.mutable_writes(0)->set_value(*EncodeRecord(EpochRecord{1}));
+  state.Append(first);
+  next.add_writes()->set_key("long");
+  next.mutable_writes(0)->set_value(std::string(3 << 20, 'x'));
+  const auto entries = state.Append(next);
+  REQUIRE(entries.size() > 2);
+  for (size_t i = 0; i + 1 < entries.size(); ++i) {
+    keys.Put(keys.StepKey(2 + static_cast<int64_t>(i)), entries[i]);
   }
-  SECTION("not yet durable") {
-    const auto store = keys.Open();
-    CHECK(store->ReadAll().value() == std::vector<StoreRecord>{EpochRecord{1}});
-    CHECK(store->sequence() == 1);
-  }
+  auto store = keys.Open();
+  CHECK(store->ReadAll().value() == std::vector<StoreRecord>{EpochRecord{1}});
+  CHECK(store->sequence() == 1);
+  CHECK(keys.Value(keys.StepKey(2)).empty());
+  REQUIRE(store->Apply({{EpochRecord{2}}}, 0).ok());
+  store.reset();
+  CHECK(keys.Open()->ReadAll().value() == std::vector<StoreRecord>{EpochRecord{2}});
+}
+
+TEST_CASE("log_that_has_grown_long_begins_anew_with_a_snapshot") {
+  Keys keys;
+  auto store = keys.Open();
+  DecisionRecord large;
+  large.gram.assign(1 << 17, 1.25);  // 1 MiB
+  for (int round = 0; round < 10; ++round) REQUIRE(store->Apply({{large}}, 0).ok());
+  CHECK(keys.Value(keys.StepKey(1)).empty());
+  REQUIRE(store->Apply({{EpochRecord{1}}}, 0).ok());
+  store.reset();
+  store = keys.Open();
+  CHECK(store->sequence() == 11);
+  CHECK(store->ReadAll().value().size() == 2);
 }
 
 TEST_CASE("registry_of_members_is_the_next_leaders_too") {

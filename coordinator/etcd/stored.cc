@@ -3,33 +3,22 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/status.h"
+#include "common/check.h"
+#include "coordinator/store_seal.h"
 
 namespace atl {
 namespace {
 
-constexpr int kMaxBatches = 1 << 20;
+constexpr size_t kPartBytes = size_t{1} << 20;  // etcd takes 1.5 MB a request
 
 absl::Status NotACoordinators(const std::string& key) {
   return absl::DataLossError(absl::StrCat(key, ": is not an Atoll coordinator's"));
 }
 
-absl::StatusOr<StoredTotals> DecodeTotals(const std::string& bytes, const std::string& key) {
-  etcd::Totals wire;
-  const bool parsed = wire.ParseFromString(bytes);
-  if (parsed && wire.schema_version() > kEtcdSchemaVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        key, ": has schema version ", wire.schema_version(), ", this coordinator knows ",
-        kEtcdSchemaVersion, "; start it with the Atoll that wrote it, or newer"));
-  }
-  const StoredTotals decoded{{wire.sequence(), wire.records(), wire.digest()},
-                             wire.staged_batches()};
-  if (!parsed || wire.checksum() != ComputeChecksum(decoded.totals) || decoded.staged_batches < 0 ||
-      decoded.staged_batches > kMaxBatches) {
-    return absl::DataLossError(absl::StrCat(
-        key, ": is damaged, or not an Atoll coordinator's; give --store another /PREFIX"));
-  }
-  return decoded;
+uint64_t ComputeEntryChecksum(int64_t number, const etcd::Entry& entry, uint64_t chain) {
+  return ComputeRecordChecksum(absl::StrCat(number, "/", entry.sequence(), "/", entry.snapshot(),
+                                            "/", entry.parts_left(), "/", chain),
+                               entry.data());
 }
 
 }  // namespace
@@ -42,32 +31,6 @@ absl::StatusOr<std::optional<etcd::Leader>> LeaderIn(const etcdserverpb::RangeRe
     return NotACoordinators(key);
   }
   return leader;
-}
-
-absl::StatusOr<std::optional<StoredTotals>> TotalsIn(const etcdserverpb::RangeResponse& answer,
-                                                     const std::string& key) {
-  if (answer.kvs_size() == 0) return std::nullopt;
-  return DecodeTotals(answer.kvs(0).value(), key);
-}
-
-std::string EncodeTotals(const StoreTotals& totals, int staged_batches) {
-  etcd::Totals wire;
-  wire.set_schema_version(kEtcdSchemaVersion);
-  wire.set_sequence(totals.sequence);
-  wire.set_records(totals.records);
-  wire.set_digest(totals.digest);
-  wire.set_checksum(ComputeChecksum(totals));
-  wire.set_staged_batches(staged_batches);
-  return wire.SerializeAsString();
-}
-
-absl::StatusOr<EtcdOperations> BatchIn(const etcdserverpb::RangeResponse& answer,
-                                       const std::string& key) {
-  etcd::Batch batch;
-  if (answer.kvs_size() != 1 || !batch.ParseFromString(answer.kvs(0).value())) {
-    return absl::DataLossError(absl::StrCat(key, ": is missing or damaged"));
-  }
-  return EtcdOperations(batch.operations().begin(), batch.operations().end());
 }
 
 absl::StatusOr<TakenKey> TakenIn(const etcdserverpb::TxnResponse& answer, const std::string& key,
@@ -84,44 +47,81 @@ absl::StatusOr<TakenKey> TakenIn(const etcdserverpb::TxnResponse& answer, const 
   return taken;
 }
 
-std::string EncodeLines(const std::vector<LogEntry>& lines) {
-  etcd::Lines wire;
-  for (const LogEntry& line : lines) {
-    etcd::Line* one = wire.add_lines();
-    one->set_sequence(line.event.sequence);
-    one->set_unix_time_ms(line.unix_time_ms);
-    one->set_job(line.event.job);
-    one->set_severity(static_cast<int>(line.event.severity));
-    one->set_text(line.event.text);
-    one->set_checksum(ComputeLineChecksum(line.event.sequence, line.unix_time_ms, line.event.job,
-                                          one->severity(), line.event.text));
+absl::Status LoggedState::Add(int64_t number, const std::string& bytes) {
+  const auto damaged = [&](absl::string_view how) {
+    return absl::DataLossError(absl::StrCat("its entry ", number, " ", how));
+  };
+  etcd::Entry entry;
+  const bool parsed = entry.ParseFromString(bytes);
+  if (parsed && entry.schema_version() > kEtcdSchemaVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("has schema version ", entry.schema_version(), ", this coordinator knows ",
+                     kEtcdSchemaVersion, "; start it with the Atoll that wrote it, or newer"));
   }
-  return wire.SerializeAsString();
+  const bool is_first = next_ == 1 && tail_.next == 1;
+  const bool begins = tail_.parts_left == 0;
+  if (is_first && entry.snapshot()) tail_.next = number;
+  if (number != tail_.next) return damaged("is there, and those before are missing");
+  const uint64_t chain =
+      ComputeEntryChecksum(number, entry, entry.snapshot() && begins ? 0 : tail_.chain);
+  if (!parsed || entry.checksum() != chain || entry.parts_left() < 0 ||
+      (!begins && entry.parts_left() != tail_.parts_left - 1)) {
+    return damaged("fails its checksum, is an older one, or not an Atoll coordinator's");
+  }
+  tail_ = {number + 1, chain, entry.parts_left(), std::move(tail_.data) + entry.data()};
+  if (entry.parts_left() > 0) return absl::OkStatus();
+  etcd::Step step;
+  if (!step.ParseFromString(tail_.data)) return damaged("holds no step");
+  const auto size = static_cast<int64_t>(tail_.data.size());
+  tail_.data.clear();
+  if (entry.snapshot()) {
+    values_.clear();
+    log_bytes_ = 0;
+    snapshot_bytes_ = size;
+  }
+  for (etcd::Write& write : *step.mutable_writes()) {
+    if (write.erase()) {
+      values_.erase(write.key());
+    } else {
+      values_[write.key()] = std::move(*write.mutable_value());
+    }
+  }
+  log_bytes_ += size;
+  sequence_ = entry.sequence();
+  next_ = tail_.next;
+  chain_ = chain;
+  return absl::OkStatus();
 }
 
-// Decodes the lines that can be read; `damaged` counts the others.
-std::vector<LogEntry> DecodeLines(const std::string& bytes, int64_t* damaged) {
-  etcd::Lines wire;
-  std::vector<LogEntry> lines;
-  if (!wire.ParseFromString(bytes)) {
-    ++*damaged;
-    return lines;
+std::vector<std::string> LoggedState::Append(const etcd::Step& step, bool snapshot) {
+  const std::string data = step.SerializeAsString();
+  const size_t parts = data.empty() ? 1 : (data.size() + kPartBytes - 1) / kPartBytes;
+  tail_ = {next_, snapshot ? 0 : chain_};
+  const int64_t sequence = sequence_ + (snapshot ? 0 : 1);
+  std::vector<std::string> entries;
+  for (size_t i = 0; i < parts; ++i) {
+    etcd::Entry entry;
+    entry.set_schema_version(kEtcdSchemaVersion);
+    entry.set_sequence(sequence);
+    entry.set_snapshot(snapshot);
+    entry.set_parts_left(static_cast<int32_t>(parts - 1 - i));
+    entry.set_data(data.substr(i * kPartBytes, kPartBytes));
+    entry.set_checksum(ComputeEntryChecksum(tail_.next, entry, tail_.chain));
+    entries.push_back(entry.SerializeAsString());
+    const absl::Status added = Add(tail_.next, entries.back());
+    ATOLL_CHECK(added.ok(), added.message());
   }
-  for (const etcd::Line& one : wire.lines()) {
-    LogEntry line{{one.sequence(), one.job(),
-                   one.severity() == 1   ? Severity::kWarning
-                   : one.severity() == 2 ? Severity::kError
-                                         : Severity::kInfo,
-                   one.text()},
-                  one.unix_time_ms()};
-    if (one.checksum() != ComputeLineChecksum(one.sequence(), one.unix_time_ms(), one.job(),
-                                              one.severity(), one.text())) {
-      ++*damaged;
-      line.event.text.insert(0, "(this line is damaged) ");
-    }
-    lines.push_back(std::move(line));
+  return entries;
+}
+
+std::vector<std::string> LoggedState::AppendSnapshot() {
+  etcd::Step all;
+  for (const auto& [key, value] : values_) {
+    etcd::Write* write = all.add_writes();
+    write->set_key(key);
+    write->set_value(value);
   }
-  return lines;
+  return Append(all, /*snapshot=*/true);
 }
 
 }  // namespace atl

@@ -209,18 +209,14 @@ PLANTED = {
         "coordinator/trust/registry.cc",
         "  if (member->revoked_unix_s() != 0) {\n    return {v1::TRUST_DENIAL_REVOKED,",
         "  if (member->revoked_unix_s() > now_unix_s) {\n    return {v1::TRUST_DENIAL_REVOKED,"),
-    "etcd_values": (
-        "coordinator/etcd/values.cc",
-        "} else if (!value_ || value_->key != key.substr(0, end)) {",
-        "} else if (value_.value().key != key.substr(0, end)) {"),
+    "etcd_steps": (
+        "coordinator/etcd/stored.cc",
+        "  if (!parsed || entry.checksum() != chain || entry.parts_left() < 0 ||",
+        "  if (!parsed || entry.parts_left() < 0 ||"),
     "etcd_answer": (
         "coordinator/etcd/stored.cc",
         "answer.responses_size() != 1 || answer.responses(0)",
         "answer.responses(0)"),
-    "etcd_log": (
-        "coordinator/etcd/log_lines.cc",
-        "it != lines_.end() && static_cast<int64_t>(found.size()) < limit; ++it) {",
-        "it != lines_.end(); ++it) {"),
     "page_request": (
         "common/http/http_server.cc",
         "return found == query.end() ? \"\" : found->second;",

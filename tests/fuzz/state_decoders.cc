@@ -11,8 +11,7 @@
 #include "common/check.h"
 #include "common/files_simulated.h"
 #include "common/trust/pki.h"
-#include "coordinator/etcd/values.h"
-#include "coordinator/etcd/values.pb.h"
+#include "coordinator/etcd/stored.h"
 #include "coordinator/history/history_files.h"
 #include "coordinator/store_seal.h"
 #include "coordinator/trust/access_control.h"
@@ -311,48 +310,48 @@ std::vector<std::string> RegistrySeeds() {
 
 const Registration kRegistry({"trust_registry", RegistrySeeds, AcceptsRegistry});
 
-// Keys and values as etcd lists them: the length of each key, the key, the length of its value.
-bool AcceptsEtcdValues(std::string_view bytes) {
-  size_t whole = 0, found = 0;
-  const std::function<absl::Status(EtcdValue)> on_value = [&](const EtcdValue& value) {
-    ++found;
-    whole += value.whole;
-    ATOLL_CHECK(!value.whole || value.checksum == ComputeRecordChecksum(value.key, value.bytes));
-    return absl::OkStatus();
-  };
-  ValueParts parts(on_value);
+// Entries of a log of steps in etcd, each behind its length. One that is changed is never taken,
+// and a snapshot of what is taken makes the same.
+bool AcceptsEtcdSteps(std::string_view bytes) {
+  LoggedState state;
   Input input(bytes);
-  while (!input.Rest().empty()) {
-    const std::string key = input.TakeText(input.Take<uint8_t>());
-    std::string value = input.TakeText(input.Take<uint16_t>());
-    ATOLL_CHECK(parts.Add(key, value).ok());
+  int64_t number = 1;
+  for (; !input.Rest().empty(); ++number) {
+    const std::string text = input.TakeText(input.Take<uint16_t>());
+    etcd::Entry changed;
+    if (changed.ParseFromString(text)) {
+      changed.set_sequence(changed.sequence() ^ 1);
+      ATOLL_CHECK(!LoggedState(state).Add(number, changed.SerializeAsString()).ok());
+    }
+    if (!state.Add(number, text).ok()) return false;
   }
-  ATOLL_CHECK(parts.Finish().ok());
-  return found > 0 && whole == found;
+  const bool whole = state.next() == number;
+  const auto before = state.values();
+  int64_t snapshot = state.next();
+  LoggedState again;
+  for (const std::string& entry : state.AppendSnapshot()) {
+    ATOLL_CHECK(again.Add(snapshot++, entry).ok());
+  }
+  ATOLL_CHECK(again.values() == before && again.sequence() == state.sequence());
+  return whole && number > 1;
 }
 
-std::vector<std::string> EtcdValuesSeeds() {
+std::vector<std::string> EtcdStepsSeeds() {
   std::string bytes;
-  const auto add = [&](const std::string& key, const std::string& value) {
-    bytes += static_cast<char>(key.size()) + key;
-    bytes += ToBytes(static_cast<uint16_t>(value.size())) + value;
-  };
-  EtcdOperations operations;
-  PutValue("", "job/j-1", "a record", 0, &operations);
-  const etcdserverpb::PutRequest& put = operations.at(0).request_put();
-  add(put.key(), put.value());
-  // One in two parts, which are shorter than those that are written.
-  etcd::Part first, second;
-  first.set_data("ab");
-  first.set_parts(2);
-  first.set_checksum(ComputeRecordChecksum("member/w1", "abcd"));
-  second.set_data("cd");
-  add("member/w1", first.SerializeAsString());
-  add(std::string("member/w1\0", 10) + "0001", second.SerializeAsString());
+  LoggedState state;
+  for (const char* key : {"job/j-1", "member/w1", "job/j-1"}) {
+    etcd::Step step;
+    step.add_writes()->set_key(key);
+    step.mutable_writes(0)->set_value("a record");
+    step.mutable_writes(0)->set_erase(state.sequence() == 2);
+    for (const std::string& entry : state.Append(step)) {
+      bytes += ToBytes(static_cast<uint16_t>(entry.size())) + entry;
+    }
+  }
   return {bytes};
 }
 
-const Registration kEtcdValues({"etcd_values", EtcdValuesSeeds, AcceptsEtcdValues});
+const Registration kEtcdSteps({"etcd_steps", EtcdStepsSeeds, AcceptsEtcdSteps});
 
 }  // namespace
 }  // namespace atl::fuzz
