@@ -93,13 +93,13 @@ absl::Status SetDraining(State& s, const std::string& name, bool drain) {
   s.dirty_members.insert({record.kind, record.name});
   const bool worker = record.kind == MemberKind::kWorker;
   if (worker) DrainWorker(s, member);
-  for (auto& [number, job] : s.jobs) {
+  s.jobs.ForEachLive([&](Job& job) {
     if (!worker) {
       job.moving.plan_again_at = s.now;
       job.moving.balanced_at.reset();
     }
     s.Touch(job);
-  }
+  });
   s.Log("", Severity::kInfo,
         absl::StrCat(worker ? "worker " : "parameter server ", record.name,
                      drain    ? worker ? " is drained: it leaves its island and gets no work"

@@ -1,6 +1,7 @@
 // All jobs, by number and by id. What hands a job out to be changed notes it, so that the end of a
-// Step looks at those alone: its cost does not grow with jobs that nothing concerns. Private to the
-// core.
+// Step looks at those alone: its cost does not grow with jobs that nothing concerns. Those that have
+// ended and owe nothing are settled: no loop over what is under way sees them until one is handed
+// out again. Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_JOB_TABLE_H_
 #define ATOLL_COORDINATOR_CORE_JOB_TABLE_H_
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "common/ids.h"
 
@@ -18,6 +20,10 @@ class JobTable {
  public:
   using Map = std::map<int64_t, Job>;
 
+  JobTable() = default;
+  JobTable(const JobTable&) = delete;  // live_ points into jobs_
+  JobTable& operator=(const JobTable&) = delete;
+
   bool empty() const { return jobs_.empty(); }
   int64_t next_number() const { return jobs_.empty() ? 1 : jobs_.rbegin()->first + 1; }
 
@@ -26,6 +32,7 @@ class JobTable {
   // Iterates over jobs that are to be changed: opens all.
   typename Map::iterator begin() {
     all_opened_ = true;
+    for (auto& [number, job] : jobs_) live_.try_emplace(number, &job);
     return jobs_.begin();
   }
   typename Map::iterator end() { return jobs_.end(); }
@@ -44,6 +51,7 @@ class JobTable {
     const auto found = jobs_.find(number);
     if (found == jobs_.end()) return nullptr;
     opened_.insert(number);
+    live_.try_emplace(number, &found->second);
     return &found->second;
   }
   Job* Find(const JobId& id) {
@@ -55,13 +63,33 @@ class JobTable {
   Job& Add(int64_t number, const JobId& id) {
     numbers_[id] = number;
     opened_.insert(number);
-    return jobs_[number] = Job();
+    Job& job = jobs_[number] = Job();
+    live_[number] = &job;
+    return job;
   }
   void Erase(int64_t number, const JobId& id) {
     numbers_.erase(id);
     opened_.erase(number);
+    live_.erase(number);
     jobs_.erase(number);
   }
+
+  // what(job) of each that is not settled, in the order of numbers. Opens them. It may add or
+  // settle some.
+  template <class Do>
+  void ForEachLive(Do what) {
+    for (auto at = live_.begin(); at != live_.end();) {
+      const int64_t number = at->first;
+      opened_.insert(number);
+      what(*at->second);
+      at = live_.upper_bound(number);
+    }
+  }
+  template <class Do>
+  void ForEachLive(Do what) const {
+    for (const auto& [number, job] : live_) what(std::as_const(*job));
+  }
+  void Settle(int64_t number) { live_.erase(number); }
 
   // what(job) of each that was opened since Close. REQUIRES: it opens none.
   template <class Do>
@@ -90,6 +118,7 @@ class JobTable {
   Map jobs_;
   std::map<JobId, int64_t> numbers_;
   std::set<int64_t> opened_;
+  std::map<int64_t, Job*> live_;  // not settled
   bool all_opened_ = false;
 };
 

@@ -339,46 +339,56 @@ Instant PreparingDeadline(const State& s, const Job& job) {
 
 // --------------------------------------------------------------------------------- scheduling ----
 
-void Schedule(State& s) {
-  // A job that waits for workers has none of theirs to wait for.
-  for (auto& [number, job] : s.jobs) {
-    if (job.record.site && job.active() && !job.stale()) TakeIdleWorkers(s, job);
+namespace {
+
+// False: jobs after this one wait for it: first come, first served.
+bool ScheduleJob(State& s, Job& job) {
+  if (job.record.site || job.ended() || job.progress.state == JobState::kFinishing || job.stale()) {
+    return true;
   }
-  for (auto& [number, job] : s.jobs) {
-    if (job.record.site) continue;
-    if (job.ended() || job.progress.state == JobState::kFinishing || job.stale()) continue;
-    if (!job.spec().data.sites.empty()) RefuseWithoutData(s, job);
-    if (job.progress.state != JobState::kQueued) {
-      TakeIdleWorkers(s, job);
-      continue;
-    }
-    const int64_t idle = std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
-      return IsIdle(s, entry.first, entry.second, job);
-    });
-    const int64_t needed = NeededWorkers(job.spec());
-    const std::string no_servers = TooFewServers(s, job);
-    if (idle < needed || !no_servers.empty()) {
-      job.waiting_for = idle < needed
-                            ? absl::StrCat("workers: ", needed, " are needed, ", idle, " are idle",
-                                           RefusedBy(s, job), LeftOut(s, job))
-                            : no_servers;
-      // A job that cannot start however long it waits for the present workers delays no others.
-      const int64_t possible =
-          std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
-            return entry.first.first == MemberKind::kWorker && entry.second.attached &&
-                   !entry.second.leaves() && !entry.second.refused.contains(job.id()) &&
-                   WhyLeftOut(s, job, entry.first.second, entry.second).empty();
-          });
-      if (possible < needed || !no_servers.empty()) continue;
-      for (auto& [later, other] : s.jobs) {
-        if (later <= number || other.progress.state != JobState::kQueued) continue;
-        other.waiting_for = absl::StrCat("job ", job.id(), ", which is before it");
-      }
-      return;  // first come, first served
-    }
+  if (!job.spec().data.sites.empty()) RefuseWithoutData(s, job);
+  if (job.progress.state != JobState::kQueued) {
+    TakeIdleWorkers(s, job);
+    return true;
+  }
+  const int64_t idle = std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
+    return IsIdle(s, entry.first, entry.second, job);
+  });
+  const int64_t needed = NeededWorkers(job.spec());
+  const std::string no_servers = TooFewServers(s, job);
+  if (idle >= needed && no_servers.empty()) {
     s.SetState(job, JobState::kPreparing, "workers open the model and the data");
     TakeIdleWorkers(s, job);
+    return true;
   }
+  job.waiting_for = idle < needed ? absl::StrCat("workers: ", needed, " are needed, ", idle,
+                                                 " are idle", RefusedBy(s, job), LeftOut(s, job))
+                                  : no_servers;
+  // A job that cannot start however long it waits for the present workers delays no others.
+  const int64_t possible =
+      std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
+        return entry.first.first == MemberKind::kWorker && entry.second.attached &&
+               !entry.second.leaves() && !entry.second.refused.contains(job.id()) &&
+               WhyLeftOut(s, job, entry.first.second, entry.second).empty();
+      });
+  return possible < needed || !no_servers.empty();
+}
+
+}  // namespace
+
+void Schedule(State& s) {
+  // A job that waits for workers has none of theirs to wait for.
+  s.jobs.ForEachLive([&](Job& job) {
+    if (job.record.site && job.active() && !job.stale()) TakeIdleWorkers(s, job);
+  });
+  JobId first;  // that the others wait for
+  s.jobs.ForEachLive([&](Job& job) {
+    if (first.empty() && !ScheduleJob(s, job)) {
+      first = job.id();
+    } else if (!first.empty() && job.progress.state == JobState::kQueued) {
+      job.waiting_for = absl::StrCat("job ", first, ", which is before it");
+    }
+  });
 }
 
 void PumpCandidates(State& s) {

@@ -110,18 +110,21 @@ void Order(State& s, Job& job) {
   job.touched.clear();
   SetDeadline(s, job, NextJobDeadline(s, job));
   job.reconciled_state = job.progress.state;
+  // A job of a site ends for good with the one above.
+  const bool may_settle = job.ended() && !job.stale() && !job.record.removed && !job.record.site;
+  if (may_settle && job.deadline == kNever) s.jobs.Settle(job.record.number);
 }
 
 void ReconcileAll(State& s) {
   s.reconcile_by = kNever;
   ExpireMembers(s);
   Schedule(s);
-  for (auto& [number, job] : s.jobs) Advance(s, job);
+  s.jobs.ForEachLive([&](Job& job) { Advance(s, job); });
   Schedule(s);  // a job may have ended and freed its workers
-  for (auto& [number, job] : s.jobs) {
+  s.jobs.ForEachLive([&](Job& job) {
     for (const auto& [id, island] : job.islands) job.touched.insert(id);
     Order(s, job);
-  }
+  });
   PumpCandidates(s);
   ForgetRemoved(s);
   s.member_deadline = NextMemberDeadline(s);

@@ -137,9 +137,9 @@ void OnJobRemoved(State& s, Member& server, const JobRemoved& message) {
 
 void ForgetRemoved(State& s) {
   std::vector<int64_t> removed;
-  for (const auto& [number, job] : std::as_const(s.jobs)) {
-    if (job.record.removed && job.rounds.links.empty()) removed.push_back(number);
-  }
+  std::as_const(s.jobs).ForEachLive([&](const Job& job) {
+    if (job.record.removed && job.rounds.links.empty()) removed.push_back(job.record.number);
+  });
   for (const int64_t number : removed) {
     Job& job = *s.jobs.Find(number);
     s.out.persist.push_back({job.record, true});

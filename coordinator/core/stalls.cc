@@ -72,9 +72,9 @@ void NotePush(State& s, Job& job, IslandId id) {
 }
 
 void ExcuseStall(State& s, Duration late) {
-  for (auto& [number, job] : s.jobs) {
+  s.jobs.ForEachLive([&](Job& job) {
     for (auto& [id, watch] : job.watches) watch.since = std::min(s.now, watch.since + late);
-  }
+  });
 }
 
 bool AdvanceStalls(State& s, Job& job) {

@@ -372,9 +372,9 @@ void TouchRelatedJobs(State& s) {
     if (job != nullptr && HasRelatives(*job)) roots.insert(GetRootJobId(*job));
   }
   if (roots.empty()) return;
-  for (auto& [number, job] : s.jobs) {
+  s.jobs.ForEachLive([&](Job& job) {
     if (roots.contains(GetRootJobId(job))) s.Touch(job);
-  }
+  });
 }
 
 }  // namespace atl::coord

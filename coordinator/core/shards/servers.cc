@@ -367,10 +367,10 @@ bool HasRoom(const State& s, const Job& job) {
     if (server == nullptr) return false;
     int64_t free = FreeBytes(s, *server);
     free -= job.StagedBytes(name);
-    for (const auto& [number, other] : s.jobs) {
-      if (other.ended() || !other.rounds.links.contains(name)) continue;
+    s.jobs.ForEachLive([&](const Job& other) {
+      if (other.ended() || !other.rounds.links.contains(name)) return;
       free -= other.StagedBytes(name) * StagedContributions(other.rounds);
-    }
+    });
     if (free < 0) return false;
   }
   return true;
