@@ -26,17 +26,12 @@ constexpr char kRemedy[] =
 
 constexpr char kTables[] =
     "CREATE TABLE IF NOT EXISTS records(key TEXT PRIMARY KEY, value BLOB NOT NULL,"
-    " checksum INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;"
+    " checksum INTEGER NOT NULL) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS log(sequence INTEGER PRIMARY KEY, unix_time_ms INTEGER,"
-    " job TEXT, severity INTEGER, text TEXT, checksum INTEGER NOT NULL DEFAULT 0);"
+    " job TEXT, severity INTEGER, text TEXT, checksum INTEGER NOT NULL);"
     "CREATE INDEX IF NOT EXISTS log_by_job ON log(job, sequence);"
     "CREATE TABLE IF NOT EXISTS totals(id INTEGER PRIMARY KEY, sequence INTEGER, records INTEGER,"
     " digest INTEGER, checksum INTEGER);";
-
-// Columns that version 1 lacked.
-constexpr char kFromVersion1[] =
-    "ALTER TABLE records ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;"
-    "ALTER TABLE log ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;";
 
 uint64_t ComputeLogRowChecksum(Statement& row) {
   return ComputeLineChecksum(row.Int(0), row.Int(1), row.Bytes(2), row.Int(3), row.Bytes(4));
@@ -62,7 +57,7 @@ class SqliteStore : public Store {
     if (version == kStoreSchemaVersion) ATOLL_RETURN_IF_ERROR(Verify());
     ATOLL_RETURN_IF_ERROR(CheckNewest());
     ATOLL_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"));
-    if (version != kStoreSchemaVersion) ATOLL_RETURN_IF_ERROR(MakeTables(version));
+    if (version != kStoreSchemaVersion) ATOLL_RETURN_IF_ERROR(MakeTables());
     ATOLL_RETURN_IF_ERROR(RealFiles().SyncFolder(directory));
     ATOLL_ASSIGN_OR_RETURN(const InputFile own, InputFile::Open(path_));
     identity_ = own.identity();
@@ -203,7 +198,7 @@ class SqliteStore : public Store {
     ATOLL_ASSIGN_OR_RETURN(const int64_t version, Single("PRAGMA user_version"));
     if (tables == 0 && application == 0) return 0;
     if (application != kApplicationId) return NotOurs();
-    if (version < 1 || version > kStoreSchemaVersion) {
+    if (version != kStoreSchemaVersion) {
       return absl::FailedPreconditionError(
           absl::StrCat(path_, ": has schema version ", version, ", this coordinator knows ",
                        kStoreSchemaVersion, "; start it with the Atoll that wrote it, or newer"));
@@ -281,48 +276,13 @@ class SqliteStore : public Store {
                                 "-wal, was damaged, deleted or replaced by an older one"));
   }
 
-  absl::Status MakeTables(int64_t version) {
+  absl::Status MakeTables() {
     ATOLL_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
-    if (version == 1) ATOLL_RETURN_IF_ERROR(Execute(kFromVersion1));
     ATOLL_RETURN_IF_ERROR(Execute(kTables));
-    ATOLL_RETURN_IF_ERROR(SealRows());
     seal_ = std::make_unique<Statement>(db_, "INSERT OR REPLACE INTO totals VALUES(1,?,?,?,?)");
     ATOLL_RETURN_IF_ERROR(WriteTotals());
     return Execute(absl::StrCat("PRAGMA application_id=", kApplicationId,
                                 ";PRAGMA user_version=", kStoreSchemaVersion, ";COMMIT;"));
-  }
-
-  // Checksums for the rows of a version that had none.
-  absl::Status SealRows() {
-    Statement records(db_, "SELECT key, value FROM records");
-    Statement seal_record(db_, "UPDATE records SET checksum=? WHERE key=?");
-    std::vector<std::pair<std::string, int64_t>> sums;
-    int result;
-    while ((result = records.Step()) == SQLITE_ROW) {
-      const uint64_t checksum = ComputeRecordChecksum(records.Bytes(0), records.Bytes(1));
-      sums.emplace_back(records.Bytes(0), static_cast<int64_t>(checksum));
-      ++totals_.records;
-      totals_.digest += checksum;
-    }
-    if (result != SQLITE_DONE) return Error("read");
-    for (const auto& [key, checksum] : sums) {
-      seal_record.Bind(checksum).Bind(absl::string_view(key));
-      if (seal_record.Step() != SQLITE_DONE) return Error("write");
-      seal_record.Reset();
-    }
-    Statement lines(db_, "SELECT * FROM log");
-    Statement seal_line(db_, "UPDATE log SET checksum=? WHERE sequence=?");
-    std::vector<std::pair<int64_t, int64_t>> line_sums;
-    while ((result = lines.Step()) == SQLITE_ROW) {
-      line_sums.emplace_back(lines.Int(0), static_cast<int64_t>(ComputeLogRowChecksum(lines)));
-    }
-    if (result != SQLITE_DONE) return Error("read the log");
-    for (const auto& [sequence, checksum] : line_sums) {
-      seal_line.Bind(checksum).Bind(sequence);
-      if (seal_line.Step() != SQLITE_DONE) return Error("write");
-      seal_line.Reset();
-    }
-    return absl::OkStatus();
   }
 
   // A deleted file still takes writes, which a later start would not find.

@@ -156,22 +156,6 @@ TEST_CASE("damaged_line_of_the_log_is_marked_and_stops_nothing") {
         "(this line is damaged) two");
 }
 
-TEST_CASE("store_of_the_version_before_is_taken_over") {
-  Folder folder;
-  REQUIRE(MustOpen(folder.path)
-              ->Apply({{EpochRecord{4}}, {EventRecord{1, "a", Severity::kInfo, "one"}}}, 7)
-              .ok());
-  Sql(folder.path,
-      "DROP TABLE totals; ALTER TABLE records DROP COLUMN checksum;"
-      "ALTER TABLE log DROP COLUMN checksum; PRAGMA user_version=1;");
-  std::filesystem::remove(folder.path + "/sequence");
-  for (int i = 0; i < 2; ++i) {
-    auto store = MustOpen(folder.path);
-    CHECK(store->ReadAll().value() == std::vector<StoreRecord>{EpochRecord{4}});
-    CHECK(store->ReadLog({.job = "a"}, 10).value()[0].event.text == "one");
-  }
-}
-
 TEST_CASE("database_that_was_deleted_under_the_store_takes_no_changes") {
   Folder folder;
   auto store = MustOpen(folder.path);
@@ -303,16 +287,9 @@ TEST_CASE("store_is_not_said_to_be_deleted_where_no_descriptor_is_left") {
   CHECK(store->Apply({{EventRecord{3, "", Severity::kInfo, "three"}}}, 1).ok());
 }
 
-TEST_CASE("store_that_cannot_be_read_is_neither_taken_over_nor_opened_without_its_records") {
+TEST_CASE("store_that_cannot_be_read_is_not_opened_without_its_records") {
   Folder folder;
   MustOpen(folder.path)->Apply({{EventRecord{1, "", Severity::kInfo, "one"}}}, 1).IgnoreError();
-  SECTION("of this version") {}
-  SECTION("of the version before") {
-    Sql(folder.path,
-        "PRAGMA user_version=1; DROP TABLE totals; ALTER TABLE records DROP COLUMN checksum;"
-        "ALTER TABLE log DROP COLUMN checksum;");
-    std::filesystem::remove(folder.path + "/sequence");
-  }
   for (const int error : {EIO, EMFILE}) {
     for (long at = 1;; ++at) {
       INFO(at);

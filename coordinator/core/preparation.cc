@@ -203,6 +203,39 @@ void TakeIdleWorkers(State& s, Job& job) {
   }
 }
 
+// False: jobs after this one wait for it: first come, first served.
+bool ScheduleJob(State& s, Job& job) {
+  if (job.record.site || job.ended() || job.progress.state == JobState::kFinishing || job.stale()) {
+    return true;
+  }
+  if (!job.spec().data.sites.empty()) RefuseWithoutData(s, job);
+  if (job.progress.state != JobState::kQueued) {
+    TakeIdleWorkers(s, job);
+    return true;
+  }
+  const int64_t idle = std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
+    return IsIdle(s, entry.first, entry.second, job);
+  });
+  const int64_t needed = NeededWorkers(job.spec());
+  const std::string no_servers = TooFewServers(s, job);
+  if (idle >= needed && no_servers.empty()) {
+    s.SetState(job, JobState::kPreparing, "workers open the model and the data");
+    TakeIdleWorkers(s, job);
+    return true;
+  }
+  job.waiting_for = idle < needed ? absl::StrCat("workers: ", needed, " are needed, ", idle,
+                                                 " are idle", RefusedBy(s, job), LeftOut(s, job))
+                                  : no_servers;
+  // A job that cannot start however long it waits for the present workers delays no others.
+  const int64_t possible =
+      std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
+        return entry.first.first == MemberKind::kWorker && entry.second.attached &&
+               !entry.second.leaves() && !entry.second.refused.contains(job.id()) &&
+               WhyLeftOut(s, job, entry.first.second, entry.second).empty();
+      });
+  return possible < needed || !no_servers.empty();
+}
+
 }  // namespace
 
 void OnJobPrepared(State& s, Member& worker, const JobPrepared& message) {
@@ -338,43 +371,6 @@ Instant PreparingDeadline(const State& s, const Job& job) {
 }
 
 // --------------------------------------------------------------------------------- scheduling ----
-
-namespace {
-
-// False: jobs after this one wait for it: first come, first served.
-bool ScheduleJob(State& s, Job& job) {
-  if (job.record.site || job.ended() || job.progress.state == JobState::kFinishing || job.stale()) {
-    return true;
-  }
-  if (!job.spec().data.sites.empty()) RefuseWithoutData(s, job);
-  if (job.progress.state != JobState::kQueued) {
-    TakeIdleWorkers(s, job);
-    return true;
-  }
-  const int64_t idle = std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
-    return IsIdle(s, entry.first, entry.second, job);
-  });
-  const int64_t needed = NeededWorkers(job.spec());
-  const std::string no_servers = TooFewServers(s, job);
-  if (idle >= needed && no_servers.empty()) {
-    s.SetState(job, JobState::kPreparing, "workers open the model and the data");
-    TakeIdleWorkers(s, job);
-    return true;
-  }
-  job.waiting_for = idle < needed ? absl::StrCat("workers: ", needed, " are needed, ", idle,
-                                                 " are idle", RefusedBy(s, job), LeftOut(s, job))
-                                  : no_servers;
-  // A job that cannot start however long it waits for the present workers delays no others.
-  const int64_t possible =
-      std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
-        return entry.first.first == MemberKind::kWorker && entry.second.attached &&
-               !entry.second.leaves() && !entry.second.refused.contains(job.id()) &&
-               WhyLeftOut(s, job, entry.first.second, entry.second).empty();
-      });
-  return possible < needed || !no_servers.empty();
-}
-
-}  // namespace
 
 void Schedule(State& s) {
   // A job that waits for workers has none of theirs to wait for.

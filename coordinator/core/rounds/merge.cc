@@ -58,10 +58,6 @@ Coefficients Radial(const std::vector<double>& gram, const Coefficients& mean,
   return directions;
 }
 
-bool IsNesterov(const OuterSpec& outer) {
-  return outer.optimizer == "nesterov" || outer.optimizer == "nesterov_gain";
-}
-
 double MeanCosine(const std::vector<double>& total, const std::vector<double>& weights, size_t n) {
   double sum = 0;
   int pairs = 0;
@@ -82,17 +78,19 @@ void SetRate(const MergeInput& input, double square, double along_reference, dou
   const OuterSpec& outer = input.outer;
   RoundHealth& health = round.health;
   round.step.learning_rate = outer.learning_rate;
-  if (!IsNesterov(outer)) {
+  const OuterOptimizerInfo& optimizer = GetOuterOptimizer(outer);
+  const bool is_plain = optimizer.slots.empty();
+  if (is_plain || optimizer.single_pushes) {
     const double norms = std::sqrt(square) * reference;
     if (norms > 0) health.rho = along_reference / norms;
-    if (outer.optimizer == "sgd") health.gain = outer.learning_rate;
+    if (is_plain) health.gain = outer.learning_rate;
     return;
   }
   // The momentum's part in the new pseudo-gradient, x, is rho / (1 - mu rho) in the long run.
   const double x = square > 0 ? along_reference / square : 0;
   const double scale = 1 + outer.momentum * x;
   health.rho = scale > 0 ? std::clamp(x / scale, -1.0, 1.0) : -1;
-  if (outer.optimizer == "nesterov_gain") {
+  if (!optimizer.parameters.empty()) {  // a gain to reach
     double rho = health.rho;
     for (const double past : input.past_rho) rho += past;
     rho /= static_cast<double>(1 + input.past_rho.size());

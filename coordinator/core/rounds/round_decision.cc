@@ -201,35 +201,6 @@ void Prune(const State& s, Job& job, Rounds& rounds) {
   }
 }
 
-}  // namespace
-
-void DecideInitial(State& s, Job& job, Rounds& rounds, const ContributionId& id) {
-  DecisionRecord& decision = NewDecision(job, rounds);
-  decision.version = 0;
-  decision.opened_by = id.island;
-  decision.closed_because = "the initial weights are there";
-  DecisionParticipant p = MakeParticipant(job, rounds, id);
-  p.accepted = true;
-  p.weight = 1;
-  p.reason = "initial weights";
-  decision.participants.push_back(p);
-  rounds.EraseContribution(id);
-  std::vector<ContributionId> others;  // of initializers before
-  for (const auto& [other, record] : rounds.contributions) {
-    if (!record.dropped) others.push_back(other);
-  }
-  for (const ContributionId& other : others) {
-    DropContribution(s, job, other, "other initial weights were complete first");
-  }
-  TakeDropped(rounds, decision);
-  job.EditIsland(id.island).outcome = ContributionOutcome{id, 0, true, false, p.reason};
-  rounds.window.reset();
-  s.Log(job.id(), Severity::kInfo, Describe(decision));
-  RetryServersNow(s, job);
-}
-
-namespace {
-
 // Returns whether servers can make this step.
 bool IsFinite(const MergedRound& merged) {
   const auto finite = [](double value) { return std::isfinite(static_cast<float>(value)); };
@@ -280,6 +251,31 @@ std::vector<RoundCandidate> TakeCandidates(Job& job, Rounds& rounds, const Colle
 }
 
 }  // namespace
+
+void DecideInitial(State& s, Job& job, Rounds& rounds, const ContributionId& id) {
+  DecisionRecord& decision = NewDecision(job, rounds);
+  decision.version = 0;
+  decision.opened_by = id.island;
+  decision.closed_because = "the initial weights are there";
+  DecisionParticipant p = MakeParticipant(job, rounds, id);
+  p.accepted = true;
+  p.weight = 1;
+  p.reason = "initial weights";
+  decision.participants.push_back(p);
+  rounds.EraseContribution(id);
+  std::vector<ContributionId> others;  // of initializers before
+  for (const auto& [other, record] : rounds.contributions) {
+    if (!record.dropped) others.push_back(other);
+  }
+  for (const ContributionId& other : others) {
+    DropContribution(s, job, other, "other initial weights were complete first");
+  }
+  TakeDropped(rounds, decision);
+  job.EditIsland(id.island).outcome = ContributionOutcome{id, 0, true, false, p.reason};
+  rounds.window.reset();
+  s.Log(job.id(), Severity::kInfo, Describe(decision));
+  RetryServersNow(s, job);
+}
 
 void DecideRound(State& s, Job& job, Rounds& rounds) {
   const Collecting collecting = std::move(*rounds.collecting);

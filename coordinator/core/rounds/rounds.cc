@@ -102,6 +102,153 @@ bool IsComplete(const Rounds& rounds, const ContributionId& id) {
   return std::find(rounds.complete.begin(), rounds.complete.end(), id) != rounds.complete.end();
 }
 
+bool Contributes(const Rounds& rounds, const IslandRecord& island) {
+  return std::any_of(rounds.complete.begin(), rounds.complete.end(), [&](const ContributionId& id) {
+    return id.island == island.island && id.generation == island.generation;
+  });
+}
+
+std::vector<IslandId> MissingIslands(const Job& job, const Rounds& rounds) {
+  std::set<std::pair<IslandId, Generation>> in;
+  for (const ContributionId& id : rounds.complete) in.emplace(id.island, id.generation);
+  std::vector<IslandId> missing;
+  for (const auto& [id, island] : job.islands) {
+    if (!in.contains({id, island.generation}) && IsActive(job, island) && !IsStalled(job, id)) {
+      missing.push_back(id);
+    }
+  }
+  return missing;
+}
+
+// Why the window is to be closed now; "" if it is not.
+std::string WhyClose(const State& s, const Job& job, const Rounds& rounds) {
+  if (HoldsForExchange(job)) return "";
+  if (HasSinglePushRounds(job.spec().outer)) return "each push makes a round";
+  const std::vector<IslandId> missing = MissingIslands(job, rounds);
+  if (missing.empty()) {
+    const auto stalled =
+        std::count_if(job.islands.begin(), job.islands.end(), [&](const auto& entry) {
+          return IsActive(job, entry.second) && IsStalled(job, entry.first) &&
+                 !Contributes(rounds, entry.second);
+        });
+    const std::string without =
+        stalled == 0 ? "" : absl::StrCat(" but ", stalled, " without progress");
+    return absl::StrCat("all ", ActiveIslands(job), " active islands", without, " are in");
+  }
+  const bool no_room = std::all_of(missing.begin(), missing.end(),
+                                   [&](IslandId id) { return rounds.waits_for_room.contains(id); });
+  if (no_room) return "the servers have no room for the other islands' pushes";
+  if (!job.spec().outer.wait_for_all && s.now - rounds.window->opened_at >= rounds.window->grace) {
+    return absl::StrCat("the grace time of ", Seconds(rounds.window->grace),
+                        " s is over without island ", absl::StrJoin(missing, ", "));
+  }
+  return "";
+}
+
+size_t MostContributions(const OuterSpec& outer) {
+  if (HasSinglePushRounds(outer)) return 1;
+  return outer.merge == "mean" ? kMaxContributions : kMaxContributionsByLayer;
+}
+
+// Selects the complete contributions whose fragment the next round concerns.
+std::vector<ContributionId> InTurn(const Job& job, const Rounds& rounds) {
+  std::vector<ContributionId> in_turn;
+  const int64_t fragments = job.spec().outer.fragments;
+  const Version next = rounds.progress.version + 1;
+  for (const ContributionId& id : rounds.complete) {
+    if (fragments == 1 || FragmentFromVersion(id.base_version + 1, fragments) ==
+                              FragmentFromVersion(next, fragments)) {
+      in_turn.push_back(id);
+    }
+  }
+  return in_turn;
+}
+
+bool AdvanceWindow(State& s, Job& job, Rounds& rounds) {
+  if (rounds.complete.empty()) {
+    const bool was_open = rounds.window.has_value();
+    rounds.window.reset();
+    return was_open;
+  }
+  if (rounds.progress.version == kNoVersion) {
+    DecideInitial(s, job, rounds, rounds.complete.front());
+    return true;
+  }
+  bool opened = false;
+  if (!rounds.window) {
+    const IslandId first = rounds.complete.front().island;
+    rounds.window = Window{first, s.now, GraceFor(s, job, first)};
+    opened = true;
+  }
+  const std::string why = WhyClose(s, job, rounds);
+  const bool stalls = AdvanceStalls(s, job);  // that the next windows are not open for
+  if (why.empty()) return opened || stalls;
+  if (HoldsForMoves(s, job)) {
+    if (!job.moving.held_since) job.moving.held_since = s.now;
+    return opened || stalls;
+  }
+  Collecting collecting;
+  collecting.version = rounds.progress.version + 1;
+  collecting.contributions = InTurn(job, rounds);
+  if (collecting.contributions.empty()) {
+    // Without statistics nothing else waits for servers that are about to take shards over; what
+    // they receive is of this version.
+    if (!TakenOver(job)) return opened || stalls;
+    PassTurn(s, job, rounds, why);  // the window stays open: what is complete comes later
+    return true;
+  }
+  // The earliest; the others are in the next round.
+  const size_t most = MostContributions(job.spec().outer);
+  if (collecting.contributions.size() > most) collecting.contributions.resize(most);
+  std::sort(collecting.contributions.begin(), collecting.contributions.end());
+  collecting.opened_by = rounds.window->opened_by;
+  collecting.closed_because = why;
+  rounds.collecting = std::move(collecting);
+  rounds.window.reset();
+  rounds.round_closed_at = s.now;
+  RetryServersNow(s, job);
+  return true;
+}
+
+// ", no answer yet from island 0 (worker a)", of the island that makes them.
+std::string DescribeInitializer(const Job& job) {
+  const auto island = job.islands.find(job.progress.initializer);
+  if (island == job.islands.end()) return "";
+  return absl::StrCat(", no answer yet from island ", island->first, " (worker ",
+                      island->second.worker, ")");
+}
+
+// "training; next push in about 12 s", by what the islands' leaders have reported.
+std::string DescribeTraining(const State& s, const Job& job) {
+  std::optional<double> soonest_s;
+  for (const auto& [id, island] : job.islands) {
+    const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+    if (!IsActive(job, island) || leader == nullptr || !leader->progress) continue;
+    const IslandProgress& progress = *leader->progress;
+    const double step_s = std::max(progress.step_seconds_idle_link, progress.step_seconds_overlap);
+    if (progress.generation != island.generation || !progress.ready || !(step_s > 0)) continue;
+    const int64_t steps = std::max<int64_t>(0, island.steps_this_round - progress.unpushed_steps);
+    const double left_s = std::max(
+        0.0, static_cast<double>(steps) * step_s - Seconds(s.now - leader->last_heartbeat));
+    soonest_s = std::min(soonest_s.value_or(left_s), left_s);
+  }
+  if (!soonest_s || !(*soonest_s < 1e6)) return "training";
+  const auto whole_s = static_cast<int64_t>(std::ceil(*soonest_s));
+  return whole_s < 1 ? "training; a push is due"
+                     : absl::StrCat("training; next push in about ", whole_s, " s");
+}
+
+// "waiting for island 2 (18 s, grace 30 s)".
+std::string DescribeWindow(const State& s, const Job& job, const Rounds& rounds) {
+  const auto whole = [](Duration time) { return static_cast<int64_t>(Seconds(time)); };
+  return absl::StrCat("waiting for island ", absl::StrJoin(MissingIslands(job, rounds), ", "), " (",
+                      whole(s.now - rounds.window->opened_at), " s",
+                      job.spec().outer.wait_for_all
+                          ? ""
+                          : absl::StrCat(", grace ", whole(rounds.window->grace), " s"),
+                      ")");
+}
+
 }  // namespace
 
 absl::Status TakeContribution(Job& job, const PushRequest& message) {
@@ -229,118 +376,6 @@ bool DropIncomplete(State& s, Job& job, Rounds& rounds) {
   return !lost.empty();
 }
 
-namespace {
-
-bool Contributes(const Rounds& rounds, const IslandRecord& island) {
-  return std::any_of(rounds.complete.begin(), rounds.complete.end(), [&](const ContributionId& id) {
-    return id.island == island.island && id.generation == island.generation;
-  });
-}
-
-std::vector<IslandId> MissingIslands(const Job& job, const Rounds& rounds) {
-  std::set<std::pair<IslandId, Generation>> in;
-  for (const ContributionId& id : rounds.complete) in.emplace(id.island, id.generation);
-  std::vector<IslandId> missing;
-  for (const auto& [id, island] : job.islands) {
-    if (!in.contains({id, island.generation}) && IsActive(job, island) && !IsStalled(job, id)) {
-      missing.push_back(id);
-    }
-  }
-  return missing;
-}
-
-// Why the window is to be closed now; "" if it is not.
-std::string WhyClose(const State& s, const Job& job, const Rounds& rounds) {
-  if (HoldsForExchange(job)) return "";
-  if (HasSinglePushRounds(job.spec().outer)) return "each push makes a round";
-  const std::vector<IslandId> missing = MissingIslands(job, rounds);
-  if (missing.empty()) {
-    const auto stalled =
-        std::count_if(job.islands.begin(), job.islands.end(), [&](const auto& entry) {
-          return IsActive(job, entry.second) && IsStalled(job, entry.first) &&
-                 !Contributes(rounds, entry.second);
-        });
-    const std::string without =
-        stalled == 0 ? "" : absl::StrCat(" but ", stalled, " without progress");
-    return absl::StrCat("all ", ActiveIslands(job), " active islands", without, " are in");
-  }
-  const bool no_room = std::all_of(missing.begin(), missing.end(),
-                                   [&](IslandId id) { return rounds.waits_for_room.contains(id); });
-  if (no_room) return "the servers have no room for the other islands' pushes";
-  if (!job.spec().outer.wait_for_all && s.now - rounds.window->opened_at >= rounds.window->grace) {
-    return absl::StrCat("the grace time of ", Seconds(rounds.window->grace),
-                        " s is over without island ", absl::StrJoin(missing, ", "));
-  }
-  return "";
-}
-
-size_t MostContributions(const OuterSpec& outer) {
-  if (HasSinglePushRounds(outer)) return 1;
-  return outer.merge == "mean" ? kMaxContributions : kMaxContributionsByLayer;
-}
-
-// Selects the complete contributions whose fragment the next round concerns.
-std::vector<ContributionId> InTurn(const Job& job, const Rounds& rounds) {
-  std::vector<ContributionId> in_turn;
-  const int64_t fragments = job.spec().outer.fragments;
-  const Version next = rounds.progress.version + 1;
-  for (const ContributionId& id : rounds.complete) {
-    if (fragments == 1 || FragmentFromVersion(id.base_version + 1, fragments) ==
-                              FragmentFromVersion(next, fragments)) {
-      in_turn.push_back(id);
-    }
-  }
-  return in_turn;
-}
-
-bool AdvanceWindow(State& s, Job& job, Rounds& rounds) {
-  if (rounds.complete.empty()) {
-    const bool was_open = rounds.window.has_value();
-    rounds.window.reset();
-    return was_open;
-  }
-  if (rounds.progress.version == kNoVersion) {
-    DecideInitial(s, job, rounds, rounds.complete.front());
-    return true;
-  }
-  bool opened = false;
-  if (!rounds.window) {
-    const IslandId first = rounds.complete.front().island;
-    rounds.window = Window{first, s.now, GraceFor(s, job, first)};
-    opened = true;
-  }
-  const std::string why = WhyClose(s, job, rounds);
-  const bool stalls = AdvanceStalls(s, job);  // that the next windows are not open for
-  if (why.empty()) return opened || stalls;
-  if (HoldsForMoves(s, job)) {
-    if (!job.moving.held_since) job.moving.held_since = s.now;
-    return opened || stalls;
-  }
-  Collecting collecting;
-  collecting.version = rounds.progress.version + 1;
-  collecting.contributions = InTurn(job, rounds);
-  if (collecting.contributions.empty()) {
-    // Without statistics nothing else waits for servers that are about to take shards over; what
-    // they receive is of this version.
-    if (!TakenOver(job)) return opened || stalls;
-    PassTurn(s, job, rounds, why);  // the window stays open: what is complete comes later
-    return true;
-  }
-  // The earliest; the others are in the next round.
-  const size_t most = MostContributions(job.spec().outer);
-  if (collecting.contributions.size() > most) collecting.contributions.resize(most);
-  std::sort(collecting.contributions.begin(), collecting.contributions.end());
-  collecting.opened_by = rounds.window->opened_by;
-  collecting.closed_because = why;
-  rounds.collecting = std::move(collecting);
-  rounds.window.reset();
-  rounds.round_closed_at = s.now;
-  RetryServersNow(s, job);
-  return true;
-}
-
-}  // namespace
-
 bool AdvanceRound(State& s, Job& job, Rounds& rounds) {
   // A decision is carried out, whatever becomes of the job meanwhile.
   if ((!job.active() && !job.ended()) || rounds.links.empty() || job.record.removed ||
@@ -396,49 +431,6 @@ const char* Name(RoundPhase phase) {
   }
   return "?";
 }
-
-namespace {
-
-// ", no answer yet from island 0 (worker a)", of the island that makes them.
-std::string DescribeInitializer(const Job& job) {
-  const auto island = job.islands.find(job.progress.initializer);
-  if (island == job.islands.end()) return "";
-  return absl::StrCat(", no answer yet from island ", island->first, " (worker ",
-                      island->second.worker, ")");
-}
-
-// "training; next push in about 12 s", by what the islands' leaders have reported.
-std::string DescribeTraining(const State& s, const Job& job) {
-  std::optional<double> soonest_s;
-  for (const auto& [id, island] : job.islands) {
-    const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
-    if (!IsActive(job, island) || leader == nullptr || !leader->progress) continue;
-    const IslandProgress& progress = *leader->progress;
-    const double step_s = std::max(progress.step_seconds_idle_link, progress.step_seconds_overlap);
-    if (progress.generation != island.generation || !progress.ready || !(step_s > 0)) continue;
-    const int64_t steps = std::max<int64_t>(0, island.steps_this_round - progress.unpushed_steps);
-    const double left_s = std::max(
-        0.0, static_cast<double>(steps) * step_s - Seconds(s.now - leader->last_heartbeat));
-    soonest_s = std::min(soonest_s.value_or(left_s), left_s);
-  }
-  if (!soonest_s || !(*soonest_s < 1e6)) return "training";
-  const auto whole_s = static_cast<int64_t>(std::ceil(*soonest_s));
-  return whole_s < 1 ? "training; a push is due"
-                     : absl::StrCat("training; next push in about ", whole_s, " s");
-}
-
-// "waiting for island 2 (18 s, grace 30 s)".
-std::string DescribeWindow(const State& s, const Job& job, const Rounds& rounds) {
-  const auto whole = [](Duration time) { return static_cast<int64_t>(Seconds(time)); };
-  return absl::StrCat("waiting for island ", absl::StrJoin(MissingIslands(job, rounds), ", "), " (",
-                      whole(s.now - rounds.window->opened_at), " s",
-                      job.spec().outer.wait_for_all
-                          ? ""
-                          : absl::StrCat(", grace ", whole(rounds.window->grace), " s"),
-                      ")");
-}
-
-}  // namespace
 
 std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
   std::vector<std::string> behind;

@@ -166,62 +166,6 @@ bool AdvanceValidation(State& s, Job& job, const Job& above) {
   return !progress.validators.empty();
 }
 
-}  // namespace
-
-void ReassignData(Job& job, const ContributionRecord& contribution) {
-  job.ledger->Reassign(contribution.contribution, job.record.site->island);
-  RoundsProgress& progress = job.rounds.EditProgress();
-  progress.steps_since = AddCounts(progress.steps_since, contribution.inner_steps);
-  progress.masked_since = AddCounts(progress.masked_since, contribution.masked_tokens);
-  progress.loss_since += contribution.train_loss *
-                         static_cast<double>(contribution.tokens - contribution.masked_tokens);
-}
-
-void NoteSiteRound(State& s, Job& job, DecisionRecord& decision) {
-  RoundsProgress& progress = job.rounds.EditProgress();
-  decision.tokens_committed_after =
-      progress.tokens_committed + EstimateTotalTokens(s, job, decision.tokens);
-  progress.rounds_since = AddCounts(progress.rounds_since, 1);
-  if (progress.rounds_since < RoundsBetween(job) || !MayContribute(job)) return;
-  Job* above = JobAbove(s, job);
-  decision.step.contributes = above != nullptr && Contribute(s, job, *above, decision.version);
-}
-
-void FinishSiteRound(Job& job, const DecisionRecord& decision) {
-  if (decision.step.adopts == kNoVersion) return;
-  SiteJob& site = *job.EditRecord().site;
-  site.base = decision.step.adopts;
-  site.based_at = decision.version;
-  site.contribution.reset();
-  job.rounds.adopting = kNoVersion;
-}
-
-bool AdvanceExchange(State& s, Job& job) {
-  Job* above = JobAbove(s, job);
-  if (above == nullptr) return false;
-  return AdvanceAdoption(s, job, *above) || ContributeNow(s, job, *above) ||
-         AdvanceValidation(s, job, *above);
-}
-
-bool HoldsForExchange(const Job& job) {
-  return job.record.site &&
-         job.rounds.progress.rounds_since >= kExchangesCarried * RoundsBetween(job);
-}
-
-void OnBaseFetched(State& s, Member& server, const BaseFetched& message) {
-  Job* job = s.FindJob(message.job);
-  if (job == nullptr || !job->record.site) return;
-  const auto link = job->rounds.links.find(server.record.name);
-  if (link == job->rounds.links.end() || !link->second.known) return;
-  link->second.base_fetched = message.version;
-  link->second.trouble.clear();
-  s.Touch(*job);
-}
-
-// ------------------------------------------------------------------------------- what is owed ----
-
-namespace {
-
 // Returns the contribution that its servers are to push to the job above; null: nothing, now.
 const ContributionRecord* ToBePushed(const Job& job, const Job& above) {
   const SiteJob& site = *job.record.site;
@@ -278,6 +222,58 @@ bool OwesExchange(const Job& job, const Job& above, const ServerLink& link) {
 }
 
 }  // namespace
+
+void ReassignData(Job& job, const ContributionRecord& contribution) {
+  job.ledger->Reassign(contribution.contribution, job.record.site->island);
+  RoundsProgress& progress = job.rounds.EditProgress();
+  progress.steps_since = AddCounts(progress.steps_since, contribution.inner_steps);
+  progress.masked_since = AddCounts(progress.masked_since, contribution.masked_tokens);
+  progress.loss_since += contribution.train_loss *
+                         static_cast<double>(contribution.tokens - contribution.masked_tokens);
+}
+
+void NoteSiteRound(State& s, Job& job, DecisionRecord& decision) {
+  RoundsProgress& progress = job.rounds.EditProgress();
+  decision.tokens_committed_after =
+      progress.tokens_committed + EstimateTotalTokens(s, job, decision.tokens);
+  progress.rounds_since = AddCounts(progress.rounds_since, 1);
+  if (progress.rounds_since < RoundsBetween(job) || !MayContribute(job)) return;
+  Job* above = JobAbove(s, job);
+  decision.step.contributes = above != nullptr && Contribute(s, job, *above, decision.version);
+}
+
+void FinishSiteRound(Job& job, const DecisionRecord& decision) {
+  if (decision.step.adopts == kNoVersion) return;
+  SiteJob& site = *job.EditRecord().site;
+  site.base = decision.step.adopts;
+  site.based_at = decision.version;
+  site.contribution.reset();
+  job.rounds.adopting = kNoVersion;
+}
+
+bool AdvanceExchange(State& s, Job& job) {
+  Job* above = JobAbove(s, job);
+  if (above == nullptr) return false;
+  return AdvanceAdoption(s, job, *above) || ContributeNow(s, job, *above) ||
+         AdvanceValidation(s, job, *above);
+}
+
+bool HoldsForExchange(const Job& job) {
+  return job.record.site &&
+         job.rounds.progress.rounds_since >= kExchangesCarried * RoundsBetween(job);
+}
+
+void OnBaseFetched(State& s, Member& server, const BaseFetched& message) {
+  Job* job = s.FindJob(message.job);
+  if (job == nullptr || !job->record.site) return;
+  const auto link = job->rounds.links.find(server.record.name);
+  if (link == job->rounds.links.end() || !link->second.known) return;
+  link->second.base_fetched = message.version;
+  link->second.trouble.clear();
+  s.Touch(*job);
+}
+
+// ------------------------------------------------------------------------------- what is owed ----
 
 void PumpExchange(State& s, Job& job) {
   Job* above = JobAbove(s, job);

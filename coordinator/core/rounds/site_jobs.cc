@@ -286,6 +286,21 @@ bool FollowJobAbove(State& s, Job& job) {
   return false;
 }
 
+const JobId& GetRootJobId(const Job& job) {
+  return job.record.site ? job.spec().outer.contributes_to : job.id();
+}
+
+bool HasRelatives(const Job& job) { return job.record.site || job.spec().outer.site.rounds > 0; }
+
+// what(other) of the job and of those that share its data.
+template <class Do>
+void ForEachRelative(const State& s, const Job& job, Do what) {
+  if (!HasRelatives(job)) return what(job);
+  for (const auto& [number, other] : s.jobs) {
+    if (GetRootJobId(other) == GetRootJobId(job)) what(other);
+  }
+}
+
 }  // namespace
 
 Job* JobAbove(State& s, const Job& job) {
@@ -327,25 +342,6 @@ const Job* FindSiteJob(const State& s, const Job& above, const std::string& site
   }
   return nullptr;
 }
-
-namespace {
-
-const JobId& GetRootJobId(const Job& job) {
-  return job.record.site ? job.spec().outer.contributes_to : job.id();
-}
-
-bool HasRelatives(const Job& job) { return job.record.site || job.spec().outer.site.rounds > 0; }
-
-// what(other) of the job and of those that share its data.
-template <class Do>
-void ForEachRelative(const State& s, const Job& job, Do what) {
-  if (!HasRelatives(job)) return what(job);
-  for (const auto& [number, other] : s.jobs) {
-    if (GetRootJobId(other) == GetRootJobId(job)) what(other);
-  }
-}
-
-}  // namespace
 
 IslandId NextIslandId(const State& s, const Job& job) {
   IslandId next = 0;

@@ -71,70 +71,6 @@ std::string Describe(const Job& job, const ValidationLoss& loss) {
       loss.accuracy > 0 ? absl::StrCat(", top-1 accuracy ", 100 * loss.accuracy, "%") : "");
 }
 
-}  // namespace
-
-double GetTokensPerSecond(const State& s, const IslandRecord& island) {
-  const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
-  if (worker == nullptr || !worker->attached || !worker->progress) return 0;
-  const double speed = worker->progress->tokens_per_s;
-  return std::isfinite(speed) && speed > 0 ? speed : 0;
-}
-
-bool IsLoss(double loss) {
-  constexpr double kMost = 1e6;
-  return loss >= 0 && loss <= kMost;
-}
-
-void ChooseValidators(State& s, Job& job) {
-  JobProgress& progress = job.EditProgress();
-  const std::vector<SiteData>& sites = job.spec().data.sites;
-  std::map<int64_t, std::pair<double, IslandId>> best;  // by axis
-  for (const auto& [id, island] : job.islands) {
-    if (island.incarnation == 0) continue;
-    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
-    const int64_t axis = !island.site.empty() ? FindSiteAxis(job.spec(), island.site)
-                         : sites.empty()      ? 0
-                         : worker == nullptr  ? -1
-                                              : FindDataAxis(job.spec(), *worker);
-    if (axis < 0) continue;
-    const auto doubted = job.doubted_losses.find(id);
-    if (doubted != job.doubted_losses.end() &&
-        doubted->second.version == progress.validate_version) {
-      continue;
-    }
-    if (!sites.empty()) {
-      const ValidationLoss* loss = Find(progress, sites[static_cast<size_t>(axis)].site);
-      if (loss != nullptr && loss->version >= progress.validate_version) continue;
-    }
-    // A ready island before any that is not, and one that makes progress before any other.
-    const double value = (island.ready ? 1e18 : 0) - (IsStalled(job, id) ? 2e18 : 0) -
-                         (island.site.empty() ? 0 : 5e17) + GetTokensPerSecond(s, island);
-    const auto [entry, first] = best.try_emplace(axis, value, id);
-    if (!first && value > entry->second.first) entry->second = {value, id};
-  }
-  progress.validators.clear();
-  for (const auto& [axis, choice] : best) progress.validators.push_back(choice.second);
-  // No island is left that could evaluate it.
-  const bool doubted = std::any_of(
-      job.doubted_losses.begin(), job.doubted_losses.end(),
-      [&](const auto& entry) { return entry.second.version == progress.validate_version; });
-  if (best.empty() && (!sites.empty() || doubted)) progress.validate_version = kNoVersion;
-}
-
-bool IsBeingValidated(const State& s, const Job& job) {
-  const JobProgress& progress = job.progress;
-  if (progress.validate_version == kNoVersion || progress.validators.empty()) return false;
-  return std::all_of(progress.validators.begin(), progress.validators.end(), [&](IslandId id) {
-    const IslandRecord& island = job.islands.at(id);
-    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
-    return island.incarnation != 0 && worker != nullptr && worker->attached && worker->progress &&
-           worker->progress->job == job.id() && worker->progress->generation == island.generation &&
-           worker->progress->base_version == progress.validate_version;
-  });
-}
-
-namespace {
-
 // How far losses that are measured of one version, or in the steps before it, may be apart.
 constexpr double kLossRatio = 8;
 constexpr double kLossAnyway = 20;  // nats: a model that knows nothing may have that much
@@ -251,6 +187,66 @@ void TakeResultAbove(State& s, const Job& job, int64_t axis, ValidationResult me
 }
 
 }  // namespace
+
+double GetTokensPerSecond(const State& s, const IslandRecord& island) {
+  const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+  if (worker == nullptr || !worker->attached || !worker->progress) return 0;
+  const double speed = worker->progress->tokens_per_s;
+  return std::isfinite(speed) && speed > 0 ? speed : 0;
+}
+
+bool IsLoss(double loss) {
+  constexpr double kMost = 1e6;
+  return loss >= 0 && loss <= kMost;
+}
+
+void ChooseValidators(State& s, Job& job) {
+  JobProgress& progress = job.EditProgress();
+  const std::vector<SiteData>& sites = job.spec().data.sites;
+  std::map<int64_t, std::pair<double, IslandId>> best;  // by axis
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation == 0) continue;
+    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    const int64_t axis = !island.site.empty() ? FindSiteAxis(job.spec(), island.site)
+                         : sites.empty()      ? 0
+                         : worker == nullptr  ? -1
+                                              : FindDataAxis(job.spec(), *worker);
+    if (axis < 0) continue;
+    const auto doubted = job.doubted_losses.find(id);
+    if (doubted != job.doubted_losses.end() &&
+        doubted->second.version == progress.validate_version) {
+      continue;
+    }
+    if (!sites.empty()) {
+      const ValidationLoss* loss = Find(progress, sites[static_cast<size_t>(axis)].site);
+      if (loss != nullptr && loss->version >= progress.validate_version) continue;
+    }
+    // A ready island before any that is not, and one that makes progress before any other.
+    const double value = (island.ready ? 1e18 : 0) - (IsStalled(job, id) ? 2e18 : 0) -
+                         (island.site.empty() ? 0 : 5e17) + GetTokensPerSecond(s, island);
+    const auto [entry, first] = best.try_emplace(axis, value, id);
+    if (!first && value > entry->second.first) entry->second = {value, id};
+  }
+  progress.validators.clear();
+  for (const auto& [axis, choice] : best) progress.validators.push_back(choice.second);
+  // No island is left that could evaluate it.
+  const bool doubted = std::any_of(
+      job.doubted_losses.begin(), job.doubted_losses.end(),
+      [&](const auto& entry) { return entry.second.version == progress.validate_version; });
+  if (best.empty() && (!sites.empty() || doubted)) progress.validate_version = kNoVersion;
+}
+
+bool IsBeingValidated(const State& s, const Job& job) {
+  const JobProgress& progress = job.progress;
+  if (progress.validate_version == kNoVersion || progress.validators.empty()) return false;
+  return std::all_of(progress.validators.begin(), progress.validators.end(), [&](IslandId id) {
+    const IslandRecord& island = job.islands.at(id);
+    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    return island.incarnation != 0 && worker != nullptr && worker->attached && worker->progress &&
+           worker->progress->job == job.id() && worker->progress->generation == island.generation &&
+           worker->progress->base_version == progress.validate_version;
+  });
+}
 
 void OnValidation(State& s, Member& worker, const ValidationResult& message) {
   Job* job = s.FindJob(message.job);

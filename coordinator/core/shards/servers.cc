@@ -135,19 +135,32 @@ int64_t FindBytes(const std::map<NodeId, int64_t>& by_server, const NodeId& serv
   return found == by_server.end() ? 0 : found->second;
 }
 
+// The job has ended, and the server is no further than is known.
+bool SaysNothingNew(const Job& job, const NodeId& server, const HeldJob& held) {
+  if (!job.ended() || job.record.removed || job.stale()) return false;
+  const auto found = job.rounds.links.find(server);
+  if (found == job.rounds.links.end() || !found->second.known) return true;
+  const ServerLink& link = found->second;
+  return held.version <= link.version && held.snapshot_version <= link.snapshot_version &&
+         !(link.end_sent && held.snapshot_version < held.version);
+}
+
 }  // namespace
 
 void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message) {
   server.load = message;
   server.load.jobs.clear();
   for (const HeldJob& held : message.jobs) {
-    Job* job = nullptr;
-    ServerLink* link = FindServerLink(s, server, held.job, job);
+    RequestJobDescription(s, server.record.name, held.job);
+    const Job* known = std::as_const(s.jobs).Find(held.job);
     // An orphaned job whose removal was lost in transit.
-    if (job == nullptr && s.removed.contains(held.job)) {
+    if (known == nullptr && s.removed.contains(held.job)) {
       s.SendToServer(server.record.name, RemoveJob{held.job});
     }
-    RequestJobDescription(s, server.record.name, held.job);
+    // A server may hold thousands that have ended.
+    if (known == nullptr || SaysNothingNew(*known, server.record.name, held)) continue;
+    Job* job = nullptr;
+    ServerLink* link = FindServerLink(s, server, held.job, job);
     if (link == nullptr || !link->known) continue;
     link->snapshot_version = std::max(link->snapshot_version, held.snapshot_version);
     if (held.version > link->version) {
