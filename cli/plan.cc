@@ -10,7 +10,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "cli/client.h"
 #include "cli/job_file.h"
 #include "cli/preview.h"
@@ -307,13 +306,9 @@ absl::StatusOr<std::vector<plan::Plan>> PlansToPlay(const PlanFlags& flags, cons
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> islands, IslandsJson(text, flags.layout));
   for (const std::string& island : islands) {
     layout.plan = island;
-    absl::StatusOr<ScopePlans> played = PlanTask(flags, own, costs, IslandScope::kAll);
-    if (!played.ok()) {
-      absl::string_view why = played.status().message();
-      absl::ConsumePrefix(&why, "layout.plan");
-      return absl::Status(played.status().code(), absl::StrCat(flags.layout, why));
-    }
-    plans.push_back(*std::move(played->choice.single));
+    own.request.plan_name = flags.layout;
+    ATOLL_ASSIGN_OR_RETURN(ScopePlans played, PlanTask(flags, own, costs, IslandScope::kAll));
+    plans.push_back(*std::move(played.choice.single));
   }
   return plans;
 }

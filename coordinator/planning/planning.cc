@@ -331,7 +331,7 @@ namespace {
 absl::StatusOr<FoundPlan> FindPinned(const PlanRequest& request, PlanningInput input) {
   FoundPlan found;
   ATOLL_ASSIGN_OR_RETURN(found.plan, PinnedPlan(request, input));
-  ATOLL_RETURN_IF_ERROR(Annotate(CheckTraffic(input, found.plan), "layout.plan"));
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckTraffic(input, found.plan), request.plan_name));
   plan::Rerank(input.cluster, input.costs, input.job, found.plan);
   found.island = InRuntimeForm(request, input, found.plan);
   // An edited order may break the runtime's rules. Described clusters have no members.
@@ -339,11 +339,11 @@ absl::StatusOr<FoundPlan> FindPinned(const PlanRequest& request, PlanningInput i
     ATOLL_RETURN_IF_ERROR(
         Annotate(Validate(found.island, static_cast<int>(request.facts.layers.size()),
                           request.spec.inner.batch_sequences),
-                 "layout.plan"));
+                 request.plan_name));
   }
   const std::vector<MemoryLack> lacks = PredictFitting(request, &found.island);
   if (lacks.empty()) return found;
-  return absl::ResourceExhaustedError(absl::StrCat("layout.plan: ", Text(lacks[0])));
+  return absl::ResourceExhaustedError(absl::StrCat(request.plan_name, ": ", Text(lacks[0])));
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ struct PlanRequest {
   std::function<bool()> enough = nullptr;
   std::optional<int>
       improvements;  // small changes to try on the winner; none: the planner's number
+  std::string plan_name = "layout.plan";  // where spec.layout.plan is from, for messages
 };
 
 // The request for some of its workers, in this order.
