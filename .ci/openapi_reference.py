@@ -22,7 +22,8 @@ JOB = ("job", STRING, True, "The job's id")
 # Call: (what it returns, parameters (name, schema, required, meaning), message or schema of the reply).
 QUERIES = {
     "status": ("Members and the jobs at work", [], ".atl.v1.page.Status"),
-    "jobs": ("Summaries of all jobs, in the order of submission", [], ".atl.v1.ListReply"),
+    "jobs": ("Summaries of jobs, in the order of submission: all that have not ended, the newest that have", [
+        ("before", INTEGER, False, "The reply's `before`: the page of older jobs")], ".atl.v1.ListReply"),
     "job": ("One job: summary, islands, newest decisions, servers", [
         JOB, ("decisions", INTEGER, False, "How many decisions, newest first"),
         ("island", INTEGER, False, "The island that is shown with its details")], ".atl.v1.page.Job"),

@@ -5,11 +5,13 @@
 #include <chrono>
 #include <iostream>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cli/text/render.h"
 #include "common/event_loop.h"
 #include "common/net/control/leader.h"
 #include "common/net/control/reachability.h"
@@ -157,8 +159,21 @@ absl::StatusOr<v1::SubmitReply> Client::Submit(const v1::SubmitRequest& request)
 absl::StatusOr<v1::ValidateReply> Client::Validate(const v1::SubmitRequest& request) {
   return Call(*stubs_->jobs, &v1::Jobs::Stub::Validate, request, address_);
 }
-absl::StatusOr<v1::ListReply> Client::List() {
-  return Call(*stubs_->jobs, &v1::Jobs::Stub::List, v1::ListRequest(), address_);
+absl::StatusOr<v1::ListReply> Client::List(int64_t ended) {
+  std::vector<v1::ListReply> pages;  // newest first
+  v1::ListRequest request;
+  int64_t listed = 0, before = std::numeric_limits<int64_t>::max();
+  do {
+    if (request.before() != 0) before = request.before();
+    ATOLL_ASSIGN_OR_RETURN(pages.emplace_back(),
+                           Call(*stubs_->jobs, &v1::Jobs::Stub::List, request, address_));
+    for (const v1::JobSummary& job : pages.back().jobs()) listed += Ended(job.state()) ? 1 : 0;
+    request.set_before(pages.back().before());
+  } while (request.before() > 0 && request.before() < before && listed < ended);
+  v1::ListReply all;
+  for (auto page = pages.rbegin(); page != pages.rend(); ++page) all.MergeFrom(*page);
+  all.set_before(request.before());
+  return all;
 }
 absl::StatusOr<v1::Job> Client::Get(const std::string& job) {
   return Call(*stubs_->jobs, &v1::Jobs::Stub::Get, Named(job), address_);

@@ -7,6 +7,7 @@
 #define ATOLL_CLI_CLIENT_H_
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -33,7 +34,8 @@ class Client {
 
   absl::StatusOr<v1::SubmitReply> Submit(const v1::SubmitRequest& request);
   absl::StatusOr<v1::ValidateReply> Validate(const v1::SubmitRequest& request);
-  absl::StatusOr<v1::ListReply> List();
+  // Jobs that have not ended, and at least so many that have, if there are so many; all by default.
+  absl::StatusOr<v1::ListReply> List(int64_t ended = std::numeric_limits<int64_t>::max());
   absl::StatusOr<v1::Job> Get(const std::string& job);
   absl::StatusOr<v1::JobSummary> Pause(const std::string& job);
   absl::StatusOr<v1::JobSummary> Resume(const std::string& job);

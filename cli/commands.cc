@@ -301,7 +301,8 @@ int List(const Global& global, const ListFlags& flags) {
   return Print<v1::ListReply>(
       global,
       [&](Client& client) -> absl::StatusOr<v1::ListReply> {
-        ATOLL_ASSIGN_OR_RETURN(const v1::ListReply all, client.List());
+        ATOLL_ASSIGN_OR_RETURN(const v1::ListReply all,
+                               flags.states.empty() ? client.List(flags.newest) : client.List());
         return Select(all, flags.states, flags.sort, flags.reverse, flags.newest);
       },
       [](const v1::ListReply& reply) { return JobsTable(reply, UnixTimeMs()); });

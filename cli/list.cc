@@ -69,6 +69,7 @@ absl::StatusOr<v1::ListReply> Select(const v1::ListReply& all,
   if (reverse) std::reverse(jobs.begin(), jobs.end());
   v1::ListReply selected;
   *selected.mutable_orphans() = all.orphans();
+  selected.set_before(newest == 0 ? all.before() : 0);
   for (v1::JobSummary& job : jobs) *selected.add_jobs() = std::move(job);
   return selected;
 }

@@ -28,6 +28,9 @@ TEST_CASE("jobs_are_filtered_by_state_sorted_by_key_and_cut_to_the_newest") {
   CHECK(Names(Select(all, {"running"}, "loss", false, 0)) == "ca");
   CHECK(Names(Select(all, {}, "loss", true, 0)) == "acb");
   CHECK(Names(Select(all, {}, "job", true, 2)) == "cb");
+  all.set_before(7);
+  CHECK(Select(all, {}, "job", false, 0)->before() == 7);  // there are older ones
+  CHECK(Select(all, {}, "job", false, 2)->before() == 0);
   for (v1::JobSummary& job : *all.mutable_jobs()) {
     job.set_submitted_unix_ms(job.job() == "b" ? 3'000 : job.job() == "c" ? 2'000 : 1'000);
   }

@@ -238,12 +238,15 @@ class ClientService::Impl {
       });
     }
 
-    Unary* List(Context* context, const v1::ListRequest*, v1::ListReply* reply) override {
+    Unary* List(Context* context, const v1::ListRequest* request, v1::ListReply* reply) override {
       return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant) {
-        for (JobSummary& job : loop->core().Jobs()) {
+        CoordinatorCore::JobPage page = loop->core().Jobs(request->before());
+        for (JobSummary& job : page.jobs) {
           AddTimes(*loop, job);
           EncodeView(job, reply->add_jobs());
         }
+        reply->set_before(page.before);
+        if (request->before() != 0) return absl::OkStatus();
         for (const OrphanView& job : loop->core().Orphans()) EncodeView(job, reply->add_orphans());
         return absl::OkStatus();
       });

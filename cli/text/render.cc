@@ -290,7 +290,10 @@ std::string JobsTable(const v1::ListReply& reply, int64_t now_ms) {
   }
   const std::string orphans = OrphansText(reply.orphans());
   if (table.empty() && orphans.empty()) return "no jobs; submit one with: atoll submit job.toml\n";
-  return absl::StrCat(table.empty() ? "" : table.Text(), orphans);
+  return absl::StrCat(
+      table.empty() ? "" : table.Text(),
+      reply.before() == 0 ? "" : "older jobs have ended: atoll ls --newest N lists more\n",
+      orphans);
 }
 
 std::string JobText(const v1::Job& job, int decisions) {

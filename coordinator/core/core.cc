@@ -114,14 +114,26 @@ std::vector<MemberView> CoordinatorCore::Members(Instant now) const {
   return views;
 }
 
-std::vector<JobSummary> CoordinatorCore::Jobs() const {
-  std::vector<JobSummary> summaries;
-  for (const auto& [number, job] : impl_->read().jobs) {
-    if (job.record.removed) continue;
+CoordinatorCore::JobPage CoordinatorCore::Jobs(int64_t before, size_t ended_most) const {
+  JobPage page;
+  size_t ended = 0;
+  int64_t oldest = 0;  // of those
+  const auto& jobs = impl_->read().jobs;
+  for (auto at = jobs.end(); at != jobs.begin();) {
+    const auto& [number, job] = *--at;
+    const bool is_older = before != 0 && (number >= before || !job.ended());
+    if (job.record.removed || is_older) continue;
+    if (job.ended()) {
+      if (ended == ended_most) page.before = oldest;
+      if (ended == ended_most) continue;
+      ++ended;
+      oldest = number;
+    }
     const CrashScope scope(job.id());
-    summaries.push_back(coord::MakeSummary(impl_->read(), job));
+    page.jobs.push_back(coord::MakeSummary(impl_->read(), job));
   }
-  return summaries;
+  std::reverse(page.jobs.begin(), page.jobs.end());
+  return page;
 }
 
 std::optional<JobView> CoordinatorCore::Job(Instant now, const JobId& id) const {

@@ -231,6 +231,8 @@ struct CoordinatorActions {
   Instant next_deadline = kNever;
 };
 
+inline constexpr size_t kJobsOnPage = 100;  // that have ended
+
 class CoordinatorCore {
  public:
   // REQUIRES: `cluster` is the stored EpochRecord's and `epoch` is larger than its, if there is
@@ -252,7 +254,13 @@ class CoordinatorCore {
   CoordinatorActions Step(Instant now, const CoordinatorEvent& event);
 
   std::vector<MemberView> Members(Instant now) const;
-  std::vector<JobSummary> Jobs() const;  // in order of submission
+  // In order of submission: those that have not ended, and the newest of those that have.
+  struct JobPage {
+    std::vector<JobSummary> jobs;
+    int64_t before = 0;  // for the page before, of older jobs that have ended; 0: there are none
+  };
+  // `before`: of a page; 0: the newest one. At most so many that have ended.
+  JobPage Jobs(int64_t before = 0, size_t ended_most = kJobsOnPage) const;
   std::optional<JobView> Job(Instant now, const JobId& job) const;
   // Parts of the above, without the work for the rest.
   std::optional<JobSummary> Summary(const JobId& job) const;

@@ -160,7 +160,7 @@ TEST_CASE("a job that is not valid is refused with the field") {
   World w;
   w.Do("submit tokens=5");
   CHECK(HasText(std::string(w.reply().message()), "schedule.train_tokens = 5"));
-  CHECK(w.core().Jobs().empty());
+  CHECK(w.core().Jobs().jobs.empty());
 }
 
 TEST_CASE("a job waits for workers, then for a server, and says so") {

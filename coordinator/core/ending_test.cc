@@ -127,5 +127,22 @@ TEST_CASE("of many workers that refuse a job some are named, and the number of t
   CHECK(w.Job().summary.reason.size() < 10'001);
 }
 
+TEST_CASE("jobs_that_have_ended_are_listed_page_by_page_and_the_others_on_the_newest_one") {
+  World w;
+  for (int i = 0; i < 4; ++i) w.Do("submit");
+  w.DoLines({"cancel lm-2", "cancel lm-3", "cancel lm-4"});
+  const auto names = [](const CoordinatorCore::JobPage& page) {
+    std::vector<JobId> jobs;
+    for (const JobSummary& job : page.jobs) jobs.push_back(job.job);
+    return jobs;
+  };
+  const auto newest = w.core().Jobs(0, 2);
+  CHECK(names(newest) == std::vector<JobId>{"lm-1", "lm-3", "lm-4"});
+  const auto older = w.core().Jobs(newest.before, 2);
+  CHECK(names(older) == std::vector<JobId>{"lm-2"});
+  CHECK(older.before == 0);
+  CHECK(w.core().Jobs(0, 3).before == 0);
+}
+
 }  // namespace
 }  // namespace atl::testing

@@ -92,7 +92,7 @@ TEST_CASE("a_job_whose_numbers_leave_no_room_to_go_on_is_not_adopted") {
   CHECK_FALSE(w.reply().ok());
   CHECK(HasText(std::string(w.reply().message()),
                 absl::StrCat("parameter server ps-0 says of it a ", named)));
-  CHECK(w.core().Jobs().empty());
+  CHECK(w.core().Jobs().jobs.empty());
 }
 
 TEST_CASE("a_candidate_of_a_job_that_is_adopted_as_finished_is_none_any_more") {

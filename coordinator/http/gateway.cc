@@ -319,8 +319,11 @@ HttpReply Gateway::Api(const std::string& call, const HttpRequest& request) {
     return CallAndShow(stubs_->gate, *stubs_->status, &v1::Status::Stub::Get, v1::StatusRequest(),
                        [](const v1::ClusterStatus& reply) { return ToPage(reply); });
   }
-  if (call == "jobs")
-    return Call(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::List, v1::ListRequest());
+  if (call == "jobs") {
+    v1::ListRequest page;
+    page.set_before(Number(request, "before", 0));
+    return Call(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::List, page);
+  }
   if (call == "job") {
     return CallAndShow(
         stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::Get, Named(request),

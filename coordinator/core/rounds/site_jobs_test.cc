@@ -86,7 +86,7 @@ TEST_CASE("a_site_that_takes_no_part_in_a_job_has_no_job_of_its_own") {
              "submit min=1 tokens=400 site-rounds=2 pinned=west", "worker c prepared",
              "servers answer", "worker c pushes", "worker c stages", "servers answer"});
   REQUIRE(w.Job().summary.state == JobState::kRunning);
-  CHECK(w.core().Jobs().size() == 1);
+  CHECK(w.core().Jobs().jobs.size() == 1);
   CHECK(w.Order("a").job.empty());
 }
 
