@@ -661,7 +661,7 @@ Outcome Cluster::Run() {
     if (world_.timeline.now() > limit) {
       std::string state = "N8: the job has not ended";
       if (CoordinatorCore* core = world_.coordinator().core()) {
-        for (const JobSummary& job : core->Jobs()) {
+        for (const JobSummary& job : core->Jobs().jobs) {
           absl::StrAppend(&state, "; ", job.job, " is ", Name(job.state), " (", job.reason,
                           "), waits for: ", job.waiting_for);
         }

@@ -648,7 +648,7 @@ void World::Restart(ClusterId cluster, int64_t epoch) {
 }
 
 void World::Show() {
-  for (const JobSummary& job : core_->Jobs()) {
+  for (const JobSummary& job : core_->Jobs().jobs) {
     const JobView view = Job(job.job);
     Print(absl::StrCat("= ", job.job, " ", Name(job.state), " (", job.reason, "), version ",
                        job.version, ", ", job.tokens_committed, " of ", job.tokens_budget,
