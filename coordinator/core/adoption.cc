@@ -138,9 +138,7 @@ void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& b
   for (auto* list : {&record.shards, &record.copies}) {
     for (ShardPlacement& shard : *list) {
       if (shard.server.empty()) continue;
-      const Member* server = s.FindMember(MemberKind::kServer, shard.server);
-      shard.endpoint = server->endpoint;
-      shard.public_key = server->public_key;
+      SetHolder(*s.FindMember(MemberKind::kServer, shard.server), shard);
     }
   }
   ++job.placement_revision;

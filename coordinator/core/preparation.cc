@@ -116,16 +116,9 @@ bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<Sit
     return false;
   }
   const std::vector<const Member*> leaders(workers.begin(), workers.end());
-  std::vector<PlacementServer> servers;
-  for (const auto& [key, member] : s.members) {
-    if (key.first != MemberKind::kServer || !member.attached || member.record.draining ||
-        member.site_only) {
-      continue;
-    }
-    const std::string site = GetServerSite(s, member);
-    servers.push_back({key.second, member.endpoint, FreeBytes(s, member), member.public_key,
-                       ComputeAccessCostFromLeaders(s, member, leaders).cost, site});
-  }
+  const std::vector<PlacementServer> servers = ListServers(s, leaders, [](const Member& server) {
+    return server.attached && !server.record.draining && !server.site_only;
+  });
   // A server that was there when the job was scheduled may be unavailable by now.
   if (std::string missing = TooFewServers(s, job); !missing.empty()) {
     job.waiting_for = std::move(missing);
@@ -143,11 +136,7 @@ bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<Sit
   record.site_facts = site_facts;
   record.shards = std::move(placement->shards);
   record.copies = std::move(placement->copies);
-  ForEachSlot(record, [&](SlotId, const ShardPlacement& shard) {
-    ServerLink& link = job.rounds.links[shard.server];
-    link.known = true;
-    link.again_at = s.now;
-  });
+  LinkHolders(s, job);
   s.Log(job.id(), Severity::kInfo,
         absl::StrCat(record.shards.size(), " shards of ", facts.layers.size(), " layers on ",
                      job.rounds.links.size(), " parameter servers, the fullest holds ",

@@ -74,14 +74,9 @@ JobSpec MakeSiteSpec(const Job& above, const std::string& site) {
 // On the site's own servers.
 absl::StatusOr<Placement> PlaceAt(const State& s, const Job& above, const std::string& site,
                                   const OuterSpec& outer) {
-  std::vector<PlacementServer> servers;
-  for (const auto& [key, member] : s.members) {
-    if (key.first != MemberKind::kServer || !MaySetUp(member, site)) continue;
-    servers.push_back(
-        {key.second, member.endpoint, FreeBytes(s, member), member.public_key, 1, site});
-  }
-  std::vector<ShardPlacement> shards = above.record.shards;
-  return PlaceShards(std::move(shards), servers, ServerPeakBytesPerElement(outer),
+  const std::vector<PlacementServer> servers =
+      ListServers(s, {}, [&](const Member& server) { return MaySetUp(server, site); });
+  return PlaceShards(above.record.shards, servers, ServerPeakBytesPerElement(outer),
                      /*copies=*/false);
 }
 
@@ -151,11 +146,7 @@ bool BeginSiteJob(State& s, Job& above, const std::string& site) {
   job.EditProgress().job = id;
   job.rounds.EditProgress();
   job.ledger = above.ledger;
-  for (const ShardPlacement& shard : record.shards) {
-    ServerLink& link = job.rounds.links[shard.server];
-    link.known = true;
-    link.again_at = link.exchange_again_at = s.now;
-  }
+  LinkHolders(s, job);
   s.SetState(job, JobState::kInitializing,
              absl::StrCat("its servers fetch the parameters of job ", above.id()));
   s.Log(above.id(), Severity::kInfo,

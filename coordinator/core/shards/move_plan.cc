@@ -6,13 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/estimate.h"
-#include "coordinator/core/shards/placement.h"
 
 namespace atl {
 namespace {
 
 struct Load {
-  const MoveServer* server = nullptr;
+  const PlacementServer* server = nullptr;
   int64_t held = 0;
   int64_t moved = 0;  // elements that come
   double cost = 1;
@@ -21,9 +20,9 @@ struct Load {
 class Planner {
  public:
   Planner(const std::vector<ShardPlacement>& shards, const std::vector<ShardPlacement>& copies,
-          const std::vector<MoveServer>& servers, int64_t bytes_per_element, bool balanced)
+          const std::vector<PlacementServer>& servers, int64_t bytes_per_element, bool balanced)
       : bytes_per_element_(bytes_per_element), shards_(shards.size()), balanced_(balanced) {
-    for (const MoveServer& server : servers) {
+    for (const PlacementServer& server : servers) {
       loads_[server.name] = {&server, 0, 0, server.cost};
     }
     for (const auto* list : {&shards, &copies}) {
@@ -139,7 +138,7 @@ class Planner {
       if (!holder_[slot].empty()) continue;
       const NodeId to = Cheapest(slot);
       if (to.empty()) {
-        trouble = absl::StrCat("shard ", slot - shards_, " has one copy: ", WhyNone(slot));
+        trouble = absl::StrCat("shard ", slot % shards_, " has one copy: ", WhyNone(slot));
         continue;
       }
       Move(slot, to);
@@ -209,7 +208,7 @@ class Planner {
 
 MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
                         const std::vector<ShardPlacement>& copies,
-                        const std::vector<MoveServer>& servers, int64_t bytes_per_element,
+                        const std::vector<PlacementServer>& servers, int64_t bytes_per_element,
                         bool balanced) {
   return Planner(shards, copies, servers, bytes_per_element, balanced).Run();
 }

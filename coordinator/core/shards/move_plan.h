@@ -10,17 +10,9 @@
 #include "common/ids.h"
 #include "common/protocol/control.h"
 #include "coordinator/core/records.h"
+#include "coordinator/core/shards/placement.h"
 
 namespace atl {
-
-struct MoveServer {
-  NodeId name;
-  double cost = 1;         // of an element, relative to a near server (ComputeServerAccessCost)
-  int64_t free_bytes = 0;  // besides what it holds
-  bool takes = false;      // may get shards
-  bool leaves = false;     // is to hold none
-  std::string site = {};
-};
 
 struct MovePlan {
   std::vector<ShardMove> moves;
@@ -40,7 +32,7 @@ struct MovePlan {
 // number follows those of all shards.
 MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
                         const std::vector<ShardPlacement>& copies,
-                        const std::vector<MoveServer>& servers, int64_t bytes_per_element,
+                        const std::vector<PlacementServer>& servers, int64_t bytes_per_element,
                         bool balanced = false);
 
 inline constexpr double kImbalance = 1.25;

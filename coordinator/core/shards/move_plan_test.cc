@@ -24,7 +24,8 @@ std::vector<ShardPlacement> Shards(const std::vector<std::pair<NodeId, int64_t>>
   return shards;
 }
 
-MoveServer Server(NodeId name, double cost = 1, bool leaves = false, int64_t free_bytes = 1 << 20) {
+PlacementServer Server(NodeId name, double cost = 1, bool leaves = false,
+                       int64_t free_bytes = 1 << 20) {
   return {std::move(name), cost, free_bytes, !leaves, leaves};
 }
 
@@ -95,7 +96,7 @@ struct NoisyPair {
   void Round(int seconds, double a, double b) {
     rates["a"].Add(a);
     rates["b"].Add(b);
-    std::vector<MoveServer> servers;
+    std::vector<PlacementServer> servers;
     for (const auto& [name, rate] : rates) {
       const Estimate& fastest = rates["a"].median() > rates["b"].median() ? rates["a"] : rates["b"];
       const IslandLink link{"", rate.median(), fastest.median(), rate.spread() * fastest.spread()};
@@ -158,7 +159,7 @@ std::vector<NodeId> Slots(const std::vector<ShardPlacement>& shards,
   return slots;
 }
 
-MoveServer At(std::string site, MoveServer server) {
+PlacementServer At(std::string site, PlacementServer server) {
   server.site = std::move(site);
   return server;
 }

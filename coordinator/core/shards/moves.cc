@@ -111,25 +111,22 @@ bool ForgetMoves(State& s, Job& job) {
   return true;
 }
 
-std::vector<MoveServer> ServersFor(const State& s, const Job& job) {
-  const std::vector<const Member*> leaders = ListIslandLeaders(s, job);
-  std::vector<MoveServer> servers;
-  for (const auto& [key, member] : s.members) {
-    if (key.first != MemberKind::kServer || member.site_only) continue;
-    MoveServer server;
-    server.name = key.second;
-    server.site = GetServerSite(s, member);
-    server.cost = ComputeAccessCostFromLeaders(s, member, leaders).cost;
-    server.free_bytes = FreeBytes(s, member);
+std::vector<PlacementServer> ServersFor(const State& s, const Job& job) {
+  std::vector<PlacementServer> servers =
+      ListServers(s, ListIslandLeaders(s, job), [](const Member& m) { return !m.site_only; });
+  for (PlacementServer& server : servers) {
+    const Member& member = *s.FindMember(MemberKind::kServer, server.name);
+    const auto link = job.rounds.links.find(server.name);
     server.leaves = member.record.draining;
     server.takes = member.attached && !member.record.draining &&
-                   !IsReleasing(job.record, key.second) &&
-                   s.now - member.attached_at >= s.options.rebalance_after;
-    const auto link = job.rounds.links.find(key.second);
-    if (link != job.rounds.links.end() && !link->second.known) server.takes = false;
-    if (HoldsOldShards(s, job, key.second)) server.takes = false;
-    if (server.takes || link != job.rounds.links.end()) servers.push_back(std::move(server));
+                   !IsReleasing(job.record, server.name) &&
+                   s.now - member.attached_at >= s.options.rebalance_after &&
+                   (link == job.rounds.links.end() || link->second.known) &&
+                   !HoldsOldShards(s, job, server.name);
   }
+  std::erase_if(servers, [&](const PlacementServer& server) {
+    return !server.takes && !job.rounds.links.contains(server.name);
+  });
   return servers;
 }
 
@@ -306,9 +303,7 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
       changed.insert(shard.server);
       job.moving.givers.insert(shard.server);
     }
-    shard.server = move.to;
-    shard.endpoint = to->endpoint;
-    shard.public_key = to->public_key;
+    SetHolder(*to, shard);
     bytes += shard.elements * ServerBytesPerElement(job.spec().outer);
     if (move.fill) {
       filled.push_back(shard);
@@ -371,23 +366,21 @@ std::vector<ShardPlacement> LostShards(const Job& job, const NodeId& server,
 std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const NodeId& server,
                                          const std::vector<ShardPlacement>& lost) {
   const ServerLink& loser = job.rounds.links.at(server);
-  const std::vector<const Member*> leaders = ListIslandLeaders(s, job);
-  std::vector<PlacementServer> servers;
-  for (const auto& [key, member] : s.members) {
-    if (key.first != MemberKind::kServer || !member.attached || member.record.draining ||
-        member.site_only || IsReleasing(job.record, key.second) ||
-        HoldsOldShards(s, job, key.second)) {
-      continue;
-    }
-    const auto link = job.rounds.links.find(key.second);
-    const bool lacks = key.second == server && (loser.empty || !loser.lacking.empty());
-    if (link != job.rounds.links.end() && !link->second.known && !lacks) continue;
-    int64_t free = FreeBytes(s, member);
+  const bool lacks = loser.empty || !loser.lacking.empty();
+  const auto takes = [&](const Member& member) {
+    const NodeId& name = member.record.name;
+    const auto link = job.rounds.links.find(name);
+    const bool has_own = link == job.rounds.links.end() || link->second.known;
+    return member.attached && !member.record.draining && !member.site_only &&
+           !IsReleasing(job.record, name) && !HoldsOldShards(s, job, name) &&
+           (has_own || (name == server && lacks));
+  };
+  std::vector<PlacementServer> servers = ListServers(s, ListIslandLeaders(s, job), takes);
+  for (PlacementServer& target : servers) {
+    if (target.name != server) continue;
     for (const ShardPlacement& shard : lost) {
-      if (key.second == server) free += shard.elements * ServerBytesPerElement(job.spec().outer);
+      target.free_bytes += shard.elements * ServerBytesPerElement(job.spec().outer);
     }
-    servers.push_back({key.second, member.endpoint, free, member.public_key,
-                       ComputeAccessCostFromLeaders(s, member, leaders).cost});
   }
   return servers;
 }
@@ -496,9 +489,7 @@ void SendFill(State& s, Job& job) {
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
     if (to == nullptr || !to->attached) continue;
     ShardPlacement shard = MovedSlot(job, move);
-    shard.server = move.to;
-    shard.endpoint = to->endpoint;
-    shard.public_key = to->public_key;
+    SetHolder(*to, shard);
     fill.shards.push_back(std::move(shard));
   }
   if (fill.shards.empty()) return;

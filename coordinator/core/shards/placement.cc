@@ -2,58 +2,15 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/model/same_model.h"
+#include "coordinator/core/shards/move_plan.h"
 
 namespace atl {
 namespace {
 constexpr int64_t kMaxModelNumber = int64_t{1} << 32;
-
-class Placer {
- public:
-  Placer(const std::vector<PlacementServer>& servers, int64_t bytes_per_element)
-      : servers_(servers), bytes_per_element_(bytes_per_element), held_(servers.size(), 0) {}
-
-  // False: none has enough memory. `apart`: what it is a copy of.
-  bool Place(ShardPlacement& shard, const ShardPlacement* apart) {
-    size_t best = servers_.size();
-    if (apart != nullptr) best = Best(shard.elements, apart, /*other_site=*/true);
-    if (best == servers_.size()) best = Best(shard.elements, apart, /*other_site=*/false);
-    if (best == servers_.size()) return false;
-    shard.server = servers_[best].name;
-    shard.endpoint = servers_[best].endpoint;
-    shard.public_key = servers_[best].public_key;
-    held_[best] += shard.elements;
-    return true;
-  }
-  const std::vector<int64_t>& held() const { return held_; }
-
- private:
-  size_t Best(int64_t elements, const ShardPlacement* apart, bool other_site) const {
-    std::string site;
-    for (const PlacementServer& server : servers_) {
-      if (apart != nullptr && server.name == apart->server) site = server.site;
-    }
-    size_t best = servers_.size();
-    const auto load = [&](size_t i) {
-      return static_cast<double>(held_[i] + elements) * servers_[i].cost;
-    };
-    for (size_t i = 0; i < servers_.size(); ++i) {
-      if (apart != nullptr && servers_[i].name == apart->server) continue;
-      if (other_site && servers_[i].site == site) continue;
-      const int64_t room = servers_[i].free_bytes / bytes_per_element_ - held_[i];
-      if (elements <= room && (best == servers_.size() || load(i) < load(best))) best = i;
-    }
-    return best;
-  }
-
-  const std::vector<PlacementServer>& servers_;
-  const int64_t bytes_per_element_;
-  std::vector<int64_t> held_;
-};
 
 absl::Status TooLittle(const std::vector<ShardPlacement>& shards,
                        const std::vector<PlacementServer>& servers, int64_t bytes_per_element,
@@ -177,30 +134,41 @@ absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSiz
 absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
                                       const std::vector<PlacementServer>& servers,
                                       int64_t bytes_per_element, bool copies) {
-  std::vector<size_t> largest_first(shards.size());
-  std::iota(largest_first.begin(), largest_first.end(), 0);
-  std::stable_sort(largest_first.begin(), largest_first.end(),
-                   [&](size_t a, size_t b) { return shards[a].elements > shards[b].elements; });
-  Placer placer(servers, bytes_per_element);
-  Placement placement;
-  if (copies) placement.copies = shards;
-  for (size_t index : largest_first) {
-    if (!placer.Place(shards[index], nullptr)) {
-      return TooLittle(shards, servers, bytes_per_element, copies);
-    }
+  for (ShardPlacement& shard : shards) {
+    shard.server.clear();
+    shard.endpoint.clear();
+    shard.public_key.clear();
   }
-  for (size_t index : largest_first) {
-    if (copies && !placer.Place(placement.copies[index], &shards[index])) {
-      return TooLittle(shards, servers, bytes_per_element, copies);
+  Placement placement{shards, {}};
+  std::vector<PlacementServer> left = servers;
+  const auto place = [&](std::vector<ShardPlacement>& what, SlotId first) {
+    const MovePlan plan =
+        PlanShardMoves(placement.shards, placement.copies, left, bytes_per_element);
+    for (const ShardMove& move : plan.moves) {
+      ShardPlacement& shard = what[static_cast<size_t>(move.shard - first)];
+      shard.server = move.to;
+      for (PlacementServer& server : left) {
+        if (server.name == move.to) server.free_bytes -= shard.elements * bytes_per_element;
+      }
     }
+    return plan.trouble.empty();
+  };
+  bool placed = place(placement.shards, 0);
+  if (placed && copies) {
+    placement.copies = shards;
+    placed = place(placement.copies, static_cast<SlotId>(shards.size()));
   }
-  const std::vector<int64_t>& held = placer.held();
-  const int64_t total = std::accumulate(held.begin(), held.end(), int64_t{0});
+  if (!placed) return TooLittle(shards, servers, bytes_per_element, copies);
+  int64_t total = 0, most = 0;
+  for (size_t i = 0; i < servers.size(); ++i) {
+    const int64_t held = (servers[i].free_bytes - left[i].free_bytes) / bytes_per_element;
+    total += held;
+    most = std::max(most, held);
+  }
   if (total > 0) {
-    placement.max_over_mean = static_cast<double>(*std::max_element(held.begin(), held.end())) *
-                              static_cast<double>(held.size()) / static_cast<double>(total);
+    placement.max_over_mean = static_cast<double>(most) * static_cast<double>(servers.size()) /
+                              static_cast<double>(total);
   }
-  placement.shards = std::move(shards);
   return placement;
 }
 

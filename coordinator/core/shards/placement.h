@@ -32,10 +32,10 @@ absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSiz
 
 struct PlacementServer {
   NodeId name;
-  std::string endpoint;
-  int64_t free_bytes = 0;
-  std::string public_key;
-  double cost = 1;  // of an element, relative to a near server (ComputeServerAccessCost)
+  double cost = 1;         // of an element, relative to a near server (ComputeServerAccessCost)
+  int64_t free_bytes = 0;  // besides what it holds
+  bool takes = true;       // may get shards
+  bool leaves = false;     // is to hold none
   std::string site = {};
 };
 
@@ -48,8 +48,8 @@ struct Placement {
 // Longest processing time first: the largest shard not yet placed goes to the server whose elements
 // times their cost are the fewest with it (the first by name among equals) that has memory for it:
 // parameters, slots and one staged pseudo-gradient. A copy goes to another server than its shard,
-// at another site if one has memory for it. Error: the servers have too little memory; says how
-// much is needed.
+// at another site if one has memory for it. Servers are named, without addresses. Error: they have
+// too little memory; says how much is needed.
 absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
                                       const std::vector<PlacementServer>& servers,
                                       int64_t bytes_per_element, bool copies = false);

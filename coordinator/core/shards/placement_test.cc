@@ -40,21 +40,20 @@ TEST_CASE("too many shards are an error that says so") {
 
 TEST_CASE("the largest shard goes first, always to the server with the least") {
   const auto placement = PlaceShards(Cut({{"a", 5}, {"b", 9}, {"c", 4}, {"d", 6}}, 1 << 20),
-                                     {{"ps-0", "tcp://0", 10000}, {"ps-1", "tcp://1", 10000}}, 12);
+                                     {{"ps-0", 1, 10000}, {"ps-1", 1, 10000}}, 12);
   REQUIRE(placement.ok());
   CHECK(placement->shards[1].server == "ps-0");  // 9
   CHECK(placement->shards[3].server == "ps-1");  // 6
   CHECK(placement->shards[0].server == "ps-1");  // 5
   CHECK(placement->shards[2].server == "ps-0");  // 4
-  CHECK(placement->shards[2].endpoint == "tcp://0");
   CHECK(placement->max_over_mean == Approx(13.0 / 12));
   CHECK(MaxOverMean(placement->shards) == Approx(13.0 / 12));
 }
 
 TEST_CASE("a_far_server_gets_so_much_less_at_first") {
   const auto shards = Cut({{"a", 10}, {"b", 10}, {"c", 10}, {"d", 10}}, 1 << 20);
-  const auto placement = PlaceShards(
-      shards, {{"far", "", 10000, "", /*cost=*/3}, {"near", "", 10000, "", /*cost=*/1}}, 4);
+  const auto placement =
+      PlaceShards(shards, {{"far", /*cost=*/3, 10000}, {"near", /*cost=*/1, 10000}}, 4);
   REQUIRE(placement.ok());
   std::map<NodeId, int> count;
   for (const ShardPlacement& shard : placement->shards) ++count[shard.server];
@@ -63,13 +62,13 @@ TEST_CASE("a_far_server_gets_so_much_less_at_first") {
 
 TEST_CASE("a small server gets what fits; none that fits is an error with the numbers") {
   const auto shards = Cut({{"a", 10}, {"b", 10}, {"c", 10}}, 1 << 20);
-  const auto placement = PlaceShards(shards, {{"ps-0", "", 120}, {"ps-1", "", 240}}, 12);
+  const auto placement = PlaceShards(shards, {{"ps-0", 1, 120}, {"ps-1", 1, 240}}, 12);
   REQUIRE(placement.ok());
   std::map<NodeId, int> count;
   for (const ShardPlacement& shard : placement->shards) ++count[shard.server];
   CHECK(count["ps-0"] == 1);
   CHECK(count["ps-1"] == 2);
-  const auto none = PlaceShards(shards, {{"ps-0", "", 120}, {"ps-1", "", 200}}, 12);
+  const auto none = PlaceShards(shards, {{"ps-0", 1, 120}, {"ps-1", 1, 200}}, 12);
   CHECK(none.status().message() ==
         "parameter servers have too little memory: 360 bytes for parameters, outer optimizer "
         "state and one staged pseudo-gradient, 320 free on 2 of them");

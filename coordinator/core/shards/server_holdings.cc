@@ -134,8 +134,7 @@ void TakeEndpoint(Job& job, const Member& server) {
     for (ShardPlacement& shard : *shards) {
       if (shard.server != server.record.name) continue;
       if (shard.endpoint == server.endpoint && shard.public_key == server.public_key) continue;
-      shard.endpoint = server.endpoint;
-      shard.public_key = server.public_key;
+      SetHolder(server, shard);
       job.dirty.record = true;
       ++job.placement_revision;
     }

@@ -9,6 +9,7 @@
 #include "common/protocol/outer_optimizer.h"
 #include "common/protocol/round_limit.h"
 #include "coordinator/core/adoption.h"
+#include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/rounds/round_length.h"
@@ -339,6 +340,38 @@ std::string ServerTroubles(const Job& job) {
 }
 
 // -------------------------------------------------------------------------------------- room ----
+
+void SetHolder(const Member& server, ShardPlacement& shard) {
+  shard.server = server.record.name;
+  shard.endpoint = server.endpoint;
+  shard.public_key = server.public_key;
+}
+
+void LinkHolders(State& s, Job& job) {
+  JobRecord& record = job.EditRecord();
+  for (std::vector<ShardPlacement>* list : {&record.shards, &record.copies}) {
+    for (ShardPlacement& shard : *list) {
+      SetHolder(*s.FindMember(MemberKind::kServer, shard.server), shard);
+      ServerLink& link = job.rounds.links[shard.server];
+      link.known = true;
+      link.again_at = link.exchange_again_at = s.now;
+    }
+  }
+}
+
+std::vector<PlacementServer> ListServers(const State& s, const std::vector<const Member*>& leaders,
+                                         const std::function<bool(const Member&)>& wanted) {
+  std::vector<PlacementServer> servers;
+  for (const auto& [key, member] : s.members) {
+    if (key.first != MemberKind::kServer || !wanted(member)) continue;
+    PlacementServer& server = servers.emplace_back();
+    server.name = key.second;
+    server.cost = ComputeAccessCostFromLeaders(s, member, leaders).cost;
+    server.free_bytes = FreeBytes(s, member);
+    server.site = GetServerSite(s, member);
+  }
+  return servers;
+}
 
 void NoteBytesHeld(State& s, Job& job) {
   ForgetBytesHeld(s, job);

@@ -4,6 +4,10 @@
 #ifndef ATOLL_COORDINATOR_CORE_SHARDS_SERVERS_H_
 #define ATOLL_COORDINATOR_CORE_SHARDS_SERVERS_H_
 
+#include <functional>
+#include <vector>
+
+#include "coordinator/core/shards/placement.h"
 #include "coordinator/core/state.h"
 
 namespace atl::coord {
@@ -26,6 +30,13 @@ std::string MissingServers(const State& s, const Job& job);
 // The servers' passing faults, each after "; ". Empty: none is known.
 std::string ServerTroubles(const Job& job);
 
+// Makes the server the one that holds the shard, with its address.
+void SetHolder(const Member& server, ShardPlacement& shard);
+// After all shards of the job were placed by name: their addresses, and links to their servers.
+void LinkHolders(State& s, Job& job);
+// Parameter servers that shards may go to, with their cost for these leaders.
+std::vector<PlacementServer> ListServers(const State& s, const std::vector<const Member*>& leaders,
+                                         const std::function<bool(const Member&)>& wanted);
 // Bytes free for the shards of a new job.
 int64_t FreeBytes(const State& s, const Member& server);
 // Update the counts after a job's record has changed, at the end of the Step; before the job is
