@@ -1,6 +1,7 @@
 #include "coordinator/core/shards/moves.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -84,9 +85,23 @@ void Release(Job& job, const NodeId& server) {
   record.releasing.push_back({server, ++record.placement});
 }
 
+// Takes these moves off; servers that were to get shards, and hold none, delete what has arrived.
+// True if there were any.
+bool DropMoves(Job& job, const std::function<bool(const ShardMove&)>& which) {
+  std::set<NodeId> left;
+  for (const ShardMove& move : job.record.moves) {
+    if (which(move)) left.insert(move.to);
+  }
+  if (left.empty()) return false;
+  std::erase_if(job.EditRecord().moves, which);
+  for (const NodeId& server : left) {
+    if (!HoldsShards(job.record, server) && !IsTarget(job, server)) Release(job, server);
+  }
+  return true;
+}
+
 // Moves that make no sense any more. True if there were any.
 bool ForgetMoves(State& s, Job& job) {
-  std::set<NodeId> left;
   // Before that nothing shows that the store has not missed a switch.
   const bool known = AllServersKnown(job);
   const auto moot = [&](const ShardMove& move) {
@@ -95,19 +110,12 @@ bool ForgetMoves(State& s, Job& job) {
     const auto link = job.rounds.links.find(holder);
     const bool back = move.fill && link != job.rounds.links.end() && link->second.known;
     // A lost shard stays one: its move waits for the server, or for a user to say it again.
-    if (move.fill && !back) return false;
-    const bool takes = to != nullptr && to->attached && !to->record.draining;
-    if (!back && (takes || !known)) return false;
-    left.insert(move.to);
-    return true;
+    if (move.fill) return back;
+    return known && !(to != nullptr && to->attached && !to->record.draining);
   };
-  if (std::none_of(job.record.moves.begin(), job.record.moves.end(), moot)) return false;
-  std::erase_if(job.EditRecord().moves, moot);
+  if (!DropMoves(job, moot)) return false;
   job.moving.batch.clear();  // its requests are not repeated any more
   job.moving.held_since.reset();
-  for (const NodeId& server : left) {
-    if (!HoldsShards(job.record, server) && !IsTarget(job, server)) Release(job, server);
-  }
   return true;
 }
 
@@ -169,14 +177,7 @@ bool GivesUp(const Job& job) {
 
 void GiveUpMoves(State& s, Job& job) {
   const ShardMove stuck = job.moving.batch[0];
-  std::set<NodeId> left;
-  std::erase_if(job.EditRecord().moves, [&](const ShardMove& move) {
-    if (!move.fill) left.insert(move.to);
-    return !move.fill;
-  });
-  for (const NodeId& server : left) {
-    if (!HoldsShards(job.record, server) && !IsTarget(job, server)) Release(job, server);
-  }
+  DropMoves(job, [](const ShardMove& move) { return !move.fill; });
   job.moving =
       Moving{.givers = std::move(job.moving.givers), .balanced_at = job.moving.balanced_at};
   job.moving.plan_again_at = s.now + kPlanLater;
