@@ -23,7 +23,7 @@ namespace atl::bench {
 namespace {
 
 constexpr int kRepeats = 7;
-constexpr int64_t kEndlessTokens = int64_t{1} << 50;
+constexpr int64_t kEndlessTokens = int64_t{1} << 44;
 constexpr Duration kTurn = std::chrono::milliseconds(200);
 
 int64_t CpuNs() {
@@ -59,6 +59,7 @@ class Cluster {
   JobId Submit(int64_t islands, int64_t layers = 1) {
     JobSpec spec;
     spec.name = "load";
+    spec.model.vocabulary = 32;
     spec.model.hidden = 8;
     spec.model.layers = layers;
     spec.model.heads = 2;

@@ -119,6 +119,7 @@ void CheckStoreAge(State& s, const MemberKey& key, bool known, const ClusterMark
 
 void Detach(State& s, Member& member, const Loss& loss) {
   member.attached = false;
+  s.server_sites.clear();
   member.detached_at = s.now;
   member.reattach_by.reset();
   member.reason = loss.text();
@@ -355,6 +356,7 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
   }
   worker->peer_public_key = CleanText(hello.peer_public_key, 64);
   worker->site = CleanText(hello.site, 64);
+  s.server_sites.clear();
   if (worker->devices.size() > kMaxListed) worker->devices.resize(kMaxListed);
   worker->held = hello.held;
   if (worker->held.size() > kMaxHeld) worker->held.resize(kMaxHeld);

@@ -87,9 +87,9 @@ const JobFacts& Majority(const std::vector<Member*>& prepared) {
 // "" or what is missing.
 std::string TooFewServers(const State& s, const Job& job) {
   const int64_t needed = std::max(job.spec().outer.min_servers, job.spec().outer.shard_copies);
-  const int64_t attached = std::count_if(s.members.begin(), s.members.end(), [](const auto& entry) {
-    return entry.first.first == MemberKind::kServer && entry.second.attached &&
-           !entry.second.record.draining && !entry.second.site_only;
+  int64_t attached = 0;
+  s.ForEachServer([&](const Member& member) {
+    if (member.attached && !member.record.draining && !member.site_only) ++attached;
   });
   if (attached >= needed) return "";
   return absl::StrCat("parameter servers: ", needed, " are needed, ", attached, " are attached");
@@ -168,48 +168,62 @@ std::string LeftOut(const State& s, const Job& job) {
   return text;
 }
 
-bool IsIdle(State& s, const MemberKey& key, const Member& member, const Job& job) {
-  return key.first == MemberKind::kWorker && member.attached && !member.leaves() &&
-         member.candidate_for.empty() && !member.refused.contains(job.id()) &&
-         s.FindAssignment(key.second).job == nullptr &&
-         WhyLeftOut(s, job, key.second, member).empty();
+// Workers without work, in the order of names; found once for all jobs.
+using IdleWorkers = std::vector<Member*>;
+IdleWorkers ListIdle(State& s) {
+  IdleWorkers idle;
+  for (auto& [key, member] : s.members) {
+    if (key.first == MemberKind::kWorker && member.attached && !member.leaves() &&
+        member.candidate_for.empty() &&
+        std::as_const(s).FindAssignment(key.second).job == nullptr) {
+      idle.push_back(&member);
+    }
+  }
+  return idle;
 }
 
-void RefuseWithoutData(State& s, Job& job) {
-  for (auto& [key, member] : s.members) {
-    if (!IsIdle(s, key, member, job)) continue;
-    const std::string why = WhyNoData(job.spec(), member);
-    if (!why.empty()) RefuseWorker(s, job, member, why);
+// Returns whether the job may have it. It is one of IdleWorkers, unless another job has it by now.
+bool IsIdleFor(const State& s, const Member& worker, const Job& job) {
+  return worker.candidate_for.empty() && !worker.refused.contains(job.id()) &&
+         WhyLeftOut(s, job, worker.record.name, worker).empty();
+}
+
+void RefuseWithoutData(State& s, Job& job, const IdleWorkers& workers) {
+  for (Member* worker : workers) {
+    if (!IsIdleFor(s, *worker, job)) continue;
+    const std::string why = WhyNoData(job.spec(), *worker);
+    if (!why.empty()) RefuseWorker(s, job, *worker, why);
   }
 }
 
-void TakeIdleWorkers(State& s, Job& job) {
+void TakeIdleWorkers(State& s, Job& job, const IdleWorkers& workers) {
+  if (workers.empty()) return;
   IslandCapacity capacity(s, job);
-  for (auto& [key, member] : s.members) {
-    if (!IsIdle(s, key, member, job) || !capacity.Take(member)) continue;
-    s.SetCandidate(member, job.id());
-    member.requested_at = member.request_again_at = s.now;
+  for (Member* worker : workers) {
+    if (!IsIdleFor(s, *worker, job) || !capacity.Take(*worker)) continue;
+    s.SetCandidate(*worker, job.id());
+    worker->requested_at = worker->request_again_at = s.now;
   }
 }
 
 // False: jobs after this one wait for it: first come, first served.
-bool ScheduleJob(State& s, Job& job) {
+bool ScheduleJob(State& s, Job& job, const IdleWorkers& workers) {
   if (job.record.site || job.ended() || job.progress.state == JobState::kFinishing || job.stale()) {
     return true;
   }
-  if (!job.spec().data.sites.empty()) RefuseWithoutData(s, job);
+  if (!job.spec().data.sites.empty()) RefuseWithoutData(s, job, workers);
   if (job.progress.state != JobState::kQueued) {
-    TakeIdleWorkers(s, job);
+    TakeIdleWorkers(s, job, workers);
     return true;
   }
-  const int64_t idle = std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
-    return IsIdle(s, entry.first, entry.second, job);
+  const int64_t idle = std::count_if(workers.begin(), workers.end(), [&](const Member* worker) {
+    return IsIdleFor(s, *worker, job);
   });
   const int64_t needed = NeededWorkers(job.spec());
   const std::string no_servers = TooFewServers(s, job);
   if (idle >= needed && no_servers.empty()) {
     s.SetState(job, JobState::kPreparing, "workers open the model and the data");
-    TakeIdleWorkers(s, job);
+    TakeIdleWorkers(s, job, workers);
     return true;
   }
   job.waiting_for = idle < needed ? absl::StrCat("workers: ", needed, " are needed, ", idle,
@@ -362,13 +376,14 @@ Instant PreparingDeadline(const State& s, const Job& job) {
 // --------------------------------------------------------------------------------- scheduling ----
 
 void Schedule(State& s) {
+  const IdleWorkers workers = ListIdle(s);
   // A job that waits for workers has none of theirs to wait for.
   s.jobs.ForEachLive([&](Job& job) {
-    if (job.record.site && job.active() && !job.stale()) TakeIdleWorkers(s, job);
+    if (job.record.site && job.active() && !job.stale()) TakeIdleWorkers(s, job, workers);
   });
   JobId first;  // that the others wait for
   s.jobs.ForEachLive([&](Job& job) {
-    if (first.empty() && !ScheduleJob(s, job)) {
+    if (first.empty() && !ScheduleJob(s, job, workers)) {
       first = job.id();
     } else if (!first.empty() && job.progress.state == JobState::kQueued) {
       job.waiting_for = absl::StrCat("job ", first, ", which is before it");

@@ -1,6 +1,7 @@
 #include "coordinator/core/state.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/utf8.h"
@@ -79,10 +80,11 @@ template <class J, class S>
 State::AssignmentIn<J> FindAssignmentIn(S& s, const NodeId& worker) {
   if (const auto noted = s.assignments.find(worker); noted != s.assignments.end()) {
     // Another job may have the number of one that is removed.
-    J* const job = s.jobs.Find(noted->second.job);
-    if (job != nullptr && job->active()) {
-      const auto assignment =
-          AssignmentAt(*job, noted->second.island, worker, noted->second.follower);
+    // It may have ended long ago: that opens it not.
+    const Job* const known = std::as_const(s.jobs).Find(noted->second.job);
+    if (known != nullptr && known->active()) {
+      const auto assignment = AssignmentAt(*s.jobs.Find(noted->second.job), noted->second.island,
+                                           worker, noted->second.follower);
       if (assignment.job != nullptr) return assignment;
     }
   }

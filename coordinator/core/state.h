@@ -359,6 +359,8 @@ struct State {
   std::set<int64_t> outdated;  // jobs, by number
   int64_t next_sequence = 0;   // of orders and events
   SiteRates site_rates;        // as measured
+  // Where servers are by their hosts' workers; emptied when workers change. See GetServerSite.
+  mutable std::map<NodeId, std::string> server_sites;
   // By server, of all jobs as they are stored: parameters and slots that it holds or is to get.
   std::map<NodeId, int64_t> bytes_held;
   int64_t next_plan_request = 0;  // of MakePlan and GroupWorkers
@@ -404,6 +406,14 @@ struct State {
   // reconcile.h.
   bool HasManyMembers() const {
     return static_cast<int64_t>(members.size()) >= options.many_members;
+  }
+  // what(server) of each parameter server: they are few among thousands of members.
+  template <class Do>
+  void ForEachServer(Do what) const {
+    for (auto it = members.lower_bound({MemberKind::kServer, ""});
+         it != members.end() && it->first.first == MemberKind::kServer; ++it) {
+      what(it->second);
+    }
   }
   // After the islands of a job have changed.
   void IndexAssignments(const Job& job, IslandId id);

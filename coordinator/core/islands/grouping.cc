@@ -51,6 +51,18 @@ absl::string_view HostFromEndpoint(absl::string_view endpoint) {
   return endpoint.substr(scheme + 3, port - scheme - 3);
 }
 
+// The site of the attached workers on this host; empty: there are none, or they differ.
+std::string FindHostSite(const State& s, absl::string_view host) {
+  std::string site;
+  for (const auto& [key, member] : s.members) {
+    if (key.first != MemberKind::kWorker || !member.attached || host.empty()) continue;
+    if (HostFromEndpoint(member.peer_endpoint) != host) continue;
+    if (!site.empty() && site != GetWorkerSite(member)) return "";
+    site = GetWorkerSite(member);
+  }
+  return site;
+}
+
 }  // namespace
 
 const std::string& GetWorkerSite(const Member& worker) {
@@ -66,16 +78,9 @@ IslandMember ToIslandMember(const Member& worker) {
 
 const std::string& GetServerSite(const State& s, const Member& server) {
   if (!server.server_site.empty()) return server.server_site;
-  static const std::string unknown;
-  const absl::string_view host = HostFromEndpoint(server.endpoint);
-  const std::string* site = &unknown;
-  for (const auto& [key, member] : s.members) {
-    if (key.first != MemberKind::kWorker || !member.attached || host.empty()) continue;
-    if (HostFromEndpoint(member.peer_endpoint) != host) continue;
-    if (!site->empty() && *site != GetWorkerSite(member)) return unknown;
-    site = &GetWorkerSite(member);
-  }
-  return *site;
+  const auto [known, is_new] = s.server_sites.try_emplace(server.record.name);
+  if (is_new) known->second = FindHostSite(s, HostFromEndpoint(server.endpoint));
+  return known->second;
 }
 
 std::vector<const Member*> ListIslandLeaders(const State& s, const Job& job) {
@@ -135,6 +140,7 @@ Instant GroupingDeadline(const State& s, const Job& job) {
 
 void OnSitesFound(State& s, const SitesFound& found) {
   if (!found.rates.empty()) s.site_rates = found.rates;
+  s.server_sites.clear();
   for (const FoundSite& at : found.workers) {
     Member* worker = s.FindMember(MemberKind::kWorker, at.worker);
     if (worker == nullptr || !worker->site.empty()) continue;

@@ -32,10 +32,10 @@ bool MaySetUp(const Member& server, const std::string& site) {
 
 std::set<std::string> SitesWithServers(const State& s) {
   std::set<std::string> sites;
-  for (const auto& [key, member] : s.members) {
-    const bool server = key.first == MemberKind::kServer && !member.server_site.empty();
-    if (server && MaySetUp(member, member.server_site)) sites.insert(member.server_site);
-  }
+  s.ForEachServer([&](const Member& member) {
+    const std::string& site = member.server_site;
+    if (!site.empty() && MaySetUp(member, site)) sites.insert(site);
+  });
   return sites;
 }
 

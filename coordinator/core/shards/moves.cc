@@ -140,10 +140,9 @@ std::vector<PlacementServer> ServersFor(const State& s, const Job& job) {
 
 // Returns whether a server has attached since, which is to get its share.
 bool HasAttachedSince(const State& s, Instant since) {
-  return std::any_of(s.members.begin(), s.members.end(), [&](const auto& entry) {
-    return entry.first.first == MemberKind::kServer && entry.second.attached &&
-           entry.second.attached_at > since;
-  });
+  bool has = false;
+  s.ForEachServer([&](const Member& m) { has = has || (m.attached && m.attached_at > since); });
+  return has;
 }
 
 bool PlanMoves(State& s, Job& job) {
@@ -720,16 +719,13 @@ Instant NextMoveDeadline(const State& s, const Job& job) {
   }
   if (!job.record.moves.empty()) return std::min(next, Later(s, job.moving.again_at));
   // A server that may take shards later, or one that still has to give some.
-  // Of thousands of members only servers are looked at: this runs after every event of the job.
-  for (auto it = s.members.lower_bound({MemberKind::kServer, ""});
-       it != s.members.end() && it->first.first == MemberKind::kServer; ++it) {
-    const auto& [key, member] = *it;
-    if (!member.attached) continue;
-    const bool gives = member.record.draining && HoldsShards(job.record, key.second);
+  s.ForEachServer([&](const Member& member) {
+    if (!member.attached) return;
+    const bool gives = member.record.draining && HoldsShards(job.record, member.record.name);
     const Instant takes = member.attached_at + s.options.rebalance_after;
     if (gives) next = std::min(next, Later(s, job.moving.plan_again_at));
     if (s.now < takes) next = std::min(next, takes);
-  }
+  });
   return next;
 }
 

@@ -234,6 +234,7 @@ void OnServerHello(State& s, Member& server, const ServerHello& message, bool fr
   server.public_key = CleanText(message.public_key, 64);
   server.memory_bytes = message.memory_bytes;
   server.server_site = CleanText(message.site, 64);
+  s.server_sites.clear();
   server.site_only = message.site_only;
   for (auto& [number, job] : s.jobs) {
     if (!job.rounds.links.contains(server.record.name)) continue;

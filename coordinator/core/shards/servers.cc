@@ -362,14 +362,14 @@ void LinkHolders(State& s, Job& job) {
 std::vector<PlacementServer> ListServers(const State& s, const std::vector<const Member*>& leaders,
                                          const std::function<bool(const Member&)>& wanted) {
   std::vector<PlacementServer> servers;
-  for (const auto& [key, member] : s.members) {
-    if (key.first != MemberKind::kServer || !wanted(member)) continue;
+  s.ForEachServer([&](const Member& member) {
+    if (!wanted(member)) return;
     PlacementServer& server = servers.emplace_back();
-    server.name = key.second;
+    server.name = member.record.name;
     server.cost = ComputeAccessCostFromLeaders(s, member, leaders).cost;
     server.free_bytes = FreeBytes(s, member);
     server.site = GetServerSite(s, member);
-  }
+  });
   return servers;
 }
 
