@@ -1,6 +1,7 @@
 #include "coordinator/etcd/store_etcd.h"
 
 #include <chrono>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -127,7 +128,8 @@ class EtcdStore : public Store {
     ATOLL_ASSIGN_OR_RETURN(contents.records, Decode(*state));
     {
       const std::lock_guard lock(lines_mutex_);
-      ATOLL_ASSIGN_OR_RETURN(contents.lines, lines_->ReadLog({}, kLogLinesKept));
+      ATOLL_ASSIGN_OR_RETURN(contents.lines,
+                             lines_->ReadLog({}, std::numeric_limits<int64_t>::max()));
     }
     ATOLL_RETURN_IF_ERROR(MakeBackup(contents, to));
     return state->sequence();
