@@ -205,7 +205,6 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   ATOLL_ASSIGN_OR_RETURN(group.link.keys, ReadCurveKey(options.curve_key_path));
   group.make_devices = [devices] { return NewLocalDevices(devices); };
   group.device_name = devices[0].info.kind;
-  group.nccl = devices[0].info.nccl;
   group.compute = GetComputeType(devices);
   const HostMemory host = GetHostMemory(devices);
   group.transport_bytes_max = InboxBytes(host);

@@ -135,7 +135,6 @@ class TestWorker {
     options.link.incarnation = 1;
     options.engine = engine;
     options.device_name = "cpu";
-    options.nccl = NcclVersion();
     options.saves_bytes_max = world.saves_bytes_max;
     if (world.disks) options.saves_folder = absl::StrCat(world.folder, "/disk-", name);
     if (HasNccl()) {

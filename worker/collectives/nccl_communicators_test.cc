@@ -1,11 +1,11 @@
-// Which groups NCCL gets, and how their members find each other; NCCL itself is made of threads
-// here.
+// Which groups NCCL gets, and under which ids; NCCL itself is made of threads here.
 
 #include "worker/collectives/nccl_communicators.h"
 
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <semaphore>
 #include <thread>
 
 #include "common/event_loop.h"
@@ -16,29 +16,6 @@ namespace atl::worker {
 namespace {
 
 constexpr Duration kLong = std::chrono::seconds(60);  // passes only if something hangs
-
-// Values under keys, for the workers of one test.
-class Board final : public Rendezvous {
- public:
-  absl::Status Set(const std::string& key, const std::string& value) override {
-    std::lock_guard lock(mutex_);
-    values_[key] = value;
-    changed_.notify_all();
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::string> Get(const std::string& key, Instant deadline) override {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, deadline - SteadyNow(), [&] { return values_.count(key) > 0; })) {
-      return absl::DeadlineExceededError(key);
-    }
-    return values_[key];
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, std::string> values_;
-};
 
 // Stands for the factory that groups with CPUs go to.
 class Others final : public CommunicatorFactory {
@@ -65,14 +42,13 @@ struct FakeNccl {
   }
   std::mutex mutex;
   std::map<std::string, std::vector<std::unique_ptr<Communicator>>> groups;
-  std::atomic<int> ids = 0;
 };
 
 struct Site {
   NcclCommunicatorsOptions Options(const std::string& worker) {
     NcclCommunicatorsOptions options;
     options.worker = worker;
-    options.scope = "island/7";
+    options.ids = {{"tensor/0", "id 1"}, {"layer/3", "id 2"}};
     options.timeout = kLong;
     options.by_nccl = [](const std::vector<std::string>& devices) {
       return std::all_of(devices.begin(), devices.end(), [](const std::string& device) {
@@ -82,14 +58,12 @@ struct Site {
     for (const char* name : {"gpu0", "gpu1"}) {
       options.backends[absl::StrCat(worker, "/", name)] = backend.get();
     }
-    options.nccl.new_id = [this] { return absl::StrCat("id ", ++nccl.ids); };
-    options.nccl.join = [this](Backend&, const NcclGroup& group) { return nccl.Join(group); };
+    options.join = [this](Backend&, const NcclGroup& group) { return nccl.Join(group); };
     return options;
   }
 
   std::unique_ptr<Backend> backend = NewReferenceBackend();
   FakeNccl nccl;
-  Board board;
   Others others;
 };
 
@@ -119,51 +93,53 @@ void RequireSums(const std::vector<std::string>& devices,
   for (const float sum : sums) REQUIRE(sum == size * (size + 1) / 2);
 }
 
-TEST_CASE("GPUs of one worker, and of several, meet under an id that rank 0 makes") {
+TEST_CASE("GPUs of one worker, and of several, meet under the id of their group") {
   Site site;
-  NcclCommunicators first(site.Options("w1"), &site.board, &site.others);
-  NcclCommunicators second(site.Options("w2"), &site.board, &site.others);
+  NcclCommunicators first(site.Options("w1"), &site.others);
+  NcclCommunicators second(site.Options("w2"), &site.others);
   const auto make_factory = [&](const std::string& device) -> CommunicatorFactory& {
     return device[1] == '1' ? first : second;
   };
   RequireSums({"w1/gpu0", "w1/gpu1"}, make_factory, "tensor/0");
   RequireSums({"w2/gpu1", "w1/gpu0", "w2/gpu0"}, make_factory, "layer/3");
-  REQUIRE(site.nccl.ids == 2);
+  REQUIRE(site.nccl.groups.size() == 2);
   REQUIRE(site.others.requested_.empty());
 }
 
 TEST_CASE("a group with a CPU in it is the other factory's") {
   Site site;
-  NcclCommunicators ours(site.Options("w1"), &site.board, &site.others);
+  NcclCommunicators ours(site.Options("w1"), &site.others);
   REQUIRE_FALSE(ours.Create("layer/1", {"w1/gpu0", "w2/cpu"}, "w1/gpu0").ok());
   REQUIRE(site.others.requested_ == std::vector<std::string>{"layer/1"});
 }
 
-TEST_CASE("what keeps rank 0 from making an id reaches the others; Abort and time end their wait") {
+TEST_CASE("a group without an id is refused; Abort, and a set-up that is given up, end joining") {
   Site site;
   NcclCommunicatorsOptions options = site.Options("w1");
-  options.nccl.new_id = [] { return absl::UnavailableError("no network"); };
-  NcclCommunicators broken(options, nullptr, &site.others);
   const std::vector<std::string> devices = {"w1/gpu0", "w1/gpu1"};
-  REQUIRE(broken.Create("a", devices, "w1/gpu0").status().message() == "no network");
-  REQUIRE(broken.Create("a", devices, "w1/gpu1").status().message() == "no network");
+  NcclCommunicators lacking(options, &site.others);
+  REQUIRE(absl::IsFailedPrecondition(lacking.Create("a", devices, "w1/gpu1").status()));
 
-  options.timeout = std::chrono::milliseconds(30);
-  NcclCommunicators impatient(options, &site.board, &site.others);
-  REQUIRE(absl::IsDeadlineExceeded(impatient.Create("b", devices, "w1/gpu1").status()));
-  REQUIRE(
-      absl::IsDeadlineExceeded(impatient.Create("c", {"w2/gpu0", "w1/gpu1"}, "w1/gpu1").status()));
-
-  NcclCommunicators waiting(site.Options("w1"), &site.board, &site.others);
-  for (const std::vector<std::string>& group :
-       {devices, std::vector<std::string>{"w2/gpu0", "w1/gpu1"}}) {
+  std::binary_semaphore joins(0);
+  options.join = [&](Backend&, const NcclGroup& group) {
+    joins.release();
+    while (!group.given_up()) std::this_thread::yield();
+    return absl::DeadlineExceededError("not all are there");
+  };
+  std::atomic<bool> given_up = false;
+  options.given_up = [&] { return given_up.load(); };
+  NcclCommunicators waiting(options, &site.others), abandoned(options, &site.others);
+  const auto join = [&](NcclCommunicators& from, const std::function<void()>& end) {
     absl::Status status;
-    std::jthread member([&] { status = waiting.Create("d", group, "w1/gpu1").status(); });
-    waiting.Abort("plan 8");
+    std::jthread member([&] { status = from.Create("tensor/0", devices, "w1/gpu1").status(); });
+    joins.acquire();
+    end();
     member.join();
-    REQUIRE(status.message() == "plan 8");
-  }
+    return status;
+  };
+  REQUIRE(join(waiting, [&] { waiting.Abort("plan 8"); }).message() == "plan 8");
   REQUIRE(site.others.aborted_ == "plan 8");
+  REQUIRE(absl::IsAborted(join(abandoned, [&] { given_up = true; })));
 }
 
 }  // namespace

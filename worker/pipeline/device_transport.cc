@@ -249,7 +249,7 @@ std::vector<PairGroup> DeviceTransport::ListPairGroups(const std::string& device
   std::vector<PairGroup> pairs;
   for (const auto& [ends, path] : paths_) {
     if (path.route != Route::kNccl || (ends.first != device && ends.second != device)) continue;
-    pairs.push_back({absl::StrCat(ends.first, " > ", ends.second), ends.first, ends.second});
+    pairs.push_back({StageLink{ends.first, ends.second}.Name(), ends.first, ends.second});
   }
   return pairs;
 }

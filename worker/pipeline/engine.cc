@@ -321,6 +321,9 @@ Engine::Engine(NodeId worker, std::vector<LocalDevice> devices, EngineOptions op
     : impl_(std::make_unique<Impl>(std::move(worker), std::move(devices), std::move(options))) {}
 Engine::~Engine() = default;
 
+absl::Status Engine::Check(const EngineJob& job, const IslandPlan& plan) const {
+  return impl_->Check(job, plan);
+}
 absl::Status Engine::Configure(const EngineJob& job, const IslandPlan& plan, Transport* transport,
                                CommunicatorFactory* communicators,
                                const std::atomic<bool>* cancelled) {

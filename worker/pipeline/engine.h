@@ -166,6 +166,8 @@ class Engine {
   Engine(NodeId worker, std::vector<LocalDevice> devices, EngineOptions options);
   ~Engine();  // interrupts what goes on
 
+  // INVALID_ARGUMENT: a plan or job that cannot be run here, by name.
+  absl::Status Check(const EngineJob& job, const IslandPlan& plan) const;
   // Takes on a plan: validates it, takes all memory that steps will need, and joins the groups.
   // Layers that a device of this worker already holds, cut alike, are kept with their moments and
   // steps, from any earlier plan of the same job; those no longer wanted stay readable until

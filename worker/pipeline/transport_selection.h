@@ -34,6 +34,7 @@ bool SharesNccl(const IslandPlan& plan, const std::vector<std::string>& devices)
 struct StageLink {
   std::string from, to;
 
+  std::string Name() const { return absl::StrCat(from, " > ", to); }
   auto operator<=>(const StageLink&) const = default;
 };
 // Lists the links in order, each once.

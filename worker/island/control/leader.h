@@ -158,7 +158,7 @@ class IslandLeader {
   absl::StatusOr<Reconfigured> Configure(const Reconfigure& command);
   IslandPlan MakeSingleDevicePlan() const;
   absl::Status SetUp(Holdings* holdings);
-  absl::Status AgreeOnStep();
+  absl::StatusOr<ConfigureCall> AgreeOnStep();  // what is to be called next
   absl::StatusOr<Leadership> TakeOverState(const NodeId& before);
   std::map<NodeId, OuterLayoutCall> PlanOuter(std::string* lost) const;
   absl::Status TransferOuterState(std::string* lost);

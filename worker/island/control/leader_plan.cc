@@ -136,8 +136,8 @@ absl::Status IslandLeader::SetUp(Holdings* holdings) {
   const std::vector<NodeId> followers = Followers();
   if (!followers.empty()) ATOLL_RETURN_IF_ERROR(port_->Meet(followers, interrupted_));
   port_->BeginEpoch(++epoch_);
-  ATOLL_RETURN_IF_ERROR(AgreeOnStep());
-  ATOLL_ASSIGN_OR_RETURN(const Replies replies, Broadcast(ToAll({.body = ConfigureCall()}),
+  ATOLL_ASSIGN_OR_RETURN(ConfigureCall call, AgreeOnStep());
+  ATOLL_ASSIGN_OR_RETURN(const Replies replies, Broadcast(ToAll({.body = std::move(call)}),
                                                           {followers, port_->StepTimeout(),
                                                            OnFailure::kSetUpAgain, &interrupted_}));
   outer_held_.clear();
@@ -154,12 +154,14 @@ absl::Status IslandLeader::SetUp(Holdings* holdings) {
 // A step that was interrupted while it was committed may have been taken by some. Then all others
 // that are left take it, too: a member that has taken it knows that every gradient was final, and
 // the summed commit values.
-absl::Status IslandLeader::AgreeOnStep() {
+absl::StatusOr<ConfigureCall> IslandLeader::AgreeOnStep() {
   const Duration timeout = port_->StepTimeout();
   ATOLL_ASSIGN_OR_RETURN(const Replies states,
                          Broadcast(ToAll({.body = DrainCall()}), {Followers(), timeout}));
+  ConfigureCall next;
   std::map<NodeId, StepSums> taken;  // by those that wait for it
   for (const auto& [member, state] : states) {
+    next.nccl_ids.insert(next.nccl_ids.end(), state.nccl_ids.begin(), state.nccl_ids.end());
     const auto taker = std::find_if(states.begin(), states.end(), [&](const auto& other) {
       return IsSameStep(other.second.commit.taken, state.commit.waits);
     });
@@ -173,7 +175,8 @@ absl::Status IslandLeader::AgreeOnStep() {
   const auto take = [&](const NodeId& member) {
     return GroupFrame{.body = DrainCall{taken.at(member)}};
   };
-  return Broadcast(take, takers).status();
+  ATOLL_RETURN_IF_ERROR(Broadcast(take, takers).status());
+  return next;
 }
 
 // Every member gets what it lacks of the plan's state.

@@ -5,6 +5,8 @@
 
 #include "common/check.h"
 #include "common/logging.h"
+#include "worker/pipeline/role.h"
+#include "worker/pipeline/transport_selection.h"
 
 namespace atl::worker {
 
@@ -44,15 +46,35 @@ absl::Status DeviceSide::Prepare(const IslandPlan& plan, const EngineJob& job) {
   return absl::OkStatus();
 }
 
+std::vector<std::string> DeviceSide::ListOwnGroups(const IslandPlan& plan,
+                                                   const ModelConfig& model) const {
+  std::vector<std::string> names;
+  for (const std::string& device : ListDevices(plan)) {
+    if (!backends_.contains(device)) continue;
+    const auto layers = static_cast<int32_t>(model.layers) + 2;
+    for (const DeviceGroup& group : MakeDeviceRole(plan, device, layers, model.tied_head).groups) {
+      if (group.devices[0] == device && SharesNccl(plan, group.devices)) {
+        names.push_back(group.name);
+      }
+    }
+  }
+  for (const StageLink& stage_link : ListStageLinks(plan)) {
+    if (backends_.contains(stage_link.from) &&
+        SelectTransport(plan, stage_link.from, stage_link.to).kind == TransportKind::kNccl) {
+      names.push_back(stage_link.Name());
+    }
+  }
+  return names;
+}
+
 std::shared_ptr<CommunicatorFactory> DeviceSide::Communicators(
-    const IslandPlan& plan, NcclCommunicatorsOptions options, Rendezvous* rendezvous,
+    const IslandPlan& plan, NcclCommunicatorsOptions options,
     std::shared_ptr<CommunicatorFactory> others) {
   options.by_nccl = [plan](const std::vector<std::string>& devices) {
     return SharesNccl(plan, devices);
   };
   options.backends = backends_;
-  CommunicatorFactory* const made =
-      new NcclCommunicators(std::move(options), rendezvous, others.get());
+  CommunicatorFactory* const made = new NcclCommunicators(std::move(options), others.get());
   return {made, [others = std::move(others)](CommunicatorFactory* own) { delete own; }};
 }
 

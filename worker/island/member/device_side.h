@@ -27,11 +27,13 @@ class DeviceSide {
 
   // Prepares the plan, before the engine takes it on.
   absl::Status Prepare(const IslandPlan& plan, const EngineJob& job);
+  // Lists NCCL's groups under this plan, of which the first device is one of these. REQUIRES: the
+  // plan is valid for a job of this model.
+  std::vector<std::string> ListOwnGroups(const IslandPlan& plan, const ModelConfig& model) const;
   // NCCL where the plan's members have it and are near each other; `others` makes the rest. Of the
   // options, the devices are filled in here.
   std::shared_ptr<CommunicatorFactory> Communicators(const IslandPlan& plan,
                                                      NcclCommunicatorsOptions options,
-                                                     Rendezvous* rendezvous,
                                                      std::shared_ptr<CommunicatorFactory> others);
   // Nothing is under way afterwards.
   void Close() { transport_.Close(); }

@@ -105,16 +105,6 @@ void GroupCalls::Notify(const NodeId& to, GroupFrame frame) {
   (void)Send(to, frame);  // a lost member does not need it
 }
 
-absl::Status GroupCalls::NotifyAll(GroupFrame frame) {
-  const std::shared_ptr<const IslandPlan> plan = state_->plan();
-  frame.epoch = state_->epoch();
-  for (const IslandMember& member : plan->members) {
-    if (member.worker == state_->name() || link_->IsLost(member.worker)) continue;
-    ATOLL_RETURN_IF_ERROR(Send(member.worker, frame));
-  }
-  return absl::OkStatus();
-}
-
 void GroupCalls::Reply(const NodeId& to, CallId call, GroupReply reply) {
   Notify(to, {.call = call, .body = std::move(reply)});
 }

@@ -45,7 +45,6 @@ class GroupCalls {
   absl::StatusOr<CallId> Call(const NodeId& to, GroupFrame frame);
   // No reply; lost with the peer.
   void Notify(const NodeId& to, GroupFrame frame);
-  absl::Status NotifyAll(GroupFrame frame);  // that the plan names and that are not lost
   void Reply(const NodeId& to, CallId call, GroupReply reply);
   // Sends parts in chunks. Of what is larger than an eighth of the link's queue the first leave,
   // and each that arrives lets others follow. An error: none does. Later failures show at the

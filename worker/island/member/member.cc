@@ -52,9 +52,6 @@ GroupMember::GroupMember(GroupOptions options)
                  [this](const NodeId& to, const SharedLinkCall& call) {
                    calls_.Notify(to, {.body = call});
                  }),
-      rendezvous_([this](const std::string& key, const std::string& value) {
-        return calls_.NotifyAll({.body = RendezvousEntry{key, value}});
-      }),
       blocks_(options_.link.name, MakeCollectiveChannel(&link_)),
       saved_(options_.saves_folder),
       layers_(&state_, &calls_, &saved_),
@@ -191,21 +188,32 @@ void GroupMember::BeginEpoch(int64_t epoch) {
   outer_exchange_.EndWork();
   state_.BeginEpoch(epoch);
   calls_.BeginEpoch(epoch);
-  rendezvous_.BeginEpoch(epoch);
-  if (state_.IsInterrupted(epoch)) {
-    rendezvous_.Abort(absl::AbortedError("aborted before it began"));
-  }
   transport_.BeginEpoch(epoch);
 }
 
-absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
+absl::StatusOr<std::vector<NcclId>> GroupMember::NewNcclIds() {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_.OpenEngine());
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_.OpenJob());
+  const std::shared_ptr<const IslandPlan> plan = state_.plan();
+  std::vector<NcclId> ids;
+  // Configure says what is wrong with a plan.
+  if (device_side_ == nullptr || !engine->Check(job->engine, *plan).ok()) return ids;
+  for (const std::string& group : device_side_->ListOwnGroups(*plan, job->engine.model)) {
+    ATOLL_ASSIGN_OR_RETURN(std::string id, options_.nccl_functions.new_id());
+    ids.push_back({group, std::move(id)});
+  }
+  return ids;
+}
+
+absl::Status GroupMember::Configure(const std::vector<NcclId>& ids,
+                                    const std::atomic<bool>* cancelled) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_.OpenEngine());
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_.OpenJob());
   CommunicatorsOptions options;
   options.worker = name();
   options.timeout = StepTimeout();
   const auto [fence, joined] = state_.peer_session();
-  IslandPlan plan = *joined;
+  const IslandPlan& plan = *joined;
   options.scope = absl::StrCat(fence.job, "/", fence.generation, "/", fence.plan, "/", epoch());
   ATOLL_RETURN_IF_ERROR(outer_exchange_.Do(PutBackCall()));
   blocks_.BeginScope(options.scope + "/");
@@ -213,15 +221,12 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   for (const IslandMember& member : plan.members) options.sites[member.worker] = member.site;
   NcclCommunicatorsOptions nccl;
   nccl.worker = options.worker;
-  nccl.scope = absl::StrCat(options.scope, "/nccl");
+  for (const NcclId& id : ids) nccl.ids[id.group] = id.id;
+  nccl.given_up = [this, epoch = epoch()] { return state_.IsInterrupted(epoch); };
   nccl.timeout = options.timeout;
   nccl.reaches_other_workers =
       options_.link.allow_plaintext_beyond_loopback || IsLoopback(endpoint());
-  nccl.nccl = options_.nccl_functions;
-  for (IslandMember& member : plan.members) {
-    // The maker of a plan for this worker alone did not know NCCL's version.
-    if (plan.members.size() == 1) member.nccl = options_.nccl;
-  }
+  nccl.join = options_.nccl_functions.join;
   std::shared_ptr<CommunicatorFactory> communicators =
       std::make_shared<Communicators>(std::move(options));
   const std::lock_guard work(state_.engine_mutex());
@@ -230,7 +235,7 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   transport_.SetPlan(plan);
   Transport* transport = &transport_;
   if (device_side_ != nullptr) {
-    communicators = device_side_->Communicators(plan, std::move(nccl), &rendezvous_, communicators);
+    communicators = device_side_->Communicators(plan, std::move(nccl), communicators);
     transport = device_side_->transport();
     ATOLL_RETURN_IF_ERROR(device_side_->Prepare(plan, job->engine));
   }
@@ -368,7 +373,6 @@ absl::StatusOr<LossSum> GroupMember::Evaluate(int64_t number, int64_t first, int
 
 void GroupMember::InterruptWork(const std::string& reason) {
   if (const std::shared_ptr<Engine> engine = state_.engine()) engine->Interrupt(reason);
-  rendezvous_.Abort(absl::AbortedError(reason));
 }
 
 void GroupMember::Interrupt(const std::string& reason) {

@@ -29,7 +29,6 @@
 #include "worker/island/member/member_layers.h"
 #include "worker/island/member/member_state.h"
 #include "worker/island/member/outer_exchange.h"
-#include "worker/island/member/peer_rendezvous.h"
 #include "worker/island/member/peer_transport.h"
 #include "worker/island/member/saved_states.h"
 #include "worker/island/member/saved_tiers.h"
@@ -46,7 +45,6 @@ struct GroupOptions {
   std::function<absl::StatusOr<std::vector<LocalDevice>>()> make_devices;
   std::string device_name;  // for display: "cpu"
   DType compute = DType::kFloat32;
-  std::string nccl;  // DeviceInfo::nccl of its devices
   NcclFunctions nccl_functions;
   EngineOptions engine;
   DataOptions data;  // how a job's data is read
@@ -219,7 +217,8 @@ class GroupMember final : public IslandPort, private PeerHandler {
 
   // ---- The work of calls. ----
   static bool IsDuringSteps(const GroupFrame& frame);
-  absl::StatusOr<GroupReply> DoConfigure(const std::atomic<bool>* interrupted);
+  absl::StatusOr<GroupReply> DoConfigure(const ConfigureCall& call,
+                                         const std::atomic<bool>* interrupted);
   absl::StatusOr<GroupReply> DoCall(const DrainCall& call);
   absl::StatusOr<GroupReply> DoCall(const DropSurplusCall& call);
   absl::StatusOr<GroupReply> DoCall(const StepCall& call);
@@ -230,9 +229,11 @@ class GroupMember final : public IslandPort, private PeerHandler {
   absl::StatusOr<GroupReply> DoCall(const AdditionCall& call);
   absl::StatusOr<GroupReply> DoCall(const SaveCall& call);
   absl::StatusOr<GroupReply> DoCall(const SetStepsCall& call);
+  // Makes the ids of NCCL's groups of which this worker has the first device.
+  absl::StatusOr<std::vector<NcclId>> NewNcclIds();
   // Sets the devices up, together with all members' whose devices are in the plan. For `cancelled`
   // see Engine::Configure.
-  absl::Status Configure(const std::atomic<bool>* cancelled);
+  absl::Status Configure(const std::vector<NcclId>& ids, const std::atomic<bool>* cancelled);
   // `trace`: ReadTrace(outcome) will be requested.
   absl::StatusOr<StepOutcome> Step(int64_t number, const std::vector<PositionRange>& ranges,
                                    double learning_rate, bool trace);
@@ -248,7 +249,6 @@ class GroupMember final : public IslandPort, private PeerHandler {
   MemberState state_;
   GroupCalls calls_;
   PeerTransport transport_;
-  PeerRendezvous rendezvous_;
   PeerBlocks blocks_;
   std::atomic<int64_t> last_number_ = 0;  // of the steps and evaluations begun
 

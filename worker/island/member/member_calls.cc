@@ -23,7 +23,9 @@ absl::StatusOr<GroupReply> GroupMember::Do(const GroupFrame& frame,
     return GroupReply();
   }
   if (stamps.parameters || stamps.moments) layers_.Stamp(stamps);
-  if (BodyIf<ConfigureCall>(frame) != nullptr) return DoConfigure(interrupted);
+  if (const ConfigureCall* call = BodyIf<ConfigureCall>(frame)) {
+    return DoConfigure(*call, interrupted);
+  }
   return std::visit(
       [&]<class Call>(const Call& call) -> absl::StatusOr<GroupReply> {
         if constexpr (requires { this->DoCall(call); }) {
@@ -38,8 +40,9 @@ absl::StatusOr<GroupReply> GroupMember::Do(const GroupFrame& frame,
       frame.body);
 }
 
-absl::StatusOr<GroupReply> GroupMember::DoConfigure(const std::atomic<bool>* interrupted) {
-  ATOLL_RETURN_IF_ERROR(Configure(interrupted));
+absl::StatusOr<GroupReply> GroupMember::DoConfigure(const ConfigureCall& call,
+                                                    const std::atomic<bool>* interrupted) {
+  ATOLL_RETURN_IF_ERROR(Configure(call.nccl_ids, interrupted));
   GroupReply reply;
   reply.held = layers_.Held();
   reply.saves = saves_.Here();
@@ -49,8 +52,12 @@ absl::StatusOr<GroupReply> GroupMember::DoConfigure(const std::atomic<bool>* int
 }
 
 absl::StatusOr<GroupReply> GroupMember::DoCall(const DrainCall& call) {
-  if (call.take) ATOLL_RETURN_IF_ERROR(TakeStep(*call.take));
   GroupReply reply;
+  if (call.take) {
+    ATOLL_RETURN_IF_ERROR(TakeStep(*call.take));
+  } else {
+    ATOLL_ASSIGN_OR_RETURN(reply.nccl_ids, NewNcclIds());
+  }
   reply.commit = Committed();
   return reply;
 }

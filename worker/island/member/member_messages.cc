@@ -107,9 +107,7 @@ bool GroupMember::OnBody(const NodeId& from, const GroupFrame& frame) {
   const bool current = frame.epoch == epoch();
   return std::visit(
       [&]<class Body>(const Body& body) {
-        if constexpr (std::is_same_v<Body, RendezvousEntry>) {
-          rendezvous_.OnEntry(frame.epoch, body.key, body.value);
-        } else if constexpr (std::is_same_v<Body, ClockCall>) {
+        if constexpr (std::is_same_v<Body, ClockCall>) {
           calls_.OnClockCall(from, frame.call, body);
         } else if constexpr (std::is_same_v<Body, SharedLinkCall>) {
           if (current) transport_.OnSharedLinkCall(from, body);

@@ -28,7 +28,7 @@ TEST_CASE("frames_of_every_kind_come_back_as_they_were_sent") {
   reply.handover.emplace();
   reply.handover->leadership.local = {3, 20, 1.5, {{0, 8}}, 4};
   for (const GroupBody& body : std::vector<GroupBody>{
-           ConfigureCall(),
+           ConfigureCall{{{"tensor/0", std::string("\0\xff", 2)}}},
            FetchCall{{{shard, {{shard, "b", kAllParts, {0, 9}, 7}}}}, 3, 7},
            DropSurplusCall(),
            StepCall{3, {{0, 8}}, 0.1, true},
@@ -36,7 +36,6 @@ TEST_CASE("frames_of_every_kind_come_back_as_they_were_sent") {
            GetLayerCall{shard, 1, false, {0, 9}, 0},
            SetStepsCall{2},
            Interruption{"x"},
-           RendezvousEntry{"k", std::string("\0\xff", 2)},
            reply,
            TraceCall{3},
            ClockCall{9},
@@ -105,7 +104,7 @@ TEST_CASE("frames_that_break_a_rule_are_refused") {
   reply.handover.emplace().known_steps = INT64_MAX;
   CHECK(refused(reply));
   CHECK(refused(SetStepsCall{-1}));
-  CHECK(refused(RendezvousEntry{std::string(70'000, 'k'), ""}));
+  CHECK(refused(ConfigureCall{{{std::string(70'000, 'k'), ""}}}));
   CHECK(!ParseChunkHeader("", 3).ok());
   CHECK(!ParseChunkHeader("", 4 * kChunkElements + 4).ok());
   CHECK(!ParseChunkHeader(Serialize(ChunkHeader{.part = kPartsMax}), 4).ok());
