@@ -10,6 +10,7 @@
 namespace atl {
 namespace {
 
+constexpr Duration kConnectAgainDelay = std::chrono::milliseconds(200);
 constexpr Duration kAnswerTimeout = std::chrono::seconds(5);  // of a hello
 constexpr int kHandshakeFramesPerCall = 64;
 // Payloads of one socket that are being opened. With more, the network thread waits for the first.
@@ -116,7 +117,9 @@ absl::Status LinkClient::Connect(const std::string& endpoint) {
   return absl::InvalidArgumentError(absl::StrCat(endpoint, ": ", zmq_strerror(zmq_errno())));
 }
 
-absl::Status LinkClient::ConnectAgain() {
+absl::Status LinkClient::ConnectAgain(Instant now) {
+  if (!connect_at_ || now < *connect_at_) return absl::OkStatus();
+  connect_at_ = now + kConnectAgainDelay;
   EndSession();
   zmq_disconnect(dealer_.use(), endpoint_.c_str());
   return Connect(endpoint_);
@@ -142,6 +145,16 @@ void LinkClient::SayHello(Instant now) {
 }
 
 std::optional<ConnectionEvent> LinkClient::Next(Instant now, int* descriptor) {
+  const std::optional<ConnectionEvent> event = NextEvent(now, descriptor);
+  if (!event || *event == ConnectionEvent::kConnected) return event;
+  connect_at_.reset();
+  if (*event == ConnectionEvent::kRetried) return event;
+  up_ = *event == ConnectionEvent::kUp;
+  if (!up_) connect_at_ = now + kConnectAgainDelay;
+  return event;
+}
+
+std::optional<ConnectionEvent> LinkClient::NextEvent(Instant now, int* descriptor) {
   while (const std::optional<ConnectionEvent> event = watch_.Next(descriptor)) {
     if (!keyed() || *event == ConnectionEvent::kConnected) return event;
     if (*event != ConnectionEvent::kUp) {
@@ -244,11 +257,6 @@ bool LinkClient::TakeSealed(std::vector<Message>& parts, LinkFrame* in) {
   return TakeOrQueue(std::move(frame), *session_, *in_, wake_, in);
 }
 
-void LinkClient::AddTo(std::vector<zmq_pollitem_t>* items) {
-  items->push_back({dealer_.get(), 0, ZMQ_POLLIN, 0});
-  items->push_back({watch_.socket().get(), 0, ZMQ_POLLIN, 0});
-}
-
 void LinkClient::AddTo(std::vector<Socket*>* sockets) {
   sockets->push_back(&dealer_);
   sockets->push_back(&watch_.socket());
@@ -266,11 +274,6 @@ absl::StatusOr<std::unique_ptr<LinkServer>> LinkServer::Create(ZmqContext& conte
 
 LinkServer::~LinkServer() {
   if (router_.get() != nullptr) zmq_socket_monitor(router_.get(), nullptr, 0);
-}
-
-void LinkServer::AddTo(std::vector<zmq_pollitem_t>* items) {
-  items->push_back({router_.get(), 0, ZMQ_POLLIN, 0});
-  items->push_back({guard_->socket().get(), 0, ZMQ_POLLIN, 0});
 }
 
 void LinkServer::AddTo(std::vector<Socket*>* sockets) {

@@ -33,12 +33,15 @@ class LinkClient {
   ~LinkClient();
 
   absl::Status Connect(const std::string& endpoint);
-  // Instead of the connection that there is, or is not.
-  absl::Status ConnectAgain();
+  // Makes a lost connection again, where libzmq does not seem to: it gives up those that it ended
+  // itself because the other end broke ZMTP or a limit. That end may have been replaced by a better
+  // one. Nothing happens before it is time.
+  absl::Status ConnectAgain(Instant now);
 
   // Returns the next event, if there is one. kUp: the session is there. A connection that fails its
   // handshake, or whose session has ended, stays down until ConnectAgain.
   std::optional<ConnectionEvent> Next(Instant now, int* descriptor = nullptr);
+  bool up() const { return up_; }  // as of the last event
 
   // REQUIRES: kUp was the last event, but for tests. kSent: it is sent after what is before it.
   SendOutcome Send(v1::Frame frame, Message* payload = nullptr);
@@ -47,15 +50,15 @@ class LinkClient {
   // Sends what has been sealed meanwhile.
   void Flush();
 
-  // To wait for what Next and Receive have to say: by zmq_poll, or by Socket::Poll.
-  void AddTo(std::vector<zmq_pollitem_t>* items);
+  // To wait for what Next and Receive have to say (Socket::Poll).
   void AddTo(std::vector<Socket*>* sockets);
-  void* socket() const { return dealer_.get(); }
+  void* socket() { return dealer_.use(); }  // for zmq_poll
 
  private:
   LinkClient(const KeyPair& own, std::string server_key, std::function<void()> wake)
       : own_(own), server_key_(std::move(server_key)), wake_(std::move(wake)) {}
   bool keyed() const { return !server_key_.empty(); }
+  std::optional<ConnectionEvent> NextEvent(Instant now, int* descriptor);
   void EndSession();
   void SayHello(Instant now);
   std::optional<ConnectionEvent> AwaitWelcome(Instant now);
@@ -67,6 +70,8 @@ class LinkClient {
   std::string endpoint_;
   Socket dealer_;
   ConnectionWatch watch_;
+  bool up_ = false;
+  std::optional<Instant> connect_at_;
   std::optional<Handshake> handshake_;  // begun, not answered
   uint64_t hello_number_ = 0;
   Instant answer_by_{};
@@ -103,7 +108,6 @@ class LinkServer {
   // Frames since the last call that were of no session, or began none.
   int64_t TakeRefused() { return std::exchange(refused_, 0); }
   // To wait for what Receive and Flush have to do.
-  void AddTo(std::vector<zmq_pollitem_t>* items);
   void AddTo(std::vector<Socket*>* sockets);
 
  private:

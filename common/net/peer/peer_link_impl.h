@@ -81,12 +81,10 @@ class PeerLink::Impl {
     std::unique_ptr<LinkClient> link;
     std::shared_ptr<SendAccount> account;
     int descriptor = -1;     // of its connection, which libzmq may have closed already
-    bool up = false;         // the connection is there
     bool hello_due = false;  // to be said when it is up
     bool welcomed = false;   // under the present fence
     uint64_t next_number = 1;
-    uint64_t hello_number = 0;          // of the last one
-    std::optional<Instant> connect_at;  // lost, and libzmq does not seem to make it again
+    uint64_t hello_number = 0;  // of the last one
     std::string trouble = "no connection yet";
     bool trouble_logged = false;
   };
@@ -188,7 +186,6 @@ class PeerLink::Impl {
   bool WatchLane(Peer& peer, int lane);  // whether something has come
   void OnLaneDown(Peer& peer, int lane, ConnectionEvent event);
   void NoteTrouble(Peer& peer, int lane, std::string trouble);
-  void ConnectAgain(Lane& lane);
   bool PumpPeer(Peer& peer);  // whether there is more to send at once
   void SayHello(Peer& peer, int lane);
   bool SendNext(Peer& peer, int lane);

@@ -16,7 +16,6 @@ namespace {
 
 constexpr int kChunksPerTurn = 8;
 constexpr int kFramesPerTurn = 64;
-constexpr Duration kConnectAgainDelay = std::chrono::milliseconds(200);
 constexpr Duration kPingInterval = std::chrono::milliseconds(500);
 constexpr size_t kRoundTripsKept = 16;
 
@@ -81,14 +80,11 @@ bool PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
         if (EdgeFromLane(lane_index) == 0) NoteConnection(name, true);
         break;
       case ConnectionEvent::kUp:
-        lane->up = true;
         lane->hello_due = true;
-        lane->connect_at.reset();
         lane->trouble_logged = false;
         NoteTrouble(peer, lane_index, kNotFollowed);
         break;
       case ConnectionEvent::kRetried:
-        lane->connect_at.reset();
         NoteTrouble(peer, lane_index, std::string(Explain(*event)));
         break;
       case ConnectionEvent::kLost:
@@ -100,7 +96,8 @@ bool PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
         break;
     }
   }
-  ConnectAgain(*lane);
+  const absl::Status again = lane->link->ConnectAgain(now_);
+  if (!again.ok()) lane->trouble = std::string(again.message());
   lane->link->Flush();
   LinkFrame in;
   for (int i = 0; i < kFramesPerTurn && !peer.lost && lane->link->Receive(&in); ++i) {
@@ -114,7 +111,6 @@ void PeerLink::Impl::OnLaneDown(Peer& peer, int lane_index, ConnectionEvent even
   const NodeId name = peer.member.worker;
   Lane& lane = *peer.lanes[lane_index];
   if (event == ConnectionEvent::kSessionBroken) Count(name, &PeerCounters::frames_refused);
-  lane.up = false;
   lane.descriptor = -1;
   const bool in_use = EdgeFromLane(lane_index) == 0
                           ? peer.lanes[0]->welcomed || peer.lanes[1]->welcomed
@@ -122,7 +118,6 @@ void PeerLink::Impl::OnLaneDown(Peer& peer, int lane_index, ConnectionEvent even
   if (in_use) return OnPeerLost(name, std::string(Explain(event)));
   if (event == ConnectionEvent::kLost && EdgeFromLane(lane_index) == 0) NoteConnection(name, false);
   NoteTrouble(peer, lane_index, std::string(Explain(event)));
-  lane.connect_at = now_ + kConnectAgainDelay;
 }
 
 // Only the first edge is one that a peer cannot be without.
@@ -130,24 +125,16 @@ void PeerLink::Impl::NoteTrouble(Peer& peer, int lane_index, std::string trouble
   Lane& lane = *peer.lanes[lane_index];
   lane.trouble = std::move(trouble);
   if (EdgeFromLane(lane_index) == 0) return Note(peer, lane.trouble);
-  if (lane.up || std::exchange(lane.trouble_logged, true)) return;
+  if (lane.link->up() || std::exchange(lane.trouble_logged, true)) return;
   LogWarning("peer link", "edge ", EdgeFromLane(lane_index), " to ", peer.member.worker, " at ",
              GetEdgeEndpoint(peer.member, EdgeFromLane(lane_index)),
              " is not used: ", lane.trouble);
 }
 
-// libzmq does not make a connection again that it ended itself because the handshake failed.
-void PeerLink::Impl::ConnectAgain(Lane& lane) {
-  if (!lane.connect_at || now_ < *lane.connect_at) return;
-  lane.connect_at = now_ + kConnectAgainDelay;
-  const absl::Status again = lane.link->ConnectAgain();
-  if (!again.ok()) lane.trouble = std::string(again.message());
-}
-
 bool PeerLink::Impl::PumpPeer(Peer& peer) {
   bool more = false;
   for (int lane = 0; lane < kLanes; ++lane) {
-    if (peer.lanes[lane] == nullptr || !peer.lanes[lane]->up) continue;
+    if (peer.lanes[lane] == nullptr || !peer.lanes[lane]->link->up()) continue;
     if (peer.lanes[lane]->hello_due) SayHello(peer, lane);
     // Where lane 1 is welcomed the other end has no earlier session's messages any more.
     if (!peer.lanes[lane]->welcomed || (lane > 1 && !peer.lanes[1]->welcomed)) continue;

@@ -225,7 +225,7 @@ void PeerLink::Impl::StartPeer(Peer& peer) {
   for (int lane = 0; lane < kLanes; ++lane) {
     if (peer.lanes[lane] == nullptr) continue;
     peer.lanes[lane]->hello_due = true;
-    if (peer.lanes[lane]->up) NoteTrouble(peer, lane, kNotFollowed);
+    if (peer.lanes[lane]->link->up()) NoteTrouble(peer, lane, kNotFollowed);
   }
 }
 

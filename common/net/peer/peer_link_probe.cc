@@ -21,46 +21,50 @@ absl::StatusOr<std::unique_ptr<LinkClient>> Connect(ZmqContext& context,
   return link;
 }
 
-class Attempt {
- public:
-  explicit Attempt(const IslandMember& member) : member_(member) {}
-
-  absl::Status Start(ZmqContext& context, const PeerLinkOptions& options) {
-    ATOLL_ASSIGN_OR_RETURN(link_, Connect(context, options, member_));
+// Whether a connection can be had.
+struct Attempt {
+  absl::Status Start(ZmqContext& context, const PeerLinkOptions& options,
+                     const IslandMember& member, int edge = 0) {
+    ATOLL_ASSIGN_OR_RETURN(link, Connect(context, options, member, edge));
     return absl::OkStatus();
-  }
-  // It is over: answered, or nothing more can come.
-  void End(std::string trouble) {
-    over_ = true;
-    trouble_ = std::move(trouble);
   }
 
   void Look() {
-    while (const std::optional<ConnectionEvent> event = link_->Next(SteadyNow())) {
+    while (const std::optional<ConnectionEvent> event =
+               over ? std::nullopt : link->Next(SteadyNow())) {
       if (*event == ConnectionEvent::kConnected) continue;  // any process may have accepted it
-      // A peer that refuses us has its key, and knows what a peer is.
-      const bool answered =
-          *event == ConnectionEvent::kUp || *event == ConnectionEvent::kUnknownKey;
-      if (answered) return End("");
-      trouble_ = std::string(Explain(*event));
+      up = *event == ConnectionEvent::kUp;
+      over = up || *event == ConnectionEvent::kUnknownKey;
+      trouble = std::string(Explain(*event));
     }
   }
 
-  bool over() const { return over_; }
-  const NodeId& worker() const { return member_.worker; }
-  const std::string& trouble() const { return trouble_; }
-  void AddTo(std::vector<zmq_pollitem_t>* items) const { link_->AddTo(items); }
-
- private:
-  const IslandMember& member_;
-  std::unique_ptr<LinkClient> link_;
-  bool over_ = false;
-  std::string trouble_ = "no connection";
+  std::unique_ptr<LinkClient> link;
+  bool up = false;
+  bool over = false;  // answered, or nothing more can come
+  std::string trouble = "no connection";
 };
 
 int MsLeft(Instant deadline) {
   const Duration left = std::max(deadline - SteadyNow(), Duration(0));
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
+}
+
+// Returns when all are over, or at the deadline.
+void Await(std::span<Attempt> attempts, Instant deadline) {
+  for (;;) {
+    std::vector<Socket*> sockets;
+    LinkFrame ignored;
+    for (Attempt& attempt : attempts) {
+      if (!attempt.over) attempt.Look();
+      if (attempt.over) continue;
+      while (attempt.link->Receive(&ignored)) {
+      }
+      attempt.link->AddTo(&sockets);
+    }
+    if (sockets.empty() || SteadyNow() >= deadline) return;
+    Socket::Poll(sockets, /*descriptor=*/-1, MsLeft(deadline));
+  }
 }
 
 class Sampler final : public PeerSampler {
@@ -75,20 +79,13 @@ class Sampler final : public PeerSampler {
   // Returns when the handshake is over.
   absl::Status Connect(ZmqContext& context, const PeerLinkOptions& options, int edge,
                        Duration limit) {
-    const Instant deadline = SteadyNow() + limit;
-    ATOLL_ASSIGN_OR_RETURN(link_, atl::Connect(context, options, to_, edge));
-    std::string trouble = "no connection";
-    while (SteadyNow() < deadline) {
-      std::vector<zmq_pollitem_t> items;
-      link_->AddTo(&items);
-      zmq_poll(items.data(), static_cast<int>(items.size()), MsLeft(deadline));
-      while (const auto event = link_->Next(SteadyNow())) {
-        if (*event == ConnectionEvent::kUp) return absl::OkStatus();
-        trouble = std::string(Explain(*event));
-        if (*event == ConnectionEvent::kUnknownKey) return absl::PermissionDeniedError(trouble);
-      }
-    }
-    return absl::UnavailableError(trouble);
+    Attempt attempt;
+    ATOLL_RETURN_IF_ERROR(attempt.Start(context, options, to_, edge));
+    Await({&attempt, 1}, SteadyNow() + limit);
+    link_ = std::move(attempt.link);
+    if (attempt.up) return absl::OkStatus();
+    return attempt.over ? absl::PermissionDeniedError(attempt.trouble)
+                        : absl::UnavailableError(attempt.trouble);
   }
 
   absl::StatusOr<double> Time(int64_t bytes, Duration timeout) override {
@@ -171,30 +168,18 @@ absl::StatusOr<std::unique_ptr<PeerSampler>> PeerLink::Impl::Sample(const Island
 
 std::vector<std::pair<NodeId, std::string>> PeerLink::Impl::Probe(
     const std::vector<IslandMember>& members, Duration limit) const {
-  std::vector<std::unique_ptr<Attempt>> attempts;
-  for (const IslandMember& member : members) {
-    Attempt& attempt = *attempts.emplace_back(std::make_unique<Attempt>(member));
-    const absl::Status started = attempt.Start(*context_, options_);
-    if (!started.ok()) attempt.End(std::string(started.message()));
-  }
-  const Instant deadline = SteadyNow() + limit;
-  for (;;) {
-    std::vector<zmq_pollitem_t> items;
-    for (const auto& attempt : attempts) {
-      if (!attempt->over()) attempt->AddTo(&items);
-    }
-    const Duration left = deadline - SteadyNow();
-    if (items.empty() || left <= Duration(0)) break;
-    zmq_poll(items.data(), static_cast<int>(items.size()),
-             std::chrono::ceil<std::chrono::milliseconds>(left).count());
-    for (const auto& attempt : attempts) {
-      if (!attempt->over()) attempt->Look();
-    }
-  }
+  std::vector<Attempt> attempts(members.size());
   std::vector<std::pair<NodeId, std::string>> silent;
-  for (const auto& attempt : attempts) {
-    if (attempt->over() && attempt->trouble().empty()) continue;
-    silent.emplace_back(attempt->worker(), attempt->trouble());
+  for (size_t i = 0; i < members.size(); ++i) {
+    const absl::Status started = attempts[i].Start(*context_, options_, members[i]);
+    if (started.ok()) continue;
+    attempts[i].over = true;
+    silent.emplace_back(members[i].worker, started.message());
+  }
+  Await(attempts, SteadyNow() + limit);
+  // A peer that refuses us has its key, and knows what a peer is.
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!attempts[i].over) silent.emplace_back(members[i].worker, attempts[i].trouble);
   }
   return silent;
 }

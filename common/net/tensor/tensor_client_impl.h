@@ -112,7 +112,6 @@ class TensorClient::Impl {
 
   void ReadMonitor(Connection& connection);
   void OnConnectionLost(Connection& connection, ConnectionEvent event);
-  void ConnectAgain(Connection& connection);
   bool ReceiveSome(Connection& connection);
   void OnFrame(Connection& connection, LinkFrame& in);
   void OnPushGrant(Transfer& transfer, const v1::PushCredit& grant);
@@ -162,8 +161,6 @@ class TensorClient::Impl {
 
 struct TensorClient::Impl::Connection {
   std::unique_ptr<LinkClient> link;
-  bool up = false;
-  std::optional<Instant> connect_at;  // lost, and libzmq does not seem to make it again
   std::string last_error;
   size_t transfers = 0;
   int moving = 0;  // of these, those that have bytes to move, as StartSegments counts them

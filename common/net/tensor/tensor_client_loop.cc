@@ -11,7 +11,6 @@ namespace {
 
 constexpr int kMessagesPerTurn = 32;
 constexpr Duration kTurnMax = std::chrono::milliseconds(100);
-constexpr Duration kConnectAgainDelay = std::chrono::milliseconds(200);
 
 Instant Now() { return Instant(std::chrono::steady_clock::now().time_since_epoch()); }
 
@@ -52,19 +51,20 @@ void TensorClient::Impl::Cancel(TransferId id) {
 void TensorClient::Impl::Run() {
   bool more = false;
   while (!stopping_) {
-    std::vector<zmq_pollitem_t> items = {{nullptr, tasks_.descriptor(), ZMQ_POLLIN, 0}};
+    std::vector<Socket*> sockets;
     for (const auto& [server, connections] : connections_) {
-      for (const auto& connection : connections) {
-        connection->link->AddTo(&items);
-      }
+      for (const auto& connection : connections) connection->link->AddTo(&sockets);
     }
-    zmq_poll(items.data(), static_cast<int>(items.size()), more || busy_ ? 0 : WaitMs());
+    Socket::Poll(sockets, tasks_.descriptor(), more || busy_ ? 0 : WaitMs());
     now_ = Now();
     more = false;
     for (const auto& [server, connections] : connections_) {
       for (const auto& connection : connections) {
         ReadMonitor(*connection);
-        ConnectAgain(*connection);
+        if (connection->transfers > 0) {
+          const absl::Status again = connection->link->ConnectAgain(now_);
+          if (!again.ok()) connection->last_error = std::string(again.message());
+        }
         connection->link->Flush();
         more |= ReceiveSome(*connection);
       }
@@ -87,7 +87,7 @@ int TensorClient::Impl::WaitMs() const {
   for (const auto& [id, transfer] : transfers_) {
     until = std::min(until, transfer->deadline);
     // A transfer without a connection waits for its watch.
-    if (transfer->attempt == 0 && transfer->connection->up) {
+    if (transfer->attempt == 0 && transfer->connection->link->up()) {
       until = std::min(until, std::max(now_, transfer->not_before));
     }
   }
@@ -168,8 +168,8 @@ absl::StatusOr<TensorClient::Impl::Connection*> TensorClient::Impl::ConnectionTo
   const auto& connections = connections_[server];
   return std::min_element(connections.begin(), connections.end(),
                           [](const auto& a, const auto& b) {
-                            return std::tuple(!a->up, a->moving, a->transfers) <
-                                   std::tuple(!b->up, b->moving, b->transfers);
+                            return std::tuple(!a->link->up(), a->moving, a->transfers) <
+                                   std::tuple(!b->link->up(), b->moving, b->transfers);
                           })
       ->get();
 }
@@ -177,7 +177,7 @@ absl::StatusOr<TensorClient::Impl::Connection*> TensorClient::Impl::ConnectionTo
 // Its connection is lost: another one goes on from the last chunk that arrived.
 void TensorClient::Impl::MoveToAnother(Transfer& transfer) {
   const absl::StatusOr<Connection*> other = ConnectionTo(transfer.server);
-  if (!other.ok() || !(*other)->up) return;
+  if (!other.ok() || !(*other)->link->up()) return;
   --transfer.connection->transfers;
   transfer.connection = *other;
   ++transfer.connection->transfers;
@@ -197,25 +197,19 @@ void TensorClient::Impl::ReadMonitor(Connection& connection) {
   while (const std::optional<ConnectionEvent> event = connection.link->Next(now_)) {
     switch (*event) {
       case ConnectionEvent::kConnected:
-        break;
       case ConnectionEvent::kUp:
-        connection.up = true;
-        connection.connect_at.reset();
         break;
       case ConnectionEvent::kLost:
       case ConnectionEvent::kHandshakeFailed:
       case ConnectionEvent::kSessionBroken:
         if (*event == ConnectionEvent::kSessionBroken) Count(&LinkCounters::frames_refused);
         OnConnectionLost(connection, *event);
-        connection.connect_at = now_ + kConnectAgainDelay;
         break;
       case ConnectionEvent::kRetried:
-        connection.connect_at.reset();
         if (connection.last_error.empty()) connection.last_error = std::string(Explain(*event));
         break;
       case ConnectionEvent::kUnknownKey:
         OnConnectionLost(connection, *event);
-        connection.connect_at = now_ + kConnectAgainDelay;
         for (auto it = transfers_.begin(); it != transfers_.end();) {
           Transfer& transfer = *(it++)->second;
           if (transfer.connection != &connection) continue;
@@ -229,22 +223,12 @@ void TensorClient::Impl::ReadMonitor(Connection& connection) {
 
 void TensorClient::Impl::OnConnectionLost(Connection& connection, ConnectionEvent event) {
   const std::string why(Explain(event));
-  connection.up = false;
   connection.last_error = why;
   for (const auto& [id, transfer] : transfers_) {
     if (transfer->connection == &connection && transfer->attempt != 0) {
       TryAgain(*transfer, why, Duration(0));
     }
   }
-}
-
-// libzmq makes a connection again that broke, but not one that it ended itself because the other
-// end broke ZMTP or a limit. That server may have been replaced by a better one.
-void TensorClient::Impl::ConnectAgain(Connection& connection) {
-  if (!connection.connect_at || now_ < *connection.connect_at || connection.transfers == 0) return;
-  connection.connect_at = now_ + kConnectAgainDelay;
-  const absl::Status again = connection.link->ConnectAgain();
-  if (!again.ok()) connection.last_error = std::string(again.message());
 }
 
 bool TensorClient::Impl::ReceiveSome(Connection& connection) {

@@ -68,7 +68,7 @@ bool TensorClient::Impl::HasRoom(const ServerAddress& server, size_t open) {
   if (open < kMovingAConnection) return true;  // perhaps no connection is up yet
   return open < kOpenAConnection * connections.size() &&
          std::any_of(connections.begin(), connections.end(), [](const auto& connection) {
-           return connection->up && connection->moving < kMovingAConnection;
+           return connection->link->up() && connection->moving < kMovingAConnection;
          });
 }
 

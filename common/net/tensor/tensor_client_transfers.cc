@@ -29,8 +29,8 @@ void TensorClient::Impl::Pump() {
   for (bool any = true; any && sent < kChunksPerTurn;) {
     any = false;
     for (const auto& [id, transfer] : transfers_) {
-      if (!transfer->connection->up) MoveToAnother(*transfer);
-      if (!transfer->connection->up) continue;
+      if (!transfer->connection->link->up()) MoveToAnother(*transfer);
+      if (!transfer->connection->link->up()) continue;
       if (transfer->attempt == 0 && now_ >= transfer->not_before) Open(*transfer);
       if (transfer->attempt == 0) continue;
       if (!transfer->is_push) {
@@ -245,7 +245,7 @@ void TensorClient::Impl::OnChunk(Transfer& transfer, LinkFrame& in) {
 void TensorClient::Impl::TryAgain(Transfer& transfer, const std::string& why, Duration delay) {
   if (transfer.attempt != 0) {
     transfer_by_attempt_.erase(transfer.attempt);
-    if (transfer.connection->up && !transfer.is_push) {
+    if (transfer.connection->link->up() && !transfer.is_push) {
       v1::Frame frame = MakeFrame(transfer.attempt);
       frame.mutable_cancel();
       SendFrame(*transfer.connection, frame);
@@ -264,7 +264,7 @@ void TensorClient::Impl::End(Transfer& transfer, absl::Status status, PushStatus
     const bool server_waits = status.code() == absl::StatusCode::kCancelled ||
                               status.code() == absl::StatusCode::kDeadlineExceeded ||
                               status.code() == absl::StatusCode::kInvalidArgument;
-    if (server_waits && transfer.connection->up) {
+    if (server_waits && transfer.connection->link->up()) {
       v1::Frame frame = MakeFrame(transfer.attempt);
       frame.mutable_cancel();
       SendFrame(*transfer.connection, frame);

@@ -37,10 +37,10 @@ TensorServer::Impl::~Impl() {
 
 void TensorServer::Impl::Run() {
   bool more = false;
-  std::vector<zmq_pollitem_t> items = {{nullptr, tasks_.descriptor(), ZMQ_POLLIN, 0}};
-  link_->AddTo(&items);
+  std::vector<Socket*> sockets;
+  link_->AddTo(&sockets);
   while (!stopping_) {
-    zmq_poll(items.data(), static_cast<int>(items.size()), more ? 0 : WaitMs());
+    Socket::Poll(sockets, tasks_.descriptor(), more ? 0 : WaitMs());
     now_ = Now();
     tasks_.RunAll();
     link_->Flush();
