@@ -5,7 +5,7 @@
 #include "common/check.h"
 #include "common/model/targets.h"
 #include "common/protocol/tensor_groups.h"
-#include "worker/pipeline/engine_impl.h"
+#include "worker/pipeline/local_run.h"
 #include "worker/pipeline/role.h"
 #include "worker/pipeline/windows.h"
 
@@ -45,16 +45,29 @@ absl::Status CheckJob(const EngineJob& job) {
 
 }  // namespace
 
+Engine::Engine(NodeId worker, std::vector<LocalDevice> devices, EngineOptions options)
+    : worker_(std::move(worker)), options_(std::move(options)) {
+  for (LocalDevice& device : devices) {
+    const std::string name = absl::StrCat(worker_, "/", device.index);
+    runs_.push_back(std::make_unique<LocalRun>(name, std::move(device)));
+  }
+}
+
+Engine::~Engine() {
+  interrupt_.Raise(absl::AbortedError("the engine ends"));
+  for (const auto& run : runs_) run->thread.Wait();
+}
+
 // ---- a plan ----
 
-LocalRun* Engine::Impl::Find(const std::string& device) const {
+LocalRun* Engine::Find(const std::string& device) const {
   for (const auto& run : runs_) {
     if (run->device.name() == device) return run.get();
   }
   return nullptr;
 }
 
-absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan) const {
+absl::Status Engine::Check(const EngineJob& job, const IslandPlan& plan) const {
   ATOLL_RETURN_IF_ERROR(CheckJob(job));
   ATOLL_RETURN_IF_ERROR(
       ValidateFor(worker_, plan, static_cast<int32_t>(job.model.layers) + 2, job.batch_sequences));
@@ -90,7 +103,7 @@ absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan) c
   return absl::OkStatus();
 }
 
-void Engine::Impl::Stop() {
+void Engine::Stop() {
   ready_ = false;
   interrupt_.Clear();
   for (const auto& run : runs_) {
@@ -100,7 +113,7 @@ void Engine::Impl::Stop() {
   }
 }
 
-absl::Status Engine::Impl::MakeDevices() {
+absl::Status Engine::MakeDevices() {
   const std::vector<std::string> in_plan = ListDevices(plan_);
   const auto layers = static_cast<int32_t>(job_->model.layers) + 2;
   for (const auto& run : runs_) {
@@ -120,9 +133,9 @@ absl::Status Engine::Impl::MakeDevices() {
   return absl::OkStatus();
 }
 
-absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& plan,
-                                     Transport* transport, CommunicatorFactory* communicators,
-                                     const std::atomic<bool>* cancelled) {
+absl::Status Engine::Configure(const EngineJob& job, const IslandPlan& plan, Transport* transport,
+                               CommunicatorFactory* communicators,
+                               const std::atomic<bool>* cancelled) {
   ATOLL_RETURN_IF_ERROR(Check(job, plan));
   Stop();
   DropCopies();
@@ -165,7 +178,7 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
 }
 
 template <typename Function>
-absl::Status Engine::Impl::OnDevices(const Function& function) {
+absl::Status Engine::OnDevices(const Function& function) {
   for (const auto& run : runs_) {
     if (run->device.idle()) continue;
     LocalRun* const own = run.get();
@@ -178,11 +191,11 @@ absl::Status Engine::Impl::OnDevices(const Function& function) {
   return interrupt_.status();
 }
 
-absl::Status Engine::Impl::Join(CommunicatorFactory& communicators) {
+absl::Status Engine::Join(CommunicatorFactory& communicators) {
   return OnDevices([&](LocalRun& run) { return JoinGroups(run, communicators); });
 }
 
-absl::Status Engine::Impl::JoinGroups(LocalRun& run, CommunicatorFactory& communicators) {
+absl::Status Engine::JoinGroups(LocalRun& run, CommunicatorFactory& communicators) {
   for (const DeviceGroup& group : run.device.role().groups) {
     auto made = communicators.Create(group.name, group.devices, run.device.name());
     if (!made.ok()) return Annotate(made.status(), absl::StrCat("group ", group.name));
@@ -201,7 +214,7 @@ absl::Status Engine::Impl::JoinGroups(LocalRun& run, CommunicatorFactory& commun
 
 // ---- steps ----
 
-absl::Status Engine::Impl::CheckReady(const StepRequest& request) const {
+absl::Status Engine::CheckReady(const StepRequest& request) const {
   if (const absl::Status stopped = interrupt_.status(); !stopped.ok()) {
     return Annotate(stopped, "no plan is in force since");
   }
@@ -230,8 +243,7 @@ absl::Status Engine::Impl::CheckReady(const StepRequest& request) const {
   return absl::OkStatus();
 }
 
-void Engine::Impl::FillTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows,
-                              bool train) {
+void Engine::FillTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows, bool train) {
   const auto row = static_cast<size_t>(job_->model.RowNumbers(job_->sequence_length));
   const auto targets = static_cast<size_t>(job_->sequence_length);
   const int64_t step = train ? run.device.planned()[0]->optimizer_step + 1 : 0;
@@ -245,8 +257,8 @@ void Engine::Impl::FillTokens(LocalRun& run, std::span<const int32_t> tokens, in
 
 // Devices with an embedding or a head need their replica's sequences, which lie side by side; so do
 // all others where sequences may have padding.
-absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const SequenceReader& read,
-                                      bool train) {
+absl::Status Engine::ReadTokens(const StepRequest& request, const SequenceReader& read,
+                                bool train) {
   const auto assigned = AssignSequences(plan_, request.sequences);
   const bool padding = HasPadding(job_->model);
   const auto head = static_cast<int32_t>(job_->model.layers) + 1;
@@ -268,8 +280,8 @@ absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const Sequence
   return absl::OkStatus();
 }
 
-absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
-                                              const SequenceReader& read, bool train) {
+absl::StatusOr<StepOutcome> Engine::Run(const StepRequest& request, const SequenceReader& read,
+                                        bool train) {
   ATOLL_RETURN_IF_ERROR(CheckReady(request));
   ATOLL_RETURN_IF_ERROR(ReadTokens(request, read, train));
   last_number_ = request.number;
@@ -315,61 +327,13 @@ absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
   return outcome;
 }
 
-// ---- the interface ----
-
-Engine::Engine(NodeId worker, std::vector<LocalDevice> devices, EngineOptions options)
-    : impl_(std::make_unique<Impl>(std::move(worker), std::move(devices), std::move(options))) {}
-Engine::~Engine() = default;
-
-absl::Status Engine::Check(const EngineJob& job, const IslandPlan& plan) const {
-  return impl_->Check(job, plan);
-}
-absl::Status Engine::Configure(const EngineJob& job, const IslandPlan& plan, Transport* transport,
-                               CommunicatorFactory* communicators,
-                               const std::atomic<bool>* cancelled) {
-  return impl_->Configure(job, plan, transport, communicators, cancelled);
-}
-const IslandPlan& Engine::plan() const { return impl_->plan(); }
-std::vector<HeldLayer> Engine::Held() const { return impl_->Held(); }
-void Engine::DropSurplus() { impl_->DropSurplus(); }
-absl::Status Engine::GetLayer(const LayerShard& shard, LayerPart part, Range range,
-                              std::span<float> out) {
-  return impl_->GetLayer(shard, part, range, out);
-}
-absl::Status Engine::SetLayer(const LayerShard& shard, LayerPart part,
-                              std::span<const float> values) {
-  return impl_->SetLayer(shard, part, values);
-}
-absl::Status Engine::SetState(const LayerShard& shard, int64_t optimizer_step,
-                              const std::map<LayerPart, std::span<const float>>& parts) {
-  return impl_->SetState(shard, optimizer_step, parts);
-}
-absl::StatusOr<bool> Engine::TakeSnapshot() { return impl_->TakeSnapshot(); }
-absl::StatusOr<int64_t> Engine::SnapshotElements(const LayerShard& shard) {
-  return impl_->SnapshotElements(shard);
-}
-absl::Status Engine::GetSnapshot(const LayerShard& shard, LayerPart part, Range range,
-                                 std::span<float> out) {
-  return impl_->GetSnapshot(shard, part, range, out);
-}
-absl::StatusOr<bool> Engine::PrepareAddition() { return impl_->PrepareAddition(); }
-absl::Status Engine::SetAddition(const LayerShard& shard, std::span<const float> values) {
-  return impl_->SetAddition(shard, values);
-}
-absl::Status Engine::Add() { return impl_->Add(); }
-absl::Status Engine::SetOptimizerSteps(int64_t steps) { return impl_->SetOptimizerSteps(steps); }
-int64_t Engine::optimizer_steps() const { return impl_->optimizer_steps(); }
 absl::StatusOr<StepOutcome> Engine::Step(const StepRequest& request, const SequenceReader& read) {
-  return impl_->Run(request, read, true);
+  return Run(request, read, /*train=*/true);
 }
+
 absl::StatusOr<LossSum> Engine::Evaluate(const StepRequest& request, const SequenceReader& read) {
-  ATOLL_ASSIGN_OR_RETURN(const StepOutcome outcome, impl_->Run(request, read, false));
+  ATOLL_ASSIGN_OR_RETURN(const StepOutcome outcome, Run(request, read, /*train=*/false));
   return outcome.loss;
 }
-CommitState Engine::Committed() const { return impl_->Committed(); }
-absl::Status Engine::TakeStep(const StepSums& step) { return impl_->TakeStep(step); }
-void Engine::Interrupt(const std::string& reason) { impl_->Interrupt(reason); }
-std::vector<DeviceMemory> Engine::Memory() const { return impl_->Memory(); }
-int Engine::devices() const { return impl_->devices(); }
 
 }  // namespace atl::worker

@@ -28,7 +28,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,6 +49,7 @@
 #include "worker/model/optimizer.h"
 #include "worker/model/runner.h"
 #include "worker/pipeline/emulation.h"
+#include "worker/pipeline/interrupt.h"
 #include "worker/pipeline/spans.h"
 #include "worker/pipeline/transport.h"
 
@@ -161,6 +165,13 @@ struct StepOutcome {
   std::vector<AllReduceTimes> sums;
 };
 
+class CommitTable;
+class Device;
+struct HeldState;
+struct LocalRun;
+
+// engine.cc: plans and steps; engine_state.cc: layers, and steps that were interrupted at their
+// commit point.
 class Engine {
  public:
   Engine(NodeId worker, std::vector<LocalDevice> devices, EngineOptions options);
@@ -178,7 +189,7 @@ class Engine {
   absl::Status Configure(const EngineJob& job, const IslandPlan& plan, Transport* transport,
                          CommunicatorFactory* communicators,
                          const std::atomic<bool>* cancelled = nullptr);
-  const IslandPlan& plan() const;
+  const IslandPlan& plan() const { return plan_; }
 
   std::vector<HeldLayer> Held() const;
   void DropSurplus();
@@ -232,14 +243,49 @@ class Engine {
 
   // Ends the Step, Evaluate or Configure that goes on, if any, with ABORTED and this reason, on all
   // devices that it can reach (through transport and communicators).
-  void Interrupt(const std::string& reason);
+  void Interrupt(const std::string& reason) { interrupt_.Raise(absl::AbortedError(reason)); }
 
   std::vector<DeviceMemory> Memory() const;
-  int devices() const;  // all of them, whatever the plan gives them
+  // All of them, whatever the plan gives them.
+  int devices() const { return static_cast<int>(runs_.size()); }
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  LocalRun* Find(const std::string& device) const;
+  void Stop();
+  // Takes from the copies of all devices, or of none.
+  absl::StatusOr<bool> OnCopies(const std::function<absl::StatusOr<bool>(Device&)>& take);
+  void DropCopies();
+  absl::Status NoSnapshot(const LayerShard& shard) const;
+  absl::Status MakeDevices();
+  absl::Status ShareLayers();
+  absl::Status Copy(LocalRun& from, const HeldState& source, LocalRun& to, HeldState& target);
+  absl::Status Join(CommunicatorFactory& communicators);
+  absl::Status JoinGroups(LocalRun& run, CommunicatorFactory& communicators);
+  void NoteTaken();
+  absl::Status CheckReady(const StepRequest& request) const;
+  absl::Status ReadTokens(const StepRequest& request, const SequenceReader& read, bool train);
+  void FillTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows, bool train);
+  absl::StatusOr<StepOutcome> Run(const StepRequest& request, const SequenceReader& read,
+                                  bool train);
+  // Runs it on every device that the plan names, each on its thread, and waits.
+  template <typename Function>
+  absl::Status OnDevices(const Function& function);
+
+  const NodeId worker_;
+  const EngineOptions options_;
+  std::vector<std::unique_ptr<LocalRun>> runs_;
+  worker::Interrupt interrupt_;
+
+  std::optional<EngineJob> job_;
+  IslandPlan plan_;
+  EngineOptions in_force_;  // options_, with the plan's deadlines
+  std::unique_ptr<CommitTable> table_;
+  Transport* transport_ = nullptr;
+  bool ready_ = false;
+  int64_t last_number_ = 0;
+  StepSums taken_;
+  std::vector<int32_t> tokens_;
+  std::mutex copies_mutex_;  // of what the devices have besides their layers
 };
 
 }  // namespace atl::worker

@@ -4,14 +4,15 @@
 
 #include "common/check.h"
 #include "worker/model/host_reals.h"
-#include "worker/pipeline/engine_impl.h"
+#include "worker/pipeline/engine.h"
+#include "worker/pipeline/local_run.h"
 
 namespace atl::worker {
 
 // ---- layers ----
 
 // Moves what a device holds to those of the same worker that need it.
-absl::Status Engine::Impl::ShareLayers() {
+absl::Status Engine::ShareLayers() {
   for (const auto& to : runs_) {
     for (HeldState* target : to->device.planned()) {
       if (target->written) continue;
@@ -30,8 +31,8 @@ absl::Status Engine::Impl::ShareLayers() {
   return absl::OkStatus();
 }
 
-absl::Status Engine::Impl::Copy(LocalRun& from, const HeldState& source, LocalRun& to,
-                                HeldState& target) {
+absl::Status Engine::Copy(LocalRun& from, const HeldState& source, LocalRun& to,
+                          HeldState& target) {
   HostReals values(target.state.params().dtype, target.state.layout().size);
   for (const LayerPart part :
        {LayerPart::kParameters, LayerPart::kFirstMoment, LayerPart::kSecondMoment}) {
@@ -50,7 +51,7 @@ absl::Status Engine::Impl::Copy(LocalRun& from, const HeldState& source, LocalRu
   return absl::OkStatus();
 }
 
-std::vector<HeldLayer> Engine::Impl::Held() const {
+std::vector<HeldLayer> Engine::Held() const {
   std::vector<HeldLayer> all;
   for (const auto& run : runs_) {
     for (const auto& held : run->device.held()) {
@@ -66,8 +67,8 @@ std::vector<HeldLayer> Engine::Impl::Held() const {
   return all;
 }
 
-absl::Status Engine::Impl::GetLayer(const LayerShard& shard, LayerPart part, Range range,
-                                    std::span<float> out) {
+absl::Status Engine::GetLayer(const LayerShard& shard, LayerPart part, Range range,
+                              std::span<float> out) {
   ATOLL_CHECK(std::ssize(out) == range.size(), "layer ", shard.layer);
   for (const bool surplus : {false, true}) {
     for (const auto& run : runs_) {
@@ -84,8 +85,8 @@ absl::Status Engine::Impl::GetLayer(const LayerShard& shard, LayerPart part, Ran
                                           shard.rank));
 }
 
-absl::Status Engine::Impl::SetLayer(const LayerShard& shard, LayerPart part,
-                                    std::span<const float> values) {
+absl::Status Engine::SetLayer(const LayerShard& shard, LayerPart part,
+                              std::span<const float> values) {
   bool found = false;
   for (const auto& run : runs_) {
     for (HeldState* held : run->device.planned()) {
@@ -107,8 +108,8 @@ absl::Status Engine::Impl::SetLayer(const LayerShard& shard, LayerPart part,
       absl::StrCat("the plan gives ", worker_, " no layer ", shard.layer, ", rank ", shard.rank));
 }
 
-absl::Status Engine::Impl::SetState(const LayerShard& shard, int64_t optimizer_step,
-                                    const std::map<LayerPart, std::span<const float>>& parts) {
+absl::Status Engine::SetState(const LayerShard& shard, int64_t optimizer_step,
+                              const std::map<LayerPart, std::span<const float>>& parts) {
   for (const auto& run : runs_) {
     for (HeldState* held : run->device.planned()) {
       if (!(held->shard == shard)) continue;
@@ -128,14 +129,24 @@ absl::Status Engine::Impl::SetState(const LayerShard& shard, int64_t optimizer_s
 }
 
 // Readers and writers of a copy hold the mutex for a shard's time.
-void Engine::Impl::DropCopies() {
+void Engine::DropCopies() {
   const std::lock_guard lock(copies_mutex_);
   for (const auto& run : runs_) run->device.DropCopies();
 }
 
-// Takes from the copies of all devices, or of none.
-absl::StatusOr<bool> Engine::Impl::OnCopies(
-    const std::function<absl::StatusOr<bool>(Device&)>& take) {
+void Engine::DropSurplus() {
+  for (const auto& run : runs_) run->device.DropSurplus();
+}
+
+absl::StatusOr<bool> Engine::TakeSnapshot() {
+  return OnCopies([](Device& device) { return device.TakeSnapshot(); });
+}
+
+absl::StatusOr<bool> Engine::PrepareAddition() {
+  return OnCopies([](Device& device) { return device.PrepareAddition(); });
+}
+
+absl::StatusOr<bool> Engine::OnCopies(const std::function<absl::StatusOr<bool>(Device&)>& take) {
   const std::lock_guard lock(copies_mutex_);
   absl::StatusOr<bool> taken = false;
   for (const auto& run : runs_) {
@@ -148,7 +159,7 @@ absl::StatusOr<bool> Engine::Impl::OnCopies(
   return taken;
 }
 
-absl::StatusOr<int64_t> Engine::Impl::SnapshotElements(const LayerShard& shard) {
+absl::StatusOr<int64_t> Engine::SnapshotElements(const LayerShard& shard) {
   const std::lock_guard lock(copies_mutex_);
   for (const auto& run : runs_) {
     const int64_t elements = run->device.SnapshotElements(shard);
@@ -157,8 +168,8 @@ absl::StatusOr<int64_t> Engine::Impl::SnapshotElements(const LayerShard& shard) 
   return NoSnapshot(shard);
 }
 
-absl::Status Engine::Impl::GetSnapshot(const LayerShard& shard, LayerPart part, Range range,
-                                       std::span<float> out) {
+absl::Status Engine::GetSnapshot(const LayerShard& shard, LayerPart part, Range range,
+                                 std::span<float> out) {
   const std::lock_guard lock(copies_mutex_);
   for (const auto& run : runs_) {
     const absl::Status read = run->device.ReadSnapshot(shard, part, range, out);
@@ -167,27 +178,24 @@ absl::Status Engine::Impl::GetSnapshot(const LayerShard& shard, LayerPart part, 
   return NoSnapshot(shard);
 }
 
-absl::Status Engine::Impl::NoSnapshot(const LayerShard& shard) const {
+absl::Status Engine::NoSnapshot(const LayerShard& shard) const {
   return absl::NotFoundError(
       absl::StrCat(worker_, " has no snapshot of layer ", shard.layer, ", rank ", shard.rank));
 }
 
-absl::Status Engine::Impl::NoAddition(const LayerShard& shard) const {
-  return absl::NotFoundError(
-      absl::StrCat(worker_, " adds nothing to layer ", shard.layer, ", rank ", shard.rank));
-}
-
-absl::Status Engine::Impl::SetAddition(const LayerShard& shard, std::span<const float> values) {
+absl::Status Engine::SetAddition(const LayerShard& shard, std::span<const float> values) {
   const std::lock_guard lock(copies_mutex_);
   bool found = false;
   for (const auto& run : runs_) {
     ATOLL_ASSIGN_OR_RETURN(const bool here, run->device.WriteAddition(shard, values));
     found |= here;
   }
-  return found ? absl::OkStatus() : NoAddition(shard);
+  if (found) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat(worker_, " adds nothing to layer ", shard.layer, ", rank ", shard.rank));
 }
 
-absl::Status Engine::Impl::Add() {
+absl::Status Engine::Add() {
   const std::lock_guard lock(copies_mutex_);
   for (const auto& run : runs_) {
     if (run->device.idle() || run->device.HasAddition()) continue;
@@ -200,7 +208,7 @@ absl::Status Engine::Impl::Add() {
   return absl::OkStatus();
 }
 
-absl::Status Engine::Impl::SetOptimizerSteps(int64_t steps) {
+absl::Status Engine::SetOptimizerSteps(int64_t steps) {
   for (const auto& run : runs_) {
     for (HeldState* held : run->device.planned()) {
       held->optimizer_step = steps;
@@ -215,7 +223,7 @@ absl::Status Engine::Impl::SetOptimizerSteps(int64_t steps) {
   return absl::OkStatus();
 }
 
-int64_t Engine::Impl::optimizer_steps() const {
+int64_t Engine::optimizer_steps() const {
   int64_t steps = -1;
   for (const auto& run : runs_) {
     for (const HeldState* held : run->device.planned()) {
@@ -226,7 +234,7 @@ int64_t Engine::Impl::optimizer_steps() const {
   return steps;
 }
 
-std::vector<DeviceMemory> Engine::Impl::Memory() const {
+std::vector<DeviceMemory> Engine::Memory() const {
   std::vector<DeviceMemory> memory;
   for (const auto& run : runs_) {
     if (!run->device.idle()) memory.push_back(run->device.Memory());
@@ -237,7 +245,7 @@ std::vector<DeviceMemory> Engine::Impl::Memory() const {
 // ---- a step that was interrupted at its commit point ----
 
 // Kept across steps and plans: another worker may still need the sums.
-void Engine::Impl::NoteTaken() {
+void Engine::NoteTaken() {
   for (const auto& run : runs_) {
     if (run->executor == nullptr || run->executor->sums().empty()) continue;
     // A device that waits has an older one.
@@ -247,7 +255,7 @@ void Engine::Impl::NoteTaken() {
   }
 }
 
-CommitState Engine::Impl::Committed() const {
+CommitState Engine::Committed() const {
   CommitState state{taken_, {}};
   for (const auto& run : runs_) {
     if (run->executor == nullptr || run->executor->waiting_number() == 0) continue;
@@ -256,7 +264,7 @@ CommitState Engine::Impl::Committed() const {
   return state;
 }
 
-absl::Status Engine::Impl::TakeStep(const StepSums& step) {
+absl::Status Engine::TakeStep(const StepSums& step) {
   if (!IsSameStep(Committed().waits, step)) return absl::OkStatus();
   if (step.sums.size() != static_cast<size_t>(table_->slots())) {
     return absl::InvalidArgumentError(
