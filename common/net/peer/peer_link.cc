@@ -16,48 +16,8 @@ absl::StatusOr<std::unique_ptr<PeerLink>> PeerLink::Create(PeerLinkOptions optio
   ATOLL_RETURN_IF_ERROR(Annotate(CheckChunkBytes(options.chunk_bytes), "peer link"));
   auto impl = std::make_unique<Impl>(std::move(options), handler);
   ATOLL_RETURN_IF_ERROR(impl->Start());
-  return std::unique_ptr<PeerLink>(new PeerLink(std::move(impl)));
+  return impl;
 }
-
-PeerLink::PeerLink(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-PeerLink::~PeerLink() = default;
-
-const NodeId& PeerLink::name() const { return impl_->options().name; }
-const std::string& PeerLink::endpoint() const { return impl_->endpoint(); }
-const std::vector<std::string>& PeerLink::more_endpoints() const { return impl_->more_endpoints(); }
-int PeerLink::EdgesTo(const IslandMember& member) const {
-  return CountEdges(impl_->options(), member);
-}
-bool PeerLink::has_checksums() const { return impl_->options().keys.empty(); }
-absl::Status PeerLink::SetPeers(const PeerFence& fence, const std::vector<IslandMember>& members) {
-  return impl_->SetPeers(fence, members);
-}
-absl::Status PeerLink::AwaitPeers(Instant deadline, const std::vector<NodeId>& peers) {
-  return impl_->AwaitPeers(deadline, peers);
-}
-absl::Status PeerLink::Send(const NodeId& to, PeerMessage message) {
-  return impl_->Send(to, std::move(message));
-}
-bool PeerLink::IsLost(const NodeId& peer) const { return impl_->IsLost(peer); }
-std::vector<std::pair<NodeId, std::string>> PeerLink::Unconnected(Duration at_least) const {
-  return impl_->Unconnected(at_least);
-}
-std::vector<std::pair<NodeId, std::string>> PeerLink::Probe(
-    const std::vector<IslandMember>& members, Duration limit) const {
-  return impl_->Probe(members, limit);
-}
-void PeerLink::SetTemporaryPeers(const std::vector<IslandMember>& temporary_peers,
-                                 Duration for_so_long) {
-  impl_->SetTemporaryPeers(temporary_peers, for_so_long);
-}
-absl::StatusOr<std::unique_ptr<PeerSampler>> PeerLink::Sample(const IslandMember& member, int edge,
-                                                              Duration limit) const {
-  return impl_->Sample(member, edge, limit);
-}
-void PeerLink::Lose(const NodeId& peer, const std::string& reason) { impl_->Lose(peer, reason); }
-void PeerLink::DropQueued(PeerChannel channel) { impl_->DropQueued(channel); }
-std::vector<PeerCounters> PeerLink::counters() const { return impl_->counters(); }
-int64_t PeerLink::frames_refused() const { return impl_->frames_refused(); }
 
 absl::Status PeerLink::Impl::SetPeers(const PeerFence& fence,
                                       const std::vector<IslandMember>& members) {

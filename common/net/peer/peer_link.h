@@ -161,66 +161,69 @@ class PeerLink {
   static absl::StatusOr<std::unique_ptr<PeerLink>> Create(PeerLinkOptions options,
                                                           PeerHandler* handler);
   // Whatever waits fails with Cancelled; no call of the handler's runs after this.
-  ~PeerLink();
+  virtual ~PeerLink() = default;
   PeerLink(const PeerLink&) = delete;
   PeerLink& operator=(const PeerLink&) = delete;
 
-  const NodeId& name() const;
+  virtual const NodeId& name() const = 0;
   // The endpoint bound, with its real port.
-  const std::string& endpoint() const;
-  const std::vector<std::string>& more_endpoints() const;
-  int EdgesTo(const IslandMember& member) const;
+  virtual const std::string& endpoint() const = 0;
+  virtual const std::vector<std::string>& more_endpoints() const = 0;
+  virtual int EdgesTo(const IslandMember& member) const = 0;
   // Returns whether payloads travel with checksums: without keys, where nothing else protects them.
-  bool has_checksums() const;
+  virtual bool has_checksums() const = 0;
 
   // From now on messages are sent under `fence` to these members (ourselves among them or not).
   // What is queued under another fence fails with Aborted; what has half arrived is dropped.
   // Connections to members that stay are kept. With the fence and the members that are in force
   // already, it only meets lost peers again. An error changes nothing and names the member.
   // Thread-safe, but not for callbacks: it waits for the network thread.
-  absl::Status SetPeers(const PeerFence& fence, const std::vector<IslandMember>& members);
+  virtual absl::Status SetPeers(const PeerFence& fence,
+                                const std::vector<IslandMember>& members) = 0;
 
   // Waits until every peer, or each of these, has accepted us under the present fence. The error
   // names those that have not and why. Thread-safe, but not for callbacks.
-  absl::Status AwaitPeers(Instant deadline, const std::vector<NodeId>& peers = {});
+  virtual absl::Status AwaitPeers(Instant deadline, const std::vector<NodeId>& peers = {}) = 0;
 
   // Queues a message; never waits. What can be refused at once is returned, and then no callback
   // comes: a message that is too big (InvalidArgument), a full queue (ResourceExhausted), a peer
   // that is not one or is lost (Unavailable, with the reason). Thread-safe, callbacks too.
-  absl::Status Send(const NodeId& to, PeerMessage message);
+  virtual absl::Status Send(const NodeId& to, PeerMessage message) = 0;
 
   // Returns whether the peer is lost under the present fence. Thread-safe.
-  bool IsLost(const NodeId& peer) const;
+  virtual bool IsLost(const NodeId& peer) const = 0;
   // Peers to which no connection could be made for at least so long, though it was tried all the
   // time, and why. One that is connected and does not follow to our plan is none. Thread-safe.
-  std::vector<std::pair<NodeId, std::string>> Unconnected(Duration at_least) const;
+  virtual std::vector<std::pair<NodeId, std::string>> Unconnected(Duration at_least) const = 0;
   // Checks whether members answer at all, whatever our peers and plan are: opens a connection of
   // its own to each, all at once, until the other end has greeted or refused an unknown peer, by
   // its key if it has one. Some hundred bytes; nothing else notices. Returns those that have not
   // answered within `limit`, and why. Thread-safe, but not for callbacks.
-  std::vector<std::pair<NodeId, std::string>> Probe(const std::vector<IslandMember>& members,
-                                                    Duration limit) const;
+  virtual std::vector<std::pair<NodeId, std::string>> Probe(
+      const std::vector<IslandMember>& members, Duration limit) const = 0;
   // Takes samples of these for so long, whatever our peers and plan are;
   // replaces those before. Thread-safe, but not for callbacks.
-  void SetTemporaryPeers(const std::vector<IslandMember>& temporary_peers, Duration for_so_long);
+  virtual void SetTemporaryPeers(const std::vector<IslandMember>& temporary_peers,
+                                 Duration for_so_long) = 0;
   // Connects over an edge within `limit`, whatever our peers are. Thread-safe, but not for
   // callbacks.
-  absl::StatusOr<std::unique_ptr<PeerSampler>> Sample(const IslandMember& member, int edge,
-                                                      Duration limit) const;
+  virtual absl::StatusOr<std::unique_ptr<PeerSampler>> Sample(const IslandMember& member, int edge,
+                                                              Duration limit) const = 0;
   // Counts the peer as lost, for a reason that the caller knows; the peer is notified.
-  void Lose(const NodeId& peer, const std::string& reason);
+  virtual void Lose(const NodeId& peer, const std::string& reason) = 0;
 
   // Drops what is queued on the channel, for all peers, and not begun; it fails with Aborted.
-  void DropQueued(PeerChannel channel);
+  virtual void DropQueued(PeerChannel channel) = 0;
 
-  std::vector<PeerCounters> counters() const;  // thread-safe
+  virtual std::vector<PeerCounters> counters() const = 0;  // thread-safe
   // Frames of strangers and broken frames that belong to no peer.
-  int64_t frames_refused() const;
+  virtual int64_t frames_refused() const = 0;
+
+ protected:
+  PeerLink() = default;
 
  private:
   class Impl;
-  explicit PeerLink(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace atl

@@ -32,34 +32,37 @@ const std::string& GetEdgeEndpoint(const IslandMember& member, int edge);
 // first edge.
 std::string GetEdgeAddress(const PeerLinkOptions& options, const IslandMember& member, int edge);
 
-class PeerLink::Impl {
+class PeerLink::Impl final : public PeerLink {
  public:
   Impl(PeerLinkOptions options, PeerHandler* handler)
       : options_(std::move(options)),
         handler_(handler),
         pool_(BufferPool::Create(kIdleBytesMax)),
         tasks_(std::make_shared<TaskQueue>()) {}
-  ~Impl();
+  ~Impl() override;
 
   absl::Status Start();
-  const PeerLinkOptions& options() const { return options_; }
-  const std::string& endpoint() const { return endpoint_; }
-  const std::vector<std::string>& more_endpoints() const { return more_endpoints_; }
+  const NodeId& name() const override { return options_.name; }
+  const std::string& endpoint() const override { return endpoint_; }
+  const std::vector<std::string>& more_endpoints() const override { return more_endpoints_; }
+  int EdgesTo(const IslandMember& member) const override { return CountEdges(options_, member); }
+  bool has_checksums() const override { return options_.keys.empty(); }
 
-  absl::Status SetPeers(const PeerFence& fence, const std::vector<IslandMember>& members);
-  absl::Status AwaitPeers(Instant deadline, const std::vector<NodeId>& peers);
-  absl::Status Send(const NodeId& to, PeerMessage message);
-  bool IsLost(const NodeId& peer) const;
-  std::vector<std::pair<NodeId, std::string>> Unconnected(Duration at_least) const;
+  absl::Status SetPeers(const PeerFence& fence, const std::vector<IslandMember>& members) override;
+  absl::Status AwaitPeers(Instant deadline, const std::vector<NodeId>& peers) override;
+  absl::Status Send(const NodeId& to, PeerMessage message) override;
+  bool IsLost(const NodeId& peer) const override;
+  std::vector<std::pair<NodeId, std::string>> Unconnected(Duration at_least) const override;
   std::vector<std::pair<NodeId, std::string>> Probe(const std::vector<IslandMember>& members,
-                                                    Duration limit) const;
-  void SetTemporaryPeers(const std::vector<IslandMember>& temporary_peers, Duration for_so_long);
+                                                    Duration limit) const override;
+  void SetTemporaryPeers(const std::vector<IslandMember>& temporary_peers,
+                         Duration for_so_long) override;
   absl::StatusOr<std::unique_ptr<PeerSampler>> Sample(const IslandMember& member, int edge,
-                                                      Duration limit) const;
-  void Lose(const NodeId& peer, const std::string& reason);
-  void DropQueued(PeerChannel channel);
-  std::vector<PeerCounters> counters() const;
-  int64_t frames_refused() const;
+                                                      Duration limit) const override;
+  void Lose(const NodeId& peer, const std::string& reason) override;
+  void DropQueued(PeerChannel channel) override;
+  std::vector<PeerCounters> counters() const override;
+  int64_t frames_refused() const override;
 
  private:
   static constexpr char kNotFollowed[] = "it has not followed to our plan yet";
