@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <functional>
 #include <map>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,22 +18,24 @@
 
 namespace atl::worker {
 
-// One flat vector per layer, or per part of one.
+// One flat vector per part.
 using LayerBuffers = std::vector<std::vector<float>>;
 
 // Elements of layers, of which buffers hold a vector each.
 using LayerParts = std::vector<OuterRange>;
 
-struct PartPosition {
-  size_t part = 0;
-  size_t offset = 0;
-};
-// Finds where these elements of a layer lie; none: no single part has them all.
-std::optional<PartPosition> FindPartPosition(const LayerParts& parts, int32_t layer,
-                                             ElementRange range);
-// The same in buffers of these parts, or, without, of whole layers: as many floats, or none.
-std::span<float> FindElements(LayerBuffers& buffers, const LayerParts* parts, int32_t layer,
-                              ElementRange range);
+// Finds these elements of a layer in buffers of the parts; empty: no single part has them all.
+template <class Buffers>
+auto FindElements(Buffers& buffers, const LayerParts& parts, int32_t layer, ElementRange range) {
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const ElementRange& has = parts[p].range;
+    if (parts[p].layer != layer || range.begin < has.begin || range.end > has.end) continue;
+    if (range.end <= range.begin) continue;
+    return std::span(buffers[p])
+        .subspan(static_cast<size_t>(range.begin - has.begin), static_cast<size_t>(range.size()));
+  }
+  return decltype(std::span(buffers[0]))();
+}
 
 struct Delta {
   LayerBuffers values;  // theta_base - theta at the push; of the initial weights: theta
@@ -45,13 +46,11 @@ struct Delta {
 };
 
 // Makes delta->encoded of values + residual, and residual of the rounding error, of what the parts
-// have of each shard. InvalidArgument: a shard does not fit (without parts), or a part cuts a
-// block. Aborted: `cancelled`, which is called for each part and may be null, said so. REQUIRES:
-// residual has the values' sizes.
+// have of each shard. InvalidArgument: a part cuts a block. Aborted: `cancelled`, which is called
+// for each part and may be null, said so. REQUIRES: residual and values are of these parts.
 absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shards,
-                      LayerBuffers* residual, ThreadPool& pool, Delta* delta,
-                      const LayerParts* parts = nullptr,
-                      const std::function<bool()>& cancelled = nullptr);
+                      const LayerParts& parts, LayerBuffers* residual, ThreadPool& pool,
+                      Delta* delta, const std::function<bool()>& cancelled = nullptr);
 
 }  // namespace atl::worker
 

@@ -186,8 +186,8 @@ absl::Status OuterState::MakeDelta(const CaptureDelta& command,
   }
   if (IsQuantized(command.encoding)) {
     *residual_after_ = *residual_;
-    ATOLL_RETURN_IF_ERROR(Quantize(command.encoding, command.shards, residual_after_.get(), pool_,
-                                   delta_.get(), parts_.get(), cancelled));
+    ATOLL_RETURN_IF_ERROR(Quantize(command.encoding, command.shards, *parts_, residual_after_.get(),
+                                   pool_, delta_.get(), cancelled));
   }
   if (cancelled && cancelled()) return Interrupted();
   const std::lock_guard lock(mutex_);
@@ -260,22 +260,20 @@ absl::Status OuterState::Read(OuterKind kind, int32_t layer, ElementRange range,
     auto* self = const_cast<OuterState*>(this);
     return self->CopyEncoded(layer, range, std::as_writable_bytes(out), /*write=*/false);
   }
-  const std::optional<PartPosition> position = FindPartPosition(*parts_, layer, range);
-  if (!position || static_cast<int64_t>(out.size()) != range.size()) return NotHere(layer, range);
-  const auto at = [&](const LayerBuffers& buffers) {
-    return std::span(buffers[position->part]).subspan(position->offset, out.size());
+  const auto here = [&](const LayerBuffers* buffers) {
+    return buffers == nullptr ? std::span<const float>()
+                              : FindElements(*buffers, *parts_, layer, range);
   };
-  if (kind == OuterKind::kAddition) {
-    const std::span<const float> pulled = at(*pulled_), base = at(*base_);
-    for (size_t i = 0; i < out.size(); ++i) out[i] = pulled[i] - base[i];
-    if (!tag_.captured || !Concern(shards_, layer)) return absl::OkStatus();
-    const std::span<const float> delta = at(delta_->values);
-    for (size_t i = 0; i < out.size(); ++i) out[i] += delta[i];
-    return absl::OkStatus();
-  }
-  const LayerBuffers* buffers = FindBuffers(kind);
-  if (buffers == nullptr) return NotHere(layer, range);
-  std::copy_n(at(*buffers).begin(), out.size(), out.begin());
+  const bool adds = kind == OuterKind::kAddition;
+  const std::span<const float> from = here(adds ? pulled_.get() : FindBuffers(kind));
+  if (from.size() != out.size()) return NotHere(layer, range);
+  std::copy(from.begin(), from.end(), out.begin());
+  if (!adds) return absl::OkStatus();
+  const std::span<const float> base = here(base_.get());
+  for (size_t i = 0; i < out.size(); ++i) out[i] -= base[i];
+  if (!tag_.captured || !Concern(shards_, layer)) return absl::OkStatus();
+  const std::span<const float> delta = here(&delta_->values);
+  for (size_t i = 0; i < out.size(); ++i) out[i] += delta[i];
   return absl::OkStatus();
 }
 
@@ -286,12 +284,11 @@ absl::Status OuterState::Write(OuterKind kind, int32_t layer, ElementRange range
     const std::span<float> same(const_cast<float*>(values.data()), values.size());
     return CopyEncoded(layer, range, std::as_writable_bytes(same), /*write=*/true);
   }
-  const std::optional<PartPosition> position = FindPartPosition(*parts_, layer, range);
   auto* buffers = const_cast<LayerBuffers*>(FindBuffers(kind));
-  if (!position || buffers == nullptr || static_cast<int64_t>(values.size()) != range.size()) {
-    return NotHere(layer, range);
-  }
-  std::copy(values.begin(), values.end(), (*buffers)[position->part].begin() + position->offset);
+  if (buffers == nullptr) return NotHere(layer, range);
+  const std::span<float> to = FindElements(*buffers, *parts_, layer, range);
+  if (to.size() != values.size()) return NotHere(layer, range);
+  std::copy(values.begin(), values.end(), to.begin());
   return absl::OkStatus();
 }
 

@@ -51,35 +51,23 @@ int64_t Transfers::running() const {
   return running_;
 }
 
-void Transfers::Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into,
-                     std::shared_ptr<const LayerParts> parts,
+void Transfers::Pull(const StartPull& order, Parts parts, std::shared_ptr<LayerBuffers> into,
                      std::shared_ptr<const LayerBuffers> base, Version base_version) {
-  Batch batch;
-  batch.is_pull = true;
-  batch.pull = order;
-  batch.into = std::move(into);
-  batch.parts = std::move(parts);
-  batch.base = std::move(base);
-  batch.base_version = base_version;
-  Add(std::move(batch));
+  Add({.is_pull = true,
+       .pull = order,
+       .parts = std::move(parts),
+       .into = std::move(into),
+       .base = std::move(base),
+       .base_version = base_version});
 }
 
-void Transfers::Push(const PushShards& order, std::shared_ptr<const Delta> delta,
-                     std::shared_ptr<const LayerParts> parts) {
-  Batch batch;
-  batch.push = order;
-  batch.delta = std::move(delta);
-  batch.parts = std::move(parts);
-  Add(std::move(batch));
+void Transfers::Push(const PushShards& order, Parts parts, std::shared_ptr<const Delta> delta) {
+  Add({.push = order, .parts = std::move(parts), .delta = std::move(delta)});
 }
 
-void Transfers::PushBase(const PushShards& order, std::shared_ptr<const LayerBuffers> base,
-                         std::shared_ptr<const LayerParts> parts) {
-  Batch batch;
-  batch.push = order;
-  batch.base = std::move(base);
-  batch.parts = std::move(parts);
-  Add(std::move(batch));
+void Transfers::PushBase(const PushShards& order, Parts parts,
+                         std::shared_ptr<const LayerBuffers> base) {
+  Add({.push = order, .parts = std::move(parts), .base = std::move(base)});
 }
 
 void Transfers::Add(Batch batch) {
@@ -118,7 +106,7 @@ void Transfers::StartShard(Batches::iterator batch, size_t index) {
 bool Transfers::BeginPull(Batches::iterator batch, size_t index, bool full) {
   const ShardPart& shard = batch->pull.shards[index];
   const std::span<float> to =
-      FindElements(*batch->into, batch->parts.get(), shard.layer, ComputeElementRange(shard));
+      FindElements(*batch->into, *batch->parts, shard.layer, ComputeElementRange(shard));
   if (to.empty()) return false;
   if (!full && BeginStep(batch, index)) return true;
   PullRequest request;
@@ -184,9 +172,8 @@ void Transfers::AddStep(Batches::iterator batch, size_t index, std::span<const f
                         PullResult result) {
   const ShardPart& shard = batch->pull.shards[index];
   const DeltaView step{words.data(), batch->pull.encoding, shard.part().size()};
-  const auto at = [&](const LayerBuffers& buffers) {
-    return FindElements(const_cast<LayerBuffers&>(buffers), batch->parts.get(), shard.layer,
-                        ComputeElementRange(shard));
+  const auto at = [&](auto& buffers) {
+    return FindElements(buffers, *batch->parts, shard.layer, ComputeElementRange(shard));
   };
   result.status = CheckDelta(step);
   if (result.status.ok()) AddDelta(step, at(*batch->base), at(*batch->into), pool_);
@@ -201,8 +188,7 @@ bool Transfers::StartPush(Batches::iterator batch, size_t index) {
   const LayerBuffers& values = batch->base != nullptr ? *batch->base : batch->delta->values;
   const std::shared_ptr<const void> owner =
       batch->base != nullptr ? std::shared_ptr<const void>(batch->base) : batch->delta;
-  const std::span<float> from =
-      FindElements(const_cast<LayerBuffers&>(values), batch->parts.get(), shard.layer, range);
+  const std::span<const float> from = FindElements(values, *batch->parts, shard.layer, range);
   if (from.empty()) return false;
   const ServerAddress server{shard.endpoint, shard.public_key};
   const Encoding encoding = batch->push.encoding;

@@ -31,18 +31,15 @@ class Transfers {
   Transfers(TensorClient* client, std::function<void(Event)> post);
   ~Transfers();  // CancelAll
 
-  // Buffers are of these parts of layers, or of whole layers. What does not lie within them fails.
-  // Nothing else touches `into` before its event. `base`: those parts of `base_version`. Of a layer
-  // that has had one turn since, what this has added is pulled, in the order's encoding, where a
-  // server has it.
-  void Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into,
-            std::shared_ptr<const LayerParts> parts = nullptr,
+  // Buffers are of these parts of layers. What does not lie within them fails. Nothing else touches
+  // `into` before its event. `base`: those parts of `base_version`. Of a layer that has had one
+  // turn since, what this has added is pulled, in the order's encoding, where a server has it.
+  using Parts = std::shared_ptr<const LayerParts>;
+  void Pull(const StartPull& order, Parts parts, std::shared_ptr<LayerBuffers> into,
             std::shared_ptr<const LayerBuffers> base = nullptr, Version base_version = kNoVersion);
-  void Push(const PushShards& order, std::shared_ptr<const Delta> delta,
-            std::shared_ptr<const LayerParts> parts = nullptr);
+  void Push(const PushShards& order, Parts parts, std::shared_ptr<const Delta> delta);
   // The same of theta_base, in fp32.
-  void PushBase(const PushShards& order, std::shared_ptr<const LayerBuffers> base,
-                std::shared_ptr<const LayerParts> parts = nullptr);
+  void PushBase(const PushShards& order, Parts parts, std::shared_ptr<const LayerBuffers> base);
   // Returns when no transfer touches any buffer any more. Those that were going on post nothing.
   void CancelAll();
 
@@ -52,12 +49,12 @@ class Transfers {
  private:
   // One Push or Pull.
   struct Batch {
+    bool is_pull = false;
     PushShards push;
     StartPull pull;
-    bool is_pull = false;
+    Parts parts;
     std::shared_ptr<LayerBuffers> into;
     std::shared_ptr<const Delta> delta;
-    std::shared_ptr<const LayerParts> parts;
     // A push's: sent instead of the pseudo-gradient. A pull's: what steps are added to.
     std::shared_ptr<const LayerBuffers> base;
     Version base_version = kNoVersion;

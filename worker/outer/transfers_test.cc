@@ -59,6 +59,10 @@ class Fixture {
   std::thread::id posted_by_;  // guarded by mutex_
 };
 
+std::shared_ptr<const LayerParts> Layers() {
+  return std::make_shared<const LayerParts>(LayerParts{{0, {0, 500}}, {1, {0, 500}}});
+}
+
 std::shared_ptr<LayerBuffers> Buffers(float value = 0) {
   return std::make_shared<LayerBuffers>(2, std::vector<float>(500, value));
 }
@@ -92,7 +96,7 @@ TEST_CASE("A step is added to the version before; what a server has no step of c
   const StartPull order{"job-1", 1, 7, Whole(fixture.shards), encoding};
   SECTION("added") {
     const auto into = Buffers();
-    fixture.transfers.Pull(order, into, nullptr, base, 6);
+    fixture.transfers.Pull(order, Layers(), into, base, 6);
     CHECK(fixture.Next<PullDone>().bytes == 9 * 400 + 4 * std::ssize(words));
     for (size_t i = 0; i < 100; ++i) CHECK((*into)[0][300 + i] == expected[i]);
     CHECK((*into)[0][400] == 4);
@@ -101,9 +105,9 @@ TEST_CASE("A step is added to the version before; what a server has no step of c
   SECTION("a worker that has not the version before") {
     const auto into = Buffers();
     if (GENERATE(false, true)) {
-      fixture.transfers.Pull(order, into);
+      fixture.transfers.Pull(order, Layers(), into);
     } else {
-      fixture.transfers.Pull(order, into, nullptr, base, 5);
+      fixture.transfers.Pull(order, Layers(), into, base, 5);
     }
     CHECK(fixture.Next<PullDone>().bytes == 10 * 400);
     CHECK((*into)[0][300] == 3);
@@ -113,7 +117,7 @@ TEST_CASE("A step is added to the version before; what a server has no step of c
     fragment.fragments = 2;  // layer 0 has the turns of odd versions
     const auto base_version = GENERATE(4, 5, 6);
     const auto into = Buffers();
-    fixture.transfers.Pull(fragment, into, nullptr, base, base_version);
+    fixture.transfers.Pull(fragment, Layers(), into, base, base_version);
     const bool added = base_version > 4;
     CHECK(fixture.Next<PullDone>().bytes == (added ? 9 * 400 + 4 * std::ssize(words) : 10 * 400));
     CHECK((*into)[0][300] == (added ? expected[0] : 3));
@@ -121,13 +125,13 @@ TEST_CASE("A step is added to the version before; what a server has no step of c
   SECTION("scales that no server makes") {
     words[0] = -1;
     fixture.link.handler.HoldStep(3, std::make_shared<std::vector<float>>(words));
-    fixture.transfers.Pull(order, Buffers(), nullptr, base, 6);
+    fixture.transfers.Pull(order, Layers(), Buffers(), base, 6);
     CHECK(fixture.Next<PullFailed>().failure == PullFailure::kError);
   }
   SECTION("a version that is not there yet") {
     StartPull later = order;
     later.version = 8;
-    fixture.transfers.Pull(later, Buffers(), nullptr, base, 6);
+    fixture.transfers.Pull(later, Layers(), Buffers(), base, 6);
     CHECK(fixture.Next<PullFailed>().failure == PullFailure::kNotYet);
   }
 }
@@ -135,7 +139,7 @@ TEST_CASE("A step is added to the version before; what a server has no step of c
 TEST_CASE("A pull fills every shard's place and ends in one event") {
   Fixture fixture;
   const auto into = Buffers();
-  fixture.transfers.Pull({"job-1", 3, 7, Whole(fixture.shards)}, into);
+  fixture.transfers.Pull({"job-1", 3, 7, Whole(fixture.shards)}, Layers(), into);
   const PullDone done = fixture.Next<PullDone>();
   CHECK(done.pull == 3);
   CHECK(done.bytes == 10 * 100 * 4);
@@ -149,12 +153,12 @@ TEST_CASE("A pull fills every shard's place and ends in one event") {
 
 TEST_CASE("A pull of a version that is still to come, and of a shard that fits nowhere") {
   Fixture fixture;
-  fixture.transfers.Pull({"job-1", 1, 8, Whole(fixture.shards)}, Buffers());
+  fixture.transfers.Pull({"job-1", 1, 8, Whole(fixture.shards)}, Layers(), Buffers());
   const PullFailed early = fixture.Next<PullFailed>();
   CHECK(early.failure == PullFailure::kNotYet);
   CHECK(early.newer == 7);
   fixture.shards[9].begin = 450;
-  fixture.transfers.Pull({"job-1", 2, 7, Whole(fixture.shards)}, Buffers());
+  fixture.transfers.Pull({"job-1", 2, 7, Whole(fixture.shards)}, Layers(), Buffers());
   CHECK(fixture.Next<PullFailed>().reason.find("shard 9") != std::string::npos);
   CHECK(fixture.IsIdle());
 }
@@ -163,7 +167,7 @@ TEST_CASE("A push stages every shard, and a refusal says why") {
   Fixture fixture;
   const ContributionId contribution{0, 1, 1, 7};
   fixture.transfers.Push({"job-1", contribution, Encoding::kBfloat16, Whole(fixture.shards)},
-                         MakeTestDelta(2.5f));
+                         Layers(), MakeTestDelta(2.5f));
   for (int i = 0; i < 10; ++i) {
     const PushShardDone done = fixture.Next<PushShardDone>();
     CHECK(done.status == ShardPushStatus::kStaged);
@@ -172,7 +176,7 @@ TEST_CASE("A push stages every shard, and a refusal says why") {
   }
   fixture.link.handler.Refuse(absl::FailedPreconditionError("an old generation"));
   fixture.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kFloat32, Whole({fixture.shards[0]})},
-                         MakeTestDelta());
+                         Layers(), MakeTestDelta());
   const PushShardDone refused = fixture.Next<PushShardDone>();
   CHECK(refused.status == ShardPushStatus::kRefused);
   CHECK(refused.reason.find("an old generation") != std::string::npos);
@@ -184,7 +188,7 @@ TEST_CASE("A part of a shard is pushed with these elements alone, quantised or n
   const auto delta = MakeTestDelta();
   for (size_t i = 0; i < 500; ++i) delta->values[0][i] = static_cast<float>(i);
   const ShardPart part{fixture.shards[0], 256, 144};
-  fixture.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, {part}}, delta);
+  fixture.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, {part}}, Layers(), delta);
   const PushShardDone done = fixture.Next<PushShardDone>();
   CHECK(done.status == ShardPushStatus::kStaged);
   CHECK(done.bytes == 4 * 144);
@@ -196,8 +200,8 @@ TEST_CASE("A part of a shard is pushed with these elements alone, quantised or n
 
   LayerBuffers residual = *Buffers(0.1f);
   ThreadPool pool(1);
-  REQUIRE(Quantize(Encoding::kInt8, fixture.shards, &residual, pool, delta.get()).ok());
-  fixture.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kInt8, {part}}, delta);
+  REQUIRE(Quantize(Encoding::kInt8, fixture.shards, *Layers(), &residual, pool, delta.get()).ok());
+  fixture.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kInt8, {part}}, Layers(), delta);
   const PushId id = fixture.Next<PushShardDone>().push;
   const std::vector<std::byte>& whole = delta->encoded.at(0);
   CHECK(fixture.link.handler.StagedBytes(id) ==
@@ -209,10 +213,10 @@ TEST_CASE("A quantised push sends the bytes that were made at its capture, or no
   const auto delta = MakeTestDelta(2.5f);
   LayerBuffers residual = *Buffers(0.1f);
   ThreadPool pool(1);
-  REQUIRE(Quantize(Encoding::kInt4, fixture.shards, &residual, pool, delta.get()).ok());
+  REQUIRE(Quantize(Encoding::kInt4, fixture.shards, *Layers(), &residual, pool, delta.get()).ok());
   for (int again = 0; again < 2; ++again) {
     fixture.transfers.Push({"job-1", {0, 1, 1 + again, 7}, Encoding::kInt4, Whole(fixture.shards)},
-                           delta);
+                           Layers(), delta);
     for (int i = 0; i < 10; ++i) {
       const PushShardDone done = fixture.Next<PushShardDone>();
       CHECK(done.status == ShardPushStatus::kStaged);
@@ -222,20 +226,22 @@ TEST_CASE("A quantised push sends the bytes that were made at its capture, or no
   }
   // Shards that were not captured so, or elements that are not of this shard.
   fixture.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt8, Whole({fixture.shards[0]})},
-                         delta);
+                         Layers(), delta);
   CHECK(fixture.Next<PushShardDone>().status == ShardPushStatus::kRefused);
   fixture.shards[0].elements = 98;
   fixture.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt4, Whole({fixture.shards[0]})},
-                         delta);
+                         Layers(), delta);
   CHECK(fixture.Next<PushShardDone>().status == ShardPushStatus::kRefused);
-  CHECK_FALSE(Quantize(Encoding::kInt4, {{0, 1, 450, 100}}, &residual, pool, delta.get()).ok());
+  CHECK_FALSE(
+      Quantize(Encoding::kInt4, {{0, 1, 450, 100}}, *Layers(), &residual, pool, delta.get()).ok());
 }
 
 TEST_CASE("Cancelled transfers end at once, report nothing, and release their memory") {
   Fixture fixture;
   fixture.link.handler.HoldAnswers(true);
   const auto delta = MakeTestDelta(1);
-  fixture.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, Whole(fixture.shards)}, delta);
+  fixture.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, Whole(fixture.shards)},
+                         Layers(), delta);
   fixture.link.handler.AwaitHeld();
   CHECK(fixture.transfers.running() > 0);
   fixture.transfers.CancelAll();
@@ -243,7 +249,7 @@ TEST_CASE("Cancelled transfers end at once, report nothing, and release their me
   CHECK(fixture.IsIdle());
   // And the link still works.
   fixture.link.handler.HoldAnswers(false);
-  fixture.transfers.Pull({"job-1", 1, 7, Whole(fixture.shards)}, Buffers());
+  fixture.transfers.Pull({"job-1", 1, 7, Whole(fixture.shards)}, Layers(), Buffers());
   fixture.Next<PullDone>();
 }
 
@@ -260,8 +266,8 @@ TEST_CASE("transfers_that_end_within_the_step_of_a_loop_with_a_full_queue_are_an
       while (loop.TryPost(Tick{})) {
       }
       transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, Whole({nowhere, nowhere})},
-                     MakeTestDelta());
-      transfers.Pull({"job-1", 1, 7, Whole({here})}, Buffers());
+                     Layers(), MakeTestDelta());
+      transfers.Pull({"job-1", 1, 7, Whole({here})}, Layers(), Buffers());
       while (transfers.running() > 0) std::this_thread::yield();
       transfers.CancelAll();
       return kNever;
@@ -287,11 +293,11 @@ TEST_CASE("steps_are_added_on_another_thread_than_the_network_s") {
   fixture.link.handler.HoldStep(0, std::make_shared<std::vector<float>>(words));
   const auto base = Buffers(2.0F);
   StartPull order{"job-1", 1, 7, Whole({fixture.shards[0]}), Encoding::kFloat32};
-  fixture.transfers.Pull(order, Buffers(), nullptr, base, 6);
+  fixture.transfers.Pull(order, Layers(), Buffers(), base, 6);
   fixture.Next<PullDone>();
   const std::thread::id network = fixture.posted_by();
   order.encoding = Encoding::kInt8;
-  fixture.transfers.Pull(order, Buffers(), nullptr, base, 6);
+  fixture.transfers.Pull(order, Layers(), Buffers(), base, 6);
   fixture.Next<PullDone>();
   CHECK(fixture.posted_by() != network);
 }

@@ -183,7 +183,7 @@ absl::Status OuterExchange::Send(const LayerRequest& request) {
   const ElementRange range = request.what.elements;
   const int32_t layer = request.what.shard.layer;
   // Checks that it is here before memory is taken.
-  if (!FindPartPosition(*outer->parts(), layer, range)) {
+  if (FindElements(*outer->base(), *outer->parts(), layer, range).empty()) {
     return absl::NotFoundError(absl::StrCat("elements ", range.begin, " to ", range.end,
                                             " of layer ", layer, " are not kept here"));
   }

@@ -52,11 +52,11 @@ bool TransferRelay::StartPush(const PushShards& share, Transfers& transfers) con
   const Version base = share.contribution.base_version;
   if (IsFill(base)) {
     if (outer->tag().base != FillBase(base)) return false;
-    transfers.PushBase(share, outer->base(), outer->parts());
+    transfers.PushBase(share, outer->parts(), outer->base());
     return true;
   }
   if (outer->tag().captured != share.contribution) return false;
-  transfers.Push(share, outer->delta(), outer->parts());
+  transfers.Push(share, outer->parts(), outer->delta());
   return true;
 }
 
@@ -155,7 +155,7 @@ void TransferRelay::Pull(const StartPull& order) {
   const std::shared_ptr<OuterState> outer = member_->outer_exchange().state();
   for (const auto& [batch, message] : batches) {
     if (batch.first == member_->name()) {
-      own_.Pull(message, outer->pulled(), outer->parts(), outer->base(), outer->tag().base);
+      own_.Pull(message, outer->parts(), outer->pulled(), outer->base(), outer->tag().base);
       continue;
     }
     member_->calls().Notify(batch.first,
@@ -297,7 +297,7 @@ void TransferRelay::Serve(const NodeId& leader, const PullCall& call) {
   if (outer == nullptr) {
     return OnServed(PullFailed{pull.pull, PullFailure::kError, kNoVersion, "no plan is set up"});
   }
-  served_.Pull(pull, outer->pulled(), outer->parts(), outer->base(), outer->tag().base);
+  served_.Pull(pull, outer->parts(), outer->pulled(), outer->base(), outer->tag().base);
 }
 
 void TransferRelay::OnServed(Event event) {
