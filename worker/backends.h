@@ -22,7 +22,7 @@ struct DeviceFlags {
   std::string device;
   std::string compute;       // "fp32" or "bf16"; "": bf16 where all devices are made for it
   int devices = 1;           // of cpu and reference
-  int threads = 1;           // of all together
+  int threads = 0;           // of all together; 0: one each
   int64_t memory_bytes = 0;  // of all together, for the model; 0: what each device has
   bool cuda_graphs = false;  // see CudaOptions::graphs
   // With cuda: true if NCCL joins devices in islands of several workers, too; several devices of

@@ -175,15 +175,11 @@ bool JoinsOthers(const DaemonOptions& options) {
   return !error && std::distance(begin(gpus), end(gpus)) > 1;
 }
 
-DeviceFlags ToDeviceFlags(const DaemonOptions& options) {
-  return {options.backend,
-          options.device,
-          options.compute,
-          options.devices,
-          options.threads > 0 ? options.threads : ReadMachineLimits().cpus,
-          options.memory_bytes,
-          options.cuda_graphs,
-          JoinsOthers(options)};
+DeviceFlags CompleteDeviceFlags(const DaemonOptions& options) {
+  DeviceFlags flags = options;
+  if (flags.threads == 0) flags.threads = ReadMachineLimits().cpus;
+  flags.joins_others = JoinsOthers(options);
+  return flags;
 }
 
 void SayMeasuring(const std::string& what, EventLoop<Event>* loop) {
@@ -236,7 +232,7 @@ WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateF
                                       EventLoop<Event>* loop) {
   WorkerProfilerOptions profiler;
   profiler.worker = options.name;
-  profiler.devices = identity.devices;
+  profiler.devices = identity.hello.devices;
   profiler.make_backend = [devices](int index) {
     return NewWorkerBackend(devices[static_cast<size_t>(index)]);
   };
@@ -521,7 +517,7 @@ auto SayWhatStoresWaitFor(EventLoop<Event>* loop) {
 absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_RETURN_IF_ERROR(CheckOptions(SetDefaults(&options)));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<WorkerDevice> devices,
-                         FindWorkerDevices(ToDeviceFlags(options)));
+                         FindWorkerDevices(CompleteDeviceFlags(options)));
   ConfineRedirects(
       [roots = options.roots](const std::string& url) { return MayReadUrl(url, roots); });
   const IdentityFolder own(options.state_dir + "/identity");
@@ -544,26 +540,27 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
                          NewMember(options, incarnation, devices, &digests, &loop));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
-  Identity identity{options.name, incarnation, kSoftwareVersion, {}};
-  ATOLL_ASSIGN_OR_RETURN(identity.held, SavedJobs(options.state_dir + kCheckpoints));
+  Identity identity{options.name, incarnation, {.software_version = kSoftwareVersion}};
+  WorkerHello& hello = identity.hello;
+  ATOLL_ASSIGN_OR_RETURN(hello.held, SavedJobs(options.state_dir + kCheckpoints));
   const std::string emulated = EmulationText(options);
   std::string names;
   for (const WorkerDevice& device : devices) {
-    identity.devices.push_back(device.info);
-    identity.devices.back().kind += emulated;
-    identity.devices.back().price_per_hour = options.price_per_hour;
-    identity.devices.back().egress_price_per_gb = options.egress_price_per_gb;
-    absl::StrAppend(&names, names.empty() ? "" : ", ", identity.devices.back().kind,
+    hello.devices.push_back(device.info);
+    hello.devices.back().kind += emulated;
+    hello.devices.back().price_per_hour = options.price_per_hour;
+    hello.devices.back().egress_price_per_gb = options.egress_price_per_gb;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", hello.devices.back().kind,
                     device.info.uuid.empty() ? "" : " ", device.info.uuid);
   }
-  identity.peer_endpoint = member->endpoint();
-  identity.more_peer_endpoints = member->more_endpoints();
-  identity.peer_public_key = member->options().link.keys.public_key;
-  identity.site = options.site;
-  ATOLL_ASSIGN_OR_RETURN(identity.mark, ReadClusterMark(RealFiles(), state->path()));
+  hello.peer_endpoint = member->endpoint();
+  hello.more_peer_endpoints = member->more_endpoints();
+  hello.peer_public_key = member->options().link.keys.public_key;
+  hello.site = options.site;
+  ATOLL_ASSIGN_OR_RETURN(hello.mark, ReadClusterMark(RealFiles(), state->path()));
   LogInfo("worker", options.name, ", incarnation ", incarnation, ", on ", names, ", each with ",
           devices[0].info.threads, " threads, for peers at ", EndpointsText(*member), ", ",
-          identity.held.size(), " jobs with saved states");
+          hello.held.size(), " jobs with saved states");
 
   AttachOptions attach;
   attach.coordinator = options.coordinator;

@@ -13,21 +13,16 @@
 #include "common/net/control/tls.h"
 #include "common/net/security.h"
 #include "common/status.h"
+#include "worker/backends.h"
 #include "worker/path_roots.h"
 
 namespace atl::worker {
 
-struct DaemonOptions {
+// Without a number of threads: as many as it may use cores.
+struct DaemonOptions : DeviceFlags {
   std::string coordinator;  // "host:port"; empty: kDefaultCoordinator, or those of `join`
   std::string name;         // empty: the host's name
   std::string state_dir;
-  std::string backend = "cpu";  // this, device and compute: see DeviceFlags
-  std::string device;
-  std::string compute;
-  bool cuda_graphs = false;
-  int devices = 1;           // of the islands that it is in; of cpu and reference. They share:
-  int threads = 0;           // 0: as many as it may use cores
-  int64_t memory_bytes = 0;  // 0: the device's, or the machine's
   // Where other workers of an island reach this one; port "*": any. The default serves islands
   // within one machine.
   // At least one, at most kPeerEndpointsMax; each in another network.

@@ -24,16 +24,15 @@ void WorkerNode::Start() {
   pull_ = Pull();
   world_.Trace(absl::StrCat(name(), " starts, incarnation ", incarnation_,
                             disk_.empty() ? "" : ", with saved states"));
-  worker::Identity identity;
-  identity.name = name();
-  identity.incarnation = incarnation_;
-  identity.devices = {{"cpu", 1 << 30, 1}};
-  identity.peer_endpoint = absl::StrCat("sim://", name());
-  if (world_.options.sites_declared) identity.site = name().back() % 2 == 0 ? "even" : "odd";
-  if (!disk_.empty()) identity.held = {disk_.rbegin()->second.job};
-  identity.mark = mark_;
+  worker::Identity identity{name(), incarnation_};
+  WorkerHello& hello = identity.hello;
+  hello.devices = {{"cpu", 1 << 30, 1}};
+  hello.peer_endpoint = absl::StrCat("sim://", name());
+  if (world_.options.sites_declared) hello.site = name().back() % 2 == 0 ? "even" : "odd";
+  if (!disk_.empty()) hello.held = {disk_.rbegin()->second.job};
+  hello.mark = mark_;
   member_ = std::make_shared<SimMember>(
-      &world_, IslandMember{name(), incarnation_, identity.peer_endpoint, ""}, slowness_, &disk_);
+      &world_, IslandMember{name(), incarnation_, hello.peer_endpoint, ""}, slowness_, &disk_);
   MakeLeader();
   follower_ = std::make_shared<worker::FollowerControl>(
       member_.get(), [this](int64_t plan_number, const std::string& activity) {

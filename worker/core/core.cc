@@ -36,8 +36,8 @@ int64_t WorkerCore::inner_step() const { return impl_->inner_step(); }
 bool WorkerCore::paused() const { return impl_->paused(); }
 
 WorkerCore::Impl::Impl(Identity identity) : identity_(std::move(identity)) {
-  session_.mark = session_.remembered = identity_.mark;
-  held_.insert(identity_.held.begin(), identity_.held.end());
+  session_.mark = session_.remembered = identity_.hello.mark;
+  held_.insert(identity_.hello.held.begin(), identity_.hello.held.end());
 }
 
 Actions WorkerCore::Impl::Step(Instant now, const Event& event) {

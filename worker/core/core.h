@@ -82,14 +82,7 @@ inline constexpr Duration kLeaveLimitMax = std::chrono::minutes(10);
 struct Identity {
   NodeId name;
   Incarnation incarnation = 0;  // larger than that of any earlier process of this name
-  std::string software_version;
-  std::vector<DeviceInfo> devices;
-  std::vector<JobId> held;    // jobs of which anything is on the disk
-  std::string peer_endpoint;  // as in WorkerHello
-  std::string peer_public_key;
-  std::string site;
-  ClusterMark mark = {};                              // as it was remembered
-  std::vector<std::string> more_peer_endpoints = {};  // as in WorkerHello
+  WorkerHello hello = {};       // its mark as it was remembered, its jobs as they were found
 };
 
 class WorkerCore {

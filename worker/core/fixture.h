@@ -18,7 +18,11 @@ namespace atl::worker {
 class Fixture {
  public:
   explicit Fixture(std::vector<JobId> held = {})
-      : core_({"w1", 5, "test", {{"cpu", 1 << 30, 1}}, std::move(held)}) {
+      : core_({"w1",
+               5,
+               {.software_version = "test",
+                .devices = {{"cpu", 1 << 30, 1}},
+                .held = std::move(held)}}) {
     order.job = "job-1";
     order.spec.name = "job";
     order.spec.inner.batch_sequences = 2;

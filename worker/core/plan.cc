@@ -43,10 +43,10 @@ void WorkerCore::Impl::PlanLink() {
   if (session_.state == Session::State::kDisconnected) return;
   if (!session_.welcomed()) {
     if (!Due(session_.hello_at)) return;
-    Emit(Send{WorkerHello{identity_.software_version, identity_.devices, identity_.peer_endpoint,
-                          identity_.peer_public_key, identity_.site, session_.mark,
-                          std::vector<JobId>(held_.begin(), held_.end()),
-                          identity_.more_peer_endpoints}});
+    WorkerHello hello = identity_.hello;
+    hello.mark = session_.mark;
+    hello.held.assign(held_.begin(), held_.end());
+    Emit(Send{std::move(hello)});
     session_.hello_at = now_ + kRetryInterval;
     Due(session_.hello_at);
   } else if (Due(session_.heartbeat_at)) {
