@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "common/files_simulated.h"
 #include "common/path_pattern.h"
 #include "common/paths.h"
+#include "common/testing/files_simulated.h"
 #include "tests/faults/io_faults.h"
 
 namespace atl {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "common/http/half_sent.h"
-#include "common/http/http_get.h"
+#include "common/http/testing/half_sent.h"
+#include "common/http/testing/http_get.h"
 #include "coordinator/server.h"
 
 namespace atl {

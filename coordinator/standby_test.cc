@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "common/http/http_get.h"
+#include "common/http/testing/http_get.h"
 #include "common/net/control/attach_client.h"
 #include "common/net/control/leader.h"
 #include "common/trust/authority.h"

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "common/model/layout.h"
-#include "common/net/tensor/test_handler.h"
+#include "common/net/testing/test_handler.h"
 #include "worker/model/weights.h"
 #include "worker/outer/transfer_limits.h"
 

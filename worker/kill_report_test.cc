@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "common/files_simulated.h"
+#include "common/testing/files_simulated.h"
 
 namespace atl::worker {
 namespace {

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "worker/island/shared_link_scheduler.h"
-#include "worker/pipeline/local_communicators.h"
 #include "worker/pipeline/local_transport.h"
+#include "worker/pipeline/testing/local_communicators.h"
 
 namespace atl::bench {
 

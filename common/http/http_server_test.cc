@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "common/http/half_sent.h"
-#include "common/http/http_get.h"
+#include "common/http/testing/half_sent.h"
+#include "common/http/testing/http_get.h"
 
 namespace atl {
 namespace {

@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "common/net/interceptor.h"
-#include "common/net/peer/peer_fixture.h"
-#include "common/net/tensor/test_handler.h"
+#include "common/net/testing/interceptor.h"
+#include "common/net/testing/peer_fixture.h"
+#include "common/net/testing/test_handler.h"
 #include "tests/catch/limits.h"
 
 namespace atl {

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "common/files_simulated.h"
+#include "common/testing/files_simulated.h"
 
 namespace atl {
 namespace {

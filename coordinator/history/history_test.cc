@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "common/files_simulated.h"
+#include "common/testing/files_simulated.h"
 #include "coordinator/history/history_files.h"
 #include "proto/coordinator.pb.h"
 

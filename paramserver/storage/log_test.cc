@@ -2,8 +2,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "common/files_simulated.h"
 #include "common/protocol/wire.h"
+#include "common/testing/files_simulated.h"
 #include "paramserver/storage/codec.h"
 #include "proto/control.pb.h"
 

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "common/files_simulated.h"
+#include "common/testing/files_simulated.h"
 #include "paramserver/core/job_state.h"
 #include "paramserver/storage/log.h"
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <set>
 
-#include "common/files_simulated.h"
+#include "common/testing/files_simulated.h"
 #include "kernels/deltas.h"
 #include "paramserver/storage/codec.h"
 #include "paramserver/storage/snapshot.h"

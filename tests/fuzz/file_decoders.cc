@@ -3,8 +3,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "common/files_simulated.h"
 #include "common/protocol/mark_file.h"
+#include "common/testing/files_simulated.h"
 #include "coordinator/history/history.h"
 #include "coordinator/wire.h"
 #include "paramserver/storage/codec.h"

@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "common/check.h"
-#include "common/files_simulated.h"
+#include "common/testing/files_simulated.h"
 
 namespace atl::fuzz {
 

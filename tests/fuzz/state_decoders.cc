@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "common/files_simulated.h"
+#include "common/testing/files_simulated.h"
 #include "common/trust/pki.h"
 #include "coordinator/etcd/stored.h"
 #include "coordinator/history/history_files.h"

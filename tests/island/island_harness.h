@@ -12,8 +12,8 @@
 #include "common/protocol/island_plan.h"
 #include "worker/model/runner.h"
 #include "worker/pipeline/engine.h"
-#include "worker/pipeline/local_communicators.h"
 #include "worker/pipeline/local_transport.h"
+#include "worker/pipeline/testing/local_communicators.h"
 
 namespace atl::worker {
 

@@ -18,7 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/http/http_get.h"
+#include "common/http/testing/http_get.h"
 #include "common/net/control/leader.h"
 #include "common/protocol/mark_file.h"
 #include "common/trust/authority.h"

@@ -11,7 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/http/http_get.h"
+#include "common/http/testing/http_get.h"
 #include "common/trust/identity_folder.h"
 #include "tests/catch/limits.h"
 #include "tests/cli/command.h"

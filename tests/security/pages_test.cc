@@ -1,6 +1,6 @@
 // Attempts on the coordinator's web page and on its /metrics, and who may read and act there.
 
-#include "common/http/half_sent.h"
+#include "common/http/testing/half_sent.h"
 #include "tests/security/cluster.h"
 
 namespace atl {

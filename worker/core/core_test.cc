@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "worker/core/fixture.h"
+#include "worker/core/testing/fixture.h"
 
 namespace atl::worker {
 namespace {

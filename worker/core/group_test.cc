@@ -2,8 +2,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "worker/core/group_fixture.h"
 #include "worker/core/stage_link_log.h"
+#include "worker/core/testing/group_fixture.h"
 
 namespace atl::worker {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "common/protocol/learning_rate.h"
-#include "worker/core/fixture.h"
+#include "worker/core/testing/fixture.h"
 
 namespace atl::worker {
 namespace {

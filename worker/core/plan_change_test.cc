@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "worker/core/group_fixture.h"
+#include "worker/core/testing/group_fixture.h"
 
 namespace atl::worker {
 namespace {

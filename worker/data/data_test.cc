@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "common/files_simulated.h"
+#include "common/testing/files_simulated.h"
 #include "worker/data/dataset.h"
 #include "worker/data/permutation.h"
 

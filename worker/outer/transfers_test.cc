@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "common/event_loop.h"
-#include "common/net/tensor/test_handler.h"
+#include "common/net/testing/test_handler.h"
 #include "kernels/add_delta.h"
 
 namespace atl::worker {

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "common/net/peer/peer_fixture.h"
+#include "common/net/testing/peer_fixture.h"
 #include "tests/catch/limits.h"
 
 namespace atl::worker {

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "common/files_simulated.h"
+#include "common/testing/files_simulated.h"
 #include "kernels/cpu/cpu.h"
 
 namespace atl::worker {

@@ -9,7 +9,7 @@
 #include "common/net/codec.h"
 #include "common/net/endpoint.h"
 #include "common/net/frame.h"
-#include "common/net/peer/peer_fixture.h"
+#include "common/net/testing/peer_fixture.h"
 #include "common/rng.h"
 #include "tests/catch/limits.h"
 

@@ -4,10 +4,10 @@
 #include <numeric>
 
 #include "absl/strings/match.h"
-#include "common/net/breaking_proxy.h"
 #include "common/net/peer/edge_load.h"
-#include "common/net/peer/peer_fixture.h"
 #include "common/net/security.h"
+#include "common/net/testing/breaking_proxy.h"
+#include "common/net/testing/peer_fixture.h"
 
 namespace atl {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "common/net/codec.h"
-#include "common/net/peer/peer_fixture.h"
 #include "common/net/security.h"
+#include "common/net/testing/peer_fixture.h"
 #include "tests/catch/limits.h"
 
 namespace atl {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "common/net/tensor/test_handler.h"
+#include "common/net/testing/test_handler.h"
 #include "common/rng.h"
 
 namespace atl {

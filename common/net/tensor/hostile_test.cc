@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "common/net/frame.h"
 #include "common/net/socket.h"
-#include "common/net/tensor/test_handler.h"
+#include "common/net/testing/test_handler.h"
 #include "common/rng.h"
 
 namespace atl {

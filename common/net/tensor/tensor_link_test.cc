@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "common/net/breaking_proxy.h"
-#include "common/net/tensor/test_handler.h"
+#include "common/net/testing/breaking_proxy.h"
+#include "common/net/testing/test_handler.h"
 #include "common/rng.h"
 #include "tests/catch/limits.h"
 

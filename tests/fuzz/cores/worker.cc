@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "common/check.h"
-#include "common/files_simulated.h"
 #include "common/protocol/mark_file.h"
 #include "common/protocol/wire.h"
+#include "common/testing/files_simulated.h"
 #include "proto/control.pb.h"
 #include "tests/fuzz/cores/cores.h"
 #include "tests/fuzz/cores/extremes.h"

@@ -1,8 +1,8 @@
 // A handler of tensors for tests and benchmarks: it stages what it is configured to and serves what
 // it holds. Its calls answer at once, or record the token for the test to answer.
 
-#ifndef ATOLL_COMMON_NET_TENSOR_TEST_HANDLER_H_
-#define ATOLL_COMMON_NET_TENSOR_TEST_HANDLER_H_
+#ifndef ATOLL_COMMON_NET_TESTING_TEST_HANDLER_H_
+#define ATOLL_COMMON_NET_TESTING_TEST_HANDLER_H_
 
 #include <condition_variable>
 #include <functional>
@@ -212,4 +212,4 @@ struct TestLink {
 
 }  // namespace atl
 
-#endif  // ATOLL_COMMON_NET_TENSOR_TEST_HANDLER_H_
+#endif  // ATOLL_COMMON_NET_TESTING_TEST_HANDLER_H_

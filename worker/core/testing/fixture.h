@@ -1,8 +1,8 @@
 // Fixture for tests of WorkerCore: plays the coordinator and the trainer, moves the clock, and
 // checks the core's actions.
 
-#ifndef ATOLL_WORKER_CORE_FIXTURE_H_
-#define ATOLL_WORKER_CORE_FIXTURE_H_
+#ifndef ATOLL_WORKER_CORE_TESTING_FIXTURE_H_
+#define ATOLL_WORKER_CORE_TESTING_FIXTURE_H_
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -209,4 +209,4 @@ class Fixture {
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_CORE_FIXTURE_H_
+#endif  // ATOLL_WORKER_CORE_TESTING_FIXTURE_H_

@@ -1,7 +1,7 @@
 // For tests: stands between two ends of TCP connections, and breaks them on demand.
 
-#ifndef ATOLL_COMMON_NET_BREAKING_PROXY_H_
-#define ATOLL_COMMON_NET_BREAKING_PROXY_H_
+#ifndef ATOLL_COMMON_NET_TESTING_BREAKING_PROXY_H_
+#define ATOLL_COMMON_NET_TESTING_BREAKING_PROXY_H_
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -98,4 +98,4 @@ class BreakingProxy {
 
 }  // namespace atl
 
-#endif  // ATOLL_COMMON_NET_BREAKING_PROXY_H_
+#endif  // ATOLL_COMMON_NET_TESTING_BREAKING_PROXY_H_

@@ -1,7 +1,7 @@
 // For tests: clients that send the beginning of a request, and no more.
 
-#ifndef ATOLL_COMMON_HTTP_HALF_SENT_H_
-#define ATOLL_COMMON_HTTP_HALF_SENT_H_
+#ifndef ATOLL_COMMON_HTTP_TESTING_HALF_SENT_H_
+#define ATOLL_COMMON_HTTP_TESTING_HALF_SENT_H_
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
@@ -83,4 +83,4 @@ bool AnsweredBesideHalfSent(const std::vector<int>& ports, const Get& get) {
 
 }  // namespace atl
 
-#endif  // ATOLL_COMMON_HTTP_HALF_SENT_H_
+#endif  // ATOLL_COMMON_HTTP_TESTING_HALF_SENT_H_

@@ -1,7 +1,7 @@
 // Groups of devices of one process.
 
-#ifndef ATOLL_WORKER_PIPELINE_LOCAL_COMMUNICATORS_H_
-#define ATOLL_WORKER_PIPELINE_LOCAL_COMMUNICATORS_H_
+#ifndef ATOLL_WORKER_PIPELINE_TESTING_LOCAL_COMMUNICATORS_H_
+#define ATOLL_WORKER_PIPELINE_TESTING_LOCAL_COMMUNICATORS_H_
 
 #include <condition_variable>
 #include <map>
@@ -41,4 +41,4 @@ class LocalCommunicators : public CommunicatorFactory {
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_PIPELINE_LOCAL_COMMUNICATORS_H_
+#endif  // ATOLL_WORKER_PIPELINE_TESTING_LOCAL_COMMUNICATORS_H_

@@ -1,8 +1,8 @@
 // A disk in memory for tests, that can die at any operation: what was not synced is then lost, kept
 // or torn, as a seed says.
 
-#ifndef ATOLL_COMMON_FILES_SIMULATED_H_
-#define ATOLL_COMMON_FILES_SIMULATED_H_
+#ifndef ATOLL_COMMON_TESTING_FILES_SIMULATED_H_
+#define ATOLL_COMMON_TESTING_FILES_SIMULATED_H_
 
 #include <limits>
 #include <map>
@@ -178,4 +178,4 @@ class SimulatedFiles : public Files {
 
 }  // namespace atl
 
-#endif  // ATOLL_COMMON_FILES_SIMULATED_H_
+#endif  // ATOLL_COMMON_TESTING_FILES_SIMULATED_H_

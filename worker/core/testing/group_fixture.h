@@ -1,9 +1,9 @@
 // The fixture of tests of islands of several workers: w1 leads, w2 follows, or the reverse.
 
-#ifndef ATOLL_WORKER_CORE_GROUP_FIXTURE_H_
-#define ATOLL_WORKER_CORE_GROUP_FIXTURE_H_
+#ifndef ATOLL_WORKER_CORE_TESTING_GROUP_FIXTURE_H_
+#define ATOLL_WORKER_CORE_TESTING_GROUP_FIXTURE_H_
 
-#include "worker/core/fixture.h"
+#include "worker/core/testing/fixture.h"
 
 namespace atl::worker {
 
@@ -106,4 +106,4 @@ class Following : public Fixture {
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_CORE_GROUP_FIXTURE_H_
+#endif  // ATOLL_WORKER_CORE_TESTING_GROUP_FIXTURE_H_

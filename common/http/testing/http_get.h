@@ -1,7 +1,7 @@
 // One HTTP request, for tests.
 
-#ifndef ATOLL_COMMON_HTTP_HTTP_GET_H_
-#define ATOLL_COMMON_HTTP_HTTP_GET_H_
+#ifndef ATOLL_COMMON_HTTP_TESTING_HTTP_GET_H_
+#define ATOLL_COMMON_HTTP_TESTING_HTTP_GET_H_
 
 #include <map>
 #include <string>
@@ -27,4 +27,4 @@ HttpAnswer HttpPost(const std::string& url, const std::map<std::string, std::str
 
 }  // namespace atl
 
-#endif  // ATOLL_COMMON_HTTP_HTTP_GET_H_
+#endif  // ATOLL_COMMON_HTTP_TESTING_HTTP_GET_H_

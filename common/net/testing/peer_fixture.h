@@ -1,7 +1,7 @@
 // The fixture of the tests of peer links: workers that remember what they received.
 
-#ifndef ATOLL_COMMON_NET_PEER_PEER_FIXTURE_H_
-#define ATOLL_COMMON_NET_PEER_PEER_FIXTURE_H_
+#ifndef ATOLL_COMMON_NET_TESTING_PEER_FIXTURE_H_
+#define ATOLL_COMMON_NET_TESTING_PEER_FIXTURE_H_
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -136,4 +136,4 @@ inline void Meet(const PeerFence& fence, const std::vector<TestPeer*>& peers) {
 
 }  // namespace atl
 
-#endif  // ATOLL_COMMON_NET_PEER_PEER_FIXTURE_H_
+#endif  // ATOLL_COMMON_NET_TESTING_PEER_FIXTURE_H_

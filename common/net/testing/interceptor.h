@@ -1,7 +1,7 @@
 // For tests: stands between two ends of links, sees their messages and passes on what it likes.
 
-#ifndef ATOLL_COMMON_NET_INTERCEPTOR_H_
-#define ATOLL_COMMON_NET_INTERCEPTOR_H_
+#ifndef ATOLL_COMMON_NET_TESTING_INTERCEPTOR_H_
+#define ATOLL_COMMON_NET_TESTING_INTERCEPTOR_H_
 
 #include <atomic>
 #include <chrono>
@@ -100,4 +100,4 @@ class Interceptor {
 
 }  // namespace atl
 
-#endif  // ATOLL_COMMON_NET_INTERCEPTOR_H_
+#endif  // ATOLL_COMMON_NET_TESTING_INTERCEPTOR_H_

@@ -1,4 +1,4 @@
-#include "worker/pipeline/local_communicators.h"
+#include "worker/pipeline/testing/local_communicators.h"
 
 #include <algorithm>
 

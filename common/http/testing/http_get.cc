@@ -1,4 +1,4 @@
-#include "common/http/http_get.h"
+#include "common/http/testing/http_get.h"
 
 #include <httplib.h>
 
