@@ -10,7 +10,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "kernels/reference/reference.h"
 #include "tests/cli/command.h"
-#include "worker/data/image_encoders.h"
+#include "worker/data/testing/image_encoders.h"
 #include "worker/model/runner.h"
 #include "worker/model/weights.h"
 

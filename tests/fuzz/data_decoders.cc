@@ -11,7 +11,7 @@
 #include "worker/data/formats/text_share.h"
 #include "worker/data/formats/token_head.h"
 #include "worker/data/parquet/rows.h"
-#include "worker/data/parquet/small_files.h"
+#include "worker/data/parquet/testing/small_files.h"
 
 namespace atl::fuzz {
 namespace {

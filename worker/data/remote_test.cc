@@ -19,7 +19,7 @@
 #include "common/object_store/http.h"
 #include "worker/data/block_cache.h"
 #include "worker/data/dataset.h"
-#include "worker/data/image_encoders.h"
+#include "worker/data/testing/image_encoders.h"
 
 namespace atl {
 namespace {

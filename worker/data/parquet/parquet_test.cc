@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "worker/data/parquet/rows.h"
-#include "worker/data/parquet/small_files.h"
+#include "worker/data/parquet/testing/small_files.h"
 
 namespace atl::parquet {
 namespace {

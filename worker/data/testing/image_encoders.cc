@@ -1,4 +1,4 @@
-#include "worker/data/image_encoders.h"
+#include "worker/data/testing/image_encoders.h"
 
 #include <png.h>
 

@@ -1,7 +1,7 @@
 // Small Parquet files for tests, written by hand.
 
-#ifndef ATOLL_WORKER_DATA_PARQUET_SMALL_FILES_H_
-#define ATOLL_WORKER_DATA_PARQUET_SMALL_FILES_H_
+#ifndef ATOLL_WORKER_DATA_PARQUET_TESTING_SMALL_FILES_H_
+#define ATOLL_WORKER_DATA_PARQUET_TESTING_SMALL_FILES_H_
 
 #include <snappy-c.h>
 
@@ -140,4 +140,4 @@ inline std::string File(std::vector<Thrift> schema, int rows, const std::vector<
 
 }  // namespace atl::parquet
 
-#endif  // ATOLL_WORKER_DATA_PARQUET_SMALL_FILES_H_
+#endif  // ATOLL_WORKER_DATA_PARQUET_TESTING_SMALL_FILES_H_

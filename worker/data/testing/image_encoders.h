@@ -1,7 +1,7 @@
 // JPEG and PNG files for tests, made by the libraries' own encoders.
 
-#ifndef ATOLL_WORKER_DATA_IMAGE_ENCODERS_H_
-#define ATOLL_WORKER_DATA_IMAGE_ENCODERS_H_
+#ifndef ATOLL_WORKER_DATA_TESTING_IMAGE_ENCODERS_H_
+#define ATOLL_WORKER_DATA_TESTING_IMAGE_ENCODERS_H_
 
 #include <cstdint>
 #include <string>
@@ -19,4 +19,4 @@ std::string EncodePng(int width, int height, int channels);
 
 }  // namespace atl
 
-#endif  // ATOLL_WORKER_DATA_IMAGE_ENCODERS_H_
+#endif  // ATOLL_WORKER_DATA_TESTING_IMAGE_ENCODERS_H_
