@@ -191,17 +191,20 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
   void ForgetPeak() override { arithmetic_->ForgetPeak(); }
   void CopyToDevice(Stream& stream, const Tensor& to, const void* host) override {
     if (before_copy_ != nullptr) GetQueue(stream).Add(before_copy_);
+    Count(&FakeCounts::to_device_bytes, GetBytes(to));
     Enqueue(stream, [this, host, real = Real(to)] {
       arithmetic_->CopyToDevice(*inner_stream_, real, host);
     });
   }
   void CopyToHost(Stream& stream, void* host, const Tensor& from) override {
     if (before_copy_ != nullptr) GetQueue(stream).Add(before_copy_);
+    Count(&FakeCounts::to_host_bytes, GetBytes(from));
     Enqueue(stream, [this, host, real = Real(from)] {
       arithmetic_->CopyToHost(*inner_stream_, host, real);
     });
   }
   void Zero(Stream& stream, const Tensor& x) override {
+    CountLaunch();
     Enqueue(stream, [this, real = Real(x)] { arithmetic_->Zero(*inner_stream_, real); });
   }
 
@@ -211,6 +214,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
   void CopyFromPeer(Stream& stream, const Tensor& to, const Backend& peer,
                     const Tensor& from) override {
     const auto& other = dynamic_cast<const FakeBackend&>(peer);
+    Count(&FakeCounts::peer_bytes, GetBytes(from));
     Enqueue(stream, [this, to = Real(to), from = other.Real(from)] {
       arithmetic_->CopyToDevice(*inner_stream_, to, from.data);
     });
@@ -249,6 +253,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
   }
   absl::Status Synchronize(Stream& stream) override {
     ATOLL_CHECK(recording_ == nullptr, "work that is recorded does not wait");
+    Count(&FakeCounts::synchronisations);
     GetQueue(stream).Wait();
     ATOLL_RETURN_IF_ERROR(failures_.First());
     const std::lock_guard lock(mutex_);
@@ -257,12 +262,14 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
 
 #define ATOLL_FAKE_OPERATION(Op)                                                      \
   void Run(Stream& stream, const Op& op) override {                                   \
+    CountLaunch();                                                                    \
     Enqueue(stream, [this, real = Real(op)] { /* as the device sees it */             \
                                               arithmetic_->Run(*inner_stream_, real); \
     });                                                                               \
   }
 #define ATOLL_FAKE_OPERATION_WITH_WORKSPACE(Op)                          \
   void Run(Stream& stream, const Op& op, Workspace workspace) override { \
+    CountLaunch();                                                       \
     Enqueue(stream, [this, real = Real(op), scratch = Real(workspace)] { \
       arithmetic_->Run(*inner_stream_, real, scratch);                   \
     });                                                                  \
@@ -284,6 +291,15 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
     failures_.Add(std::move(source));
   }
 
+  FakeCounts counts() const {
+    const std::lock_guard lock(counts_mutex_);
+    return counts_;
+  }
+  void Count(int64_t FakeCounts::*count, int64_t amount = 1) {
+    const std::lock_guard lock(counts_mutex_);
+    counts_.*count += amount;
+  }
+
   // The operation with the memory behind its addresses. They are found by their values: no size or
   // coefficient looks like one. What lies between its fields may, with a float before it: the rest
   // of an address that was in the same place of the stack.
@@ -300,6 +316,13 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
 
  private:
   using Operations = std::vector<std::function<void()>>;
+
+  static int64_t GetBytes(const Tensor& tensor) {
+    return tensor.size() * GetElementSize(tensor.dtype);
+  }
+  void CountLaunch() {
+    if (recording_ == nullptr) Count(&FakeCounts::launches);
+  }
   struct Recorded final : Graph {
     std::shared_ptr<const Operations> operations;  // also of a launch that is under way
   };
@@ -329,6 +352,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
     return graph;
   }
   void Launch(Stream& stream, Graph& graph) override {
+    Count(&FakeCounts::launches);
     GetQueue(stream).Add([operations = static_cast<Recorded&>(graph).operations] {
       for (const std::function<void()>& operation : *operations) operation();
     });
@@ -349,7 +373,9 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
   Recorder recorder_{this, 4096};
   std::shared_ptr<Operations> recording_;
   Stream* recorded_stream_ = nullptr;
-  std::mutex mutex_;  // of what follows
+  mutable std::mutex counts_mutex_;
+  FakeCounts counts_;  // guarded by counts_mutex_
+  std::mutex mutex_;   // of what follows
   const std::unique_ptr<Backend> arithmetic_;
   std::unique_ptr<Stream> inner_stream_;
 };
@@ -363,9 +389,19 @@ std::unique_ptr<Backend> FakeDevice::NewBackend(std::function<void()> before_cop
   return std::make_unique<FakeBackend>(name_, arithmetic_(), memory_, std::move(before_copy));
 }
 
+FakeCounts GetFakeCounts(const Backend& backend) {
+  return dynamic_cast<const FakeBackend&>(backend).counts();
+}
+
 void EnqueueOnFake(Backend& backend, Stream& stream, std::function<void()> work) {
   ATOLL_CHECK(dynamic_cast<FakeBackend*>(&backend) != nullptr, backend.Name(), " is not fake");
   GetQueue(stream).Add(std::move(work));
+}
+
+void CountCollective(Backend& backend, const Tensor& tensor) {
+  auto& fake = dynamic_cast<FakeBackend&>(backend);
+  fake.Count(&FakeCounts::collectives);
+  fake.Count(&FakeCounts::collective_bytes, tensor.size() * GetElementSize(tensor.dtype));
 }
 
 Tensor RealMemory(Backend& backend, const Tensor& tensor) {

@@ -13,6 +13,7 @@
 #ifndef ATOLL_KERNELS_TESTING_FAKE_DEVICE_H_
 #define ATOLL_KERNELS_TESTING_FAKE_DEVICE_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,6 +23,16 @@
 namespace atl::testing {
 
 class FakeMemory;
+
+// What a backend has been asked for: on a real device each costs time of the host or of a bus.
+struct FakeCounts {
+  int64_t launches = 0;  // of operations, or of all that were recorded as one
+  int64_t synchronisations = 0;
+  int64_t to_host_bytes = 0, to_device_bytes = 0, peer_bytes = 0;
+  int64_t collectives = 0, collective_bytes = 0;  // of the tensors that they were given
+};
+// REQUIRES: a FakeDevice's backend; for any thread.
+FakeCounts GetFakeCounts(const Backend& backend);
 
 // Copies are the same device.
 class FakeDevice {
@@ -44,6 +55,7 @@ class FakeDevice {
 
 // The stream calls it when it comes to it.
 void EnqueueOnFake(Backend& backend, Stream& stream, std::function<void()> work);
+void CountCollective(Backend& backend, const Tensor& tensor);
 // The real memory behind a tensor of this backend's device.
 Tensor RealMemory(Backend& backend, const Tensor& tensor);
 

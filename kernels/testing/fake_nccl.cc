@@ -183,6 +183,7 @@ absl::Status FakeNccl::Together(Member member, Backend& backend, Stream& stream,
       group.rounds.erase(number);
     }
   };
+  CountCollective(backend, x);
   EnqueueOnFake(backend, stream, work);
   return absl::OkStatus();
 }
@@ -190,6 +191,7 @@ absl::Status FakeNccl::Together(Member member, Backend& backend, Stream& stream,
 absl::Status FakeNccl::Send(Member member, Backend& backend, Stream& stream, const Tensor& x,
                             int to) {
   const std::shared_ptr<Joined> own = Of<std::shared_ptr<Joined>>(member);
+  CountCollective(backend, x);
   EnqueueOnFake(backend, stream, [own, to, real = RealMemory(backend, x)] {
     Group& group = *own->group;
     std::unique_lock lock(group.mutex);
@@ -207,6 +209,7 @@ absl::Status FakeNccl::Send(Member member, Backend& backend, Stream& stream, con
 absl::Status FakeNccl::Receive(Member member, Backend& backend, Stream& stream, const Tensor& x,
                                int from) {
   const std::shared_ptr<Joined> own = Of<std::shared_ptr<Joined>>(member);
+  CountCollective(backend, x);
   EnqueueOnFake(backend, stream, [own, from, real = RealMemory(backend, x)] {
     Group& group = *own->group;
     std::unique_lock lock(group.mutex);
