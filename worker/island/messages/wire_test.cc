@@ -104,7 +104,7 @@ TEST_CASE("frames_that_break_a_rule_are_refused") {
   reply.handover.emplace().known_steps = INT64_MAX;
   CHECK(refused(reply));
   CHECK(refused(SetStepsCall{-1}));
-  CHECK(refused(ConfigureCall{{{std::string(70'000, 'k'), ""}}}));
+  CHECK(refused(ConfigureCall{{{"", std::string(70'000, 'k')}}}));
   CHECK(!ParseChunkHeader("", 3).ok());
   CHECK(!ParseChunkHeader("", 4 * kChunkElements + 4).ok());
   CHECK(!ParseChunkHeader(Serialize(ChunkHeader{.part = kPartsMax}), 4).ok());
