@@ -41,7 +41,12 @@ class WorkQueue {
     changed_.notify_all();
     return true;
   }
-  // Waits until all of it is done, for so long at most; false: it is not.
+  // Waits until all of it is done.
+  void Await() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return queue_.empty() && !busy_; });
+  }
+  // For so long at most; false: it is not.
   bool AwaitIdle(Duration at_most) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, at_most, [this] { return queue_.empty() && !busy_; });

@@ -55,7 +55,7 @@ Engine::Engine(NodeId worker, std::vector<LocalDevice> devices, EngineOptions op
 
 Engine::~Engine() {
   interrupt_.Raise(absl::AbortedError("the engine ends"));
-  for (const auto& run : runs_) run->thread.Wait();
+  for (const auto& run : runs_) run->thread.Await();
 }
 
 // ---- a plan ----
@@ -182,12 +182,12 @@ absl::Status Engine::OnDevices(const Function& function) {
   for (const auto& run : runs_) {
     if (run->device.idle()) continue;
     LocalRun* const own = run.get();
-    own->thread.Start([this, own, &function] {
+    own->thread.Add([this, own, &function] {
       own->status = function(*own);
       if (!own->status.ok()) interrupt_.Raise(Annotate(own->status, own->device.name()));
     });
   }
-  for (const auto& run : runs_) run->thread.Wait();
+  for (const auto& run : runs_) run->thread.Await();
   return interrupt_.status();
 }
 

@@ -274,11 +274,11 @@ absl::Status Engine::TakeStep(const StepSums& step) {
   for (const auto& run : runs_) {
     if (run->executor == nullptr || run->executor->waiting_number() != step.number) continue;
     LocalRun* const own = waiting.emplace_back(run.get());
-    own->thread.Start([own, &step] { own->status = own->executor->TakeStep(step.sums); });
+    own->thread.Add([own, &step] { own->status = own->executor->TakeStep(step.sums); });
   }
   absl::Status first;
   for (LocalRun* run : waiting) {
-    run->thread.Wait();
+    run->thread.Await();
     if (first.ok()) first = Annotate(run->status, run->device.name());
   }
   NoteTaken();

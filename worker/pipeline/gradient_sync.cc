@@ -19,7 +19,7 @@ void GradientSync::Start() {
   status_ = absl::OkStatus();
   spans_.clear();
   if (device_.role().syncs.empty()) return;
-  thread_.Start([this] {
+  thread_.Add([this] {
     status_ = Run();
     if (!status_.ok()) interrupt_.Raise(status_);
   });
@@ -46,7 +46,7 @@ void GradientSync::Stop() {
 }
 
 absl::Status GradientSync::Wait() {
-  thread_.Wait();
+  thread_.Await();
   return status_;
 }
 

@@ -17,7 +17,7 @@
 
 #include "worker/pipeline/device.h"
 #include "worker/pipeline/interrupt.h"
-#include "worker/pipeline/task_thread.h"
+#include "worker/work_queue.h"
 
 namespace atl::worker {
 
@@ -63,7 +63,7 @@ class GradientSync {
   absl::Status status_;
   std::vector<OpSpan> spans_;
   int64_t summed_bytes_ = 0;  // of the task under way; its thread's own
-  TaskThread thread_;
+  WorkQueue thread_;
 };
 
 }  // namespace atl::worker

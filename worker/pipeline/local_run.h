@@ -10,8 +10,8 @@
 #include "worker/pipeline/all_reduce_meter.h"
 #include "worker/pipeline/device.h"
 #include "worker/pipeline/executor.h"
-#include "worker/pipeline/task_thread.h"
 #include "worker/pipeline/work_meter.h"
+#include "worker/work_queue.h"
 
 namespace atl::worker {
 
@@ -27,7 +27,7 @@ struct LocalRun {
   std::unique_ptr<WorkMeter> meter;
   std::unique_ptr<AllReduceMeter> sums;
   absl::Status status;
-  TaskThread thread;
+  WorkQueue thread;
 };
 
 }  // namespace atl::worker

@@ -24,16 +24,7 @@ LinkMeasurerOptions WithProgress(LinkMeasurerOptions options) {
 }  // namespace
 
 LinkMeasurer::LinkMeasurer(PeerLink* link, LinkMeasurerOptions options)
-    : link_(link), options_(WithProgress(std::move(options))), thread_([this] { Run(); }) {}
-
-LinkMeasurer::~LinkMeasurer() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-    changed_.notify_one();
-  }
-  thread_.join();
-}
+    : link_(link), options_(WithProgress(std::move(options))) {}
 
 void LinkMeasurer::Measure(MeasureLinks request) {
   const std::lock_guard lock(mutex_);
@@ -45,21 +36,20 @@ void LinkMeasurer::Measure(MeasureLinks request) {
     newest_ = request.request;
     next_ = std::move(request);
   }
-  changed_.notify_one();
+  work_.Add([this] { MeasureNext(); });
 }
 
-void LinkMeasurer::Run() {
-  for (;;) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return stop_ || next_ || next_probe_; });
-    if (stop_) return;
-    const MeasureLinks request = *std::exchange(next_ ? next_ : next_probe_, std::nullopt);
-    lock.unlock();
-    LinksMeasured answer = request.probe          ? Probe(request)
-                           : request.during_steps ? MeasureDuringSteps(request)
-                                                  : Do(request);
-    if (request.measurer == link_->name()) options_.post(std::move(answer));
+void LinkMeasurer::MeasureNext() {
+  std::optional<MeasureLinks> next;
+  {
+    const std::lock_guard lock(mutex_);
+    next = std::exchange(next_ ? next_ : next_probe_, std::nullopt);
   }
+  if (!next) return;  // a newer one has replaced it
+  LinksMeasured answer = next->probe          ? Probe(*next)
+                         : next->during_steps ? MeasureDuringSteps(*next)
+                                              : Do(*next);
+  if (next->measurer == link_->name()) options_.post(std::move(answer));
 }
 
 LinksMeasured LinkMeasurer::Probe(const MeasureLinks& request) {

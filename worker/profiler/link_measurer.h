@@ -6,16 +6,15 @@
 #ifndef ATOLL_WORKER_PROFILER_LINK_MEASURER_H_
 #define ATOLL_WORKER_PROFILER_LINK_MEASURER_H_
 
-#include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "common/net/peer/peer_link.h"
 #include "common/protocol/control.h"
 #include "worker/profiler/link_profiler.h"
+#include "worker/work_queue.h"
 
 namespace atl::worker {
 
@@ -33,20 +32,17 @@ struct LinkMeasurerOptions {
   LinkProfileOptions profile;
 };
 
+// Its end waits for what is being measured: seconds at most.
 class LinkMeasurer {
  public:
   // `link` outlives it.
   LinkMeasurer(PeerLink* link, LinkMeasurerOptions options);
-  ~LinkMeasurer();  // what is being measured is waited for: seconds at most
-  LinkMeasurer(const LinkMeasurer&) = delete;
-  LinkMeasurer& operator=(const LinkMeasurer&) = delete;
-
   // The newest request replaces one that has not begun; one that repeats the last is skipped. A
   // probe replaces only a probe, and waits for what is measured.
   void Measure(MeasureLinks request);
 
  private:
-  void Run();
+  void MeasureNext();
   LinksMeasured Do(const MeasureLinks& request);
   LinksMeasured MeasureDuringSteps(const MeasureLinks& request);
   LinksMeasured Probe(const MeasureLinks& request);
@@ -55,12 +51,10 @@ class LinkMeasurer {
   PeerLink* const link_;
   const LinkMeasurerOptions options_;
   std::mutex mutex_;
-  std::condition_variable changed_;
   std::optional<MeasureLinks> next_;        // guarded by mutex_
   std::optional<MeasureLinks> next_probe_;  // guarded by mutex_
   int64_t newest_ = 0;                      // guarded by mutex_: request taken or waiting
-  bool stop_ = false;                       // guarded by mutex_
-  std::thread thread_;                      // last
+  WorkQueue work_;                          // last: it uses the others
 };
 
 }  // namespace atl::worker

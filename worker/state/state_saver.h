@@ -4,16 +4,16 @@
 #ifndef ATOLL_WORKER_STATE_STATE_SAVER_H_
 #define ATOLL_WORKER_STATE_STATE_SAVER_H_
 
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/object_store/object_store.h"
 #include "worker/state/unit_store.h"
+#include "worker/work_queue.h"
 
 namespace atl::worker {
 
@@ -29,8 +29,8 @@ class StateSaver {
   // OK: all of a save is done. Likewise.
   using Done = std::function<void(int64_t save, const absl::Status& status)>;
 
-  explicit StateSaver(Work work);
-  ~StateSaver();  // cancels, and waits for that
+  explicit StateSaver(Work work) : work_(std::move(work)) {}
+  ~StateSaver() { Stop(); }
   StateSaver(const StateSaver&) = delete;
   StateSaver& operator=(const StateSaver&) = delete;
 
@@ -47,21 +47,17 @@ class StateSaver {
     SaveTask task;
     Done done;
     int64_t number = 0;
-    bool go_on = false;
   };
 
-  void Run();
+  void Do(const Task& task);
   bool IsCancelled(int64_t number);
 
   const Work work_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Task> tasks_;  // guarded by mutex_; one at most
-  int64_t next_ = 0;        // guarded by mutex_
-  int64_t cancelled_ = 0;   // guarded by mutex_; tasks before this number
-  bool working_ = false;    // guarded by mutex_
-  bool stopping_ = false;   // guarded by mutex_
-  std::thread thread_;      // last: it uses the others
+  std::optional<Task> prepared_;  // guarded by mutex_
+  int64_t next_ = 0;              // guarded by mutex_
+  int64_t cancelled_ = 0;         // guarded by mutex_; tasks before this number
+  WorkQueue thread_;              // last: it uses the others
 };
 
 }  // namespace atl::worker

@@ -18,10 +18,7 @@ class ThreadLane final : public WorkLane {
   void Add(std::function<void()> work) override {
     ATOLL_CHECK(queue_.Add(std::move(work)), "more work than is waited for");
   }
-  void AwaitIdle() override {
-    while (!queue_.AwaitIdle(std::chrono::seconds(1))) {
-    }
-  }
+  void AwaitIdle() override { queue_.Await(); }
 
  private:
   WorkQueue queue_;
