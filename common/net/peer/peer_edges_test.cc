@@ -63,6 +63,24 @@ TEST_CASE("messages come whole and in order over two edges, which both carry the
   RequireAllArrive(a, b, 2);
 }
 
+TEST_CASE("bytes in bulk go over several connections of an edge; one that breaks loses the peer") {
+  PeerLinkOptions options{.chunk_bytes = 4096};
+  options.connections = 3;
+  TestPeer a("a", options), b("b", {.chunk_bytes = 4096});
+  BreakingProxy proxy(b.member.endpoint);
+  IslandMember through = b.member;
+  through.endpoint = proxy.endpoint();
+  REQUIRE(a.link->SetPeers(Plan(1), {a.member, through}).ok());
+  REQUIRE(b.link->SetPeers(Plan(1), {a.member, b.member}).ok());
+  REQUIRE(a.link->AwaitPeers(In(kPatience)).ok());
+  // Those after the first are used as soon as they are there.
+  do {
+    RequireAllArrive(a, b, 1);
+  } while (proxy.CountBusy(1'000'000) < 3);
+  proxy.Break();
+  a.AwaitLost("b");
+}
+
 TEST_CASE("with keys every edge is sealed") {
   PeerLinkOptions options = TwoEndpoints();
   options.keys = GenerateKeyPair().value();

@@ -1,11 +1,12 @@
 // Point-to-point (P2P) messages between the workers of an island: commands, activations and
 // gradients, layer state, blocks of collectives.
 //
-// Every worker has one link: an endpoint that it binds, and two connections to each other member of
-// the island's plan, one for commands and one for bytes in bulk, so that a command never stands
-// behind a tensor. Messages of one channel from one worker to another arrive in the order in which
-// they were sent, whole and checked, or not at all; nothing is sent twice. The bytes on the wire
-// are in proto/frame.proto.
+// Every worker has one link: an endpoint that it binds, and connections to each other member of the
+// island's plan, one for commands and one or more for bytes in bulk, as many as bandwidth and
+// latency turn out to need (path_connections.h), so that a command never stands behind a tensor.
+// Messages of one channel from one worker to another arrive in the order in which they were sent,
+// whole and checked, or not at all; nothing is sent twice. The bytes on the wire are in
+// proto/frame.proto.
 //
 // Edges. A worker may bind up to 4 endpoints, each in another network. Between two workers there
 // are as many edges as the one with more endpoints has: edge i connects their i-th endpoints, or
@@ -113,6 +114,7 @@ struct PeerLinkOptions {
   KeyPair keys;  // with keys, only members whose keys the plan names get in
   bool allow_plaintext_beyond_loopback = false;
   int io_threads = 1;
+  int connections = 1;  // for bytes in bulk, from the start; at least one an edge, 4 at most
   int64_t chunk_bytes = int64_t{1} << 20;  // of several edges: kStripeBytes at most
 
   // Granted to every peer, by channel, in payload bytes plus kPeerMessageCost a message. A message

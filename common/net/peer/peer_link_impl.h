@@ -13,17 +13,21 @@
 
 #include "common/net/chunks.h"
 #include "common/net/link_socket.h"
+#include "common/net/path_connections.h"
 #include "common/net/peer/peer_link.h"
 
 namespace atl {
 
-// Lane 0 carries commands over edge 0; lane 1 + e carries the other channels over edge e. Lane 1
-// has what is one for all of these: credit, and the numbers of messages.
+// Lane 0 carries commands over edge 0, the others carry the other channels over the edges in turn:
+// one each, and more where the path needs them (path_connections.h). Lane 1 has what is one for all
+// of these: credit, and the numbers of messages.
 inline constexpr int kLanes = kPeerLanesMax;
 static_assert(kLanes == 1 + kPeerEndpointsMax);
 inline constexpr int SelectLane(int channel) { return channel == 0 ? 0 : 1; }
 inline constexpr bool Carries(int lane, int channel) { return (lane == 0) == (channel == 0); }
-inline constexpr int EdgeFromLane(int lane) { return lane == 0 ? 0 : lane - 1; }
+inline constexpr int EdgeFromLane(int lane, int edges) {
+  return lane == 0 ? 0 : (lane - 1) % edges;
+}
 
 int CountEdges(const PeerLinkOptions& options, const IslandMember& member);
 // The member's endpoint of this edge.
@@ -102,7 +106,9 @@ class PeerLink::Impl final : public PeerLink {
   };
   struct Peer {
     IslandMember member;
-    std::array<std::unique_ptr<Lane>, kLanes> lanes;  // none where there is no edge
+    int edges = 1;
+    std::array<std::unique_ptr<Lane>, kLanes> lanes;            // none where there is no edge
+    PathConnections path{ConnectionWindowBytes(), kLanes - 1};  // of lanes after the first
     int64_t chunk_bytes = 0;
     std::array<std::deque<Outgoing>, kPeerChannels> queues;
     std::array<int64_t, kPeerChannels> limit = {}, spent = {}, begun = {};
@@ -173,6 +179,7 @@ class PeerLink::Impl final : public PeerLink {
   absl::Status Check(const PeerFence& fence, const std::vector<IslandMember>& members) const;
   absl::Status Connect(Peer& peer);
   absl::StatusOr<std::unique_ptr<Lane>> Connect(const Peer& peer, int lane);
+  void AddLanes(Peer& peer);                        // where more are wanted
   void Reset(Peer& peer, const absl::Status& why);  // ends all that is under way with it
   void OnPeerLost(const NodeId& name, std::string why);
   void Note(const Peer& peer, const std::string& trouble);

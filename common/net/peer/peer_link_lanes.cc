@@ -77,7 +77,7 @@ bool PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
       case ConnectionEvent::kConnected:
         SetUp(descriptor);
         lane->descriptor = descriptor;
-        if (EdgeFromLane(lane_index) == 0) NoteConnection(name, true);
+        if (lane_index <= 1) NoteConnection(name, true);
         break;
       case ConnectionEvent::kUp:
         lane->hello_due = true;
@@ -112,27 +112,27 @@ void PeerLink::Impl::OnLaneDown(Peer& peer, int lane_index, ConnectionEvent even
   Lane& lane = *peer.lanes[lane_index];
   if (event == ConnectionEvent::kSessionBroken) Count(name, &PeerCounters::frames_refused);
   lane.descriptor = -1;
-  const bool in_use = EdgeFromLane(lane_index) == 0
-                          ? peer.lanes[0]->welcomed || peer.lanes[1]->welcomed
-                          : lane.welcomed;
+  const bool in_use =
+      lane_index <= 1 ? peer.lanes[0]->welcomed || peer.lanes[1]->welcomed : lane.welcomed;
   if (in_use) return OnPeerLost(name, std::string(Explain(event)));
-  if (event == ConnectionEvent::kLost && EdgeFromLane(lane_index) == 0) NoteConnection(name, false);
+  if (event == ConnectionEvent::kLost && lane_index <= 1) NoteConnection(name, false);
   NoteTrouble(peer, lane_index, std::string(Explain(event)));
 }
 
-// Only the first edge is one that a peer cannot be without.
+// Only the first lanes are those that a peer cannot be without.
 void PeerLink::Impl::NoteTrouble(Peer& peer, int lane_index, std::string trouble) {
   Lane& lane = *peer.lanes[lane_index];
   lane.trouble = std::move(trouble);
-  if (EdgeFromLane(lane_index) == 0) return Note(peer, lane.trouble);
+  if (lane_index <= 1) return Note(peer, lane.trouble);
   if (lane.link->up() || std::exchange(lane.trouble_logged, true)) return;
-  LogWarning("peer link", "edge ", EdgeFromLane(lane_index), " to ", peer.member.worker, " at ",
-             GetEdgeEndpoint(peer.member, EdgeFromLane(lane_index)),
-             " is not used: ", lane.trouble);
+  const int edge = EdgeFromLane(lane_index, peer.edges);
+  LogWarning("peer link", "a connection of edge ", edge, " to ", peer.member.worker, " at ",
+             GetEdgeEndpoint(peer.member, edge), " is not used: ", lane.trouble);
 }
 
 bool PeerLink::Impl::PumpPeer(Peer& peer) {
   bool more = false;
+  if (peer.welcomed()) AddLanes(peer);
   for (int lane = 0; lane < kLanes; ++lane) {
     if (peer.lanes[lane] == nullptr || !peer.lanes[lane]->link->up()) continue;
     if (peer.lanes[lane]->hello_due) SayHello(peer, lane);
@@ -261,7 +261,7 @@ bool PeerLink::Impl::SendChunk(Peer& peer, int lane_index, Outgoing& outgoing) {
     outgoing.tensor->SkipTo(outgoing.tensor->next() - 1);
     return false;  // the connection was just lost; its watch will report it
   }
-  CountSent(peer.member.worker, EdgeFromLane(lane_index), bytes);
+  CountSent(peer.member.worker, EdgeFromLane(lane_index, peer.edges), bytes);
   return true;
 }
 
@@ -270,6 +270,7 @@ void PeerLink::Impl::Finish(Peer& peer, int channel) {
   Unqueue(peer.member.worker, queue.front());
   Count(peer.member.worker, &PeerCounters::messages_sent);
   queue.pop_front();
+  if (channel != 0 && queue.empty()) peer.path.Idle();
 }
 
 void PeerLink::Impl::Unqueue(const NodeId& to, const Outgoing& outgoing) {
@@ -320,8 +321,11 @@ void PeerLink::Impl::OnLaneFrame(const NodeId& name, int lane_index, LinkFrame& 
         if (!answers_hello) return;
         return OnPeerLost(name, absl::StrCat("it refuses us: ", frame.peer_refusal().reason()));
       case v1::Frame::kPeerCredit: {
-        int64_t& limit = peer.limit[frame.peer_credit().channel()];
-        if (lane.welcomed) limit = std::max(limit, frame.peer_credit().limit());
+        const int channel = frame.peer_credit().channel();
+        const int64_t more = frame.peer_credit().limit() - peer.limit[channel];
+        if (!lane.welcomed || more <= 0) return;
+        peer.limit[channel] += more;
+        if (channel != 0) peer.path.Moved(more, now_);
         return;
       }
       case v1::Frame::kPeerArrival:
@@ -370,6 +374,7 @@ void PeerLink::Impl::OnArrival(Peer& peer, int lane, uint64_t number,
 void PeerLink::Impl::OnPong(Peer& peer, uint64_t number) {
   if (!peer.ping || peer.ping->number != number) return;
   peer.round_trips.push_back(now_ - peer.ping->sent);
+  peer.path.RoundTrip(peer.round_trips.back());
   if (peer.round_trips.size() > kRoundTripsKept) peer.round_trips.pop_front();
   peer.ping.reset();
   const std::lock_guard lock(mutex_);

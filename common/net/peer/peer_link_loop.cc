@@ -268,27 +268,37 @@ absl::StatusOr<std::unique_ptr<PeerLink::Impl::Lane>> PeerLink::Impl::Connect(co
   auto lane = std::make_unique<Lane>();
   const auto wake = [tasks = tasks_] { tasks->Wake(); };
   // A slow edge must not hold much of a message that the others could have sent.
-  lane->account = CountEdges(options_, peer.member) == 1
+  lane->account = peer.edges == 1
                       ? std::make_shared<SendAccount>(unsent_bytes_, kUnsentBytesMax, wake)
                       : std::make_shared<SendAccount>(unsent_bytes_, kUnsentBytesMax, wake,
                                                       kStripesUnsent * peer.chunk_bytes);
   ATOLL_ASSIGN_OR_RETURN(
       lane->link, LinkClient::Create(*context_, options_.keys, peer.member.public_key, wake));
-  ATOLL_RETURN_IF_ERROR(
-      lane->link->Connect(GetEdgeAddress(options_, peer.member, EdgeFromLane(lane_index))));
+  ATOLL_RETURN_IF_ERROR(lane->link->Connect(
+      GetEdgeAddress(options_, peer.member, EdgeFromLane(lane_index, peer.edges))));
   return lane;
 }
 
 absl::Status PeerLink::Impl::Connect(Peer& peer) {
-  const int edges = CountEdges(options_, peer.member);
+  peer.edges = CountEdges(options_, peer.member);
   peer.chunk_bytes =
-      edges == 1 ? options_.chunk_bytes : std::min(options_.chunk_bytes, kStripeBytes);
+      peer.edges == 1 ? options_.chunk_bytes : std::min(options_.chunk_bytes, kStripeBytes);
   std::array<std::unique_ptr<Lane>, kLanes> lanes;
-  for (int lane = 0; lane <= edges; ++lane) {
+  const int bulk = std::clamp(options_.connections, peer.edges, kLanes - 1);
+  for (int lane = 0; lane <= bulk; ++lane) {
     ATOLL_ASSIGN_OR_RETURN(lanes[lane], Connect(peer, lane));
   }
   peer.lanes = std::move(lanes);
   return absl::OkStatus();
+}
+
+void PeerLink::Impl::AddLanes(Peer& peer) {
+  for (int lane = 1; lane <= peer.path.wanted(); ++lane) {
+    if (peer.lanes[lane] != nullptr) continue;
+    absl::StatusOr<std::unique_ptr<Lane>> added = Connect(peer, lane);
+    if (!added.ok()) return;  // those that are there go on
+    peer.lanes[lane] = *std::move(added);
+  }
 }
 
 void PeerLink::Impl::Reset(Peer& peer, const absl::Status& why) {

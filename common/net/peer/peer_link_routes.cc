@@ -298,7 +298,8 @@ absl::Status PeerLink::Impl::OnChunk(Route& first, const Route& route, LinkFrame
   const auto bytes = static_cast<int64_t>(in.payload.bytes().size());
   ATOLL_RETURN_IF_ERROR(Accept(incoming, in));
   if (!incoming.dropped) {
-    CountReceived(first.hello.from(), EdgeFromLane(route.hello.lane()), bytes);
+    const NodeId& from = first.hello.from();
+    CountReceived(from, EdgeFromLane(route.hello.lane(), Find(from)->edges), bytes);
   }
   if (incoming.complete) DeliverReady(first, incoming.channel);
   return absl::OkStatus();

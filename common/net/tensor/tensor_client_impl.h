@@ -10,7 +10,7 @@
 
 #include "common/net/chunks.h"
 #include "common/net/link_socket.h"
-#include "common/net/tensor/path_connections.h"
+#include "common/net/path_connections.h"
 #include "common/net/tensor/pull_rates.h"
 #include "common/net/tensor/tensor_client.h"
 

@@ -8,7 +8,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -43,6 +46,12 @@ class BreakingProxy {
 
   std::string endpoint() const { return "tcp://127.0.0.1:" + std::to_string(port_); }
 
+  // Counts the connections that have brought more than so many bytes to the endpoint.
+  int CountBusy(int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    return static_cast<int>(std::count_if(brought_.begin(), brought_.end(),
+                                          [&](const auto& each) { return *each > bytes; }));
+  }
   // Ends all connections that there are; later ones are forwarded.
   void Break() {
     const std::lock_guard lock(mutex_);
@@ -70,18 +79,23 @@ class BreakingProxy {
         shutdown(from, SHUT_RDWR);
         continue;
       }
-      forwarders_.emplace_back([from, to] { Forward(from, to); });
-      forwarders_.emplace_back([from, to] { Forward(to, from); });
+      const auto brought = brought_.emplace_back(std::make_shared<std::atomic<int64_t>>(0));
+      forwarders_.emplace_back([from, to, brought] { Forward(from, to, *brought); });
+      forwarders_.emplace_back([from, to] {
+        std::atomic<int64_t> unused = 0;
+        Forward(to, from, unused);
+      });
     }
   }
 
-  static void Forward(int from, int to) {
+  static void Forward(int from, int to, std::atomic<int64_t>& bytes_forwarded) {
     std::array<char, 16384> bytes;
     for (ssize_t size; (size = read(from, bytes.data(), bytes.size())) > 0;) {
       for (ssize_t done = 0; done < size;) {
         const ssize_t sent = send(to, bytes.data() + done, size - done, MSG_NOSIGNAL);
         if (sent <= 0) break;
         done += sent;
+        bytes_forwarded += sent;
       }
     }
     shutdown(to, SHUT_RDWR);
@@ -91,9 +105,10 @@ class BreakingProxy {
   const int listener_;
   int port_ = 0;
   std::mutex mutex_;
-  std::vector<int> connections_;         // guarded by mutex_, closed at the end
-  std::vector<std::thread> forwarders_;  // the acceptor's
-  std::thread acceptor_;                 // last: it uses all of the above
+  std::vector<int> connections_;  // guarded by mutex_, closed at the end
+  std::vector<std::shared_ptr<std::atomic<int64_t>>> brought_;  // guarded by mutex_
+  std::vector<std::thread> forwarders_;                         // the acceptor's
+  std::thread acceptor_;                                        // last: it uses all of the above
 };
 
 }  // namespace atl

@@ -1,4 +1,4 @@
-// How many connections one end of a tensor link uses to the other: as many as it takes for their
+// How many connections one end of a link uses to the other: as many as it takes for their
 // windows to hold what is in flight at the rate that was measured. Pure; not thread-safe.
 //
 // A connection has at most a window of bytes in flight, whatever the link can carry: 4 MiB of
@@ -10,8 +10,8 @@
 // and only grows: while connections are what limits, the rate grows with each of them; when the
 // link does, the number stays, with a third of the windows unused.
 
-#ifndef ATOLL_COMMON_NET_TENSOR_PATH_CONNECTIONS_H_
-#define ATOLL_COMMON_NET_TENSOR_PATH_CONNECTIONS_H_
+#ifndef ATOLL_COMMON_NET_PATH_CONNECTIONS_H_
+#define ATOLL_COMMON_NET_PATH_CONNECTIONS_H_
 
 #include <cstdint>
 #include <optional>
@@ -49,4 +49,4 @@ int64_t ConnectionWindowBytes();
 
 }  // namespace atl
 
-#endif  // ATOLL_COMMON_NET_TENSOR_PATH_CONNECTIONS_H_
+#endif  // ATOLL_COMMON_NET_PATH_CONNECTIONS_H_

@@ -1,4 +1,4 @@
-#include "common/net/tensor/path_connections.h"
+#include "common/net/path_connections.h"
 
 #include <algorithm>
 #include <cmath>
