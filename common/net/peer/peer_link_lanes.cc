@@ -322,10 +322,10 @@ void PeerLink::Impl::OnLaneFrame(const NodeId& name, int lane_index, LinkFrame& 
         return OnPeerLost(name, absl::StrCat("it refuses us: ", frame.peer_refusal().reason()));
       case v1::Frame::kPeerCredit: {
         const int channel = frame.peer_credit().channel();
-        const int64_t more = frame.peer_credit().limit() - peer.limit[channel];
-        if (!lane.welcomed || more <= 0) return;
-        peer.limit[channel] += more;
-        if (channel != 0) peer.path.Moved(more, now_);
+        const int64_t limit = frame.peer_credit().limit(), before = peer.limit[channel];
+        if (!lane.welcomed || limit <= before) return;
+        peer.limit[channel] = limit;
+        if (channel != 0) peer.path.Moved(std::min(limit - before, kElementsMax), now_);
         return;
       }
       case v1::Frame::kPeerArrival:
