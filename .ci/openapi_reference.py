@@ -35,7 +35,7 @@ QUERIES = {
         ("job", STRING, False, "The job's id; absent: the whole log"),
         ("tail", INTEGER, False, "How many lines at most, the newest"),
         ("after", INTEGER, False, "Lines with a larger sequence alone"),
-        ("severity", STRING, False, "The least severity: info, warning or error"),
+        ("severity", STRING, False, "The least severity: debug, info (absent: this), warning or error"),
         ("contains", STRING, False, "Lines with this text alone")], [".atl.v1.LogLine"]),
     "events": ("Server-sent events: the reply of job, or of status, whenever it has changed", [
         ("job", STRING, False, "The job's id; absent: the cluster"),
@@ -152,7 +152,7 @@ def document():
     paths = {}
     for calls, method in ((QUERIES, "get"), (ACTIONS, "post")):
         for name, call in calls.items():
-            paths.setdefault(f"/api/{name}", {})[method] = operation(schemas, name, call, method == "post")
+            paths.setdefault(f"/api/v1/{name}", {})[method] = operation(schemas, name, call, method == "post")
     error = schemas.refer(".atl.v1.page.Error")
     return {"openapi": "3.0.3", "info": {
         "title": "Atoll's coordinator", "version": "1",

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cli/client.h"
+#include "cli/text/output.h"
 #include "cli/text/render.h"
 #include "common/bytes_text.h"
 #include "common/files.h"
@@ -83,12 +84,9 @@ absl::Status Run(const Global& global, const std::string& path, int64_t* bytes, 
 int Backup(const Global& global, const std::string& path) {
   int64_t bytes = 0, sequence = 0;
   const absl::Status status = Run(global, path, &bytes, &sequence);
-  if (!status.ok()) {
-    std::cerr << "atoll: " << status.message() << "\n";
-    return 1;
-  }
-  if (global.json) {
-    std::cout << JsonLine({{"bytes", bytes}, {"sequence", sequence}}) << "\n";
+  if (!status.ok()) return Fail(status);
+  if (global.structured) {
+    std::cout << DocumentLine({{"bytes", bytes}, {"sequence", sequence}});
   } else {
     std::cout << path << ": " << BytesText(bytes) << ", the state after change " << sequence
               << "\n";

@@ -26,6 +26,7 @@
 #include "cli/profile.h"
 #include "cli/run/program.h"
 #include "cli/run/run.h"
+#include "cli/text/output.h"
 #include "cli/text/printable.h"
 #include "cli/text/render.h"
 #include "cli/trace.h"
@@ -46,7 +47,7 @@ void SetUpTerminal() {
   };
   const std::string terminal = variable("TERM");
   SetColour(variable("NO_COLOR").empty() && !terminal.empty() && terminal != "dumb");
-  SetTerminalWidth(OutputSize().columns);
+  if (!IsWide()) SetTerminalWidth(OutputSize().columns);
 }
 
 constexpr char kJobHelp[] = "the job's id, or its beginning, as `atoll ls` shows it";
@@ -64,7 +65,9 @@ class CommandLine {
                        ->capture_default_str();
     app_.add_option("--context", context_,
                     "name of a cluster in ~/.config/atoll/config.toml; default: the one in use");
-    app_.add_flag("--json", global_.json, "print JSON on standard output");
+    auto* output = app_.add_option("-o,--output", output_, "print json, yaml, or wide tables")
+                       ->check(CLI::IsMember({"json", "yaml", "wide"}));
+    app_.add_flag("--json", json_, "the same as -o json")->excludes(output);
     AddTlsFlags(app_, &global_.tls);
     AddVersionFlag(app_);
     group_ = "Jobs";
@@ -92,23 +95,28 @@ class CommandLine {
     } catch (const CLI::ParseError& error) {
       return ExplainUsage(app_, error);
     }
-    SetUpTerminal();
+    SetUpOutput();
     const CLI::App* given = app_.get_subcommands()[0];
     const auto command = run_.find(given);
     if (command != run_.end()) {
       const absl::Status used = local_.count(given) > 0
                                     ? absl::OkStatus()
                                     : UseContext(context_, coordinator_->count() > 0, &global_);
-      if (used.ok()) return command->second();
-      std::cerr << "atoll: " << used.message() << "\n";
-      return 2;
+      return used.ok() ? command->second() : Fail(used, 2);
     }
-    std::cerr << "atoll: a daemon's name comes first: atoll "
-              << app_.get_subcommands()[0]->get_name() << " ...\n";
-    return 2;
+    return FailUsage(
+        absl::StrCat("a daemon's name comes first: atoll ", given->get_name(), " ..."));
   }
 
  private:
+  void SetUpOutput() {
+    global_.structured = json_ || output_ == "json" || output_ == "yaml";
+    SetOutputFormat(output_ == "yaml"    ? OutputFormat::kYaml
+                    : output_ == "wide"  ? OutputFormat::kWide
+                    : global_.structured ? OutputFormat::kJson
+                                         : OutputFormat::kText);
+    SetUpTerminal();
+  }
   CLI::App* Add(const char* name, const char* what, std::function<int()> command) {
     CLI::App* sub = app_.add_subcommand(name, what);
     sub->group(group_);
@@ -199,8 +207,8 @@ class CommandLine {
         ->check(CLI::PositiveNumber);
     logs->add_option("--since", logs_.since,
                      "print only lines since then: 10m, 2h, or a time (RFC 3339)");
-    logs->add_option("--severity", logs_.severity, "minimum severity: info, warning or error")
-        ->check(CLI::IsMember({"info", "warning", "error"}));
+    logs->add_option("--severity", logs_.severity, "minimum severity: debug (with every round), info, warning or error")
+        ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
     logs->add_option("--grep", logs_.contains, "print only lines with this text; case is ignored");
     CLI::App* metrics = WithJob(Add("metrics", "print a job's curves and merges for other programs",
                                     [this] { return Metrics(global_, job_, metrics_); }));
@@ -317,10 +325,7 @@ class CommandLine {
     AddLocal("completion", "print a script that completes commands in a shell",
              [this] {
                const absl::StatusOr<std::string> script = CompletionScript(app_, shell_);
-               if (!script.ok()) {
-                 std::cerr << "atoll: " << script.status().message() << "\n";
-                 return 2;
-               }
+               if (!script.ok()) return Fail(script.status(), 2);
                std::cout << *script;
                return 0;
              })
@@ -356,15 +361,16 @@ class CommandLine {
       return 0;
     }
     const std::string nearest = NearestName(help_for_, names);
-    std::cerr << "atoll help: there is no command " << help_for_ << "; "
-              << (nearest.empty() ? "see atoll help" : "did you mean " + nearest + "?") << "\n";
-    return 2;
+    return FailUsage(
+        absl::StrCat("help: there is no command ", help_for_, "; ",
+                     nearest.empty() ? "see atoll help" : "did you mean " + nearest + "?"));
   }
 
   CLI::App app_{"atoll: trains one model across islands of machines", "atoll"};
   Global global_;
   CLI::Option* coordinator_ = nullptr;
-  std::string context_;
+  std::string context_, output_;
+  bool json_ = false;
   std::map<const CLI::App*, std::function<int()>> run_;
   std::set<const CLI::App*> local_;
   const char* group_ = "";  // of the commands that are being added

@@ -19,6 +19,7 @@
 #include "cli/inspect_job.h"
 #include "cli/job_file.h"
 #include "cli/list.h"
+#include "cli/text/output.h"
 #include "cli/text/printable.h"
 #include "cli/text/render.h"
 #include "cli/text/screen.h"
@@ -34,11 +35,6 @@ namespace {
 constexpr auto kReconnectInterval = std::chrono::seconds(1);
 constexpr int64_t kSubmitHeadBytes = 64 << 10;  // of each file
 
-int Fail(const absl::Status& status) {
-  std::cerr << "atoll: " << status.message() << "\n";
-  return 1;
-}
-
 // Dials, calls, and prints the answer as JSON or by `text`.
 template <class Reply>
 int Print(const Global& global, const std::function<absl::StatusOr<Reply>(Client&)>& call,
@@ -47,7 +43,7 @@ int Print(const Global& global, const std::function<absl::StatusOr<Reply>(Client
   if (!client.ok()) return Fail(client.status());
   const auto reply = call(**client);
   if (!reply.ok()) return Fail(reply.status());
-  std::cout << (global.json ? Json(*reply) : text(*reply)) << std::flush;
+  std::cout << (global.structured ? Document(*reply) : text(*reply)) << std::flush;
   return 0;
 }
 
@@ -94,10 +90,7 @@ int ForEach(const Global& global, const std::vector<std::string>& jobs, const Ef
     if (!described.ok()) return Fail(described.status());
     const absl::Status confirmed =
         Confirm(effect.command, absl::StrCat(effect.before, *described, effect.after), effect.yes);
-    if (!confirmed.ok()) {
-      Fail(confirmed);
-      return ConfirmExitCode(confirmed);
-    }
+    if (!confirmed.ok()) return Fail(confirmed, ConfirmExitCode(confirmed));
   }
   int code = 0;
   for (const std::string& id : ids) {
@@ -107,9 +100,9 @@ int ForEach(const Global& global, const std::vector<std::string>& jobs, const Ef
       continue;
     }
     // One object, or one a line where there are several.
-    std::cout << (!global.json      ? text(*reply)
-                  : ids.size() == 1 ? Json(*reply)
-                                    : JsonLine(*reply))
+    std::cout << (!global.structured ? text(*reply)
+                  : ids.size() == 1  ? Document(*reply)
+                                     : DocumentLine(*reply))
               << std::flush;
   }
   return code;
@@ -191,8 +184,8 @@ int WatchJob(const Global& global, const std::string& job, int interval_ms, bool
   v1::JobSummary last;
   const auto draw = [&](const v1::Job& message) {
     last = message.summary();
-    if (global.json) {
-      std::cout << JsonLine(message) << std::flush;
+    if (global.structured) {
+      std::cout << DocumentLine(message) << std::flush;
     } else if (terminal) {
       screen.Draw([&](int columns) { return ProgressLines(message, columns); });
     } else {
@@ -265,7 +258,7 @@ int Validate(const Global& global, const ValidateFlags& flags) {
         global, [&](Client& client) { return client.Validate(*request); },
         [&](const v1::ValidateReply&) { return valid; });
   }
-  std::cout << (global.json ? Json(request->spec()) : valid);
+  std::cout << (global.structured ? Document(request->spec()) : valid);
   return 0;
 }
 
@@ -293,7 +286,7 @@ int Submit(const Global& global, const SubmitFlags& flags) {
   if (!client.ok()) return Fail(client.status());
   const auto reply = (*client)->Submit(*request);
   if (!reply.ok()) return Fail(reply.status());
-  std::cout << (global.json ? Json(*reply) : reply->job() + "\n") << std::flush;
+  std::cout << (global.structured ? Document(*reply) : reply->job() + "\n") << std::flush;
   return flags.watch ? WatchJob(global, reply->job(), WatchInterval(0), true) : 0;
 }
 
@@ -344,7 +337,7 @@ int Logs(const Global& global, const LogFlags& flags) {
   const auto print = [&](const v1::LogLine& line) {
     request.set_after_sequence(line.sequence());  // where to go on after a reconnect
     request.set_tail(0);
-    std::cout << (global.json ? JsonLine(line) : LogText(line)) << std::flush;
+    std::cout << (global.structured ? DocumentLine(line) : LogText(line)) << std::flush;
     return true;
   };
   const absl::Status status =
@@ -356,7 +349,7 @@ int Logs(const Global& global, const LogFlags& flags) {
         if (flags.follow) on_answer();
         return client.Logs(request, print);
       });
-  return status.ok() ? 0 : Fail(status);
+  return ExitCode(status);
 }
 
 int ControlJobs(const Global& global, const std::vector<std::string>& jobs, Control control,
@@ -399,7 +392,7 @@ int DrainCommand(const Global& global, const DrainFlags& flags) {
   auto reply = (*client)->DrainMember(flags.member, flags.undo);
   if (!reply.ok()) return Fail(reply.status());
   const auto print = [&] {
-    if (global.json) return;
+    if (global.structured) return;
     std::cout << flags.member << ": " << (flags.undo ? "no longer drained" : reply->state()) << "\n"
               << std::flush;
   };
@@ -420,15 +413,14 @@ int DrainCommand(const Global& global, const DrainFlags& flags) {
   if (flags.wait && reply->state().empty()) {
     return Fail(absl::AbortedError(absl::StrCat("the drain of ", flags.member, " was undone")));
   }
-  if (global.json) std::cout << Json(*reply);
+  if (global.structured) std::cout << Document(*reply);
   return 0;
 }
 
 int RemoveJobs(const Global& global, const RemoveFlags& flags) {
   std::vector<std::string> jobs = flags.jobs;
   if (jobs.empty() && !flags.all) {
-    std::cerr << "atoll rm: JOB is required, or --all; see atoll rm --help\n";
-    return 2;
+    return FailUsage("rm: JOB is required, or --all; see atoll rm --help");
   }
   if (flags.all) {
     auto client = Client::Dial(global.tls, global.coordinator);
@@ -455,8 +447,8 @@ int Status(const Global& global, bool watch) {
   const bool terminal = isatty(STDOUT_FILENO) == 1;
   Screen screen;
   const auto draw = [&](const v1::ClusterStatus& message) {
-    if (global.json) {
-      std::cout << JsonLine(message) << std::flush;
+    if (global.structured) {
+      std::cout << DocumentLine(message) << std::flush;
     } else if (terminal) {
       screen.Draw([&](int) { return StatusText(message); });
     } else {
@@ -470,7 +462,7 @@ int Status(const Global& global, bool watch) {
       return true;
     });
   });
-  return status.ok() ? 0 : Fail(status);
+  return ExitCode(status);
 }
 
 }  // namespace atl::cli

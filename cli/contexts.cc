@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cli/text/output.h"
 #include "cli/text/render.h"
 #include "common/files.h"
 #include "common/toml_message.h"
@@ -123,10 +124,7 @@ absl::Status UseContext(const std::string& name, bool coordinator_given, Global*
 
 int Contexts(const Global& global, const ContextFlags& flags) {
   auto config = ReadConfig();
-  if (!config.ok()) {
-    std::cerr << "atoll: " << config.status().message() << "\n";
-    return 1;
-  }
+  if (!config.ok()) return Fail(config.status());
   if (!flags.name.empty()) {
     absl::Status status =
         absl::NotFoundError(absl::StrCat(ConfigPath(), ": there is no context ", flags.name));
@@ -134,12 +132,10 @@ int Contexts(const Global& global, const ContextFlags& flags) {
       config->set_context(flags.name);
       status = WriteConfig(*config);
     }
-    if (status.ok()) return 0;
-    std::cerr << "atoll: " << status.message() << "\n";
-    return 1;
+    return ExitCode(status);
   }
-  if (global.json) {
-    std::cout << Json(*config);
+  if (global.structured) {
+    std::cout << Document(*config);
     return 0;
   }
   Table table({"IN USE", "CONTEXT", "COORDINATOR", "IDENTITY"});

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/text/output.h"
 #include "common/plural.h"
 #include "common/status.h"
 #include "coordinator/planner/replica_problem.h"
@@ -339,7 +340,7 @@ absl::StatusOr<std::string> PlayFailures(const plan::Cluster& cluster, const pla
   ATOLL_ASSIGN_OR_RETURN(const sim::FailedStep step,
                          sim::SimulateWithFailures(all.problem, all.schedule, failures, rule, {}));
   const double alone_s = Seconds(sim::SimulateUnchecked(all.problem, all.schedule, {}).makespan_ns);
-  if (json) return FailuresJson(cluster, all, step, alone_s).dump(2) + "\n";
+  if (json) return Document(FailuresJson(cluster, all, step, alone_s).dump(2) + "\n");
   return FailuresText(cluster, all, step, alone_s);
 }
 
@@ -355,7 +356,7 @@ absl::StatusOr<std::string> PlayRounds(const plan::Cluster& cluster, const plan:
       MakeRoundsProblem(cluster, costs, choice, options, tokens_per_sample, flags);
   ATOLL_RETURN_IF_ERROR(AddRoundFaults(choice, flags, &problem));
   ATOLL_ASSIGN_OR_RETURN(const sim::RoundsResult result, sim::SimulateRounds(problem, false));
-  if (json) return RoundsJson(choice, problem, result).dump(2) + "\n";
+  if (json) return Document(RoundsJson(choice, problem, result).dump(2) + "\n");
   return RoundsText(choice, options, problem, result);
 }
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/client.h"
 #include "cli/tensorboard/event.pb.h"
+#include "cli/text/output.h"
 #include "cli/text/render.h"
 #include "common/files.h"
 
@@ -161,7 +162,7 @@ absl::Status PrintMerges(Client& client, const std::string& job, bool follow) {
     for (const v1::Decision& decision : message.decisions()) {
       if (decision.round() <= last) continue;
       last = decision.round();
-      std::cout << JsonLine(decision);
+      std::cout << DocumentLine(decision);
     }
     std::cout << std::flush;
     return !Ended(message.summary().state());
@@ -185,7 +186,7 @@ absl::Status Run(const Global& global, const std::string& job, const MetricsFlag
     if (!flags.follow) return WriteEvents(history, flags.tensorboard).status();
     return FollowEvents(*client, request, std::move(history), flags.tensorboard);
   }
-  std::cout << (global.json ? Json(history) : HistoryAsCsv(history)) << std::flush;
+  std::cout << (global.structured ? Document(history) : HistoryAsCsv(history)) << std::flush;
   return absl::OkStatus();
 }
 
@@ -247,21 +248,15 @@ std::string HistoryAsEvents(const v1::JobHistory& history, std::optional<Written
 
 int Metrics(const Global& global, const std::string& job, const MetricsFlags& flags) {
   if (flags.points < 16 || flags.points > 4096) {
-    std::cerr << "atoll: --points " << flags.points << ": must be from 16 to 4096\n";
-    return 2;
+    return FailUsage(absl::StrCat("--points ", flags.points, ": must be from 16 to 4096"));
   }
   if (flags.follow && !flags.merges && flags.tensorboard.empty()) {
-    std::cerr << "atoll metrics: --follow needs --merges or --tensorboard\n";
-    return 2;
+    return FailUsage("metrics: --follow needs --merges or --tensorboard");
   }
-  if (global.json && (flags.csv || !flags.tensorboard.empty())) {
-    std::cerr << "atoll metrics: --json excludes --csv and --tensorboard\n";
-    return 2;
+  if (global.structured && (flags.csv || !flags.tensorboard.empty())) {
+    return FailUsage("metrics: --output excludes --csv and --tensorboard");
   }
-  const absl::Status status = Run(global, job, flags);
-  if (status.ok()) return 0;
-  std::cerr << "atoll: " << status.message() << "\n";
-  return 1;
+  return ExitCode(Run(global, job, flags));
 }
 
 }  // namespace atl::cli

@@ -14,6 +14,7 @@
 #include "cli/job_file.h"
 #include "cli/preview.h"
 #include "cli/read_text.h"
+#include "cli/text/output.h"
 #include "cli/write_file.h"
 #include "common/model/job_model.h"
 #include "common/protocol/device_profile.h"
@@ -263,8 +264,8 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
     clusters.push_back(plan::OnlySite(plans.cluster, site));
     drawn.push_back({site, &clusters.back(), &plan});
   }
-  if (global.json) {
-    std::cout << ToJson(ToMessage(plans.cluster, costs, choice, task.tokens_per_sample));
+  if (global.structured) {
+    std::cout << Document(ToMessage(plans.cluster, costs, choice, task.tokens_per_sample));
   } else {
     const std::string totals = flags.job.empty() ? "" : TotalsText(task.request.spec, rate);
     std::cout << RenderRun(plans.cluster, choice, task.tokens_per_sample, totals)
@@ -283,7 +284,7 @@ absl::Status RunRounds(const Global& global, const PlanFlags& flags, const Task&
   islands.steps_per_round = plans.choice.steps_per_round;
   ATOLL_ASSIGN_OR_RETURN(const std::string text,
                          PlayRounds(plans.cluster, costs, plans.choice, islands,
-                                    task.tokens_per_sample, flags.faults, global.json));
+                                    task.tokens_per_sample, flags.faults, global.structured));
   std::cout << text;
   return absl::OkStatus();
 }
@@ -362,20 +363,20 @@ absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
                        " islands, and --fail and --outage play one: leave one of them in it"));
     }
     ATOLL_ASSIGN_OR_RETURN(failures,
-                           PlayFailures(task.cluster, plans[0], flags.faults, global.json));
+                           PlayFailures(task.cluster, plans[0], flags.faults, global.structured));
   }
   std::vector<PlanToDraw> drawn;
   for (size_t i = 0; i < plans.size(); ++i) {
     const std::string name = plans.size() > 1 ? absl::StrCat("island ", i) : "";
     drawn.push_back({name, &task.cluster, &plans[i]});
-    if (global.json) continue;
+    if (global.structured) continue;
     if (!name.empty()) std::cout << (i > 0 ? "\n" : "") << name << ": ";
     std::cout << RenderTable(task.cluster, plans[i]) << "\n" << RenderTimes(task.cluster, plans[i]);
   }
-  if (!global.json || !failures.empty()) {
+  if (!global.structured || !failures.empty()) {
     std::cout << failures;
   } else {
-    std::cout << ToJson(ToPlanMessage(task.cluster, costs, plans, task.tokens_per_sample));
+    std::cout << Document(ToPlanMessage(task.cluster, costs, plans, task.tokens_per_sample));
   }
   return WritePictures(flags, drawn);
 }
@@ -477,14 +478,7 @@ std::string BadFlag(const PlanFlags& flags, bool simulate) {
 int Run(const Global& global, const PlanFlags& flags,
         absl::Status (*command)(const Global&, const PlanFlags&), bool simulate) {
   const std::string bad = BadFlag(flags, simulate);
-  if (!bad.empty()) {
-    std::cerr << "atoll: " << bad << "\n";
-    return 2;
-  }
-  const absl::Status status = command(global, flags);
-  if (status.ok()) return 0;
-  std::cerr << "atoll: " << status.message() << "\n";
-  return 1;
+  return bad.empty() ? ExitCode(command(global, flags)) : FailUsage(bad);
 }
 
 }  // namespace

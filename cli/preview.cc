@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/client.h"
+#include "cli/text/output.h"
 #include "cli/text/render.h"
 #include "common/model/job_model.h"
 #include "common/model/layout.h"
@@ -106,7 +107,7 @@ v1::Plan ToPlan(const v1::PreviewReply& reply) {
 }
 
 absl::Status Show(const Global& global, const v1::PreviewReply& reply) {
-  std::cout << (global.json ? ToJson(ToPlan(reply)) : PreviewText(reply));
+  std::cout << (global.structured ? Document(ToPlan(reply)) : PreviewText(reply));
   const bool any = std::any_of(reply.islands().begin(), reply.islands().end(),
                                [](const v1::PreviewedIsland& island) { return island.has_plan(); });
   if (any) return absl::OkStatus();

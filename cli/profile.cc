@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/client.h"
+#include "cli/text/output.h"
 #include "cli/text/render.h"
 #include "coordinator/plan_io/profile_file.h"
 
@@ -141,11 +142,8 @@ int Profile(const Global& global, const std::string& job) {
     return (*client)->Profile(id);
   };
   const auto profile = fetch();
-  if (!profile.ok()) {
-    std::cerr << "atoll: " << profile.status().message() << "\n";
-    return 1;
-  }
-  std::cout << (global.json ? Json(*profile) : ProfileText(*profile)) << std::flush;
+  if (!profile.ok()) return Fail(profile.status());
+  std::cout << (global.structured ? Document(*profile) : ProfileText(*profile)) << std::flush;
   return 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/commands.h"
+#include "cli/text/output.h"
 #include "cli/text/render.h"
 #include "common/files.h"
 #include "common/model/job_model.h"
@@ -60,12 +61,9 @@ int RecoverCommand(const Global& global, const RecoverFlags& flags) {
   ps::SalvagedJob job;
   const absl::Status status = Recover(flags, &job);
   for (const std::string& note : job.notes) std::cerr << "atoll: " << note << "\n";
-  if (!status.ok()) {
-    std::cerr << "atoll: " << status.message() << "\n";
-    return 1;
-  }
-  if (global.json) {
-    std::cout << JsonLine({{"job", job.job}, {"version", job.version}}) << "\n";
+  if (!status.ok()) return Fail(status);
+  if (global.structured) {
+    std::cout << DocumentLine({{"job", job.job}, {"version", job.version}});
   } else {
     std::cout << flags.to << ": " << job.job << " at version " << job.version << "\n";
   }

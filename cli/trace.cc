@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/client.h"
+#include "cli/text/output.h"
 #include "cli/text/render.h"
 #include "cli/text/trace_text.h"
 #include "cli/write_file.h"
@@ -38,7 +39,7 @@ absl::Status Run(const Global& global, const std::string& job, const TraceFlags&
   if (answer.predicted) views.push_back({"predicted", &*answer.predicted});
   views.push_back({"measured", &answer.measured});
   // First what cannot fail: a step is not recorded twice.
-  std::cout << (global.json ? Json(reply) : TraceText(answer)) << std::flush;
+  std::cout << (global.structured ? Document(reply) : TraceText(answer)) << std::flush;
   if (!flags.out.empty()) ATOLL_RETURN_IF_ERROR(WriteFile(flags.out, StepsAsPerfetto(views)));
   if (!flags.svg.empty()) {
     ATOLL_RETURN_IF_ERROR(WriteFile(flags.svg, StepsAsSvg({{Title(answer), views}})));
@@ -50,13 +51,10 @@ absl::Status Run(const Global& global, const std::string& job, const TraceFlags&
 
 int Trace(const Global& global, const std::string& job, const TraceFlags& flags) {
   if (flags.timeout_s < 1 || flags.timeout_s > 300) {
-    std::cerr << "atoll: --timeout " << flags.timeout_s << ": must be from 1 to 300 seconds\n";
-    return 2;
+    return FailUsage(
+        absl::StrCat("--timeout ", flags.timeout_s, ": must be from 1 to 300 seconds"));
   }
-  const absl::Status status = Run(global, job, flags);
-  if (status.ok()) return 0;
-  std::cerr << "atoll: " << status.message() << "\n";
-  return 1;
+  return ExitCode(Run(global, job, flags));
 }
 
 }  // namespace atl::cli

@@ -16,6 +16,7 @@
 #include "cli/client.h"
 #include "cli/confirm.h"
 #include "cli/contexts.h"
+#include "cli/text/output.h"
 #include "cli/text/render.h"
 #include "common/files.h"
 #include "common/member_defaults.h"
@@ -34,12 +35,6 @@ constexpr Duration kJoinPatience = std::chrono::seconds(30);
 constexpr size_t kIdCharacters = 12;
 constexpr absl::Duration kTtlMax = absl::Hours(30 * 24);
 constexpr int kUsesMax = 10'000;
-
-int Report(const absl::Status& status) {
-  if (status.ok()) return 0;
-  std::cerr << "atoll: " << status.message() << "\n";
-  return 1;
-}
 
 int64_t Now() { return absl::ToUnixSeconds(absl::Now()); }
 
@@ -237,8 +232,8 @@ absl::Status CreateToken(const Global& global, const TokenFlags& flags, Client& 
   request.set_ttl_s(absl::ToInt64Seconds(ttl));
   ATOLL_ASSIGN_OR_RETURN(const v1::CreateTokenReply reply, client.CreateToken(request));
   const std::string join = absl::StrCat(ToText(token), "@", global.coordinator);
-  if (global.json) {
-    std::cout << JsonLine({{"id", reply.token().id()}, {"join", join}}) << "\n";
+  if (global.structured) {
+    std::cout << DocumentLine({{"id", reply.token().id()}, {"join", join}});
     return absl::OkStatus();
   }
   std::cout << join << "\n";
@@ -251,8 +246,8 @@ absl::Status CreateToken(const Global& global, const TokenFlags& flags, Client& 
 
 absl::Status ListTokens(const Global& global, Client& client) {
   ATOLL_ASSIGN_OR_RETURN(const v1::TrustRecords records, client.Trust());
-  if (global.json) {
-    std::cout << Json(records);
+  if (global.structured) {
+    std::cout << Document(records);
     return absl::OkStatus();
   }
   Table table({"TOKEN", "FOR", "USES LEFT", "UNTIL", "BY", "USED BY"});
@@ -324,7 +319,7 @@ void AddInitFlags(CLI::App& app, InitFlags* flags) {
 }
 
 int Init(const Global&, const InitFlags& flags) {
-  return Report(flags.dev ? RunInitDev(flags) : RunInit(flags));
+  return ExitCode(flags.dev ? RunInitDev(flags) : RunInit(flags));
 }
 
 void AddTokenFlags(CLI::App& app, TokenFlags* flags) {
@@ -342,7 +337,7 @@ void AddTokenFlags(CLI::App& app, TokenFlags* flags) {
 }
 
 int TokenCommand(const Global& global, const TokenFlags& flags) {
-  return Report(RunToken(global, flags));
+  return ExitCode(RunToken(global, flags));
 }
 
 void AddJoinFlags(CLI::App& app, JoinFlags* flags) {
@@ -354,7 +349,7 @@ void AddJoinFlags(CLI::App& app, JoinFlags* flags) {
       ->capture_default_str();
 }
 
-int JoinCommand(const Global&, const JoinFlags& flags) { return Report(RunJoin(flags)); }
+int JoinCommand(const Global&, const JoinFlags& flags) { return ExitCode(RunJoin(flags)); }
 
 void AddRevokeFlags(CLI::App& app, RevokeFlags* flags) {
   app.add_option("NAME", flags->name, "of a member or person")->required();
@@ -369,19 +364,16 @@ int Revoke(const Global& global, const RevokeFlags& flags) {
               absl::StrCat("ends the access of ", flags.role.empty() ? "" : flags.role + "/",
                            flags.name, " at once, for good: it needs a new token to join again"),
               flags.yes);
-  if (!confirmed.ok()) {
-    Report(confirmed);
-    return ConfirmExitCode(confirmed);
-  }
+  if (!confirmed.ok()) return Fail(confirmed, ConfirmExitCode(confirmed));
   const auto client = Client::Dial(global.tls, global.coordinator);
-  if (!client.ok()) return Report(client.status());
+  if (!client.ok()) return ExitCode(client.status());
   v1::RevokeRequest request;
   request.set_name(flags.name);
   request.set_role(flags.role);
   const auto reply = (*client)->Revoke(request);
-  if (!reply.ok()) return Report(reply.status());
-  if (global.json) {
-    std::cout << Json(*reply);
+  if (!reply.ok()) return ExitCode(reply.status());
+  if (global.structured) {
+    std::cout << Document(*reply);
     return 0;
   }
   for (const v1::TrustMember& member : reply->members()) {
@@ -392,11 +384,11 @@ int Revoke(const Global& global, const RevokeFlags& flags) {
 
 int Members(const Global& global) {
   const auto client = Client::Dial(global.tls, global.coordinator);
-  if (!client.ok()) return Report(client.status());
+  if (!client.ok()) return ExitCode(client.status());
   const auto records = (*client)->Trust();
-  if (!records.ok()) return Report(records.status());
-  if (global.json) {
-    std::cout << Json(*records);
+  if (!records.ok()) return ExitCode(records.status());
+  if (global.structured) {
+    std::cout << Document(*records);
     return 0;
   }
   Table table({"ROLE", "NAME", "JOINED", "CERTIFICATE UNTIL", "REVOKED", "BY"});
@@ -411,11 +403,11 @@ int Members(const Global& global) {
 
 int Audit(const Global& global, int64_t tail) {
   const auto client = Client::Dial(global.tls, global.coordinator);
-  if (!client.ok()) return Report(client.status());
+  if (!client.ok()) return ExitCode(client.status());
   Table table({"TIME", "WHO", "FROM", "CALL", "TARGET", "OUTCOME"});
   const absl::Status status = (*client)->Audit(tail, [&](const v1::AuditEntry& entry) {
-    if (global.json) {
-      std::cout << JsonLine(entry);
+    if (global.structured) {
+      std::cout << DocumentLine(entry);
       return true;
     }
     table.Add({absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(entry.unix_ms()),
@@ -425,8 +417,8 @@ int Audit(const Global& global, int64_t tail) {
                entry.done() ? "done" : absl::StrCat("refused: ", entry.reason())});
     return true;
   });
-  if (!global.json && (status.ok() || !table.empty())) std::cout << table.Text();
-  return Report(status);
+  if (!global.structured && (status.ok() || !table.empty())) std::cout << table.Text();
+  return ExitCode(status);
 }
 
 }  // namespace atl::cli

@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
+#include "common/log_format.h"
 #include "common/logging.h"
 
 namespace atl {
@@ -106,6 +108,15 @@ TEST_CASE("a log line keeps its shape whatever its text holds") {
   REQUIRE(!SetLogLevel("loud").ok());
   REQUIRE(SetLogLevel("error").ok());
   REQUIRE(!Logs(LogLevel::kWarning));
+}
+
+TEST_CASE("a_json_line_of_the_log_is_one_object_whatever_its_text_holds") {
+  const std::string line = LogJson("T", LogLevel::kWarning, "store", "one\ntwo\x1b\xff\"");
+  REQUIRE(line.find('\n') == line.size() - 1);
+  const auto object = nlohmann::json::parse(line);
+  CHECK(object["severity"] == "warning");
+  CHECK(object["part"] == "store");
+  CHECK(object["text"] == "one\ntwo\x1b\xef\xbf\xbd\"");
 }
 
 // Returns what a process whose standard error is the journal's stream writes.

@@ -6,13 +6,16 @@
 #include <atomic>
 #include <cstdlib>
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
+#include "common/log_format.h"
 
 namespace atl {
 namespace {
 
 std::atomic<LogLevel> g_level{LogLevel::kInfo};
+std::atomic<LogFormat> g_format{LogFormat::kText};
 
 constexpr absl::string_view kNames[] = {"debug", "info", "warning", "error"};
 constexpr absl::string_view kColumns[] = {"DEBUG", "INFO ", "WARN ", "ERROR"};
@@ -66,12 +69,25 @@ std::string LogText(LogLevel level, absl::string_view part, absl::string_view te
   return line;
 }
 
+void SetLogFormat(LogFormat format) { g_format = format; }
+
+std::string LogJson(absl::string_view time, LogLevel level, absl::string_view part,
+                    absl::string_view text) {
+  const nlohmann::ordered_json line = {{"time", std::string(time)},
+                                       {"severity", std::string(kNames[static_cast<int>(level)])},
+                                       {"part", std::string(part)},
+                                       {"text", std::string(text)}};
+  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 void Log(LogLevel level, absl::string_view part, absl::string_view text) {
   if (!Logs(level)) return;
   static const bool journal = IsStandardErrorJournal();
+  const bool json = g_format.load(std::memory_order_relaxed) == LogFormat::kJson;
   // The journal reads a priority (sd-daemon(3)) and has its own times.
   const std::string line = absl::StrCat(
-      journal ? kPriorities[static_cast<int>(level)] : Now() + " ", LogText(level, part, text));
+      journal ? kPriorities[static_cast<int>(level)] : "", !journal && !json ? Now() + " " : "",
+      json ? LogJson(Now(), level, part, text) : LogText(level, part, text));
   // There is no other place to report it when standard error itself fails.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }

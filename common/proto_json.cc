@@ -5,6 +5,7 @@
 #include <google/protobuf/wrappers.pb.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -31,7 +32,8 @@ bool IsPlain(const std::string& text) {
 // here has.
 class Printer {
  public:
-  Printer(bool whitespace, std::string* out) : whitespace_(whitespace), out_(*out) {}
+  Printer(bool whitespace, Absent absent, std::string* out)
+      : whitespace_(whitespace), absent_(absent), out_(*out) {}
 
   void Print(const Message& message) {
     const google::protobuf::Descriptor& type = *message.GetDescriptor();
@@ -42,19 +44,25 @@ class Printer {
     Begin('{');
     for (int f = 0; f < type.field_count(); ++f) {
       const FieldDescriptor& field = *type.field(f);
-      if (!IsShown(message, reflection, field)) continue;
+      const bool is_set = IsSet(message, reflection, field);
+      if (!is_set && absent_ == Absent::kLeftOut) continue;
       Next(any);
       absl::StrAppend(&out_, "\"", field.name(), whitespace_ ? "\": " : "\":");
-      field.is_repeated() ? PrintAll(message, reflection, field)
-                          : PrintOne(message, reflection, field, -1);
+      if (!is_set) {
+        out_ += "null";
+      } else if (field.is_repeated()) {
+        PrintAll(message, reflection, field);
+      } else {
+        PrintOne(message, reflection, field, -1);
+      }
     }
     End(any, '}');
   }
 
  private:
-  // Messages, and fields of a oneof, where they are set; the others always.
-  static bool IsShown(const Message& message, const Reflection& reflection,
-                      const FieldDescriptor& field) {
+  // Fields without presence always are.
+  static bool IsSet(const Message& message, const Reflection& reflection,
+                    const FieldDescriptor& field) {
     ATOLL_CHECK(!field.is_map(), field.full_name(), " is a map");
     if (field.is_repeated()) return true;
     const bool may_lack =
@@ -161,23 +169,41 @@ class Printer {
   }
 
   const bool whitespace_;
+  const Absent absent_;
   std::string& out_;
   size_t depth_ = 0;
 };
 
 }  // namespace
 
-std::string Json(const Message& message) {
+std::string Json(const Message& message, Absent absent) {
   std::string text;
-  Printer(/*whitespace=*/true, &text).Print(message);
+  Printer(/*whitespace=*/true, absent, &text).Print(message);
   text += '\n';
   return text;
 }
 
-std::string CompactJson(const Message& message) {
+std::string CompactJson(const Message& message, Absent absent) {
   std::string text;
-  Printer(/*whitespace=*/false, &text).Print(message);
+  Printer(/*whitespace=*/false, absent, &text).Print(message);
   return text;
+}
+
+absl::Status ReadJson(absl::string_view text, Message* message) {
+  std::string json(text);
+  auto document = nlohmann::ordered_json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (document.is_object() && document.contains(kSchemaVersionField)) {
+    if (document[kSchemaVersionField] != kSchemaVersion) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          kSchemaVersionField, " ", document[kSchemaVersionField].dump(),
+          ": this program reads version ", kSchemaVersion, ": print it again with this atoll"));
+    }
+    document.erase(kSchemaVersionField);
+    json = document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  }
+  const auto status = google::protobuf::util::JsonStringToMessage(json, message);
+  if (status.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(std::string(status.message()));
 }
 
 }  // namespace atl

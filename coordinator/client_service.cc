@@ -46,13 +46,15 @@ Duration Interval(int32_t requested_ms, int32_t default_ms) {
                                                      : std::clamp(requested_ms, 100, 60'000));
 }
 
-// In the order of Severity.
-constexpr const char* kSeverities[] = {"info", "warning", "error"};
+// In the order of Severity, whose first is kDebug.
+constexpr const char* kSeverities[] = {"debug", "info", "warning", "error"};
+constexpr int kFirstSeverity = static_cast<int>(Severity::kDebug);
 
 LogQuery ToQuery(const v1::LogsRequest& request) {
   LogQuery query{request.job(), request.after_sequence(), request.since_unix_ms()};
-  for (int s = 0; s < 3; ++s) {
-    if (request.severity() == kSeverities[s]) query.severity = static_cast<Severity>(s);
+  for (int s = 0; s < std::ssize(kSeverities); ++s) {
+    if (request.severity() != kSeverities[s]) continue;
+    query.severity = static_cast<Severity>(kFirstSeverity + s);
   }
   query.contains = request.contains();
   return query;
@@ -422,7 +424,7 @@ class ClientService::Impl {
       message.set_sequence(line.event.sequence);
       message.set_unix_ms(line.unix_time_ms);
       message.set_job(line.event.job);
-      message.set_severity(kSeverities[static_cast<size_t>(line.event.severity)]);
+      message.set_severity(kSeverities[static_cast<int>(line.event.severity) - kFirstSeverity]);
       message.set_text(line.event.text);
       return message;
     }

@@ -55,7 +55,8 @@ void LogEvents(const std::vector<StoreWrite>& writes) {
     if (event == nullptr || write.erase) continue;
     const LogLevel level = event->severity == Severity::kError     ? LogLevel::kError
                            : event->severity == Severity::kWarning ? LogLevel::kWarning
-                                                                   : LogLevel::kInfo;
+                           : event->severity == Severity::kInfo    ? LogLevel::kInfo
+                                                                   : LogLevel::kDebug;
     Log(level, event->job.empty() ? "cluster" : event->job, event->text);
   }
 }

@@ -8,6 +8,7 @@
 #include "common/crash_mark.h"
 #include "common/end_signals.h"
 #include "common/flag_sources.h"
+#include "common/log_flags.h"
 #include "common/logging.h"
 #include "common/metrics/metrics_server.h"
 #include "common/usage.h"
@@ -37,7 +38,7 @@ int main(int argc, char** argv) {
   // Debian's Abseil looks for cycles at every lock of gRPC's, a sixth of an idle member's cost.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   atl::ServerOptions options;
-  std::string log_level = "info", lifetime = "720h";
+  std::string lifetime = "720h";
   CLI::App app("The coordinator of Atoll: members, jobs, outer rounds.", "atoll-coordinator");
   app.add_option("--listen", options.listen,
                  "HOST:PORT at which members and the command line connect")
@@ -50,7 +51,7 @@ int main(int argc, char** argv) {
   app.add_option(
       "--restore", options.restore_from,
       "file of `atoll backup`: restores it to --state-dir, which must be empty, and starts");
-  app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
+  atl::AddLogFlags(app);
   app.add_option("--http-listen", options.http_listen, "HOST:PORT of the web page; default: none");
   app.add_option("--certificate-lifetime", lifetime,
                  "validity of the certificates of members that join, such as 720h; they are "
@@ -63,10 +64,6 @@ int main(int argc, char** argv) {
     atl::ParseFlags(app, argc, argv, "/etc/atoll/coordinator.toml");
   } catch (const CLI::ParseError& error) {
     return atl::ExplainUsage(app, error);
-  }
-  if (const absl::Status status = atl::SetLogLevel(log_level); !status.ok()) {
-    std::fprintf(stderr, "atoll-coordinator: %s\n", std::string(status.message()).c_str());
-    return 2;
   }
   absl::Duration parsed;
   if (!absl::ParseDuration(lifetime, &parsed) || parsed < absl::Seconds(2) ||

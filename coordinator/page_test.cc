@@ -56,10 +56,10 @@ class Page {
 TEST_CASE("a_query_that_is_no_text_is_refused_as_such") {
   Page page;
   for (const char* query : {"job=%00%ff", "job=%ff", "job=a%0ab", "%fe=x", "job=%c3", "job=%1b"}) {
-    CHECK(page.Get(absl::StrCat("/api/job?", query)).status == 400);
-    CHECK(page.Get(absl::StrCat("/api/logs?", query)).status == 400);
+    CHECK(page.Get(absl::StrCat("/api/v1/job?", query)).status == 400);
+    CHECK(page.Get(absl::StrCat("/api/v1/logs?", query)).status == 400);
   }
-  CHECK(page.Get("/api/job?job=%c3%a9").status == 404);
+  CHECK(page.Get("/api/v1/job?job=%c3%a9").status == 404);
 }
 
 TEST_CASE("the_page_and_its_assets_are_served_with_their_types") {
@@ -69,25 +69,25 @@ TEST_CASE("the_page_and_its_assets_are_served_with_their_types") {
   CHECK(page.Get("/app.js").type == "text/javascript; charset=utf-8");
   CHECK(page.Get("/app.css").status == 200);
   CHECK(page.Get("/../server.cc").status == 404);
-  CHECK(page.Get("/api/nothing").status == 404);
+  CHECK(page.Get("/api/v1/nothing").status == 404);
 }
 
 TEST_CASE("calls_answer_with_protobufs_json") {
   Page page;
-  const json status = json::parse(page.Get("/api/status").body);
+  const json status = json::parse(page.Get("/api/v1/status").body);
   CHECK(status["epoch"] == "1");
   CHECK(status["members"].empty());
-  CHECK(json::parse(page.Get("/api/jobs").body)["jobs"].empty());
-  CHECK(json::parse(page.Get("/api/logs").body).is_array());
-  const HttpAnswer none = page.Get("/api/job?job=none-1");
+  CHECK(json::parse(page.Get("/api/v1/jobs").body)["jobs"].empty());
+  CHECK(json::parse(page.Get("/api/v1/logs").body).is_array());
+  const HttpAnswer none = page.Get("/api/v1/job?job=none-1");
   CHECK(none.status == 404);
   CHECK(absl::StrContains(json::parse(none.body)["text"].get<std::string>(), "none-1"));
-  CHECK(page.Get("/api/history?job=none-1").status == 404);
+  CHECK(page.Get("/api/v1/history?job=none-1").status == 404);
 }
 
 TEST_CASE("events_of_a_job_that_is_not_there_end") {
   Page page;
-  const HttpAnswer events = page.Get("/api/events?job=none-1");
+  const HttpAnswer events = page.Get("/api/v1/events?job=none-1");
   CHECK(events.type == "text/event-stream");
   CHECK(absl::StrContains(events.body, "event: end"));
 }
@@ -95,17 +95,17 @@ TEST_CASE("events_of_a_job_that_is_not_there_end") {
 TEST_CASE("actions_need_the_pages_own_header_and_loopback") {
   {
     Page page;
-    CHECK(HttpPost(page.url() + "/api/pause?job=none-1").status == 403);
-    CHECK(page.Act("/api/pause?job=none-1").status == 404);  // it came to the job
-    CHECK(HttpPost(page.url() + "/api/drain?server=none").status == 403);
-    CHECK(page.Act("/api/drain?server=none").status == 404);
-    CHECK(page.Get("/api/pause?job=none-1").status == 404);
-    CHECK(json::parse(page.Get("/api/session").body)["actions"] == true);
+    CHECK(HttpPost(page.url() + "/api/v1/pause?job=none-1").status == 403);
+    CHECK(page.Act("/api/v1/pause?job=none-1").status == 404);  // it came to the job
+    CHECK(HttpPost(page.url() + "/api/v1/drain?server=none").status == 403);
+    CHECK(page.Act("/api/v1/drain?server=none").status == 404);
+    CHECK(page.Get("/api/v1/pause?job=none-1").status == 404);
+    CHECK(json::parse(page.Get("/api/v1/session").body)["actions"] == true);
   }
   Page open("0.0.0.0:0", true);
-  CHECK(open.Act("/api/pause?job=none-1").status == 403);
-  CHECK(open.Act("/api/drain?server=none").status == 403);
-  CHECK_FALSE(json::parse(open.Get("/api/session").body).contains("actions"));
+  CHECK(open.Act("/api/v1/pause?job=none-1").status == 403);
+  CHECK(open.Act("/api/v1/drain?server=none").status == 403);
+  CHECK_FALSE(json::parse(open.Get("/api/v1/session").body).contains("actions"));
 }
 
 TEST_CASE("a_coordinator_ends_while_pages_watch_it") {
@@ -116,11 +116,11 @@ TEST_CASE("a_coordinator_ends_while_pages_watch_it") {
     for (int i = 0; i < 3; ++i) {
       watchers.push_back(
           std::make_unique<HalfSent>(std::stoi(url.substr(url.rfind(':') + 1)),
-                                     "GET /api/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"));
+                                     "GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"));
       CHECK(absl::StartsWith(watchers.back()->Read(), "HTTP/1.1 200"));
     }
     // Requests come and go meanwhile.
-    for (int i = 0; i < 20; ++i) REQUIRE(page.Get("/api/status").status == 200);
+    for (int i = 0; i < 20; ++i) REQUIRE(page.Get("/api/v1/status").status == 200);
   }
   for (const auto& watcher : watchers) {
     while (!watcher->Read().empty()) {

@@ -17,6 +17,13 @@ namespace atl {
 inline constexpr int64_t kLogLinesKept = 100'000;
 inline constexpr int64_t kMaxRecordBytes = int64_t{256} << 20;
 
+// The severity that a store has as a number; one of a later version is kInfo.
+inline Severity SeverityFromStored(int64_t number) {
+  const bool is_known = number >= static_cast<int64_t>(Severity::kDebug) &&
+                        number <= static_cast<int64_t>(Severity::kError);
+  return is_known ? static_cast<Severity>(number) : Severity::kInfo;
+}
+
 struct LogEntry {
   EventRecord event;
   int64_t unix_time_ms = 0;

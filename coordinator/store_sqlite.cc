@@ -128,10 +128,7 @@ class SqliteStore : public Store {
       line.event.sequence = select.Int(0);
       line.unix_time_ms = select.Int(1);
       line.event.job = std::string(select.Bytes(2));
-      const int64_t severity = select.Int(3);
-      line.event.severity = severity == 1   ? Severity::kWarning
-                            : severity == 2 ? Severity::kError
-                                            : Severity::kInfo;
+      line.event.severity = SeverityFromStored(select.Int(3));
       line.event.text = std::string(select.Bytes(4));
       if (static_cast<uint64_t>(select.Int(5)) != ComputeLogRowChecksum(select)) {
         line.event.text.insert(0, "(this line is damaged) ");

@@ -107,6 +107,11 @@ TEMPLATE_TEST_CASE("the log keeps lines by job with the wall time", "", OnSqlite
   CHECK(store->ReadLog({"", 0, 1235}, 10).value().size() == 1);
   CHECK(store->ReadLog({"", 0, 0, Severity::kWarning}, 10).value().size() == 3);
   CHECK(store->ReadLog({"", 0, 0, Severity::kInfo, "sEVEN"}, 10).value().size() == 1);
+  REQUIRE(store->Apply({{EventRecord{9, "c", Severity::kDebug, "round"}}}, 1236).ok());
+  CHECK(store->ReadLog({"c"}, 10).value().empty());
+  const auto rounds = store->ReadLog({"c", 0, 0, Severity::kDebug}, 10).value();
+  REQUIRE(rounds.size() == 1);
+  CHECK(rounds[0].event == EventRecord{9, "c", Severity::kDebug, "round"});
   CHECK(store->FindLogTail({"a"}, 1).value() == 4);
   CHECK(store->FindLogTail({}, 3).value() == 1);
   CHECK(store->FindLogTail({"", 1}, 9).value() == 1);

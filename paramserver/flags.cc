@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/flag_sources.h"
-#include "common/logging.h"
+#include "common/log_flags.h"
 #include "common/machine/limits.h"
 #include "common/member_defaults.h"
 #include "common/metrics/metrics_server.h"
@@ -54,7 +54,7 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
                "atoll-paramserver");
   DaemonOptions options;
   options.threads = CoresUpTo(8);
-  std::string memory = "4GiB", curve_key, curve_clients, log_level = "info", join;
+  std::string memory = "4GiB", curve_key, curve_clients, join;
   app.add_option(
       "--coordinator", options.coordinator,
       "HOST:PORT[,...] of the coordinators; default: 127.0.0.1:7000, or those of --join");
@@ -84,7 +84,7 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   app.add_option("--curve-clients", curve_clients,
                  "file with public keys that may push and pull, one a line, in addition to those "
                  "that the coordinator distributes");
-  app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
+  AddLogFlags(app);
   AddJoinFlag(app, &join);
   AddMetricsFlag(app, &options.metrics_listen);
   AddTlsFlags(app, &options.tls);
@@ -103,7 +103,6 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   const auto bytes = ParseBytes(memory);
   absl::Status status = bytes.ok() ? Check(options, *bytes, /*joins=*/!join.empty())
                                    : Annotate(bytes.status(), "--memory-bytes");
-  if (status.ok()) status = SetLogLevel(log_level);
   if (status.ok()) {
     status = EnterCluster({Role::kParameterServer, options.name},
                           IdentityFolder(options.state_folder + "/identity"), join,

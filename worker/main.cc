@@ -5,7 +5,7 @@
 
 #include "common/descriptor_limit.h"
 #include "common/flag_sources.h"
-#include "common/logging.h"
+#include "common/log_flags.h"
 #include "common/metrics/metrics_server.h"
 #include "common/parse_bytes.h"
 #include "common/trust/member_access.h"
@@ -15,7 +15,7 @@
 int main(int argc, char** argv) {
   CLI::App app("atoll-worker trains one island's model on this machine.", "atoll-worker");
   atl::worker::DaemonOptions options;
-  std::string memory = "0", log_level = "info";
+  std::string memory = "0";
   app.add_option("--coordinator", options.coordinator,
                  "HOST:PORT[,...] of the coordinators; default: 127.0.0.1:7000");
   app.add_option("--name", options.name, "unique among the workers; default: the host's name");
@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
   app.add_option("--curve-key", options.curve_key_path,
                  "file with its secret CURVE key, made by `atoll keygen`");
   atl::worker::AddNoticeFlags(app, &options);
-  app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
+  atl::AddLogFlags(app);
   atl::worker::AddRootFlags(app, &options.roots);
   atl::AddJoinFlag(app, &options.join);
   atl::AddMetricsFlag(app, &options.metrics_listen);
@@ -65,8 +65,7 @@ int main(int argc, char** argv) {
     return atl::ExplainUsage(app, error);
   }
   const auto bytes = atl::ParseBytes(memory);
-  absl::Status status = atl::Annotate(bytes.status(), "--memory-bytes");
-  if (status.ok()) status = atl::SetLogLevel(log_level);
+  const absl::Status status = atl::Annotate(bytes.status(), "--memory-bytes");
   if (!status.ok()) {
     std::fprintf(stderr, "atoll-worker: %s\n", std::string(status.message()).c_str());
     return 2;

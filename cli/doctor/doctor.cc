@@ -15,6 +15,7 @@
 #include "cli/client.h"
 #include "cli/doctor/doctor_gpu.h"
 #include "cli/doctor/doctor_links.h"
+#include "cli/text/output.h"
 #include "common/net/control/leader.h"
 #include "common/version.h"
 #include "common/wall_clock.h"
@@ -146,7 +147,8 @@ std::string FindingsJson(const std::vector<Finding>& findings) {
                     {"remedy", finding.remedy}});
   }
   // The system's messages may be of any encoding.
-  return list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json{{"findings", list}}.dump(2, ' ', false,
+                                                 nlohmann::json::error_handler_t::replace);
 }
 
 int Doctor(const Global& global, const DoctorFlags& flags) {
@@ -164,7 +166,8 @@ int Doctor(const Global& global, const DoctorFlags& flags) {
       CheckTls("certificates", global.tls, SplitAddresses(global.coordinator)[0], now_unix_s));
   if (findings.back().level != Level::kProblem)
     CheckCluster(global, !flags.no_bandwidth, &findings);
-  std::cout << (global.json ? FindingsJson(findings) + "\n" : FindingsText(findings));
+  std::cout << (global.structured ? Document(FindingsJson(findings) + "\n")
+                                  : FindingsText(findings));
   return std::any_of(findings.begin(), findings.end(),
                      [](const Finding& finding) { return finding.level == Level::kProblem; })
              ? 1

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/model/model_folder.h"
+#include "cli/text/output.h"
 #include "cli/text/text_stream.h"
 #include "common/model/json.h"
 #include "worker/data/tokenize.h"
@@ -128,13 +129,13 @@ absl::Status Run(const Global& global, const GenerateFlags& flags, const std::st
   }
   std::string text;
   TextStream stream(tokenizer, ids, flags.stops, [&](const std::string& part) {
-    if (global.json) {
+    if (global.structured) {
       text += part;
     } else {
       std::cout << part << std::flush;
     }
   });
-  if (!global.json) std::cout << prompt << std::flush;
+  if (!global.structured) std::cout << prompt << std::flush;
   absl::Status status;
   const auto start = std::chrono::steady_clock::now();
   const auto made = atl::Generate(*loaded.model.runner, loaded.model.backend.cache, ids, sampling,
@@ -147,7 +148,7 @@ absl::Status Run(const Global& global, const GenerateFlags& flags, const std::st
   ATOLL_RETURN_IF_ERROR(made.status());
   ATOLL_RETURN_IF_ERROR(status);
   ATOLL_RETURN_IF_ERROR(stream.Finish());
-  if (!global.json) {
+  if (!global.structured) {
     std::cout << "\n" << std::flush;
     return Written();
   }
@@ -156,7 +157,7 @@ absl::Status Run(const Global& global, const GenerateFlags& flags, const std::st
                                  {"prompt_tokens", ids.size()},
                                  {"tokens", made->size()},
                                  {"seconds", took.count()}};
-  std::cout << answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n"
+  std::cout << DocumentLine(answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
             << std::flush;
   return Written();
 }
@@ -177,15 +178,8 @@ std::string WhatIsWrong(const GenerateFlags& flags) {
 }  // namespace
 
 int Generate(const Global& global, const GenerateFlags& flags) {
-  if (const std::string wrong = WhatIsWrong(flags); !wrong.empty()) {
-    std::cerr << "atoll: " << wrong << "\n";
-    return 2;
-  }
-  const absl::Status status =
-      Run(global, flags, flags.has_prompt ? flags.prompt : ReadPrompt(std::cin));
-  if (status.ok()) return 0;
-  std::cerr << "atoll: " << status.message() << "\n";
-  return 1;
+  if (const std::string wrong = WhatIsWrong(flags); !wrong.empty()) return FailUsage(wrong);
+  return ExitCode(Run(global, flags, flags.has_prompt ? flags.prompt : ReadPrompt(std::cin)));
 }
 
 }  // namespace atl::cli

@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/model/export_folder.h"
 #include "cli/model/model_folder.h"
+#include "cli/text/output.h"
 #include "cli/text/printable.h"
 #include "cli/text/render.h"
 #include "common/model/job_model.h"
@@ -97,20 +98,14 @@ absl::Status ExportModel(const Global& global, const ExportFlags& flags, Version
   return status;
 }
 
-int Report(const absl::Status& status) {
-  if (status.ok()) return 0;
-  std::cerr << "atoll: " << status.message() << "\n";
-  return 1;
-}
-
 }  // namespace
 
 int Export(const Global& global, const ExportFlags& flags) {
   Version version = kNoVersion;
   const absl::Status status = ExportModel(global, flags, &version);
-  if (!status.ok()) return Report(status);
-  if (global.json) {
-    std::cout << JsonLine({{"job", flags.job}, {"version", version}}) << "\n";
+  if (!status.ok()) return Fail(status);
+  if (global.structured) {
+    std::cout << DocumentLine({{"job", flags.job}, {"version", version}});
   } else {
     std::cout << flags.folder << ": " << flags.job << " at version " << version << "\n";
   }
@@ -119,10 +114,10 @@ int Export(const Global& global, const ExportFlags& flags) {
 
 int Keygen(const Global& global, const std::string& path) {
   const absl::StatusOr<KeyPair> keys = GenerateKeyPair();
-  if (!keys.ok()) return Report(keys.status());
-  if (const absl::Status status = WriteCurveKey(*keys, path); !status.ok()) return Report(status);
-  if (global.json) {
-    std::cout << JsonLine({{"public_key", keys->public_key}}) << "\n";
+  if (!keys.ok()) return Fail(keys.status());
+  if (const absl::Status status = WriteCurveKey(*keys, path); !status.ok()) return Fail(status);
+  if (global.structured) {
+    std::cout << DocumentLine({{"public_key", keys->public_key}});
   } else {
     std::cout << keys->public_key << "  " << std::filesystem::path(path).stem().string() << "\n";
   }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "cli/model/model_folder.h"
+#include "cli/text/output.h"
 #include "common/check.h"
 #include "worker/data/image_codec.h"
 #include "worker/data/image_folder.h"
@@ -186,16 +187,12 @@ absl::StatusOr<Json> Answer(const PredictFlags& flags) {
 
 int Predict(const Global& global, const PredictFlags& flags) {
   if (flags.top_k < 1 || flags.threads < 1 || flags.threads > 1024) {
-    std::cerr << "atoll: --top-k must be at least 1, --threads from 1 to 1024\n";
-    return 2;
+    return FailUsage("--top-k must be at least 1, --threads from 1 to 1024");
   }
   const absl::StatusOr<Json> answer = Answer(flags);
-  if (!answer.ok()) {
-    std::cerr << "atoll: " << answer.status().message() << "\n";
-    return 1;
-  }
-  if (global.json) {
-    std::cout << answer->dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
+  if (!answer.ok()) return Fail(answer.status());
+  if (global.structured) {
+    std::cout << DocumentLine(answer->dump(-1, ' ', false, Json::error_handler_t::replace));
     return 0;
   }
   for (const Json& image : answer->value("images", Json::array())) {

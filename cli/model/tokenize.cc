@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "cli/text/output.h"
 #include "cli/text/printable.h"
 #include "cli/text/render.h"
 #include "common/bytes_text.h"
@@ -125,23 +126,20 @@ absl::StatusOr<ShardIndex> Run(const TokenizeFlags& flags) {
 
 int TokenizeCommand(const Global& global, const TokenizeFlags& flags) {
   if (flags.threads < 0 || flags.threads > 1024 || flags.shard_tokens < 1) {
-    std::cerr << "atoll: --threads must be from 0 to 1024, --shard-tokens at least 1\n";
-    return 2;
+    return FailUsage("--threads must be from 0 to 1024, --shard-tokens at least 1");
   }
   const auto index = Run(flags);
-  if (!index.ok()) {
-    std::cerr << "atoll: " << index.status().message() << "\n";
-    return 1;
-  }
+  if (!index.ok()) return Fail(index.status());
   if (index->skipped.count > 0) {
     std::cerr << "atoll: warning: " << SkippedText(index->skipped) << "\n";
   }
-  if (global.json) {
+  if (global.structured) {
     const nlohmann::json answer = {
         {"folder", flags.folder},         {"tokens", index->tokens},
         {"documents", index->documents},  {"skipped", index->skipped.count},
         {"shards", index->shards.size()}, {"token_bits", index->token_bits}};
-    std::cout << answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+    std::cout << DocumentLine(
+        answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     std::cout << absl::StrCat(flags.folder, ": ", CountText(index->tokens, "token"), " of ",
                               CountText(index->documents, "document"), " in ",

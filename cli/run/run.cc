@@ -20,6 +20,7 @@
 #include "cli/run/interrupts.h"
 #include "cli/run/local_cluster.h"
 #include "cli/run/run_folder.h"
+#include "cli/text/output.h"
 #include "cli/text/render.h"
 #include "cli/text/screen.h"
 #include "common/event_loop.h"
@@ -34,11 +35,6 @@ constexpr Duration kLineInterval = std::chrono::seconds(5);  // of lines in a fi
 constexpr Duration kUnavailableLimit = std::chrono::minutes(1);
 constexpr Duration kConnectPause = std::chrono::milliseconds(200);
 constexpr int kDifferencesMax = 3;
-
-int Fail(const absl::Status& status) {
-  std::cerr << "atoll: " << status.message() << "\n";
-  return 1;
-}
 
 // A request that has been read and checked before anything is started.
 struct Prepared {
@@ -224,8 +220,8 @@ class LocalRun {
   }
 
   void Draw(const v1::Job& job) {
-    if (global_.json) {
-      std::cout << JsonLine(job) << std::flush;
+    if (global_.structured) {
+      std::cout << DocumentLine(job) << std::flush;
     } else if (isatty(STDOUT_FILENO) == 1) {
       screen_.Draw([&](int columns) { return ProgressLines(job, columns); });
     } else {
@@ -306,7 +302,7 @@ int Run(const Global& global, const RunFlags& flags) {
   }
   run.Stop();
   if (run.signal() != 0) Interrupts::End(run.signal());
-  if (code == 0 && !global.json && flags.path.empty()) PrintSample(global, model);
+  if (code == 0 && !global.structured && flags.path.empty()) PrintSample(global, model);
   return code;
 }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "cli/text/island_text.h"
+#include "cli/text/output.h"
 #include "common/bytes_text.h"
 #include "common/plural.h"
 
@@ -81,7 +82,7 @@ absl::string_view GetDisplayReason(const v1::Participant& p) {
 // A cell of a table that a terminal can show.
 std::string Shortened(const std::string& text, const std::string& job) {
   constexpr size_t kWidest = 100;
-  if (text.size() <= kWidest) return text;
+  if (text.size() <= kWidest || IsWide()) return text;
   return absl::StrCat(text.substr(0, kWidest), "... (atoll show ", job, ")");
 }
 
@@ -194,10 +195,6 @@ std::string ClipLine(const std::string& line, size_t columns) {
 }
 
 }  // namespace
-
-std::string JsonLine(const google::protobuf::Message& message) {
-  return CompactJson(message) + "\n";
-}
 
 std::string StateName(v1::JobState state) {
   if (!v1::JobState_IsValid(state)) return "unknown";  // of a newer coordinator
@@ -358,23 +355,35 @@ std::string StatusText(const v1::ClusterStatus& status) {
                     Fixed(m.since_seen_s(), 1), " s ago); see its log\n");
   }
   out += "\n";
-  Table members({"kind", "name", "incarnation", "state", "last heartbeat", "holds", "moved", "why"},
-                /*keys=*/2);
+  std::vector<std::string> header = {"kind",           "name",  "incarnation", "state",
+                                     "last heartbeat", "holds", "moved",       "why"};
+  if (IsWide()) header.insert(header.end(), {"address", "version", "memory"});
+  Table members(header, /*keys=*/2);
   for (const v1::Member& m : status.members()) {
     const bool server = m.kind() == "paramserver";
     const v1::ServerHeartbeat& load = m.load();
-    members.Add({m.kind(), m.name(), absl::StrCat(m.incarnation()),
-                 m.attached() ? "attached" : "unavailable",
-                 m.attached() ? absl::StrCat(Fixed(m.since_heartbeat_s(), 1), " s ago") : "",
-                 server ? absl::StrCat(Bytes(load.parameter_bytes()), " + ",
-                                       Bytes(load.staged_bytes()), " staged")
-                        : (m.job().empty() ? "idle" : m.job()),
-                 server ? absl::StrCat(Bytes(load.received_bytes()), " in, ",
-                                       Bytes(load.sent_bytes()), " out")
-                        : "",
-                 m.attached() && !m.measuring().empty()  ? m.measuring()
-                 : m.attached() && !m.draining().empty() ? m.draining()
-                                                         : m.reason()});
+    std::vector<std::string> row = {
+        m.kind(),
+        m.name(),
+        absl::StrCat(m.incarnation()),
+        m.attached() ? "attached" : "unavailable",
+        m.attached() ? absl::StrCat(Fixed(m.since_heartbeat_s(), 1), " s ago") : "",
+        server ? absl::StrCat(Bytes(load.parameter_bytes()), " + ", Bytes(load.staged_bytes()),
+                              " staged")
+               : (m.job().empty() ? "idle" : m.job()),
+        server
+            ? absl::StrCat(Bytes(load.received_bytes()), " in, ", Bytes(load.sent_bytes()), " out")
+            : "",
+        m.attached() && !m.measuring().empty()  ? m.measuring()
+        : m.attached() && !m.draining().empty() ? m.draining()
+                                                : m.reason()};
+    if (IsWide()) {
+      int64_t memory = m.memory_bytes();
+      for (const v1::DeviceInfo& device : m.devices()) memory += device.memory_bytes();
+      row.insert(row.end(),
+                 {server ? m.endpoint() : m.peer_endpoint(), m.software_version(), Bytes(memory)});
+    }
+    members.Add(std::move(row));
   }
   absl::StrAppend(&out, members.empty() ? "no members\n" : members.Text(), SitesText(status),
                   GpusText(status));

@@ -1,28 +1,15 @@
-// Renders what the command line prints: protobuf messages as human-readable tables, or as JSON.
+// Renders what the command line prints: protobuf messages as human-readable tables.
 
 #ifndef ATOLL_CLI_TEXT_RENDER_H_
 #define ATOLL_CLI_TEXT_RENDER_H_
 
-#include <google/protobuf/message.h>
-
 #include <cstdint>
-#include <initializer_list>
 #include <string>
-#include <utility>
-#include <variant>
-#include <vector>
 
 #include "cli/text/table.h"
-#include "common/proto_json.h"
 #include "proto/coordinator.pb.h"
 
 namespace atl::cli {
-
-// JSON on one line, for streams.
-std::string JsonLine(const google::protobuf::Message& message);
-// An object of these fields, likewise; for answers that are no message.
-using JsonField = std::pair<const char*, std::variant<std::string, int64_t>>;
-std::string JsonLine(std::initializer_list<JsonField> fields);
 
 std::string StateName(v1::JobState state);  // "running"
 // "failed: the disk is full"; "paused by a user" where the reason begins with the state.

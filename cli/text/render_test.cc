@@ -1,13 +1,16 @@
 #include "cli/text/render.h"
 
-#include <google/protobuf/util/json_util.h>
 #include <google/protobuf/util/message_differencer.h>
 
 #include <catch2/catch.hpp>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "cli/text/output.h"
+#include "common/proto_json.h"
 
 namespace atl::cli {
 namespace {
@@ -207,15 +210,56 @@ TEST_CASE("JSON reads back as the same message, on many lines or on one") {
   v1::Job job = RunningJob();
   job.mutable_islands(0)->set_activity("waits for \"version 4\"\nor so");
   job.add_decisions()->set_norm(std::numeric_limits<double>::infinity());
-  for (const std::string& text : {Json(job), JsonLine(job)}) {
+  for (const std::string& text : {Document(job), DocumentLine(job)}) {
     v1::Job back;
-    REQUIRE(google::protobuf::util::JsonStringToMessage(text, &back).ok());
+    REQUIRE(ReadJson(text, &back).ok());
     REQUIRE(google::protobuf::util::MessageDifferencer::Equals(back, job));
   }
-  const std::string line = JsonLine(job);
+  const std::string line = DocumentLine(job);
   REQUIRE(line.find('\n') == line.size() - 1);
-  // Fields that are zero are there too, under the names of the .proto files.
-  REQUIRE(line.find("\"placement_max_over_mean\":0") != std::string::npos);
+  // Fields that are zero are there too, under the names of the .proto files; what is absent is
+  // null.
+  const auto document = nlohmann::json::parse(line);
+  CHECK(document["schema_version"] == kSchemaVersion);
+  CHECK(document["placement_max_over_mean"] == 0);
+  CHECK(document["exchange"].is_null());
+}
+
+TEST_CASE("a document of another schema version is refused by its number") {
+  v1::Job job;
+  const absl::Status status = ReadJson(R"({"schema_version": 2, "summary": {}})", &job);
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK(absl::StrContains(status.message(), "schema_version 2"));
+  CHECK_FALSE(ReadJson(R"({"schema_version": 1, "sumary": {}})", &job).ok());
+}
+
+TEST_CASE("YAML has the fields of the JSON, and a stream's documents are told apart") {
+  SetOutputFormat(OutputFormat::kYaml);
+  const std::string one = Document(R"({"a": {"b": [1, {"c": "x: #y"}], "d": [], "e": null}})");
+  const std::string line = DocumentLine({{"job", "lm-1"}, {"version", 3}});
+  SetOutputFormat(OutputFormat::kText);
+  CHECK(one ==
+        "schema_version: 1\n"
+        "a:\n"
+        "  b:\n"
+        "    - 1\n"
+        "    -\n"
+        "      c: \"x: #y\"\n"
+        "  d: []\n"
+        "  e: null\n");
+  CHECK(line == "---\nschema_version: 1\njob: \"lm-1\"\nversion: 3\n");
+}
+
+TEST_CASE("wide tables have members' addresses and are not shortened") {
+  v1::ClusterStatus status;
+  v1::Member& member = *status.add_members();
+  member.set_kind("worker");
+  member.set_peer_endpoint("tcp://10.0.0.7:7200");
+  CHECK_FALSE(absl::StrContains(StatusText(status), "10.0.0.7"));
+  SetOutputFormat(OutputFormat::kWide);
+  const std::string wide = StatusText(status);
+  SetOutputFormat(OutputFormat::kText);
+  CHECK(absl::StrContains(wide, "tcp://10.0.0.7:7200"));
 }
 
 TEST_CASE("a job in full: rejected contributions stand out with their reason") {

@@ -94,7 +94,7 @@ class Coordinator:
 
     def _call(self, call, parameters, body, headers):
         query = urllib.parse.urlencode({name: value for name, value in parameters.items() if value != ""})
-        request = urllib.request.Request(f"{self.url}/api/{call}?{query}", data=body, headers=headers,
+        request = urllib.request.Request(f"{self.url}/api/v1/{call}?{query}", data=body, headers=headers,
                                          method="GET" if body is None else "POST")
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self.context) as reply:

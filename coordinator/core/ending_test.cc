@@ -104,6 +104,21 @@ TEST_CASE("a late push request for a version decided long ago has no effect") {
   CHECK(w.Job().summary.version == 3);
 }
 
+TEST_CASE("of the rounds of a minute one commit is logged, the others for debugging") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  std::vector<std::string> lines;
+  for (int round = 0; round < 3; ++round) {
+    if (round == 2) w.Do("wait 61");
+    w.Contribute("a", 2);
+    lines.push_back(w.Do("servers answer"));
+    w.Do("worker a ready");
+  }
+  CHECK(HasText(lines[0], "debug lm-1 version 1 is decided"));
+  CHECK(HasText(lines[1], "debug lm-1 version 2 is committed"));
+  CHECK(HasText(lines[2], "log lm-1 version 3 is committed"));
+}
+
 TEST_CASE("words that are not well-formed are kept as far as they are") {
   World w;
   w.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=2"});

@@ -22,7 +22,7 @@ namespace atl {
 // seen.
 EpochRecord AfterLoss(EpochRecord known, int64_t unix_time_ms);
 
-enum class Severity { kInfo, kWarning, kError };
+enum class Severity { kDebug = -1, kInfo, kWarning, kError };
 
 // A line of the log, which stores keep in their own way. Never read back by the core: a store may
 // forget old ones. Key: sequence.

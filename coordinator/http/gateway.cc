@@ -289,7 +289,7 @@ HttpReply Gateway::Answer(const HttpRequest& request) {
       return ErrorReply(400, "the query is not text: it must be UTF-8, without control characters");
     }
   }
-  constexpr absl::string_view kApi = "/api/";
+  constexpr absl::string_view kApi = "/api/v1/";
   if (absl::StartsWith(request.path, kApi)) {
     const std::string call = request.path.substr(kApi.size());
     return request.method == "POST" ? Act(call, request) : Api(call, request);

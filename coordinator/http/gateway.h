@@ -1,4 +1,4 @@
-// The web page and its data over HTTP: each path under /api/ is one call of the gRPC services, made
+// The web page and its data over HTTP: each path under /api/v1/ is one call of the gRPC services, made
 // in this process, whose answer is sent as protobuf's JSON, cut to what the page lists. README.md
 // lists the paths. Thread-safe.
 

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "common/proto_json.h"
 #include "common/protocol/tensor_groups.h"
 #include "common/status.h"
 #include "coordinator/plan_io/island_plan_conversion.h"
@@ -323,14 +324,14 @@ absl::StatusOr<v1::Plan> ParsePlan(absl::string_view text, absl::string_view nam
         absl::StrCat(std::string(name),
                      ": is no plan as `atoll plan --json` prints it: it is not a JSON object"));
   }
-  const auto parsed = google::protobuf::util::JsonStringToMessage(std::string(text), &message);
+  const absl::Status parsed = ReadJson(text, &message);
   const bool whole = !message.islands().empty() &&
                      std::none_of(message.islands().begin(), message.islands().end(),
                                   [](const v1::PlannedIsland& i) { return i.replicas().empty(); });
   if (parsed.ok() && whole) return message;
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(name), ": is no plan as `atoll plan --json` prints it",
-                   parsed.ok() ? "" : ": ", std::string(parsed.message())));
+  return absl::InvalidArgumentError(absl::StrCat(std::string(name),
+                                                 ": is no plan as `atoll plan --json` prints it",
+                                                 parsed.ok() ? "" : ": ", parsed.message()));
 }
 
 const v1::PlannedIsland& GetPlannedIsland(const v1::Plan& message, const plan::Cluster& cluster,

@@ -1,6 +1,5 @@
 #include "coordinator/plan_io/profile_file.h"
 
-#include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
 #include <map>
@@ -10,6 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/proto_json.h"
 #include "common/status.h"
 #include "coordinator/plan_io/cluster_file.h"
 #include "coordinator/plan_io/links.h"
@@ -297,12 +297,9 @@ absl::Status ReadLinks(const v1::ClusterSpec& spec, const std::map<std::string, 
 absl::StatusOr<v1::ClusterProfile> ParseProfileJson(absl::string_view text,
                                                     absl::string_view name) {
   v1::ClusterProfile profile;
-  const auto status = google::protobuf::util::JsonStringToMessage(std::string(text), &profile);
-  if (!status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        std::string(name),
-        ": is no profile as `atoll profile --json` prints it: ", std::string(status.message())));
-  }
+  ATOLL_RETURN_IF_ERROR(
+      Annotate(ReadJson(text, &profile),
+               absl::StrCat(name, ": is no profile as `atoll profile --json` prints it")));
   return profile;
 }
 

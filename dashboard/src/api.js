@@ -8,7 +8,7 @@ export const num = (value) => (value === undefined || value === null || value ==
 const url = (call, parameters = {}) => {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, v]) => v !== undefined && v !== ''));
   const text = query.toString();
-  return `/api/${call}${text ? `?${text}` : ''}`;
+  return `/api/v1/${call}${text ? `?${text}` : ''}`;
 };
 
 async function parse(response) {

@@ -81,7 +81,7 @@ def calls_answer_as_the_reference_says(fixture):
     check(not wrong, "\n".join(wrong))
     for path, code in ((f"job?job={job}0", 404), ("jobz", 404), (f"pause?job={job}", 403)):
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/{path}", timeout=120, data=b"" if code == 403 else None)
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=120, data=b"" if code == 403 else None)
             check(False, f"{path} is not refused")
         except urllib.error.HTTPError as error:
             check(error.code == code and list(json.load(error)) == ["text"], f"{path}: {error.code}")

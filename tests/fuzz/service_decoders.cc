@@ -115,14 +115,14 @@ std::vector<std::string> PageRequestSeeds() {
            " HTTP/1.1\r\nHost: 127.0.0.1:7080\r\nX-Atoll-Action: 1\r\nContent-Length: 2\r\n\r\nok";
   };
   return {get("/"),
-          get("/api/status"),
-          get("/api/session"),
-          get("/api/events?job=j-1"),
-          get("/api/history?job=j-1&points=100&islands=3"),
-          get("/api/logs?job=j%2d1&tail=9&after=4&severity=error&contains=a+b"),
-          post("/api/pause?job=j-1"),
-          post("/api/drain?server=s1&undo=1"),
-          post("/api/trace?job=j-1&island=2")};
+          get("/api/v1/status"),
+          get("/api/v1/session"),
+          get("/api/v1/events?job=j-1"),
+          get("/api/v1/history?job=j-1&points=100&islands=3"),
+          get("/api/v1/logs?job=j%2d1&tail=9&after=4&severity=error&contains=a+b"),
+          post("/api/v1/pause?job=j-1"),
+          post("/api/v1/drain?server=s1&undo=1"),
+          post("/api/v1/trace?job=j-1&island=2")};
 }
 
 const Registration kPageRequest({"page_request", PageRequestSeeds, AcceptsPageRequest});

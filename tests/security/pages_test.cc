@@ -42,8 +42,8 @@ TEST_CASE("every_attempt_on_the_page_and_on_the_coordinators_metrics_is_refused"
       return absl::StrCat(attempt.scheme, url.substr(url.find("://")));
     };
     const std::string page = at(cluster.page_url());
-    CHECK(HttpGet(page + "/api/jobs", {}, attempt.shown).status == attempt.page);
-    CHECK(HttpPost(page + "/api/pause?job=none", kAction, attempt.shown).status == attempt.page);
+    CHECK(HttpGet(page + "/api/v1/jobs", {}, attempt.shown).status == attempt.page);
+    CHECK(HttpPost(page + "/api/v1/pause?job=none", kAction, attempt.shown).status == attempt.page);
     CHECK(HttpGet(at(cluster.metrics_url()) + "/metrics", {}, attempt.shown).status ==
           attempt.metrics);
   }
@@ -52,7 +52,7 @@ TEST_CASE("every_attempt_on_the_page_and_on_the_coordinators_metrics_is_refused"
     CHECK((entry.call() != "Jobs/Pause" || entry.denial() == v1::TRUST_DENIAL_REVOKED));
   }
   const HttpIdentity rightful = write("me", cluster.Certificate(me));
-  CHECK(HttpGet(cluster.page_url() + "/api/jobs", {}, rightful).status == 200);
+  CHECK(HttpGet(cluster.page_url() + "/api/v1/jobs", {}, rightful).status == 200);
   CHECK(HttpGet(cluster.metrics_url() + "/metrics", {}, rightful).status == 200);
 }
 
@@ -73,8 +73,8 @@ TEST_CASE("a_page_over_tls_lets_operators_act_and_viewers_read") {
         Row{Role::kWorker, "w1", 403, 403}}) {
     INFO(row.name);
     const HttpIdentity who = identity(row.role, row.name);
-    CHECK(HttpGet(url + "/api/jobs", {}, who).status == row.reads);
-    CHECK(HttpPost(url + "/api/pause?job=none", kAction, who).status == row.acts);
+    CHECK(HttpGet(url + "/api/v1/jobs", {}, who).status == row.reads);
+    CHECK(HttpPost(url + "/api/v1/pause?job=none", kAction, who).status == row.acts);
   }
   const std::string monitor = cluster.metrics_url();
   CHECK(HttpGet(monitor + "/healthz").status == 200);

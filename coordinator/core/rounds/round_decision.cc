@@ -22,6 +22,7 @@
 namespace atl::coord {
 namespace {
 
+constexpr Duration kCommitLogInterval = std::chrono::minutes(1);  // for debugging, every commit
 constexpr int kNotFiniteRoundsMax = 3;  // in a row, before the job is stopped
 constexpr double kLeastRate = 1e-12;    // a rate of 0 is no scale
 
@@ -312,7 +313,13 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
                 result.is_void ? rounds.progress.version : collecting.version);
   }
   if (job.record.site && !result.is_void) NoteSiteRound(s, job, decision);
-  s.Log(job.id(), result.is_void ? Severity::kWarning : Severity::kInfo, Describe(decision));
+  const bool any_rejected = std::any_of(decision.participants.begin(), decision.participants.end(),
+                                        [](const DecisionParticipant& p) { return !p.accepted; });
+  s.Log(job.id(),
+        result.is_void ? Severity::kWarning
+        : any_rejected ? Severity::kInfo
+                       : Severity::kDebug,
+        Describe(decision));
   WarnOfGain(s, job, rounds, decision);
   const bool none_finite =
       std::all_of(result.verdicts.begin(), result.verdicts.end(),
@@ -353,7 +360,7 @@ void PassRound(State& s, Job& job, Rounds& rounds, IslandId opened_by, const std
   decision.closed_because = why;
   decision.tokens_committed_after = rounds.progress.tokens_committed;
   TakeDropped(rounds, decision);
-  s.Log(job.id(), Severity::kInfo, Describe(decision));
+  s.Log(job.id(), Severity::kDebug, Describe(decision));
   RetryServersNow(s, job);
 }
 
@@ -363,7 +370,10 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
   progress.version = decision->version;
   progress.tokens_committed = decision->tokens_committed_after;
   const Version version = progress.version;
-  s.Log(job.id(), Severity::kInfo,
+  const bool is_due =
+      !rounds.commit_logged_at || s.now - *rounds.commit_logged_at >= kCommitLogInterval;
+  if (is_due) rounds.commit_logged_at = s.now;
+  s.Log(job.id(), is_due ? Severity::kInfo : Severity::kDebug,
         absl::StrCat("version ", version, " is committed: ", progress.tokens_committed, " ",
                      TokenUnit(job), " so far"));
   if (rounds.round_closed_at) {

@@ -89,7 +89,8 @@ struct Rounds {
   std::map<IslandId, PushRequest> early_requests;  // before all servers were known; answered then
   // Requested to push; granted when servers have memory (backpressure).
   std::set<IslandId> waits_for_room;
-  std::optional<Instant> round_closed_at;  // of the round under way
+  std::optional<Instant> round_closed_at;   // of the round under way
+  std::optional<Instant> commit_logged_at;  // the newest line of a commit that is not for debugging
   Duration round_took{0};  // from the end of the newest round's window until it was committed
   std::optional<Window> window;
   std::optional<Collecting> collecting;
