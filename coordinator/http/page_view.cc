@@ -140,6 +140,8 @@ void KeepDrawn(v1::JobHistory* history) {
     drawn.mutable_unix_s()->Swap(island.mutable_curve()->mutable_unix_s());
     drawn.mutable_version()->Swap(island.mutable_curve()->mutable_version());
     drawn.mutable_loss()->Swap(island.mutable_curve()->mutable_loss());
+    drawn.mutable_tokens()->Swap(island.mutable_curve()->mutable_tokens());
+    drawn.mutable_seconds()->Swap(island.mutable_curve()->mutable_seconds());
     island.mutable_curve()->Swap(&drawn);
   }
   v1::Curve& rounds = *history->mutable_rounds();

@@ -129,7 +129,8 @@ TEST_CASE("a_history_keeps_what_charts_draw") {
   CHECK(history.rounds().tokens_size() == 1);
   CHECK(history.rounds().loss_max_size() == 0);
   CHECK(history.islands(0).curve().loss_size() == 1);
-  CHECK(history.islands(0).curve().tokens_size() == 0);
+  CHECK(history.islands(0).curve().tokens_size() == 1);
+  CHECK(history.islands(0).curve().loss_max_size() == 0);
   REQUIRE(history.newest_size() == 16);
   CHECK(history.newest(15).round() == 63);
 }

@@ -3,6 +3,7 @@ import { useState } from 'preact/hooks';
 import { act, num, useEvents, useGet } from './api.js';
 import { bytes, count, ended, islandState, loss, milliseconds, rate, seconds, speed, unit } from './format.js';
 import { Gantt, PlanPicture, SiteMap } from './pictures.jsx';
+import { IslandLines } from './job.jsx';
 import { Badge, Problem, Section, Table, Tile } from './parts.jsx';
 
 // What each worker does in the plan, by its name.
@@ -130,6 +131,7 @@ export function Island({ id, number, onLive }) {
       </Section>
       {d.stage_links.length > 0 && <Section title="Messages between stages" id="links"><Table columns={STAGE_LINKS} rows={d.stage_links} empty="" /></Section>}
       {d.memory.length > 0 && <Section title="Memory" id="memory"><Table columns={MEMORY} rows={d.memory} empty="" /></Section>}
+      <Section title="Events, newest first" id="events"><IslandLines job={id} island={number} /></Section>
       {!ended(job.summary.state) && <Section title="A step, measured and predicted" id="trace"><Trace job={id} island={number} /></Section>}
     </>
   );

@@ -59,7 +59,9 @@ function curvesFrom(history, summary, axis, smooth) {
     losses.push({ label: 'validation', colour: 1 + islands.length, dash: [6, 4], points: history.validation.length <= POINTS_MARKED,
       x: history.validation.map((v) => (axis === 'time' ? v.unix_s : num(v.version))), y: history.validation.map((v) => v.loss) });
   }
-  const speeds = [{ label: `committed ${unit(summary)}/s`, x: x(all), y: all.tokens.map((t, i) => (all.seconds[i] > 0 ? t / all.seconds[i] : null)), colour: 0 }];
+  const speed = (curve) => curve.tokens.map((t, i) => (curve.seconds[i] > 0 ? t / curve.seconds[i] : null));
+  const speeds = [{ label: 'all islands', x: x(all), y: speed(all), width: 2.2, colour: 0 }]
+    .concat(islands.length > 1 ? islands.map((i, k) => ({ label: `island ${i.island}`, x: x(i.curve), y: speed(i.curve), width: 1, colour: k + 1 })) : []);
   const rounds = [{ label: 'seconds a round', x: x(all), y: all.seconds.map((s, i) => (s > 0 ? s / all.rounds[i] : null)), colour: 2 }];
   return { losses: losses.map((s) => smoothed(s, smooth)), speeds: speeds.map((s) => smoothed(s, smooth)), rounds };
 }
@@ -190,14 +192,39 @@ function downloadCsv(job, curve) {
   URL.revokeObjectURL(link.href);
 }
 
-// The job file with all defaults, looked up when it is opened.
+// What is looked up when it is opened.
+function Details({ summary, children }) {
+  const [open, setOpen] = useState(false);
+  return <details onToggle={(e) => setOpen(e.target.open)}><summary>{summary}</summary>{open && children()}</details>;
+}
+
 function Settings({ job }) {
-  const [open, setOpen] = useState(false), [copied, setCopied] = useState(false);
+  const [copied, setCopied] = useState(false);
   return (
-    <details onToggle={(e) => setOpen(e.target.open)}><summary>The job file, with the defaults that it left out</summary>
-      {open && <SettingsText job={job} copied={copied} onCopy={(text) => navigator.clipboard?.writeText(text).then(() => setCopied(true))} />}
-    </details>
+    <Details summary="The job file, with the defaults that it left out">
+      {() => <SettingsText job={job} copied={copied} onCopy={(text) => navigator.clipboard?.writeText(text).then(() => setCopied(true))} />}
+    </Details>
   );
+}
+
+const NORMS = 1024;  // decisions
+
+// How large the islands' pseudo-gradients were.
+function Norms({ job, theme }) {
+  const { data, error } = useGet('job', { job, decisions: NORMS }, 5000);
+  const series = useMemo(() => {
+    const byIsland = new Map();
+    for (const d of [...(data?.decisions || [])].reverse()) {
+      if (num(d.version) < 1 || !(num(d.norm) > 0)) continue;
+      if (!byIsland.has(d.island)) byIsland.set(d.island, { label: `island ${d.island}`, x: [], y: [] });
+      byIsland.get(d.island).x.push(num(d.version));
+      byIsland.get(d.island).y.push(num(d.norm));
+    }
+    return [...byIsland].sort((a, b) => a[0] - b[0]).slice(0, ISLAND_CURVES).map(([, s], k) => ({ ...s, colour: k + 1, points: s.x.length <= POINTS_MARKED }));
+  }, [data]);
+  if (!data) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
+  if (!series.length) return <p class="empty">No round has been decided yet.</p>;
+  return <Chart title="Norm of the pseudo-gradient by island, newest rounds" series={series} xLabel="version" theme={theme} format={(v) => String(+v.toPrecision(3))} height={200} />;
 }
 
 function SettingsText({ job, copied, onCopy }) {
@@ -258,7 +285,7 @@ export function Job({ id, session, theme, onLive }) {
       )}
       {history.data && <Section title="Newest rounds" id="rounds">{job.round_length && <p class="why">{job.round_length}</p>}<Rounds rounds={history.data.newest} islands={job.islands.slice(0, 32).map((i) => i.island)} /></Section>}
       <Section title="Islands" id="islands"><Table columns={islandColumns(s)} rows={job.islands} keyOf={(i) => i.island} empty="No worker has an island yet." /></Section>
-      <Section title="Decisions, newest first" id="decisions"><Table columns={decisionColumns(s)} rows={job.decisions} total={job.decisions_kept} onMore={setWanted} pageSize={DECISIONS_LISTED} empty="No round has been decided yet." /></Section>
+      <Section title="Decisions, newest first" id="decisions">{charts.ready && <Details summary="Norms by island">{() => <Norms job={id} theme={theme} />}</Details>}<Table columns={decisionColumns(s)} rows={job.decisions} total={job.decisions_kept} onMore={setWanted} pageSize={DECISIONS_LISTED} empty="No round has been decided yet." /></Section>
       <Section title="Parameter servers" id="servers"><Table columns={SERVERS} rows={servers} keyOf={(v) => v.name} empty="The model is not placed yet." /></Section>
       <Section title="Settings" id="settings"><Settings job={id} /></Section>
       <Section title="Log, newest first" id="log" tools={<a href={`#/logs?job=${s.job}`}>the whole log</a>}><NewestLines job={s.job} /></Section>
@@ -269,6 +296,13 @@ export function Job({ id, session, theme, onLive }) {
 function NewestLines({ job }) {
   const { data } = useGet('logs', { job, tail: 8 }, 3000);
   return <Lines lines={[...(data || [])].reverse()} />;
+}
+
+// Who came and left, plans and what was dropped: the log's lines that name the island.
+export function IslandLines({ job, island }) {
+  const { data } = useGet('logs', { job, contains: `island ${island}`, tail: 500 }, 5000);
+  const own = new RegExp(`\\bisland ${island}\\b`);
+  return <Lines lines={(data || []).filter((l) => own.test(l.text)).reverse()} pageSize={12} />;
 }
 
 // A page of lines at a time.

@@ -19,7 +19,7 @@ export function Logs({ query, onLive }) {
           <label>job <select value={job} onChange={(e) => setJob(e.target.value)}><option value="">all</option>
             {[...(jobs.data?.jobs || [])].reverse().map((j) => <option value={j.job}>{j.job}</option>)}</select></label>
           <label>severity <select value={severity} onChange={(e) => setSeverity(e.target.value)}>
-            <option value="">all</option><option value="warning">warnings and errors</option><option value="error">errors</option></select></label>
+            <option value="">events</option><option value="debug">events and rounds</option><option value="warning">warnings and errors</option><option value="error">errors</option></select></label>
           <label>text <input type="search" value={text} onInput={(e) => setText(e.target.value)} placeholder="contains…" /></label>
         </div>}>
         <Problem error={error} />

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """deploy/slurm on Debian's Slurm: a controller and two nodes in namespaces of their own, on one machine."""
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -130,14 +131,22 @@ def island_of_an_allocation(fixture):
     slurm = Slurm(os.path.join(fixture.folder, "slurm"))
     try:
         fixture.wait_until("both nodes to be idle", lambda: slurm.idle() == 2, LIMIT_S)
+        os.environ["HOME"], os.environ["XDG_CONFIG_HOME"] = fixture.folder, ""
+        run(binary("atoll"), "init", f"--state-dir={fixture.folder}/coordinator",
+            f"--port={fixture.address.rsplit(':', 1)[1]}")
+        fixture.cli_flags = ["--context=default"]
         fixture.coordinator()
-        fixture.server("ps1", memory="64MiB")
-        path = os.pathsep.join([os.path.dirname(binary("atoll-worker")), os.environ["PATH"]])
-        environment = {**os.environ, "PATH": path, "ATOLL_COORDINATOR": fixture.address,
-                       "ATOLL_STATE": os.path.join(fixture.folder, "state"),
-                       "ATOLL_FLAGS": "--insecure --emulate-step-ms=20"}  # the veth is no loopback
-        batch = run("sbatch", "--parsable", "--nodes=2", f"--output={fixture.folder}/batch.log",
-                    os.path.join(ROOT, "deploy/slurm/island.sbatch"), env=environment).strip()
+        token = fixture.atoll("token", "create", "--role=paramserver")[1].strip()
+        fixture.server("ps1", f"--join={token}", memory="64MiB")
+        programs = [os.path.dirname(binary(name)) for name in ("atoll", "atoll-worker")]
+        environment = {**os.environ, "PATH": os.pathsep.join([*programs, os.environ["PATH"]]),
+                       "ATOLL_STATE": os.path.join(fixture.folder, "state"), "ATOLL_FLAGS": "--emulate-step-ms=20"}
+        with open(os.path.join(ROOT, "deploy/slurm/island.sbatch"), encoding="utf-8") as file:
+            typed = "\n".join(re.findall("^#   (.*)$", file.read(), re.M))
+        for written, here in (("--uses 4", "--uses 2"), ("--nodes=4", f"--parsable --nodes=2 --output={fixture.folder}/batch.log")):
+            check(written in typed, f"the batch file's first lines are {typed}")
+            typed = typed.replace(written, here)
+        batch = run("bash", "-ec", typed, cwd=ROOT, env=environment).strip()
         fixture.attached(3)
         names = {m["name"] for m in fixture.json("status")["members"] if m["kind"] == "worker"}
         check(names == {"slurm-node1", "slurm-node2"}, f"{names}")
