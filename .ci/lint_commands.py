@@ -7,12 +7,12 @@ import os
 import re
 import subprocess
 
-OTHERS = {"from-file"}  # kubectl's
+OTHERS = {"from-literal"}  # kubectl's
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
 DAEMONS = ("coordinator", "paramserver", "worker")
 SHARED_FLAGS = ("common/metrics/metrics_server.h", "common/net/control/tls.h", "common/trust/member_access.h",
-                "common/flag_sources.cc")
-DECLARED = re.compile(r"add_(?:option|flag)\w*\(\s*\"(?:-\w,)?--([a-z0-9-]+)")
+                "common/flag_sources.cc", "common/log_flags.cc")
+DECLARED = re.compile(r"add_(?:option|flag)\w*(?:<[\w:]*>)?\(\s*\"(?:-\w,)?--([a-z0-9-]+)")
 
 
 def read(path):

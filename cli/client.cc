@@ -196,6 +196,12 @@ absl::StatusOr<v1::JobSummary> Client::Refill(const std::string& job, const std:
   request.set_server(server);
   return Call(*stubs_->jobs, &v1::Jobs::Stub::Refill, request, address_);
 }
+absl::StatusOr<v1::JobSummary> Client::NoteExport(const std::string& job, int64_t version) {
+  v1::NoteExportRequest request;
+  request.set_job(job);
+  request.set_version(version);
+  return Call(*stubs_->jobs, &v1::Jobs::Stub::NoteExport, request, address_);
+}
 absl::StatusOr<v1::DrainReply> Client::DrainMember(const std::string& name, bool undo) {
   v1::DrainRequest request;
   request.set_server(name);

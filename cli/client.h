@@ -42,6 +42,7 @@ class Client {
   absl::StatusOr<v1::JobSummary> Cancel(const std::string& job);
   absl::StatusOr<v1::JobSummary> Adopt(const std::string& job);
   absl::StatusOr<v1::JobSummary> Refill(const std::string& job, const std::string& server);
+  absl::StatusOr<v1::JobSummary> NoteExport(const std::string& job, int64_t version);
   absl::StatusOr<v1::DrainReply> DrainMember(const std::string& name, bool undo);
   absl::StatusOr<v1::JobSummary> Remove(const std::string& job, bool force);
   absl::StatusOr<v1::ClusterStatus> Status();

@@ -207,7 +207,8 @@ class CommandLine {
         ->check(CLI::PositiveNumber);
     logs->add_option("--since", logs_.since,
                      "print only lines since then: 10m, 2h, or a time (RFC 3339)");
-    logs->add_option("--severity", logs_.severity, "minimum severity: debug (with every round), info, warning or error")
+    logs->add_option("--severity", logs_.severity,
+                     "minimum severity: debug (with every round), info, warning or error")
         ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
     logs->add_option("--grep", logs_.contains, "print only lines with this text; case is ignored");
     CLI::App* metrics = WithJob(Add("metrics", "print a job's curves and merges for other programs",

@@ -53,7 +53,8 @@ absl::StatusOr<v1::SubmitRequest> RequestFrom(const JobSpec& spec) {
   return request;
 }
 
-// "lm-1 (running, round 12, 34.0%), lm-2 (done, round 162)".
+// "lm-1 (running, round 12, 34.0%, never exported), lm-2 (done, round 162, exported at version
+// 162)".
 absl::StatusOr<std::string> DescribeJobs(Client& client, const std::vector<std::string>& ids) {
   ATOLL_ASSIGN_OR_RETURN(const v1::ListReply list, client.List());
   std::vector<std::string> texts;

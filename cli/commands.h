@@ -18,7 +18,7 @@ struct Global {
   std::string coordinator = kDefaultCoordinator;  // --coordinator or $ATOLL_COORDINATOR
   TlsOptions tls;
   std::string curve_key_path;  // of the context in use; empty: it has none
-  bool structured = false;  // answers are documents for programs (cli/text/output.h)
+  bool structured = false;     // answers are documents for programs (cli/text/output.h)
   // Commands that follow something outlive a coordinator that is unavailable for so long.
   Duration reconnect_for = std::chrono::minutes(5);
 };

@@ -300,6 +300,18 @@ class ClientService::Impl {
       };
       return impl_->Audited(context, "Jobs/Refill", refill, [=] { return request->job(); });
     }
+    Unary* NoteExport(Context* context, const v1::NoteExportRequest* request,
+                      v1::JobSummary* reply) override {
+      const auto note = [=, loop = impl_->loop_](Instant now) {
+        const absl::Status status = Requested(loop, now, [&](int64_t id) {
+          return ControlJob{id, request->job(),    JobCommand::kNoteExport, false,
+                            {}, request->version()};
+        });
+        EncodeSummary(*loop, request->job(), reply);
+        return status;
+      };
+      return impl_->Audited(context, "Jobs/NoteExport", note, [=] { return request->job(); });
+    }
     Unary* Drain(Context* context, const v1::DrainRequest* request,
                  v1::DrainReply* reply) override {
       const auto drain = [=, loop = impl_->loop_](Instant now) {

@@ -92,6 +92,8 @@ absl::Status ExportModel(const Global& global, const ExportFlags& flags, Version
   absl::Status status;
   for (int attempt = 0; attempt < kExportTries; ++attempt) {
     status = ExportOnce(*client, *tensors, id, flags, version);
+    // The model is there, whether or not the coordinator lets us note it: a viewer may not.
+    if (status.ok()) client->NoteExport(id, *version).IgnoreError();
     // The job's version was overtaken while we pulled it: what we have is of two versions.
     if (status.ok() || *version < 0 || !absl::IsFailedPrecondition(status)) return status;
   }

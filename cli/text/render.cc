@@ -269,7 +269,11 @@ double ShownSpeed(const v1::JobSummary& s) {
 
 std::string ShortText(const v1::JobSummary& s) {
   return absl::StrCat(StateName(s.state()), ", round ", VersionText(s.version()), ", ",
-                      Fixed(100 * Done(s), 1), "%");
+                      Fixed(100 * Done(s), 1), "%",
+                      s.version() < 0 ? ""
+                      : s.exported_version() < 0
+                          ? ", never exported"
+                          : absl::StrCat(", exported at version ", s.exported_version()));
 }
 
 std::string JobsTable(const v1::ListReply& reply, int64_t now_ms) {

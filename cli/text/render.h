@@ -22,7 +22,7 @@ std::string Fixed(double value, int decimals);  // "-" when not finite
 std::string SpeedText(double tokens_per_s);     // 12.3k; "-" where nothing trains
 std::string Bar(double done, int width);        // [#####.....], done in [0, 1]
 
-std::string ShortText(const v1::JobSummary& s);  // "running, round 12, 34.0%"
+std::string ShortText(const v1::JobSummary& s);  // "running, round 12, 34.0%, never exported"
 
 std::string TokenUnit(const v1::JobSummary& s);  // "tokens", or "images" of a model of images
 

@@ -103,13 +103,15 @@ struct SubmitJob {
 };
 // kAdopt: take over a job that this coordinator does not know from the servers that hold it.
 // kRefill: what a server had of the job is lost; its shards are filled from an island.
-enum class JobCommand { kPause, kResume, kCancel, kRemove, kAdopt, kRefill };
+// kNoteExport: a version has been exported.
+enum class JobCommand { kPause, kResume, kCancel, kRemove, kAdopt, kRefill, kNoteExport };
 struct ControlJob {
   int64_t request_id = 0;
   JobId job;
   JobCommand command = JobCommand::kPause;
-  bool force = false;  // kRemove: cancel it first, where it has not ended
-  NodeId server = {};  // kRefill
+  bool force = false;            // kRemove: cancel it first, where it has not ended
+  NodeId server = {};            // kRefill
+  Version version = kNoVersion;  // kNoteExport
 };
 // A parameter server is to hold no shards, a worker to have no work; or they may again.
 struct DrainMember {

@@ -104,6 +104,17 @@ TEST_CASE("a late push request for a version decided long ago has no effect") {
   CHECK(w.Job().summary.version == 3);
 }
 
+TEST_CASE("the newest version that was exported stays known, also over a restart") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  CHECK(w.Job().summary.exported_version == kNoVersion);
+  w.Contribute("a", 2);
+  w.Do("servers answer");
+  CHECK(HasText(w.Do("note-export lm-1 version=2"), "FAILED_PRECONDITION"));
+  w.DoLines({"note-export lm-1 version=1", "note-export lm-1 version=0", "coordinator restarts"});
+  CHECK(w.Job().summary.exported_version == 1);
+}
+
 TEST_CASE("of the rounds of a minute one commit is logged, the others for debugging") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");

@@ -45,6 +45,7 @@ struct JobProgress {
   // The store comes from a backup: nothing is decided until it is rebuilt from its servers.
   bool restored = false;
   std::vector<ValidationLoss> validation_sets = {};  // newest of each named set or site, by name
+  Version exported_version = kNoVersion;             // newest that was exported
 
   bool operator==(const JobProgress&) const = default;
 };

@@ -263,6 +263,12 @@ void OnControl(State& s, const ControlJob& request) {
     } else {
       refuse("only a job that is paused or has failed can be resumed");
     }
+  } else if (request.command == JobCommand::kNoteExport) {
+    if (request.version < 0 || request.version > job->rounds.progress.version) {
+      refuse(absl::StrCat("version ", request.version, " is not one of its committed versions"));
+    } else if (request.version > job->progress.exported_version) {
+      job->EditProgress().exported_version = request.version;
+    }
   } else if (request.command == JobCommand::kRefill) {
     reply.status = RefillShards(s, *job, request.server);
   } else if (request.command == JobCommand::kRemove) {

@@ -226,6 +226,7 @@ JobSummary MakeSummary(const State& s, const Job& job) {
   summary.active_islands = ActiveIslands(job);
   summary.contributes_to = job.spec().outer.contributes_to;
   summary.token_unit = TokenUnit(job);
+  summary.exported_version = progress.exported_version;
   AddSpeed(s, job, summary);
   for (const auto& [id, island] : job.islands) {
     const Job* below = island.site.empty() ? nullptr : FindSiteJob(s, job, island.site);

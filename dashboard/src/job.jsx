@@ -25,7 +25,7 @@ function Actions({ summary, allowed }) {
     <div class="actions">
       {paused ? <button class="act" disabled={busy} onClick={() => run('resume')}>Resume</button>
         : <button class="act" disabled={busy} onClick={() => run('pause')}>Pause</button>}
-      <button class="act danger" disabled={busy} onClick={() => run('cancel', `Cancel ${summary.job}? It cannot be resumed.`)}>Cancel</button>
+      <button class="act danger" disabled={busy} onClick={() => run('cancel', `Cancel ${summary.job}? It cannot be resumed.${num(summary.exported_version) < 0 ? ' Its model was never exported.' : ''}`)}>Cancel</button>
       <Problem error={error} />
     </div>
   );

@@ -104,11 +104,8 @@ def the_tutorial_fine_tunes_a_model(fixture):
         os.symlink(binary(name), os.path.join(programs, name))
     environment = dict(os.environ, PATH=programs + ":" + os.environ["PATH"],
                        ATOLL_DATA_CACHE=os.path.join(folder, "cache"))
-    lines = block(page, "sh").splitlines()
-    check(len(lines) == 5, "the page has not five commands")
-    # A person types slower than the coordinator starts.
-    lines.insert(1, "until atoll status >status 2>&1; do sleep 0.1; done")
-    commands = "\n".join(lines)
+    commands = block(page, "sh")
+    check(len(commands.splitlines()) == 5, "the page has not five commands")
     with open(os.path.join(folder, "log"), "w", encoding="utf-8") as log:
         shell = subprocess.Popen(["bash", "-ec", commands], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
                                  stdout=log, stderr=subprocess.STDOUT, start_new_session=True)

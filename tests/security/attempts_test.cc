@@ -28,6 +28,7 @@ const std::vector<Service>& Services() {
       {"/atl.v1.Jobs/Cancel", Role::kOperator},
       {"/atl.v1.Jobs/Adopt", Role::kOperator},
       {"/atl.v1.Jobs/Refill", Role::kOperator},
+      {"/atl.v1.Jobs/NoteExport", Role::kOperator},
       {"/atl.v1.Jobs/Drain", Role::kOperator},
       {"/atl.v1.Jobs/Remove", Role::kOperator},
       {"/atl.v1.Jobs/Trace", Role::kOperator},

@@ -71,12 +71,17 @@ namespace {
 std::optional<CoordinatorEvent> ParseEvent(const Command& command) {
   const std::string& verb = command.words[0];
   const std::map<std::string, JobCommand> controls = {
-      {"pause", JobCommand::kPause},   {"resume", JobCommand::kResume},
-      {"cancel", JobCommand::kCancel}, {"adopt", JobCommand::kAdopt},
-      {"refill", JobCommand::kRefill}, {"remove", JobCommand::kRemove}};
+      {"pause", JobCommand::kPause},           {"resume", JobCommand::kResume},
+      {"cancel", JobCommand::kCancel},         {"adopt", JobCommand::kAdopt},
+      {"refill", JobCommand::kRefill},         {"remove", JobCommand::kRemove},
+      {"note-export", JobCommand::kNoteExport}};
   if (const auto control = controls.find(verb); control != controls.end()) {
-    return ControlJob{1, command.words.at(1), control->second, command.Has("force"),
-                      command.Text("server")};
+    return ControlJob{1,
+                      command.words.at(1),
+                      control->second,
+                      command.Has("force"),
+                      command.Text("server"),
+                      command.Int("version", kNoVersion)};
   }
   if (verb == "drain") return DrainMember{1, command.words.at(1), !command.Has("undo")};
   if (verb == "sites") {
