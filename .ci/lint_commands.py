@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 
-OTHERS = {"from-literal"}  # kubectl's
+OTHERS = {"from-literal", "logdir"}  # of kubectl and TensorBoard
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
 DAEMONS = ("coordinator", "paramserver", "worker")
 SHARED_FLAGS = ("common/metrics/metrics_server.h", "common/net/control/tls.h", "common/trust/member_access.h",

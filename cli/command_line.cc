@@ -309,7 +309,7 @@ class CommandLine {
     AddRevokeFlags(*Add("revoke", "revoke the access of a member or user at once",
                         [this] { return Revoke(global_, revoke_); }),
                    &revoke_);
-    Add("members", "list members with the validity of their certificates",
+    Add("certificates", "list the certificates of members and users, with their validity",
         [this] { return Members(global_); });
     Add("audit", "print the audit log: actions and refusals",
         [this] { return Audit(global_, audit_tail_); })

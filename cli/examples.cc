@@ -51,7 +51,7 @@ constexpr Examples kExamples[] = {
     {"join", "atoll join TOKEN@coordinator.example:7000",
      "atoll join TOKEN@coordinator.example:7000 --role viewer"},
     {"revoke", "atoll revoke worker-3", "atoll revoke alice --role operator --yes"},
-    {"members", "atoll members", "atoll members -o yaml"},
+    {"certificates", "atoll certificates", "atoll certificates -o yaml"},
     {"audit", "atoll audit", "atoll audit -n 1000"},
     {"context", "atoll context", "atoll context paris"},
     {"doctor", "atoll doctor --no-bandwidth", "atoll doctor --state-dir /var/lib/atoll-worker"},

@@ -233,7 +233,7 @@ TEST_CASE("a document of another schema version is refused by its number") {
   CHECK_FALSE(ReadJson(R"({"schema_version": 1, "sumary": {}})", &job).ok());
 }
 
-TEST_CASE("YAML has the fields of the JSON, and a stream's documents are told apart") {
+TEST_CASE("YAML has the fields of the JSON, and a stream's documents are separated") {
   SetOutputFormat(OutputFormat::kYaml);
   const std::string one = Document(R"({"a": {"b": [1, {"c": "x: #y"}], "d": [], "e": null}})");
   const std::string line = DocumentLine({{"job", "lm-1"}, {"version", 3}});

@@ -1,6 +1,6 @@
-// The web page and its data over HTTP: each path under /api/v1/ is one call of the gRPC services, made
-// in this process, whose answer is sent as protobuf's JSON, cut to what the page lists. README.md
-// lists the paths. Thread-safe.
+// The web page and its data over HTTP: each path under /api/v1/ is one call of the gRPC services,
+// made in this process, whose answer is sent as protobuf's JSON, cut to what the page lists.
+// README.md lists the paths. Thread-safe.
 
 #ifndef ATOLL_COORDINATOR_HTTP_GATEWAY_H_
 #define ATOLL_COORDINATOR_HTTP_GATEWAY_H_

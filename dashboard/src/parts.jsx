@@ -21,7 +21,7 @@ export const Section = ({ title, id, children, tools }) => (
 
 export const Problem = ({ error }) => (error ? <p class="problem" role="alert">{error.message || String(error)}</p> : null);
 
-// columns: [{title, number, cell(row), sort(row)}]; a page of rows at a time, sorted by a column's
+// columns: [{title, hint, number, cell(row), sort(row)}]; a page of rows at a time, sorted by a column's
 // title when it is pressed. Where there are more rows than `rows`: `total`, and onMore(wanted) requests them.
 export function Table({ columns, rows, empty, pageSize = 50, keyOf, total = rows.length, onMore }) {
   const [sort, setSort] = useState(null);
@@ -40,7 +40,7 @@ export function Table({ columns, rows, empty, pageSize = 50, keyOf, total = rows
     <div class="scroll" tabIndex="0" role="region" aria-label={`table by ${columns[0].title}`}>
       <table>
         <thead><tr>{columns.map((c, i) => (
-          <th class={c.number ? 'number' : ''} aria-sort={sort?.column === i ? (sort.direction > 0 ? 'ascending' : 'descending') : undefined}>
+          <th class={c.number ? 'number' : ''} title={c.hint} aria-sort={sort?.column === i ? (sort.direction > 0 ? 'ascending' : 'descending') : undefined}>
             {c.sort ? <button onClick={() => press(i)}>{c.title}{sort?.column === i ? (sort.direction > 0 ? ' ↑' : ' ↓') : ''}</button> : c.title}
           </th>))}</tr></thead>
         <tbody>{sorted.slice(0, shown).map((row, i) => (

@@ -185,7 +185,7 @@ def pods_commands_make_a_cluster(fixture):
     pods = Pods(fixture)
     coordinator = pods.sets["atoll-coordinator"]
     try:
-        for _ in range(2):  # of a pod that is made again, too
+        for _ in range(2):  # of a pod that is replaced, too
             command, variables = pods.command("atoll-coordinator-0", coordinator["initContainers"][0])
             run(command, env=variables)
         pods.start("coordinator", 0)

@@ -232,7 +232,7 @@ TEST_CASE("misspelt_token_is_reported_differently_from_unknown_token") {
   const auto coordinator = site.Coordinator();
   std::string join = site.Token("operator", 1);
   site.MustAtoll({"join", join, "--name=you", "--context=second"});
-  CHECK(absl::StrContains(site.MustAtoll({"members"}), "you"));
+  CHECK(absl::StrContains(site.MustAtoll({"certificates"}), "you"));
   join[20] = join[20] == 'A' ? 'B' : 'A';
   const Site::Outcome wrong = site.Atoll({"join", join, "--context=third"});
   CHECK(wrong.code == 1);
