@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/limits.h"
 #include "coordinator/core/drain.h"
 #include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/islands/island_members.h"
@@ -116,6 +117,8 @@ IslandView MakeView(const State& s, const Job& job, const IslandRecord& island) 
   if (worker->progress && worker->progress->job == job.id()) {
     view.progress = worker->progress;
     if (job.progress.state == JobState::kPaused) view.progress->tokens_per_s = 0;
+    view.progress->pushed_bytes = AddCounts(view.progress->pushed_bytes, island.pushed_bytes);
+    view.progress->pulled_bytes = AddCounts(view.progress->pulled_bytes, island.pulled_bytes);
     view.steps_interrupted += worker->progress->steps_interrupted;
     view.steps_redone += worker->progress->steps_redone;
     view.activity = CleanText(worker->progress->activity, 200);

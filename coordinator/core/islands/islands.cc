@@ -293,6 +293,8 @@ void NoteSteps(const State& s, IslandRecord& island, bool lost) {
   island.steps_redone =
       AddCounts(island.steps_redone, AddCounts(last.steps_redone, lost ? last.unpushed_steps : 0));
   island.steps_interrupted = AddCounts(island.steps_interrupted, last.steps_interrupted);
+  island.pushed_bytes = AddCounts(island.pushed_bytes, last.pushed_bytes);
+  island.pulled_bytes = AddCounts(island.pulled_bytes, last.pulled_bytes);
 }
 
 void EvictIsland(State& s, Job& job, IslandId id, const Loss& loss) {

@@ -24,8 +24,8 @@ NodeId AwaitedHolder(State& s, const Job& job, const IslandRecord& island);
 // attached and has none.
 void AssignIsland(State& s, Job& job, Member& worker);
 
-// Adds the steps that the island's former leader reported. `lost`: those that it had not pushed are
-// replayed.
+// Adds the steps and bytes that the island's former leader reported. `lost`: the steps that it had
+// not pushed are replayed.
 void NoteSteps(const State& s, IslandRecord& island, bool lost);
 
 // The island loses its worker. What it leased is free again, its contributions count only if
