@@ -103,6 +103,10 @@ const phases = {
     await page.locator('pre', { hasText: 'steps_per_round' }).waitFor();
     await page.getByLabel('smoothing').selectOption({ label: 'much' });
     await page.getByLabel('logarithmic loss').check();
+    await page.locator('summary', { hasText: 'Norms' }).click();
+    await page.locator('.chart', { hasText: 'Norm of the pseudo-gradient' }).locator('canvas').waitFor();
+    const speeds = await page.locator('.chart', { hasText: 'Committed tokens/s' }).locator('.u-label').allInnerTexts();
+    check(['all islands', 'island 0', 'island 1', 'island 2'].every((label) => speeds.includes(label)), `speeds of ${speeds.join(', ')}`);
     const [csv] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Download CSV' }).click()]);
     const rows = readFileSync(await csv.path(), 'utf8').trim().split('\n');
     check(rows.length > 2 && rows[0].split(',').length === rows[1].split(',').length, `the CSV begins with ${rows.slice(0, 2).join(' / ')}`);
@@ -110,8 +114,13 @@ const phases = {
     await page.locator('dialog[open]').waitFor();
     await checkAccess(page, 'keys');
     await page.keyboard.press('Escape');
-    // The log's filter.
+    // The log: what has happened, and on demand every round; its filter.
     await go(page, 'logs');
+    const decided = () => page.evaluate(() => [...document.querySelectorAll('.log .text')].filter((r) => / is decided: /.test(r.textContent)).length);
+    check(await decided() === 0, 'rounds are among the events');
+    await page.getByLabel('severity').selectOption({ label: 'events and rounds' });
+    await until(page, 'rounds in the log', () => [...document.querySelectorAll('.log .text')].some((r) => / is decided: /.test(r.textContent)));
+    await page.getByLabel('severity').selectOption({ label: 'events' });
     await page.locator('input[type=search]').fill('joined');
     await until(page, 'filtered lines', () => { const rows = [...document.querySelectorAll('.log .text')]; return rows.length > 0 && rows.every((r) => r.textContent.toLowerCase().includes('joined')); });
     // An unknown job says so.
@@ -129,6 +138,9 @@ const phases = {
     await go(page, 'job');
     await page.locator('tr', { hasText: 'island 1' }).locator('.badge.unavailable').first().waitFor();
     await page.screenshot({ path: join(out, 'job-killed.png'), fullPage: true });
+    await page.goto(`${url}/#/jobs/${job}/islands/1`);
+    await page.locator('[aria-labelledby=events] .text', { hasText: /^island 1: worker/ }).first().waitFor();
+    await page.screenshot({ path: join(out, 'island-killed.png'), fullPage: true });
   },
   // Prints "ready", then "off" when the connection is lost; the caller stops and starts the coordinator.
   async restarted() {
