@@ -134,11 +134,11 @@ class CommandLine {
     sub->add_option("JOB", job_, kJobHelp)->required();
     return sub;
   }
-  void AddControl(const char* name, const char* what, Control control) {
+  void AddControl(const char* name, const char* what, JobCall call) {
     CLI::App* sub =
-        Add(name, what, [this, control] { return ControlJobs(global_, jobs_, control, yes_); });
+        Add(name, what, [this, call] { return ControlJobs(global_, jobs_, call, yes_); });
     sub->add_option("JOB", jobs_, "ids, or their beginnings")->required();
-    if (control == Control::kCancel) AddYesFlag(*sub, &yes_);
+    if (call == &Client::Cancel) AddYesFlag(*sub, &yes_);
   }
 
   void AddJobCommands() {
@@ -181,10 +181,10 @@ class CommandLine {
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
     show->add_flag("--settings", settings_, "print the job's settings instead, as a job file");
-    AddControl("pause", "pause a job", Control::kPause);
-    AddControl("resume", "resume a paused or failed job", Control::kResume);
-    AddControl("cancel", "cancel a job", Control::kCancel);
-    AddControl("adopt", "rebuild an orphaned job from its servers", Control::kAdopt);
+    AddControl("pause", "pause a job", &Client::Pause);
+    AddControl("resume", "resume a paused or failed job", &Client::Resume);
+    AddControl("cancel", "cancel a job", &Client::Cancel);
+    AddControl("adopt", "rebuild an orphaned job from its servers", &Client::Adopt);
     CLI::App* remove =
         Add("rm", "delete jobs that have ended or are orphaned, with their parameters",
             [this] { return RemoveJobs(global_, remove_); });

@@ -179,19 +179,14 @@ void PrintDetachMessageOnInterrupt(const std::string& job) {
 
 // `submitted`: by us just now, so the coordinator has answered.
 int WatchJob(const Global& global, const std::string& job, int interval_ms, bool submitted) {
-  const bool terminal = isatty(STDOUT_FILENO) == 1;
   PrintDetachMessageOnInterrupt(job);
   Screen screen;
   v1::JobSummary last;
   const auto draw = [&](const v1::Job& message) {
     last = message.summary();
-    if (global.structured) {
-      std::cout << DocumentLine(message) << std::flush;
-    } else if (terminal) {
-      screen.Draw([&](int columns) { return ProgressLines(message, columns); });
-    } else {
-      std::cout << ProgressLine(message) << std::flush;
-    }
+    screen.Show(
+        global.structured, message, [&](int columns) { return ProgressLines(message, columns); },
+        [&] { return ProgressLine(message); });
     return !Ended(last.state());
   };
   const absl::Status status =
@@ -353,24 +348,13 @@ int Logs(const Global& global, const LogFlags& flags) {
   return ExitCode(status);
 }
 
-int ControlJobs(const Global& global, const std::vector<std::string>& jobs, Control control,
+int ControlJobs(const Global& global, const std::vector<std::string>& jobs, JobCall call,
                 bool yes) {
   Effect effect;
-  if (control == Control::kCancel) effect = {"cancel", "ends ", ", which cannot be resumed", yes};
+  if (call == &Client::Cancel) effect = {"cancel", "ends ", ", which cannot be resumed", yes};
   return ForEach(
       global, jobs, effect,
-      [&](Client& client, const std::string& job) {
-        switch (control) {
-          case Control::kPause:
-            return client.Pause(job);
-          case Control::kResume:
-            return client.Resume(job);
-          case Control::kAdopt:
-            return client.Adopt(job);
-          default:
-            return client.Cancel(job);
-        }
-      },
+      [&](Client& client, const std::string& job) { return (client.*call)(job); },
       [](const v1::JobSummary& reply) {
         return absl::StrCat(reply.job(), ": ", StateText(reply.state(), reply.reason()), "\n");
       });
@@ -445,16 +429,11 @@ int Status(const Global& global, bool watch) {
     return Print<v1::ClusterStatus>(
         global, [](Client& client) { return client.Status(); }, StatusText);
   }
-  const bool terminal = isatty(STDOUT_FILENO) == 1;
   Screen screen;
   const auto draw = [&](const v1::ClusterStatus& message) {
-    if (global.structured) {
-      std::cout << DocumentLine(message) << std::flush;
-    } else if (terminal) {
-      screen.Draw([&](int) { return StatusText(message); });
-    } else {
-      std::cout << StatusText(message) << "\n" << std::flush;
-    }
+    screen.Show(
+        global.structured, message, [&](int) { return StatusText(message); },
+        [&] { return StatusText(message) + "\n"; });
   };
   const absl::Status status = Follow(global, false, [&](Client& client, const OnAnswer& on_answer) {
     return client.WatchStatus(0, [&](const v1::ClusterStatus& message) {

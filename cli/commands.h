@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/client.h"
 #include "common/member_defaults.h"
 #include "common/net/control/tls.h"
 #include "common/time.h"
@@ -68,10 +69,10 @@ struct RecoverFlags {
 // folders.
 int RecoverCommand(const Global& global, const RecoverFlags& flags);
 
-enum class Control { kPause, kResume, kCancel, kAdopt };
-// kCancel needs `yes`, or a terminal where the user confirms it; likewise RemoveJobs.
-int ControlJobs(const Global& global, const std::vector<std::string>& jobs, Control control,
-                bool yes);
+// Pauses, resumes, adopts or cancels jobs by that call. Client::Cancel needs `yes`, or a terminal
+// where the user confirms it; likewise RemoveJobs.
+using JobCall = absl::StatusOr<v1::JobSummary> (Client::*)(const std::string& job);
+int ControlJobs(const Global& global, const std::vector<std::string>& jobs, JobCall call, bool yes);
 // Fills what a server has lost of a job.
 int RefillCommand(const Global& global, const std::string& job, const std::string& server);
 struct DrainFlags {

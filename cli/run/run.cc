@@ -220,13 +220,9 @@ class LocalRun {
   }
 
   void Draw(const v1::Job& job) {
-    if (global_.structured) {
-      std::cout << DocumentLine(job) << std::flush;
-    } else if (isatty(STDOUT_FILENO) == 1) {
-      screen_.Draw([&](int columns) { return ProgressLines(job, columns); });
-    } else {
-      std::cout << ProgressLine(job) << std::flush;
-    }
+    screen_.Show(
+        global_.structured, job, [&](int columns) { return ProgressLines(job, columns); },
+        [&] { return ProgressLine(job); });
   }
 
   absl::StatusOr<v1::JobSummary> WatchUntilEnd() {
