@@ -363,7 +363,7 @@ class CommandLine {
     }
     const std::string nearest = NearestName(help_for_, names);
     return FailUsage(
-        absl::StrCat("help: there is no command ", help_for_, "; ",
+        absl::StrCat("there is no command ", help_for_, "; ",
                      nearest.empty() ? "see atoll help" : "did you mean " + nearest + "?"));
   }
 

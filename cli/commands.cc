@@ -405,7 +405,7 @@ int DrainCommand(const Global& global, const DrainFlags& flags) {
 int RemoveJobs(const Global& global, const RemoveFlags& flags) {
   std::vector<std::string> jobs = flags.jobs;
   if (jobs.empty() && !flags.all) {
-    return FailUsage("rm: JOB is required, or --all; see atoll rm --help");
+    return FailUsage("JOB is required, or --all; see atoll rm --help");
   }
   if (flags.all) {
     auto client = Client::Dial(global.tls, global.coordinator);

@@ -251,10 +251,10 @@ int Metrics(const Global& global, const std::string& job, const MetricsFlags& fl
     return FailUsage(absl::StrCat("--points ", flags.points, ": must be from 16 to 4096"));
   }
   if (flags.follow && !flags.merges && flags.tensorboard.empty()) {
-    return FailUsage("metrics: --follow needs --merges or --tensorboard");
+    return FailUsage("--follow needs --merges or --tensorboard");
   }
   if (global.structured && (flags.csv || !flags.tensorboard.empty())) {
-    return FailUsage("metrics: --output excludes --csv and --tensorboard");
+    return FailUsage("--output excludes --csv and --tensorboard");
   }
   return ExitCode(Run(global, job, flags));
 }

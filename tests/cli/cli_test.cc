@@ -265,12 +265,28 @@ TEST_CASE("wrong usage is exit code 2, no coordinator is 1, help is 0") {
   }
 }
 
+TEST_CASE("programs_get_documents_with_a_version_and_errors_as_objects") {
+  CliFixture fixture;
+  const std::string job = fixture.Submit();
+  const auto list = nlohmann::json::parse(fixture.Run({"ls", "-o", "json"}).out);
+  CHECK(list["schema_version"] == 1);
+  CHECK(list["jobs"][0]["job"] == job);
+  CHECK(absl::StrContains(fixture.Run({"ls", "-o", "yaml"}).out, "job: \"" + job + "\"\n"));
+  const Outcome none = fixture.Run({"show", "none-1", "-o", "json"});
+  CHECK(none.code == 1);
+  CHECK(none.out.empty());
+  const auto error = nlohmann::json::parse(none.errors)["error"];
+  CHECK(error["code"] == "NOT_FOUND");
+  CHECK(absl::StrContains(error["message"].get<std::string>(), "none-1"));
+  CHECK(fixture.Run({"ls", "-o", "xml"}).code == 2);
+}
+
 TEST_CASE("doctor_finds_the_version_of_a_coordinator_that_it_reaches") {
   CliFixture fixture;
   const Outcome doctor = fixture.Run({"doctor", "--json"});
   REQUIRE(doctor.code >= 0);
   int versions = 0;
-  const auto findings = nlohmann::json::parse(doctor.out);
+  const auto findings = nlohmann::json::parse(doctor.out)["findings"];
   for (const nlohmann::json& finding : findings) {
     if (finding["check"] != "version") continue;
     ++versions;

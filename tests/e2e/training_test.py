@@ -251,7 +251,7 @@ def doctor_measures_the_link_to_a_parameter_server(fixture):
 
     def findings():
         code, out, _ = fixture.atoll("doctor", "--json", "--state-dir", fixture.folder, check=False)
-        found = {f["check"]: f for f in parse_json(out)}
+        found = {f["check"]: f for f in parse_json(out)["findings"]}
         check(code == any(f["level"] == "problem" for f in found.values()), f"{code}: {found}")
         for finding in found.values():
             check((finding["level"] == "ok") == (finding["remedy"] == ""), f"{finding}")
