@@ -197,8 +197,8 @@ void World::Step(const CoordinatorEvent& event) {
   const CoordinatorActions actions = core_->Step(now_, event);
   for (const StoreWrite& write : actions.persist) {
     if (const auto* log = std::get_if<EventRecord>(&write.record)) {
-      Print(absl::StrCat(log->severity == Severity::kDebug ? "debug " : "log ", log->job,
-                         log->job.empty() ? "" : " ", log->text));
+      log_.push_back(*log);
+      Print(absl::StrCat("log ", log->job, log->job.empty() ? "" : " ", log->text));
       continue;
     }
     const std::string key = MakeRecordKey(write.record);
