@@ -215,6 +215,7 @@ class World {
   Instant now_{};
   std::unique_ptr<CoordinatorCore> core_;
   int64_t steps_ = 0;
+  std::vector<EventRecord> log_;
   std::map<std::string, StoreRecord> store_, backup_, aside_;
   ClusterMark backup_mark_, aside_mark_;
   std::map<NodeId, Worker> workers_;
