@@ -125,9 +125,16 @@ def attached(fixture, person, count):
         member["attached"] for member in parse_json(person.types("atoll --json status"))["members"]), LIMIT_S)
 
 
+def listens(address, port):
+    with socket.socket() as probe:
+        return probe.connect_ex((address, port)) == 0
+
+
 def a_cluster_as_trust_says(fixture, operator):
     operator.types("atoll init --state-dir /var/lib/atoll-coordinator --host coordinator.example")
     operator.starts("atoll-coordinator --state-dir /var/lib/atoll-coordinator --listen 10.0.0.1:7000")
+    # The command line waits for a coordinator of loopback alone.
+    fixture.wait_until("the coordinator", lambda: listens("10.0.0.1", 7000), LIMIT_S)
     token = operator.types("atoll token create --role worker,paramserver --uses 2").strip()
     operator.starts("atoll-paramserver --name s1 --state-dir /var/lib/s1 --listen tcp://10.0.0.2:7100 --join TOKEN@...", token)
     operator.starts("atoll-worker --name w1 --state-dir /var/lib/w1 --join TOKEN@...", token)
