@@ -277,17 +277,27 @@ std::string ShortText(const v1::JobSummary& s) {
 }
 
 std::string JobsTable(const v1::ListReply& reply, int64_t now_ms) {
-  Table table({"job", "state", "age", "version", "trained", "of", "loss", "validation", "islands",
-               "speed", "left", "why"});
+  std::vector<std::string> header = {"job",  "state",      "age",     "version", "trained", "of",
+                                     "loss", "validation", "islands", "speed",   "left",    "why"};
+  if (IsWide()) header.emplace_back("exported");
+  Table table(header);
   for (const v1::JobSummary& s : reply.jobs()) {
     const double age_s = static_cast<double>(now_ms - s.submitted_unix_ms()) / 1e3;
-    table.Add(
-        {s.job(), StateName(s.state()), s.submitted_unix_ms() == 0 ? "-" : Seconds(age_s),
-         VersionText(s.version()), Count(static_cast<double>(s.tokens_committed())),
-         Count(static_cast<double>(s.tokens_budget())), Loss(ShownLoss(s)),
-         Loss(s.validation_loss()), absl::StrCat(s.active_islands()),
-         ShownSpeed(s) > 0 ? SpeedText(s) : "-", TimeLeft(s),
-         Shortened(s.waiting_for().empty() ? GetDisplayReason(s) : s.waiting_for(), s.job())});
+    std::vector<std::string> row = {
+        s.job(),
+        StateName(s.state()),
+        s.submitted_unix_ms() == 0 ? "-" : Seconds(age_s),
+        VersionText(s.version()),
+        Count(static_cast<double>(s.tokens_committed())),
+        Count(static_cast<double>(s.tokens_budget())),
+        Loss(ShownLoss(s)),
+        Loss(s.validation_loss()),
+        absl::StrCat(s.active_islands()),
+        ShownSpeed(s) > 0 ? SpeedText(s) : "-",
+        TimeLeft(s),
+        Shortened(s.waiting_for().empty() ? GetDisplayReason(s) : s.waiting_for(), s.job())};
+    if (IsWide()) row.push_back(VersionText(s.exported_version()));
+    table.Add(std::move(row));
   }
   const std::string orphans = OrphansText(reply.orphans());
   if (table.empty() && orphans.empty()) return "no jobs; submit one with: atoll submit job.toml\n";
