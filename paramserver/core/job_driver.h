@@ -17,7 +17,7 @@
 #include "common/protocol/mark_file.h"
 #include "common/thread_pool.h"
 #include "paramserver/core/events.h"
-#include "paramserver/core/job_state.h"
+#include "paramserver/core/job_replay.h"
 #include "paramserver/core/push_gate.h"
 
 namespace atl::ps {

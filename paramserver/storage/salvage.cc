@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status.h"
-#include "paramserver/core/job_state.h"
+#include "paramserver/core/job_replay.h"
 #include "paramserver/storage/log.h"
 #include "paramserver/storage/snapshot.h"
 

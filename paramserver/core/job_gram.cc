@@ -1,0 +1,66 @@
+#include <algorithm>
+
+#include "common/protocol/outer_optimizer.h"
+#include "common/status.h"
+#include "kernels/host_ops.h"
+#include "paramserver/core/job_state.h"
+
+namespace atl::ps {
+
+absl::StatusOr<bool> JobState::AddToGram(GramSum& sum, int64_t elements) const {
+  if (sum.contributions.size() > kMaxContributions) {
+    return absl::InvalidArgumentError(absl::StrCat("statistics of ", sum.contributions.size(),
+                                                   " contributions; at most ", kMaxContributions,
+                                                   " are possible"));
+  }
+  for (const ShardId id : sum.shards) {
+    if (shards_.contains(id)) continue;
+    return absl::NotFoundError(absl::StrCat("shard ", id, " is not here"));
+  }
+  auto next = sum.last ? shards_.upper_bound(*sum.last) : shards_.begin();
+  for (; next != shards_.end() && elements > 0; ++next) {
+    const auto& [id, shard] = *next;
+    sum.last = id;
+    const std::vector<ShardId>& only = sum.shards;
+    if (!only.empty() && std::find(only.begin(), only.end(), id) == only.end()) continue;
+    if (!HasTurn(sum.version, shard)) continue;
+    if (absl::Status status = AddShard(id, shard, sum); !status.ok()) return status;
+    const auto deltas = static_cast<int64_t>(sum.contributions.size() + 1);
+    elements -= deltas * std::max<int64_t>(1, deltas / kMaxContributionsByLayer) *
+                shard.info.elements;  // the products of many take longer than reading them
+  }
+  return next == shards_.end();
+}
+
+absl::Status JobState::AddShard(ShardId id, const Shard& shard, GramSum& sum) const {
+  const size_t k = sum.contributions.size();
+  const int reference = version_ == kNoVersion || !assigned_ || ended_
+                            ? -1
+                            : GetOuterOptimizer(assignment_.definition.spec.outer).reference;
+  const size_t n = reference < 0 ? k : k + 1;
+  std::vector<DeltaView> deltas(n);
+  std::vector<double> gram(n * n);
+  for (size_t i = 0; i < k; ++i) {
+    const StagedShard* push = FindStaged(sum.contributions[i], id);
+    if (push == nullptr) {
+      return absl::NotFoundError(absl::StrCat(
+          "the push of shard ", id, " by ", ContributionText(sum.contributions[i]), " is missing"));
+    }
+    deltas[i] = {push->payload.bytes.data(), push->encoding, shard.info.elements};
+  }
+  if (reference >= 0) {
+    if (static_cast<size_t>(reference) >= shard.slots.size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("shard ", id, " has no state of its outer optimizer any more"));
+    }
+    const auto& slot = shard.slots[static_cast<size_t>(reference)];
+    deltas[k] = {slot->values().data(), Encoding::kFloat32, shard.info.elements};
+  }
+  GramMatrix(deltas, gram, *pool_);
+  std::vector<double>& layer = sum.by_layer[HasStatisticsByLayer(k) ? shard.info.layer : 0];
+  layer.resize(n * n);
+  for (size_t i = 0; i < n * n && !HoldsStatistics(shard.info); ++i) layer[i] += gram[i];
+  return absl::OkStatus();
+}
+
+}  // namespace atl::ps
