@@ -1,7 +1,8 @@
-// Tests of the effect of quantised pushes on training: a small model on a small text, two islands,
-// many rounds.
+// Tests of the effect of quantised pushes and pulls on training: a small model on a small text, two
+// or three islands, many rounds.
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -67,6 +68,45 @@ TEST_CASE("quantised pushes learn nearly as well, and far better than without er
     options.error_feedback = false;
     CHECK(RunRounds(options).loss > result.loss);
   }
+}
+
+// Three islands, rounds of two steps, pushes in four bits.
+RoundsOptions ShortRounds(const Text& text, Encoding pulls, uint64_t seed) {
+  RoundsOptions options = Job(text, Encoding::kInt4);
+  JobSpec& spec = options.spec;
+  options.islands = 3;
+  options.rounds = 80;
+  spec.outer.learning_rate = 1;
+  spec.outer.momentum = 0;
+  spec.outer.steps_per_round = 2;
+  spec.outer.pull_encoding = pulls;
+  spec.inner.warmup_fraction = 0.05;
+  spec.inner.final_learning_rate_ratio = 0.1;
+  spec.inner.clip_norm = 0.5;
+  spec.schedule.train_tokens = int64_t{3} * options.rounds * 2 * 4 * 32;
+  spec.model.seed = seed;
+  spec.data.shuffle_seed = seed;
+  return options;
+}
+
+TEST_CASE("quantised pulls of short rounds cost no loss: pairs of the same seeds and data") {
+  constexpr int kPairs = 4;
+  const Text text;
+  double full[kPairs];
+  for (int i = 0; i < kPairs; ++i) {
+    full[i] = RunRounds(ShortRounds(text, Encoding::kFloat32, i + 1)).loss;
+  }
+  for (const Encoding pulls : {Encoding::kInt8, Encoding::kInt4}) {
+    double ratio = 0;
+    for (int i = 0; i < kPairs; ++i) {
+      ratio += RunRounds(ShortRounds(text, pulls, i + 1)).loss / full[i] / kPairs;
+    }
+    std::printf("loss of pulls in %s over float32: %.5f\n", GetEncodingInfo(pulls).name, ratio);
+    CHECK(std::abs(ratio - 1) < 0.004);
+  }
+  RoundsOptions forgetful = ShortRounds(text, Encoding::kInt4, 1);
+  forgetful.error_feedback = false;
+  CHECK(RunRounds(forgetful).loss > 1.01 * full[0]);
 }
 
 }  // namespace

@@ -88,6 +88,7 @@ RoundsResult RunRounds(const RoundsOptions& options) {
       result.push_bytes += EncodedBytes(spec.outer.push_encoding, shard.elements);
     }
     StepServed(spec.outer.pull_encoding, shards, theta, pool, &served);
+    if (!options.error_feedback) theta = served;
     for (const auto& island : islands) {
       island->Adopts(served, {version + 1, AdoptMode::kReplace, false, options.error_feedback});
     }

@@ -16,7 +16,7 @@ struct RoundsOptions {
   JobSpec spec;     // of one worker an island; its encodings are those of pushes and pulls
   int islands = 2;  // take turns on the data
   int rounds = 10;
-  bool error_feedback = true;
+  bool error_feedback = true;  // of pushes, and of pulls
 };
 
 struct RoundsResult {
