@@ -81,9 +81,12 @@ void Transfers::Add(Batch batch) {
 }
 
 void Transfers::StartMore(Batches::iterator batch) {
-  const size_t shards = batch->is_pull ? batch->pull.shards.size() : batch->push.shards.size();
-  while (!cancelling_ && !batch->failed && batch->next < shards &&
-         static_cast<int>(batch->ids.size()) < kShardsAtOnce) {
+  const std::vector<ShardPart>& shards = batch->is_pull ? batch->pull.shards : batch->push.shards;
+  int64_t elements = 0;
+  for (const auto& [index, id] : batch->ids) elements += shards[index].part().size();
+  while (!cancelling_ && !batch->failed && batch->next < shards.size() &&
+         MayMoveOneMore(batch->ids.size(), elements)) {
+    elements += shards[batch->next].part().size();
     StartShard(batch, batch->next++);
   }
 }

@@ -93,7 +93,7 @@ class Transfers {
   int64_t started_ = 0;
   int64_t running_ = 0;
 
-  WorkQueue adding_;  // last: it uses the others. At most kShardsAtOnce a batch
+  WorkQueue adding_;  // last: it uses the others. As many a batch as MayMoveOneMore says
 };
 
 }  // namespace atl::worker
