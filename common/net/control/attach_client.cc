@@ -211,6 +211,7 @@ class AttachClient<Up, Down>::Impl {
     for (;;) {
       typename Side::WireUp wire;
       absl::Status status;
+      grpc::WriteOptions options;
       {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return !open_ || closing_ || !queue_.empty(); });
@@ -218,13 +219,14 @@ class AttachClient<Up, Down>::Impl {
         if (queue_.empty()) break;
         status = Encode(Envelope(options_, std::move(queue_.front())), &wire);
         queue_.pop_front();
+        if (!queue_.empty()) options.set_buffer_hint();  // they go out together
       }
       if (!status.ok()) {
         // The coordinator would refuse it, and with it the connection.
         LogWarning("coordinator", "a message is not sent: ", status.message());
         continue;
       }
-      if (!stream->Write(wire)) return;
+      if (!stream->Write(wire, options)) return;
     }
     stream->WritesDone();  // closing: the coordinator then ends the stream
   }
