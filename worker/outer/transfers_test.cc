@@ -11,6 +11,7 @@
 #include "common/event_loop.h"
 #include "common/net/testing/test_handler.h"
 #include "kernels/add_delta.h"
+#include "worker/outer/transfer_limits.h"
 
 namespace atl::worker {
 namespace {
@@ -234,6 +235,22 @@ TEST_CASE("A quantised push sends the bytes that were made at its capture, or no
   CHECK(fixture.Next<PushShardDone>().status == ShardPushStatus::kRefused);
   CHECK_FALSE(
       Quantize(Encoding::kInt4, {{0, 1, 450, 100}}, *Layers(), &residual, pool, delta.get()).ok());
+}
+
+TEST_CASE("small_shards_are_moved_all_at_once_and_large_ones_a_few_at_a_time") {
+  const bool large = GENERATE(false, true);
+  const int64_t elements = large ? int64_t{1} << 20 : 100;
+  Fixture fixture;
+  fixture.shards.clear();
+  for (int i = 0; i < 6; ++i) {
+    fixture.shards.push_back({i, 0, i * elements, elements, "ps1", fixture.link.address.endpoint});
+  }
+  const auto delta = std::make_shared<Delta>();
+  delta->values = {std::vector<float>(static_cast<size_t>(6 * elements))};
+  fixture.link.handler.HoldAnswers(true);
+  fixture.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, Whole(fixture.shards)}, delta);
+  CHECK(fixture.transfers.started() == (large ? kShardsAtOnce : 6));
+  fixture.transfers.CancelAll();
 }
 
 TEST_CASE("Cancelled transfers end at once, report nothing, and release their memory") {
