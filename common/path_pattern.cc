@@ -8,6 +8,7 @@
 #include <set>
 #include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -144,9 +145,43 @@ absl::StatusOr<std::vector<std::string>> ExpandPattern(Files& files, const std::
   return Walk(files, std::move(parts), entries_max).Run(root);
 }
 
+namespace {
+
+// What a path with "://" has in place of an address that is read.
+absl::Status CheckScheme(const std::string& what, std::string_view scheme) {
+  constexpr std::string_view kRead[] = {"s3", "http", "https", "hf"};
+  if (std::find(std::begin(kRead), std::end(kRead), scheme) != std::end(kRead)) {
+    return absl::OkStatus();
+  }
+  const std::string name(scheme), small = absl::AsciiStrToLower(name);
+  const char* const remedy = small == "file" ? "leave \"file://\" out"
+                             : small == "s3a" || small == "s3n" || small == "s3" ? "write s3://"
+                             : name != small ? "write it in small letters"
+                             : small == "gs"
+                                 ? "give AWS_ENDPOINT_URL=https://storage.googleapis.com and keys "
+                                   "for it, and write s3://"
+                                 : "copy it to a folder, an s3:// bucket or a web server";
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": addresses of \"", name,
+                   "://\" are not read (s3, http, https and hf are): ", remedy));
+}
+
+}  // namespace
+
 absl::Status CheckPlainPath(std::string_view field, const std::string& path) {
+  const std::string what =
+      absl::StrCat(absl::string_view(field.data(), field.size()), " = \"", path, "\"");
+  if (const size_t end = path.find("://"); end != std::string::npos && end < path.find('/')) {
+    return CheckScheme(what, std::string_view(path).substr(0, end));
+  }
   const auto word = [&]() -> std::string {
     if (absl::StartsWith(path, "~")) return path.substr(0, path.find('/'));
+    const size_t open = path.find('{'), close = path.find('}', open);
+    if (open != std::string::npos && close != std::string::npos &&
+        (open == 0 || path[open - 1] != '$')) {
+      const std::string braces = path.substr(open, close - open + 1);
+      if (absl::StrContains(braces, ",") || absl::StrContains(braces, "..")) return braces;
+    }
     for (size_t at = path.find('$'); at != std::string::npos; at = path.find('$', at + 1)) {
       const char next = at + 1 < path.size() ? path[at + 1] : '\0';
       if (next == '{') return path.substr(at, path.find('}', at) - at + 1);
@@ -161,13 +196,11 @@ absl::Status CheckPlainPath(std::string_view field, const std::string& path) {
     return "";
   }();
   std::error_code error;
-  if (word.empty() || absl::StrContains(path, "://") ||
-      fs::exists(fs::symlink_status(path, error))) {
+  if (word.empty() || fs::exists(fs::symlink_status(path, error))) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(absl::string_view(field.data(), field.size()), " = \"", path, "\": \"", word,
-                   "\" is a shell's, and nothing replaces it here; write the path out"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, ": \"", word, "\" is a shell's, and nothing replaces it here; write the path out"));
 }
 
 }  // namespace atl

@@ -26,8 +26,9 @@ bool MatchesPattern(std::string_view pattern, std::string_view name);
 absl::StatusOr<std::vector<std::string>> ExpandPattern(Files& files, const std::string& pattern,
                                                        int64_t entries_max = 1 << 20);
 
-// INVALID_ARGUMENT: the path has "~" or a "$VARIABLE", which a shell replaces and nothing here
-// does. `field` names it. OK where it names a file as it is.
+// INVALID_ARGUMENT: the path has "~", a "$VARIABLE" or a "{list,of}", which a shell replaces and
+// nothing here does, or is an address of a kind that is not read. `field` names it. OK where it
+// names a file as it is.
 absl::Status CheckPlainPath(std::string_view field, const std::string& path);
 
 }  // namespace atl

@@ -77,8 +77,22 @@ TEST_CASE("what_a_shell_would_replace_is_refused_with_the_word") {
   CHECK(refusal("~me/a.txt").find("\"~me\"") != std::string::npos);
   CHECK(refusal("/d/$DATA_1/a").find("\"$DATA_1\"") != std::string::npos);
   CHECK(refusal("${HOME}/a").find("\"${HOME}\"") != std::string::npos);
-  for (const char* plain : {"a.txt", "/a~/b", "cost$5", "s3://bucket/$a", "a$"}) {
+  CHECK(refusal("/d/{a,b}.txt").find("\"{a,b}\"") != std::string::npos);
+  CHECK(refusal("/d/{0..9}.txt").find("\"{0..9}\"") != std::string::npos);
+  for (const char* plain : {"a.txt", "/a~/b", "cost$5", "s3://bucket/$a", "a$", "{a}", "a}{b,"}) {
     CHECK(refusal(plain).empty());
+  }
+}
+
+TEST_CASE("addresses_that_are_not_read_are_refused_by_their_scheme") {
+  const auto refusal = [](const std::string& path) {
+    return std::string(CheckPlainPath("data.path", path).message());
+  };
+  for (const std::string scheme : {"gs", "abfss", "ftp", "hdfs", "file", "s3a", "S3"}) {
+    CHECK(refusal(scheme + "://a/b").find("\"" + scheme + "://\"") != std::string::npos);
+  }
+  for (const char* read : {"s3://b/c", "https://h/c?u=gs://x", "hf://a/b/c", "d/gs://c"}) {
+    CHECK(refusal(read).empty());
   }
 }
 

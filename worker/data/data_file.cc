@@ -224,6 +224,11 @@ absl::StatusOr<std::unique_ptr<DataFile>> OpenDataFile(const std::string& path,
     if (!file.ok()) return Annotate(file.status(), "data file");
     return std::make_unique<LocalFile>(*std::move(file));
   }
+  if (path.find('/', path.find("://") + 3) == std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data file ", path, ": names no object: it must be ",
+                     absl::StartsWith(path, "s3") ? "s3://BUCKET/NAME" : "SCHEME://HOST/NAME"));
+  }
   ATOLL_ASSIGN_OR_RETURN(BlockCache * cache, BlockCache::Get());
   // A query may have more of them.
   const size_t slash = path.rfind('/', absl::StartsWith(path, "http") ? path.find('?') : path.npos);

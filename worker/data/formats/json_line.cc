@@ -18,6 +18,9 @@ namespace {
 // character: exporters write no field of this name.
 constexpr const char* kOddKey = "\xef\xbf\xbf";
 
+constexpr const char* kNulProblem =
+    "a NUL (byte 0x00) outside of a value; was the file written to its end?";
+
 class Scanner {
  public:
   Scanner(std::string_view text, std::vector<JsonOddNumber>* odd) : text_(text), odd_(odd) {}
@@ -53,6 +56,8 @@ class Scanner {
     const size_t end = text_.find_last_not_of(" \t\r\n", at_ - 1) + 1;
     if (text_.substr(end, at_ - end).find('\r') != std::string_view::npos) {
       Fail(end, "lines end in a carriage return alone; write line feeds: tr '\\r' '\\n'");
+    } else if (text_[at_] == '\0') {
+      Fail(at_, kNulProblem);
     } else {
       Fail(at_, "more follows the JSON value; a line holds one");
     }
@@ -84,6 +89,7 @@ class Scanner {
     if (Consume("true") || Consume("false") || Consume("null")) return false;
     if (c == '-' || (c >= '0' && c <= '9') || c == 'N' || c == 'I') return ScanNumber();
     if (c == '\'') return Fail(at_, "a text in single quotes; JSON's are double");
+    if (c == '\0') return Fail(at_, kNulProblem);
     for (const char* word : {"True", "False", "None"}) {
       if (Consume(word)) {
         return Fail(at_, absl::StrCat(word,
@@ -252,14 +258,17 @@ absl::StatusOr<std::optional<Json>> ParseJsonLine(std::string_view json, const s
   const size_t begin = json.find_first_not_of(" \t\r");
   if (begin == std::string_view::npos) return std::nullopt;
   Json object = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) {
+  // The parser takes a NUL for the end.
+  if (object.is_discarded() || json.find('\0') != std::string_view::npos) {
     std::vector<JsonOddNumber> odd;
     const auto fault = FindJsonFault(json, &odd);
     if (fault.has_value()) {
       const bool goes_on = line == 1 && fault->at == json.size();
-      return bad(
-          fault->at,
-          absl::StrCat(fault->problem, goes_on ? "; of a file that is one list: jq -c '.[]'" : ""));
+      const char* const of_file = !goes_on             ? ""
+                                  : json[begin] == '[' ? "; of a file that is one list: jq -c '.[]'"
+                                  : json[begin] == '{' ? "; of a file that is one object: jq -c ."
+                                                       : "";
+      return bad(fault->at, absl::StrCat(fault->problem, of_file));
     }
     object = Json::parse(MarkOddNumbers(json, odd), nullptr, /*allow_exceptions=*/false);
     if (object.is_discarded()) return bad(begin, "is not JSON");

@@ -57,19 +57,25 @@ TEST_CASE("a_line_that_is_not_json_is_refused_with_its_column_and_the_cause") {
   CHECK(Says(R"([{"text": "a"}])", 1, "a list"));
   CHECK(Says(R"({"text": "\x"})", 11, "escape"));
   CHECK(Says(R"({"text": 01})", 10, "begins with 0"));
+  CHECK(Says("{\"text\": \"a\"}\0\0"s, 14, "a NUL"));
+  CHECK(Says("\0\0"s, 1, "a NUL"));
 }
 
 TEST_CASE("a_mark_of_utf8_and_lists_over_several_lines_are_recognised") {
   CHECK(JsonlText("\xef\xbb\xbf{\"a\": NaN, \"text\": \"b\"}", "text", "f", 1).ok());
   CHECK(std::string(JsonlText("[", "text", "f", 1).status().message()).find("jq -c") !=
         std::string::npos);
+  CHECK(std::string(JsonlText("{", "text", "f", 1).status().message()).find("jq -c .") !=
+        std::string::npos);
 }
 
 TEST_CASE("what_is_no_text_is_refused_by_what_it_is") {
-  for (const auto& [line, word] : {std::pair(R"({"text": null})", "null"),
-                                   {R"({"text": 3})", "a number"},
-                                   {R"({"text": []})", "a list"},
-                                   {R"({"title": "a"})", "no field \"text\""}}) {
+  for (const auto& [line, word] :
+       {std::pair(R"({"text": null})", "null"),
+        {R"({"text": 3})", "a number"},
+        {R"({"text": []})", "a list"},
+        {R"({"title": "a"})", "no field \"text\" (data.field), but title"},
+        {R"({"messages": []})", "data.format = \"chat\""}}) {
     INFO(line);
     CHECK(Refusal(line).find(word) != std::string::npos);
   }
