@@ -99,15 +99,16 @@ bool AcceptsLine(std::string_view bytes) {
   std::vector<JsonOddNumber> odd;
   const auto fault = FindJsonFault(line, &odd);
   ATOLL_CHECK(!fault.has_value() || fault->at <= line.size());
-  // It and the parser agree.
-  const bool is_json = nlohmann::json::accept(line.begin(), line.end());
+  // It and the parser agree, which takes a NUL for the end.
+  const bool is_json =
+      line.find('\0') == std::string_view::npos && nlohmann::json::accept(line.begin(), line.end());
   ATOLL_CHECK(is_json == (!fault.has_value() && odd.empty()), std::string(line));
   return JsonlText(line, "text", "f", 1).ok() && !line.empty();
 }
 
 std::vector<std::string> LineSeeds() {
   return {R"({"text": "a\u00e9\ud83d\ude00\n", "b": [1, -2.5e3, true, null, {"c": {}}]})",
-          R"({"score": NaN, "x": [-Infinity, 1e400], "text": "a"})"};
+          R"({"score": NaN, "x": [-Infinity, 1e400], "text": "a"})", "{\"text\": \"a\"}\0"s};
 }
 
 const Registration kLine({"json_line", LineSeeds, AcceptsLine});

@@ -128,7 +128,7 @@ bool AcceptsChat(std::string_view bytes) { return ParseChat(bytes, "chat.jsonl",
 std::vector<std::string> ChatSeeds() {
   return {
       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})",
-      R"({"prompt": "a", "answer": "b"})"};
+      R"({"prompt": "a", "answer": "b", "tools": "[{\"name\": \"f\"}]", "score": NaN})"};
 }
 
 const Registration kChat({"chat_json", ChatSeeds, AcceptsChat});
