@@ -108,7 +108,7 @@ bool AcceptsLine(std::string_view bytes) {
 
 std::vector<std::string> LineSeeds() {
   return {R"({"text": "a\u00e9\ud83d\ude00\n", "b": [1, -2.5e3, true, null, {"c": {}}]})",
-          R"({"score": NaN, "x": [-Infinity, 1e400], "text": "a"})", "{\"text\": \"a\"}\0"s};
+          R"({"score": NaN, "x": [-Infinity, 1e400], "text": "a"})"};
 }
 
 const Registration kLine({"json_line", LineSeeds, AcceptsLine});
