@@ -68,7 +68,7 @@ bool IsTiktoken(std::string_view text) {
 bool IsJson(std::string_view text) {
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   const size_t first = text.find_first_not_of(" \t\r\n");
-  return first != std::string_view::npos && (text[first] == '{' || text[first] == '[');
+  return first != std::string_view::npos && text[first] == '{';
 }
 
 }  // namespace
