@@ -14,7 +14,7 @@
 
 namespace atl {
 
-// What becomes of a message or an optional field that is not set.
+// How a message or an optional field that is not set is printed.
 enum class Absent { kLeftOut, kNull };
 
 // Indented, with an end of line.

@@ -90,7 +90,7 @@ class World {
   // Carries out the line and returns what the coordinator did, one line each.
   std::string Do(const std::string& line);
   void HandleEvent(const CoordinatorEvent& event) { Step(event); }
-  // What has been logged, with severities, which Do does not print.
+  // Returns all lines of the log, with severities, which Do does not print.
   const std::vector<EventRecord>& log() const { return log_; }
   // Several lines; for setting up a test.
   void DoLines(const std::vector<std::string>& lines);
