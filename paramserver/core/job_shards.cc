@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/protocol/outer_optimizer.h"
 #include "paramserver/core/job_state.h"
 
 namespace atl::ps {

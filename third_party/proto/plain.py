@@ -282,9 +282,11 @@ class File:
 
     def function(self, message):
         full = self._types.cpp_name(f".{self._file.package}.{message.name}")
-        lines = ["template <class V>",
-                 f"void Fields(V& v, Plain<V, {self._types.message_name(message)}>& s, {full}& m) {{"]
+        plain = f"Plain<V, {self._types.message_name(message)}>"
         check = self._types.message(message).check
+        if not check and not message.field:
+            return ["template <class V>", f"void Fields(V&, {plain}&, {full}&) {{}}", ""]
+        lines = ["template <class V>", f"void Fields(V& v, {plain}& s, {full}& m) {{"]
         if check:
             lines.append(f"  if (!v.Check([&] {{ return {check}(m); }})) return;")
         for _, field in self.fields(message):
