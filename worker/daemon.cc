@@ -2,27 +2,20 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
-#include <iterator>
 #include <memory>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "common/end_signals.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
 #include "common/machine/limits.h"
-#include "common/machine/room.h"
-#include "common/member_defaults.h"
 #include "common/net/control/attach_client.h"
 #include "common/net/control/leader.h"
 #include "common/net/control/tls.h"
-#include "common/net/tcp_endpoint.h"
 #include "common/object_store/http.h"
 #include "common/protocol/mark_file.h"
 #include "common/protocol/wire.h"
@@ -60,119 +53,6 @@ absl::StatusOr<std::unique_ptr<TensorClient>> NewTensorClient(const DaemonOption
   client.security.allow_plaintext_beyond_loopback = options.tls.insecure;
   ATOLL_ASSIGN_OR_RETURN(client.security.keys, ReadCurveKey(options.curve_key_path));
   return TensorClient::Create(std::move(client));
-}
-
-// Checks what an operator can get wrong, before anything is touched.
-absl::Status CheckPeerEndpoints(const std::vector<std::string>& endpoints) {
-  if (endpoints.empty() || std::ssize(endpoints) > kPeerEndpointsMax) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "given ", endpoints.size(), " times: a worker has 1 to ", kPeerEndpointsMax, " of them"));
-  }
-  for (size_t i = 0; i < endpoints.size(); ++i) {
-    ATOLL_RETURN_IF_ERROR(CheckTcpEndpoint(endpoints[i]));
-    const bool any_port = absl::EndsWith(endpoints[i], ":*") || absl::EndsWith(endpoints[i], ":0");
-    if (!any_port && std::find(endpoints.begin(), endpoints.begin() + i, endpoints[i]) !=
-                         endpoints.begin() + i) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "\"", endpoints[i], "\" is given twice: each is an address of another network"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-const DaemonOptions& SetDefaults(DaemonOptions* options) {
-  if (options->name.empty()) options->name = HostName();
-  if (options->coordinator.empty() && options->join.empty()) {
-    options->coordinator = kDefaultCoordinator;
-  }
-  return *options;
-}
-
-absl::Status CheckOptions(const DaemonOptions& options) {
-  if (options.join.empty() || !options.coordinator.empty()) {
-    ATOLL_RETURN_IF_ERROR(Annotate(CheckAddresses(options.coordinator), "--coordinator"));
-  }
-  ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.name), "--name"));
-  ATOLL_RETURN_IF_ERROR(CheckRoots(options.roots));
-  if (!options.site.empty()) ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.site), "--site"));
-  for (const auto& [flag, price] :
-       {std::pair("--price-per-hour", options.price_per_hour),
-        std::pair("--egress-price-per-gb", options.egress_price_per_gb)}) {
-    if (price >= 0 && price < 1e9) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " ", price, ": must be from 0 to below 1e9"));
-  }
-  ATOLL_RETURN_IF_ERROR(Annotate(CheckPeerEndpoints(options.peer_endpoints), "--peer-endpoint"));
-  if (!(options.emulate_slowdown >= 1) || options.emulate_slowdown > 1000) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--emulate-slowdown ", options.emulate_slowdown, ": must be from 1 to 1000"));
-  }
-  if (!(options.emulate_step_ms >= 0) || options.emulate_step_ms > 3.6e6) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--emulate-step-ms ", options.emulate_step_ms, ": must be from 0 to 3600000"));
-  }
-  if (!(options.emulate_block_ms >= 0) || options.emulate_block_ms > 3.6e6) {
-    return absl::InvalidArgumentError(absl::StrCat("--emulate-block-ms ", options.emulate_block_ms,
-                                                   ": must be from 0 to 3600000"));
-  }
-  if (options.notice_every_seconds < 1 || options.notice_every_seconds > 3600) {
-    return absl::InvalidArgumentError(absl::StrCat("--notice-every ", options.notice_every_seconds,
-                                                   ": must be from 1 to 3600 seconds"));
-  }
-  if (options.threads < 0 || options.threads > 1024) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--threads ", options.threads, ": must be from 0 to 1024"));
-  }
-  if (options.devices < 1 || options.devices > 64) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--devices ", options.devices, ": must be from 1 to 64"));
-  }
-  return CheckRoom(0);
-}
-
-// An island of several workers needs every member within the others' reach.
-void WarnIfUnreachable(const DaemonOptions& options) {
-  const std::string& endpoint = options.peer_endpoints[0];
-  if (!IsLoopback(endpoint) ||
-      IsLoopback(absl::StrCat("tcp://", SplitAddresses(options.coordinator)[0]))) {
-    return;
-  }
-  LogWarning("worker", "workers of other machines cannot reach this one at ", endpoint,
-             ": islands that they share need --peer-endpoint=tcp://ADDRESS:7200, with an address "
-             "of this machine");
-}
-
-Emulation MakeEmulation(const DaemonOptions& options) {
-  Emulation emulation;
-  if (options.emulate_block_ms > 0) {
-    emulation = EmulatedBlocks(FromSeconds(options.emulate_block_ms / 1e3));
-  }
-  emulation.slowdown = options.emulate_slowdown;
-  return emulation;
-}
-
-// Returns the addition to a device's name.
-std::string EmulationText(const DaemonOptions& options) {
-  std::string text;
-  if (options.emulate_slowdown > 1 || options.emulate_step_ms > 0) {
-    text = absl::StrCat(" (emulated: steps of at least ", options.emulate_step_ms, " ms, times ",
-                        options.emulate_slowdown, ")");
-  }
-  if (options.emulate_block_ms > 0) {
-    absl::StrAppend(&text, " (emulated: computes nothing, a block's operations last ",
-                    options.emulate_block_ms, " ms a sequence)");
-  }
-  return text;
-}
-
-// Returns whether its GPUs may work with other workers' by NCCL, which needs plaintext
-// (device_side.h): on this machine where that has more GPUs, as the driver lists them, or else
-// beyond it.
-bool JoinsOthers(const DaemonOptions& options) {
-  if (!IsLoopback(options.peer_endpoints[0])) return options.tls.insecure;
-  std::error_code error;
-  const std::filesystem::directory_iterator gpus("/proc/driver/nvidia/gpus", error);
-  return !error && std::distance(begin(gpus), end(gpus)) > 1;
 }
 
 DeviceFlags CompleteDeviceFlags(const DaemonOptions& options) {
