@@ -1,6 +1,5 @@
 #include "coordinator/plan_io/profile_file.h"
 
-
 #include <algorithm>
 #include <map>
 #include <set>
