@@ -2,7 +2,7 @@
 // (outer.steps_per_round = 0): the fewest that keep exchanges from costing time. At equal bytes few
 // steps and few bits lose less than many steps and many bits (docs/design/rounds.md).
 //
-// Pure functions.
+// Pure.
 
 #ifndef ATOLL_COMMON_PROTOCOL_ROUND_LENGTH_H_
 #define ATOLL_COMMON_PROTOCOL_ROUND_LENGTH_H_
@@ -11,6 +11,9 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <optional>
+
+#include "common/time.h"
 
 namespace atl {
 
@@ -21,11 +24,11 @@ inline constexpr int64_t kScheduleSteps = 64;
 
 // The times that a round consists of, in seconds; those of the slowest island where they differ.
 struct RoundTimes {
-  double exchange_s = 0;        // at least 0
-  double exchange_least_s = 0;  // surely
-  double exchange_most_s = 0;   // surely
-  double step_s = 0;            // of the fastest island, above 0
-  bool overlap = false;         // islands train on during an exchange
+  double exchange_s = 0;            // at least 0
+  double exchange_least_s = 0;      // surely
+  double exchange_most_s = 0;       // surely
+  double step_s = 0;                // of the fastest island, above 0
+  bool overlap = false;             // islands train on during an exchange
   double slowest_over_fastest = 1;  // speeds, where islands make as many steps as they are fast
 };
 
@@ -64,6 +67,25 @@ inline int64_t FollowRoundTimes(int64_t steps, const RoundTimes& times) {
                        CountLeastSteps(speeds / kBand) < steps;
   return longer || shorter ? ComputeRoundSteps(times) : steps;
 }
+
+// The steps of a job's rounds while it runs. Measured times are noisy: what they call for counts
+// when they have called for a change without a break for as long as it takes to measure all anew.
+class RoundLength {
+ public:
+  static constexpr Duration kSampleEvery = std::chrono::seconds(2);  // of what is measured
+  static constexpr Duration kPatience = 5 * kSampleEvery;
+
+  int64_t Follow(Instant now, int64_t steps, const RoundTimes& times) {
+    const int64_t wanted = FollowRoundTimes(steps, times);
+    if (wanted != steps && !wanted_since_) wanted_since_ = now;
+    if (wanted != steps && now < *wanted_since_ + kPatience) return steps;
+    wanted_since_.reset();
+    return wanted;
+  }
+
+ private:
+  std::optional<Instant> wanted_since_;
+};
 
 // Pushes of like numbers of steps have like statistics: 0 of one step, one more for each doubling.
 inline int64_t ComputeLengthClass(int64_t steps) {

@@ -1,6 +1,10 @@
 #include "common/protocol/round_length.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
+
+#include "common/estimate.h"
+#include "common/rng.h"
 
 namespace atl {
 namespace {
@@ -58,6 +62,45 @@ TEST_CASE("speeds_that_are_measured_a_little_apart_change_no_steps") {
   CHECK(FollowRoundTimes(steps, times) == 10);
   times.slowest_over_fastest = 1;
   CHECK(FollowRoundTimes(steps, times) == 2);
+}
+
+// How often the steps change in an hour of measurements that scatter so much about what asks for
+// `wanted` steps.
+int CountChanges(double wanted, double scatter, int64_t* steps) {
+  Rng rng(7);
+  RoundLength length;
+  Estimate exchanges, commits;
+  int changes = 0;
+  *steps = kFirstRoundSteps;
+  for (int sample = 0; sample < 1800; ++sample) {
+    exchanges.Add(0.0225 * wanted * std::exp(scatter * rng.Normal()));
+    commits.Add(0.0025 * wanted * std::exp(scatter * rng.Normal()));
+    RoundTimes times;
+    for (const Estimate* each : {&exchanges, &commits}) {
+      times.exchange_s += each->median();
+      times.exchange_least_s += each->median() / each->spread();
+      times.exchange_most_s += each->median() * each->spread();
+    }
+    times.step_s = 0.1 * std::exp(0.03 * rng.Normal());
+    times.overlap = true;
+    const Instant now{sample * RoundLength::kSampleEvery};
+    const int64_t next = length.Follow(now, *steps, times);
+    changes += next != *steps ? 1 : 0;
+    *steps = next;
+  }
+  return changes;
+}
+
+TEST_CASE("steps_change_at_most_twice_in_an_hour_however_much_measurements_scatter") {
+  for (const double scatter : {0.05, 0.15, 0.3, 0.5}) {
+    for (const double wanted : {0.5, 1.9, 2.05, 2.45, 3.0, 5.0, 20.0, 100.0}) {
+      INFO(wanted << " steps, scatter " << scatter);
+      int64_t steps = 0;
+      CHECK(CountChanges(wanted, scatter, &steps) <= 2);
+      CHECK(static_cast<double>(steps) > wanted / 1.5);
+      CHECK(static_cast<double>(steps) < std::max(2.5, 1.5 * wanted + 1));
+    }
+  }
 }
 
 TEST_CASE("pushes_are_classed_by_doublings_of_their_steps") {

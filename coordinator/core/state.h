@@ -17,6 +17,7 @@
 
 #include "common/estimate.h"
 #include "common/protocol/outer_optimizer.h"
+#include "common/protocol/round_length.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/islands/changes.h"
 #include "coordinator/core/job_table.h"
@@ -247,8 +248,8 @@ struct SiteAttempt {
   std::string trouble;  // why the newest one failed; empty: it did not
 };
 
-// Of what happens many times a second one sample in two seconds: five in a row would be those of
-// one disturbance.
+// Of what happens many times a second a sample now and then: all in a row would be those of one
+// disturbance.
 struct SpacedEstimate {
   Estimate seconds;
   Instant next{};
@@ -256,7 +257,7 @@ struct SpacedEstimate {
 
   void Add(Instant now, double value) {
     if (now < next || value == last) return;
-    next = now + std::chrono::seconds(2);
+    next = now + RoundLength::kSampleEvery;
     last = value;
     seconds.Add(value);
   }
@@ -278,6 +279,7 @@ struct Job {
   std::map<IslandId, ProgressWatch> watches;
   std::map<IslandId, SpacedEstimate> exchanges;  // as islands report them
   SpacedEstimate commits;                        // of Rounds::round_took
+  RoundLength round_length;
   std::map<IslandId, NextPush> next_pushes;  // of those whose speed was known; see round_steps.h
   std::map<IslandId, SentOrder> orders;
   std::map<NodeId, SentMemberOrder> member_orders;  // by follower

@@ -131,7 +131,8 @@ void ChooseRoundLength(State& s, Job& job) {
   const std::optional<RoundTimes> times = MeasureRound(s, job);
   if (!times) return;
   const int64_t before = GetStepsBetweenPushes(job);
-  const int64_t steps = std::min(FollowRoundTimes(before, *times), CountMostSteps(job));
+  const int64_t wanted = job.round_length.Follow(s.now, before, *times);
+  const int64_t steps = std::min(wanted, CountMostSteps(job));
   if (steps == before) return;
   job.rounds.EditProgress().steps_between_pushes = steps;
   s.Log(job.id(), Severity::kInfo,
