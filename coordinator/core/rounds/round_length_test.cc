@@ -41,7 +41,7 @@ TEST_CASE("the_first_rounds_are_short_and_the_next_as_long_as_measured_exchanges
   CHECK(absl::StrContains(w.Job().round_length, "2 steps a round"));
   CHECK(absl::StrContains(w.Job().round_length, "no exchange is measured yet"));
   for (int i = 0; i < 10; ++i) {
-    Round(w, 1 + 0.001 * i);
+    Round(w, 1 + 0.0001 * i);
     CHECK(w.Order("a").steps_this_round == kFirstRoundSteps);
   }
   Round(w, 1);
