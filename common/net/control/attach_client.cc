@@ -1,6 +1,7 @@
 #include "common/net/control/attach_client.h"
 
 #include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
 
 #include <condition_variable>
 #include <deque>
@@ -176,12 +177,14 @@ class AttachClient<Up, Down>::Impl {
   // years.
   grpc_connectivity_state AwaitConnection(grpc::Channel* channel) {
     const Instant deadline = SteadyNow() + kConnectLimit;
+    grpc::CompletionQueue polls;  // whatever is ready of the process's channels
     for (;;) {
       const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
       const bool ends = state == GRPC_CHANNEL_READY || state == GRPC_CHANNEL_TRANSIENT_FAILURE;
-      if (ends || SteadyNow() >= deadline) return state;
-      std::unique_lock lock(mutex_);
-      if (changed_.wait_for(lock, kLookAgain, [&] { return closing_; })) return state;
+      if (ends || closing() || SteadyNow() >= deadline) return state;
+      void* tag;
+      bool ok;
+      (void)polls.AsyncNext(&tag, &ok, std::chrono::system_clock::now() + kLookAgain);
     }
   }
 

@@ -28,6 +28,8 @@ namespace {
 constexpr size_t kLearntMax = 512;
 constexpr int kTriesMax = 50;      // for one that is not refused
 constexpr int kTurnsASecond = 50;  // in which messages are added
+// That are in another member's name, or of another cluster: each of them ends a connection.
+constexpr double kOfOthers = 0.005;
 
 volatile std::sig_atomic_t ending = 0;
 
@@ -46,14 +48,16 @@ class Source {
       learnt_[extremes_.rng().Below(kLearntMax)] = message;
     }
   }
-  // Returns at most so many others, which the receiver does not refuse as they come.
-  std::vector<Wire> Make(int count) {
+  // Returns at most so many others from and to the same ends as `like`, which the receiver does not
+  // refuse as they come.
+  std::vector<Wire> Make(const Wire& like, int count) {
     const std::lock_guard lock(mutex_);
     std::vector<Wire> changed;
     const int most = learnt_.empty() ? 0 : kTriesMax * count;
     for (int tries = 0; std::ssize(changed) < count && tries < most; ++tries) {
       Wire wire = learnt_[extremes_.rng().Below(learnt_.size())];
       extremes_.Change(&wire);
+      if (!extremes_.rng().Chance(kOfOthers)) SetEnds(like, &wire);
       Wire copy = wire;
       if (Decode(&copy).ok()) changed.push_back(std::move(wire));
     }
@@ -63,6 +67,16 @@ class Source {
   int64_t sent() const { return sent_; }
 
  private:
+  // All fields but the message itself.
+  static void SetEnds(Wire like, Wire* wire) {
+    std::vector<const google::protobuf::FieldDescriptor*> ends;
+    for (int i = 0; i < Wire::descriptor()->field_count(); ++i) {
+      const auto* field = Wire::descriptor()->field(i);
+      if (field->containing_oneof() == nullptr) ends.push_back(field);
+    }
+    wire->GetReflection()->SwapFields(wire, &like, ends);
+  }
+
   std::mutex mutex_;
   Extremes extremes_;
   std::vector<Wire> learnt_;
@@ -79,7 +93,8 @@ class Relay : public Service::Service {
                       grpc::ServerReaderWriter<Down, Up>* member) override {
     grpc::ClientContext to;
     const auto coordinator = stub_->Attach(&to);
-    std::mutex to_coordinator, to_member;  // a stream takes one message at a time
+    Way<Up> to_coordinator;
+    Way<Down> to_member;
     std::jthread add_down([&](std::stop_token end) { Add(end, *member, to_member, down_); });
     std::jthread add_up([&](std::stop_token end) { Add(end, *coordinator, to_coordinator, up_); });
     std::jthread down([&] {
@@ -100,12 +115,20 @@ class Relay : public Service::Service {
   int64_t sent_down() const { return down_.sent(); }
 
  private:
+  // One direction of a stream, which takes one message at a time.
+  template <class Wire>
+  struct Way {
+    std::mutex mutex;
+    Wire newest;  // that was passed on; guarded by mutex
+  };
+
   template <class From, class To, class Wire>
-  void Pass(From& from, To& to, std::mutex& mutex, Source<Wire>& source) {
+  void Pass(From& from, To& to, Way<Wire>& way, Source<Wire>& source) {
     Wire message;
     while (from.Read(&message)) {
       {
-        const std::lock_guard lock(mutex);
+        const std::lock_guard lock(way.mutex);
+        way.newest = message;
         if (!to.Write(message)) return;
       }
       if constexpr (requires { message.has_client_keys(); }) {
@@ -116,15 +139,18 @@ class Relay : public Service::Service {
   }
   // Until the end, or the stream's.
   template <class To, class Wire>
-  void Add(const std::stop_token& end, To& to, std::mutex& mutex, Source<Wire>& source) {
+  void Add(const std::stop_token& end, To& to, Way<Wire>& way, Source<Wire>& source) {
     std::mutex waiting;
     std::condition_variable_any never;
     std::unique_lock wait(waiting);
     while (!end.stop_requested()) {
-      for (const Wire& other : source.Make(extremes_)) {
-        const std::lock_guard lock(mutex);
-        if (!to.Write(other)) return;
-        source.Sent();
+      {
+        const std::lock_guard lock(way.mutex);
+        const bool begun = way.newest.ByteSizeLong() > 0;
+        for (const Wire& other : source.Make(way.newest, begun ? extremes_ : 0)) {
+          if (!to.Write(other)) return;
+          source.Sent();
+        }
       }
       never.wait_for(wait, end, std::chrono::milliseconds(1000 / kTurnsASecond),
                      [] { return false; });
