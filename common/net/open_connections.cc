@@ -19,6 +19,10 @@ namespace {
 
 constexpr int kReservedDescriptors = 256;  // never for connections that strangers open
 constexpr Duration kNoteInterval = std::chrono::seconds(10);
+// A flood causes a look at all connections with each of its own. Where these are many, so many
+// times what a look takes is between two.
+constexpr int kRest = 20;
+constexpr int64_t kFew = 32;
 
 }  // namespace
 
@@ -62,7 +66,11 @@ bool OpenConnections::Fits(const std::string& peer) const {
 
 bool OpenConnections::HasRoom(const std::string& peer) {
   if (Fits(peer)) return true;
+  const Instant begin = SteadyNow();
+  if (begin < look_again_at_) return false;
   std::erase_if(open_, [](const auto& entry) { return FindPeer(entry.first) != entry.second; });
+  const Instant end = SteadyNow();
+  if (std::ssize(open_) > kFew) look_again_at_ = end + kRest * (end - begin);
   return Fits(peer);
 }
 

@@ -34,7 +34,8 @@ class OpenConnections {
   OpenConnections(std::string what, ConnectionLimits limits)
       : what_(std::move(what)), limits_(limits) {}
 
-  // Forgets those that have been closed meanwhile: their descriptors are free, or something else.
+  // Forgets those that have been closed meanwhile, at times: their descriptors are free, or
+  // something else.
   bool HasRoom(const std::string& peer);
   void Add(int descriptor, const Peer& peer) { open_[descriptor] = peer; }
   void Remove(int descriptor) { open_.erase(descriptor); }
@@ -55,6 +56,7 @@ class OpenConnections {
   const std::string what_;
   const ConnectionLimits limits_;
   std::map<int, Peer> open_;
+  Instant look_again_at_{};  // at all of them
   int64_t refused_ = 0;
   Instant noted_{};
 };
