@@ -196,13 +196,13 @@ FieldUse ClassifyField(const std::string& name, const Json& value) {
     const bool rotary = value == Json("rope") || value == Json("rotary");
     return rotary ? FieldUse::kNone : FieldUse::kChangesModel;
   }
+  if ((name == "layer_types" && IsListOf(value, Json("full_attention"))) ||
+      (name == "no_rope_layers" && IsListOf(value, Json(1)))) {  // 1: the layer has them
+    return FieldUse::kNone;
+  }
   if (HasWord(name, kChangingFactors)) {
     const bool is_flag = value == Json(true) && !absl::StrContains(name, "scal");
     return value == Json(1) || is_flag ? FieldUse::kNone : FieldUse::kChangesModel;
-  }
-  if (IsListOf(value, name == "layer_types" ? Json("full_attention") : Json(1)) &&
-      (name == "layer_types" || name == "no_rope_layers")) {
-    return FieldUse::kNone;
   }
   if (IsOff(value)) return FieldUse::kNone;
   if (absl::StrContains(name, "quant") || name == "compression_config") {

@@ -53,6 +53,13 @@ std::string HubHeader(const WebAnswer& answer, const char* name) {
   return found == answer.headers.end() ? "" : found->second;
 }
 
+// Values that lie deeper than any that is read are left out: they are copied by recursion.
+Json ParseAnswer(const std::string& body) {
+  constexpr int kDepthMax = 8;
+  const auto is_shallow = [](int depth, Json::parse_event_t, Json&) { return depth < kDepthMax; };
+  return Json::parse(body, is_shallow, /*allow_exceptions=*/false);
+}
+
 // Returns the address of rel="next" in a header Link; "": there is none.
 std::string NextPage(const std::string& link) {
   for (const absl::string_view part : absl::StrSplit(link, ',')) {
@@ -239,8 +246,7 @@ absl::StatusOr<std::vector<HubFile>> HubServer::List(const HubPath& place,
       return absl::OutOfRangeError(absl::StrCat(url, ": lists more than ", page, " pages"));
     }
     ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer, Fetch(url, cancelled));
-    ATOLL_RETURN_IF_ERROR(
-        AddFiles(Json::parse(answer.body, nullptr, /*allow_exceptions=*/false), url, &files));
+    ATOLL_RETURN_IF_ERROR(AddFiles(ParseAnswer(answer.body), url, &files));
     url = NextPage(HubHeader(answer, "link"));
     if (!url.empty() && !absl::StartsWith(url, endpoint_ + "/")) {
       return absl::InternalError(absl::StrCat("the hub's next page is elsewhere: ", url));
@@ -254,7 +260,7 @@ absl::StatusOr<std::string> HubServer::FindCommit(const HubPath& place,
   const std::string url = absl::StrCat(endpoint_, "/api/", Plural(place.type), "/", place.repo,
                                        "/revision/", UriEscape(place.revision, false));
   ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer, Fetch(url, cancelled));
-  const Json info = Json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+  const Json info = ParseAnswer(answer.body);
   const Json commit = info.is_object() ? info.value("sha", Json()) : Json();
   if (commit.is_string() && CheckObjectName(commit.get<std::string>()).ok() &&
       !absl::StrContains(commit.get<std::string>(), "/")) {

@@ -49,9 +49,11 @@ absl::Status NoTokenizer(const std::string& folder) {
       break;
     }
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "tokenizer ", folder, ": has neither a tokenizer.json nor a tokenizer.model", others, ": ",
-      HowToConvert(folder), others.empty() ? "" : "; a SentencePiece model may be named itself"));
+  const std::string problem = absl::StrCat(
+      "tokenizer ", folder, ": has neither a tokenizer.json nor a tokenizer.model", others);
+  if (others.empty()) return absl::NotFoundError(problem);  // a model of bytes may have none
+  return absl::InvalidArgumentError(absl::StrCat(problem, ": ", HowToConvert(folder),
+                                                 "; a SentencePiece model may be named itself"));
 }
 
 // A line of a tiktoken file: a token in base64, and its rank.

@@ -3,7 +3,6 @@
 
 #include <httplib.h>
 
-#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -443,7 +442,6 @@ TEST_CASE("a read that waits for a silent server ends when it is cancelled") {
   CHECK(absl::IsAborted(status));
   REQUIRE(said.size() >= 2);
   CHECK_THAT(said[0], Contains("waiting for http://") && Contains("/b/a.bin: no answer"));
-  CHECK(std::count(said.begin(), said.end(), said[0]) == 1);  // of all parts that are read at once
   CHECK(said.back().empty());
   DataOptions options;
   options.watch.cancelled = [] { return true; };

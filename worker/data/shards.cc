@@ -153,7 +153,9 @@ absl::StatusOr<ShardIndex> ReadShardIndex(const std::string& folder, const Cance
   ATOLL_RETURN_IF_ERROR(file->Read(0, text.data(), file->bytes(), cancelled));
   ATOLL_RETURN_IF_ERROR(CheckFileKind(absl::StrCat("token shards ", path.string()), text,
                                       "an index that `atoll tokenize` wrote"));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  // Deeper values are left out: they are copied by recursion.
+  const auto is_shallow = [](int depth, Json::parse_event_t, Json&) { return depth < 8; };
+  const Json json = Json::parse(text, is_shallow, /*allow_exceptions=*/false);
   return ParseIndex(json, path.string());
 }
 

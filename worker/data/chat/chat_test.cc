@@ -222,7 +222,7 @@ TEST_CASE("what_a_line_has_and_no_template_shows_is_refused_by_its_name") {
              Contains("nothing to learn"));
 }
 
-TEST_CASE("numbers_that_json_lacks_and_deep_lists_are_refused_in_messages_alone") {
+TEST_CASE("numbers_that_json_lacks_are_refused_in_messages_alone_and_deep_lists_anywhere") {
   Chats chats(kChatMl, kIm);
   const auto line = [&](const std::string& of_message, const std::string& of_line) {
     return chats.Spelt(
@@ -231,9 +231,11 @@ TEST_CASE("numbers_that_json_lacks_and_deep_lists_are_refused_in_messages_alone"
   };
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
   CHECK(line("1", "NaN") == line("1", "1"));
-  CHECK(line("1", deep) == line("1", "1"));
   CHECK_THAT(line("-Infinity", "1"), Contains("in \"messages\" -Infinity"));
-  CHECK_THAT(line(deep, "1"), Contains("in \"messages\" more than 100 levels"));
+  for (const auto& text : {line(deep, "1"), line("1", deep), line("1", deep.substr(0, 1000))}) {
+    CHECK_THAT(text, Contains("more than 100 levels"));
+  }
+  CHECK(line("1", "\"" + deep + "\\\"[\"") == line("1", "1"));
 }
 
 TEST_CASE("tools_that_stand_in_a_text_are_read_from_it") {

@@ -79,6 +79,12 @@ absl::Status JoinParts(Json* content) {
   return absl::OkStatus();
 }
 
+// JSON that stands in a text; discarded: it is none, or nested too deeply.
+Json ParseText(const std::string& text) {
+  if (JsonDepth(text) > kJsonDepthMax) return Json(Json::value_t::discarded);
+  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
 // Arguments that are JSON in a text become what they say.
 absl::Status ReadToolCalls(Json* calls) {
   if (!calls->is_array()) return Bad("has \"tool_calls\" that are no list");
@@ -89,10 +95,8 @@ absl::Status ReadToolCalls(Json* calls) {
     Json& arguments = function["arguments"];
     if (!arguments.is_string()) continue;
     const std::string text = arguments.get<std::string>();
-    Json parsed =
-        text.empty() ? Json::object() : Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!parsed.is_object() || !FindUnshowable(parsed).empty())
-      return Bad("has a tool call whose arguments are no JSON object");
+    Json parsed = text.empty() ? Json::object() : ParseText(text);
+    if (!parsed.is_object()) return Bad("has a tool call whose arguments are no JSON object");
     arguments = std::move(parsed);
   }
   return absl::OkStatus();
@@ -187,14 +191,9 @@ absl::Status ReadVariables(const Json& object, Json* variables) {
   for (const char* name : {"tools", "functions", "documents"}) {
     const auto found = object.find(name);
     if (found == object.end() || found->is_null() || found->empty() || *found == Json("")) continue;
-    Json list = *found;
-    if (list.is_string()) {  // as tables of texts alone have them
-      list = Json::parse(list.get_ref<const std::string&>(), nullptr, /*allow_exceptions=*/false);
-    }
-    if (!list.is_array() || !FindUnshowable(list).empty()) {
-      return Bad(absl::StrCat("has \"", name, "\" that are no list"));
-    }
-    if (!list.empty()) (*variables)[name] = std::move(list);
+    const Json list = found->is_string() ? ParseText(found->get<std::string>()) : *found;
+    if (!list.is_array()) return Bad(absl::StrCat("has \"", name, "\" that are no list"));
+    if (!list.empty()) (*variables)[name] = list;
   }
   return absl::OkStatus();
 }
@@ -250,12 +249,16 @@ absl::StatusOr<Conversation> ParseChat(std::string_view json, const std::string&
     return Bad(absl::StrCat(where, ": is of a JSON array; a conversation is an object on a line ",
                             "of its own: jq -c '.[]' ", file, " > chats.jsonl"));
   }
+  if (JsonDepth(json) > kJsonDepthMax) {
+    return Bad(
+        absl::StrCat(where, ": has more than ", kJsonDepthMax, " levels of lists and objects"));
+  }
   // Templates show fields in the order in which they stand.
   ATOLL_ASSIGN_OR_RETURN(auto object, ParseJsonLine<Json>(json, file, line));
   if (!object.has_value()) return Conversation();
   for (const char* name : {"messages", "tools", "functions", "documents", "chat_template_kwargs"}) {
     const auto used = object->find(name);
-    const std::string found = used == object->end() ? "" : FindUnshowable(*used);
+    const std::string found = used == object->end() ? "" : FindOddNumber(*used);
     if (!found.empty()) return Bad(absl::StrCat(where, ": has in \"", name, "\" ", found));
   }
   auto chat = Parse(*std::move(object));

@@ -304,17 +304,28 @@ std::string DescribeJson(const Json& value) {
   }
 }
 
-std::string FindUnshowable(const nlohmann::ordered_json& value) {
-  std::vector<std::pair<const nlohmann::ordered_json*, size_t>> left = {{&value, 0}};
-  while (!left.empty()) {
-    const auto [next, depth] = left.back();
-    left.pop_back();
-    if (IsOddNumber(*next)) return DescribeJson(*next);
-    if (depth > kJsonDepthMax) return absl::StrCat("more than ", kJsonDepthMax, " levels");
-    if (!next->is_structured()) continue;
-    for (const auto& element : *next) left.emplace_back(&element, depth + 1);
+size_t JsonDepth(std::string_view json) {
+  size_t depth = 0, deepest = 0;
+  bool in_text = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (c == '"') in_text = !in_text;
+    if (c == '\\') ++i;
+    if (in_text) continue;
+    if (c == '{' || c == '[') deepest = std::max(deepest, ++depth);
+    if ((c == '}' || c == ']') && depth > 0) --depth;
   }
-  return "";
+  return deepest;
+}
+
+std::string FindOddNumber(const nlohmann::ordered_json& value) {
+  if (IsOddNumber(value)) return DescribeJson(value);
+  std::string found;
+  if (!value.is_structured()) return found;
+  for (auto it = value.begin(); found.empty() && it != value.end(); ++it) {
+    found = FindOddNumber(*it);
+  }
+  return found;
 }
 
 template absl::StatusOr<std::optional<nlohmann::json>> ParseJsonLine(std::string_view,

@@ -40,10 +40,13 @@ absl::StatusOr<std::optional<Json>> ParseJsonLine(std::string_view json, const s
 template <typename Json>
 std::string DescribeJson(const Json& value);
 
-// What keeps a value that ParseJsonLine returned from being walked through and shown: an odd number
-// in it, or more than kJsonDepthMax levels. "": nothing.
+// The levels of objects and lists of a text, which may be no JSON. An ordered_json of more than
+// kJsonDepthMax is not made: the library copies it by recursion.
+size_t JsonDepth(std::string_view json);
 inline constexpr size_t kJsonDepthMax = 100;
-std::string FindUnshowable(const nlohmann::ordered_json& value);
+
+// Describes the first odd number anywhere in what ParseJsonLine returned; "": there is none.
+std::string FindOddNumber(const nlohmann::ordered_json& value);
 
 // The text of a field. Absent: a line of white space. INVALID_ARGUMENT: there is none.
 absl::StatusOr<std::optional<std::string>> JsonlText(std::string_view json,

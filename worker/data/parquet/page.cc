@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kHeadBytes = 4 << 10, kHeadBytesMax = 1 << 20;
 // Encodings.
 constexpr int kPlain = 0, kPlainDictionary = 2, kRle = 3, kDeltas = 5, kDeltaLengths = 6,
-              kDeltaTexts = 7, kRleDictionary = 8;
+              kDeltaTexts = 7, kRleDictionary = 8, kByteStreams = 9;
 
 absl::Status Bad(absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat("one of its Parquet pages ", problem));
@@ -302,6 +302,15 @@ absl::Status ColumnCursor::DecodeOther(int encoding, std::string_view bytes, int
       values_.push_back({.number = is_int32 ? static_cast<int32_t>(number) : number});
     }
     return absl::OkStatus();
+  }
+  const bool is_wide = leaf_.type == ValueType::kInt64 || leaf_.type == ValueType::kDouble;
+  if (encoding == kByteStreams && (is_wide || is_int32 || leaf_.type == ValueType::kFloat)) {
+    // The first bytes of all values, then the second ones, ...
+    const size_t width = is_wide ? 8 : 4, values = static_cast<size_t>(count);
+    if (values > bytes.size() / width) return Bad("ends in its values");
+    std::string joined(values * width, '\0');
+    for (size_t i = 0; i < joined.size(); ++i) joined[i] = bytes[i % width * values + i / width];
+    return DecodePlain(joined, count, &values_);
   }
   return UnsupportedEncoding(leaf_.name, encoding);
 }
