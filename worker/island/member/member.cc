@@ -184,6 +184,7 @@ void GroupMember::BeginEpoch(int64_t epoch) {
   saves_.Cancel();
   outer_exchange_.EndWork();
   state_.BeginEpoch(epoch);
+  interrupted_ = state_.UntilInterrupted();
   calls_.BeginEpoch(epoch);
   transport_.BeginEpoch(epoch);
 }
@@ -219,7 +220,9 @@ absl::Status GroupMember::Configure(const std::vector<NcclId>& ids,
   NcclCommunicatorsOptions nccl;
   nccl.worker = options.worker;
   for (const NcclId& id : ids) nccl.ids[id.group] = id.id;
-  nccl.given_up = [this, epoch = epoch()] { return state_.IsInterrupted(epoch); };
+  nccl.given_up = [this, epoch = epoch(), interrupted = interrupted_] {
+    return state_.IsInterrupted(epoch) || interrupted();
+  };
   nccl.timeout = options.timeout;
   nccl.reaches_other_workers =
       options_.link.allow_plaintext_beyond_loopback || IsLoopback(endpoint());
