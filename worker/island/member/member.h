@@ -262,7 +262,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   OnTransfer on_transfer_;  // guarded by hooks_mutex_
 
   // Fields of the thread that calls Do.
-  Cancelled interrupted_;  // since the epoch began
+  Cancelled interrupted_ = [] { return false; };  // since the epoch began
   StepOutcome newest_step_;
   int64_t traced_number_ = -1;  // of newest_step_, if it was to be traced
   LossSum newest_loss_;
