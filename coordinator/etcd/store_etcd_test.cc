@@ -175,6 +175,7 @@ TEST_CASE("full_etcd_is_named_with_the_remedy_to_the_leader_and_to_the_next_one"
   auto store = keys.Open();
   absl::Status status;
   DecisionRecord large;
+  large.job = "lm-1";
   large.gram.assign(1 << 17, 1.25);
   for (int64_t round = 1; status.ok() && round < 100; ++round) {
     large.round = round;
@@ -312,6 +313,7 @@ TEST_CASE("log_that_has_grown_long_begins_anew_with_a_snapshot") {
   Keys keys;
   auto store = keys.Open();
   DecisionRecord large;
+  large.job = "lm-1";
   large.gram.assign(1 << 17, 1.25);  // 1 MiB
   for (int round = 0; round < 10; ++round) REQUIRE(store->Apply({{large}}, 0).ok());
   CHECK(keys.Value(keys.StepKey(1)).empty());
