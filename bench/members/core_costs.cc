@@ -32,7 +32,7 @@ int64_t CpuNs() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// A core with members; a store that takes everything.
+// A core and its members; what it stores is not kept.
 class Cluster {
  public:
   Cluster(CoordinatorOptions options, FakeTimings timings)
@@ -80,7 +80,7 @@ class Cluster {
     Drain();
   }
   bool Runs(const JobId& job) const { return core_.FindState(job) == JobState::kRunning; }
-  // Until they do.
+  // Takes turns until they all run.
   void AwaitRunning(const std::vector<JobId>& jobs) {
     const auto run = [&] {
       return std::all_of(jobs.begin(), jobs.end(), [&](const JobId& job) { return Runs(job); });
