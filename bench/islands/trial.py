@@ -185,7 +185,7 @@ def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None, observe=No
         job = cluster.wait_until("the coordinator",
                                  lambda: cluster.atoll("submit", job_file)[1].strip())
         wait_for_end(cluster, job, what, meanwhile, poll_s)
-        result = parse_log(cluster.atoll("logs", job)[1])
+        result = parse_log(cluster.atoll("logs", "--severity=debug", job)[1])
         if observe:
             observe(cluster, job)
         if export_to:

@@ -166,7 +166,7 @@ class Fixture(Cluster):
         return next(m for m in self.status()["members"] if m["name"] == name)
 
     def logs(self, job=""):
-        return self.atoll("logs", *([job] if job else []))[1]
+        return self.atoll("logs", "--severity=debug", *([job] if job else []))[1]
 
     def version(self, job):
         return self.job(job)["summary"]["version"]

@@ -148,7 +148,7 @@ def pair_without_a_connection(fixture):
             fixture.wait_until("probes that are answered", lambda: "left out of plans" not in
                                fixture.atoll("status")[1], 2 * LIMIT_S)
             fixture.wait_until("the planner's log line", lambda: "a probe is answered" in
-                               fixture.atoll("logs", job)[1], 2 * LIMIT_S)
+                               fixture.logs(job), 2 * LIMIT_S)
             goes_on(fixture, job)
             fixture.close()
     except Unavailable as why:
@@ -215,7 +215,7 @@ def joins_over_a_slow_link(fixture):
             fixture.worker("w3", "--insecure", f"--peer-endpoint=tcp://{net.address('b1')}:7080",
                            "--emulate-block-ms=4", wrapper=net.inside("b1"))
             fixture.wait_until("a decision", lambda: "(worker w3 has joined)" in
-                               fixture.atoll("logs", job)[1], 2 * LIMIT_S)
+                               fixture.logs(job), 2 * LIMIT_S)
             links = {(link["from"], link["to"]): link
                      for link in fixture.json("profile", job)["cluster"]["links"]}
             for ends in (("w1/0", "w3/0"), ("w2/0", "w3/0"), ("w3/0", "w1/0"), ("w3/0", "w2/0")):
