@@ -149,6 +149,7 @@ TEST_CASE("leader_whose_etcd_does_not_answer_loses_the_lead_after_its_lease") {
   CHECK(absl::IsFailedPrecondition(store->Apply({{EpochRecord{1}}}, 0)));
   CHECK(absl::IsFailedPrecondition(lost.get_future().get()));
   server.Thaw();
+  store.reset();
   CHECK(keys.Open()->ReadAll().ok());
 }
 
