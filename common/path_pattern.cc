@@ -147,7 +147,7 @@ absl::StatusOr<std::vector<std::string>> ExpandPattern(Files& files, const std::
 
 namespace {
 
-// What a path with "://" has in place of an address that is read.
+// Describes what a path with "://" has in place of an address that is read.
 absl::Status CheckScheme(const std::string& what, std::string_view scheme) {
   constexpr std::string_view kRead[] = {"s3", "http", "https", "hf"};
   if (std::find(std::begin(kRead), std::end(kRead), scheme) != std::end(kRead)) {

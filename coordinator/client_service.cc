@@ -513,8 +513,7 @@ class ClientService::Impl {
     return trace;
   }
 
-  absl::Status RequestPreview(Instant now, const v1::PreviewRequest& request,
-                              OnPreview on_done) {
+  absl::Status RequestPreview(Instant now, const v1::PreviewRequest& request, OnPreview on_done) {
     const int requested_ms = request.timeout_ms() == 0 ? kPreviewDefaultMs : request.timeout_ms();
     const Duration limit = std::min<Duration>(
         kPreviewLimit, std::chrono::milliseconds(std::clamp(requested_ms, 1000, kTraceLongestMs)));

@@ -1,4 +1,4 @@
-// What an operator gives a worker on the command line, and what is wrong with it.
+// A worker's command line, and what is wrong with it.
 
 #ifndef ATOLL_WORKER_DAEMON_OPTIONS_H_
 #define ATOLL_WORKER_DAEMON_OPTIONS_H_

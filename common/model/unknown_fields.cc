@@ -179,7 +179,7 @@ bool IsOff(const Json& value) {
          (value.is_string() && value.get_ref<const std::string&>().empty());
 }
 
-bool IsListOf(const Json& value, const Json& element) {
+bool ListsOnly(const Json& value, const Json& element) {
   return value.is_array() &&
          std::all_of(value.begin(), value.end(), [&](const Json& own) { return own == element; });
 }
@@ -196,8 +196,8 @@ FieldUse ClassifyField(const std::string& name, const Json& value) {
     const bool rotary = value == Json("rope") || value == Json("rotary");
     return rotary ? FieldUse::kNone : FieldUse::kChangesModel;
   }
-  if ((name == "layer_types" && IsListOf(value, Json("full_attention"))) ||
-      (name == "no_rope_layers" && IsListOf(value, Json(1)))) {  // 1: the layer has them
+  if ((name == "layer_types" && ListsOnly(value, Json("full_attention"))) ||
+      (name == "no_rope_layers" && ListsOnly(value, Json(1)))) {  // 1: the layer has them
     return FieldUse::kNone;
   }
   if (HasWord(name, kChangingFactors)) {

@@ -33,9 +33,9 @@ class LinkClient {
   ~LinkClient();
 
   absl::Status Connect(const std::string& endpoint);
-  // Makes a lost connection again, where libzmq does not seem to: it gives up those that it ended
-  // itself because the other end broke ZMTP or a limit. That end may have been replaced by a better
-  // one. Nothing happens before it is time.
+  // Makes a lost connection again, where libzmq does not seem to: it does not connect again those
+  // that it ended itself because the other end broke ZMTP or a limit. That end may have been
+  // replaced by a better one. Nothing happens before it is time.
   absl::Status ConnectAgain(Instant now);
 
   // Returns the next event, if there is one. kUp: the session is there. A connection that fails its

@@ -37,7 +37,7 @@ TEST_CASE("steps_change_when_measured_times_surely_call_for_it") {
 }
 
 TEST_CASE("few_steps_stay_within_a_quarter_of_what_rounds_up_to_them") {
-  // An exchange of 0.025 s asks for one step.
+  // An exchange of 0.025 s needs one step.
   const auto follow = [](int64_t steps, double wanted) {
     return FollowRoundTimes(steps, Times(0.025 * wanted, 1.01, true));
   };
@@ -64,7 +64,7 @@ TEST_CASE("speeds_that_are_measured_a_little_apart_change_no_steps") {
   CHECK(FollowRoundTimes(steps, times) == 2);
 }
 
-// How often the steps change in an hour of measurements that scatter so much about what asks for
+// How often the steps change in an hour of measurements that scatter so much about what requires
 // `wanted` steps.
 int CountChanges(double wanted, double scatter, int64_t* steps) {
   Rng rng(7);

@@ -37,7 +37,7 @@ std::string HowToConvert(const std::string& folder) {
                       "')\"");
 }
 
-// What a folder has in place of the two files.
+// Describes what a folder has in place of the two files.
 absl::Status NoTokenizer(const std::string& folder) {
   std::string others;
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names, RealFiles().List(folder));

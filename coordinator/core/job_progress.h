@@ -62,7 +62,8 @@ struct RoundsProgress {
   int64_t steps_since = 0;
   int64_t masked_since = 0;
   double loss_since = 0;
-  // Of the fastest island, where the job leaves it to measurements; 0: nothing is measured yet.
+  // Steps of the fastest island, where the job leaves it to measurements; 0: nothing is measured
+  // yet.
   int64_t steps_between_pushes = 0;
 
   bool operator==(const RoundsProgress&) const = default;

@@ -1,7 +1,7 @@
 // All jobs, by number and by id. What hands a job out to be changed notes it, so that the end of a
-// Step looks at those alone: its cost does not grow with jobs that nothing concerns. Those that have
-// ended and owe nothing are settled: no loop over what is under way sees them until one is handed
-// out again. Private to the core.
+// Step looks at those alone: its cost does not grow with jobs that nothing concerns. Those that
+// have ended and owe nothing are archived: no loop over what is under way sees them until one is
+// handed out again. Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_JOB_TABLE_H_
 #define ATOLL_COORDINATOR_CORE_JOB_TABLE_H_
@@ -74,7 +74,7 @@ class JobTable {
     jobs_.erase(number);
   }
 
-  // what(job) of each that is not settled, in the order of numbers. Opens them. It may add or
+  // what(job) of each that is not archived, in the order of numbers. Opens them. It may add or
   // settle some.
   template <class Do>
   void ForEachLive(Do what) {
@@ -89,7 +89,7 @@ class JobTable {
   void ForEachLive(Do what) const {
     for (const auto& [number, job] : live_) what(std::as_const(*job));
   }
-  void Settle(int64_t number) { live_.erase(number); }
+  void Archive(int64_t number) { live_.erase(number); }
 
   // what(job) of each that was opened since Close. REQUIRES: it opens none.
   template <class Do>
@@ -118,7 +118,7 @@ class JobTable {
   Map jobs_;
   std::map<JobId, int64_t> numbers_;
   std::set<int64_t> opened_;
-  std::map<int64_t, Job*> live_;  // not settled
+  std::map<int64_t, Job*> live_;  // not archived
   bool all_opened_ = false;
 };
 

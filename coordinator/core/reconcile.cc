@@ -111,8 +111,8 @@ void Order(State& s, Job& job) {
   SetDeadline(s, job, NextJobDeadline(s, job));
   job.reconciled_state = job.progress.state;
   // A job of a site ends for good with the one above.
-  const bool may_settle = job.ended() && !job.stale() && !job.record.removed && !job.record.site;
-  if (may_settle && job.deadline == kNever) s.jobs.Settle(job.record.number);
+  const bool may_archive = job.ended() && !job.stale() && !job.record.removed && !job.record.site;
+  if (may_archive && job.deadline == kNever) s.jobs.Archive(job.record.number);
 }
 
 void ReconcileAll(State& s) {

@@ -248,8 +248,8 @@ struct SiteAttempt {
   std::string trouble;  // why the newest one failed; empty: it did not
 };
 
-// Of what happens many times a second a sample now and then: all in a row would be those of one
-// disturbance.
+// Takes a sample now and then of what happens many times a second: all in a row would be those of
+// one disturbance.
 struct SpacedEstimate {
   Estimate seconds;
   Instant next{};

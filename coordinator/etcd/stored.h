@@ -18,11 +18,11 @@ namespace atl {
 
 inline constexpr int kEtcdSchemaVersion = 1;
 
-// Of the answer to a request for `key`. Nothing: etcd has no such key. DataLoss: it is damaged.
+// Reads the answer to a request for `key`. Nothing: etcd has no such key. DataLoss: it is damaged.
 absl::StatusOr<std::optional<etcd::Leader>> LeaderIn(const etcdserverpb::RangeResponse& answer,
                                                      const std::string& key);
 
-// Of the answer to the transaction that takes `key` for a lease where no process has it.
+// Reads the answer to the transaction that takes `key` for a lease where no process has it.
 struct TakenKey {
   int64_t create_revision = 0;  // of our key; 0: another process has it
   etcd::Leader leader;          // who
@@ -30,8 +30,8 @@ struct TakenKey {
 absl::StatusOr<TakenKey> TakenIn(const etcdserverpb::TxnResponse& answer, const std::string& key,
                                  const etcd::Leader& self, int64_t lease);
 
-// What the entries of a log make, which follow each other without a gap from number 1 or a
-// snapshot on. Checksums chain them: a missing, foreign or older entry is noticed.
+// The state that the entries of a log make, which follow each other without a gap from number 1 or
+// a snapshot on. Checksums chain them: a missing, foreign or older entry is noticed.
 class LoggedState {
  public:
   // Takes the next entry. FailedPrecondition: a newer Atoll's. DataLoss: it is damaged, or one is

@@ -24,7 +24,8 @@ namespace atl::testing {
 
 class FakeMemory;
 
-// What a backend has been asked for: on a real device each costs time of the host or of a bus.
+// Counts what a backend was requested to do: on a real device each costs time of the host or of a
+// bus.
 struct FakeCounts {
   int64_t launches = 0;  // of operations, or of all that were recorded as one
   int64_t synchronisations = 0;

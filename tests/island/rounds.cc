@@ -15,8 +15,8 @@
 namespace atl::worker {
 namespace {
 
-// What islands hold follows the model as pulls bring it: the server encodes the step, which every
-// island adds to what it has.
+// The parameters that islands hold follow the model as pulls bring it: the server encodes the step,
+// which every island adds to what it has.
 void StepServed(Encoding pulls, const std::vector<ShardPlacement>& shards,
                 const LayerBuffers& theta, ThreadPool& pool, LayerBuffers* served) {
   if (!IsQuantized(pulls)) {

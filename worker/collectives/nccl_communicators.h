@@ -29,8 +29,8 @@ struct NcclCommunicatorsOptions {
   NodeId worker;                                // whose devices are threads of this process
   std::map<std::string, std::string> ids;       // by group, see ConfigureCall
   Duration timeout = std::chrono::seconds(60);  // longest wait, of joining and of a collective
-  // Whether the plan's set-up is given up, besides Abort. May be null.
-  std::function<bool()> given_up;
+  // Returns whether the plan's set-up has ended, besides Abort. May be null.
+  std::function<bool()> has_ended;
   // Returns whether NCCL joins these devices; the same answer on all workers.
   std::function<bool(const std::vector<std::string>& devices)> by_nccl;
   // A CUDA backend on each of our own GPUs, by device. They outlive all communicators.
@@ -41,7 +41,7 @@ struct NcclCommunicatorsOptions {
 };
 
 // Good for one Configure. Thread-safe. A member that waits within NCCL for the others to join
-// checks every few milliseconds whether that was given up. Members that have joined have an Abort
+// checks every few milliseconds whether that was ended. Members that have joined have an Abort
 // of their own, for what first connects in a send or receive, too.
 class NcclCommunicators final : public CommunicatorFactory {
  public:

@@ -113,7 +113,7 @@ TEST_CASE("a group with a CPU in it is the other factory's") {
   REQUIRE(site.others.requested_ == std::vector<std::string>{"layer/1"});
 }
 
-TEST_CASE("a group without an id is refused; Abort, and a set-up that is given up, end joining") {
+TEST_CASE("a group without an id is refused; Abort, and a set-up that is ended, end joining") {
   Site site;
   NcclCommunicatorsOptions options = site.Options("w1");
   const std::vector<std::string> devices = {"w1/gpu0", "w1/gpu1"};
@@ -123,11 +123,11 @@ TEST_CASE("a group without an id is refused; Abort, and a set-up that is given u
   std::binary_semaphore joins(0);
   options.join = [&](Backend&, const NcclGroup& group) {
     joins.release();
-    while (!group.given_up()) std::this_thread::yield();
+    while (!group.has_ended()) std::this_thread::yield();
     return absl::DeadlineExceededError("not all are there");
   };
-  std::atomic<bool> given_up = false;
-  options.given_up = [&] { return given_up.load(); };
+  std::atomic<bool> has_ended = false;
+  options.has_ended = [&] { return has_ended.load(); };
   NcclCommunicators waiting(options, &site.others), abandoned(options, &site.others);
   const auto join = [&](NcclCommunicators& from, const std::function<void()>& end) {
     absl::Status status;
@@ -139,7 +139,7 @@ TEST_CASE("a group without an id is refused; Abort, and a set-up that is given u
   };
   REQUIRE(join(waiting, [&] { waiting.Abort("plan 8"); }).message() == "plan 8");
   REQUIRE(site.others.aborted_ == "plan 8");
-  REQUIRE(absl::IsAborted(join(abandoned, [&] { given_up = true; })));
+  REQUIRE(absl::IsAborted(join(abandoned, [&] { has_ended = true; })));
 }
 
 }  // namespace

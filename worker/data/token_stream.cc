@@ -441,7 +441,7 @@ absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::s
   stream.path_ = path;
   std::string pattern = path;
   if (spec.format == DataFormat::kMegatron && FindPattern(path) != std::string::npos) {
-    // Of each pair the one file.
+    // Keeps one file of each pair.
     pattern = absl::StrCat(absl::StripSuffix(absl::StripSuffix(path, ".bin"), ".idx"), ".bin");
   }
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(pattern, cancelled));

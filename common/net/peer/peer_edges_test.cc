@@ -73,7 +73,7 @@ TEST_CASE("bytes in bulk go over several connections of an edge; one that breaks
   REQUIRE(a.link->SetPeers(Plan(1), {a.member, through}).ok());
   REQUIRE(b.link->SetPeers(Plan(1), {a.member, b.member}).ok());
   REQUIRE(a.link->AwaitPeers(In(kPatience)).ok());
-  // Those after the first are used as soon as they are there.
+  // Connections after the first are used as soon as they are there.
   do {
     RequireAllArrive(a, b, 1);
   } while (proxy.CountBusy(1'000'000) < 3);

@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<LinkClient>> Connect(ZmqContext& context,
   return link;
 }
 
-// Whether a connection can be had.
+// Returns whether a connection can be had.
 struct Attempt {
   absl::Status Start(ZmqContext& context, const PeerLinkOptions& options,
                      const IslandMember& member, int edge = 0) {

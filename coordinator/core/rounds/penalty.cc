@@ -21,7 +21,7 @@ double Limit(const PenaltyState& state) {
   return kPenaltyScoreCut * std::max(1.0, sorted[rank - 1]);
 }
 
-// Those of a push's like, which come into being.
+// Returns the statistics of a push's like, made where there are none.
 PushNormStatistics& FindOrAddStatistics(PenaltyState& state, int64_t statistics) {
   const auto index = static_cast<size_t>(statistics);
   if (state.norm_statistics.size() <= index) state.norm_statistics.resize(index + 1);

@@ -141,8 +141,11 @@ class Process {
   void Start() {
     const auto mark = ReadClusterMark(files_, "/state");
     ATOLL_CHECK(mark.ok(), mark.status().message());
-    worker::Identity identity{kName, 5, "test", {{"cpu", 1 << 30, 1}}, {"job-1"}};
-    identity.mark = *mark;
+    worker::Identity identity{kName, 5};
+    identity.hello.software_version = "test";
+    identity.hello.devices = {{"cpu", 1 << 30, 1}};
+    identity.hello.held = {"job-1"};
+    identity.hello.mark = *mark;
     core_ = std::make_unique<WorkerCore>(std::move(identity));
     stopped_ = false;
     answers_.clear();

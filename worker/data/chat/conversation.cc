@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 constexpr auto kMarks = {"weight", "train", "training", "loss", "loss_mask"};
 // Marks that mean the opposite in another tool, or parts of a message.
 constexpr auto kUnclearMarks = {"mask", "masked", "train_detail", "training_detail", "loss_weight"};
-// What a line has beside its messages and no template shows.
+// Names what a line has beside its messages and no template shows.
 constexpr auto kBeside = {"system", "system_prompt", "history", "context", "images",
                           "image",  "videos",        "video",   "audios",  "audio"};
 constexpr char kForms[] =
