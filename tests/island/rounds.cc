@@ -13,12 +13,11 @@
 #include "tests/island/solo_island.h"
 
 namespace atl::worker {
-namespace {
 
 // The parameters that islands hold follow the model as pulls bring it: the server encodes the step,
 // which every island adds to what it has.
-void StepServed(Encoding pulls, const std::vector<ShardPlacement>& shards,
-                const LayerBuffers& theta, ThreadPool& pool, LayerBuffers* served) {
+static void StepServed(Encoding pulls, const std::vector<ShardPlacement>& shards,
+                       const LayerBuffers& theta, ThreadPool& pool, LayerBuffers* served) {
   if (!IsQuantized(pulls)) {
     *served = theta;
     return;
@@ -32,8 +31,6 @@ void StepServed(Encoding pulls, const std::vector<ShardPlacement>& shards,
     ATOLL_CHECK(added == held, "an island holds other bits than its server serves");
   }
 }
-
-}  // namespace
 
 RoundsResult RunRounds(const RoundsOptions& options) {
   const JobSpec& spec = options.spec;

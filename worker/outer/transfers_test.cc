@@ -248,7 +248,9 @@ TEST_CASE("small_shards_are_moved_all_at_once_and_large_ones_a_few_at_a_time") {
   const auto delta = std::make_shared<Delta>();
   delta->values = {std::vector<float>(static_cast<size_t>(6 * elements))};
   fixture.link.handler.HoldAnswers(true);
-  fixture.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, Whole(fixture.shards)}, delta);
+  const auto parts = std::make_shared<const LayerParts>(LayerParts{{0, {0, 6 * elements}}});
+  fixture.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, Whole(fixture.shards)}, parts,
+                         delta);
   CHECK(fixture.transfers.started() == (large ? kShardsAtOnce : 6));
   fixture.transfers.CancelAll();
 }
