@@ -52,7 +52,7 @@ def binary(name):
 
 
 def parse_json(text):
-    """protobuf's JSON form has 64-bit integers as strings: they become int here."""
+    """protobuf's JSON form has 64-bit integers as strings: they become int here. What is null is left out."""
     def plain(value):
         if isinstance(value, list):
             return [plain(item) for item in value]
@@ -60,7 +60,7 @@ def parse_json(text):
             return int(value)
         return value
 
-    return json.loads(text, object_hook=lambda fields: {k: plain(v) for k, v in fields.items()})
+    return json.loads(text, object_hook=lambda fields: {k: plain(v) for k, v in fields.items() if v is not None})
 
 
 def decided_twice(decisions):

@@ -190,7 +190,9 @@ TEST_CASE("a_tail_of_the_audit_log_shows_the_newest_actions_behind_any_refusals"
   std::vector<std::string> actions, refused;
   for (const absl::string_view line : absl::StrSplit(audit.out, '\n', absl::SkipEmpty())) {
     v1::AuditEntry entry;
-    REQUIRE(google::protobuf::util::JsonStringToMessage(std::string(line), &entry).ok());
+    google::protobuf::util::JsonParseOptions with_schema_version;
+    with_schema_version.ignore_unknown_fields = true;
+    REQUIRE(JsonStringToMessage(std::string(line), &entry, with_schema_version).ok());
     const bool refusal = entry.denial() != v1::TRUST_DENIAL_UNSPECIFIED;
     (refusal ? refused : actions).push_back(entry.who());
   }
