@@ -57,7 +57,7 @@ def calls_answer_as_the_reference_says(fixture):
     job = coordinator.submit(text)
     fixture.wait_until("a round", lambda: coordinator.job(job)["version"] >= 1, 120)
     values = {"job": job, "decisions": 4, "island": 0, "points": 16, "islands": 2, "tail": 8, "after": 0,
-              "severity": "info", "contains": "", "server": "ps1", "undo": "1"}
+              "severity": "info", "contains": "", "server": "ps1", "undo": "1", "before": 0}
     ended = ["cancel", "submit"]  # in this order, after all others
     calls = [(path, method, call) for path, methods in reference["paths"].items() for method, call in methods.items()]
     calls.sort(key=lambda call: ended.index(call[2]["operationId"]) if call[2]["operationId"] in ended else -1)
