@@ -33,14 +33,14 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicators::Create(
   group.rank = static_cast<int>(at - devices.begin());
   group.size = static_cast<int>(devices.size());
   group.timeout = options_.timeout;
-  group.has_ended = [this] { return !aborted().ok(); };
+  group.given_up = [this] { return !aborted().ok(); };
   auto joined = options_.join(*backend->second, group);
   if (!joined.ok()) ATOLL_RETURN_IF_ERROR(aborted());
   return joined;
 }
 
 absl::Status NcclCommunicators::aborted() {
-  if (options_.has_ended && options_.has_ended()) {
+  if (options_.given_up && options_.given_up()) {
     return absl::AbortedError("the island is set up again");
   }
   const std::lock_guard lock(mutex_);

@@ -30,7 +30,7 @@ struct NcclCommunicatorsOptions {
   std::map<std::string, std::string> ids;       // by group, see ConfigureCall
   Duration timeout = std::chrono::seconds(60);  // longest wait, of joining and of a collective
   // Returns whether the plan's set-up has ended, besides Abort. May be null.
-  std::function<bool()> has_ended;
+  std::function<bool()> given_up;
   // Returns whether NCCL joins these devices; the same answer on all workers.
   std::function<bool(const std::vector<std::string>& devices)> by_nccl;
   // A CUDA backend on each of our own GPUs, by device. They outlive all communicators.

@@ -123,11 +123,11 @@ TEST_CASE("a group without an id is refused; Abort, and a set-up that is ended, 
   std::binary_semaphore joins(0);
   options.join = [&](Backend&, const NcclGroup& group) {
     joins.release();
-    while (!group.has_ended()) std::this_thread::yield();
+    while (!group.given_up()) std::this_thread::yield();
     return absl::DeadlineExceededError("not all are there");
   };
-  std::atomic<bool> has_ended = false;
-  options.has_ended = [&] { return has_ended.load(); };
+  std::atomic<bool> given_up = false;
+  options.given_up = [&] { return given_up.load(); };
   NcclCommunicators waiting(options, &site.others), abandoned(options, &site.others);
   const auto join = [&](NcclCommunicators& from, const std::function<void()>& end) {
     absl::Status status;
@@ -139,7 +139,7 @@ TEST_CASE("a group without an id is refused; Abort, and a set-up that is ended, 
   };
   REQUIRE(join(waiting, [&] { waiting.Abort("plan 8"); }).message() == "plan 8");
   REQUIRE(site.others.aborted_ == "plan 8");
-  REQUIRE(absl::IsAborted(join(abandoned, [&] { has_ended = true; })));
+  REQUIRE(absl::IsAborted(join(abandoned, [&] { given_up = true; })));
 }
 
 }  // namespace

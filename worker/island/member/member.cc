@@ -220,7 +220,7 @@ absl::Status GroupMember::Configure(const std::vector<NcclId>& ids,
   NcclCommunicatorsOptions nccl;
   nccl.worker = options.worker;
   for (const NcclId& id : ids) nccl.ids[id.group] = id.id;
-  nccl.has_ended = [this, epoch = epoch(), interrupted = interrupted_] {
+  nccl.given_up = [this, epoch = epoch(), interrupted = interrupted_] {
     return state_.IsInterrupted(epoch) || interrupted();
   };
   nccl.timeout = options.timeout;
