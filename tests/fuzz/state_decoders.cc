@@ -318,12 +318,12 @@ bool AcceptsEtcdSteps(std::string_view bytes) {
   int64_t number = 1;
   for (; !input.Rest().empty(); ++number) {
     const std::string text = input.TakeText(input.Take<uint16_t>());
-    etcd::Entry changed;
-    if (changed.ParseFromString(text)) {
-      changed.set_sequence(changed.sequence() ^ 1);
-      ATOLL_CHECK(!LoggedState(state).Add(number, changed.SerializeAsString()).ok());
-    }
+    const LoggedState before = state;
     if (!state.Add(number, text).ok()) return false;
+    etcd::Entry changed;
+    ATOLL_CHECK(changed.ParseFromString(text));
+    changed.set_sequence(changed.sequence() ^ 1);
+    ATOLL_CHECK(!LoggedState(before).Add(number, changed.SerializeAsString()).ok());
   }
   const bool whole = state.next() == number;
   const auto before = state.values();
