@@ -308,7 +308,7 @@ TEST_CASE("status on a pipe is text or JSON lines without escape codes, again an
   Command lines(fixture.With({"status", "--watch", "--json"}), fixture.folder);
   for (int i = 0; i < 2; ++i) {
     const std::string line = lines.Line();
-    CHECK(absl::StartsWith(line, "{\"epoch\":\"1\","));
+    CHECK(absl::StrContains(line, "\"epoch\":\"1\","));
     CHECK(absl::EndsWith(line, "}"));
   }
   Command text(fixture.With({"status", "--watch"}), fixture.folder);
