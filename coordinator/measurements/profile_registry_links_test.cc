@@ -102,17 +102,28 @@ TEST_CASE("all-reduces that are slow from the start of a plan do not count as us
 }
 
 TEST_CASE("a link's correction by all-reduces holds for all pairs of workers on it") {
-  Summing fixture;
-  WorkerHello hello;
-  hello.site = "oslo";
-  fixture.Deliver("c", hello);
-  fixture.Deliver("a", LinksMeasured{"job-1", 9, {{"a", "c", 1'000'000, 1e8}}, ""});
-  fixture.ReportAllReduces(1, 3);
-  fixture.ReportAllReduces(4, 3);
-  for (const LinkReport& report : fixture.registry.Links()) {
-    CHECK(report.link.bandwidth_bytes_per_s < 3e7);
+  const auto corrected = [](double bytes_per_s, double times) {
+    Summing fixture;
+    WorkerHello hello;
+    hello.site = "oslo";
+    fixture.Deliver("c", hello);
+    fixture.Deliver("a", LinksMeasured{"job-1", 9, {{"a", "c", 1'000'000, bytes_per_s}}, ""});
+    fixture.ReportAllReduces(1, 3);
+    fixture.ReportAllReduces(times, 3);
+    REQUIRE(fixture.registry.Links().size() == 3);
+    REQUIRE(fixture.Link(0).bandwidth_bytes_per_s < 8e7);
+    return std::pair(fixture.Link(0), fixture.Link(1));  // a > b, a > c
+  };
+  // Also where the machine was busy while one of them was measured.
+  for (const double bytes_per_s : {6e7, 1e8, 1.8e8}) {
+    const auto [reported, other] = corrected(bytes_per_s, 4);
+    CHECK(reported.bandwidth_bytes_per_s < 3e7);
+    CHECK(other.bandwidth_bytes_per_s == reported.bandwidth_bytes_per_s);
   }
-  CHECK(fixture.registry.Links().size() == 3);
+  SECTION("but for those that are slower all the same, or have a link of their own") {
+    CHECK(corrected(5.5e7, 1.5).second.bandwidth_bytes_per_s == 5.5e7);
+    CHECK(corrected(5e8, 4).second.bandwidth_bytes_per_s == 5e8);
+  }
 }
 
 TEST_CASE("invalid reports of all-reduces are skipped") {

@@ -11,7 +11,9 @@
 namespace atl {
 namespace {
 
-constexpr double kAlike = 1.25;  // two pairs' bandwidths over one link
+// Two pairs over one link: a probe on a busy machine shows as little as half of the bandwidth.
+constexpr double kAlikeBandwidth = 2;
+constexpr double kAlikeLatency = 1.25;
 constexpr int64_t kAlikeNs = 1'000'000;
 constexpr Duration kRoundTripFresh = std::chrono::seconds(10);
 
@@ -19,9 +21,9 @@ constexpr Duration kRoundTripFresh = std::chrono::seconds(10);
 bool Alike(const LinkProfile& a, const LinkProfile& b) {
   const auto [slower, faster] = std::minmax(a.bandwidth_bytes_per_s, b.bandwidth_bytes_per_s);
   const auto [nearer, farther] = std::minmax(a.latency_ns, b.latency_ns);
-  return faster <= kAlike * slower &&
+  return faster <= kAlikeBandwidth * slower &&
          static_cast<double>(farther) <=
-             kAlike * static_cast<double>(nearer) + static_cast<double>(kAlikeNs);
+             kAlikeLatency * static_cast<double>(nearer) + static_cast<double>(kAlikeNs);
 }
 
 }  // namespace
@@ -128,8 +130,10 @@ void ProfileRegistry::CorrectSharedLink(Instant now, const LinkProfile& was,
                                         const LinkProfile& is) {
   const std::string from = FindWorkerSite(is.from), to = FindWorkerSite(is.to);
   if (from.empty() || to.empty() || from == to) return;
+  const bool slower = is.bandwidth_bytes_per_s < was.bandwidth_bytes_per_s;
   for (auto& [pair, other] : links_) {
     if (pair == Pair(is.from, is.to) || !Alike(other.link, was)) continue;
+    if (slower && other.link.bandwidth_bytes_per_s <= is.bandwidth_bytes_per_s) continue;
     if (FindWorkerSite(pair.first) != from || FindWorkerSite(pair.second) != to) continue;
     SetLaw(is.latency_ns, is.bandwidth_bytes_per_s, other.link);
     other.at = now;
