@@ -113,7 +113,9 @@ IslandView MakeView(const State& s, const Job& job, const IslandRecord& island) 
       view.site_job.empty() ? island.reason : absl::StrCat("trains as job ", view.site_job);
   if (worker == nullptr) return view;
   view.attached = worker->attached;
+  const bool measures = worker->attached && !worker->measuring.empty();
   if (!worker->attached) view.activity = worker->reason;
+  if (measures) view.activity = worker->measuring;
   if (worker->progress && worker->progress->job == job.id()) {
     view.progress = worker->progress;
     if (job.progress.state == JobState::kPaused) view.progress->tokens_per_s = 0;
@@ -121,8 +123,7 @@ IslandView MakeView(const State& s, const Job& job, const IslandRecord& island) 
     view.progress->pulled_bytes = AddCounts(view.progress->pulled_bytes, island.pulled_bytes);
     view.steps_interrupted += worker->progress->steps_interrupted;
     view.steps_redone += worker->progress->steps_redone;
-    view.activity = CleanText(worker->progress->activity, 200);
-    if (worker->attached && !worker->measuring.empty()) view.activity = worker->measuring;
+    if (!measures) view.activity = CleanText(worker->progress->activity, 200);
     if (IsStalled(job, island.island)) {
       view.activity = absl::StrCat("not waited for: ", StallReason(s, job, island.island));
     }
