@@ -66,11 +66,14 @@ def enter_namespaces():
 
 
 class Person:
-    """Types commands in a folder, with a home."""
+    """Types commands in a folder, with a home, as a user of this name."""
 
     def __init__(self, fixture, name):
         self.fixture, self.home = fixture, os.path.join(fixture.folder, name)
         os.makedirs(self.home)
+        self.users = self.home + ".passwd"
+        with open(self.users, "w", encoding="ascii") as file:
+            file.write(f"{name}:x:{os.geteuid()}:{os.getegid()}::{self.home}:/bin/bash\n")
         programs = os.path.join(fixture.folder, "bin")
         if not os.path.isdir(programs):
             os.makedirs(programs)
@@ -84,7 +87,8 @@ class Person:
         self.fixture.typed.add(command)
         for placeholder, value in filled_in.items():
             command = re.sub({"TOKEN": r"TOKEN@\S+"}.get(placeholder, rf"\b{placeholder}\b"), lambda _, v=value: v, command)
-        done = subprocess.run(["bash", "-ec", command], cwd=self.home, env=self.environment, stdin=subprocess.DEVNULL, text=True,
+        command = f"mount --bind {self.users} /etc/passwd\n{command}"
+        done = subprocess.run(["unshare", "--mount", "bash", "-ec", command], cwd=self.home, env=self.environment, stdin=subprocess.DEVNULL, text=True, errors="replace",
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT_S, check=False)
         check(done.returncode == 0, f"{command}: exit code {done.returncode}: {done.stderr[-2000:]}")
         return done.stdout
@@ -116,8 +120,8 @@ def machine(fixture):
     try:
         yield
     finally:
-        run("umount", "/var/lib")
-        run("umount", "/etc/hosts")
+        run("umount", "--lazy", "/var/lib")  # daemons have their state there
+        run("umount", "--lazy", "/etc/hosts")
 
 
 def attached(fixture, person, count):
