@@ -326,7 +326,7 @@ void Merge(Plan other, Plan& plan) {
 void SearchNarrower(const Cluster& cluster, const Costs& costs, const Narrower& all,
                     const Options& options, Plan& plan) {
   constexpr double kNear = 1.01;
-  constexpr size_t kMostNear = 2;
+  constexpr size_t kMostNear = 1;
   Options alone = options;
   alone.pool = nullptr;
   std::vector<Narrower> jobs = FixOneChoice(cluster, all);
