@@ -229,10 +229,9 @@ void Run(const Options& options) {
   const double devices_steps = kDevices * options.steps;
   PrintFigure("host_waits_a_step", static_cast<double>(step.synchronisations) / devices_steps,
               "of a device", 1);
-  PrintFigure("launches_a_layer",
+  std::printf("%.3f launches for a block's F, B, W and its share of the step\n",
               static_cast<double>(step.launches) / (devices_steps * options.micro_batches *
-                                                    static_cast<double>(options.layers) / kStages),
-              "of a block's F, B, W and its share of the step", 100);
+                                                    static_cast<double>(options.layers) / kStages));
 }
 
 }  // namespace
