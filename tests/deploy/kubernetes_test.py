@@ -150,7 +150,7 @@ class Pods:
             variables[variable["name"]] = variable.get("value", "")
             if "secretKeyRef" in variable.get("valueFrom", {}):
                 variables[variable["name"]] = self.secret
-        return [binary("atoll"), *arguments], environment(**variables, HOME=os.path.join(self.folder, "home"))
+        return [binary("atoll"), *arguments], environment(**{**variables, "HOME": os.path.join(self.folder, "home")})
 
     def start(self, kind, number):
         name = f"atoll-{kind}-{number}"

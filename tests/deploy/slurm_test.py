@@ -146,7 +146,7 @@ def island_of_an_allocation(fixture):
         for written, here in (("--uses 4", "--uses 2"), ("--nodes=4", f"--parsable --nodes=2 --output={fixture.folder}/batch.log")):
             check(written in typed, f"the batch file's first lines are {typed}")
             typed = typed.replace(written, here)
-        batch = run("bash", "-ec", typed, cwd=ROOT, env=environment).strip()
+        batch = run("bash", "-ec", typed, cwd=ROOT, env=environment).split()[-1]
         fixture.attached(3)
         names = {m["name"] for m in fixture.json("status")["members"] if m["kind"] == "worker"}
         check(names == {"slurm-node1", "slurm-node2"}, f"{names}")
