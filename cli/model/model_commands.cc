@@ -92,8 +92,13 @@ absl::Status ExportModel(const Global& global, const ExportFlags& flags, Version
   absl::Status status;
   for (int attempt = 0; attempt < kExportTries; ++attempt) {
     status = ExportOnce(*client, *tensors, id, flags, version);
-    // The model is there, whether or not the coordinator lets us note it: a viewer may not.
-    if (status.ok()) client->NoteExport(id, *version).IgnoreError();
+    if (status.ok()) {
+      // The model is there in any case. A viewer may not note it.
+      const absl::Status noted = client->NoteExport(id, *version).status();
+      if (!noted.ok() && !absl::IsPermissionDenied(noted)) {
+        std::cerr << "atoll: the coordinator has not noted the export: " << noted.message() << "\n";
+      }
+    }
     // The job's version was overtaken while we pulled it: what we have is of two versions.
     if (status.ok() || *version < 0 || !absl::IsFailedPrecondition(status)) return status;
   }

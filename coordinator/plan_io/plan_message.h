@@ -41,9 +41,9 @@ struct PinnedLayout {
   std::vector<plan::ReplicaOrder> orders;
 };
 
-// Of several islands it is the first one with a device of `node` (empty: of the cluster), or the
-// first one. `name` (of the file) begins every error, which names what is wrong, of orders as
-// ReadOrders (plan_orders.h).
+// Parses a pinned plan. Of several islands it takes the first one with a device of `node` (empty:
+// of the cluster), or the first one. `name` (of the file) begins every error, which names what is
+// wrong, of orders as ReadOrders (plan_orders.h).
 absl::StatusOr<PinnedLayout> ParsePinnedJson(absl::string_view text, absl::string_view name,
                                              const plan::Cluster& cluster, const plan::Costs& costs,
                                              const std::string& node, bool with_orders);

@@ -40,7 +40,7 @@ TEST_CASE("no_copy_is_dropped_while_servers_come_back_to_a_restarted_coordinator
   CHECK(Holders(w) == before);
 }
 
-// What follows from changes of members is gathered in large clusters, but not a server's loss.
+// Large clusters gather changes of members before they act on them, but not the loss of a server.
 TEST_CASE("a_lost_server_is_looked_at_at_once_however_many_members_there_are") {
   CoordinatorOptions options;
   options.many_members = 0;
