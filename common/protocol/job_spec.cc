@@ -191,11 +191,21 @@ absl::Status ValidateData(const DataSpec& d) {
   return IntInRange("data.sequence_length", d.sequence_length, 1, 1 << 20);
 }
 
-absl::Status ValidateInner(const InnerSpec& i) {
-  ATOLL_RETURN_IF_ERROR(InRange("inner.learning_rate", i.learning_rate, 0, 100));
+absl::Status ValidateSchedule(const InnerSpec& i) {
   ATOLL_RETURN_IF_ERROR(
       InRange("inner.final_learning_rate_ratio", i.final_learning_rate_ratio, 0, 1.0000001));
   ATOLL_RETURN_IF_ERROR(InRange("inner.warmup_fraction", i.warmup_fraction, 0, 1.0000001));
+  ATOLL_RETURN_IF_ERROR(InRange("inner.decay_fraction", i.decay_fraction, 0, 1.0000001));
+  if (i.schedule == RateSchedule::kWsd && i.warmup_fraction + i.decay_fraction > 1.0000001) {
+    return Bad("inner.decay_fraction", i.decay_fraction,
+               absl::StrCat("at most 1 - inner.warmup_fraction = ", 1 - i.warmup_fraction));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateInner(const InnerSpec& i) {
+  ATOLL_RETURN_IF_ERROR(InRange("inner.learning_rate", i.learning_rate, 0, 100));
+  ATOLL_RETURN_IF_ERROR(ValidateSchedule(i));
   ATOLL_RETURN_IF_ERROR(InRange("inner.beta1", i.beta1, 0, 1));
   ATOLL_RETURN_IF_ERROR(InRange("inner.beta2", i.beta2, 0, 1));
   ATOLL_RETURN_IF_ERROR(InRange("inner.epsilon", i.epsilon, 0, 1));

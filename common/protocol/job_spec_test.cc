@@ -45,6 +45,20 @@ TEST_CASE("a refusal names the field, the value and the rule") {
           0);
 }
 
+TEST_CASE("a_warm_up_and_a_decay_fit_into_the_job") {
+  const auto with_wsd = [](double warmup, double decay) {
+    return MessageAfter([&](JobSpec& s) {
+      s.inner.schedule = RateSchedule::kWsd;
+      s.inner.warmup_fraction = warmup;
+      s.inner.decay_fraction = decay;
+    });
+  };
+  CHECK(with_wsd(0.25, 0.75) == "");
+  CHECK(with_wsd(0, 1) == "");
+  CHECK(with_wsd(0.25, 0.8).find("inner.decay_fraction = 0.8: ") == 0);
+  CHECK(with_wsd(0, 1.5).find("inner.decay_fraction = 1.5: ") == 0);
+}
+
 TEST_CASE("documents_are_padded_where_they_end_and_fit_into_a_sequence") {
   const auto padded = [](DataFormat format, int64_t sequence_length) {
     return MessageAfter([&](JobSpec& s) {

@@ -15,6 +15,38 @@ double Scale(RateScaling scaling, int64_t islands) {
   return std::min(std::pow(static_cast<double>(std::max<int64_t>(islands, 1)), kPower), kMost);
 }
 
+// Of the way from the highest rate to the last one, at a share of the decay's tokens.
+double Fallen(DecayShape shape, double share) {
+  switch (shape) {
+    case DecayShape::kLinear:
+      return share;
+    case DecayShape::kCosine:
+      return 0.5 * (1 - std::cos(std::numbers::pi * share));
+    case DecayShape::kSqrt:
+      break;
+  }
+  return std::sqrt(share);
+}
+
+struct Decay {
+  double fraction = 0;  // of the job's tokens, its last
+  DecayShape shape = DecayShape::kLinear;
+};
+
+Decay FindDecay(const InnerSpec& inner) {
+  switch (inner.schedule) {
+    case RateSchedule::kCosine:
+      return {1 - inner.warmup_fraction, DecayShape::kCosine};
+    case RateSchedule::kLinear:
+      return {1 - inner.warmup_fraction, DecayShape::kLinear};
+    case RateSchedule::kConstant:
+      return {};
+    case RateSchedule::kWsd:
+      break;
+  }
+  return {inner.decay_fraction, inner.decay_shape};
+}
+
 }  // namespace
 
 double LearningRate(const InnerSpec& inner, int64_t train_tokens, int64_t tokens, int64_t islands) {
@@ -23,10 +55,11 @@ double LearningRate(const InnerSpec& inner, int64_t train_tokens, int64_t tokens
   const double done = std::clamp(static_cast<double>(tokens), 0.0, total);
   const double warmup = inner.warmup_fraction * total;
   if (done < warmup) return highest * done / warmup;
+  const auto [fraction, shape] = FindDecay(inner);
+  if (fraction <= 0) return highest;
   const double last = highest * inner.final_learning_rate_ratio;
-  if (total <= warmup) return highest;
-  const double fraction = (done - warmup) / (total - warmup);
-  return last + (highest - last) * 0.5 * (1 + std::cos(std::numbers::pi * fraction));
+  const double share = std::clamp((done / total - (1 - fraction)) / fraction, 0.0, 1.0);
+  return highest - (highest - last) * Fallen(shape, share);
 }
 
 }  // namespace atl

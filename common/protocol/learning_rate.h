@@ -9,10 +9,12 @@
 
 namespace atl {
 
-// Linear warm-up over the first inner.warmup_fraction of `train_tokens`, then a cosine down to
-// learning_rate * final_learning_rate_ratio at `train_tokens` and after. `tokens` counts the step
-// that the rate is for, so the first step's is not zero. `islands` that train count where
-// learning_rate_scaling says so.
+// Linear warm-up over the first inner.warmup_fraction of `train_tokens`, then as inner.schedule
+// says, down to learning_rate * final_learning_rate_ratio at `train_tokens` and after: along a
+// cosine or a line; along inner.decay_shape over the last inner.decay_fraction alone (wsd); or
+// never (constant). `tokens` counts the step that the rate is for, so the first step's is not zero.
+// `islands` that train count where learning_rate_scaling says so. Sources of wsd and its shapes:
+// MiniCPM (2404.06395), Haegele et al. (2405.18392).
 double LearningRate(const InnerSpec& inner, int64_t train_tokens, int64_t tokens, int64_t islands);
 
 }  // namespace atl

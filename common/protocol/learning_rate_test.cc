@@ -27,6 +27,60 @@ TEST_CASE("Without a warm-up the first step has the full rate") {
   CHECK(LearningRate(inner, 1000000, 1, 1) == Approx(1.0));
 }
 
+// Of a job of 1,000 tokens, 100 of them its warm-up, that ends at a fifth.
+class Scheduled {
+ public:
+  Scheduled(RateSchedule schedule, DecayShape shape = DecayShape::kLinear) {
+    inner_.learning_rate = 1.0;
+    inner_.final_learning_rate_ratio = 0.2;
+    inner_.warmup_fraction = 0.1;
+    inner_.schedule = schedule;
+    inner_.decay_fraction = 0.4;
+    inner_.decay_shape = shape;
+  }
+  double At(int64_t tokens) const { return LearningRate(inner_, 1000, tokens, 1); }
+
+ private:
+  InnerSpec inner_;
+};
+
+TEST_CASE("every_schedule_warms_up_alike") {
+  for (const RateSchedule schedule : {RateSchedule::kCosine, RateSchedule::kLinear,
+                                      RateSchedule::kConstant, RateSchedule::kWsd}) {
+    CHECK(Scheduled(schedule).At(50) == Approx(0.5));
+    CHECK(Scheduled(schedule).At(100) == Approx(1.0));
+  }
+}
+
+TEST_CASE("linear_schedule_falls_along_a_line_to_the_end") {
+  const Scheduled rate(RateSchedule::kLinear);
+  CHECK(rate.At(325) == Approx(0.8));
+  CHECK(rate.At(550) == Approx(0.6));
+  CHECK(rate.At(1000) == Approx(0.2));
+  CHECK(rate.At(2000) == Approx(0.2));
+}
+
+TEST_CASE("constant_schedule_never_falls") {
+  const Scheduled rate(RateSchedule::kConstant);
+  CHECK(rate.At(1000) == 1.0);
+  CHECK(rate.At(9000) == 1.0);
+}
+
+TEST_CASE("wsd_is_stable_until_its_decay") {
+  for (const DecayShape shape : {DecayShape::kLinear, DecayShape::kCosine, DecayShape::kSqrt}) {
+    const Scheduled rate(RateSchedule::kWsd, shape);
+    CHECK(rate.At(300) == 1.0);
+    CHECK(rate.At(600) == Approx(1.0));
+    CHECK(rate.At(1000) == Approx(0.2));
+    CHECK(rate.At(1500) == Approx(0.2));
+  }
+  // A quarter of the decay is done.
+  CHECK(Scheduled(RateSchedule::kWsd, DecayShape::kLinear).At(700) == Approx(1 - 0.8 * 0.25));
+  CHECK(Scheduled(RateSchedule::kWsd, DecayShape::kCosine).At(700) ==
+        Approx(1 - 0.8 * 0.1464466094));
+  CHECK(Scheduled(RateSchedule::kWsd, DecayShape::kSqrt).At(700) == Approx(1 - 0.8 * 0.5));
+}
+
 TEST_CASE("scaled_learning_rate_grows_with_islands_up_to_twice") {
   InnerSpec inner;
   inner.learning_rate = 1.0;
