@@ -48,6 +48,8 @@ QUERIES = {
 ACTIONS = {
     "submit": ("Takes a job into the queue; the body is a job file in TOML, whose paths are absolute", [],
                ".atl.v1.SubmitReply"),
+    "set": ("Changes settings of a job that has not ended, all or none; the body has one KEY=VALUE a line", [JOB],
+            ".atl.v1.ChangeReply"),
     "pause": ("Pauses a job", [JOB], ".atl.v1.JobSummary"),
     "resume": ("Lets a paused or failed job go on", [JOB], ".atl.v1.JobSummary"),
     "cancel": ("Ends a job", [JOB], ".atl.v1.JobSummary"),
@@ -140,7 +142,7 @@ def operation(schemas, name, call, action):
     if action:
         described["parameters"].append({"name": "X-Atoll-Action", "in": "header", "required": True, "schema": {
             "type": "string", "enum": ["1"]}, "description": "Pages of other origins cannot send it"})
-    if name == "submit":
+    if name in ("set", "submit"):
         described["requestBody"] = {"required": True, "content": {"text/plain": {"schema": STRING}}}
     described["responses"] = {"200": {"description": "The answer", "content": content}, **{
         code: {"$ref": f"#/components/responses/{code}"} for code in ERRORS}}

@@ -184,6 +184,13 @@ absl::StatusOr<v1::JobSummary> Client::Pause(const std::string& job) {
 absl::StatusOr<v1::JobSummary> Client::Resume(const std::string& job) {
   return Call(*stubs_->jobs, &v1::Jobs::Stub::Resume, Named(job), address_);
 }
+absl::StatusOr<v1::ChangeReply> Client::Change(const std::string& job,
+                                               const std::vector<std::string>& settings) {
+  v1::ChangeRequest request;
+  request.set_job(job);
+  request.mutable_settings()->Assign(settings.begin(), settings.end());
+  return Call(*stubs_->jobs, &v1::Jobs::Stub::Change, request, address_);
+}
 absl::StatusOr<v1::JobSummary> Client::Cancel(const std::string& job) {
   return Call(*stubs_->jobs, &v1::Jobs::Stub::Cancel, Named(job), address_);
 }

@@ -39,6 +39,8 @@ class Client {
   absl::StatusOr<v1::Job> Get(const std::string& job);
   absl::StatusOr<v1::JobSummary> Pause(const std::string& job);
   absl::StatusOr<v1::JobSummary> Resume(const std::string& job);
+  absl::StatusOr<v1::ChangeReply> Change(const std::string& job,
+                                         const std::vector<std::string>& settings);
   absl::StatusOr<v1::JobSummary> Cancel(const std::string& job);
   absl::StatusOr<v1::JobSummary> Adopt(const std::string& job);
   absl::StatusOr<v1::JobSummary> Refill(const std::string& job, const std::string& server);

@@ -181,6 +181,10 @@ class CommandLine {
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
     show->add_flag("--settings", settings_, "print the job's settings instead, as a job file");
+    WithJob(Add("set", "change settings of a job that has not ended",
+                [this] { return ChangeCommand(global_, job_, changed_); }))
+        ->add_option("SETTING", changed_, "KEY=VALUE, such as inner.learning_rate=1e-4")
+        ->required();
     AddControl("pause", "pause a job", &Client::Pause);
     AddControl("resume", "resume a paused or failed job", &Client::Resume);
     AddControl("cancel", "cancel a job", &Client::Cancel);
@@ -380,6 +384,7 @@ class CommandLine {
   std::vector<std::string> jobs_;
   ValidateFlags validate_;
   SubmitFlags submit_;
+  std::vector<std::string> changed_;
   RunFlags run_flags_;
   ListFlags list_;
   LogFlags logs_;

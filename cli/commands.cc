@@ -360,6 +360,24 @@ int ControlJobs(const Global& global, const std::vector<std::string>& jobs, JobC
       });
 }
 
+int ChangeCommand(const Global& global, const std::string& job,
+                  const std::vector<std::string>& settings) {
+  return Print<v1::ChangeReply>(
+      global,
+      [&](Client& client) -> absl::StatusOr<v1::ChangeReply> {
+        ATOLL_ASSIGN_OR_RETURN(const std::string id, client.FindJob(job));
+        return client.Change(id, settings);
+      },
+      [](const v1::ChangeReply& reply) {
+        std::string text = reply.changes().empty() ? "nothing changes: these are its values\n" : "";
+        for (const v1::SettingChange& change : reply.changes()) {
+          absl::StrAppend(&text, change.field(), ": ", change.before(), " -> ", change.after(),
+                          "\n");
+        }
+        return text;
+      });
+}
+
 int RefillCommand(const Global& global, const std::string& job, const std::string& server) {
   return ForEach(
       global, {job}, Effect(),

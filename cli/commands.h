@@ -73,6 +73,9 @@ int RecoverCommand(const Global& global, const RecoverFlags& flags);
 // where the user confirms it; likewise RemoveJobs.
 using JobCall = absl::StatusOr<v1::JobSummary> (Client::*)(const std::string& job);
 int ControlJobs(const Global& global, const std::vector<std::string>& jobs, JobCall call, bool yes);
+// Changes settings, "inner.learning_rate=1e-4", of a job that has not ended: all of them or none.
+int ChangeCommand(const Global& global, const std::string& job,
+                  const std::vector<std::string>& settings);
 // Fills what a server has lost of a job.
 int RefillCommand(const Global& global, const std::string& job, const std::string& server);
 struct DrainFlags {

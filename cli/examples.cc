@@ -22,6 +22,8 @@ constexpr Examples kExamples[] = {
     {"watch", "atoll watch lm-1", "atoll watch lm-1 --json"},
     {"logs", "atoll logs lm-1 -f", "atoll logs --since 2h --severity debug"},
     {"metrics", "atoll metrics lm-1 --csv", "atoll metrics lm-1 --tensorboard runs/lm-1 --follow"},
+    {"set", "atoll set lm-1 inner.learning_rate=1e-4",
+     "atoll set lm-1 schedule.train_tokens=2_000_000_000 inner.schedule=wsd"},
     {"pause", "atoll pause lm-1", "atoll pause lm-1 lm-2"},
     {"resume", "atoll resume lm-1", "atoll resume lm-1 lm-2"},
     {"cancel", "atoll cancel lm-1", "atoll cancel lm-1 lm-2 --yes"},

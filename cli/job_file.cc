@@ -5,8 +5,6 @@
 #include <iostream>
 #include <set>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -17,6 +15,7 @@
 #include "common/path_pattern.h"
 #include "common/protocol/wire.h"
 #include "common/toml_message.h"
+#include "common/toml_setting.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "proto/job.pb.h"
 
@@ -60,48 +59,12 @@ absl::Status MakePathsAbsolute(const std::filesystem::path& folder, JobSpec* spe
   return make("model.initial_weights_path", &spec->model.initial_weights_path);
 }
 
-// Reads one setting over what the message has. A value that is no TOML is taken as text.
-absl::Status Set(const std::string& setting, v1::JobSpec* wire) {
-  const size_t equals = setting.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--set ", setting, ": write KEY=VALUE, such as outer.momentum=0.9"));
-  }
-  // A line's end would begin another setting.
-  if (std::any_of(setting.begin(), setting.end(),
-                  [](unsigned char c) { return absl::ascii_iscntrl(c); })) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--set ", absl::CEscape(setting), ": has a control character; give one setting a --set"));
-  }
-  const std::string key = setting.substr(0, equals), value = setting.substr(equals + 1);
-  const std::string name = absl::StrCat("--set ", setting);
-  TomlMessage reader(name);
-  v1::JobSpec as_toml = *wire;
-  const absl::Status status = reader.Read(absl::StrCat(key, " = ", value, "\n"), &as_toml);
-  if (status.ok()) {
-    *wire = std::move(as_toml);
-    return status;
-  }
-  v1::JobSpec as_text = *wire;
-  const std::string quoted = absl::StrCat(key, " = \"", absl::CEscape(value), "\"\n");
-  const absl::Status text_status = reader.Read(quoted, &as_text);
-  if (text_status.ok()) {
-    *wire = std::move(as_text);
-    return text_status;
-  }
-  // A bare word is no TOML, but what is wrong with it is that the field is of another type.
-  absl::string_view why =
-      absl::StrContains(status.message(), "not TOML") ? text_status.message() : status.message();
-  absl::ConsumePrefix(&why, absl::StrCat(name, ":1: "));
-  return absl::InvalidArgumentError(absl::StrCat(name, ": ", why));
-}
-
 // Where the field that `status` speaks of was given: by a setting, else in the file.
 absl::Status Locate(const TomlMessage& reader, const std::vector<std::string>& settings,
                     const absl::Status& status) {
   for (const std::string& setting : settings) {
-    const std::string key = setting.substr(0, setting.find('='));
-    if (!status.ok() && absl::StartsWith(status.message(), absl::StrCat(key, " "))) {
+    if (!status.ok() &&
+        absl::StartsWith(status.message(), absl::StrCat(SettingKey(setting), " "))) {
       return Annotate(status, absl::StrCat("--set ", setting));
     }
   }
@@ -166,7 +129,9 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
   TomlMessage reader(path);
   v1::JobSpec wire;
   ATOLL_RETURN_IF_ERROR(reader.Read(text, &wire));
-  for (const std::string& setting : settings) ATOLL_RETURN_IF_ERROR(Set(setting, &wire));
+  for (const std::string& setting : settings) {
+    ATOLL_RETURN_IF_ERROR(ReadSetting("--set ", setting, &wire));
+  }
   const v1::InnerSpec inner = wire.inner();
   auto spec = Decode(&wire);
   if (!spec.ok()) return Locate(reader, settings, spec.status());

@@ -122,6 +122,10 @@ std::string TomlEnumName(const google::protobuf::EnumValueDescriptor& value) {
   return absl::AsciiStrToLower(value.name().substr(prefix));
 }
 
+std::string TomlValue(const Message& message, const FieldDescriptor& field) {
+  return ValueText(message, field, 0);
+}
+
 std::string TomlText(const Message& message) {
   std::string text;
   Append(message, "", &text);

@@ -18,6 +18,10 @@ std::string TomlString(absl::string_view text);
 // "llama" for MODEL_FAMILY_LLAMA of enum ModelFamily.
 std::string TomlEnumName(const google::protobuf::EnumValueDescriptor& value);
 
+// The value of a field that is not a message: "0.1", "\"llama\"".
+std::string TomlValue(const google::protobuf::Message& message,
+                      const google::protobuf::FieldDescriptor& field);
+
 // Every field that is set, and is not an empty text or list: values first, then [tables] and
 // [[lists of tables]]. A text of more than kTomlTextMax bytes is a comment that says how long it
 // is.

@@ -11,6 +11,7 @@
 #include "common/status.h"
 #include "common/version.h"
 #include "common/wall_clock.h"
+#include "coordinator/change_settings.h"
 #include "coordinator/measurements/live_profile.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/planning/predicted_step.h"
@@ -282,6 +283,22 @@ class ClientService::Impl {
 
     Unary* Pause(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
       return Control(c, request, reply, JobCommand::kPause, "Jobs/Pause");
+    }
+    Unary* Change(Context* context, const v1::ChangeRequest* request,
+                  v1::ChangeReply* reply) override {
+      const auto change = [=, loop = impl_->loop_](Instant now) -> absl::Status {
+        const std::optional<JobView> job = loop->core().Job(now, request->job());
+        if (!job) return NoSuchJob(request->job());
+        ATOLL_ASSIGN_OR_RETURN(
+            const ChangedSpec changed,
+            ApplySettings(job->spec, {request->settings().begin(), request->settings().end()}));
+        ATOLL_RETURN_IF_ERROR(Requested(loop, now, [&](int64_t id) {
+          return ChangeSettings{id, request->job(), changed.spec, ChangesText(changed.changes)};
+        }));
+        reply->mutable_changes()->Assign(changed.changes.begin(), changed.changes.end());
+        return absl::OkStatus();
+      };
+      return impl_->Audited(context, "Jobs/Change", change, [=] { return request->job(); });
     }
     Unary* Resume(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
       return Control(c, request, reply, JobCommand::kResume, "Jobs/Resume");

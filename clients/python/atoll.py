@@ -46,6 +46,11 @@ class Coordinator:
         """Submits the text of a job file and returns the job's id."""
         return self._act("submit", body=job_file.encode())["job"]
 
+    def set(self, job, **settings):
+        """Changes settings of a job that has not ended: set(job, **{"inner.learning_rate": 1e-4})."""
+        body = "".join(f"{name}={value}\n" for name, value in settings.items())
+        return self._act("set", body=body.encode(), job=job).get("changes", [])
+
     def jobs(self):
         """Summaries of all jobs, in the order of their submission."""
         return [_plain(job) for job in self._get("jobs")["jobs"]]

@@ -17,6 +17,7 @@
 #include "coordinator/core/reconcile.h"
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds/rounds.h"
+#include "coordinator/core/settings.h"
 #include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/servers.h"
 #include "coordinator/core/stalls.h"
@@ -37,6 +38,7 @@ struct EventHandler {
   void operator()(const ConnectionLost& e) { coord::OnConnectionLost(s, e); }
   void operator()(const SubmitJob& e) { coord::OnSubmit(s, e); }
   void operator()(const ControlJob& e) { coord::OnControl(s, e); }
+  void operator()(const ChangeSettings& e) { coord::OnChangeSettings(s, e); }
   void operator()(const DrainMember& e) {
     s.out.replies.push_back({e.request_id, coord::SetDraining(s, e.name, e.drain), ""});
   }

@@ -113,6 +113,13 @@ struct ControlJob {
   NodeId server = {};            // kRefill
   Version version = kNoVersion;  // kNoteExport
 };
+// The job's specification with other values of fields that may change while it runs (settings.h).
+struct ChangeSettings {
+  int64_t request_id = 0;
+  JobId job;
+  JobSpec spec;
+  std::string changes;  // for the log
+};
 // A parameter server is to hold no shards, a worker to have no work; or they may again.
 struct DrainMember {
   int64_t request_id = 0;
@@ -176,8 +183,8 @@ struct Stalled {
 struct Tick {};
 
 using CoordinatorEvent =
-    std::variant<FromWorker, FromServer, ConnectionLost, SubmitJob, ControlJob, DrainMember,
-                 PlanMade, SitesFound, WorkersGrouped, ProfileChanged, Stalled, Tick>;
+    std::variant<FromWorker, FromServer, ConnectionLost, SubmitJob, ControlJob, ChangeSettings,
+                 DrainMember, PlanMade, SitesFound, WorkersGrouped, ProfileChanged, Stalled, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 

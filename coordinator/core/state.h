@@ -98,7 +98,7 @@ struct OrderKey {
   Incarnation incarnation = 0;
   RunState run = RunState::kRun;
   std::string reason;
-  int64_t placement_revision = 0;
+  int64_t placement_revision = 0, settings_revision = 0;
   bool initialize = false;
   Version committed_version = kNoVersion;
   std::optional<LocalCheckpoint> resume;
@@ -287,7 +287,7 @@ struct Job {
   Grouping grouping;
   std::map<IslandId, Switch> switches;
   std::map<IslandId, Instant> vacant_since;
-  int64_t placement_revision = 0;
+  int64_t placement_revision = 0, settings_revision = 0;  // grow with each change
   Instant validate_by = kNever;  // the last validation times out
   // Results of an island for the version to be validated that no other one has confirmed.
   std::map<IslandId, ValidationLoss> doubted_losses;

@@ -14,6 +14,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "common/proto_json.h"
 #include "common/toml_message.h"
 #include "common/toml_text.h"
@@ -157,6 +158,7 @@ std::string FindActionMethod(const std::string& name) {
       {"trace", "/atl.v1.Jobs/Trace"},   {"pause", "/atl.v1.Jobs/Pause"},
       {"resume", "/atl.v1.Jobs/Resume"}, {"cancel", "/atl.v1.Jobs/Cancel"},
       {"drain", "/atl.v1.Jobs/Drain"},   {"submit", "/atl.v1.Jobs/Submit"},
+      {"set", "/atl.v1.Jobs/Change"},
   };
   const auto found = calls.find(name);
   return found == calls.end() ? "" : found->second;
@@ -375,6 +377,15 @@ HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {
     const absl::Status read = reader.Read(request.body, submit.mutable_spec());
     if (!read.ok()) return ErrorReply(400, std::string(read.message()));
     return Call(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::Submit, submit, kDeadline, user.name);
+  }
+  if (call == "set") {
+    v1::ChangeRequest change;
+    change.set_job(request.Query("job"));
+    for (const absl::string_view line :
+         absl::StrSplit(request.body, '\n', absl::SkipWhitespace())) {
+      change.add_settings(std::string(absl::StripAsciiWhitespace(line)));
+    }
+    return Call(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::Change, change, kDeadline, user.name);
   }
   const auto method = call == "pause"    ? &v1::Jobs::Stub::Pause
                       : call == "resume" ? &v1::Jobs::Stub::Resume

@@ -25,6 +25,7 @@ const std::vector<Service>& Services() {
       {"/atl.v1.Jobs/Submit", Role::kOperator},
       {"/atl.v1.Jobs/Pause", Role::kOperator},
       {"/atl.v1.Jobs/Resume", Role::kOperator},
+      {"/atl.v1.Jobs/Change", Role::kOperator},
       {"/atl.v1.Jobs/Cancel", Role::kOperator},
       {"/atl.v1.Jobs/Adopt", Role::kOperator},
       {"/atl.v1.Jobs/Refill", Role::kOperator},

@@ -45,6 +45,7 @@ OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, int64_t islands,
   key.incarnation = island.incarnation;
   key.run = SelectRunState(job, islands, key.reason);
   key.placement_revision = job.placement_revision;
+  key.settings_revision = job.settings_revision;
   key.initialize = job.rounds.progress.version == kNoVersion &&
                    progress.initializer == island.island && MayInitialize(job);
   key.committed_version = job.rounds.progress.version;

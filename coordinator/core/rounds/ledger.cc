@@ -58,6 +58,19 @@ void Ledger::Put(const PositionRange& range, Interval holder) {
   }
 }
 
+int64_t Ledger::LeastBudget() const {
+  int64_t least = used_;
+  for (const auto& [begin, interval] : intervals_) {
+    least = std::max(least, interval.end - begin / kAxisPositions * kAxisPositions);
+  }
+  return least;
+}
+
+void Ledger::SetBudget(int64_t budget) {
+  ATOLL_CHECK(budget >= LeastBudget());
+  budget_ = budget;
+}
+
 bool Ledger::IsRange(const PositionRange& range) const {
   if (range.begin < 0 || range.begin >= range.end) return false;
   const int64_t first = range.begin / kAxisPositions * kAxisPositions;

@@ -51,6 +51,9 @@ class Ledger {
   std::vector<PositionRange> Committed() const;
 
   int64_t budget() const { return budget_; }
+  // The least budget that covers all that is leased, pushed and committed.
+  int64_t LeastBudget() const;
+  void SetBudget(int64_t budget);  // REQUIRES: at least LeastBudget()
   int64_t Count(LedgerUse use) const;
   int64_t Leased(IslandId island) const;  // not pushed
   std::vector<PositionRange> LeasedRanges(IslandId island) const;

@@ -26,6 +26,7 @@ const answers = {
   sites: (a) => Array.isArray(a.sites),
   session: (a) => a.actions === true,
   trace: (a) => a.job === job && a.measured.devices.length > 0,
+  set: (a) => a.changes.length === 1 && a.changes[0].after === '7',
   pause: (a) => a.state === 'JOB_STATE_PAUSED',
   resume: (a) => a.state === 'JOB_STATE_RUNNING',
   drain: (a) => a.state === '',
@@ -36,7 +37,8 @@ const answers = {
 const known = Object.getOwnPropertyNames(Atoll).filter((name) => !['length', 'name', 'prototype'].includes(name));
 check(known.sort().join() === Object.keys(answers).sort().join(), `the calls are ${known}`);
 for (const [call, isRight] of Object.entries(answers)) {
-  const answer = await Atoll[call]({ ...act, job, server: 'ps1', undo: '1', requestBody: file });
+  const requestBody = call === 'set' ? 'outer.grace_seconds=7' : file;
+  const answer = await Atoll[call]({ ...act, job, server: 'ps1', undo: '1', requestBody });
   check(isRight(answer), `${call}: ${JSON.stringify(answer).slice(0, 500)}`);
 }
 const refused = await Atoll.job({ job: 'none-1' }).catch((error) => error);

@@ -1,0 +1,76 @@
+#include "coordinator/core/settings.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/jobs.h"
+#include "coordinator/core/shards/servers.h"
+
+namespace atl::coord {
+namespace {
+
+absl::Status Refuse(const Job& job, absl::string_view rule) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("job ", job.id(), " is ", Name(job.progress.state), ": ", rule));
+}
+
+// Where H is chosen, the statistics of pushes are kept by length.
+bool ChoosesSteps(const JobSpec& spec) { return spec.outer.steps_per_round == 0; }
+
+absl::Status Check(const Job& job, const JobSpec& spec) {
+  if (job.record.site) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job.id(), " is what site ", job.record.site->site, " trains of job ",
+                     job.spec().outer.contributes_to, ": its settings are that job's"));
+  }
+  if (job.ended()) return Refuse(job, "it has ended already");
+  if (!job.progress.outdated.empty() || job.stale()) {
+    return Refuse(job, "its parameter servers have not all come back yet");
+  }
+  if (job.progress.state == JobState::kFinishing) return Refuse(job, "all tokens are committed");
+  if (job.spec().outer.site.rounds > 0) {
+    return Refuse(job, "settings of a job with [outer.site] cannot change while it runs");
+  }
+  if (ChoosesSteps(spec) != ChoosesSteps(job.spec())) {
+    return Refuse(job,
+                  "outer.steps_per_round can change between numbers above 0, not from or to 0");
+  }
+  const int64_t least = job.ledger->LeastBudget();
+  if (ComputeSequenceBudget(spec) < least) {
+    return Refuse(job, absl::StrCat("schedule.train_tokens must be at least ",
+                                    least * spec.data.sequence_length,
+                                    ", which islands have or have trained on"));
+  }
+  return absl::OkStatus();
+}
+
+// All servers of the job log its new definition.
+void AssignAgain(State& s, Job& job) {
+  if (job.record.shards.empty()) return;
+  ++job.EditRecord().placement;
+  for (auto& [server, link] : job.rounds.links) link.assigned = false;
+  RetryServersNow(s, job);
+}
+
+}  // namespace
+
+void OnChangeSettings(State& s, const ChangeSettings& request) {
+  Reply reply{request.request_id, absl::OkStatus(), request.job};
+  Job* job = s.FindJob(request.job);
+  if (job == nullptr || job->record.removed) {
+    reply.status = absl::NotFoundError(
+        absl::StrCat("there is no job ", CleanText(request.job, 100), ": see atoll ls"));
+  } else {
+    reply.status = Check(*job, request.spec);
+  }
+  if (reply.status.ok() && request.spec != job->spec()) {
+    job->EditRecord().spec = request.spec;
+    job->ledger->SetBudget(ComputeSequenceBudget(request.spec));
+    ++job->settings_revision;
+    AssignAgain(s, *job);
+    s.Log(job->id(), Severity::kInfo, absl::StrCat("changed by a user: ", request.changes));
+  }
+  s.out.replies.push_back(std::move(reply));
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,107 @@
+// Settings that a user changes while a job runs, in the World's commands.
+
+#include <catch2/catch.hpp>
+#include <functional>
+
+#include "coordinator/core/testing/world.h"
+
+namespace atl::testing {
+namespace {
+
+// A job of 40 sequences of 10 tokens on two workers, four sequences of it committed.
+class Changing {
+ public:
+  explicit Changing(const std::string& submit = "tokens=400") {
+    world_.StartJob({"ps-0", "ps-1"}, {"a", "b"}, submit);
+    for (const NodeId worker : {"a", "b"}) world_.Contribute(worker, 2);
+    world_.Do("servers answer");
+    for (const std::string worker : {"a", "b"}) world_.Do("worker " + worker + " ready");
+  }
+
+  absl::Status Change(const std::function<void(JobSpec&)>& edit, const JobId& job = "lm-1") {
+    JobSpec spec = world_.Job().spec;
+    edit(spec);
+    world_.HandleEvent(ChangeSettings{1, job, spec, "changes"});
+    return world_.reply();
+  }
+  absl::Status ChangeTokens(int64_t tokens) {
+    return Change([&](JobSpec& spec) { spec.schedule.train_tokens = tokens; });
+  }
+
+  World& world() { return world_; }
+
+ private:
+  World world_;
+};
+
+TEST_CASE("changed_settings_reach_islands_and_servers_and_survive_a_restart") {
+  Changing c;
+  World& w = c.world();
+  const auto rate = [](JobSpec& spec) { spec.inner.learning_rate = 3e-4; };
+  REQUIRE(c.Change(rate).ok());
+  CHECK(w.Order("a").spec.inner.learning_rate == 3e-4);
+  CHECK(w.Order("b").spec.inner.learning_rate == 3e-4);
+  w.Do("coordinator restarts");
+  CHECK(w.Job().spec.inner.learning_rate == 3e-4);
+  // The next round is made as if nothing had happened, once the servers have the new definition.
+  w.DoLines({"server ps-0 attaches", "server ps-1 attaches", "worker a attaches",
+             "worker b attaches", "servers answer"});
+  CHECK(w.Order("a").spec.inner.learning_rate == 3e-4);
+}
+
+TEST_CASE("a_round_goes_on_over_a_change") {
+  Changing c;
+  World& w = c.world();
+  REQUIRE(w.Job().summary.version == 1);
+  w.Contribute("a", 2);
+  REQUIRE(c.Change([](JobSpec& spec) { spec.outer.grace_seconds = 5; }).ok());
+  w.Contribute("b", 2);
+  w.Do("servers answer");
+  CHECK(w.Job().summary.version == 2);
+  CHECK(w.Job().summary.tokens_committed == 80);
+}
+
+TEST_CASE("more_tokens_let_an_island_go_on_that_had_none_left") {
+  Changing c("tokens=80");
+  World& w = c.world();
+  w.Do("worker a leases wanted=4 request=5");
+  REQUIRE(w.Job().ledger.leased == 4);
+  REQUIRE(w.Do("worker b leases wanted=4 request=5").find("exhausted") != std::string::npos);
+  REQUIRE(c.ChangeTokens(120).ok());
+  CHECK(w.Job().ledger.budget == 12);
+  CHECK(w.Do("worker b leases wanted=4 request=6").find("LeaseGrant 6: 8-12") != std::string::npos);
+}
+
+TEST_CASE("fewer_tokens_than_are_handed_out_are_refused") {
+  Changing c;
+  World& w = c.world();
+  w.Do("worker a leases wanted=4 request=5");
+  CHECK(c.ChangeTokens(70).code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(w.Job().spec.schedule.train_tokens == 400);
+  CHECK(c.ChangeTokens(80).ok());
+  CHECK(w.Job().ledger.budget == 8);
+}
+
+TEST_CASE("a_chosen_number_of_steps_stays_chosen") {
+  Changing c("tokens=400 steps=4");
+  CHECK(c.Change([](JobSpec& spec) { spec.outer.steps_per_round = 8; }).ok());
+  CHECK(c.Change([](JobSpec& spec) { spec.outer.steps_per_round = 0; }).code() ==
+        absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("settings_of_an_ended_or_unknown_job_are_refused") {
+  Changing c;
+  CHECK(c.Change([](JobSpec&) {}, "lm-2").code() == absl::StatusCode::kNotFound);
+  c.world().Do("cancel lm-1");
+  CHECK(c.ChangeTokens(800).code() == absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("settings_that_are_the_same_change_nothing") {
+  Changing c;
+  const int64_t sequence = c.world().Order("a").sequence;
+  CHECK(c.Change([](JobSpec&) {}).ok());
+  CHECK(c.world().Order("a").sequence == sequence);
+}
+
+}  // namespace
+}  // namespace atl::testing
