@@ -19,6 +19,7 @@
 #include "cli/doctor/doctor.h"
 #include "cli/examples.h"
 #include "cli/metrics.h"
+#include "cli/model/evaluate.h"
 #include "cli/model/generate.h"
 #include "cli/model/predict.h"
 #include "cli/model/tokenize.h"
@@ -242,6 +243,9 @@ class CommandLine {
     AddGenerateFlags(*AddLocal("generate", "generate text with an exported model",
                                [this] { return Generate(global_, generate_); }),
                      &generate_);
+    AddEvaluateFlags(*AddLocal("evaluate", "score an exported model in tasks",
+                               [this] { return Evaluate(global_, evaluate_); }),
+                     &evaluate_);
     AddPredictFlags(*AddLocal("predict", "fill masks in a text, or classify images",
                               [this] { return Predict(global_, predict_); }),
                     &predict_);
@@ -395,6 +399,7 @@ class CommandLine {
   bool watch_ = false, yes_ = false, settings_ = false;
   int decisions_ = 10, interval_ms_ = 0;
   DoctorFlags doctor_;
+  EvaluateFlags evaluate_;
   GenerateFlags generate_;
   RecoverFlags recover_;
   PlanFlags plan_;

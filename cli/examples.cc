@@ -38,6 +38,8 @@ constexpr Examples kExamples[] = {
     {"backup", "atoll backup --to coordinator.backup", "atoll backup --to /mnt/monday.backup"},
     {"generate", "atoll generate model --prompt \"Once upon\"",
      "atoll generate model --tokens 50 --temperature 0 < prompt.txt"},
+    {"evaluate", "atoll evaluate model --task arc.jsonl",
+     "atoll evaluate model --task lambada.jsonl --kind exact --limit 500"},
     {"predict", "atoll predict model --prompt \"The [MASK] is red.\"",
      "atoll predict model cat.jpeg dog.png --top-k 3"},
     {"tokenize", "atoll tokenize text.txt --tokenizer tokenizer.json --to shards",

@@ -43,9 +43,11 @@ TEST_CASE("changed_settings_reach_islands_and_servers_and_survive_a_restart") {
   CHECK(w.Order("b").spec.inner.learning_rate == 3e-4);
   w.Do("coordinator restarts");
   CHECK(w.Job().spec.inner.learning_rate == 3e-4);
-  // The next round is made as if nothing had happened, once the servers have the new definition.
-  w.DoLines({"server ps-0 attaches", "server ps-1 attaches", "worker a attaches",
-             "worker b attaches", "servers answer"});
+  const int64_t sequence = w.Order("a").sequence;
+  w.DoLines({"server ps-0 attaches incarnation=1", "server ps-1 attaches incarnation=1",
+             "worker a attaches incarnation=1", "worker b attaches incarnation=1",
+             "servers answer"});
+  CHECK(w.Order("a").sequence > sequence);
   CHECK(w.Order("a").spec.inner.learning_rate == 3e-4);
 }
 
