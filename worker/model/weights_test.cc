@@ -1,131 +1,9 @@
-#include "worker/model/weights.h"
-
-#include <sys/stat.h>
-
-#include <bit>
 #include <catch2/catch.hpp>
-#include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <set>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "common/rng.h"
-#include "worker/model/safetensors.h"
+#include "worker/model/weights_fixture.h"
 
 namespace atl {
 namespace {
-
-using Catch::Matchers::Contains;
-
-// ---- vocabulary of these tests ----
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "atoll_weights_XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-  std::string Write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(*this / name, std::ios::binary) << bytes;
-    return *this / name;
-  }
-  std::string Read(const std::string& name) const {
-    std::ifstream file(*this / name, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-  void Replace(const std::string& name, const std::string& from, const std::string& to) const {
-    std::string text = Read(name);
-    const size_t at = text.find(from);
-    REQUIRE(at != std::string::npos);
-    Write(name, text.replace(at, from.size(), to));
-  }
-
- private:
-  std::string path_;
-};
-
-template <typename T>
-std::string Raw(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
-std::string Safetensors(const std::string& header, const std::string& data) {
-  return Raw<uint64_t>({header.size()}) + header + data;
-}
-
-void Must(const absl::Status& status) {
-  INFO(status.message());
-  REQUIRE(status.ok());
-}
-
-ModelConfig Tiny(ModelFamily family, bool tied) {
-  ModelConfig c;
-  c.family = family;
-  c.vocab = 19;
-  c.d_model = 8;
-  c.layers = 2;
-  c.heads = 4;
-  c.kv_heads = family == ModelFamily::kGpt2 ? 4 : 2;
-  c.ffn = 12;
-  c.max_positions = 10;
-  c.tied_head = tied;
-  return c;
-}
-
-// A model's parameters in plain host memory.
-struct Weights {
-  explicit Weights(const ModelConfig& c) : config(c), layouts(MakeLayouts(c)) {
-    for (const LayerLayout& layout : layouts) {
-      values.emplace_back(static_cast<size_t>(layout.size));
-    }
-  }
-  static Weights Random(const ModelConfig& c) {
-    Weights w(c);
-    Rng rng(3);
-    for (auto& layer : w.values) {
-      for (float& value : layer) value = static_cast<float>(rng.Normal());
-    }
-    return w;
-  }
-  absl::Status WriteTo(const std::string& dir, int64_t max_shard_bytes = 1 << 30,
-                       WeightType type = WeightType::kFp32) const {
-    return WriteModelFolder(
-        dir, config, layouts, [&](int i) { return std::span<const float>(values[i]); },
-        max_shard_bytes, type);
-  }
-  absl::Status ReadFrom(const std::string& dir) {
-    std::vector<std::span<float>> layers(values.begin(), values.end());
-    return ReadWeights(dir, layouts, layers);
-  }
-
-  ModelConfig config;
-  std::vector<LayerLayout> layouts;
-  std::vector<std::vector<float>> values;
-};
-
-std::string WhyNotRead(const ModelConfig& config, const std::string& dir) {
-  const absl::Status status = Weights(config).ReadFrom(dir);
-  REQUIRE_FALSE(status.ok());
-  return std::string(status.message());
-}
-
-std::string WhyNotOpen(const std::string& path) {
-  const auto reader = SafetensorsReader::Open(path);
-  REQUIRE_FALSE(reader.ok());
-  return std::string(reader.status().message());
-}
-
-#define FOR_EVERY_MODEL()                                                       \
-  const ModelFamily family = GENERATE(ModelFamily::kGpt2, ModelFamily::kLlama); \
-  const bool tied = GENERATE(false, true);                                      \
-  const ModelConfig config = Tiny(family, tied)
 
 // ---- folders ----
 
@@ -196,7 +74,7 @@ TEST_CASE("gemmas_norms_in_files_are_one_less_and_phis_matrices_are_fused") {
 
 TEST_CASE("a folder written in shards and then whole holds the new model") {
   Folder folder;
-  const ModelConfig config = Tiny(ModelFamily::kLlama, false);
+  const ModelConfig config = TinyModel(ModelFamily::kLlama, false);
   Must(Weights(config).WriteTo(folder.path(), 1000));
   const Weights original = Weights::Random(config);
   Must(original.WriteTo(folder.path()));
@@ -207,7 +85,7 @@ TEST_CASE("a folder written in shards and then whole holds the new model") {
 
 TEST_CASE("GPT-2's matrices are [in, out] in files and [out, in] in memory") {
   Folder folder;
-  const Weights original = Weights::Random(Tiny(ModelFamily::kGpt2, true));
+  const Weights original = Weights::Random(TinyModel(ModelFamily::kGpt2, true));
   Must(original.WriteTo(folder.path()));
   const auto reader = SafetensorsReader::Open(folder / "model.safetensors");
   const std::string name = "transformer.h.1.mlp.c_fc.weight";
@@ -220,7 +98,7 @@ TEST_CASE("GPT-2's matrices are [in, out] in files and [out, in] in memory") {
 
 TEST_CASE("names without their prefix and transformers' left-overs are understood") {
   Folder folder;
-  const Weights original = Weights::Random(Tiny(ModelFamily::kGpt2, true));
+  const Weights original = Weights::Random(TinyModel(ModelFamily::kGpt2, true));
   Must(original.WriteTo(folder.path()));
   // Same length of the header: spaces where the prefix was.
   std::string file = folder.Read("model.safetensors");
@@ -233,13 +111,13 @@ TEST_CASE("names without their prefix and transformers' left-overs are understoo
   Must(copy.ReadFrom(folder.path()));
   REQUIRE(copy.values == original.values);
 
-  Weights untied = Weights::Random(Tiny(ModelFamily::kLlama, false));
+  Weights untied = Weights::Random(TinyModel(ModelFamily::kLlama, false));
   Must(untied.WriteTo(folder / "untied"));
-  Must(Weights(Tiny(ModelFamily::kLlama, true)).ReadFrom(folder / "untied"));
+  Must(Weights(TinyModel(ModelFamily::kLlama, true)).ReadFrom(folder / "untied"));
 }
 
 ModelConfig TinyBert() {
-  ModelConfig config = Tiny(ModelFamily::kBert, true);
+  ModelConfig config = TinyModel(ModelFamily::kBert, true);
   config.kv_heads = config.heads;
   config.norm_eps = 1e-12;
   config.token_types = 2;
@@ -317,7 +195,7 @@ TEST_CASE("counts_of_batches_are_skipped_in_models_of_images_alone") {
   CHECK(copy.values == images.values);
   Must(CheckWeights(folder.path(), images.layouts));
 
-  const Weights llama = Weights::Random(Tiny(ModelFamily::kLlama, true));
+  const Weights llama = Weights::Random(TinyModel(ModelFamily::kLlama, true));
   Must(llama.WriteTo(folder / "llama", 1000));
   std::filesystem::rename(folder / "more.safetensors", folder / "llama/more.safetensors");
   folder.Replace("llama/model.safetensors.index.json", "\"weight_map\": {",
@@ -328,7 +206,7 @@ TEST_CASE("counts_of_batches_are_skipped_in_models_of_images_alone") {
 
 TEST_CASE("tensors_of_a_type_that_is_not_read_are_refused_from_headers_alone") {
   Folder folder;
-  const Weights weights(Tiny(ModelFamily::kLlama, true));
+  const Weights weights(TinyModel(ModelFamily::kLlama, true));
   Must(weights.WriteTo(folder.path()));
   Must(CheckWeights(folder.path(), weights.layouts));
   RenameInHeader(folder, "\"F32\"", "\"I32\"");
@@ -340,7 +218,7 @@ TEST_CASE("tensors_of_a_type_that_is_not_read_are_refused_from_headers_alone") {
 
 TEST_CASE("paths_in_messages_have_one_slash_after_a_folder_that_ends_in_one") {
   Folder folder;
-  CHECK_THAT(WhyNotRead(Tiny(ModelFamily::kLlama, true), folder.path() + "/"),
+  CHECK_THAT(WhyNotRead(TinyModel(ModelFamily::kLlama, true), folder.path() + "/"),
              Contains(folder.path() + "/: has neither model.safetensors"));
   CHECK_THAT(std::string(ReadModelConfig(folder.path() + "/").status().message()),
              Contains(folder.path() + "/config.json"));
@@ -348,8 +226,8 @@ TEST_CASE("paths_in_messages_have_one_slash_after_a_folder_that_ends_in_one") {
 
 TEST_CASE("what is missing, extra, or of another shape is named") {
   Folder folder;
-  const ModelConfig tied = Tiny(ModelFamily::kLlama, true),
-                    config = Tiny(ModelFamily::kLlama, false);
+  const ModelConfig tied = TinyModel(ModelFamily::kLlama, true),
+                    config = TinyModel(ModelFamily::kLlama, false);
   Must(Weights(tied).WriteTo(folder.path()));
   REQUIRE_THAT(WhyNotRead(config, folder.path()),
                Contains("1 tensor is missing: lm_head.weight") &&
@@ -369,7 +247,7 @@ TEST_CASE("what is missing, extra, or of another shape is named") {
 
 TEST_CASE("weights_that_are_not_finite_are_refused_by_name") {
   Folder folder;
-  const ModelConfig config = Tiny(ModelFamily::kLlama, true);
+  const ModelConfig config = TinyModel(ModelFamily::kLlama, true);
   Weights weights = Weights::Random(config);
   weights.values[1][5] =
       GENERATE(std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity());
@@ -380,19 +258,19 @@ TEST_CASE("weights_that_are_not_finite_are_refused_by_name") {
 
 TEST_CASE("headers_alone_show_missing_and_misshapen_tensors") {
   Folder folder;
-  const ModelConfig tied = Tiny(ModelFamily::kLlama, true);
+  const ModelConfig tied = TinyModel(ModelFamily::kLlama, true);
   ModelConfig wider = tied;
   wider.ffn = 16;
   Must(Weights(tied).WriteTo(folder.path()));
   CHECK(CheckWeights(folder.path(), MakeLayouts(tied)).ok());
   CHECK(absl::IsInvalidArgument(CheckWeights(folder.path(), MakeLayouts(wider))));
   CHECK(absl::IsInvalidArgument(
-      CheckWeights(folder.path(), MakeLayouts(Tiny(ModelFamily::kLlama, false)))));
+      CheckWeights(folder.path(), MakeLayouts(TinyModel(ModelFamily::kLlama, false)))));
 }
 
 TEST_CASE("fifo_as_weights_is_refused_without_waiting") {
   Folder folder;
-  const ModelConfig config = Tiny(ModelFamily::kLlama, true);
+  const ModelConfig config = TinyModel(ModelFamily::kLlama, true);
   REQUIRE(mkfifo((folder / "model.safetensors").c_str(), 0644) == 0);
   REQUIRE_THAT(WhyNotRead(config, folder.path()), Contains("is a FIFO"));
   REQUIRE(mkfifo((folder / "config.json").c_str(), 0644) == 0);
@@ -403,13 +281,13 @@ TEST_CASE("pickles_are_refused_with_the_conversion_to_do") {
   for (const std::string name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     Folder folder;
     folder.Write(name, "\x80\x02}q");
-    REQUIRE_THAT(WhyNotRead(Tiny(ModelFamily::kLlama, true), folder.path()),
+    REQUIRE_THAT(WhyNotRead(TinyModel(ModelFamily::kLlama, true), folder.path()),
                  Contains("has " + name) && Contains("safe_serialization=True"));
   }
 }
 
 TEST_CASE("folders_without_weights_are_refused_by_what_they_hold") {
-  const ModelConfig config = Tiny(ModelFamily::kLlama, true);
+  const ModelConfig config = TinyModel(ModelFamily::kLlama, true);
   Folder adapter;
   adapter.Write("adapter_config.json",
                 R"({"peft_type": "LORA", "base_model_name_or_path": "org/base"})");
@@ -434,7 +312,7 @@ TEST_CASE("pointers_of_git_lfs_are_refused_as_what_they_are") {
   Folder folder;
   folder.Write("config.json", pointer);
   folder.Write("model.safetensors", pointer);
-  CHECK_THAT(WhyNotRead(Tiny(ModelFamily::kLlama, true), folder.path()),
+  CHECK_THAT(WhyNotRead(TinyModel(ModelFamily::kLlama, true), folder.path()),
              Contains("model.safetensors: is a Git LFS pointer") && Contains("git lfs pull"));
   CHECK_THAT(std::string(ReadModelConfig(folder.path()).status().message()),
              Contains("config.json: is a Git LFS pointer"));
@@ -442,7 +320,7 @@ TEST_CASE("pointers_of_git_lfs_are_refused_as_what_they_are") {
 
 TEST_CASE("an index that points outside its folder, or at a missing shard, is refused") {
   Folder folder;
-  const ModelConfig config = Tiny(ModelFamily::kLlama, false);
+  const ModelConfig config = TinyModel(ModelFamily::kLlama, false);
   Must(Weights(config).WriteTo(folder.path(), 1000));
   folder.Replace("model.safetensors.index.json", "model-00001", "../odel-001");
   REQUIRE_THAT(WhyNotRead(config, folder.path()), Contains("is not a file of this folder"));
@@ -453,171 +331,8 @@ TEST_CASE("an index that points outside its folder, or at a missing shard, is re
 
 // ---- safetensors ----
 
-TEST_CASE("half precisions become fp32 exactly") {
-  Folder folder;
-  const std::string header = R"({"h":{"dtype":"F16","shape":[6],"data_offsets":[0,12]},)"
-                             R"("b":{"dtype":"BF16","shape":[2,1],"data_offsets":[12,16]},)"
-                             R"("i":{"dtype":"I64","shape":[1],"data_offsets":[16,24]}})";
-  const std::string data = Raw<uint16_t>({0x3c00, 0xc000, 0x7bff, 0x0001, 0x8000, 0x7c00}) +
-                           Raw<uint16_t>({0x3f80, 0xc049}) + Raw<int64_t>({1});
-  const auto reader = SafetensorsReader::Open(folder.Write("f", Safetensors(header, data)));
-  std::vector<float> half(6), brain(2), one(1);
-  Must(reader->Read("h", half));
-  REQUIRE(half == std::vector<float>{1, -2, 65504, 0x1p-24f, -0.0f, INFINITY});
-  Must(reader->Read("b", brain));
-  REQUIRE(brain == std::vector<float>{1, -3.140625f});
-  REQUIRE_THAT(std::string(reader->Read("i", one).message()), Contains("is I64; expected F32"));
-}
-
-TEST_CASE("a hostile safetensors file is refused before its numbers are believed") {
-  Folder folder;
-  const auto why = [&](const std::string& header, size_t data_bytes = 8) {
-    return WhyNotOpen(folder.Write("f", Safetensors(header, std::string(data_bytes, 'x'))));
-  };
-  const auto tensor = [](const std::string& shape, const std::string& offsets) {
-    return R"({"a":{"dtype":"F32","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
-  };
-  REQUIRE(
-      SafetensorsReader::Open(folder.Write("f", Safetensors(tensor("[2]", "[0,8]"), "12345678")))
-          .ok());
-  REQUIRE_THAT(why(tensor("[3]", "[0,8]")), Contains("tensor \"a\" has shape [3]"));
-  REQUIRE_THAT(why(tensor("[3]", "[0,12]")), Contains("data_offsets"));
-  REQUIRE_THAT(why(tensor("[4294967296,4294967296]", "[0,8]")), Contains("shape"));
-  REQUIRE_THAT(why(tensor("[-2]", "[0,8]")), Contains("is -2; expected a whole number"));
-  REQUIRE_THAT(why(tensor("[18446744073709551615]", "[0,8]")), Contains("whole number"));
-  REQUIRE_THAT(why(tensor("[2.0]", "[0,8]")), Contains("whole number"));
-  REQUIRE_THAT(why(tensor("[2]", "[8,0]")), Contains("data from byte 8 to 0"));
-  REQUIRE_THAT(why(tensor("[1]", "[4,8]")), Contains("gap at byte 0"));
-  REQUIRE_THAT(why(tensor("[1]", "[0,4]")), Contains("has 8 bytes of data, its header says 4"));
-  REQUIRE_THAT(why(tensor("[1,1,1,1,1,1,1,1,2]", "[0,8]")), Contains("more than 8 dimensions"));
-  REQUIRE_THAT(why(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
-                   R"("b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})"),
-               Contains("overlap"));
-  REQUIRE_THAT(why(R"({"a":1})"), Contains("is not {dtype, shape, data_offsets}"));
-  REQUIRE_THAT(why(R"({"a":{"dtype":"X","shape":[2],"data_offsets":[0,8]}})"),
-               Contains("the dtype \"X\""));
-  REQUIRE_THAT(why(R"({"a":{},"a":{}})"), Contains("key \"a\" is given twice"));
-  REQUIRE_THAT(why(std::string(100000, '[')), Contains("f: "));
-  REQUIRE_THAT(why("[1]"), Contains("expected a JSON object"));
-  REQUIRE_THAT(why("{"), Contains("not valid JSON"));
-  REQUIRE_THAT(WhyNotOpen(folder.Write("f", Raw<uint64_t>({uint64_t{1} << 60}) + "{}")),
-               Contains("says that its header has"));
-  REQUIRE_THAT(WhyNotOpen(folder.Write("f", "1234567")), Contains("too short"));
-}
-
-TEST_CASE("a file cut anywhere, or with any bit of its header wrong, never reads outside") {
-  Folder folder;
-  Must(Weights::Random(Tiny(ModelFamily::kLlama, true)).WriteTo(folder.path()));
-  const std::string whole = folder.Read("model.safetensors");
-  for (size_t bytes = 0; bytes < whole.size(); bytes += 97) {
-    WhyNotOpen(folder.Write("cut", whole.substr(0, bytes)));
-  }
-  Rng rng(1);
-  for (int i = 0; i < 400; ++i) {
-    std::string broken = whole;
-    broken[rng.Below(1000)] ^= static_cast<char>(1 << rng.Below(8));
-    const auto reader = SafetensorsReader::Open(folder.Write("broken", broken));
-    if (!reader.ok()) continue;  // a changed name or number may still make a valid file
-    for (const auto& [name, entry] : reader->tensors()) {
-      REQUIRE(entry.end <= static_cast<int64_t>(whole.size()));
-    }
-  }
-}
-
-// ---- weights in half precision ----
-
-TEST_CASE("weights_are_rounded_to_the_nearest_even_number_of_the_type_they_are_written_in") {
-  // Ties between two numbers of bf16 (8 bits) and of fp16 (11 bits), a subnormal of fp16, and a
-  // number just above a tie.
-  const std::vector<float> values = {1 + 0x1p-8f,  1 + 3 * 0x1p-8f, 1 + 0x1p-11f, 1 + 3 * 0x1p-11f,
-                                     3 * 0x1p-25f, -0x1p-25f,       -65504,       1 + 0x1.1p-8f};
-  const std::map<WeightType, std::vector<float>> expected = {
-      {WeightType::kFp32, values},
-      {WeightType::kBf16, {1, 1 + 0x1p-6f, 1, 1, 3 * 0x1p-25f, -0x1p-25f, -65536, 1 + 0x1p-7f}},
-      {WeightType::kFp16,
-       {1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1, 1 + 0x1p-9f, 0x1p-23f, -0.0f, -65504, 1 + 0x1p-8f}}};
-  Folder folder;
-  for (const auto& [type, rounded] : expected) {
-    CAPTURE(Describe(type).name);
-    auto writer = SafetensorsWriter::Create(folder / "f",
-                                            std::vector<SafetensorsWriter::Spec>{{"t", {8}}}, type);
-    Must(writer.status());
-    Must(writer->Append(values));
-    Must(writer->Finish());
-    const auto reader = SafetensorsReader::Open(folder / "f");
-    CHECK(reader->tensors().at("t").dtype == Describe(type).safetensors);
-    std::vector<float> read(8);
-    Must(reader->Read("t", read));
-    CHECK(read == rounded);
-  }
-}
-
-TEST_CASE("every_number_of_half_precision_is_written_as_itself") {
-  Folder folder;
-  const WeightType type = GENERATE(WeightType::kFp16, WeightType::kBf16);
-  std::string bits;
-  for (uint32_t i = 0; i < 65536; ++i) bits += Raw<uint16_t>({static_cast<uint16_t>(i)});
-  const std::string dtype = Describe(type).safetensors;
-  const auto reader = SafetensorsReader::Open(folder.Write(
-      "f",
-      Safetensors(R"({"t":{"dtype":")" + dtype + R"(","shape":[65536],"data_offsets":[0,131072]}})",
-                  bits)));
-  Must(reader.status());
-  std::vector<float> values(65536), again(65536);
-  Must(reader->Read("t", values));
-  auto writer = SafetensorsWriter::Create(
-      folder / "g", std::vector<SafetensorsWriter::Spec>{{"t", {65536}}}, type);
-  Must(writer->Append(values));
-  Must(writer->Finish());
-  Must(SafetensorsReader::Open(folder / "g")->Read("t", again));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (std::isnan(values[i])) {
-      REQUIRE(std::isnan(again[i]));
-    } else {
-      REQUIRE(std::bit_cast<uint32_t>(values[i]) == std::bit_cast<uint32_t>(again[i]));
-    }
-  }
-}
-
-TEST_CASE("numbers_beyond_the_type_are_refused_by_name") {
-  Folder folder;
-  Weights weights = Weights::Random(Tiny(ModelFamily::kLlama, true));
-  weights.values[1][5] = 65520;
-  CHECK_THAT(std::string(weights.WriteTo(folder.path(), 1 << 30, WeightType::kFp16).message()),
-             Contains("tensor \"model.layers.0.") &&
-                 Contains("has the value 65520, beyond what fp16 holds; write it as fp32"));
-  CHECK_FALSE(std::filesystem::exists(folder / "model.safetensors"));
-  Must(weights.WriteTo(folder.path(), 1 << 30, WeightType::kBf16));
-}
-
-TEST_CASE("folder_in_half_precision_says_so_and_its_shards_hold_twice_as_many_numbers") {
-  Folder folder;
-  const Weights original = Weights::Random(Tiny(ModelFamily::kLlama, false));
-  Must(original.WriteTo(folder / "bf16", 1000, WeightType::kBf16));
-  Must(original.WriteTo(folder / "fp32", 2000));
-  CHECK_THAT(folder.Read("bf16/config.json"), Contains("\"torch_dtype\": \"bfloat16\""));
-  const auto index = [&](const std::string& name) {
-    return folder.Read(name + "/model.safetensors.index.json");
-  };
-  const int64_t bytes = 2 * original.config.ParameterCount();
-  CHECK_THAT(index("bf16"), Contains(absl::StrCat("\"total_size\": ", bytes, "\n")));
-  CHECK_THAT(index("fp32"), Contains(absl::StrCat("\"total_size\": ", 2 * bytes, "\n")));
-  const std::string map = index("bf16");
-  CHECK(map.substr(map.find("weight_map")) ==
-        index("fp32").substr(index("fp32").find("weight_map")));
-  Weights copy(original.config);
-  Must(copy.ReadFrom(folder / "bf16"));
-  for (size_t l = 0; l < copy.values.size(); ++l) {
-    for (size_t i = 0; i < copy.values[l].size(); ++i) {
-      REQUIRE(copy.values[l][i] == Approx(original.values[l][i]).epsilon(1.0 / 256).margin(0));
-    }
-  }
-}
-
-// ---- weights from a seed ----
-
 TEST_CASE("weights from a seed never change and do not depend on other tensors") {
-  const ModelConfig config = Tiny(ModelFamily::kLlama, false);
+  const ModelConfig config = TinyModel(ModelFamily::kLlama, false);
   const auto layouts = MakeLayouts(config);
   std::vector<float> first(static_cast<size_t>(layouts[1].size)), again = first, other = first;
   InitLayer(layouts[1], 2, 7, first);
@@ -629,7 +344,7 @@ TEST_CASE("weights from a seed never change and do not depend on other tensors")
 }
 
 TEST_CASE("weights_from_a_seed_are_in_proportion_to_initializer_range") {
-  ModelConfig config = Tiny(ModelFamily::kLlama, false);
+  ModelConfig config = TinyModel(ModelFamily::kLlama, false);
   const auto layouts = MakeLayouts(config);
   config.initializer_range = 0.5;
   const auto wider = MakeLayouts(config);
@@ -645,7 +360,7 @@ TEST_CASE("weights_from_a_seed_are_in_proportion_to_initializer_range") {
 }
 
 TEST_CASE("weights from a seed have GPT-2's distribution") {
-  ModelConfig config = Tiny(ModelFamily::kGpt2, true);
+  ModelConfig config = TinyModel(ModelFamily::kGpt2, true);
   config.d_model = 128;
   config.ffn = 512;
   config.layers = 8;
