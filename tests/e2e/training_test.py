@@ -160,6 +160,33 @@ def holds_goes_on_and_is_cancelled(fixture):
 
 
 @case
+def goes_on_with_settings_that_are_changed(fixture):
+    """A job without a near end is told to decay its learning rate and to end soon: it trains each token
+    once, at the rates of its new schedule, over a death of its coordinator; what cannot change is refused"""
+    fixture.starts(workers=2, servers=1, step_ms=20)
+    job = fixture.submits(schedule__train_tokens=100_000_000, inner__schedule="constant", inner__warmup_fraction=0)
+    fixture.reaches(job, 2)
+    rates = [i["progress"]["learning_rate"] for i in fixture.job(job)["islands"]]
+    check(rates == [3e-3, 3e-3], f"rates before: {rates}")
+    for code, words, setting in ((1, "cannot change while a job runs", "model.layers=3"),
+                                 (1, "schedule.train_tokens must be at least", "schedule.train_tokens=64"),
+                                 (1, "did you mean", "inner.learning_rat=1")):
+        failed, _, error = fixture.atoll("set", job, setting, check=False)
+        check(failed == code and words in error, f"{setting}: {failed} {error}")
+    budget = fixture.job(job)["summary"]["tokens_committed"] + 60_000
+    budget -= budget % 32
+    _, out, _ = fixture.atoll("set", job, f"schedule.train_tokens={budget}", "inner.schedule=wsd",
+                              "inner.decay_fraction=0.5", "inner.final_learning_rate_ratio=0")
+    check('inner.schedule: "constant" -> "wsd"' in out, out)
+    fixture.daemons["coordinator"].kill()
+    fixture.coordinator()
+    done = fixture.finishes(job)
+    check(done["summary"]["tokens_budget"] == budget, f"its budget: {done['summary']}")
+    check(done["spec"]["inner"]["schedule"] == "RATE_SCHEDULE_WSD", f"{done['spec']['inner']}")
+    check("changed by a user" in fixture.logs(job), "the log has nothing of it")
+
+
+@case
 def says_what_is_wrong_with_the_data(fixture):
     """A job whose data cannot be read fails and says why; a worker with other data is named"""
     fixture.starts(workers=2, servers=1)
