@@ -35,8 +35,8 @@ bool MatchesPart(const std::string& pattern, const std::string& name) {
 
 class Walk {
  public:
-  Walk(Files& files, Parts parts, int64_t entries_max)
-      : files_(files), parts_(std::move(parts)), left_(entries_max) {}
+  Walk(Files& files, Parts parts, int64_t entries_max, LeftOut* left_out)
+      : files_(files), parts_(std::move(parts)), left_(entries_max), left_out_(left_out) {}
 
   absl::StatusOr<std::vector<std::string>> Run(const fs::path& root) {
     ATOLL_RETURN_IF_ERROR(Visit(root, 0));
@@ -51,9 +51,8 @@ class Walk {
     const bool any = name == kAnyParts, last = part + 1 == parts_.size();
     if (any && !last) ATOLL_RETURN_IF_ERROR(Visit(at, part + 1));
     const auto names = files_.List(at.empty() ? "." : at.string());
-    if (absl::IsNotFound(names.status()) || absl::IsPermissionDenied(names.status())) {
-      return absl::OkStatus();
-    }
+    if (absl::IsPermissionDenied(names.status())) return LeaveOut(at, "no permission");
+    if (absl::IsNotFound(names.status())) return absl::OkStatus();
     ATOLL_RETURN_IF_ERROR(names.status());
     for (const std::string& file : *names) {
       if (--left_ < 0) {
@@ -64,34 +63,53 @@ class Walk {
         ATOLL_RETURN_IF_ERROR(Visit(at / file, part + 1));
         continue;
       }
-      ATOLL_ASSIGN_OR_RETURN(const bool folder, IsFolder(at / file));
-      if (folder) ATOLL_RETURN_IF_ERROR(Visit(at / file, part));
-      if (last && !folder) ATOLL_RETURN_IF_ERROR(Visit(at / file, parts_.size()));
+      ATOLL_ASSIGN_OR_RETURN(const fs::file_type type, FindType(at / file));
+      std::error_code error;
+      if (type == fs::file_type::directory) {
+        ATOLL_RETURN_IF_ERROR(Visit(at / file, part));
+      } else if (type == fs::file_type::symlink && fs::is_directory(at / file, error)) {
+        ATOLL_RETURN_IF_ERROR(LeaveOut(at / file, "a link to a folder"));
+      } else if (last) {
+        ATOLL_RETURN_IF_ERROR(Visit(at / file, parts_.size()));
+      }
     }
     return absl::OkStatus();
   }
 
   absl::Status Add(const fs::path& at) {
     const auto info = FindPath(at.string());
-    if (absl::IsPermissionDenied(info.status())) return absl::OkStatus();
+    if (absl::IsPermissionDenied(info.status())) return LeaveOut(at, "no permission");
     ATOLL_RETURN_IF_ERROR(info.status());
-    if (*info) found_.insert(at.string() + ((*info)->is_folder ? "/" : ""));
+    if (*info) {
+      found_.insert(at.string() + ((*info)->is_folder ? "/" : ""));
+      return absl::OkStatus();
+    }
+    ATOLL_ASSIGN_OR_RETURN(const fs::file_type type, FindType(at));
+    if (type != fs::file_type::symlink) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat(at.string(), " is a link that leads to nothing: fetch what it stands for (git "
+                                  "annex get, dvc pull), or remove it"));
+  }
+
+  absl::Status LeaveOut(const fs::path& at, const char* why) {
+    if (left_out_ != nullptr) left_out_->Add(at.string(), why);
     return absl::OkStatus();
   }
 
-  // Returns whether the path is a folder itself, and no link to one.
-  static absl::StatusOr<bool> IsFolder(const fs::path& at) {
+  // Returns the kind of the path itself, links not followed.
+  static absl::StatusOr<fs::file_type> FindType(const fs::path& at) {
     std::error_code error;
     const fs::file_status status = fs::symlink_status(at, error);
     if (error && status.type() != fs::file_type::not_found) {
       return absl::UnavailableError(absl::StrCat(at.string(), ": ", error.message()));
     }
-    return fs::is_directory(status);
+    return status.type();
   }
 
   Files& files_;
   const Parts parts_;
   int64_t left_;
+  LeftOut* const left_out_;
   std::set<std::string> found_;
 };
 
@@ -123,6 +141,16 @@ bool Matches(const Parts& pattern, const Parts& name) {
 
 }  // namespace
 
+void LeftOut::Add(const std::string& path, const char* why) {
+  constexpr int64_t kNamed = 3;
+  if (++count_ > kNamed) return;
+  absl::StrAppend(&named_, count_ == 1 ? "" : ", ", path, " (", why, ")");
+}
+
+std::string LeftOut::Text() const {
+  return count_ == 0 ? "" : absl::StrCat("leaves out ", count_, ": ", named_);
+}
+
 size_t FindPattern(std::string_view path) {
   const size_t at = path.find_first_of(kSpecial);
   if (at == std::string_view::npos) return at;
@@ -135,14 +163,14 @@ bool MatchesPattern(std::string_view pattern, std::string_view name) {
 }
 
 absl::StatusOr<std::vector<std::string>> ExpandPattern(Files& files, const std::string& pattern,
-                                                       int64_t entries_max) {
+                                                       int64_t entries_max, LeftOut* left_out) {
   const size_t begin = FindPattern(pattern);
   const fs::path root = pattern.substr(0, std::min(begin, pattern.size()));
   Parts parts;
   if (begin < pattern.size()) {
     parts = absl::StrSplit(pattern.substr(begin), '/', absl::SkipEmpty());
   }
-  return Walk(files, std::move(parts), entries_max).Run(root);
+  return Walk(files, std::move(parts), entries_max, left_out).Run(root);
 }
 
 namespace {

@@ -23,6 +23,7 @@ class Tree {
   }
   ~Tree() { fs::remove_all(root_); }
 
+  std::string at(const std::string& name) const { return (root_ / name).string(); }
   // Returns the matches by their names in the tree.
   std::vector<std::string> Expand(const std::string& pattern, int64_t entries_max = 1000) const {
     const auto found = ExpandPattern(RealFiles(), (root_ / pattern).string(), entries_max);
@@ -54,7 +55,32 @@ TEST_CASE("two_stars_match_any_number_of_folders_and_follow_no_links") {
   CHECK(tree.Expand("x/**/*.txt") == Names{"x/b.txt", "x/y/c.txt"});
   CHECK(tree.Expand("**/y/**/*.md") == Names{"x/y/d.md"});
   CHECK(tree.Expand("x/y/**") == Names{"x/y/c.txt", "x/y/d.md"});
+  CHECK(tree.Expand("x/**") == Names{"x/b.txt", "x/y/c.txt", "x/y/d.md"});
   CHECK(tree.Expand("**/*", 3) == Names{"too many files to look at; name a narrower pattern"});
+}
+
+TEST_CASE("links_to_folders_below_two_stars_are_left_out_by_name") {
+  const Tree tree;
+  LeftOut left_out;
+  REQUIRE(ExpandPattern(RealFiles(), tree.at("x/*"), 1000, &left_out).ok());
+  CHECK(left_out.Text().empty());
+  for (const char* pattern : {"**/*.txt", "x/**"}) {
+    LeftOut links;
+    REQUIRE(ExpandPattern(RealFiles(), tree.at(pattern), 1000, &links).ok());
+    CHECK(links.Text() == "leaves out 1: " + tree.at("x/loop") + " (a link to a folder)");
+  }
+}
+
+TEST_CASE("a_link_to_nothing_that_matches_is_refused_by_its_name") {
+  const Tree tree;
+  fs::create_symlink("../annex/objects/a", tree.at("x/gone.txt"));
+  for (const char* pattern : {"x/*", "x/*.txt", "**/*.txt", "x/**"}) {
+    const absl::Status status = ExpandPattern(RealFiles(), tree.at(pattern)).status();
+    CHECK(absl::IsFailedPrecondition(status));
+    CHECK(status.message().find(tree.at("x/gone.txt")) == 0);
+  }
+  CHECK(tree.Expand("*/b.txt") == Names{"x/b.txt"});
+  CHECK(tree.Expand("*/*.md").empty());
 }
 
 TEST_CASE("names_are_matched_as_the_expansion_matches_them") {

@@ -37,8 +37,9 @@ bool IsJsonlName(std::string name) {
 
 absl::Status FindInputs(const TokenizeFlags& flags, TokenizeOptions* options) {
   for (const std::string& input : flags.inputs) {
-    ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files,
-                           ExpandGlob(input, options->cancelled));
+    LeftOut left_out;
+    ATOLL_ASSIGN_OR_RETURN(const auto files, ExpandGlob(input, options->cancelled, &left_out));
+    LogLeftOut(input, left_out);
     options->files.insert(options->files.end(), files.begin(), files.end());
   }
   const auto named =

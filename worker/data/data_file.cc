@@ -15,7 +15,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "common/object_store/hub.h"
-#include "common/path_pattern.h"
 #include "common/status.h"
 #include "worker/data/block_cache.h"
 
@@ -240,7 +239,8 @@ absl::StatusOr<std::unique_ptr<DataFile>> OpenDataFile(const std::string& path,
 }
 
 absl::StatusOr<std::vector<std::string>> ExpandRemoteGlob(const std::string& path,
-                                                          const Cancelled& cancelled) {
+                                                          const Cancelled& cancelled,
+                                                          LeftOut* left_out) {
   const size_t begin = FindPattern(path);
   const std::string folder = path.substr(0, begin - 1), pattern = path.substr(begin);
   auto store = OpenObjectStore(folder);
@@ -253,10 +253,22 @@ absl::StatusOr<std::vector<std::string>> ExpandRemoteGlob(const std::string& pat
                                                    " objects begin as it does; name fewer"));
   }
   std::vector<std::string> files;
+  const auto depth = std::count(pattern.begin(), pattern.end(), '/');
+  std::string last_folder;
   for (const ObjectInfo& object : *objects) {
-    if (MatchesPattern(pattern, object.name)) {
-      files.push_back(absl::StrCat(folder, "/", object.name));
+    const std::string& name = object.name;
+    // Consoles make an object "NAME/" of a folder.
+    if (!name.empty() && name.back() != '/' && MatchesPattern(pattern, name)) {
+      files.push_back(absl::StrCat(folder, "/", name));
     }
+    size_t end = name.find('/');
+    for (int64_t i = 0; i < depth && end != std::string::npos; ++i) end = name.find('/', end + 1);
+    if (left_out == nullptr || end == std::string::npos) continue;
+    if (name.compare(0, end, last_folder) == 0 || !MatchesPattern(pattern, name.substr(0, end))) {
+      continue;
+    }
+    last_folder = name.substr(0, end);
+    left_out->Add(absl::StrCat(folder, "/", last_folder, "/"), "a folder");
   }
   if (files.empty()) {
     return absl::NotFoundError(absl::StrCat("data path ", path, ": no object matches"));

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "common/files.h"
 #include "common/object_store/object_store.h"
+#include "common/path_pattern.h"
 
 namespace atl {
 
@@ -57,9 +58,12 @@ absl::StatusOr<std::unique_ptr<DataFile>> OpenDataFile(const std::string& path,
 
 bool IsRemotePath(const std::string& path);
 
-// The objects of a store that a pattern names, sorted; a '*' does not match a '/'. NOT_FOUND: none.
+// The objects of a store that a pattern names, sorted; a '*' does not match a '/', and what stands
+// for a folder, whose name ends so, is none. `left_out` gets what matches but for objects below it.
+// NOT_FOUND: none.
 absl::StatusOr<std::vector<std::string>> ExpandRemoteGlob(const std::string& path,
-                                                          const Cancelled& cancelled);
+                                                          const Cancelled& cancelled,
+                                                          LeftOut* left_out);
 
 // A folder of an object store. Thread-safe.
 class RemoteFolder {

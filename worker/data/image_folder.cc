@@ -8,13 +8,13 @@
 #include <system_error>
 #include <thread>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/check.h"
 #include "common/machine/limits.h"
 #include "common/paths.h"
+#include "common/plural.h"
 #include "common/status.h"
 #include "worker/data/data_file.h"
 
@@ -27,21 +27,56 @@ constexpr int kThreadsMax = 8;  // each may hold an image as it is in its file
 
 bool IsHidden(const std::string& name) { return name.empty() || name[0] == '.'; }
 
-bool IsImageName(const std::string& name) {
-  const std::string lower = absl::AsciiStrToLower(name);
-  return !IsHidden(name) && (absl::EndsWith(lower, ".jpg") || absl::EndsWith(lower, ".jpeg") ||
-                             absl::EndsWith(lower, ".png"));
+bool EndsWithOneOf(const std::string& name, std::span<const absl::string_view> endings) {
+  return std::any_of(endings.begin(), endings.end(), [&](absl::string_view ending) {
+    return absl::EndsWithIgnoreCase(name, ending);
+  });
 }
 
-// The image files of each class by name, without their labels; a class may have none.
-using Classes = std::map<std::string, std::vector<ImageFolder::File>>;
+constexpr absl::string_view kRead[] = {".jpg", ".jpeg", ".jpe", ".jfif", ".png"};
+constexpr absl::string_view kNotRead[] = {
+    ".webp", ".tif", ".tiff", ".bmp", ".gif", ".avif", ".heic", ".heif", ".jxl", ".jp2", ".j2k",
+    ".ppm",  ".pgm", ".pbm",  ".pnm", ".tga", ".svg",  ".ico",  ".psd",  ".dng", ".cr2", ".nef",
+    ".arw",  ".exr", ".hdr",  ".dcm", ".nii"};
+
+// What a folder holds, as it is found.
+class Listing {
+ public:
+  explicit Listing(std::string path) : path_(absl::StripSuffix(path, "/")) {}
+
+  void AddClass(const std::string& name) { files_[name]; }
+  // `name`: of a file of the class, or of what else its folder has.
+  void Add(const std::string& class_name, const std::string& name, ImageFolder::File file) {
+    if (IsHidden(name)) return;
+    file.path = absl::StrCat(path_, "/", class_name, "/", name);
+    if (EndsWithOneOf(name, kRead)) {
+      files_[class_name].push_back(std::move(file));
+    } else if (EndsWithOneOf(name, kNotRead)) {
+      if (not_read_++ == 0) first_not_read_ = file.path;
+    } else {
+      left_out_.Add(file.path, "no image by its name");
+    }
+  }
+  void LeaveOut(const std::string& name, const char* why) {
+    if (!IsHidden(name)) left_out_.Add(absl::StrCat(path_, "/", name), why);
+  }
+
+  absl::StatusOr<ImageFolder> Finish();
+
+ private:
+  const std::string path_;
+  std::map<std::string, std::vector<ImageFolder::File>> files_;  // of each class, by name
+  LeftOut left_out_;
+  int64_t not_read_ = 0;
+  std::string first_not_read_;
+};
 
 absl::Status TooMany(const std::string& path) {
   return absl::InvalidArgumentError(
       absl::StrCat("data path ", path, ": holds more than ", kFilesMax, " files"));
 }
 
-absl::StatusOr<Classes> ListLocal(const std::string& path, const Cancelled& cancelled) {
+absl::Status ListLocal(const std::string& path, const Cancelled& cancelled, Listing* listing) {
   const auto failed = [&](absl::StatusCode code, absl::string_view why) {
     return absl::Status(code, absl::StrCat("data path ", path, ": ", why,
                                            "; expected a folder with a folder for each class"));
@@ -54,7 +89,6 @@ absl::StatusOr<Classes> ListLocal(const std::string& path, const Cancelled& canc
   if (!top.ok()) return failed(top.status().code(), top.status().message());
   if (!*top) return failed(absl::StatusCode::kNotFound, "there is none");
   if (!(*top)->is_folder) return failed(absl::StatusCode::kInvalidArgument, "is no folder");
-  Classes classes;
   size_t seen = 0;
   ATOLL_ASSIGN_OR_RETURN(const auto names, RealFiles().List(path));
   for (const std::string& name : names) {
@@ -62,31 +96,34 @@ absl::StatusOr<Classes> ListLocal(const std::string& path, const Cancelled& canc
     if (IsHidden(name)) continue;
     // A link that leads to nothing is no class; what cannot be looked at may be one.
     ATOLL_ASSIGN_OR_RETURN(const bool is_class, is_folder(folder));
+    if (!is_class) listing->LeaveOut(name, "in no class's folder");
     if (!is_class) continue;
-    std::vector<ImageFolder::File>& files = classes[name];
+    listing->AddClass(name);
     ATOLL_ASSIGN_OR_RETURN(const auto held, RealFiles().List(folder));
     for (const std::string& file : held) {
       if (cancelled && cancelled()) return absl::AbortedError("reading is interrupted");
       if (++seen > kFilesMax) return TooMany(path);
-      if (IsImageName(file)) files.push_back({absl::StrCat(folder, "/", file)});
+      listing->Add(name, file, {});
     }
   }
-  return classes;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<Classes> ListRemote(const std::string& path, const Cancelled& cancelled) {
+absl::Status ListRemote(const std::string& path, const Cancelled& cancelled, Listing* listing) {
   ATOLL_ASSIGN_OR_RETURN(const auto folder, RemoteFolder::Open(path));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<ObjectInfo> objects, folder->List(kFilesMax, cancelled));
-  Classes classes;
   for (const ObjectInfo& object : objects) {  // sorted
     const std::string& name = object.name;
     const size_t slash = name.find('/');
-    if (slash == std::string::npos || name.find('/', slash + 1) != std::string::npos) continue;
-    if (IsHidden(name) || !IsImageName(name.substr(slash + 1))) continue;
-    classes[name.substr(0, slash)].push_back(
-        {absl::StrCat(absl::StripSuffix(path, "/"), "/", name), 0, folder, object});
+    if (IsHidden(name) || name.back() == '/') continue;  // consoles make folders of the latter
+    if (slash == std::string::npos || name.find('/', slash + 1) != std::string::npos) {
+      listing->LeaveOut(name, slash == std::string::npos ? "in no class's folder"
+                                                         : "in a folder of a class's folder");
+      continue;
+    }
+    listing->Add(name.substr(0, slash), name.substr(slash + 1), {"", 0, folder, object});
   }
-  return classes;
+  return absl::OkStatus();
 }
 
 // Image k of a class of n comes at (k + 1/2) / n of the way, so every stretch of them, as the end
@@ -113,31 +150,44 @@ void MixClasses(ImageFolder& folder) {
   folder.files = std::move(files);
 }
 
-}  // namespace
-
-absl::StatusOr<ImageFolder> ListImageFolder(const std::string& path, const Cancelled& cancelled) {
-  ATOLL_ASSIGN_OR_RETURN(const Classes classes, IsRemotePath(path) ? ListRemote(path, cancelled)
-                                                                   : ListLocal(path, cancelled));
-  if (classes.empty()) {
+absl::StatusOr<ImageFolder> Listing::Finish() {
+  const std::string what = absl::StrCat("data path ", path_);
+  if (not_read_ > 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "data path ", path, ": there is no folder of a class in it; put images at CLASS/NAME.jpg"));
+        what, ": ", CountText(not_read_, "file"), " of images that are not read, the first is ",
+        first_not_read_, ": convert them to PNG or JPEG (mogrify -format png), or move them away"));
+  }
+  if (files_.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": there is no folder of a class in it; put images at CLASS/NAME.jpg"));
   }
   ImageFolder folder;
-  for (const auto& [name, files] : classes) {
+  folder.left_out = left_out_;
+  for (auto& [name, files] : files_) {
     if (files.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("data path ", absl::StripSuffix(path, "/"), "/", name,
-                       ": there is no .jpg, .jpeg or .png file in this class's folder"));
+      const std::string others = left_out_.Text();
+      return absl::InvalidArgumentError(absl::StrCat(
+          what, "/", name, ": there is no .jpg, .jpeg or .png file in this class's folder",
+          others.empty() ? "" : "; ", others));
     }
     const auto label = static_cast<int32_t>(folder.classes.size());
     folder.classes.push_back(name);
-    for (const ImageFolder::File& file : files) {
-      folder.files.push_back(file);
+    for (ImageFolder::File& file : files) {
+      folder.files.push_back(std::move(file));
       folder.files.back().label = label;
     }
   }
   MixClasses(folder);
   return folder;
+}
+
+}  // namespace
+
+absl::StatusOr<ImageFolder> ListImageFolder(const std::string& path, const Cancelled& cancelled) {
+  Listing listing(path);
+  ATOLL_RETURN_IF_ERROR(IsRemotePath(path) ? ListRemote(path, cancelled, &listing)
+                                           : ListLocal(path, cancelled, &listing));
+  return listing.Finish();
 }
 
 absl::Status ReadImageFile(const ImageFolder::File& image_file, int64_t side,

@@ -1,8 +1,8 @@
 // A folder of JPEG and PNG files, in a folder for each class: PATH/CLASS/NAME.jpg.
 //
 // A class's number is its position among the names of the classes, sorted. Files with other endings
-// than .jpg, .jpeg and .png (in lower or upper case), and names that begin with a dot, are left
-// out.
+// than .jpg, .jpeg, .jpe, .jfif and .png (in lower or upper case) are left out and named; those of
+// images that are not read are refused. Names that begin with a dot are no part of the folder.
 
 #ifndef ATOLL_WORKER_DATA_IMAGE_FOLDER_H_
 #define ATOLL_WORKER_DATA_IMAGE_FOLDER_H_
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/path_pattern.h"
 #include "worker/data/data_file.h"
 #include "worker/data/image_codec.h"
 
@@ -30,10 +31,11 @@ struct ImageFolder {
 
   std::vector<std::string> classes;  // sorted
   std::vector<File> files;           // of each class by name, and classes evenly mixed
+  LeftOut left_out = {};             // what is no image of a class
 };
 
 // `path`: a folder, or s3://BUCKET/NAME. NOT_FOUND or INVALID_ARGUMENT: there is no such folder, it
-// has no folders, or a class has no image.
+// has no folders, a class has no image, or images of a kind that is not read (.webp).
 absl::StatusOr<ImageFolder> ListImageFolder(const std::string& path,
                                             const Cancelled& cancelled = {});
 

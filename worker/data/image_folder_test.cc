@@ -48,6 +48,7 @@ void WriteClasses(const Folder& folder, const std::string& below = "") {
   folder.Write(below + "dog/b.jpeg", EncodeJpeg(4, 6, 1));
   folder.Write(below + "cat/z.jpg", EncodeJpeg(9, 9, 3, true));
   folder.Write(below + "cat/notes.txt", "no image");
+  folder.Write(below + "dog/more/x.png", "in no class's folder itself");
   folder.Write(below + "cat/.hidden.png", "no image");
   folder.Write(below + ".cache/x.png", "no image");
   folder.Write(below + "README", "no class");
@@ -152,6 +153,9 @@ TEST_CASE("classes_are_numbered_by_name_and_each_file_is_a_sample") {
   // dog/a.PNG, cat/z.jpg, dog/b.jpeg: classes are mixed.
   CHECK(listed->files[1].path == folder.path() + "/cat/z.jpg");
   CHECK(listed->files[2].label == 1);
+  const std::string left_out = listed->left_out.Text();
+  CHECK_THAT(left_out, Contains("leaves out 3: ") && Contains(folder.path() + "/README"));
+  CHECK_THAT(left_out, Contains("/dog/more (") && Contains("/cat/notes.txt ("));
 
   const auto set = ImageSet::Open(Spec(folder.path(), 4), folder.path(), 2);
   REQUIRE(set.status().message() == "");
@@ -204,6 +208,25 @@ TEST_CASE("folders_that_are_not_what_they_should_be_are_refused_by_name") {
   CHECK_THAT(message(Spec(train, 4), 2), Contains(bad));
   std::filesystem::create_directory(train + "/empty");
   CHECK_THAT(message(Spec(train, 4), 3), Contains("/empty"));
+}
+
+TEST_CASE("images_of_kinds_that_are_not_read_are_refused_with_the_first_of_them") {
+  for (const char* ending : {".webp", ".tif", ".TIFF", ".bmp", ".gif", ".avif", ".heic"}) {
+    const Folder folder;
+    WriteClasses(folder);
+    const std::string first = folder.Write(absl::StrCat("dog/c", ending), "an image");
+    folder.Write(absl::StrCat("dog/d", ending), "an image");
+    const std::string refusal(ListImageFolder(folder.path()).status().message());
+    CHECK_THAT(refusal, Contains("2 files") && Contains(first) && Contains("PNG"));
+  }
+}
+
+TEST_CASE("other_endings_of_jpeg_files_are_read") {
+  const Folder folder;
+  WriteClasses(folder);
+  folder.Write("dog/c.jfif", EncodeJpeg(4, 4, 3));
+  folder.Write("dog/d.JPE", EncodeJpeg(4, 4, 3));
+  CHECK(ImageSet::Open(Spec(folder.path(), 4), folder.path(), 2)->images() == 5);
 }
 
 TEST_CASE("validation_folders_have_the_classes_of_training") {

@@ -94,6 +94,7 @@ absl::StatusOr<ImageFolder> CheckedImageFolder(const std::string& path, int64_t 
 absl::Status ImageSet::AddFolder(const std::string& path, int64_t side, int64_t classes,
                                  const Cancelled& cancelled) {
   ATOLL_ASSIGN_OR_RETURN(ImageFolder folder, CheckedImageFolder(path, side, classes, cancelled));
+  LogLeftOut(path, folder.left_out);
   shape_ = {side, side, kImageChannels};
   class_names_ = std::move(folder.classes);
   if (IsRemotePath(path)) {
@@ -123,7 +124,9 @@ absl::StatusOr<ImageSet> ImageSet::Open(const DataSpec& spec, const std::string&
     ATOLL_RETURN_IF_ERROR(set.AddFolder(path, spec.image_size, classes, cancelled));
     return set;
   }
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(path, cancelled));
+  LeftOut left_out;
+  ATOLL_ASSIGN_OR_RETURN(const auto files, ExpandGlob(path, cancelled, &left_out));
+  LogLeftOut(path, left_out);
   for (const std::string& file : files) {
     ATOLL_ASSIGN_OR_RETURN(const std::string bytes, ReadWhole(file, cancelled));
     const size_t before = set.labels_.size();

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "common/path_pattern.h"
+#include "common/logging.h"
 #include "common/paths.h"
 #include "common/status.h"
 #include "worker/data/data_file.h"
@@ -15,6 +15,7 @@ namespace atl {
 namespace {
 
 constexpr size_t kBlockBytes = 1 << 16;
+constexpr int64_t kEntriesMax = 1 << 20;  // that a pattern looks at
 
 absl::Status InputError(const std::string& path, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat("data file ", path, ": ", problem));
@@ -221,7 +222,7 @@ absl::StatusOr<std::string> ReadFileHead(const DataFile& file, const Cancelled& 
 }
 
 absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path,
-                                                    const Cancelled& cancelled) {
+                                                    const Cancelled& cancelled, LeftOut* left_out) {
   if (absl::StartsWith(path, "http://") || absl::StartsWith(path, "https://")) {
     // The part behind the first '?' may be anything.
     const size_t star = path.find_first_of("*?");
@@ -231,16 +232,34 @@ absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path,
         ": a web server lists no files, so that \"*\" names none; name each (data.sources)"));
   }
   if (FindPattern(path) == std::string::npos) return std::vector<std::string>{path};
-  if (IsRemotePath(path)) return ExpandRemoteGlob(path, cancelled);
+  if (IsRemotePath(path)) return ExpandRemoteGlob(path, cancelled, left_out);
   const std::string what = absl::StrCat("data path ", path);
   const auto itself = FindPath(path);
   if (!itself.ok()) return Annotate(itself.status(), what);
   if (*itself && (*itself)->is_file) return std::vector<std::string>{path};
-  auto found = ExpandPattern(RealFiles(), path);
+  LeftOut all;
+  if (left_out == nullptr) left_out = &all;
+  auto found = ExpandPattern(RealFiles(), path, kEntriesMax, left_out);
   if (!found.ok()) return Annotate(found.status(), what);
-  std::erase_if(*found, [](const std::string& file) { return file.back() == '/'; });
+  const bool reads_below = absl::StrContains(path, "**");
+  std::string folder;
+  std::erase_if(*found, [&](const std::string& file) {
+    if (file.back() != '/') return false;
+    folder = file;
+    if (!reads_below) left_out->Add(file, "a folder");
+    return true;
+  });
   if (!found->empty()) return *std::move(found);
-  return absl::NotFoundError(absl::StrCat(what, ": no file matches"));
+  if (folder.empty()) return absl::NotFoundError(absl::StrCat(what, ": no file matches"));
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, ": folders alone match, as ", folder, ": name the files in them (", folder,
+                   "*), or all below (", folder, "**)"));
+}
+
+void LogLeftOut(const std::string& path, const LeftOut& left_out) {
+  if (const std::string text = left_out.Text(); !text.empty()) {
+    LogWarning("data", "data path ", path, ": ", text);
+  }
 }
 
 absl::Status Problems::Take(const absl::Status& status) {

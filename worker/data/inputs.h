@@ -14,15 +14,21 @@
 #include "absl/status/statusor.h"
 #include "common/file_kind.h"
 #include "common/object_store/http.h"
+#include "common/path_pattern.h"
 #include "worker/data/data_file.h"
 
 namespace atl {
 
 // The files or objects that match (common/path_pattern.h), sorted by name; without a pattern in it
 // the path itself, whether there is such a file or not; addresses of web servers are no patterns.
-// NOT_FOUND: a pattern that matches none.
+// NOT_FOUND: a pattern that matches none. `left_out` gets the folders that match it, and what
+// ExpandPattern leaves out. FAILED_PRECONDITION: it matches folders alone.
 absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path,
-                                                    const Cancelled& cancelled = {});
+                                                    const Cancelled& cancelled = {},
+                                                    LeftOut* left_out = nullptr);
+
+// Warns of what a data path leaves out, if anything.
+void LogLeftOut(const std::string& path, const LeftOut& left_out);
 
 // The first kFileKindBytes, or all of a shorter file.
 absl::StatusOr<std::string> ReadFileHead(const DataFile& file, const Cancelled& cancelled = {});

@@ -219,6 +219,21 @@ TEST_CASE("a job fetches the blocks that its sequences need, once, and no others
   }
 }
 
+TEST_CASE("objects that stand for folders are no data, and folders that match are named") {
+  Fixture fixture;
+  for (const char* name : {"p/", "p/a.txt", "p/sub/", "p/sub/b.txt", "p/sub/c.txt", "q/d.txt"}) {
+    fixture.server.Put(absl::StrCat("/bucket/", name), "text", "\"t\"");
+  }
+  LeftOut left_out;
+  CHECK(*ExpandRemoteGlob("s3://bucket/p/*", {}, &left_out) ==
+        std::vector<std::string>{"s3://bucket/p/a.txt"});
+  CHECK(left_out.Text() == "leaves out 1: s3://bucket/p/sub/ (a folder)");
+  LeftOut below;
+  CHECK(ExpandRemoteGlob("s3://bucket/p/**", {}, &below)->size() == 3);
+  CHECK(ExpandRemoteGlob("s3://bucket/p/**/*.txt", {}, &below)->size() == 3);
+  CHECK(below.Text().empty());
+}
+
 TEST_CASE("a folder of images in a bucket is listed page by page and reads as it does from disk") {
   Fixture fixture;
   const fs::path here = fixture.folder() / "images";
@@ -243,6 +258,9 @@ TEST_CASE("a folder of images in a bucket is listed page by page and reads as it
   REQUIRE(remote.ok());
   CHECK(remote->classes == std::vector<std::string>{"cat", "dog"});
   CHECK(remote->files.size() == 4);
+  CHECK_THAT(remote->left_out.Text(),
+             Contains("leaves out 3: s3://bucket/set/cat/notes.txt") &&
+                 Contains("/dog/deeper/x.png") && Contains("/top.png"));
   const Dataset bucket = Opened(spec);
   spec.path = here.string();
   const Dataset disk = Opened(spec);

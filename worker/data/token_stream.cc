@@ -44,6 +44,7 @@ struct TextInput {
   std::unique_ptr<const Tokenizer> tokenizer;  // null: bytes
   std::unique_ptr<const ChatFrame> chat;       // of conversations
   std::optional<int32_t> end_of_text;
+  LeftOut left_out;
 };
 
 bool IsText(DataFormat format) {
@@ -82,7 +83,7 @@ absl::Status FindTokenizer(const DataSpec& spec, int64_t vocabulary, TextInput* 
 absl::StatusOr<TextInput> FindText(const DataSpec& spec, const std::string& path,
                                    int64_t vocabulary, const Cancelled& cancelled) {
   TextInput input;
-  ATOLL_ASSIGN_OR_RETURN(input.files, ExpandGlob(path, cancelled));
+  ATOLL_ASSIGN_OR_RETURN(input.files, ExpandGlob(path, cancelled, &input.left_out));
   const bool bytes = spec.tokenizer_path.empty();
   if (bytes) {
     if (spec.format != DataFormat::kText) input.end_of_text = '\n';
@@ -229,9 +230,15 @@ absl::Status CheckTokenizer(const DataSpec& spec, const std::string& folder,
                    "`atoll tokenize`"));
 }
 
+void WarnOfLeftOut(const std::string& path, const LeftOut& left_out, DataInspection* found) {
+  const std::string text = left_out.Text();
+  if (!text.empty()) found->warnings.push_back(absl::StrCat("data path ", path, ": ", text));
+}
+
 absl::Status InspectText(const DataSpec& spec, const DataPart& part, int64_t vocabulary,
                          const InspectionDepth& depth, DataInspection* found) {
   ATOLL_ASSIGN_OR_RETURN(const TextInput input, FindText(spec, part.path, vocabulary, {}));
+  WarnOfLeftOut(part.path, input.left_out, found);
   ATOLL_ASSIGN_OR_RETURN(const TextHeads heads,
                          TokenizeHeads(OptionsFor(spec, input), depth.head_bytes));
   const std::string skipped = heads.skipped.count > 0 ? SkippedText(heads.skipped) : "";
@@ -285,6 +292,7 @@ absl::Status InspectFolder(const DataSpec& spec, const std::string& path, int64_
                            DataInspection* found) {
   ATOLL_ASSIGN_OR_RETURN(const ImageFolder folder,
                          CheckedImageFolder(path, spec.image_size, classes));
+  WarnOfLeftOut(path, folder.left_out, found);
   const size_t tried = std::min(folder.files.size(), kHeadImages);
   std::vector<uint8_t> pixels(
       static_cast<size_t>(spec.image_size * spec.image_size * kImageChannels));
@@ -444,7 +452,9 @@ absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::s
     // Keeps one file of each pair.
     pattern = absl::StrCat(absl::StripSuffix(absl::StripSuffix(path, ".bin"), ".idx"), ".bin");
   }
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(pattern, cancelled));
+  LeftOut left_out;
+  ATOLL_ASSIGN_OR_RETURN(const auto files, ExpandGlob(pattern, cancelled, &left_out));
+  LogLeftOut(path, left_out);
   Problems problems;
   for (const std::string& file : files) {
     ATOLL_RETURN_IF_ERROR(problems.Take(stream.Add(spec.format, file, cancelled)));
@@ -474,7 +484,9 @@ absl::Status TokenStream::CheckSamples(int64_t vocabulary, int64_t samples,
 absl::StatusOr<TokenStream> TokenStream::OpenText(const DataSpec& spec, const std::string& path,
                                                   int64_t vocabulary, const DataOptions& options) {
   const Cancelled& cancelled = options.watch.cancelled;
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(path, cancelled));
+  LeftOut left_out;
+  ATOLL_ASSIGN_OR_RETURN(const auto files, ExpandGlob(path, cancelled, &left_out));
+  LogLeftOut(path, left_out);
   ATOLL_ASSIGN_OR_RETURN(const bool direct, ReadsDirectly(spec, files, cancelled));
   TokenStream stream;
   if (direct) {

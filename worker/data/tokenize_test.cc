@@ -131,6 +131,23 @@ TEST_CASE("a glob names files in order; one that matches none is refused") {
   CHECK(absl::IsNotFound(ExpandGlob(folder.at("*.json")).status()));
 }
 
+TEST_CASE("folders that a glob matches are named, and refused where they are all") {
+  Folder folder;
+  folder.Write("a.txt", "a");
+  fs::create_directory(folder.at("sub"));
+  folder.Write("sub/b.txt", "b");
+  LeftOut left_out;
+  CHECK(*ExpandGlob(folder.at("*"), {}, &left_out) == std::vector<std::string>{folder.at("a.txt")});
+  CHECK(left_out.Text() == "leaves out 1: " + folder.at("sub/") + " (a folder)");
+  LeftOut below;
+  CHECK(ExpandGlob(folder.at("**"), {}, &below)->size() == 2);
+  CHECK(ExpandGlob(folder.at("**/*"), {}, &below)->size() == 2);
+  CHECK(below.Text().empty());
+  const absl::Status alone = ExpandGlob(folder.at("s*")).status();
+  CHECK(absl::IsFailedPrecondition(alone));
+  CHECK_THAT(std::string(alone.message()), Contains(folder.at("sub/**")));
+}
+
 // ---- tokenize ----
 
 TEST_CASE("lines_of_no_use_are_left_out_and_counted_where_the_job_says_so") {
