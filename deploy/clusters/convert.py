@@ -21,11 +21,11 @@ def quoted(text):
 
 
 def device_type(name, memory_bytes):
-    """The catalogue's name: "A100-80GB" is a100-80. `atoll plan` answers one that it has not with the nearest."""
-    kind = re.sub(r"^(nvidia[- ]?)", "", name.lower()).removesuffix("gb")
+    """The catalogue's name: "A100-80GB-SXM" is a100-80. `atoll plan` answers one that it has not with the nearest."""
+    kind = re.sub(r"^nvidia[- ]?|[- ]?\d+gb\b|[- ](sxm\d?|pcie|nvl|mega|hbm3)\b", "", name.lower())
     if kind == "a100":
-        return "a100-80" if memory_bytes and memory_bytes > 60e9 else "a100-40"
-    return {"v100-32": "v100", "h100-80": "h100", "rtxa6000": "a6000", "rtx6000ada": "rtx6000-ada"}.get(kind, kind)
+        return "a100-80" if "80gb" in name.lower() or memory_bytes and memory_bytes > 60e9 else "a100-40"
+    return {"t4g": "t4", "rtxa6000": "a6000", "rtx6000ada": "rtx6000-ada"}.get(kind, kind)
 
 
 def device(name, kind, node, site, memory_bytes=None, price=None):
@@ -85,6 +85,8 @@ def skypilot(arguments):
         if not fitting:
             raise ValueError(f"{arguments.catalogue}: no GPU instance {found[1]} with a {column} in {found[3] or 'any region'}")
         row = min(fitting, key=lambda each: float(each[column]))
+        if not float(row["AcceleratorCount"]).is_integer():
+            raise ValueError(f"{found[1]} has {row['AcceleratorCount']} of a GPU, and parts of one are not planned with")
         memory = re.search(r"['\"]SizeInMiB['\"]:\s*(\d+)", row.get("GpuInfo") or "")
         memory = int(memory[1]) << 20 if memory else None
         gpus, site = int(float(row["AcceleratorCount"])), row["Region"]

@@ -15,6 +15,10 @@ HOSTS = """{"10.0.0.1": {"instance_type": "V100", "inter_bandwidth": 10, "intra_
 CATALOGUE = """InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region
 p4de,A100-80GB,2.0,96.0,1152.0,"{'Gpus': [{'Name': 'A100-80GB', 'MemoryInfo': {'SizeInMiB': 81920}}]}",40.96,20.1,us
 p4de,A100-80GB,2.0,96.0,1152.0,,40.96,18.3,us
+h100,H100-MEGA-80GB,2.0,16.0,256.0,,20.0,,us
+pod,A100-80GB-SXM,1.0,16.0,256.0,,1.9,,us
+old,V100-32GB,1.0,16.0,256.0,,1.2,,us
+part,A10,0.5,18.0,220.0,,1.6,,us
 g5,A10G,4.0,48.0,192.0,"{'Gpus': [{'Name': 'A10G', 'MemoryInfo': {'SizeInMiB': 24576}}]}",5.672,,eu
 m5,,,2.0,8.0,,0.096,0.04,us
 """
@@ -66,7 +70,10 @@ def skypilot(_):
         plan(done.stdout)
         spot = convert("skypilot", "vms.csv", "p4de=1", "--spot").stdout
         check("price_per_hour = 9.15" in spot, spot)
-        for wrong in ("m5=1", "g5=1@us", "g5"):
+        done = convert("skypilot", "vms.csv", "h100=1", "pod=1", "old=1")
+        check(done.returncode == 0 and all(f'type = "{kind}"' in done.stdout for kind in ("h100", "a100-80", "v100")), done.stdout)
+        plan(done.stdout)
+        for wrong in ("m5=1", "g5=1@us", "g5", "part=1"):
             done = convert("skypilot", "vms.csv", wrong)
             check(done.returncode == 1 and wrong.split("=")[0] in done.stderr, done.stderr)
         os.chdir("/")
