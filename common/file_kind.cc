@@ -299,7 +299,10 @@ FoundKind FindMarkup(std::string_view head) {
             "fetch the object again"};
   }
   for (const std::string_view tag : {"<!doctype html", "<html", "<head>", "<body", "<title>"}) {
-    if (begins(tag)) return {FileKind::kMarkup, "an HTML page", "is it the page of a login?"};
+    if (!begins(tag)) continue;
+    return {FileKind::kMarkup, "an HTML page",
+            "is it the page of a login, or one about the file (of a hub: its address has /resolve/ "
+            "or /raw/ in place of /blob/)?"};
   }
   const bool has_names = head.substr(0, head.find('>')).find(" xmlns") != std::string_view::npos;
   if (declared || has_names || begins("<!doctype ") || begins("<rss ") || begins("<svg ")) {

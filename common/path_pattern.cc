@@ -87,8 +87,9 @@ class Walk {
     ATOLL_ASSIGN_OR_RETURN(const fs::file_type type, FindType(at));
     if (type != fs::file_type::symlink) return absl::OkStatus();
     return absl::FailedPreconditionError(
-        absl::StrCat(at.string(), " is a link that leads to nothing: fetch what it stands for (git "
-                                  "annex get, dvc pull), or remove it"));
+        absl::StrCat(at.string(),
+                     " is a link that leads to nothing: fetch what it stands for (git "
+                     "annex get, dvc pull), or remove it"));
   }
 
   absl::Status LeaveOut(const fs::path& at, const char* why) {

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/files.h"
@@ -284,10 +285,17 @@ absl::StatusOr<HubPath> ParseHubPath(const std::string& url) {
   if (absl::ConsumePrefix(&rest, "models/")) place.type = HubPath::Type::kModel;
   std::vector<std::string> parts = absl::StrSplit(rest, '/');
   if (parts.size() < 2) return bad();
+  if (parts[0] == "spaces" || parts[0] == "buckets") {
+    return absl::InvalidArgumentError(absl::StrCat("\"", url, "\": ", parts[0],
+                                                   " of the hub are not read, but data sets and "
+                                                   "models"));
+  }
   const size_t at = parts[1].find('@');
   size_t used = 2;
   if (at != std::string::npos) {
-    place.revision = parts[1].substr(at + 1);
+    // As other tools write it: refs%2Fpr%2F1, and a short form of the branch of conversions.
+    place.revision = absl::StrReplaceAll(parts[1].substr(at + 1), {{"%2F", "/"}, {"%2f", "/"}});
+    if (place.revision == "~parquet") place.revision = "refs/convert/parquet";
     parts[1].resize(at);
     // refs/pr/1 and refs/convert/parquet are one revision each.
     if (place.revision == "refs" && parts.size() >= 4) {

@@ -218,8 +218,11 @@ TEST_CASE("addresses_of_the_hub_are_taken_apart") {
   CHECK(place("hf://models/o/n") == "2 o/n main ");
   CHECK(place("hf://datasets/o/n@refs/convert/parquet/a/0.parquet") ==
         "1 o/n refs/convert/parquet a/0.parquet");
-  for (const char* bad :
-       {"hf://", "hf://o", "hf://o/", "hf://o/n@", "hf://o/n/../x", "hf:///n/a", "http://o/n"}) {
+  CHECK(place("hf://datasets/o/n@refs%2Fpr%2F1/a") == "1 o/n refs/pr/1 a");
+  CHECK(place("hf://datasets/o/n@~parquet/a/0.parquet") ==
+        "1 o/n refs/convert/parquet a/0.parquet");
+  for (const char* bad : {"hf://", "hf://o", "hf://o/", "hf://o/n@", "hf://o/n/../x", "hf:///n/a",
+                          "http://o/n", "hf://spaces/o/n/a"}) {
     CHECK(place(bad) == "none");
   }
 }

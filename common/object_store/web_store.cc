@@ -37,9 +37,10 @@ class WebStore : public ObjectStore {
   absl::StatusOr<ObjectInfo> Stat(const std::string& name, const CallOptions& call) override {
     ATOLL_ASSIGN_OR_RETURN(WebAnswer answer, Send("HEAD", name, {}, kWebAnswerBytesMax, call));
     ObjectInfo info{name, -1, ""};
+    // Servers that make the body only for GET say 0 of it.
     const bool has_length = answer.status == 200 &&
                             absl::SimpleAtoi(Header(answer, "content-length"), &info.bytes) &&
-                            info.bytes >= 0;
+                            info.bytes > 0;
     if (answer.status == 404) return Error(answer, name);
     if (!has_length) {
       const absl::Status head = answer.status == 200 ? absl::OkStatus() : Error(answer, name);
@@ -108,7 +109,8 @@ class WebStore : public ObjectStore {
     const bool sized = absl::StartsWith(range, "bytes ") &&
                        absl::SimpleAtoi(range.substr(range.find('/') + 1), &bytes) && bytes >= 0;
     if (answer->status == 206 && sized) return bytes;
-    if (answer->status == 416 && sized && bytes == 0) return bytes;
+    if (answer->status == 416 && (sized ? bytes == 0 : head.ok())) return 0;
+    if (answer->status == 200 && answer->body.empty()) return 0;
     if (answer->status == 200 || answer->status == 206) return NoRanges(name);
     const absl::Status error = Error(*answer, name);
     // The refusal of HEAD says less than that of GET.

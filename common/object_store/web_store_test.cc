@@ -97,6 +97,19 @@ TEST_CASE("an_object_without_a_length_is_sized_by_a_range") {
   CHECK(server.Stat()->bytes == 17);
 }
 
+TEST_CASE("a_length_of_0_in_an_answer_to_head_is_believed_only_if_get_has_no_byte") {
+  const auto bytes = [](const WebAnswer& got) {
+    Server server([&](const WebRequest& request) {
+      if (request.method == "GET") return got;
+      return WebAnswer{200, {{"etag", "\"a\""}, {"content-length", "0"}}};
+    });
+    return server.Stat()->bytes;
+  };
+  CHECK(bytes({206, {{"etag", "\"a\""}, {"content-range", "bytes 0-0/17"}}, "t"}) == 17);
+  CHECK(bytes({200, {{"etag", "\"a\""}}, ""}) == 0);
+  CHECK(bytes({416, {{"etag", "\"a\""}}, "out of range"}) == 0);
+}
+
 TEST_CASE("servers_that_cannot_be_read_by_parts_are_refused_with_the_cause") {
   CHECK_THAT(Server([](const WebRequest&) {
                return WebAnswer{200, {{"etag", "\"a\""}}, std::string(5 << 20, 'a')};

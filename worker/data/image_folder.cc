@@ -35,9 +35,9 @@ bool EndsWithOneOf(const std::string& name, std::span<const absl::string_view> e
 
 constexpr absl::string_view kRead[] = {".jpg", ".jpeg", ".jpe", ".jfif", ".png"};
 constexpr absl::string_view kNotRead[] = {
-    ".webp", ".tif", ".tiff", ".bmp", ".gif", ".avif", ".heic", ".heif", ".jxl", ".jp2", ".j2k",
-    ".ppm",  ".pgm", ".pbm",  ".pnm", ".tga", ".svg",  ".ico",  ".psd",  ".dng", ".cr2", ".nef",
-    ".arw",  ".exr", ".hdr",  ".dcm", ".nii"};
+    ".webp", ".tif", ".tiff", ".bmp", ".gif", ".avif", ".heic", ".heif", ".jxl",
+    ".jp2",  ".j2k", ".ppm",  ".pgm", ".pbm", ".pnm",  ".tga",  ".svg",  ".ico",
+    ".psd",  ".dng", ".cr2",  ".nef", ".arw", ".exr",  ".hdr",  ".dcm",  ".nii"};
 
 // What a folder holds, as it is found.
 class Listing {
@@ -158,8 +158,8 @@ absl::StatusOr<ImageFolder> Listing::Finish() {
         first_not_read_, ": convert them to PNG or JPEG (mogrify -format png), or move them away"));
   }
   if (files_.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        what, ": there is no folder of a class in it; put images at CLASS/NAME.jpg"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": there is no folder of a class in it; put images at CLASS/NAME.jpg"));
   }
   ImageFolder folder;
   folder.left_out = left_out_;

@@ -251,9 +251,9 @@ absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path,
   });
   if (!found->empty()) return *std::move(found);
   if (folder.empty()) return absl::NotFoundError(absl::StrCat(what, ": no file matches"));
-  return absl::FailedPreconditionError(
-      absl::StrCat(what, ": folders alone match, as ", folder, ": name the files in them (", folder,
-                   "*), or all below (", folder, "**)"));
+  return absl::FailedPreconditionError(absl::StrCat(what, ": folders alone match, as ", folder,
+                                                    ": name the files in them (", folder,
+                                                    "*), or all below (", folder, "**)"));
 }
 
 void LogLeftOut(const std::string& path, const LeftOut& left_out) {

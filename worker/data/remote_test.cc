@@ -258,9 +258,8 @@ TEST_CASE("a folder of images in a bucket is listed page by page and reads as it
   REQUIRE(remote.ok());
   CHECK(remote->classes == std::vector<std::string>{"cat", "dog"});
   CHECK(remote->files.size() == 4);
-  CHECK_THAT(remote->left_out.Text(),
-             Contains("leaves out 3: s3://bucket/set/cat/notes.txt") &&
-                 Contains("/dog/deeper/x.png") && Contains("/top.png"));
+  CHECK_THAT(remote->left_out.Text(), Contains("leaves out 3: s3://bucket/set/cat/notes.txt") &&
+                                          Contains("/dog/deeper/x.png") && Contains("/top.png"));
   const Dataset bucket = Opened(spec);
   spec.path = here.string();
   const Dataset disk = Opened(spec);
