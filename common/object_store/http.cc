@@ -6,9 +6,11 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <iterator>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -31,7 +33,8 @@ constexpr long kConnectSeconds = 10;
 constexpr long kLinkConnectSeconds = 1, kLinkSeconds = 5;
 constexpr long kSlowBytesPerSecond = 1024;
 constexpr long kSlowSeconds = 10, kSlowUploadSeconds = 30;
-constexpr Duration kSaySilence = std::chrono::seconds(4);
+constexpr long kSecondTrySeconds = 3;
+constexpr Duration kTryBeside = std::chrono::seconds(3), kSaySilence = std::chrono::seconds(4);
 constexpr size_t kHeadersMax = 200;
 constexpr absl::string_view kAnswerBegins = "HTTP/";
 constexpr long kRedirectsMax = 5;
@@ -115,8 +118,45 @@ class Wait {
 };
 thread_local Wait* Wait::current = nullptr;
 
+bool Reads(const WebRequest& request) {
+  return request.method == "GET" || request.method == "HEAD";
+}
+
+absl::StatusOr<WebAnswer> SendOnce(const WebRequest& request, bool beside);
+
+// Further tries of a read beside one that is silent, short ones, until one is answered: a server
+// that is back has often forgotten what it was sent before.
+class TriesBeside {
+ public:
+  explicit TriesBeside(WebRequest request) : request_(std::move(request)) {
+    request_.cancelled = [this, cancelled = request_.cancelled] {
+      return ended_ || (cancelled && cancelled());
+    };
+    thread_ = std::thread([this] {
+      while (!answered_ && !request_.cancelled()) {
+        answer_ = SendOnce(request_, /*beside=*/true);
+        answered_ = answer_.ok();
+      }
+    });
+  }
+  ~TriesBeside() {
+    ended_ = true;
+    thread_.join();
+  }
+  bool answered() const { return answered_; }
+  // REQUIRES: answered().
+  WebAnswer Take() { return *std::move(answer_); }
+
+ private:
+  WebRequest request_;
+  std::atomic<bool> ended_ = false, answered_ = false;
+  absl::StatusOr<WebAnswer> answer_;
+  std::thread thread_;
+};
+
 struct Transfer {
   const WebRequest* request;
+  bool is_beside = false;
   WebAnswer answer;
   size_t buffer = 0, offset = 0;  // of the body, sent so far
   bool redirects = false;         // the answer under way says that the object is elsewhere
@@ -124,6 +164,7 @@ struct Transfer {
   bool forbidden = false;
   curl_off_t moved = 0;  // bytes both ways, at `moved_at`
   Instant moved_at = SteadyNow();
+  std::unique_ptr<TriesBeside> beside;
 };
 
 size_t TakeBody(char* data, size_t size, size_t count, void* user) {
@@ -218,10 +259,15 @@ int CheckProgress(void* user, curl_off_t, curl_off_t got, curl_off_t, curl_off_t
   auto* const transfer = static_cast<Transfer*>(user);
   const Instant now = SteadyNow();
   if (std::exchange(transfer->moved, got + sent) != got + sent) transfer->moved_at = now;
-  const bool silent = now - transfer->moved_at >= kSaySilence;
-  if (Wait::current != nullptr && silent) Wait::current->Say("no answer");
+  const Duration silent = now - transfer->moved_at;
+  if (Wait::current != nullptr && silent >= kSaySilence) Wait::current->Say("no answer");
   const auto* request = transfer->request;
-  return request->cancelled && request->cancelled() ? 1 : 0;
+  const bool may_try = Reads(*request) && !request->link_local && !transfer->is_beside;
+  if (silent >= kTryBeside && may_try && transfer->beside == nullptr) {
+    transfer->beside = std::make_unique<TriesBeside>(*request);
+  }
+  const bool answered = transfer->beside != nullptr && transfer->beside->answered();
+  return answered || (request->cancelled && request->cancelled()) ? 1 : 0;
 }
 
 absl::Status CancelledError(const std::string& url) {
@@ -244,12 +290,16 @@ void SetOptions(CURL* curl, const WebRequest& request, Transfer* transfer, Heade
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(curl, CURLOPT_PATH_AS_IS, 1L);
   curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT,
-                   request.link_local ? kLinkConnectSeconds : kConnectSeconds);
+                   request.link_local    ? kLinkConnectSeconds
+                   : transfer->is_beside ? kSecondTrySeconds
+                                         : kConnectSeconds);
   if (request.link_local) curl_easy_setopt(curl, CURLOPT_TIMEOUT, kLinkSeconds);
   curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, kSlowBytesPerSecond);
   // A store may take its time over what it was sent.
-  const bool reads = request.method == "GET" || request.method == "HEAD";
-  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, reads ? kSlowSeconds : kSlowUploadSeconds);
+  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME,
+                   transfer->is_beside ? kSecondTrySeconds
+                   : Reads(request)    ? kSlowSeconds
+                                       : kSlowUploadSeconds);
   curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, TakeBody);
   curl_easy_setopt(curl, CURLOPT_WRITEDATA, transfer);
   curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, TakeHeader);
@@ -361,14 +411,19 @@ std::string RangeText(int64_t offset, int64_t bytes) {
   return absl::StrCat("bytes=", offset, "-", offset + bytes - 1);
 }
 
-absl::StatusOr<WebAnswer> SendHttp(const WebRequest& request) {
+namespace {
+
+absl::StatusOr<WebAnswer> SendOnce(const WebRequest& request, bool beside) {
   CURL* curl = HandlePool::Get().Take();
   if (curl == nullptr) return absl::ResourceExhaustedError("libcurl has no memory");
   const auto give_back = absl::MakeCleanup([&] { HandlePool::Get().Return(curl); });
-  Transfer transfer{.request = &request};
+  Transfer transfer{.request = &request, .is_beside = beside};
   HeaderList headers;
   SetOptions(curl, request, &transfer, &headers);
   ATOLL_ASSIGN_OR_RETURN(const CURLcode result, Perform(curl, &transfer));
+  if (result != CURLE_OK && transfer.beside != nullptr && transfer.beside->answered()) {
+    return transfer.beside->Take();
+  }
   if (transfer.too_long) {
     return absl::InvalidArgumentError(absl::StrCat(request.url, ": the answer is longer than ",
                                                    request.answer_bytes_max, " bytes"));
@@ -391,8 +446,6 @@ absl::StatusOr<WebAnswer> SendHttp(const WebRequest& request) {
   return std::move(transfer.answer);
 }
 
-namespace {
-
 // Returns the wait that a busy server requests, within reason.
 int64_t RetryAfterMs(const WebAnswer& answer) {
   constexpr int64_t kSecondsMax = 20;
@@ -404,6 +457,10 @@ int64_t RetryAfterMs(const WebAnswer& answer) {
 
 }  // namespace
 
+absl::StatusOr<WebAnswer> SendHttp(const WebRequest& request) {
+  return SendOnce(request, /*beside=*/false);
+}
+
 absl::StatusOr<WebAnswer> SendHttpWithRetries(const std::function<WebRequest()>& make,
                                               const RetryOptions& options) {
   thread_local std::minstd_rand random{std::random_device{}()};
@@ -413,6 +470,7 @@ absl::StatusOr<WebAnswer> SendHttpWithRetries(const std::function<WebRequest()>&
     const WebRequest request = make();
     if (request.cancelled && request.cancelled()) return CancelledError(request.url);
     if (!wait.has_value()) wait.emplace(request.url);
+    const Instant began = SteadyNow();
     auto answer = options.send ? options.send(request) : SendHttp(request);
     const bool busy = answer.ok() ? answer->status == 429 || answer->status >= 500
                                   : absl::IsUnavailable(answer.status());
@@ -425,7 +483,7 @@ absl::StatusOr<WebAnswer> SendHttpWithRetries(const std::function<WebRequest()>&
     } else if (!Pause(ms, request.cancelled)) {
       return CancelledError(request.url);
     }
-    pause_ms *= 2;
+    if (SteadyNow() - began < kTryBeside) pause_ms *= 2;  // silence was a pause already
   }
 }
 

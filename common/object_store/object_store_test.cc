@@ -2,11 +2,13 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "common/http/http_server.h"
 #include "common/object_store/credentials.h"
 #include "common/object_store/http.h"
@@ -303,6 +305,27 @@ TEST_CASE("a_redirection_to_another_host_goes_without_the_credentials") {
   target = "/elsewhere";
   REQUIRE(SendHttp(request).ok());
   CHECK(at_home == "Bearer secret");
+}
+
+TEST_CASE("a_read_that_is_silent_is_tried_beside_and_the_first_answer_counts") {
+  std::atomic<int> requests = 0;
+  std::atomic<bool> ended = false;
+  const auto server = HttpServer::Start({"--listen", "127.0.0.1:0"}, [&](const HttpRequest&) {
+    HttpReply reply;
+    reply.body = absl::StrCat("answer ", ++requests);
+    // The first one is forgotten.
+    while (reply.body == "answer 1" && !ended) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return reply;
+  });
+  REQUIRE(server.ok());
+  WebRequest request;
+  request.url = (*server)->url() + "/object";
+  const auto answer = SendHttp(request);
+  ended = true;
+  REQUIRE(answer.status().message() == "");
+  CHECK(answer->body != "answer 1");
 }
 
 }  // namespace

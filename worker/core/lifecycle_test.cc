@@ -322,8 +322,8 @@ TEST_CASE("command_that_fails_for_good_is_refused_at_once_and_one_that_may_pass_
       ++tries;
       fixture.HandleEvent(CommandFailed{"t.bin: Input/output error"});
     }
-    CHECK(tries >= 20);
-    CHECK(tries <= 30);
+    CHECK(tries >= 60);
+    CHECK(tries <= 90);
     CHECK(fixture.Drop<WorkerLog>() == 1);
     CHECK(fixture.Idle<JobRefused>());
     fixture.Passes(std::chrono::minutes(1));

@@ -14,8 +14,8 @@ namespace {
 constexpr Duration kLogAgainAfter = std::chrono::minutes(1);
 constexpr Duration kTrainerRetry = std::chrono::seconds(1);
 // From the tenth on each retry waits twice as long as the one before: a failed member is left out
-// of plans after seconds.
-constexpr Duration kRetryMax = std::chrono::minutes(1);
+// of plans after seconds. The longest wait is what passes at most once a store is back.
+constexpr Duration kRetryMax = std::chrono::seconds(8);
 constexpr int kTriesAtOnce = 10;
 }  // namespace
 
