@@ -254,6 +254,7 @@ absl::StatusOr<std::vector<std::string>> ExpandRemoteGlob(const std::string& pat
   }
   std::vector<std::string> files;
   const auto depth = std::count(pattern.begin(), pattern.end(), '/');
+  const bool reads_below = absl::StrContains(pattern, "**");
   std::string last_folder;
   for (const ObjectInfo& object : *objects) {
     const std::string& name = object.name;
@@ -263,7 +264,7 @@ absl::StatusOr<std::vector<std::string>> ExpandRemoteGlob(const std::string& pat
     }
     size_t end = name.find('/');
     for (int64_t i = 0; i < depth && end != std::string::npos; ++i) end = name.find('/', end + 1);
-    if (left_out == nullptr || end == std::string::npos) continue;
+    if (left_out == nullptr || reads_below || end == std::string::npos) continue;
     if (name.compare(0, end, last_folder) == 0 || !MatchesPattern(pattern, name.substr(0, end))) {
       continue;
     }
