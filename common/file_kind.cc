@@ -88,6 +88,12 @@ constexpr Magic kMagics[] = {
     {0, "fLaC\0"sv, FileKind::kOther, "a FLAC file (sound)", ""},
     {0, "ID3"sv, FileKind::kOther, "an MP3 file (sound)", "", true},
     {0, "%PDF-"sv, FileKind::kOther, "a PDF document", "take its text out: pdftotext"},
+    {0, "age-encryption.org/v1\n"sv, FileKind::kOther, "a file encrypted by age", "decrypt it"},
+    {0, "-----BEGIN PGP MESSAGE"sv, FileKind::kOther, "a file encrypted by PGP", "decrypt it"},
+    {0, "-----BEGIN AGE ENCRYPTED"sv, FileKind::kOther, "a file encrypted by age", "decrypt it"},
+    {0, "Salted__"sv, FileKind::kOther, "a file encrypted by openssl", "decrypt it", true},
+    {0, "LUKS\xba\xbe"sv, FileKind::kOther, "an encrypted volume (LUKS)", "open it"},
+    {0, "outs:\n- md5: "sv, FileKind::kOther, "a DVC pointer", "name the file itself: dvc pull"},
     {0, "%!PS-Adobe"sv, FileKind::kOther, "a PostScript document", "take its text out: ps2ascii"},
     {0, "{\\rtf1"sv, FileKind::kOther, "an RTF document", "take its text out"},
     {0, "\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"sv, FileKind::kOther, "an Office document",
@@ -278,6 +284,10 @@ std::string Element(std::string_view head, std::string_view name) {
 
 FoundKind FindMarkup(std::string_view head) {
   if (Begins(head, "\xef\xbb\xbf")) head.remove_prefix(3);
+  if (Begins(head, "WARC/1.")) {
+    return {FileKind::kMarkup, "a WARC file (of Common Crawl)",
+            "take its texts out of its records"};
+  }
   const auto begin = std::find_if(head.begin(), head.end(), [](char c) {
     return std::isspace(static_cast<unsigned char>(c)) == 0;
   });

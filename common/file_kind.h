@@ -22,7 +22,7 @@ enum class FileKind : uint8_t {
   kParquet,
   kSafetensors,
   kMegatronIndex,
-  kMarkup,    // HTML or XML
+  kMarkup,    // HTML, XML or WARC
   kWideText,  // text in UTF-16 or UTF-32
   kJpeg,
   kPng,

@@ -20,8 +20,8 @@ import time
 
 from planted import PLANTED
 
-FILES = ["client_decoders", "control_decoders", "data_decoders", "file_decoders", "planning_decoders",
-         "service_decoders", "state_decoders", "text_decoders", "wire_decoders"]
+FILES = ["client_decoders", "control_decoders", "data_decoders", "file_decoders", "model_decoders", "planning_decoders",
+         "service_decoders", "state_decoders", "store_decoders", "text_decoders", "wire_decoders"]
 CORES = "cores"  # not decoders: messages to whole cores
 DAEMONS = "daemons"  # and to real daemons
 HERE = os.path.dirname(os.path.abspath(__file__))

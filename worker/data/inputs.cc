@@ -144,7 +144,7 @@ class ParquetReader : public TextReader {
         [data, cancelled = options.cancelled](int64_t offset, char* out, int64_t bytes) {
           return data->Read(offset, out, bytes, cancelled);
         },
-        data->bytes(), options.columns);
+        data->bytes(), options.columns, options.used_columns);
     ATOLL_RETURN_IF_ERROR(reader->Named(rows.status()));
     reader->rows_ = *std::move(rows);
     return reader;

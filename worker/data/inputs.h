@@ -55,6 +55,7 @@ struct TextOptions {
   // that can be read.
   bool jsonl = false;
   std::vector<std::string> columns = {};
+  std::vector<std::string> used_columns = {};  // of all columns, those that must not be left out
 };
 
 // Reads a file's text from its beginning to its end. One thread at a time.

@@ -129,7 +129,11 @@ TextOptions GetTextOptions(const TokenizeOptions& options) {
   TextOptions text{.cancelled = options.cancelled, .jsonl = options.jsonl};
   if (options.jsonl) text.wanted = "JSONL";
   // Conversations may have further columns.
-  if (options.chat_sequence_length == 0) text.columns = {options.field};
+  if (options.chat_sequence_length == 0) {
+    text.columns = {options.field};
+  } else {
+    text.used_columns = ChatFields();
+  }
   return text;
 }
 

@@ -241,6 +241,13 @@ absl::StatusOr<Conversation> Parse(Json object) {
 
 const std::string* ChatMessage::content() const { return Text(fields, "content"); }
 
+std::vector<std::string> ChatFields() {
+  std::vector<std::string> fields = {"messages",  "prompt",    "answer", "tools",
+                                     "functions", "documents", "weight", "chat_template_kwargs"};
+  fields.insert(fields.end(), kBeside.begin(), kBeside.end());
+  return fields;
+}
+
 absl::StatusOr<Conversation> ParseChat(std::string_view json, const std::string& file,
                                        int64_t line) {
   const std::string where = absl::StrCat("data file ", file, ":", line);

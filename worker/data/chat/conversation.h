@@ -38,6 +38,9 @@ struct Conversation {
 
 inline constexpr size_t kMaxMessages = 4096;  // of a conversation
 
+// The fields of a line that conversations are made of, and those that must not stand beside them.
+std::vector<std::string> ChatFields();
+
 // Parses one line; `line` counts from 1. INVALID_ARGUMENT names file and line: it is neither form,
 // and which one it looks like, or there is no answer in it.
 absl::StatusOr<Conversation> ParseChat(std::string_view json, const std::string& file,

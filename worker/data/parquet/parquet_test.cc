@@ -17,14 +17,15 @@ using Catch::Matchers::Contains;
 // ---- vocabulary of these tests ----
 
 // All rows; an error's message.
-std::string Read(const std::string& file, const std::vector<std::string>& columns = {}) {
+std::string Read(const std::string& file, const std::vector<std::string>& columns = {},
+                 const std::vector<std::string>& used = {}) {
   auto rows = Rows::Open(
       [&](int64_t offset, char* out, int64_t bytes) -> absl::Status {
         REQUIRE((offset >= 0 && bytes >= 0 && offset + bytes <= std::ssize(file)));
         std::memcpy(out, file.data() + offset, static_cast<size_t>(bytes));
         return absl::OkStatus();
       },
-      std::ssize(file), columns);
+      std::ssize(file), columns, used);
   if (!rows.ok()) return std::string(rows.status().message());
   std::string text;
   while (!(*rows)->ended()) {
@@ -89,6 +90,7 @@ TEST_CASE("only_wanted_columns_are_read_and_one_that_is_not_there_is_named") {
   CHECK(Read(file) == "{\"a\":\"x\"}\n");
   CHECK_THAT(Read(file, {"text"}), Contains("no column \"text\"") && Contains("its columns: a, b"));
   CHECK_THAT(Read(file, {"b"}), Contains("\"b\" holds 96-bit numbers"));
+  CHECK_THAT(Read(file, {}, {"messages", "b"}), Contains("\"b\" holds 96-bit numbers"));
 }
 
 // Blocks of 128 in 4 parts, of which the first has the numbers behind the first one: their

@@ -31,13 +31,23 @@ std::string Unsupported(const Node& node) {
   return "";
 }
 
+absl::Status NotRead(const Node& column) {
+  return Bad(absl::StrCat("its column \"", column.name, "\" holds ", Unsupported(column),
+                          ", which is not read"));
+}
+
 absl::StatusOr<std::vector<const Node*>> FindColumns(const Node& root,
-                                                     const std::vector<std::string>& wanted) {
+                                                     const std::vector<std::string>& wanted,
+                                                     const std::vector<std::string>& used) {
   std::vector<const Node*> columns;
   std::vector<std::string> names;
   for (const Node& column : root.children) {
     names.push_back(column.name);
-    if (wanted.empty() && Unsupported(column).empty()) columns.push_back(&column);
+    const bool reads = Unsupported(column).empty();
+    if (wanted.empty() && reads) columns.push_back(&column);
+    if (!reads && std::find(used.begin(), used.end(), column.name) != used.end()) {
+      return NotRead(column);
+    }
   }
   for (const std::string& name : wanted) {
     const auto found = std::find(names.begin(), names.end(), name);
@@ -46,9 +56,7 @@ absl::StatusOr<std::vector<const Node*>> FindColumns(const Node& root,
                               "\" (data.field); its columns: ", absl::StrJoin(names, ", ")));
     }
     columns.push_back(&root.children[static_cast<size_t>(found - names.begin())]);
-    if (const std::string what = Unsupported(*columns.back()); !what.empty()) {
-      return Bad(absl::StrCat("its column \"", name, "\" holds ", what, ", which is not read"));
-    }
+    if (!Unsupported(*columns.back()).empty()) return NotRead(*columns.back());
   }
   if (columns.empty()) return Bad("has no column that can be read");
   return columns;
@@ -101,7 +109,8 @@ Rows::Rows(ColumnCursor::Read read, Metadata metadata, std::vector<const Node*> 
     : read_(std::move(read)), metadata_(std::move(metadata)), columns_(std::move(columns)) {}
 
 absl::StatusOr<std::unique_ptr<Rows>> Rows::Open(ColumnCursor::Read read, int64_t file_bytes,
-                                                 const std::vector<std::string>& columns) {
+                                                 const std::vector<std::string>& columns,
+                                                 const std::vector<std::string>& used) {
   char tail[kTailBytes] = {};
   if (file_bytes < 12) return Bad("is a Parquet file that breaks off");
   ATOLL_RETURN_IF_ERROR(read(file_bytes - kTailBytes, tail, kTailBytes));
@@ -125,7 +134,7 @@ absl::StatusOr<std::unique_ptr<Rows>> Rows::Open(ColumnCursor::Read read, int64_
         absl::StrCat("its Parquet metadata say ", metadata.rows, " rows, its row groups ", rows));
   }
   // Nodes are named by their places, which a move keeps.
-  ATOLL_ASSIGN_OR_RETURN(std::vector<const Node*> nodes, FindColumns(metadata.root, columns));
+  ATOLL_ASSIGN_OR_RETURN(std::vector<const Node*> nodes, FindColumns(metadata.root, columns, used));
   return std::unique_ptr<Rows>(new Rows(std::move(read), std::move(metadata), std::move(nodes)));
 }
 

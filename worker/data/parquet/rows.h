@@ -21,9 +21,11 @@ namespace atl::parquet {
 class Rows {
  public:
   // `read`: of the file; errors of its own are returned as they are, others are INVALID_ARGUMENT
-  // and name no file. `columns`: the wanted ones, which must be there; empty: all that can be read.
+  // and name no file. `columns`: the wanted ones, which must be there; empty: all that can be read,
+  // without leaving one of `used` out.
   static absl::StatusOr<std::unique_ptr<Rows>> Open(ColumnCursor::Read read, int64_t file_bytes,
-                                                    const std::vector<std::string>& columns);
+                                                    const std::vector<std::string>& columns,
+                                                    const std::vector<std::string>& used = {});
 
   // Appends a row as an object in one line, with its line end. REQUIRES: !ended().
   absl::Status AppendRow(std::string* out);
