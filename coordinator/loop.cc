@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(std::uniq
         state_dir, "/trust is the authority of cluster ", authority, ", and the state is of ",
         own.cluster, ": move that folder away, and run `atoll init --cluster ", own.cluster, "`"));
   }
-  ATOLL_ASSIGN_OR_RETURN(const JobId crashed, TakeCrashMark(state_dir));
+  ATOLL_ASSIGN_OR_RETURN(const JobId crashed, WatchCrashes(state_dir));
   ATOLL_RETURN_IF_ERROR(store->Apply({{own}}, UnixTimeMs()));
   // `atoll init` makes the authority of this cluster.
   ATOLL_RETURN_IF_ERROR(WriteClusterMark(RealFiles(), state_dir, {own.cluster, own.epoch}));

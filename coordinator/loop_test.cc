@@ -2,11 +2,17 @@
 
 #include "coordinator/loop.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <map>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/crash_scope.h"
 #include "common/version.h"
 
 namespace atl {
@@ -16,6 +22,7 @@ namespace {
 struct Stored {
   int transactions = 0;
   int events = 0;  // lines of the log
+  std::map<std::string, StoreRecord> records;
   absl::Status next = absl::OkStatus();
 };
 
@@ -24,12 +31,20 @@ class MemoryStore : public Store {
   explicit MemoryStore(Stored* stored) : stored_(stored) {}
   int64_t sequence() const override { return stored_->transactions; }
   const std::string& name() const override { return name_; }
-  absl::StatusOr<std::vector<StoreRecord>> ReadAll() override { return std::vector<StoreRecord>(); }
+  absl::StatusOr<std::vector<StoreRecord>> ReadAll() override {
+    std::vector<StoreRecord> records;
+    for (const auto& [key, record] : stored_->records) records.push_back(record);
+    return records;
+  }
   absl::Status Apply(const std::vector<StoreWrite>& writes, int64_t) override {
     if (!stored_->next.ok()) return stored_->next;
     ++stored_->transactions;
     for (const StoreWrite& write : writes) {
-      stored_->events += std::holds_alternative<EventRecord>(write.record);
+      const bool line = std::holds_alternative<EventRecord>(write.record);
+      stored_->events += line;
+      if (line) continue;
+      stored_->records.erase(MakeRecordKey(write.record));
+      if (!write.erase) stored_->records.emplace(MakeRecordKey(write.record), write.record);
     }
     return absl::OkStatus();
   }
@@ -50,9 +65,15 @@ struct Harness {
   Harness() {
     std::string folder = absl::StrCat(std::getenv("TEST_TMPDIR"), "/loop-XXXXXX");
     REQUIRE(mkdtemp(folder.data()) != nullptr);
+    state_dir = folder;
+    Start();
+  }
+  // Again, with what is stored.
+  void Start() {
+    loop.reset();
     CoordinatorOptions options;
     options.software_version = kSoftwareVersion;
-    loop = CoordinatorLoop::Open(std::make_unique<MemoryStore>(&stored), folder, "", "", options)
+    loop = CoordinatorLoop::Open(std::make_unique<MemoryStore>(&stored), state_dir, "", "", options)
                .value();
     loop->send_to_worker = [this](const ToWorker& m) { sent.push_back(m); };
     loop->send_to_server = [](const ToServer&) {};
@@ -74,6 +95,7 @@ struct Harness {
   int transactions() const { return stored.transactions - before; }
 
   Stored stored;
+  std::string state_dir;
   std::vector<ToWorker> sent;
   std::unique_ptr<CoordinatorLoop> loop;
   int before = 0;  // transactions of the start
@@ -140,6 +162,71 @@ TEST_CASE("a_new_connection_of_a_member_is_preceded_by_what_is_pending_for_it") 
   REQUIRE(harness.Run().ok());
   CHECK(after_other == 0);
   CHECK(after_own == 2);
+}
+
+// A process that recovers what is stored, and ends so while it handles the job.
+void DiesAt(Harness& harness, const JobId& job, int signal) {
+  harness.loop.reset();  // with its threads
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    harness.Start();
+    harness.loop->PostEvent([&](Instant) {
+      const CrashScope scope(job);
+      raise(signal);
+      raise(signal);  // a handler of the first returns here
+    });
+    static_cast<void>(harness.Run());
+    _exit(1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFSIGNALED(status));
+  REQUIRE(WTERMSIG(status) == signal);
+}
+
+TEST_CASE("a_job_that_ends_the_coordinator_when_it_is_handled_is_failed_and_ends_no_more") {
+  Harness harness;
+  JobSpec spec;
+  spec.name = "lm";
+  spec.model.hidden = 8;
+  spec.model.layers = 2;
+  spec.model.heads = 2;
+  spec.data.path = "text";
+  spec.data.sequence_length = 10;
+  spec.inner.batch_sequences = 1;
+  spec.outer.steps_per_round = 4;
+  spec.schedule.train_tokens = 1000;
+  absl::Status submitted = absl::UnknownError("no reply");
+  harness.loop->Post([&](Instant now) {
+    harness.loop->Request(
+        now, [&](int64_t request) { return SubmitJob{request, spec, 1}; },
+        [&](const Reply& reply) { submitted = reply.status; });
+  });
+  REQUIRE(harness.Run().ok());
+  REQUIRE(submitted.ToString() == "OK");
+  const auto starts = [&] {
+    harness.Start();
+    REQUIRE(harness.Run().ok());  // recovers, and handles all jobs
+    return harness.loop->core().FindState("lm-1");
+  };
+  SECTION("by_a_crash_at_the_next_start") {
+    DiesAt(harness, "lm-1", SIGSEGV);
+    CHECK(starts() == JobState::kFailed);
+  }
+  SECTION("by_a_kill_at_the_third_in_a_row") {
+    DiesAt(harness, "lm-1", SIGKILL);
+    DiesAt(harness, "lm-1", SIGKILL);
+    DiesAt(harness, "lm-1", SIGKILL);
+    CHECK(starts() == JobState::kFailed);
+  }
+  SECTION("not_by_kills_of_which_one_was_at_something_else") {
+    DiesAt(harness, "lm-1", SIGKILL);
+    DiesAt(harness, "lm-1", SIGKILL);
+    DiesAt(harness, "", SIGKILL);
+    DiesAt(harness, "lm-1", SIGKILL);
+    CHECK(starts() == JobState::kQueued);
+  }
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/crash_mark.h"
 #include "common/end_signals.h"
 #include "common/flag_sources.h"
 #include "common/log_flags.h"
@@ -18,7 +17,6 @@ namespace {
 
 int Serve(atl::ServerOptions options) {
   atl::EndSignals signals;
-  atl::WatchCrashes(options.state_dir);
   auto server = atl::CoordinatorServer::Start(std::move(options));
   if (!server.ok()) {
     std::fprintf(stderr, "atoll-coordinator: %s\n", std::string(server.status().message()).c_str());
