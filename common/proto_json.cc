@@ -10,10 +10,13 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/bounded_json.h"
 #include "common/check.h"
 
 namespace atl {
 namespace {
+
+constexpr int kMaxDepth = 100;  // protobuf's own limit
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
@@ -191,7 +194,7 @@ std::string CompactJson(const Message& message, Absent absent) {
 
 absl::Status ReadJson(absl::string_view text, Message* message) {
   std::string json(text);
-  auto document = nlohmann::ordered_json::parse(json, nullptr, /*allow_exceptions=*/false);
+  auto document = ParseBoundedJson<nlohmann::ordered_json>(json, kMaxDepth);
   if (document.is_object() && document.contains(kSchemaVersionField)) {
     if (document[kSchemaVersionField] != kSchemaVersion) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -12,6 +12,7 @@
 #include "cli/model/model_folder.h"
 #include "cli/text/output.h"
 #include "cli/text/text_stream.h"
+#include "common/bounded_json.h"
 #include "common/model/json.h"
 #include "worker/data/tokenize.h"
 #include "worker/model/generate.h"
@@ -82,7 +83,7 @@ std::vector<int32_t> EndsIn(const std::filesystem::path& path) {
   std::string text(kEndsFileBytesMax, '\0');
   file.read(text.data(), kEndsFileBytesMax);
   text.resize(static_cast<size_t>(file.gcount()));
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto json = ParseBoundedJson<nlohmann::json>(text, /*max_depth=*/8);
   std::vector<int32_t> ends;
   if (!json.is_object() || !json.contains("eos_token_id")) return ends;
   const nlohmann::json& field = json["eos_token_id"];

@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/bounded_json.h"
 #include "common/files.h"
 #include "common/plural.h"
 #include "worker/model/weights.h"
@@ -18,6 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kConfigBytesMax = int64_t{16} << 20;
+constexpr int kConfigDepthMax = 8;  // as ReadModelConfig
 // Beyond a model's vocabulary, that a tool added to a tokenizer without the model's table.
 constexpr int64_t kAddedTokensMax = 64;
 // Beyond bytes, of a model without a tokenizer.
@@ -28,10 +30,11 @@ std::string ConfigPath(const std::string& folder) { return folder + "/config.jso
 absl::StatusOr<Json> ReadConfig(const std::string& folder) {
   ATOLL_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(ConfigPath(folder)));
   ATOLL_ASSIGN_OR_RETURN(const std::string text, file.ReadAll(kConfigBytesMax));
-  Json json = Json::parse(text, nullptr, false);
+  Json json = ParseBoundedJson<Json>(text, kConfigDepthMax);
   if (!json.is_object()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(ConfigPath(folder), ": is no JSON object; export the model again"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        ConfigPath(folder), ": is no JSON object, or nested more than ", kConfigDepthMax,
+        " deep; export the model again"));
   }
   return json;
 }

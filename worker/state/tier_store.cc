@@ -20,6 +20,7 @@ using nlohmann::json;
 
 constexpr int64_t kChunkElements = int64_t{1} << 20;
 constexpr int64_t kManifestBytesMax = int64_t{64} << 20;
+constexpr int kManifestDepthMax = 8;
 constexpr int64_t kObjectsMax = 1 << 20;  // of one job
 constexpr int64_t kElementsMax = int64_t{1} << 40;
 constexpr int kParts = 3;
@@ -143,14 +144,16 @@ absl::StatusOr<TierStore::Manifest> TierStore::ReadManifest(const std::string& n
     return bad("its checksum differs");
   }
   // The JSON library converts fractions, and integers too large for it, without a check.
-  bool has_fraction = false;
-  const auto look = [&](int, json::parse_event_t, const json& value) {
+  bool has_fraction = false, too_deep = false;
+  const auto look = [&](int depth, json::parse_event_t, const json& value) {
     has_fraction = has_fraction || value.is_number_float();
-    return true;
+    too_deep = too_deep || depth > kManifestDepthMax;
+    return !too_deep;
   };
   const json read = json::parse(text.begin(), text.begin() + static_cast<int64_t>(line), look,
                                 /*allow_exceptions=*/false);
   if (has_fraction) return bad("a number that is no integer");
+  if (too_deep) return bad("lists in lists");
   Manifest manifest;
   try {  // the JSON library reports missing fields and wrong types by throwing
     manifest.optimizer_step = read.at("optimizer_step").get<int64_t>();
