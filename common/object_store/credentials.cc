@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -10,13 +9,14 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/files.h"
 #include "common/object_store/key_services.h"
 #include "common/status.h"
 
 namespace atl {
 namespace {
 
-constexpr std::streamsize kFileBytesMax = 1 << 20;
+constexpr int64_t kFileBytesMax = 1 << 20;
 constexpr int64_t kReadAgainSeconds = 60, kRenewBeforeSeconds = 300, kEndsSeconds = 10;
 
 using Section = std::map<std::string, std::string>;
@@ -228,20 +228,28 @@ absl::StatusOr<S3Access> FindS3Access(const Variable& variable, const FileText& 
 }
 
 absl::StatusOr<S3Access> FindS3Access(bool anew) {
-  return FindS3Access(
+  // A file that could not be read this time: keys from elsewhere may be of another identity.
+  absl::Status unread;
+  auto found = FindS3Access(
       [](const std::string& name) -> std::optional<std::string> {
         const char* value = std::getenv(name.c_str());
         return value == nullptr ? std::nullopt : std::optional<std::string>(value);
       },
-      [](const std::string& path) -> std::optional<std::string> {
-        std::ifstream stream(path, std::ios::binary);
-        if (!stream) return std::nullopt;
-        std::string text(static_cast<size_t>(kFileBytesMax), '\0');
-        stream.read(text.data(), kFileBytesMax);
-        text.resize(static_cast<size_t>(stream.gcount()));
-        return text;
+      [&unread](const std::string& path) -> std::optional<std::string> {
+        const auto file = InputFile::Open(path);
+        // Not there, another user's, or /dev/null.
+        if (absl::IsNotFound(file.status()) || absl::IsPermissionDenied(file.status()) ||
+            absl::IsInvalidArgument(file.status())) {
+          return std::nullopt;
+        }
+        auto text = file.ok() ? file->ReadAll(kFileBytesMax) : file.status();
+        unread.Update(text.status());
+        return text.ok() ? std::optional(*std::move(text)) : std::nullopt;
       },
       [anew](const WebRequest& request) { return FetchedAnswers::Get().Fetch(request, anew); });
+  const bool by_variables = found.ok() && std::getenv("AWS_ACCESS_KEY_ID") != nullptr;
+  if (!unread.ok() && !by_variables) return Annotate(unread, "S3: keys");
+  return found;
 }
 
 S3Keys::S3Keys(S3Access access, Find find, std::function<int64_t()> unix_seconds)

@@ -1,10 +1,15 @@
 #include "common/object_store/credentials.h"
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/object_store/s3_store.h"
+#include "tests/faults/io_faults.h"
 
 namespace atl {
 namespace {
@@ -213,6 +218,31 @@ TEST_CASE("keys_are_read_again_before_they_end") {
   now = -300'000'000;  // set back by ten years
   CHECK(keys.Get().session_token == "t1");
   CHECK(reads == std::vector<bool>{false, true, false});
+}
+
+TEST_CASE("a_file_of_keys_that_cannot_be_read_once_is_no_lack_of_keys") {
+  const std::string folder = absl::StrCat(std::getenv("TEST_TMPDIR"), "/keys");
+  std::filesystem::create_directories(folder);
+  const auto set = [](const char* name, const std::string& value) {
+    REQUIRE(setenv(name, value.c_str(), 1) == 0);
+  };
+  set("AWS_SHARED_CREDENTIALS_FILE", folder + "/credentials");
+  set("AWS_CONFIG_FILE", "/dev/null");
+  set("AWS_EC2_METADATA_DISABLED", "true");
+  CHECK(absl::IsUnauthenticated(FindS3Access(false).status()));
+  std::ofstream(folder + "/credentials")
+      << "[default]\naws_access_key_id = id\naws_secret_access_key = secret\n";
+  for (const long at : {1, 2, 3}) {  // open, fstat, pread
+    INFO(at);
+    const InjectedFault fault({.folder = folder, .error = EIO, .at = at});
+    const auto found = FindS3Access(false);
+    REQUIRE_FALSE(found.ok());
+    CHECK_FALSE(absl::IsUnauthenticated(found.status()));
+    CHECK_THAT(std::string(found.status().message()), Contains(folder));
+  }
+  const auto found = FindS3Access(false);
+  REQUIRE(found.ok());
+  CHECK(found->key_id == "id");
 }
 
 }  // namespace
