@@ -10,6 +10,9 @@
 namespace atl {
 namespace {
 
+// Bytes since the hello: of years at any rate, and sums with a message's cost stay numbers.
+constexpr int64_t kCreditMax = int64_t{1} << 62;
+
 absl::Status Bad(absl::string_view field, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat(field, " ", value, " is out of range"));
 }
@@ -147,6 +150,9 @@ absl::Status CheckBody(const v1::Frame& frame) {
     case v1::Frame::kPeerOpen:
       return Check(frame.peer_open());
     case v1::Frame::kPeerCredit:
+      if (frame.peer_credit().limit() < 0 || frame.peer_credit().limit() > kCreditMax) {
+        return Bad("limit", frame.peer_credit().limit());
+      }
       return CheckChannel(frame.peer_credit().channel());
     case v1::Frame::kPeerArrival:
       return CheckReason(frame.peer_arrival().reason());

@@ -16,6 +16,7 @@
 
 #include "common/net/accept_guard.h"
 #include "common/net/endpoint.h"
+#include "common/net/tensor/tensor_client.h"
 #include "tests/catch/limits.h"
 
 namespace atl {
@@ -134,6 +135,17 @@ TEST_CASE("the_listener_outlives_a_lack_of_descriptors") {
   REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
   CHECK(taken == 1);
   CHECK(server.Takes(2));
+}
+
+TEST_CASE("a_link_that_gets_no_descriptor_is_refused_and_ends_no_process") {
+  rlimit before;
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit none{1, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const absl::Status status = TensorClient::Create({}).status();
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(absl::IsResourceExhausted(status));
+  CHECK(TensorClient::Create({}).ok());
 }
 
 TEST_CASE("room_that_the_server_makes_is_used") {

@@ -208,11 +208,16 @@ absl::StatusOr<Socket> ZmqContext::MakeInprocSocket(int type) {
   return socket;
 }
 
-TaskQueue::TaskQueue() : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  ATOLL_CHECK(descriptor_ >= 0, "eventfd: out of file descriptors");
+TaskQueue::TaskQueue()
+    : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), error_(descriptor_ < 0 ? errno : 0) {}
+
+TaskQueue::~TaskQueue() {
+  if (descriptor_ >= 0) close(descriptor_);
 }
 
-TaskQueue::~TaskQueue() { close(descriptor_); }
+absl::Status TaskQueue::Check() const {
+  return error_ == 0 ? absl::OkStatus() : absl::ErrnoToStatus(error_, "eventfd");
+}
 
 void TaskQueue::Post(std::function<void()> task) {
   std::lock_guard lock(mutex_);

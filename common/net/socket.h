@@ -122,13 +122,16 @@ class TaskQueue {
   TaskQueue(const TaskQueue&) = delete;
   TaskQueue& operator=(const TaskQueue&) = delete;
 
+  // An error: the system has no descriptor left, and no other call may be made.
+  absl::Status Check() const;
   void Post(std::function<void()> task);
   void Wake();    // makes the descriptor readable, without a task
   void RunAll();  // those posted so far
   int descriptor() const { return descriptor_; }
 
  private:
-  int descriptor_;
+  const int descriptor_;
+  const int error_;
   std::mutex mutex_;
   std::vector<std::function<void()>> tasks_;  // guarded by mutex_
 };

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <ctime>
+#include <limits>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -455,6 +456,15 @@ TEST_CASE("a receiver that answers what it must not is lost") {
         m.Send(credit.SerializeAsString());
       },
       "channel -1");
+  for (const int64_t limit : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+    lost(
+        [limit](auto& m) {
+          v1::Frame credit = MakeFrame(1);
+          credit.mutable_peer_credit()->set_limit(limit);
+          m.Send(credit.SerializeAsString());
+        },
+        absl::StrCat("limit ", limit));
+  }
 }
 
 TEST_CASE("a peer that grants nothing, or answers no ping, delays no other peer") {

@@ -46,6 +46,7 @@ absl::Status PeerLink::Impl::Start() {
   for (const std::string& endpoint : options_.more_endpoints) {
     ATOLL_RETURN_IF_ERROR(CheckSecurity(security, endpoint));
   }
+  ATOLL_RETURN_IF_ERROR(tasks_->Check());
   ATOLL_ASSIGN_OR_RETURN(context_, ZmqContext::Create(options_.io_threads));
   ATOLL_ASSIGN_OR_RETURN(
       link_, LinkServer::Create(*context_, options_.keys, [tasks = tasks_] { tasks->Wake(); }));

@@ -17,6 +17,7 @@ Instant Now() { return Instant(std::chrono::steady_clock::now().time_since_epoch
 }  // namespace
 
 absl::Status TensorClient::Impl::Start() {
+  ATOLL_RETURN_IF_ERROR(tasks_.Check());
   ATOLL_ASSIGN_OR_RETURN(context_, ZmqContext::Create(options_.io_threads));
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();

@@ -19,6 +19,7 @@ Instant Now() { return Instant(std::chrono::steady_clock::now().time_since_epoch
 
 absl::Status TensorServer::Impl::Start() {
   ATOLL_RETURN_IF_ERROR(CheckSecurity(options_.security, options_.endpoint));
+  ATOLL_RETURN_IF_ERROR(tasks_.Check());
   ATOLL_ASSIGN_OR_RETURN(context_, ZmqContext::Create(options_.io_threads));
   ATOLL_ASSIGN_OR_RETURN(
       link_, LinkServer::Create(*context_, options_.security.keys, [this] { tasks_.Wake(); }));
