@@ -1,6 +1,5 @@
 #include "cli/inspect_job.h"
 
-#include <filesystem>
 #include <optional>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "common/model/layout.h"
 #include "common/model/targets.h"
 #include "common/object_store/hub.h"
+#include "common/paths.h"
 #include "common/plural.h"
 #include "common/status.h"
 #include "common/tokenizer/tokenizer.h"
@@ -34,9 +34,9 @@ absl::Status AddLine(const char* field, const std::string& path,
 }
 
 absl::StatusOr<std::string> InspectWeights(const std::string& folder, const ModelConfig& config) {
-  std::error_code error;
   if (IsHubPath(folder)) return absl::NotFoundError(absl::StrCat(folder, ": workers fetch it"));
-  if (!std::filesystem::exists(folder, error)) {
+  ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(folder));
+  if (!found) {
     return absl::NotFoundError(absl::StrCat(folder, ": there is no such folder"));
   }
   const std::vector<LayerLayout> layouts = MakeLayouts(config);

@@ -224,7 +224,8 @@ absl::StatusOr<ScopePlans> PlanTask(const PlanFlags& flags, const Task& task,
 constexpr int kPreviewSeconds = 60;
 
 bool IsFile(const std::string& job) {
-  return job == "-" || absl::EndsWith(job, ".toml") || std::filesystem::exists(job);
+  std::error_code error;  // such as a name that is too long for a file
+  return job == "-" || absl::EndsWith(job, ".toml") || std::filesystem::exists(job, error);
 }
 
 // A job that runs.

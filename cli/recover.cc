@@ -1,6 +1,5 @@
 // `atoll recover`: a model out of parameter servers' folders, without any daemon.
 
-#include <filesystem>
 #include <iostream>
 #include <memory>
 
@@ -10,6 +9,7 @@
 #include "cli/text/render.h"
 #include "common/files.h"
 #include "common/model/job_model.h"
+#include "common/paths.h"
 #include "common/state_folder.h"
 #include "paramserver/storage/salvage.h"
 #include "worker/model/model.h"
@@ -40,7 +40,8 @@ absl::Status Recover(const RecoverFlags& flags, ps::SalvagedJob* job) {
   // Held as long as they are read: no daemon may write in them.
   std::vector<std::unique_ptr<StateFolder>> folders;
   for (const std::string& folder : flags.from) {
-    if (!std::filesystem::is_directory(folder + "/jobs")) {
+    ATOLL_ASSIGN_OR_RETURN(const auto jobs, FindPath(folder + "/jobs"));
+    if (!jobs || !jobs->is_folder) {
       return absl::NotFoundError(absl::StrCat(
           "--from ", folder, ": is not the --state-dir of a parameter server (it has no jobs)"));
     }

@@ -14,6 +14,7 @@
 #include "cli/write_file.h"
 #include "common/event_loop.h"
 #include "common/net/tcp_probe.h"
+#include "common/paths.h"
 #include "common/plural.h"
 
 namespace atl::cli {
@@ -58,7 +59,8 @@ absl::Status LocalCluster::Add(const std::string& kind, const std::string& name,
                                const std::string& folder, std::vector<std::string> flags) {
   ATOLL_ASSIGN_OR_RETURN(const std::string program, FindProgram("atoll-" + kind));
   const std::string config = absl::StrCat(folder, "/", kind, ".toml");
-  if (access(config.c_str(), F_OK) != 0) {
+  ATOLL_ASSIGN_OR_RETURN(const auto written, FindPath(config));  // by a user, perhaps
+  if (!written) {
     ATOLL_RETURN_IF_ERROR(WriteFile(
         config, absl::StrCat("# More flags of atoll-", kind, ", one `flag = value` a line.\n")));
   }

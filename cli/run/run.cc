@@ -161,7 +161,7 @@ class LocalRun {
  private:
   absl::Status SubmitOrResume() {
     v1::SubmitRequest request;
-    Encode(prepared_.spec, request.mutable_spec());
+    ATOLL_RETURN_IF_ERROR(Encode(prepared_.spec, request.mutable_spec()));
     v1::RunRecord record = prepared_.folder.record();
     if (!record.job().empty()) {
       const absl::StatusOr<v1::Job> job = client_->Get(record.job());
@@ -180,7 +180,7 @@ class LocalRun {
     // In this version's form: an earlier one's lacks keys that have their defaults.
     v1::JobSpec stored = job.spec(), trained;
     ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, Decode(&stored));
-    Encode(spec, &trained);
+    ATOLL_RETURN_IF_ERROR(Encode(spec, &trained));
     const std::string differences = DescribeDifferences(trained, named);
     if (!differences.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(prepared_.folder.path(), " trains ", job_,

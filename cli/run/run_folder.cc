@@ -70,7 +70,8 @@ absl::Status RunFolder::Write(const v1::RunRecord& record) {
 absl::Status WriteShippedJob(const std::string& folder) {
   for (const auto& [name, text] :
        {std::pair("/alice.toml", kShippedJob), std::pair("/alice.txt", kShippedText)}) {
-    if (access((folder + name).c_str(), F_OK) == 0) continue;
+    ATOLL_ASSIGN_OR_RETURN(const auto written, FindPath(folder + name));
+    if (written) continue;
     ATOLL_RETURN_IF_ERROR(WriteFile(folder + name, text));
   }
   return absl::OkStatus();

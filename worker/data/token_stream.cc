@@ -21,6 +21,7 @@
 #include "common/machine/limits.h"
 #include "common/object_store/hub.h"
 #include "common/path_pattern.h"
+#include "common/paths.h"
 #include "common/plural.h"
 #include "worker/data/block_cache.h"
 #include "worker/data/chat/frame.h"
@@ -362,8 +363,10 @@ absl::Status InspectPart(const DataSpec& spec, const DataPart& part, int64_t voc
 
 // Returns whether the data may be where they are wanted, though not for this machine.
 bool IsElsewhere(const absl::Status& status, const std::string& path) {
-  std::error_code error;
-  if (absl::IsNotFound(status)) return !std::filesystem::exists(path, error);
+  if (absl::IsNotFound(status)) {
+    const auto found = FindPath(path);
+    return found.ok() && !*found;
+  }
   // A web server refuses every machine, a store those without its keys.
   const bool refused = absl::IsPermissionDenied(status) && !absl::StartsWith(path, "http");
   return IsRemotePath(path) &&
@@ -605,9 +608,11 @@ absl::StatusOr<DataInspection> InspectData(const DataSpec& spec, int64_t vocabul
       found.unread.push_back(part.path);
       continue;
     }
-    std::error_code error;
-    const bool lacks_tokenizer = !spec.tokenizer_path.empty() && !IsHubPath(spec.tokenizer_path) &&
-                                 !std::filesystem::exists(spec.tokenizer_path, error);
+    bool lacks_tokenizer = false;
+    if (!spec.tokenizer_path.empty() && !IsHubPath(spec.tokenizer_path)) {
+      ATOLL_ASSIGN_OR_RETURN(const auto tokenizer, FindPath(spec.tokenizer_path));
+      lacks_tokenizer = !tokenizer;
+    }
     const std::string& missing = lacks_tokenizer ? spec.tokenizer_path : part.path;
     const absl::Status status = InspectPart(spec, part, vocabulary, images, options, depth, &found);
     if (status.ok()) continue;
