@@ -70,7 +70,8 @@ absl::StatusOr<std::string> WatchCrashes(const std::string& folder) {
   std::string blamed = FindCulprit(file, deaths);
   file.assign(kSlotsBytes, '\0');
   for (const auto& [name, count] : deaths) absl::StrAppend(&file, count, " ", name, "\n");
-  ATOLL_RETURN_IF_ERROR(WriteFileAtomically(RealFiles(), path, std::vector<ByteSpan>{AsBytes(file)}));
+  ATOLL_RETURN_IF_ERROR(
+      WriteFileAtomically(RealFiles(), path, std::vector<ByteSpan>{AsBytes(file)}));
   const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
   WriteCrashNames(fd);

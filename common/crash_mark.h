@@ -5,10 +5,10 @@
 //   { const CrashScope scope("lm-1"); ... }                    // handles it
 //
 // The name is written before the handling and removed after it (crash_scope.h), so that no kind of
-// end escapes: a signal, a stack that is too deep, the kernel's choice when memory is short. A crash
-// (a fatal signal of the process itself, a failed check) is certain to be of what its thread was
-// at. Any other end may be an operator's or a machine's: what a process was at counts when it is
-// found so three starts in a row.
+// end escapes: a signal, a stack that is too deep, the kernel's choice when memory is short. A
+// crash (a fatal signal of the process itself, a failed check) is certain to be of what its thread
+// was at. Any other end may be an operator's or a machine's: what a process was at counts when it
+// is found so three starts in a row.
 
 #ifndef ATOLL_COMMON_CRASH_MARK_H_
 #define ATOLL_COMMON_CRASH_MARK_H_

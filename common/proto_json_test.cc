@@ -113,13 +113,11 @@ TEST_CASE("json_of_texts_and_numbers_at_their_limits_is_that_of_protobufs_printe
   CheckSame(job);
 }
 
-
 TEST_CASE("json_nested_without_end_is_refused_whatever_stands_around_it") {
   constexpr size_t kDeep = 200'000;
   const std::string lists = std::string(kDeep, '[') + std::string(kDeep, ']');
-  for (const std::string& text :
-       {lists, R"({"schema_version": 1, "name": )" + lists + "}",
-        R"({"schema_version": )" + lists + "}"}) {
+  for (const std::string& text : {lists, R"({"schema_version": 1, "name": )" + lists + "}",
+                                  R"({"schema_version": )" + lists + "}"}) {
     v1::JobSpec spec;
     CHECK(absl::IsInvalidArgument(ReadJson(text, &spec)));
   }

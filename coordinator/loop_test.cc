@@ -200,7 +200,10 @@ TEST_CASE("a_job_that_ends_the_coordinator_when_it_is_handled_is_failed_and_ends
   absl::Status submitted = absl::UnknownError("no reply");
   harness.loop->Post([&](Instant now) {
     harness.loop->Request(
-        now, [&](int64_t request) { return SubmitJob{request, spec, 1}; },
+        now,
+        [&](int64_t request) {
+          return SubmitJob{request, spec, 1};
+        },
         [&](const Reply& reply) { submitted = reply.status; });
   });
   REQUIRE(harness.Run().ok());

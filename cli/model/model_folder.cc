@@ -32,9 +32,9 @@ absl::StatusOr<Json> ReadConfig(const std::string& folder) {
   ATOLL_ASSIGN_OR_RETURN(const std::string text, file.ReadAll(kConfigBytesMax));
   Json json = ParseBoundedJson<Json>(text, kConfigDepthMax);
   if (!json.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        ConfigPath(folder), ": is no JSON object, or nested more than ", kConfigDepthMax,
-        " deep; export the model again"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(ConfigPath(folder), ": is no JSON object, or nested more than ",
+                     kConfigDepthMax, " deep; export the model again"));
   }
   return json;
 }
