@@ -101,6 +101,7 @@ struct OrderKey {
   int64_t placement_revision = 0, settings_revision = 0;
   bool initialize = false;
   Version committed_version = kNoVersion;
+  bool awaits_own_push = false;  // the order has no pull_order
   std::optional<LocalCheckpoint> resume;
   std::optional<ContributionOutcome> outcome;
   int64_t steps_this_round = 0;

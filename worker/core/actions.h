@@ -218,7 +218,9 @@ struct Reconfigure {
   // there is.
   int64_t resume = 0;
   std::vector<PositionRange> leased = {};
-  Version committed = kNoVersion;  // that is pulled next, unless a save is resumed
+  // That is pulled next, unless a save is resumed. kNoVersion: none yet, or the next one, which is
+  // made of the steps that the devices have taken.
+  Version committed = kNoVersion;
 };
 // theta <- the initial weights: InitialWeightsMade.
 struct MakeInitialWeights {};

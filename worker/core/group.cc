@@ -51,7 +51,7 @@ bool WorkerCore::Impl::StartReconfigure() {
   command.resume = ResumeSave();
   if (command.resume != 0) command.leased = order_->resume->leased;
   command.shards = order_->shards;
-  command.committed = order_->committed_version;
+  if (!order_->pull_order.empty()) command.committed = order_->committed_version;
   if (TakingOver()) command.take_over_from = order_->takes_over_from;
   // The parts on their way belong to owners of the plan before.
   if (pull_.pulling() || pull_.pulled() || (in_flight_ && !in_flight_->pushes.empty())) {

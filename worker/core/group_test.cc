@@ -51,6 +51,28 @@ TEST_CASE("A new plan interrupts the step; when the state is kept, the step is r
   CHECK(request.tokens == 80);
 }
 
+TEST_CASE("a_leader_whose_island_has_pushed_under_another_waits_for_the_version_made_of_it") {
+  Group fixture;
+  const std::vector<ShardId> pull_order = std::exchange(fixture.order.pull_order, {});
+  fixture.Attaches();
+  fixture.Orders();
+  fixture.Prepares();
+  const Reconfigure setup = fixture.Wants<Reconfigure>();
+  CHECK(setup.committed == kNoVersion);  // the devices' moments have the steps that are pushed
+  fixture.HandleEvent(Reconfigured{1, true});
+  CHECK(fixture.Idle<StartPull>());
+  fixture.Leases(20);
+  fixture.Passes(kRetryInterval);
+  CHECK(fixture.Idle<StartPull>());
+  CHECK(fixture.Idle<TrainStep>());
+  fixture.order.pull_order = pull_order;
+  fixture.order.committed_version = 1;
+  fixture.Orders();
+  fixture.Pulls(1);
+  fixture.Adopts(1, AdoptMode::kReplace);
+  fixture.Trains();
+}
+
 TEST_CASE("A late order of the job before does not take a worker from its island") {
   Following fixture;
   fixture.Starts();

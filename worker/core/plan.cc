@@ -280,6 +280,8 @@ void WorkerCore::Impl::StartStep() {
       activity_ = "pushing the initial weights" + PushTrouble();
     } else if (order_->committed_version == kNoVersion) {
       activity_ = "waiting for the initial weights";
+    } else if (order_->pull_order.empty()) {
+      activity_ = "waiting for the version that is made of the island's last push";
     } else {
       activity_ = absl::StrCat("pulling version ", order_->committed_version);
     }

@@ -36,6 +36,25 @@ bool MayInitialize(const Job& job) {
                      [](const auto& entry) { return entry.second.assigned; });
 }
 
+// Returns whether an earlier generation of the island has pushed what the next version is made of.
+// Without overlap the island waits for that one: its members' moments have the pushed steps, and
+// from the committed version their data would be trained on a second time by another path.
+bool AwaitsOwnPush(const Job& job, const IslandRecord& island) {
+  if (job.spec().outer.overlap != Overlap::kNone || island.ready || island.resume) return false;
+  const Version committed = job.rounds.progress.version;
+  if (committed == kNoVersion) return false;
+  const auto counts = [&](const ContributionId& id) {
+    return id.generation != island.generation && id.base_version >= committed;
+  };
+  if (job.rounds.HasContribution(island.island, counts)) return true;
+  const DecisionRecord* decision = job.rounds.FindDecision(committed + 1);
+  return decision != nullptr &&
+         std::any_of(decision->participants.begin(), decision->participants.end(),
+                     [&](const DecisionParticipant& p) {
+                       return p.contribution.island == island.island && counts(p.contribution);
+                     });
+}
+
 // `before`: the key of the order before in this generation.
 OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, int64_t islands,
                     const OrderKey& before) {
@@ -49,6 +68,7 @@ OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, int64_t islands,
   key.initialize = job.rounds.progress.version == kNoVersion &&
                    progress.initializer == island.island && MayInitialize(job);
   key.committed_version = job.rounds.progress.version;
+  key.awaits_own_push = AwaitsOwnPush(job, island);
   key.resume = island.resume;
   // Sent together with the version that it belongs to.
   if (island.outcome && island.outcome->contribution.generation == island.generation) {
@@ -85,7 +105,7 @@ void SendOrder(State& s, Job& job, const IslandRecord& island, const SentOrder& 
   order.reason = sent.key.reason;
   order.layers = job.record.facts->layers;
   order.shards = job.record.shards;
-  order.pull_order = GetTransferOrder(job, island.island);
+  if (!sent.key.awaits_own_push) order.pull_order = GetTransferOrder(job, island.island);
   order.initialize = sent.key.initialize;
   order.committed_version = sent.key.committed_version;
   order.resume = sent.key.resume;

@@ -169,6 +169,41 @@ TEST_CASE("A leader that dies: the next one goes on from the saved state, if all
   }
 }
 
+TEST_CASE("a_leader_dies_when_its_push_is_whole_and_the_next_one_pulls_the_version_made_of_it") {
+  World world;
+  const bool overlaps = GENERATE(false, true);
+  StartShared(world, overlaps ? "" : "no-overlap");
+  world.DoLines({"worker a leases wanted=6", "worker a saves holders=abc step=4 consumed=0-4",
+                 "worker a pushes", "worker a stages"});
+  SECTION("before_its_decision") {}
+  SECTION("after_its_decision") { world.Do("servers answer once"); }
+  SECTION("and_the_coordinator_with_it") {
+    world.DoLines({"coordinator restarts", "worker a attaches incarnation=1",
+                   "worker b attaches incarnation=1", "worker c attaches incarnation=1"});
+  }
+  world.Do("worker a dies");
+  world.DoLines({"worker c follows", "worker b sets-up"});
+  REQUIRE(world.Job().summary.version == 0);
+  CHECK_FALSE(world.Order("b").resume.has_value());
+  CHECK(world.Order("b").committed_version == 0);
+  CHECK(world.Order("b").pull_order.empty() == !overlaps);
+  world.DoLines({"server ps-0 attaches incarnation=1", "servers answer"});
+  REQUIRE(world.Job().summary.version == 1);
+  CHECK(world.Order("b").committed_version == 1);
+  CHECK_FALSE(world.Order("b").pull_order.empty());
+}
+
+TEST_CASE("a_leader_dies_whose_push_is_dropped_later_and_the_next_one_pulls_what_is_committed") {
+  World world;
+  StartShared(world, "no-overlap");
+  world.DoLines({"worker a leases wanted=4", "worker a pushes", "worker a stages shards=1",
+                 "server ps-0 dies", "worker a dies", "worker c follows", "worker b sets-up"});
+  CHECK(world.Order("b").pull_order.empty());  // nobody can say what is staged
+  world.DoLines({"server ps-0 attaches", "servers answer"});
+  CHECK_FALSE(world.Order("b").pull_order.empty());
+  CHECK(world.Order("b").committed_version == 0);
+}
+
 TEST_CASE("all_workers_of_an_island_die_and_it_resumes_from_their_disks_when_all_are_back") {
   World world;
   StartShared(world);

@@ -610,6 +610,7 @@ void World::Submit(const Command& command) {
   spec.outer.clip_norm = command.Real("clip", 0);
   spec.outer.merge = command.Text("merge", "mean");
   spec.outer.balance_steps = !command.Has("no-balance");
+  if (command.Has("no-overlap")) spec.outer.overlap = Overlap::kNone;
   spec.outer.wait_for_all = command.Has("wait-for-all");
   const std::string island = command.Text("island");
   spec.layout.island = island == "site"   ? IslandScope::kSite

@@ -18,7 +18,7 @@
 //   servers answer [once]                    to all requests; until no message is left
 //   servers snapshot
 //   submit [name=] [min=] [max=] [servers=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all]
-//          [steps-min=N] [no-balance] [adaptive-grace] [validate=] [clip=] [copies=2]
+//          [steps-min=N] [no-balance] [no-overlap] [adaptive-grace] [validate=] [clip=] [copies=2]
 //          [island=site|all|auto] [fragments=N] [site-rounds=N]
 //          [exclude=a,b/1] [pinned=oslo]    what layout.exclude and layout.sites name
 //          [per-island=N] [sites=oslo,rome] [set=NAME]    sequences are of 10 tokens; sites have
