@@ -208,6 +208,8 @@ std::vector<StoreRecord> CoordinatorCore::Stored() const {
   return coord::AllRecords(impl_->read());
 }
 
+int64_t CoordinatorCore::JobVisits() const { return impl_->read().jobs.visits(); }
+
 const char* Name(JobState state) {
   switch (state) {
     case JobState::kQueued:

@@ -297,6 +297,8 @@ class CoordinatorCore {
   // Every record that the core has the store hold, but EventRecords, in the order of their keys.
   // For tests: equals what all writes so far add up to.
   std::vector<StoreRecord> Stored() const;
+  // How often any job has been looked at so far: a count of what events cost. For tests.
+  int64_t JobVisits() const;
 
  private:
   class Impl;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -175,6 +176,33 @@ TEST_CASE("jobs_that_have_ended_are_listed_page_by_page_and_the_others_on_the_ne
   CHECK(names(older) == std::vector<JobId>{"lm-2"});
   CHECK(older.before == 0);
   CHECK(w.core().Jobs(0, 3).before == 0);
+}
+
+TEST_CASE("what_events_of_a_running_job_cost_does_not_grow_with_jobs_that_have_ended") {
+  constexpr int kEnded = 2000;
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "tokens=100000000 steps=4");
+  // The least of some times: now and then the World compares all that is stored.
+  const auto visits = [&](const std::vector<std::string>& lines, int times = 5) {
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (int i = 0; i < times; ++i) {
+      const int64_t before = w.core().JobVisits();
+      w.DoLines(lines);
+      least = std::min(least, w.core().JobVisits() - before);
+    }
+    return least;
+  };
+  const std::vector<std::string> heartbeats = {"worker a beats", "worker a beats", "wait 20"};
+  const std::vector<std::string> round = {"worker a leases wanted=4", "worker a pushes",
+                                          "worker a stages", "servers answer", "worker a ready"};
+  const int64_t heartbeats_alone = visits(heartbeats), round_alone = visits(round);
+  for (int i = 1; i <= kEnded; ++i) {
+    w.DoLines({absl::StrCat("submit name=old number=", i), absl::StrCat("cancel old-", i)});
+  }
+  REQUIRE(w.Job(absl::StrCat("old-", kEnded)).summary.state == JobState::kCancelled);
+  CHECK(visits(heartbeats) <= heartbeats_alone);
+  CHECK(visits(round) <= round_alone);
+  CHECK(visits({"submit name=next number=1"}) < kEnded / 10);
 }
 
 }  // namespace

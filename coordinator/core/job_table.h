@@ -27,11 +27,18 @@ class JobTable {
   bool empty() const { return jobs_.empty(); }
   int64_t next_number() const { return jobs_.empty() ? 1 : jobs_.rbegin()->first + 1; }
 
-  typename Map::const_iterator begin() const { return jobs_.begin(); }
+  // Jobs that were handed out so far, each time: what events cost beside their own work.
+  int64_t visits() const { return visits_; }
+
+  typename Map::const_iterator begin() const {
+    visits_ += static_cast<int64_t>(jobs_.size());
+    return jobs_.begin();
+  }
   typename Map::const_iterator end() const { return jobs_.end(); }
   // Iterates over jobs that are to be changed: opens all.
   typename Map::iterator begin() {
     all_opened_ = true;
+    visits_ += static_cast<int64_t>(jobs_.size());
     for (auto& [number, job] : jobs_) live_.try_emplace(number, &job);
     return jobs_.begin();
   }
@@ -50,6 +57,7 @@ class JobTable {
   Job* Find(int64_t number) {
     const auto found = jobs_.find(number);
     if (found == jobs_.end()) return nullptr;
+    ++visits_;
     opened_.insert(number);
     live_.try_emplace(number, &found->second);
     return &found->second;
@@ -81,12 +89,14 @@ class JobTable {
     for (auto at = live_.begin(); at != live_.end();) {
       const int64_t number = at->first;
       opened_.insert(number);
+      ++visits_;
       what(*at->second);
       at = live_.upper_bound(number);
     }
   }
   template <class Do>
   void ForEachLive(Do what) const {
+    visits_ += static_cast<int64_t>(live_.size());
     for (const auto& [number, job] : live_) what(std::as_const(*job));
   }
   void Archive(int64_t number) { live_.erase(number); }
@@ -108,6 +118,7 @@ class JobTable {
  private:
   template <class Jobs, class Do>
   void VisitOpened(Jobs& jobs, Do what) const {
+    visits_ += static_cast<int64_t>(all_opened_ ? jobs_.size() : opened_.size());
     if (all_opened_) {
       for (auto& [number, job] : jobs) what(job);
       return;
@@ -120,6 +131,7 @@ class JobTable {
   std::set<int64_t> opened_;
   std::map<int64_t, Job*> live_;  // not archived
   bool all_opened_ = false;
+  mutable int64_t visits_ = 0;
 };
 
 }  // namespace atl::coord

@@ -198,9 +198,9 @@ int64_t ComputeSequenceBudget(const JobSpec& spec) {
 
 void OnSubmit(State& s, const SubmitJob& request) {
   Reply reply{request.request_id, Validate(request.spec), ""};
-  const int64_t open = std::count_if(s.jobs.begin(), s.jobs.end(), [](const auto& entry) {
-    return !entry.second.ended() && !entry.second.record.site;
-  });
+  int64_t open = 0;
+  std::as_const(s.jobs).ForEachLive(
+      [&](const Job& job) { open += !job.ended() && !job.record.site; });
   if (reply.status.ok() && open >= s.options.max_jobs) {
     reply.status = absl::ResourceExhaustedError(
         absl::StrCat(open, " jobs have not ended, the coordinator keeps at most ",

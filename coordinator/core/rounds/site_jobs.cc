@@ -283,13 +283,15 @@ const JobId& GetRootJobId(const Job& job) {
 
 bool HasRelatives(const Job& job) { return job.record.site || job.spec().outer.site.rounds > 0; }
 
-// what(other) of the job and of those that share its data.
+// what(other) of the job and of those that share its data: those of sites are never archived.
 template <class Do>
 void ForEachRelative(const State& s, const Job& job, Do what) {
   if (!HasRelatives(job)) return what(job);
-  for (const auto& [number, other] : s.jobs) {
-    if (GetRootJobId(other) == GetRootJobId(job)) what(other);
-  }
+  const Job* root = s.FindJob(GetRootJobId(job));
+  if (root != nullptr) what(*root);
+  s.jobs.ForEachLive([&](const Job& other) {
+    if (&other != root && GetRootJobId(other) == GetRootJobId(job)) what(other);
+  });
 }
 
 }  // namespace
@@ -328,10 +330,13 @@ bool IsSiteJobBelow(const Job& job, const Job& above) {
 }
 
 const Job* FindSiteJob(const State& s, const Job& above, const std::string& site) {
-  for (const auto& [number, job] : s.jobs) {
-    if (IsSiteJobBelow(job, above) && job.record.site->site == site) return &job;
-  }
-  return nullptr;
+  const Job* found = nullptr;
+  s.jobs.ForEachLive([&](const Job& job) {
+    if (found == nullptr && IsSiteJobBelow(job, above) && job.record.site->site == site) {
+      found = &job;
+    }
+  });
+  return found;
 }
 
 IslandId NextIslandId(const State& s, const Job& job) {
