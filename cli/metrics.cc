@@ -34,13 +34,19 @@ std::string Number(double value) {
 }
 std::string Time(double unix_s) { return absl::StrFormat("%.3f", unix_s); }
 
+// A coordinator of an older version has no such column.
+double At(const google::protobuf::RepeatedField<double>& column, int i) {
+  return i < column.size() ? column.Get(i) : 0;
+}
+
 void AppendCurve(const std::string& series, const std::string& island, const v1::Curve& c,
                  std::string* out) {
   for (int i = 0; i < c.unix_s_size(); ++i) {
     absl::StrAppend(out, series, ",", island, ",", Time(c.unix_s(i)));
     for (const double value :
          {c.version(i), c.tokens(i), c.loss(i), c.loss_min(i), c.loss_max(i), c.seconds(i),
-          c.rounds(i), c.contributions(i), c.rejected(i), c.staleness(i), c.steps(i)}) {
+          c.rounds(i), c.contributions(i), c.rejected(i), c.staleness(i), c.steps(i),
+          At(c.learning_rate(), i), At(c.gradient_norm(), i)}) {
       absl::StrAppend(out, ",", Number(value));
     }
     absl::StrAppend(out, "\n");
@@ -107,6 +113,8 @@ class EventText {
         Add(absl::StrCat(name, "/", of), c.unix_s(i), c.version(i), value);
       };
       if (c.loss(i) != 0) add("loss", c.loss(i));
+      if (At(c.learning_rate(), i) > 0) add("learning_rate", c.learning_rate(i));
+      if (At(c.gradient_norm(), i) > 0) add("gradient_norm", c.gradient_norm(i));
       if (c.seconds(i) > 0) {
         add("tokens_per_second", c.tokens(i) / c.seconds(i));
         add("round_seconds", c.seconds(i) / c.rounds(i));
@@ -195,17 +203,17 @@ absl::Status Run(const Global& global, const std::string& job, const MetricsFlag
 std::string HistoryAsCsv(const v1::JobHistory& history) {
   std::string out =
       "series,island,unix_s,version,tokens,loss,loss_min,loss_max,seconds,rounds,contributions,"
-      "rejected,staleness,steps\n";
+      "rejected,staleness,steps,learning_rate,gradient_norm\n";
   AppendCurve("rounds", "", history.rounds(), &out);
   for (const v1::IslandCurve& island : history.islands()) {
     AppendCurve("island", absl::StrCat(island.island()), island.curve(), &out);
   }
   for (const v1::ValidationPoint& v : history.validation()) {
     absl::StrAppend(&out, "validation,,", Time(v.unix_s()), ",", v.version(), ",,",
-                    Number(v.loss()), ",,,,,,,,\n");
+                    Number(v.loss()), ",,,,,,,,,,\n");
     for (const v1::ValidationLoss& set : v.sets()) {
       absl::StrAppend(&out, "validation/", set.name(), ",,", Time(v.unix_s()), ",", v.version(),
-                      ",,", Number(set.loss()), ",,,,,,,,\n");
+                      ",,", Number(set.loss()), ",,,,,,,,,,\n");
     }
   }
   return out;

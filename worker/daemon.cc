@@ -287,6 +287,7 @@ class Daemon {
         heartbeat->unreachable = member_->ListUnreachable();
         heartbeat->all_reduce_times = member_->GetAllReduceTimes();
         heartbeat->round_trips = member_->RoundTrips();
+        heartbeat->utilisation = member_->GetUtilisation();
         for (const auto& [endpoint, rate] : tensors_->pull_rates()) {
           heartbeat->pull_rates.push_back({endpoint, rate});
         }

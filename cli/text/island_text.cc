@@ -8,7 +8,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "cli/text/output.h"
 #include "cli/text/render.h"
 #include "common/plural.h"
 #include "common/protocol/tensor_groups.h"
@@ -259,19 +261,46 @@ std::string DescribeActivity(const v1::Island& island) {
 std::string IslandsText(const v1::Job& job) {
   if (Ended(job.summary().state())) return EndedIslandsText(job);
   const std::string unit = TokenUnit(job.summary());
-  Table table(
-      {"island", "worker", "H", "leader's step", "loss", unit + "/s", "step ms (idle link)",
-       "with transfers", "accepted", "rejected", unit, "pushed", "pulled", "evicted", "activity"},
-      /*keys=*/2);
+  std::vector<std::string> header = {"island",
+                                     "worker",
+                                     "H",
+                                     "leader's step",
+                                     "loss",
+                                     unit + "/s",
+                                     "step ms (idle link)",
+                                     "with transfers",
+                                     "accepted",
+                                     "rejected",
+                                     unit,
+                                     "pushed",
+                                     "pulled",
+                                     "evicted"};
+  if (IsWide()) header.insert(header.end(), {"learning rate", "gradient norm"});
+  header.emplace_back("activity");
+  Table table(header, /*keys=*/2);
   for (const v1::Island& i : job.islands()) {
     const v1::IslandProgress& p = i.progress();
-    table.Add({absl::StrCat(i.island()), i.worker(), absl::StrCat(i.steps_this_round()),
-               absl::StrCat(p.inner_step()), LossText(p.train_loss()), SpeedText(p.tokens_per_s()),
-               p.step_seconds_idle_link() > 0 ? Fixed(1e3 * p.step_seconds_idle_link(), 1) : "-",
-               p.step_seconds_overlap() > 0 ? Fixed(1e3 * p.step_seconds_overlap(), 1) : "-",
-               absl::StrCat(i.rounds_accepted()), absl::StrCat(i.rounds_rejected()),
-               Count(static_cast<double>(i.tokens_committed())), Bytes(p.pushed_bytes()),
-               Bytes(p.pulled_bytes()), absl::StrCat(i.evictions()), DescribeActivity(i)});
+    std::vector<std::string> row = {
+        absl::StrCat(i.island()),
+        i.worker(),
+        absl::StrCat(i.steps_this_round()),
+        absl::StrCat(p.inner_step()),
+        LossText(p.train_loss()),
+        SpeedText(p.tokens_per_s()),
+        p.step_seconds_idle_link() > 0 ? Fixed(1e3 * p.step_seconds_idle_link(), 1) : "-",
+        p.step_seconds_overlap() > 0 ? Fixed(1e3 * p.step_seconds_overlap(), 1) : "-",
+        absl::StrCat(i.rounds_accepted()),
+        absl::StrCat(i.rounds_rejected()),
+        Count(static_cast<double>(i.tokens_committed())),
+        Bytes(p.pushed_bytes()),
+        Bytes(p.pulled_bytes()),
+        absl::StrCat(i.evictions())};
+    if (IsWide()) {
+      row.insert(row.end(), {absl::StrFormat("%.3g", p.learning_rate()),
+                             absl::StrFormat("%.3g", p.gradient_norm())});
+    }
+    row.push_back(DescribeActivity(i));
+    table.Add(std::move(row));
   }
   std::string out = table.empty() ? "" : absl::StrCat("\n", table.Text());
   for (const v1::Island& i : job.islands()) {

@@ -11,7 +11,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "cli/text/island_text.h"
 #include "cli/text/output.h"
 #include "common/bytes_text.h"
@@ -71,14 +70,6 @@ std::string WhyState(const v1::JobSummary& s) {
                       reason);
 }
 
-// Returns a decision's reason for a contribution, without the outcome, which has a column of its
-// own.
-absl::string_view GetDisplayReason(const v1::Participant& p) {
-  absl::string_view reason = p.reason();
-  absl::ConsumePrefix(&reason, p.accepted() ? "accepted: " : "rejected: ");
-  return reason;
-}
-
 // A cell of a table that a terminal can show.
 std::string Shortened(const std::string& text, const std::string& job) {
   constexpr size_t kWidest = 100;
@@ -87,9 +78,9 @@ std::string Shortened(const std::string& text, const std::string& job) {
 }
 
 void AppendDecisions(const v1::Job& job, int count, std::string* out) {
-  Table table({"version", "island", "base", "steps", TokenUnit(job.summary()), "norm", "z-score",
-               "weight", "", "reason"},
-              /*keys=*/2);
+  Table table(
+      {"version", "island", "base", "steps", TokenUnit(job.summary()), "weight", "decision"},
+      /*keys=*/2);
   const int first = std::max(0, job.decisions_size() - count);
   for (int d = first; d < job.decisions_size(); ++d) {
     const v1::Decision& decision = job.decisions(d);
@@ -97,8 +88,7 @@ void AppendDecisions(const v1::Job& job, int count, std::string* out) {
       table.Add({decision.version() < 0 ? "void" : absl::StrCat(decision.version()),
                  absl::StrCat(p.island()), absl::StrCat(p.base_version()),
                  absl::StrCat(p.inner_steps()), Count(static_cast<double>(p.tokens())),
-                 Fixed(p.norm(), 4), Fixed(p.score(), 2), Fixed(p.weight(), 4),
-                 p.accepted() ? "accepted" : "REJECTED", std::string(GetDisplayReason(p))});
+                 p.accepted() ? Fixed(p.weight(), 4) : "REJECTED", p.reason()});
     }
   }
   if (!table.empty()) absl::StrAppend(out, "\nnewest decisions\n", table.Text());
@@ -122,7 +112,10 @@ void AppendHealth(const v1::Job& job, int count, std::string* out) {
                known(decision.gain()), known(decision.cosine()), Fixed(decision.staleness(), 1),
                losses});
   }
-  if (!table.empty()) absl::StrAppend(out, "\nhealth of learning\n", table.Text());
+  if (!table.empty())
+    absl::StrAppend(out,
+                    "\nhealth of learning (words: docs/glossary.md, and the page's glossary)\n",
+                    table.Text());
 }
 
 // How the job of a site's parameter servers takes part in the job above.
@@ -371,7 +364,7 @@ std::string StatusText(const v1::ClusterStatus& status) {
   out += "\n";
   std::vector<std::string> header = {"kind",           "name",  "incarnation", "state",
                                      "last heartbeat", "holds", "moved",       "why"};
-  if (IsWide()) header.insert(header.end(), {"address", "version", "memory"});
+  if (IsWide()) header.insert(header.end(), {"address", "version", "memory", "utilisation"});
   Table members(header, /*keys=*/2);
   for (const v1::Member& m : status.members()) {
     const bool server = m.kind() == "paramserver";
@@ -395,7 +388,8 @@ std::string StatusText(const v1::ClusterStatus& status) {
       int64_t memory = m.memory_bytes();
       for (const v1::DeviceInfo& device : m.devices()) memory += device.memory_bytes();
       row.insert(row.end(),
-                 {server ? m.endpoint() : m.peer_endpoint(), m.software_version(), Bytes(memory)});
+                 {server ? m.endpoint() : m.peer_endpoint(), m.software_version(), Bytes(memory),
+                  m.utilisation() > 0 ? absl::StrCat(Fixed(100 * m.utilisation(), 0), "%") : "-"});
     }
     members.Add(std::move(row));
   }

@@ -431,6 +431,7 @@ TEST_CASE("the decision keeps what it was made of") {
   CHECK(d.clip_scale == Approx(1 / d.norm));
   CHECK(d.participants[0].weight == Approx(0.75 / d.norm));
   CHECK(d.participants[0].worker == "a");
+  CHECK(d.participants[0].gradient_norm == 3);
 }
 
 // Version after so many seconds for which only a, that makes 4 steps of 10 tokens a round, has

@@ -247,6 +247,33 @@ TEST_CASE("Leader and both followers leave at once: the worker that is left take
   }
 }
 
+TEST_CASE("an_island_keeps_the_workers_that_it_lost_with_the_reason") {
+  World world;
+  StartShared(world);
+  const auto lost = [&] { return world.Stored<IslandRecord>().at(0); };
+  CHECK(lost().members_lost == 0);
+  world.DoLines({"worker c dies", "worker b leaves"});
+  REQUIRE(lost().lost.size() == 2);
+  CHECK(lost().members_lost == 2);
+  CHECK(lost().lost[0].worker == "c");
+  CHECK(lost().lost[1].worker == "b");
+  CHECK(HasText(lost().lost[1].reason, "it leaves"));
+  world.Do("worker a dies");
+  CHECK(lost().lost.back().worker == "a");
+}
+
+TEST_CASE("a_leader_that_hands_over_counts_once_as_lost") {
+  World world;
+  StartShared(world);
+  world.DoLines({"worker a leaves", "worker b sets-up", "worker b sets-up"});
+  CHECK(world.Island(0).worker == "b");
+  CHECK(world.Stored<IslandRecord>().at(0).members_lost == 1);
+  world.Do("worker a dies");
+  const IslandRecord island = world.Stored<IslandRecord>().at(0);
+  CHECK(island.members_lost == 1);
+  CHECK(island.lost.at(0).worker == "a");
+}
+
 TEST_CASE("A leader that leaves without followers is not waited for") {
   World world;
   world.DoLines({"server ps-0 attaches", "worker a attaches", "submit min=1 batch=2 island=all",

@@ -143,6 +143,7 @@ void Detach(State& s, Member& member, const Loss& loss) {
   member.progress.reset();
   s.SetFollowing(member, std::nullopt);
   member.measuring.clear();
+  member.utilisation = 0;
   member.leaving = false;
 }
 

@@ -22,6 +22,8 @@ namespace atl {
 // seen.
 EpochRecord AfterLoss(EpochRecord known, int64_t unix_time_ms);
 
+inline constexpr size_t kLostMembersKept = 8;  // in IslandRecord::lost
+
 enum class Severity { kDebug = -1, kInfo, kWarning, kError };
 
 // A line of the log, which stores keep in their own way. Never read back by the core: a store may

@@ -59,6 +59,7 @@ struct Member {
   std::optional<IslandProgress> progress;
   std::optional<MemberProgress> following;     // the island it serves; see State::SetFollowing
   std::string measuring;                       // as it reports; empty: nothing
+  double utilisation = 0;                      // likewise
   std::map<std::string, Estimate> pull_rates;  // bytes a second, by parameter servers' endpoints
   std::string peer_endpoint;                   // empty: it cannot share an island
   std::vector<std::string> more_peer_endpoints;

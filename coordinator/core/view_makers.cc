@@ -192,6 +192,7 @@ MemberView MakeView(const State& s, const Member& member, Instant now) {
                      : view.site.empty()                                 ? ""
                                          : "that of the workers on its host";
   view.measuring = member.measuring;
+  view.utilisation = member.utilisation;
   view.endpoint = member.endpoint;
   view.public_key = member.public_key;
   view.memory_bytes = member.memory_bytes;

@@ -25,6 +25,12 @@ CurvePoint Merge(const CurvePoint& earlier, const CurvePoint& later) {
   }
   both.staleness =
       Mean(earlier.staleness, earlier.contributions, later.staleness, later.contributions);
+  const auto mean = [&](double CurvePoint::*of) {
+    both.*of = Mean(earlier.*of, earlier.*of != 0 ? earlier.contributions : 0, later.*of,
+                    later.*of != 0 ? later.contributions : 0);
+  };
+  mean(&CurvePoint::learning_rate);
+  mean(&CurvePoint::gradient_norm);
   both.tokens += earlier.tokens;
   both.seconds += earlier.seconds;
   both.rounds += earlier.rounds;

@@ -24,6 +24,8 @@ struct CurvePoint {
   double rejected = 0;
   double staleness = 0;  // mean over contributions
   double steps = 0;
+  double learning_rate = 0;  // mean over contributions, as the next; 0: not known
+  double gradient_norm = 0;
 
   bool operator==(const CurvePoint&) const = default;
 };

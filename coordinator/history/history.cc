@@ -30,6 +30,8 @@ void EncodeCurve(const std::vector<CurvePoint>& points, v1::Curve* curve) {
     curve->add_rejected(p.rejected);
     curve->add_staleness(p.staleness);
     curve->add_steps(p.steps);
+    curve->add_learning_rate(p.learning_rate);
+    curve->add_gradient_norm(p.gradient_norm);
   }
 }
 
@@ -49,6 +51,10 @@ std::vector<CurvePoint> DecodeCurve(const v1::Curve& curve) {
                                       curve.seconds(i),       std::max(1.0, curve.rounds(i)),
                                       curve.contributions(i), curve.rejected(i),
                                       curve.staleness(i),     curve.steps(i)};
+    // A file of an older version has no such columns.
+    CurvePoint& point = points[static_cast<size_t>(i)];
+    if (curve.learning_rate_size() == size) point.learning_rate = curve.learning_rate(i);
+    if (curve.gradient_norm_size() == size) point.gradient_norm = curve.gradient_norm(i);
   }
   return points;
 }
@@ -67,6 +73,8 @@ CurvePoint MakeCurvePoint(int64_t unix_ms, double seconds, const DecisionRecord&
   point.staleness =
       static_cast<double>(std::max<int64_t>(0, decision.previous - p.contribution.base_version));
   point.steps = static_cast<double>(p.inner_steps);
+  point.learning_rate = p.learning_rate;
+  point.gradient_norm = p.gradient_norm;
   return point;
 }
 
@@ -185,6 +193,13 @@ void JobHistory::NoteValidation(int64_t unix_ms, const ProgressRecord& record) {
   validation_.back().sets = ListCurrentValidationSets(record);
 }
 
+void JobHistory::OnLost(int64_t unix_ms, const MembersLost& lost) {
+  for (const LostMember& member : lost.members) {
+    left_.push_back({lost.island, member.worker, unix_ms, member.reason});
+  }
+  while (left_.size() > kLeftMembers) left_.pop_front();
+}
+
 bool JobHistory::OnProgress(int64_t unix_ms, const ProgressRecord& record) {
   const bool starts = record.version >= 0 && started_ms_ == 0;
   if (starts) started_ms_ = round_begin_ms_ = unix_ms;
@@ -218,6 +233,7 @@ void JobHistory::Encode(size_t points, size_t islands, v1::JobHistory* message) 
   Encoder encoder;
   encoder.Messages("validation", validation_, message->mutable_validation(), kMaxListLength);
   encoder.Messages("newest", newest_, message->mutable_newest(), kMaxListLength);
+  encoder.Messages("left", left_, message->mutable_left(), kMaxListLength);
 }
 
 JobHistory JobHistory::Decode(const v1::JobHistory& message) {
@@ -249,6 +265,13 @@ JobHistory JobHistory::Decode(const v1::JobHistory& message) {
     history.round_begin_ms_ = round.decided_ms;
     history.newest_.push_back(std::move(round));
   }
+  for (v1::LeftMember left : message.left()) {
+    Decoder decoder;
+    LeftMember member;
+    Fields(decoder, member, left);
+    if (!decoder.status().ok() || history.left_.size() >= kLeftMembers) break;
+    history.left_.push_back(std::move(member));
+  }
   for (const CurvePoint& point : history.rounds_.points()) {
     if (point.loss != 0) history.newest_loss_ = point.loss;
   }
@@ -274,6 +297,9 @@ void History::On(const JobEvent& event) {
     if (is_new) changes_.now.insert(event.job);
   } else if (const auto* decided = std::get_if<RoundDecided>(&event.what)) {
     job.OnDecision(event.unix_ms, *decided);
+    changes_.later.insert(event.job);
+  } else if (const auto* lost = std::get_if<MembersLost>(&event.what)) {
+    job.OnLost(event.unix_ms, *lost);
     changes_.later.insert(event.job);
   } else if (const auto* progressed = std::get_if<JobProgressed>(&event.what)) {
     const bool now = job.OnProgress(event.unix_ms, *progressed->record);

@@ -27,6 +27,7 @@ inline constexpr int64_t kHistoryBytesMax = 50'000'000;
 inline constexpr size_t kRoundCurvePoints = 4096;
 inline constexpr size_t kValidationPoints = 2048;
 inline constexpr size_t kNewestRounds = 64;
+inline constexpr size_t kLeftMembers = 256;
 
 // Points kept for each of so many islands.
 size_t IslandCurvePoints(int64_t islands);
@@ -37,6 +38,7 @@ class JobHistory {
 
   void NoteSubmitted(int64_t unix_ms) { submitted_ms_ = unix_ms; }
   void OnDecision(int64_t unix_ms, const RoundDecided& decided);
+  void OnLost(int64_t unix_ms, const MembersLost& lost);
   // True: the job has started, has ended, or was resumed.
   bool OnProgress(int64_t unix_ms, const ProgressRecord& record);
   void OnIslands(int64_t islands);
@@ -80,6 +82,7 @@ class JobHistory {
   Curve rounds_{kRoundCurvePoints};
   std::map<IslandId, Curve> islands_;
   std::deque<RoundHistory> newest_;
+  std::deque<LeftMember> left_;
   std::vector<ValidationPoint> validation_;
 };
 

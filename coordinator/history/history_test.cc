@@ -101,6 +101,8 @@ struct Fixture {
       p.tokens = 100;
       p.inner_steps = 8;
       p.train_loss = 3 + island;
+      p.learning_rate = 0.1 * static_cast<double>(round);
+      p.gradient_norm = 2 + island;
       p.accepted = island == 0;
       decision.participants.push_back(p);
       ContributionRecord granted;
@@ -138,6 +140,9 @@ TEST_CASE("a_round_adds_a_point_to_the_job_and_to_each_island") {
   REQUIRE(h.islands_size() == 2);
   CHECK(h.islands(1).curve().loss(0) == 4);
   CHECK(h.islands(1).curve().staleness(0) == 1);
+  CHECK(h.islands(1).curve().gradient_norm(0) == 3);
+  CHECK(h.islands(1).curve().learning_rate(1) == 0.2);
+  CHECK(h.rounds().gradient_norm(0) == 2.5);
   REQUIRE(h.newest_size() == 2);
   CHECK(h.newest(0).committed_ms() == 12'100);
   CHECK(h.newest(1).committed_ms() == 0);
@@ -161,6 +166,29 @@ TEST_CASE("a_validation_point_has_the_sets_of_its_version_as_they_come_and_outli
   CHECK(h.validation(1).sets(0).loss() == 6);
   CHECK(h.validation(1).sets(0).accuracy() == 0.5);
   CHECK(h.validation(1).sets(1).name() == "oslo");
+}
+
+TEST_CASE("workers_that_an_island_lost_are_kept_with_their_time_once_each_and_over_a_restart") {
+  Fixture fixture;
+  IslandRecord island;
+  island.job = "lm-1";
+  island.island = 1;
+  for (int64_t lost = 1; lost <= 3; ++lost) {
+    island.members_lost = lost;
+    island.lost.push_back({absl::StrCat("w", lost), "it is drained"});
+    if (lost != 2) fixture.Store(1'000 * lost, {{island}});  // two at once
+  }
+  fixture.Store(9'000, {{island}});
+  const JobHistory restored = JobHistory::Decode(fixture.Encoded());
+  v1::JobHistory h;
+  restored.Encode(1000, kAll, &h);
+  REQUIRE(h.left_size() == 3);
+  CHECK(h.left(0).worker() == "w1");
+  CHECK(h.left(0).unix_ms() == 1'000);
+  CHECK(h.left(2).worker() == "w3");
+  CHECK(h.left(2).unix_ms() == 3'000);
+  CHECK(h.left(2).island() == 1);
+  CHECK(h.left(2).reason() == "it is drained");
 }
 
 TEST_CASE("a_decision_that_is_stored_again_counts_once") {

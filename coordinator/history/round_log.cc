@@ -34,7 +34,9 @@ std::vector<JobEvent> RoundLog::Recover(const std::vector<StoreRecord>& records)
   for (const StoreRecord& record : records) {
     if (const auto* island = std::get_if<IslandRecord>(&record)) {
       Job* job = Find(island->job);
-      if (job != nullptr) job->islands[island->island] = {island->incarnation, island->evictions};
+      if (job != nullptr)
+        job->islands[island->island] = {island->incarnation, island->evictions,
+                                        island->members_lost};
     } else if (const auto* progress = std::get_if<ProgressRecord>(&record)) {
       Job* job = Find(progress->job);
       if (job == nullptr) continue;
@@ -97,7 +99,14 @@ std::vector<JobEvent> RoundLog::Read(int64_t unix_ms, const CoordinatorEvent& ev
       const int64_t evictions = record->evictions - island.evictions;
       if (evictions > 0) add(record->job, WorkersEvicted{evictions, EvictionReason(event)});
       if (island.leader != record->incarnation) add(record->job, LeaderChanged());
-      island = {record->incarnation, record->evictions};
+      const auto lost =
+          static_cast<size_t>(std::max<int64_t>(0, record->members_lost - island.members_lost));
+      if (lost > 0) {
+        const auto first =
+            record->lost.end() - static_cast<ptrdiff_t>(std::min(lost, record->lost.size()));
+        add(record->job, MembersLost{record->island, {first, record->lost.end()}});
+      }
+      island = {record->incarnation, record->evictions, record->members_lost};
     }
   }
   return events;

@@ -34,11 +34,16 @@ struct WorkersEvicted {
   const char* reason;
 };
 struct LeaderChanged {};
+struct MembersLost {
+  IslandId island = 0;
+  std::vector<LostMember> members;
+};
 
 struct JobEvent {
   JobId job;
   int64_t unix_ms = 0;
-  std::variant<JobStored, RemovedJob, JobProgressed, RoundDecided, WorkersEvicted, LeaderChanged>
+  std::variant<JobStored, RemovedJob, JobProgressed, RoundDecided, WorkersEvicted, LeaderChanged,
+               MembersLost>
       what;
 };
 
@@ -55,6 +60,7 @@ class RoundLog {
   struct Island {
     Incarnation leader = 0;
     int64_t evictions = 0;
+    int64_t members_lost = 0;
   };
   struct Job {
     std::optional<JobState> state;

@@ -142,6 +142,8 @@ void KeepDrawn(v1::JobHistory* history) {
     drawn.mutable_loss()->Swap(island.mutable_curve()->mutable_loss());
     drawn.mutable_tokens()->Swap(island.mutable_curve()->mutable_tokens());
     drawn.mutable_seconds()->Swap(island.mutable_curve()->mutable_seconds());
+    drawn.mutable_learning_rate()->Swap(island.mutable_curve()->mutable_learning_rate());
+    drawn.mutable_gradient_norm()->Swap(island.mutable_curve()->mutable_gradient_norm());
     island.mutable_curve()->Swap(&drawn);
   }
   v1::Curve& rounds = *history->mutable_rounds();

@@ -7,6 +7,7 @@ import { Overview, Jobs } from './overview.jsx';
 import { Job } from './job.jsx';
 import { Island } from './island.jsx';
 import { Logs } from './logs.jsx';
+import { Words } from './words.jsx';
 import icon from './favicon.svg';
 
 const PAGES = [['#/', 'Overview'], ['#/jobs', 'Jobs'], ['#/logs', 'Log']];
@@ -30,11 +31,12 @@ function Page({ hash, ...common }) {
   if (words[0] === 'jobs' && words[1]) return <Job key={words[1]} id={words[1]} {...common} />;
   if (words[0] === 'jobs') return <Jobs {...common} />;
   if (words[0] === 'logs') return <Logs key={hash} query={new URLSearchParams(query)} {...common} />;
+  if (words[0] === 'words') return <Words {...common} />;
   if (words.length) return <p class="problem">There is no page {path}. <a href="#/">Overview</a></p>;
   return <Overview {...common} />;
 }
 
-const TITLES = { jobs: 'Jobs', logs: 'Log' };
+const TITLES = { jobs: 'Jobs', logs: 'Log', words: 'Glossary' };
 
 // What the browser's tab says.
 function titleOf(hash) {
@@ -43,7 +45,7 @@ function titleOf(hash) {
   return `${name} – Atoll`;
 }
 
-const KEYS = [['g o', 'overview'], ['g j', 'jobs'], ['g l', 'log'], ['?', 'this list'], ['Esc', 'close it']];
+const KEYS = [['g o', 'overview'], ['g j', 'jobs'], ['g l', 'log'], ['g w', 'glossary'], ['?', 'this list'], ['Esc', 'close it']];
 
 function Keys({ onClose }) {
   const dialog = useRef(null);
@@ -76,12 +78,12 @@ function App() {
     media.addEventListener('change', follow);
     return () => media.removeEventListener('change', follow);
   }, []);
-  useEffect(() => {  // keys: g then o, j, l
+  useEffect(() => {  // keys: g then o, j, l, w
     let last = '';
     const press = (event) => {
       if (event.key === '?' && !/INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) setKeys(true);
       if (/INPUT|SELECT|TEXTAREA/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
-      const to = last === 'g' && { o: '#/', j: '#/jobs', l: '#/logs' }[event.key];
+      const to = last === 'g' && { o: '#/', j: '#/jobs', l: '#/logs', w: '#/words' }[event.key];
       if (to) location.hash = to;
       last = event.key;
     };

@@ -1,7 +1,7 @@
 import { h, Fragment } from 'preact';
 import { useState } from 'preact/hooks';
 import { act, num, useEvents, useGet } from './api.js';
-import { bytes, count, ended, islandState, loss, milliseconds, rate, seconds, speed, unit } from './format.js';
+import { bytes, count, ended, islandState, loss, milliseconds, moment, rate, seconds, speed, unit } from './format.js';
 import { Gantt, PlanPicture, SiteMap } from './pictures.jsx';
 import { IslandLines } from './job.jsx';
 import { Badge, Problem, Section, Table, Tile } from './parts.jsx';
@@ -79,6 +79,16 @@ function SitesAndLinks({ job, workers }) {
   return <SiteMap sites={sites} links={siteLinks(sites, data.cluster?.links || [])} />;
 }
 
+const LEFT = [
+  { title: 'time', cell: (l) => moment(l.unix_ms), sort: (l) => num(l.unix_ms) }, { title: 'worker', cell: (l) => l.worker, sort: (l) => l.worker },
+  { title: 'reason', wide: true, cell: (l) => l.reason },
+];
+
+function Left({ job, island }) {
+  const { data } = useGet('history', { job, points: 16, islands: 1 }, 5000);
+  return <Table columns={LEFT} rows={(data?.left || []).filter((l) => l.island === island).reverse()} empty="No worker has left this island." />;
+}
+
 function Trace({ job, island }) {
   const [state, setState] = useState({});
   const requestTrace = () => {
@@ -131,6 +141,7 @@ export function Island({ id, number, onLive }) {
       </Section>
       {d.stage_links.length > 0 && <Section title="Messages between stages" id="links"><Table columns={STAGE_LINKS} rows={d.stage_links} empty="" /></Section>}
       {d.memory.length > 0 && <Section title="Memory" id="memory"><Table columns={MEMORY} rows={d.memory} empty="" /></Section>}
+      <Section title="Workers that left, newest first" id="left"><Left job={id} island={number} /></Section>
       <Section title="Events, newest first" id="events"><IslandLines job={id} island={number} /></Section>
       {!ended(job.summary.state) && <Section title="A step, measured and predicted" id="trace"><Trace job={id} island={number} /></Section>}
     </>

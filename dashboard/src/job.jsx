@@ -5,6 +5,7 @@ import { age, bytes, count, done, ended, islandState, loss, moment, nats, percen
 import { Chart, useCharts } from './charts.jsx';
 import { Rounds } from './pictures.jsx';
 import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
+import { WordsLink } from './words.jsx';
 
 const ISLAND_CURVES = 7;  // with the global one, as many as there are colours
 const POINTS = 300;       // of a curve: one for two pixels of a chart in a wide window
@@ -46,24 +47,25 @@ function smoothed(series, a) {
   }) };
 }
 
-const known = (values) => values.map((v) => (v === 0 ? null : v));
+const known = (values) => (values || []).map((v) => (v === 0 ? null : v));
 
 // The series of each chart.
 function curvesFrom(history, summary, axis, smooth) {
   const x = AXES[axis].of, all = history.rounds;
   if (!all || all.unix_s.length === 0) return null;
   const islands = history.islands.slice(0, ISLAND_CURVES);
-  const losses = [{ label: 'all islands', x: x(all), y: known(all.loss), width: 2.2, colour: 0 }]
-    .concat(islands.length > 1 ? islands.map((i, k) => ({ label: `island ${i.island}`, x: x(i.curve), y: known(i.curve.loss), width: 1, colour: k + 1 })) : []);
+  const byIsland = (of) => islands.map((i, k) => ({ label: `island ${i.island}`, x: x(i.curve), y: of(i.curve), width: 1, colour: k + 1 }));
+  const together = (of) => [{ label: 'all islands', x: x(all), y: of(all), width: 2.2, colour: 0 }].concat(islands.length > 1 ? byIsland(of) : []);
+  const losses = together((curve) => known(curve.loss));
   if (history.validation.length) {
     losses.push({ label: 'validation', colour: 1 + islands.length, dash: [6, 4], points: history.validation.length <= POINTS_MARKED,
       x: history.validation.map((v) => (axis === 'time' ? v.unix_s : num(v.version))), y: history.validation.map((v) => v.loss) });
   }
   const speed = (curve) => curve.tokens.map((t, i) => (curve.seconds[i] > 0 ? t / curve.seconds[i] : null));
-  const speeds = [{ label: 'all islands', x: x(all), y: speed(all), width: 2.2, colour: 0 }]
-    .concat(islands.length > 1 ? islands.map((i, k) => ({ label: `island ${i.island}`, x: x(i.curve), y: speed(i.curve), width: 1, colour: k + 1 })) : []);
+  const speeds = together(speed);
   const rounds = [{ label: 'seconds a round', x: x(all), y: all.seconds.map((s, i) => (s > 0 ? s / all.rounds[i] : null)), colour: 2 }];
-  return { losses: losses.map((s) => smoothed(s, smooth)), speeds: speeds.map((s) => smoothed(s, smooth)), rounds };
+  const smoothly = (all) => all.map((one) => smoothed(one, smooth));
+  return { losses: smoothly(losses), speeds: smoothly(speeds), rounds, norms: smoothly(byIsland((curve) => known(curve.gradient_norm))), rates: byIsland((curve) => known(curve.learning_rate)) };
 }
 
 function Curves({ history, other, summary, axis, theme, smooth, log }) {
@@ -71,7 +73,7 @@ function Curves({ history, other, summary, axis, theme, smooth, log }) {
     const own = curvesFrom(history, summary, axis, smooth), beside = other && curvesFrom(other.history, summary, axis, smooth);
     if (!own || !beside) return own;
     const add = (mine, theirs) => mine.concat({ ...theirs[0], label: other.job, colour: 7, dash: [2, 3] });
-    return { losses: add(own.losses, beside.losses), speeds: add(own.speeds, beside.speeds), rounds: own.rounds };
+    return { ...own, losses: add(own.losses, beside.losses), speeds: add(own.speeds, beside.speeds) };
   }, [history, other, axis, smooth]);
   if (!curves) return <p class="empty">Curves begin with the first round.</p>;
   const base = { xLabel: AXES[axis].label, time: AXES[axis].time, theme };
@@ -82,6 +84,8 @@ function Curves({ history, other, summary, axis, theme, smooth, log }) {
         <Chart {...base} title={`Committed ${unit(summary)}/s`} series={curves.speeds} format={count} height={120} />
         <Chart {...base} title="Seconds a round" series={curves.rounds} format={(v) => String(+v.toPrecision(3))} height={120} />
       </div>
+      <Chart {...base} title="Gradient norm, before clipping" series={curves.norms} log={log} format={(v) => String(+v.toPrecision(3))} height={120} />
+      <Chart {...base} title="Learning rate" series={curves.rates} format={(v) => String(+v.toPrecision(3))} height={120} />
     </div>
   );
 }
@@ -139,6 +143,7 @@ const islandColumns = (summary) => (ended(summary.state) ? endedColumns(summary)
   { title: 'loss', number: true, cell: (i) => loss(i.train_loss), sort: (i) => num(i.train_loss) },
   { title: `${unit(summary)}/s`, number: true, cell: (i) => speed(i.tokens_per_s), sort: (i) => num(i.tokens_per_s) },
   { title: 'learning rate', number: true, cell: (i) => (num(i.learning_rate) ? +num(i.learning_rate).toPrecision(3) : '–'), sort: (i) => num(i.learning_rate) },
+  { title: 'gradient norm', hint: 'before clipping, mean of the last steps', number: true, cell: (i) => (num(i.gradient_norm) ? +num(i.gradient_norm).toPrecision(3) : '–'), sort: (i) => num(i.gradient_norm) },
   { title: 'step time (idle link)', number: true, cell: (i) => (num(i.step_seconds_idle_link) > 0 ? seconds(i.step_seconds_idle_link) : '–'), sort: (i) => num(i.step_seconds_idle_link) },
   { title: 'with transfers', number: true, cell: (i) => (num(i.step_seconds_overlap) > 0 ? seconds(i.step_seconds_overlap) : '–') },
   ...ROUND_COLUMNS,
@@ -153,11 +158,9 @@ const decisionColumns = (summary) => [
   { title: 'base', hint: 'version that the island started from; staleness is the committed version less it', number: true, cell: (d) => num(d.base_version) },
   { title: 'steps', number: true, cell: (d) => num(d.inner_steps) },
   { title: unit(summary), number: true, cell: (d) => count(d.tokens) },
-  { title: 'norm', hint: 'Euclidean length of the pseudo-gradient', number: true, cell: (d) => num(d.norm).toFixed(4) },
-  { title: 'z-score', hint: 'standard deviations of the norm above the island’s usual one; beyond a limit it is an outlier', number: true, cell: (d) => num(d.score).toFixed(2) },
   { title: 'weight', hint: 'in the round’s average, by tokens and after clipping', number: true, cell: (d) => num(d.weight).toFixed(3) },
   { title: 'outcome', cell: (d) => <Badge state={d.accepted ? 'accepted' : 'rejected'} /> },
-  { title: 'reason', wide: true, cell: (d) => d.reason.replace(/^(accepted|rejected): /, '') },
+  { title: 'reason', hint: 'norm: Euclidean length of the pseudo-gradient; its mean: of the island’s own before', wide: true, cell: (d) => d.reason },
   { title: 'round closed because', wide: true, cell: (d) => d.closed_because },
 ];
 
@@ -184,7 +187,7 @@ function Tiles({ job, summary: s }) {
 
 // The curves of all islands together, as a file for other programs.
 function downloadCsv(job, curve) {
-  const columns = ['unix_s', 'version', 'tokens', 'loss', 'seconds', 'rounds'].filter((c) => curve[c]?.length);
+  const columns = ['unix_s', 'version', 'tokens', 'loss', 'seconds', 'rounds', 'learning_rate', 'gradient_norm'].filter((c) => curve[c]?.length);
   const lines = [columns.join(',')].concat(curve.unix_s.map((_, i) => columns.map((c) => curve[c][i]).join(',')));
   const link = document.createElement('a');
   link.href = URL.createObjectURL(new Blob([lines.join('\n'), '\n'], { type: 'text/csv' }));
@@ -206,26 +209,6 @@ function Settings({ job }) {
       {() => <SettingsText job={job} copied={copied} onCopy={(text) => navigator.clipboard?.writeText(text).then(() => setCopied(true))} />}
     </Details>
   );
-}
-
-const NORMS = 1024;  // decisions
-
-// How large the islands' pseudo-gradients were.
-function Norms({ job, theme }) {
-  const { data, error } = useGet('job', { job, decisions: NORMS }, 5000);
-  const series = useMemo(() => {
-    const byIsland = new Map();
-    for (const d of [...(data?.decisions || [])].reverse()) {
-      if (num(d.version) < 1 || !(num(d.norm) > 0)) continue;
-      if (!byIsland.has(d.island)) byIsland.set(d.island, { label: `island ${d.island}`, x: [], y: [] });
-      byIsland.get(d.island).x.push(num(d.version));
-      byIsland.get(d.island).y.push(num(d.norm));
-    }
-    return [...byIsland].sort((a, b) => a[0] - b[0]).slice(0, ISLAND_CURVES).map(([, s], k) => ({ ...s, colour: k + 1, points: s.x.length <= POINTS_MARKED }));
-  }, [data]);
-  if (!data) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
-  if (!series.length) return <p class="empty">No round has been decided yet.</p>;
-  return <Chart title="Norm of the pseudo-gradient by island, newest rounds" series={series} xLabel="version" theme={theme} format={(v) => String(+v.toPrecision(3))} height={200} />;
 }
 
 function SettingsText({ job, copied, onCopy }) {
@@ -286,7 +269,7 @@ export function Job({ id, session, theme, onLive }) {
       )}
       {history.data && <Section title="Newest rounds" id="rounds">{job.round_length && <p class="why">{job.round_length}</p>}<Rounds rounds={history.data.newest} islands={job.islands.slice(0, 32).map((i) => i.island)} /></Section>}
       <Section title="Islands" id="islands"><Table columns={islandColumns(s)} rows={job.islands} keyOf={(i) => i.island} empty="No worker has an island yet." /></Section>
-      <Section title="Decisions, newest first" id="decisions">{charts.ready && <Details summary="Norms by island">{() => <Norms job={id} theme={theme} />}</Details>}<Table columns={decisionColumns(s)} rows={job.decisions} total={job.decisions_kept} onMore={setWanted} pageSize={DECISIONS_LISTED} empty="No round has been decided yet." /></Section>
+      <Section title="Decisions, newest first" id="decisions" tools={<WordsLink />}><Table columns={decisionColumns(s)} rows={job.decisions} total={job.decisions_kept} onMore={setWanted} pageSize={DECISIONS_LISTED} empty="No round has been decided yet." /></Section>
       <Section title="Parameter servers" id="servers"><Table columns={SERVERS} rows={servers} keyOf={(v) => v.name} empty="The model is not placed yet." /></Section>
       <Section title="Settings" id="settings"><Settings job={id} /></Section>
       <Section title="Log, newest first" id="log" tools={<a href={`#/logs?job=${s.job}`}>the whole log</a>}><NewestLines job={s.job} /></Section>

@@ -51,6 +51,7 @@ const MEMBERS = [
   { title: 'site', cell: (m) => m.site || '–', sort: (m) => m.site },
   { title: 'devices', wide: true, cell: (m) => m.devices.join(', ') || '–', sort: (m) => m.devices.join() },
   { title: 'memory', number: true, cell: (m) => (num(m.memory_bytes) ? bytes(m.memory_bytes) : '–'), sort: (m) => num(m.memory_bytes) },
+  { title: 'utilisation', hint: 'share of the time in which its devices compute', number: true, cell: (m) => (m.utilisation > 0 ? percent(m.utilisation) : '–'), sort: (m) => num(m.utilisation) },
   { title: 'address', cell: (m) => m.address || '–', sort: (m) => m.address },
   { title: 'version', cell: (m) => m.software_version || '–', sort: (m) => m.software_version },
   { title: 'holds', cell: (m) => HOLDS[m.kind](m), sort: (m) => m.job },
@@ -69,6 +70,7 @@ export function Overview({ session, onLive }) {
   onLive(live, error);
   if (!data) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
   const workers = data.members.filter((m) => m.kind === 'worker'), servers = data.members.filter((m) => m.kind === 'paramserver');
+  const busy = workers.filter((m) => m.utilisation > 0);
   const of = (all) => `${all.filter((m) => m.attached).length} of ${all.length}`;
   return (
     <>
@@ -78,6 +80,7 @@ export function Overview({ session, onLive }) {
         <Tile label="jobs at work" value={data.jobs.length} />
         {speeds(data.jobs).map(([name, sum]) => <Tile label={`${name}/s`} value={count(sum)} detail="of all jobs" />)}
         <Tile label="workers attached" value={of(workers)} detail={workers.length ? `${percent(workers.filter((m) => m.attached && m.job).length / workers.length)} of them train` : ''} />
+        <Tile label="utilisation" value={busy.length ? percent(busy.reduce((sum, m) => sum + m.utilisation, 0) / busy.length) : '–'} detail="mean of the workers that train" />
         <Tile label="parameter servers attached" value={of(servers)} />
       </div>
       <Section title="Jobs" id="jobs"><div class="cards">

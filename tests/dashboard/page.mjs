@@ -40,6 +40,7 @@ const PAGES = {
   job: [`#/jobs/${job}`, job],
   island: [`#/jobs/${job}/islands/0`, 'Island 0'],
   logs: ['#/logs', 'Log'],
+  words: ['#/words', 'Glossary'],
 };
 
 async function go(page, name) {
@@ -88,7 +89,13 @@ const phases = {
     }
     const legend = await page.locator('[aria-labelledby=validation-sets] .u-legend .u-label').allInnerTexts();
     check(['held-out data', 'law', 'code'].every((label) => legend.includes(label)), `sets' curves: ${legend.join(', ')}`);
-    check(await page.locator('.chart canvas').count() === 4, 'a job with validation sets has four charts');
+    check(await page.locator('.chart canvas').count() === 6, 'a job with validation sets has six charts');
+    // By island: what its last point says is a number.
+    for (const chart of ['Gradient norm', 'Learning rate']) {
+      await page.locator('.chart', { hasText: chart }).locator('canvas').hover();
+      const values = await page.locator('.chart', { hasText: chart }).locator('.u-value').allInnerTexts();
+      check(values.length === 4 && values.slice(1).some((v) => Number(v) > 0), `${chart}: ${values.join(', ')}`);
+    }
     check(await page.locator('svg[aria-label="the newest rounds"] rect').count() > 0, 'rounds show pushes');
     check(await page.locator('#decisions').count() === 1, 'decisions are listed');
     // By keyboard alone: g j goes to the jobs; Tab reaches a link that Enter follows.
@@ -103,8 +110,6 @@ const phases = {
     await page.locator('pre', { hasText: 'steps_per_round' }).waitFor();
     await page.getByLabel('smoothing').selectOption({ label: 'much' });
     await page.getByLabel('logarithmic loss').check();
-    await page.locator('summary', { hasText: 'Norms' }).click();
-    await page.locator('.chart', { hasText: 'Norm of the pseudo-gradient' }).locator('canvas').waitFor();
     const speeds = await page.locator('.chart', { hasText: 'Committed tokens/s' }).locator('.u-label').allInnerTexts();
     check(['all islands', 'island 0', 'island 1', 'island 2'].every((label) => speeds.includes(label)), `speeds of ${speeds.join(', ')}`);
     const [csv] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Download CSV' }).click()]);
@@ -133,6 +138,8 @@ const phases = {
   async killed() {
     const page = await open();
     await go(page, 'overview');
+    const busy = await page.locator('[aria-labelledby=members] tbody tr', { hasText: 'worker' }).locator('td', { hasText: /^\d+\.\d%$/ }).count();
+    check(busy >= 2, `${busy} workers have a utilisation`);
     await page.locator('.badge.unavailable').first().waitFor();
     await page.screenshot({ path: join(out, 'overview-killed.png'), fullPage: true });
     await go(page, 'job');
@@ -140,6 +147,8 @@ const phases = {
     await page.screenshot({ path: join(out, 'job-killed.png'), fullPage: true });
     await page.goto(`${url}/#/jobs/${job}/islands/1`);
     await page.locator('[aria-labelledby=events] .text', { hasText: /^island 1: worker/ }).first().waitFor();
+    const left = await page.locator('[aria-labelledby=left] tbody tr').first().locator('td').allInnerTexts();
+    check(left.length === 3 && /^\d{4}-/.test(left[0]) && left.slice(1).every(Boolean), `a worker that left: ${left.join(', ')}`);
     await page.screenshot({ path: join(out, 'island-killed.png'), fullPage: true });
   },
   // Prints "ready", then "off" when the connection is lost; the caller stops and starts the coordinator.

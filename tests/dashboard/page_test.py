@@ -36,6 +36,8 @@ def built_assets_are_what_the_sources_give(fixture):
     sources = os.path.join(HERE, "../../dashboard")
     copy = os.path.join(fixture.folder, "dashboard")
     shutil.copytree(sources, copy, ignore=shutil.ignore_patterns("node_modules", "built"))
+    os.makedirs(os.path.join(fixture.folder, "docs"))
+    shutil.copy(os.path.join(HERE, "../../docs/glossary.md"), os.path.join(fixture.folder, "docs"))
     os.symlink(os.path.join(node_folder(), "node_modules"), os.path.join(copy, "node_modules"))
     node("build.mjs", "built", cwd=copy)
     different = [name for name in BUILT if not filecmp.cmp(

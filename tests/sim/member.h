@@ -98,6 +98,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   void InterruptWork(const std::string& reason) override;
   void Interrupt(const std::string& reason) override;
   LossSum newest_loss() const override { return newest_loss_; }
+  double newest_gradient_norm() const override { return 1; }
   void Lead(OnSaveDone on_save_done) override { SetHooks({.save_done = std::move(on_save_done)}); }
   void StopLeading() override { SetHooks({}); }
   // No step is traced.

@@ -91,6 +91,7 @@ struct StepDone {
   double seconds = 0;         // the whole step, emulated slowdown included
   bool overlapped = false;    // a push or pull was going on
   int64_t masked_tokens = 0;  // of `tokens`, that the loss does not count
+  double gradient_norm = 0;   // before clipping; 0: not known
 };
 struct DeltaCaptured {
   ContributionId contribution;

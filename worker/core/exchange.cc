@@ -160,7 +160,9 @@ void WorkerCore::Impl::PlanPushes() {
                  flight.work.tokens,
                  LossPerToken(flight.work),
                  flight.work.consumed,
-                 flight.work.masked_tokens};
+                 flight.work.masked_tokens,
+                 counters_.learning_rate,
+                 counters_.gradient_norm.Get()};
     }
     Emit(Send{std::move(request)});
     flight.request_at = now_ + kRetryInterval;

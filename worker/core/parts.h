@@ -158,7 +158,7 @@ struct Counters {
   int64_t pulled_bytes = 0;
   double learning_rate = 0;
   double exchange_seconds = 0;  // of the newest round
-  RecentMean loss, tokens_per_s, idle_link_seconds, overlap_seconds;
+  RecentMean loss, gradient_norm, tokens_per_s, idle_link_seconds, overlap_seconds;
 };
 
 // The end of this process: core.cc, plan.cc.

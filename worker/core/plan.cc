@@ -81,6 +81,7 @@ IslandProgress WorkerCore::Impl::Progress() const {
   p.tokens = counters_.tokens;
   p.train_loss = counters_.loss.Get();
   p.learning_rate = counters_.learning_rate;
+  p.gradient_norm = counters_.gradient_norm.Get();
   p.tokens_per_s = counters_.tokens_per_s.Get();
   p.step_seconds_idle_link = counters_.idle_link_seconds.Get();
   p.step_seconds_overlap = counters_.overlap_seconds.Get();

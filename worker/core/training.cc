@@ -45,6 +45,7 @@ void WorkerCore::Impl::On(const StepDone& step) {
     return Diverged();
   }
   counters_.loss.Add(step.loss);
+  counters_.gradient_norm.Add(step.gradient_norm);
   trainer_failures_ = 0;
   CountStep(step);
 }

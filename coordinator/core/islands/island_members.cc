@@ -139,10 +139,17 @@ void Join(State& s, Job& job, Member& worker) {
   AssignIsland(s, job, worker);
 }
 
+void NoteLost(const NodeId& worker, std::string reason, IslandRecord& island) {
+  ++island.members_lost;
+  island.lost.push_back({worker, std::move(reason)});
+  if (island.lost.size() > kLostMembersKept) island.lost.erase(island.lost.begin());
+}
+
 void LoseWorker(State& s, const State::Assignment& assignment, const NodeId& worker,
                 const Loss& loss) {
   Job& job = *assignment.job;
   IslandRecord& island = job.EditIsland(assignment.island);
+  NoteLost(worker, loss.text(), island);
   if (assignment.leads) {
     if (island.followers.empty()) return EvictIsland(s, job, assignment.island, loss);
     return TakeOver(s, job, island, worker, loss);

@@ -45,6 +45,9 @@ bool CanAssignWorkers(const State& s, const Job& job);
 // attached and has no assignment.
 void Join(State& s, Job& job, Member& worker);
 
+// Records that the island goes on without the worker, or is vacant.
+void NoteLost(const NodeId& worker, std::string reason, IslandRecord& island);
+
 // The worker at `assignment` is unavailable.
 void LoseWorker(State& s, const State::Assignment& assignment, const NodeId& worker,
                 const Loss& loss);

@@ -361,6 +361,7 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   worker.progress = progress;
   s.SetFollowing(worker, message.member);
   worker.measuring = CleanText(message.measuring, 200);
+  worker.utilisation = message.utilisation;
   NotePullRates(worker, message.pull_rates);
   OnMemberProgress(s, worker);
   const State::Assignment assignment = s.FindAssignment(worker.record.name);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/islands/plans.h"
 
@@ -156,8 +157,9 @@ const IslandMember* FindSuccessor(const State& s, const Job& job, const IslandRe
 void BeginHandover(State& s, Job& job, IslandId id, const IslandMember& successor) {
   IslandRecord& island = job.EditIsland(id);
   NoteSteps(s, island, /*lost=*/false);  // its successor counts from 0
-  job.switches[id].unpushed_steps = s.FindMember(MemberKind::kWorker, island.worker)
-                                        ->progress->unpushed_steps;  // see FindSuccessor
+  const Member& leaver = *s.FindMember(MemberKind::kWorker, island.worker);
+  job.switches[id].unpushed_steps = leaver.progress->unpushed_steps;  // see FindSuccessor
+  NoteLost(island.worker, leaver.record.draining ? "it is drained" : leaver.reason, island);
   island.takes_over_from = island.worker;
   island.worker = successor.worker;
   island.incarnation = successor.incarnation;

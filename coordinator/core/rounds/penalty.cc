@@ -43,6 +43,15 @@ PenaltyVerdict Reject(PenaltyVerdict verdict, const PenaltyState& before, int64_
   return verdict;
 }
 
+// "norm 1.08, 3.4 deviations below its mean"; `scored`: there is a mean to compare it with.
+std::string DescribeNorm(double norm, double score, bool scored) {
+  std::string text = absl::StrFormat("norm %.3g", norm);
+  if (!scored) return text + ", of which there is no mean yet";
+  if (std::abs(score) < 0.05) return text + ", at its mean";
+  return absl::StrFormat("%s, %.1f deviations %s its mean", text, std::abs(score),
+                         score < 0 ? "below" : "above");
+}
+
 void Learn(double size, PushNormStatistics& norm_statistics) {
   if (norm_statistics.warm_up_pushes == 0) {
     norm_statistics.mean = size;
@@ -78,15 +87,15 @@ PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outlier
   const bool warming_up = norm_statistics.warm_up_pushes < kPenaltyWarmUpPushes;
   verdict.limit = warming_up ? kPenaltyScoreCut : Limit(before);
   if (!(norm <= kMostNorm)) {
-    return Reject(verdict, before, statistics, "rejected: its norm is not finite");
+    return Reject(verdict, before, statistics, "its norm is not finite: rejected");
   }
   // A deviation of 0 (all norms were 0) is no scale to measure with.
-  if (!first && norm_statistics.deviation > 0)
-    verdict.score = (size - norm_statistics.mean) / norm_statistics.deviation;
+  const bool scored = !first && norm_statistics.deviation > 0;
+  if (scored) verdict.score = (size - norm_statistics.mean) / norm_statistics.deviation;
   double counted = size;
-  const std::string measured =
-      absl::StrFormat("norm %.4g, z-score %.2f (limit %.2f)", norm, verdict.score, verdict.limit);
-  verdict.reason = "accepted: " + measured;
+  const std::string measured = DescribeNorm(norm, verdict.score, scored);
+  const std::string beyond = absl::StrFormat("%s (limit %.1f)", measured, verdict.limit);
+  verdict.reason = measured + ": accepted";
   if (warming_up) {
     verdict.reason += absl::StrFormat(", warm-up push %d of %d", norm_statistics.warm_up_pushes + 1,
                                       kPenaltyWarmUpPushes);
@@ -94,16 +103,17 @@ PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outlier
   if (outliers != Outliers::kAccepted && verdict.score > verdict.limit) {
     if (!warming_up && outliers == Outliers::kRejected) {
       return Reject(verdict, before, statistics,
-                    absl::StrFormat("rejected: %s; its usual norm is %.4g", measured,
+                    absl::StrFormat("%s: rejected; its usual norm is %.3g", beyond,
                                     norm_statistics.mean * learning_rate_sum));
     }
     counted = norm_statistics.mean + verdict.limit * norm_statistics.deviation;
     verdict.clip = counted / size;
     if (!(verdict.clip > kLeastClip)) {
       return Reject(verdict, before, statistics,
-                    absl::StrFormat("rejected: %s; nothing of it would be left", measured));
+                    beyond + ": rejected; nothing of it would be left");
     }
-    verdict.reason += absl::StrFormat(", clipped by %.3g", verdict.clip);
+    verdict.reason += absl::StrFormat(", clipped to the limit of %.1f, a factor of %.3g",
+                                      verdict.limit, verdict.clip);
     if (!warming_up) {  // `after` remains that of an island that has not pushed
       verdict.accepted = true;
       verdict.reason += "; every island of the round is an outlier: statistics begin anew";

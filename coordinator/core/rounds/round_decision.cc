@@ -36,6 +36,8 @@ DecisionParticipant MakeParticipant(const Job& job, const Rounds& rounds,
   p.inner_steps = record.inner_steps;
   p.tokens = record.tokens;
   p.train_loss = record.train_loss;
+  p.learning_rate = record.learning_rate;
+  p.gradient_norm = record.gradient_norm;
   return p;
 }
 

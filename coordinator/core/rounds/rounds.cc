@@ -265,7 +265,10 @@ absl::Status TakeContribution(Job& job, const PushRequest& message) {
   record.inner_steps = message.inner_steps;
   record.tokens = message.tokens;
   record.masked_tokens = message.masked_tokens;
-  record.train_loss = IsLoss(message.train_loss) ? message.train_loss : 0;
+  const auto known = [](double value) { return IsLoss(value) ? value : 0; };
+  record.train_loss = known(message.train_loss);
+  record.learning_rate = known(message.learning_rate);
+  record.gradient_norm = known(message.gradient_norm);
   record.consumed = message.consumed;
   return absl::OkStatus();
 }

@@ -159,6 +159,7 @@ void World::Push(const NodeId& name, Worker& worker, const Command& command) {
   for (const PositionRange& range : push.consumed) push.tokens += 10 * range.size();
   push.tokens = command.Int("tokens", push.tokens);
   push.train_loss = 2;
+  push.gradient_norm = 3;
   norms_[push.contribution] = command.Real("norm", 1);
   Step(FromWorker{name, worker.incarnation, std::move(push)});
 }

@@ -270,8 +270,8 @@ absl::StatusOr<Event> IslandLeader::Do(const TrainStep& command) {
   if (FromSeconds(lasts) > computed) std::this_thread::sleep_for(FromSeconds(lasts) - computed);
   const bool overlapped = running_before || count(hooks_.transfers_started) != started_before;
   const int64_t tokens = Sequences(command.ranges) * spec_.data.sequence_length;
-  return StepDone{tokens, loss.mean(), Seconds(port_->Now() - begun), overlapped,
-                  tokens - loss.tokens};
+  return StepDone{tokens,     loss.mean(),          Seconds(port_->Now() - begun),
+                  overlapped, tokens - loss.tokens, port_->newest_gradient_norm()};
 }
 
 absl::StatusOr<LossSum> IslandLeader::Evaluate(int set, int64_t sequences) {

@@ -109,6 +109,7 @@ class IslandPort {
   virtual void Interrupt(const std::string& reason) = 0;
   // Returns the loss of the newest step or evaluation that Do has made.
   virtual LossSum newest_loss() const = 0;
+  virtual double newest_gradient_norm() const = 0;  // of the newest step, before clipping
   // This worker leads: a member's reply that is an error ends what its devices do, and what becomes
   // of the members' saves is reported, on any thread.
   using OnSaveDone = std::function<void(const NodeId& from, const SaveDone& done)>;

@@ -316,6 +316,8 @@ std::vector<DeviceWork> GroupMember::Work() const { return state_.work(); }
 
 std::vector<AllReduceTimes> GroupMember::GetAllReduceTimes() const { return state_.sums(); }
 
+double GroupMember::GetUtilisation() const { return state_.utilisation(SteadyNow()); }
+
 std::array<int64_t, kPeerEndpointsMax> GroupMember::EdgeBytesSent() const {
   std::array<int64_t, kPeerEndpointsMax> sent = {};
   for (const PeerCounters& peer : link_->counters()) {

@@ -139,6 +139,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   std::vector<DeviceWork> Work() const;  // of this worker's devices, once there is a window
   std::vector<LinkFailure> ListUnreachable() const;       // members to whom there is no connection
   std::vector<AllReduceTimes> GetAllReduceTimes() const;  // of these devices with others'
+  double GetUtilisation() const;                          // share of the time in which they compute
   std::vector<RoundTrip> RoundTrips() const;              // to the other members
   std::vector<StageLinkCounters> StageLinks() const;
   // Since it was made, to all peers, by edge (peer_link.h).
@@ -157,6 +158,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   }
   void InterruptWork(const std::string& reason) override;
   LossSum newest_loss() const override { return newest_loss_; }
+  double newest_gradient_norm() const override { return newest_step_.gradient_norm; }
   void Lead(OnSaveDone on_save_done) override { SetHooks({.save_done = std::move(on_save_done)}); }
   void StopLeading() override;
   absl::StatusOr<CallId> RequestClock(const NodeId& to) override { return calls_.RequestClock(to); }

@@ -44,6 +44,7 @@ std::shared_ptr<Engine> MemberState::Close() {
   job.swap(job_);
   engine.swap(engine_);
   kept_.reset();
+  utilisation_ = {};
   return engine;
 }
 
@@ -115,6 +116,7 @@ bool MemberState::HasStepped() const {
 
 void MemberState::RecordOutcome(uint64_t model_digest, StepOutcome* outcome) {
   const std::lock_guard lock(mutex_);
+  utilisation_.Add(outcome->devices);
   if (fence_.plan == 0) return;
   for (DeviceWork& device : outcome->work) device.model_digest = model_digest;
   work_ = outcome->work;
@@ -129,6 +131,11 @@ std::vector<DeviceWork> MemberState::work() const {
 std::vector<AllReduceTimes> MemberState::sums() const {
   const std::lock_guard lock(mutex_);
   return sums_;
+}
+
+double MemberState::utilisation(Instant now) const {
+  const std::lock_guard lock(mutex_);
+  return utilisation_.Get(now);
 }
 
 void MemberState::ForgetSeen() {

@@ -26,6 +26,7 @@
 #include "worker/island/job.h"
 #include "worker/island/member/step_log.h"
 #include "worker/pipeline/engine.h"
+#include "worker/pipeline/utilisation.h"
 
 namespace atl::worker {
 
@@ -82,6 +83,7 @@ class MemberState {
   void RecordOutcome(uint64_t model_digest, StepOutcome* outcome);
   std::vector<DeviceWork> work() const;
   std::vector<AllReduceTimes> sums() const;
+  double utilisation(Instant now) const;  // see Utilisation::Get
 
   // ---- What this worker knows of the island that it led. ----
   void Keep(std::optional<IslandHandover> kept);
@@ -105,6 +107,7 @@ class MemberState {
   PeerFence stepped_;  // of the newest step
   std::vector<DeviceWork> work_;
   std::vector<AllReduceTimes> sums_;
+  Utilisation utilisation_;
   std::optional<IslandHandover> kept_;
 };
 

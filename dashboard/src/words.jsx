@@ -1,0 +1,19 @@
+import { h, Fragment } from 'preact';
+import { useGet } from './api.js';
+import { Section, Table } from './parts.jsx';
+
+// WORDS: of docs/glossary.md (build.mjs).
+const COLUMNS = [{ title: 'word', cell: ([word]) => word, sort: ([word]) => word }, { title: 'meaning', wide: true, cell: ([, meaning]) => meaning }];
+
+export const WordsLink = () => <a href="#/words">words</a>;
+
+export function Words({ onLive }) {
+  const { data, error } = useGet('session', undefined, 5000);
+  onLive(!!data, error);
+  return (
+    <>
+      <div class="title"><h1>Glossary</h1></div>
+      <Section title="What words and numbers mean" id="words"><Table columns={COLUMNS} rows={WORDS} pageSize={WORDS.length} keyOf={([word]) => word} /></Section>
+    </>
+  );
+}
