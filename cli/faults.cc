@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/text/output.h"
+#include "common/number_text.h"
 #include "common/plural.h"
 #include "common/status.h"
 #include "coordinator/planner/replica_problem.h"
@@ -97,16 +98,16 @@ std::string FailuresText(const plan::Cluster& cluster, const plan::Together& all
                          const sim::FailedStep& step, double alone_s) {
   std::string text = absl::StrFormat(
       "\nwith failures: %s\n",
-      step.done ? absl::StrFormat("%.4g s instead of %.4g s, without summing gradients",
-                                  Seconds(step.total_ns), alone_s)
+      step.done ? absl::StrCat(SecondsText(Seconds(step.total_ns)), " instead of ",
+                               SecondsText(alone_s), ", without summing gradients")
                 : absl::StrCat("the step is lost: ", LostBecause(cluster, all, step)));
   for (const sim::Attempt& attempt : step.redone) {
     absl::StrAppendFormat(
         &text,
-        "  begun at %.4g s, ended at %.4g s as %s failed: %d operations, %.4g s of "
-        "all devices' work lost\n",
-        Seconds(attempt.start_ns), Seconds(attempt.end_ns),
-        DeviceName(cluster, all, attempt.device), attempt.operations, Seconds(attempt.busy_ns));
+        "  begun at %s, ended at %s as %s failed: %d operations, %s of all devices' work lost\n",
+        SecondsText(Seconds(attempt.start_ns)), SecondsText(Seconds(attempt.end_ns)),
+        DeviceName(cluster, all, attempt.device), attempt.operations,
+        SecondsText(Seconds(attempt.busy_ns)));
   }
   return text;
 }
@@ -227,16 +228,17 @@ constexpr const char* kStates[] = {"train", "push", "wait", "pull", "down"};
 std::string RoundsText(const plan::IslandChoice& choice, const plan::IslandOptions& options,
                        const sim::RoundsProblem& problem, const sim::RoundsResult& result) {
   std::string text = absl::StrFormat(
-      "%s of %s committed in %.4g s, server at %s: %.4g tokens/s, %.1f%% of islands "
+      "%s of %s committed in %s, server at %s: %s tokens/s, %.1f%% of islands "
       "that only train\n\n%-16s %10s %9s %8s %8s %8s %8s %8s %10s\n",
       CountText(result.rounds, "round"), CountText(options.steps_per_round, "step"),
-      Seconds(problem.until_ns), choice.server_site, result.tokens_per_s, 100 * result.efficiency,
-      "island", "step", "rounds in", kStates[0], kStates[1], kStates[2], kStates[3], kStates[4],
-      "steps lost");
+      SecondsText(Seconds(problem.until_ns)), choice.server_site, NumberText(result.tokens_per_s),
+      100 * result.efficiency, "island", "step", "rounds in", kStates[0], kStates[1], kStates[2],
+      kStates[3], kStates[4], "steps lost");
   size_t i = 0;
   for (const auto& [site, plan] : choice.islands) {
     const sim::IslandUse& use = result.islands[i++];
-    absl::StrAppendFormat(&text, "%-16s %8.4gs %9d", site, plan.outcome.step_s, use.contributions);
+    absl::StrAppendFormat(&text, "%-16s %10s %9d", site, SecondsText(plan.outcome.step_s),
+                          use.contributions);
     for (const sim::Nanos ns : use.in_state_ns) {
       absl::StrAppendFormat(&text, " %7.1f%%", 100 * Seconds(ns) / Seconds(problem.until_ns));
     }

@@ -10,8 +10,10 @@
 #include "cli/client.h"
 #include "cli/text/output.h"
 #include "cli/text/render.h"
+#include "common/bytes_text.h"
 #include "common/model/job_model.h"
 #include "common/model/layout.h"
+#include "common/number_text.h"
 #include "common/protocol/wire.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "proto/control.pb.h"
@@ -19,7 +21,7 @@
 namespace atl::cli {
 namespace {
 
-double Ms(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
+std::string StepText(int64_t ns) { return SecondsText(static_cast<double>(ns) * 1e-9); }
 
 int64_t GetMemoryPeak(const v1::PlannedIsland& plan, const std::string& device) {
   for (const v1::DeviceProgram& program : plan.programs()) {
@@ -42,7 +44,7 @@ std::string StagesText(const v1::PlannedIsland& plan) {
                  absl::StrCat(stage.first_layer(), "-", stage.first_layer() + stage.layers() - 1),
                  absl::StrJoin(stage.devices(), " "),
                  absl::StrCat(replica.micro_batches(), " of ", replica.micro_batch_sequences()),
-                 peak == 0 ? "-" : Bytes(peak)});
+                 peak == 0 ? "-" : BytesText(peak)});
     }
   }
   return table.Text();
@@ -52,14 +54,15 @@ std::string IslandText(const v1::PreviewedIsland& island) {
   std::string text = absl::StrCat("island ", island.island(), ": ");
   if (!island.trouble().empty()) return absl::StrCat(text, "no plan: ", island.trouble(), "\n");
   const v1::PlannedIsland& plan = island.plan();
-  absl::StrAppendFormat(&text, "%.4g ms a step, at least %.4g\n", Ms(plan.step_ns()),
-                        Ms(plan.bound_ns()));
+  absl::StrAppend(&text, StepText(plan.step_ns()), " a step, at least ", StepText(plan.bound_ns()),
+                  "\n");
   absl::StrAppend(&text, StagesText(plan));
   if (plan.hosts_size() > 0) {
     absl::StrAppend(&text, "host memory: ",
                     absl::StrJoin(plan.hosts(), ", ",
                                   [](std::string* out, const v1::HostMemory& host) {
-                                    absl::StrAppend(out, host.worker(), " ", Bytes(host.bytes()));
+                                    absl::StrAppend(out, host.worker(), " ",
+                                                    BytesText(host.bytes()));
                                   }),
                     "\n");
   }
@@ -74,7 +77,7 @@ std::string IslandText(const v1::PreviewedIsland& island) {
   absl::StrAppend(&text, "plan ", island.current_number(), " in force takes ");
   absl::StrAppend(&text, island.current_step_ns() == 0
                              ? "a time that is not known"
-                             : absl::StrFormat("%.4g ms a step", Ms(island.current_step_ns())));
+                             : StepText(island.current_step_ns()) + " a step");
   absl::StrAppend(&text,
                   island.kept().empty() ? " and would be replaced"
                                         : absl::StrCat(" and is kept: ", island.kept()),

@@ -13,6 +13,7 @@
 #include "cli/client.h"
 #include "cli/text/output.h"
 #include "cli/text/render.h"
+#include "common/bytes_text.h"
 #include "coordinator/plan_io/profile_file.h"
 
 namespace atl::cli {
@@ -29,7 +30,7 @@ int CountLayers(const v1::ClusterProfile& profile) {
 std::string DevicesText(const v1::ClusterProfile& profile) {
   Table table({"device", "type", "site", "memory"});
   for (const v1::Device& device : profile.cluster().devices()) {
-    table.Add({device.id(), device.type(), device.site(), Bytes(device.memory_bytes())});
+    table.Add({device.id(), device.type(), device.site(), BytesText(device.memory_bytes())});
   }
   const auto& devices = profile.cluster().devices();
   const bool numbered = std::any_of(devices.begin(), devices.end(), [](const v1::Device& device) {

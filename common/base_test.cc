@@ -2,7 +2,9 @@
 #include <cmath>
 #include <map>
 
+#include "common/bytes_text.h"
 #include "common/ids.h"
+#include "common/number_text.h"
 #include "common/rng.h"
 #include "common/status.h"
 #include "common/time.h"
@@ -88,6 +90,33 @@ TEST_CASE("durations convert to seconds and back") {
   using namespace std::chrono_literals;
   REQUIRE(Seconds(1500ms) == 1.5);
   REQUIRE(FromSeconds(0.25) == Duration(250ms));
+}
+
+TEST_CASE("sizes_have_the_unit_that_leaves_few_digits") {
+  CHECK(BytesText(1023) == "1023 B");
+  CHECK(BytesText(1536) == "1.5 KiB");
+  CHECK(BytesText(int64_t{5} << 30) == "5.00 GiB");
+  CHECK(BytesText(int64_t{15} << 39) == "7.50 TiB");
+}
+
+TEST_CASE("numbers_are_never_printed_as_powers_of_ten") {
+  CHECK(NumberText(123456) == "123456");
+  CHECK(NumberText(12.5) == "12.5");
+  CHECK(NumberText(0.0000123456, 3) == "0.0000123");
+  CHECK(NumberText(-2) == "-2");
+  CHECK(NumberText(999.96) == "1000");
+  CHECK(NumberText(0) == "0");
+}
+
+TEST_CASE("times_have_the_unit_that_leaves_few_digits") {
+  CHECK(SecondsText(32e-6) == "32 us");
+  CHECK(SecondsText(0.00421) == "4.21 ms");
+  CHECK(SecondsText(1.3) == "1.3 s");
+  CHECK(SecondsText(250) == "4 min 10 s");
+  CHECK(SecondsText(3 * 3600 + 300) == "3 h 5 min");
+  CHECK(SecondsText(86400 * 12 + 4 * 3600) == "12 d 4 h");
+  CHECK(SecondsText(0) == "0 s");
+  CHECK(SecondsText(1e300).size() < 320);
 }
 
 }  // namespace

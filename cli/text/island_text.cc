@@ -8,10 +8,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "cli/text/output.h"
 #include "cli/text/render.h"
+#include "common/bytes_text.h"
+#include "common/number_text.h"
 #include "common/plural.h"
 #include "common/protocol/tensor_groups.h"
 
@@ -39,8 +40,6 @@ std::string DescribeWorkerStages(const v1::PlannedIsland& plan, const std::strin
   return text.empty() ? "none" : text;
 }
 
-std::string Ms(double ns) { return Fixed(ns / 1e6, 1); }
-
 // "1 replica x 2 stages of two halves": a device with two stages of a replica has halves.
 std::string DescribeLayout(const v1::PlannedIsland& plan) {
   std::string text = CountText(plan.replicas_size(), "replica");
@@ -65,13 +64,13 @@ std::string DescribeLayout(const v1::PlannedIsland& plan) {
 std::string DescribePrediction(const v1::Island& island) {
   const v1::PlannedIsland& plan = island.plan();
   const v1::IslandProgress& progress = island.progress();
-  const auto predicted = static_cast<double>(plan.step_ns());
-  std::string text = absl::StrCat("predicted step ", Ms(predicted), " ms, at least ",
-                                  Ms(static_cast<double>(plan.bound_ns())));
+  const double predicted = 1e-9 * static_cast<double>(plan.step_ns());
+  std::string text = absl::StrCat("predicted step ", SecondsText(predicted), ", at least ",
+                                  SecondsText(1e-9 * static_cast<double>(plan.bound_ns())));
   if (progress.plan_number() != plan.number()) return text + "; not set up yet";
-  const double measured = 1e9 * progress.step_seconds_idle_link();
+  const double measured = progress.step_seconds_idle_link();
   if (!(measured > 0) || predicted <= 0) return text + "; not measured yet";
-  absl::StrAppend(&text, "; measured ", Ms(measured), " (", Fixed(measured / predicted, 1),
+  absl::StrAppend(&text, "; measured ", SecondsText(measured), " (", Fixed(measured / predicted, 1),
                   " times as long)");
   return text;
 }
@@ -226,9 +225,9 @@ void AppendMemory(const v1::Island& island, std::string* out) {
     const bool predicted = m.predicted_bytes() > 0;
     const double ratio =
         static_cast<double>(m.peak_bytes()) / static_cast<double>(m.predicted_bytes());
-    devices.Add({m.device(), predicted ? Bytes(m.predicted_bytes()) : "-", Bytes(m.peak_bytes()),
-                 predicted ? Fixed(ratio, 3) : "-",
-                 m.limit_bytes() > 0 ? Bytes(m.limit_bytes()) : "-"});
+    devices.Add({m.device(), predicted ? BytesText(m.predicted_bytes()) : "-",
+                 BytesText(m.peak_bytes()), predicted ? Fixed(ratio, 3) : "-",
+                 m.limit_bytes() > 0 ? BytesText(m.limit_bytes()) : "-"});
   }
   if (!devices.empty()) {
     absl::StrAppend(out, "\nisland ", island.island(), ": memory\n", devices.Text());
@@ -261,20 +260,10 @@ std::string DescribeActivity(const v1::Island& island) {
 std::string IslandsText(const v1::Job& job) {
   if (Ended(job.summary().state())) return EndedIslandsText(job);
   const std::string unit = TokenUnit(job.summary());
-  std::vector<std::string> header = {"island",
-                                     "worker",
-                                     "H",
-                                     "leader's step",
-                                     "loss",
-                                     unit + "/s",
-                                     "step ms (idle link)",
-                                     "with transfers",
-                                     "accepted",
-                                     "rejected",
-                                     unit,
-                                     "pushed",
-                                     "pulled",
-                                     "evicted"};
+  std::vector<std::string> header = {
+      "island",           "worker",         "H",        "leader's step", "loss", unit + "/s",
+      "step (idle link)", "with transfers", "accepted", "rejected",      unit,   "pushed",
+      "pulled",           "evicted"};
   if (IsWide()) header.insert(header.end(), {"learning rate", "gradient norm"});
   header.emplace_back("activity");
   Table table(header, /*keys=*/2);
@@ -287,17 +276,16 @@ std::string IslandsText(const v1::Job& job) {
         absl::StrCat(p.inner_step()),
         LossText(p.train_loss()),
         SpeedText(p.tokens_per_s()),
-        p.step_seconds_idle_link() > 0 ? Fixed(1e3 * p.step_seconds_idle_link(), 1) : "-",
-        p.step_seconds_overlap() > 0 ? Fixed(1e3 * p.step_seconds_overlap(), 1) : "-",
+        p.step_seconds_idle_link() > 0 ? SecondsText(p.step_seconds_idle_link()) : "-",
+        p.step_seconds_overlap() > 0 ? SecondsText(p.step_seconds_overlap()) : "-",
         absl::StrCat(i.rounds_accepted()),
         absl::StrCat(i.rounds_rejected()),
         Count(static_cast<double>(i.tokens_committed())),
-        Bytes(p.pushed_bytes()),
-        Bytes(p.pulled_bytes()),
+        BytesText(p.pushed_bytes()),
+        BytesText(p.pulled_bytes()),
         absl::StrCat(i.evictions())};
     if (IsWide()) {
-      row.insert(row.end(), {absl::StrFormat("%.3g", p.learning_rate()),
-                             absl::StrFormat("%.3g", p.gradient_norm())});
+      row.insert(row.end(), {NumberText(p.learning_rate(), 3), NumberText(p.gradient_norm(), 3)});
     }
     row.push_back(DescribeActivity(i));
     table.Add(std::move(row));

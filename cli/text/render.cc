@@ -152,7 +152,7 @@ std::string GpusText(const v1::ClusterStatus& status) {
       const v1::DeviceInfo& device = m.devices(i);
       if (device.uuid().empty()) continue;
       gpus.Add({absl::StrCat(m.name(), "/", i), device.kind(), device.uuid(),
-                Bytes(device.memory_bytes()), device.compute(),
+                BytesText(device.memory_bytes()), device.compute(),
                 device.nccl().empty() ? "no" : device.nccl()});
     }
   }
@@ -217,12 +217,6 @@ std::string Count(double value) {
   }
   return value < 999.5 ? absl::StrFormat("%.3g%s", value, units[unit])
                        : absl::StrFormat("%.0f%s", value, units[unit]);
-}
-
-std::string Bytes(int64_t bytes) {
-  constexpr int64_t kTebibyte = int64_t{1} << 40;
-  if (bytes < kTebibyte) return BytesText(bytes);
-  return absl::StrFormat("%.2f TiB", static_cast<double>(bytes) / static_cast<double>(kTebibyte));
 }
 
 std::string Seconds(double seconds) {
@@ -375,21 +369,22 @@ std::string StatusText(const v1::ClusterStatus& status) {
         absl::StrCat(m.incarnation()),
         m.attached() ? "attached" : "unavailable",
         m.attached() ? absl::StrCat(Fixed(m.since_heartbeat_s(), 1), " s ago") : "",
-        server ? absl::StrCat(Bytes(load.parameter_bytes()), " + ", Bytes(load.staged_bytes()),
-                              " staged")
+        server ? absl::StrCat(BytesText(load.parameter_bytes()), " + ",
+                              BytesText(load.staged_bytes()), " staged")
                : (m.job().empty() ? "idle" : m.job()),
-        server
-            ? absl::StrCat(Bytes(load.received_bytes()), " in, ", Bytes(load.sent_bytes()), " out")
-            : "",
+        server ? absl::StrCat(BytesText(load.received_bytes()), " in, ",
+                              BytesText(load.sent_bytes()), " out")
+               : "",
         m.attached() && !m.measuring().empty()  ? m.measuring()
         : m.attached() && !m.draining().empty() ? m.draining()
                                                 : m.reason()};
     if (IsWide()) {
       int64_t memory = m.memory_bytes();
       for (const v1::DeviceInfo& device : m.devices()) memory += device.memory_bytes();
-      row.insert(row.end(),
-                 {server ? m.endpoint() : m.peer_endpoint(), m.software_version(), Bytes(memory),
-                  m.utilisation() > 0 ? absl::StrCat(Fixed(100 * m.utilisation(), 0), "%") : "-"});
+      row.insert(
+          row.end(),
+          {server ? m.endpoint() : m.peer_endpoint(), m.software_version(), BytesText(memory),
+           m.utilisation() > 0 ? absl::StrCat(Fixed(100 * m.utilisation(), 0), "%") : "-"});
     }
     members.Add(std::move(row));
   }

@@ -16,7 +16,6 @@ std::string StateName(v1::JobState state);  // "running"
 std::string StateText(v1::JobState state, const std::string& reason);
 bool Ended(v1::JobState state);                 // done, failed or cancelled
 std::string Count(double value);                // 12.3k, 4.56M, 2.5T
-std::string Bytes(int64_t bytes);               // 1.5 MiB
 std::string Seconds(double seconds);            // 45 s, 3 min 20 s, 2 h 5 min; "-" when unknown
 std::string Fixed(double value, int decimals);  // "-" when not finite
 std::string SpeedText(double tokens_per_s);     // 12.3k; "-" where nothing trains

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/text/trace_text.h"
+#include "common/number_text.h"
 #include "common/protocol/island_plan.h"
 #include "common/protocol/tensor_groups.h"
 
@@ -48,12 +49,8 @@ Messages AverageMessages(const StepTrace& trace, const std::string& from, const 
   return mean;
 }
 
-std::string Short(double ns) { return absl::StrFormat("%.3g", ns * 1e-6); }
-// Three digits, and never as a power of ten: a loopback has tens of thousands.
-std::string Mbit(double bytes_per_s) {
-  const double mbit = bytes_per_s * 8e-6;
-  return mbit < 1000 ? absl::StrFormat("%.3g", mbit) : absl::StrFormat("%.0f", mbit);
-}
+std::string Short(double ns) { return SecondsText(ns * 1e-9); }
+std::string Mbit(double bytes_per_s) { return NumberText(bytes_per_s * 8e-6, 3); }
 
 class Comparison {
  public:
@@ -106,7 +103,7 @@ class Comparison {
       const int64_t ns = has.of(part), planned_ns = had.of(part);
       add(part, [=, name = name](int64_t difference) {
         return absl::StrCat("computes ", name, " ", Longer(difference), ": ",
-                            Short(Each(ns, count)), " ms a micro-batch, planned ",
+                            Short(Each(ns, count)), " a micro-batch, planned ",
                             Short(Each(planned_ns, count)));
       });
     }
@@ -216,19 +213,19 @@ class Comparison {
       const double planned_ns = were.travelled_ns * each;  // of a chunk
       const double slower_ns = are.travelled_ns - planned_ns;
       if (std::abs(slower_ns) > kClear * planned_ns && Explains(slower_ns, are, ns)) {
-        return absl::StrCat("messages take ", Short(are.travelled_ns), " ms, planned ",
+        return absl::StrCat("messages take ", Short(are.travelled_ns), ", planned ",
                             Short(planned_ns), Bandwidths(device, from, are));
       }
       if (Explains(are.queued_ns - were.queued_ns, are, ns)) {
         return absl::StrCat("messages wait ", Short(are.queued_ns),
-                            " ms for the link before they leave, planned ", Short(were.queued_ns));
+                            " for the link before they leave, planned ", Short(were.queued_ns));
       }
     }
     const std::optional<double> late_ns = Lateness(from, source);
     if (!late_ns || *late_ns * static_cast<double>(ns) <= 0) {
       return "nothing that was measured of them explains it";
     }
-    return absl::StrCat("they are made ", Short(std::abs(*late_ns)), " ms ",
+    return absl::StrCat("they are made ", Short(std::abs(*late_ns)), " ",
                         *late_ns < 0 ? "earlier" : "later", " than planned");
   }
 

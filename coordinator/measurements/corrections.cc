@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/number_text.h"
 #include "common/protocol/island_plan.h"
 
 namespace atl {
@@ -23,8 +24,8 @@ constexpr size_t kMost = 65'536;
 bool Off(double a, double b, double by) { return std::abs(std::log(a / b)) > std::log(by); }
 
 std::string HowMuch(double factor) {
-  return factor >= 1 ? absl::StrFormat("%.2g times slower", factor)
-                     : absl::StrFormat("%.2g times faster", 1 / factor);
+  return factor >= 1 ? absl::StrCat(NumberText(factor, 2), " times slower")
+                     : absl::StrCat(NumberText(1 / factor, 2), " times faster");
 }
 
 // The cost of this kind with so many sequences; scaled from the next smaller size where it was not

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/number_text.h"
 #include "common/protocol/island_plan.h"
 #include "coordinator/measurements/corrections.h"
 #include "coordinator/planner/cluster/cluster.h"
@@ -103,8 +104,8 @@ std::optional<LinkProfile> LinkCorrections::OnUnmeasured(const StageLinkState& s
   entry->unmeasured = 0;
   entry->largest_bytes = 0;
   changes.push_back({{link.from, link.to},
-                     absl::StrFormat("%s was not measured before, and carries %.3g MB/s",
-                                     Name(link), link.bandwidth_bytes_per_s / 1e6),
+                     absl::StrCat(Name(link), " was not measured before, and carries ",
+                                  NumberText(link.bandwidth_bytes_per_s / 1e6, 3), " MB/s"),
                      false,
                      Name(link)});
   return link;

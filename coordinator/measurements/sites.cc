@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/number_text.h"
 #include "coordinator/planner/cluster/cluster.h"
 
 namespace atl {
@@ -171,10 +172,9 @@ struct Between {
 
   std::string Text() const {
     const double mbit = 8e-6 * bytes_per_s;
-    const std::string rate = mbit >= 1e4  ? absl::StrFormat("%.3g Gbit/s", 1e-3 * mbit)
-                             : mbit >= 10 ? absl::StrFormat("%.0f Mbit/s", mbit)
-                                          : absl::StrFormat("%.2g Mbit/s", mbit);
-    return absl::StrFormat("%.2g ms, %s", 1e3 * latency_s, rate);
+    return absl::StrCat(
+        SecondsText(latency_s), ", ",
+        mbit >= 1e4 ? NumberText(1e-3 * mbit, 3) + " Gbit/s" : NumberText(mbit, 2) + " Mbit/s");
   }
 };
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/bytes_text.h"
+#include "common/number_text.h"
 #include "coordinator/plan_io/perfetto.h"
 #include "coordinator/plan_io/step_picture.h"
 #include "coordinator/plan_io/timeline.h"
@@ -179,18 +180,21 @@ std::string StageRows(const plan::Cluster& cluster, const plan::Plan& plan, size
 // Describes the parts of a step.
 std::string StepText(const plan::Plan& plan) {
   const plan::StepParts parts = plan::GetStepParts(plan.outcome);
-  std::string text = absl::StrFormat(
-      "step %.4g s: %.4g s its busiest device computes, %.4g s it waits, %.4g s gradients are "
-      "summed and %.4g s sites agree, hidden by no work;\nthis layout takes at least %.4g s, these "
-      "devices %.4g s without communication\n",
-      plan.outcome.step_s, parts.work_s, parts.wait_s, parts.sync_s, parts.commit_s,
-      plan.outcome.bound_s, plan.cluster_bound_s);
+  std::string text = absl::StrCat(
+      "step ", SecondsText(plan.outcome.step_s), ": ", SecondsText(parts.work_s),
+      " its busiest device computes, ", SecondsText(parts.wait_s), " it waits, ",
+      SecondsText(parts.sync_s), " gradients are summed and ", SecondsText(parts.commit_s),
+      " sites agree, hidden by no work;\nthis layout takes at least ",
+      SecondsText(plan.outcome.bound_s), ", these devices ", SecondsText(plan.cluster_bound_s),
+      " without communication\n");
   if (plan.price > 0) {
-    absl::StrAppendFormat(&text, "price of a step %.4g, of an hour %.4g\n", plan.price,
-                          3600 * plan.price / plan.outcome.step_s);
+    absl::StrAppend(&text, "price of a step ", NumberText(plan.price), ", of an hour ",
+                    NumberText(3600 * plan.price / plan.outcome.step_s), "\n");
   }
   return text;
 }
+
+std::string TimeText(sim::Nanos ns) { return SecondsText(1e-9 * static_cast<double>(ns)); }
 
 std::string Text(double bytes) { return BytesText(std::llround(std::min(bytes, 9e18))); }
 
@@ -240,8 +244,9 @@ std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan) {
 
 std::string RenderRun(const plan::Cluster& cluster, const plan::IslandChoice& choice,
                       int64_t tokens_per_sample, const std::string& totals) {
-  std::string text = absl::StrFormat(
-      "run: %.4g tokens/s", static_cast<double>(tokens_per_sample) * choice.samples_per_s());
+  std::string text = absl::StrCat(
+      "run: ", NumberText(static_cast<double>(tokens_per_sample) * choice.samples_per_s()),
+      " tokens/s");
   if (!totals.empty()) absl::StrAppend(&text, "; ", totals);
   const std::string traffic = TrafficText(cluster, choice.day);
   absl::StrAppend(&text, "\n", traffic.empty() ? "" : absl::StrCat("sends a day: ", traffic, "\n"),
@@ -250,9 +255,9 @@ std::string RenderRun(const plan::Cluster& cluster, const plan::IslandChoice& ch
   if (choice.use_islands) {
     const auto tokens = static_cast<double>(tokens_per_sample);
     absl::StrAppendFormat(
-        &text, "rounds of %d steps: %.3g bytes a token pushed, %.3g pulled; half of it with %d\n",
-        choice.steps_per_round, choice.pushed_bytes_per_sample / tokens,
-        choice.pulled_bytes_per_sample / tokens, 2 * choice.steps_per_round);
+        &text, "rounds of %d steps: %s bytes a token pushed, %s pulled; half of it with %d\n",
+        choice.steps_per_round, NumberText(choice.pushed_bytes_per_sample / tokens, 3),
+        NumberText(choice.pulled_bytes_per_sample / tokens, 3), 2 * choice.steps_per_round);
   }
   return text;
 }
@@ -315,27 +320,27 @@ std::string RenderIslands(const std::vector<PlanToDraw>& plans) {
 
 std::string RenderTimes(const plan::Cluster& cluster, const plan::Plan& plan) {
   std::string text;
-  absl::StrAppendFormat(&text, "%-9s %-24s %12s %12s %12s %7s\n", "replicas", "devices", "begins s",
-                        "ends s", "period s", "busy");
+  absl::StrAppendFormat(&text, "%-9s %-24s %12s %12s %12s %7s\n", "replicas", "devices", "begins",
+                        "ends", "period", "busy");
   for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
     const std::vector<std::vector<int>> stages = sim::ListChunksByDevice(kind.problem);
     for (size_t e = 0; e < stages.size(); ++e) {
       const sim::DeviceUse& use = kind.found.result.devices[e];
       const sim::Nanos period = use.last_ns - use.first_ns;
       absl::StrAppendFormat(
-          &text, "%-9s %-24s %12.6g %12.6g %12.6g %6.1f%%\n",
+          &text, "%-9s %-24s %12s %12s %12s %6.1f%%\n",
           e == 0 ? absl::StrCat("x", kind.replicas.size()) : "",
           FormatDevices(cluster, GetFirstReplica(plan, kind).stages[stages[e][0]]),
-          1e-9 * use.first_ns, 1e-9 * use.last_ns, 1e-9 * period,
+          TimeText(use.first_ns), TimeText(use.last_ns), TimeText(period),
           period > 0 ? 100.0 * static_cast<double>(use.busy_ns) / static_cast<double>(period) : 0);
     }
   }
   const sim::Result& slowest = plan::SlowestKind(plan.outcome).found.result;
   absl::StrAppendFormat(
       &text,
-      "makespan %.6g s from the first to the last operation; period %.6g s between steps, where a "
+      "makespan %s from the first to the last operation; period %s between steps, where a "
       "device may begin the next step as soon as it is done\n",
-      1e-9 * slowest.makespan_ns, 1e-9 * slowest.period_ns);
+      TimeText(slowest.makespan_ns), TimeText(slowest.period_ns));
   return text;
 }
 
@@ -359,8 +364,8 @@ std::string RenderSvg(const std::vector<PlanToDraw>& plans) {
     for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
       traces.push_back(TraceStep(*drawn.cluster, plan, kind));
       charts.push_back(
-          {absl::StrFormat("%s%s; step %.4g s; %s: %s", Prefix(drawn), plan::Describe(plan.layout),
-                           plan.outcome.step_s, ReplicasText(kind), kind.found.how),
+          {absl::StrFormat("%s%s; step %s; %s: %s", Prefix(drawn), plan::Describe(plan.layout),
+                           SecondsText(plan.outcome.step_s), ReplicasText(kind), kind.found.how),
            {{"", &traces.back()}}});
     }
   }

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_format.h"
+#include "common/number_text.h"
 #include "common/protocol/balanced_steps.h"
 #include "common/protocol/round_length.h"
 #include "common/status.h"
@@ -33,11 +34,11 @@ absl::Status Check(const IslandOptions& islands) {
 
 std::string IslandsText(const IslandChoice& choice, const IslandOptions& options) {
   return absl::StrFormat(
-      "%d islands train %.4g samples/s and need %.3g times the samples (%.3g more per doubling of "
+      "%d islands train %s samples/s and need %s times the samples (%s more per doubling of "
       "the islands: a model, override it), rounds of %d steps%s%s, server at %s",
-      choice.islands.size(), choice.islands_samples_per_s, choice.islands_factor,
-      options.cost_per_doubling, choice.steps_per_round,
-      options.balance_steps ? " of the fastest" : "",
+      choice.islands.size(), NumberText(choice.islands_samples_per_s),
+      NumberText(choice.islands_factor, 3), NumberText(options.cost_per_doubling, 3),
+      choice.steps_per_round, options.balance_steps ? " of the fastest" : "",
       options.steps_per_round > 0 ? "" : ", as the links allow", choice.server_site);
 }
 
@@ -163,8 +164,8 @@ absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Costs& cos
   if (limited) choice.traffic = traffic.Text({{choice.server_site, 1}});
   choice.single_samples_per_s = job.global_batch / step_s;
   choice.single_price = choice.single->price / job.global_batch;
-  choice.reason =
-      absl::StrFormat("one plan over all sites trains %.4g samples/s", choice.single_samples_per_s);
+  choice.reason = absl::StrCat("one plan over all sites trains ",
+                               NumberText(choice.single_samples_per_s), " samples/s");
   if (!choice.traffic.empty()) absl::StrAppend(&choice.reason, "; ", choice.traffic);
   return choice;
 }

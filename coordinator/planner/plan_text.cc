@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/number_text.h"
 #include "coordinator/planner/planner.h"
 
 namespace atl::plan {
@@ -36,7 +37,7 @@ std::string WhyLonger(const StepParts& longer, const StepParts& than) {
       {longer.commit_s - than.commit_s, "it waits for distant sites to agree"}};
   const auto most = std::max_element(std::begin(parts), std::end(parts));
   if (most->first <= 0) return "";
-  return absl::StrFormat("%s %.3g s longer", most->second, most->first);
+  return absl::StrCat(most->second, " ", SecondsText(most->first), " longer");
 }
 
 std::string DescribeStructure(const Layout& layout) {

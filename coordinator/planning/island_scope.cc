@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/number_text.h"
 #include "common/status.h"
 #include "coordinator/planner/islands.h"
 #include "coordinator/planning/planning.h"
@@ -109,11 +110,12 @@ const Option* SelectBestOption(const std::vector<Option>& choices, const OuterSp
       *compared += option.why_not;
       continue;
     }
-    absl::StrAppendFormat(compared, "%.4g samples/s", option.samples_per_s);
+    absl::StrAppend(compared, NumberText(option.samples_per_s), " samples/s");
     if (option.islands > 1) {
-      absl::StrAppendFormat(compared, " by %d islands, %.4g worth", option.islands, option.value());
+      absl::StrAppend(compared, " by ", option.islands, " islands, ", NumberText(option.value()),
+                      " worth");
     }
-    if (option.price > 0) absl::StrAppendFormat(compared, ", %.4g a sample", option.price);
+    if (option.price > 0) absl::StrAppend(compared, ", ", NumberText(option.price), " a sample");
     const auto rank_at = [&](double factor) {
       return plan::ComputeSampleRank(job, option.samples_per_s, option.price, factor);
     };
@@ -183,8 +185,8 @@ absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInp
   if (best == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("no number of islands will do: ", compared));
   }
-  absl::StrAppendFormat(&compared, " (a model: %.3g more samples for each doubling of the islands)",
-                        islands.cost_per_doubling);
+  absl::StrAppend(&compared, " (a model: ", NumberText(islands.cost_per_doubling),
+                  " more samples for each doubling of the islands)");
   auto& [of_best, choice] = made[static_cast<size_t>(best - options.data())];
   if (!choice->traffic.empty()) absl::StrAppend(&compared, "; ", choice->traffic);
   choice->reason = std::move(compared);

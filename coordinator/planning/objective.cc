@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/number_text.h"
 #include "coordinator/plan_io/island_plan_conversion.h"
 #include "coordinator/planner/cluster/objective.h"
 
@@ -44,17 +45,17 @@ absl::Status CheckLimits(const JobSpec& spec, const TrainingRate& rate) {
   const double hours = EstimateTrainingHours(spec, rate);
   if (layout.deadline_hours > 0 && hours > layout.deadline_hours) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "layout.deadline_hours = %.4g: the best plan found needs %.4g hours for %d tokens; raise "
+        "layout.deadline_hours = %s: the best plan found needs %s hours for %d tokens; raise "
         "it, add devices, or lower schedule.train_tokens%s",
-        layout.deadline_hours, hours, spec.schedule.train_tokens,
+        NumberText(layout.deadline_hours), NumberText(hours), spec.schedule.train_tokens,
         layout.budget > 0 ? ", or raise layout.budget" : ""));
   }
   const double price = ComputePrice(spec, rate);
   if (layout.budget > 0 && price > layout.budget) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "layout.budget = %.4g: the best plan found costs %.4g for %d tokens; raise it, add cheaper "
+        "layout.budget = %s: the best plan found costs %s for %d tokens; raise it, add cheaper "
         "devices, or lower schedule.train_tokens%s",
-        layout.budget, price, spec.schedule.train_tokens,
+        NumberText(layout.budget), NumberText(price), spec.schedule.train_tokens,
         layout.deadline_hours > 0 ? ", or raise layout.deadline_hours" : ""));
   }
   return absl::OkStatus();
@@ -70,9 +71,9 @@ absl::Status CheckPrices(const JobSpec& spec, const plan::Cluster& cluster) {
 }
 
 std::string TotalsText(const JobSpec& spec, const TrainingRate& rate) {
-  std::string text = absl::StrFormat("%.4g hours", EstimateTrainingHours(spec, rate));
+  std::string text = SecondsText(3600 * EstimateTrainingHours(spec, rate));
   if (rate.price_per_sample > 0) {
-    absl::StrAppendFormat(&text, " and a price of %.4g", ComputePrice(spec, rate));
+    absl::StrAppend(&text, " and a price of ", NumberText(ComputePrice(spec, rate)));
   }
   return absl::StrCat(text, " for ", spec.schedule.train_tokens, " tokens");
 }

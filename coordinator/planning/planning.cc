@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/number_text.h"
 #include "common/status.h"
 #include "coordinator/plan_io/island_plan_conversion.h"
 #include "coordinator/planner/cluster/round_traffic.h"
@@ -364,8 +365,9 @@ absl::StatusOr<FoundPlan> FindPlan(const PlanRequest& request, const PlanningInp
   if (!found.ok() || (plain.ok() && rank(*found) >= worth * rank(*plain))) return plain;
   if (Recomputes(found->island)) {
     Say(WhatRecomputes(request, found->island), *found);
-    Say(plain.ok() ? absl::StrFormat("; without recomputation %.3g ms a step",
-                                     1e-6 * static_cast<double>(plain->island.step_ns))
+    Say(plain.ok() ? absl::StrCat("; without recomputation ",
+                                  SecondsText(1e-9 * static_cast<double>(plain->island.step_ns)),
+                                  " a step")
                    : "; nothing fits without recomputation",
         *found);
   }

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/number_text.h"
 #include "common/status.h"
 
 namespace atl {
@@ -153,9 +154,9 @@ absl::Status ShareUnevenly(const PlanRequest& request, const PlanningInput& inpu
   }
   if (!plan.layout.tensor_split_ratios.empty()) {
     absl::StrAppendFormat(&plan.reason,
-                          "; layers shared %s by measured speed: %.3g ms a step, evenly %.3g ms",
+                          "; layers shared %s by measured speed: %s a step, evenly %s",
                           absl::StrJoin(plan.layout.tensor_split_ratios, ":"),
-                          1e3 * plan.outcome.step_s, 1e3 * evenly_s);
+                          SecondsText(plan.outcome.step_s), SecondsText(evenly_s));
   }
   return absl::OkStatus();
 }

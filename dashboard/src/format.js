@@ -28,7 +28,8 @@ export function bytes(value) {
 export function seconds(value) {
   const v = num(value);
   if (!Number.isFinite(v) || v < 0) return '–';
-  if (v < 1) return `${Math.round(v * 1000)} ms`;
+  if (v > 0 && v < 0.001) return `${+(v * 1e6).toPrecision(3)} us`;
+  if (v < 1) return `${+(v * 1000).toPrecision(3)} ms`;
   if (v < 60) return `${v < 10 ? v.toFixed(1) : Math.round(v)} s`;
   if (v < 3600) return `${Math.floor(v / 60)} min ${Math.floor(v % 60)} s`;
   if (v < 86400) return `${Math.floor(v / 3600)} h ${Math.floor((v % 3600) / 60)} min`;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/number_text.h"
 
 namespace atl::worker {
 namespace {
@@ -204,9 +205,8 @@ bool Adapter::CheckSaturation() {
   if (contrary_windows_ < kSaturatedWindows) return false;
   contrary_windows_ = 0;
   saturated_ = over;
-  AddReason(absl::StrFormat("%s: %.3g ms of bytes a micro-batch, %.3g ms of work",
-                            over ? "saturated" : "no longer saturated", 1e3 * busy,
-                            1e3 * work_seconds_));
+  AddReason(absl::StrCat(over ? "saturated: " : "no longer saturated: ", SecondsText(busy),
+                         " of bytes a micro-batch, ", SecondsText(work_seconds_), " of work"));
   return true;
 }
 

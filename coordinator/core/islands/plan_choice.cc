@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/number_text.h"
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/plans.h"
 
@@ -154,8 +155,8 @@ std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
   }
   const double made_ms = static_cast<double>(made.step_ns) / 1e6;
   if (takes_ms <= 0 || made_ms <= (1 - s.options.plan_gain) * takes_ms) return "";
-  return absl::StrFormat("the best other one would take %.4g ms a step, this one takes %.4g",
-                         made_ms, takes_ms);
+  return absl::StrCat("the best other one would take ", SecondsText(made_ms / 1e3),
+                      " a step, this one takes ", SecondsText(takes_ms / 1e3));
 }
 
 std::string DescribePlan(const IslandPlan& plan) {
@@ -175,8 +176,8 @@ std::string DescribePlan(const IslandPlan& plan) {
   }
   if (!plan.schedule.empty()) absl::StrAppend(&text, ", ", plan.schedule);
   if (plan.step_ns > 0) {
-    absl::StrAppendFormat(&text, ", %.4g ms a step predicted",
-                          static_cast<double>(plan.step_ns) / 1e6);
+    absl::StrAppend(&text, ", ", SecondsText(static_cast<double>(plan.step_ns) / 1e9),
+                    " a step predicted");
   }
   return text;
 }

@@ -264,7 +264,7 @@ TEST_CASE("A worker that joins gets a part if that is worth it") {
     const std::string output = world.Do("worker b prepared");
     CHECK(HasText(output,
                   "island 0 keeps plan 1 (worker b has joined): the best other one would take "
-                  "877.5 ms a step, this one takes 900"));
+                  "877.5 ms a step, this one takes 900 ms"));
     CHECK(world.Membership("b").job.empty());
     CHECK(world.Island(0).workers.size() == 2);
     CHECK(HasText(world.Island(0).planning,

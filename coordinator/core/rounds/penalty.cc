@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
+#include "common/number_text.h"
 
 namespace atl {
 namespace {
@@ -45,7 +47,7 @@ PenaltyVerdict Reject(PenaltyVerdict verdict, const PenaltyState& before, int64_
 
 // "norm 1.08, 3.4 deviations below its mean"; `scored`: there is a mean to compare it with.
 std::string DescribeNorm(double norm, double score, bool scored) {
-  std::string text = absl::StrFormat("norm %.3g", norm);
+  std::string text = absl::StrCat("norm ", NumberText(norm, 3));
   if (!scored) return text + ", of which there is no mean yet";
   if (std::abs(score) < 0.05) return text + ", at its mean";
   return absl::StrFormat("%s, %.1f deviations %s its mean", text, std::abs(score),
@@ -103,8 +105,8 @@ PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outlier
   if (outliers != Outliers::kAccepted && verdict.score > verdict.limit) {
     if (!warming_up && outliers == Outliers::kRejected) {
       return Reject(verdict, before, statistics,
-                    absl::StrFormat("%s: rejected; its usual norm is %.3g", beyond,
-                                    norm_statistics.mean * learning_rate_sum));
+                    absl::StrFormat("%s: rejected; its usual norm is %s", beyond,
+                                    NumberText(norm_statistics.mean * learning_rate_sum, 3)));
     }
     counted = norm_statistics.mean + verdict.limit * norm_statistics.deviation;
     verdict.clip = counted / size;
@@ -112,8 +114,8 @@ PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outlier
       return Reject(verdict, before, statistics,
                     beyond + ": rejected; nothing of it would be left");
     }
-    verdict.reason += absl::StrFormat(", clipped to the limit of %.1f, a factor of %.3g",
-                                      verdict.limit, verdict.clip);
+    verdict.reason += absl::StrFormat(", clipped to the limit of %.1f, by a factor of %s",
+                                      verdict.limit, NumberText(verdict.clip, 3));
     if (!warming_up) {  // `after` remains that of an island that has not pushed
       verdict.accepted = true;
       verdict.reason += "; every island of the round is an outlier: statistics begin anew";

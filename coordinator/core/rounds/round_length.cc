@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/number_text.h"
 #include "common/protocol/fragments.h"
 #include "common/protocol/round_length.h"
 #include "coordinator/core/islands/islands.h"
@@ -57,8 +58,8 @@ std::optional<RoundTimes> MeasureRound(const State& s, const Job& job) {
 }
 
 std::string WhyText(const RoundTimes& times) {
-  std::string why =
-      absl::StrFormat("an exchange takes %.3g s, a step %.3g s; ", times.exchange_s, times.step_s);
+  std::string why = absl::StrCat("an exchange takes ", SecondsText(times.exchange_s), ", a step ",
+                                 SecondsText(times.step_s), "; ");
   if (times.overlap) {
     why += "islands train on meanwhile, and a round is to last four exchanges";
   } else {
@@ -79,9 +80,10 @@ std::string BytesText(const Job& job) {
   const auto bytes = [&](Encoding encoding) {
     return static_cast<double>(EncodedBytes(encoding, elements)) / tokens;
   };
-  return absl::StrFormat("%.3g bytes a token pushed in %s, %.3g pulled in %s",
-                         bytes(outer.push_encoding), GetEncodingInfo(outer.push_encoding).name,
-                         bytes(outer.pull_encoding), GetEncodingInfo(outer.pull_encoding).name);
+  return absl::StrFormat(
+      "%s bytes a token pushed in %s, %s pulled in %s", NumberText(bytes(outer.push_encoding), 3),
+      GetEncodingInfo(outer.push_encoding).name, NumberText(bytes(outer.pull_encoding), 3),
+      GetEncodingInfo(outer.pull_encoding).name);
 }
 
 }  // namespace

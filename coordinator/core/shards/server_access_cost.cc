@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/number_text.h"
 
 namespace atl {
 namespace {
@@ -28,8 +29,8 @@ double OwnRate(const SiteRates& rates, const std::string& site) {
 }
 
 std::string Mbit(double bytes_per_s, const std::string& from) {
-  return absl::StrFormat("%.3g Mbit/s from %s", 8e-6 * bytes_per_s,
-                         from.empty() ? "an island" : from);
+  return absl::StrCat(NumberText(8e-6 * bytes_per_s, 3), " Mbit/s from ",
+                      from.empty() ? "an island" : from);
 }
 
 struct Step {
@@ -74,7 +75,8 @@ ServerAccessCost ComputeServerAccessCost(const std::string& site,
   }
   const double cost = sum / known;
   if (why.empty()) return {1, "beside its islands"};
-  return {cost, absl::StrFormat("%.3g times as far as one beside its islands: %s", cost, why)};
+  return {cost,
+          absl::StrCat(NumberText(cost, 3), " times as far as one beside its islands: ", why)};
 }
 
 }  // namespace atl
