@@ -112,7 +112,8 @@ void AwaitListening(const std::string& address, Duration patience) {
   while (!IsListening(address) && SteadyNow() < limit) {
     if (!std::exchange(said, true)) {
       std::cerr << "atoll: nothing listens at " << address << " yet; trying for "
-                << std::chrono::ceil<std::chrono::seconds>(patience).count() << " s\n";
+                << std::chrono::ceil<std::chrono::seconds>(patience).count()
+                << " s (`atoll run` starts a cluster of this machine)\n";
     }
     std::this_thread::sleep_for(kListenPause);
   }

@@ -18,6 +18,7 @@
 #include "cli/contexts.h"
 #include "cli/doctor/doctor.h"
 #include "cli/examples.h"
+#include "cli/list.h"
 #include "cli/metrics.h"
 #include "cli/model/evaluate.h"
 #include "cli/model/generate.h"
@@ -91,6 +92,10 @@ class CommandLine {
   }
 
   int Run(int argc, char** argv) {
+    if (argc < 2) {
+      std::cerr << AllCommands() << "\nTo begin: atoll run\n";
+      return 2;
+    }
     try {
       ParseFlags(app_, argc, argv, "");
     } catch (const CLI::ParseError& error) {
@@ -168,11 +173,11 @@ class CommandLine {
     CLI::App* list = Add("ls", "list the jobs", [this] { return List(global_, list_); });
     list->add_option("--state", list_.states,
                      "list only jobs in these states, such as running,paused")
-        ->delimiter(',');
-    list->add_option("--sort", list_.sort,
-                     "submitted, age (youngest first), job, state, version, loss, validation or "
-                     "speed")
-        ->capture_default_str();
+        ->delimiter(',')
+        ->check(CLI::IsMember(ListStates()));
+    list->add_option("--sort", list_.sort, "order of the jobs, smallest first; age: youngest first")
+        ->capture_default_str()
+        ->check(CLI::IsMember(ListSortKeys()));
     list->add_flag("--reverse", list_.reverse, "reverse the order");
     list->add_option("--newest", list_.newest, "list only the newest N")
         ->check(CLI::PositiveNumber);
@@ -349,11 +354,14 @@ class CommandLine {
     });
   }
 
+  std::string AllCommands() {
+    return app_.get_formatter()->make_help(&app_, app_.get_name(), CLI::AppFormatMode::Normal);
+  }
+
   // Prints the help of the command that is named, or of all.
   int Help() {
-    const auto formatter = app_.get_formatter();
     if (help_for_.empty()) {
-      std::cout << formatter->make_help(&app_, app_.get_name(), CLI::AppFormatMode::Normal);
+      std::cout << AllCommands();
       return 0;
     }
     for (const char* daemon : kDaemons) {
@@ -366,7 +374,8 @@ class CommandLine {
     for (const CLI::App* command : app_.get_subcommands([](const CLI::App*) { return true; })) {
       names.push_back(command->get_name());
       if (command->get_name() != help_for_) continue;
-      std::cout << formatter->make_help(command, "atoll " + help_for_, CLI::AppFormatMode::Normal);
+      std::cout << app_.get_formatter()->make_help(command, "atoll " + help_for_,
+                                                   CLI::AppFormatMode::Normal);
       return 0;
     }
     const std::string nearest = NearestName(help_for_, names);

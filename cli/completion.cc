@@ -1,5 +1,6 @@
 #include "cli/completion.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@ namespace {
 struct Flag {
   std::string name;  // with its dashes
   std::string what;
+  std::string words;  // that its value may be; empty: anything
 };
 
 struct CommandCompletion {
@@ -25,8 +27,13 @@ std::vector<Flag> FlagsFrom(const CLI::App& app) {
   std::vector<Flag> flags;
   for (const CLI::Option* option : app.get_options()) {
     const std::string what = option->get_description();
-    for (const std::string& name : option->get_lnames()) flags.push_back({"--" + name, what});
-    for (const std::string& name : option->get_snames()) flags.push_back({"-" + name, what});
+    // CLI11 has "TEXT:{json,yaml,wide}".
+    std::string words = option->get_type_name();
+    words.erase(0, std::min(words.find(":{"), words.size()));
+    words = absl::StrReplaceAll(words, {{":{", ""}, {"}", ""}, {",", " "}});
+    for (const std::string& name : option->get_lnames())
+      flags.push_back({"--" + name, what, words});
+    for (const std::string& name : option->get_snames()) flags.push_back({"-" + name, what, words});
   }
   return flags;
 }
@@ -73,6 +80,17 @@ std::string NamesFrom(const std::vector<Flag>& flags) {
                        [](std::string* out, const Flag& flag) { absl::StrAppend(out, flag.name); });
 }
 
+// Bash: the words that a flag's value may be, where it is the word before.
+std::string BashValues(const std::string& command, const std::vector<Flag>& flags) {
+  std::string cases;
+  for (const Flag& flag : flags) {
+    if (flag.words.empty()) continue;
+    absl::StrAppend(&cases, "    ", command, flag.name, ") COMPREPLY=($(compgen -W '", flag.words,
+                    "' -- \"$current\")); return ;;\n");
+  }
+  return cases;
+}
+
 // Inside '...' of a shell; `quote` is what it has in place of one.
 std::string Quoted(const std::string& text, const std::string& quote) {
   return absl::StrReplaceAll(text, {{"'", quote}});
@@ -88,9 +106,15 @@ std::string BashScript(const CLI::App& app) {
   std::string script = absl::StrCat(
       "# bash completion for ", program, "\n_", program, "() {\n",
       "  local current=${COMP_WORDS[COMP_CWORD]} command= word flags= values=\n",
+      "  local previous=${COMP_WORDS[COMP_CWORD-1]}\n",
       "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n    case \" ", names,
-      " \" in *\" $word \"*) command=$word; break ;; esac\n  done\n  case $command in\n",
-      "    '') COMPREPLY=($(compgen -W '", names, " ", global, "' -- \"$current\")); return ;;\n");
+      " \" in *\" $word \"*) command=$word; break ;; esac\n  done\n  case $command$previous in\n",
+      BashValues("*", FlagsFrom(app)));
+  for (const CommandCompletion& command : commands) {
+    script += BashValues(command.name, command.flags);
+  }
+  absl::StrAppend(&script, "  esac\n  case $command in\n", "    '') COMPREPLY=($(compgen -W '",
+                  names, " ", global, "' -- \"$current\")); return ;;\n");
   for (const CommandCompletion& command : commands) {
     absl::StrAppend(&script, "    ", command.name, ") flags='", NamesFrom(command.flags), "'",
                     command.values.empty()
@@ -104,6 +128,16 @@ std::string BashScript(const CLI::App& app) {
                   "    COMPREPLY=($(compgen -W \"$(eval \"$values\")\" -- \"$current\"))\n",
                   "  fi\n}\ncomplete -o default -F _", program, " ", program, "\n");
   return script;
+}
+
+std::string ZshValues(const std::vector<Flag>& flags) {
+  std::string tests;
+  for (const Flag& flag : flags) {
+    if (flag.words.empty()) continue;
+    absl::StrAppend(&tests, "; [[ ${words[CURRENT-1]} == ", flag.name, " ]] && { compadd ",
+                    flag.words, "; return }");
+  }
+  return tests;
 }
 
 std::string ZshScript(const CLI::App& app) {
@@ -122,12 +156,13 @@ std::string ZshScript(const CLI::App& app) {
   const std::vector<CommandCompletion> commands = CommandsFrom(app);
   for (const CommandCompletion& one : commands) script += describe(one.name, one.what);
   absl::StrAppend(
-      &script, ")\n  flags=(", describe_flags(FlagsFrom(app)),
-      ")\n  local command= word\n  for word in ${words[2,CURRENT-1]}; do\n",
+      &script, ")\n  flags=(", describe_flags(FlagsFrom(app)), ")", ZshValues(FlagsFrom(app)),
+      "\n  local command= word\n  for word in ${words[2,CURRENT-1]}; do\n",
       "    [[ -n ${(M)commands:#$word:*} ]] && command=$word && break\n  done\n",
       "  case $command in\n    '') _describe command commands; _describe flag flags ;;\n");
   for (const CommandCompletion& one : commands) {
-    absl::StrAppend(&script, "    ", one.name, ") flags+=(", describe_flags(one.flags), ")");
+    absl::StrAppend(&script, "    ", one.name, ") flags+=(", describe_flags(one.flags), ")",
+                    ZshValues(one.flags));
     if (!one.values.empty()) {
       absl::StrAppend(&script, "; values=(${(f)\"$(", one.values, ")\"}); _describe value values");
     }
@@ -145,7 +180,9 @@ std::string FishScript(const CLI::App& app) {
     for (const Flag& flag : flags) {
       const bool is_long = flag.name.size() > 2;
       absl::StrAppend(script, complete, when, is_long ? " -l " : " -s ",
-                      flag.name.substr(is_long ? 2 : 1), " -d '", Quoted(flag.what, "\\'"), "'\n");
+                      flag.name.substr(is_long ? 2 : 1),
+                      flag.words.empty() ? "" : absl::StrCat(" -x -a '", flag.words, "'"), " -d '",
+                      Quoted(flag.what, "\\'"), "'\n");
     }
   };
   std::string script = absl::StrCat("# fish completion for ", program, "\n");

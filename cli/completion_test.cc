@@ -13,6 +13,10 @@ namespace {
 struct Program {
   Program() {
     app.add_option("--coordinator", text, "its address");
+    app.add_option("-o,--output", text, "its form")->check(CLI::IsMember({"json", "yaml"}));
+    app.add_subcommand("ls", "jobs")
+        ->add_option("--state", text, "in it")
+        ->check(CLI::IsMember({"running", "paused"}));
     app.add_subcommand("show", "a job in full")->add_option("JOB", text);
     app.add_subcommand("token", "join tokens")->add_option("ACTION", text);
     app.add_subcommand("help", "its help")->add_option("COMMAND", text);
@@ -61,6 +65,14 @@ TEST_CASE("bash_completes_arguments_that_are_words") {
   Program program;
   CHECK(program.CompleteInBash("island token ''") == Words{"create", "ls", "rm"});
   CHECK(program.CompleteInBash("island help su") == Words{"submit"});
+}
+
+TEST_CASE("bash_completes_values_of_flags_that_are_words") {
+  Program program;
+  CHECK(program.CompleteInBash("island ls --state ''") == Words{"running", "paused"});
+  CHECK(program.CompleteInBash("island ls --state p") == Words{"paused"});
+  CHECK(program.CompleteInBash("island show -o y") == Words{"yaml"});
+  CHECK(program.CompleteInBash("island --output j") == Words{"json"});
 }
 
 TEST_CASE("a_program_that_is_not_there_offers_no_jobs") {

@@ -138,12 +138,15 @@ int Contexts(const Global& global, const ContextFlags& flags) {
     std::cout << Document(*config);
     return 0;
   }
-  Table table({"IN USE", "CONTEXT", "COORDINATOR", "IDENTITY"});
+  Table table({"in use", "context", "coordinator", "identity"});
   for (const v1::ClientContext& one : config->contexts()) {
     table.Add({one.name() == config->context() ? "*" : "", one.name(), one.coordinator(),
                one.identity()});
   }
-  std::cout << table.Text();
+  std::cout << (table.empty()
+                    ? "no contexts: commands go to 127.0.0.1:7000, or where --coordinator "
+                      "says; `atoll join` and `atoll init` add one\n"
+                    : table.Text());
   return 0;
 }
 

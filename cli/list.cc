@@ -4,11 +4,9 @@
 #include <cctype>
 #include <functional>
 #include <map>
-#include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "cli/text/render.h"
 
@@ -39,23 +37,22 @@ const std::map<std::string, Less>& Orders() {
 
 }  // namespace
 
-absl::StatusOr<v1::ListReply> Select(const v1::ListReply& all,
-                                     const std::vector<std::string>& states,
-                                     const std::string& sort, bool reverse, int64_t newest) {
-  std::set<std::string> known;
+std::vector<std::string> ListStates() {
+  std::vector<std::string> names;
   for (int s = v1::JOB_STATE_QUEUED; s <= v1::JobState_MAX; ++s) {
-    known.insert(StateName(static_cast<v1::JobState>(s)));
+    names.push_back(StateName(static_cast<v1::JobState>(s)));
   }
-  for (const std::string& state : states) {
-    if (known.contains(state)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("--state ", state, ": one of ", absl::StrJoin(known, ", ")));
-  }
-  const auto order = Orders().find(sort);
-  if (order == Orders().end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--sort ", sort, ": one of ", absl::StrJoin(kSortKeys, ", ")));
-  }
+  return names;
+}
+
+std::vector<std::string> ListSortKeys() {
+  std::vector<std::string> keys;
+  for (const auto& [key, order] : Orders()) keys.push_back(key);
+  return keys;
+}
+
+v1::ListReply Select(const v1::ListReply& all, const std::vector<std::string>& states,
+                     const std::string& sort, bool reverse, int64_t newest) {
   std::vector<v1::JobSummary> jobs;
   for (const v1::JobSummary& job : all.jobs()) {
     const bool wanted = states.empty() || std::find(states.begin(), states.end(),
@@ -65,7 +62,7 @@ absl::StatusOr<v1::ListReply> Select(const v1::ListReply& all,
   if (newest > 0 && static_cast<int64_t>(jobs.size()) > newest) {
     jobs.erase(jobs.begin(), jobs.end() - newest);
   }
-  std::stable_sort(jobs.begin(), jobs.end(), order->second);
+  std::stable_sort(jobs.begin(), jobs.end(), Orders().at(sort));
   if (reverse) std::reverse(jobs.begin(), jobs.end());
   v1::ListReply selected;
   *selected.mutable_orphans() = all.orphans();

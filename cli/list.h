@@ -12,15 +12,14 @@
 
 namespace atl::cli {
 
-// The orders that Select knows.
-inline constexpr const char* kSortKeys[] = {"submitted", "age",  "job",        "state",
-                                            "version",   "loss", "validation", "speed"};
+// What Select knows.
+std::vector<std::string> ListStates();
+std::vector<std::string> ListSortKeys();
 
 // Jobs in one of `states` (empty: any), sorted by a key (smallest first), the last `newest` of them
-// (0: all). The error names what is not known.
-absl::StatusOr<v1::ListReply> Select(const v1::ListReply& all,
-                                     const std::vector<std::string>& states,
-                                     const std::string& sort, bool reverse, int64_t newest);
+// (0: all). REQUIRES: states and key are of the lists above.
+v1::ListReply Select(const v1::ListReply& all, const std::vector<std::string>& states,
+                     const std::string& sort, bool reverse, int64_t newest);
 
 // Milliseconds since 1970: "10m" or "1h30m" before `now_ms`, or a time (RFC 3339). Empty: 0.
 absl::StatusOr<int64_t> ParseSince(const std::string& text, int64_t now_ms);

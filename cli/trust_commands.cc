@@ -250,13 +250,13 @@ absl::Status ListTokens(const Global& global, Client& client) {
     std::cout << Document(records);
     return absl::OkStatus();
   }
-  Table table({"TOKEN", "FOR", "USES LEFT", "UNTIL", "BY", "USED BY"});
+  Table table({"token", "for", "uses left", "until", "by", "used by"});
   for (const v1::TrustToken& token : records.tokens()) {
     table.Add({token.id().substr(0, kIdCharacters), absl::StrJoin(token.roles(), ","),
                absl::StrCat(token.uses_left()), FormatDate(token.expires_unix_s()),
                token.created_by(), absl::StrJoin(token.members(), ",")});
   }
-  std::cout << table.Text();
+  std::cout << (table.empty() ? "no tokens; make one with: atoll token create\n" : table.Text());
   return absl::OkStatus();
 }
 
@@ -391,20 +391,21 @@ int Members(const Global& global) {
     std::cout << Document(*records);
     return 0;
   }
-  Table table({"ROLE", "NAME", "JOINED", "CERTIFICATE UNTIL", "REVOKED", "BY"});
+  Table table({"role", "name", "joined", "certificate until", "revoked", "by"});
   for (const v1::TrustMember& member : records->members()) {
     table.Add({member.role(), member.name(), FormatDate(member.issued_unix_s()),
                FormatDate(member.expires_unix_s()), FormatDate(member.revoked_unix_s()),
                member.revoked_by()});
   }
-  std::cout << table.Text();
+  std::cout << (table.empty() ? "no certificates: `atoll init` makes the cluster's authority\n"
+                              : table.Text());
   return 0;
 }
 
 int Audit(const Global& global, int64_t tail) {
   const auto client = Client::Dial(global.tls, global.coordinator);
   if (!client.ok()) return ExitCode(client.status());
-  Table table({"TIME", "WHO", "FROM", "CALL", "TARGET", "OUTCOME"});
+  Table table({"time", "who", "from", "call", "target", "outcome"});
   const absl::Status status = (*client)->Audit(tail, [&](const v1::AuditEntry& entry) {
     if (global.structured) {
       std::cout << DocumentLine(entry);
@@ -417,7 +418,8 @@ int Audit(const Global& global, int64_t tail) {
                entry.done() ? "done" : absl::StrCat("refused: ", entry.reason())});
     return true;
   });
-  if (!global.structured && (status.ok() || !table.empty())) std::cout << table.Text();
+  if (!global.structured && !table.empty()) std::cout << table.Text();
+  if (!global.structured && status.ok() && table.empty()) std::cout << "no actions\n";
   return ExitCode(status);
 }
 

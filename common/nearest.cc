@@ -4,11 +4,14 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 namespace atl {
 namespace {
+
+constexpr size_t kLeastBeginning = 3;  // that names a longer word
 
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -30,7 +33,8 @@ std::string NearestName(absl::string_view word, const std::vector<std::string>& 
   std::string best;
   size_t best_distance = word.size() / 2 + 1;
   for (const std::string& name : names) {
-    const size_t distance = EditDistance(word, name);
+    const bool begins = word.size() >= kLeastBeginning && absl::StartsWith(name, word);
+    const size_t distance = begins ? 1 : EditDistance(word, name);
     if (distance < best_distance) {
       best_distance = distance;
       best = name;

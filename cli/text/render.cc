@@ -329,7 +329,7 @@ std::string JobText(const v1::Job& job, int decisions) {
   }
   if (job.shards_size() > 0) {
     absl::StrAppend(&out, "  ", CountText(job.shards_size(), "shard"),
-                    "; the fullest server holds ", Fixed(job.placement_max_over_mean(), 3),
+                    "; the fullest server holds ", Fixed(job.placement_max_over_mean(), 2),
                     " times the mean\n");
     for (const absl::string_view server : absl::StrSplit(job.placement(), "; ")) {
       if (!server.empty()) absl::StrAppend(&out, "    ", server, "\n");
@@ -356,9 +356,10 @@ std::string StatusText(const v1::ClusterStatus& status) {
                     Fixed(m.since_seen_s(), 1), " s ago); see its log\n");
   }
   out += "\n";
-  std::vector<std::string> header = {"kind",           "name",  "incarnation", "state",
-                                     "last heartbeat", "holds", "moved",       "why"};
-  if (IsWide()) header.insert(header.end(), {"address", "version", "memory", "utilisation"});
+  std::vector<std::string> header = {"kind",  "name",  "state", "last heartbeat",
+                                     "holds", "moved", "why"};
+  if (IsWide())
+    header.insert(header.end(), {"address", "version", "memory", "utilisation", "incarnation"});
   Table members(header, /*keys=*/2);
   for (const v1::Member& m : status.members()) {
     const bool server = m.kind() == "paramserver";
@@ -366,7 +367,6 @@ std::string StatusText(const v1::ClusterStatus& status) {
     std::vector<std::string> row = {
         m.kind(),
         m.name(),
-        absl::StrCat(m.incarnation()),
         m.attached() ? "attached" : "unavailable",
         m.attached() ? absl::StrCat(Fixed(m.since_heartbeat_s(), 1), " s ago") : "",
         server ? absl::StrCat(BytesText(load.parameter_bytes()), " + ",
@@ -375,16 +375,17 @@ std::string StatusText(const v1::ClusterStatus& status) {
         server ? absl::StrCat(BytesText(load.received_bytes()), " in, ",
                               BytesText(load.sent_bytes()), " out")
                : "",
-        m.attached() && !m.measuring().empty()  ? m.measuring()
-        : m.attached() && !m.draining().empty() ? m.draining()
-                                                : m.reason()};
+        m.attached() && !m.measuring().empty() ? m.measuring()
+        : m.attached()                         ? m.draining()
+                                               : m.reason()};
     if (IsWide()) {
       int64_t memory = m.memory_bytes();
       for (const v1::DeviceInfo& device : m.devices()) memory += device.memory_bytes();
       row.insert(
           row.end(),
           {server ? m.endpoint() : m.peer_endpoint(), m.software_version(), BytesText(memory),
-           m.utilisation() > 0 ? absl::StrCat(Fixed(100 * m.utilisation(), 0), "%") : "-"});
+           m.utilisation() > 0 ? absl::StrCat(Fixed(100 * m.utilisation(), 0), "%") : "-",
+           absl::StrCat(m.incarnation())});
     }
     members.Add(std::move(row));
   }
@@ -417,14 +418,16 @@ std::string ProgressLine(const v1::Job& job) {
     steps += i.progress().inner_step();
     any_progress = any_progress || i.has_progress();
   }
-  std::string line = absl::StrCat(
-      s.job(), ": ", StateName(s.state()), ", round ", VersionText(s.version()), ", step ",
-      any_progress ? absl::StrCat(steps) : "-", ", ", Fixed(100 * Done(s), 1), "%, loss ",
-      Loss(ShownLoss(s)), ", validation ", Loss(s.validation_loss()));
-  if (!Ended(s.state())) {
-    absl::StrAppend(&line, ", ", CountText(s.active_islands(), "island"));
+  std::string line = absl::StrCat(s.job(), ": ", StateName(s.state()));
+  if (s.version() >= 0) {  // before that nothing is trained
+    absl::StrAppend(&line, ", round ", s.version(), ", step ",
+                    any_progress ? absl::StrCat(steps) : "-", ", ", Fixed(100 * Done(s), 1),
+                    "%, loss ", Loss(ShownLoss(s)), ", validation ", Loss(s.validation_loss()));
+    if (!Ended(s.state())) {
+      absl::StrAppend(&line, ", ", CountText(s.active_islands(), "island"));
+    }
+    for (const std::string& pace : DescribeSpeed(s)) absl::StrAppend(&line, ", ", pace);
   }
-  for (const std::string& pace : DescribeSpeed(s)) absl::StrAppend(&line, ", ", pace);
   return absl::StrCat(line, s.waiting_for().empty() ? "" : "; ", s.waiting_for(), "\n");
 }
 
