@@ -28,11 +28,8 @@ PACKAGES, BUILT = "tests/deploy:package_test", "builds the checkout"
 ELSEWHERE = {
     "./dev ": BUILT, "bazel ": "runs the tests", "tests/e2e/failures_test.py": "runs a test",
     "apt install": PACKAGES, "systemctl": PACKAGES, "editor": "a person's", "kubectl": "tests/deploy:kubernetes_test, without a cluster",
-    "TOKEN=$(kubectl": "tests/deploy:kubernetes_test, without a cluster", "JOB=$(": "tests/e2e:tutorial_test",
-    "atoll-coordinator --listen=127.0.0.1:7000": "tests/e2e:tutorial_test",
-    "atoll-paramserver --coordinator=127.0.0.1:7000": "tests/e2e:tutorial_test",
-    "atoll-worker --coordinator=127.0.0.1:7000": "tests/e2e:tutorial_test",
-    "atoll export $JOB --to tuned": "tests/e2e:tutorial_test",
+    "TOKEN=$(kubectl": "tests/deploy:kubernetes_test, without a cluster",
+    "atoll run tune.toml": "tests/e2e:tutorial_test",
     "atoll init --host coordinator.example": PACKAGES + ", with the packages' folders", "atoll token create --role worker": PACKAGES,
     "atoll-worker --coordinator c1.example": "tests/e2e:coordinators_test, with etcd", "atoll-worker --join TOKEN@c1": "tests/e2e:coordinators_test",
     "atoll --coordinator c1.example": "tests/e2e:coordinators_test",
