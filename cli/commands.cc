@@ -433,11 +433,12 @@ int RemoveJobs(const Global& global, const RemoveFlags& flags) {
     for (const v1::JobSummary& job : list->jobs()) {
       if (!flags.ended || Ended(job.state())) jobs.push_back(job.job());
     }
+    if (jobs.empty())
+      std::cerr << "atoll: no job " << (flags.ended ? "has ended" : "is there") << "\n";
   }
   return ForEach(
       global, jobs,
-      {"rm", "deletes ", " with their parameters and checkpoints; nothing restores them",
-       flags.yes},
+      {"rm", "deletes ", " with parameters and checkpoints; nothing restores that", flags.yes},
       [&](Client& client, const std::string& job) { return client.Remove(job, flags.force); },
       [](const v1::JobSummary& reply) { return absl::StrCat(reply.job(), ": removed\n"); });
 }

@@ -17,6 +17,7 @@
 #include "cli/text/output.h"
 #include "cli/write_file.h"
 #include "common/model/job_model.h"
+#include "common/number_text.h"
 #include "common/protocol/device_profile.h"
 #include "coordinator/plan_io/cluster_file.h"
 #include "coordinator/plan_io/plan_message.h"
@@ -271,7 +272,7 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
     const std::string totals = flags.job.empty() ? "" : TotalsText(task.request.spec, rate);
     std::cout << RenderRun(plans.cluster, choice, task.tokens_per_sample, totals)
               << RenderIslands(drawn);
-    std::cerr << absl::StrFormat("planned in %.0f ms\n", 1e3 * seconds);
+    std::cerr << "planned in " << SecondsText(seconds) << "\n";
   }
   ATOLL_RETURN_IF_ERROR(WritePictures(flags, drawn));
   // A plan that misses a limit is shown all the same.

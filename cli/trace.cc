@@ -10,6 +10,7 @@
 #include "cli/text/render.h"
 #include "cli/text/trace_text.h"
 #include "cli/write_file.h"
+#include "common/number_text.h"
 #include "coordinator/plan_io/perfetto.h"
 #include "coordinator/plan_io/step_picture.h"
 
@@ -17,12 +18,12 @@ namespace atl::cli {
 namespace {
 
 std::string Title(const TraceAnswer& answer) {
-  std::string title =
-      absl::StrFormat("%s, island %d, step %d: measured %.1f ms", answer.job, answer.island,
-                      answer.measured.step, static_cast<double>(answer.measured.step_ns) * 1e-6);
+  std::string title = absl::StrFormat(
+      "%s, island %d, step %d: measured %s", answer.job, answer.island, answer.measured.step,
+      SecondsText(static_cast<double>(answer.measured.step_ns) * 1e-9));
   if (answer.predicted) {
-    absl::StrAppendFormat(&title, ", predicted %.1f ms",
-                          static_cast<double>(answer.predicted->step_ns) * 1e-6);
+    absl::StrAppend(&title, ", predicted ",
+                    SecondsText(static_cast<double>(answer.predicted->step_ns) * 1e-9));
   }
   return title;
 }

@@ -541,7 +541,7 @@ class ClientService::Impl {
       if (queries.empty()) {
         return absl::FailedPreconditionError(absl::StrCat(
             request.job(), " is ", Name(*state),
-            ": none of its islands has a worker, or is to have a plan; see atoll show"));
+            ": none of its islands is of several devices, which alone have plans; see atoll show"));
       }
       QueryPreview(now, loop_->planner(), queries, limit, std::move(on_done));
       return absl::OkStatus();

@@ -26,6 +26,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "common/bytes_text.h"
+#include "common/number_text.h"
 #include "common/plural.h"
 #include "common/trust/authority.h"
 #include "common/trust/identity_folder.h"
@@ -174,10 +175,10 @@ Finding CheckFolder(const std::string& folder) {
     return {Level::kProblem, check, absl::StrCat("cannot be written: ", sync_ms.status().message()),
             "run this as the daemon's user, and give that user the folder"};
   }
-  Finding finding{
-      Level::kOk, check,
-      absl::StrFormat("%s free, a durable write takes %.1f ms", BytesText(free_bytes), *sync_ms),
-      ""};
+  Finding finding{Level::kOk, check,
+                  absl::StrCat(BytesText(free_bytes), " free, a durable write takes ",
+                               SecondsText(*sync_ms / 1e3)),
+                  ""};
   if (free_bytes < kLeastDiskBytes) {
     finding.level = Level::kWarning;
     finding.remedy = "checkpoints, logs and snapshots need several times the model's size";
@@ -297,7 +298,7 @@ Finding CheckRoute(const std::string& what, const std::string& address) {
     best_ms = best_ms < 0 ? ms : std::min(best_ms, ms);
     mtu = ReadMtu(socket.fd(), found.list->ai_family);
   }
-  Finding finding{Level::kOk, check, absl::StrFormat("%.1f ms round trip", best_ms), ""};
+  Finding finding{Level::kOk, check, SecondsText(best_ms / 1e3) + " round trip", ""};
   if (mtu) absl::StrAppend(&finding.found, ", MTU ", *mtu);
   if (mtu && *mtu < kStandardMtu) {
     finding.level = Level::kWarning;
