@@ -166,9 +166,9 @@ TEST_CASE("a job that is not valid is refused with the field") {
 TEST_CASE("a job waits for workers, then for a server, and says so") {
   World w;
   w.Do("submit min=2");
-  CHECK(w.Job().summary.waiting_for == "workers: 2 are needed, 0 are idle");
+  CHECK(w.Job().summary.waiting_for == "waiting for workers: 2 needed, 0 idle");
   w.DoLines({"worker a attaches", "worker b attaches"});
-  CHECK(w.Job().summary.waiting_for == "parameter servers: 1 are needed, 0 are attached");
+  CHECK(w.Job().summary.waiting_for == "waiting for parameter servers: 1 needed, 0 attached");
   w.Do("server ps-0 attaches");
   CHECK(w.Job().summary.state == JobState::kPreparing);
 }
@@ -177,7 +177,7 @@ TEST_CASE("jobs are served first come, first served") {
   World w;
   w.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=1 max=1",
              "submit min=2", "submit min=1"});
-  CHECK(w.Job("lm-3").summary.waiting_for == "job lm-2, which is before it");
+  CHECK(w.Job("lm-3").summary.waiting_for == "waiting for job lm-2, which is before it");
   w.DoLines({"cancel lm-2"});
   CHECK(w.Job("lm-3").summary.state == JobState::kPreparing);
 }
@@ -225,13 +225,13 @@ TEST_CASE("a job waits for the servers that it wants, and is placed on all that 
   World w;
   w.DoLines({"server ps-0 attaches", "worker a attaches", "submit servers=3"});
   CHECK(w.Job().summary.state == JobState::kQueued);
-  CHECK(w.Job().summary.waiting_for == "parameter servers: 3 are needed, 1 are attached");
+  CHECK(w.Job().summary.waiting_for == "waiting for parameter servers: 3 needed, 1 attached");
   w.DoLines({"server ps-1 attaches", "server ps-2 attaches"});
   CHECK(w.Job().summary.state == JobState::kPreparing);
   // One that goes again before the model is placed is waited for, too.
   w.DoLines({"server ps-1 dies", "worker a prepared"});
   CHECK(w.Job().summary.state == JobState::kPreparing);
-  CHECK(w.Job().summary.waiting_for == "parameter servers: 3 are needed, 2 are attached");
+  CHECK(w.Job().summary.waiting_for == "waiting for parameter servers: 3 needed, 2 attached");
   w.Do("server ps-1 attaches");
   CHECK(w.Job().summary.state == JobState::kInitializing);
   std::set<NodeId> holders;
@@ -319,9 +319,9 @@ TEST_CASE("the last validation ends at its time limit") {
   w.StartJob({"ps-0"}, {"a"}, "tokens=40");
   w.Contribute("a", 4);
   w.Do("servers answer");
-  CHECK(w.Job().summary.waiting_for == "the last validation");
+  CHECK(w.Job().summary.waiting_for == "waiting for the last validation");
   w.Do("wait 120");
-  CHECK(w.Job().summary.waiting_for == "the parameter servers' last snapshots");
+  CHECK(w.Job().summary.waiting_for == "waiting for the parameter servers' last snapshots");
   w.Do("servers snapshot");
   CHECK(w.Job().summary.state == JobState::kDone);
 }

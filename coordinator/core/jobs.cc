@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/plural.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/islands/islands.h"
@@ -102,7 +103,7 @@ bool AdvanceFinishing(State& s, Job& job) {
   if (!saved) return false;
   StopJob(s, job, JobState::kDone,
           absl::StrCat("all ", job.rounds.progress.tokens_committed, " ", TokenUnit(job),
-                       " are committed in ", job.rounds.progress.version, " rounds"));
+                       " are committed in ", CountText(job.rounds.progress.version, "round")));
   return true;
 }
 
@@ -368,16 +369,16 @@ std::string WaitingFor(const State& s, const Job& job) {
       const int64_t needed = job.spec().outer.min_islands;
       const int64_t islands = TrainingIslands(s, job);
       if (job.progress.state != JobState::kFinishing && islands < needed) {
-        return absl::StrCat("islands: ", needed, " are needed, ", islands, " have a worker",
+        return absl::StrCat("waiting for islands: ", needed, " needed, ", islands, " with a worker",
                             RefusedBy(s, job));
       }
       const std::string plans = MissingPlans(s, job);
       if (!plans.empty()) return plans;
-      std::string reason = "the last validation";
+      std::string reason = "waiting for the last validation";
       if (job.progress.state != JobState::kFinishing) {
         reason = RoundReason(s, job, job.rounds);
       } else if (job.progress.validated_final) {
-        reason = "the parameter servers' last snapshots";
+        reason = "waiting for the parameter servers' last snapshots";
       }
       return reason + ServerTroubles(job);
     }

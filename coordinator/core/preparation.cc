@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/number_text.h"
+#include "common/plural.h"
 #include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/islands.h"
@@ -92,7 +94,8 @@ std::string TooFewServers(const State& s, const Job& job) {
     if (member.attached && !member.record.draining && !member.site_only) ++attached;
   });
   if (attached >= needed) return "";
-  return absl::StrCat("parameter servers: ", needed, " are needed, ", attached, " are attached");
+  return absl::StrCat("waiting for parameter servers: ", needed, " needed, ", attached,
+                      " attached");
 }
 
 bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<SiteFacts>& site_facts,
@@ -138,9 +141,11 @@ bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<Sit
   record.copies = std::move(placement->copies);
   LinkHolders(s, job);
   s.Log(job.id(), Severity::kInfo,
-        absl::StrCat(record.shards.size(), " shards of ", facts.layers.size(), " layers on ",
-                     job.rounds.links.size(), " parameter servers, the fullest holds ",
-                     placement->max_over_mean, " times the mean"));
+        absl::StrCat(CountText(std::ssize(record.shards), "shard"), " of ",
+                     CountText(std::ssize(facts.layers), "layer"), " on ",
+                     CountText(std::ssize(job.rounds.links), "parameter server"),
+                     ", the fullest holds ", NumberText(placement->max_over_mean, 3),
+                     " times the mean"));
   return true;
 }
 
@@ -226,8 +231,8 @@ bool ScheduleJob(State& s, Job& job, const IdleWorkers& workers) {
     TakeIdleWorkers(s, job, workers);
     return true;
   }
-  job.waiting_for = idle < needed ? absl::StrCat("workers: ", needed, " are needed, ", idle,
-                                                 " are idle", RefusedBy(s, job), LeftOut(s, job))
+  job.waiting_for = idle < needed ? absl::StrCat("waiting for workers: ", needed, " needed, ", idle,
+                                                 " idle", RefusedBy(s, job), LeftOut(s, job))
                                   : no_servers;
   // A job that cannot start however long it waits for the present workers delays no others.
   const int64_t possible =
@@ -282,10 +287,11 @@ bool AdvancePreparing(State& s, Job& job) {
   int64_t refused = 0;
   const std::string refusals = Refusals(s, job, refused);
   const int64_t enough = static_cast<int64_t>(prepared.size());
-  job.waiting_for = absl::StrCat("workers to open the model and the data: ", enough, " have of ",
-                                 candidates.size(), " candidates, ", needed, " are needed",
-                                 NoAnswerYet(candidates), refused > 0 ? "; refused by " : "",
-                                 refusals, WhoMeasures(s, ListWorkerNames(candidates)));
+  job.waiting_for =
+      absl::StrCat("waiting for workers to open the model and the data: ", enough, " have of ",
+                   CountText(static_cast<int64_t>(candidates.size()), "candidate"), ", ", needed,
+                   " needed", NoAnswerYet(candidates), refused > 0 ? "; refused by " : "", refusals,
+                   WhoMeasures(s, ListWorkerNames(candidates)));
   if (candidates.empty() && refused >= needed) {
     FailJob(s, job, absl::StrCat("no worker can run it: ", refusals));
     return true;
@@ -386,7 +392,7 @@ void Schedule(State& s) {
     if (first.empty() && !ScheduleJob(s, job, workers)) {
       first = job.id();
     } else if (!first.empty() && job.progress.state == JobState::kQueued) {
-      job.waiting_for = absl::StrCat("job ", first, ", which is before it");
+      job.waiting_for = absl::StrCat("waiting for job ", first, ", which is before it");
     }
   });
 }

@@ -65,7 +65,7 @@ TEST_CASE("A job waits for enough workers to make its islands complete") {
   World world;
   world.DoLines(
       {"server ps-0 attaches", "worker a attaches", "submit min=1 island=all per-island=2"});
-  CHECK(world.Job().summary.waiting_for == "workers: 2 are needed, 1 are idle");
+  CHECK(world.Job().summary.waiting_for == "waiting for workers: 2 needed, 1 idle");
   world.Do("worker b attaches");
   CHECK(world.Job().summary.state == JobState::kPreparing);
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/number_text.h"
+#include "common/plural.h"
 #include "common/protocol/fragments.h"
 #include "common/protocol/round_length.h"
 #include "coordinator/core/islands/islands.h"
@@ -143,7 +144,8 @@ void ChooseRoundLength(State& s, Job& job) {
 
 std::string RoundLengthText(const State& s, const Job& job) {
   if (!job.record.facts) return "";
-  std::string text = absl::StrCat(GetStepsPerRound(job), " steps a round, ", BytesText(job));
+  std::string text =
+      absl::StrCat(CountText(GetStepsPerRound(job), "step"), " a round, ", BytesText(job));
   if (!IsChosen(job)) return absl::StrCat(text, "; the job says so");
   const int64_t steps = GetStepsPerRound(job);
   absl::StrAppend(&text, "; half as many with ", 2 * steps, " steps; ");

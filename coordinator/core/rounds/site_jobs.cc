@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/plural.h"
 #include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/islands/island_members.h"
@@ -150,8 +151,9 @@ bool BeginSiteJob(State& s, Job& above, const std::string& site) {
   s.SetState(job, JobState::kInitializing,
              absl::StrCat("its servers fetch the parameters of job ", above.id()));
   s.Log(above.id(), Severity::kInfo,
-        absl::StrCat("site ", site, " trains as job ", id, " with ", job.rounds.links.size(),
-                     " parameter servers of its own, and takes part as island ", island.island));
+        absl::StrCat("site ", site, " trains as job ", id, " with ",
+                     CountText(std::ssize(job.rounds.links), "parameter server"),
+                     " of its own, and takes part as island ", island.island));
   FreeWorkers(s, WorkersAt(s, above, site), above);
   const JobProgress& progress = above.progress;
   if (progress.validate_version != kNoVersion && progress.validators.empty()) {

@@ -158,7 +158,7 @@ TEST_CASE("workers_that_the_layout_leaves_out_have_no_assignment_now_or_later_an
   w.DoLines({"submit name=two min=2 pinned=rome"});
   // It waits for a second worker at rome, and later jobs do not wait for it.
   CHECK(w.Job("two-2").summary.state == JobState::kQueued);
-  CHECK_THAT(w.Job("two-2").summary.waiting_for, Catch::Contains("1 are idle") &&
+  CHECK_THAT(w.Job("two-2").summary.waiting_for, Catch::Contains("1 idle") &&
                                                      Catch::Contains("left out: ") &&
                                                      Catch::Contains("f: it is at site bern"));
   w.DoLines({"submit name=three"});

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/bytes_text.h"
+#include "common/plural.h"
 #include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/islands/grouping.h"
@@ -602,8 +603,8 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
                       .givers = std::move(job.moving.givers),
                       .balanced_at = job.moving.balanced_at};
   s.Log(job.id(), Severity::kWarning,
-        absl::StrCat(lost.size(), " shards of parameter server ", server,
-                     " are filled from an island: ", record.moves_reason));
+        absl::StrCat(CountText(std::ssize(lost), "shard"), " of parameter server ", server,
+                     " to be filled from an island: ", record.moves_reason));
   return absl::OkStatus();
 }
 
