@@ -126,8 +126,8 @@ class Registry {
     if (stream_of_run == runs->second.end() || stream_of_run->second.get() != &stream) return;
     runs->second.erase(stream_of_run);
     if (runs->second.empty()) streams_.erase(runs);
-    loop_->Step(now,
-                ConnectionLost{Kind::kKind, stream.name(), stream.incarnation()});  // if it counts
+    loop_->Step(now, ConnectionLost{Kind::kKind, stream.name(), stream.incarnation(),
+                                    /*revoked=*/false, stream.left()});  // if it counts
   }
 
   void Send(const typename Kind::Down& message) {
@@ -202,9 +202,14 @@ class Stream : public SendingStream<BytesReactor, grpc::ByteBuffer> {
   const NodeId& name() const { return name_; }
   Incarnation incarnation() const { return incarnation_; }
   Verdict StillAllowed() { return watch_.Check(); }
+  // Once it has ended: the member closed it, and still read the answer.
+  bool left() const { return closed_ && !cancelled_; }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return this->End(grpc::Status::OK);
+    if (!ok) {
+      closed_ = !this->ended();
+      return this->End(grpc::Status::OK);
+    }
     absl::StatusOr<typename Kind::Up> message = Parse();
     if (message.ok() && !name_.empty() &&
         (Kind::Name(*message) != name_ || message->incarnation != incarnation_)) {
@@ -238,6 +243,11 @@ class Stream : public SendingStream<BytesReactor, grpc::ByteBuffer> {
     }
     // Counted when it is in the queue: the next message must not come before it.
     if (handed_over_.fetch_add(1) + 1 < Kind::kReadAhead) Read();
+  }
+
+  void OnCancel() override {
+    cancelled_ = true;
+    SendingStream::OnCancel();
   }
 
   void OnDone() override {
@@ -282,6 +292,7 @@ class Stream : public SendingStream<BytesReactor, grpc::ByteBuffer> {
   std::shared_ptr<Stream> self_;  // until OnDone
   grpc::ByteBuffer read_;
   std::atomic<int> handed_over_ = 0;  // messages that the loop has not run
+  std::atomic<bool> closed_ = false, cancelled_ = false;
   NodeId name_;  // set by the first message, before other threads see the stream
   Incarnation incarnation_ = 0;
 };

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
 #include "common/end_signals.h"
 #include "common/event_loop.h"
@@ -17,6 +19,7 @@
 #include "common/net/control/leader.h"
 #include "common/net/control/tls.h"
 #include "common/object_store/http.h"
+#include "common/plural.h"
 #include "common/protocol/mark_file.h"
 #include "common/protocol/wire.h"
 #include "common/service_manager.h"
@@ -47,6 +50,8 @@ constexpr Duration kEndLimit =
     std::chrono::seconds(5);  // of all that goes on when the loop has ended
 // The limit of a step that was interrupted because this worker follows no more.
 constexpr Duration kFreeTimeout = std::chrono::seconds(10);
+constexpr Duration kActivityInterval = std::chrono::minutes(1);
+constexpr size_t kActivitiesMax = 64;
 
 absl::StatusOr<std::unique_ptr<TensorClient>> NewTensorClient(const DaemonOptions& options) {
   TensorClientOptions client;
@@ -238,7 +243,7 @@ class Daemon {
         }
       }
       PullIfFree();
-      if (core_.activity() != activity_) LogInfo("worker", activity_ = core_.activity());
+      if (core_.activity() != activity_) LogActivity(now);
       return std::min(actions.deadline, mark_.next_try());
     });
     EndAnyway(exit_code_);
@@ -272,6 +277,18 @@ class Daemon {
       loop->PostAnswer(std::move(answer));
     };
     return options;
+  }
+
+  // Each round has the same activities: once a minute is enough of each.
+  void LogActivity(Instant now) {
+    activity_ = core_.activity();
+    std::string kind = activity_;
+    std::erase_if(kind, [](char c) { return absl::ascii_isdigit(c); });
+    if (activity_logged_.size() > kActivitiesMax) activity_logged_.clear();
+    const auto [logged, is_new] = activity_logged_.try_emplace(kind, now);
+    if (!is_new && now - logged->second < kActivityInterval) return LogDebug("worker", activity_);
+    logged->second = now;
+    LogInfo("worker", activity_);
   }
 
   void Do(Action& action) {
@@ -345,6 +362,7 @@ class Daemon {
   std::unique_ptr<WorkerAttach> attach_;
   std::optional<StartPull> next_pull_;
   std::string activity_;
+  std::map<std::string, Instant> activity_logged_;  // by activity without its numbers
   // The mark that fences other coordinators is not on the disk: nothing more is done.
   int exit_code_ = 0;
 };
@@ -440,8 +458,8 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   hello.site = options.site;
   ATOLL_ASSIGN_OR_RETURN(hello.mark, ReadClusterMark(RealFiles(), state->path()));
   LogInfo("worker", options.name, ", incarnation ", incarnation, ", on ", names, ", each with ",
-          devices[0].info.threads, " threads, for peers at ", EndpointsText(*member), ", ",
-          hello.held.size(), " jobs with saved states");
+          CountText(devices[0].info.threads, "thread"), ", for peers at ", EndpointsText(*member),
+          ", ", CountText(std::ssize(hello.held), "job"), " with saved states");
 
   AttachOptions attach;
   attach.coordinator = options.coordinator;

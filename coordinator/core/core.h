@@ -92,6 +92,7 @@ struct ConnectionLost {
   NodeId name;
   Incarnation incarnation = 0;
   bool revoked = false;  // the coordinator closed it: its access has been revoked
+  bool left = false;     // the member closed it in order: it has ended
 };
 
 // Requests of users. `request_id` comes back in the Reply; every request gets exactly one, in the

@@ -247,6 +247,13 @@ TEST_CASE("Leader and both followers leave at once: the worker that is left take
   }
 }
 
+TEST_CASE("a_server_that_is_stopped_left_and_one_that_dies_is_unavailable") {
+  World world;
+  world.DoLines({"server ps-0 attaches", "server ps-1 attaches"});
+  CHECK(HasText(world.Do("server ps-0 leaves"), "ps-0 left: "));
+  CHECK(HasText(world.Do("server ps-1 dies"), "ps-1 is unavailable: "));
+}
+
 TEST_CASE("an_island_keeps_the_workers_that_it_lost_with_the_reason") {
   World world;
   StartShared(world);

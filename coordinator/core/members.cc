@@ -416,7 +416,11 @@ void OnConnectionLost(State& s, const ConnectionLost& lost) {
   if (member == nullptr || !member->attached || member->record.incarnation != lost.incarnation) {
     return;
   }
-  Detach(s, *member, {lost.revoked ? "its access is revoked" : "its connection is lost"});
+  Detach(s, *member,
+         {lost.revoked ? "its access is revoked"
+          : lost.left  ? "it was stopped"
+                       : "its connection is lost",
+          lost.left});
 }
 
 void SuspendEvictions(State& s) {

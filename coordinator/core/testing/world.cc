@@ -421,10 +421,11 @@ void World::DoServer(const Command& command) {
       hello.mark = server.mark;
     }
     say(std::move(hello));
-  } else if (command.Has("dies")) {
+  } else if (command.Has("dies") || command.Has("leaves")) {
     server.alive = false;
     server.pending_messages.clear();
-    Step(ConnectionLost{MemberKind::kServer, name, server.incarnation});
+    Step(ConnectionLost{MemberKind::kServer, name, server.incarnation, false,
+                        command.Has("leaves")});
   } else if (command.Has("goes-silent")) {
     server.silent = true;
   } else if (command.Has("faults")) {
