@@ -62,7 +62,8 @@ v1::ListReply Select(const v1::ListReply& all, const std::vector<std::string>& s
   if (newest > 0 && static_cast<int64_t>(jobs.size()) > newest) {
     jobs.erase(jobs.begin(), jobs.end() - newest);
   }
-  std::stable_sort(jobs.begin(), jobs.end(), Orders().at(sort));
+  const auto order = Orders().find(sort);
+  if (order != Orders().end()) std::stable_sort(jobs.begin(), jobs.end(), order->second);
   if (reverse) std::reverse(jobs.begin(), jobs.end());
   v1::ListReply selected;
   *selected.mutable_orphans() = all.orphans();

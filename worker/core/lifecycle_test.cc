@@ -79,6 +79,8 @@ TEST_CASE("A pause finishes the step and holds; the round under way still ends")
   fixture.Starts();
   fixture.TrainsSteps(4);
   const PushRequest request = fixture.AwaitPushRequest();
+  CHECK(request.gradient_norm == 3);
+  CHECK(request.learning_rate > 0);
   fixture.order.run = RunState::kPause;
   fixture.Orders();
   fixture.Trains();

@@ -3,6 +3,8 @@
 #ifndef ATOLL_WORKER_PIPELINE_UTILISATION_H_
 #define ATOLL_WORKER_PIPELINE_UTILISATION_H_
 
+#include <algorithm>
+#include <cmath>
 #include <optional>
 #include <vector>
 
@@ -14,13 +16,35 @@ namespace atl::worker {
 class Utilisation {
  public:
   // A step of these devices. Of one that is not timed everything up to its all-reduces counts.
-  void Add(const std::vector<DeviceStep>& devices);
+  void Add(const std::vector<DeviceStep>& devices) {
+    if (devices.empty()) return;
+    Instant ended = devices.front().ended;
+    double busy_s = 0;
+    for (const DeviceStep& device : devices) {
+      ended = std::max(ended, device.ended);
+      busy_s += Seconds(device.timed ? device.busy : device.worked - device.begun);
+    }
+    if (ended_) {
+      newest_s_ = std::max(0.0, Seconds(ended - *ended_));
+      const double kept = std::exp(-newest_s_ / kWindowSeconds);
+      busy_s_ = busy_s_ * kept + busy_s / static_cast<double>(devices.size());
+      elapsed_s_ = elapsed_s_ * kept + newest_s_;
+    }
+    ended_ = ended;
+  }
+
   // Weighted by e^-t over the last half minute, or over the newest step where it is longer. A step
   // that lasts longer than the one before counts as a wait from then on. 0: there were no two
   // steps.
-  double Get(Instant now) const;
+  double Get(Instant now) const {
+    if (elapsed_s_ <= 0) return 0;
+    const double waits_s = std::max(0.0, Seconds(now - *ended_) - newest_s_);
+    return std::clamp(busy_s_ / (elapsed_s_ + waits_s), 0.0, 1.0);
+  }
 
  private:
+  static constexpr double kWindowSeconds = 30;
+
   std::optional<Instant> ended_;  // of the newest step
   double busy_s_ = 0, elapsed_s_ = 0, newest_s_ = 0;
 };

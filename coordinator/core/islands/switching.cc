@@ -157,9 +157,9 @@ const IslandMember* FindSuccessor(const State& s, const Job& job, const IslandRe
 void BeginHandover(State& s, Job& job, IslandId id, const IslandMember& successor) {
   IslandRecord& island = job.EditIsland(id);
   NoteSteps(s, island, /*lost=*/false);  // its successor counts from 0
-  const Member& leaver = *s.FindMember(MemberKind::kWorker, island.worker);
-  job.switches[id].unpushed_steps = leaver.progress->unpushed_steps;  // see FindSuccessor
-  NoteLost(island.worker, leaver.record.draining ? "it is drained" : leaver.reason, island);
+  const Member* leaver = s.FindMember(MemberKind::kWorker, island.worker);
+  job.switches[id].unpushed_steps = leaver->progress->unpushed_steps;  // see FindSuccessor
+  NoteLost(island.worker, leaver->record.draining ? "it is drained" : leaver->reason, island);
   island.takes_over_from = island.worker;
   island.worker = successor.worker;
   island.incarnation = successor.incarnation;
