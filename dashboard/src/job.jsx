@@ -4,7 +4,7 @@ import { act, num, useEvents, useGet } from './api.js';
 import { age, bytes, count, done, ended, islandState, loss, moment, nats, percent, ranSeconds, reason, seconds, speed, stateName, timeLeft, unit, version } from './format.js';
 import { Chart, useCharts } from './charts.jsx';
 import { Rounds } from './pictures.jsx';
-import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
+import { Badge, Bar, Problem, Section, State, Table, Tile } from './parts.jsx';
 import { WordsLink } from './words.jsx';
 
 const ISLAND_CURVES = 7;  // with the global one, as many as there are colours
@@ -139,7 +139,7 @@ const endedColumns = (summary) => [
 
 const islandColumns = (summary) => (ended(summary.state) ? endedColumns(summary) : [
   ...nameColumns(summary),
-  { title: 'state', cell: (i) => <Badge state={islandState(i, summary)} title={i.stalled || i.reason} />, sort: (i) => i.attached },
+  { title: 'state', cell: (i) => <State state={islandState(i, summary)} why={i.stalled || (i.attached ? i.activity : i.reason)} />, sort: (i) => i.attached },
   { title: 'loss', number: true, cell: (i) => loss(i.train_loss), sort: (i) => num(i.train_loss) },
   { title: `${unit(summary)}/s`, number: true, cell: (i) => speed(i.tokens_per_s), sort: (i) => num(i.tokens_per_s) },
   { title: 'learning rate', number: true, cell: (i) => (num(i.learning_rate) ? +num(i.learning_rate).toPrecision(3) : '–'), sort: (i) => num(i.learning_rate) },
@@ -149,18 +149,16 @@ const islandColumns = (summary) => (ended(summary.state) ? endedColumns(summary)
   ...ROUND_COLUMNS,
   { title: 'pushed', number: true, cell: (i) => bytes(i.pushed_bytes), sort: (i) => num(i.pushed_bytes) },
   EVICTIONS,
-  { title: 'activity', wide: true, cell: (i) => i.stalled || (i.attached ? i.activity : i.reason) },
 ]);
 
 const decisionColumns = (summary) => [
   { title: 'version', number: true, cell: (d) => (num(d.version) < 0 ? 'void' : num(d.version)) },
   { title: 'island', number: true, cell: (d) => d.island },
+  { title: 'outcome', hint: 'norm: length of the pseudo-gradient; its mean: that of the island’s own before', cell: (d) => <State state={d.accepted ? 'accepted' : 'rejected'} why={d.reason} /> },
   { title: 'base', hint: 'version that the island started from; staleness is the committed version less it', number: true, cell: (d) => num(d.base_version) },
   { title: 'steps', number: true, cell: (d) => num(d.inner_steps) },
   { title: unit(summary), number: true, cell: (d) => count(d.tokens) },
   { title: 'weight', hint: 'in the round’s average, by tokens and after clipping', number: true, cell: (d) => num(d.weight).toFixed(3) },
-  { title: 'outcome', cell: (d) => <Badge state={d.accepted ? 'accepted' : 'rejected'} /> },
-  { title: 'reason', hint: 'norm: Euclidean length of the pseudo-gradient; its mean: of the island’s own before', wide: true, cell: (d) => d.reason },
   { title: 'round closed because', wide: true, cell: (d) => d.closed_because },
 ];
 

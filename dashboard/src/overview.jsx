@@ -2,7 +2,7 @@ import { h, Fragment } from 'preact';
 import { useState } from 'preact/hooks';
 import { act, num, useEvents, useGet } from './api.js';
 import { age, bytes, count, done, ended, loss, percent, reason, seconds, speed, stateName, timeLeft, unit, version } from './format.js';
-import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
+import { Badge, Bar, Problem, Section, State, Table, Tile } from './parts.jsx';
 
 const why = (s) => s.waiting_for || reason(s);
 
@@ -46,16 +46,15 @@ const ACTIONS = { title: 'actions', cell: (m) => <Drain member={m} /> };
 const MEMBERS = [
   { title: 'kind', cell: (m) => m.kind, sort: (m) => m.kind },
   { title: 'name', cell: (m) => m.name, sort: (m) => m.name },
-  { title: 'state', cell: (m) => <Badge state={m.attached ? 'attached' : 'unavailable'} />, sort: (m) => m.attached },
+  { title: 'state', cell: (m) => <State state={m.attached ? 'attached' : 'unavailable'} why={m.measuring || m.draining || (m.attached ? '' : m.reason)} />, sort: (m) => m.attached },
   { title: 'last heartbeat', number: true, cell: (m) => (!m.attached ? '–' : m.since_heartbeat_s < 1 ? 'now' : `${seconds(m.since_heartbeat_s)} ago`), sort: (m) => m.since_heartbeat_s },
-  { title: 'site', cell: (m) => m.site || '–', sort: (m) => m.site },
-  { title: 'devices', wide: true, cell: (m) => m.devices.join(', ') || '–', sort: (m) => m.devices.join() },
-  { title: 'memory', number: true, cell: (m) => (num(m.memory_bytes) ? bytes(m.memory_bytes) : '–'), sort: (m) => num(m.memory_bytes) },
   { title: 'utilisation', hint: 'share of the time in which its devices compute', number: true, cell: (m) => (m.utilisation > 0 ? percent(m.utilisation) : '–'), sort: (m) => num(m.utilisation) },
+  { title: 'holds', cell: (m) => HOLDS[m.kind](m), sort: (m) => m.job },
+  { title: 'memory', number: true, cell: (m) => (num(m.memory_bytes) ? bytes(m.memory_bytes) : '–'), sort: (m) => num(m.memory_bytes) },
+  { title: 'devices', cell: (m) => m.devices.join(', ') || '–', sort: (m) => m.devices.join() },
+  { title: 'site', cell: (m) => m.site || '–', sort: (m) => m.site },
   { title: 'address', cell: (m) => m.address || '–', sort: (m) => m.address },
   { title: 'version', cell: (m) => m.software_version || '–', sort: (m) => m.software_version },
-  { title: 'holds', cell: (m) => HOLDS[m.kind](m), sort: (m) => m.job },
-  { title: 'why', wide: true, cell: (m) => m.measuring || m.draining || (m.attached ? '' : m.reason) },
 ];
 
 // [[unit, a second]] of all jobs.
@@ -95,14 +94,13 @@ export function Overview({ session, onLive }) {
 
 const JOBS = [
   { title: 'job', cell: (s) => <a href={`#/jobs/${s.job}`}>{s.job}</a>, sort: (s) => s.job },
-  { title: 'state', cell: (s) => <Badge state={s.state} title={s.reason} />, sort: (s) => s.state },
+  { title: 'state', cell: (s) => <State state={s.state} why={why(s)} />, sort: (s) => s.state },
   { title: 'submitted', cell: (s) => age(s.submitted_unix_ms), sort: (s) => num(s.submitted_unix_ms) },
   { title: 'done', number: true, cell: (s) => percent(done(s)), sort: done },
   { title: 'version', number: true, cell: (s) => version(s.version), sort: (s) => num(s.version) },
   { title: 'loss', number: true, cell: (s) => loss(ended(s.state) ? s.final_loss : s.train_loss), sort: (s) => num(s.train_loss) },
   { title: 'validation', number: true, cell: (s) => loss(s.validation_loss), sort: (s) => num(s.validation_loss) },
   { title: 'speed', number: true, cell: (s) => (num(s.tokens_per_s) > 0 && !ended(s.state) ? `${count(s.tokens_per_s)} ${unit(s)}/s` : num(s.mean_tokens_per_s) ? `mean ${count(s.mean_tokens_per_s)} ${unit(s)}/s` : '–'), sort: (s) => num(s.tokens_per_s) },
-  { title: 'why', wide: true, cell: (s) => why(s) },
 ];
 
 export function Jobs({ onLive }) {

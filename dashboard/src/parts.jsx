@@ -1,9 +1,12 @@
 // Small parts of pages.
-import { h } from 'preact';
+import { h, Fragment } from 'preact';
 import { useState } from 'preact/hooks';
 import { stateName } from './format.js';
 
 export const Badge = ({ state, text, title }) => <span class={`badge ${stateName(state)}`} title={title}>{text || stateName(state)}</span>;
+
+// A state with its reason below it, where a narrow window shows it too.
+export const State = ({ why, ...badge }) => <><Badge {...badge} />{why && <div class="reason">{why}</div>}</>;
 
 export const Tile = ({ label, value, detail }) => (
   <div class="tile"><div class="label">{label}</div><div class="value">{value}</div>{detail && <div class="detail">{detail}</div>}</div>

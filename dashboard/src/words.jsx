@@ -5,7 +5,7 @@ import { Section, Table } from './parts.jsx';
 // WORDS: of docs/glossary.md (build.mjs).
 const COLUMNS = [{ title: 'word', cell: ([word]) => word, sort: ([word]) => word }, { title: 'meaning', wide: true, cell: ([, meaning]) => meaning }];
 
-export const WordsLink = () => <a href="#/words">words</a>;
+export const WordsLink = () => <a href="#/words">glossary</a>;
 
 export function Words({ onLive }) {
   const { data, error } = useGet('session', undefined, 5000);

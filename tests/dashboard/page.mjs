@@ -178,7 +178,7 @@ const phases = {
     for (const name of ['ps1', 'w1']) {
       const member = page.locator('[aria-labelledby=members] tr', { hasText: name });
       await member.getByRole('button', { name: 'Drain', exact: true }).click();
-      await member.locator('td', { hasText: /^(draining|drained): / }).waitFor();
+      await member.locator('.reason', { hasText: /^(draining|drained): / }).waitFor();
       await page.screenshot({ path: join(out, `overview-draining-${name}.png`), fullPage: true });
       await member.getByRole('button', { name: 'Undo drain' }).click();
       await member.getByRole('button', { name: 'Drain', exact: true }).waitFor();
