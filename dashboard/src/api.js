@@ -17,7 +17,8 @@ async function parse(response) {
   throw Object.assign(new Error(body.text || `the coordinator answers ${response.status}`), { answered: true });
 }
 
-export const get = (call, parameters) => fetch(url(call, parameters)).then(parse);
+const PATIENCE_MS = 15000;  // a coordinator that is cut off answers neither yes nor no
+export const get = (call, parameters) => fetch(url(call, parameters), { signal: AbortSignal.timeout(PATIENCE_MS) }).then(parse);
 export const act = (call, parameters) =>
   fetch(url(call, parameters), { method: 'POST', headers: { 'X-Atoll-Action': '1' } }).then(parse);
 

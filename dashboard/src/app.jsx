@@ -71,7 +71,9 @@ function App() {
   const [keys, setKeys] = useState(false);
   const [theme, setTheme] = useState(storedTheme());
   const [live, setLive] = useState('');
-  const { data: session } = useGet('session');
+  // Asked again and again: a stream of events from a machine that is cut off just says nothing more.
+  const { data: answer, error: silence } = useGet('session', undefined, 5000);
+  const session = useMemo(() => answer, [JSON.stringify(answer)]);
   document.documentElement.dataset.theme = theme;  // before charts read their colours
   useEffect(() => {
     const follow = () => setTheme(storedTheme());
@@ -92,6 +94,8 @@ function App() {
   }, []);
   useEffect(() => { document.title = titleOf(hash); }, [hash]);
   const newest = useRef(''), answered = useRef(0);
+  useEffect(() => { if (answer) answered.current = Date.now(); }, [answer]);
+  const state = silence && !silence.answered ? 'off' : live;
   const onLive = useCallback((now, error) => {
     const next = error && !error.answered ? 'off' : now ? 'live' : 'wait';
     if (next === 'live') answered.current = Date.now();
@@ -109,12 +113,12 @@ function App() {
       <header class="top">
         <a class="brand" href="#/"><span class="icon" aria-hidden="true" dangerouslySetInnerHTML={{ __html: icon }} />Atoll</a>
         <nav aria-label="pages">{PAGES.map(([target, name]) => <a href={target} aria-current={here(target) ? 'page' : undefined}>{name}</a>)}</nav>
-        <div class="right"><span role="status"><span class={`dot ${live}`} />{{ live: 'live', off: 'no connection' }[live] || 'connecting'}</span>
+        <div class="right"><span role="status"><span class={`dot ${state}`} />{{ live: 'live', off: 'no connection' }[state] || 'connecting'}</span>
           <button class="act" onClick={toggle} aria-label="change the colours">{theme === 'dark' ? 'Light' : 'Dark'}</button>
           <button class="act" onClick={() => setKeys(true)} aria-label="keys">?</button></div>
       </header>
-      {live === 'off' && <Lost since={answered.current} />}
-      <main id="main" tabIndex="-1" class={live === 'off' ? 'stale' : ''}><fieldset class="bare" disabled={live === 'off'}>{page}</fieldset></main>
+      {state === 'off' && <Lost since={answered.current} />}
+      <main id="main" tabIndex="-1" class={state === 'off' ? 'stale' : ''}><fieldset class="bare" disabled={state === 'off'}>{page}</fieldset></main>
       {keys && <Keys onClose={() => setKeys(false)} />}
     </>
   );

@@ -1,5 +1,4 @@
 import { h, Fragment } from 'preact';
-import { useGet } from './api.js';
 import { Section, Table } from './parts.jsx';
 
 // WORDS: of docs/glossary.md (build.mjs).
@@ -7,9 +6,8 @@ const COLUMNS = [{ title: 'word', cell: ([word]) => word, sort: ([word]) => word
 
 export const WordsLink = () => <a href="#/words">glossary</a>;
 
-export function Words({ onLive }) {
-  const { data, error } = useGet('session', undefined, 5000);
-  onLive(!!data, error);
+export function Words({ session, onLive }) {
+  onLive(!!session);
   return (
     <>
       <div class="title"><h1>Glossary</h1></div>

@@ -45,15 +45,15 @@ def built_assets_are_what_the_sources_give(fixture):
     check(not different, f"{different} differ: run npm ci && npm run build in dashboard/")
 
 
-def restarts_behind_a_page(fixture, command):
-    """The page says when the coordinator can be stopped, and when it has lost it."""
+def loses_its_coordinator(command, lose, find):
+    """The page says when the coordinator can be lost, and when it has noticed."""
     with subprocess.Popen(["node", *command], text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT) as page:
         try:
             check(page.stdout.readline() == "ready\n", "the page is not there")
-            fixture.daemons["coordinator"].kill()
+            lose()
             check(page.stdout.readline() == "off\n", "the page does not say that the connection is lost")
-            fixture.daemons["coordinator"].start()
+            find()
             rest, _ = page.communicate(timeout=LIMIT_S)
             check(page.returncode == 0, f"after a restart of the coordinator: {rest[-3000:]}")
         finally:
@@ -88,7 +88,10 @@ def pages_show_a_run_in_progress(fixture):
     fixture.daemons[victim].kill()
     node(*look, "killed", url, job, out)
     fixture.daemons[victim].start()
-    restarts_behind_a_page(fixture, [*look, "restarted", url, job, out])
+    coordinator = fixture.daemons["coordinator"]
+    command = [*look, "restarted", url, job, out]
+    loses_its_coordinator(command, coordinator.kill, coordinator.start)
+    loses_its_coordinator(command, coordinator.freeze, coordinator.thaw)  # no answer, neither yes nor no
     node(*look, "actions", url, job, out)
 
 
