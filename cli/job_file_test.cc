@@ -270,7 +270,7 @@ TEST_CASE("the error for text that is not TOML has its place") {
 
 TEST_CASE("a missing file is an error with its name") {
   REQUIRE(ReadJobFile("/nonexistent/job.toml").status().message() ==
-          "/nonexistent/job.toml: cannot be read; is the path right?");
+          "/nonexistent/job.toml: cannot open: No such file or directory");
 }
 
 TEST_CASE("a plan's file is read beside the job's, and without what follows from the rest") {

@@ -1,5 +1,7 @@
 #include "cli/read_text.h"
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -28,9 +30,8 @@ absl::StatusOr<std::string> ReadText(const std::string& path, int64_t most_bytes
     return absl::InvalidArgumentError(absl::StrCat(path, ": is a folder, not a file"));
   }
   std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read; is the path right?"));
-  }
+  if (!file)
+    return absl::NotFoundError(absl::StrCat(path, ": cannot open: ", std::strerror(errno)));
   return ReadText(file, path, most_bytes);
 }
 

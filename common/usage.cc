@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/nearest.h"
@@ -60,9 +61,21 @@ std::optional<std::string> OutsideRange(absl::string_view what) {
   return absl::StrFormat("%s%s %.15g", of, number == low ? "above" : "at least", low);
 }
 
+// CLI11 has "--output: xml not in {json,yaml}", and "--output: 1 required TEXT missing".
+std::optional<std::string> NoSuchValue(absl::string_view what) {
+  const std::vector<std::string> flag = absl::StrSplit(what, absl::MaxSplits(": ", 1));
+  if (flag.size() != 2) return std::nullopt;
+  if (flag[1] == "1 required TEXT missing") return flag[0] + " needs a value";
+  const std::vector<std::string> value = absl::StrSplit(flag[1], absl::MaxSplits(" not in {", 1));
+  if (value.size() != 2) return std::nullopt;
+  return absl::StrCat(flag[0], " ", value[0], ": must be one of ",
+                      absl::StrReplaceAll(value[1], {{",", ", "}, {"}", ""}}));
+}
+
 // CLI11 has "Could not convert: --threads = eight".
 std::string CannotBeRead(const CLI::App& app, const CLI::App& command, absl::string_view what) {
   if (const auto outside = OutsideRange(what)) return *outside;
+  if (const auto no_such = NoSuchValue(what)) return *no_such;
   if (!absl::ConsumePrefix(&what, "Could not convert: ")) return std::string(what);
   const std::string name(what.substr(0, what.find(" = ")));
   const CLI::Option* option = command.get_option_no_throw(name);

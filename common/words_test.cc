@@ -26,6 +26,7 @@ TEST_CASE("sizes are numbers of bytes, with a unit or without") {
 TEST_CASE("the error for a misspelt name has the nearest one, for a strange one all of them") {
   CHECK(NearestName("momentm", {"rate", "momentum"}) == "momentum");
   CHECK(NearestName("colour", {"rate", "momentum"}).empty());
+  CHECK(NearestName("mom", {"rate", "momentum"}) == "momentum");
   CHECK(Suggestion("ratte", {"rate", "momentum"}) == "did you mean rate?");
   CHECK(Suggestion("colour", {"rate", "momentum"}) == "there are: rate, momentum");
 }
@@ -33,7 +34,7 @@ TEST_CASE("the error for a misspelt name has the nearest one, for a strange one 
 // Returns what the program `tool` prints for these arguments.
 std::string Said(std::vector<std::string> arguments) {
   CLI::App app("a tool", "tool");
-  std::string name;
+  std::string name, output;
   int threads = 0, seed = 0, tail = 0, newest = 0;
   bool quiet = false;
   app.add_option("--name", name)->required();
@@ -41,6 +42,7 @@ std::string Said(std::vector<std::string> arguments) {
   app.add_option("--threads", threads)->check(CLI::Range(0, 64));
   app.add_option("--tail", tail)->check(CLI::PositiveNumber);
   app.add_option("--newest", newest)->check(CLI::NonNegativeNumber);
+  app.add_option("--output", output)->check(CLI::IsMember({"json", "yaml"}));
   app.add_flag("-q,--quiet", quiet);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {
@@ -67,6 +69,10 @@ TEST_CASE("a wrong command line: the program, what is wrong, and the nearest fla
   CHECK(Said({"--name=a", "--tail=0"}) == "tool: --tail 0: must be above 0; see tool --help");
   CHECK(Said({"--name=a", "--newest=-3"}) ==
         "tool: --newest -3: must be at least 0; see tool --help");
+  CHECK(Said({"--name=a", "--output=xml"}) ==
+        "tool: --output xml: must be one of json, yaml; see tool --help");
+  CHECK(Said({"--name=a", "--output"}) == "tool: --output needs a value; see tool --help");
+  CHECK(Said({"--name=a", "--thr=3"}) == "tool: there is no flag --thr; did you mean --threads?");
   CHECK(Said({"--name=a", "--tail=all"}) == "tool: --tail all: must be a number; see tool --help");
 }
 

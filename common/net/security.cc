@@ -34,7 +34,9 @@ absl::Status CheckKeys(const KeyPair& keys) {
 absl::StatusOr<std::vector<std::string>> ReadKeys(absl::string_view flag, const std::string& path) {
   const std::string where = absl::StrCat(flag, " ", path);
   const auto bytes = RealFiles().Read(path, 1 << 20);
-  if (!bytes.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": cannot be read"));
+  if (!bytes.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, " ", bytes.status().message()));
+  }
   const absl::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
   std::vector<std::string> keys;
   int number = 0;

@@ -39,7 +39,7 @@ TEST_CASE("a key file is for its owner only and gives the pair back") {
 
   REQUIRE(chmod(path.c_str(), 0644) == 0);
   REQUIRE(Says(ReadCurveKey(path).status(), "all users can read it; chmod 600"));
-  REQUIRE(Says(ReadCurveKey(path + "x").status(), "cannot be read"));
+  REQUIRE(Says(ReadCurveKey(path + "x").status(), "cannot open"));
 }
 
 TEST_CASE("a list of clients has a key a line") {

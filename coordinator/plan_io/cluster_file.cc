@@ -1,7 +1,9 @@
 #include "coordinator/plan_io/cluster_file.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -189,7 +191,8 @@ absl::StatusOr<v1::ClusterSpec> LoadClusterSpec(const std::string& path) {
         absl::StrCat(path, ": is a folder; give the cluster file in it"));
   }
   std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  if (!file)
+    return absl::NotFoundError(absl::StrCat(path, ": cannot open: ", std::strerror(errno)));
   std::string text;
   char block[1 << 16];
   while (file.read(block, sizeof(block)) || file.gcount() > 0) {

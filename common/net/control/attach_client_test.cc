@@ -175,7 +175,7 @@ TEST_CASE("wrong options are refused before anything is tried") {
   options.tls.ca_path = "ca.pem";
   REQUIRE(fault(options) == "--tls-ca, --tls-cert and --tls-key must be given together");
   options.tls.cert_path = options.tls.key_path = "none.pem";
-  REQUIRE(fault(options) == "--tls-ca ca.pem: cannot be read");
+  REQUIRE(fault(options) == "--tls-ca ca.pem: cannot open: No such file or directory");
 }
 
 }  // namespace

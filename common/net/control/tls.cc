@@ -7,8 +7,10 @@
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -39,7 +41,8 @@ struct Pem {
 absl::StatusOr<std::string> ReadPem(absl::string_view flag, const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "rb");
   if (file == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, " ", path, ": cannot be read"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " ", path, ": cannot open: ", std::strerror(errno)));
   }
   std::string text(kMaxPemBytes, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), file));
