@@ -28,6 +28,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "common/status.h"
+#include "common/time.h"
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
 
@@ -135,6 +136,11 @@ class Backend {
   // ---- Streams and events ----
   virtual absl::StatusOr<std::unique_ptr<Stream>> NewStream() = 0;
   virtual absl::StatusOr<std::unique_ptr<Event>> NewEvent() = 0;
+  // An event that also notes the time at which it is passed.
+  virtual absl::StatusOr<std::unique_ptr<Event>> NewTimedEvent() = 0;
+  // The device's time from one timed event's last record to another's, in streams of one device.
+  // REQUIRES: it has passed both.
+  virtual Duration Elapsed(const Event& from, const Event& to) const = 0;
   // The event now stands for everything enqueued on the stream so far.
   virtual void Record(Stream& stream, Event& event) = 0;
   // Makes all that is enqueued on the stream from now on wait for the event's last record.
@@ -143,6 +149,9 @@ class Backend {
   virtual bool Passed(const Event& event) const = 0;
   // Blocks the host until the stream is idle.
   virtual absl::Status Synchronize(Stream& stream) = 0;
+  // Returns what Synchronize would say of work that is done or given up, and never waits: for a
+  // backend whose stream another one of the device has waited for.
+  virtual absl::Status TakeFailure() { return absl::OkStatus(); }
 
   // Enqueues on the stream what `work` enqueues. Where the backend can (and is configured to), it
   // calls `work` the first times that it sees a key, and later enqueues what it has recorded then,

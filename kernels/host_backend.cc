@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -79,6 +80,27 @@ absl::StatusOr<std::unique_ptr<Stream>> HostBackend::NewStream() {
 }
 
 absl::StatusOr<std::unique_ptr<Event>> HostBackend::NewEvent() { return std::make_unique<Event>(); }
+
+namespace {
+
+class TimedEvent final : public Event {
+ public:
+  std::chrono::steady_clock::time_point at;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Event>> HostBackend::NewTimedEvent() {
+  return std::make_unique<TimedEvent>();
+}
+
+Duration HostBackend::Elapsed(const Event& from, const Event& to) const {
+  return dynamic_cast<const TimedEvent&>(to).at - dynamic_cast<const TimedEvent&>(from).at;
+}
+
+void HostBackend::Record(Stream&, Event& event) {
+  if (auto* timed = dynamic_cast<TimedEvent*>(&event)) timed->at = std::chrono::steady_clock::now();
+}
 
 namespace {
 

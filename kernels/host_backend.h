@@ -30,7 +30,9 @@ class HostBackend : public Backend {
 
   absl::StatusOr<std::unique_ptr<Stream>> NewStream() override;
   absl::StatusOr<std::unique_ptr<Event>> NewEvent() override;
-  void Record(Stream&, Event&) override {}
+  absl::StatusOr<std::unique_ptr<Event>> NewTimedEvent() override;
+  Duration Elapsed(const Event& from, const Event& to) const override;
+  void Record(Stream&, Event& event) override;
   void Wait(Stream&, const Event&) override {}
   bool Passed(const Event&) const override { return true; }
   absl::Status Synchronize(Stream&) override { return absl::OkStatus(); }

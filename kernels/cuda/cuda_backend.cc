@@ -287,10 +287,17 @@ class CudaBackend final : public cuda::DeviceBackend {
     return made;
   }
   absl::StatusOr<std::unique_ptr<Event>> NewEvent() override {
-    Use();
-    cudaEvent_t event = nullptr;
-    ATOLL_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    return std::make_unique<CudaEvent>(event);
+    return MakeEvent(cudaEventDisableTiming);
+  }
+  absl::StatusOr<std::unique_ptr<Event>> NewTimedEvent() override {
+    return MakeEvent(cudaEventDefault);
+  }
+  Duration Elapsed(const Event& from, const Event& to) const override {
+    cudaSetDevice(device_.index);
+    float milliseconds = 0;
+    // After an error nothing was passed: Synchronize reports it.
+    if (cudaEventElapsedTime(&milliseconds, Raw(from), Raw(to)) != cudaSuccess) cudaGetLastError();
+    return FromSeconds(milliseconds / 1e3);
   }
   void Record(Stream& stream, Event& event) override {
     Use();
@@ -311,6 +318,9 @@ class CudaBackend final : public cuda::DeviceBackend {
   absl::Status Synchronize(Stream& stream) override {
     Use();
     errors_.Keep(cudaStreamSynchronize(Raw(stream)), "cudaStreamSynchronize");
+    return TakeFailure();
+  }
+  absl::Status TakeFailure() override {
     errors_.Keep(failures_.First());
     return errors_.Take();
   }
@@ -334,6 +344,13 @@ class CudaBackend final : public cuda::DeviceBackend {
   }
 
  private:
+  absl::StatusOr<std::unique_ptr<Event>> MakeEvent(unsigned int flags) {
+    Use();
+    cudaEvent_t event = nullptr;
+    ATOLL_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, flags));
+    return std::make_unique<CudaEvent>(event);
+  }
+
   // The first record and the first refusal: what cannot be recorded is enqueued as usual, and no
   // one would notice.
   void LogGraphs() {

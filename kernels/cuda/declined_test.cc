@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "common/rng.h"
-#include "kernels/cuda/emulated.h"
+#include "kernels/cuda/testing/emulated.h"
 #include "kernels/reference/reference.h"
 
 namespace atl {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -85,7 +86,8 @@ class FakeEvent final : public Event {
   struct Records {
     std::mutex mutex;
     std::condition_variable changed;
-    int64_t made = 0, passed = 0;  // guarded by mutex
+    int64_t made = 0, passed = 0;  // guarded by mutex, as is the time of the newest
+    std::chrono::steady_clock::time_point passed_at;
   };
   const std::shared_ptr<Records> records = std::make_shared<Records>();
 };
@@ -228,6 +230,11 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
   absl::StatusOr<std::unique_ptr<Event>> NewEvent() override {
     return std::make_unique<FakeEvent>();
   }
+  absl::StatusOr<std::unique_ptr<Event>> NewTimedEvent() override { return NewEvent(); }
+  Duration Elapsed(const Event& from, const Event& to) const override {
+    ATOLL_CHECK(Passed(from) && Passed(to), "an event has no time before it is passed");
+    return GetTime(to) - GetTime(from);
+  }
   void Record(Stream& stream, Event& event) override {
     ATOLL_CHECK(recording_ == nullptr, "events are not recorded");
     auto records = static_cast<FakeEvent&>(event).records;
@@ -235,6 +242,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
     GetQueue(stream).Add([records, own = ++records->made] {
       const std::lock_guard passing(records->mutex);
       records->passed = std::max(records->passed, own);
+      records->passed_at = std::chrono::steady_clock::now();
       records->changed.notify_all();
     });
   }
@@ -259,6 +267,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
     const std::lock_guard lock(mutex_);
     return arithmetic_->Synchronize(*inner_stream_);
   }
+  absl::Status TakeFailure() override { return failures_.First(); }
 
 #define ATOLL_FAKE_OPERATION(Op)                                                      \
   void Run(Stream& stream, const Op& op) override {                                   \
@@ -317,6 +326,11 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
  private:
   using Operations = std::vector<std::function<void()>>;
 
+  static std::chrono::steady_clock::time_point GetTime(const Event& event) {
+    FakeEvent::Records& records = *static_cast<const FakeEvent&>(event).records;
+    const std::lock_guard lock(records.mutex);
+    return records.passed_at;
+  }
   static int64_t GetBytes(const Tensor& tensor) {
     return tensor.size() * GetElementSize(tensor.dtype);
   }

@@ -2,7 +2,7 @@
 // those in fp32 but for rounding, and the CUDA backend's kernels by an emulator, in both types,
 // with products in the form for cuBLASLt and by our own kernel. For tests, not benchmarks.
 
-#include "kernels/cuda/emulated.h"
+#include "kernels/cuda/testing/emulated.h"
 #include "kernels/reference/reference.h"
 #include "kernels/testing/backends.h"
 

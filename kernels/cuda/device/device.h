@@ -22,7 +22,7 @@
   type* name = reinterpret_cast<type*>(name##_bytes)
 #else
 #include "kernels/bfloat16.h"
-#include "kernels/cuda/emulator.h"
+#include "kernels/cuda/testing/emulator.h"
 #define ATOLL_DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(DynamicShared())
 #endif
 

@@ -3,7 +3,7 @@
 
 #include "kernels/testing/backends.h"
 #include "tests/catch/skip.h"
-#include "worker/model/parity/fixture.h"
+#include "worker/model/testing/parity.h"
 
 namespace atl {
 namespace {

@@ -1,5 +1,7 @@
 // Our models against PyTorch's numbers (make_fixtures.py), on every CPU backend.
 
+#include "worker/model/testing/parity.h"
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
@@ -10,7 +12,6 @@
 #include "kernels/bfloat16.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/reference.h"
-#include "worker/model/parity/fixture.h"
 
 namespace atl {
 namespace {

@@ -3,8 +3,8 @@
 // of a warp, must meet at the same barrier, and dynamic shared memory starts as NaN. What it cannot
 // show: races between barriers, alignment faults, speed. Not for use outside kernels/cuda.
 
-#ifndef ATOLL_KERNELS_CUDA_EMULATOR_H_
-#define ATOLL_KERNELS_CUDA_EMULATOR_H_
+#ifndef ATOLL_KERNELS_CUDA_TESTING_EMULATOR_H_
+#define ATOLL_KERNELS_CUDA_TESTING_EMULATOR_H_
 
 #include <cmath>
 #include <cstdint>
@@ -111,4 +111,4 @@ inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 }  // namespace atl::emulated
 
-#endif  // ATOLL_KERNELS_CUDA_EMULATOR_H_
+#endif  // ATOLL_KERNELS_CUDA_TESTING_EMULATOR_H_

@@ -1,4 +1,4 @@
-#include "kernels/cuda/emulated.h"
+#include "kernels/cuda/testing/emulated.h"
 
 #include <cmath>
 
@@ -116,7 +116,13 @@ class EmulatedCudaBackend final : public emulated::Ops {
   void Zero(Stream& stream, const Tensor& x) override { memory_->Zero(stream, x); }
   absl::StatusOr<std::unique_ptr<Stream>> NewStream() override { return memory_->NewStream(); }
   absl::StatusOr<std::unique_ptr<Event>> NewEvent() override { return memory_->NewEvent(); }
-  void Record(Stream&, Event&) override {}
+  absl::StatusOr<std::unique_ptr<Event>> NewTimedEvent() override {
+    return memory_->NewTimedEvent();
+  }
+  Duration Elapsed(const Event& from, const Event& to) const override {
+    return memory_->Elapsed(from, to);
+  }
+  void Record(Stream& stream, Event& event) override { memory_->Record(stream, event); }
   void Wait(Stream&, const Event&) override {}
   bool Passed(const Event&) const override { return true; }
   absl::Status Synchronize(Stream&) override { return errors_.Take(); }

@@ -1,7 +1,7 @@
 // A tiny model with PyTorch's weights on a backend, and PyTorch's numbers (make_fixtures.py).
 
-#ifndef ATOLL_WORKER_MODEL_PARITY_FIXTURE_H_
-#define ATOLL_WORKER_MODEL_PARITY_FIXTURE_H_
+#ifndef ATOLL_WORKER_MODEL_TESTING_PARITY_H_
+#define ATOLL_WORKER_MODEL_TESTING_PARITY_H_
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -200,4 +200,4 @@ class Fixture {
 
 }  // namespace atl::parity
 
-#endif  // ATOLL_WORKER_MODEL_PARITY_FIXTURE_H_
+#endif  // ATOLL_WORKER_MODEL_TESTING_PARITY_H_

@@ -1,8 +1,8 @@
 // The CUDA backend's operations on the host, for tests: the same kernels and the same choice of
 // fused products, run by emulator.h. Not for training.
 
-#ifndef ATOLL_KERNELS_CUDA_EMULATED_H_
-#define ATOLL_KERNELS_CUDA_EMULATED_H_
+#ifndef ATOLL_KERNELS_CUDA_TESTING_EMULATED_H_
+#define ATOLL_KERNELS_CUDA_TESTING_EMULATED_H_
 
 #include <memory>
 #include <vector>
@@ -21,4 +21,4 @@ std::vector<DeclinedWork> DeclinedByEmulated(const Backend& backend);
 
 }  // namespace atl
 
-#endif  // ATOLL_KERNELS_CUDA_EMULATED_H_
+#endif  // ATOLL_KERNELS_CUDA_TESTING_EMULATED_H_

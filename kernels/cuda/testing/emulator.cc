@@ -1,4 +1,4 @@
-#include "kernels/cuda/emulator.h"
+#include "kernels/cuda/testing/emulator.h"
 
 #include <setjmp.h>
 #include <ucontext.h>
