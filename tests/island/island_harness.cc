@@ -243,7 +243,7 @@ TestDevice::TestDevice(const EngineJob& job, int64_t micro_batch_rows)
 void TestDevice::Set(const Layers& params) {
   for (size_t l = 0; l < params.size(); ++l) {
     LayerState& layer = runner_->layer(static_cast<int>(l));
-    HostReals values(layer.params().dtype, layer.params().size());
+    HostReals values = *HostReals::Create(*backend_, layer.params().dtype, layer.params().size());
     for (size_t i = 0; i < params[l].size(); ++i) values.Set(static_cast<int64_t>(i), params[l][i]);
     backend_->CopyToDevice(runner_->stream(), layer.params(), values.data());
     layer.ParamsWritten(runner_->stream());
@@ -253,7 +253,7 @@ void TestDevice::Set(const Layers& params) {
 Layers TestDevice::Read(Tensor (*part)(LayerState&)) {
   Layers layers;
   for (LayerState* layer : runner_->layers()) {
-    HostReals values(part(*layer).dtype, layer->layout().size);
+    HostReals values = *HostReals::Create(*backend_, part(*layer).dtype, layer->layout().size);
     backend_->CopyToHost(runner_->stream(), values.data(), part(*layer));
     CheckOk(backend_->Synchronize(runner_->stream()));
     const std::vector<double> all = values.All();

@@ -83,9 +83,9 @@ absl::Status Optimizer::Allocate() {
     rule_->Update(exec, *layer, {}, none);
     workspace = std::max(workspace, exec.needed_bytes());
   }
-  host_sum_ = HostReals(type, 1);
-  host_sums_ = HostReals(type, std::ssize(layers_));
-  host_norms_ = HostReals(type, norms);
+  ATOLL_ASSIGN_OR_RETURN(host_sum_, HostReals::Create(backend_, type, 1));
+  ATOLL_ASSIGN_OR_RETURN(host_sums_, HostReals::Create(backend_, type, std::ssize(layers_)));
+  ATOLL_ASSIGN_OR_RETURN(host_norms_, HostReals::Create(backend_, type, norms));
   const auto carve = [&](Carver carver) {
     sums_ = carver.Take(type, 1, std::ssize(layers_));
     norms_ = carver.Take(type, 1, norms);
@@ -98,7 +98,7 @@ absl::Status Optimizer::Allocate() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<double>> Optimizer::SumsOfSquares(int rank) {
+void Optimizer::EnqueueSumsOfSquares(int rank) {
   backend_.Zero(stream_, sums_);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Tensor sum = sums_.Columns(static_cast<int64_t>(i), 1);
@@ -110,8 +110,6 @@ absl::StatusOr<std::vector<double>> Optimizer::SumsOfSquares(int rank) {
     }
   }
   backend_.CopyToHost(stream_, host_sums_.data(), sums_);
-  ATOLL_RETURN_IF_ERROR(backend_.Synchronize(stream_));
-  return host_sums_.All();
 }
 
 Tensor Optimizer::ComputeClipScale(double sum_of_squares) {
@@ -174,7 +172,9 @@ void Optimizer::Apply(int64_t step, float learning_rate, double sum_of_squares,
 }
 
 absl::StatusOr<double> Optimizer::Step(int64_t step, float learning_rate, int64_t samples) {
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<double> sums, SumsOfSquares());
+  EnqueueSumsOfSquares();
+  ATOLL_RETURN_IF_ERROR(backend_.Synchronize(stream_));
+  const std::vector<double> sums = sums_of_squares();
   const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
   std::vector<double> norms;
   if (has_norms()) {

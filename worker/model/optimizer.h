@@ -28,10 +28,11 @@ class Optimizer {
   absl::StatusOr<double> Step(int64_t step, float learning_rate, int64_t samples = 1);
 
   // The same in parts, for a model on many devices, which sum up in between.
-  // Sum of squares of each layer's gradient, of the elements with moments, in the order of
-  // `layers`; what all ranks of a tensor-parallel group hold is rank 0's to count. Waits for the
-  // device.
-  absl::StatusOr<std::vector<double>> SumsOfSquares(int rank = 0);
+  // Adds up the squares of each layer's gradient, of the elements with moments; what all ranks of a
+  // tensor-parallel group hold is rank 0's to count. Enqueued on the stream.
+  void EnqueueSumsOfSquares(int rank = 0);
+  // These sums, in the order of `layers`. REQUIRES: the device has made them.
+  std::vector<double> sums_of_squares() const { return host_sums_.All(); }
   // See UpdateRule. Of each layer two numbers for each of its parameters, of the same elements.
   // Nothing but scratch memory is written. Waits for the device.
   bool has_norms() const { return rule_->has_norms(); }

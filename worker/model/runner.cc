@@ -59,6 +59,7 @@ absl::Status ModelRunner::Allocate() {
   };
   ATOLL_ASSIGN_OR_RETURN(memory_, backend_.Allocate(carve(Carver(nullptr))));
   carve(Carver(memory_.data()));
+  ATOLL_ASSIGN_OR_RETURN(host_totals_, HostReals::Create(backend_, totals_.dtype, kLossTotals));
   const int64_t inputs = options_.micro_batch_rows * model_.config().InputNumbers(options_.seq_len);
   ATOLL_ASSIGN_OR_RETURN(staging_, backend_.AllocateHost((options_.micro_batch_rows + inputs + n) *
                                                          GetElementSize(DType::kInt32)));
@@ -122,7 +123,7 @@ Tensor ModelRunner::StageLengths(std::span<const int32_t> lengths, int64_t seq_l
 }
 
 absl::Status ModelRunner::RunMicroBatch(int slot, int64_t batch_tokens, bool train,
-                                        const Tensor& lengths, HostReals& totals) {
+                                        const Tensor& lengths) {
   backend_.Zero(*stream_, totals_);
   ATOLL_RETURN_IF_ERROR(stage_->Forward(Call(!train, lengths), slot, 0, Tensor()));
   ATOLL_RETURN_IF_ERROR(stage_->Loss(Call(), slot, 0, targets_, totals_,
@@ -131,8 +132,7 @@ absl::Status ModelRunner::RunMicroBatch(int slot, int64_t batch_tokens, bool tra
     stage_->StartBackward(slot);
     ATOLL_RETURN_IF_ERROR(stage_->Backward(Call(false, lengths), slot, 0, Tensor()));
   }
-  // Last, because a device may wait for a copy to memory that is not pinned.
-  backend_.CopyToHost(*stream_, totals.data(), totals_);
+  backend_.CopyToHost(*stream_, host_totals_.data(), totals_);
   return backend_.Synchronize(*stream_);
 }
 
@@ -161,13 +161,12 @@ absl::StatusOr<LossSum> ModelRunner::RunBatch(const Batch& batch, bool train) {
                            .subspan(static_cast<size_t>(first), static_cast<size_t>(shape.rows)),
                        seq_len);
     }
-    HostReals totals(totals_.dtype, kLossTotals);
     const absl::Status status =
-        RunMicroBatch(slot, std::max<int64_t>(1, sum.tokens), train, lengths, totals);
+        RunMicroBatch(slot, std::max<int64_t>(1, sum.tokens), train, lengths);
     stage_->Finish(slot);
     ATOLL_RETURN_IF_ERROR(status);
-    sum.nats += totals[0];
-    sum.hits += totals[2];
+    sum.nats += host_totals_[0];
+    sum.hits += host_totals_[2];
   }
   return sum;
 }

@@ -103,8 +103,7 @@ class ModelRunner {
   absl::StatusOr<LossSum> RunBatch(const Batch& batch, bool train);
   // On the device; absent where all sequences are whole.
   Tensor StageLengths(std::span<const int32_t> lengths, int64_t seq_len);
-  absl::Status RunMicroBatch(int slot, int64_t batch_tokens, bool train, const Tensor& lengths,
-                             HostReals& totals);
+  absl::Status RunMicroBatch(int slot, int64_t batch_tokens, bool train, const Tensor& lengths);
   absl::Status RunLogits(int slot, bool all, std::span<float> logits);
 
   Backend& backend_;
@@ -117,6 +116,7 @@ class ModelRunner {
   Buffer staging_;  // on the host: lengths, tokens and targets of a micro-batch
   Tensor lengths_;  // absent where the model has no padding
   Tensor targets_, totals_, constants_;
+  HostReals host_totals_;
   Workspace workspace_;
 };
 

@@ -297,8 +297,10 @@ absl::Status Stage::ForwardLayer(const StageCall& call, const ForwardSlot& slot,
 
 absl::Status Stage::Repeat(const StageCall& call, Work what, int s, int which,
                            const Tensor& at_link, absl::FunctionRef<absl::Status()> work) const {
-  // Collectives are not the backend's to record.
-  if (call.communicator != nullptr) return work();
+  // Collectives, of which W has none, are not the backend's to record, nor is what the caller
+  // enqueues.
+  const bool reduces = call.communicator != nullptr && what != Work::kBackwardWeight;
+  if (reduces || call.before_layer != nullptr) return work();
   const ForwardSlot& slot = forward_[s];
   const auto address = [](const void* x) { return reinterpret_cast<int64_t>(x); };
   const WorkKey key = {address(this),
@@ -320,6 +322,7 @@ absl::Status Stage::Forward(const StageCall& call, int s, int chunk, const Tenso
   const ForwardSlot& slot = forward_[s];
   return Repeat(call, Work::kForward, s, chunk, output, [&]() -> absl::Status {
     for (int i = 0; i < options_.layers; ++i) {
+      if (call.before_layer != nullptr) call.before_layer(options_.first_layer + i);
       const Tensor& own = slot.outputs[i];
       ATOLL_RETURN_IF_ERROR(ForwardLayer(call, slot, chunk, i, own.present() ? own : output,
                                          Recomputed(i) ? scratch_stash_ : slot.stashes[i]));

@@ -23,6 +23,7 @@
 #ifndef ATOLL_WORKER_MODEL_STAGE_H_
 #define ATOLL_WORKER_MODEL_STAGE_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -59,6 +60,8 @@ struct StageCall {
   Communicator* communicator = nullptr;
   bool evaluates = false;  // see LayerCall
   Tensor lengths = {};     // likewise, of the whole micro-batch
+  // Called with each of the model's layers before its F, where set; may enqueue on the stream.
+  std::function<void(int layer)> before_layer = {};
 };
 
 inline constexpr int64_t kLossTotals = 3;

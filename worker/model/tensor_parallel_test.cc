@@ -288,7 +288,8 @@ std::vector<double> TrainInF64(const ModelConfig& config, const TensorPart& part
   for (int step = 1; step <= 8; ++step) {
     const absl::StatusOr<LossSum> loss = runner->Train(kBatch, kRows);
     if (!loss.ok()) return {};
-    auto squares = *optimizer->SumsOfSquares(part.rank);
+    optimizer->EnqueueSumsOfSquares(part.rank);
+    const std::vector<double> squares = optimizer->sums_of_squares();
     double sum = std::accumulate(squares.begin(), squares.end(), 0.0);
     if (communicator != nullptr &&
         !communicator->AllReduceSum(*backend, runner->stream(), {&sum, DType::kFloat64, 1, 1})

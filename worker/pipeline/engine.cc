@@ -105,6 +105,7 @@ absl::Status Engine::Check(const EngineJob& job, const IslandPlan& plan) const {
 
 void Engine::Stop() {
   ready_ = false;
+  (void)Settle();  // the layers say what came
   interrupt_.Clear();
   for (const auto& run : runs_) {
     run->executor.reset();
@@ -234,7 +235,7 @@ absl::Status Engine::CheckReady(const StepRequest& request) const {
   }
   for (const auto& run : runs_) {
     for (const HeldState* held : run->device.planned()) {
-      if (held->written && held->whole) continue;
+      if (held->written && (held->whole || run->executor->spreads())) continue;
       return absl::FailedPreconditionError(
           absl::StrCat(run->device.name(), ": the parameters of layer ", held->shard.layer,
                        held->written ? " are not those of all owners" : " were never set"));

@@ -33,16 +33,25 @@ absl::Status Engine::ShareLayers() {
 
 absl::Status Engine::Copy(LocalRun& from, const HeldState& source, LocalRun& to,
                           HeldState& target) {
-  HostReals values(target.state.params().dtype, target.state.layout().size);
+  Backend &reader = from.device.compute(), &writer = to.device.compute();
+  const bool on_bus = writer.CanAccessPeer(reader);
+  HostReals values;
+  if (!on_bus) {
+    ATOLL_ASSIGN_OR_RETURN(
+        values, HostReals::Create(reader, target.state.params().dtype, target.state.layout().size));
+  }
   for (const LayerPart part :
        {LayerPart::kParameters, LayerPart::kFirstMoment, LayerPart::kSecondMoment}) {
     if (target.part(part).size() == 0) continue;
     const Range wanted = target.Elements(part);
-    Backend& reader = from.device.compute();
-    reader.CopyToHost(from.device.stream(), values.data(), source.Readable(part, wanted).tensor);
+    const Tensor has = source.Readable(part, wanted).tensor, wants = target.part(part);
+    if (!on_bus) reader.CopyToHost(from.device.stream(), values.data(), has);
     ATOLL_RETURN_IF_ERROR(reader.Synchronize(from.device.stream()));
-    Backend& writer = to.device.compute();
-    writer.CopyToDevice(to.device.stream(), target.part(part), values.data());
+    if (on_bus) {
+      writer.CopyFromPeer(to.device.stream(), wants, reader, has);
+    } else {
+      writer.CopyToDevice(to.device.stream(), wants, values.data());
+    }
     if (part == LayerPart::kParameters) target.state.ParamsWritten(to.device.stream());
     ATOLL_RETURN_IF_ERROR(writer.Synchronize(to.device.stream()));
   }
@@ -51,7 +60,16 @@ absl::Status Engine::Copy(LocalRun& from, const HeldState& source, LocalRun& to,
   return absl::OkStatus();
 }
 
+absl::Status Engine::Settle() const {
+  absl::Status first;
+  for (const auto& run : runs_) {
+    if (run->executor != nullptr) first.Update(run->executor->Settle());
+  }
+  return first;
+}
+
 std::vector<HeldLayer> Engine::Held() const {
+  (void)Settle();
   std::vector<HeldLayer> all;
   for (const auto& run : runs_) {
     for (const auto& held : run->device.held()) {
@@ -70,6 +88,7 @@ std::vector<HeldLayer> Engine::Held() const {
 absl::Status Engine::GetLayer(const LayerShard& shard, LayerPart part, Range range,
                               std::span<float> out) {
   ATOLL_CHECK(std::ssize(out) == range.size(), "layer ", shard.layer);
+  (void)Settle();  // what did not come is not readable here
   for (const bool surplus : {false, true}) {
     for (const auto& run : runs_) {
       for (const auto& held : run->device.held()) {
@@ -87,6 +106,7 @@ absl::Status Engine::GetLayer(const LayerShard& shard, LayerPart part, Range ran
 
 absl::Status Engine::SetLayer(const LayerShard& shard, LayerPart part,
                               std::span<const float> values) {
+  ATOLL_RETURN_IF_ERROR(Settle());
   bool found = false;
   for (const auto& run : runs_) {
     for (HeldState* held : run->device.planned()) {
@@ -110,6 +130,7 @@ absl::Status Engine::SetLayer(const LayerShard& shard, LayerPart part,
 
 absl::Status Engine::SetState(const LayerShard& shard, int64_t optimizer_step,
                               const std::map<LayerPart, std::span<const float>>& parts) {
+  ATOLL_RETURN_IF_ERROR(Settle());
   for (const auto& run : runs_) {
     for (HeldState* held : run->device.planned()) {
       if (!(held->shard == shard)) continue;
@@ -139,6 +160,7 @@ void Engine::DropSurplus() {
 }
 
 absl::StatusOr<bool> Engine::TakeSnapshot() {
+  ATOLL_RETURN_IF_ERROR(Settle());
   return OnCopies([](Device& device) { return device.TakeSnapshot(); });
 }
 
@@ -196,6 +218,7 @@ absl::Status Engine::SetAddition(const LayerShard& shard, std::span<const float>
 }
 
 absl::Status Engine::Add() {
+  ATOLL_RETURN_IF_ERROR(Settle());
   const std::lock_guard lock(copies_mutex_);
   for (const auto& run : runs_) {
     if (run->device.idle() || run->device.HasAddition()) continue;

@@ -9,7 +9,6 @@
 namespace atl::worker {
 namespace {
 
-constexpr int64_t kTimedEvery = 16;  // steps; and not the first, in which much is done once
 constexpr Duration kLook = std::chrono::microseconds(100);  // at a device that is not done yet
 
 PlanOp Op(PlanOpKind kind, int32_t stage, int32_t m, bool gradient = false) {
@@ -28,7 +27,8 @@ Executor::Executor(Device& device, const EngineJob& job, const EngineOptions& op
       transport_(transport),
       communicators_(communicators),
       interrupt_(interrupt),
-      sync_(device, communicators, interrupt) {
+      sync_(device, communicators, interrupt),
+      clock_(device.compute(), device.stream()) {
   const DeviceRole& role = device.role();
   for (const StageRole& stage : role.stages) {
     StageRun run;
@@ -36,8 +36,7 @@ Executor::Executor(Device& device, const EngineJob& job, const EngineOptions& op
     run.stage = &device.stage(stage.stage);
     run.weight_op.resize(role.micro_batches);
     if (!stage.tensor_group.empty()) {
-      run.group = std::make_unique<GroupClock>(communicators_.at(stage.tensor_group).get(),
-                                               device.runs_behind_host());
+      run.group = std::make_unique<GroupClock>(communicators_.at(stage.tensor_group).get());
     }
     if (!stage.next_is_here && !stage.to_next.empty()) {
       run.activations = NewAdapter(stage, false);
@@ -106,50 +105,6 @@ StageCall Executor::Call(const StageRun& run, int32_t m) {
       !input_->train,    Lengths(m)};
 }
 
-Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers,
-                        int64_t rows) {
-  if (timed_ && device_.runs_behind_host()) {
-    const absl::Status done = device_.compute().Synchronize(device_.stream());
-    if (!done.ok()) interrupt_.Raise(Annotate(done, device_.name()));
-  }
-  OpSpan span{op, start, SteadyNow()};
-  if (const StageRun* run = Local(op.stage); run->group != nullptr) {
-    span.in_group = run->group->Take();
-  }
-  if (options_.emulation.any()) Emulate(first_layer, layers, rows, &span);
-  result_->device.busy += span.end - span.start;
-  result_->device.spans.push_back(span);
-  return span.end - span.start;
-}
-
-// The emulated device's own time: it begins where the operation before ended, unless there was a
-// wait, and does not know that this thread is woken up late or does not run. Waits for the others
-// of its tensor-parallel group are not its own: slowed down, too, they would grow with every
-// all-reduce.
-void Executor::Emulate(int32_t first_layer, int32_t layers, int64_t rows, OpSpan* span) {
-  const Emulation& emulation = options_.emulation;
-  Duration lasts = computes() ? span->end - span->start - span->in_group : Duration(0);
-  if (emulation.duration != nullptr) {
-    Duration said{0};
-    const auto last = static_cast<int32_t>(model().layers().size()) - 1;
-    for (int32_t l = first_layer; l < first_layer + layers; ++l) {
-      const LayerKind kind = l == 0      ? LayerKind::kEmbedding
-                             : l == last ? LayerKind::kHead
-                                         : LayerKind::kBlock;
-      said += emulation.duration(device_.name(), kind, span->op.kind, rows);
-    }
-    lasts = std::max(lasts, said);
-  }
-  if (lasts <= Duration(0)) {
-    overslept_ = Duration(0);
-    return;
-  }
-  span->start -= overslept_;
-  span->end = span->start + span->in_group + FromSeconds(emulation.slowdown * Seconds(lasts));
-  std::this_thread::sleep_until(ToSteady(span->end));
-  overslept_ = SteadyNow() - span->end;
-}
-
 void Executor::SetChunk(int chunk, int chunks) {
   result_->device.spans.back().chunk = chunk;
   result_->device.spans.back().chunks = chunks;
@@ -161,8 +116,7 @@ absl::Status Executor::Run(const StepInput& input, StepResult* result) {
   input_ = &input;
   result_ = result;
   result->device.device = device_.name();
-  timed_ = Times();
-  result->device.timed = timed_;
+  Times();
   result->device.begun = SteadyNow();
   absl::Status status = Begin();
   const std::vector<PlanOp>& ops = device_.role().program.ops;
@@ -177,17 +131,11 @@ absl::Status Executor::Run(const StepInput& input, StepResult* result) {
   }
   if (input.train) {
     (void)sync_.Wait();
-    result->device.sync_spans = sync_.spans();
+    if (status.ok()) result->device.sync_spans = sync_.spans();
   }
   result->device.ended = SteadyNow();
   if (status.ok()) Adapt();
   return status;
-}
-
-// Where operations run behind their host, they are waited for now and then, to measure their time.
-bool Executor::Times() {
-  const bool now_and_then = input_->train && trained_++ % kTimedEvery == 1;
-  return now_and_then || !device_.runs_behind_host() || input_->trace || options_.emulation.any();
 }
 
 absl::Status Executor::Begin() {
@@ -202,8 +150,16 @@ absl::Status Executor::Begin() {
     run.forwards_left = FilledMicroBatches();
     run.forwards_first = 0;
     run.work = Duration(0);
+    if (run.group != nullptr) run.group->Use(points_ ? &clock_ : nullptr, waits_);
   }
   waited_ = Duration(0);
+  waited_here_ = false;
+  noted_.clear();
+  if (waits_) {  // for what the last step has left, too
+    ATOLL_RETURN_IF_ERROR(backend.Synchronize(device_.stream()));
+    ATOLL_RETURN_IF_ERROR(device_.communication().Synchronize(device_.communication_stream()));
+  }
+  if (points_) ATOLL_RETURN_IF_ERROR(clock_.Start());
   if (reached_ == nullptr) {
     ATOLL_ASSIGN_OR_RETURN(reached_, backend.NewEvent());
   }
@@ -292,15 +248,11 @@ absl::Status Executor::Forward(StageRun& run, int32_t m) {
   for (int p = 0; p < run.stage->chunks(slot); ++p) {
     const ChunkRows rows = RowsOfChunk(shape.rows, run.stage->chunks(slot), p);
     if (receives) ATOLL_RETURN_IF_ERROR(ReceiveUpTo(inbox, rows.first + rows.rows));
-    const Instant start = SteadyNow();
+    const Moment start = Now();
     if (computes()) ATOLL_RETURN_IF_ERROR(ForwardChunk(run, m, p, output));
-    const Duration took = Done(start, Op(PlanOpKind::kForward, run.role->stage, m),
-                               run.role->plan.first_layer, run.role->plan.layers, rows.rows);
+    Done(start, Op(PlanOpKind::kForward, run.role->stage, m), run.role->plan.first_layer,
+         run.role->plan.layers, rows.rows);
     SetChunk(p, run.stage->chunks(slot));
-    run.work += took;
-    if (run.activations != nullptr && timed_) {
-      run.activations->OnCompute(rows.rows, Seconds(took));
-    }
     if (sends) ATOLL_RETURN_IF_ERROR(SendUpTo(outbox, rows.first + rows.rows));
   }
   --run.forwards_left;
@@ -313,7 +265,9 @@ absl::Status Executor::Forward(StageRun& run, int32_t m) {
 
 absl::Status Executor::ForwardChunk(StageRun& run, int32_t m, int chunk, const Tensor& output) {
   const int slot = run.slot[m];
-  ATOLL_RETURN_IF_ERROR(run.stage->Forward(Call(run, m), slot, chunk, output));
+  StageCall call = Call(run, m);
+  if (sync_.spreads()) call.before_layer = [this](int layer) { sync_.AwaitSpread(layer); };
+  ATOLL_RETURN_IF_ERROR(run.stage->Forward(call, slot, chunk, output));
   if (!run.stage->has_head()) return absl::OkStatus();
   const auto tokens = static_cast<float>(std::max<int64_t>(1, input_->counted_tokens));
   return run.stage->Loss(Call(run, m), slot, chunk, device_.run().targets,
@@ -345,21 +299,19 @@ absl::Status Executor::Backward(StageRun& run, int32_t m) {
   for (int p = 0; p < run.stage->chunks(slot); ++p) {
     const ChunkRows rows = RowsOfChunk(shape.rows, run.stage->chunks(slot), p);
     if (receives) ATOLL_RETURN_IF_ERROR(ReceiveUpTo(inbox, rows.first + rows.rows));
-    const Instant start = SteadyNow();
+    const Moment start = Now();
     if (computes()) ATOLL_RETURN_IF_ERROR(BackwardChunk(run, m, p, grad_input));
     const PlanStage& plan = run.role->plan;
     const PlanOp b = Op(PlanOpKind::kInputGradient, run.role->stage, m);
-    Duration took = Done(start, b, plan.first_layer, plan.layers, rows.rows);
+    Done(start, b, plan.first_layer, plan.layers, rows.rows);
     SetChunk(p, run.stage->chunks(slot));
     if (run.role->fused && options_.emulation.duration != nullptr) {
       const PlanOp w = Op(PlanOpKind::kWeightGradient, run.role->stage, m);
-      took += Done(SteadyNow(), w, plan.first_layer, plan.layers, rows.rows);
+      Done(Now(), w, plan.first_layer, plan.layers, rows.rows);
       SetChunk(p, run.stage->chunks(slot));
     } else {
       result_->device.spans.back().with_weights = run.role->fused;
     }
-    run.work += took;
-    if (run.gradients != nullptr && timed_) run.gradients->OnCompute(rows.rows, Seconds(took));
     if (sends) ATOLL_RETURN_IF_ERROR(SendUpTo(outbox, rows.first + rows.rows));
   }
   run.weight_layers[m] = run.role->fused ? 0 : run.role->plan.layers;
@@ -380,13 +332,12 @@ absl::Status Executor::BackwardChunk(StageRun& run, int32_t m, int chunk,
 void Executor::WeightLayer(StageRun& run, int32_t m) {
   const int index = --run.weight_layers[m];
   const int32_t layer = run.role->plan.first_layer + index;
-  const Instant start = SteadyNow();
+  const Moment start = Now();
   if (computes()) run.stage->BackwardWeight(Call(run, m), run.slot[m], index);
   const Duration took =
       Done(start, Op(PlanOpKind::kWeightGradient, run.role->stage, m), layer, 1, Shape(m).rows);
   result_->device.spans.back().layer = layer;
-  if (timed_) run.weight_layer = took;
-  run.work += took;
+  if (timed_ && !points_) run.weight_layer = took;
   if (m == LastMicroBatch()) sync_.Complete(layer);
   if (index == 0) WeightsDone(run, m);
 }

@@ -8,9 +8,12 @@
 // device is sent as soon as it is there. All-reduces run on the device's second thread.
 //
 // A device may run behind its host (a GPU): then an operation's time says how long it took to hand
-// it over, and nothing is made of it. In every 16th step, and in those that are traced, the end of
-// each operation is waited for; the adapters get work and waiting of these steps. And W are done
-// early only when the device has come to the end of what it was given.
+// it over, and nothing is made of it. In every 16th step the device notes when it passes the ends
+// of operations, and the adapters get work and waiting of these steps. In those that are traced the
+// end of each operation is waited for. And W are done early only when the device has come to the
+// end of what it was given.
+//
+// The host waits for its device once a step: at the commit point, for loss and norms.
 
 #ifndef ATOLL_WORKER_PIPELINE_EXECUTOR_H_
 #define ATOLL_WORKER_PIPELINE_EXECUTOR_H_
@@ -27,6 +30,7 @@
 #include "worker/pipeline/gradient_sync.h"
 #include "worker/pipeline/group_clock.h"
 #include "worker/pipeline/interrupt.h"
+#include "worker/pipeline/stream_clock.h"
 
 namespace atl::worker {
 
@@ -114,6 +118,11 @@ class Executor {
   // the sums of all; 0: none. Until the next Run it can be taken with the sums that others had.
   int64_t waiting_number() const { return waiting_number_; }
   absl::Status TakeStep(const std::vector<double>& sums);
+  // The newest step's parameters are on their way from their owners: of what is here, that counts
+  // as whole when it is known that they came.
+  bool spreads() const { return spreads_; }
+  // Waits until they are here, if they are on their way.
+  absl::Status Settle();
   // The newest step taken, and with which sums; empty: none yet.
   int64_t taken_number() const { return taken_number_; }
   const std::vector<double>& sums() const { return sums_; }
@@ -171,9 +180,25 @@ class Executor {
   int32_t FilledMicroBatches() const;
   bool IsSteady() const;
   int Chosen(const StageRun& run, bool gradient, StepPhase phase) const;
+  absl::Status EnqueueCommit();
+  void Settled();
   void ProposeChunks(std::vector<double>* values) const;
   void AgreeOnChunks(const std::vector<double>& values);
-  bool Times();
+  // A point between operations, as the host saw it, and with points_ of the device's stream.
+  struct Moment {
+    Instant at;
+    int point = -1;
+  };
+  // A span of result_, whose times the device notes.
+  struct Noted {
+    size_t span = 0;
+    int start = 0, end = 0;     // points of clock_
+    std::vector<int> in_group;  // see GroupClock
+    bool waited = false;        // before it, for messages in steady state
+  };
+  void Times();
+  Moment Now();
+  void Account();
   absl::Status Begin();
   absl::Status Do(const PlanOp& op);
   absl::Status Forward(StageRun& run, int32_t m);
@@ -225,8 +250,9 @@ class Executor {
   StageCall Call(const StageRun& run, int32_t m);
   bool computes() const { return !options_.emulation.only; }
   // Ends an operation that began at `start`: waits for the rest of its emulated time. Returns how
-  // long it took.
-  Duration Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers, int64_t rows);
+  // long it took, or until Account, how long it took to hand it over.
+  Duration Done(const Moment& start, const PlanOp& op, int32_t first_layer, int32_t layers,
+                int64_t rows);
   void Emulate(int32_t first_layer, int32_t layers, int64_t rows, OpSpan* span);
   void SetChunk(int chunk, int chunks);  // of the newest span
 
@@ -246,8 +272,14 @@ class Executor {
   Duration waited_{0};     // for messages in this step's steady state
   Duration overslept_{0};  // since the last emulated operation's end, if no wait came after it
   bool gradients_dirty_ = true;
-  bool timed_ = true;               // in this step an operation's time is the device's
-  int64_t trained_ = 0;             // steps begun in which it trains
+  // In this step an operation's time is the device's; then perhaps by waiting for it, or from
+  // points of its stream.
+  bool timed_ = true, waits_ = false, points_ = false;
+  int64_t trained_ = 0;  // steps begun in which it trains
+  StreamClock clock_;
+  std::vector<Noted> noted_;
+  bool waited_here_ = false;  // for messages, since the last operation
+  bool spreads_ = false;
   std::unique_ptr<Event> reached_;  // the end of what the device had when W were last looked for
   int64_t waiting_number_ = 0, taken_number_ = 0;
   std::vector<double> sums_;  // by the table's slots

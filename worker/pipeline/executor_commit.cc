@@ -176,19 +176,35 @@ absl::Status Executor::CheckSteps(const std::vector<double>& values) const {
   return absl::OkStatus();
 }
 
+// Behind all reductions: loss, and norms of gradients, to the host.
+absl::Status Executor::EnqueueCommit() {
+  Backend& backend = device_.compute();
+  const Tensor& totals = device_.run().totals;
+  if (totals_.data() == nullptr) {
+    ATOLL_ASSIGN_OR_RETURN(totals_, HostReals::Create(backend, totals.dtype, totals.size()));
+  }
+  sync_.AwaitSpread();
+  if (input_->train) {
+    ATOLL_RETURN_IF_ERROR(sync_.Wait());
+    sync_.Join();
+    if (computes()) device_.optimizer().EnqueueSumsOfSquares(device_.role().rank);
+  }
+  backend.CopyToHost(device_.stream(), totals_.data(), totals);
+  return absl::OkStatus();
+}
+
 absl::Status Executor::Commit() {
   const bool train = input_->train;
   DeviceStep& step = result_->device;
   step.worked = step.summed = step.committed = SteadyNow();
-  if (train) ATOLL_RETURN_IF_ERROR(sync_.Wait());
-  step.summed = step.committed = SteadyNow();
-  totals_ = HostReals(device_.run().totals.dtype, device_.run().totals.size());
-  device_.compute().CopyToHost(device_.stream(), totals_.data(), device_.run().totals);
-  std::vector<double> sums;
-  if (train && computes()) {
-    ATOLL_ASSIGN_OR_RETURN(sums, device_.optimizer().SumsOfSquares(device_.role().rank));
-  }
+  ATOLL_RETURN_IF_ERROR(EnqueueCommit());
   ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));
+  ATOLL_RETURN_IF_ERROR(device_.communication().TakeFailure());
+  step.summed = step.committed = SteadyNow();
+  Settled();
+  Account();
+  std::vector<double> sums;
+  if (train && computes()) sums = device_.optimizer().sums_of_squares();
   std::vector<double> values(static_cast<size_t>(table_.slots()));
   FillTable(sums, &values);
   ATOLL_RETURN_IF_ERROR(interrupt_.status());
@@ -222,7 +238,7 @@ absl::Status Executor::TakeStep(const std::vector<double>& sums) {
 // From here on every device takes the step: those whose part of the exchange was interrupted do so
 // when they get the sums.
 absl::Status Executor::Optimize() {
-  const Instant start = SteadyNow();
+  const Moment start = Now();
   const int64_t step = device_.planned()[0]->optimizer_step + 1;
   const double sum_of_squares = SumOfSquares(sums_);
   result_->gradient_norm = std::sqrt(sum_of_squares);
@@ -233,7 +249,6 @@ absl::Status Executor::Optimize() {
                               input_->counted_tokens);
     gradients_dirty_ = options_.keep_gradients || sharded;
   }
-  ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));
   for (HeldState* held : device_.planned()) {
     held->optimizer_step = step;
     held->whole = !sharded;
@@ -248,12 +263,23 @@ absl::Status Executor::Optimize() {
 // the island is set up again.
 absl::Status Executor::Spread() {
   if (!device_.role().ownership.sharded()) return absl::OkStatus();
-  ATOLL_RETURN_IF_ERROR(sync_.Spread());
-  for (HeldState* held : device_.planned()) {
-    held->state.ParamsWritten(device_.stream());
-    held->whole = true;
-  }
-  return device_.compute().Synchronize(device_.stream());
+  ATOLL_RETURN_IF_ERROR(sync_.Spread(waits_));
+  spreads_ = true;
+  return device_.runs_behind_host() ? absl::OkStatus() : Settle();
+}
+
+absl::Status Executor::Settle() {
+  if (!spreads_) return absl::OkStatus();
+  sync_.AwaitSpread();
+  const absl::Status done = device_.communication().Synchronize(device_.communication_stream());
+  if (!done.ok() && !sync_.spread_came()) return done;
+  Settled();
+  return absl::OkStatus();
+}
+
+void Executor::Settled() {
+  if (!std::exchange(spreads_, false)) return;
+  for (HeldState* held : device_.planned()) held->whole = true;
 }
 
 }  // namespace atl::worker

@@ -63,8 +63,10 @@ std::vector<MessageTag> Executor::Candidates(const Inbox& inbox) const {
 void Executor::WaitFor(const std::vector<MessageTag>& tags, Instant deadline) {
   const Instant start = SteadyNow();
   transport_.Wait(device_.name(), tags, deadline);
-  if (IsSteady()) waited_ += SteadyNow() - start;
   overslept_ = Duration(0);
+  if (!IsSteady()) return;
+  waited_here_ = true;
+  if (!points_) waited_ += SteadyNow() - start;
 }
 
 // Waits until the next chunk is there; meanwhile, W.

@@ -8,7 +8,10 @@
 namespace atl::worker {
 
 GradientSync::GradientSync(Device& device, const Communicators& communicators, Interrupt& interrupt)
-    : device_(device), communicators_(communicators), interrupt_(interrupt) {}
+    : device_(device),
+      communicators_(communicators),
+      interrupt_(interrupt),
+      clock_(device.communication(), device.communication_stream()) {}
 
 void GradientSync::Start() {
   {
@@ -17,7 +20,8 @@ void GradientSync::Start() {
     stopped_ = false;
   }
   status_ = absl::OkStatus();
-  spans_.clear();
+  timed_.clear();
+  spread_spans_.clear();
   if (device_.role().syncs.empty()) return;
   thread_.Add([this] {
     status_ = Run();
@@ -50,17 +54,41 @@ absl::Status GradientSync::Wait() {
   return status_;
 }
 
-absl::Status GradientSync::Run() {
-  for (const SyncTask& task : device_.role().syncs) {
-    ATOLL_RETURN_IF_ERROR(WaitFor(task));
-    const Instant start = SteadyNow();
-    summed_bytes_ = 0;
-    ATOLL_RETURN_IF_ERROR(Do(task));
-    ATOLL_RETURN_IF_ERROR(device_.communication().Synchronize(device_.communication_stream()));
-    PlanOp op{.kind = PlanOpKind::kSync, .layer = task.layer};
-    OpSpan& span = spans_.emplace_back(OpSpan{op, start, SteadyNow()});
-    span.bytes = summed_bytes_;
+void GradientSync::Join() {
+  if (summed_ != nullptr) device_.compute().Wait(device_.stream(), *summed_);
+}
+
+std::vector<OpSpan> GradientSync::spans() const {
+  std::vector<OpSpan> spans;
+  for (const Timed& timed : timed_) {
+    OpSpan& span = spans.emplace_back(timed.span);
+    span.start = clock_.At(timed.start);
+    span.end = clock_.At(timed.end);
   }
+  spans.insert(spans.end(), spread_spans_.begin(), spread_spans_.end());
+  return spans;
+}
+
+absl::Status GradientSync::Run() {
+  Backend& backend = device_.communication();
+  Stream& stream = device_.communication_stream();
+  if (summed_ == nullptr) {
+    ATOLL_ASSIGN_OR_RETURN(summed_, backend.NewEvent());
+  }
+  ATOLL_RETURN_IF_ERROR(clock_.Start());
+  for (const SyncTask& task : device_.role().syncs) {
+    const absl::Status waited = WaitFor(task);
+    ATOLL_RETURN_IF_ERROR(LookAtSpread());
+    ATOLL_RETURN_IF_ERROR(waited);
+    summed_bytes_ = 0;
+    ATOLL_ASSIGN_OR_RETURN(const int start, clock_.Mark());
+    ATOLL_RETURN_IF_ERROR(Do(task));
+    ATOLL_ASSIGN_OR_RETURN(const int end, clock_.Mark());
+    OpSpan span{.op = {.kind = PlanOpKind::kSync, .layer = task.layer}};
+    span.bytes = summed_bytes_;
+    timed_.push_back({span, start, end});
+  }
+  backend.Record(stream, *summed_);
   return absl::OkStatus();
 }
 
@@ -145,6 +173,22 @@ absl::Status GradientSync::AllReduceTable(const SyncTask& task) {
   return absl::OkStatus();
 }
 
+// Should a collective of this step fail, the last one's parameters are still good.
+absl::Status GradientSync::LookAtSpread() {
+  Backend& backend = device_.communication();
+  if (spread_came_ || !backend.Passed(*gathered_.front())) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(backend.TakeFailure());
+  spread_came_ = true;
+  return absl::OkStatus();
+}
+
+template <typename Function>
+void GradientSync::ForEachHeld(const SyncTask& task, const Function& function) const {
+  if (HeldState* held = device_.FindPlanned(task.layer, false)) function(*held);
+  if (task.what != SyncTask::What::kTable) return;
+  if (HeldState* copy = device_.FindPlanned(0, true)) function(*copy);
+}
+
 absl::Status GradientSync::AllGatherTask(const SyncTask& task) {
   Backend& backend = device_.communication();
   Stream& stream = device_.communication_stream();
@@ -173,14 +217,56 @@ absl::Status GradientSync::AllGatherTask(const SyncTask& task) {
   return absl::OkStatus();
 }
 
-absl::Status GradientSync::Spread() {
-  for (const SyncTask& task : device_.role().syncs) {
+// The first layers first, as F reads them.
+absl::Status GradientSync::Spread(bool waits) {
+  const std::vector<SyncTask>& tasks = device_.role().syncs;
+  Backend& backend = device_.communication();
+  Stream& stream = device_.communication_stream();
+  if (stepped_ == nullptr) {
+    ATOLL_ASSIGN_OR_RETURN(stepped_, device_.compute().NewEvent());
+  }
+  while (gathered_.size() < tasks.size()) {
+    ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<Event> made, backend.NewEvent());
+    gathered_.push_back(std::move(made));
+  }
+  spread_came_ = tasks.empty();
+  device_.compute().Record(device_.stream(), *stepped_);
+  backend.Wait(stream, *stepped_);
+  for (size_t i = tasks.size(); i-- > 0;) {
     const Instant start = SteadyNow();
-    ATOLL_RETURN_IF_ERROR(AllGatherTask(task));
-    ATOLL_RETURN_IF_ERROR(device_.communication().Synchronize(device_.communication_stream()));
-    spans_.push_back({{.kind = PlanOpKind::kSync, .layer = task.layer}, start, SteadyNow()});
+    ATOLL_RETURN_IF_ERROR(AllGatherTask(tasks[i]));
+    backend.Record(stream, *gathered_[i]);
+    ForEachHeld(tasks[i], [&](HeldState& held) { awaited_.insert(&held); });
+    if (!waits) continue;
+    ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
+    spread_spans_.push_back(
+        {{.kind = PlanOpKind::kSync, .layer = tasks[i].layer}, start, SteadyNow()});
   }
   return absl::OkStatus();
+}
+
+void GradientSync::AwaitSpread(HeldState& held) {
+  if (awaited_.erase(&held) == 0) return;
+  for (size_t i = 0; i < gathered_.size(); ++i) {
+    ForEachHeld(device_.role().syncs[i], [&](HeldState& other) {
+      if (&other == &held) device_.compute().Wait(device_.stream(), *gathered_[i]);
+    });
+  }
+  held.state.ParamsWritten(device_.stream());
+}
+
+// A tied head reads the embedding's table, or its copy.
+void GradientSync::AwaitSpread(int32_t layer) {
+  if (awaited_.empty()) return;
+  if (HeldState* held = device_.FindPlanned(layer, false)) AwaitSpread(*held);
+  if (layer + 1 < static_cast<int32_t>(device_.model().layers().size())) return;
+  for (const bool table_only : {false, true}) {
+    if (HeldState* table = device_.FindPlanned(0, table_only)) AwaitSpread(*table);
+  }
+}
+
+void GradientSync::AwaitSpread() {
+  while (!awaited_.empty()) AwaitSpread(**awaited_.begin());
 }
 
 }  // namespace atl::worker

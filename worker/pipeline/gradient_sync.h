@@ -3,6 +3,10 @@
 // (common/model/ownership.h), reduce-scatters to the owners, whose parameters come back by
 // all-gather after the optimizer's step. All devices do theirs in the same order of layers (see
 // role.h), so that blocking collectives cannot wait for each other in a circle.
+//
+// Where collectives are enqueued (NCCL's), the host waits for none of them: streams wait for each
+// other, and a layer's all-gather is waited for by the first operation that reads the layer, so
+// that it overlaps with F of the layers before it.
 
 #ifndef ATOLL_WORKER_PIPELINE_GRADIENT_SYNC_H_
 #define ATOLL_WORKER_PIPELINE_GRADIENT_SYNC_H_
@@ -17,6 +21,7 @@
 
 #include "worker/pipeline/device.h"
 #include "worker/pipeline/interrupt.h"
+#include "worker/pipeline/stream_clock.h"
 #include "worker/work_queue.h"
 
 namespace atl::worker {
@@ -34,12 +39,23 @@ class GradientSync {
   void Complete(int32_t layer);
   // Ends the wait for layers that will never be complete.
   void Stop();
-  // Until all is done; then what happened.
+  // Until all is done or enqueued; then what happened.
   absl::Status Wait();
-  // Sends, after the optimizer's step and where ownership is sharded, the owners' parameters to all
-  // holders. On the caller's thread, when the device's stream has come to its end.
-  absl::Status Spread();
-  const std::vector<OpSpan>& spans() const { return spans_; }  // after Wait
+  // What follows on the device's stream comes behind all reductions. After Wait.
+  void Join();
+  // Sends, after the optimizer's step on the device's stream and where ownership is sharded, the
+  // owners' parameters to all holders. On the caller's thread. `waits`: for each layer, to time it.
+  absl::Status Spread(bool waits);
+  // What follows on the device's stream may read and write a layer's parameters. From the thread
+  // that spreads.
+  void AwaitSpread(int32_t layer);
+  void AwaitSpread();  // of all layers
+  bool spreads() const { return !awaited_.empty(); }
+  // Returns whether the newest Spread is known to have come to its end, before any collective
+  // failed. After Wait.
+  bool spread_came() const { return spread_came_; }
+  // REQUIRES: after Wait, and the device has done all of it.
+  std::vector<OpSpan> spans() const;
 
  private:
   absl::Status Run();
@@ -49,6 +65,11 @@ class GradientSync {
   absl::Status Sum(const SyncTask& task, const Tensor& gradient, int64_t begin = 0);
   Cuts ComputeCuts(const SyncTask& task, Range elements) const;
   absl::Status AllGatherTask(const SyncTask& task);
+  // Calls function(held) for what lies here of the task's elements.
+  template <typename Function>
+  void ForEachHeld(const SyncTask& task, const Function& function) const;
+  void AwaitSpread(HeldState& held);
+  absl::Status LookAtSpread();
   absl::Status AllReduceTable(const SyncTask& task);
 
   Device& device_;
@@ -61,7 +82,18 @@ class GradientSync {
   bool stopped_ = false;                              // guarded by mutex_
   std::map<int32_t, std::unique_ptr<Event>> events_;  // by layer; guarded by mutex_
   absl::Status status_;
-  std::vector<OpSpan> spans_;
+  StreamClock clock_;
+  struct Timed {
+    OpSpan span;
+    int start = 0, end = 0;  // points of the clock
+  };
+  std::vector<Timed> timed_;
+  std::vector<OpSpan> spread_spans_;
+  std::unique_ptr<Event> summed_, stepped_;
+  // By task: its all-gather. Which layers are not behind theirs yet on the device's stream.
+  std::vector<std::unique_ptr<Event>> gathered_;
+  std::set<HeldState*> awaited_;
+  bool spread_came_ = true;   // see spread_came; the reductions' thread's while it runs
   int64_t summed_bytes_ = 0;  // of the task under way; its thread's own
   WorkQueue thread_;
 };

@@ -31,7 +31,6 @@ struct DeviceStep {
   // The step's parts, one after the other: F, B and W; waiting for the device's all-reduces; the
   // exchange that commits the step; the optimizer.
   Instant begun, worked, summed, committed, ended;
-  Duration busy{0};    // in F, B, W and optimizer, as far as `timed` says
   bool timed = false;  // spans say when the device did it, not only when it was enqueued
   std::vector<OpSpan> spans;
   std::vector<OpSpan> sync_spans;  // of the all-reduce thread
