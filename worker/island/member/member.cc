@@ -58,6 +58,7 @@ GroupMember::GroupMember(GroupOptions options)
 GroupMember::~GroupMember() {
   saves_.Cancel();
   Interrupt("the worker ends");
+  read_ahead_.Forget();
   saves_.Stop();
   transfers_.Stop();
   outer_exchange_.Stop();
@@ -99,6 +100,7 @@ absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bo
 
 void GroupMember::Close() {
   Interrupt("the job is closed");
+  read_ahead_.Forget();
   outer_exchange_.EndWork();
   const std::lock_guard work(state_.engine_mutex());
   const std::shared_ptr<const GroupJob> job = state_.job();  // until its engine has ended
@@ -264,6 +266,9 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
                                               double learning_rate, bool trace) {
   const std::shared_ptr<const GroupJob> job = state_.job();
   const Cancelled cancelled = state_.UntilInterrupted();
+  const auto reader = [job](int64_t first, std::span<int32_t> tokens, const Cancelled& given_up) {
+    return job->data.ReadTrain(first, tokens, given_up);
+  };
   const auto read = [&](int64_t first_row, std::span<int32_t> tokens) -> absl::Status {
     const int64_t row = job->row();
     int64_t before = 0;  // rows of earlier ranges
@@ -273,8 +278,13 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
       if (begin >= range.size() || tokens.empty()) continue;
       const int64_t rows =
           std::min<int64_t>(range.size() - begin, static_cast<int64_t>(tokens.size()) / row);
-      ATOLL_RETURN_IF_ERROR(job->data.ReadTrain(
-          range.begin + begin, tokens.first(static_cast<size_t>(rows * row)), cancelled));
+      const std::span<int32_t> here = tokens.first(static_cast<size_t>(rows * row));
+      const int64_t first = range.begin + begin;
+      // Images are read ahead where they are decoded.
+      ATOLL_RETURN_IF_ERROR(job->engine.model.is_images()
+                                ? job->data.ReadTrain(first, here, cancelled)
+                                : read_ahead_.Read(number, first, first + Sequences(ranges), here,
+                                                   reader, cancelled));
       tokens = tokens.subspan(static_cast<size_t>(rows * row));
       first_row += rows;
     }

@@ -23,6 +23,7 @@
 
 #include "common/net/peer/peer_link.h"
 #include "worker/collectives/communicators.h"
+#include "worker/data/read_ahead.h"
 #include "worker/island/control/port.h"
 #include "worker/island/member/device_side.h"
 #include "worker/island/member/group_calls.h"
@@ -249,6 +250,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   const GroupOptions options_;
   IslandJob island_job_;  // of the job that is open
   MemberState state_;
+  ReadAhead read_ahead_;
   GroupCalls calls_;
   PeerTransport transport_;
   PeerBlocks blocks_;
