@@ -9,10 +9,13 @@ namespace {
 // type, and where kernels read in vectors.
 constexpr int64_t kAligned = 64;
 constexpr int64_t kLong = 8 * kAligned;
+// Equal parts may begin at multiples of this: 64 bytes in bf16. They make collectives plain.
+constexpr int64_t kAlignedEqual = 32;
 
 // Where part `index` of `parts` begins.
 int64_t Cut(int64_t elements, int index, int parts) {
   if (index == parts) return elements;
+  if (elements % (parts * kAlignedEqual) == 0) return elements / parts * index;
   const int64_t even = elements / parts * index + elements % parts * index / parts;
   return elements / parts < kLong ? even : even / kAligned * kAligned;
 }

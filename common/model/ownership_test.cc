@@ -51,6 +51,17 @@ TEST_CASE("what replicas add up covers a layer once, in order, within what they 
   }
 }
 
+// Then a reduce-scatter to the owners is one plain operation.
+TEST_CASE("parts are equal where all of them can begin at 64 bytes of bf16") {
+  for (const int replicas : {2, 3, 8}) {
+    const Ownership ownership = OwnershipFromPlan(MakeTestPlan(replicas, 1));
+    const int64_t each = 32 * 50'257;
+    for (int r = 0; r < replicas; ++r) {
+      CHECK(ownership.Owned(r, replicas * each) == Range{r * each, (r + 1) * each});
+    }
+  }
+}
+
 TEST_CASE("undivided_ranges_have_one_owner_and_every_element_is_owned_and_summed_once") {
   const std::vector<Range> undivided = {{0, 1000}, {1000, 1700}, {2000, 5000}};
   for (int replicas = 1; replicas <= 9; ++replicas) {

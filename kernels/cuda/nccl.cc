@@ -46,6 +46,7 @@ ncclDataType_t ToNcclDataType(DType dtype) {
 struct Joined {
   ncclComm_t communicator = nullptr;
   int device_index = 0;
+  int rank = 0;
 };
 
 class Nccl final : public NcclApi {
@@ -66,6 +67,7 @@ class Nccl final : public NcclApi {
     std::memcpy(id.internal, group.id.data(), sizeof(id.internal));
     auto joined = std::make_unique<Joined>();
     joined->device_index = GetDeviceBackend(backend).device_index();
+    joined->rank = group.rank;
     ATOLL_RETURN_IF_ERROR(Use(*joined));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
@@ -97,21 +99,36 @@ class Nccl final : public NcclApi {
   }
   absl::Status ReduceScatter(Member member, Backend& backend, Stream& stream, const Tensor& x,
                              const Cuts& cuts) override {
+    const ncclDataType_t type = ToNcclDataType(x.dtype);
+    cudaStream_t on = GetDeviceBackend(backend).RawStream(stream);
+    if (const int64_t each = EqualPart(cuts); each > 0) {
+      return Enqueue(member, backend, "ncclReduceScatter", [&](ncclComm_t communicator) {
+        return ncclReduceScatter(x.data, GetPartData(x, Of(member).rank * each),
+                                 static_cast<size_t>(each), type, ncclSum, communicator, on);
+      });
+    }
     return Enqueue(member, backend, "ncclReduce", [&](ncclComm_t communicator) {
       return ByPart(cuts, [&](int root, int64_t count) {
         char* const part = GetPartData(x, cuts[root]);
-        return ncclReduce(part, part, static_cast<size_t>(count), ToNcclDataType(x.dtype), ncclSum,
-                          root, communicator, GetDeviceBackend(backend).RawStream(stream));
+        return ncclReduce(part, part, static_cast<size_t>(count), type, ncclSum, root, communicator,
+                          on);
       });
     });
   }
   absl::Status AllGather(Member member, Backend& backend, Stream& stream, const Tensor& x,
                          const Cuts& cuts) override {
+    const ncclDataType_t type = ToNcclDataType(x.dtype);
+    cudaStream_t on = GetDeviceBackend(backend).RawStream(stream);
+    if (const int64_t each = EqualPart(cuts); each > 0) {
+      return Enqueue(member, backend, "ncclAllGather", [&](ncclComm_t communicator) {
+        return ncclAllGather(GetPartData(x, Of(member).rank * each), x.data,
+                             static_cast<size_t>(each), type, communicator, on);
+      });
+    }
     return Enqueue(member, backend, "ncclBroadcast", [&](ncclComm_t communicator) {
       return ByPart(cuts, [&](int root, int64_t count) {
         char* const part = GetPartData(x, cuts[root]);
-        return ncclBroadcast(part, part, static_cast<size_t>(count), ToNcclDataType(x.dtype), root,
-                             communicator, GetDeviceBackend(backend).RawStream(stream));
+        return ncclBroadcast(part, part, static_cast<size_t>(count), type, root, communicator, on);
       });
     });
   }
@@ -152,8 +169,17 @@ class Nccl final : public NcclApi {
     return static_cast<char*>(x.data) + begin * GetElementSize(x.dtype);
   }
 
-  // One operation a part that is not empty, all as one. The parts need not be equal, which
-  // ncclReduceScatter and ncclAllGather want.
+  // Returns the size of all parts; 0: they differ, which ncclReduceScatter and ncclAllGather cannot
+  // have.
+  static int64_t EqualPart(const Cuts& cuts) {
+    const int64_t each = cuts[1] - cuts[0];
+    for (size_t i = 1; i < cuts.size(); ++i) {
+      if (cuts[i] - cuts[i - 1] != each) return 0;
+    }
+    return each;
+  }
+
+  // One operation a part that is not empty, all as one.
   template <typename Call>
   static ncclResult_t ByPart(const Cuts& cuts, const Call& call) {
     ncclResult_t first = ncclGroupStart();
