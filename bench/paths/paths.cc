@@ -32,7 +32,7 @@ struct Options {
   int64_t layers = 8, hidden = 64, heads = 4, sequence_length = 64;
   int32_t micro_batches = 8;
   int64_t sequences = 1;  // of a micro-batch
-  int copies = 0;         // of the optimizer's state; see IslandPlan
+  int copies = -1;        // of the optimizer's state; see IslandPlan. -1: first 0, then 1
   int steps = 4;          // that are counted
 };
 
@@ -210,14 +210,17 @@ void Run(const Options& options) {
     for (int i = 0; i < times; ++i) work();
     const auto after = island.Read();
     Print(what, before, after, times);
-    return Combine(after.at("compute"), before.at("compute"), -1);
+    std::map<std::string, Counts> counted;
+    for (const auto& [role, counts] : after) counted[role] = Combine(counts, before.at(role), -1);
+    return counted;
   };
   island.Step();  // allocates
-  std::printf("%d replicas of %d stages, %lld elements, %d micro-batches of %lld x %lld tokens\n",
-              kReplicas, kStages, static_cast<long long>(island.elements()), options.micro_batches,
-              static_cast<long long>(options.sequences),
-              static_cast<long long>(options.sequence_length));
-  const Counts step = count("A step", options.steps, [&] { island.Step(); });
+  std::printf(
+      "\n%d replicas of %d stages, %s, %lld elements, %d micro-batches of %lld x %lld tokens\n",
+      kReplicas, kStages, options.copies > 0 ? "each with its part of the optimizer" : "alike",
+      static_cast<long long>(island.elements()), options.micro_batches,
+      static_cast<long long>(options.sequences), static_cast<long long>(options.sequence_length));
+  auto step = count("A step", options.steps, [&] { island.Step(); });
   for (const Encoding encoding : {Encoding::kFloat32, Encoding::kInt4}) {
     const std::string name = encoding == Encoding::kFloat32 ? "fp32" : "int4";
     count(absl::StrCat("A pseudo-gradient in ", name).c_str(), 1,
@@ -227,11 +230,22 @@ void Run(const Options& options) {
   }
   count("A version that replaces the parameters", 1, [&] { island.Adopts(AdoptMode::kReplace); });
   const double devices_steps = kDevices * options.steps;
-  PrintFigure("host_waits_a_step", static_cast<double>(step.synchronisations) / devices_steps,
-              "of a device", 1);
-  std::printf("%.3f launches for a block's F, B, W and its share of the step\n",
-              static_cast<double>(step.launches) / (devices_steps * options.micro_batches *
-                                                    static_cast<double>(options.layers) / kStages));
+  const Counts all = Combine(step["compute"], step["gradients"], 1);
+  const char* kind = options.copies > 0 ? "sharded" : "alike";
+  PrintFigure(absl::StrCat("paths.", kind, ".host_waits_a_step").c_str(),
+              static_cast<double>(all.synchronisations) / devices_steps, "of a device", 1);
+  // A gradient's, and where replicas share the optimizer a parameter's.
+  PrintFigure(absl::StrCat("paths.", kind, ".nccl_bytes_a_parameter").c_str(),
+              static_cast<double>(all.collective_bytes) /
+                  static_cast<double>(kReplicas * options.steps * island.elements()),
+              "bytes of a replica", options.copies > 0 ? 8 : 4);
+  PrintFigure(absl::StrCat("paths.", kind, ".host_bytes_a_step").c_str(),
+              static_cast<double>(all.to_host_bytes) / devices_steps, "of a device",
+              /*loss and a norm a layer=*/1024);
+  std::printf(
+      "%.3f launches for a block's F, B, W and its share of the step\n",
+      static_cast<double>(step["compute"].launches) /
+          (devices_steps * options.micro_batches * static_cast<double>(options.layers) / kStages));
 }
 
 }  // namespace
@@ -254,5 +268,10 @@ int main(int argc, char** argv) {
                  static_cast<long long>(options.layers));
     return 2;
   }
-  atl::worker::Run(options);
+  for (const int copies : {0, 1}) {
+    atl::worker::Options each = options;
+    if (each.copies < 0) each.copies = copies;
+    atl::worker::Run(each);
+    if (options.copies >= 0) break;
+  }
 }
