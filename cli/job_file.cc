@@ -13,6 +13,7 @@
 #include "cli/read_text.h"
 #include "common/model/job_model.h"
 #include "common/path_pattern.h"
+#include "common/protocol/outer_optimizer.h"
 #include "common/protocol/wire.h"
 #include "common/toml_message.h"
 #include "common/toml_setting.h"
@@ -115,11 +116,10 @@ absl::Status CheckOptimizerFields(const v1::InnerSpec& inner, InnerOptimizer opt
 }
 
 absl::Status CheckOuterMomentum(const OuterSpec& outer) {
-  if (outer.optimizer != "sgd" || outer.momentum == 0) return absl::OkStatus();
+  if (outer.momentum == 0 || !GetOuterOptimizer(outer).slots.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("outer.momentum = ", outer.momentum,
-                   ": the optimizer sgd does not use it; leave it out, or set outer.optimizer to "
-                   "\"nesterov\""));
+      absl::StrCat("outer.momentum = ", outer.momentum, ": the optimizer ", outer.optimizer,
+                   " does not use it; leave it out, or set outer.optimizer to \"nesterov\""));
 }
 
 }  // namespace

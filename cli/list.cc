@@ -24,7 +24,7 @@ Less By(Get get) {
 
 const std::map<std::string, Less>& Orders() {
   static const auto* const orders = new std::map<std::string, Less>{
-      {"submitted", [](const auto&, const auto&) { return false; }},  // as they come
+      {"submitted", By([](const v1::JobSummary& s) { return s.submitted_unix_ms(); })},
       {"age", By([](const v1::JobSummary& s) { return -s.submitted_unix_ms(); })},
       {"job", By([](const v1::JobSummary& s) { return s.job(); })},
       {"state", By([](const v1::JobSummary& s) { return s.state(); })},
@@ -59,6 +59,8 @@ v1::ListReply Select(const v1::ListReply& all, const std::vector<std::string>& s
                                                     StateName(job.state())) != states.end();
     if (wanted) jobs.push_back(job);
   }
+  // A page lists all jobs that have not ended, which may be older than those of the next one.
+  std::stable_sort(jobs.begin(), jobs.end(), Orders().find("submitted")->second);
   if (newest > 0 && static_cast<int64_t>(jobs.size()) > newest) {
     jobs.erase(jobs.begin(), jobs.end() - newest);
   }

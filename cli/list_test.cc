@@ -34,6 +34,9 @@ TEST_CASE("jobs_are_filtered_by_state_sorted_by_key_and_cut_to_the_newest") {
     job.set_submitted_unix_ms(job.job() == "b" ? 3'000 : job.job() == "c" ? 2'000 : 1'000);
   }
   CHECK(Names(Select(all, {}, "age", false, 0)) == "bca");  // the youngest first
+  // Pages of jobs that have ended come before the one that runs.
+  CHECK(Names(Select(all, {}, "submitted", false, 0)) == "acb");
+  CHECK(Names(Select(all, {}, "job", false, 2)) == "bc");
   for (const std::string& key : ListSortKeys())
     CHECK(Names(Select(all, {}, key, false, 0)).size() == 3);
 }
