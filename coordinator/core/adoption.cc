@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/removal.h"
-#include "coordinator/core/shards/copies.h"
 #include "coordinator/core/shards/servers.h"
 #include "coordinator/core/shards/whole_job.h"
 
@@ -117,16 +116,15 @@ void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& b
   record.island_scope = whole.definition->island_scope;
   record.grouping = whole.definition->grouping;
   record.shards = whole.shards;
-  record.copies = whole.copies;
   record.placement = std::max(record.placement, whole.placement) + 1;
-  record.moves.clear();
-  record.releasing.clear();
   job.moving = Moving();
   job.rounds.links.clear();
   const Descriptions holders = SelectHolders(whole, by_server);
   for (const auto& [server, described] : by_server) {
     if (!holders.contains(server)) {
-      record.releasing.push_back({server, record.placement});
+      // Whichever shards it has had.
+      record.shards.front().replicas.push_back(
+          {.server = server, .role = ReplicaRole::kLeaving, .since = record.placement});
       continue;
     }
     ServerLink& link = job.rounds.links[server];
@@ -135,12 +133,9 @@ void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& b
     link.version = described->held.version;
     link.snapshot_version = described->held.snapshot_version;
   }
-  for (auto* list : {&record.shards, &record.copies}) {
-    for (ShardPlacement& shard : *list) {
-      if (shard.server.empty()) continue;
-      SetHolder(*s.FindMember(MemberKind::kServer, shard.server), shard);
-    }
-  }
+  ForEachHolder(job.EditRecord().shards, [&](const ShardDescriptor&, ShardReplica& replica) {
+    SetHolder(*s.FindMember(MemberKind::kServer, replica.server), replica);
+  });
   ++job.placement_revision;
   job.rounds.fences_changed = true;
 }

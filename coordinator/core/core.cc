@@ -204,6 +204,8 @@ const ClusterId& CoordinatorCore::cluster() const { return impl_->read().cluster
 int64_t CoordinatorCore::epoch() const { return impl_->read().epoch; }
 const std::string& CoordinatorCore::StoreAge() const { return impl_->read().store_age; }
 
+int64_t CoordinatorCore::JobsExamined() const { return impl_->read().jobs.closed(); }
+
 std::vector<StoreRecord> CoordinatorCore::Stored() const {
   return coord::AllRecords(impl_->read());
 }

@@ -295,6 +295,9 @@ class CoordinatorCore {
   int64_t epoch() const;
   const std::string& StoreAge() const;
 
+  // Returns how many jobs the newest Step had a look at to change them: its cost.
+  int64_t JobsExamined() const;
+
   // Every record that the core has the store hold, but EventRecords, in the order of their keys.
   // For tests: equals what all writes so far add up to.
   std::vector<StoreRecord> Stored() const;

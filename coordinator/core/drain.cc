@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "coordinator/core/islands/island_members.h"
-#include "coordinator/core/shards/copies.h"
 
 namespace atl::coord {
 namespace {
@@ -58,7 +57,7 @@ bool HasWork(const Job& job, const IslandRecord& island, const Member& leader) {
 std::string ServerRest(const State& s, const NodeId& name) {
   std::string jobs;
   for (const auto& [number, job] : s.jobs) {
-    if (!HoldsShards(job.record, name) && !IsReleasing(job.record, name)) continue;
+    if (!job.HoldsShards(name) && !job.replicas().leaving.contains(name)) continue;
     absl::StrAppend(&jobs, jobs.empty() ? "" : ", ", job.id(),
                     job.ended() ? " (ended: export it, then atoll rm)" : "");
   }

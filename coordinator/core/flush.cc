@@ -8,8 +8,8 @@
 #include "common/protocol/outer_optimizer.h"
 #include "common/status.h"
 #include "coordinator/core/jobs.h"
+#include "coordinator/core/members.h"
 #include "coordinator/core/rounds/site_jobs.h"
-#include "coordinator/core/shards/copies.h"
 #include "coordinator/core/shards/servers.h"
 
 namespace atl::coord {
@@ -51,7 +51,6 @@ void FlushJob(State& s, Job& job, std::vector<StoreWrite>& writes) {
   for (const IslandId id : dirty.plans) job.plan_is_whole.erase(id);
   if (dirty.record) {
     writes.push_back({job.record, false});
-    job.counts = RecordCounts();
     NoteBytesHeld(s, job);
   }
   if (dirty.progress || job.rounds.dirty.progress) writes.push_back({job.StoredProgress(), false});
@@ -150,36 +149,29 @@ struct Loader {
   }
 };
 
-// Checks that what the job's shards, copies and moves name exists.
+// Checks that what the job's shards and their replicas name exists.
 absl::Status CheckShards(const State& s, const Job& job) {
   const StoreRecord record = job.record;
   if (job.record.removed) return absl::OkStatus();
-  const auto check = [&](const std::vector<ShardPlacement>& shards, absl::string_view order,
-                         absl::string_view whole) {
-    for (size_t i = 0; i < shards.size(); ++i) {
-      if (shards[i].shard != static_cast<ShardId>(i)) return Damaged(record, order);
-      const bool is_of_model =
-          job.record.facts && shards[i].elements > 0 &&
-          shards[i].layer < static_cast<int64_t>(job.record.facts->layers.size());
-      if (!is_of_model) return Damaged(record, whole);
-    }
-    return absl::OkStatus();
-  };
-  ATOLL_RETURN_IF_ERROR(check(job.record.shards, "its shards are not numbered in order",
-                              "it has a shard of no layer"));
-  const size_t copies = job.record.copies.size();
-  if (copies != 0 && copies != job.record.shards.size()) {
-    return Damaged(record, "it has copies of some shards only");
-  }
-  ATOLL_RETURN_IF_ERROR(check(job.record.copies, "its copies are not numbered in order",
-                              "it has a copy of no layer"));
-  for (const ShardMove& move : job.record.moves) {
-    const size_t slots = job.record.shards.size() + job.record.copies.size();
-    if (move.shard < 0 || static_cast<size_t>(move.shard) >= slots) {
-      return Damaged(record, "a shard is to move that there is not");
-    }
-    if (!s.members.contains({MemberKind::kServer, move.to})) {
-      return Damaged(record, "a shard is to move to a server that is not known");
+  ShardId next = 0;
+  for (const ShardDescriptor& shard : job.record.shards) {
+    if (shard.shard != next++) return Damaged(record, "its shards are not numbered in order");
+    const bool is_of_model = job.record.facts && shard.elements > 0 &&
+                             shard.layer < std::ssize(job.record.facts->layers);
+    if (!is_of_model) return Damaged(record, "it has a shard of no layer");
+    const auto count = [&](ReplicaRole role) {
+      return std::count_if(shard.replicas.begin(), shard.replicas.end(),
+                           [&](const ShardReplica& replica) { return replica.role == role; });
+    };
+    const bool is_placed = count(ReplicaRole::kActive) == 1 && count(ReplicaRole::kStandby) < 2;
+    const bool in_order = std::is_sorted(
+        shard.replicas.begin(), shard.replicas.end(),
+        [](const ShardReplica& a, const ShardReplica& b) { return a.role < b.role; });
+    if (!is_placed || !in_order)
+      return Damaged(record, "it has a shard that no server is active for");
+    for (const ShardReplica& replica : shard.replicas) {
+      if (s.members.contains({MemberKind::kServer, replica.server})) continue;
+      return Damaged(record, "a server that is not known has a shard of it");
     }
   }
   return absl::OkStatus();
@@ -231,11 +223,9 @@ absl::Status CheckJob(const State& s, const Job& job) {
 }
 
 void Resume(State& s, Job& job) {
-  ForEachSlot(job.record,
-              [&](SlotId, const ShardPlacement& shard) { job.rounds.links[shard.server]; });
-  if (job.record.removed) {
-    for (const ReleasedServer& released : job.record.releasing) job.rounds.links[released.server];
-  }
+  ForEachReplica(job.record.shards, [&](const ShardDescriptor&, const ShardReplica& replica) {
+    if (IsHolder(replica) || job.record.removed) job.rounds.links[replica.server];
+  });
   const bool over = job.progress.state == JobState::kDone || job.record.removed ||
                     job.progress.state == JobState::kCancelled;
   if (s.restored && !over && !job.rounds.links.empty()) job.EditProgress().restored = true;
@@ -248,6 +238,7 @@ void Resume(State& s, Job& job) {
       auto worker = s.members.find({MemberKind::kWorker, name});
       if (worker == s.members.end()) return;
       worker->second.reattach_by = s.now + s.options.reattach_grace;
+      NoteMemberDeadline(s, worker->second);
       worker->second.reason = "not back since the coordinator's restart";
     };
     expect(island.worker);

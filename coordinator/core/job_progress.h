@@ -13,10 +13,6 @@
 
 namespace atl {
 
-// A slot of a job that a server fills: a shard, or the copy of one, counted after all shards (see
-// copies.h).
-using SlotId = ShardId;
-
 inline constexpr int kValidationLossesMax = kValidationSetsMax + kDataSitesMax;
 
 // A failed one may be resumed.

@@ -111,9 +111,13 @@ class JobTable {
     VisitOpened(jobs_, what);
   }
   void Close() {
+    closed_ = std::ssize(opened_);
+    if (all_opened_) closed_ = std::ssize(jobs_);
     opened_.clear();
     all_opened_ = false;
   }
+  // The jobs that the newest Close closed.
+  int64_t closed() const { return closed_; }
 
  private:
   template <class Jobs, class Do>
@@ -132,6 +136,7 @@ class JobTable {
   std::map<int64_t, Job*> live_;  // not archived
   bool all_opened_ = false;
   mutable int64_t visits_ = 0;
+  int64_t closed_ = 0;
 };
 
 }  // namespace atl::coord

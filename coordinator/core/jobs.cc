@@ -15,9 +15,10 @@
 #include "coordinator/core/rounds/site_exchange.h"
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/rounds/validation.h"
-#include "coordinator/core/shards/copies.h"
+#include "coordinator/core/shards/failover.h"
 #include "coordinator/core/shards/move_texts.h"
 #include "coordinator/core/shards/moves.h"
+#include "coordinator/core/shards/refill.h"
 #include "coordinator/core/shards/servers.h"
 #include "coordinator/core/view_makers.h"
 
@@ -337,7 +338,7 @@ Instant NextJobDeadline(const State& s, const Job& job) {
   // No window of a stale job closes, and no validation ends, until the job is known whole.
   if (job.stale()) return std::min(NextServerRetry(s, job), NextSiteJobDeadline(s, job));
   Instant next = std::min({NextServerRetry(s, job), NextPlanDeadline(s, job),
-                           NextMoveDeadline(s, job), NextCopyDeadline(s, job),
+                           NextMoveDeadline(s, job), NextFailoverDeadline(s, job),
                            NextSiteJobDeadline(s, job), NextExchangeDeadline(s, job)});
   // NextMoveDeadline has that of a round which is held for shards that move.
   const bool held = job.moving.held_since && HoldsForMoves(s, job);
@@ -362,7 +363,7 @@ std::string WaitingFor(const State& s, const Job& job) {
     case JobState::kRunning:
     case JobState::kFinishing: {
       const std::string servers = MissingServers(s, job);
-      if (!servers.empty() && !job.record.moves.empty()) {
+      if (!servers.empty() && !job.replicas().joining.empty()) {
         return absl::StrCat(MovesText(job), "; ", servers);
       }
       if (!servers.empty()) return servers;

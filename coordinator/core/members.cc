@@ -14,6 +14,7 @@
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/names.h"
+#include "coordinator/core/preparation.h"
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_exchange.h"
@@ -256,6 +257,7 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
   member.last_heartbeat = s.now;
   member.reason = "attached";
   member.software_version = CleanText(software_version, 64);
+  NoteMemberDeadline(s, member);
   return &member;
 }
 
@@ -288,6 +290,7 @@ Duration ComputeHeartbeatInterval(State& s, const Member& worker) {
 void UpdateHeartbeatInterval(State& s, Member& worker) {
   const Duration interval = ComputeHeartbeatInterval(s, worker);
   worker.lease = std::max(worker.heartbeat_interval, interval) * kMissedHeartbeatsBeforeEviction;
+  NoteMemberDeadline(s, worker);
   if (interval == worker.heartbeat_interval) return;
   worker.heartbeat_interval = interval;
   s.Send(worker, Welcome{interval, worker.lease});
@@ -367,6 +370,7 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
   }
   // A message sent on the connection before may be lost with it.
   worker->request_again_at = s.now;
+  NoteMemberDeadline(s, *worker);
   const State::Assignment assignment = s.FindAssignment(from.worker);
   if (assignment.job == nullptr) return;
   if (assignment.leads) {
@@ -428,29 +432,46 @@ void SuspendEvictions(State& s) {
     member.evictions_suspended_until = s.now + member.heartbeat_interval;
 }
 
-void ExpireMembers(State& s) {
-  if (s.now < s.member_deadline) return;
-  for (auto& [key, member] : s.members) {
-    if (member.attached && s.now >= ComputeLeaseExpiry(member)) {
-      Detach(s, member, {absl::StrCat("no heartbeat for ", Seconds(member.lease), " s")});
-    } else if (member.reattach_by && s.now >= *member.reattach_by) {
-      Detach(s, member,
+void NoteMemberDeadline(State& s, Member& member) {
+  Instant next = kNever;
+  if (member.attached) next = ComputeLeaseExpiry(member);
+  if (member.reattach_by) next = std::min(next, *member.reattach_by);
+  if (!member.candidate_for.empty() && !member.prepared) {
+    next = std::min(next, member.request_again_at);
+  }
+  if (next >= member.noted_deadline) return;
+  member.noted_deadline = next;
+  s.member_deadlines.insert({next, {member.record.kind, member.record.name}});
+}
+
+std::optional<MemberKind> ExpireMembers(State& s) {
+  std::optional<MemberKind> lost;
+  std::vector<Member*> due;
+  while (!s.member_deadlines.empty() && s.member_deadlines.begin()->first <= s.now) {
+    const auto [deadline, key] = *s.member_deadlines.begin();
+    s.member_deadlines.erase(s.member_deadlines.begin());
+    Member* member = s.FindMember(key.first, key.second);
+    if (member == nullptr || member->noted_deadline != deadline) continue;
+    member->noted_deadline = kNever;
+    due.push_back(member);
+    if (member->attached && s.now >= ComputeLeaseExpiry(*member)) {
+      Detach(s, *member, {absl::StrCat("no heartbeat for ", Seconds(member->lease), " s")});
+    } else if (member->reattach_by && s.now >= *member->reattach_by) {
+      Detach(s, *member,
              {absl::StrCat("it did not come back within ", Seconds(s.options.reattach_grace),
                            " s of the coordinator's restart")});
+    } else {
+      continue;
     }
+    lost = std::max(lost, std::optional(key.first));
   }
+  if (!due.empty()) PumpCandidates(s);
+  for (Member* member : due) NoteMemberDeadline(s, *member);
+  return lost;
 }
 
 Instant NextMemberDeadline(const State& s) {
-  Instant next = kNever;
-  for (const auto& [key, member] : s.members) {
-    if (member.attached) next = std::min(next, ComputeLeaseExpiry(member));
-    if (member.reattach_by) next = std::min(next, *member.reattach_by);
-    if (!member.candidate_for.empty() && !member.prepared) {
-      next = std::min(next, member.request_again_at);
-    }
-  }
-  return next;
+  return s.member_deadlines.empty() ? kNever : s.member_deadlines.begin()->first;
 }
 
 }  // namespace atl::coord

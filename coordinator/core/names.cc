@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/shards/copies.h"
-
 namespace atl::coord {
 namespace {
 
@@ -30,13 +28,9 @@ class References {
   void Add(MemberKind kind, const NodeId& name) { names_.insert({kind, name}); }
 
   void AddServers(const Job& job) {
-    ForEachSlot(job.record, [&](SlotId, const ShardPlacement& shard) {
-      Add(MemberKind::kServer, shard.server);
+    ForEachReplica(job.record.shards, [&](const ShardDescriptor&, const ShardReplica& replica) {
+      Add(MemberKind::kServer, replica.server);
     });
-    for (const ShardMove& move : job.record.moves) Add(MemberKind::kServer, move.to);
-    for (const ReleasedServer& released : job.record.releasing) {
-      Add(MemberKind::kServer, released.server);
-    }
     for (const auto& [server, link] : job.rounds.links) Add(MemberKind::kServer, server);
   }
 

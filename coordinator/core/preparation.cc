@@ -10,9 +10,9 @@
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/jobs.h"
+#include "coordinator/core/members.h"
 #include "coordinator/core/rounds/site_data.h"
 #include "coordinator/core/rounds/site_jobs.h"
-#include "coordinator/core/shards/copies.h"
 #include "coordinator/core/shards/placement.h"
 #include "coordinator/core/shards/servers.h"
 
@@ -129,7 +129,7 @@ bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<Sit
   }
   auto placement =
       PlaceShards(*std::move(shards), servers, ServerPeakBytesPerElement(job.spec().outer),
-                  job.spec().outer.shard_copies == 2);
+                  job.spec().outer.shard_copies);
   if (!placement.ok()) {
     job.waiting_for = std::string(placement.status().message());
     return false;
@@ -137,14 +137,13 @@ bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<Sit
   JobRecord& record = job.EditRecord();
   record.facts = facts;
   record.site_facts = site_facts;
-  record.shards = std::move(placement->shards);
-  record.copies = std::move(placement->copies);
+  record.shards = *std::move(placement);
   LinkHolders(s, job);
   s.Log(job.id(), Severity::kInfo,
         absl::StrCat(CountText(std::ssize(record.shards), "shard"), " of ",
                      CountText(std::ssize(facts.layers), "layer"), " on ",
                      CountText(std::ssize(job.rounds.links), "parameter server"),
-                     ", the fullest holds ", NumberText(placement->max_over_mean, 3),
+                     ", the fullest holds ", NumberText(MaxOverMean(record.shards), 3),
                      " times the mean"));
   return true;
 }
@@ -404,6 +403,7 @@ void PumpCandidates(State& s) {
     const Job* job = s.FindJob(member.candidate_for);
     if (job == nullptr) continue;
     member.request_again_at = s.now + kRetryInterval;
+    NoteMemberDeadline(s, member);
     s.Send(member, PrepareJob{job->id(), SpecFor(*job, member), member.candidature});
   }
 }

@@ -1,6 +1,7 @@
 #include "coordinator/core/reconcile.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,10 @@ namespace {
 
 constexpr Duration kGatheredOfEach = std::chrono::microseconds(50);
 constexpr Duration kTouchedOfEach = std::chrono::microseconds(10);
+
+Affected AffectedByLoss(MemberKind kind) {
+  return kind == MemberKind::kServer ? Affected::kEverything : Affected::kMembers;
+}
 
 struct AffectedByWorker {
   template <typename Message>
@@ -60,9 +65,7 @@ struct AffectedByEvent {
   Affected operator()(const FromServer& e) const {
     return std::visit(AffectedByServer(), e.message);
   }
-  Affected operator()(const ConnectionLost& e) const {
-    return e.kind == MemberKind::kServer ? Affected::kEverything : Affected::kMembers;
-  }
+  Affected operator()(const ConnectionLost& e) const { return AffectedByLoss(e.kind); }
   Affected operator()(const PlanMade&) const { return Affected::kTouched; }
   Affected operator()(const Stalled&) const { return Affected::kTouched; }
   Affected operator()(const Tick&) const { return Affected::kTouched; }
@@ -117,7 +120,6 @@ void Order(State& s, Job& job) {
 
 void ReconcileAll(State& s) {
   s.reconcile_by = kNever;
-  ExpireMembers(s);
   Schedule(s);
   s.jobs.ForEachLive([&](Job& job) { Advance(s, job); });
   Schedule(s);  // a job may have ended and freed its workers
@@ -127,7 +129,6 @@ void ReconcileAll(State& s) {
   });
   PumpCandidates(s);
   ForgetRemoved(s);
-  s.member_deadline = NextMemberDeadline(s);
 }
 
 // A deadline of the job's own.
@@ -186,8 +187,10 @@ Affected AffectedBy(const CoordinatorEvent& event) { return std::visit(AffectedB
 Instant Reconcile(State& s, Affected affected) {
   const auto members = static_cast<int64_t>(s.members.size());
   const bool gathers = s.HasManyMembers();
-  bool all =
-      affected == Affected::kEverything || s.now >= std::min(s.reconcile_by, s.member_deadline);
+  if (const std::optional<MemberKind> lost = ExpireMembers(s)) {
+    affected = std::max(affected, AffectedByLoss(*lost));
+  }
+  bool all = affected == Affected::kEverything || s.now >= s.reconcile_by;
   if (affected == Affected::kMembers && !all) {
     all = !gathers;
     if (gathers) s.reconcile_by = std::min(s.reconcile_by, s.now + kGatheredOfEach * members);
@@ -208,7 +211,7 @@ Instant Reconcile(State& s, Affected affected) {
     s.touched_by = s.unfinished.empty() ? kNever : s.now + kBetweenTurns;
     s.touched = std::exchange(s.unfinished, {});
   }
-  return std::min({s.reconcile_by, s.member_deadline, s.touched_by, NextDeadlineOfJobs(s)});
+  return std::min({s.reconcile_by, NextMemberDeadline(s), s.touched_by, NextDeadlineOfJobs(s)});
 }
 
 }  // namespace atl::coord

@@ -6,7 +6,7 @@
 // does not concern:
 //  * nothing: a heartbeat that says what the one before said (State::Touch), a log line;
 //  * jobs that were touched, and of their islands those that were; a job whose deadline is due;
-//  * everything: members attach, leave or are lost, users' commands, and a member's deadline.
+//  * everything: members attach, leave or are lost, and users' commands.
 // With many members, changes of members are collected for 50 us a member and handled together, and
 // what is touched for 10 us a member.
 

@@ -104,14 +104,10 @@ void RemoveTheJob(State& s, Job& job, absl::string_view how) {
     for (const auto& [server, what] : held->second) kept.rounds.links[server];
     s.held.erase(held);
   }
-  for (const ShardMove& move : kept.record.moves) kept.rounds.links[move.to];
-  for (const ReleasedServer& released : kept.record.releasing) kept.rounds.links[released.server];
-  for (const ShardMove& move : std::exchange(kept.record.moves, {})) {
-    if (!std::count_if(kept.record.releasing.begin(), kept.record.releasing.end(),
-                       [&](const ReleasedServer& r) { return r.server == move.to; })) {
-      kept.record.releasing.push_back({move.to, 0});
-    }
-  }
+  ForEachReplica(kept.record.shards, [&](const ShardDescriptor&, ShardReplica& replica) {
+    kept.rounds.links[replica.server];
+    if (replica.role == ReplicaRole::kJoining) replica.role = ReplicaRole::kLeaving;
+  });
   for (auto& [server, link] : kept.rounds.links) {
     const Member* member = s.FindMember(MemberKind::kServer, server);
     link.known = link.known || (member != nullptr && member->attached);
@@ -128,11 +124,8 @@ void OnJobRemoved(State& s, Member& server, const JobRemoved& message) {
   if (!job->record.removed) return OnReleased(*job, server.record.name, message.placement);
   if (message.placement > 0) return;  // it answers an earlier request
   if (job->rounds.links.erase(server.record.name) == 0) return;
-  std::erase_if(job->EditRecord().releasing,
-                [&](const ReleasedServer& r) { return r.server == server.record.name; });
-  const auto its = [&](const ShardPlacement& shard) { return shard.server == server.record.name; };
-  std::erase_if(job->EditRecord().shards, its);
-  std::erase_if(job->EditRecord().copies, its);
+  const auto its = [&](const ShardReplica& r) { return r.server == server.record.name; };
+  for (ShardDescriptor& shard : job->EditRecord().shards) std::erase_if(shard.replicas, its);
 }
 
 void ForgetRemoved(State& s) {

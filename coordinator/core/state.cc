@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/utf8.h"
-#include "coordinator/core/shards/copies.h"
 
 namespace atl::coord {
 
@@ -28,20 +27,40 @@ int64_t Job::occupied_islands() const {
                        [](const auto& entry) { return entry.second.incarnation != 0; });
 }
 
+ReplicaIndex& Job::replicas() const {
+  if (index) return *index;
+  index.emplace();
+  ForEachReplica(record.shards, [&](const ShardDescriptor& shard, const ShardReplica& replica) {
+    const NodeId& server = replica.server;
+    if (IsHolder(replica)) index->held[server].push_back(shard.shard);
+    if (replica.role == ReplicaRole::kActive) index->active.insert(server);
+    if (replica.role == ReplicaRole::kJoining) {
+      index->joining.push_back({shard.shard, server});
+      index->targets.insert(server);
+      index->fills = index->fills || replica.fill;
+    } else if (replica.role == ReplicaRole::kLeaving) {
+      int64_t& since = index->leaving[server];
+      since = std::max(since, replica.since);
+    }
+  });
+  return *index;
+}
+
+const std::vector<ShardId>& Job::ShardsOn(const NodeId& server) const {
+  static const std::vector<ShardId>& none = *new std::vector<ShardId>();
+  const auto held = replicas().held.find(server);
+  return held == replicas().held.end() ? none : held->second;
+}
+
 int64_t Job::StagedBytes(const NodeId& server) const {
   // The initial weights always travel as fp32.
   const Encoding encoding =
       rounds.progress.version == kNoVersion ? Encoding::kFloat32 : spec().outer.push_encoding;
-  const auto count = [&] {
-    int64_t bytes = 0;
-    ForEachSlotOn(record, server, [&](SlotId, const ShardPlacement& shard) {
-      bytes += EncodedBytes(encoding, shard.elements);
-    });
-    return bytes;
-  };
-  if (dirty.record) return count();
-  const auto [known, is_new] = counts.staged_bytes.try_emplace({server, encoding}, 0);
-  if (is_new) known->second = count();
+  const auto [known, is_new] = replicas().staged_bytes.try_emplace({server, encoding}, 0);
+  if (!is_new) return known->second;
+  for (const ShardId shard : ShardsOn(server)) {
+    known->second += EncodedBytes(encoding, record.shards[static_cast<size_t>(shard)].elements);
+  }
   return known->second;
 }
 

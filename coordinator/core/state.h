@@ -23,6 +23,7 @@
 #include "coordinator/core/job_table.h"
 #include "coordinator/core/rounds/ledger.h"
 #include "coordinator/core/rounds/round_state.h"
+#include "coordinator/core/shards/replicas.h"
 
 namespace atl::coord {
 
@@ -50,6 +51,7 @@ struct Member {
   Instant detached_at{};                // while it is not; the coordinator's start at the earliest
   Instant evictions_suspended_until{};  // missing heartbeats until then do not evict it
   std::optional<Instant> reattach_by;   // after a restart of the coordinator
+  Instant noted_deadline = kNever;      // of its entry in State::member_deadlines
   std::string reason = "not seen since the coordinator's start";
   std::string software_version;
   Incarnation rival = 0;  // another process of its name that was refused last
@@ -219,12 +221,20 @@ struct Dirty {
   std::set<IslandId> plans;
 };
 
-// How far the shards are that move now: the first of JobRecord::moves.
+// A replica of a shard.
+struct ReplicaId {
+  ShardId shard = 0;
+  NodeId server;
+
+  auto operator<=>(const ReplicaId&) const = default;
+};
+
+// How far the replicas are that join now: the first of JobRecord::shards.
 struct Moving {
   Version version = kNoVersion;  // at which they are received
-  std::vector<ShardMove> batch;
+  std::vector<ReplicaId> batch;
   int64_t batch_bytes = int64_t{256} << 20;
-  std::map<ShardId, std::pair<NodeId, Version>> received;
+  std::map<ReplicaId, Version> received;
   Instant again_at{};                 // servers get requests
   Instant plan_again_at{};            // whether shards are to move
   std::optional<Instant> held_since;  // a round waits for them
@@ -232,15 +242,20 @@ struct Moving {
   Instant fill_again_at{};
   int64_t fills = 0;  // requested
   std::map<NodeId, Instant> release_again_at;
-  std::set<NodeId>
-      givers;           // they keep shards that have moved until the new holders have taken them
-  std::string trouble;  // why shards that should move do not
+  std::string trouble;                 // why shards that should move do not
   std::optional<Instant> balanced_at;  // moves that balance servers were planned
 };
 
-// Counts of a job's record, kept while that does not change (Dirty::record).
-struct RecordCounts {
-  std::map<int64_t, int64_t> pushed_slots;  // by fragment; -1: of all layers
+// What a job's replicas come to by server; see Job::replicas.
+struct ReplicaIndex {
+  std::map<NodeId, std::vector<ShardId>> held;  // active or standby there
+  std::set<NodeId> active;                      // of some shard
+  std::vector<ReplicaId> joining;               // in the order of the shards
+  std::set<NodeId> targets;                     // of those
+  std::map<NodeId, int64_t> leaving;            // the newest placement since which one leaves
+  bool fills = false;                           // some of `joining`
+  // Made on demand.
+  std::map<int64_t, int64_t> pushed;  // replicas that hold shards of a fragment; -1: of all layers
   std::map<std::pair<NodeId, Encoding>, int64_t> staged_bytes;
 };
 
@@ -302,14 +317,15 @@ struct Job {
   JobState reconciled_state = JobState::kQueued;
   Moving moving;
   std::map<std::string, SiteAttempt> site_attempts;  // by site
-  mutable RecordCounts counts;
-  std::map<NodeId, int64_t> bytes_held;  // what of it is in State::bytes_held
+  mutable std::optional<ReplicaIndex> index;         // of the record, until EditRecord
+  std::map<NodeId, int64_t> bytes_held;              // what of it is in State::bytes_held
 
   ProgressRecord StoredProgress() const { return {progress, rounds.progress}; }
   const JobId& id() const { return record.job; }
   const JobSpec& spec() const { return record.spec; }
   JobRecord& EditRecord() {
     dirty.record = true;
+    index.reset();
     return record;
   }
   JobProgress& EditProgress() {
@@ -335,6 +351,11 @@ struct Job {
   // Has shards and islands: initializing, running, paused or finishing.
   bool active() const;
   int64_t occupied_islands() const;
+  // Valid until the next EditRecord. REQUIRES: no replica has changed since the last one.
+  ReplicaIndex& replicas() const;
+  // The shards that the server holds, in order.
+  const std::vector<ShardId>& ShardsOn(const NodeId& server) const;
+  bool HoldsShards(const NodeId& server) const { return replicas().held.contains(server); }
   int64_t StagedBytes(const NodeId& server) const;
 };
 
@@ -380,9 +401,10 @@ struct State {
   std::set<NodeId> candidates;  // workers with a candidate_for
   std::set<NodeId> drained_workers;
   // When what follows from changes of members is looked for at the latest; see reconcile.h.
-  Instant reconcile_by = kNever;  // everything
+  Instant reconcile_by{};         // everything; at first, at once
   Instant touched_by = kNever;    // what is touched
-  Instant member_deadline{};
+  // Of members, each no later than its own; others than Member::noted_deadline are void.
+  std::set<std::pair<Instant, MemberKey>> member_deadlines;
   // Deadlines of jobs, by number; entries that their jobs do not have any more are void.
   std::set<std::pair<Instant, int64_t>> job_deadlines;
 

@@ -14,7 +14,6 @@
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_jobs.h"
-#include "coordinator/core/shards/copies.h"
 #include "coordinator/core/shards/move_texts.h"
 #include "coordinator/core/shards/placement.h"
 #include "coordinator/core/stalls.h"
@@ -150,9 +149,9 @@ RoundView MakeRoundView(const State& s, const Job& job, Instant now) {
     pending.island = id.island;
     pending.base_version = id.base_version;
     pending.tokens = record.tokens;
-    pending.shards = PushedSlots(job, id);
+    pending.shards = CountPushed(job, id);
     if (auto it = job.rounds.staged.find(id); it != job.rounds.staged.end()) {
-      pending.shards_staged = static_cast<int64_t>(it->second.size());
+      pending.shards_staged = CountStaged(it->second);
     }
     view.contributions.push_back(std::move(pending));
   }
@@ -247,8 +246,10 @@ JobView MakeView(const State& s, const Job& job, Instant now) {
   view.summary = MakeSummary(s, job);
   view.spec = job.spec();
   view.facts = job.record.facts;
-  view.shards = job.record.shards;
-  view.copies = job.record.copies;
+  view.shards = ListPlacements(job.record.shards);
+  if (job.spec().outer.shard_copies == 2) {
+    view.copies = ListPlacements(job.record.shards, ReplicaRole::kStandby);
+  }
   view.placement_max_over_mean = MaxOverMean(job.record.shards);
   for (const auto& [id, island] : job.islands) view.islands.push_back(MakeView(s, job, island));
   view.round = MakeRoundView(s, job, now);

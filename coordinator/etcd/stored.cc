@@ -53,9 +53,10 @@ absl::Status LoggedState::Add(int64_t number, const std::string& bytes) {
   };
   etcd::Entry entry;
   const bool parsed = entry.ParseFromString(bytes);
-  if (parsed && entry.schema_version() > kEtcdSchemaVersion) {
+  const int64_t version = parsed ? entry.schema_version() : 0;
+  if (version != 0 && version != kEtcdSchemaVersion) {
     return absl::FailedPreconditionError(
-        absl::StrCat("has schema version ", entry.schema_version(), ", this coordinator knows ",
+        absl::StrCat("has schema version ", version, ", this coordinator knows ",
                      kEtcdSchemaVersion, "; start it with the Atoll that wrote it, or newer"));
   }
   const bool is_first = next_ == 1 && tail_.next == 1;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/protocol/fragments.h"
 #include "common/protocol/outer_optimizer.h"
+#include "coordinator/core/shards/replicas.h"
 #include "kernels/add_delta.h"
 #include "kernels/host_ops.h"
 #include "paramserver/core/outer_optimizer.h"
@@ -49,24 +50,27 @@ void Checker::OnPlaced(const JobRecord& record) {
     return std::count_if(copies.begin(), copies.end(),
                          [](const ShardPlacement& copy) { return copy.server.empty(); });
   };
-  if (!copies_.empty() && missing(record.copies) > missing(copies_)) ++dropped_;
-  for (size_t i = 0; i < record.copies.size(); ++i) {
-    if (record.copies[i].server != record.shards[i].server) continue;
+  std::vector<ShardPlacement> copies;
+  if (record.spec.outer.shard_copies == 2) {
+    copies = ListPlacements(record.shards, ReplicaRole::kStandby);
+  }
+  if (!copies_.empty() && missing(copies) > missing(copies_)) ++dropped_;
+  placement_ = record.placement;
+  shards_ = ListPlacements(record.shards);
+  copies_ = std::move(copies);
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    if (copies_[i].server != shards_[i].server) continue;
     Fail(absl::StrCat("N1: both copies of shard ", i, " are on one server"));
   }
-  placement_ = record.placement;
-  shards_ = record.shards;
-  copies_ = record.copies;
-  for (const RefilledShard& refilled : record.refilled) {
-    const auto model = expected_.find(refilled.version);
-    if (model == expected_.end() || !refilled_.emplace(refilled.shard, refilled.version).second) {
+  for (const ShardDescriptor& shard : record.shards) {
+    const auto model = expected_.find(shard.filled_at);
+    if (model == expected_.end() || !refilled_.emplace(shard.shard, shard.filled_at).second) {
       continue;
     }
-    const ShardPlacement& shard = record.shards[refilled.shard];
     // By an island, which has what was served then.
-    const auto base = expected_.find(refilled.version - refilled.age);
+    const auto base = expected_.find(shard.filled_at - shard.filled_age);
     if (base == expected_.end()) {
-      Fail(absl::StrCat("shard ", refilled.shard, " is filled from an unknown version"));
+      Fail(absl::StrCat("shard ", shard.shard, " is filled from an unknown version"));
       return;
     }
     const auto served = base->second.served[shard.layer].begin() + shard.begin;

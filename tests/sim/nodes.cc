@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/shards/replicas.h"
 #include "coordinator/core/testing/planner.h"
 
 namespace atl::sim {
@@ -226,8 +227,9 @@ bool CoordinatorNode::HasWhole(const NodeId& server) const {
   for (const auto& [key, record] : store_) {
     const auto* job = std::get_if<JobRecord>(&record);
     if (job == nullptr) continue;
-    for (const ShardMove& move : job->moves) {
-      if (move.fill && job->shards[move.shard].server == server) return false;
+    for (const ShardDescriptor& shard : job->shards) {
+      const auto fills = [&](const ShardReplica& r) { return r.fill && r.replaces == server; };
+      if (FindReplica(shard, fills) != nullptr) return false;
     }
   }
   return true;

@@ -104,7 +104,7 @@ void SendOrder(State& s, Job& job, const IslandRecord& island, const SentOrder& 
   order.run = sent.key.run;
   order.reason = sent.key.reason;
   order.layers = job.record.facts->layers;
-  order.shards = job.record.shards;
+  order.shards = ListPlacements(job.record.shards);
   if (!sent.key.awaits_own_push) order.pull_order = GetTransferOrder(job, island.island);
   order.initialize = sent.key.initialize;
   order.committed_version = sent.key.committed_version;
@@ -174,7 +174,7 @@ void RefreshMemberOrders(State& s, Job& job) {
 std::map<NodeId, std::vector<GrantedPush>> ListPushesBySender(const Job& job,
                                                               const IslandRecord& island) {
   std::map<NodeId, std::vector<GrantedPush>> shares;
-  const std::vector<ShardPlacement>& shards = job.record.shards;
+  const std::vector<ShardPlacement> shards = ListPlacements(job.record.shards);
   if (const IslandPlan* plan = PlanInForce(job, island); plan != nullptr) {
     for (const OuterPart& part :
          CutByOwners(*plan, shards, PartBlock(job.spec().outer.push_encoding))) {
@@ -200,8 +200,8 @@ void PlanPushes(Job& job) {
     for (auto& [sender, pushes] : ListPushesBySender(job, job.islands.at(id))) {
       std::vector<Transfer>& own = transfers.emplace_back();
       for (const GrantedPush& push : pushes) {
-        const ShardPlacement& shard = job.record.shards[push.shard];
-        own.push_back({push.shard, server_index.at(shard.server),
+        const ShardDescriptor& shard = job.record.shards[push.shard];
+        own.push_back({push.shard, server_index.at(GetActiveServer(shard)),
                        push.elements == 0 ? shard.elements : push.elements});
       }
       senders.emplace_back(id, std::move(pushes));
@@ -231,8 +231,8 @@ const std::vector<ShardId>& GetTransferOrder(Job& job, IslandId id) {
       index.emplace(server, static_cast<int32_t>(index.size()));
     }
     std::vector<Transfer> transfers;
-    for (const ShardPlacement& shard : job.record.shards) {
-      transfers.push_back({shard.shard, index.at(shard.server), shard.elements});
+    for (const ShardDescriptor& shard : job.record.shards) {
+      transfers.push_back({shard.shard, index.at(GetActiveServer(shard)), shard.elements});
     }
     plan = PlanTransfers(transfers, static_cast<int32_t>(index.size()), senders);
   }

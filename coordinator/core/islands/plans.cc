@@ -44,9 +44,10 @@ void AddRounds(const State& s, const Job& job, const NodeId& leads, MakePlan& qu
   query.islands_at_site = std::max(1, query.islands_at_site);
   std::map<NodeId, std::string> site_of_server;
   int64_t elements = 0;
-  for (const ShardPlacement& shard : job.record.shards) {
-    const auto [site, added] = site_of_server.try_emplace(shard.server);
-    const Member* server = added ? s.FindMember(MemberKind::kServer, shard.server) : nullptr;
+  for (const ShardDescriptor& shard : job.record.shards) {
+    const NodeId name = GetActiveServer(shard);
+    const auto [site, added] = site_of_server.try_emplace(name);
+    const Member* server = added ? s.FindMember(MemberKind::kServer, name) : nullptr;
     if (server != nullptr) site->second = GetServerSite(s, *server);
     query.servers[site->second] += static_cast<double>(shard.elements);
     elements += shard.elements;

@@ -83,7 +83,7 @@ struct Rounds {
 
   // Not stored.
   std::map<NodeId, ServerLink> links;  // of the servers that hold shards
-  std::map<ContributionId, StagedShards> staged;
+  std::map<ContributionId, StagedByServer> staged;
   std::vector<ContributionId> complete;  // undecided, in order of completion
   int not_finite_rounds = 0;             // in a row, void because no pseudo-gradient was finite
   std::map<IslandId, PushRequest> early_requests;  // before all servers were known; answered then

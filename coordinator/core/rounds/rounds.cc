@@ -14,7 +14,7 @@
 #include "coordinator/core/rounds/round_steps.h"
 #include "coordinator/core/rounds/site_exchange.h"
 #include "coordinator/core/rounds/validation.h"
-#include "coordinator/core/shards/copies.h"
+#include "coordinator/core/shards/failover.h"
 #include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/refill.h"
 #include "coordinator/core/shards/servers.h"
@@ -68,15 +68,17 @@ absl::Status Admit(Job& job, Rounds& rounds, const IslandRecord& island,
 }
 
 void Grant(State& s, Job& job, Rounds& rounds, const Member& worker, const ContributionId& id) {
-  const StagedShards& staged = rounds.staged[id];
+  StagedByServer& staged = rounds.staged[id];
   PushGrant grant{job.id(), id, {}};
   for (const GrantedPush& push : GetPushOrder(job, id.island)) {
-    if (!IsPushed(job, id, job.record.shards[push.shard])) continue;
-    const int64_t size = job.record.shards[push.shard].elements;
+    const ShardDescriptor& shard = job.record.shards[push.shard];
+    if (!IsPushed(job, id, shard)) continue;
+    const int64_t size = shard.elements;
     const ElementRange range = push.elements == 0
                                    ? ElementRange{0, size}
                                    : ElementRange{push.begin, push.begin + push.elements};
-    for (const ElementRange& missing : staged.Missing(push.shard, range)) {
+    const StagedShards& active = staged[GetActiveServer(shard)];
+    for (const ElementRange& missing : active.Missing(push.shard, range)) {
       if (missing == range) {
         grant.order.push_back(push);
       } else {
@@ -324,8 +326,24 @@ void AnswerEarlyPushes(State& s, Job& job, Rounds& rounds) {
   }
 }
 
+bool IsPushed(const Job& job, const ContributionId& id, const ShardDescriptor& shard) {
+  return IsInTurn(id.base_version + 1, shard.layer, job.spec().outer.fragments);
+}
+
+int64_t CountPushed(const Job& job, const ContributionId& id) {
+  const Version version = id.base_version + 1;
+  const int64_t fragment =
+      version <= 0 ? -1 : FragmentFromVersion(version, job.spec().outer.fragments);
+  const auto [known, is_new] = job.replicas().pushed.try_emplace(fragment, 0);
+  if (!is_new) return known->second;
+  ForEachHolder(job.record.shards, [&](const ShardDescriptor& shard, const ShardReplica&) {
+    known->second += IsPushed(job, id, shard) ? 1 : 0;
+  });
+  return known->second;
+}
+
 void NoteStaged(const Job& job, Rounds& rounds, const ContributionId& id) {
-  const bool whole = static_cast<int64_t>(rounds.staged[id].size()) == PushedSlots(job, id);
+  const bool whole = CountStaged(rounds.staged[id]) == CountPushed(job, id);
   if (whole == IsComplete(rounds, id)) return;
   if (whole) {
     rounds.complete.push_back(id);
@@ -373,8 +391,8 @@ bool DropIncomplete(State& s, Job& job, Rounds& rounds) {
   }
   for (const ContributionId& id : lost) {
     DropContribution(s, job, id,
-                     absl::StrCat("its island failed after ", rounds.staged[id].size(), " of ",
-                                  PushedSlots(job, id), " shards"));
+                     absl::StrCat("its island failed after ", CountStaged(rounds.staged[id]),
+                                  " of ", CountPushed(job, id), " shards"));
   }
   return !lost.empty();
 }
@@ -400,10 +418,7 @@ bool AdvanceRound(State& s, Job& job, Rounds& rounds) {
   if (AdvanceMoves(s, job)) return true;
   if (job.record.site && !rounds.collecting && AdvanceExchange(s, job)) return true;
   if (!rounds.collecting) return AdvanceWindow(s, job, rounds);
-  const auto requested =
-      std::count_if(rounds.links.begin(), rounds.links.end(),
-                    [&](const auto& entry) { return IsActive(job.record, entry.first); });
-  if (std::ssize(rounds.collecting->grams) < requested) return false;
+  if (std::size(rounds.collecting->grams) < job.replicas().active.size()) return false;
   DecideRound(s, job, rounds);
   return true;
 }
@@ -449,9 +464,8 @@ std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
       if (HoldsForExchange(job)) return "waiting for a version of the job above";
       return DescribeWindow(s, job, rounds);
     case RoundPhase::kCollecting:
-      for (const auto& [server, link] : rounds.links) {
-        if (!IsActive(job.record, server) || rounds.collecting->grams.contains(server)) continue;
-        behind.push_back(server);
+      for (const NodeId& server : job.replicas().active) {
+        if (!rounds.collecting->grams.contains(server)) behind.push_back(server);
       }
       return absl::StrCat("waiting for statistics of ", absl::StrJoin(behind, ", "));
     case RoundPhase::kCommitting:

@@ -183,16 +183,15 @@ bool IsToFetch(const Job& job, const ServerLink& link) {
   return job.rounds.adopting != kNoVersion && link.base_fetched != job.rounds.adopting;
 }
 
-ShardSource ToShardSource(const ShardPlacement& shard) {
-  return {
-      {shard.shard, shard.layer, shard.elements, shard.begin}, shard.endpoint, shard.public_key};
+ShardSource ToShardSource(const ShardDescriptor& shard) {
+  const ShardPlacement active = ToPlacement(shard, FindReplica(shard, ReplicaRole::kActive));
+  return {ToOwnedShard(shard), active.endpoint, active.public_key};
 }
 
 void SendFetch(State& s, const Job& job, const Job& above, const NodeId& server) {
   FetchBase fetch{job.id(), above.id(), job.rounds.adopting, {}};
-  for (const ShardPlacement& own : job.record.shards) {
-    if (own.server != server) continue;
-    fetch.sources.push_back(ToShardSource(above.record.shards[static_cast<size_t>(own.shard)]));
+  for (const ShardId shard : job.ShardsOn(server)) {
+    fetch.sources.push_back(ToShardSource(above.record.shards[static_cast<size_t>(shard)]));
   }
   s.SendToServer(server, std::move(fetch));
 }
@@ -200,14 +199,16 @@ void SendFetch(State& s, const Job& job, const Job& above, const NodeId& server)
 void SendPush(State& s, const Job& job, Job& above, const NodeId& server) {
   const SiteJob& site = *job.record.site;
   PushContribution push{job.id(), site.contributed_at, above.id(), *site.contribution, {}, {}};
-  const StagedShards& staged = above.rounds.staged[*site.contribution];
+  StagedByServer& staged = above.rounds.staged[*site.contribution];
   for (const GrantedPush& granted : GetPushOrder(above, site.island)) {
     const auto at = static_cast<size_t>(granted.shard);
-    if (job.record.shards[at].server != server) continue;
-    const int64_t elements = above.record.shards[at].elements;
-    const std::vector<ElementRange> missing = staged.Missing(granted.shard, {0, elements});
+    if (GetActiveServer(job.record.shards[at]) != server) continue;
+    const ShardDescriptor& target = above.record.shards[at];
+    const int64_t elements = target.elements;
+    const std::vector<ElementRange> missing =
+        staged[GetActiveServer(target)].Missing(granted.shard, {0, elements});
     if (missing.empty()) continue;
-    push.targets.push_back(ToShardSource(above.record.shards[at]));
+    push.targets.push_back(ToShardSource(target));
     for (const ElementRange& range : missing) {
       const bool whole = range.size() == elements;
       push.order.push_back({granted.shard, whole ? 0 : range.begin, whole ? 0 : range.size(), ""});

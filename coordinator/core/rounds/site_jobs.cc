@@ -13,7 +13,6 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds/validation.h"
-#include "coordinator/core/shards/copies.h"
 #include "coordinator/core/shards/placement.h"
 #include "coordinator/core/shards/servers.h"
 
@@ -73,12 +72,12 @@ JobSpec MakeSiteSpec(const Job& above, const std::string& site) {
 }
 
 // On the site's own servers.
-absl::StatusOr<Placement> PlaceAt(const State& s, const Job& above, const std::string& site,
-                                  const OuterSpec& outer) {
+absl::StatusOr<std::vector<ShardDescriptor>> PlaceAt(const State& s, const Job& above,
+                                                     const std::string& site,
+                                                     const OuterSpec& outer) {
   const std::vector<PlacementServer> servers =
       ListServers(s, {}, [&](const Member& server) { return MaySetUp(server, site); });
-  return PlaceShards(above.record.shards, servers, ServerPeakBytesPerElement(outer),
-                     /*copies=*/false);
+  return PlaceShards(above.record.shards, servers, ServerPeakBytesPerElement(outer));
 }
 
 JobId FreeSiteId(const State& s, const Job& above, const std::string& site) {
@@ -142,7 +141,7 @@ bool BeginSiteJob(State& s, Job& above, const std::string& site) {
   record.island_scope = above.record.island_scope;
   record.grouping = above.record.grouping;
   record.site_facts = above.record.site_facts;
-  record.shards = std::move(placement->shards);
+  record.shards = *std::move(placement);
   record.site = SiteJob{.site = site, .island = island.island, .generation = island.generation};
   job.EditProgress().job = id;
   job.rounds.EditProgress();

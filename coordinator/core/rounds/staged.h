@@ -1,11 +1,10 @@
-// Records what parameter servers have staged of a contribution, by shard, or by slot (copies.h).
+// Records what parameter servers have staged of a contribution.
 
 #ifndef ATOLL_COORDINATOR_CORE_ROUNDS_STAGED_H_
 #define ATOLL_COORDINATOR_CORE_ROUNDS_STAGED_H_
 
 #include <map>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "common/element_ranges.h"
@@ -13,28 +12,17 @@
 
 namespace atl::coord {
 
+// By one server.
 class StagedShards {
  public:
   // Adds a push to a shard with so many elements.
   void Add(const PushId& push, int64_t shard_elements) {
-    Add(push.shard, push.RangeIn(shard_elements), shard_elements);
-  }
-  void Add(ShardId slot, ElementRange range, int64_t shard_elements) {
-    if (whole_.contains(slot)) return;
-    ElementRanges& ranges = parts_[slot];
-    ranges.Add(range);
+    if (whole_.contains(push.shard)) return;
+    ElementRanges& ranges = parts_[push.shard];
+    ranges.Add(push.RangeIn(shard_elements));
     if (!ranges.Covers({0, shard_elements})) return;
-    whole_.insert(slot);
-    parts_.erase(slot);
-  }
-  // Moves what is staged in slot `from` to slot `to`.
-  void Rename(ShardId from, ShardId to) {
-    Forget(to);
-    if (whole_.erase(from) > 0) whole_.insert(to);
-    if (auto parts = parts_.extract(from)) {
-      parts.key() = to;
-      parts_.insert(std::move(parts));
-    }
+    whole_.insert(push.shard);
+    parts_.erase(push.shard);
   }
   void Forget(ShardId shard) {
     whole_.erase(shard);
@@ -54,6 +42,15 @@ class StagedShards {
   std::set<ShardId> whole_;
   std::map<ShardId, ElementRanges> parts_;  // of shards that are not whole
 };
+
+using StagedByServer = std::map<NodeId, StagedShards>;
+
+// Replicas that have their shard staged whole.
+inline int64_t CountStaged(const StagedByServer& staged) {
+  int64_t count = 0;
+  for (const auto& [server, shards] : staged) count += static_cast<int64_t>(shards.size());
+  return count;
+}
 
 }  // namespace atl::coord
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/estimate.h"
+#include "coordinator/core/shards/replicas.h"
 
 namespace atl {
 namespace {
@@ -19,17 +20,19 @@ struct Load {
 
 class Planner {
  public:
-  Planner(const std::vector<ShardPlacement>& shards, const std::vector<ShardPlacement>& copies,
+  Planner(const std::vector<ShardDescriptor>& shards, int64_t replicas,
           const std::vector<PlacementServer>& servers, int64_t bytes_per_element, bool balanced)
       : bytes_per_element_(bytes_per_element), shards_(shards.size()), balanced_(balanced) {
     for (const PlacementServer& server : servers) {
       loads_[server.name] = {&server, 0, 0, server.cost};
     }
-    for (const auto* list : {&shards, &copies}) {
-      for (const ShardPlacement& shard : *list) {
-        holder_.push_back(shard.server);
+    for (int64_t rank = 0; rank < replicas; ++rank) {
+      for (const ShardDescriptor& shard : shards) {
+        const ShardReplica* holder =
+            FindReplica(shard, rank == 0 ? ReplicaRole::kActive : ReplicaRole::kStandby);
+        holder_.push_back(holder == nullptr ? NodeId() : holder->server);
         elements_.push_back(shard.elements);
-        if (!shard.server.empty()) loads_[shard.server].held += shard.elements;
+        if (holder != nullptr) loads_[holder->server].held += shard.elements;
       }
     }
     before_ = holder_;
@@ -46,7 +49,7 @@ class Planner {
     const std::string balanced = copies ? "" : Balance();
     for (size_t i = 0; i < holder_.size(); ++i) {
       if (holder_[i] == before_[i]) continue;
-      plan.moves.push_back({static_cast<ShardId>(i), holder_[i], /*fill=*/false});
+      plan.moves.push_back({static_cast<ShardId>(i % shards_), holder_[i], before_[i]});
     }
     plan.reason = copies             ? "shards have one copy"
                   : emptied_.empty() ? balanced
@@ -63,7 +66,7 @@ class Planner {
   static double Cost(const Load& load, int64_t more) {
     return static_cast<double>(load.held + more) * load.cost;
   }
-  // The holder of the other copy of a shard that is kept twice; "": no server.
+  // The holder of the other replica of a shard that is kept twice; "": no server.
   NodeId FindCounterpartHolder(size_t slot) const {
     const size_t counterpart = slot < shards_ ? slot + shards_ : slot - shards_;
     return counterpart < holder_.size() ? holder_[counterpart] : NodeId();
@@ -198,7 +201,7 @@ class Planner {
   const size_t shards_;
   const bool balanced_;  // within the hour
   std::map<NodeId, Load> loads_;
-  std::vector<NodeId> holder_, before_;
+  std::vector<NodeId> holder_, before_;  // first of the active replicas, then of the standbys
   std::vector<int64_t> elements_;
   std::string emptied_;
   bool balances_ = false;
@@ -206,11 +209,10 @@ class Planner {
 
 }  // namespace
 
-MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
-                        const std::vector<ShardPlacement>& copies,
+MovePlan PlanShardMoves(const std::vector<ShardDescriptor>& shards, int64_t replicas,
                         const std::vector<PlacementServer>& servers, int64_t bytes_per_element,
                         bool balanced) {
-  return Planner(shards, copies, servers, bytes_per_element, balanced).Run();
+  return Planner(shards, replicas, servers, bytes_per_element, balanced).Run();
 }
 
 }  // namespace atl

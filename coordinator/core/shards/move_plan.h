@@ -9,13 +9,18 @@
 
 #include "common/ids.h"
 #include "common/protocol/control.h"
-#include "coordinator/core/records.h"
 #include "coordinator/core/shards/placement.h"
 
 namespace atl {
 
+// `to` is to hold the shard, in the place of server `replaces`; empty: it is one replica more.
+struct ReplicaMove {
+  ShardId shard = 0;
+  NodeId to, replaces;
+};
+
 struct MovePlan {
-  std::vector<ShardMove> moves;
+  std::vector<ReplicaMove> moves;
   std::string reason;   // why these
   std::string trouble;  // not empty: what should move and cannot, and why
   bool balances = false;
@@ -27,11 +32,9 @@ struct MovePlan {
 // maximum.
 // That is done again within an hour (`balanced`: it was done) only if the fullest has more than
 // kUrgentImbalance times its share: noise moves nothing back and forth.
-// Copies (of all shards, or none are wanted) that no server has are made, on another server than
-// the shard's and at another site where there is one; moves leave it so. Moves name slots: a copy's
-// number follows those of all shards.
-MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
-                        const std::vector<ShardPlacement>& copies,
+// Of `replicas` (1 or 2) of each shard those that there are not are made, the second one on another
+// server than the first and at another site where there is one; moves leave it so.
+MovePlan PlanShardMoves(const std::vector<ShardDescriptor>& shards, int64_t replicas,
                         const std::vector<PlacementServer>& servers, int64_t bytes_per_element,
                         bool balanced = false);
 

@@ -3,7 +3,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "common/estimate.h"
 #include "common/rng.h"
@@ -12,14 +14,15 @@
 namespace atl {
 namespace {
 
-std::vector<ShardPlacement> Shards(const std::vector<std::pair<NodeId, int64_t>>& held) {
-  std::vector<ShardPlacement> shards;
+using Shards = std::vector<ShardDescriptor>;
+
+Shards MakeShards(const std::vector<std::pair<NodeId, int64_t>>& held) {
+  Shards shards;
   for (const auto& [server, elements] : held) {
-    ShardPlacement shard;
-    shard.shard = static_cast<ShardId>(shards.size());
+    ShardDescriptor& shard = shards.emplace_back();
+    shard.shard = static_cast<ShardId>(shards.size()) - 1;
     shard.elements = elements;
-    shard.server = server;
-    shards.push_back(shard);
+    shard.replicas = {{.server = server, .role = ReplicaRole::kActive}};
   }
   return shards;
 }
@@ -29,66 +32,80 @@ PlacementServer Server(NodeId name, double cost = 1, bool leaves = false,
   return {std::move(name), cost, free_bytes, !leaves, leaves};
 }
 
+void Move(Shards& shards, const MovePlan& plan) {
+  for (const ReplicaMove& move : plan.moves) {
+    std::vector<ShardReplica>& replicas = shards[static_cast<size_t>(move.shard)].replicas;
+    if (move.replaces.empty()) {
+      replicas.push_back({.server = move.to, .role = ReplicaRole::kStandby});
+    }
+    for (ShardReplica& replica : replicas) {
+      if (replica.server == move.replaces) replica.server = move.to;
+    }
+  }
+}
+
 // Elements by server, after the moves.
-std::map<NodeId, int64_t> After(std::vector<ShardPlacement> shards, const MovePlan& plan) {
-  for (const ShardMove& move : plan.moves) shards[move.shard].server = move.to;
+std::map<NodeId, int64_t> After(Shards shards, const MovePlan& plan) {
+  Move(shards, plan);
   std::map<NodeId, int64_t> held;
-  for (const ShardPlacement& shard : shards) held[shard.server] += shard.elements;
+  for (const ShardDescriptor& shard : shards) {
+    for (const ShardReplica& replica : shard.replicas) held[replica.server] += shard.elements;
+  }
   return held;
 }
 
 TEST_CASE("a_balanced_placement_stays") {
-  const auto shards = Shards({{"a", 10}, {"b", 10}, {"a", 4}, {"b", 5}});
-  const MovePlan plan = PlanShardMoves(shards, {}, {Server("a"), Server("b")}, 12);
+  const auto shards = MakeShards({{"a", 10}, {"b", 10}, {"a", 4}, {"b", 5}});
+  const MovePlan plan = PlanShardMoves(shards, 1, {Server("a"), Server("b")}, 12);
   REQUIRE(plan.moves.empty());
   REQUIRE(plan.trouble.empty());
 }
 
 TEST_CASE("a_new_server_takes_its_share") {
-  const auto shards = Shards({{"a", 10}, {"a", 10}, {"a", 10}, {"a", 10}});
-  const MovePlan plan = PlanShardMoves(shards, {}, {Server("a"), Server("b")}, 12);
+  const auto shards = MakeShards({{"a", 10}, {"a", 10}, {"a", 10}, {"a", 10}});
+  const MovePlan plan = PlanShardMoves(shards, 1, {Server("a"), Server("b")}, 12);
   REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"a", 20}, {"b", 20}});
 }
 
 TEST_CASE("a_server_that_leaves_is_emptied_onto_the_others_evenly") {
-  const auto shards = Shards({{"a", 10}, {"a", 10}, {"b", 10}, {"c", 10}});
+  const auto shards = MakeShards({{"a", 10}, {"a", 10}, {"b", 10}, {"c", 10}});
   const MovePlan plan =
-      PlanShardMoves(shards, {}, {Server("a", 1, true), Server("b"), Server("c")}, 12);
+      PlanShardMoves(shards, 1, {Server("a", 1, true), Server("b"), Server("c")}, 12);
   REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"b", 20}, {"c", 20}});
 }
 
 TEST_CASE("what_fits_nowhere_stays_and_says_why") {
-  const auto shards = Shards({{"a", 100}});
+  const auto shards = MakeShards({{"a", 100}});
   const MovePlan plan =
-      PlanShardMoves(shards, {}, {Server("a", 1, true), Server("b", 1, false, 1199)}, 12);
+      PlanShardMoves(shards, 1, {Server("a", 1, true), Server("b", 1, false, 1199)}, 12);
   REQUIRE(plan.moves.empty());
   REQUIRE(plan.trouble.find("server a") != std::string::npos);
   const MovePlan fits =
-      PlanShardMoves(shards, {}, {Server("a", 1, true), Server("b", 1, false, 1200)}, 12);
+      PlanShardMoves(shards, 1, {Server("a", 1, true), Server("b", 1, false, 1200)}, 12);
   REQUIRE(fits.moves.size() == 1);
 }
 
 TEST_CASE("a_far_server_gets_so_much_less") {
-  const auto shards = Shards({{"a", 10}, {"a", 10}, {"a", 10}});
+  const auto shards = MakeShards({{"a", 10}, {"a", 10}, {"a", 10}});
   const MovePlan plan =
-      PlanShardMoves(shards, {}, {Server("a", 1, true), Server("near"), Server("far", 2)}, 12);
+      PlanShardMoves(shards, 1, {Server("a", 1, true), Server("near"), Server("far", 2)}, 12);
   REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"far", 10}, {"near", 20}});
 }
 
 TEST_CASE("a_placement_balanced_by_cost_stays") {
-  const auto shards = Shards({{"near", 10}, {"near", 10}, {"near", 10}, {"far", 10}});
-  REQUIRE(PlanShardMoves(shards, {}, {Server("near"), Server("far", 3)}, 4).moves.empty());
+  const auto shards = MakeShards({{"near", 10}, {"near", 10}, {"near", 10}, {"far", 10}});
+  REQUIRE(PlanShardMoves(shards, 1, {Server("near"), Server("far", 3)}, 4).moves.empty());
 }
 
 // Two equal servers and shards that are balanced over them; an island pulls from both.
 struct NoisyPair {
-  std::vector<ShardPlacement> shards;
+  Shards shards;
   std::map<NodeId, Estimate> rates;
   int balanced_at = -3600;  // seconds
   int changes = 0;
 
   NoisyPair() {
-    for (int i = 0; i < 16; ++i) shards.push_back(Shards({{i % 2 == 0 ? "a" : "b", 10}})[0]);
+    for (int i = 0; i < 16; ++i) shards.push_back(MakeShards({{i % 2 == 0 ? "a" : "b", 10}})[0]);
     for (size_t i = 0; i < shards.size(); ++i) shards[i].shard = static_cast<ShardId>(i);
   }
 
@@ -103,11 +120,11 @@ struct NoisyPair {
       servers.push_back(Server(name, ComputeServerAccessCost("", {link}, {}).cost));
     }
     const bool balanced = seconds - balanced_at < 3600;
-    const MovePlan plan = PlanShardMoves(shards, {}, servers, 12, balanced);
+    const MovePlan plan = PlanShardMoves(shards, 1, servers, 12, balanced);
     if (plan.moves.empty()) return;
     ++changes;
     balanced_at = seconds;
-    for (const ShardMove& move : plan.moves) shards[move.shard].server = move.to;
+    Move(shards, plan);
   }
 };
 
@@ -143,20 +160,36 @@ TEST_CASE("a_link_that_falls_to_a_tenth_is_left_within_three_rounds") {
 }
 
 TEST_CASE("shards_leave_a_server_that_has_become_far") {
-  const auto shards = Shards({{"a", 10}, {"a", 10}, {"b", 10}, {"b", 10}});
-  const MovePlan plan = PlanShardMoves(shards, {}, {Server("a", 20), Server("b")}, 4);
+  const auto shards = MakeShards({{"a", 10}, {"a", 10}, {"b", 10}, {"b", 10}});
+  const MovePlan plan = PlanShardMoves(shards, 1, {Server("a", 20), Server("b")}, 4);
   REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"b", 40}});
 }
 
-// -- shards with two copies; moves name slots, copies behind shards
+// -- shards with two replicas
 
-std::vector<NodeId> Slots(const std::vector<ShardPlacement>& shards,
-                          const std::vector<ShardPlacement>& copies, const MovePlan& plan) {
-  std::vector<NodeId> slots;
-  for (const ShardPlacement& shard : shards) slots.push_back(shard.server);
-  for (const ShardPlacement& copy : copies) slots.push_back(copy.server);
-  for (const ShardMove& move : plan.moves) slots[static_cast<size_t>(move.shard)] = move.to;
-  return slots;
+// An empty server: the shard has none.
+Shards MakePairs(const std::vector<std::pair<NodeId, NodeId>>& held) {
+  Shards shards;
+  for (const auto& [active, standby] : held) {
+    shards.push_back(MakeShards({{active, 10}})[0]);
+    shards.back().shard = static_cast<ShardId>(shards.size()) - 1;
+    if (standby.empty()) continue;
+    shards.back().replicas.push_back({.server = standby, .role = ReplicaRole::kStandby});
+  }
+  return shards;
+}
+
+// "a b" of a shard that is active on a and has its standby on b.
+std::vector<std::string> Holders(Shards shards, const MovePlan& plan) {
+  Move(shards, plan);
+  std::vector<std::string> holders;
+  for (const ShardDescriptor& shard : shards) {
+    std::string& text = holders.emplace_back();
+    for (const ShardReplica& replica : shard.replicas) {
+      text += (text.empty() ? "" : " ") + replica.server;
+    }
+  }
+  return holders;
 }
 
 PlacementServer At(std::string site, PlacementServer server) {
@@ -165,38 +198,31 @@ PlacementServer At(std::string site, PlacementServer server) {
 }
 
 TEST_CASE("a_copy_that_there_is_not_is_made_on_another_server_at_another_site_if_there_is_one") {
-  const auto shards = Shards({{"a", 10}, {"b", 10}});
-  const auto copies = Shards({{"", 10}, {"a", 10}});
-  const auto here = PlanShardMoves(shards, copies, {Server("a"), Server("b")}, 12);
-  REQUIRE(Slots(shards, copies, here) == std::vector<NodeId>{"a", "b", "b", "a"});
+  const auto shards = MakePairs({{"a", ""}, {"b", "a"}});
+  const auto here = PlanShardMoves(shards, 2, {Server("a"), Server("b")}, 12);
+  REQUIRE(Holders(shards, here) == std::vector<std::string>{"a b", "b a"});
   const auto apart = PlanShardMoves(
-      shards, copies, {At("x", Server("a")), At("x", Server("b")), At("y", Server("c", 5))}, 12);
-  REQUIRE(Slots(shards, copies, apart) == std::vector<NodeId>{"a", "b", "c", "a"});
-  const auto none = PlanShardMoves(shards, copies, {Server("a"), Server("b", 1, false, 100)}, 12);
+      shards, 2, {At("x", Server("a")), At("x", Server("b")), At("y", Server("c", 5))}, 12);
+  REQUIRE(Holders(shards, apart) == std::vector<std::string>{"a c", "b a"});
+  const auto none = PlanShardMoves(shards, 2, {Server("a"), Server("b", 1, false, 100)}, 12);
   REQUIRE(none.moves.empty());
   REQUIRE_FALSE(none.trouble.empty());
 }
 
 TEST_CASE("what_leaves_a_server_never_goes_to_the_one_with_the_other_copy") {
-  const auto shards = Shards({{"a", 10}, {"b", 10}});
-  const auto copies = Shards({{"b", 10}, {"a", 10}});
-  const auto plan =
-      PlanShardMoves(shards, copies, {Server("a", 1, true), Server("b"), Server("c")}, 12);
-  REQUIRE(Slots(shards, copies, plan) == std::vector<NodeId>{"c", "b", "b", "c"});
-  const auto stuck = PlanShardMoves(shards, copies, {Server("a", 1, true), Server("b")}, 12);
+  const auto shards = MakePairs({{"a", "b"}, {"b", "a"}});
+  const auto plan = PlanShardMoves(shards, 2, {Server("a", 1, true), Server("b"), Server("c")}, 12);
+  REQUIRE(Holders(shards, plan) == std::vector<std::string>{"c b", "b c"});
+  const auto stuck = PlanShardMoves(shards, 2, {Server("a", 1, true), Server("b")}, 12);
   REQUIRE(stuck.moves.empty());
   REQUIRE_FALSE(stuck.trouble.empty());
 }
 
 TEST_CASE("a_new_server_takes_its_share_of_shards_and_copies") {
-  const auto shards = Shards({{"a", 10}, {"b", 10}, {"a", 10}});
-  const auto copies = Shards({{"b", 10}, {"a", 10}, {"b", 10}});
-  const auto plan = PlanShardMoves(shards, copies, {Server("a"), Server("b"), Server("c")}, 12);
-  std::map<NodeId, int> held;
-  const auto slots = Slots(shards, copies, plan);
-  for (const NodeId& server : slots) ++held[server];
-  REQUIRE(held == std::map<NodeId, int>{{"a", 2}, {"b", 2}, {"c", 2}});
-  for (size_t i = 0; i < 3; ++i) REQUIRE(slots[i] != slots[i + 3]);
+  const auto shards = MakePairs({{"a", "b"}, {"b", "a"}, {"a", "b"}});
+  const auto plan = PlanShardMoves(shards, 2, {Server("a"), Server("b"), Server("c")}, 12);
+  REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"a", 20}, {"b", 20}, {"c", 20}});
+  for (const std::string& holders : Holders(shards, plan)) REQUIRE(holders[0] != holders[2]);
 }
 
 }  // namespace

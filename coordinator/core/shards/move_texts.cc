@@ -2,52 +2,52 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/bytes_text.h"
 #include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/islands/grouping.h"
-#include "coordinator/core/shards/copies.h"
-#include "coordinator/core/shards/placement.h"
+#include "coordinator/core/shards/failover.h"
+#include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/servers.h"
 
 namespace atl::coord {
 
 std::string MovesText(const Job& job) {
   std::string text;
-  if (!job.record.moves.empty()) {
-    int64_t bytes = 0;
-    std::set<NodeId> to;
-    bool fill = false;
-    for (const ShardMove& move : job.record.moves) {
-      bytes +=
-          GetPlacement(job.record, move.shard).elements * ServerBytesPerElement(job.spec().outer);
-      to.insert(move.to);
-      fill = fill || move.fill;
+  const ReplicaIndex& replicas = job.replicas();
+  if (!replicas.joining.empty()) {
+    int64_t elements = 0;
+    for (const ReplicaId& id : replicas.joining) {
+      elements += job.record.shards[static_cast<size_t>(id.shard)].elements;
     }
-    absl::StrAppend(&text, job.record.moves.size(), fill ? " lost" : "", " shards (",
-                    BytesText(bytes), ") ", fill ? "are filled on" : "move to");
-    for (const NodeId& server : to) absl::StrAppend(&text, " ", server);
+    absl::StrAppend(&text, replicas.joining.size(), replicas.fills ? " lost" : "", " shards (",
+                    BytesText(elements * ServerBytesPerElement(job.spec().outer)), ") ",
+                    replicas.fills ? "are filled on" : "move to");
+    for (const NodeId& server : replicas.targets) absl::StrAppend(&text, " ", server);
     if (!job.record.moves_reason.empty()) absl::StrAppend(&text, ": ", job.record.moves_reason);
   }
-  if (const std::string copies = CopiesText(job); !copies.empty()) {
-    absl::StrAppend(&text, text.empty() ? "" : "; ", copies);
+  if (const std::string standbys = StandbysText(job); !standbys.empty()) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", standbys);
   }
-  for (const ReleasedServer& released : job.record.releasing) {
-    absl::StrAppend(&text, text.empty() ? "" : "; ", released.server,
-                    " has yet to delete its part");
+  for (const auto& [server, since] : replicas.leaving) {
+    if (!IsReleasing(job, server)) continue;
+    absl::StrAppend(&text, text.empty() ? "" : "; ", server, " has yet to delete its part");
   }
-  if (!job.record.refilled.empty()) {
-    const RefilledShard& newest = job.record.refilled.back();
-    absl::StrAppend(&text, text.empty() ? "" : "; ", job.record.refilled.size(),
-                    " shards were lost and filled from an island",
-                    GetOuterOptimizer(job.spec().outer).slots.empty()
-                        ? ""
-                        : ", their outer momentum began at zero",
-                    ", the newest at version ", newest.version);
-    const auto older = std::count_if(job.record.refilled.begin(), job.record.refilled.end(),
-                                     [](const RefilledShard& shard) { return shard.age > 0; });
+  int64_t filled = 0, older = 0;
+  Version newest = kNoVersion;
+  for (const ShardDescriptor& shard : job.record.shards) {
+    if (shard.filled_at == kNoVersion) continue;
+    ++filled;
+    older += shard.filled_age > 0 ? 1 : 0;
+    newest = std::max(newest, shard.filled_at);
+  }
+  if (filled > 0) {
+    absl::StrAppend(
+        &text, text.empty() ? "" : "; ", filled, " shards were lost and filled from an island",
+        GetOuterOptimizer(job.spec().outer).slots.empty() ? ""
+                                                          : ", their outer momentum began at zero",
+        ", the newest at version ", newest);
     if (!job.record.lost_update.empty()) {
       absl::StrAppend(&text, ", ", older, " of them without their update of ",
                       job.record.lost_update);
@@ -64,9 +64,9 @@ std::string PlacementText(const State& s, const Job& job) {
     int64_t shards = 0, copies = 0, bytes = 0;
   };
   std::map<NodeId, Held> held;
-  ForEachSlot(job.record, [&](SlotId slot, const ShardPlacement& shard) {
-    Held& what = held[shard.server];
-    ++(IsCopy(job.record, slot) ? what.copies : what.shards);
+  ForEachHolder(job.record.shards, [&](const ShardDescriptor& shard, const ShardReplica& replica) {
+    Held& what = held[replica.server];
+    ++(replica.role == ReplicaRole::kActive ? what.shards : what.copies);
     what.bytes += shard.elements * ServerBytesPerElement(job.spec().outer);
   });
   const std::vector<const Member*> leaders = ListIslandLeaders(s, job);

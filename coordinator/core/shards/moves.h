@@ -1,32 +1,43 @@
-// Shards that move between parameter servers (resharding): which ones, when, and the switch between
-// two rounds (docs/decisions/moving-shards.md). Private to the core.
+// Takes replicas of shards from one role to the next (docs/decisions/moving-shards.md): a joining
+// one receives the shard and takes over between two rounds; the one that it replaces leaves, and is
+// gone when its server has deleted what it had. Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_SHARDS_MOVES_H_
 #define ATOLL_COORDINATOR_CORE_SHARDS_MOVES_H_
 
+#include <functional>
 #include <set>
 
+#include "coordinator/core/shards/replicas.h"
 #include "coordinator/core/state.h"
 
 namespace atl::coord {
 
-// `atoll refill`: the job's shards on this server are lost; they are filled from an island.
-absl::Status RefillShards(State& s, Job& job, const NodeId& server);
-
-// Forgets what a server had received before it attached: its folder may be another one.
-void OnReceiverHello(State& s, const NodeId& server);
 void OnShardsReceived(State& s, Member& server, const ShardsReceived& message);
-// Returns whether the server holds none of the job's shards, and is to receive some or to delete
-// what it has.
+// Returns whether the server is to receive shards of the job, or to delete some.
 bool TakesPartInMoves(const Job& job, const NodeId& server);
-// A server has deleted what it had of a job that goes on without it.
+// A server has deleted what it had of the job, or said what it holds now, by this placement.
 void OnReleased(Job& job, const NodeId& server, int64_t placement);
 
-// Plans moves, and switches shards that have been received. True if anything changed. REQUIRES: the
-// job is active and not stale, and nothing is decided that is not applied.
+// Plans moves, and lets replicas take over that have received their shards. True if anything
+// changed. REQUIRES: the job is active and not stale, and nothing is decided that is not applied.
 bool AdvanceMoves(State& s, Job& job);
-// The server does not hold these slots any more, and moves of them are off.
-void OnSlotsDropped(State& s, Job& job, const NodeId& server, const std::set<SlotId>& slots);
+// Drops replicas that join or hold a shard, for which which(shard, replica): a server that neither
+// holds nor receives another one leaves the job. Returns their servers. What was to be received
+// next is chosen anew.
+std::set<NodeId> DropReplicas(
+    Job& job, const std::function<bool(const ShardDescriptor&, const ShardReplica&)>& which);
+// After holders of shards were dropped: links, orders of transfers and contributions.
+void OnHoldersDropped(State& s, Job& job, const std::set<NodeId>& servers);
+
+// Returns whether the server holds no shard of the job and has yet to delete what it had.
+bool IsReleasing(const Job& job, const NodeId& server);
+// The server is there, and may get shards.
+bool MayReceive(const State& s, const NodeId& server);
+// An earlier folder of it has come back: it holds shards that have been filled elsewhere since.
+// They are kept, and would conflict with others.
+bool HoldsOldShards(const State& s, const Job& job, const NodeId& server);
+bool IsReceived(const Job& job, const ReplicaId& replica);
 // Returns whether the round waits a moment for shards in transfer.
 bool HoldsForMoves(const State& s, const Job& job);
 // Returns whether all new holders of shards hold them durably, as they report: the old holders may

@@ -7,23 +7,24 @@
 #include "absl/strings/str_cat.h"
 #include "common/model/same_model.h"
 #include "coordinator/core/shards/move_plan.h"
+#include "coordinator/core/shards/replicas.h"
 
 namespace atl {
 namespace {
 constexpr int64_t kMaxModelNumber = int64_t{1} << 32;
 
-absl::Status TooLittle(const std::vector<ShardPlacement>& shards,
+absl::Status TooLittle(const std::vector<ShardDescriptor>& shards,
                        const std::vector<PlacementServer>& servers, int64_t bytes_per_element,
-                       bool copies) {
+                       int64_t replicas) {
   int64_t needed = 0;
   int64_t free = 0;
-  for (const ShardPlacement& s : shards)
-    needed += (copies ? 2 : 1) * s.elements * bytes_per_element;
+  for (const ShardDescriptor& s : shards) needed += replicas * s.elements * bytes_per_element;
   for (const PlacementServer& s : servers) free += s.free_bytes;
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "parameter servers have too little memory: ", needed,
-      " bytes for parameters, outer optimizer state and one staged pseudo-gradient",
-      copies ? ", each on two servers" : "", ", ", free, " free on ", servers.size(), " of them"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("parameter servers have too little memory: ", needed,
+                   " bytes for parameters, outer optimizer state and one staged pseudo-gradient",
+                   replicas == 2 ? ", each on two servers" : "", ", ", free, " free on ",
+                   servers.size(), " of them"));
 }
 
 }  // namespace
@@ -94,8 +95,8 @@ std::string Difference(const JobFacts& ours, const JobFacts& theirs) {
   return "";
 }
 
-absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSize>& layers,
-                                                      int64_t max_shard_bytes) {
+absl::StatusOr<std::vector<ShardDescriptor>> CutShards(const std::vector<LayerSize>& layers,
+                                                       int64_t max_shard_bytes) {
   const int64_t most = std::max<int64_t>(1, max_shard_bytes / 4);
   int64_t count = 0;
   for (const LayerSize& layer : layers) {
@@ -107,13 +108,13 @@ absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSiz
                                                    max_shard_bytes, " bytes; ", kPlacedShardsMax,
                                                    " are allowed: allow larger shards"));
   }
-  std::vector<ShardPlacement> shards;
+  std::vector<ShardDescriptor> shards;
   shards.reserve(count);
   const auto cut = [&](size_t layer, int64_t begin, int64_t elements) {
     const int64_t parts = (elements + most - 1) / most;
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t size = elements / parts + (part < elements % parts ? 1 : 0);
-      ShardPlacement shard;
+      ShardDescriptor shard;
       shard.shard = static_cast<ShardId>(shards.size());
       shard.layer = static_cast<int32_t>(layer);
       shard.begin = begin;
@@ -131,54 +132,34 @@ absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSiz
   return shards;
 }
 
-absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
-                                      const std::vector<PlacementServer>& servers,
-                                      int64_t bytes_per_element, bool copies) {
-  for (ShardPlacement& shard : shards) {
-    shard.server.clear();
-    shard.endpoint.clear();
-    shard.public_key.clear();
-  }
-  Placement placement{shards, {}};
+absl::StatusOr<std::vector<ShardDescriptor>> PlaceShards(
+    std::vector<ShardDescriptor> shards, const std::vector<PlacementServer>& servers,
+    int64_t bytes_per_element, int64_t replicas) {
+  for (ShardDescriptor& shard : shards) shard.replicas.clear();
   std::vector<PlacementServer> left = servers;
-  const auto place = [&](std::vector<ShardPlacement>& what, SlotId first) {
-    const MovePlan plan =
-        PlanShardMoves(placement.shards, placement.copies, left, bytes_per_element);
-    for (const ShardMove& move : plan.moves) {
-      ShardPlacement& shard = what[static_cast<size_t>(move.shard - first)];
-      shard.server = move.to;
+  // All active ones first.
+  for (int64_t count = 1; count <= replicas; ++count) {
+    const MovePlan plan = PlanShardMoves(shards, count, left, bytes_per_element);
+    if (!plan.trouble.empty()) return TooLittle(shards, servers, bytes_per_element, replicas);
+    for (const ReplicaMove& move : plan.moves) {
+      ShardDescriptor& shard = shards[static_cast<size_t>(move.shard)];
+      shard.replicas.push_back(
+          {.server = move.to, .role = count == 1 ? ReplicaRole::kActive : ReplicaRole::kStandby});
       for (PlacementServer& server : left) {
         if (server.name == move.to) server.free_bytes -= shard.elements * bytes_per_element;
       }
     }
-    return plan.trouble.empty();
-  };
-  bool placed = place(placement.shards, 0);
-  if (placed && copies) {
-    placement.copies = shards;
-    placed = place(placement.copies, static_cast<SlotId>(shards.size()));
   }
-  if (!placed) return TooLittle(shards, servers, bytes_per_element, copies);
-  int64_t total = 0, most = 0;
-  for (size_t i = 0; i < servers.size(); ++i) {
-    const int64_t held = (servers[i].free_bytes - left[i].free_bytes) / bytes_per_element;
-    total += held;
-    most = std::max(most, held);
-  }
-  if (total > 0) {
-    placement.max_over_mean = static_cast<double>(most) * static_cast<double>(servers.size()) /
-                              static_cast<double>(total);
-  }
-  return placement;
+  return shards;
 }
 
-double MaxOverMean(const std::vector<ShardPlacement>& shards) {
+double MaxOverMean(const std::vector<ShardDescriptor>& shards) {
   std::map<NodeId, int64_t> held;
   int64_t total = 0;
   int64_t most = 0;
-  for (const ShardPlacement& shard : shards) {
+  for (const ShardDescriptor& shard : shards) {
     total += shard.elements;
-    most = std::max(most, held[shard.server] += shard.elements);
+    most = std::max(most, held[GetActiveServer(shard)] += shard.elements);
   }
   if (total == 0) return 1;
   return static_cast<double>(most) * static_cast<double>(held.size()) / static_cast<double>(total);

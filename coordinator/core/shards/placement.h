@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/ids.h"
 #include "common/protocol/control.h"
+#include "coordinator/core/records.h"
 
 namespace atl {
 
@@ -26,9 +27,9 @@ absl::Status Validate(const JobFacts& facts);
 std::string Difference(const JobFacts& ours, const JobFacts& theirs);
 
 // Shards of at most `max_shard_bytes` of fp32, those of one layer equal to within one element, in
-// order of layers; without servers. REQUIRES: valid facts. Error: too many shards.
-absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSize>& layers,
-                                                      int64_t max_shard_bytes);
+// order of layers; without replicas. REQUIRES: valid facts. Error: too many shards.
+absl::StatusOr<std::vector<ShardDescriptor>> CutShards(const std::vector<LayerSize>& layers,
+                                                       int64_t max_shard_bytes);
 
 struct PlacementServer {
   NodeId name;
@@ -39,23 +40,18 @@ struct PlacementServer {
   std::string site = {};
 };
 
-struct Placement {
-  std::vector<ShardPlacement> shards;
-  std::vector<ShardPlacement> copies;  // empty: none are wanted
-  double max_over_mean = 1;            // elements of the fullest server over the mean of all
-};
-
 // Longest processing time first: the largest shard not yet placed goes to the server whose elements
 // times their cost are the fewest with it (the first by name among equals) that has memory for it:
-// parameters, slots and one staged pseudo-gradient. A copy goes to another server than its shard,
-// at another site if one has memory for it. Servers are named, without addresses. Error: they have
-// too little memory; says how much is needed.
-absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
-                                      const std::vector<PlacementServer>& servers,
-                                      int64_t bytes_per_element, bool copies = false);
+// parameters, slots and one staged pseudo-gradient. A second replica (`replicas` is 2) goes to
+// another server than the active one, at another site if one has memory for it. Replaces the
+// replicas that the shards have. Servers are named, without addresses. Error: they have too little
+// memory; says how much is needed.
+absl::StatusOr<std::vector<ShardDescriptor>> PlaceShards(
+    std::vector<ShardDescriptor> shards, const std::vector<PlacementServer>& servers,
+    int64_t bytes_per_element, int64_t replicas = 1);
 
-// Elements of the fullest server over the mean; 1 if nothing is placed.
-double MaxOverMean(const std::vector<ShardPlacement>& shards);
+// Elements of the active replicas of the fullest server over the mean; 1 if nothing is placed.
+double MaxOverMean(const std::vector<ShardDescriptor>& shards);
 
 }  // namespace atl
 

@@ -3,10 +3,12 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "coordinator/core/shards/replicas.h"
+
 namespace atl {
 namespace {
 
-std::vector<ShardPlacement> Cut(const std::vector<LayerSize>& layers, int64_t bytes) {
+std::vector<ShardDescriptor> Cut(const std::vector<LayerSize>& layers, int64_t bytes) {
   auto shards = CutShards(layers, bytes);
   REQUIRE(shards.ok());
   return *shards;
@@ -42,12 +44,11 @@ TEST_CASE("the largest shard goes first, always to the server with the least") {
   const auto placement = PlaceShards(Cut({{"a", 5}, {"b", 9}, {"c", 4}, {"d", 6}}, 1 << 20),
                                      {{"ps-0", 1, 10000}, {"ps-1", 1, 10000}}, 12);
   REQUIRE(placement.ok());
-  CHECK(placement->shards[1].server == "ps-0");  // 9
-  CHECK(placement->shards[3].server == "ps-1");  // 6
-  CHECK(placement->shards[0].server == "ps-1");  // 5
-  CHECK(placement->shards[2].server == "ps-0");  // 4
-  CHECK(placement->max_over_mean == Approx(13.0 / 12));
-  CHECK(MaxOverMean(placement->shards) == Approx(13.0 / 12));
+  CHECK(GetActiveServer((*placement)[1]) == "ps-0");  // 9
+  CHECK(GetActiveServer((*placement)[3]) == "ps-1");  // 6
+  CHECK(GetActiveServer((*placement)[0]) == "ps-1");  // 5
+  CHECK(GetActiveServer((*placement)[2]) == "ps-0");  // 4
+  CHECK(MaxOverMean(*placement) == Approx(13.0 / 12));
 }
 
 TEST_CASE("a_far_server_gets_so_much_less_at_first") {
@@ -56,7 +57,7 @@ TEST_CASE("a_far_server_gets_so_much_less_at_first") {
       PlaceShards(shards, {{"far", /*cost=*/3, 10000}, {"near", /*cost=*/1, 10000}}, 4);
   REQUIRE(placement.ok());
   std::map<NodeId, int> count;
-  for (const ShardPlacement& shard : placement->shards) ++count[shard.server];
+  for (const ShardDescriptor& shard : *placement) ++count[GetActiveServer(shard)];
   CHECK(count == std::map<NodeId, int>{{"far", 1}, {"near", 3}});
 }
 
@@ -65,7 +66,7 @@ TEST_CASE("a small server gets what fits; none that fits is an error with the nu
   const auto placement = PlaceShards(shards, {{"ps-0", 1, 120}, {"ps-1", 1, 240}}, 12);
   REQUIRE(placement.ok());
   std::map<NodeId, int> count;
-  for (const ShardPlacement& shard : placement->shards) ++count[shard.server];
+  for (const ShardDescriptor& shard : *placement) ++count[GetActiveServer(shard)];
   CHECK(count["ps-0"] == 1);
   CHECK(count["ps-1"] == 2);
   const auto none = PlaceShards(shards, {{"ps-0", 1, 120}, {"ps-1", 1, 200}}, 12);

@@ -14,6 +14,11 @@
 
 namespace atl::coord {
 
+using ShardList = std::vector<const ShardDescriptor*>;
+
+// `atoll refill`: the job's shards on this server are lost; they are filled from an island.
+absl::Status RefillShards(State& s, Job& job, const NodeId& server);
+
 struct FillSource {
   const Member* leader = nullptr;
   const IslandRecord* island = nullptr;
@@ -21,18 +26,7 @@ struct FillSource {
 // The islands that are there, by the version of their theta_base.
 std::map<Version, std::vector<FillSource>> FindFillSources(const State& s, const Job& job);
 
-// The parameters that lost shards get, and the version that has them.
-struct Fill {
-  Version version = 0;  // as JobRecord::fill_version
-  Version base = 0;     // of theta_base
-};
-// Chooses a fill from the newest theta_base. A version that another theta_base was to fill, or
-// whose bits of these shards (`lost`) an island may have pulled, is not filled otherwise. REQUIRES:
-// there is a source.
-Fill ChooseFill(const Job& job, const std::map<Version, std::vector<FillSource>>& sources,
-                const std::vector<ShardPlacement>& lost);
-
-// The version of theta_base that fills the moves under way.
+// The version of theta_base that fills the replicas under way.
 Version GetFillBase(const Job& job);
 // An island has adopted the committed version meanwhile, whose parameters of the lost shards are
 // the same.
@@ -44,7 +38,7 @@ bool IsBeingFilled(const Job& job, const NodeId& server);
 
 // "version 7 (round 8: island 0 of w-0)" and so on: whose updates shards lack that go on from
 // version `base`. Empty: none that concerns them.
-std::string LostUpdates(const Job& job, const std::vector<ShardPlacement>& shards, Version base);
+std::string LostUpdates(const Job& job, const ShardList& shards, Version base);
 
 }  // namespace atl::coord
 

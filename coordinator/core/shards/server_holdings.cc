@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/rounds/rounds.h"
-#include "coordinator/core/shards/copies.h"
 #include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/servers.h"
 #include "coordinator/core/stalls.h"
@@ -14,15 +13,12 @@
 namespace atl::coord {
 namespace {
 
-// Returns whether the push is of one of the job's shards on this server, and lies within it.
-bool IsOn(const Job& job, const NodeId& server, const PushId& push) {
-  return SlotOn(job.record, server, push.shard).has_value();
-}
-
-// Notes a push that is staged on this server. REQUIRES: IsOn.
-void AddStaged(const Job& job, const NodeId& server, const PushId& push, StagedShards& staged) {
-  const int64_t elements = job.record.shards[static_cast<size_t>(push.shard)].elements;
-  staged.Add(*SlotOn(job.record, server, push.shard), push.RangeIn(elements), elements);
+// The shard of a push; null: the job has none of this number on this server.
+const ShardDescriptor* FindShardOn(const Job& job, const NodeId& server, const PushId& push) {
+  const auto index = static_cast<size_t>(push.shard);
+  if (push.shard < 0 || index >= job.record.shards.size()) return nullptr;
+  const ShardDescriptor& shard = job.record.shards[index];
+  return FindHolder(shard, server) == nullptr ? nullptr : &shard;
 }
 
 // Returns what the server reports to have staged of the job's shards on it.
@@ -30,10 +26,9 @@ std::map<ContributionId, StagedShards> StagedOn(const Job& job, const NodeId& se
                                                 const HeldJob* held) {
   std::map<ContributionId, StagedShards> staged;
   if (held == nullptr) return staged;
-  const std::vector<ShardPlacement>& shards = job.record.shards;
   for (const PushId& push : held->staged) {
-    if (IsOn(job, server, push))
-      staged[ToContributionId(push)].Add(push, shards[push.shard].elements);
+    const ShardDescriptor* shard = FindShardOn(job, server, push);
+    if (shard != nullptr) staged[ToContributionId(push)].Add(push, shard->elements);
   }
   return staged;
 }
@@ -50,17 +45,13 @@ bool IsAhead(const Job& job, const HeldJob* held) {
 std::set<ShardId> LackedBy(const Job& job, const NodeId& server, const HeldJob& held) {
   std::set<ShardId> lacking;
   if (held.version == kNoVersion) return lacking;  // shards are assigned with version 0
-  const auto has = [](const std::vector<ShardId>& shards, ShardId shard) {
-    return std::find(shards.begin(), shards.end(), shard) != shards.end();
-  };
-  ForEachSlotOn(job.record, server, [&](SlotId, const ShardPlacement& shard) {
-    if (has(held.shards, shard.shard)) return;
-    const bool filled = std::any_of(job.record.refilled.begin(), job.record.refilled.end(),
-                                    [&](const RefilledShard& r) {
-                                      return r.shard == shard.shard && r.version == held.version;
-                                    });
-    if (!filled || !has(held.filled, shard.shard)) lacking.insert(shard.shard);
-  });
+  const std::set<ShardId> has(held.shards.begin(), held.shards.end());
+  const std::set<ShardId> filled(held.filled.begin(), held.filled.end());
+  for (const ShardId shard : job.ShardsOn(server)) {
+    const Version filled_at = job.record.shards[static_cast<size_t>(shard)].filled_at;
+    const bool has_filled = filled_at == held.version && filled.contains(shard);
+    if (!has.contains(shard) && !has_filled) lacking.insert(shard);
+  }
   return lacking;
 }
 
@@ -85,10 +76,10 @@ std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
     for (const DecisionParticipant& p : decision->participants) {
       if (!p.accepted) continue;
       std::optional<ShardId> lost;
-      ForEachSlotOn(job.record, server, [&](SlotId, const ShardPlacement& shard) {
-        if (!IsPushed(job, p.contribution, shard)) return;
-        if (!staged[p.contribution].Holds(shard.shard)) lost = shard.shard;
-      });
+      for (const ShardId shard : job.ShardsOn(server)) {
+        if (!IsPushed(job, p.contribution, job.record.shards[static_cast<size_t>(shard)])) continue;
+        if (!staged[p.contribution].Holds(shard)) lost = shard;
+      }
       if (!lost) continue;
       return absl::StrCat("it has lost island ", p.contribution.island, "'s push of shard ", *lost,
                           ", which version ", v, " is made of");
@@ -99,27 +90,23 @@ std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
 
 // Takes over what the server says that it has staged. `fresh`: and nothing else.
 void TakeStaged(Job& job, const NodeId& server, const HeldJob* held, bool fresh) {
+  std::map<ContributionId, std::vector<const PushId*>> pushes;
+  if (held != nullptr) {
+    for (const PushId& push : held->staged) pushes[ToContributionId(push)].push_back(&push);
+  }
   for (const auto& [id, record] : job.rounds.contributions) {
     if (record.dropped) continue;
-    StagedShards& staged = job.rounds.staged[id];
-    ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement&) {
-      if (fresh) staged.Forget(slot);
-    });
-    if (held == nullptr) {
-      NoteStaged(job, job.rounds, id);
-      continue;
-    }
-    for (const PushId& push : held->staged) {
-      if (ToContributionId(push) == id && IsOn(job, server, push)) {
-        AddStaged(job, server, push, staged);
-      }
+    StagedShards& staged = job.rounds.staged[id][server];
+    if (fresh) staged = StagedShards();
+    for (const PushId* push : pushes[id]) {
+      const ShardDescriptor* shard = FindShardOn(job, server, *push);
+      if (shard != nullptr) staged.Add(*push, shard->elements);
     }
     NoteStaged(job, job.rounds, id);
   }
-  if (held == nullptr) return;
-  for (const PushId& push : held->staged) {
-    if (!MayCount(job.rounds, ToContributionId(push))) {
-      job.rounds.links.at(server).unknown.insert(ToContributionId(push));
+  for (const auto& [id, of_it] : pushes) {
+    if (!of_it.empty() && !MayCount(job.rounds, id)) {
+      job.rounds.links.at(server).unknown.insert(id);
     }
   }
 }
@@ -130,25 +117,22 @@ constexpr char kStoreIsOlder[] =
 
 // Also of a job that has ended: it can be exported.
 void TakeEndpoint(Job& job, const Member& server) {
-  for (std::vector<ShardPlacement>* shards : {&job.record.shards, &job.record.copies}) {
-    for (ShardPlacement& shard : *shards) {
-      if (shard.server != server.record.name) continue;
-      if (shard.endpoint == server.endpoint && shard.public_key == server.public_key) continue;
-      SetHolder(server, shard);
-      job.dirty.record = true;
-      ++job.placement_revision;
-    }
-  }
+  ForEachHolder(job.record.shards, [&](const ShardDescriptor&, ShardReplica& replica) {
+    if (replica.server != server.record.name) return;
+    if (replica.endpoint == server.endpoint && replica.public_key == server.public_key) return;
+    SetHolder(server, replica);
+    job.dirty.record = true;
+    ++job.placement_revision;
+  });
 }
 
 // Servers that forward to it get its new address, and that it may lack what it had.
 void ResendForwarderAssignments(State& s, Job& job, const NodeId& server) {
   if (job.record.removed) return;  // its shards are those that are still to be deleted
-  for (const ShardPlacement& copy : job.record.copies) {
-    if (copy.server != server) continue;
-    const auto link =
-        job.rounds.links.find(job.record.shards[static_cast<size_t>(copy.shard)].server);
-    if (link == job.rounds.links.end()) continue;
+  for (const ShardId id : job.ShardsOn(server)) {
+    const NodeId active = GetActiveServer(job.record.shards[static_cast<size_t>(id)]);
+    const auto link = job.rounds.links.find(active);
+    if (active == server || link == job.rounds.links.end()) continue;
     link->second.assigned = false;
     link->second.again_at = s.now;
   }
@@ -237,13 +221,16 @@ void OnServerHello(State& s, Member& server, const ServerHello& message, bool fr
   s.server_sites.clear();
   server.site_only = message.site_only;
   for (auto& [number, job] : s.jobs) {
+    // What it had received may be in another folder.
+    std::erase_if(job.moving.received, [&](const auto& received) {
+      return received.first.server == server.record.name;
+    });
     if (!job.rounds.links.contains(server.record.name)) continue;
     const auto held = std::find_if(message.jobs.begin(), message.jobs.end(),
                                    [&](const HeldJob& h) { return h.job == job.id(); });
     TakeHeld(s, job, server, held == message.jobs.end() ? nullptr : &*held, fresh);
   }
   ForgetHeld(s, server.record.name);
-  OnReceiverHello(s, server.record.name);
   for (const HeldJob& held : message.jobs) {
     const Job* job = s.FindJob(held.job);
     // A server with a newer placement than the store has may hold what has moved since.
@@ -265,13 +252,14 @@ void OnPushStaged(State& s, Member& server, const PushStaged& message) {
   if (job == nullptr) return;
   const auto link = job->rounds.links.find(server.record.name);
   if (link == job->rounds.links.end() || !link->second.known) return;
-  if (!IsOn(*job, server.record.name, message.push)) return;
+  const ShardDescriptor* shard = FindShardOn(*job, server.record.name, message.push);
+  if (shard == nullptr) return;
   const ContributionId id = ToContributionId(message.push);
   auto it = job->rounds.contributions.find(id);
   link->second.trouble.clear();  // its log takes writes
   if (it != job->rounds.contributions.end() && !it->second.dropped) {
     const size_t complete = job->rounds.complete.size();
-    AddStaged(*job, server.record.name, message.push, job->rounds.staged[id]);
+    job->rounds.staged[id][server.record.name].Add(message.push, shard->elements);
     NoteStaged(*job, job->rounds, id);
     NotePush(s, *job, id.island);
     if (job->rounds.complete.size() != complete) s.Touch(*job);

@@ -14,7 +14,6 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/rounds.h"
-#include "coordinator/core/shards/copies.h"
 #include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/placement.h"
 #include "coordinator/core/shards/server_holdings.h"
@@ -33,15 +32,20 @@ ServerLink* FindServerLink(State& s, const Member& server, const JobId& job_id, 
   return it == job->rounds.links.end() ? nullptr : &it->second;
 }
 
+// The shards for which the server is active.
+std::vector<ShardId> ListActiveOn(const Job& job, const NodeId& server) {
+  std::vector<ShardId> active = job.ShardsOn(server);
+  std::erase_if(active, [&](ShardId shard) {
+    return GetActiveServer(job.record.shards[static_cast<size_t>(shard)]) != server;
+  });
+  return active;
+}
+
 // The shards whose statistics a server sends: each shard's by one server. Empty: of all that it
 // holds.
 std::vector<ShardId> SelectStatisticsShards(const Job& job, const NodeId& server) {
-  std::vector<ShardId> selected;
-  if (job.record.copies.empty()) return selected;
-  for (const ShardPlacement& shard : job.record.shards) {
-    if (shard.server == server) selected.push_back(shard.shard);
-  }
-  return selected;
+  if (job.spec().outer.shard_copies == 1) return {};
+  return ListActiveOn(job, server);
 }
 
 bool IsBehind(const Job& job, const ServerLink& link) {
@@ -63,7 +67,7 @@ bool Owes(const Job& job, const NodeId& server, const ServerLink& link) {
   if (IsBehind(job, link)) return true;
   if (job.ended()) return WantsEnd(job, link) && !link.end_sent;
   if (!link.assigned) return true;
-  if (job.rounds.collecting && IsActive(job.record, server) &&
+  if (job.rounds.collecting && job.replicas().active.contains(server) &&
       !job.rounds.collecting->grams.contains(server)) {
     return true;
   }
@@ -77,14 +81,15 @@ void SendAssignment(State& s, Job& job, const NodeId& server) {
                       job.spec().outer.momentum,
                       GetSnapshotRounds(job),
                       MakeJobDefinition(job)};
-  ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement& shard) {
-    assign.shards.push_back({shard.shard, shard.layer, shard.elements, shard.begin});
-    if (IsCopy(job.record, slot) || job.record.copies.empty()) return;
-    const ShardPlacement& copy = job.record.copies[static_cast<size_t>(slot)];
-    const Member* to = s.FindMember(MemberKind::kServer, copy.server);
-    if (to == nullptr) return;
-    assign.forwards.push_back({slot, copy.endpoint, copy.public_key, to->record.incarnation});
-  });
+  for (const ShardId id : job.ShardsOn(server)) {
+    const ShardDescriptor& shard = job.record.shards[static_cast<size_t>(id)];
+    assign.shards.push_back(ToOwnedShard(shard));
+    const ShardReplica* standby = FindReplica(shard, ReplicaRole::kStandby);
+    if (standby == nullptr || standby->server == server) continue;
+    const Member* to = s.FindMember(MemberKind::kServer, standby->server);
+    if (to == nullptr) continue;
+    assign.forwards.push_back({id, standby->endpoint, standby->public_key, to->record.incarnation});
+  }
   s.SendToServer(server, std::move(assign));
   SendFencesTo(s, job, server);
 }
@@ -121,13 +126,10 @@ void RequestDescriptions(State& s, Job& job) {
 std::map<NodeId, int64_t> CountBytesHeld(const Job& job) {
   const int64_t bytes = ServerBytesPerElement(job.spec().outer);
   std::map<NodeId, int64_t> held;
-  ForEachSlot(job.record, [&](SlotId, const ShardPlacement& shard) {
-    held[shard.server] += shard.elements * bytes;
+  ForEachReplica(job.record.shards, [&](const ShardDescriptor& shard, const ShardReplica& replica) {
+    const bool comes = replica.role == ReplicaRole::kJoining && replica.server != replica.replaces;
+    if (IsHolder(replica) || comes) held[replica.server] += shard.elements * bytes;
   });
-  for (const ShardMove& move : job.record.moves) {
-    const ShardPlacement& shard = GetPlacement(job.record, move.shard);
-    if (shard.server != move.to) held[move.to] += shard.elements * bytes;
-  }
   return held;
 }
 
@@ -180,9 +182,9 @@ void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message) {
   link->assigned = true;
   link->trouble.clear();
   link->again_at = s.now;
-  job->moving.givers.erase(server.record.name);
+  OnReleased(*job, server.record.name, message.placement);
   if (!TakenOver(*job)) return;
-  for (const NodeId& giver : job->moving.givers) {
+  for (const auto& [giver, since] : job->replicas().leaving) {
     if (const auto gives = job->rounds.links.find(giver); gives != job->rounds.links.end()) {
       gives->second.again_at = s.now;
     }
@@ -200,9 +202,9 @@ void OnStatistics(State& s, Member& server, const Statistics& message) {
     return;
   }
   std::set<int32_t> expected;
-  for (const ShardPlacement& shard : job->record.shards) {
-    const bool in_turn = IsInTurn(message.version, shard.layer, job->spec().outer.fragments);
-    if (in_turn && shard.server == server.record.name) expected.insert(shard.layer);
+  for (const ShardId shard : ListActiveOn(*job, server.record.name)) {
+    const int32_t layer = job->record.shards[static_cast<size_t>(shard)].layer;
+    if (IsInTurn(message.version, layer, job->spec().outer.fragments)) expected.insert(layer);
   }
   const size_t k = message.contributions.size();
   if (!HasStatisticsByLayer(k) && !expected.empty()) expected = {0};
@@ -268,7 +270,7 @@ void PumpServers(State& s, Job& job) {
     if (fences_changed && link.assigned) SendFencesTo(s, job, server);
     if (!Owes(job, server, link) || s.now < link.again_at) continue;
     link.again_at = s.now + kRetryInterval;
-    const bool gives = job.active() && !link.assigned && job.moving.givers.contains(server);
+    const bool gives = job.active() && !link.assigned && job.replicas().leaving.contains(server);
     if (gives && !TakenOver(job)) continue;
     if (job.record.removed) {
       s.SendToServer(server, RemoveJob{job.id()});
@@ -341,22 +343,19 @@ std::string ServerTroubles(const Job& job) {
 
 // -------------------------------------------------------------------------------------- room ----
 
-void SetHolder(const Member& server, ShardPlacement& shard) {
-  shard.server = server.record.name;
-  shard.endpoint = server.endpoint;
-  shard.public_key = server.public_key;
+void SetHolder(const Member& server, ShardReplica& replica) {
+  replica.server = server.record.name;
+  replica.endpoint = server.endpoint;
+  replica.public_key = server.public_key;
 }
 
 void LinkHolders(State& s, Job& job) {
-  JobRecord& record = job.EditRecord();
-  for (std::vector<ShardPlacement>* list : {&record.shards, &record.copies}) {
-    for (ShardPlacement& shard : *list) {
-      SetHolder(*s.FindMember(MemberKind::kServer, shard.server), shard);
-      ServerLink& link = job.rounds.links[shard.server];
-      link.known = true;
-      link.again_at = link.exchange_again_at = s.now;
-    }
-  }
+  ForEachHolder(job.EditRecord().shards, [&](const ShardDescriptor&, ShardReplica& replica) {
+    SetHolder(*s.FindMember(MemberKind::kServer, replica.server), replica);
+    ServerLink& link = job.rounds.links[replica.server];
+    link.known = true;
+    link.again_at = link.exchange_again_at = s.now;
+  });
 }
 
 std::vector<PlacementServer> ListServers(const State& s, const std::vector<const Member*>& leaders,

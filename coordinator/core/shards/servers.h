@@ -30,8 +30,8 @@ std::string MissingServers(const State& s, const Job& job);
 // The servers' passing faults, each after "; ". Empty: none is known.
 std::string ServerTroubles(const Job& job);
 
-// Makes the server the one that holds the shard, with its address.
-void SetHolder(const Member& server, ShardPlacement& shard);
+// Makes the replica the server's, with its address.
+void SetHolder(const Member& server, ShardReplica& replica);
 // After all shards of the job were placed by name: their addresses, and links to their servers.
 void LinkHolders(State& s, Job& job);
 // Parameter servers that shards may go to, with their cost for these leaders.

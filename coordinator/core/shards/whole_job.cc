@@ -11,6 +11,7 @@
 #include "common/status.h"
 #include "coordinator/core/rounds/staged.h"
 #include "coordinator/core/shards/placement.h"
+#include "coordinator/core/shards/replicas.h"
 
 namespace atl::coord {
 
@@ -79,8 +80,8 @@ absl::StatusOr<const JobDefinition*> FindJobDefinition(const Descriptions& by_se
 }
 
 // Every element of every layer once.
-absl::Status CheckCover(const JobFacts& facts, std::vector<ShardPlacement> shards) {
-  std::sort(shards.begin(), shards.end(), [](const ShardPlacement& a, const ShardPlacement& b) {
+absl::Status CheckCover(const JobFacts& facts, std::vector<ShardDescriptor> shards) {
+  std::sort(shards.begin(), shards.end(), [](const ShardDescriptor& a, const ShardDescriptor& b) {
     return std::pair(a.layer, a.begin) < std::pair(b.layer, b.begin);
   });
   auto shard = shards.begin();
@@ -130,21 +131,25 @@ absl::Status CollectShards(const Descriptions& by_server, WholeJob& whole) {
   const auto version = [&](const ShardPlacement& shard) {
     return by_server.at(shard.server)->held.version;
   };
-  for (ShardPlacement& shard : AllHeld(by_server)) {
-    if (whole.shards.empty() || whole.shards.back().shard != shard.shard) {
-      if (copies) whole.copies.push_back({shard.shard, shard.layer, shard.begin, shard.elements});
-      whole.shards.push_back(std::move(shard));
+  const ShardPlacement* first = nullptr;  // on the active server
+  const std::vector<ShardPlacement> all_held = AllHeld(by_server);
+  for (const ShardPlacement& held : all_held) {
+    if (first == nullptr || first->shard != held.shard) {
+      first = &held;
+      whole.shards.push_back({held.shard, held.layer, held.begin, held.elements, {}});
+      whole.shards.back().replicas.push_back({.server = held.server, .role = ReplicaRole::kActive});
       continue;
     }
-    const ShardPlacement& first = whole.shards.back();
-    if (get_placement(first) > get_placement(shard)) continue;
-    if (!copies || !whole.copies.back().server.empty()) {
-      return Lacks(absl::StrCat("parameter servers ", first.server, " and ", shard.server,
-                                " both hold shard ", shard.shard,
+    if (get_placement(*first) > get_placement(held)) continue;
+    std::vector<ShardReplica>& replicas = whole.shards.back().replicas;
+    if (!copies || replicas.size() == 2) {
+      return Lacks(absl::StrCat("parameter servers ", first->server, " and ", held.server,
+                                " both hold shard ", held.shard,
                                 ": stop the one whose copy is older"));
     }
     // A copy that is further behind cannot catch up: it was done without.
-    if (version(shard) >= version(first) - 1) whole.copies.back() = std::move(shard);
+    if (version(held) < version(*first) - 1) continue;
+    replicas.push_back({.server = held.server, .role = ReplicaRole::kStandby});
   }
   if (absl::Status status = CheckCover(whole.definition->facts, whole.shards); !status.ok()) {
     return status;
@@ -185,11 +190,9 @@ absl::Status CheckCatchUp(const NodeId& server, const JobDescribed& described,
 
 Descriptions SelectHolders(const WholeJob& whole, const Descriptions& by_server) {
   Descriptions holders;
-  for (const auto* list : {&whole.shards, &whole.copies}) {
-    for (const ShardPlacement& shard : *list) {
-      if (!shard.server.empty()) holders[shard.server] = by_server.at(shard.server);
-    }
-  }
+  ForEachReplica(whole.shards, [&](const ShardDescriptor&, const ShardReplica& replica) {
+    holders[replica.server] = by_server.at(replica.server);
+  });
   return holders;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/protocol/control.h"
+#include "coordinator/core/records.h"
 
 namespace atl::coord {
 
@@ -18,10 +19,10 @@ using Descriptions = std::map<NodeId, const JobDescribed*>;
 // The job that the servers' descriptions add up to.
 struct WholeJob {
   const JobDefinition* definition = nullptr;
-  std::vector<ShardPlacement> shards, copies;  // as in JobRecord
-  Version version = kNoVersion;                // newest that a server has applied
-  const CommitRound* newest = nullptr;         // that made it; null in version kNoVersion
-  Generation generation = 0;                   // newest that any server knows
+  std::vector<ShardDescriptor> shards;  // as in JobRecord, without servers' addresses
+  Version version = kNoVersion;         // newest that a server has applied
+  const CommitRound* newest = nullptr;  // that made it; null in version kNoVersion
+  Generation generation = 0;            // newest that any server knows
   bool ended = false;
   int64_t placement = 0;
 };
