@@ -105,10 +105,9 @@ class CudaGraphs final : public Graphs {
     const cudaError_t error = cudaStreamEndCapture(Raw(stream), &graph);
     cudaGetLastError();
     share_->EndCapture(Raw(stream));
-    const absl::Status meanwhile = errors_->Take();
+    absl::Status status = errors_->Take();
     errors_->Keep(std::exchange(earlier_, absl::OkStatus()));
     auto made = std::make_unique<Instance>();
-    absl::Status status = meanwhile;
     if (status.ok() && error != cudaSuccess)
       status = StatusFromError(error, "cudaStreamEndCapture");
     if (status.ok()) {
@@ -295,7 +294,6 @@ class CudaBackend final : public cuda::DeviceBackend {
   Duration Elapsed(const Event& from, const Event& to) const override {
     cudaSetDevice(device_.index);
     float milliseconds = 0;
-    // After an error nothing was passed: Synchronize reports it.
     if (cudaEventElapsedTime(&milliseconds, Raw(from), Raw(to)) != cudaSuccess) cudaGetLastError();
     return FromSeconds(milliseconds / 1e3);
   }
@@ -330,13 +328,19 @@ class CudaBackend final : public cuda::DeviceBackend {
     if (!records_) return work();
     Use();
     const absl::Status status = recorder_.Repeat(stream, key, work);
-    LogGraphs();
+    // The first of each: what cannot be recorded is enqueued as usual, and no one would notice.
+    const RepeatCounts& counts = recorder_.counts();
+    if (counts.recorded > 0 && !std::exchange(logged_record_, true)) {
+      LogInfo("cuda", "graphs: the first work is recorded");
+    }
+    if (!counts.trouble.empty() && !std::exchange(logged_refusal_, true)) {
+      LogInfo("cuda", "graphs: not recorded: ", counts.trouble);
+    }
     return status;
   }
   RepeatCounts Repeats() const override { return recorder_.counts(); }
 
   // ---- For NCCL ----
-
   int device_index() const override { return device_.index; }
   CUstream_st* RawStream(Stream& stream) const override { return Raw(stream); }
   void AddFailureSource(std::shared_ptr<AsyncFailure> source) override {
@@ -349,20 +353,6 @@ class CudaBackend final : public cuda::DeviceBackend {
     cudaEvent_t event = nullptr;
     ATOLL_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, flags));
     return std::make_unique<CudaEvent>(event);
-  }
-
-  // The first record and the first refusal: what cannot be recorded is enqueued as usual, and no
-  // one would notice.
-  void LogGraphs() {
-    const RepeatCounts& counts = recorder_.counts();
-    if (!logged_record_ && counts.recorded > 0) {
-      logged_record_ = true;
-      LogInfo("cuda", "graphs: the first work is recorded");
-    }
-    if (!logged_refusal_ && !counts.trouble.empty()) {
-      logged_refusal_ = true;
-      LogInfo("cuda", "graphs: not recorded: ", counts.trouble);
-    }
   }
 
   // Pinned memory that was freed, and the point in the memory stream behind its last use.
@@ -379,9 +369,8 @@ class CudaBackend final : public cuda::DeviceBackend {
 
   static void* GetPinned(int64_t bytes) {
     void* data = nullptr;
-    const cudaError_t error =
-        cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocDefault);
-    if (error == cudaSuccess) return data;
+    const auto size = static_cast<size_t>(bytes);
+    if (cudaHostAlloc(&data, size, cudaHostAllocDefault) == cudaSuccess) return data;
     cudaGetLastError();
     return nullptr;
   }

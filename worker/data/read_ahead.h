@@ -20,7 +20,7 @@ namespace atl::worker {
 
 class ReadAhead {
  public:
-  // As Dataset::ReadTrain. Called on a thread of its own, too.
+  // Reads as Dataset::ReadTrain does. Called on a thread of its own, too.
   using Reader = std::function<absl::Status(int64_t first, std::span<int32_t> out,
                                             const Cancelled& cancelled)>;
   ~ReadAhead() { Forget(); }

@@ -41,13 +41,13 @@ class GradientSync {
   void Stop();
   // Until all is done or enqueued; then what happened.
   absl::Status Wait();
-  // What follows on the device's stream comes behind all reductions. After Wait.
+  // Puts all that follows on the device's stream behind all reductions. After Wait.
   void Join();
   // Sends, after the optimizer's step on the device's stream and where ownership is sharded, the
   // owners' parameters to all holders. On the caller's thread. `waits`: for each layer, to time it.
   absl::Status Spread(bool waits);
-  // What follows on the device's stream may read and write a layer's parameters. From the thread
-  // that spreads.
+  // Lets all that follows on the device's stream read and write a layer's parameters. From the
+  // thread that spreads.
   void AwaitSpread(int32_t layer);
   void AwaitSpread();  // of all layers
   bool spreads() const { return !awaited_.empty(); }
