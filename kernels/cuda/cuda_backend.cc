@@ -328,7 +328,7 @@ class CudaBackend final : public cuda::DeviceBackend {
     if (!records_) return work();
     Use();
     const absl::Status status = recorder_.Repeat(stream, key, work);
-    // The first of each: what cannot be recorded is enqueued as usual, and no one would notice.
+    // The first of each: what cannot be recorded is enqueued as usual, unnoticed.
     const RepeatCounts& counts = recorder_.counts();
     if (counts.recorded > 0 && !std::exchange(logged_record_, true)) {
       LogInfo("cuda", "graphs: the first work is recorded");

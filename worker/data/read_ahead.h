@@ -26,8 +26,8 @@ class ReadAhead {
   ~ReadAhead() { Forget(); }
 
   // Reads a part of a step, or takes what was read of it. The part with the same place in the next
-  // step begins at `next`. Of steps with rising numbers; by one thread. What is guessed is given up
-  // when `cancelled` says so, which outlives this.
+  // step begins at `next`. Of steps with rising numbers; by one thread. Reading ahead ends when
+  // `cancelled` says so, which outlives this.
   absl::Status Read(int64_t step, int64_t first, int64_t next, std::span<int32_t> out,
                     const Reader& reader, const Cancelled& cancelled);
   // Ends what is read ahead, and waits for what `cancelled` has to end.

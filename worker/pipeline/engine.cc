@@ -105,7 +105,7 @@ absl::Status Engine::Check(const EngineJob& job, const IslandPlan& plan) const {
 
 void Engine::Stop() {
   ready_ = false;
-  (void)Settle();  // the layers say what came
+  (void)FinishSpread();  // the layers say what came
   interrupt_.Clear();
   for (const auto& run : runs_) {
     run->executor.reset();

@@ -253,7 +253,7 @@ class Engine {
   LocalRun* Find(const std::string& device) const;
   void Stop();
   // Until the newest step's parameters are here, if they are on their way from their owners.
-  absl::Status Settle() const;
+  absl::Status FinishSpread() const;
   // Takes from the copies of all devices, or of none.
   absl::StatusOr<bool> OnCopies(const std::function<absl::StatusOr<bool>(Device&)>& take);
   void DropCopies();

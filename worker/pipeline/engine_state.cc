@@ -60,16 +60,16 @@ absl::Status Engine::Copy(LocalRun& from, const HeldState& source, LocalRun& to,
   return absl::OkStatus();
 }
 
-absl::Status Engine::Settle() const {
+absl::Status Engine::FinishSpread() const {
   absl::Status first;
   for (const auto& run : runs_) {
-    if (run->executor != nullptr) first.Update(run->executor->Settle());
+    if (run->executor != nullptr) first.Update(run->executor->FinishSpread());
   }
   return first;
 }
 
 std::vector<HeldLayer> Engine::Held() const {
-  (void)Settle();
+  (void)FinishSpread();
   std::vector<HeldLayer> all;
   for (const auto& run : runs_) {
     for (const auto& held : run->device.held()) {
@@ -88,7 +88,7 @@ std::vector<HeldLayer> Engine::Held() const {
 absl::Status Engine::GetLayer(const LayerShard& shard, LayerPart part, Range range,
                               std::span<float> out) {
   ATOLL_CHECK(std::ssize(out) == range.size(), "layer ", shard.layer);
-  (void)Settle();  // what did not come is not readable here
+  (void)FinishSpread();  // what did not come is not readable here
   for (const bool surplus : {false, true}) {
     for (const auto& run : runs_) {
       for (const auto& held : run->device.held()) {
@@ -106,7 +106,7 @@ absl::Status Engine::GetLayer(const LayerShard& shard, LayerPart part, Range ran
 
 absl::Status Engine::SetLayer(const LayerShard& shard, LayerPart part,
                               std::span<const float> values) {
-  ATOLL_RETURN_IF_ERROR(Settle());
+  ATOLL_RETURN_IF_ERROR(FinishSpread());
   bool found = false;
   for (const auto& run : runs_) {
     for (HeldState* held : run->device.planned()) {
@@ -130,7 +130,7 @@ absl::Status Engine::SetLayer(const LayerShard& shard, LayerPart part,
 
 absl::Status Engine::SetState(const LayerShard& shard, int64_t optimizer_step,
                               const std::map<LayerPart, std::span<const float>>& parts) {
-  ATOLL_RETURN_IF_ERROR(Settle());
+  ATOLL_RETURN_IF_ERROR(FinishSpread());
   for (const auto& run : runs_) {
     for (HeldState* held : run->device.planned()) {
       if (!(held->shard == shard)) continue;
@@ -160,7 +160,7 @@ void Engine::DropSurplus() {
 }
 
 absl::StatusOr<bool> Engine::TakeSnapshot() {
-  ATOLL_RETURN_IF_ERROR(Settle());
+  ATOLL_RETURN_IF_ERROR(FinishSpread());
   return OnCopies([](Device& device) { return device.TakeSnapshot(); });
 }
 
@@ -218,7 +218,7 @@ absl::Status Engine::SetAddition(const LayerShard& shard, std::span<const float>
 }
 
 absl::Status Engine::Add() {
-  ATOLL_RETURN_IF_ERROR(Settle());
+  ATOLL_RETURN_IF_ERROR(FinishSpread());
   const std::lock_guard lock(copies_mutex_);
   for (const auto& run : runs_) {
     if (run->device.idle() || run->device.HasAddition()) continue;

@@ -122,7 +122,7 @@ class Executor {
   // as whole when it is known that they came.
   bool spreads() const { return spreads_; }
   // Waits until they are here, if they are on their way.
-  absl::Status Settle();
+  absl::Status FinishSpread();
   // The newest step taken, and with which sums; empty: none yet.
   int64_t taken_number() const { return taken_number_; }
   const std::vector<double>& sums() const { return sums_; }
@@ -181,7 +181,7 @@ class Executor {
   bool IsSteady() const;
   int Chosen(const StageRun& run, bool gradient, StepPhase phase) const;
   absl::Status EnqueueCommit();
-  void Settled();
+  void NoteSpread();
   void ProposeChunks(std::vector<double>* values) const;
   void AgreeOnChunks(const std::vector<double>& values);
   // A point between operations, as the host saw it, and with points_ of the device's stream.

@@ -201,7 +201,7 @@ absl::Status Executor::Commit() {
   ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));
   ATOLL_RETURN_IF_ERROR(device_.communication().TakeFailure());
   step.summed = step.committed = SteadyNow();
-  Settled();
+  NoteSpread();
   Account();
   std::vector<double> sums;
   if (train && computes()) sums = device_.optimizer().sums_of_squares();
@@ -265,19 +265,19 @@ absl::Status Executor::Spread() {
   if (!device_.role().ownership.sharded()) return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(sync_.Spread(waits_));
   spreads_ = true;
-  return device_.runs_behind_host() ? absl::OkStatus() : Settle();
+  return device_.runs_behind_host() ? absl::OkStatus() : FinishSpread();
 }
 
-absl::Status Executor::Settle() {
+absl::Status Executor::FinishSpread() {
   if (!spreads_) return absl::OkStatus();
   sync_.AwaitSpread();
   const absl::Status done = device_.communication().Synchronize(device_.communication_stream());
   if (!done.ok() && !sync_.spread_came()) return done;
-  Settled();
+  NoteSpread();
   return absl::OkStatus();
 }
 
-void Executor::Settled() {
+void Executor::NoteSpread() {
   if (!std::exchange(spreads_, false)) return;
   for (HeldState* held : device_.planned()) held->whole = true;
 }

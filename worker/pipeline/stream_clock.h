@@ -1,5 +1,5 @@
-// Notes when a device passes points of one of its streams, to be read once it has: no one waits for
-// it. Used by one thread at a time.
+// Notes when a device passes points of one of its streams, to be read once it has, without a wait
+// for it. Used by one thread at a time.
 
 #ifndef ATOLL_WORKER_PIPELINE_STREAM_CLOCK_H_
 #define ATOLL_WORKER_PIPELINE_STREAM_CLOCK_H_
