@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -63,6 +64,7 @@ struct World {
   int64_t saves_bytes_max = 0;  // of each worker
   bool disks = false;           // each worker has a disk tier, which its restarts find again
   std::map<NodeId, testing::Gate*> gates;  // of workers' fake devices, instead of LayerGate
+  std::function<void(const LocalDevice&)> on_device;  // called with each that is made
 };
 
 inline bool Says(absl::string_view text, absl::string_view part) {
@@ -145,9 +147,12 @@ class TestWorker {
     }
     const auto own = world.gates.find(name);
     testing::Gate* const gate = own == world.gates.end() ? &LayerGate() : own->second;
-    options.make_devices = [devices, gate] {
+    options.make_devices = [devices, gate, on_device = world.on_device] {
       std::vector<LocalDevice> all;
-      for (int i = 0; i < devices; ++i) all.push_back(NewGatedDevice(i, *gate));
+      for (int i = 0; i < devices; ++i) {
+        all.push_back(NewGatedDevice(i, *gate));
+        if (on_device != nullptr) on_device(all.back());
+      }
       return all;
     };
     member = GroupMember::Create(std::move(options)).value();
