@@ -39,6 +39,13 @@ void CheckOptionalAct(const Tensor& x, const char* name, int64_t rows, int64_t c
   if (x.rows != 0 || x.present()) CheckAct(x, name, rows, cols, like);
 }
 
+// Rows are so many parts of `width` columns.
+void CheckParts(const Tensor& x, int64_t width, const Tensor& rstd) {
+  ATOLL_CHECK(width > 0 && x.cols % width == 0, x.cols, " columns are not parts of ", width);
+  CheckF32(rstd, "rstd", x.cols / width, x.rows);
+  ATOLL_CHECK(rstd.contiguous(), "rstd must be contiguous");
+}
+
 void CheckSequences(int64_t rows, int64_t seq_len, int64_t position_offset) {
   ATOLL_CHECK(seq_len > 0 && rows % seq_len == 0, rows, " rows are not whole sequences of ",
               seq_len);
@@ -127,23 +134,23 @@ void EmbeddingBackwardWeight::Check() const {
 
 void RmsNormForward::Check() const {
   CheckAct(x, "x", x.rows, x.cols, x);
-  CheckAct(w, "w", 1, x.cols, x);
+  CheckAct(w, "w", 1, w.cols, x);
   CheckAct(y, "y", x.rows, x.cols, x);
-  CheckF32(rstd, "rstd", 1, x.rows);
+  CheckParts(x, w.cols, rstd);
 }
 
 void RmsNormBackwardInput::Check() const {
   CheckAct(dy, "dy", x.rows, x.cols, x);
-  CheckAct(w, "w", 1, x.cols, x);
-  CheckF32(rstd, "rstd", 1, x.rows);
+  CheckAct(w, "w", 1, w.cols, x);
+  CheckParts(x, w.cols, rstd);
   CheckOptionalAct(add, "add", x.rows, x.cols, x);
   CheckAct(dx, "dx", x.rows, x.cols, x);
 }
 
 void RmsNormBackwardWeight::Check() const {
   CheckAct(dy, "dy", x.rows, x.cols, x);
-  CheckF32(rstd, "rstd", 1, x.rows);
-  CheckF32(dw, "dw", 1, x.cols);
+  CheckParts(x, dw.cols, rstd);
+  CheckF32(dw, "dw", 1, dw.cols);
 }
 
 void LayerNormForward::Check() const {

@@ -95,33 +95,34 @@ struct EmbeddingBackwardWeight {
   void Check() const;
 };
 
-// ---- RMSNorm: y = x * rstd * w, rstd = 1 / sqrt(mean(x^2) + eps) per row. ----
+// ---- RMSNorm: y = x * rstd * w, rstd = 1 / sqrt(mean(x^2) + eps), of each of the k parts of each
+// row: k heads, or 1. ----
 
 struct RmsNormForward {
-  Tensor x;     // act [N, C]
+  Tensor x;     // act [N, k C]
   Tensor w;     // act [1, C]
-  Tensor y;     // act [N, C]; may be x
-  Tensor rstd;  // f32 [1, N], kept for backward
+  Tensor y;     // act [N, k C]; may be x
+  Tensor rstd;  // f32 [k, N], kept for backward
   float eps = 1e-5f;
   void Check() const;
 };
 
 // B: dx = add + gradient of the norm.
 struct RmsNormBackwardInput {
-  Tensor dy;    // act [N, C]
-  Tensor x;     // act [N, C]
+  Tensor dy;    // act [N, k C]
+  Tensor x;     // act [N, k C]
   Tensor w;     // act [1, C]
-  Tensor rstd;  // f32 [1, N]
-  Tensor add;   // act [N, C]; optional
-  Tensor dx;    // act [N, C]; may be dy or add
+  Tensor rstd;  // f32 [k, N]
+  Tensor add;   // act [N, k C]; optional
+  Tensor dx;    // act [N, k C]; may be dy or add
   void Check() const;
 };
 
-// W: dw += sum over rows of dy * x * rstd.
+// W: dw += sum over rows and their parts of dy * x * rstd.
 struct RmsNormBackwardWeight {
-  Tensor dy;    // act [N, C]
-  Tensor x;     // act [N, C]
-  Tensor rstd;  // f32 [1, N]
+  Tensor dy;    // act [N, k C]
+  Tensor x;     // act [N, k C]
+  Tensor rstd;  // f32 [k, N]
   Tensor dw;    // f32 [1, C]
   void Check() const;
 };

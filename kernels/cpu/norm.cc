@@ -137,37 +137,46 @@ int64_t PartialFloats(int64_t rows, int64_t cols) { return Blocks(rows, kPartial
 
 void CpuBackend::Run(Stream&, const RmsNormForward& op) {
   op.Check();
+  const int64_t width = op.w.cols;
   ForRowBlocks(pool_, op.x.rows, op.x.cols, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      RmsNormRow(Pointer(op.x, n), op.w.f32(), Pointer(op.y, n), Pointer(op.rstd, 0, n), op.x.cols,
-                 op.eps);
+      for (int64_t c = 0; c < op.x.cols; c += width) {
+        RmsNormRow(Pointer(op.x, n, c), op.w.f32(), Pointer(op.y, n, c),
+                   Pointer(op.rstd, c / width, n), width, op.eps);
+      }
     }
   });
 }
 
 void CpuBackend::Run(Stream&, const RmsNormBackwardInput& op) {
   op.Check();
+  const int64_t width = op.w.cols;
   ForRowBlocks(pool_, op.x.rows, op.x.cols, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      RmsNormBackwardRow(Pointer(op.dy, n), Pointer(op.x, n), op.w.f32(), PointerOrNull(op.add, n),
-                         Pointer(op.dx, n), *Pointer(op.rstd, 0, n), op.x.cols);
+      for (int64_t c = 0; c < op.x.cols; c += width) {
+        RmsNormBackwardRow(Pointer(op.dy, n, c), Pointer(op.x, n, c), op.w.f32(),
+                           PointerOrNull(op.add, n, c), Pointer(op.dx, n, c),
+                           *Pointer(op.rstd, c / width, n), width);
+      }
     }
   });
 }
 
 int64_t CpuBackend::WorkspaceBytes(const RmsNormBackwardWeight& op) const {
-  return PartialFloats(op.x.rows, op.x.cols) * sizeof(float);
+  return PartialFloats(op.x.rows, op.dw.cols) * sizeof(float);
 }
 
 void CpuBackend::Run(Stream&, const RmsNormBackwardWeight& op, Workspace workspace) {
   op.Check();
-  const int64_t cols = op.x.cols;
-  float* scratch = Scratch<float>(workspace, PartialFloats(op.x.rows, cols));
+  const int64_t width = op.dw.cols;
+  float* scratch = Scratch<float>(workspace, PartialFloats(op.x.rows, width));
   SumRows(
-      pool_, op.x.rows, cols, scratch,
+      pool_, op.x.rows, width, scratch,
       [&](int64_t n, float* partial) {
-        RmsNormWeightRow(Pointer(op.dy, n), Pointer(op.x, n), partial, *Pointer(op.rstd, 0, n),
-                         cols);
+        for (int64_t c = 0; c < op.x.cols; c += width) {
+          RmsNormWeightRow(Pointer(op.dy, n, c), Pointer(op.x, n, c), partial,
+                           *Pointer(op.rstd, c / width, n), width);
+        }
       },
       [&](int64_t i, float sum) { op.dw.f32()[i] += sum; });
 }

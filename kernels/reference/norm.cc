@@ -6,45 +6,59 @@
 
 namespace atl {
 
+namespace {
+
+// Calls function(row, part, first column of the part).
+template <typename Function>
+void ForParts(const Tensor& x, int64_t width, const Function& function) {
+  for (int64_t n = 0; n < x.rows; ++n) {
+    for (int64_t first = 0; first < x.cols; first += width) function(n, first / width, first);
+  }
+}
+
+}  // namespace
+
 void ReferenceBackend::Run(Stream&, const RmsNormForward& op) {
   op.Check();
-  const int64_t channels = op.x.cols;
-  for (int64_t n = 0; n < op.x.rows; ++n) {
+  const int64_t channels = op.w.cols;
+  ForParts(op.x, channels, [&](int64_t n, int64_t part, int64_t first) {
     double squares = 0;
-    for (int64_t c = 0; c < channels; ++c) squares += double{At(op.x, n, c)} * At(op.x, n, c);
-    const double rstd = 1 / std::sqrt(squares / channels + op.eps);
-    At(op.rstd, n) = rstd;
-    for (int64_t c = 0; c < channels; ++c) {
-      At(op.y, n, c) = At(op.x, n, c) * rstd * At(op.w, c);
+    for (int64_t c = first; c < first + channels; ++c) {
+      squares += double{At(op.x, n, c)} * At(op.x, n, c);
     }
-  }
+    const double rstd = 1 / std::sqrt(squares / channels + op.eps);
+    At(op.rstd, part, n) = rstd;
+    for (int64_t c = 0; c < channels; ++c) {
+      At(op.y, n, first + c) = At(op.x, n, first + c) * rstd * At(op.w, c);
+    }
+  });
 }
 
 // With xh = x * rstd and g = dy * w: dx = rstd * (g - xh * mean(g * xh)).
 void ReferenceBackend::Run(Stream&, const RmsNormBackwardInput& op) {
   op.Check();
-  const int64_t channels = op.x.cols;
-  for (int64_t n = 0; n < op.x.rows; ++n) {
-    const double rstd = At(op.rstd, n);
+  const int64_t channels = op.w.cols;
+  ForParts(op.x, channels, [&](int64_t n, int64_t part, int64_t first) {
+    const double rstd = At(op.rstd, part, n);
     double dot = 0;
     for (int64_t c = 0; c < channels; ++c) {
-      dot += double{At(op.dy, n, c)} * At(op.w, c) * At(op.x, n, c) * rstd;
+      dot += double{At(op.dy, n, first + c)} * At(op.w, c) * At(op.x, n, first + c) * rstd;
     }
     for (int64_t c = 0; c < channels; ++c) {
-      const double g = double{At(op.dy, n, c)} * At(op.w, c);
-      const double dx = rstd * (g - At(op.x, n, c) * rstd * dot / channels);
-      At(op.dx, n, c) = dx + AtOrZero(op.add, n, c);
+      const double g = double{At(op.dy, n, first + c)} * At(op.w, c);
+      const double dx = rstd * (g - At(op.x, n, first + c) * rstd * dot / channels);
+      At(op.dx, n, first + c) = dx + AtOrZero(op.add, n, first + c);
     }
-  }
+  });
 }
 
 void ReferenceBackend::Run(Stream&, const RmsNormBackwardWeight& op, Workspace) {
   op.Check();
-  for (int64_t c = 0; c < op.x.cols; ++c) {
+  for (int64_t c = 0; c < op.dw.cols; ++c) {
     double sum = 0;
-    for (int64_t n = 0; n < op.x.rows; ++n) {
-      sum += double{At(op.dy, n, c)} * At(op.x, n, c) * At(op.rstd, n);
-    }
+    ForParts(op.x, op.dw.cols, [&](int64_t n, int64_t part, int64_t first) {
+      sum += double{At(op.dy, n, first + c)} * At(op.x, n, first + c) * At(op.rstd, part, n);
+    });
     At(op.dw, c) += sum;
   }
 }

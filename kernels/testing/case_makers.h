@@ -33,7 +33,7 @@ OpCase EmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, int64_t
 // A part of a table, that some of the tokens are in.
 OpCase EmbeddingPartCase(int64_t batch, int64_t seq_len, int64_t first_token, int64_t rows,
                          int64_t channels);
-OpCase RmsNormCase(int64_t n, int64_t channels, bool add);
+OpCase RmsNormCase(int64_t n, int64_t channels, bool add, int64_t heads = 1);
 OpCase LayerNormCase(int64_t n, int64_t channels, bool add);
 OpCase RopeCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t head_dim, int64_t offset);
 OpCase AttentionCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t kv_heads,

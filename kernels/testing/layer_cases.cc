@@ -215,17 +215,19 @@ OpCase EmbeddingPartCase(int64_t batch, int64_t seq_len, int64_t first_token, in
   return c;
 }
 
-OpCase RmsNormCase(int64_t n, int64_t channels, bool add) {
+OpCase RmsNormCase(int64_t n, int64_t channels, bool add, int64_t heads) {
+  const int64_t cols = heads * channels;
   OpCase c;
-  c.name = absl::StrCat("rms_norm ", n, "x", channels, add ? " add" : "");
-  c.args = {{"x", Role::kInput, n, channels},
+  c.name = absl::StrCat("rms_norm ", n, "x", channels, add ? " add" : "",
+                        heads > 1 ? absl::StrCat(" heads ", heads) : "");
+  c.args = {{"x", Role::kInput, n, cols},
             {"w", Role::kInput, 1, channels},
-            {"y", Role::kOutput, n, channels},
-            {"rstd", Role::kSaved, 1, n, kF32},
-            {"dy", Role::kInput, n, channels},
-            {"dx", Role::kGradient, n, channels, kAct, nullptr, false, add ? "dadd" : ""},
+            {"y", Role::kOutput, n, cols},
+            {"rstd", Role::kSaved, heads, n, kF32},
+            {"dy", Role::kInput, n, cols},
+            {"dx", Role::kGradient, n, cols, kAct, nullptr, false, add ? "dadd" : ""},
             {"dw", Role::kGradient, 1, channels, kF32, nullptr, false, "dw"}};
-  if (add) c.args.push_back({"dadd", Role::kInput, n, channels});
+  if (add) c.args.push_back({"dadd", Role::kInput, n, cols});
   c.forward = [](Call& a) {
     a.Run(RmsNormForward{.x = a["x"], .w = a["w"], .y = a["y"], .rstd = a["rstd"]});
   };
@@ -238,8 +240,8 @@ OpCase RmsNormCase(int64_t n, int64_t channels, bool add) {
                                .dx = a["dx"]});
     a.Run(RmsNormBackwardWeight{.dy = a["dy"], .x = a["x"], .rstd = a["rstd"], .dw = a["dw"]});
   };
-  c.forward_bytes = Floats(2.0 * n * channels);
-  c.backward_bytes = Floats((add ? 6.0 : 5.0) * n * channels);
+  c.forward_bytes = Floats(2.0 * n * cols);
+  c.backward_bytes = Floats((add ? 6.0 : 5.0) * n * cols);
   return c;
 }
 

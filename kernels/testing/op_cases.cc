@@ -75,6 +75,8 @@ std::vector<OpCase> TestCases() {
       EmbeddingPartCase(3, 11, 7, 9, 70),
       RmsNormCase(5, 16, false),
       RmsNormCase(150, 37, true),
+      RmsNormCase(67, 16, false, 3),
+      RmsNormCase(33, 5, true, 4),
       LayerNormCase(5, 16, false),
       LayerNormCase(150, 37, true),
       RopeCase(2, 5, 3, 4, 0),

@@ -127,25 +127,16 @@ class TransformerBlock final : public LayerBase {
 
   // ---- Norms of queries and keys ----
 
-  // Calls norm(weight, columns, rstd) for each of them, by the columns of [queries, keys].
+  // Calls norm(weight, its size, columns, rstd) for queries and for keys, by the columns of
+  // [queries, keys]: of all heads at once.
   template <typename Function>
   void ForEachQkNorm(const Tensor& rstd, const Function& norm) const {
-    switch (arch_.qk_norm) {
-      case QkNorm::kNone:
-        return;
-      case QkNorm::kAllHeads:
-        norm(Param::kQueryNorm, Range{0, q_}, rstd.Rows(0, 1));
-        norm(Param::kKeyNorm, Range{q_, q_ + kv_}, rstd.Rows(1, 1));
-        return;
-      case QkNorm::kEachHead: {
-        const int64_t width = config_.head_dim(), heads = (q_ + kv_) / width;
-        for (int64_t h = 0; h < heads; ++h) {
-          norm(h * width < q_ ? Param::kQueryNorm : Param::kKeyNorm,
-               Range{h * width, (h + 1) * width}, rstd.Rows(h, 1));
-        }
-        return;
-      }
-    }
+    if (arch_.qk_norm == QkNorm::kNone) return;
+    const bool each = arch_.qk_norm == QkNorm::kEachHead;
+    const int64_t of_query = each ? config_.head_dim() : q_, of_key = each ? of_query : kv_;
+    const int64_t queries = q_ / of_query;
+    norm(Param::kQueryNorm, of_query, Range{0, q_}, rstd.Rows(0, queries));
+    norm(Param::kKeyNorm, of_key, Range{q_, q_ + kv_}, rstd.Rows(queries, kv_ / of_key));
   }
 
   static Tensor Columns(const Tensor& x, const Range& columns) {
@@ -225,8 +216,9 @@ class TransformerBlock final : public LayerBase {
         .x = x, .w = w.Rows(0, q_ + kv_), .bias = columns(bias, 0, q_ + kv_), .y = s.raw_qk});
     exec.Run(LinearForward{
         .x = x, .w = w.Rows(q_ + kv_, kv_), .bias = columns(bias, q_ + kv_, kv_), .y = V(s.qkv)});
-    ForEachQkNorm(s.qk_rstd, [&](Param weight, const Range& range, const Tensor& rstd) {
-      exec.Run(RmsNormForward{Columns(s.raw_qk, range), Weight(a, weight, 1, range.size()),
+    ForEachQkNorm(s.qk_rstd, [&](Param weight, int64_t size, const Range& range,
+                                 const Tensor& rstd) {
+      exec.Run(RmsNormForward{Columns(s.raw_qk, range), Weight(a, weight, 1, size),
                               Columns(s.qkv, range), rstd, static_cast<float>(config_.norm_eps)});
     });
   }
@@ -296,12 +288,13 @@ class TransformerBlock final : public LayerBase {
     if (arch_.qk_norm == QkNorm::kNone) return;
     exec.Zero(g.query_norm);
     exec.Zero(g.key_norm);
-    ForEachQkNorm(s.qk_rstd, [&](Param weight, const Range& range, const Tensor& rstd) {
-      const Tensor dy = Columns(g.raw_qk, range), x = Columns(s.raw_qk, range);
-      exec.Run(RmsNormBackwardInput{
-          dy, x, Weight(a, weight, 1, range.size()), rstd, {}, Columns(g.qkv, range)});
-      exec.Run(RmsNormBackwardWeight{dy, x, rstd, g.NormWeight(weight)});
-    });
+    ForEachQkNorm(s.qk_rstd,
+                  [&](Param weight, int64_t size, const Range& range, const Tensor& rstd) {
+                    const Tensor dy = Columns(g.raw_qk, range), x = Columns(s.raw_qk, range);
+                    exec.Run(RmsNormBackwardInput{
+                        dy, x, Weight(a, weight, 1, size), rstd, {}, Columns(g.qkv, range)});
+                    exec.Run(RmsNormBackwardWeight{dy, x, rstd, g.NormWeight(weight)});
+                  });
     exec.AllReduceSum(g.query_norm);
     exec.AllReduceSum(g.key_norm);
   }

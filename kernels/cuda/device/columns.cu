@@ -21,9 +21,13 @@ struct RmsTerms {
   static constexpr int kSums = 1;
   View<T> dy, x;
   const float* rstd;
+  unsigned rows, width;  // of x; of a part: `row` counts the parts of all rows
   template <int N>
   __device__ void Add(int64_t row, int64_t col, Pack<float, N> (&sums)[1]) const {
-    const Pack<float, N> d = Load<N>(dy.Row(row) + col), v = Load<N>(x.Row(row) + col);
+    const unsigned part = static_cast<unsigned>(row) / rows;
+    const unsigned of = static_cast<unsigned>(row) - part * rows;
+    const int64_t at = int64_t{part} * width + col;
+    const Pack<float, N> d = Load<N>(dy.Row(of) + at), v = Load<N>(x.Row(of) + at);
     const float scale = rstd[row];
 #pragma unroll
     for (int i = 0; i < N; ++i) sums[0].v[i] += d.v[i] * v.v[i] * scale;
@@ -202,7 +206,7 @@ void LaunchTable(const Queue& queue, const EmbeddingBackwardWeight& op, SortedPo
 }  // namespace
 
 int64_t ScratchBytes(const RmsNormBackwardWeight& op) {
-  return ColumnSumBytes(1, op.x.rows, op.x.cols);
+  return ColumnSumBytes(1, op.x.rows * (op.x.cols / op.dw.cols), op.dw.cols);
 }
 int64_t ScratchBytes(const LayerNormBackwardWeight& op) {
   return ColumnSumBytes(2, op.x.rows, op.x.cols);
@@ -216,8 +220,11 @@ int64_t ScratchBytes(const EmbeddingBackwardWeight& op) {
 
 void Enqueue(const Queue& queue, const RmsNormBackwardWeight& op, Workspace workspace) {
   ForType(op.x.dtype, [&]<typename T>() {
-    const RmsTerms<T> terms{MakeView<T>(op.dy), MakeView<T>(op.x), op.rstd.f32()};
-    SumColumns<T>(queue, "RmsNormBackwardWeight", terms, {op.dy, op.x}, {op.x.rows, op.x.cols},
+    const int64_t width = op.dw.cols, parts = op.x.rows * (op.x.cols / width);
+    ATOLL_CHECK(parts < INT32_MAX, "too many rows for a kernel");
+    const RmsTerms<T> terms{MakeView<T>(op.dy), MakeView<T>(op.x), op.rstd.f32(),
+                            static_cast<unsigned>(op.x.rows), static_cast<unsigned>(width)};
+    SumColumns<T>(queue, "RmsNormBackwardWeight", terms, {op.dy, op.x}, {parts, width},
                   AddSums<1>{{op.dw.f32()}}, workspace);
   });
 }

@@ -34,11 +34,12 @@ dim3 ThreadsFor(int64_t packs) {
 
 __device__ inline float BlockSum(float x) { return BlockReduce(x, 0.0f, Sum()); }
 
+// Block (x, y): part y of row x.
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreadsMax)
     RmsForwardKernel(View<T> x, const T* w, View<T> y, float* rstd, int cols, float eps) {
-  const int64_t row = blockIdx.x;
-  const T* from = x.Row(row);
+  const int64_t row = blockIdx.x, first = int64_t{blockIdx.y} * cols;
+  const T* from = x.Row(row) + first;
   float squares = 0.0f;
   for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
     const Pack<float, N> v = Load<N>(from + c);
@@ -46,13 +47,14 @@ __global__ void __launch_bounds__(kThreadsMax)
     for (int i = 0; i < N; ++i) squares += v.v[i] * v.v[i];
   }
   const float scale = 1.0f / sqrtf(BlockSum(squares) / cols + eps);
-  if (threadIdx.x == 0) rstd[row] = scale;
+  if (threadIdx.x == 0) rstd[int64_t{blockIdx.y} * gridDim.x + row] = scale;
+  T* const to = y.Row(row) + first;
   for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
     Pack<float, N> v = Load<N>(from + c);
     const Pack<float, N> weight = Load<N>(w + c);
 #pragma unroll
     for (int i = 0; i < N; ++i) v.v[i] *= scale * weight.v[i];
-    Store(y.Row(row) + c, v);
+    Store(to + c, v);
   }
 }
 
@@ -90,16 +92,19 @@ __global__ void __launch_bounds__(kThreadsMax)
 }
 
 // With xh = (x - mean) * rstd and g = dy * w: dx = rstd * (g - mean(g) - xh * mean(g * xh)) + add.
-// RMSNorm has no mean (null), neither of x nor of g.
+// RMSNorm has no mean (null), neither of x nor of g. Block (x, y): part y of row x.
 template <typename T, int N, bool kCentred>
 __global__ void __launch_bounds__(kThreadsMax)
     NormBackwardKernel(View<T> dy, View<T> x, const T* w, const float* mean, const float* rstd,
                        View<T> add, View<T> dx, int cols) {
-  const int64_t row = blockIdx.x;
-  const float scale = rstd[row], centre = kCentred ? mean[row] : 0.0f;
+  const int64_t row = blockIdx.x, first = int64_t{blockIdx.y} * cols;
+  const T* const from = x.Row(row) + first;
+  const T* const gradient = dy.Row(row) + first;
+  const float scale = rstd[int64_t{blockIdx.y} * gridDim.x + row];
+  const float centre = kCentred ? mean[row] : 0.0f;
   float sum = 0.0f, dot = 0.0f;
   for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
-    const Pack<float, N> d = Load<N>(dy.Row(row) + c), v = Load<N>(x.Row(row) + c);
+    const Pack<float, N> d = Load<N>(gradient + c), v = Load<N>(from + c);
     const Pack<float, N> weight = Load<N>(w + c);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
@@ -110,16 +115,17 @@ __global__ void __launch_bounds__(kThreadsMax)
   }
   const float mean_g = kCentred ? BlockSum(sum) / cols : 0.0f;
   const float mean_dot = BlockSum(dot) / cols;
+  T* const to = dx.Row(row) + first;
   for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
-    Pack<float, N> d = Load<N>(dy.Row(row) + c);
-    const Pack<float, N> v = Load<N>(x.Row(row) + c), weight = Load<N>(w + c);
-    const Pack<float, N> a = LoadOrZero<N>(add.data, row * add.stride + c);
+    Pack<float, N> d = Load<N>(gradient + c);
+    const Pack<float, N> v = Load<N>(from + c), weight = Load<N>(w + c);
+    const Pack<float, N> a = LoadOrZero<N>(add.data, row * add.stride + first + c);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float normal = (v.v[i] - centre) * scale;
       d.v[i] = scale * (d.v[i] * weight.v[i] - mean_g - normal * mean_dot) + a.v[i];
     }
-    Store(dx.Row(row) + c, d);
+    Store(to + c, d);
   }
 }
 
@@ -294,6 +300,12 @@ unsigned Rows(const Tensor& x) {
   return static_cast<unsigned>(x.rows);
 }
 
+// A block for each part, of so many columns, of each row.
+dim3 Parts(const Tensor& x, int64_t width) {
+  ATOLL_CHECK(x.cols / width <= 65535, "too many parts of a row for a kernel");
+  return dim3(Rows(x), static_cast<unsigned>(x.cols / width));
+}
+
 // Calls function.operator()<T, N>(threads) with N elements a pack.
 template <typename Function>
 void ForPacks(DType dtype, std::initializer_list<Tensor> tensors, int64_t cols,
@@ -310,10 +322,11 @@ void ForPacks(DType dtype, std::initializer_list<Tensor> tensors, int64_t cols,
 }  // namespace
 
 void Enqueue(const Queue& queue, const RmsNormForward& op) {
-  ForPacks(op.x.dtype, {op.x, op.w, op.y}, op.x.cols, [&]<typename T, int N>(dim3 threads) {
-    Launch(queue, dim3(Rows(op.x)), threads, 0, "RmsNormForward", RmsForwardKernel<T, N>,
-           MakeView<T>(op.x), static_cast<const T*>(op.w.data), MakeView<T>(op.y), op.rstd.f32(),
-           static_cast<int>(op.x.cols), op.eps);
+  const dim3 grid = Parts(op.x, op.w.cols);
+  ForPacks(op.x.dtype, {op.x, op.w, op.y}, op.w.cols, [&]<typename T, int N>(dim3 threads) {
+    Launch(queue, grid, threads, 0, "RmsNormForward", RmsForwardKernel<T, N>, MakeView<T>(op.x),
+           static_cast<const T*>(op.w.data), MakeView<T>(op.y), op.rstd.f32(),
+           static_cast<int>(op.w.cols), op.eps);
   });
 }
 
@@ -326,13 +339,14 @@ void Enqueue(const Queue& queue, const LayerNormForward& op) {
 }
 
 void Enqueue(const Queue& queue, const RmsNormBackwardInput& op) {
-  ForPacks(op.x.dtype, {op.dy, op.x, op.w, op.add, op.dx}, op.x.cols,
+  const dim3 grid = Parts(op.x, op.w.cols);
+  ForPacks(op.x.dtype, {op.dy, op.x, op.w, op.add, op.dx}, op.w.cols,
            [&]<typename T, int N>(dim3 threads) {
-             Launch(queue, dim3(Rows(op.x)), threads, 0, "RmsNormBackwardInput",
+             Launch(queue, grid, threads, 0, "RmsNormBackwardInput",
                     NormBackwardKernel<T, N, false>, MakeView<T>(op.dy), MakeView<T>(op.x),
                     static_cast<const T*>(op.w.data), static_cast<const float*>(nullptr),
                     op.rstd.f32(), MakeView<T>(op.add), MakeView<T>(op.dx),
-                    static_cast<int>(op.x.cols));
+                    static_cast<int>(op.w.cols));
            });
 }
 
