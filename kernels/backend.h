@@ -149,7 +149,7 @@ class Backend {
   virtual bool Passed(const Event& event) const = 0;
   // Blocks the host until the stream is idle.
   virtual absl::Status Synchronize(Stream& stream) = 0;
-  // Returns what Synchronize would say of work that is done or given up, and never waits: for a
+  // Returns what Synchronize would say of work that has ended, well or not, and never waits: for a
   // backend whose stream another one of the device has waited for.
   virtual absl::Status TakeFailure() { return absl::OkStatus(); }
 
