@@ -27,7 +27,7 @@ constexpr int kThreadsMax = 8;  // each may hold an image as it is in its file
 
 bool IsHidden(const std::string& name) { return name.empty() || name[0] == '.'; }
 
-bool EndsWithOneOf(const std::string& name, std::span<const absl::string_view> endings) {
+bool HasEnding(const std::string& name, std::span<const absl::string_view> endings) {
   return std::any_of(endings.begin(), endings.end(), [&](absl::string_view ending) {
     return absl::EndsWithIgnoreCase(name, ending);
   });
@@ -49,9 +49,9 @@ class Listing {
   void Add(const std::string& class_name, const std::string& name, ImageFolder::File file) {
     if (IsHidden(name)) return;
     file.path = absl::StrCat(path_, "/", class_name, "/", name);
-    if (EndsWithOneOf(name, kRead)) {
+    if (HasEnding(name, kRead)) {
       files_[class_name].push_back(std::move(file));
-    } else if (EndsWithOneOf(name, kNotRead)) {
+    } else if (HasEnding(name, kNotRead)) {
       if (not_read_++ == 0) first_not_read_ = file.path;
     } else {
       left_out_.Add(file.path, "no image by its name");
