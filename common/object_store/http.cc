@@ -136,6 +136,7 @@ class TriesBeside {
       while (!answered_ && !request_.cancelled()) {
         answer_ = SendOnce(request_, /*beside=*/true);
         answered_ = answer_.ok();
+        if (!answered_) std::this_thread::sleep_for(std::chrono::milliseconds(kPauseSliceMs));
       }
     });
   }
