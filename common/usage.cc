@@ -65,7 +65,7 @@ std::optional<std::string> OutsideRange(absl::string_view what) {
 std::optional<std::string> NoSuchValue(absl::string_view what) {
   const std::vector<std::string> flag = absl::StrSplit(what, absl::MaxSplits(": ", 1));
   if (flag.size() != 2) return std::nullopt;
-  if (flag[1] == "1 required TEXT missing") return flag[0] + " needs a value";
+  if (absl::StartsWith(flag[1], "1 required ")) return flag[0] + " needs a value";
   const std::vector<std::string> value = absl::StrSplit(flag[1], absl::MaxSplits(" not in {", 1));
   if (value.size() != 2) return std::nullopt;
   return absl::StrCat(flag[0], " ", value[0], ": must be one of ",
