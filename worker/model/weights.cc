@@ -337,12 +337,15 @@ absl::Status WriteModelFolder(const std::string& dir, const ModelConfig& config,
   const std::vector<Shard> shards = CutIntoShards(layouts, max_shard_bytes, info.bytes);
   for (const Shard& shard : shards) ATOLL_RETURN_IF_ERROR(WriteShard(dir, shard, source, type));
   // An index, or a single file, of an earlier model in this folder must not be found beside ours.
+  const std::string former = JoinPath(dir, shards.size() > 1 ? kWeightsFile : kWeightsIndexFile);
+  std::filesystem::remove(former, error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat(former, ": of an earlier model, cannot be deleted: ", error.message()));
+  }
   if (shards.size() > 1) {
-    std::filesystem::remove(JoinPath(dir, kWeightsFile), error);
     ATOLL_RETURN_IF_ERROR(
         WriteText(JoinPath(dir, kWeightsIndexFile), FormatIndex(shards, info.bytes)));
-  } else {
-    std::filesystem::remove(JoinPath(dir, kWeightsIndexFile), error);
   }
   return WriteText(JoinPath(dir, "config.json"), FormatModelConfig(config, info.torch));
 }

@@ -26,6 +26,17 @@ TEST_CASE("a folder that was written is read back bit for bit, whole or in shard
   }
 }
 
+TEST_CASE("a_folder_whose_earlier_models_files_stay_is_not_written_as_if_they_were_gone") {
+  const Weights original = Weights::Random(Tiny(ModelFamily::kGpt2, false));
+  const bool sharded = GENERATE(false, true);
+  const std::string former = sharded ? "model.safetensors" : "model.safetensors.index.json";
+  Folder folder;
+  std::filesystem::create_directories(folder / "out" / former / "within");  // cannot be removed
+  const absl::Status status = original.WriteTo(folder / "out", sharded ? 1000 : 1 << 30);
+  REQUIRE_FALSE(status.ok());
+  CHECK(absl::StrContains(status.message(), former));
+}
+
 ModelConfig Parsed(const std::string& json) {
   const auto config = ParseModelConfig(json, "config.json");
   Must(config.status());
