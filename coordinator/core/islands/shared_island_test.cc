@@ -198,7 +198,7 @@ TEST_CASE("a_leader_dies_whose_push_is_dropped_later_and_the_next_one_pulls_what
   StartShared(world, "no-overlap");
   world.DoLines({"worker a leases wanted=4", "worker a pushes", "worker a stages shards=1",
                  "server ps-0 dies", "worker a dies", "worker c follows", "worker b sets-up"});
-  CHECK(world.Order("b").pull_order.empty());  // nobody can say what is staged
+  CHECK(world.Order("b").pull_order.empty());  // what is staged is not known
   world.DoLines({"server ps-0 attaches", "servers answer"});
   CHECK_FALSE(world.Order("b").pull_order.empty());
   CHECK(world.Order("b").committed_version == 0);
