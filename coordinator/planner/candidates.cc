@@ -332,6 +332,12 @@ absl::Status CutAll(const Cluster& cluster, const Costs& costs, int total, bool 
 
 }  // namespace
 
+bool KeepsStages(const Candidate& candidate, const Layout& layout) {
+  const auto stages = static_cast<size_t>(candidate.stages);
+  return stages == 0 || std::all_of(layout.replicas.begin(), layout.replicas.end(),
+                                    [&](const Replica& r) { return r.stages.size() == stages; });
+}
+
 void ShareMicroBatches(const Cluster& cluster, const Costs& costs, int total, Layout& layout) {
   std::vector<double> seconds;
   for (const Replica& replica : layout.replicas) {
@@ -354,7 +360,13 @@ class Enumerator {
         stop_(stop),
         ranking_(cluster, costs, job),
         cutter_(cluster),
-        estimator_(cluster, costs, job) {}
+        estimator_(cluster, costs, job) {
+    if (job.fixed.stages > 0) {
+      stage_counts_ = {job.fixed.stages};
+    } else if (std::ssize(cluster.devices) <= kFewDevices) {
+      stage_counts_ = {1, 2, 3, 4, 6, 8};
+    }
+  }
 
   void Run() {
     std::vector<EntitySizes> all;
@@ -391,7 +403,7 @@ class Enumerator {
     site_floor_.emplace(cluster_, costs_, job_, pools_, micro_batch);
     const Composition all = CountEntities(pools_);
     entities_ = std::accumulate(all.begin(), all.end(), 0);
-    std::vector<Scope> scopes = ListCandidateScopes(pools_, GetLeaderSite(cluster_));
+    std::vector<Scope> scopes = ListCandidateScopes(cluster_, pools_);
     if (ranking_.by_price()) AddCheapScopes(pools_, scopes);
     for (const int d : ReplicaCounts(entities_, total_, job_.fixed.replicas)) {
       seen_.clear();
@@ -425,13 +437,15 @@ class Enumerator {
     if (scope.name.empty()) Offer("equal shares", scope, EqualShares(scope, d));
   }
 
-  // The groups as they are, and where the job fixes how many stages there are, with that many.
+  // The groups as they are, and with each number of stages that is tried.
   void Offer(const std::string& how, const Scope& scope, std::optional<GroupChoice> choice) {
     if (!choice.has_value()) return;
-    Add(absl::StrCat(how, scope.name), choice->groups, false);
-    const int stages = job_.fixed.stages;
-    if (stages == 0 || !FitToStages(pools_, stages, choice->groups)) return;
-    Add(absl::StrCat(how, scope.name, ", ", stages, " of each"), choice->groups, true);
+    Add(absl::StrCat(how, scope.name), choice->groups, 0);
+    for (const int stages : stage_counts_) {
+      std::vector<Composition> groups = choice->groups;
+      if (!FitToStages(pools_, stages, groups)) continue;
+      Add(absl::StrCat(how, scope.name, ", ", stages, " of each"), groups, stages);
+    }
   }
 
   // About what the groups take if nothing is sent: cheaper by far than cutting them.
@@ -495,17 +509,16 @@ class Enumerator {
 
   // Nothing where it does not fit, which it notes.
   std::optional<Candidate> Build(const std::string& how, const std::vector<Composition>& groups,
-                                 const std::vector<std::string>& order, Deal deal,
-                                 bool every_stage) {
+                                 const std::vector<std::string>& order, Deal deal, int stages) {
     Candidate candidate{
         .layout = {tp_, micro_batch_, "best",
                    MapToNodes(pools_, groups, order, deal, costs_.model().tied_head)},
         .how = how,
         .scope = scope_,
-        .fitted = every_stage,
+        .stages = stages,
         .sizes = sizes_};
     absl::Status fits =
-        CutAll(cluster_, *of_replicas_, total_, every_stage, cutter_, candidate.layout);
+        CutAll(cluster_, *of_replicas_, total_, stages > 0, cutter_, candidate.layout);
     if (fits.ok() && !UsesLeader(cluster_, candidate.layout)) {
       fits = BringInLeader(cluster_, *of_replicas_, job_, pools_, candidate);
       candidate.how += ", with the leader";
@@ -517,16 +530,16 @@ class Enumerator {
     return std::nullopt;
   }
 
-  void Add(const std::string& how, const std::vector<Composition>& groups, bool every_stage) {
-    if (!seen_.insert({groups, every_stage}).second || Hopeless(ComputeRank(groups))) return;
+  void Add(const std::string& how, const std::vector<Composition>& groups, int stages) {
+    if (!seen_.insert({groups, stages > 0}).second || Hopeless(ComputeRank(groups))) return;
     const bool spans = SpansSites(pools_, groups);
     const size_t most = entities_ > kManyEntities ? 2 : orders_.size();
     for (size_t o = 0; o < std::min(most, orders_.size()); ++o) {
       const std::vector<std::string>& order = orders_[o];
       if (!spans && o > 0) break;  // whose site comes first does not matter
-      std::optional<Candidate> best = Build(how, groups, order, Deal::kInTurn, every_stage);
+      std::optional<Candidate> best = Build(how, groups, order, Deal::kInTurn, stages);
       if (best && MayShareNodes(groups)) {
-        std::optional<Candidate> other = Build(how, groups, order, Deal::kTogether, every_stage);
+        std::optional<Candidate> other = Build(how, groups, order, Deal::kTogether, stages);
         if (other && other->estimate_s < best->estimate_s) best = std::move(other);
       }
       if (!best) continue;
@@ -540,7 +553,7 @@ class Enumerator {
       }
       candidate.rank = ranking_.Rank(candidate.layout, candidate.estimate_s);
       const bool last = IsAbove(kHopelessOrder, candidate.rank);
-      if (every_stage || job_.fixed.stages == 0) {
+      if ((stages > 0) == (job_.fixed.stages > 0)) {
         best_.insert(candidate.rank);
         if (best_.size() > kComparedWith) best_.erase(std::prev(best_.end()));
       }
@@ -553,6 +566,7 @@ class Enumerator {
   const Costs& costs_;
   const Job& job_;
   const std::function<bool()>& stop_;
+  std::vector<int> stage_counts_;  // that all replicas of a candidate are given
   EntitySizes sizes_;
   size_t even_ = 0;
   int tp_ = 1, micro_batch_ = 1, total_ = 1, entities_ = 0;

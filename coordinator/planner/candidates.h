@@ -19,9 +19,16 @@ struct Candidate {
   double estimate_s = 0;
   double rank = 0;         // by the job's objective, of the estimate
   std::string scope = "";  // which entities it was to use; empty: all
-  bool fitted = false;     // to the number of stages that the job fixes, and to be kept so
+  int stages = 0;          // of every replica, to be kept so; 0: any number
   EntitySizes sizes = {};  // of the entities that it chooses from
 };
+
+// Up to so many devices a search looks at more layouts than the best by estimate: it takes little
+// time.
+inline constexpr int64_t kFewDevices = 48;
+
+// Returns whether the replicas have as many stages as the candidate is to have.
+bool KeepsStages(const Candidate& candidate, const Layout& layout);
 
 // Micro-batches for each replica by the speed of its slowest stage.
 void ShareMicroBatches(const Cluster& cluster, const Costs& costs, int total, Layout& layout);

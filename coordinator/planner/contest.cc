@@ -18,7 +18,8 @@ constexpr int kQuickRestarts = 8;
 constexpr double kAtBound = 1.001;
 // Two stages a device may make a layout so many times faster.
 constexpr double kShapesGain = 1.08;
-constexpr size_t kReshaped = 4;
+constexpr size_t kReshaped = 4, kReshapedOfFew = 12;
+constexpr size_t kMostStarts = 16;  // that are improved
 
 // Where the layers lie.
 std::string PlacementKey(const Layout& layout) {
@@ -50,14 +51,13 @@ std::string StructureKey(const Layout& layout) {
 }
 
 Contest::Contest(const Cluster& cluster, const Costs& costs, const Job& job, const Options& options,
-                 Plan& plan, double rank_limit)
+                 Plan& plan)
     : cluster_(cluster),
       costs_(costs),
       job_(job),
       options_(options),
       ranking_(cluster, costs, job),
-      plan_(plan),
-      rank_limit_(rank_limit) {
+      plan_(plan) {
   if (any()) return;
   plan_.seed = options.seed;
   plan_.outcome.step_s = INFINITY;
@@ -70,7 +70,10 @@ bool Contest::Enter(Layout layout, const std::string& what) {
     if (!set.ok()) why_not_ = set;
     if (!set.ok()) return false;
   }
-  auto outcome = Evaluated(layout, nullptr);
+  const bool few = Few();
+  Start* const known = few ? &starts_[Describe(layout)] : nullptr;
+  const double limit = few ? std::min(known->rank, kMayWin * plan_.rank) : plan_.rank;
+  auto outcome = Evaluated(layout, nullptr, limit);
   ++plan_.simulated;
   if (absl::IsCancelled(outcome.status())) {
     Lose(what, layout, EstimateSeconds(cluster_, costs_, job_, layout), nullptr);
@@ -81,16 +84,14 @@ bool Contest::Enter(Layout layout, const std::string& what) {
     return false;
   }
   if (!KeepsLimits(layout, outcome->step_s)) return false;
-  const double rank = ranking_.Rank(layout, outcome->step_s);
-  NoteIdling(layout, *outcome, rank);
-  if (rank >= RankToBeat()) {
-    Lose(what, layout, outcome->step_s, &*outcome);
-    return false;
-  }
-  if (any()) Lose(winner_, plan_.layout, plan_.outcome.step_s, &plan_.outcome);
-  winner_ = what;
-  Win(std::move(layout), *std::move(outcome), rank);
-  return true;
+  Start start{std::move(layout), *std::move(outcome), 0, what};
+  start.rank = ranking_.Rank(start.layout, start.outcome.step_s);
+  NoteIdling(start.layout, start.outcome, start.rank);
+  const bool won = start.rank < plan_.rank;
+  if (!won) Lose(what, start.layout, start.outcome.step_s, &start.outcome);
+  if (won) Win(start);
+  if (few && start.rank < known->rank) *known = std::move(start);
+  return won;
 }
 
 void Contest::EnterBoth(const Candidate& candidate) {
@@ -116,42 +117,70 @@ void Contest::Lose(const std::string& what, const Layout& layout, double step_s,
   if (outcome != nullptr) plan_.alternatives.back().parts = GetStepParts(*outcome);
 }
 
-bool Contest::Improve(int tries) {
+bool Contest::Climb(Start& start, int tries) {
   for (int tried = 0; tried < tries && !Stopped();) {
-    if (!std::exchange(changes_listed_, true)) {
-      changes_ = ListChanges(cluster_, plan_.layout, plan_.outcome);
-      next_change_ = 0;
+    if (!std::exchange(start.changes_listed, true)) {
+      start.changes = ListChanges(cluster_, start.layout, start.outcome);
+      start.next_change = 0;
     }
-    if (next_change_ == changes_.size()) return false;
-    Layout layout = plan_.layout;
-    if (!Apply(cluster_, costs_, plan_.outcome, changes_[next_change_++], layout)) continue;
+    if (start.next_change == start.changes.size()) return false;
+    Layout layout = start.layout;
+    if (!Apply(cluster_, costs_, start.outcome, start.changes[start.next_change++], layout)) {
+      continue;
+    }
     if (!IsAllowed(layout) || !tried_.insert(PlacementKey(layout)).second) continue;
     ++tried;
-    auto outcome = Evaluated(layout, &plan_.outcome);
+    auto outcome = Evaluated(layout, &start.outcome, start.rank);
     ++plan_.simulated;
     if (!outcome.ok() || !KeepsLimits(layout, outcome->step_s)) continue;
     const double rank = ranking_.Rank(layout, outcome->step_s);
-    if (rank < plan_.rank) Win(std::move(layout), *std::move(outcome), rank);
+    if (rank >= start.rank) continue;
+    start = {std::move(layout), *std::move(outcome), rank, start.what};
   }
   return !Stopped();
+}
+
+void Contest::ImproveAll(int tries) {
+  if (!any()) return;
+  std::vector<Start*> starts;
+  for (auto& [kind, start] : starts_) {
+    if (MayWin(start.rank)) starts.push_back(&start);
+  }
+  std::stable_sort(starts.begin(), starts.end(),
+                   [](const Start* a, const Start* b) { return a->rank < b->rank; });
+  if (starts.empty()) Improve(tries);  // of many devices the best alone
+  for (size_t i = 0; i < std::min(starts.size(), kMostStarts); ++i) {
+    Climb(*starts[i], tries);
+    NoteIdling(starts[i]->layout, starts[i]->outcome, starts[i]->rank);
+    if (starts[i]->rank < plan_.rank) Win(*starts[i]);
+  }
+}
+
+bool Contest::Improve(int tries) {
+  if (!best_ || best_->rank > plan_.rank) {
+    best_ = Start{plan_.layout, plan_.outcome, plan_.rank, winner_};
+  }
+  const bool more = Climb(*best_, tries);
+  if (best_->rank < plan_.rank) Win(*best_);
+  return more;
 }
 
 void Contest::TryShapes() {
   if (!options_.two_stages_per_device || plan_.layout.shape != Shape::kPlain) return;
   if (!job_.fixed.schedule.empty()) return;
   if (any()) NoteIdling(plan_.layout, plan_.outcome, plan_.rank);
-  const double rank = RankToBeat();
+  const double limit = kShapesGain * plan_.rank;
   const std::vector<std::pair<double, Layout>> idling = std::move(idling_);
   bool won = false;
   for (const auto& [plain_rank, plain] : idling) {
-    if (plain_rank > kShapesGain * rank) break;
+    if (plain_rank > limit) break;
     for (const Shape shape : {Shape::kVShaped, Shape::kInterleaved}) {
       Layout layout = plain;
       if (Stopped() || !Reshape(cluster_, costs_, shape, layout)) continue;
       won = Enter(layout, Describe(layout)) || won;
     }
   }
-  if (won) Improve(options_.improvements / 4);
+  if (won || Few()) ImproveAll(options_.improvements / 4);
 }
 
 void Contest::Finish() {
@@ -162,11 +191,12 @@ void Contest::Finish() {
   plan_.times_from = TimesFrom(cluster_, costs_, plan_.layout);
 }
 
-absl::StatusOr<Outcome> Contest::Evaluated(Layout& layout, const Outcome* known) {
+absl::StatusOr<Outcome> Contest::Evaluated(Layout& layout, const Outcome* known,
+                                           double rank_limit) {
   Evaluation evaluation{std::min(kQuickRestarts, options_.restarts), options_.seed};
   evaluation.known = known;
   evaluation.searches = &searches_;
-  evaluation.limit_s = ranking_.LongestStepBetter(layout, RankToBeat());
+  evaluation.limit_s = ranking_.LongestStepBetter(layout, rank_limit);
   // With two stages a device it may still be better (NoteIdling).
   evaluation.step_limit_s = evaluation.limit_s * (StaysInSites(cluster_, layout) ? kShapesGain : 1);
   auto outcome = EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
@@ -196,14 +226,17 @@ void Contest::NoteIdling(const Layout& layout, const Outcome& outcome, double ra
   const auto position = std::find_if(idling_.begin(), idling_.end(),
                                      [&](const auto& one) { return one.first > rank; });
   idling_.insert(position, {rank, layout});
-  if (idling_.size() > kReshaped) idling_.pop_back();
+  if (idling_.size() > (Few() ? kReshapedOfFew : kReshaped)) idling_.pop_back();
 }
 
-void Contest::Win(Layout layout, Outcome outcome, double rank) {
-  plan_.layout = std::move(layout);
-  plan_.outcome = std::move(outcome);
-  plan_.rank = rank;
-  changes_listed_ = false;
+void Contest::Win(const Start& winner) {
+  if (any() && winner_ != winner.what) {
+    Lose(winner_, plan_.layout, plan_.outcome.step_s, &plan_.outcome);
+  }
+  winner_ = winner.what;
+  plan_.layout = winner.layout;
+  plan_.outcome = winner.outcome;
+  plan_.rank = winner.rank;
 }
 
 bool Contest::IsAllowed(const Layout& layout) const {

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -25,14 +27,15 @@ std::string StructureKey(const Layout& layout);
 
 class Contest {
  public:
-  // They must outlive it; `plan` gets the best layout, beginning with the one that it has, where
-  // that ranks below `rank_limit`.
+  // What a layout may be above the best, and become the best when it is improved.
+  static constexpr double kMayWin = 1.05;
+
+  // They must outlive it; `plan` gets the best layout, beginning with the one that it has.
   Contest(const Cluster& cluster, const Costs& costs, const Job& job, const Options& options,
-          Plan& plan, double rank_limit);
+          Plan& plan);
 
   bool Stopped() const { return options_.stop && options_.stop(); }
   bool any() const { return !plan_.layout.replicas.empty(); }
-  bool limited() const { return !std::isinf(rank_limit_); }
   const absl::Status& why_not() const { return why_not_; }
   const absl::Status& over_limit() const { return over_limit_; }  // the last one that was refused
 
@@ -42,25 +45,41 @@ class Contest {
   void EnterBoth(const Candidate& candidate);
   // An alternative that is not as fast, or (without an outcome) not simulated.
   void Lose(const std::string& what, const Layout& layout, double step_s, const Outcome* outcome);
-  // Small changes of the winner, each tried once. False where none is left, or the search is
-  // stopped.
+  // Returns whether a layout of this rank may be the best once it is improved.
+  bool MayWin(double rank) const { return rank < kMayWin * plan_.rank; }
+  // Small changes of the best layouts of each kind that may win, each tried once.
+  void ImproveAll(int tries);
+  // The same of the winner. False where none is left, or the search is stopped.
   bool Improve(int tries);
   // Two stages per device, of the winner and of those that it may make better than the winner.
   void TryShapes();
   void Finish();
 
  private:
+  // A layout whose small changes are tried, the likeliest first.
+  struct Start {
+    Layout layout;
+    Outcome outcome;
+    double rank = INFINITY;
+    std::string what;
+    std::vector<Change> changes = {};
+    size_t next_change = 0;
+    bool changes_listed = false;
+  };
+
   // Returns the step of the layout with the best savings, which it gets: by a short search for its
   // schedule, and by a longer one where half of what is left to its bound would make it the best.
-  absl::StatusOr<Outcome> Evaluated(Layout& layout, const Outcome* known);
+  // CANCELLED where it surely ranks above `rank_limit`.
+  absl::StatusOr<Outcome> Evaluated(Layout& layout, const Outcome* known, double rank_limit);
+  bool Climb(Start& start, int tries);
   // Notes which limit it goes over.
   bool KeepsLimits(const Layout& layout, double step_s);
   // Keeps the best plain layouts whose devices idle and whose pipelines stay inside sites, one of
   // each structure.
   void NoteIdling(const Layout& layout, const Outcome& outcome, double rank);
-  void Win(Layout layout, Outcome outcome, double rank);
+  void Win(const Start& winner);
+  bool Few() const { return std::ssize(cluster_.devices) <= kFewDevices; }
   bool IsAllowed(const Layout& layout) const;
-  double RankToBeat() const { return std::min(plan_.rank, rank_limit_); }
 
   const Cluster& cluster_;
   const Costs& costs_;
@@ -68,14 +87,12 @@ class Contest {
   const Options& options_;
   const Ranking ranking_;
   Plan& plan_;
-  const double rank_limit_;
   ScheduleSearches searches_;
   std::vector<std::pair<double, Layout>> idling_;  // by rank
   int violating_ = 0;            // candidates that break what the job fixes, looked at all the same
-  std::vector<Change> changes_;  // of the winner
-  size_t next_change_ = 0;
-  bool changes_listed_ = false;
-  std::set<std::string> tried_;  // by PlacementKey
+  std::map<std::string, Start> starts_;  // the best of each kind (Describe), of few devices
+  std::optional<Start> best_;            // what Improve goes on from
+  std::set<std::string> tried_;          // by PlacementKey
   std::string winner_;
   absl::Status why_not_ = absl::ResourceExhaustedError("no layout fits");
   absl::Status over_limit_ = absl::OkStatus();

@@ -21,14 +21,10 @@ namespace atl::plan {
 namespace {
 
 constexpr size_t kMostAlternatives = 12;
-constexpr size_t kRefined = 20;
-constexpr size_t kMapped = 24;  // candidates
+constexpr size_t kRefined = 48;  // candidates
+constexpr size_t kMapped = 24;   // candidates
 
-// Searches with one choice fixed are worth their time for so many devices. What they find may be so
-// much worse than the plan before it is improved; and their candidates' estimates so much worse
-// than that.
-constexpr int64_t kFixedOfDevices = 48;
-constexpr double kMayWin = 1.05;
+// A step may take so many times as long as a candidate's estimate.
 constexpr double kEstimateErrs = 1.25;
 
 std::string Reason(const Plan& plan, absl::string_view compared) {
@@ -62,8 +58,28 @@ void SortByRank(std::vector<Ranked>& list) {
                    [](const Ranked& a, const Ranked& b) { return a.rank < b.rank; });
 }
 
-// Refines, for unlike devices, the best of each part of them that candidates use and of each number
-// of replicas, which compete with what they were made from. More of them are simulated.
+// Returns the best of each part of the devices and of each kind of layout, at most `most` as they
+// are and as many with a number of stages; without those that will not be the best.
+std::vector<const Candidate*> SelectUnlike(const std::vector<Candidate>& candidates, size_t most) {
+  std::vector<const Candidate*> selected;
+  for (const bool of_stages : {false, true}) {
+    std::set<std::string> kinds, scopes;
+    const size_t end = selected.size() + most;
+    double rank_limit = INFINITY;
+    for (const Candidate& candidate : candidates) {
+      if (selected.size() == end || candidate.rank > rank_limit) break;
+      if ((candidate.stages > 0) != of_stages) continue;
+      rank_limit = std::min(rank_limit, kEstimateErrs * Contest::kMayWin * candidate.rank);
+      const bool new_scope = scopes.insert(candidate.scope).second;
+      const bool new_kind = kinds.insert(DescribeStructure(candidate.layout)).second;
+      if (new_scope || new_kind) selected.push_back(&candidate);
+    }
+  }
+  return selected;
+}
+
+// Refines, for unlike devices, the best of each kind, which compete with what they were made from.
+// More of them are simulated.
 void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Options& options,
                 std::vector<Candidate>& candidates) {
   if (candidates.empty()) return;
@@ -71,18 +87,7 @@ void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Opti
   if (!AreUnlike(BuildEntityPools(cluster, costs, best.sizes, best.layout.micro_batch))) return;
   options.simulate *= 2;
   std::vector<Candidate> refined;
-  for (const bool fitted : {false, true}) {
-    std::set<size_t> replicas;
-    std::set<std::string> scopes;
-    const size_t most = refined.size() + kRefined;
-    for (const Candidate& candidate : candidates) {
-      if (refined.size() == most) break;
-      if (candidate.fitted != fitted) continue;
-      const bool new_scope = scopes.insert(candidate.scope).second;
-      const bool new_count = replicas.insert(candidate.layout.replicas.size()).second;
-      if (new_scope || new_count) refined.push_back(candidate);
-    }
-  }
+  for (const Candidate* one : SelectUnlike(candidates, kRefined)) refined.push_back(*one);
   ForAll(options.pool, refined.size(), [&](size_t i) {
     const Costs own = costs;  // they are not for several threads
     Refine(cluster, own, job, options.stop, refined[i]);
@@ -92,45 +97,37 @@ void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Opti
   SortByRank(candidates);
 }
 
-// Maps the devices of the best candidates, and of the best of each part of the devices and each
-// number of replicas, to stages by branch and bound. These compete with what they were made of.
+// Maps the devices of the best candidates of each kind to stages by branch and bound. These compete
+// with what they were made of.
 void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options& options,
              std::vector<Candidate>& candidates) {
   options.simulate += 6;
-  std::vector<const Candidate*> chosen;
-  for (const bool fitted : {false, true}) {
-    std::set<size_t> replicas;
-    std::set<std::string> scopes;
-    for (const Candidate& candidate : candidates) {
-      if (chosen.size() == kMapped) break;
-      if (candidate.fitted != fitted) continue;
-      const bool new_scope = scopes.insert(candidate.scope).second;
-      const bool new_count = replicas.insert(candidate.layout.replicas.size()).second;
-      const bool near = &candidate - candidates.data() < options.simulate;
-      if (new_scope || new_count || near) chosen.push_back(&candidate);
-    }
-  }
   MappingOptions mapping;
   mapping.stop = options.stop;
-  mapping.pool = options.pool;
   mapping.max_nodes = options.mapping_nodes / static_cast<int64_t>(kMapped);
   const Ranking ranking(cluster, costs, job);
-  std::vector<Candidate> mapped;
-  for (const Candidate* candidate : chosen) {
-    if (options.stop && options.stop()) break;
-    std::optional<MappedLayout> layout = Mapped(cluster, costs, job, candidate->layout, mapping);
-    if (!layout || !UsesLeader(cluster, layout->layout) ||
-        !DegreesAgree(costs.model(), layout->layout)) {
+  const std::vector<const Candidate*> chosen = SelectUnlike(candidates, kMapped);
+  std::vector<std::optional<MappedLayout>> mapped(chosen.size());
+  ForAll(options.pool, chosen.size(), [&](size_t i) {
+    const Costs own = costs;  // they are not for several threads
+    MappingOptions each = mapping;
+    each.stages = chosen[i]->stages > 0 ? chosen[i]->stages : job.fixed.stages;
+    if (options.stop && options.stop()) return;
+    mapped[i] = Mapped(cluster, own, chosen[i]->layout, each);
+  });
+  std::vector<Candidate> found;
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    if (!mapped[i] || !UsesLeader(cluster, mapped[i]->layout) ||
+        !DegreesAgree(costs.model(), mapped[i]->layout)) {
       continue;
     }
-    Candidate& added = mapped.emplace_back(*candidate);
-    added.layout = std::move(layout->layout);
+    Candidate& added = found.emplace_back(*chosen[i]);
+    added.layout = std::move(mapped[i]->layout);
     absl::StrAppend(&added.how, ", ", kByBranchAndBound);
     added.estimate_s = EstimateSeconds(cluster, costs, job, added.layout);
     added.rank = ranking.Rank(added.layout, added.estimate_s);
   }
-  candidates.insert(candidates.end(), std::make_move_iterator(mapped.begin()),
-                    std::make_move_iterator(mapped.end()));
+  std::move(found.begin(), found.end(), std::back_inserter(candidates));
   SortByRank(candidates);
 }
 
@@ -139,21 +136,25 @@ std::string SameAs(const Candidate& candidate) {
   return absl::StrFormat("%s %.9g", Describe(candidate.layout), candidate.estimate_s);
 }
 
-// Each kind of layout once: which of the candidates are simulated, and which listed.
-void Compete(const std::vector<Candidate>& candidates, const Options& options, Contest& contest,
-             Plan& plan) {
-  std::set<std::string> seen;
+// Which of the candidates are simulated, and which listed: the best ones, and of few devices the
+// best of each kind.
+void Compete(const Cluster& cluster, const std::vector<Candidate>& candidates,
+             const Options& options, Contest& contest, Plan& plan) {
+  const bool few = std::ssize(cluster.devices) <= kFewDevices;
+  std::set<std::string> seen, kinds;
   for (const Candidate& candidate : candidates) {
     const std::string family = Family(candidate);
     const std::string same = SameAs(candidate);
     if (!seen.insert(same).second || !seen.insert(family).second) continue;
+    const bool may_win = candidate.rank < kEstimateErrs * Contest::kMayWin * plan.rank;
     // Without a layout so far, continue: the estimate knows less of memory than the simulator.
     const bool enough = plan.simulated >= options.simulate || contest.Stopped();
-    if (!enough || (!contest.any() && !contest.limited())) {
+    const bool new_kind = few && kinds.insert(Describe(candidate.layout)).second;
+    if (!enough || !contest.any() || (new_kind && may_win && !contest.Stopped())) {
       contest.EnterBoth(candidate);
     } else if (plan.alternatives.size() <= kMostAlternatives) {
       contest.Lose(family, candidate.layout, candidate.estimate_s, nullptr);
-    } else {
+    } else if (!few || !may_win) {
       break;
     }
   }
@@ -218,44 +219,15 @@ void MapDevices(const std::vector<int>& to, Layout& layout) {
   }
 }
 
-// A job with a choice fixed that it leaves open, on all devices or on those of all types but one.
-struct Narrower {
-  Job job;
-  int without_type = -1;
-};
-
-// A search ranks candidates by their estimates and simulates few of them; with less to choose from
-// it simulates others, and may find what it has overlooked.
-std::vector<Narrower> FixOneChoice(const Cluster& cluster, const Narrower& from) {
-  constexpr size_t kMostTypes = 4;
-  std::vector<Narrower> made;
-  for (const int count : {1, 2, 3, 4, 6, 8}) {
-    if (from.job.fixed.stages == 0) made.emplace_back(from).job.fixed.stages = count;
-    if (from.job.fixed.replicas == 0) made.emplace_back(from).job.fixed.replicas = count;
-  }
-  const std::vector<int> degrees = TensorParallelSizes(from.job);
-  for (const int degree : degrees) {
-    if (degrees.size() > 1) made.emplace_back(from).job.tensor_parallel = {degree};
-  }
-  const size_t types = cluster.types.size();
-  for (size_t t = 0; from.without_type < 0 && types > 1 && types <= kMostTypes && t < types; ++t) {
-    made.emplace_back(from).without_type = static_cast<int>(t);
-  }
-  return made;
-}
-
-// Only plans that rank below `rank_limit` are looked for. The plan's reason is what is to be said
-// besides (Reason).
+// The plan's reason is what is to be said besides (Reason).
 absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const Job& job,
-                              Options options, double rank_limit) {
+                              Options options) {
   absl::Status why_not = absl::OkStatus(), over_limit = absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(CheckConstraints(cluster, costs, job));
   std::vector<Candidate> candidates =
       Enumerate(cluster, costs, job, options.stop, &why_not, &over_limit);
   if (candidates.empty() && !over_limit.ok()) return NoLayout(over_limit);
   if (candidates.empty()) return ExplainNoFit(cluster, costs, job, why_not);
-  std::erase_if(candidates,
-                [&](const Candidate& c) { return c.rank > kEstimateErrs * rank_limit; });
   RefineBest(cluster, costs, job, options, candidates);
   if (job.search == Search::kBranchAndBound) MapBest(cluster, costs, job, options, candidates);
   Plan plan;
@@ -263,9 +235,9 @@ absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const 
   plan.memory_binds =
       !why_not.ok() || std::any_of(candidates.begin(), candidates.end(),
                                    [](const Candidate& c) { return SavesMemory(c.layout); });
-  Contest contest(cluster, costs, job, options, plan, rank_limit);
-  Compete(candidates, options, contest, plan);
-  if (contest.any()) contest.Improve(options.improvements);
+  Contest contest(cluster, costs, job, options, plan);
+  Compete(cluster, candidates, options, contest, plan);
+  contest.ImproveAll(options.improvements);
   contest.TryShapes();
   if (!contest.any()) {
     if (!contest.over_limit().ok()) return NoLayout(contest.over_limit());
@@ -282,95 +254,15 @@ absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const 
   return plan;
 }
 
-absl::StatusOr<Plan> FindNarrower(const Cluster& cluster, const Costs& costs,
-                                  const Narrower& narrower, const Options& options,
-                                  double rank_limit) {
-  if (narrower.without_type < 0) {
-    return FindBest(cluster, costs, narrower.job, options, rank_limit);
-  }
-  const auto keep = [&](const Device& device) { return device.type != narrower.without_type; };
-  std::vector<int> kept;
-  for (size_t d = 0; d < cluster.devices.size(); ++d) {
-    if (keep(cluster.devices[d])) kept.push_back(static_cast<int>(d));
-  }
-  const Cluster part = WithDevices(cluster, keep);
-  if (kept.empty() || part.leader != cluster.leader) return absl::NotFoundError("no part of it");
-  ATOLL_ASSIGN_OR_RETURN(Plan plan, FindBest(part, costs, narrower.job, options, rank_limit));
-  MapDevices(kept, plan.layout);
-  return plan;
-}
-
-// The better one, with what both have compared.
-void Merge(Plan other, Plan& plan) {
-  constexpr double kSame = 1e-9;
-  const bool better = other.rank < plan.rank * (1 - kSame);
-  if (better) std::swap(plan, other);
-  plan.candidates += other.candidates;
-  plan.simulated += other.simulated;
-  plan.memory_binds = plan.memory_binds || other.memory_binds;
-  if (plan.reason.empty()) plan.reason = other.reason;
-  if (!better) return;
-  plan.alternatives.push_back({.what = Describe(other.layout),
-                               .structure = DescribeStructure(other.layout),
-                               .step_s = other.outcome.step_s,
-                               .price = other.price,
-                               .rank = other.rank,
-                               .parts = GetStepParts(other.outcome)});
-  std::move(other.alternatives.begin(), other.alternatives.end(),
-            std::back_inserter(plan.alternatives));
-  SortByRank(plan.alternatives);
-}
-
-// With one choice fixed; then with another one, too, where the first gave a plan nearly as good as
-// the best.
-void SearchNarrower(const Cluster& cluster, const Costs& costs, const Narrower& all,
-                    const Options& options, Plan& plan) {
-  constexpr double kNear = 1.01;
-  constexpr size_t kMostNear = 1;
-  Options alone = options;
-  alone.pool = nullptr;
-  std::vector<Narrower> jobs = FixOneChoice(cluster, all);
-  for (const bool again : {true, false}) {
-    const double rank_limit = kMayWin * plan.rank;
-    std::vector<absl::StatusOr<Plan>> found(jobs.size(), absl::UnknownError(""));
-    ForAll(options.pool, jobs.size(), [&](size_t i) {
-      const Costs own = costs;  // they are not for several threads
-      if (options.stop && options.stop()) return;
-      found[i] = FindNarrower(cluster, own, jobs[i], alone, rank_limit);
-    });
-    std::vector<std::pair<double, size_t>> ranked;
-    for (size_t i = 0; i < found.size(); ++i) {
-      if (found[i].ok()) ranked.emplace_back(found[i]->rank, i);
-    }
-    std::sort(ranked.begin(), ranked.end());
-    for (absl::StatusOr<Plan>& other : found) {
-      if (other.ok()) Merge(*std::move(other), plan);
-    }
-    if (!again) return;
-    std::vector<Narrower> next;
-    for (size_t i = 0; i < std::min(kMostNear, ranked.size()); ++i) {
-      if (ranked[i].first > kNear * plan.rank) break;
-      for (Narrower& both : FixOneChoice(cluster, jobs[ranked[i].second])) {
-        next.push_back(std::move(both));
-      }
-    }
-    jobs = std::move(next);
-  }
-}
-
 absl::StatusOr<Plan> SearchAll(const Cluster& cluster, const Costs& costs, const Job& job,
                                const Options& options) {
   ATOLL_RETURN_IF_ERROR(Validate(job));
   const std::vector<int> sizes = MicroBatchSizes(job);
   const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
   ATOLL_RETURN_IF_ERROR(CheckBytes(costs.model(), job.global_batch + largest));
-  ATOLL_ASSIGN_OR_RETURN(Plan plan, FindBest(cluster, costs, job, options, INFINITY));
-  if (std::ssize(cluster.devices) <= kFixedOfDevices) {
-    SearchNarrower(cluster, costs, {job}, options, plan);
-    plan.cluster_bound_s = ClusterBoundSeconds(cluster, costs, job);
-  }
+  ATOLL_ASSIGN_OR_RETURN(Plan plan, FindBest(cluster, costs, job, options));
   if (options.enough) {
-    Contest contest(cluster, costs, job, options, plan, INFINITY);
+    Contest contest(cluster, costs, job, options, plan);
     for (bool more = true; more && !options.enough();) {
       more = contest.Improve(std::max(1, options.improvements));
     }

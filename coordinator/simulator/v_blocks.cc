@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 #include "common/status.h"
@@ -120,20 +121,24 @@ absl::StatusOr<std::vector<Schedule>> VBlockSchedules(const Problem& problem, in
   for (const Pipeline& pipeline : problem.pipelines) {
     ATOLL_RETURN_IF_ERROR(IsV(problem, pipeline));
   }
-  std::vector<Schedule> schedules;
-  for (int n = 0; n < most; ++n) {
-    Schedule schedule;
-    schedule.device_ops.resize(problem.devices.size());
+  std::map<int, std::vector<Block>> blocks;  // by devices of a pipeline
+  size_t count = static_cast<size_t>(most);
+  for (const Pipeline& pipeline : problem.pipelines) {
+    const int p = pipeline.chunk_count / 2;
+    const auto [listed, added] = blocks.try_emplace(p);
+    if (added) listed->second = ListBlocks(p, d);
+    count = std::min(count, listed->second.size());
+  }
+  std::vector<Schedule> schedules(count);
+  for (size_t n = 0; n < count; ++n) {
+    schedules[n].device_ops.resize(problem.devices.size());
     for (const Pipeline& pipeline : problem.pipelines) {
       const int p = pipeline.chunk_count / 2;
-      const std::vector<Block> blocks = ListBlocks(p, d);
-      if (n >= static_cast<int>(blocks.size())) return schedules;
       for (int i = 0; i < p; ++i) {
         const int device = problem.chunks[pipeline.first_chunk + i].device;
-        schedule.device_ops[device] = DeviceOps(pipeline, blocks[n], p, i);
+        schedules[n].device_ops[device] = DeviceOps(pipeline, blocks.at(p)[n], p, i);
       }
     }
-    schedules.push_back(std::move(schedule));
   }
   return schedules;
 }

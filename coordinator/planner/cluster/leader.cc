@@ -70,8 +70,8 @@ absl::Status BringInLeader(const Cluster& cluster, const Costs& costs, const Job
       Candidate changed = candidate;
       Replica& target = changed.layout.replicas[r];
       target.stages[s].devices = *own;
-      const absl::Status cut =
-          CutReplica(cluster, costs, layout.micro_batch, target, {.every_stage = candidate.fitted});
+      const absl::Status cut = CutReplica(cluster, costs, layout.micro_batch, target,
+                                          {.every_stage = candidate.stages > 0});
       if (!cut.ok() || !UsesLeader(cluster, changed.layout)) {
         why_not = cut.ok() ? absl::ResourceExhaustedError("it is too slow for a layer") : cut;
         continue;

@@ -128,12 +128,11 @@ std::optional<StageMapping> Map(const ReplicaMapping& replica,
 
 }  // namespace
 
-std::optional<MappedLayout> Mapped(const Cluster& cluster, const Costs& all_costs, const Job& job,
+std::optional<MappedLayout> Mapped(const Cluster& cluster, const Costs& all_costs,
                                    const Layout& layout, const MappingOptions& options) {
   const Costs& costs = all_costs.ForReplicas(layout.replicas.size());
   if (layout.shape != Shape::kPlain || !layout.tensor_split_ratios.empty()) return std::nullopt;
   MappingOptions own = options;
-  own.stages = job.fixed.stages;
   MappedLayout mapped{layout};
   std::map<std::string, StageMapping> known;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {

@@ -25,8 +25,8 @@ struct MappedLayout {
 // Replicas that are alike are searched once. Where memory does not allow 1F1B's micro-batches in
 // flight, half as many, and so on. Nothing for layouts that are not plainly placed, or where no
 // mapping was found.
-std::optional<MappedLayout> Mapped(const Cluster& cluster, const Costs& costs, const Job& job,
-                                   const Layout& layout, const MappingOptions& options);
+std::optional<MappedLayout> Mapped(const Cluster& cluster, const Costs& costs, const Layout& layout,
+                                   const MappingOptions& options);
 
 }  // namespace atl::plan
 

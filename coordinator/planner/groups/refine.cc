@@ -45,7 +45,7 @@ class Climber {
     for (const size_t r : changed) {
       if (!CutReplica(cluster_, costs, layout.micro_batch, layout.replicas[r]).ok()) return false;
     }
-    if (best_.fitted && !Satisfies(job_.fixed, layout)) return false;
+    if (!KeepsStages(best_, layout)) return false;
     if (!UsesLeader(cluster_, layout) || !DegreesAgree(costs_.model(), layout)) return false;
     ShareMicroBatches(cluster_, costs_, total_, layout);
     const double estimate_s = estimator_.Seconds(layout);

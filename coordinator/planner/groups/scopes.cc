@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/planner/candidates.h"
+#include "coordinator/planner/cluster/leader.h"
 
 namespace atl::plan {
 namespace {
@@ -42,8 +44,10 @@ std::vector<EntityClass> MakeEntityClasses(const std::vector<EntityPool>& pools,
   return classes;
 }
 
-std::vector<Scope> ListCandidateScopes(const std::vector<EntityPool>& pools,
-                                       const std::string& leaders_site) {
+std::vector<Scope> ListCandidateScopes(const Cluster& cluster,
+                                       const std::vector<EntityPool>& pools) {
+  constexpr size_t kMostTypes = 4;
+  const std::string leaders_site = GetLeaderSite(cluster);
   const Scope all{"", CountEntities(pools)};
   std::vector<Scope> scopes = {all};
   const std::vector<std::string> sites = StrongSites(pools);
@@ -59,6 +63,15 @@ std::vector<Scope> ListCandidateScopes(const std::vector<EntityPool>& pools,
     Scope& rest = scopes.emplace_back(Scope{absl::StrCat(" without ", sites[i]), all.counts});
     for (size_t t = 0; t < pools.size(); ++t) {
       if (pools[t].site == sites[i]) rest.counts[t] = 0;
+    }
+  }
+  const size_t types = cluster.types.size();
+  const bool few = std::ssize(cluster.devices) <= kFewDevices && types > 1 && types <= kMostTypes;
+  for (size_t type = 0; few && type < types; ++type) {
+    Scope& rest =
+        scopes.emplace_back(Scope{absl::StrCat(" without ", cluster.types[type].name), all.counts});
+    for (size_t t = 0; t < pools.size(); ++t) {
+      if (pools[t].type == static_cast<int>(type)) rest.counts[t] = 0;
     }
   }
   std::set<size_t> strongest;

@@ -23,9 +23,10 @@ std::vector<EntityClass> MakeEntityClasses(const std::vector<EntityPool>& pools,
 
 // The entities that a plan may be better for leaving alone are left out: all; one site alone (what
 // is left when nothing is worth sending across), at most three and the leader's; the strongest
-// sites together; of unlike entities all but a site; the fastest entities, where speeds differ.
-std::vector<Scope> ListCandidateScopes(const std::vector<EntityPool>& pools,
-                                       const std::string& leaders_site);
+// sites together; of unlike entities all but a site; the fastest entities, where speeds differ; of
+// few devices all but one of few types.
+std::vector<Scope> ListCandidateScopes(const Cluster& cluster,
+                                       const std::vector<EntityPool>& pools);
 
 // Adds scopes for a cheap plan: so many of the entities that give the most power for their price,
 // everywhere and in each of the cheapest sites alone. Few devices idle less than many.

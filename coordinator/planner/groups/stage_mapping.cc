@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <queue>
 #include <string>
@@ -119,7 +120,7 @@ struct Node {
   std::string used;  // members of each group
 };
 
-// Expands nodes. Reads alone, so that several threads may.
+// Expands nodes.
 class Expander {
  public:
   Expander(const Table& table, const MappingOptions& options) : table_(table), options_(options) {}
@@ -334,13 +335,12 @@ std::optional<StageMapping> MapStages(const OrderProblem& problem, const StageMa
     const std::vector<int> parents = tree.Take(most);
     if (parents.empty()) break;
     nodes += static_cast<int64_t>(parents.size());
-    std::vector<std::vector<Node>> children(parents.size());
-    ForAll(options.pool, parents.size(), [&](size_t i) {
-      children[i] = expander.Children(tree.at(parents[i]), parents[i], tree.limit_s());
-    });
-    for (std::vector<Node>& of_parent : children) {
-      for (Node& child : of_parent) tree.Add(std::move(child));
+    std::vector<Node> children;
+    for (const int parent : parents) {
+      std::vector<Node> own = expander.Children(tree.at(parent), parent, tree.limit_s());
+      std::move(own.begin(), own.end(), std::back_inserter(children));
     }
+    for (Node& child : children) tree.Add(std::move(child));
   }
   StageMapping& best = tree.best();
   if (best.groups.empty()) return std::nullopt;

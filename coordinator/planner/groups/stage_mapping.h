@@ -23,7 +23,6 @@
 #include <optional>
 #include <vector>
 
-#include "common/thread_pool.h"
 #include "coordinator/planner/groups/group_order.h"
 
 namespace atl::plan {
@@ -44,15 +43,13 @@ struct MappingOptions {
   int stages = 0;              // of the pipeline; 0: any number
   int in_flight = 1 << 30;     // micro-batches that a stage keeps at most; 1F1B's otherwise
   std::function<bool()> stop;  // polled between batches; true ends the search
-  ThreadPool* pool = nullptr;  // of a batch; null: one after another, here
 };
 
 // T of a mapping; infinite where a stage does not hold its layers.
 double MappingSeconds(const OrderProblem& problem, const StageMapping& mapping,
                       const MappingOptions& options);
 
-// Never worse than `known`, if that is given. Nothing: no mapping was found. The result is the same
-// for any `pool`.
+// Never worse than `known`, if that is given. Nothing: no mapping was found.
 // REQUIRES: at most 255 members a group.
 std::optional<StageMapping> MapStages(const OrderProblem& problem, const StageMapping* known,
                                       const MappingOptions& options);

@@ -109,20 +109,5 @@ TEST_CASE("mapping_is_never_worse_than_the_known_one_and_keeps_it_without_nodes"
   CHECK(kept->bound_s <= kept->seconds);
 }
 
-TEST_CASE("threads_find_the_same_mapping") {
-  const RandomGroups random(11, 6, 20);
-  MappingOptions alone;
-  ThreadPool pool(2);
-  MappingOptions two = alone;
-  two.pool = &pool;
-  const auto a = MapStages(random.problem(), nullptr, alone);
-  const auto b = MapStages(random.problem(), nullptr, two);
-  REQUIRE((a.has_value() && b.has_value()));
-  CHECK(a->groups == b->groups);
-  CHECK(a->cuts == b->cuts);
-  CHECK(a->nodes == b->nodes);
-  CHECK(a->bound_s == b->bound_s);
-}
-
 }  // namespace
 }  // namespace atl::plan
