@@ -21,8 +21,8 @@ namespace atl::plan {
 namespace {
 
 constexpr size_t kMostAlternatives = 12;
-constexpr size_t kRefined = 48;  // candidates
-constexpr size_t kMapped = 24;   // candidates
+constexpr size_t kRefined = 20, kRefinedOfFew = 48;  // candidates
+constexpr size_t kMapped = 24;                       // candidates
 
 // A step may take so many times as long as a candidate's estimate.
 constexpr double kEstimateErrs = 1.25;
@@ -58,9 +58,13 @@ void SortByRank(std::vector<Ranked>& list) {
                    [](const Ranked& a, const Ranked& b) { return a.rank < b.rank; });
 }
 
-// Returns the best of each part of the devices and of each kind of layout, at most `most` as they
-// are and as many with a number of stages; without those that will not be the best.
-std::vector<const Candidate*> SelectUnlike(const std::vector<Candidate>& candidates, size_t most) {
+// Returns the best of each part of the devices and of each kind of layout (of many devices: number
+// of replicas), and the `near` best, at most `most` as they are and as many with a number of
+// stages; of few devices without those that will not be the best.
+std::vector<const Candidate*> SelectUnlike(const Cluster& cluster,
+                                           const std::vector<Candidate>& candidates, size_t most,
+                                           size_t near) {
+  const bool few = std::ssize(cluster.devices) <= kFewDevices;
   std::vector<const Candidate*> selected;
   for (const bool of_stages : {false, true}) {
     std::set<std::string> kinds, scopes;
@@ -69,10 +73,14 @@ std::vector<const Candidate*> SelectUnlike(const std::vector<Candidate>& candida
     for (const Candidate& candidate : candidates) {
       if (selected.size() == end || candidate.rank > rank_limit) break;
       if ((candidate.stages > 0) != of_stages) continue;
-      rank_limit = std::min(rank_limit, kEstimateErrs * Contest::kMayWin * candidate.rank);
+      if (few) rank_limit = std::min(rank_limit, kEstimateErrs * Contest::kMayWin * candidate.rank);
       const bool new_scope = scopes.insert(candidate.scope).second;
-      const bool new_kind = kinds.insert(DescribeStructure(candidate.layout)).second;
-      if (new_scope || new_kind) selected.push_back(&candidate);
+      const bool new_kind = kinds
+                                .insert(few ? DescribeStructure(candidate.layout)
+                                            : absl::StrCat(candidate.layout.replicas.size()))
+                                .second;
+      const bool is_near = &candidate < candidates.data() + near;
+      if (new_scope || new_kind || is_near) selected.push_back(&candidate);
     }
   }
   return selected;
@@ -86,8 +94,11 @@ void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Opti
   const Candidate& best = candidates[0];
   if (!AreUnlike(BuildEntityPools(cluster, costs, best.sizes, best.layout.micro_batch))) return;
   options.simulate *= 2;
+  const size_t most = std::ssize(cluster.devices) <= kFewDevices ? kRefinedOfFew : kRefined;
   std::vector<Candidate> refined;
-  for (const Candidate* one : SelectUnlike(candidates, kRefined)) refined.push_back(*one);
+  for (const Candidate* one : SelectUnlike(cluster, candidates, most, 0)) {
+    refined.push_back(*one);
+  }
   ForAll(options.pool, refined.size(), [&](size_t i) {
     const Costs own = costs;  // they are not for several threads
     Refine(cluster, own, job, options.stop, refined[i]);
@@ -106,7 +117,8 @@ void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options
   mapping.stop = options.stop;
   mapping.max_nodes = options.mapping_nodes / static_cast<int64_t>(kMapped);
   const Ranking ranking(cluster, costs, job);
-  const std::vector<const Candidate*> chosen = SelectUnlike(candidates, kMapped);
+  const std::vector<const Candidate*> chosen =
+      SelectUnlike(cluster, candidates, kMapped, static_cast<size_t>(options.simulate));
   std::vector<std::optional<MappedLayout>> mapped(chosen.size());
   ForAll(options.pool, chosen.size(), [&](size_t i) {
     const Costs own = costs;  // they are not for several threads
