@@ -18,7 +18,7 @@ constexpr int kQuickRestarts = 8;
 constexpr double kAtBound = 1.001;
 // Two stages a device may make a layout so many times faster.
 constexpr double kShapesGain = 1.08;
-constexpr size_t kReshaped = 4, kReshapedOfFew = 12;
+constexpr size_t kReshaped = 4, kReshapedOfFew = 24;
 constexpr size_t kMostStarts = 16;  // that are improved
 
 // Where the layers lie.
@@ -215,7 +215,7 @@ bool Contest::KeepsLimits(const Layout& layout, double step_s) {
 }
 
 void Contest::NoteIdling(const Layout& layout, const Outcome& outcome, double rank) {
-  if (layout.shape != Shape::kPlain || ComputeBubbleFraction(outcome) < 0.01) return;
+  if (layout.shape != Shape::kPlain || (!Few() && ComputeBubbleFraction(outcome) < 0.01)) return;
   if (!StaysInSites(cluster_, layout)) return;
   const std::string structure = StructureKey(layout);
   const auto same = std::find_if(idling_.begin(), idling_.end(), [&](const auto& one) {
