@@ -21,8 +21,8 @@ namespace atl::plan {
 namespace {
 
 constexpr size_t kMostAlternatives = 12;
-constexpr size_t kRefined = 20, kRefinedOfFew = 48;  // candidates
-constexpr size_t kMapped = 24;                       // candidates
+constexpr size_t kRefined = 20, kRefinedOfFew = 128;  // candidates
+constexpr size_t kMapped = 24;                        // candidates
 
 // A step may take so many times as long as a candidate's estimate.
 constexpr double kEstimateErrs = 1.25;
@@ -58,9 +58,9 @@ void SortByRank(std::vector<Ranked>& list) {
                    [](const Ranked& a, const Ranked& b) { return a.rank < b.rank; });
 }
 
-// Returns the best of each part of the devices and of each kind of layout (of many devices: number
-// of replicas), and the `near` best, at most `most` as they are and as many with a number of
-// stages; of few devices without those that will not be the best.
+// Returns the best of each part of the devices and each number of replicas, of few devices of each
+// kind of layout on each part, and the `near` best: at most `most` as they are and as many with a
+// number of stages; of few devices without those that will not be the best.
 std::vector<const Candidate*> SelectUnlike(const Cluster& cluster,
                                            const std::vector<Candidate>& candidates, size_t most,
                                            size_t near) {
@@ -74,11 +74,10 @@ std::vector<const Candidate*> SelectUnlike(const Cluster& cluster,
       if (selected.size() == end || candidate.rank > rank_limit) break;
       if ((candidate.stages > 0) != of_stages) continue;
       if (few) rank_limit = std::min(rank_limit, kEstimateErrs * Contest::kMayWin * candidate.rank);
+      std::string kind = absl::StrCat(candidate.layout.replicas.size());
+      if (few) kind = absl::StrCat(DescribeStructure(candidate.layout), candidate.scope);
       const bool new_scope = scopes.insert(candidate.scope).second;
-      const bool new_kind = kinds
-                                .insert(few ? DescribeStructure(candidate.layout)
-                                            : absl::StrCat(candidate.layout.replicas.size()))
-                                .second;
+      const bool new_kind = kinds.insert(std::move(kind)).second;
       const bool is_near = &candidate < candidates.data() + near;
       if (new_scope || new_kind || is_near) selected.push_back(&candidate);
     }

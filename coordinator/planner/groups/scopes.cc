@@ -1,12 +1,14 @@
 #include "coordinator/planner/groups/scopes.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/planner/candidates.h"
 #include "coordinator/planner/cluster/leader.h"
 
@@ -44,6 +46,38 @@ std::vector<EntityClass> MakeEntityClasses(const std::vector<EntityPool>& pools,
   return classes;
 }
 
+namespace {
+
+// Two and three sites along the fastest links from each of few.
+void AddNearSites(const Cluster& cluster, const std::vector<EntityPool>& pools,
+                  std::vector<Scope>& scopes) {
+  constexpr size_t kMostSites = 8;
+  std::map<std::string, int> first;  // device
+  for (const EntityPool& pool : pools) first.try_emplace(pool.site, pool.entities[0][0]);
+  if (first.size() > kMostSites) return;
+  std::set<std::set<std::string>> seen;
+  for (const auto& [start, device] : first) {
+    std::set<std::string> near = {start};
+    for (int last = device; near.size() < 3;) {
+      std::pair<double, std::string> nearest(INFINITY, "");
+      for (const auto& [site, other] : first) {
+        if (near.contains(site)) continue;
+        nearest = std::min(nearest, {cluster.LinkBetween(last, other).Seconds(8e6), site});
+      }
+      last = first.at(nearest.second);
+      near.insert(nearest.second);
+      if (!seen.insert(near).second) continue;
+      Scope& scope = scopes.emplace_back(
+          Scope{absl::StrCat(" in ", absl::StrJoin(near, " and ")), CountEntities(pools)});
+      for (size_t t = 0; t < pools.size(); ++t) {
+        if (!near.contains(pools[t].site)) scope.counts[t] = 0;
+      }
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<Scope> ListCandidateScopes(const Cluster& cluster,
                                        const std::vector<EntityPool>& pools) {
   constexpr size_t kMostTypes = 4;
@@ -65,6 +99,7 @@ std::vector<Scope> ListCandidateScopes(const Cluster& cluster,
       if (pools[t].site == sites[i]) rest.counts[t] = 0;
     }
   }
+  if (unlike && sites.size() > 3) AddNearSites(cluster, pools, scopes);
   const size_t types = cluster.types.size();
   const bool few = std::ssize(cluster.devices) <= kFewDevices && types > 1 && types <= kMostTypes;
   for (size_t type = 0; few && type < types; ++type) {

@@ -23,8 +23,8 @@ std::vector<EntityClass> MakeEntityClasses(const std::vector<EntityPool>& pools,
 
 // The entities that a plan may be better for leaving alone are left out: all; one site alone (what
 // is left when nothing is worth sending across), at most three and the leader's; the strongest
-// sites together; of unlike entities all but a site; the fastest entities, where speeds differ; of
-// few devices all but one of few types.
+// sites together; of unlike entities all but a site, and few sites along fast links; the fastest
+// entities, where speeds differ; of few devices all but one of few types.
 std::vector<Scope> ListCandidateScopes(const Cluster& cluster,
                                        const std::vector<EntityPool>& pools);
 
