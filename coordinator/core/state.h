@@ -95,31 +95,6 @@ struct HeldElsewhere {
   std::optional<JobDescribed> described;
 };
 
-// The part of an IslandOrder that changes, to see whether a new one has to be sent.
-struct OrderKey {
-  Generation generation = 0;
-  Incarnation incarnation = 0;
-  RunState run = RunState::kRun;
-  std::string reason;
-  int64_t placement_revision = 0, settings_revision = 0;
-  bool initialize = false;
-  Version committed_version = kNoVersion;
-  bool awaits_own_push = false;  // the order has no pull_order
-  std::optional<LocalCheckpoint> resume;
-  std::optional<ContributionOutcome> outcome;
-  int64_t steps_this_round = 0;
-  int64_t tokens_committed = 0;
-  int64_t active_islands = 0;
-  Version validate_version = kNoVersion;
-  int64_t plan_number = 0;
-  bool at_step_end = false;
-  Incarnation author = 0;
-  NodeId takes_over_from;
-  bool shared = false;
-
-  bool operator==(const OrderKey&) const = default;
-};
-
 // When an order is sent again that its worker has not acknowledged: after kRetryInterval; with many
 // members, then after twice as long each time. A coordinator that is late has acknowledgements in
 // its queue, and what it repeats makes it later.
@@ -208,8 +183,20 @@ struct NextPush {
   Instant at{};
 };
 
+// The part of an IslandOrder that changes, to see whether a new one has to be sent: without what
+// follows from the job's record and, but for its number, its plan.
+struct OrderHead {
+  IslandOrder order;
+  Incarnation incarnation = 0;
+  int64_t placement_revision = 0;
+  int64_t settings_revision = 0;
+  bool awaits_own_push = false;  // the order has no pull_order
+
+  bool operator==(const OrderHead&) const = default;
+};
+
 struct SentOrder {
-  OrderKey key;
+  OrderHead head;
   int64_t sequence = 0;
   Resending resending = {};
 };
@@ -305,7 +292,7 @@ struct Job {
   std::map<IslandId, Switch> switches;
   std::map<IslandId, Instant> vacant_since;
   int64_t placement_revision = 0, settings_revision = 0;  // grow with each change
-  Instant validate_by = kNever;  // the last validation times out
+  Instant validate_by = kNever;                           // the last validation times out
   // Results of an island for the version to be validated that no other one has confirmed.
   std::map<IslandId, ValidationLoss> doubted_losses;
   // Leases of islands when their newest generations began.
@@ -401,8 +388,8 @@ struct State {
   std::set<NodeId> candidates;  // workers with a candidate_for
   std::set<NodeId> drained_workers;
   // When what follows from changes of members is looked for at the latest; see reconcile.h.
-  Instant reconcile_by{};         // everything; at first, at once
-  Instant touched_by = kNever;    // what is touched
+  Instant reconcile_by{};       // everything; at first, at once
+  Instant touched_by = kNever;  // what is touched
   // Of members, each no later than its own; others than Member::noted_deadline are void.
   std::set<std::pair<Instant, MemberKey>> member_deadlines;
   // Deadlines of jobs, by number; entries that their jobs do not have any more are void.

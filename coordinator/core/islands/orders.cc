@@ -55,72 +55,57 @@ bool AwaitsOwnPush(const Job& job, const IslandRecord& island) {
                      });
 }
 
-// `before`: the key of the order before in this generation.
-OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, int64_t islands,
-                    const OrderKey& before) {
+// `before`: of the order before in this generation.
+OrderHead MakeHead(const Job& job, const IslandRecord& island, int64_t islands,
+                   const OrderHead& before) {
   const JobProgress& progress = job.progress;
-  OrderKey key;
-  key.generation = island.generation;
-  key.incarnation = island.incarnation;
-  key.run = SelectRunState(job, islands, key.reason);
-  key.placement_revision = job.placement_revision;
-  key.settings_revision = job.settings_revision;
-  key.initialize = job.rounds.progress.version == kNoVersion &&
-                   progress.initializer == island.island && MayInitialize(job);
-  key.committed_version = job.rounds.progress.version;
-  key.awaits_own_push = AwaitsOwnPush(job, island);
-  key.resume = island.resume;
+  OrderHead head{.incarnation = island.incarnation,
+                 .placement_revision = job.placement_revision,
+                 .settings_revision = job.settings_revision,
+                 .awaits_own_push = AwaitsOwnPush(job, island)};
+  IslandOrder& order = head.order;
+  order.job = job.id();
+  order.island = island.island;
+  order.generation = island.generation;
+  order.run = SelectRunState(job, islands, order.reason);
+  order.initialize = job.rounds.progress.version == kNoVersion &&
+                     progress.initializer == island.island && MayInitialize(job);
+  order.committed_version = job.rounds.progress.version;
+  order.resume = island.resume;
   // Sent together with the version that it belongs to.
   if (island.outcome && island.outcome->contribution.generation == island.generation) {
-    key.outcome =
-        island.outcome->version <= job.rounds.progress.version ? island.outcome : before.outcome;
+    order.outcome = island.outcome->version <= job.rounds.progress.version ? island.outcome
+                                                                           : before.order.outcome;
   }
-  key.steps_this_round = island.steps_this_round;
-  key.tokens_committed = job.rounds.progress.tokens_committed;
-  key.active_islands = std::max<int64_t>(1, islands);
+  order.steps_this_round = island.steps_this_round;
+  order.tokens_committed = job.rounds.progress.tokens_committed;
+  order.active_islands = std::max<int64_t>(1, islands);
   const auto& validators = progress.validators;
   if (std::find(validators.begin(), validators.end(), island.island) != validators.end()) {
-    key.validate_version = progress.validate_version;
+    order.validate_version = progress.validate_version;
   }
-  key.author = island.author;
-  key.takes_over_from = island.takes_over_from;
-  key.shared = !island.followers.empty();
+  order.author = island.author;
+  order.takes_over_from = island.takes_over_from;
+  order.shared = !island.followers.empty();
   if (const IslandPlan* plan = PlanInForce(job, island)) {
-    key.plan_number = plan->number;
-    key.at_step_end = AtStepEnd(job, island);
+    order.plan.number = plan->number;
+    order.at_step_end = AtStepEnd(job, island);
   }
-  return key;
+  return head;
 }
 
 void SendOrder(State& s, Job& job, const IslandRecord& island, const SentOrder& sent) {
   const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
   if (worker == nullptr || !worker->attached) return;
-  IslandOrder order;
-  order.job = job.id();
-  order.spec = SpecFor(job, *worker);
-  order.island = island.island;
-  order.generation = sent.key.generation;
+  IslandOrder order = sent.head.order;
   order.sequence = sent.sequence;
-  order.run = sent.key.run;
-  order.reason = sent.key.reason;
+  order.spec = SpecFor(job, *worker);
   order.layers = job.record.facts->layers;
   order.shards = ListPlacements(job.record.shards);
-  if (!sent.key.awaits_own_push) order.pull_order = GetTransferOrder(job, island.island);
-  order.initialize = sent.key.initialize;
-  order.committed_version = sent.key.committed_version;
-  order.resume = sent.key.resume;
-  order.outcome = sent.key.outcome;
-  order.steps_this_round = sent.key.steps_this_round;
-  order.tokens_committed = sent.key.tokens_committed;
-  order.active_islands = sent.key.active_islands;
-  order.validate_version = sent.key.validate_version;
+  if (!sent.head.awaits_own_push) order.pull_order = GetTransferOrder(job, island.island);
   if (const IslandPlan* plan = PlanInForce(job, island)) {
     order.plan = KeepWorkerPrograms(*plan, worker->record.name);
   }
-  order.at_step_end = sent.key.at_step_end;
-  order.author = sent.key.author;
-  order.takes_over_from = sent.key.takes_over_from;
-  order.shared = sent.key.shared;
   s.Send(*worker, std::move(order));
 }
 
@@ -265,9 +250,9 @@ void RefreshOrders(State& s, Job& job) {
     if (NeedsPlan(s, job, island) && PlanInForce(job, island) == nullptr) continue;
     if (!island.takes_over_from.empty() && !MayGoOver(s, job, island, *worker)) continue;
     auto [it, fresh] = job.orders.try_emplace(id);
-    OrderKey key = KeyOfOrder(job, island, islands, it->second.key);
-    if (!fresh && it->second.key == key) continue;
-    it->second.key = std::move(key);
+    OrderHead head = MakeHead(job, island, islands, it->second.head);
+    if (!fresh && it->second.head == head) continue;
+    it->second.head = std::move(head);
     it->second.sequence = s.NextSequence();
     it->second.resending.Sent(s.now);
     SendOrder(s, job, island, it->second);
@@ -282,7 +267,7 @@ void ResendOrder(State& s, Job& job, IslandId id) {
   const IslandRecord& island = job.islands.at(id);
   const IslandPlan* plan = PlanInForce(job, island);
   // Another plan is being made. An order without one would be refused as old, and its number used.
-  if ((plan == nullptr ? 0 : plan->number) != it->second.key.plan_number) return;
+  if ((plan == nullptr ? 0 : plan->number) != it->second.head.order.plan.number) return;
   it->second.resending.SentAgain(s.now, s.HasManyMembers());
   SendOrder(s, job, island, it->second);
 }
