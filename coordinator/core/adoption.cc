@@ -134,7 +134,7 @@ void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& b
     link.snapshot_version = described->held.snapshot_version;
   }
   ForEachHolder(job.EditRecord().shards, [&](const ShardDescriptor&, ShardReplica& replica) {
-    SetHolder(*s.FindMember(MemberKind::kServer, replica.server), replica);
+    SetHolder(*s.FindServer(replica.server), replica);
   });
   ++job.placement_revision;
   job.rounds.fences_changed = true;
@@ -250,7 +250,7 @@ void AddHeldElsewhere(const State& s, const Job& job, Descriptions& by_server) {
 
 // It says so: what it held has moved since this store was written, or is lost.
 bool HoldsNothing(const State& s, const NodeId& server, const ServerLink& link) {
-  const Member* member = s.FindMember(MemberKind::kServer, server);
+  const Server* member = s.FindServer(server);
   return member != nullptr && member->attached && link.empty && !link.described;
 }
 
@@ -324,7 +324,7 @@ void ForgetHeld(State& s, const NodeId& server) {
   }
 }
 
-void OnJobDescribed(State& s, Member& server, const JobDescribed& message) {
+void OnJobDescribed(State& s, Server& server, const JobDescribed& message) {
   const NodeId& name = server.record.name;
   if (Job* job = s.FindJob(message.held.job); job != nullptr && job->stale()) {
     if (auto link = job->rounds.links.find(name); link != job->rounds.links.end()) {
@@ -406,8 +406,8 @@ absl::Status Adopt(State& s, const JobId& id) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", id, " cannot be adopted: ", status.message()));
   }
-  for (auto& [key, member] : s.members) {
-    if (member.candidate_for == id) s.SetCandidate(member, "");
+  for (auto& [name, worker] : s.workers) {
+    if (worker.candidate_for == id) s.SetCandidate(worker, "");
   }
   s.jobs.Add(number, id) = std::move(adopted);
   s.held.erase(holders);
@@ -455,12 +455,12 @@ std::vector<OrphanView> Orphans(const State& s) {
       view.missing = std::string(AddUp(ListDescriptions(holders)).status().message());
     }
   }
-  for (const auto& [key, member] : s.members) {
-    if (!member.attached) continue;
-    for (const JobId& id : member.held) {
+  for (const auto& [name, worker] : s.workers) {
+    if (!worker.attached) continue;
+    for (const JobId& id : worker.held) {
       if (!IsOrphan(s, id) || (s.FindJob(id) != nullptr && !views.contains(id))) continue;
       OrphanView& view = views[id];
-      view.workers.push_back(key.second);
+      view.workers.push_back(name);
       if (view.servers.empty()) view.missing = "no attached parameter server holds it";
     }
   }

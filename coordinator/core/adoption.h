@@ -22,7 +22,7 @@ void NoteHeld(State& s, const NodeId& server, const HeldJob& held);
 // Again, if it has not answered.
 void RequestJobDescription(State& s, const NodeId& server, const JobId& job);
 void ForgetHeld(State& s, const NodeId& server);
-void OnJobDescribed(State& s, Member& server, const JobDescribed& message);
+void OnJobDescribed(State& s, Server& server, const JobDescribed& message);
 
 // Nothing is decided of the job any more until it is adopted: the store lacks changes, as `why`
 // says. A job that this process has made or rebuilt, or that is done, stays as it is.

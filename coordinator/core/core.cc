@@ -110,9 +110,9 @@ CoordinatorActions CoordinatorCore::Step(Instant now, const CoordinatorEvent& ev
 
 std::vector<MemberView> CoordinatorCore::Members(Instant now) const {
   std::vector<MemberView> views;
-  for (const auto& [key, member] : impl_->read().members) {
-    views.push_back(coord::MakeView(impl_->read(), member, now));
-  }
+  const State& s = impl_->read();
+  for (const auto& [name, worker] : s.workers) views.push_back(coord::MakeView(s, worker, now));
+  for (const auto& [name, server] : s.servers) views.push_back(coord::MakeView(s, server, now));
   return views;
 }
 
@@ -195,7 +195,7 @@ std::vector<ForeignMemberView> CoordinatorCore::ForeignMembers(Instant now) cons
   for (const auto& [key, foreign] : impl_->read().foreign) {
     const Duration since = now - foreign.last_heartbeat;
     if (since < kShown)
-      views.push_back({Name(key.first), key.second, foreign.cluster, Seconds(since)});
+      views.push_back({Name(key.kind), key.name, foreign.cluster, Seconds(since)});
   }
   return views;
 }

@@ -9,29 +9,29 @@
 namespace atl::coord {
 namespace {
 
-absl::StatusOr<Member*> FindNamed(State& s, const std::string& name) {
+absl::StatusOr<MemberId> FindNamed(const State& s, const std::string& name) {
   absl::string_view rest = name;
   const bool worker_only = absl::ConsumePrefix(&rest, "worker/");
   const bool server_only = !worker_only && absl::ConsumePrefix(&rest, "paramserver/");
   const NodeId id(rest);
-  Member* worker = server_only ? nullptr : s.FindMember(MemberKind::kWorker, id);
-  Member* server = worker_only ? nullptr : s.FindMember(MemberKind::kServer, id);
-  if (worker != nullptr && server != nullptr) {
+  const bool worker = !server_only && s.workers.contains(id);
+  const bool server = !worker_only && s.servers.contains(id);
+  if (worker && server) {
     return absl::InvalidArgumentError(absl::StrCat("both a worker and a parameter server have the ",
                                                    "name ", id, ": write worker/", id,
                                                    " or paramserver/", id));
   }
-  if (worker == nullptr && server == nullptr) {
+  if (!worker && !server) {
     const char* kind = worker_only   ? "worker"
                        : server_only ? "parameter server"
                                      : "worker or parameter server";
     return absl::NotFoundError(absl::StrCat(
         "there is no ", kind, " ", CleanText(std::string(rest), 100), ": see atoll status"));
   }
-  return worker != nullptr ? worker : server;
+  return MemberId{worker ? MemberKind::kWorker : MemberKind::kServer, id};
 }
 
-void DrainWorker(State& s, Member& worker) {
+void DrainWorker(State& s, Worker& worker) {
   if (!worker.record.draining) {
     s.drained_workers.erase(worker.record.name);
     return;
@@ -42,7 +42,7 @@ void DrainWorker(State& s, Member& worker) {
 
 // Data that its island has leased, a contribution of it that is not decided, or steps that it has
 // not said to be pushed.
-bool HasWork(const Job& job, const IslandRecord& island, const Member& leader) {
+bool HasWork(const Job& job, const IslandRecord& island, const Worker& leader) {
   if (job.progress.state == JobState::kPaused) return false;
   if (job.ledger->Leased(island.island) > 0) return true;
   if (leader.progress && leader.progress->unpushed_steps > 0) return true;
@@ -64,7 +64,7 @@ std::string ServerRest(const State& s, const NodeId& name) {
   return jobs.empty() ? "" : absl::StrCat("it still holds shards of ", jobs);
 }
 
-std::string WorkerRest(const State& s, const Member& worker) {
+std::string WorkerRest(const State& s, const Worker& worker) {
   const auto assignment = s.FindAssignment(worker.record.name);
   if (assignment.job != nullptr && assignment.leads) {
     const bool alone = assignment.job->islands.at(assignment.island).followers.empty();
@@ -80,18 +80,24 @@ std::string WorkerRest(const State& s, const Member& worker) {
   return "";
 }
 
+// `rest`: what it still has; empty: nothing.
+DrainProgress MakeProgress(const Member& member, const std::string& rest, absl::string_view does) {
+  if (!member.record.draining) return {};
+  if (!rest.empty()) return {absl::StrCat("draining: ", rest)};
+  return {absl::StrCat("drained: it ", does, " nothing and can be stopped"), /*drained=*/true};
+}
+
 }  // namespace
 
 absl::Status SetDraining(State& s, const std::string& name, bool drain) {
-  const absl::StatusOr<Member*> found = FindNamed(s, name);
+  const absl::StatusOr<MemberId> found = FindNamed(s, name);
   if (!found.ok()) return found.status();
-  Member& member = **found;
-  MemberRecord& record = member.record;
+  MemberRecord& record = s.FindMember(*found)->record;
   if (record.draining == drain) return absl::OkStatus();
   record.draining = drain;
-  s.dirty_members.insert({record.kind, record.name});
+  s.dirty_members.insert(*found);
   const bool worker = record.kind == MemberKind::kWorker;
-  if (worker) DrainWorker(s, member);
+  if (worker) DrainWorker(s, *s.FindWorker(found->name));
   s.jobs.ForEachLive([&](Job& job) {
     if (!worker) {
       job.moving.plan_again_at = s.now;
@@ -113,7 +119,7 @@ bool AdvanceDrains(State& s, Job& job) {
   bool changed = false;
   for (const NodeId& name : s.drained_workers) {
     const State::Assignment assignment = s.FindAssignment(name);
-    const Member& worker = *s.FindMember(MemberKind::kWorker, name);
+    const Worker& worker = *s.FindWorker(name);
     if (assignment.job != &job || !worker.attached) continue;
     const IslandRecord& island = job.islands.at(assignment.island);
     if (assignment.leads && (!island.followers.empty() || HasWork(job, island, worker))) continue;
@@ -128,14 +134,12 @@ bool IsRunningOut(const State& s, const IslandRecord& island) {
   return island.followers.empty() && s.drained_workers.contains(island.worker);
 }
 
-DrainProgress DescribeDrain(const State& s, const Member& member) {
-  if (!member.record.draining) return {};
-  const bool worker = member.record.kind == MemberKind::kWorker;
-  const std::string rest = worker ? WorkerRest(s, member) : ServerRest(s, member.record.name);
-  if (!rest.empty()) return {absl::StrCat("draining: ", rest)};
-  return {worker ? "drained: it runs nothing and can be stopped"
-                 : "drained: it holds nothing and can be stopped",
-          /*drained=*/true};
+DrainProgress DescribeDrain(const State& s, const Worker& worker) {
+  return MakeProgress(worker, WorkerRest(s, worker), "runs");
+}
+
+DrainProgress DescribeDrain(const State& s, const Server& server) {
+  return MakeProgress(server, ServerRest(s, server.record.name), "holds");
 }
 
 }  // namespace atl::coord

@@ -27,7 +27,8 @@ struct DrainProgress {
   std::string text;      // "", "draining: ..." and what it still has, or "drained: ..."
   bool drained = false;  // it has nothing
 };
-DrainProgress DescribeDrain(const State& s, const Member& member);
+DrainProgress DescribeDrain(const State& s, const Worker& worker);
+DrainProgress DescribeDrain(const State& s, const Server& server);
 
 }  // namespace atl::coord
 

@@ -87,7 +87,7 @@ struct Loader {
   }
   absl::Status operator()(const MemberRecord& r) const {
     if (!jobs_pass) return absl::OkStatus();
-    Member& member = s.members[{r.kind, r.name}];
+    Member& member = s.AddMember({r.kind, r.name});
     member.record = r;
     member.detached_at = s.now;
     if (r.draining && r.kind == MemberKind::kWorker) s.drained_workers.insert(r.name);
@@ -170,7 +170,7 @@ absl::Status CheckShards(const State& s, const Job& job) {
     if (!is_placed || !in_order)
       return Damaged(record, "it has a shard that no server is active for");
     for (const ShardReplica& replica : shard.replicas) {
-      if (s.members.contains({MemberKind::kServer, replica.server})) continue;
+      if (s.servers.contains(replica.server)) continue;
       return Damaged(record, "a server that is not known has a shard of it");
     }
   }
@@ -235,11 +235,11 @@ void Resume(State& s, Job& job) {
       continue;
     }
     const auto expect = [&](const NodeId& name) {
-      auto worker = s.members.find({MemberKind::kWorker, name});
-      if (worker == s.members.end()) return;
-      worker->second.reattach_by = s.now + s.options.reattach_grace;
-      NoteMemberDeadline(s, worker->second);
-      worker->second.reason = "not back since the coordinator's restart";
+      Worker* worker = s.FindWorker(name);
+      if (worker == nullptr) return;
+      worker->reattach_by = s.now + s.options.reattach_grace;
+      NoteMemberDeadline(s, *worker);
+      worker->reason = "not back since the coordinator's restart";
     };
     expect(island.worker);
     for (const IslandMember& follower : island.followers) expect(follower.worker);
@@ -251,10 +251,6 @@ void Resume(State& s, Job& job) {
   }
 }
 
-bool IsKnown(const State& s, const NodeId& worker) {
-  return s.members.contains({MemberKind::kWorker, worker});
-}
-
 }  // namespace
 
 void Flush(State& s) {
@@ -262,9 +258,7 @@ void Flush(State& s) {
   const auto is_line = [](const StoreWrite& write) {
     return std::holds_alternative<EventRecord>(write.record);
   };
-  for (const MemberKey& key : s.dirty_members) {
-    writes.push_back({s.members.at(key).record, false});
-  }
+  for (const MemberId& id : s.dirty_members) writes.push_back({s.FindMember(id)->record, false});
   s.dirty_members.clear();
   // A site's job changes the ledger of the job above.
   std::vector<JobId> above;
@@ -291,7 +285,7 @@ std::vector<StoreRecord> AllRecords(const State& s) {
   std::vector<StoreRecord> records;
   if (!s.epoch_dirty) records.push_back(EpochRecord{s.epoch, s.cluster, s.sequence});
   for (const auto& [job, sequence] : s.removed) records.push_back(RemovedRecord{job, sequence});
-  for (const auto& [key, member] : s.members) records.push_back(member.record);
+  s.ForEachMember([&](const Member& member) { records.push_back(member.record); });
   for (const auto& [number, job] : s.jobs) {
     records.push_back(job.record);
     records.push_back(job.StoredProgress());
@@ -328,9 +322,10 @@ absl::Status Load(State& s, const std::vector<StoreRecord>& records) {
     if (!status.ok()) return status;
     for (const auto& [id, island] : job.islands) {
       if (island.incarnation == 0 || !island.site.empty()) continue;
-      const bool known = IsKnown(s, island.worker) &&
-                         std::all_of(island.followers.begin(), island.followers.end(),
-                                     [&](const IslandMember& m) { return IsKnown(s, m.worker); });
+      const bool known =
+          s.workers.contains(island.worker) &&
+          std::all_of(island.followers.begin(), island.followers.end(),
+                      [&](const IslandMember& m) { return s.workers.contains(m.worker); });
       if (!known) return Damaged(island, "its worker is not known");
     }
     if (const Job* above = job.record.site ? JobAbove(s, job) : nullptr) job.ledger = above->ledger;

@@ -41,7 +41,7 @@ Order StopOrder(State& s, const Job& job, Generation generation, const std::stri
 // Workers that may get the job into an island, as leader or follower.
 void StopWorkers(State& s, Job& job, const std::string& reason) {
   for (const NodeId& name : std::set(s.candidates)) {
-    Member& member = *s.FindMember(MemberKind::kWorker, name);
+    Worker& member = *s.FindWorker(name);
     if (member.candidate_for != job.id()) continue;
     s.SetCandidate(member, "");
     // It may be busy with the job's files for long, and another job may need it.
@@ -49,14 +49,14 @@ void StopWorkers(State& s, Job& job, const std::string& reason) {
   }
   for (const auto& [id, order] : job.orders) {
     const IslandRecord& island = job.islands.at(id);
-    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    const Worker* worker = s.FindWorker(island.worker);
     if (worker == nullptr || !worker->attached) continue;
     IslandOrder stop = StopOrder<IslandOrder>(s, job, island.generation, reason);
     stop.island = id;
     s.Send(*worker, std::move(stop));  // its heartbeats show whether this was lost
   }
   for (const auto& [name, sent] : job.member_orders) {
-    const Member* worker = s.FindMember(MemberKind::kWorker, name);
+    const Worker* worker = s.FindWorker(name);
     if (worker == nullptr || !worker->attached) continue;
     MemberOrder stop = StopOrder<MemberOrder>(s, job, sent.generation, reason);
     stop.island = sent.island;
@@ -69,7 +69,7 @@ void StopWorkers(State& s, Job& job, const std::string& reason) {
 void Start(State& s, Job& job) {
   IslandId first = -1;
   for (const auto& [id, island] : job.islands) {
-    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    const Worker* worker = s.FindWorker(island.worker);
     if (island.incarnation != 0 && worker != nullptr && worker->attached && first < 0) first = id;
   }
   if (first < 0) return;
@@ -110,7 +110,7 @@ bool AdvanceFinishing(State& s, Job& job) {
 
 bool WasGiven(const State& s, const JobId& id) {
   return s.FindJob(id) != nullptr || s.removed.contains(id) || s.held.contains(id) ||
-         std::any_of(s.members.begin(), s.members.end(), [&](const auto& entry) {
+         std::any_of(s.workers.begin(), s.workers.end(), [&](const auto& entry) {
            const std::vector<JobId>& held = entry.second.held;
            return std::find(held.begin(), held.end(), id) != held.end();
          });
@@ -129,7 +129,7 @@ absl::StatusOr<JobId> FreeId(const State& s, const SubmitJob& request) {
 
 // All of it is there; its islands are vacant.
 void ResumeFailed(State& s, Job& job) {
-  for (auto& [key, member] : s.members) member.refused.erase(job.id());
+  for (auto& [name, worker] : s.workers) worker.refused.erase(job.id());
   if (job.record.shards.empty()) return s.SetState(job, JobState::kQueued, "resumed by a user");
   JobProgress& progress = job.EditProgress();
   progress.initializer = -1;

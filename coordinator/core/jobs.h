@@ -11,8 +11,8 @@ namespace atl::coord {
 
 void OnSubmit(State& s, const SubmitJob& request);
 void OnControl(State& s, const ControlJob& request);
-void OnJobPrepared(State& s, Member& worker, const JobPrepared& message);
-void OnJobRefused(State& s, Member& worker, const JobRefused& message);
+void OnJobPrepared(State& s, Worker& worker, const JobPrepared& message);
+void OnJobRefused(State& s, Worker& worker, const JobRefused& message);
 
 // Ends the job: its workers stop, what was not committed is free again.
 void StopJob(State& s, Job& job, JobState state, const std::string& reason);

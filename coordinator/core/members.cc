@@ -44,17 +44,17 @@ const char* KindName(MemberKind kind) {
   return kind == MemberKind::kWorker ? "worker" : "parameter server";
 }
 
-void SendTo(State& s, const MemberKey& key, Incarnation incarnation, const Refused& refused) {
-  if (key.first == MemberKind::kWorker) {
-    s.out.to_workers.push_back({key.second, incarnation, s.epoch, refused, s.cluster});
+void SendTo(State& s, const MemberId& key, Incarnation incarnation, const Refused& refused) {
+  if (key.kind == MemberKind::kWorker) {
+    s.out.to_workers.push_back({key.name, incarnation, s.epoch, refused, s.cluster});
   } else {
-    s.out.to_servers.push_back({key.second, incarnation, s.epoch, refused, s.cluster});
+    s.out.to_servers.push_back({key.name, incarnation, s.epoch, refused, s.cluster});
   }
 }
 
 // A member of another cluster: it follows that one's coordinator, and would lose by this one's
 // orders.
-void NoteForeign(State& s, const MemberKey& key, const ClusterId& cluster) {
+void NoteForeign(State& s, const MemberId& key, const ClusterId& cluster) {
   auto it = s.foreign.find(key);
   if (it == s.foreign.end() && s.foreign.size() >= kMaxForeign) {
     s.foreign.erase(std::min_element(s.foreign.begin(), s.foreign.end(), [](auto& a, auto& b) {
@@ -63,7 +63,7 @@ void NoteForeign(State& s, const MemberKey& key, const ClusterId& cluster) {
   }
   if (it == s.foreign.end() || it->second.cluster != cluster) {
     s.Log("", Severity::kWarning,
-          absl::StrCat(KindName(key.first), " ", key.second, " belongs to cluster ",
+          absl::StrCat(KindName(key.kind), " ", key.name, " belongs to cluster ",
                        CleanText(cluster, 32),
                        " and refuses this coordinator, which is of cluster ", s.cluster));
   }
@@ -77,7 +77,7 @@ bool IsPlausible(const ClusterMark& mark) {
 
 // Returns whether what the member reports of the store's age counts. The store names the members
 // that it had; of others, which may have come since, two must agree.
-bool IsWitness(State& s, const MemberKey& key, bool known) {
+bool IsWitness(State& s, const MemberId& key, bool known) {
   if (known) return true;
   s.age_witnesses.insert(key);
   return s.age_witnesses.size() > 1;
@@ -87,10 +87,10 @@ bool IsWitness(State& s, const MemberKey& key, bool known) {
 // a later change than the store ended with: the store has lost changes, or is an older copy. Beyond
 // that epoch members follow again, but the jobs of the store wait for a person. `known`: to the
 // store.
-void CheckStoreAge(State& s, const MemberKey& key, bool known, const ClusterMark& mark) {
+void CheckStoreAge(State& s, const MemberId& key, bool known, const ClusterMark& mark) {
   if (!IsPlausible(mark)) {
     s.Log("", Severity::kWarning,
-          absl::StrCat(KindName(key.first), " ", key.second, " says that it has seen change ",
+          absl::StrCat(KindName(key.kind), " ", key.name, " says that it has seen change ",
                        mark.sequence, " in epoch ", mark.epoch,
                        ", which no coordinator has made: what it remembers of its cluster is "
                        "damaged, and does not count"));
@@ -104,7 +104,7 @@ void CheckStoreAge(State& s, const MemberKey& key, bool known, const ClusterMark
     s.epoch_dirty = true;
   }
   if (seen_here || mark.sequence <= s.opened_at) return;
-  const std::string age = absl::StrCat(KindName(key.first), " ", key.second, " has seen change ",
+  const std::string age = absl::StrCat(KindName(key.kind), " ", key.name, " has seen change ",
                                        mark.sequence, " of this cluster's store (epoch ",
                                        mark.epoch, "), this coordinator's ended with change ",
                                        s.opened_at, ": it is an older copy, or has lost changes");
@@ -118,6 +118,27 @@ void CheckStoreAge(State& s, const MemberKey& key, bool known, const ClusterMark
   for (auto& [number, job] : s.jobs) SetOutdated(s, job, age);
 }
 
+void DetachServer(State& s, const NodeId& server) {
+  for (auto& [number, job] : s.jobs) {
+    auto link = job.rounds.links.find(server);
+    if (link == job.rounds.links.end()) continue;
+    link->second.known = link->second.assigned = false;
+    link->second.described.reset();
+  }
+  ForgetHeld(s, server);
+}
+
+void DetachWorker(State& s, Worker& worker, const Loss& loss) {
+  s.SetCandidate(worker, "");
+  const State::Assignment assignment = s.FindAssignment(worker.record.name);
+  if (assignment.job != nullptr) LoseWorker(s, assignment, worker.record.name, loss);
+  worker.progress.reset();
+  s.SetFollowing(worker, std::nullopt);
+  worker.measuring.clear();
+  worker.utilisation = 0;
+  worker.leaving = false;
+}
+
 void Detach(State& s, Member& member, const Loss& loss) {
   member.attached = false;
   s.server_sites.clear();
@@ -128,30 +149,15 @@ void Detach(State& s, Member& member, const Loss& loss) {
       "", loss.left ? Severity::kInfo : Severity::kWarning,
       absl::StrCat(KindName(member.record.kind), " ", member.record.name, " ",
                    loss.left ? DescribeLoss(loss) : absl::StrCat("is unavailable: ", loss.reason)));
-  if (member.record.kind == MemberKind::kServer) {
-    for (auto& [number, job] : s.jobs) {
-      auto link = job.rounds.links.find(member.record.name);
-      if (link == job.rounds.links.end()) continue;
-      link->second.known = link->second.assigned = false;
-      link->second.described.reset();
-    }
-    ForgetHeld(s, member.record.name);
-    return;
-  }
-  s.SetCandidate(member, "");
-  const State::Assignment assignment = s.FindAssignment(member.record.name);
-  if (assignment.job != nullptr) LoseWorker(s, assignment, member.record.name, loss);
-  member.progress.reset();
-  s.SetFollowing(member, std::nullopt);
-  member.measuring.clear();
-  member.utilisation = 0;
-  member.leaving = false;
+  Worker* worker = AsWorker(member);
+  if (worker != nullptr) return DetachWorker(s, *worker, loss);
+  DetachServer(s, member.record.name);
 }
 
 // Why a hello like this one is refused; nothing: it may be accepted.
-std::optional<Refused> Refusal(State& s, const MemberKey& key, Incarnation incarnation,
+std::optional<Refused> Refusal(State& s, const MemberId& key, Incarnation incarnation,
                                const std::string& software_version, const ClusterMark& mark) {
-  if (!IsNodeId(key.second)) {
+  if (!IsNodeId(key.name)) {
     return Refused{
         "a name is 1 to 63 letters, digits, '-', '_' and '.', and begins with none of '-' and '.'",
         true};
@@ -195,7 +201,7 @@ std::string DescribeRival(State& s, Member& holder, Incarnation incarnation) {
 
 // The member that says hello, attached; null if it is refused. `fresh`: a process that has not
 // attached since the coordinator's start.
-Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
+Member* Attach(State& s, const MemberId& key, Incarnation incarnation,
                const std::string& software_version, const ClusterMark& mark, bool& fresh) {
   const auto refuse = [&](std::string reason, bool final = true) {
     SendTo(s, key, incarnation, Refused{std::move(reason), final});
@@ -204,24 +210,21 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
   if (const auto refusal = Refusal(s, key, incarnation, software_version, mark)) {
     return refuse(refusal->reason, refusal->final);
   }
-  auto it = s.members.find(key);
-  const bool known = it != s.members.end();
+  const bool known = s.FindMember(key) != nullptr;
   if (!known) {
     if (!MakeRoomForName(s)) {
       return refuse(absl::StrCat("the coordinator keeps at most ", s.options.max_members,
                                  " names, and all of them are in use"));
     }
-    it = s.members.emplace(key, Member()).first;
-    it->second.record.kind = key.first;
-    it->second.record.name = key.second;
   }
-  Member& member = it->second;
+  Member& member = s.AddMember(key);
+  Worker* const worker = AsWorker(member);
   s.foreign.erase(key);
   if (!member.welcomed) CheckStoreAge(s, key, known, mark);
   const bool set_back = incarnation < member.record.incarnation;
   if (set_back && (member.attached || s.now < member.detached_at + kNameHeld)) {
     const std::string why =
-        absl::StrCat("a newer process of the name ", key.second, " has been here: incarnation ",
+        absl::StrCat("a newer process of the name ", key.name, " has been here: incarnation ",
                      member.record.incarnation, ", not ", incarnation);
     if (member.attached) return refuse(why);
     SendTo(s, key, incarnation,
@@ -239,18 +242,18 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
         set_back ? absl::StrCat("replaced by a process of incarnation ", incarnation,
                                 ", after a clock that was ahead or a lost --state-dir")
                  : absl::StrCat("replaced by a newer process, incarnation ", incarnation);
-    if (s.FindAssignment(key.second).job != nullptr) Detach(s, member, {reason});
+    const bool assigned = worker != nullptr && s.FindAssignment(key.name).job != nullptr;
+    if (assigned) Detach(s, member, {reason});
     member.record.incarnation = incarnation;
-    member.refused.clear();
-    member.measured_for.clear();
+    if (worker != nullptr) worker->refused.clear();
+    if (worker != nullptr) worker->measured_for.clear();
     s.dirty_members.insert(key);
   }
   if (!member.attached) {
     member.attached_at = s.now;
-    member.has_beaten = false;
-    s.Log(
-        "", Severity::kInfo,
-        absl::StrCat(KindName(key.first), " ", key.second, " attached, incarnation ", incarnation));
+    if (worker != nullptr) worker->has_beaten = false;
+    s.Log("", Severity::kInfo,
+          absl::StrCat(KindName(key.kind), " ", key.name, " attached, incarnation ", incarnation));
   }
   member.attached = member.incarnation_seen = member.welcomed = true;
   member.reattach_by.reset();
@@ -262,8 +265,8 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
 }
 
 // The sender if it is attached and of the newest incarnation; else null, after a refusal is sent.
-Member* Sender(State& s, const MemberKey& key, Incarnation incarnation) {
-  Member* member = s.FindMember(key.first, key.second);
+Member* Sender(State& s, const MemberId& key, Incarnation incarnation) {
+  Member* member = s.FindMember(key);
   if (member != nullptr && incarnation < member->record.incarnation) {
     SendTo(s, key, incarnation, Refused{"a newer process of this name has been here", true});
     return nullptr;
@@ -278,16 +281,15 @@ Member* Sender(State& s, const MemberKey& key, Incarnation incarnation) {
 }
 
 // A leader's heartbeats show whether its island makes progress, so they stay frequent.
-Duration ComputeHeartbeatInterval(State& s, const Member& worker) {
+Duration ComputeHeartbeatInterval(State& s, const Worker& worker) {
   if (s.FindAssignment(worker.record.name).leads) return kHeartbeatInterval;
-  const auto members = static_cast<int64_t>(s.members.size());
   const int64_t per_second = s.options.heartbeats_per_second_max;
   return std::max<Duration>(kHeartbeatInterval,
-                            std::chrono::seconds((members + per_second - 1) / per_second));
+                            std::chrono::seconds((s.CountMembers() + per_second - 1) / per_second));
 }
 
 // On a heartbeat of the worker, which may follow the old interval once more.
-void UpdateHeartbeatInterval(State& s, Member& worker) {
+void UpdateHeartbeatInterval(State& s, Worker& worker) {
   const Duration interval = ComputeHeartbeatInterval(s, worker);
   worker.lease = std::max(worker.heartbeat_interval, interval) * kMissedHeartbeatsBeforeEviction;
   NoteMemberDeadline(s, worker);
@@ -296,7 +298,7 @@ void UpdateHeartbeatInterval(State& s, Member& worker) {
   s.Send(worker, Welcome{interval, worker.lease});
 }
 
-void WelcomeWorker(State& s, Member& worker) {
+void WelcomeWorker(State& s, Worker& worker) {
   worker.heartbeat_interval = ComputeHeartbeatInterval(s, worker);
   worker.lease = worker.heartbeat_interval * kMissedHeartbeatsBeforeEviction;
   s.Send(worker, Welcome{worker.heartbeat_interval, worker.lease});
@@ -304,7 +306,7 @@ void WelcomeWorker(State& s, Member& worker) {
 
 struct WorkerHandler {
   State& s;
-  Member& worker;
+  Worker& worker;
 
   void operator()(const WorkerHello&) {}  // Attach has it
   void operator()(const WorkerHeartbeat& m) {
@@ -332,7 +334,7 @@ struct WorkerHandler {
 
 struct ServerHandler {
   State& s;
-  Member& server;
+  Server& server;
 
   void operator()(const ServerHello&) {}  // Attach has it
   void operator()(const ServerHeartbeat& m) { OnServerHeartbeat(s, server, m); }
@@ -349,8 +351,9 @@ struct ServerHandler {
 
 void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
   bool fresh = false;
-  Member* worker = Attach(s, {MemberKind::kWorker, from.worker}, from.incarnation,
-                          hello.software_version, hello.mark, fresh);
+  auto* worker =
+      static_cast<Worker*>(Attach(s, {MemberKind::kWorker, from.worker}, from.incarnation,
+                                  hello.software_version, hello.mark, fresh));
   if (worker == nullptr) return;
   worker->devices = hello.devices;
   worker->peer_endpoint = CleanText(hello.peer_endpoint, 256);
@@ -382,8 +385,9 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
 
 void OnServerHelloMessage(State& s, const FromServer& from, const ServerHello& hello) {
   bool fresh = false;
-  Member* server = Attach(s, {MemberKind::kServer, from.server}, from.incarnation,
-                          hello.software_version, hello.mark, fresh);
+  auto* server =
+      static_cast<Server*>(Attach(s, {MemberKind::kServer, from.server}, from.incarnation,
+                                  hello.software_version, hello.mark, fresh));
   if (server == nullptr) return;
   s.SendToServer(from.server, Welcome());
   OnServerHello(s, *server, hello, fresh);
@@ -403,7 +407,8 @@ void OnWorkerMessage(State& s, const FromWorker& from) {
   if (const auto* hello = std::get_if<WorkerHello>(&from.message)) {
     return OnWorkerHello(s, from, *hello);
   }
-  Member* worker = Sender(s, {MemberKind::kWorker, from.worker}, from.incarnation);
+  auto* worker =
+      static_cast<Worker*>(Sender(s, {MemberKind::kWorker, from.worker}, from.incarnation));
   if (worker != nullptr) std::visit(WorkerHandler{s, *worker}, from.message);
 }
 
@@ -411,12 +416,13 @@ void OnServerMessage(State& s, const FromServer& from) {
   if (const auto* hello = std::get_if<ServerHello>(&from.message)) {
     return OnServerHelloMessage(s, from, *hello);
   }
-  Member* server = Sender(s, {MemberKind::kServer, from.server}, from.incarnation);
+  auto* server =
+      static_cast<Server*>(Sender(s, {MemberKind::kServer, from.server}, from.incarnation));
   if (server != nullptr) std::visit(ServerHandler{s, *server}, from.message);
 }
 
 void OnConnectionLost(State& s, const ConnectionLost& lost) {
-  Member* member = s.FindMember(lost.kind, lost.name);
+  Member* member = s.FindMember({lost.kind, lost.name});
   if (member == nullptr || !member->attached || member->record.incarnation != lost.incarnation) {
     return;
   }
@@ -428,29 +434,31 @@ void OnConnectionLost(State& s, const ConnectionLost& lost) {
 }
 
 void SuspendEvictions(State& s) {
-  for (auto& [key, member] : s.members)
+  s.ForEachMember([&](Member& member) {
     member.evictions_suspended_until = s.now + member.heartbeat_interval;
+  });
 }
 
 void NoteMemberDeadline(State& s, Member& member) {
   Instant next = kNever;
   if (member.attached) next = ComputeLeaseExpiry(member);
   if (member.reattach_by) next = std::min(next, *member.reattach_by);
-  if (!member.candidate_for.empty() && !member.prepared) {
-    next = std::min(next, member.request_again_at);
+  const Worker* worker = AsWorker(member);
+  if (worker != nullptr && !worker->candidate_for.empty() && !worker->prepared) {
+    next = std::min(next, worker->request_again_at);
   }
   if (next >= member.noted_deadline) return;
   member.noted_deadline = next;
-  s.member_deadlines.insert({next, {member.record.kind, member.record.name}});
+  s.member_deadlines.insert({next, member.id()});
 }
 
 std::optional<MemberKind> ExpireMembers(State& s) {
   std::optional<MemberKind> lost;
   std::vector<Member*> due;
   while (!s.member_deadlines.empty() && s.member_deadlines.begin()->first <= s.now) {
-    const auto [deadline, key] = *s.member_deadlines.begin();
+    const auto [deadline, id] = *s.member_deadlines.begin();
     s.member_deadlines.erase(s.member_deadlines.begin());
-    Member* member = s.FindMember(key.first, key.second);
+    Member* member = s.FindMember(id);
     if (member == nullptr || member->noted_deadline != deadline) continue;
     member->noted_deadline = kNever;
     due.push_back(member);
@@ -463,7 +471,7 @@ std::optional<MemberKind> ExpireMembers(State& s) {
     } else {
       continue;
     }
-    lost = std::max(lost, std::optional(key.first));
+    lost = std::max(lost, std::optional(id.kind));
   }
   if (!due.empty()) PumpCandidates(s);
   for (Member* member : due) NoteMemberDeadline(s, *member);

@@ -22,7 +22,7 @@ class References {
     }
   }
 
-  bool Contains(const MemberKey& key) const { return names_.contains(key); }
+  bool Contains(const MemberId& key) const { return names_.contains(key); }
 
  private:
   void Add(MemberKind kind, const NodeId& name) { names_.insert({kind, name}); }
@@ -51,7 +51,7 @@ class References {
     }
   }
 
-  std::set<MemberKey> names_;
+  std::set<MemberId> names_;
 };
 
 bool MayBeForgotten(const State& s, const Member& member) {
@@ -63,26 +63,30 @@ bool MayBeForgotten(const State& s, const Member& member) {
 }  // namespace
 
 bool MakeRoomForName(State& s) {
-  if (static_cast<int64_t>(s.members.size()) < s.options.max_members) return true;
+  if (s.CountMembers() < s.options.max_members) return true;
   const References references(s);
-  std::vector<std::pair<Instant, MemberKey>> old;
-  for (const auto& [key, member] : s.members) {
-    if (MayBeForgotten(s, member) && !references.Contains(key)) {
-      old.emplace_back(member.detached_at, key);
+  std::vector<std::pair<Instant, MemberId>> old;
+  s.ForEachMember([&](const Member& member) {
+    if (MayBeForgotten(s, member) && !references.Contains(member.id())) {
+      old.emplace_back(member.detached_at, member.id());
     }
-  }
+  });
   const auto count = std::min<std::ptrdiff_t>(
       std::ssize(old), std::max<int64_t>(1, s.options.max_members / kPartForgotten));
   std::partial_sort(old.begin(), old.begin() + count, old.end());
   old.resize(static_cast<size_t>(count));
-  for (const auto& [detached_at, key] : old) {
-    const auto member = s.members.find(key);
-    s.out.persist.push_back({member->second.record, true});
-    s.SetCandidate(member->second, "");
-    s.SetFollowing(member->second, std::nullopt);
-    s.dirty_members.erase(key);
-    if (key.first == MemberKind::kWorker) s.drained_workers.erase(key.second);
-    s.members.erase(member);
+  for (const auto& [detached_at, id] : old) {
+    s.out.persist.push_back({s.FindMember(id)->record, true});
+    s.dirty_members.erase(id);
+    if (id.kind == MemberKind::kServer) {
+      s.servers.erase(id.name);
+      continue;
+    }
+    Worker& worker = *s.FindWorker(id.name);
+    s.SetCandidate(worker, "");
+    s.SetFollowing(worker, std::nullopt);
+    s.drained_workers.erase(id.name);
+    s.workers.erase(id.name);
   }
   return !old.empty();
 }

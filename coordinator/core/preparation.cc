@@ -19,26 +19,26 @@
 namespace atl::coord {
 namespace {
 
-std::vector<Member*> Candidates(State& s, const Job& job) {
-  std::vector<Member*> candidates;
+std::vector<Worker*> Candidates(State& s, const Job& job) {
+  std::vector<Worker*> candidates;
   for (const NodeId& name : s.candidates) {
-    Member* member = s.FindMember(MemberKind::kWorker, name);
+    Worker* member = s.FindWorker(name);
     if (member->candidate_for == job.id()) candidates.push_back(member);
   }
   return candidates;
 }
 
-std::vector<NodeId> ListWorkerNames(const std::vector<Member*>& workers) {
+std::vector<NodeId> ListWorkerNames(const std::vector<Worker*>& workers) {
   std::vector<NodeId> names;
-  for (const Member* worker : workers) names.push_back(worker->record.name);
+  for (const Worker* worker : workers) names.push_back(worker->record.name);
   return names;
 }
 
 // "; no answer yet from w2, w3", of candidates that have neither prepared nor refused.
-std::string NoAnswerYet(const std::vector<Member*>& candidates) {
+std::string NoAnswerYet(const std::vector<Worker*>& candidates) {
   constexpr size_t kNamed = 8;
   std::vector<NodeId> names;
-  for (const Member* member : candidates) {
+  for (const Worker* member : candidates) {
     if (!member->prepared) names.push_back(member->record.name);
   }
   if (names.empty()) return "";
@@ -48,7 +48,7 @@ std::string NoAnswerYet(const std::vector<Member*>& candidates) {
                       count > kNamed ? absl::StrCat(" and ", count - kNamed, " more") : "");
 }
 
-void RefuseWorker(State& s, Job& job, Member& worker, const std::string& reason) {
+void RefuseWorker(State& s, Job& job, Worker& worker, const std::string& reason) {
   worker.refused[job.id()] = reason;
   s.SetCandidate(worker, "");
   s.Log(job.id(), Severity::kWarning,
@@ -59,19 +59,19 @@ std::string Refusals(const State& s, const Job& job, int64_t& count) {
   constexpr int64_t kNamed = 8;
   std::string text;
   count = 0;
-  for (const auto& [key, member] : s.members) {
-    auto it = member.refused.find(job.id());
-    if (!member.attached || it == member.refused.end() || ++count > kNamed) continue;
-    absl::StrAppend(&text, text.empty() ? "" : "; ", member.record.name, ": ", it->second);
+  for (const auto& [name, worker] : s.workers) {
+    auto it = worker.refused.find(job.id());
+    if (!worker.attached || it == worker.refused.end() || ++count > kNamed) continue;
+    absl::StrAppend(&text, text.empty() ? "" : "; ", name, ": ", it->second);
   }
   if (count > kNamed) absl::StrAppend(&text, "; and ", count - kNamed, " more");
   return text;
 }
 
 // The facts that most candidates found; those of the first by name among equals.
-const JobFacts& Majority(const std::vector<Member*>& prepared) {
+const JobFacts& Majority(const std::vector<Worker*>& prepared) {
   std::vector<std::pair<const JobFacts*, int64_t>> votes;  // few that differ, of many workers
-  for (const Member* member : prepared) {
+  for (const Worker* member : prepared) {
     const auto same = std::find_if(votes.begin(), votes.end(), [&](const auto& entry) {
       return *entry.first == *member->prepared;
     });
@@ -89,9 +89,9 @@ const JobFacts& Majority(const std::vector<Member*>& prepared) {
 // "" or what is missing.
 std::string TooFewServers(const State& s, const Job& job) {
   const int64_t needed = std::max(job.spec().outer.min_servers, job.spec().outer.shard_copies);
-  int64_t attached = 0;
-  s.ForEachServer([&](const Member& member) {
-    if (member.attached && !member.record.draining && !member.site_only) ++attached;
+  const auto attached = std::count_if(s.servers.begin(), s.servers.end(), [](const auto& entry) {
+    const Server& server = entry.second;
+    return server.attached && !server.record.draining && !server.site_only;
   });
   if (attached >= needed) return "";
   return absl::StrCat("waiting for parameter servers: ", needed, " needed, ", attached,
@@ -99,7 +99,7 @@ std::string TooFewServers(const State& s, const Job& job) {
 }
 
 bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<SiteFacts>& site_facts,
-                const std::vector<Member*>& workers) {
+                const std::vector<Worker*>& workers) {
   if (s.held.contains(job.id())) {
     job.waiting_for = absl::StrCat(
         "parameter servers hold this job already, of a time that this coordinator's store does not "
@@ -118,8 +118,8 @@ bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<Sit
     FailJob(s, job, std::string(shards.status().message()));
     return false;
   }
-  const std::vector<const Member*> leaders(workers.begin(), workers.end());
-  const std::vector<PlacementServer> servers = ListServers(s, leaders, [](const Member& server) {
+  const std::vector<const Worker*> leaders(workers.begin(), workers.end());
+  const std::vector<PlacementServer> servers = ListServers(s, leaders, [](const Server& server) {
     return server.attached && !server.record.draining && !server.site_only;
   });
   // A server that was there when the job was scheduled may be unavailable by now.
@@ -149,12 +149,13 @@ bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<Sit
 }
 
 // Why the job leaves the worker out, whatever that finds; "" if it does not.
-std::string WhyLeftOut(const State& s, const Job& job, const NodeId& worker, const Member& member) {
+std::string WhyLeftOut(const State& s, const Job& job, const Worker& worker) {
+  const std::string& at = GetWorkerSite(worker);
   if (!job.record.site && job.spec().outer.site.rounds > 0) {
-    const Job* site = FindSiteJob(s, job, GetWorkerSite(member));
+    const Job* site = FindSiteJob(s, job, at);
     if (site != nullptr) return absl::StrCat("its site trains as job ", site->id());
   }
-  return WhyNoPart(job.spec().layout, worker, GetWorkerSite(member), member.devices.size());
+  return WhyNoPart(job.spec().layout, worker.record.name, at, worker.devices.size());
 }
 
 // "; left out: w3: layout.exclude names it", of attached workers.
@@ -162,38 +163,36 @@ std::string LeftOut(const State& s, const Job& job) {
   constexpr int64_t kNamed = 8;
   std::string text;
   int64_t count = 0;
-  for (const auto& [key, member] : s.members) {
-    if (key.first != MemberKind::kWorker || !member.attached) continue;
-    const std::string why = WhyLeftOut(s, job, key.second, member);
+  for (const auto& [name, worker] : s.workers) {
+    const std::string why = worker.attached ? WhyLeftOut(s, job, worker) : "";
     if (why.empty() || ++count > kNamed) continue;
-    absl::StrAppend(&text, text.empty() ? "; left out: " : "; ", key.second, ": ", why);
+    absl::StrAppend(&text, text.empty() ? "; left out: " : "; ", name, ": ", why);
   }
   if (count > kNamed) absl::StrAppend(&text, "; and ", count - kNamed, " more");
   return text;
 }
 
 // Workers without work, in the order of names; found once for all jobs.
-using IdleWorkers = std::vector<Member*>;
+using IdleWorkers = std::vector<Worker*>;
 IdleWorkers ListIdle(State& s) {
   IdleWorkers idle;
-  for (auto& [key, member] : s.members) {
-    if (key.first == MemberKind::kWorker && member.attached && !member.leaves() &&
-        member.candidate_for.empty() &&
-        std::as_const(s).FindAssignment(key.second).job == nullptr) {
-      idle.push_back(&member);
+  for (auto& [name, worker] : s.workers) {
+    if (worker.attached && !worker.leaves() && worker.candidate_for.empty() &&
+        std::as_const(s).FindAssignment(name).job == nullptr) {
+      idle.push_back(&worker);
     }
   }
   return idle;
 }
 
 // Returns whether the job may have it. It is one of IdleWorkers, unless another job has it by now.
-bool IsIdleFor(const State& s, const Member& worker, const Job& job) {
+bool IsIdleFor(const State& s, const Worker& worker, const Job& job) {
   return worker.candidate_for.empty() && !worker.refused.contains(job.id()) &&
-         WhyLeftOut(s, job, worker.record.name, worker).empty();
+         WhyLeftOut(s, job, worker).empty();
 }
 
 void RefuseWithoutData(State& s, Job& job, const IdleWorkers& workers) {
-  for (Member* worker : workers) {
+  for (Worker* worker : workers) {
     if (!IsIdleFor(s, *worker, job)) continue;
     const std::string why = WhyNoData(job.spec(), *worker);
     if (!why.empty()) RefuseWorker(s, job, *worker, why);
@@ -203,7 +202,7 @@ void RefuseWithoutData(State& s, Job& job, const IdleWorkers& workers) {
 void TakeIdleWorkers(State& s, Job& job, const IdleWorkers& workers) {
   if (workers.empty()) return;
   IslandCapacity capacity(s, job);
-  for (Member* worker : workers) {
+  for (Worker* worker : workers) {
     if (!IsIdleFor(s, *worker, job) || !capacity.Take(*worker)) continue;
     s.SetCandidate(*worker, job.id());
     worker->requested_at = worker->request_again_at = s.now;
@@ -220,7 +219,7 @@ bool ScheduleJob(State& s, Job& job, const IdleWorkers& workers) {
     TakeIdleWorkers(s, job, workers);
     return true;
   }
-  const int64_t idle = std::count_if(workers.begin(), workers.end(), [&](const Member* worker) {
+  const int64_t idle = std::count_if(workers.begin(), workers.end(), [&](const Worker* worker) {
     return IsIdleFor(s, *worker, job);
   });
   const int64_t needed = NeededWorkers(job.spec());
@@ -235,17 +234,17 @@ bool ScheduleJob(State& s, Job& job, const IdleWorkers& workers) {
                                   : no_servers;
   // A job that cannot start however long it waits for the present workers delays no others.
   const int64_t possible =
-      std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
-        return entry.first.first == MemberKind::kWorker && entry.second.attached &&
-               !entry.second.leaves() && !entry.second.refused.contains(job.id()) &&
-               WhyLeftOut(s, job, entry.first.second, entry.second).empty();
+      std::count_if(s.workers.begin(), s.workers.end(), [&](const auto& entry) {
+        const Worker& worker = entry.second;
+        return worker.attached && !worker.leaves() && !worker.refused.contains(job.id()) &&
+               WhyLeftOut(s, job, worker).empty();
       });
   return possible < needed || !no_servers.empty();
 }
 
 }  // namespace
 
-void OnJobPrepared(State& s, Member& worker, const JobPrepared& message) {
+void OnJobPrepared(State& s, Worker& worker, const JobPrepared& message) {
   // Also when it says it again, to a coordinator that has been restarted.
   if (!message.profiles.empty()) {
     worker.measured_for = message.job;
@@ -260,7 +259,7 @@ void OnJobPrepared(State& s, Member& worker, const JobPrepared& message) {
   worker.prepared = message.facts;
 }
 
-void OnJobRefused(State& s, Member& worker, const JobRefused& message) {
+void OnJobRefused(State& s, Worker& worker, const JobRefused& message) {
   Job* job = s.FindJob(message.job);
   if (job == nullptr || job->ended()) return;
   const State::Assignment assignment = s.FindAssignment(worker.record.name);
@@ -278,9 +277,9 @@ void OnJobRefused(State& s, Member& worker, const JobRefused& message) {
 
 bool AdvancePreparing(State& s, Job& job) {
   const int64_t needed = NeededWorkers(job.spec());
-  const std::vector<Member*> candidates = Candidates(s, job);
-  std::vector<Member*> prepared;
-  for (Member* member : candidates) {
+  const std::vector<Worker*> candidates = Candidates(s, job);
+  std::vector<Worker*> prepared;
+  for (Worker* member : candidates) {
     if (member->prepared) prepared.push_back(member);
   }
   int64_t refused = 0;
@@ -298,7 +297,7 @@ bool AdvancePreparing(State& s, Job& job) {
   const bool all_answered = PreparingDeadline(s, job) == kNever;
   if (refused > 0 && all_answered && static_cast<int64_t>(candidates.size()) < needed) {
     // It cannot start with these; other jobs may.
-    for (Member* member : candidates) {
+    for (Worker* member : candidates) {
       s.SetCandidate(*member, "");
     }
     s.SetState(job, JobState::kQueued, absl::StrCat("too few workers can run it: ", refusals));
@@ -308,7 +307,7 @@ bool AdvancePreparing(State& s, Job& job) {
   const JobFacts facts = Majority(prepared);
   std::vector<SiteFacts> site_facts;
   bool dissent = false;
-  for (Member* member : prepared) {
+  for (Worker* member : prepared) {
     const std::string difference = DifferenceAt(job.spec(), facts, *member, site_facts);
     if (difference.empty()) continue;
     dissent = true;
@@ -318,7 +317,7 @@ bool AdvancePreparing(State& s, Job& job) {
   if (!Grouped(s, job, facts, prepared)) return false;
   if (!PlaceModel(s, job, facts, site_facts, prepared)) return job.ended();
   s.SetState(job, JobState::kInitializing, "the model is placed");
-  for (Member* member : prepared) Join(s, job, *member);
+  for (Worker* member : prepared) Join(s, job, *member);
   return true;
 }
 
@@ -328,7 +327,7 @@ bool FailIfRefused(State& s, Job& job) {
   }
   // A worker that is merely unavailable may come back.
   for (const auto& [id, island] : job.islands) {
-    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    const Worker* worker = s.FindWorker(island.worker);
     if (worker == nullptr || !worker->refused.contains(job.id())) return false;
   }
   int64_t refused = 0;
@@ -350,7 +349,7 @@ bool AdmitLateWorkers(State& s, Job& job) {
   bool changed = false;
   const auto candidates = Candidates(s, job);
   if (candidates.empty() || !CanAssignWorkers(s, job)) return false;
-  for (Member* member : candidates) {
+  for (Worker* member : candidates) {
     if (!member->prepared) continue;
     changed = true;
     std::vector<SiteFacts> site_facts = job.record.site_facts;
@@ -369,7 +368,7 @@ bool AdmitLateWorkers(State& s, Job& job) {
 Instant PreparingDeadline(const State& s, const Job& job) {
   Instant deadline = kNever;
   for (const NodeId& name : s.candidates) {
-    const Member& member = *s.FindMember(MemberKind::kWorker, name);
+    const Worker& member = *s.FindWorker(name);
     if (member.candidate_for != job.id() || member.prepared) continue;
     const Instant by = member.requested_at + s.options.prepare_limit;
     if (by > s.now) deadline = std::min(deadline, by);
@@ -398,7 +397,7 @@ void Schedule(State& s) {
 
 void PumpCandidates(State& s) {
   for (const NodeId& name : s.candidates) {
-    Member& member = *s.FindMember(MemberKind::kWorker, name);
+    Worker& member = *s.FindWorker(name);
     if (member.prepared || s.now < member.request_again_at) continue;
     const Job* job = s.FindJob(member.candidate_for);
     if (job == nullptr) continue;

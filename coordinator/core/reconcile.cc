@@ -185,7 +185,7 @@ bool ReconcileTouched(State& s) {
 Affected AffectedBy(const CoordinatorEvent& event) { return std::visit(AffectedByEvent(), event); }
 
 Instant Reconcile(State& s, Affected affected) {
-  const auto members = static_cast<int64_t>(s.members.size());
+  const int64_t members = s.CountMembers();
   const bool gathers = s.HasManyMembers();
   if (const std::optional<MemberKind> lost = ExpireMembers(s)) {
     affected = std::max(affected, AffectedByLoss(*lost));

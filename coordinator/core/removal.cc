@@ -28,9 +28,9 @@ void MarkRemoved(State& s, const JobId& job) {
     put(oldest->first, oldest->second, true);
     s.removed.erase(oldest);
   }
-  for (auto& [key, member] : s.members) {
-    if (key.first == MemberKind::kWorker && member.attached) s.Send(member, ForgetJob{job});
-    std::erase(member.held, job);
+  for (auto& [name, worker] : s.workers) {
+    if (worker.attached) s.Send(worker, ForgetJob{job});
+    std::erase(worker.held, job);
   }
 }
 
@@ -109,7 +109,7 @@ void RemoveTheJob(State& s, Job& job, absl::string_view how) {
     if (replica.role == ReplicaRole::kJoining) replica.role = ReplicaRole::kLeaving;
   });
   for (auto& [server, link] : kept.rounds.links) {
-    const Member* member = s.FindMember(MemberKind::kServer, server);
+    const Server* member = s.FindServer(server);
     link.known = link.known || (member != nullptr && member->attached);
   }
   kept.bytes_held = std::move(job.bytes_held);
@@ -118,7 +118,7 @@ void RemoveTheJob(State& s, Job& job, absl::string_view how) {
   RetryServersNow(s, job);
 }
 
-void OnJobRemoved(State& s, Member& server, const JobRemoved& message) {
+void OnJobRemoved(State& s, Server& server, const JobRemoved& message) {
   Job* job = s.FindJob(message.job);
   if (job == nullptr) return;
   if (!job->record.removed) return OnReleased(*job, server.record.name, message.placement);

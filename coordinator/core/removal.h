@@ -20,7 +20,7 @@ void RemoveOrphansBelow(State& s, const JobId& above,
                         absl::string_view how = "is of a site of a removed job");
 
 // A server holds nothing of the job any more.
-void OnJobRemoved(State& s, Member& server, const JobRemoved& message);
+void OnJobRemoved(State& s, Server& server, const JobRemoved& message);
 
 // Forgets the removed jobs of which no server holds anything.
 void ForgetRemoved(State& s);

@@ -123,7 +123,7 @@ bool IsStalled(const Job& job, IslandId id) {
 std::string StallReason(const State& s, const Job& job, IslandId id) {
   if (!IsStalled(job, id)) return "";
   const IslandRecord& island = job.islands.at(id);
-  const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+  const Worker* worker = s.FindWorker(island.worker);
   const char* what = IsPushing(job, island) ? "nothing of its contribution has reached a server"
                                             : "it has made no step and pulled nothing";
   std::string reason =

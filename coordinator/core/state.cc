@@ -64,14 +64,32 @@ int64_t Job::StagedBytes(const NodeId& server) const {
   return known->second;
 }
 
-Member* State::FindMember(MemberKind kind, const NodeId& name) {
-  const auto it = members.find({kind, name});
-  return it == members.end() ? nullptr : &it->second;
+namespace {
+
+template <class Map>
+auto FindIn(Map& members, const NodeId& name) {
+  const auto found = members.find(name);
+  return found == members.end() ? nullptr : &found->second;
 }
 
-const Member* State::FindMember(MemberKind kind, const NodeId& name) const {
-  const auto it = members.find({kind, name});
-  return it == members.end() ? nullptr : &it->second;
+}  // namespace
+
+Worker* State::FindWorker(const NodeId& name) { return FindIn(workers, name); }
+const Worker* State::FindWorker(const NodeId& name) const { return FindIn(workers, name); }
+Server* State::FindServer(const NodeId& name) { return FindIn(servers, name); }
+const Server* State::FindServer(const NodeId& name) const { return FindIn(servers, name); }
+
+Member* State::FindMember(const MemberId& id) {
+  if (id.kind == MemberKind::kWorker) return FindWorker(id.name);
+  return FindServer(id.name);
+}
+
+Member& State::AddMember(const MemberId& id) {
+  Member& member = id.kind == MemberKind::kWorker ? static_cast<Member&>(workers[id.name])
+                                                  : static_cast<Member&>(servers[id.name]);
+  member.record.kind = id.kind;
+  member.record.name = id.name;
+  return member;
 }
 
 Job* State::FindJob(const JobId& id) { return jobs.Find(id); }
@@ -140,7 +158,7 @@ void State::IndexAssignments(const Job& job, IslandId id) {
   }
 }
 
-void State::SetCandidate(Member& worker, const JobId& job) {
+void State::SetCandidate(Worker& worker, const JobId& job) {
   worker.candidate_for = job;
   worker.prepared.reset();
   if (job.empty()) {
@@ -151,7 +169,7 @@ void State::SetCandidate(Member& worker, const JobId& job) {
   }
 }
 
-void State::SetFollowing(Member& worker, const std::optional<MemberProgress>& following) {
+void State::SetFollowing(Worker& worker, const std::optional<MemberProgress>& following) {
   const auto key = [](const MemberProgress& progress) {
     return std::pair(progress.job, progress.island);
   };
@@ -167,13 +185,13 @@ void State::SetFollowing(Member& worker, const std::optional<MemberProgress>& fo
   worker.following = following;
 }
 
-void State::Send(const Member& worker, ToWorkerMessage message) {
+void State::Send(const Worker& worker, ToWorkerMessage message) {
   out.to_workers.push_back(
       {worker.record.name, worker.record.incarnation, epoch, std::move(message), cluster});
 }
 
 void State::SendToServer(const NodeId& server, ToServerMessage message) {
-  const Member* member = FindMember(MemberKind::kServer, server);
+  const Server* member = FindServer(server);
   if (member == nullptr || !member->attached) return;  // its next hello brings it up to date
   out.to_servers.push_back(
       {server, member->record.incarnation, epoch, std::move(message), cluster});
@@ -196,7 +214,7 @@ std::string WhoMeasures(const State& s, const std::vector<NodeId>& workers) {
   int measuring = 0;
   std::string text;
   for (const NodeId& name : workers) {
-    const Member* worker = s.FindMember(MemberKind::kWorker, name);
+    const Worker* worker = s.FindWorker(name);
     if (worker == nullptr || worker->measuring.empty() || ++measuring > kNamed) continue;
     absl::StrAppend(&text, "; ", name, " ", worker->measuring);
   }

@@ -27,7 +27,12 @@
 
 namespace atl::coord {
 
-using MemberKey = std::pair<MemberKind, NodeId>;
+struct MemberId {
+  MemberKind kind = MemberKind::kWorker;
+  NodeId name;
+
+  auto operator<=>(const MemberId&) const = default;
+};
 
 // Why a member is no member of its island any more, or not attached.
 struct Loss {
@@ -43,19 +48,25 @@ struct Member {
   bool attached = false;
   bool welcomed = false;          // some incarnation, since the coordinator's start
   bool incarnation_seen = false;  // this incarnation, since the coordinator's start
-  bool has_beaten = false;        // since it attached: what it does is known
   Instant last_heartbeat{};       // while attached
   Duration heartbeat_interval = kHeartbeatInterval;  // as its newest Welcome says
   // Silent for so long, it is evicted.
   Duration lease = kHeartbeatInterval * kMissedHeartbeatsBeforeEviction;
+  Instant attached_at{};
   Instant detached_at{};                // while it is not; the coordinator's start at the earliest
   Instant evictions_suspended_until{};  // missing heartbeats until then do not evict it
   std::optional<Instant> reattach_by;   // after a restart of the coordinator
   Instant noted_deadline = kNever;      // of its entry in State::member_deadlines
   std::string reason = "not seen since the coordinator's start";
   std::string software_version;
+  std::string site;       // as its operator says
   Incarnation rival = 0;  // another process of its name that was refused last
-  // Workers.
+
+  MemberId id() const { return {record.kind, record.name}; }
+};
+
+struct Worker : Member {
+  bool has_beaten = false;  // since it attached: what it does is known
   std::vector<DeviceInfo> devices;
   std::vector<JobId> held;  // jobs of which it has a checkpoint, by its hello
   std::optional<IslandProgress> progress;
@@ -66,7 +77,6 @@ struct Member {
   std::string peer_endpoint;                   // empty: it cannot share an island
   std::vector<std::string> more_peer_endpoints;
   std::string peer_public_key;
-  std::string site;                      // as its operator says
   bool leaving = false;                  // it ends; serves on until its state has moved
   JobId candidate_for;                   // it is to prepare this job; see State::SetCandidate
   int64_t candidature = 0;               // PrepareJob::request
@@ -76,18 +86,23 @@ struct Member {
   JobId measured_for;                    // the newest job whose layers' costs it reported
   std::map<JobId, std::string> refused;  // jobs that this incarnation cannot run, and why
   std::map<JobId, Instant> stop_sent;    // of ended jobs that it still reports
-  // Parameter servers.
+
+  // It is to have no work: it ends, or is drained.
+  bool leaves() const { return leaving || record.draining; }
+};
+
+struct Server : Member {
   std::string endpoint;
   std::string public_key;  // of its tensor link; empty: plaintext
   int64_t memory_bytes = 0;
   ServerHeartbeat load;
-  std::string server_site;  // as its operator says
-  bool site_only = false;   // for jobs of its site's servers alone
-  Instant attached_at{};
-
-  // A worker that is to have no work: it ends, or is drained.
-  bool leaves() const { return leaving || record.draining; }
+  bool site_only = false;  // for jobs of its site's servers alone
 };
+
+// Null: the member is a server.
+inline Worker* AsWorker(Member& member) {
+  return member.record.kind == MemberKind::kWorker ? static_cast<Worker*>(&member) : nullptr;
+}
 
 // A job on an attached server that this coordinator does not know, or has not placed there.
 struct HeldElsewhere {
@@ -351,22 +366,23 @@ struct State {
   ClusterId cluster;
   int64_t epoch = 0;
   bool epoch_dirty = true;
-  int64_t sequence = 0;               // as in EpochRecord
-  int64_t opened_at = 0;              // the stored sequence that this process found
-  bool restored = false;              // it has found a store that was restored
-  JobId crashed;                      // what the process before was at when it crashed; not stored
-  std::string store_age;              // not empty: who has seen changes that the store lacks
-  std::set<MemberKey> age_witnesses;  // of such changes, that the store does not know (not stored)
-  std::map<JobId, int64_t> removed;   // by users, with their records' sequence
+  int64_t sequence = 0;              // as in EpochRecord
+  int64_t opened_at = 0;             // the stored sequence that this process found
+  bool restored = false;             // it has found a store that was restored
+  JobId crashed;                     // what the process before was at when it crashed; not stored
+  std::string store_age;             // not empty: who has seen changes that the store lacks
+  std::set<MemberId> age_witnesses;  // of such changes, that the store does not know (not stored)
+  std::map<JobId, int64_t> removed;  // by users, with their records' sequence
   // Not stored.
   std::map<JobId, std::map<NodeId, HeldElsewhere>> held;
   struct Foreign {
     ClusterId cluster;
     Instant last_heartbeat{};
   };
-  std::map<MemberKey, Foreign> foreign;
-  std::map<MemberKey, Member> members;
-  std::set<MemberKey> dirty_members;
+  std::map<MemberId, Foreign> foreign;
+  std::map<NodeId, Worker> workers;
+  std::map<NodeId, Server> servers;
+  std::set<MemberId> dirty_members;
   JobTable<Job> jobs;
   std::set<int64_t> outdated;  // jobs, by number
   int64_t next_sequence = 0;   // of orders and events
@@ -391,7 +407,7 @@ struct State {
   Instant reconcile_by{};       // everything; at first, at once
   Instant touched_by = kNever;  // what is touched
   // Of members, each no later than its own; others than Member::noted_deadline are void.
-  std::set<std::pair<Instant, MemberKey>> member_deadlines;
+  std::set<std::pair<Instant, MemberId>> member_deadlines;
   // Deadlines of jobs, by number; entries that their jobs do not have any more are void.
   std::set<std::pair<Instant, int64_t>> job_deadlines;
 
@@ -401,8 +417,24 @@ struct State {
   Instant now{};
   CoordinatorActions out;
 
-  Member* FindMember(MemberKind kind, const NodeId& name);
-  const Member* FindMember(MemberKind kind, const NodeId& name) const;
+  Worker* FindWorker(const NodeId& name);
+  const Worker* FindWorker(const NodeId& name) const;
+  Server* FindServer(const NodeId& name);
+  const Server* FindServer(const NodeId& name) const;
+  Member* FindMember(const MemberId& id);
+  Member& AddMember(const MemberId& id);  // or finds it
+  int64_t CountMembers() const { return std::ssize(workers) + std::ssize(servers); }
+  // what(member) of all workers, then of all parameter servers.
+  template <class Do>
+  void ForEachMember(Do what) {
+    for (auto& [name, worker] : workers) what(worker);
+    for (auto& [name, server] : servers) what(server);
+  }
+  template <class Do>
+  void ForEachMember(Do what) const {
+    for (const auto& [name, worker] : workers) what(worker);
+    for (const auto& [name, server] : servers) what(server);
+  }
   Job* FindJob(const JobId& id);
   const Job* FindJob(const JobId& id) const;
   // The island that the worker leads or follows in (or is to come back to); job null: none.
@@ -417,21 +449,11 @@ struct State {
   AssignmentIn<const Job> FindAssignment(const NodeId& worker) const;
   // Returns whether there are so many members that what follows from events is gathered; see
   // reconcile.h.
-  bool HasManyMembers() const {
-    return static_cast<int64_t>(members.size()) >= options.many_members;
-  }
-  // what(server) of each parameter server: they are few among thousands of members.
-  template <class Do>
-  void ForEachServer(Do what) const {
-    for (auto it = members.lower_bound({MemberKind::kServer, ""});
-         it != members.end() && it->first.first == MemberKind::kServer; ++it) {
-      what(it->second);
-    }
-  }
+  bool HasManyMembers() const { return CountMembers() >= options.many_members; }
   // After the islands of a job have changed.
   void IndexAssignments(const Job& job, IslandId id);
-  void SetCandidate(Member& worker, const JobId& job);  // empty: of none
-  void SetFollowing(Member& worker, const std::optional<MemberProgress>& following);
+  void SetCandidate(Worker& worker, const JobId& job);  // empty: of none
+  void SetFollowing(Worker& worker, const std::optional<MemberProgress>& following);
 
   // Something has changed that decisions of the job (and of the island) are made of.
   void Touch(Job& job) { touched.insert(job.record.number); }
@@ -440,7 +462,7 @@ struct State {
     job.touched.insert(id);
   }
 
-  void Send(const Member& worker, ToWorkerMessage message);
+  void Send(const Worker& worker, ToWorkerMessage message);
   void SendToServer(const NodeId& server, ToServerMessage message);
   void Log(const JobId& job, Severity severity, std::string text);
   int64_t NextSequence() { return (epoch << 32) + ++next_sequence; }

@@ -21,15 +21,15 @@
 namespace atl::coord {
 namespace {
 
-const Member* FindIslandWorker(const State& s, const IslandRecord& island) {
+const Worker* FindIslandWorker(const State& s, const IslandRecord& island) {
   if (island.incarnation == 0) return nullptr;
-  const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+  const Worker* worker = s.FindWorker(island.worker);
   return worker != nullptr && worker->record.incarnation == island.incarnation ? worker : nullptr;
 }
 
 // Why the plan has no part for the worker; empty: the planner has not considered it yet, or it
 // works.
-std::string DescribeSpareReason(const Planning& planning, const Member& worker) {
+std::string DescribeSpareReason(const Planning& planning, const Worker& worker) {
   const auto left_out = planning.left_out.find(worker.record.name);
   if (left_out != planning.left_out.end()) return left_out->second;
   const bool considered =
@@ -63,7 +63,7 @@ void AddWorkers(const State& s, const Job& job, const IslandRecord& island, Isla
     worker.incarnation = m.incarnation;
     worker.leads = m.worker == island.worker;
     worker.in_plan = plan != nullptr && HasPart(*plan, m.worker);
-    const Member* member = s.FindMember(MemberKind::kWorker, m.worker);
+    const Worker* member = s.FindWorker(m.worker);
     worker.attached = member != nullptr && member->attached;
     if (worker.attached && worker.leads && member->progress) {
       worker.plan_number = member->progress->plan_number;
@@ -107,7 +107,7 @@ IslandView MakeView(const State& s, const Job& job, const IslandRecord& island) 
   }
   view.steps_interrupted = island.steps_interrupted;
   view.steps_redone = island.steps_redone;
-  const Member* worker = FindIslandWorker(s, island);
+  const Worker* worker = FindIslandWorker(s, island);
   view.activity =
       view.site_job.empty() ? island.reason : absl::StrCat("trains as job ", view.site_job);
   if (worker == nullptr) return view;
@@ -161,7 +161,7 @@ RoundView MakeRoundView(const State& s, const Job& job, Instant now) {
 // `train_loss`: times tokens_per_s.
 void AddSpeed(const State& s, const Job& job, JobSummary& summary) {
   for (const auto& [id, island] : job.islands) {
-    const Member* worker = FindIslandWorker(s, island);
+    const Worker* worker = FindIslandWorker(s, island);
     if (worker == nullptr || !worker->progress || worker->progress->job != job.id()) continue;
     const IslandProgress& p = *worker->progress;
     if (!std::isfinite(p.tokens_per_s) || p.tokens_per_s <= 0) continue;
@@ -170,11 +170,9 @@ void AddSpeed(const State& s, const Job& job, JobSummary& summary) {
   }
 }
 
-}  // namespace
-
-MemberView MakeView(const State& s, const Member& member, Instant now) {
+template <class M>
+MemberView MakeCommonView(const State& s, const M& member, Instant now) {
   MemberView view;
-  const bool is_worker = member.record.kind == MemberKind::kWorker;
   view.kind = Name(member.record.kind);
   view.name = member.record.name;
   view.incarnation = member.record.incarnation;
@@ -182,29 +180,42 @@ MemberView MakeView(const State& s, const Member& member, Instant now) {
   view.reason = member.reason;
   if (member.attached) view.since_heartbeat_s = Seconds(now - member.last_heartbeat);
   view.software_version = member.software_version;
-  view.devices = member.devices;
-  view.peer_endpoint = member.peer_endpoint;
-  view.more_peer_endpoints = member.more_peer_endpoints;
-  view.site = is_worker ? GetWorkerSite(member) : GetServerSite(s, member);
-  view.site_source = !member.site.empty() || !member.server_site.empty() ? "declared"
-                     : is_worker                                         ? member.record.site_source
-                     : view.site.empty()                                 ? ""
-                                         : "that of the workers on its host";
-  view.measuring = member.measuring;
-  view.utilisation = member.utilisation;
-  view.endpoint = member.endpoint;
-  view.public_key = member.public_key;
-  view.memory_bytes = member.memory_bytes;
+  view.site_source = "declared";
   const DrainProgress drain = DescribeDrain(s, member);
   view.draining = drain.text;
   view.drained = drain.drained;
-  view.site_only = member.site_only;
-  if (!is_worker) view.load = member.load;
-  view.job = member.candidate_for;
-  if (is_worker && view.job.empty()) {
-    const auto assignment = s.FindAssignment(view.name);
-    if (assignment.job != nullptr) view.job = assignment.job->id();
+  return view;
+}
+
+}  // namespace
+
+MemberView MakeView(const State& s, const Worker& worker, Instant now) {
+  MemberView view = MakeCommonView(s, worker, now);
+  view.devices = worker.devices;
+  view.peer_endpoint = worker.peer_endpoint;
+  view.more_peer_endpoints = worker.more_peer_endpoints;
+  view.site = GetWorkerSite(worker);
+  if (worker.site.empty()) view.site_source = worker.record.site_source;
+  view.measuring = worker.measuring;
+  view.utilisation = worker.utilisation;
+  view.job = worker.candidate_for;
+  if (!view.job.empty()) return view;
+  const auto assignment = s.FindAssignment(view.name);
+  if (assignment.job != nullptr) view.job = assignment.job->id();
+  return view;
+}
+
+MemberView MakeView(const State& s, const Server& server, Instant now) {
+  MemberView view = MakeCommonView(s, server, now);
+  view.site = GetServerSite(s, server);
+  if (server.site.empty()) {
+    view.site_source = view.site.empty() ? "" : "that of the workers on its host";
   }
+  view.endpoint = server.endpoint;
+  view.public_key = server.public_key;
+  view.memory_bytes = server.memory_bytes;
+  view.site_only = server.site_only;
+  view.load = server.load;
   return view;
 }
 

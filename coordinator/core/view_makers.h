@@ -11,7 +11,8 @@ namespace atl::coord {
 // Returns what a token of the job's data is called, plural: "tokens", or "images".
 const char* TokenUnit(const Job& job);
 
-MemberView MakeView(const State& s, const Member& member, Instant now);
+MemberView MakeView(const State& s, const Worker& worker, Instant now);
+MemberView MakeView(const State& s, const Server& server, Instant now);
 JobSummary MakeSummary(const State& s, const Job& job);
 JobView MakeView(const State& s, const Job& job, Instant now);
 

@@ -20,25 +20,25 @@ void Decide(State& s, Job& job, IslandScope island_scope, const std::string& rea
 }
 
 // Sites as measured.
-bool Open(const Job& job, const std::vector<Member*>& workers) {
+bool Open(const Job& job, const std::vector<Worker*>& workers) {
   if (!job.record.grouping.empty()) return false;
   if (job.grouping.request != 0) return true;
   if (job.spec().layout.island == IslandScope::kAuto) return true;
   return job.spec().layout.island == IslandScope::kSite &&
-         std::any_of(workers.begin(), workers.end(), [](const Member* worker) {
+         std::any_of(workers.begin(), workers.end(), [](const Worker* worker) {
            return GetWorkerSite(*worker).empty() && !worker->peer_endpoint.empty();
          });
 }
 
 void RequestGrouping(State& s, Job& job, const JobFacts& facts,
-                     const std::vector<Member*>& workers) {
+                     const std::vector<Worker*>& workers) {
   job.grouping = {++s.next_plan_request, s.now};
   GroupWorkers query;
   query.job = job.id();
   query.request = job.grouping.request;
   query.spec = job.spec();
   query.facts = facts;
-  for (const Member* worker : workers) {
+  for (const Worker* worker : workers) {
     query.workers.push_back({ToIslandMember(*worker), GetWorkerSite(*worker), worker->devices});
   }
   s.out.groups.push_back(std::move(query));
@@ -54,48 +54,48 @@ absl::string_view HostFromEndpoint(absl::string_view endpoint) {
 // The site of the attached workers on this host; empty: there are none, or they differ.
 std::string FindHostSite(const State& s, absl::string_view host) {
   std::string site;
-  for (const auto& [key, member] : s.members) {
-    if (key.first != MemberKind::kWorker || !member.attached || host.empty()) continue;
-    if (HostFromEndpoint(member.peer_endpoint) != host) continue;
-    if (!site.empty() && site != GetWorkerSite(member)) return "";
-    site = GetWorkerSite(member);
+  for (const auto& [name, worker] : s.workers) {
+    if (!worker.attached || host.empty()) continue;
+    if (HostFromEndpoint(worker.peer_endpoint) != host) continue;
+    if (!site.empty() && site != GetWorkerSite(worker)) return "";
+    site = GetWorkerSite(worker);
   }
   return site;
 }
 
 }  // namespace
 
-const std::string& GetWorkerSite(const Member& worker) {
+const std::string& GetWorkerSite(const Worker& worker) {
   return worker.site.empty() ? worker.record.site : worker.site;
 }
 
-IslandMember ToIslandMember(const Member& worker) {
+IslandMember ToIslandMember(const Worker& worker) {
   IslandMember member{worker.record.name, worker.record.incarnation, worker.peer_endpoint,
                       worker.peer_public_key};
   member.more_endpoints = worker.more_peer_endpoints;
   return member;
 }
 
-const std::string& GetServerSite(const State& s, const Member& server) {
-  if (!server.server_site.empty()) return server.server_site;
+const std::string& GetServerSite(const State& s, const Server& server) {
+  if (!server.site.empty()) return server.site;
   const auto [known, is_new] = s.server_sites.try_emplace(server.record.name);
   if (is_new) known->second = FindHostSite(s, HostFromEndpoint(server.endpoint));
   return known->second;
 }
 
-std::vector<const Member*> ListIslandLeaders(const State& s, const Job& job) {
-  std::vector<const Member*> leaders;
+std::vector<const Worker*> ListIslandLeaders(const State& s, const Job& job) {
+  std::vector<const Worker*> leaders;
   for (const auto& [id, island] : job.islands) {
-    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    const Worker* worker = s.FindWorker(island.worker);
     if (island.incarnation != 0 && worker != nullptr) leaders.push_back(worker);
   }
   return leaders;
 }
 
-ServerAccessCost ComputeAccessCostFromLeaders(const State& s, const Member& server,
-                                              const std::vector<const Member*>& leaders) {
+ServerAccessCost ComputeAccessCostFromLeaders(const State& s, const Server& server,
+                                              const std::vector<const Worker*>& leaders) {
   std::vector<IslandLink> links;
-  for (const Member* leader : leaders) {
+  for (const Worker* leader : leaders) {
     IslandLink& link = links.emplace_back(IslandLink{GetWorkerSite(*leader)});
     double own = 1, fastest = 1;
     for (const auto& [endpoint, rate] : leader->pull_rates) {
@@ -114,13 +114,13 @@ IslandScope GetIslandScope(const Job& job) {
   return job.record.grouping.empty() ? job.spec().layout.island : job.record.island_scope;
 }
 
-bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers) {
+bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Worker*>& workers) {
   if (!Open(job, workers)) return true;
   if (job.grouping.request == 0) RequestGrouping(s, job, facts, workers);
   const Duration limit = s.options.grouping_limit;
   if (s.now < job.grouping.requested_at + limit) {
     std::vector<NodeId> names;
-    for (const Member* worker : workers) names.push_back(worker->record.name);
+    for (const Worker* worker : workers) names.push_back(worker->record.name);
     job.waiting_for =
         absl::StrCat("the links between workers to be measured: they say who shares an island",
                      WhoMeasures(s, names));
@@ -142,13 +142,13 @@ void OnSitesFound(State& s, const SitesFound& found) {
   if (!found.rates.empty()) s.site_rates = found.rates;
   s.server_sites.clear();
   for (const FoundSite& at : found.workers) {
-    Member* worker = s.FindMember(MemberKind::kWorker, at.worker);
+    Worker* worker = s.FindWorker(at.worker);
     if (worker == nullptr || !worker->site.empty()) continue;
     const std::string site = CleanText(at.site, 80);
     if (site.empty() || worker->record.site == site) continue;
     worker->record.site = site;
     worker->record.site_source = CleanText(at.source, 300);
-    s.dirty_members.insert({MemberKind::kWorker, at.worker});
+    s.dirty_members.insert(worker->id());
     s.Log("", Severity::kInfo,
           absl::StrCat("worker ", at.worker, " is at ", site, ", ", worker->record.site_source));
   }

@@ -13,26 +13,26 @@
 namespace atl::coord {
 
 // Returns the worker's site as its operator says, else as it was found; "" if neither.
-const std::string& GetWorkerSite(const Member& worker);
+const std::string& GetWorkerSite(const Worker& worker);
 // Converts a worker, with what is known of its peer link.
-IslandMember ToIslandMember(const Member& worker);
+IslandMember ToIslandMember(const Worker& worker);
 
 // Returns the server's site as its operator says, else that of all workers on the same host; "" if
 // neither.
-const std::string& GetServerSite(const State& s, const Member& server);
+const std::string& GetServerSite(const State& s, const Server& server);
 
 // One for each island that has a worker; "" where it is not known.
-std::vector<const Member*> ListIslandLeaders(const State& s, const Job& job);
+std::vector<const Worker*> ListIslandLeaders(const State& s, const Job& job);
 // Computes the access cost of a parameter server for islands that these workers lead.
-ServerAccessCost ComputeAccessCostFromLeaders(const State& s, const Member& server,
-                                              const std::vector<const Member*>& leaders);
+ServerAccessCost ComputeAccessCostFromLeaders(const State& s, const Server& server,
+                                              const std::vector<const Worker*>& leaders);
 
 // Returns which workers share an island: as the job's specification says, or as was decided for it.
 IslandScope GetIslandScope(const Job& job);
 
 // Returns whether it is known which of these share an island, so that they can be assigned. If not,
 // measurements are requested; after CoordinatorOptions::grouping_limit it is decided without.
-bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers);
+bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Worker*>& workers);
 Instant GroupingDeadline(const State& s, const Job& job);
 
 void OnSitesFound(State& s, const SitesFound& found);

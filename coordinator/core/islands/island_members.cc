@@ -14,11 +14,11 @@ namespace atl::coord {
 namespace {
 
 // Workers of one group may share an island.
-std::string GetIslandGroupKey(const Job& job, const Member& worker) {
+std::string GetIslandGroupKey(const Job& job, const Worker& worker) {
   return GetIslandScope(job) == IslandScope::kSite ? GetWorkerSite(worker) : "";
 }
 
-bool MayShare(const Job& job, const Member& worker) {
+bool MayShare(const Job& job, const Worker& worker) {
   return GetIslandScope(job) != IslandScope::kWorker && !worker.peer_endpoint.empty();
 }
 
@@ -27,8 +27,8 @@ bool Names(const IslandPlan& plan, const NodeId& worker) {
                      [&](const IslandMember& m) { return m.worker == worker; });
 }
 
-bool HasRoom(const State& s, const Job& job, const IslandRecord& island, const Member& worker) {
-  const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+bool HasRoom(const State& s, const Job& job, const IslandRecord& island, const Worker& worker) {
+  const Worker* leader = s.FindWorker(island.worker);
   if (leader == nullptr || !leader->attached) return false;  // see CanAssignWorkers
   const int64_t most = job.spec().layout.workers_per_island;
   return MayShare(job, *leader) && MayShare(job, worker) &&
@@ -61,7 +61,7 @@ void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& evicted, c
         absl::StrCat("island ", island.island, ": ", island.reason, ResumeSaved(s, job, island)));
 }
 
-void SendStop(State& s, Member& worker, const Job* job, const std::string& reason) {
+void SendStop(State& s, Worker& worker, const Job* job, const std::string& reason) {
   const MemberProgress& following = *worker.following;
   Instant& again_at = worker.stop_sent.try_emplace(following.job, s.now).first->second;
   if (s.now < again_at) return;
@@ -89,19 +89,19 @@ int64_t NeededWorkers(const JobSpec& spec) {
 IslandCapacity::IslandCapacity(const State& s, const Job& job) : job_(job) {
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0) continue;
-    const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+    const Worker* leader = s.FindWorker(island.worker);
     const bool here = leader != nullptr && leader->attached;
     islands_.push_back({here ? GetIslandGroupKey(job_, *leader) : "",
                         here && MayShare(job_, *leader),
                         1 + static_cast<int64_t>(island.followers.size())});
   }
   for (const NodeId& name : s.candidates) {
-    const Member& member = *s.FindMember(MemberKind::kWorker, name);
+    const Worker& member = *s.FindWorker(name);
     if (member.candidate_for == job.id()) Take(member);
   }
 }
 
-bool IslandCapacity::Take(const Member& worker) {
+bool IslandCapacity::Take(const Worker& worker) {
   const int64_t most = job_.spec().layout.workers_per_island;
   const bool shares = MayShare(job_, worker);
   const std::string group = GetIslandGroupKey(job_, worker);
@@ -119,13 +119,13 @@ bool IslandCapacity::Take(const Member& worker) {
 bool CanAssignWorkers(const State& s, const Job& job) {
   if (GetIslandScope(job) == IslandScope::kWorker) return true;
   return std::all_of(job.islands.begin(), job.islands.end(), [&](const auto& entry) {
-    const Member* leader = s.FindMember(MemberKind::kWorker, entry.second.worker);
+    const Worker* leader = s.FindWorker(entry.second.worker);
     return entry.second.incarnation == 0 || !entry.second.site.empty() ||
            (leader != nullptr && leader->attached);
   });
 }
 
-void Join(State& s, Job& job, Member& worker) {
+void Join(State& s, Job& job, Worker& worker) {
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0) continue;
     if (!HasRoom(s, job, island, worker)) continue;
@@ -161,7 +161,7 @@ void LoseWorker(State& s, const State::Assignment& assignment, const NodeId& wor
                      loss.text()));
 }
 
-bool BeginLeaving(State& s, Member& worker, const Loss& loss) {
+bool BeginLeaving(State& s, Worker& worker, const Loss& loss) {
   const State::Assignment assignment = s.FindAssignment(worker.record.name);
   const bool leads = assignment.job != nullptr && assignment.leads;
   if (leads && assignment.job->islands.at(assignment.island).followers.empty()) return false;
@@ -180,7 +180,7 @@ bool BeginLeaving(State& s, Member& worker, const Loss& loss) {
 
 std::vector<IslandMember> IslandMembers(const State& s, const IslandRecord& island) {
   IslandMember leader{island.worker, island.incarnation, "", ""};
-  if (const Member* member = s.FindMember(MemberKind::kWorker, island.worker)) {
+  if (const Worker* member = s.FindWorker(island.worker)) {
     leader = ToIslandMember(*member);
     leader.incarnation = island.incarnation;
   }
@@ -207,7 +207,7 @@ bool SameWorkers(const std::vector<IslandMember>& a, const std::vector<IslandMem
                     });
 }
 
-void OnMemberProgress(State& s, Member& worker) {
+void OnMemberProgress(State& s, Worker& worker) {
   if (!worker.following) return;
   Job* job = s.FindJob(worker.following->job);
   const State::Assignment assignment = s.FindAssignment(worker.record.name);
@@ -231,7 +231,7 @@ void DismissOutsiders(State& s, Job& job, IslandId id) {
   const IslandPlan* plan = PlanInForce(job, island);
   if (island.incarnation != 0) {
     // The step under way may still need their state, or themselves.
-    const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+    const Worker* leader = s.FindWorker(island.worker);
     if (plan == nullptr || leader == nullptr || !leader->progress ||
         leader->progress->job != job.id() || leader->progress->generation != island.generation ||
         leader->progress->plan_number < plan->number) {
@@ -241,7 +241,7 @@ void DismissOutsiders(State& s, Job& job, IslandId id) {
   const auto followers = s.followed.find({job.id(), id});
   if (followers == s.followed.end()) return;
   for (const NodeId& name : followers->second) {
-    Member& worker = *s.FindMember(MemberKind::kWorker, name);
+    Worker& worker = *s.FindWorker(name);
     if (!worker.attached) continue;
     // Sources too: if one of them stops, the step under way ends with it.
     const bool inside = plan != nullptr && Names(*plan, name);

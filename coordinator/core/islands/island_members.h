@@ -24,7 +24,7 @@ class IslandCapacity {
  public:
   IslandCapacity(const State& s, const Job& job);
   // Assigns one more worker; false: no island can take it.
-  bool Take(const Member& worker);
+  bool Take(const Worker& worker);
 
  private:
   // An island as it is, or would be.
@@ -43,7 +43,7 @@ bool CanAssignWorkers(const State& s, const Job& job);
 
 // Assigns the worker to an island that can take it, else to an island of its own. REQUIRES: it is
 // attached and has no assignment.
-void Join(State& s, Job& job, Member& worker);
+void Join(State& s, Job& job, Worker& worker);
 
 // Records that the island goes on without the worker, or is vacant.
 void NoteLost(const NodeId& worker, std::string reason, IslandRecord& island);
@@ -54,7 +54,7 @@ void LoseWorker(State& s, const State::Assignment& assignment, const NodeId& wor
 
 // A worker reports that it ends. One that shares an island works on until its part of the state has
 // moved; false: it is no such one.
-bool BeginLeaving(State& s, Member& worker, const Loss& loss);
+bool BeginLeaving(State& s, Worker& worker, const Loss& loss);
 
 // Leader and followers, with what is known of their peer links.
 std::vector<IslandMember> IslandMembers(const State& s, const IslandRecord& island);
@@ -65,7 +65,7 @@ bool SameWorkers(const std::vector<IslandMember>& a, const std::vector<IslandMem
 
 // On a follower's heartbeat. Workers that serve an island without being in its plan are ordered to
 // stop as soon as the plan is set up without them.
-void OnMemberProgress(State& s, Member& worker);
+void OnMemberProgress(State& s, Worker& worker);
 void DismissOutsiders(State& s, Job& job, IslandId id);
 
 }  // namespace atl::coord

@@ -55,7 +55,7 @@ bool IsMember(const IslandRecord& island, const NodeId& worker) {
 // Returns whether what it holds can be fetched now.
 bool IsThere(const State& s, const IslandRecord& island, const SavedHolder& holder) {
   if (holder.tier == Tier::kRemote) return true;
-  const Member* member = s.FindMember(MemberKind::kWorker, holder.worker);
+  const Worker* member = s.FindWorker(holder.worker);
   if (member == nullptr || !member->attached) return false;
   const bool same = member->record.incarnation == holder.incarnation;
   return (holder.tier == Tier::kDisk || same) && IsMember(island, holder.worker);
@@ -135,7 +135,7 @@ void TouchIsland(State& s, const JobId& id, IslandId island) {
 }
 
 // Touches what waits for what this heartbeat reports.
-void TouchAffectedByHeartbeat(State& s, const Member& before, const WorkerHeartbeat& message) {
+void TouchAffectedByHeartbeat(State& s, const Worker& before, const WorkerHeartbeat& message) {
   const bool same = before.has_beaten && !before.record.draining &&
                     GetDecisiveFields(before.progress) == GetDecisiveFields(message.progress) &&
                     GetDecisiveFields(before.following) == GetDecisiveFields(message.member) &&
@@ -162,7 +162,7 @@ constexpr size_t kPullRatesMost = 4096;  // of one worker
 
 // Notes pull rates. They stay known when the worker starts again, or has nothing more to pull from
 // there.
-void NotePullRates(Member& worker, const std::vector<ServerRate>& rates) {
+void NotePullRates(Worker& worker, const std::vector<ServerRate>& rates) {
   for (const ServerRate& rate : rates) {
     if (!std::isfinite(rate.bytes_per_s) || rate.bytes_per_s <= 0) continue;
     if (worker.pull_rates.size() >= kPullRatesMost) worker.pull_rates.clear();
@@ -246,8 +246,7 @@ NodeId AwaitedHolder(State& s, const Job& job, const IslandRecord& island) {
   const auto may_come = [&](const SavedHolder& holder) {
     if (there(holder)) return true;
     return holder.tier == Tier::kDisk && !IsMember(island, holder.worker) &&
-           s.FindMember(MemberKind::kWorker, holder.worker) != nullptr &&
-           s.FindAssignment(holder.worker).job == nullptr;
+           s.FindWorker(holder.worker) != nullptr && s.FindAssignment(holder.worker).job == nullptr;
   };
   NodeId awaited;
   for (const SavedState& state : island.saved) {
@@ -261,7 +260,7 @@ NodeId AwaitedHolder(State& s, const Job& job, const IslandRecord& island) {
   return awaited;
 }
 
-void AssignIsland(State& s, Job& job, Member& worker) {
+void AssignIsland(State& s, Job& job, Worker& worker) {
   const IslandId id = ChooseIsland(s, job, worker.record.name);
   IslandRecord& island = job.EditIsland(id);
   island.job = job.id();
@@ -286,7 +285,7 @@ void AssignIsland(State& s, Job& job, Member& worker) {
 }
 
 void NoteSteps(const State& s, IslandRecord& island, bool lost) {
-  const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+  const Worker* leader = s.FindWorker(island.worker);
   if (leader == nullptr || !leader->progress) return;
   const IslandProgress& last = *leader->progress;
   if (last.job != island.job || last.island != island.island) return;
@@ -342,7 +341,7 @@ void DropContribution(State& s, Job& job, const ContributionId& id, const std::s
                      record.tokens, " ", TokenUnit(job), ") is dropped: ", reason));
 }
 
-IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job_id, IslandId id,
+IslandRecord* CurrentIsland(State& s, const Worker& worker, const JobId& job_id, IslandId id,
                             Generation generation) {
   Job* job = s.FindJob(job_id);
   if (job == nullptr || !job->active() || job->stale()) return nullptr;
@@ -354,7 +353,7 @@ IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job_id,
   return &it->second;
 }
 
-void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
+void OnHeartbeat(State& s, Worker& worker, const WorkerHeartbeat& message) {
   const std::optional<IslandProgress>& progress = message.progress;
   TouchAffectedByHeartbeat(s, worker, message);
   worker.has_beaten = true;
@@ -418,7 +417,7 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   }
 }
 
-void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message) {
+void OnLeaseRequest(State& s, Worker& worker, const LeaseRequest& message) {
   IslandRecord* current = CurrentIsland(s, worker, message.job, message.island, message.generation);
   if (current == nullptr || message.request < current->lease_request) return;
   Job& job = *s.FindJob(message.job);

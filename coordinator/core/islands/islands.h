@@ -22,7 +22,7 @@ std::string ResumeSaved(State& s, Job& job, IslandRecord& island);
 NodeId AwaitedHolder(State& s, const Job& job, const IslandRecord& island);
 // Gives the worker an island: the one it had, else a vacant or new one. REQUIRES: the worker is
 // attached and has none.
-void AssignIsland(State& s, Job& job, Member& worker);
+void AssignIsland(State& s, Job& job, Worker& worker);
 
 // Adds the steps and bytes that the island's former leader reported. `lost`: the steps that it had
 // not pushed are replayed.
@@ -45,11 +45,11 @@ void NewGeneration(Job& job, IslandRecord& island);
 void DropContribution(State& s, Job& job, const ContributionId& id, const std::string& reason);
 
 // The island that `worker` runs now if `island` and `generation` are its own; else null.
-IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job, IslandId island,
+IslandRecord* CurrentIsland(State& s, const Worker& worker, const JobId& job, IslandId island,
                             Generation generation);
 
-void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message);
-void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message);
+void OnHeartbeat(State& s, Worker& worker, const WorkerHeartbeat& message);
+void OnLeaseRequest(State& s, Worker& worker, const LeaseRequest& message);
 
 // Sends every island whose order has changed the new one. `again`: the worker's too if it has not.
 void RefreshOrders(State& s, Job& job);

@@ -95,7 +95,7 @@ OrderHead MakeHead(const Job& job, const IslandRecord& island, int64_t islands,
 }
 
 void SendOrder(State& s, Job& job, const IslandRecord& island, const SentOrder& sent) {
-  const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+  const Worker* worker = s.FindWorker(island.worker);
   if (worker == nullptr || !worker->attached) return;
   IslandOrder order = sent.head.order;
   order.sequence = sent.sequence;
@@ -109,7 +109,7 @@ void SendOrder(State& s, Job& job, const IslandRecord& island, const SentOrder& 
   s.Send(*worker, std::move(order));
 }
 
-void SendMemberOrder(State& s, const Job& job, const Member& worker, const SentMemberOrder& sent,
+void SendMemberOrder(State& s, const Job& job, const Worker& worker, const SentMemberOrder& sent,
                      int64_t sequence) {
   MemberOrder order;
   order.job = job.id();
@@ -141,7 +141,7 @@ void RefreshMemberOrders(State& s, Job& job) {
       const bool elsewhere =
           assignment.job != nullptr && (assignment.job != &job || assignment.island != id);
       if (!HasPart(*plan, member.worker) && elsewhere) continue;
-      const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
+      const Worker* worker = s.FindWorker(member.worker);
       if (worker == nullptr || !worker->attached ||
           worker->record.incarnation != member.incarnation || !MayGoOver(s, job, island, *worker)) {
         continue;
@@ -241,7 +241,7 @@ const std::vector<GrantedPush>& GetPushOrder(Job& job, IslandId id) {
 void RefreshOrders(State& s, Job& job) {
   const int64_t islands = TrainingIslands(s, job);
   for (const auto& [id, island] : job.islands) {
-    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    const Worker* worker = s.FindWorker(island.worker);
     if (island.incarnation == 0 || worker == nullptr || !worker->attached ||
         worker->record.incarnation != island.incarnation) {
       continue;
@@ -276,7 +276,7 @@ void ResendMemberOrder(State& s, Job& job, const NodeId& name) {
   auto it = job.member_orders.find(name);
   if (it == job.member_orders.end() || !it->second.resending.Due(s.now)) return;
   SentMemberOrder& sent = it->second;
-  const Member& worker = *s.FindMember(MemberKind::kWorker, name);
+  const Worker& worker = *s.FindWorker(name);
   const std::optional<MemberProgress>& progress = worker.following;
   const bool current = progress && progress->job == job.id() && progress->island == sent.island &&
                        progress->generation == sent.generation &&

@@ -22,7 +22,7 @@ std::string Names(const std::vector<IslandMember>& members) {
 // Why the island itself needs a new plan.
 std::string ReplanReason(const State& s, const Job& job, const IslandRecord& island,
                          const IslandPlan& plan) {
-  const Member* leader = Leader(s, island);
+  const Worker* leader = Leader(s, island);
   if (leader == nullptr || !leader->progress) return "";
   const IslandProgress& progress = *leader->progress;
   const bool current = progress.job == job.id() && progress.generation == island.generation &&
@@ -71,8 +71,8 @@ bool Contains(const std::vector<IslandMember>& members, const IslandMember& memb
          std::any_of(members.begin(), members.end(), same);
 }
 
-const Member* Leader(const State& s, const IslandRecord& island) {
-  const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+const Worker* Leader(const State& s, const IslandRecord& island) {
+  const Worker* leader = s.FindWorker(island.worker);
   return leader != nullptr && leader->attached ? leader : nullptr;
 }
 
@@ -146,7 +146,7 @@ std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
   }
   double takes_ms = static_cast<double>(current.step_ns) / 1e6;
   const bool replan_wanted = !ReplanReason(s, job, island, current).empty();
-  const Member* leader = Leader(s, island);
+  const Worker* leader = Leader(s, island);
   // The island sends the request because its steps are not what was predicted.
   if (answer.current_step_ns > 0) {
     takes_ms = static_cast<double>(answer.current_step_ns) / 1e6;

@@ -16,7 +16,7 @@ namespace atl::coord {
 bool Contains(const std::vector<IslandMember>& members, const IslandMember& member, size_t at = 0);
 
 // Null: it is not attached.
-const Member* Leader(const State& s, const IslandRecord& island);
+const Worker* Leader(const State& s, const IslandRecord& island);
 
 // Sets why the island needs a plan ("": it needs none), and whether that is urgent.
 void FindReason(const State& s, const Job& job, const IslandRecord& island,

@@ -26,14 +26,14 @@ std::set<NodeId> WorkersWithPart(const IslandPlan& plan) {
 }
 
 bool IsAttached(const State& s, const IslandMember& member) {
-  const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
+  const Worker* worker = s.FindWorker(member.worker);
   return worker != nullptr && worker->attached && worker->record.incarnation == member.incarnation;
 }
 
 // Where its rounds go, and how many islands send theirs over the same links.
 void AddRounds(const State& s, const Job& job, const NodeId& leads, MakePlan& query) {
   const auto site_of = [&](const NodeId& name) {
-    const Member* worker = s.FindMember(MemberKind::kWorker, name);
+    const Worker* worker = s.FindWorker(name);
     return worker == nullptr ? std::string() : GetWorkerSite(*worker);
   };
   query.islands_at_site = 0;
@@ -47,7 +47,7 @@ void AddRounds(const State& s, const Job& job, const NodeId& leads, MakePlan& qu
   for (const ShardDescriptor& shard : job.record.shards) {
     const NodeId name = GetActiveServer(shard);
     const auto [site, added] = site_of_server.try_emplace(name);
-    const Member* server = added ? s.FindMember(MemberKind::kServer, name) : nullptr;
+    const Server* server = added ? s.FindServer(name) : nullptr;
     if (server != nullptr) site->second = GetServerSite(s, *server);
     query.servers[site->second] += static_cast<double>(shard.elements);
     elements += shard.elements;
@@ -75,7 +75,7 @@ MakePlan RequestFor(const State& s, const Job& job, const IslandRecord& island,
   }
   if (!query.spec.layout.link_limits.empty()) AddRounds(s, job, island_members[0].worker, query);
   for (const IslandMember& member : island_members) {
-    const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
+    const Worker& worker = *s.FindWorker(member.worker);
     query.workers.push_back({member, GetWorkerSite(worker), worker.devices});
   }
   return query;
@@ -99,12 +99,12 @@ void RequestPlan(State& s, const Job& job, const IslandRecord& island,
 // source. One that some member cannot reach is left out: its transfers would only time out.
 void AddSources(const State& s, const Job& job, IslandId island, const Planning& planning,
                 IslandPlan& plan) {
-  for (const auto& [key, worker] : s.members) {
+  for (const auto& [name, worker] : s.workers) {
     const bool serves = worker.following && worker.following->job == job.id() &&
                         worker.following->island == island && worker.following->holds_layers;
-    const bool led = key == MemberKey{MemberKind::kWorker, job.islands.at(island).takes_over_from};
-    if (!worker.attached || (!serves && !led) || planning.left_out.contains(key.second)) continue;
-    const auto assignment = s.FindAssignment(key.second);
+    const bool led = name == job.islands.at(island).takes_over_from;
+    if (!worker.attached || (!serves && !led) || planning.left_out.contains(name)) continue;
+    const auto assignment = s.FindAssignment(name);
     if (assignment.job != nullptr && (assignment.job != &job || assignment.island != island))
       continue;
     IslandMember source = ToIslandMember(worker);
@@ -114,7 +114,7 @@ void AddSources(const State& s, const Job& job, IslandId island, const Planning&
 
 bool IsSource(const State& s, const Job& job, IslandId island, const IslandMember& member) {
   if (!IsExpected(s, member)) return false;
-  const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
+  const Worker& worker = *s.FindWorker(member.worker);
   const bool unreceived = !worker.attached || !worker.has_beaten;
   return unreceived || (worker.following && worker.following->job == job.id() &&
                         worker.following->island == island);
@@ -210,7 +210,7 @@ bool NeedsPlan(const State& s, const Job& job, const IslandRecord& island) {
       layout.recompute == Recompute::kAll) {
     return true;
   }
-  const Member* leader = Leader(s, island);
+  const Worker* leader = Leader(s, island);
   return leader != nullptr && (leader->devices.size() > 1 || leader->measured_for == job.id());
 }
 
@@ -224,7 +224,7 @@ bool HasPart(const IslandPlan& plan, const NodeId& worker) {
 }
 
 bool IsSetUp(const State& s, const Job& job, const IslandRecord& island, const IslandPlan& plan) {
-  const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+  const Worker* leader = s.FindWorker(island.worker);
   return leader != nullptr && leader->progress && leader->progress->job == job.id() &&
          leader->progress->generation == island.generation &&
          leader->progress->plan_number >= plan.number;
@@ -389,13 +389,10 @@ std::string WhyPlanIsKept(const State& s, const Job& job, const PlanMade& made) 
 
 std::vector<PlanWorker> IdleWorkers(const State& s, const LayoutSpec& layout) {
   std::vector<PlanWorker> idle;
-  for (const auto& [key, worker] : s.members) {
-    if (key.first != MemberKind::kWorker || !worker.attached || !worker.candidate_for.empty()) {
-      continue;
-    }
-    if (s.FindAssignment(key.second).job != nullptr) continue;
-    if (!WhyNoPart(layout, key.second, GetWorkerSite(worker), worker.devices.size()).empty())
-      continue;
+  for (const auto& [name, worker] : s.workers) {
+    if (!worker.attached || !worker.candidate_for.empty()) continue;
+    if (s.FindAssignment(name).job != nullptr) continue;
+    if (!WhyNoPart(layout, name, GetWorkerSite(worker), worker.devices.size()).empty()) continue;
     idle.push_back({ToIslandMember(worker), GetWorkerSite(worker), worker.devices});
   }
   return idle;

@@ -15,7 +15,7 @@ constexpr size_t kChangesKept = 16;
 constexpr int64_t kStateBytesPerElement = 12;  // parameter and moments
 
 bool IsHere(const State& s, const IslandMember& member) {
-  const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
+  const Worker* worker = s.FindWorker(member.worker);
   return worker != nullptr && worker->attached && worker->record.incarnation == member.incarnation;
 }
 
@@ -24,7 +24,7 @@ bool AllHere(const State& s, const std::vector<IslandMember>& members) {
                      [&](const IslandMember& m) { return IsHere(s, m); });
 }
 
-bool Serves(const Job& job, const IslandRecord& island, const Member& worker) {
+bool Serves(const Job& job, const IslandRecord& island, const Worker& worker) {
   return worker.following && worker.following->job == job.id() &&
          worker.following->island == island.island &&
          worker.following->generation == island.generation;
@@ -32,7 +32,7 @@ bool Serves(const Job& job, const IslandRecord& island, const Member& worker) {
 
 // The leader so far has nothing of the plan before under way any more, and says so by following.
 bool HasHandedOver(const State& s, const Job& job, const IslandRecord& island) {
-  const Member* before = s.FindMember(MemberKind::kWorker, island.takes_over_from);
+  const Worker* before = s.FindWorker(island.takes_over_from);
   auto sent = job.member_orders.find(island.takes_over_from);
   return before != nullptr && before->attached && sent != job.member_orders.end() &&
          sent->second.plan_number == island.plan_number && Serves(job, island, *before) &&
@@ -41,7 +41,7 @@ bool HasHandedOver(const State& s, const Job& job, const IslandRecord& island) {
 
 bool HasStopped(const State& s, const Job& job, const IslandRecord& island) {
   if (!island.takes_over_from.empty()) return HasHandedOver(s, job, island);
-  const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+  const Worker* leader = s.FindWorker(island.worker);
   if (leader == nullptr || !leader->progress) return false;
   const IslandProgress& progress = *leader->progress;
   return progress.job == job.id() && progress.island == island.island &&
@@ -52,7 +52,7 @@ bool HasStopped(const State& s, const Job& job, const IslandRecord& island) {
 // The successor leads from the first plan that it has set up, even if the next one is being made by
 // then: from there on the others follow it, and the former leader is one of them.
 void EndHandover(State& s, Job& job, const IslandRecord& found) {
-  const Member* successor = s.FindMember(MemberKind::kWorker, found.worker);
+  const Worker* successor = s.FindWorker(found.worker);
   if (found.takes_over_from.empty() || successor == nullptr || !successor->progress) return;
   const IslandProgress& progress = *successor->progress;
   if (progress.job != job.id() || progress.island != found.island ||
@@ -69,7 +69,7 @@ void EndHandover(State& s, Job& job, const IslandRecord& found) {
 }  // namespace
 
 bool IsExpected(const State& s, const IslandMember& member) {
-  const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
+  const Worker* worker = s.FindWorker(member.worker);
   return worker != nullptr && (worker->attached || worker->reattach_by) &&
          worker->record.incarnation == member.incarnation;
 }
@@ -117,7 +117,7 @@ bool AtStepEnd(const Job& job, const IslandRecord& island) {
          !found->second.stepping.empty();
 }
 
-bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const Member& worker) {
+bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const Worker& worker) {
   if (worker.record.name == island.takes_over_from) return true;  // the first of all
   const bool waits = !island.takes_over_from.empty() || AtStepEnd(job, island);
   // A worker under no plan of the island has nothing that could be interrupted. But a successor
@@ -128,7 +128,7 @@ bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const
 }
 
 const IslandMember* FindSuccessor(const State& s, const Job& job, const IslandRecord& island) {
-  const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+  const Worker* leader = s.FindWorker(island.worker);
   if (leader == nullptr || !leader->leaves() || !island.takes_over_from.empty()) return nullptr;
   auto found = job.plans.find(island.island);
   if (found == job.plans.end() || Stepping(s, job, island).empty() ||
@@ -138,7 +138,7 @@ const IslandMember* FindSuccessor(const State& s, const Job& job, const IslandRe
   for (const IslandMember& member : found->second.members) {
     for (const IslandMember& follower : island.followers) {
       if (follower.worker != member.worker || follower.incarnation != member.incarnation) continue;
-      const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
+      const Worker* worker = s.FindWorker(member.worker);
       const bool serves = worker != nullptr && worker->attached && Serves(job, island, *worker);
       if (serves) return &follower;
     }
@@ -157,7 +157,7 @@ const IslandMember* FindSuccessor(const State& s, const Job& job, const IslandRe
 void BeginHandover(State& s, Job& job, IslandId id, const IslandMember& successor) {
   IslandRecord& island = job.EditIsland(id);
   NoteSteps(s, island, /*lost=*/false);  // its successor counts from 0
-  const Member* leaver = s.FindMember(MemberKind::kWorker, island.worker);
+  const Worker* leaver = s.FindWorker(island.worker);
   job.switches[id].unpushed_steps = leaver->progress->unpushed_steps;  // see FindSuccessor
   NoteLost(island.worker, leaver->record.draining ? "it is drained" : leaver->reason, island);
   island.takes_over_from = island.worker;

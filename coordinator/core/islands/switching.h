@@ -38,7 +38,7 @@ void BeginSwitch(State& s, Job& job, const IslandRecord& island, const std::stri
 // Returns whether that plan is set up without interrupting a step.
 bool AtStepEnd(const Job& job, const IslandRecord& island);
 // Returns whether this worker may have its order for the plan now.
-bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const Member& worker);
+bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const Worker& worker);
 
 // Returns who leads the island next because its leader ends, or null.
 const IslandMember* FindSuccessor(const State& s, const Job& job, const IslandRecord& island);

@@ -67,7 +67,7 @@ absl::Status Admit(Job& job, Rounds& rounds, const IslandRecord& island,
   return job.ledger->Push(id, message.consumed);
 }
 
-void Grant(State& s, Job& job, Rounds& rounds, const Member& worker, const ContributionId& id) {
+void Grant(State& s, Job& job, Rounds& rounds, const Worker& worker, const ContributionId& id) {
   StagedByServer& staged = rounds.staged[id];
   PushGrant grant{job.id(), id, {}};
   for (const GrantedPush& push : GetPushOrder(job, id.island)) {
@@ -224,7 +224,7 @@ std::string DescribeInitializer(const Job& job) {
 std::string DescribeTraining(const State& s, const Job& job) {
   std::optional<double> soonest_s;
   for (const auto& [id, island] : job.islands) {
-    const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+    const Worker* leader = s.FindWorker(island.worker);
     if (!IsActive(job, island) || leader == nullptr || !leader->progress) continue;
     const IslandProgress& progress = *leader->progress;
     const double step_s = std::max(progress.step_seconds_idle_link, progress.step_seconds_overlap);
@@ -275,7 +275,7 @@ absl::Status TakeContribution(Job& job, const PushRequest& message) {
   return absl::OkStatus();
 }
 
-void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
+void OnPushRequest(State& s, Worker& worker, const PushRequest& message) {
   const ContributionId& id = message.contribution;
   IslandRecord* found = CurrentIsland(s, worker, message.job, id.island, id.generation);
   if (found == nullptr || id.incarnation != found->author) return;
@@ -321,7 +321,7 @@ void AnswerEarlyPushes(State& s, Job& job, Rounds& rounds) {
   for (const auto& [island, requested] : std::exchange(rounds.early_requests, {})) {
     const auto found = job.islands.find(island);
     if (found == job.islands.end()) continue;
-    Member* worker = s.FindMember(MemberKind::kWorker, found->second.worker);
+    Worker* worker = s.FindWorker(found->second.worker);
     if (worker != nullptr && worker->attached) OnPushRequest(s, *worker, requested);
   }
 }
@@ -470,7 +470,7 @@ std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
       return absl::StrCat("waiting for statistics of ", absl::StrJoin(behind, ", "));
     case RoundPhase::kCommitting:
       for (const auto& [server, link] : rounds.links) {
-        const Member* member = s.FindMember(MemberKind::kServer, server);
+        const Server* member = s.FindServer(server);
         if (link.version >= rounds.decided_version()) continue;
         behind.push_back(link.known || member == nullptr
                              ? server

@@ -9,7 +9,7 @@
 
 namespace atl::coord {
 
-void OnPushRequest(State& s, Member& worker, const PushRequest& message);
+void OnPushRequest(State& s, Worker& worker, const PushRequest& message);
 // Makes what is to be pushed a contribution; its data is leased no longer. An error says what
 // contradicts the ledger. REQUIRES: its island is the job's, and has none under way.
 absl::Status TakeContribution(Job& job, const PushRequest& message);

@@ -16,11 +16,11 @@ int64_t FindSiteAxis(const JobSpec& spec, const std::string& site) {
   return found == sites.end() ? -1 : found - sites.begin();
 }
 
-int64_t FindDataAxis(const JobSpec& spec, const Member& worker) {
+int64_t FindDataAxis(const JobSpec& spec, const Worker& worker) {
   return FindSiteAxis(spec, worker.site);
 }
 
-std::string WhyNoData(const JobSpec& spec, const Member& worker) {
+std::string WhyNoData(const JobSpec& spec, const Worker& worker) {
   if (FindDataAxis(spec, worker) >= 0) return "";
   const std::string sites = absl::StrJoin(
       spec.data.sites, ", ",
@@ -30,7 +30,7 @@ std::string WhyNoData(const JobSpec& spec, const Member& worker) {
                       ", and the job's data.sites are ", sites);
 }
 
-JobSpec SpecFor(const Job& job, const Member& worker) {
+JobSpec SpecFor(const Job& job, const Worker& worker) {
   JobSpec spec = job.spec();
   if (spec.data.sites.empty()) return spec;
   const int64_t axis = FindDataAxis(spec, worker);
@@ -41,7 +41,7 @@ JobSpec SpecFor(const Job& job, const Member& worker) {
   return spec;
 }
 
-std::string DifferenceAt(const JobSpec& spec, const JobFacts& facts, const Member& worker,
+std::string DifferenceAt(const JobSpec& spec, const JobFacts& facts, const Worker& worker,
                          std::vector<SiteFacts>& sites) {
   const JobFacts& found = *worker.prepared;
   if (spec.data.sites.empty()) return Difference(facts, found);

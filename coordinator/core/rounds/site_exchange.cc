@@ -264,7 +264,7 @@ bool HoldsForExchange(const Job& job) {
          job.rounds.progress.rounds_since >= kExchangesCarried * RoundsBetween(job);
 }
 
-void OnBaseFetched(State& s, Member& server, const BaseFetched& message) {
+void OnBaseFetched(State& s, Server& server, const BaseFetched& message) {
   Job* job = s.FindJob(message.job);
   if (job == nullptr || !job->record.site) return;
   const auto link = job->rounds.links.find(server.record.name);

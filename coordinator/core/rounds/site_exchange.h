@@ -24,7 +24,7 @@ bool AdvanceExchange(State& s, Job& job);
 // Not another round until a version of the job above is adopted.
 bool HoldsForExchange(const Job& job);
 
-void OnBaseFetched(State& s, Member& server, const BaseFetched& message);
+void OnBaseFetched(State& s, Server& server, const BaseFetched& message);
 // Sends what its servers are to do for the exchange.
 void PumpExchange(State& s, Job& job);
 Instant NextExchangeDeadline(const State& s, const Job& job);

@@ -25,31 +25,27 @@ constexpr Duration kSiteJobRetry = std::chrono::seconds(10);
 // distinguishes its contributions.
 constexpr Incarnation kSiteIncarnation = 1;
 
-bool MaySetUp(const Member& server, const std::string& site) {
-  return server.attached && server.site_only && !server.record.draining &&
-         server.server_site == site;
+bool MaySetUp(const Server& server, const std::string& site) {
+  return server.attached && server.site_only && !server.record.draining && server.site == site;
 }
 
 std::set<std::string> SitesWithServers(const State& s) {
   std::set<std::string> sites;
-  s.ForEachServer([&](const Member& member) {
-    const std::string& site = member.server_site;
-    if (!site.empty() && MaySetUp(member, site)) sites.insert(site);
-  });
+  for (const auto& [name, server] : s.servers) {
+    if (!server.site.empty() && MaySetUp(server, server.site)) sites.insert(server.site);
+  }
   return sites;
 }
 
 // Lists the workers at the site that take part in the job.
 std::vector<NodeId> WorkersAt(const State& s, const Job& above, const std::string& site) {
   std::vector<NodeId> workers;
-  for (const auto& [key, member] : s.members) {
-    const bool there = key.first == MemberKind::kWorker && member.attached && !member.leaves() &&
-                       GetWorkerSite(member) == site && !member.refused.contains(above.id());
+  for (const auto& [name, worker] : s.workers) {
+    const bool there = worker.attached && !worker.leaves() && GetWorkerSite(worker) == site &&
+                       !worker.refused.contains(above.id());
     if (!there) continue;
-    const size_t devices = member.devices.size();
-    if (WhyNoPart(above.spec().layout, key.second, site, devices).empty()) {
-      workers.push_back(key.second);
-    }
+    const size_t devices = worker.devices.size();
+    if (WhyNoPart(above.spec().layout, name, site, devices).empty()) workers.push_back(name);
   }
   return workers;
 }
@@ -76,7 +72,7 @@ absl::StatusOr<std::vector<ShardDescriptor>> PlaceAt(const State& s, const Job& 
                                                      const std::string& site,
                                                      const OuterSpec& outer) {
   const std::vector<PlacementServer> servers =
-      ListServers(s, {}, [&](const Member& server) { return MaySetUp(server, site); });
+      ListServers(s, {}, [&](const Server& server) { return MaySetUp(server, site); });
   return PlaceShards(above.record.shards, servers, ServerPeakBytesPerElement(outer));
 }
 
@@ -110,7 +106,7 @@ IslandRecord& OccupyIsland(State& s, Job& above, const std::string& site) {
 // The site's workers belong to its job from now on. What they have not pushed is lost.
 void FreeWorkers(State& s, const std::vector<NodeId>& workers, const Job& above) {
   for (const NodeId& name : workers) {
-    Member& worker = *s.FindMember(MemberKind::kWorker, name);
+    Worker& worker = *s.FindWorker(name);
     const State::Assignment assignment = s.FindAssignment(name);
     if (assignment.job == &above)
       LoseWorker(s, assignment, name, {"its site's parameter servers take over"});
@@ -179,7 +175,7 @@ bool BeginSiteJobs(State& s, Job& above) {
 // Servers of the job that do not come back as they were: which, and why. "": none.
 std::string LostServer(const State& s, const Job& job) {
   for (const auto& [name, link] : job.rounds.links) {
-    const Member* server = s.FindMember(MemberKind::kServer, name);
+    const Server* server = s.FindServer(name);
     const auto lost = [&](absl::string_view why) {
       return absl::StrCat("parameter server ", name, ": ", why);
     };
@@ -245,9 +241,9 @@ void EndFailed(State& s, Job& job, Job& above) {
   const std::string reason =
       absl::StrCat("site ", job.record.site->site, ": ", job.progress.reason);
   const bool diverged = job.rounds.not_finite_rounds > 0;
-  for (auto& [key, member] : s.members) {
-    const auto refused = member.refused.find(job.id());
-    if (refused != member.refused.end()) member.refused[above.id()] = refused->second;
+  for (auto& [name, worker] : s.workers) {
+    const auto refused = worker.refused.find(job.id());
+    if (refused != worker.refused.end()) worker.refused[above.id()] = refused->second;
   }
   EndSiteJob(s, job, &above, reason);
   if (diverged) FailJob(s, above, reason);
@@ -318,7 +314,7 @@ Instant NextSiteJobDeadline(const State& s, const Job& job) {
   }
   if (!job.record.site || job.record.removed) return next;
   for (const auto& [name, link] : job.rounds.links) {
-    const Member* server = s.FindMember(MemberKind::kServer, name);
+    const Server* server = s.FindServer(name);
     if (server == nullptr || server->attached) continue;
     const Instant lost = server->detached_at + s.options.reattach_grace;
     if (lost > s.now) next = std::min(next, lost);

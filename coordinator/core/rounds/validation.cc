@@ -189,7 +189,7 @@ void TakeResultAbove(State& s, const Job& job, int64_t axis, ValidationResult me
 }  // namespace
 
 double GetTokensPerSecond(const State& s, const IslandRecord& island) {
-  const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+  const Worker* worker = s.FindWorker(island.worker);
   if (worker == nullptr || !worker->attached || !worker->progress) return 0;
   const double speed = worker->progress->tokens_per_s;
   return std::isfinite(speed) && speed > 0 ? speed : 0;
@@ -206,7 +206,7 @@ void ChooseValidators(State& s, Job& job) {
   std::map<int64_t, std::pair<double, IslandId>> best;  // by axis
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0) continue;
-    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    const Worker* worker = s.FindWorker(island.worker);
     const int64_t axis = !island.site.empty() ? FindSiteAxis(job.spec(), island.site)
                          : sites.empty()      ? 0
                          : worker == nullptr  ? -1
@@ -241,14 +241,14 @@ bool IsBeingValidated(const State& s, const Job& job) {
   if (progress.validate_version == kNoVersion || progress.validators.empty()) return false;
   return std::all_of(progress.validators.begin(), progress.validators.end(), [&](IslandId id) {
     const IslandRecord& island = job.islands.at(id);
-    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    const Worker* worker = s.FindWorker(island.worker);
     return island.incarnation != 0 && worker != nullptr && worker->attached && worker->progress &&
            worker->progress->job == job.id() && worker->progress->generation == island.generation &&
            worker->progress->base_version == progress.validate_version;
   });
 }
 
-void OnValidation(State& s, Member& worker, const ValidationResult& message) {
+void OnValidation(State& s, Worker& worker, const ValidationResult& message) {
   Job* job = s.FindJob(message.job);
   if (job == nullptr || !job->active() || !std::isfinite(message.loss)) return;
   const State::Assignment assignment = s.FindAssignment(worker.record.name);

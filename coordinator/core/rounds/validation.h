@@ -20,7 +20,7 @@ bool IsLoss(double loss);
 bool IsBeingValidated(const State& s, const Job& job);
 
 // A site's loss is kept by the site's name, and the job's is then the mean over sites, by tokens.
-void OnValidation(State& s, Member& worker, const ValidationResult& message);
+void OnValidation(State& s, Worker& worker, const ValidationResult& message);
 
 // Tokens a second, as its leader says; 0: not known.
 double GetTokensPerSecond(const State& s, const IslandRecord& island);

@@ -20,7 +20,7 @@ bool Has(const State& s, const Job& job, const NodeId& server, ShardId shard) {
   if (found == job.rounds.links.end()) return false;
   const ServerLink& link = found->second;
   if (link.known) return true;
-  const Member* member = s.FindMember(MemberKind::kServer, server);
+  const Server* member = s.FindServer(server);
   return member != nullptr && member->attached && !link.ahead && !link.lacking.empty() &&
          !link.lacking.contains(shard) && link.version == job.rounds.decided_version();
 }
@@ -45,7 +45,7 @@ std::set<ShardId> ListRedundant(const State& s, const Job& job, const NodeId& se
 
 bool IsLost(const State& s, const NodeId& server, const ServerLink& link) {
   if (link.known || link.ahead) return false;
-  const Member* member = s.FindMember(MemberKind::kServer, server);
+  const Server* member = s.FindServer(server);
   if (member == nullptr) return false;
   if (member->attached) return !link.problem.empty();
   return s.now - member->detached_at >= s.options.copy_grace;
@@ -90,8 +90,7 @@ bool DropLostHolders(State& s, Job& job) {
     if (!IsLost(s, server, link)) continue;
     const std::set<ShardId> shards = ListRedundant(s, job, server);
     if (job.active() && !shards.empty()) {
-      const std::string why =
-          link.problem.empty() ? s.FindMember(MemberKind::kServer, server)->reason : link.problem;
+      const std::string why = link.problem.empty() ? s.FindServer(server)->reason : link.problem;
       Drop(s, job, NodeId(server), shards, why);
       return true;
     }
@@ -109,7 +108,7 @@ void DropHolder(State& s, Job& job, const NodeId& server) {
 NodeId FindUnavailableCounterpart(const State& s, const Job& job, const NodeId& server) {
   NodeId unavailable;
   ForEachHeldTwice(job, server, [&](const ShardDescriptor&, const ShardReplica& other) {
-    const Member* member = s.FindMember(MemberKind::kServer, other.server);
+    const Server* member = s.FindServer(other.server);
     if (member != nullptr && !member->attached) unavailable = other.server;
   });
   return unavailable;
@@ -137,7 +136,7 @@ Instant NextFailoverDeadline(const State& s, const Job& job) {
   Instant next = kNever;
   if (job.spec().outer.shard_copies == 1) return next;
   for (const auto& [server, link] : job.rounds.links) {
-    const Member* member = s.FindMember(MemberKind::kServer, server);
+    const Server* member = s.FindServer(server);
     if (link.known || member == nullptr || member->attached) continue;
     const Instant lost_at = member->detached_at + s.options.copy_grace;
     if (lost_at > s.now) next = std::min(next, lost_at);

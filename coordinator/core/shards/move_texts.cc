@@ -69,10 +69,10 @@ std::string PlacementText(const State& s, const Job& job) {
     ++(replica.role == ReplicaRole::kActive ? what.shards : what.copies);
     what.bytes += shard.elements * ServerBytesPerElement(job.spec().outer);
   });
-  const std::vector<const Member*> leaders = ListIslandLeaders(s, job);
+  const std::vector<const Worker*> leaders = ListIslandLeaders(s, job);
   std::string text;
   for (const auto& [server, what] : held) {
-    const Member* member = s.FindMember(MemberKind::kServer, server);
+    const Server* member = s.FindServer(server);
     const std::string site = member == nullptr ? "" : GetServerSite(s, *member);
     absl::StrAppend(&text, text.empty() ? "" : "; ", server, site.empty() ? "" : " at ", site, ": ",
                     what.shards, what.shards == 1 ? " shard, " : " shards, ",

@@ -76,9 +76,9 @@ bool DropMoot(State& s, Job& job) {
 
 std::vector<PlacementServer> ServersFor(const State& s, const Job& job) {
   std::vector<PlacementServer> servers =
-      ListServers(s, ListIslandLeaders(s, job), [](const Member& m) { return !m.site_only; });
+      ListServers(s, ListIslandLeaders(s, job), [](const Server& m) { return !m.site_only; });
   for (PlacementServer& server : servers) {
-    const Member& member = *s.FindMember(MemberKind::kServer, server.name);
+    const Server& member = *s.FindServer(server.name);
     const auto link = job.rounds.links.find(server.name);
     server.leaves = member.record.draining;
     server.takes = MayReceive(s, server.name) && !IsReleasing(job, server.name) &&
@@ -94,9 +94,9 @@ std::vector<PlacementServer> ServersFor(const State& s, const Job& job) {
 
 // Returns whether a server has attached since, which is to get its share.
 bool HasAttachedSince(const State& s, Instant since) {
-  bool has = false;
-  s.ForEachServer([&](const Member& m) { has = has || (m.attached && m.attached_at > since); });
-  return has;
+  return std::any_of(s.servers.begin(), s.servers.end(), [&](const auto& entry) {
+    return entry.second.attached && entry.second.attached_at > since;
+  });
 }
 
 bool PlanMoves(State& s, Job& job) {
@@ -215,7 +215,7 @@ void RefreshLinks(State& s, Job& job, const std::set<NodeId>& changed) {
     };
     const std::vector<ReplicaId>& joining = job.replicas().joining;
     const bool lacks = std::any_of(joining.begin(), joining.end(), replaces);
-    if (!s.FindMember(MemberKind::kServer, server)->attached || lacks) continue;
+    if (!s.FindServer(server)->attached || lacks) continue;
     link.known = true;
     link.ahead = false;
     link.problem.clear();
@@ -239,7 +239,7 @@ NodeId TakeOver(const State& s, Job& job, ShardDescriptor& shard, const NodeId& 
   });
   ShardReplica& joined = *FindJoining(shard, server);
   joined = {.server = server, .role = ReplicaRole::kStandby};
-  SetHolder(*s.FindMember(MemberKind::kServer, server), joined);
+  SetHolder(*s.FindServer(server), joined);
   SortByRole(shard);
   shard.replicas.front().role = ReplicaRole::kActive;
   return replaced;
@@ -332,7 +332,7 @@ bool IsDamagedHolder(const Job& job, const NodeId& server) {
 void SendReceive(State& s, Job& job) {
   std::map<NodeId, ReceiveShards> messages;
   for (const ReplicaId& id : job.moving.batch) {
-    const Member* to = s.FindMember(MemberKind::kServer, id.server);
+    const Server* to = s.FindServer(id.server);
     if (IsReceived(job, id) || to == nullptr || !to->attached) continue;
     if (IsDamagedHolder(job, id.server)) continue;
     const ShardDescriptor& shard = GetShard(job, id);
@@ -360,7 +360,7 @@ void SendReceive(State& s, Job& job) {
 void SendFill(State& s, Job& job) {
   FillShards fill{job.id(), -1, 0, GetFillBase(job), {}};
   for (const ReplicaId& id : job.moving.batch) {
-    const Member* to = s.FindMember(MemberKind::kServer, id.server);
+    const Server* to = s.FindServer(id.server);
     const bool waits = GetJoining(job, id).fill && !IsReceived(job, id);
     if (!waits || to == nullptr || !to->attached) continue;
     ShardReplica target;
@@ -390,7 +390,7 @@ template <class Do>
 void ForEachReleased(const State& s, const Job& job, const Do& what) {
   if (job.record.removed) return;  // PumpServers requests it of all
   for (const auto& [server, since] : job.replicas().leaving) {
-    const Member* member = s.FindMember(MemberKind::kServer, server);
+    const Server* member = s.FindServer(server);
     const bool stays = job.HoldsShards(server) || job.replicas().targets.contains(server);
     if (!stays && member != nullptr && member->attached) what(server, since);
   }
@@ -402,7 +402,7 @@ Instant Later(const State& s, Instant at) { return at > s.now ? at : s.now + kRe
 }  // namespace
 
 bool MayReceive(const State& s, const NodeId& server) {
-  const Member* member = s.FindMember(MemberKind::kServer, server);
+  const Server* member = s.FindServer(server);
   return member != nullptr && member->attached && !member->record.draining;
 }
 
@@ -467,7 +467,7 @@ void OnHoldersDropped(State& s, Job& job, const std::set<NodeId>& servers) {
   ForgetHolders(s, job);
 }
 
-void OnShardsReceived(State& s, Member& server, const ShardsReceived& message) {
+void OnShardsReceived(State& s, Server& server, const ShardsReceived& message) {
   Job* job = s.FindJob(message.job);
   if (job == nullptr || message.version != job->rounds.progress.version) return;
   s.Touch(*job);
@@ -528,8 +528,8 @@ bool HoldsForMoves(const State& s, const Job& job) {
   if (job.moving.batch.empty() || job.moving.version != job.rounds.progress.version) return false;
   // Only what is under way.
   for (const ReplicaId& id : job.moving.batch) {
-    const Member* to = s.FindMember(MemberKind::kServer, id.server);
-    const Member* from = s.FindMember(MemberKind::kServer, GetActiveServer(GetShard(job, id)));
+    const Server* to = s.FindServer(id.server);
+    const Server* from = s.FindServer(GetActiveServer(GetShard(job, id)));
     if (to == nullptr || !to->attached || from == nullptr || !from->attached) return false;
   }
   if (!MaySwitch(job, job.moving.batch)) return false;
@@ -576,13 +576,14 @@ Instant NextMoveDeadline(const State& s, const Job& job) {
   }
   if (!job.replicas().joining.empty()) return std::min(next, Later(s, job.moving.again_at));
   // A server that may take shards later, or one that still has to give some.
-  s.ForEachServer([&](const Member& member) {
-    if (!member.attached) return;
-    const bool gives = member.record.draining && job.HoldsShards(member.record.name);
-    const Instant takes = member.attached_at + s.options.rebalance_after;
-    if (gives) next = std::min(next, Later(s, job.moving.plan_again_at));
+  for (const auto& [name, server] : s.servers) {
+    if (!server.attached) continue;
+    const Instant takes = server.attached_at + s.options.rebalance_after;
+    if (server.record.draining && job.HoldsShards(name)) {
+      next = std::min(next, Later(s, job.moving.plan_again_at));
+    }
     if (s.now < takes) next = std::min(next, takes);
-  });
+  }
   return next;
 }
 

@@ -13,7 +13,7 @@
 
 namespace atl::coord {
 
-void OnShardsReceived(State& s, Member& server, const ShardsReceived& message);
+void OnShardsReceived(State& s, Server& server, const ShardsReceived& message);
 // Returns whether the server is to receive shards of the job, or to delete some.
 bool TakesPartInMoves(const Job& job, const NodeId& server);
 // A server has deleted what it had of the job, or said what it holds now, by this placement.

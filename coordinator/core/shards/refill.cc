@@ -114,7 +114,7 @@ std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const N
                                          const ShardList& lost) {
   const ServerLink& loser = job.rounds.links.at(server);
   const bool lacks = loser.empty || !loser.lacking.empty();
-  const auto takes = [&](const Member& member) {
+  const auto takes = [&](const Server& member) {
     const NodeId& name = member.record.name;
     const auto link = job.rounds.links.find(name);
     const bool has_own = link == job.rounds.links.end() || link->second.known;
@@ -249,7 +249,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
 std::map<Version, std::vector<FillSource>> FindFillSources(const State& s, const Job& job) {
   std::map<Version, std::vector<FillSource>> sources;
   for (const auto& [id, island] : job.islands) {
-    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    const Worker* worker = s.FindWorker(island.worker);
     if (island.incarnation == 0 || worker == nullptr || !worker->attached || !worker->progress) {
       continue;
     }

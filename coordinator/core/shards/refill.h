@@ -20,7 +20,7 @@ using ShardList = std::vector<const ShardDescriptor*>;
 absl::Status RefillShards(State& s, Job& job, const NodeId& server);
 
 struct FillSource {
-  const Member* leader = nullptr;
+  const Worker* leader = nullptr;
   const IslandRecord* island = nullptr;
 };
 // The islands that are there, by the version of their theta_base.

@@ -116,7 +116,7 @@ constexpr char kStoreIsOlder[] =
     "servers are attached the job is rebuilt from them";
 
 // Also of a job that has ended: it can be exported.
-void TakeEndpoint(Job& job, const Member& server) {
+void TakeEndpoint(Job& job, const Server& server) {
   ForEachHolder(job.record.shards, [&](const ShardDescriptor&, ShardReplica& replica) {
     if (replica.server != server.record.name) return;
     if (replica.endpoint == server.endpoint && replica.public_key == server.public_key) return;
@@ -138,7 +138,7 @@ void ResendForwarderAssignments(State& s, Job& job, const NodeId& server) {
   }
 }
 
-void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fresh) {
+void TakeHeld(State& s, Job& job, Server& server, const HeldJob* held, bool fresh) {
   const NodeId& name = server.record.name;
   ServerLink& link = job.rounds.links.at(name);
   const Version version = held == nullptr ? kNoVersion : held->version;
@@ -206,18 +206,18 @@ void DropUnknown(State& s, Job& job) {
 
 void OnLackedShardsForgotten(State& s, Job& job, const NodeId& server) {
   const auto link = job.rounds.links.find(server);
-  Member* member = s.FindMember(MemberKind::kServer, server);
+  Server* member = s.FindServer(server);
   const bool attached = member != nullptr && member->attached;
   if (link == job.rounds.links.end() || link->second.lacking.empty() || !attached) return;
   const HeldJob held = link->second.held;
   TakeHeld(s, job, *member, &held, /*fresh=*/true);
 }
 
-void OnServerHello(State& s, Member& server, const ServerHello& message, bool fresh) {
+void OnServerHello(State& s, Server& server, const ServerHello& message, bool fresh) {
   server.endpoint = CleanText(message.endpoint, 256);
   server.public_key = CleanText(message.public_key, 64);
   server.memory_bytes = message.memory_bytes;
-  server.server_site = CleanText(message.site, 64);
+  server.site = CleanText(message.site, 64);
   s.server_sites.clear();
   server.site_only = message.site_only;
   for (auto& [number, job] : s.jobs) {
@@ -247,7 +247,7 @@ void OnServerHello(State& s, Member& server, const ServerHello& message, bool fr
 
 // Decisions wait for whole contributions: what completes none touches nothing. Of a round of
 // islands of a hundred workers each server says this tens of thousands of times.
-void OnPushStaged(State& s, Member& server, const PushStaged& message) {
+void OnPushStaged(State& s, Server& server, const PushStaged& message) {
   Job* job = s.FindJob(message.push.job);
   if (job == nullptr) return;
   const auto link = job->rounds.links.find(server.record.name);

@@ -11,10 +11,10 @@
 namespace atl::coord {
 
 // `fresh`: a process that has not attached to this coordinator before: its list is all it holds.
-void OnServerHello(State& s, Member& server, const ServerHello& message, bool fresh);
+void OnServerHello(State& s, Server& server, const ServerHello& message, bool fresh);
 // Shards that the server said to lack are not to be there any more: it may have all it needs.
 void OnLackedShardsForgotten(State& s, Job& job, const NodeId& server);
-void OnPushStaged(State& s, Member& server, const PushStaged& message);
+void OnPushStaged(State& s, Server& server, const PushStaged& message);
 
 // The job waits while there is one; "": there is none any more. REQUIRES: the job has a link to the
 // server.

@@ -24,7 +24,7 @@ namespace {
 constexpr int kCommitsAtOnce = 64;
 constexpr Duration kFaultRetry = std::chrono::seconds(10);
 
-ServerLink* FindServerLink(State& s, const Member& server, const JobId& job_id, Job*& job) {
+ServerLink* FindServerLink(State& s, const Server& server, const JobId& job_id, Job*& job) {
   job = s.FindJob(job_id);
   if (job == nullptr) return nullptr;
   s.Touch(*job);
@@ -86,7 +86,7 @@ void SendAssignment(State& s, Job& job, const NodeId& server) {
     assign.shards.push_back(ToOwnedShard(shard));
     const ShardReplica* standby = FindReplica(shard, ReplicaRole::kStandby);
     if (standby == nullptr || standby->server == server) continue;
-    const Member* to = s.FindMember(MemberKind::kServer, standby->server);
+    const Server* to = s.FindServer(standby->server);
     if (to == nullptr) continue;
     assign.forwards.push_back({id, standby->endpoint, standby->public_key, to->record.incarnation});
   }
@@ -110,7 +110,7 @@ void SendCommits(State& s, Job& job, const NodeId& server, Version from) {
 
 // While a job is stale its servers only get requests for what they hold.
 bool OwesDescription(const State& s, const NodeId& server, const ServerLink& link) {
-  const Member* member = s.FindMember(MemberKind::kServer, server);
+  const Server* member = s.FindServer(server);
   return member != nullptr && member->attached && !link.described;
 }
 
@@ -150,7 +150,7 @@ bool SaysNothingNew(const Job& job, const NodeId& server, const HeldJob& held) {
 
 }  // namespace
 
-void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message) {
+void OnServerHeartbeat(State& s, Server& server, const ServerHeartbeat& message) {
   server.load = message;
   server.load.jobs.clear();
   for (const HeldJob& held : message.jobs) {
@@ -174,7 +174,7 @@ void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message)
   }
 }
 
-void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message) {
+void OnShardsAssigned(State& s, Server& server, const ShardsAssigned& message) {
   Job* job = nullptr;
   ServerLink* link = FindServerLink(s, server, message.job, job);
   if (link == nullptr || !link->known || link->assigned) return;
@@ -192,7 +192,7 @@ void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message) {
   for (auto& [released, again_at] : job->moving.release_again_at) again_at = s.now;
 }
 
-void OnStatistics(State& s, Member& server, const Statistics& message) {
+void OnStatistics(State& s, Server& server, const Statistics& message) {
   Job* job = nullptr;
   ServerLink* link = FindServerLink(s, server, message.job, job);
   if (link == nullptr || !job->rounds.collecting ||
@@ -225,7 +225,7 @@ void OnStatistics(State& s, Member& server, const Statistics& message) {
   job->rounds.collecting->grams[server.record.name] = message.layers;
 }
 
-void OnRoundApplied(State& s, Member& server, const RoundApplied& message) {
+void OnRoundApplied(State& s, Server& server, const RoundApplied& message) {
   Job* job = nullptr;
   ServerLink* link = FindServerLink(s, server, message.job, job);
   if (link == nullptr || !link->known || message.version <= link->version) return;
@@ -238,7 +238,7 @@ void OnRoundApplied(State& s, Member& server, const RoundApplied& message) {
   link->again_at = s.now;
 }
 
-void OnServerFault(State& s, Member& server, const ServerFault& message) {
+void OnServerFault(State& s, Server& server, const ServerFault& message) {
   Job* job = nullptr;
   ServerLink* link = FindServerLink(s, server, message.job, job);
   if (link == nullptr || job->ended()) return;
@@ -313,7 +313,7 @@ std::string MissingServers(const State& s, const Job& job) {
   bool wrong = false;
   for (const auto& [server, link] : job.rounds.links) {
     if (link.known) continue;
-    const Member* member = s.FindMember(MemberKind::kServer, server);
+    const Server* member = s.FindServer(server);
     const bool attached = member != nullptr && member->attached;
     absl::StrAppend(&missing, missing.empty() ? "parameter server " : ", ", server, " (",
                     member == nullptr      ? "never seen"
@@ -343,7 +343,7 @@ std::string ServerTroubles(const Job& job) {
 
 // -------------------------------------------------------------------------------------- room ----
 
-void SetHolder(const Member& server, ShardReplica& replica) {
+void SetHolder(const Server& server, ShardReplica& replica) {
   replica.server = server.record.name;
   replica.endpoint = server.endpoint;
   replica.public_key = server.public_key;
@@ -351,24 +351,24 @@ void SetHolder(const Member& server, ShardReplica& replica) {
 
 void LinkHolders(State& s, Job& job) {
   ForEachHolder(job.EditRecord().shards, [&](const ShardDescriptor&, ShardReplica& replica) {
-    SetHolder(*s.FindMember(MemberKind::kServer, replica.server), replica);
+    SetHolder(*s.FindServer(replica.server), replica);
     ServerLink& link = job.rounds.links[replica.server];
     link.known = true;
     link.again_at = link.exchange_again_at = s.now;
   });
 }
 
-std::vector<PlacementServer> ListServers(const State& s, const std::vector<const Member*>& leaders,
-                                         const std::function<bool(const Member&)>& wanted) {
+std::vector<PlacementServer> ListServers(const State& s, const std::vector<const Worker*>& leaders,
+                                         const std::function<bool(const Server&)>& wanted) {
   std::vector<PlacementServer> servers;
-  s.ForEachServer([&](const Member& member) {
-    if (!wanted(member)) return;
+  for (const auto& [name, member] : s.servers) {
+    if (!wanted(member)) continue;
     PlacementServer& server = servers.emplace_back();
-    server.name = member.record.name;
+    server.name = name;
     server.cost = ComputeAccessCostFromLeaders(s, member, leaders).cost;
     server.free_bytes = FreeBytes(s, member);
     server.site = GetServerSite(s, member);
-  });
+  }
   return servers;
 }
 
@@ -384,7 +384,7 @@ void ForgetBytesHeld(State& s, Job& job) {
   }
 }
 
-int64_t FreeBytes(const State& s, const Member& server) {
+int64_t FreeBytes(const State& s, const Server& server) {
   const NodeId& name = server.record.name;
   int64_t free = server.memory_bytes - FindBytes(s.bytes_held, name);
   s.jobs.ForEachOpened([&](const Job& job) {
@@ -408,7 +408,7 @@ int64_t FreeBytes(const State& s, const Member& server) {
 
 bool HasRoom(const State& s, const Job& job) {
   for (const auto& [name, link] : job.rounds.links) {
-    const Member* server = s.FindMember(MemberKind::kServer, name);
+    const Server* server = s.FindServer(name);
     if (server == nullptr) return false;
     int64_t free = FreeBytes(s, *server);
     free -= job.StagedBytes(name);

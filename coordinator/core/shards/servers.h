@@ -12,11 +12,11 @@
 
 namespace atl::coord {
 
-void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message);
-void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message);
-void OnStatistics(State& s, Member& server, const Statistics& message);
-void OnRoundApplied(State& s, Member& server, const RoundApplied& message);
-void OnServerFault(State& s, Member& server, const ServerFault& message);
+void OnServerHeartbeat(State& s, Server& server, const ServerHeartbeat& message);
+void OnShardsAssigned(State& s, Server& server, const ShardsAssigned& message);
+void OnStatistics(State& s, Server& server, const Statistics& message);
+void OnRoundApplied(State& s, Server& server, const RoundApplied& message);
+void OnServerFault(State& s, Server& server, const ServerFault& message);
 
 // Sends requests that servers have not answered and that were not sent within kRetryInterval.
 void PumpServers(State& s, Job& job);
@@ -31,14 +31,14 @@ std::string MissingServers(const State& s, const Job& job);
 std::string ServerTroubles(const Job& job);
 
 // Makes the replica the server's, with its address.
-void SetHolder(const Member& server, ShardReplica& replica);
+void SetHolder(const Server& server, ShardReplica& replica);
 // After all shards of the job were placed by name: their addresses, and links to their servers.
 void LinkHolders(State& s, Job& job);
 // Parameter servers that shards may go to, with their cost for these leaders.
-std::vector<PlacementServer> ListServers(const State& s, const std::vector<const Member*>& leaders,
-                                         const std::function<bool(const Member&)>& wanted);
+std::vector<PlacementServer> ListServers(const State& s, const std::vector<const Worker*>& leaders,
+                                         const std::function<bool(const Server&)>& wanted);
 // Bytes free for the shards of a new job.
-int64_t FreeBytes(const State& s, const Member& server);
+int64_t FreeBytes(const State& s, const Server& server);
 // Update the counts after a job's record has changed, at the end of the Step; before the job is
 // deleted.
 void NoteBytesHeld(State& s, Job& job);
