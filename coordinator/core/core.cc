@@ -213,27 +213,11 @@ std::vector<StoreRecord> CoordinatorCore::Stored() const {
 int64_t CoordinatorCore::JobVisits() const { return impl_->read().jobs.visits(); }
 
 const char* Name(JobState state) {
-  switch (state) {
-    case JobState::kQueued:
-      return "queued";
-    case JobState::kPreparing:
-      return "preparing";
-    case JobState::kInitializing:
-      return "initializing";
-    case JobState::kRunning:
-      return "running";
-    case JobState::kPaused:
-      return "paused";
-    case JobState::kFinishing:
-      return "finishing";
-    case JobState::kDone:
-      return "done";
-    case JobState::kFailed:
-      return "failed";
-    case JobState::kCancelled:
-      return "cancelled";
-  }
-  return "?";
+  static constexpr const char* kNames[] = {"queued",  "preparing", "initializing",
+                                           "running", "paused",    "finishing",
+                                           "done",    "failed",    "cancelled"};
+  const auto index = static_cast<size_t>(state);
+  return index < std::size(kNames) ? kNames[index] : "?";
 }
 
 }  // namespace atl

@@ -15,27 +15,22 @@
 namespace atl::coord {
 namespace {
 
-ContributionRecord ContributionKey(const JobId& job, const ContributionId& id) {
-  ContributionRecord record;
-  record.job = job;
-  record.contribution = id;
-  return record;
+// Writes what a map of records has under a key; nothing: deletes the record of `key`.
+template <class Records, class Key, class Record>
+void FlushOne(const Records& records, const Key& at, const Record& key,
+              std::vector<StoreWrite>& writes) {
+  const auto found = records.find(at);
+  const bool deleted = found == records.end();
+  writes.push_back({deleted ? key : Record(found->second), deleted});
 }
 
 void FlushRounds(const JobId& job, Rounds& rounds, std::vector<StoreWrite>& writes) {
   const RoundsDirty dirty = std::exchange(rounds.dirty, RoundsDirty());
   for (const ContributionId& id : dirty.contributions) {
-    auto it = rounds.contributions.find(id);
-    const bool deleted = it == rounds.contributions.end();
-    writes.push_back({deleted ? ContributionKey(job, id) : it->second, deleted});
+    FlushOne(rounds.contributions, id, ContributionRecord{.job = job, .contribution = id}, writes);
   }
   for (int64_t round : dirty.decisions) {
-    auto it = rounds.decisions.find(round);
-    const bool deleted = it == rounds.decisions.end();
-    DecisionRecord key;
-    key.job = job;
-    key.round = round;
-    writes.push_back({deleted ? key : it->second, deleted});
+    FlushOne(rounds.decisions, round, DecisionRecord{.job = job, .round = round}, writes);
   }
   for (IslandId id : dirty.penalties) {
     writes.push_back({PenaltyRecord{job, id, rounds.penalties.at(id)}, false});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "common/crash_scope.h"
@@ -29,47 +30,10 @@ Affected AffectedByLoss(MemberKind kind) {
   return kind == MemberKind::kServer ? Affected::kEverything : Affected::kMembers;
 }
 
-struct AffectedByWorker {
-  template <typename Message>
-  Affected operator()(const Message&) const {
-    return Affected::kTouched;
-  }
-  Affected operator()(const WorkerHello&) const { return Affected::kMembers; }
-  Affected operator()(const JobPrepared&) const { return Affected::kMembers; }
-  Affected operator()(const JobRefused&) const { return Affected::kMembers; }
-  Affected operator()(const Leaving&) const { return Affected::kEverything; }
-};
-
-struct AffectedByServer {
-  template <typename Message>
-  Affected operator()(const Message&) const {
-    return Affected::kEverything;
-  }
-  Affected operator()(const ServerHeartbeat&) const { return Affected::kTouched; }
-  Affected operator()(const ShardsAssigned&) const { return Affected::kTouched; }
-  Affected operator()(const PushStaged&) const { return Affected::kTouched; }
-  Affected operator()(const ShardsReceived&) const { return Affected::kTouched; }
-  Affected operator()(const BaseFetched&) const { return Affected::kTouched; }
-  Affected operator()(const Statistics&) const { return Affected::kTouched; }
-  Affected operator()(const RoundApplied&) const { return Affected::kTouched; }
-};
-
-struct AffectedByEvent {
-  template <typename Event>
-  Affected operator()(const Event&) const {
-    return Affected::kEverything;
-  }
-  Affected operator()(const FromWorker& e) const {
-    return std::visit(AffectedByWorker(), e.message);
-  }
-  Affected operator()(const FromServer& e) const {
-    return std::visit(AffectedByServer(), e.message);
-  }
-  Affected operator()(const ConnectionLost& e) const { return AffectedByLoss(e.kind); }
-  Affected operator()(const PlanMade&) const { return Affected::kTouched; }
-  Affected operator()(const Stalled&) const { return Affected::kTouched; }
-  Affected operator()(const Tick&) const { return Affected::kTouched; }
-};
+template <class... Kinds, class Variant>
+bool HoldsAny(const Variant& value) {
+  return (std::holds_alternative<Kinds>(value) || ...);
+}
 
 constexpr Duration kBetweenTurns = std::chrono::milliseconds(1);
 
@@ -182,7 +146,20 @@ bool ReconcileTouched(State& s) {
 
 }  // namespace
 
-Affected AffectedBy(const CoordinatorEvent& event) { return std::visit(AffectedByEvent(), event); }
+Affected AffectedBy(const CoordinatorEvent& event) {
+  if (const auto* from = std::get_if<FromWorker>(&event)) {
+    if (HoldsAny<Leaving>(from->message)) return Affected::kEverything;
+    return HoldsAny<WorkerHello, JobPrepared, JobRefused>(from->message) ? Affected::kMembers
+                                                                         : Affected::kTouched;
+  }
+  if (const auto* from = std::get_if<FromServer>(&event)) {
+    return HoldsAny<ServerHello, ServerFault, JobRemoved, JobDescribed>(from->message)
+               ? Affected::kEverything
+               : Affected::kTouched;
+  }
+  if (const auto* lost = std::get_if<ConnectionLost>(&event)) return AffectedByLoss(lost->kind);
+  return HoldsAny<PlanMade, Stalled, Tick>(event) ? Affected::kTouched : Affected::kEverything;
+}
 
 Instant Reconcile(State& s, Affected affected) {
   const int64_t members = s.CountMembers();

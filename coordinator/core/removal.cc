@@ -85,10 +85,7 @@ void RemoveTheJob(State& s, Job& job, absl::string_view how) {
     }
   }
   for (const ContributionId& id : job.rounds.dirty.contributions) {
-    ContributionRecord key;
-    key.job = job.id();
-    key.contribution = id;
-    writes.push_back({key, true});
+    writes.push_back({ContributionRecord{.job = job.id(), .contribution = id}, true});
   }
   for (IslandId id : job.dirty.plans) writes.push_back({PlanRecord{job.id(), id, {}}, true});
 

@@ -64,21 +64,6 @@ int64_t Job::StagedBytes(const NodeId& server) const {
   return known->second;
 }
 
-namespace {
-
-template <class Map>
-auto FindIn(Map& members, const NodeId& name) {
-  const auto found = members.find(name);
-  return found == members.end() ? nullptr : &found->second;
-}
-
-}  // namespace
-
-Worker* State::FindWorker(const NodeId& name) { return FindIn(workers, name); }
-const Worker* State::FindWorker(const NodeId& name) const { return FindIn(workers, name); }
-Server* State::FindServer(const NodeId& name) { return FindIn(servers, name); }
-const Server* State::FindServer(const NodeId& name) const { return FindIn(servers, name); }
-
 Member* State::FindMember(const MemberId& id) {
   if (id.kind == MemberKind::kWorker) return FindWorker(id.name);
   return FindServer(id.name);

@@ -361,6 +361,13 @@ struct Job {
   int64_t StagedBytes(const NodeId& server) const;
 };
 
+// Null: there is none.
+template <class Map>
+auto FindIn(Map& members, const NodeId& name) {
+  const auto found = members.find(name);
+  return found == members.end() ? nullptr : &found->second;
+}
+
 struct State {
   CoordinatorOptions options;
   ClusterId cluster;
@@ -417,10 +424,10 @@ struct State {
   Instant now{};
   CoordinatorActions out;
 
-  Worker* FindWorker(const NodeId& name);
-  const Worker* FindWorker(const NodeId& name) const;
-  Server* FindServer(const NodeId& name);
-  const Server* FindServer(const NodeId& name) const;
+  Worker* FindWorker(const NodeId& name) { return FindIn(workers, name); }
+  const Worker* FindWorker(const NodeId& name) const { return FindIn(workers, name); }
+  Server* FindServer(const NodeId& name) { return FindIn(servers, name); }
+  const Server* FindServer(const NodeId& name) const { return FindIn(servers, name); }
   Member* FindMember(const MemberId& id);
   Member& AddMember(const MemberId& id);  // or finds it
   int64_t CountMembers() const { return std::ssize(workers) + std::ssize(servers); }

@@ -437,17 +437,8 @@ RoundPhase GetRoundPhase(const Rounds& rounds) {
 }
 
 const char* Name(RoundPhase phase) {
-  switch (phase) {
-    case RoundPhase::kIdle:
-      return "idle";
-    case RoundPhase::kWindowOpen:
-      return "window open";
-    case RoundPhase::kCollecting:
-      return "collecting";
-    case RoundPhase::kCommitting:
-      return "committing";
-  }
-  return "?";
+  static constexpr const char* kNames[] = {"idle", "window open", "collecting", "committing"};
+  return kNames[static_cast<size_t>(phase)];
 }
 
 std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
