@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "paramserver/core/server_fixture.h"
+#include "paramserver/core/testing/server_fixture.h"
 
 namespace atl::ps {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "common/net/tensor/tensor_types.h"
 #include "kernels/add_delta.h"
-#include "paramserver/core/server_fixture.h"
+#include "paramserver/core/testing/server_fixture.h"
 
 namespace atl::ps {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "paramserver/core/server_fixture.h"
+#include "paramserver/core/testing/server_fixture.h"
 
 namespace atl::ps {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "paramserver/core/site_fixture.h"
+#include "paramserver/core/testing/site_fixture.h"
 
 namespace atl::ps {
 namespace {

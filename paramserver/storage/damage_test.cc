@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "paramserver/storage/disk_fixture.h"
+#include "paramserver/storage/testing/disk_fixture.h"
 
 namespace atl::ps {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "worker/model/weights_fixture.h"
+#include "worker/model/testing/weights_fixture.h"
 
 namespace atl {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "common/check.h"
 #include "common/protocol/wire.h"
-#include "paramserver/core/server_fixture.h"
+#include "paramserver/core/testing/server_fixture.h"
 #include "paramserver/storage/codec.h"
 #include "proto/control.pb.h"
 #include "tests/fuzz/cores/cores.h"

@@ -1,7 +1,7 @@
 // The vocabulary of tests of model folders.
 
-#ifndef ATOLL_WORKER_MODEL_WEIGHTS_FIXTURE_H_
-#define ATOLL_WORKER_MODEL_WEIGHTS_FIXTURE_H_
+#ifndef ATOLL_WORKER_MODEL_TESTING_WEIGHTS_FIXTURE_H_
+#define ATOLL_WORKER_MODEL_TESTING_WEIGHTS_FIXTURE_H_
 
 #include <sys/stat.h>
 
@@ -132,4 +132,4 @@ inline std::string WhyNotOpen(const std::string& path) {
 
 }  // namespace atl
 
-#endif  // ATOLL_WORKER_MODEL_WEIGHTS_FIXTURE_H_
+#endif  // ATOLL_WORKER_MODEL_TESTING_WEIGHTS_FIXTURE_H_

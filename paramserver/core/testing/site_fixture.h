@@ -1,14 +1,14 @@
 // The job of a site's servers in tests: a server, and the servers of the job above.
 
-#ifndef ATOLL_PARAMSERVER_CORE_SITE_FIXTURE_H_
-#define ATOLL_PARAMSERVER_CORE_SITE_FIXTURE_H_
+#ifndef ATOLL_PARAMSERVER_CORE_TESTING_SITE_FIXTURE_H_
+#define ATOLL_PARAMSERVER_CORE_TESTING_SITE_FIXTURE_H_
 
 #include <catch2/catch.hpp>
 #include <functional>
 
 #include "common/element_ranges.h"
 #include "kernels/host_ops.h"
-#include "paramserver/core/server_fixture.h"
+#include "paramserver/core/testing/server_fixture.h"
 
 namespace atl::ps {
 
@@ -130,4 +130,4 @@ inline std::vector<float> Numbers(const SharedBytes& bytes) {
 
 }  // namespace atl::ps
 
-#endif  // ATOLL_PARAMSERVER_CORE_SITE_FIXTURE_H_
+#endif  // ATOLL_PARAMSERVER_CORE_TESTING_SITE_FIXTURE_H_

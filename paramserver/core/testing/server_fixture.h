@@ -1,8 +1,8 @@
 // Fixture for tests of the core: one server, a coordinator's and workers' side of the conversation,
 // and a disk that forgets what was not synced.
 
-#ifndef ATOLL_PARAMSERVER_CORE_SERVER_FIXTURE_H_
-#define ATOLL_PARAMSERVER_CORE_SERVER_FIXTURE_H_
+#ifndef ATOLL_PARAMSERVER_CORE_TESTING_SERVER_FIXTURE_H_
+#define ATOLL_PARAMSERVER_CORE_TESTING_SERVER_FIXTURE_H_
 
 #include <cstring>
 #include <map>
@@ -262,4 +262,4 @@ class ServerFixture {
 
 }  // namespace atl::ps
 
-#endif  // ATOLL_PARAMSERVER_CORE_SERVER_FIXTURE_H_
+#endif  // ATOLL_PARAMSERVER_CORE_TESTING_SERVER_FIXTURE_H_

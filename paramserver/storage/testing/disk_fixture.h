@@ -1,7 +1,7 @@
 // A parameter server on a simulated disk, which tests kill.
 
-#ifndef ATOLL_PARAMSERVER_STORAGE_DISK_FIXTURE_H_
-#define ATOLL_PARAMSERVER_STORAGE_DISK_FIXTURE_H_
+#ifndef ATOLL_PARAMSERVER_STORAGE_TESTING_DISK_FIXTURE_H_
+#define ATOLL_PARAMSERVER_STORAGE_TESTING_DISK_FIXTURE_H_
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -204,4 +204,4 @@ class DiskFixture {
 
 }  // namespace atl::ps
 
-#endif  // ATOLL_PARAMSERVER_STORAGE_DISK_FIXTURE_H_
+#endif  // ATOLL_PARAMSERVER_STORAGE_TESTING_DISK_FIXTURE_H_
