@@ -111,12 +111,12 @@ void AddUniform(const Cluster& cluster, const Costs& costs, const Entities& enti
 }
 
 void AddDataParallel(const Costs& costs, const Entities& entities, const Sizes& sizes,
-                     Reduction reduction, std::vector<Layout>& layouts) {
+                     bool one_ring, std::vector<Layout>& layouts) {
   const int count = static_cast<int>(entities.size());
   if (sizes.total < count) return;
   Layout layout = StageMajor(entities, sizes, 1, count);
   CutEvenly(CountLayers(costs), layout);
-  layout.reduction = reduction;
+  layout.one_ring = one_ring;
   layouts.push_back(std::move(layout));
 }
 
@@ -262,9 +262,9 @@ std::vector<Layout> BuildBaselineLayouts(const Cluster& cluster, const Costs& co
       if (name == "megatron" || name == "whale") {
         AddUniform(cluster, costs, entities, sizes, name == "whale", layouts);
       } else if (name == "data-parallel") {
-        AddDataParallel(costs, entities, sizes, Reduction::kRing, layouts);
+        AddDataParallel(costs, entities, sizes, true, layouts);
       } else if (name == "hierarchical") {
-        AddDataParallel(costs, entities, sizes, Reduction::kHierarchical, layouts);
+        AddDataParallel(costs, entities, sizes, false, layouts);
       } else if (name == "varuna") {
         AddVaruna(costs, entities, sizes, layouts);
       } else if (name == "dapple") {

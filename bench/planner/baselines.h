@@ -8,7 +8,7 @@
 //   whale          the same structure, layers in proportion to the speed of each stage's slowest
 //                  member, cut alike in all replicas
 //   data-parallel  every entity a replica of its own, equal samples, one ring (PyTorch DDP)
-//   hierarchical   the same, gradients summed within nodes, then sites, then between sites
+//   hierarchical   the same, gradients summed within sites, then between them
 //   varuna         no tensor parallelism; pipelines of neighbouring devices, all of one length with
 //                  equal layers, any number of them (what is left over stays idle); a backward
 //                  before a forward whenever it is ready (Varuna's rule). Without its recomputation

@@ -99,7 +99,7 @@ double RingShare(size_t members) {
 class Synchroniser {
  public:
   Synchroniser(const ClusterIndex& index, const Costs& costs, const Job& job, const Layout& layout)
-      : index_(index), layout_(layout), reduction_(layout.reduction.value_or(job.reduction)) {
+      : index_(index), layout_(layout) {
     bytes_before_.push_back(0);
     for (const Layer& layer : costs.model().layers) {
       bytes_before_.push_back(bytes_before_.back() +
@@ -160,7 +160,7 @@ class Synchroniser {
         if (moved[r] || moved[next]) hops[r] = HopBetween(At(r, holder), At(next, holder));
       }
       const bool any_moved = std::count(moved.begin(), moved.end(), 0) < std::ssize(moved);
-      if (any_moved && reduction_ == Reduction::kBySite) FindSites(holder);
+      if (any_moved && !layout_.one_ring) FindSites(holder);
       std::fill(moved.begin(), moved.end(), 0);
       const double bytes = bytes_before_[cuts_[c + 1]] - bytes_before_[cuts_[c]];
       const double done_s = Sum(holder, hops, bytes, all_ready_s);
@@ -221,9 +221,8 @@ class Synchroniser {
 
   double Sum(const std::vector<size_t>& holder, const std::vector<Hop>& hops, double bytes,
              double ready_s) {
-    if (reduction_ == Reduction::kHierarchical) return Hierarchy(holder, bytes, ready_s);
-    const bool sites_first = reduction_ == Reduction::kBySite && at_site_.size() > 1;
-    return sites_first ? BySite(holder, bytes, ready_s) : Ring(holder, hops, bytes, ready_s);
+    return at_site_.size() > 1 ? BySite(holder, bytes, ready_s)
+                               : Ring(holder, hops, bytes, ready_s);
   }
 
   // The replicas whose holders are at one site, and from each to the next of them.
@@ -279,52 +278,8 @@ class Synchroniser {
     return resources_->Run(ready_s, bytes == 0 ? 0 : 2 * (near_s + far_s));
   }
 
-  double Hierarchy(const std::vector<size_t>& holder, double bytes, double ready_s) {
-    // Site -> node -> the devices that lead their tensor-parallel sets there.
-    std::map<int, std::map<int, std::vector<size_t>>> sites;
-    for (size_t r = 0; r < holder.size(); ++r) {
-      sites[At(r, holder).site][At(r, holder).node].push_back(r);
-    }
-    double within_node_s = 0;
-    double within_site_s = 0;
-    double latency_s = 0;
-    for (const auto& [site, nodes] : sites) {
-      const Link& card = index_.LinkBetweenSites(site, site);
-      latency_s = std::max(latency_s, 2.0 * static_cast<double>(nodes.size() - 1) * card.latency_s);
-      for (const auto& [node, members] : nodes) {
-        const double card_s = RingShare(nodes.size()) * bytes /
-                              index_.CardBytesPerSecond(At(members[0], holder).device);
-        within_site_s = std::max(within_site_s, card_s);
-        resources_->Need(Card(At(members[0], holder)), card_s);
-        if (members.size() < 2) continue;
-        const Link link =
-            index_.LinkBetween(At(members[0], holder).device, At(members[1], holder).device);
-        const double node_s =
-            RingShare(members.size()) * bytes / At(members[0], holder).ranks / link.bytes_per_s;
-        within_node_s = std::max(within_node_s, node_s);
-        for (const size_t r : members) resources_->Need(At(r, holder).entity, node_s);
-      }
-    }
-    double between_sites_s = 0;
-    double between_latency_s = 0;
-    for (auto site = sites.begin(); sites.size() > 1 && site != sites.end(); ++site) {
-      const auto next = std::next(site) == sites.end() ? sites.begin() : std::next(site);
-      const Link& link = index_.LinkBetweenSites(site->first, next->first);
-      const double link_s = RingShare(sites.size()) * bytes / link.bytes_per_s;
-      resources_->Need(SharedLinkResource(site->first, next->first), link_s);
-      between_sites_s = std::max(between_sites_s, link_s);
-      between_latency_s =
-          std::max(between_latency_s, 2.0 * static_cast<double>(sites.size() - 1) * link.latency_s);
-    }
-    // The phases follow each other; Run() counts the longest need alone.
-    const double all_s = within_node_s + within_site_s + between_sites_s;
-    const double longest_s = std::max({within_node_s, within_site_s, between_sites_s});
-    return resources_->Run(ready_s, all_s - longest_s + latency_s + between_latency_s);
-  }
-
   const ClusterIndex& index_;
   const Layout& layout_;
-  const Reduction reduction_;
   std::map<int, AtSite> at_site_;               // of the holders in question
   std::vector<double> bytes_before_;            // of the layers before
   std::vector<int> cuts_;                       // where any replica's stages begin, and the end

@@ -7,13 +7,11 @@
 // 2 (n - 1) / n times the gradient over each of its links and waits 2 (n - 1) times for the slowest
 // one's latency. Rings through one entity, one node's card or one pair of sites share that in turn.
 //
-// At several sites, members of a site add up first (Reduction::kBySite): within a site as much goes
-// as around a ring of its members, and between two sites, in each direction, their members' parts
-// of the gradient once. That is twice the gradient between all sites for each site beyond the
-// first, however many replicas a site has. At one site it is a ring.
-//
-// The hierarchical reduction does the same within each node, then among the nodes of each site,
-// then among the sites: three phases, each with its own n and its own links.
+// At several sites, members of a site add up first, as the peer link does
+// (worker/collectives/peer.h): within a site as much goes as around a ring of its members, and
+// between two sites, in each direction, their members' parts of the gradient once. That is twice
+// the gradient between all sites for each site beyond the first, however many replicas a site has.
+// At one site it is a ring, and where the layout says so (Layout::one_ring).
 
 #ifndef ATOLL_COORDINATOR_PLANNER_GRADIENT_SYNC_H_
 #define ATOLL_COORDINATOR_PLANNER_GRADIENT_SYNC_H_

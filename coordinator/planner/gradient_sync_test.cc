@@ -28,8 +28,8 @@ struct Replicas {
     }
   }
 
-  double Seconds(Reduction reduction) {
-    layout.reduction = reduction;
+  double Seconds(bool one_ring = false) {
+    layout.one_ring = one_ring;
     return SyncSeconds(ClusterIndex(cluster), costs, job, layout);
   }
 };
@@ -38,33 +38,24 @@ TEST_CASE("sums_of_two_sites_cross_the_link_once_each_way_however_many_replicas_
   for (const int each : {1, 2, 8}) {
     Replicas replicas({each, each});
     const double latency_s = 2 * 20e-3 + (each > 1 ? 2 * 1e-3 : 0);
-    CHECK(replicas.Seconds(Reduction::kBySite) == Approx(1e6 / 1e7 + latency_s));
+    CHECK(replicas.Seconds() == Approx(1e6 / 1e7 + latency_s));
   }
 }
 
 TEST_CASE("link_between_unequal_sites_carries_their_members_parts_of_the_gradient") {
   Replicas replicas({3, 1, 1});
   // 3 + 1 of 5 parts between the large site and a small one.
-  CHECK(replicas.Seconds(Reduction::kBySite) == Approx(0.8e6 / 1e7 + 2 * 20e-3 + 2 * 1e-3));
+  CHECK(replicas.Seconds() == Approx(0.8e6 / 1e7 + 2 * 20e-3 + 2 * 1e-3));
 }
 
 TEST_CASE("at_one_site_sums_by_site_are_a_ring") {
   Replicas replicas({6});
-  CHECK(replicas.Seconds(Reduction::kBySite) == Approx(replicas.Seconds(Reduction::kRing)));
+  CHECK(replicas.Seconds() == Approx(replicas.Seconds(true)));
 }
 
 TEST_CASE("ring_over_sites_takes_longer_than_sums_by_site") {
   Replicas replicas({4, 4});
-  CHECK(replicas.Seconds(Reduction::kRing) > 1.5 * replicas.Seconds(Reduction::kBySite));
-}
-
-TEST_CASE("layout_without_a_reduction_of_its_own_uses_the_jobs") {
-  Replicas replicas({2, 2});
-  const double ring_s = replicas.Seconds(Reduction::kRing);
-  replicas.layout.reduction.reset();
-  replicas.job.reduction = Reduction::kRing;
-  CHECK(SyncSeconds(ClusterIndex(replicas.cluster), replicas.costs, replicas.job,
-                    replicas.layout) == ring_s);
+  CHECK(replicas.Seconds(true) > 1.5 * replicas.Seconds());
 }
 
 TEST_CASE("a_ring_waits_for_messages_of_stages_that_its_nodes_card_carries_meanwhile") {

@@ -25,11 +25,6 @@
 
 namespace atl::plan {
 
-// How replicas sum their gradients: at each site first, with one exchange between sites, as the
-// peer link does (worker/collectives/peer.h); every layer around a ring of all replicas; or within
-// nodes, then among a site's nodes, then around a ring of sites, and back.
-enum class Reduction { kBySite, kRing, kHierarchical };
-
 // The operator's constraints: filters of the one search. Those of the layout hold for every
 // candidate; those of devices and links apply to the cluster before the search (constraints.h).
 struct Constraints {
@@ -72,7 +67,6 @@ struct Job {
   double gradient_bytes = 4;         // per parameter as sent
   Constraints fixed;
   Objective objective;
-  Reduction reduction = Reduction::kBySite;
   Search search = Search::kBranchAndBound;
 };
 
@@ -107,7 +101,7 @@ struct Layout {
   std::string schedule = "best";  // a family of the simulator
   std::vector<Replica> replicas;
   Shape shape = Shape::kPlain;
-  std::optional<Reduction> reduction = {};  // none: the job's
+  bool one_ring = false;  // gradients go around all replicas, and are not summed by site first
   bool split_backward = true;  // false: B and W are one operation, as in 1f1b and gpipe always
   std::vector<int> tensor_split_ratios = {};  // of every layer, relative, by rank; empty: even
 };

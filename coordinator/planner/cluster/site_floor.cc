@@ -29,8 +29,7 @@ double FastestBetweenSites(const Cluster& cluster, const std::map<std::string, i
 }  // namespace
 
 SiteFloor::SiteFloor(const Cluster& cluster, const Costs& costs, const Job& job,
-                     const std::vector<EntityPool>& pools, int micro_batch)
-    : reduction_(job.reduction) {
+                     const std::vector<EntityPool>& pools, int micro_batch) {
   std::map<std::string, int> sites;
   for (const EntityPool& pool : pools) {
     site_of_.push_back(sites.try_emplace(pool.site, static_cast<int>(sites.size())).first->second);
@@ -56,11 +55,7 @@ double SiteFloor::SyncSeconds(const std::vector<int>& groups_at) const {
   std::sort(counts.begin(), counts.end(), std::greater<int>());
   double n = 0;
   for (const int count : counts) n += count;
-  const auto used = static_cast<double>(counts.size());
-  const double share = reduction_ == Reduction::kBySite ? (counts[0] + counts[1]) / n
-                       : reduction_ == Reduction::kRing ? 2 * (n - 1) / n
-                                                        : 2 * (used - 1) / used;
-  return share * gradient_bytes_ / fastest_bytes_per_s_;
+  return (counts[0] + counts[1]) / n * gradient_bytes_ / fastest_bytes_per_s_;
 }
 
 double SiteFloor::EstimateStepSeconds(const std::vector<Composition>& groups,

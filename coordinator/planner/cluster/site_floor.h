@@ -29,7 +29,6 @@ class SiteFloor {
 
   std::vector<int> site_of_;  // by pool
   int sites_ = 0;
-  Reduction reduction_;
   double fastest_bytes_per_s_ = 0;  // of all links between two sites
   double gradient_bytes_ = 0;       // of the whole model
   double message_bytes_ = 0;        // the smallest of a micro-batch

@@ -41,13 +41,10 @@ std::vector<Composition> ListCompositions(const Candidate& candidate,
 TEST_CASE("No layout is estimated below what links between its sites take at least") {
   const int sites = GENERATE(2, 3, 4);
   const double bytes_per_s = GENERATE(1e7, 1e8, 1e9);
-  const Reduction reduction =
-      GENERATE(Reduction::kBySite, Reduction::kRing, Reduction::kHierarchical);
-  INFO(sites << " sites, " << bytes_per_s << " bytes/s, reduction " << static_cast<int>(reduction));
+  INFO(sites << " sites, " << bytes_per_s << " bytes/s");
   const Cluster cluster = Made(sites, 2, bytes_per_s);
   const Costs costs(*FindModel("gpt2-medium"), {}, {});
   Job job{.global_batch = 64};
-  job.reduction = reduction;
   job.micro_batches = {1, 2};
   absl::Status why_not, over_limit;
   for (const Candidate& candidate :

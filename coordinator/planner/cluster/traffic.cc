@@ -39,17 +39,11 @@ void VisitRing(const std::vector<int>& members, double bytes, const SendVisitor&
 }
 
 // `holders`: of some layers, whose gradients are so many bytes, one of each replica.
-void VisitAllReduce(const Cluster& cluster, const std::vector<int>& holders, Reduction reduction,
-                    double bytes, const SendVisitor& visit) {
-  if (reduction == Reduction::kRing) return VisitRing(holders, bytes, visit);
+void VisitAllReduce(const Cluster& cluster, const std::vector<int>& holders, double bytes,
+                    const SendVisitor& visit) {
   std::map<std::string, std::vector<int>> sites;
   for (const int holder : holders) sites[GetSite(cluster, holder)].push_back(holder);
-  std::vector<int> first;  // of each site
-  for (const auto& [site, members] : sites) {
-    first.push_back(members[0]);
-    VisitRing(members, bytes, visit);
-  }
-  if (reduction == Reduction::kHierarchical) return VisitRing(first, bytes, visit);
+  for (const auto& [site, members] : sites) VisitRing(members, bytes, visit);
   for (const auto& [from, members] : sites) {
     // The sums of what the other site owns, and the results of what is owned here.
     for (const auto& [to, others] : sites) {
@@ -68,7 +62,6 @@ void VisitSends(const Cluster& cluster, const Costs& costs, const Job& job, cons
                 const SendVisitor& visit) {
   VisitStageLinks(costs, layout, visit);
   if (layout.replicas.size() < 2) return;
-  const Reduction reduction = layout.reduction.value_or(job.reduction);
   const std::vector<Layer>& layers = costs.model().layers;
   std::vector<size_t> stage(layout.replicas.size(), 0);
   for (size_t l = 0; l < layers.size(); ++l) {
@@ -78,7 +71,7 @@ void VisitSends(const Cluster& cluster, const Costs& costs, const Job& job, cons
       while (stages[stage[r]].last_layer <= static_cast<int>(l)) ++stage[r];
       holders.push_back(stages[stage[r]].devices[0]);
     }
-    VisitAllReduce(cluster, holders, reduction,
+    VisitAllReduce(cluster, holders,
                    static_cast<double>(layers[l].parameters) * job.gradient_bytes, visit);
   }
 }
