@@ -89,7 +89,7 @@ class Contest {
   Plan& plan_;
   ScheduleSearches searches_;
   std::vector<std::pair<double, Layout>> idling_;  // by rank
-  int violating_ = 0;            // candidates that break what the job fixes, looked at all the same
+  int violating_ = 0;  // candidates that break what the job fixes, looked at all the same
   std::map<std::string, Start> starts_;  // the best of each kind (Describe), of few devices
   std::optional<Start> best_;            // what Improve goes on from
   std::set<std::string> tried_;          // by PlacementKey

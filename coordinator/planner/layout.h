@@ -101,7 +101,7 @@ struct Layout {
   std::string schedule = "best";  // a family of the simulator
   std::vector<Replica> replicas;
   Shape shape = Shape::kPlain;
-  bool one_ring = false;  // gradients go around all replicas, and are not summed by site first
+  bool one_ring = false;       // gradients go around all replicas, and are not summed by site first
   bool split_backward = true;  // false: B and W are one operation, as in 1f1b and gpipe always
   std::vector<int> tensor_split_ratios = {};  // of every layer, relative, by rank; empty: even
 };

@@ -136,7 +136,7 @@ absl::StatusOr<std::vector<Schedule>> VBlockSchedules(const Problem& problem, in
       const int p = pipeline.chunk_count / 2;
       for (int i = 0; i < p; ++i) {
         const int device = problem.chunks[pipeline.first_chunk + i].device;
-        schedules[n].device_ops[device] = DeviceOps(pipeline, blocks.at(p)[n], p, i);
+        schedules[n].device_ops[device] = DeviceOps(pipeline, blocks[p][n], p, i);
       }
     }
   }

@@ -71,8 +71,8 @@ void VisitSends(const Cluster& cluster, const Costs& costs, const Job& job, cons
       while (stages[stage[r]].last_layer <= static_cast<int>(l)) ++stage[r];
       holders.push_back(stages[stage[r]].devices[0]);
     }
-    VisitAllReduce(cluster, holders,
-                   static_cast<double>(layers[l].parameters) * job.gradient_bytes, visit);
+    VisitAllReduce(cluster, holders, static_cast<double>(layers[l].parameters) * job.gradient_bytes,
+                   visit);
   }
 }
 

@@ -64,7 +64,7 @@ void AddNearSites(const Cluster& cluster, const std::vector<EntityPool>& pools,
         if (near.contains(site)) continue;
         nearest = std::min(nearest, {cluster.LinkBetween(last, other).Seconds(8e6), site});
       }
-      last = first.at(nearest.second);
+      last = first[nearest.second];
       near.insert(nearest.second);
       if (!seen.insert(near).second) continue;
       Scope& scope = scopes.emplace_back(
