@@ -154,6 +154,7 @@ absl::Status Executor::Begin() {
   }
   waited_ = Duration(0);
   waited_here_ = false;
+  received_ = -1;
   noted_.clear();
   if (waits_) {  // for what the last step has left, too
     ATOLL_RETURN_IF_ERROR(backend.Synchronize(device_.stream()));

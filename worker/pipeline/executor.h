@@ -278,6 +278,7 @@ class Executor {
   int64_t trained_ = 0;  // steps begun in which it trains
   StreamClock clock_;
   std::vector<Noted> noted_;
+  int received_ = -1;         // the point before the newest message that F or B needs
   bool waited_here_ = false;  // for messages, since the last operation
   bool spreads_ = false;
   std::unique_ptr<Event> reached_;  // the end of what the device had when W were last looked for

@@ -190,7 +190,7 @@ absl::Status Executor::EnqueueCommit() {
     if (computes()) device_.optimizer().EnqueueSumsOfSquares(device_.role().rank);
   }
   backend.CopyToHost(device_.stream(), totals_.data(), totals);
-  return absl::OkStatus();
+  return points_ ? clock_.Mark().status() : absl::OkStatus();
 }
 
 absl::Status Executor::Commit() {
@@ -201,6 +201,7 @@ absl::Status Executor::Commit() {
   ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));
   ATOLL_RETURN_IF_ERROR(device_.communication().TakeFailure());
   step.summed = step.committed = SteadyNow();
+  if (points_) clock_.NewestPassed();
   NoteSpread();
   Account();
   std::vector<double> sums;

@@ -111,6 +111,7 @@ absl::Status Executor::ReceiveUpTo(Inbox& inbox, int64_t row) {
   while (inbox.chunks == 0 || RowsOfChunk(inbox.rows, inbox.chunks, inbox.received).first < row) {
     ATOLL_RETURN_IF_ERROR(Await(inbox));
     const ChunkRows rows = RowsOfChunk(inbox.rows, inbox.chunks, inbox.received);
+    received_ = Now().point;
     ATOLL_RETURN_IF_ERROR(transport_.Receive(
         device_.name(), inbox.tag, device_.compute(), device_.stream(),
         Rows(inbox.into, rows.first, rows.rows), SteadyNow() + options_.message_timeout));
@@ -311,7 +312,10 @@ Duration Executor::Done(const Moment& start, const PlanOp& op, int32_t first_lay
   GroupClock* const group = Local(op.stage)->group.get();
   if (group != nullptr) span.in_group = group->Take();
   if (start.point >= 0 && end.point >= 0) {
-    noted_.push_back({spans.size(), start.point, end.point,
+    // Work on a message begins where it is taken in.
+    const bool of_message = op.kind != PlanOpKind::kWeightGradient && received_ >= 0;
+    const int from = of_message ? std::exchange(received_, -1) : start.point;
+    noted_.push_back({spans.size(), from, end.point,
                       group == nullptr ? std::vector<int>() : group->TakePoints(), waited_here_});
   }
   waited_here_ = false;

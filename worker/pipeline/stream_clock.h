@@ -18,7 +18,7 @@ class StreamClock {
   StreamClock(Backend& backend, Stream& stream) : backend_(backend), stream_(stream) {}
 
   // Forgets all points. Times count from now, as if the device were idle: those of a device that
-  // has still to do are all late by the same.
+  // has still to do are all early by the same, until NewestPassed.
   absl::Status Start() {
     used_ = 0;
     begun_ = SteadyNow();
@@ -32,6 +32,10 @@ class StreamClock {
     }
     backend_.Record(stream_, *points_[static_cast<size_t>(used_)]);
     return used_++;
+  }
+  // The host has just waited for the newest point: times count from that.
+  void NewestPassed() {
+    begun_ = SteadyNow() - backend_.Elapsed(*points_[0], *points_[static_cast<size_t>(used_ - 1)]);
   }
   // REQUIRES: the device has passed the point.
   Instant At(int point) const {
