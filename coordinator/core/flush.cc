@@ -158,12 +158,9 @@ absl::Status CheckShards(const State& s, const Job& job) {
       return std::count_if(shard.replicas.begin(), shard.replicas.end(),
                            [&](const ShardReplica& replica) { return replica.role == role; });
     };
-    const bool is_placed = count(ReplicaRole::kActive) == 1 && count(ReplicaRole::kStandby) < 2;
-    const bool in_order = std::is_sorted(
-        shard.replicas.begin(), shard.replicas.end(),
-        [](const ShardReplica& a, const ShardReplica& b) { return a.role < b.role; });
-    if (!is_placed || !in_order)
-      return Damaged(record, "it has a shard that no server is active for");
+    const bool is_placed = count(ReplicaRole::kActive) == 1 && count(ReplicaRole::kStandby) < 2 &&
+                           shard.replicas.front().role == ReplicaRole::kActive;
+    if (!is_placed) return Damaged(record, "it has a shard that no server is active for");
     for (const ShardReplica& replica : shard.replicas) {
       if (s.servers.contains(replica.server)) continue;
       return Damaged(record, "a server that is not known has a shard of it");

@@ -16,7 +16,6 @@
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/rounds/validation.h"
 #include "coordinator/core/shards/failover.h"
-#include "coordinator/core/shards/move_texts.h"
 #include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/refill.h"
 #include "coordinator/core/shards/servers.h"

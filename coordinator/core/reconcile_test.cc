@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kJobs = 12;
 
-// As many jobs, of a worker each, and as many that have ended.
+// Starts so many jobs, of a worker each; as many have ended.
 void StartJobs(World& w) {
   w.Do("server ps-0 attaches");
   for (int i = 0; i < kJobs; ++i) {

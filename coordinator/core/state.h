@@ -248,7 +248,7 @@ struct Moving {
   std::optional<Instant> balanced_at;  // moves that balance servers were planned
 };
 
-// What a job's replicas come to by server; see Job::replicas.
+// Sums a job's replicas up by server; see Job::replicas.
 struct ReplicaIndex {
   std::map<NodeId, std::vector<ShardId>> held;  // active or standby there
   std::set<NodeId> active;                      // of some shard
@@ -413,7 +413,7 @@ struct State {
   // When what follows from changes of members is looked for at the latest; see reconcile.h.
   Instant reconcile_by{};       // everything; at first, at once
   Instant touched_by = kNever;  // what is touched
-  // Of members, each no later than its own; others than Member::noted_deadline are void.
+  // One of each member, no later than its own; others than Member::noted_deadline are void.
   std::set<std::pair<Instant, MemberId>> member_deadlines;
   // Deadlines of jobs, by number; entries that their jobs do not have any more are void.
   std::set<std::pair<Instant, int64_t>> job_deadlines;

@@ -14,7 +14,7 @@
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_jobs.h"
-#include "coordinator/core/shards/move_texts.h"
+#include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/placement.h"
 #include "coordinator/core/stalls.h"
 

@@ -32,7 +32,7 @@ struct MovePlan {
 // maximum.
 // That is done again within an hour (`balanced`: it was done) only if the fullest has more than
 // kUrgentImbalance times its share: noise moves nothing back and forth.
-// Of `replicas` (1 or 2) of each shard those that there are not are made, the second one on another
+// Each shard gets the replicas that it lacks of `replicas` (1 or 2), the second one on another
 // server than the first and at another site where there is one; moves leave it so.
 MovePlan PlanShardMoves(const std::vector<ShardDescriptor>& shards, int64_t replicas,
                         const std::vector<PlacementServer>& servers, int64_t bytes_per_element,

@@ -1,4 +1,4 @@
-#include "coordinator/core/shards/move_texts.h"
+// Human-readable texts about shards that move and where they are.
 
 #include <algorithm>
 #include <map>

@@ -92,13 +92,6 @@ std::vector<PlacementServer> ServersFor(const State& s, const Job& job) {
   return servers;
 }
 
-// Returns whether a server has attached since, which is to get its share.
-bool HasAttachedSince(const State& s, Instant since) {
-  return std::any_of(s.servers.begin(), s.servers.end(), [&](const auto& entry) {
-    return entry.second.attached && entry.second.attached_at > since;
-  });
-}
-
 bool PlanMoves(State& s, Job& job) {
   if (job.progress.state != JobState::kRunning && job.progress.state != JobState::kPaused) {
     return false;
@@ -106,8 +99,11 @@ bool PlanMoves(State& s, Job& job) {
   if (!AllServersKnown(job) || s.now < job.moving.plan_again_at) return false;
   job.moving.plan_again_at = s.now + kRetryInterval;
   const std::optional<Instant>& balanced_at = job.moving.balanced_at;
-  const bool balanced =
-      balanced_at && s.now - *balanced_at < kBetweenBalances && !HasAttachedSince(s, *balanced_at);
+  // A server that has attached since is to get its share.
+  const bool balanced = balanced_at && s.now - *balanced_at < kBetweenBalances &&
+                        std::none_of(s.servers.begin(), s.servers.end(), [&](const auto& entry) {
+                          return entry.second.attached && entry.second.attached_at > *balanced_at;
+                        });
   MovePlan plan =
       PlanShardMoves(job.record.shards, job.spec().outer.shard_copies, ServersFor(s, job),
                      ServerPeakBytesPerElement(job.spec().outer), balanced);
@@ -183,8 +179,7 @@ void ForgetStaged(Job& job, const NodeId& server, ShardId shard) {
   }
 }
 
-// What islands and servers were told of holders is void: the newest placement names the standbys,
-// too.
+// Voids what islands and servers know of holders: the newest placement names the standbys, too.
 void ForgetHolders(State& s, Job& job) {
   ++job.placement_revision;
   job.rounds.transfer_plans.clear();

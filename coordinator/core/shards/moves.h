@@ -1,12 +1,13 @@
 // Takes replicas of shards from one role to the next (docs/decisions/moving-shards.md): a joining
-// one receives the shard and takes over between two rounds; the one that it replaces leaves, and is
-// gone when its server has deleted what it had. Private to the core.
+// one receives the shard and takes over between two rounds; the one that it replaces leaves, until
+// its server has deleted what it had. Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_SHARDS_MOVES_H_
 #define ATOLL_COORDINATOR_CORE_SHARDS_MOVES_H_
 
 #include <functional>
 #include <set>
+#include <string>
 
 #include "coordinator/core/shards/replicas.h"
 #include "coordinator/core/state.h"
@@ -47,6 +48,12 @@ bool TakenOver(const Job& job);
 // Sends what servers and islands are still to do for moves.
 void PumpMoves(State& s, Job& job);
 Instant NextMoveDeadline(const State& s, const Job& job);
+
+// "" or, human-readable, which shards move, how far they are, and why they wait.
+std::string MovesText(const Job& job);
+// Returns which server holds how much, and what it takes islands to reach it: what placement
+// weighs.
+std::string PlacementText(const State& s, const Job& job);
 
 }  // namespace atl::coord
 

@@ -221,7 +221,7 @@ void OnServerHello(State& s, Server& server, const ServerHello& message, bool fr
   s.server_sites.clear();
   server.site_only = message.site_only;
   for (auto& [number, job] : s.jobs) {
-    // What it had received may be in another folder.
+    // Its folder, with what it had received, may be another one.
     std::erase_if(job.moving.received, [&](const auto& received) {
       return received.first.server == server.record.name;
     });
