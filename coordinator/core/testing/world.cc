@@ -195,6 +195,7 @@ void World::Step(const CoordinatorEvent& event) {
   if (on_event) on_event(event);
   last_event_ = event;
   const CoordinatorActions actions = core_->Step(now_, event);
+  if (after_event) after_event(event);
   for (const StoreWrite& write : actions.persist) {
     if (const auto* log = std::get_if<EventRecord>(&write.record)) {
       log_.push_back(*log);
@@ -205,7 +206,8 @@ void World::Step(const CoordinatorEvent& event) {
     store_.erase(key);
     if (!write.erase) store_.emplace(key, write.record);
   }
-  if (++steps_ % kOftenEnough == 0 || store_.size() < kManyRecords) CheckStore();
+  const bool often = ++steps_ % kOftenEnough == 0 || store_.size() < kManyRecords;
+  if (checks && often) CheckStore();
   ATOLL_CHECK(actions.next_deadline > now_, "a deadline that has passed: the shell would spin");
   for (const Reply& reply : actions.replies) {
     reply_ = reply.status;

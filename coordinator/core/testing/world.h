@@ -9,7 +9,8 @@
 //   worker a attaches [incarnation=N] [site=TEXT] [devices=N]
 //   worker a attaches incarnation=N rival    another process; the one before stays
 //   worker a dies | goes-silent | leaves
-//   worker a prepared [digest=N] [sequences=N] [measured=1] | refuses reason=TEXT
+//   worker a prepared [digest=N] [sequences=N] [measured=1] [scale=N] | refuses reason=TEXT
+//                                            scale: a model of so many times 80 elements
 //   worker a ready [speed=TOKENS_PER_S]      a heartbeat: holds the ordered version
 //   worker a leases [wanted=N] [request=N]
 //   worker a pushes [norm=X] [consumed=0-4] [base=V] [tokens=N] [generation=N] [incarnation=N]
@@ -117,7 +118,9 @@ class World {
     return found;
   }
 
-  std::function<void(const CoordinatorEvent&)> on_event;  // before each Step; may be null
+  // Before each Step, and after it; may be null.
+  std::function<void(const CoordinatorEvent&)> on_event, after_event;
+  bool checks = true;  // the store, after Steps
 
   // A job with these servers and workers, up to version 0 applied and every island ready.
   void StartJob(const std::vector<NodeId>& servers, const std::vector<NodeId>& workers,

@@ -71,11 +71,11 @@ void World::DoWorker(const Command& command) {
     worker.alive = !worker.member.job.empty() || worker.order.shared;
     say(Leaving{"stopped by its operator"});
   } else if (verb == "prepared") {
-    JobFacts facts;
-    facts.layers = {{"embedding", 40}, {"block", 30}, {"head", 10}};
-    facts.train_sequences = command.Int("sequences", 1000);
-    facts.validation_sequences = 50;
-    facts.data_digest = static_cast<uint64_t>(command.Int("digest", 7));
+    const int64_t scale = command.Int("scale", 1);
+    const JobFacts facts{{{"embedding", 40 * scale}, {"block", 30 * scale}, {"head", 10 * scale}},
+                         command.Int("sequences", 1000),
+                         50,
+                         static_cast<uint64_t>(command.Int("digest", 7))};
     JobPrepared prepared{worker.job_to_prepare, facts};
     if (command.Int("measured", 0) != 0) prepared.profiles.push_back({name + "/0", "cpu", "1", 7});
     say(std::move(prepared));
@@ -165,17 +165,17 @@ void World::Push(const NodeId& name, Worker& worker, const Command& command) {
 }
 
 void World::Stage(const NodeId& name, Worker& worker, int64_t shards) {
-  const std::vector<ShardPlacement> placements = Job(workers_[name].order.job).shards;
-  while (shards-- > 0 && !worker.to_stage.empty()) {
-    const ShardPlacement& placement = placements.at(worker.to_stage.front().shard);
-    const GrantedPush granted = worker.to_stage.front();
-    worker.to_stage.erase(worker.to_stage.begin());
-    const ContributionId& id = worker.granted;
+  const JobView job = Job(workers_[name].order.job);
+  std::vector<GrantedPush> staged = worker.to_stage;
+  staged.resize(std::min<size_t>(staged.size(), static_cast<size_t>(shards)));
+  worker.to_stage.erase(worker.to_stage.begin(), worker.to_stage.begin() + std::ssize(staged));
+  const ContributionId id = worker.granted;
+  for (const GrantedPush& granted : staged) {
+    const ShardPlacement& placement = job.shards.at(granted.shard);
     const PushId push{workers_[name].order.job, id.island,       id.generation, id.incarnation,
                       id.base_version,          placement.shard, granted.begin, granted.elements};
     std::vector<NodeId> holders = {placement.server};
-    const std::vector<ShardPlacement>& copies = Job(push.job).copies;
-    if (!copies.empty()) holders.push_back(copies.at(push.shard).server);  // forwarded
+    if (!job.copies.empty()) holders.push_back(job.copies.at(push.shard).server);  // forwarded
     for (const NodeId& holder : holders) {
       const auto server = servers_.find(holder);
       if (server == servers_.end() || !server->second.alive) continue;
