@@ -173,13 +173,13 @@ Instant Reconcile(State& s, Affected affected) {
     if (gathers) s.reconcile_by = std::min(s.reconcile_by, s.now + kGatheredOfEach * members);
   }
   NoteTouched(s);
-  TouchRelatedJobs(s);
   if (!s.touched.empty()) {
     s.touched_by =
         std::min(s.touched_by, s.now + (gathers ? kTouchedOfEach * members : Duration()));
   }
   const bool due = s.now >= s.touched_by || s.now >= NextDeadlineOfJobs(s);
   if (!all && due) {
+    TouchRelatedJobs(s);
     ReconcileDue(s);
     all = !ReconcileTouched(s);
   }
