@@ -242,6 +242,8 @@ TEST_CASE("a_push_with_numbers_that_no_log_can_hold_is_refused") {
   CHECK(admit([](PushId& id) { id.generation = -1; }) == refused);
   CHECK(admit([](PushId& id) { id.generation = std::numeric_limits<int64_t>::max(); }) == refused);
   CHECK(admit([](PushId& id) { id.incarnation = -1; }) == refused);
+  CHECK(admit([](PushId& id) { id.begin = -1; }) == refused);  // of a whole shard
+  CHECK(admit([](PushId& id) { id.begin = 4; }) == refused);
   CHECK(admit([](PushId& id) { id.base_version = std::numeric_limits<int64_t>::max(); }) ==
         refused);
 }

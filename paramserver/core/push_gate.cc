@@ -58,7 +58,7 @@ Verdict PushLedger::Judge(const PushId& id, int64_t elements) const {
     return Refuse(absl::StrCat("shard ", id.shard, " of job ", job_, " has ", size,
                                " elements, the push ", elements));
   }
-  if (id.elements != 0 && !IsPart(id, size)) {
+  if (id.elements == 0 ? id.begin != 0 : !IsPart(id, size)) {
     return Refuse(absl::StrCat("elements ", id.begin, " to ", id.begin + id.elements,
                                " are not whole blocks of shard ", id.shard, " of job ", job_,
                                ", which has ", size));
@@ -81,7 +81,7 @@ Verdict PushLedger::JudgeFillLocked(const PushId& id, int64_t elements) const {
   if (shard == fills_.end() || id.base_version != FillBase(fill_base_)) {
     return Refuse(absl::StrCat("shard ", id.shard, " of job ", job_, " is not to be filled here"));
   }
-  const bool fits = id.elements == 0 ? elements == shard->second
+  const bool fits = id.elements == 0 ? elements == shard->second && id.begin == 0
                                      : elements == id.elements && IsPart(id, shard->second);
   if (fits) return {};
   return Refuse(absl::StrCat("shard ", id.shard, " of job ", job_, " has ", shard->second,
