@@ -16,7 +16,6 @@
 #include "common/protocol/outer_optimizer.h"
 #include "common/protocol/wire.h"
 #include "common/toml_message.h"
-#include "common/toml_setting.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "proto/job.pb.h"
 

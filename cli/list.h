@@ -12,7 +12,7 @@
 
 namespace atl::cli {
 
-// What Select knows.
+// Lists what Select knows.
 std::vector<std::string> ListStates();
 std::vector<std::string> ListSortKeys();
 

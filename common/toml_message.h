@@ -34,6 +34,15 @@ class TomlMessage {
   std::map<std::string, int> lines_;  // by field
 };
 
+// Returns the part of a setting, KEY=VALUE, before its first '='.
+std::string SettingKey(const std::string& setting);
+
+// Sets the field of `message` that the setting names, as on a line of TOML; a value that is no TOML
+// is taken as a text. An error begins with `origin` and the setting, and nothing changes:
+// "--set outer.momentm=1: outer.momentm: there is no such field; did you mean momentum?".
+absl::Status ReadSetting(absl::string_view origin, const std::string& setting,
+                         google::protobuf::Message* message);
+
 }  // namespace atl
 
 #endif  // ATOLL_COMMON_TOML_MESSAGE_H_

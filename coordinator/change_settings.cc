@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/protocol/wire.h"
-#include "common/toml_setting.h"
+#include "common/toml_message.h"
 #include "common/toml_text.h"
 
 namespace atl {

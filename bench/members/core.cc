@@ -1,4 +1,4 @@
-// What events cost the coordinator's core alone, however much else it has: heartbeats of the
+// Counts what events cost the coordinator's core alone, however much else it has: heartbeats of the
 // workers of one job beside 1,000 that run and 10,000 that have ended, and a contribution of 20,000
 // shards.
 

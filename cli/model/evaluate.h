@@ -24,7 +24,8 @@ struct EvaluateFlags {
 template <class App>
 void AddEvaluateFlags(App& app, EvaluateFlags* flags) {
   app.add_option("FOLDER", flags->folder, "folder with config.json and safetensors")->required();
-  app.add_option("--task", flags->tasks, "task file, JSONL (docs/reference/data-files.md); repeatable")
+  app.add_option("--task", flags->tasks,
+                 "task file, JSONL (docs/reference/data-files.md); repeatable")
       ->required()
       ->allow_extra_args(false);
   app.add_option("--kind", flags->kind, "choices, exact or perplexity; default: by the fields");

@@ -15,7 +15,8 @@ double Scale(RateScaling scaling, int64_t islands) {
   return std::min(std::pow(static_cast<double>(std::max<int64_t>(islands, 1)), kPower), kMost);
 }
 
-// Of the way from the highest rate to the last one, at a share of the decay's tokens.
+// Returns the share of the way from the highest rate to the last one at a share of the decay's
+// tokens.
 double Fallen(DecayShape shape, double share) {
   switch (shape) {
     case DecayShape::kLinear:

@@ -27,7 +27,7 @@ TEST_CASE("Without a warm-up the first step has the full rate") {
   CHECK(LearningRate(inner, 1000000, 1, 1) == Approx(1.0));
 }
 
-// Of a job of 1,000 tokens, 100 of them its warm-up, that ends at a fifth.
+// The rates of a job of 1,000 tokens, 100 of them its warm-up, that ends at a fifth.
 class Scheduled {
  public:
   Scheduled(RateSchedule schedule, DecayShape shape = DecayShape::kLinear) {

@@ -587,7 +587,7 @@ TEST_CASE("shards_leave_a_server_from_which_pulls_come_in_slowly") {
   const auto moves_after = [](int64_t ps_0, int64_t ps_1) {
     World w;
     w.StartJob({"ps-0", "ps-1"}, {"a"}, "servers=2");
-    // As many different rates are reported as an estimate needs to be sure.
+    // An estimate needs so many different rates to be sure.
     for (int i = 0; i < 5; ++i) {
       w.Do(absl::StrCat("worker a pulls ps-0=", ps_0 + i, " ps-1=", ps_1 + i));
     }

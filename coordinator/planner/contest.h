@@ -27,7 +27,7 @@ std::string StructureKey(const Layout& layout);
 
 class Contest {
  public:
-  // What a layout may be above the best, and become the best when it is improved.
+  // A layout may be so much above the best, and become the best when it is improved.
   static constexpr double kMayWin = 1.05;
 
   // They must outlive it; `plan` gets the best layout, beginning with the one that it has.

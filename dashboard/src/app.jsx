@@ -71,7 +71,7 @@ function App() {
   const [keys, setKeys] = useState(false);
   const [theme, setTheme] = useState(storedTheme());
   const [live, setLive] = useState('');
-  // Asked again and again: a stream of events from a machine that is cut off just says nothing more.
+  // Repeated: a stream of events from a machine that is cut off just says nothing more.
   const { data: answer, error: silence } = useGet('session', undefined, 5000);
   const session = useMemo(() => answer, [JSON.stringify(answer)]);
   document.documentElement.dataset.theme = theme;  // before charts read their colours

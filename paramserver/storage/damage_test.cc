@@ -1,8 +1,9 @@
-// What is damaged, or cannot be read, on a parameter server's disk.
+// A parameter server's disk that is damaged, or cannot be read.
 
 #include <catch2/catch.hpp>
 
 #include "paramserver/storage/testing/disk_fixture.h"
+#include "tests/faults/io_faults.h"
 
 namespace atl::ps {
 namespace {

@@ -161,7 +161,7 @@ def holds_goes_on_and_is_cancelled(fixture):
 
 @case
 def goes_on_with_settings_that_are_changed(fixture):
-    """A job without a near end is told to decay its learning rate and to end soon: it trains each token
+    """A job without a near end gets another end, and a decay of its learning rate: it trains each token
     once, at the rates of its new schedule, over a death of its coordinator; what cannot change is refused"""
     fixture.starts(workers=2, servers=1, step_ms=20)
     job = fixture.submits(schedule__train_tokens=100_000_000, inner__schedule="constant", inner__warmup_fraction=0)

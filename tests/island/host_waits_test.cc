@@ -7,7 +7,7 @@ namespace atl::worker {
 namespace {
 
 struct Waits {
-  // Of the streams that compute and reduce, of all devices.
+  // Sums over the streams that compute and reduce, of all devices.
   int64_t Count() const {
     int64_t count = 0;
     for (const Backend* backend : backends) {

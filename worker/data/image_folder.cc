@@ -39,7 +39,7 @@ constexpr absl::string_view kNotRead[] = {
     ".jp2",  ".j2k", ".ppm",  ".pgm", ".pbm", ".pnm",  ".tga",  ".svg",  ".ico",
     ".psd",  ".dng", ".cr2",  ".nef", ".arw", ".exr",  ".hdr",  ".dcm",  ".nii"};
 
-// What a folder holds, as it is found.
+// A folder's content, as it is found.
 class Listing {
  public:
   explicit Listing(std::string path) : path_(absl::StripSuffix(path, "/")) {}

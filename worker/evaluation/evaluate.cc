@@ -18,7 +18,7 @@ int64_t CountCharacters(const std::string& text) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
-// As many as a split at white space gives: also an empty one before or behind it.
+// Counts what a split at white space gives: also an empty word before or behind it.
 int64_t CountWords(const std::string& text) {
   int64_t gaps = 0;
   bool in_gap = false;
@@ -30,7 +30,7 @@ int64_t CountWords(const std::string& text) {
   return gaps + 1;
 }
 
-// Of equal ones the first.
+// Returns the first of equal ones.
 template <typename Value>
 int64_t FindBest(int64_t count, const Value& value) {
   int64_t best = 0;

@@ -95,7 +95,7 @@ absl::StatusOr<bool> Scorer::IsGreedy(const std::vector<int32_t>& tokens, int64_
   for (int64_t next = first; next < std::ssize(tokens); ++next) {
     const int64_t begin = std::max<int64_t>(0, next - runner_.seq_len());
     ATOLL_RETURN_IF_ERROR(runner_.Logits(std::span(tokens).subspan(begin, next - begin), logits));
-    // Of equal ones the first.
+    // The first of equal ones counts.
     const auto likeliest = std::max_element(logits.begin(), logits.end()) - logits.begin();
     if (likeliest != tokens[next]) return false;
   }

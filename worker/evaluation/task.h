@@ -33,7 +33,7 @@ struct Task {
   std::vector<TaskItem> items;
 };
 
-// Reads JSONL: every line is of one kind, which the first line's fields tell unless `kind` does;
+// Reads JSONL: every line is of one kind, which the first line's fields decide unless `kind` does;
 // other fields are left alone. "answer" of choices is a number, from 0, or one of them.
 // INVALID_ARGUMENT names file (`name`), line and field.
 absl::StatusOr<Task> ParseTask(std::string_view text, const std::string& name,

@@ -21,7 +21,7 @@ TEST_CASE("the_first_line_tells_the_kind_of_a_task") {
   CHECK(choices->items[1].line == 3);
   CHECK(Parse("{\"prompt\": \"p\", \"answer\": \"a\"}")->kind == TaskKind::kExact);
   CHECK(Parse("{\"text\": \"p\"}")->kind == TaskKind::kPerplexity);
-  // Of a file that fits several kinds.
+  // This line fits two kinds.
   const char* const both = "{\"prompt\": \"p\", \"choices\": [\"a\", \"b\"], \"answer\": \"b\"}";
   CHECK(Parse(both, TaskKind::kExact)->items[0].answers == std::vector<std::string>{"b"});
 }

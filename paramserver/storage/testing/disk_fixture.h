@@ -15,7 +15,6 @@
 #include "paramserver/storage/codec.h"
 #include "paramserver/storage/snapshot.h"
 #include "paramserver/storage/storage.h"
-#include "tests/faults/io_faults.h"
 
 namespace atl::ps {
 
