@@ -13,6 +13,19 @@
 
 namespace atl::worker {
 
+// Returns how long the device computed: F, B, W and the optimizer.
+inline Duration ComputeTime(const DeviceStep& step) {
+  Duration sum{0};
+  for (const OpSpan& span : step.spans) {
+    const PlanOpKind kind = span.op.kind;
+    if (kind == PlanOpKind::kForward || kind == PlanOpKind::kInputGradient ||
+        kind == PlanOpKind::kWeightGradient || kind == PlanOpKind::kOptimizer) {
+      sum += span.end - span.start;
+    }
+  }
+  return sum;
+}
+
 class Utilisation {
  public:
   // A step of these devices. Of one that is not timed everything up to its all-reduces counts.
@@ -22,7 +35,7 @@ class Utilisation {
     double busy_s = 0;
     for (const DeviceStep& device : devices) {
       ended = std::max(ended, device.ended);
-      busy_s += Seconds(device.timed ? device.busy : device.worked - device.begun);
+      busy_s += Seconds(device.timed ? ComputeTime(device) : device.worked - device.begun);
     }
     if (ended_) {
       newest_s_ = std::max(0.0, Seconds(ended - *ended_));

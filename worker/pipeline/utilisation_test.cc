@@ -12,8 +12,12 @@ struct UtilisationSteps {
   void Step(Duration lasts, Duration first, Duration second, bool timed = true) {
     now += lasts;
     std::vector<DeviceStep> devices(2);
-    devices[0].busy = first;
-    devices[1].busy = second;
+    // Besides, they wait for messages and all-reduces.
+    for (const PlanOpKind kind : {PlanOpKind::kReceive, PlanOpKind::kSync}) {
+      devices[0].spans.push_back({{kind, 0, 0}, now, now + lasts});
+    }
+    devices[0].spans.push_back({{PlanOpKind::kForward, 0, 0}, now, now + first});
+    devices[1].spans.push_back({{PlanOpKind::kWeightGradient, 0, 0}, now, now + second});
     for (DeviceStep& device : devices) {
       device.timed = timed;
       device.ended = now;
