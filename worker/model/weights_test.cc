@@ -27,7 +27,7 @@ TEST_CASE("a folder that was written is read back bit for bit, whole or in shard
 }
 
 TEST_CASE("a_folder_whose_earlier_models_files_stay_is_not_written_as_if_they_were_gone") {
-  const Weights original = Weights::Random(Tiny(ModelFamily::kGpt2, false));
+  const Weights original = Weights::Random(TinyModel(ModelFamily::kGpt2, false));
   const bool sharded = GENERATE(false, true);
   const std::string former = sharded ? "model.safetensors" : "model.safetensors.index.json";
   Folder folder;
