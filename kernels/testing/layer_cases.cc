@@ -223,7 +223,7 @@ OpCase RmsNormCase(int64_t n, int64_t channels, bool add, int64_t heads) {
   c.args = {{"x", Role::kInput, n, cols},
             {"w", Role::kInput, 1, channels},
             {"y", Role::kOutput, n, cols},
-            {"rstd", Role::kSaved, heads, n, kF32},
+            {"rstd", Role::kSaved, heads, n, kF32, nullptr, true},
             {"dy", Role::kInput, n, cols},
             {"dx", Role::kGradient, n, cols, kAct, nullptr, false, add ? "dadd" : ""},
             {"dw", Role::kGradient, 1, channels, kF32, nullptr, false, "dw"}};
