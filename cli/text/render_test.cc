@@ -163,15 +163,13 @@ TEST_CASE("a_job_of_images_counts_images") {
   }
 }
 
-TEST_CASE("progress of a job that has nothing to show yet has dashes") {
+TEST_CASE("progress_of_a_job_that_has_nothing_to_show_yet_is_its_state_and_why") {
   v1::Job job;
   job.mutable_summary()->set_job("lm-1");
   job.mutable_summary()->set_state(v1::JOB_STATE_QUEUED);
   job.mutable_summary()->set_version(-1);
   job.mutable_summary()->set_waiting_for("a worker");
-  REQUIRE(ProgressLine(job) ==
-          "lm-1: queued, round -, step -, 0.0%, loss -, validation -, 0 islands, - tokens/s, - "
-          "left; a worker\n");
+  REQUIRE(ProgressLine(job) == "lm-1: queued; a worker\n");
 }
 
 TEST_CASE("on a narrow terminal the bar gives way to the numbers") {
@@ -567,7 +565,7 @@ TEST_CASE("the status prints what each worker measures") {
   member.set_name("w1");
   member.set_attached(true);
   member.set_reason("attached");
-  CHECK_THAT(StatusText(status), Catch::Contains("idle") && Catch::Contains("  attached\n"));
+  CHECK_THAT(StatusText(status), Catch::Contains("idle") && Catch::Contains("  attached "));
   member.set_measuring("measures layers: 7 of at most 21, block, micro-batch 4");
   CHECK_THAT(StatusText(status),
              Catch::Contains("  measures layers: 7 of at most 21, block, micro"));

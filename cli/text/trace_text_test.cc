@@ -108,10 +108,10 @@ std::string First(const StepTrace& measured) {
 TEST_CASE("a slow link is distinguished from a slow sender") {
   // 1 MB takes 20 ms and 80: 100 Mbit/s. With 149 ms it gets 62.
   CHECK(First(Step(149)) ==
-        "w1/0 waits 98.00 ms longer for gradients from w2/0: messages take 149 ms, planned 100 "
+        "w1/0 waits 98.00 ms longer for gradients from w2/0: messages take 149 ms, planned 100 ms "
         "(62 Mbit/s over w2 > w1, planned 100)");
   CHECK(First(Step(100, 0, 70)) ==
-        "w1/0 computes F 60.00 ms longer: 70 ms a micro-batch, planned 10");
+        "w1/0 computes F 60.00 ms longer: 70 ms a micro-batch, planned 10 ms");
   const auto lines = Differences(Planned(), Step(100, 0, 70), 3);
   REQUIRE(lines.size() == 2);
   CHECK(lines[1] ==
