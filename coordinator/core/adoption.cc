@@ -161,9 +161,9 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   if (image.islands.empty() && job.islands.empty()) {
     return Lacks("it has no committed version: submit it again, nothing is lost by it");
   }
-  Ledger ledger = job.ledger->budget() > 0 ? *job.ledger
-                                           : Ledger(ComputeSequenceBudget(whole->definition->spec));
-  if (!ledger.CommitOnly(image.committed)) {
+  // The servers may know a later end of the job than this store.
+  Ledger ledger = *job.ledger;
+  if (!ledger.CommitOnly(image.committed, ComputeSequenceBudget(whole->definition->spec))) {
     return Lacks("the data that its rounds consumed contradicts its specification");
   }
   std::vector<NodeId> names;

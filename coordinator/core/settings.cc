@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/jobs.h"
+#include "coordinator/core/rounds/round_length.h"
+#include "coordinator/core/rounds/round_steps.h"
 #include "coordinator/core/shards/servers.h"
 
 namespace atl::coord {
@@ -35,13 +37,33 @@ absl::Status Check(const Job& job, const JobSpec& spec) {
     return Refuse(job,
                   "outer.steps_per_round can change between numbers above 0, not from or to 0");
   }
-  const int64_t least = job.ledger->LeastBudget();
+  // One more than is committed: the last version is evaluated when it is made.
+  const int64_t least =
+      std::max(job.ledger->LeastBudget(), job.ledger->Count(LedgerUse::kCommitted) + 1);
   if (ComputeSequenceBudget(spec) < least) {
     return Refuse(job, absl::StrCat("schedule.train_tokens must be at least ",
                                     least * spec.data.sequence_length,
-                                    ", which islands have or have trained on"));
+                                    ", more than islands have or have trained on"));
   }
   return absl::OkStatus();
+}
+
+// Rounds that are under way have the new settings, too.
+void ApplyToRound(State& s, Job& job, const JobSpec& before) {
+  const OuterSpec& outer = job.spec().outer;
+  if (outer.steps_per_round != before.outer.steps_per_round) {
+    const int64_t most = GetStepsBetweenPushes(job);
+    for (const auto& [id, island] : std::map(job.islands)) {
+      if (island.steps_this_round > most) job.EditIsland(id).steps_this_round = most;
+    }
+    // Norms of pushes of another length are of another scale.
+    for (const auto& [id, penalty] : std::map(job.rounds.penalties)) {
+      job.rounds.EditPenalty(id).norm_statistics.clear();
+    }
+  }
+  if (job.rounds.window) {
+    job.rounds.window->grace = GraceFor(s, job, job.rounds.window->opened_by);
+  }
 }
 
 // All servers of the job log its new definition.
@@ -64,7 +86,12 @@ void OnChangeSettings(State& s, const ChangeSettings& request) {
     reply.status = Check(*job, request.spec);
   }
   if (reply.status.ok() && request.spec != job->spec()) {
+    const JobSpec before = job->spec();
     job->EditRecord().spec = request.spec;
+    // Steps beside the next version's commit may still be made at the old rates.
+    job->former_rates = {before.inner, before.schedule.train_tokens,
+                         job->rounds.decided_version() + 1};
+    ApplyToRound(s, *job, before);
     job->ledger->SetBudget(ComputeSequenceBudget(request.spec));
     ++job->settings_revision;
     AssignAgain(s, *job);

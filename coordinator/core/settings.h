@@ -10,9 +10,10 @@ namespace atl::coord {
 
 // The job goes on with the request's specification, which differs from its own in fields that
 // job.proto marks `live` and is valid: islands get it with their next order, servers with a new
-// assignment. Refused, and nothing changes, where the job is not there, has ended or all its tokens
-// are committed, where fewer tokens than it has handed out are to be trained, and where
-// steps_per_round begins or ceases to be 0.
+// assignment; steps and grace of the round under way follow, and pushes under way are judged by the
+// larger of both rates. Refused, and nothing changes, where the job is not there, has ended or all
+// its tokens are committed, where no more tokens than it has handed out are to be trained, and
+// where steps_per_round begins or ceases to be 0.
 void OnChangeSettings(State& s, const ChangeSettings& request);
 
 }  // namespace atl::coord

@@ -84,6 +84,67 @@ TEST_CASE("fewer_tokens_than_are_handed_out_are_refused") {
   CHECK(w.Job().ledger.budget == 8);
 }
 
+TEST_CASE("a_job_does_not_end_by_fewer_tokens_without_its_last_validation") {
+  Changing c;
+  REQUIRE(c.world().Job().ledger.leased == 0);
+  CHECK(c.ChangeTokens(40).code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(c.ChangeTokens(50).ok());
+}
+
+TEST_CASE("steps_and_grace_of_the_round_under_way_change") {
+  Changing c("tokens=400 steps=8 grace=1000");
+  World& w = c.world();
+  w.Contribute("a", 2);
+  REQUIRE(c.Change([](JobSpec& spec) {
+             spec.outer.steps_per_round = 2;
+             spec.outer.grace_seconds = 1;
+           }).ok());
+  CHECK(w.Order("b").steps_this_round == 2);
+  w.DoLines({"wait 2", "servers answer"});
+  CHECK(w.Job().summary.version == 2);  // without b
+}
+
+TEST_CASE("a_push_trained_at_the_rate_before_is_no_outlier") {
+  Changing c("tokens=4000");
+  World& w = c.world();
+  const auto pushes = [&] {
+    for (const std::string worker : {"a", "b"}) w.Contribute(worker, 2);
+    w.Do("servers answer");
+    for (const std::string worker : {"a", "b"}) w.Do("worker " + worker + " ready");
+  };
+  for (int round = 0; round < 15; ++round) pushes();  // the penalty has warmed up
+  w.Do("worker a leases wanted=2 request=99");
+  REQUIRE(c.Change([](JobSpec& spec) { spec.inner.learning_rate *= 0.01; }).ok());
+  const Version before = w.Job().summary.version;
+  w.DoLines({"worker a pushes", "worker a stages"});
+  w.Contribute("b", 2);
+  w.Do("servers answer");
+  CHECK(w.Job().summary.version == before + 1);
+  CHECK(w.Island(0).rounds_rejected == 0);
+  CHECK(w.Island(1).rounds_rejected == 0);
+}
+
+TEST_CASE("servers_know_a_later_end_than_a_store_that_is_restored") {
+  Changing c("tokens=80");
+  World& w = c.world();
+  w.Do("coordinator is-backed-up");
+  REQUIRE(c.ChangeTokens(400).ok());
+  for (int round = 0; round < 3; ++round) {
+    w.Do("servers answer");
+    for (const std::string worker : {"a", "b"}) w.Contribute(worker, 2);
+    w.Do("servers answer");
+    for (const std::string worker : {"a", "b"}) w.Do("worker " + worker + " ready");
+  }
+  REQUIRE(w.Job().ledger.committed == 16);
+  w.Do("coordinator is-restored");
+  w.DoLines({"server ps-0 attaches incarnation=1", "server ps-1 attaches incarnation=1",
+             "worker a attaches incarnation=1", "worker b attaches incarnation=1",
+             "servers answer"});
+  CHECK(w.Job().spec.schedule.train_tokens == 400);
+  CHECK(w.Job().ledger.budget == 40);
+  CHECK(w.Job().ledger.committed == 16);
+}
+
 TEST_CASE("a_chosen_number_of_steps_stays_chosen") {
   Changing c("tokens=400 steps=4");
   CHECK(c.Change([](JobSpec& spec) { spec.outer.steps_per_round = 8; }).ok());

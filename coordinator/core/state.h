@@ -192,6 +192,14 @@ struct ProgressWatch {
   bool stalled = false;  // rounds do not wait for it
 };
 
+// What a job's pushes were trained under before its settings changed, up to those that are based on
+// version `until`.
+struct FormerRates {
+  InnerSpec inner;
+  int64_t train_tokens = 0;
+  Version until = kNoVersion;
+};
+
 // When an island's next contribution should be there.
 struct NextPush {
   Generation generation = 0;
@@ -307,7 +315,8 @@ struct Job {
   std::map<IslandId, Switch> switches;
   std::map<IslandId, Instant> vacant_since;
   int64_t placement_revision = 0, settings_revision = 0;  // grow with each change
-  Instant validate_by = kNever;                           // the last validation times out
+  std::optional<FormerRates> former_rates;
+  Instant validate_by = kNever;  // the last validation times out
   // Results of an island for the version to be validated that no other one has confirmed.
   std::map<IslandId, ValidationLoss> doubted_losses;
   // Leases of islands when their newest generations began.

@@ -185,8 +185,8 @@ void Ledger::Release(IslandId island) {
   for (const PositionRange& range : LeasedRanges(island)) Free(range);
 }
 
-bool Ledger::CommitOnly(const std::vector<PositionRange>& ranges) {
-  Ledger fresh(budget_);
+bool Ledger::CommitOnly(const std::vector<PositionRange>& ranges, int64_t budget) {
+  Ledger fresh(budget);
   for (const PositionRange& range : ranges) {
     if (!fresh.IsFree(range)) return false;
     fresh.Put(range, {0, LedgerUse::kCommitted, -1, {}});

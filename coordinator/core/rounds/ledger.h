@@ -45,9 +45,9 @@ class Ledger {
   void Reassign(const ContributionId& contribution, IslandId island);
   void Release(IslandId island);  // what it leases is free again
 
-  // Commits what a job's servers say is committed, and nothing else. False, and nothing changes,
-  // unless the ranges are disjoint and together within the budget.
-  bool CommitOnly(const std::vector<PositionRange>& ranges);
+  // Commits what a job's servers say is committed, and nothing else, with this budget from now on.
+  // False, and nothing changes, unless the ranges are disjoint and together within it.
+  bool CommitOnly(const std::vector<PositionRange>& ranges, int64_t budget);
   std::vector<PositionRange> Committed() const;
 
   int64_t budget() const { return budget_; }

@@ -44,16 +44,22 @@ DecisionParticipant MakeParticipant(const Job& job, const Rounds& rounds,
 // See penalty.h. `round_tokens`: of all candidates together. A short push counts as a whole one:
 // its steps stray less from one direction than those of a long one. Where lengths change, it is
 // compared with those of its own length instead (StatisticsIndex).
-double EstimateLearningRateSum(const Job& job, const Rounds& rounds, int64_t inner_steps,
+double EstimateLearningRateSum(const Job& job, const Rounds& rounds, const DecisionParticipant& p,
                                int64_t round_tokens) {
-  const InnerSpec& inner = job.spec().inner;
   const int64_t committed = rounds.progress.tokens_committed;
-  const auto rate = [&](int64_t tokens) {
-    return LearningRate(inner, job.spec().schedule.train_tokens, tokens, ActiveIslands(job));
-  };
-  const int64_t steps = std::max({inner_steps, job.spec().outer.steps_per_round, int64_t{1}});
   // In the middle where the rate rises, where they began at the latest where it falls.
-  const double most = std::max(rate(committed), rate(committed + round_tokens / 2));
+  const auto rate = [&](const InnerSpec& inner, int64_t train_tokens) {
+    const int64_t islands = ActiveIslands(job);
+    return std::max(LearningRate(inner, train_tokens, committed, islands),
+                    LearningRate(inner, train_tokens, committed + round_tokens / 2, islands));
+  };
+  const int64_t steps = std::max({p.inner_steps, job.spec().outer.steps_per_round, int64_t{1}});
+  double most = rate(job.spec().inner, job.spec().schedule.train_tokens);
+  // It may have been trained at the rates of before.
+  const std::optional<FormerRates>& former = job.former_rates;
+  if (former && p.contribution.base_version <= former->until) {
+    most = std::max(most, rate(former->inner, former->train_tokens));
+  }
   return std::max(most, kLeastRate) * static_cast<double>(steps);
 }
 
@@ -246,9 +252,8 @@ std::vector<RoundCandidate> TakeCandidates(Job& job, Rounds& rounds, const Colle
   const int64_t fragment = FragmentFromVersion(collecting.version, job.spec().outer.fragments);
   for (const DecisionParticipant& p : decision.participants) {
     const int64_t masked = rounds.contributions.at(p.contribution).masked_tokens;
-    candidates.push_back({p.contribution, p.tokens,
-                          EstimateLearningRateSum(job, rounds, p.inner_steps, tokens), masked,
-                          StatisticsIndex(job, fragment, p.inner_steps)});
+    candidates.push_back({p.contribution, p.tokens, EstimateLearningRateSum(job, rounds, p, tokens),
+                          masked, StatisticsIndex(job, fragment, p.inner_steps)});
   }
   return candidates;
 }

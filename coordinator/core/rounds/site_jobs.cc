@@ -73,7 +73,12 @@ absl::StatusOr<std::vector<ShardDescriptor>> PlaceAt(const State& s, const Job& 
                                                      const OuterSpec& outer) {
   const std::vector<PlacementServer> servers =
       ListServers(s, {}, [&](const Server& server) { return MaySetUp(server, site); });
-  return PlaceShards(above.record.shards, servers, ServerPeakBytesPerElement(outer));
+  std::vector<ShardDescriptor> shards = above.record.shards;
+  for (ShardDescriptor& shard : shards) {  // what was lost there is not lost here
+    shard.filled_at = kNoVersion;
+    shard.filled_age = 0;
+  }
+  return PlaceShards(std::move(shards), servers, ServerPeakBytesPerElement(outer));
 }
 
 JobId FreeSiteId(const State& s, const Job& above, const std::string& site) {

@@ -402,7 +402,8 @@ bool MayReceive(const State& s, const NodeId& server) {
 }
 
 bool IsReleasing(const Job& job, const NodeId& server) {
-  return job.replicas().leaving.contains(server) && !job.HoldsShards(server);
+  return job.replicas().leaving.contains(server) && !job.HoldsShards(server) &&
+         !job.replicas().targets.contains(server);
 }
 
 bool HoldsOldShards(const State& s, const Job& job, const NodeId& server) {

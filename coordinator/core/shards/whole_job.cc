@@ -64,7 +64,9 @@ absl::Status CheckNumbers(const Descriptions& by_server) {
   return absl::OkStatus();
 }
 
+// The newest: a server that was not there when settings changed has the one before.
 absl::StatusOr<const JobDefinition*> FindJobDefinition(const Descriptions& by_server) {
+  const JobDefinition* newest = nullptr;
   for (const auto& [server, described] : by_server) {
     const JobDefinition& definition = described->assignment.definition;
     if (definition.facts.layers.empty()) continue;
@@ -74,9 +76,10 @@ absl::StatusOr<const JobDefinition*> FindJobDefinition(const Descriptions& by_se
       return Lacks(absl::StrCat("parameter server ", server, " holds it with a bad ",
                                 "specification: ", status.message()));
     }
-    return &definition;
+    if (newest == nullptr || definition.placement > newest->placement) newest = &definition;
   }
-  return Lacks("no server's log says what the job is");
+  if (newest == nullptr) return Lacks("no server's log says what the job is");
+  return newest;
 }
 
 // Every element of every layer once.
