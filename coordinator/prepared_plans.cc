@@ -23,6 +23,26 @@ bool SameDevices(const PlanMember& a, const PlanMember& b) {
                     });
 }
 
+// Returns the specification without rates, waits and numbers of islands: no plan follows from them,
+// and they may change while the job runs.
+JobSpec WithoutSettings(JobSpec spec) {
+  const InnerSpec inner;
+  const OuterSpec outer;
+  spec.inner.learning_rate = inner.learning_rate;
+  spec.inner.final_learning_rate_ratio = inner.final_learning_rate_ratio;
+  spec.inner.warmup_fraction = inner.warmup_fraction;
+  spec.inner.learning_rate_scaling = inner.learning_rate_scaling;
+  spec.inner.schedule = inner.schedule;
+  spec.inner.decay_fraction = inner.decay_fraction;
+  spec.inner.decay_shape = inner.decay_shape;
+  spec.outer.grace_seconds = outer.grace_seconds;
+  spec.outer.adaptive_grace = outer.adaptive_grace;
+  spec.outer.wait_for_all = outer.wait_for_all;
+  spec.outer.min_islands = outer.min_islands;
+  spec.outer.max_islands = outer.max_islands;
+  return spec;
+}
+
 // The same workers, the first one leading.
 bool SameMembers(const std::vector<PlanMember>& a, const std::vector<PlanMember>& b) {
   if (a.size() != b.size() || a.empty()) return false;
@@ -94,9 +114,10 @@ void PreparedPlans::Add(const Case& made, IslandPlan plan) {
 
 std::optional<IslandPlan> PreparedPlans::Take(const Island& island, const PlanRequest& request) {
   if (!request.unreachable.empty()) return std::nullopt;
+  const JobSpec wanted = WithoutSettings(request.spec);
   const auto found = std::find_if(plans_.begin(), plans_.end(), [&](const Prepared& prepared) {
     return prepared.island == island && SameMembers(prepared.members, request.members) &&
-           prepared.spec == request.spec && prepared.facts == request.facts;
+           WithoutSettings(prepared.spec) == wanted && prepared.facts == request.facts;
   });
   if (found == plans_.end()) return std::nullopt;
   IslandPlan plan = std::move(found->plan);
