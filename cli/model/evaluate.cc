@@ -147,8 +147,9 @@ absl::Status Run(const Global& global, const EvaluateFlags& flags) {
   EndSignals signals;
   signals.Watch([&](const char*) { interrupted = true; });
   ATOLL_ASSIGN_OR_RETURN(const Loaded loaded, Load(flags));
-  PairEncoder encoder(loaded.tokenizer.get(), loaded.begin);
-  Scorer scorer(*loaded.model.runner);
+  PairEncoder encoder(loaded.tokenizer.get(), loaded.begin,
+                      loaded.model.runner->model().config().vocab);
+  Scorer scorer(*loaded.model.runner, [&] { loaded.model.backend.cache->StartPass(0); });
   for (const NamedTask& named : tasks) {
     Progress progress(named.path, std::ssize(named.task.items));
     auto score = EvaluateTask(named.task, flags.limit, encoder, scorer, [&](int64_t done) {

@@ -185,6 +185,9 @@ absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {
     if (++count <= 8) absl::StrAppend(&names, names.empty() ? "" : ", ", id);
   }
   const int64_t parameters = JobState::ParameterBytes(assignment);
+  // What it holds already needs no more room: other jobs may have come since.
+  const JobDriver* held = server_.Find(assignment.job);
+  if (held != nullptr && parameters <= held->state().parameter_bytes()) return absl::OkStatus();
   const OuterSpec& outer = assignment.definition.spec.outer;
   const int64_t elements = parameters / ServerBytesPerElement(outer);
   const int64_t staged = elements * ServerPeakBytesPerElement(outer) - parameters;

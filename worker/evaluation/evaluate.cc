@@ -98,11 +98,11 @@ absl::StatusOr<TaskScore> EvaluateTask(const Task& task, int64_t limit, PairEnco
     const TaskItem& item = task.items[i];
     std::vector<LogLikelihood> found;
     for (const std::string& answer : item.answers) {
-      ATOLL_ASSIGN_OR_RETURN(const ScoredTokens text,
-                             encoder.Encode(item.prompt, JoinAnswer(item.prompt, answer)));
-      const auto one = task.kind == TaskKind::kPerplexity
-                           ? scorer.Roll(text)
-                           : scorer.Score(text, task.kind == TaskKind::kExact);
+      const auto text = encoder.Encode(item.prompt, JoinAnswer(item.prompt, answer));
+      const auto one = !text.ok() ? text.status()
+                       : task.kind == TaskKind::kPerplexity
+                           ? scorer.Roll(*text)
+                           : scorer.Score(*text, task.kind == TaskKind::kExact);
       if (!one.ok()) return Annotate(one.status(), absl::StrCat("line ", item.line));
       found.push_back(*one);
     }

@@ -11,8 +11,9 @@
 
 namespace atl {
 
-PairEncoder::PairEncoder(const Tokenizer* tokenizer, std::optional<int32_t> begin)
-    : tokenizer_(tokenizer) {
+PairEncoder::PairEncoder(const Tokenizer* tokenizer, std::optional<int32_t> begin,
+                         int64_t vocabulary)
+    : tokenizer_(tokenizer), vocabulary_(vocabulary) {
   if (tokenizer_ != nullptr) {
     encoder_.emplace(*tokenizer_);
     before_.assign(tokenizer_->before().begin(), tokenizer_->before().end());
@@ -32,6 +33,12 @@ absl::StatusOr<ScoredTokens> PairEncoder::Encode(std::string context, std::strin
   ATOLL_RETURN_IF_ERROR(Append(context, &alone));
   text.context = std::ssize(text.tokens) + std::ssize(alone);
   ATOLL_RETURN_IF_ERROR(Append(context + continuation, &text.tokens));
+  for (const int32_t token : text.tokens) {
+    if (token < vocabulary_) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("token ", token, " of the tokenizer is beyond the model's vocabulary of ",
+                     vocabulary_, ": leave out the text that makes it"));
+  }
   return text;
 }
 
@@ -83,6 +90,7 @@ absl::StatusOr<LogLikelihood> Scorer::ScoreWindow(const std::vector<int32_t>& to
   batch.targets.assign(batch.inputs.size(), kIgnoredTarget);
   std::copy(tokens.begin() + first, tokens.begin() + last,
             batch.targets.begin() + first - begin - 1);
+  before_pass_();
   ATOLL_ASSIGN_OR_RETURN(const LossSum loss, runner_.Evaluate(batch));
   if (!std::isfinite(loss.nats)) {
     return absl::FailedPreconditionError("the model's loss is not finite; it has diverged");
@@ -94,6 +102,7 @@ absl::StatusOr<bool> Scorer::IsGreedy(const std::vector<int32_t>& tokens, int64_
   std::vector<float> logits(static_cast<size_t>(runner_.model().config().vocab));
   for (int64_t next = first; next < std::ssize(tokens); ++next) {
     const int64_t begin = std::max<int64_t>(0, next - runner_.seq_len());
+    before_pass_();
     ATOLL_RETURN_IF_ERROR(runner_.Logits(std::span(tokens).subspan(begin, next - begin), logits));
     // The first of equal ones counts.
     const auto likeliest = std::max_element(logits.begin(), logits.end()) - logits.begin();

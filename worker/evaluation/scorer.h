@@ -4,8 +4,10 @@
 #define ATOLL_WORKER_EVALUATION_SCORER_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/status.h"
@@ -27,9 +29,11 @@ struct ScoredTokens {
 class PairEncoder {
  public:
   // `tokenizer` null: tokens are bytes. `begin`: stands before a text where the tokenizer puts
-  // nothing there; none: a text's first token is not scored. The tokenizer outlives it.
-  PairEncoder(const Tokenizer* tokenizer, std::optional<int32_t> begin);
+  // nothing there; none: a text's first token is not scored. `vocabulary`: of the model. The
+  // tokenizer outlives it.
+  PairEncoder(const Tokenizer* tokenizer, std::optional<int32_t> begin, int64_t vocabulary);
 
+  // INVALID_ARGUMENT: a token is beyond the model's vocabulary.
   absl::StatusOr<ScoredTokens> Encode(std::string context, std::string continuation);
 
  private:
@@ -38,6 +42,7 @@ class PairEncoder {
   const Tokenizer* tokenizer_;
   std::optional<Encoder> encoder_;
   std::vector<int32_t> before_;
+  int64_t vocabulary_;
 };
 
 struct LogLikelihood {
@@ -51,7 +56,11 @@ struct LogLikelihood {
 // as its window has.
 class Scorer {
  public:
-  explicit Scorer(ModelRunner& runner) : runner_(runner) {}
+  // `before_pass`: called before each pass through the model; a backend that keeps keys and values
+  // forgets them there.
+  explicit Scorer(
+      ModelRunner& runner, std::function<void()> before_pass = [] {})
+      : runner_(runner), before_pass_(std::move(before_pass)) {}
 
   // REQUIRES: something is scored.
   absl::StatusOr<LogLikelihood> Score(const ScoredTokens& text, bool greedy = false);
@@ -64,6 +73,7 @@ class Scorer {
   absl::StatusOr<bool> IsGreedy(const std::vector<int32_t>& tokens, int64_t first);
 
   ModelRunner& runner_;
+  const std::function<void()> before_pass_;
 };
 
 }  // namespace atl
