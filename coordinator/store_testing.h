@@ -28,10 +28,16 @@ class Folder {
 // One record of every kind, no field at its default.
 inline std::vector<StoreRecord> OneOfEach() {
   const ContributionId id{1, 2, 3, 4};
-  JobRecord job{"lm-1", 1, {}, JobFacts{{{"embedding", 64}}, 10, 2, 99}, {{0, 1, 2, 3, "p1", "e"}}};
+  JobRecord job;
+  job.job = "lm-1";
+  job.number = 1;
+  job.facts = JobFacts{{{"embedding", 64}}, 10, 2, 99};
+  const ShardReplica active{"p1", "e", "key", ReplicaRole::kActive, "", false, 0};
+  const ShardReplica joining{"p2", "e2", "key2", ReplicaRole::kJoining, "p1", true, 0};
+  const ShardReplica leaving{"p3", "", "", ReplicaRole::kLeaving, "", false, 4};
+  job.shards = {{0, 1, 2, 3, {active, joining, leaving}, 9, 3}};
   job.spec.name = "lm";
   job.spec.outer.momentum = 0.25;
-  job.refilled = {{0, 9, 3}};
   job.fill_version = 12;
   job.fill_base = 8;
   job.lost_update = "version 9";
