@@ -135,7 +135,9 @@ class TriesBeside {
     thread_ = std::thread([this] {
       while (!answered_ && !request_.cancelled()) {
         answer_ = SendOnce(request_, /*beside=*/true);
-        answered_ = answer_.ok();
+        // A server that is too busy for this one may still answer the first.
+        constexpr int kTooMany = 429, kServerErrors = 500;
+        answered_ = answer_.ok() && answer_->status != kTooMany && answer_->status < kServerErrors;
         if (!answered_) std::this_thread::sleep_for(std::chrono::milliseconds(kPauseSliceMs));
       }
     });
@@ -145,6 +147,9 @@ class TriesBeside {
     thread_.join();
   }
   bool answered() const { return answered_; }
+  // The first one is answered after all. Does not wait for the try under way.
+  void End() { ended_ = true; }
+  bool ended() const { return ended_; }
   // REQUIRES: answered().
   WebAnswer Take() { return *std::move(answer_); }
 
@@ -259,12 +264,16 @@ curl_socket_t OpenSocket(void* user, curlsocktype, curl_sockaddr* address) {
 int CheckProgress(void* user, curl_off_t, curl_off_t got, curl_off_t, curl_off_t sent) {
   auto* const transfer = static_cast<Transfer*>(user);
   const Instant now = SteadyNow();
-  if (std::exchange(transfer->moved, got + sent) != got + sent) transfer->moved_at = now;
+  if (std::exchange(transfer->moved, got + sent) != got + sent) {
+    transfer->moved_at = now;
+    if (transfer->beside != nullptr) transfer->beside->End();
+  }
   const Duration silent = now - transfer->moved_at;
   if (Wait::current != nullptr && silent >= kSaySilence) Wait::current->Say("no answer");
   const auto* request = transfer->request;
   const bool may_try = Reads(*request) && !request->link_local && !transfer->is_beside;
-  if (silent >= kTryBeside && may_try && transfer->beside == nullptr) {
+  const bool tries = transfer->beside != nullptr && !transfer->beside->ended();
+  if (silent >= kTryBeside && may_try && !tries) {
     transfer->beside = std::make_unique<TriesBeside>(*request);
   }
   const bool answered = transfer->beside != nullptr && transfer->beside->answered();
@@ -473,6 +482,7 @@ absl::StatusOr<WebAnswer> SendHttpWithRetries(const std::function<WebRequest()>&
     if (!wait.has_value()) wait.emplace(request.url);
     const Instant began = SteadyNow();
     auto answer = options.send ? options.send(request) : SendHttp(request);
+    const bool was_silent = SteadyNow() - began >= kTryBeside;
     const bool busy = answer.ok() ? answer->status == 429 || answer->status >= 500
                                   : absl::IsUnavailable(answer.status());
     if (!busy || attempt >= options.tries) return answer;
@@ -484,7 +494,7 @@ absl::StatusOr<WebAnswer> SendHttpWithRetries(const std::function<WebRequest()>&
     } else if (!Pause(ms, request.cancelled)) {
       return CancelledError(request.url);
     }
-    if (SteadyNow() - began < kTryBeside) pause_ms *= 2;  // silence was a pause already
+    if (!was_silent) pause_ms *= 2;  // silence was a pause already
   }
 }
 

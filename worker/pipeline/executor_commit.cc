@@ -200,6 +200,7 @@ absl::Status Executor::Commit() {
   ATOLL_RETURN_IF_ERROR(EnqueueCommit());
   ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));
   ATOLL_RETURN_IF_ERROR(device_.communication().TakeFailure());
+  ATOLL_RETURN_IF_ERROR(spread_status_);  // F has read what did not come
   step.summed = step.committed = SteadyNow();
   if (points_) clock_.NewestPassed();
   NoteSpread();
@@ -248,6 +249,8 @@ absl::Status Executor::Optimize() {
     device_.optimizer().Apply(step, static_cast<float>(input_->learning_rate), sum_of_squares,
                               SelectPlannedNorms(), options_.keep_gradients,
                               input_->counted_tokens);
+    // What could not be launched is no step.
+    ATOLL_RETURN_IF_ERROR(device_.compute().TakeFailure());
     gradients_dirty_ = options_.keep_gradients || sharded;
   }
   for (HeldState* held : device_.planned()) {
@@ -265,15 +268,18 @@ absl::Status Executor::Optimize() {
 absl::Status Executor::Spread() {
   if (!device_.role().ownership.sharded()) return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(sync_.Spread(waits_));
+  spread_status_ = absl::OkStatus();
   spreads_ = true;
   return device_.runs_behind_host() ? absl::OkStatus() : FinishSpread();
 }
 
 absl::Status Executor::FinishSpread() {
   if (!spreads_) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(spread_status_);
   sync_.AwaitSpread();
   const absl::Status done = device_.communication().Synchronize(device_.communication_stream());
-  if (!done.ok() && !sync_.spread_came()) return done;
+  // An error is given once: whoever wants the parameters after this one has it, too.
+  if (!done.ok() && !sync_.spread_came()) return spread_status_ = done;
   NoteSpread();
   return absl::OkStatus();
 }

@@ -353,7 +353,9 @@ void Executor::Account() {
     if (span.op.kind == PlanOpKind::kWeightGradient) continue;
     // Emulated, W of a fused B has a span of its own.
     const bool fused = run.role->fused && i + 1 < spans.size() &&
-                       spans[i + 1].op.kind == PlanOpKind::kWeightGradient;
+                       spans[i + 1].op.kind == PlanOpKind::kWeightGradient &&
+                       spans[i + 1].op.stage == span.op.stage &&
+                       spans[i + 1].op.micro_batch == span.op.micro_batch;
     if (fused) took += spans[i + 1].end - spans[i + 1].start;
     Adapter* const adapter =
         (span.op.kind == PlanOpKind::kForward ? run.activations : run.gradients).get();
