@@ -51,7 +51,7 @@ TEST_CASE("sites are who is near, named after their first workers, with what was
   World world = TwoSites();
   CHECK(world.Finds() == "site-a: a b; site-c: c d");
   CHECK(world.source["site-a"] ==
-        "measured: 0.3 ms, 940 Mbit/s inside; 21 ms, 95 Mbit/s to site-c");
+        "measured: 300 us, 940 Mbit/s inside; 21 ms, 95 Mbit/s to site-c");
 }
 
 TEST_CASE("two workers alone are one site if their link is short, whatever it carries") {
