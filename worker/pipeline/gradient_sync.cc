@@ -1,6 +1,8 @@
 #include "worker/pipeline/gradient_sync.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "common/check.h"
 #include "common/event_loop.h"
@@ -182,6 +184,22 @@ absl::Status GradientSync::LookAtSpread() {
   return absl::OkStatus();
 }
 
+// Sees the end of the gathers before the communicators end for another plan: whose failure would
+// count against them. Ends with them, or with the step's interruption.
+void GradientSync::NoticeSpread() {
+  constexpr auto kLookInterval = std::chrono::milliseconds(1);
+  const auto ends = [&] {
+    const std::lock_guard lock(mutex_);
+    return stopped_ || !interrupt_.status().ok();
+  };
+  while (!device_.communication().Passed(*gathered_.front())) {
+    if (ends()) return;
+    std::this_thread::sleep_for(kLookInterval);
+  }
+  if (ends()) return;
+  if (const absl::Status status = LookAtSpread(); !status.ok()) interrupt_.Raise(status);
+}
+
 template <typename Function>
 void GradientSync::ForEachHeld(const SyncTask& task, const Function& function) const {
   if (HeldState* held = device_.FindPlanned(task.layer, false)) function(*held);
@@ -242,6 +260,7 @@ absl::Status GradientSync::Spread(bool waits) {
     spread_spans_.push_back(
         {{.kind = PlanOpKind::kSync, .layer = tasks[i].layer}, start, SteadyNow()});
   }
+  if (!tasks.empty() && device_.runs_behind_host()) thread_.Add([this] { NoticeSpread(); });
   return absl::OkStatus();
 }
 

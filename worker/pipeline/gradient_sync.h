@@ -11,6 +11,7 @@
 #ifndef ATOLL_WORKER_PIPELINE_GRADIENT_SYNC_H_
 #define ATOLL_WORKER_PIPELINE_GRADIENT_SYNC_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -52,7 +53,7 @@ class GradientSync {
   void AwaitSpread();  // of all layers
   bool spreads() const { return !awaited_.empty(); }
   // Returns whether the newest Spread is known to have come to its end, before any collective
-  // failed. After Wait.
+  // failed.
   bool spread_came() const { return spread_came_; }
   // REQUIRES: after Wait, and the device has done all of it.
   std::vector<OpSpan> spans() const;
@@ -70,6 +71,7 @@ class GradientSync {
   void ForEachHeld(const SyncTask& task, const Function& function) const;
   void AwaitSpread(HeldState& held);
   absl::Status LookAtSpread();
+  void NoticeSpread();
   absl::Status AllReduceTable(const SyncTask& task);
 
   Device& device_;
@@ -93,7 +95,7 @@ class GradientSync {
   // By task: its all-gather. Which layers are not behind theirs yet on the device's stream.
   std::vector<std::unique_ptr<Event>> gathered_;
   std::set<HeldState*> awaited_;
-  bool spread_came_ = true;   // see spread_came; the reductions' thread's while it runs
+  std::atomic<bool> spread_came_ = true;
   int64_t summed_bytes_ = 0;  // of the task under way; its thread's own
   WorkQueue thread_;
 };
