@@ -58,6 +58,7 @@ def calls_answer_as_the_reference_says(fixture):
     fixture.wait_until("a round", lambda: coordinator.job(job)["version"] >= 1, 120)
     values = {"job": job, "decisions": 4, "island": 0, "points": 16, "islands": 2, "tail": 8, "after": 0,
               "severity": "info", "contains": "", "server": "ps1", "undo": "1", "before": 0}
+    bodies = {"submit": text, "set": "outer.grace_seconds=7\ninner.schedule=linear"}
     ended = ["cancel", "submit"]  # in this order, after all others
     calls = [(path, method, call) for path, methods in reference["paths"].items() for method, call in methods.items()]
     calls.sort(key=lambda call: ended.index(call[2]["operationId"]) if call[2]["operationId"] in ended else -1)
@@ -66,7 +67,7 @@ def calls_answer_as_the_reference_says(fixture):
         query = {one["name"]: values[one["name"]] for one in call["parameters"] if one["in"] == "query"}
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}{path}?{urllib.parse.urlencode(query)}", method=method.upper(),
-            data=text.encode() if "requestBody" in call else b"" if method == "post" else None,
+            data=bodies[call["operationId"]].encode() if "requestBody" in call else b"" if method == "post" else None,
             headers={"X-Atoll-Action": "1"} if method == "post" else {})
         content = call["responses"]["200"]["content"]
         try:
