@@ -59,7 +59,10 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(std::vector<std::string> argume
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (!absl::StartsWith(*variable, "ATOLL_")) variables.push_back(*variable);
+    // Variables that stand for flags are meant for other daemons; where data are cached is not.
+    const bool is_flag =
+        absl::StartsWith(*variable, "ATOLL_") && !absl::StartsWith(*variable, "ATOLL_DATA_CACHE");
+    if (!is_flag) variables.push_back(*variable);
   }
   variables.push_back(nullptr);
   const pid_t parent = getpid();
