@@ -25,17 +25,17 @@ class Folder {
   std::string path;
 };
 
-// One record of every kind, no field at its default.
-inline std::vector<StoreRecord> OneOfEach() {
-  const ContributionId id{1, 2, 3, 4};
-  JobRecord job;
-  job.job = "lm-1";
-  job.number = 1;
-  job.facts = JobFacts{{{"embedding", 64}}, 10, 2, 99};
+inline ShardDescriptor OneShard() {
   const ShardReplica active{"p1", "e", "key", ReplicaRole::kActive, "", false, 0};
   const ShardReplica joining{"p2", "e2", "key2", ReplicaRole::kJoining, "p1", true, 0};
   const ShardReplica leaving{"p3", "", "", ReplicaRole::kLeaving, "", false, 4};
-  job.shards = {{0, 1, 2, 3, {active, joining, leaving}, 9, 3}};
+  return {0, 1, 2, 3, {active, joining, leaving}, 9, 3};
+}
+
+// One record of every kind, no field at its default.
+inline std::vector<StoreRecord> OneOfEach() {
+  const ContributionId id{1, 2, 3, 4};
+  JobRecord job{"lm-1", 1, {}, JobFacts{{{"embedding", 64}}, 10, 2, 99}, {OneShard()}};
   job.spec.name = "lm";
   job.spec.outer.momentum = 0.25;
   job.fill_version = 12;

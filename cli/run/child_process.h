@@ -18,7 +18,8 @@ namespace atl::cli {
 class ChildProcess {
  public:
   // `arguments[0]`: path of the program. Its outputs are appended to `log_path`. It gets this
-  // process's environment without ATOLL_*, which would be flags of its own.
+  // process's environment without ATOLL_*, which would be flags of its own, but for
+  // ATOLL_DATA_CACHE*.
   static absl::StatusOr<ChildProcess> Start(std::vector<std::string> arguments,
                                             const std::string& log_path);
   ~ChildProcess();  // kills it if it runs

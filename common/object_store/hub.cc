@@ -293,7 +293,8 @@ absl::StatusOr<HubPath> ParseHubPath(const std::string& url) {
   const size_t at = parts[1].find('@');
   size_t used = 2;
   if (at != std::string::npos) {
-    // Reads a revision as other tools write it: refs%2Fpr%2F1, and a short form of the branch of conversions.
+    // Reads a revision as other tools write it: refs%2Fpr%2F1, and a short form of the branch of
+    // conversions.
     place.revision = absl::StrReplaceAll(parts[1].substr(at + 1), {{"%2F", "/"}, {"%2f", "/"}});
     if (place.revision == "~parquet") place.revision = "refs/convert/parquet";
     parts[1].resize(at);

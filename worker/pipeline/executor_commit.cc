@@ -278,7 +278,7 @@ absl::Status Executor::FinishSpread() {
   ATOLL_RETURN_IF_ERROR(spread_status_);
   sync_.AwaitSpread();
   const absl::Status done = device_.communication().Synchronize(device_.communication_stream());
-  // An error is given once: whoever wants the parameters after this one has it, too.
+  // An error is given once, and later questions for the parameters have it, too.
   if (!done.ok() && !sync_.spread_came()) return spread_status_ = done;
   NoteSpread();
   return absl::OkStatus();

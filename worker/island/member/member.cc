@@ -103,7 +103,7 @@ void GroupMember::Close() {
   read_ahead_.Forget();
   outer_exchange_.EndWork();
   const std::lock_guard work(state_.engine_mutex());
-  read_ahead_.Forget();  // what a step under way expected since
+  read_ahead_.Forget();                                      // what a step under way expected since
   const std::shared_ptr<const GroupJob> job = state_.job();  // until its engine has ended
   std::shared_ptr<Engine> engine = state_.Close();
   outer_exchange_.Clear();
