@@ -92,7 +92,7 @@ const phases = {
     check(await page.locator('.chart canvas').count() === 6, 'a job with validation sets has six charts');
     // By island: what its last point says is a number.
     for (const chart of ['Gradient norm', 'Learning rate']) {
-      await page.locator('.chart', { hasText: chart }).locator('canvas').hover();
+      await page.locator('.chart', { hasText: chart }).locator('.u-over').hover();
       const values = await page.locator('.chart', { hasText: chart }).locator('.u-value').allInnerTexts();
       check(values.length === 4 && values.slice(1).some((v) => Number(v) > 0), `${chart}: ${values.join(', ')}`);
     }
