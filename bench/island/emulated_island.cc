@@ -9,6 +9,7 @@
 #include "common/event_loop.h"
 #include "common/model/layout.h"
 #include "kernels/cpu/cpu.h"
+#include "worker/pipeline/utilisation.h"
 
 namespace atl::bench {
 namespace {
@@ -190,7 +191,8 @@ Measured EmulatedIsland::Step() {
   measured.step_s = Seconds(end - start);
   double busy = 0;
   for (const worker::StepOutcome& outcome : outcomes) {
-    for (const worker::DeviceStep& device : outcome.devices) busy += Seconds(device.busy);
+    for (const worker::DeviceStep& device : outcome.devices)
+      busy += Seconds(worker::ComputeTime(device));
   }
   measured.bubble = 1 - busy / (static_cast<double>(engines_.size()) * measured.step_s);
   return measured;
