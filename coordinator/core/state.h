@@ -192,8 +192,8 @@ struct ProgressWatch {
   bool stalled = false;  // rounds do not wait for it
 };
 
-// What a job's pushes were trained under before its settings changed, up to those that are based on
-// version `until`.
+// The rates that a job's pushes may have been trained at before its settings changed, up to those
+// that are based on version `until`.
 struct FormerRates {
   InnerSpec inner;
   int64_t train_tokens = 0;

@@ -185,7 +185,7 @@ absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {
     if (++count <= 8) absl::StrAppend(&names, names.empty() ? "" : ", ", id);
   }
   const int64_t parameters = JobState::ParameterBytes(assignment);
-  // What it holds already needs no more room: other jobs may have come since.
+  // Parameters that it holds already need no more room: other jobs may have come since.
   const JobDriver* held = server_.Find(assignment.job);
   if (held != nullptr && parameters <= held->state().parameter_bytes()) return absl::OkStatus();
   const OuterSpec& outer = assignment.definition.spec.outer;

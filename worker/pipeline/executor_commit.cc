@@ -249,7 +249,7 @@ absl::Status Executor::Optimize() {
     device_.optimizer().Apply(step, static_cast<float>(input_->learning_rate), sum_of_squares,
                               SelectPlannedNorms(), options_.keep_gradients,
                               input_->counted_tokens);
-    // What could not be launched is no step.
+    // An update that could not be launched is no step.
     ATOLL_RETURN_IF_ERROR(device_.compute().TakeFailure());
     gradients_dirty_ = options_.keep_gradients || sharded;
   }

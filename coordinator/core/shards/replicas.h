@@ -1,6 +1,6 @@
 // The replicas of a job's shards (docs/decisions/moving-shards.md). Pure.
 //
-// Of each shard one server is active: islands push to it and pull from it, and it reports the
+// One server of each shard is active: islands push to it and pull from it, and it reports the
 // statistics. Where the job keeps two, the other server is a standby: the active one forwards the
 // pushes to it, and it applies the same rounds. Replicas that join or leave hold nothing that a
 // round waits for. They are in the order of their roles: the active one is the first.
