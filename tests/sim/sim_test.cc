@@ -120,6 +120,11 @@ void PlaySites(uint64_t first, uint64_t seeds) {
   REQUIRE(totals.contributed > 5 * static_cast<int64_t>(seeds));
 }
 
+// Histories that once broke a promise, which few others do in that way.
+TEST_CASE("a_push_lost_by_a_set_up_that_failed_later_is_withdrawn_after_the_next_one") {
+  Play(706, 1, MovingOptions, "--moves ", {});
+}
+
 // 400 histories in all. The slow target more_seeds_test plays 3,200 others.
 TEST_CASE("160_seeded_histories_keep_every_promise") { PlayRandom(1, 160); }
 

@@ -222,6 +222,9 @@ struct Reconfigure {
   // That is pulled next, unless a save is resumed. kNoVersion: none yet, or the next one, which is
   // made of the steps that the devices have taken.
   Version committed = kNoVersion;
+  // That the members are to keep, by what this worker has done (`since` is not set); what is not
+  // there is reported as lost. Where it takes over, the leader before says it.
+  OuterTag outer = {};
 };
 // theta <- the initial weights: InitialWeightsMade.
 struct MakeInitialWeights {};

@@ -53,6 +53,8 @@ bool WorkerCore::Impl::StartReconfigure() {
   command.shards = order_->shards;
   if (!order_->pull_order.empty()) command.committed = order_->committed_version;
   if (TakingOver()) command.take_over_from = order_->takes_over_from;
+  if (adopted_) command.outer.base = base_version_;
+  if (in_flight_ && in_flight_->captured) command.outer.captured = in_flight_->id;
   // The parts on their way belong to owners of the plan before.
   if (pull_.pulling() || pull_.pulled() || (in_flight_ && !in_flight_->pushes.empty())) {
     RestartTransfers();

@@ -91,6 +91,29 @@ TEST_CASE("A plan that may wait waits for a pseudo-gradient that is being made")
   CHECK(fixture.Wants<PushRequest>().contribution == first);
 }
 
+TEST_CASE("Every attempt to set up a plan names the base and the push that are to be there") {
+  Group fixture;
+  fixture.Starts();
+  fixture.TrainsSteps(4);
+  const ContributionId push = fixture.AwaitPushRequest().contribution;
+  fixture.order.plan = MakeTwoStagePlan(2, "w1", "w2");
+  fixture.Orders();
+  fixture.HandleEvent(CommandFailed{"interrupted"});
+  for (const int attempt : {1, 2}) {
+    INFO("attempt " << attempt);
+    fixture.Passes(kRetryInterval);
+    const Reconfigure setup = fixture.Wants<Reconfigure>();
+    CHECK(setup.outer.base == fixture.order.committed_version);
+    CHECK(setup.outer.captured == push);
+    if (attempt == 1) fixture.HandleEvent(CommandFailed{"w2 is unavailable"});
+  }
+  Reconfigured without{2, /*kept=*/false};
+  without.push_lost = true;
+  fixture.HandleEvent(without);
+  fixture.Passes(kRetryInterval);
+  CHECK(fixture.Wants<PushRequest>().inner_steps == 0);  // it is withdrawn
+}
+
 TEST_CASE("What is captured when the island begins anew ends soon") {
   Group fixture;
   fixture.Starts();

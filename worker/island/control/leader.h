@@ -172,6 +172,8 @@ class IslandLeader {
   // Has all members do what changes their parameters.
   absl::Status ChangeAll(GroupFrame frame);
   absl::StatusOr<Reconfigured> TransferState(const Holdings& holdings);
+  // Adds to the report what is nowhere of the wanted base and contribution.
+  void NoteOuterLost(const OuterTag& wanted, Reconfigured* taken) const;
   StateTransferPlan PlanTransferOrRestore(const Holdings& holdings);
   void AddRemoteSaves(const Holdings& holdings);
   bool PlanReplay(int64_t save, int64_t optimizer_step);
@@ -184,7 +186,7 @@ class IslandLeader {
     int64_t optimizer_step = 0;  // reached
     bool all = false;
   };
-  absl::StatusOr<Replayed> ReplayChanges(int64_t from, bool base_lost);
+  absl::StatusOr<Replayed> ReplayChanges(int64_t from);
   int64_t AssignSaveNumber(const LocalCheckpoint& about, Tier tier);
   void OnSaveDone(const NodeId& from, const SaveDone& done);
   void ForgetSaving();

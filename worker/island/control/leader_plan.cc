@@ -58,10 +58,15 @@ absl::StatusOr<Reconfigured> IslandLeader::Configure(const Reconfigure& command)
   Holdings holdings;
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings));
   std::optional<Leadership> taken_over;
+  OuterTag wanted = command.outer;
+  // It may have become ready since the command was given.
+  if (!wanted.captured) wanted.captured = known_.outer.captured;
   if (!command.take_over_from.empty()) {
     ATOLL_ASSIGN_OR_RETURN(taken_over, TakeOverState(command.take_over_from));
+    wanted = {taken_over->adopted ? taken_over->base_version : kNoVersion, taken_over->in_flight};
   }
   ATOLL_ASSIGN_OR_RETURN(Reconfigured done, TransferState(holdings));
+  NoteOuterLost(wanted, &done);
   done.plan_number = command.plan.number;
   done.taken_over = std::move(taken_over);
   return done;
@@ -200,6 +205,19 @@ absl::Status IslandLeader::FetchAll(StateTransferPlan& transfers, int64_t save,
   return status;
 }
 
+// By what is there now: an attempt before this one may have found the loss, and failed later. An
+// adoption that failed at its end may have left a newer base, and nothing of the push, which has
+// been decided then.
+void IslandLeader::NoteOuterLost(const OuterTag& wanted, Reconfigured* taken) const {
+  const OuterTag has = port_->outer()->tag();
+  const bool adopted_since = wanted.captured && has.base > wanted.captured->base_version;
+  taken->push_lost = wanted.captured && has.captured != wanted.captured && !adopted_since;
+  taken->base_lost = taken->kept && has.base < wanted.base && !taken->push_lost;
+  if (!taken->push_lost && has.base >= wanted.base) return;
+  taken->kept = taken->base_lost;
+  taken->step_taken = taken->step_taken && taken->kept;
+}
+
 absl::StatusOr<Reconfigured> IslandLeader::TransferState(const Holdings& holdings) {
   StateTransferPlan transfers = PlanTransferOrRestore(holdings);
   const int64_t save = transfers.kept && replay_ ? replay_->save : 0;
@@ -234,7 +252,7 @@ absl::StatusOr<Reconfigured> IslandLeader::TransferState(const Holdings& holding
   if (save != 0) {
     const int64_t saved = transfers.optimizer_step;
     known_.parameters_since = state.parameters_since;
-    ATOLL_ASSIGN_OR_RETURN(const Replayed replayed, ReplayChanges(saved, !outer_lost.empty()));
+    ATOLL_ASSIGN_OR_RETURN(const Replayed replayed, ReplayChanges(saved));
     taken.steps_replayed = replayed.optimizer_step - saved;
     taken.resumed = taken.resumed || save == resume_save_;
     taken.kept = replayed.all;
@@ -245,10 +263,6 @@ absl::StatusOr<Reconfigured> IslandLeader::TransferState(const Holdings& holding
   }
   if (std::exchange(known_.state_broken, false)) ATOLL_RETURN_IF_ERROR(FetchTables());
   if (!outer_lost.empty()) {
-    taken.push_lost = known_.outer.captured.has_value();
-    taken.base_lost = taken.kept && !taken.push_lost;
-    taken.kept = taken.base_lost;
-    taken.step_taken = taken.step_taken && taken.kept;
     taken.reason = absl::StrCat(outer_lost, taken.reason.empty() ? "" : "; ", taken.reason);
   }
   // Not before: a retry has to find the same, and report it.

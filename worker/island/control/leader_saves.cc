@@ -266,7 +266,7 @@ bool IslandLeader::PlanReplay(int64_t save, int64_t optimizer_step) {
 }
 
 // Without theta_base only as far as the parameters do not become it.
-absl::StatusOr<IslandLeader::Replayed> IslandLeader::ReplayChanges(int64_t from, bool base_lost) {
+absl::StatusOr<IslandLeader::Replayed> IslandLeader::ReplayChanges(int64_t from) {
   Replayed replayed{from, true};
   for (const LoggedChange& change : replay_->changes) {
     if (const LoggedStep* step = std::get_if<LoggedStep>(&change)) {
@@ -275,7 +275,7 @@ absl::StatusOr<IslandLeader::Replayed> IslandLeader::ReplayChanges(int64_t from,
       replayed.optimizer_step = step->optimizer_step;
       continue;
     }
-    if (base_lost) {
+    if (port_->outer()->tag().base == kNoVersion) {
       replayed.all = false;
       break;
     }
