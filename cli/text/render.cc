@@ -306,6 +306,10 @@ std::string JobText(const v1::Job& job, int decisions) {
   absl::StrAppend(&out, "  loss: training ", Loss(ShownLoss(s)), ", validation ",
                   Loss(s.validation_loss()), " at version ", VersionText(s.validated_version()),
                   " (", Loss(s.first_validation_loss()), " at the start)\n");
+  if (s.skipped_sequences() > 0) {
+    absl::StrAppend(&out, "  skipped: ", s.skipped_sequences(),
+                    " sequences, as not finite or unlike the others; atoll logs names them\n");
+  }
   if (s.validation_accuracy() > 0) {
     absl::StrAppend(&out, "  top-1 accuracy: ", Fixed(100 * s.validation_accuracy(), 2), "%\n");
   }

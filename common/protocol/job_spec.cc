@@ -211,6 +211,9 @@ absl::Status ValidateInner(const InnerSpec& i) {
   ATOLL_RETURN_IF_ERROR(InRange("inner.epsilon", i.epsilon, 0, 1));
   ATOLL_RETURN_IF_ERROR(InRange("inner.weight_decay", i.weight_decay, 0, 10));
   ATOLL_RETURN_IF_ERROR(InRange("inner.clip_norm", i.clip_norm, 0, kInfinity));
+  ATOLL_RETURN_IF_ERROR(
+      InRange("inner.skip_norm_deviations", i.skip_norm_deviations, 0, kInfinity));
+  ATOLL_RETURN_IF_ERROR(InRange("inner.skipped_share_max", i.skipped_share_max, 0, 1.0000001));
   ATOLL_RETURN_IF_ERROR(IntInRange("inner.batch_sequences", i.batch_sequences, 1, 1 << 20));
   ATOLL_RETURN_IF_ERROR(InRange("inner.momentum", i.momentum, 0, 1));
   return IntInRange("inner.micro_batch_sequences", i.micro_batch_sequences, 0, i.batch_sequences);

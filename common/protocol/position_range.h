@@ -5,6 +5,8 @@
 
 #include <compare>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace atl {
 
@@ -19,6 +21,12 @@ struct PositionRange {
   int64_t size() const { return end - begin; }
   auto operator<=>(const PositionRange&) const = default;
 };
+
+// Returns whether all of `some` is in `ranges`.
+bool Contains(const std::vector<PositionRange>& ranges, const std::vector<PositionRange>& some);
+
+// Returns "sequences 8 to 15, 40 to 47", by their positions.
+std::string DescribeSequences(const std::vector<PositionRange>& ranges);
 
 }  // namespace atl
 

@@ -58,6 +58,35 @@ TEST_CASE("a cancelled job does not wait for a server that has lost what was dec
   CHECK_FALSE(HasText(w.Do("wait 10"), "ps-1"));
 }
 
+TEST_CASE("a_job_that_skips_more_of_its_data_than_it_may_ends_and_says_how_much") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "tokens=1000");  // 100 sequences, of which one may be skipped
+  const auto contribute = [&](const std::string& skipped) {
+    w.DoLines({"worker a leases wanted=4", "worker a pushes skipped=" + skipped,
+               "worker a stages", "servers answer"});
+    return w.Job().summary;
+  };
+  JobSummaryView summary = contribute("2-3");
+  CHECK(summary.state == JobState::kTraining);
+  CHECK(summary.version == 1);
+  CHECK(summary.skipped_sequences == 1);
+  w.Do("coordinator restarts");
+  w.DoLines({"server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
+             "servers answer"});
+  CHECK(w.Job().summary.skipped_sequences == 1);
+  summary = contribute("5-6");
+  CHECK(summary.state == JobState::kFailed);
+  CHECK(summary.skipped_sequences == 2);
+}
+
+TEST_CASE("a_push_that_skips_what_it_has_not_consumed_is_refused") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "tokens=1000");
+  w.DoLines({"worker a leases wanted=4", "worker a pushes skipped=3-5", "worker a stages",
+             "servers answer"});
+  CHECK(w.Job().summary.version == 0);
+}
+
 TEST_CASE(
     "of more contributions than a merge by layer takes, the later ones are in the next round") {
   const bool by_layer = GENERATE(true, false);

@@ -61,6 +61,7 @@ struct RoundsProgress {
   // Steps of the fastest island, where the job leaves it to measurements; 0: nothing is measured
   // yet.
   int64_t steps_between_pushes = 0;
+  int64_t skipped_sequences = 0;  // of accepted contributions: their steps changed nothing
 
   bool operator==(const RoundsProgress&) const = default;
 };

@@ -242,6 +242,7 @@ JobSummary MakeSummary(const State& s, const Job& job) {
   summary.contributes_to = job.spec().outer.contributes_to;
   summary.token_unit = TokenUnit(job);
   summary.exported_version = progress.exported_version;
+  summary.skipped_sequences = job.rounds.progress.skipped_sequences;
   AddSpeed(s, job, summary);
   for (const auto& [id, island] : job.islands) {
     const Job* below = island.site.empty() ? nullptr : FindSiteJob(s, job, island.site);

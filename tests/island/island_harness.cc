@@ -202,8 +202,9 @@ SequenceReader TestIsland::Reader(const std::vector<int32_t>& tokens) const {
 }
 
 absl::StatusOr<StepOutcome> TestIsland::Step(const std::vector<int32_t>& tokens,
-                                             double learning_rate) {
-  const StepRequest request = Request(tokens, learning_rate);
+                                             double learning_rate, double norm_limit) {
+  StepRequest request = Request(tokens, learning_rate);
+  request.norm_limit = norm_limit;
   StepOutcome first;
   ATOLL_RETURN_IF_ERROR(OnAll([&](size_t w) {
     auto outcome = engines_[w]->Step(request, Reader(tokens));

@@ -73,7 +73,8 @@ class TestIsland {
   void SetOptimizerSteps(int64_t steps);
 
   // On all workers at once; what the first worker says.
-  absl::StatusOr<StepOutcome> Step(const std::vector<int32_t>& tokens, double learning_rate);
+  absl::StatusOr<StepOutcome> Step(const std::vector<int32_t>& tokens, double learning_rate,
+                                   double norm_limit = 0);
   absl::StatusOr<LossSum> Evaluate(const std::vector<int32_t>& tokens);
 
   // Later steps have larger numbers than this.

@@ -99,6 +99,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   void Interrupt(const std::string& reason) override;
   LossSum newest_loss() const override { return newest_loss_; }
   double newest_gradient_norm() const override { return 1; }
+  bool newest_skipped() const override { return false; }
   void Lead(OnSaveDone on_save_done) override { SetHooks({.save_done = std::move(on_save_done)}); }
   void StopLeading() override { SetHooks({}); }
   // No step is traced.

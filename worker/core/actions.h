@@ -92,6 +92,7 @@ struct StepDone {
   bool overlapped = false;    // a push or pull was going on
   int64_t masked_tokens = 0;  // of `tokens`, that the loss does not count
   double gradient_norm = 0;   // before clipping; 0: not known
+  bool skipped = false;       // it changed nothing (TrainStep::norm_limit)
 };
 struct DeltaCaptured {
   ContributionId contribution;
@@ -232,6 +233,7 @@ struct MakeInitialWeights {};
 struct TrainStep {
   std::vector<PositionRange> ranges;
   double learning_rate = 0;
+  double norm_limit = 0;  // skipped, if the gradient's norm is larger or not finite; 0: no limit
 };
 // delta <- theta_base - theta (for base kNoVersion: delta <- theta), theta_push <- theta:
 // DeltaCaptured as soon as the next step can begin, DeltaReady when the pseudo-gradient is there.

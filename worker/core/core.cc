@@ -325,6 +325,7 @@ void WorkerCore::Impl::EndJob(const JobId& job) {
   if (following_.order) StopFollowing("the coordinator says so");
   ForgetIsland();
   not_finite_tries_ = 0;
+  norms_.Clear();
   order_.reset();
   if (preparation_.done && preparation_.done->job == job) preparation_.done.reset();
   if (preparation_.requested && preparation_.requested->job == job) preparation_.requested.reset();

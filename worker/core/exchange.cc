@@ -162,7 +162,8 @@ void WorkerCore::Impl::PlanPushes() {
                  flight.work.consumed,
                  flight.work.masked_tokens,
                  counters_.learning_rate,
-                 counters_.gradient_norm.Get()};
+                 counters_.gradient_norm.Get(),
+                 flight.work.skipped};
     }
     Emit(Send{std::move(request)});
     flight.request_at = now_ + kRetryInterval;

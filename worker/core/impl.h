@@ -125,6 +125,7 @@ class WorkerCore::Impl {
   void Diverged();
   void CountStep(const StepDone& step);
   void OnFailure(Command command);
+  void Skipped(const StepDone& step);
   void CaptureFailed();
   void RetryLater(const std::string& reason);
   void GiveUp(const std::string& reason);
@@ -210,6 +211,9 @@ class WorkerCore::Impl {
   int trainer_failures_ = 0;            // since the newest step
   std::string trainer_failure_;         // the reason of the newest of these
   int not_finite_tries_ = 0;            // since the newest contribution
+  GradientNorms norms_;                 // of steps that were not skipped
+  int skipped_in_a_row_ = 0;            // attempts, up to the newest
+  std::vector<PositionRange> suspect_;  // whose loss was not finite once
   std::optional<JobRefused> given_up_;  // sent to the coordinator until it orders a stop
   Instant give_up_at_;
   std::deque<std::string> logged_;  // by LogOnce, newest last

@@ -84,12 +84,4 @@ void Join(std::vector<PositionRange>& ranges, PositionRange range) {
   ranges.insert(first, range);
 }
 
-bool Contains(const std::vector<PositionRange>& ranges, const std::vector<PositionRange>& some) {
-  ElementRanges all;
-  for (const PositionRange& range : ranges) all.Add({range.begin, range.end});
-  return std::all_of(some.begin(), some.end(), [&](const PositionRange& range) {
-    return range.size() <= 0 || all.Covers({range.begin, range.end});
-  });
-}
-
 }  // namespace atl::worker

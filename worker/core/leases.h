@@ -36,9 +36,6 @@ int64_t Sequences(const std::vector<PositionRange>& ranges);
 // Adds `range` to `ranges`, which are sorted and joined where they touch, and stay so.
 void Join(std::vector<PositionRange>& ranges, PositionRange range);
 
-// Returns whether all of `some` is in `ranges`.
-bool Contains(const std::vector<PositionRange>& ranges, const std::vector<PositionRange>& some);
-
 }  // namespace atl::worker
 
 #endif  // ATOLL_WORKER_CORE_LEASES_H_

@@ -4,6 +4,7 @@
 #ifndef ATOLL_WORKER_CORE_PARTS_H_
 #define ATOLL_WORKER_CORE_PARTS_H_
 
+#include <cmath>
 #include <deque>
 #include <map>
 #include <optional>
@@ -32,6 +33,30 @@ class RecentMean {
 
  private:
   std::deque<double> values_;
+};
+
+// Norms of the newest steps' gradients, and which one is no more like them.
+class GradientNorms {
+ public:
+  void Add(double norm) {
+    norms_.push_back(norm);
+    if (norms_.size() > 64) norms_.pop_front();
+  }
+  void Clear() { norms_.clear(); }
+  // Returns the norm that is so many deviations above the mean; 0: `deviations` is, or too few
+  // steps are known. Norms that hardly vary count as if they varied by a tenth.
+  double Limit(double deviations) const {
+    if (deviations <= 0 || norms_.size() < 16) return 0;
+    const auto count = static_cast<double>(norms_.size());
+    double sum = 0, squares = 0;
+    for (const double norm : norms_) sum += norm;
+    const double mean = sum / count;
+    for (const double norm : norms_) squares += (norm - mean) * (norm - mean);
+    return mean + deviations * std::max(std::sqrt(squares / count), 0.1 * mean);
+  }
+
+ private:
+  std::deque<double> norms_;
 };
 
 // One plan of one generation of the island.

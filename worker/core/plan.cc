@@ -255,6 +255,7 @@ bool WorkerCore::Impl::StartCapture() {
   const bool initial = order_->initialize && !adopted_ && initial_made_;
   if (!initial) {
     const bool used_up = leased_.exhausted && leased_.ranges.size() == 0 && local_.steps > 0;
+    if (skipped_in_a_row_ > 0 && !used_up) return false;  // the parameters may be at fault
     // With a delay the steps during an exchange are as many for all islands, and count.
     const int64_t carried = spec().outer.fragment_delay_steps > 0 ? 0 : carried_steps_;
     const bool enough = local_.steps - carried >= round_steps() ||
@@ -325,7 +326,8 @@ void WorkerCore::Impl::StartStep() {
       in_flight_ ? absl::StrCat("training, while ", next, " is made", PushTrouble()) : "training";
   // A store that is busy takes up to a minute to fail once more.
   if (trainer_failures_ > 0) absl::StrAppend(&activity_, "; failed before: ", trainer_failure_);
-  Start(Command::kStep, TrainStep{stepping_, counters_.learning_rate});
+  Start(Command::kStep, TrainStep{stepping_, counters_.learning_rate,
+                                  norms_.Limit(spec().inner.skip_norm_deviations)});
 }
 
 void WorkerCore::Impl::PlanValidationResult() {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/check.h"
 #include "worker/core/impl.h"
 
@@ -17,6 +18,8 @@ constexpr Duration kTrainerRetry = std::chrono::seconds(1);
 // of plans after seconds. The longest wait is what passes at most once a store is back.
 constexpr Duration kRetryMax = std::chrono::seconds(8);
 constexpr int kTriesAtOnce = 10;
+// The first is tried twice; a second piece of bad data beside it is unlikely.
+constexpr int kSkippedInARowMax = 3;
 }  // namespace
 
 // The outstanding command has ended. kNone if its result is not needed any more.
@@ -39,6 +42,8 @@ void WorkerCore::Impl::On(const StepDone& step) {
   }
   saving_.cost.Step(step.seconds);
   if (step.seconds > 0) counters_.tokens_per_s.Add(static_cast<double>(step.tokens) / step.seconds);
+  if (step.skipped) return Skipped(step);
+  skipped_in_a_row_ = 0;
   if (!std::isfinite(step.loss)) {
     ++counters_.inner_step;
     counters_.tokens += step.tokens;
@@ -46,8 +51,43 @@ void WorkerCore::Impl::On(const StepDone& step) {
   }
   counters_.loss.Add(step.loss);
   counters_.gradient_norm.Add(step.gradient_norm);
+  norms_.Add(step.gradient_norm);
   trainer_failures_ = 0;
   CountStep(step);
+}
+
+// The devices are as before the step. Data that is not finite is tried once more, since hardware
+// may have been at fault; then it is left out, as is at once what is unlike the steps before. Where
+// nothing else succeeds either, the parameters are at fault and not the data.
+void WorkerCore::Impl::Skipped(const StepDone& step) {
+  trainer_failures_ = 0;
+  const bool finite = std::isfinite(step.loss) && std::isfinite(step.gradient_norm);
+  if (++skipped_in_a_row_ >= kSkippedInARowMax) {
+    skipped_in_a_row_ = 0;
+    norms_.Clear();  // the steps before are no measure of these
+    if (!finite) {
+      ++counters_.inner_step;
+      counters_.tokens += step.tokens;
+      return Diverged();
+    }
+  }
+  const std::vector<PositionRange> data = stepping_;
+  if (!finite && suspect_ != data) {
+    suspect_ = data;
+    leased_.ranges.PutBack(std::exchange(stepping_, {}));
+    return Log(absl::StrCat("a step on ", DescribeSequences(data),
+                            " is not finite: it changes nothing, and is tried once more"));
+  }
+  suspect_.clear();
+  for (const PositionRange& range : data) Join(local_.skipped, range);
+  CountStep({.tokens = step.tokens, .masked_tokens = step.tokens});
+  Log(finite ? absl::StrFormat("a step on %s is skipped: the gradient's norm is %.4g, and %.4g is "
+                               "%g deviations above the mean of the steps before",
+                               DescribeSequences(data), step.gradient_norm,
+                               norms_.Limit(spec().inner.skip_norm_deviations),
+                               spec().inner.skip_norm_deviations)
+             : absl::StrCat("a step on ", DescribeSequences(data),
+                            " is not finite again: this data is left out"));
 }
 
 void WorkerCore::Impl::CountStep(const StepDone& step) {
@@ -113,6 +153,7 @@ void WorkerCore::Impl::CaptureFailed() {
   work.masked_tokens += local_.masked_tokens;
   work.loss_times_tokens += local_.loss_times_tokens;
   for (const PositionRange& range : local_.consumed) Join(work.consumed, range);
+  for (const PositionRange& range : local_.skipped) Join(work.skipped, range);
   local_ = std::move(work);
   in_flight_.reset();
   last_pushed_.reset();

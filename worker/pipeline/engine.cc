@@ -292,6 +292,7 @@ absl::StatusOr<StepOutcome> Engine::Run(const StepRequest& request, const Sequen
     run->input.counted_tokens =
         CountTargets(job_->model, request.sequences, job_->sequence_length, request.masked_tokens);
     run->input.learning_rate = request.learning_rate;
+    run->input.norm_limit = request.norm_limit;
     run->input.trace = request.trace;
     run->result = StepResult();
   }
@@ -307,6 +308,7 @@ absl::StatusOr<StepOutcome> Engine::Run(const StepRequest& request, const Sequen
     if (run->device.idle()) continue;
     outcome.loss = run->result.loss;
     outcome.gradient_norm = run->result.gradient_norm;
+    outcome.skipped = run->result.skipped;
     outcome.devices.push_back(std::move(run->result.device));
     for (StageLinkState& stage_link : run->executor->StageLinks()) {
       outcome.stage_links.push_back(std::move(stage_link));

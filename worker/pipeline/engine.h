@@ -126,6 +126,9 @@ struct StepRequest {
   // Tokens of all sequences of the step that the loss does not count (common/masked_tokens.h): the
   // loss is the mean over the others, however they are distributed.
   int64_t masked_tokens = 0;
+  // A step whose gradient has a larger norm is skipped: it counts as taken, and changes nothing. So
+  // is one whose norm or loss is not finite. 0: no limit.
+  double norm_limit = 0;
 };
 
 // Fills in sequences first_row, first_row + 1, ... of the step, ModelConfig::RowNumbers each.
@@ -153,6 +156,7 @@ struct DeviceMemory {
 struct StepOutcome {
   LossSum loss;                             // of the whole island
   double gradient_norm = 0;                 // before clipping
+  bool skipped = false;                     // see StepRequest::norm_limit
   std::vector<DeviceStep> devices;          // of this worker
   std::vector<StageLinkState> stage_links;  // out of this worker's devices
   // Why the adapter sends a replan request ("link w1/0 > w2/0 saturated"); empty: it does not.

@@ -39,6 +39,7 @@ struct StepInput {
   bool train = true;           // else F and loss alone
   int64_t counted_tokens = 0;  // of the whole island, by the loss
   double learning_rate = 0;
+  double norm_limit = 0;
   bool trace = false;
   std::vector<MicroBatchRows> micro_batches;  // of the device's replica
 };
@@ -47,6 +48,7 @@ struct StepResult {
   DeviceStep device;
   LossSum loss;  // of the whole island
   double gradient_norm = 0;
+  bool skipped = false;
 };
 
 // Into how many chunks what leaves a stage is cut: an activation or a gradient, in the fill and the
@@ -223,6 +225,7 @@ class Executor {
                          const std::vector<double>& values);
   absl::Status ReceiveTable(const TableExchange& exchange, int from, std::vector<double>* values);
   absl::Status AddNorms(std::vector<double>* values);
+  bool IsSkipped(double sum_of_squares) const;
   double SumOfSquares(const std::vector<double>& values) const;
   std::vector<double> SelectPlannedNorms() const;
   absl::Status CheckSteps(const std::vector<double>& values) const;

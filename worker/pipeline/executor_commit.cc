@@ -237,6 +237,15 @@ absl::Status Executor::TakeStep(const std::vector<double>& sums) {
   return Optimize();
 }
 
+// Every device decides by the same sums.
+bool Executor::IsSkipped(double sum_of_squares) const {
+  double nats = 0;
+  for (int r = 0; r < table_.replicas(); ++r) nats += sums_[table_.loss(r)];
+  const double norm = std::sqrt(sum_of_squares);
+  return !std::isfinite(norm) || !std::isfinite(nats) ||
+         (input_->norm_limit > 0 && norm > input_->norm_limit);
+}
+
 // From here on every device takes the step: those whose part of the exchange was interrupted do so
 // when they get the sums.
 absl::Status Executor::Optimize() {
@@ -244,8 +253,9 @@ absl::Status Executor::Optimize() {
   const int64_t step = device_.planned()[0]->optimizer_step + 1;
   const double sum_of_squares = SumOfSquares(sums_);
   result_->gradient_norm = std::sqrt(sum_of_squares);
+  result_->skipped = IsSkipped(sum_of_squares);
   const bool sharded = device_.role().ownership.sharded();
-  if (computes()) {
+  if (computes() && !result_->skipped) {
     device_.optimizer().Apply(step, static_cast<float>(input_->learning_rate), sum_of_squares,
                               SelectPlannedNorms(), options_.keep_gradients,
                               input_->counted_tokens);

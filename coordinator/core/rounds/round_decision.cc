@@ -82,6 +82,22 @@ void TakeDropped(Rounds& rounds, DecisionRecord& decision) {
   for (const ContributionId& id : decision.dropped) rounds.EraseContribution(id);
 }
 
+void NoteSkipped(State& s, const Job& job, Rounds& rounds, const ContributionRecord& accepted) {
+  if (accepted.skipped.empty()) return;
+  int64_t& skipped = rounds.EditProgress().skipped_sequences;
+  for (const PositionRange& range : accepted.skipped) skipped += range.size();
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("island ", accepted.contribution.island, " has skipped ",
+                     DescribeSequences(accepted.skipped), "; ", skipped, " of the job's ",
+                     job.ledger->budget(), " so far"));
+}
+
+bool HasSkippedTooMuch(const Job& job) {
+  const double most =
+      job.spec().inner.skipped_share_max * static_cast<double>(job.ledger->budget());
+  return static_cast<double>(job.rounds.progress.skipped_sequences) > most;
+}
+
 // `rate`: what the round's step takes of a weight.
 void NoteOutcome(State& s, Job& job, Rounds& rounds, const DecisionParticipant& p,
                  const PenaltyVerdict& verdict, Version version) {
@@ -91,6 +107,7 @@ void NoteOutcome(State& s, Job& job, Rounds& rounds, const DecisionParticipant& 
   if (p.accepted) {
     island.rounds_accepted++;
     island.tokens_committed += p.tokens;
+    NoteSkipped(s, job, rounds, rounds.contributions.at(p.contribution));
     if (job.record.site) {
       ReassignData(job, rounds.contributions.at(p.contribution));
     } else {
@@ -328,6 +345,14 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
                        : Severity::kDebug,
         Describe(decision));
   WarnOfGain(s, job, rounds, decision);
+  if (HasSkippedTooMuch(job)) {
+    return FailJob(
+        s, job,
+        absl::StrCat("stopped at version ", rounds.progress.version, ": ",
+                     rounds.progress.skipped_sequences, " of ", job.ledger->budget(),
+                     " sequences were skipped, more than inner.skipped_share_max = ",
+                     job.spec().inner.skipped_share_max, " allows; the events name them"));
+  }
   const bool none_finite =
       std::all_of(result.verdicts.begin(), result.verdicts.end(),
                   [](const RoundVerdict& v) { return !std::isfinite(v.norm); });

@@ -55,6 +55,9 @@ absl::Status Admit(Job& job, Rounds& rounds, const IslandRecord& island,
     sequences += range.size();
     if (sequences > job.ledger->budget()) break;
   }
+  if (message.skipped.size() > kMaxRangesOfPush || !Contains(message.consumed, message.skipped)) {
+    return absl::InvalidArgumentError("it has skipped what it has not consumed");
+  }
   if (message.masked_tokens > message.tokens) {
     return absl::InvalidArgumentError(
         absl::StrCat("it claims ", message.masked_tokens, " masked tokens of ", message.tokens));
@@ -272,6 +275,7 @@ absl::Status TakeContribution(Job& job, const PushRequest& message) {
   record.learning_rate = known(message.learning_rate);
   record.gradient_norm = known(message.gradient_norm);
   record.consumed = message.consumed;
+  record.skipped = message.skipped;
   return absl::OkStatus();
 }
 

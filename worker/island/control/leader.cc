@@ -252,7 +252,8 @@ absl::StatusOr<Event> IslandLeader::Do(const TrainStep& command) {
   known_.known_steps = steps_;
   known_.step_tried = true;
   const absl::StatusOr<GroupReply> made =
-      Together({.body = StepCall{++number_, command.ranges, command.learning_rate, trace}});
+      Together({.body = StepCall{++number_, command.ranges, command.learning_rate, trace,
+                                 command.norm_limit}});
   if (!made.ok()) {
     tracer_.Answer(Annotate(made.status(), "the island abandoned a step"));
     return made.status();
@@ -270,8 +271,13 @@ absl::StatusOr<Event> IslandLeader::Do(const TrainStep& command) {
   if (FromSeconds(lasts) > computed) std::this_thread::sleep_for(FromSeconds(lasts) - computed);
   const bool overlapped = running_before || count(hooks_.transfers_started) != started_before;
   const int64_t tokens = Sequences(command.ranges) * spec_.data.sequence_length;
-  return StepDone{tokens,     loss.mean(),          Seconds(port_->Now() - begun),
-                  overlapped, tokens - loss.tokens, port_->newest_gradient_norm()};
+  return StepDone{tokens,
+                  loss.mean(),
+                  Seconds(port_->Now() - begun),
+                  overlapped,
+                  tokens - loss.tokens,
+                  port_->newest_gradient_norm(),
+                  port_->newest_skipped()};
 }
 
 absl::StatusOr<LossSum> IslandLeader::Evaluate(int set, int64_t sequences) {

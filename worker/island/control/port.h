@@ -110,6 +110,7 @@ class IslandPort {
   // Returns the loss of the newest step or evaluation that Do has made.
   virtual LossSum newest_loss() const = 0;
   virtual double newest_gradient_norm() const = 0;  // of the newest step, before clipping
+  virtual bool newest_skipped() const = 0;
   // This worker leads: a member's reply that is an error ends what its devices do, and what becomes
   // of the members' saves is reported, on any thread.
   using OnSaveDone = std::function<void(const NodeId& from, const SaveDone& done)>;

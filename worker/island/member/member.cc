@@ -262,9 +262,8 @@ Duration GroupMember::StepTimeout() const {
 
 void GroupMember::Begin(int64_t number) { last_number_ = std::max<int64_t>(last_number_, number); }
 
-absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
-                                              const std::vector<PositionRange>& ranges,
-                                              double learning_rate, bool trace) {
+absl::StatusOr<StepOutcome> GroupMember::Step(const StepCall& step) {
+  const std::vector<PositionRange>& ranges = step.ranges;
   const std::shared_ptr<const GroupJob> job = state_.job();
   const Cancelled cancelled = state_.UntilInterrupted();
   const auto reader = [job](int64_t first, std::span<int32_t> tokens, const Cancelled& given_up) {
@@ -284,25 +283,27 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
       // Images are read ahead where they are decoded.
       ATOLL_RETURN_IF_ERROR(job->engine.model.is_images()
                                 ? job->data.ReadTrain(first, here, cancelled)
-                                : read_ahead_.Read(number, first, first + Sequences(ranges), here,
-                                                   reader, cancelled));
+                                : read_ahead_.Read(step.number, first, first + Sequences(ranges),
+                                                   here, reader, cancelled));
       tokens = tokens.subspan(static_cast<size_t>(rows * row));
       first_row += rows;
     }
     return tokens.empty() ? absl::OkStatus()
                           : absl::InvalidArgumentError("the step has fewer sequences than that");
   };
-  Begin(number);
+  Begin(step.number);
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_.OpenEngine());
   const std::lock_guard work(state_.engine_mutex());
   ATOLL_ASSIGN_OR_RETURN(const int64_t masked, job->data.CountMasked(ranges, cancelled));
   state_.BeginStep();
-  state_.log().Begin(number, ranges, learning_rate);
-  if (trace) transport_.log().Record(number);
-  ATOLL_ASSIGN_OR_RETURN(
-      StepOutcome outcome,
-      engine->Step({number, Sequences(ranges), learning_rate, trace, masked}, read));
-  state_.log().Taken(number, engine->optimizer_steps(), outcome.loss.nats);
+  state_.log().Begin(step);
+  if (step.trace) transport_.log().Record(step.number);
+  ATOLL_ASSIGN_OR_RETURN(StepOutcome outcome,
+                         engine->Step({step.number, Sequences(ranges), step.learning_rate,
+                                       step.trace, masked, step.norm_limit},
+                                      read));
+  const auto loss = outcome.skipped ? std::nullopt : std::optional(outcome.loss.nats);
+  state_.log().Taken(step.number, engine->optimizer_steps(), loss);
   state_.RecordOutcome(job->digest, &outcome);
   return outcome;
 }

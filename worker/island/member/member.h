@@ -160,6 +160,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   void InterruptWork(const std::string& reason) override;
   LossSum newest_loss() const override { return newest_loss_; }
   double newest_gradient_norm() const override { return newest_step_.gradient_norm; }
+  bool newest_skipped() const override { return newest_step_.skipped; }
   void Lead(OnSaveDone on_save_done) override { SetHooks({.save_done = std::move(on_save_done)}); }
   void StopLeading() override;
   absl::StatusOr<CallId> RequestClock(const NodeId& to) override { return calls_.RequestClock(to); }
@@ -238,8 +239,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // see Engine::Configure.
   absl::Status Configure(const std::vector<NcclId>& ids, const std::atomic<bool>* cancelled);
   // `trace`: ReadTrace(outcome) will be requested.
-  absl::StatusOr<StepOutcome> Step(int64_t number, const std::vector<PositionRange>& ranges,
-                                   double learning_rate, bool trace);
+  absl::StatusOr<StepOutcome> Step(const StepCall& step);
   absl::StatusOr<LossSum> Evaluate(int64_t number, int64_t first, int64_t count);
   absl::Status TakeStep(const StepSums& step);
   // Returns the trace of the devices and messages of a step. Waits a moment for messages that have

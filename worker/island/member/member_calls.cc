@@ -70,8 +70,7 @@ absl::StatusOr<GroupReply> GroupMember::DoCall(const DropSurplusCall&) {
 
 absl::StatusOr<GroupReply> GroupMember::DoCall(const StepCall& step) {
   traced_number_ = -1;
-  ATOLL_ASSIGN_OR_RETURN(newest_step_,
-                         Step(step.number, step.ranges, step.learning_rate, step.trace));
+  ATOLL_ASSIGN_OR_RETURN(newest_step_, Step(step));
   newest_loss_ = newest_step_.loss;
   if (step.trace) traced_number_ = step.number;
   GroupReply reply;

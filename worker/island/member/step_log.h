@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/group.plain.h"
 #include "worker/state/replay_log.h"
 
 namespace atl::worker {
@@ -18,10 +19,10 @@ namespace atl::worker {
 class StepLog {
  public:
   // The newest step, which may still be lost.
-  void Begin(int64_t number, const std::vector<PositionRange>& ranges, double learning_rate) {
+  void Begin(const StepCall& step) {
     const std::lock_guard lock(mutex_);
-    stepping_ = LoggedStep{0, ranges, learning_rate};
-    number_ = number;
+    stepping_ = LoggedStep{0, step.ranges, step.learning_rate, step.norm_limit};
+    number_ = step.number;
   }
   // It counts. Another number is ignored: that step is in the log, or was begun elsewhere.
   void Taken(int64_t number, int64_t optimizer_step, std::optional<double> loss_times_tokens) {
