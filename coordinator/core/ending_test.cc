@@ -66,7 +66,7 @@ TEST_CASE("a_job_that_skips_more_of_its_data_than_it_may_ends_and_says_how_much"
                "worker a stages", "servers answer"});
     return w.Job().summary;
   };
-  JobSummaryView summary = contribute("2-3");
+  auto summary = contribute("2-3");
   CHECK(summary.state == JobState::kTraining);
   CHECK(summary.version == 1);
   CHECK(summary.skipped_sequences == 1);

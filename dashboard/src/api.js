@@ -18,7 +18,10 @@ async function parse(response) {
 }
 
 const PATIENCE_MS = 15000;  // a coordinator that is cut off answers neither yes nor no
-export const get = (call, parameters) => fetch(url(call, parameters), { signal: AbortSignal.timeout(PATIENCE_MS) }).then(parse);
+const silent = (error) => {
+  throw error.name === 'TimeoutError' ? new Error(`the coordinator has not answered for ${PATIENCE_MS / 1000} s`) : error;
+};
+export const get = (call, parameters) => fetch(url(call, parameters), { signal: AbortSignal.timeout(PATIENCE_MS) }).then(parse).catch(silent);
 export const act = (call, parameters) =>
   fetch(url(call, parameters), { method: 'POST', headers: { 'X-Atoll-Action': '1' } }).then(parse);
 

@@ -77,7 +77,10 @@ export function Chart({ title, series, xLabel, yLabel, time, height = 240, theme
     });
     const options = {
       width: holder.current.clientWidth, height, scales: { x: { time: !!time }, y: log ? { distr: 3 } : {} },
-      axes: [{ ...axis(time ? '' : xLabel), size: 30, space: 70, ...(time ? { values: clockTicks } : {}) }, { ...axis(yLabel), values: (_, ticks) => ticks.map((t) => (t === null ? '' : format(t))) }],
+      axes: [{ ...axis(time ? '' : xLabel), size: 30, space: 70, ...(time ? { values: clockTicks } : {}) }, {
+        ...axis(yLabel), values: (_, ticks) => ticks.map((t) => (t === null ? '' : format(t))),
+        size: (_, labels) => Math.max(52, ...(labels ?? []).map((l) => 16 + 7 * l.length)),
+      }],
       series: [{ label: xLabel, value: (_, v) => (v === null || v === undefined ? '–' : time ? moment(1000 * v) : String(v)) }].concat(series.map((s, i) => ({
         label: s.label, stroke: colour(s.colour ?? i), width: s.width ?? 1.5, dash: s.dash, spanGaps: true, paths: (u, index) => lineThrough(u, drawn.current[index - 1]),
         points: { show: s.points ?? false, size: 5 }, value: (_, v) => (v === null || v === undefined ? '–' : format(v)),
