@@ -116,7 +116,7 @@ void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& b
   record.island_scope = whole.definition->island_scope;
   record.grouping = whole.definition->grouping;
   record.shards = whole.shards;
-  record.placement = std::max(record.placement, whole.placement) + 1;
+  record.placement = NextPlacement(std::max(record.placement, whole.placement));
   job.moving = Moving();
   job.rounds.links.clear();
   const Descriptions holders = SelectHolders(whole, by_server);
@@ -319,7 +319,9 @@ void RequestJobDescription(State& s, const NodeId& server, const JobId& job) {
 
 void ForgetHeld(State& s, const NodeId& server) {
   for (auto it = s.held.begin(); it != s.held.end();) {
-    it->second.erase(server);
+    if (it->second.erase(server) > 0) {
+      if (Job* job = s.FindJob(it->first)) s.Touch(*job);
+    }
     it = it->second.empty() ? s.held.erase(it) : std::next(it);
   }
 }

@@ -69,7 +69,7 @@ void ApplyToRound(State& s, Job& job, const JobSpec& before) {
 // All servers of the job log its new definition.
 void AssignAgain(State& s, Job& job) {
   if (job.record.shards.empty()) return;
-  ++job.EditRecord().placement;
+  ++job.EditRecord().placement;  // its holders stay; see NextPlacement
   for (auto& [server, link] : job.rounds.links) link.assigned = false;
   RetryServersNow(s, job);
 }

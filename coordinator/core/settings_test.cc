@@ -145,6 +145,24 @@ TEST_CASE("servers_know_a_later_end_than_a_store_that_is_restored") {
   CHECK(w.Job().ledger.committed == 16);
 }
 
+TEST_CASE("a_standby_that_missed_a_change_stays_one_when_the_job_is_rebuilt") {
+  Changing c("tokens=400 servers=2 copies=2");
+  World& w = c.world();
+  w.Do("coordinator is-backed-up");
+  const NodeId away = GENERATE("ps-0", "ps-1");
+  w.Do("server " + away + " dies");
+  REQUIRE(c.ChangeTokens(800).ok());
+  w.DoLines({"servers answer", "coordinator is-restored", "server ps-0 attaches",
+             "server ps-1 attaches", "worker a attaches incarnation=1",
+             "worker b attaches incarnation=1", "servers answer"});
+  CHECK(w.Job().spec.schedule.train_tokens == 800);
+  CHECK(w.Job().summary.waiting_for.find("rebuilt") == std::string::npos);
+  for (const ShardPlacement& copy : w.Job().copies) {
+    INFO(copy.shard);
+    CHECK_FALSE(copy.server.empty());
+  }
+}
+
 TEST_CASE("a_chosen_number_of_steps_stays_chosen") {
   Changing c("tokens=400 steps=4");
   CHECK(c.Change([](JobSpec& spec) { spec.outer.steps_per_round = 8; }).ok());

@@ -70,7 +70,7 @@ bool ActivateStandbys(Job& job, const NodeId& server, const std::set<ShardId>& s
 void Drop(State& s, Job& job, const NodeId& server, const std::set<ShardId>& shards,
           const std::string& why) {
   ActivateStandbys(job, server, shards);
-  ++job.EditRecord().placement;
+  ChangePlacement(job);
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("failover from parameter server ", server, " (", why, "): copies on other ",
                      "servers take over its ", shards.size(), " shards, which have one copy until ",
@@ -120,7 +120,7 @@ void ForgetStandbys(State& s, Job& job, const NodeId& server) {
     standbys.insert({shard.shard, FindReplica(shard, ReplicaRole::kStandby)->server});
   });
   if (standbys.empty()) return;
-  ++job.EditRecord().placement;
+  ChangePlacement(job);
   // With those that were to replace them.
   const std::set<NodeId> servers =
       DropReplicas(job, [&](const ShardDescriptor& shard, const ShardReplica& replica) {

@@ -257,7 +257,7 @@ void SwitchShards(State& s, Job& job) {
   const std::string bytes = BytesText(CountBytes(job, batch));
   const Version version = job.rounds.progress.version, base = GetFillBase(job);
   JobRecord& record = job.EditRecord();
-  ++record.placement;
+  ChangePlacement(job);
   std::set<NodeId> changed;
   ShardList filled;
   for (const ReplicaId& id : batch) {
@@ -442,7 +442,7 @@ std::set<NodeId> DropReplicas(
     return job.HoldsShards(server) || job.replicas().targets.contains(server);
   });
   JobRecord& record = job.EditRecord();
-  if (!off.empty()) ++record.placement;
+  if (!off.empty()) ChangePlacement(job);
   for (const ReplicaId& id : dropped) {
     if (!off.contains(id.server)) continue;
     record.shards[static_cast<size_t>(id.shard)].replicas.push_back(

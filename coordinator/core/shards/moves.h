@@ -20,6 +20,11 @@ bool TakesPartInMoves(const Job& job, const NodeId& server);
 // A server has deleted what it had of the job, or said what it holds now, by this placement.
 void OnReleased(Job& job, const NodeId& server, int64_t placement);
 
+// The holders of shards change.
+inline void ChangePlacement(Job& job) {
+  job.EditRecord().placement = NextPlacement(job.record.placement);
+}
+
 // Plans moves, and lets replicas take over that have received their shards. True if anything
 // changed. REQUIRES: the job is active and not stale, and nothing is decided that is not applied.
 bool AdvanceMoves(State& s, Job& job);

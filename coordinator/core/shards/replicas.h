@@ -50,6 +50,14 @@ inline const ShardReplica* FindOtherHolder(const ShardDescriptor& shard, const N
   });
 }
 
+// JobRecord::placement counts the changes of holders, and below kChangesAPlacement those of
+// settings since: a server that was not there when settings changed still holds what it held.
+inline constexpr int64_t kChangesAPlacement = int64_t{1} << 20;
+inline int64_t CountHolderChanges(int64_t placement) { return placement / kChangesAPlacement; }
+inline int64_t NextPlacement(int64_t placement) {
+  return (CountHolderChanges(placement) + 1) * kChangesAPlacement;
+}
+
 // Empty: the shard is not placed.
 inline NodeId GetActiveServer(const ShardDescriptor& shard) {
   const ShardReplica* active = FindReplica(shard, ReplicaRole::kActive);

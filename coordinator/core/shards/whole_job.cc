@@ -104,69 +104,34 @@ absl::Status CheckCover(const JobFacts& facts, std::vector<ShardDescriptor> shar
   return shard == shards.end() ? absl::OkStatus() : Lacks("its shards overlap");
 }
 
-// All shards that servers report to hold, by shard; first those with the newer placement, then
-// those with the newer version.
-std::vector<ShardPlacement> AllHeld(const Descriptions& by_server) {
-  std::vector<ShardPlacement> held;
+// A shard that a server reports to hold.
+struct HeldShard {
+  OwnedShard shard;
+  NodeId server;
+  const JobDescribed* by = nullptr;
+
+  int64_t holder_changes() const { return CountHolderChanges(by->assignment.definition.placement); }
+};
+
+// By shard; first those with the newer holders, then those with the newer version.
+std::vector<HeldShard> AllHeld(const Descriptions& by_server) {
+  std::vector<HeldShard> all_held;
   for (const auto& [server, described] : by_server) {
     for (const OwnedShard& shard : described->assignment.shards) {
-      held.push_back({shard.shard, shard.layer, shard.begin, shard.elements, server, "", ""});
+      all_held.push_back({shard, server, described});
     }
   }
-  const auto rank = [&](const ShardPlacement& shard) {
-    const JobDescribed& by = *by_server.at(shard.server);
-    return std::tuple(shard.shard, -by.assignment.definition.placement, -by.held.version);
+  const auto rank = [](const HeldShard& held) {
+    return std::tuple(held.shard.shard, -held.holder_changes(), -held.by->held.version);
   };
-  std::stable_sort(held.begin(), held.end(), [&](const ShardPlacement& a, const ShardPlacement& b) {
-    return rank(a) < rank(b);
-  });
-  return held;
+  std::stable_sort(all_held.begin(), all_held.end(),
+                   [&](const HeldShard& a, const HeldShard& b) { return rank(a) < rank(b); });
+  return all_held;
 }
 
-// Into `whole`. Of two servers that claim a shard, the one with the newer placement holds it: the
-// shard has moved. Where the job keeps two of each shard, servers with the same placement hold
-// them.
-absl::Status CollectShards(const Descriptions& by_server, WholeJob& whole) {
-  const bool copies = whole.definition->spec.outer.shard_copies == 2;
-  const auto get_placement = [&](const ShardPlacement& shard) {
-    return by_server.at(shard.server)->assignment.definition.placement;
-  };
-  const auto version = [&](const ShardPlacement& shard) {
-    return by_server.at(shard.server)->held.version;
-  };
-  const ShardPlacement* first = nullptr;  // on the active server
-  const std::vector<ShardPlacement> all_held = AllHeld(by_server);
-  for (const ShardPlacement& held : all_held) {
-    if (first == nullptr || first->shard != held.shard) {
-      first = &held;
-      whole.shards.push_back({held.shard, held.layer, held.begin, held.elements, {}});
-      whole.shards.back().replicas.push_back({.server = held.server, .role = ReplicaRole::kActive});
-      continue;
-    }
-    if (get_placement(*first) > get_placement(held)) continue;
-    std::vector<ShardReplica>& replicas = whole.shards.back().replicas;
-    if (!copies || replicas.size() == 2) {
-      return Lacks(absl::StrCat("parameter servers ", first->server, " and ", held.server,
-                                " both hold shard ", held.shard,
-                                ": stop the one whose copy is older"));
-    }
-    // A copy that is further behind cannot catch up: it was done without.
-    if (version(held) < version(*first) - 1) continue;
-    replicas.push_back({.server = held.server, .role = ReplicaRole::kStandby});
-  }
-  if (absl::Status status = CheckCover(whole.definition->facts, whole.shards); !status.ok()) {
-    return status;
-  }
-  for (size_t i = 0; i < whole.shards.size(); ++i) {
-    if (whole.shards[i].shard == static_cast<ShardId>(i)) continue;
-    return Lacks("its shards are not numbered 0 on");
-  }
-  return absl::OkStatus();
-}
-
-// A server that is one version behind must have all that the newest one is made of.
+// A server that is one version behind must have all of these shards that the newest one is made of.
 absl::Status CheckCatchUp(const NodeId& server, const JobDescribed& described,
-                          const CommitRound& newest) {
+                          const std::vector<OwnedShard>& shards, const CommitRound& newest) {
   std::map<ShardId, int64_t> elements;
   for (const OwnedShard& shard : described.assignment.shards)
     elements[shard.shard] = shard.elements;
@@ -176,7 +141,7 @@ absl::Status CheckCatchUp(const NodeId& server, const JobDescribed& described,
     if (size != elements.end()) staged[ToContributionId(push)].Add(push, size->second);
   }
   const int64_t fragments = described.assignment.definition.spec.outer.fragments;
-  for (const OwnedShard& shard : described.assignment.shards) {
+  for (const OwnedShard& shard : shards) {
     if (!IsInTurn(newest.version, shard.layer, fragments)) continue;
     for (const RoundTerm& term : newest.terms) {
       const ContributionId& c = term.contribution;
@@ -185,6 +150,43 @@ absl::Status CheckCatchUp(const NodeId& server, const JobDescribed& described,
                                 "'s push of shard ", shard.shard, ", which version ",
                                 newest.version, " is made of"));
     }
+  }
+  return absl::OkStatus();
+}
+
+// Into `whole`. Of two servers that claim a shard, the one with the newer holders has it: the shard
+// has moved. Where the job keeps two of each shard, servers of the same holders have them.
+absl::Status CollectShards(const Descriptions& by_server, WholeJob& whole) {
+  const bool copies = whole.definition->spec.outer.shard_copies == 2;
+  const HeldShard* first = nullptr;  // on the active server
+  const std::vector<HeldShard> all_held = AllHeld(by_server);
+  for (const HeldShard& held : all_held) {
+    const OwnedShard& shard = held.shard;
+    if (first == nullptr || first->shard.shard != shard.shard) {
+      first = &held;
+      whole.shards.push_back({shard.shard, shard.layer, shard.begin, shard.elements, {}});
+      whole.shards.back().replicas.push_back({.server = held.server, .role = ReplicaRole::kActive});
+      continue;
+    }
+    if (first->holder_changes() > held.holder_changes()) continue;
+    std::vector<ShardReplica>& replicas = whole.shards.back().replicas;
+    if (!copies || replicas.size() == 2) {
+      return Lacks(absl::StrCat("parameter servers ", first->server, " and ", held.server,
+                                " both hold shard ", shard.shard,
+                                ": stop the one whose copy is older"));
+    }
+    // A copy that cannot catch up was done without.
+    const Version behind = first->by->held.version - held.by->held.version;
+    if (behind > 1 ||
+        (behind == 1 && !CheckCatchUp(held.server, *held.by, {shard}, first->by->newest).ok())) {
+      continue;
+    }
+    replicas.push_back({.server = held.server, .role = ReplicaRole::kStandby});
+  }
+  ATOLL_RETURN_IF_ERROR(CheckCover(whole.definition->facts, whole.shards));
+  for (size_t i = 0; i < whole.shards.size(); ++i) {
+    if (whole.shards[i].shard == static_cast<ShardId>(i)) continue;
+    return Lacks("its shards are not numbered 0 on");
   }
   return absl::OkStatus();
 }
@@ -232,7 +234,7 @@ absl::StatusOr<WholeJob> AddUp(const Descriptions& described) {
     if (described->held.version == whole.version) continue;
     absl::Status status =
         described->held.version == whole.version - 1
-            ? CheckCatchUp(server, *described, *whole.newest)
+            ? CheckCatchUp(server, *described, described->assignment.shards, *whole.newest)
             : Lacks(absl::StrCat("parameter server ", server, " is at version ",
                                  described->held.version, ", others at ", whole.version));
     if (!status.ok()) return status;
