@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "coordinator/core/islands/island_members.h"
+#include "coordinator/core/shards/servers.h"
 
 namespace atl::coord {
 namespace {
@@ -56,7 +57,8 @@ bool HasWork(const Job& job, const IslandRecord& island, const Worker& leader) {
 // Describes what it still has; empty: nothing.
 std::string ServerRest(const State& s, const NodeId& name) {
   std::string jobs;
-  for (const auto& [number, job] : s.jobs) {
+  for (const int64_t number : ListJobsOn(s, name)) {
+    const Job& job = *s.jobs.Find(number);
     if (!job.HoldsShards(name) && !job.replicas().leaving.contains(name)) continue;
     absl::StrAppend(&jobs, jobs.empty() ? "" : ", ", job.id(),
                     job.ended() ? " (ended: export it, then atoll rm)" : "");

@@ -46,7 +46,7 @@ void FlushJob(State& s, Job& job, std::vector<StoreWrite>& writes) {
   for (const IslandId id : dirty.plans) job.plan_is_whole.erase(id);
   if (dirty.record) {
     writes.push_back({job.record, false});
-    NoteBytesHeld(s, job);
+    NoteServerUse(s, job);
   }
   if (dirty.progress || job.rounds.dirty.progress) writes.push_back({job.StoredProgress(), false});
   for (IslandId id : dirty.islands) writes.push_back({job.islands.at(id), false});
@@ -260,11 +260,13 @@ void Flush(State& s) {
   for (const JobId& id : above) s.jobs.Find(id);
   s.jobs.ForEachOpened([&](Job& job) {
     FlushJob(s, job, writes);
-    if (job.progress.outdated.empty()) {
-      s.outdated.erase(job.record.number);
-    } else {
-      s.outdated.insert(job.record.number);
-    }
+    const int64_t number = job.record.number;
+    const auto list = [&](std::set<int64_t>& jobs, bool is_in) {
+      is_in ? (void)jobs.insert(number) : (void)jobs.erase(number);
+    };
+    list(s.outdated, !job.progress.outdated.empty());
+    list(s.unplaced, !job.record.removed && (job.progress.state == JobState::kQueued ||
+                                             job.progress.state == JobState::kPreparing));
   });
   s.jobs.Close();
   if (!s.epoch_dirty && std::all_of(writes.begin(), writes.end(), is_line)) return;
@@ -322,7 +324,7 @@ absl::Status Load(State& s, const std::vector<StoreRecord>& records) {
     }
     if (const Job* above = job.record.site ? JobAbove(s, job) : nullptr) job.ledger = above->ledger;
     Resume(s, job);
-    NoteBytesHeld(s, job);
+    NoteServerUse(s, job);
     for (const auto& [id, island] : job.islands) s.IndexAssignments(job, id);
   }
   return absl::OkStatus();

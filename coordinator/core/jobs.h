@@ -22,6 +22,8 @@ void FailCrashed(State& s);
 
 // Idle workers become candidates of jobs, first come first served.
 void Schedule(State& s);
+// The same for jobs that were touched. REQUIRES: no job is queued.
+void ScheduleTouched(State& s);
 // Carries the job as far as it goes; true if anything changed (call again).
 bool AdvanceJob(State& s, Job& job);
 // Repeats requests to candidates that have not answered.

@@ -119,7 +119,11 @@ void CheckStoreAge(State& s, const MemberId& key, bool known, const ClusterMark&
 }
 
 void DetachServer(State& s, const NodeId& server) {
-  for (auto& [number, job] : s.jobs) {
+  s.lost_member = true;
+  s.touched_by = s.now;  // its copies take over at once, however many members there are
+  for (const int64_t number : ListJobsOn(s, server)) {
+    Job& job = *s.jobs.Find(number);
+    s.TouchWhole(job);
     auto link = job.rounds.links.find(server);
     if (link == job.rounds.links.end()) continue;
     link->second.known = link->second.assigned = false;
@@ -128,7 +132,18 @@ void DetachServer(State& s, const NodeId& server) {
   ForgetHeld(s, server);
 }
 
+// The jobs that the worker has a part in, or reports to have one in.
+void TouchJobs(State& s, const Worker& worker) {
+  s.lost_member = true;
+  if (Job* job = s.FindAssignment(worker.record.name).job) s.TouchWhole(*job);
+  for (const JobId& id : {worker.candidate_for, worker.progress ? worker.progress->job : JobId(),
+                          worker.following ? worker.following->job : JobId()}) {
+    if (Job* job = s.FindJob(id)) s.TouchWhole(*job);
+  }
+}
+
 void DetachWorker(State& s, Worker& worker, const Loss& loss) {
+  TouchJobs(s, worker);
   s.SetCandidate(worker, "");
   const State::Assignment assignment = s.FindAssignment(worker.record.name);
   if (assignment.job != nullptr) LoseWorker(s, assignment, worker.record.name, loss);
@@ -141,6 +156,8 @@ void DetachWorker(State& s, Worker& worker, const Loss& loss) {
 
 void Detach(State& s, Member& member, const Loss& loss) {
   member.attached = false;
+  // After a restart it may be any job that expects the member.
+  if (member.reattach_by) s.reconcile_by = s.now;
   s.server_sites.clear();
   member.detached_at = s.now;
   member.reattach_by.reset();
@@ -320,6 +337,7 @@ struct WorkerHandler {
   void operator()(const ValidationResult& m) { OnValidation(s, worker, m); }
   void operator()(const Leaving& m) {
     const Loss loss{CleanText(m.reason), /*left=*/true};
+    TouchJobs(s, worker);
     if (!BeginLeaving(s, worker, loss)) Detach(s, worker, loss);
   }
   void operator()(const LinksMeasured&) {
@@ -452,8 +470,7 @@ void NoteMemberDeadline(State& s, Member& member) {
   s.member_deadlines.insert({next, member.id()});
 }
 
-std::optional<MemberKind> ExpireMembers(State& s) {
-  std::optional<MemberKind> lost;
+void ExpireMembers(State& s) {
   std::vector<Member*> due;
   while (!s.member_deadlines.empty() && s.member_deadlines.begin()->first <= s.now) {
     const auto [deadline, id] = *s.member_deadlines.begin();
@@ -468,14 +485,10 @@ std::optional<MemberKind> ExpireMembers(State& s) {
       Detach(s, *member,
              {absl::StrCat("it did not come back within ", Seconds(s.options.reattach_grace),
                            " s of the coordinator's restart")});
-    } else {
-      continue;
     }
-    lost = std::max(lost, std::optional(id.kind));
   }
   if (!due.empty()) PumpCandidates(s);
   for (Member* member : due) NoteMemberDeadline(s, *member);
-  return lost;
 }
 
 Instant NextMemberDeadline(const State& s) {

@@ -19,11 +19,9 @@ std::string DescribeLoss(const Loss& loss);
 
 // No member is evicted for silence within the next heartbeat's time.
 void SuspendEvictions(State& s);
-// Members without heartbeats, and members that did not come back after a restart of the
+// Evicts members without heartbeats, and members that did not come back after a restart of the
 // coordinator.
-// Evicts members whose time is over. Returns their kind: servers' where there are both; none: there
-// were none.
-std::optional<MemberKind> ExpireMembers(State& s);
+void ExpireMembers(State& s);
 // After what a member waits for has changed, in whatever may make it due earlier.
 void NoteMemberDeadline(State& s, Member& member);
 Instant NextMemberDeadline(const State& s);

@@ -242,6 +242,11 @@ bool ScheduleJob(State& s, Job& job, const IdleWorkers& workers) {
   return possible < needed || !no_servers.empty();
 }
 
+// A job that waits for workers has none of a site's to wait for.
+void ScheduleSiteJob(State& s, Job& job, const IdleWorkers& workers) {
+  if (job.record.site && job.active() && !job.stale()) TakeIdleWorkers(s, job, workers);
+}
+
 }  // namespace
 
 void OnJobPrepared(State& s, Worker& worker, const JobPrepared& message) {
@@ -381,10 +386,7 @@ Instant PreparingDeadline(const State& s, const Job& job) {
 
 void Schedule(State& s) {
   const IdleWorkers workers = ListIdle(s);
-  // A job that waits for workers has none of theirs to wait for.
-  s.jobs.ForEachLive([&](Job& job) {
-    if (job.record.site && job.active() && !job.stale()) TakeIdleWorkers(s, job, workers);
-  });
+  s.jobs.ForEachLive([&](Job& job) { ScheduleSiteJob(s, job, workers); });
   JobId first;  // that the others wait for
   s.jobs.ForEachLive([&](Job& job) {
     if (first.empty() && !ScheduleJob(s, job, workers)) {
@@ -393,6 +395,18 @@ void Schedule(State& s) {
       job.waiting_for = absl::StrCat("waiting for job ", first, ", which is before it");
     }
   });
+}
+
+void ScheduleTouched(State& s) {
+  const IdleWorkers workers = ListIdle(s);
+  if (workers.empty()) return;
+  for (const int64_t number : s.touched) {
+    Job* job = s.jobs.Find(number);
+    if (job == nullptr) continue;
+    ScheduleSiteJob(s, *job, workers);
+    ScheduleJob(s, *job, workers);
+  }
+  PumpCandidates(s);
 }
 
 void PumpCandidates(State& s) {

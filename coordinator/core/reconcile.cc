@@ -26,10 +26,6 @@ namespace {
 constexpr Duration kGatheredOfEach = std::chrono::microseconds(50);
 constexpr Duration kTouchedOfEach = std::chrono::microseconds(10);
 
-Affected AffectedByLoss(MemberKind kind) {
-  return kind == MemberKind::kServer ? Affected::kEverything : Affected::kMembers;
-}
-
 template <class... Kinds, class Variant>
 bool HoldsAny(const Variant& value) {
   return (std::holds_alternative<Kinds>(value) || ...);
@@ -84,6 +80,7 @@ void Order(State& s, Job& job) {
 
 void ReconcileAll(State& s) {
   s.reconcile_by = kNever;
+  s.lost_member = false;
   Schedule(s);
   s.jobs.ForEachLive([&](Job& job) { Advance(s, job); });
   Schedule(s);  // a job may have ended and freed its workers
@@ -100,9 +97,7 @@ void ReconcileDue(State& s) {
   for (const auto& [deadline, number] : s.job_deadlines) {
     if (s.now < deadline) break;
     Job* job = s.jobs.Find(number);
-    if (job == nullptr || job->deadline != deadline) continue;
-    for (const auto& [id, island] : job->islands) s.Touch(*job, id);
-    s.Touch(*job);
+    if (job != nullptr && job->deadline == deadline) s.TouchWhole(*job);
   }
 }
 
@@ -135,6 +130,10 @@ Instant NextDeadlineOfJobs(State& s) {
 
 // False: there is more to look at than these jobs.
 bool ReconcileTouched(State& s) {
+  TouchRelatedJobs(s);
+  ReconcileDue(s);
+  // Idle workers may take the place of one that is lost.
+  if (std::exchange(s.lost_member, false) && s.unplaced.empty()) ScheduleTouched(s);
   for (const int64_t number : s.touched) {
     Job* job = s.jobs.Find(number);
     if (job == nullptr) return false;
@@ -148,7 +147,6 @@ bool ReconcileTouched(State& s) {
 
 Affected AffectedBy(const CoordinatorEvent& event) {
   if (const auto* from = std::get_if<FromWorker>(&event)) {
-    if (HoldsAny<Leaving>(from->message)) return Affected::kEverything;
     return HoldsAny<WorkerHello, JobPrepared, JobRefused>(from->message) ? Affected::kMembers
                                                                          : Affected::kTouched;
   }
@@ -157,16 +155,16 @@ Affected AffectedBy(const CoordinatorEvent& event) {
                ? Affected::kEverything
                : Affected::kTouched;
   }
-  if (const auto* lost = std::get_if<ConnectionLost>(&event)) return AffectedByLoss(lost->kind);
-  return HoldsAny<PlanMade, Stalled, Tick>(event) ? Affected::kTouched : Affected::kEverything;
+  return HoldsAny<ConnectionLost, PlanMade, Stalled, Tick>(event) ? Affected::kTouched
+                                                                  : Affected::kEverything;
 }
 
 Instant Reconcile(State& s, Affected affected) {
   const int64_t members = s.CountMembers();
   const bool gathers = s.HasManyMembers();
-  if (const std::optional<MemberKind> lost = ExpireMembers(s)) {
-    affected = std::max(affected, AffectedByLoss(*lost));
-  }
+  ExpireMembers(s);
+  // A job that waits for members may have fewer to wait for, and others no more for it.
+  if (s.lost_member && !s.unplaced.empty()) affected = std::max(affected, Affected::kMembers);
   bool all = affected == Affected::kEverything || s.now >= s.reconcile_by;
   if (affected == Affected::kMembers && !all) {
     all = !gathers;
@@ -178,11 +176,7 @@ Instant Reconcile(State& s, Affected affected) {
         std::min(s.touched_by, s.now + (gathers ? kTouchedOfEach * members : Duration()));
   }
   const bool due = s.now >= s.touched_by || s.now >= NextDeadlineOfJobs(s);
-  if (!all && due) {
-    TouchRelatedJobs(s);
-    ReconcileDue(s);
-    all = !ReconcileTouched(s);
-  }
+  if (!all && due) all = !ReconcileTouched(s);
   if (all) ReconcileAll(s);
   if (all || due) {
     s.touched_by = s.unfinished.empty() ? kNever : s.now + kBetweenTurns;

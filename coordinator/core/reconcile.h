@@ -5,8 +5,10 @@
 // have changed is looked at again, so that the cost of an event does not grow with members that it
 // does not concern:
 //  * nothing: a heartbeat that says what the one before said (State::Touch), a log line;
-//  * jobs that were touched, and of their islands those that were; a job whose deadline is due;
-//  * everything: members attach, leave or are lost, and users' commands.
+//  * jobs that were touched, and of their islands those that were; a job whose deadline is due; of
+//  a
+//    member that is lost the jobs that it has a part in;
+//  * everything: members attach, or are lost while a job waits for members, and users' commands.
 // With many members, changes of members are collected for 50 us a member and handled together, and
 // what is touched for 10 us a member.
 

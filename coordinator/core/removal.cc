@@ -135,7 +135,7 @@ void ForgetRemoved(State& s) {
     s.out.persist.push_back({job.record, true});
     s.out.persist.push_back({job.StoredProgress(), true});
     s.outdated.erase(number);
-    ForgetBytesHeld(s, job);
+    ForgetServerUse(s, job);
     s.jobs.Erase(number, JobId(job.id()));
   }
 }

@@ -329,7 +329,7 @@ struct Job {
   Moving moving;
   std::map<std::string, SiteAttempt> site_attempts;  // by site
   mutable std::optional<ReplicaIndex> index;         // of the record, until EditRecord
-  std::map<NodeId, int64_t> bytes_held;              // what of it is in State::bytes_held
+  std::map<NodeId, int64_t> bytes_held;              // what of it is in State::server_use
 
   ProgressRecord StoredProgress() const { return {progress, rounds.progress}; }
   const JobId& id() const { return record.job; }
@@ -401,12 +401,17 @@ struct State {
   std::set<MemberId> dirty_members;
   JobTable<Job> jobs;
   std::set<int64_t> outdated;  // jobs, by number
+  std::set<int64_t> unplaced;  // jobs that are queued or prepared, by number
   int64_t next_sequence = 0;   // of orders and events
   SiteRates site_rates;        // as measured
   // Where servers are by their hosts' workers; emptied when workers change. See GetServerSite.
   mutable std::map<NodeId, std::string> server_sites;
-  // By server, of all jobs as they are stored: parameters and slots that it holds or is to get.
-  std::map<NodeId, int64_t> bytes_held;
+  // Of all jobs as they are stored.
+  struct ServerUse {
+    int64_t bytes = 0;       // of parameters and slots that the server holds or is to get
+    std::set<int64_t> jobs;  // that have replicas there or links to it, by number
+  };
+  std::map<NodeId, ServerUse> server_use;
   int64_t next_plan_request = 0;  // of MakePlan and GroupWorkers
 
   // Indices, so that a heartbeat costs the same however many members there are.
@@ -429,6 +434,7 @@ struct State {
 
   // The Step under way.
   std::set<int64_t> touched;     // jobs, by number
+  bool lost_member = false;      // by which some were touched: others may take its place
   std::set<int64_t> unfinished;  // jobs that have not reached a fixed point
   Instant now{};
   CoordinatorActions out;
@@ -476,6 +482,10 @@ struct State {
   void Touch(Job& job, IslandId id) {
     Touch(job);
     job.touched.insert(id);
+  }
+  void TouchWhole(Job& job) {
+    Touch(job);
+    for (const auto& [id, island] : job.islands) job.touched.insert(id);
   }
 
   void Send(const Worker& worker, ToWorkerMessage message);

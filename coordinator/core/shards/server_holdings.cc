@@ -220,7 +220,8 @@ void OnServerHello(State& s, Server& server, const ServerHello& message, bool fr
   server.site = CleanText(message.site, 64);
   s.server_sites.clear();
   server.site_only = message.site_only;
-  for (auto& [number, job] : s.jobs) {
+  for (const int64_t number : ListJobsOn(s, server.record.name)) {
+    Job& job = *s.jobs.Find(number);
     // Its folder, with what it had received, may be another one.
     std::erase_if(job.moving.received, [&](const auto& received) {
       return received.first.server == server.record.name;

@@ -122,13 +122,14 @@ void RequestDescriptions(State& s, Job& job) {
   }
 }
 
-// By server, with what is to move there.
+// By server that has a part in the job, with what is to move there.
 std::map<NodeId, int64_t> CountBytesHeld(const Job& job) {
   const int64_t bytes = ServerBytesPerElement(job.spec().outer);
   std::map<NodeId, int64_t> held;
+  for (const auto& [server, link] : job.rounds.links) held[server];
   ForEachReplica(job.record.shards, [&](const ShardDescriptor& shard, const ShardReplica& replica) {
     const bool comes = replica.role == ReplicaRole::kJoining && replica.server != replica.replaces;
-    if (IsHolder(replica) || comes) held[replica.server] += shard.elements * bytes;
+    held[replica.server] += IsHolder(replica) || comes ? shard.elements * bytes : 0;
   });
   return held;
 }
@@ -372,21 +373,38 @@ std::vector<PlacementServer> ListServers(const State& s, const std::vector<const
   return servers;
 }
 
-void NoteBytesHeld(State& s, Job& job) {
-  ForgetBytesHeld(s, job);
+void NoteServerUse(State& s, Job& job) {
+  ForgetServerUse(s, job);
   job.bytes_held = CountBytesHeld(job);
-  for (const auto& [server, bytes] : job.bytes_held) s.bytes_held[server] += bytes;
+  for (const auto& [server, bytes] : job.bytes_held) {
+    State::ServerUse& use = s.server_use[server];
+    use.bytes += bytes;
+    use.jobs.insert(job.record.number);
+  }
 }
 
-void ForgetBytesHeld(State& s, Job& job) {
+void ForgetServerUse(State& s, Job& job) {
   for (const auto& [server, bytes] : std::exchange(job.bytes_held, {})) {
-    if ((s.bytes_held[server] -= bytes) == 0) s.bytes_held.erase(server);
+    const auto use = s.server_use.find(server);
+    use->second.bytes -= bytes;
+    use->second.jobs.erase(job.record.number);
+    if (use->second.jobs.empty()) s.server_use.erase(use);
   }
+}
+
+std::set<int64_t> ListJobsOn(const State& s, const NodeId& server) {
+  const auto use = s.server_use.find(server);
+  std::set<int64_t> jobs = use == s.server_use.end() ? std::set<int64_t>() : use->second.jobs;
+  s.jobs.ForEachOpened([&](const Job& job) {
+    if (job.dirty.record) jobs.insert(job.record.number);
+  });
+  return jobs;
 }
 
 int64_t FreeBytes(const State& s, const Server& server) {
   const NodeId& name = server.record.name;
-  int64_t free = server.memory_bytes - FindBytes(s.bytes_held, name);
+  const auto use = s.server_use.find(name);
+  int64_t free = server.memory_bytes - (use == s.server_use.end() ? 0 : use->second.bytes);
   s.jobs.ForEachOpened([&](const Job& job) {
     if (!job.dirty.record) return;
     free += FindBytes(job.bytes_held, name) - FindBytes(CountBytesHeld(job), name);

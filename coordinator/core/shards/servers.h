@@ -39,10 +39,12 @@ std::vector<PlacementServer> ListServers(const State& s, const std::vector<const
                                          const std::function<bool(const Server&)>& wanted);
 // Bytes free for the shards of a new job.
 int64_t FreeBytes(const State& s, const Server& server);
-// Update the counts after a job's record has changed, at the end of the Step; before the job is
-// deleted.
-void NoteBytesHeld(State& s, Job& job);
-void ForgetBytesHeld(State& s, Job& job);
+// Update State::server_use after a job's record has changed, at the end of the Step; before the job
+// is deleted.
+void NoteServerUse(State& s, Job& job);
+void ForgetServerUse(State& s, Job& job);
+// The numbers of the jobs that may have replicas on the server or links to it.
+std::set<int64_t> ListJobsOn(const State& s, const NodeId& server);
 // Returns whether every server of the job has memory for one more contribution.
 bool HasRoom(const State& s, const Job& job);
 
