@@ -81,7 +81,7 @@ absl::Status Daemon::Start() {
                     options_.memory_bytes - AssemblyBytes(options_.memory_bytes),
                     options_.security.keys.public_key, mark, options_.site, options_.site_only},
       std::move(recovered.jobs), &pool_);
-  gate_ = core_->gate();
+  gate_ = core_->MakeGate();
   storage_ = std::make_unique<StorageThread>(std::move(storage),
                                              [this](Event event) { loop_.Post(std::move(event)); });
   Monitored monitored = metrics_.ForServer([this] { loop_.TryPost(Tick{}); },
@@ -196,6 +196,10 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
   }
   Actions actions = core_->Step(now, *event);
   event.reset();  // may hold the last reference to a push's bytes
+  {
+    const std::lock_guard lock(gate_mutex_);
+    gate_.Apply(std::move(actions.gate), actions.room);
+  }
   if (actions.remember) mark_.Remember(*actions.remember);
   // All messages may be lost: they are sent again.
   if (!mark_.Fences(now)) actions.to_coordinator.clear();
@@ -258,7 +262,8 @@ void Daemon::Forward(ForwardPush push) {
 
 absl::Status Daemon::AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) {
   if (id.job == kProbeJob) return probes_.Admit(element_count);
-  return gate_->Admit(id, encoding, element_count);
+  const std::lock_guard lock(gate_mutex_);
+  return gate_.Admit(id, encoding, element_count);
 }
 
 void Daemon::OnPush(const PushId& id, Encoding encoding, int64_t elements, Payload payload,

@@ -5,6 +5,7 @@
 #define ATOLL_PARAMSERVER_SERVER_H_
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -75,7 +76,8 @@ class Daemon : private TensorHandler {
   MarkWriter mark_;
   ThreadPool pool_;
   std::unique_ptr<StateFolder> folder_;
-  std::shared_ptr<const PushGate> gate_;
+  mutable std::mutex gate_mutex_;
+  PushGate gate_;  // guarded by gate_mutex_
   std::unique_ptr<ServerCore> core_;
   std::unique_ptr<StorageThread> storage_;
   ProbeAnswers probes_;

@@ -14,18 +14,24 @@ ServerCore::ServerCore(ServerOptions options, std::vector<RecoveredJob> recovere
   server_.mark = options.mark;
   server_.options = std::move(options);
   server_.pool = pool;
-  server_.gate = std::make_shared<PushGate>();
   for (RecoveredJob& from : recovered) {
     if (from.state == nullptr) {
       unserved_[from.job].damage = std::move(from.damage);
       continue;
     }
     server_.mark.epoch = std::max(server_.mark.epoch, from.state->epoch());
-    server_.gate->SetLedger(from.job, from.state->ledger());
     const JobId job = from.job;
     server_.jobs[job] = std::make_unique<JobDriver>(&server_, std::move(from));
   }
   UpdateRoom();
+}
+
+PushGate ServerCore::MakeGate() const {
+  std::vector<GateChange> ledgers;
+  for (const auto& [id, job] : server_.jobs) ledgers.push_back({id, job->state().ledger()});
+  PushGate gate;
+  gate.Apply(std::move(ledgers), server_.room);
+  return gate;
 }
 
 Actions ServerCore::Step(Instant now, const Event& event) {
@@ -36,7 +42,9 @@ Actions ServerCore::Step(Instant now, const Event& event) {
     if (server_.mark != remembered_) turn.actions.remember = remembered_ = server_.mark;
   }
   SendDue(turn);
+  for (const auto& [id, job] : server_.jobs) job->PublishLedger(turn);
   UpdateRoom();
+  turn.actions.room = server_.room;
   turn.actions.next_deadline = HasWork() ? now : NextDeadline();
   return std::move(turn.actions);
 }
@@ -45,7 +53,7 @@ void ServerCore::UpdateRoom() {
   int64_t staged = 0;
   for (const auto& [id, job] : server_.jobs) staged += job->state().staged_bytes();
   const int64_t parameters = server_.HeldBytes() - staged;
-  server_.gate->SetRoom(staged, std::max<int64_t>(0, server_.options.memory_bytes - parameters));
+  server_.room = {staged, std::max<int64_t>(0, server_.options.memory_bytes - parameters)};
 }
 
 // ------------------------------------------------------------------------------- the stream ----
@@ -273,7 +281,7 @@ void ServerCore::Execute(const RemoveJob& message, Turn& turn) {
   }
   if (job != nullptr) job->RefusePending(turn);
   Leave(message.job, message.placement);
-  server_.gate->RemoveLedger(message.job);
+  turn.actions.gate.push_back({message.job, {}});
   server_.jobs.erase(message.job);
   unserved_[message.job] = {"", /*removing=*/true, /*put_aside=*/false, message.placement};
   turn.actions.erasures.push_back({message.job});

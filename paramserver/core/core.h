@@ -13,7 +13,7 @@
 //    immutable tensor: rounds applied meanwhile go to a copy.
 //  * No bytes from outside make it crash or grow without bound (limits below).
 //
-// Not thread-safe: one thread calls Step. `gate()` alone may be used from others. There is no
+// Not thread-safe: one thread calls Step. There is no
 // clock, no I/O, no randomness here; arithmetic runs on the pool given, with the same results for
 // any number of threads.
 
@@ -50,9 +50,8 @@ class ServerCore {
   // Where the tensor link came to listen. Before the first ConnectionUp.
   void SetEndpoint(std::string endpoint) { server_.options.endpoint = std::move(endpoint); }
 
-  // Decides for the tensor link before it takes memory for a push. Thread-safe; may outlive the
-  // core.
-  std::shared_ptr<const PushGate> gate() const { return server_.gate; }
+  // The gate before the first Step: of the recovered jobs. Each Step says what changes in it.
+  PushGate MakeGate() const;
 
   // For tests and status pages. kNoVersion for unknown jobs; empty for unknown shards.
   Version version(const JobId& job) const;

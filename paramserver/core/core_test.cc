@@ -214,8 +214,7 @@ TEST_CASE("what does not fit is refused with the reason") {
   REQUIRE(reason(fixture.Id(0, -1, 0), {1, 2, 3, 4}).find("generation 2") != std::string::npos);
 
   const auto admit = [&](IslandId island, ShardId shard, int64_t elements) {
-    return fixture.core().gate()->Admit(fixture.Id(island, -1, shard), Encoding::kFloat32,
-                                        elements);
+    return fixture.gate().Admit(fixture.Id(island, -1, shard), Encoding::kFloat32, elements);
   };
   REQUIRE(admit(1, 0, 4).ok());
   REQUIRE(admit(1, 0, 5).code() == absl::StatusCode::kFailedPrecondition);
@@ -234,7 +233,7 @@ TEST_CASE("a_push_with_numbers_that_no_log_can_hold_is_refused") {
   const auto admit = [&](const auto& change) {
     PushId id = fixture.Id(0, -1, 0);
     change(id);
-    return fixture.core().gate()->Admit(id, Encoding::kFloat32, 4).code();
+    return fixture.gate().Admit(id, Encoding::kFloat32, 4).code();
   };
   const auto refused = absl::StatusCode::kFailedPrecondition;
   CHECK(admit([](PushId&) {}) == absl::StatusCode::kOk);

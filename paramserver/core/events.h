@@ -16,6 +16,7 @@
 #include "common/net/tensor/tensor_types.h"
 #include "common/protocol/control.h"
 #include "common/time.h"
+#include "paramserver/core/push_gate.h"
 #include "paramserver/core/records.h"
 
 namespace atl::ps {
@@ -184,6 +185,8 @@ struct EraseJob {
 
 // To be done in the order of the members, and in order within each.
 struct Actions {
+  std::vector<GateChange> gate;  // PushGate::Apply, with `room`
+  StagingRoom room;
   std::vector<AppendLog> log;
   std::vector<ServerMessage> to_coordinator;
   std::vector<AcknowledgePush> pushes;

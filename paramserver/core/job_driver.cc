@@ -46,6 +46,7 @@ int64_t Server::HeldBytes() const {
 
 JobDriver::JobDriver(Server* server, RecoveredJob recovered)
     : server_(server),
+      is_published_(recovered.state != nullptr),
       state_(recovered.state != nullptr ? std::move(recovered.state)
                                         : std::make_unique<JobState>(recovered.job, server->pool)),
       next_sequence_(recovered.next_sequence),
@@ -60,7 +61,7 @@ HeldJob JobDriver::Describe() const {
   held.placement = state_->placement();
   held.shards = state_->ShardsHere(/*filled=*/false);
   held.filled = state_->ShardsHere(/*filled=*/true);
-  for (const IslandFence& fence : state_->ledger()->Fences()) {
+  for (const IslandFence& fence : state_->ledger().Fences()) {
     held.generation = std::max(held.generation, fence.generation);
   }
   for (const PushId& push : state_->Staged()) {
@@ -69,6 +70,16 @@ HeldJob JobDriver::Describe() const {
     if (!pending) held.staged.push_back(push);
   }
   return held;
+}
+
+void JobDriver::PublishLedger(Turn& turn) {
+  std::vector<LedgerChange> changes = state_->TakeLedgerChanges();
+  if (changes.empty()) return;
+  if (!std::exchange(is_published_, true)) {
+    turn.actions.gate.push_back({id(), state_->ledger()});
+    return;
+  }
+  for (LedgerChange& change : changes) turn.actions.gate.push_back({id(), std::move(change)});
 }
 
 void JobDriver::OnHello(Turn& turn) {
@@ -145,7 +156,7 @@ void JobDriver::On(const LogSynced& event, Turn& turn) {
       continue;
     }
     state_->MarkDurable(push.id);
-    if (state_->ledger()->IsDecided(ToContributionId(push.id))) {
+    if (state_->ledger().IsDecided(ToContributionId(push.id))) {
       Acknowledge(push.waiting, PushStatus::kDuplicate, "", turn);
       continue;
     }
@@ -231,7 +242,7 @@ void JobDriver::On(const PushArrived& event, Turn& turn) {
   if (!state_->assigned()) return refuse(NotAssigned(id()));
   const int64_t bytes = static_cast<int64_t>(event.payload.bytes.size());
   if (!IsEncoding(static_cast<int>(event.encoding))) return refuse("unknown encoding");
-  const Verdict verdict = state_->ledger()->Judge(event.id, event.elements);
+  const Verdict verdict = state_->ledger().Judge(event.id, event.elements);
   switch (verdict.kind) {
     case Verdict::kRefuse:
       return refuse(verdict.reason);
@@ -261,7 +272,7 @@ void JobDriver::On(const PushArrived& event, Turn& turn) {
   }
   if (!log_full_.empty()) return refuse(log_full_);
   const int64_t needed = state_->BytesToStage(event.id, event.encoding);
-  if (const absl::Status room = server_->gate->CheckRoom(needed); !room.ok()) {
+  if (const absl::Status room = server_->room.Check(needed); !room.ok()) {
     return refuse(std::string(room.message()));
   }
   pending_[Take(record, turn)] = {event.id, {event.token}};

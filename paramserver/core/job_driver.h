@@ -107,7 +107,7 @@ class JobDriver;
 struct Server {
   ServerOptions options;
   ThreadPool* pool = nullptr;
-  std::shared_ptr<PushGate> gate;
+  StagingRoom room;  // at the end of the Step before
   ClusterMark mark;  // of the coordinator that it follows
   std::map<JobId, std::unique_ptr<JobDriver>> jobs;
   std::map<Token, Transfer> transfers;  // without an answer
@@ -174,6 +174,8 @@ class JobDriver {
   void Work(Turn& turn);
 
   void OnHello(Turn& turn);
+  // Publishes how the job's ledger has changed, at the end of a Step.
+  void PublishLedger(Turn& turn);
   void DoDue(Turn& turn);
   Instant NextDeadline(bool connected) const;
 
@@ -236,6 +238,7 @@ class JobDriver {
   void ForwardStaged(Turn& turn);
 
   Server* const server_;
+  bool is_published_;  // the ledger, of which changes follow
   const std::unique_ptr<JobState> state_;
   std::string log_full_;         // not empty: why its log or snapshot cannot be written now
   Instant next_fault_ = kNever;  // when that is reported again

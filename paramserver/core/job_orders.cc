@@ -42,7 +42,6 @@ void JobDriver::Execute(const AssignShards& message, Turn& turn) {
                   [&](const auto& entry) { return !state.HasShard(entry.first.shard); });
     statistics_.reset();
     gathering_.reset();
-    server_->gate->SetLedger(message.job, state.ledger());
     MaybeSnapshot(turn);
   }
   SetForwards(message, turn);
@@ -54,16 +53,16 @@ void JobDriver::Execute(const FenceIslands& message, Turn& turn) {
   if (const absl::Status status = state_->Check(LogRecord(record)); !status.ok()) {
     return turn.Fault(id(), std::string(status.message()));
   }
-  const auto before = state_->ledger()->Fences();
+  const auto before = state_->ledger().Fences();
   state_->Apply(0, record);
-  if (state_->ledger()->Fences() != before) Append(std::move(record), turn);
+  if (state_->ledger().Fences() != before) Append(std::move(record), turn);
 }
 
 void JobDriver::Execute(const CollectStatistics& message, Turn& turn) {
   if (state_->ended() || message.version != state_->version() + 1) return;
   Known(message.contributions);
   // A request from before the coordinator dropped one of them.
-  const PushLedger& ledger = *state_->ledger();
+  const PushLedger& ledger = state_->ledger();
   if (std::any_of(message.contributions.begin(), message.contributions.end(),
                   [&](const ContributionId& id) { return ledger.IsDecided(id); })) {
     return;
@@ -111,7 +110,7 @@ void JobDriver::Execute(const DropContributions& message, Turn& turn) {
   if (state_->ended()) return;
   DroppedRecord record{message.contributions};
   std::erase_if(record.contributions, [&](const ContributionId& id) {
-    return state_->ledger()->IsDecided(id) || (committing_ && HasTerm(*committing_, id));
+    return state_->ledger().IsDecided(id) || (committing_ && HasTerm(*committing_, id));
   });
   if (record.contributions.empty()) return;
   Take(record, turn);

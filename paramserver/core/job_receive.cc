@@ -73,8 +73,7 @@ void JobDriver::Execute(const ReceiveShards& message, Turn& turn) {
   for (const ShardSource& source : message.sources) {
     if (source.fill) fills[source.shard.shard] = source.shard.elements;
   }
-  state.ledger()->ExpectFills(FilledFrom(message), std::move(fills));
-  server_->gate->SetLedger(message.job, state.ledger());
+  state_->ExpectFills({FilledFrom(message), std::move(fills)});
   Receive(turn);
 }
 
@@ -161,7 +160,7 @@ void JobDriver::OnTransferred(const Fetch& fetch, const PartFetched& event, Turn
 
 void JobDriver::TakeFill(const PushArrived& event, Turn& turn) {
   const auto refuse = [&](std::string reason) { turn.Refuse(event.token, std::move(reason)); };
-  const Verdict verdict = state_->ledger()->Judge(event.id, event.elements);
+  const Verdict verdict = state_->ledger().Judge(event.id, event.elements);
   if (verdict.kind == Verdict::kRefuse) return refuse(verdict.reason);
   if (!Receives() || FillBase(FilledFrom(*receiving_)) != event.id.base_version) {
     return refuse("no shard is to be filled now");

@@ -56,6 +56,7 @@ absl::Status JobReplay::Add(LogSequence sequence, const LogRecord& record) {
   if (beyond_) return absl::OkStatus();
   status_ = Annotate(recovered_.state->Check(record), absl::StrCat("record ", sequence));
   if (status_.ok()) recovered_.state->Apply(sequence, record);
+  recovered_.state->TakeLedgerChanges();  // the whole ledger is published
   return status_;
 }
 
@@ -70,7 +71,7 @@ absl::StatusOr<RecoveredJob> JobReplay::Finish() && {
   for (const PushId& id : snapshot_ == nullptr ? std::vector<PushId>() : snapshot_->staged) {
     if (std::binary_search(staged.begin(), staged.end(), id) ||
         !recovered_.state->HasShard(id.shard) ||
-        recovered_.state->ledger()->IsDecided(ToContributionId(id))) {
+        recovered_.state->ledger().IsDecided(ToContributionId(id))) {
       continue;
     }
     return absl::DataLossError(absl::StrCat("the push of shard ", id.shard, " by ",
@@ -78,6 +79,7 @@ absl::StatusOr<RecoveredJob> JobReplay::Finish() && {
                                             " is not readable, which no round has used yet"));
   }
   for (const PushId& id : staged) recovered_.state->MarkDurable(id);
+  recovered_.state->TakeLedgerChanges();
   return std::move(recovered_);
 }
 

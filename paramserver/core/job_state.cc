@@ -30,9 +30,12 @@ int64_t JobState::ParameterBytes(const AssignShards& assignment) {
 }
 
 JobState::JobState(JobId job, ThreadPool* pool)
-    : job_(std::move(job)),
-      pool_(pool),
-      ledger_(std::make_shared<PushLedger>(job_, std::span<const OwnedShard>())) {}
+    : job_(std::move(job)), pool_(pool), ledger_(job_) {}
+
+void JobState::ChangeLedger(LedgerChange change) {
+  ledger_.Apply(change);
+  ledger_changes_.push_back(std::move(change));
+}
 
 absl::StatusOr<std::unique_ptr<JobState>> JobState::FromSnapshot(const Snapshot& snapshot,
                                                                  ThreadPool* pool) {
@@ -63,7 +66,7 @@ absl::StatusOr<std::unique_ptr<JobState>> JobState::FromSnapshot(const Snapshot&
   state->version_ = snapshot.version;
   state->newest_ = snapshot.newest;
   state->exchange_ = snapshot.exchange;
-  state->ledger_->Restore(snapshot.fences, snapshot.decided);
+  state->ledger_.Restore(snapshot.fences, snapshot.decided);
   if (snapshot.ended) state->ApplyRecord(0, EndedRecord{});
   return state;
 }
@@ -84,22 +87,20 @@ void JobState::ApplyRecord(LogSequence, const AssignedRecord& record) {
   pull_encoding_ = outer.pull_encoding;
   if (!assigned_ || assignment_.shards != record.assignment.shards) {
     ChangeShards(record.assignment.shards);
-    ledger_->SetShards(record.assignment.shards);
+    ChangeLedger(HeldShards{record.assignment.shards});
     parameter_bytes_ = ParameterBytes(record.assignment);
   }
   assignment_ = record.assignment;
   assigned_ = true;
 }
 
-void JobState::ApplyRecord(LogSequence, const FencedRecord& record) {
-  ledger_->Fence(record.islands);
-}
+void JobState::ApplyRecord(LogSequence, const FencedRecord& record) { ChangeLedger(record); }
 
 void JobState::ApplyRecord(LogSequence sequence, const PushedRecord& record) {
   // A replay applies commits in the order of the log, a running server when they are durable. A
   // push that came in between, of a contribution that the round dropped, is discarded in both.
   const ContributionId contribution = ToContributionId(record.id);
-  if (ended_ || ledger_->IsDecided(contribution)) return;
+  if (ended_ || ledger_.IsDecided(contribution)) return;
   const auto [entry, added] = staged_.try_emplace({contribution, record.id.shard});
   StagedShard& staged = entry->second;
   if (!staged.pushes.insert(record.id).second) return;
@@ -107,7 +108,7 @@ void JobState::ApplyRecord(LogSequence sequence, const PushedRecord& record) {
   staged.encoding = record.encoding;
   Put(record, shards_.at(record.id.shard).info.elements, staged);
   if (added) staged_bytes_ += static_cast<int64_t>(staged.payload.bytes.size());
-  ledger_->AddPending(record.id);
+  ChangeLedger(NotedPush{record.id});
 }
 
 // The first elements to come stay where others come again; all have the same bits.
@@ -184,7 +185,7 @@ void JobState::ApplyRecord(LogSequence, const DroppedRecord& record) {
 
 void JobState::ApplyRecord(LogSequence, const EndedRecord&) {
   ended_ = true;
-  ledger_->Close(absl::StrCat("job ", job_, " has ended"));
+  ChangeLedger(ClosedLedger{absl::StrCat("job ", job_, " has ended")});
   while (!staged_.empty()) Decide(ContributionId(staged_.begin()->first.first));
   for (auto& [id, shard] : shards_) {
     // The islands' parameters are what was validated; nothing follows that needs the difference.
@@ -219,7 +220,7 @@ std::optional<JobState::StagedPush> JobState::FindPush(const PushId& id) const {
 }
 
 void JobState::Decide(const ContributionId& contribution) {
-  ledger_->Decide(contribution);
+  ChangeLedger(contribution);
   for (auto staged = staged_.lower_bound({contribution, std::numeric_limits<ShardId>::min()});
        staged != staged_.end() && staged->first.first == contribution;
        staged = staged_.erase(staged)) {
@@ -338,8 +339,8 @@ std::shared_ptr<const Snapshot> JobState::TakeSnapshot(LogSequence last_sequence
   snapshot->ended = ended_;
   snapshot->assignment = assignment_;
   snapshot->newest = newest_;
-  snapshot->fences = ledger_->Fences();
-  snapshot->decided = ledger_->Decided();
+  snapshot->fences = ledger_.Fences();
+  snapshot->decided = ledger_.Decided();
   snapshot->staged = Staged();
   if (assigned_) snapshot->slots = ListServerSlots(assignment_.definition.spec.outer);
   for (const auto& [key, staged] : staged_) {

@@ -50,7 +50,8 @@ class JobState {
   absl::Status Check(const LogRecord& record) const;
   // REQUIRES: Check(record). Pushes become durable with MarkDurable.
   void Apply(LogSequence sequence, const LogRecord& record);
-  void MarkDurable(const PushId& id) { ledger_->MarkDurable(id); }
+  void MarkDurable(const PushId& id) { ChangeLedger(NotedPush{id, /*durable=*/true}); }
+  void ExpectFills(ExpectedFills fills) { ChangeLedger(std::move(fills)); }
   // A committed round in parts, the same as Apply: so many elements of pseudo-gradients and tensors
   // at a time, one shard at least. True: it is applied. REQUIRES: Check(record), the same record
   // until it is applied, and no assignment, end or arriving shard meanwhile.
@@ -135,7 +136,9 @@ class JobState {
   const CommittedRecord& newest() const { return newest_; }
   // The newest that an assignment, or an order to receive shards, came with.
   int64_t placement() const { return std::max(placement_, assignment_.definition.placement); }
-  const std::shared_ptr<PushLedger>& ledger() const { return ledger_; }
+  const PushLedger& ledger() const { return ledger_; }
+  // Returns what has changed in it since the last call.
+  std::vector<LedgerChange> TakeLedgerChanges() { return std::exchange(ledger_changes_, {}); }
   std::vector<PushId> Staged() const;
   // The content of a push, as it was encoded; nullopt: it is not staged. Shared with what is
   // staged: other parts of the shard may be added to it meanwhile.
@@ -210,6 +213,7 @@ class JobState {
   void ApplyRecord(LogSequence sequence, const EndedRecord& record);
   void ApplyRecord(LogSequence sequence, const JoinedRecord& record);
   void ApplyRecord(LogSequence sequence, const ReceivedRecord& record);
+  void ChangeLedger(LedgerChange change);
   void ChangeShards(const std::vector<OwnedShard>& shards);
   void DropIncoming(ShardId shard);
   void DropAllIncoming();
@@ -240,7 +244,8 @@ class JobState {
 
   const JobId job_;
   ThreadPool* const pool_;
-  const std::shared_ptr<PushLedger> ledger_;
+  PushLedger ledger_;
+  std::vector<LedgerChange> ledger_changes_;
   bool assigned_ = false;
   AssignShards assignment_;
   std::unique_ptr<OuterOptimizer> optimizer_;  // of the assignment

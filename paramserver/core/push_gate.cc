@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "common/check.h"
 #include "common/protocol/limits.h"
 
 namespace atl::ps {
@@ -34,17 +35,12 @@ std::string DescribeIncarnation(Generation generation, Incarnation incarnation) 
 
 }  // namespace
 
-PushLedger::PushLedger(JobId job, std::span<const OwnedShard> shards) : job_(std::move(job)) {
-  SetShards(shards);
-}
-
 Verdict PushLedger::Judge(const PushId& id, int64_t elements) const {
-  const std::lock_guard lock(mutex_);
-  if (IsFill(id.base_version)) return JudgeFillLocked(id, elements);
+  if (IsFill(id.base_version)) return JudgeFill(id, elements);
   if (const auto staged = staged_.find(id); staged != staged_.end()) {
     return {staged->second ? Verdict::kDuplicate : Verdict::kPending, ""};
   }
-  if (IsDecidedLocked(ToContributionId(id))) return {Verdict::kDuplicate, ""};
+  if (IsDecided(ToContributionId(id))) return {Verdict::kDuplicate, ""};
   if (!closed_.empty()) return Refuse(closed_);
   if (!IsStorable(id)) {
     return Refuse("island, generation, incarnation or base version of the push is out of range");
@@ -72,13 +68,13 @@ Verdict PushLedger::Judge(const PushId& id, int64_t elements) const {
                                  DescribeIncarnation(id.generation, id.incarnation)));
     }
   }
-  if (IsStagedLocked(id, size)) return {Verdict::kDuplicate, ""};
+  if (IsStaged(id, size)) return {Verdict::kDuplicate, ""};
   return {};
 }
 
-Verdict PushLedger::JudgeFillLocked(const PushId& id, int64_t elements) const {
-  const auto shard = fills_.find(id.shard);
-  if (shard == fills_.end() || id.base_version != FillBase(fill_base_)) {
+Verdict PushLedger::JudgeFill(const PushId& id, int64_t elements) const {
+  const auto shard = fills_.elements.find(id.shard);
+  if (shard == fills_.elements.end() || id.base_version != FillBase(fills_.base)) {
     return Refuse(absl::StrCat("shard ", id.shard, " of job ", job_, " is not to be filled here"));
   }
   const bool fits = id.elements == 0 ? elements == shard->second && id.begin == 0
@@ -88,7 +84,7 @@ Verdict PushLedger::JudgeFillLocked(const PushId& id, int64_t elements) const {
                              " elements, the push ", elements));
 }
 
-bool PushLedger::IsStagedLocked(const PushId& id, int64_t shard_elements) const {
+bool PushLedger::IsStaged(const PushId& id, int64_t shard_elements) const {
   PushId first = id;
   first.begin = first.elements = 0;
   ElementRanges staged;
@@ -100,22 +96,18 @@ bool PushLedger::IsStagedLocked(const PushId& id, int64_t shard_elements) const 
   return staged.Covers(id.RangeIn(shard_elements));
 }
 
-void PushLedger::SetShards(std::span<const OwnedShard> shards) {
-  const std::lock_guard lock(mutex_);
+void PushLedger::Apply(const LedgerChange& change) {
+  std::visit([this](const auto& what) { On(what); }, change);
+}
+
+void PushLedger::On(const HeldShards& change) {
   elements_.clear();
-  for (const OwnedShard& shard : shards) elements_[shard.shard] = shard.elements;
+  for (const OwnedShard& shard : change.shards) elements_[shard.shard] = shard.elements;
   std::erase_if(staged_, [&](const auto& push) { return !elements_.contains(push.first.shard); });
 }
 
-void PushLedger::ExpectFills(Version base, std::map<ShardId, int64_t> elements) {
-  const std::lock_guard lock(mutex_);
-  fill_base_ = base;
-  fills_ = std::move(elements);
-}
-
-void PushLedger::Fence(std::span<const IslandFence> fences) {
-  const std::lock_guard lock(mutex_);
-  for (const IslandFence& fence : fences) {
+void PushLedger::On(const FencedRecord& change) {
+  for (const IslandFence& fence : change.islands) {
     const auto [entry, added] = fences_.try_emplace(fence.island, fence);
     IslandFence& now = entry->second;
     if (std::pair(now.generation, now.incarnation) <
@@ -125,24 +117,15 @@ void PushLedger::Fence(std::span<const IslandFence> fences) {
   }
 }
 
-void PushLedger::Close(std::string reason) {
-  const std::lock_guard lock(mutex_);
-  closed_ = std::move(reason);
+// One that is durable may have been decided meanwhile.
+void PushLedger::On(const NotedPush& change) {
+  if (!change.durable) ATOLL_CHECK(staged_.emplace(change.id, false).second);
+  if (const auto staged = staged_.find(change.id); staged != staged_.end()) {
+    staged->second = change.durable;
+  }
 }
 
-void PushLedger::AddPending(const PushId& id) {
-  const std::lock_guard lock(mutex_);
-  const bool added = staged_.emplace(id, false).second;
-  ATOLL_CHECK(added);
-}
-
-void PushLedger::MarkDurable(const PushId& id) {
-  const std::lock_guard lock(mutex_);
-  if (const auto staged = staged_.find(id); staged != staged_.end()) staged->second = true;
-}
-
-void PushLedger::Decide(const ContributionId& contribution) {
-  const std::lock_guard lock(mutex_);
+void PushLedger::On(const ContributionId& contribution) {
   const PushId first{job_,
                      contribution.island,
                      contribution.generation,
@@ -153,7 +136,7 @@ void PushLedger::Decide(const ContributionId& contribution) {
   while (staged != staged_.end() && ToContributionId(staged->first) == contribution) {
     staged = staged_.erase(staged);
   }
-  if (IsDecidedLocked(contribution)) return;
+  if (IsDecided(contribution)) return;
   IslandDecisions& of_island = decided_[contribution.island];
   of_island.newest.push_back(contribution);
   if (of_island.newest.size() <= kDecidedKept) return;
@@ -164,11 +147,6 @@ void PushLedger::Decide(const ContributionId& contribution) {
 }
 
 bool PushLedger::IsDecided(const ContributionId& contribution) const {
-  const std::lock_guard lock(mutex_);
-  return IsDecidedLocked(contribution);
-}
-
-bool PushLedger::IsDecidedLocked(const ContributionId& contribution) const {
   const auto found = decided_.find(contribution.island);
   if (found == decided_.end()) return false;
   const IslandDecisions& of_island = found->second;
@@ -178,23 +156,20 @@ bool PushLedger::IsDecidedLocked(const ContributionId& contribution) const {
 }
 
 std::vector<IslandFence> PushLedger::Fences() const {
-  const std::lock_guard lock(mutex_);
   std::vector<IslandFence> fences;
   for (const auto& [island, fence] : fences_) fences.push_back(fence);
   return fences;
 }
 
 std::vector<IslandDecisions> PushLedger::Decided() const {
-  const std::lock_guard lock(mutex_);
   std::vector<IslandDecisions> decided;
   for (const auto& [island, of_island] : decided_) decided.push_back(of_island);
   return decided;
 }
 
-void PushLedger::Restore(std::span<const IslandFence> fences,
-                         std::span<const IslandDecisions> decided) {
-  Fence(fences);
-  const std::lock_guard lock(mutex_);
+void PushLedger::Restore(const std::vector<IslandFence>& fences,
+                         const std::vector<IslandDecisions>& decided) {
+  On(FencedRecord{fences});
   for (const IslandDecisions& of_island : decided) {
     const IslandId island =
         of_island.newest.empty() ? of_island.forgotten.island : of_island.newest.front().island;
@@ -206,16 +181,33 @@ std::string NotAssigned(const JobId& job) {
   return absl::StrCat("job ", job, " is not assigned to this server");
 }
 
-absl::Status PushGate::Admit(const PushId& id, Encoding encoding, int64_t elements) const {
-  const std::lock_guard lock(mutex_);
-  const auto ledger = ledgers_.find(id.job);
-  if (ledger == ledgers_.end()) {
-    return absl::NotFoundError(NotAssigned(id.job));
+absl::Status StagingRoom::Check(int64_t more) const {
+  if (more <= bytes_max - bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("no room for ", more,
+                                                   " more staged bytes: ", bytes, " of ", bytes_max,
+                                                   " are in use; raise --memory-bytes"));
+}
+
+void PushGate::Apply(std::vector<GateChange> changes, const StagingRoom& room) {
+  room_ = room;
+  for (GateChange& change : changes) {
+    if (auto* ledger = std::get_if<PushLedger>(&change.what)) {
+      ledgers_.insert_or_assign(change.job, std::move(*ledger));
+    } else if (const auto* what = std::get_if<LedgerChange>(&change.what)) {
+      ledgers_.at(change.job).Apply(*what);
+    } else {
+      ledgers_.erase(change.job);
+    }
   }
-  const Verdict verdict = ledger->second->Judge(id, elements);
+}
+
+absl::Status PushGate::Admit(const PushId& id, Encoding encoding, int64_t elements) const {
+  const auto ledger = ledgers_.find(id.job);
+  if (ledger == ledgers_.end()) return absl::NotFoundError(NotAssigned(id.job));
+  const Verdict verdict = ledger->second.Judge(id, elements);
   switch (verdict.kind) {
     case Verdict::kTake:
-      return RoomLocked(EncodedBytes(encoding, elements));
+      return room_.Check(EncodedBytes(encoding, elements));
     case Verdict::kPending:
       return absl::OkStatus();
     case Verdict::kDuplicate:
@@ -224,34 +216,6 @@ absl::Status PushGate::Admit(const PushId& id, Encoding encoding, int64_t elemen
       break;
   }
   return absl::FailedPreconditionError(verdict.reason);
-}
-
-absl::Status PushGate::CheckRoom(int64_t bytes) const {
-  const std::lock_guard lock(mutex_);
-  return RoomLocked(bytes);
-}
-
-absl::Status PushGate::RoomLocked(int64_t bytes) const {
-  if (bytes <= staged_bytes_max_ - staged_bytes_) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("no room for ", bytes, " more staged bytes: ", staged_bytes_, " of ",
-                   staged_bytes_max_, " are in use; raise --memory-bytes"));
-}
-
-void PushGate::SetLedger(const JobId& job, std::shared_ptr<const PushLedger> ledger) {
-  const std::lock_guard lock(mutex_);
-  ledgers_[job] = std::move(ledger);
-}
-
-void PushGate::RemoveLedger(const JobId& job) {
-  const std::lock_guard lock(mutex_);
-  ledgers_.erase(job);
-}
-
-void PushGate::SetRoom(int64_t staged_bytes, int64_t staged_bytes_max) {
-  const std::lock_guard lock(mutex_);
-  staged_bytes_ = staged_bytes;
-  staged_bytes_max_ = staged_bytes_max;
 }
 
 }  // namespace atl::ps

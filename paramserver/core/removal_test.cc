@@ -21,7 +21,7 @@ TEST_CASE("a removed job leaves memory at once and is reported removed once eras
   REQUIRE(fixture.requested_erasures == std::vector<JobId>{kJob});
   REQUIRE(fixture.Answered(waiting, PushStatus::kRefused));
   REQUIRE(fixture.TakeSent<JobRemoved>().empty());
-  const auto admitted = fixture.core().gate()->Admit(fixture.Id(0, 0, 1), Encoding::kFloat32, 2);
+  const auto admitted = fixture.gate().Admit(fixture.Id(0, 0, 1), Encoding::kFloat32, 2);
   REQUIRE(absl::IsNotFound(admitted));
   REQUIRE(fixture.refusals.contains(fixture.Pull(0, 0)));
   fixture.Do(LogSynced{kJob, 100});  // of what was written before

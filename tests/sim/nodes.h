@@ -176,6 +176,7 @@ class ServerNode : public Member {
   std::map<JobId, JobDisk> disk_, moved_aside_;
   ClusterMark mark_unavailable_;
   std::optional<ps::ServerCore> core_;
+  ps::PushGate gate_;
   std::set<JobId> syncing_;
   int64_t epoch_seen_ = 0;                                   // newest coordinator seen
   std::map<JobId, std::map<IslandId, IslandFence>> fences_;  // highest ones of this incarnation

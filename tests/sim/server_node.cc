@@ -51,6 +51,7 @@ void ServerNode::Start() {
   options.site = site_;
   options.site_only = !site_.empty();
   core_.emplace(options, Recover(), &world_.pool);
+  gate_ = core_->MakeGate();
   KeepConnecting();
 }
 
@@ -173,7 +174,7 @@ void ServerNode::Push(ps::PushArrived event, PushAnswer answer) {
   if (!core_) return;
   event.token = next_token_++;
   push_answers_[event.token] = std::move(answer);
-  const auto admitted = core_->gate()->Admit(event.id, event.encoding, event.elements);
+  const auto admitted = gate_.Admit(event.id, event.encoding, event.elements);
   if (!admitted.ok()) {
     push_answers_.extract(event.token)
         .mapped()(absl::IsAlreadyExists(admitted) ? PushStatus::kDuplicate : PushStatus::kRefused,
@@ -191,6 +192,7 @@ void ServerNode::Pull(ps::PullArrived event, PullAnswer answer) {
 }
 
 void ServerNode::Carry(ps::Actions actions) {
+  gate_.Apply(std::move(actions.gate), actions.room);
   if (actions.remember) mark_ = *actions.remember;
   for (ps::AppendLog& append : actions.log) Append(std::move(append));
   for (ServerMessage& message : actions.to_coordinator) {

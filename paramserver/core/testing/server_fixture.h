@@ -149,6 +149,7 @@ class ServerFixture {
   }
   void Turn(const Event& event) {
     Actions actions = core_->Step(now_, event);
+    gate_.Apply(std::move(actions.gate), actions.room);
     for (AppendLog& append : actions.log) {
       logs_[append.job].records[append.sequence] = std::move(append.record);
     }
@@ -193,6 +194,7 @@ class ServerFixture {
   }
   Version version() const { return core_->version(kJob); }
   const ServerCore& core() const { return *core_; }
+  const PushGate& gate() const { return gate_; }  // as published
   size_t log_records() const { return logs_.at(kJob).records.size(); }
   Incarnation incarnation() const { return incarnation_; }
 
@@ -245,6 +247,7 @@ class ServerFixture {
                       remembered.value_or(ClusterMark()), /*site=*/"", /*site_only=*/false,
                       /*work_elements=*/1, log_bytes_free},
         Recover(), &pool_);
+    gate_ = core_->MakeGate();
     Do(ConnectionUp{});
     DeliverMessage(Welcome{});
   }
@@ -253,6 +256,7 @@ class ServerFixture {
   ThreadPool pool_{1};
   std::vector<OwnedShard> held_ = {{0, 0, 4}, {1, 0, 2}, {2, 1, 3}};
   std::unique_ptr<ServerCore> core_;
+  PushGate gate_;
   std::map<JobId, Log> logs_;
   std::vector<std::shared_ptr<const Snapshot>> requested_snapshots_;
   Incarnation incarnation_ = 1;

@@ -105,8 +105,7 @@ void DoLink(ServerFixture& fixture, Rng& rng) {
             LinkNumber(rng), LinkNumber(rng)};
   if (rng.Chance(0.5)) id = ServerFixture::Id(0, rng.Chance(0.5) ? kNoVersion : 0, shard);
   const auto elements = static_cast<int64_t>(rng.Below(6));
-  if (rng.Chance(0.9) && !fixture.core().gate()->Admit(id, Encoding::kFloat32, elements).ok())
-    return;
+  if (rng.Chance(0.9) && !fixture.gate().Admit(id, Encoding::kFloat32, elements).ok()) return;
   std::vector<float> values(static_cast<size_t>(elements), 1);
   if (!values.empty() && rng.Chance(0.2)) values[0] = std::numeric_limits<float>::quiet_NaN();
   fixture.Push(id, values);
