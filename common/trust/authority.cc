@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/time.h"
 #include "common/files.h"
 #include "common/paths.h"
 
@@ -111,14 +110,10 @@ absl::Status AuthorityFolder::CheckDates(int64_t now_unix_s) const {
   ATOLL_ASSIGN_OR_RETURN(const KeyAndCertificate authority, Read());
   ATOLL_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(authority.certificate));
   if (facts.from_unix_s <= now_unix_s && now_unix_s <= facts.until_unix_s) return absl::OkStatus();
-  const auto date = [](int64_t unix_s) {
-    return absl::FormatTime("%Y-%m-%d %H:%M UTC", absl::FromUnixSeconds(unix_s),
-                            absl::UTCTimeZone());
-  };
   return absl::FailedPreconditionError(
-      absl::StrCat(CertificatePath(path_), ": is valid from ", date(facts.from_unix_s), " to ",
-                   date(facts.until_unix_s), ", and this machine's clock says ", date(now_unix_s),
-                   ": set the clock right"));
+      absl::StrCat(CertificatePath(path_), ": is valid from ", FormatUtc(facts.from_unix_s), " to ",
+                   FormatUtc(facts.until_unix_s), ", and this machine's clock says ",
+                   FormatUtc(now_unix_s), ": set the clock right"));
 }
 
 absl::Status AuthorityFolder::RenewCoordinator(int64_t now_unix_s) const {

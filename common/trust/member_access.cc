@@ -29,10 +29,6 @@ constexpr auto kTryAgain = std::chrono::seconds(1);
 constexpr Duration kJoinPatience = std::chrono::seconds(60);
 constexpr int64_t kRenewLatestS = 3600;  // between two tries
 
-std::string FormatDate(int64_t unix_s) {
-  return absl::FormatTime("%Y-%m-%d %H:%M UTC", absl::FromUnixSeconds(unix_s), absl::UTCTimeZone());
-}
-
 // One call; UNAVAILABLE without an answer, or the token is not known there.
 absl::StatusOr<v1::JoinReply> CallJoin(const JoinAddress& to, const v1::JoinRequest& request) {
   absl::Status said;
@@ -111,8 +107,7 @@ absl::Status RenewWith(const IdentityFolder& folder, const std::string& coordina
   }
   ATOLL_RETURN_IF_ERROR(folder.ReplaceCertificate(reply.certificate()));
   ATOLL_ASSIGN_OR_RETURN(const CertificateFacts facts, folder.Certificate());
-  LogInfo("trust", "the certificate is renewed; it is valid until ",
-          FormatDate(facts.until_unix_s));
+  LogInfo("trust", "the certificate is renewed; it is valid until ", FormatUtc(facts.until_unix_s));
   return absl::OkStatus();
 }
 

@@ -18,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 
 namespace atl {
 namespace {
@@ -225,6 +226,11 @@ absl::StatusOr<std::string> RandomBytes(int count) {
 
 bool EqualSecrets(absl::string_view a, absl::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+std::string FormatUtc(int64_t unix_s) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromUnixSeconds(unix_s),
+                          absl::UTCTimeZone());
 }
 
 absl::Status CheckUserName(absl::string_view name) {

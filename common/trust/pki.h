@@ -47,6 +47,9 @@ struct CertificateFacts {
   int64_t until_unix_s = 0;
 };
 
+// "2026-11-22 10:00:00 UTC".
+std::string FormatUtc(int64_t unix_s);
+
 // OK if a certificate may name a person so: at most 63 letters, digits, '.', '_', '@' and '-'.
 absl::Status CheckUserName(absl::string_view name);
 

@@ -1,7 +1,6 @@
 #include "common/trust/refused_holders.h"
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "common/trust/pki.h"
 
 namespace atl {
@@ -24,12 +23,10 @@ absl::Status RefusedHolders::Check(const std::string& certificate_pem) const {
   if (!holder.key_digest().empty() && EqualSecrets(holder.key_digest(), facts.key_digest)) {
     return absl::OkStatus();
   }
-  return absl::PermissionDeniedError(absl::StrCat(
-      "revoked: ", ToText(*facts.identity), " was revoked on ",
-      absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromUnixSeconds(holder.revoked_unix_s()),
-                       absl::UTCTimeZone()),
-      " by ", holder.revoked_by(),
-      holder.key_digest().empty() ? "" : "; another key has joined since"));
+  return absl::PermissionDeniedError(
+      absl::StrCat("revoked: ", ToText(*facts.identity), " was revoked on ",
+                   FormatUtc(holder.revoked_unix_s()), " by ", holder.revoked_by(),
+                   holder.key_digest().empty() ? "" : "; another key has joined since"));
 }
 
 }  // namespace atl

@@ -68,6 +68,11 @@ class CoordinatorCore::Impl {
  public:
   // Returns the state for reading: that opens no job.
   const State& read() const { return state; }
+  // Null: there is none, or it is removed.
+  const coord::Job* Find(const JobId& id) const {
+    const coord::Job* job = state.FindJob(id);
+    return job == nullptr || job->record.removed ? nullptr : job;
+  }
 
   State state;
   bool stepped = false;
@@ -140,21 +145,21 @@ CoordinatorCore::JobPage CoordinatorCore::Jobs(int64_t before, size_t ended_most
 }
 
 std::optional<JobView> CoordinatorCore::Job(Instant now, const JobId& id) const {
-  const coord::Job* job = impl_->read().FindJob(id);
-  if (job == nullptr || job->record.removed) return std::nullopt;
+  const coord::Job* job = impl_->Find(id);
+  if (job == nullptr) return std::nullopt;
   const CrashScope scope(id);
   return coord::MakeView(impl_->read(), *job, now);
 }
 
 std::optional<JobSummary> CoordinatorCore::Summary(const JobId& id) const {
-  const coord::Job* job = impl_->read().FindJob(id);
-  if (job == nullptr || job->record.removed) return std::nullopt;
+  const coord::Job* job = impl_->Find(id);
+  if (job == nullptr) return std::nullopt;
   return coord::MakeSummary(impl_->read(), *job);
 }
 
 std::optional<JobState> CoordinatorCore::FindState(const JobId& id) const {
-  const coord::Job* job = impl_->read().FindJob(id);
-  if (job == nullptr || job->record.removed) return std::nullopt;
+  const coord::Job* job = impl_->Find(id);
+  if (job == nullptr) return std::nullopt;
   return job->progress.state;
 }
 
@@ -167,8 +172,8 @@ std::vector<std::pair<JobId, JobState>> CoordinatorCore::JobStates() const {
 }
 
 IslandPlan CoordinatorCore::Plan(const JobId& id, IslandId island) const {
-  const coord::Job* job = impl_->read().FindJob(id);
-  if (job == nullptr || job->record.removed || !job->islands.contains(island)) return {};
+  const coord::Job* job = impl_->Find(id);
+  if (job == nullptr || !job->islands.contains(island)) return {};
   const IslandPlan* plan = coord::PlanInForce(*job, job->islands.at(island));
   return plan == nullptr ? IslandPlan() : *plan;
 }
@@ -176,9 +181,8 @@ IslandPlan CoordinatorCore::Plan(const JobId& id, IslandId island) const {
 std::vector<OrphanView> CoordinatorCore::Orphans() const { return coord::Orphans(impl_->read()); }
 
 std::vector<MakePlan> CoordinatorCore::PlanRequests(const JobId& id) const {
-  const coord::Job* job = impl_->read().FindJob(id);
-  if (job == nullptr || job->record.removed) return {};
-  return coord::PlanRequests(impl_->read(), *job);
+  const coord::Job* job = impl_->Find(id);
+  return job == nullptr ? std::vector<MakePlan>() : coord::PlanRequests(impl_->read(), *job);
 }
 
 std::string CoordinatorCore::WhyPlanIsKept(const PlanMade& made) const {

@@ -275,6 +275,18 @@ void Flush(State& s) {
   writes.push_back({EpochRecord{s.epoch, s.cluster, s.sequence}, false});
 }
 
+void AppendParts(const Job& job, std::vector<StoreRecord>* records) {
+  for (const auto& [id, island] : job.islands) records->push_back(island);
+  for (const auto& [id, contribution] : job.rounds.contributions) records->push_back(contribution);
+  for (const auto& [round, decision] : job.rounds.decisions) records->push_back(decision);
+  for (const auto& [id, penalty] : job.rounds.penalties) {
+    records->push_back(PenaltyRecord{job.id(), id, penalty});
+  }
+  for (const auto& [id, plan] : job.plans) records->push_back(PlanRecord{job.id(), id, plan});
+  if (job.record.site) return;
+  for (LedgerRecord& record : job.ledger->Records(job.id())) records->push_back(std::move(record));
+}
+
 std::vector<StoreRecord> AllRecords(const State& s) {
   std::vector<StoreRecord> records;
   if (!s.epoch_dirty) records.push_back(EpochRecord{s.epoch, s.cluster, s.sequence});
@@ -283,15 +295,7 @@ std::vector<StoreRecord> AllRecords(const State& s) {
   for (const auto& [number, job] : s.jobs) {
     records.push_back(job.record);
     records.push_back(job.StoredProgress());
-    for (const auto& [id, island] : job.islands) records.push_back(island);
-    for (const auto& [id, contribution] : job.rounds.contributions) records.push_back(contribution);
-    for (const auto& [round, decision] : job.rounds.decisions) records.push_back(decision);
-    for (const auto& [id, penalty] : job.rounds.penalties) {
-      records.push_back(PenaltyRecord{job.id(), id, penalty});
-    }
-    for (const auto& [id, plan] : job.plans) records.push_back(PlanRecord{job.id(), id, plan});
-    if (job.record.site) continue;
-    for (LedgerRecord& record : job.ledger->Records(job.id())) records.push_back(std::move(record));
+    AppendParts(job, &records);
   }
   std::vector<std::pair<std::string, size_t>> order;
   for (size_t i = 0; i < records.size(); ++i) order.emplace_back(MakeRecordKey(records[i]), i);

@@ -13,6 +13,8 @@ namespace atl::coord {
 // Adds a write for everything stored that changed in this Step.
 void Flush(State& s);
 
+// Adds the records of a job that go when it is removed: all but its own and that of its progress.
+void AppendParts(const Job& job, std::vector<StoreRecord>* records);
 // Every record, in the order of keys.
 std::vector<StoreRecord> AllRecords(const State& s);
 

@@ -160,6 +160,64 @@ absl::Status ControlOrphan(State& s, const ControlJob& request) {
   return absl::OkStatus();
 }
 
+absl::Status Control(State& s, Job& job, const ControlJob& request) {
+  const auto refuse = [&](absl::string_view rule) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", request.job, " is ", Name(job.progress.state), ": ", rule));
+  };
+  const JobState state = job.progress.state;
+  if (job.record.site) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", request.job, " is what site ", job.record.site->site,
+                     " trains of job ", job.spec().outer.contributes_to, ": name that one"));
+  }
+  switch (request.command) {
+    case JobCommand::kAdopt:
+      return job.progress.outdated.empty()
+                 ? refuse("only an orphaned or outdated job can be adopted")
+                 : Adopt(s, request.job);
+    case JobCommand::kPause:
+      if (state != JobState::kRunning) return refuse("only a running job can be paused");
+      s.SetState(job, JobState::kPaused, "paused by a user");
+      break;
+    case JobCommand::kResume:
+      if (!job.progress.outdated.empty()) return refuse(OutdatedText(job));
+      if (state == JobState::kPaused) {
+        s.SetState(job, JobState::kRunning, "resumed by a user");
+      } else if (state == JobState::kFailed) {
+        ResumeFailed(s, job);
+      } else {
+        return refuse("only a job that is paused or has failed can be resumed");
+      }
+      break;
+    case JobCommand::kNoteExport:
+      if (request.version < 0 || request.version > job.rounds.progress.version) {
+        return refuse(
+            absl::StrCat("version ", request.version, " is not one of its committed versions"));
+      }
+      if (request.version > job.progress.exported_version) {
+        job.EditProgress().exported_version = request.version;
+      }
+      break;
+    case JobCommand::kRefill:
+      return RefillShards(s, job, request.server);
+    case JobCommand::kRemove:
+      if (!job.ended() && request.force) {
+        StopJob(s, job, JobState::kCancelled, "cancelled by a user who removes it");
+      }
+      if (!job.ended()) {
+        return refuse("only a job that has ended can be removed: cancel it first, or add --force");
+      }
+      RemoveTheJob(s, job);
+      break;
+    case JobCommand::kCancel:
+      if (job.ended()) return refuse("it has ended already");
+      StopJob(s, job, JobState::kCancelled, "cancelled by a user");
+      break;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void StopJob(State& s, Job& job, JobState state, const std::string& reason) {
@@ -225,68 +283,13 @@ void OnSubmit(State& s, const SubmitJob& request) {
 }
 
 void OnControl(State& s, const ControlJob& request) {
-  Reply reply{request.request_id, absl::OkStatus(), request.job};
   Job* job = s.FindJob(request.job);
-  const auto refuse = [&](absl::string_view rule) {
-    reply.status = absl::FailedPreconditionError(
-        absl::StrCat("job ", request.job, " is ", Name(job->progress.state), ": ", rule));
-  };
-  if (job != nullptr && job->record.site && !job->record.removed) {
-    reply.status = absl::FailedPreconditionError(
-        absl::StrCat("job ", request.job, " is what site ", job->record.site->site,
-                     " trains of job ", job->spec().outer.contributes_to, ": name that one"));
-    s.out.replies.push_back(std::move(reply));
-    return;
-  }
-  const bool unplaced = job != nullptr && job->record.shards.empty() && !job->record.removed;
-  if (job == nullptr || job->record.removed ||
-      (request.command == JobCommand::kAdopt && unplaced)) {
-    reply.status = ControlOrphan(s, request);
-  } else if (request.command == JobCommand::kAdopt) {
-    if (job->progress.outdated.empty()) {
-      refuse("only an orphaned or outdated job can be adopted");
-    } else {
-      reply.status = Adopt(s, request.job);
-    }
-  } else if (request.command == JobCommand::kPause) {
-    if (job->progress.state == JobState::kRunning) {
-      s.SetState(*job, JobState::kPaused, "paused by a user");
-    } else {
-      refuse("only a running job can be paused");
-    }
-  } else if (request.command == JobCommand::kResume) {
-    if (!job->progress.outdated.empty()) {
-      refuse(OutdatedText(*job));
-    } else if (job->progress.state == JobState::kPaused) {
-      s.SetState(*job, JobState::kRunning, "resumed by a user");
-    } else if (job->progress.state == JobState::kFailed) {
-      ResumeFailed(s, *job);
-    } else {
-      refuse("only a job that is paused or has failed can be resumed");
-    }
-  } else if (request.command == JobCommand::kNoteExport) {
-    if (request.version < 0 || request.version > job->rounds.progress.version) {
-      refuse(absl::StrCat("version ", request.version, " is not one of its committed versions"));
-    } else if (request.version > job->progress.exported_version) {
-      job->EditProgress().exported_version = request.version;
-    }
-  } else if (request.command == JobCommand::kRefill) {
-    reply.status = RefillShards(s, *job, request.server);
-  } else if (request.command == JobCommand::kRemove) {
-    if (!job->ended() && request.force) {
-      StopJob(s, *job, JobState::kCancelled, "cancelled by a user who removes it");
-    }
-    if (job->ended()) {
-      RemoveTheJob(s, *job);
-    } else {
-      refuse("only a job that has ended can be removed: cancel it first, or add --force");
-    }
-  } else if (job->ended()) {
-    refuse("it has ended already");
-  } else {
-    StopJob(s, *job, JobState::kCancelled, "cancelled by a user");
-  }
-  s.out.replies.push_back(std::move(reply));
+  const bool adopts = request.command == JobCommand::kAdopt;
+  const bool orphaned =
+      job == nullptr || job->record.removed || (adopts && job->record.shards.empty());
+  s.out.replies.push_back({request.request_id,
+                           orphaned ? ControlOrphan(s, request) : Control(s, *job, request),
+                           request.job});
 }
 
 void FailJob(State& s, Job& job, const std::string& reason) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "coordinator/core/flush.h"
 #include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/servers.h"
 
@@ -67,23 +68,13 @@ void RemoveTheJob(State& s, Job& job, absl::string_view how) {
         absl::StrCat("job ", job.id(), " (", Name(job.progress.state), ": ", job.progress.reason,
                      ") ", how));
   std::vector<StoreWrite>& writes = s.out.persist;
-  for (const auto& [id, island] : job.islands) writes.push_back({island, true});
-  for (const auto& [id, contribution] : job.rounds.contributions)
-    writes.push_back({contribution, true});
-  for (const auto& [round, decision] : job.rounds.decisions) writes.push_back({decision, true});
-  for (const auto& [id, penalty] : job.rounds.penalties) {
-    writes.push_back({PenaltyRecord{job.id(), id, penalty}, true});
-  }
-  for (const auto& [id, plan] : job.plans) {
-    writes.push_back({PlanRecord{job.id(), id, plan}, true});
-  }
   if (!job.record.site) {
     // Positions that this very Step has freed are still in the store.
     for (StoreWrite& write : job.ledger->TakeChanges(job.id())) writes.push_back(std::move(write));
-    for (LedgerRecord& record : job.ledger->Records(job.id())) {
-      writes.push_back({std::move(record), true});
-    }
   }
+  std::vector<StoreRecord> parts;
+  AppendParts(job, &parts);
+  for (StoreRecord& part : parts) writes.push_back({std::move(part), true});
   for (const ContributionId& id : job.rounds.dirty.contributions) {
     writes.push_back({ContributionRecord{.job = job.id(), .contribution = id}, true});
   }

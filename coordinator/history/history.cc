@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "proto/coordinator.fields.h"
 #include "proto/coordinator.pb.h"
@@ -16,47 +17,46 @@ constexpr double kMeanRounds = 64;  // newest ones
 
 double Seconds(int64_t unix_ms) { return static_cast<double>(unix_ms) / 1e3; }
 
+// The numbers of a point, in the order of v1::Curve's columns.
+constexpr double CurvePoint::*kColumns[] = {
+    &CurvePoint::unix_s,        &CurvePoint::version,      &CurvePoint::tokens,
+    &CurvePoint::loss,          &CurvePoint::loss_min,     &CurvePoint::loss_max,
+    &CurvePoint::seconds,       &CurvePoint::rounds,       &CurvePoint::contributions,
+    &CurvePoint::rejected,      &CurvePoint::staleness,    &CurvePoint::steps,
+    &CurvePoint::learning_rate, &CurvePoint::gradient_norm};
+
 void EncodeCurve(const std::vector<CurvePoint>& points, v1::Curve* curve) {
-  for (const CurvePoint& p : points) {
-    curve->add_unix_s(p.unix_s);
-    curve->add_version(p.version);
-    curve->add_tokens(p.tokens);
-    curve->add_loss(p.loss);
-    curve->add_loss_min(p.loss_min);
-    curve->add_loss_max(p.loss_max);
-    curve->add_seconds(p.seconds);
-    curve->add_rounds(p.rounds);
-    curve->add_contributions(p.contributions);
-    curve->add_rejected(p.rejected);
-    curve->add_staleness(p.staleness);
-    curve->add_steps(p.steps);
-    curve->add_learning_rate(p.learning_rate);
-    curve->add_gradient_norm(p.gradient_norm);
+  for (size_t c = 0; c < std::size(kColumns); ++c) {
+    auto* column = curve->GetReflection()->MutableRepeatedField<double>(
+        curve, curve->GetDescriptor()->field(static_cast<int>(c)));
+    for (const CurvePoint& point : points) column->Add(point.*kColumns[c]);
   }
 }
 
 std::vector<CurvePoint> DecodeCurve(const v1::Curve& curve) {
-  const int size = curve.unix_s_size();
-  for (const auto* column :
-       {&curve.version(), &curve.tokens(), &curve.loss(), &curve.loss_min(), &curve.loss_max(),
-        &curve.seconds(), &curve.rounds(), &curve.contributions(), &curve.rejected(),
-        &curve.staleness(), &curve.steps()}) {
-    if (column->size() != size) return {};
+  std::vector<CurvePoint> points(static_cast<size_t>(curve.unix_s_size()));
+  for (size_t c = 0; c < std::size(kColumns); ++c) {
+    const auto& column = curve.GetReflection()->GetRepeatedField<double>(
+        curve, curve.GetDescriptor()->field(static_cast<int>(c)));
+    if (column.size() != curve.unix_s_size()) return {};
+    for (size_t i = 0; i < points.size(); ++i) {
+      points[i].*kColumns[c] = column.Get(static_cast<int>(i));
+    }
   }
-  std::vector<CurvePoint> points(static_cast<size_t>(size));
-  for (int i = 0; i < size; ++i) {
-    points[static_cast<size_t>(i)] = {curve.unix_s(i),        curve.version(i),
-                                      curve.tokens(i),        curve.loss(i),
-                                      curve.loss_min(i),      curve.loss_max(i),
-                                      curve.seconds(i),       std::max(1.0, curve.rounds(i)),
-                                      curve.contributions(i), curve.rejected(i),
-                                      curve.staleness(i),     curve.steps(i)};
-    // A file of an older version has no such columns.
-    CurvePoint& point = points[static_cast<size_t>(i)];
-    if (curve.learning_rate_size() == size) point.learning_rate = curve.learning_rate(i);
-    if (curve.gradient_norm_size() == size) point.gradient_norm = curve.gradient_norm(i);
-  }
+  for (CurvePoint& point : points) point.rounds = std::max(1.0, point.rounds);
   return points;
+}
+
+// Adds what can be decoded, at most so many in all.
+template <class Plain, class Wire, class Kept>
+void DecodeAll(const google::protobuf::RepeatedPtrField<Wire>& messages, size_t most, Kept* kept) {
+  for (Wire message : messages) {
+    Decoder decoder;
+    Plain plain;
+    Fields(decoder, plain, message);
+    if (!decoder.status().ok() || kept->size() >= most) return;
+    kept->push_back(std::move(plain));
+  }
 }
 
 // One island's part of a decision.
@@ -250,28 +250,10 @@ JobHistory JobHistory::Decode(const v1::JobHistory& message) {
     if (history.islands_.size() >= kMaxIslands) break;
     history.IslandCurve(island.island()).Restore(DecodeCurve(island.curve()));
   }
-  for (v1::ValidationPoint validation : message.validation()) {
-    Decoder decoder;
-    ValidationPoint point;
-    Fields(decoder, point, validation);
-    if (!decoder.status().ok() || history.validation_.size() >= kValidationPoints) break;
-    history.validation_.push_back(std::move(point));
-  }
-  for (v1::RoundTimes newest : message.newest()) {
-    Decoder decoder;
-    RoundHistory round;
-    Fields(decoder, round, newest);
-    if (!decoder.status().ok() || history.newest_.size() >= kNewestRounds) break;
-    history.round_begin_ms_ = round.decided_ms;
-    history.newest_.push_back(std::move(round));
-  }
-  for (v1::LeftMember left : message.left()) {
-    Decoder decoder;
-    LeftMember member;
-    Fields(decoder, member, left);
-    if (!decoder.status().ok() || history.left_.size() >= kLeftMembers) break;
-    history.left_.push_back(std::move(member));
-  }
+  DecodeAll<ValidationPoint>(message.validation(), kValidationPoints, &history.validation_);
+  DecodeAll<RoundHistory>(message.newest(), kNewestRounds, &history.newest_);
+  DecodeAll<LeftMember>(message.left(), kLeftMembers, &history.left_);
+  if (!history.newest_.empty()) history.round_begin_ms_ = history.newest_.back().decided_ms;
   for (const CurvePoint& point : history.rounds_.points()) {
     if (point.loss != 0) history.newest_loss_ = point.loss;
   }

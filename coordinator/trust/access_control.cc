@@ -154,13 +154,12 @@ absl::Status AccessControl::StoreNotes() {
   return stored;
 }
 
-Verdict AccessControl::Identify(const std::string& certificate, Caller* caller,
-                                std::string* curve_public_key) {
+Verdict AccessControl::Identify(const std::string& certificate, Caller* caller) {
   const auto known = certificates_.Look(certificate, authority_.certificate);
   if (!known.ok()) return Unknown();
   const CertificateFacts& facts = (*known)->facts;
   caller->key_digest = facts.key_digest;
-  *curve_public_key = facts.curve_public_key;
+  caller->curve_public_key = facts.curve_public_key;
   const std::lock_guard lock(mutex_);
   if ((*known)->is_ours) {
     if (facts.identity.ok()) caller->identity = *facts.identity;
@@ -175,8 +174,7 @@ Verdict AccessControl::Identify(const std::string& certificate, Caller* caller,
 
 absl::Status AccessControl::Admit(const std::string& certificate) {
   Caller caller;
-  std::string curve;
-  const Verdict verdict = Identify(certificate, &caller, &curve);
+  const Verdict verdict = Identify(certificate, &caller);
   if (verdict.denial != v1::TRUST_DENIAL_UNKNOWN_AUTHORITY) return absl::OkStatus();
   AuditDenial(caller, "connect", "", verdict);
   return ToStatus(verdict);
@@ -186,22 +184,20 @@ absl::Status AccessControl::CheckCall(const std::string& certificate, const std:
                                       absl::string_view path, Caller* caller) {
   caller->from = from;
   if (certificate.empty()) return absl::OkStatus();
-  std::string curve;
-  Verdict verdict = Identify(certificate, caller, &curve);
+  Verdict verdict = Identify(certificate, caller);
   if (verdict.ok()) verdict = Authorize(*caller->identity, path);
   if (!verdict.ok()) {
     AuditDenial(*caller, path, "", verdict);
     return ToStatus(verdict);
   }
-  if (!curve.empty()) NoteCurveKey(*caller, curve);
+  if (!caller->curve_public_key.empty()) NoteCurveKey(*caller, caller->curve_public_key);
   return absl::OkStatus();
 }
 
 Caller AccessControl::WhoIs(const std::string& certificate, const std::string& from) {
   Caller caller;
   caller.from = from;
-  std::string curve;
-  if (!certificate.empty()) Identify(certificate, &caller, &curve);
+  if (!certificate.empty()) Identify(certificate, &caller);
   return caller;
 }
 
@@ -217,8 +213,7 @@ absl::Status AccessControl::CheckName(const Caller& caller, absl::string_view na
 Verdict AccessControl::StillAllowed(const std::string& certificate) {
   if (certificate.empty()) return {};
   Caller caller;
-  std::string curve;
-  return Identify(certificate, &caller, &curve);
+  return Identify(certificate, &caller);
 }
 
 absl::StatusOr<v1::CreateTokenReply> AccessControl::CreateToken(

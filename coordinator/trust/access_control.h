@@ -37,8 +37,9 @@ namespace atl {
 struct Caller {
   std::optional<Identity> identity;  // nullopt: a plaintext connection, or a page of this process
   std::string key_digest;
-  std::string from;       // its address
-  std::string page_user;  // of a page of this process: who uses it
+  std::string curve_public_key;  // that its certificate names; empty: none
+  std::string from;              // its address
+  std::string page_user;         // of a page of this process: who uses it
 
   // "operator/me"; empty: without identity.
   std::string text() const;
@@ -114,7 +115,7 @@ class AccessControl {
   AccessControl(std::string folder, TlsOptions tls, int64_t lifetime_s);
   absl::Status Load(const TlsOptions& flags);
   absl::Status Write(const std::string& registry);
-  Verdict Identify(const std::string& certificate, Caller* caller, std::string* curve_public_key);
+  Verdict Identify(const std::string& certificate, Caller* caller);
   void AuditDenial(const Caller& caller, absl::string_view call, absl::string_view target,
                    const Verdict& verdict);
   absl::StatusOr<std::string> Sign(const Identity& identity, const std::string& request,

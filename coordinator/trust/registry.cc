@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "absl/time/time.h"
 #include "common/protocol/wire.h"
 
 namespace atl {
@@ -44,11 +43,6 @@ void KeepRevocation(const v1::TrustMember& former, v1::TrustMember* joined) {
   joined->set_former_revoked_unix_s(former.revoked_unix_s());
   joined->set_former_revoked_by(former.revoked_by());
   joined->set_former_expires_unix_s(LastExpiry(former));
-}
-
-std::string FormatDate(int64_t unix_s) {
-  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromUnixSeconds(unix_s),
-                          absl::UTCTimeZone());
 }
 
 bool IsDigest(absl::string_view text) {
@@ -113,19 +107,19 @@ Verdict TrustRegistry::CheckCertificate(const CertificateFacts& facts, int64_t n
   const std::string who = absl::StrCat("the certificate of ", ToText(*facts.identity));
   if (now_unix_s < facts.from_unix_s) {
     return {v1::TRUST_DENIAL_EXPIRED,
-            absl::StrCat(who, " is valid from ", FormatDate(facts.from_unix_s),
+            absl::StrCat(who, " is valid from ", FormatUtc(facts.from_unix_s),
                          " only; is that machine's clock right?")};
   }
   if (now_unix_s > facts.until_unix_s) {
     return {v1::TRUST_DENIAL_EXPIRED,
-            absl::StrCat(who, " expired on ", FormatDate(facts.until_unix_s), "; join again")};
+            absl::StrCat(who, " expired on ", FormatUtc(facts.until_unix_s), "; join again")};
   }
   const v1::TrustMember* member = Find(RoleName(facts.identity->role), facts.identity->name);
   if (member == nullptr) return {};
   if (member->revoked_unix_s() != 0) {
     return {v1::TRUST_DENIAL_REVOKED,
             absl::StrCat(ToText(*facts.identity), " was revoked on ",
-                         FormatDate(member->revoked_unix_s()), " by ", member->revoked_by())};
+                         FormatUtc(member->revoked_unix_s()), " by ", member->revoked_by())};
   }
   if (!member->key_digest().empty() && !EqualSecrets(member->key_digest(), facts.key_digest)) {
     return {v1::TRUST_DENIAL_REPLACED,
@@ -150,7 +144,7 @@ Verdict TrustRegistry::CheckToken(const std::string& key_digest, const std::stri
   }
   if (now_unix_s >= token->expires_unix_s()) {
     return {v1::TRUST_DENIAL_TOKEN_EXPIRED,
-            absl::StrCat("the token expired on ", FormatDate(token->expires_unix_s()))};
+            absl::StrCat("the token expired on ", FormatUtc(token->expires_unix_s()))};
   }
   if (!Contains(token->roles(), role)) {
     return {v1::TRUST_DENIAL_TOKEN_ROLE,
@@ -244,7 +238,7 @@ Verdict TrustRegistry::Join(const v1::TrustMember& member, int64_t now_unix_s) {
   if (known != nullptr && FindToken(member.token())->created_unix_s() < known->revoked_unix_s()) {
     return {
         v1::TRUST_DENIAL_REVOKED,
-        absl::StrCat(who, " was revoked on ", FormatDate(known->revoked_unix_s()), " by ",
+        absl::StrCat(who, " was revoked on ", FormatUtc(known->revoked_unix_s()), " by ",
                      known->revoked_by(), "; a token that is made after that lets it in again")};
   }
   const std::string problem =

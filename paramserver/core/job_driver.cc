@@ -44,6 +44,14 @@ int64_t Server::HeldBytes() const {
   return bytes;
 }
 
+absl::Status Server::CheckFree(int64_t needed, absl::string_view what) const {
+  const int64_t free = options.memory_bytes - HeldBytes();
+  if (needed <= free) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "server ", options.name, " has no room for ", what, ": ", needed, " bytes are needed, ", free,
+      " of --memory-bytes ", options.memory_bytes, " are free"));
+}
+
 JobDriver::JobDriver(Server* server, RecoveredJob recovered)
     : server_(server),
       is_published_(recovered.state != nullptr),

@@ -123,6 +123,8 @@ struct Server {
   }
   // Parameters, state of optimizers and staged pushes of all jobs.
   int64_t HeldBytes() const;
+  // OK if there is so much besides; `what` needs it.
+  absl::Status CheckFree(int64_t needed, absl::string_view what) const;
 };
 
 class JobDriver {
@@ -228,7 +230,6 @@ class JobDriver {
   void FetchMissing(const ShardSource& source, Turn& turn);
 
   void FetchBaseParts(Turn& turn);
-  absl::Status RoomForBase() const;
   void RetryBase(const std::string& why, Turn& turn);
   void TakeBase(const Fetch& fetch, const PartFetched& event, Turn& turn);
   GrantedPush NextPart();

@@ -91,8 +91,11 @@ void JobDriver::FetchBaseParts(Turn& turn) {
     return fetching_.reset();
   }
   if (waits) return;
-  if (absl::Status status = RoomForBase(); !status.ok()) {
-    const std::string why(status.message());
+  if (const absl::Status room =
+          server_->CheckFree(state_->BytesToFetchBase(order.version),
+                             absl::StrCat("version ", order.version, " of job ", order.from_job));
+      !room.ok()) {
+    const std::string why(room.message());
     if (base_retry_.Fail(turn.now, why)) turn.Fault(id(), why, /*passing=*/true);
     return;
   }
@@ -102,16 +105,6 @@ void JobDriver::FetchBaseParts(Turn& turn) {
     FetchGaps({0, order.version, source.shard, ReceivedPart::kAdopted},
               state_->MissingBase(shard, order.version), order.from_job, source, turn);
   }
-}
-
-absl::Status JobDriver::RoomForBase() const {
-  const int64_t free = server_->options.memory_bytes - server_->HeldBytes();
-  const int64_t needed = state_->BytesToFetchBase(fetching_->version);
-  if (needed <= free) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "server ", server_->options.name, " has no room for version ", fetching_->version, " of job ",
-      fetching_->from_job, ": ", needed, " bytes are needed, ", free, " of --memory-bytes ",
-      server_->options.memory_bytes, " are free"));
 }
 
 void JobDriver::RetryBase(const std::string& why, Turn& turn) {

@@ -44,12 +44,8 @@ absl::Status JobDriver::Check(const ReceiveShards& message, const JobDriver* job
   if (job != nullptr && job->receiving_ && job->receiving_->sources == message.sources) {
     return absl::OkStatus();  // some of it has its memory already
   }
-  const int64_t free = server.options.memory_bytes - server.HeldBytes();
-  if (CountBytes(message) <= free) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("server ", server.options.name, " has no room for ", message.sources.size(),
-                   " shards that move here: ", CountBytes(message), " bytes are needed, ", free,
-                   " of --memory-bytes are free"));
+  return server.CheckFree(CountBytes(message),
+                          absl::StrCat(message.sources.size(), " shards that move here"));
 }
 
 void JobDriver::Execute(const ReceiveShards& message, Turn& turn) {

@@ -40,8 +40,6 @@ absl::Status JobState::CheckRecord(const JoinedRecord& record) const {
 absl::Status JobState::CheckRecord(const ReceivedRecord& record) const {
   if (record.part == ReceivedPart::kAdopted) return CheckAdopted(record);
   const OwnedShard& shard = record.shard;
-  const auto bytes = static_cast<int64_t>(record.payload.bytes.size());
-  const int64_t elements = bytes / kElementBytes;
   if (ended_ || version_ == kNoVersion || record.version != version_ || HasShard(shard.shard)) {
     return absl::FailedPreconditionError(absl::StrCat("shard ", shard.shard, " of job ", job_,
                                                       " is not to be received at version ",
@@ -50,14 +48,23 @@ absl::Status JobState::CheckRecord(const ReceivedRecord& record) const {
   const bool is_slot = record.part == ReceivedPart::kSlot;
   const auto incoming = incoming_.find(shard.shard);
   if (shard.shard < 0 || (is_slot && static_cast<size_t>(record.slot) >= slots_) ||
-      shard.elements <= 0 || bytes % kElementBytes != 0 || elements == 0 || record.begin < 0 ||
-      elements > shard.elements || record.begin > shard.elements - elements ||
       (incoming != incoming_.end() && incoming->second.info != shard)) {
-    return absl::InvalidArgumentError(absl::StrCat(elements, " elements from ", record.begin,
-                                                   " on are no part of shard ", shard.shard,
-                                                   " of job ", job_));
+    return absl::InvalidArgumentError(absl::StrCat("slot ", record.slot, " of shard ", shard.shard,
+                                                   " of job ", job_, " is not received here"));
   }
-  return absl::OkStatus();
+  return CheckPart(record);
+}
+
+absl::Status JobState::CheckPart(const ReceivedRecord& record) const {
+  const auto bytes = static_cast<int64_t>(record.payload.bytes.size());
+  const int64_t elements = bytes / kElementBytes, size = record.shard.elements;
+  if (bytes % kElementBytes == 0 && elements > 0 && record.begin >= 0 && elements <= size &&
+      record.begin <= size - elements) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(elements, " elements from ", record.begin,
+                                                 " on are no part of shard ", record.shard.shard,
+                                                 " of job ", job_));
 }
 
 void JobState::ApplyRecord(LogSequence, const JoinedRecord& record) {

@@ -205,6 +205,8 @@ class JobState {
   absl::Status CheckStep(const CommittedRecord& record) const;
   absl::Status CheckExchange(const CommittedRecord& record) const;
   absl::Status CheckAdopted(const ReceivedRecord& record) const;
+  // Checks that its payload is elements of its shard.
+  absl::Status CheckPart(const ReceivedRecord& record) const;
   void ApplyRecord(LogSequence sequence, const AssignedRecord& record);
   void ApplyRecord(LogSequence sequence, const FencedRecord& record);
   void ApplyRecord(LogSequence sequence, const PushedRecord& record);

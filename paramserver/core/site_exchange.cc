@@ -49,15 +49,7 @@ absl::Status JobState::CheckAdopted(const ReceivedRecord& record) const {
                                                       " is not to be fetched at version ",
                                                       record.version, " of the job above"));
   }
-  const auto bytes = static_cast<int64_t>(record.payload.bytes.size());
-  const int64_t elements = bytes / kFloatBytes;
-  if (bytes % kFloatBytes == 0 && elements > 0 && record.begin >= 0 && elements <= shard.elements &&
-      record.begin <= shard.elements - elements) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(elements, " elements from ", record.begin,
-                                                 " on are no part of shard ", shard.shard,
-                                                 " of job ", job_));
+  return CheckPart(record);
 }
 
 void JobState::ReceiveBase(LogSequence sequence, const ReceivedRecord& record) {
