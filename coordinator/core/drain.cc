@@ -67,7 +67,7 @@ std::string ServerRest(const State& s, const NodeId& name) {
 }
 
 std::string WorkerRest(const State& s, const Worker& worker) {
-  const auto assignment = s.FindAssignment(worker.record.name);
+  const auto assignment = s.FindAssignment(worker);
   if (assignment.job != nullptr && assignment.leads) {
     const bool alone = assignment.job->islands.at(assignment.island).followers.empty();
     return absl::StrCat(alone ? "it trains on the data that it has leased of "

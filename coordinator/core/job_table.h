@@ -8,7 +8,7 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "common/ids.h"
@@ -21,7 +21,7 @@ class JobTable {
   using Map = std::map<int64_t, Job>;
 
   JobTable() = default;
-  JobTable(const JobTable&) = delete;  // live_ points into jobs_
+  JobTable(const JobTable&) = delete;  // entries_ point into jobs_
   JobTable& operator=(const JobTable&) = delete;
 
   bool empty() const { return jobs_.empty(); }
@@ -37,30 +37,28 @@ class JobTable {
   typename Map::const_iterator end() const { return jobs_.end(); }
   // Iterates over jobs that are to be changed: opens all.
   typename Map::iterator begin() {
-    all_opened_ = true;
     visits_ += static_cast<int64_t>(jobs_.size());
-    for (auto& [number, job] : jobs_) live_.try_emplace(number, &job);
+    for (auto& [number, entry] : entries_) Open(number, entry);
     return jobs_.begin();
   }
   typename Map::iterator end() { return jobs_.end(); }
 
   // Null: there is none.
   const Job* Find(int64_t number) const {
-    const auto found = jobs_.find(number);
-    return found == jobs_.end() ? nullptr : &found->second;
+    const auto found = entries_.find(number);
+    return found == entries_.end() ? nullptr : found->second.job;
   }
   const Job* Find(const JobId& id) const {
     const auto found = numbers_.find(id);
-    return found == numbers_.end() ? nullptr : &jobs_.at(found->second);
+    return found == numbers_.end() ? nullptr : Find(found->second);
   }
   // Finds a job that is to be changed: opens it.
   Job* Find(int64_t number) {
-    const auto found = jobs_.find(number);
-    if (found == jobs_.end()) return nullptr;
+    const auto found = entries_.find(number);
+    if (found == entries_.end()) return nullptr;
     ++visits_;
-    opened_.insert(number);
-    live_.try_emplace(number, &found->second);
-    return &found->second;
+    Open(number, found->second);
+    return found->second.job;
   }
   Job* Find(const JobId& id) {
     const auto found = numbers_.find(id);
@@ -70,13 +68,15 @@ class JobTable {
   // A new one, or in the place of the one of this number, which has this id.
   Job& Add(int64_t number, const JobId& id) {
     numbers_[id] = number;
-    opened_.insert(number);
     Job& job = jobs_[number] = Job();
-    live_[number] = &job;
+    Entry& entry = entries_[number];
+    entry.job = &job;
+    Open(number, entry);
     return job;
   }
   void Erase(int64_t number, const JobId& id) {
     numbers_.erase(id);
+    entries_.erase(number);
     opened_.erase(number);
     live_.erase(number);
     jobs_.erase(number);
@@ -88,7 +88,7 @@ class JobTable {
   void ForEachLive(Do what) {
     for (auto at = live_.begin(); at != live_.end();) {
       const int64_t number = at->first;
-      opened_.insert(number);
+      Open(number, entries_.at(number));
       ++visits_;
       what(*at->second);
       at = live_.upper_bound(number);
@@ -99,42 +99,46 @@ class JobTable {
     visits_ += static_cast<int64_t>(live_.size());
     for (const auto& [number, job] : live_) what(std::as_const(*job));
   }
-  void Archive(int64_t number) { live_.erase(number); }
+  void Archive(int64_t number) {
+    live_.erase(number);
+    entries_.at(number).live = false;
+  }
 
   // what(job) of each that was opened since Close. REQUIRES: it opens none.
   template <class Do>
   void ForEachOpened(Do what) {
-    VisitOpened(jobs_, what);
+    visits_ += std::ssize(opened_);
+    for (const auto& [number, job] : opened_) what(*job);
   }
   template <class Do>
   void ForEachOpened(Do what) const {
-    VisitOpened(jobs_, what);
+    visits_ += std::ssize(opened_);
+    for (const auto& [number, job] : opened_) what(std::as_const(*job));
   }
   void Close() {
     closed_ = std::ssize(opened_);
-    if (all_opened_) closed_ = std::ssize(jobs_);
+    for (const auto& [number, job] : opened_) entries_.at(number).opened = false;
     opened_.clear();
-    all_opened_ = false;
   }
   // The jobs that the newest Close closed.
   int64_t closed() const { return closed_; }
 
  private:
-  template <class Jobs, class Do>
-  void VisitOpened(Jobs& jobs, Do what) const {
-    visits_ += static_cast<int64_t>(all_opened_ ? jobs_.size() : opened_.size());
-    if (all_opened_) {
-      for (auto& [number, job] : jobs) what(job);
-      return;
-    }
-    for (const int64_t number : opened_) what(jobs.at(number));
+  // An event of one job costs the same however many there are: it is found by hash.
+  struct Entry {
+    Job* job = nullptr;
+    bool opened = false, live = false;  // it is in opened_, in live_
+  };
+
+  void Open(int64_t number, Entry& entry) {
+    if (!std::exchange(entry.opened, true)) opened_.emplace(number, entry.job);
+    if (!std::exchange(entry.live, true)) live_.emplace(number, entry.job);
   }
 
   Map jobs_;
-  std::map<JobId, int64_t> numbers_;
-  std::set<int64_t> opened_;
-  std::map<int64_t, Job*> live_;  // not archived
-  bool all_opened_ = false;
+  std::unordered_map<JobId, int64_t> numbers_;
+  std::unordered_map<int64_t, Entry> entries_;
+  std::map<int64_t, Job*> opened_, live_;  // live: not archived
   mutable int64_t visits_ = 0;
   int64_t closed_ = 0;
 };

@@ -135,7 +135,7 @@ void DetachServer(State& s, const NodeId& server) {
 // The jobs that the worker has a part in, or reports to have one in.
 void TouchJobs(State& s, const Worker& worker) {
   s.lost_member = true;
-  if (Job* job = s.FindAssignment(worker.record.name).job) s.TouchWhole(*job);
+  if (Job* job = s.FindAssignment(worker).job) s.TouchWhole(*job);
   for (const JobId& id : {worker.candidate_for, worker.progress ? worker.progress->job : JobId(),
                           worker.following ? worker.following->job : JobId()}) {
     if (Job* job = s.FindJob(id)) s.TouchWhole(*job);
@@ -145,7 +145,7 @@ void TouchJobs(State& s, const Worker& worker) {
 void DetachWorker(State& s, Worker& worker, const Loss& loss) {
   TouchJobs(s, worker);
   s.SetCandidate(worker, "");
-  const State::Assignment assignment = s.FindAssignment(worker.record.name);
+  const State::Assignment assignment = s.FindAssignment(worker);
   if (assignment.job != nullptr) LoseWorker(s, assignment, worker.record.name, loss);
   worker.progress.reset();
   s.SetFollowing(worker, std::nullopt);
@@ -259,7 +259,7 @@ Member* Attach(State& s, const MemberId& key, Incarnation incarnation,
         set_back ? absl::StrCat("replaced by a process of incarnation ", incarnation,
                                 ", after a clock that was ahead or a lost --state-dir")
                  : absl::StrCat("replaced by a newer process, incarnation ", incarnation);
-    const bool assigned = worker != nullptr && s.FindAssignment(key.name).job != nullptr;
+    const bool assigned = worker != nullptr && s.FindAssignment(*worker).job != nullptr;
     if (assigned) Detach(s, member, {reason});
     member.record.incarnation = incarnation;
     if (worker != nullptr) worker->refused.clear();
@@ -299,7 +299,7 @@ Member* Sender(State& s, const MemberId& key, Incarnation incarnation) {
 
 // A leader's heartbeats show whether its island makes progress, so they stay frequent.
 Duration ComputeHeartbeatInterval(State& s, const Worker& worker) {
-  if (s.FindAssignment(worker.record.name).leads) return kHeartbeatInterval;
+  if (s.FindAssignment(worker).leads) return kHeartbeatInterval;
   const int64_t per_second = s.options.heartbeats_per_second_max;
   return std::max<Duration>(kHeartbeatInterval,
                             std::chrono::seconds((s.CountMembers() + per_second - 1) / per_second));
@@ -392,7 +392,7 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
   // A message sent on the connection before may be lost with it.
   worker->request_again_at = s.now;
   NoteMemberDeadline(s, *worker);
-  const State::Assignment assignment = s.FindAssignment(from.worker);
+  const State::Assignment assignment = s.FindAssignment(*worker);
   if (assignment.job == nullptr) return;
   if (assignment.leads) {
     assignment.job->orders.erase(assignment.island);

@@ -178,7 +178,7 @@ IdleWorkers ListIdle(State& s) {
   IdleWorkers idle;
   for (auto& [name, worker] : s.workers) {
     if (worker.attached && !worker.leaves() && worker.candidate_for.empty() &&
-        std::as_const(s).FindAssignment(name).job == nullptr) {
+        std::as_const(s).FindAssignment(worker).job == nullptr) {
       idle.push_back(&worker);
     }
   }
@@ -267,7 +267,7 @@ void OnJobPrepared(State& s, Worker& worker, const JobPrepared& message) {
 void OnJobRefused(State& s, Worker& worker, const JobRefused& message) {
   Job* job = s.FindJob(message.job);
   if (job == nullptr || job->ended()) return;
-  const State::Assignment assignment = s.FindAssignment(worker.record.name);
+  const State::Assignment assignment = s.FindAssignment(worker);
   const std::string reason = CleanText(message.reason);
   if (assignment.job == job) {
     LoseWorker(s, assignment, worker.record.name,

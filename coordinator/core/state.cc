@@ -99,23 +99,23 @@ State::AssignmentIn<J> AssignmentAt(J& job, IslandId id, const NodeId& worker, s
 }
 
 template <class J, class S>
-State::AssignmentIn<J> FindAssignmentIn(S& s, const NodeId& worker) {
-  if (const auto noted = s.assignments.find(worker); noted != s.assignments.end()) {
+State::AssignmentIn<J> FindAssignmentIn(S& s, const Worker& worker) {
+  const NodeId& name = worker.record.name;
+  const NotedAssignment& noted = worker.assigned;
+  // It may have ended long ago: that opens it not.
+  const Job* const known = noted.job == 0 ? nullptr : std::as_const(s.jobs).Find(noted.job);
+  if (known != nullptr && known->active()) {
     // Another job may have the number of one that is removed.
-    // It may have ended long ago: that opens it not.
-    const Job* const known = std::as_const(s.jobs).Find(noted->second.job);
-    if (known != nullptr && known->active()) {
-      const auto assignment = AssignmentAt(*s.jobs.Find(noted->second.job), noted->second.island,
-                                           worker, noted->second.follower);
-      if (assignment.job != nullptr) return assignment;
-    }
+    const auto assignment =
+        AssignmentAt(*s.jobs.Find(noted.job), noted.island, name, noted.follower);
+    if (assignment.job != nullptr) return assignment;
   }
   // Since assignments were indexed, at the end of the Step before.
   State::AssignmentIn<J> changed;
   s.jobs.ForEachOpened([&](J& job) {
     if (changed.job != nullptr || !job.active()) return;
     for (const IslandId id : job.dirty.islands) {
-      const auto assignment = AssignmentAt(job, id, worker, 0);
+      const auto assignment = AssignmentAt(job, id, name, 0);
       if (assignment.job == nullptr) continue;
       changed = assignment;
       return;
@@ -126,21 +126,29 @@ State::AssignmentIn<J> FindAssignmentIn(S& s, const NodeId& worker) {
 
 }  // namespace
 
-State::Assignment State::FindAssignment(const NodeId& worker) {
+State::Assignment State::FindAssignment(const Worker& worker) {
   return FindAssignmentIn<Job>(*this, worker);
 }
-
-State::AssignmentIn<const Job> State::FindAssignment(const NodeId& worker) const {
+State::AssignmentIn<const Job> State::FindAssignment(const Worker& worker) const {
   return FindAssignmentIn<const Job>(*this, worker);
+}
+State::Assignment State::FindAssignment(const NodeId& worker) {
+  const Worker* found = FindWorker(worker);
+  return found == nullptr ? Assignment() : FindAssignment(*found);
+}
+State::AssignmentIn<const Job> State::FindAssignment(const NodeId& worker) const {
+  const Worker* found = FindWorker(worker);
+  return found == nullptr ? AssignmentIn<const Job>() : FindAssignment(*found);
 }
 
 void State::IndexAssignments(const Job& job, IslandId id) {
   const IslandRecord& island = job.islands.at(id);
   if (island.incarnation == 0 || !island.site.empty()) return;
-  assignments[island.worker] = {job.record.number, id, 0};
-  for (size_t i = 0; i < island.followers.size(); ++i) {
-    assignments[island.followers[i].worker] = {job.record.number, id, i};
-  }
+  const auto note = [&](const NodeId& name, size_t follower) {
+    if (Worker* worker = FindWorker(name)) worker->assigned = {job.record.number, id, follower};
+  };
+  note(island.worker, 0);
+  for (size_t i = 0; i < island.followers.size(); ++i) note(island.followers[i].worker, i);
 }
 
 void State::SetCandidate(Worker& worker, const JobId& job) {

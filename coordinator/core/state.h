@@ -65,6 +65,13 @@ struct Member {
   MemberId id() const { return {record.kind, record.name}; }
 };
 
+// A worker's place in an island, as far as it was noted; see State::FindAssignment.
+struct NotedAssignment {
+  int64_t job = 0;  // its number; 0: none
+  IslandId island = 0;
+  size_t follower = 0;  // at this index of its followers, or its leader
+};
+
 struct Worker : Member {
   bool has_beaten = false;  // since it attached: what it does is known
   std::vector<DeviceInfo> devices;
@@ -77,6 +84,7 @@ struct Worker : Member {
   std::string peer_endpoint;                   // empty: it cannot share an island
   std::vector<std::string> more_peer_endpoints;
   std::string peer_public_key;
+  NotedAssignment assigned;
   bool leaving = false;                  // it ends; serves on until its state has moved
   JobId candidate_for;                   // it is to prepare this job; see State::SetCandidate
   int64_t candidature = 0;               // PrepareJob::request
@@ -415,12 +423,6 @@ struct State {
   int64_t next_plan_request = 0;  // of MakePlan and GroupWorkers
 
   // Indices, so that a heartbeat costs the same however many members there are.
-  struct IndexedAssignment {
-    int64_t job = 0;  // its number
-    IslandId island = 0;
-    size_t follower = 0;  // at this index of its followers, or its leader
-  };
-  std::map<NodeId, IndexedAssignment> assignments;  // see FindAssignment
   std::map<std::pair<JobId, IslandId>, std::set<NodeId>> followed;
   std::set<NodeId> candidates;  // workers with a candidate_for
   std::set<NodeId> drained_workers;
@@ -467,7 +469,9 @@ struct State {
     bool leads = false;
   };
   using Assignment = AssignmentIn<Job>;
-  Assignment FindAssignment(const NodeId& worker);
+  Assignment FindAssignment(const Worker& worker);
+  AssignmentIn<const Job> FindAssignment(const Worker& worker) const;
+  Assignment FindAssignment(const NodeId& worker);  // none: also of a worker that is not known
   AssignmentIn<const Job> FindAssignment(const NodeId& worker) const;
   // Returns whether there are so many members that what follows from events is gathered; see
   // reconcile.h.

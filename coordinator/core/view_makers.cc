@@ -200,7 +200,7 @@ MemberView MakeView(const State& s, const Worker& worker, Instant now) {
   view.utilisation = worker.utilisation;
   view.job = worker.candidate_for;
   if (!view.job.empty()) return view;
-  const auto assignment = s.FindAssignment(view.name);
+  const auto assignment = s.FindAssignment(worker);
   if (assignment.job != nullptr) view.job = assignment.job->id();
   return view;
 }

@@ -162,7 +162,7 @@ void LoseWorker(State& s, const State::Assignment& assignment, const NodeId& wor
 }
 
 bool BeginLeaving(State& s, Worker& worker, const Loss& loss) {
-  const State::Assignment assignment = s.FindAssignment(worker.record.name);
+  const State::Assignment assignment = s.FindAssignment(worker);
   const bool leads = assignment.job != nullptr && assignment.leads;
   if (leads && assignment.job->islands.at(assignment.island).followers.empty()) return false;
   if (!leads && !worker.following) return false;
@@ -210,7 +210,7 @@ bool SameWorkers(const std::vector<IslandMember>& a, const std::vector<IslandMem
 void OnMemberProgress(State& s, Worker& worker) {
   if (!worker.following) return;
   Job* job = s.FindJob(worker.following->job);
-  const State::Assignment assignment = s.FindAssignment(worker.record.name);
+  const State::Assignment assignment = s.FindAssignment(worker);
   const bool expected =
       assignment.job != nullptr && assignment.job == job;  // its orders have its assignment
   if (expected || worker.candidate_for == worker.following->job) return;
@@ -246,7 +246,7 @@ void DismissOutsiders(State& s, Job& job, IslandId id) {
     // Sources too: if one of them stops, the step under way ends with it.
     const bool inside = plan != nullptr && Names(*plan, name);
     // Another island of the job may have it by now, whose order replaces this one.
-    const State::Assignment assignment = s.FindAssignment(name);
+    const State::Assignment assignment = s.FindAssignment(worker);
     const bool elsewhere = assignment.job == &job && (assignment.leads || assignment.island != id);
     if (inside || elsewhere) continue;
     SendStop(s, worker, &job, "the island's plan has no part for it");

@@ -148,7 +148,7 @@ void TouchAffectedByHeartbeat(State& s, const Worker& before, const WorkerHeartb
   for (const auto& progress : {before.following, message.member}) {
     if (progress) TouchIsland(s, progress->job, progress->island);
   }
-  const State::Assignment assignment = s.FindAssignment(before.record.name);
+  const State::Assignment assignment = s.FindAssignment(before);
   if (assignment.job != nullptr) s.Touch(*assignment.job, assignment.island);
 }
 
@@ -363,7 +363,7 @@ void OnHeartbeat(State& s, Worker& worker, const WorkerHeartbeat& message) {
   worker.utilisation = message.utilisation;
   NotePullRates(worker, message.pull_rates);
   OnMemberProgress(s, worker);
-  const State::Assignment assignment = s.FindAssignment(worker.record.name);
+  const State::Assignment assignment = s.FindAssignment(worker);
   const bool reports_assigned_job =
       progress && assignment.job != nullptr && progress->job == assignment.job->id();
   if (progress && !reports_assigned_job) {

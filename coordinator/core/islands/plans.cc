@@ -104,7 +104,7 @@ void AddSources(const State& s, const Job& job, IslandId island, const Planning&
                         worker.following->island == island && worker.following->holds_layers;
     const bool led = name == job.islands.at(island).takes_over_from;
     if (!worker.attached || (!serves && !led) || planning.left_out.contains(name)) continue;
-    const auto assignment = s.FindAssignment(name);
+    const auto assignment = s.FindAssignment(worker);
     if (assignment.job != nullptr && (assignment.job != &job || assignment.island != island))
       continue;
     IslandMember source = ToIslandMember(worker);
@@ -391,7 +391,7 @@ std::vector<PlanWorker> IdleWorkers(const State& s, const LayoutSpec& layout) {
   std::vector<PlanWorker> idle;
   for (const auto& [name, worker] : s.workers) {
     if (!worker.attached || !worker.candidate_for.empty()) continue;
-    if (s.FindAssignment(name).job != nullptr) continue;
+    if (s.FindAssignment(worker).job != nullptr) continue;
     if (!WhyNoPart(layout, name, GetWorkerSite(worker), worker.devices.size()).empty()) continue;
     idle.push_back({ToIslandMember(worker), GetWorkerSite(worker), worker.devices});
   }

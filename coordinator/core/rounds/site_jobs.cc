@@ -112,7 +112,7 @@ IslandRecord& OccupyIsland(State& s, Job& above, const std::string& site) {
 void FreeWorkers(State& s, const std::vector<NodeId>& workers, const Job& above) {
   for (const NodeId& name : workers) {
     Worker& worker = *s.FindWorker(name);
-    const State::Assignment assignment = s.FindAssignment(name);
+    const State::Assignment assignment = s.FindAssignment(worker);
     if (assignment.job == &above)
       LoseWorker(s, assignment, name, {"its site's parameter servers take over"});
     if (worker.candidate_for == above.id()) s.SetCandidate(worker, "");

@@ -251,7 +251,7 @@ bool IsBeingValidated(const State& s, const Job& job) {
 void OnValidation(State& s, Worker& worker, const ValidationResult& message) {
   Job* job = s.FindJob(message.job);
   if (job == nullptr || !job->active() || !std::isfinite(message.loss)) return;
-  const State::Assignment assignment = s.FindAssignment(worker.record.name);
+  const State::Assignment assignment = s.FindAssignment(worker);
   if (assignment.job != job || !assignment.leads) return;
   const int64_t axis = job->spec().data.sites.empty() ? 0 : FindDataAxis(job->spec(), worker);
   if (job->record.site) TakeResultAbove(s, *job, axis, message);
