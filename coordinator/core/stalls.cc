@@ -44,25 +44,16 @@ void Moves(State& s, Job& job, IslandId id, ProgressWatch& watch) {
 }  // namespace
 
 void NoteProgress(State& s, Job& job, const IslandRecord& island, const IslandProgress& progress) {
-  ProgressWatch seen;
-  seen.generation = progress.generation;
-  seen.base_version = progress.base_version;
-  seen.plan_number = progress.plan_number;
-  seen.setting_up = progress.setting_up;
-  seen.pushed_bytes = progress.pushed_bytes;
-  seen.pulled_bytes = progress.pulled_bytes;
-  seen.inner_step = progress.inner_step;
+  const ProgressWatch seen{progress.generation,
+                           progress.inner_step,
+                           {progress.base_version, progress.plan_number, progress.setting_up,
+                            progress.pushed_bytes, progress.pulled_bytes},
+                           s.now};
   const auto [it, is_new] = job.watches.try_emplace(island.island, seen);
   ProgressWatch& watch = it->second;
-  if (is_new) watch.since = s.now;
-  const bool moved =
-      watch.generation != seen.generation || watch.base_version != seen.base_version ||
-      watch.plan_number != seen.plan_number || watch.setting_up != seen.setting_up ||
-      watch.pushed_bytes != seen.pushed_bytes || watch.pulled_bytes != seen.pulled_bytes ||
-      (watch.inner_step != seen.inner_step && !IsPushing(job, island));
-  seen.since = watch.since;
-  seen.stalled = watch.stalled;
-  watch = seen;
+  const bool moved = watch.generation != seen.generation || watch.others != seen.others ||
+                     (watch.inner_step != seen.inner_step && !IsPushing(job, island));
+  watch = {seen.generation, seen.inner_step, seen.others, watch.since, watch.stalled};
   if (moved) Moves(s, job, island.island, watch);
 }
 

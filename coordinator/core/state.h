@@ -7,6 +7,7 @@
 #define ATOLL_COORDINATOR_CORE_STATE_H_
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -193,9 +194,9 @@ struct Grouping {
 // The progress of an island at the last look, to see whether it makes progress; see stalls.h.
 struct ProgressWatch {
   Generation generation = 0;
-  Version base_version = kNoVersion;
-  int64_t plan_number = 0, setting_up = 0;
-  int64_t pushed_bytes = 0, pulled_bytes = 0, inner_step = 0;
+  int64_t inner_step = 0;
+  // Base version, number of the plan, what is set up, bytes pushed and pulled.
+  std::array<int64_t, 5> others{};
   Instant since{};       // the newest progress
   bool stalled = false;  // rounds do not wait for it
 };

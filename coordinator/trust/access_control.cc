@@ -368,29 +368,29 @@ v1::ClientKeys AccessControl::refused() const {
 void AccessControl::Audit(const Caller& caller, const std::string& call, const std::string& target,
                           const absl::Status& status) {
   v1::AuditEntry entry;
-  entry.set_who(caller.text());
-  entry.set_from(caller.from);
-  entry.set_call(call);
-  entry.set_target(target);
   entry.set_done(status.ok());
   if (!status.ok()) entry.set_reason(std::string(status.message()));
-  const absl::Status written = audit_.Add(std::move(entry));
-  if (!written.ok()) LogWarning("access", "the audit log lacks an entry: ", written.message());
+  AddToAudit(caller, call, target, std::move(entry));
 }
 
 void AccessControl::AuditDenial(const Caller& caller, absl::string_view call,
                                 absl::string_view target, const Verdict& verdict) {
   v1::AuditEntry entry;
-  entry.set_who(caller.text());
-  entry.set_from(caller.from);
-  entry.set_call(std::string(absl::StripPrefix(call, "/atl.v1.")));
-  entry.set_target(std::string(target));
   entry.set_denial(verdict.denial);
   entry.set_reason(verdict.reason);
-  const absl::Status written = audit_.Add(std::move(entry));
-  if (!written.ok()) LogWarning("access", "the audit log lacks an entry: ", written.message());
+  AddToAudit(caller, absl::StripPrefix(call, "/atl.v1."), target, std::move(entry));
   LogWarning("access", "denied: ", caller.from, caller.from.empty() ? "" : " ", call, ": ",
              DenialName(verdict.denial), ": ", verdict.reason);
+}
+
+void AccessControl::AddToAudit(const Caller& caller, absl::string_view call,
+                               absl::string_view target, v1::AuditEntry entry) {
+  entry.set_who(caller.text());
+  entry.set_from(caller.from);
+  entry.set_call(std::string(call));
+  entry.set_target(std::string(target));
+  const absl::Status written = audit_.Add(std::move(entry));
+  if (!written.ok()) LogWarning("access", "the audit log lacks an entry: ", written.message());
 }
 
 }  // namespace atl

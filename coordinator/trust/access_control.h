@@ -118,6 +118,8 @@ class AccessControl {
   Verdict Identify(const std::string& certificate, Caller* caller);
   void AuditDenial(const Caller& caller, absl::string_view call, absl::string_view target,
                    const Verdict& verdict);
+  void AddToAudit(const Caller& caller, absl::string_view call, absl::string_view target,
+                  v1::AuditEntry entry);
   absl::StatusOr<std::string> Sign(const Identity& identity, const std::string& request,
                                    const std::string& curve_public_key, int64_t until_unix_s);
   // Makes a change of the registry, which returns a Status or StatusOr, and makes it durable. One
