@@ -262,7 +262,11 @@ void Flush(State& s) {
     FlushJob(s, job, writes);
     const int64_t number = job.record.number;
     const auto list = [&](std::set<int64_t>& jobs, bool is_in) {
-      is_in ? (void)jobs.insert(number) : (void)jobs.erase(number);
+      if (is_in) {
+        jobs.insert(number);
+      } else {
+        jobs.erase(number);
+      }
     };
     list(s.outdated, !job.progress.outdated.empty());
     list(s.unplaced, !job.record.removed && (job.progress.state == JobState::kQueued ||
