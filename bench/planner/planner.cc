@@ -12,6 +12,7 @@
 #include "bench/measure.h"
 #include "bench/planner/jeeves.h"
 #include "bench/planner/losses.h"
+#include "bench/planner/measured.h"
 #include "bench/planner/placement.h"
 #include "bench/planner/rounds.h"
 #include "bench/planner/rows.h"
@@ -112,7 +113,8 @@ void OperatorPlacement() {
 }  // namespace atl::bench
 
 // All parts, or those that are named: speed, time, losses, placement, published, scenarios,
-// jeeves, rounds, mixes, searches, freedom, steps, sites (all sizes or those given: sites 64 1024).
+// measured, jeeves, rounds, mixes, searches, freedom, steps, sites (all sizes or those given: sites
+// 64 1024).
 int main(int argc, char** argv) {
   const auto wanted = [&](const std::string& part) {
     return argc == 1 || std::find(argv + 1, argv + argc, part) != argv + argc;
@@ -129,6 +131,7 @@ int main(int argc, char** argv) {
                 bounds.rows, bounds.worst_bound);
     atl::bench::PrintFigureAtMost("plan_over_bound_worst", bounds.worst_free, "ratio", 1.05);
   }
+  if (wanted("measured")) atl::bench::PrintMeasured();
   if (wanted("jeeves")) atl::bench::PrintJeeves();
   if (wanted("rounds")) atl::bench::PrintRounds();
   if (wanted("mixes")) atl::bench::PrintMixes();

@@ -125,7 +125,11 @@ plan::MemoryTable BuildMemoryTable(const v1::ClusterProfile& profile, size_t lay
   const auto share = [](int64_t part, int64_t whole, double even) {
     return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : even;
   };
-  const auto stash = [](const v1::LayerMemory& m) { return m.stash_bytes() + m.output_bytes(); };
+  // What the stash of a layer counts: every device has all of a layer's input and of its gradient.
+  const auto stash = [&](const v1::LayerMemory& m) {
+    const bool head = m.layer() + 1 == static_cast<int>(layers);
+    return m.stash_bytes() + (head ? 1 : 2) * m.output_bytes();
+  };
   plan::MemoryTable table;
   for (const auto& [key, memory] : rows) {  // micro-batches ascend
     const auto& [degree, layer, micro_batch] = key;
@@ -143,8 +147,24 @@ plan::MemoryTable BuildMemoryTable(const v1::ClusterProfile& profile, size_t lay
   return table;
 }
 
+absl::Status ReadRuntime(const v1::Runtime& runtime, plan::CostOptions* options) {
+  const double ratio = runtime.allocator_ratio() == 0 ? 1 : runtime.allocator_ratio();
+  if (runtime.context_bytes() < 0 || runtime.context_bytes() > kLayerBytesMax ||
+      !(ratio >= 1 && ratio <= 4)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "runtime \"", absl::CHexEscape(runtime.name()), "\": context_bytes must be 0 to ",
+        kLayerBytesMax, ", allocator_ratio 1 to 4, or left out"));
+  }
+  options->runtime = {.blocking_messages = runtime.blocking_messages(),
+                      .whole_messages = runtime.whole_messages(),
+                      .context_bytes = static_cast<double>(runtime.context_bytes()),
+                      .allocator_ratio = ratio};
+  return absl::OkStatus();
+}
+
 absl::Status ReadMemory(const v1::ClusterProfile& profile, plan::Model* model,
                         plan::CostOptions* options, plan::MemoryTable* table) {
+  ATOLL_RETURN_IF_ERROR(ReadRuntime(profile.runtime(), options));
   double parameters = 0;
   double bytes = 0;
   std::map<int, int64_t> rows_of_layer;

@@ -204,6 +204,50 @@ TEST_CASE("memory_of_tensor_parallel_devices_is_what_was_measured_of_them") {
   CHECK(four.StashBytes(0, 1) == 120);
 }
 
+// A stash of 400 bytes beside an output of 100: 600 on one device, and 300 + 200 on each of two.
+TEST_CASE("each_device_that_shares_a_layer_has_all_of_its_input_and_of_its_gradient") {
+  const auto row = [](int degree, int stash) {
+    return absl::StrCat("{\"layer\": 0, \"tensor_parallel\": ", degree,
+                        ", \"micro_batch_sequences\": 1, \"stash_bytes\": \"", stash,
+                        "\", \"output_bytes\": \"100\"}");
+  };
+  const auto profile = ParseProfileJson(WithMemory(row(1, 400) + "," + row(2, 300)), "p.json");
+  REQUIRE(profile.ok());
+  plan::Model model = TwoLayers();
+  plan::CostOptions options;
+  const auto profiled = ToProfiled(*profile, &model, &options);
+  REQUIRE(profiled.ok());
+  const plan::Costs costs(model, profiled->table, options, profiled->memory);
+  CHECK(costs.For(profiled->cluster.types[0], 1, 1).StashBytes(0, 1) == 600);
+  CHECK(costs.For(profiled->cluster.types[0], 2, 1).StashBytes(0, 1) == 500);
+}
+
+std::string WithRuntime(const std::string& runtime) {
+  return Changed("\"times\"", absl::StrCat("\"runtime\": {", runtime, "}, \"times\""));
+}
+
+TEST_CASE("a_described_runtime_takes_its_context_and_what_its_allocator_adds") {
+  const auto profile = ParseProfileJson(
+      WithRuntime(R"("name": "other", "context_bytes": "1000", "allocator_ratio": 1.5)"), "p.json");
+  REQUIRE(profile.ok());
+  plan::Model model = TwoLayers();
+  model.layers[0].parameters = 10;
+  model.layers[0].stash_bytes = 40;
+  plan::CostOptions options;
+  const auto profiled = ToProfiled(*profile, &model, &options);
+  REQUIRE(profiled.ok());
+  CHECK_FALSE(options.runtime.blocking_messages);
+  const plan::StageCosts costs =
+      plan::Costs(model, profiled->table, options).For(profiled->cluster.types[0], 1, 2);
+  CHECK(costs.StateBytes(0, 1) == 1000 + 270);  // 18 bytes a parameter
+  CHECK(costs.StashBytes(0, 1) == 120);
+  for (const char* bad : {R"("context_bytes": "-1")", R"("context_bytes": "9223372036854775807")",
+                          R"("allocator_ratio": 0.5)", R"("allocator_ratio": "NaN")"}) {
+    INFO(bad);
+    CHECK(Read(WithRuntime(bad)).code() == absl::StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_CASE("recomputation_saves_no_more_than_was_measured_of_a_stash") {
   const auto profile = ParseProfileJson(WithMemory(MemoryRow(1, 1, 1, 1000, 400, 50)), "p.json");
   REQUIRE(profile.ok());

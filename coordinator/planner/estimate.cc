@@ -67,8 +67,9 @@ double Estimator::ReplicaSeconds(const Layout& layout, const Replica& replica) {
     const Stage& stage = replica.stages[s];
     const LayerTimes times = GetStageCosts(stage, layout.micro_batch)
                                  .Of(stage.first_layer, stage.last_layer, stage.saving);
-    work[stage_entities[s]] += times.forward_s + times.backward_s + times.weight_s;
-    beat = std::max(beat, work[stage_entities[s]]);
+    double& work_s = work[stage_entities[s]];
+    work_s += times.forward_s + times.backward_s + times.weight_s;
+    beat = std::max(beat, work_s);
     if (s + 1 == replica.stages.size()) break;
     fill += times.forward_s + times.backward_s;
     if (stage_entities[s] == stage_entities[s + 1]) continue;
@@ -83,6 +84,11 @@ double Estimator::ReplicaSeconds(const Layout& layout, const Replica& replica) {
     ApplyLinkSharing(shared_link, stage, next, link);
     const double bytes = static_cast<double>(StageLinkBytes(costs_, stage, layout.micro_batch));
     fill += 2 * link.Seconds(bytes);
+    if (costs_.options().runtime.blocking_messages) {
+      work_s += 2 * link.Seconds(bytes);
+      work[stage_entities[s + 1]] += 2 * link.Seconds(bytes);
+      beat = std::max(beat, work_s);
+    }
     beat = std::max(beat, each * link.SerialSeconds(bytes));
   }
   return fill + replica.micro_batches * beat;

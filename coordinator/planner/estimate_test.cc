@@ -124,5 +124,31 @@ TEST_CASE("messages_of_all_replicas_on_a_node_share_its_card") {
   CHECK(step_s(8) > one_s);
 }
 
+TEST_CASE("messages_of_a_runtime_that_blocks_are_work_of_both_devices") {
+  Cluster cluster = ThreeSites();
+  cluster.devices.resize(4);
+  const int layers = static_cast<int>(FindModel("gpt2-large")->layers.size());
+  const Layout layout{.micro_batch = 1,
+                      .schedule = "1f1b",
+                      .replicas = {{{{{0}, 0, layers / 2}, {{2}, layers / 2, layers}}, 16}},
+                      .split_backward = false};
+  const Job job{.global_batch = 16};
+  const auto step_s = [&](const Link& link, const RuntimeTraits& runtime) {
+    cluster.site_link = link;
+    const Costs costs(*FindModel("gpt2-large"), {}, {.runtime = runtime});
+    const auto outcome = EvaluateLayout(cluster, costs, job, layout, {});
+    REQUIRE(outcome.ok());
+    const double estimate_s = EstimateSeconds(cluster, costs, job, layout);
+    CHECK(estimate_s == Approx(outcome->step_s).epsilon(0.1));
+    return outcome->step_s;
+  };
+  const Link slow{1e-3, 10e9}, fast{0, 1e18};
+  const Costs costs(*FindModel("gpt2-large"), {}, {});
+  const double message_s = slow.Seconds(static_cast<double>(costs.model().layers[0].out_bytes));
+  const double blocked_s = step_s(slow, {.blocking_messages = true}) - step_s(fast, {});
+  CHECK(blocked_s >= 30 * message_s);  // two in each of 16 micro-batches
+  CHECK(blocked_s <= 36 * message_s);
+}
+
 }  // namespace
 }  // namespace atl::plan

@@ -111,6 +111,22 @@ class NetworkBuilder {
   std::map<int, int> trunks_;
 };
 
+// Makes devices stand still while they send and while they receive, in place of links.
+void BlockForMessages(sim::Problem& problem) {
+  const auto seconds = [&](int& link, int64_t bytes) -> sim::Nanos {
+    const int used = std::exchange(link, sim::kNoLink);
+    if (used == sim::kNoLink) return 0;
+    return sim::AloneTransferNs(problem.network, problem.network.links[used], bytes);
+  };
+  for (size_t c = 0; c + 1 < problem.chunks.size(); ++c) {
+    sim::Chunk &chunk = problem.chunks[c], &next = problem.chunks[c + 1];
+    chunk.forward_send_ns = seconds(chunk.forward_link, chunk.forward_bytes);
+    next.backward_send_ns = seconds(chunk.backward_link, chunk.backward_bytes);
+    next.forward_ns += chunk.forward_send_ns;
+    chunk.backward_ns += next.backward_send_ns;
+  }
+}
+
 // Every entity must hold its state and one micro-batch's activations of all its stages.
 absl::Status SetMemory(const Cluster& cluster, const Costs& costs, const Layout& layout,
                        const Replica& replica, ReplicaOutcome& kind) {
@@ -258,7 +274,8 @@ Link LinkAtShare(const Cluster& cluster, const Layout& layout, int from, int to)
 }
 
 int64_t StageLinkBytes(const Costs& costs, const Stage& stage, int micro_batch) {
-  return costs.model().layers[stage.last_layer - 1].out_bytes * micro_batch;
+  const int64_t copies = costs.options().runtime.whole_messages ? std::ssize(stage.devices) : 1;
+  return costs.model().layers[stage.last_layer - 1].out_bytes * micro_batch * copies;
 }
 
 std::string MakeReplicaKey(const Cluster& cluster, const Layout& layout, const LinkSharing& sharing,
@@ -334,6 +351,7 @@ absl::StatusOr<ReplicaOutcome> BuildReplica(const Cluster& cluster, const Costs&
     }
     kind.problem.chunks.push_back(chunk);
   }
+  if (costs.options().runtime.blocking_messages) BlockForMessages(kind.problem);
   ATOLL_RETURN_IF_ERROR(SetMemory(cluster, costs, layout, replica, kind));
   return kind;
 }

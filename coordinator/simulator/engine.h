@@ -180,6 +180,10 @@ class Engine {
       case EventKind::kOpDone:
         OpDone(picker, now, static_cast<int>(event.token));
         break;
+      case EventKind::kSent:
+        idle_[static_cast<int>(event.token)] = true;
+        Touch(static_cast<int>(event.token));
+        break;
       case EventKind::kArrive: {
         const int chunk = static_cast<int>(event.token >> 33);
         const int micro_batch = static_cast<int>(event.token >> 1 & 0xffffffff);
@@ -200,7 +204,11 @@ class Engine {
   void OpDone(Picker& picker, Nanos now, int device) {
     const Op op = running_[device].op;
     const Chunk& chunk = problem_.chunks[op.chunk];
-    idle_[device] = true;
+    const Nanos send_ns = op.kind == OpKind::kForward    ? chunk.forward_send_ns
+                          : op.kind == OpKind::kBackward ? chunk.backward_send_ns
+                                                         : 0;
+    idle_[device] = send_ns == 0;
+    if (send_ns > 0) events_.Push(now + send_ns, EventKind::kSent, device);
     --left_;
     ++result_.operations;
     result_.devices[device].last_ns = now;

@@ -14,6 +14,7 @@ namespace atl::sim {
 enum class EventKind : uint32_t {
   kOpDone,    // token: device
   kArrive,    // token: message token
+  kSent,      // token: device, which sends no longer
   kLinkFree,  // token: link
   kLaneFree,  // token: lane
   kWake,      // token: lane, of which a link comes up again

@@ -20,7 +20,8 @@ absl::Status ValidateChunk(const Problem& problem, const Chunk& chunk) {
   if (chunk.device < 0 || chunk.device >= static_cast<int>(problem.devices.size())) {
     return Bad("no such device", chunk.device);
   }
-  for (const Nanos t : {chunk.forward_ns, chunk.backward_ns, chunk.weight_ns, chunk.optimizer_ns}) {
+  for (const Nanos t : {chunk.forward_ns, chunk.backward_ns, chunk.weight_ns, chunk.optimizer_ns,
+                        chunk.forward_send_ns, chunk.backward_send_ns}) {
     if (t < 0 || t > kForever / 1024) return Bad("impossible duration, ns", t);
   }
   if (chunk.activation_bytes < 0 || chunk.weight_bytes < 0 ||

@@ -44,6 +44,9 @@ struct Chunk {
   int backward_link = kNoLink;  // gradient, the next chunk to this
   int64_t forward_bytes = 0;
   int64_t backward_bytes = 0;
+  // For so long after F (B) the device does nothing else, while the next (previous) chunk already
+  // can: it sends. The time to receive is then in that chunk's own F (B), and there are no links.
+  Nanos forward_send_ns = 0, backward_send_ns = 0;
 };
 
 inline bool IsSplit(const Chunk& chunk) { return chunk.weight_ns > 0; }

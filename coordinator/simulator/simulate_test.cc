@@ -55,6 +55,25 @@ TEST_CASE("1F1B across one slow link follows (m+p-1)T + 2c(1 + floor((m - n_a)/2
   }
 }
 
+// Of either direction's 3, the sender's is after its operation and the receiver's within its own.
+TEST_CASE("devices_that_send_and_receive_compute_later") {
+  const int m = GENERATE(1, 2, 8);
+  Problem problem =
+      MakeUniform({.stages = 2, .micro_batches = m, .forward_ns = 10, .backward_ns = 20});
+  Chunk &first = problem.chunks[0], &second = problem.chunks[1];
+  first.forward_link = first.backward_link = kNoLink;
+  first.forward_send_ns = second.backward_send_ns = 3;
+  first.backward_ns = 23;
+  second.forward_ns = 13;
+  const Schedule schedule = *OneForwardOneBackward(problem);
+  const Result result = Play(problem, schedule);
+  CHECK(result.makespan_ns == 36 * m + 30);
+  CHECK(result.devices[0].busy_ns == 33 * m);
+  CHECK(MakespanBound(problem).time_ns <= result.makespan_ns);
+  first.forward_send_ns = -1;
+  CHECK_FALSE(Simulate(problem, schedule, {}).ok());
+}
+
 TEST_CASE("GPipe holds every micro-batch and takes (m + p - 1)(F + B) too") {
   const Problem problem = MakeUniform(
       {.stages = 3, .micro_batches = 5, .forward_ns = 10, .backward_ns = 20, .slots = 4});

@@ -114,11 +114,12 @@ void StageCosts::Add(const Layer& layer, const LayerTimes& times, const CostOpti
   sum.times.backward_s += times.backward_s;
   sum.times.weight_s += times.weight_s;
   sum.times.optimizer_s += times.optimizer_s;
+  const double taken = options.runtime.allocator_ratio;
   const auto each = [&](int64_t bytes) {
-    return static_cast<double>(bytes) * micro_batch * shares.stash;
+    return static_cast<double>(bytes) * micro_batch * shares.stash * taken;
   };
-  sum.state_bytes +=
-      static_cast<double>(layer.parameters) * options.state_bytes_per_parameter * shares.state;
+  sum.state_bytes += static_cast<double>(layer.parameters) * options.state_bytes_per_parameter *
+                     shares.state * taken;
   sum.stash_bytes += each(layer.stash_bytes);
   sum.backward_bytes += each(layer.backward_bytes);
   // A backward pass has up to three gradients at stage links, of which one counts with its layer.
@@ -179,7 +180,9 @@ StageCosts Costs::AccumulateTimes(std::vector<LayerTimes> times, int tensor_para
   costs.recompute_ = options_.recompute;
   costs.sums_ = std::make_shared<std::vector<StageCosts::Sum>>(1);
   const DegreeMemory memory = EstimateDegreeMemory(tensor_parallel);
-  costs.workspace_bytes_ = memory.workspace_bytes * micro_batch;
+  const RuntimeTraits& runtime = options_.runtime;
+  costs.workspace_bytes_ =
+      memory.workspace_bytes * micro_batch * runtime.allocator_ratio + runtime.context_bytes;
   for (size_t l = 0; l < model_.layers.size(); ++l) {
     if (!options_.split_backward) times[l].backward_s += std::exchange(times[l].weight_s, 0);
     costs.Add(model_.layers[l], times[l], options_, memory.layers[l], micro_batch);

@@ -63,6 +63,16 @@ enum class Recomputation {
   kAlways,       // of all layers that can
 };
 
+// What the runtime does whose steps are predicted. The defaults are ours: messages go while devices
+// compute, members of a tensor-parallel group send a part of an activation each, devices report the
+// memory that is left to training, and all of it is taken when a plan is set up.
+struct RuntimeTraits {
+  bool blocking_messages = false;  // a device computes nothing while it sends or receives one
+  bool whole_messages = false;     // every member of a group sends all of an activation
+  double context_bytes = 0;        // of each device, whatever it holds
+  double allocator_ratio = 1;      // bytes taken over bytes needed
+};
+
 struct CostOptions {
   // Share of the datasheet's speed that training reaches. 0.45 is what well-tuned dense
   // transformers report on A100 and H100; a measurement replaces it.
@@ -80,6 +90,7 @@ struct CostOptions {
   // Memory as our runtime takes it (sim::Problem::fixed_slots), with a weight_share of 1.
   bool fixed_slots = false;
   Recomputation recompute = Recomputation::kNever;
+  RuntimeTraits runtime;
 };
 
 // Measured times: (type, tensor parallel size, micro-batch) -> one entry per layer.
