@@ -148,17 +148,20 @@ plan::MemoryTable BuildMemoryTable(const v1::ClusterProfile& profile, size_t lay
 }
 
 absl::Status ReadRuntime(const v1::Runtime& runtime, plan::CostOptions* options) {
-  const double ratio = runtime.allocator_ratio() == 0 ? 1 : runtime.allocator_ratio();
+  const auto ratio = [](double said) { return said == 0 ? 1 : said; };
+  const double allocator = ratio(runtime.allocator_ratio());
+  const double all_reduce = ratio(runtime.all_reduce_ratio());
   if (runtime.context_bytes() < 0 || runtime.context_bytes() > kLayerBytesMax ||
-      !(ratio >= 1 && ratio <= 4)) {
+      !(allocator >= 1 && allocator <= 4) || !(all_reduce >= 1 && all_reduce <= 16)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "runtime \"", absl::CHexEscape(runtime.name()), "\": context_bytes must be 0 to ",
-        kLayerBytesMax, ", allocator_ratio 1 to 4, or left out"));
+        kLayerBytesMax, ", allocator_ratio 1 to 4, all_reduce_ratio 1 to 16, or left out"));
   }
   options->runtime = {.blocking_messages = runtime.blocking_messages(),
                       .whole_messages = runtime.whole_messages(),
                       .context_bytes = static_cast<double>(runtime.context_bytes()),
-                      .allocator_ratio = ratio};
+                      .allocator_ratio = allocator,
+                      .all_reduce_ratio = all_reduce};
   return absl::OkStatus();
 }
 

@@ -241,8 +241,9 @@ TEST_CASE("a_described_runtime_takes_its_context_and_what_its_allocator_adds") {
       plan::Costs(model, profiled->table, options).For(profiled->cluster.types[0], 1, 2);
   CHECK(costs.StateBytes(0, 1) == 1000 + 270);  // 18 bytes a parameter
   CHECK(costs.StashBytes(0, 1) == 120);
-  for (const char* bad : {R"("context_bytes": "-1")", R"("context_bytes": "9223372036854775807")",
-                          R"("allocator_ratio": 0.5)", R"("allocator_ratio": "NaN")"}) {
+  for (const char* bad :
+       {R"("context_bytes": "-1")", R"("context_bytes": "9223372036854775807")",
+        R"("allocator_ratio": 0.5)", R"("all_reduce_ratio": 17)", R"("allocator_ratio": "NaN")"}) {
     INFO(bad);
     CHECK(Read(WithRuntime(bad)).code() == absl::StatusCode::kInvalidArgument);
   }

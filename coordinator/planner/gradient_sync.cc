@@ -100,10 +100,12 @@ class Synchroniser {
  public:
   Synchroniser(const ClusterIndex& index, const Costs& costs, const Job& job, const Layout& layout)
       : index_(index), layout_(layout) {
+    // An all-reduce that takes so much longer is one of so many more bytes.
+    const double counted = job.gradient_bytes * costs.options().runtime.all_reduce_ratio;
     bytes_before_.push_back(0);
     for (const Layer& layer : costs.model().layers) {
       bytes_before_.push_back(bytes_before_.back() +
-                              static_cast<double>(layer.parameters) * job.gradient_bytes);
+                              static_cast<double>(layer.parameters) * counted);
     }
     int entities = 0;
     for (const Replica& replica : layout.replicas) {

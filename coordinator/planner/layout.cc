@@ -501,7 +501,9 @@ absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& all_
   ATOLL_CHECK(!layout.replicas.empty());
   const Costs& costs = all_costs.ForReplicas(layout.replicas.size());
   LinkSharing sharing = ComputeLinkSharing(cluster, layout);
-  const bool together = PlayedTogether(sharing, layout);
+  // Messages that block are work of their devices, at their replica's part of what they share.
+  const bool together =
+      !costs.options().runtime.blocking_messages && PlayedTogether(sharing, layout);
   auto outcome = Evaluate(cluster, costs, job, layout, sharing, together, evaluation);
   if (!together || !outcome.ok() || outcome->step_s <= outcome->bound_s) return outcome;
   // Where links have bandwidth to spare, the order of a replica that has them to itself is better.

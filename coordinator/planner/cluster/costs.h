@@ -71,6 +71,7 @@ struct RuntimeTraits {
   bool whole_messages = false;     // every member of a group sends all of an activation
   double context_bytes = 0;        // of each device, whatever it holds
   double allocator_ratio = 1;      // bytes taken over bytes needed
+  double all_reduce_ratio = 1;     // time of gradients' all-reduces over that of their links
 };
 
 struct CostOptions {
