@@ -208,8 +208,8 @@ plan::Plan CrossingReplicas(const PlanningInput& input, int replicas, int micro_
   return plan;
 }
 
-// Returns the seconds that the same schedules take when connections share the link evenly; what
-// follows the last operation is taken to be the same.
+// Returns the seconds that the same schedules take when the link carries messages in the order in
+// which they are ready; what follows the last operation is taken to be the same.
 double SecondsAllAtOnce(const PlanningInput& input, const plan::Plan& plan) {
   plan::Together all = plan::PutTogether(input.cluster, plan.layout, plan.outcome);
   std::vector<int> trunk_of(static_cast<size_t>(all.problem.network.lanes), -1);
@@ -218,7 +218,7 @@ double SecondsAllAtOnce(const PlanningInput& input, const plan::Plan& plan) {
     int& trunk = trunk_of[link.lane];
     if (trunk < 0) {
       trunk = static_cast<int>(all.problem.network.trunks.size());
-      all.problem.network.trunks.push_back({link.edges[0].bytes_per_s, sim::Sharing::kFair, {}});
+      all.problem.network.trunks.push_back({link.edges[0].bytes_per_s, {}});
     }
     link.edges[0].trunks = {trunk};
     link.lane = -1;

@@ -22,7 +22,7 @@ int GetIndex(const std::vector<int>& sorted, int value) {
 }
 
 bool SameEdges(const Link& a, const Link& b) {
-  return a.blocking == b.blocking && (a.lane >= 0) == (b.lane >= 0) &&
+  return (a.lane >= 0) == (b.lane >= 0) &&
          std::equal(a.edges.begin(), a.edges.end(), b.edges.begin(), b.edges.end(),
                     [](const Edge& x, const Edge& y) {
                       return x.latency_ns == y.latency_ns && x.bytes_per_s == y.bytes_per_s &&

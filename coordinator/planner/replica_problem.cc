@@ -95,7 +95,7 @@ class NetworkBuilder {
   }
 
   int AddTrunk(double bytes_per_s, const std::vector<BandwidthChange>& changes) {
-    sim::Trunk trunk{bytes_per_s, sim::Sharing::kExclusive, {}};
+    sim::Trunk trunk{bytes_per_s, {}};
     for (const BandwidthChange& change : changes) {
       trunk.trace.push_back({ToNanos(change.time_s), bytes_per_s * change.factor});
     }

@@ -18,8 +18,6 @@ enum class EventKind : uint32_t {
   kLinkFree,  // token: link
   kLaneFree,  // token: lane
   kWake,      // token: lane, of which a link comes up again
-  kFlowDone,  // token: version of the rates; an older one is void
-  kTrace,     // a fair trunk's bandwidth changes, or an outage of a link on one begins or ends
   kTimer,     // not of a step: the queue's user defines the token
 };
 

@@ -88,15 +88,13 @@ TEST_CASE("A link that is down delays its own messages only") {
 }
 
 TEST_CASE("A transfer that an outage would interrupt is sent again from its first byte") {
-  const bool fair = GENERATE(false, true);
   const bool trunk = GENERATE(false, true);
-  if (fair && !trunk) return;
-  INFO("fair " << fair << ", trunk " << trunk);
+  INFO("trunk " << trunk);
   Problem problem = Two();
   for (const int link : {problem.chunks[0].forward_link, problem.chunks[0].backward_link}) {
     if (trunk) problem.network.links[link].edges[0].trunks = {0};
   }
-  problem.network.trunks = {{1e9, fair ? Sharing::kFair : Sharing::kExclusive, {}}};
+  problem.network.trunks = {{1e9, {}}};
   problem.chunks[0].forward_bytes = 8;
   const FailedStep step = Play(problem, {{What::kLink, problem.chunks[0].forward_link, 14, 20}});
   REQUIRE(step.done);
@@ -116,7 +114,7 @@ TEST_CASE("On a lane, whose link is down lets the others go first") {
       problem.chunks.push_back(chunk);
       problem.devices.push_back({});
     }
-    problem.network.links.push_back({{Edge{5, 1e9, {}, -1}}, false, 0});
+    problem.network.links.push_back({{Edge{5, 1e9, {}, -1}}, 0});
     problem.pipelines.push_back({2 * r, 2, 1, r});
   }
   const FailedStep step = Play(problem, {{What::kLink, 0, 5, 15}});

@@ -32,7 +32,7 @@ absl::Status ValidateTrunk(const Trunk& trunk, size_t index) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateEdge(const Network& network, const Link& link, const Edge& edge) {
+absl::Status ValidateEdge(const Network& network, const Edge& edge) {
   if (!GoodBandwidth(edge.bytes_per_s)) {
     return absl::InvalidArgumentError(
         absl::StrCat("edge bandwidth ", edge.bytes_per_s, " is not positive"));
@@ -46,13 +46,6 @@ absl::Status ValidateEdge(const Network& network, const Link& link, const Edge& 
     }
     if (std::count(edge.trunks.begin(), edge.trunks.end(), trunk) > 1) {
       return absl::InvalidArgumentError(absl::StrCat("an edge names trunk ", trunk, " twice"));
-    }
-    const Sharing sharing = network.trunks[trunk].sharing;
-    if (sharing != network.trunks[edge.trunks[0]].sharing) {
-      return absl::InvalidArgumentError("an edge crosses both exclusive and fair trunks");
-    }
-    if (sharing == Sharing::kFair && link.edges.size() > 1) {
-      return absl::InvalidArgumentError("a link over a fair trunk has one edge");
     }
   }
   return absl::OkStatus();
@@ -170,7 +163,7 @@ absl::Status Validate(const Network& network) {
       before = outage.until_ns;
     }
     for (const Edge& edge : link.edges) {
-      ATOLL_RETURN_IF_ERROR(Annotate(ValidateEdge(network, link, edge), absl::StrCat("link ", i)));
+      ATOLL_RETURN_IF_ERROR(Annotate(ValidateEdge(network, edge), absl::StrCat("link ", i)));
     }
   }
   return absl::OkStatus();

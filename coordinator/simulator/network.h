@@ -9,10 +9,8 @@
 // edges being added by rising a_e while a_e is less than that. At most one edge of a conflict set
 // takes part in a transfer (NVLink or PCIe within one kernel, for example).
 //
-// Trunks model what several links share: a network card, a site's uplink. An exclusive trunk
-// carries one transfer at a time at full speed, in the order of requests; a fair trunk divides its
-// bandwidth max-min fairly among the links that are sending. A trunk's bandwidth may follow a
-// trace.
+// Trunks model what several links share: a network card, a site's uplink. A trunk carries one
+// transfer at a time at full speed, in the order of requests. Its bandwidth may follow a trace.
 
 #ifndef ATOLL_COORDINATOR_SIMULATOR_NETWORK_H_
 #define ATOLL_COORDINATOR_SIMULATOR_NETWORK_H_
@@ -37,18 +35,15 @@ struct BandwidthStep {
   double bytes_per_s = 0;
 };
 
-enum class Sharing { kExclusive, kFair };
-
 struct Trunk {
   double bytes_per_s = 0;
-  Sharing sharing = Sharing::kExclusive;
   std::vector<BandwidthStep> trace;  // rising from_ns > 0; overrides bytes_per_s from then on
 };
 
 struct Edge {
   Nanos latency_ns = 0;
   double bytes_per_s = 0;
-  std::vector<int> trunks;  // indices into Network::trunks, all of the same sharing; may be empty
+  std::vector<int> trunks;  // indices into Network::trunks; may be empty
   int conflict_set = -1;    // -1: excludes no other edge
   SizeCurvePtr sizes = {};
 };
@@ -66,9 +61,6 @@ void JoinOutages(std::vector<Outage>& outages);
 
 struct Link {
   std::vector<Edge> edges;
-  // A blocking sender waits for the acknowledgement (one more latency after the arrival) before its
-  // next message on this link.
-  bool blocking = false;
   int lane = -1;                // below Network::lanes; -1: none
   std::vector<Outage> outages;  // one after the other
 };
@@ -83,9 +75,8 @@ struct Network {
 };
 
 // Says what is wrong with a network: indices out of range, bandwidths that are not positive and
-// finite, negative latencies, an edge on both kinds of trunk, a link of several edges on a fair
-// trunk (a fair transfer takes one path), more than 16 edges, a trace that does not rise or that
-// ends in an outage, outages that overlap or end before they begin.
+// finite, negative latencies, more than 16 edges, a trace that does not rise or that ends in an
+// outage, outages that overlap or end before they begin.
 absl::Status Validate(const Network& network);
 
 // The network as it is from `ns` on: traces and outages seen from there. REQUIRES: ns >= 0.

@@ -55,41 +55,19 @@ TEST_CASE("Edges of one conflict set exclude each other; the better one is taken
   CHECK(split.bytes[0] == 0);
 }
 
-TEST_CASE("An exclusive trunk serves one after another, a fair one all at once") {
+TEST_CASE("A trunk serves one after another") {
   Problem problem = Senders(2);
-  problem.network.trunks = {{1e9, Sharing::kExclusive, {}}};
+  problem.network.trunks = {{1e9, {}}};
   for (Link& link : problem.network.links) link.edges[0].trunks = {0};
   CHECK(Arrivals(problem) == std::vector<Nanos>{1015, 2015});
-  problem.network.trunks[0].sharing = Sharing::kFair;
-  CHECK(Arrivals(problem) == std::vector<Nanos>{2015, 2015});
-}
-
-TEST_CASE("Max-min: a flow held back elsewhere leaves its share to the others") {
-  Problem problem = Senders(3);
-  problem.network.trunks = {{1.5e9, Sharing::kFair, {}}, {0.25e9, Sharing::kFair, {}}};
-  for (Link& link : problem.network.links) link.edges[0].trunks = {0};
-  problem.network.links[2].edges[0].trunks = {0, 1};
-  // The third gets 0.25; the first two (1.5 - 0.25) / 2 = 0.625 each, 1000 bytes in 1600 ns.
-  CHECK(Arrivals(problem) == std::vector<Nanos>{1615, 1615, 4015});
 }
 
 TEST_CASE("Bandwidth follows its trace, through an outage too") {
   Problem problem = Senders(1);
-  problem.network.trunks = {{1e9, Sharing::kExclusive, {{110, 0}, {1110, 0.5e9}}}};
+  problem.network.trunks = {{1e9, {{110, 0}, {1110, 0.5e9}}}};
   problem.network.links[0].edges[0].trunks = {0};
   // 100 bytes until 110, nothing until 1110, the other 900 at half a byte per ns.
-  const std::vector<Nanos> expected = {1110 + 1800 + 5};
-  CHECK(Arrivals(problem) == expected);
-  problem.network.trunks[0].sharing = Sharing::kFair;
-  CHECK(Arrivals(problem) == expected);
-}
-
-TEST_CASE("A blocking sender waits for the acknowledgement, others do not") {
-  Problem problem = Senders(1);
-  problem.pipelines[0].micro_batches = 2;
-  CHECK(Arrivals(problem) == std::vector<Nanos>{1015, 2015});
-  problem.network.links[0].blocking = true;
-  CHECK(Arrivals(problem) == std::vector<Nanos>{1015, 2025});
+  CHECK(Arrivals(problem) == std::vector<Nanos>{1110 + 1800 + 5});
 }
 
 TEST_CASE("A round-robin lane sends by micro-batch, then replica, and skips who is not ready") {
@@ -114,8 +92,8 @@ TEST_CASE("Networks that cannot be are refused") {
   refused({{}, {}, {Link{}}}, "link 0 has 0 edges");
   refused({{}, {}, {{{Edge{0, 0, {}, -1}}}}}, "not positive");
   refused({{}, {}, {{{Edge{0, 1, {3}, -1}}}}}, "no trunk 3");
-  refused({{{1e9, Sharing::kFair, {{5, 0}}}}, {}, {}}, "never ends");
-  refused({{{1e9, Sharing::kFair, {{5, 1}, {5, 2}}}}, {}, {}}, "must come after");
+  refused({{{1e9, {{5, 0}}}}, {}, {}}, "never ends");
+  refused({{{1e9, {{5, 1}, {5, 2}}}}, {}, {}}, "must come after");
 }
 
 }  // namespace

@@ -24,9 +24,8 @@ Problem RandomProblem(uint64_t seed) {
   const int replicas = 1 + static_cast<int>(rng.Below(3));
   const uint64_t shared = rng.Below(4);  // 0, 1: nothing; 2: trunks; 3: a lane per direction
   if (shared == 2) {
-    const Sharing sharing = rng.Chance(0.5) ? Sharing::kFair : Sharing::kExclusive;
     for (int t = 0; t < 2; ++t) {
-      problem.network.trunks.push_back({1e9 * (0.2 + rng.Uniform()), sharing, {}});
+      problem.network.trunks.push_back({1e9 * (0.2 + rng.Uniform()), {}});
       if (rng.Chance(0.3)) problem.network.trunks.back().trace = {{200, 1e8}, {900, 2e9}};
     }
   }
@@ -54,7 +53,6 @@ Problem RandomProblem(uint64_t seed) {
           if (shared < 2 && rng.Chance(0.3)) {
             made.edges.push_back({static_cast<Nanos>(rng.Below(80)), 5e8, {}, -1});
           }
-          made.blocking = rng.Chance(0.2);
           problem.network.links.push_back(made);
         }
         chunk.forward_bytes = static_cast<int64_t>(rng.Below(40));
@@ -136,7 +134,7 @@ void CheckTimeline(const Result& result) {
   }
 }
 
-// On a link of one edge, and on a lane or an exclusive trunk, transfers follow one another.
+// On a link of one edge, and on a lane or a trunk, transfers follow one another.
 void CheckExclusive(const Problem& problem, const Result& result) {
   std::map<std::pair<char, int>, std::vector<std::pair<Nanos, Nanos>>> uses;
   for (const MessageSpan& message : result.messages) {
@@ -145,9 +143,7 @@ void CheckExclusive(const Problem& problem, const Result& result) {
     const auto use = std::pair(message.start_ns, message.sent_ns);
     uses[{'l', message.link}].push_back(use);
     if (link.lane >= 0) uses[{'n', link.lane}].push_back(use);
-    for (const int t : link.edges[0].trunks) {
-      if (problem.network.trunks[t].sharing == Sharing::kExclusive) uses[{'t', t}].push_back(use);
-    }
+    for (const int t : link.edges[0].trunks) uses[{'t', t}].push_back(use);
   }
   for (auto& [what, list] : uses) {
     std::sort(list.begin(), list.end());

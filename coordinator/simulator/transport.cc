@@ -8,12 +8,6 @@
 namespace atl::sim {
 namespace {
 
-bool DownAt(const Link& link, Nanos now) {
-  return std::any_of(link.outages.begin(), link.outages.end(), [&](const Outage& outage) {
-    return outage.from_ns <= now && now < outage.until_ns;
-  });
-}
-
 // Rounds up to whole nanoseconds, forgiving the last bits of a product.
 Nanos CeilNs(double ns) { return static_cast<Nanos>(std::ceil(ns - 1e-6)); }
 
@@ -30,29 +24,13 @@ Transport::Transport(const Network& network, EventQueue& events, std::vector<Mes
     const Link& link = network.links[i];
     LinkState& state = links_[i];
     bool trunks = false;
-    for (const Edge& edge : link.edges) {
-      trunks = trunks || !edge.trunks.empty();
-      for (const int t : edge.trunks) {
-        state.fair = state.fair || network.trunks[t].sharing == Sharing::kFair;
-      }
-    }
+    for (const Edge& edge : link.edges) trunks = trunks || !edge.trunks.empty();
     state.bytes_per_ns = link.edges[0].bytes_per_s * 1e-9;
     state.edge_free_ns.assign(link.edges.size(), 0);
     state.service = link.lane >= 0                    ? Service::kLane
                     : trunks || !link.outages.empty() ? Service::kQueued
                     : link.edges.size() == 1          ? Service::kPrivate
                                                       : Service::kPrivateSplit;
-  }
-  for (size_t i = 0; i < links_.size(); ++i) {
-    if (!links_[i].fair) continue;
-    for (const Outage& outage : network.links[i].outages) {
-      events_.Push(outage.from_ns, EventKind::kTrace, 0);
-      if (outage.until_ns < kForever) events_.Push(outage.until_ns, EventKind::kTrace, 0);
-    }
-  }
-  for (const Trunk& trunk : network.trunks) {
-    if (trunk.sharing != Sharing::kFair) continue;
-    for (const BandwidthStep& step : trunk.trace) events_.Push(step.from_ns, EventKind::kTrace, 0);
   }
 }
 
@@ -103,12 +81,6 @@ void Transport::Handle(Nanos now, const Event& event) {
       lane.dirty = true;
       break;
     }
-    case EventKind::kFlowDone:
-      if (event.token == flows_version_) FinishFlows(now);
-      break;
-    case EventKind::kTrace:
-      flows_dirty_ = true;
-      break;
     default:
       ATOLL_CHECK(false, "not the transport's event");
   }
@@ -120,7 +92,6 @@ void Transport::EndOfInstant(Nanos now) {
     StartLane(now, dirty_lanes_[i]);
   }
   dirty_lanes_.clear();
-  if (flows_dirty_) ShareRates(now);
 }
 
 void Transport::StartNext(Nanos now, int link) {
@@ -166,18 +137,11 @@ Nanos Transport::Start(Nanos now, const Waiting& message) {
   LinkState& state = links_[message.link];
   const Link& link = network_.links[message.link];
   if (state.service == Service::kPrivate) {  // most links: only the link's own latency
-    const Nanos latency_ns = link.edges[0].latency_ns;
     const Nanos start_ns = std::max(now, state.free_ns);
     const Nanos sent_ns = start_ns + CeilNs(message.bytes / state.bytes_per_ns);
     if (record_ != nullptr) (*record_)[message.record].start_ns = start_ns;
-    Sent(sent_ns, sent_ns + latency_ns, message);
-    state.free_ns = sent_ns + (link.blocking ? 2 * latency_ns : 0);
-    return 0;
-  }
-  if (state.fair) {
-    if (record_ != nullptr) (*record_)[message.record].start_ns = now;
-    flows_.push_back({message, message.bytes, 0});
-    flows_dirty_ = true;
+    Sent(sent_ns, sent_ns + link.edges[0].latency_ns, message);
+    state.free_ns = sent_ns;
     return 0;
   }
   const Transfer transfer = link.edges.size() > 1 ? PlanSplit(now, message) : Plan(now, message);
@@ -206,7 +170,6 @@ Transport::Transfer Transport::Plan(Nanos now, const Waiting& message) const {
     transfer.sent_ns = Serialise(edge, transfer.start_ns, message.bytes);
   }
   transfer.arrive_ns = transfer.sent_ns + edge.latency_ns;
-  transfer.latency_ns = edge.latency_ns;
   return transfer;
 }
 
@@ -241,7 +204,6 @@ Transport::Transfer Transport::PlanSplit(Nanos now, const Waiting& message) cons
     transfer.left_ns[e] = Serialise(edge, starts[e], EffectiveBytes(edge.sizes, split.bytes[e]));
     transfer.sent_ns = std::max(transfer.sent_ns, transfer.left_ns[e]);
     transfer.arrive_ns = std::max(transfer.arrive_ns, transfer.left_ns[e] + edge.latency_ns);
-    transfer.latency_ns = std::max(transfer.latency_ns, edge.latency_ns);
   }
   transfer.bytes = std::move(split.bytes);
   return transfer;
@@ -254,7 +216,7 @@ void Transport::Commit(const Transfer& transfer, const Waiting& message) {
   Sent(transfer.sent_ns, transfer.arrive_ns, message);
   if (link.edges.size() == 1) {
     for (const int t : link.edges[0].trunks) trunk_free_ns_[t] = transfer.sent_ns;
-    Release(transfer.sent_ns + (link.blocking ? 2 * transfer.latency_ns : 0), message.link);
+    Release(transfer.sent_ns, message.link);
     return;
   }
   for (size_t e = 0; e < link.edges.size(); ++e) {
@@ -267,8 +229,7 @@ void Transport::Commit(const Transfer& transfer, const Waiting& message) {
       if (other == e || excluded) state.edge_free_ns[other] = transfer.left_ns[e];
     }
   }
-  const Nanos free_ns = link.blocking ? transfer.arrive_ns + transfer.latency_ns : transfer.sent_ns;
-  if (state.service != Service::kPrivateSplit || link.blocking) Release(free_ns, message.link);
+  if (state.service != Service::kPrivateSplit) Release(transfer.sent_ns, message.link);
 }
 
 void Transport::Sent(Nanos sent_ns, Nanos arrive_ns, const Waiting& message) {
@@ -288,89 +249,6 @@ void Transport::Release(Nanos free_ns, int link) {
   } else {
     state.free_ns = free_ns;
   }
-}
-
-void Transport::AdvanceFlows(Nanos now) {
-  const double passed = static_cast<double>(now - flows_at_ns_);
-  for (Flow& flow : flows_) flow.left -= flow.rate * passed;
-  flows_at_ns_ = now;
-}
-
-void Transport::FinishFlows(Nanos now) {
-  AdvanceFlows(now);
-  flows_dirty_ = true;
-  std::vector<Flow> going;
-  std::vector<Waiting> finished;
-  for (const Flow& flow : flows_) {
-    if (flow.left <= 0.01 * flow.rate) {
-      finished.push_back(flow.message);
-    } else {
-      going.push_back(flow);
-    }
-  }
-  flows_ = std::move(going);
-  for (const Waiting& message : finished) {
-    const Link& link = network_.links[message.link];
-    const Nanos latency_ns = link.edges[0].latency_ns;
-    Sent(now, now + latency_ns, message);
-    Release(now + (link.blocking ? 2 * latency_ns : 0), message.link);
-  }
-}
-
-// Max-min fairness by progressive filling: the tightest trunk or edge fixes the rates of its flows,
-// and so on with what is left.
-void Transport::ShareRates(Nanos now) {
-  AdvanceFlows(now);
-  flows_dirty_ = false;
-  ++flows_version_;
-  std::vector<double> left(network_.trunks.size());
-  std::vector<int> users(network_.trunks.size(), 0);
-  for (size_t t = 0; t < left.size(); ++t) left[t] = TrunkRate(static_cast<int>(t), now);
-  size_t open = 0;
-  for (Flow& flow : flows_) {
-    if (DownAt(network_.links[flow.message.link], now)) {
-      flow.left = flow.message.bytes;
-      flow.rate = 0;
-      continue;
-    }
-    flow.rate = -1;
-    ++open;
-    for (const int t : network_.links[flow.message.link].edges[0].trunks) ++users[t];
-  }
-  while (open > 0) {
-    double level = INFINITY;
-    for (const Flow& flow : flows_) {
-      if (flow.rate >= 0) continue;
-      const Edge& edge = network_.links[flow.message.link].edges[0];
-      level = std::min(level, edge.bytes_per_s * 1e-9);
-      for (const int t : edge.trunks) level = std::min(level, left[t] / users[t]);
-    }
-    level = std::max(level, 0.0);
-    const std::vector<double> left_before = left;
-    const std::vector<int> users_before = users;
-    for (Flow& flow : flows_) {
-      if (flow.rate >= 0) continue;
-      const Edge& edge = network_.links[flow.message.link].edges[0];
-      bool tight = edge.bytes_per_s * 1e-9 <= level * (1 + 1e-12);
-      for (const int t : edge.trunks) {
-        tight = tight || left_before[t] / users_before[t] <= level * (1 + 1e-12);
-      }
-      if (!tight) continue;
-      flow.rate = level;
-      --open;
-      for (const int t : edge.trunks) {
-        left[t] -= level;
-        --users[t];
-      }
-    }
-  }
-  Nanos next_ns = kForever;
-  for (const Flow& flow : flows_) {
-    if (flow.rate <= 0) continue;
-    const double left_ns = std::max(0.0, flow.left / flow.rate);
-    if (left_ns < 9e17) next_ns = std::min(next_ns, now + CeilNs(left_ns));
-  }
-  if (next_ns < kForever) events_.Push(next_ns, EventKind::kFlowDone, flows_version_);
 }
 
 double Transport::TrunkRate(int trunk, Nanos now) const {

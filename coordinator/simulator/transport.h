@@ -1,8 +1,7 @@
 // Carries messages over the network of a problem during one simulation. Internal to the simulator.
 //
 // Links that share nothing are served at once, by reservation. Links on trunks or lanes, and links
-// with outages, wait in order. Fair flows get max-min rates, recomputed when a flow starts or ends
-// or a trace steps.
+// with outages, wait in order.
 
 #ifndef ATOLL_COORDINATOR_SIMULATOR_TRANSPORT_H_
 #define ATOLL_COORDINATOR_SIMULATOR_TRANSPORT_H_
@@ -27,7 +26,7 @@ class Transport {
   void Send(Nanos now, int link, int64_t bytes, uint64_t token, uint64_t send_priority,
             const MessageSpan& span);
 
-  // The events kLinkFree, kLaneFree, kFlowDone and kTrace belong here.
+  // The events kLinkFree, kLaneFree and kWake belong here.
   void Handle(Nanos now, const Event& event);
 
   // Call when everything that happens at `now` has been handled.
@@ -45,7 +44,6 @@ class Transport {
   enum class Service { kPrivate, kPrivateSplit, kQueued, kLane };
   struct LinkState {
     Service service = Service::kPrivate;
-    bool fair = false;
     double bytes_per_ns = 0;
     Nanos free_ns = 0;
     bool busy = false;
@@ -58,18 +56,12 @@ class Transport {
     bool dirty = false;
     std::vector<Waiting> heap;
   };
-  struct Flow {
-    Waiting message;
-    double left = 0;
-    double rate = 0;
-  };
 
   // A message's way over its link.
   struct Transfer {
     Nanos start_ns = 0;
     Nanos sent_ns = 0;
     Nanos arrive_ns = 0;
-    Nanos latency_ns = 0;
     std::vector<double> bytes;   // several edges: by edge
     std::vector<Nanos> left_ns;  // when each is free again
   };
@@ -89,9 +81,6 @@ class Transport {
   void Release(Nanos sent_ns, int link);
   void StartNext(Nanos now, int link);
   void StartLane(Nanos now, int lane);
-  void FinishFlows(Nanos now);
-  void AdvanceFlows(Nanos now);
-  void ShareRates(Nanos now);
   double TrunkRate(int trunk, Nanos now) const;
   Nanos Serialise(const Edge& edge, Nanos start_ns, double bytes) const;
 
@@ -102,10 +91,6 @@ class Transport {
   std::vector<LaneState> lanes_;
   std::vector<int> dirty_lanes_;
   std::vector<Nanos> trunk_free_ns_;
-  std::vector<Flow> flows_;
-  Nanos flows_at_ns_ = 0;
-  bool flows_dirty_ = false;
-  uint64_t flows_version_ = 0;
   uint64_t next_sequence_ = 0;
 };
 

@@ -13,8 +13,7 @@ void JoinInStar(const StarNetwork& star, RoundsProblem& problem) {
   network = {};
   // Trunks: each card out, then in.
   const auto card = [&](double bytes_per_s) {
-    network.trunks.push_back({bytes_per_s, Sharing::kFair, {}});
-    network.trunks.push_back({bytes_per_s, Sharing::kFair, {}});
+    network.trunks.insert(network.trunks.end(), 2, {bytes_per_s, {}});
     return static_cast<int>(network.trunks.size()) - 2;
   };
   std::vector<int> servers;
@@ -31,10 +30,9 @@ void JoinInStar(const StarNetwork& star, RoundsProblem& problem) {
     for (size_t j = 0; j < servers.size(); ++j) {
       const double least = std::min(rate, star.server_bytes_per_s[j]);
       const int link = static_cast<int>(network.links.size());
+      network.links.push_back({{Edge{star.latency_ns, least, {own, servers[j] + 1}, -1}}, lane});
       network.links.push_back(
-          {{Edge{star.latency_ns, least, {own, servers[j] + 1}, -1}}, false, lane});
-      network.links.push_back(
-          {{Edge{star.latency_ns, least, {servers[j], own + 1}, -1}}, false, lane + 1});
+          {{Edge{star.latency_ns, least, {servers[j], own + 1}, -1}}, lane + 1});
       island.push_links.push_back(link);
       island.pull_links.push_back(link + 1);
     }

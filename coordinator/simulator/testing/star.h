@@ -9,8 +9,8 @@
 
 namespace atl::sim {
 
-// Islands and servers on a star: each has a card of its own that its transfers share max-min
-// fairly, in each direction, and every transfer takes `latency_ns`.
+// Islands and servers on a star: each has a card of its own that its transfers use one after the
+// other, in each direction, and every transfer takes `latency_ns`.
 struct StarNetwork {
   std::vector<double> island_bytes_per_s;  // up and down
   std::vector<double> server_bytes_per_s;
