@@ -131,15 +131,6 @@ nlohmann::json FailuresJson(const plan::Cluster& cluster, const plan::Together& 
 
 // ---- outer rounds ----
 
-// Computes the steps as the coordinator balances them, by the speed of each island's steps.
-int64_t ComputeStepsPerRound(const plan::IslandOptions& options, double fastest_step_s,
-                             double step_s) {
-  const int64_t most = options.steps_per_round;
-  if (!options.balance_steps) return most;
-  return std::clamp<int64_t>(std::llround(static_cast<double>(most) * fastest_step_s / step_s),
-                             std::min<int64_t>(most, options.steps_min), most);
-}
-
 // Sites' links to the server and back, each island's own.
 sim::RoundsProblem MakeRoundsProblem(const plan::Cluster& cluster, const plan::Costs& costs,
                                      const plan::IslandChoice& choice,
@@ -155,12 +146,12 @@ sim::RoundsProblem MakeRoundsProblem(const plan::Cluster& cluster, const plan::C
     return static_cast<int>(problem.network.links.size()) - 1;
   };
   double slowest_s = 0, fastest_step_s = INFINITY;
-  for (const auto& [site, plan] : choice.islands) {
-    fastest_step_s = std::min(fastest_step_s, plan.outcome.step_s);
+  for (const plan::IslandOfSite& island : choice.islands) {
+    fastest_step_s = std::min(fastest_step_s, island.plan.outcome.step_s);
   }
-  for (const auto& [site, plan] : choice.islands) {
+  for (const auto& [site, part, plan] : choice.islands) {
     sim::RoundIsland island;
-    island.steps_per_round = ComputeStepsPerRound(options, fastest_step_s, plan.outcome.step_s);
+    island.steps_per_round = options.ComputeStepsPerRound(plan.outcome.step_s, fastest_step_s);
     island.step_ns = plan::ToNanos(plan.outcome.step_s);
     for (const plan::Replica& replica : plan.layout.replicas) {
       island.tokens_per_step +=
@@ -188,7 +179,7 @@ sim::RoundsProblem MakeRoundsProblem(const plan::Cluster& cluster, const plan::C
 absl::Status AddRoundFaults(const plan::IslandChoice& choice, const FaultFlags& flags,
                             sim::RoundsProblem* problem) {
   std::set<std::string> sites, links;
-  for (const auto& [site, plan] : choice.islands) {
+  for (const auto& [site, part, plan] : choice.islands) {
     sites.insert(site);
     if (site == choice.server_site) continue;  // nothing between sites
     links.insert(
@@ -235,7 +226,7 @@ std::string RoundsText(const plan::IslandChoice& choice, const plan::IslandOptio
       100 * result.efficiency, "island", "step", "rounds in", kStates[0], kStates[1], kStates[2],
       kStates[3], kStates[4], "steps lost");
   size_t i = 0;
-  for (const auto& [site, plan] : choice.islands) {
+  for (const auto& [site, part, plan] : choice.islands) {
     const sim::IslandUse& use = result.islands[i++];
     absl::StrAppendFormat(&text, "%-16s %10s %9d", site, SecondsText(plan.outcome.step_s),
                           use.contributions);
@@ -254,7 +245,7 @@ nlohmann::json RoundsJson(const plan::IslandChoice& choice, const sim::RoundsPro
       {"server_site", choice.server_site}, {"tokens_per_s", result.tokens_per_s},
       {"efficiency", result.efficiency},   {"islands", nlohmann::json::array()}};
   size_t i = 0;
-  for (const auto& [site, plan] : choice.islands) {
+  for (const auto& [site, part, plan] : choice.islands) {
     const sim::IslandUse& use = result.islands[i++];
     nlohmann::json island = {{"site", site},
                              {"step_seconds", plan.outcome.step_s},
@@ -351,9 +342,6 @@ absl::StatusOr<std::string> PlayRounds(const plan::Cluster& cluster, const plan:
                                        const plan::IslandOptions& options,
                                        int64_t tokens_per_sample, const FaultFlags& flags,
                                        bool json) {
-  if (choice.islands.empty()) {
-    return absl::ResourceExhaustedError(absl::StrCat("--rounds: ", choice.reason));
-  }
   sim::RoundsProblem problem =
       MakeRoundsProblem(cluster, costs, choice, options, tokens_per_sample, flags);
   ATOLL_RETURN_IF_ERROR(AddRoundFaults(choice, flags, &problem));

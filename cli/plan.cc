@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -184,7 +183,7 @@ plan::Costs MakeCosts(const Task& task) {
   return plan::Costs(task.model, task.table, task.costs, task.memory);
 }
 
-absl::Status WritePictures(const PlanFlags& flags, const std::vector<PlanToDraw>& plans) {
+absl::Status WritePictures(const PlanFlags& flags, const std::vector<plan::IslandOfSite>& plans) {
   if (!flags.trace.empty()) ATOLL_RETURN_IF_ERROR(WriteFile(flags.trace, RenderTrace(plans)));
   if (flags.svg.empty()) return absl::OkStatus();
   return WriteFile(flags.svg, RenderSvg(plans));
@@ -257,24 +256,16 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   const ScopePlans& plans = *found;
   const plan::IslandChoice& choice = plans.choice;
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  const TrainingRate rate{1 / choice.samples_per_s(), choice.price_per_sample()};
-  std::deque<plan::Cluster> clusters;  // which plans to draw point to
-  std::vector<PlanToDraw> drawn;
-  if (!choice.use_islands) drawn.push_back({"", &plans.cluster, &*choice.single});
-  for (const auto& [site, plan] : choice.islands) {
-    if (!choice.use_islands) break;
-    clusters.push_back(plan::OnlySite(plans.cluster, site));
-    drawn.push_back({site, &clusters.back(), &plan});
-  }
+  const TrainingRate rate{1 / choice.samples_per_s, choice.price_per_sample};
   if (global.structured) {
     std::cout << Document(ToMessage(plans.cluster, costs, choice, task.tokens_per_sample));
   } else {
     const std::string totals = flags.job.empty() ? "" : TotalsText(task.request.spec, rate);
     std::cout << RenderRun(plans.cluster, choice, task.tokens_per_sample, totals)
-              << RenderIslands(drawn);
+              << RenderIslands(choice.islands);
     std::cerr << "planned in " << SecondsText(seconds) << "\n";
   }
-  ATOLL_RETURN_IF_ERROR(WritePictures(flags, drawn));
+  ATOLL_RETURN_IF_ERROR(WritePictures(flags, choice.islands));
   // A plan that misses a limit is shown all the same.
   return flags.job.empty() ? absl::OkStatus() : CheckLimits(task.request.spec, rate);
 }
@@ -293,69 +284,41 @@ absl::Status RunRounds(const Global& global, const PlanFlags& flags, const Task&
 
 // Plans, or reads each island of the layout's file, checked and played as islands play a plan that
 // their job brings along.
-absl::StatusOr<std::vector<plan::Plan>> PlansToPlay(const PlanFlags& flags, const Task& task,
-                                                    const plan::Costs& costs) {
+absl::StatusOr<std::vector<plan::IslandOfSite>> PlansToPlay(const PlanFlags& flags,
+                                                            const Task& task,
+                                                            const plan::Costs& costs) {
   Task own = task;
   LayoutSpec& layout = own.request.spec.layout;
   layout.workers_per_island = 0;  // one layout, of all devices
   if (!flags.schedule.empty()) layout.schedule = own.job.fixed.schedule = flags.schedule;
-  std::vector<plan::Plan> plans;
   if (flags.layout.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(const ScopePlans found, PlanTask(flags, own, costs, IslandScope::kAll));
-    plans.push_back(*found.choice.single);
-    return plans;
+    ATOLL_ASSIGN_OR_RETURN(ScopePlans found, PlanTask(flags, own, costs, IslandScope::kAll));
+    return std::move(found.choice.islands);
   }
+  std::vector<plan::IslandOfSite> plans;
   ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.layout, kMaxFileBytes));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> islands, IslandsJson(text, flags.layout));
   for (const std::string& island : islands) {
     layout.plan = island;
     own.request.plan_name = flags.layout;
     ATOLL_ASSIGN_OR_RETURN(ScopePlans played, PlanTask(flags, own, costs, IslandScope::kAll));
-    plans.push_back(*std::move(played.choice.single));
+    plans.push_back(std::move(played.choice.islands[0]));
+    if (islands.size() > 1) plans.back().site = absl::StrCat("island ", plans.size() - 1);
   }
   return plans;
-}
-
-// Converts the plans of islands that train beside each other, without rounds; times are those of
-// the slowest.
-v1::Plan ToPlanMessage(const plan::Cluster& cluster, const plan::Costs& costs,
-                       const std::vector<plan::Plan>& plans, int64_t tokens_per_sample) {
-  std::vector<v1::Plan> messages;
-  std::map<std::string, size_t> idle;  // in so many of them
-  v1::Plan all;
-  for (const plan::Plan& plan : plans) {
-    const v1::Plan& made =
-        messages.emplace_back(ToMessage(cluster, costs, plan, tokens_per_sample));
-    for (const std::string& device : made.idle_devices()) ++idle[device];
-    if (made.step_ns() > all.step_ns()) all = made;
-  }
-  all.clear_islands();
-  all.clear_idle_devices();
-  all.clear_step_price();
-  all.clear_tokens_per_s();
-  for (const v1::Plan& made : messages) {
-    *all.add_islands() = made.islands(0);
-    all.mutable_islands()->rbegin()->set_island(all.islands_size() - 1);
-    all.set_step_price(all.step_price() + made.step_price());
-    all.set_tokens_per_s(all.tokens_per_s() + made.tokens_per_s());
-  }
-  for (const auto& [device, islands] : idle) {
-    if (islands == plans.size()) all.add_idle_devices(device);
-  }
-  return all;
 }
 
 absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(flags));
   const plan::Costs costs = MakeCosts(task);
   if (flags.faults.rounds) return RunRounds(global, flags, task, costs);
-  ATOLL_ASSIGN_OR_RETURN(std::vector<plan::Plan> plans, PlansToPlay(flags, task, costs));
+  ATOLL_ASSIGN_OR_RETURN(std::vector<plan::IslandOfSite> plans, PlansToPlay(flags, task, costs));
   const std::string reason =
       absl::StrCat("layout ", flags.layout.empty() ? "planned" : flags.layout, ", schedule ",
                    flags.schedule.empty() ? "its own" : flags.schedule, ", as requested");
-  for (plan::Plan& plan : plans) {
-    plan.alternatives.clear();
-    plan.reason = reason;
+  for (plan::IslandOfSite& island : plans) {
+    island.plan.alternatives.clear();
+    island.plan.reason = reason;
   }
   std::string failures;
   if (!flags.faults.fail.empty() || !flags.faults.outage.empty()) {
@@ -364,23 +327,20 @@ absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
           absl::StrCat(flags.layout, ": has ", plans.size(),
                        " islands, and --fail and --outage play one: leave one of them in it"));
     }
-    ATOLL_ASSIGN_OR_RETURN(failures,
-                           PlayFailures(task.cluster, plans[0], flags.faults, global.structured));
+    ATOLL_ASSIGN_OR_RETURN(
+        failures, PlayFailures(task.cluster, plans[0].plan, flags.faults, global.structured));
   }
-  std::vector<PlanToDraw> drawn;
-  for (size_t i = 0; i < plans.size(); ++i) {
-    const std::string name = plans.size() > 1 ? absl::StrCat("island ", i) : "";
-    drawn.push_back({name, &task.cluster, &plans[i]});
-    if (global.structured) continue;
-    if (!name.empty()) std::cout << (i > 0 ? "\n" : "") << name << ": ";
-    std::cout << RenderTable(task.cluster, plans[i]) << "\n" << RenderTimes(task.cluster, plans[i]);
+  for (const auto& [name, cluster, plan] : plans) {
+    if (global.structured) break;
+    if (!name.empty()) std::cout << (&plan == &plans[0].plan ? "" : "\n") << name << ": ";
+    std::cout << RenderTable(cluster, plan) << "\n" << RenderTimes(cluster, plan);
   }
   if (!global.structured || !failures.empty()) {
     std::cout << failures;
   } else {
-    std::cout << Document(ToPlanMessage(task.cluster, costs, plans, task.tokens_per_sample));
+    std::cout << Document(ToMessage(task.cluster, costs, plans, task.tokens_per_sample));
   }
-  return WritePictures(flags, drawn);
+  return WritePictures(flags, plans);
 }
 
 bool IsOneOf(const std::vector<std::string>& names, const std::string& name) {

@@ -89,6 +89,37 @@ std::set<int32_t> UnsplitStages(const PlanProgram& program) {
   return unsplit;
 }
 
+absl::StatusOr<std::vector<plan::ReplicaOrder>> OrdersFromIslandPlan(const IslandPlan& island,
+                                                                     const plan::Layout& layout) {
+  std::map<std::string, const PlanProgram*> programs;
+  for (const PlanProgram& program : island.programs) programs[program.device] = &program;
+  std::vector<plan::ReplicaOrder> orders(layout.replicas.size());
+  for (size_t r = 0; r < orders.size(); ++r) {
+    const std::vector<int> entities = plan::MapStagesToEntities(layout.replicas[r]);
+    for (size_t s = 0; s < entities.size(); ++s) {
+      std::vector<std::vector<sim::Op>>& device_ops = orders[r].schedule.device_ops;
+      if (entities[s] < std::ssize(device_ops)) continue;
+      std::vector<sim::Op>& ops = device_ops.emplace_back();
+      const std::string& device = island.replicas[r].stages[s].devices[0];
+      if (!programs.contains(device)) {
+        return absl::NotFoundError(absl::StrCat(device, " has no program"));
+      }
+      orders[r].unsplit.merge(UnsplitStages(*programs[device]));
+      for (const PlanOp& op : programs[device]->ops) {
+        if (op.kind == PlanOpKind::kForward) {
+          ops.push_back({op.stage, op.micro_batch, sim::OpKind::kForward});
+        } else if (op.kind == PlanOpKind::kInputGradient) {
+          ops.push_back({op.stage, op.micro_batch, sim::OpKind::kBackward});
+        } else if (op.kind == PlanOpKind::kWeightGradient &&
+                   !orders[r].unsplit.contains(op.stage)) {
+          ops.push_back({op.stage, op.micro_batch, sim::OpKind::kWeight});
+        }
+      }
+    }
+  }
+  return orders;
+}
+
 IslandPlan ToIslandPlan(const plan::Cluster& cluster, const plan::Plan& plan) {
   IslandPlan island;
   const plan::Layout& layout = plan.layout;
@@ -115,12 +146,7 @@ IslandPlan ToIslandPlan(const plan::Cluster& cluster, const plan::Plan& plan) {
   island.link_orders = ComputeSendOrders(cluster, plan);
   island.step_ns = std::llround(plan.outcome.step_s * 1e9);
   island.bound_ns = std::llround(plan.outcome.bound_s * 1e9);
-  const auto slowest =
-      std::max_element(plan.outcome.kinds.begin(), plan.outcome.kinds.end(),
-                       [](const plan::ReplicaOutcome& a, const plan::ReplicaOutcome& b) {
-                         return a.found.result.makespan_ns < b.found.result.makespan_ns;
-                       });
-  island.schedule = slowest->found.how;
+  island.schedule = plan::SlowestKind(plan.outcome).found.how;
   island.reason = plan.reason;
   return island;
 }

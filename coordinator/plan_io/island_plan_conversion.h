@@ -4,6 +4,7 @@
 #define ATOLL_COORDINATOR_PLAN_IO_ISLAND_PLAN_CONVERSION_H_
 
 #include <set>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/protocol/island_plan.h"
@@ -22,6 +23,11 @@ void ListRecomputed(const plan::Costs& costs, const plan::Layout& layout, Island
 // Stages of the program whose every W follows its B at once: it does both in one operation, before
 // B sends.
 std::set<int32_t> UnsplitStages(const PlanProgram& program);
+
+// The order of F, B and W in the programs, by replica. The layout is that of the plan
+// (LayoutFromIslandPlan). NOT_FOUND names a device without a program.
+absl::StatusOr<std::vector<plan::ReplicaOrder>> OrdersFromIslandPlan(const IslandPlan& island,
+                                                                     const plan::Layout& layout);
 
 // Devices that hold several stages each show how these lie.
 plan::Shape GetReplicaShape(const plan::Replica& replica);

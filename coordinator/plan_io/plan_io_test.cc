@@ -357,7 +357,7 @@ TEST_CASE("A plan is shown as a table, a trace and a picture") {
   const std::string table = RenderTable(*cluster, *plan);
   CHECK_THAT(table, Catch::Contains("a0") && Catch::Contains("alternatives") &&
                         Catch::Contains(plan->reason));
-  const auto trace = nlohmann::json::parse(RenderTrace({{"", &*cluster, &*plan}}));
+  const auto trace = nlohmann::json::parse(RenderTrace({{"", *cluster, *plan}}));
   size_t operations = 0;
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] != "X" || event["cat"] != "work") continue;
@@ -370,7 +370,7 @@ TEST_CASE("A plan is shown as a table, a trace and a picture") {
     expected += kind.problem.chunks.size();
   }
   CHECK(operations == expected);  // and one optimizer step per stage
-  const std::string svg = RenderSvg({{"", &*cluster, &*plan}});
+  const std::string svg = RenderSvg({{"", *cluster, *plan}});
   CHECK_THAT(svg, Catch::StartsWith("<svg") && Catch::EndsWith("</svg>\n"));
 }
 
@@ -394,7 +394,7 @@ TEST_CASE("A V of two stages per device is shown once per device") {
   const std::string table = RenderTable(cluster, plan);
   CHECK_THAT(table, Catch::Contains("two halves in a V") && Catch::Contains("0,7") &&
                         Catch::Contains("3,4"));
-  const v1::Plan message = ToMessage(cluster, costs, plan, 1);
+  const v1::Plan message = ToMessage(cluster, costs, {{"", cluster, plan}}, 1);
   CHECK(message.islands(0).programs_size() == 4);
   CHECK(message.islands(0).replicas(0).stages_size() == 8);
   CHECK(message.islands(0).link_orders_size() == 0);  // no send order within a site
@@ -408,7 +408,7 @@ TEST_CASE("A V of two stages per device is shown once per device") {
   CHECK(message.makespan_ns() == last_ns);
   CHECK(message.period_ns() == period_ns);
   CHECK(message.period_ns() <= message.makespan_ns());
-  CHECK_THAT(RenderSvg({{"", &cluster, &plan}}), Catch::Contains("fill-opacity"));
+  CHECK_THAT(RenderSvg({{"", cluster, plan}}), Catch::Contains("fill-opacity"));
 }
 
 TEST_CASE("A plan that runs says which layout it came from") {
@@ -490,7 +490,7 @@ TEST_CASE("A plan's message holds programs that run to their end, and is valid J
   const plan::Job job{.global_batch = 16, .micro_batches = {1}, .tensor_parallel = {1}};
   const auto plan = plan::PlanJob(*cluster, costs, job, {});
   REQUIRE(plan.ok());
-  const v1::Plan message = ToMessage(*cluster, costs, *plan, 2048);
+  const v1::Plan message = ToMessage(*cluster, costs, {{"", *cluster, *plan}}, 2048);
   REQUIRE(message.islands_size() == 1);
   CHECK(Completes(message.islands(0)));
   REQUIRE(message.islands(0).replicas(0).stages_size() > 1);  // no device holds the model alone

@@ -180,52 +180,44 @@ void AddIsland(const plan::Cluster& cluster, const plan::Costs& costs, const pla
   for (const PlanProgram& program : runtime.programs) used.insert(program.device);
 }
 
-void AddIdle(const plan::Cluster& cluster, const std::set<std::string>& used, v1::Plan& message) {
+}  // namespace
+
+v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
+                   const std::vector<plan::IslandOfSite>& islands, int64_t tokens_per_sample) {
+  v1::Plan message;
+  std::set<std::string> used;
+  const plan::Plan* slowest = nullptr;
+  double tokens_per_s = 0;
+  for (const auto& [site, part, plan] : islands) {
+    AddIsland(part, costs, plan, message, used);
+    message.set_step_price(message.step_price() + plan.price);
+    tokens_per_s +=
+        static_cast<double>(tokens_per_sample) * CountSamples(plan.layout) / plan.outcome.step_s;
+    if (slowest == nullptr || plan.outcome.step_s > slowest->outcome.step_s) slowest = &plan;
+  }
   for (const plan::Device& device : cluster.devices) {
     if (used.count(device.id) == 0) message.add_idle_devices(device.id);
   }
-}
-
-}  // namespace
-
-v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs, const plan::Plan& plan,
-                   int64_t tokens_per_sample) {
-  v1::Plan message;
-  std::set<std::string> used;
-  AddIsland(cluster, costs, plan, message, used);
-  AddIdle(cluster, used, message);
-  SetTimes(plan, message);
-  message.set_step_price(plan.price);
-  message.set_tokens_per_s(static_cast<double>(tokens_per_sample) * CountSamples(plan.layout) /
-                           plan.outcome.step_s);
-  message.set_reason(plan.reason);
-  message.set_seed(plan.seed);
+  SetTimes(*slowest, message);
+  message.set_tokens_per_s(tokens_per_s);
+  message.set_reason(slowest->reason);
+  message.set_seed(slowest->seed);
   return message;
 }
 
 v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
                    const plan::IslandChoice& choice, int64_t tokens_per_sample) {
-  v1::Plan message;
+  v1::Plan message = ToMessage(cluster, costs, choice.islands, tokens_per_sample);
+  SetTraffic(cluster, choice, message);
   if (!choice.use_islands) {
-    message = ToMessage(cluster, costs, *choice.single, tokens_per_sample);
-    message.set_reason(absl::StrCat(choice.single->reason, "; ", choice.reason));
-    SetTraffic(cluster, choice, message);
+    message.set_reason(absl::StrCat(message.reason(), "; ", choice.reason));
     return message;
   }
-  std::set<std::string> used;
-  const plan::Plan* slowest = nullptr;
-  for (const auto& [site, plan] : choice.islands) {
-    AddIsland(plan::OnlySite(cluster, site), costs, plan, message, used);
-    message.mutable_islands()->rbegin()->set_steps_per_round(choice.steps_per_round);
-    message.set_step_price(message.step_price() + plan.price);
-    if (slowest == nullptr || plan.outcome.step_s > slowest->outcome.step_s) slowest = &plan;
+  for (v1::PlannedIsland& island : *message.mutable_islands()) {
+    island.set_steps_per_round(choice.steps_per_round);
   }
-  AddIdle(cluster, used, message);
-  SetTraffic(cluster, choice, message);
-  SetTimes(*slowest, message);
-  message.set_tokens_per_s(static_cast<double>(tokens_per_sample) * choice.islands_samples_per_s);
+  message.set_tokens_per_s(static_cast<double>(tokens_per_sample) * choice.samples_per_s);
   message.set_reason(choice.reason);
-  message.set_seed(slowest->seed);
   return message;
 }
 

@@ -16,17 +16,16 @@ namespace atl {
 // An island's plan, whole, with its operations.
 void EncodePlan(const IslandPlan& plan, v1::PlannedIsland* wire);
 
-// One island with all replicas. Device programs hold every operation in order: receive before what
-// needs the message, send after what makes it, then per layer the gradient's all-reduce, then the
-// optimizer. With an unsplit backward W follows its B at once. Tensor-parallel rank r talks to rank
-// r of the neighbouring stage (modulo its size). Link orders: see link_orders.h.
-// `tokens_per_sample` gives tokens_per_s.
-v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs, const plan::Plan& plan,
-                   int64_t tokens_per_sample);
+// Islands that train beside each other, without rounds: one at least, with all replicas. Device
+// programs hold every operation in order: receive before what needs the message, send after what
+// makes it, then per layer the gradient's all-reduce, then the optimizer. With an unsplit backward
+// W follows its B at once. Tensor-parallel rank r talks to rank r of the neighbouring stage (modulo
+// its size). Link orders: see link_orders.h. Times are those of the slowest island, tokens_per_s
+// (by `tokens_per_sample`) of all together. `cluster`: all devices.
+v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
+                   const std::vector<plan::IslandOfSite>& islands, int64_t tokens_per_sample);
 
-// Converts what was chosen: one island over all sites, or an island per site that can hold the
-// model. Times are then those of the slowest island, tokens_per_s of all together, exchanges
-// included.
+// Converts what was chosen, exchanges included.
 v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
                    const plan::IslandChoice& choice, int64_t tokens_per_sample);
 

@@ -79,8 +79,8 @@ std::string ReplicasText(const plan::ReplicaOutcome& kind) {
 }
 
 // Before what is said of an island's plan, where there are several.
-std::string Prefix(const PlanToDraw& drawn) {
-  return drawn.island.empty() ? "" : absl::StrCat(drawn.island, ": ");
+std::string Prefix(const plan::IslandOfSite& island) {
+  return island.site.empty() ? "" : absl::StrCat(island.site, ": ");
 }
 
 }  // namespace
@@ -245,7 +245,7 @@ std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan) {
 std::string RenderRun(const plan::Cluster& cluster, const plan::IslandChoice& choice,
                       int64_t tokens_per_sample, const std::string& totals) {
   std::string text = absl::StrCat(
-      "run: ", NumberText(static_cast<double>(tokens_per_sample) * choice.samples_per_s()),
+      "run: ", NumberText(static_cast<double>(tokens_per_sample) * choice.samples_per_s),
       " tokens/s");
   if (!totals.empty()) absl::StrAppend(&text, "; ", totals);
   const std::string traffic = TrafficText(cluster, choice.day);
@@ -266,55 +266,45 @@ namespace {
 
 constexpr size_t kNames = 4;  // of islands that are alike
 
-std::string NamesText(const std::vector<const PlanToDraw*>& plans) {
+std::string NamesText(const std::vector<const plan::IslandOfSite*>& islands) {
   std::vector<std::string> names;
-  for (const PlanToDraw* one : plans) {
-    if (names.size() < kNames) names.push_back(one->island);
+  for (const plan::IslandOfSite* one : islands) {
+    if (names.size() < kNames) names.push_back(one->site);
   }
   return absl::StrCat(
       absl::StrJoin(names, ", "),
-      plans.size() > kNames ? absl::StrCat(" and ", plans.size() - kNames, " more") : "");
+      islands.size() > kNames ? absl::StrCat(" and ", islands.size() - kNames, " more") : "");
 }
 
 }  // namespace
 
-std::string RenderIslands(const std::vector<PlanToDraw>& plans) {
-  struct Fold {
-    std::vector<const PlanToDraw*> plans;
-  };
+std::string RenderIslands(const std::vector<plan::IslandOfSite>& islands) {
+  using Fold = std::vector<const plan::IslandOfSite*>;
   std::vector<std::pair<std::string, Fold>> folds;  // by what is the same
-  const PlanToDraw* slowest = nullptr;
-  for (const PlanToDraw& drawn : plans) {
-    const std::string same =
-        absl::StrCat(plan::Describe(drawn.plan->layout),
-                     StageRows(*drawn.cluster, *drawn.plan, kRows, false), StepText(*drawn.plan));
+  const plan::IslandOfSite* slowest = &islands[0];
+  for (const plan::IslandOfSite& island : islands) {
+    const plan::Plan& plan = island.plan;
+    const std::string same = absl::StrCat(
+        plan::Describe(plan.layout), StageRows(island.cluster, plan, kRows, false), StepText(plan));
     const auto known = std::find_if(folds.begin(), folds.end(),
                                     [&](const auto& fold) { return fold.first == same; });
-    Fold& fold = known == folds.end() ? folds.emplace_back(same, Fold{}).second : known->second;
-    fold.plans.push_back(&drawn);
-    if (slowest == nullptr || drawn.plan->outcome.step_s > slowest->plan->outcome.step_s) {
-      slowest = &drawn;
-    }
+    (known == folds.end() ? folds.emplace_back(same, Fold()) : *known).second.push_back(&island);
+    if (plan.outcome.step_s > slowest->plan.outcome.step_s) slowest = &island;
   }
   std::string text;
   for (const auto& [same, fold] : folds) {
-    const PlanToDraw& first = *fold.plans[0];
-    absl::StrAppend(
-        &text, "\n",
-        first.island.empty()
-            ? ""
-            : absl::StrCat(fold.plans.size() > 1 ? absl::StrCat(fold.plans.size(), " islands, at ")
-                                                 : "island at ",
-                           NamesText(fold.plans), ": "),
-        plan::Describe(first.plan->layout), "; times: ", first.plan->times_from, "\n",
-        StageRows(*first.cluster, *first.plan, std::max<size_t>(3, kRows / folds.size()), true),
-        StepText(*first.plan));
+    const auto& [site, cluster, plan] = *fold[0];
+    const std::string count =
+        fold.size() > 1 ? absl::StrCat(fold.size(), " islands, at ") : "island at ";
+    absl::StrAppend(&text, "\n", site.empty() ? "" : absl::StrCat(count, NamesText(fold), ": "),
+                    plan::Describe(plan.layout), "; times: ", plan.times_from, "\n",
+                    StageRows(cluster, plan, std::max<size_t>(3, kRows / folds.size()), true),
+                    StepText(plan));
   }
-  if (slowest == nullptr) return text;
-  const std::string others = RenderAlternatives(*slowest->plan);
-  if (!others.empty() && folds.size() > 1) absl::StrAppend(&text, "\nof ", slowest->island, ", ");
-  absl::StrAppend(&text, folds.size() > 1 ? "" : "\n", others, slowest->plan->reason, " (seed ",
-                  slowest->plan->seed, ")\n");
+  const std::string others = RenderAlternatives(slowest->plan);
+  if (!others.empty() && folds.size() > 1) absl::StrAppend(&text, "\nof ", slowest->site, ", ");
+  absl::StrAppend(&text, folds.size() > 1 ? "" : "\n", others, slowest->plan.reason, " (seed ",
+                  slowest->plan.seed, ")\n");
   return text;
 }
 
@@ -344,27 +334,27 @@ std::string RenderTimes(const plan::Cluster& cluster, const plan::Plan& plan) {
   return text;
 }
 
-std::string RenderTrace(const std::vector<PlanToDraw>& plans) {
+std::string RenderTrace(const std::vector<plan::IslandOfSite>& islands) {
   std::deque<StepTrace> traces;  // which views point to
   std::vector<StepView> views;
-  for (const PlanToDraw& drawn : plans) {
-    for (const plan::ReplicaOutcome& kind : drawn.plan->outcome.kinds) {
-      traces.push_back(TraceStep(*drawn.cluster, *drawn.plan, kind));
-      views.push_back({absl::StrCat(Prefix(drawn), ReplicasText(kind)), &traces.back()});
+  for (const plan::IslandOfSite& island : islands) {
+    for (const plan::ReplicaOutcome& kind : island.plan.outcome.kinds) {
+      traces.push_back(TraceStep(island.cluster, island.plan, kind));
+      views.push_back({absl::StrCat(Prefix(island), ReplicasText(kind)), &traces.back()});
     }
   }
   return StepsAsPerfetto(views);
 }
 
-std::string RenderSvg(const std::vector<PlanToDraw>& plans) {
+std::string RenderSvg(const std::vector<plan::IslandOfSite>& islands) {
   std::deque<StepTrace> traces;  // which views point to
   std::vector<StepChart> charts;
-  for (const PlanToDraw& drawn : plans) {
-    const plan::Plan& plan = *drawn.plan;
+  for (const plan::IslandOfSite& island : islands) {
+    const plan::Plan& plan = island.plan;
     for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
-      traces.push_back(TraceStep(*drawn.cluster, plan, kind));
+      traces.push_back(TraceStep(island.cluster, plan, kind));
       charts.push_back(
-          {absl::StrFormat("%s%s; step %s; %s: %s", Prefix(drawn), plan::Describe(plan.layout),
+          {absl::StrFormat("%s%s; step %s; %s: %s", Prefix(island), plan::Describe(plan.layout),
                            SecondsText(plan.outcome.step_s), ReplicasText(kind), kind.found.how),
            {{"", &traces.back()}}});
     }

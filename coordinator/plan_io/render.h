@@ -26,23 +26,16 @@ std::string RenderRun(const plan::Cluster& cluster, const plan::IslandChoice& ch
 // that is (its period) and how much of it is work; then the makespan and the period of the step.
 std::string RenderTimes(const plan::Cluster& cluster, const plan::Plan& plan);
 
-// A plan to be drawn: one island's, of the cluster that it is for.
-struct PlanToDraw {
-  std::string island;  // empty: there is one only
-  const plan::Cluster* cluster = nullptr;
-  const plan::Plan* plan = nullptr;
-};
-
 // A table for each island, one for those that are alike, and the slowest one's alternatives and
-// reason.
-std::string RenderIslands(const std::vector<PlanToDraw>& plans);
+// reason. REQUIRES: there are islands.
+std::string RenderIslands(const std::vector<plan::IslandOfSite>& islands);
 
 // Chrome trace events (step_picture.h), one process for each kind of replica of every island, one
 // thread per entity.
-std::string RenderTrace(const std::vector<PlanToDraw>& plans);
+std::string RenderTrace(const std::vector<plan::IslandOfSite>& islands);
 
 // Gantt charts (step_picture.h): one for each kind of replica of every island, a row per entity.
-std::string RenderSvg(const std::vector<PlanToDraw>& plans);
+std::string RenderSvg(const std::vector<plan::IslandOfSite>& islands);
 
 }  // namespace atl
 

@@ -10,7 +10,6 @@
 #include "common/protocol/round_length.h"
 #include "common/status.h"
 #include "coordinator/planner/cluster/objective.h"
-#include "coordinator/planner/cluster/round_traffic.h"
 
 namespace atl::plan {
 namespace {
@@ -36,9 +35,9 @@ std::string IslandsText(const IslandChoice& choice, const IslandOptions& options
   return absl::StrFormat(
       "%d islands train %s samples/s and need %s times the samples (%s more per doubling of "
       "the islands: a model, override it), rounds of %d steps%s%s, server at %s",
-      choice.islands.size(), NumberText(choice.islands_samples_per_s),
-      NumberText(choice.islands_factor, 3), NumberText(options.cost_per_doubling, 3),
-      choice.steps_per_round, options.balance_steps ? " of the fastest" : "",
+      choice.islands.size(), NumberText(choice.samples_per_s), NumberText(choice.factor, 3),
+      NumberText(options.cost_per_doubling, 3), choice.steps_per_round,
+      options.balance_steps ? " of the fastest" : "",
       options.steps_per_round > 0 ? "" : ", as the links allow", choice.server_site);
 }
 
@@ -108,32 +107,34 @@ std::map<std::string, double> RoundSeconds(std::map<std::string, double> own_s, 
 }
 
 // With the server where islands that push equally often spend the least time.
-double SlowestExchange(const Cluster& cluster, const std::map<std::string, Plan>& islands,
+double SlowestExchange(const Cluster& cluster, const std::vector<IslandOfSite>& islands,
                        double bytes) {
   std::map<std::string, double> equal;
-  for (const auto& [site, plan] : islands) equal[site] = 1;
+  for (const IslandOfSite& island : islands) equal[island.site] = 1;
   const std::string server = PlaceServer(cluster, equal, bytes);
   double slowest_s = 0;
-  for (const auto& [site, plan] : islands) {
+  for (const auto& [site, rounds] : equal) {
     slowest_s = std::max(slowest_s, ExchangeSeconds(cluster, site, server, bytes));
   }
   return slowest_s;
 }
 
-// The best site for the server; that limits keep it from everywhere is said of the best without
-// them. `traffic` is null where links have no limits.
-absl::StatusOr<std::string> AllowedServer(const Cluster& cluster,
-                                          const std::map<std::string, double>& rounds_per_s,
-                                          double bytes, const RoundTraffic* traffic) {
-  std::string best = PlaceServer(cluster, rounds_per_s, bytes);
-  if (traffic == nullptr) return best;
-  const absl::Status kept = traffic->Check({{best, 1}});
-  if (kept.ok()) return best;
-  best = PlaceServer(cluster, rounds_per_s, bytes, [&](const std::string& site) {
-    return traffic->Check({{site, 1}}).ok();
-  });
-  if (best.empty()) return kept;
-  return best;
+// Puts the server at the best site, and counts what all send with it there. That limits keep it
+// from everywhere is said of the best without them.
+absl::Status ChooseServer(const Cluster& cluster, const std::map<std::string, double>& rounds_per_s,
+                          double bytes, const RoundTraffic& traffic, IslandChoice& choice) {
+  const bool limited = !cluster.bytes_per_day.empty();
+  choice.server_site = PlaceServer(cluster, rounds_per_s, bytes);
+  const absl::Status kept = limited ? traffic.Check({{choice.server_site, 1}}) : absl::OkStatus();
+  if (!kept.ok()) {
+    choice.server_site = PlaceServer(cluster, rounds_per_s, bytes, [&](const std::string& site) {
+      return traffic.Check({{site, 1}}).ok();
+    });
+    if (choice.server_site.empty()) return kept;
+  }
+  choice.day = traffic.CountDay({{choice.server_site, 1}});
+  if (limited) choice.traffic = traffic.Text({{choice.server_site, 1}});
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -142,10 +143,9 @@ absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Costs& cos
                                         const PlanFunction& make, const IslandOptions& islands) {
   ATOLL_RETURN_IF_ERROR(Check(islands));
   IslandChoice choice;
-  choice.single = make(cluster, job);
-  if (!choice.single.ok()) return choice.single.status();
-  const double step_s = choice.single->outcome.step_s;
-  const std::map<std::string, double> sites = OwnedShares(cluster, costs, choice.single->layout);
+  ATOLL_ASSIGN_OR_RETURN(Plan plan, make(cluster, job));
+  const double step_s = plan.outcome.step_s;
+  const std::map<std::string, double> sites = OwnedShares(cluster, costs, plan.layout);
   const double bytes =
       static_cast<double>(costs.model().parameters()) * islands.bytes_per_parameter();
   double exchange_s = 0;
@@ -156,16 +156,13 @@ absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Costs& cos
   const IslandOptions used = islands.WithSteps(exchange_s, step_s, step_s);
   choice.steps_per_round = used.steps_per_round;
   RoundTraffic traffic(cluster, costs, job, used);
-  traffic.Add(cluster, choice.single->layout, step_s);
-  const bool limited = !cluster.bytes_per_day.empty();
-  ATOLL_ASSIGN_OR_RETURN(choice.server_site,
-                         AllowedServer(cluster, sites, 0, limited ? &traffic : nullptr));
-  choice.day = traffic.CountDay({{choice.server_site, 1}});
-  if (limited) choice.traffic = traffic.Text({{choice.server_site, 1}});
-  choice.single_samples_per_s = job.global_batch / step_s;
-  choice.single_price = choice.single->price / job.global_batch;
-  choice.reason = absl::StrCat("one plan over all sites trains ",
-                               NumberText(choice.single_samples_per_s), " samples/s");
+  traffic.Add(cluster, plan.layout, step_s);
+  ATOLL_RETURN_IF_ERROR(ChooseServer(cluster, sites, 0, traffic, choice));
+  choice.samples_per_s = job.global_batch / step_s;
+  choice.price_per_sample = plan.price / job.global_batch;
+  choice.islands.push_back({"", cluster, std::move(plan)});
+  choice.reason = absl::StrCat("one plan over all sites trains ", NumberText(choice.samples_per_s),
+                               " samples/s");
   if (!choice.traffic.empty()) absl::StrAppend(&choice.reason, "; ", choice.traffic);
   return choice;
 }
@@ -174,6 +171,7 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
                                          const PlanFunction& make, const IslandOptions& islands) {
   ATOLL_RETURN_IF_ERROR(Check(islands));
   IslandChoice choice;
+  choice.use_islands = true;
   std::set<std::string> sites;
   for (const Device& device : cluster.devices) sites.insert(device.site);
   Job own = job;
@@ -181,62 +179,57 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
   const double bytes =
       static_cast<double>(costs.model().parameters()) * islands.bytes_per_parameter();
   double fastest_s = INFINITY, slowest_s = 0;
+  absl::Status why_not_all = absl::OkStatus();
   for (const std::string& site : sites) {
-    const Cluster part = OnlySite(cluster, site);
+    Cluster part = OnlySite(cluster, site);
     auto plan = make(part, own);
     if (!plan.ok()) {
-      choice.why_not_all.Update(Annotate(plan.status(), absl::StrCat("site \"", site, "\"")));
+      why_not_all.Update(Annotate(plan.status(), absl::StrCat("site \"", site, "\"")));
       continue;
     }
     fastest_s = std::min(fastest_s, plan->outcome.step_s);
     slowest_s = std::max(slowest_s, plan->outcome.step_s);
-    choice.islands.emplace(site, *std::move(plan));
+    choice.islands.push_back({site, std::move(part), *std::move(plan)});
   }
-  if (choice.islands.empty()) return choice.why_not_all;
+  if (choice.islands.empty()) return why_not_all;
   const IslandOptions used =
       islands.WithSteps(SlowestExchange(cluster, choice.islands, bytes), fastest_s, slowest_s);
   choice.steps_per_round = used.steps_per_round;
   RoundTraffic traffic(cluster, costs, job, used);
-  const bool limited = !cluster.bytes_per_day.empty();
   std::map<std::string, double> train_s, rounds_per_s;
-  for (const auto& [site, plan] : choice.islands) {
+  for (const auto& [site, part, plan] : choice.islands) {
     const double step_s = plan.outcome.step_s;
     train_s[site] = step_s * used.ComputeStepsPerRound(step_s, fastest_s);
-    traffic.Add(OnlySite(cluster, site), plan.layout, step_s,
-                [&cluster, site, bytes](const std::string& server) {
-                  return ExchangeSeconds(cluster, site, server, bytes);
-                });
+    traffic.Add(part, plan.layout, step_s, [&cluster, &site, bytes](const std::string& server) {
+      return ExchangeSeconds(cluster, site, server, bytes);
+    });
   }
   for (const auto& [site, seconds] : RoundSeconds(train_s, islands.grace_s)) {
     rounds_per_s[site] = 1 / seconds;
   }
-  ATOLL_ASSIGN_OR_RETURN(choice.server_site,
-                         AllowedServer(cluster, rounds_per_s, bytes, limited ? &traffic : nullptr));
-  double price_per_s = 0;
+  ATOLL_RETURN_IF_ERROR(ChooseServer(cluster, rounds_per_s, bytes, traffic, choice));
   std::map<std::string, double> own_s;
   for (const auto& [site, seconds] : train_s) {
     const double exchange_s = ExchangeSeconds(cluster, site, choice.server_site, bytes);
     // With overlap an exchange that is shorter than a round costs nothing.
     own_s[site] = islands.overlap ? std::max(seconds, exchange_s) : seconds + exchange_s;
   }
-  for (const auto& [site, seconds] : RoundSeconds(own_s, islands.grace_s)) {
-    const Plan& plan = choice.islands.at(site);
+  const std::map<std::string, double> rounds_s = RoundSeconds(own_s, islands.grace_s);
+  double price_per_s = 0;
+  for (const auto& [site, part, plan] : choice.islands) {
     const int steps = used.ComputeStepsPerRound(plan.outcome.step_s, fastest_s);
-    choice.islands_samples_per_s += job.global_batch * steps / seconds;
+    choice.samples_per_s += job.global_batch * steps / rounds_s.at(site);
     // While its devices wait for an exchange they are paid for.
     price_per_s += plan.price / plan.outcome.step_s;
   }
-  choice.islands_factor =
+  choice.factor =
       1 + islands.cost_per_doubling * std::log2(static_cast<double>(choice.islands.size()));
-  choice.islands_price = price_per_s / choice.islands_samples_per_s;
+  choice.price_per_sample = price_per_s / choice.samples_per_s;
   const double samples = job.global_batch * choice.steps_per_round;
   const auto parameters = static_cast<double>(costs.model().parameters());
   choice.pushed_bytes_per_sample = parameters * islands.push_bytes_per_parameter / samples;
   choice.pulled_bytes_per_sample = parameters * islands.pull_bytes_per_parameter / samples;
-  choice.use_islands = true;
-  choice.day = traffic.CountDay({{choice.server_site, 1}});
   choice.reason = IslandsText(choice, islands);
-  if (limited) choice.traffic = traffic.Text({{choice.server_site, 1}});
   if (!choice.traffic.empty()) absl::StrAppend(&choice.reason, "; ", choice.traffic);
   return choice;
 }

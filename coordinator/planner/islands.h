@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "coordinator/planner/cluster/traffic.h"
@@ -41,27 +42,70 @@ struct IslandOptions {
   }
 };
 
+// An island's plan, and the devices that it is for.
+struct IslandOfSite {
+  std::string site;  // empty: there is one island only
+  Cluster cluster;
+  Plan plan;
+};
+
 struct IslandChoice {
-  bool use_islands = false;
-  double single_samples_per_s = 0;   // of one plan for the whole cluster; 0: none fits
-  double islands_samples_per_s = 0;  // of all islands, before the factor; 0: none fits
-  double islands_factor = 1;         // more samples for the same loss
-  double single_price = 0;           // of a sample
-  double islands_price = 0;          // of a sample, before the factor
-  int steps_per_round = 0;           // H
+  bool use_islands = false;  // an island per site; otherwise one plan for the whole cluster
+  std::vector<IslandOfSite> islands;  // by site; a site without a plan takes no part
+  double samples_per_s = 0;           // of all islands, before the factor
+  double price_per_sample = 0;        // likewise
+  double factor = 1;                  // more samples for the same loss
+  int steps_per_round = 0;            // H
   double pushed_bytes_per_sample = 0, pulled_bytes_per_sample = 0;  // by an island in its rounds
   std::string server_site;  // where the parameter server belongs
   std::string traffic;      // how near links' limits it comes; empty: it has none
   SiteBytes day;            // what it sends from site to site
-  absl::StatusOr<Plan> single = absl::UnknownError("not planned");
-  std::map<std::string, Plan> islands;  // by site; a site without a plan takes no part
-  absl::Status why_not_all;             // why the first of these has none
   std::string reason;
 
-  double samples_per_s() const {
-    return use_islands ? islands_samples_per_s : single_samples_per_s;
-  }
-  double price_per_sample() const { return use_islands ? islands_price : single_price; }
+  const Plan& first() const { return islands[0].plan; }
+};
+
+// Counts what islands send from site to site in a day, rounds with the parameter servers included.
+class RoundTraffic {
+ public:
+  // They must outlive it.
+  RoundTraffic(const Cluster& cluster, const Costs& costs, const Job& job,
+               const IslandOptions& options)
+      : cluster_(cluster), costs_(costs), job_(job), options_(options) {}
+
+  // An island with devices of `part`. Its exchange with a server that has all takes so long, by the
+  // server's site; null: no time.
+  void Add(const Cluster& part, const Layout& layout, double step_s,
+           std::function<double(const std::string&)> exchange_s = nullptr);
+
+  // The share of the model that servers at each site have.
+  using Servers = std::map<std::string, double>;
+
+  // Checks that all of it keeps to the limits with the servers at these sites. What goes over one
+  // is said with the rounds that would keep to it.
+  absl::Status Check(const Servers& servers) const;
+  // Counts a day's bytes, with rounds of the options' steps.
+  SiteBytes CountDay(const Servers& servers) const;
+  // Returns how near a limit rounds come, and how often they could be; empty: no limited link is
+  // used.
+  std::string Text(const Servers& servers) const;
+
+ private:
+  struct Island {
+    std::map<std::string, double> owned;  // OwnedShares
+    SiteBytes step;
+    double step_s = 0;
+    std::function<double(const std::string&)> exchange_s;
+  };
+  SiteBytes OfDay(const Servers& servers, int steps_per_round) const;
+  // The fewest steps of a round with which the limits are kept; 0: none are.
+  int LeastSteps(const Servers& servers) const;
+
+  const Cluster& cluster_;
+  const Costs& costs_;
+  const Job& job_;
+  const IslandOptions& options_;
+  std::vector<Island> islands_;
 };
 
 // How a cluster is planned for a job: PlanJob, or more.

@@ -87,7 +87,14 @@ void AppendOrder(const ReplicaOrder& order, std::string& key) {
 
 absl::Status PlayOrder(const ReplicaOrder& order, ReplicaOutcome& kind) {
   kind.found.schedule = order.schedule;
-  ATOLL_ASSIGN_OR_RETURN(kind.found.result, sim::Simulate(kind.problem, order.schedule, {}));
+  for (std::vector<sim::Op>& ops : kind.found.schedule.device_ops) {
+    std::erase_if(ops, [&](const sim::Op& op) {  // where W takes no time, B does both
+      return op.kind == sim::OpKind::kWeight && op.chunk >= 0 &&
+             op.chunk < std::ssize(kind.problem.chunks) &&
+             !sim::IsSplit(kind.problem.chunks[op.chunk]);
+    });
+  }
+  ATOLL_ASSIGN_OR_RETURN(kind.found.result, sim::Simulate(kind.problem, kind.found.schedule, {}));
   kind.found.how = "as the plan orders it";
   if (kind.found.result.verdict != sim::Verdict::kStuck) return absl::OkStatus();
   return absl::FailedPreconditionError(kind.found.result.reason);

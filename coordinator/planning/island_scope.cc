@@ -138,14 +138,11 @@ Option MakeOption(IslandScope island_scope, const char* name, size_t islands,
   Option option{island_scope, name, islands};
   if (!made.ok()) {
     option.why_not = std::string(made.status().message());
-  } else if (island_scope == IslandScope::kAll) {
-    option.samples_per_s = made->single_samples_per_s;
-    option.price = made->single_price;
   } else {
     option.islands = made->islands.size();
-    option.samples_per_s = made->islands_samples_per_s;
-    option.price = made->islands_price;
-    option.factor = made->islands_factor;
+    option.samples_per_s = made->samples_per_s;
+    option.price = made->price_per_sample;
+    option.factor = made->factor;
   }
   return option;
 }

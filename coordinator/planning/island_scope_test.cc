@@ -59,10 +59,10 @@ TEST_CASE("islands_are_those_that_the_job_gets_and_take_steps_of_its_whole_batch
   const ScopePlans workers = Plans(spec, IslandScope::kWorker);
   CHECK(workers.choice.islands.size() == 4);
   for (const ScopePlans* plans : {&sites, &workers}) {
-    for (const auto& [site, plan] : plans->choice.islands) {
+    for (const plan::IslandOfSite& island : plans->choice.islands) {
       int samples = 0;
-      for (const plan::Replica& replica : plan.layout.replicas) {
-        samples += replica.micro_batches * plan.layout.micro_batch;
+      for (const plan::Replica& replica : island.plan.layout.replicas) {
+        samples += replica.micro_batches * island.plan.layout.micro_batch;
       }
       CHECK(samples == spec.inner.batch_sequences);
     }
@@ -74,8 +74,8 @@ TEST_CASE("limits_of_workers_and_of_islands_hold_for_devices_that_are_described"
   spec.layout.workers_per_island = 1;
   const ScopePlans alone = Plans(spec, IslandScope::kSite);
   REQUIRE(alone.choice.islands.size() == 4);
-  CHECK(alone.choice.islands.contains("a"));
-  CHECK(alone.choice.islands.contains("a #2"));
+  CHECK(alone.choice.islands[0].site == "a");
+  CHECK(alone.choice.islands[1].site == "a #2");
   // Both of a site reach each other as before, and the other site over its slow link.
   CHECK(alone.cluster.LinkBetweenSites("a", "a #2").bytes_per_s == 50e9);
   CHECK(alone.cluster.LinkBetweenSites("a", "b #2").bytes_per_s == 1.25e6);
@@ -85,12 +85,12 @@ TEST_CASE("limits_of_workers_and_of_islands_hold_for_devices_that_are_described"
 
 TEST_CASE("encodings_and_rounds_of_the_job_decide_what_islands_are_worth") {
   JobSpec spec = Job();
-  const double full = Plans(spec, IslandScope::kSite, true).choice.islands_samples_per_s;
+  const double full = Plans(spec, IslandScope::kSite, true).choice.samples_per_s;
   spec.outer.push_encoding = spec.outer.pull_encoding = Encoding::kInt4;
-  const double small = Plans(spec, IslandScope::kSite, true).choice.islands_samples_per_s;
+  const double small = Plans(spec, IslandScope::kSite, true).choice.samples_per_s;
   CHECK(small > 2 * full);
   spec.outer.steps_per_round *= 16;
-  CHECK(Plans(spec, IslandScope::kSite, true).choice.islands_samples_per_s > small);
+  CHECK(Plans(spec, IslandScope::kSite, true).choice.samples_per_s > small);
 }
 
 TEST_CASE("islands_of_workers_share_the_limits_of_their_sites_links") {
@@ -113,7 +113,7 @@ TEST_CASE("islands_of_workers_share_the_limits_of_their_sites_links") {
   // One site alone sends nothing.
   const auto all = plan(IslandScope::kAll, 1);
   REQUIRE(all.ok());
-  CHECK(all->choice.single->layout.replicas.size() > 0);
+  CHECK(all->choice.first().layout.replicas.size() > 0);
   CHECK(plan(IslandScope::kAuto, 1)->island_scope == IslandScope::kAll);
 }
 
@@ -123,11 +123,11 @@ TEST_CASE("auto_is_the_best_of_what_each_scope_gives") {
   const ScopePlans chosen = Plans(spec, IslandScope::kAuto);
   REQUIRE(chosen.choice.use_islands);
   const ScopePlans same = Plans(spec, chosen.island_scope);
-  CHECK(same.choice.islands_samples_per_s == chosen.choice.islands_samples_per_s);
+  CHECK(same.choice.samples_per_s == chosen.choice.samples_per_s);
   for (const IslandScope island_scope : {IslandScope::kSite, IslandScope::kWorker}) {
     const plan::IslandChoice other = Plans(spec, island_scope).choice;
-    CHECK(kWorthMoreIslands * chosen.choice.islands_samples_per_s / chosen.choice.islands_factor >=
-          other.islands_samples_per_s / other.islands_factor);
+    CHECK(kWorthMoreIslands * chosen.choice.samples_per_s / chosen.choice.factor >=
+          other.samples_per_s / other.factor);
   }
   spec.outer.max_islands = 1;
   CHECK(Plans(spec, IslandScope::kAuto).island_scope == IslandScope::kAll);
@@ -146,8 +146,8 @@ TEST_CASE("more_islands_are_taken_only_if_they_are_clearly_better") {
     REQUIRE(plans.ok());
     return *std::move(plans);
   };
-  const double of_sites = plan(IslandScope::kSite).choice.islands_samples_per_s;      // by 2
-  const double of_workers = plan(IslandScope::kWorker).choice.islands_samples_per_s;  // by 4
+  const double of_sites = plan(IslandScope::kSite).choice.samples_per_s;      // by 2
+  const double of_workers = plan(IslandScope::kWorker).choice.samples_per_s;  // by 4
   int clearly_better = 0, not_enough_better = 0, worse = 0;
   for (const double cost : {0.0, 0.15, 0.17, 0.18, 0.19, 0.2, 0.21, 0.22, 0.25, 0.3}) {
     islands.cost_per_doubling = cost;

@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "common/model/costs.h"
 #include "common/model/stage_memory.h"
-#include "coordinator/planner/cluster/model_shapes.h"
+#include "coordinator/planner/cluster/catalogue.h"
 
 namespace atl {
 namespace {

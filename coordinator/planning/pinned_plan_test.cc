@@ -29,7 +29,7 @@ std::string Printed(const PlanRequest& request) {
   REQUIRE(input.ok());
   const auto found = FindPlan(request, *input);
   REQUIRE(found.ok());
-  return ToJson(ToMessage(input->cluster, input->costs, found->plan, 64));
+  return ToJson(ToMessage(input->cluster, input->costs, {{"", input->cluster, found->plan}}, 64));
 }
 
 // The file's JSON with every `from` replaced, as a job takes it from its file.
@@ -162,7 +162,7 @@ TEST_CASE("a_pinned_plan_says_which_workers_share_an_island") {
   const auto plans = PlanScope(request, *input, IslandScope::kAll, ToIslandOptions(request.spec));
   INFO(plans.status());
   REQUIRE(plans.ok());
-  CHECK(plans->choice.single->layout.replicas[0].stages.size() == 2);
+  CHECK(plans->choice.first().layout.replicas[0].stages.size() == 2);
   request.spec.layout.plan.clear();
   CHECK_FALSE(PlanScope(request, *input, IslandScope::kAll, ToIslandOptions(request.spec)).ok());
 }

@@ -248,9 +248,8 @@ bool AcceptsPinned(std::string_view bytes) {
   if (!input.ok()) return false;
   const auto scope = PlanScope(request, *input, IslandScope::kAll, ToIslandOptions(request.spec));
   if (scope.ok()) {
-    const plan::Plan& played = *scope->choice.single;
-    (void)RenderTimes(scope->cluster, played);
-    (void)ToJson(ToMessage(scope->cluster, input->costs, played, 64));
+    (void)RenderTimes(scope->cluster, scope->choice.first());
+    (void)ToJson(ToMessage(scope->cluster, input->costs, scope->choice.islands, 64));
   }
   return plan.ok();
 }
@@ -407,13 +406,12 @@ bool AcceptsDescribed(std::string_view bytes) {
   if (!plans.ok()) return false;
   (void)ToJson(ToMessage(plans->cluster, costs, plans->choice, 64));
   if (plans->choice.use_islands) return true;
-  const plan::Plan& single = *plans->choice.single;
+  const plan::Plan& single = plans->choice.first();
   ATOLL_CHECK(std::isfinite(single.outcome.step_s) && single.outcome.step_s >= 0);
   (void)RenderTable(plans->cluster, single);
   (void)RenderTimes(plans->cluster, single);
-  const std::vector<PlanToDraw> drawn = {{"", &plans->cluster, &single}};
-  (void)RenderTrace(drawn);
-  (void)RenderSvg(drawn);
+  (void)RenderTrace(plans->choice.islands);
+  (void)RenderSvg(plans->choice.islands);
   return true;
 }
 

@@ -14,14 +14,10 @@ inline IslandChoice ChooseIslands(const Cluster& cluster, const Costs& costs, co
                                   const PlanFunction& make, const IslandOptions& islands) {
   IslandChoice single = *PlanSingle(cluster, costs, job, make, islands);
   IslandChoice choice = *PlanIslands(cluster, costs, job, make, islands);
-  choice.single_samples_per_s = single.single_samples_per_s;
-  choice.single_price = single.single_price;
-  choice.single = std::move(single.single);
-  choice.use_islands = ComputeSampleRank(job, choice.islands_samples_per_s, choice.islands_price,
-                                         choice.islands_factor) <
-                       ComputeSampleRank(job, choice.single_samples_per_s, choice.single_price, 1);
-  if (!choice.use_islands) choice.steps_per_round = single.steps_per_round;
-  return choice;
+  const auto rank = [&](const IslandChoice& one) {
+    return ComputeSampleRank(job, one.samples_per_s, one.price_per_sample, one.factor);
+  };
+  return rank(choice) < rank(single) ? std::move(choice) : std::move(single);
 }
 
 }  // namespace atl::plan

@@ -18,7 +18,6 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/planner/cluster/catalogue.h"
-#include "coordinator/planner/cluster/model_shapes.h"
 
 namespace atl::plan {
 
