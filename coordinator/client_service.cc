@@ -555,8 +555,8 @@ class ClientService::Impl {
     *wire.mutable_facts() = request.facts();
     ATOLL_ASSIGN_OR_RETURN(JobDefinition definition, Decode(&wire));
     query.facts = std::move(definition.facts);
-    query.workers = loop_->core().IdleWorkers(query.spec.layout);
-    if (query.workers.empty()) {
+    query.members = loop_->core().IdleWorkers(query.spec.layout);
+    if (query.members.empty()) {
       const bool leaves_out =
           !query.spec.layout.exclude.empty() || !query.spec.layout.sites.empty();
       return absl::FailedPreconditionError(

@@ -65,22 +65,20 @@ void IslandPlanner::Remember(Instant now, int64_t unix_time_ms, const StoreRecor
 }
 
 void IslandPlanner::Want(Instant, const MakePlan& query) {
-  PlanRequest request = MakePlanRequest(query);
   const std::pair key(query.job, query.island);
   current_plans_.erase(key);
   std::set<NodeId> joined;
   if (query.current) {
     current_plans_[key] = *query.current;
-    for (const PlanWorker& worker : query.workers) joined.insert(worker.member.worker);
+    for (const PlanMember& worker : query.members) joined.insert(worker.member.worker);
     for (const IslandMember& member : query.current->members) joined.erase(member.worker);
   }
   // Without a plan in force the island is idle until it has one.
-  registry_.Want({query.job, query.island, query.request}, std::move(request), query.busy, joined);
+  registry_.Want({query.job, query.island, query.request}, query, query.busy, joined);
 }
 
 void IslandPlanner::Want(Instant, const GroupWorkers& query) {
-  registry_.Want({query.job, ProfileRegistry::kGrouping, query.request}, MakePlanRequest(query),
-                 false);
+  registry_.Want({query.job, ProfileRegistry::kGrouping, query.request}, query, false);
 }
 
 bool IslandPlanner::AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>& events) {

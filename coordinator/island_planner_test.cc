@@ -29,8 +29,8 @@ MakePlan MakePlanQuery(int64_t request, int devices) {
                         {"block.1", 12704},
                         {"head", 64 * 32 + 64}};
   query.facts.train_sequences = 100;
-  query.workers.push_back({{"w1", 5, "tcp://w1:1", ""}, "", {}});
-  query.workers[0].devices.resize(devices, {"cpu", int64_t{1} << 30, 1});
+  query.members.push_back({{"w1", 5, "tcp://w1:1", ""}, "", {}});
+  query.members[0].devices.resize(devices, {"cpu", int64_t{1} << 30, 1});
   return query;
 }
 
@@ -57,8 +57,8 @@ struct Inbox {
 
 // One more worker like the first.
 void AddLike(MakePlan& query, const std::string& name) {
-  query.workers.push_back(query.workers[0]);
-  query.workers.back().member = {name, 6, absl::StrCat("tcp://", name, ":1"), ""};
+  query.members.push_back(query.members[0]);
+  query.members.back().member = {name, 6, absl::StrCat("tcp://", name, ":1"), ""};
 }
 
 TEST_CASE("A request comes back as a plan that runs") {
@@ -94,7 +94,7 @@ TEST_CASE("Who shares an island comes back with what was compared") {
     answer.set_value(std::get<WorkersGrouped>(std::move(event)));
   });
   const MakePlan plan = MakePlanQuery(1, 1);
-  GroupWorkers query{"lm-1", 7, plan.spec, plan.facts, plan.workers};
+  GroupWorkers query{plan, "lm-1", 7};
   query.spec.layout.island = IslandScope::kAuto;
   planner.Want(Instant{}, query);
   planner.Advance(Instant{});
@@ -139,7 +139,7 @@ TEST_CASE("The lines to whom has joined an island are measured before its plan, 
   AddLike(query, "w3");
   query.busy = true;
   query.current = IslandPlan();
-  query.current->members = {query.workers[0].member, query.workers[1].member};
+  query.current->members = {query.members[0].member, query.members[1].member};
   planner.Want(Instant{}, query);
   const IslandPlanner::Work work = planner.Advance(Instant{});
   REQUIRE(work.send.size() == 2);
@@ -185,7 +185,7 @@ TEST_CASE("A plan for who is left was prepared, is there at once, and a full sea
   PrepareLosses(inbox, planner, query);
   CHECK(planner.Prepared().first == 6);  // of one worker, or of two
   for (const char* lost : {"w3", "w2"}) {
-    std::erase_if(query.workers, [&](const PlanWorker& w) { return w.member.worker == lost; });
+    std::erase_if(query.members, [&](const PlanMember& w) { return w.member.worker == lost; });
     ++query.request;
     ++query.number;
     planner.Want(Instant{}, query);
@@ -218,7 +218,7 @@ TEST_CASE("of_losses_that_are_alike_one_is_searched_for_and_the_others_have_its_
   // The plan uses w1 alone, so the loss of w2 is that of w3, and to be left as w2 or as w3 is one.
   REQUIRE(inbox.Last(1).plan->members.size() == 1);
   CHECK(searched == 1 + 4);
-  std::erase_if(query.workers, [](const PlanWorker& w) { return w.member.worker == "w2"; });
+  std::erase_if(query.members, [](const PlanMember& w) { return w.member.worker == "w2"; });
   query.request = query.number = 2;
   planner.Want(Instant{}, query);
   planner.Advance(Instant{});
@@ -235,10 +235,10 @@ TEST_CASE("A prepared plan is handed out once, and not to another incarnation of
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
   MakePlan query = MakePlanQuery(1, 1);
   PrepareLosses(inbox, planner, query);
-  query.workers.pop_back();
+  query.members.pop_back();
   MakePlan restarted = query;
   restarted.request = 2;
-  ++restarted.workers[1].member.incarnation;
+  ++restarted.members[1].member.incarnation;
   planner.Want(Instant{}, restarted);
   CHECK(planner.Advance(Instant{}).events.empty());
   REQUIRE(inbox.Last(2).plan.ok());
@@ -334,7 +334,7 @@ TEST_CASE("of_like_islands_of_a_job_one_is_searched_for_and_the_others_have_its_
   for (size_t island = 0; island < kIslands; ++island) {
     MakePlan query = MakePlanQuery(static_cast<int64_t>(1 + island), 2);
     query.island = static_cast<IslandId>(island);
-    query.workers[0].member.worker = absl::StrCat("w", island);
+    query.members[0].member.worker = absl::StrCat("w", island);
     planner.Want(Instant{}, query);
   }
   planner.Advance(Instant{});

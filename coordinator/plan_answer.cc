@@ -12,14 +12,6 @@
 namespace atl {
 namespace {
 
-std::vector<PlanMember> ToPlanMembers(const std::vector<PlanWorker>& workers) {
-  std::vector<PlanMember> members;
-  for (const PlanWorker& worker : workers) {
-    members.push_back({worker.member, worker.site, worker.devices, {}});
-  }
-  return members;
-}
-
 // Both plans as the job's objective ranks them today.
 void RankBoth(const PlanRequest& request, const IslandPlan& current, PlanMade& made) {
   const LayoutSpec& layout = request.spec.layout;
@@ -34,27 +26,6 @@ void RankBoth(const PlanRequest& request, const IslandPlan& current, PlanMade& m
 }
 
 }  // namespace
-
-PlanRequest MakePlanRequest(const MakePlan& query) {
-  PlanRequest request;
-  request.spec = query.spec;
-  request.facts = query.facts;
-  request.number = query.number;
-  request.islands = query.islands;
-  request.members = ToPlanMembers(query.workers);
-  request.ran = query.ran;
-  request.servers = query.servers;
-  request.islands_at_site = query.islands_at_site;
-  return request;
-}
-
-PlanRequest MakePlanRequest(const GroupWorkers& query) {
-  PlanRequest request;
-  request.spec = query.spec;
-  request.facts = query.facts;
-  request.members = ToPlanMembers(query.workers);
-  return request;
-}
 
 PlanMade AnswerPlan(PlanRequest& request, const std::optional<IslandPlan>& current) {
   PlanMade made;

@@ -11,10 +11,6 @@
 
 namespace atl {
 
-// Make a request without what was measured (ProfileRegistry::FillIn).
-PlanRequest MakePlanRequest(const MakePlan& query);
-PlanRequest MakePlanRequest(const GroupWorkers& query);
-
 // A plan without the workers that cannot be used, and what `current` takes by the same
 // measurements. Job, island and request are the caller's. Takes seconds for hundreds of devices.
 PlanMade AnswerPlan(PlanRequest& request, const std::optional<IslandPlan>& current);

@@ -127,7 +127,7 @@ void QueryPreview(Instant now, IslandPlanner& planner, const std::vector<MakePla
                   Duration limit, OnPreview on_done) {
   Item item{queries.empty() ? "" : queries[0].job, {}, true, now + limit};
   for (const MakePlan& query : queries) {
-    item.islands.push_back({query.island, MakePlanRequest(query), query.current});
+    item.islands.push_back({query.island, query, query.current});
     planner.registry().FillIn(item.islands.back().request);
   }
   Enqueue(planner, std::move(item), std::move(on_done));
@@ -136,7 +136,7 @@ void QueryPreview(Instant now, IslandPlanner& planner, const std::vector<MakePla
 void QueryPreview(Instant now, IslandPlanner& planner, const GroupWorkers& query, Duration limit,
                   OnPreview on_done) {
   Item item{"", {}, false, now + limit};
-  item.islands.push_back({0, MakePlanRequest(query), std::nullopt});
+  item.islands.push_back({0, query, std::nullopt});
   planner.registry().FillIn(item.islands.back().request);
   Enqueue(planner, std::move(item), std::move(on_done));
 }

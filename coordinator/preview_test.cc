@@ -75,7 +75,7 @@ MakePlan Generated(Rng& rng) {
   const size_t workers = 1 + rng.Below(4);
   for (size_t w = 1; w <= workers; ++w) {
     const std::string name = absl::StrCat("w", w);
-    PlanWorker& worker = query.workers.emplace_back();
+    PlanMember& worker = query.members.emplace_back();
     worker.member = {name, 5, absl::StrCat("tcp://", name, ":1"), ""};
     worker.site = rng.Chance(0.5) ? "near" : "far";
     worker.devices.resize(1 + rng.Below(2),
@@ -90,7 +90,7 @@ MakePlan Generated(Rng& rng) {
 // Links and times that workers report.
 void Measure(Rng& rng, const MakePlan& query, IslandPlanner& planner) {
   const uint64_t digest = ComputeModelDigest(query.facts.model, query.spec.data.sequence_length);
-  for (const PlanWorker& worker : query.workers) {
+  for (const PlanMember& worker : query.members) {
     const NodeId& name = worker.member.worker;
     JobPrepared prepared;
     prepared.job = query.job;
@@ -115,7 +115,7 @@ void Measure(Rng& rng, const MakePlan& query, IslandPlanner& planner) {
     planner.OnWorkerMessage(Instant{}, {name, 5, prepared});
     LinksMeasured links;
     links.request = 1;
-    for (const PlanWorker& other : query.workers) {
+    for (const PlanMember& other : query.members) {
       if (other.member.worker == name) continue;
       const double rate = other.site == worker.site ? 1e9 : 1e6 * (1.0 + rng.Below(20));
       links.links.push_back({name, other.member.worker, 1'000'000, rate, 0.01, 20});
@@ -218,11 +218,11 @@ TEST_CASE("50 generated jobs and clusters: the preview is the plan that the isla
 TEST_CASE("each_constraint_holds_in_the_preview_and_in_the_plan_that_the_island_is_given") {
   Rng rng(1);
   MakePlan query = Generated(rng);
-  while (query.workers.size() != 4 || query.workers[1].devices.size() != 2) query = Generated(rng);
+  while (query.members.size() != 4 || query.members[1].devices.size() != 2) query = Generated(rng);
   query.spec.layout = {.island = IslandScope::kAll};
   query.spec.outer.overlap = Overlap::kCarry;
-  query.workers[0].site = query.workers[1].site = "near";
-  query.workers[2].site = query.workers[3].site = "far";
+  query.members[0].site = query.members[1].site = "near";
+  query.members[2].site = query.members[3].site = "far";
   const auto made = [&](auto change, const std::map<std::string, double>& servers = {}) {
     MakePlan own = query;
     change(own.spec.layout);
@@ -267,7 +267,8 @@ TEST_CASE("jobs_that_are_not_submitted_get_the_islands_and_plans_that_running_on
     Rng rng(seed);
     const MakePlan all = Generated(rng);
     Live live(seed, all);
-    GroupWorkers query{"lm-1", 1, all.spec, all.facts, all.workers};
+    GroupWorkers query{all, "lm-1", 1};
+    query.servers.clear();  // it has none yet
     constexpr IslandScope kIslandScopes[] = {IslandScope::kAuto, IslandScope::kSite,
                                              IslandScope::kWorker, IslandScope::kAll};
     IslandScope island_scope = query.spec.layout.island = kIslandScopes[seed % 4];
@@ -278,20 +279,20 @@ TEST_CASE("jobs_that_are_not_submitted_get_the_islands_and_plans_that_running_on
       island_scope = grouped.island_scope;
     }
     std::vector<ScopeWorker> workers;
-    for (const PlanWorker& worker : all.workers) workers.push_back({worker.site});
+    for (const PlanMember& worker : all.members) workers.push_back({worker.site});
     const auto island_workers = AssignIslands(workers, query.spec, island_scope);
     REQUIRE(island_workers.size() == preview.plans.size());
     for (size_t i = 0; i < island_workers.size(); ++i) {
       MakePlan island = all;
       island.spec = query.spec;
       island.islands = static_cast<int>(island_workers.size());
-      island.servers.clear();  // it has none yet
+      island.servers.clear();
       island.islands_at_site = static_cast<int>(
           std::count_if(island_workers.begin(), island_workers.end(), [&](const auto& other) {
             return workers[other[0]].site == workers[island_workers[i][0]].site;
           }));
-      island.workers.clear();
-      for (const size_t w : island_workers[i]) island.workers.push_back(all.workers[w]);
+      island.members.clear();
+      for (const size_t w : island_workers[i]) island.members.push_back(all.members[w]);
       // The preview has its own planner: no plan is taken over from a like island.
       Live own(seed, all);
       ++islands;
@@ -313,7 +314,7 @@ TEST_CASE("the core requests a preview with the planner's request") {
   CHECK(queries[0].busy);
   REQUIRE(queries[0].current);
   CHECK(queries[0].current->number == 1);
-  CHECK(queries[0].workers.size() == 3);
+  CHECK(queries[0].members.size() == 3);
   PlanMade made{job, 0, 0};
   made.plan = *queries[0].current;
   CHECK(world.core().WhyPlanIsKept(made) == "the same layout is still the best");
@@ -324,11 +325,11 @@ TEST_CASE("a job that is not submitted gets islands of idle workers, as its layo
   Rng rng(1);
   IslandPlanner planner([](const CoordinatorEvent&) {});
   MakePlan plan = Generated(rng);
-  while (plan.workers.size() != 4) plan = Generated(rng);
-  plan.workers[0].site = plan.workers[1].site = "near";
-  plan.workers[2].site = plan.workers[3].site = "far";
+  while (plan.members.size() != 4) plan = Generated(rng);
+  plan.members[0].site = plan.members[1].site = "near";
+  plan.members[2].site = plan.members[3].site = "far";
   Measure(rng, plan, planner);
-  GroupWorkers query{"", 0, plan.spec, plan.facts, plan.workers};
+  GroupWorkers query{plan};
   query.spec.layout = {};
   query.spec.outer.max_islands = 8;
   for (const auto& [island_scope, islands] :

@@ -42,7 +42,7 @@ MakePlan MakePlanQuery() {
   const std::string kinds[] = {"fast", "middle", "slow"};
   for (int w = 1; w <= kWorkers; ++w) {
     const std::string name = absl::StrCat("w", w);
-    PlanWorker& worker = query.workers.emplace_back();
+    PlanMember& worker = query.members.emplace_back();
     worker.member = {name, 1, absl::StrCat("tcp://", name, ":1"), ""};
     worker.site = "one";
     worker.devices.resize(kDevices, {kinds[w % 3], int64_t{40} << 30, 1});
@@ -75,7 +75,7 @@ DeviceProfile Profile(const MakePlan& query, const std::string& device, int spee
 
 void Measure(const MakePlan& query, IslandPlanner& planner) {
   for (int w = 1; w <= kWorkers; ++w) {
-    const NodeId& name = query.workers[w - 1].member.worker;
+    const NodeId& name = query.members[w - 1].member.worker;
     JobPrepared prepared;
     prepared.job = query.job;
     for (int d = 0; d < kDevices; ++d) {
@@ -84,7 +84,7 @@ void Measure(const MakePlan& query, IslandPlanner& planner) {
     planner.OnWorkerMessage(SteadyNow(), {name, 1, prepared});
     LinksMeasured links;
     links.request = 1;
-    for (const PlanWorker& other : query.workers) {
+    for (const PlanMember& other : query.members) {
       if (other.member.worker == name) continue;
       links.links.push_back({name, other.member.worker, 20'000, 25e9, 0.01, 20});
     }
@@ -142,7 +142,7 @@ void PrintLosses() {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   const double each_s = Seconds(SteadyNow() - begun) / kPrepared;
-  query.workers.pop_back();
+  query.members.pop_back();
   ++query.request;
   ++query.number;
   const double prepared_s = AnswerSeconds(planner, inbox, query, &made);

@@ -190,7 +190,7 @@ std::string CoordinatorCore::WhyPlanIsKept(const PlanMade& made) const {
   return job == nullptr ? "" : coord::WhyPlanIsKept(impl_->read(), *job, made);
 }
 
-std::vector<PlanWorker> CoordinatorCore::IdleWorkers(const LayoutSpec& layout) const {
+std::vector<PlanMember> CoordinatorCore::IdleWorkers(const LayoutSpec& layout) const {
   return coord::IdleWorkers(impl_->read(), layout);
 }
 

@@ -33,6 +33,7 @@
 #include "common/ids.h"
 #include "common/protocol/control.h"
 #include "common/protocol/job_spec.h"
+#include "common/protocol/plan_request.h"
 #include "common/time.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/shards/server_access_cost.h"
@@ -197,38 +198,20 @@ struct Reply {
 
 // Make a plan for an island of these workers, the first of which leads: one PlanMade. A later
 // request for the same island replaces an earlier one that has not been begun.
-struct PlanWorker {
-  IslandMember member;
-  std::string site;
-  std::vector<DeviceInfo> devices;
-};
-struct MakePlan {
+struct MakePlan : PlanRequest {
   JobId job;
   IslandId island = 0;
   int64_t request = 0;
-  int64_t number = 0;  // that the plan will have
-  int islands = 1;     // of the job
-  JobSpec spec;
-  JobFacts facts;
-  std::vector<PlanWorker> workers;
   bool busy = false;  // they are in an island that runs, or ran: there is no time to measure links
   std::string reason;
   std::optional<IslandPlan> current;  // in force, of these workers
-  std::vector<PlanReplica> ran = {};  // of the island's plan that ran last: where its state is
-  // Where links have limits: the share of the model on the parameter servers of each site (empty:
-  // it is not known), and the job's islands that are led from this one's site.
-  std::map<std::string, double> servers = {};
-  int islands_at_site = 1;
 };
 
 // Which of these workers share an island is to be measured (layout.island = "site") or decided
 // ("auto"): one WorkersGrouped. A later request of the same job replaces an earlier one.
-struct GroupWorkers {
+struct GroupWorkers : PlanRequest {
   JobId job;
   int64_t request = 0;
-  JobSpec spec;
-  JobFacts facts;
-  std::vector<PlanWorker> workers;
 };
 
 struct CoordinatorActions {
@@ -286,7 +269,7 @@ class CoordinatorCore {
   // Why the plan in force would be kept although this one was made; empty: it would not.
   std::string WhyPlanIsKept(const PlanMade& made) const;
   // Attached workers that no job has, and that a job of this layout does not leave out.
-  std::vector<PlanWorker> IdleWorkers(const LayoutSpec& layout) const;
+  std::vector<PlanMember> IdleWorkers(const LayoutSpec& layout) const;
   // Members that have tried to attach within the last minute and belong to another cluster.
   std::vector<ForeignMemberView> ForeignMembers(Instant now) const;
   const ClusterId& cluster() const;

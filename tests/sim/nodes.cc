@@ -186,7 +186,7 @@ void CoordinatorNode::Plan(const MakePlan& query) {
 // Sites are found by a rule, then the answer names who shares an island; some answers never come.
 void CoordinatorNode::Group(const GroupWorkers& query) {
   SitesFound found;
-  for (const PlanWorker& worker : query.workers) {
+  for (const PlanMember& worker : query.members) {
     const char* site = worker.member.worker.back() % 2 == 0 ? "even" : "odd";
     found.workers.push_back({worker.member.worker, site, "simulated"});
   }

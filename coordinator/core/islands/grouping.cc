@@ -39,7 +39,7 @@ void RequestGrouping(State& s, Job& job, const JobFacts& facts,
   query.spec = job.spec();
   query.facts = facts;
   for (const Worker* worker : workers) {
-    query.workers.push_back({ToIslandMember(*worker), GetWorkerSite(*worker), worker->devices});
+    query.members.push_back({ToIslandMember(*worker), GetWorkerSite(*worker), worker->devices, {}});
   }
   s.out.groups.push_back(std::move(query));
 }

@@ -76,7 +76,7 @@ MakePlan RequestFor(const State& s, const Job& job, const IslandRecord& island,
   if (!query.spec.layout.link_limits.empty()) AddRounds(s, job, island_members[0].worker, query);
   for (const IslandMember& member : island_members) {
     const Worker& worker = *s.FindWorker(member.worker);
-    query.workers.push_back({member, GetWorkerSite(worker), worker.devices});
+    query.members.push_back({member, GetWorkerSite(worker), worker.devices, {}});
   }
   return query;
 }
@@ -387,13 +387,13 @@ std::string WhyPlanIsKept(const State& s, const Job& job, const PlanMade& made) 
   return WhyKeep(s, job, island->second, *current, made);
 }
 
-std::vector<PlanWorker> IdleWorkers(const State& s, const LayoutSpec& layout) {
-  std::vector<PlanWorker> idle;
+std::vector<PlanMember> IdleWorkers(const State& s, const LayoutSpec& layout) {
+  std::vector<PlanMember> idle;
   for (const auto& [name, worker] : s.workers) {
     if (!worker.attached || !worker.candidate_for.empty()) continue;
     if (s.FindAssignment(worker).job != nullptr) continue;
     if (!WhyNoPart(layout, name, GetWorkerSite(worker), worker.devices.size()).empty()) continue;
-    idle.push_back({ToIslandMember(worker), GetWorkerSite(worker), worker.devices});
+    idle.push_back({ToIslandMember(worker), GetWorkerSite(worker), worker.devices, {}});
   }
   return idle;
 }

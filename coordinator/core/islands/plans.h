@@ -45,7 +45,7 @@ Instant NextPlanDeadline(const State& s, const Job& job);
 // See CoordinatorCore.
 std::vector<MakePlan> PlanRequests(const State& s, const Job& job);
 std::string WhyPlanIsKept(const State& s, const Job& job, const PlanMade& made);
-std::vector<PlanWorker> IdleWorkers(const State& s, const LayoutSpec& layout);
+std::vector<PlanMember> IdleWorkers(const State& s, const LayoutSpec& layout);
 
 // Describes what the island's planning waits for or failed with, human-readable; "" if there is
 // nothing to say.

@@ -15,7 +15,7 @@ PlanReplica MakeReplica(const MakePlan& query, size_t first_worker, size_t last_
   replica.micro_batch_sequences = 1;
   replica.micro_batches = micro_batches;
   for (int32_t s = 0; s < stages; ++s) {
-    const IslandMember& member = query.workers[first_worker + static_cast<size_t>(s)].member;
+    const IslandMember& member = query.members[first_worker + static_cast<size_t>(s)].member;
     const int32_t first = layers * s / stages;
     plan->members.push_back(member);
     replica.stages.push_back(
@@ -28,12 +28,12 @@ PlanReplica MakeReplica(const MakePlan& query, size_t first_worker, size_t last_
 
 IslandPlan TestPlan(const MakePlan& query, double slowness, int32_t replicas) {
   const auto batch = static_cast<int32_t>(query.spec.inner.batch_sequences);
-  replicas = std::clamp(replicas, 1, std::min(batch, static_cast<int32_t>(query.workers.size())));
+  replicas = std::clamp(replicas, 1, std::min(batch, static_cast<int32_t>(query.members.size())));
   IslandPlan plan;
   plan.number = query.number;
   for (int32_t r = 0; r < replicas; ++r) {
     const auto cut = [&](int32_t i) {
-      return query.workers.size() * static_cast<size_t>(i) / static_cast<size_t>(replicas);
+      return query.members.size() * static_cast<size_t>(i) / static_cast<size_t>(replicas);
     };
     const int32_t micro_batches = batch * (r + 1) / replicas - batch * r / replicas;
     plan.replicas.push_back(MakeReplica(query, cut(r), cut(r + 1), micro_batches, &plan));

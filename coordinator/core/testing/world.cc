@@ -239,7 +239,7 @@ void World::DoPlanner(const Command& command) {
 
 void World::Group(const GroupWorkers& query) {
   std::string names;
-  for (const PlanWorker& worker : query.workers) absl::StrAppend(&names, " ", worker.member.worker);
+  for (const PlanMember& worker : query.members) absl::StrAppend(&names, " ", worker.member.worker);
   Print(absl::StrCat("groups", names, "?"));
   if (planner_ == PlannerMode::kWaits) {
     pending_groups_.push_back(query);
