@@ -11,7 +11,6 @@
 #include "cli/text/trace_text.h"
 #include "cli/write_file.h"
 #include "common/number_text.h"
-#include "coordinator/plan_io/perfetto.h"
 #include "coordinator/plan_io/step_picture.h"
 
 namespace atl::cli {

@@ -9,7 +9,6 @@
 #include "common/logging.h"
 #include "common/machine/limits.h"
 #include "coordinator/plan_answer.h"
-#include "coordinator/planning/like_plan.h"
 #include "coordinator/planning/planning.h"
 
 namespace atl {

@@ -14,8 +14,7 @@
 // requested after it.
 //
 // An island without a plan that is like another one of its job, which has one, gets that plan if it
-// is as good by its own measurements (planning/like_plan.h): of a hundred like islands one is
-// searched for.
+// is as good by its own measurements (PlanLike): of a hundred like islands one is searched for.
 //
 // Previews of plans (preview.h) are made by the same threads, one at a time, when no island waits
 // for a plan; losses are prepared for when no preview waits.

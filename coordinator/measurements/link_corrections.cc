@@ -31,6 +31,11 @@ double EstimateTransferSeconds(const LinkProfile& link, double bytes) {
   return plan::LinkFromProfile(link).Seconds(bytes);
 }
 
+bool AnyOfWorker(const std::vector<std::string>& devices, const NodeId& worker) {
+  return std::any_of(devices.begin(), devices.end(),
+                     [&](const std::string& device) { return WorkerFromDevice(device) == worker; });
+}
+
 bool IsTime(double seconds) { return seconds > 0 && std::isfinite(seconds); }
 
 void Split(double bytes, double now_s, double latency_s, LinkProfile& link) {
@@ -270,23 +275,14 @@ void AllReduceCorrections::Restart(const NodeId& from, const NodeId& to,
                                    const std::string& shared_link) {
   slower_.erase(shared_link);
   for (auto& [devices, group] : groups_) {
-    const auto works_at = [&](const NodeId& worker) {
-      return std::any_of(devices.begin(), devices.end(), [&](const std::string& device) {
-        return WorkerFromDevice(device) == worker;
-      });
-    };
-    if (!works_at(from) || !works_at(to)) continue;
+    if (!AnyOfWorker(devices, from) || !AnyOfWorker(devices, to)) continue;
     group.learned = 0;
     group.drift.Reset();
   }
 }
 
 void AllReduceCorrections::Forget(const NodeId& worker) {
-  std::erase_if(groups_, [&](const auto& group) {
-    return std::any_of(group.first.begin(), group.first.end(), [&](const std::string& device) {
-      return WorkerFromDevice(device) == worker;
-    });
-  });
+  std::erase_if(groups_, [&](const auto& group) { return AnyOfWorker(group.first, worker); });
 }
 
 }  // namespace atl

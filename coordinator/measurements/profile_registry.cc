@@ -153,9 +153,7 @@ void ProfileRegistry::Busy(Instant now, const NodeId& worker, const Waiting& amo
 
 std::string ProfileRegistry::FindWorkerSite(const NodeId& worker) const {
   const auto standing = standing_.find(worker);
-  if (standing == standing_.end()) return "";
-  const auto& [declared, before] = standing->second;
-  return declared.empty() ? before : declared;
+  return standing == standing_.end() ? "" : standing->second.site();
 }
 
 std::map<ProfileRegistry::Pair, LinkProfile> ProfileRegistry::Profiles() const {

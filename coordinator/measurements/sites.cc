@@ -105,10 +105,7 @@ Label Declared(const Map& map, const std::vector<int>& group) {
 
 Label Before(const Map& map, const std::vector<int>& group) {
   Label label;
-  for (const int w : group) {
-    const Standing& s = map.standing[w];
-    label.Add(s.declared.empty() ? s.before : s.declared);
-  }
+  for (const int w : group) label.Add(map.standing[w].site());
   return label;
 }
 
@@ -239,10 +236,9 @@ std::map<NodeId, MeasuredSite> FindSites(const std::map<NodeId, Standing>& worke
 
 std::map<std::pair<std::string, std::string>, double> RatesBetweenSites(
     const std::map<NodeId, Standing>& workers, const Links& links) {
-  const auto site_of = [&](const NodeId& name) -> std::string {
+  const auto site_of = [&](const NodeId& name) {
     const auto worker = workers.find(name);
-    if (worker == workers.end()) return "";
-    return worker->second.declared.empty() ? worker->second.before : worker->second.declared;
+    return worker == workers.end() ? "" : worker->second.site();
   };
   std::map<std::pair<std::string, std::string>, std::pair<double, int>> sums;
   for (const auto& [pair, link] : links) {

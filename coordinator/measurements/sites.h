@@ -29,6 +29,8 @@ namespace atl {
 struct Standing {
   std::string declared;  // by its operator; empty: not
   std::string before;    // where it was found the last time; empty: nowhere yet
+
+  const std::string& site() const { return declared.empty() ? before : declared; }
 };
 
 struct MeasuredSite {

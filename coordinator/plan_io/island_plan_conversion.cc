@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/plan_io/link_orders.h"
 
 namespace atl {
 namespace {

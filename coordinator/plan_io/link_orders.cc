@@ -1,9 +1,8 @@
-#include "coordinator/plan_io/link_orders.h"
-
 #include <algorithm>
 #include <set>
 #include <utility>
 
+#include "coordinator/plan_io/island_plan_conversion.h"
 #include "coordinator/planner/together.h"
 #include "coordinator/simulator/simulate.h"
 

@@ -1,10 +1,9 @@
-#include "coordinator/plan_io/perfetto.h"
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/plan_io/step_picture.h"
 
 namespace atl {
 namespace {

@@ -18,7 +18,6 @@
 #include "common/protocol/tensor_groups.h"
 #include "common/status.h"
 #include "coordinator/plan_io/island_plan_conversion.h"
-#include "coordinator/plan_io/plan_orders.h"
 
 namespace atl {
 namespace {

@@ -1,5 +1,3 @@
-#include "coordinator/plan_io/plan_orders.h"
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "coordinator/plan_io/island_plan_conversion.h"
+#include "coordinator/plan_io/plan_message.h"
 
 namespace atl {
 namespace {

@@ -11,7 +11,6 @@
 #include "absl/strings/str_join.h"
 #include "common/bytes_text.h"
 #include "common/number_text.h"
-#include "coordinator/plan_io/perfetto.h"
 #include "coordinator/plan_io/step_picture.h"
 #include "coordinator/plan_io/timeline.h"
 #include "coordinator/planner/together.h"
@@ -39,16 +38,6 @@ std::string FormatDevices(const plan::Cluster& cluster, const plan::Stage& stage
   const plan::Device& first = cluster.devices[stage.devices[0]];
   if (stage.devices.size() == 1) return first.id;
   return absl::StrCat(first.id, " +", stage.devices.size() - 1);
-}
-
-size_t IdleDevices(const plan::Cluster& cluster, const plan::Layout& layout) {
-  std::set<int> used;
-  for (const plan::Replica& replica : layout.replicas) {
-    for (const plan::Stage& stage : replica.stages) {
-      used.insert(stage.devices.begin(), stage.devices.end());
-    }
-  }
-  return cluster.devices.size() - used.size();
 }
 
 // The step of the first replica of a kind, simulated again with its timeline: with all others where
@@ -172,7 +161,7 @@ std::string StageRows(const plan::Cluster& cluster, const plan::Plan& plan, size
                           replica.micro_batches, kind.found.how);
   }
   if (hidden > 0) absl::StrAppend(&text, "          ", hidden, " more rows (--json has all)\n");
-  const size_t idle = IdleDevices(cluster, plan.layout);
+  const size_t idle = cluster.devices.size() - plan::ListUsedDevices(plan.layout).size();
   if (idle > 0) absl::StrAppend(&text, "          ", idle, " devices stay idle\n");
   return text;
 }

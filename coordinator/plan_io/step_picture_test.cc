@@ -6,8 +6,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "coordinator/plan_io/perfetto.h"
-
 namespace atl {
 namespace {
 

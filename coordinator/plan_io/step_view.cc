@@ -1,8 +1,7 @@
-#include "coordinator/plan_io/step_view.h"
-
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/plan_io/step_picture.h"
 
 namespace atl {
 namespace {

@@ -8,11 +8,10 @@
 #include <set>
 
 #include "common/status.h"
-#include "coordinator/planner/cluster/leader.h"
 #include "coordinator/planner/cluster/objective.h"
-#include "coordinator/planner/cluster/site_floor.h"
 #include "coordinator/planner/cluster/traffic.h"
 #include "coordinator/planner/estimate.h"
+#include "coordinator/planner/groups/refine.h"
 #include "coordinator/planner/groups/scopes.h"
 
 namespace atl::plan {

@@ -1,4 +1,4 @@
-// Enumerates layouts for the planner to rank. Internal to the planner.
+// Enumerates layouts for the planner to rank, and says why there is none. Internal to the planner.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_CANDIDATES_H_
 #define ATOLL_COORDINATOR_PLANNER_CANDIDATES_H_
@@ -39,6 +39,17 @@ void ShareMicroBatches(const Cluster& cluster, const Costs& costs, int total, La
 std::vector<Candidate> Enumerate(const Cluster& cluster, const Costs& costs, const Job& job,
                                  const std::function<bool()>& stop, absl::Status* why_not,
                                  absl::Status* over_limit);
+
+// Call when no layout fits. Names the device that lacks most and how much: its share of the whole
+// model if all devices held one replica together, or the largest layer if that alone is too much;
+// and what would do: more devices, fewer bytes of state per parameter, a smaller micro-batch, more
+// tensor parallelism. `last`: what the last layout tried was refused for.
+absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job& job,
+                          const absl::Status& last);
+
+// INVALID_ARGUMENT where no layout of this cluster can be as the job fixes it: too few devices,
+// layers or micro-batches, or no such schedule. Names the keys of [layout].
+absl::Status CheckConstraints(const Cluster& cluster, const Costs& costs, const Job& job);
 
 }  // namespace atl::plan
 

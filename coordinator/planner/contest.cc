@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
-#include "coordinator/planner/cluster/leader.h"
 #include "coordinator/planner/cluster/traffic.h"
 
 namespace atl::plan {

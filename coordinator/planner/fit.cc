@@ -1,4 +1,3 @@
-#include "coordinator/planner/fit.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,10 +1,9 @@
-#include "coordinator/planner/improve.h"
-
 #include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "coordinator/planner/contest.h"
 #include "coordinator/planner/groups/group_order.h"
 #include "coordinator/planner/replica_problem.h"
 
@@ -68,7 +67,7 @@ std::optional<GroupOrder> OrderRuns(const Cluster& cluster, const Costs& costs,
       problem.links.back().push_back(LinkAtShare(cluster, layout, a, b));
     }
   }
-  return OrderByBeam(problem, {});
+  return OrderByBeam(problem);
 }
 
 // The stages in the order found, each group's layers split evenly among its members.

@@ -206,6 +206,12 @@ absl::Status SetSchedule(const Cluster& cluster, const Costs& costs, const std::
 
 bool Satisfies(const Constraints& fixed, const Layout& layout);
 
+// Returns whether a stage is on a device of the node.
+bool UsesNode(const Cluster& cluster, const Layout& layout, const std::string& node);
+// Returns whether a stage is on a device of the cluster's leader, which takes part in an island's
+// plans. True for all layouts where none is named.
+bool UsesLeader(const Cluster& cluster, const Layout& layout);
+
 // Gradients are summed rank by rank: all replicas hold a layer by entities of one size; and those
 // of a tied head and its embedding, which have one table, are of one size.
 bool DegreesAgree(const Model& model, const Layout& layout);
@@ -228,6 +234,8 @@ absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& cost
 // as 1F1B has, for half as many, and for one. Sets them.
 absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& costs, const Job& job,
                                        const Evaluation& evaluation, Layout& layout);
+
+std::set<int> ListUsedDevices(const Layout& layout);
 
 // Returns whether some stage saves memory.
 bool SavesMemory(const Layout& layout);

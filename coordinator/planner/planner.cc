@@ -10,11 +10,8 @@
 #include "common/status.h"
 #include "coordinator/planner/candidates.h"
 #include "coordinator/planner/cluster/constraints.h"
-#include "coordinator/planner/cluster/leader.h"
 #include "coordinator/planner/cluster/objective.h"
 #include "coordinator/planner/contest.h"
-#include "coordinator/planner/fit.h"
-#include "coordinator/planner/groups/mapped_layout.h"
 #include "coordinator/planner/groups/refine.h"
 
 namespace atl::plan {

@@ -1,10 +1,10 @@
-#include "coordinator/planning/like_plan.h"
-
 #include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "coordinator/planning/planning.h"
 
 namespace atl {
 namespace {

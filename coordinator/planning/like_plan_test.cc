@@ -1,7 +1,6 @@
 // Plans that are taken over from an island of like workers.
 
-#include "coordinator/planning/like_plan.h"
-
+#include "coordinator/planning/planning.h"
 #include "coordinator/planning/testing/planning_fixture.h"
 
 namespace atl {

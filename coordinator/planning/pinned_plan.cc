@@ -1,13 +1,10 @@
-#include "coordinator/planning/pinned_plan.h"
-
 #include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "coordinator/plan_io/plan_message.h"
-#include "coordinator/planner/cluster/leader.h"
-#include "coordinator/planning/recomputation.h"
+#include "coordinator/planning/plan_changes.h"
 
 namespace atl {
 namespace {

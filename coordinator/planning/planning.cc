@@ -18,25 +18,12 @@
 #include "coordinator/planner/islands.h"
 #include "coordinator/planning/auxiliary_memory.h"
 #include "coordinator/planning/island_scope.h"
-#include "coordinator/planning/like_plan.h"
 #include "coordinator/planning/objective.h"
-#include "coordinator/planning/pinned_plan.h"
+#include "coordinator/planning/plan_changes.h"
 #include "coordinator/planning/plan_memory.h"
-#include "coordinator/planning/recomputation.h"
-#include "coordinator/planning/state_placement.h"
-#include "coordinator/planning/tensor_split.h"
 
 namespace atl {
 namespace {
-
-bool Uses(const PlanningInput& input, const plan::Layout& layout, const NodeId& worker) {
-  for (const plan::Replica& replica : layout.replicas) {
-    for (const plan::Stage& stage : replica.stages) {
-      if (input.cluster.devices[stage.devices[0]].node == worker) return true;
-    }
-  }
-  return false;
-}
 
 // The stages' devices of a replica, from the last one to the first.
 std::vector<std::vector<int>> TurnedDevices(const plan::Replica& replica) {
@@ -101,7 +88,7 @@ void TurnTowards(const PlanningInput& input, const NodeId& leader, uint64_t seed
     auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
                                         {.restarts = 96, .seed = seed}, layout);
     if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) continue;
-    if (!plan::Satisfies(input.job.fixed, layout) || !Uses(input, layout, leader) ||
+    if (!plan::Satisfies(input.job.fixed, layout) || !plan::UsesLeader(input.cluster, layout) ||
         !plan::DegreesAgree(input.costs.model(), layout)) {
       continue;
     }
@@ -116,7 +103,7 @@ void TurnTowards(const PlanningInput& input, const NodeId& leader, uint64_t seed
 void AddMembers(const PlanRequest& request, const PlanningInput& input, const plan::Layout& layout,
                 IslandPlan& island) {
   for (const PlanMember& offered : request.members) {
-    if (!Uses(input, layout, offered.member.worker)) continue;
+    if (!plan::UsesNode(input.cluster, layout, offered.member.worker)) continue;
     IslandMember& member = island.members.emplace_back(offered.member);
     // A site that was only assumed is left out: no member would be near for certain.
     for (const plan::Device& device : input.cluster.devices) {

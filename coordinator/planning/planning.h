@@ -28,7 +28,7 @@ namespace atl {
 // blocks as they have to, which is taken where nothing else fits, or where its step is at least 1%
 // shorter. Devices of different speed that share layers share them unevenly where that makes the
 // step shorter, or as layout.tensor_split_ratios says. A plan in layout.plan is not searched for
-// but checked (pinned_plan.h). RESOURCE_EXHAUSTED: which device lacks how much memory and what
+// but checked (plan_changes.h). RESOURCE_EXHAUSTED: which device lacks how much memory and what
 // would fit.
 absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request);
 
@@ -44,6 +44,24 @@ struct FoundPlan {
 // another cluster, other costs or other sizes than MakePlanningInput made of the request. Without
 // input.cluster.leader any worker may lead. The plan has not been validated.
 absl::StatusOr<FoundPlan> FindPlan(const PlanRequest& request, const PlanningInput& input);
+
+// A plan for an island that is like another one of its job, or for a loss of workers that is like
+// another loss. Jobs of many islands have them of like workers: one is searched for, and what was
+// found is checked by the measurements of each other one, which takes a third of a search's time or
+// less.
+
+// Returns whether the two requests are of one job and differ in names and noise alone: members in
+// the same order have the same devices, their layers' times are within 5% of each other, the links
+// between them within 25%, sites separate them alike, and they hold the same layers. Both are first
+// plans, or neither is, and the job pins none.
+bool AreAlike(const PlanRequest& a, const PlanRequest& b);
+
+// `plan`, which PlanIsland made of `other`, with the members of `request` in the assignments of
+// those of `other`, and with times, programs and memory by the measurements of `request`. An error:
+// it does not fit, or a step takes over 5% longer than in `plan`, which is what another plan has to
+// gain to be worth a change. REQUIRES: AreAlike(request, other).
+absl::StatusOr<IslandPlan> PlanLike(const PlanRequest& request, const PlanRequest& other,
+                                    const IslandPlan& plan);
 
 }  // namespace atl
 

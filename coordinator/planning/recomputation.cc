@@ -1,5 +1,3 @@
-#include "coordinator/planning/recomputation.h"
-
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -8,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes_text.h"
 #include "common/protocol/program_slots.h"
+#include "coordinator/planning/plan_changes.h"
 #include "coordinator/planning/plan_memory.h"
 
 namespace atl {

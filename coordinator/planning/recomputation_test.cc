@@ -1,11 +1,10 @@
 // Plans whose stages recompute blocks because memory is short.
 
-#include "coordinator/planning/recomputation.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/plan_changes.h"
 #include "coordinator/planning/plan_memory.h"
 #include "coordinator/planning/predicted_step.h"
 #include "coordinator/planning/testing/planning_fixture.h"

@@ -1,5 +1,3 @@
-#include "coordinator/planning/state_placement.h"
-
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -10,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "coordinator/planner/cluster/leader.h"
 #include "coordinator/planner/cluster/objective.h"
+#include "coordinator/planning/plan_changes.h"
 
 namespace atl {
 namespace {

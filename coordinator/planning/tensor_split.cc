@@ -1,5 +1,3 @@
-#include "coordinator/planning/tensor_split.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -12,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "common/number_text.h"
 #include "common/status.h"
+#include "coordinator/planning/plan_changes.h"
 
 namespace atl {
 namespace {

@@ -6,7 +6,6 @@
 #include "common/status.h"
 #include "coordinator/simulator/schedules.h"
 #include "coordinator/simulator/search.h"
-#include "coordinator/simulator/v_blocks.h"
 
 namespace atl::sim {
 namespace {

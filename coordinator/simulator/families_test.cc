@@ -4,9 +4,9 @@
 #include <catch2/catch.hpp>
 
 #include "coordinator/simulator/bounds.h"
+#include "coordinator/simulator/schedules.h"
 #include "coordinator/simulator/search.h"
 #include "coordinator/simulator/testing/uniform.h"
-#include "coordinator/simulator/v_blocks.h"
 
 namespace atl::sim {
 namespace {

@@ -123,8 +123,8 @@ const std::vector<ScheduleFamily>& ScheduleFamilies();
 std::vector<std::string> ScheduleNames();
 
 // A schedule of the family. The V families take the better of the published building blocks
-// (v_blocks.h), which are made for equal F, B and W, and of a search. The verdict of those by rule
-// says if they do not fit. The error says which families there are, or what does not fit.
+// (VBlockSchedules), which are made for equal F, B and W, and of a search. The verdict of those by
+// rule says if they do not fit. The error says which families there are, or what does not fit.
 absl::StatusOr<Found> ScheduleByName(const Problem& problem, absl::string_view name,
                                      const SearchOptions& options);
 

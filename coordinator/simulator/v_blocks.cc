@@ -1,11 +1,10 @@
-#include "coordinator/simulator/v_blocks.h"
-
 #include <algorithm>
 #include <array>
 #include <map>
 #include <utility>
 
 #include "common/status.h"
+#include "coordinator/simulator/schedules.h"
 
 namespace atl::sim {
 namespace {

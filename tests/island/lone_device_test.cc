@@ -6,8 +6,8 @@
 
 #include "common/model/job_model.h"
 #include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/plan_changes.h"
 #include "coordinator/planning/planning.h"
-#include "coordinator/planning/recomputation.h"
 #include "tests/island/group_fixture.h"
 #include "tests/island/solo_island.h"
 #include "worker/profiler/layer_profiler.h"

@@ -14,14 +14,9 @@ constexpr double kSecondsPerHour = 3600;
 constexpr double kMissed = 1e12;
 
 double PricePerHour(const Cluster& cluster, const Layout& layout) {
-  std::set<int> used;
-  for (const Replica& replica : layout.replicas) {
-    for (const Stage& stage : replica.stages) {
-      used.insert(stage.devices.begin(), stage.devices.end());
-    }
-  }
   double price = 0;
-  for (const int device : used) price += cluster.types[cluster.devices[device].type].price_per_hour;
+  for (const int device : ListUsedDevices(layout))
+    price += cluster.types[cluster.devices[device].type].price_per_hour;
   return price;
 }
 

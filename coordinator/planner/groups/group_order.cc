@@ -206,8 +206,9 @@ GroupOrder BestCuts(const OrderProblem& problem, const Times& times, const std::
 
 class Beam {
  public:
-  Beam(const OrderProblem& problem, const BeamOptions& options)
-      : problem_(problem), width_(options.width), patience_(options.patience), times_(problem) {
+  static constexpr int kWidth = 32, kPatience = 5;
+
+  explicit Beam(const OrderProblem& problem) : problem_(problem), times_(problem) {
     for (const OrderGroup& group : problem.groups) {
       speed_.push_back(group.members / group.costs->TotalSeconds(0, CountLayers(problem)));
     }
@@ -215,7 +216,7 @@ class Beam {
 
   std::optional<GroupOrder> Run() {
     Start();
-    for (int unchanged = 0; unchanged < patience_ && !beam_.empty();) {
+    for (int unchanged = 0; unchanged < kPatience && !beam_.empty();) {
       const std::vector<BeamState> parents = beam_;
       for (const BeamState& parent : parents) Expand(parent.order);
       unchanged = beam_[0] < parents[0] ? 0 : unchanged + 1;
@@ -342,7 +343,7 @@ class Beam {
 
   // Keeps the best ones.
   void Add(const GroupOrder& order) {
-    const bool full = std::ssize(beam_) >= width_;
+    const bool full = std::ssize(beam_) >= kWidth;
     const Merit merit =
         Evaluate(problem_, times_, order, full ? beam_.back().merit() : Merit(INFINITY, INFINITY));
     if (full && merit > beam_.back().merit()) return;
@@ -351,11 +352,10 @@ class Beam {
     const auto position = std::lower_bound(beam_.begin(), beam_.end(), state);
     if (position != beam_.end() && !(state < *position)) return;  // it is there
     beam_.insert(position, std::move(state));
-    if (std::ssize(beam_) > width_) beam_.pop_back();
+    if (std::ssize(beam_) > kWidth) beam_.pop_back();
   }
 
   const OrderProblem& problem_;
-  const int width_, patience_;
   const Times times_;
   std::vector<double> speed_;    // of each group
   std::vector<BeamState> beam_;  // best first
@@ -388,9 +388,9 @@ double OrderSeconds(const OrderProblem& problem, const GroupOrder& order) {
   return lacks > 0 ? INFINITY : seconds;
 }
 
-std::optional<GroupOrder> OrderByBeam(const OrderProblem& problem, const BeamOptions& options) {
+std::optional<GroupOrder> OrderByBeam(const OrderProblem& problem) {
   ATOLL_CHECK(!problem.groups.empty());
-  return Beam(problem, options).Run();
+  return Beam(problem).Run();
 }
 
 }  // namespace atl::plan

@@ -43,16 +43,12 @@ struct GroupOrder {
 // activations that 1F1B keeps (one micro-batch per stage from there to the end).
 double OrderSeconds(const OrderProblem& problem, const GroupOrder& order);
 
-// SpanTrain's algorithm 1; nothing if no order that it tries fits. Keeps `width` orders, expands
-// each by swapping two groups (with or without their layers), by moving a cut 1 or 2 layers, half
-// or all of the distance to its neighbours, drops repetitions, and stops after `patience` rounds
-// without gain. The orders kept then get their best cuts by dynamic programming, and the best of
-// them is improved in the same way by swapping, dropping and inserting groups.
-struct BeamOptions {
-  int width = 32;
-  int patience = 5;
-};
-std::optional<GroupOrder> OrderByBeam(const OrderProblem& problem, const BeamOptions& options);
+// SpanTrain's algorithm 1; nothing if no order that it tries fits. Keeps 32 orders, expands each by
+// swapping two groups (with or without their layers), by moving a cut 1 or 2 layers, half or all of
+// the distance to its neighbours, drops repetitions, and stops after 5 rounds without gain. The
+// orders kept then get their best cuts by dynamic programming, and the best of them is improved in
+// the same way by swapping, dropping and inserting groups.
+std::optional<GroupOrder> OrderByBeam(const OrderProblem& problem);
 
 // Cuts of layers [first, last) into `parts` stages on equal devices with the least bottleneck.
 std::vector<int> SplitEvenly(const StageCosts& costs, int first, int last, int parts);

@@ -44,7 +44,7 @@ TEST_CASE("Beam search comes within 10% of the best of all orders and cuts, on a
     const int layers = 4 + static_cast<int>(seed % 3);
     const RandomGroups random(seed, groups, layers);
     const double best = BruteForce(random.problem(), layers);
-    const auto beam = OrderByBeam(random.problem(), {});
+    const auto beam = OrderByBeam(random.problem());
     CHECK(beam.has_value() == std::isfinite(best));
     if (!beam.has_value()) continue;
     CHECK(OrderSeconds(random.problem(), *beam) == Approx(beam->seconds));
@@ -66,11 +66,11 @@ TEST_CASE("A group behind a slow link stays idle when it costs more than it give
   problem.out_bytes.assign(8, 1e6);
   problem.groups.assign(3, {1, &device, 1 << 30});
   problem.links.assign(3, std::vector<Link>(3, Link{1e-5, 1e9}));
-  const auto all = OrderByBeam(problem, {});
+  const auto all = OrderByBeam(problem);
   REQUIRE(all.has_value());
   CHECK(all->groups.size() == 3);
   for (int g = 0; g < 2; ++g) problem.links[2][g] = problem.links[g][2] = {1.0, 1e5};
-  const auto order = OrderByBeam(problem, {});
+  const auto order = OrderByBeam(problem);
   REQUIRE(order.has_value());
   CHECK(std::count(order->groups.begin(), order->groups.end(), 2) == 0);
   CHECK(order->groups.size() == 2);

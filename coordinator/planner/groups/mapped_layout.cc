@@ -1,5 +1,3 @@
-#include "coordinator/planner/groups/mapped_layout.h"
-
 #include <algorithm>
 #include <map>
 #include <string>
@@ -7,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/planner/groups/refine.h"
 #include "coordinator/planner/replica_problem.h"
 
 namespace atl::plan {
@@ -146,12 +145,9 @@ std::optional<MappedLayout> Mapped(const Cluster& cluster, const Costs& all_cost
       mapping->second = *std::move(found);
       mapped.nodes += mapping->second.nodes;
     }
-    const StageMapping& of = mapping->second;
     Replica& target = mapped.layout.replicas[r];
-    target.stages = replica.BuildStages(of);
+    target.stages = replica.BuildStages(mapping->second);
     SaveMemory(cluster, costs, layout.micro_batch, target.micro_batches, target);
-    mapped.seconds = std::max(mapped.seconds, of.seconds);
-    mapped.bound_s = std::max(mapped.bound_s, of.bound_s);
   }
   return mapped;
 }

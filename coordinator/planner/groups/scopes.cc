@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -10,10 +11,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/planner/candidates.h"
-#include "coordinator/planner/cluster/leader.h"
 
 namespace atl::plan {
 namespace {
+
+// Returns the leader's site; empty: it is not known.
+std::string GetLeaderSite(const Cluster& cluster) {
+  for (const Device& device : cluster.devices) {
+    if (!cluster.leader.empty() && device.node == cluster.leader) return device.site;
+  }
+  return "";
+}
 
 // Sites by their power, the strongest first.
 std::vector<std::string> StrongSites(const std::vector<EntityPool>& pools) {
@@ -48,6 +56,17 @@ std::vector<EntityClass> MakeEntityClasses(const std::vector<EntityPool>& pools,
 
 namespace {
 
+// All entities but those of pools that are left out.
+template <class LeavesOut>
+Scope MakeScope(const std::vector<EntityPool>& pools, std::string name,
+                const LeavesOut& leaves_out) {
+  Scope scope{std::move(name), CountEntities(pools)};
+  for (size_t t = 0; t < pools.size(); ++t) {
+    if (leaves_out(pools[t])) scope.counts[t] = 0;
+  }
+  return scope;
+}
+
 // Two and three sites along the fastest links from each of few.
 void AddNearSites(const Cluster& cluster, const std::vector<EntityPool>& pools,
                   std::vector<Scope>& scopes) {
@@ -67,11 +86,9 @@ void AddNearSites(const Cluster& cluster, const std::vector<EntityPool>& pools,
       last = first[nearest.second];
       near.insert(nearest.second);
       if (!seen.insert(near).second) continue;
-      Scope& scope = scopes.emplace_back(
-          Scope{absl::StrCat(" in ", absl::StrJoin(near, " and ")), CountEntities(pools)});
-      for (size_t t = 0; t < pools.size(); ++t) {
-        if (!near.contains(pools[t].site)) scope.counts[t] = 0;
-      }
+      scopes.push_back(
+          MakeScope(pools, absl::StrCat(" in ", absl::StrJoin(near, " and ")),
+                    [&](const EntityPool& pool) { return !near.contains(pool.site); }));
     }
   }
 }
@@ -88,38 +105,29 @@ std::vector<Scope> ListCandidateScopes(const Cluster& cluster,
   const bool unlike = AreUnlike(pools);
   for (size_t i = 0; sites.size() > 1 && i < sites.size(); ++i) {
     if (i >= 3 && sites[i] != leaders_site) continue;
-    Scope& alone = scopes.emplace_back(Scope{absl::StrCat(" in ", sites[i], " alone"), all.counts});
-    for (size_t t = 0; t < pools.size(); ++t) {
-      if (pools[t].site != sites[i]) alone.counts[t] = 0;
-    }
+    scopes.push_back(MakeScope(pools, absl::StrCat(" in ", sites[i], " alone"),
+                               [&](const EntityPool& pool) { return pool.site != sites[i]; }));
   }
   for (size_t i = 0; unlike && sites.size() > 2 && i < std::min<size_t>(8, sites.size()); ++i) {
-    Scope& rest = scopes.emplace_back(Scope{absl::StrCat(" without ", sites[i]), all.counts});
-    for (size_t t = 0; t < pools.size(); ++t) {
-      if (pools[t].site == sites[i]) rest.counts[t] = 0;
-    }
+    scopes.push_back(MakeScope(pools, absl::StrCat(" without ", sites[i]),
+                               [&](const EntityPool& pool) { return pool.site == sites[i]; }));
   }
   if (unlike && sites.size() > 3) AddNearSites(cluster, pools, scopes);
   const size_t types = cluster.types.size();
   const bool few = std::ssize(cluster.devices) <= kFewDevices && types > 1 && types <= kMostTypes;
   for (size_t type = 0; few && type < types; ++type) {
-    Scope& rest =
-        scopes.emplace_back(Scope{absl::StrCat(" without ", cluster.types[type].name), all.counts});
-    for (size_t t = 0; t < pools.size(); ++t) {
-      if (pools[t].type == static_cast<int>(type)) rest.counts[t] = 0;
-    }
+    scopes.push_back(
+        MakeScope(pools, absl::StrCat(" without ", cluster.types[type].name),
+                  [&](const EntityPool& pool) { return pool.type == static_cast<int>(type); }));
   }
   std::set<size_t> strongest;
   for (const size_t count : {size_t{2}, (sites.size() + 1) / 2, sites.size() - 1}) {
     if (count >= 2 && count < sites.size()) strongest.insert(count);
   }
   for (const size_t count : strongest) {
-    Scope& some =
-        scopes.emplace_back(Scope{absl::StrCat(" in the strongest ", count, " sites"), all.counts});
-    for (size_t t = 0; t < pools.size(); ++t) {
-      const auto rank = std::find(sites.begin(), sites.end(), pools[t].site) - sites.begin();
-      if (static_cast<size_t>(rank) >= count) some.counts[t] = 0;
-    }
+    const std::set<std::string> kept(sites.begin(), sites.begin() + static_cast<long>(count));
+    scopes.push_back(MakeScope(pools, absl::StrCat(" in the strongest ", count, " sites"),
+                               [&](const EntityPool& pool) { return !kept.contains(pool.site); }));
   }
   std::vector<size_t> slowest(pools.size());
   std::iota(slowest.begin(), slowest.end(), 0);
@@ -229,6 +237,81 @@ bool SpansSites(const std::vector<EntityPool>& pools, const std::vector<Composit
     }
   }
   return false;
+}
+
+namespace {
+
+double FastestBetweenSites(const Cluster& cluster, const std::map<std::string, int>& sites) {
+  double fastest = 0;
+  for (const auto& [from, a] : sites) {
+    for (const auto& [to, b] : sites) {
+      if (a != b)
+        fastest = std::max(fastest, cluster.LinkBetweenSites(from, to).FastestBytesPerSecond());
+    }
+  }
+  for (const auto& [nodes, link] : cluster.node_to_node) {
+    fastest = std::max(fastest, link.FastestBytesPerSecond());
+  }
+  for (const auto& [devices, link] : cluster.measured) {
+    fastest = std::max(fastest, link.FastestBytesPerSecond());
+  }
+  return fastest;
+}
+
+}  // namespace
+
+SiteFloor::SiteFloor(const Cluster& cluster, const Costs& costs, const Job& job,
+                     const std::vector<EntityPool>& pools, int micro_batch) {
+  std::map<std::string, int> sites;
+  for (const EntityPool& pool : pools) {
+    site_of_.push_back(sites.try_emplace(pool.site, static_cast<int>(sites.size())).first->second);
+  }
+  sites_ = static_cast<int>(sites.size());
+  fastest_bytes_per_s_ = FastestBetweenSites(cluster, sites);
+  gradient_bytes_ = static_cast<double>(costs.model().parameters()) * job.gradient_bytes;
+  message_bytes_ = INFINITY;
+  const std::vector<Layer>& layers = costs.model().layers;
+  for (size_t l = 0; l + 1 < layers.size(); ++l) {
+    const double bytes = static_cast<double>(layers[l].out_bytes) * micro_batch;
+    message_bytes_ = std::min(message_bytes_, bytes);
+  }
+  micro_batches_ = std::ceil(1.0 * job.global_batch / micro_batch);
+}
+
+double SiteFloor::SyncSeconds(const std::vector<int>& groups_at) const {
+  std::vector<int> counts;
+  for (const int count : groups_at) {
+    if (count > 0) counts.push_back(count);
+  }
+  if (counts.size() < 2) return 0;
+  std::sort(counts.begin(), counts.end(), std::greater<int>());
+  double n = 0;
+  for (const int count : counts) n += count;
+  return (counts[0] + counts[1]) / n * gradient_bytes_ / fastest_bytes_per_s_;
+}
+
+double SiteFloor::EstimateStepSeconds(const std::vector<Composition>& groups,
+                                      double compute_s) const {
+  if (sites_ < 2 || fastest_bytes_per_s_ <= 0) return compute_s;
+  std::vector<int> groups_at(sites_, 0);
+  double crossings = 0;
+  bool all_cross = true, all_sites = true;
+  for (const Composition& group : groups) {
+    std::vector<char> here(sites_, 0);
+    for (size_t t = 0; t < group.size(); ++t) {
+      if (group[t] > 0) here[site_of_[t]] = 1;
+    }
+    const auto used = std::count(here.begin(), here.end(), 1);
+    crossings += static_cast<double>(used - 1);
+    all_cross = all_cross && used > 1;
+    all_sites = all_sites && used == sites_;
+    for (int site = 0; site < sites_; ++site) groups_at[site] += here[site];
+  }
+  if (crossings == 0) return compute_s + SyncSeconds(groups_at);
+  if (!all_cross) return compute_s;  // the others may take most of the micro-batches
+  const double site_links = all_sites ? sites_ - 1 : sites_ * (sites_ - 1) / 2;
+  const double each = crossings / site_links / static_cast<double>(groups.size());
+  return std::max(compute_s, micro_batches_ * each * message_bytes_ / fastest_bytes_per_s_);
 }
 
 }  // namespace atl::plan

@@ -181,26 +181,6 @@ class Expander {
     return std::max({node.seconds, load_s, path_s});
   }
 
-  // No mapping at all takes less: as ComputeLowerBound of a pipeline without stages, in whole
-  // layers.
-  double LeastSeconds() const {
-    double low = 0, high = 0;
-    for (int g = 0; g < table_.groups(); ++g) {
-      high = std::max(high, table_.problem().groups[g].costs->TotalSeconds(0, table_.layers()));
-    }
-    high *= table_.problem().micro_batches;
-    for (int i = 0; i < 40; ++i) {
-      const double middle = (low + high) / 2;
-      int64_t total_capacity = 0;
-      for (int g = 0; g < table_.groups(); ++g) {
-        total_capacity +=
-            int64_t{table_.problem().groups[g].members} * table_.LayersWithin(g, middle);
-      }
-      (total_capacity >= table_.layers() - 1 ? high : low) = middle;
-    }
-    return low;
-  }
-
  private:
   int Left(const Node& node, int g) const {
     return table_.problem().groups[g].members - static_cast<uint8_t>(node.used[g]);
@@ -254,15 +234,6 @@ class Tree {
     if (!added && known->second <= child.seconds) return;
     known->second = child.seconds;
     Open(std::move(child));
-  }
-
-  // Returns the bound of all that is still open.
-  double BoundSeconds() const {
-    double bound_s = best_.seconds;
-    for (const Queue& queue : open_) {
-      if (!queue.empty()) bound_s = std::min(bound_s, queue.top().bound_s);
-    }
-    return bound_s;
   }
 
  private:
@@ -345,8 +316,6 @@ std::optional<StageMapping> MapStages(const OrderProblem& problem, const StageMa
   StageMapping& best = tree.best();
   if (best.groups.empty()) return std::nullopt;
   best.nodes = nodes;
-  best.bound_s = std::min(best.seconds, std::max(tree.BoundSeconds(), expander.LeastSeconds()));
-  best.optimal = best.bound_s >= best.seconds * kSame;
   return best;
 }
 

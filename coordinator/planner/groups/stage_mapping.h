@@ -31,10 +31,8 @@ namespace atl::plan {
 struct StageMapping {
   std::vector<int> groups;
   std::vector<int> cuts;
-  double seconds = 0;    // T
-  double bound_s = 0;    // no mapping has a shorter T
-  bool optimal = false;  // bound_s is reached
-  int64_t nodes = 0;     // expanded
+  double seconds = 0;  // T
+  int64_t nodes = 0;   // expanded
 };
 
 struct MappingOptions {

@@ -1,4 +1,4 @@
-#include "coordinator/planner/cluster/site_floor.h"
+#include "coordinator/planner/groups/scopes.h"
 
 #include <catch2/catch.hpp>
 #include <map>
