@@ -1,7 +1,5 @@
 #include "common/thread_pool.h"
 
-#include <algorithm>
-
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif

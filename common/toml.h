@@ -7,8 +7,6 @@
 #ifndef ATOLL_COMMON_TOML_H_
 #define ATOLL_COMMON_TOML_H_
 
-#include <cstdint>
-
 #define TOML_EXCEPTIONS 0
 // clang-format off: the order matters
 #include <toml++/impl/preprocessor.h>

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <span>
 #include <vector>
 
 #include "common/rng.h"

@@ -1,7 +1,5 @@
 #include "kernels/ops.h"
 
-#include <initializer_list>
-
 namespace atl {
 namespace {
 

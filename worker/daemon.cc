@@ -1,7 +1,6 @@
 #include "worker/daemon.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>

@@ -6,7 +6,6 @@
 #include <map>
 #include <mutex>
 #include <span>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

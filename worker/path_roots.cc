@@ -12,7 +12,6 @@
 #include "absl/strings/strip.h"
 #include "common/path_pattern.h"
 #include "common/paths.h"
-#include "common/status.h"
 
 namespace atl::worker {
 namespace {

@@ -12,13 +12,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <list>
-#include <map>
-#include <memory>
 #include <mutex>
 #include <semaphore>
 #include <system_error>
 #include <thread>
-#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"

@@ -1,7 +1,6 @@
 #include "common/jinja/evaluator.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "common/jinja/filters.h"

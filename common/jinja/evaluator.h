@@ -5,7 +5,6 @@
 #define ATOLL_COMMON_JINJA_EVALUATOR_H_
 
 #include <deque>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>

@@ -1,7 +1,6 @@
 // Operators of expressions, as Python has them.
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "common/jinja/evaluator.h"

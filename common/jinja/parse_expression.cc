@@ -1,7 +1,5 @@
 #include "common/jinja/parse_expression.h"
 
-#include <algorithm>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/jinja/filters.h"

@@ -10,7 +10,6 @@
 #define ATOLL_COMMON_METRICS_METRICS_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>

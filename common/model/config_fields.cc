@@ -1,7 +1,6 @@
 #include "common/model/config_fields.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_join.h"
 #include "common/model/unknown_fields.h"

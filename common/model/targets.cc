@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "common/check.h"
-#include "common/masked_tokens.h"
 #include "common/rng.h"
 
 namespace atl {

@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 

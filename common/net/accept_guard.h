@@ -6,7 +6,6 @@
 
 #include <map>
 #include <memory>
-#include <string>
 
 #include "common/net/open_connections.h"
 #include "common/net/socket.h"

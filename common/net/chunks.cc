@@ -1,6 +1,5 @@
 #include "common/net/chunks.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "common/check.h"

@@ -5,7 +5,6 @@
 #ifndef ATOLL_COMMON_NET_LISTENER_H_
 #define ATOLL_COMMON_NET_LISTENER_H_
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>

@@ -5,7 +5,6 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>

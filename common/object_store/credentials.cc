@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <ctime>
-#include <iterator>
 #include <map>
 #include <utility>
 

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
-#include <set>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"

@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/object_store/http.h"
 #include "common/object_store/hub.h"
 #include "common/object_store/s3_store.h"
 #include "common/object_store/web_store.h"

@@ -3,7 +3,6 @@
 #ifndef ATOLL_COMMON_OBJECT_STORE_SIGNATURE_H_
 #define ATOLL_COMMON_OBJECT_STORE_SIGNATURE_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>

@@ -2,8 +2,6 @@
 
 #include <bit>
 #include <catch2/catch.hpp>
-#include <cmath>
-#include <deque>
 #include <map>
 #include <optional>
 #include <utility>

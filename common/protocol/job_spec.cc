@@ -1,12 +1,9 @@
 #include "common/protocol/job_spec.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <limits>
-#include <numeric>
 #include <set>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"

@@ -15,7 +15,6 @@
 #include <string>
 #include <type_traits>
 #include <variant>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

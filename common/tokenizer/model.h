@@ -5,7 +5,6 @@
 #define ATOLL_COMMON_TOKENIZER_MODEL_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>

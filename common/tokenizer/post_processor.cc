@@ -1,7 +1,5 @@
 #include "common/tokenizer/post_processor.h"
 
-#include <utility>
-
 namespace atl::tokenizer {
 namespace {
 

@@ -4,7 +4,6 @@
 #define ATOLL_COMMON_TOKENIZER_SPLIT_H_
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include <filesystem>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"

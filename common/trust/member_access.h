@@ -4,10 +4,8 @@
 #ifndef ATOLL_COMMON_TRUST_MEMBER_ACCESS_H_
 #define ATOLL_COMMON_TRUST_MEMBER_ACCESS_H_
 
-#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "common/net/control/identity.h"
 #include "common/net/control/tls.h"

@@ -7,8 +7,6 @@
 // the products below read: keys (and values, in backward) transposed, rows padded with zeros to
 // whole vectors.
 
-#include <cmath>
-
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/simd.h"
 

@@ -1,7 +1,5 @@
 // RMSNorm and LayerNorm. A row is read twice, the second time from the first-level cache.
 
-#include <cmath>
-
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/simd.h"
 

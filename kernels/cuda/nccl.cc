@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/nccl_api.h"

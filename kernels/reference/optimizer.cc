@@ -1,7 +1,6 @@
 // Loss, gradient clipping and optimizers.
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "kernels/reference/reference_backend.h"

@@ -4,7 +4,6 @@
 #ifndef ATOLL_KERNELS_TESTING_CASE_RUN_H_
 #define ATOLL_KERNELS_TESTING_CASE_RUN_H_
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>

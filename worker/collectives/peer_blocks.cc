@@ -1,7 +1,6 @@
 #include "worker/collectives/peer_blocks.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <vector>
 

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <catch2/catch.hpp>
-#include <string>
 #include <vector>
 
 #include "kernels/reference/reference.h"

@@ -63,7 +63,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "common/time.h"
 #include "worker/core/actions.h"

@@ -1,7 +1,6 @@
 #include "worker/core/core.h"
 
 #include <catch2/catch.hpp>
-#include <cmath>
 
 #include "worker/core/testing/fixture.h"
 

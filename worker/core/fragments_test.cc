@@ -1,7 +1,6 @@
 // Rounds that concern one fragment each; the delay and blend of adoptions.
 
 #include <catch2/catch.hpp>
-#include <cmath>
 
 #include "worker/core/testing/fixture.h"
 

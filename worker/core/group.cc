@@ -1,7 +1,6 @@
 // Islands of several workers: the leader's plan, and following.
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 // Derives what is to be done now from the whole state.
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/match.h"

@@ -13,7 +13,6 @@
 #include <mutex>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/cache_folder.h"

@@ -1,7 +1,6 @@
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <set>

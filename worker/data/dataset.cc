@@ -6,7 +6,6 @@
 #include <map>
 #include <numeric>
 #include <utility>
-#include <vector>
 
 #include "common/check.h"
 #include "common/masked_tokens.h"

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <map>
 #include <mutex>
-#include <system_error>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -16,7 +14,6 @@
 #include "common/paths.h"
 #include "common/plural.h"
 #include "common/status.h"
-#include "worker/data/data_file.h"
 
 namespace atl {
 namespace {

@@ -1,13 +1,11 @@
 #include "worker/data/inputs.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "common/logging.h"
 #include "common/paths.h"
 #include "common/status.h"
-#include "worker/data/data_file.h"
 #include "worker/data/formats/decompressor.h"
 #include "worker/data/parquet/rows.h"
 

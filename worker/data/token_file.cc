@@ -6,12 +6,8 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <functional>
 #include <limits>
-#include <memory>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"

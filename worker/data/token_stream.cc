@@ -7,7 +7,6 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
-#include <thread>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"

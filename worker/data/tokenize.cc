@@ -16,7 +16,6 @@
 #include "common/paths.h"
 #include "common/status.h"
 #include "common/tokenizer/unicode.h"
-#include "worker/data/chat/frame.h"
 #include "worker/data/data_file.h"
 #include "worker/data/formats/json_line.h"
 #include "worker/data/formats/text_share.h"

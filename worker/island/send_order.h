@@ -14,8 +14,6 @@
 #ifndef ATOLL_WORKER_ISLAND_SEND_ORDER_H_
 #define ATOLL_WORKER_ISLAND_SEND_ORDER_H_
 
-#include <compare>
-#include <cstdint>
 #include <map>
 #include <optional>
 

@@ -1,7 +1,5 @@
 #include "worker/model/layer_state.h"
 
-#include <utility>
-
 namespace atl {
 
 int64_t LayerState::Bytes(const LayerLayout& layout, DType compute,

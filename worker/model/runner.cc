@@ -1,7 +1,6 @@
 #include "worker/model/runner.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "common/masked_tokens.h"
 #include "common/model/targets.h"

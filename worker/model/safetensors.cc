@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "common/check.h"

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
-#include <memory>
-#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
@@ -20,7 +18,6 @@
 #include "common/paths.h"
 #include "common/rng.h"
 #include "worker/model/published_folder.h"
-#include "worker/model/safetensors.h"
 
 namespace atl {
 namespace {

@@ -6,7 +6,6 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "common/model/hugging_face.h"
 #include "common/model/layout.h"

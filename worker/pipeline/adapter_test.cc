@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 

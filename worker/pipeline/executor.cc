@@ -1,7 +1,6 @@
 #include "worker/pipeline/executor.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "common/check.h"
 #include "common/event_loop.h"

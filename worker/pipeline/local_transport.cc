@@ -1,7 +1,6 @@
 #include "worker/pipeline/local_transport.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "common/check.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <utility>
 
 #include "common/check.h"
 #include "common/protocol/program_slots.h"

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "common/protocol/device_profile.h"
 #include "common/status.h"

@@ -6,7 +6,6 @@
 #include <memory>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/event_loop.h"

@@ -9,7 +9,6 @@
 #define ATOLL_WORKER_PROFILER_LINK_PROFILER_H_
 
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"

@@ -4,11 +4,9 @@
 #ifndef ATOLL_WORKER_STATE_PARTS_H_
 #define ATOLL_WORKER_STATE_PARTS_H_
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>

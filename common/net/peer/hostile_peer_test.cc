@@ -1,8 +1,6 @@
 // A link against peers that keep no rule: raw ZeroMQ sockets with crafted frames.
 
 #include <catch2/catch.hpp>
-#include <cstring>
-#include <ctime>
 #include <limits>
 #include <thread>
 

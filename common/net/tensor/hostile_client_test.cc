@@ -1,6 +1,5 @@
 // A client against servers that keep no rule: a raw ZeroMQ socket that answers what it likes.
 
-#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>

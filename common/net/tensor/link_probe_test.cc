@@ -1,7 +1,6 @@
 #include "common/net/tensor/link_probe.h"
 
 #include <catch2/catch.hpp>
-#include <thread>
 
 #include "tests/catch/limits.h"
 

@@ -5,7 +5,6 @@
 #define ATOLL_COMMON_NET_TENSOR_TENSOR_TYPES_H_
 
 #include <cstdint>
-#include <string>
 
 #include "common/ids.h"
 

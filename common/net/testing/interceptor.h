@@ -4,11 +4,9 @@
 #define ATOLL_COMMON_NET_TESTING_INTERCEPTOR_H_
 
 #include <atomic>
-#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>

@@ -4,7 +4,6 @@
 #define ATOLL_COMMON_NET_TESTING_PEER_FIXTURE_H_
 
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>

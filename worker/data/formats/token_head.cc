@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "common/file_kind.h"

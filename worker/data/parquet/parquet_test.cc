@@ -1,6 +1,5 @@
 #include <catch2/catch.hpp>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <vector>
 

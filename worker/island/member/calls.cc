@@ -7,7 +7,6 @@
 
 #include "common/check.h"
 #include "common/event_loop.h"
-#include "worker/island/messages/wire.h"
 
 namespace atl::worker {
 namespace {}  // namespace

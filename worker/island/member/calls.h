@@ -4,13 +4,10 @@
 #define ATOLL_WORKER_ISLAND_MEMBER_CALLS_H_
 
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "common/net/peer/peer_link.h"
 #include "common/status.h"

@@ -1,7 +1,5 @@
 // GroupMember: what a call requests of a member, of the leader's own part or of a follower.
 
-#include <utility>
-
 #include "worker/island/member/member.h"
 
 namespace atl::worker {

@@ -5,7 +5,6 @@
 #ifndef ATOLL_WORKER_ISLAND_MEMBER_PEER_TRANSPORT_H_
 #define ATOLL_WORKER_ISLAND_MEMBER_PEER_TRANSPORT_H_
 
-#include <map>
 #include <mutex>
 #include <string>
 #include <utility>

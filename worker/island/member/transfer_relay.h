@@ -12,7 +12,6 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "worker/core/actions.h"

@@ -5,7 +5,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
-#include <functional>
 #include <numeric>
 
 #include "common/masked_tokens.h"

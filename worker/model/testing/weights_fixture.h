@@ -5,13 +5,9 @@
 
 #include <sys/stat.h>
 
-#include <bit>
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
