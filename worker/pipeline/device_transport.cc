@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/protocol/tensor_groups.h"
+#include "common/protocol/island_plan.h"
 #include "worker/pipeline/device_transport_impl.h"
 
 namespace atl::worker {
@@ -15,7 +15,7 @@ constexpr int64_t kAlignment = 256;
 
 // ------------------------------------------------------------------------------------ setup ----
 
-DeviceTransport::DeviceTransport(HostTransport* host, Duration timeout, MessageLog* log)
+DeviceTransport::DeviceTransport(LocalTransport* host, Duration timeout, MessageLog* log)
     : host_(host), timeout_(timeout), log_(log), block_limit_(timeout) {
   host_->OnAbort([this](const std::string& reason) { Stop(reason); });
 }

@@ -31,8 +31,8 @@
 #include <utility>
 #include <vector>
 
+#include "worker/pipeline/local_transport.h"
 #include "worker/pipeline/message_log.h"
-#include "worker/pipeline/transport.h"
 #include "worker/pipeline/transport_selection.h"
 
 namespace atl::worker {
@@ -41,7 +41,7 @@ class DeviceTransport final : public Transport {
  public:
   // `host`, and `log` of what NCCL carries (or null), outlive it. Nothing waits longer than
   // `timeout` for a block; longer under a plan of long steps (StepLimit).
-  DeviceTransport(HostTransport* host, Duration timeout, MessageLog* log = nullptr);
+  DeviceTransport(LocalTransport* host, Duration timeout, MessageLog* log = nullptr);
   ~DeviceTransport() override;
 
   // Adds a device, before the first Prepare. Both backends are the device's, for its two threads.
@@ -117,7 +117,7 @@ class DeviceTransport final : public Transport {
   absl::Status Put(Port& port, const MessageTag& tag, Block* block, DType dtype, int64_t elements);
   void Count(const DevicePair& ends, int64_t bytes, Instant sent);
 
-  HostTransport* const host_;
+  LocalTransport* const host_;
   const Duration timeout_;  // without a plan
   MessageLog* const log_;
   std::map<std::string, std::unique_ptr<Port>> ports_;

@@ -40,9 +40,8 @@ absl::Status LocalTransport::SendBytes(const std::string& from, const std::strin
                                        const MessageTag& tag, DType dtype,
                                        std::span<const std::byte> bytes,
                                        std::shared_ptr<const void> owner) {
+  ATOLL_RETURN_IF_ERROR(Put({to, tag}, {from, dtype, bytes, std::move(owner)}));
   const std::lock_guard lock(mutex_);
-  if (aborted_) return absl::AbortedError(reason_);
-  ATOLL_RETURN_IF_ERROR(PutLocked({to, tag}, {from, dtype, bytes, std::move(owner)}));
   StageLinkCounters& counters = counters_[{from, to}];
   counters.from = from;
   counters.to = to;
@@ -55,25 +54,25 @@ absl::Status LocalTransport::Announce(const std::string& from, const std::string
                                       const MessageTag& tag, DType dtype,
                                       std::span<const std::byte> bytes,
                                       std::shared_ptr<const void> owner) {
-  const std::lock_guard lock(mutex_);
-  if (aborted_) return absl::AbortedError(reason_);
-  return PutLocked({to, tag}, {from, dtype, bytes, std::move(owner)});
+  return Put({to, tag}, {from, dtype, bytes, std::move(owner)});
 }
 
-void LocalTransport::Deliver(const std::string& from, const std::string& to, const MessageTag& tag,
-                             DType dtype, std::span<const std::byte> bytes,
-                             std::shared_ptr<const void> owner) {
-  Deliver({to, tag}, {from, dtype, bytes, std::move(owner)});
-}
-
-void LocalTransport::Deliver(Key key, HostMessage message) {
+void LocalTransport::Deliver(const std::string& from, const std::string& to,
+                             const std::variant<MessageTag, VoteTag>& tag, DType dtype,
+                             std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
   absl::Status status;
   {
     const std::lock_guard lock(mutex_);
     if (aborted_) return;
-    status = PutLocked(std::move(key), std::move(message));
+    status = PutLocked({to, tag}, {from, dtype, bytes, std::move(owner)});
   }
-  if (!status.ok()) Abort(std::string(status.message()));
+  if (!status.ok()) LocalTransport::Abort(std::string(status.message()));
+}
+
+absl::Status LocalTransport::Put(Key key, HostMessage message) {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) return absl::AbortedError(reason_);
+  return PutLocked(std::move(key), std::move(message));
 }
 
 absl::Status LocalTransport::PutLocked(Key key, HostMessage message) {
@@ -162,15 +161,7 @@ absl::Status LocalTransport::Receive(const std::string& device, const MessageTag
 absl::Status LocalTransport::SendVotes(const std::string& from, const std::string& to,
                                        const VoteTag& tag, const std::vector<double>& votes) {
   const auto copy = std::make_shared<const std::vector<double>>(votes);
-  const std::lock_guard lock(mutex_);
-  if (aborted_) return absl::AbortedError(reason_);
-  return PutLocked({to, tag}, {from, DType::kFloat64, std::as_bytes(std::span(*copy)), copy});
-}
-
-void LocalTransport::DeliverVotes(const std::string& from, const std::string& to,
-                                  const VoteTag& tag, std::span<const std::byte> bytes,
-                                  std::shared_ptr<const void> owner) {
-  Deliver({to, tag}, {from, DType::kFloat64, bytes, std::move(owner)});
+  return Put({to, tag}, {from, DType::kFloat64, std::as_bytes(std::span(*copy)), copy});
 }
 
 absl::StatusOr<std::vector<double>> LocalTransport::ReceiveVotes(const std::string& device,

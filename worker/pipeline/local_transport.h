@@ -17,8 +17,9 @@
 
 namespace atl::worker {
 
-// Any number of threads.
-class LocalTransport : public HostTransport {
+// Any number of threads. The base of the transport to other workers, and what one for other memory
+// (device_transport.h) works on.
+class LocalTransport : public Transport {
  public:
   // Holds at most `max_bytes` of messages that have not been received, kMessageCost for each.
   static constexpr int64_t kMessageCost = 256;
@@ -26,28 +27,41 @@ class LocalTransport : public HostTransport {
 
   absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
                     Backend& backend, Stream& stream, const Tensor& payload) override;
-  // Puts in a message that came from elsewhere; its bytes live as long as `owner`. One that has no
-  // room, or is there already, aborts: its sender and we do not work by the same plan.
-  void Deliver(const std::string& from, const std::string& to, const MessageTag& tag, DType dtype,
+  // Thread-safe, and never waits. `owner` keeps the bytes, unchanged.
+  virtual absl::Status SendBytes(const std::string& from, const std::string& to,
+                                 const MessageTag& tag, DType dtype,
+                                 std::span<const std::byte> bytes,
+                                 std::shared_ptr<const void> owner);
+  // Sends, as SendBytes does, the announcement of a message that another transport carries: it is
+  // not counted or logged, and waits for no grant.
+  virtual absl::Status Announce(const std::string& from, const std::string& to,
+                                const MessageTag& tag, DType dtype,
+                                std::span<const std::byte> bytes,
+                                std::shared_ptr<const void> owner);
+  // Calls this when Abort, or what aborts by itself, first ends all waits until Reset; on the
+  // thread that does it: it must not wait nor call back. Null ends that. No call is under way when
+  // OnAbort or any Abort returns.
+  using Aborted = std::function<void(const std::string& reason)>;
+  void OnAbort(Aborted aborted);
+  // Calls this for whatever arrives for the device, on the thread that brings it and with locks
+  // held: it must not wait nor call back. Null ends that; no call runs after it has returned.
+  using Arrival = std::function<void(const std::string& from, const MessageTag& tag)>;
+  void OnArrival(const std::string& device, Arrival arrival);
+  // Returns what has arrived; NOT_FOUND: it has been taken, or dropped.
+  absl::StatusOr<HostMessage> Take(const std::string& device, const MessageTag& tag);
+  // Puts in a message that came from elsewhere; its bytes live as long as `owner`, and of votes are
+  // of doubles. One that has no room, or is there already, aborts this queue: its sender and we do
+  // not work by the same plan.
+  void Deliver(const std::string& from, const std::string& to,
+               const std::variant<MessageTag, VoteTag>& tag, DType dtype,
                std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
-  absl::Status SendBytes(const std::string& from, const std::string& to, const MessageTag& tag,
-                         DType dtype, std::span<const std::byte> bytes,
-                         std::shared_ptr<const void> owner) override;
-  absl::Status Announce(const std::string& from, const std::string& to, const MessageTag& tag,
-                        DType dtype, std::span<const std::byte> bytes,
-                        std::shared_ptr<const void> owner) override;
-  void OnAbort(Aborted aborted) override;
-  void OnArrival(const std::string& device, Arrival arrival) override;
-  absl::StatusOr<HostMessage> Take(const std::string& device, const MessageTag& tag) override;
+
   bool Arrived(const std::string& device, const MessageTag& tag) override;
   void Wait(const std::string& device, std::span<const MessageTag> tags, Instant deadline) override;
   absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
                        Stream& stream, const Tensor& into, Instant deadline) override;
   absl::Status SendVotes(const std::string& from, const std::string& to, const VoteTag& tag,
                          const std::vector<double>& votes) override;
-  // Delivers as Deliver does; the bytes are of doubles.
-  void DeliverVotes(const std::string& from, const std::string& to, const VoteTag& tag,
-                    std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
   absl::StatusOr<std::vector<double>> ReceiveVotes(const std::string& device, const VoteTag& tag,
                                                    Instant deadline) override;
   void Abort(const std::string& reason) override;
@@ -57,7 +71,7 @@ class LocalTransport : public HostTransport {
  private:
   using Key = std::pair<std::string, std::variant<MessageTag, VoteTag>>;
 
-  void Deliver(Key key, HostMessage message);
+  absl::Status Put(Key key, HostMessage message);
   absl::Status PutLocked(Key key, HostMessage message);
   absl::StatusOr<HostMessage> AwaitMessage(const Key& key, Instant deadline);
   HostMessage TakeLocked(const Key& key);

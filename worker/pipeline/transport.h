@@ -142,33 +142,6 @@ struct HostMessage {
   std::shared_ptr<const void> owner;
 };
 
-// A transport through host memory, which one for other memory can work on.
-class HostTransport : public Transport {
- public:
-  // Thread-safe, and never waits. `owner` keeps the bytes, unchanged.
-  virtual absl::Status SendBytes(const std::string& from, const std::string& to,
-                                 const MessageTag& tag, DType dtype,
-                                 std::span<const std::byte> bytes,
-                                 std::shared_ptr<const void> owner) = 0;
-  // Sends, as SendBytes does, the announcement of a message that another transport carries: it is
-  // not counted or logged, and waits for no grant.
-  virtual absl::Status Announce(const std::string& from, const std::string& to,
-                                const MessageTag& tag, DType dtype,
-                                std::span<const std::byte> bytes,
-                                std::shared_ptr<const void> owner) = 0;
-  // Calls this when Abort, or what aborts by itself, first ends all waits until Reset; on the
-  // thread that does it: it must not wait nor call back. Null ends that. No call is under way when
-  // OnAbort or any Abort returns.
-  using Aborted = std::function<void(const std::string& reason)>;
-  virtual void OnAbort(Aborted aborted) = 0;
-  // Calls this for whatever arrives for the device, on the thread that brings it and with locks
-  // held: it must not wait nor call back. Null ends that; no call runs after it has returned.
-  using Arrival = std::function<void(const std::string& from, const MessageTag& tag)>;
-  virtual void OnArrival(const std::string& device, Arrival arrival) = 0;
-  // Returns what has arrived; NOT_FOUND: it has been taken, or dropped.
-  virtual absl::StatusOr<HostMessage> Take(const std::string& device, const MessageTag& tag) = 0;
-};
-
 }  // namespace atl::worker
 
 #endif  // ATOLL_WORKER_PIPELINE_TRANSPORT_H_

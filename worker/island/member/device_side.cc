@@ -11,7 +11,8 @@
 namespace atl::worker {
 
 std::unique_ptr<DeviceSide> DeviceSide::Of(const NodeId& worker, std::vector<LocalDevice>& devices,
-                                           HostTransport* host, MessageLog* log, Duration timeout) {
+                                           LocalTransport* host, MessageLog* log,
+                                           Duration timeout) {
   if (std::all_of(devices.begin(), devices.end(),
                   [](const LocalDevice& d) { return d.compute->memory_on_host(); })) {
     return nullptr;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/collectives/nccl_communicators.h"
+#include "worker/collectives/communicators.h"
 #include "worker/pipeline/device_transport.h"
 
 namespace atl::worker {
@@ -21,7 +21,7 @@ class DeviceSide {
   // devices, whose engine ends before this does, but after Close. `host`, and the log of what goes
   // to other workers, outlive it.
   static std::unique_ptr<DeviceSide> Of(const NodeId& worker, std::vector<LocalDevice>& devices,
-                                        HostTransport* host, MessageLog* log, Duration timeout);
+                                        LocalTransport* host, MessageLog* log, Duration timeout);
 
   Transport* transport() { return &transport_; }
 
@@ -39,7 +39,7 @@ class DeviceSide {
   void Close() { transport_.Close(); }
 
  private:
-  DeviceSide(HostTransport* host, MessageLog* log, Duration timeout)
+  DeviceSide(LocalTransport* host, MessageLog* log, Duration timeout)
       : transport_(host, timeout, log) {}
 
   DeviceTransport transport_;

@@ -6,7 +6,6 @@
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "common/protocol/island_plan.h"
-#include "common/protocol/tensor_groups.h"
 #include "worker/pipeline/role.h"
 
 namespace atl::worker {
@@ -41,7 +40,7 @@ void PeerTransport::BeginEpoch(int64_t epoch) {
 void PeerTransport::Reset() {
   const std::lock_guard lock(mutex_);
   epoch_ = next_epoch_;
-  inbox_.Reset();
+  LocalTransport::Reset();
 }
 
 void PeerTransport::SetPlan(const IslandPlan& plan) {
@@ -101,31 +100,13 @@ void PeerTransport::OnMessage(PeerDelivery delivery) {
   const std::span<const std::byte> bytes = owner->payload.bytes();
   const std::lock_guard lock(mutex_);   // until it is there: no Reset comes between
   if (message.epoch != epoch_) return;  // it has changed since the message was admitted
-  if (const auto* votes = std::get_if<VoteTag>(&message.tag)) {
-    inbox_.DeliverVotes(message.from, message.to, *votes, bytes, std::move(owner));
-  } else {
-    inbox_.Deliver(message.from, message.to, std::get<MessageTag>(message.tag), message.dtype,
-                   bytes, std::move(owner));
-  }
-}
-
-absl::Status PeerTransport::Send(const std::string& from, const std::string& to,
-                                 const MessageTag& tag, Backend& backend, Stream& stream,
-                                 const Tensor& payload) {
-  const NodeId worker = WorkerFromDevice(to);
-  if (worker == worker_) return inbox_.Send(from, to, tag, backend, stream, payload);
-  ATOLL_CHECK(payload.contiguous());
-  const int64_t size = payload.size() * GetElementSize(payload.dtype);
-  auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(size));
-  backend.CopyToHost(stream, bytes->data(), payload);
-  ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
-  return SendBytes(from, to, tag, payload.dtype, *bytes, bytes);
+  Deliver(message.from, message.to, message.tag, message.dtype, bytes, std::move(owner));
 }
 
 absl::Status PeerTransport::SendVotes(const std::string& from, const std::string& to,
                                       const VoteTag& tag, const std::vector<double>& votes) {
   const NodeId worker = WorkerFromDevice(to);
-  if (worker == worker_) return inbox_.SendVotes(from, to, tag, votes);
+  if (worker == worker_) return LocalTransport::SendVotes(from, to, tag, votes);
   const auto copy = std::make_shared<const std::vector<double>>(votes);
   return link_->Send(worker, MakePeerMessage({tag, from, to, DType::kFloat64},
                                              std::as_bytes(std::span(*copy)), copy));
@@ -148,7 +129,8 @@ absl::Status PeerTransport::SendBytes(const std::string& from, const std::string
                                       std::span<const std::byte> bytes,
                                       std::shared_ptr<const void> owner) {
   const NodeId worker = WorkerFromDevice(to);
-  if (worker == worker_) return inbox_.SendBytes(from, to, tag, dtype, bytes, std::move(owner));
+  if (worker == worker_)
+    return LocalTransport::SendBytes(from, to, tag, dtype, bytes, std::move(owner));
   const auto size = static_cast<int64_t>(bytes.size());
   PeerMessage message = MakePeerMessage({tag, from, to, dtype}, bytes, std::move(owner));
   message.arrived = [counted = counted_, ends = DevicePair{from, to}, size,
@@ -176,7 +158,7 @@ absl::Status PeerTransport::SendBytes(const std::string& from, const std::string
     Log(sent, waiting.get());
     const absl::Status status = link_->Send(worker, std::move(*waiting));
     if (status.ok()) return;
-    inbox_.Abort(std::string(status.message()));  // its sender has returned already
+    LocalTransport::Abort(std::string(status.message()));  // its sender has returned already
     left();
   });
 }
@@ -186,7 +168,8 @@ absl::Status PeerTransport::Announce(const std::string& from, const std::string&
                                      std::span<const std::byte> bytes,
                                      std::shared_ptr<const void> owner) {
   const NodeId worker = WorkerFromDevice(to);
-  if (worker == worker_) return inbox_.Announce(from, to, tag, dtype, bytes, std::move(owner));
+  if (worker == worker_)
+    return LocalTransport::Announce(from, to, tag, dtype, bytes, std::move(owner));
   return link_->Send(worker, MakePeerMessage({tag, from, to, dtype}, bytes, std::move(owner)));
 }
 
@@ -205,14 +188,14 @@ void PeerTransport::Log(SentMessage sent, PeerMessage* message) {
 }
 
 void PeerTransport::Abort(const std::string& reason) {
-  inbox_.Abort(reason);
+  LocalTransport::Abort(reason);
   scheduler_.Forget();
   link_->DropQueued(PeerChannel::kTensor);
   link_->DropQueued(PeerChannel::kCollective);  // members say afterwards that they have failed
 }
 
 std::vector<StageLinkCounters> PeerTransport::counters() const {
-  std::vector<StageLinkCounters> all = inbox_.counters();
+  std::vector<StageLinkCounters> all = LocalTransport::counters();
   const std::lock_guard lock(counted_->mutex);
   for (const auto& [ends, counters] : counted_->stage_links) all.push_back(counters);
   return all;

@@ -18,11 +18,13 @@
 
 namespace atl::worker {
 
-class PeerTransport final : public HostTransport {
+class PeerTransport final : public LocalTransport {
  public:
   // Holds at most `max_bytes` of messages that have come and not been received, as LocalTransport.
   PeerTransport(NodeId worker, int64_t max_bytes, SharedLinkScheduler::SendCall send_call)
-      : worker_(worker), inbox_(max_bytes), scheduler_(std::move(worker), std::move(send_call)) {}
+      : LocalTransport(max_bytes),
+        worker_(worker),
+        scheduler_(std::move(worker), std::move(send_call)) {}
 
   // Sets the link, before anything else; it outlives all use.
   void Use(PeerLink* link) { link_ = link; }
@@ -47,38 +49,14 @@ class PeerTransport final : public HostTransport {
     scheduler_.OnCall(from, call);
   }
 
-  absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
-                    Backend& backend, Stream& stream, const Tensor& payload) override;
   absl::Status SendBytes(const std::string& from, const std::string& to, const MessageTag& tag,
                          DType dtype, std::span<const std::byte> bytes,
                          std::shared_ptr<const void> owner) override;
   absl::Status Announce(const std::string& from, const std::string& to, const MessageTag& tag,
                         DType dtype, std::span<const std::byte> bytes,
                         std::shared_ptr<const void> owner) override;
-  void OnAbort(Aborted aborted) override { inbox_.OnAbort(std::move(aborted)); }
-  void OnArrival(const std::string& device, Arrival arrival) override {
-    inbox_.OnArrival(device, std::move(arrival));
-  }
-  absl::StatusOr<HostMessage> Take(const std::string& device, const MessageTag& tag) override {
-    return inbox_.Take(device, tag);
-  }
-  bool Arrived(const std::string& device, const MessageTag& tag) override {
-    return inbox_.Arrived(device, tag);
-  }
-  void Wait(const std::string& device, std::span<const MessageTag> tags,
-            Instant deadline) override {
-    inbox_.Wait(device, tags, deadline);
-  }
-  absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
-                       Stream& stream, const Tensor& into, Instant deadline) override {
-    return inbox_.Receive(device, tag, backend, stream, into, deadline);
-  }
   absl::Status SendVotes(const std::string& from, const std::string& to, const VoteTag& tag,
                          const std::vector<double>& votes) override;
-  absl::StatusOr<std::vector<double>> ReceiveVotes(const std::string& device, const VoteTag& tag,
-                                                   Instant deadline) override {
-    return inbox_.ReceiveVotes(device, tag, deadline);
-  }
   void Abort(const std::string& reason) override;
   void Reset() override;
   std::vector<StageLinkCounters> counters() const override;
@@ -100,7 +78,6 @@ class PeerTransport final : public HostTransport {
   struct Counted;
 
   const NodeId worker_;
-  LocalTransport inbox_;
   PeerLink* link_ = nullptr;
   const std::shared_ptr<Counted> counted_ = MakeCounted();  // callbacks of the link hold it too
   static std::shared_ptr<Counted> MakeCounted();
