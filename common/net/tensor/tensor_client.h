@@ -37,19 +37,18 @@ struct ServerAddress {
   auto operator<=>(const ServerAddress&) const = default;
 };
 
-// Status of both results, besides OK: DeadlineExceeded (and what it was waiting for), Cancelled,
-// Unauthenticated (the server does not know our key), InvalidArgument (a bad request or address),
-// FailedPrecondition (the server refused; its reason follows).
-struct PushResult {
+// How a push or a pull ends. Status, besides OK: DeadlineExceeded (and what it was waiting for),
+// Cancelled, Unauthenticated (the server does not know our key), InvalidArgument (a bad request or
+// address), FailedPrecondition (the server refused; its reason follows).
+struct TransferResult {
   absl::Status status;
-  PushStatus push_status = PushStatus::kRefused;  // kStaged or kDuplicate when status is OK
+  PushStatus push_status = PushStatus::kRefused;  // of a push: kStaged or kDuplicate when OK
+  // Of a pull: what was pulled; when refused, the server's newest.
+  Version version = kNoVersion;
+  std::optional<PullRefusal> refusal = std::nullopt;  // set when the server refused a pull
 };
-
-struct PullResult {
-  absl::Status status;
-  Version version = kNoVersion;        // of what was pulled; when refused, the server's newest
-  std::optional<PullRefusal> refusal;  // set when the server refused
-};
+using PushResult = TransferResult;
+using PullResult = TransferResult;
 
 using TransferId = uint64_t;
 
@@ -72,13 +71,12 @@ struct TensorClientOptions {
 
 class TensorClient {
  public:
-  using PushDone = std::function<void(PushResult)>;
-  using PullDone = std::function<void(PullResult)>;
+  using Done = std::function<void(TransferResult)>;
 
   static absl::StatusOr<std::unique_ptr<TensorClient>> Create(TensorClientOptions options);
 
   // Ends every transfer with Cancelled, then stops. No `done` runs after this.
-  ~TensorClient();
+  virtual ~TensorClient() = default;
   TensorClient(const TensorClient&) = delete;
   TensorClient& operator=(const TensorClient&) = delete;
 
@@ -87,35 +85,36 @@ class TensorClient {
 
   // Sends `source`, encoded (not quantised), as the push `id`. `source` stays unchanged while
   // `owner` is kept here: until the last byte has left. That may be slightly after `done`.
-  TransferId Push(const ServerAddress& server, const PushId& id, Encoding encoding,
-                  std::span<const float> source, std::shared_ptr<const void> owner,
-                  Duration timeout, PushDone done);
+  virtual TransferId Push(const ServerAddress& server, const PushId& id, Encoding encoding,
+                          std::span<const float> source, std::shared_ptr<const void> owner,
+                          Duration timeout, Done done) = 0;
 
   // The same with bytes that are encoded already, in whatever encoding: EncodedBytes(encoding,
   // element_count) of them.
-  TransferId Push(const ServerAddress& server, const PushId& id, Encoding encoding,
-                  int64_t element_count, std::span<const std::byte> source,
-                  std::shared_ptr<const void> owner, Duration timeout, PushDone done);
+  virtual TransferId Push(const ServerAddress& server, const PushId& id, Encoding encoding,
+                          int64_t element_count, std::span<const std::byte> source,
+                          std::shared_ptr<const void> owner, Duration timeout, Done done) = 0;
 
   // (Both: id.elements is what is pushed, or 0 for a whole shard.)
 
   // Fills `destination`, which must stay valid until `done` and have exactly as many elements as
   // were requested.
   // Its content is unspecified unless the result is OK.
-  TransferId Pull(const ServerAddress& server, const PullRequest& request,
-                  std::span<float> destination, Duration timeout, PullDone done);
+  virtual TransferId Pull(const ServerAddress& server, const PullRequest& request,
+                          std::span<float> destination, Duration timeout, Done done) = 0;
 
   // Ends a transfer with Cancelled, unless it has ended. A push may have been taken all the same.
-  void Cancel(TransferId id);
+  virtual void Cancel(TransferId id) = 0;
 
-  LinkCounters counters() const;
+  virtual LinkCounters counters() const = 0;
   // Bytes a second that pulls have come in with lately, by endpoint (pull_rates.h).
-  std::map<std::string, double> pull_rates() const;
+  virtual std::map<std::string, double> pull_rates() const = 0;
+
+ protected:
+  TensorClient() = default;
 
  private:
   class Impl;
-  explicit TensorClient(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace atl

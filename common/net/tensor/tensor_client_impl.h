@@ -16,19 +16,29 @@
 
 namespace atl {
 
-class TensorClient::Impl {
+class TensorClient::Impl final : public TensorClient {
  public:
   explicit Impl(TensorClientOptions options)
       : options_(std::move(options)),
         pool_(BufferPool::Create(options_.send_bytes_max)),
         push_pace_(options_.bandwidth_limit_bytes_per_s),
         pull_pace_(options_.bandwidth_limit_bytes_per_s) {}
-  ~Impl();
+  ~Impl() override;
 
   absl::Status Start();
-  LinkCounters counters() const;
-  std::map<std::string, double> pull_rates() const;
+  TransferId Push(const ServerAddress& server, const PushId& id, Encoding encoding,
+                  std::span<const float> source, std::shared_ptr<const void> owner,
+                  Duration timeout, Done done) override;
+  TransferId Push(const ServerAddress& server, const PushId& id, Encoding encoding,
+                  int64_t element_count, std::span<const std::byte> source,
+                  std::shared_ptr<const void> owner, Duration timeout, Done done) override;
+  TransferId Pull(const ServerAddress& server, const PullRequest& request,
+                  std::span<float> destination, Duration timeout, Done done) override;
+  void Cancel(TransferId id) override;
+  LinkCounters counters() const override;
+  std::map<std::string, double> pull_rates() const override;
 
+ private:
   struct Connection;
 
   // A push or a pull, from the call to its `done`.
@@ -44,8 +54,7 @@ class TensorClient::Impl {
     int64_t element_count = 0;
     std::shared_ptr<const void> owner;
     std::span<float> destination;
-    PushDone push_done;
-    PullDone pull_done;
+    Done done;
     Instant opened;
     Instant deadline;
 
@@ -70,25 +79,15 @@ class TensorClient::Impl {
 
   // Thread-safe.
   TransferId Submit(std::unique_ptr<Transfer> transfer, Duration timeout);
-  void Cancel(TransferId id);
-
- private:
   void Run();
   int WaitMs() const;
-  // How a transfer in segments ends; see PushResult and PullResult.
-  struct SplitResult {
-    absl::Status status;
-    PushStatus push_status = PushStatus::kRefused;
-    Version version = kNoVersion;
-    std::optional<PullRefusal> refusal;
-  };
   // A large transfer. It is never on the wire itself: its segments are transfers of their own.
   struct Split {
     std::unique_ptr<Transfer> whole;
     int64_t next = 0;  // the first element without a segment
     std::set<TransferId> open;
-    std::optional<SplitResult> failure;  // the first
-    bool staged = false;                 // some segment was
+    std::optional<TransferResult> failure;  // the first
+    bool staged = false;                    // some segment was
     Version version = kNoVersion;
   };
 
@@ -99,8 +98,8 @@ class TensorClient::Impl {
   void StartSegments();
   bool HasRoom(const ServerAddress& server, size_t open);
   void StartSegment(TransferId id, Split& split);
-  void SegmentDone(TransferId id, TransferId segment, SplitResult result);
-  void FailSplit(TransferId id, SplitResult failure);
+  void SegmentDone(TransferId id, TransferId segment, TransferResult result);
+  void FailSplit(TransferId id, TransferResult failure);
   void EndSplit(TransferId id);
 
   absl::StatusOr<Connection*> ConnectionTo(const ServerAddress& server);

@@ -99,26 +99,22 @@ void TensorClient::Impl::StartSegment(TransferId id, Split& split) {
       const auto bytes = static_cast<size_t>(EncodedBytes(whole.encoding, end - begin));
       segment->source_bytes = whole.source_bytes.subspan(offset, bytes);
     }
-    segment->push_done = [this, id, number = segment->id](PushResult result) {
-      SegmentDone(id, number, {std::move(result.status), result.push_status});
-    };
   } else {
     segment->request = whole.request;
     segment->request.begin = first + begin;
     segment->request.elements = end - begin;
     segment->destination = whole.destination.subspan(from, count);
-    segment->pull_done = [this, id, number = segment->id](PullResult result) {
-      SegmentDone(id, number,
-                  {std::move(result.status), PushStatus::kRefused, result.version, result.refusal});
-    };
   }
+  segment->done = [this, id, number = segment->id](TransferResult result) {
+    SegmentDone(id, number, std::move(result));
+  };
   split.open.insert(segment->id);
   Transfer& added = *segment;
   transfers_[added.id] = std::move(segment);
   Connect(added);
 }
 
-void TensorClient::Impl::SegmentDone(TransferId id, TransferId segment, SplitResult result) {
+void TensorClient::Impl::SegmentDone(TransferId id, TransferId segment, TransferResult result) {
   const auto it = splits_.find(id);
   if (it == splits_.end()) return;
   Split& split = it->second;
@@ -132,7 +128,7 @@ void TensorClient::Impl::SegmentDone(TransferId id, TransferId segment, SplitRes
 
 // Ends a split transfer, whose open segments are of no use any more. Its end waits for theirs: they
 // write to its memory.
-void TensorClient::Impl::FailSplit(TransferId id, SplitResult failure) {
+void TensorClient::Impl::FailSplit(TransferId id, TransferResult failure) {
   Split& split = splits_.at(id);
   if (!split.failure) {
     split.failure = std::move(failure);
@@ -144,14 +140,9 @@ void TensorClient::Impl::FailSplit(TransferId id, SplitResult failure) {
 
 void TensorClient::Impl::EndSplit(TransferId id) {
   const Split split = std::move(splits_.extract(id).mapped());
-  SplitResult result{absl::OkStatus(), split.staged ? PushStatus::kStaged : PushStatus::kDuplicate,
-                     split.version};
-  if (split.failure) result = *split.failure;
-  if (split.whole->is_push) {
-    split.whole->push_done({std::move(result.status), result.push_status});
-  } else {
-    split.whole->pull_done({std::move(result.status), result.version, result.refusal});
-  }
+  TransferResult result{absl::OkStatus(),
+                        split.staged ? PushStatus::kStaged : PushStatus::kDuplicate, split.version};
+  split.whole->done(split.failure ? *split.failure : result);
 }
 
 }  // namespace atl

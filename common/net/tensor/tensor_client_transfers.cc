@@ -293,9 +293,8 @@ void TensorClient::Impl::End(Transfer& transfer, absl::Status status, PushStatus
   const std::unique_ptr<Transfer> ended = std::move(it->second);
   transfers_.erase(it);
   status = Annotate(status, ended->Name());
-  if (ended->is_push) return ended->push_done({std::move(status), push_status});
-  const bool has_version = status.ok() || refusal.has_value();
-  ended->pull_done({std::move(status), has_version ? ended->version : kNoVersion, refusal});
+  const bool has_version = !ended->is_push && (status.ok() || refusal.has_value());
+  ended->done({std::move(status), push_status, has_version ? ended->version : kNoVersion, refusal});
 }
 
 }  // namespace atl

@@ -79,37 +79,39 @@ class TensorServer {
   static absl::StatusOr<std::unique_ptr<TensorServer>> Create(TensorServerOptions options,
                                                               TensorHandler* handler);
   // Stops: no handler call runs or starts after this. Clients see the connection close.
-  ~TensorServer();
+  virtual ~TensorServer() = default;
   TensorServer(const TensorServer&) = delete;
   TensorServer& operator=(const TensorServer&) = delete;
 
   // The endpoint bound, with its real port.
-  const std::string& endpoint() const;
+  virtual const std::string& endpoint() const = 0;
 
   // The answers. Thread-safe; they return at once. An unknown or answered token does nothing.
   // kStaged guarantees that the push is durable (design: it is in the log, synced).
-  void AcknowledgePush(ReplyToken token, PushStatus status, std::string reason = "");
+  virtual void AcknowledgePush(ReplyToken token, PushStatus status, std::string reason = "") = 0;
 
   // Sends `values`, which stay unchanged for as long as `owner` is kept here: until the last byte
   // has left, or the puller has disconnected. fp32 is sent from where it lies, without a copy.
-  void ReplyPull(ReplyToken token, Version version, std::span<const float> values,
-                 std::shared_ptr<const void> owner);
+  virtual void ReplyPull(ReplyToken token, Version version, std::span<const float> values,
+                         std::shared_ptr<const void> owner) = 0;
 
   // `current`: the newest version held, kNoVersion if none.
-  void RefusePull(ReplyToken token, PullRefusal refusal, Version current, std::string reason);
+  virtual void RefusePull(ReplyToken token, PullRefusal refusal, Version current,
+                          std::string reason) = 0;
 
   // With security.keys, lets these public keys, checked before, connect in place of those before.
   // Every transfer of a client whose key is not among them ends, and nothing more is taken from it.
   // Thread-safe; returns at once.
-  void SetClientKeys(std::vector<std::string> public_keys);
+  virtual void SetClientKeys(std::vector<std::string> public_keys) = 0;
 
-  LinkCounters counters() const;   // thread-safe
-  int64_t assembly_bytes() const;  // bytes admitted and unacknowledged now; thread-safe
+  virtual LinkCounters counters() const = 0;   // thread-safe
+  virtual int64_t assembly_bytes() const = 0;  // bytes admitted and unacknowledged now; thread-safe
+
+ protected:
+  TensorServer() = default;
 
  private:
   class Impl;
-  explicit TensorServer(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace atl

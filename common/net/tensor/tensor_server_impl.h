@@ -15,28 +15,38 @@
 
 namespace atl {
 
-class TensorServer::Impl {
+class TensorServer::Impl final : public TensorServer {
  public:
   Impl(TensorServerOptions options, TensorHandler* handler)
       : options_(std::move(options)),
         handler_(handler),
         pool_(BufferPool::Create(options_.idle_buffer_bytes_max)),
         pace_(options_.bandwidth_limit_bytes_per_s) {}
-  ~Impl();
+  ~Impl() override;
 
   absl::Status Start();
-  TaskQueue& tasks() { return tasks_; }
-  const std::string& endpoint() const { return endpoint_; }
-  LinkCounters counters() const;
-  int64_t assembly_bytes() const { return assembly_bytes_; }
-
-  // On the network thread, through tasks().
-  void AcknowledgePush(ReplyToken token, PushStatus status, const std::string& reason);
+  const std::string& endpoint() const override { return endpoint_; }
+  void AcknowledgePush(ReplyToken token, PushStatus status, std::string reason) override {
+    tasks_.Post(
+        [this, token, status, reason = std::move(reason)] { Acknowledge(token, status, reason); });
+  }
   void ReplyPull(ReplyToken token, Version version, std::span<const float> values,
-                 std::shared_ptr<const void> owner);
+                 std::shared_ptr<const void> owner) override {
+    tasks_.Post([this, token, version, values, owner = std::move(owner)] {
+      Reply(token, version, values, owner);
+    });
+  }
   void RefusePull(ReplyToken token, PullRefusal refusal, Version current,
-                  const std::string& reason);
-  void SetClientKeys(const std::vector<std::string>& public_keys);
+                  std::string reason) override {
+    tasks_.Post([this, token, refusal, current, reason = std::move(reason)] {
+      Refuse(token, refusal, current, reason);
+    });
+  }
+  void SetClientKeys(std::vector<std::string> public_keys) override {
+    tasks_.Post([this, keys = std::move(public_keys)] { Allow(keys); });
+  }
+  LinkCounters counters() const override;
+  int64_t assembly_bytes() const override { return assembly_bytes_; }
 
  private:
   // Where answers go: a connection's name, given by ROUTER, and the client's transfer number.
@@ -80,6 +90,11 @@ class TensorServer::Impl {
     Instant sent;  // the last chunk of a pull
   };
 
+  void Acknowledge(ReplyToken token, PushStatus status, const std::string& reason);
+  void Reply(ReplyToken token, Version version, std::span<const float> values,
+             std::shared_ptr<const void> owner);
+  void Refuse(ReplyToken token, PullRefusal refusal, Version current, const std::string& reason);
+  void Allow(const std::vector<std::string>& public_keys);
   void Run();
   bool ReceiveSome();  // whether more may be waiting
   void OnFrame(LinkFrame& in);

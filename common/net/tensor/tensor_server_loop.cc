@@ -17,13 +17,20 @@ Instant Now() { return Instant(std::chrono::steady_clock::now().time_since_epoch
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<TensorServer>> TensorServer::Create(TensorServerOptions options,
+                                                                   TensorHandler* handler) {
+  auto impl = std::make_unique<Impl>(std::move(options), handler);
+  ATOLL_RETURN_IF_ERROR(impl->Start());
+  return impl;
+}
+
 absl::Status TensorServer::Impl::Start() {
   ATOLL_RETURN_IF_ERROR(CheckSecurity(options_.security, options_.endpoint));
   ATOLL_RETURN_IF_ERROR(tasks_.Check());
   ATOLL_ASSIGN_OR_RETURN(context_, ZmqContext::Create(options_.io_threads));
   ATOLL_ASSIGN_OR_RETURN(
       link_, LinkServer::Create(*context_, options_.security.keys, [this] { tasks_.Wake(); }));
-  SetClientKeys(options_.security.allowed_client_keys);
+  Allow(options_.security.allowed_client_keys);
   ATOLL_ASSIGN_OR_RETURN(endpoint_, link_->Bind(options_.endpoint));
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
@@ -107,7 +114,7 @@ bool TensorServer::Impl::IsAllowed(const LinkFrame& in) {
   return options_.security.keys.empty() || client_keys_.count(sender_key_) > 0;
 }
 
-void TensorServer::Impl::SetClientKeys(const std::vector<std::string>& public_keys) {
+void TensorServer::Impl::Allow(const std::vector<std::string>& public_keys) {
   if (options_.security.keys.empty()) return;
   link_->Admit(public_keys);
   client_keys_ = {public_keys.begin(), public_keys.end()};

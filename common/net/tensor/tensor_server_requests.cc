@@ -141,8 +141,8 @@ void TensorServer::Impl::Deliver(Push& push) {
   handler_->OnPush(push.id, push.encoding, push.element_count, std::move(push.payload), push.token);
 }
 
-void TensorServer::Impl::AcknowledgePush(ReplyToken token, PushStatus status,
-                                         const std::string& reason) {
+void TensorServer::Impl::Acknowledge(ReplyToken token, PushStatus status,
+                                     const std::string& reason) {
   const auto it = push_of_token_.find(token.id);
   if (it == push_of_token_.end()) return;
   Push& push = pushes_.at(it->second);
@@ -216,8 +216,8 @@ void TensorServer::Impl::OnCancel(const Route& route) {
   AdmitWaiting();
 }
 
-void TensorServer::Impl::ReplyPull(ReplyToken token, Version version, std::span<const float> values,
-                                   std::shared_ptr<const void> owner) {
+void TensorServer::Impl::Reply(ReplyToken token, Version version, std::span<const float> values,
+                               std::shared_ptr<const void> owner) {
   const auto it = pull_of_token_.find(token.id);
   if (it == pull_of_token_.end()) return;
   const Route route = it->second;
@@ -245,8 +245,8 @@ void TensorServer::Impl::ReplyPull(ReplyToken token, Version version, std::span<
   }
 }
 
-void TensorServer::Impl::RefusePull(ReplyToken token, PullRefusal refusal, Version current,
-                                    const std::string& reason) {
+void TensorServer::Impl::Refuse(ReplyToken token, PullRefusal refusal, Version current,
+                                const std::string& reason) {
   const auto it = pull_of_token_.find(token.id);
   if (it == pull_of_token_.end()) return;
   const Route route = it->second;
