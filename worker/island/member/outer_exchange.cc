@@ -306,13 +306,20 @@ absl::Status OuterExchange::DoDuringSteps(const ApplyCall& call, const Cancelled
 
 absl::Status OuterExchange::SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,
                                     const ReadWhole& read_layer) {
+  // A part that is not readable comes from its holder, later.
+  return ForHeld(/*tables=*/target != OuterTarget::kAdded, shards, read_layer,
+                 [&](const HeldLayer& held, std::span<float> values) {
+                   return SetDevices(held, target, values);
+                 });
+}
+
+absl::Status OuterExchange::ForHeld(bool tables, const std::vector<ShardPlacement>& shards,
+                                    const ReadWhole& read_layer, const UseHeld& use) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   int32_t read = -1;  // layer that `values` are
   std::vector<float> values, cut;
   for (const HeldLayer& held : HeldShards()) {
-    // A part that is not readable comes from its holder, later.
-    if (target == OuterTarget::kAdded && held.table_only) continue;
-    if (!Concern(shards, held.shard.layer)) continue;
+    if ((!tables && held.table_only) || !Concern(shards, held.shard.layer)) continue;
     const LayerLayout& whole = job->layouts[static_cast<size_t>(held.shard.layer)];
     if (read != held.shard.layer) {
       values.resize(static_cast<size_t>(whole.size));
@@ -320,13 +327,13 @@ absl::Status OuterExchange::SetHeld(OuterTarget target, const std::vector<ShardP
       read = held.shard.layer;
     }
     if (held.shard.tensor_split_ratios.size() == 1) {
-      ATOLL_RETURN_IF_ERROR(SetDevices(held, target, values));
+      ATOLL_RETURN_IF_ERROR(use(held, values));
       continue;
     }
     ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job->GetLayerLayout(held.shard));
     cut.resize(static_cast<size_t>(part.size));
     CutLayer(whole, part, values, cut);
-    ATOLL_RETURN_IF_ERROR(SetDevices(held, target, cut));
+    ATOLL_RETURN_IF_ERROR(use(held, cut));
   }
   return absl::OkStatus();
 }
@@ -386,35 +393,22 @@ absl::Status OuterExchange::Do(const FetchTablesCall&) {
 
 // Only what differs from theta_base is put aside: nothing where no step has followed the pull.
 absl::Status OuterExchange::Do(const PutBaseInCall&) {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   ATOLL_RETURN_IF_ERROR(OpenState().status());
   put_aside_.clear();
-  int32_t read = -1;  // layer that `whole` is
-  std::vector<float> whole, cut, values;
-  for (const HeldLayer& held : HeldShards()) {
-    const LayerLayout& layout = job->layouts[static_cast<size_t>(held.shard.layer)];
-    if (read != held.shard.layer) {
-      whole.resize(static_cast<size_t>(layout.size));
-      ATOLL_RETURN_IF_ERROR(ReadLayer(OuterKind::kBase, held.shard.layer, whole));
-      read = held.shard.layer;
-    }
-    std::span<float> base = whole;
-    if (held.shard.tensor_split_ratios.size() > 1) {
-      ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job->GetLayerLayout(held.shard));
-      cut.resize(static_cast<size_t>(part.size));
-      CutLayer(layout, part, whole, cut);
-      base = cut;
-    }
+  const auto read_base = [&](int32_t layer, std::span<float> out) {
+    return ReadLayer(OuterKind::kBase, layer, out);
+  };
+  const auto put_in = [&](const HeldLayer& held, std::span<float> base) -> absl::Status {
     if (!held.table_only) {
-      values.resize(base.size());
+      std::vector<float> values(base.size());
       ATOLL_RETURN_IF_ERROR(
           layers_->GetShard(member_->name(), held.shard, {0, std::ssize(base)}, {values, {}, {}}));
-      if (std::memcmp(values.data(), base.data(), base.size_bytes()) == 0) continue;
-      put_aside_.emplace_back(held.shard, std::exchange(values, {}));
+      if (std::memcmp(values.data(), base.data(), base.size_bytes()) == 0) return absl::OkStatus();
+      put_aside_.emplace_back(held.shard, std::move(values));
     }
-    ATOLL_RETURN_IF_ERROR(layers_->SetShard(held.shard, {base, {}, {}}, /*temporary=*/true));
-  }
-  return absl::OkStatus();
+    return layers_->SetShard(held.shard, {base, {}, {}}, /*temporary=*/true);
+  };
+  return ForHeld(/*tables=*/true, /*shards=*/{}, read_base, put_in);
 }
 
 absl::Status OuterExchange::Do(const PutBackCall&) {

@@ -96,7 +96,11 @@ class OuterExchange {
   // layers that they do not concern (Concern) are left alone.
   absl::Status ReadForDelta(OuterState& outer, const std::vector<ShardPlacement>& shards,
                             bool of_snapshot, const Cancelled& cancelled);
-  // All layers of the plan on these devices, of whole layers as they are read.
+  using UseHeld = std::function<absl::Status(const HeldLayer& held, std::span<float> values)>;
+  // Calls `use` for what these devices hold of the plan's layers (`tables`: copies of tables too),
+  // with its values, of whole layers as they are read.
+  absl::Status ForHeld(bool tables, const std::vector<ShardPlacement>& shards,
+                       const ReadWhole& read_layer, const UseHeld& use);
   absl::Status SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,
                        const ReadWhole& read_layer);
   absl::Status SetDevices(const HeldLayer& held, OuterTarget target, std::span<const float> values);
