@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "bench/gpu/models.h"
+#include "common/model/testing/model_sizes.h"
 #include "common/rng.h"
 #include "kernels/cuda/cuda.h"
 #include "worker/model/optimizer.h"
@@ -148,7 +149,8 @@ void Serve(const std::string& name, int64_t rows, int64_t seq_len, const Options
   }
   Must(backend->Synchronize(runner->stream()));
   std::printf("parameters %lld flops_per_token %.6g bytes %lld losses %s device %lld\n",
-              static_cast<long long>(config.ParameterCount()), config.TrainFlopsPerToken(seq_len),
+              static_cast<long long>(atl::testing::ParameterCount(config)),
+              atl::testing::TrainFlopsPerToken(config, seq_len),
               static_cast<long long>(backend->Memory().peak_bytes), losses.c_str(),
               static_cast<long long>(free_bytes - FreeBytes()));
   std::fflush(stdout);

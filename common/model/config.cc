@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/model/costs.h"
 #include "common/model/family.h"
 #include "common/model/hugging_face.h"
 #include "common/model/image_model.h"
-#include "common/model/layout.h"
 
 namespace atl {
 namespace {
@@ -135,20 +133,6 @@ absl::Status ModelConfig::Validate() const {
   ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("attention_softcap", attention_softcap));
   ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("logit_softcap", logit_softcap));
   return absl::OkStatus();
-}
-
-int64_t ModelConfig::ParameterCount() const {
-  int64_t sum = 0;
-  for (const LayerLayout& layout : MakeLayouts(*this)) sum += layout.size;
-  return sum;
-}
-
-double ModelConfig::TrainFlopsPerToken(int64_t seq_len) const {
-  double flops = 0;
-  for (int64_t layer = 0; layer < layers + 2; ++layer) {
-    flops += 3 * ForwardFlops(*this, layer, seq_len);
-  }
-  return flops / static_cast<double>(seq_len);
 }
 
 absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t sequence_length,

@@ -121,13 +121,6 @@ struct ModelConfig {
   // INVALID_ARGUMENT names the field, its value and what it may be.
   absl::Status Validate() const;
 
-  // Number of parameters; a tied table counts once. REQUIRES: valid.
-  int64_t ParameterCount() const;
-
-  // Floating-point operations of forward and backward for one token of a sequence of `seq_len`
-  // tokens: 6 per weight of a matrix product (a table look-up is none) and attention.
-  double TrainFlopsPerToken(int64_t seq_len) const;
-
   bool operator==(const ModelConfig&) const = default;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "common/model/testing/model_sizes.h"
 #include "worker/model/testing/weights_fixture.h"
 
 namespace atl {
@@ -153,7 +154,7 @@ TEST_CASE("folder_in_half_precision_says_so_and_its_shards_hold_twice_as_many_nu
   const auto index = [&](const std::string& name) {
     return folder.Read(name + "/model.safetensors.index.json");
   };
-  const int64_t bytes = 2 * original.config.ParameterCount();
+  const int64_t bytes = 2 * atl::testing::ParameterCount(original.config);
   CHECK_THAT(index("bf16"), Contains(absl::StrCat("\"total_size\": ", bytes, "\n")));
   CHECK_THAT(index("fp32"), Contains(absl::StrCat("\"total_size\": ", 2 * bytes, "\n")));
   const std::string map = index("bf16");
