@@ -18,6 +18,10 @@ constexpr int kMicroBatchSizes = 12;  // tried at most
 absl::StatusOr<std::vector<int>> MicroBatches(const JobSpec& spec) {
   const int64_t batch = spec.inner.batch_sequences;
   const int64_t fixed = spec.inner.micro_batch_sequences;
+  if (batch < 1 || batch > 1 << 20) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("inner.batch_sequences = ", batch, ": must be from 1 to 1048576"));
+  }
   std::vector<int> divisors;
   for (int64_t size = 1; size <= std::min<int64_t>(batch, kMicroBatchMax); ++size) {
     if (batch % size == 0) divisors.push_back(static_cast<int>(size));
@@ -96,6 +100,14 @@ plan::CostOptions MakeCostOptions(const JobSpec& spec, bool full_precision) {
 
 absl::StatusOr<plan::Job> ToPlanJob(const JobSpec& spec, const ModelSpec& shape) {
   const LayoutSpec& layout = spec.layout;
+  for (const auto& [name, value] :
+       {std::pair("layout.stages", layout.stages), std::pair("layout.replicas", layout.replicas),
+        std::pair("layout.tensor_parallel", layout.tensor_parallel)}) {
+    if (value < 0 || value > 65'536) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " = ", value, ": must be from 0 to 65536"));
+    }
+  }
   plan::Job job;
   job.global_batch = static_cast<int>(spec.inner.batch_sequences);
   ATOLL_ASSIGN_OR_RETURN(job.micro_batches, MicroBatches(spec));
