@@ -1,22 +1,12 @@
 // Islands of several workers: their plan, parts and links.
 
-#include <google/protobuf/util/message_differencer.h>
-
 #include <catch2/catch.hpp>
-#include <limits>
-#include <nlohmann/json.hpp>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_split.h"
-#include "cli/text/output.h"
 #include "cli/text/render.h"
-#include "common/proto_json.h"
+#include "cli/text/testing/running_job.h"
 
 namespace atl::cli {
 namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 v1::Job JobOfThreeWorkers() {
   v1::Job job = RunningJob();

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/protocol/island_plan.h"
+#include "common/protocol/tensor_groups.h"
 #include "worker/pipeline/device_transport_impl.h"
 
 namespace atl::worker {

@@ -191,7 +191,7 @@ TEST_CASE("rounds_that_send_too_much_are_refused_with_the_steps_that_keep_to_the
   REQUIRE(free.ok());
   CHECK(free->traffic.empty());
   // Both islands' steps are the same: one at the server's site, the other one's rounds cross.
-  const double step_s = free->islands.at("a").outcome.step_s;
+  const double step_s = free->islands.front().plan.outcome.step_s;
   const double rounds = kSecondsPerDay / (64 * step_s);
   const auto parameters = static_cast<double>(c.costs.model().parameters());
   const std::string server = free->server_site, other = server == "a" ? "b" : "a";

@@ -154,8 +154,8 @@ TEST_CASE("islands or one plan: whichever is cheaper") {
   const IslandChoice fastest = ChooseIslands(c.cluster, c.costs, c.job, make, {});
   c.job.objective.cheapest = true;
   const IslandChoice cheapest = ChooseIslands(c.cluster, c.costs, c.job, make, {});
-  CHECK(cheapest.price_per_sample() <= fastest.price_per_sample());
-  CHECK(cheapest.price_per_sample() > 0);
+  CHECK(cheapest.price_per_sample <= fastest.price_per_sample);
+  CHECK(cheapest.price_per_sample > 0);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/collectives/communicators.h"
+#include "worker/collectives/nccl_communicators.h"
 #include "worker/pipeline/device_transport.h"
 
 namespace atl::worker {

@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "common/protocol/island_plan.h"
+#include "common/protocol/tensor_groups.h"
 #include "worker/pipeline/role.h"
 
 namespace atl::worker {
