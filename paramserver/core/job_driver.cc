@@ -69,9 +69,7 @@ HeldJob JobDriver::Describe() const {
   held.placement = state_->placement();
   held.shards = state_->ShardsHere(/*filled=*/false);
   held.filled = state_->ShardsHere(/*filled=*/true);
-  for (const IslandFence& fence : state_->ledger().Fences()) {
-    held.generation = std::max(held.generation, fence.generation);
-  }
+  held.generation = state_->ledger().newest_generation();
   for (const PushId& push : state_->Staged()) {
     const bool pending = std::any_of(pending_.begin(), pending_.end(),
                                      [&](const auto& entry) { return entry.second.id == push; });
