@@ -67,8 +67,7 @@ sim::Problem Build(const Case& c, const Layers& layers, LinkUse link_use, int re
                            : link == &chunk.forward_link   ? 0
                                                            : 1;
           *link = static_cast<int>(problem.network.links.size());
-          problem.network.links.push_back(
-              {{sim::Edge{Ms(c.latency_ms), 1e9, {}, -1}}, false, lane});
+          problem.network.links.push_back({{sim::Edge{Ms(c.latency_ms), 1e9, {}, -1}}, lane});
         }
         chunk.forward_bytes = chunk.backward_bytes = Ms(serial_ms);  // 1 byte per ns
       }
