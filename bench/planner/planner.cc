@@ -11,6 +11,7 @@
 
 #include "bench/measure.h"
 #include "bench/planner/jeeves.h"
+#include "bench/planner/judge.h"
 #include "bench/planner/losses.h"
 #include "bench/planner/measured.h"
 #include "bench/planner/placement.h"
@@ -113,8 +114,8 @@ void OperatorPlacement() {
 }  // namespace atl::bench
 
 // All parts, or those that are named: speed, time, losses, placement, published, scenarios,
-// measured, jeeves, rounds, mixes, searches, freedom, steps, sites (all sizes or those given: sites
-// 64 1024).
+// measured, judged, jeeves, rounds, mixes, searches, freedom, steps, sites (all sizes or those
+// given: sites 64 1024).
 int main(int argc, char** argv) {
   const auto wanted = [&](const std::string& part) {
     return argc == 1 || std::find(argv + 1, argv + argc, part) != argv + argc;
@@ -132,6 +133,7 @@ int main(int argc, char** argv) {
     atl::bench::PrintFigureAtMost("plan_over_bound_worst", bounds.worst_free, "ratio", 1.05);
   }
   if (wanted("measured")) atl::bench::PrintMeasured();
+  if (wanted("judged")) atl::bench::PrintJudged();
   if (wanted("jeeves")) atl::bench::PrintJeeves();
   if (wanted("rounds")) atl::bench::PrintRounds();
   if (wanted("mixes")) atl::bench::PrintMixes();
