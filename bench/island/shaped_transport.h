@@ -69,7 +69,6 @@ class ShapedTransport : public worker::Transport {
   }
   void Abort(const std::string& reason) override { inner_.Abort(reason); }
   void Reset() override { inner_.Reset(); }
-  std::vector<worker::StageLinkCounters> counters() const override { return inner_.counters(); }
   std::vector<worker::Transfer> TakeTransfers(const std::string& from,
                                               const std::string& to) override;
 

@@ -104,7 +104,6 @@ class Wrapped : public Transport {
   }
   void Abort(const std::string& reason) override { inner_.Abort(reason); }
   void Reset() override { inner_.Reset(); }
-  std::vector<StageLinkCounters> counters() const override { return inner_.counters(); }
 
  private:
   Transport& inner_;

@@ -261,22 +261,4 @@ void DeviceTransport::UsePair(const std::string& device, const PairGroup& pair,
   (device == pair.from ? path.out : path.in) = std::move(communicator);
 }
 
-std::vector<StageLinkCounters> DeviceTransport::counters() const {
-  std::vector<StageLinkCounters> all = host_->counters();
-  const std::lock_guard lock(mutex_);
-  for (const auto& [ends, direct] : counters_) {
-    const auto same = std::find_if(all.begin(), all.end(), [&](const StageLinkCounters& by_host) {
-      return by_host.from == direct.from && by_host.to == direct.to;
-    });
-    if (same == all.end()) {
-      all.push_back(direct);
-      continue;
-    }
-    same->messages += direct.messages;  // it went by the host under another plan
-    same->bytes += direct.bytes;
-    same->seconds += direct.seconds;
-  }
-  return all;
-}
-
 }  // namespace atl::worker

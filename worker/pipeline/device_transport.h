@@ -69,7 +69,6 @@ class DeviceTransport final : public Transport {
   }
   void Abort(const std::string& reason) override;
   void Reset() override;
-  std::vector<StageLinkCounters> counters() const override;
   // Returns the transfers of what goes by the host transport.
   std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
   std::string DescribeTransport(const std::string& from, const std::string& to) const override;
@@ -115,7 +114,6 @@ class DeviceTransport final : public Transport {
   absl::Status Announced(Port& port, const InJob& job);
   absl::Status FromNccl(Port& port, const InJob& job);
   absl::Status Put(Port& port, const MessageTag& tag, Block* block, DType dtype, int64_t elements);
-  void Count(const DevicePair& ends, int64_t bytes, Instant sent);
 
   LocalTransport* const host_;
   const Duration timeout_;  // without a plan
@@ -127,8 +125,6 @@ class DeviceTransport final : public Transport {
   std::condition_variable changed_;
   std::map<DevicePair, Path> paths_;  // all below, and what is in ports, guarded by mutex_
   Duration block_limit_;              // the plan's; longest wait for a block
-  std::map<DevicePair, StageLinkCounters>
-      counters_;  // of what does not go by the host, under all plans
   bool aborted_ = false;
   bool stopping_ = false;
   std::string reason_;

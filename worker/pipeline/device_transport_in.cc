@@ -100,7 +100,6 @@ absl::Status DeviceTransport::FromPeer(Port& port, const InJob& job) {
                                *job.peer->sending, lies.block->Of(lies.dtype, lies.elements));
   ATOLL_RETURN_IF_ERROR(port.receiving->Synchronize(*port.in_stream));
   Free(job.peer->idle_out, lies.block);
-  Count({job.from, port.device}, lies.elements * GetElementSize(lies.dtype), lies.sent);
   return Put(port, job.tag, block, lies.dtype, lies.elements);
 }
 

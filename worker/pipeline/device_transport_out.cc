@@ -139,18 +139,7 @@ absl::Status DeviceTransport::SendByNccl(Port& port, const OutJob& job) {
                                    job.block->Of(job.dtype, job.elements), /*to=*/1));
   ATOLL_RETURN_IF_ERROR(port.sending->Synchronize(*port.out_stream));
   if (logged) log_->OnArrived(step, log_index, start, SteadyNow());
-  Count(ends, bytes, job.sent);
   return absl::OkStatus();
-}
-
-void DeviceTransport::Count(const DevicePair& ends, int64_t bytes, Instant sent) {
-  const std::lock_guard lock(mutex_);
-  StageLinkCounters& counters = counters_[ends];
-  counters.from = ends.first;
-  counters.to = ends.second;
-  ++counters.messages;
-  counters.bytes += bytes;
-  counters.seconds += Seconds(SteadyNow() - sent);
 }
 
 }  // namespace atl::worker

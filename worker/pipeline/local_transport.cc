@@ -40,14 +40,7 @@ absl::Status LocalTransport::SendBytes(const std::string& from, const std::strin
                                        const MessageTag& tag, DType dtype,
                                        std::span<const std::byte> bytes,
                                        std::shared_ptr<const void> owner) {
-  ATOLL_RETURN_IF_ERROR(Put({to, tag}, {from, dtype, bytes, std::move(owner)}));
-  const std::lock_guard lock(mutex_);
-  StageLinkCounters& counters = counters_[{from, to}];
-  counters.from = from;
-  counters.to = to;
-  ++counters.messages;
-  counters.bytes += static_cast<int64_t>(bytes.size());
-  return absl::OkStatus();
+  return Put({to, tag}, {from, dtype, bytes, std::move(owner)});
 }
 
 absl::Status LocalTransport::Announce(const std::string& from, const std::string& to,
@@ -196,13 +189,6 @@ void LocalTransport::Reset() {
   aborted_ = false;
   messages_.clear();
   bytes_ = 0;
-}
-
-std::vector<StageLinkCounters> LocalTransport::counters() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<StageLinkCounters> all;
-  for (const auto& [ends, counters] : counters_) all.push_back(counters);
-  return all;
 }
 
 }  // namespace atl::worker

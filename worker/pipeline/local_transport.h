@@ -66,7 +66,6 @@ class LocalTransport : public Transport {
                                                    Instant deadline) override;
   void Abort(const std::string& reason) override;
   void Reset() override;
-  std::vector<StageLinkCounters> counters() const override;
 
  private:
   using Key = std::pair<std::string, std::variant<MessageTag, VoteTag>>;
@@ -87,7 +86,6 @@ class LocalTransport : public Transport {
   int64_t bytes_ = 0;
   bool aborted_ = false;
   std::string reason_;
-  std::map<std::pair<std::string, std::string>, StageLinkCounters> counters_;
 };
 
 }  // namespace atl::worker

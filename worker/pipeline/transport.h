@@ -8,8 +8,8 @@
 // bounds, and refuses (RESOURCE_EXHAUSTED, which is fatal for the step) what would exceed its
 // limit.
 //
-// Threads: one per device calls Send, Arrived, Wait and Receive for that device; Abort and counters
-// are for any thread.
+// Threads: one per device calls Send, Arrived, Wait and Receive for that device; Abort is for any
+// thread.
 
 #ifndef ATOLL_WORKER_PIPELINE_TRANSPORT_H_
 #define ATOLL_WORKER_PIPELINE_TRANSPORT_H_
@@ -53,16 +53,6 @@ struct VoteTag {
   bool commits = true;  // else of the exchange of norms before that
 
   auto operator<=>(const VoteTag&) const = default;
-};
-
-// Counters of one ordered pair of devices since the transport was made. All only grow.
-struct StageLinkCounters {
-  std::string from, to;
-  int64_t messages = 0;
-  int64_t bytes = 0;
-  // Sum over messages, to the last byte's arrival, where known: from Send, or between workers from
-  // when the peer link got it, which is after its grant on a shared link.
-  double seconds = 0;
 };
 
 // One message that has arrived.
@@ -109,8 +99,6 @@ class Transport {
   // Ends every wait, now and later, until Reset; what has not been received is dropped by Reset.
   virtual void Abort(const std::string& reason) = 0;
   virtual void Reset() = 0;
-
-  virtual std::vector<StageLinkCounters> counters() const = 0;
 
   // Returns what has arrived at `to` from `from` since the last call, oldest first, as far as it is
   // known and kept (at least the newest 64). For the thread of `from`.

@@ -73,20 +73,6 @@ std::vector<HeldSave> UnitStore::Held() const {
   return all;
 }
 
-int64_t UnitStore::bytes() const {
-  const std::lock_guard lock(mutex_);
-  int64_t bytes = 0;
-  for (const auto& [number, save] : saves_) {
-    for (const StoredUnit& unit : save.units) {
-      bytes += CountBytes(unit.unit.elements.size(), kAllParts);
-    }
-    for (const StoredResidual& residual : save.residuals) {
-      bytes += residual.range.size() * static_cast<int64_t>(sizeof(float));
-    }
-  }
-  return bytes;
-}
-
 void UnitStore::DropBefore(int64_t save) {
   const std::lock_guard lock(mutex_);
   saves_.erase(saves_.begin(), saves_.lower_bound(save));

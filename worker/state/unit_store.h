@@ -50,7 +50,6 @@ class UnitStore {
                     ElementRanges* found) const;
 
   std::vector<HeldSave> Held() const;
-  int64_t bytes() const;
   void DropBefore(int64_t save);
   void Drop(int64_t save);
   void Clear();

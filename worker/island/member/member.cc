@@ -250,10 +250,6 @@ absl::Status GroupMember::Configure(const std::vector<NcclId>& ids,
   return status;
 }
 
-std::vector<StageLinkCounters> GroupMember::StageLinks() const {
-  return device_side_ == nullptr ? transport_.counters() : device_side_->transport()->counters();
-}
-
 Duration GroupMember::StepTimeout() const {
   return StepLimit(*state_.plan(), options_.call_timeout);
 }

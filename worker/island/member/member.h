@@ -142,7 +142,6 @@ class GroupMember final : public IslandPort, private PeerHandler {
   std::vector<AllReduceTimes> GetAllReduceTimes() const;  // of these devices with others'
   double GetUtilisation() const;                          // share of the time in which they compute
   std::vector<RoundTrip> RoundTrips() const;              // to the other members
-  std::vector<StageLinkCounters> StageLinks() const;
   // Since it was made, to all peers, by edge (peer_link.h).
   std::array<int64_t, kPeerEndpointsMax> EdgeBytesSent() const;
   // Messages, or chunks of them, that this worker has sent under a grant on a shared link.

@@ -25,7 +25,6 @@ auto At(const Items& items, int64_t index) -> const typename Items::value_type* 
 
 struct PeerTransport::Counted {
   std::mutex mutex;
-  std::map<DevicePair, StageLinkCounters> stage_links;  // guarded by mutex
   std::map<DevicePair, std::deque<Transfer>> arrived;   // guarded by mutex; not taken yet
 };
 
@@ -138,12 +137,6 @@ absl::Status PeerTransport::SendBytes(const std::string& from, const std::string
                      gradient = tag.gradient](absl::Status status, PeerTiming timing) {
     if (!status.ok()) return;
     const std::lock_guard lock(counted->mutex);
-    StageLinkCounters& counters = counted->stage_links[ends];
-    counters.from = ends.first;
-    counters.to = ends.second;
-    ++counters.messages;
-    counters.bytes += size;
-    counters.seconds += Seconds(timing.queued + timing.travelled);
     std::deque<Transfer>& arrived = counted->arrived[ends];
     arrived.push_back({gradient, size, Seconds(timing.travelled)});
     if (arrived.size() > kTransfersKept) arrived.pop_front();
@@ -193,13 +186,6 @@ void PeerTransport::Abort(const std::string& reason) {
   scheduler_.Forget();
   link_->DropQueued(PeerChannel::kTensor);
   link_->DropQueued(PeerChannel::kCollective);  // members say afterwards that they have failed
-}
-
-std::vector<StageLinkCounters> PeerTransport::counters() const {
-  std::vector<StageLinkCounters> all = LocalTransport::counters();
-  const std::lock_guard lock(counted_->mutex);
-  for (const auto& [ends, counters] : counted_->stage_links) all.push_back(counters);
-  return all;
 }
 
 std::vector<Transfer> PeerTransport::TakeTransfers(const std::string& from, const std::string& to) {

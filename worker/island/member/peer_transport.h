@@ -59,7 +59,6 @@ class PeerTransport final : public LocalTransport {
                          const std::vector<double>& votes) override;
   void Abort(const std::string& reason) override;
   void Reset() override;
-  std::vector<StageLinkCounters> counters() const override;
   std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
 
   // The log of messages to other workers; also for what sends them by another transport.
