@@ -169,7 +169,6 @@ class WorkerCore::Impl {
   bool StartValidate();
   bool StartCapture();
   void StartStep();
-  void SendHeartbeat();
   IslandProgress Progress() const;
 
   // ---- helpers ----
