@@ -89,11 +89,7 @@ void ServerCore::SendHeartbeat(Turn& turn) {
   for (const auto& [id, job] : server_.jobs) {
     beat.parameter_bytes += job->state().parameter_bytes();
     beat.staged_bytes += job->state().staged_bytes();
-    beat.jobs.push_back({id,
-                         job->state().version(),
-                         job->snapshot_version(),
-                         {},
-                         job->state().ledger().newest_generation()});
+    beat.jobs.push_back({id, job->state().version(), job->snapshot_version(), {}});
   }
   beat.log_bytes = counters_.log_bytes;
   beat.received_bytes = counters_.received_bytes;

@@ -69,7 +69,9 @@ HeldJob JobDriver::Describe() const {
   held.placement = state_->placement();
   held.shards = state_->ShardsHere(/*filled=*/false);
   held.filled = state_->ShardsHere(/*filled=*/true);
-  held.generation = state_->ledger().newest_generation();
+  for (const IslandFence& fence : state_->ledger().Fences()) {
+    held.generation = std::max(held.generation, fence.generation);
+  }
   for (const PushId& push : state_->Staged()) {
     const bool pending = std::any_of(pending_.begin(), pending_.end(),
                                      [&](const auto& entry) { return entry.second.id == push; });

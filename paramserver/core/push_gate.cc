@@ -114,7 +114,6 @@ void PushLedger::On(const FencedRecord& change) {
         std::pair(fence.generation, fence.incarnation)) {
       now = fence;
     }
-    newest_generation_ = std::max(newest_generation_, fence.generation);
   }
 }
 

@@ -67,7 +67,6 @@ class PushLedger {
   bool IsDecided(const ContributionId& contribution) const;
   // For snapshots; by island.
   std::vector<IslandFence> Fences() const;
-  Generation newest_generation() const { return newest_generation_; }  // of all fences
   std::vector<IslandDecisions> Decided() const;
   void Restore(const std::vector<IslandFence>& fences, const std::vector<IslandDecisions>& decided);
 
@@ -84,7 +83,6 @@ class PushLedger {
   JobId job_;
   std::map<ShardId, int64_t> elements_;
   std::map<IslandId, IslandFence> fences_;
-  Generation newest_generation_ = 0;
   std::map<IslandId, IslandDecisions> decided_;
   std::map<PushId, bool> staged_;  // true: durable
   ExpectedFills fills_;

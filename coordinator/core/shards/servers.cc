@@ -171,10 +171,7 @@ void OnServerHeartbeat(State& s, Server& server, const ServerHeartbeat& message)
       OnRoundApplied(s, server, RoundApplied{held.job, held.version});
     }
     if (job->ended() && held.snapshot_version < held.version) link->end_sent = false;
-    const bool lacks_fences = held.generation < job->progress.plan_generation;
-    if (job->active() && link->assigned && lacks_fences) {
-      SendFencesTo(s, *job, server.record.name);
-    }
+    if (job->active() && link->assigned) SendFencesTo(s, *job, server.record.name);
   }
 }
 

@@ -573,7 +573,7 @@ Statistics World::Gram(const Server& server, const CollectStatistics& request) {
 void World::Heartbeat(const NodeId& name, Server& server) {
   ServerHeartbeat beat;
   for (const auto& [id, job] : server.jobs) {
-    beat.jobs.push_back({id, job.version, job.snapshot, {}, job.generation});
+    beat.jobs.push_back({id, job.version, job.snapshot, {}});
   }
   Step(FromServer{name, server.incarnation, std::move(beat)});
 }
