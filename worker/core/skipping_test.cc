@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "worker/core/leases.h"
 #include "worker/core/testing/group_fixture.h"
 
 namespace atl::worker {
