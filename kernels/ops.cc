@@ -44,10 +44,11 @@ void CheckParts(const Tensor& x, int64_t width, const Tensor& rstd) {
   ATOLL_CHECK(rstd.contiguous(), "rstd must be contiguous");
 }
 
-void CheckSequences(int64_t rows, int64_t seq_len, int64_t position_offset) {
+void CheckSequences(int64_t rows, int64_t seq_len, int64_t position_offset, const Tensor& starts) {
   ATOLL_CHECK(seq_len > 0 && rows % seq_len == 0, rows, " rows are not whole sequences of ",
               seq_len);
   ATOLL_CHECK(position_offset >= 0);
+  if (starts.present()) CheckInt32(starts, "starts", rows);
 }
 
 void CheckPositions(const Tensor& x, const char* name, int64_t needed, int64_t cols) {
@@ -57,7 +58,8 @@ void CheckPositions(const Tensor& x, const char* name, int64_t needed, int64_t c
 }
 
 void CheckAttention(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v,
-                    const Tensor& out, const Tensor& lse, const Tensor& lengths) {
+                    const Tensor& out, const Tensor& lse, const Tensor& lengths,
+                    const Tensor& starts) {
   ATOLL_CHECK(s.batch > 0 && s.seq_len > 0 && s.head_dim > 0 && s.kv_heads > 0);
   ATOLL_CHECK(s.heads > 0 && s.heads % s.kv_heads == 0, s.heads, " heads over ", s.kv_heads);
   ATOLL_CHECK(s.scale > 0, "attention needs a scale");
@@ -72,6 +74,10 @@ void CheckAttention(const AttentionShape& s, const Tensor& q, const Tensor& k, c
   if (lengths.present()) {
     CheckInt32(lengths, "lengths", s.batch);
     ATOLL_CHECK(s.window == 0, "a window over padded sequences may see nothing");
+  }
+  if (starts.present()) {
+    CheckInt32(starts, "starts", n);
+    ATOLL_CHECK(s.causal && !lengths.present(), "documents need causal attention without padding");
   }
 }
 
@@ -110,7 +116,7 @@ void LinearBackwardWeight::Check() const {
 
 void EmbeddingForward::Check() const {
   CheckInt32(tokens, "tokens", y.rows);
-  CheckSequences(y.rows, seq_len, position_offset);
+  CheckSequences(y.rows, seq_len, position_offset, starts);
   CheckAct(table, "table", table.rows, y.cols, y);
   if (positions.present()) {
     CheckPositions(positions, "positions", position_offset + seq_len, y.cols);
@@ -121,7 +127,7 @@ void EmbeddingForward::Check() const {
 
 void EmbeddingBackwardWeight::Check() const {
   CheckInt32(tokens, "tokens", dy.rows);
-  CheckSequences(dy.rows, seq_len, position_offset);
+  CheckSequences(dy.rows, seq_len, position_offset, starts);
   CheckF32(dtable, "dtable", dtable.rows, dy.cols);
   if (dpositions.present()) {
     CheckPositions(dpositions, "dpositions", position_offset + seq_len, dy.cols);
@@ -179,16 +185,16 @@ void LayerNormBackwardWeight::Check() const {
 
 void Rope::Check() const {
   CheckAct(x, "x", x.rows, x.cols, x);
-  CheckSequences(x.rows, seq_len, position_offset);
+  CheckSequences(x.rows, seq_len, position_offset, starts);
   CheckPositions(table, "table", position_offset + seq_len, table.cols);
   ATOLL_CHECK(table.dtype == StateType(x.dtype) && table.cols > 0 && table.cols % 2 == 0);
   ATOLL_CHECK(x.cols % table.cols == 0, x.cols, " channels are not whole heads of ", table.cols);
 }
 
-void AttentionForward::Check() const { CheckAttention(shape, q, k, v, out, lse, lengths); }
+void AttentionForward::Check() const { CheckAttention(shape, q, k, v, out, lse, lengths, starts); }
 
 void AttentionBackward::Check() const {
-  CheckAttention(shape, q, k, v, out, lse, lengths);
+  CheckAttention(shape, q, k, v, out, lse, lengths, starts);
   CheckAct(dout, "dout", q.rows, q.cols, q);
   CheckAct(dq, "dq", q.rows, q.cols, q);
   CheckAct(dk, "dk", k.rows, k.cols, q);

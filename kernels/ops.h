@@ -25,6 +25,13 @@ namespace atl {
 // Derivatives follow PyTorch: kGeluTanh is "gelu_new", kGeluErf the exact one.
 enum class Activation : uint8_t { kNone, kGeluTanh, kGeluErf, kSilu, kRelu };
 
+// Where sequences hold several documents: `starts`, int32 [1, N], is of each token the position in
+// its sequence where its document begins. It never falls within a sequence, nor passes the token.
+// Positions then count from there.
+inline int64_t PositionInDocument(const Tensor& starts, int64_t n, int64_t seq_len) {
+  return n % seq_len - (starts.present() ? starts.as<int32_t>()[n] : 0);
+}
+
 // ---- Linear: y = activation(x W^T + bias) + add. Weights are [out, in] as in PyTorch. ----
 
 struct LinearForward {
@@ -77,6 +84,7 @@ struct EmbeddingForward {
   bool typed = false;
   bool part = false;  // else all tokens must be in the table
   int64_t first_token = 0;
+  Tensor starts;  // optional
   void Check() const;
 };
 
@@ -92,6 +100,7 @@ struct EmbeddingBackwardWeight {
   bool typed = false;
   bool part = false;
   int64_t first_token = 0;
+  Tensor starts;  // optional
   void Check() const;
 };
 
@@ -172,6 +181,7 @@ struct Rope {
   int64_t seq_len = 0;
   int64_t position_offset = 0;
   bool inverse = false;
+  Tensor starts = {};  // optional
   void Check() const;
 };
 
@@ -202,6 +212,7 @@ struct AttentionForward {
   // int32 [1, batch]; optional: of each sequence, the first keys that exist, 1 to T. The others are
   // padding, which nothing sees.
   Tensor lengths;
+  Tensor starts;  // optional, causal alone: a query sees no key of an earlier document
   void Check() const;
 };
 
@@ -212,7 +223,7 @@ struct AttentionBackward {
   Tensor dq;                 // act [N, heads * head_dim]
   Tensor dk;                 // act [N, kv_heads * head_dim]
   Tensor dv;                 // act [N, kv_heads * head_dim]
-  Tensor lengths;            // as in forward
+  Tensor lengths, starts;    // as in forward
   void Check() const;
 };
 

@@ -56,10 +56,12 @@ struct Mask {
   float softcap;
   int64_t length;  // keys that exist
   int64_t seq_len;
+  const int32_t* starts;  // of the queries' documents; null: there is one
 
-  // The keys of one query: [first, end).
+  // The keys of one query: [first, end). First never falls.
   ATOLL_INLINE int64_t First(int64_t query) const {
-    return window > 0 && query >= window ? query + 1 - window : 0;
+    const int64_t start = starts == nullptr ? 0 : starts[Smaller(query, seq_len - 1)];
+    return window > 0 && query + 1 - window > start ? query + 1 - window : start;
   }
   ATOLL_INLINE int64_t End(int64_t query) const {
     return causal ? Smaller(query + 1, length) : length;
@@ -214,8 +216,8 @@ ATOLL_INLINE void ScatterBlock(const float* weights, const float* rows, int64_t 
   for (int64_t j = mask.FirstOfTile(begin); j < keys; j += kTileRows) {
     const int64_t first = mask.causal && j > begin ? j - begin : 0;
     // Behind it no query sees any key of the tile, and not all of its scores are there.
-    const int64_t end =
-        mask.window > 0 ? Smaller(count, j + kTileRows - 1 + mask.window - begin) : count;
+    int64_t end = count;
+    while (end > first && mask.First(begin + end - 1) >= j + kTileRows) --end;
     if (first >= end) continue;
     Product<V>(weights + j, 1, l.score_stride, rows, l.head_cols, out + j * l.head_cols,
                l.head_cols, l.head_cols, first, end, true);
@@ -373,9 +375,11 @@ Head SelectHead(const Tensor& x, const AttentionShape& shape, int64_t sequence, 
   return {Pointer(x, sequence * shape.seq_len, head * shape.head_dim), x.stride};
 }
 
-Mask MakeMask(const AttentionShape& shape, const Tensor& lengths, int64_t sequence) {
+Mask MakeMask(const AttentionShape& shape, const Tensor& lengths, const Tensor& starts,
+              int64_t sequence) {
   const int64_t length = lengths.present() ? lengths.as<int32_t>()[sequence] : shape.seq_len;
-  return {shape.causal, shape.window, shape.softcap, length, shape.seq_len};
+  const int32_t* own = starts.present() ? starts.as<int32_t>() + sequence * shape.seq_len : nullptr;
+  return {shape.causal, shape.window, shape.softcap, length, shape.seq_len, own};
 }
 
 }  // namespace
@@ -392,7 +396,7 @@ void CpuBackend::Run(Stream&, const AttentionForward& op, Workspace workspace) {
   const int64_t group = s.heads / s.kv_heads;
   pool_.For(s.batch * s.kv_heads, [&](int64_t task, int thread) {
     const int64_t b = task / s.kv_heads, kv_head = task % s.kv_heads;
-    const Mask mask = MakeMask(s, op.lengths, b);
+    const Mask mask = MakeMask(s, op.lengths, op.starts, b);
     float* keys_t = scratch + thread * l.forward();
     float* values = keys_t + l.transposed();
     PackHeadTransposed(SelectHead(op.k, s, b, kv_head), l, keys_t);
@@ -417,7 +421,7 @@ void CpuBackend::Run(Stream&, const AttentionBackward& op, Workspace workspace) 
   const int64_t group = s.heads / s.kv_heads;
   pool_.For(s.batch * s.kv_heads, [&](int64_t task, int thread) {
     const int64_t b = task / s.kv_heads, kv_head = task % s.kv_heads;
-    const Mask mask = MakeMask(s, op.lengths, b);
+    const Mask mask = MakeMask(s, op.lengths, op.starts, b);
     float* keys_t = scratch + thread * l.backward();
     float* values_t = keys_t + l.transposed();
     float* keys = values_t + l.transposed();

@@ -103,7 +103,7 @@ class CachedBackend final : public CpuBackend, public SequenceCache {
     CpuBackend::Run(stream, moved);
   }
   void Run(Stream& stream, const AttentionForward& op, Workspace workspace) override {
-    ATOLL_CHECK(op.shape.batch == 1, "a cache is of one sequence");
+    ATOLL_CHECK(op.shape.batch == 1 && !op.starts.present(), "a cache is of one document");
     if (next_ == kept_.size()) kept_.emplace_back();
     Kept& kept = kept_[next_++];
     Keep(op.k, op.shape, &kept.keys);

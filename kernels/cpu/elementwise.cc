@@ -142,7 +142,8 @@ void CpuBackend::Run(Stream&, const Rope& op) {
   const int64_t head_dim = op.table.cols;
   ForRowBlocks(pool_, op.x.rows, op.x.cols, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      RopeRow(Pointer(op.x, n), Pointer(op.table, op.position_offset + n % op.seq_len),
+      RopeRow(Pointer(op.x, n),
+              Pointer(op.table, op.position_offset + PositionInDocument(op.starts, n, op.seq_len)),
               op.x.cols / head_dim, head_dim / 2, op.inverse ? -1.0f : 1.0f);
     }
   });

@@ -179,8 +179,9 @@ void CpuBackend::Run(Stream&, const EmbeddingForward& op) {
   ForRowBlocks(pool_, op.y.rows, op.y.cols, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       AddRow(TableRow(op, op.table, n, 0),
-             PointerOrNull(op.positions, op.position_offset + n % op.seq_len), Pointer(op.y, n),
-             op.y.cols);
+             PointerOrNull(op.positions,
+                           op.position_offset + PositionInDocument(op.starts, n, op.seq_len)),
+             Pointer(op.y, n), op.y.cols);
       const float* type = TypeRow(op.tokens, op.types, n, 0);
       if (type != nullptr) AddRow(type, Pointer(op.y, n), Pointer(op.y, n), op.y.cols);
     }
@@ -201,7 +202,8 @@ void CpuBackend::Run(Stream&, const EmbeddingBackwardWeight& op, Workspace) {
       float* type = TypeRow(op.tokens, op.dtypes, n, begin);
       if (type != nullptr) AddRow(type, dy, type, cols);
       if (!op.dpositions.present()) continue;
-      float* position = Pointer(op.dpositions, op.position_offset + n % op.seq_len, begin);
+      float* position = Pointer(
+          op.dpositions, op.position_offset + PositionInDocument(op.starts, n, op.seq_len), begin);
       AddRow(position, dy, position, cols);
     }
   });

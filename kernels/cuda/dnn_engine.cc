@@ -262,6 +262,7 @@ class DnnEngine final : public AttentionEngine {
     if (op.shape.window > 0) return "a window: our own kernel skips what it hides";
     if (op.shape.softcap > 0) return "capped scores";
     if (op.lengths.present()) return "padded sequences";
+    if (op.starts.present()) return "several documents: our own kernel skips what they hide";
     return WhyNotByDnn(version_, std::is_same_v<Op, AttentionBackward>, op.shape.seq_len);
   }
 

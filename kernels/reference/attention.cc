@@ -12,12 +12,13 @@ namespace {
 // One query row: sequence, head and position, and where its rows and columns start.
 struct Query {
   const AttentionShape& shape;
-  const Tensor& lengths;
+  const Tensor &lengths, &starts;
   int64_t b, h, t;
 
   // The keys that it sees: [first_key, end_key).
   int64_t first_key() const {
-    return shape.window > 0 ? std::max(int64_t{0}, t + 1 - shape.window) : 0;
+    const int64_t start = starts.present() ? starts.as<int32_t>()[row()] : 0;
+    return shape.window > 0 ? std::max(start, t + 1 - shape.window) : start;
   }
   int64_t end_key() const {
     const int64_t length = lengths.present() ? lengths.as<int32_t>()[b] : shape.seq_len;
@@ -30,11 +31,13 @@ struct Query {
   int64_t key_col() const { return h / (shape.heads / shape.kv_heads) * shape.head_dim; }
 };
 
-template <typename Function>
-void ForEachQuery(const AttentionShape& shape, const Tensor& lengths, const Function& function) {
-  for (int64_t b = 0; b < shape.batch; ++b) {
-    for (int64_t h = 0; h < shape.heads; ++h) {
-      for (int64_t t = 0; t < shape.seq_len; ++t) function(Query{shape, lengths, b, h, t});
+template <typename Op, typename Function>
+void ForEachQuery(const Op& op, const Function& function) {
+  for (int64_t b = 0; b < op.shape.batch; ++b) {
+    for (int64_t h = 0; h < op.shape.heads; ++h) {
+      for (int64_t t = 0; t < op.shape.seq_len; ++t) {
+        function(Query{op.shape, op.lengths, op.starts, b, h, t});
+      }
     }
   }
 }
@@ -73,7 +76,7 @@ void ReferenceBackend::Run(Stream&, const Rope& op) {
   op.Check();
   const int64_t head_dim = op.table.cols, half = head_dim / 2;
   for (int64_t n = 0; n < op.x.rows; ++n) {
-    const int64_t position = op.position_offset + n % op.seq_len;
+    const int64_t position = op.position_offset + PositionInDocument(op.starts, n, op.seq_len);
     for (int64_t head = 0; head < op.x.cols; head += head_dim) {
       for (int64_t i = 0; i < half; ++i) {
         const double cosine = At(op.table, position, i);
@@ -88,7 +91,7 @@ void ReferenceBackend::Run(Stream&, const Rope& op) {
 
 void ReferenceBackend::Run(Stream&, const AttentionForward& op, Workspace) {
   op.Check();
-  ForEachQuery(op.shape, op.lengths, [&](const Query& query) {
+  ForEachQuery(op, [&](const Query& query) {
     const std::vector<double> scores = Scores(query, op.q, op.k);
     const int64_t first = query.first_key();
     const double largest = *std::max_element(scores.begin(), scores.end());
@@ -112,7 +115,7 @@ void ReferenceBackend::Run(Stream&, const AttentionBackward& op, Workspace) {
   op.Check();
   const int64_t head_dim = op.shape.head_dim;
   std::vector<double> dk(op.dk.rows * op.dk.cols), dv(dk.size());
-  ForEachQuery(op.shape, op.lengths, [&](const Query& query) {
+  ForEachQuery(op, [&](const Query& query) {
     const std::vector<double> scores = Scores(query, op.q, op.k);
     const int64_t first = query.first_key();
     const double lse = At(op.lse, query.b * op.shape.heads + query.h, query.t);

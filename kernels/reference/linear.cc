@@ -95,7 +95,7 @@ void ReferenceBackend::Run(Stream&, const LinearBackwardWeight& op, Workspace) {
 void ReferenceBackend::Run(Stream&, const EmbeddingForward& op) {
   op.Check();
   for (int64_t n = 0; n < op.y.rows; ++n) {
-    const int64_t position = op.position_offset + n % op.seq_len;
+    const int64_t position = op.position_offset + PositionInDocument(op.starts, n, op.seq_len);
     const int64_t row = TableRow(op, op.table, n);
     for (int64_t c = 0; c < op.y.cols; ++c) {
       const double token = row < 0 ? 0.0 : At(op.table, row, c);
@@ -108,7 +108,7 @@ void ReferenceBackend::Run(Stream&, const EmbeddingForward& op) {
 void ReferenceBackend::Run(Stream&, const EmbeddingBackwardWeight& op, Workspace) {
   op.Check();
   for (int64_t n = 0; n < op.dy.rows; ++n) {
-    const int64_t position = op.position_offset + n % op.seq_len;
+    const int64_t position = op.position_offset + PositionInDocument(op.starts, n, op.seq_len);
     const int64_t row = TableRow(op, op.dtable, n);
     for (int64_t c = 0; c < op.dy.cols; ++c) {
       if (row >= 0) At(op.dtable, row, c) += At(op.dy, n, c);

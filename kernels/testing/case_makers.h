@@ -28,6 +28,8 @@ OpCase ActivatedInputCase(int64_t n, int64_t in, int64_t out, Activation activat
                           bool add = true);
 // The same with gaps between these arguments' rows that are 8 elements wider than others'.
 OpCase WithWiderGaps(OpCase op_case, const std::vector<std::string>& arguments);
+// The same with several documents in each sequence, of lengths that differ.
+OpCase WithDocuments(OpCase op_case, int64_t sequences, int64_t seq_len, int64_t documents);
 OpCase EmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, int64_t channels,
                      bool positions, int64_t offset);
 // A part of a table, that some of the tokens are in.

@@ -122,6 +122,20 @@ OpCase ActivatedInputCase(int64_t n, int64_t in, int64_t out, Activation activat
   return c;
 }
 
+OpCase WithDocuments(OpCase op_case, int64_t sequences, int64_t seq_len, int64_t documents) {
+  absl::StrAppend(&op_case.name, " documents ", documents);
+  // Document d of sequence s begins at (d (T - 1) + s) / documents, the first at 0.
+  op_case.args.push_back({"starts", Role::kInput, 1, sequences * seq_len, kInt32, [=](int64_t i) {
+                            int64_t start = 0;
+                            for (int64_t d = 1; d < documents; ++d) {
+                              const int64_t begin = (d * (seq_len - 1) + i / seq_len) / documents;
+                              if (begin <= i % seq_len) start = begin;
+                            }
+                            return static_cast<double>(start);
+                          }});
+  return op_case;
+}
+
 OpCase EmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, int64_t channels,
                      bool positions, int64_t offset) {
   const int64_t n = batch * seq_len;
@@ -144,7 +158,8 @@ OpCase EmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, int64_t
                            .positions = a["positions"],
                            .y = a["y"],
                            .seq_len = seq_len,
-                           .position_offset = offset});
+                           .position_offset = offset,
+                           .starts = a["starts"]});
   };
   c.backward = [=](Call& a) {
     a.Run(EmbeddingBackwardWeight{.tokens = a["tokens"],
@@ -152,7 +167,8 @@ OpCase EmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, int64_t
                                   .dtable = a["dtable"],
                                   .dpositions = a["dpositions"],
                                   .seq_len = seq_len,
-                                  .position_offset = offset});
+                                  .position_offset = offset,
+                                  .starts = a["starts"]});
   };
   c.forward_bytes = Floats(2.0 * n * channels);
   c.backward_bytes = Floats(3.0 * n * channels);
@@ -294,7 +310,11 @@ OpCase RopeCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t head_dim,
             {"dx", Role::kGradient, n, channels}};
   c.forward = [=](Call& a) {
     a.Run(Convert{.from = a["x"], .to = a["y"]});
-    a.Run(Rope{.x = a["y"], .table = a["table"], .seq_len = seq_len, .position_offset = offset});
+    a.Run(Rope{.x = a["y"],
+               .table = a["table"],
+               .seq_len = seq_len,
+               .position_offset = offset,
+               .starts = a["starts"]});
   };
   c.backward = [=](Call& a) {
     a.Run(Convert{.from = a["dy"], .to = a["dx"]});
@@ -302,7 +322,8 @@ OpCase RopeCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t head_dim,
                .table = a["table"],
                .seq_len = seq_len,
                .position_offset = offset,
-               .inverse = true});
+               .inverse = true,
+               .starts = a["starts"]});
   };
   c.forward_bytes = c.backward_bytes = Floats(4.0 * n * channels);
   return c;
@@ -349,7 +370,8 @@ OpCase MaskedAttentionCase(AttentionShape shape, bool padded) {
                            .v = a["v"],
                            .out = a["out"],
                            .lse = a["lse"],
-                           .lengths = a["lengths"]});
+                           .lengths = a["lengths"],
+                           .starts = a["starts"]});
   };
   c.backward = [shape](Call& a) {
     a.Run(AttentionBackward{.shape = shape,
@@ -362,7 +384,8 @@ OpCase MaskedAttentionCase(AttentionShape shape, bool padded) {
                             .dq = a["dq"],
                             .dk = a["dk"],
                             .dv = a["dv"],
-                            .lengths = a["lengths"]});
+                            .lengths = a["lengths"],
+                            .starts = a["starts"]});
   };
   // Two products forward, five backward, over half of each T x T square.
   const double product = static_cast<double>(n) * (seq_len + 1) * q;

@@ -31,6 +31,10 @@ std::vector<OpCase> AttentionCases() {
       MaskedAttentionCase({2, 130, 1, 1, 128, 0, false}, true),
       MaskedAttentionCase({1, 40, 2, 1, 160, 0, true, 13, 2.0f}),
       MaskedAttentionCase({2, 30, 2, 2, 8, 0, true, 64}),
+      WithDocuments(AttentionCase(3, 61, 2, 1, 16), 3, 61, 4),
+      WithDocuments(AttentionCase(2, 300, 2, 2, 64), 2, 300, 3),
+      WithDocuments(AttentionCase(1, 40, 2, 1, 160), 1, 40, 5),
+      WithDocuments(MaskedAttentionCase({2, 150, 2, 1, 128, 0, true, 20, 2.0f}), 2, 150, 4),
   };
 }
 
@@ -72,6 +76,7 @@ std::vector<OpCase> TestCases() {
       EmbeddingCase(2, 7, 11, 5, false, 0),
       EmbeddingCase(3, 5, 6, 70, true, 2),
       EmbeddingCase(3, 700, 41, 8, false, 0),
+      WithDocuments(EmbeddingCase(3, 25, 6, 70, true, 2), 3, 25, 4),
       EmbeddingPartCase(3, 11, 7, 9, 70),
       RmsNormCase(5, 16, false),
       RmsNormCase(150, 37, true),
@@ -81,6 +86,7 @@ std::vector<OpCase> TestCases() {
       LayerNormCase(150, 37, true),
       RopeCase(2, 5, 3, 4, 0),
       RopeCase(1, 9, 2, 40, 3),
+      WithDocuments(RopeCase(2, 19, 2, 40, 3), 2, 19, 4),
       TypedEmbeddingCase(3, 5, 6, 70),
       GatedCase(7, 33),
       GatedCase(7, 33, kTanh),
@@ -125,6 +131,7 @@ std::vector<OpCase> BenchmarkCases() {
       RopeCase(8, 256, 8, 32, 0),
       AttentionCase(8, 256, 8, 8, 32),
       AttentionCase(2, 1024, 12, 4, 64),
+      WithDocuments(AttentionCase(2, 1024, 12, 4, 64), 2, 1024, 8),
       GatedCase(n, f),
       GeluCase(n, 4 * d, kTanh),
       AddScaledCase(n, d, kF32, kF32, kF32),

@@ -148,9 +148,9 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2) ForwardKernel(const Operan
   float largest[kRows], total[kRows], out[kRows][kColumns] = {};
 #pragma unroll
   for (int r = 0; r < kRows; ++r) largest[r] = -INFINITY, total[r] = 0.0f;
-  const int keys_there = a.mask.Keys(batch);
+  const SequenceKeys keys_there = a.mask.Keys(batch);
   const int end = a.mask.EndKey(first, Tiles::kTile, keys_there);
-  for (int key = a.mask.FirstKey(first, Tiles::kTile); key < end; key += Tiles::kTile) {
+  for (int key = a.mask.FirstKey(first, Tiles::kTile, keys_there); key < end; key += Tiles::kTile) {
     Tiles::Load(a.k, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, keys);
     __syncthreads();
     float s[kRows][kRows];
@@ -225,9 +225,9 @@ __global__ void __launch_bounds__(kDeltaThreads)
 // [query][key] in shared memory (p only if wanted).
 template <typename Tiles, typename T, bool kPlain>
 __device__ inline void Gradients(const Operands<T, kPlain>& a, int64_t stats, int query, int key,
-                                 int keys_there, const float* queries, const float* keys,
-                                 const float* douts, const float* values, float* p_square,
-                                 float* ds_square) {
+                                 const SequenceKeys& keys_there, const float* queries,
+                                 const float* keys, const float* douts, const float* values,
+                                 float* p_square, float* ds_square) {
   constexpr int kSide = Tiles::kSide, kRows = Tiles::kRows;
   const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
   float s[kRows][kRows], dp[kRows][kRows];
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2)
   Tiles::Load(a.k, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, keys);
   Tiles::Load(a.v, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, values);
   float dk[kRows][kColumns] = {}, dv[kRows][kColumns] = {};
-  const int keys_there = a.mask.Keys(batch);
+  const SequenceKeys keys_there = a.mask.Keys(batch);
   const int end = a.mask.EndQuery(key, Tiles::kTile, keys_there);
   for (int head = key_head * group; head < (key_head + 1) * group; ++head) {
     for (int query = a.mask.FirstQuery(key); query < end; query += Tiles::kTile) {
@@ -305,9 +305,9 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2)
   Tiles::Load(a.q, row, left, head * head_dim, head_dim, queries);
   Tiles::Load(a.dout, row, left, head * head_dim, head_dim, douts);
   float dq[kRows][kColumns] = {};
-  const int keys_there = a.mask.Keys(batch);
+  const SequenceKeys keys_there = a.mask.Keys(batch);
   const int end = a.mask.EndKey(query, Tiles::kTile, keys_there);
-  for (int key = a.mask.FirstKey(query, Tiles::kTile); key < end; key += Tiles::kTile) {
+  for (int key = a.mask.FirstKey(query, Tiles::kTile, keys_there); key < end; key += Tiles::kTile) {
     Tiles::Load(a.k, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, keys);
     Tiles::Load(a.v, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, values);
     __syncthreads();
@@ -346,7 +346,7 @@ namespace {
 template <typename T, bool kPlain>
 void LaunchForward(const Queue& queue, const AttentionForward& op) {
   const Operands<T, kPlain> operands{.shape = MakeShape(op.shape),
-                                     .mask = {op.shape, op.lengths},
+                                     .mask = {op.shape, op.lengths, op.starts},
                                      .q = MakeView<T>(op.q),
                                      .k = MakeView<T>(op.k),
                                      .v = MakeView<T>(op.v),
@@ -365,7 +365,7 @@ template <typename T, bool kPlain>
 void LaunchBackward(const Queue& queue, const AttentionBackward& op, Workspace workspace) {
   const Operands<T, kPlain> operands{
       .shape = MakeShape(op.shape),
-      .mask = {op.shape, op.lengths},
+      .mask = {op.shape, op.lengths, op.starts},
       .q = MakeView<T>(op.q),
       .k = MakeView<T>(op.k),
       .v = MakeView<T>(op.v),
@@ -399,7 +399,8 @@ void LaunchBackward(const Queue& queue, const AttentionBackward& op, Workspace w
 void Enqueue(const Queue& queue, const AttentionForward& op) {
   if (EnqueueOnTensorCores(queue, op)) return;
   ForType(op.q.dtype, [&]<typename T>() {
-    ForMask(op.shape, op.lengths, [&]<bool kPlain>() { LaunchForward<T, kPlain>(queue, op); });
+    ForMask(op.shape, op.lengths.present() || op.starts.present(),
+            [&]<bool kPlain>() { LaunchForward<T, kPlain>(queue, op); });
   });
 }
 
@@ -410,7 +411,7 @@ int64_t ScratchBytes(const AttentionBackward& op) {
 void Enqueue(const Queue& queue, const AttentionBackward& op, Workspace workspace) {
   ATOLL_CHECK(workspace.bytes >= ScratchBytes(op), "workspace too small");
   ForType(op.q.dtype, [&]<typename T>() {
-    ForMask(op.shape, op.lengths,
+    ForMask(op.shape, op.lengths.present() || op.starts.present(),
             [&]<bool kPlain>() { LaunchBackward<T, kPlain>(queue, op, workspace); });
   });
 }

@@ -143,8 +143,9 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const Arguments<kPlain
   LoadTile<kDim>(a.q, a.Row(batch, first), a.seq_len - first, col, a.head_dim, queries);
   float out[kDim / 8][4] = {}, largest[2] = {-INFINITY, -INFINITY}, total[2] = {};
   const int t = first + warp_row + lane / 4;  // and t + 8
-  const int keys_there = a.mask.Keys(batch), end = a.mask.EndKey(first, kTile, keys_there);
-  for (int key = a.mask.FirstKey(first, kTile); key < end; key += kTile) {
+  const SequenceKeys keys_there = a.mask.Keys(batch);
+  const int end = a.mask.EndKey(first, kTile, keys_there);
+  for (int key = a.mask.FirstKey(first, kTile, keys_there); key < end; key += kTile) {
     const int64_t row = a.Row(batch, key);
     LoadTile<kDim>(a.k, row, a.seq_len - key, key_col, a.head_dim, keys);
     LoadTile<kDim>(a.v, row, a.seq_len - key, key_col, a.head_dim, values);
@@ -230,7 +231,8 @@ __global__ void __launch_bounds__(kThreads) KeyGradientKernel(const Arguments<kP
   LoadTile<kDim>(a.v, key_row, a.seq_len - key, key_col, a.head_dim, values);
   float dk[kDim / 8][4] = {}, dv[kDim / 8][4] = {};
   const int j = key + warp_row + lane / 4;  // and j + 8
-  const int keys_there = a.mask.Keys(batch), end = a.mask.EndQuery(key, kTile, keys_there);
+  const SequenceKeys keys_there = a.mask.Keys(batch);
+  const int end = a.mask.EndQuery(key, kTile, keys_there);
   for (int head = key_head * group; head < (key_head + 1) * group; ++head) {
     for (int query = a.mask.FirstQuery(key); query < end; query += kTile) {
       const int64_t row = a.Row(batch, query);
@@ -286,8 +288,9 @@ __global__ void __launch_bounds__(kThreads) QueryGradientKernel(const Arguments<
     delta[half] = inside ? a.delta.Row(stats)[t + 8 * half] : 0.0f;
   }
   float dq[kDim / 8][4] = {};
-  const int keys_there = a.mask.Keys(batch), end = a.mask.EndKey(query, kTile, keys_there);
-  for (int key = a.mask.FirstKey(query, kTile); key < end; key += kTile) {
+  const SequenceKeys keys_there = a.mask.Keys(batch);
+  const int end = a.mask.EndKey(query, kTile, keys_there);
+  for (int key = a.mask.FirstKey(query, kTile, keys_there); key < end; key += kTile) {
     const int64_t key_row = a.Row(batch, key);
     const int left = a.seq_len - key;
     LoadTile<kDim>(a.k, key_row, left, key_col, a.head_dim, keys);
@@ -313,15 +316,16 @@ __global__ void __launch_bounds__(kThreads) QueryGradientKernel(const Arguments<
   StoreRows<kDim>(dq, a.dq, row + warp_row, a.seq_len - query - warp_row, col, a.head_dim);
 }
 
-template <bool kPlain>
-Arguments<kPlain> MakeArguments(const AttentionShape& s, const Tensor& lengths) {
+template <bool kPlain, typename Op>
+Arguments<kPlain> MakeArguments(const Op& op) {
+  const AttentionShape& s = op.shape;
   ATOLL_CHECK(s.batch <= 65535 && s.heads <= 65535 && s.seq_len <= 1 << 24);
   return {.seq_len = static_cast<int>(s.seq_len),
           .heads = static_cast<int>(s.heads),
           .kv_heads = static_cast<int>(s.kv_heads),
           .head_dim = static_cast<int>(s.head_dim),
           .scale = s.scale,
-          .mask = {s, lengths}};
+          .mask = {s, op.lengths, op.starts}};
 }
 
 dim3 ComputeGrid(const AttentionShape& shape, int64_t heads) {
@@ -339,10 +343,10 @@ bool Takes(const AttentionShape& shape, std::initializer_list<Tensor> tensors) {
 }
 
 // Calls function.operator()<kDim, kPlain>() with room for the head.
-template <typename Function>
-void ForKernel(const AttentionShape& shape, const Tensor& lengths, const Function& function) {
-  ForMask(shape, lengths, [&]<bool kPlain>() {
-    if (shape.head_dim <= 64) {
+template <typename Op, typename Function>
+void ForKernel(const Op& op, const Function& function) {
+  ForMask(op.shape, op.lengths.present() || op.starts.present(), [&]<bool kPlain>() {
+    if (op.shape.head_dim <= 64) {
       function.template operator()<64, kPlain>();
     } else {
       function.template operator()<128, kPlain>();
@@ -354,8 +358,8 @@ void ForKernel(const AttentionShape& shape, const Tensor& lengths, const Functio
 
 bool EnqueueOnTensorCores(const Queue& queue, const AttentionForward& op) {
   if (!Takes(op.shape, {op.q, op.k, op.v, op.out})) return false;
-  ForKernel(op.shape, op.lengths, [&]<int kDim, bool kPlain>() {
-    Arguments<kPlain> a = MakeArguments<kPlain>(op.shape, op.lengths);
+  ForKernel(op, [&]<int kDim, bool kPlain>() {
+    Arguments<kPlain> a = MakeArguments<kPlain>(op);
     a.q = MakeView<Bf16>(op.q);
     a.k = MakeView<Bf16>(op.k);
     a.v = MakeView<Bf16>(op.v);
@@ -369,8 +373,8 @@ bool EnqueueOnTensorCores(const Queue& queue, const AttentionForward& op) {
 
 bool EnqueueOnTensorCores(const Queue& queue, const AttentionBackward& op, const float* delta) {
   if (!Takes(op.shape, {op.q, op.k, op.v, op.dout, op.dq, op.dk, op.dv})) return false;
-  ForKernel(op.shape, op.lengths, [&]<int kDim, bool kPlain>() {
-    Arguments<kPlain> a = MakeArguments<kPlain>(op.shape, op.lengths);
+  ForKernel(op, [&]<int kDim, bool kPlain>() {
+    Arguments<kPlain> a = MakeArguments<kPlain>(op);
     a.q = MakeView<Bf16>(op.q);
     a.k = MakeView<Bf16>(op.k);
     a.v = MakeView<Bf16>(op.v);

@@ -168,16 +168,20 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < N; ++i) to[i] += sum.v[i];
 }
 
-// dpositions[offset + t] += dy of position t of every sequence.
+// dpositions[p] += dy of position p = offset + t of every sequence, or of every document.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    EmbeddingPositionsKernel(View<T> dy, int64_t rows, int64_t seq_len, int64_t cols,
-                             View<float> dpositions, int64_t offset) {
+    EmbeddingPositionsKernel(View<T> dy, int64_t rows, int64_t cols, View<float> dpositions,
+                             Positions positions) {
   const int64_t t = blockIdx.y, col = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (col >= cols) return;
+  const int64_t position = positions.offset + t;
+  const int64_t step = positions.starts == nullptr ? positions.seq_len : 1;
   float sum = 0.0f;
-  for (int64_t row = t; row < rows; row += seq_len) sum += ToFloat(dy.Row(row)[col]);
-  dpositions.Row(offset + t)[col] += sum;
+  for (int64_t row = t; row < rows; row += step) {
+    if (positions.At(row) == position) sum += ToFloat(dy.Row(row)[col]);
+  }
+  dpositions.Row(position)[col] += sum;
 }
 
 SortedPositions SortPositions(const Queue& queue, const EmbeddingBackwardWeight& op,
@@ -264,8 +268,8 @@ void Enqueue(const Queue& queue, const EmbeddingBackwardWeight& op, Workspace wo
                     static_cast<unsigned>(op.seq_len));
     ATOLL_CHECK(op.seq_len <= 65535, "learned positions beyond 65535");
     Launch(queue, grid, dim3(kThreads), 0, "EmbeddingBackwardWeight positions",
-           EmbeddingPositionsKernel<T>, MakeView<T>(op.dy), op.dy.rows, op.seq_len, op.dy.cols,
-           MakeView<float>(op.dpositions), op.position_offset);
+           EmbeddingPositionsKernel<T>, MakeView<T>(op.dy), op.dy.rows, op.dy.cols,
+           MakeView<float>(op.dpositions), MakePositions(op));
   });
 }
 

@@ -145,6 +145,21 @@ View<T> MakeView(const Tensor& x) {
   return {static_cast<T*>(x.data), x.stride};
 }
 
+// Positions of rows that may be of several documents (PositionInDocument of kernels/ops.h).
+struct Positions {
+  const int32_t* starts;  // null: sequences are one document each
+  int64_t seq_len, offset;
+  __device__ int64_t At(int64_t row) const {
+    return offset + row % seq_len - (starts == nullptr ? 0 : starts[row]);
+  }
+};
+
+template <typename Op>
+Positions MakePositions(const Op& op) {
+  return {op.starts.present() ? op.starts.template as<int32_t>() : nullptr, op.seq_len,
+          op.position_offset};
+}
+
 // ---- Reductions: every thread gets the same result, by the same tree each time ----
 
 struct Sum {

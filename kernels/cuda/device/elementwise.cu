@@ -154,14 +154,14 @@ template <typename T>
 struct RopeMap {
   View<T> x;
   View<float> table;
-  int64_t seq_len, position_offset;
+  Positions positions;
   int half;
   float sign;
   template <int N>
   __device__ void At(int64_t row, int64_t col) const {
     const int head = static_cast<int>(col) / half, i = static_cast<int>(col) % half;
     T* first = x.Row(row) + int64_t{head} * 2 * half + i;
-    const float* angles = table.Row(position_offset + row % seq_len) + i;
+    const float* angles = table.Row(positions.At(row)) + i;
     Pack<float, N> a = Load<N>(first), b = Load<N>(first + half);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -179,7 +179,7 @@ template <typename T>
 struct EmbeddingForwardMap {
   const int32_t* tokens;
   View<T> table, positions, types, y;
-  int64_t seq_len, position_offset;
+  Positions at;
   int64_t first_token, table_rows, type_rows;  // a token or type outside has no row here
   int32_t token_mask;
   template <int N>
@@ -187,8 +187,7 @@ struct EmbeddingForwardMap {
     const int64_t of_table = (tokens[row] & token_mask) - first_token;
     const bool here = of_table >= 0 && of_table < table_rows;
     Pack<float, N> x = LoadOrZero<N>(here ? table.data : nullptr, of_table * table.stride + col);
-    const int64_t position = position_offset + row % seq_len;
-    const Pack<float, N> p = LoadOrZero<N>(positions.data, position * positions.stride + col);
+    const Pack<float, N> p = LoadOrZero<N>(positions.data, at.At(row) * positions.stride + col);
     const int64_t type = static_cast<uint32_t>(tokens[row]) >> kTypeShift;
     const Pack<float, N> t =
         LoadOrZero<N>(type < type_rows ? types.data : nullptr, type * types.stride + col);
@@ -309,9 +308,8 @@ void Enqueue(const Queue& queue, const Convert& op) {
 void Enqueue(const Queue& queue, const Rope& op) {
   ForType(op.x.dtype, [&]<typename T>() {
     const auto half = static_cast<int>(op.table.cols / 2);
-    const RopeMap<T> map{
-        MakeView<T>(op.x),        MakeView<float>(op.table), op.seq_len, op.position_offset, half,
-        op.inverse ? -1.0f : 1.0f};
+    const RopeMap<T> map{MakeView<T>(op.x), MakeView<float>(op.table), MakePositions(op), half,
+                         op.inverse ? -1.0f : 1.0f};
     // Both halves of a head must begin on a pack.
     if (PackSize({op.x}, half, kWide<T>) > 1) {
       LaunchMap<kWide<T>>(queue, "Rope", map, op.x.rows, op.x.cols / 2);
@@ -328,8 +326,7 @@ void Enqueue(const Queue& queue, const EmbeddingForward& op) {
                                      MakeView<T>(op.positions),
                                      MakeView<T>(op.typed ? op.types : Tensor()),
                                      MakeView<T>(op.y),
-                                     op.seq_len,
-                                     op.position_offset,
+                                     MakePositions(op),
                                      op.first_token,
                                      op.table.rows,
                                      op.types.rows,
