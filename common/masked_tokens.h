@@ -1,7 +1,8 @@
 // Rows of tokens in which some are inputs only: the loss does not count them as targets.
 //
-// Token t that is no target is written as ~t, which is negative. A row of a sequence of length T
-// has T + 1 tokens: its inputs are the first T, its targets the last T.
+// Token t that is no target is written as ~t, which is negative, and the first one of a document in
+// a row of several as ~(t | kDocumentBegins). A row of a sequence of length T has T + 1 tokens: its
+// inputs are the first T, its targets the last T.
 
 #ifndef ATOLL_COMMON_MASKED_TOKENS_H_
 #define ATOLL_COMMON_MASKED_TOKENS_H_
@@ -24,8 +25,14 @@ inline constexpr int64_t kFrameTokens = 2;  // beside the document
 // Returns how many of so many tokens of a sequence are targets where masked ones are predicted.
 inline int64_t CountPredicted(int64_t tokens) { return std::max<int64_t>(1, tokens * 15 / 100); }
 
+inline constexpr int32_t kDocumentBegins = 1 << 30;  // above all tokens and their types
+
 inline int32_t MaskToken(int32_t token) { return ~token; }
-inline int32_t UnmaskToken(int32_t token) { return token < 0 ? ~token : token; }
+inline int32_t UnmaskToken(int32_t token) { return token < 0 ? ~token & ~kDocumentBegins : token; }
+inline int32_t MarkDocument(int32_t token) {
+  return MaskToken(UnmaskToken(token) | kDocumentBegins);
+}
+inline bool BeginsDocument(int32_t token) { return token < 0 && (~token & kDocumentBegins) != 0; }
 
 // Writes a row's inputs and targets, row.size() - 1 each.
 inline void SplitRow(std::span<const int32_t> row, int32_t* inputs, int32_t* targets) {

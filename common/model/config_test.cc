@@ -355,6 +355,19 @@ TEST_CASE("documents_are_padded_for_encoders_with_tokens_for_it_alone") {
   CHECK_THAT(refusal(bert(framed), DataFormat::kChat), Contains("data.format = \"chat\""));
 }
 
+TEST_CASE("documents_are_packed_for_models_of_next_tokens_alone") {
+  JobSpec spec;
+  spec.data.format = DataFormat::kJsonl;
+  spec.data.sequence_length = 8;
+  spec.model.config_json = Decoder("llama", 4, "");
+  spec.data.documents = Documents::kMask;
+  CHECK(ModelConfigOfJob(spec).ok());
+  spec.model.config_json =
+      Decoder("bert", 4, R"(, "max_position_embeddings": 8, "mask_token_id": 3)");
+  CHECK_THAT(std::string(ModelConfigOfJob(spec).status().message()),
+             Contains("data.documents = \"mask\": the model is of family bert"));
+}
+
 TEST_CASE("newer files keep rope_theta in rope_parameters") {
   const std::string newer =
       With(kLlama8B, "\"rope_theta\": 500000.0, \"rope_scaling\": null",

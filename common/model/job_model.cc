@@ -46,6 +46,11 @@ absl::Status CheckDocuments(const DataSpec& data, const ModelConfig& config) {
         "data.format = \"chat\": the model is of family ", name,
         ", which learns masked tokens and not answers; use text, jsonl or a format of tokens"));
   }
+  if (IsPacked(data) && config.architecture().objective != Objective::kNextToken) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.documents = \"", DocumentsName(data.documents), "\": the model is of family ", name,
+        ", which does not learn next tokens; set data.documents = \"text\""));
+  }
   if (!data.pad_documents) return absl::OkStatus();
   if (!encoder) {
     return absl::InvalidArgumentError(

@@ -87,6 +87,30 @@ int32_t UnpaddedInputs(const ModelConfig& config, std::span<const int32_t> row) 
   return static_cast<int32_t>(count);
 }
 
+int64_t BorderNumbers(const ModelConfig& config, bool documents, int64_t seq_len) {
+  if (HasPadding(config)) return 1;
+  return documents ? seq_len : 0;
+}
+
+void FillBorders(const ModelConfig& config, std::span<const int32_t> row,
+                 std::span<int32_t> borders) {
+  if (HasPadding(config)) {
+    borders[0] = UnpaddedInputs(config, row);
+    return;
+  }
+  ATOLL_CHECK(row.size() == borders.size() + 1);
+  int32_t begin = 0;
+  for (size_t i = 0; i < borders.size(); ++i) {
+    if (BeginsDocument(row[i])) begin = static_cast<int32_t>(i);
+    borders[i] = begin;
+  }
+}
+
+bool AreWhole(const ModelConfig& config, std::span<const int32_t> borders, int64_t seq_len) {
+  const int64_t whole = HasPadding(config) ? seq_len : 0;
+  return std::all_of(borders.begin(), borders.end(), [&](int32_t at) { return at == whole; });
+}
+
 void FillRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
              std::span<int32_t> inputs, std::span<int32_t> targets) {
   const bool image = config.is_images();

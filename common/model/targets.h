@@ -37,6 +37,16 @@ DocumentFrame GetDocumentFrame(const ModelConfig& config);
 // 1, and all where the model has no padding.
 int32_t UnpaddedInputs(const ModelConfig& config, std::span<const int32_t> row);
 
+// Borders are what attention needs of a row besides its inputs: of encoders with padding,
+// UnpaddedInputs; else, where rows hold documents, by input where its document begins
+// (common/masked_tokens.h). Returns how many numbers that is; 0: rows have none.
+int64_t BorderNumbers(const ModelConfig& config, bool documents, int64_t seq_len);
+// Writes them. REQUIRES: as many as BorderNumbers.
+void FillBorders(const ModelConfig& config, std::span<const int32_t> row,
+                 std::span<int32_t> borders);
+// Returns whether all rows of these borders are whole, of one document each.
+bool AreWhole(const ModelConfig& config, std::span<const int32_t> borders, int64_t seq_len);
+
 // Returns how many targets FillRow makes of so many rows, of whose positions the data masks
 // `masked_tokens`. Of masked tokens, these are all positions of documents alone that are no
 // targets, and 0 of other rows.

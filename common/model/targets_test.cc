@@ -165,6 +165,30 @@ TEST_CASE("rows_without_tokens_are_one_token_long_and_decoders_have_no_padding")
   CHECK(UnpaddedInputs(config, row) == kLength);
 }
 
+TEST_CASE("a_row_of_documents_says_where_each_begins_and_its_first_token_is_no_target") {
+  ModelConfig config;
+  config.family = ModelFamily::kLlama;
+  const std::vector<int32_t> row = {1, 2, MarkDocument(3), 4, MarkDocument(~5), MaskToken(6), 7};
+  std::vector<int32_t> inputs(6), targets(6), borders(6);
+  FillRow(config, row, 1, inputs, targets);
+  CHECK(inputs == std::vector<int32_t>{1, 2, 3, 4, 5, 6});
+  CHECK(targets == std::vector<int32_t>{2, kIgnoredTarget, 4, kIgnoredTarget, kIgnoredTarget, 7});
+  REQUIRE(BorderNumbers(config, true, 6) == 6);
+  CHECK(BorderNumbers(config, false, 6) == 0);
+  FillBorders(config, row, borders);
+  CHECK(borders == std::vector<int32_t>{0, 0, 2, 2, 4, 4});
+  CHECK_FALSE(AreWhole(config, borders, 6));
+  CHECK(AreWhole(config, std::vector<int32_t>(6), 6));
+  config = Bert();
+  config.special_tokens.pad = {0};
+  REQUIRE(BorderNumbers(config, false, 6) == 1);
+  std::vector<int32_t> length(1);
+  FillBorders(config, std::vector<int32_t>{1, 2, 0, 0, 0}, length);
+  CHECK(length[0] == 2);
+  CHECK_FALSE(AreWhole(config, length, 4));
+  CHECK(AreWhole(config, length, 2));
+}
+
 TEST_CASE("a_short_row_has_one_target") {
   std::vector<int32_t> inputs(3), targets(3);
   FillRow(Bert(), std::vector<int32_t>{1, 2, 3, 4}, 5, inputs, targets);

@@ -85,6 +85,19 @@ absl::Status ValidateImages(const DataSpec& d) {
              "1 where data.format is one of images: each is a sequence of one");
 }
 
+absl::Status ValidatePacking(const DataSpec& d) {
+  if (!IsPacked(d)) return absl::OkStatus();
+  const bool ends_known = d.format == DataFormat::kJsonl || d.format == DataFormat::kChat ||
+                          d.format == DataFormat::kShards;
+  if (ends_known && !d.pad_documents) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data.documents = \"", DocumentsName(d.documents), "\": ",
+      ends_known ? "with data.pad_documents each document has a sequence of its own; leave one of "
+                   "them out"
+                 : "documents end where data.format is \"jsonl\", \"chat\" or \"shards\" alone; "
+                   "use one of these, or \"text\""));
+}
+
 absl::Status ValidateDocuments(const DataSpec& d) {
   absl::CivilDay day;
   if (!d.chat_date.empty() &&
@@ -99,6 +112,7 @@ absl::Status ValidateDocuments(const DataSpec& d) {
     return absl::InvalidArgumentError(
         "data.on_bad_document = \"skip\": data.format must be \"jsonl\" or \"chat\"; leave it out");
   }
+  ATOLL_RETURN_IF_ERROR(ValidatePacking(d));
   if (!d.pad_documents) return absl::OkStatus();
   if (d.format != DataFormat::kText && d.format != DataFormat::kJsonl &&
       d.format != DataFormat::kShards) {

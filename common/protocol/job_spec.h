@@ -19,6 +19,15 @@ constexpr bool IsImages(DataFormat format) {
          format == DataFormat::kIdx || format == DataFormat::kImageFolder;
 }
 
+// Returns the value as a job file spells it.
+inline const char* DocumentsName(Documents documents) {
+  return documents == Documents::kText   ? "text"
+         : documents == Documents::kMask ? "mask"
+                                         : "continue";
+}
+// Returns whether documents are packed into sequences.
+inline bool IsPacked(const DataSpec& data) { return data.documents != Documents::kText; }
+
 inline constexpr int64_t kImageSideMax = 4096;  // pixels
 
 inline constexpr int kValidationSetsMax = 16;

@@ -104,6 +104,26 @@ TEST_CASE("bad_documents_are_skipped_in_formats_of_lines_alone") {
   CHECK(skipping(DataFormat::kText).find("data.on_bad_document = \"skip\": ") == 0);
 }
 
+TEST_CASE("documents_are_packed_in_formats_that_say_where_they_end") {
+  const auto packed = [](DataFormat format, Documents documents, bool padded = false) {
+    return MessageAfter([&](JobSpec& s) {
+      s.data.format = format;
+      s.data.documents = documents;
+      s.data.pad_documents = padded;
+    });
+  };
+  for (const DataFormat format : {DataFormat::kJsonl, DataFormat::kChat, DataFormat::kShards}) {
+    CHECK(packed(format, Documents::kMask) == "");
+    CHECK(packed(format, Documents::kContinue) == "");
+  }
+  CHECK(packed(DataFormat::kText, Documents::kText) == "");
+  CHECK(packed(DataFormat::kText, Documents::kMask).find("data.documents = \"mask\": ") == 0);
+  CHECK(packed(DataFormat::kMegatron, Documents::kContinue)
+            .find("data.documents = \"continue\": documents end where data.format is ") == 0);
+  CHECK(packed(DataFormat::kJsonl, Documents::kMask, true)
+            .find("data.documents = \"mask\": with data.pad_documents ") == 0);
+}
+
 TEST_CASE("what does not go together in outer rounds is refused by name") {
   const auto fragments = [](JobSpec& s) { s.outer.fragments = 2; };
   REQUIRE(MessageAfter(fragments) == "");

@@ -53,6 +53,7 @@ class DeviceNeeds {
               const Ownership& ownership, const Assignment& assignment, const ElementBytes& element)
       : optimizer_(request.spec.inner.optimizer),
         shape_{assignment.replica->micro_batch_sequences, request.spec.data.sequence_length},
+        packed_(IsPacked(request.spec.data)),
         config_(config),
         part_(part),
         ownership_(ownership),
@@ -85,7 +86,7 @@ class DeviceNeeds {
         sends_back = std::max(sends_back, footprints_[stage.first_layer].input_bytes);
       }
     }
-    return bytes + step_scratch + sends + sends_back + TargetBytes() +
+    return bytes + step_scratch + sends + sends_back + TargetBytes() + BorderBytes() +
            ConstantBytes(config_, shape_.seq_len, element_) + TableCopyBytes(program.device);
   }
 
@@ -106,6 +107,10 @@ class DeviceNeeds {
     return element_.state * StateElements(optimizer_, layout, owned);
   }
   int64_t TargetBytes() const { return shape_.tokens() * 4; }
+  // Where documents begin, by token of a whole step.
+  int64_t BorderBytes() const {
+    return packed_ ? assignment_.replica->micro_batches * TargetBytes() : 0;
+  }
 
   // A tied head that is not in the embedding's stage has a table of its own, whose moments are the
   // embedding's where replicas share them.
@@ -121,6 +126,7 @@ class DeviceNeeds {
 
   const InnerOptimizer optimizer_;
   const BatchShape shape_;
+  const bool packed_;
   const ModelConfig& config_;
   const TensorPart& part_;
   const Ownership ownership_;

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Jobs on data that are not one local text: a folder of images, texts in an object store, padded documents."""
+"""Jobs on data that are not one local text: a folder of images, texts in a store, padded and packed documents."""
+import json
 import os
 import random
 import re
@@ -181,6 +182,36 @@ def trains_an_encoder_on_padded_documents(fixture):
     index = [os.path.getsize(os.path.join(folder, file)) for folder, _, files in
              os.walk(os.path.join(fixture.folder, "cache")) for file in files if file == "documents.bin"]
     check(index == [8_000], f"the workers of a machine share an index of 8 bytes a document, not {index}")
+
+
+@case
+def trains_a_decoder_on_packed_documents(fixture):
+    """Lines of JSONL are packed as `validate` counts, and islands lower the loss"""
+    rng = random.Random(1)
+    lines = [" ".join(["the waves of the sea"] * 9)[:rng.randrange(1, 150)] for _ in range(1_000)]
+    path = os.path.join(fixture.folder, "lines.jsonl")
+    with open(path, "w", encoding="ascii") as out:
+        out.writelines(json.dumps({"text": line}) + "\n" for line in lines)
+    fixture.coordinator()
+    fixture.server("ps1", memory="64MiB")
+    for name in ("w1", "w2"):
+        fixture.worker(name, wrapper=["env", "ATOLL_DATA_CACHE=" + os.path.join(fixture.folder, "cache")])
+    fixture.attached(3)
+    settings = {"data__path": path, "data__validation_fraction": 0.2}
+    wrong = fixture.job_file("wrong", data__documents="mask", **settings)
+    code, _, errors = fixture.atoll("validate", wrong, check=False)
+    check(code != 0 and f"{wrong}:" in errors and 'data.documents = "mask"' in errors, errors)
+    job = fixture.job_file("decoder", data__format="jsonl", data__documents="mask", schedule__train_tokens=120_000,
+                           schedule__validation_sequences=0, **settings)
+    errors = fixture.atoll("validate", job)[2]
+    found = re.search(r"([\d,]+) documents in ([\d,]+) sequences and ([\d,]+) held out", errors)
+    check(found is not None, errors)
+    documents, *sequences = (int(number.replace(",", "")) for number in found.groups())
+    tokens = sum(len(line) + 1 for line in lines)
+    check(documents == 1_000 and sum(sequences) * 33 < tokens * 1.06, errors)
+    done = fixture.finishes(fixture.json("submit", job)["job"])
+    first, last = (done["summary"][k] for k in ("first_validation_loss", "validation_loss"))
+    check(last < 2 < first, f"the validation loss went from {first} to {last}")
 
 
 if __name__ == "__main__":

@@ -19,14 +19,16 @@ constexpr int32_t kPad = 7;
 double Difference(double a, double b) { return std::abs(a - b) / std::abs(b); }
 
 const Reference& GetReference(Kind kind, const Variation& variation) {
-  static std::map<std::tuple<Kind, int64_t, int, DType, bool, InnerOptimizer>, Reference> all;
+  static std::map<std::tuple<Kind, int64_t, int, DType, bool, InnerOptimizer, Documents>, Reference>
+      all;
   const std::tuple key(kind, variation.blocks, variation.steps, variation.compute, variation.masked,
-                       variation.optimizer);
+                       variation.optimizer, variation.documents);
   const auto found = all.find(key);
   if (found != all.end()) return found->second;
   EngineJob job = MakeJob(kind, variation.blocks);
   job.compute = variation.compute;
   job.optimizer.kind = variation.optimizer;
+  job.documents = variation.documents;
   return all.emplace(key, Reference(job, variation.steps, variation.masked)).first->second;
 }
 
@@ -35,7 +37,18 @@ void MaskSome(const EngineJob& job, uint64_t seed, std::vector<int32_t>* tokens)
   const auto row = static_cast<size_t>(job.sequence_length + 1);
   for (size_t i = 0; i < tokens->size(); ++i) {
     const bool none = i / row == 1 || i / row == 2;
+    if ((*tokens)[i] < 0) continue;
     if (none || rng.Below(3) != 0) (*tokens)[i] = MaskToken((*tokens)[i]);
+  }
+}
+
+// Every third sequence is one document alone.
+void MarkDocuments(const EngineJob& job, uint64_t seed, std::vector<int32_t>* tokens) {
+  Rng rng(seed);
+  const auto row = static_cast<size_t>(job.sequence_length + 1);
+  for (size_t i = 0; i < tokens->size(); ++i) {
+    if (i / row % 3 == 0 || rng.Below(3) != 0) continue;
+    (*tokens)[i] = MarkDocument((*tokens)[i]);
   }
 }
 
@@ -220,6 +233,9 @@ Reference::Reference(const EngineJob& job, int steps, bool masked)
     const int64_t rows = s % 5 == 4 ? job.batch_sequences / 2 + 1 : job.batch_sequences;
     tokens.push_back(RandomTokens(job, rows, 100 + static_cast<uint64_t>(s)));
     if (HasPadding(job.model)) PadSome(job, static_cast<uint64_t>(s), &tokens.back());
+    if (job.documents != Documents::kText) {
+      MarkDocuments(job, static_cast<uint64_t>(s), &tokens.back());
+    }
     if (masked) MaskSome(job, static_cast<uint64_t>(s), &tokens.back());
     params.push_back(device.Get(LayerPart::kParameters));
     losses.push_back(device.Step(tokens.back(), kLearningRate).mean());
@@ -271,6 +287,7 @@ void CheckExact(Kind kind, const IslandLayout& spec, const Variation& variation)
   trial.job = MakeJob(kind, variation.blocks);
   trial.job.compute = variation.compute;
   trial.job.optimizer.kind = variation.optimizer;
+  trial.job.documents = variation.documents;
   trial.job.max_chunks = trial.options.fixed_chunks = variation.chunks;
   trial.plan = MakePlan(spec);
   trial.network = variation.network;

@@ -55,7 +55,8 @@ std::vector<IslandLayout> Owners();
 
 // Steps of one device, with everything to compare with.
 struct Reference {
-  // `masked`: most targets are not counted, and of two rows a step none.
+  // `masked`: most targets are not counted, and of two rows a step none. Where the job's documents
+  // are packed, two in three sequences have several.
   explicit Reference(const EngineJob& job, int steps = kSteps, bool masked = false);
 
   Layers start;
@@ -98,6 +99,7 @@ struct Variation {
   Limits limits;
   NewNetwork network;
   bool masked = false;  // see Reference
+  Documents documents = Documents::kText;
   InnerOptimizer optimizer = InnerOptimizer::kAdamW;
 };
 

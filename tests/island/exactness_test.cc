@@ -89,6 +89,19 @@ TEST_CASE("where_the_loss_counts_some_targets_layouts_train_as_one_device_does")
   }
 }
 
+// Stages between the first and the last find where documents begin, as chunks of a message do.
+TEST_CASE("layouts_with_several_documents_a_sequence_train_as_one_device_does") {
+  for (const Kind kind : {Kind::kGpt2, Kind::kLlama, Kind::kMistral, Kind::kGemma2}) {
+    CheckExact(kind, Pipeline("zb-h1", {2, 2, 2}, 4), {.documents = Documents::kMask});
+    CheckExact(kind, Replicas().back(), {.masked = true, .documents = Documents::kMask});
+    CheckExact(kind, TensorParallel().back(), {.chunks = 4, .documents = Documents::kMask});
+  }
+  CheckExact(Kind::kGpt2,
+             With(Pipeline("v-half", {1, 2, 2, 1}, 3, 2, true), "recomputation",
+                  [](IslandLayout& s) { s.recompute = 1, s.workers = 2; }),
+             {.chunks = 4, .documents = Documents::kContinue});
+}
+
 // Replicas that own all of the state, or share it; and tensor parallelism with either.
 TEST_CASE("layouts_with_every_optimizer_train_as_one_device_does") {
   // Muon and RMSprop amplify the rounding of what a gradient has little of.

@@ -237,7 +237,8 @@ TestDevice::TestDevice(const EngineJob& job, int64_t micro_batch_rows)
       *backend_, *model_,
       {.micro_batch_rows = micro_batch_rows > 0 ? micro_batch_rows : job.batch_sequences,
        .seq_len = job.sequence_length,
-       .optimizer = job.optimizer.kind});
+       .optimizer = job.optimizer.kind,
+       .documents = job.documents});
   optimizer_ = *Optimizer::Create(*backend_, runner_->stream(), runner_->layers(), job.optimizer);
 }
 

@@ -109,6 +109,31 @@ TEST_CASE("with_every_optimizer_replicas_take_the_memory_that_is_predicted") {
   CHECK(state[InnerOptimizer::kRmsProp] == state[InnerOptimizer::kAdamW]);
 }
 
+TEST_CASE("stages_of_packed_documents_take_the_memory_that_is_predicted") {
+  std::map<Documents, int64_t> predicted;
+  for (const Documents documents : {Documents::kText, Documents::kMask}) {
+    EngineJob job = PlannedJob(ModelFamily::kLlama, false);
+    job.documents = documents;
+    PlanRequest request = MakePlanRequest(job, kDevices);
+    request.spec.layout.stages = kDevices;
+    const auto plan = PlanIsland(request);
+    CAPTURE(static_cast<int>(documents), plan.status().message());
+    REQUIRE(plan.ok());
+    TestIsland island(job, *plan, {});
+    island.Set(LayerPart::kParameters, RandomWeights(job.model, 1));
+    REQUIRE(island.Step(RandomTokens(job, job.batch_sequences, 1), 1e-3).ok());
+    for (const DeviceMemory& memory : island.engine(0).Memory()) {
+      const double ratio =
+          static_cast<double>(memory.peak_bytes) / static_cast<double>(memory.predicted_bytes);
+      CAPTURE(memory.device, memory.predicted_bytes, memory.peak_bytes, ratio);
+      CHECK(std::abs(ratio - 1) <= kTolerance);
+      predicted[documents] += memory.predicted_bytes;
+    }
+  }
+  // Each device has a number of four bytes for each token of a step.
+  CHECK(predicted[Documents::kMask] - predicted[Documents::kText] == kDevices * 16 * 64 * 4);
+}
+
 // Layers of a model of images differ in size, and so does what goes from one stage to the next.
 TEST_CASE("stages_of_a_model_of_images_take_the_memory_that_is_predicted") {
   const auto config = ParseModelConfig(R"({"model_type": "resnet", "image_size": 16,

@@ -51,6 +51,7 @@ inline PlanRequest MakePlanRequest(const EngineJob& job, int devices,
   PlanRequest request;
   request.spec.name = "planned";
   request.spec.data.sequence_length = job.sequence_length;
+  request.spec.data.documents = job.documents;
   request.spec.inner.batch_sequences = job.batch_sequences;
   request.spec.inner.micro_batch_sequences = 2;
   request.spec.inner.optimizer = job.optimizer.kind;

@@ -17,6 +17,7 @@ namespace atl {
 namespace {
 
 constexpr int64_t kRowsAtOnce = 16;
+constexpr uint64_t kPackingVersion = 1;               // changes with what DocumentPacker makes
 constexpr uint64_t kChangeSeed = 0x696d616765;        // of crops and flips, apart from the order
 constexpr uint64_t kSourceSeed = 0x9e3779b97f4a7c15;  // between the orders of a mixture's sources
 
@@ -24,8 +25,10 @@ constexpr uint64_t kSourceSeed = 0x9e3779b97f4a7c15;  // between the orders of a
 
 absl::Status Dataset::TooSmall(const Part& part, int64_t units, absl::string_view name) const {
   const std::string& path = GetFilePath(part.file);
-  if (frame_.has_value() || !images_.empty()) {
-    const absl::string_view noun = frame_.has_value() ? "documents" : "images";
+  if (!documents_.empty() || !images_.empty()) {
+    const absl::string_view noun = frame_.has_value()   ? "documents"
+                                   : documents_.empty() ? "images"
+                                                        : "packed sequences";
     return absl::InvalidArgumentError(absl::StrCat("data path ", path, ": its ", name, " part has ",
                                                    units, " ", noun, ": use more ", noun,
                                                    " or another data.validation_fraction"));
@@ -80,9 +83,11 @@ absl::Status Dataset::AddFile(const DataSpec& spec, const std::string& path,
     return absl::OkStatus();
   }
   ATOLL_ASSIGN_OR_RETURN(TokenStream file, TokenStream::Open(spec, path, vocabulary_, options));
-  masks_ = masks_ || file.masked();
-  if (frame_.has_value()) {
-    ATOLL_ASSIGN_OR_RETURN(DocumentIndex index, DocumentIndex::Open(file, vocabulary_, options));
+  masks_ = masks_ || file.masked() || IsPacked(spec);
+  if (frame_.has_value() || IsPacked(spec)) {
+    const int64_t packed = IsPacked(spec) ? sequence_length_ + 1 : 0;
+    ATOLL_ASSIGN_OR_RETURN(DocumentIndex index,
+                           DocumentIndex::Open(file, vocabulary_, packed, options));
     documents_.push_back(std::move(index));
   }
   files_.push_back(std::move(file));
@@ -95,11 +100,11 @@ const std::string& Dataset::GetFilePath(size_t file) const {
 
 int64_t Dataset::CountUnits(size_t file) const {
   if (!images_.empty()) return images_[file].images();
-  return frame_.has_value() ? documents_[file].documents() : files_[file].tokens();
+  return documents_.empty() ? files_[file].tokens() : documents_[file].sequences();
 }
 
 int64_t Dataset::CountSequences(int64_t units) const {
-  return images_.empty() && !frame_.has_value() ? SequencesIn(units, sequence_length_) : units;
+  return images_.empty() && documents_.empty() ? SequencesIn(units, sequence_length_) : units;
 }
 
 absl::Status Dataset::AddSources(const DataSpec& spec, const DataOptions& options) {
@@ -188,6 +193,7 @@ absl::Status Dataset::TakeDigest(const DataOptions& options) {
       facts.push_back(static_cast<uint64_t>(token));
     }
   }
+  if (!documents_.empty() && !frame_.has_value()) facts.push_back(kPackingVersion);
   const auto add = [&](const Part& part) {
     facts.insert(facts.end(), {part.file, static_cast<uint64_t>(part.begin),
                                static_cast<uint64_t>(part.sequences)});
@@ -362,61 +368,78 @@ absl::StatusOr<int64_t> Dataset::CountMaskedValidation(int64_t first, int64_t co
   });
 }
 
-absl::StatusOr<Document> Dataset::FindDocument(const Location& location,
-                                               const Cancelled& cancelled) const {
+absl::StatusOr<std::vector<Document>> Dataset::FindDocuments(const Location& location,
+                                                             const Cancelled& cancelled) const {
   ATOLL_CHECK(location.sequence >= 0 && location.sequence < location.part->sequences);
   ATOLL_ASSIGN_OR_RETURN(
-      Document document,
+      std::vector<Document> documents,
       documents_[location.part->file].Read(location.part->begin + location.sequence, cancelled));
-  document.tokens = std::min(document.tokens, sequence_length_ - kFrameTokens);
-  return document;
+  if (frame_.has_value()) {
+    documents[0].tokens = std::min(documents[0].tokens, sequence_length_ - kFrameTokens);
+  }
+  return documents;
 }
 
 absl::StatusOr<int64_t> Dataset::CountUnpredicted(const Location& location,
                                                   const Cancelled& cancelled) const {
-  ATOLL_ASSIGN_OR_RETURN(const Document document, FindDocument(location, cancelled));
-  return sequence_length_ - CountPredicted(document.tokens + kFrameTokens);
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<Document> alone, FindDocuments(location, cancelled));
+  return sequence_length_ - CountPredicted(alone[0].tokens + kFrameTokens);
+}
+
+void Dataset::FrameDocument(std::span<int32_t> row, int64_t tokens) const {
+  row[0] = frame_->cls;
+  row[static_cast<size_t>(tokens) + 1] = frame_->sep;
+  std::fill(row.begin() + tokens + kFrameTokens, row.end(), MaskToken(frame_->pad));
 }
 
 absl::Status Dataset::ReadDocuments(std::span<const Location> locations, std::span<int32_t> out,
                                     const Cancelled& cancelled) const {
   const auto length = static_cast<size_t>(this->row());
-  std::vector<Document> documents;
-  std::map<size_t, std::vector<int64_t>> begins;  // of each file that is read
+  std::vector<std::vector<Document>> rows;
+  std::map<size_t, std::vector<Document>> wanted;  // of each file that is read
   for (const Location& location : locations) {
-    ATOLL_ASSIGN_OR_RETURN(const Document document, FindDocument(location, cancelled));
-    documents.push_back(document);
-    begins[location.part->file].push_back(document.begin);
+    ATOLL_ASSIGN_OR_RETURN(rows.emplace_back(), FindDocuments(location, cancelled));
+    std::vector<Document>& of_file = wanted[location.part->file];
+    of_file.insert(of_file.end(), rows.back().begin(), rows.back().end());
   }
-  for (const auto& [file, at] : begins) {
-    ATOLL_RETURN_IF_ERROR(files_[file].Prefetch(at, sequence_length_ - kFrameTokens, cancelled));
+  for (const auto& [file, ranges] : wanted) {
+    ATOLL_RETURN_IF_ERROR(files_[file].Prefetch(ranges, cancelled));
   }
   for (size_t r = 0; r < locations.size(); ++r) {
     const std::span<int32_t> row = out.subspan(r * length, length);
-    const auto tokens = static_cast<size_t>(documents[r].tokens);
-    row[0] = frame_->cls;
-    ATOLL_RETURN_IF_ERROR(files_[locations[r].part->file].Read(documents[r].begin, vocabulary_,
-                                                               row.subspan(1, tokens), cancelled));
-    row[tokens + 1] = frame_->sep;
-    std::fill(row.begin() + documents[r].tokens + kFrameTokens, row.end(), MaskToken(frame_->pad));
+    size_t at = frame_.has_value() ? 1 : 0;
+    for (const Document& document : rows[r]) {
+      const auto part = row.subspan(at, static_cast<size_t>(document.tokens));
+      ATOLL_RETURN_IF_ERROR(
+          files_[locations[r].part->file].Read(document.begin, vocabulary_, part, cancelled));
+      if (!frame_.has_value()) part[0] = MarkDocument(part[0]);
+      at += part.size();
+    }
+    if (frame_.has_value()) {
+      FrameDocument(row, rows[r][0].tokens);
+    } else if (at < length) {
+      std::ranges::fill(row.subspan(at), MaskToken(0));
+      row[at] = MarkDocument(0);  // so that no document sees the rest
+    }
   }
   return absl::OkStatus();
 }
 
 absl::Status Dataset::ReadTokens(std::span<const Location> locations, std::span<int32_t> out,
                                  const Cancelled& cancelled) const {
-  if (frame_.has_value()) return ReadDocuments(locations, out, cancelled);
+  if (!documents_.empty()) return ReadDocuments(locations, out, cancelled);
   const auto length = static_cast<size_t>(this->row());
   ATOLL_CHECK(out.size() == locations.size() * length);
-  std::map<size_t, std::vector<int64_t>> begins;  // of each file that is read
+  std::map<size_t, std::vector<Document>> wanted;  // of each file that is read
   const auto get_begin = [&](const Location& location) {
     ATOLL_CHECK(location.sequence >= 0 && location.sequence < location.part->sequences);
     return location.part->begin + location.sequence * sequence_length_;
   };
-  for (const Location& location : locations)
-    begins[location.part->file].push_back(get_begin(location));
-  for (const auto& [file, at] : begins) {
-    ATOLL_RETURN_IF_ERROR(files_[file].Prefetch(at, sequence_length_ + 1, cancelled));
+  for (const Location& location : locations) {
+    wanted[location.part->file].push_back({get_begin(location), sequence_length_ + 1});
+  }
+  for (const auto& [file, ranges] : wanted) {
+    ATOLL_RETURN_IF_ERROR(files_[file].Prefetch(ranges, cancelled));
   }
   for (size_t r = 0; r < locations.size(); ++r) {
     ATOLL_RETURN_IF_ERROR(files_[locations[r].part->file].Read(

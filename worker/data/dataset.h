@@ -14,6 +14,9 @@
 // With data.pad_documents a sequence is a document, of the first tokens of a longer one, in the
 // model's frame: [CLS] document [SEP] [PAD]... (common/masked_tokens.h). Empty ones are left out.
 //
+// With data.documents that are packed, a sequence holds the documents that DocumentPacker gives it,
+// and behind them masked tokens: each begins with a marked one (common/masked_tokens.h).
+//
 // Of images, a sequence is a sample: T is 1, and its row holds the pixels and behind them the
 // class. Those that are trained on are cropped and mirrored by the seed and the position.
 //
@@ -90,7 +93,7 @@ class Dataset {
                               const Cancelled& cancelled = {}) const;
 
  private:
-  // Tokens [begin, begin + sequences * T + 1) of a file, or images or padded documents
+  // Tokens [begin, begin + sequences * T + 1) of a file, or images or sequences of documents
   // [begin, begin + sequences).
   struct Part {
     size_t file = 0;
@@ -124,7 +127,7 @@ class Dataset {
 
   const std::string& GetFilePath(size_t file) const;
   absl::Status TooSmall(const Part& part, int64_t units, absl::string_view name) const;
-  int64_t CountUnits(size_t file) const;            // tokens, images or padded documents
+  int64_t CountUnits(size_t file) const;            // tokens, images or sequences of documents
   int64_t CountSequences(int64_t units) const;      // whole ones
   Location LocateTraining(int64_t position) const;  // REQUIRES: position >= 0
   // Images at `locations`, and what is expected to be read after them.
@@ -137,8 +140,10 @@ class Dataset {
                           const Cancelled& cancelled) const;
   absl::Status ReadDocuments(std::span<const Location> locations, std::span<int32_t> out,
                              const Cancelled& cancelled) const;
-  // Finds the document of a sequence.
-  absl::StatusOr<Document> FindDocument(const Location& location, const Cancelled& cancelled) const;
+  // Finds the documents of a sequence; a padded one is cut.
+  absl::StatusOr<std::vector<Document>> FindDocuments(const Location& location,
+                                                      const Cancelled& cancelled) const;
+  void FrameDocument(std::span<int32_t> row, int64_t tokens) const;
   // Counts what CountMasked counts, of one sequence.
   absl::StatusOr<int64_t> CountUnpredicted(const Location& location,
                                            const Cancelled& cancelled) const;
@@ -148,8 +153,8 @@ class Dataset {
   // Either of tokens or of images: the sources, and behind them those for validation alone.
   std::vector<TokenStream> files_;
   std::vector<ImageSet> images_;
-  std::vector<DocumentIndex> documents_;  // of each file, where they are padded
-  std::optional<DocumentFrame> frame_;    // then
+  std::vector<DocumentIndex> documents_;  // of each file, where they are padded or packed
+  std::optional<DocumentFrame> frame_;    // where they are padded
   ImageChange change_;
   std::shared_ptr<SharedPattern> pattern_;  // of reading images
   Mixture mixture_;

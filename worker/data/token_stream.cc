@@ -115,9 +115,10 @@ absl::StatusOr<uint64_t> CacheKey(const DataSpec& spec, const TextInput& input,
       static_cast<int64_t>(spec.format),
       input.tokenizer == nullptr ? 0 : static_cast<int64_t>(input.tokenizer->digest()),
       input.end_of_text.value_or(-1),
-      spec.format == DataFormat::kChat ? spec.sequence_length
-      : spec.pad_documents             ? -1
-                                       : 0,
+      IsPacked(spec)                     ? -2
+      : spec.format == DataFormat::kChat ? spec.sequence_length
+      : spec.pad_documents               ? -1
+                                         : 0,
       spec.on_bad_document == OnBadDocument::kSkip ? 1 : 0,
       input.chat == nullptr ? 0 : static_cast<int64_t>(input.chat->digest())};
   key = XXH3_64bits_withSeed(facts, sizeof facts, key);
@@ -136,6 +137,7 @@ TokenizeOptions OptionsFor(const DataSpec& spec, const TextInput& input) {
   options.jsonl = spec.format != DataFormat::kText;
   if (spec.format == DataFormat::kChat) options.chat_sequence_length = spec.sequence_length;
   options.document_tokens_max = DocumentTokensMax(spec);
+  options.mark_documents = IsPacked(spec);
   options.field = spec.field;
   options.skip_bad_documents = spec.on_bad_document == OnBadDocument::kSkip;
   options.tokenizer = input.tokenizer.get();
@@ -164,6 +166,34 @@ struct DataPart {
   double held_out = 0;     // a share of it
   bool is_source = false;  // of a mixture, whose held-out parts count together
 };
+
+// The sequences that a worker packs these documents into, which have so many tokens.
+// INVALID_ARGUMENT: there are none to train on, or to validate with.
+absl::StatusOr<std::string> PackedText(const DataSpec& spec, const DataPart& part,
+                                       std::span<const Document> documents) {
+  DocumentPacker packer(spec.sequence_length + 1);
+  std::vector<DocumentPacker::Sequence> packed;
+  int64_t tokens = 0;
+  for (const Document& document : documents) {
+    packer.Add(document, &packed);
+    tokens += document.tokens;
+  }
+  packer.End(&packed);
+  const int64_t sequences = std::ssize(packed), held_out = HeldOut(sequences, part.held_out);
+  const bool lacks_held_out = part.held_out > 0 && !part.is_source && held_out == 0;
+  if (sequences - held_out == 0 || lacks_held_out) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data path ", part.path, ": ", CountText(std::ssize(documents), "document"), " with ",
+        CountText(tokens, "token"), " fill ", CountText(sequences, "sequence"), " of data.",
+        "sequence_length = ", spec.sequence_length, ", and data.validation_fraction = ",
+        part.held_out, " leaves none to ", lacks_held_out ? "validate with" : "train on",
+        ": use more data, shorter sequences or another fraction"));
+  }
+  return absl::StrCat(CountText(tokens, "token"), ", ",
+                      CountText(std::ssize(documents), "document"), " in ",
+                      CountText(sequences - held_out, "sequence"),
+                      held_out > 0 ? absl::StrCat(" and ", held_out, " held out") : "");
+}
 
 // The sequences that a worker makes of so many tokens. INVALID_ARGUMENT: there are none.
 absl::StatusOr<std::string> SequencesText(const DataSpec& spec, const DataPart& part,
@@ -259,6 +289,9 @@ absl::Status InspectText(const DataSpec& spec, const DataPart& part, int64_t voc
     ATOLL_RETURN_IF_ERROR(
         AddDocumentsText(spec, part, whole, heads.documents, heads.documents_cut, found));
     found->unread.insert(found->unread.end(), heads.unread.begin(), heads.unread.end());
+  } else if (whole && IsPacked(spec)) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string packed, PackedText(spec, part, heads.packed));
+    absl::StrAppend(&found->text, ", ", packed);
   } else if (direct || whole) {
     const int64_t tokens = direct ? heads.file_bytes : heads.tokens + heads.filler;
     ATOLL_ASSIGN_OR_RETURN(const std::string sequences, SequencesText(spec, part, tokens));
@@ -349,6 +382,17 @@ absl::Status InspectPart(const DataSpec& spec, const DataPart& part, int64_t voc
     if (whole) splitter.End(&documents);
     ATOLL_RETURN_IF_ERROR(AddDocumentsText(spec, part, whole, std::ssize(documents),
                                            CountLonger(documents, DocumentTokensMax(spec)), found));
+  } else if (IsPacked(spec)) {
+    if (whole) {
+      DocumentSplitter splitter(stream.marks());
+      std::vector<Document> documents;
+      splitter.Add(head, &documents);
+      splitter.End(&documents);
+      ATOLL_ASSIGN_OR_RETURN(const std::string packed, PackedText(spec, part, documents));
+      found->text += packed;
+    } else {
+      found->text += CountText(stream.tokens(), "token");
+    }
   } else {
     ATOLL_ASSIGN_OR_RETURN(const std::string sequences, SequencesText(spec, part, stream.tokens()));
     found->text += sequences;
@@ -431,15 +475,17 @@ absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::s
   if (spec.format == DataFormat::kShards) {
     ATOLL_RETURN_IF_ERROR(CheckTokenizer(spec, path, cancelled));
     ATOLL_ASSIGN_OR_RETURN(TokenStream stream, OpenShards(path, vocabulary, cancelled));
-    if (!spec.pad_documents) return stream;
+    if (!spec.pad_documents && !IsPacked(spec)) return stream;
     if (stream.masked_ || !stream.end_of_text_.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "token shards ", path, ": data.pad_documents = true needs to know where documents end, ",
+          "token shards ", path, ": data.",
+          IsPacked(spec) ? "documents = \"mask\" or \"continue\"" : "pad_documents = true",
+          " needs to know where documents end, ",
           stream.masked_ ? "and these are of conversations; use other data"
                          : "and the index names no end_of_text; make them with a tokenizer that "
                            "has such a token, or take the text itself"));
     }
-    stream.marks_ = {.end = *stream.end_of_text_};
+    stream.marks_ = {.end = *stream.end_of_text_, .whole = IsPacked(spec)};
     if (options.frame.has_value()) {
       stream.marks_->before = options.frame->cls;
       stream.marks_->behind = options.frame->sep;
@@ -504,7 +550,9 @@ absl::StatusOr<TokenStream> TokenStream::OpenText(const DataSpec& spec, const st
       LogWarning("data", "data path ", path, ": ", SkippedText(index.skipped));
     }
     ATOLL_ASSIGN_OR_RETURN(stream, OpenShards(folder, vocabulary, cancelled));
-    if (spec.pad_documents) stream.marks_ = GetDocumentMarks(OptionsFor(spec, input));
+    if (spec.pad_documents || IsPacked(spec)) {
+      stream.marks_ = GetDocumentMarks(OptionsFor(spec, input));
+    }
   }
   stream.path_ = path;
   return stream;
@@ -527,7 +575,8 @@ absl::Status TokenStream::ReadDocuments(
     const int64_t file_end = begins_[FindFileIndex(begin) + 1];
     const int64_t count = std::min(kSplitTokens, file_end - begin);
     part.resize(static_cast<size_t>(count));
-    ATOLL_RETURN_IF_ERROR(Prefetch({&begin, 1}, count, watch.cancelled));
+    const Document range{begin, count};
+    ATOLL_RETURN_IF_ERROR(Prefetch({&range, 1}, watch.cancelled));
     ATOLL_RETURN_IF_ERROR(Read(begin, vocabulary, part, watch.cancelled));
     begin += count;
     splitter.Add(part, &documents);
@@ -548,12 +597,12 @@ size_t TokenStream::FindFileIndex(int64_t token) const {
                              begins_.begin() - 1);
 }
 
-absl::Status TokenStream::Prefetch(std::span<const int64_t> begins, int64_t count,
+absl::Status TokenStream::Prefetch(std::span<const Document> wanted,
                                    const Cancelled& cancelled) const {
   std::vector<std::vector<TokenFile::Range>> ranges(files_.size());
-  for (const int64_t first : begins) {
-    const int64_t end = std::min(first + count, tokens());
-    for (int64_t begin = first; begin < end;) {
+  for (const Document& range : wanted) {
+    const int64_t end = std::min(range.begin + range.tokens, tokens());
+    for (int64_t begin = range.begin; begin < end;) {
       const size_t file = FindFileIndex(begin);
       const int64_t part = std::min(end, begins_[file + 1]) - begin;
       ranges[file].push_back({begin - begins_[file], part});

@@ -43,18 +43,18 @@ class TokenStream {
   absl::Status Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out,
                     const Cancelled& cancelled = {}) const;
 
-  // Returns the marks of the documents' ends. REQUIRES: data.pad_documents.
+  // Returns the marks of the documents' ends. REQUIRES: data.pad_documents, or data.documents that
+  // are packed.
   const DocumentMarks& marks() const { return *marks_; }
 
   // Hands all documents over, some at a time and in order, and reads every token for that. ABORTED
-  // once the watch says so; else the error of `take`. REQUIRES: data.pad_documents.
+  // once the watch says so; else the error of `take`. REQUIRES: there are marks.
   absl::Status ReadDocuments(
       int64_t vocabulary, const ReadWatch& watch,
       const std::function<absl::Status(std::span<const Document>)>& take) const;
 
-  // Fetches what reads of `count` tokens from each of `begins` on would wait for.
-  absl::Status Prefetch(std::span<const int64_t> begins, int64_t count,
-                        const Cancelled& cancelled) const;
+  // Fetches what reads of these tokens would wait for; of those that there are.
+  absl::Status Prefetch(std::span<const Document> ranges, const Cancelled& cancelled) const;
 
   // Returns a digest of every token of all files, in order. INVALID_ARGUMENT names file and
   // position of a token that is not in [0, vocabulary).

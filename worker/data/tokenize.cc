@@ -266,17 +266,26 @@ class BatchEncoder {
   absl::Status AddLine(std::string_view json, const std::string& file, int64_t line, Encoded* out) {
     ATOLL_ASSIGN_OR_RETURN(const auto text, JsonlText(json, options_.field, file, line));
     if (!text.has_value()) return absl::OkStatus();
+    const size_t begin = out->tokens.size();
     BeginDocument(out);
     ATOLL_RETURN_IF_ERROR(
         Annotate(Add(*text, false, out), absl::StrCat("data file ", file, ":", line)));
     EndDocument(out);
+    Mark(begin, out);
     return absl::OkStatus();
+  }
+  // Marks the document that begins there, if any.
+  void Mark(size_t begin, Encoded* out) const {
+    if (!options_.mark_documents || begin == out->tokens.size()) return;
+    out->tokens[begin] = MarkDocument(out->tokens[begin]);
   }
   absl::Status AddChat(std::string_view json, const std::string& file, int64_t line, Encoded* out) {
     ATOLL_ASSIGN_OR_RETURN(const Conversation chat, ParseChat(json, file, line));
     if (chat.messages.empty()) return absl::OkStatus();
+    const size_t begin = out->tokens.size();
     ATOLL_RETURN_IF_ERROR(
         Annotate(chat_->Encode(chat, &out->tokens), absl::StrCat("data file ", file, ":", line)));
+    Mark(begin, out);
     out->conversation_ends.push_back(out->tokens.size());
     ++out->documents;
     out->text_bytes += std::ssize(json);
@@ -315,7 +324,9 @@ class BatchEncoder {
 // The masked ends of text in front of a conversation of so many tokens, which would not fit into
 // what is left of its sequence. Sequence i has tokens [i T, i T + T]: its first one is the target
 // of none of its own.
-int64_t FillerBefore(int64_t position, size_t tokens, int64_t sequence_length) {
+int64_t FillerBefore(const TokenizeOptions& options, int64_t position, size_t tokens) {
+  if (options.mark_documents) return 0;
+  const int64_t sequence_length = options.chat_sequence_length;
   const int64_t used = position % sequence_length;
   const bool fits = used + static_cast<int64_t>(tokens) - 1 <= sequence_length;
   return used == 0 || fits ? 0 : sequence_length - used;
@@ -328,7 +339,7 @@ absl::Status AppendConversations(const TokenizeOptions& options, const Encoded& 
                                     MaskToken(options.end_of_text.value_or(0)));
   size_t begin = 0;
   for (const size_t end : encoded.conversation_ends) {
-    const int64_t before = FillerBefore(writer->tokens(), end - begin, length);
+    const int64_t before = FillerBefore(options, writer->tokens(), end - begin);
     ATOLL_RETURN_IF_ERROR(writer->Append(std::span(filler).first(static_cast<size_t>(before))));
     ATOLL_RETURN_IF_ERROR(writer->Append(std::span(encoded.tokens).subspan(begin, end - begin)));
     begin = end;
@@ -342,6 +353,10 @@ void AddDocuments(const TokenizeOptions& options, std::span<const int32_t> token
   std::vector<Document> documents;
   splitter.Add(tokens, &documents);
   splitter.End(&documents);
+  if (options.mark_documents) {
+    heads->packed.insert(heads->packed.end(), documents.begin(), documents.end());
+    return;
+  }
   heads->documents += std::ssize(documents);
   heads->documents_cut += CountLonger(documents, options.document_tokens_max);
 }
@@ -350,12 +365,14 @@ void AddHead(const TokenizeOptions& options, const Encoded& encoded, TextHeads* 
   size_t begin = 0;
   int64_t position = heads->tokens + heads->filler;
   for (const size_t end : encoded.conversation_ends) {
-    const int64_t before = FillerBefore(position, end - begin, options.chat_sequence_length);
+    const int64_t before = FillerBefore(options, position, end - begin);
     heads->filler += before;
     position += before + static_cast<int64_t>(end - begin);
     begin = end;
   }
-  if (options.document_tokens_max > 0) AddDocuments(options, encoded.tokens, heads);
+  if (options.document_tokens_max > 0 || options.mark_documents) {
+    AddDocuments(options, encoded.tokens, heads);
+  }
   heads->skipped.Add(encoded.skipped);
   heads->text_bytes += encoded.text_bytes;
   heads->tokens += std::ssize(encoded.tokens);
@@ -460,6 +477,7 @@ absl::Status WriteAll(const TokenizeOptions& options, const Reader& reader, Exch
 }  // namespace
 
 DocumentMarks GetDocumentMarks(const TokenizeOptions& options) {
+  if (options.mark_documents) return {.whole = true};
   const bool lines = options.tokenizer == nullptr && !options.jsonl;
   return {.end = kDocumentEnd, .behind = lines ? std::optional<int32_t>('\r') : std::nullopt};
 }
@@ -469,7 +487,8 @@ absl::StatusOr<ShardIndex> Tokenize(const TokenizeOptions& options, const std::s
   index.vocabulary = options.tokenizer == nullptr ? 256 : options.tokenizer->vocabulary();
   index.tokenizer_digest = options.tokenizer == nullptr ? 0 : options.tokenizer->digest();
   index.end_of_text = options.end_of_text;
-  index.masked = options.chat_sequence_length > 0 || options.document_tokens_max > 0;
+  index.masked =
+      options.chat_sequence_length > 0 || options.document_tokens_max > 0 || options.mark_documents;
   ATOLL_ASSIGN_OR_RETURN(const auto writer,
                          ShardWriter::Create(folder, index, options.shard_tokens_max));
   const auto threads = static_cast<size_t>(std::max(1, options.threads));

@@ -44,6 +44,9 @@ struct TokenizeOptions {
   // Above 0: of a job that pads documents, of which so many tokens fit into a sequence. They have
   // no frame, kDocumentEnd ends each, and without a tokenizer each line of text is one.
   int64_t document_tokens_max = 0;
+  // Each document's first token says that it begins one (MarkDocument), and nothing stands between
+  // conversations. Of JSONL alone.
+  bool mark_documents = false;
   // True if unusable lines of JSONL are left out and counted, and so are conversations. False: an
   // error.
   bool skip_bad_documents = false;
@@ -55,7 +58,8 @@ struct TokenizeOptions {
   Cancelled cancelled;
 };
 
-// How documents end in shards that are made so. REQUIRES: document_tokens_max is above 0.
+// How documents end in shards that are made so. REQUIRES: document_tokens_max is above 0, or
+// mark_documents.
 DocumentMarks GetDocumentMarks(const TokenizeOptions& options);
 
 // Writes the shards to `folder`, which must be new or empty. After an error nothing of them is
@@ -70,6 +74,8 @@ struct TextHeads {
   int64_t filler = 0;                  // tokens besides: between conversations
   // With document_tokens_max: those that are not empty, and of these the longer ones.
   int64_t documents = 0, documents_cut = 0;
+  std::vector<Document>
+      packed;  // with mark_documents: all, their places from the first file's head
   SkippedDocuments skipped;
   std::vector<std::string> warnings;  // of files that may not be what they seem
   std::vector<std::string> unread;    // what is left of files and their number; human-readable

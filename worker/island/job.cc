@@ -23,6 +23,7 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
   job.engine.compute = compute;
   job.engine.sequence_length = spec.data.sequence_length;
   job.engine.batch_sequences = spec.inner.batch_sequences;
+  job.engine.documents = spec.data.documents;
   // The statistics of a batch normalisation are a whole micro-batch's.
   job.engine.max_chunks = config.is_images() ? 1 : static_cast<int32_t>(spec.layout.chunks_max);
   job.engine.memory_reserve_bytes = spec.layout.memory_reserve_bytes;

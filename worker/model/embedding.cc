@@ -48,7 +48,8 @@ class Embedding final : public LayerBase {
         .seq_len = a.shape.seq_len,
         .typed = arch_.token_types > 0,
         .part = !part_.whole(),
-        .first_token = part_.vocab.begin});
+        .first_token = part_.vocab.begin,
+        .starts = PositionStarts(a)});
     exec.AllReduceSum(sum);
     if (scale_ != 1) exec.Run(Scale{sum, scale_});
     if (arch_.embedding_norm) RunNorm(exec, a, s.norm, sum, a.output);
@@ -83,7 +84,8 @@ class Embedding final : public LayerBase {
         .seq_len = a.shape.seq_len,
         .typed = arch_.token_types > 0,
         .part = !part_.whole(),
-        .first_token = part_.vocab.begin});
+        .first_token = part_.vocab.begin,
+        .starts = PositionStarts(a)});
   }
 
   const float scale_;

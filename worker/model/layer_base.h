@@ -17,7 +17,7 @@ class LayerBase : public Layer {
   absl::Status Forward(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
                        const Tensor& output, const Stash& stash) const final {
     Exec exec = Start(call);
-    DoForward(exec, {call.shape, memory, call.constants, stash, input, output, call.lengths,
+    DoForward(exec, {call.shape, memory, call.constants, stash, input, output, call.borders,
                      call.evaluates});
     return exec.status();
   }
@@ -26,14 +26,15 @@ class LayerBase : public Layer {
                              const Stash& stash) const final {
     Exec exec = Start(call);
     DoBackwardInput(exec,
-                    {call.shape, memory, call.constants, stash, input, grad_output, call.lengths},
+                    {call.shape, memory, call.constants, stash, input, grad_output, call.borders},
                     grad_input);
     return exec.status();
   }
   void BackwardWeight(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
                       const Tensor& grad_output, const Stash& stash) const final {
     Exec exec = Start(call);
-    DoBackwardWeight(exec, {call.shape, memory, call.constants, stash, input, grad_output});
+    DoBackwardWeight(exec,
+                     {call.shape, memory, call.constants, stash, input, grad_output, call.borders});
   }
 
   LayerBytes Bytes(Backend& backend, const BatchShape& shape) const final {
@@ -63,8 +64,8 @@ class LayerBase : public Layer {
     Tensor constants;
     Stash stash;
     Tensor input;
-    Tensor output;        // of BackwardInput and BackwardWeight: grad_output
-    Tensor lengths = {};  // see LayerCall
+    Tensor output;  // of BackwardInput and BackwardWeight: grad_output
+    Borders borders = {};
     bool evaluates = false;
   };
 
@@ -106,6 +107,14 @@ class LayerBase : public Layer {
   Tensor Grad(const Args& args, Param use, int64_t rows, int64_t cols) const {
     return At(args.memory.grads, state_, use, rows, cols);
   }
+
+  // Returns where documents begin, for attention and for positions; absent in other sequences.
+  Tensor Starts(const Args& args) const { return arch_.causal ? args.borders.at : Tensor(); }
+  Tensor PositionStarts(const Args& args) const {
+    return args.borders.continue_positions ? Tensor() : Starts(args);
+  }
+  // Returns the lengths of padded sequences; absent of others.
+  Tensor Lengths(const Args& args) const { return arch_.causal ? Tensor() : args.borders.at; }
 
   // Returns x on the rank that leads, absent on others: for what the sum over the group's ranks
   // must hold once.

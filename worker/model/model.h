@@ -62,6 +62,14 @@ struct LayerBytes {
   int64_t workspace = 0;
 };
 
+// Where the sequences of a micro-batch end, or begin anew.
+struct Borders {
+  // It is of encoders the lengths of AttentionForward, int32 [1, rows], and of decoders the starts
+  // of kernels/ops.h, int32 [1, N]. Absent: all sequences are whole, of one document each.
+  Tensor at = {};
+  bool continue_positions = false;  // positions do not begin anew with a document
+};
+
 // Arguments that all calls of one layer on one stream share.
 struct LayerCall {
   Backend& backend;
@@ -71,9 +79,7 @@ struct LayerCall {
   Tensor constants;                      // from Model::InitConstants
   Communicator* communicator = nullptr;  // of the tensor-parallel group; null for a whole model
   bool evaluates = false;                // running statistics stand for those of the micro-batch
-  // int32 [1, shape.rows]: tokens of each sequence before its padding, which nothing attends to.
-  // Absent: all of them.
-  Tensor lengths = {};
+  Borders borders = {};
 };
 
 // Checks that the call has the communicator of the part's rank.

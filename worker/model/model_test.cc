@@ -335,6 +335,79 @@ TEST_CASE("the_loss_of_a_masked_row_is_the_mean_over_the_targets_that_count") {
   }
 }
 
+// ---- several documents in a sequence ----
+
+struct Gradients {
+  LossSum loss;
+  std::vector<double> values;
+};
+
+Gradients TrainInDouble(const ModelConfig& config, const RunnerOptions& options,
+                        const std::vector<std::vector<int32_t>>& batches) {
+  const auto backend = NewReferenceBackend();
+  const Model model = *Model::Create(config, DType::kFloat64);
+  const auto runner = *ModelRunner::Create(*backend, model, options);
+  const auto values = [](const Tensor& x) {
+    return std::span(x.as<double>(), static_cast<size_t>(x.size()));
+  };
+  Rng rng(3);
+  for (LayerState* layer : runner->layers()) {
+    for (double& value : values(layer->params())) value = 0.3 * rng.Normal() + 0.05;
+  }
+  Gradients all;
+  for (const std::vector<int32_t>& row : batches) {
+    std::vector<std::vector<double>> before;
+    for (LayerState* layer : runner->layers()) {
+      const auto grads = values(layer->grads());
+      before.emplace_back(grads.begin(), grads.end());
+      std::ranges::fill(grads, 0);
+    }
+    const LossSum loss = *runner->Train(row, 1);
+    all.loss.nats += loss.nats;
+    all.loss.tokens += loss.tokens;
+    // Gradients are of the mean of a batch: sums are compared.
+    for (size_t l = 0; l < before.size(); ++l) {
+      const auto grads = values(runner->layers()[l]->grads());
+      for (size_t i = 0; i < grads.size(); ++i) {
+        grads[i] = before[l][i] + grads[i] * static_cast<double>(loss.tokens);
+      }
+    }
+  }
+  for (LayerState* layer : runner->layers()) {
+    const auto grads = values(layer->grads());
+    all.values.insert(all.values.end(), grads.begin(), grads.end());
+  }
+  return all;
+}
+
+TEST_CASE("packed_documents_have_the_loss_and_gradients_of_each_document_alone") {
+  FOR_EVERY_MODEL();
+  const std::vector<std::vector<int32_t>> alone = {{3, 1, 4, 1, 5}, {9, 2}, {6, 5, 3, 5}, {8, 9}};
+  std::vector<int32_t> packed;
+  for (const std::vector<int32_t>& document : alone) {
+    packed.push_back(MarkDocument(document[0]));
+    packed.insert(packed.end(), document.begin() + 1, document.end());
+  }
+  const Gradients each = TrainInDouble(config, {1, 12, true}, alone);
+  const auto together = [&](Documents documents) {
+    return TrainInDouble(config, {.seq_len = 12, .documents = documents}, {packed});
+  };
+  const Gradients sum = together(Documents::kMask);
+  REQUIRE(sum.loss.tokens == 9);
+  REQUIRE(each.loss.tokens == 9);
+  CHECK(sum.loss.nats == Approx(each.loss.nats).epsilon(1e-12));
+  double difference = 0, largest = 0;
+  for (size_t i = 0; i < sum.values.size(); ++i) {
+    difference = std::max(difference, std::abs(sum.values[i] - each.values[i]));
+    largest = std::max(largest, std::abs(each.values[i]));
+  }
+  CHECK(difference < 1e-12 * largest);
+  // Rotary positions are relative; learned ones are others where they go on.
+  const bool alike = std::abs(together(Documents::kContinue).loss.nats / each.loss.nats - 1) < 1e-9;
+  CHECK(alike == (family == ModelFamily::kLlama));
+  CHECK(std::abs(together(Documents::kText).loss.nats / each.loss.nats - 1) > 1e-6);
+}
+
 // ---- sampling ----
 
 TEST_CASE("sampling follows the logits, the temperature and top_k") {

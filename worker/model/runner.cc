@@ -44,10 +44,9 @@ absl::Status ModelRunner::Allocate() {
   ATOLL_RETURN_IF_ERROR(stage_->Allocate());
 
   const int64_t n = stage.shape.tokens();
+  const int64_t borders = options_.micro_batch_rows * BorderNumbers(options_.seq_len);
   const auto carve = [&](Carver carver) {
-    if (HasPadding(model_.config())) {
-      lengths_ = carver.Take(DType::kInt32, 1, options_.micro_batch_rows);
-    }
+    if (borders > 0) borders_ = carver.Take(DType::kInt32, 1, borders);
     targets_ = carver.Take(DType::kInt32, 1, n);
     totals_ = carver.Take(StateType(model_.compute()), 1, kLossTotals);
     constants_ = model_.Constants(options_.seq_len, nullptr);
@@ -60,8 +59,8 @@ absl::Status ModelRunner::Allocate() {
   carve(Carver(memory_.data()));
   ATOLL_ASSIGN_OR_RETURN(host_totals_, HostReals::Create(backend_, totals_.dtype, kLossTotals));
   const int64_t inputs = options_.micro_batch_rows * model_.config().InputNumbers(options_.seq_len);
-  ATOLL_ASSIGN_OR_RETURN(staging_, backend_.AllocateHost((options_.micro_batch_rows + inputs + n) *
-                                                         GetElementSize(DType::kInt32)));
+  ATOLL_ASSIGN_OR_RETURN(
+      staging_, backend_.AllocateHost((borders + inputs + n) * GetElementSize(DType::kInt32)));
   return model_.InitConstants(backend_, *stream_, constants_);
 }
 
@@ -86,13 +85,15 @@ ModelRunner::Batch ModelRunner::MakeBatch(std::span<const int32_t> tokens, int64
   const size_t each = model_.config().is_images() ? 1 : length;  // targets
   const auto count = static_cast<size_t>(rows);
   Batch batch{std::vector<int32_t>(count * length), std::vector<int32_t>(count * each), rows};
-  for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
+  const auto borders = static_cast<size_t>(BorderNumbers(static_cast<int64_t>(length)));
+  batch.borders.resize(count * borders);
+  for (size_t r = 0; r < count; ++r) {
     FillRow(model_.config(), tokens.subspan(r * row, row), step,
             std::span(batch.inputs).subspan(r * length, length),
             std::span(batch.targets).subspan(r * each, each));
-    if (lengths_.present()) {
-      batch.lengths.push_back(UnpaddedInputs(model_.config(), tokens.subspan(r * row, row)));
-    }
+    if (borders == 0) continue;
+    FillBorders(model_.config(), tokens.subspan(r * row, row),
+                std::span(batch.borders).subspan(r * borders, borders));
   }
   return batch;
 }
@@ -100,7 +101,7 @@ ModelRunner::Batch ModelRunner::MakeBatch(std::span<const int32_t> tokens, int64
 void ModelRunner::StageTokens(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                               int slot) {
   const int64_t n = stage_->shape(slot).tokens();
-  auto* staged = static_cast<int32_t*>(staging_.data()) + options_.micro_batch_rows;
+  auto* staged = static_cast<int32_t*>(staging_.data()) + borders_.cols;
   std::copy(inputs.begin(), inputs.end(), staged);
   backend_.CopyToDevice(*stream_, stage_->input(slot), staged);
   if (targets.empty()) return;
@@ -109,27 +110,25 @@ void ModelRunner::StageTokens(std::span<const int32_t> inputs, std::span<const i
   backend_.CopyToDevice(*stream_, targets_.Columns(0, n), targets_staged);
 }
 
-Tensor ModelRunner::StageLengths(std::span<const int32_t> lengths, int64_t seq_len) {
-  if (std::all_of(lengths.begin(), lengths.end(), [&](int32_t n) { return n == seq_len; })) {
-    return {};
-  }
-  ATOLL_CHECK(lengths_.present(), "this model has no padding");
+Tensor ModelRunner::StageBorders(std::span<const int32_t> borders, int64_t seq_len) {
+  if (AreWhole(model_.config(), borders, seq_len)) return {};
+  ATOLL_CHECK(borders_.present(), "rows of this runner have no borders");
   auto* const staged = static_cast<int32_t*>(staging_.data());
-  std::copy(lengths.begin(), lengths.end(), staged);
-  const Tensor here = lengths_.Columns(0, std::ssize(lengths));
+  std::copy(borders.begin(), borders.end(), staged);
+  const Tensor here = borders_.Columns(0, std::ssize(borders));
   backend_.CopyToDevice(*stream_, here, staged);
   return here;
 }
 
 absl::Status ModelRunner::RunMicroBatch(int slot, int64_t batch_tokens, bool train,
-                                        const Tensor& lengths) {
+                                        const Tensor& borders) {
   backend_.Zero(*stream_, totals_);
-  ATOLL_RETURN_IF_ERROR(stage_->Forward(Call(!train, lengths), slot, 0, Tensor()));
+  ATOLL_RETURN_IF_ERROR(stage_->Forward(Call(!train, borders), slot, 0, Tensor()));
   ATOLL_RETURN_IF_ERROR(stage_->Loss(Call(), slot, 0, targets_, totals_,
                                      1.0f / static_cast<float>(batch_tokens), train));
   if (train) {
     stage_->StartBackward(slot);
-    ATOLL_RETURN_IF_ERROR(stage_->Backward(Call(false, lengths), slot, 0, Tensor()));
+    ATOLL_RETURN_IF_ERROR(stage_->Backward(Call(false, borders), slot, 0, Tensor()));
   }
   backend_.CopyToHost(*stream_, host_totals_.data(), totals_);
   return backend_.Synchronize(*stream_);
@@ -153,15 +152,13 @@ absl::StatusOr<LossSum> ModelRunner::RunBatch(const Batch& batch, bool train) {
         std::span(batch.inputs)
             .subspan(static_cast<size_t>(first * inputs), static_cast<size_t>(shape.rows * inputs)),
         std::span(batch.targets).subspan(begin, n), slot);
-    Tensor lengths;
-    if (!batch.lengths.empty()) {
-      lengths =
-          StageLengths(std::span(batch.lengths)
-                           .subspan(static_cast<size_t>(first), static_cast<size_t>(shape.rows)),
-                       seq_len);
-    }
+    const auto each = batch.borders.size() / static_cast<size_t>(batch.rows);
+    const Tensor borders = StageBorders(
+        std::span(batch.borders)
+            .subspan(static_cast<size_t>(first) * each, static_cast<size_t>(shape.rows) * each),
+        seq_len);
     const absl::Status status =
-        RunMicroBatch(slot, std::max<int64_t>(1, sum.tokens), train, lengths);
+        RunMicroBatch(slot, std::max<int64_t>(1, sum.tokens), train, borders);
     stage_->Finish(slot);
     ATOLL_RETURN_IF_ERROR(status);
     sum.nats += host_totals_[0];

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "common/model/targets.h"
 #include "worker/model/host_reals.h"
 #include "worker/model/layer_state.h"
 #include "worker/model/model.h"
@@ -27,6 +28,7 @@ struct RunnerOptions {
   int64_t seq_len = 0;           // longest sequence; at most the model's LongestSequence()
   bool train = true;             // false: neither gradients nor moments; Evaluate and Logits only
   InnerOptimizer optimizer = InnerOptimizer::kAdamW;  // that the moments are for
+  Documents documents = Documents::kText;             // of rows that Train and Evaluate get
   // Set where the model is a tensor-parallel rank's part: all ranks' runners make the same calls.
   // The communicator outlives the runner.
   Communicator* communicator = nullptr;
@@ -59,9 +61,7 @@ class ModelRunner {
   struct Batch {
     std::vector<int32_t> inputs, targets;
     int64_t rows = 0;
-    // The number of inputs of each row before its padding: see UnpaddedInputs. Empty: rows have
-    // none.
-    std::vector<int32_t> lengths = {};
+    std::vector<int32_t> borders = {};  // of all rows, see FillBorders; empty: there are none
   };
   // Makes a batch of rows of T + 1 tokens: see FillRow.
   Batch MakeBatch(std::span<const int32_t> tokens, int64_t rows, int64_t step) const;
@@ -95,15 +95,24 @@ class ModelRunner {
       : backend_(backend), model_(model), options_(options) {}
 
   absl::Status Allocate();
-  StageCall Call(bool evaluates = false, const Tensor& lengths = {}) {
-    return {backend_, *stream_, workspace_, constants_, options_.communicator, evaluates, lengths};
+  int64_t BorderNumbers(int64_t seq_len) const {  // of a row
+    return atl::BorderNumbers(model_.config(), options_.documents != Documents::kText, seq_len);
+  }
+  StageCall Call(bool evaluates = false, const Tensor& borders = {}) {
+    return {backend_,
+            *stream_,
+            workspace_,
+            constants_,
+            options_.communicator,
+            evaluates,
+            {borders, options_.documents == Documents::kContinue}};
   }
   // `targets` may be empty.
   void StageTokens(std::span<const int32_t> inputs, std::span<const int32_t> targets, int slot);
   absl::StatusOr<LossSum> RunBatch(const Batch& batch, bool train);
   // On the device; absent where all sequences are whole.
-  Tensor StageLengths(std::span<const int32_t> lengths, int64_t seq_len);
-  absl::Status RunMicroBatch(int slot, int64_t batch_tokens, bool train, const Tensor& lengths);
+  Tensor StageBorders(std::span<const int32_t> borders, int64_t seq_len);
+  absl::Status RunMicroBatch(int slot, int64_t batch_tokens, bool train, const Tensor& borders);
   absl::Status RunLogits(int slot, bool all, std::span<float> logits);
 
   Backend& backend_;
@@ -113,8 +122,8 @@ class ModelRunner {
   std::vector<LayerState> layers_;
   std::unique_ptr<Stage> stage_;
   Buffer memory_;   // everything below that lies in the backend
-  Buffer staging_;  // on the host: lengths, tokens and targets of a micro-batch
-  Tensor lengths_;  // absent where the model has no padding
+  Buffer staging_;  // on the host: borders, tokens and targets of a micro-batch
+  Tensor borders_;  // absent where rows have none
   Tensor targets_, totals_, constants_;
   HostReals host_totals_;
   Workspace workspace_;

@@ -279,13 +279,14 @@ LayerMemory Stage::Memory(int index) const {
 }
 
 LayerCall Stage::Call(const StageCall& call, const ForwardSlot& slot, int chunk) const {
-  Tensor lengths = call.lengths;
-  if (lengths.present()) {
+  Borders borders = call.borders;
+  if (borders.at.present()) {
     const ChunkRows rows = RowsOfChunk(slot.shape.rows, slot.chunks, chunk);
-    lengths = lengths.Columns(rows.first, rows.rows);
+    const int64_t each = borders.at.cols / slot.shape.rows;
+    borders.at = borders.at.Columns(rows.first * each, rows.rows * each);
   }
   return {call.backend,   call.stream,       call.workspace, ChunkShape(slot, chunk),
-          call.constants, call.communicator, call.evaluates, lengths};
+          call.constants, call.communicator, call.evaluates, borders};
 }
 
 absl::Status Stage::ForwardLayer(const StageCall& call, const ForwardSlot& slot, int chunk,
@@ -314,7 +315,7 @@ absl::Status Stage::Repeat(const StageCall& call, Work what, int s, int which,
                        address(at_link.data),
                        address(call.workspace.data),
                        static_cast<int64_t>(call.evaluates),
-                       address(call.lengths.data)};
+                       address(call.borders.at.data)};
   return call.backend.Repeat(call.stream, key, work);
 }
 

@@ -59,7 +59,7 @@ struct StageCall {
   Tensor constants;     // from Model::InitConstants
   Communicator* communicator = nullptr;
   bool evaluates = false;  // see LayerCall
-  Tensor lengths = {};     // likewise, of the whole micro-batch
+  Borders borders = {};    // of the whole micro-batch
   // Called with each of the model's layers before its F, where set; may enqueue on the stream.
   std::function<void(int layer)> before_layer = {};
 };

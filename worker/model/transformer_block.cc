@@ -191,11 +191,17 @@ class TransformerBlock final : public LayerBase {
     const Forward s = ForwardStash(a);
     const Tensor x = Begin(exec, a, s.attention, a.input);
     ForwardQkv(exec, a, s, x);
-    if (arch_.rotary()) exec.Run(Rope{QueriesAndKeys(s.qkv), a.constants, a.shape.seq_len});
+    if (arch_.rotary()) {
+      exec.Run(Rope{.x = QueriesAndKeys(s.qkv),
+                    .table = a.constants,
+                    .seq_len = a.shape.seq_len,
+                    .starts = PositionStarts(a)});
+    }
     AttentionShape attention = Attention(a.shape);
     // A pass may be shorter than the window, and have a cache of earlier ones before it.
     attention.window = config_.WindowOfBlock(index_, std::numeric_limits<int64_t>::max());
-    exec.Run(AttentionForward{attention, Q(s.qkv), K(s.qkv), V(s.qkv), s.out, s.lse, a.lengths});
+    exec.Run(AttentionForward{attention, Q(s.qkv), K(s.qkv), V(s.qkv), s.out, s.lse, Lengths(a),
+                              Starts(a)});
     End(exec, a, s.attention, s.out, Weight(a, Param::kOut, d_, q_),
         Weight(a, Param::kOutBias, 1, d_), a.input, s.middle);
     ForwardUp(exec, a, s, Begin(exec, a, s.feed_forward, s.middle));
@@ -281,9 +287,14 @@ class TransformerBlock final : public LayerBase {
                    const Tensor& dout) const {
     const Tensor dqk = arch_.qk_norm == QkNorm::kNone ? QueriesAndKeys(g.qkv) : g.raw_qk;
     exec.Run(AttentionBackward{Attention(a.shape), Q(s.qkv), K(s.qkv), V(s.qkv), s.out, s.lse, dout,
-                               dqk.Columns(0, q_), dqk.Columns(q_, kv_), V(g.qkv), a.lengths});
+                               dqk.Columns(0, q_), dqk.Columns(q_, kv_), V(g.qkv), Lengths(a),
+                               Starts(a)});
     if (arch_.rotary()) {
-      exec.Run(Rope{.x = dqk, .table = a.constants, .seq_len = a.shape.seq_len, .inverse = true});
+      exec.Run(Rope{.x = dqk,
+                    .table = a.constants,
+                    .seq_len = a.shape.seq_len,
+                    .inverse = true,
+                    .starts = PositionStarts(a)});
     }
     if (arch_.qk_norm == QkNorm::kNone) return;
     exec.Zero(g.query_norm);

@@ -169,9 +169,11 @@ int64_t Device::CarveRun(const EngineJob& job, void* memory) {
   if (sends > 0) run_.output = carver.Take(job.compute, n, sends);
   if (sends_back > 0) run_.grad_input = carver.Take(job.compute, n, sends_back);
   run_.targets = carver.Take(DType::kInt32, 1, n);
-  if (HasPadding(job.model)) {
-    run_.lengths =
-        carver.Take(DType::kInt32, 1, role_->micro_batches * role_->micro_batch_sequences);
+  border_numbers_ =
+      BorderNumbers(job.model, job.documents != Documents::kText, job.sequence_length);
+  if (border_numbers_ > 0) {
+    run_.borders = carver.Take(
+        DType::kInt32, 1, role_->micro_batches * role_->micro_batch_sequences * border_numbers_);
   }
   run_.totals = carver.Take(StateType(job.compute), role_->micro_batches, kLossTotals);
   const Tensor constants = model_->Constants(job.sequence_length, nullptr);
@@ -266,11 +268,12 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
   CarveRun(job, run_memory_.data());
   const int64_t rows = role.micro_batches * role.micro_batch_sequences;
   host_input_numbers_ = rows * job.model.InputNumbers(job.sequence_length);
-  host_lengths_ = host_input_numbers_ + rows * job.sequence_length;
-  const int64_t numbers = host_lengths_ + rows;
+  host_borders_ = host_input_numbers_ + rows * job.sequence_length;
+  const int64_t numbers = host_borders_ + rows * border_numbers_;
   ATOLL_ASSIGN_OR_RETURN(host_tokens_,
                          compute().AllocateHost(numbers * GetElementSize(DType::kInt32)));
-  std::fill_n(host_lengths(), rows, static_cast<int32_t>(job.sequence_length));
+  std::ranges::fill(host_borders(0, rows),
+                    HasPadding(job.model) ? static_cast<int32_t>(job.sequence_length) : 0);
   return model_->InitConstants(compute(), *stream_, run_.constants);
 }
 

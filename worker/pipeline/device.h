@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,10 +24,8 @@ namespace atl::worker {
 struct RunMemory {
   Tensor output, grad_input;  // of a stage, in flight to another device: [N, the widest's columns]
   Tensor targets;             // of a micro-batch: int32 [1, N]
-  // Lengths of all micro-batches, by sequence: see LayerCall. int32; absent where the model has no
-  // padding.
-  Tensor lengths;
-  Tensor totals;  // loss by micro-batch: f32 [micro-batches, kLossTotals]
+  Tensor borders;  // of all micro-batches, see Borders: int32; absent where rows have none
+  Tensor totals;   // loss by micro-batch: f32 [micro-batches, kLossTotals]
   Tensor constants;
   Workspace workspace;
 };
@@ -58,7 +57,12 @@ class Device {
   const RunMemory& run() const { return run_; }
   int32_t* host_inputs() { return static_cast<int32_t*>(host_tokens_.data()); }
   int32_t* host_targets() { return host_inputs() + host_input_numbers_; }
-  int32_t* host_lengths() { return host_inputs() + host_lengths_; }
+  // Numbers of one sequence's borders, and borders of sequences [first, first + sequences).
+  int64_t border_numbers() const { return border_numbers_; }
+  std::span<int32_t> host_borders(int64_t first, int64_t sequences) {
+    return {host_inputs() + host_borders_ + first * border_numbers_,
+            static_cast<size_t>(sequences * border_numbers_)};
+  }
   Optimizer& optimizer() { return *optimizer_; }
 
   // Returns the layers in the plan: by layer, then the table's copy. The optimizer's layers, in its
@@ -139,8 +143,8 @@ class Device {
   std::unique_ptr<Optimizer> optimizer_;
   std::map<int32_t, std::unique_ptr<Stage>> stages_;
   Buffer run_memory_, host_tokens_;
-  int64_t host_input_numbers_ = 0;  // of these; targets lie behind, and lengths from host_lengths_
-  int64_t host_lengths_ = 0;
+  int64_t host_input_numbers_ = 0;  // of these; targets lie behind, and borders from host_borders_
+  int64_t host_borders_ = 0, border_numbers_ = 0;
   RunMemory run_;
 
   std::unique_ptr<LayerCopies> copies_;  // with staging_

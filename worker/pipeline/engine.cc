@@ -252,16 +252,17 @@ void Engine::FillTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t 
     FillRow(job_->model, tokens.subspan(r * row, row), step,
             {run.device.host_inputs() + r * (row - 1), row - 1},
             {run.device.host_targets() + r * targets, targets});
-    run.device.host_lengths()[r] = UnpaddedInputs(job_->model, tokens.subspan(r * row, row));
+    if (run.device.border_numbers() == 0) continue;
+    FillBorders(job_->model, tokens.subspan(r * row, row),
+                run.device.host_borders(static_cast<int64_t>(r), 1));
   }
 }
 
 // Devices with an embedding or a head need their replica's sequences, which lie side by side; so do
-// all others where sequences may have padding.
+// all others where sequences have borders.
 absl::Status Engine::ReadTokens(const StepRequest& request, const SequenceReader& read,
                                 bool train) {
   const auto assigned = AssignSequences(plan_, request.sequences);
-  const bool padding = HasPadding(job_->model);
   const auto head = static_cast<int32_t>(job_->model.layers) + 1;
   for (size_t r = 0; r < assigned.size(); ++r) {
     int64_t rows = 0;
@@ -271,7 +272,8 @@ absl::Status Engine::ReadTokens(const StepRequest& request, const SequenceReader
       if (run->device.idle() || run->device.role().replica != static_cast<int32_t>(r)) continue;
       run->input.micro_batches = assigned[r];
       const DeviceRole& role = run->device.role();
-      if (rows == 0 || (!role.HoldsLayer(0) && !role.HoldsLayer(head) && !padding)) continue;
+      const bool borders = run->device.border_numbers() > 0;
+      if (rows == 0 || (!role.HoldsLayer(0) && !role.HoldsLayer(head) && !borders)) continue;
       tokens_.resize(static_cast<size_t>(rows * job_->model.RowNumbers(job_->sequence_length)));
       if (!have) ATOLL_RETURN_IF_ERROR(read(assigned[r][0].first_row, tokens_));
       have = true;

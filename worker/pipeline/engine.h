@@ -90,6 +90,7 @@ struct EngineJob {
   DType compute = DType::kFloat32;
   int64_t sequence_length = 0;
   int64_t batch_sequences = 0;  // of a full step of the island
+  Documents documents = Documents::kText;
   OptimizerOptions optimizer;
   // Into at most so many chunks (a power of two up to 64) a message between stages may be cut; 1:
   // never, and runs repeat bit for bit.

@@ -84,14 +84,13 @@ Tensor Executor::StageLink(const Tensor& memory, int32_t layer, int64_t rows) co
   return {memory.data, memory.dtype, rows * job_.sequence_length, cols};
 }
 
-// Returns the lengths of a micro-batch, where one of its sequences has padding.
-Tensor Executor::Lengths(int32_t m) {
-  if (!device_.run().lengths.present()) return {};
+Borders Executor::GetBorders(int32_t m) {
+  if (!device_.run().borders.present()) return {};
   const int64_t first = m * device_.role().micro_batch_sequences, rows = Shape(m).rows;
-  const int32_t* const host = device_.host_lengths() + first;
-  const bool whole =
-      std::all_of(host, host + rows, [&](int32_t n) { return n == job_.sequence_length; });
-  return whole ? Tensor() : device_.run().lengths.Columns(first, rows);
+  if (AreWhole(job_.model, device_.host_borders(first, rows), job_.sequence_length)) return {};
+  const int64_t each = device_.border_numbers();
+  return {device_.run().borders.Columns(first * each, rows * each),
+          job_.documents == Documents::kContinue};
 }
 
 StageCall Executor::Call(const StageRun& run, int32_t m) {
@@ -101,7 +100,7 @@ StageCall Executor::Call(const StageRun& run, int32_t m) {
   }
   return {
       device_.compute(), device_.stream(), device_.run().workspace, device_.run().constants, group,
-      !input_->train,    Lengths(m)};
+      !input_->train,    GetBorders(m)};
 }
 
 void Executor::SetChunk(int chunk, int chunks) {
@@ -165,8 +164,9 @@ absl::Status Executor::Begin() {
   }
   waiting_number_ = 0;
   backend.Zero(device_.stream(), device_.run().totals);
-  if (device_.run().lengths.present()) {
-    backend.CopyToDevice(device_.stream(), device_.run().lengths, device_.host_lengths());
+  if (device_.run().borders.present()) {
+    backend.CopyToDevice(device_.stream(), device_.run().borders,
+                         device_.host_borders(0, 0).data());
   }
   if (!input_->train) return absl::OkStatus();
   if (gradients_dirty_) {

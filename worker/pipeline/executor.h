@@ -249,7 +249,7 @@ class Executor {
   Tensor StageLink(const Tensor& memory, int32_t layer, int64_t rows) const;
   Tensor Rows(const Tensor& whole, int64_t first, int64_t rows) const;
   const Model& model() const { return device_.model(); }
-  Tensor Lengths(int32_t m);
+  Borders GetBorders(int32_t m);
   StageCall Call(const StageRun& run, int32_t m);
   bool computes() const { return !options_.emulation.only; }
   // Ends an operation that began at `start`: waits for the rest of its emulated time. Returns how

@@ -100,7 +100,7 @@ class Fixture {
   // Makes a batch of one sequence of batch 0, with or without its padding.
   ModelRunner::Batch MakeRowBatch(int64_t row, bool padded) const {
     const ModelRunner::Batch& batch = batches_[0];
-    const int32_t unpadded = batch.lengths.at(static_cast<size_t>(row));
+    const int32_t unpadded = batch.borders.at(static_cast<size_t>(row));
     const int64_t begin = row * kSeqLen, end = begin + (padded ? kSeqLen : unpadded);
     return {{batch.inputs.begin() + begin, batch.inputs.begin() + end},
             {batch.targets.begin() + begin, batch.targets.begin() + end},
@@ -113,7 +113,7 @@ class Fixture {
   }
   // Returns one sequence of batch 0 without its padding.
   std::span<const int32_t> Sequence(int64_t row) const {
-    const int64_t length = batches_[0].lengths.empty() ? kSeqLen : batches_[0].lengths[row];
+    const int64_t length = batches_[0].borders.empty() ? kSeqLen : batches_[0].borders[row];
     return std::span(batches_[0].inputs).subspan(row * kSeqLen, length);
   }
 
