@@ -53,7 +53,9 @@ MAY_INCLUDE = [
 CORES = ("coordinator/core/", "paramserver/core/", "worker/core/", "coordinator/planner/",
          "coordinator/simulator/", "coordinator/planning/", "coordinator/measurements/")
 # Shared with the network thread, which asks before it takes memory: its mutex is its contract.
-SHARED_WITH_SHELL = ("paramserver/core/push_gate.h",)
+SHARED_WITH_SHELL = ()
+# Tables that are looked up and never walked: their order shows nowhere.
+HASHED = ("coordinator/core/job_table.h",)
 IMPURE = re.compile(r"#include <(thread|mutex|condition_variable|fstream|iostream|unistd\.h|"
                     r"grpc|grpcpp|zmq|sqlite3)|system_clock|steady_clock|absl::Now|random_device|"
                     r"getenv|std::rand\b|unordered_map<|flat_hash_map<")
@@ -122,7 +124,7 @@ def check_file(path):
         and path not in SHARED_WITH_SHELL
     for number, line in enumerate(lines, 1):
         yield from check_includes(path, number, line)
-        if pure and IMPURE.search(line):
+        if pure and IMPURE.search(line) and not (path in HASHED and "unordered_map" in line):
             yield f"{path}:{number}: a core is pure: {line.strip()}"
 
 

@@ -62,8 +62,8 @@ TEST_CASE("a_job_that_skips_more_of_its_data_than_it_may_ends_and_says_how_much"
   World w;
   w.StartJob({"ps-0"}, {"a"}, "tokens=1000");  // 100 sequences, of which one may be skipped
   const auto contribute = [&](const std::string& skipped) {
-    w.DoLines({"worker a leases wanted=4", "worker a pushes skipped=" + skipped,
-               "worker a stages", "servers answer"});
+    w.DoLines({"worker a leases wanted=4", "worker a pushes skipped=" + skipped, "worker a stages",
+               "servers answer"});
     return w.Job().summary;
   };
   auto summary = contribute("2-3");
@@ -71,8 +71,8 @@ TEST_CASE("a_job_that_skips_more_of_its_data_than_it_may_ends_and_says_how_much"
   CHECK(summary.version == 1);
   CHECK(summary.skipped_sequences == 1);
   w.Do("coordinator restarts");
-  w.DoLines({"server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
-             "servers answer"});
+  w.DoLines(
+      {"server ps-0 attaches incarnation=1", "worker a attaches incarnation=1", "servers answer"});
   CHECK(w.Job().summary.skipped_sequences == 1);
   summary = contribute("5-6");
   CHECK(summary.state == JobState::kFailed);

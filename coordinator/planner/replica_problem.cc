@@ -111,7 +111,7 @@ class NetworkBuilder {
   std::map<int, int> trunks_;
 };
 
-// Makes devices stand still while they send and while they receive, in place of links.
+// Makes devices idle while they send and while they receive, in place of links.
 void BlockForMessages(sim::Problem& problem) {
   const auto seconds = [&](int& link, int64_t bytes) -> sim::Nanos {
     const int used = std::exchange(link, sim::kNoLink);

@@ -18,7 +18,7 @@ constexpr Duration kTrainerRetry = std::chrono::seconds(1);
 // of plans after seconds. The longest wait is what passes at most once a store is back.
 constexpr Duration kRetryMax = std::chrono::seconds(8);
 constexpr int kTriesAtOnce = 10;
-// The first is tried twice; a second piece of bad data beside it is unlikely.
+// Data is tried twice; that what follows is bad, too, is unlikely.
 constexpr int kSkippedInARowMax = 3;
 }  // namespace
 

@@ -136,7 +136,7 @@ TEST_CASE("documents_of_any_lengths_are_packed_with_one_percent_of_padding") {
   if (lengths.name != std::string("no two fit")) {
     const auto longer = std::count_if(documents.begin(), documents.end(),
                                       [](const Document& d) { return d.tokens > kTokens; });
-    int64_t needed = 0;  // pieces if none that fits is cut
+    int64_t needed = 0;  // parts if none that fits is cut
     for (const Document& d : documents) {
       needed += d.tokens < 2 ? 0 : (d.tokens - 2) / (kTokens - 1) + 1;
     }

@@ -52,7 +52,6 @@ class TierStore {
   // This owner's part of other saves, and what is left of attempts.
   absl::Status RemoveAllBut(const NodeId& worker, int64_t save, const Cancelled& cancelled);
 
-
  private:
   struct Entry {
     Unit unit;

@@ -92,10 +92,14 @@ void NoteSkipped(State& s, const Job& job, Rounds& rounds, const ContributionRec
                      job.ledger->budget(), " so far"));
 }
 
-bool HasSkippedTooMuch(const Job& job) {
-  const double most =
-      job.spec().inner.skipped_share_max * static_cast<double>(job.ledger->budget());
-  return static_cast<double>(job.rounds.progress.skipped_sequences) > most;
+// Empty: no more of the data was skipped than the job allows.
+std::string DescribeTooMuchSkipped(const Job& job) {
+  const int64_t skipped = job.rounds.progress.skipped_sequences, all = job.ledger->budget();
+  const double share = job.spec().inner.skipped_share_max;
+  if (static_cast<double>(skipped) <= share * static_cast<double>(all)) return "";
+  return absl::StrCat("stopped at version ", job.rounds.progress.version, ": ", skipped, " of ",
+                      all, " sequences were skipped, more than inner.skipped_share_max = ", share,
+                      " allows; the events name them");
 }
 
 // `rate`: what the round's step takes of a weight.
@@ -345,14 +349,6 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
                        : Severity::kDebug,
         Describe(decision));
   WarnOfGain(s, job, rounds, decision);
-  if (HasSkippedTooMuch(job)) {
-    return FailJob(
-        s, job,
-        absl::StrCat("stopped at version ", rounds.progress.version, ": ",
-                     rounds.progress.skipped_sequences, " of ", job.ledger->budget(),
-                     " sequences were skipped, more than inner.skipped_share_max = ",
-                     job.spec().inner.skipped_share_max, " allows; the events name them"));
-  }
   const bool none_finite =
       std::all_of(result.verdicts.begin(), result.verdicts.end(),
                   [](const RoundVerdict& v) { return !std::isfinite(v.norm); });
@@ -412,6 +408,8 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
     rounds.round_took = s.now - *std::exchange(rounds.round_closed_at, {});
   }
   if (job.ended()) return;
+  const std::string too_much_skipped = DescribeTooMuchSkipped(job);
+  if (!too_much_skipped.empty()) return FailJob(s, job, too_much_skipped);
   ChooseRoundLength(s, job);
   BalanceSteps(s, job, *decision);
   if (job.record.site) FinishSiteRound(job, *decision);

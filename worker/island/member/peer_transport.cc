@@ -25,7 +25,7 @@ auto At(const Items& items, int64_t index) -> const typename Items::value_type* 
 
 struct PeerTransport::Counted {
   std::mutex mutex;
-  std::map<DevicePair, std::deque<Transfer>> arrived;   // guarded by mutex; not taken yet
+  std::map<DevicePair, std::deque<Transfer>> arrived;  // guarded by mutex; not taken yet
 };
 
 std::shared_ptr<PeerTransport::Counted> PeerTransport::MakeCounted() {
