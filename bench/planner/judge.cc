@@ -172,7 +172,7 @@ plan::Costs MakeCosts() {
   return plan::Costs(model, times, options, memory);
 }
 
-// As Sailor's simulator counts a pipeline: all stages' work and messages once, and those of the
+// Times a pipeline as Sailor's simulator does: all stages' work and messages once, and those of the
 // slowest stage for every further micro-batch. Every message goes over the network.
 double PipelineSeconds(const plan::Cluster& cluster, const plan::Replica& replica,
                        int micro_batch) {

@@ -41,7 +41,7 @@ v1::ClusterSpec DescribeNodes(const MeasuredSet& set, int nodes) {
   return spec;
 }
 
-// As `atoll plan --json` prints it.
+// Writes the layout as `atoll plan --json` does.
 std::string LayoutJson(const MeasuredSet& set, const MeasuredPlan& plan) {
   std::vector<std::string> replicas;
   int node = 0;
@@ -63,7 +63,7 @@ std::string LayoutJson(const MeasuredSet& set, const MeasuredPlan& plan) {
                      ", \"micro_batches\": ", plan.batch / plan.replicas / plan.micro_batch,
                      ", \"stages\": [", absl::StrJoin(stages, ", "), "]}"));
   }
-  return absl::StrCat("{\"replicas\": [", absl::StrJoin(replicas, ", "), "]}");
+  return absl::StrCat("{\"islands\": [{\"replicas\": [", absl::StrJoin(replicas, ", "), "]}]}");
 }
 
 }  // namespace

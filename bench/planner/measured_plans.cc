@@ -16,7 +16,7 @@ struct Floats {
 struct Times {
   double forward_us = 0, backward_us = 0;
 };
-// Of a micro-batch, by kind of layer: blocks but for the first are alike.
+// Times of a micro-batch by kind of layer: blocks but for the first are alike.
 struct TimedSize {
   int sequences = 1;
   Times embedding, first, block, head;

@@ -1,4 +1,4 @@
-// What a plan of an island is made from: the job, what its operator fixed, workers with what was
+// Input of an island's plan: the job, what its operator fixed, workers with what was
 // measured of them, links. The core fills in what it knows (MakePlan), measurements the rest
 // (ProfileRegistry::FillIn); previews, benches and tests fill in all of it.
 

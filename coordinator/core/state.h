@@ -415,7 +415,7 @@ struct State {
   SiteRates site_rates;        // as measured
   // Where servers are by their hosts' workers; emptied when workers change. See GetServerSite.
   mutable std::map<NodeId, std::string> server_sites;
-  // Of all jobs as they are stored.
+  // Use of a server by all jobs as they are stored.
   struct ServerUse {
     int64_t bytes = 0;       // of parameters and slots that the server holds or is to get
     std::set<int64_t> jobs;  // that have replicas there or links to it, by number

@@ -125,7 +125,7 @@ plan::MemoryTable BuildMemoryTable(const v1::ClusterProfile& profile, size_t lay
   const auto share = [](int64_t part, int64_t whole, double even) {
     return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : even;
   };
-  // What the stash of a layer counts: every device has all of a layer's input and of its gradient.
+  // The stash counts all of a layer's input and of its gradient on every device.
   const auto stash = [&](const v1::LayerMemory& m) {
     const bool head = m.layer() + 1 == static_cast<int>(layers);
     return m.stash_bytes() + (head ? 1 : 2) * m.output_bytes();

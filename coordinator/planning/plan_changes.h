@@ -1,4 +1,4 @@
-// What planning does with a layout that the search has found, or that the job brings along. Pure.
+// Changes of a layout that the search has found, or that the job brings along. Pure.
 // Internal to planning.
 
 #ifndef ATOLL_COORDINATOR_PLANNING_PLAN_CHANGES_H_

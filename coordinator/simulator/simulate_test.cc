@@ -55,7 +55,7 @@ TEST_CASE("1F1B across one slow link follows (m+p-1)T + 2c(1 + floor((m - n_a)/2
   }
 }
 
-// Of either direction's 3, the sender's is after its operation and the receiver's within its own.
+// Each message takes 3: the sender's is after its operation and the receiver's within its own.
 TEST_CASE("devices_that_send_and_receive_compute_later") {
   const int m = GENERATE(1, 2, 8);
   Problem problem =

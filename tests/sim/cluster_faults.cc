@@ -1,4 +1,4 @@
-// What goes wrong in a history.
+// Faults of a history.
 
 #include <algorithm>
 #include <cmath>

@@ -43,7 +43,7 @@ struct ServerAddress {
 struct TransferResult {
   absl::Status status;
   PushStatus push_status = PushStatus::kRefused;  // of a push: kStaged or kDuplicate when OK
-  // Of a pull: what was pulled; when refused, the server's newest.
+  // The version that was pulled; when refused, the server's newest.
   Version version = kNoVersion;
   std::optional<PullRefusal> refusal = std::nullopt;  // set when the server refused a pull
 };

@@ -63,7 +63,7 @@ enum class Recomputation {
   kAlways,       // of all layers that can
 };
 
-// What the runtime does whose steps are predicted. The defaults are ours: messages go while devices
+// Traits of the runtime whose steps are predicted. The defaults are ours: messages go while devices
 // compute, members of a tensor-parallel group send a part of an activation each, devices report the
 // memory that is left to training, and all of it is taken when a plan is set up.
 struct RuntimeTraits {
