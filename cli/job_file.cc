@@ -132,6 +132,7 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
     ATOLL_RETURN_IF_ERROR(ReadSetting("--set ", setting, &wire));
   }
   const v1::InnerSpec inner = wire.inner();
+  const bool names_documents = wire.data().has_documents();
   auto spec = Decode(&wire);
   if (!spec.ok()) return Locate(reader, settings, spec.status());
   ATOLL_RETURN_IF_ERROR(
@@ -151,6 +152,8 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
   if (spec->data.format == DataFormat::kChat && spec->data.chat_date.empty()) {
     spec->data.chat_date = absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone());
   }
+  // Likewise: in a job of an earlier version, which does not name it, it is text.
+  if (!names_documents) spec->data.documents = DefaultDocuments(*spec);
   // The model's files may be on the workers alone.
   const absl::Status model = ModelConfigOfJob(*spec).status();
   const bool elsewhere = absl::IsNotFound(model) || absl::IsUnavailable(model);

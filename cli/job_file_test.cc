@@ -334,6 +334,25 @@ TEST_CASE("the example has every key and, but for the required ones, the default
   CHECK(*spec == defaults);
 }
 
+TEST_CASE("documents_of_lines_are_packed_unless_a_job_says_otherwise") {
+  const auto documents = [](const std::string& data,
+                            const std::vector<std::string>& settings = {}) {
+    const auto spec = ParseJob(With("path = \"corpus.txt\"", "path = \"d\"\n" + data),
+                               "/jobs/job.toml", settings);
+    INFO(spec.status().message());
+    REQUIRE(spec.ok());
+    return spec->data.documents;
+  };
+  CHECK(documents("") == Documents::kText);
+  CHECK(documents("format = \"shards\"") == Documents::kText);
+  CHECK(documents("format = \"shards\"\ndocuments = \"mask\"") == Documents::kMask);
+  CHECK(documents("format = \"jsonl\"") == Documents::kMask);
+  CHECK(documents("format = \"chat\"") == Documents::kMask);
+  CHECK(documents("format = \"chat\"\ndocuments = \"continue\"") == Documents::kContinue);
+  CHECK(documents("format = \"jsonl\"\ndocuments = \"text\"") == Documents::kText);
+  CHECK(documents("format = \"jsonl\"", {"data.documents=\"text\""}) == Documents::kText);
+}
+
 TEST_CASE("settings_as_toml_are_read_as_the_same_job") {
   const std::string lists = With("path = \"corpus.txt\"", "path = \"a \\\"b\\\\c\"") +
                             "[[data.validation]]\nname = \"law\"\npath = "

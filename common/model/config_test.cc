@@ -355,17 +355,21 @@ TEST_CASE("documents_are_padded_for_encoders_with_tokens_for_it_alone") {
   CHECK_THAT(refusal(bert(framed), DataFormat::kChat), Contains("data.format = \"chat\""));
 }
 
-TEST_CASE("documents_are_packed_for_models_of_next_tokens_alone") {
+TEST_CASE("documents_are_packed_by_default_for_models_of_next_tokens_alone") {
   JobSpec spec;
   spec.data.format = DataFormat::kJsonl;
   spec.data.sequence_length = 8;
   spec.model.config_json = Decoder("llama", 4, "");
+  CHECK(DefaultDocuments(spec) == Documents::kMask);
   spec.data.documents = Documents::kMask;
   CHECK(ModelConfigOfJob(spec).ok());
   spec.model.config_json =
       Decoder("bert", 4, R"(, "max_position_embeddings": 8, "mask_token_id": 3)");
+  CHECK(DefaultDocuments(spec) == Documents::kText);
   CHECK_THAT(std::string(ModelConfigOfJob(spec).status().message()),
              Contains("data.documents = \"mask\": the model is of family bert"));
+  spec.data.format = DataFormat::kText;
+  CHECK(DefaultDocuments(spec) == Documents::kText);
 }
 
 TEST_CASE("newer files keep rope_theta in rope_parameters") {

@@ -125,4 +125,15 @@ absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec, std::string* w
   return config;
 }
 
+Documents DefaultDocuments(const JobSpec& spec) {
+  const DataFormat format = spec.data.format;
+  if (spec.data.pad_documents) return Documents::kText;
+  if (format != DataFormat::kJsonl && format != DataFormat::kChat) return Documents::kText;
+  JobSpec plain = spec;
+  plain.data.documents = Documents::kText;
+  const auto config = ModelConfigOfJob(plain);
+  const bool encoder = config.ok() && config->architecture().objective != Objective::kNextToken;
+  return encoder ? Documents::kText : Documents::kMask;
+}
+
 }  // namespace atl

@@ -13,6 +13,11 @@ namespace atl {
 // `warning`: as of ParseModelConfig.
 absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec, std::string* warning = nullptr);
 
+// Returns what a job file means that does not name data.documents: formats jsonl and chat are
+// packed, but for models of masked tokens and documents that are padded. A model whose files are
+// not here is taken for one of next tokens.
+Documents DefaultDocuments(const JobSpec& spec);
+
 // The config.json at `path`; `field` names it in messages.
 absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string_view field,
                                            std::string* warning = nullptr);

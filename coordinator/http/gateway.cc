@@ -79,6 +79,14 @@ struct Gateway::Stubs {
 
 namespace {
 
+// Sets what the command line writes into a job that does not say it.
+void NameDocuments(v1::DataSpec* data) {
+  const bool lines =
+      data->format() == v1::DATA_FORMAT_JSONL || data->format() == v1::DATA_FORMAT_CHAT;
+  if (data->has_documents() || !lines || data->pad_documents()) return;
+  data->set_documents(v1::DOCUMENTS_MASK);
+}
+
 constexpr auto kDeadline = std::chrono::seconds(10);
 // A stream's call is renewed so often, which detects a closed connection.
 constexpr auto kStreamDeadline = std::chrono::seconds(10);
@@ -376,6 +384,7 @@ HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {
     TomlMessage reader("job file");
     const absl::Status read = reader.Read(request.body, submit.mutable_spec());
     if (!read.ok()) return ErrorReply(400, std::string(read.message()));
+    NameDocuments(submit.mutable_spec()->mutable_data());
     return Call(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::Submit, submit, kDeadline, user.name);
   }
   if (call == "set") {

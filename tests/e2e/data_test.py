@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Jobs on data that are not one local text: a folder of images, texts in a store, padded and packed documents."""
+"""Jobs on data that are not one local text: a folder of images, texts in an object store, padded and packed documents."""
 import json
 import os
 import random
@@ -186,7 +186,7 @@ def trains_an_encoder_on_padded_documents(fixture):
 
 @case
 def trains_a_decoder_on_packed_documents(fixture):
-    """Lines of JSONL are packed as `validate` counts, and islands lower the loss"""
+    """Lines of JSONL are packed without a setting, as `validate` counts, and islands lower the loss"""
     rng = random.Random(1)
     lines = [" ".join(["the waves of the sea"] * 9)[:rng.randrange(1, 150)] for _ in range(1_000)]
     path = os.path.join(fixture.folder, "lines.jsonl")
@@ -201,7 +201,7 @@ def trains_a_decoder_on_packed_documents(fixture):
     wrong = fixture.job_file("wrong", data__documents="mask", **settings)
     code, _, errors = fixture.atoll("validate", wrong, check=False)
     check(code != 0 and f"{wrong}:" in errors and 'data.documents = "mask"' in errors, errors)
-    job = fixture.job_file("decoder", data__format="jsonl", data__documents="mask", schedule__train_tokens=120_000,
+    job = fixture.job_file("decoder", data__format="jsonl", schedule__train_tokens=120_000,
                            schedule__validation_sequences=0, **settings)
     errors = fixture.atoll("validate", job)[2]
     found = re.search(r"([\d,]+) documents in ([\d,]+) sequences and ([\d,]+) held out", errors)
