@@ -76,7 +76,7 @@ class Daemon : private TensorHandler {
   MarkWriter mark_;
   ThreadPool pool_;
   std::unique_ptr<StateFolder> folder_;
-  mutable std::mutex gate_mutex_;
+  std::mutex gate_mutex_;
   PushGate gate_;  // guarded by gate_mutex_
   std::unique_ptr<ServerCore> core_;
   std::unique_ptr<StorageThread> storage_;

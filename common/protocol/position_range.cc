@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/element_ranges.h"
 
 namespace atl {
@@ -17,10 +16,13 @@ bool Contains(const std::vector<PositionRange>& ranges, const std::vector<Positi
 }
 
 std::string DescribeSequences(const std::vector<PositionRange>& ranges) {
-  return absl::StrCat("sequences ",
-                      absl::StrJoin(ranges, ", ", [](std::string* text, const PositionRange& r) {
-                        absl::StrAppend(text, r.begin, " to ", r.end - 1);
-                      }));
+  constexpr size_t kNamed = 8;
+  std::string text = "sequences ";
+  for (size_t i = 0; i < std::min(ranges.size(), kNamed); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", ranges[i].begin, " to ", ranges[i].end - 1);
+  }
+  const size_t more = ranges.size() - std::min(ranges.size(), kNamed);
+  return more == 0 ? text : absl::StrCat(text, " and ", more, " ranges more");
 }
 
 }  // namespace atl

@@ -67,7 +67,7 @@ TEST_CASE("a_job_that_skips_more_of_its_data_than_it_may_ends_and_says_how_much"
     return w.Job().summary;
   };
   auto summary = contribute("2-3");
-  CHECK(summary.state == JobState::kTraining);
+  CHECK(summary.state == JobState::kRunning);
   CHECK(summary.version == 1);
   CHECK(summary.skipped_sequences == 1);
   w.Do("coordinator restarts");
@@ -76,6 +76,7 @@ TEST_CASE("a_job_that_skips_more_of_its_data_than_it_may_ends_and_says_how_much"
   CHECK(w.Job().summary.skipped_sequences == 1);
   summary = contribute("5-6");
   CHECK(summary.state == JobState::kFailed);
+  CHECK(summary.version == 2);
   CHECK(summary.skipped_sequences == 2);
 }
 
@@ -85,6 +86,11 @@ TEST_CASE("a_push_that_skips_what_it_has_not_consumed_is_refused") {
   w.DoLines({"worker a leases wanted=4", "worker a pushes skipped=3-5", "worker a stages",
              "servers answer"});
   CHECK(w.Job().summary.version == 0);
+  w.DoLines({"worker a leases wanted=4", "worker a pushes skipped=4-5,4-5", "worker a stages",
+             "servers answer"});
+  CHECK(w.Job().summary.version == 0);
+  w.DoLines({"worker a leases wanted=4", "worker a pushes", "worker a stages", "servers answer"});
+  CHECK(w.Job().summary.version == 1);
 }
 
 TEST_CASE(

@@ -126,6 +126,7 @@ void ForgetRemoved(State& s) {
     s.out.persist.push_back({job.record, true});
     s.out.persist.push_back({job.StoredProgress(), true});
     s.outdated.erase(number);
+    s.unplaced.erase(number);
     ForgetServerUse(s, job);
     s.jobs.Erase(number, JobId(job.id()));
   }

@@ -15,7 +15,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "common/model/job_model.h"
 #include "common/proto_json.h"
+#include "common/protocol/wire.h"
 #include "common/toml_message.h"
 #include "common/toml_text.h"
 #include "common/utf8.h"
@@ -79,12 +81,14 @@ struct Gateway::Stubs {
 
 namespace {
 
-// Sets what the command line writes into a job that does not say it.
-void NameDocuments(v1::DataSpec* data) {
-  const bool lines =
-      data->format() == v1::DATA_FORMAT_JSONL || data->format() == v1::DATA_FORMAT_CHAT;
-  if (data->has_documents() || !lines || data->pad_documents()) return;
-  data->set_documents(v1::DOCUMENTS_MASK);
+// Sets what the command line writes into a job that does not say it. What is wrong with the job is
+// found where it is submitted.
+void NameDocuments(v1::JobSpec* wire) {
+  if (wire->data().has_documents()) return;
+  v1::JobSpec copy = *wire;
+  const absl::StatusOr<JobSpec> spec = Decode(&copy);
+  if (!spec.ok() || DefaultDocuments(*spec) == Documents::kText) return;
+  wire->mutable_data()->set_documents(v1::DOCUMENTS_MASK);
 }
 
 constexpr auto kDeadline = std::chrono::seconds(10);
@@ -384,7 +388,7 @@ HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {
     TomlMessage reader("job file");
     const absl::Status read = reader.Read(request.body, submit.mutable_spec());
     if (!read.ok()) return ErrorReply(400, std::string(read.message()));
-    NameDocuments(submit.mutable_spec()->mutable_data());
+    NameDocuments(submit.mutable_spec());
     return Call(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::Submit, submit, kDeadline, user.name);
   }
   if (call == "set") {

@@ -269,7 +269,8 @@ class Engine {
     for (size_t d = 0; d < running_.size(); ++d) {
       if (idle_[d]) continue;
       const Running& running = running_[d];
-      result_.devices[d].busy_ns -= running.start_ns + GetDuration(running.op) - options_.until_ns;
+      const Nanos end = running.start_ns + GetDuration(running.op);  // it may be sending since
+      result_.devices[d].busy_ns -= std::max<Nanos>(0, end - options_.until_ns);
     }
   }
 

@@ -326,6 +326,8 @@ void WorkerCore::Impl::EndJob(const JobId& job) {
   ForgetIsland();
   not_finite_tries_ = 0;
   norms_.Clear();
+  skipped_in_a_row_ = 0;
+  suspect_.clear();
   order_.reset();
   if (preparation_.done && preparation_.done->job == job) preparation_.done.reset();
   if (preparation_.requested && preparation_.requested->job == job) preparation_.requested.reset();

@@ -211,6 +211,7 @@ class WorkerCore::Impl {
   std::string trainer_failure_;         // the reason of the newest of these
   int not_finite_tries_ = 0;            // since the newest contribution
   GradientNorms norms_;                 // of steps that were not skipped
+  double norm_limit_ = 0;               // of the outstanding TrainStep
   int skipped_in_a_row_ = 0;            // attempts, up to the newest
   std::vector<PositionRange> suspect_;  // whose loss was not finite once
   std::optional<JobRefused> given_up_;  // sent to the coordinator until it orders a stop

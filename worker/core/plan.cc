@@ -294,8 +294,10 @@ void WorkerCore::Impl::StartStep() {
     return;
   }
   const int64_t delay = spec().outer.fragment_delay_steps;
-  const bool held_up = local_.steps >= kMaxCarriedRounds * round_steps() ||
-                       (in_flight_ && delay > 0 && local_.steps >= delay);
+  // After a skipped step one more shows whether the parameters may be pushed.
+  const bool full =
+      local_.steps >= kMaxCarriedRounds * round_steps() && (in_flight_ || skipped_in_a_row_ == 0);
+  const bool held_up = full || (in_flight_ && delay > 0 && local_.steps >= delay);
   if (diverged_ || (in_flight_ && (spec().outer.overlap == Overlap::kNone || held_up))) {
     activity_ = pull_.pulling()
                     ? absl::StrCat("pulling version ", pull_.version)
@@ -325,8 +327,8 @@ void WorkerCore::Impl::StartStep() {
       in_flight_ ? absl::StrCat("training, while ", next, " is made", PushTrouble()) : "training";
   // A store that is busy takes up to a minute to fail once more.
   if (trainer_failures_ > 0) absl::StrAppend(&activity_, "; failed before: ", trainer_failure_);
-  Start(Command::kStep, TrainStep{stepping_, counters_.learning_rate,
-                                  norms_.Limit(spec().inner.skip_norm_deviations)});
+  norm_limit_ = norms_.Limit(spec().inner.skip_norm_deviations);
+  Start(Command::kStep, TrainStep{stepping_, counters_.learning_rate, norm_limit_});
 }
 
 void WorkerCore::Impl::PlanValidationResult() {

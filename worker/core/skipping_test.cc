@@ -71,6 +71,25 @@ TEST_CASE("nothing_is_pushed_while_the_newest_step_was_skipped") {
   CHECK(fixture.AwaitPushRequest().inner_steps == 5);
 }
 
+TEST_CASE("an_island_whose_carried_steps_end_with_a_skipped_one_goes_on_with_one_more") {
+  Skipping fixture;
+  fixture.Starts();
+  fixture.Leases(200);
+  fixture.TrainsSteps(4);
+  const PushRequest push = fixture.AwaitPushRequest();
+  fixture.IsGranted(push.contribution);
+  fixture.Pushes();
+  for (int i = 1; i < kMaxCarriedRounds * 4; ++i) fixture.Trains();
+  fixture.SkipsNotFinite();
+  fixture.SkipsNotFinite();
+  fixture.Decides(push.contribution, 1);
+  fixture.Pulls(1);
+  fixture.Adopts(1, AdoptMode::kCarry);
+  CHECK(fixture.Idle<CaptureDelta>());
+  fixture.Trains();
+  fixture.Wants<CaptureDelta>();
+}
+
 TEST_CASE("a_gradient_unlike_those_before_is_skipped_if_the_job_says_how_unlike") {
   Skipping fixture;
   fixture.order.steps_this_round = 40;

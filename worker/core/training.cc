@@ -66,6 +66,7 @@ void WorkerCore::Impl::Skipped(const StepDone& step) {
     skipped_in_a_row_ = 0;
     norms_.Clear();  // the steps before are no measure of these
     if (!finite) {
+      suspect_.clear();
       ++counters_.inner_step;
       counters_.tokens += step.tokens;
       return Diverged();
@@ -81,11 +82,9 @@ void WorkerCore::Impl::Skipped(const StepDone& step) {
   suspect_.clear();
   for (const PositionRange& range : data) Join(local_.skipped, range);
   CountStep({.tokens = step.tokens, .masked_tokens = step.tokens});
-  Log(finite ? absl::StrFormat("a step on %s is skipped: the gradient's norm is %.4g, and %.4g is "
-                               "%g deviations above the mean of the steps before",
-                               DescribeSequences(data), step.gradient_norm,
-                               norms_.Limit(spec().inner.skip_norm_deviations),
-                               spec().inner.skip_norm_deviations)
+  Log(finite ? absl::StrFormat("a step on %s is skipped: the gradient's norm is %.4g, and of the "
+                               "steps before %.4g at most is to be expected",
+                               DescribeSequences(data), step.gradient_norm, norm_limit_)
              : absl::StrCat("a step on ", DescribeSequences(data),
                             " is not finite again: this data is left out"));
 }

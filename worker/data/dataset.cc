@@ -83,7 +83,7 @@ absl::Status Dataset::AddFile(const DataSpec& spec, const std::string& path,
     return absl::OkStatus();
   }
   ATOLL_ASSIGN_OR_RETURN(TokenStream file, TokenStream::Open(spec, path, vocabulary_, options));
-  masks_ = masks_ || file.masked() || IsPacked(spec);
+  masks_ = masks_ || file.masked();
   if (frame_.has_value() || IsPacked(spec)) {
     const int64_t packed = IsPacked(spec) ? sequence_length_ + 1 : 0;
     ATOLL_ASSIGN_OR_RETURN(DocumentIndex index,

@@ -147,6 +147,8 @@ class Dataset {
   // Counts what CountMasked counts, of one sequence.
   absl::StatusOr<int64_t> CountUnpredicted(const Location& location,
                                            const Cancelled& cancelled) const;
+  // What the loss leaves out follows from where documents begin and end: no token is read.
+  bool masked_by_index() const { return frame_.has_value() || (!documents_.empty() && !masks_); }
   template <typename ReadRows>
   absl::StatusOr<int64_t> CountMaskedRows(int64_t first, int64_t end, const ReadRows& read) const;
 
@@ -160,7 +162,7 @@ class Dataset {
   Mixture mixture_;
   std::vector<Part> train_;  // of each source
   std::vector<Set> sets_;    // at least the held-out one
-  bool masks_ = false;
+  bool masks_ = false;       // tokens say what the loss leaves out, beside documents' borders
   int64_t sequence_length_ = 0;
   int64_t vocabulary_ = 0;
   uint64_t shuffle_seed_ = 0;

@@ -139,6 +139,7 @@ absl::StatusOr<DocumentIndex> DocumentIndex::Open(const TokenStream& stream, int
   if (packed > 0) {
     ATOLL_ASSIGN_OR_RETURN(index.sequences_,
                            OpenDataFile((made / kSequencesName).string(), cancelled));
+    if (index.sequences() < 0) return index.Damaged(*index.sequences_, 0);
   }
   return index;
 }

@@ -74,8 +74,7 @@ struct TextHeads {
   int64_t filler = 0;                  // tokens besides: between conversations
   // With document_tokens_max: those that are not empty, and of these the longer ones.
   int64_t documents = 0, documents_cut = 0;
-  std::vector<Document>
-      packed;  // with mark_documents: all, their places from the first file's head
+  std::vector<Document> packed;  // with mark_documents: all, placed from their own file's head
   SkippedDocuments skipped;
   std::vector<std::string> warnings;  // of files that may not be what they seem
   std::vector<std::string> unread;    // what is left of files and their number; human-readable

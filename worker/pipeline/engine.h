@@ -245,6 +245,7 @@ class Engine {
   // Devices that wait for these sums take the step, though it has been interrupted; OK if none
   // does.
   absl::Status TakeStep(const StepSums& step);
+  bool has_skipped() const;  // the newest step that its devices have taken (StepOutcome::skipped)
 
   // Ends the Step, Evaluate or Configure that goes on, if any, with ABORTED and this reason, on all
   // devices that it can reach (through transport and communicators).

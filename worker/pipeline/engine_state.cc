@@ -287,6 +287,11 @@ CommitState Engine::Committed() const {
   return state;
 }
 
+bool Engine::has_skipped() const {
+  return std::any_of(runs_.begin(), runs_.end(),
+                     [](const auto& run) { return run->result.skipped; });
+}
+
 absl::Status Engine::TakeStep(const StepSums& step) {
   if (!IsSameStep(Committed().waits, step)) return absl::OkStatus();
   if (step.sums.size() != static_cast<size_t>(table_->slots())) {

@@ -15,6 +15,7 @@
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/round_steps.h"
 #include "coordinator/core/rounds/site_exchange.h"
+#include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/rounds/validation.h"
 #include "coordinator/core/shards/servers.h"
 #include "coordinator/core/view_makers.h"
@@ -82,14 +83,19 @@ void TakeDropped(Rounds& rounds, DecisionRecord& decision) {
   for (const ContributionId& id : decision.dropped) rounds.EraseContribution(id);
 }
 
-void NoteSkipped(State& s, const Job& job, Rounds& rounds, const ContributionRecord& accepted) {
+// A site's data is that of the job above, where it is judged.
+void NoteSkipped(State& s, Job& job, const ContributionRecord& accepted) {
   if (accepted.skipped.empty()) return;
-  int64_t& skipped = rounds.EditProgress().skipped_sequences;
+  Job* counted = job.record.site ? JobAbove(s, job) : &job;
+  if (counted == nullptr) return;
+  int64_t& skipped = counted->rounds.EditProgress().skipped_sequences;
   for (const PositionRange& range : accepted.skipped) skipped += range.size();
-  s.Log(job.id(), Severity::kWarning,
-        absl::StrCat("island ", accepted.contribution.island, " has skipped ",
+  counted->rounds.skipped_more = true;
+  s.Log(counted->id(), Severity::kWarning,
+        absl::StrCat("island ", accepted.contribution.island,
+                     job.record.site ? absl::StrCat(" of job ", job.id()) : "", " has skipped ",
                      DescribeSequences(accepted.skipped), "; ", skipped, " of the job's ",
-                     job.ledger->budget(), " so far"));
+                     counted->ledger->budget(), " so far"));
 }
 
 // Empty: no more of the data was skipped than the job allows.
@@ -111,7 +117,7 @@ void NoteOutcome(State& s, Job& job, Rounds& rounds, const DecisionParticipant& 
   if (p.accepted) {
     island.rounds_accepted++;
     island.tokens_committed += p.tokens;
-    NoteSkipped(s, job, rounds, rounds.contributions.at(p.contribution));
+    NoteSkipped(s, job, rounds.contributions.at(p.contribution));
     if (job.record.site) {
       ReassignData(job, rounds.contributions.at(p.contribution));
     } else {
@@ -408,8 +414,6 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
     rounds.round_took = s.now - *std::exchange(rounds.round_closed_at, {});
   }
   if (job.ended()) return;
-  const std::string too_much_skipped = DescribeTooMuchSkipped(job);
-  if (!too_much_skipped.empty()) return FailJob(s, job, too_much_skipped);
   ChooseRoundLength(s, job);
   BalanceSteps(s, job, *decision);
   if (job.record.site) FinishSiteRound(job, *decision);
@@ -424,6 +428,10 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
     ChooseValidators(s, job);
   }
   Prune(s, job, rounds);
+  // Not again for the same data: the operator may have resumed the job.
+  const bool judged = !job.record.site && std::exchange(rounds.skipped_more, false);
+  const std::string why = judged ? DescribeTooMuchSkipped(job) : "";
+  if (!why.empty()) FailJob(s, job, why);
 }
 
 }  // namespace atl::coord

@@ -86,6 +86,7 @@ struct Rounds {
   std::map<ContributionId, StagedByServer> staged;
   std::vector<ContributionId> complete;  // undecided, in order of completion
   int not_finite_rounds = 0;             // in a row, void because no pseudo-gradient was finite
+  bool skipped_more = false;             // data, since the newest commit of the job
   std::map<IslandId, PushRequest> early_requests;  // before all servers were known; answered then
   // Requested to push; granted when servers have memory (backpressure).
   std::set<IslandId> waits_for_room;

@@ -25,6 +25,16 @@ namespace {
 
 constexpr size_t kMaxRangesOfPush = 65536;
 
+// Returns whether each begins where or after the one before ends, and none is reversed.
+bool AreInOrder(const std::vector<PositionRange>& ranges) {
+  int64_t end = 0;
+  for (const PositionRange& range : ranges) {
+    if (range.begin < end || range.end < range.begin) return false;
+    end = range.end;
+  }
+  return true;
+}
+
 // Checks what a push claims, and takes its data from the leased into the pushed.
 absl::Status Admit(Job& job, Rounds& rounds, const IslandRecord& island,
                    const PushRequest& message) {
@@ -55,8 +65,9 @@ absl::Status Admit(Job& job, Rounds& rounds, const IslandRecord& island,
     sequences += range.size();
     if (sequences > job.ledger->budget()) break;
   }
-  if (message.skipped.size() > kMaxRangesOfPush || !Contains(message.consumed, message.skipped)) {
-    return absl::InvalidArgumentError("it has skipped what it has not consumed");
+  if (!message.skipped.empty() &&
+      (!AreInOrder(message.skipped) || !Contains(message.consumed, message.skipped))) {
+    return absl::InvalidArgumentError("it has skipped what it has not consumed, or some twice");
   }
   if (message.masked_tokens > message.tokens) {
     return absl::InvalidArgumentError(

@@ -175,13 +175,20 @@ __global__ void __launch_bounds__(kThreads)
                              Positions positions) {
   const int64_t t = blockIdx.y, col = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (col >= cols) return;
-  const int64_t position = positions.offset + t;
-  const int64_t step = positions.starts == nullptr ? positions.seq_len : 1;
   float sum = 0.0f;
-  for (int64_t row = t; row < rows; row += step) {
-    if (positions.At(row) == position) sum += ToFloat(dy.Row(row)[col]);
+  for (int64_t base = 0; base < rows; base += positions.seq_len) {
+    if (positions.starts == nullptr) {
+      sum += ToFloat(dy.Row(base + t)[col]);
+      continue;
+    }
+    // A later document has position t behind its start alone.
+    for (int64_t i = t; i < positions.seq_len;) {
+      const int64_t start = positions.starts[base + i];
+      if (i - start == t) sum += ToFloat(dy.Row(base + i)[col]);
+      i = start + t > i ? start + t : i + 1;
+    }
   }
-  dpositions.Row(position)[col] += sum;
+  dpositions.Row(positions.offset + t)[col] += sum;
 }
 
 SortedPositions SortPositions(const Queue& queue, const EmbeddingBackwardWeight& op,

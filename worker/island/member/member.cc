@@ -299,7 +299,7 @@ absl::StatusOr<StepOutcome> GroupMember::Step(const StepCall& step) {
                                        step.trace, masked, step.norm_limit},
                                       read));
   const auto loss = outcome.skipped ? std::nullopt : std::optional(outcome.loss.nats);
-  state_.log().Taken(step.number, engine->optimizer_steps(), loss);
+  state_.log().Taken(step.number, engine->optimizer_steps(), outcome.skipped, loss);
   state_.RecordOutcome(job->digest, &outcome);
   return outcome;
 }
@@ -316,7 +316,7 @@ absl::Status GroupMember::TakeStep(const StepSums& step) {
   const std::shared_ptr<Engine> engine = state_.engine();
   const std::lock_guard work(state_.engine_mutex());
   ATOLL_RETURN_IF_ERROR(engine->TakeStep(step));
-  state_.log().Taken(step.number, engine->optimizer_steps(), std::nullopt);
+  state_.log().Taken(step.number, engine->optimizer_steps(), engine->has_skipped(), std::nullopt);
   return absl::OkStatus();
 }
 

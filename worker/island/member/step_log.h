@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -21,15 +22,18 @@ class StepLog {
   // The newest step, which may still be lost.
   void Begin(const StepCall& step) {
     const std::lock_guard lock(mutex_);
-    stepping_ = LoggedStep{0, step.ranges, step.learning_rate, step.norm_limit};
+    stepping_ = LoggedStep{0, step.ranges, step.learning_rate};
     number_ = step.number;
   }
   // It counts. Another number is ignored: that step is in the log, or was begun elsewhere.
-  void Taken(int64_t number, int64_t optimizer_step, std::optional<double> loss_times_tokens) {
+  void Taken(int64_t number, int64_t optimizer_step, bool skipped,
+             std::optional<double> loss_times_tokens) {
     const std::lock_guard lock(mutex_);
     if (!stepping_ || number_ != number) return;
     LoggedStep step = *std::exchange(stepping_, std::nullopt);
     step.optimizer_step = optimizer_step;
+    // A replay decides as was decided then.
+    step.norm_limit = skipped ? std::numeric_limits<double>::min() : 0;
     step.loss_times_tokens = loss_times_tokens;
     log_.Stepped(std::move(step));
   }
