@@ -166,7 +166,7 @@ TEST_CASE("rows_without_tokens_are_one_token_long_and_decoders_have_no_padding")
 }
 
 TEST_CASE("a_row_of_documents_says_where_each_begins_and_its_first_token_is_no_target") {
-  ModelConfig config;
+  ModelConfig config = Bert();
   config.family = ModelFamily::kLlama;
   const std::vector<int32_t> row = {1, 2, MarkDocument(3), 4, MarkDocument(~5), MaskToken(6), 7};
   std::vector<int32_t> inputs(6), targets(6), borders(6);

@@ -107,6 +107,7 @@ TEST_CASE("Every attempt to set up a plan names the base and the push that are t
     CHECK(setup.outer.captured == push);
     if (attempt == 1) fixture.HandleEvent(CommandFailed{"w2 is unavailable"});
   }
+  fixture.Drop<PushRequest>();
   Reconfigured without{2, /*kept=*/false};
   without.push_lost = true;
   fixture.HandleEvent(without);

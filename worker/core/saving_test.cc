@@ -132,7 +132,7 @@ TEST_CASE("a_new_leader_goes_on_further_than_the_save_with_the_data_of_the_steps
   CHECK(setup.committed == fixture.order.committed_version);
   Reconfigured done{setup.plan.number, true};
   done.resumed = true;
-  done.beyond = {{41, {{20, 24}}, 0.1, 40}, {42, {{24, 30}}, 0.1}};
+  done.beyond = {{41, {{20, 24}}, 0.1, 0, 40}, {42, {{24, 30}}, 0.1}};
   fixture.HandleEvent(done);
   fixture.Pulls(0);
   const AdoptPulled adopt = fixture.Wants<AdoptPulled>();

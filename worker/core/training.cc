@@ -75,9 +75,7 @@ void WorkerCore::Impl::Skipped(const StepDone& step) {
   const std::vector<PositionRange> data = stepping_;
   if (!finite && suspect_ != data) {
     suspect_ = data;
-    leased_.ranges.PutBack(std::exchange(stepping_, {}));
-    return Log(absl::StrCat("a step on ", DescribeSequences(data),
-                            " is not finite: it changes nothing, and is tried once more"));
+    return leased_.ranges.PutBack(std::exchange(stepping_, {}));
   }
   suspect_.clear();
   for (const PositionRange& range : data) Join(local_.skipped, range);

@@ -401,7 +401,7 @@ TEST_CASE("packed_documents_have_the_loss_and_gradients_of_each_document_alone")
     difference = std::max(difference, std::abs(sum.values[i] - each.values[i]));
     largest = std::max(largest, std::abs(each.values[i]));
   }
-  CHECK(difference < 1e-12 * largest);
+  CHECK(difference < 1e-6 * largest);  // the factor of a mean is a float
   // Rotary positions are relative; learned ones are others where they go on.
   const bool alike = std::abs(together(Documents::kContinue).loss.nats / each.loss.nats - 1) < 1e-9;
   CHECK(alike == (family == ModelFamily::kLlama));
