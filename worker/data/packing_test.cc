@@ -15,6 +15,7 @@
 #include "common/rng.h"
 #include "worker/data/dataset.h"
 #include "worker/data/shards.h"
+#include "worker/data/testing/data_folder.h"
 
 namespace atl {
 namespace {
@@ -24,25 +25,6 @@ namespace fs = std::filesystem;
 using Row = std::vector<int32_t>;
 
 constexpr int64_t kVocabulary = 256;
-
-class PackingFolder {
- public:
-  PackingFolder() {
-    std::string name = (fs::temp_directory_path() / "atoll_packing_test_XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-    setenv("ATOLL_DATA_CACHE", at("cache").c_str(), 1);
-  }
-  ~PackingFolder() { fs::remove_all(path_); }
-  std::string at(const std::string& name) const { return (path_ / name).string(); }
-  std::string Write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path_ / name, std::ios::binary) << bytes;
-    return at(name);
-  }
-
- private:
-  fs::path path_;
-};
 
 DataSpec Packed(DataFormat format, const std::string& path, int64_t sequence_length) {
   DataSpec spec;
@@ -146,7 +128,7 @@ TEST_CASE("documents_of_any_lengths_are_packed_with_one_percent_of_padding") {
 }
 
 TEST_CASE("lines_of_jsonl_are_packed_whole_and_each_begins_with_a_mark") {
-  PackingFolder folder;
+  testing::DataFolder folder;
   const std::vector<std::string> texts = {"abcdef", "gh", "", "ijklmnopqrstuvwxyz", "ABCD", "E"};
   const DataSpec spec = Packed(DataFormat::kJsonl, folder.Write("d.jsonl", JsonLines(texts)), 9);
   const Dataset data = OpenPacked(spec);
@@ -170,7 +152,7 @@ TEST_CASE("lines_of_jsonl_are_packed_whole_and_each_begins_with_a_mark") {
 }
 
 TEST_CASE("a_position_is_the_same_packed_row_after_a_restart_and_on_another_machine") {
-  PackingFolder folder;
+  testing::DataFolder folder;
   std::vector<std::string> texts;
   Rng rng(2);
   for (int i = 0; i < 500; ++i) {
@@ -200,7 +182,7 @@ TEST_CASE("a_position_is_the_same_packed_row_after_a_restart_and_on_another_mach
 }
 
 TEST_CASE("packed_conversations_keep_their_masks") {
-  PackingFolder folder;
+  testing::DataFolder folder;
   const DataSpec spec = Packed(DataFormat::kChat,
                                folder.Write("c.jsonl",
                                             "{\"prompt\": \"ab\", \"answer\": \"c\"}\n"
@@ -223,7 +205,7 @@ TEST_CASE("packed_conversations_keep_their_masks") {
 }
 
 TEST_CASE("the_end_of_text_of_shards_ends_a_packed_document_and_belongs_to_it") {
-  PackingFolder folder;
+  testing::DataFolder folder;
   const auto write = [&](const std::string& name, const Row& tokens, ShardIndex index) {
     index.vocabulary = kVocabulary;
     auto writer = ShardWriter::Create(folder.at(name), index, 3);
@@ -249,7 +231,7 @@ TEST_CASE("the_end_of_text_of_shards_ends_a_packed_document_and_belongs_to_it") 
 }
 
 TEST_CASE("validate_counts_packed_sequences_as_a_worker_does") {
-  PackingFolder folder;
+  testing::DataFolder folder;
   std::vector<std::string> texts;
   for (size_t i = 0; i < 300; ++i) texts.emplace_back(1 + i * 37 % 90, 'x');
   DataSpec spec = Packed(DataFormat::kJsonl, folder.Write("d.jsonl", JsonLines(texts)), 128);
