@@ -25,7 +25,7 @@ struct PositionRange {
 // Returns whether all of `some` is in `ranges`.
 bool Contains(const std::vector<PositionRange>& ranges, const std::vector<PositionRange>& some);
 
-// Returns "sequences 8 to 15, 40 to 47", by their positions.
+// Returns "sequences 8 to 15, 40 to 47", by their positions: at most 8 ranges, and how many more.
 std::string DescribeSequences(const std::vector<PositionRange>& ranges);
 
 }  // namespace atl

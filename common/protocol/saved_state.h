@@ -17,7 +17,9 @@ struct LoggedStep {
   int64_t optimizer_step = 0;  // of the state after it
   std::vector<PositionRange> ranges;
   double learning_rate = 0;
-  double norm_limit = 0;                                   // see StepCall
+  // StepCall's when the step is replayed: the smallest number if it was skipped, so that it is
+  // again.
+  double norm_limit = 0;
   std::optional<double> loss_times_tokens = std::nullopt;  // where it is known
 
   bool operator==(const LoggedStep&) const = default;

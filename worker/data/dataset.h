@@ -147,7 +147,7 @@ class Dataset {
   // Counts what CountMasked counts, of one sequence.
   absl::StatusOr<int64_t> CountUnpredicted(const Location& location,
                                            const Cancelled& cancelled) const;
-  // What the loss leaves out follows from where documents begin and end: no token is read.
+  // Returns whether documents' borders alone decide which tokens the loss leaves out: none is read.
   bool masked_by_index() const { return frame_.has_value() || (!documents_.empty() && !masks_); }
   template <typename ReadRows>
   absl::StatusOr<int64_t> CountMaskedRows(int64_t first, int64_t end, const ReadRows& read) const;
