@@ -106,7 +106,7 @@ struct DeltaReady {
 };
 struct Adopted {
   Version version = kNoVersion;
-  int64_t masked_tokens = 0;  // of AdoptPulled::consumed
+  int64_t masked_tokens = 0;  // of AdoptPulled::trained
 };
 struct ValidationDone {
   Version version = kNoVersion;
@@ -263,8 +263,8 @@ struct AdoptPulled {
   // The rounding error of quantised pushes is still owed to the model. Otherwise it is forgotten.
   // core/README.md has the cases.
   bool keep_residual = false;
-  std::vector<PositionRange> consumed = {};  // with kKeep: what theta was trained on since theta_v
-  std::vector<ShardPlacement> shards = {};   // that were pulled, whole layers; empty: all
+  std::vector<PositionRange> trained = {};  // with kKeep: what theta was trained on since theta_v
+  std::vector<ShardPlacement> shards = {};  // that were pulled, whole layers; empty: all
 };
 // Returns whether these shards, which may stand for all by being none, are of the layer.
 inline bool Concern(const std::vector<ShardPlacement>& shards, int32_t layer) {

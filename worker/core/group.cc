@@ -134,6 +134,7 @@ void WorkerCore::Impl::BaseLost() {
   saving_.resumed = LocalCheckpoint{order_->job, order_->island, base_version_,
                                     counters_.inner_step, trained.consumed};
   saving_.resumed->loss_times_tokens = trained.loss_times_tokens;
+  saving_.resumed->skipped = trained.skipped;
   adopted_ = false;
 }
 

@@ -46,16 +46,9 @@ void Leases::PutBack(const std::vector<PositionRange>& ranges) {
 }
 
 void Leases::Remove(const std::vector<PositionRange>& ranges) {
-  ElementRanges removed;
-  for (const PositionRange& range : ranges) removed.Add({range.begin, range.end});
-  std::deque<PositionRange> left;
-  for (const PositionRange& range : ranges_) {
-    for (const ElementRange& part : removed.Missing({range.begin, range.end})) {
-      left.push_back({part.begin, part.end});
-    }
-  }
-  ranges_ = std::move(left);
-  size_ = Sequences({ranges_.begin(), ranges_.end()});
+  const std::vector<PositionRange> left = Without(this->ranges(), ranges);
+  ranges_.assign(left.begin(), left.end());
+  size_ = Sequences(left);
 }
 
 void Leases::Clear() {
@@ -67,6 +60,19 @@ int64_t Sequences(const std::vector<PositionRange>& ranges) {
   int64_t sum = 0;
   for (const PositionRange& range : ranges) sum += std::max<int64_t>(range.size(), 0);
   return sum;
+}
+
+std::vector<PositionRange> Without(const std::vector<PositionRange>& ranges,
+                                   const std::vector<PositionRange>& without) {
+  ElementRanges removed;
+  for (const PositionRange& range : without) removed.Add({range.begin, range.end});
+  std::vector<PositionRange> left;
+  for (const PositionRange& range : ranges) {
+    for (const ElementRange& part : removed.Missing({range.begin, range.end})) {
+      left.push_back({part.begin, part.end});
+    }
+  }
+  return left;
 }
 
 void Join(std::vector<PositionRange>& ranges, PositionRange range) {

@@ -33,6 +33,10 @@ class Leases {
 
 int64_t Sequences(const std::vector<PositionRange>& ranges);
 
+// Returns `ranges` without what is in `without`.
+std::vector<PositionRange> Without(const std::vector<PositionRange>& ranges,
+                                   const std::vector<PositionRange>& without);
+
 // Adds `range` to `ranges`, which are sorted and joined where they touch, and stay so.
 void Join(std::vector<PositionRange>& ranges, PositionRange range);
 

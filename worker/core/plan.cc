@@ -206,8 +206,9 @@ bool WorkerCore::Impl::StartAdopt() {
     adopting_ = AdoptMode::kKeep;
     activity_ =
         absl::StrCat("going on from the state saved at inner step ", saving_.resumed->inner_step);
-    Start(Command::kAdopt, AdoptPulled{pull_.version, adopting_, false, /*keep_residual=*/true,
-                                       saving_.resumed->consumed});
+    Start(Command::kAdopt,
+          AdoptPulled{pull_.version, adopting_, false, /*keep_residual=*/true,
+                      Without(saving_.resumed->consumed, saving_.resumed->skipped)});
     return true;
   }
   // A later version is there: its base is none for what was trained since.

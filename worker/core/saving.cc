@@ -20,18 +20,26 @@ const char* NotSaved(Tier tier) {
   return "";
 }
 
+// Returns how many sequences have changed the parameters.
+int64_t CountTrained(const LocalCheckpoint& about) {
+  return Sequences(about.consumed) - Sequences(about.skipped);
+}
+
 // Steps whose loss is not known count as those around them.
 void AddSteps(const std::vector<LoggedStep>& steps, LocalCheckpoint* about) {
-  int64_t known = Sequences(about->consumed);
+  int64_t known = CountTrained(*about);
   for (const LoggedStep& step : steps) {
-    for (const PositionRange& range : step.ranges) Join(about->consumed, range);
+    for (const PositionRange& range : step.ranges) {
+      Join(about->consumed, range);
+      if (step.norm_limit > 0) Join(about->skipped, range);
+    }
     if (!step.loss_times_tokens) continue;
     about->loss_times_tokens += *step.loss_times_tokens;
     known += Sequences(step.ranges);
   }
   about->inner_step += static_cast<int64_t>(steps.size());
-  const int64_t all = Sequences(about->consumed);
-  if (known > 0) about->loss_times_tokens *= static_cast<double>(all) / static_cast<double>(known);
+  const double all = static_cast<double>(CountTrained(*about));
+  if (known > 0) about->loss_times_tokens *= all / static_cast<double>(known);
 }
 
 }  // namespace
@@ -73,9 +81,11 @@ void WorkerCore::Impl::Save(Tier tier) {
   LocalCheckpoint about{order_->job, order_->island, base_version_, counters_.inner_step,
                         local_.consumed};
   about.loss_times_tokens = local_.loss_times_tokens;
+  about.skipped = local_.skipped;
   if (in_flight_) {
     about.loss_times_tokens += in_flight_->work.loss_times_tokens;
     for (const PositionRange& range : in_flight_->work.consumed) Join(about.consumed, range);
+    for (const PositionRange& range : in_flight_->work.skipped) Join(about.skipped, range);
   }
   if (tier == Tier::kDisk) held_.insert(order_->job);
   saving_.newest_at[tier] = counters_.inner_step;
@@ -163,7 +173,9 @@ void WorkerCore::Impl::AdoptResumed(const Adopted& event) {
   const int64_t batch = spec().inner.batch_sequences;
   local_.steps = (sequences + batch - 1) / batch;
   local_.tokens = sequences * spec().data.sequence_length;
-  local_.masked_tokens = event.masked_tokens;
+  local_.skipped = about.skipped;
+  local_.masked_tokens =
+      event.masked_tokens + Sequences(about.skipped) * spec().data.sequence_length;
   local_.loss_times_tokens = about.loss_times_tokens;
   carried_steps_ = 0;
   pull_.state = Pull::State::kNone;

@@ -1,6 +1,7 @@
 // When an island's state is saved, and going on from a saved state.
 
 #include <catch2/catch.hpp>
+#include <limits>
 
 #include "worker/core/testing/group_fixture.h"
 
@@ -132,17 +133,19 @@ TEST_CASE("a_new_leader_goes_on_further_than_the_save_with_the_data_of_the_steps
   CHECK(setup.committed == fixture.order.committed_version);
   Reconfigured done{setup.plan.number, true};
   done.resumed = true;
-  done.beyond = {{41, {{20, 24}}, 0.1, 0, 40}, {42, {{24, 30}}, 0.1}};
+  done.beyond = {{41, {{20, 22}}, 0.1, 0, 40}, {42, {{22, 24}}, 0.1}, {43, {{24, 30}}, 0.1}};
+  done.beyond[1].norm_limit = std::numeric_limits<double>::min();  // it was skipped
   fixture.HandleEvent(done);
   fixture.Pulls(0);
   const AdoptPulled adopt = fixture.Wants<AdoptPulled>();
   CHECK(adopt.mode == AdoptMode::kKeep);
-  CHECK(adopt.consumed == Ranges{{0, 30}});
+  CHECK(adopt.trained == Ranges{{0, 22}, {24, 30}});
   fixture.HandleEvent(Adopted{0});
   const SaveState save = fixture.Wants<SaveState>();
-  CHECK(save.about.inner_step == 42);
+  CHECK(save.about.inner_step == 43);
   CHECK(save.about.consumed == Ranges{{0, 30}});
-  CHECK(save.about.loss_times_tokens == Approx((400 + 40) * 30 / 24.0));
+  CHECK(save.about.skipped == Ranges{{22, 24}});
+  CHECK(save.about.loss_times_tokens == Approx((400 + 40) * 28 / 22.0));
   fixture.HandleEvent(StateCopied{Kept::kByOwners});
   CHECK(fixture.Wants<TrainStep>().ranges.front().begin == 30);
 }
@@ -201,6 +204,23 @@ TEST_CASE(
   fixture.order.plan = MakeTwoStagePlan(2, "w1", "w3");
   fixture.Orders();
   CHECK(fixture.Wants<Reconfigure>().resume == 0);
+}
+
+TEST_CASE("what_was_left_out_is_saved_with_the_state_and_known_after_going_on_from_it") {
+  Saving fixture;
+  LocalCheckpoint resume{fixture.order.job, fixture.order.island, 0, 12, {{0, 4}}, 7, 40.0};
+  resume.skipped = {{2, 4}};
+  fixture.order.resume = resume;
+  fixture.Attaches();
+  fixture.Orders();
+  fixture.Prepares();
+  Reconfigured done{fixture.Wants<Reconfigure>().plan.number, true};
+  done.resumed = true;
+  fixture.HandleEvent(done);
+  fixture.Pulls(0);
+  CHECK(fixture.Wants<AdoptPulled>().trained == Ranges{{0, 2}});
+  fixture.HandleEvent(Adopted{0});
+  CHECK(fixture.Saves().skipped == Ranges{{2, 4}});
 }
 
 TEST_CASE("A version that was committed since takes the place of a saved state's base") {

@@ -191,6 +191,16 @@ absl::Status CollectShards(const Descriptions& by_server, WholeJob& whole) {
   return absl::OkStatus();
 }
 
+// What `server` holds of the job: not the copies that are done without.
+std::vector<OwnedShard> HeldBy(const NodeId& server, const WholeJob& whole) {
+  std::vector<OwnedShard> held;
+  ForEachReplica(whole.shards, [&](const ShardDescriptor& shard, const ShardReplica& replica) {
+    if (replica.server != server) return;
+    held.push_back({shard.shard, shard.layer, shard.elements, shard.begin});
+  });
+  return held;
+}
+
 }  // namespace
 
 Descriptions SelectHolders(const WholeJob& whole, const Descriptions& by_server) {
@@ -234,7 +244,7 @@ absl::StatusOr<WholeJob> AddUp(const Descriptions& described) {
     if (described->held.version == whole.version) continue;
     absl::Status status =
         described->held.version == whole.version - 1
-            ? CheckCatchUp(server, *described, described->assignment.shards, *whole.newest)
+            ? CheckCatchUp(server, *described, HeldBy(server, whole), *whole.newest)
             : Lacks(absl::StrCat("parameter server ", server, " is at version ",
                                  described->held.version, ", others at ", whole.version));
     if (!status.ok()) return status;

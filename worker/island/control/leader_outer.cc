@@ -175,7 +175,7 @@ absl::Status IslandLeader::FetchTables() { return AllDo({.body = FetchTablesCall
 absl::StatusOr<Event> IslandLeader::Do(const AdoptPulled& command) {
   int64_t masked = 0;
   if (command.mode == AdoptMode::kKeep) {
-    ATOLL_ASSIGN_OR_RETURN(masked, port_->CountMasked(command.consumed));
+    ATOLL_ASSIGN_OR_RETURN(masked, port_->CountMasked(command.trained));
   }
   ATOLL_RETURN_IF_ERROR(Adopt(command));
   if (command.reset_moments) ATOLL_RETURN_IF_ERROR(SetOptimizerSteps(0));
