@@ -34,6 +34,9 @@ inline constexpr int kValidationSetsMax = 16;
 inline constexpr int kDataSourcesMax = 64;
 inline constexpr int kDataSitesMax = 256;
 
+inline constexpr int kAdapterTargetsMax = 64;
+inline constexpr int64_t kAdapterRankMax = 1024;
+
 inline constexpr int64_t kFragmentsMax = 4096;
 inline constexpr int64_t kNormStatisticsMax = kFragmentsMax * kLengthClasses;
 
