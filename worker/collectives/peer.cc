@@ -1,7 +1,6 @@
 #include "worker/collectives/peer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -10,9 +9,11 @@
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "common/net/codec.h"
-#include "kernels/bfloat16.h"
 #include "kernels/host_communicator.h"
+#include "worker/collectives/block_exchange.h"
+#include "worker/collectives/combine.h"
 #include "worker/collectives/group_sites.h"
+#include "worker/collectives/unsent.h"
 
 namespace atl::worker {
 namespace {
@@ -31,99 +32,29 @@ constexpr ChunkSizes SizesBetweenSites(int64_t width) {
   return {8, 128 << 10, kBlockBytesMax * width / 8};
 }
 
-// The most bytes of parts to one member that libzmq has not passed to the kernel yet. More would
-// fill no gap, and a copy leaves the processor's cache before the kernel reads it.
-constexpr int64_t kUnsentBytesMax = 2 * kBlockBytesMax;
-
 // All-reduces of more than two members send all numbers to all where that sends at most so many
 // bytes more: they wait once instead of twice.
 constexpr int64_t kExtraBytesMax = 32 << 10;
 
-// Elements that are added up at a time: what they need stays in the first-level cache.
-constexpr int64_t kRun = 1024;
-
-// How numbers of a type are added up: in what type, and back.
-template <typename T>
-struct Arithmetic {
-  using Sum = T;
-  static T Wide(T x) { return x; }
-  static T Narrow(T x) { return x; }
-};
-template <>
-struct Arithmetic<Bfloat16> {
-  using Sum = float;
-  static float Wide(Bfloat16 x) { return WidenBfloat16(x); }
-  static Bfloat16 Narrow(float x) { return RoundToBfloat16(x); }
-};
-
-// Counts the bytes of parts to one member that the link still reads.
-class Unsent {
- public:
-  explicit Unsent(PeerBlocks* blocks) : blocks_(*blocks) {}
-
-  // If not, a TakeUnless that waits is woken when there is.
-  bool HasRoom() {
-    if (bytes_ < kUnsentBytesMax) return true;
-    wanted_ = true;
-    return bytes_ < kUnsentBytesMax;
-  }
-  void Add(int64_t bytes) { bytes_ += bytes; }
-  void Release(int64_t bytes) {
-    bytes_ -= bytes;
-    if (bytes_ < kUnsentBytesMax && wanted_.exchange(false)) blocks_.Wake();
-  }
-
- private:
-  PeerBlocks& blocks_;
-  std::atomic<int64_t> bytes_ = 0;
-  std::atomic<bool> wanted_ = false;
-};
-
-// A copy of what is sent, since it must outlive a call that fails.
-struct PartCopy {
-  PartCopy(Payload bytes, std::shared_ptr<Unsent> counted)
-      : payload(std::move(bytes)), unsent(std::move(counted)) {
-    unsent->Add(payload.size());
-  }
-  ~PartCopy() {
-    const int64_t bytes = payload.size();
-    payload = Payload();  // first: the woken thread takes it
-    unsent->Release(bytes);
-  }
-  PartCopy(const PartCopy&) = delete;
-  PartCopy& operator=(const PartCopy&) = delete;
-
-  Payload payload;
-  const std::shared_ptr<Unsent> unsent;
-};
-
 class Member final : public HostCommunicator {
  public:
   Member(PeerBlocks* blocks, PeerGroup group)
-      : blocks_(*blocks), group_(std::move(group)), sites_(group_.sites, size(), group_.rank) {
+      : sites_(group.sites, static_cast<int>(group.workers.size()), group.rank),
+        exchange_(blocks, std::move(group)) {
     for (int other = 0; other < size(); ++other) {
       unsent_.push_back(std::make_shared<Unsent>(blocks));
     }
-    blocks_.Open(group_.name, group_.rank);
   }
 
-  ~Member() override {
-    if (failure().ok()) NotifyPeers(BlockKind::kLeft, "");
-    blocks_.Close(group_.name, group_.rank);
+  int rank() const override { return exchange_.rank(); }
+  int size() const override { return exchange_.size(); }
+
+  void Abort(const std::string& reason) override {
+    (void)exchange_.Fail(absl::AbortedError(reason));
   }
-
-  int rank() const override { return group_.rank; }
-  int size() const override { return static_cast<int>(group_.workers.size()); }
-
-  void Abort(const std::string& reason) override { (void)Fail(absl::AbortedError(reason)); }
 
  private:
-  // Bytes that the link may still be reading: each is written anew only when it does not. Of the
-  // last call's, some often are when the next begins, so there are two in turn.
-  using Bytes = std::shared_ptr<std::vector<std::byte>>;
-  struct Memory {
-    Bytes now, before;
-  };
+  using Memory = BlockExchange::Memory;
 
   absl::Status ReduceOnHost(const Tensor& x, Reduction reduction) override {
     const Cuts even = EvenCuts(x.size());
@@ -150,9 +81,9 @@ class Member final : public HostCommunicator {
   // One collective.
   template <typename Work>
   absl::Status OnReals(const Tensor& x, const Work& work) {
-    ATOLL_RETURN_IF_ERROR(failure());
+    ATOLL_RETURN_IF_ERROR(exchange_.failure());
     if (size() == 1 || x.size() == 0) return absl::OkStatus();
-    ++call_;
+    exchange_.BeginCall();
     absl::Status status;
     switch (x.dtype) {
       case DType::kFloat32:
@@ -167,7 +98,7 @@ class Member final : public HostCommunicator {
       case DType::kInt32:
         ATOLL_CHECK(false, "collectives work on reals");
     }
-    return status.ok() ? status : Fail(status);
+    return status.ok() ? status : exchange_.Fail(status);
   }
 
   // Elements [next, end) that are still to be sent to a member, or to come from one.
@@ -222,26 +153,15 @@ class Member final : public HostCommunicator {
         more = true;
         const int64_t begin = part.next, count = part.count();
         const auto copy = std::make_shared<PartCopy>(
-            blocks_.buffers().Take(count * static_cast<int64_t>(sizeof(T))), unsent_[part.member]);
-        const std::optional<uint64_t> checksum = Copy(data + begin, copy->payload);
+            exchange_.blocks().buffers().Take(count * static_cast<int64_t>(sizeof(T))),
+            unsent_[part.member]);
+        const std::optional<uint64_t> checksum = exchange_.Copy(data + begin, copy->payload);
         part.next += count;
-        ATOLL_RETURN_IF_ERROR(
-            blocks_.Send(group_.workers[part.member],
-                         {group_.name, rank(), part.member, call_, BlockKind::kPart, begin},
-                         copy->payload.bytes(), copy, checksum));
+        ATOLL_RETURN_IF_ERROR(exchange_.SendCopy(part.member, BlockKind::kPart, begin,
+                                                 copy->payload.bytes(), copy, checksum));
       }
     }
     return absl::OkStatus();
-  }
-
-  // Copies as many bytes as `to` has; returns their checksum, where they are sent with it.
-  std::optional<uint64_t> Copy(const void* from, Payload& to) const {
-    const auto size = static_cast<size_t>(to.size());
-    if (blocks_.has_checksums()) {
-      return CopyAndHash({static_cast<const std::byte*>(from), size}, {to.data(), size});
-    }
-    std::memcpy(to.data(), from, size);
-    return std::nullopt;
   }
 
   // The next chunk of the own part, which goes to others if `sends`. Meanwhile sends parts.
@@ -258,7 +178,7 @@ class Member final : public HostCommunicator {
       }
       ATOLL_ASSIGN_OR_RETURN(PeerBlocks::Block block, TakePart(member, begin, count, data, parts));
       // Blocks of one of two members are checked while they are added up.
-      if (size() > 2) ATOLL_RETURN_IF_ERROR(Check(member, block));
+      if (size() > 2) ATOLL_RETURN_IF_ERROR(exchange_.Check(member, block));
       addends.push_back(reinterpret_cast<const T*>(block.payload.data()));
       blocks.push_back(std::move(block));
     }
@@ -272,15 +192,14 @@ class Member final : public HostCommunicator {
     }
     blocks.clear();
     if (!sends) return absl::OkStatus();
-    const auto result =
-        std::make_shared<Payload>(blocks_.buffers().Take(count * static_cast<int64_t>(sizeof(T))));
-    const std::optional<uint64_t> checksum = Copy(data + begin, *result);
+    const auto result = std::make_shared<Payload>(
+        exchange_.blocks().buffers().Take(count * static_cast<int64_t>(sizeof(T))));
+    const std::optional<uint64_t> checksum = exchange_.Copy(data + begin, *result);
     for (int i = 1; i < size(); ++i) {
       const int other = (rank() + i) % size();
       if (!routes(rank(), other)) continue;
-      ATOLL_RETURN_IF_ERROR(blocks_.Send(
-          group_.workers[other], {group_.name, rank(), other, call_, BlockKind::kResult, begin},
-          result->bytes(), result, checksum));
+      ATOLL_RETURN_IF_ERROR(
+          exchange_.SendCopy(other, BlockKind::kResult, begin, result->bytes(), result, checksum));
     }
     return absl::OkStatus();
   }
@@ -289,8 +208,7 @@ class Member final : public HostCommunicator {
   template <typename T>
   absl::StatusOr<PeerBlocks::Block> TakePart(int from, int64_t begin, int64_t count, const T* data,
                                              std::vector<Remaining>& parts) {
-    const BlockName name{group_.name, from, rank(), call_, BlockKind::kPart, begin};
-    const Instant deadline = SteadyNow() + group_.timeout;
+    const Instant deadline = SteadyNow() + exchange_.timeout();
     const auto has_room = [&] {
       return std::any_of(parts.begin(), parts.end(), [&](const Remaining& part) {
         return !part.done() && unsent_[part.member]->HasRoom();
@@ -300,8 +218,7 @@ class Member final : public HostCommunicator {
       ATOLL_RETURN_IF_ERROR(SendParts(data, parts));
       ATOLL_ASSIGN_OR_RETURN(
           std::optional<PeerBlocks::Block> block,
-          blocks_.TakeUnless(group_.workers[from], name, count * static_cast<int64_t>(sizeof(T)),
-                             deadline, has_room));
+          exchange_.TakeUnless<T>(from, BlockKind::kPart, begin, count, deadline, has_room));
       if (block) return *std::move(block);
     }
   }
@@ -310,14 +227,12 @@ class Member final : public HostCommunicator {
   template <typename T>
   absl::Status TakeResults(T* data, Remaining& result, const std::function<bool()>& ends) {
     while (!result.done()) {
-      const BlockName name{group_.name, result.member,      rank(),
-                           call_,       BlockKind::kResult, result.next};
-      const auto bytes = result.count() * static_cast<int64_t>(sizeof(T));
-      ATOLL_ASSIGN_OR_RETURN(const std::optional<PeerBlocks::Block> block,
-                             blocks_.TakeUnless(group_.workers[result.member], name, bytes,
-                                                SteadyNow() + group_.timeout, ends));
+      ATOLL_ASSIGN_OR_RETURN(
+          const std::optional<PeerBlocks::Block> block,
+          exchange_.TakeUnless<T>(result.member, BlockKind::kResult, result.next, result.count(),
+                                  SteadyNow() + exchange_.timeout(), ends));
       if (!block) return absl::OkStatus();
-      ATOLL_RETURN_IF_ERROR(CopyBlock(result.member, *block, data + result.next));
+      ATOLL_RETURN_IF_ERROR(exchange_.CopyBlock(result.member, *block, data + result.next));
       result.next += result.count();
     }
     return absl::OkStatus();
@@ -329,14 +244,14 @@ class Member final : public HostCommunicator {
   // first the sender's own.
   template <typename T>
   absl::Status Reduce(T* data, const Cuts& cuts, bool sum, const Routes& routes) {
-    std::byte* const parts = Fresh(parts_, cuts.back() * static_cast<int64_t>(sizeof(T)));
+    std::byte* const parts = exchange_.Fresh(parts_, cuts.back() * static_cast<int64_t>(sizeof(T)));
     for (const bool at_own_site : {false, true}) {
       for (int owner = 0; owner < size(); ++owner) {
         const int to = sites_.Agent(owner);
         if (sites_.IsOwn(owner) != at_own_site || to == rank()) continue;
         ATOLL_RETURN_IF_ERROR(ForChunks<T>(owner, cuts, [&](int64_t begin, int64_t count) {
           std::memcpy(parts + begin * sizeof(T), data + begin, count * sizeof(T));
-          return Send<T>(to, BlockKind::kPart, parts_, begin, count, begin);
+          return exchange_.Send<T>(to, BlockKind::kPart, parts_, begin, count, begin);
         }));
       }
     }
@@ -367,7 +282,8 @@ class Member final : public HostCommunicator {
     using Wide = typename Arithmetic<T>::Sum;
     int64_t elements = 0;
     for (const int owner : sites_.served()) elements += cuts[owner + 1] - cuts[owner];
-    std::byte* const sums = Fresh(site_sums_, elements * static_cast<int64_t>(sizeof(Wide)));
+    std::byte* const sums =
+        exchange_.Fresh(site_sums_, elements * static_cast<int64_t>(sizeof(Wide)));
     int64_t at = 0;
     for (const int owner : sites_.served()) {
       ATOLL_RETURN_IF_ERROR(ForChunks<T>(owner, cuts, [&](int64_t begin, int64_t count) {
@@ -377,7 +293,7 @@ class Member final : public HostCommunicator {
             AddUp(data, begin, count, sum, [&](int64_t i, int64_t n, Wide* total) {
               std::memcpy(to + i, total, n * sizeof(Wide));
             }));
-        return Send<Wide>(owner, BlockKind::kPart, site_sums_, from, count, begin);
+        return exchange_.Send<Wide>(owner, BlockKind::kPart, site_sums_, from, count, begin);
       }));
     }
     return absl::OkStatus();
@@ -385,7 +301,8 @@ class Member final : public HostCommunicator {
 
   template <typename T>
   std::byte* FreshResults(const Cuts& cuts) {
-    return Fresh(results_, (cuts[rank() + 1] - cuts[rank()]) * static_cast<int64_t>(sizeof(T)));
+    return exchange_.Fresh(results_,
+                           (cuts[rank() + 1] - cuts[rank()]) * static_cast<int64_t>(sizeof(T)));
   }
 
   // Elements [begin, begin + count) of our own part, which are in results_: to members of this
@@ -395,12 +312,14 @@ class Member final : public HostCommunicator {
     const int64_t at = begin - cuts[rank()];
     for (const int other : sites_.own()) {
       if (other == rank() || !routes(rank(), other)) continue;
-      ATOLL_RETURN_IF_ERROR(Send<T>(other, BlockKind::kResult, results_, at, count, begin));
+      ATOLL_RETURN_IF_ERROR(
+          exchange_.Send<T>(other, BlockKind::kResult, results_, at, count, begin));
     }
     for (int site = 0; site < sites_.count(); ++site) {
       if (site == sites_.own_number() || !IsWanted(rank(), site, routes)) continue;
       const int agent = sites_.Agent(rank(), site);
-      ATOLL_RETURN_IF_ERROR(Send<T>(agent, BlockKind::kResult, results_, at, count, begin));
+      ATOLL_RETURN_IF_ERROR(
+          exchange_.Send<T>(agent, BlockKind::kResult, results_, at, count, begin));
     }
     return absl::OkStatus();
   }
@@ -433,7 +352,7 @@ class Member final : public HostCommunicator {
   absl::Status PassOn(T* data, const Cuts& cuts, const Routes& routes) {
     int64_t elements = 0;
     for (const int owner : sites_.served()) elements += cuts[owner + 1] - cuts[owner];
-    std::byte* const passed = Fresh(passed_, elements * static_cast<int64_t>(sizeof(T)));
+    std::byte* const passed = exchange_.Fresh(passed_, elements * static_cast<int64_t>(sizeof(T)));
     int64_t at = 0;
     for (const int owner : sites_.served()) {
       if (!IsWanted(owner, sites_.own_number(), routes)) continue;
@@ -445,7 +364,7 @@ class Member final : public HostCommunicator {
             for (const int other : sites_.own()) {
               if (other == rank() || !routes(owner, other)) continue;
               ATOLL_RETURN_IF_ERROR(
-                  Send<T>(other, BlockKind::kResult, passed_, from, count, begin));
+                  exchange_.Send<T>(other, BlockKind::kResult, passed_, from, count, begin));
             }
             return absl::OkStatus();
           }));
@@ -456,23 +375,8 @@ class Member final : public HostCommunicator {
   template <typename T>
   absl::Status TakeResult(T* data, int from, int64_t begin, int64_t count) {
     ATOLL_ASSIGN_OR_RETURN(const PeerBlocks::Block block,
-                           TakeUnchecked<T>(from, BlockKind::kResult, begin, count));
-    return CopyBlock(from, block, data + begin);
-  }
-
-  absl::Status CopyBlock(int from, const PeerBlocks::Block& block, void* to) {
-    const std::span<const std::byte> bytes = block.payload.bytes();
-    auto* const out = static_cast<std::byte*>(to);
-    if (block.checksum) {
-      return blocks_.Check(group_.workers[from], block, CopyAndHash(bytes, {out, bytes.size()}));
-    }
-    std::memcpy(out, bytes.data(), bytes.size());
-    return absl::OkStatus();
-  }
-
-  absl::Status Check(int from, const PeerBlocks::Block& block) {
-    if (!block.checksum) return absl::OkStatus();
-    return blocks_.Check(group_.workers[from], block, Hash(block.payload.bytes()));
+                           exchange_.TakeUnchecked<T>(from, BlockKind::kResult, begin, count));
+    return exchange_.CopyBlock(from, block, data + begin);
   }
 
   // Sums or maxima over the members of this site, in the order of ranks; this member's numbers are
@@ -488,7 +392,7 @@ class Member final : public HostCommunicator {
         continue;
       }
       ATOLL_ASSIGN_OR_RETURN(PeerBlocks::Block block,
-                             Take<T>(member, BlockKind::kPart, begin, count));
+                             exchange_.Take<T>(member, BlockKind::kPart, begin, count));
       addends.push_back(reinterpret_cast<const T*>(block.payload.data()));
       blocks.push_back(std::move(block));
     }
@@ -496,18 +400,20 @@ class Member final : public HostCommunicator {
     return absl::OkStatus();
   }
 
-  template <typename T, typename Use>
-  static void CombineRuns(const std::vector<const T*>& addends, int64_t count, bool sum,
-                          const Use& use) {
-    typename Arithmetic<T>::Sum total[kRun];
-    for (int64_t begin = 0; begin < count; begin += kRun) {
-      const int64_t n = std::min(kRun, count - begin);
-      bool first = true;
-      for (const T* addend : addends) {
-        Combine(total, addend + begin, n, sum, std::exchange(first, false));
-      }
-      use(begin, n, total);
+  // Combines the numbers a and b of two members; the other's are in `block`. Elements of `result`
+  // may be those of a or b.
+  template <typename T>
+  absl::Status CombinePair(const PeerBlocks::Block& block, const T* a, const T* b, int64_t count,
+                           bool sum, T* result) {
+    if (!block.checksum) {
+      CombineRange(a, b, count, sum, result);
+      return absl::OkStatus();
     }
+    const uint64_t hash = HashWhile(block.payload.bytes(), [&](size_t begin, size_t end) {
+      const size_t at = begin / sizeof(T);
+      CombineRange(a + at, b + at, static_cast<int64_t>(end / sizeof(T) - at), sum, result + at);
+    });
+    return exchange_.CheckHash(1 - rank(), block, hash);
   }
 
   // data[begin ...] and result[0 ...] <- sums or maxima over all members: over each site's, then
@@ -530,60 +436,14 @@ class Member final : public HostCommunicator {
         addends.push_back(own);
         continue;
       }
-      ATOLL_ASSIGN_OR_RETURN(PeerBlocks::Block block, Take<Wide>(sites_.Agent(rank(), site),
-                                                                 BlockKind::kPart, begin, count));
+      ATOLL_ASSIGN_OR_RETURN(
+          PeerBlocks::Block block,
+          exchange_.Take<Wide>(sites_.Agent(rank(), site), BlockKind::kPart, begin, count));
       addends.push_back(reinterpret_cast<const Wide*>(block.payload.data()));
       blocks.push_back(std::move(block));
     }
     CombineRuns(addends, count, sum, keep);
     return absl::OkStatus();
-  }
-
-  // Combines the numbers a and b of two members; the other's are in `block`. Elements of `result`
-  // may be those of a or b.
-  template <typename T>
-  absl::Status CombinePair(const PeerBlocks::Block& block, const T* a, const T* b, int64_t count,
-                           bool sum, T* result) {
-    if (!block.checksum) {
-      CombineRange(a, b, count, sum, result);
-      return absl::OkStatus();
-    }
-    const uint64_t hash = HashWhile(block.payload.bytes(), [&](size_t begin, size_t end) {
-      const size_t at = begin / sizeof(T);
-      CombineRange(a + at, b + at, static_cast<int64_t>(end / sizeof(T) - at), sum, result + at);
-    });
-    return blocks_.Check(group_.workers[1 - rank()], block, hash);
-  }
-
-  template <typename T>
-  static void CombineRange(const T* a, const T* b, int64_t count, bool sum, T* result) {
-    using A = Arithmetic<T>;
-    if (sum) {
-#pragma GCC ivdep
-      for (int64_t i = 0; i < count; ++i) result[i] = A::Narrow(A::Wide(a[i]) + A::Wide(b[i]));
-      return;
-    }
-#pragma GCC ivdep
-    for (int64_t i = 0; i < count; ++i) {
-      result[i] = A::Narrow(Larger(A::Wide(a[i]), A::Wide(b[i])));
-    }
-  }
-
-  template <typename Wide>
-  static Wide Larger(Wide y, Wide x) {
-    return x > y || x != x ? x : y;  // a NaN of either stays
-  }
-
-  template <typename Wide, typename T>
-  static void Combine(Wide* total, const T* from, int64_t count, bool sum, bool first) {
-    const auto wide = [](T x) { return static_cast<Wide>(Arithmetic<T>::Wide(x)); };
-    if (first) {
-      for (int64_t i = 0; i < count; ++i) total[i] = wide(from[i]);
-    } else if (sum) {
-      for (int64_t i = 0; i < count; ++i) total[i] += wide(from[i]);
-    } else {
-      for (int64_t i = 0; i < count; ++i) total[i] = Larger(total[i], wide(from[i]));
-    }
   }
 
   template <typename Wide>
@@ -619,76 +479,11 @@ class Member final : public HostCommunicator {
     return absl::OkStatus();
   }
 
-  // Elements [at, at + count) of `bytes`; to ourselves nothing is sent.
-  template <typename T>
-  absl::Status Send(int to, BlockKind kind, const Memory& memory, int64_t at, int64_t count,
-                    int64_t offset) {
-    if (to == rank()) return absl::OkStatus();
-    const std::span<const std::byte> all = *memory.now;
-    return blocks_.Send(group_.workers[to], {group_.name, rank(), to, call_, kind, offset},
-                        all.subspan(at * sizeof(T), count * sizeof(T)), memory.now);
-  }
-
-  template <typename T>
-  absl::StatusOr<PeerBlocks::Block> Take(int from, BlockKind kind, int64_t offset, int64_t count) {
-    ATOLL_ASSIGN_OR_RETURN(PeerBlocks::Block block, TakeUnchecked<T>(from, kind, offset, count));
-    ATOLL_RETURN_IF_ERROR(Check(from, block));
-    return block;
-  }
-  template <typename T>
-  absl::StatusOr<PeerBlocks::Block> TakeUnchecked(int from, BlockKind kind, int64_t offset,
-                                                  int64_t count) {
-    return blocks_.Take(group_.workers[from], {group_.name, from, rank(), call_, kind, offset},
-                        count * static_cast<int64_t>(sizeof(T)), SteadyNow() + group_.timeout);
-  }
-
-  static std::byte* Fresh(Memory& memory, int64_t size) {
-    std::swap(memory.now, memory.before);
-    if (memory.now == nullptr || memory.now.use_count() > 1) {
-      memory.now = std::make_shared<std::vector<std::byte>>();
-    }
-    memory.now->resize(static_cast<size_t>(size));
-    return memory.now->data();
-  }
-
-  absl::Status failure() const {
-    const std::lock_guard lock(mutex_);
-    return failure_;
-  }
-
-  // The first failure stays, and the other members do not wait for us any more.
-  absl::Status Fail(const absl::Status& status) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!failure_.ok()) return failure_;
-      failure_ = Annotate(status,
-                          absl::StrCat("rank ", rank(), " of ", size(), " in group ", group_.name));
-    }
-    blocks_.End(group_.name, group_.rank, status);
-    NotifyPeers(BlockKind::kFailed, std::string(status.message()));
-    return failure();
-  }
-
-  // A member that cannot be reached detects the failure otherwise.
-  void NotifyPeers(BlockKind kind, const std::string& why) {
-    const auto text = std::make_shared<const std::string>(why.substr(0, 400));
-    for (int other = 0; other < size(); ++other) {
-      if (other == rank()) continue;
-      (void)blocks_.Send(group_.workers[other], {group_.name, rank(), other, 0, kind, 0},
-                         std::as_bytes(std::span(*text)), text);
-    }
-  }
-
-  PeerBlocks& blocks_;
-  const PeerGroup group_;
   const GroupSites sites_;
-  int64_t call_ = 0;
+  BlockExchange exchange_;
   std::vector<std::shared_ptr<Unsent>> unsent_;  // by rank
   Memory parts_, site_sums_, results_, passed_;
   std::vector<std::byte> sums_;
-
-  mutable std::mutex mutex_;
-  absl::Status failure_;  // guarded by mutex_
 };
 
 }  // namespace
