@@ -24,6 +24,7 @@ JobDescribed Describe(const std::vector<ShardId>& shards, Version version) {
   definition.facts.layers = {{.name = "first", .elements = kElements},
                              {.name = "second", .elements = kElements}};
   definition.facts.train_sequences = 100;
+  definition.facts.validation_sequences = 10;
   definition.facts.model = definition.spec.model;
   for (const ShardId shard : shards) {
     described.assignment.shards.push_back({shard, shard, kElements, 0});
@@ -59,6 +60,7 @@ TEST_CASE("copy_that_cannot_catch_up_is_done_without_and_its_server_keeps_its_ot
   Stage(behind, 1);
   Stage(other, 1);
   const auto whole = AddUp({{"a", &newest}, {"b", &behind}, {"c", &other}});
+  INFO(whole.status());
   REQUIRE(whole.ok());
   CHECK(whole->version == 1);
   CHECK(Holders(whole->shards[0]) == std::vector<NodeId>{"a"});
