@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/protocol/job_spec.h"
-#include "worker/data/token_stream.h"
+#include "worker/data/inspection.h"
 
 namespace atl::cli {
 

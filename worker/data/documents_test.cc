@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/data/dataset.h"
+#include "worker/data/inspection.h"
 #include "worker/data/shards.h"
 
 namespace atl {

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "worker/data/dataset.h"
+#include "worker/data/inspection.h"
 #include "worker/data/testing/image_encoders.h"
 
 namespace atl {

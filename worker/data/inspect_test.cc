@@ -10,8 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "worker/data/inputs.h"
+#include "worker/data/inspection.h"
 #include "worker/data/testing/image_encoders.h"
-#include "worker/data/token_stream.h"
 
 namespace atl {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "worker/data/dataset.h"
 #include "worker/data/inputs.h"
+#include "worker/data/inspection.h"
 #include "worker/data/testing/data_folder.h"
 #include "worker/data/tokenize.h"
 

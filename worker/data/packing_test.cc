@@ -14,6 +14,7 @@
 #include "common/masked_tokens.h"
 #include "common/rng.h"
 #include "worker/data/dataset.h"
+#include "worker/data/inspection.h"
 #include "worker/data/shards.h"
 #include "worker/data/testing/data_folder.h"
 
