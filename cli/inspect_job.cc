@@ -39,7 +39,7 @@ absl::StatusOr<std::string> InspectWeights(const std::string& folder, const Mode
   if (!found) {
     return absl::NotFoundError(absl::StrCat(folder, ": there is no such folder"));
   }
-  const std::vector<LayerLayout> layouts = MakeLayouts(config);
+  const std::vector<LayerLayout> layouts = MakeLayouts(config.Base());
   const absl::Status status = CheckWeights(folder, layouts);
   // The folder is here: what it lacks is an error.
   if (!status.ok()) {
@@ -52,6 +52,27 @@ absl::StatusOr<std::string> InspectWeights(const std::string& folder, const Mode
     numbers += layout.size;
   }
   return absl::StrCat(CountText(tensors, "tensor"), " of ", CountText(numbers, "number"));
+}
+
+// Names what is trained, and checks the folder that it starts from, if any.
+absl::StatusOr<std::string> InspectAdapter(const std::string& folder, const ModelConfig& config) {
+  const std::vector<LayerLayout> layouts = MakeLayouts(config);
+  if (!folder.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(folder));
+    if (!found) return absl::NotFoundError(absl::StrCat(folder, ": there is no such folder"));
+    const absl::Status status = CheckAdapter(folder, config.adapter, layouts);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("adapter.path: ", status.message()));
+    }
+  }
+  int64_t matrices = 0, numbers = 0, frozen = 0;
+  for (const LayerLayout& layout : layouts) {
+    matrices += std::ssize(layout.adapted);
+    numbers += layout.size;
+    frozen += layout.frozen_size;
+  }
+  return absl::StrCat(CountText(matrices, "target"), ", ", CountText(numbers, "number"),
+                      " trained beside ", frozen, " frozen");
 }
 
 // That the tokens which mask a target and frame a document are the tokenizer's.
@@ -100,6 +121,10 @@ absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec, const InspectionDe
     if (spec.data.pad_documents) frame = GetDocumentFrame(*config);
     if (!weights.empty()) {
       ATOLL_RETURN_IF_ERROR(AddLine("weights", weights, InspectWeights(weights, *config), &job));
+    }
+    if (config->adapter.present()) {
+      ATOLL_RETURN_IF_ERROR(
+          AddLine("adapter", spec.adapter.path, InspectAdapter(spec.adapter.path, *config), &job));
     }
   } else {
     const std::string& path = spec.model.config_path.empty() ? weights : spec.model.config_path;

@@ -55,6 +55,7 @@ absl::Status MakePathsAbsolute(const std::filesystem::path& folder, JobSpec* spe
   }
   ATOLL_RETURN_IF_ERROR(make("data.tokenizer_path", &spec->data.tokenizer_path));
   ATOLL_RETURN_IF_ERROR(make("model.config_path", &spec->model.config_path));
+  ATOLL_RETURN_IF_ERROR(make("adapter.path", &spec->adapter.path));
   ATOLL_RETURN_IF_ERROR(CheckPlainPath("checkpoint.remote", spec->checkpoint.remote));
   return make("model.initial_weights_path", &spec->model.initial_weights_path);
 }

@@ -90,8 +90,7 @@ absl::Status ReadModelAndJob(const PlanFlags& flags, Task* task) {
   const ModelSpec shape = ToSpec(config);
   task->tokens_per_sample = spec.data.sequence_length;
   task->model = PlannerModel(spec.name, config, task->tokens_per_sample, kAssumedElement);
-  task->model_digest = absl::StrCat(absl::Hex(
-      ComputeModelDigest(shape, task->tokens_per_sample, spec.inner.optimizer), absl::kZeroPad16));
+  task->model_digest = absl::StrCat(absl::Hex(ComputeModelDigest(shape, spec), absl::kZeroPad16));
   ATOLL_ASSIGN_OR_RETURN(task->job, ToPlanJob(spec, shape));
   if (!flags.micro_batches.empty()) task->job.micro_batches = flags.micro_batches;
   if (!flags.tensor_parallel.empty()) {

@@ -172,6 +172,7 @@ absl::Status CheckJobPaths(const JobSpec& spec, const PathRoots& roots) {
       CheckPath("model.config_path", spec.model.config_path, "--model-root", model));
   ATOLL_RETURN_IF_ERROR(CheckPath("model.initial_weights_path", spec.model.initial_weights_path,
                                   "--model-root", model));
+  ATOLL_RETURN_IF_ERROR(CheckPath("adapter.path", spec.adapter.path, "--model-root", model));
   const std::string& remote = spec.checkpoint.remote;
   if (remote.empty() || IsAllowed(remote, {roots.remote, roots.never})) {
     return absl::OkStatus();

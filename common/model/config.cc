@@ -42,6 +42,12 @@ Architecture ModelConfig::architecture() const {
   return a;
 }
 
+ModelConfig ModelConfig::Base() const {
+  ModelConfig base = *this;
+  base.adapter = {};
+  return base;
+}
+
 int64_t ModelConfig::LongestSequence() const {
   if (rope_scaling.kind == RopeScaling::Kind::kNone) return max_positions;
   // A file's max_position_embeddings may have the factor in it, or not, beside the original ones.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/model/adapter.h"
 #include "common/model/architecture.h"
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
@@ -95,6 +96,11 @@ struct ModelConfig {
   SpecialTokens special_tokens;
 
   ImageModel image;
+
+  AdapterConfig adapter;  // not of config.json
+
+  // Returns the model without its adapter.
+  ModelConfig Base() const;
 
   // An image is a sequence of one token: activations have a row for each.
   bool is_images() const { return image.height > 0; }

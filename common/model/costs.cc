@@ -18,7 +18,10 @@ double BlockFlops(const ModelConfig& c, int64_t block, int64_t seq_len) {
   const Architecture a = c.architecture();
   const auto d = static_cast<double>(c.d_model), q = static_cast<double>(c.query_channels());
   const auto kv = static_cast<double>(c.key_channels()), f = static_cast<double>(c.ffn);
-  const double weights = d * (2 * q + 2 * kv) + (a.gated() ? 3 : 2) * d * f;
+  double weights = d * (2 * q + 2 * kv) + (a.gated() ? 3 : 2) * d * f;
+  if (c.adapter.present()) {
+    weights += static_cast<double>(MakeLayouts(c)[static_cast<size_t>(block + 1)].size);
+  }
   return 2 * weights * static_cast<double>(seq_len) + 4 * q * VisiblePairs(c, a, block, seq_len);
 }
 
@@ -53,6 +56,18 @@ double HeadFlops(const ModelConfig& c, int64_t seq_len) {
   return 2 * weights * static_cast<double>(seq_len);
 }
 
+// What an adapter adds is in `forward_flops` already where the layer is a block.
+void AddFrozen(const ModelConfig& c, const LayerLayout& layout, int64_t layer, int64_t seq_len,
+               LayerCosts* costs) {
+  costs->frozen_parameters = layout.frozen_size;
+  if (layer == c.layers + 1) costs->frozen_flops = costs->forward_flops;
+  if (layer == 0 || layer == c.layers + 1) return;
+  for (const ParamSpec& param : layout.frozen) {
+    if (!param.decay) continue;
+    costs->frozen_flops += 2 * static_cast<double>(param.size) * static_cast<double>(seq_len);
+  }
+}
+
 }  // namespace
 
 double ForwardFlops(const ModelConfig& c, int64_t layer, int64_t seq_len) {
@@ -77,6 +92,7 @@ std::vector<LayerCosts> CostsByLayer(const ModelConfig& c, int64_t seq_len,
     costs.name = layout.name;
     costs.parameters = costs.read_parameters = layout.size;
     costs.forward_flops = ForwardFlops(c, l, seq_len);
+    if (c.adapter.present()) AddFrozen(c, layout, l, seq_len, &costs);
     costs.output_bytes = seq_len * (head ? c.vocab : c.d_model) * element.compute;
     if (l == 0) {
       const EmbeddingStash stash = MakeEmbeddingStash(c, one, element);
@@ -86,7 +102,8 @@ std::vector<LayerCosts> CostsByLayer(const ModelConfig& c, int64_t seq_len,
       const HeadStash stash = MakeHeadStash(c, one, element);
       costs.forward_stash_bytes = stash.forward_bytes;
       costs.backward_stash_bytes = stash.backward_bytes;
-      if (c.tied_head) costs.read_parameters += c.vocab * c.d_model;
+      int64_t& read = c.adapter.present() ? costs.frozen_parameters : costs.read_parameters;
+      if (c.tied_head) read += c.vocab * c.d_model;
     } else {
       costs.forward_stash_bytes = MakeBlockForwardStash(c, whole, one, element).bytes;
       costs.backward_stash_bytes = MakeBlockBackwardStash(c, whole, one, element).bytes;

@@ -11,11 +11,13 @@
 namespace atl {
 
 struct LayerCosts {
-  std::string name;             // as LayerLayout's
-  int64_t parameters = 0;       // a tied head's table is the embedding's
-  int64_t read_parameters = 0;  // of products in forward: with a tied head's table
+  std::string name;               // as LayerLayout's
+  int64_t parameters = 0;         // that are trained; a tied head's table is the embedding's
+  int64_t read_parameters = 0;    // likewise, of products in forward: with a tied head's table
+  int64_t frozen_parameters = 0;  // likewise, that an adapter leaves as they are
   // Numbers of one sequence.
   double forward_flops = 0;
+  double frozen_flops = 0;   // of these, products with frozen weights, which have no W
   int64_t output_bytes = 0;  // to the next layer; of the head: its logits
   int64_t forward_stash_bytes = 0, backward_stash_bytes = 0;
 };

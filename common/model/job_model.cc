@@ -86,8 +86,21 @@ absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string
   return ParseModelConfig(*text, path, warning);
 }
 
+absl::StatusOr<ModelConfig> ModelConfigFromFacts(const ModelSpec& model, const JobSpec& spec) {
+  ATOLL_ASSIGN_OR_RETURN(ModelConfig config, ModelConfigFromSpec(model, spec.data.sequence_length));
+  return WithAdapter(std::move(config), spec.adapter);
+}
+
 absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec, std::string* warning) {
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, Config(spec, warning));
+  ATOLL_ASSIGN_OR_RETURN(ModelConfig base, Config(spec, warning));
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, WithAdapter(std::move(base), spec.adapter));
+  if (config.adapter.present() && spec.outer.fragments > config.layers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "outer.fragments = ", spec.outer.fragments, ": only the model's ", config.layers,
+        " blocks have parts of an adapter, and every fragment needs "
+        "one of them; use at most ",
+        config.layers));
+  }
   if (config.is_images() != IsImages(spec.data.format)) {
     return absl::InvalidArgumentError(
         absl::StrCat("data.format: the model is one of ", config.is_images() ? "images" : "tokens",

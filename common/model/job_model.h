@@ -8,10 +8,13 @@
 namespace atl {
 
 // model.config_path or config_json, else the numbers, else (model.hidden is 0) the config.json of
-// model.initial_weights_path. Refuses data.sequence_length beyond the model's positions, and data
-// that do not suit the family. NOT_FOUND where a file is not there: it may be on the workers alone.
-// `warning`: as of ParseModelConfig.
+// model.initial_weights_path; with the job's adapter. Refuses data.sequence_length beyond the
+// model's positions, and data that do not suit the family. NOT_FOUND where a file is not there: it
+// may be on the workers alone. `warning`: as of ParseModelConfig.
 absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec, std::string* warning = nullptr);
+
+// The model that workers have found, `model`, with the job's adapter.
+absl::StatusOr<ModelConfig> ModelConfigFromFacts(const ModelSpec& model, const JobSpec& spec);
 
 // Returns what a job file means that does not name data.documents: formats jsonl and chat are
 // packed, but for models of masked tokens and documents that are padded. A model whose files are

@@ -1,5 +1,9 @@
 #include "common/model/layout.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/strip.h"
 #include "common/check.h"
 #include "common/model/image_model.h"
 
@@ -180,6 +184,79 @@ LayerLayout Head(const ModelConfig& c, const Architecture& a, const TensorPart& 
   return b.Done();
 }
 
+// Freezes what the layer has, and gives the targets among its matrices an A and a B. Where a
+// matrix's rows are cut so are B's, and A is whole; where its columns are, A's, and B is whole.
+class AdapterBuilder {
+ public:
+  AdapterBuilder(const ModelConfig& config, LayerLayout* layout)
+      : rank_(config.adapter.rank), layout_(layout) {
+    layout->frozen = std::exchange(layout->params, {});
+    layout->frozen_size = layout->size;
+    layout->size = 0;
+  }
+
+  // Matrices of one product, by their indices in frozen.
+  void Add(const std::vector<size_t>& matrices) {
+    const size_t first = layout_->adapted.size();
+    for (const size_t m : matrices) {
+      const ParamSpec& w = layout_->frozen[m];
+      AddParam(w, 'A', {rank_, w.shape[w.transposed ? 0 : 1]}, Cut::kColumns);
+      layout_->adapted.push_back({.matrix = m, .a = layout_->params.size() - 1});
+    }
+    for (size_t i = first; i < layout_->adapted.size(); ++i) {
+      AdaptedMatrix& adapted = layout_->adapted[i];
+      const ParamSpec& w = layout_->frozen[adapted.matrix];
+      AddParam(w, 'B', {w.shape[w.transposed ? 1 : 0], rank_}, Cut::kRows);
+      adapted.b = layout_->params.size() - 1;
+    }
+  }
+  void Done() { layout_->decay_size = layout_->trained_size = layout_->size; }
+
+ private:
+  void AddParam(const ParamSpec& w, char which, std::vector<int64_t> shape, Cut cut_with) {
+    ParamSpec param;
+    param.name = AdapterTensorName(w.name, which);
+    param.use = which == 'A' ? Param::kAdapterA : Param::kAdapterB;
+    param.init = which == 'A' ? Init::kUniformIn : Init::kZeros;
+    param.decay = true;
+    param.offset = layout_->size;
+    param.size = shape[0] * shape[1];
+    param.shape = std::move(shape);
+    if (w.cut == cut_with) {
+      param.cut = w.cut;
+      param.kept = w.kept;
+    }
+    layout_->size += param.size;
+    layout_->params.push_back(std::move(param));
+  }
+
+  const int64_t rank_;
+  LayerLayout* const layout_;
+};
+
+// Layers without targets have no parameters then.
+void Adapt(const ModelConfig& c, const Architecture& a, LayerLayout* layout) {
+  AdapterBuilder builder(c, layout);
+  for (const auto& product : {std::vector<Param>{Param::kQuery, Param::kKey, Param::kValue},
+                              {Param::kOut},
+                              {Param::kGate, Param::kUp},
+                              {Param::kDown}}) {
+    std::vector<size_t> matrices;
+    for (size_t m = 0; m < layout->frozen.size(); ++m) {
+      const ParamSpec& w = layout->frozen[m];
+      if (std::find(product.begin(), product.end(), w.use) == product.end()) continue;
+      // "transformer.h.0.attn.c_attn.weight": behind the block's number.
+      absl::string_view name = w.name;
+      ATOLL_CHECK(absl::ConsumePrefix(&name, a.names.block_prefix), w.name);
+      name.remove_prefix(name.find('.') + 1);
+      absl::ConsumeSuffix(&name, ".weight");
+      if (c.adapter.Adapts(name)) matrices.push_back(m);
+    }
+    builder.Add(matrices);
+  }
+  builder.Done();
+}
+
 }  // namespace
 
 const ParamSpec& LayerLayout::Find(absl::string_view param_name) const {
@@ -197,6 +274,15 @@ const ParamSpec* LayerLayout::Find(Param use) const {
   return nullptr;
 }
 
+LayerLayout FrozenLayout(const LayerLayout& layout) {
+  LayerLayout frozen;
+  frozen.name = layout.name;
+  frozen.params = layout.frozen;
+  frozen.size = frozen.decay_size = frozen.trained_size = layout.frozen_size;
+  frozen.initializer_range = layout.initializer_range;
+  return frozen;
+}
+
 std::vector<LayerLayout> MakeLayouts(const ModelConfig& c) { return MakeLayouts(c, WholePart(c)); }
 
 std::vector<LayerLayout> MakeLayouts(const ModelConfig& c, const TensorPart& p) {
@@ -209,7 +295,10 @@ std::vector<LayerLayout> MakeLayouts(const ModelConfig& c, const TensorPart& p) 
     for (int64_t i = 0; i < c.layers; ++i) layouts.push_back(Block(c, a, p, i));
     layouts.push_back(Head(c, a, p));
   }
-  for (LayerLayout& layout : layouts) layout.initializer_range = c.initializer_range;
+  for (LayerLayout& layout : layouts) {
+    layout.initializer_range = c.initializer_range;
+    if (c.adapter.present()) Adapt(c, a, &layout);
+  }
   return layouts;
 }
 

@@ -9,6 +9,10 @@
 //
 // Names and shapes in files are transformers'. In memory every matrix is [out, in]; GPT-2's
 // "Conv1D" matrices are [in, out] in files, marked `transposed`.
+//
+// Where the model has an adapter (adapter.h), a layer's parameters are the adapter's alone, all
+// that the first paragraph speaks of, and may be none; the model's own tensors are `frozen`: they
+// have a buffer of their own, of the compute type, and neither gradient nor moments.
 
 #ifndef ATOLL_COMMON_MODEL_LAYOUT_H_
 #define ATOLL_COMMON_MODEL_LAYOUT_H_
@@ -28,6 +32,7 @@ enum class Init : uint8_t {
   kOnes,
   kNormal,          // standard deviation initializer_range
   kNormalResidual,  // initializer_range / sqrt(2 * blocks): what adds to the residual stream
+  kUniformIn,       // uniform, up to 1 / sqrt(columns) from 0: Kaiming's as PEFT has it for A
   kFanOut,          // sqrt(2 / numbers that one input reaches), of a convolution (He et al. 2015)
 };
 
@@ -70,6 +75,8 @@ enum class Param : uint8_t {
   kHeadBias,
   kTransform,
   kTransformBias,
+  kAdapterA,
+  kAdapterB,
   kImage,  // of a model of images: see image_model.h
 };
 inline constexpr size_t kParamUses = static_cast<size_t>(Param::kImage) + 1;
@@ -90,6 +97,12 @@ struct ParamSpec {
   int64_t end() const { return offset + size; }
 };
 
+// The adapter of one frozen matrix, by indices.
+struct AdaptedMatrix {
+  size_t matrix = 0;    // in frozen
+  size_t a = 0, b = 0;  // in params
+};
+
 struct LayerLayout {
   std::string name;               // "embedding", "block.0", ..., "head"
   std::vector<ParamSpec> params;  // in order of offset
@@ -99,7 +112,13 @@ struct LayerLayout {
   // (RunningMean), and an outer round takes their mean.
   int64_t trained_size = 0;
   double initializer_range = 0.02;  // the model's
+  std::vector<ParamSpec> frozen;    // in order of offset, in the buffer of the frozen tensors
+  int64_t frozen_size = 0;
+  // By product of a block; the A of matrices that one product serves are adjacent.
+  std::vector<AdaptedMatrix> adapted;
 
+  // The model's own tensors: frozen or trained.
+  const std::vector<ParamSpec>& base() const { return frozen.empty() ? params : frozen; }
   // REQUIRES: there is such a parameter.
   const ParamSpec& Find(absl::string_view param_name) const;
   // Null: the layer has none.
@@ -109,6 +128,10 @@ struct LayerLayout {
 // layers + 2 layouts, in order. The head of a tied model has no matrix of its own.
 // REQUIRES: config is valid.
 std::vector<LayerLayout> MakeLayouts(const ModelConfig& config);
+
+// Returns the layout of the frozen tensors alone, as parameters: as they lie in files and in their
+// buffer.
+LayerLayout FrozenLayout(const LayerLayout& layout);
 
 // Makes the layouts of what one tensor-parallel rank holds: the same parameters in the same order,
 // each cut.

@@ -31,6 +31,8 @@ bool StepsWhole(InnerOptimizer optimizer, const ParamSpec& param) {
     case Param::kGate:
     case Param::kUp:
     case Param::kDown:
+    case Param::kAdapterA:
+    case Param::kAdapterB:
       return true;
     default:
       return false;  // embeddings, head, norms, biases

@@ -62,7 +62,8 @@ std::vector<LayerFootprint> ComputeLayerFootprints(const ModelConfig& config,
     const int64_t columns =
         head ? part.vocab.size() : config.OutputColumns(static_cast<int64_t>(l));
     all[l].elements = layouts[l].size;
-    all[l].parameter_bytes = layouts[l].size * (2 * element.state + copy);
+    all[l].parameter_bytes =
+        layouts[l].size * (2 * element.state + copy) + layouts[l].frozen_size * element.compute;
     all[l].input_bytes = l > 0 ? all[l - 1].output_bytes
                                : shape.rows * config.InputNumbers(shape.seq_len) * kTokenBytes;
     all[l].output_bytes = shape.tokens() * columns * element.compute;

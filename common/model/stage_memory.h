@@ -19,7 +19,8 @@ namespace atl {
 // Memory of one layer on one tensor-parallel rank; activations are those of one micro-batch.
 struct LayerFootprint {
   int64_t elements = 0;  // parameters on this rank; a tied head's table is the embedding's
-  // Parameters, their gradient, and their copy in the activations' type, if that is another one.
+  // Parameters, their gradient, and their copy in the activations' type, if that is another one;
+  // and frozen tensors, in that type alone.
   int64_t parameter_bytes = 0;
   int64_t input_bytes = 0;  // what the layer before hands on; of the first one, token ids or pixels
   int64_t output_bytes = 0;  // of the head: its logits, whose gradient takes their place

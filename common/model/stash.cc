@@ -10,6 +10,15 @@ NormSlots Norm(SlotCarver& c, const Architecture& a, int64_t n) {
   return slots;
 }
 
+AdapterSlots Adapters(SlotCarver& c, const ModelConfig& config, int64_t n) {
+  const std::array<int64_t, kBlockProducts> columns = CountAdapterColumns(config);
+  AdapterSlots slots;
+  for (size_t p = 0; p < slots.size(); ++p) {
+    if (columns[p] > 0) slots[p] = c.Activation(n, columns[p]);
+  }
+  return slots;
+}
+
 }  // namespace
 
 Slot SlotCarver::Take(int64_t rows, int64_t cols, bool state) {
@@ -46,6 +55,7 @@ BlockForwardStash MakeBlockForwardStash(const ModelConfig& config, const TensorP
   s.hidden = c.Activation(n, f);
   if (after) s.feed_forward_sum = c.Activation(n, d);
   if (after) s.after_feed_forward_norm = Norm(c, a, n);
+  s.low = Adapters(c, config, n);
   s.bytes = c.bytes();
   return s;
 }
@@ -72,6 +82,7 @@ BlockBackwardStash MakeBlockBackwardStash(const ModelConfig& config, const Tenso
   if (before) s.feed_forward_normed = c.Activation(n, d);
   if (!a.gated()) s.up = c.Activation(n, f);
   if (after) s.feed_forward_sum = c.Activation(n, d);
+  s.low = Adapters(c, config, n);
   s.bytes = c.bytes();
   return s;
 }

@@ -4,6 +4,8 @@
 #ifndef ATOLL_COMMON_MODEL_STASH_H_
 #define ATOLL_COMMON_MODEL_STASH_H_
 
+#include <array>
+
 #include "common/model/config.h"
 #include "common/model/tensor_part.h"
 
@@ -51,6 +53,9 @@ struct NormSlots {
   Slot mean, rstd;
 };
 
+// One for each product of a block; absent where none of its matrices has an adapter.
+using AdapterSlots = std::array<Slot, kBlockProducts>;
+
 struct BlockForwardStash {
   NormSlots norm, after_norm, feed_forward_norm, after_feed_forward_norm;
   NormSlots qk_norm;   // a row for each norm: query heads, then key heads
@@ -64,6 +69,7 @@ struct BlockForwardStash {
   Slot up;  // gate and up, or what goes into the nonlinearity
   Slot hidden;
   Slot feed_forward_sum;
+  AdapterSlots low;  // scale * A x
   int64_t bytes = 0;
 };
 
@@ -74,6 +80,7 @@ struct BlockBackwardStash {
   // The gradient of the weights of the norms of queries and keys, side by side. Each rank of a
   // tensor-parallel group has its heads' part, so B sums them up.
   Slot query_norm_weight, key_norm_weight;
+  AdapterSlots low;  // the gradient of A x
   int64_t bytes = 0;
 };
 

@@ -16,9 +16,14 @@ namespace atl {
 inline constexpr size_t kMessageTimesMax = 64;
 
 // Returns a digest of what decides how long the model's layers take: its numbers and the sequences'
-// length. It is the same on every machine.
+// length, optimizer and adapter. It is the same on every machine.
 uint64_t ComputeModelDigest(const ModelSpec& model, int64_t sequence_length,
-                            InnerOptimizer optimizer = InnerOptimizer::kAdamW);
+                            InnerOptimizer optimizer = InnerOptimizer::kAdamW,
+                            const AdapterSpec& adapter = {});
+// The digest of a job whose model is found to be this.
+inline uint64_t ComputeModelDigest(const ModelSpec& model, const JobSpec& job) {
+  return ComputeModelDigest(model, job.data.sequence_length, job.inner.optimizer, job.adapter);
+}
 
 const char* Name(LayerKind kind);
 

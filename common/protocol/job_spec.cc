@@ -310,6 +310,34 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   return IntInRange("outer.min_servers", o.min_servers, 1, 4096);
 }
 
+absl::Status ValidateAdapter(const AdapterSpec& a, const ModelSpec& model) {
+  if (a.kind == AdapterKind::kNone) {
+    if (a == AdapterSpec()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "adapter.kind is missing, and other fields of [adapter] are given: set it to \"lora\", or "
+        "leave them out");
+  }
+  ATOLL_RETURN_IF_ERROR(IntInRange("adapter.rank", a.rank, 1, kAdapterRankMax));
+  if (!(a.alpha > 0) || !std::isfinite(a.alpha)) return Bad("adapter.alpha", a.alpha, "above 0");
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("the number of adapter.targets", std::ssize(a.targets), 1, kAdapterTargetsMax));
+  std::set<std::string> seen;
+  for (const std::string& target : a.targets) {
+    if (target.empty() || !seen.insert(target).second) {
+      return absl::InvalidArgumentError(absl::StrCat("adapter.targets has \"",
+                                                     absl::CHexEscape(target.substr(0, 40)),
+                                                     "\": must be names of matrices, each once"));
+    }
+  }
+  if (a.targets.size() > 1 && seen.contains("all-linear")) {
+    return absl::InvalidArgumentError(
+        "adapter.targets has \"all-linear\" beside other names: it must stand alone");
+  }
+  if (!model.initial_weights_path.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "model.initial_weights_path is missing: an adapter is trained beside the weights of a model");
+}
+
 absl::Status ValidateRemote(const std::string& remote) {
   constexpr char kS3[] = "s3://";
   const bool bucket = absl::StartsWith(remote, kS3) && remote.size() > sizeof(kS3) - 1;
@@ -354,6 +382,7 @@ absl::Status Validate(const JobSpec& spec) {
                absl::StrCat("at most ", spec.model.layers + 2,
                             ": the model's layers with embedding and head"));
   }
+  ATOLL_RETURN_IF_ERROR(ValidateAdapter(spec.adapter, spec.model));
   ATOLL_RETURN_IF_ERROR(ValidateLayout(spec));
   const ScheduleSpec& s = spec.schedule;
   ATOLL_RETURN_IF_ERROR(IntInRange("schedule.train_tokens", s.train_tokens,

@@ -201,9 +201,7 @@ absl::StatusOr<v1::ClusterProfile> LiveProfile(Instant now, const std::vector<Me
   if (job == nullptr || !job->facts) return profile;
   profile.set_job(job->summary.job);
   profile.set_model_digest(absl::StrCat(
-      absl::Hex(ComputeModelDigest(request.facts.model, request.spec.data.sequence_length,
-                                   request.spec.inner.optimizer),
-                absl::kZeroPad16)));
+      absl::Hex(ComputeModelDigest(request.facts.model, request.spec), absl::kZeroPad16)));
   AddTimes(request, input, profile);
   AddMemory(request, profile);
   return profile;

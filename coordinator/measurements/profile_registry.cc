@@ -331,8 +331,7 @@ LinkReport* ProfileRegistry::FindLink(const Pair& pair) {
 }
 
 void ProfileRegistry::FillIn(PlanRequest& request) const {
-  const uint64_t digest = ComputeModelDigest(request.facts.model, request.spec.data.sequence_length,
-                                             request.spec.inner.optimizer);
+  const uint64_t digest = ComputeModelDigest(request.facts.model, request.spec);
   const auto unreachable = unreachable_.Reasons();
   request.links.clear();
   request.unreachable.clear();

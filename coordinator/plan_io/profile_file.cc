@@ -197,7 +197,8 @@ absl::Status ReadMemory(const v1::ClusterProfile& profile, plan::Model* model,
     if (!head) layer.out_bytes = memory.output_bytes() / rows;
     if (largest == 0 && layer.parameters > 0) {
       parameters += static_cast<double>(layer.parameters);
-      bytes += static_cast<double>(memory.parameter_bytes());
+      bytes +=
+          static_cast<double>(std::max<int64_t>(0, memory.parameter_bytes() - layer.frozen_bytes));
     }
     largest = rows;
   }

@@ -427,9 +427,11 @@ class Enumerator {
     if (Hopeless(ranking_.Rank(ComputePricePerHour(scope.counts), EvenSeconds(scope, d)))) return;
     scope_ = scope.name;
     const double k = static_cast<double>(total_) / d;
-    const auto state_bytes =
-        static_cast<int64_t>(static_cast<double>(costs_.model().parameters()) *
-                             of_replicas_->options().state_bytes_per_parameter);
+    double bytes = 0;
+    for (const Layer& layer : costs_.model().layers) {
+      bytes += LayerStateBytes(layer, of_replicas_->options());
+    }
+    const auto state_bytes = static_cast<int64_t>(bytes);
     Offer("by type counts", scope,
           grouper_.Group(MakeEntityClasses(pools_, scope), d, k, state_bytes));
     Offer("within sites", scope, WithinSites(pools_, scope, d, k, state_bytes, grouper_));

@@ -87,9 +87,8 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
         absl::StrCat("no layout: no node has ", *std::min_element(sizes.begin(), sizes.end()),
                      " devices of one type, the smallest tensor-parallel size allowed"));
   }
-  need.state_bytes =
-      static_cast<double>(costs.model().parameters()) * costs.options().state_bytes_per_parameter;
   for (const Layer& layer : costs.model().layers) {
+    need.state_bytes += LayerStateBytes(layer, costs.options());
     need.activation_bytes += LeastStash(costs, layer) * need.micro_batch;
   }
   double has = 0;
@@ -117,8 +116,7 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
   double layer_bytes = 0;
   for (const Layer& layer : costs.model().layers) {
     const double bytes =
-        (static_cast<double>(layer.parameters) * costs.options().state_bytes_per_parameter +
-         LeastStash(costs, layer) * need.micro_batch) /
+        (LayerStateBytes(layer, costs.options()) + LeastStash(costs, layer) * need.micro_batch) /
         need.tensor_parallel;
     if (bytes > layer_bytes) {
       layer_bytes = bytes;

@@ -41,7 +41,9 @@ plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
     layer.name = costs[l].name;
     // On a device of its own a tied head holds a copy of the table.
     layer.parameters = costs[l].read_parameters;
+    layer.frozen_bytes = costs[l].frozen_parameters * element.compute;
     layer.forward_flops = costs[l].forward_flops;
+    layer.frozen_flops = costs[l].frozen_flops;
     layer.out_bytes = head ? 0 : takes.output_bytes;
     // The gradient of what the layer hands on; that of logits replaces them.
     layer.backward_bytes = takes.backward_stash_bytes + (head ? 0 : takes.output_bytes);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes_text.h"
 #include "common/model/costs.h"
+#include "common/model/job_model.h"
 #include "common/model/layout.h"
 #include "common/model/optimizer_state.h"
 #include "common/model/outer_copies.h"
@@ -118,6 +119,7 @@ class DeviceNeeds {
     const std::vector<PlanStage>& stages = assignment_.replica->stages;
     if (stages.size() < 2 || !Holds(stages.back(), device)) return 0;
     const int64_t table = TiedTableElements(config_, part_);
+    if (config_.adapter.present()) return element_.compute * table;  // frozen
     const int64_t each = footprints_[0].parameter_bytes / footprints_[0].elements;
     const int64_t moments =
         ownership_.sharded() ? 0 : StateElements(optimizer_, layouts_[0], {0, table});
@@ -205,7 +207,7 @@ std::optional<MemoryLack> NeedWith(const PlanRequest& request, const IslandPlan&
                                    const PlanProgram& program, const AllCopies& copies) {
   const std::optional<Assignment> assignment = FindDeviceAssignment(plan, program.device);
   const DeviceInfo* info = FindDeviceInfo(request, program.device);
-  const auto config = ModelConfigFromSpec(request.facts.model, request.spec.data.sequence_length);
+  const auto config = ModelConfigFromFacts(request.facts.model, request.spec);
   if (!assignment || info == nullptr || !config.ok()) return std::nullopt;
   const auto parts = CutTensorParts(*config, plan, assignment->ranks);
   const auto rank = static_cast<size_t>(assignment->rank);

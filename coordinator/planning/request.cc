@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/machine/limits.h"
+#include "common/model/job_model.h"
 #include "common/status.h"
 #include "coordinator/planner/cluster/constraints.h"
 #include "coordinator/planner/planner.h"
@@ -45,9 +46,9 @@ plan::DeviceType AssumedType(const DeviceInfo& device) {
 // Returns the model as workers found it, or, where these have not reported it, as the job says.
 absl::StatusOr<ModelConfig> GetModelConfig(const PlanRequest& request) {
   const bool found = request.facts.model.hidden > 0 || !request.facts.model.config_json.empty();
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config,
-                         ModelConfigFromSpec(found ? request.facts.model : request.spec.model,
-                                             request.spec.data.sequence_length));
+  ATOLL_ASSIGN_OR_RETURN(
+      const ModelConfig config,
+      ModelConfigFromFacts(found ? request.facts.model : request.spec.model, request.spec));
   const auto layers = static_cast<int64_t>(request.facts.layers.size());
   if (config.layers + 2 != layers) {
     return absl::InvalidArgumentError(

@@ -19,16 +19,19 @@ constexpr int32_t kPad = 7;
 double Difference(double a, double b) { return std::abs(a - b) / std::abs(b); }
 
 const Reference& GetReference(Kind kind, const Variation& variation) {
-  static std::map<std::tuple<Kind, int64_t, int, DType, bool, InnerOptimizer, Documents>, Reference>
+  static std::map<std::tuple<Kind, int64_t, int, DType, bool, InnerOptimizer, Documents,
+                             std::vector<std::string>>,
+                  Reference>
       all;
   const std::tuple key(kind, variation.blocks, variation.steps, variation.compute, variation.masked,
-                       variation.optimizer, variation.documents);
+                       variation.optimizer, variation.documents, variation.adapter.targets);
   const auto found = all.find(key);
   if (found != all.end()) return found->second;
   EngineJob job = MakeJob(kind, variation.blocks);
   job.compute = variation.compute;
   job.optimizer.kind = variation.optimizer;
   job.documents = variation.documents;
+  job.model.adapter = variation.adapter;
   return all.emplace(key, Reference(job, variation.steps, variation.masked)).first->second;
 }
 
@@ -288,6 +291,7 @@ void CheckExact(Kind kind, const IslandLayout& spec, const Variation& variation)
   trial.job.compute = variation.compute;
   trial.job.optimizer.kind = variation.optimizer;
   trial.job.documents = variation.documents;
+  trial.job.model.adapter = variation.adapter;
   trial.job.max_chunks = trial.options.fixed_chunks = variation.chunks;
   trial.plan = MakePlan(spec);
   trial.network = variation.network;

@@ -101,6 +101,7 @@ struct Variation {
   bool masked = false;  // see Reference
   Documents documents = Documents::kText;
   InnerOptimizer optimizer = InnerOptimizer::kAdamW;
+  AdapterConfig adapter = {};
 };
 
 // Both of them, and a second run that has the same bits.

@@ -53,6 +53,8 @@ Layers RandomWeights(const ModelConfig& config, uint64_t seed) {
   return layers;
 }
 
+Layers FrozenWeights(const ModelConfig& config) { return RandomWeights(config.Base(), 6); }
+
 std::vector<int32_t> RandomTokens(const EngineJob& job, int64_t sequences, uint64_t seed) {
   Rng rng(seed);
   std::vector<int32_t> tokens(
@@ -133,11 +135,23 @@ absl::Status TestIsland::OnAll(const Function& function) {
 absl::Status TestIsland::Configure(const IslandPlan& plan) {
   plan_ = plan;
   network_.Begin(plan);
-  return OnAll([&](size_t w) {
+  ATOLL_RETURN_IF_ERROR(OnAll([&](size_t w) {
     const NodeId& worker = names_[w];
     return engines_[w]->Configure(job_, plan, &network_.transport(worker),
                                   &network_.communicators(worker));
-  });
+  }));
+  const std::vector<LayerLayout> base = MakeLayouts(job_.model.Base());
+  const Layers frozen = FrozenWeights(job_.model);
+  for (const auto& engine : engines_) {
+    for (const LayerShard& shard : engine->ListLackingFrozen()) {
+      const LayerLayout part = FrozenLayout(MakePartLayout(shard.layer, shard.rank));
+      const auto l = static_cast<size_t>(shard.layer);
+      std::vector<float> values(static_cast<size_t>(part.size));
+      CutLayer(base[l], part, frozen[l], values);
+      ATOLL_RETURN_IF_ERROR(engine->SetFrozen(shard, values));
+    }
+  }
+  return absl::OkStatus();
 }
 
 LayerLayout TestIsland::MakePartLayout(int32_t layer, int32_t rank) const {
@@ -240,11 +254,17 @@ TestDevice::TestDevice(const EngineJob& job, int64_t micro_batch_rows)
        .optimizer = job.optimizer.kind,
        .documents = job.documents});
   optimizer_ = *Optimizer::Create(*backend_, runner_->stream(), runner_->layers(), job.optimizer);
+  if (!job.model.adapter.present()) return;
+  const Layers frozen = FrozenWeights(job.model);
+  for (size_t l = 0; l < frozen.size(); ++l) {
+    CheckOk(runner_->layer(static_cast<int>(l)).WriteFrozen(runner_->stream(), frozen[l]));
+  }
 }
 
 void TestDevice::Set(const Layers& params) {
   for (size_t l = 0; l < params.size(); ++l) {
     LayerState& layer = runner_->layer(static_cast<int>(l));
+    if (params[l].empty()) continue;
     HostReals values = *HostReals::Create(*backend_, layer.params().dtype, layer.params().size());
     for (size_t i = 0; i < params[l].size(); ++i) values.Set(static_cast<int64_t>(i), params[l][i]);
     backend_->CopyToDevice(runner_->stream(), layer.params(), values.data());
@@ -255,6 +275,10 @@ void TestDevice::Set(const Layers& params) {
 Layers TestDevice::Read(Tensor (*part)(LayerState&)) {
   Layers layers;
   for (LayerState* layer : runner_->layers()) {
+    if (layer->layout().size == 0) {
+      layers.emplace_back();
+      continue;
+    }
     HostReals values = *HostReals::Create(*backend_, part(*layer).dtype, layer->layout().size);
     backend_->CopyToHost(runner_->stream(), values.data(), part(*layer));
     CheckOk(backend_->Synchronize(runner_->stream()));

@@ -32,9 +32,15 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
   for (const LayerLayout& layout : job.layouts) {
     job.undivided.push_back(UndividedRanges(spec.inner.optimizer, layout));
   }
+  if (config.adapter.present()) job.base_layouts = MakeLayouts(config.Base());
   if (const std::string& weights = spec.model.initial_weights_path; !weights.empty()) {
     ATOLL_RETURN_IF_ERROR(
-        Annotate(CheckWeights(weights, job.layouts), "model.initial_weights_path"));
+        Annotate(CheckWeights(weights, job.base_layouts.empty() ? job.layouts : job.base_layouts),
+                 "model.initial_weights_path"));
+  }
+  if (!spec.adapter.path.empty()) {
+    ATOLL_RETURN_IF_ERROR(
+        Annotate(CheckAdapter(spec.adapter.path, config.adapter, job.layouts), "adapter.path"));
   }
   job.facts.model = ToSpec(config);
   for (const LayerLayout& layout : job.layouts) {
@@ -43,7 +49,7 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
   job.facts.train_sequences = job.data.train_sequences();
   job.facts.validation_sequences = job.data.validation_sequences();
   job.facts.data_digest = job.data.digest();
-  job.digest = ComputeModelDigest(job.facts.model, spec.data.sequence_length, spec.inner.optimizer);
+  job.digest = ComputeModelDigest(job.facts.model, spec);
   return job;
 }
 

@@ -25,6 +25,7 @@ struct GroupJob {
   JobFacts facts;
   uint64_t digest = 0;                        // see ComputeModelDigest
   std::vector<LayerLayout> layouts;           // of whole layers
+  std::vector<LayerLayout> base_layouts;      // of their frozen tensors; empty without an adapter
   std::vector<std::vector<Range>> undivided;  // by layer, see common/model/optimizer_state.h
 
   int64_t row() const { return data.row(); }  // numbers

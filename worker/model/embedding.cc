@@ -57,12 +57,13 @@ class Embedding final : public LayerBase {
 
   // Tokens have no gradient; what is here is W's to read.
   void DoBackwardInput(Exec& exec, const Args& a, const Tensor&) const override {
-    if (!arch_.embedding_norm) return;
+    if (!arch_.embedding_norm || adapts_) return;
     const Stashed s = GetStash(a);
     RunNormBackwardInput(exec, a, s.norm, a.output, s.sum, {}, s.dsum);
   }
 
   void DoBackwardWeight(Exec& exec, const Args& a) const override {
+    if (adapts_) return;
     const Stashed s = GetStash(a);
     Tensor dsum = a.output;
     if (arch_.embedding_norm) {

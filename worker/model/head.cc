@@ -78,6 +78,7 @@ class Head final : public LayerBase {
   }
 
   void DoBackwardWeight(Exec& exec, const Args& a) const override {
+    if (adapts_) return;
     const Stashed s = GetStash(a);
     exec.Run(LinearBackwardWeight{.x = s.normed,
                                   .dy = a.output,

@@ -75,9 +75,10 @@ class LayerBase : public Layer {
         arch_(config.architecture()),
         part_(part),
         compute_(compute),
-        state_(StateType(compute)) {
+        state_(StateType(compute)),
+        adapts_(config.adapter.present()) {
     offsets_.fill(-1);
-    for (const ParamSpec& param : this->layout().params) {
+    for (const ParamSpec& param : this->layout().base()) {
       offsets_[static_cast<size_t>(param.use)] = param.offset;
     }
   }
@@ -102,8 +103,9 @@ class LayerBase : public Layer {
   // The parameter, or parameters, that start at the one of this use; absent where the layer has
   // none.
   Tensor Weight(const Args& args, Param use, int64_t rows, int64_t cols) const {
-    return At(args.memory.params, compute_, use, rows, cols);
+    return At(adapts_ ? args.memory.frozen : args.memory.params, compute_, use, rows, cols);
   }
+  // REQUIRES: no adapter.
   Tensor Grad(const Args& args, Param use, int64_t rows, int64_t cols) const {
     return At(args.memory.grads, state_, use, rows, cols);
   }
@@ -165,6 +167,7 @@ class LayerBase : public Layer {
   const TensorPart part_;
   const DType compute_;
   const DType state_;  // of gradients and statistics
+  const bool adapts_;  // weights are frozen
 
  private:
   Exec Start(const LayerCall& call) const {
@@ -175,7 +178,7 @@ class LayerBase : public Layer {
   Tensor At(void* base, DType dtype, Param use, int64_t rows, int64_t cols) const {
     const int64_t offset = offsets_[static_cast<size_t>(use)];
     if (offset < 0) return {};
-    ATOLL_CHECK(offset + rows * cols <= layout().size);
+    ATOLL_CHECK(offset + rows * cols <= (adapts_ ? layout().frozen_size : layout().size));
     char* data =
         base == nullptr ? nullptr : static_cast<char*>(base) + offset * GetElementSize(dtype);
     return {data, dtype, rows, cols};

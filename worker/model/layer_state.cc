@@ -1,12 +1,17 @@
 #include "worker/model/layer_state.h"
 
+#include <vector>
+
+#include "kernels/bfloat16.h"
+
 namespace atl {
 
 int64_t LayerState::Bytes(const LayerLayout& layout, DType compute,
                           const std::optional<Training>& training) {
   const int64_t state = GetElementSize(StateType(compute));
   const int64_t copy = compute == StateType(compute) ? 0 : GetElementSize(compute);
-  const int64_t parameters = layout.size * (state + copy);
+  const int64_t parameters =
+      layout.size * (state + copy) + layout.frozen_size * GetElementSize(compute);
   if (!training) return parameters;
   const Range owned = training->owned.value_or(Range{0, layout.size});
   return parameters + (layout.size + StateElements(training->optimizer, layout, owned)) * state;
@@ -14,7 +19,7 @@ int64_t LayerState::Bytes(const LayerLayout& layout, DType compute,
 
 int64_t LayerState::bytes() const {
   const int64_t parameters = Bytes(layout_, compute_, std::nullopt);
-  if (grads_.data() == nullptr) return parameters;
+  if (grads_.data() == nullptr) return parameters;  // it is not trained, or has nothing to train
   const int64_t moments = owned().size() + second_owned().size();
   return parameters + (layout_.size + moments) * GetElementSize(StateType(compute_));
 }
@@ -39,11 +44,13 @@ absl::StatusOr<LayerState> LayerState::Create(Backend& backend, Stream& stream, 
     ATOLL_RETURN_IF_ERROR(state.Allocate(state.layout_.size * GetElementSize(compute),
                                          "copy of its parameters", &state.copy_));
   }
+  ATOLL_RETURN_IF_ERROR(state.Allocate(state.layout_.frozen_size * GetElementSize(compute),
+                                       "frozen weights", &state.frozen_));
   if (!training) return state;
   state.second_begin_ = SecondSlotBegin(training->optimizer, state.layout_);
   state.slots_ = GetStateSlots(training->optimizer);
   ATOLL_RETURN_IF_ERROR(state.Allocate(bytes, "gradients", &state.grads_));
-  backend.Zero(stream, state.grads());
+  if (bytes > 0) backend.Zero(stream, state.grads());
   const Range owned = training->owned.value_or(Range{0, state.layout_.size});
   ATOLL_ASSIGN_OR_RETURN(state.moments_, state.NewMoments(stream, owned));
   return state;
@@ -72,11 +79,31 @@ void LayerState::ParamsWritten(Stream& stream) {
   if (copy.present()) backend_->Run(stream, Convert{.from = params(), .to = copy});
 }
 
+absl::Status LayerState::WriteFrozen(Stream& stream, std::span<const float> values) {
+  ATOLL_CHECK(std::ssize(values) == layout_.frozen_size, "layer ", layout_.name);
+  const auto write = [&](const void* data) {
+    backend_->CopyToDevice(stream, frozen(), data);
+    return backend_->Synchronize(stream);
+  };
+  switch (compute_) {
+    case DType::kBfloat16: {
+      std::vector<Bfloat16> rounded(values.size());
+      std::transform(values.begin(), values.end(), rounded.begin(), RoundToBfloat16);
+      return write(rounded.data());
+    }
+    case DType::kFloat64:
+      return write(std::vector<double>(values.begin(), values.end()).data());
+    default:
+      return write(values.data());
+  }
+}
+
 LayerMemory LayerState::memory() const {
   LayerMemory memory;
   const Tensor copy = params_copy();
   memory.params = copy.present() ? copy.data : params_.data();
   memory.grads = grads_.data();
+  memory.frozen = frozen_.data();
   return memory;
 }
 

@@ -3,13 +3,15 @@
 // elements alone, where other devices own the rest (common/model/ownership.h), and of the second
 // ones those of fewer elements, which the optimizer uses (common/model/optimizer_state.h). A model
 // of bf16 has a copy of the parameters in addition, which the layers read: the optimizer rounds
-// into it as it writes the parameters, and any other writer calls ParamsWritten.
+// into it as it writes the parameters, and any other writer calls ParamsWritten. The frozen tensors
+// of a layer with an adapter are of the compute type alone, and nothing changes them.
 
 #ifndef ATOLL_WORKER_MODEL_LAYER_STATE_H_
 #define ATOLL_WORKER_MODEL_LAYER_STATE_H_
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "common/model/layout.h"
@@ -66,6 +68,11 @@ class LayerState {
   // params() itself.
   Tensor params_copy() const;
 
+  // [1, layout.frozen_size], of the compute type.
+  Tensor frozen() const { return {frozen_.data(), compute_, 1, layout_.frozen_size}; }
+  // Writes them, rounded; returns when they are there. REQUIRES: as many values.
+  absl::Status WriteFrozen(Stream& stream, std::span<const float> values);
+
   // params() was written, by operations on this stream: brings the copy, if any, up to date.
   void ParamsWritten(Stream& stream);
 
@@ -84,7 +91,7 @@ class LayerState {
   DType compute_ = DType::kFloat32;
   int64_t second_begin_ = 0;
   StateSlots slots_;
-  Buffer params_, grads_, copy_;
+  Buffer params_, grads_, copy_, frozen_;
   Moments moments_;
 };
 

@@ -40,13 +40,15 @@ namespace atl {
 // One layer's memory in the backend, laid out as its LayerLayout says. A head that shares the
 // embedding's table reads it through tied_params and accumulates its gradient into tied_grads, both
 // [vocab of the part, d_model]. On one device these may simply be the first part of the embedding's
-// buffers; the two uses then add up in the order of their BackwardWeight calls. A schedule that
-// varies that order, or a pipeline whose ends are on two devices, gives the head buffers of its own
-// and adds its gradient to the embedding's when all micro-batches are done.
+// buffers (of a model with an adapter, of its frozen one, without a gradient); the two uses then
+// add up in the order of their BackwardWeight calls. A schedule that varies that order, or a
+// pipeline whose ends are on two devices, gives the head buffers of its own and adds its gradient
+// to the embedding's when all micro-batches are done.
 struct LayerMemory {
   void* params = nullptr;  // compute type
   void* grads =
       nullptr;  // f32 (f64 in a model of f64); null where only Forward and BackwardInput are called
+  void* frozen = nullptr;  // compute type, as LayerLayout::frozen; of a model with an adapter
   void* tied_params = nullptr;
   void* tied_grads = nullptr;
 };

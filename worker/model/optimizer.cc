@@ -74,6 +74,7 @@ absl::Status Optimizer::Allocate() {
   const int64_t norms = has_norms() ? norm_count() : 0;
   int64_t workspace = 0;
   for (const LayerState* layer : layers_) {
+    if (layer->layout().size == 0) continue;
     Exec exec = Exec::Measuring(backend_);
     exec.Run(SumOfSquares{layer->grads(), Tensor(nullptr, type, 1, 1), true});
     const Tensor sums(nullptr, type, 1, 2 * std::ssize(layer->layout().params));

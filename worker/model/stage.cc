@@ -272,7 +272,7 @@ LayerMemory Stage::Memory(int index) const {
   LayerMemory memory = states_[index]->memory();
   if (table_ != nullptr && index + 1 == options_.layers) {
     const LayerMemory table = table_->memory();
-    memory.tied_params = table.params;
+    memory.tied_params = table.frozen != nullptr ? table.frozen : table.params;
     memory.tied_grads = table.grads;
   }
   return memory;

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "worker/model/block_adapters.h"
 #include "worker/model/layer_base.h"
 
 namespace atl {
@@ -34,7 +35,9 @@ class TransformerBlock final : public LayerBase {
         up_(arch_.gated() ? 2 * f_ : f_),
         before_(HasNormBefore(arch_.norm_position)),
         after_(HasNormAfter(arch_.norm_position)),
-        activation_(ToActivation(arch_.nonlinearity)) {}
+        activation_(ToActivation(arch_.nonlinearity)),
+        adapters_{Adapters({Param::kQuery, Param::kKey, Param::kValue}), Adapters({Param::kOut}),
+                  Adapters({Param::kGate, Param::kUp}), Adapters({Param::kDown})} {}
 
   int64_t output_cols() const override { return d_; }
 
@@ -46,16 +49,26 @@ class TransformerBlock final : public LayerBase {
     Tensor dnormed, dsum;  // their gradients
   };
 
+  using Low = std::array<Tensor, kBlockProducts>;  // see AdapterSlots
+
   struct Forward {
     Half attention, feed_forward;
     Tensor qkv, raw_qk, qk_rstd, out, lse, middle, up, hidden;
+    Low low;
   };
   struct Backward {
     Tensor qkv, raw_qk, query_norm, key_norm, middle, up;
+    Low low;
     const Tensor& NormWeight(Param weight) const {
       return weight == Param::kQueryNorm ? query_norm : key_norm;
     }
   };
+
+  Low LowAt(const AdapterSlots& slots, void* stash) const {
+    Low low;
+    for (size_t p = 0; p < low.size(); ++p) low[p] = At(slots[p], stash);
+    return low;
+  }
 
   Norm MakeNorm(const NormSlots& slots, Param weight, Param bias, void* stash) const {
     return {weight, bias, At(slots.mean, stash), At(slots.rstd, stash)};
@@ -88,7 +101,8 @@ class TransformerBlock final : public LayerBase {
         .lse = At(s.lse, f),
         .middle = At(s.middle, f),
         .up = At(s.up, f),
-        .hidden = At(s.hidden, f)};
+        .hidden = At(s.hidden, f),
+        .low = LowAt(s.low, f)};
   }
   // The gradient of gate and up takes their place.
   Backward BackwardStash(const Args& a, const Forward& s) const {
@@ -99,7 +113,8 @@ class TransformerBlock final : public LayerBase {
             .query_norm = At(g.query_norm_weight, b),
             .key_norm = At(g.key_norm_weight, b),
             .middle = At(g.middle, b),
-            .up = arch_.gated() ? s.up : At(g.up, b)};
+            .up = arch_.gated() ? s.up : At(g.up, b),
+            .low = LowAt(g.low, b)};
   }
 
   void StashBytes(const BatchShape& shape, LayerBytes* bytes) const override {
@@ -152,25 +167,30 @@ class TransformerBlock final : public LayerBase {
     return half.normed;
   }
   // From the gradient of what Begin returned, through the product that read it: dx, of x.
-  void BeginBackward(Exec& exec, const Args& a, const Half& half, const Tensor& dproduct,
-                     const Tensor& w, const Tensor& x, const Tensor& residual,
-                     const Tensor& dx) const {
+  void BeginBackward(Exec& exec, const Args& a, const Half& half, BlockProduct product,
+                     const Backward& g, const Tensor& dproduct, const Tensor& w, const Tensor& x,
+                     const Tensor& residual, const Tensor& dx) const {
     const Tensor dnormed = before_ ? half.dnormed : dx;
     exec.Run(LinearBackwardInput{
         .dy = dproduct, .w = w, .add = before_ ? Tensor() : OnLead(residual), .dx = dnormed});
+    AdapterBackward(exec, a, product, g, dproduct, dnormed);
     exec.AllReduceSum(dnormed);
+    if (Of(product).present()) exec.AllReduceSum(LowOf(g.low, product));
     if (before_) RunNormBackwardInput(exec, a, half.before, dnormed, x, residual, dx);
   }
 
   // y = the residual stream behind the half: `inner` through its last product.
-  void End(Exec& exec, const Args& a, const Half& half, const Tensor& inner, const Tensor& w,
-           const Tensor& bias, const Tensor& x, const Tensor& y) const {
+  void End(Exec& exec, const Args& a, const Half& half, BlockProduct product, const Forward& s,
+           const Tensor& inner, const Tensor& w, const Tensor& bias, const Tensor& x,
+           const Tensor& y) const {
     const NormPosition position = arch_.norm_position;
     const bool adds = position == NormPosition::kBefore || position == NormPosition::kSum;
     const Tensor sum = after_ ? half.sum : y;
     exec.Run(LinearForward{
         .x = inner, .w = w, .bias = OnLead(bias), .add = adds ? OnLead(x) : Tensor(), .y = sum});
+    AdapterForward(exec, a, product, s, inner, sum);
     exec.AllReduceSum(sum);
+    if (Of(product).present()) exec.AllReduceSum(LowOf(s.low, product));
     if (!after_) return;
     RunNorm(exec, a, half.after, sum, y);
     if (!adds) exec.Run(AddScaled{.a = y, .b = x, .out = y, .alpha = 1.0f});
@@ -202,10 +222,10 @@ class TransformerBlock final : public LayerBase {
     attention.window = config_.WindowOfBlock(index_, std::numeric_limits<int64_t>::max());
     exec.Run(AttentionForward{attention, Q(s.qkv), K(s.qkv), V(s.qkv), s.out, s.lse, Lengths(a),
                               Starts(a)});
-    End(exec, a, s.attention, s.out, Weight(a, Param::kOut, d_, q_),
+    End(exec, a, s.attention, BlockProduct::kOut, s, s.out, Weight(a, Param::kOut, d_, q_),
         Weight(a, Param::kOutBias, 1, d_), a.input, s.middle);
     ForwardUp(exec, a, s, Begin(exec, a, s.feed_forward, s.middle));
-    End(exec, a, s.feed_forward, s.hidden, Weight(a, Param::kDown, d_, f_),
+    End(exec, a, s.feed_forward, BlockProduct::kDown, s, s.hidden, Weight(a, Param::kDown, d_, f_),
         Weight(a, Param::kDownBias, 1, d_), s.middle, a.output);
   }
 
@@ -213,7 +233,8 @@ class TransformerBlock final : public LayerBase {
     const Tensor w = Weight(a, Param::kQuery, q_ + 2 * kv_, d_);
     const Tensor bias = Weight(a, Param::kQueryBias, 1, q_ + 2 * kv_);
     if (arch_.qk_norm == QkNorm::kNone) {
-      return exec.Run(LinearForward{.x = x, .w = w, .bias = bias, .y = s.qkv});
+      exec.Run(LinearForward{.x = x, .w = w, .bias = bias, .y = s.qkv});
+      return AdapterForward(exec, a, BlockProduct::kQueryKeyValue, s, x, s.qkv);
     }
     const auto columns = [](const Tensor& t, int64_t begin, int64_t count) {
       return t.rows == 0 ? t : t.Columns(begin, count);
@@ -222,6 +243,11 @@ class TransformerBlock final : public LayerBase {
         .x = x, .w = w.Rows(0, q_ + kv_), .bias = columns(bias, 0, q_ + kv_), .y = s.raw_qk});
     exec.Run(LinearForward{
         .x = x, .w = w.Rows(q_ + kv_, kv_), .bias = columns(bias, q_ + kv_, kv_), .y = V(s.qkv)});
+    Of(BlockProduct::kQueryKeyValue)
+        .Forward(exec, a.memory, x, LowOf(s.low, BlockProduct::kQueryKeyValue),
+                 [&](const Range& range) {
+                   return Columns(range.end <= q_ + kv_ ? s.raw_qk : s.qkv, range);
+                 });
     ForEachQkNorm(s.qk_rstd, [&](Param weight, int64_t size, const Range& range,
                                  const Tensor& rstd) {
       exec.Run(RmsNormForward{Columns(s.raw_qk, range), Weight(a, weight, 1, size),
@@ -232,7 +258,16 @@ class TransformerBlock final : public LayerBase {
   void ForwardUp(Exec& exec, const Args& a, const Forward& s, const Tensor& x) const {
     if (arch_.gated()) {
       exec.Run(LinearForward{.x = x, .w = Weight(a, Param::kGate, 2 * f_, d_), .y = s.up});
+      AdapterForward(exec, a, BlockProduct::kUp, s, x, s.up);
       return exec.Run(GatedForward{Gate(s.up), Up(s.up), s.hidden, activation_});
+    }
+    if (Of(BlockProduct::kUp).present()) {
+      exec.Run(LinearForward{.x = x,
+                             .w = Weight(a, Param::kUp, f_, d_),
+                             .bias = Weight(a, Param::kUpBias, 1, f_),
+                             .y = s.up});
+      AdapterForward(exec, a, BlockProduct::kUp, s, x, s.up);
+      return exec.Run(GeluForward{.x = s.up, .y = s.hidden, .kind = activation_});
     }
     exec.Run(LinearForward{.x = x,
                            .w = Weight(a, Param::kUp, f_, d_),
@@ -255,14 +290,16 @@ class TransformerBlock final : public LayerBase {
     const Tensor dy = a.output;
     EndBackward(exec, a, s.feed_forward, dy);
     BackwardUp(exec, a, s, g, EndGradient(s.feed_forward, dy), dhidden);
-    BeginBackward(exec, a, s.feed_forward, g.up, UpWeight(a), s.middle,
+    BeginBackward(exec, a, s.feed_forward, BlockProduct::kUp, g, g.up, UpWeight(a), s.middle,
                   Residual(s.feed_forward, dy), g.middle);
 
     EndBackward(exec, a, s.attention, g.middle);
     exec.Run(LinearBackwardInput{
         .dy = EndGradient(s.attention, g.middle), .w = Weight(a, Param::kOut, d_, q_), .dx = dout});
+    AdapterBackward(exec, a, BlockProduct::kOut, g, EndGradient(s.attention, g.middle), dout);
     BackwardQkv(exec, a, s, g, dout);
-    BeginBackward(exec, a, s.attention, g.qkv, Weight(a, Param::kQuery, q_ + 2 * kv_, d_), a.input,
+    BeginBackward(exec, a, s.attention, BlockProduct::kQueryKeyValue, g, g.qkv,
+                  Weight(a, Param::kQuery, q_ + 2 * kv_, d_), a.input,
                   Residual(s.attention, g.middle), grad_input);
   }
 
@@ -275,8 +312,14 @@ class TransformerBlock final : public LayerBase {
     const Tensor w = Weight(a, Param::kDown, d_, f_);
     if (arch_.gated()) {
       exec.Run(LinearBackwardInput{.dy = dy, .w = w, .dx = dhidden});
+      AdapterBackward(exec, a, BlockProduct::kDown, g, dy, dhidden);
       return exec.Run(
           GatedBackward{Gate(s.up), Up(s.up), dhidden, Gate(g.up), Up(g.up), activation_});
+    }
+    if (Of(BlockProduct::kDown).present()) {
+      exec.Run(LinearBackwardInput{.dy = dy, .w = w, .dx = g.up});
+      AdapterBackward(exec, a, BlockProduct::kDown, g, dy, g.up);
+      return exec.Run(GeluBackward{.x = s.up, .dy = g.up, .dx = g.up, .kind = activation_});
     }
     exec.Run(
         LinearBackwardInput{.dy = dy, .w = w, .dx = g.up, .activation = activation_, .pre = s.up});
@@ -297,15 +340,19 @@ class TransformerBlock final : public LayerBase {
                     .starts = PositionStarts(a)});
     }
     if (arch_.qk_norm == QkNorm::kNone) return;
-    exec.Zero(g.query_norm);
-    exec.Zero(g.key_norm);
+    if (!adapts_) {
+      exec.Zero(g.query_norm);
+      exec.Zero(g.key_norm);
+    }
     ForEachQkNorm(s.qk_rstd,
                   [&](Param weight, int64_t size, const Range& range, const Tensor& rstd) {
                     const Tensor dy = Columns(g.raw_qk, range), x = Columns(s.raw_qk, range);
                     exec.Run(RmsNormBackwardInput{
                         dy, x, Weight(a, weight, 1, size), rstd, {}, Columns(g.qkv, range)});
+                    if (adapts_) return;
                     exec.Run(RmsNormBackwardWeight{dy, x, rstd, g.NormWeight(weight)});
                   });
+    if (adapts_) return;
     exec.AllReduceSum(g.query_norm);
     exec.AllReduceSum(g.key_norm);
   }
@@ -315,6 +362,7 @@ class TransformerBlock final : public LayerBase {
   void DoBackwardWeight(Exec& exec, const Args& a) const override {
     const Forward s = ForwardStash(a);
     const Backward g = BackwardStash(a, s);
+    if (adapts_) return AdaptersBackwardWeight(exec, a, s, g);
     const auto linear = [&](const Tensor& x, const Tensor& dy, Param weight, Param bias) {
       exec.Run(
           LinearBackwardWeight{x, dy, Grad(a, weight, dy.cols, x.cols), Grad(a, bias, 1, dy.cols)});
@@ -338,12 +386,45 @@ class TransformerBlock final : public LayerBase {
     norms(s.attention, a.input);
   }
 
+  // ---- Adapters ----
+
+  BlockAdapters Adapters(std::initializer_list<Param> uses) const {
+    return {layout(), config_, compute_, uses};
+  }
+  const BlockAdapters& Of(BlockProduct product) const {
+    return adapters_[static_cast<size_t>(product)];
+  }
+  static const Tensor& LowOf(const Low& low, BlockProduct product) {
+    return low[static_cast<size_t>(product)];
+  }
+  void AdapterForward(Exec& exec, const Args& a, BlockProduct product, const Forward& s,
+                      const Tensor& x, const Tensor& y) const {
+    Of(product).Forward(exec, a.memory, x, LowOf(s.low, product),
+                        [&](const Range& range) { return Columns(y, range); });
+  }
+  void AdapterBackward(Exec& exec, const Args& a, BlockProduct product, const Backward& g,
+                       const Tensor& dy, const Tensor& dx) const {
+    Of(product).BackwardInput(exec, a.memory, dy, LowOf(g.low, product), dx);
+  }
+  void AdaptersBackwardWeight(Exec& exec, const Args& a, const Forward& s,
+                              const Backward& g) const {
+    const auto run = [&](BlockProduct product, const Tensor& x, const Tensor& dy) {
+      Of(product).BackwardWeight(exec, a.memory, x, dy, LowOf(s.low, product),
+                                 LowOf(g.low, product));
+    };
+    run(BlockProduct::kDown, s.hidden, EndGradient(s.feed_forward, a.output));
+    run(BlockProduct::kUp, before_ ? s.feed_forward.normed : s.middle, g.up);
+    run(BlockProduct::kOut, s.out, EndGradient(s.attention, g.middle));
+    run(BlockProduct::kQueryKeyValue, before_ ? s.attention.normed : a.input, g.qkv);
+  }
+
   const int64_t index_;
   // Widths: residual stream; queries, keys (and values) and feed-forward of this part; what the
   // feed-forward's first product makes.
   const int64_t d_, q_, kv_, f_, up_;
   const bool before_, after_;  // where the norms stand
   const Activation activation_;
+  const std::array<BlockAdapters, kBlockProducts> adapters_;  // by BlockProduct
 };
 
 }  // namespace

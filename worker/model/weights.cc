@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 
 #include "absl/strings/match.h"
@@ -36,6 +37,15 @@ float RoughlyNormal(Rng& rng) {
     for (int part = 0; part < 4; ++part) sum += static_cast<int64_t>(bits >> (16 * part) & 0xffff);
   }
   return static_cast<float>(2 * sum - 12 * 65535) * 0x1p-17f;
+}
+
+// Up to `bound` from 0.
+void FillUniform(Rng& rng, float bound, std::span<float> out) {
+  constexpr int kBits = 24;  // that a float has
+  for (float& value : out) {
+    const auto bits = static_cast<float>(rng.Next() >> (64 - kBits));
+    value = bound * (bits * 0x1p-23f - 1);
+  }
 }
 
 void Transpose(std::span<const float> from, int64_t rows, int64_t cols, std::span<float> to) {
@@ -237,6 +247,7 @@ double ComputeStandardDeviation(const ParamSpec& param, double range, int64_t bl
     case Init::kZeros:
     case Init::kOnes:
     case Init::kNormal:
+    case Init::kUniformIn:
       break;
     case Init::kNormalResidual:
       return range / std::sqrt(2.0 * static_cast<double>(blocks));
@@ -254,6 +265,11 @@ void InitLayer(const LayerLayout& layout, int64_t blocks, uint64_t seed, std::sp
     const auto out = params.subspan(param.offset, param.size);
     if (param.init == Init::kZeros || param.init == Init::kOnes) {
       std::fill(out.begin(), out.end(), param.init == Init::kOnes ? 1.0f : 0.0f);
+      continue;
+    }
+    if (param.init == Init::kUniformIn) {
+      Rng rng(seed, HashName(param.name));
+      FillUniform(rng, 1 / std::sqrt(static_cast<float>(param.shape.back())), out);
       continue;
     }
     const auto deviation =
@@ -320,6 +336,89 @@ absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> la
   ATOLL_ASSIGN_OR_RETURN(const std::string folder,
                          FetchFromHub(dir, HubFiles::kWeights, cancelled));
   return ReadFolder(folder, ListTargets(layouts, layers), /*values=*/true, cancelled);
+}
+
+// ------------------------------------------------------------------------------ adapters ----
+
+namespace {
+
+absl::Status ReadAdapterFile(const std::string& dir, std::map<std::string, Target> targets,
+                             bool values, const std::function<bool()>& cancelled) {
+  ShardReader reader(targets, {}, cancelled);
+  ATOLL_RETURN_IF_ERROR(reader.Read(JoinPath(dir, kAdapterWeightsFile), values));
+  for (const auto& [name, target] : targets) {
+    if (!target.found_in.empty()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(JoinPath(dir, kAdapterWeightsFile), ": tensor \"", target.param->name,
+                     "\" is missing; adapter.targets and the file must name the same matrices"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<AdapterSpec> ReadAdapterConfig(const std::string& dir) {
+  constexpr int64_t kBytesMax = int64_t{1} << 20;
+  const std::string path = JoinPath(dir, kAdapterConfigFile);
+  ATOLL_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, file.ReadAll(kBytesMax));
+  return ParseAdapterConfig(text, path);
+}
+
+absl::Status CheckAdapter(const std::string& dir, const AdapterConfig& adapter,
+                          std::span<const LayerLayout> layouts) {
+  ATOLL_ASSIGN_OR_RETURN(const AdapterSpec spec, ReadAdapterConfig(dir));
+  const AdapterConfig there{spec.rank, spec.alpha, spec.use_rslora, spec.targets};
+  if (there.rank != adapter.rank || there.scale() != adapter.scale()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(JoinPath(dir, kAdapterConfigFile), ": r = ", there.rank, " and a scale of ",
+                     there.scale(), "; [adapter] has rank = ", adapter.rank, " and a scale of ",
+                     adapter.scale(), ": make them equal"));
+  }
+  return ReadAdapterFile(dir, ListTargets(layouts, {}), /*values=*/false, nullptr);
+}
+
+absl::Status ReadAdapter(const std::string& dir, std::span<const LayerLayout> layouts,
+                         std::span<const std::span<float>> layers,
+                         const std::function<bool()>& cancelled) {
+  return ReadAdapterFile(dir, ListTargets(layouts, layers), /*values=*/true, cancelled);
+}
+
+absl::Status WriteAdapterFolder(const std::string& dir, const ModelConfig& config,
+                                std::span<const LayerLayout> layouts, const LayerSource& source,
+                                const std::string& base, WeightType type) {
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) {
+    return absl::UnavailableError(absl::StrCat(dir, ": cannot make: ", error.message()));
+  }
+  Shard shard = CutIntoShards(layouts, std::numeric_limits<int64_t>::max(), 1).front();
+  shard.file = kAdapterWeightsFile;
+  ATOLL_RETURN_IF_ERROR(WriteShard(dir, shard, source, type));
+  return WriteText(JoinPath(dir, kAdapterConfigFile), FormatAdapterConfig(config, base));
+}
+
+void MergeAdapter(const LayerLayout& layout, const AdapterConfig& adapter,
+                  std::span<const float> params, std::span<float> frozen) {
+  const double scale = adapter.scale();
+  for (const AdaptedMatrix& adapted : layout.adapted) {
+    const ParamSpec& w = layout.frozen[adapted.matrix];
+    const auto a = params.subspan(static_cast<size_t>(layout.params[adapted.a].offset));
+    const auto b = params.subspan(static_cast<size_t>(layout.params[adapted.b].offset));
+    const auto rank = static_cast<size_t>(adapter.rank);
+    const auto cols = static_cast<size_t>(layout.params[adapted.a].shape[1]);
+    const auto rows = static_cast<size_t>(w.size) / cols;
+    std::vector<double> sums(cols);
+    for (size_t row = 0; row < rows; ++row) {
+      std::fill(sums.begin(), sums.end(), 0.0);
+      for (size_t r = 0; r < rank; ++r) {
+        const double factor = scale * b[row * rank + r];
+        for (size_t col = 0; col < cols; ++col) sums[col] += factor * a[r * cols + col];
+      }
+      float* const to = frozen.data() + static_cast<size_t>(w.offset) + row * cols;
+      for (size_t col = 0; col < cols; ++col) to[col] += static_cast<float>(sums[col]);
+    }
+  }
 }
 
 absl::Status WriteModelFolder(const std::string& dir, const ModelConfig& config,

@@ -43,6 +43,27 @@ absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> la
 // only.
 absl::Status CheckWeights(const std::string& dir, std::span<const LayerLayout> layouts);
 
+// ---- Adapters: folders as PEFT writes and reads them. `layouts`: of a model with an adapter. ----
+
+// Checks DIR/adapter_config.json, which must be of this rank and scale, and that
+// DIR/adapter_model.safetensors has A and B of all targets and nothing else. Reads no values.
+absl::Status CheckAdapter(const std::string& dir, const AdapterConfig& adapter,
+                          std::span<const LayerLayout> layouts);
+// Reads DIR/adapter_model.safetensors as ReadWeights reads a model's.
+absl::Status ReadAdapter(const std::string& dir, std::span<const LayerLayout> layouts,
+                         std::span<const std::span<float>> layers,
+                         const std::function<bool()>& cancelled = nullptr);
+// Reads the text of DIR/adapter_config.json.
+absl::StatusOr<AdapterSpec> ReadAdapterConfig(const std::string& dir);
+// Writes both files; `base`: the folder of the model itself, which PEFT loads beside it. Memory: as
+// WriteModelFolder.
+absl::Status WriteAdapterFolder(const std::string& dir, const ModelConfig& config,
+                                std::span<const LayerLayout> layouts, const LayerSource& source,
+                                const std::string& base, WeightType type = WeightType::kFp32);
+// Adds a layer's adapter, scale * B A, to its frozen matrices. REQUIRES: buffers of the layout.
+void MergeAdapter(const LayerLayout& layout, const AdapterConfig& adapter,
+                  std::span<const float> params, std::span<float> frozen);
+
 inline constexpr int64_t kMaxShardBytes = int64_t{5} << 30;
 
 // Writes DIR/config.json and DIR/model.safetensors in `type`, or shards with an index when the

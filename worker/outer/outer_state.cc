@@ -67,6 +67,7 @@ OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacem
 OuterLayout LayoutOfOne(const NodeId& worker, const std::vector<LayerSize>& layers) {
   OuterLayout layout;
   for (size_t l = 0; l < layers.size(); ++l) {
+    if (layers[l].elements == 0) continue;
     layout.push_back({static_cast<int32_t>(l), {0, layers[l].elements}, {worker}});
   }
   return layout;

@@ -24,7 +24,7 @@ IslandPlan Plan(const std::vector<std::string>& devices) {
 struct Fixture {
   explicit Fixture(const std::vector<std::string>& devices)
       : plan(Plan(devices)),
-        role(MakeDeviceRole(plan, devices[0], 4, false)),
+        role(MakeDeviceRole(plan, devices[0], 4, TiedTable::kNone)),
         meter(role, plan, [this] { return ++windows; }) {}
 
   // A step whose all-reduces take so long; the last of them is the largest.
@@ -82,7 +82,7 @@ TEST_CASE("all-reduces within a worker, and NCCL's, are ignored") {
     member.nccl = "2.18";
     member.site = "here";
   }
-  const DeviceRole role = MakeDeviceRole(plan, "w1/0", 4, false);
+  const DeviceRole role = MakeDeviceRole(plan, "w1/0", 4, TiedTable::kNone);
   AllReduceMeter meter(role, plan, [] { return 1; });
   DeviceStep step;
   step.sync_spans.resize(role.syncs.size());

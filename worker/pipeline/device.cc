@@ -15,6 +15,11 @@ namespace {
 LayerLayout TableLayout(const LayerLayout& embedding) {
   LayerLayout table;
   table.name = "table";
+  if (!embedding.frozen.empty()) {
+    table.frozen = {embedding.frozen[0]};
+    table.frozen_size = embedding.frozen[0].size;
+    return table;
+  }
   table.params = {embedding.params[0]};
   table.size = table.decay_size = table.trained_size = embedding.params[0].size;
   return table;
@@ -103,6 +108,8 @@ absl::Status Device::TakeLayer(const LayerShard& shard, bool table_only, const L
                                                           .undivided = std::move(undivided),
                                                           .state = *std::move(state)}));
     held = held_.back().get();
+    // What has nothing to train is nowhere to be had, and needs nothing.
+    held->written = held->whole = held->state.layout().size == 0;
   } else if (const absl::Status owns = held->Own(*stream_, owned); !owns.ok()) {
     return OutOfMemory(owns, DescribeStages(), kFewerLayers);
   }
@@ -323,7 +330,7 @@ absl::StatusOr<bool> Device::TakeSnapshot() {
   ForgetCopies();
   if (staging_ == nullptr) return false;
   for (HeldState* held : planned_) {
-    if (held->table_only) continue;
+    if (held->table_only || held->elements == 0) continue;
     copied_.push_back({held, LayerPart::kParameters, true});
   }
   const auto taken =
@@ -335,7 +342,9 @@ absl::StatusOr<bool> Device::TakeSnapshot() {
 absl::StatusOr<bool> Device::PrepareAddition() {
   ForgetCopies();
   if (staging_ == nullptr) return false;
-  for (HeldState* held : planned_) copied_.push_back({held, LayerPart::kParameters, false});
+  for (HeldState* held : planned_) {
+    if (held->elements > 0) copied_.push_back({held, LayerPart::kParameters, false});
+  }
   const auto prepared = copies_->Prepare(*stream_, CopiedTensors(),
                                          [this](int64_t bytes) { return HasRoomFor(bytes); });
   adds_ = prepared.ok() && *prepared;

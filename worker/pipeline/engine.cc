@@ -123,7 +123,7 @@ absl::Status Engine::MakeDevices() {
       device.Idle();
       continue;
     }
-    const DeviceRole role = MakeDeviceRole(plan_, device.name(), layers, job_->model.tied_head);
+    const DeviceRole role = MakeDeviceRole(plan_, device.name(), layers, TableOf(job_->model));
     const std::vector<int32_t> ratios =
         GetTensorSplitRatios(plan_, role.stages.front().plan.first_layer);
     ATOLL_ASSIGN_OR_RETURN(const std::vector<TensorPart> parts,
@@ -235,6 +235,11 @@ absl::Status Engine::CheckReady(const StepRequest& request) const {
   }
   for (const auto& run : runs_) {
     for (const HeldState* held : run->device.planned()) {
+      if (held->lacks_frozen()) {
+        return absl::FailedPreconditionError(absl::StrCat(run->device.name(),
+                                                          ": the frozen weights of layer ",
+                                                          held->shard.layer, " were never set"));
+      }
       if (held->written && (held->whole || run->executor->spreads())) continue;
       return absl::FailedPreconditionError(
           absl::StrCat(run->device.name(), ": the parameters of layer ", held->shard.layer,

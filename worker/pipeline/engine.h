@@ -210,6 +210,11 @@ class Engine {
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step,
                         const std::map<LayerPart, std::span<const float>>& parts);
 
+  // The shards in the plan whose frozen tensors are not here yet, once each; to be set before a
+  // step, from what FrozenLayout describes. Later plans keep them with the layer.
+  std::vector<LayerShard> ListLackingFrozen() const;
+  absl::Status SetFrozen(const LayerShard& shard, std::span<const float> values);
+
   // ---- What crosses the bus during steps. A snapshot or an addition, each in place of what was
   // there before; they go with the next Configure. False, and there is neither: the host can touch
   // a device's memory, so that GetLayer and SetLayer are as quick, or a device has no room besides

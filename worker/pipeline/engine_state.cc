@@ -159,6 +159,31 @@ void Engine::DropSurplus() {
   for (const auto& run : runs_) run->device.DropSurplus();
 }
 
+std::vector<LayerShard> Engine::ListLackingFrozen() const {
+  std::vector<LayerShard> shards;
+  for (const auto& run : runs_) {
+    for (const HeldState* held : run->device.planned()) {
+      const bool known = std::count(shards.begin(), shards.end(), held->shard) > 0;
+      if (held->lacks_frozen() && !known) shards.push_back(held->shard);
+    }
+  }
+  return shards;
+}
+
+// A table's copy takes what the layer begins with.
+absl::Status Engine::SetFrozen(const LayerShard& shard, std::span<const float> values) {
+  for (const auto& run : runs_) {
+    for (HeldState* held : run->device.planned()) {
+      if (!(held->shard == shard) || !held->lacks_frozen()) continue;
+      const auto size = static_cast<size_t>(held->state.layout().frozen_size);
+      ATOLL_CHECK(size <= values.size(), "layer ", shard.layer);
+      ATOLL_RETURN_IF_ERROR(held->state.WriteFrozen(run->device.stream(), values.first(size)));
+      held->has_frozen = true;
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> Engine::TakeSnapshot() {
   ATOLL_RETURN_IF_ERROR(FinishSpread());
   return OnCopies([](Device& device) { return device.TakeSnapshot(); });

@@ -16,7 +16,8 @@ struct HeldState {
   bool table_only = false;
   bool surplus = false;
   bool written = false;
-  bool whole = false;  // see HeldLayer
+  bool whole = false;       // see HeldLayer
+  bool has_frozen = false;  // its frozen tensors were written
   int64_t optimizer_step = 0;
   int64_t elements = 0;          // of the shard, also where only its table is here
   std::vector<Range> undivided;  // see common/model/optimizer_state.h
@@ -30,6 +31,7 @@ struct HeldState {
   };
   std::vector<Before> before = {};
 
+  bool lacks_frozen() const { return state.layout().frozen_size > 0 && !has_frozen; }
   Tensor part(LayerPart part) const;
   // These elements of a part for reading. The last ones are the tensor's, and those before are
   // zero: the optimizer does not keep them.

@@ -88,13 +88,13 @@ void CountSlots(DeviceRole& role) {
 }
 
 // In the order of layers, last first; the table is layer 0's.
-void AddSyncs(const IslandPlan& plan, int32_t layers, bool tied_head, Groups& groups,
+void AddSyncs(const IslandPlan& plan, int32_t layers, TiedTable tied, Groups& groups,
               DeviceRole& role) {
   const bool replicas = plan.replicas.size() > 1;
   std::vector<int32_t> of_all(plan.replicas.size());
   std::iota(of_all.begin(), of_all.end(), 0);
   for (int32_t l = layers - 1; l >= 0; --l) {
-    const bool table = tied_head && l == 0;
+    const bool table = tied == TiedTable::kTrained && l == 0;
     for (int rank = 0; rank < TensorDegree(plan, l); ++rank) {
       const std::string group = replicas ? groups.Name("sync", ReplicasOfLayer(plan, l, rank)) : "";
       std::vector<int32_t> of_table;
@@ -130,7 +130,7 @@ void AddNeighbour(const PlanStage& own, int32_t rank, const PlanStage& other, st
   *to = ReceiversFrom(own, rank, other);
 }
 
-void AddStages(const IslandPlan& plan, int32_t layers, bool tied_head, DeviceRole& role) {
+void AddStages(const IslandPlan& plan, int32_t layers, TiedTable tied, DeviceRole& role) {
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     const PlanReplica& replica = plan.replicas[r];
     for (size_t s = 0; s < replica.stages.size(); ++s) {
@@ -158,7 +158,7 @@ void AddStages(const IslandPlan& plan, int32_t layers, bool tied_head, DeviceRol
   const PlanReplica& replica = plan.replicas[role.replica];
   role.micro_batch_sequences = replica.micro_batch_sequences;
   role.micro_batches = replica.micro_batches;
-  role.table_copy = tied_head && role.HoldsLayer(layers - 1) &&
+  role.table_copy = tied != TiedTable::kNone && role.HoldsLayer(layers - 1) &&
                     StageOfLayer(replica, 0) != StageOfLayer(replica, layers - 1);
 }
 
@@ -193,11 +193,11 @@ std::vector<std::string> ListDevices(const IslandPlan& plan) {
 }
 
 DeviceRole MakeDeviceRole(const IslandPlan& plan, const std::string& device, int32_t layers,
-                          bool tied_head) {
+                          TiedTable tied) {
   DeviceRole role;
   role.device = device;
   role.ownership = OwnershipFromPlan(plan);
-  AddStages(plan, layers, tied_head, role);
+  AddStages(plan, layers, tied, role);
   for (const PlanProgram& program : plan.programs) {
     if (program.device == device) role.program = program;
   }
@@ -212,7 +212,7 @@ DeviceRole MakeDeviceRole(const IslandPlan& plan, const std::string& device, int
       }
     }
   }
-  AddSyncs(plan, layers, tied_head, groups, role);
+  AddSyncs(plan, layers, tied, groups, role);
   role.groups = groups.Of(device);
   CountSlots(role);
   return role;

@@ -75,9 +75,20 @@ struct DeviceRole {
   StageRole* FindStage(int32_t stage);
 };
 
+// How the head and the embedding share a table.
+enum class TiedTable : uint8_t {
+  kNone,
+  kFrozen,   // nothing is summed up; the head has a copy where the embedding is elsewhere
+  kTrained,  // likewise, and the gradients of both are summed up
+};
+inline TiedTable TableOf(const ModelConfig& model) {
+  if (!model.tied_head) return TiedTable::kNone;
+  return model.adapter.present() ? TiedTable::kFrozen : TiedTable::kTrained;
+}
+
 // Groups are named "tensor/N" and "sync/N". REQUIRES: a valid plan that names the device.
 DeviceRole MakeDeviceRole(const IslandPlan& plan, const std::string& device, int32_t layers,
-                          bool tied_head);
+                          TiedTable tied);
 
 // All devices of the plan, by replica, stage and rank: those of the exchange that commits a step.
 std::vector<std::string> ListDevices(const IslandPlan& plan);

@@ -19,7 +19,7 @@ DeviceRole Role(int32_t ranks = 1) {
     second.devices.push_back("w2/" + std::to_string(rank));
   }
   plan.replicas = {{{first, second}, 2, 3}};
-  return MakeDeviceRole(plan, "w1/0", kLayers, false);
+  return MakeDeviceRole(plan, "w1/0", kLayers, TiedTable::kNone);
 }
 
 struct Fixture {

@@ -93,8 +93,13 @@ absl::Status LayerBench::Allocate() {
 absl::Status LayerBench::Fill() {
   std::vector<float> values(static_cast<size_t>(layer_.layout().size));
   InitLayer(layer_.layout(), model_.config().layers, kSeed, values);
-  backend_.CopyToDevice(*stream_, state_->params(), values.data());
+  if (!values.empty()) backend_.CopyToDevice(*stream_, state_->params(), values.data());
   state_->ParamsWritten(*stream_);
+  if (const LayerLayout frozen = FrozenLayout(layer_.layout()); frozen.size > 0) {
+    values.resize(static_cast<size_t>(frozen.size));
+    InitLayer(frozen, model_.config().layers, kSeed, values);
+    ATOLL_RETURN_IF_ERROR(state_->WriteFrozen(*stream_, values));
+  }
   backend_.Zero(*stream_, totals_);
   const int64_t n = shape_.tokens();
   // The numbers are pixels, too, for images, of which few are as large as classes.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/logging.h"
+#include "common/model/job_model.h"
 
 namespace atl::worker {
 namespace {
@@ -53,8 +54,7 @@ std::vector<DeviceProfile> WorkerProfiler::ProfilesFor(const JobSpec& spec, cons
   const bool alone = spec.layout.island == IslandScope::kWorker && options_.devices.size() == 1 &&
                      spec.layout.link_limits.empty();
   if (alone && !needs_plan) return {};
-  const uint64_t digest =
-      ComputeModelDigest(facts.model, spec.data.sequence_length, spec.inner.optimizer);
+  const uint64_t digest = ComputeModelDigest(facts.model, spec);
   std::vector<DeviceProfile> profiles;
   for (size_t d = 0; d < options_.devices.size(); ++d) {
     auto known = cache_.Find(absl::StrCat(options_.worker, "/", d), DescribeDeviceKind(d), digest,
@@ -89,8 +89,7 @@ std::vector<DeviceProfile> WorkerProfiler::ProfilesFor(const JobSpec& spec, cons
 absl::StatusOr<std::vector<DeviceProfile>> WorkerProfiler::Measure(
     const JobSpec& spec, const JobFacts& facts, std::vector<DeviceProfile> known,
     const std::atomic<bool>* cancelled, bool* all) {
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config,
-                         ModelConfigFromSpec(facts.model, spec.data.sequence_length));
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigFromFacts(facts.model, spec));
   ProfileOptions wanted = OptionsFor(spec, options_);
   wanted.cancelled = cancelled;
   std::vector<ProfiledDevice> devices;

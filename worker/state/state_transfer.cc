@@ -87,7 +87,8 @@ class Planner {
     int64_t shards = 0;
     for (const auto& [worker, held] : holdings_) {
       for (const HeldLayer& layer : held) {
-        if (layer.surplus || (source_members_.Current(layer) && layer.whole)) continue;
+        if (layer.surplus || layer.elements == 0) continue;
+        if (source_members_.Current(layer) && layer.whole) continue;
         std::vector<StateTransfer>& transfers = result.transfers[worker];
         const bool known =
             std::any_of(transfers.begin(), transfers.end(),
@@ -234,7 +235,7 @@ std::vector<StateName> StatesIn(const Holdings& holdings) {
     const size_t before = states.size();
     for (const auto& [worker, held] : holdings) {
       for (const HeldLayer& layer : held) {
-        if (!layer.written) continue;
+        if (!layer.written || layer.elements == 0) continue;
         const StateName state{any_parameters ? StateStamp() : layer.parameters_since,
                               layer.moments_since, layer.optimizer_step, any_parameters};
         if (std::count(states.begin(), states.end(), state) == 0) states.push_back(state);

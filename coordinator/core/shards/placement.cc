@@ -36,18 +36,20 @@ absl::Status Validate(const JobFacts& facts) {
   }
   int64_t elements = 0;
   for (const LayerSize& layer : facts.layers) {
-    if (layer.elements <= 0 || layer.elements > kPlacedElementsMax - elements) {
+    // A layer that an adapter has no part in has none.
+    if (layer.elements < 0 || layer.elements > kPlacedElementsMax - elements) {
       return absl::InvalidArgumentError(absl::StrCat("layer ", layer.name, " has ", layer.elements,
                                                      " elements; the model may have 1 to ",
                                                      kPlacedElementsMax, " in all"));
     }
-    if (layer.statistics < 0 || layer.statistics >= layer.elements) {
+    if (layer.statistics != 0 && (layer.statistics < 0 || layer.statistics >= layer.elements)) {
       return absl::InvalidArgumentError(absl::StrCat("layer ", layer.name, " has ",
                                                      layer.statistics, " running statistics in ",
                                                      layer.elements, " elements"));
     }
     elements += layer.elements;
   }
+  if (elements == 0) return absl::InvalidArgumentError("no layer of the model has elements");
   const ModelSpec& model = facts.model;
   for (const auto& [name, value] :
        {std::pair("vocabulary", model.vocabulary), std::pair("hidden", model.hidden),

@@ -30,6 +30,11 @@ double AllReducesSeconds(const DeviceType& type, const Layer& layer, int tp, int
 
 }  // namespace
 
+double LayerStateBytes(const Layer& layer, const CostOptions& options) {
+  return static_cast<double>(layer.parameters) * options.state_bytes_per_parameter +
+         static_cast<double>(layer.frozen_bytes);
+}
+
 Saving StageCosts::Effective(const Saving& saving, int first, int last) const {
   if (recompute_ != Recomputation::kAlways) return saving;
   return {true, Recomputable(first, last)};
@@ -118,8 +123,7 @@ void StageCosts::Add(const Layer& layer, const LayerTimes& times, const CostOpti
   const auto each = [&](int64_t bytes) {
     return static_cast<double>(bytes) * micro_batch * shares.stash * taken;
   };
-  sum.state_bytes += static_cast<double>(layer.parameters) * options.state_bytes_per_parameter *
-                     shares.state * taken;
+  sum.state_bytes += LayerStateBytes(layer, options) * shares.state * taken;
   sum.stash_bytes += each(layer.stash_bytes);
   sum.backward_bytes += each(layer.backward_bytes);
   // A backward pass has up to three gradients at stage links, of which one counts with its layer.
@@ -341,17 +345,23 @@ std::vector<LayerTimes> Costs::Roofline(const DeviceType& type, int tp, int micr
   for (const Layer& layer : model_.layers) {
     const double part = LargestPart(layer, tp);
     const double flops = layer.forward_flops * micro_batch * part;
-    const double touched = 2.0 * static_cast<double>(layer.parameters) * part +
-                           2.0 * static_cast<double>(layer.stash_bytes) * micro_batch * part;
-    const double pass =
-        std::max(flops / type.flops_per_s, touched / type.memory_bytes_per_s) / options_.efficiency;
+    const double stash = 2.0 * static_cast<double>(layer.stash_bytes) * micro_batch * part;
+    const double trained = 2.0 * static_cast<double>(layer.parameters) * part + stash;
+    const double touched = trained + static_cast<double>(layer.frozen_bytes) * part;
+    const auto seconds = [&](double operations, double bytes) {
+      return std::max(operations / type.flops_per_s, bytes / type.memory_bytes_per_s) /
+             options_.efficiency;
+    };
+    const double pass = seconds(flops, touched);
+    const double frozen = layer.frozen_flops * micro_batch * part;
+    const double weight = frozen == 0 ? pass : seconds(flops - frozen, trained);
     const double reduce = AllReducesSeconds(type, layer, tp, micro_batch);
     // Weights, gradients and state are read and written once.
     const double state =
         static_cast<double>(layer.parameters) * part * (options_.state_bytes_per_parameter + 14);
     const double backward = layer.forward_flops == 0 ? 0 : pass + reduce;
     times.push_back({layer.forward_flops == 0 ? 0 : pass + reduce, backward,
-                     layer.forward_flops == 0 ? 0 : pass, state / type.memory_bytes_per_s});
+                     layer.forward_flops == 0 ? 0 : weight, state / type.memory_bytes_per_s});
   }
   return times;
 }

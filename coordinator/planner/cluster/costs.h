@@ -17,6 +17,11 @@
 
 namespace atl::plan {
 
+struct CostOptions;
+
+// Returns the bytes of a layer's weights, gradients and optimizer state, of all parts together.
+double LayerStateBytes(const Layer& layer, const CostOptions& options);
+
 struct LayerTimes {
   double forward_s = 0;
   double backward_s = 0;  // gradient for the input

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "common/model/tensor_layout.h"
+#include "worker/model/weights.h"
 
 namespace atl::worker {
 namespace {
@@ -52,6 +53,7 @@ void MemberLayers::DropSurplus() {
 absl::Status MemberLayers::Fetch(const std::vector<StateTransfer>& transfers,
                                  int64_t optimizer_step, int64_t save,
                                  const StampTable::Stamps& stamps) {
+  ATOLL_RETURN_IF_ERROR(ReadFrozen());
   for (const StateTransfer& move : transfers) {
     ATOLL_RETURN_IF_ERROR(Annotate(FetchOne(move, optimizer_step), ToString(move.shard)));
     const std::vector<HeldLayer> held = Held();
@@ -65,6 +67,38 @@ absl::Status MemberLayers::Fetch(const std::vector<StateTransfer>& transfers,
     log.Clear();
     log.Saved(save, optimizer_step);
   });
+  return absl::OkStatus();
+}
+
+// One layer after the other: the host's memory has room for one.
+absl::Status MemberLayers::ReadFrozen() {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_->OpenJob());
+  if (job->base_layouts.empty()) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
+  const Cancelled cancelled = state_->UntilInterrupted();
+  std::vector<float> whole, cut;
+  int32_t read = -1;
+  const std::lock_guard work(state_->engine_mutex());
+  for (const LayerShard& shard : engine->ListLackingFrozen()) {
+    const auto l = static_cast<size_t>(shard.layer);
+    if (read != shard.layer) {
+      std::vector<std::span<float>> spans(job->base_layouts.size());
+      whole.resize(static_cast<size_t>(job->base_layouts[l].size));
+      spans[l] = whole;
+      ATOLL_RETURN_IF_ERROR(Annotate(
+          ReadWeights(job->spec.model.initial_weights_path, job->base_layouts, spans, cancelled),
+          "model.initial_weights_path"));
+      read = shard.layer;
+    }
+    if (shard.tensor_split_ratios.size() == 1) {
+      ATOLL_RETURN_IF_ERROR(engine->SetFrozen(shard, whole));
+      continue;
+    }
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job->GetLayerLayout(shard));
+    cut.resize(static_cast<size_t>(part.frozen_size));
+    CutLayer(job->base_layouts[l], FrozenLayout(part), whole, cut);
+    ATOLL_RETURN_IF_ERROR(engine->SetFrozen(shard, cut));
+  }
   return absl::OkStatus();
 }
 

@@ -34,7 +34,8 @@ class MemberLayers {
   void DropSurplus();
   // Gets shards from the sources of the transfers; afterwards all layers in the plan have this
   // step, and are those of `save`, if that is not 0. What has come whole stays, at that step: a
-  // fetch that is broken off goes on where it was.
+  // fetch that is broken off goes on where it was. Frozen tensors that are not here come from the
+  // model's folder.
   absl::Status Fetch(const std::vector<StateTransfer>& transfers, int64_t optimizer_step,
                      int64_t save = 0, const StampTable::Stamps& stamps = {});
   void Stamp(const StampTable::Stamps& stamps);  // the plan's layers
@@ -65,6 +66,8 @@ class MemberLayers {
   absl::Status Send(const LayerRequest& request);
 
  private:
+  // Reads from the model's folder what the plan's layers lack of frozen tensors.
+  absl::Status ReadFrozen();
   absl::Status FetchOne(const StateTransfer& move, int64_t optimizer_step);
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step, const ShardParts& values);
   absl::Status SendSnapshot(const LayerRequest& request);

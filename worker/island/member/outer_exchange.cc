@@ -321,6 +321,7 @@ absl::Status OuterExchange::ForHeld(bool tables, const std::vector<ShardPlacemen
   for (const HeldLayer& held : HeldShards()) {
     if ((!tables && held.table_only) || !Concern(shards, held.shard.layer)) continue;
     const LayerLayout& whole = job->layouts[static_cast<size_t>(held.shard.layer)];
+    if (whole.size == 0) continue;
     if (read != held.shard.layer) {
       values.resize(static_cast<size_t>(whole.size));
       ATOLL_RETURN_IF_ERROR(read_layer(held.shard.layer, values));
@@ -341,7 +342,9 @@ absl::Status OuterExchange::ForHeld(bool tables, const std::vector<ShardPlacemen
 absl::Status OuterExchange::Do(const InitialWeightsCall&) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   const ModelSpec& spec = job->spec.model;
-  if (spec.initial_weights_path.empty()) {
+  const bool adapts = job->engine.model.adapter.present();
+  const std::string& path = adapts ? job->spec.adapter.path : spec.initial_weights_path;
+  if (path.empty()) {
     return SetHeld(OuterTarget::kParameters, /*shards=*/{},
                    [&](int32_t layer, std::span<float> out) {
                      InitLayer(job->layouts[static_cast<size_t>(layer)], job->engine.model.layers,
@@ -355,9 +358,9 @@ absl::Status OuterExchange::Do(const InitialWeightsCall&) {
     values[layer].resize(static_cast<size_t>(job->layouts[layer].size));
   }
   const std::vector<std::span<float>> spans(values.begin(), values.end());
-  ATOLL_RETURN_IF_ERROR(Annotate(
-      ReadWeights(spec.initial_weights_path, job->layouts, spans, member_->UntilInterrupted()),
-      "model.initial_weights_path"));
+  const auto read = adapts ? &ReadAdapter : &ReadWeights;
+  ATOLL_RETURN_IF_ERROR(Annotate(read(path, job->layouts, spans, member_->UntilInterrupted()),
+                                 adapts ? "adapter.path" : "model.initial_weights_path"));
   return SetHeld(OuterTarget::kParameters, /*shards=*/{}, [&](int32_t layer, std::span<float> out) {
     const std::vector<float>& from = values[static_cast<size_t>(layer)];
     std::copy(from.begin(), from.end(), out.begin());
@@ -376,7 +379,7 @@ absl::Status OuterExchange::Do(const FetchTablesCall&) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   const std::shared_ptr<const IslandPlan> plan = member_->plan();
   for (const HeldLayer& held : HeldShards()) {
-    if (!held.table_only) continue;
+    if (!held.table_only || held.elements == 0) continue;
     const std::vector<NodeId> ranks = ListLayerWorkers(*plan, held.shard.layer, member_->name());
     const auto rank = static_cast<size_t>(held.shard.rank);
     if (rank >= ranks.size()) return absl::InternalError("the plan has no such rank");

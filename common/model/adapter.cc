@@ -1,0 +1,212 @@
+#include "common/model/adapter.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/model/config.h"
+#include "common/model/family.h"
+#include "common/model/json.h"
+
+namespace atl {
+namespace {
+
+// Names of the matrices of a block, by product.
+std::vector<std::pair<BlockProduct, std::string>> ListMatrices(const Architecture& a) {
+  const ParamNames& n = a.names;
+  std::vector<std::pair<BlockProduct, std::string>> all;
+  for (const auto& [product, name] : {std::pair(BlockProduct::kQueryKeyValue, &n.qkv),
+                                      {BlockProduct::kQueryKeyValue, &n.query},
+                                      {BlockProduct::kQueryKeyValue, &n.key},
+                                      {BlockProduct::kQueryKeyValue, &n.value},
+                                      {BlockProduct::kOut, &n.out},
+                                      {BlockProduct::kUp, &n.gate_up},
+                                      {BlockProduct::kUp, &n.gate},
+                                      {BlockProduct::kUp, &n.up},
+                                      {BlockProduct::kDown, &n.down}}) {
+    if (!name->empty()) all.emplace_back(product, *name);
+  }
+  return all;
+}
+
+bool EndsAs(absl::string_view name, absl::string_view target) {
+  return name == target || absl::EndsWith(name, absl::StrCat(".", target));
+}
+
+absl::Status CheckTargets(const AdapterConfig& adapter, const ModelConfig& config) {
+  const auto matrices = ListMatrices(config.architecture());
+  for (const std::string& target : adapter.targets) {
+    const bool found = target == kAllLinear ||
+                       std::any_of(matrices.begin(), matrices.end(),
+                                   [&](const auto& m) { return EndsAs(m.second, target); });
+    if (found) continue;
+    const auto name = [](std::string* out, const auto& m) { absl::StrAppend(out, m.second); };
+    return absl::InvalidArgumentError(
+        absl::StrCat("adapter.targets has \"", target,
+                     "\": no matrix of the model's blocks is called so; they are ",
+                     absl::StrJoin(matrices, ", ", name), ", all of them \"", kAllLinear, "\""));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+double AdapterConfig::scale() const {
+  const auto r = static_cast<double>(rank);
+  return alpha / (use_rslora ? std::sqrt(r) : r);
+}
+
+bool AdapterConfig::Adapts(absl::string_view matrix) const {
+  return std::any_of(targets.begin(), targets.end(), [&](const std::string& target) {
+    return target == kAllLinear || EndsAs(matrix, target);
+  });
+}
+
+std::array<int64_t, kBlockProducts> CountAdapterColumns(const ModelConfig& config) {
+  std::array<int64_t, kBlockProducts> columns = {};
+  if (!config.adapter.present()) return columns;
+  for (const auto& [product, name] : ListMatrices(config.architecture())) {
+    if (config.adapter.Adapts(name)) columns[static_cast<size_t>(product)] += config.adapter.rank;
+  }
+  return columns;
+}
+
+absl::StatusOr<ModelConfig> WithAdapter(ModelConfig config, const AdapterSpec& spec) {
+  if (spec.kind == AdapterKind::kNone) return config;
+  if (config.is_images() || config.architecture().objective != Objective::kNextToken) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "adapter.kind = \"lora\": the model is of family ", GetFamily(config.family).model_type,
+        ", and only decoders of text have adapters; leave [adapter] out"));
+  }
+  config.adapter = {spec.rank, spec.alpha, spec.use_rslora, spec.targets};
+  ATOLL_RETURN_IF_ERROR(CheckTargets(config.adapter, config));
+  return config;
+}
+
+// ------------------------------------------------------------------------------ PEFT's files ----
+
+namespace {
+
+constexpr char kPrefix[] = "base_model.model.";
+
+// Fields that say where an adapter comes from, or what only PEFT's own training looks at.
+constexpr const char* kWithoutEffect[] = {"auto_mapping",
+                                          "base_model_name_or_path",
+                                          "bias",
+                                          "corda_config",
+                                          "eva_config",
+                                          "fan_in_fan_out",
+                                          "inference_mode",
+                                          "init_lora_weights",
+                                          "layers_pattern",
+                                          "loftq_config",
+                                          "lora_alpha",
+                                          "lora_dropout",
+                                          "megatron_core",
+                                          "peft_type",
+                                          "peft_version",
+                                          "qalora_group_size",
+                                          "r",
+                                          "revision",
+                                          "runtime_config",
+                                          "target_modules",
+                                          "task_type",
+                                          "use_rslora"};
+
+bool IsOff(const nlohmann::json& value) {
+  return value.is_null() || value == false ||
+         ((value.is_object() || value.is_array()) && value.empty());
+}
+
+// Reads target_modules: names, or one text.
+absl::StatusOr<std::vector<std::string>> ReadTargets(const nlohmann::json& value) {
+  if (value == kAllLinear) return std::vector<std::string>{kAllLinear};
+  std::vector<std::string> targets;
+  if (!value.is_array()) {
+    return absl::InvalidArgumentError("is no list of names; patterns are not read");
+  }
+  for (const nlohmann::json& name : value) {
+    if (!name.is_string()) return absl::InvalidArgumentError("has an entry that is no name");
+    targets.push_back(name.get<std::string>());
+  }
+  std::sort(targets.begin(), targets.end());
+  if (targets.empty() || std::ssize(targets) > kAdapterTargetsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("has ", targets.size(), " names; must be 1 to ", kAdapterTargetsMax));
+  }
+  return targets;
+}
+
+}  // namespace
+
+std::string AdapterTensorName(absl::string_view matrix, char which) {
+  absl::ConsumeSuffix(&matrix, ".weight");
+  return absl::StrCat(kPrefix, matrix, ".lora_", std::string(1, which), ".weight");
+}
+
+std::string FormatAdapterConfig(const ModelConfig& config, absl::string_view base) {
+  const AdapterConfig& adapter = config.adapter;
+  nlohmann::ordered_json json;
+  json["peft_type"] = "LORA";
+  json["task_type"] = "CAUSAL_LM";
+  if (base.empty()) {
+    json["base_model_name_or_path"] = nullptr;
+  } else {
+    json["base_model_name_or_path"] = base;
+  }
+  json["r"] = adapter.rank;
+  json["lora_alpha"] = adapter.alpha;
+  if (adapter.targets == std::vector<std::string>{kAllLinear}) {
+    json["target_modules"] = kAllLinear;
+  } else {
+    json["target_modules"] = adapter.targets;
+  }
+  json["use_rslora"] = adapter.use_rslora;
+  json["fan_in_fan_out"] = config.architecture().matrices_transposed;
+  json["bias"] = "none";
+  json["lora_dropout"] = 0.0;
+  json["use_dora"] = false;
+  json["modules_to_save"] = nullptr;
+  json["inference_mode"] = true;
+  return json.dump(2) + "\n";
+}
+
+absl::StatusOr<AdapterSpec> ParseAdapterConfig(absl::string_view text, absl::string_view file) {
+  constexpr int kDepthMax = 8;
+  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(text, file, kDepthMax));
+  const auto bad = [&](absl::string_view field, absl::string_view problem) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": ", field, " ", problem));
+  };
+  for (const char* field : {"peft_type", "r", "lora_alpha", "target_modules"}) {
+    if (!object.contains(field)) return bad(field, "is missing");
+  }
+  if (object["peft_type"] != "LORA") return bad("peft_type", "is not \"LORA\"");
+  if (object.contains("bias") && object["bias"] != "none") return bad("bias", "is not \"none\"");
+  for (const auto& [field, value] : object.items()) {
+    const bool known = std::find(std::begin(kWithoutEffect), std::end(kWithoutEffect), field) !=
+                       std::end(kWithoutEffect);
+    if (known || IsOff(value)) continue;
+    return bad(field, "is set, which is not implemented");
+  }
+  AdapterSpec spec;
+  spec.kind = AdapterKind::kLora;
+  const auto rank = JsonInteger(object["r"], 1, kAdapterRankMax);
+  if (!rank.ok()) return bad("r", rank.status().message());
+  spec.rank = *rank;
+  const nlohmann::json& alpha = object["lora_alpha"];
+  spec.alpha = alpha.is_number() ? alpha.get<double>() : 0;
+  if (!(spec.alpha > 0) || !std::isfinite(spec.alpha)) return bad("lora_alpha", "is not above 0");
+  auto targets = ReadTargets(object["target_modules"]);
+  if (!targets.ok()) return bad("target_modules", targets.status().message());
+  spec.targets = *std::move(targets);
+  if (object.contains("use_rslora") && !object["use_rslora"].is_boolean()) {
+    return bad("use_rslora", "is neither true nor false");
+  }
+  spec.use_rslora = object.value("use_rslora", false);
+  return spec;
+}
+
+}  // namespace atl

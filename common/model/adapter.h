@@ -1,0 +1,65 @@
+// Adapters of a model: beside the frozen matrix W of a target, trained A [rank, in] and B [out,
+// rank], whose product scale * B (A x) is added to W x (LoRA, Hu et al. 2021). A job's [adapter]
+// becomes part of its ModelConfig, and layouts, stashes and costs follow that.
+
+#ifndef ATOLL_COMMON_MODEL_ADAPTER_H_
+#define ATOLL_COMMON_MODEL_ADAPTER_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/protocol/job_spec.h"
+#include "common/status.h"
+
+namespace atl {
+
+struct Architecture;
+struct ModelConfig;
+
+struct AdapterConfig {
+  int64_t rank = 0;  // 0: the model has no adapter, and all of it is trained
+  double alpha = 0;
+  bool use_rslora = false;
+  // Ends of names of blocks' matrices, as PEFT's target_modules; or kAllLinear alone.
+  std::vector<std::string> targets;
+
+  bool present() const { return rank > 0; }
+  double scale() const;  // alpha / rank, or alpha / sqrt(rank)
+  // Returns whether the matrix of this name within its block ("self_attn.q_proj") is a target.
+  bool Adapts(absl::string_view matrix) const;
+
+  bool operator==(const AdapterConfig&) const = default;
+};
+inline constexpr char kAllLinear[] = "all-linear";
+
+// The products of a block; each one multiplies an input with one or several matrices.
+enum class BlockProduct : uint8_t { kQueryKeyValue, kOut, kUp, kDown };
+inline constexpr size_t kBlockProducts = 4;
+
+// Counts the columns of A x of all targets of each product.
+std::array<int64_t, kBlockProducts> CountAdapterColumns(const ModelConfig& config);
+
+// The model with the job's adapter. INVALID_ARGUMENT: a family that has no targets, or a target
+// that no matrix of its blocks is called.
+absl::StatusOr<ModelConfig> WithAdapter(ModelConfig config, const AdapterSpec& spec);
+
+// ---- PEFT's files ----
+
+inline constexpr char kAdapterConfigFile[] = "adapter_config.json";
+inline constexpr char kAdapterWeightsFile[] = "adapter_model.safetensors";
+
+// Returns PEFT's name of a matrix's A or B ('A', 'B') in files; `matrix` is its whole name there.
+std::string AdapterTensorName(absl::string_view matrix, char which);
+
+// Makes an adapter_config.json that PEFT loads; `base`: name of the model's folder, or "".
+std::string FormatAdapterConfig(const ModelConfig& config, absl::string_view base);
+
+// Reads an untrusted adapter_config.json of PEFT. What changes the product in a way that is not
+// implemented (dropout is not, which only training has) is refused by name.
+absl::StatusOr<AdapterSpec> ParseAdapterConfig(absl::string_view text, absl::string_view file);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_MODEL_ADAPTER_H_
