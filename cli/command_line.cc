@@ -233,6 +233,8 @@ class CommandLine {
     exports->add_option("--to", export_.folder, "folder to create")->required();
     exports->add_option("--curve-key", export_.curve_key_path,
                         "file with your secret CURVE key, made by `atoll keygen`");
+    exports->add_flag("--merge", export_.merge,
+                      "write the model with its adapter merged in, instead of the adapter");
     exports->add_option("--dtype", export_.dtype, "what weights are written as: fp32, bf16 or fp16")
         ->capture_default_str()
         ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));

@@ -98,6 +98,7 @@ struct ExportFlags {
   std::string job, folder;
   std::string curve_key_path;  // of this end's secret key, where parameter servers want one
   std::string dtype = "fp32";
+  bool merge = false;  // of a job with an adapter
 };
 int Export(const Global& global, const ExportFlags& flags);
 

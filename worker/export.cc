@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <span>
@@ -17,6 +18,8 @@
 
 namespace atl::worker {
 namespace {
+
+using Values = std::vector<std::vector<float>>;  // by layer
 
 // Fetches all shards into `values`, kShardsAtOnce at a time.
 class Fetch {
@@ -117,6 +120,10 @@ absl::Status CheckCover(const ExportRequest& request, const Model& model) {
 
 constexpr int64_t kJobFileBytesMax = 4096;
 
+bool IsAdapterFile(const std::string& name) {
+  return name == kAdapterConfigFile || name == kAdapterWeightsFile;
+}
+
 bool IsModelFile(const std::string& name) {
   return name == "config.json" ||
          (absl::StartsWith(name, "model") && (absl::EndsWith(name, ".safetensors") ||
@@ -126,7 +133,9 @@ bool IsModelFile(const std::string& name) {
 // A folder with a model's files must hold an earlier export of the same job.
 absl::Status CheckFolder(const ExportRequest& request) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names, RealFiles().List(request.folder));
-  const auto model = std::find_if(names.begin(), names.end(), IsModelFile);
+  const auto model = std::find_if(names.begin(), names.end(), [](const std::string& name) {
+    return IsModelFile(name) || IsAdapterFile(name);
+  });
   if (model == names.end()) return absl::OkStatus();
   const auto file = InputFile::Open(absl::StrCat(request.folder, "/", kExportJobFile));
   const auto job = file.ok() ? file->ReadAll(kJobFileBytesMax) : file.status();
@@ -145,11 +154,64 @@ absl::Status NameJob(const ExportRequest& request) {
                              std::array{AsBytes(text)});
 }
 
+// Of an earlier export of the job in another form: what loads the folder would take both.
+absl::Status RemoveFiles(const std::string& folder, bool (*which)(const std::string&)) {
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names, RealFiles().List(folder));
+  for (const std::string& name : names) {
+    if (!which(name)) continue;
+    std::error_code error;
+    std::filesystem::remove(std::filesystem::path(folder) / name, error);
+    if (error) {
+      return absl::UnavailableError(
+          absl::StrCat(folder, "/", name, ": cannot be deleted: ", error.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Values> Merge(const ExportRequest& request, const std::vector<LayerLayout>& layouts,
+                             const std::vector<LayerLayout>& base, const Values& adapter) {
+  Values merged;
+  for (const LayerLayout& layout : base) merged.emplace_back(static_cast<size_t>(layout.size));
+  const std::vector<std::span<float>> spans(merged.begin(), merged.end());
+  ATOLL_RETURN_IF_ERROR(
+      Annotate(ReadWeights(request.base, base, spans), "model.initial_weights_path"));
+  for (size_t l = 0; l < layouts.size(); ++l) {
+    MergeAdapter(layouts[l], request.config.adapter, adapter[l], merged[l]);
+  }
+  return merged;
+}
+
+absl::Status Write(const ExportRequest& request, const std::vector<LayerLayout>& layouts,
+                   const Values& values) {
+  const auto source = [](const Values& of) -> LayerSource {
+    return [&of](int layer) -> absl::StatusOr<std::span<const float>> { return of[layer]; };
+  };
+  if (!request.config.adapter.present()) {
+    return WriteModelFolder(request.folder, request.config, layouts, source(values), kMaxShardBytes,
+                            request.weight_type);
+  }
+  if (!request.merge) {
+    ATOLL_RETURN_IF_ERROR(RemoveFiles(request.folder, IsModelFile));
+    return WriteAdapterFolder(request.folder, request.config, layouts, source(values), request.base,
+                              request.weight_type);
+  }
+  const std::vector<LayerLayout> base = MakeLayouts(request.config.Base());
+  ATOLL_ASSIGN_OR_RETURN(const Values merged, Merge(request, layouts, base, values));
+  ATOLL_RETURN_IF_ERROR(RemoveFiles(request.folder, IsAdapterFile));
+  return WriteModelFolder(request.folder, request.config.Base(), base, source(merged),
+                          kMaxShardBytes, request.weight_type);
+}
+
 }  // namespace
 
 absl::Status ExportModel(TensorClient& client, const ExportRequest& request,
                          const std::function<void(double)>& progress) {
   ATOLL_ASSIGN_OR_RETURN(const Model model, Model::Create(request.config));
+  if (request.merge && !request.config.adapter.present()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("job ", request.job, " has no adapter to merge: export it without --merge"));
+  }
   ATOLL_RETURN_IF_ERROR(CheckCover(request, model));
   ATOLL_RETURN_IF_ERROR(CheckFolder(request));
   std::vector<LayerLayout> layouts;
@@ -161,10 +223,7 @@ absl::Status ExportModel(TensorClient& client, const ExportRequest& request,
 
   ATOLL_RETURN_IF_ERROR(Fetch(client, request, values).Run(progress));
   ATOLL_RETURN_IF_ERROR(NameJob(request));
-  return WriteModelFolder(
-      request.folder, request.config, layouts,
-      [&values](int layer) -> absl::StatusOr<std::span<const float>> { return values[layer]; },
-      kMaxShardBytes, request.weight_type);
+  return Write(request, layouts, values);
 }
 
 }  // namespace atl::worker

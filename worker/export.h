@@ -1,4 +1,5 @@
-// A job's global model, out of the parameter servers and into a Hugging Face folder.
+// A job's global model, out of the parameter servers and into a Hugging Face folder; of a job with
+// an adapter, the adapter as PEFT has it, or merged into the model's weights.
 
 #ifndef ATOLL_WORKER_EXPORT_H_
 #define ATOLL_WORKER_EXPORT_H_
@@ -25,6 +26,8 @@ struct ExportRequest {
   ModelConfig config;
   std::string folder;  // made if need be
   WeightType weight_type = WeightType::kFp32;
+  std::string base;    // of a job with an adapter: the folder of the model's weights
+  bool merge = false;  // the whole model instead of the adapter: reads `base`
 };
 
 // Pulls every shard at exactly `version`, a few at a time, and writes config.json and safetensors
@@ -33,7 +36,7 @@ struct ExportRequest {
 // (TransferTimeout), from when it is requested. The first one that fails ends the rest.
 // FAILED_PRECONDITION with the newer version in its message if a server has advanced: retry.
 // ALREADY_EXISTS, at once: the folder holds a model's files, and its kExportJobFile does not
-// name this job.
+// name this job. INVALID_ARGUMENT: `merge` without an adapter.
 // Memory: one copy of the model.
 absl::Status ExportModel(TensorClient& client, const ExportRequest& request,
                          const std::function<void(double)>& progress);

@@ -70,8 +70,8 @@ absl::StatusOr<Loaded> Load(const EvaluateFlags& flags) {
   }
   ATOLL_ASSIGN_OR_RETURN(
       loaded.model,
-      LoadModel(flags.folder, config, std::min<int64_t>(config.LongestSequence(), kMaxContext),
-                flags.threads));
+      LoadModel(flags.folder, flags.adapter, config,
+                std::min<int64_t>(config.LongestSequence(), kMaxContext), flags.threads));
   return loaded;
 }
 

@@ -13,6 +13,7 @@ namespace atl::cli {
 
 struct EvaluateFlags {
   std::string folder;
+  std::string adapter;  // folder; empty: none
   std::vector<std::string> tasks;
   std::string kind;       // empty: by each file's fields
   std::string tokenizer;  // empty: the folder's
@@ -24,6 +25,8 @@ struct EvaluateFlags {
 template <class App>
 void AddEvaluateFlags(App& app, EvaluateFlags* flags) {
   app.add_option("FOLDER", flags->folder, "folder with config.json and safetensors")->required();
+  app.add_option("--adapter", flags->adapter,
+                 "folder of an adapter to run the model with (adapter_config.json)");
   app.add_option("--task", flags->tasks,
                  "task file, JSONL (docs/reference/data-files.md); repeatable")
       ->required()

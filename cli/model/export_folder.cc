@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "common/model/adapter.h"
 #include "common/object_store/hub.h"
 #include "common/paths.h"
 #include "common/status.h"
@@ -44,7 +45,8 @@ absl::Status AddTokenizerConfig(const fs::path& folder) {
 
 bool IsExported(const std::string& name) {
   if (name == "config.json" || name == kGenerationConfig ||
-      name == "model.safetensors.index.json" || name == worker::kExportJobFile)
+      name == "model.safetensors.index.json" || name == worker::kExportJobFile ||
+      name == kAdapterConfigFile || name == kAdapterWeightsFile)
     return true;
   if (absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors")) return true;
   return std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) !=

@@ -13,6 +13,7 @@ namespace atl::cli {
 
 struct GenerateFlags {
   std::string folder;
+  std::string adapter;    // folder; empty: none
   std::string tokenizer;  // empty: the folder's
   std::string prompt;     // empty, and not given: standard input
   bool has_prompt = false;
@@ -29,6 +30,8 @@ struct GenerateFlags {
 template <class App>
 void AddGenerateFlags(App& app, GenerateFlags* flags) {
   app.add_option("FOLDER", flags->folder, "folder with config.json and safetensors")->required();
+  app.add_option("--adapter", flags->adapter,
+                 "folder of an adapter to run the model with (adapter_config.json)");
   app.add_option("--prompt", flags->prompt, "text to continue; default: standard input")
       ->each([flags](const std::string&) { flags->has_prompt = true; });
   app.add_option("--tokenizer", flags->tokenizer, "tokenizer; default: the folder's");

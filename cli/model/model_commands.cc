@@ -57,6 +57,8 @@ absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string
   request.folder = folder;
   request.weight_type = *FindWeightType(flags.dtype);  // checked where flags are read
   ATOLL_ASSIGN_OR_RETURN(request.config, ModelConfigOfJob(spec));
+  request.base = spec.model.initial_weights_path;
+  request.merge = flags.merge;
   for (const v1::ShardPlacement& shard : message.shards()) {
     request.shards.push_back({shard.shard(), shard.layer(), shard.begin(), shard.elements(),
                               shard.server(), shard.endpoint(), shard.public_key()});

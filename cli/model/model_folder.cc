@@ -48,9 +48,15 @@ absl::StatusOr<ModelConfig> ReadConfigAndWarn(const std::string& folder) {
   return config;
 }
 
-absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, const ModelConfig& config,
-                                      int64_t seq_len, int threads) {
+absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, const std::string& adapter,
+                                      ModelConfig config, int64_t seq_len, int threads) {
   LoadedModel loaded;
+  if (!adapter.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(const AdapterSpec spec, ReadAdapterConfig(adapter));
+    auto with = WithAdapter(std::move(config), spec);
+    if (!with.ok()) return Annotate(with.status(), adapter);
+    config = *std::move(with);
+  }
   ATOLL_ASSIGN_OR_RETURN(Model model, Model::Create(config));
   loaded.model = std::make_unique<Model>(std::move(model));
   loaded.backend = NewCachedCpuBackend(threads);
@@ -59,14 +65,22 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, const ModelConf
   options.train = false;
   ATOLL_ASSIGN_OR_RETURN(loaded.runner,
                          ModelRunner::Create(*loaded.backend.backend, *loaded.model, options));
-  std::vector<LayerLayout> layouts;
-  std::vector<std::span<float>> layers;
+  std::vector<LayerLayout> layouts, base;
+  std::vector<std::span<float>> layers, frozen;
   for (int l = 0; l < static_cast<int>(loaded.model->layers().size()); ++l) {
     layouts.push_back(loaded.model->layers()[l]->layout());
+    base.push_back(FrozenLayout(layouts.back()));
     // The CPU backend's memory is the host's.
     layers.emplace_back(static_cast<float*>(loaded.runner->params(l).data), layouts.back().size);
+    frozen.emplace_back(static_cast<float*>(loaded.runner->layer(l).frozen().data),
+                        base.back().size);
   }
-  ATOLL_RETURN_IF_ERROR(ReadWeights(folder, layouts, layers));
+  if (adapter.empty()) {
+    ATOLL_RETURN_IF_ERROR(ReadWeights(folder, layouts, layers));
+    return loaded;
+  }
+  ATOLL_RETURN_IF_ERROR(ReadWeights(folder, base, frozen));
+  ATOLL_RETURN_IF_ERROR(ReadAdapter(adapter, layouts, layers));
   return loaded;
 }
 

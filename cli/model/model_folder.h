@@ -26,9 +26,10 @@ struct LoadedModel {
 // The folder's config.json; what it has that is left out is a warning on standard error.
 absl::StatusOr<ModelConfig> ReadConfigAndWarn(const std::string& folder);
 
-// Takes memory for sequences of up to `seq_len` tokens.
-absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, const ModelConfig& config,
-                                      int64_t seq_len, int threads);
+// Takes memory for sequences of up to `seq_len` tokens. `adapter`: folder of an adapter that the
+// model is run with, in PEFT's form; "": none.
+absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, const std::string& adapter,
+                                      ModelConfig config, int64_t seq_len, int threads);
 
 // The tokenizer at `path`, or the folder's where that is empty. What it has beyond the model's
 // vocabulary is named on standard error; INVALID_ARGUMENT: far more than tokens that were added

@@ -94,7 +94,7 @@ absl::StatusOr<Json> PredictMasks(const PredictFlags& flags, const ModelConfig& 
                                                    " positions; give less text"));
   }
   ATOLL_ASSIGN_OR_RETURN(const LoadedModel loaded,
-                         LoadModel(flags.folder, config, length, flags.threads));
+                         LoadModel(flags.folder, /*adapter=*/"", config, length, flags.threads));
   std::vector<float> logits(static_cast<size_t>(length * config.vocab));
   ATOLL_RETURN_IF_ERROR(loaded.runner->Logits(ids, logits));
   Json masks = Json::array();
@@ -135,7 +135,7 @@ absl::StatusOr<Json> PredictClasses(const PredictFlags& flags, const ModelConfig
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                          ReadClassNames(flags.folder, config.vocab));
   ATOLL_ASSIGN_OR_RETURN(const LoadedModel loaded,
-                         LoadModel(flags.folder, config, 1, flags.threads));
+                         LoadModel(flags.folder, /*adapter=*/"", config, 1, flags.threads));
   std::vector<float> logits(static_cast<size_t>(config.vocab));
   Json images = Json::array();
   for (const std::string& path : flags.images) {

@@ -56,6 +56,12 @@ inline PlanRequest MakePlanRequest(const EngineJob& job, int devices,
   request.spec.inner.micro_batch_sequences = 2;
   request.spec.inner.optimizer = job.optimizer.kind;
   request.spec.model = request.facts.model = ToSpec(job.model);
+  if (const AdapterConfig& adapter = job.model.adapter; adapter.present()) {
+    request.spec.adapter = {.kind = AdapterKind::kLora,
+                            .rank = adapter.rank,
+                            .alpha = adapter.alpha,
+                            .targets = adapter.targets};
+  }
   for (const LayerLayout& layout : MakeLayouts(job.model)) {
     request.facts.layers.push_back({layout.name, layout.size});
   }

@@ -79,7 +79,18 @@ absl::Status SingleDevice::InitialWeights() {
   std::vector<std::span<float>> spans;
   for (const LayerLayout& layout : layouts) values.emplace_back(layout.size);
   for (std::vector<float>& layer : values) spans.emplace_back(layer);
-  if (!spec.initial_weights_path.empty()) {
+  if (job_->model->config().adapter.present()) {
+    const std::vector<LayerLayout> base = MakeLayouts(job_->model->config().Base());
+    std::vector<std::vector<float>> frozen;
+    std::vector<std::span<float>> all;
+    for (const LayerLayout& layout : base) frozen.emplace_back(layout.size);
+    for (std::vector<float>& layer : frozen) all.emplace_back(layer);
+    ATOLL_RETURN_IF_ERROR(ReadWeights(spec.initial_weights_path, base, all));
+    for (int l = 0; l < job_->layers(); ++l) {
+      ATOLL_RETURN_IF_ERROR(job_->runner->layer(l).WriteFrozen(job_->runner->stream(), frozen[l]));
+      InitLayer(layouts[l], job_->model->config().layers, spec.seed, spans[l]);
+    }
+  } else if (!spec.initial_weights_path.empty()) {
     ATOLL_RETURN_IF_ERROR(Annotate(ReadWeights(spec.initial_weights_path, layouts, spans),
                                    "model.initial_weights_path"));
   } else {

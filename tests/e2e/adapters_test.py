@@ -1,0 +1,113 @@
+#!/usr/bin/python3
+"""A job that trains an adapter beside a model that an earlier job has exported."""
+import json
+import os
+import shutil
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from fixture import case, check, main, same_losses  # noqa: E402
+
+HIDDEN, FEED_FORWARD, LAYERS, RANK = 32, 96, 2, 4
+# A and B of q, k, v, o, gate, up and down of every block.
+TRAINED = LAYERS * RANK * (4 * 2 * HIDDEN + 3 * (HIDDEN + FEED_FORWARD))
+SHAPE = dict.fromkeys(("model__hidden", "model__layers", "model__heads"))
+
+
+def base_model(fixture):
+    """The folder of a model that was trained for a while."""
+    job = fixture.submits("base", schedule__train_tokens=60_000, model__feed_forward=FEED_FORWARD)
+    fixture.finishes(job)
+    folder = os.path.join(fixture.folder, "base")
+    fixture.atoll("export", job, "--to", folder)
+    return folder
+
+
+def submits_adapter(fixture, name, base, **changes):
+    fields = {"data__path": fixture.other, "model__initial_weights_path": base, "adapter__kind": "lora",
+              "adapter__rank": RANK, "adapter__alpha": 8, "adapter__targets": ["all-linear"],
+              "inner__learning_rate": 1e-2, "schedule__train_tokens": 60_000, **SHAPE, **changes}
+    return fixture.submits(name, **fields)
+
+
+def write_other_text(fixture):
+    """A text that the base was not trained on."""
+    fixture.other = os.path.join(fixture.folder, "other.txt")
+    with open(fixture.text, encoding="utf-8") as file, open(fixture.other, "w", encoding="utf-8") as out:
+        out.write(file.read().upper())
+
+
+def bits(fixture, folder, *flags):
+    task = os.path.join(fixture.folder, "task.jsonl")
+    with open(fixture.other, encoding="utf-8") as file, open(task, "w", encoding="utf-8") as out:
+        out.write(json.dumps({"text": file.read(400)}) + "\n")
+    return fixture.json("evaluate", folder, "--task", task, *flags)["bits_per_byte"]
+
+
+@case
+def two_islands_train_an_adapter_through_a_death(fixture):
+    """Servers hold the adapter alone, a worker that died comes back to it, and model and adapter, the
+    merged model and the job agree on what was learnt"""
+    fixture.starts(workers=2, servers=1, step_ms=20)
+    write_other_text(fixture)
+    base = base_model(fixture)
+    job = submits_adapter(fixture, "tune", base)
+    fixture.reaches(job, 2)
+    fixture.daemons["w2"].kill()
+    fixture.meanwhile("w2 to be missed", job, lambda: not fixture.member("w2")["attached"])
+    fixture.daemons["w2"].start()
+    done = fixture.finishes(job)
+    check(sum(shard["elements"] for shard in done["shards"]) == TRAINED, f"shards: {done['shards']}")
+    first, last = (done["summary"][k] for k in ("first_validation_loss", "validation_loss"))
+    check(last < 0.8 * first, f"the validation loss went from {first} only to {last}")
+
+    adapter, merged = (os.path.join(fixture.folder, name) for name in ("adapter", "merged"))
+    fixture.atoll("export", job, "--to", adapter)
+    files = set(os.listdir(adapter))
+    check({"adapter_config.json", "adapter_model.safetensors"} <= files and "config.json" not in files,
+          f"the adapter's folder has {files}")
+    fixture.atoll("export", job, "--to", merged, "--merge")
+    check("adapter_config.json" not in os.listdir(merged), "a merged model has an adapter beside it")
+    plain, with_adapter, whole = bits(fixture, base), bits(fixture, base, "--adapter", adapter), bits(fixture, merged)
+    check(abs(with_adapter / whole - 1) < 1e-4, f"{with_adapter} bits with the adapter, {whole} merged")
+    check(with_adapter < 0.8 * plain, f"{with_adapter} bits with the adapter, {plain} without")
+    texts = [fixture.atoll("generate", folder, "--prompt", "THE", "--tokens", "8", "--temperature", "0", *flags)[1]
+             for folder, flags in ((base, ("--adapter", adapter)), (merged, ()))]
+    check(texts[0] == texts[1], f"texts: {texts}")
+
+    on = submits_adapter(fixture, "on", base, adapter__path=adapter)
+    begun = fixture.finishes(on)["summary"]["first_validation_loss"]
+    check(abs(begun / last - 1) < 1e-4, f"a job from the adapter begins at {begun}, which ended at {last}")
+
+
+@case
+def an_island_of_two_workers_trains_an_adapter_as_one_does(fixture):
+    """The stages of a pipeline on two workers, of which each reads the frozen weights of its own layers"""
+    fixture.starts(workers=2, servers=1)
+    write_other_text(fixture)
+    base = base_model(fixture)
+    rounds = {"outer__min_islands": 1, "outer__max_islands": 1, "outer__overlap": "none", "schedule__train_tokens": 20_000}
+    alone = fixture.finishes(submits_adapter(fixture, "alone", base, layout__exclude=["w2"], **rounds))
+    both = fixture.finishes(submits_adapter(fixture, "both", base, layout__island="all", layout__stages=2,
+                                            layout__replicas=1, **rounds))
+    same_losses(alone, both)
+
+
+@case
+def a_base_that_is_not_there_is_refused_by_name(fixture):
+    """Weights of the wrong shape, and a target that the model has not"""
+    fixture.starts(workers=1, servers=1)
+    write_other_text(fixture)
+    path = fixture.job_file("none", adapter__kind="lora", adapter__targets=["all-linear"])
+    code, _, error = fixture.atoll("validate", path, check=False)
+    check(code != 0 and "model.initial_weights_path" in error, f"without a base: {error}")
+    base = os.path.join(fixture.folder, "empty")
+    os.makedirs(base, exist_ok=True)
+    shutil.copy(fixture.text, base)
+    path = fixture.job_file("bad", adapter__kind="lora", adapter__targets=["query"], model__initial_weights_path=base)
+    code, _, error = fixture.atoll("validate", path, check=False)
+    check(code != 0 and "adapter.targets" in error and "self_attn.q_proj" in error, f"a bad target: {error}")
+
+
+if __name__ == "__main__":
+    main("adapters")
