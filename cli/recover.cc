@@ -30,10 +30,13 @@ absl::Status WriteModel(const ps::SalvagedJob& job, const std::string& folder) {
     fits = layouts[l].size == static_cast<int64_t>(job.layers[l].size());
   }
   if (!fits) return absl::DataLossError("the model's layers are not those of its specification");
-  return WriteModelFolder(folder, config, layouts,
-                          [&](int layer) -> absl::StatusOr<std::span<const float>> {
-                            return job.layers[static_cast<size_t>(layer)];
-                          });
+  const LayerSource source = [&](int layer) -> absl::StatusOr<std::span<const float>> {
+    return job.layers[static_cast<size_t>(layer)];
+  };
+  if (!config.adapter.present()) return WriteModelFolder(folder, config, layouts, source);
+  // The rest of the model was never on a server.
+  return WriteAdapterFolder(folder, config, layouts, source,
+                            job.definition.spec.model.initial_weights_path);
 }
 
 absl::Status Recover(const RecoverFlags& flags, ps::SalvagedJob* job) {

@@ -24,7 +24,8 @@ using Catch::Matchers::Contains;
 // transfers at a time than an export may have.
 class Export {
  public:
-  Export() : link({}, Options()), path_((fs::temp_directory_path() / "export-XXXXXX").string()) {
+  explicit Export(bool adapts = false)
+      : link({}, Options()), path_((fs::temp_directory_path() / "export-XXXXXX").string()) {
     REQUIRE(mkdtemp(path_.data()) != nullptr);
     request.job = "job-1";
     request.version = 7;
@@ -36,6 +37,8 @@ class Export {
     request.config.heads = request.config.kv_heads = 2;
     request.config.ffn = 16;
     request.config.max_positions = 12;
+    if (adapts) request.config.adapter = {.rank = 2, .alpha = 4, .targets = {kAllLinear}};
+    request.base = path_ + "/base";
     layouts = MakeLayouts(request.config);
     for (size_t layer = 0; layer < layouts.size(); ++layer) {
       std::vector<float>& values = theta.emplace_back(static_cast<size_t>(layouts[layer].size));
@@ -99,6 +102,52 @@ TEST_CASE("weights_are_written_in_the_type_that_is_requested") {
   std::ifstream config(fs::path(fixture.request.folder) / "config.json");
   const std::string text{std::istreambuf_iterator<char>(config), {}};
   CHECK_THAT(text, Contains("\"torch_dtype\": \"bfloat16\""));
+}
+
+TEST_CASE("an_adapter_is_written_as_its_two_files_and_merged_as_the_model_it_makes") {
+  Export fixture(/*adapts=*/true);
+  const std::string base = fixture.request.base;
+  const ModelConfig plain = fixture.request.config.Base();
+  const std::vector<LayerLayout> layouts = MakeLayouts(plain);
+  std::vector<std::vector<float>> weights;
+  for (const LayerLayout& layout : layouts) {
+    weights.emplace_back(static_cast<size_t>(layout.size), 0.5f);
+  }
+  const auto source = [&](int l) { return std::span<const float>(weights[l]); };
+  REQUIRE(WriteModelFolder(base, plain, layouts, source).ok());
+  REQUIRE(fixture.Run().ok());
+  const auto has = [&](const char* name) {
+    return fs::exists(fs::path(fixture.request.folder) / name);
+  };
+  CHECK((has("adapter_config.json") && has("adapter_model.safetensors")));
+  CHECK_FALSE(has("config.json"));
+  std::vector<std::vector<float>> read;
+  std::vector<std::span<float>> buffers;
+  for (const LayerLayout& layout : fixture.layouts) read.emplace_back(layout.size);
+  for (std::vector<float>& layer : read) buffers.emplace_back(layer);
+  REQUIRE(ReadAdapter(fixture.request.folder, fixture.layouts, buffers).ok());
+  CHECK(read == fixture.theta);
+
+  fixture.request.merge = true;
+  REQUIRE(fixture.Run().ok());
+  CHECK((has("config.json") && has("model.safetensors")));
+  CHECK_FALSE((has("adapter_config.json") || has("adapter_model.safetensors")));
+  std::vector<std::vector<float>> merged;
+  std::vector<std::span<float>> spans;
+  for (const LayerLayout& layout : layouts) merged.emplace_back(layout.size);
+  for (std::vector<float>& layer : merged) spans.emplace_back(layer);
+  REQUIRE(ReadWeights(fixture.request.folder, layouts, spans).ok());
+  for (size_t l = 0; l < layouts.size(); ++l) {
+    MergeAdapter(fixture.layouts[l], fixture.request.config.adapter, fixture.theta[l], weights[l]);
+    CHECK(merged[l] == weights[l]);
+  }
+  CHECK(merged[1] != std::vector<float>(merged[1].size(), 0.5f));
+}
+
+TEST_CASE("merging_without_an_adapter_is_refused") {
+  Export fixture;
+  fixture.request.merge = true;
+  CHECK(absl::IsInvalidArgument(fixture.Run()));
 }
 
 TEST_CASE("folder_with_another_model_is_refused_and_stays_as_it_is") {

@@ -340,5 +340,29 @@ TEST_CASE("a model is either numbers or a config file") {
   REQUIRE(Validate(spec).ok());
 }
 
+TEST_CASE("adapters_are_checked_by_name") {
+  const auto lora = [](JobSpec& s) {
+    s.model.initial_weights_path = "/base";
+    s.adapter = {.kind = AdapterKind::kLora, .rank = 8, .targets = {"q_proj", "v_proj"}};
+  };
+  CHECK(MessageAfter(lora).empty());
+  const auto refused = [&](auto change, const char* field) {
+    const std::string message = MessageAfter([&](JobSpec& s) {
+      lora(s);
+      change(s);
+    });
+    INFO(message);
+    CHECK(message.find(field) == 0);
+  };
+  refused([](JobSpec& s) { s.adapter.kind = AdapterKind::kNone; }, "adapter.kind");
+  refused([](JobSpec& s) { s.adapter.rank = 0; }, "adapter.rank = 0");
+  refused([](JobSpec& s) { s.adapter.rank = kAdapterRankMax + 1; }, "adapter.rank");
+  refused([](JobSpec& s) { s.adapter.alpha = 0; }, "adapter.alpha = 0");
+  refused([](JobSpec& s) { s.adapter.targets.clear(); }, "the number of adapter.targets");
+  refused([](JobSpec& s) { s.adapter.targets = {"a", "a"}; }, "adapter.targets has \"a\"");
+  refused([](JobSpec& s) { s.adapter.targets = {"all-linear", "a"}; }, "adapter.targets has");
+  refused([](JobSpec& s) { s.model.initial_weights_path = ""; }, "model.initial_weights_path");
+}
+
 }  // namespace
 }  // namespace atl

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "common/model/outer_copies.h"
+#include "coordinator/planning/model.h"
 #include "coordinator/planning/predicted_step.h"
 #include "coordinator/planning/testing/planning_fixture.h"
 
@@ -18,6 +19,32 @@ TEST_CASE("too little memory names the device and how much is missing") {
   CHECK_THAT(Refusal(request), Catch::Contains("bytes"));
   request.spec.layout.stages = 2;
   CHECK_THAT(Refusal(request), Catch::Contains("Device \"w1/") && Catch::Contains("lacks"));
+}
+
+TEST_CASE("frozen_weights_take_their_bytes_alone_and_have_no_gradient_to_compute") {
+  ModelConfig config{.vocab = 512,
+                     .d_model = 64,
+                     .layers = 2,
+                     .heads = 4,
+                     .kv_heads = 4,
+                     .ffn = 256,
+                     .max_positions = 32};
+  constexpr ElementBytes kBf16 = {2, 4};
+  const plan::Model whole = PlannerModel("whole", config, 32, kBf16);
+  config.adapter = {.rank = 4, .alpha = 4, .targets = {kAllLinear}};
+  const plan::Model adapted = PlannerModel("adapted", config, 32, kBf16);
+  constexpr int64_t kTrained = 4 * (4 * (64 + 64) + 3 * (64 + 256));
+  CHECK(adapted.parameters() == 2 * kTrained);
+  for (size_t l = 0; l < whole.layers.size(); ++l) {
+    const plan::Layer &before = whole.layers[l], &after = adapted.layers[l];
+    CAPTURE(before.name);
+    CHECK(after.frozen_bytes == 2 * before.parameters);
+    const bool block = before.again_bytes > 0;
+    CHECK(after.forward_flops - before.forward_flops == (block ? 2.0 * kTrained * 32 : 0));
+    // What is left for W: attention, and the adapter.
+    const double weights = block ? 4 * 64 * 64 + 3 * 64 * 256 : before.forward_flops / 64;
+    CHECK(after.frozen_flops == Approx(2 * weights * 32));
+  }
 }
 
 // Two devices whose layers need workspace. The search reserves nothing for it but the 6% that it

@@ -170,7 +170,9 @@ absl::Status Executor::Begin() {
   }
   if (!input_->train) return absl::OkStatus();
   if (gradients_dirty_) {
-    for (HeldState* held : device_.planned()) backend.Zero(device_.stream(), held->state.grads());
+    for (HeldState* held : device_.planned()) {
+      if (held->elements > 0) backend.Zero(device_.stream(), held->state.grads());
+    }
   }
   gradients_dirty_ = true;
   sync_.Start();

@@ -213,7 +213,8 @@ absl::Status GradientSync::AllGatherTask(const SyncTask& task) {
   HeldState* held = device_.FindPlanned(task.layer, false);
   HeldState* copy = device_.FindPlanned(0, true);
   const bool of_table = task.what == SyncTask::What::kTable;
-  const int64_t table = device_.model().layers()[0]->layout().params[0].size;
+  const bool cut = task.what != SyncTask::What::kLayer;
+  const int64_t table = cut ? device_.model().layers()[0]->layout().params[0].size : 0;
   Tensor params = held != nullptr ? held->state.params() : copy->state.params();
   Range elements{0, params.size()};
   if (of_table) elements.end = table;

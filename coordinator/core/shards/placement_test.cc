@@ -26,6 +26,13 @@ TEST_CASE("a layer within the limit is one shard; a larger one is cut into equal
   CHECK(shards[3].shard == 3);
 }
 
+TEST_CASE("a_layer_without_elements_has_no_shard") {
+  const auto shards = CutShards({{"embedding", 0}, {"a", 10}, {"head", 0}}, 1 << 20);
+  REQUIRE(shards.ok());
+  REQUIRE(shards->size() == 1);
+  CHECK(shards->front().layer == 1);
+}
+
 TEST_CASE("running_statistics_have_shards_of_their_own") {
   const auto shards = Cut({{"a", 10, 4}, {"b", 5}}, 40);
   REQUIRE(shards.size() == 3);
@@ -78,8 +85,11 @@ TEST_CASE("a small server gets what fits; none that fits is an error with the nu
 TEST_CASE("facts that no worker could mean are refused") {
   JobFacts facts{{{"a", 10}}, 5, 5, 1};
   CHECK(Validate(facts).ok());
+  facts.layers[0].elements = -1;
+  CHECK_FALSE(Validate(facts).ok());
   facts.layers[0].elements = 0;
   CHECK_FALSE(Validate(facts).ok());
+  CHECK(Validate(JobFacts{{{"frozen", 0}, {"a", 10}}, 5, 5, 1}).ok());
   facts.layers[0].elements = kPlacedElementsMax + 1;
   CHECK_FALSE(Validate(facts).ok());
   CHECK_FALSE(Validate(JobFacts{{}, 5, 5, 1}).ok());
