@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
-#include "common/model/adapter.h"
+#include "common/model/adapters/peft.h"
 #include "common/object_store/hub.h"
 #include "common/paths.h"
 #include "common/status.h"

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/model/adapter.h"
+#include "common/model/adapters/adapter.h"
 #include "common/model/architecture.h"
 #include "common/protocol/job_spec.h"
 #include "common/status.h"

@@ -5,6 +5,7 @@
 
 #include "absl/strings/strip.h"
 #include "common/check.h"
+#include "common/model/adapters/peft.h"
 #include "common/model/image_model.h"
 
 namespace atl {

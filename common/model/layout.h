@@ -10,7 +10,7 @@
 // Names and shapes in files are transformers'. In memory every matrix is [out, in]; GPT-2's
 // "Conv1D" matrices are [in, out] in files, marked `transposed`.
 //
-// Where the model has an adapter (adapter.h), a layer's parameters are the adapter's alone, all
+// Where the model has an adapter (adapters/adapter.h), a layer's parameters are the adapter's alone, all
 // that the first paragraph speaks of, and may be none; the model's own tensors are `frozen`: they
 // have a buffer of their own, of the compute type, and neither gradient nor moments.
 

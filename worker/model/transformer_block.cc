@@ -175,7 +175,7 @@ class TransformerBlock final : public LayerBase {
         .dy = dproduct, .w = w, .add = before_ ? Tensor() : OnLead(residual), .dx = dnormed});
     AdapterBackward(exec, a, product, g, dproduct, dnormed);
     exec.AllReduceSum(dnormed);
-    if (Of(product).present()) exec.AllReduceSum(LowOf(g.low, product));
+    if (Of(product).present()) exec.AllReduceSum(SelectLow(g.low, product));
     if (before_) RunNormBackwardInput(exec, a, half.before, dnormed, x, residual, dx);
   }
 
@@ -190,7 +190,7 @@ class TransformerBlock final : public LayerBase {
         .x = inner, .w = w, .bias = OnLead(bias), .add = adds ? OnLead(x) : Tensor(), .y = sum});
     AdapterForward(exec, a, product, s, inner, sum);
     exec.AllReduceSum(sum);
-    if (Of(product).present()) exec.AllReduceSum(LowOf(s.low, product));
+    if (Of(product).present()) exec.AllReduceSum(SelectLow(s.low, product));
     if (!after_) return;
     RunNorm(exec, a, half.after, sum, y);
     if (!adds) exec.Run(AddScaled{.a = y, .b = x, .out = y, .alpha = 1.0f});
@@ -244,7 +244,7 @@ class TransformerBlock final : public LayerBase {
     exec.Run(LinearForward{
         .x = x, .w = w.Rows(q_ + kv_, kv_), .bias = columns(bias, q_ + kv_, kv_), .y = V(s.qkv)});
     Of(BlockProduct::kQueryKeyValue)
-        .Forward(exec, a.memory, x, LowOf(s.low, BlockProduct::kQueryKeyValue),
+        .Forward(exec, a.memory, x, SelectLow(s.low, BlockProduct::kQueryKeyValue),
                  [&](const Range& range) {
                    return Columns(range.end <= q_ + kv_ ? s.raw_qk : s.qkv, range);
                  });
@@ -394,23 +394,23 @@ class TransformerBlock final : public LayerBase {
   const BlockAdapters& Of(BlockProduct product) const {
     return adapters_[static_cast<size_t>(product)];
   }
-  static const Tensor& LowOf(const Low& low, BlockProduct product) {
+  static const Tensor& SelectLow(const Low& low, BlockProduct product) {
     return low[static_cast<size_t>(product)];
   }
   void AdapterForward(Exec& exec, const Args& a, BlockProduct product, const Forward& s,
                       const Tensor& x, const Tensor& y) const {
-    Of(product).Forward(exec, a.memory, x, LowOf(s.low, product),
+    Of(product).Forward(exec, a.memory, x, SelectLow(s.low, product),
                         [&](const Range& range) { return Columns(y, range); });
   }
   void AdapterBackward(Exec& exec, const Args& a, BlockProduct product, const Backward& g,
                        const Tensor& dy, const Tensor& dx) const {
-    Of(product).BackwardInput(exec, a.memory, dy, LowOf(g.low, product), dx);
+    Of(product).BackwardInput(exec, a.memory, dy, SelectLow(g.low, product), dx);
   }
   void AdaptersBackwardWeight(Exec& exec, const Args& a, const Forward& s,
                               const Backward& g) const {
     const auto run = [&](BlockProduct product, const Tensor& x, const Tensor& dy) {
-      Of(product).BackwardWeight(exec, a.memory, x, dy, LowOf(s.low, product),
-                                 LowOf(g.low, product));
+      Of(product).BackwardWeight(exec, a.memory, x, dy, SelectLow(s.low, product),
+                                 SelectLow(g.low, product));
     };
     run(BlockProduct::kDown, s.hidden, EndGradient(s.feed_forward, a.output));
     run(BlockProduct::kUp, before_ ? s.feed_forward.normed : s.middle, g.up);

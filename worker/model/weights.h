@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "common/model/adapters/peft.h"
 #include "common/model/hugging_face.h"
 #include "common/model/layout.h"
 #include "worker/model/safetensors.h"

@@ -123,7 +123,7 @@ absl::Status Engine::MakeDevices() {
       device.Idle();
       continue;
     }
-    const DeviceRole role = MakeDeviceRole(plan_, device.name(), layers, TableOf(job_->model));
+    const DeviceRole role = MakeDeviceRole(plan_, device.name(), layers, GetTiedTable(job_->model));
     const std::vector<int32_t> ratios =
         GetTensorSplitRatios(plan_, role.stages.front().plan.first_layer);
     ATOLL_ASSIGN_OR_RETURN(const std::vector<TensorPart> parts,

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/model/config.h"
 #include "common/model/ownership.h"
 #include "common/protocol/island_plan.h"
 
@@ -81,7 +82,7 @@ enum class TiedTable : uint8_t {
   kFrozen,   // nothing is summed up; the head has a copy where the embedding is elsewhere
   kTrained,  // likewise, and the gradients of both are summed up
 };
-inline TiedTable TableOf(const ModelConfig& model) {
+inline TiedTable GetTiedTable(const ModelConfig& model) {
   if (!model.tied_head) return TiedTable::kNone;
   return model.adapter.present() ? TiedTable::kFrozen : TiedTable::kTrained;
 }

@@ -2,8 +2,8 @@
 // rank], whose product scale * B (A x) is added to W x (LoRA, Hu et al. 2021). A job's [adapter]
 // becomes part of its ModelConfig, and layouts, stashes and costs follow that.
 
-#ifndef ATOLL_COMMON_MODEL_ADAPTER_H_
-#define ATOLL_COMMON_MODEL_ADAPTER_H_
+#ifndef ATOLL_COMMON_MODEL_ADAPTERS_ADAPTER_H_
+#define ATOLL_COMMON_MODEL_ADAPTERS_ADAPTER_H_
 
 #include <array>
 #include <cstdint>
@@ -45,21 +45,6 @@ std::array<int64_t, kBlockProducts> CountAdapterColumns(const ModelConfig& confi
 // that no matrix of its blocks is called.
 absl::StatusOr<ModelConfig> WithAdapter(ModelConfig config, const AdapterSpec& spec);
 
-// ---- PEFT's files ----
-
-inline constexpr char kAdapterConfigFile[] = "adapter_config.json";
-inline constexpr char kAdapterWeightsFile[] = "adapter_model.safetensors";
-
-// Returns PEFT's name of a matrix's A or B ('A', 'B') in files; `matrix` is its whole name there.
-std::string AdapterTensorName(absl::string_view matrix, char which);
-
-// Makes an adapter_config.json that PEFT loads; `base`: name of the model's folder, or "".
-std::string FormatAdapterConfig(const ModelConfig& config, absl::string_view base);
-
-// Reads an untrusted adapter_config.json of PEFT. What changes the product in a way that is not
-// implemented (dropout is not, which only training has) is refused by name.
-absl::StatusOr<AdapterSpec> ParseAdapterConfig(absl::string_view text, absl::string_view file);
-
 }  // namespace atl
 
-#endif  // ATOLL_COMMON_MODEL_ADAPTER_H_
+#endif  // ATOLL_COMMON_MODEL_ADAPTERS_ADAPTER_H_

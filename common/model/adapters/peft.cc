@@ -1,93 +1,13 @@
-#include "common/model/adapter.h"
+#include "common/model/adapters/peft.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "common/model/config.h"
-#include "common/model/family.h"
 #include "common/model/json.h"
 
 namespace atl {
-namespace {
-
-// Names of the matrices of a block, by product.
-std::vector<std::pair<BlockProduct, std::string>> ListMatrices(const Architecture& a) {
-  const ParamNames& n = a.names;
-  std::vector<std::pair<BlockProduct, std::string>> all;
-  for (const auto& [product, name] : {std::pair(BlockProduct::kQueryKeyValue, &n.qkv),
-                                      {BlockProduct::kQueryKeyValue, &n.query},
-                                      {BlockProduct::kQueryKeyValue, &n.key},
-                                      {BlockProduct::kQueryKeyValue, &n.value},
-                                      {BlockProduct::kOut, &n.out},
-                                      {BlockProduct::kUp, &n.gate_up},
-                                      {BlockProduct::kUp, &n.gate},
-                                      {BlockProduct::kUp, &n.up},
-                                      {BlockProduct::kDown, &n.down}}) {
-    if (!name->empty()) all.emplace_back(product, *name);
-  }
-  return all;
-}
-
-bool EndsAs(absl::string_view name, absl::string_view target) {
-  return name == target || absl::EndsWith(name, absl::StrCat(".", target));
-}
-
-absl::Status CheckTargets(const AdapterConfig& adapter, const ModelConfig& config) {
-  const auto matrices = ListMatrices(config.architecture());
-  for (const std::string& target : adapter.targets) {
-    const bool found = target == kAllLinear ||
-                       std::any_of(matrices.begin(), matrices.end(),
-                                   [&](const auto& m) { return EndsAs(m.second, target); });
-    if (found) continue;
-    const auto name = [](std::string* out, const auto& m) { absl::StrAppend(out, m.second); };
-    return absl::InvalidArgumentError(
-        absl::StrCat("adapter.targets has \"", target,
-                     "\": no matrix of the model's blocks is called so; they are ",
-                     absl::StrJoin(matrices, ", ", name), ", all of them \"", kAllLinear, "\""));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-double AdapterConfig::scale() const {
-  const auto r = static_cast<double>(rank);
-  return alpha / (use_rslora ? std::sqrt(r) : r);
-}
-
-bool AdapterConfig::Adapts(absl::string_view matrix) const {
-  return std::any_of(targets.begin(), targets.end(), [&](const std::string& target) {
-    return target == kAllLinear || EndsAs(matrix, target);
-  });
-}
-
-std::array<int64_t, kBlockProducts> CountAdapterColumns(const ModelConfig& config) {
-  std::array<int64_t, kBlockProducts> columns = {};
-  if (!config.adapter.present()) return columns;
-  for (const auto& [product, name] : ListMatrices(config.architecture())) {
-    if (config.adapter.Adapts(name)) columns[static_cast<size_t>(product)] += config.adapter.rank;
-  }
-  return columns;
-}
-
-absl::StatusOr<ModelConfig> WithAdapter(ModelConfig config, const AdapterSpec& spec) {
-  if (spec.kind == AdapterKind::kNone) return config;
-  if (config.is_images() || config.architecture().objective != Objective::kNextToken) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "adapter.kind = \"lora\": the model is of family ", GetFamily(config.family).model_type,
-        ", and only decoders of text have adapters; leave [adapter] out"));
-  }
-  config.adapter = {spec.rank, spec.alpha, spec.use_rslora, spec.targets};
-  ATOLL_RETURN_IF_ERROR(CheckTargets(config.adapter, config));
-  return config;
-}
-
-// ------------------------------------------------------------------------------ PEFT's files ----
-
 namespace {
 
 constexpr char kPrefix[] = "base_model.model.";
