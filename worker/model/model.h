@@ -48,9 +48,9 @@ struct LayerMemory {
   void* params = nullptr;  // compute type
   void* grads =
       nullptr;  // f32 (f64 in a model of f64); null where only Forward and BackwardInput are called
-  void* frozen = nullptr;  // compute type, as LayerLayout::frozen; of a model with an adapter
   void* tied_params = nullptr;
   void* tied_grads = nullptr;
+  void* frozen = nullptr;  // compute type, as LayerLayout::frozen; of a model with an adapter
 };
 
 struct Stash {
