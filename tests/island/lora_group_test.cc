@@ -17,7 +17,7 @@ struct LoraWorld : World {
     const auto source = [&](int l) -> absl::StatusOr<std::span<const float>> {
       values.resize(static_cast<size_t>(layouts[static_cast<size_t>(l)].size));
       InitLayer(layouts[static_cast<size_t>(l)], config.layers, 3, values);
-      for (float& value : values) value *= 8;  // as of a model that was trained
+      for (float& value : values) value *= 2;  // or little depends on what is trained
       return values;
     };
     REQUIRE(WriteModelFolder(folder + "/base", config, layouts, source).ok());
