@@ -238,14 +238,11 @@ class AdapterBuilder {
 // Layers without targets have no parameters then.
 void Adapt(const ModelConfig& c, const Architecture& a, LayerLayout* layout) {
   AdapterBuilder builder(c, layout);
-  for (const auto& product : {std::vector<Param>{Param::kQuery, Param::kKey, Param::kValue},
-                              {Param::kOut},
-                              {Param::kGate, Param::kUp},
-                              {Param::kDown}}) {
+  for (size_t product = 0; product < kBlockProducts; ++product) {
     std::vector<size_t> matrices;
     for (size_t m = 0; m < layout->frozen.size(); ++m) {
       const ParamSpec& w = layout->frozen[m];
-      if (std::find(product.begin(), product.end(), w.use) == product.end()) continue;
+      if (FindProduct(w.use) != static_cast<BlockProduct>(product)) continue;
       // "transformer.h.0.attn.c_attn.weight": behind the block's number.
       absl::string_view name = w.name;
       ATOLL_CHECK(absl::ConsumePrefix(&name, a.names.block_prefix), w.name);
@@ -259,6 +256,24 @@ void Adapt(const ModelConfig& c, const Architecture& a, LayerLayout* layout) {
 }
 
 }  // namespace
+
+std::optional<BlockProduct> FindProduct(Param use) {
+  switch (use) {
+    case Param::kQuery:
+    case Param::kKey:
+    case Param::kValue:
+      return BlockProduct::kQueryKeyValue;
+    case Param::kOut:
+      return BlockProduct::kOut;
+    case Param::kGate:
+    case Param::kUp:
+      return BlockProduct::kUp;
+    case Param::kDown:
+      return BlockProduct::kDown;
+    default:
+      return std::nullopt;
+  }
+}
 
 const ParamSpec& LayerLayout::Find(absl::string_view param_name) const {
   for (const ParamSpec& param : params) {

@@ -10,14 +10,15 @@
 // Names and shapes in files are transformers'. In memory every matrix is [out, in]; GPT-2's
 // "Conv1D" matrices are [in, out] in files, marked `transposed`.
 //
-// Where the model has an adapter (adapters/adapter.h), a layer's parameters are the adapter's alone, all
-// that the first paragraph speaks of, and may be none; the model's own tensors are `frozen`: they
-// have a buffer of their own, of the compute type, and neither gradient nor moments.
+// Where the model has an adapter (adapters/adapter.h), a layer's parameters are the adapter's
+// alone, all that the first paragraph speaks of, and may be none; the model's own tensors are
+// `frozen`: they have a buffer of their own, of the compute type, and neither gradient nor moments.
 
 #ifndef ATOLL_COMMON_MODEL_LAYOUT_H_
 #define ATOLL_COMMON_MODEL_LAYOUT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,9 @@ enum class Param : uint8_t {
   kImage,  // of a model of images: see image_model.h
 };
 inline constexpr size_t kParamUses = static_cast<size_t>(Param::kImage) + 1;
+
+// The product of a block that a matrix has a part in; nothing: it is no matrix of a block.
+std::optional<BlockProduct> FindProduct(Param use);
 
 struct ParamSpec {
   std::string name;  // in files

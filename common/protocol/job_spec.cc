@@ -318,7 +318,9 @@ absl::Status ValidateAdapter(const AdapterSpec& a, const ModelSpec& model) {
         "leave them out");
   }
   ATOLL_RETURN_IF_ERROR(IntInRange("adapter.rank", a.rank, 1, kAdapterRankMax));
-  if (!(a.alpha > 0) || !std::isfinite(a.alpha)) return Bad("adapter.alpha", a.alpha, "above 0");
+  if (!(a.alpha > 0 && a.alpha <= kAdapterAlphaMax)) {
+    return Bad("adapter.alpha", a.alpha, absl::StrCat("above 0 and at most ", kAdapterAlphaMax));
+  }
   ATOLL_RETURN_IF_ERROR(
       IntInRange("the number of adapter.targets", std::ssize(a.targets), 1, kAdapterTargetsMax));
   std::set<std::string> seen;
@@ -332,6 +334,11 @@ absl::Status ValidateAdapter(const AdapterSpec& a, const ModelSpec& model) {
   if (a.targets.size() > 1 && seen.contains("all-linear")) {
     return absl::InvalidArgumentError(
         "adapter.targets has \"all-linear\" beside other names: it must stand alone");
+  }
+  if (absl::StrContains(a.path, "://")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "adapter.path = \"", absl::CHexEscape(a.path.substr(0, 80)),
+        "\": must be a folder on the workers; fetch the adapter, and name its folder"));
   }
   if (!model.initial_weights_path.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -37,6 +37,7 @@ inline constexpr int kDataSitesMax = 256;
 
 inline constexpr int kAdapterTargetsMax = 64;
 inline constexpr int64_t kAdapterRankMax = 1024;
+inline constexpr double kAdapterAlphaMax = 1e6;
 
 inline constexpr int64_t kFragmentsMax = 4096;
 inline constexpr int64_t kNormStatisticsMax = kFragmentsMax * kLengthClasses;

@@ -34,9 +34,15 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
   }
   if (config.adapter.present()) job.base_layouts = MakeLayouts(config.Base());
   if (const std::string& weights = spec.model.initial_weights_path; !weights.empty()) {
-    ATOLL_RETURN_IF_ERROR(
-        Annotate(CheckWeights(weights, job.base_layouts.empty() ? job.layouts : job.base_layouts),
-                 "model.initial_weights_path"));
+    absl::Status status;
+    if (job.base_layouts.empty()) {
+      status = CheckWeights(weights, job.layouts);
+    } else {
+      const auto digest = DigestWeights(weights, job.base_layouts);
+      status = digest.status();
+      job.facts.base_digest = digest.value_or(0);
+    }
+    ATOLL_RETURN_IF_ERROR(Annotate(status, "model.initial_weights_path"));
   }
   if (!spec.adapter.path.empty()) {
     ATOLL_RETURN_IF_ERROR(

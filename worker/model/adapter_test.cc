@@ -193,6 +193,67 @@ TEST_CASE("an_adapter_of_another_kind_is_refused_by_the_field_that_says_so") {
   CHECK(absl::StrContains(refused("\"r\": 3", "\"r\": 0"), "r "));
   CHECK(absl::StrContains(refused("\"r\": 3", "\"r\": 3, \"rank_pattern\": {\"a\": 4}"),
                           "rank_pattern"));
+  CHECK(absl::StrContains(refused("\"lora_alpha\": 5.0", "\"lora_alpha\": 1e7"), "lora_alpha"));
+}
+
+// PEFT's ways to begin that change the base's weights: what is trained then is beside other ones.
+TEST_CASE("an_adapter_that_has_changed_its_base_is_refused") {
+  const std::string good = FormatAdapterConfig(Tiny(ModelFamily::kLlama, {"q_proj"}), "");
+  const auto with = [&](const std::string& field) {
+    return ParseAdapterConfig("{" + field + ", " + good.substr(good.find('"')), "f").status();
+  };
+  for (const char* init : {"true", "false", "\"gaussian\"", "\"eva\"", "\"orthogonal\""}) {
+    CHECK(with(absl::StrCat("\"init_lora_weights\": ", init)).ok());
+  }
+  for (const char* init : {"\"pissa\"", "\"olora\"", "\"loftq\"", "\"corda\"", "\"eva2\"", "1"}) {
+    const absl::Status status = with(absl::StrCat("\"init_lora_weights\": ", init));
+    CHECK(absl::StrContains(status.message(), "init_lora_weights"));
+  }
+  CHECK(with("\"loftq_config\": {}").ok());
+  CHECK(absl::StrContains(with("\"loftq_config\": {\"loftq_bits\": 4}").message(), "loftq_config"));
+}
+
+TEST_CASE("a_base_from_the_hub_is_named_as_peft_loads_it") {
+  const Folder folder;
+  const Weights weights = Weights::Random(Tiny(ModelFamily::kLlama, {"q_proj"}));
+  const auto source = [&](int l) { return std::span<const float>(weights.values[l]); };
+  const auto write = [&](const std::string& base) {
+    Must(WriteAdapterFolder(folder.path(), weights.config, weights.layouts, source, base));
+    return folder.Read(kAdapterConfigFile);
+  };
+  CHECK_THAT(write("hf://org/name@v2"), Contains("\"base_model_name_or_path\": \"org/name\"") &&
+                                            Contains("\"revision\": \"v2\""));
+  CHECK_THAT(write("/models/base"), Contains("\"base_model_name_or_path\": \"/models/base\"") &&
+                                        Contains("\"revision\": null"));
+}
+
+TEST_CASE("copies_of_weights_have_one_digest_however_they_are_cut_and_others_another") {
+  const Folder folder;
+  // Of the larger tensors samples are read.
+  ModelConfig config = TinyModel(ModelFamily::kLlama, false);
+  config.vocab = 1024;
+  Weights weights = Weights::Random(config);
+  const auto digest = [&](int64_t shard_bytes) {
+    std::filesystem::remove_all(folder / "model");
+    Must(weights.WriteTo(folder / "model", shard_bytes));
+    const auto made = DigestWeights(folder / "model", weights.layouts);
+    Must(made.status());
+    return *made;
+  };
+  const uint64_t first = digest(1 << 30);
+  CHECK(first != 0);
+  CHECK(digest(1 << 10) == first);
+  for (size_t l = 0; l < weights.layouts.size(); ++l) {
+    for (const ParamSpec& param : weights.layouts[l].params) {
+      CAPTURE(param.name);
+      float& last = weights.values[l][static_cast<size_t>(param.end() - 1)];
+      const float was = std::exchange(last, last + 1);
+      CHECK(digest(1 << 30) != first);
+      last = was;
+    }
+  }
+  std::swap(weights.values[1], weights.values[2]);  // of the same shapes
+  CHECK(digest(1 << 30) != first);
 }
 
 TEST_CASE("a_target_that_no_matrix_is_called_is_refused_with_the_matrices_there_are") {

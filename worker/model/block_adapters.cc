@@ -1,18 +1,16 @@
 #include "worker/model/block_adapters.h"
 
-#include <algorithm>
-
 namespace atl {
 
 BlockAdapters::BlockAdapters(const LayerLayout& layout, const ModelConfig& config, DType compute,
-                             std::initializer_list<Param> uses)
+                             BlockProduct product)
     : compute_(compute),
       rank_(config.adapter.rank),
       scale_(config.adapter.present() ? static_cast<float>(config.adapter.scale()) : 0) {
   int64_t outputs = 0;
   for (size_t m = 0; m < layout.frozen.size(); ++m) {
     const ParamSpec& w = layout.frozen[m];
-    if (std::find(uses.begin(), uses.end(), w.use) == uses.end()) continue;
+    if (FindProduct(w.use) != product) continue;
     const int64_t rows = w.shape[w.transposed ? 1 : 0];
     const Range columns{outputs, outputs + rows};
     outputs += rows;

@@ -9,7 +9,6 @@
 #ifndef ATOLL_WORKER_MODEL_BLOCK_ADAPTERS_H_
 #define ATOLL_WORKER_MODEL_BLOCK_ADAPTERS_H_
 
-#include <initializer_list>
 #include <vector>
 
 #include "common/model/layout.h"
@@ -20,9 +19,8 @@ namespace atl {
 
 class BlockAdapters {
  public:
-  // Of the matrices of these uses, in the order of the layout.
   BlockAdapters(const LayerLayout& layout, const ModelConfig& config, DType compute,
-                std::initializer_list<Param> uses);
+                BlockProduct product);
 
   bool present() const { return !matrices_.empty(); }
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <bit>
@@ -231,6 +232,24 @@ absl::Status SafetensorsReader::Read(const std::string& name, std::span<float> o
     for (int64_t i = 0; i < count; ++i) out[done + i] = Widen(block[i], half);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> SafetensorsReader::Digest(const std::string& name) const {
+  constexpr int64_t kSamples = 4, kSampleBytes = 4096;
+  const TensorEntry& entry = tensors_.at(name);
+  const int64_t bytes = entry.end - entry.begin;
+  const bool all = bytes <= kSamples * kSampleBytes;
+  std::vector<char> sampled(static_cast<size_t>(all ? bytes : kSamples * kSampleBytes));
+  const int64_t each = all ? bytes : kSampleBytes;
+  // The first one begins the tensor, and the last one ends it.
+  for (int64_t i = 0; i < (all ? 1 : kSamples); ++i) {
+    const int64_t at = i * (bytes - each) / (kSamples - 1);
+    ATOLL_RETURN_IF_ERROR(
+        file_.Read(data_begin_ + entry.begin + at, sampled.data() + i * each, each));
+  }
+  const std::string kind = absl::StrCat(entry.dtype, ShapeText(entry.shape));
+  return XXH3_64bits_withSeed(sampled.data(), sampled.size(),
+                              XXH3_64bits(kind.data(), kind.size()));
 }
 
 // ---------------------------------------------------------------------------------- writing ----

@@ -60,6 +60,10 @@ class SafetensorsReader {
   // REQUIRES: the tensor exists, out has its size.
   absl::Status Read(const std::string& name, std::span<float> out) const;
 
+  // Returns a digest of the tensor's dtype and shape and of samples of its bytes, of a small one of
+  // all. REQUIRES: the tensor exists.
+  absl::StatusOr<uint64_t> Digest(const std::string& name) const;
+
  private:
   explicit SafetensorsReader(InputFile file) : file_(std::move(file)) {}
   absl::Status ReadHeader();

@@ -36,8 +36,8 @@ class TransformerBlock final : public LayerBase {
         before_(HasNormBefore(arch_.norm_position)),
         after_(HasNormAfter(arch_.norm_position)),
         activation_(ToActivation(arch_.nonlinearity)),
-        adapters_{Adapters({Param::kQuery, Param::kKey, Param::kValue}), Adapters({Param::kOut}),
-                  Adapters({Param::kGate, Param::kUp}), Adapters({Param::kDown})} {}
+        adapters_{Adapters(BlockProduct::kQueryKeyValue), Adapters(BlockProduct::kOut),
+                  Adapters(BlockProduct::kUp), Adapters(BlockProduct::kDown)} {}
 
   int64_t output_cols() const override { return d_; }
 
@@ -388,8 +388,8 @@ class TransformerBlock final : public LayerBase {
 
   // ---- Adapters ----
 
-  BlockAdapters Adapters(std::initializer_list<Param> uses) const {
-    return {layout(), config_, compute_, uses};
+  BlockAdapters Adapters(BlockProduct product) const {
+    return {layout(), config_, compute_, product};
   }
   const BlockAdapters& Of(BlockProduct product) const {
     return adapters_[static_cast<size_t>(product)];

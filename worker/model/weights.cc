@@ -1,5 +1,7 @@
 #include "worker/model/weights.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -100,7 +102,11 @@ struct Target {
   const ParamSpec* param;
   std::span<float> to;
   std::string found_in, found_as;  // file and name; empty: not yet
+  uint64_t digest = 0;             // of what was found, where that is requested
 };
+
+// What is read of the tensors that are found.
+enum class Reading : uint8_t { kNothing, kValues, kDigest };
 
 // Finds where tensors of one file belong, and reads them there.
 class ShardReader {
@@ -110,8 +116,7 @@ class ShardReader {
               const std::function<bool()>& cancelled)
       : targets_(targets), rules_(rules), cancelled_(cancelled) {}
 
-  // `values`: reads what is found, too.
-  absl::Status Read(const std::string& path, bool values) {
+  absl::Status Read(const std::string& path, Reading what) {
     ATOLL_ASSIGN_OR_RETURN(const SafetensorsReader reader, SafetensorsReader::Open(path));
     for (const auto& [name, entry] : reader.tensors()) {
       const auto bad = [&, &name = name](absl::string_view problem) {
@@ -135,7 +140,10 @@ class ShardReader {
                                 ShapeText(target.param->shape)));
       }
       ATOLL_RETURN_IF_ERROR(reader.CheckType(name));
-      if (!values || target.to.empty()) continue;
+      if (what == Reading::kDigest) {
+        ATOLL_ASSIGN_OR_RETURN(target.digest, reader.Digest(name));
+      }
+      if (what != Reading::kValues || target.to.empty()) continue;
       ATOLL_RETURN_IF_ERROR(ReadTensor(reader, name, target));
       const auto not_finite = std::find_if(target.to.begin(), target.to.end(),
                                            [](float value) { return !std::isfinite(value); });
@@ -301,8 +309,8 @@ std::map<std::string, Target> ListTargets(std::span<const LayerLayout> layouts,
   return targets;
 }
 
-absl::Status ReadFolder(const std::string& dir, std::map<std::string, Target> targets, bool values,
-                        const std::function<bool()>& cancelled) {
+absl::Status ReadFolder(const std::string& dir, std::map<std::string, Target>& targets,
+                        Reading what, const std::function<bool()>& cancelled) {
   NameRules rules{.tied = targets.count("lm_head.weight") == 0};
   for (const auto& [name, target] : targets) {
     rules.masked = rules.masked || target.param->use == Param::kTransform;
@@ -310,7 +318,7 @@ absl::Status ReadFolder(const std::string& dir, std::map<std::string, Target> ta
   }
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, FindWeightFiles(dir));
   ShardReader reader(targets, rules, cancelled);
-  for (const std::string& file : files) ATOLL_RETURN_IF_ERROR(reader.Read(file, values));
+  for (const std::string& file : files) ATOLL_RETURN_IF_ERROR(reader.Read(file, what));
   std::vector<std::string> missing;
   for (const auto& [name, target] : targets) {
     if (target.found_in.empty()) missing.push_back(target.param->name);
@@ -323,7 +331,21 @@ absl::Status ReadFolder(const std::string& dir, std::map<std::string, Target> ta
 
 absl::Status CheckWeights(const std::string& dir, std::span<const LayerLayout> layouts) {
   ATOLL_ASSIGN_OR_RETURN(const std::string folder, FetchFromHub(dir, HubFiles::kWeights));
-  return ReadFolder(folder, ListTargets(layouts, {}), /*values=*/false, nullptr);
+  std::map<std::string, Target> targets = ListTargets(layouts, {});
+  return ReadFolder(folder, targets, Reading::kNothing, nullptr);
+}
+
+absl::StatusOr<uint64_t> DigestWeights(const std::string& dir, std::span<const LayerLayout> layouts,
+                                       const std::function<bool()>& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string folder,
+                         FetchFromHub(dir, HubFiles::kWeights, cancelled));
+  std::map<std::string, Target> targets = ListTargets(layouts, {});
+  ATOLL_RETURN_IF_ERROR(ReadFolder(folder, targets, Reading::kDigest, cancelled));
+  std::vector<uint64_t> digests;
+  for (const auto& [name, target] : targets) {
+    digests.insert(digests.end(), {HashName(name), target.digest});
+  }
+  return std::max<uint64_t>(1, XXH3_64bits(digests.data(), digests.size() * sizeof(uint64_t)));
 }
 
 absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> layouts,
@@ -335,7 +357,8 @@ absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> la
   }
   ATOLL_ASSIGN_OR_RETURN(const std::string folder,
                          FetchFromHub(dir, HubFiles::kWeights, cancelled));
-  return ReadFolder(folder, ListTargets(layouts, layers), /*values=*/true, cancelled);
+  std::map<std::string, Target> targets = ListTargets(layouts, layers);
+  return ReadFolder(folder, targets, Reading::kValues, cancelled);
 }
 
 // ------------------------------------------------------------------------------ adapters ----
@@ -343,9 +366,9 @@ absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> la
 namespace {
 
 absl::Status ReadAdapterFile(const std::string& dir, std::map<std::string, Target> targets,
-                             bool values, const std::function<bool()>& cancelled) {
+                             Reading what, const std::function<bool()>& cancelled) {
   ShardReader reader(targets, {}, cancelled);
-  ATOLL_RETURN_IF_ERROR(reader.Read(JoinPath(dir, kAdapterWeightsFile), values));
+  ATOLL_RETURN_IF_ERROR(reader.Read(JoinPath(dir, kAdapterWeightsFile), what));
   for (const auto& [name, target] : targets) {
     if (!target.found_in.empty()) continue;
     return absl::InvalidArgumentError(
@@ -375,13 +398,13 @@ absl::Status CheckAdapter(const std::string& dir, const AdapterConfig& adapter,
                      there.scale(), "; [adapter] has rank = ", adapter.rank, " and a scale of ",
                      adapter.scale(), ": make them equal"));
   }
-  return ReadAdapterFile(dir, ListTargets(layouts, {}), /*values=*/false, nullptr);
+  return ReadAdapterFile(dir, ListTargets(layouts, {}), Reading::kNothing, nullptr);
 }
 
 absl::Status ReadAdapter(const std::string& dir, std::span<const LayerLayout> layouts,
                          std::span<const std::span<float>> layers,
                          const std::function<bool()>& cancelled) {
-  return ReadAdapterFile(dir, ListTargets(layouts, layers), /*values=*/true, cancelled);
+  return ReadAdapterFile(dir, ListTargets(layouts, layers), Reading::kValues, cancelled);
 }
 
 absl::Status WriteAdapterFolder(const std::string& dir, const ModelConfig& config,
@@ -395,7 +418,12 @@ absl::Status WriteAdapterFolder(const std::string& dir, const ModelConfig& confi
   Shard shard = CutIntoShards(layouts, std::numeric_limits<int64_t>::max(), 1).front();
   shard.file = kAdapterWeightsFile;
   ATOLL_RETURN_IF_ERROR(WriteShard(dir, shard, source, type));
-  return WriteText(JoinPath(dir, kAdapterConfigFile), FormatAdapterConfig(config, base));
+  std::string text = FormatAdapterConfig(config, base);
+  if (IsHubPath(base)) {
+    ATOLL_ASSIGN_OR_RETURN(const HubPath hub, ParseHubPath(base));
+    text = FormatAdapterConfig(config, hub.repo, hub.revision);
+  }
+  return WriteText(JoinPath(dir, kAdapterConfigFile), text);
 }
 
 void MergeAdapter(const LayerLayout& layout, const AdapterConfig& adapter,

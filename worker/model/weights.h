@@ -43,6 +43,10 @@ absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> la
 // The same without reading values: which tensors there are, their shapes and types. Reads headers
 // only.
 absl::Status CheckWeights(const std::string& dir, std::span<const LayerLayout> layouts);
+// Checks as CheckWeights does; returns a digest, never 0, of the tensors' names, shapes and types
+// and of samples of their bytes. Copies have the same one, however they are cut into files.
+absl::StatusOr<uint64_t> DigestWeights(const std::string& dir, std::span<const LayerLayout> layouts,
+                                       const std::function<bool()>& cancelled = nullptr);
 
 // ---- Adapters: folders as PEFT writes and reads them. `layouts`: of a model with an adapter. ----
 
@@ -56,8 +60,8 @@ absl::Status ReadAdapter(const std::string& dir, std::span<const LayerLayout> la
                          const std::function<bool()>& cancelled = nullptr);
 // Reads the text of DIR/adapter_config.json.
 absl::StatusOr<AdapterSpec> ReadAdapterConfig(const std::string& dir);
-// Writes both files; `base`: the folder of the model itself, which PEFT loads beside it. Memory: as
-// WriteModelFolder.
+// Writes both files; `base`: the model's own folder or hf:// path, which PEFT loads beside it.
+// Memory: as WriteModelFolder.
 absl::Status WriteAdapterFolder(const std::string& dir, const ModelConfig& config,
                                 std::span<const LayerLayout> layouts, const LayerSource& source,
                                 const std::string& base, WeightType type = WeightType::kFp32);

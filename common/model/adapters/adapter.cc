@@ -3,29 +3,31 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/model/config.h"
 #include "common/model/family.h"
+#include "common/model/layout.h"
 
 namespace atl {
 namespace {
 
-// Names of the matrices of a block, by product.
-std::vector<std::pair<BlockProduct, std::string>> ListMatrices(const Architecture& a) {
+// Names of the matrices of a block, by use.
+std::vector<std::pair<Param, std::string>> ListMatrices(const Architecture& a) {
   const ParamNames& n = a.names;
-  std::vector<std::pair<BlockProduct, std::string>> all;
-  for (const auto& [product, name] : {std::pair(BlockProduct::kQueryKeyValue, &n.qkv),
-                                      {BlockProduct::kQueryKeyValue, &n.query},
-                                      {BlockProduct::kQueryKeyValue, &n.key},
-                                      {BlockProduct::kQueryKeyValue, &n.value},
-                                      {BlockProduct::kOut, &n.out},
-                                      {BlockProduct::kUp, &n.gate_up},
-                                      {BlockProduct::kUp, &n.gate},
-                                      {BlockProduct::kUp, &n.up},
-                                      {BlockProduct::kDown, &n.down}}) {
-    if (!name->empty()) all.emplace_back(product, *name);
+  std::vector<std::pair<Param, std::string>> all;
+  for (const auto& [use, name] : {std::pair(Param::kQuery, &n.qkv),
+                                  {Param::kQuery, &n.query},
+                                  {Param::kKey, &n.key},
+                                  {Param::kValue, &n.value},
+                                  {Param::kOut, &n.out},
+                                  {Param::kGate, &n.gate_up},
+                                  {Param::kGate, &n.gate},
+                                  {Param::kUp, &n.up},
+                                  {Param::kDown, &n.down}}) {
+    if (!name->empty()) all.emplace_back(use, *name);
   }
   return all;
 }
@@ -43,7 +45,7 @@ absl::Status CheckTargets(const AdapterConfig& adapter, const ModelConfig& confi
     if (found) continue;
     const auto name = [](std::string* out, const auto& m) { absl::StrAppend(out, m.second); };
     return absl::InvalidArgumentError(
-        absl::StrCat("adapter.targets has \"", target,
+        absl::StrCat("adapter.targets has \"", absl::CHexEscape(target.substr(0, 40)),
                      "\": no matrix of the model's blocks is called so; they are ",
                      absl::StrJoin(matrices, ", ", name), ", all of them \"", kAllLinear, "\""));
   }
@@ -66,8 +68,9 @@ bool AdapterConfig::Adapts(absl::string_view matrix) const {
 std::array<int64_t, kBlockProducts> CountAdapterColumns(const ModelConfig& config) {
   std::array<int64_t, kBlockProducts> columns = {};
   if (!config.adapter.present()) return columns;
-  for (const auto& [product, name] : ListMatrices(config.architecture())) {
-    if (config.adapter.Adapts(name)) columns[static_cast<size_t>(product)] += config.adapter.rank;
+  for (const auto& [use, name] : ListMatrices(config.architecture())) {
+    if (!config.adapter.Adapts(name)) continue;
+    columns[static_cast<size_t>(*FindProduct(use))] += config.adapter.rank;
   }
   return columns;
 }

@@ -1,7 +1,6 @@
 #include "common/model/adapters/peft.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -22,7 +21,6 @@ constexpr const char* kWithoutEffect[] = {"auto_mapping",
                                           "inference_mode",
                                           "init_lora_weights",
                                           "layers_pattern",
-                                          "loftq_config",
                                           "lora_alpha",
                                           "lora_dropout",
                                           "megatron_core",
@@ -35,6 +33,9 @@ constexpr const char* kWithoutEffect[] = {"auto_mapping",
                                           "target_modules",
                                           "task_type",
                                           "use_rslora"};
+
+// What A and B began as where the base's weights stay as they are.
+constexpr const char* kInits[] = {"gaussian", "eva", "orthogonal"};
 
 bool IsOff(const nlohmann::json& value) {
   return value.is_null() || value == false ||
@@ -67,15 +68,15 @@ std::string AdapterTensorName(absl::string_view matrix, char which) {
   return absl::StrCat(kPrefix, matrix, ".lora_", std::string(1, which), ".weight");
 }
 
-std::string FormatAdapterConfig(const ModelConfig& config, absl::string_view base) {
+std::string FormatAdapterConfig(const ModelConfig& config, absl::string_view base,
+                                absl::string_view revision) {
   const AdapterConfig& adapter = config.adapter;
   nlohmann::ordered_json json;
   json["peft_type"] = "LORA";
   json["task_type"] = "CAUSAL_LM";
-  if (base.empty()) {
-    json["base_model_name_or_path"] = nullptr;
-  } else {
-    json["base_model_name_or_path"] = base;
+  for (const auto& [field, value] :
+       {std::pair("base_model_name_or_path", base), {"revision", revision}}) {
+    json[field] = value.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
   }
   json["r"] = adapter.rank;
   json["lora_alpha"] = adapter.alpha;
@@ -105,6 +106,14 @@ absl::StatusOr<AdapterSpec> ParseAdapterConfig(absl::string_view text, absl::str
   }
   if (object["peft_type"] != "LORA") return bad("peft_type", "is not \"LORA\"");
   if (object.contains("bias") && object["bias"] != "none") return bad("bias", "is not \"none\"");
+  const nlohmann::json init = object.value("init_lora_weights", nlohmann::json(true));
+  if (!init.is_boolean() &&
+      std::find(std::begin(kInits), std::end(kInits), init) == std::end(kInits)) {
+    return bad(
+        "init_lora_weights",
+        "is none of true, false, \"gaussian\", \"eva\" and \"orthogonal\": the adapter may "
+        "belong to a base that it has changed; convert it in PEFT to one of the model's own");
+  }
   for (const auto& [field, value] : object.items()) {
     const bool known = std::find(std::begin(kWithoutEffect), std::end(kWithoutEffect), field) !=
                        std::end(kWithoutEffect);
@@ -118,7 +127,9 @@ absl::StatusOr<AdapterSpec> ParseAdapterConfig(absl::string_view text, absl::str
   spec.rank = *rank;
   const nlohmann::json& alpha = object["lora_alpha"];
   spec.alpha = alpha.is_number() ? alpha.get<double>() : 0;
-  if (!(spec.alpha > 0) || !std::isfinite(spec.alpha)) return bad("lora_alpha", "is not above 0");
+  if (!(spec.alpha > 0 && spec.alpha <= kAdapterAlphaMax)) {
+    return bad("lora_alpha", absl::StrCat("is not above 0 and at most ", kAdapterAlphaMax));
+  }
   auto targets = ReadTargets(object["target_modules"]);
   if (!targets.ok()) return bad("target_modules", targets.status().message());
   spec.targets = *std::move(targets);

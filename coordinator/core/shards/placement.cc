@@ -94,6 +94,10 @@ std::string Difference(const JobFacts& ours, const JobFacts& theirs) {
   if (ours.data_digest != theirs.data_digest) {
     return differ("digest of the data", absl::Hex(ours.data_digest), absl::Hex(theirs.data_digest));
   }
+  if (ours.base_digest != theirs.base_digest) {
+    return differ("digest of the frozen weights (model.initial_weights_path)",
+                  absl::Hex(ours.base_digest), absl::Hex(theirs.base_digest));
+  }
   return "";
 }
 

@@ -105,6 +105,9 @@ TEST_CASE("the first fact that differs is named with both values") {
   theirs = ours;
   theirs.model.config_json = "{}";
   CHECK(Difference(ours, theirs) == "the model's numbers (config.json)");
+  theirs = ours;
+  theirs.base_digest = 7;
+  CHECK_FALSE(Difference(ours, theirs).empty());
 }
 
 }  // namespace
