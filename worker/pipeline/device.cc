@@ -108,11 +108,11 @@ absl::Status Device::TakeLayer(const LayerShard& shard, bool table_only, const L
                                                           .undivided = std::move(undivided),
                                                           .state = *std::move(state)}));
     held = held_.back().get();
-    // What has nothing to train is nowhere to be had, and needs nothing.
-    held->written = held->whole = held->state.layout().size == 0;
   } else if (const absl::Status owns = held->Own(*stream_, owned); !owns.ok()) {
     return OutOfMemory(owns, DescribeStages(), kFewerLayers);
   }
+  // What has nothing to train is nowhere to be had, and lacks nothing after any step.
+  if (held->state.layout().size == 0) held->written = held->whole = true;
   held->surplus = false;
   planned_.push_back(held);
   return absl::OkStatus();
@@ -132,9 +132,10 @@ absl::Status Device::TakeLayers(const EngineJob& job,
     ATOLL_RETURN_IF_ERROR(
         TakeLayer({0, role_->rank, tensor_split_ratios}, true, layers[0]->layout(), job));
   }
-  // State made for a plan that never ran has no use.
+  // State made for a plan that never ran has no use, nor have frozen weights alone.
   std::erase_if(held_, [](const auto& held) {
-    return held->surplus && !held->written && held->before.empty();
+    const bool trains = held->state.layout().size > 0;
+    return held->surplus && !(trains && (held->written || !held->before.empty()));
   });
   std::vector<LayerState*> states;
   for (HeldState* held : planned_) states.push_back(&held->state);

@@ -210,7 +210,7 @@ class Engine {
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step,
                         const std::map<LayerPart, std::span<const float>>& parts);
 
-  // The shards in the plan whose frozen tensors are not here yet, once each; to be set before a
+  // The shards in the plan whose frozen tensors are not here yet, by layer; to be set before a
   // step, from what FrozenLayout describes. Later plans keep them with the layer.
   std::vector<LayerShard> ListLackingFrozen() const;
   absl::Status SetFrozen(const LayerShard& shard, std::span<const float> values);

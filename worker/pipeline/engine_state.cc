@@ -167,6 +167,7 @@ std::vector<LayerShard> Engine::ListLackingFrozen() const {
       if (held->lacks_frozen() && !known) shards.push_back(held->shard);
     }
   }
+  std::ranges::stable_sort(shards, {}, &LayerShard::layer);
   return shards;
 }
 
