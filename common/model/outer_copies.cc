@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "common/model/job_model.h"
+#include "common/model/layout.h"
 #include "common/model/outer_cut.h"
 #include "common/protocol/host_copies.h"
 
@@ -60,7 +62,9 @@ namespace {
 
 constexpr int64_t kElementBytes = sizeof(float);
 constexpr int64_t kSavesInMemory = 2;  // the older one is kept until the newer one is whole
-constexpr int64_t kStagedLayers = 2;   // what devices hold, and what takes its place
+// What devices hold, and what takes its place; or what an adapter leaves as it is, whole as it is
+// read, and cut and rounded.
+constexpr int64_t kStagedLayers = 2;
 
 // Lists for each worker the layers of which its devices hold a part.
 std::map<NodeId, std::set<int32_t>> LayersByWorker(const IslandPlan& plan) {
@@ -76,10 +80,25 @@ std::map<NodeId, std::set<int32_t>> LayersByWorker(const IslandPlan& plan) {
   return layers;
 }
 
+// Counts the elements that an adapter leaves as they are, by layer.
+std::vector<int64_t> CountFrozen(const JobSpec& spec, const JobFacts& facts) {
+  std::vector<int64_t> frozen(facts.layers.size());
+  if (spec.adapter.kind == AdapterKind::kNone) return frozen;
+  const auto config = ModelConfigFromFacts(facts.model, spec);
+  if (!config.ok()) return frozen;  // the model is not known yet
+  const std::vector<LayerLayout> layouts = MakeLayouts(*config);
+  for (size_t l = 0; l < std::min(frozen.size(), layouts.size()); ++l) {
+    frozen[l] = layouts[l].frozen_size;
+  }
+  return frozen;
+}
+
 }  // namespace
 
 std::map<NodeId, HostCopies> MakeAllHostCopies(const JobSpec& spec, const IslandPlan& plan,
-                                               const std::vector<LayerSize>& layers) {
+                                               const JobFacts& facts) {
+  const std::vector<LayerSize>& layers = facts.layers;
+  const std::vector<int64_t> frozen = CountFrozen(spec, facts);
   const int64_t block = PartBlock(spec.outer.push_encoding);
   const auto copies = static_cast<int32_t>(spec.checkpoint.peer_copies);
   std::map<NodeId, HostCopies> all;
@@ -99,7 +118,7 @@ std::map<NodeId, HostCopies> MakeAllHostCopies(const JobSpec& spec, const Island
     int64_t largest = 0;
     for (const int32_t l : held) {
       const int64_t layer = kElementBytes * layers[static_cast<size_t>(l)].elements;
-      largest = std::max(largest, layer);
+      largest = std::max({largest, layer, kElementBytes * frozen[static_cast<size_t>(l)]});
       // Without overlap the parameters are theta_base when that is validated.
       if (validates && spec.outer.overlap != Overlap::kNone) bytes.validation_bytes += layer;
     }
@@ -108,9 +127,9 @@ std::map<NodeId, HostCopies> MakeAllHostCopies(const JobSpec& spec, const Island
   return all;
 }
 
-HostCopies MakeHostCopies(const JobSpec& spec, const IslandPlan& plan,
-                          const std::vector<LayerSize>& layers, const NodeId& worker) {
-  const auto all = MakeAllHostCopies(spec, plan, layers);
+HostCopies MakeHostCopies(const JobSpec& spec, const IslandPlan& plan, const JobFacts& facts,
+                          const NodeId& worker) {
+  const auto all = MakeAllHostCopies(spec, plan, facts);
   const auto found = all.find(worker);
   return found == all.end() ? HostCopies() : found->second;
 }

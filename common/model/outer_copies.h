@@ -37,12 +37,12 @@ struct HostCopies {
     return exchange_bytes + save_bytes + staging_bytes + validation_bytes;
   }
 };
-HostCopies MakeHostCopies(const JobSpec& spec, const IslandPlan& plan,
-                          const std::vector<LayerSize>& layers, const NodeId& worker);
+HostCopies MakeHostCopies(const JobSpec& spec, const IslandPlan& plan, const JobFacts& facts,
+                          const NodeId& worker);
 // Returns the copies of all of the plan's workers that keep any, in about the time of a single call
 // of MakeHostCopies.
 std::map<NodeId, HostCopies> MakeAllHostCopies(const JobSpec& spec, const IslandPlan& plan,
-                                               const std::vector<LayerSize>& layers);
+                                               const JobFacts& facts);
 
 }  // namespace atl
 

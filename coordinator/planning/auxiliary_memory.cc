@@ -173,7 +173,7 @@ absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan) {
   std::optional<std::map<NodeId, HostCopies>> copies;
   for (const PlanMember& member : request.members) {
     if (member.devices.empty() || member.devices[0].host_memory_bytes == 0) continue;
-    if (!copies) copies = MakeAllHostCopies(request.spec, plan, request.facts.layers);
+    if (!copies) copies = MakeAllHostCopies(request.spec, plan, request.facts);
     const NodeId& worker = member.member.worker;
     int64_t messages = 0;
     for (const PlanProgram& program : plan.programs) {

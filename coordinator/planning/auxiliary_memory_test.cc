@@ -40,7 +40,7 @@ int64_t Elements(const PlanRequest& request) {
 }
 
 int64_t CountOwned(const PlanRequest& request, const IslandPlan& plan, const NodeId& worker) {
-  return MakeHostCopies(request.spec, plan, request.facts.layers, worker).needed_bytes();
+  return MakeHostCopies(request.spec, plan, request.facts, worker).needed_bytes();
 }
 
 TEST_CASE("both ends of a stage link hold messages for what is in flight, and one more") {
@@ -119,7 +119,7 @@ TEST_CASE("a_worker_whose_host_lacks_room_for_what_it_owns_and_saves_is_refused_
   request.spec.schedule.validation_sequences = 0;
   const IslandPlan plan = Planned(request);
   const auto staged = [&](const NodeId& worker) {
-    return MakeHostCopies(request.spec, plan, request.facts.layers, worker).staging_bytes;
+    return MakeHostCopies(request.spec, plan, request.facts, worker).staging_bytes;
   };
   // Both keep copies of all that is exchanged, and save what each owns.
   CHECK(CountOwned(request, plan, "w1") + CountOwned(request, plan, "w2") ==

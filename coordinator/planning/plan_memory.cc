@@ -195,7 +195,7 @@ using AllCopies = std::map<NodeId, HostCopies>;
 // Nothing of a described cluster, whose hosts are not planned.
 AllCopies MakePlannedHostCopies(const PlanRequest& request, const IslandPlan& plan) {
   if (request.facts.layers.empty()) return {};
-  return MakeAllHostCopies(request.spec, plan, request.facts.layers);
+  return MakeAllHostCopies(request.spec, plan, request.facts);
 }
 
 HostCopies CopiesOn(const AllCopies& all, const NodeId& worker) {

@@ -96,8 +96,7 @@ TEST_CASE("resident_memory_is_that_of_devices_and_more_with_copies_in_memory") {
     if (WorkerFromDevice(program.device) == worker) devices += program.memory_peak_bytes;
   }
   const int64_t least = resident();
-  const int64_t owned =
-      MakeHostCopies(request.spec, plan, request.facts.layers, worker).needed_bytes();
+  const int64_t owned = MakeHostCopies(request.spec, plan, request.facts, worker).needed_bytes();
   CHECK(least > devices + owned);
   request.spec.checkpoint.peer_copies = 1;
   CHECK(resident() > least);

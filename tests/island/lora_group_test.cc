@@ -2,7 +2,9 @@
 
 #include <catch2/catch.hpp>
 
-#include "tests/island/group_fixture.h"
+#include "common/protocol/host_copies.h"
+#include "tests/island/cuts.h"
+#include "tests/island/solo_island.h"
 #include "worker/model/weights.h"
 
 namespace atl::worker {
@@ -11,26 +13,35 @@ namespace {
 // A world with a model's folder, and a job that trains an adapter beside it.
 struct LoraWorld : World {
   LoraWorld() {
-    ModelConfig config = *ModelConfigFromSpec(spec.model, spec.data.sequence_length);
-    const std::vector<LayerLayout> layouts = MakeLayouts(config);
+    WriteBase(3);
+    spec.model = {.initial_weights_path = folder + "/base"};
+    spec.adapter = {.kind = AdapterKind::kLora, .rank = 4, .targets = {kAllLinear}};
+  }
+  void WriteBase(uint64_t seed) const {
     std::vector<float> values;
     const auto source = [&](int l) -> absl::StatusOr<std::span<const float>> {
       values.resize(static_cast<size_t>(layouts[static_cast<size_t>(l)].size));
-      InitLayer(layouts[static_cast<size_t>(l)], config.layers, 3, values);
+      InitLayer(layouts[static_cast<size_t>(l)], config.layers, seed, values);
       for (float& value : values) value *= 2;  // or little depends on what is trained
       return values;
     };
     REQUIRE(WriteModelFolder(folder + "/base", config, layouts, source).ok());
-    spec.model = {.initial_weights_path = folder + "/base"};
-    spec.adapter = {.kind = AdapterKind::kLora, .rank = 4, .targets = {kAllLinear}};
   }
+
+  const ModelConfig config = *ModelConfigFromSpec(spec.model, spec.data.sequence_length);
+  const std::vector<LayerLayout> layouts = MakeLayouts(config);
 };
 
 TEST_CASE("islands_train_an_adapter_as_one_device_does") {
   const LoraWorld world;
   for (const IslandLayout& layout :
        {Pipeline("two stages", {3, 3}, 2), Pipeline("ends alone", {1, 4, 1}, 3),
-        Replicas("unequal replicas", {5, 3}, 2)}) {
+        Replicas("unequal replicas", {5, 3}, 2),
+        IslandLayout{.name = "cut layers",
+        .replicas = {{{2, 4}, 4, 2}},
+        .tensor_parallel = 2,
+        .tensor_split_ratios = {1, 3},
+        .workers = 2}}) {
     INFO(layout.name);
     SingleDeviceTrainer alone(world);
     TestGroup group(world, layout.workers, 2);
@@ -74,6 +85,64 @@ TEST_CASE("after_a_death_others_read_the_frozen_weights_that_they_lack_and_go_on
   for (; step < 10; ++step) {
     REQUIRE(group["w1"].Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
   }
+}
+
+// Layers without an adapter's parameters have nothing to fetch, and are whole again.
+TEST_CASE("a_step_of_adapters_whose_owners_have_taken_it_counts_and_others_follow") {
+  CheckOwnersStepCounts(LoraWorld());
+}
+
+TEST_CASE("bases_of_equal_shapes_and_other_weights_have_other_digests") {
+  const LoraWorld world;
+  const auto open = [&](const JobSpec& spec) {
+    const auto job = GroupJob::Open(spec, DType::kFloat32);
+    INFO(job.status());
+    REQUIRE(job.ok());
+    return job->facts;
+  };
+  const JobFacts first = open(world.spec);
+  CHECK(first.base_digest != 0);
+  CHECK(open(world.spec) == first);
+  world.WriteBase(4);
+  JobFacts other = open(world.spec);
+  CHECK(std::exchange(other.base_digest, first.base_digest) != first.base_digest);
+  CHECK(other == first);
+  JobSpec whole = world.spec;
+  whole.adapter = {};
+  CHECK(open(whole).base_digest == 0);
+}
+
+TEST_CASE("a_base_that_was_exchanged_since_the_job_was_opened_is_not_read") {
+  const LoraWorld world;
+  TestGroup group(world, 1);
+  world.WriteBase(4);
+  const IslandLayout layout = Pipeline("one stage", {6}, 1);
+  CHECK_FALSE(group.Order(group.PlanFor(layout, {"w1"})).ok());
+  world.WriteBase(3);
+  group.Take(layout, {"w1"});
+  REQUIRE(group["w1"].trainer->InitialWeights().ok());
+  CHECK(group["w1"].Step(0) == Approx(SingleDeviceTrainer(world).Step(0)).epsilon(1e-5));
+}
+
+TEST_CASE("a_lone_worker_needs_room_for_frozen_weights_on_its_host") {
+  const LoraWorld world;
+  int64_t trained = 0, frozen = 0;
+  for (const LayerLayout& layout : GroupJob::Open(world.spec, DType::kFloat32)->layouts) {
+    trained += 4 * layout.size;
+    frozen += 4 * layout.frozen_size;
+  }
+  const auto prepare = [&](int64_t host_bytes) {
+    SoloIsland island({.spec = world.spec,
+                       .make_device =
+                           [](int index) {
+                             return LocalDevice{index, NewCpuBackend(1), NewCpuBackend(1)};
+                           },
+                       .leader = {.host_bytes = host_bytes, .devices_on_host = true}});
+    return island.trainer().Do<Prepared>(Prepare{kJob, island.spec}).status();
+  };
+  const int64_t least = (OuterCopies(world.spec) + SaveCopies(world.spec) + 4) * trained + frozen;
+  CHECK(prepare(least).ToString() == "OK");
+  CHECK(absl::IsResourceExhausted(prepare(least - 1)));
 }
 
 TEST_CASE("a_base_that_lacks_a_tensor_is_refused_when_the_job_is_opened") {

@@ -57,7 +57,7 @@ void LayerBench::Carve(Carver& carver) {
   const int64_t table = model_.part().vocab.size() * model_.config().d_model;
   if (last() && model_.config().tied_head) {
     table_ = carver.Take(compute, 1, table);
-    table_grads_ = carver.Take(DType::kFloat32, 1, table);
+    if (!model_.config().adapter.present()) table_grads_ = carver.Take(DType::kFloat32, 1, table);
   }
   const int64_t width = first() ? 0 : model_.output_cols(index_ - 1);
   input_ = first() ? carver.Take(DType::kInt32, 1,

@@ -194,10 +194,11 @@ absl::Status IslandLeader::CheckMemory(const IslandPlan* plan) const {
   if (plan == nullptr) {
     bytes = elements * (OuterCopies(spec_) + SaveCopies(spec_)) * kElementBytes;
   } else {
-    bytes =
-        MakeHostCopies(spec_, *plan, facts_.layers, plan->members.front().worker).needed_bytes();
+    bytes = MakeHostCopies(spec_, *plan, facts_, plan->members.front().worker).needed_bytes();
   }
-  if (options_.devices_on_host && alone) bytes += elements * kDeviceCopies * kElementBytes;
+  if (options_.devices_on_host && alone) {
+    bytes += elements * kDeviceCopies * kElementBytes + port_->island_job()->frozen_bytes;
+  }
   if (bytes <= options_.host_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "the model's ", elements, " parameters need ", bytes, " bytes ",

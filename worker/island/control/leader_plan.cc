@@ -187,7 +187,7 @@ absl::StatusOr<ConfigureCall> IslandLeader::AgreeOnStep() {
 // Every member gets what it lacks of the plan's state.
 absl::Status IslandLeader::FetchAll(StateTransferPlan& transfers, int64_t save,
                                     const StateName& state) {
-  int64_t bytes = 0;  // that move to all
+  int64_t bytes = port_->island_job()->frozen_bytes;  // with those that move to all
   for (const auto& [member, moves] : transfers.transfers) bytes += CountMovedBytes(moves);
   // Each member times out by itself when nothing comes any more.
   const absl::Status status =

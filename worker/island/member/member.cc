@@ -91,6 +91,9 @@ absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bo
   ATOLL_ASSIGN_OR_RETURN(std::vector<LocalDevice> devices, options_.make_devices());
   const auto opened = std::make_shared<const GroupJob>(std::move(job));
   island_job_ = {opened->spec, opened->facts.layers, opened->undivided};
+  for (const LayerLayout& base : opened->base_layouts) {
+    island_job_.frozen_bytes += base.size * static_cast<int64_t>(sizeof(float));
+  }
   saved_.SetRemote(spec.checkpoint.remote);
   device_side_ = DeviceSide::Of(name(), devices, &transport_, &transport_.log(),
                                 options_.engine.message_timeout);

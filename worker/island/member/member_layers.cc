@@ -17,6 +17,17 @@ absl::Status CheckElements(const LayerShard& shard, Range wanted, int64_t elemen
                                                  elements));
 }
 
+// The folder's tensors must be those that the job was opened with, and all workers have.
+absl::Status CheckBase(const GroupJob& job, const Cancelled& cancelled) {
+  const std::string& folder = job.spec.model.initial_weights_path;
+  const auto digest = DigestWeights(folder, job.base_layouts, cancelled);
+  if (!digest.ok()) return Annotate(digest.status(), "model.initial_weights_path");
+  if (*digest == job.facts.base_digest) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("model.initial_weights_path: the weights in ", folder,
+                   " are others than when the job was opened; put back what was there"));
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------- what is on these devices ----
@@ -70,34 +81,40 @@ absl::Status MemberLayers::Fetch(const std::vector<StateTransfer>& transfers,
   return absl::OkStatus();
 }
 
-// One layer after the other: the host's memory has room for one.
+// One layer after the other: the host's memory has room for one. The engine is free meanwhile.
 absl::Status MemberLayers::ReadFrozen() {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_->OpenJob());
   if (job->base_layouts.empty()) return absl::OkStatus();
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
+  const std::vector<LayerShard> lacking = [&] {
+    const std::lock_guard work(state_->engine_mutex());
+    return engine->ListLackingFrozen();
+  }();
+  if (lacking.empty()) return absl::OkStatus();
+  const std::string& folder = job->spec.model.initial_weights_path;
   const Cancelled cancelled = state_->UntilInterrupted();
+  ATOLL_RETURN_IF_ERROR(CheckBase(*job, cancelled));
   std::vector<float> whole, cut;
   int32_t read = -1;
-  const std::lock_guard work(state_->engine_mutex());
-  for (const LayerShard& shard : engine->ListLackingFrozen()) {
-    const auto l = static_cast<size_t>(shard.layer);
+  for (const LayerShard& shard : lacking) {
+    const LayerLayout& base = job->base_layouts[static_cast<size_t>(shard.layer)];
     if (read != shard.layer) {
       std::vector<std::span<float>> spans(job->base_layouts.size());
-      whole.resize(static_cast<size_t>(job->base_layouts[l].size));
-      spans[l] = whole;
-      ATOLL_RETURN_IF_ERROR(Annotate(
-          ReadWeights(job->spec.model.initial_weights_path, job->base_layouts, spans, cancelled),
-          "model.initial_weights_path"));
+      whole.resize(static_cast<size_t>(base.size));
+      spans[static_cast<size_t>(shard.layer)] = whole;
+      ATOLL_RETURN_IF_ERROR(Annotate(ReadWeights(folder, job->base_layouts, spans, cancelled),
+                                     "model.initial_weights_path"));
       read = shard.layer;
     }
-    if (shard.tensor_split_ratios.size() == 1) {
-      ATOLL_RETURN_IF_ERROR(engine->SetFrozen(shard, whole));
-      continue;
+    std::span<const float> values = whole;
+    if (shard.tensor_split_ratios.size() > 1) {
+      ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job->GetLayerLayout(shard));
+      cut.resize(static_cast<size_t>(part.frozen_size));
+      CutLayer(base, FrozenLayout(part), whole, cut);
+      values = cut;
     }
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job->GetLayerLayout(shard));
-    cut.resize(static_cast<size_t>(part.frozen_size));
-    CutLayer(job->base_layouts[l], FrozenLayout(part), whole, cut);
-    ATOLL_RETURN_IF_ERROR(engine->SetFrozen(shard, cut));
+    const std::lock_guard work(state_->engine_mutex());
+    ATOLL_RETURN_IF_ERROR(engine->SetFrozen(shard, values));
   }
   return absl::OkStatus();
 }
