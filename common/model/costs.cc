@@ -14,14 +14,13 @@ double VisiblePairs(const ModelConfig& c, const Architecture& a, int64_t block, 
   return window > 0 ? window * t - window * window / 2 : t * t / 2;
 }
 
-double BlockFlops(const ModelConfig& c, int64_t block, int64_t seq_len) {
+double BlockFlops(const ModelConfig& c, int64_t block, int64_t seq_len,
+                  int64_t adapter_parameters) {
   const Architecture a = c.architecture();
   const auto d = static_cast<double>(c.d_model), q = static_cast<double>(c.query_channels());
   const auto kv = static_cast<double>(c.key_channels()), f = static_cast<double>(c.ffn);
-  double weights = d * (2 * q + 2 * kv) + (a.gated() ? 3 : 2) * d * f;
-  if (c.adapter.present()) {
-    weights += static_cast<double>(MakeLayouts(c)[static_cast<size_t>(block + 1)].size);
-  }
+  const double weights =
+      d * (2 * q + 2 * kv) + (a.gated() ? 3 : 2) * d * f + static_cast<double>(adapter_parameters);
   return 2 * weights * static_cast<double>(seq_len) + 4 * q * VisiblePairs(c, a, block, seq_len);
 }
 
@@ -70,12 +69,14 @@ void AddFrozen(const ModelConfig& c, const LayerLayout& layout, int64_t layer, i
 
 }  // namespace
 
-double ForwardFlops(const ModelConfig& c, int64_t layer, int64_t seq_len) {
+double ForwardFlops(const ModelConfig& c, int64_t layer, int64_t seq_len,
+                    int64_t adapter_parameters) {
   if (c.is_images()) {
     return static_cast<double>(seq_len) * ForwardFlops(ImageLayers(c)[static_cast<size_t>(layer)]);
   }
   if (layer == 0) return 0;  // a table look-up is none
-  return layer <= c.layers ? BlockFlops(c, layer - 1, seq_len) : HeadFlops(c, seq_len);
+  return layer <= c.layers ? BlockFlops(c, layer - 1, seq_len, adapter_parameters)
+                           : HeadFlops(c, seq_len);
 }
 
 std::vector<LayerCosts> CostsByLayer(const ModelConfig& c, int64_t seq_len,
@@ -91,7 +92,7 @@ std::vector<LayerCosts> CostsByLayer(const ModelConfig& c, int64_t seq_len,
     LayerCosts costs;
     costs.name = layout.name;
     costs.parameters = costs.read_parameters = layout.size;
-    costs.forward_flops = ForwardFlops(c, l, seq_len);
+    costs.forward_flops = ForwardFlops(c, l, seq_len, c.adapter.present() ? layout.size : 0);
     if (c.adapter.present()) AddFrozen(c, layout, l, seq_len, &costs);
     costs.output_bytes = seq_len * (head ? c.vocab : c.d_model) * element.compute;
     if (l == 0) {

@@ -24,8 +24,9 @@ struct LayerCosts {
 
 // Floating-point operations of the forward pass of one sequence through layer `layer` of
 // config.layers + 2. Backward takes twice as many, half of them for the weights but for attention's
-// scores. REQUIRES: valid.
-double ForwardFlops(const ModelConfig& config, int64_t layer, int64_t seq_len);
+// scores. `adapter_parameters`: of the layer. REQUIRES: valid.
+double ForwardFlops(const ModelConfig& config, int64_t layer, int64_t seq_len,
+                    int64_t adapter_parameters = 0);
 
 // Returns the costs of all layers in order, each whole. REQUIRES: valid.
 std::vector<LayerCosts> CostsByLayer(const ModelConfig& config, int64_t seq_len,

@@ -165,16 +165,39 @@ absl::Status ReadRuntime(const v1::Runtime& runtime, plan::CostOptions* options)
   return absl::OkStatus();
 }
 
+// Frozen weights are of the type of the devices that were measured, which may be another than the
+// model has: layers with nothing else say how many bytes each takes there.
+// REQUIRES: checked rows.
+void ScaleFrozen(const v1::ClusterProfile& profile, plan::Model* model) {
+  double measured = 0, assumed = 0;
+  for (const v1::LayerMemory& memory : profile.memory()) {
+    const auto l = static_cast<size_t>(memory.layer());
+    // A tied head's table is measured elsewhere.
+    if (l + 1 >= model->layers.size() || memory.tensor_parallel() != 1) continue;
+    const plan::Layer& layer = model->layers[l];
+    if (layer.parameters > 0 || layer.frozen_bytes == 0) continue;
+    measured += static_cast<double>(memory.parameter_bytes());
+    assumed += static_cast<double>(layer.frozen_bytes);
+  }
+  if (measured <= 0) return;
+  for (plan::Layer& layer : model->layers) {
+    layer.frozen_bytes = std::llround(static_cast<double>(layer.frozen_bytes) * measured / assumed);
+  }
+}
+
 absl::Status ReadMemory(const v1::ClusterProfile& profile, plan::Model* model,
                         plan::CostOptions* options, plan::MemoryTable* table) {
   ATOLL_RETURN_IF_ERROR(ReadRuntime(profile.runtime(), options));
+  for (const v1::LayerMemory& memory : profile.memory()) {
+    ATOLL_RETURN_IF_ERROR(CheckMemory(memory, static_cast<int>(model->layers.size())));
+  }
+  ScaleFrozen(profile, model);
   double parameters = 0;
   double bytes = 0;
   std::map<int, int64_t> rows_of_layer;
   std::set<std::tuple<int, int, int>> seen;
   for (const v1::LayerMemory& memory : profile.memory()) {
     const int l = memory.layer();
-    ATOLL_RETURN_IF_ERROR(CheckMemory(memory, static_cast<int>(model->layers.size())));
     if (!seen.emplace(l, memory.tensor_parallel(), memory.micro_batch_sequences()).second) {
       return absl::InvalidArgumentError(absl::StrCat(
           "memory of layer ", l, " appears twice for tensor_parallel = ", memory.tensor_parallel(),

@@ -175,6 +175,22 @@ std::string MemoryRow(int layer, int degree, int rows, int64_t parameters, int64
                       workspace, "\"}");
 }
 
+// The model has them in two bytes each, the devices that were measured in four.
+TEST_CASE("frozen_weights_are_of_the_type_that_was_measured") {
+  const auto profile = ParseProfileJson(
+      WithMemory(MemoryRow(0, 1, 1, 1000, 0, 0) + "," + MemoryRow(1, 1, 1, 3600, 0, 0)), "p.json");
+  REQUIRE(profile.ok());
+  plan::Model model = TwoLayers();
+  model.layers[0].frozen_bytes = 500;
+  model.layers[1].frozen_bytes = 1000;
+  model.layers[1].parameters = 100;
+  plan::CostOptions options;
+  REQUIRE(ToProfiled(*profile, &model, &options).ok());
+  CHECK(model.layers[0].frozen_bytes == 1000);
+  CHECK(model.layers[1].frozen_bytes == 2000);
+  CHECK(options.state_bytes_per_parameter == Approx(16));
+}
+
 // Layer 0 was measured on one device and on each of two, which keep more than half of it.
 TEST_CASE("memory_of_tensor_parallel_devices_is_what_was_measured_of_them") {
   const std::string rows =

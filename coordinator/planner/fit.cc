@@ -54,8 +54,12 @@ std::string Remedy(const Cluster& cluster, const Costs& costs, const Need& need,
   std::string text =
       absl::StrFormat("; %d more %s would hold it", static_cast<int64_t>(std::ceil(lacks / each)),
                       cluster.types[type].name);
+  double frozen = 0;
+  for (const Layer& layer : costs.model().layers) {
+    frozen += static_cast<double>(layer.frozen_bytes);
+  }
   const double per_parameter =
-      (has - need.activation_bytes) / static_cast<double>(costs.model().parameters());
+      (has - need.activation_bytes - frozen) / static_cast<double>(costs.model().parameters());
   if (per_parameter > 0) {
     absl::StrAppendFormat(&text, ", or at most %.1f bytes of state per parameter instead of %g",
                           per_parameter, costs.options().state_bytes_per_parameter);

@@ -343,6 +343,13 @@ TEST_CASE("What cannot fit is refused with what would help") {
   CHECK(plan.status().code() == absl::StatusCode::kResourceExhausted);
   CHECK_THAT(std::string(plan.status().message()),
              Catch::Contains("lacks") && Catch::Contains("more p4 would hold it"));
+  // Less state per parameter does not help where frozen weights alone are too much.
+  plan::Model frozen = *FindModel("llama-70b");
+  for (Layer& layer : frozen.layers) layer.frozen_bytes = 2 * std::exchange(layer.parameters, 1000);
+  const absl::Status adapted =
+      PlanJob(cluster, Costs(frozen, {}, {}), {.global_batch = 8}, kQuick).status();
+  CHECK_THAT(std::string(adapted.message()), Catch::Contains("more p4 would hold it") &&
+                                                 !Catch::Contains("of state per parameter"));
   const auto none = PlanJob(cluster, MakeCosts("gpt2"), {.global_batch = 0}, kQuick);
   CHECK_THAT(std::string(none.status().message()), Catch::Contains("global_batch = 0"));
 }

@@ -68,22 +68,19 @@ class Placement {
     NumberLayers();
   }
 
-  // Parameters that stay where they are, of this layout's.
+  // Bytes of state that stay where they are, of this layout's.
   double CountInPlace(const plan::Layout& layout) const {
-    double parameters = 0;
+    double bytes = 0;
     for (const plan::Replica& replica : layout.replicas) {
-      for (const plan::Stage& stage : replica.stages)
-        parameters += Overlap(stage, stage.devices[0]);
+      for (const plan::Stage& stage : replica.stages) bytes += Overlap(stage, stage.devices[0]);
     }
-    return parameters;
+    return bytes;
   }
 
-  double Parameters() const {
-    double parameters = 0;
-    for (const plan::Layer& layer : input_.costs.model().layers) {
-      parameters += static_cast<double>(layer.parameters);
-    }
-    return parameters * static_cast<double>(layout_.replicas.size());
+  double CountBytes() const {
+    double bytes = 0;
+    for (const plan::Layer& layer : input_.costs.model().layers) bytes += Bytes(layer);
+    return bytes * static_cast<double>(layout_.replicas.size());
   }
 
   // Other devices for the entities: those of a replica that ran last stay together where that keeps
@@ -162,15 +159,19 @@ class Placement {
     return indices_;
   }
 
+  // With frozen weights, which are read from disk where they are not held.
+  double Bytes(const plan::Layer& layer) const {
+    return plan::LayerStateBytes(layer, input_.costs.options());
+  }
+
   double Overlap(const plan::Stage& stage, int device) const {
     const auto held = held_.find(input_.cluster.devices[device].node);
     if (held == held_.end()) return 0;
-    double parameters = 0;
+    double bytes = 0;
     for (int layer = stage.first_layer; layer < stage.last_layer; ++layer) {
-      if (!held->second[layer]) continue;
-      parameters += static_cast<double>(input_.costs.model().layers[layer].parameters);
+      if (held->second[layer]) bytes += Bytes(input_.costs.model().layers[layer]);
     }
-    return parameters;
+    return bytes;
   }
 
   // Large layouts have few different parts, and are compared entity by entity.
@@ -220,7 +221,7 @@ class Placement {
   }
 
   struct Match {
-    double parameters = 0;
+    double bytes = 0;
     int unchanged = 0;
     std::vector<std::pair<size_t, size_t>> pairs = {};  // part, entity
   };
@@ -242,7 +243,7 @@ class Placement {
       if (given.contains(p) || matched.contains(e)) continue;
       given.insert(p);
       matched.insert(e);
-      match.parameters -= overlap;
+      match.bytes -= overlap;
       match.unchanged += moved ? 0 : 1;
       match.pairs.emplace_back(parts[p], entities[e]);
     }
@@ -277,14 +278,12 @@ class Placement {
     for (size_t r = 0; r < parts.size(); ++r) {
       for (const size_t from : own ? std::set<size_t>{r} : Compared(r, parts[r])) {
         const Match match = MatchParts(parts[r], entities[from]);
-        if (match.parameters > 0) {
-          order.emplace_back(-match.parameters, -match.unchanged, r, from);
-        }
+        if (match.bytes > 0) order.emplace_back(-match.bytes, -match.unchanged, r, from);
       }
     }
     std::sort(order.begin(), order.end());
     std::set<size_t> given, matched;
-    for (const auto& [parameters, unchanged, r, from] : order) {
+    for (const auto& [bytes, unchanged, r, from] : order) {
       if (given.contains(r) || matched.contains(from)) continue;
       given.insert(r);
       matched.insert(from);
@@ -352,8 +351,8 @@ void KeepStateInPlace(const PlanRequest& request, const PlanningInput& input, pl
     absl::StrAppendFormat(&plan.reason,
                           "; %.0f%% of its state stays where it is (%.0f%% before devices changed "
                           "places)",
-                          100 * placement.CountInPlace(*layout) / placement.Parameters(),
-                          100 * before / placement.Parameters());
+                          100 * placement.CountInPlace(*layout) / placement.CountBytes(),
+                          100 * before / placement.CountBytes());
     plan.layout = *std::move(layout);
     plan.outcome = *std::move(outcome);
     return;
