@@ -192,15 +192,15 @@ absl::Status Write(const ExportRequest& request, const std::vector<LayerLayout>&
                             request.weight_type);
   }
   if (!request.merge) {
-    ATOLL_RETURN_IF_ERROR(RemoveFiles(request.folder, IsModelFile));
-    return WriteAdapterFolder(request.folder, request.config, layouts, source(values), request.base,
-                              request.weight_type);
+    ATOLL_RETURN_IF_ERROR(WriteAdapterFolder(request.folder, request.config, layouts,
+                                             source(values), request.base, request.weight_type));
+    return RemoveFiles(request.folder, IsModelFile);
   }
   const std::vector<LayerLayout> base = MakeLayouts(request.config.Base());
   ATOLL_ASSIGN_OR_RETURN(const Values merged, Merge(request, layouts, base, values));
-  ATOLL_RETURN_IF_ERROR(RemoveFiles(request.folder, IsAdapterFile));
-  return WriteModelFolder(request.folder, request.config.Base(), base, source(merged),
-                          kMaxShardBytes, request.weight_type);
+  ATOLL_RETURN_IF_ERROR(WriteModelFolder(request.folder, request.config.Base(), base,
+                                         source(merged), kMaxShardBytes, request.weight_type));
+  return RemoveFiles(request.folder, IsAdapterFile);
 }
 
 }  // namespace
