@@ -116,5 +116,22 @@ TEST_CASE("on_devices_steps_of_every_optimizer_have_pytorchs_losses") {
   }
 }
 
+// Those of the model, with an adapter that adds nothing yet.
+TEST_CASE("on_devices_frozen_weights_make_pytorchs_logits") {
+  OnEveryDevice([](const BackendUnderTest& under_test, std::unique_ptr<Backend> backend,
+                   const std::string& name) {
+    ModelConfig config = Must(ReadModelConfig(Fixture::Folder(name)));
+    if (config.architecture().objective != Objective::kNextToken) return;
+    CAPTURE(under_test.name, name);
+    config.adapter = {.rank = 2, .alpha = 2, .targets = {kAllLinear}};
+    Fixture fixture(name, std::move(backend), 2, under_test.compute, config);
+    const std::vector<float> expected = fixture.Expected("logits");
+    std::vector<float> logits(expected.size() / kRows);
+    Must(fixture.runner().Logits(fixture.Sequence(0), logits));
+    CHECK(Difference(logits, std::span(expected).first(logits.size())) <
+          GetTolerance(under_test, fixture).numbers);
+  });
+}
+
 }  // namespace
 }  // namespace atl

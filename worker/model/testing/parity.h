@@ -65,21 +65,32 @@ class Fixture {
 
   Fixture(const std::string& name, std::unique_ptr<Backend> backend, int64_t micro_batch_rows,
           DType compute = DType::kFloat32, InnerOptimizer optimizer = InnerOptimizer::kAdamW)
+      : Fixture(name, std::move(backend), micro_batch_rows, compute,
+                Must(ReadModelConfig(Folder(name))), optimizer) {}
+  // `config`: the folder's, with an adapter or without.
+  Fixture(const std::string& name, std::unique_ptr<Backend> backend, int64_t micro_batch_rows,
+          DType compute, const ModelConfig& config,
+          InnerOptimizer optimizer = InnerOptimizer::kAdamW)
       : backend_(std::move(backend)),
         folder_(Folder(name)),
         expected_(Must(SafetensorsReader::Open(folder_ + "/expected.safetensors"))),
-        model_(Must(Model::Create(Must(ReadModelConfig(folder_)), compute))),
+        model_(Must(Model::Create(config, compute))),
         runner_(Must(ModelRunner::Create(
             *backend_, model_,
             {.micro_batch_rows = micro_batch_rows, .seq_len = kSeqLen, .optimizer = optimizer}))) {
-    std::vector<LayerLayout> layouts;
-    for (const auto& layer : model_.layers()) layouts.push_back(layer->layout());
+    const std::vector<LayerLayout> layouts = MakeLayouts(config.Base());
     std::vector<std::vector<float>> values;
     for (const LayerLayout& layout : layouts) values.emplace_back(layout.size);
     std::vector<std::span<float>> layers(values.begin(), values.end());
     Must(ReadWeights(folder_, layouts, layers));
     for (size_t i = 0; i < values.size(); ++i) {
       LayerState& layer = runner_->layer(static_cast<int>(i));
+      if (config.adapter.present()) {
+        Must(layer.WriteFrozen(runner_->stream(), values[i]));
+        values[i].resize(static_cast<size_t>(layer.layout().size));
+        InitLayer(layer.layout(), config.layers, /*seed=*/1, values[i]);
+      }
+      if (values[i].empty()) continue;
       backend_->CopyToDevice(runner_->stream(), layer.params(), values[i].data());
       layer.ParamsWritten(runner_->stream());
       Must(backend_->Synchronize(runner_->stream()));
