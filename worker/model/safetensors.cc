@@ -234,9 +234,8 @@ absl::Status SafetensorsReader::Read(const std::string& name, std::span<float> o
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> SafetensorsReader::Digest(const std::string& name) const {
+absl::StatusOr<uint64_t> SafetensorsReader::Digest(const TensorEntry& entry) const {
   constexpr int64_t kSamples = 4, kSampleBytes = 4096;
-  const TensorEntry& entry = tensors_.at(name);
   const int64_t bytes = entry.end - entry.begin;
   const bool all = bytes <= kSamples * kSampleBytes;
   std::vector<char> sampled(static_cast<size_t>(all ? bytes : kSamples * kSampleBytes));

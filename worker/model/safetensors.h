@@ -60,9 +60,9 @@ class SafetensorsReader {
   // REQUIRES: the tensor exists, out has its size.
   absl::Status Read(const std::string& name, std::span<float> out) const;
 
-  // Returns a digest of the tensor's dtype and shape and of samples of its bytes, of a small one of
-  // all. REQUIRES: the tensor exists.
-  absl::StatusOr<uint64_t> Digest(const std::string& name) const;
+  // Returns a digest of the dtype and shape and of samples of the bytes, of a small tensor of all.
+  // REQUIRES: one of tensors().
+  absl::StatusOr<uint64_t> Digest(const TensorEntry& entry) const;
 
  private:
   explicit SafetensorsReader(InputFile file) : file_(std::move(file)) {}

@@ -141,7 +141,7 @@ class ShardReader {
       }
       ATOLL_RETURN_IF_ERROR(reader.CheckType(name));
       if (what == Reading::kDigest) {
-        ATOLL_ASSIGN_OR_RETURN(target.digest, reader.Digest(name));
+        ATOLL_ASSIGN_OR_RETURN(target.digest, reader.Digest(entry));
       }
       if (what != Reading::kValues || target.to.empty()) continue;
       ATOLL_RETURN_IF_ERROR(ReadTensor(reader, name, target));

@@ -69,8 +69,9 @@ std::array<int64_t, kBlockProducts> CountAdapterColumns(const ModelConfig& confi
   std::array<int64_t, kBlockProducts> columns = {};
   if (!config.adapter.present()) return columns;
   for (const auto& [use, name] : ListMatrices(config.architecture())) {
-    if (!config.adapter.Adapts(name)) continue;
-    columns[static_cast<size_t>(*FindProduct(use))] += config.adapter.rank;
+    const std::optional<BlockProduct> product = FindProduct(use);
+    if (!product || !config.adapter.Adapts(name)) continue;
+    columns[static_cast<size_t>(*product)] += config.adapter.rank;
   }
   return columns;
 }

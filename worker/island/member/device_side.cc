@@ -53,7 +53,8 @@ std::vector<std::string> DeviceSide::ListOwnGroups(const IslandPlan& plan,
   for (const std::string& device : ListDevices(plan)) {
     if (!backends_.contains(device)) continue;
     const auto layers = static_cast<int32_t>(model.layers) + 2;
-    for (const DeviceGroup& group : MakeDeviceRole(plan, device, layers, GetTiedTable(model)).groups) {
+    for (const DeviceGroup& group :
+         MakeDeviceRole(plan, device, layers, GetTiedTable(model)).groups) {
       if (group.devices[0] == device && SharesNccl(plan, group.devices)) {
         names.push_back(group.name);
       }

@@ -123,7 +123,7 @@ TEST_CASE("on_devices_frozen_weights_make_pytorchs_logits") {
     ModelConfig config = Must(ReadModelConfig(Fixture::Folder(name)));
     if (config.architecture().objective != Objective::kNextToken) return;
     CAPTURE(under_test.name, name);
-    config.adapter = {.rank = 2, .alpha = 2, .targets = {kAllLinear}};
+    config.adapter = {.rank = 8, .alpha = 8, .targets = {kAllLinear}};
     Fixture fixture(name, std::move(backend), 2, under_test.compute, config);
     const std::vector<float> expected = fixture.Expected("logits");
     std::vector<float> logits(expected.size() / kRows);
