@@ -154,7 +154,7 @@ absl::Status NameJob(const ExportRequest& request) {
                              std::array{AsBytes(text)});
 }
 
-// Of an earlier export of the job in another form: what loads the folder would take both.
+// Removes an earlier export of the job in another form: what loads the folder would take both.
 absl::Status RemoveFiles(const std::string& folder, bool (*which)(const std::string&)) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names, RealFiles().List(folder));
   for (const std::string& name : names) {

@@ -55,7 +55,7 @@ double HeadFlops(const ModelConfig& c, int64_t seq_len) {
   return 2 * weights * static_cast<double>(seq_len);
 }
 
-// What an adapter adds is in `forward_flops` already where the layer is a block.
+// Adds frozen weights; `forward_flops` of a block has the adapter's already.
 void AddFrozen(const ModelConfig& c, const LayerLayout& layout, int64_t layer, int64_t seq_len,
                LayerCosts* costs) {
   costs->frozen_parameters = layout.frozen_size;

@@ -62,8 +62,8 @@ namespace {
 
 constexpr int64_t kElementBytes = sizeof(float);
 constexpr int64_t kSavesInMemory = 2;  // the older one is kept until the newer one is whole
-// What devices hold, and what takes its place; or what an adapter leaves as it is, whole as it is
-// read, and cut and rounded.
+// Layers that devices hold, and that take their place; or frozen ones, whole as they are read, and
+// cut and rounded.
 constexpr int64_t kStagedLayers = 2;
 
 // Lists for each worker the layers of which its devices hold a part.

@@ -105,7 +105,7 @@ struct Target {
   uint64_t digest = 0;             // of what was found, where that is requested
 };
 
-// What is read of the tensors that are found.
+// Parts of a tensor that is found that are read.
 enum class Reading : uint8_t { kNothing, kValues, kDigest };
 
 // Finds where tensors of one file belong, and reads them there.

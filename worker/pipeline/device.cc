@@ -111,7 +111,7 @@ absl::Status Device::TakeLayer(const LayerShard& shard, bool table_only, const L
   } else if (const absl::Status owns = held->Own(*stream_, owned); !owns.ok()) {
     return OutOfMemory(owns, DescribeStages(), kFewerLayers);
   }
-  // What has nothing to train is nowhere to be had, and lacks nothing after any step.
+  // A layer with nothing to train is nowhere to be had, and lacks nothing after any step.
   if (held->state.layout().size == 0) held->written = held->whole = true;
   held->surplus = false;
   planned_.push_back(held);

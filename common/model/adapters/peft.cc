@@ -34,7 +34,7 @@ constexpr const char* kWithoutEffect[] = {"auto_mapping",
                                           "task_type",
                                           "use_rslora"};
 
-// What A and B began as where the base's weights stay as they are.
+// Ways for A and B to begin that leave the base's weights as they are.
 constexpr const char* kInits[] = {"gaussian", "eva", "orthogonal"};
 
 bool IsOff(const nlohmann::json& value) {
