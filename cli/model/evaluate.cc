@@ -5,21 +5,24 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "cli/model/model_folder.h"
-#include "cli/read_text.h"
 #include "cli/text/output.h"
 #include "cli/text/printable.h"
 #include "common/end_signals.h"
+#include "common/masked_tokens.h"
 #include "common/plural.h"
 #include "worker/data/tokenize.h"
-#include "worker/evaluation/evaluate.h"
+#include "worker/evaluation/task_rows.h"
 
 namespace atl::cli {
 namespace {
@@ -27,13 +30,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxContext = 4096;
-constexpr int64_t kMaxTaskBytes = int64_t{1} << 30;
 constexpr auto kProgressInterval = std::chrono::seconds(2);
-
-struct NamedTask {
-  std::string path;
-  Task task;
-};
 
 // A model's folder, ready to score texts.
 struct Loaded {
@@ -42,14 +39,13 @@ struct Loaded {
   LoadedModel model;
 };
 
-absl::StatusOr<std::vector<NamedTask>> ReadTasks(const EvaluateFlags& flags) {
+absl::StatusOr<std::vector<Task>> ReadTasks(const EvaluateFlags& flags) {
   std::optional<TaskKind> kind;
   if (!flags.kind.empty()) kind = FindTaskKind(flags.kind);
-  std::vector<NamedTask> tasks;
+  std::vector<Task> tasks;
   for (const std::string& path : flags.tasks) {
-    ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(path, kMaxTaskBytes));
-    ATOLL_ASSIGN_OR_RETURN(Task task, ParseTask(text, path, kind));
-    tasks.push_back({path, std::move(task)});
+    ATOLL_ASSIGN_OR_RETURN(Task task, ReadTask(path, kind));
+    tasks.push_back(std::move(task));
   }
   return tasks;
 }
@@ -69,16 +65,17 @@ absl::StatusOr<Loaded> Load(const EvaluateFlags& flags) {
         EndOfText(*loaded.tokenizer, flags.tokenizer.empty() ? flags.folder : flags.tokenizer));
   }
   ATOLL_ASSIGN_OR_RETURN(
-      loaded.model,
-      LoadModel(flags.folder, flags.adapter, config,
-                std::min<int64_t>(config.LongestSequence(), kMaxContext), flags.threads));
+      loaded.model, LoadModel(flags.folder, config,
+                              std::min<int64_t>(config.LongestSequence(),
+                                                flags.context > 0 ? flags.context : kMaxContext),
+                              flags.threads));
   return loaded;
 }
 
 // A line on a terminal, written anew now and then.
 class Progress {
  public:
-  Progress(const std::string& path, int64_t items) : path_(path), items_(items) {}
+  Progress(const std::string& path, int64_t rows) : path_(path), rows_(rows) {}
   ~Progress() {
     if (!drawn_) return;
     WriteControl(std::cerr, "\r\x1b[K");
@@ -90,75 +87,100 @@ class Progress {
     last_ = now;
     drawn_ = true;
     WriteControl(std::cerr, "\r\x1b[K");
-    std::cerr << path_ << ": " << done << " of " << CountText(items_, "item") << std::flush;
+    std::cerr << path_ << ": " << done << " of " << CountText(rows_, "text") << std::flush;
   }
 
  private:
   const bool terminal_ = isatty(STDERR_FILENO) == 1;
   const std::string& path_;
-  const int64_t items_;
+  const int64_t rows_;
   bool drawn_ = false;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
+
+struct Number {
+  std::string name;
+  std::optional<double> error, value;  // absent: the task's kind has none
+};
+
+std::vector<Number> ListNumbers(const TaskScore& score) {
+  const bool choices = score.kind == TaskKind::kChoices, exact = score.kind == TaskKind::kExact;
+  const auto share = [](const char* name, bool has, double mean, double error) {
+    return has ? Number{name, error, mean} : Number{name, {}, {}};
+  };
+  const auto number = [](const char* name, bool has, double value) {
+    return Number{name, {}, has ? std::optional(value) : std::nullopt};
+  };
+  const bool text = !choices && !exact;
+  return {share("accuracy", !text, score.accuracy, score.accuracy_standard_error),
+          share("normalised_accuracy", choices, score.normalised_accuracy,
+                score.normalised_accuracy_standard_error),
+          number("perplexity", !choices, score.perplexity),
+          number("word_perplexity", text, score.word_perplexity),
+          number("byte_perplexity", text, score.byte_perplexity),
+          number("bits_per_byte", text, score.bits_per_byte)};
+}
 
 std::string ScoreText(const std::string& path, const TaskScore& score) {
   std::string text =
       absl::StrCat(path, ": ", Name(score.kind), ", ", CountText(score.items, "item"), ", ",
                    CountText(score.tokens, "scored token"), "\n");
-  const auto share = [&](const char* name, const std::optional<Share>& value) {
-    if (!value.has_value()) return;
-    absl::StrAppend(&text, absl::StrFormat("  %-21s%.4f, standard error %.4f\n", name, value->mean,
-                                           value->standard_error));
-  };
-  const auto number = [&](const char* name, const std::optional<double>& value) {
-    if (value.has_value()) absl::StrAppend(&text, absl::StrFormat("  %-21s%.4f\n", name, *value));
-  };
-  share("accuracy", score.accuracy);
-  share("normalised accuracy", score.normalised);
-  number("perplexity", score.perplexity);
-  number("word perplexity", score.word_perplexity);
-  number("byte perplexity", score.byte_perplexity);
-  number("bits per byte", score.bits_per_byte);
+  for (const auto& [name, error, value] : ListNumbers(score)) {
+    if (!value) continue;
+    absl::StrAppend(&text,
+                    absl::StrFormat("  %-21s%.4f", absl::StrReplaceAll(name, {{"_", " "}}), *value),
+                    error ? absl::StrFormat(", standard error %.4f", *error) : "", "\n");
+  }
   return text;
 }
 
 Json ScoreJson(const std::string& path, const TaskScore& score) {
   Json json = {
       {"task", path}, {"kind", Name(score.kind)}, {"items", score.items}, {"tokens", score.tokens}};
-  const auto number = [&](const std::string& name, const std::optional<double>& value) {
-    json[name] = value.has_value() ? Json(*value) : Json();
-  };
-  const auto share = [&](const std::string& name, const std::optional<Share>& value) {
-    number(name, value ? std::optional(value->mean) : std::nullopt);
-    number(name + "_standard_error", value ? std::optional(value->standard_error) : std::nullopt);
-  };
-  share("accuracy", score.accuracy);
-  share("normalised_accuracy", score.normalised);
-  number("perplexity", score.perplexity);
-  number("word_perplexity", score.word_perplexity);
-  number("byte_perplexity", score.byte_perplexity);
-  number("bits_per_byte", score.bits_per_byte);
+  for (const auto& [name, error, value] : ListNumbers(score)) {
+    json[name] = value ? Json(*value) : Json();
+    if (absl::EndsWith(name, "accuracy")) {
+      json[absl::StrCat(name, "_standard_error")] = error ? Json(*error) : Json();
+    }
+  }
   return json;
 }
 
+// Returns what TaskRows::Score needs of a row.
+absl::StatusOr<LossSum> EvaluateRow(const LoadedModel& model, std::span<const int32_t> row) {
+  ModelRunner::Batch batch;
+  batch.rows = 1;
+  batch.inputs.resize(row.size() - 1);
+  batch.targets.resize(row.size() - 1);
+  SplitRow(row, batch.inputs.data(), batch.targets.data());
+  model.backend.cache->StartPass(0);
+  ATOLL_ASSIGN_OR_RETURN(const LossSum loss, model.runner->Evaluate(batch));
+  if (std::isfinite(loss.nats)) return loss;
+  return absl::FailedPreconditionError("the model's loss is not finite; it has diverged");
+}
+
 absl::Status Run(const Global& global, const EvaluateFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<NamedTask> tasks, ReadTasks(flags));
+  ATOLL_ASSIGN_OR_RETURN(std::vector<Task> tasks, ReadTasks(flags));
   std::atomic<bool> interrupted = false;
   EndSignals signals;
   signals.Watch([&](const char*) { interrupted = true; });
   ATOLL_ASSIGN_OR_RETURN(const Loaded loaded, Load(flags));
   PairEncoder encoder(loaded.tokenizer.get(), loaded.begin,
                       loaded.model.runner->model().config().vocab);
-  Scorer scorer(*loaded.model.runner, [&] { loaded.model.backend.cache->StartPass(0); });
-  for (const NamedTask& named : tasks) {
-    Progress progress(named.path, std::ssize(named.task.items));
-    auto score = EvaluateTask(named.task, flags.limit, encoder, scorer, [&](int64_t done) {
-      progress.Draw(done);
-      return !interrupted;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const std::string& path = flags.tasks[i];
+    const auto rows =
+        TaskRows::Create(std::move(tasks[i]), flags.limit, loaded.model.runner->seq_len(), encoder);
+    if (!rows.ok()) return Annotate(rows.status(), path);
+    Progress progress(path, rows->size());
+    const auto score = rows->Score([&](int64_t row) -> absl::StatusOr<LossSum> {
+      if (interrupted) return absl::AbortedError("interrupted");
+      progress.Draw(row);
+      return EvaluateRow(loaded.model, rows->row(row));
     });
-    if (!score.ok()) return Annotate(score.status(), named.path);
-    std::cout << (global.structured ? DocumentLine(ScoreJson(named.path, *score).dump())
-                                    : ScoreText(named.path, *score))
+    if (!score.ok()) return Annotate(score.status(), path);
+    std::cout << (global.structured ? DocumentLine(ScoreJson(path, *score).dump())
+                                    : ScoreText(path, *score))
               << std::flush;
   }
   if (std::cout.good()) return absl::OkStatus();
@@ -172,6 +194,7 @@ int Evaluate(const Global& global, const EvaluateFlags& flags) {
     return FailUsage("--threads: must be from 1 to 1024");
   }
   if (flags.limit < 0) return FailUsage("--limit: must be at least 0");
+  if (flags.context < 0) return FailUsage("--context: must be at least 0");
   if (!flags.kind.empty() && !FindTaskKind(flags.kind).has_value()) {
     return FailUsage("--kind: must be choices, exact or perplexity");
   }

@@ -18,6 +18,7 @@ struct EvaluateFlags {
   std::string kind;       // empty: by each file's fields
   std::string tokenizer;  // empty: the folder's
   int64_t limit = 0;
+  int64_t context = 0;  // tokens; 0: the model's, at most 4096
   int threads = 1;
 };
 
@@ -33,6 +34,9 @@ void AddEvaluateFlags(App& app, EvaluateFlags* flags) {
       ->allow_extra_args(false);
   app.add_option("--kind", flags->kind, "choices, exact or perplexity; default: by the fields");
   app.add_option("--limit", flags->limit, "score only the first N items of each; 0: all")
+      ->capture_default_str();
+  app.add_option("--context", flags->context,
+                 "tokens that the model sees at once; 0: as many as it can, at most 4096")
       ->capture_default_str();
   app.add_option("--tokenizer", flags->tokenizer, "tokenizer; default: the folder's");
   app.add_option("--threads", flags->threads, "CPU threads")->capture_default_str();

@@ -404,6 +404,10 @@ void CpuBackend::Run(Stream&, const CountHits& op) {
   int64_t hits = 0;
   for (int64_t row = 0; row < op.logits.rows; ++row) {
     const int32_t target = op.targets.as<int32_t>()[row];
+    if (op.sums.present()) {
+      hits += target >= 0 && *Pointer(op.sums, 1, row) == 0 ? 1 : 0;
+      continue;
+    }
     if (target < 0 || target >= op.logits.cols) continue;
     const float* const logits = Pointer(op.logits, row);
     bool best = true;

@@ -263,6 +263,10 @@ void ReferenceBackend::Run(Stream&, const CountHits& op) {
   double hits = 0;
   for (int64_t n = 0; n < op.logits.rows; ++n) {
     const int32_t target = op.targets.as<int32_t>()[n];
+    if (op.sums.present()) {
+      hits += target >= 0 && double{At(op.sums, 1, n)} == 0 ? 1 : 0;
+      continue;
+    }
     if (target < 0 || target >= op.logits.cols) continue;
     bool best = true;
     for (int64_t c = 0; c < op.logits.cols; ++c) {

@@ -77,7 +77,7 @@ OpCase BatchNormCase(int64_t n, int64_t channels, Activation activation, bool ad
 OpCase RunningNormCase(int64_t n, int64_t channels);
 OpCase PoolCase(PoolKind kind, const WindowShape& shape, int64_t channels, bool add);
 OpCase ChannelGateCase(int64_t batch, int64_t rows, int64_t channels);
-OpCase CountHitsCase(int64_t n, int64_t classes);
+OpCase CountHitsCase(int64_t n, int64_t classes, bool parted);
 std::vector<OpCase> ImageTestCases();
 
 }  // namespace atl::testing

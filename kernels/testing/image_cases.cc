@@ -178,14 +178,20 @@ OpCase ChannelGateCase(int64_t batch, int64_t rows, int64_t channels) {
   return c;
 }
 
-OpCase CountHitsCase(int64_t n, int64_t classes) {
+OpCase CountHitsCase(int64_t n, int64_t classes, bool parted) {
   OpCase c;
-  c.name = absl::StrCat("hits ", n, "x", classes);
+  c.name = absl::StrCat(parted ? "parted " : "", "hits ", n, "x", classes);
   c.args = {Flat("logits", Role::kInput, n, classes),
             Flat("targets", Role::kInput, 1, n, Type::kInt32, "",
                  [=](int64_t i) { return i % 5 == 3 ? -100.0 : static_cast<double>(i % classes); }),
             Flat("hits", Role::kState, 1, 1, kF32)};
-  c.forward = [](Call& a) { a.Run(CountHits{a["logits"], a["targets"], a["hits"]}); };
+  if (parted) {
+    c.args.push_back(Flat("sums", Role::kInput, 2, n, kF32, "",
+                          [](int64_t i) { return i % 3 == 1 ? 0.0 : -0.5; }));
+  }
+  c.forward = [=](Call& a) {
+    a.Run(CountHits{a["logits"], a["targets"], a["hits"], parted ? a["sums"] : Tensor()});
+  };
   return c;
 }
 
@@ -217,7 +223,8 @@ std::vector<OpCase> ImageTestCases() {
       PoolCase(PoolKind::kAverage, {2, 7, 6, 3, 2, 0}, 5, false),
       ChannelGateCase(3, 25, 24),
       ChannelGateCase(2, 9, 5),
-      CountHitsCase(40, 3),
+      CountHitsCase(40, 3, /*parted=*/false),
+      CountHitsCase(40, 3, /*parted=*/true),
       SmoothedCrossEntropyCase(11, 23),
   };
 }

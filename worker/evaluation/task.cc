@@ -14,6 +14,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kChoicesMax = 256;
+constexpr int64_t kTaskBytesMax = int64_t{256} << 20;  // of text
+constexpr int64_t kReadBytes = int64_t{1} << 20;
 constexpr const char* kNames[] = {"choices", "exact", "perplexity"};
 
 // One line of the file.
@@ -130,6 +132,20 @@ absl::StatusOr<Task> ParseTask(std::string_view text, const std::string& name,
   }
   task.kind = *kind;
   return task;
+}
+
+absl::StatusOr<Task> ReadTask(const std::string& path, std::optional<TaskKind> kind,
+                              const Cancelled& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(const auto reader,
+                         TextReader::Open(path, {.cancelled = cancelled, .jsonl = true}));
+  std::string text;
+  while (!reader->ended()) {
+    ATOLL_RETURN_IF_ERROR(reader->Read(kReadBytes, &text));
+    if (std::ssize(text) <= kTaskBytesMax) continue;
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is larger than ", kTaskBytesMax,
+                                                   " bytes: keep fewer items of the task"));
+  }
+  return ParseTask(text, path, kind);
 }
 
 std::string JoinAnswer(const std::string& prompt, const std::string& answer) {

@@ -9,15 +9,13 @@
 #include <string_view>
 #include <vector>
 
+#include "common/protocol/job_spec.h"
 #include "common/status.h"
+#include "worker/data/inputs.h"
 
 namespace atl {
 
-enum class TaskKind {
-  kChoices,     // which of several texts follows the prompt best: {"prompt", "choices", "answer"}
-  kExact,       // whether the likeliest tokens are the answer: {"prompt", "answer"}
-  kPerplexity,  // how well whole texts are predicted: {"text"}
-};
+// Fields of a line, by kind: {"prompt", "choices", "answer"}, {"prompt", "answer"}, {"text"}.
 const char* Name(TaskKind kind);
 std::optional<TaskKind> FindTaskKind(std::string_view name);
 
@@ -38,6 +36,10 @@ struct Task {
 // INVALID_ARGUMENT names file (`name`), line and field.
 absl::StatusOr<Task> ParseTask(std::string_view text, const std::string& name,
                                std::optional<TaskKind> kind);
+
+// Reads the task at a path of data (data_file.h), which may be packed.
+absl::StatusOr<Task> ReadTask(const std::string& path, std::optional<TaskKind> kind,
+                              const Cancelled& cancelled = {});
 
 // Returns what a model is given after the prompt: the answer, behind a space where neither has one.
 std::string JoinAnswer(const std::string& prompt, const std::string& answer);

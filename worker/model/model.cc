@@ -70,7 +70,7 @@ float GetLabelSmoothing(const ModelConfig& config, const CrossEntropy& loss) {
 }
 
 void DoLoss(Exec& exec, const TensorPart& part, const Architecture& arch, float smoothing,
-            CrossEntropy loss) {
+            CrossEntropy loss, const Tensor& hits) {
   const Tensor raw = loss.logits, gradient = loss.dlogits;
   const auto cap = static_cast<float>(arch.logit_softcap);
   loss.smoothing = smoothing;
@@ -89,6 +89,7 @@ void DoLoss(Exec& exec, const TensorPart& part, const Architecture& arch, float 
     exec.Run(CrossEntropySums{loss.logits, loss.targets, loss.max, loss.sums, loss.first_class});
     exec.AllReduceSum(loss.sums);
   }
+  if (hits.present()) exec.Run(CountHits{loss.logits, loss.targets, hits, loss.sums});
   exec.Run(loss);
   if (cap > 0 && gradient.rows > 0) exec.Run(SoftcapBackward{raw, loss.dlogits, gradient, cap});
 }
@@ -100,16 +101,17 @@ void Model::FinishLogits(Backend& backend, Stream& stream, const Tensor& logits)
   backend.Run(stream, SoftcapForward{logits, logits, static_cast<float>(arch_.logit_softcap)});
 }
 
-absl::Status Model::Loss(const LayerCall& call, const CrossEntropy& loss) const {
+absl::Status Model::Loss(const LayerCall& call, const CrossEntropy& loss,
+                         const Tensor& hits) const {
   CheckGroup(call, part_);
   Exec exec(call.backend, call.stream, call.workspace, call.communicator);
-  DoLoss(exec, part_, arch_, GetLabelSmoothing(config_, loss), loss);
+  DoLoss(exec, part_, arch_, GetLabelSmoothing(config_, loss), loss, hits);
   return exec.status();
 }
 
 int64_t Model::LossWorkspaceBytes(Backend& backend, const CrossEntropy& loss) const {
   Exec exec = Exec::Measuring(backend);
-  DoLoss(exec, part_, arch_, GetLabelSmoothing(config_, loss), loss);
+  DoLoss(exec, part_, arch_, GetLabelSmoothing(config_, loss), loss, /*hits=*/{});
   return exec.needed_bytes();
 }
 

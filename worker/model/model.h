@@ -142,8 +142,8 @@ class Model {
 
   // Loss of the head's output, and its gradient. `loss` is given without max and sums: a group
   // shares the maximum and the sum of each row, never its logits, and all ranks find the same
-  // totals (count one rank's).
-  absl::Status Loss(const LayerCall& call, const CrossEntropy& loss) const;
+  // totals (count one rank's). `hits` [1, 1], if present, gets CountHits.
+  absl::Status Loss(const LayerCall& call, const CrossEntropy& loss, const Tensor& hits = {}) const;
   int64_t LossWorkspaceBytes(Backend& backend, const CrossEntropy& loss) const;
 
   // Columns of what layer `layer` hands to the next one.

@@ -18,7 +18,7 @@ namespace atl {
 struct LossSum {
   double nats = 0;
   int64_t tokens = 0;
-  double hits = 0;  // of a model of images: samples whose class has the largest logit
+  double hits = 0;  // targets that have the largest logit; of tokens where they are counted
   double mean() const { return tokens == 0 ? 0 : nats / static_cast<double>(tokens); }
   double accuracy() const { return tokens == 0 ? 0 : hits / static_cast<double>(tokens); }
 };
@@ -75,7 +75,7 @@ class ModelRunner {
     return Train(MakeBatch(tokens, rows, step));
   }
 
-  // The loss alone.
+  // The loss alone, with hits.
   absl::StatusOr<LossSum> Evaluate(const Batch& batch) { return RunBatch(batch, false); }
   absl::StatusOr<LossSum> Evaluate(std::span<const int32_t> tokens, int64_t rows) {
     return Evaluate(MakeBatch(tokens, rows, 0));

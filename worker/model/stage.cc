@@ -357,16 +357,13 @@ absl::Status Stage::Loss(const StageCall& call, int s, int chunk, const Tensor& 
                          const Tensor& totals, float grad_scale, bool train) {
   const ForwardSlot& slot = forward_[s];
   const Tensor logits = Part(slot, chunk, slot.outputs.back());
-  if (model_.config().is_images()) {
-    call.backend.Run(call.stream,
-                     CountHits{logits, Part(slot, chunk, targets), totals.Columns(2, 1)});
-  }
+  const bool counts_hits = call.counts_hits || model_.config().is_images();
   const CrossEntropy loss{.logits = logits,
                           .targets = Part(slot, chunk, targets),
                           .dlogits = train ? logits : Tensor(),
                           .totals = totals.Columns(0, 2),
                           .grad_scale = grad_scale};
-  return model_.Loss(Call(call, slot, chunk), loss);
+  return model_.Loss(Call(call, slot, chunk), loss, counts_hits ? totals.Columns(2, 1) : Tensor());
 }
 
 absl::Status Stage::LayerBackwardInput(const StageCall& call, const ForwardSlot& slot, int chunk,

@@ -58,8 +58,9 @@ struct StageCall {
   Workspace workspace;  // at least Stage::workspace_bytes
   Tensor constants;     // from Model::InitConstants
   Communicator* communicator = nullptr;
-  bool evaluates = false;  // see LayerCall
-  Borders borders = {};    // of the whole micro-batch
+  bool evaluates = false;    // see LayerCall
+  Borders borders = {};      // of the whole micro-batch
+  bool counts_hits = false;  // Loss does, also of tokens
   // Called with each of the model's layers before its F, where set; may enqueue on the stream.
   std::function<void(int layer)> before_layer = {};
 };
@@ -108,9 +109,9 @@ class Stage {
 
   // Returns the logits, where the head is: [N, vocab of the part].
   Tensor logits(int slot) const;
-  // Adds the chunk's loss to `totals`, [1, kLossTotals]: nats, targets that count, and where the
-  // classes are of images, hits. With `train` the logits become its gradient. `targets` are
-  // of the whole micro-batch, int32 [1, N].
+  // Adds the chunk's loss to `totals`, [1, kLossTotals]: nats, targets that count, and of images,
+  // or where the call says so, hits. With `train` the logits become its gradient. `targets` are of
+  // the whole micro-batch, int32 [1, N].
   absl::Status Loss(const StageCall& call, int slot, int chunk, const Tensor& targets,
                     const Tensor& totals, float grad_scale, bool train);
 

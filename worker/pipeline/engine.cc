@@ -300,6 +300,7 @@ absl::StatusOr<StepOutcome> Engine::Run(const StepRequest& request, const Sequen
         CountTargets(job_->model, request.sequences, job_->sequence_length, request.masked_tokens);
     run->input.learning_rate = request.learning_rate;
     run->input.norm_limit = request.norm_limit;
+    run->input.counts_hits = request.counts_hits;
     run->input.trace = request.trace;
     run->result = StepResult();
   }

@@ -130,6 +130,7 @@ struct StepRequest {
   // A step whose gradient has a larger norm is skipped: it counts as taken, and changes nothing. So
   // is one whose norm or loss is not finite. 0: no limit.
   double norm_limit = 0;
+  bool counts_hits = false;  // of tokens, in the loss
 };
 
 // Fills in sequences first_row, first_row + 1, ... of the step, ModelConfig::RowNumbers each.

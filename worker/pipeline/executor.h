@@ -41,6 +41,7 @@ struct StepInput {
   double learning_rate = 0;
   double norm_limit = 0;
   bool trace = false;
+  bool counts_hits = false;
   std::vector<MicroBatchRows> micro_batches;  // of the device's replica
 };
 

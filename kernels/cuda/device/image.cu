@@ -140,14 +140,19 @@ struct GateGradient {
   }
 };
 
-// One block: warps take a row in turn.
+// One block: warps take a row in turn. `below_max`: of a vocabulary in parts, by row.
 template <typename T>
 __global__ void __launch_bounds__(kHitThreads)
-    HitsKernel(View<T> logits, int64_t rows, int64_t classes, const int32_t* targets, float* hits) {
+    HitsKernel(View<T> logits, int64_t rows, int64_t classes, const int32_t* targets,
+               const float* below_max, float* hits) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   float counted = 0.0f;
   for (int64_t row = warp; row < rows; row += kHitThreads / kWarp) {
     const int64_t target = targets[row];
+    if (below_max != nullptr) {
+      if (lane == 0 && target >= 0 && below_max[row] == 0.0f) counted += 1.0f;
+      continue;
+    }
     if (target < 0 || target >= classes) continue;
     const float wanted = ToFloat(logits.Row(row)[target]);
     float others = -INFINITY;
@@ -237,7 +242,8 @@ void Enqueue(const Queue& queue, const ChannelGateBackward& op) {
 void Enqueue(const Queue& queue, const CountHits& op) {
   ForType(op.logits.dtype, [&]<typename T>() {
     Launch(queue, dim3(1), dim3(kHitThreads), 0, "CountHits", HitsKernel<T>, MakeView<T>(op.logits),
-           op.logits.rows, op.logits.cols, op.targets.as<int32_t>(), op.hits.f32());
+           op.logits.rows, op.logits.cols, op.targets.as<int32_t>(),
+           op.sums.present() ? op.sums.f32() + op.logits.rows : nullptr, op.hits.f32());
   });
 }
 

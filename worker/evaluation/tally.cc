@@ -1,4 +1,4 @@
-#include "worker/evaluation/evaluate.h"
+#include "worker/evaluation/tally.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "common/check.h"
 
 namespace atl {
@@ -40,14 +39,14 @@ int64_t FindBest(int64_t count, const Value& value) {
   return best;
 }
 
-}  // namespace
-
-Share TaskTally::Hits::Over(int64_t items) const {
+// The share of right items, and the sample's deviation over the root of their number.
+void SetAccuracy(int64_t right, int64_t items, double* mean, double* standard_error) {
   const auto n = static_cast<double>(items);
-  const double mean = static_cast<double>(count) / n;
-  // The sample's deviation over the root of n.
-  return {mean, items > 1 ? std::sqrt(mean * (1 - mean) / (n - 1)) : 0};
+  *mean = static_cast<double>(right) / n;
+  *standard_error = items > 1 ? std::sqrt(*mean * (1 - *mean) / (n - 1)) : 0;
 }
+
+}  // namespace
 
 void TaskTally::Add(const TaskItem& item, std::span<const LogLikelihood> found) {
   ATOLL_CHECK(found.size() == item.answers.size());
@@ -59,12 +58,12 @@ void TaskTally::Add(const TaskItem& item, std::span<const LogLikelihood> found) 
       return found[i].nats / static_cast<double>(CountCharacters(item.answers[i]));
     };
     const auto count = static_cast<int64_t>(found.size());
-    right_.count += FindBest(count, by_nats) == item.right ? 1 : 0;
-    right_normalised_.count += FindBest(count, by_character) == item.right ? 1 : 0;
+    right_ += FindBest(count, by_nats) == item.right ? 1 : 0;
+    right_normalised_ += FindBest(count, by_character) == item.right ? 1 : 0;
     return;
   }
   nats_ += found[0].nats;
-  right_.count += found[0].greedy ? 1 : 0;
+  right_ += found[0].greedy ? 1 : 0;
   words_ += CountWords(item.answers[0]);
   bytes_ += std::ssize(item.answers[0]);
 }
@@ -72,9 +71,12 @@ void TaskTally::Add(const TaskItem& item, std::span<const LogLikelihood> found) 
 TaskScore TaskTally::Finish() const {
   TaskScore score = score_;
   if (score.items == 0) return score;
-  if (score.kind != TaskKind::kPerplexity) score.accuracy = right_.Over(score.items);
+  if (score.kind != TaskKind::kPerplexity) {
+    SetAccuracy(right_, score.items, &score.accuracy, &score.accuracy_standard_error);
+  }
   if (score.kind == TaskKind::kChoices) {
-    score.normalised = right_normalised_.Over(score.items);
+    SetAccuracy(right_normalised_, score.items, &score.normalised_accuracy,
+                &score.normalised_accuracy_standard_error);
     return score;
   }
   const auto per = [&](int64_t count) { return -nats_ / static_cast<double>(count); };
@@ -87,29 +89,6 @@ TaskScore TaskTally::Finish() const {
   score.byte_perplexity = std::exp(per(bytes_));
   score.bits_per_byte = per(bytes_) / std::numbers::ln2;
   return score;
-}
-
-absl::StatusOr<TaskScore> EvaluateTask(const Task& task, int64_t limit, PairEncoder& encoder,
-                                       Scorer& scorer,
-                                       const std::function<bool(int64_t)>& progress) {
-  TaskTally tally(task.kind);
-  const int64_t all = std::ssize(task.items), count = limit > 0 ? std::min(limit, all) : all;
-  for (int64_t i = 0; i < count; ++i) {
-    const TaskItem& item = task.items[i];
-    std::vector<LogLikelihood> found;
-    for (const std::string& answer : item.answers) {
-      const auto text = encoder.Encode(item.prompt, JoinAnswer(item.prompt, answer));
-      const auto one = !text.ok() ? text.status()
-                       : task.kind == TaskKind::kPerplexity
-                           ? scorer.Roll(*text)
-                           : scorer.Score(*text, task.kind == TaskKind::kExact);
-      if (!one.ok()) return Annotate(one.status(), absl::StrCat("line ", item.line));
-      found.push_back(*one);
-    }
-    tally.Add(item, found);
-    if (!progress(i + 1)) return absl::AbortedError("interrupted");
-  }
-  return tally.Finish();
 }
 
 }  // namespace atl

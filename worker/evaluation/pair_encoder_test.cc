@@ -1,4 +1,4 @@
-#include "worker/evaluation/scorer.h"
+#include "worker/evaluation/pair_encoder.h"
 
 #include <catch2/catch.hpp>
 

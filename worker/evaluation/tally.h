@@ -1,0 +1,39 @@
+// A model's score in a task, by the definitions of lm-evaluation-harness (its metrics acc,
+// acc_norm, perplexity, word_perplexity, byte_perplexity, bits_per_byte, and mean_stderr).
+
+#ifndef ATOLL_WORKER_EVALUATION_TALLY_H_
+#define ATOLL_WORKER_EVALUATION_TALLY_H_
+
+#include <cstdint>
+#include <span>
+
+#include "common/protocol/control.h"
+#include "worker/evaluation/task.h"
+
+namespace atl {
+
+struct LogLikelihood {
+  double nats = 0;      // the logarithm of the probability of all that is scored
+  int64_t tokens = 0;   // scored
+  bool greedy = false;  // each is the likeliest after those before it
+};
+
+// Adds up scores of items. Pure.
+class TaskTally {
+ public:
+  explicit TaskTally(TaskKind kind) { score_.kind = kind; }
+
+  // `found`: of each answer of the item.
+  void Add(const TaskItem& item, std::span<const LogLikelihood> found);
+  TaskScore Finish() const;
+
+ private:
+  TaskScore score_;
+  int64_t right_ = 0, right_normalised_ = 0;
+  double nats_ = 0;
+  int64_t words_ = 0, bytes_ = 0;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_WORKER_EVALUATION_TALLY_H_
