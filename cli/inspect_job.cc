@@ -14,6 +14,7 @@
 #include "common/status.h"
 #include "common/tokenizer/tokenizer.h"
 #include "worker/data/images.h"
+#include "worker/evaluation/job_tasks.h"
 #include "worker/model/weights.h"
 
 namespace atl::cli {
@@ -54,25 +55,20 @@ absl::StatusOr<std::string> InspectWeights(const std::string& folder, const Mode
   return absl::StrCat(CountText(tensors, "tensor"), " of ", CountText(numbers, "number"));
 }
 
-// Names what is trained, and checks the folder that it starts from, if any.
-absl::StatusOr<std::string> InspectAdapter(const std::string& folder, const ModelConfig& config) {
-  const std::vector<LayerLayout> layouts = MakeLayouts(config);
-  if (!folder.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(folder));
-    if (!found) return absl::NotFoundError(absl::StrCat(folder, ": there is no such folder"));
-    const absl::Status status = CheckAdapter(folder, config.adapter, layouts);
-    if (!status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("adapter.path: ", status.message()));
+// Reads the tasks that are here.
+absl::Status InspectTasks(const JobSpec& spec, const ModelConfig& config,
+                          const InspectionDepth& depth, JobInspection* job) {
+  for (const EvaluationSpec& evaluation : spec.evaluation) {
+    if (!depth.remote && IsRemotePath(evaluation.path)) {
+      job->unread.push_back(evaluation.path);
+      continue;
     }
+    const auto rows = OpenTask(spec, evaluation, config);
+    const auto found =
+        rows.ok() ? absl::StatusOr<std::string>(CountText(rows->size(), "text")) : rows.status();
+    ATOLL_RETURN_IF_ERROR(AddLine("evaluation", evaluation.path, found, job));
   }
-  int64_t matrices = 0, numbers = 0, frozen = 0;
-  for (const LayerLayout& layout : layouts) {
-    matrices += std::ssize(layout.adapted);
-    numbers += layout.size;
-    frozen += layout.frozen_size;
-  }
-  return absl::StrCat(CountText(matrices, "target"), ", ", CountText(numbers, "number"),
-                      " trained beside ", frozen, " frozen");
+  return absl::OkStatus();
 }
 
 // That the tokens which mask a target and frame a document are the tokenizer's.
@@ -135,7 +131,10 @@ absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec, const InspectionDe
                          InspectData(spec.data, vocabulary, images, frame, depth));
   absl::StrAppend(&job.text, "data: ", data.text, "\n");
   job.warnings.insert(job.warnings.end(), data.warnings.begin(), data.warnings.end());
-  if (config.ok()) ATOLL_RETURN_IF_ERROR(CheckSpecialTokens(spec, *config));
+  if (config.ok()) {
+    ATOLL_RETURN_IF_ERROR(CheckSpecialTokens(spec, *config));
+    ATOLL_RETURN_IF_ERROR(InspectTasks(spec, *config, depth, &job));
+  }
   job.unread.insert(job.unread.end(), data.unread.begin(), data.unread.end());
   job.missing.insert(job.missing.end(), data.missing.begin(), data.missing.end());
   return job;

@@ -46,6 +46,9 @@ absl::Status MakePathsAbsolute(const std::filesystem::path& folder, JobSpec* spe
   for (ValidationSet& set : spec->data.validation) {
     ATOLL_RETURN_IF_ERROR(make("data.validation.path", &set.path));
   }
+  for (EvaluationSpec& evaluation : spec->evaluation) {
+    ATOLL_RETURN_IF_ERROR(make("evaluation.path", &evaluation.path));
+  }
   for (DataSource& source : spec->data.sources) {
     ATOLL_RETURN_IF_ERROR(make("data.sources.path", &source.path));
   }

@@ -49,8 +49,24 @@ void AppendCurve(const std::string& series, const std::string& island, const v1:
           At(c.learning_rate(), i), At(c.gradient_norm(), i)}) {
       absl::StrAppend(out, ",", Number(value));
     }
-    absl::StrAppend(out, "\n");
+    absl::StrAppend(out, ",,,,,\n");
   }
+}
+
+// Numbers of a task's score by the names of their columns; those that its kind does not have are
+// absent.
+std::vector<std::pair<std::string, std::optional<double>>> ListNumbers(const v1::TaskScore& s) {
+  const auto number = [](bool has, double value) {
+    return has ? std::optional(value) : std::nullopt;
+  };
+  const bool choices = s.kind() == v1::TASK_KIND_CHOICES;
+  const bool accuracy = s.kind() != v1::TASK_KIND_PERPLEXITY;
+  return {{"accuracy", number(accuracy, s.accuracy())},
+          {"accuracy_standard_error", number(accuracy, s.accuracy_standard_error())},
+          {"normalised_accuracy", number(choices, s.normalised_accuracy())},
+          {"normalised_accuracy_standard_error",
+           number(choices, s.normalised_accuracy_standard_error())},
+          {"perplexity", number(!choices, s.perplexity())}};
 }
 
 // ---- TensorBoard's event files: TFRecords of Event messages ----
@@ -203,17 +219,26 @@ absl::Status Run(const Global& global, const std::string& job, const MetricsFlag
 std::string HistoryAsCsv(const v1::JobHistory& history) {
   std::string out =
       "series,island,unix_s,version,tokens,loss,loss_min,loss_max,seconds,rounds,contributions,"
-      "rejected,staleness,steps,learning_rate,gradient_norm\n";
+      "rejected,staleness,steps,learning_rate,gradient_norm,accuracy,accuracy_standard_error,"
+      "normalised_accuracy,normalised_accuracy_standard_error,perplexity\n";
   AppendCurve("rounds", "", history.rounds(), &out);
   for (const v1::IslandCurve& island : history.islands()) {
     AppendCurve("island", absl::StrCat(island.island()), island.curve(), &out);
   }
   for (const v1::ValidationPoint& v : history.validation()) {
     absl::StrAppend(&out, "validation,,", Time(v.unix_s()), ",", v.version(), ",,",
-                    Number(v.loss()), ",,,,,,,,,,\n");
+                    Number(v.loss()), ",,,,,,,,,,,,,,,\n");
     for (const v1::ValidationLoss& set : v.sets()) {
       absl::StrAppend(&out, "validation/", set.name(), ",,", Time(v.unix_s()), ",", v.version(),
-                      ",,", Number(set.loss()), ",,,,,,,,,,\n");
+                      ",,", Number(set.loss()), ",,,,,,,,,,,,,,,\n");
+    }
+    for (const v1::TaskScore& score : v.scores()) {
+      absl::StrAppend(&out, "evaluation/", score.name(), ",,", Time(v.unix_s()), ",", v.version(),
+                      ",,,,,,,,,,,,");
+      for (const auto& [name, value] : ListNumbers(score)) {
+        absl::StrAppend(&out, ",", value ? Number(*value) : "");
+      }
+      absl::StrAppend(&out, "\n");
     }
   }
   return out;
@@ -249,6 +274,12 @@ std::string HistoryAsEvents(const v1::JobHistory& history, std::optional<Written
     events.Add("loss/validation", v.unix_s(), version, v.loss());
     for (const v1::ValidationLoss& set : v.sets()) {
       events.Add("loss/validation/" + set.name(), v.unix_s(), version, set.loss());
+    }
+    for (const v1::TaskScore& score : v.scores()) {
+      for (const auto& [name, value] : ListNumbers(score)) {
+        if (!value) continue;
+        events.Add(absl::StrCat(name, "/", score.name()), v.unix_s(), version, *value);
+      }
     }
   }
   return *events.text();

@@ -44,7 +44,7 @@ void AddMetricsFlags(App& app, MetricsFlags* flags) {
 int Metrics(const Global& global, const std::string& job, const MetricsFlags& flags);
 
 // A header line, then a line a point: of all islands together (island is empty), of each island,
-// and of validation.
+// of validation, and of each task.
 std::string HistoryAsCsv(const v1::JobHistory& history);
 
 // The extent of an event file: points up to that time, and validations up to that version.

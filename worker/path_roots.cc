@@ -162,6 +162,9 @@ absl::Status CheckJobPaths(const JobSpec& spec, const PathRoots& roots) {
   for (const ValidationSet& set : spec.data.validation) {
     ATOLL_RETURN_IF_ERROR(CheckPath("data.validation.path", set.path, "--data-root", data));
   }
+  for (const EvaluationSpec& evaluation : spec.evaluation) {
+    ATOLL_RETURN_IF_ERROR(CheckPath("evaluation.path", evaluation.path, "--data-root", data));
+  }
   for (const DataSource& source : spec.data.sources) {
     ATOLL_RETURN_IF_ERROR(CheckPath("data.sources.path", source.path, "--data-root", data));
   }

@@ -82,6 +82,14 @@ inline constexpr Metric kJobValidationLoss{"atoll_job_validation_loss_nats", Met
 inline constexpr Metric kJobSetLoss{
     "atoll_job_validation_set_loss_nats", MetricType::kGauge,
     "newest validation loss of a named set or a site, nats a token"};
+inline constexpr Metric kJobAccuracy{
+    "atoll_job_evaluation_accuracy_ratio", MetricType::kGauge,
+    "newest accuracy in a task; measure: plain, or normalised by characters"};
+inline constexpr Metric kJobAccuracyError{"atoll_job_evaluation_standard_error_ratio",
+                                          MetricType::kGauge, "standard error of that accuracy"};
+inline constexpr Metric kJobPerplexity{
+    "atoll_job_evaluation_perplexity_ratio", MetricType::kGauge,
+    "newest perplexity in a task: of an exact answer, or of a token of a text"};
 inline constexpr Metric kJobRunning{"atoll_job_running", MetricType::kGauge,
                                     "1: the job runs; 0: it is prepared or paused"};
 inline constexpr Metric kJobIslands{"atoll_job_islands", MetricType::kGauge,

@@ -202,6 +202,33 @@ absl::Status ValidateData(const DataSpec& d) {
   return IntInRange("data.sequence_length", d.sequence_length, 1, 1 << 20);
 }
 
+absl::Status ValidateEvaluations(const JobSpec& spec) {
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("the number of evaluations", std::ssize(spec.evaluation), 0, kEvaluationsMax));
+  std::set<std::string> names;
+  for (const EvaluationSpec& evaluation : spec.evaluation) {
+    ATOLL_RETURN_IF_ERROR(ValidateName("evaluation.name", evaluation.name));
+    ATOLL_RETURN_IF_ERROR(Required("evaluation.path", evaluation.path));
+    ATOLL_RETURN_IF_ERROR(IntInRange("evaluation.every_rounds", evaluation.every_rounds, 0, kMany));
+    ATOLL_RETURN_IF_ERROR(IntInRange("evaluation.limit", evaluation.limit, 0, kMany));
+    if (names.insert(evaluation.name).second) continue;
+    return absl::InvalidArgumentError(absl::StrCat("evaluation.name = \"", evaluation.name,
+                                                   "\": two evaluations have this name"));
+  }
+  const DataSpec& d = spec.data;
+  if (spec.evaluation.empty()) return absl::OkStatus();
+  if (IsImages(d.format)) {
+    return absl::InvalidArgumentError(
+        "evaluation is given, but data.format is of images: leave it out");
+  }
+  const bool is_text = d.format == DataFormat::kText || d.format == DataFormat::kJsonl ||
+                       d.format == DataFormat::kChat;
+  if (is_text || !d.tokenizer_path.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "evaluation needs the tokenizer of the data's tokens: use data.format = \"shards\" (atoll "
+      "tokenize) and data.tokenizer_path");
+}
+
 absl::Status ValidateSchedule(const InnerSpec& i) {
   ATOLL_RETURN_IF_ERROR(
       InRange("inner.final_learning_rate_ratio", i.final_learning_rate_ratio, 0, 1.0000001));
@@ -391,6 +418,7 @@ absl::Status Validate(const JobSpec& spec) {
   }
   ATOLL_RETURN_IF_ERROR(ValidateAdapter(spec.adapter, spec.model));
   ATOLL_RETURN_IF_ERROR(ValidateLayout(spec));
+  ATOLL_RETURN_IF_ERROR(ValidateEvaluations(spec));
   const ScheduleSpec& s = spec.schedule;
   ATOLL_RETURN_IF_ERROR(IntInRange("schedule.train_tokens", s.train_tokens,
                                    spec.data.sequence_length, kTrainTokensMax));

@@ -143,6 +143,8 @@ void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& b
 void ForgetValidation(JobProgress& progress) {
   progress.validators.clear();
   progress.validation_sets.clear();
+  progress.evaluations.clear();
+  progress.scores.clear();
   progress.validate_version = kNoVersion;
   progress.validated_final = false;
 }

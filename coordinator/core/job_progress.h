@@ -42,6 +42,9 @@ struct JobProgress {
   bool restored = false;
   std::vector<ValidationLoss> validation_sets = {};  // newest of each named set or site, by name
   Version exported_version = kNoVersion;             // newest that was exported
+  // The version to be validated is still to be scored in these tasks, indices of spec.evaluation.
+  std::vector<int32_t> evaluations = {};
+  std::vector<TaskScore> scores = {};  // newest of each task, by name
 
   bool operator==(const JobProgress&) const = default;
 };

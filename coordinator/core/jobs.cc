@@ -80,7 +80,9 @@ void Start(State& s, Job& job) {
 bool AdvanceFinishing(State& s, Job& job) {
   const JobProgress& progress = job.progress;
   if (!progress.validated_final) {
-    if (job.validate_by == kNever) job.validate_by = s.now + s.options.final_validation_limit;
+    const Duration limit = job.spec().evaluation.empty() ? s.options.final_validation_limit
+                                                         : s.options.final_evaluation_limit;
+    if (job.validate_by == kNever) job.validate_by = s.now + limit;
     const bool given_up = s.now >= job.validate_by;
     if (progress.validate_version != kNoVersion && !given_up) {
       if (!progress.validators.empty() || job.occupied_islands() == 0) return false;
@@ -90,7 +92,7 @@ bool AdvanceFinishing(State& s, Job& job) {
     if (given_up && progress.validate_version != kNoVersion) {
       s.Log(job.id(), Severity::kWarning,
             absl::StrCat("the validation of version ", job.rounds.progress.version,
-                         " timed out after ", Seconds(s.options.final_validation_limit), " s"));
+                         " timed out after ", Seconds(limit), " s"));
     }
     job.EditProgress().validated_final = true;
     RetryServersNow(s, job);

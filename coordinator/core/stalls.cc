@@ -32,6 +32,13 @@ bool IsPushing(const Job& job, const IslandRecord& island) {
   });
 }
 
+// Tasks may take longer than rounds wait for an island.
+bool IsEvaluating(const Job& job, IslandId id) {
+  const std::vector<IslandId>& validators = job.progress.validators;
+  return !job.progress.evaluations.empty() &&
+         std::find(validators.begin(), validators.end(), id) != validators.end();
+}
+
 void Moves(State& s, Job& job, IslandId id, ProgressWatch& watch) {
   watch.since = s.now;
   if (!watch.stalled) return;
@@ -89,7 +96,7 @@ bool AdvanceStalls(State& s, Job& job) {
         job.rounds.complete.begin(), job.rounds.complete.end(),
         [&, island = id](const ContributionId& complete) { return complete.island == island; });
     if (contributes) continue;
-    if (still >= kBeginsAnewAfter) anew.push_back(id);
+    if (still >= kBeginsAnewAfter && !IsEvaluating(job, id)) anew.push_back(id);
     if (watch.stalled) continue;
     watch.stalled = changed = true;
     s.Log(job.id(), Severity::kWarning,

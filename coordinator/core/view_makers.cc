@@ -238,6 +238,7 @@ JobSummary MakeSummary(const State& s, const Job& job) {
   summary.validation_accuracy = progress.validation_accuracy;
   summary.first_validation_loss = progress.first_validation_loss;
   summary.validation_sets = progress.validation_sets;
+  summary.scores = progress.scores;
   summary.active_islands = ActiveIslands(job);
   summary.contributes_to = job.spec().outer.contributes_to;
   summary.token_unit = TokenUnit(job);

@@ -78,12 +78,14 @@ CurvePoint MakeCurvePoint(int64_t unix_ms, double seconds, const DecisionRecord&
   return point;
 }
 
-std::vector<ValidationLoss> ListCurrentValidationSets(const ProgressRecord& record) {
-  std::vector<ValidationLoss> sets;
-  for (const ValidationLoss& set : record.validation_sets) {
-    if (set.version == record.validated_version) sets.push_back(set);
+// Losses of sets, or scores of tasks, of the newest validated version.
+template <typename Result>
+std::vector<Result> ListCurrent(const std::vector<Result>& results, const ProgressRecord& record) {
+  std::vector<Result> current;
+  for (const Result& result : results) {
+    if (result.version == record.validated_version) current.push_back(result);
   }
-  return sets;
+  return current;
 }
 
 }  // namespace
@@ -185,12 +187,13 @@ void JobHistory::NoteValidation(int64_t unix_ms, const ProgressRecord& record) {
       for (size_t i = 0; i < validation_.size(); i += 2) kept.push_back(validation_[i]);
       validation_ = std::move(kept);
     }
-    validation_.push_back({Seconds(unix_ms), record.validated_version, 0, {}});
+    validation_.push_back({Seconds(unix_ms), record.validated_version, 0, {}, {}});
   } else if (record.validated_version < newest) {
     return;
   }
   validation_.back().loss = record.validation_loss;  // sites answer one after the other
-  validation_.back().sets = ListCurrentValidationSets(record);
+  validation_.back().sets = ListCurrent(record.validation_sets, record);
+  validation_.back().scores = ListCurrent(record.scores, record);
 }
 
 void JobHistory::OnLost(int64_t unix_ms, const MembersLost& lost) {

@@ -95,6 +95,22 @@ void AddRound(int64_t unix_ms, const JobSummary& job, const JobHistory& history,
   }
 }
 
+void AddScore(const JobId& job, const TaskScore& score, MetricsWriter& writer) {
+  const auto add = [&](const char* measure, double accuracy, double error) {
+    const Labels labels = {{"atoll_job", job}, {"task", score.name}, {"measure", measure}};
+    writer.Add(kJobAccuracy, accuracy, labels);
+    writer.Add(kJobAccuracyError, error, labels);
+  };
+  if (score.kind != TaskKind::kPerplexity) {
+    add("plain", score.accuracy, score.accuracy_standard_error);
+  }
+  if (score.kind == TaskKind::kChoices) {
+    add("normalised", score.normalised_accuracy, score.normalised_accuracy_standard_error);
+  } else {
+    writer.Add(kJobPerplexity, score.perplexity, {{"atoll_job", job}, {"task", score.name}});
+  }
+}
+
 void AddJob(Instant now, int64_t unix_ms, const JobView& job, const JobObservations& seen,
             MetricsWriter& writer) {
   const JobSummary& s = job.summary;
@@ -110,6 +126,7 @@ void AddJob(Instant now, int64_t unix_ms, const JobView& job, const JobObservati
     if (++sets > kIslandsShown) break;
     writer.Add(kJobSetLoss, set.loss, {{"atoll_job", s.job}, {"set", set.name}});
   }
+  for (const TaskScore& score : s.scores) AddScore(s.job, score, writer);
   writer.Add(kJobRunning, s.state == JobState::kRunning ? 1 : 0, labels);
   writer.Add(kJobIslands, Number(s.active_islands), labels);
   int64_t trained = 0;

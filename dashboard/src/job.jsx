@@ -116,6 +116,31 @@ const setColumns = (summary) => [
   { title: 'version', number: true, cell: (v) => version(v.version), sort: (v) => num(v.version) },
 ];
 
+// A task's scores: what its kind does not have is absent.
+const withAccuracy = (v) => v.kind !== 'TASK_KIND_PERPLEXITY', choosing = (v) => v.kind === 'TASK_KIND_CHOICES';
+const share = (mean, error) => `${percent(mean)} ± ${percent(error)}`;
+const TASKS = [
+  { title: 'task', cell: (v) => v.name, sort: (v) => v.name },
+  { title: 'accuracy ± standard error', number: true, cell: (v) => (withAccuracy(v) ? share(v.accuracy, v.accuracy_standard_error) : '–'), sort: (v) => num(v.accuracy) },
+  { title: 'normalised', number: true, cell: (v) => (choosing(v) ? share(v.normalised_accuracy, v.normalised_accuracy_standard_error) : '–'), sort: (v) => num(v.normalised_accuracy) },
+  { title: 'perplexity', number: true, cell: (v) => (choosing(v) ? '–' : loss(v.perplexity)), sort: (v) => num(v.perplexity) },
+  { title: 'items', number: true, cell: (v) => count(v.items), sort: (v) => num(v.items) },
+  { title: 'version', number: true, cell: (v) => version(v.version), sort: (v) => num(v.version) },
+];
+
+// Accuracies by task, over the versions that were scored.
+function TaskCurves({ history, axis, theme }) {
+  const series = useMemo(() => {
+    const scored = history.validation.flatMap((v) => (v.scores || []).filter(withAccuracy).map((score) => ({ ...score, unix_s: v.unix_s })));
+    return [...new Set(scored.map((score) => score.name))].sort().map((name, k) => {
+      const own = scored.filter((score) => score.name === name);
+      return { label: name, x: own.map((score) => (axis === 'time' ? score.unix_s : num(score.version))), y: own.map((score) => 100 * score.accuracy), colour: k, points: own.length <= POINTS_MARKED };
+    });
+  }, [history, axis]);
+  if (!series.length) return null;
+  return <Chart title="Accuracy, %" series={series} xLabel={AXES[axis].label} time={AXES[axis].time} theme={theme} format={(v) => String(+v.toPrecision(4))} height={220} />;
+}
+
 const nameColumns = (summary) => [
   { title: 'island', cell: (i) => <a href={`#/jobs/${summary.job}/islands/${i.island}`}>island {i.island}</a>, sort: (i) => i.island },
   { title: 'leader', cell: (i) => i.worker || '–', sort: (i) => i.worker },
@@ -263,6 +288,12 @@ export function Job({ id, session, theme, onLive }) {
         <Section title="Validation sets" id="validation-sets">
           <Table columns={setColumns(s)} rows={s.validation_sets} keyOf={(v) => v.name} />
           {history.data && charts.ready && <SetCurves history={history.data} summary={s} axis={axis} theme={theme} />}
+        </Section>
+      )}
+      {s.scores.length > 0 && (
+        <Section title="Tasks" id="tasks">
+          <Table columns={TASKS} rows={s.scores} keyOf={(v) => v.name} />
+          {history.data && charts.ready && <TaskCurves history={history.data} axis={axis} theme={theme} />}
         </Section>
       )}
       {history.data && <Section title="Newest rounds" id="rounds">{job.round_length && <p class="why">{job.round_length}</p>}<Rounds rounds={history.data.newest} islands={job.islands.slice(0, 32).map((i) => i.island)} /></Section>}

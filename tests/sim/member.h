@@ -78,6 +78,14 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   int devices() const override { return 1; }
   absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>&) override { return 0; }
   PositionRange SelectValidationPositions(int, int64_t) const override { return {0, 8}; }
+  absl::StatusOr<TaskScore> ScoreTask(size_t, const EvaluatePosition& evaluate) const override {
+    TaskScore score{.items = 1};
+    for (int64_t position = 8; position < 10; ++position) {  // behind those of validation
+      ATOLL_ASSIGN_OR_RETURN(const LossSum loss, evaluate(position));
+      score.tokens += loss.tokens;
+    }
+    return score;
+  }
   const worker::IslandJob* island_job() const override { return job_ ? &*job_ : nullptr; }
   worker::IslandLimits limits() const override;
   Duration StepTimeout() const override;

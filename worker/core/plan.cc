@@ -245,8 +245,13 @@ bool WorkerCore::Impl::StartValidate() {
   const Version wanted = order_->validate_version;
   if (!adopted_ || wanted == kNoVersion || wanted != base_version_) return false;
   if (validation_ && validation_->version == wanted) return false;
-  activity_ = absl::StrCat("validating version ", wanted);
-  Start(Command::kValidate, Validate{wanted});
+  Validate validate{wanted};
+  for (const int32_t task : order_->evaluations) {
+    if (task < std::ssize(spec().evaluation)) validate.evaluations.push_back(task);
+  }
+  activity_ =
+      absl::StrCat(validate.evaluations.empty() ? "validating" : "evaluating", " version ", wanted);
+  Start(Command::kValidate, std::move(validate));
   return true;
 }
 

@@ -184,8 +184,8 @@ void WorkerCore::Impl::On(const Adopted& event) {
 
 void WorkerCore::Impl::On(const ValidationDone& event) {
   if (Finish() != Command::kValidate) return;
-  validation_ = ValidationResult{order_->job,  event.version,  event.loss,
-                                 event.tokens, event.accuracy, event.sets};
+  validation_ = ValidationResult{order_->job,    event.version, event.loss,  event.tokens,
+                                 event.accuracy, event.sets,    event.scores};
   validation_at_ = now_;
 }
 

@@ -1,5 +1,7 @@
 #include "worker/evaluation/task_rows.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -68,6 +70,15 @@ void TaskRows::AddRow(const std::vector<int32_t>& text, int64_t begin, int64_t f
                                 : text[static_cast<size_t>(i)]);
   }
   begins_.push_back(std::ssize(tokens_));
+}
+
+uint64_t TaskRows::Digest(uint64_t before) const {
+  const auto add = [](const auto& numbers, uint64_t digest) {
+    return XXH3_64bits_withSeed(numbers.data(), numbers.size() * sizeof(numbers[0]), digest);
+  };
+  std::vector<int64_t> right;
+  for (const TaskItem& item : task_.items) right.push_back(item.right);
+  return add(right, add(begins_, add(tokens_, before)));
 }
 
 absl::StatusOr<TaskScore> TaskRows::Score(const Evaluate& evaluate) const {

@@ -33,6 +33,8 @@ class TaskRows {
     return std::span(tokens_).subspan(static_cast<size_t>(begins_[i]),
                                       static_cast<size_t>(begins_[i + 1] - begins_[i]));
   }
+  // Returns a number that stands for all rows and what lies before them, whose number is `before`.
+  uint64_t Digest(uint64_t before) const;
   // Whether the score needs hits, and not the loss alone.
   bool needs_hits() const { return task_.kind == TaskKind::kExact; }
 

@@ -1,7 +1,9 @@
 #include "worker/island/job.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "common/masked_tokens.h"
 #include "common/model/job_model.h"
 #include "common/model/optimizer_state.h"
 #include "common/model/targets.h"
@@ -55,8 +57,50 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
   job.facts.train_sequences = job.data.train_sequences();
   job.facts.validation_sequences = job.data.validation_sequences();
   job.facts.data_digest = job.data.digest();
-  job.digest = ComputeModelDigest(job.facts.model, spec);
+  for (const EvaluationSpec& evaluation : spec.evaluation) {
+    ATOLL_ASSIGN_OR_RETURN(TaskRows rows,
+                           OpenTask(spec, evaluation, config, options.watch.cancelled));
+    job.facts.data_digest = rows.Digest(job.facts.data_digest);
+    job.tasks.push_back(std::move(rows));
+  }
+  job.digest = ComputeModelDigest(job.facts.model, spec.data.sequence_length, spec.inner.optimizer);
   return job;
+}
+
+int64_t GroupJob::GetTaskBegin(size_t task) const {
+  int64_t begin = data.validation_sequences();
+  for (size_t i = 0; i < task; ++i) begin += tasks[i].size();
+  return begin;
+}
+
+const TaskRows* GroupJob::FindTask(int64_t position) const {
+  for (size_t i = tasks.size(); i-- > 0;) {
+    if (position >= GetTaskBegin(i)) return &tasks[i];
+  }
+  return nullptr;
+}
+
+absl::Status GroupJob::ReadEvaluated(int64_t first, std::span<int32_t> out,
+                                     const Cancelled& cancelled) const {
+  const TaskRows* const task = FindTask(first);
+  if (task == nullptr) return data.ReadValidation(first, out, cancelled);
+  const auto numbers = static_cast<size_t>(row());
+  int64_t from = first - GetTaskBegin(static_cast<size_t>(task - tasks.data()));
+  for (size_t begin = 0; begin < out.size(); begin += numbers, ++from) {
+    const std::span<const int32_t> tokens = task->row(from);
+    const auto rest = std::copy(tokens.begin(), tokens.end(), out.subspan(begin).begin());
+    std::fill(rest, out.subspan(begin).begin() + static_cast<std::ptrdiff_t>(numbers),
+              MaskToken(0));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> GroupJob::CountMaskedEvaluated(int64_t first, int64_t count,
+                                                       const Cancelled& cancelled) const {
+  if (FindTask(first) == nullptr) return data.CountMaskedValidation(first, count, cancelled);
+  std::vector<int32_t> rows(static_cast<size_t>(count * row()));
+  ATOLL_RETURN_IF_ERROR(ReadEvaluated(first, rows, cancelled));
+  return CountMasked(rows, row());
 }
 
 absl::StatusOr<LayerLayout> GroupJob::GetLayerLayout(const LayerShard& shard) const {

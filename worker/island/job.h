@@ -3,6 +3,7 @@
 #ifndef ATOLL_WORKER_ISLAND_JOB_H_
 #define ATOLL_WORKER_ISLAND_JOB_H_
 
+#include <span>
 #include <vector>
 
 #include "common/model/layout.h"
@@ -10,6 +11,7 @@
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 #include "worker/data/dataset.h"
+#include "worker/evaluation/job_tasks.h"
 #include "worker/pipeline/engine.h"
 
 namespace atl::worker {
@@ -27,8 +29,22 @@ struct GroupJob {
   std::vector<LayerLayout> layouts;           // of whole layers
   std::vector<LayerLayout> base_layouts;      // of their frozen tensors; empty without an adapter
   std::vector<std::vector<Range>> undivided;  // by layer, see common/model/optimizer_state.h
+  std::vector<TaskRows> tasks;                // of spec.evaluation
 
   int64_t row() const { return data.row(); }  // numbers
+
+  // What an island evaluates by position: the validation sequences, and behind them each task's
+  // rows. A range of positions is of one of these.
+  int64_t evaluated_sequences() const { return GetTaskBegin(tasks.size()); }
+  int64_t GetTaskBegin(size_t task) const;  // position of its first row
+  // The task of a position; null: it is of validation. REQUIRES: the position exists.
+  const TaskRows* FindTask(int64_t position) const;
+  // As Dataset::ReadValidation and CountMaskedValidation. What is left of a row is masked.
+  absl::Status ReadEvaluated(int64_t first, std::span<int32_t> out,
+                             const Cancelled& cancelled) const;
+  absl::StatusOr<int64_t> CountMaskedEvaluated(int64_t first, int64_t count,
+                                               const Cancelled& cancelled) const;
+
   // Returns the layout of a shard's buffers; the error names a layer that does not exist, or a cut
   // that is impossible.
   absl::StatusOr<LayerLayout> GetLayerLayout(const LayerShard& shard) const;

@@ -417,16 +417,7 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
   ChooseRoundLength(s, job);
   BalanceSteps(s, job, *decision);
   if (job.record.site) FinishSiteRound(job, *decision);
-  const int64_t every = ScheduledRounds(job, job.spec().schedule.validate_every_rounds);
-  const bool last = job.ledger->Count(LedgerUse::kCommitted) == job.ledger->budget();
-  // Sites evaluate for the job above.
-  const bool due =
-      !job.record.site && (version == 0 || last || (every > 0 && version % every == 0));
-  const bool pending = job.progress.validate_version != kNoVersion;
-  if ((due || pending) && (last || !IsBeingValidated(s, job))) {
-    job.EditProgress().validate_version = version;  // an older one could not be pulled any more
-    ChooseValidators(s, job);
-  }
+  ScheduleValidation(s, job, version);
   Prune(s, job, rounds);
   // Not again for the same data: the operator may have resumed the job.
   const bool judged = !job.record.site && std::exchange(rounds.skipped_more, false);

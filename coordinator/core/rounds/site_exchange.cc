@@ -159,6 +159,7 @@ bool AdvanceValidation(State& s, Job& job, const Job& above) {
   if (progress.validate_version == kNoVersion) {
     if (progress.validated_version >= site.based_at) return false;
     job.EditProgress().validate_version = job.rounds.progress.version;
+    job.EditProgress().evaluations = above.progress.evaluations;
   } else if (!progress.validators.empty()) {
     return false;
   }

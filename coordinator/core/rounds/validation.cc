@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/plural.h"
+#include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/site_data.h"
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/stalls.h"
@@ -23,15 +25,16 @@ const ValidationLoss* Find(const JobProgress& progress, const std::string& name)
   return found == sets.end() ? nullptr : &*found;
 }
 
-void Put(JobProgress& progress, ValidationLoss loss) {
-  auto& sets = progress.validation_sets;
+// Losses of sets, or scores of tasks, by name.
+template <typename Result>
+void Put(std::vector<Result>& results, Result result) {
   const auto at = std::lower_bound(
-      sets.begin(), sets.end(), loss.name,
-      [](const ValidationLoss& set, const std::string& name) { return set.name < name; });
-  if (at != sets.end() && at->name == loss.name) {
-    *at = std::move(loss);
+      results.begin(), results.end(), result.name,
+      [](const Result& known, const std::string& name) { return known.name < name; });
+  if (at != results.end() && at->name == result.name) {
+    *at = std::move(result);
   } else {
-    sets.insert(at, std::move(loss));
+    results.insert(at, std::move(result));
   }
 }
 
@@ -40,10 +43,47 @@ void PutNamedSets(const JobSpec& spec, const ValidationResult& message, JobProgr
     for (ValidationLoss loss : message.sets) {
       if (loss.name != known.name || !IsLoss(loss.loss)) continue;
       loss.version = message.version;
-      Put(progress, std::move(loss));
+      Put(progress.validation_sets, std::move(loss));
       break;
     }
   }
+}
+
+bool IsShare(double value) { return value >= 0 && value <= 1; }
+
+bool IsScore(const TaskScore& score) {
+  return score.items > 0 && IsShare(score.accuracy) && IsShare(score.normalised_accuracy) &&
+         IsShare(score.accuracy_standard_error) &&
+         IsShare(score.normalised_accuracy_standard_error);
+}
+
+std::string Describe(const TaskScore& score) {
+  return absl::StrCat("version ", score.version, ": task ", score.name, ": ",
+                      score.kind == TaskKind::kPerplexity
+                          ? absl::StrCat("perplexity ", score.perplexity)
+                          : absl::StrCat("accuracy ", 100 * score.accuracy, "%, standard error ",
+                                         100 * score.accuracy_standard_error, "%"),
+                      " over ", CountText(score.items, "item"));
+}
+
+// Takes the scores of tasks that are due. An older version's are shown, and stay due.
+void PutScores(State& s, Job& job, const ValidationResult& message) {
+  JobProgress& progress = job.EditProgress();
+  const std::vector<EvaluationSpec>& tasks = job.spec().evaluation;
+  std::erase_if(progress.evaluations, [&](int32_t i) {
+    if (i >= std::ssize(tasks)) return true;
+    const EvaluationSpec& task = tasks[static_cast<size_t>(i)];
+    const auto found =
+        std::find_if(message.scores.begin(), message.scores.end(),
+                     [&](const TaskScore& score) { return score.name == task.name; });
+    if (found == message.scores.end() || !IsScore(*found)) return false;
+    TaskScore score = *found;
+    score.version = message.version;
+    score.kind = task.kind;
+    s.Log(job.id(), Severity::kInfo, Describe(score));
+    Put(progress.scores, std::move(score));
+    return message.version >= progress.validate_version;
+  });
 }
 
 // Over the sites that have evaluated this version.
@@ -69,6 +109,18 @@ std::string Describe(const Job& job, const ValidationLoss& loss) {
       loss.name.empty() ? "" : " ", loss.loss,
       of_images ? " nats an image over " : " nats a token over ", loss.tokens, " ", TokenUnit(job),
       loss.accuracy > 0 ? absl::StrCat(", top-1 accuracy ", 100 * loss.accuracy, "%") : "");
+}
+
+bool IsBeingValidated(const State& s, const Job& job) {
+  const JobProgress& progress = job.progress;
+  if (progress.validate_version == kNoVersion || progress.validators.empty()) return false;
+  return std::all_of(progress.validators.begin(), progress.validators.end(), [&](IslandId id) {
+    const IslandRecord& island = job.islands.at(id);
+    const Worker* worker = s.FindWorker(island.worker);
+    return island.incarnation != 0 && worker != nullptr && worker->attached && worker->progress &&
+           worker->progress->job == job.id() && worker->progress->generation == island.generation &&
+           worker->progress->base_version == progress.validate_version;
+  });
 }
 
 // How far losses that are measured of one version, or in the steps before it, may be apart.
@@ -142,7 +194,8 @@ void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
   JobProgress& progress = job.EditProgress();
   s.Log(job.id(), Severity::kInfo, Describe(job, result));
   PutNamedSets(spec, message, progress);
-  if (!result.name.empty()) Put(progress, result);
+  PutScores(s, job, message);
+  if (!result.name.empty()) Put(progress.validation_sets, result);
   if (message.version >= progress.validated_version) {
     const ValidationLoss all =
         result.name.empty() ? result : MeanOfSites(spec, progress, message.version);
@@ -154,7 +207,14 @@ void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
   if (progress.validate_version > message.version) return;
   std::erase(progress.validators, island);
   if (spec.data.sites.empty()) progress.validators.clear();
-  if (progress.validators.empty()) progress.validate_version = kNoVersion;
+  if (!progress.validators.empty()) return;
+  // What became due meanwhile is scored in the version of now. None of this one's is left: they
+  // could not be scored.
+  const bool more = !progress.evaluations.empty() && !job.record.site &&
+                    job.rounds.progress.version > message.version;
+  progress.validate_version = more ? job.rounds.progress.version : kNoVersion;
+  if (!more) return progress.evaluations.clear();
+  ChooseValidators(s, job);
 }
 
 // The version of the job above that this version of a site's job has in it; kNoVersion: not known
@@ -236,16 +296,29 @@ void ChooseValidators(State& s, Job& job) {
   if (best.empty() && (!sites.empty() || doubted)) progress.validate_version = kNoVersion;
 }
 
-bool IsBeingValidated(const State& s, const Job& job) {
-  const JobProgress& progress = job.progress;
-  if (progress.validate_version == kNoVersion || progress.validators.empty()) return false;
-  return std::all_of(progress.validators.begin(), progress.validators.end(), [&](IslandId id) {
-    const IslandRecord& island = job.islands.at(id);
-    const Worker* worker = s.FindWorker(island.worker);
-    return island.incarnation != 0 && worker != nullptr && worker->attached && worker->progress &&
-           worker->progress->job == job.id() && worker->progress->generation == island.generation &&
-           worker->progress->base_version == progress.validate_version;
-  });
+void ScheduleValidation(State& s, Job& job, Version version) {
+  const bool last = job.ledger->Count(LedgerUse::kCommitted) == job.ledger->budget();
+  const auto is_due = [&](int64_t every_rounds) {
+    const int64_t every = ScheduledRounds(job, every_rounds);
+    return version == 0 || last || (every > 0 && version % every == 0);
+  };
+  const JobSpec& spec = job.spec();
+  bool due = false;
+  if (!job.record.site) {  // sites evaluate for the job above
+    due = is_due(spec.schedule.validate_every_rounds);
+    for (int32_t i = 0; i < std::ssize(spec.evaluation); ++i) {
+      if (!is_due(spec.evaluation[static_cast<size_t>(i)].every_rounds)) continue;
+      due = true;
+      std::vector<int32_t>& evaluations = job.EditProgress().evaluations;
+      if (std::find(evaluations.begin(), evaluations.end(), i) == evaluations.end()) {
+        evaluations.push_back(i);
+      }
+    }
+  }
+  const bool pending = job.progress.validate_version != kNoVersion;
+  if ((!due && !pending) || (!last && IsBeingValidated(s, job))) return;
+  job.EditProgress().validate_version = version;  // an older one could not be pulled any more
+  ChooseValidators(s, job);
 }
 
 void OnValidation(State& s, Worker& worker, const ValidationResult& message) {

@@ -14,10 +14,11 @@ void ChooseValidators(State& s, Job& job);
 // Returns whether the number can be the mean loss of something, nats a token.
 bool IsLoss(double loss);
 
-// Returns whether all islands that have yet to answer have adopted progress.validate_version. They
-// evaluate it even if others follow meanwhile; if each of these were evaluated in its place, rounds
-// that are quicker than an evaluation would keep one island after the other from training.
-bool IsBeingValidated(const State& s, const Job& job);
+// The version is committed: it is validated, and scored in tasks, where either is due or was not
+// done yet. A version that all islands which have yet to answer have adopted is evaluated even if
+// others follow meanwhile; if each of these were evaluated in its place, rounds that are quicker
+// than an evaluation would keep one island after the other from training.
+void ScheduleValidation(State& s, Job& job, Version version);
 
 // A site's loss is kept by the site's name, and the job's is then the mean over sites, by tokens.
 void OnValidation(State& s, Worker& worker, const ValidationResult& message);

@@ -39,6 +39,7 @@ struct Describer {
     if (m.resume) absl::StrAppend(&text, ", resume the state of step ", m.resume->inner_step);
     if (m.validate_version != kNoVersion) {
       absl::StrAppend(&text, ", validate ", m.validate_version);
+      for (const int32_t task : m.evaluations) absl::StrAppend(&text, ", task ", task);
     }
     if (m.outcome) {
       absl::StrAppend(&text, ", base ", m.outcome->contribution.base_version,

@@ -596,6 +596,10 @@ void World::Submit(const Command& command) {
   if (command.arguments.contains("set")) {
     spec.data.validation.push_back({command.Text("set"), "more-text"});
   }
+  if (command.arguments.contains("evaluate")) {
+    spec.evaluation.push_back(
+        {.name = "arc", .path = "arc.jsonl", .every_rounds = command.Int("evaluate", 0)});
+  }
   spec.inner.batch_sequences = command.Int("batch", 1);
   spec.outer.optimizer = "nesterov";  // has state that moves with shards
   spec.outer.learning_rate = 0.7;

@@ -15,11 +15,12 @@
 //   worker a leases [wanted=N] [request=N]
 //   worker a pushes [norm=X] [consumed=0-4] [base=V] [tokens=N] [generation=N] [incarnation=N]
 //   worker a stages [shards=N]               N (or all) of the granted shards reach their servers
-//   worker a validates loss=X [version=V] [tokens=N] [set=NAME set-loss=X]
+//   worker a validates loss=X [version=V] [tokens=N] [set=NAME set-loss=X] [score=X]
 //   servers answer [once]                    to all requests; until no message is left
 //   servers snapshot
 //   submit [name=] [min=] [max=] [servers=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all]
 //          [steps-min=N] [no-balance] [no-overlap] [adaptive-grace] [validate=] [clip=] [copies=2]
+//          [evaluate=N]                     a task "arc", scored every N rounds
 //          [island=site|all|auto] [fragments=N] [site-rounds=N]
 //          [exclude=a,b/1] [pinned=oslo]    what layout.exclude and layout.sites name
 //          [per-island=N] [sites=oslo,rome] [set=NAME]    sequences are of 10 tokens; sites have

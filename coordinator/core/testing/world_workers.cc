@@ -47,6 +47,14 @@ ValidationResult MakeValidationResult(const IslandOrder& order, const Command& c
   if (command.arguments.contains("set")) {
     result.sets.push_back({command.Text("set"), result.version, command.Real("set-loss", 1), 100});
   }
+  for (const int32_t task : order.evaluations) {
+    if (!command.arguments.contains("score")) break;
+    TaskScore score{.name = order.spec.evaluation[static_cast<size_t>(task)].name};
+    score.version = result.version;
+    score.items = 10;
+    score.accuracy = command.Real("score", 0);
+    result.scores.push_back(std::move(score));
+  }
   return result;
 }
 

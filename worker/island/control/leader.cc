@@ -286,9 +286,8 @@ absl::StatusOr<LossSum> IslandLeader::Evaluate(int set, int64_t sequences) {
   const int64_t batch = spec_.inner.batch_sequences;
   LossSum sum;
   for (int64_t first = positions.begin; first < positions.end; first += batch) {
-    const int64_t count = std::min(batch, positions.end - first);
-    ATOLL_RETURN_IF_ERROR(Together({.body = EvaluateCall{++number_, first, count}}).status());
-    const LossSum loss = port_->newest_loss();
+    ATOLL_ASSIGN_OR_RETURN(const LossSum loss,
+                           EvaluateAt(first, std::min(batch, positions.end - first)));
     sum.nats += loss.nats;
     sum.tokens += loss.tokens;
     sum.hits += loss.hits;
@@ -296,17 +295,38 @@ absl::StatusOr<LossSum> IslandLeader::Evaluate(int set, int64_t sequences) {
   return sum;
 }
 
-absl::StatusOr<Event> IslandLeader::Do(const Validate& command) {
-  const std::vector<ValidationSet>& sets = spec_.data.validation;
-  ATOLL_ASSIGN_OR_RETURN(
-      const std::vector<LossSum> losses,
-      EvaluateBase(spec_.schedule.validation_sequences, 1 + static_cast<int>(sets.size())));
-  const LossSum& first = losses.front();
-  ValidationDone done{command.version, first.mean(), first.tokens, first.accuracy()};
-  for (size_t i = 0; i < sets.size(); ++i) {
-    const LossSum& loss = losses[i + 1];
-    done.sets.push_back({sets[i].name, command.version, loss.mean(), loss.tokens, loss.accuracy()});
+absl::StatusOr<LossSum> IslandLeader::EvaluateAt(int64_t first, int64_t count) {
+  ATOLL_RETURN_IF_ERROR(Together({.body = EvaluateCall{++number_, first, count}}).status());
+  return port_->newest_loss();
+}
+
+absl::StatusOr<ValidationDone> IslandLeader::EvaluateAll(const Validate& command) {
+  const int64_t sequences = spec_.schedule.validation_sequences;
+  ATOLL_ASSIGN_OR_RETURN(const LossSum held_out, Evaluate(/*set=*/0, sequences));
+  ValidationDone done{command.version, held_out.mean(), held_out.tokens, held_out.accuracy()};
+  for (const ValidationSet& set : spec_.data.validation) {
+    ATOLL_ASSIGN_OR_RETURN(const LossSum loss,
+                           Evaluate(static_cast<int>(done.sets.size()) + 1, sequences));
+    done.sets.push_back({set.name, command.version, loss.mean(), loss.tokens, loss.accuracy()});
   }
+  for (const int32_t task : command.evaluations) {
+    const auto index = static_cast<size_t>(task);  // a row at a time: each has a loss of its own
+    ATOLL_ASSIGN_OR_RETURN(TaskScore score, port_->ScoreTask(index, [this](int64_t position) {
+      return EvaluateAt(position, /*count=*/1);
+    }));
+    score.name = spec_.evaluation[index].name;
+    score.version = command.version;
+    done.scores.push_back(std::move(score));
+  }
+  return done;
+}
+
+absl::StatusOr<Event> IslandLeader::Do(const Validate& command) {
+  ValidationDone done;
+  ATOLL_RETURN_IF_ERROR(EvaluateBase([&]() -> absl::Status {
+    ATOLL_ASSIGN_OR_RETURN(done, EvaluateAll(command));
+    return absl::OkStatus();
+  }));
   return done;
 }
 

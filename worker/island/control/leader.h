@@ -242,7 +242,11 @@ class IslandLeader {
   // Has all members take copies; which of them have done so.
   absl::StatusOr<std::set<NodeId>> TakeCopies(const GroupFrame& frame);
   absl::Status SetOptimizerSteps(int64_t steps);
-  absl::StatusOr<std::vector<LossSum>> EvaluateBase(int64_t sequences, int sets);
+  // Calls it while the parameters are theta_base.
+  absl::Status EvaluateBase(const std::function<absl::Status()>& evaluate);
+  // Sequences at positions of validation, or of tasks behind them.
+  absl::StatusOr<LossSum> EvaluateAt(int64_t first, int64_t count);
+  absl::StatusOr<ValidationDone> EvaluateAll(const Validate& command);
 
   // ---- What members report of steps (leader_reports.cc). ----
   void NoteReply(const NodeId& from, const GroupReply& reply);

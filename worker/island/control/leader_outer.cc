@@ -207,22 +207,15 @@ absl::Status IslandLeader::Adopt(const AdoptPulled& command) {
 // -------------------------------------------------------------------------------- validation ----
 
 // The parameters come back, also if it fails; after a failure of a member Reconfigure does that.
-absl::StatusOr<std::vector<LossSum>> IslandLeader::EvaluateBase(int64_t sequences, int sets) {
+absl::Status IslandLeader::EvaluateBase(const std::function<absl::Status()>& evaluate) {
   known_.state_broken = true;
   ATOLL_RETURN_IF_ERROR(AllDo({.body = PutBaseInCall()}));
-  std::vector<LossSum> losses;
-  absl::Status status;
-  for (int set = 0; set < sets && status.ok(); ++set) {
-    const absl::StatusOr<LossSum> loss = Evaluate(set, sequences);
-    status = loss.status();
-    if (loss.ok()) losses.push_back(*loss);
-  }
+  const absl::Status status = evaluate();
   if (failed_) return status;
   ATOLL_RETURN_IF_ERROR(AllDo({.body = PutBackCall()}));
   ATOLL_RETURN_IF_ERROR(FetchTables());
   known_.state_broken = false;
-  ATOLL_RETURN_IF_ERROR(status);
-  return losses;
+  return status;
 }
 
 // ---------------------------------------------------------------------------- copies, steps ----

@@ -75,6 +75,11 @@ class IslandPort {
   // Selects the first `sequences` held-out ones, or all there are, of set 0 or of
   // data.validation's.
   virtual PositionRange SelectValidationPositions(int set, int64_t sequences) const = 0;
+  // Scores a task of spec.evaluation by what `evaluate` finds at each of its positions, which lie
+  // behind those of validation. Its errors are returned.
+  using EvaluatePosition = std::function<absl::StatusOr<LossSum>(int64_t position)>;
+  virtual absl::StatusOr<TaskScore> ScoreTask(size_t task,
+                                              const EvaluatePosition& evaluate) const = 0;
   virtual const IslandJob* island_job() const = 0;  // null: none is open
   virtual IslandLimits limits() const = 0;
   // Returns the longest time that what the present plan's devices do together may take.

@@ -369,19 +369,33 @@ MemberTrace GroupMember::ReadTrace(const StepOutcome& outcome) {
 
 absl::StatusOr<LossSum> GroupMember::Evaluate(int64_t number, int64_t first, int64_t count) {
   const std::shared_ptr<const GroupJob> job = state_.job();
-  if (job == nullptr || first + count > job->data.validation_sequences()) {
-    return absl::InvalidArgumentError("there are fewer validation sequences");
+  if (job == nullptr || first + count > job->evaluated_sequences()) {
+    return absl::InvalidArgumentError("there are fewer sequences to evaluate");
   }
+  const TaskRows* const task = job->FindTask(first);
   const Cancelled cancelled = state_.UntilInterrupted();
   const auto read = [&](int64_t first_row, std::span<int32_t> tokens) {
-    return job->data.ReadValidation(first + first_row, tokens, cancelled);
+    return job->ReadEvaluated(first + first_row, tokens, cancelled);
   };
   Begin(number);
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_.OpenEngine());
   const std::lock_guard work(state_.engine_mutex());
-  ATOLL_ASSIGN_OR_RETURN(const int64_t masked,
-                         job->data.CountMaskedValidation(first, count, cancelled));
-  return engine->Evaluate({.number = number, .sequences = count, .masked_tokens = masked}, read);
+  ATOLL_ASSIGN_OR_RETURN(const int64_t masked, job->CountMaskedEvaluated(first, count, cancelled));
+  return engine->Evaluate({.number = number,
+                           .sequences = count,
+                           .masked_tokens = masked,
+                           .counts_hits = task != nullptr && task->needs_hits()},
+                          read);
+}
+
+absl::StatusOr<TaskScore> GroupMember::ScoreTask(size_t task,
+                                                 const EvaluatePosition& evaluate) const {
+  const std::shared_ptr<const GroupJob> job = state_.job();
+  if (job == nullptr || task >= job->tasks.size()) {
+    return absl::InvalidArgumentError("the job has fewer tasks");
+  }
+  const int64_t begin = job->GetTaskBegin(task);
+  return job->tasks[task].Score([&](int64_t row) { return evaluate(begin + row); });
 }
 
 void GroupMember::InterruptWork(const std::string& reason) {

@@ -156,6 +156,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   PositionRange SelectValidationPositions(int set, int64_t sequences) const override {
     return job()->data.SelectValidationPositions(set, sequences);
   }
+  absl::StatusOr<TaskScore> ScoreTask(size_t task, const EvaluatePosition& evaluate) const override;
   void InterruptWork(const std::string& reason) override;
   LossSum newest_loss() const override { return newest_loss_; }
   double newest_gradient_norm() const override { return newest_step_.gradient_norm; }
