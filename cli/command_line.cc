@@ -159,7 +159,13 @@ class CommandLine {
     validate->add_flag("--strict", validate_.strict, kStrictHelp);
     CLI::App* submit =
         Add("submit", "submit a job; prints its id", [this] { return Submit(global_, submit_); });
-    submit->add_option("FILE", submit_.path, "job file, TOML; -: standard input")->required();
+    CLI::Option* file =
+        submit->add_option("FILE", submit_.path, "job file, TOML; -: standard input");
+    submit
+        ->add_option("--from", submit_.from,
+                     "JOB or JOB@VERSION: with the settings of that job, begins with its newest "
+                     "parameters")
+        ->excludes(file);
     submit
         ->add_option("--set", submit_.settings,
                      "KEY=VALUE replaces the value of the file; repeatable")

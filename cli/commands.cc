@@ -258,16 +258,34 @@ int Validate(const Global& global, const ValidateFlags& flags) {
   return 0;
 }
 
+// The job of SubmitFlags::from, changed by the settings, on top of that job's parameters.
+absl::StatusOr<JobSpec> ReadBranch(const Global& global, const SubmitFlags& flags) {
+  ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
+  const size_t at = flags.from.find('@');
+  ATOLL_ASSIGN_OR_RETURN(const std::string job, client->FindJob(flags.from.substr(0, at)));
+  ATOLL_ASSIGN_OR_RETURN(const v1::Job reply, client->Get(job));
+  v1::JobSpec spec = reply.spec();
+  spec.mutable_layout()->clear_plan();  // it names that job's workers
+  spec.mutable_model()->set_initial_job(
+      at == std::string::npos ? job : absl::StrCat(job, flags.from.substr(at)));
+  return ParseJob(TomlText(spec), absl::StrCat("job ", job), flags.settings);
+}
+
 int Submit(const Global& global, const SubmitFlags& flags) {
-  const auto spec = ReadJobFile(flags.path, flags.settings);
+  if (flags.path.empty() == flags.from.empty()) {
+    return FailUsage("name a job file, or --from JOB");
+  }
+  const auto spec =
+      flags.from.empty() ? ReadJobFile(flags.path, flags.settings) : ReadBranch(global, flags);
   if (!spec.ok()) return Fail(spec.status());
   if (flags.dry_run) {
-    const auto inspected = Inspect(flags.path, *spec, flags.strict);
+    const auto inspected = Inspect(flags.path + flags.from, *spec, flags.strict);
     if (!inspected.ok()) return Fail(inspected.status());
   } else if (!flags.unchecked) {
     const auto found = InspectJob(*spec, {.head_bytes = kSubmitHeadBytes, .remote = false});
     if (!found.ok()) {
-      return Fail(Annotate(found.status(), absl::StrCat(flags.path, " (--unchecked submits it)")));
+      return Fail(Annotate(found.status(),
+                           absl::StrCat(flags.path, flags.from, " (--unchecked submits it)")));
     }
     PrintWarnings(*found);
   }

@@ -34,7 +34,8 @@ struct ValidateFlags {
 int Validate(const Global& global, const ValidateFlags& flags);
 struct SubmitFlags {
   std::string path;                   // "-": standard input
-  std::vector<std::string> settings;  // KEY=VALUE over the file's
+  std::string from;                   // JOB or JOB@VERSION, instead of a file
+  std::vector<std::string> settings;  // KEY=VALUE over the file's, or over that job's
   bool dry_run = false;               // the coordinator only checks it
   bool strict = false;                // with dry_run: as in ValidateFlags
   bool watch = false;

@@ -237,7 +237,9 @@ class ClientService::Impl {
         return status;
       };
       return impl_->Audited(context, "Jobs/Submit", submit, [=] {
-        return reply->job().empty() ? request->spec().name() : reply->job();
+        const std::string& from = request->spec().model().initial_job();
+        return absl::StrCat(reply->job().empty() ? request->spec().name() : reply->job(),
+                            from.empty() ? "" : absl::StrCat(" from ", from));
       });
     }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -35,6 +36,7 @@ absl::Status ValidateName(absl::string_view field, const std::string& name) {
 }
 
 absl::Status ValidateModel(const ModelSpec& m) {
+  ATOLL_RETURN_IF_ERROR(ParseInitialJob(m.initial_job).status());
   if (!m.config_path.empty() && !m.config_json.empty()) {
     return absl::InvalidArgumentError(
         "model.config_path is given together with model.config_json: give one of the two");
@@ -383,6 +385,20 @@ absl::Status ValidateRemote(const std::string& remote) {
 }
 
 }  // namespace
+
+absl::StatusOr<InitialJob> ParseInitialJob(const std::string& text) {
+  const size_t at = text.find('@');
+  InitialJob found{text.substr(0, at)};
+  const bool plain = std::all_of(found.job.begin(), found.job.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  });
+  const bool is_version =
+      at == std::string::npos ||
+      (absl::SimpleAtoi(text.substr(at + 1), &found.version) && found.version >= 0);
+  if (plain && is_version && found.job.empty() == text.empty()) return found;
+  return absl::InvalidArgumentError(
+      absl::StrCat("model.initial_job = \"", text, "\": must be the id of a job, or JOB@VERSION"));
+}
 
 absl::Status ValidateCounts(const JobSpec& spec) {
   const OuterSpec& o = spec.outer;

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/ids.h"
 #include "common/protocol/round_length.h"
 #include "proto/job.plain.h"
 
@@ -44,6 +46,14 @@ inline constexpr int64_t kNormStatisticsMax = kFragmentsMax * kLengthClasses;
 
 // The most tokens to train on: as many sequences as an axis of positions has.
 inline constexpr int64_t kTrainTokensMax = int64_t{1} << 48;
+
+// What model.initial_job names.
+struct InitialJob {
+  std::string job;               // empty: none
+  Version version = kNoVersion;  // kNoVersion: its newest
+};
+// Reads JOB or JOB@VERSION. INVALID_ARGUMENT: it is neither.
+absl::StatusOr<InitialJob> ParseInitialJob(const std::string& text);
 
 // Checks that the numbers with which all daemons count are within their limits: of a specification
 // that comes from another daemon or from the disk, of any job, a site's too. Part of Validate.

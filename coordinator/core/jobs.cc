@@ -267,6 +267,7 @@ void OnSubmit(State& s, const SubmitJob& request) {
         absl::StrCat(open, " jobs have not ended, the coordinator keeps at most ",
                      s.options.max_jobs, ": cancel some or wait"));
   }
+  if (reply.status.ok()) reply.status = CheckOrigin(s, request.spec);
   absl::StatusOr<JobId> id = FreeId(s, request);
   reply.status.Update(id.status());
   if (reply.status.ok()) {
@@ -320,7 +321,18 @@ bool AdvanceJob(State& s, Job& job) {
                                    : "the initial weights are committed");
         return true;
       }
-      if (progress.initializer < 0 && !job.record.site) Start(s, job);
+      if (IsBranching(job)) {
+        // Once it is decided, nothing more comes from there.
+        const absl::Status origin = job.rounds.decided_version() == kNoVersion
+                                        ? CheckOrigin(s, job.spec())
+                                        : absl::OkStatus();
+        if (!origin.ok()) {
+          FailJob(s, job, std::string(origin.message()));
+          return true;
+        }
+      } else if (progress.initializer < 0 && !job.record.site) {
+        Start(s, job);
+      }
       return AdmitLateWorkers(s, job);
     case JobState::kRunning:
     case JobState::kPaused:

@@ -12,6 +12,7 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/members.h"
 #include "coordinator/core/rounds/site_data.h"
+#include "coordinator/core/rounds/site_exchange.h"
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/shards/placement.h"
 #include "coordinator/core/shards/servers.h"
@@ -113,7 +114,8 @@ bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<Sit
                          facts.layers.size(), ", the model's layers with embedding and head"));
     return false;
   }
-  auto shards = CutShards(facts.layers, s.options.max_shard_bytes);
+  auto shards = IsBranching(job) ? CutAsOrigin(s, job.spec(), facts)
+                                 : CutShards(facts.layers, s.options.max_shard_bytes);
   if (!shards.ok()) {
     FailJob(s, job, std::string(shards.status().message()));
     return false;

@@ -69,7 +69,7 @@ void Order(State& s, Job& job) {
     RefreshOrders(s, job);
   }
   PumpServers(s, job);
-  if (job.record.site) PumpExchange(s, job);
+  PumpExchange(s, job);
   job.touched.clear();
   SetDeadline(s, job, NextJobDeadline(s, job));
   job.reconciled_state = job.progress.state;

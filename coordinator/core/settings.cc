@@ -66,15 +66,16 @@ void ApplyToRound(State& s, Job& job, const JobSpec& before) {
   }
 }
 
-// All servers of the job log its new definition.
-void AssignAgain(State& s, Job& job) {
+}  // namespace
+
+void ReplaceSpec(State& s, Job& job, const JobSpec& spec) {
+  job.EditRecord().spec = spec;
+  ++job.settings_revision;
   if (job.record.shards.empty()) return;
   ++job.EditRecord().placement;  // its holders stay; see NextPlacement
   for (auto& [server, link] : job.rounds.links) link.assigned = false;
   RetryServersNow(s, job);
 }
-
-}  // namespace
 
 void OnChangeSettings(State& s, const ChangeSettings& request) {
   Reply reply{request.request_id, absl::OkStatus(), request.job};
@@ -87,14 +88,12 @@ void OnChangeSettings(State& s, const ChangeSettings& request) {
   }
   if (reply.status.ok() && request.spec != job->spec()) {
     const JobSpec before = job->spec();
-    job->EditRecord().spec = request.spec;
+    ReplaceSpec(s, *job, request.spec);
     // Steps beside the next version's commit may still be made at the old rates.
     job->former_rates = {before.inner, before.schedule.train_tokens,
                          job->rounds.decided_version() + 1};
     ApplyToRound(s, *job, before);
     job->ledger->SetBudget(ComputeSequenceBudget(request.spec));
-    ++job->settings_revision;
-    AssignAgain(s, *job);
     s.Log(job->id(), Severity::kInfo, absl::StrCat("changed by a user: ", request.changes));
   }
   s.out.replies.push_back(std::move(reply));

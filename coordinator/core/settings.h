@@ -16,6 +16,10 @@ namespace atl::coord {
 // where steps_per_round begins or ceases to be 0.
 void OnChangeSettings(State& s, const ChangeSettings& request);
 
+// The job's specification from now on: islands get it with their next order, and all its servers
+// log its new definition.
+void ReplaceSpec(State& s, Job& job, const JobSpec& spec);
+
 }  // namespace atl::coord
 
 #endif  // ATOLL_COORDINATOR_CORE_SETTINGS_H_

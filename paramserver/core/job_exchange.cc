@@ -17,8 +17,8 @@ bool Exchanges(const CommittedRecord& commit) {
 }
 
 absl::Status CheckOrder(const FetchBase& message, const JobState& state) {
-  const OuterSpec& outer = state.assignment().definition.spec.outer;
-  if (!state.IsOfSite() || outer.contributes_to != message.from_job || message.version < 0) {
+  if (message.from_job.empty() || state.GetAdoptedJob() != message.from_job ||
+      message.version < 0) {
     return absl::InvalidArgumentError(absl::StrCat("version ", message.version, " of job ",
                                                    message.from_job,
                                                    " is nothing that the job can adopt"));

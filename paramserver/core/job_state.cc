@@ -159,8 +159,8 @@ bool JobState::ApplyPart(const CommittedRecord& record, int64_t elements) {
     } else {
       StepShard(next->second, record);
     }
-    StepServed(next->second);
     ExchangeShard(next->second, record);
+    StepServed(next->second);
     elements -= tensors * next->second.info.elements;
   }
   if (next != shards_.end()) return false;
@@ -170,7 +170,9 @@ bool JobState::ApplyPart(const CommittedRecord& record, int64_t elements) {
   for (const RoundTerm& term : record.terms) Decide(term.contribution);
   for (const ContributionId& dropped : record.dropped) Decide(dropped);
   DropAllIncoming();  // they are of the version before
-  if (record.step.adopts != kNoVersion) {
+  if (record.step.adopts != kNoVersion && !IsOfSite()) {
+    DropBase();
+  } else if (record.step.adopts != kNoVersion) {
     exchange_.base = record.step.adopts;
     exchange_.based_at = record.version;
     if (base_version_ <= exchange_.base) DropBase();

@@ -110,6 +110,9 @@ class JobState {
 
   // The job is of a site's servers: it has an exchange with the job above (RoundStep).
   bool IsOfSite() const { return !assignment_.definition.spec.outer.contributes_to.empty(); }
+  // The job whose versions it may adopt: the one above a site's, or, for version 0, that of
+  // model.initial_job. Empty: none.
+  JobId GetAdoptedJob() const;
   const SiteExchange& exchange() const { return exchange_; }
   // Returns the newest version of the job above that was adopted, or that some has arrived of.
   Version newest_base() const { return std::max(exchange_.base, base_version_); }

@@ -23,7 +23,9 @@ absl::Status JobState::CheckExchange(const CommittedRecord& record) const {
     return absl::InvalidArgumentError(
         absl::StrCat("round ", record.version, " of job ", job_, ": ", args...));
   };
-  if (!IsOfSite()) return bad("it takes part in an exchange, and the job contributes to no other");
+  if (step.contributes ? !IsOfSite() : GetAdoptedJob().empty()) {
+    return bad("it takes part in an exchange, and the job has none");
+  }
   if (step.adopts == kNoVersion) {
     if (exchange_.base != kNoVersion) return absl::OkStatus();
     return bad("it contributes, and no version of the job above was adopted before");
@@ -35,15 +37,23 @@ absl::Status JobState::CheckExchange(const CommittedRecord& record) const {
     return bad("it adopts version ", step.adopts, " after version ", exchange_.base);
   }
   if (HasBase(step.adopts)) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "round ", record.version, " of job ", job_, " adopts version ", step.adopts, " of job ",
-      assignment_.definition.spec.outer.contributes_to, ", which was not fetched"));
+  return absl::FailedPreconditionError(absl::StrCat("round ", record.version, " of job ", job_,
+                                                    " adopts version ", step.adopts, " of job ",
+                                                    GetAdoptedJob(), ", which was not fetched"));
+}
+
+JobId JobState::GetAdoptedJob() const {
+  const JobSpec& spec = assignment_.definition.spec;
+  if (IsOfSite()) return spec.outer.contributes_to;
+  if (version_ != kNoVersion) return "";
+  const auto initial = ParseInitialJob(spec.model.initial_job);
+  return initial.ok() ? initial->job : "";
 }
 
 absl::Status JobState::CheckAdopted(const ReceivedRecord& record) const {
   const OwnedShard& shard = record.shard;
   const auto held = shards_.find(shard.shard);
-  if (ended_ || !IsOfSite() || held == shards_.end() || held->second.info != shard ||
+  if (ended_ || GetAdoptedJob().empty() || held == shards_.end() || held->second.info != shard ||
       record.version <= exchange_.base || record.version < base_version_) {
     return absl::FailedPreconditionError(absl::StrCat("shard ", shard.shard, " of job ", job_,
                                                       " is not to be fetched at version ",
@@ -110,6 +120,10 @@ void JobState::ExchangeShard(Shard& shard, const CommittedRecord& round) {
 void JobState::AdoptBase(Shard& shard, Version version) {
   const std::shared_ptr<SharedTensor> adopted =
       version == exchange_.base ? GetBase(shard) : base_.at(shard.info.shard).theta;
+  if (!IsOfSite()) {  // it begins with that, and adopts no more
+    shard.theta = adopted;
+    return;
+  }
   const std::span<const float> to = adopted->values();
   const bool first = exchange_.base == kNoVersion;
   const std::span<const float> from =

@@ -417,6 +417,7 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
   ChooseRoundLength(s, job);
   BalanceSteps(s, job, *decision);
   if (job.record.site) FinishSiteRound(job, *decision);
+  FinishBranching(s, job, *decision);
   ScheduleValidation(s, job, version);
   Prune(s, job, rounds);
   // Not again for the same data: the operator may have resumed the job.

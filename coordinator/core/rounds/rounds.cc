@@ -431,7 +431,8 @@ bool AdvanceRound(State& s, Job& job, Rounds& rounds) {
   }
   if (job.ended()) return false;
   if (AdvanceMoves(s, job)) return true;
-  if (job.record.site && !rounds.collecting && AdvanceExchange(s, job)) return true;
+  const bool exchanges = job.record.site || IsBranching(job);
+  if (exchanges && !rounds.collecting && AdvanceExchange(s, job)) return true;
   if (!rounds.collecting) return AdvanceWindow(s, job, rounds);
   if (std::size(rounds.collecting->grams) < job.replicas().active.size()) return false;
   DecideRound(s, job, rounds);
@@ -462,6 +463,9 @@ std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
     case RoundPhase::kIdle:
       if (job.record.site && rounds.progress.version == kNoVersion) {
         return "waiting for the parameters of the job above";
+      }
+      if (IsBranching(job)) {
+        return absl::StrCat("waiting for the parameters of ", job.spec().model.initial_job);
       }
       return rounds.progress.version == kNoVersion
                  ? absl::StrCat("waiting for the initial weights", DescribeInitializer(job))

@@ -11,6 +11,7 @@
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/rounds/validation.h"
+#include "coordinator/core/settings.h"
 #include "coordinator/core/shards/servers.h"
 
 namespace atl::coord {
@@ -87,8 +88,9 @@ bool IsDrained(const Job& job) {
 
 // The newest version of the job above, if one is to be adopted.
 std::optional<Version> VersionToAdopt(const Job& job, const Job& above) {
-  const SiteJob& site = *job.record.site;
   const Version newest = above.rounds.progress.version;
+  if (!job.record.site) return newest;
+  const SiteJob& site = *job.record.site;
   // After the last validation its servers may end at any time, and have then what islands hold
   // instead of the parameters.
   if (newest == kNoVersion || above.progress.validated_final) return std::nullopt;
@@ -123,6 +125,7 @@ bool AdvanceAdoption(State& s, Job& job, const Job& above) {
             absl::StrCat("adopts version ", rounds.adopting, " of job ", above.id()));
   DecisionRecord& decision = rounds.EditDecision(rounds.progress.round);
   decision.step.adopts = rounds.adopting;
+  if (!job.record.site) return true;
   const SiteJob& site = *job.record.site;
   decision.tokens_committed_after =
       above.rounds.progress.tokens_committed +
@@ -169,6 +172,7 @@ bool AdvanceValidation(State& s, Job& job, const Job& above) {
 
 // Returns the contribution that its servers are to push to the job above; null: nothing, now.
 const ContributionRecord* ToBePushed(const Job& job, const Job& above) {
+  if (!job.record.site) return nullptr;
   const SiteJob& site = *job.record.site;
   if (!site.contribution || job.rounds.progress.version < site.contributed_at) return nullptr;
   const auto found = above.rounds.contributions.find(*site.contribution);
@@ -218,6 +222,15 @@ void SendPush(State& s, const Job& job, Job& above, const NodeId& server) {
   if (!push.order.empty()) s.SendToServer(server, std::move(push));
 }
 
+// The job whose versions it adopts; null: there is none any more.
+const Job* FindSource(const State& s, const Job& job) {
+  if (job.record.site) return JobAbove(s, job);
+  const Job* origin = s.FindJob(ParseInitialJob(job.spec().model.initial_job)->job);
+  return origin == nullptr || origin->record.removed ? nullptr : origin;
+}
+
+bool Exchanges(const Job& job) { return job.record.site || IsBranching(job); }
+
 bool OwesExchange(const Job& job, const Job& above, const ServerLink& link) {
   if (!link.known || !link.assigned) return false;
   return IsToFetch(job, link) || ToBePushed(job, above) != nullptr;
@@ -253,7 +266,72 @@ void FinishSiteRound(Job& job, const DecisionRecord& decision) {
   job.rounds.adopting = kNoVersion;
 }
 
+bool IsBranching(const Job& job) {
+  return !job.record.site && !job.spec().model.initial_job.empty() &&
+         job.rounds.progress.version == kNoVersion;
+}
+
+absl::Status CheckOrigin(const State& s, const JobSpec& spec) {
+  ATOLL_ASSIGN_OR_RETURN(const InitialJob initial, ParseInitialJob(spec.model.initial_job));
+  if (initial.job.empty()) return absl::OkStatus();
+  const std::string what = absl::StrCat("model.initial_job = \"", spec.model.initial_job, "\": ");
+  const Job* origin = s.FindJob(initial.job);
+  if (origin == nullptr || origin->record.removed || origin->record.site) {
+    return absl::NotFoundError(
+        absl::StrCat(what, "there is no such job, or it was removed: see atoll ls"));
+  }
+  const Version newest = origin->rounds.progress.version;
+  if (newest == kNoVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, "the job has no parameters yet: wait for its version 0"));
+  }
+  if (initial.version == kNoVersion) return absl::OkStatus();
+  if (initial.version != newest) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, "parameter servers keep the newest version alone, which is ", newest,
+                     ": name that one or none, or a folder that atoll export wrote "
+                     "(model.initial_weights_path)"));
+  }
+  if (origin->ended() || origin->progress.state == JobState::kPaused) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, "the job goes on, and its version ", newest,
+                   " is soon replaced: pause it first, or name no version"));
+}
+
+absl::StatusOr<std::vector<ShardDescriptor>> CutAsOrigin(const State& s, const JobSpec& spec,
+                                                         const JobFacts& facts) {
+  ATOLL_RETURN_IF_ERROR(CheckOrigin(s, spec));
+  const Job& origin = *s.FindJob(ParseInitialJob(spec.model.initial_job)->job);
+  if (!origin.record.facts || origin.record.facts->layers != facts.layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.initial_job = \"", spec.model.initial_job,
+                     "\": that job's model has other layers; leave [model] as that job has it"));
+  }
+  std::vector<ShardDescriptor> shards = origin.record.shards;
+  for (ShardDescriptor& shard : shards) {
+    shard.replicas.clear();
+    shard.filled_at = kNoVersion;
+    shard.filled_age = 0;
+  }
+  return shards;
+}
+
+void FinishBranching(State& s, Job& job, const DecisionRecord& decision) {
+  if (job.record.site || decision.step.adopts == kNoVersion) return;
+  JobSpec spec = job.spec();
+  const JobId origin = ParseInitialJob(spec.model.initial_job)->job;
+  spec.model.initial_job = absl::StrCat(origin, "@", decision.step.adopts);
+  job.rounds.adopting = kNoVersion;
+  s.Log(job.id(), Severity::kInfo,
+        absl::StrCat("begins with the parameters of ", spec.model.initial_job));
+  ReplaceSpec(s, job, spec);
+}
+
 bool AdvanceExchange(State& s, Job& job) {
+  if (!job.record.site) {
+    const Job* origin = FindSource(s, job);
+    return origin != nullptr && AdvanceAdoption(s, job, *origin);
+  }
   Job* above = JobAbove(s, job);
   if (above == nullptr) return false;
   return AdvanceAdoption(s, job, *above) || ContributeNow(s, job, *above) ||
@@ -267,7 +345,7 @@ bool HoldsForExchange(const Job& job) {
 
 void OnBaseFetched(State& s, Server& server, const BaseFetched& message) {
   Job* job = s.FindJob(message.job);
-  if (job == nullptr || !job->record.site) return;
+  if (job == nullptr || !Exchanges(*job)) return;
   const auto link = job->rounds.links.find(server.record.name);
   if (link == job->rounds.links.end() || !link->second.known) return;
   link->second.base_fetched = message.version;
@@ -278,23 +356,24 @@ void OnBaseFetched(State& s, Server& server, const BaseFetched& message) {
 // ------------------------------------------------------------------------------- what is owed ----
 
 void PumpExchange(State& s, Job& job) {
-  Job* above = JobAbove(s, job);
-  if (above == nullptr || !job.active() || job.stale()) return;
+  if (!Exchanges(job) || !job.active() || job.stale()) return;
+  const Job* source = FindSource(s, job);
+  if (source == nullptr) return;
   for (auto& [server, link] : job.rounds.links) {
-    if (!OwesExchange(job, *above, link) || s.now < link.exchange_again_at) continue;
+    if (!OwesExchange(job, *source, link) || s.now < link.exchange_again_at) continue;
     link.exchange_again_at = s.now + kRetryInterval;
-    if (IsToFetch(job, link)) SendFetch(s, job, *above, server);
-    if (ToBePushed(job, *above) != nullptr) SendPush(s, job, *above, server);
+    if (IsToFetch(job, link)) SendFetch(s, job, *source, server);
+    if (ToBePushed(job, *source) != nullptr) SendPush(s, job, *JobAbove(s, job), server);
   }
 }
 
 Instant NextExchangeDeadline(const State& s, const Job& job) {
   Instant next = kNever;
-  if (!job.record.site || !job.active() || job.stale()) return next;
-  const Job* above = JobAbove(s, job);
-  if (above == nullptr) return next;
+  if (!Exchanges(job) || !job.active() || job.stale()) return next;
+  const Job* source = FindSource(s, job);
+  if (source == nullptr) return next;
   for (const auto& [server, link] : job.rounds.links) {
-    if (OwesExchange(job, *above, link)) next = std::min(next, link.exchange_again_at);
+    if (OwesExchange(job, *source, link)) next = std::min(next, link.exchange_again_at);
   }
   return next;
 }

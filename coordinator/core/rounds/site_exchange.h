@@ -5,11 +5,14 @@
 #ifndef ATOLL_COORDINATOR_CORE_ROUNDS_SITE_EXCHANGE_H_
 #define ATOLL_COORDINATOR_CORE_ROUNDS_SITE_EXCHANGE_H_
 
+#include <vector>
+
+#include "common/status.h"
 #include "coordinator/core/state.h"
 
 namespace atl::coord {
 
-// All of a site's job.
+// All of a site's job, or of one that is branching.
 
 // A contribution that a round has accepted is in the site's parameters: its data is now what the
 // site is to contribute.
@@ -21,6 +24,17 @@ void FinishSiteRound(Job& job, const DecisionRecord& decision);
 // Rounds of the site's own: a version to adopt, what is left when there is no more data. REQUIRES:
 // nothing is decided that is not applied, no statistics are collected.
 bool AdvanceExchange(State& s, Job& job);
+// Returns whether the job is to begin with parameters of the job that model.initial_job names, and
+// has not yet; it exchanges nothing else.
+bool IsBranching(const Job& job);
+// Of a branching job, and of one that is submitted: why it cannot begin so. OK: it can, now.
+absl::Status CheckOrigin(const State& s, const JobSpec& spec);
+// Shards cut as those of the job that it begins with. INVALID_ARGUMENT: that has another model.
+absl::StatusOr<std::vector<ShardDescriptor>> CutAsOrigin(const State& s, const JobSpec& spec,
+                                                         const JobFacts& facts);
+// Version 0 is applied everywhere: the job names the version that it began with.
+void FinishBranching(State& s, Job& job, const DecisionRecord& decision);
+
 // Not another round until a version of the job above is adopted.
 bool HoldsForExchange(const Job& job);
 

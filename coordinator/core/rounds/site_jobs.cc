@@ -64,6 +64,7 @@ JobSpec MakeSiteSpec(const Job& above, const std::string& site) {
   outer.min_islands = outer.min_servers = 1;
   spec.layout.sites = {site};
   spec.schedule.validate_every_rounds = 0;
+  spec.model.initial_job.clear();
   return spec;
 }
 
