@@ -116,7 +116,7 @@ class Fixture(Cluster):
             member["attached"] for member in self.status()["members"]), LIMIT_S)
 
     def job_file(self, name="job", **changes):
-        """Path of a job file. Changes are section__key=value; None leaves a key out."""
+        """Path of a job file. Changes are section__key=value, None leaves a key out; or section=[{...}, ...]."""
         job = {"model": {"hidden": 32, "layers": 2, "heads": 2},
                "data": {"path": self.text, "sequence_length": 32},
                "inner": {"batch_sequences": 8, "learning_rate": 3e-3},
@@ -127,18 +127,23 @@ class Fixture(Cluster):
                "schedule": {"train_tokens": 300_000, "validation_sequences": 16,
                             "checkpoint_every_steps": 4, "snapshot_every_rounds": 4}}
         for key, value in changes.items():
-            section, field = key.split("__")
-            job.setdefault(section, {})[field] = value
+            section, _, field = key.partition("__")
+            if field:
+                job.setdefault(section, {})[field] = value
+            else:
+                job[section] = value
         if job["schedule"]["train_tokens"] < ENDLESS_TOKENS:
             job["schedule"]["train_tokens"] *= self.stretch
         path = os.path.join(self.folder, name + ".toml")
         with open(path, "w", encoding="utf-8") as out:
             out.write(f'name = "{name}"\n')
-            for section, fields in job.items():
-                out.write(f"[{section}]\n")
-                for field, value in fields.items():
-                    if value is not None:
-                        out.write(f"{field} = {json.dumps(value)}\n")  # for these, TOML's form too
+            for section, tables in job.items():
+                several = isinstance(tables, list)
+                for fields in tables if several else [tables]:
+                    out.write(f"[[{section}]]\n" if several else f"[{section}]\n")
+                    for field, value in fields.items():
+                        if value is not None:
+                            out.write(f"{field} = {json.dumps(value)}\n")  # for these, TOML's form too
         return path
 
     def submits(self, name="job", **changes):

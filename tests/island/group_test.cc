@@ -123,6 +123,66 @@ TEST_CASE("an_island_trains_on_a_mixture_and_validates_named_sets_as_one_worker_
   CHECK(losses[0] != losses[1]);
 }
 
+// Items of all kinds. Of the exact ones, for each letter one at most is answered right.
+void AddTasks(World& world) {
+  const std::string letters = "abcdefhiknostvw ,0123456789";
+  std::ofstream exact(world.folder + "/exact"), choices(world.folder + "/choices"),
+      texts(world.folder + "/texts");
+  for (const char a : letters) {
+    for (const char b : letters) exact << R"({"prompt": "", "answer": ")" << a << b << "\"}\n";
+    choices << R"({"prompt": "the 25 )" << a << R"(", "choices": ["waves", "sea, the", "of )" << a
+            << R"( longer one than fits"], "answer": )" << (a % 3) << "}\n";
+    texts << R"({"text": "the waves of )" << a << " and the sea, 16 waves of it\"}\n";
+  }
+  world.spec.evaluation = {{"exact", world.folder + "/exact", TaskKind::kExact},
+                           {"choices", world.folder + "/choices", TaskKind::kChoices},
+                           {"texts", world.folder + "/texts", TaskKind::kPerplexity, 16, 9}};
+}
+
+TEST_CASE("tasks have one device's scores in every layout") {
+  World world;
+  AddTasks(world);
+  const std::vector<IslandLayout> layouts = {Pipeline("two stages", {3, 3}, 2),
+                                             Replicas("unequal replicas", {5, 3}, 2),
+                                             {.name = "tensor parallel",
+                                              .replicas = {{{2, 4}, 4, 2}},
+                                              .tensor_parallel = 2,
+                                              .tensor_split_ratios = {1, 3},
+                                              .workers = 2}};
+  for (const IslandLayout& layout : layouts) {
+    INFO(layout.name);
+    SingleDeviceTrainer alone(world);
+    TestGroup group(world, 2, 2);
+    group.Take(layout, {"w1", "w2"});
+    TestLeader& leader = *group["w1"].trainer;
+    REQUIRE(leader.InitialWeights().ok());
+    for (int64_t step = 0; step < 20; ++step) {
+      REQUIRE(group["w1"].Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+    }
+    const auto scores = leader.ScoreTasks({0, 1, 2});
+    REQUIRE(scores.status().ToString() == "OK");
+    REQUIRE(scores->size() == 3);
+    for (size_t i = 0; i < 3; ++i) {
+      const TaskScore& score = (*scores)[i];
+      const TaskScore one = alone.trainer->ScoreTask(world.spec.evaluation[i]).value();
+      CHECK(score.name == world.spec.evaluation[i].name);
+      CHECK(score.kind == one.kind);
+      CHECK(score.items == one.items);
+      CHECK(score.tokens == one.tokens);
+      CHECK(score.accuracy == one.accuracy);
+      CHECK(score.accuracy_standard_error == one.accuracy_standard_error);
+      CHECK(score.normalised_accuracy == one.normalised_accuracy);
+      CHECK(score.perplexity == Approx(one.perplexity).epsilon(1e-4));
+      CHECK(score.byte_perplexity == Approx(one.byte_perplexity).epsilon(1e-4));
+    }
+    CHECK((*scores)[0].accuracy > 0);
+    CHECK((*scores)[0].accuracy < 0.1);
+    CHECK((*scores)[2].items == 9);
+    // Training goes on as if nothing had been scored.
+    REQUIRE(group["w1"].Step(20) == Approx(alone.Step(20)).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("a leader knows its followers' stage links, and every device's memory") {
   const World world;
   TestGroup group(world, 2);

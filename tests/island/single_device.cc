@@ -120,6 +120,12 @@ absl::StatusOr<MeanLoss> SingleDevice::Step(const std::vector<PositionRange>& ra
   return MeanLoss{loss.mean(), loss.tokens};
 }
 
+absl::StatusOr<TaskScore> SingleDevice::ScoreTask(const EvaluationSpec& evaluation) {
+  ATOLL_ASSIGN_OR_RETURN(const TaskRows rows,
+                         OpenTask(job_->spec, evaluation, job_->model->config()));
+  return rows.Score([&](int64_t row) { return job_->runner->Evaluate(rows.row(row), 1); });
+}
+
 absl::StatusOr<MeanLoss> SingleDevice::Validate(int64_t sequences, int set) {
   const PositionRange positions = job_->data->SelectValidationPositions(set, sequences);
   const int64_t batch = job_->spec.inner.batch_sequences;

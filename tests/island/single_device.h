@@ -33,6 +33,8 @@ class SingleDevice {
   absl::StatusOr<MeanLoss> Step(const std::vector<PositionRange>& ranges, double learning_rate);
   absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges);
   absl::StatusOr<MeanLoss> Validate(int64_t sequences, int set);
+  // Scores a task of the specification, each row as short as it is.
+  absl::StatusOr<TaskScore> ScoreTask(const EvaluationSpec& evaluation);
 
   // One layer's parameters and moments, to and from host memory of exactly the layer's size.
   absl::Status GetParameters(int layer, std::span<float> out) {

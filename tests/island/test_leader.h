@@ -140,6 +140,11 @@ class TestLeader {
     return MeanLoss{loss.mean(), loss.tokens};
   }
 
+  absl::StatusOr<std::vector<TaskScore>> ScoreTasks(std::vector<int32_t> tasks) {
+    ATOLL_ASSIGN_OR_RETURN(ValidationDone done, leader_.EvaluateAll({0, std::move(tasks)}));
+    return std::move(done.scores);
+  }
+
   void Interrupt(const std::string& reason) { leader_.Interrupt(reason); }
   absl::Status Drain() { return leader_.Drain(); }
   const Holdings& holdings() const { return leader_.holdings(); }

@@ -111,6 +111,8 @@ class IslandLeader {
   absl::Status Drain();
   // Loss of the parameters as they are, over so many sequences of a set (IslandPort).
   absl::StatusOr<LossSum> Evaluate(int set, int64_t sequences);
+  // All that a validation finds of the parameters as they are.
+  absl::StatusOr<ValidationDone> EvaluateAll(const Validate& command);
 
  private:
   // ---- The queue. ----
@@ -246,7 +248,6 @@ class IslandLeader {
   absl::Status EvaluateBase(const std::function<absl::Status()>& evaluate);
   // Sequences at positions of validation, or of tasks behind them.
   absl::StatusOr<LossSum> EvaluateAt(int64_t first, int64_t count);
-  absl::StatusOr<ValidationDone> EvaluateAll(const Validate& command);
 
   // ---- What members report of steps (leader_reports.cc). ----
   void NoteReply(const NodeId& from, const GroupReply& reply);
