@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "paramserver/core/testing/site_fixture.h"
 
 namespace atl::ps {
@@ -31,6 +32,29 @@ TEST_CASE("a_sites_job_begins_with_the_version_that_it_adopts") {
   CHECK(site.server.AllTheta() == Above(5));
   CHECK(site.Base() == Above(5));
   for (const float value : site.Slot(0)) CHECK(value == 0);
+}
+
+TEST_CASE("a_branched_job_begins_with_the_other_jobs_parameters_and_adopts_no_more") {
+  Site site;
+  site.server.outer.contributes_to = "";
+  site.server.outer.pull_encoding = Encoding::kInt4;
+  site.server.initial_job = absl::StrCat(kAbove, "@5");
+  site.server.Assign(kShards);
+  site.Commit(0, {.adopts = 5});
+  CHECK(site.server.version() == kNoVersion);  // it was not fetched
+  site.Adopt(0, 5);
+  CHECK(site.server.version() == 0);
+  CHECK(site.server.AllTheta() == Above(5));
+  site.server.Crash();
+  site.server.Assign(kShards);
+  CHECK(site.server.version() == 0);
+  CHECK(site.server.AllTheta() == Above(5));
+  site.Commit(1, {.adopts = 6});
+  CHECK(site.server.version() == 0);
+  site.Commit(1, {.contributes = true});
+  CHECK(site.server.version() == 0);
+  site.Round(1);
+  CHECK(site.server.version() == 1);
 }
 
 TEST_CASE("a_contribution_is_base_less_contributed_in_the_push_encoding_as_often_as_it_is_pushed") {

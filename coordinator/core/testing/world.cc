@@ -600,6 +600,7 @@ void World::Submit(const Command& command) {
     spec.evaluation.push_back(
         {.name = "arc", .path = "arc.jsonl", .every_rounds = command.Int("evaluate", 0)});
   }
+  spec.model.initial_job = command.Text("from");
   spec.inner.batch_sequences = command.Int("batch", 1);
   spec.outer.optimizer = "nesterov";  // has state that moves with shards
   spec.outer.learning_rate = 0.7;

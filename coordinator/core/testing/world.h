@@ -21,6 +21,7 @@
 //   submit [name=] [min=] [max=] [servers=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all]
 //          [steps-min=N] [no-balance] [no-overlap] [adaptive-grace] [validate=] [clip=] [copies=2]
 //          [evaluate=N]                     a task "arc", scored every N rounds
+//          [from=JOB[@VERSION]]             begins with that job's parameters
 //          [island=site|all|auto] [fragments=N] [site-rounds=N]
 //          [exclude=a,b/1] [pinned=oslo]    what layout.exclude and layout.sites name
 //          [per-island=N] [sites=oslo,rome] [set=NAME]    sequences are of 10 tokens; sites have

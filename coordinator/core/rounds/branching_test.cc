@@ -1,0 +1,75 @@
+// Jobs that begin with another job's parameters, in the World's commands: 4 steps of 10 tokens.
+
+#include <catch2/catch.hpp>
+
+#include "coordinator/core/testing/world.h"
+
+namespace atl::coord {
+namespace {
+
+using testing::World;
+
+// lm-1 has version 1.
+void Begin(World& w) {
+  w.StartJob({"ps-0"}, {"a"}, "tokens=2000");
+  w.Contribute("a", 4);
+  w.Do("servers answer");
+  REQUIRE(w.Job().summary.version == 1);
+}
+
+TEST_CASE("a job begins with the newest parameters of another one, and says which they were") {
+  World w;
+  Begin(w);
+  w.DoLines({"cancel lm-1", "submit min=1 name=next from=lm-1 tokens=400", "worker a prepared",
+             "servers answer"});
+  const JobView next = w.Job("next-2");
+  CHECK(next.summary.state == JobState::kRunning);
+  CHECK(next.summary.version == 0);
+  CHECK(next.summary.tokens_committed == 0);
+  CHECK(next.spec.model.initial_job == "lm-1@1");
+  CHECK_FALSE(w.Order("a").initialize);
+  CHECK(w.Order("a").job == "next-2");
+  CHECK(w.Order("a").committed_version == 0);
+  CHECK(w.Order("a").spec.model.initial_job == "lm-1@1");
+  w.Do("worker a ready");
+  w.Contribute("a", 4);
+  w.Do("servers answer");
+  CHECK(w.Job("next-2").summary.version == 1);
+}
+
+TEST_CASE("a version that servers do not keep is refused by name") {
+  World w;
+  Begin(w);
+  w.Do("submit name=next from=lm-1@0");
+  CHECK(w.reply().code() == absl::StatusCode::kFailedPrecondition);
+  w.Do("submit name=next from=lm-1@1");  // lm-1 trains on
+  CHECK(w.reply().code() == absl::StatusCode::kFailedPrecondition);
+  w.Do("submit name=next from=other-1");
+  CHECK(w.reply().code() == absl::StatusCode::kNotFound);
+  w.DoLines({"pause lm-1", "submit name=next from=lm-1@1"});
+  CHECK(w.reply().ok());
+  w.Do("submit name=next from=lm-1@x");
+  CHECK(w.reply().code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("a branch of a job that was removed before it has its parameters has failed") {
+  World w;
+  Begin(w);
+  w.DoLines({"cancel lm-1", "submit min=1 name=next from=lm-1 tokens=400", "remove lm-1",
+             "worker a prepared", "servers answer"});
+  CHECK(w.Job("next-2").summary.state == JobState::kFailed);
+}
+
+TEST_CASE("a coordinator that restarts goes on with a branch") {
+  World w;
+  Begin(w);
+  w.DoLines({"cancel lm-1", "submit min=1 name=next from=lm-1 tokens=400", "worker a prepared",
+             "coordinator restarts", "server ps-0 attaches", "worker a attaches",
+             "worker a prepared", "servers answer"});
+  w.DoLines({"wait 4", "servers answer"});
+  CHECK(w.Job("next-2").summary.version == 0);
+  CHECK(w.Job("next-2").spec.model.initial_job == "lm-1@1");
+}
+
+}  // namespace
+}  // namespace atl::coord
