@@ -7,6 +7,7 @@
 #include "common/model/job_model.h"
 #include "common/model/targets.h"
 #include "worker/core/leases.h"
+#include "worker/evaluation/job_tasks.h"
 #include "worker/model/weights.h"
 
 namespace atl::worker {
