@@ -18,6 +18,7 @@
 #include "cli/tensorboard/event.pb.h"
 #include "cli/text/output.h"
 #include "cli/text/render.h"
+#include "cli/text/scores.h"
 #include "common/files.h"
 
 namespace atl::cli {
@@ -51,22 +52,6 @@ void AppendCurve(const std::string& series, const std::string& island, const v1:
     }
     absl::StrAppend(out, ",,,,,\n");
   }
-}
-
-// Numbers of a task's score by the names of their columns; those that its kind does not have are
-// absent.
-std::vector<std::pair<std::string, std::optional<double>>> ListNumbers(const v1::TaskScore& s) {
-  const auto number = [](bool has, double value) {
-    return has ? std::optional(value) : std::nullopt;
-  };
-  const bool choices = s.kind() == v1::TASK_KIND_CHOICES;
-  const bool accuracy = s.kind() != v1::TASK_KIND_PERPLEXITY;
-  return {{"accuracy", number(accuracy, s.accuracy())},
-          {"accuracy_standard_error", number(accuracy, s.accuracy_standard_error())},
-          {"normalised_accuracy", number(choices, s.normalised_accuracy())},
-          {"normalised_accuracy_standard_error",
-           number(choices, s.normalised_accuracy_standard_error())},
-          {"perplexity", number(!choices, s.perplexity())}};
 }
 
 // ---- TensorBoard's event files: TFRecords of Event messages ----
@@ -235,7 +220,7 @@ std::string HistoryAsCsv(const v1::JobHistory& history) {
     for (const v1::TaskScore& score : v.scores()) {
       absl::StrAppend(&out, "evaluation/", score.name(), ",,", Time(v.unix_s()), ",", v.version(),
                       ",,,,,,,,,,,,");
-      for (const auto& [name, value] : ListNumbers(score)) {
+      for (const auto& [name, value] : ListScoreNumbers(score)) {
         absl::StrAppend(&out, ",", value ? Number(*value) : "");
       }
       absl::StrAppend(&out, "\n");
@@ -276,7 +261,7 @@ std::string HistoryAsEvents(const v1::JobHistory& history, std::optional<Written
       events.Add("loss/validation/" + set.name(), v.unix_s(), version, set.loss());
     }
     for (const v1::TaskScore& score : v.scores()) {
-      for (const auto& [name, value] : ListNumbers(score)) {
+      for (const auto& [name, value] : ListScoreNumbers(score)) {
         if (!value) continue;
         events.Add(absl::StrCat(name, "/", score.name()), v.unix_s(), version, *value);
       }

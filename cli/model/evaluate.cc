@@ -98,18 +98,18 @@ class Progress {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-struct ScoreNumber {
+struct NamedNumber {
   std::string name;
   std::optional<double> error, value;  // absent: the task's kind has none
 };
 
-std::vector<ScoreNumber> ListScoreNumbers(const TaskScore& score) {
+std::vector<NamedNumber> ListNumbers(const TaskScore& score) {
   const bool choices = score.kind == TaskKind::kChoices, exact = score.kind == TaskKind::kExact;
   const auto share = [](const char* name, bool has, double mean, double error) {
-    return has ? ScoreNumber{name, error, mean} : ScoreNumber{name, {}, {}};
+    return has ? NamedNumber{name, error, mean} : NamedNumber{name, {}, {}};
   };
   const auto number = [](const char* name, bool has, double value) {
-    return ScoreNumber{name, {}, has ? std::optional(value) : std::nullopt};
+    return NamedNumber{name, {}, has ? std::optional(value) : std::nullopt};
   };
   const bool text = !choices && !exact;
   return {share("accuracy", !text, score.accuracy, score.accuracy_standard_error),
@@ -125,7 +125,7 @@ std::string ScoreText(const std::string& path, const TaskScore& score) {
   std::string text =
       absl::StrCat(path, ": ", Name(score.kind), ", ", CountText(score.items, "item"), ", ",
                    CountText(score.tokens, "scored token"), "\n");
-  for (const auto& [name, error, value] : ListScoreNumbers(score)) {
+  for (const auto& [name, error, value] : ListNumbers(score)) {
     if (!value) continue;
     absl::StrAppend(&text,
                     absl::StrFormat("  %-21s%.4f", absl::StrReplaceAll(name, {{"_", " "}}), *value),
@@ -137,7 +137,7 @@ std::string ScoreText(const std::string& path, const TaskScore& score) {
 Json ScoreJson(const std::string& path, const TaskScore& score) {
   Json json = {
       {"task", path}, {"kind", Name(score.kind)}, {"items", score.items}, {"tokens", score.tokens}};
-  for (const auto& [name, error, value] : ListScoreNumbers(score)) {
+  for (const auto& [name, error, value] : ListNumbers(score)) {
     json[name] = value ? Json(*value) : Json();
     if (absl::EndsWith(name, "accuracy")) {
       json[absl::StrCat(name, "_standard_error")] = error ? Json(*error) : Json();

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/text/island_text.h"
 #include "cli/text/output.h"
+#include "cli/text/scores.h"
 #include "common/bytes_text.h"
 #include "common/plural.h"
 
@@ -294,34 +295,6 @@ std::string JobsTable(const v1::ListReply& reply, int64_t now_ms) {
       orphans);
 }
 
-namespace {
-
-// "  task arc: accuracy 53.12% (standard error 1.20), normalised 55.00% (1.18), at version 12, 500
-// items".
-void AppendScore(const v1::TaskScore& score, std::string* out) {
-  const auto share = [](double mean, const char* of, double error) {
-    return absl::StrCat(Fixed(100 * mean, 2), "% (", of, Fixed(100 * error, 2), ")");
-  };
-  absl::StrAppend(out, "  task ", score.name(), ": ");
-  const bool choices = score.kind() == v1::TASK_KIND_CHOICES;
-  if (score.kind() != v1::TASK_KIND_PERPLEXITY) {
-    absl::StrAppend(out, "accuracy ",
-                    share(score.accuracy(), "standard error ", score.accuracy_standard_error()),
-                    ", ");
-  }
-  if (choices) {
-    absl::StrAppend(
-        out, "normalised ",
-        share(score.normalised_accuracy(), "", score.normalised_accuracy_standard_error()), ", ");
-  } else {
-    absl::StrAppend(out, "perplexity ", Fixed(score.perplexity(), 4), ", ");
-  }
-  absl::StrAppend(out, "at version ", VersionText(score.version()), ", ",
-                  CountText(score.items(), "item"), "\n");
-}
-
-}  // namespace
-
 std::string JobText(const v1::Job& job, int decisions) {
   const v1::JobSummary& s = job.summary();
   std::string out = absl::StrCat(s.job(), ": ", WhyState(s), "\n");
@@ -352,7 +325,9 @@ std::string JobText(const v1::Job& job, int decisions) {
                         : "",
                     "\n");
   }
-  for (const v1::TaskScore& score : s.scores()) AppendScore(score, &out);
+  for (const v1::TaskScore& score : s.scores()) {
+    absl::StrAppend(&out, "  task ", ScoreText(score), "\n");
+  }
   const v1::Ledger& ledger = job.ledger();
   absl::StrAppend(&out, "  data: ",
                   CountText(ledger.committed(), TokenUnit(s) == "images" ? "image" : "sequence"),

@@ -47,7 +47,7 @@ inline constexpr int64_t kNormStatisticsMax = kFragmentsMax * kLengthClasses;
 // The most tokens to train on: as many sequences as an axis of positions has.
 inline constexpr int64_t kTrainTokensMax = int64_t{1} << 48;
 
-// What model.initial_job names.
+// The job that model.initial_job names.
 struct InitialJob {
   std::string job;               // empty: none
   Version version = kNoVersion;  // kNoVersion: its newest

@@ -35,6 +35,15 @@ void ChooseFragments(uint64_t seed, OuterSpec& outer) {
   }
 }
 
+void ChooseTask(uint64_t seed, JobSpec& spec) {
+  Rng rng(seed, /*stream=*/590);
+  if (!rng.Chance(0.3)) return;
+  spec.evaluation.push_back({.name = "toy",
+                             .path = "toy.jsonl",
+                             .kind = TaskKind::kExact,
+                             .every_rounds = static_cast<int64_t>(rng.Below(4))});
+}
+
 }  // namespace
 
 ClusterOptions RandomOptions(uint64_t seed) {
@@ -71,12 +80,7 @@ ClusterOptions RandomOptions(uint64_t seed) {
   spec.outer.reject_outliers = rng.Chance(0.8);
   spec.outer.clip_norm = rng.Chance(0.5) ? 0 : 0.05 + rng.Uniform();
   spec.schedule.validate_every_rounds = static_cast<int64_t>(rng.Below(4));
-  if (Rng tasks(seed, /*stream=*/590); tasks.Chance(0.3)) {
-    spec.evaluation.push_back({.name = "toy",
-                               .path = "toy.jsonl",
-                               .kind = TaskKind::kExact,
-                               .every_rounds = static_cast<int64_t>(tasks.Below(4))});
-  }
+  ChooseTask(seed, spec);
   spec.schedule.checkpoint_every_steps = rng.Chance(0.3) ? 0 : 1 + rng.Below(8);
   spec.schedule.snapshot_every_rounds = 1 + static_cast<int64_t>(rng.Below(4));
   Rng types(seed, /*stream=*/79);

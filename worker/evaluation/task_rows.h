@@ -35,7 +35,7 @@ class TaskRows {
   }
   // Returns a number that stands for all rows and what lies before them, whose number is `before`.
   uint64_t Digest(uint64_t before) const;
-  // Whether the score needs hits, and not the loss alone.
+  // Returns whether the score needs hits, and not the loss alone.
   bool needs_hits() const { return task_.kind == TaskKind::kExact; }
 
   // `evaluate` returns the loss of a row's targets, and their hits where they are needed; it is

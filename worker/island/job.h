@@ -33,13 +33,14 @@ struct GroupJob {
 
   int64_t row() const { return data.row(); }  // numbers
 
-  // What an island evaluates by position: the validation sequences, and behind them each task's
-  // rows. A range of positions is of one of these.
+  // An island evaluates by position: the validation sequences, and behind them each task's rows. A
+  // range of positions is of one of these.
   int64_t evaluated_sequences() const { return GetTaskBegin(tasks.size()); }
   int64_t GetTaskBegin(size_t task) const;  // position of its first row
   // The task of a position; null: it is of validation. REQUIRES: the position exists.
   const TaskRows* FindTask(int64_t position) const;
-  // As Dataset::ReadValidation and CountMaskedValidation. What is left of a row is masked.
+  // Reads and counts as Dataset::ReadValidation and CountMaskedValidation. What is left of a row is
+  // masked.
   absl::Status ReadEvaluated(int64_t first, std::span<int32_t> out,
                              const Cancelled& cancelled) const;
   absl::StatusOr<int64_t> CountMaskedEvaluated(int64_t first, int64_t count,

@@ -301,13 +301,14 @@ absl::Status CheckOrigin(const State& s, const JobSpec& spec) {
 absl::StatusOr<std::vector<ShardDescriptor>> CutAsOrigin(const State& s, const JobSpec& spec,
                                                          const JobFacts& facts) {
   ATOLL_RETURN_IF_ERROR(CheckOrigin(s, spec));
-  const Job& origin = *s.FindJob(ParseInitialJob(spec.model.initial_job)->job);
-  if (!origin.record.facts || origin.record.facts->layers != facts.layers) {
+  ATOLL_ASSIGN_OR_RETURN(const InitialJob initial, ParseInitialJob(spec.model.initial_job));
+  const Job* origin = s.FindJob(initial.job);
+  if (origin == nullptr || !origin->record.facts || origin->record.facts->layers != facts.layers) {
     return absl::InvalidArgumentError(
         absl::StrCat("model.initial_job = \"", spec.model.initial_job,
                      "\": that job's model has other layers; leave [model] as that job has it"));
   }
-  std::vector<ShardDescriptor> shards = origin.record.shards;
+  std::vector<ShardDescriptor> shards = origin->record.shards;
   for (ShardDescriptor& shard : shards) {
     shard.replicas.clear();
     shard.filled_at = kNoVersion;

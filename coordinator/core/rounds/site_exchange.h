@@ -27,7 +27,8 @@ bool AdvanceExchange(State& s, Job& job);
 // Returns whether the job is to begin with parameters of the job that model.initial_job names, and
 // has not yet; it exchanges nothing else.
 bool IsBranching(const Job& job);
-// Of a branching job, and of one that is submitted: why it cannot begin so. OK: it can, now.
+// Says why a job of this specification cannot begin with the parameters that it names now; OK: it
+// can, or names none.
 absl::Status CheckOrigin(const State& s, const JobSpec& spec);
 // Shards cut as those of the job that it begins with. INVALID_ARGUMENT: that has another model.
 absl::StatusOr<std::vector<ShardDescriptor>> CutAsOrigin(const State& s, const JobSpec& spec,

@@ -208,8 +208,8 @@ void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
   std::erase(progress.validators, island);
   if (spec.data.sites.empty()) progress.validators.clear();
   if (!progress.validators.empty()) return;
-  // What became due meanwhile is scored in the version of now. None of this one's is left: they
-  // could not be scored.
+  // Tasks that became due meanwhile are scored in the version of now. None of this one's is left:
+  // they could not be scored.
   const bool more = !progress.evaluations.empty() && !job.record.site &&
                     job.rounds.progress.version > message.version;
   progress.validate_version = more ? job.rounds.progress.version : kNoVersion;

@@ -202,7 +202,7 @@ class ServerFixture {
   int64_t log_bytes_free = int64_t{64} << 20;   // from the next start on
   bool in_parts = false;                        // arithmetic waits for Turn(Tick{}), a part each
   OuterSpec outer = {.optimizer = "nesterov"};  // of the job that is assigned
-  std::string initial_job;  // model.initial_job of the next assignment
+  std::string initial_job;                      // model.initial_job of the next assignment
   int64_t epoch = 1;
   ClusterId cluster;
   int64_t sequence = 0;
