@@ -43,6 +43,13 @@ v1::JobHistory TwoRounds() {
   set->set_name("law");
   set->set_version(2);
   set->set_loss(3.25);
+  v1::TaskScore* score = validation->add_scores();
+  score->set_name("arc");
+  score->set_version(2);
+  score->set_kind(v1::TASK_KIND_CHOICES);
+  score->set_accuracy(0.5);
+  score->set_accuracy_standard_error(0.25);
+  score->set_normalised_accuracy(0.75);
   return history;
 }
 
@@ -50,7 +57,7 @@ TEST_CASE("csv_has_a_line_a_point_and_as_many_fields_in_each") {
   std::istringstream text(HistoryAsCsv(TwoRounds()));
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);) lines.push_back(line);
-  REQUIRE(lines.size() == 6);
+  REQUIRE(lines.size() == 7);
   for (const std::string& line : lines) {
     CHECK(std::count(line.begin(), line.end(), ',') ==
           std::count(lines[0].begin(), lines[0].end(), ','));
@@ -59,6 +66,7 @@ TEST_CASE("csv_has_a_line_a_point_and_as_many_fields_in_each") {
   CHECK(lines[3].rfind("island,4,1001.000,1,100,3,", 0) == 0);
   CHECK(lines[4].rfind("validation,,1003.000,2,,2.75,", 0) == 0);
   CHECK(lines[5].rfind("validation/law,,1003.000,2,,3.25,", 0) == 0);
+  CHECK(lines[6] == "evaluation/arc,,1003.000,2,,,,,,,,,,,,,0.5,0.25,0.75,0,");
 }
 
 TEST_CASE("csv_keeps_milliseconds_and_every_digit_of_a_count") {
@@ -102,6 +110,9 @@ TEST_CASE("an_event_file_begins_with_its_version_and_has_a_scalar_a_point") {
   CHECK(scalar("loss/island_4", 1) == 3);
   CHECK(scalar("loss/validation", 2) == 2.75);
   CHECK(scalar("loss/validation/law", 2) == 3.25);
+  CHECK(scalar("accuracy/arc", 2) == 0.5);
+  CHECK(scalar("normalised_accuracy/arc", 2) == 0.75);
+  CHECK(scalar("perplexity/arc", 2) == -1);  // choices have none
   CHECK(scalar("tokens_per_second/all", 1) == 50);
 }
 
