@@ -264,11 +264,8 @@ absl::StatusOr<JobSpec> ReadBranch(const Global& global, const SubmitFlags& flag
   const size_t at = flags.from.find('@');
   ATOLL_ASSIGN_OR_RETURN(const std::string job, client->FindJob(flags.from.substr(0, at)));
   ATOLL_ASSIGN_OR_RETURN(const v1::Job reply, client->Get(job));
-  v1::JobSpec spec = reply.spec();
-  spec.mutable_layout()->clear_plan();  // it names that job's workers
-  spec.mutable_model()->set_initial_job(
-      at == std::string::npos ? job : absl::StrCat(job, flags.from.substr(at)));
-  return ParseJob(TomlText(spec), absl::StrCat("job ", job), flags.settings);
+  const std::string version = at == std::string::npos ? "" : flags.from.substr(at);
+  return BranchJob(reply.spec(), job + version, flags.settings);
 }
 
 int Submit(const Global& global, const SubmitFlags& flags) {

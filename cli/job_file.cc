@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 #include <set>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -125,13 +126,10 @@ absl::Status CheckOuterMomentum(const OuterSpec& outer) {
                    " does not use it; leave it out, or set outer.optimizer to \"nesterov\""));
 }
 
-}  // namespace
-
-absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path,
+// Makes the job of what was read of the file at `path`, and of the settings.
+absl::StatusOr<JobSpec> Complete(const TomlMessage& reader, v1::JobSpec wire,
+                                 const std::string& path,
                                  const std::vector<std::string>& settings) {
-  TomlMessage reader(path);
-  v1::JobSpec wire;
-  ATOLL_RETURN_IF_ERROR(reader.Read(text, &wire));
   for (const std::string& setting : settings) {
     ATOLL_RETURN_IF_ERROR(ReadSetting("--set ", setting, &wire));
   }
@@ -163,6 +161,25 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
   const bool elsewhere = absl::IsNotFound(model) || absl::IsUnavailable(model);
   if (!model.ok() && !elsewhere) return Locate(reader, settings, model);
   return spec;
+}
+
+}  // namespace
+
+absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path,
+                                 const std::vector<std::string>& settings) {
+  TomlMessage reader(path);
+  v1::JobSpec wire;
+  ATOLL_RETURN_IF_ERROR(reader.Read(text, &wire));
+  return Complete(reader, std::move(wire), path, settings);
+}
+
+absl::StatusOr<JobSpec> BranchJob(const v1::JobSpec& from, const std::string& origin,
+                                  const std::vector<std::string>& settings) {
+  v1::JobSpec wire = from;
+  wire.mutable_layout()->clear_plan();  // it names that job's workers
+  wire.mutable_model()->set_initial_job(origin);
+  const std::string name = absl::StrCat("job ", origin);
+  return Complete(TomlMessage(name), std::move(wire), name, settings);
 }
 
 absl::StatusOr<JobSpec> ReadJobFile(const std::string& path,

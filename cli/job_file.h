@@ -11,6 +11,7 @@
 
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
+#include "proto/job.pb.h"
 
 namespace atl::cli {
 
@@ -24,6 +25,11 @@ absl::StatusOr<JobSpec> ReadJobFile(const std::string& path,
 // The same for text that is already in memory; `path` is used in messages and for relative paths.
 absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path,
                                  const std::vector<std::string>& settings = {});
+
+// Makes a job that begins with the parameters of `origin`, JOB or JOB@VERSION, whose specification
+// is `from`, changed by the settings.
+absl::StatusOr<JobSpec> BranchJob(const v1::JobSpec& from, const std::string& origin,
+                                  const std::vector<std::string>& settings);
 
 }  // namespace atl::cli
 

@@ -98,6 +98,37 @@ TEST_CASE("outer_momentum_is_refused_where_the_named_optimizer_has_none") {
   CHECK(outer("optimizer = \"nesterov\"\nmomentum = 0.5") == "");
 }
 
+TEST_CASE("a branch has the settings of its origin but for those that are set") {
+  auto origin = ParseJob(With("momentum = 0.5", "momentum = 0.5\nmin_islands = 3"), "/jobs/a.toml");
+  REQUIRE(origin.ok());
+  v1::JobSpec wire;
+  REQUIRE(Encode(*origin, &wire).ok());
+  const auto branch = BranchJob(wire, "tiny-7@12",
+                                {"inner.schedule=wsd", "inner.decay_fraction=1",
+                                 "inner.warmup_fraction=0", "schedule.train_tokens=5000"});
+  REQUIRE(branch.status().ToString() == "OK");
+  JobSpec expected = *origin;
+  expected.model.initial_job = "tiny-7@12";
+  expected.inner.schedule = RateSchedule::kWsd;
+  expected.inner.decay_fraction = 1;
+  expected.inner.warmup_fraction = 0;
+  expected.schedule.train_tokens = 5000;
+  CHECK(*branch == expected);
+  CHECK_FALSE(BranchJob(wire, "tiny-7@x", {}).ok());
+  CHECK_FALSE(BranchJob(wire, "tiny-7", {"inner.decay_fractoin=1"}).ok());
+}
+
+TEST_CASE("evaluations name files below the job file and are checked") {
+  const std::string tasks =
+      "\n[[evaluation]]\nname = \"arc\"\npath = \"arc.jsonl\"\nkind = \"exact\"\nlimit = 9\n";
+  const auto job = ParseJob(kGood + tasks, "/jobs/a.toml");
+  REQUIRE(job.status().ToString() == "OK");
+  REQUIRE(job->evaluation.size() == 1);
+  CHECK(job->evaluation[0] == EvaluationSpec{"arc", "/jobs/arc.jsonl", TaskKind::kExact, 16, 9});
+  CHECK_FALSE(ParseJob(kGood + tasks + tasks, "/jobs/a.toml").ok());  // one name
+  CHECK_FALSE(ParseJob(kGood + tasks + "every_rounds = -1\n", "/jobs/a.toml").ok());
+}
+
 TEST_CASE("relative paths are taken from the job file's folder") {
   REQUIRE(ParseJob(kGood, "/jobs/job.toml")->data.path == "/jobs/corpus.txt");
   REQUIRE(ParseJob(With("corpus.txt", "../text"), "/jobs/job.toml")->data.path == "/text");
@@ -320,7 +351,8 @@ void CheckAllNames(const std::string& text, const std::string& before, const std
 TEST_CASE("the example has every key and, but for the required ones, the defaults") {
   const std::string text = Read("deploy/jobs/example.toml");
   CheckAllNames<v1::ModelSpec, v1::DataSpec, v1::InnerSpec, v1::OuterSpec, v1::SiteServersSpec,
-                v1::ScheduleSpec, v1::LayoutSpec, v1::CheckpointSpec>(text, "\n", " = ");
+                v1::ScheduleSpec, v1::LayoutSpec, v1::CheckpointSpec, v1::EvaluationSpec>(
+      text, "\n", " = ");
   const auto spec = ReadJobFile("deploy/jobs/example.toml");
   REQUIRE(spec.status().message() == "");
   JobSpec defaults;
@@ -372,7 +404,7 @@ TEST_CASE("settings_as_toml_are_read_as_the_same_job") {
 
 TEST_CASE("the reference of the job file has every key") {
   CheckAllNames<v1::ModelSpec, v1::DataSpec, v1::InnerSpec, v1::OuterSpec, v1::SiteServersSpec,
-                v1::ScheduleSpec, v1::LayoutSpec, v1::CheckpointSpec>(
+                v1::ScheduleSpec, v1::LayoutSpec, v1::CheckpointSpec, v1::EvaluationSpec>(
       Read("docs/reference/job-file.md"), "`", "`");
 }
 
