@@ -351,8 +351,7 @@ void CheckAllNames(const std::string& text, const std::string& before, const std
 TEST_CASE("the example has every key and, but for the required ones, the defaults") {
   const std::string text = Read("deploy/jobs/example.toml");
   CheckAllNames<v1::ModelSpec, v1::DataSpec, v1::InnerSpec, v1::OuterSpec, v1::SiteServersSpec,
-                v1::ScheduleSpec, v1::LayoutSpec, v1::CheckpointSpec, v1::EvaluationSpec>(
-      text, "\n", " = ");
+                v1::ScheduleSpec, v1::LayoutSpec, v1::CheckpointSpec>(text, "\n", " = ");
   const auto spec = ReadJobFile("deploy/jobs/example.toml");
   REQUIRE(spec.status().message() == "");
   JobSpec defaults;
