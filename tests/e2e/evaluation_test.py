@@ -12,7 +12,7 @@ SCORE_LIMIT = 1e-4  # of perplexities, relatively: the same numbers, added up in
 
 def write_tasks(fixture):
     """Files of the three kinds, as a job's `evaluation`."""
-    pairs = [(a, b) for a in WORDS[:8] for b in WORDS[8:14]]
+    pairs = [(a, b) for a in WORDS[:16] for b in WORDS[:16]]
     items = {
         "choices": [{"prompt": f"The {a}", "choices": [b, "zqx", "jumps over a"], "answer": i % 3}
                     for i, (a, b) in enumerate(pairs)],
@@ -23,7 +23,7 @@ def write_tasks(fixture):
         path = os.path.join(fixture.folder, kind + ".jsonl")
         with open(path, "w", encoding="utf-8") as out:
             out.writelines(json.dumps(line) + "\n" for line in lines)
-        tasks.append({"name": kind, "path": path, "kind": kind, "every_rounds": 2, "limit": 40 if kind == "choices" else 0})
+        tasks.append({"name": kind, "path": path, "kind": kind, "every_rounds": 2, "limit": 200 if kind == "choices" else 0})
     return tasks
 
 
