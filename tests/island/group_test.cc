@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <sstream>
 
 #include "tests/island/group_fixture.h"
@@ -181,6 +182,30 @@ TEST_CASE("tasks have one device's scores in every layout") {
     // Training goes on as if nothing had been scored.
     REQUIRE(group["w1"].Step(20) == Approx(alone.Step(20)).epsilon(1e-5));
   }
+}
+
+TEST_CASE("a range of positions that is not of validation or of one task alone is refused") {
+  World world;
+  AddTasks(world);
+  TestGroup group(world, 1);
+  group.Take(Pipeline("one stage", {6}, 1), {"w1"});
+  const GroupJob& job = *group["w1"].member->job();
+  const int64_t first = job.GetTaskBegin(0), second = job.GetTaskBegin(1);
+  const int64_t end = job.GetTaskBegin(2) + job.tasks[2].size();
+  const auto refused = [&](int64_t from, int64_t count) {
+    return absl::IsInvalidArgument(job.CheckEvaluated(from, count));
+  };
+  for (const int64_t begin : {int64_t{0}, first, second, end - 1}) {
+    CHECK(job.CheckEvaluated(begin, 1).ok());
+    CHECK(refused(begin, kBatch + 1));
+  }
+  for (const int64_t border : {first, second, end}) {
+    CHECK(job.CheckEvaluated(border - 2, 2).ok());
+    CHECK(refused(border - 1, 2));
+  }
+  CHECK(refused(end, 1));
+  CHECK(refused(-1, 1));
+  CHECK(refused(1, std::numeric_limits<int64_t>::max()));
 }
 
 TEST_CASE("a leader knows its followers' stage links, and every device's memory") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/masked_tokens.h"
 #include "common/model/job_model.h"
 #include "common/model/optimizer_state.h"
@@ -71,6 +72,18 @@ int64_t GroupJob::GetTaskBegin(size_t task) const {
   int64_t begin = data.validation_sequences();
   for (size_t i = 0; i < task; ++i) begin += tasks[i].size();
   return begin;
+}
+
+absl::Status GroupJob::CheckEvaluated(int64_t first, int64_t count) const {
+  int64_t end = data.validation_sequences();
+  for (size_t i = 0; first >= end && i < tasks.size(); ++i) end += tasks[i].size();
+  if (first >= 0 && first < end && count > 0 && count <= end - first &&
+      count <= spec.inner.batch_sequences) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(count, " sequences from ", first,
+                   " on are not of validation or one task alone, or more than a batch"));
 }
 
 const TaskRows* GroupJob::FindTask(int64_t position) const {

@@ -35,7 +35,8 @@ struct GroupJob {
 
   // An island evaluates by position: the validation sequences, and behind them each task's rows. A
   // range of positions is of one of these.
-  int64_t evaluated_sequences() const { return GetTaskBegin(tasks.size()); }
+  // INVALID_ARGUMENT: this one is not, or is longer than a batch.
+  absl::Status CheckEvaluated(int64_t first, int64_t count) const;
   int64_t GetTaskBegin(size_t task) const;  // position of its first row
   // The task of a position; null: it is of validation. REQUIRES: the position exists.
   const TaskRows* FindTask(int64_t position) const;

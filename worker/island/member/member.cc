@@ -369,9 +369,8 @@ MemberTrace GroupMember::ReadTrace(const StepOutcome& outcome) {
 
 absl::StatusOr<LossSum> GroupMember::Evaluate(int64_t number, int64_t first, int64_t count) {
   const std::shared_ptr<const GroupJob> job = state_.job();
-  if (job == nullptr || first + count > job->evaluated_sequences()) {
-    return absl::InvalidArgumentError("there are fewer sequences to evaluate");
-  }
+  if (job == nullptr) return absl::FailedPreconditionError("no job is open");
+  ATOLL_RETURN_IF_ERROR(job->CheckEvaluated(first, count));
   const TaskRows* const task = job->FindTask(first);
   const Cancelled cancelled = state_.UntilInterrupted();
   const auto read = [&](int64_t first_row, std::span<int32_t> tokens) {
