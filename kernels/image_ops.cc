@@ -138,7 +138,7 @@ void CountHits::Check() const {
   Expect(targets, "targets", 1, logits.rows);
   ATOLL_CHECK(targets.dtype == DType::kInt32, "targets must be int32");
   ExpectState(hits, "hits", 1, 1);
-  if (sums.rows != 0) ExpectState(sums, "sums", 2, logits.rows);
+  if (sums.rows != 0) ExpectState(sums, "sums", 3, logits.rows);
 }
 
 }  // namespace atl

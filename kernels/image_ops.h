@@ -175,13 +175,13 @@ struct ChannelGateBackward {
   void Check() const;
 };
 
-// hits += rows whose largest logit is the target's and no other's; ignored rows are none. Of a
-// vocabulary cut into parts, what CrossEntropySums found over all of them says that none is larger.
+// hits += rows whose target is the first class of those that have the largest logit; ignored rows
+// are none. Of a vocabulary cut into parts, what CrossEntropySums found over all of them says so.
 struct CountHits {
   Tensor logits;   // act [N, V], rows of any stride
   Tensor targets;  // int32 [1, N]
   Tensor hits;     // f32 [1, 1]
-  Tensor sums;     // f32 [2, N], of the parts' CrossEntropySums together; absent: there is one part
+  Tensor sums;     // f32 [3, N], of the parts' CrossEntropySums together; absent: there is one part
   void Check() const;
 };
 

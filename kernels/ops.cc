@@ -260,7 +260,7 @@ void CrossEntropy::Check() const {
               smoothing);
   if (max.rows == 0 && sums.rows == 0) return;
   CheckF32(max, "max", 1, logits.rows);
-  CheckF32(sums, "sums", 2, logits.rows);
+  CheckF32(sums, "sums", 3, logits.rows);
 }
 
 void CrossEntropyMax::Check() const {
@@ -273,7 +273,7 @@ void CrossEntropySums::Check() const {
   CheckAct(logits, "logits", logits.rows, logits.cols, logits);
   CheckInt32(targets, "targets", logits.rows);
   CheckF32(max, "max", 1, logits.rows);
-  CheckF32(sums, "sums", 2, logits.rows);
+  CheckF32(sums, "sums", 3, logits.rows);
 }
 
 namespace {

@@ -340,7 +340,8 @@ struct CrossEntropySums {
   Tensor logits;   // act [N, V]
   Tensor targets;  // int32 [1, N]: a class of any part, or ignored
   Tensor max;      // f32 [1, N]: over all parts
-  // f32 [2, N]: the sum of exp(logit - max); the target's logit - max, 0 where it is not here.
+  // f32 [3, N]: the sum of exp(logit - max); the target's logit - max, 0 where it is not here; how
+  // many classes before the target reach the maximum, for CountHits.
   Tensor sums;
   int64_t first_class = 0;
   void Check() const;

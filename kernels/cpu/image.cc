@@ -405,14 +405,14 @@ void CpuBackend::Run(Stream&, const CountHits& op) {
   for (int64_t row = 0; row < op.logits.rows; ++row) {
     const int32_t target = op.targets.as<int32_t>()[row];
     if (op.sums.present()) {
-      hits += target >= 0 && *Pointer(op.sums, 1, row) == 0 ? 1 : 0;
+      hits += target >= 0 && *Pointer(op.sums, 1, row) == 0 && *Pointer(op.sums, 2, row) == 0;
       continue;
     }
     if (target < 0 || target >= op.logits.cols) continue;
     const float* const logits = Pointer(op.logits, row);
     bool best = true;
     for (int64_t c = 0; c < op.logits.cols; ++c) {
-      best &= c == target || logits[c] < logits[target];
+      best &= c < target ? logits[c] < logits[target] : logits[c] <= logits[target];
     }
     hits += best ? 1 : 0;
   }

@@ -1,5 +1,6 @@
 // Loss, sums of squares and optimizers.
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -253,6 +254,8 @@ void CpuBackend::Run(Stream&, const CrossEntropySums& op) {
       const int64_t target = op.targets.as<int32_t>()[row] - op.first_class;
       ExpRow(logits, nullptr, classes, largest, Pointer(op.sums, 0, row));
       *Pointer(op.sums, 1, row) = target >= 0 && target < classes ? logits[target] - largest : 0.0f;
+      *Pointer(op.sums, 2, row) = static_cast<float>(
+          std::count(logits, logits + std::clamp<int64_t>(target, 0, classes), largest));
     }
   });
 }

@@ -264,13 +264,14 @@ void ReferenceBackend::Run(Stream&, const CountHits& op) {
   for (int64_t n = 0; n < op.logits.rows; ++n) {
     const int32_t target = op.targets.as<int32_t>()[n];
     if (op.sums.present()) {
-      hits += target >= 0 && double{At(op.sums, 1, n)} == 0 ? 1 : 0;
+      hits += target >= 0 && double{At(op.sums, 1, n)} == 0 && double{At(op.sums, 2, n)} == 0;
       continue;
     }
     if (target < 0 || target >= op.logits.cols) continue;
     bool best = true;
     for (int64_t c = 0; c < op.logits.cols; ++c) {
-      best &= c == target || double{At(op.logits, n, c)} < double{At(op.logits, n, target)};
+      const double other = At(op.logits, n, c), own = At(op.logits, n, target);
+      best &= c < target ? other < own : other <= own;
     }
     hits += best ? 1 : 0;
   }

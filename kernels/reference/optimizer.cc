@@ -38,6 +38,11 @@ void ReferenceBackend::Run(Stream&, const CrossEntropySums& op) {
     const bool here = target >= 0 && target < op.logits.cols;
     At(op.sums, 0, n) = SumOfExponentials(op.logits, n, largest);
     At(op.sums, 1, n) = here ? At(op.logits, n, target) - largest : 0.0f;
+    double before = 0;
+    for (int64_t c = 0; c < std::min(target, op.logits.cols); ++c) {
+      before += double{At(op.logits, n, c)} == largest ? 1 : 0;
+    }
+    At(op.sums, 2, n) = before;
   }
 }
 

@@ -181,13 +181,16 @@ OpCase ChannelGateCase(int64_t batch, int64_t rows, int64_t channels) {
 OpCase CountHitsCase(int64_t n, int64_t classes, bool parted) {
   OpCase c;
   c.name = absl::StrCat(parted ? "parted " : "", "hits ", n, "x", classes);
-  c.args = {Flat("logits", Role::kInput, n, classes),
+  c.args = {Flat("logits", Role::kInput, n, classes, kAct, "",
+                 [](int64_t i) { return static_cast<double>(i * 7 % 11 % 3); }),  // many are equal
             Flat("targets", Role::kInput, 1, n, Type::kInt32, "",
                  [=](int64_t i) { return i % 5 == 3 ? -100.0 : static_cast<double>(i % classes); }),
             Flat("hits", Role::kState, 1, 1, kF32)};
   if (parted) {
-    c.args.push_back(Flat("sums", Role::kInput, 2, n, kF32, "",
-                          [](int64_t i) { return i % 3 == 1 ? 0.0 : -0.5; }));
+    // Below the maximum; classes before the target that reach it.
+    c.args.push_back(Flat("sums", Role::kInput, 3, n, kF32, "", [=](int64_t i) {
+      return i % 3 == 1 ? 0.0 : i < 2 * n ? -0.5 : 2.0;
+    }));
   }
   c.forward = [=](Call& a) {
     a.Run(CountHits{a["logits"], a["targets"], a["hits"], parted ? a["sums"] : Tensor()});

@@ -83,7 +83,7 @@ void DoLoss(Exec& exec, const TensorPart& part, const Architecture& arch, float 
     const int64_t n = loss.logits.rows;
     loss.first_class = part.vocab.begin;
     loss.max = exec.Temporary(loss.totals.dtype, 1, n);
-    loss.sums = exec.Temporary(loss.totals.dtype, 2, n);
+    loss.sums = exec.Temporary(loss.totals.dtype, 3, n);
     exec.Run(CrossEntropyMax{loss.logits, loss.max});
     exec.AllReduceMax(loss.max);
     exec.Run(CrossEntropySums{loss.logits, loss.targets, loss.max, loss.sums, loss.first_class});

@@ -140,7 +140,8 @@ struct GateGradient {
   }
 };
 
-// One block: warps take a row in turn. `below_max`: of a vocabulary in parts, by row.
+// One block: warps take a row in turn. `below_max`: of a vocabulary in parts, by row; behind it,
+// how many classes before the target reach the maximum.
 template <typename T>
 __global__ void __launch_bounds__(kHitThreads)
     HitsKernel(View<T> logits, int64_t rows, int64_t classes, const int32_t* targets,
@@ -150,17 +151,19 @@ __global__ void __launch_bounds__(kHitThreads)
   for (int64_t row = warp; row < rows; row += kHitThreads / kWarp) {
     const int64_t target = targets[row];
     if (below_max != nullptr) {
-      if (lane == 0 && target >= 0 && below_max[row] == 0.0f) counted += 1.0f;
+      const bool hit = target >= 0 && below_max[row] == 0.0f && below_max[rows + row] == 0.0f;
+      if (lane == 0 && hit) counted += 1.0f;
       continue;
     }
     if (target < 0 || target >= classes) continue;
     const float wanted = ToFloat(logits.Row(row)[target]);
-    float others = -INFINITY;
+    float better = 0.0f;  // classes that come before the target
     for (int64_t c = lane; c < classes; c += kWarp) {
-      if (c != target) others = fmaxf(others, ToFloat(logits.Row(row)[c]));
+      const float other = ToFloat(logits.Row(row)[c]);
+      if (c < target ? !(other < wanted) : !(other <= wanted)) better += 1.0f;
     }
-    others = GroupReduce<kWarp>(others, Max());
-    if (lane == 0 && (classes == 1 || others < wanted)) counted += 1.0f;
+    better = GroupReduce<kWarp>(better, Sum());
+    if (lane == 0 && better == 0.0f) counted += 1.0f;
   }
   counted = BlockReduce(counted, 0.0f, Sum());
   if (threadIdx.x == 0) *hits += counted;

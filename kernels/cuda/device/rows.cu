@@ -267,16 +267,21 @@ __global__ void __launch_bounds__(kThreadsMax) SumsKernel(const LossOperands<T> 
   const int64_t row = blockIdx.x;
   const T* from = a.logits.Row(row);
   const float largest = a.max[row];
-  float sum = 0.0f;
-  ForRow(from, a.cols, false, [&](int, const auto& pack) {
+  const int64_t target = a.targets[row] - a.first_class;
+  float sum = 0.0f, before = 0.0f;
+  ForRow(from, a.cols, false, [&](int col, const auto& pack) {
     constexpr int kN = sizeof(pack) / sizeof(float);
 #pragma unroll
-    for (int i = 0; i < kN; ++i) sum += ExpOfDifference<T>(pack.v[i], largest);
+    for (int i = 0; i < kN; ++i) {
+      sum += ExpOfDifference<T>(pack.v[i], largest);
+      before += col + i < target && pack.v[i] == largest ? 1.0f : 0.0f;
+    }
   });
   sum = BlockSum(sum);
+  before = BlockSum(before);
   if (threadIdx.x != 0) return;
-  const int64_t target = a.targets[row] - a.first_class;
   a.sums.Row(0)[row] = sum;
+  a.sums.Row(2)[row] = before;
   a.sums.Row(1)[row] = target >= 0 && target < a.cols ? ToFloat(from[target]) - largest : 0.0f;
 }
 
