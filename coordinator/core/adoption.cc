@@ -144,6 +144,7 @@ void ForgetValidation(JobProgress& progress) {
   progress.validators.clear();
   progress.validation_sets.clear();
   progress.evaluations.clear();
+  progress.evaluations_next.clear();
   progress.scores.clear();
   progress.validate_version = kNoVersion;
   progress.validated_final = false;

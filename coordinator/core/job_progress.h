@@ -44,6 +44,7 @@ struct JobProgress {
   Version exported_version = kNoVersion;             // newest that was exported
   // The version to be validated is still to be scored in these tasks, indices of spec.evaluation.
   std::vector<int32_t> evaluations = {};
+  std::vector<int32_t> evaluations_next = {};  // became due meanwhile: to be scored in a later one
   std::vector<TaskScore> scores = {};  // newest of each task, by name
 
   bool operator==(const JobProgress&) const = default;
