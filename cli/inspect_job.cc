@@ -58,12 +58,14 @@ absl::StatusOr<std::string> InspectWeights(const std::string& folder, const Mode
 // Reads the tasks that are here.
 absl::Status InspectTasks(const JobSpec& spec, const ModelConfig& config,
                           const InspectionDepth& depth, JobInspection* job) {
+  int64_t tokens_max = kTaskTokensMax;
   for (const EvaluationSpec& evaluation : spec.evaluation) {
     if (!depth.remote && IsRemotePath(evaluation.path)) {
       job->unread.push_back(evaluation.path);
       continue;
     }
-    const auto rows = OpenTask(spec, evaluation, config);
+    const auto rows = OpenTask(spec, evaluation, config, tokens_max);
+    if (rows.ok()) tokens_max -= rows->tokens();
     const auto found =
         rows.ok() ? absl::StatusOr<std::string>(CountText(rows->size(), "text")) : rows.status();
     ATOLL_RETURN_IF_ERROR(AddLine("evaluation", evaluation.path, found, job));

@@ -10,7 +10,8 @@ namespace atl {
 namespace {
 
 absl::StatusOr<TaskRows> MakeRows(const JobSpec& spec, const EvaluationSpec& evaluation,
-                                  const ModelConfig& config, const Cancelled& cancelled) {
+                                  const ModelConfig& config, int64_t tokens_max,
+                                  const Cancelled& cancelled) {
   if (config.is_images() || !config.architecture().causal) {
     return absl::InvalidArgumentError(
         "the job's model does not continue texts; remove the evaluation");
@@ -23,8 +24,8 @@ absl::StatusOr<TaskRows> MakeRows(const JobSpec& spec, const EvaluationSpec& eva
     ATOLL_ASSIGN_OR_RETURN(begin, EndOfText(*tokenizer, path));
   }
   PairEncoder encoder(tokenizer.get(), begin, config.vocab);
-  auto rows =
-      TaskRows::Create(std::move(task), evaluation.limit, spec.data.sequence_length, encoder);
+  auto rows = TaskRows::Create(std::move(task), evaluation.limit, spec.data.sequence_length,
+                               encoder, tokens_max);
   if (!rows.ok()) return Annotate(rows.status(), evaluation.path);
   return rows;
 }
@@ -32,8 +33,9 @@ absl::StatusOr<TaskRows> MakeRows(const JobSpec& spec, const EvaluationSpec& eva
 }  // namespace
 
 absl::StatusOr<TaskRows> OpenTask(const JobSpec& spec, const EvaluationSpec& evaluation,
-                                  const ModelConfig& config, const Cancelled& cancelled) {
-  auto rows = MakeRows(spec, evaluation, config, cancelled);
+                                  const ModelConfig& config, int64_t tokens_max,
+                                  const Cancelled& cancelled) {
+  auto rows = MakeRows(spec, evaluation, config, tokens_max, cancelled);
   if (!rows.ok()) {
     return Annotate(rows.status(), absl::StrCat("evaluation ", evaluation.name));
   }

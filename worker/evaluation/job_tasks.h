@@ -9,10 +9,12 @@
 
 namespace atl {
 
-// Reads a task of the job: its rows are of the job's sequence length, made with its tokenizer.
-// Errors name the evaluation, the file, and what is wrong with either or with the model.
+// Reads a task of the job: its rows are of the job's sequence length, made with its tokenizer, and
+// have at most `tokens_max` tokens. Errors name the evaluation, the file, and what is wrong with
+// either or with the model.
 absl::StatusOr<TaskRows> OpenTask(const JobSpec& spec, const EvaluationSpec& evaluation,
-                                  const ModelConfig& config, const Cancelled& cancelled = {});
+                                  const ModelConfig& config, int64_t tokens_max = kTaskTokensMax,
+                                  const Cancelled& cancelled = {});
 
 }  // namespace atl
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "common/check.h"
@@ -48,14 +47,22 @@ void SetAccuracy(int64_t right, int64_t items, double* mean, double* standard_er
 
 }  // namespace
 
-void TaskTally::Add(const TaskItem& item, std::span<const LogLikelihood> found) {
+ItemMeasures Measure(const TaskItem& item) {
+  ItemMeasures measures{item.right, {}};
+  for (const std::string& answer : item.answers) {
+    measures.answers.push_back({CountCharacters(answer), CountWords(answer), std::ssize(answer)});
+  }
+  return measures;
+}
+
+void TaskTally::Add(const ItemMeasures& item, std::span<const LogLikelihood> found) {
   ATOLL_CHECK(found.size() == item.answers.size());
   ++score_.items;
   for (const LogLikelihood& one : found) score_.tokens += one.tokens;
   if (score_.kind == TaskKind::kChoices) {
     const auto by_nats = [&](int64_t i) { return found[i].nats; };
     const auto by_character = [&](int64_t i) {
-      return found[i].nats / static_cast<double>(CountCharacters(item.answers[i]));
+      return found[i].nats / static_cast<double>(item.answers[i].characters);
     };
     const auto count = static_cast<int64_t>(found.size());
     right_ += FindBest(count, by_nats) == item.right ? 1 : 0;
@@ -64,8 +71,8 @@ void TaskTally::Add(const TaskItem& item, std::span<const LogLikelihood> found) 
   }
   nats_ += found[0].nats;
   right_ += found[0].greedy ? 1 : 0;
-  words_ += CountWords(item.answers[0]);
-  bytes_ += std::ssize(item.answers[0]);
+  words_ += item.answers[0].words;
+  bytes_ += item.answers[0].bytes;
 }
 
 TaskScore TaskTally::Finish() const {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "common/protocol/control.h"
 #include "worker/evaluation/task.h"
@@ -18,13 +19,23 @@ struct LogLikelihood {
   bool greedy = false;  // each is the likeliest after those before it
 };
 
+// What a score needs of an item besides the model: its texts may be dropped.
+struct ItemMeasures {
+  struct Lengths {
+    int64_t characters = 0, words = 0, bytes = 0;
+  };
+  int64_t right = 0;             // of `answers`
+  std::vector<Lengths> answers;  // as TaskItem has them
+};
+ItemMeasures Measure(const TaskItem& item);
+
 // Adds up scores of items. Pure.
 class TaskTally {
  public:
   explicit TaskTally(TaskKind kind) { score_.kind = kind; }
 
   // `found`: of each answer of the item.
-  void Add(const TaskItem& item, std::span<const LogLikelihood> found);
+  void Add(const ItemMeasures& item, std::span<const LogLikelihood> found);
   TaskScore Finish() const;
 
  private:

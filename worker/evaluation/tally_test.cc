@@ -10,7 +10,7 @@ LogLikelihood Nats(double nats, bool greedy = false) { return {nats, 1, greedy};
 
 TEST_CASE("accuracy_goes_by_the_sum_and_by_the_character") {
   TaskTally tally(TaskKind::kChoices);
-  const TaskItem item{"p", {"ab", "abcdéfgh"}, 1, 1};
+  const ItemMeasures item = Measure({"p", {"ab", "abcdéfgh"}, 1, 1});
   tally.Add(item, std::vector{Nats(-3), Nats(-8)});  // -1.5 and -1 a character
   tally.Add(item, std::vector{Nats(-3), Nats(-2)});
   tally.Add(item, std::vector{Nats(-1), Nats(-20)});
@@ -25,8 +25,8 @@ TEST_CASE("accuracy_goes_by_the_sum_and_by_the_character") {
 
 TEST_CASE("an_exact_answer_is_a_greedy_one") {
   TaskTally tally(TaskKind::kExact);
-  tally.Add({"p", {"a"}, 0, 1}, std::vector{Nats(-1, true)});
-  tally.Add({"p", {"a"}, 0, 2}, std::vector{Nats(-3, false)});
+  tally.Add(Measure({"p", {"a"}, 0, 1}), std::vector{Nats(-1, true)});
+  tally.Add(Measure({"p", {"a"}, 0, 2}), std::vector{Nats(-3, false)});
   const TaskScore score = tally.Finish();
   CHECK(score.accuracy == Approx(0.5));
   CHECK(score.perplexity == Approx(std::exp(2.0)));
@@ -34,8 +34,8 @@ TEST_CASE("an_exact_answer_is_a_greedy_one") {
 
 TEST_CASE("perplexities_are_of_tokens_words_and_bytes_of_all_texts") {
   TaskTally tally(TaskKind::kPerplexity);
-  tally.Add({"", {"one two\n three"}, 0, 1}, std::vector{LogLikelihood{-12, 4, false}});
-  tally.Add({"", {"é"}, 0, 2}, std::vector{LogLikelihood{-4, 2, false}});
+  tally.Add(Measure({"", {"one two\n three"}, 0, 1}), std::vector{LogLikelihood{-12, 4, false}});
+  tally.Add(Measure({"", {"é"}, 0, 2}), std::vector{LogLikelihood{-4, 2, false}});
   const TaskScore score = tally.Finish();
   CHECK(score.perplexity == Approx(std::exp(16.0 / 6)));
   CHECK(score.word_perplexity == Approx(std::exp(16.0 / 4)));

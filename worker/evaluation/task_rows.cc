@@ -3,35 +3,43 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/masked_tokens.h"
-#include "worker/evaluation/tally.h"
 
 namespace atl {
 
 absl::StatusOr<TaskRows> TaskRows::Create(Task task, int64_t limit, int64_t window,
-                                          PairEncoder& encoder) {
+                                          PairEncoder& encoder, int64_t tokens_max) {
   TaskRows rows;
-  rows.task_ = std::move(task);
-  std::vector<TaskItem>& items = rows.task_.items;
+  rows.kind_ = task.kind;
+  std::vector<TaskItem>& items = task.items;
   if (limit > 0 && limit < std::ssize(items)) items.resize(static_cast<size_t>(limit));
-  for (const TaskItem& item : items) {
-    ATOLL_RETURN_IF_ERROR(
-        Annotate(rows.AddItem(item, window, encoder), absl::StrCat("line ", item.line)));
+  for (TaskItem& read : items) {
+    const TaskItem item = std::move(read);  // its texts are of no use afterwards
+    ATOLL_RETURN_IF_ERROR(Annotate(rows.AddItem(item, window, tokens_max, encoder),
+                                   absl::StrCat("line ", item.line)));
+    rows.items_.push_back(Measure(item));
   }
   return rows;
 }
 
-absl::Status TaskRows::AddItem(const TaskItem& item, int64_t window, PairEncoder& encoder) {
+absl::Status TaskRows::AddItem(const TaskItem& item, int64_t window, int64_t tokens_max,
+                               PairEncoder& encoder) {
   for (const std::string& answer : item.answers) {
     ATOLL_ASSIGN_OR_RETURN(const ScoredTokens text,
                            encoder.Encode(item.prompt, JoinAnswer(item.prompt, answer)));
     const int64_t before = size();
-    ATOLL_RETURN_IF_ERROR(task_.kind == TaskKind::kPerplexity ? AddText(text, window)
-                                                              : AddAnswer(text, window));
+    ATOLL_RETURN_IF_ERROR(kind_ == TaskKind::kPerplexity ? AddText(text, window)
+                                                         : AddAnswer(text, window));
+    if (tokens() > tokens_max) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("with it the job's tasks have more than ", kTaskTokensMax,
+                       " tokens, a prompt once for each of its answers: limit their items"));
+    }
     answers_.push_back(size() - before);
   }
   return absl::OkStatus();
@@ -77,20 +85,21 @@ uint64_t TaskRows::Digest(uint64_t before) const {
     return XXH3_64bits_withSeed(numbers.data(), numbers.size() * sizeof(numbers[0]), digest);
   };
   std::vector<int64_t> right;
-  for (const TaskItem& item : task_.items) right.push_back(item.right);
+  for (const ItemMeasures& item : items_) right.push_back(item.right);
   return add(right, add(begins_, add(tokens_, before)));
 }
 
 absl::StatusOr<TaskScore> TaskRows::Score(const Evaluate& evaluate) const {
-  TaskTally tally(task_.kind);
+  TaskTally tally(kind_);
   int64_t row = 0;
   auto rows = answers_.begin();
-  for (const TaskItem& item : task_.items) {
+  for (const ItemMeasures& item : items_) {
     std::vector<LogLikelihood> found(item.answers.size());
     for (LogLikelihood& one : found) {
       double hits = 0;
       for (const int64_t end = row + *rows++; row < end; ++row) {
         ATOLL_ASSIGN_OR_RETURN(const LossSum loss, evaluate(row));
+        if (!std::isfinite(loss.nats)) return TaskScore{.kind = kind_};
         one.nats -= loss.nats;
         one.tokens += loss.tokens;
         hits += loss.hits;

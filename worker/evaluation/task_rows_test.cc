@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 
 #include "common/masked_tokens.h"
 
@@ -46,6 +47,30 @@ TEST_CASE("a_limit_keeps_the_first_items") {
   const TaskRows rows = Rows(TaskKind::kExact, {{"a", {"b"}, 0, 1}, {"a", {"c"}, 0, 2}}, 8, 1);
   CHECK(rows.size() == 1);
   CHECK(rows.needs_hits());
+}
+
+TEST_CASE("an_item_with_which_there_are_too_many_tokens_is_refused_by_its_line") {
+  PairEncoder bytes(nullptr, std::nullopt, 256);
+  const auto create = [&](int64_t tokens_max) {
+    return TaskRows::Create({TaskKind::kChoices, {{"ab", {"c", "d"}, 0, 1}, {"a", {"b"}, 0, 2}}},
+                            /*limit=*/0, /*window=*/8, bytes, tokens_max);
+  };
+  REQUIRE(create(11).ok());
+  CHECK(create(11)->tokens() == 11);  // "ab c", "ab d", "a b"
+  CHECK(absl::IsInvalidArgument(create(10).status()));
+  CHECK(create(10).status().message().starts_with("line 2"));
+  CHECK(create(7).status().message().starts_with("line 1"));
+}
+
+TEST_CASE("a_score_is_of_no_items_where_a_loss_is_not_finite") {
+  const TaskRows rows = Rows(TaskKind::kChoices, {{"a", {"b", "c"}, 0, 1}}, 8);
+  for (const double loss : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    const auto score = rows.Score([&](int64_t row) -> absl::StatusOr<LossSum> {
+      return LossSum{row == 1 ? loss : 2, 1, 0};
+    });
+    REQUIRE(score.ok());
+    CHECK(score->items == 0);
+  }
 }
 
 TEST_CASE("scores_follow_from_the_rows_losses_and_hits") {

@@ -58,9 +58,11 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
   job.facts.train_sequences = job.data.train_sequences();
   job.facts.validation_sequences = job.data.validation_sequences();
   job.facts.data_digest = job.data.digest();
+  int64_t tokens_max = kTaskTokensMax;
   for (const EvaluationSpec& evaluation : spec.evaluation) {
     ATOLL_ASSIGN_OR_RETURN(TaskRows rows,
-                           OpenTask(spec, evaluation, config, options.watch.cancelled));
+                           OpenTask(spec, evaluation, config, tokens_max, options.watch.cancelled));
+    tokens_max -= rows.tokens();
     job.facts.data_digest = rows.Digest(job.facts.data_digest);
     job.tasks.push_back(std::move(rows));
   }
