@@ -57,9 +57,10 @@ struct CoordinatorOptions {
   Duration prepare_limit = std::chrono::seconds(60);
   // A finished job waits so long for its last validation.
   Duration final_validation_limit = std::chrono::seconds(120);
-  Duration final_evaluation_limit = std::chrono::hours(1);  // instead, with tasks
-  int64_t decisions_kept = 256;                             // per job
-  int64_t max_members = 16384;  // names of both kinds; then old ones are forgotten
+  // Instead, with tasks. An island that scores one is hung if no result comes for so long.
+  Duration final_evaluation_limit = std::chrono::hours(1);
+  int64_t decisions_kept = 256;  // per job
+  int64_t max_members = 16384;   // names of both kinds; then old ones are forgotten
   // With so many, what follows from their coming and going is decided for several of them at once,
   // 50 us a member later.
   int64_t many_members = 256;

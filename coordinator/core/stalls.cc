@@ -32,11 +32,21 @@ bool IsPushing(const Job& job, const IslandRecord& island) {
   });
 }
 
-// Tasks may take longer than rounds wait for an island.
+// A task may take longer than rounds wait for an island. Its score, or the loss before, is
+// progress.
 bool IsEvaluating(const Job& job, IslandId id) {
   const std::vector<IslandId>& validators = job.progress.validators;
-  return !job.progress.evaluations.empty() &&
-         std::find(validators.begin(), validators.end(), id) != validators.end();
+  return !job.progress.evaluations.empty() && !validators.empty() && validators.front() == id;
+}
+
+// It has taken too long: another island would fare no better.
+void GiveUpTasks(State& s, Job& job, IslandId id) {
+  JobProgress& progress = job.EditProgress();
+  progress.evaluations.clear();
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("the scores of version ", progress.validate_version,
+                     " in tasks are given up: ", "island ", id, " has none for ",
+                     Seconds(s.options.final_evaluation_limit), " s"));
 }
 
 void Moves(State& s, Job& job, IslandId id, ProgressWatch& watch) {
@@ -96,7 +106,9 @@ bool AdvanceStalls(State& s, Job& job) {
         job.rounds.complete.begin(), job.rounds.complete.end(),
         [&, island = id](const ContributionId& complete) { return complete.island == island; });
     if (contributes) continue;
-    if (still >= kBeginsAnewAfter && !IsEvaluating(job, id)) anew.push_back(id);
+    const Duration limit =
+        IsEvaluating(job, id) ? s.options.final_evaluation_limit : kBeginsAnewAfter;
+    if (still >= limit) anew.push_back(id);
     if (watch.stalled) continue;
     watch.stalled = changed = true;
     s.Log(job.id(), Severity::kWarning,
@@ -105,6 +117,7 @@ bool AdvanceStalls(State& s, Job& job) {
   }
   for (const IslandId id : anew) {
     const std::string reason = StallReason(s, job, id);
+    if (IsEvaluating(job, id)) GiveUpTasks(s, job, id);
     job.watches.erase(id);
     RenewIsland(s, job, id, reason);
     changed = true;

@@ -141,8 +141,12 @@ class TestLeader {
   }
 
   absl::StatusOr<std::vector<TaskScore>> ScoreTasks(std::vector<int32_t> tasks) {
-    ATOLL_ASSIGN_OR_RETURN(ValidationDone done, leader_.EvaluateAll({0, std::move(tasks)}));
-    return std::move(done.scores);
+    std::vector<TaskScore> scores;
+    for (const int32_t task : tasks) {
+      ATOLL_ASSIGN_OR_RETURN(const ValidationDone done, leader_.EvaluateAll({0, task}));
+      scores.push_back(done.score.value());
+    }
+    return scores;
   }
 
   void Interrupt(const std::string& reason) { leader_.Interrupt(reason); }

@@ -114,7 +114,7 @@ struct ValidationDone {
   int64_t tokens = 0;
   double accuracy = 0;                    // of images
   std::vector<ValidationLoss> sets = {};  // of data.validation
-  std::vector<TaskScore> scores = {};     // of Validate::evaluations
+  std::optional<TaskScore> score = {};    // of Validate::evaluation: then there is nothing else
 };
 // The outstanding trainer command failed (unreadable data, no memory, a failed member). It may have
 // changed something on some devices: the core sets the island up again, and Reconfigured reports
@@ -273,11 +273,11 @@ inline bool Concern(const std::vector<ShardPlacement>& shards, int32_t layer) {
          std::any_of(shards.begin(), shards.end(),
                      [&](const ShardPlacement& shard) { return shard.layer == layer; });
 }
-// Loss of theta_base over schedule.validation_sequences, and its scores in these tasks, indices of
+// Loss of theta_base over schedule.validation_sequences, or its score in this task, an index of
 // spec.evaluation: ValidationDone.
 struct Validate {
   Version version = kNoVersion;
-  std::vector<int32_t> evaluations = {};
+  std::optional<int32_t> evaluation = std::nullopt;
 };
 // Save the island's state as it is now with its members: StateCopied, and later StateSaved.
 struct SaveState {

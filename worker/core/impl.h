@@ -167,6 +167,7 @@ class WorkerCore::Impl {
   void PlanValidationResult();
   bool StartAdopt();
   bool StartValidate();
+  bool StartTask();
   bool StartCapture();
   void StartStep();
   IslandProgress Progress() const;

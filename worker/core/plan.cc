@@ -186,7 +186,7 @@ void WorkerCore::Impl::PlanTrainer() {
     trainer_trouble_.clear();
   }
   if (StartReconfigure()) return;
-  if (StartAdopt()) return;
+  if (StartTask() || StartAdopt()) return;
   if (StartValidate() || StartSave() || StartCapture()) return;
   if (order_->initialize && !adopted_ && !in_flight_ && !initial_made_) {
     activity_ = "making the initial weights";
@@ -245,14 +245,28 @@ bool WorkerCore::Impl::StartValidate() {
   const Version wanted = order_->validate_version;
   if (!adopted_ || wanted == kNoVersion || wanted != base_version_) return false;
   if (validation_ && validation_->version == wanted) return false;
-  Validate validate{wanted};
-  for (const int32_t task : order_->evaluations) {
-    if (task < std::ssize(spec().evaluation)) validate.evaluations.push_back(task);
-  }
-  activity_ =
-      absl::StrCat(validate.evaluations.empty() ? "validating" : "evaluating", " version ", wanted);
-  Start(Command::kValidate, std::move(validate));
+  activity_ = absl::StrCat("validating version ", wanted);
+  Start(Command::kValidate, Validate{wanted});
   return true;
+}
+
+// The next task of the version whose loss is known: what is known is sent meanwhile, and is not
+// made again if this fails. No other version is adopted between two tasks.
+bool WorkerCore::Impl::StartTask() {
+  const Version wanted = order_->validate_version;
+  if (!adopted_ || wanted != base_version_ || !validation_ || validation_->version != wanted) {
+    return false;
+  }
+  for (const int32_t task : order_->evaluations) {
+    if (task >= std::ssize(spec().evaluation)) continue;
+    const std::string& name = spec().evaluation[static_cast<size_t>(task)].name;
+    const auto is_it = [&](const TaskScore& score) { return score.name == name; };
+    if (std::any_of(validation_->scores.begin(), validation_->scores.end(), is_it)) continue;
+    activity_ = absl::StrCat("evaluating version ", wanted, " in ", name);
+    Start(Command::kValidate, Validate{wanted, task});
+    return true;
+  }
+  return false;
 }
 
 bool WorkerCore::Impl::StartCapture() {

@@ -184,9 +184,13 @@ void WorkerCore::Impl::On(const Adopted& event) {
 
 void WorkerCore::Impl::On(const ValidationDone& event) {
   if (Finish() != Command::kValidate) return;
-  validation_ = ValidationResult{order_->job,    event.version, event.loss,  event.tokens,
-                                 event.accuracy, event.sets,    event.scores};
   validation_at_ = now_;
+  if (!event.score) {
+    validation_ = ValidationResult{order_->job,  event.version,  event.loss,
+                                   event.tokens, event.accuracy, event.sets};
+  } else if (validation_ && validation_->version == event.version) {
+    validation_->scores.push_back(*event.score);
+  }
 }
 
 void WorkerCore::Impl::On(const CommandFailed& event) {

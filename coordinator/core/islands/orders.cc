@@ -83,7 +83,7 @@ OrderHead MakeHead(const Job& job, const IslandRecord& island, int64_t islands,
   const auto& validators = progress.validators;
   if (std::find(validators.begin(), validators.end(), island.island) != validators.end()) {
     order.validate_version = progress.validate_version;
-    order.evaluations = progress.evaluations;
+    if (validators.front() == island.island) order.evaluations = progress.evaluations;
   }
   order.author = island.author;
   order.takes_over_from = island.takes_over_from;

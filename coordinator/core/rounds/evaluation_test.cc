@@ -58,6 +58,84 @@ TEST_CASE("an islands death delays the scores of a version to another islands an
   CHECK(w.Job().summary.scores[0].accuracy == 0.75);
 }
 
+TEST_CASE("the loss of a version is there before its scores, which come one by one") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "validate=0 evaluate=2,2 tokens=2000");
+  w.Do("worker a validates loss=5");
+  CHECK(w.Job().summary.validated_version == 0);
+  CHECK(w.Order("a").validate_version == 0);
+  CHECK(w.Order("a").evaluations == std::vector<int32_t>{0, 1});
+  w.Do("worker a validates loss=5 score=0.25 tasks=1");
+  CHECK(w.Job().summary.scores.size() == 1);
+  CHECK(w.Order("a").evaluations == std::vector<int32_t>{1});
+  w.Do("coordinator restarts");
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "worker a ready"});
+  CHECK(w.Order("a").evaluations == std::vector<int32_t>{1});
+  w.Do("worker a validates loss=5 score=0.5");
+  CHECK(w.Job().summary.scores.size() == 2);
+  CHECK(w.Order("a").validate_version == kNoVersion);
+}
+
+TEST_CASE("a task that is due while another version is scored is scored in a later one") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "validate=0 evaluate=2,3 tokens=2000");
+  w.DoLines({"worker a validates loss=5 score=0.25", "worker b ready speed=500"});
+  Round(w);
+  Round(w);
+  REQUIRE(w.Order("b").evaluations == kArc);
+  w.Do("worker b ready");  // it has version 2
+  w.Contribute("a", 4);
+  w.DoLines({"wait 20", "servers answer"});
+  REQUIRE(w.Job().summary.version == 3);
+  CHECK(w.Order("b").validate_version == 2);
+  CHECK(w.Order("b").evaluations == kArc);  // and not yet what is due at version 3
+  w.Do("worker b validates loss=4 score=0.5");
+  const auto scores = w.Job().summary.scores;
+  REQUIRE(scores.size() == 2);
+  CHECK(scores[0].version == 2);
+  CHECK(scores[1].version == 0);
+  CHECK(w.Order("a").validate_version + w.Order("b").validate_version == 3 + kNoVersion);
+  CHECK(w.Order("a").evaluations.size() + w.Order("b").evaluations.size() == 1);
+}
+
+TEST_CASE("one island scores a version in tasks where every site validates it") {
+  World w;
+  w.DoLines({"server ps-0 attaches", "worker a attaches site=oslo", "worker c attaches site=rome",
+             "submit min=2 sites=oslo,rome validate=0 evaluate=2 tokens=2000",
+             "worker a prepared digest=1", "worker c prepared digest=2", "servers answer",
+             "worker a pushes", "worker a stages", "servers answer", "worker a ready",
+             "worker c ready"});
+  CHECK(w.Order("a").validate_version == 0);
+  CHECK(w.Order("c").validate_version == 0);
+  CHECK(w.Order("a").evaluations == kArc);
+  CHECK(w.Order("c").evaluations == kNone);
+  w.DoLines({"worker a validates loss=5", "worker c validates loss=4"});
+  CHECK(w.Order("a").evaluations == kArc);
+  CHECK(w.Order("c").validate_version == kNoVersion);
+  w.Do("worker a validates loss=5 score=0.25");
+  CHECK(w.Job().summary.scores.size() == 1);
+  CHECK(w.Order("a").validate_version == kNoVersion);
+}
+
+TEST_CASE("a task that never ends is given up, and its island begins anew") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "steps=4 grace=10 validate=0 evaluate=2 tokens=1000000");
+  REQUIRE(w.Order("a").evaluations == kArc);
+  w.DoLines({"worker a validates loss=5", "worker a stands-still"});
+  const Generation before = w.Island(0).generation;
+  const auto train = [&](int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      w.Contribute("b", 4);
+      w.DoLines({"servers answer", "wait 30", "servers answer"});
+    }
+  };
+  train(100);
+  CHECK(w.Island(0).generation == before);
+  train(25);
+  CHECK(w.Island(0).generation > before);
+  CHECK(w.Job().summary.validated_version >= 0);
+}
+
 TEST_CASE("a score that is no share and one of an unknown task are not taken") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "validate=0 evaluate=2 tokens=2000");

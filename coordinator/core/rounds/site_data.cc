@@ -44,7 +44,7 @@ JobSpec SpecFor(const Job& job, const Worker& worker) {
 std::string DifferenceAt(const JobSpec& spec, const JobFacts& facts, const Worker& worker,
                          std::vector<SiteFacts>& sites) {
   const JobFacts& found = *worker.prepared;
-  if (spec.data.sites.empty()) return Difference(facts, found);
+  if (spec.data.sites.empty()) return Difference(facts, found, spec.evaluation);
   const auto first = std::find_if(sites.begin(), sites.end(),
                                   [&](const SiteFacts& site) { return site.site == worker.site; });
   JobFacts expected = facts;  // the model's, and the site's data
@@ -52,7 +52,7 @@ std::string DifferenceAt(const JobSpec& spec, const JobFacts& facts, const Worke
   expected.validation_sequences =
       first == sites.end() ? found.validation_sequences : first->validation_sequences;
   expected.data_digest = first == sites.end() ? found.data_digest : first->data_digest;
-  std::string difference = Difference(expected, found);
+  std::string difference = Difference(expected, found, spec.evaluation);
   if (difference.empty() && first == sites.end()) {
     sites.push_back(
         {worker.site, found.train_sequences, found.validation_sequences, found.data_digest});

@@ -66,8 +66,16 @@ std::string Describe(const TaskScore& score) {
                       " over ", CountText(score.items, "item"));
 }
 
-// Takes the scores of tasks that are due. An older version's are shown, and stay due.
-void PutScores(State& s, Job& job, const ValidationResult& message) {
+// The first one scores the version in all tasks, however many validate it.
+bool IsToScore(const Job& job, IslandId island) {
+  const JobProgress& progress = job.progress;
+  return !progress.evaluations.empty() && !progress.validators.empty() &&
+         progress.validators.front() == island;
+}
+
+// Takes the scores of tasks that are due. An older version's are shown, and stay due. A score of no
+// items says that there is none.
+void PutScores(State& s, Job& job, IslandId island, const ValidationResult& message) {
   JobProgress& progress = job.EditProgress();
   const std::vector<EvaluationSpec>& tasks = job.spec().evaluation;
   std::erase_if(progress.evaluations, [&](int32_t i) {
@@ -76,13 +84,21 @@ void PutScores(State& s, Job& job, const ValidationResult& message) {
     const auto found =
         std::find_if(message.scores.begin(), message.scores.end(),
                      [&](const TaskScore& score) { return score.name == task.name; });
-    if (found == message.scores.end() || !IsScore(*found)) return false;
+    if (found == message.scores.end()) return false;
+    const bool done = message.version >= progress.validate_version;
+    if (done) NotePush(s, job, island);
+    if (!IsScore(*found)) {
+      s.Log(job.id(), Severity::kWarning,
+            absl::StrCat("version ", message.version, " has no score in task ", task.name,
+                         ": its losses are not finite, or shares are none"));
+      return done;
+    }
     TaskScore score = *found;
     score.version = message.version;
     score.kind = task.kind;
     s.Log(job.id(), Severity::kInfo, Describe(score));
     Put(progress.scores, std::move(score));
-    return message.version >= progress.validate_version;
+    return done;
   });
 }
 
@@ -174,27 +190,25 @@ bool IsCredible(State& s, Job& job, IslandId island, const ValidationLoss& resul
   return false;
 }
 
-// Takes the island's result for the data on this axis.
-void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
-                const ValidationResult& message) {
-  if (axis < 0 || message.version > job.rounds.progress.version) return;
+// Takes the island's loss for the data on this axis, unless it is known. False: it is doubted.
+bool TakeLoss(State& s, Job& job, IslandId island, int64_t axis, const ValidationResult& message) {
   const JobSpec& spec = job.spec();
   ValidationLoss result{"", message.version, message.loss, message.tokens, message.accuracy};
   if (spec.data.sites.empty()) {
-    if (message.version <= job.progress.validated_version) return;
+    if (message.version <= job.progress.validated_version) return true;
   } else {
     result.name = spec.data.sites[static_cast<size_t>(axis)].site;
     const ValidationLoss* known = Find(job.progress, result.name);
-    if (known != nullptr && message.version <= known->version) return;
+    if (known != nullptr && message.version <= known->version) return true;
   }
   if (!IsCredible(s, job, island, result)) {
     if (job.progress.validate_version == message.version) ChooseValidators(s, job);
-    return;
+    return false;
   }
+  NotePush(s, job, island);
   JobProgress& progress = job.EditProgress();
   s.Log(job.id(), Severity::kInfo, Describe(job, result));
   PutNamedSets(spec, message, progress);
-  PutScores(s, job, message);
   if (!result.name.empty()) Put(progress.validation_sets, result);
   if (message.version >= progress.validated_version) {
     const ValidationLoss all =
@@ -204,17 +218,39 @@ void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
     progress.validation_accuracy = all.accuracy;
     if (message.version == 0) progress.first_validation_loss = all.loss;
   }
-  if (progress.validate_version > message.version) return;
-  std::erase(progress.validators, island);
-  if (spec.data.sites.empty()) progress.validators.clear();
-  if (!progress.validators.empty()) return;
-  // Tasks that became due meanwhile are scored in the version of now. None of this one's is left:
-  // they could not be scored.
-  const bool more = !progress.evaluations.empty() && !job.record.site &&
-                    job.rounds.progress.version > message.version;
-  progress.validate_version = more ? job.rounds.progress.version : kNoVersion;
-  if (!more) return progress.evaluations.clear();
+  return true;
+}
+
+void AddTask(std::vector<int32_t>& tasks, int32_t task) {
+  if (std::find(tasks.begin(), tasks.end(), task) == tasks.end()) tasks.push_back(task);
+}
+
+// With all tasks that are due. An older version could not be pulled any more.
+void BeginValidation(State& s, Job& job, Version version) {
+  JobProgress& progress = job.EditProgress();
+  progress.validate_version = version;
+  for (const int32_t task : std::exchange(progress.evaluations_next, {})) {
+    AddTask(progress.evaluations, task);
+  }
   ChooseValidators(s, job);
+}
+
+// Takes the island's result: its loss comes first, its score in one task after the other later.
+void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
+                const ValidationResult& message) {
+  if (axis < 0 || message.version > job.rounds.progress.version) return;
+  if (!TakeLoss(s, job, island, axis, message)) return;
+  if (IsToScore(job, island)) PutScores(s, job, island, message);
+  if (job.progress.validate_version > message.version || IsToScore(job, island)) return;
+  JobProgress& progress = job.EditProgress();
+  std::erase(progress.validators, island);
+  if (!progress.evaluations.empty()) return;
+  if (job.spec().data.sites.empty()) progress.validators.clear();
+  if (!progress.validators.empty()) return;
+  progress.validate_version = kNoVersion;
+  // Tasks that became due meanwhile.
+  const bool more = !progress.evaluations_next.empty() && !job.record.site;
+  if (more) BeginValidation(s, job, job.rounds.progress.version);
 }
 
 // The version of the job above that this version of a site's job has in it; kNoVersion: not known
@@ -263,7 +299,8 @@ bool IsLoss(double loss) {
 void ChooseValidators(State& s, Job& job) {
   JobProgress& progress = job.EditProgress();
   const std::vector<SiteData>& sites = job.spec().data.sites;
-  std::map<int64_t, std::pair<double, IslandId>> best;  // by axis
+  std::map<int64_t, std::pair<double, IslandId>> best;     // by axis
+  std::optional<std::pair<double, IslandId>> best_of_all;  // that may score it in tasks
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0) continue;
     const Worker* worker = s.FindWorker(island.worker);
@@ -277,23 +314,29 @@ void ChooseValidators(State& s, Job& job) {
         doubted->second.version == progress.validate_version) {
       continue;
     }
+    // A ready island before any that is not, and one that makes progress before any other.
+    const double value = (island.ready ? 1e18 : 0) - (IsStalled(job, id) ? 2e18 : 0) -
+                         (island.site.empty() ? 0 : 5e17) + GetTokensPerSecond(s, island);
+    if (!best_of_all || value > best_of_all->first) best_of_all = {value, id};
     if (!sites.empty()) {
       const ValidationLoss* loss = Find(progress, sites[static_cast<size_t>(axis)].site);
       if (loss != nullptr && loss->version >= progress.validate_version) continue;
     }
-    // A ready island before any that is not, and one that makes progress before any other.
-    const double value = (island.ready ? 1e18 : 0) - (IsStalled(job, id) ? 2e18 : 0) -
-                         (island.site.empty() ? 0 : 5e17) + GetTokensPerSecond(s, island);
     const auto [entry, first] = best.try_emplace(axis, value, id);
     if (!first && value > entry->second.first) entry->second = {value, id};
   }
   progress.validators.clear();
   for (const auto& [axis, choice] : best) progress.validators.push_back(choice.second);
+  if (best.empty() && best_of_all && !progress.evaluations.empty()) {
+    progress.validators.push_back(best_of_all->second);
+  }
   // No island is left that could evaluate it.
   const bool doubted = std::any_of(
       job.doubted_losses.begin(), job.doubted_losses.end(),
       [&](const auto& entry) { return entry.second.version == progress.validate_version; });
-  if (best.empty() && (!sites.empty() || doubted)) progress.validate_version = kNoVersion;
+  if (progress.validators.empty() && (!sites.empty() || doubted)) {
+    progress.validate_version = kNoVersion;
+  }
 }
 
 void ScheduleValidation(State& s, Job& job, Version version) {
@@ -309,16 +352,12 @@ void ScheduleValidation(State& s, Job& job, Version version) {
     for (int32_t i = 0; i < std::ssize(spec.evaluation); ++i) {
       if (!is_due(spec.evaluation[static_cast<size_t>(i)].every_rounds)) continue;
       due = true;
-      std::vector<int32_t>& evaluations = job.EditProgress().evaluations;
-      if (std::find(evaluations.begin(), evaluations.end(), i) == evaluations.end()) {
-        evaluations.push_back(i);
-      }
+      AddTask(job.EditProgress().evaluations_next, i);
     }
   }
   const bool pending = job.progress.validate_version != kNoVersion;
   if ((!due && !pending) || (!last && IsBeingValidated(s, job))) return;
-  job.EditProgress().validate_version = version;  // an older one could not be pulled any more
-  ChooseValidators(s, job);
+  BeginValidation(s, job, version);
 }
 
 void OnValidation(State& s, Worker& worker, const ValidationResult& message) {

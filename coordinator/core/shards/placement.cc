@@ -69,7 +69,8 @@ absl::Status Validate(const JobFacts& facts) {
   return absl::OkStatus();
 }
 
-std::string Difference(const JobFacts& ours, const JobFacts& theirs) {
+std::string Difference(const JobFacts& ours, const JobFacts& theirs,
+                       const std::vector<EvaluationSpec>& tasks) {
   const auto differ = [](absl::string_view what, const absl::AlphaNum& a, const absl::AlphaNum& b) {
     return absl::StrCat(what, ": ", b, " here, ", a, " on the others");
   };
@@ -92,7 +93,12 @@ std::string Difference(const JobFacts& ours, const JobFacts& theirs) {
     return differ("validation sequences", ours.validation_sequences, theirs.validation_sequences);
   }
   if (ours.data_digest != theirs.data_digest) {
-    return differ("digest of the data", absl::Hex(ours.data_digest), absl::Hex(theirs.data_digest));
+    std::string what = "digest of the data";
+    for (const EvaluationSpec& task : tasks) {
+      absl::StrAppend(&what, &task == &tasks.front() ? " and of the evaluations " : ", ",
+                      task.name);
+    }
+    return differ(what, absl::Hex(ours.data_digest), absl::Hex(theirs.data_digest));
   }
   if (ours.base_digest != theirs.base_digest) {
     return differ("digest of the frozen weights (model.initial_weights_path)",

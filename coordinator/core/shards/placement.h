@@ -23,8 +23,10 @@ inline constexpr int64_t kPlacedElementsMax = int64_t{1} << 42;  // of a model
 // Refuses facts that no worker could mean: no or too many layers, empty or huge ones, no data.
 absl::Status Validate(const JobFacts& facts);
 
-// "" if equal; else the first fact that differs and both its values, human-readable.
-std::string Difference(const JobFacts& ours, const JobFacts& theirs);
+// "" if equal; else the first fact that differs and both its values, human-readable. `tasks`: whose
+// texts are part of the data's digest.
+std::string Difference(const JobFacts& ours, const JobFacts& theirs,
+                       const std::vector<EvaluationSpec>& tasks = {});
 
 // Shards of at most `max_shard_bytes` of fp32, those of one layer equal to within one element, in
 // order of layers; without replicas. REQUIRES: valid facts. Error: too many shards.

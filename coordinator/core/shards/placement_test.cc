@@ -106,8 +106,10 @@ TEST_CASE("the first fact that differs is named with both values") {
   theirs.model.config_json = "{}";
   CHECK(Difference(ours, theirs) == "the model's numbers (config.json)");
   theirs = ours;
-  theirs.base_digest = 7;
-  CHECK_FALSE(Difference(ours, theirs).empty());
+  theirs.data_digest = 2;
+  CHECK(Difference(ours, theirs) == "digest of the data: 2 here, 1 on the others");
+  CHECK(Difference(ours, theirs, {{.name = "arc"}, {.name = "wiki"}}) ==
+        "digest of the data and of the evaluations arc, wiki: 2 here, 1 on the others");
 }
 
 }  // namespace

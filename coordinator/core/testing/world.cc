@@ -430,6 +430,8 @@ void World::DoServer(const Command& command) {
                         command.Has("leaves")});
   } else if (command.Has("goes-silent")) {
     server.silent = true;
+  } else if (command.Has("fetches-nothing")) {
+    server.fetches_nothing = true;
   } else if (command.Has("faults")) {
     say(ServerFault{server.jobs.begin()->first, command.Text("reason"), command.Has("passing")});
   } else {
@@ -487,7 +489,7 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
           return from != servers_.end() && from->second.alive &&
                  from->second.jobs[fetch->from_job].version == fetch->version;
         });
-    if (there) say(BaseFetched{fetch->job, fetch->version});
+    if (there && !server.fetches_nothing) say(BaseFetched{fetch->job, fetch->version});
   } else if (const auto* push = std::get_if<PushContribution>(&message)) {
     PushTo(*push);
   } else if (const auto* fences = std::get_if<FenceIslands>(&message)) {
@@ -596,9 +598,12 @@ void World::Submit(const Command& command) {
   if (command.arguments.contains("set")) {
     spec.data.validation.push_back({command.Text("set"), "more-text"});
   }
-  if (command.arguments.contains("evaluate")) {
-    spec.evaluation.push_back(
-        {.name = "arc", .path = "arc.jsonl", .every_rounds = command.Int("evaluate", 0)});
+  for (const absl::string_view every :
+       absl::StrSplit(command.Text("evaluate"), ',', absl::SkipEmpty())) {
+    EvaluationSpec& task = spec.evaluation.emplace_back();
+    task.name = spec.evaluation.size() == 1 ? "arc" : "wiki";
+    task.path = task.name + ".jsonl";
+    task.every_rounds = std::stoll(std::string(every));
   }
   spec.model.initial_job = command.Text("from");
   spec.inner.batch_sequences = command.Int("batch", 1);
@@ -618,6 +623,7 @@ void World::Submit(const Command& command) {
   spec.outer.clip_norm = command.Real("clip", 0);
   spec.outer.merge = command.Text("merge", "mean");
   spec.outer.balance_steps = !command.Has("no-balance");
+  if (command.Has("quantised-pulls")) spec.outer.pull_encoding = Encoding::kInt4;
   if (command.Has("no-overlap")) spec.outer.overlap = Overlap::kNone;
   spec.outer.wait_for_all = command.Has("wait-for-all");
   const std::string island = command.Text("island");

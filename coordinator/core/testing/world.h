@@ -5,22 +5,26 @@
 //          [site=TEXT] [site-only]
 //   server ps-0 attaches lacks=SHARD         with that, but for a shard that was being filled
 //   server ps-0 attaches stranger            another folder of that name, for this once
+//   server ps-0 fetches-nothing              from other servers, from now on
 //   server ps-0 dies | goes-silent | faults [passing] reason=TEXT
 //   worker a attaches [incarnation=N] [site=TEXT] [devices=N]
 //   worker a attaches incarnation=N rival    another process; the one before stays
 //   worker a dies | goes-silent | leaves
-//   worker a prepared [digest=N] [sequences=N] [measured=1] [scale=N] | refuses reason=TEXT
+//   worker a prepared [digest=N] [sequences=N] [measured=1] [scale=N] [heads=N] | refuses
+//   reason=TEXT
 //                                            scale: a model of so many times 80 elements
 //   worker a ready [speed=TOKENS_PER_S]      a heartbeat: holds the ordered version
 //   worker a leases [wanted=N] [request=N]
 //   worker a pushes [norm=X] [consumed=0-4] [base=V] [tokens=N] [generation=N] [incarnation=N]
 //   worker a stages [shards=N]               N (or all) of the granted shards reach their servers
-//   worker a validates loss=X [version=V] [tokens=N] [set=NAME set-loss=X] [score=X]
+//   worker a validates loss=X [version=V] [tokens=N] [set=NAME set-loss=X] [score=X [tasks=N]]
+//                                            of all tasks of its order, or of the first ones
 //   servers answer [once]                    to all requests; until no message is left
 //   servers snapshot
 //   submit [name=] [min=] [max=] [servers=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all]
 //          [steps-min=N] [no-balance] [no-overlap] [adaptive-grace] [validate=] [clip=] [copies=2]
-//          [evaluate=N]                     a task "arc", scored every N rounds
+//          [evaluate=N,M]                   tasks "arc", "wiki", scored every N, M rounds
+//          [quantised-pulls]
 //          [from=JOB[@VERSION]]             begins with that job's parameters
 //          [island=site|all|auto] [fragments=N] [site-rounds=N]
 //          [exclude=a,b/1] [pinned=oslo]    what layout.exclude and layout.sites name
@@ -175,6 +179,7 @@ class World {
     Incarnation incarnation = 0;
     bool alive = false;
     bool silent = false;
+    bool fetches_nothing = false;
     std::map<JobId, ServerJob> jobs;  // its disk
     ClusterMark mark;
     std::vector<ToServerMessage> pending_messages;

@@ -48,7 +48,8 @@ ValidationResult MakeValidationResult(const IslandOrder& order, const Command& c
     result.sets.push_back({command.Text("set"), result.version, command.Real("set-loss", 1), 100});
   }
   for (const int32_t task : order.evaluations) {
-    if (!command.arguments.contains("score")) break;
+    const bool more = std::ssize(result.scores) < command.Int("tasks", kEvaluationsMax);
+    if (!command.arguments.contains("score") || !more) break;
     TaskScore score{.name = order.spec.evaluation[static_cast<size_t>(task)].name};
     score.version = result.version;
     score.items = 10;
@@ -80,10 +81,11 @@ void World::DoWorker(const Command& command) {
     say(Leaving{"stopped by its operator"});
   } else if (verb == "prepared") {
     const int64_t scale = command.Int("scale", 1);
-    const JobFacts facts{{{"embedding", 40 * scale}, {"block", 30 * scale}, {"head", 10 * scale}},
-                         command.Int("sequences", 1000),
-                         50,
-                         static_cast<uint64_t>(command.Int("digest", 7))};
+    JobFacts facts{{{"embedding", 40 * scale}, {"block", 30 * scale}, {"head", 10 * scale}},
+                   command.Int("sequences", 1000),
+                   50,
+                   static_cast<uint64_t>(command.Int("digest", 7))};
+    facts.model.heads = command.Int("heads", 0);
     JobPrepared prepared{worker.job_to_prepare, facts};
     if (command.Int("measured", 0) != 0) prepared.profiles.push_back({name + "/0", "cpu", "1", 7});
     say(std::move(prepared));

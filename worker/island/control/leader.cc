@@ -300,7 +300,19 @@ absl::StatusOr<LossSum> IslandLeader::EvaluateAt(int64_t first, int64_t count) {
   return port_->newest_loss();
 }
 
+absl::StatusOr<ValidationDone> IslandLeader::ScoreTask(const Validate& command) {
+  const auto task = static_cast<size_t>(*command.evaluation);
+  // A row at a time: each has a loss of its own.
+  ATOLL_ASSIGN_OR_RETURN(TaskScore score, port_->ScoreTask(task, [this](int64_t position) {
+    return EvaluateAt(position, /*count=*/1);
+  }));
+  score.name = spec_.evaluation[task].name;
+  score.version = command.version;
+  return ValidationDone{.version = command.version, .score = std::move(score)};
+}
+
 absl::StatusOr<ValidationDone> IslandLeader::EvaluateAll(const Validate& command) {
+  if (command.evaluation) return ScoreTask(command);
   const int64_t sequences = spec_.schedule.validation_sequences;
   ATOLL_ASSIGN_OR_RETURN(const LossSum held_out, Evaluate(/*set=*/0, sequences));
   ValidationDone done{command.version, held_out.mean(), held_out.tokens, held_out.accuracy()};
@@ -308,15 +320,6 @@ absl::StatusOr<ValidationDone> IslandLeader::EvaluateAll(const Validate& command
     ATOLL_ASSIGN_OR_RETURN(const LossSum loss,
                            Evaluate(static_cast<int>(done.sets.size()) + 1, sequences));
     done.sets.push_back({set.name, command.version, loss.mean(), loss.tokens, loss.accuracy()});
-  }
-  for (const int32_t task : command.evaluations) {
-    const auto index = static_cast<size_t>(task);  // a row at a time: each has a loss of its own
-    ATOLL_ASSIGN_OR_RETURN(TaskScore score, port_->ScoreTask(index, [this](int64_t position) {
-      return EvaluateAt(position, /*count=*/1);
-    }));
-    score.name = spec_.evaluation[index].name;
-    score.version = command.version;
-    done.scores.push_back(std::move(score));
   }
   return done;
 }

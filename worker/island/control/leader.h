@@ -111,10 +111,12 @@ class IslandLeader {
   absl::Status Drain();
   // Loss of the parameters as they are, over so many sequences of a set (IslandPort).
   absl::StatusOr<LossSum> Evaluate(int set, int64_t sequences);
-  // All that a validation finds of the parameters as they are.
+  // What the command wants of the parameters as they are.
   absl::StatusOr<ValidationDone> EvaluateAll(const Validate& command);
 
  private:
+  absl::StatusOr<ValidationDone> ScoreTask(const Validate& command);
+
   // ---- The queue. ----
   struct Staging {
     PullDone pulled;
