@@ -242,6 +242,12 @@ TEST_CASE("a damaged store is an error, not a crash") {
   };
   CHECK(recover([](auto&) {}).ok());
   CHECK_FALSE(without(JobRecord()).ok());
+  CHECK_FALSE(recover([](std::vector<StoreRecord>& stored) {
+                for (StoreRecord& record : stored) {
+                  auto* const job = std::get_if<JobRecord>(&record);
+                  if (job != nullptr) job->spec.model.initial_job = "lm-0@x";
+                }
+              }).ok());
   CHECK_FALSE(without(ProgressRecord()).ok());
   CHECK_FALSE(without(IslandRecord()).ok());
   CHECK_FALSE(without(MemberRecord()).ok());

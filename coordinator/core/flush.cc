@@ -210,6 +210,9 @@ absl::Status CheckJob(const State& s, const Job& job) {
   if (const absl::Status counts = ValidateCounts(job.spec()); !counts.ok()) {
     return Damaged(record, counts.message());
   }
+  if (const auto initial = ParseInitialJob(job.spec().model.initial_job); !initial.ok()) {
+    return Damaged(record, initial.status().message());
+  }
   ATOLL_RETURN_IF_ERROR(CheckShards(s, job));
   return CheckIslands(s, job);
 }

@@ -60,6 +60,49 @@ TEST_CASE("a branch of a job that was removed before it has its parameters has f
   CHECK(w.Job("next-2").summary.state == JobState::kFailed);
 }
 
+TEST_CASE("a branch of a job with another model has failed") {
+  World w;
+  Begin(w);
+  w.DoLines({"cancel lm-1", "submit min=1 name=next from=lm-1 tokens=400",
+             "worker a prepared heads=4", "servers answer"});
+  CHECK(w.Job("next-2").summary.state == JobState::kFailed);
+}
+
+TEST_CASE("a branch that cannot fetch a version before the next one is there has failed") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "max=1 tokens=20000");
+  w.DoLines({"worker b attaches", "submit min=1 name=next from=lm-1 tokens=400",
+             "server ps-0 fetches-nothing", "worker b prepared", "servers answer"});
+  for (int i = 0; i < 8; ++i) {
+    CHECK(w.Job("next-2").summary.state == (i < 3 ? JobState::kInitializing : JobState::kFailed));
+    w.Contribute("a", 4);
+    w.DoLines({"servers answer", "wait 5", "servers answer"});
+  }
+}
+
+TEST_CASE("a branch waits until all servers of a job with quantised pulls have ended it") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "max=1 tokens=40 quantised-pulls");
+  w.Do("worker b attaches");
+  w.Contribute("a", 4);
+  w.DoLines({"servers answer", "worker a validates loss=2",
+             "submit min=1 name=next from=lm-1 tokens=400", "worker b prepared", "servers answer"});
+  CHECK(w.Job("next-2").summary.version == kNoVersion);  // no heartbeat has said so
+  w.DoLines({"wait 5", "servers answer", "wait 5", "servers answer"});
+  CHECK(w.Job("next-2").summary.version == 0);
+}
+
+TEST_CASE("a branch that is cancelled as it begins names the version that it has") {
+  World w;
+  Begin(w);
+  w.DoLines({"cancel lm-1", "submit min=1 name=next from=lm-1 tokens=400", "worker a prepared"});
+  for (int i = 0; i < 9 && w.Job("next-2").decisions.empty(); ++i) w.Do("servers answer once");
+  REQUIRE(w.Job("next-2").summary.version == kNoVersion);
+  w.DoLines({"cancel next-2", "servers answer"});
+  CHECK(w.Job("next-2").summary.version == 0);
+  CHECK(w.Job("next-2").spec.model.initial_job == "lm-1@1");
+}
+
 TEST_CASE("a coordinator that restarts goes on with a branch") {
   World w;
   Begin(w);

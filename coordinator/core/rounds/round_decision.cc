@@ -413,11 +413,11 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
   if (rounds.round_closed_at) {
     rounds.round_took = s.now - *std::exchange(rounds.round_closed_at, {});
   }
+  FinishBranching(s, job, *decision);
   if (job.ended()) return;
   ChooseRoundLength(s, job);
   BalanceSteps(s, job, *decision);
   if (job.record.site) FinishSiteRound(job, *decision);
-  FinishBranching(s, job, *decision);
   ScheduleValidation(s, job, version);
   Prune(s, job, rounds);
   // Not again for the same data: the operator may have resumed the job.

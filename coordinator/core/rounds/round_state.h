@@ -27,6 +27,7 @@ struct ServerLink {
   bool known = false;     // its ServerHello listed its holdings, all is there, and it is attached
   bool assigned = false;  // ShardsAssigned came since
   bool end_sent = false;
+  bool ended = false;  // it said so
   // Staged there, and not known here: dropped when every server has said what it holds.
   std::set<ContributionId> unknown;
   // Not empty: what it holds is not what the job needs, and what to do; the job waits.
@@ -99,6 +100,7 @@ struct Rounds {
   std::map<int32_t, std::vector<std::vector<ShardId>>> transfer_plans;  // by number of senders
   PushPlan push_plan;
   Version adopting = kNoVersion;  // of a site's job: the version of the job above to be adopted
+  int superseded = 0;             // of a branch: versions to be adopted that were not fetched
 
   RoundsProgress& EditProgress() {
     dirty.progress = true;

@@ -5,8 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/encoding.h"
+#include "common/model/same_model.h"
 #include "common/protocol/limits.h"
 #include "coordinator/core/islands/islands.h"
+#include "coordinator/core/jobs.h"
 #include "coordinator/core/rounds/round_decision.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_jobs.h"
@@ -18,6 +21,7 @@ namespace atl::coord {
 namespace {
 
 constexpr int64_t kExchangesCarried = 3;  // as islands carry rounds
+constexpr int kSupersededMost = 3;        // versions that a branch could not fetch in time
 
 int64_t RoundsBetween(const Job& job) { return job.spec().outer.site.rounds; }
 
@@ -86,10 +90,18 @@ bool IsDrained(const Job& job) {
                      [](const auto& entry) { return entry.second.dropped; });
 }
 
+// Returns whether its servers may differ in having what islands hold instead of the parameters.
+bool IsEnding(const Job& origin) {
+  const auto& links = origin.rounds.links;
+  return origin.progress.validated_final && IsQuantized(origin.spec().outer.pull_encoding) &&
+         !std::all_of(links.begin(), links.end(),
+                      [](const auto& entry) { return entry.second.ended; });
+}
+
 // The newest version of the job above, if one is to be adopted.
 std::optional<Version> VersionToAdopt(const Job& job, const Job& above) {
   const Version newest = above.rounds.progress.version;
-  if (!job.record.site) return newest;
+  if (!job.record.site) return IsEnding(above) ? std::nullopt : std::optional(newest);
   const SiteJob& site = *job.record.site;
   // After the last validation its servers may end at any time, and have then what islands hold
   // instead of the parameters.
@@ -111,12 +123,34 @@ bool IsFetched(const Job& job) {
   });
 }
 
+// Another version of the running job that it begins with is there, and the one before was not
+// fetched. Counts those that could be: servers knew where the shards are to be.
+bool IsSupersededTooOften(Job& job) {
+  Rounds& rounds = job.rounds;
+  const bool could = rounds.adopting != kNoVersion &&
+                     std::all_of(rounds.links.begin(), rounds.links.end(), [](const auto& entry) {
+                       return entry.second.known && entry.second.assigned;
+                     });
+  if (!could || ++rounds.superseded < kSupersededMost) return false;
+  rounds.superseded = 0;
+  rounds.adopting = kNoVersion;
+  return true;
+}
+
 // True: a round is decided that adopts a version.
 bool AdvanceAdoption(State& s, Job& job, const Job& above) {
   const std::optional<Version> newest = VersionToAdopt(job, above);
   if (!newest) return false;
   Rounds& rounds = job.rounds;
   if (rounds.adopting == kNoVersion || (*newest > rounds.adopting && !IsFetched(job))) {
+    if (!job.record.site && IsSupersededTooOften(job)) {
+      FailJob(s, job,
+              absl::StrCat("model.initial_job = \"", job.spec().model.initial_job,
+                           "\": ", kSupersededMost,
+                           " versions were replaced before they were fetched: "
+                           "pause that job, and resume this one"));
+      return true;
+    }
     rounds.adopting = *newest;
     for (auto& [server, link] : rounds.links) link.exchange_again_at = s.now;
   }
@@ -162,7 +196,8 @@ bool AdvanceValidation(State& s, Job& job, const Job& above) {
   if (progress.validate_version == kNoVersion) {
     if (progress.validated_version >= site.based_at) return false;
     job.EditProgress().validate_version = job.rounds.progress.version;
-    job.EditProgress().evaluations = above.progress.evaluations;
+    job.EditProgress().evaluations =
+        validators.front() == site.island ? above.progress.evaluations : std::vector<int32_t>();
   } else if (!progress.validators.empty()) {
     return false;
   }
@@ -303,10 +338,11 @@ absl::StatusOr<std::vector<ShardDescriptor>> CutAsOrigin(const State& s, const J
   ATOLL_RETURN_IF_ERROR(CheckOrigin(s, spec));
   ATOLL_ASSIGN_OR_RETURN(const InitialJob initial, ParseInitialJob(spec.model.initial_job));
   const Job* origin = s.FindJob(initial.job);
-  if (origin == nullptr || !origin->record.facts || origin->record.facts->layers != facts.layers) {
+  if (origin == nullptr || !origin->record.facts || origin->record.facts->layers != facts.layers ||
+      !IsSameModel(origin->record.facts->model, facts.model)) {
     return absl::InvalidArgumentError(
         absl::StrCat("model.initial_job = \"", spec.model.initial_job,
-                     "\": that job's model has other layers; leave [model] as that job has it"));
+                     "\": that job's model is another; leave [model] as that job has it"));
   }
   std::vector<ShardDescriptor> shards = origin->record.shards;
   for (ShardDescriptor& shard : shards) {
@@ -315,6 +351,13 @@ absl::StatusOr<std::vector<ShardDescriptor>> CutAsOrigin(const State& s, const J
     shard.filled_age = 0;
   }
   return shards;
+}
+
+void NoteEnded(State& s, ServerLink& link, bool ended) {
+  if (std::exchange(link.ended, ended) == ended) return;
+  s.jobs.ForEachLive([&](Job& job) {
+    if (IsBranching(job)) s.Touch(job);
+  });
 }
 
 void FinishBranching(State& s, Job& job, const DecisionRecord& decision) {

@@ -33,6 +33,8 @@ absl::Status CheckOrigin(const State& s, const JobSpec& spec);
 // Shards cut as those of the job that it begins with. INVALID_ARGUMENT: that has another model.
 absl::StatusOr<std::vector<ShardDescriptor>> CutAsOrigin(const State& s, const JobSpec& spec,
                                                          const JobFacts& facts);
+// The server of a job has ended it, or not; branches may have waited for that.
+void NoteEnded(State& s, ServerLink& link, bool ended);
 // Version 0 is applied everywhere: the job names the version that it began with.
 void FinishBranching(State& s, Job& job, const DecisionRecord& decision);
 

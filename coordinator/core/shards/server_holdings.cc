@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/rounds/rounds.h"
+#include "coordinator/core/rounds/site_exchange.h"
 #include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/servers.h"
 #include "coordinator/core/stalls.h"
@@ -147,6 +148,7 @@ void TakeHeld(State& s, Job& job, Server& server, const HeldJob* held, bool fres
   ResendForwarderAssignments(s, job, name);
   link.assigned = false;
   link.end_sent = false;
+  NoteEnded(s, link, held != nullptr && held->ended);
   link.unknown.clear();
   link.again_at = link.exchange_again_at = s.now;
   link.base_fetched = kNoVersion;

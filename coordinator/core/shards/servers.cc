@@ -14,6 +14,7 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/rounds.h"
+#include "coordinator/core/rounds/site_exchange.h"
 #include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/placement.h"
 #include "coordinator/core/shards/server_holdings.h"
@@ -145,7 +146,8 @@ bool SaysNothingNew(const Job& job, const NodeId& server, const HeldJob& held) {
   const auto found = job.rounds.links.find(server);
   if (found == job.rounds.links.end() || !found->second.known) return true;
   const ServerLink& link = found->second;
-  return held.version <= link.version && held.snapshot_version <= link.snapshot_version &&
+  return held.ended == link.ended && held.version <= link.version &&
+         held.snapshot_version <= link.snapshot_version &&
          !(link.end_sent && held.snapshot_version < held.version);
 }
 
@@ -167,6 +169,7 @@ void OnServerHeartbeat(State& s, Server& server, const ServerHeartbeat& message)
     ServerLink* link = FindServerLink(s, server, held.job, job);
     if (link == nullptr || !link->known) continue;
     link->snapshot_version = std::max(link->snapshot_version, held.snapshot_version);
+    NoteEnded(s, *link, held.ended);
     if (held.version > link->version) {
       OnRoundApplied(s, server, RoundApplied{held.job, held.version});
     }
