@@ -83,9 +83,13 @@ absl::StatusOr<std::string> ReadPlan(const std::string& path) {
   return PinnedJson(*text, path);
 }
 
-// Refuses what is given for another optimizer than the job's; defaults may stand in a file for
-// each.
-absl::Status CheckOptimizerFields(const v1::InnerSpec& inner, InnerOptimizer optimizer) {
+struct UnusedField {
+  const char* name;  // of inner
+  double value;
+};
+
+// Lists what is given for another optimizer than this one; defaults may stand in a file for each.
+std::vector<UnusedField> ListUnused(const v1::InnerSpec& inner, InnerOptimizer optimizer) {
   using enum InnerOptimizer;
   const InnerSpec defaults;
   const struct {
@@ -106,17 +110,24 @@ absl::Status CheckOptimizerFields(const v1::InnerSpec& inner, InnerOptimizer opt
        inner.momentum(),
        defaults.momentum,
        {kSgd, kRmsProp, kMuon}}};
+  std::vector<UnusedField> unused;
   for (const auto& field : fields) {
     if (!field.given || field.value == field.default_value || field.users.contains(optimizer))
       continue;
-    absl::string_view name = "INNER_OPTIMIZER_ADAMW";
-    if (inner.has_optimizer()) name = v1::InnerOptimizer_Name(inner.optimizer());
-    absl::ConsumePrefix(&name, "INNER_OPTIMIZER_");
-    return absl::InvalidArgumentError(absl::StrCat("inner.", field.name, " = ", field.value,
-                                                   ": the optimizer ", absl::AsciiStrToLower(name),
-                                                   " does not use it; leave it out"));
+    unused.push_back({field.name, field.value});
   }
-  return absl::OkStatus();
+  return unused;
+}
+
+absl::Status CheckOptimizerFields(const v1::InnerSpec& inner, InnerOptimizer optimizer) {
+  const std::vector<UnusedField> unused = ListUnused(inner, optimizer);
+  if (unused.empty()) return absl::OkStatus();
+  absl::string_view name = "INNER_OPTIMIZER_ADAMW";
+  if (inner.has_optimizer()) name = v1::InnerOptimizer_Name(inner.optimizer());
+  absl::ConsumePrefix(&name, "INNER_OPTIMIZER_");
+  return absl::InvalidArgumentError(
+      absl::StrCat("inner.", unused.front().name, " = ", unused.front().value, ": the optimizer ",
+                   absl::AsciiStrToLower(name), " does not use it; leave it out"));
 }
 
 absl::Status CheckOuterMomentum(const OuterSpec& outer) {
@@ -163,6 +174,25 @@ absl::StatusOr<JobSpec> Complete(const TomlMessage& reader, v1::JobSpec wire,
   return spec;
 }
 
+// Takes out what the other job had for optimizers that the settings replace.
+void DropUnused(const std::vector<std::string>& settings, v1::JobSpec* wire) {
+  v1::JobSpec changed = *wire;
+  std::set<std::string> set;
+  for (const std::string& setting : settings) {
+    if (!ReadSetting("--set ", setting, &changed).ok()) return;
+    set.insert(std::string(SettingKey(setting)));
+  }
+  const absl::StatusOr<JobSpec> spec = Decode(&changed);
+  if (!spec.ok()) return;
+  v1::InnerSpec& inner = *wire->mutable_inner();
+  for (const UnusedField& field : ListUnused(inner, spec->inner.optimizer)) {
+    if (set.contains(absl::StrCat("inner.", field.name))) continue;
+    inner.GetReflection()->ClearField(&inner, inner.GetDescriptor()->FindFieldByName(field.name));
+  }
+  const bool uses = ValidateOuterChoice(spec->outer).ok() && CheckOuterMomentum(spec->outer).ok();
+  if (!uses && !set.contains("outer.momentum")) wire->mutable_outer()->clear_momentum();
+}
+
 }  // namespace
 
 absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path,
@@ -177,7 +207,17 @@ absl::StatusOr<JobSpec> BranchJob(const v1::JobSpec& from, const std::string& or
                                   const std::vector<std::string>& settings) {
   v1::JobSpec wire = from;
   wire.mutable_layout()->clear_plan();  // it names that job's workers
-  wire.mutable_model()->set_initial_job(origin);
+  v1::ModelSpec& model = *wire.mutable_model();
+  model.set_initial_job(origin);
+  // Its parameters take the place of these weights, whose folder may have the model's numbers.
+  const std::string weights = model.initial_weights_path();
+  if (!weights.empty() && wire.adapter().kind() != v1::ADAPTER_KIND_LORA) {
+    if (model.config_path().empty() && model.config_json().empty() && model.hidden() == 0) {
+      model.set_config_path(absl::StrCat(weights, "/config.json"));
+    }
+    model.clear_initial_weights_path();
+  }
+  DropUnused(settings, &wire);
   const std::string name = absl::StrCat("job ", origin);
   return Complete(TomlMessage(name), std::move(wire), name, settings);
 }

@@ -115,6 +115,24 @@ TEST_CASE("a branch has the settings of its origin but for those that are set") 
   expected.schedule.train_tokens = 5000;
   CHECK(*branch == expected);
   CHECK_FALSE(BranchJob(wire, "tiny-7@x", {}).ok());
+  // What its optimizer alone has is left out with that, unless it is set.
+  wire.mutable_inner()->set_beta1(0.8);
+  const auto sgd = BranchJob(wire, "tiny-7", {"inner.optimizer=sgd", "outer.optimizer=sgd"});
+  REQUIRE(sgd.status().ToString() == "OK");
+  CHECK(sgd->inner.beta1 == InnerSpec().beta1);
+  CHECK(sgd->outer.momentum == 0);
+  CHECK(BranchJob(wire, "tiny-7", {})->inner.beta1 == 0.8);
+  CHECK_FALSE(BranchJob(wire, "tiny-7", {"inner.optimizer=sgd", "inner.beta1=0.7"}).ok());
+  // The other job's parameters take the place of the weights that it began with.
+  wire.mutable_model()->set_initial_weights_path("/models/base");
+  wire.mutable_model()->clear_hidden();
+  wire.mutable_model()->clear_layers();
+  wire.mutable_model()->clear_heads();
+  const auto tuned = BranchJob(wire, "tiny-7", {});
+  REQUIRE(tuned.status().ToString() == "OK");
+  CHECK(tuned->model.initial_weights_path.empty());
+  CHECK(tuned->model.config_path == "/models/base/config.json");
+  CHECK_FALSE(BranchJob(wire, "tiny-7", {"model.initial_weights_path=\"/models/other\""}).ok());
   CHECK_FALSE(BranchJob(wire, "tiny-7", {"inner.decay_fractoin=1"}).ok());
 }
 

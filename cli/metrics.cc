@@ -50,7 +50,7 @@ void AppendCurve(const std::string& series, const std::string& island, const v1:
           At(c.learning_rate(), i), At(c.gradient_norm(), i)}) {
       absl::StrAppend(out, ",", Number(value));
     }
-    absl::StrAppend(out, ",,,,,\n");
+    absl::StrAppend(out, ",,,,,,,,\n");
   }
 }
 
@@ -205,17 +205,18 @@ std::string HistoryAsCsv(const v1::JobHistory& history) {
   std::string out =
       "series,island,unix_s,version,tokens,loss,loss_min,loss_max,seconds,rounds,contributions,"
       "rejected,staleness,steps,learning_rate,gradient_norm,accuracy,accuracy_standard_error,"
-      "normalised_accuracy,normalised_accuracy_standard_error,perplexity\n";
+      "normalised_accuracy,normalised_accuracy_standard_error,perplexity,word_perplexity,"
+      "byte_perplexity,bits_per_byte\n";
   AppendCurve("rounds", "", history.rounds(), &out);
   for (const v1::IslandCurve& island : history.islands()) {
     AppendCurve("island", absl::StrCat(island.island()), island.curve(), &out);
   }
   for (const v1::ValidationPoint& v : history.validation()) {
     absl::StrAppend(&out, "validation,,", Time(v.unix_s()), ",", v.version(), ",,",
-                    Number(v.loss()), ",,,,,,,,,,,,,,,\n");
+                    Number(v.loss()), ",,,,,,,,,,,,,,,,,,\n");
     for (const v1::ValidationLoss& set : v.sets()) {
       absl::StrAppend(&out, "validation/", set.name(), ",,", Time(v.unix_s()), ",", v.version(),
-                      ",,", Number(set.loss()), ",,,,,,,,,,,,,,,\n");
+                      ",,", Number(set.loss()), ",,,,,,,,,,,,,,,,,,\n");
     }
     for (const v1::TaskScore& score : v.scores()) {
       absl::StrAppend(&out, "evaluation/", score.name(), ",,", Time(v.unix_s()), ",", v.version(),
@@ -235,7 +236,10 @@ WrittenEvents NewestEvents(const v1::JobHistory& history) {
     newest.unix_s = std::max(newest.unix_s, unix_s);
   }
   for (const v1::ValidationPoint& v : history.validation()) {
-    newest.validated_version = std::max<int64_t>(newest.validated_version, v.version());
+    if (v.version() < newest.validated_version) continue;
+    newest.validated_version = v.version();
+    newest.scored.clear();
+    for (const v1::TaskScore& score : v.scores()) newest.scored.insert(score.name());
   }
   return newest;
 }
@@ -254,13 +258,16 @@ std::string HistoryAsEvents(const v1::JobHistory& history, std::optional<Written
     events.Add(absl::StrCat("island_", island.island()), island.curve(), before.unix_s);
   }
   for (const v1::ValidationPoint& v : history.validation()) {
-    if (v.version() <= before.validated_version) continue;
+    if (v.version() < before.validated_version) continue;
+    const bool known = v.version() == before.validated_version;  // but for scores that came since
     const auto version = static_cast<double>(v.version());
-    events.Add("loss/validation", v.unix_s(), version, v.loss());
+    if (!known) events.Add("loss/validation", v.unix_s(), version, v.loss());
     for (const v1::ValidationLoss& set : v.sets()) {
+      if (known) break;
       events.Add("loss/validation/" + set.name(), v.unix_s(), version, set.loss());
     }
     for (const v1::TaskScore& score : v.scores()) {
+      if (known && before.scored.contains(score.name())) continue;
       for (const auto& [name, value] : ListScoreNumbers(score)) {
         if (!value) continue;
         events.Add(absl::StrCat(name, "/", score.name()), v.unix_s(), version, *value);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "cli/commands.h"
@@ -51,6 +52,7 @@ std::string HistoryAsCsv(const v1::JobHistory& history);
 struct WrittenEvents {
   double unix_s = 0;
   int64_t validated_version = -1;
+  std::set<std::string> scored = {};  // tasks whose scores of that version are there
 };
 WrittenEvents NewestEvents(const v1::JobHistory& history);
 

@@ -66,7 +66,7 @@ TEST_CASE("csv_has_a_line_a_point_and_as_many_fields_in_each") {
   CHECK(lines[3].rfind("island,4,1001.000,1,100,3,", 0) == 0);
   CHECK(lines[4].rfind("validation,,1003.000,2,,2.75,", 0) == 0);
   CHECK(lines[5].rfind("validation/law,,1003.000,2,,3.25,", 0) == 0);
-  CHECK(lines[6] == "evaluation/arc,,1003.000,2,,,,,,,,,,,,,0.5,0.25,0.75,0,");
+  CHECK(lines[6] == "evaluation/arc,,1003.000,2,,,,,,,,,,,,,0.5,0.25,0.75,0,,,,");
 }
 
 TEST_CASE("csv_keeps_milliseconds_and_every_digit_of_a_count") {
@@ -121,6 +121,11 @@ TEST_CASE("an_event_file_is_followed_by_what_came_later_alone") {
   const WrittenEvents all = NewestEvents(both);
   CHECK(HistoryAsEvents(both, all).empty());
   CHECK(all.validated_version == 2);
+  WrittenEvents loss_alone = all;  // scores of a version come after its loss
+  loss_alone.scored.clear();
+  const auto scores = Parse(HistoryAsEvents(both, loss_alone));
+  REQUIRE(!scores.empty());
+  CHECK(scores[0].summary().value(0).tag() == "accuracy/arc");
   const auto events = Parse(HistoryAsEvents(both, WrittenEvents{both.rounds().unix_s(0), -1}));
   REQUIRE(!events.empty());
   for (const auto& event : events) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -18,6 +17,7 @@
 #include "cli/model/model_folder.h"
 #include "cli/text/output.h"
 #include "cli/text/printable.h"
+#include "cli/text/scores.h"
 #include "common/end_signals.h"
 #include "common/masked_tokens.h"
 #include "common/plural.h"
@@ -98,51 +98,27 @@ class Progress {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-struct NamedNumber {
-  std::string name;
-  std::optional<double> error, value;  // absent: the task's kind has none
-};
-
-std::vector<NamedNumber> ListNumbers(const TaskScore& score) {
-  const bool choices = score.kind == TaskKind::kChoices, exact = score.kind == TaskKind::kExact;
-  const auto share = [](const char* name, bool has, double mean, double error) {
-    return has ? NamedNumber{name, error, mean} : NamedNumber{name, {}, {}};
-  };
-  const auto number = [](const char* name, bool has, double value) {
-    return NamedNumber{name, {}, has ? std::optional(value) : std::nullopt};
-  };
-  const bool text = !choices && !exact;
-  return {share("accuracy", !text, score.accuracy, score.accuracy_standard_error),
-          share("normalised_accuracy", choices, score.normalised_accuracy,
-                score.normalised_accuracy_standard_error),
-          number("perplexity", !choices, score.perplexity),
-          number("word_perplexity", text, score.word_perplexity),
-          number("byte_perplexity", text, score.byte_perplexity),
-          number("bits_per_byte", text, score.bits_per_byte)};
-}
-
-std::string ScoreText(const std::string& path, const TaskScore& score) {
+std::string ScoreLines(const std::string& path, const TaskScore& score) {
   std::string text =
       absl::StrCat(path, ": ", Name(score.kind), ", ", CountText(score.items, "item"), ", ",
-                   CountText(score.tokens, "scored token"), "\n");
-  for (const auto& [name, error, value] : ListNumbers(score)) {
+                   CountText(score.tokens, "scored token"));
+  for (const auto& [name, value] : ListScoreNumbers(score)) {
     if (!value) continue;
-    absl::StrAppend(&text,
-                    absl::StrFormat("  %-21s%.4f", absl::StrReplaceAll(name, {{"_", " "}}), *value),
-                    error ? absl::StrFormat(", standard error %.4f", *error) : "", "\n");
+    if (absl::EndsWith(name, "_standard_error")) {
+      absl::StrAppend(&text, absl::StrFormat(", standard error %.4f", *value));
+    } else {
+      absl::StrAppend(
+          &text, absl::StrFormat("\n  %-21s%.4f", absl::StrReplaceAll(name, {{"_", " "}}), *value));
+    }
   }
-  return text;
+  return text + "\n";
 }
 
 Json ScoreJson(const std::string& path, const TaskScore& score) {
   Json json = {
       {"task", path}, {"kind", Name(score.kind)}, {"items", score.items}, {"tokens", score.tokens}};
-  for (const auto& [name, error, value] : ListNumbers(score)) {
+  for (const auto& [name, value] : ListScoreNumbers(score))
     json[name] = value ? Json(*value) : Json();
-    if (absl::EndsWith(name, "accuracy")) {
-      json[absl::StrCat(name, "_standard_error")] = error ? Json(*error) : Json();
-    }
-  }
   return json;
 }
 
@@ -154,9 +130,7 @@ absl::StatusOr<LossSum> EvaluateRow(const LoadedModel& model, std::span<const in
   batch.targets.resize(row.size() - 1);
   SplitRow(row, batch.inputs.data(), batch.targets.data());
   model.backend.cache->StartPass(0);
-  ATOLL_ASSIGN_OR_RETURN(const LossSum loss, model.runner->Evaluate(batch));
-  if (std::isfinite(loss.nats)) return loss;
-  return absl::FailedPreconditionError("the model's loss is not finite; it has diverged");
+  return model.runner->Evaluate(batch);
 }
 
 absl::Status Run(const Global& global, const EvaluateFlags& flags) {
@@ -179,8 +153,12 @@ absl::Status Run(const Global& global, const EvaluateFlags& flags) {
       return EvaluateRow(loaded.model, rows->row(row));
     });
     if (!score.ok()) return Annotate(score.status(), path);
+    if (score->items == 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, ": the model's loss is not finite; it has diverged"));
+    }
     std::cout << (global.structured ? DocumentLine(ScoreJson(path, *score).dump())
-                                    : ScoreText(path, *score))
+                                    : ScoreLines(path, *score))
               << std::flush;
   }
   if (std::cout.good()) return absl::OkStatus();

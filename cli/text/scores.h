@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/protocol/control.h"
 #include "proto/coordinator.pb.h"
 
 namespace atl::cli {
@@ -16,8 +17,10 @@ struct ScoreNumber {
   std::optional<double> value;  // absent: the task's kind has none
 };
 
-// Lists accuracy, normalised accuracy, each with its standard error, and perplexity.
+// Lists accuracy, normalised accuracy, each with its standard error behind it, perplexities and
+// bits per byte.
 std::vector<ScoreNumber> ListScoreNumbers(const v1::TaskScore& score);
+std::vector<ScoreNumber> ListScoreNumbers(const TaskScore& score);
 
 // Writes "arc: accuracy 53.12% (standard error 1.20), normalised 55.00% (1.18), at version 12, 500
 // items".

@@ -424,6 +424,12 @@ absl::Status ValidateCounts(const JobSpec& spec) {
 absl::Status Validate(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(ValidateName("name", spec.name));
   ATOLL_RETURN_IF_ERROR(ValidateModel(spec.model));
+  // An adapter's job begins with another's adapter, beside these weights.
+  if (!spec.model.initial_job.empty() && !spec.model.initial_weights_path.empty() &&
+      spec.adapter.kind != AdapterKind::kLora) {
+    return absl::InvalidArgumentError(
+        "model.initial_weights_path is given together with model.initial_job: give one of the two");
+  }
   ATOLL_RETURN_IF_ERROR(ValidateData(spec.data));
   ATOLL_RETURN_IF_ERROR(ValidateInner(spec.inner));
   ATOLL_RETURN_IF_ERROR(ValidateOuter(spec.outer));
