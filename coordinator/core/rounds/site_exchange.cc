@@ -92,10 +92,12 @@ bool IsDrained(const Job& job) {
 
 // Returns whether its servers may differ in having what islands hold instead of the parameters.
 bool IsEnding(const Job& origin) {
-  const auto& links = origin.rounds.links;
+  const auto has_ended = [&](const ShardDescriptor& shard) {
+    const auto link = origin.rounds.links.find(GetActiveServer(shard));
+    return link != origin.rounds.links.end() && link->second.ended;
+  };
   return origin.progress.validated_final && IsQuantized(origin.spec().outer.pull_encoding) &&
-         !std::all_of(links.begin(), links.end(),
-                      [](const auto& entry) { return entry.second.ended; });
+         !std::all_of(origin.record.shards.begin(), origin.record.shards.end(), has_ended);
 }
 
 // The newest version of the job above, if one is to be adopted.
@@ -148,7 +150,8 @@ bool AdvanceAdoption(State& s, Job& job, const Job& above) {
               absl::StrCat("model.initial_job = \"", job.spec().model.initial_job,
                            "\": ", kSupersededMost,
                            " versions were replaced before they were fetched: "
-                           "pause that job, and resume this one"));
+                           "pause that job and submit this one again, or name a folder that atoll "
+                           "export wrote (model.initial_weights_path)"));
       return true;
     }
     rounds.adopting = *newest;
