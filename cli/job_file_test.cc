@@ -115,7 +115,7 @@ TEST_CASE("a branch has the settings of its origin but for those that are set") 
   expected.schedule.train_tokens = 5000;
   CHECK(*branch == expected);
   CHECK_FALSE(BranchJob(wire, "tiny-7@x", {}).ok());
-  // What its optimizer alone has is left out with that, unless it is set.
+  // Fields of its optimizer alone are left out with that, unless they are set.
   wire.mutable_inner()->set_beta1(0.8);
   const auto sgd = BranchJob(wire, "tiny-7", {"inner.optimizer=sgd", "outer.optimizer=sgd"});
   REQUIRE(sgd.status().ToString() == "OK");

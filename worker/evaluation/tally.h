@@ -19,7 +19,7 @@ struct LogLikelihood {
   bool greedy = false;  // each is the likeliest after those before it
 };
 
-// What a score needs of an item besides the model: its texts may be dropped.
+// Numbers of an item that its score needs besides the model's: its texts may be dropped.
 struct ItemMeasures {
   struct Lengths {
     int64_t characters = 0, words = 0, bytes = 0;

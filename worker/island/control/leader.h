@@ -111,7 +111,7 @@ class IslandLeader {
   absl::Status Drain();
   // Loss of the parameters as they are, over so many sequences of a set (IslandPort).
   absl::StatusOr<LossSum> Evaluate(int set, int64_t sequences);
-  // What the command wants of the parameters as they are.
+  // Evaluates the parameters as they are, in what the command has.
   absl::StatusOr<ValidationDone> EvaluateAll(const Validate& command);
 
  private:
