@@ -45,7 +45,7 @@ struct JobProgress {
   // The version to be validated is still to be scored in these tasks, indices of spec.evaluation.
   std::vector<int32_t> evaluations = {};
   std::vector<int32_t> evaluations_next = {};  // became due meanwhile: to be scored in a later one
-  std::vector<TaskScore> scores = {};  // newest of each task, by name
+  std::vector<TaskScore> scores = {};          // newest of each task, by name
 
   bool operator==(const JobProgress&) const = default;
 };

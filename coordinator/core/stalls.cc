@@ -44,9 +44,8 @@ void GiveUpTasks(State& s, Job& job, IslandId id) {
   JobProgress& progress = job.EditProgress();
   progress.evaluations.clear();
   s.Log(job.id(), Severity::kWarning,
-        absl::StrCat("the scores of version ", progress.validate_version,
-                     " in tasks are given up: ", "island ", id, " has none for ",
-                     Seconds(s.options.final_evaluation_limit), " s"));
+        absl::StrCat("version ", progress.validate_version, " is scored in no more tasks: island ",
+                     id, " has no result for ", Seconds(s.options.final_evaluation_limit), " s"));
 }
 
 void Moves(State& s, Job& job, IslandId id, ProgressWatch& watch) {

@@ -323,26 +323,7 @@ TEST_CASE("When all data is leased out it trains a smaller last batch and pushes
   CHECK(fixture.Wants<ValidationResult>().loss == 1.5);
   fixture.Passes(kRetryInterval);
   CHECK(fixture.Wants<ValidationResult>().version == 2);
-  // Tasks follow one by one, also while a version is there that could be adopted.
-  fixture.order.spec.evaluation = {{.name = "arc"}, {.name = "wiki"}};
-  fixture.order.evaluations = {0, 1};
-  fixture.order.committed_version = 3;
-  fixture.Orders();
-  CHECK(fixture.Wants<Validate>().evaluation == 0);
-  fixture.Pulls(3);
-  fixture.Drop<ValidationResult>();
-  fixture.HandleEvent(ValidationDone{.version = 2, .score = TaskScore{.name = "arc"}});
-  CHECK(fixture.Wants<ValidationResult>().scores.size() == 1);
-  CHECK(fixture.Wants<Validate>().evaluation == 1);
-  fixture.HandleEvent(CommandFailed{"no room"});
-  fixture.Passes(std::chrono::minutes(1));
-  CHECK(fixture.Wants<Validate>().evaluation == 1);
-  fixture.Drop<ValidationResult>();
-  fixture.HandleEvent(ValidationDone{.version = 2, .score = TaskScore{.name = "wiki"}});
-  CHECK(fixture.Wants<ValidationResult>().loss == 1.5);
-  fixture.Adopts(3, AdoptMode::kReplace);
   fixture.order.validate_version = kNoVersion;
-  fixture.order.evaluations.clear();
   fixture.Orders();
   fixture.Passes(kWhile);
   CHECK(fixture.Idle<ValidationResult>());

@@ -186,8 +186,9 @@ void WorkerCore::Impl::PlanTrainer() {
     trainer_trouble_.clear();
   }
   if (StartReconfigure()) return;
-  if (StartTask() || StartAdopt()) return;
-  if (StartValidate() || StartSave() || StartCapture()) return;
+  // No other version is adopted between two tasks, unless one fails.
+  if ((trainer_failures_ == 0 && StartTask()) || StartAdopt()) return;
+  if (StartTask() || StartValidate() || StartSave() || StartCapture()) return;
   if (order_->initialize && !adopted_ && !in_flight_ && !initial_made_) {
     activity_ = "making the initial weights";
     return Start(Command::kInitialWeights, MakeInitialWeights{});
@@ -250,8 +251,8 @@ bool WorkerCore::Impl::StartValidate() {
   return true;
 }
 
-// The next task of the version whose loss is known: what is known is sent meanwhile, and is not
-// made again if this fails. No other version is adopted between two tasks.
+// The next task of the version whose loss is known: what is known is sent meanwhile, and stays if
+// this fails.
 bool WorkerCore::Impl::StartTask() {
   const Version wanted = order_->validate_version;
   if (!adopted_ || wanted != base_version_ || !validation_ || validation_->version != wanted) {

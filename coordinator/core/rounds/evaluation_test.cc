@@ -117,7 +117,7 @@ TEST_CASE("one island scores a version in tasks where every site validates it") 
   CHECK(w.Order("a").validate_version == kNoVersion);
 }
 
-TEST_CASE("a task that never ends is given up, and its island begins anew") {
+TEST_CASE("an island that never ends a task begins anew") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "steps=4 grace=10 validate=0 evaluate=2 tokens=1000000");
   REQUIRE(w.Order("a").evaluations == kArc);

@@ -81,11 +81,11 @@ void World::DoWorker(const Command& command) {
     say(Leaving{"stopped by its operator"});
   } else if (verb == "prepared") {
     const int64_t scale = command.Int("scale", 1);
-    JobFacts facts{{{"embedding", 40 * scale}, {"block", 30 * scale}, {"head", 10 * scale}},
-                   command.Int("sequences", 1000),
-                   50,
-                   static_cast<uint64_t>(command.Int("digest", 7))};
-    facts.model.heads = command.Int("heads", 0);
+    const JobFacts facts{{{"embedding", 40 * scale}, {"block", 30 * scale}, {"head", 10 * scale}},
+                         command.Int("sequences", 1000),
+                         50,
+                         static_cast<uint64_t>(command.Int("digest", 7)),
+                         ModelSpec{.heads = command.Int("heads", 0)}};
     JobPrepared prepared{worker.job_to_prepare, facts};
     if (command.Int("measured", 0) != 0) prepared.profiles.push_back({name + "/0", "cpu", "1", 7});
     say(std::move(prepared));
