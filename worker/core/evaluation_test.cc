@@ -7,8 +7,6 @@
 namespace atl::worker {
 namespace {
 
-using testing::Fixture;
-
 TEST_CASE("a version's loss is sent first, then its score in one task after the other") {
   Fixture fixture;
   fixture.order.spec.evaluation = {{.name = "arc"}, {.name = "wiki"}};
