@@ -21,40 +21,18 @@ TEST_CASE("a version's loss is sent first, then its score in one task after the 
   fixture.HandleEvent(ValidationDone{0, 1.5, 640});
   CHECK(fixture.Wants<ValidationResult>().loss == 1.5);
   CHECK(fixture.Wants<Validate>().evaluation == 0);
-  fixture.order.committed_version = 1;  // is not adopted between two tasks
-  fixture.Orders();
-  fixture.Pulls(1);
   fixture.Drop<ValidationResult>();
   fixture.HandleEvent(ValidationDone{.version = 0, .score = TaskScore{.name = "arc"}});
   CHECK(fixture.Wants<ValidationResult>().scores.size() == 1);
+  CHECK(fixture.Wants<Validate>().evaluation == 1);
+  fixture.HandleEvent(CommandFailed{"no room"});
+  fixture.Passes(std::chrono::minutes(1));
   CHECK(fixture.Wants<Validate>().evaluation == 1);
   fixture.Drop<ValidationResult>();
   fixture.HandleEvent(ValidationDone{.version = 0, .score = TaskScore{.name = "wiki"}});
   const ValidationResult all = fixture.Wants<ValidationResult>();
   CHECK(all.scores.size() == 2);
   CHECK(all.loss == 1.5);
-  fixture.Adopts(1, AdoptMode::kReplace);
-}
-
-TEST_CASE("an island whose task fails goes on with the version that is there meanwhile") {
-  Fixture fixture;
-  fixture.order.spec.evaluation = {{.name = "arc"}};
-  fixture.order.validate_version = 0;
-  fixture.order.evaluations = {0};
-  fixture.Attaches();
-  fixture.Orders();
-  fixture.Prepares();
-  fixture.Pulls(0);
-  fixture.Adopts(0, AdoptMode::kReplace);
-  fixture.Wants<Validate>();
-  fixture.HandleEvent(ValidationDone{0, 1.5, 640});
-  CHECK(fixture.Wants<Validate>().evaluation == 0);
-  fixture.order.committed_version = 1;
-  fixture.Orders();
-  fixture.Pulls(1);
-  fixture.HandleEvent(CommandFailed{"no room"});
-  fixture.Passes(std::chrono::minutes(1));
-  fixture.Adopts(1, AdoptMode::kReplace);
 }
 
 }  // namespace
