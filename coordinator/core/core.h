@@ -45,6 +45,8 @@ struct CoordinatorOptions {
   // Members must say the same in their hello; empty: whatever they say.
   std::string software_version;
   int64_t max_shard_bytes = int64_t{64} << 20;  // of fp32 parameters
+  // Members that say nothing for three of these are lost; those whose connection is, at once.
+  Duration heartbeat_interval = kHeartbeatInterval;
   // After a restart of the coordinator, members may take so long to come back before they count as
   // dead.
   Duration reattach_grace = std::chrono::seconds(15);

@@ -299,9 +299,9 @@ Member* Sender(State& s, const MemberId& key, Incarnation incarnation) {
 
 // A leader's heartbeats show whether its island makes progress, so they stay frequent.
 Duration ComputeHeartbeatInterval(State& s, const Worker& worker) {
-  if (s.FindAssignment(worker).leads) return kHeartbeatInterval;
+  if (s.FindAssignment(worker).leads) return s.options.heartbeat_interval;
   const int64_t per_second = s.options.heartbeats_per_second_max;
-  return std::max<Duration>(kHeartbeatInterval,
+  return std::max<Duration>(s.options.heartbeat_interval,
                             std::chrono::seconds((s.CountMembers() + per_second - 1) / per_second));
 }
 
@@ -407,7 +407,9 @@ void OnServerHelloMessage(State& s, const FromServer& from, const ServerHello& h
       static_cast<Server*>(Attach(s, {MemberKind::kServer, from.server}, from.incarnation,
                                   hello.software_version, hello.mark, fresh));
   if (server == nullptr) return;
-  s.SendToServer(from.server, Welcome());
+  server->heartbeat_interval = s.options.heartbeat_interval;
+  server->lease = server->heartbeat_interval * kMissedHeartbeatsBeforeEviction;
+  s.SendToServer(from.server, Welcome{server->heartbeat_interval, server->lease});
   OnServerHello(s, *server, hello, fresh);
 }
 

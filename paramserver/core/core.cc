@@ -156,7 +156,7 @@ void ServerCore::Execute(const Welcome& message, Turn& turn) {
   welcomed_ = true;
   next_hello_ = kNever;
   heartbeat_interval_ = std::clamp<Duration>(
-      message.heartbeat_interval, std::chrono::milliseconds(10), std::chrono::minutes(1));
+      message.heartbeat_interval, std::chrono::milliseconds(10), std::chrono::hours(24));
   next_heartbeat_ = turn.now + heartbeat_interval_;
 }
 

@@ -25,7 +25,7 @@
 #include "coordinator/core/core.h"
 #include "tests/sim/checker.h"
 #include "tests/sim/network.h"
-#include "tests/sim/timeline.h"
+#include "rehearsal/world/timeline.h"
 #include "worker/pipeline/engine.h"
 
 namespace atl::sim {

@@ -130,7 +130,7 @@ void WorkerNode::CheckKept(const worker::Reconfigured& taken) {
 void WorkerNode::Check(const worker::HandedOver&) {
   kept_ = known_;
   if (world_.faulty() && world_.rng.Chance(world_.options.dies_handing_over)) {
-    After(world_.UpTo(milliseconds(100)), [this] { CrashAndRestart(); });
+    AfterInRun(world_.UpTo(milliseconds(100)), [this] { CrashAndRestart(); });
   }
 }
 
@@ -146,7 +146,7 @@ void WorkerNode::Do(const worker::TrainStep& action) {
   const bool faulty = world_.faulty();
   command_ = action;
   if (faulty && world_.rng.Chance(world_.options.step_fails)) {
-    return After(milliseconds(50),
+    return AfterInRun(milliseconds(50),
                  [this] { Deliver(worker::CommandFailed{"simulated: the step failed"}); });
   }
   if (faulty && world_.rng.Chance(world_.options.trainer_sick)) {

@@ -13,9 +13,11 @@
 
 #include "common/rng.h"
 #include "common/time.h"
-#include "tests/sim/timeline.h"
+#include "rehearsal/world/timeline.h"
 
 namespace atl::sim {
+
+using rehearsal::Timeline;
 
 struct NetworkFaults {
   double drop = 0;       // probability that a message is lost

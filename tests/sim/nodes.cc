@@ -16,22 +16,6 @@ constexpr char kCluster[] = "00000000000000aa";
 constexpr double kStoreIsChecked = 0.002;  // after a step: some dozens of times a history
 }  // namespace
 
-void Node::After(Duration delay, Timeline::Action action) {
-  world_.timeline.After(delay, [this, run = run_, action = std::move(action)] {
-    if (alive_ && run == run_) action();
-  });
-}
-
-void Node::Arm(Instant deadline, Timeline::Action tick) {
-  const int64_t number = ++deadline_number_;
-  if (deadline == kNever) return;
-  const Duration delay = std::max(deadline - world_.timeline.now(), Duration(0));
-  // A deadline that has passed must not be set again and again.
-  After(std::max(delay, Duration(std::chrono::microseconds(10))), [this, number, tick] {
-    if (number == deadline_number_) tick();
-  });
-}
-
 // ----------------------------------------------------------------------------- coordinator ----
 
 void CoordinatorNode::Start() {
@@ -158,7 +142,7 @@ void CoordinatorNode::Carry(const CoordinatorActions& actions) {
     if (collect != nullptr && world_.options.spoiled_statistics > 0 && world_.faulty() &&
         !mistaken_ && world_.rng.Chance(world_.options.spoiled_statistics)) {
       Statistics spoiled{collect->job, collect->version, collect->contributions, {{77, {1}}}};
-      After(milliseconds(1), [this, from = FromServer{message.server, message.incarnation,
+      AfterInRun(milliseconds(1), [this, from = FromServer{message.server, message.incarnation,
                                                       std::move(spoiled)}] { Deliver(from); });
     }
     send(message.server, [world = &world_, message] {
@@ -169,7 +153,7 @@ void CoordinatorNode::Carry(const CoordinatorActions& actions) {
   }
   for (const GroupWorkers& query : actions.groups) Group(query);
   for (const MakePlan& query : actions.plans) Plan(query);
-  Arm(actions.next_deadline, [this] { Deliver(Tick{}); });
+  ArmTick(actions.next_deadline, [this] { Deliver(Tick{}); });
 }
 
 void CoordinatorNode::Plan(const MakePlan& query) {
@@ -180,7 +164,7 @@ void CoordinatorNode::Plan(const MakePlan& query) {
     made.plan = testing::TestPlan(query, slowness, replicas);
     made.plan->optimizer_copies = static_cast<int32_t>(world_.rng.Below(3));  // 0: all of them
   }
-  After(world_.UpTo(milliseconds(500)), [this, made] { Deliver(made); });
+  AfterInRun(world_.UpTo(milliseconds(500)), [this, made] { Deliver(made); });
 }
 
 // Sites are found by a rule, then the answer names who shares an island; some answers never come.
@@ -194,7 +178,7 @@ void CoordinatorNode::Group(const GroupWorkers& query) {
   const WorkersGrouped grouped{query.job, query.request,
                                by_site ? IslandScope::kSite : IslandScope::kAll, "simulated"};
   if (world_.faulty() && world_.rng.Chance(world_.options.no_plan)) return;
-  After(world_.UpTo(seconds(3)), [this, found, grouped] {
+  AfterInRun(world_.UpTo(seconds(3)), [this, found, grouped] {
     Deliver(found);
     if (core_) Deliver(grouped);
   });
@@ -246,7 +230,7 @@ bool CoordinatorNode::StoresJobs() const {
 // ---------------------------------------------------------------------------------- member ----
 
 void Member::KeepConnecting() {
-  After(milliseconds(20) + world_.UpTo(milliseconds(500)), [this] {
+  AfterInRun(milliseconds(20) + world_.UpTo(milliseconds(500)), [this] {
     if (connected_) return;
     if (!world_.coordinator().alive() || !world_.network.IsReachable(name(), "coordinator")) {
       return KeepConnecting();
@@ -267,7 +251,7 @@ void Member::Disconnect() {
 
 // Not at once: the process that crashed may be in the middle of a Step of this member's making.
 void Member::DisconnectSoon() {
-  After(world_.UpTo(milliseconds(200)), [this, connection = connection_] {
+  AfterInRun(world_.UpTo(milliseconds(200)), [this, connection = connection_] {
     if (connection == connection_) Disconnect();
   });
 }

@@ -15,7 +15,10 @@
 #include <vector>
 
 #include "coordinator/core/core.h"
+#include "absl/strings/str_cat.h"
 #include "paramserver/core/core.h"
+#include "rehearsal/world/node.h"
+#include "rehearsal/world/server_process.h"
 #include "tests/sim/cluster.h"
 #include "tests/sim/member.h"
 #include "tests/sim/toy_trainer.h"
@@ -25,41 +28,10 @@
 
 namespace atl::sim {
 
-// A process that can die. What one incarnation scheduled does nothing in the next.
-class Node {
+class CoordinatorNode : public rehearsal::Node {
  public:
-  Node(World* world, std::string name) : world_(*world), name_(std::move(name)) {}
-
-  const std::string& name() const { return name_; }
-  bool alive() const { return alive_; }
-
- protected:
-  // Runs `action` after `delay` if this incarnation still runs.
-  void After(Duration delay, Timeline::Action action);
-  void BeginRun() {
-    alive_ = true;
-    ++run_;
-  }
-  void EndRun() {
-    alive_ = false;
-    ++run_;
-  }
-  // Calls `tick` at `deadline`, unless another deadline has replaced it by then.
-  void Arm(Instant deadline, Timeline::Action tick);
-  int64_t run() const { return run_; }
-
-  World& world_;
-
- private:
-  const std::string name_;
-  bool alive_ = false;
-  int64_t run_ = 0;
-  int64_t deadline_number_ = 0;
-};
-
-class CoordinatorNode : public Node {
- public:
-  explicit CoordinatorNode(World* world) : Node(world, "coordinator") {}
+  explicit CoordinatorNode(World* world)
+      : Node(&world->timeline, "coordinator"), world_(*world) {}
 
   void Start();
   // With an empty store, of another cluster or of the members' own, by mistake; until it crashes.
@@ -92,6 +64,7 @@ class CoordinatorNode : public Node {
   void Plan(const MakePlan& query);
   void Group(const GroupWorkers& query);
 
+  World& world_;
   std::map<std::string, StoreRecord> store_, backup_;  // the disk
   int64_t losses_ = 0;
   bool mistaken_ = false;  // and nothing of what it does reaches store_
@@ -100,11 +73,12 @@ class CoordinatorNode : public Node {
 };
 
 // A daemon that keeps a connection to the coordinator.
-class Member : public Node {
+class Member : public rehearsal::Node {
  public:
-  using Node::Node;
+  Member(World* world, std::string name)
+      : Node(&world->timeline, std::move(name)), world_(*world) {}
 
-  const ClusterMark& mark() const { return mark_; }
+  virtual const ClusterMark& mark() const = 0;  // on its disk
   // The connection breaks; it is tried again until the coordinator is there.
   void Disconnect();
   void DisconnectSoon();
@@ -119,17 +93,20 @@ class Member : public Node {
   // Sends to the coordinator over this incarnation's network; some messages come back as ghosts.
   void SendUp(CoordinatorEvent event);
 
-  ClusterMark mark_;  // on its disk
+  World& world_;
   Incarnation incarnation_ = 0;
   bool connected_ = false;
   int64_t connection_ = 0;
 };
 
-class ServerNode : public Member {
+class ServerNode : public Member, private rehearsal::ServerProcess::Host {
  public:
+  using PushAnswer = rehearsal::ServerProcess::PushAnswer;
+  using PullAnswer = rehearsal::ServerProcess::PullAnswer;
+
   // `site`: it holds shards of this site's jobs alone; "": of users' jobs.
   ServerNode(World* world, std::string name, std::string site = "")
-      : Member(world, std::move(name)), site_(std::move(site)) {}
+      : Member(world, std::move(name)), site_(std::move(site)), process_(this, &world->pool) {}
 
   void Start();
   void Crash();
@@ -138,51 +115,64 @@ class ServerNode : public Member {
   // It is down, and starts with an empty folder.
   void LoseDisk();
   const std::string& site() const { return site_; }
+  const ClusterMark& mark() const override { return process_.mark(); }
   void Deliver(const ps::Event& event);
   // From a worker. `answer` runs on this node when the core answers; it sends the answer back.
-  using PushAnswer = std::function<void(PushStatus, std::string)>;
-  using PullAnswer = std::function<void(const ps::ReplyPull*, const ps::RefusePull*)>;
-  void Push(ps::PushArrived event, PushAnswer answer);
-  void Pull(ps::PullArrived event, PullAnswer answer);
+  void Push(ps::PushArrived event, PushAnswer answer) {
+    process_.Push(std::move(event), std::move(answer));
+  }
+  void Pull(ps::PullArrived event, PullAnswer answer) {
+    process_.Pull(std::move(event), std::move(answer));
+  }
 
-  ps::ServerCore* core() { return core_ ? &*core_ : nullptr; }
-  bool holds_jobs() const { return !disk_.empty(); }  // on its disk
+  ps::ServerCore* core() { return process_.core(); }
+  bool holds_jobs() { return !process_.disk().empty(); }  // on its disk
   // A folder that is moved aside does not come back.
   void LoseFolder() { moved_aside_.clear(); }
 
  private:
-  struct JobDisk {
-    std::map<ps::LogSequence, ps::LogRecord> log;
-    ps::LogSequence synced = 0;
-    std::vector<std::shared_ptr<const ps::Snapshot>> snapshots;  // newest last, at most two
-  };
-
   void OnConnected() override { Deliver(ps::ConnectionUp{}); }
   void OnDisconnected() override { Deliver(ps::ConnectionDown{}); }
   void DeliverConnectionLost(Incarnation incarnation, int64_t connection) override;
-  std::vector<ps::RecoveredJob> Recover();
-  void Carry(ps::Actions actions);
-  void Append(ps::AppendLog append);
-  // Fails if the server says that something is durable which a crash now could take.
-  void CheckDurable(const ServerMessage& message);
   void NoteFences(const ToServer& message);
-  void SyncLater(const JobId& job, Duration delay);
-  void WriteSnapshot(std::shared_ptr<const ps::Snapshot> snapshot);
-  void Fetch(const ps::FetchPart& fetch);
-  void Forward(const ps::ForwardPush& push);
-  void Erase(const JobId& job);
+
+  // ---- rehearsal::ServerProcess::Host ----
+  Instant Now() const override { return world_.timeline.now(); }
+  void After(Duration delay, Timeline::Action action) override {
+    AfterInRun(delay, std::move(action));
+  }
+  void Arm(Instant deadline, Timeline::Action tick) override {
+    ArmTick(deadline, std::move(tick));
+  }
+  void SendUp(ServerMessage message) override {
+    Member::SendUp(FromServer{name(), incarnation_, std::move(message)});
+  }
+  void Fetch(const ps::FetchPart& fetch) override;
+  void Forward(const ps::ForwardPush& push) override;
+  void Note(const std::string& text) override {
+    world_.Trace(absl::StrCat(name(), ": ", text));
+  }
+  void Fail(const std::string& what) override {
+    world_.checker.Fail(absl::StrCat("N1: ", name(), " ", what));
+  }
+  Duration SyncDelay() override;
+  Duration SnapshotDelay() override;
+  Duration EraseDelay() override;
+  Duration WorkDelay() override { return std::chrono::milliseconds(2); }
+  void SpoilDisk(rehearsal::ServerProcess::Disk& disks) override;
+  bool LogIsFull() override;
+  bool SnapshotFails() override;
+  void Appending(const ps::AppendLog& append) override;
+  // Fails if the server says that something is durable which a crash now could take.
+  void Saying(const ServerMessage& message) override;
+  void Erasing(const JobId& job) override;
 
   const std::string site_;
-  std::map<JobId, JobDisk> disk_, moved_aside_;
+  rehearsal::ServerProcess process_;
+  rehearsal::ServerProcess::Disk moved_aside_;
   ClusterMark mark_unavailable_;
-  std::optional<ps::ServerCore> core_;
-  ps::PushGate gate_;
-  std::set<JobId> syncing_;
   int64_t epoch_seen_ = 0;                                   // newest coordinator seen
   std::map<JobId, std::map<IslandId, IslandFence>> fences_;  // highest ones of this incarnation
-  std::map<ps::Token, PushAnswer> push_answers_;
-  std::map<ps::Token, PullAnswer> pull_answers_;
-  ps::Token next_token_ = 1;
 };
 
 // The state that an island's devices are to hold: what its leader believes, and the checks compare.
@@ -203,6 +193,7 @@ class WorkerNode : public Member {
   void Deliver(const worker::Event& event);
   void Leave();  // SIGTERM
   void End();    // the simulation is over
+  const ClusterMark& mark() const override { return mark_; }
   std::string GetActivity() const { return core_ ? core_->activity() : "down"; }
   const std::shared_ptr<SimMember>& member() const { return member_; }
 
@@ -304,6 +295,7 @@ class WorkerNode : public Member {
   LayerValues OfOwners(OuterKind kind);
 
   const double slowness_;
+  ClusterMark mark_;
   Disk disk_;
   std::optional<worker::WorkerCore> core_;
   std::shared_ptr<SimMember> member_;

@@ -91,14 +91,14 @@ void WorkerNode::Do(const worker::StartPull& action) {
   const auto fails = [this, transfer, pull = action.pull](const char* why) {
     EndPull(transfer, worker::PullFailed{pull, PullFailure::kError, kNoVersion, why});
   };
-  if (pull_.missing == 0) return After(milliseconds(1), [fails] { fails("no plan is set up"); });
+  if (pull_.missing == 0) return AfterInRun(milliseconds(1), [fails] { fails("no plan is set up"); });
   for (const auto& [owner, parts] : shares) {
     for (const worker::ShardPart& part : parts) {
       PullPart(action, owner, part, transfer,
                SelectPullSlot(action, part, world_.FindWorker(owner)));
     }
   }
-  After(kTransferTimeout, [fails] { fails("timed out"); });
+  AfterInRun(kTransferTimeout, [fails] { fails("timed out"); });
 }
 
 void WorkerNode::EndPull(int64_t transfer, worker::Event event) {
@@ -243,7 +243,7 @@ void WorkerNode::PushPart(const worker::PushShards& action, const NodeId& sender
   event.encoding = action.encoding;
   event.elements = part.part().size();
   if (!Fill(event, action, sender, part)) {
-    return After(milliseconds(1), [finish, sender] {
+    return AfterInRun(milliseconds(1), [finish, sender] {
       finish(ShardPushStatus::kFailed, absl::StrCat("it is not at ", sender));
     });
   }
@@ -254,7 +254,7 @@ void WorkerNode::PushPart(const worker::PushShards& action, const NodeId& sender
     world_.timeline.After(world_.UpTo(seconds(30)), deliver);
   }
   world_.network.Send(sender, part.server, deliver);
-  After(kTransferTimeout, [finish] { finish(ShardPushStatus::kFailed, "timed out"); });
+  AfterInRun(kTransferTimeout, [finish] { finish(ShardPushStatus::kFailed, "timed out"); });
 }
 
 void WorkerNode::Do(const worker::CancelTransfers&) {

@@ -73,12 +73,12 @@ void WorkerNode::Deliver(const worker::Event& event) {
     std::visit([this](const auto& a) { Do(a); }, action);
     if (run() != this_run) return;
   }
-  Arm(actions.deadline, [this] { Deliver(worker::Tick{}); });
+  ArmTick(actions.deadline, [this] { Deliver(worker::Tick{}); });
 }
 
 // From any of its threads.
 void WorkerNode::Post(worker::Event event) {
-  After(Duration(0), [this, event = std::move(event)] { Deliver(event); });
+  AfterInRun(Duration(0), [this, event = std::move(event)] { Deliver(event); });
 }
 
 void WorkerNode::Leave() {

@@ -29,6 +29,7 @@ constexpr Duration kReportMeasuringAfter = std::chrono::milliseconds(500);
 WorkerCore::WorkerCore(Identity identity) : impl_(std::make_unique<Impl>(std::move(identity))) {}
 WorkerCore::~WorkerCore() = default;
 WorkerCore::WorkerCore(WorkerCore&&) noexcept = default;
+WorkerCore::WorkerCore(const WorkerCore& other) : impl_(std::make_unique<Impl>(*other.impl_)) {}
 
 Actions WorkerCore::Step(Instant now, const Event& event) { return impl_->Step(now, event); }
 const std::string& WorkerCore::activity() const { return impl_->activity_; }
@@ -111,7 +112,7 @@ void WorkerCore::Impl::On(const ShutdownRequested& event) {
 void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
   session_.refused.clear();
   session_.heartbeat_interval = std::clamp<Duration>(
-      welcome.heartbeat_interval, std::chrono::milliseconds(1), std::chrono::minutes(1));
+      welcome.heartbeat_interval, std::chrono::milliseconds(1), std::chrono::hours(24));
   // It has been welcomed before, or this is of a connection that is lost.
   if (session_.state != Session::State::kConnected) {
     session_.heartbeat_at =

@@ -89,6 +89,8 @@ class WorkerCore {
   explicit WorkerCore(Identity identity);
   ~WorkerCore();
   WorkerCore(WorkerCore&&) noexcept;
+  // The copy goes on by itself, as this one would.
+  WorkerCore(const WorkerCore& other);
 
   // `now` never goes back. The first event is usually Connected; Tick is always allowed.
   Actions Step(Instant now, const Event& event);

@@ -3,8 +3,8 @@
 // Events at the same instant run in the order in which they were scheduled, so one seed gives one
 // history.
 
-#ifndef ATOLL_TESTS_SIM_TIMELINE_H_
-#define ATOLL_TESTS_SIM_TIMELINE_H_
+#ifndef ATOLL_REHEARSAL_WORLD_TIMELINE_H_
+#define ATOLL_REHEARSAL_WORLD_TIMELINE_H_
 
 #include <cstdint>
 #include <functional>
@@ -14,7 +14,7 @@
 #include "common/check.h"
 #include "common/time.h"
 
-namespace atl::sim {
+namespace atl::rehearsal {
 
 class Timeline {
  public:
@@ -45,6 +45,6 @@ class Timeline {
   std::map<std::pair<Instant, int64_t>, Action> events_;
 };
 
-}  // namespace atl::sim
+}  // namespace atl::rehearsal
 
-#endif  // ATOLL_TESTS_SIM_TIMELINE_H_
+#endif  // ATOLL_REHEARSAL_WORLD_TIMELINE_H_
