@@ -1,0 +1,65 @@
+// Where device-time went, and which failures it is owed to.
+
+#ifndef ATOLL_REHEARSAL_ACCOUNTS_H_
+#define ATOLL_REHEARSAL_ACCOUNTS_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "common/time.h"
+
+namespace atl::rehearsal {
+
+enum class Use : uint8_t {
+  kComputing,   // steps whose tokens are in the model
+  kTransfers,   // waiting for pushes, pulls, decisions and leases; saving, validating
+  kReplayed,    // steps that were lost, made anew or interrupted
+  kReplanning,  // a failure is being detected, a plan made or set up
+  kRestarting,  // a process starts and opens the job
+  kWaiting      // it is down, or has no part in an island
+};
+inline constexpr int kUses = 6;
+const char* Name(Use use);  // "computing", "waiting_for_transfers", ...
+
+// Device-seconds.
+using UseSums = std::array<double, kUses>;
+
+class Accounts {
+ public:
+  explicit Accounts(std::vector<int64_t> devices_of_workers);
+
+  // What a worker does from now on.
+  void Set(Instant now, size_t worker, Use use);
+  // What it does other than compute, from now until it computes again, is owed to this failure.
+  void Blame(Instant now, size_t worker, int64_t failure);
+  int64_t blamed(size_t worker) const { return workers_[worker].failure; }
+  // So much of the computing of a worker's devices was in vain. `failure`: -1: owed to none.
+  void MoveToReplayed(size_t worker, Duration time, int64_t failure);
+  void End(Instant now);
+
+  const UseSums& sums() const { return sums_; }
+  double paid_seconds(size_t worker) const { return workers_[worker].up; }  // while it was not down
+  void SetDown(Instant now, size_t worker, bool down);
+  const std::map<int64_t, UseSums>& by_failure() const { return by_failure_; }
+
+ private:
+  struct Worker {
+    double devices = 0;
+    Instant since;
+    Use use = Use::kRestarting;
+    int64_t failure = -1;
+    bool down = false;
+    double up = 0;
+  };
+  void Advance(Instant now, Worker& worker);
+
+  std::vector<Worker> workers_;
+  UseSums sums_{};
+  std::map<int64_t, UseSums> by_failure_;
+};
+
+}  // namespace atl::rehearsal
+
+#endif  // ATOLL_REHEARSAL_ACCOUNTS_H_

@@ -1,0 +1,302 @@
+#include "rehearsal/failures.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/status.h"
+#include "common/toml_message.h"
+#include "rehearsal/failures.pb.h"
+
+namespace atl::rehearsal {
+namespace {
+
+constexpr const char* kNames[] = {"device", "worker", "node",       "site",
+                                  "link",   "server", "preemption", "coordinator"};
+constexpr double kSecondsMax = 100 * 365 * 86'400.0;
+
+absl::StatusOr<FailureKind> ToKind(v1::FailureKind kind, const std::string& where) {
+  if (kind == v1::FAILURE_KIND_UNSPECIFIED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, "kind: one of ", absl::StrJoin(kNames, ", ")));
+  }
+  return static_cast<FailureKind>(static_cast<int>(kind) - 1);
+}
+
+absl::Status ReadTime(const std::string& text, const std::string& where, Duration* time) {
+  if (text.empty()) return absl::OkStatus();
+  absl::StatusOr<Duration> read = ParseTime(text);
+  if (!read.ok()) return Annotate(read.status(), where);
+  *time = *read;
+  return absl::OkStatus();
+}
+
+// "lognormal(1.5 h, 1)"
+absl::StatusOr<RepairLaw> ParseRepair(absl::string_view text) {
+  RepairLaw law;
+  if (text.empty()) return law;
+  const auto bad = [&] {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", text, "\": write a time, \"exponential(2 h)\" or \"lognormal(1.5 h, 1)\""));
+  };
+  absl::string_view inner = text;
+  if (absl::ConsumePrefix(&inner, "exponential(")) law.form = RepairLaw::Form::kExponential;
+  if (absl::ConsumePrefix(&inner, "lognormal(")) law.form = RepairLaw::Form::kLognormal;
+  if (law.form != RepairLaw::Form::kFixed && !absl::ConsumeSuffix(&inner, ")")) return bad();
+  if (law.form == RepairLaw::Form::kLognormal) {
+    const size_t comma = inner.rfind(',');
+    if (comma == absl::string_view::npos ||
+        !absl::SimpleAtod(absl::StripAsciiWhitespace(inner.substr(comma + 1)), &law.sigma) ||
+        !(law.sigma >= 0) || law.sigma > 5) {
+      return bad();
+    }
+    inner = inner.substr(0, comma);
+  }
+  absl::StatusOr<Duration> time = ParseTime(inner);
+  if (!time.ok()) return bad();
+  law.time = *time;
+  return law;
+}
+
+absl::StatusOr<Failure> ReadEvent(const v1::FailureEvent& event, const std::string& where) {
+  Failure failure;
+  ATOLL_ASSIGN_OR_RETURN(failure.kind, ToKind(event.kind(), where));
+  if (event.at().empty()) return absl::InvalidArgumentError(absl::StrCat(where, "at: give a time"));
+  ATOLL_RETURN_IF_ERROR(ReadTime(event.at(), absl::StrCat(where, "at"), &failure.at));
+  ATOLL_RETURN_IF_ERROR(ReadTime(event.lasts(), absl::StrCat(where, "lasts"), &failure.lasts));
+  ATOLL_RETURN_IF_ERROR(ReadTime(event.notice(), absl::StrCat(where, "notice"), &failure.notice));
+  failure.subject = event.subject();
+  failure.factor = event.factor();
+  if (!(failure.factor >= 0) || failure.factor > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(where, "factor: from 0 to 1"));
+  }
+  return failure;
+}
+
+absl::StatusOr<FailureLaw> ReadLaw(const v1::FailureLaw& read, const std::string& where) {
+  FailureLaw law;
+  ATOLL_ASSIGN_OR_RETURN(
+      law.kind, ToKind(read.kind() == v1::FAILURE_KIND_UNSPECIFIED ? v1::FAILURE_KIND_DEVICE
+                                                                   : read.kind(),
+                       where));
+  law.of = read.of();
+  law.mtbf_hours = read.mtbf_hours();
+  if (!(law.mtbf_hours > 0) || law.mtbf_hours > 1e9) {
+    return absl::InvalidArgumentError(absl::StrCat(where, "mtbf_hours: above 0"));
+  }
+  absl::StatusOr<RepairLaw> repair = ParseRepair(read.repair());
+  if (!repair.ok()) return Annotate(repair.status(), absl::StrCat(where, "repair"));
+  law.repair = *repair;
+  law.together = read.together();
+  if (!law.together.empty() && law.together != "node" && law.together != "rack" &&
+      law.together != "site") {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, "together = \"", law.together, "\": node, rack or site"));
+  }
+  law.together_share = read.together_share() > 0 ? read.together_share() : 1;
+  if (law.together_share > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(where, "together_share: at most 1"));
+  }
+  ATOLL_RETURN_IF_ERROR(ReadTime(read.notice(), absl::StrCat(where, "notice"), &law.notice));
+  law.factor = read.factor();
+  if (!(law.factor >= 0) || law.factor > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(where, "factor: from 0 to 1"));
+  }
+  return law;
+}
+
+absl::Status ReadTimes(const v1::RehearsalTimes& read, Times* times) {
+  ATOLL_RETURN_IF_ERROR(ReadTime(read.detect(), "times.detect", &times->detect));
+  ATOLL_RETURN_IF_ERROR(ReadTime(read.restart(), "times.restart", &times->restart));
+  ATOLL_RETURN_IF_ERROR(ReadTime(read.open(), "times.open", &times->open));
+  ATOLL_RETURN_IF_ERROR(ReadTime(read.plan(), "times.plan", &times->plan));
+  return ReadTime(read.set_up(), "times.set_up", &times->set_up);
+}
+
+// Subjects of one kind by name, and the workers that fail with each.
+using Subjects = std::map<std::string, std::vector<std::string>>;
+
+Subjects ListSubjects(const Scene& scene, FailureKind kind, const std::string& of) {
+  Subjects subjects;
+  const auto type_of = [&](int device) -> const std::string& {
+    return scene.input.cluster.types[scene.input.cluster.devices[device].type].name;
+  };
+  if (kind == FailureKind::kLink) {
+    for (const auto& [ends, link] : scene.links) {
+      if (ends.first == ends.second || (!of.empty() && of != ends.first && of != ends.second)) {
+        continue;
+      }
+      subjects[absl::StrCat(ends.first, ">", ends.second)];
+    }
+  } else if (kind == FailureKind::kServer) {
+    int number = 0;
+    for (const ServerPlace& place : scene.servers) {
+      for (int i = 0; i < place.count; ++i, ++number) {
+        if (of.empty() || of == place.site) subjects[absl::StrCat("server-", number)];
+      }
+    }
+  } else if (kind == FailureKind::kCoordinator) {
+    subjects["coordinator"];
+  } else {
+    for (const SceneWorker& worker : scene.workers) {
+      const bool of_site = of.empty() || of == worker.site;
+      const bool of_type = !of_site && std::any_of(worker.devices.begin(), worker.devices.end(),
+                                                   [&](int d) { return type_of(d) == of; });
+      if (!of_site && !of_type) continue;
+      if (kind == FailureKind::kDevice) {
+        for (const int d : worker.devices) {
+          if (of_site || type_of(d) == of) {
+            subjects[scene.input.cluster.devices[d].id] = {worker.name};
+          }
+        }
+      } else if (kind == FailureKind::kSite) {
+        subjects[worker.site].push_back(worker.name);
+      } else {
+        subjects[worker.name] = {worker.name};
+      }
+    }
+  }
+  return subjects;
+}
+
+// All workers that share the node, rack or site of this one.
+std::vector<std::string> Neighbours(const Failures& failures, const Scene& scene,
+                                    const std::string& together, const std::string& name) {
+  const auto group = [&](const SceneWorker& worker) {
+    if (together == "site") return worker.site;
+    if (together == "node") return worker.node;
+    const auto rack = failures.racks.find(worker.node);
+    return rack == failures.racks.end() ? absl::StrCat("no rack, ", worker.name) : rack->second;
+  };
+  const auto self = std::find_if(scene.workers.begin(), scene.workers.end(),
+                                 [&](const SceneWorker& w) { return w.name == name; });
+  std::vector<std::string> names;
+  for (const SceneWorker& worker : scene.workers) {
+    if (group(worker) == group(*self)) names.push_back(worker.name);
+  }
+  return names;
+}
+
+absl::Status DrawLaw(const Failures& failures, const Scene& scene, size_t number, Duration until,
+                     uint64_t seed, std::vector<Failure>* drawn) {
+  const FailureLaw& law = failures.laws[number];
+  const Subjects subjects = ListSubjects(scene, law.kind, law.of);
+  if (subjects.empty()) {
+    return absl::NotFoundError(absl::StrCat("failures[", number, "]: no ", Name(law.kind), " is of \"",
+                                            law.of, "\""));
+  }
+  uint64_t index = 0;
+  for (const auto& [subject, workers] : subjects) {
+    Rng rng(seed, (static_cast<uint64_t>(number) + 1) << 24 | index++);
+    double hours = 0;
+    for (;;) {
+      hours += -law.mtbf_hours * std::log(1 - rng.Uniform());
+      if (hours * 3600 >= Seconds(until)) break;
+      Failure failure{FromSeconds(hours * 3600), law.kind, subject, law.repair.Draw(rng),
+                      law.notice, law.factor, workers};
+      const bool together = rng.Chance(law.together_share) && !law.together.empty();
+      if (together && workers.size() == 1) {
+        failure.workers = Neighbours(failures, scene, law.together, workers[0]);
+      }
+      drawn->push_back(std::move(failure));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const char* Name(FailureKind kind) { return kNames[static_cast<int>(kind)]; }
+
+Duration RepairLaw::Draw(Rng& rng) const {
+  if (form == Form::kFixed) return time;
+  const double seconds = form == Form::kExponential
+                             ? -Seconds(time) * std::log(1 - rng.Uniform())
+                             : Seconds(time) * std::exp(sigma * rng.Normal());
+  return FromSeconds(std::min(seconds, kSecondsMax));
+}
+
+absl::StatusOr<Duration> ParseTime(absl::string_view text) {
+  static const std::map<std::string, double> units = {
+      {"ms", 1e-3}, {"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86'400}};
+  const absl::string_view stripped = absl::StripAsciiWhitespace(text);
+  const size_t end = stripped.find_last_of("0123456789.");
+  double value = 0;
+  const auto unit =
+      end == absl::string_view::npos
+          ? units.end()
+          : units.find(std::string(absl::StripAsciiWhitespace(stripped.substr(end + 1))));
+  if (unit == units.end() ||
+      !absl::SimpleAtod(absl::StripAsciiWhitespace(stripped.substr(0, end + 1)), &value) ||
+      !(value >= 0) || value * unit->second > kSecondsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\": write a time such as \"90 s\", \"2 min\", \"1.5 h\" or \"3 d\""));
+  }
+  return FromSeconds(value * unit->second);
+}
+
+absl::StatusOr<Failures> ParseFailures(absl::string_view text, const std::string& path) {
+  TomlMessage toml(path);
+  v1::FailuresFile file;
+  ATOLL_RETURN_IF_ERROR(toml.Read(text, &file));
+  Failures failures;
+  const auto read = [&]() -> absl::Status {
+    for (int i = 0; i < file.events_size(); ++i) {
+      ATOLL_ASSIGN_OR_RETURN(Failure event,
+                             ReadEvent(file.events(i), absl::StrCat("events[", i, "].")));
+      failures.events.push_back(std::move(event));
+    }
+    for (int i = 0; i < file.failures_size(); ++i) {
+      ATOLL_ASSIGN_OR_RETURN(FailureLaw law,
+                             ReadLaw(file.failures(i), absl::StrCat("failures[", i, "].")));
+      failures.laws.push_back(std::move(law));
+    }
+    return ReadTimes(file.times(), &failures.times);
+  };
+  if (absl::Status status = read(); !status.ok()) return Annotate(status, path);
+  for (const v1::Rack& rack : file.racks()) {
+    for (const std::string& node : rack.nodes()) failures.racks[node] = rack.name();
+  }
+  for (const v1::RehearsalServers& servers : file.servers()) {
+    failures.servers.push_back({servers.site(), servers.count() == 0 ? 1 : servers.count()});
+  }
+  failures.coordinator_site = file.coordinator();
+  return failures;
+}
+
+absl::StatusOr<std::vector<Failure>> Draw(const Failures& failures, const Scene& scene,
+                                          Duration until, uint64_t seed) {
+  std::vector<Failure> drawn;
+  for (size_t i = 0; i < failures.events.size(); ++i) {
+    Failure event = failures.events[i];
+    const Subjects subjects = ListSubjects(scene, event.kind, "");
+    if (event.kind == FailureKind::kCoordinator) event.subject = "coordinator";
+    const auto found = subjects.find(event.subject);
+    if (found == subjects.end()) {
+      std::vector<std::string> some;
+      for (const auto& [name, workers] : subjects) {
+        if (some.size() < 8) some.push_back(name);
+      }
+      return absl::NotFoundError(absl::StrCat("events[", i, "].subject = \"", event.subject,
+                                              "\": there is no such ", Name(event.kind),
+                                              "; there are ", absl::StrJoin(some, ", "),
+                                              some.size() < subjects.size() ? ", ..." : ""));
+    }
+    event.workers = found->second;
+    if (event.at < until) drawn.push_back(std::move(event));
+  }
+  for (size_t i = 0; i < failures.laws.size(); ++i) {
+    ATOLL_RETURN_IF_ERROR(DrawLaw(failures, scene, i, until, seed, &drawn));
+  }
+  std::stable_sort(drawn.begin(), drawn.end(),
+                   [](const Failure& a, const Failure& b) { return a.at < b.at; });
+  return drawn;
+}
+
+}  // namespace atl::rehearsal

@@ -1,0 +1,294 @@
+// The daemons of a rehearsed run: the real cores of the coordinator, parameter servers and workers,
+// on virtual time. What surrounds the cores is modelled: how long commands, transfers and the
+// detection of a failure take, and which of an island's state a loss leaves.
+//
+// Cores count in a small model: as many layers as there are fragments and servers for, of a few
+// elements each. Transfers have the real model's bytes. All pseudo-gradients are alike, so none is
+// rejected.
+//
+// Heartbeats without news are not sent: the coordinator learns of a loss when its detection is over.
+
+#ifndef ATOLL_REHEARSAL_PLAYERS_H_
+#define ATOLL_REHEARSAL_PLAYERS_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/thread_pool.h"
+#include "coordinator/core/core.h"
+#include "rehearsal/accounts.h"
+#include "rehearsal/links.h"
+#include "rehearsal/planner.h"
+#include "rehearsal/scene.h"
+#include "rehearsal/world/node.h"
+#include "rehearsal/world/server_process.h"
+#include "worker/core/core.h"
+
+namespace atl::rehearsal {
+
+class Coordinator;
+class Server;
+class Worker;
+
+// What an island's members hold of its training state, whoever leads it.
+struct IslandState {
+  Generation generation = 0;
+  bool valid = false;
+  std::vector<NodeId> members;  // with a part, when it was set up
+  std::set<std::pair<NodeId, Incarnation>> holders;
+  int64_t copied_at = -1;  // inner step of the copies in other members' memory
+};
+
+struct World {
+  World(const Scene* scene, Planner* planner);
+  ~World();
+
+  Worker* FindWorker(const NodeId& name) const;
+  Server* FindServer(const NodeId& name) const;
+  // Carries a short message, unless the link is down.
+  void Say(const std::string& from_site, const std::string& to_site, Timeline::Action deliver);
+
+  const Scene& scene;
+  Planner& planner;
+  Timeline timeline;
+  Links links;
+  ThreadPool pool{1};
+  Accounts accounts;
+  JobSpec spec;    // as the cores see it
+  JobFacts facts;  // likewise
+  double layer_parameters = 0;
+  Instant horizon;  // nothing is played beyond
+  std::unique_ptr<Coordinator> coordinator;
+  std::vector<std::unique_ptr<Server>> servers;
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::map<NodeId, size_t> worker_index;
+  std::map<IslandId, IslandState> islands;
+  std::map<std::pair<Generation, NodeId>, Leadership> handed_over;  // by who led
+  std::map<int64_t, worker::SaveState> saves;                       // by number
+  int64_t next_save = 1;
+  int64_t trained_tokens = 0;
+  int64_t steps = 0;
+  int64_t leaps = 0;
+  uint64_t hash = 1469598103934665603u;  // of the coordinator's decisions, without their times
+  std::string trouble;                   // a broken promise: the rehearsal is of no use
+};
+
+class Coordinator : public Node {
+ public:
+  explicit Coordinator(World* world);
+
+  void Start();
+  void Crash();
+  std::vector<Reply> Deliver(const CoordinatorEvent& event);
+  const ProgressRecord* progress() const;
+  const CoordinatorCore* core() const { return core_ ? &*core_ : nullptr; }
+  const std::string& site() const { return world_.scene.coordinator_site; }
+  int64_t plans() const { return plans_; }
+
+ private:
+  void Carry(const CoordinatorActions& actions);
+  void Plan(const MakePlan& query);
+
+  World& world_;
+  std::map<std::string, StoreRecord> store_;
+  std::optional<CoordinatorCore> core_;
+  std::map<IslandId, std::vector<NodeId>> planned_;  // members of each island's newest plan
+  std::string progress_key_;
+  int64_t plans_ = 0;
+};
+
+// A daemon that keeps a connection to the coordinator.
+class Member : public Node {
+ public:
+  Member(World* world, std::string name, std::string site);
+
+  const std::string& site() const { return site_; }
+  bool connected() const { return connected_; }
+  // The coordinator has ended, or cannot be reached any more.
+  void Disconnect();
+  // The coordinator has noticed after `detection` that this run is over.
+  void ReportLost(Duration detection);
+
+ protected:
+  virtual void OnConnected() = 0;
+  virtual void OnDisconnected() = 0;
+  virtual MemberKind kind() const = 0;
+  void ConnectAfter(Duration delay);
+  void SendUp(CoordinatorEvent event);
+
+  World& world_;
+  const std::string site_;
+  Incarnation incarnation_ = 0;
+  bool connected_ = false;
+};
+
+class Server : public Member, private ServerProcess::Host {
+ public:
+  Server(World* world, std::string name, std::string site);
+
+  void Start();
+  void Crash();
+  void Deliver(const ps::Event& event) { process_.Deliver(event); }
+  ServerProcess& process() { return process_; }
+
+ private:
+  MemberKind kind() const override { return MemberKind::kServer; }
+  void OnConnected() override { Deliver(ps::ConnectionUp{}); }
+  void OnDisconnected() override { Deliver(ps::ConnectionDown{}); }
+
+  // ---- ServerProcess::Host ----
+  Instant Now() const override { return world_.timeline.now(); }
+  void After(Duration delay, Timeline::Action action) override {
+    AfterInRun(delay, std::move(action));
+  }
+  void Arm(Instant deadline, Timeline::Action tick) override {
+    ArmTick(deadline, std::move(tick));
+  }
+  void SendUp(ServerMessage message) override {
+    Member::SendUp(FromServer{name(), incarnation_, std::move(message)});
+  }
+  void Fetch(const ps::FetchPart& fetch) override;
+  void Forward(const ps::ForwardPush& push) override;
+  void Note(const std::string&) override {}
+  void Fail(const std::string& what) override;
+  Duration SyncDelay() override { return std::chrono::milliseconds(5); }
+  Duration SnapshotDelay() override { return std::chrono::seconds(1); }
+  Duration EraseDelay() override { return std::chrono::milliseconds(100); }
+  Duration WorkDelay() override { return std::chrono::milliseconds(2); }
+
+  ServerProcess process_;
+};
+
+// A worker's process: the real core, and its island's devices as times. worker.cc has its life,
+// commands.cc what it does for its core, leaps.cc how steps pass.
+class Worker : public Member {
+ public:
+  Worker(World* world, size_t index, const SceneWorker* described);
+
+  void Start();
+  // Its process ends now; `machine`: with its machine, so that only silence shows it.
+  void Crash(bool machine);
+  void Leave(Duration notice);
+  void Deliver(const worker::Event& event);
+  Incarnation incarnation() const { return incarnation_; }
+  size_t index() const { return index_; }
+  // A member of the island that it leads has ended, or another failure stops its step.
+  void MemberLost();
+  bool Leads(const NodeId& member) const;
+  // The failure that its next loss of time is owed to; -1: none.
+  void Blame(int64_t failure);
+
+ private:
+  friend struct World;
+  struct Leap {
+    std::unique_ptr<WorkerCore> ahead;
+    Instant last;            // when its last step ends
+    int64_t steps = 0;
+    int64_t tokens = 0;
+    worker::Actions actions;  // of its last step
+  };
+  // A core that has been brought up to an instant, and what it is in the middle of.
+  using WorkerCore = worker::WorkerCore;
+
+  MemberKind kind() const override { return MemberKind::kWorker; }
+  void OnConnected() override { Deliver(worker::Connected{}); }
+  void OnDisconnected() override { Deliver(worker::ConnectionLost{"the coordinator is lost"}); }
+
+  // ---- worker.cc ----
+  Use CurrentUse() const;
+  void UpdateUse();
+  void Carry(const worker::Actions& actions);
+  void End();
+  // Its outstanding command ends in this event after `delay`, unless it is interrupted.
+  void Finish(Duration delay, worker::Event event);
+
+  // ---- commands.cc ----
+  void Do(const worker::Send& action);
+  void Do(const worker::Prepare& action);
+  void Do(const worker::Reconfigure& action);
+  void Do(const worker::MakeInitialWeights& action);
+  void Do(const worker::TrainStep& action);
+  void Do(const worker::CaptureDelta& action);
+  void Do(const worker::AdoptPulled& action);
+  void Do(const worker::Validate& action);
+  void Do(const worker::SaveState& action);
+  void Do(const worker::Handover& action);
+  void Do(const worker::InterruptStep& action);
+  void Do(const worker::Follow& action);
+  void Do(const worker::Unfollow& action);
+  void Do(const worker::ReleaseJob& action);
+  void Do(const worker::StartPull& action);
+  void Do(const worker::PushShards& action);
+  void Do(const worker::CancelTransfers& action);
+  void Do(const worker::Stop& action);
+  void Do(const worker::RememberCluster& action) { mark_ = action.mark; }
+  void Do(const worker::Note&) {}
+  void Do(const MeasureLinks&) {}   // the described cluster has them
+  void Do(const TraceNextStep&) {}  // not requested
+  void SetUpIfAllFollow();
+  void SetUp();
+  bool IsHere(const NodeId& name, Incarnation incarnation) const;
+  void KeepState(worker::Reconfigured* done, Duration* takes);
+  void HoldState();
+  Duration CopyTime(double bytes_per_parameter) const;
+  void PushPart(const worker::PushShards& action, const worker::ShardPart& part);
+  void PullPart(const worker::StartPull& action, const worker::ShardPart& part);
+
+  // ---- leaps.cc ----
+  // Plans the end of the step under way: by itself, or of all up to the next thing that matters.
+  void ScheduleStep(Instant deadline);
+  bool TryLeap(Instant deadline);
+  void EndStep();
+  void EndLeap();
+  void RollBack();
+  worker::StepDone DoneStep(int64_t tokens) const;
+  int64_t Tokens(const std::vector<PositionRange>& ranges) const;
+
+  const size_t index_;
+  const SceneWorker& described_;
+  ClusterMark mark_;
+  std::set<JobId> held_;
+  std::unique_ptr<WorkerCore> core_;
+  int64_t command_ = 0;         // number of the outstanding command's end
+  bool outstanding_ = false;
+  bool preparing_ = false;
+  bool leaving_ = false;
+  bool said_ = false;           // in the newest Step: an answer may come soon
+  JobId job_;
+
+  // Leading.
+  std::optional<worker::Reconfigure> reconfigure_;  // under way
+  bool setting_up_ = false;
+  IslandId island_ = -1;
+  Generation generation_ = 0;
+  IslandPlan plan_;             // set up; number 0 and no members: none
+  bool leads_ = false;
+  int64_t steps_since_base_ = 0;  // that a loss of the state costs
+
+  // Following.
+  std::optional<MemberOrder> follows_;
+
+  // The step under way.
+  bool stepping_ = false;
+  bool stuck_ = false;  // a member is lost: it does not end
+  bool scheduled_ = false;
+  Instant step_began_, step_ends_;
+  int64_t step_tokens_ = 0;
+  int64_t step_number_ = 0;
+  std::optional<Leap> leap_;
+
+  int64_t transfers_ = 0;  // generation of transfers; older ones are cancelled
+  std::vector<int64_t> on_links_;
+  int64_t pull_missing_ = 0;
+  int64_t failure_ = -1;
+};
+
+}  // namespace atl::rehearsal
+
+#endif  // ATOLL_REHEARSAL_PLAYERS_H_

@@ -1,0 +1,139 @@
+#include "rehearsal/scene.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/model/job_model.h"
+#include "common/model/layout.h"
+#include "coordinator/planning/island_scope.h"
+#include "coordinator/planning/model.h"
+#include "coordinator/planning/objective.h"
+
+namespace atl::rehearsal {
+namespace {
+
+constexpr ElementBytes kAssumedElement{2, 4};  // activations of GPUs
+
+// Nodes become workers, and devices are named as plans name them.
+void MakeWorkers(plan::Cluster& cluster, Scene& scene) {
+  std::map<std::string, std::set<std::string>> sites_of;
+  for (const plan::Device& device : cluster.devices) sites_of[device.node].insert(device.site);
+  std::map<std::string, size_t> known;
+  for (size_t d = 0; d < cluster.devices.size(); ++d) {
+    plan::Device& device = cluster.devices[d];
+    const std::string node = device.node.empty() ? device.id : device.node;
+    const bool twice = !device.node.empty() && sites_of[device.node].size() > 1;
+    const std::string name = twice ? absl::StrCat(device.site, "-", node) : node;
+    const auto [found, is_new] = known.try_emplace(name, scene.workers.size());
+    if (is_new) scene.workers.push_back({name, device.site, node, {}, 0});
+    SceneWorker& worker = scene.workers[found->second];
+    device.id = absl::StrCat(name, "/", worker.devices.size());
+    device.node = name;
+    worker.devices.push_back(static_cast<int>(d));
+    worker.price_per_hour += cluster.types[device.type].price_per_hour;
+  }
+}
+
+void MakeLinks(const plan::Cluster& cluster, Scene& scene) {
+  std::set<std::string> sites;
+  for (const SceneWorker& worker : scene.workers) sites.insert(worker.site);
+  for (const std::string& from : sites) {
+    for (const std::string& to : sites) {
+      const plan::Link& link =
+          from == to && !cluster.site_to_site.contains({from, to}) ? cluster.site_link
+                                                                   : cluster.LinkBetweenSites(from, to);
+      scene.links[{from, to}] = {link.latency_s, link.bytes_per_s};
+    }
+  }
+}
+
+std::string LargestSite(const Scene& scene) {
+  std::map<std::string, size_t> devices;
+  for (const SceneWorker& worker : scene.workers) devices[worker.site] += worker.devices.size();
+  return std::max_element(devices.begin(), devices.end(), [](const auto& a, const auto& b) {
+           return a.second < b.second;
+         })->first;
+}
+
+absl::Status CheckSite(const Scene& scene, const std::string& site, const char* what) {
+  std::set<std::string> sites;
+  for (const SceneWorker& worker : scene.workers) sites.insert(worker.site);
+  if (sites.contains(site)) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(what, ": the cluster has no site \"", site,
+                                          "\"; there are ", absl::StrJoin(sites, ", ")));
+}
+
+}  // namespace
+
+int64_t Scene::parameters() const {
+  int64_t sum = 0;
+  for (const LayerSize& layer : facts.layers) sum += layer.elements;
+  return sum;
+}
+
+int64_t Scene::devices() const { return static_cast<int64_t>(input.cluster.devices.size()); }
+
+double Scene::device_price_per_hour() const {
+  double sum = 0;
+  for (const SceneWorker& worker : workers) sum += worker.price_per_hour;
+  return sum;
+}
+
+absl::StatusOr<Scene> MakeScene(const JobSpec& spec, plan::Cluster cluster, double efficiency) {
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
+  const ModelSpec shape = ToSpec(config);
+  ATOLL_ASSIGN_OR_RETURN(plan::Job job, ToPlanJob(spec, shape));
+  job.objective = MakeObjective(spec, /*islands=*/1);
+  ATOLL_RETURN_IF_ERROR(Validate(cluster));
+  plan::CostOptions options = MakeCostOptions(spec, false);
+  options.efficiency = efficiency;
+  const plan::Model model =
+      PlannerModel(spec.name, config, spec.data.sequence_length, kAssumedElement);
+  Scene scene{.spec = spec,
+              .input = {cluster, plan::Costs(model, {}, options, {}), job, {}, HeadGroups(shape), ""}};
+  scene.facts.model = shape;
+  scene.facts.train_sequences = int64_t{1} << 30;
+  scene.facts.validation_sequences = std::max<int64_t>(1, spec.schedule.validation_sequences);
+  for (const LayerLayout& layout : MakeLayouts(config)) {
+    scene.facts.layers.push_back({layout.name, layout.size});
+  }
+  MakeWorkers(cluster, scene);
+  MakeLinks(cluster, scene);
+  scene.input.cluster = std::move(cluster);
+  return scene;
+}
+
+absl::Status PlaceServices(std::vector<ServerPlace> servers, const std::string& coordinator_site,
+                           Scene& scene) {
+  for (const ServerPlace& place : servers) {
+    ATOLL_RETURN_IF_ERROR(CheckSite(scene, place.site, "servers.site"));
+    if (place.count < 1 || place.count > 256) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("servers.count = ", place.count, ": at least 1, at most 256"));
+    }
+  }
+  if (!coordinator_site.empty()) {
+    ATOLL_RETURN_IF_ERROR(CheckSite(scene, coordinator_site, "coordinator"));
+  }
+  const std::string largest = LargestSite(scene);
+  const OuterSpec& outer = scene.spec.outer;
+  if (servers.empty()) {
+    const int64_t count = std::max(outer.min_servers, outer.shard_copies);
+    servers.push_back({largest, static_cast<int>(count)});
+  }
+  scene.servers = std::move(servers);
+  scene.coordinator_site = coordinator_site.empty() ? largest : coordinator_site;
+  scene.island_scope = scene.spec.layout.island;
+  if (scene.island_scope != IslandScope::kAuto) return absl::OkStatus();
+  PlanRequest request;
+  request.spec = scene.spec;
+  request.threads = SearchThreads();
+  ATOLL_ASSIGN_OR_RETURN(const ScopePlans plans, PlanScope(request, scene.input, IslandScope::kAuto,
+                                                           ToIslandOptions(scene.spec)));
+  scene.island_scope = plans.island_scope;
+  return absl::OkStatus();
+}
+
+}  // namespace atl::rehearsal
