@@ -43,15 +43,28 @@ void Accounts::SetDown(Instant now, size_t worker, bool down) {
   workers_[worker].down = down;
 }
 
-void Accounts::MoveToReplayed(size_t worker, Duration time, int64_t failure) {
-  const double moved = Seconds(time) * workers_[worker].devices;
-  sums_[static_cast<size_t>(Use::kComputing)] -= moved;
+void Accounts::MoveToReplayed(size_t worker, Use from, Duration time) {
+  const Worker& of = workers_[worker];
+  const double moved = Seconds(time) * of.devices;
+  sums_[static_cast<size_t>(from)] -= moved;
   sums_[static_cast<size_t>(Use::kReplayed)] += moved;
-  if (failure >= 0) by_failure_[failure][static_cast<size_t>(Use::kReplayed)] += moved;
+  if (of.failure < 0) return;
+  UseSums& owed = by_failure_[of.failure];
+  if (from != Use::kComputing) owed[static_cast<size_t>(from)] -= moved;
+  owed[static_cast<size_t>(Use::kReplayed)] += moved;
 }
 
-void Accounts::End(Instant now) {
+void Accounts::ChargeReplayed(size_t worker, Duration time) {
+  const Worker& of = workers_[worker];
+  if (of.failure < 0) return;
+  by_failure_[of.failure][static_cast<size_t>(Use::kReplayed)] += Seconds(time) * of.devices;
+}
+
+void Accounts::End(Instant now, double lost) {
   for (Worker& worker : workers_) Advance(now, worker);
+  double& computing = sums_[static_cast<size_t>(Use::kComputing)];
+  sums_[static_cast<size_t>(Use::kReplayed)] += lost * computing;
+  computing -= lost * computing;
 }
 
 }  // namespace atl::rehearsal

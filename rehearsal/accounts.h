@@ -35,9 +35,13 @@ class Accounts {
   // What it does other than compute, from now until it computes again, is owed to this failure.
   void Blame(Instant now, size_t worker, int64_t failure);
   int64_t blamed(size_t worker) const { return workers_[worker].failure; }
-  // So much of the computing of a worker's devices was in vain. `failure`: -1: owed to none.
-  void MoveToReplayed(size_t worker, Duration time, int64_t failure);
-  void End(Instant now);
+  // So much of what a worker's devices have done was in vain, owed to the failure that it is blamed
+  // for.
+  void MoveToReplayed(size_t worker, Use from, Duration time);
+  // Likewise, of finished steps: End(share) takes them out of the sum of all.
+  void ChargeReplayed(size_t worker, Duration time);
+  // `lost`: the share of finished steps whose tokens are not in the model.
+  void End(Instant now, double lost);
 
   const UseSums& sums() const { return sums_; }
   double paid_seconds(size_t worker) const { return workers_[worker].up; }  // while it was not down

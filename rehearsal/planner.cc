@@ -1,6 +1,7 @@
 #include "rehearsal/planner.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,22 +11,16 @@
 namespace atl::rehearsal {
 namespace {
 
-std::string Rename(const std::string& device, const std::map<NodeId, NodeId>& names) {
-  const size_t slash = device.rfind('/');
-  return names.at(device.substr(0, slash)) + device.substr(slash);
-}
-
-IslandPlan Renamed(const IslandPlan& plan, const std::vector<NodeId>& from,
-                   const PlanRequest& query) {
-  std::map<NodeId, NodeId> names;
-  for (size_t i = 0; i < from.size(); ++i) names[from[i]] = query.members[i].member.worker;
-  IslandPlan renamed = plan;
-  for (PlanReplica& replica : renamed.replicas) {
+IslandPlan Renamed(IslandPlan plan, const std::map<std::string, NodeId>& names) {
+  for (PlanReplica& replica : plan.replicas) {
     for (PlanStage& stage : replica.stages) {
-      for (std::string& device : stage.devices) device = Rename(device, names);
+      for (std::string& device : stage.devices) {
+        const size_t slash = device.rfind('/');
+        device = names.at(device.substr(0, slash)) + device.substr(slash);
+      }
     }
   }
-  return renamed;
+  return plan;
 }
 
 // The workers that hold a layer of a replica, by rank.
@@ -34,6 +29,24 @@ std::vector<NodeId> HoldersOf(const PlanReplica& replica, int32_t layer) {
   for (const PlanStage& stage : replica.stages) {
     if (layer < stage.first_layer || layer >= stage.first_layer + stage.layers) continue;
     for (const std::string& device : stage.devices) holders.push_back(WorkerFromDevice(device));
+  }
+  return holders;
+}
+
+// The workers that have each part of the state: by layer, rank and shard of replicas.
+using Holders = std::map<std::tuple<int32_t, size_t, int>, std::set<NodeId>>;
+
+Holders ListHolders(const IslandPlan& plan, size_t layers) {
+  const Ownership ownership = OwnershipFromPlan(plan);
+  Holders holders;
+  for (int r = 0; r < static_cast<int>(plan.replicas.size()); ++r) {
+    for (size_t l = 0; l < layers; ++l) {
+      const auto layer = static_cast<int32_t>(l);
+      const std::vector<NodeId> ranks = HoldersOf(plan.replicas[static_cast<size_t>(r)], layer);
+      for (size_t rank = 0; rank < ranks.size(); ++rank) {
+        holders[{layer, rank, ownership.GetShardIndex(r)}].insert(ranks[rank]);
+      }
+    }
   }
   return holders;
 }
@@ -84,46 +97,63 @@ IslandPlan Carried(const IslandPlan& real, const PlanRequest& query,
 
 }  // namespace
 
-absl::StatusOr<IslandPlan> Planner::FindReal(const PlanRequest& query) {
-  std::map<std::string, size_t> at;
-  for (size_t i = 0; i < scene_.workers.size(); ++i) at[scene_.workers[i].name] = i;
-  const plan::Cluster& all = scene_.input.cluster;
-  const bool by_name = !all.measured.empty() || !all.node_to_node.empty();
-  std::string key = query.number > 1 ? "again" : "first";
-  std::set<std::string> names;
-  std::vector<NodeId> members;
-  for (const PlanMember& member : query.members) {
-    const SceneWorker& worker = scene_.workers[at.at(member.member.worker)];
-    absl::StrAppend(&key, ";", worker.site, by_name ? worker.name : "");
-    for (const int device : worker.devices) {
-      absl::StrAppend(&key, ",", all.devices[static_cast<size_t>(device)].type);
-    }
-    names.insert(worker.name);
-    members.push_back(worker.name);
-  }
-  const auto known = plans_.find(key);
-  if (known != plans_.end()) {
-    if (!known->second.plan.ok()) return known->second.plan;
-    return Renamed(*known->second.plan, known->second.members, query);
-  }
+absl::StatusOr<IslandPlan> Searches::Search(const PlanRequest& query,
+                                            const std::map<NodeId, std::string>& names) const {
   PlanRequest request = query;
   request.spec = scene_.spec;
   request.facts = scene_.facts;
   request.ran.clear();  // in the cores' form
   request.threads = SearchThreads();
   PlanningInput input = scene_.input;
-  input.cluster = plan::WithDevices(
-      all, [&](const plan::Device& device) { return names.contains(device.node); });
-  input.cluster.leader = members.front();
-  absl::StatusOr<FoundPlan> found = FindPlan(request, input);
-  Found made{found.ok() ? absl::StatusOr<IslandPlan>(std::move(found->island)) : found.status(),
-             members};
-  if (made.plan.ok()) made.plan->programs.clear();
-  return plans_.emplace(key, std::move(made)).first->second.plan;
+  input.cluster = plan::WithDevices(scene_.input.cluster, [&](const plan::Device& device) {
+    return names.contains(device.node);
+  });
+  for (plan::Device& device : input.cluster.devices) {
+    device.id = names.at(device.node) + device.id.substr(device.id.rfind('/'));
+    device.node = names.at(device.node);
+  }
+  for (PlanMember& member : request.members) {
+    member.member.worker = names.at(member.member.worker);
+  }
+  input.cluster.leader = request.members.front().member.worker;
+  ATOLL_ASSIGN_OR_RETURN(FoundPlan found, FindPlan(request, input));
+  found.island.programs.clear();
+  return std::move(found.island);
+}
+
+absl::StatusOr<IslandPlan> Searches::Find(const PlanRequest& query) {
+  const plan::Cluster& all = scene_.input.cluster;
+  // Links between nodes by name are those of these very nodes.
+  const bool by_name = !all.measured.empty() || !all.node_to_node.empty();
+  std::map<NodeId, const SceneWorker*> known;
+  for (const SceneWorker& worker : scene_.workers) known[worker.name] = &worker;
+  std::string key = query.number > 1 ? "again" : "first";
+  std::map<NodeId, std::string> names;
+  std::map<std::string, NodeId> back;
+  for (const PlanMember& member : query.members) {
+    const SceneWorker& worker = *known.at(member.member.worker);
+    absl::StrAppend(&key, ";", worker.site, by_name ? worker.name : "");
+    for (const int device : worker.devices) {
+      absl::StrAppend(&key, ",", all.devices[static_cast<size_t>(device)].type);
+    }
+    const std::string name = by_name ? worker.name : absl::StrCat("m", names.size());
+    names[worker.name] = name;
+    back[name] = worker.name;
+  }
+  const std::lock_guard lock(mutex_);
+  auto found = plans_.find(key);
+  if (found == plans_.end()) found = plans_.emplace(key, Search(query, names)).first;
+  if (!found->second.ok()) return found->second.status();
+  return Renamed(*found->second, back);
+}
+
+int64_t Searches::searches() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(plans_.size());
 }
 
 absl::StatusOr<IslandPlan> Planner::Plan(const PlanRequest& query, int32_t layers) {
-  absl::StatusOr<IslandPlan> real = FindReal(query);
+  absl::StatusOr<IslandPlan> real = searches_.Find(query);
   if (!real.ok()) return real.status();
   const std::vector<NodeId> with_part = WithPart(*real, query.members.front().member.worker);
   IslandPlan carried = Carried(*real, query, with_part, layers);
@@ -131,25 +161,28 @@ absl::StatusOr<IslandPlan> Planner::Plan(const PlanRequest& query, int32_t layer
   return carried;
 }
 
+const IslandPlan* Planner::RealOf(std::vector<NodeId> members) const {
+  std::sort(members.begin(), members.end());
+  const auto found = real_.find(members);
+  return found == real_.end() ? nullptr : &found->second;
+}
+
 bool Planner::Survives(const std::vector<NodeId>& members, const std::set<NodeId>& lost) const {
-  if (lost.empty()) return true;
-  std::vector<NodeId> sorted = members;
-  std::sort(sorted.begin(), sorted.end());
-  const auto found = real_.find(sorted);
-  if (found == real_.end()) return false;
-  const IslandPlan& plan = found->second;
-  const Ownership ownership = OwnershipFromPlan(plan);
-  std::map<std::tuple<int32_t, size_t, int>, bool> held;  // layer, rank, shard of replicas
-  for (int r = 0; r < static_cast<int>(plan.replicas.size()); ++r) {
-    for (size_t l = 0; l < scene_.facts.layers.size(); ++l) {
-      const auto layer = static_cast<int32_t>(l);
-      const std::vector<NodeId> holders = HoldersOf(plan.replicas[static_cast<size_t>(r)], layer);
-      for (size_t rank = 0; rank < holders.size(); ++rank) {
-        held[{layer, rank, ownership.GetShardIndex(r)}] |= !lost.contains(holders[rank]);
-      }
-    }
-  }
-  return std::all_of(held.begin(), held.end(), [](const auto& entry) { return entry.second; });
+  const IslandPlan* plan = RealOf(members);
+  if (lost.empty() || plan == nullptr) return lost.empty();
+  const Holders holders = ListHolders(*plan, scene_.facts.layers.size());
+  return std::all_of(holders.begin(), holders.end(), [&](const auto& entry) {
+    return std::any_of(entry.second.begin(), entry.second.end(),
+                       [&](const NodeId& name) { return !lost.contains(name); });
+  });
+}
+
+bool Planner::IsRedundant(const std::vector<NodeId>& members) const {
+  const IslandPlan* plan = RealOf(members);
+  if (plan == nullptr) return false;
+  const Holders holders = ListHolders(*plan, scene_.facts.layers.size());
+  return std::all_of(holders.begin(), holders.end(),
+                     [](const auto& entry) { return entry.second.size() > 1; });
 }
 
 }  // namespace atl::rehearsal

@@ -1,8 +1,7 @@
 // The real planner for rehearsed islands, and its plans in the form that cores carry.
 //
 // A search is made once for each kind of island: members in the same order, with the same devices
-// at the same sites, have the same plan under other names. Plans are the same for all seeds, so one
-// planner serves them all. Not thread-safe.
+// at the same sites, have the same plan under other names.
 //
 // What cores carry of a plan is its members, its step's time and one replica a member: cores decide
 // by who takes part, and their messages stay small. The real plan says what survives a loss.
@@ -11,6 +10,7 @@
 #define ATOLL_REHEARSAL_PLANNER_H_
 
 #include <map>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,27 +20,43 @@
 
 namespace atl::rehearsal {
 
-class Planner {
+// The searches of all worlds of one scene. Thread-safe.
+class Searches {
  public:
   // `scene` outlives it.
-  explicit Planner(const Scene* scene) : scene_(*scene) {}
+  explicit Searches(const Scene* scene) : scene_(*scene) {}
+
+  absl::StatusOr<IslandPlan> Find(const PlanRequest& query);
+  int64_t searches() const;
+
+ private:
+  absl::StatusOr<IslandPlan> Search(const PlanRequest& query,
+                                    const std::map<NodeId, std::string>& names) const;
+
+  const Scene& scene_;
+  mutable std::mutex mutex_;
+  std::map<std::string, absl::StatusOr<IslandPlan>> plans_;  // by kind, of members "m0", "m1", ...
+};
+
+// The plans of one world. Not thread-safe.
+class Planner {
+ public:
+  // Both outlive it.
+  Planner(const Scene* scene, Searches* searches) : scene_(*scene), searches_(*searches) {}
 
   // For `layers` layers, as the cores count them.
   absl::StatusOr<IslandPlan> Plan(const PlanRequest& query, int32_t layers);
   // Returns whether parameters and moments are whole without these workers, by the newest real plan
   // of exactly these members with a part.
   bool Survives(const std::vector<NodeId>& members, const std::set<NodeId>& lost) const;
-  int64_t searches() const { return static_cast<int64_t>(plans_.size()); }
+  // Returns whether that plan has everything on two workers at least.
+  bool IsRedundant(const std::vector<NodeId>& members) const;
 
  private:
-  absl::StatusOr<IslandPlan> FindReal(const PlanRequest& query);
+  const IslandPlan* RealOf(std::vector<NodeId> members) const;
 
   const Scene& scene_;
-  struct Found {
-    absl::StatusOr<IslandPlan> plan;
-    std::vector<NodeId> members;  // of its request
-  };
-  std::map<std::string, Found> plans_;
+  Searches& searches_;
   std::map<std::vector<NodeId>, IslandPlan> real_;  // by members with a part, sorted
 };
 

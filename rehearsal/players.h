@@ -46,7 +46,8 @@ struct IslandState {
 };
 
 struct World {
-  World(const Scene* scene, Planner* planner);
+  // Both outlive it.
+  World(const Scene* scene, Searches* searches);
   ~World();
 
   Worker* FindWorker(const NodeId& name) const;
@@ -55,7 +56,7 @@ struct World {
   void Say(const std::string& from_site, const std::string& to_site, Timeline::Action deliver);
 
   const Scene& scene;
-  Planner& planner;
+  Planner planner;
   Timeline timeline;
   Links links;
   ThreadPool pool{1};
@@ -112,7 +113,7 @@ class Member : public Node {
   bool connected() const { return connected_; }
   // The coordinator has ended, or cannot be reached any more.
   void Disconnect();
-  // The coordinator has noticed after `detection` that this run is over.
+  // The coordinator notices after `detection` that this run, or its connection, is over.
   void ReportLost(Duration detection);
 
  protected:
@@ -178,14 +179,21 @@ class Worker : public Member {
   void Deliver(const worker::Event& event);
   Incarnation incarnation() const { return incarnation_; }
   size_t index() const { return index_; }
-  // A member of the island that it leads has ended, or another failure stops its step.
+  // A member of the island that it leads cannot be reached any more: the step does not end.
   void MemberLost();
+  // It may be reached again.
+  void MembersBack();
+  // Nothing passes between these sites.
+  void LinkDown(const Links::Ends& ends);
+  // Counts the steps that have ended by now: the run is over.
+  void BringTo(Instant end);
   bool Leads(const NodeId& member) const;
   // The failure that its next loss of time is owed to; -1: none.
   void Blame(int64_t failure);
 
  private:
-  friend struct World;
+  using WorkerCore = worker::WorkerCore;
+  // Steps that a copy of the core has made ahead of time.
   struct Leap {
     std::unique_ptr<WorkerCore> ahead;
     Instant last;            // when its last step ends
@@ -193,9 +201,6 @@ class Worker : public Member {
     int64_t tokens = 0;
     worker::Actions actions;  // of its last step
   };
-  // A core that has been brought up to an instant, and what it is in the middle of.
-  using WorkerCore = worker::WorkerCore;
-
   MemberKind kind() const override { return MemberKind::kWorker; }
   void OnConnected() override { Deliver(worker::Connected{}); }
   void OnDisconnected() override { Deliver(worker::ConnectionLost{"the coordinator is lost"}); }
@@ -233,12 +238,21 @@ class Worker : public Member {
   void Do(const TraceNextStep&) {}  // not requested
   void SetUpIfAllFollow();
   void SetUp();
-  bool IsHere(const NodeId& name, Incarnation incarnation) const;
-  void KeepState(worker::Reconfigured* done, Duration* takes);
+  bool IsHere(const IslandMember& member) const;
+  bool AllHere() const;  // and the links between them are up
+  // What the devices still hold of the island's state under the plan that is being set up, and how
+  // long it takes to move and replay.
+  worker::Reconfigured KeepState(Duration* takes, Duration* replay);
   void HoldState();
+  // The devices' work of so long was in vain.
+  void LoseWork(Use from, Duration time);
+  SavedState MakeSavedState(const worker::SaveState& action) const;
   Duration CopyTime(double bytes_per_parameter) const;
   void PushPart(const worker::PushShards& action, const worker::ShardPart& part);
   void PullPart(const worker::StartPull& action, const worker::ShardPart& part);
+  bool Wants(int64_t run_then, int64_t transfers_then) const {
+    return alive() && run() == run_then && transfers_ == transfers_then;
+  }
 
   // ---- leaps.cc ----
   // Plans the end of the step under way: by itself, or of all up to the next thing that matters.
@@ -248,6 +262,8 @@ class Worker : public Member {
   void EndLeap();
   void RollBack();
   worker::StepDone DoneStep(int64_t tokens) const;
+  void CountSteps(int64_t steps, int64_t tokens);
+  Duration step_time() const { return Duration(plan_.step_ns); }
   int64_t Tokens(const std::vector<PositionRange>& ranges) const;
 
   const size_t index_;
@@ -256,7 +272,7 @@ class Worker : public Member {
   std::set<JobId> held_;
   std::unique_ptr<WorkerCore> core_;
   int64_t command_ = 0;         // number of the outstanding command's end
-  bool outstanding_ = false;
+  bool outstanding_ = false;    // but for a step
   bool preparing_ = false;
   bool leaving_ = false;
   bool said_ = false;           // in the newest Step: an answer may come soon
@@ -285,6 +301,7 @@ class Worker : public Member {
 
   int64_t transfers_ = 0;  // generation of transfers; older ones are cancelled
   std::vector<int64_t> on_links_;
+  int64_t pull_number_ = -1;  // of the one under way
   int64_t pull_missing_ = 0;
   int64_t failure_ = -1;
 };

@@ -33,9 +33,9 @@ JobSpec CoreSpec(const Scene& scene) {
 
 }  // namespace
 
-World::World(const Scene* s, Planner* p)
+World::World(const Scene* s, Searches* searches)
     : scene(*s),
-      planner(*p),
+      planner(s, searches),
       links(s, &timeline),
       accounts(DevicesOf(*s)),
       spec(CoreSpec(*s)),

@@ -30,6 +30,9 @@ class Timeline {
   }
   void After(Duration delay, Action action) { At(now_ + delay, std::move(action)); }
 
+  // When the next event is. REQUIRES: !empty().
+  Instant next() const { return events_.begin()->first.first; }
+
   // Runs the next event. REQUIRES: !empty().
   void RunOne() {
     auto node = events_.extract(events_.begin());

@@ -1,0 +1,70 @@
+#include "rehearsal/failures.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "rehearsal/testing/small_scene.h"
+
+namespace atl::rehearsal {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::minutes;
+
+TEST_CASE("times have units") {
+  CHECK(*ParseTime("90 s") == std::chrono::seconds(90));
+  CHECK(*ParseTime("1.5h") == minutes(90));
+  CHECK(*ParseTime("2 d") == hours(48));
+  for (const char* bad : {"", "90", "2 weeks", "-1 s", "h"}) {
+    INFO(bad);
+    CHECK_FALSE(ParseTime(bad).ok());
+  }
+}
+
+TEST_CASE("an unknown key is refused by its name, and so is a subject that is not there") {
+  const auto unknown = ParseFailures("[[failures]]\nmtbf = 5\n", "f.toml");
+  REQUIRE_FALSE(unknown.ok());
+  CHECK(absl::IsInvalidArgument(unknown.status()));
+  CHECK_THAT(std::string(unknown.status().message()), Catch::Contains("failures.mtbf"));
+  const auto failures =
+      ParseFailures("[[events]]\nat = \"1 h\"\nkind = \"node\"\nsubject = \"n9\"\n", "f.toml");
+  REQUIRE(failures.ok());
+  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(100), 1, 2);
+  CHECK(absl::IsNotFound(Draw(*failures, scene, hours(2), 1).status()));
+}
+
+TEST_CASE("a law's failures come at its rate, and a seed repeats them") {
+  const auto failures = ParseFailures(
+      "[[failures]]\nof = \"a100-80\"\nmtbf_hours = 100\nrepair = \"lognormal(1.5 h, 1)\"\n",
+      "f.toml");
+  REQUIRE(failures.ok());
+  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(100), 2, 8);
+  size_t count = 0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    count += Draw(*failures, scene, hours(1000), seed)->size();
+  }
+  // 20 seeds of 16 devices and 10 failures each: 3,200, give or take three deviations.
+  CHECK(count > 3200 - 3 * 57);
+  CHECK(count < 3200 + 3 * 57);
+  const auto one = Draw(*failures, scene, hours(1000), 7);
+  const auto again = Draw(*failures, scene, hours(1000), 7);
+  REQUIRE(one->size() == again->size());
+  for (size_t i = 0; i < one->size(); ++i) {
+    CHECK((*one)[i].at == (*again)[i].at);
+    CHECK((*one)[i].lasts == (*again)[i].lasts);
+    CHECK((*one)[i].subject == (*again)[i].subject);
+  }
+}
+
+TEST_CASE("failures that come together take all workers of the site along") {
+  const auto failures = ParseFailures(
+      "[[failures]]\nkind = \"node\"\nmtbf_hours = 100\ntogether = \"site\"\n", "f.toml");
+  REQUIRE(failures.ok());
+  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(100), 2, 3);
+  const auto drawn = Draw(*failures, scene, hours(100), 1);
+  REQUIRE(!drawn->empty());
+  for (const Failure& failure : *drawn) CHECK(failure.workers.size() == 3);
+}
+
+}  // namespace
+}  // namespace atl::rehearsal

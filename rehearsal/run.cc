@@ -1,0 +1,249 @@
+#include "rehearsal/run.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rehearsal/players.h"
+
+namespace atl::rehearsal {
+namespace {
+
+constexpr Duration kSupervisor = std::chrono::seconds(1);  // starts a process that has ended
+
+// Makes the failures happen, and ends them.
+class Fate {
+ public:
+  Fate(World* world, const std::vector<Failure>* failures)
+      : world_(*world), failures_(*failures), down_until_(world->workers.size()) {}
+
+  void Schedule() {
+    for (size_t i = 0; i < failures_.size(); ++i) {
+      const Failure& failure = failures_[i];
+      world_.timeline.At(Instant{} + failure.at, [this, i] { Happen(i); });
+      if (failure.kind != FailureKind::kPreemption || failure.notice <= Duration(0)) continue;
+      const Duration at = std::max(Duration(0), failure.at - failure.notice);
+      world_.timeline.At(Instant{} + at, [this, i] { Notify(i); });
+    }
+  }
+
+ private:
+  void Blame(size_t number, const std::string& name) {
+    Worker* const victim = world_.FindWorker(name);
+    victim->Blame(static_cast<int64_t>(number));
+    for (const auto& leader : world_.workers) {
+      if (!leader->alive() || !leader->Leads(name)) continue;
+      for (const auto& member : world_.workers) {
+        if (member == leader || leader->Leads(member->name())) {
+          member->Blame(static_cast<int64_t>(number));
+        }
+      }
+    }
+  }
+
+  void Notify(size_t number) {
+    for (const std::string& name : failures_[number].workers) {
+      Blame(number, name);
+      world_.FindWorker(name)->Leave(failures_[number].notice);
+    }
+  }
+
+  void Happen(size_t number) {
+    const Failure& failure = failures_[number];
+    switch (failure.kind) {
+      case FailureKind::kLink:
+        return BreakLink(number);
+      case FailureKind::kServer:
+        return EndServer(number, world_.FindServer(failure.subject));
+      case FailureKind::kCoordinator:
+        world_.coordinator->Crash();
+        return After(failure.lasts, [this] {
+          if (!world_.coordinator->alive()) world_.coordinator->Start();
+        });
+      case FailureKind::kSite:
+        for (const auto& server : world_.servers) {
+          if (server->site() == failure.subject) EndServer(number, server.get());
+        }
+        break;
+      default:
+        break;
+    }
+    for (const std::string& name : failure.workers) Blame(number, name);
+    for (const std::string& name : failure.workers) EndWorker(failure, name);
+  }
+
+  // A process whose end is no machine's is started again at once, unless the failure says when.
+  void After(Duration lasts, Timeline::Action action) {
+    if (lasts == Duration::max()) lasts = kSupervisor;
+    if (world_.timeline.now() + lasts < world_.horizon) {
+      world_.timeline.After(lasts, std::move(action));
+    }
+  }
+
+  void EndWorker(const Failure& failure, const std::string& name) {
+    Worker* const worker = world_.FindWorker(name);
+    const bool process = failure.kind == FailureKind::kWorker;
+    const bool machine =
+        failure.kind == FailureKind::kNode || failure.kind == FailureKind::kSite;
+    worker->Crash(machine);
+    if (!process) world_.accounts.SetDown(world_.timeline.now(), worker->index(), true);
+    Instant& until = down_until_[worker->index()];
+    const bool for_good = failure.lasts == Duration::max();
+    if (for_good && !process) {
+      until = kNever;
+      return;
+    }
+    const Instant back = world_.timeline.now() + (for_good ? kSupervisor : failure.lasts);
+    until = std::max(until, back);
+    if (until >= world_.horizon) return;
+    world_.timeline.At(until, [this, worker] {
+      if (world_.timeline.now() >= down_until_[worker->index()]) worker->Start();
+    });
+  }
+
+  void EndServer(size_t number, Server* server) {
+    server->Crash();
+    for (const auto& worker : world_.workers) worker->Blame(static_cast<int64_t>(number));
+    After(failures_[number].lasts, [server] {
+      if (!server->alive()) server->Start();
+    });
+  }
+
+  void BreakLink(size_t number) {
+    const Failure& failure = failures_[number];
+    const size_t arrow = failure.subject.find('>');
+    const Links::Ends ends{failure.subject.substr(0, arrow), failure.subject.substr(arrow + 1)};
+    world_.links.Change(ends, failure.factor);
+    for (const auto& worker : world_.workers) {
+      const bool at_end = worker->site() == ends.first || worker->site() == ends.second;
+      if (at_end) worker->Blame(static_cast<int64_t>(number));
+    }
+    if (failure.factor == 0) {
+      for (const auto& worker : world_.workers) {
+        if (worker->alive()) worker->LinkDown(ends);
+      }
+      After(world_.scene.times.detect, [this, ends] { LoseConnections(ends); });
+    }
+    if (failure.lasts == Duration::max()) return;
+    After(failure.lasts, [this, ends, factor = failure.factor] {
+      world_.links.Restore(ends, factor);
+      for (const auto& worker : world_.workers) {
+        if (worker->alive()) worker->MembersBack();
+      }
+    });
+  }
+
+  // Of those that the coordinator does not hear, or that do not hear it.
+  void LoseConnections(const Links::Ends& ends) {
+    if (world_.links.IsUp(ends)) return;
+    const std::string& there = world_.coordinator->site();
+    if (ends.first != there && ends.second != there) return;
+    const std::string& far = ends.first == there ? ends.second : ends.first;
+    const auto lose = [&](Member* member) {
+      if (member->site() != far || !member->connected()) return;
+      member->Disconnect();
+      member->ReportLost(Duration(0));
+    };
+    for (const auto& worker : world_.workers) lose(worker.get());
+    for (const auto& server : world_.servers) lose(server.get());
+  }
+
+  World& world_;
+  const std::vector<Failure>& failures_;
+  std::vector<Instant> down_until_;
+};
+
+bool HasEnded(const ProgressRecord* progress) {
+  return progress != nullptr &&
+         (progress->state == JobState::kDone || progress->state == JobState::kFailed ||
+          progress->state == JobState::kCancelled);
+}
+
+std::vector<FailureCost> ListCosts(const World& world, const std::vector<Failure>& failures,
+                                   uint64_t seed) {
+  std::vector<FailureCost> costs;
+  for (const auto& [number, uses] : world.accounts.by_failure()) {
+    costs.push_back({failures[static_cast<size_t>(number)], seed, uses});
+  }
+  std::stable_sort(costs.begin(), costs.end(), [](const FailureCost& a, const FailureCost& b) {
+    return a.total() > b.total();
+  });
+  return costs;
+}
+
+}  // namespace
+
+double FailureCost::total() const { return std::accumulate(uses.begin(), uses.end(), 0.0); }
+
+double RunResult::device_seconds() const { return std::accumulate(uses.begin(), uses.end(), 0.0); }
+
+double RunResult::goodput() const {
+  const double all = device_seconds();
+  return all > 0 ? uses[static_cast<size_t>(Use::kComputing)] / all : 0;
+}
+
+double RunResult::tokens_per_s() const {
+  return took > Duration(0) ? static_cast<double>(tokens) / Seconds(took) : 0;
+}
+
+absl::StatusOr<RunResult> Play(const Scene& scene, Searches& searches,
+                               const std::vector<Failure>& failures, Duration until,
+                               uint64_t seed) {
+  World world(&scene, &searches);
+  world.horizon = Instant{} + until;
+  Fate fate(&world, &failures);
+  world.coordinator->Start();
+  for (const auto& server : world.servers) server->Start();
+  for (const auto& worker : world.workers) worker->Start();
+  for (const Reply& reply : world.coordinator->Deliver(SubmitJob{1, world.spec, 1})) {
+    if (!reply.status.ok()) return reply.status;
+  }
+  fate.Schedule();
+  while (!world.timeline.empty() && world.trouble.empty() &&
+         !HasEnded(world.coordinator->progress())) {
+    if (world.timeline.next() > world.horizon) break;
+    world.timeline.RunOne();
+  }
+  if (!world.trouble.empty()) {
+    return absl::InternalError(absl::StrCat("the rehearsal failed after ",
+                                            Seconds(world.timeline.now() - Instant{}), " s: ",
+                                            world.trouble));
+  }
+  RunResult result;
+  result.seed = seed;
+  const ProgressRecord* const progress = world.coordinator->progress();
+  const bool ended = HasEnded(progress);
+  const Instant end = ended ? world.timeline.now() : world.horizon;
+  result.took = end - Instant{};
+  if (progress != nullptr) {
+    result.finished = progress->state == JobState::kDone;
+    result.state = absl::StrCat(Name(progress->state), ": ", progress->reason);
+    result.tokens = progress->tokens_committed;
+    result.rounds = progress->round;
+  }
+  for (const auto& worker : world.workers) worker->BringTo(end);
+  const double share = world.trained_tokens == 0
+                           ? 0
+                           : 1 - static_cast<double>(result.tokens) /
+                                     static_cast<double>(world.trained_tokens);
+  world.accounts.End(end, std::clamp(share, 0.0, 1.0));
+  result.uses = world.accounts.sums();
+  for (const auto& worker : world.workers) {
+    result.price += world.accounts.paid_seconds(worker->index()) / 3600 *
+                    scene.workers[worker->index()].price_per_hour;
+  }
+  result.failures = std::count_if(failures.begin(), failures.end(), [&](const Failure& failure) {
+    return failure.at <= result.took;
+  });
+  result.costs = ListCosts(world, failures, seed);
+  result.steps = world.steps;
+  result.leaps = world.leaps;
+  result.events = world.timeline.events_run();
+  result.plans = world.coordinator->plans();
+  result.decisions = world.hash;
+  return result;
+}
+
+}  // namespace atl::rehearsal

@@ -1,0 +1,148 @@
+#include "rehearsal/run.h"
+
+#include <catch2/catch.hpp>
+
+#include "rehearsal/testing/small_scene.h"
+
+namespace atl::rehearsal {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::seconds;
+
+RunResult PlayOne(const Scene& scene, const std::vector<Failure>& failures, uint64_t seed = 1,
+                  Duration until = hours(24 * 30)) {
+  Searches searches(&scene);
+  absl::StatusOr<RunResult> result = Play(scene, searches, failures, until, seed);
+  INFO(result.status().message());
+  REQUIRE(result.ok());
+  return *std::move(result);
+}
+
+double Of(const RunResult& result, Use use) { return result.uses[static_cast<size_t>(use)]; }
+
+// The time of a step of the island of these machines.
+double StepSeconds(const Scene& scene) {
+  Searches searches(&scene);
+  PlanRequest request;
+  request.spec = scene.spec;
+  for (const SceneWorker& worker : scene.workers) {
+    request.members.push_back({{worker.name, 1}, worker.site, {}, {}});
+  }
+  const absl::StatusOr<IslandPlan> plan = searches.Find(request);
+  REQUIRE(plan.ok());
+  return 1e-9 * static_cast<double>(plan->step_ns);
+}
+
+std::vector<Failure> DrawAll(const Scene& scene, uint64_t seed) {
+  const auto failures = ParseFailures(
+      "[[failures]]\nof = \"a100-80\"\nmtbf_hours = 4\nrepair = \"lognormal(10 min, 1)\"\n"
+      "[[failures]]\nkind = \"node\"\nmtbf_hours = 8\nrepair = \"exponential(20 min)\"\n"
+      "[[failures]]\nkind = \"worker\"\nmtbf_hours = 4\n"
+      "[[failures]]\nkind = \"preemption\"\nmtbf_hours = 6\nnotice = \"2 min\"\nrepair = \"1 h\"\n"
+      "[[failures]]\nkind = \"server\"\nmtbf_hours = 5\nrepair = \"1 min\"\n"
+      "[[failures]]\nkind = \"coordinator\"\nmtbf_hours = 9\nrepair = \"1 min\"\n"
+      "[[failures]]\nkind = \"link\"\nmtbf_hours = 6\nrepair = \"5 min\"\n",
+      "f.toml");
+  REQUIRE(failures.ok());
+  return *Draw(*failures, scene, hours(48), seed);
+}
+
+void CheckSums(const Scene& scene, const RunResult& result) {
+  CHECK(result.device_seconds() ==
+        Approx(Seconds(result.took) * static_cast<double>(scene.devices())).epsilon(1e-9));
+  for (const double use : result.uses) CHECK(use >= -1e-6);
+}
+
+TEST_CASE("without failures one island's steps are nearly all there is") {
+  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(20'000), 1, 2);
+  const RunResult result = PlayOne(scene, {});
+  REQUIRE(result.finished);
+  CHECK(result.tokens == 20'000 * 64 * 256);
+  CHECK(Of(result, Use::kComputing) == Approx(2 * 20'000 * StepSeconds(scene)).epsilon(1e-3));
+  CHECK(Of(result, Use::kReplayed) < 2 * 16 * StepSeconds(scene));
+  CHECK(result.costs.empty());
+  CheckSums(scene, result);
+}
+
+// By hand: the two machines hold all layers each (replicas), so the other one goes on with what it
+// has. Until the failure is detected nothing is computed, then the step under way is made anew with
+// half of the devices; when the machine is back, both go on.
+TEST_CASE("a machine's failure costs its detection, two set-ups and the slower steps between") {
+  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(40'000), 1, 2);
+  const RunResult calm = PlayOne(scene, {});
+  Failure failure{hours(1), FailureKind::kNode, "n0-1", hours(1)};
+  failure.workers = {"n0-1"};
+  REQUIRE(calm.took > hours(2));
+  const RunResult result = PlayOne(scene, {failure});
+  REQUIRE(result.finished);
+  CheckSums(scene, result);
+  REQUIRE(result.costs.size() == 1);
+  const UseSums& uses = result.costs[0].uses;
+  const Times& times = scene.times;
+  // The one that is left waits for the detection and the prepared plan, and for the second set-up
+  // when the other one is back.
+  const double stands = Seconds(times.detect + times.set_up);
+  CHECK(uses[static_cast<size_t>(Use::kReplanning)] > stands);
+  CHECK(uses[static_cast<size_t>(Use::kReplanning)] < 2 * (stands + Seconds(times.plan)) + 20);
+  // The machine is down for an hour; then its process starts, opens the job and waits for a plan.
+  CHECK(uses[static_cast<size_t>(Use::kWaiting)] >= 3600);
+  CHECK(uses[static_cast<size_t>(Use::kWaiting)] < 3600 + 60);
+  const double longer = Seconds(result.took - calm.took);
+  CHECK(longer > stands);
+  CHECK(longer < 3600);
+}
+
+TEST_CASE("the same seed gives the same bits") {
+  JobSpec spec = testing::MakeSpec(60'000);
+  spec.checkpoint.peer_copies = 1;
+  spec.schedule.checkpoint_every_steps = 32;
+  const Scene scene = testing::MakeSmallScene(spec, 2, 3);
+  const std::vector<Failure> failures = DrawAll(scene, 5);
+  const RunResult one = PlayOne(scene, failures, 5, hours(12));
+  const RunResult again = PlayOne(scene, failures, 5, hours(12));
+  CHECK(one.decisions == again.decisions);
+  CHECK(one.took == again.took);
+  CHECK(one.tokens == again.tokens);
+  CHECK(one.uses == again.uses);
+  CHECK(one.events == again.events);
+  CHECK(one.price == again.price);
+}
+
+TEST_CASE("leaps change neither decisions nor times") {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    INFO("seed " << seed);
+    JobSpec spec = testing::MakeSpec(30'000);
+    spec.schedule.checkpoint_every_steps = seed == 2 ? 32 : 0;
+    spec.checkpoint.peer_copies = seed == 3 ? 1 : 0;
+    Scene scene = testing::MakeSmallScene(spec, 2, 3);
+    const std::vector<Failure> failures = DrawAll(scene, seed);
+    const RunResult leaping = PlayOne(scene, failures, seed, hours(6));
+    scene.leaps = false;
+    const RunResult stepping = PlayOne(scene, failures, seed, hours(6));
+    CHECK(leaping.decisions == stepping.decisions);
+    CHECK(leaping.rounds == stepping.rounds);
+    CHECK(leaping.tokens == stepping.tokens);
+    CHECK(Seconds(leaping.took) == Approx(Seconds(stepping.took)).epsilon(1e-3));
+    CHECK(leaping.leaps > 0);
+    CHECK(stepping.leaps == 0);
+    CHECK(leaping.events < stepping.events);
+  }
+}
+
+TEST_CASE("where device-time went adds up under all kinds of failures, and the job goes on") {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    INFO("seed " << seed);
+    const Scene scene = testing::MakeSmallScene(testing::MakeSpec(200'000), 2, 3);
+    const RunResult result = PlayOne(scene, DrawAll(scene, seed), seed, hours(24));
+    CheckSums(scene, result);
+    CHECK(result.rounds > 100);
+    CHECK(result.goodput() > 0.1);
+    CHECK(result.goodput() < 1);
+    CHECK(result.failures > 10);
+    CHECK(!result.costs.empty());
+  }
+}
+
+}  // namespace
+}  // namespace atl::rehearsal

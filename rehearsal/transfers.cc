@@ -1,0 +1,118 @@
+// A worker's pushes and pulls, over the links between sites.
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rehearsal/players.h"
+
+namespace atl::rehearsal {
+namespace {
+
+constexpr Duration kUnanswered = std::chrono::seconds(60);
+constexpr Duration kRefusedByNone = std::chrono::seconds(6);  // no server answers
+
+// What every push holds.
+ps::SharedBytes SomeValues(int64_t elements) {
+  static const auto values = std::make_shared<const std::vector<float>>(1 << 16, 1e-3f);
+  const auto all = std::as_bytes(std::span(*values));
+  return {values, all.subspan(0, static_cast<size_t>(elements) * sizeof(float))};
+}
+
+}  // namespace
+
+void Worker::Do(const worker::CancelTransfers&) {
+  ++transfers_;
+  for (const int64_t transfer : std::exchange(on_links_, {})) world_.links.Cancel(transfer);
+}
+
+void Worker::Do(const worker::PushShards& action) {
+  for (const worker::ShardPart& part : action.shards) PushPart(action, part);
+}
+
+void Worker::PushPart(const worker::PushShards& action, const worker::ShardPart& part) {
+  const PushId id = worker::MakePushId(action, part);
+  const Worker* const sender = part.sender.empty() ? this : world_.FindWorker(part.sender);
+  Server* const server = world_.FindServer(part.server);
+  const bool whole = action.contribution.base_version == kNoVersion ||
+                     IsFill(action.contribution.base_version);
+  const Encoding encoding =
+      whole ? Encoding::kFloat32 : world_.scene.spec.outer.push_encoding;
+  const int64_t bytes =
+      EncodedBytes(encoding, static_cast<int64_t>(world_.layer_parameters));
+  const auto open = std::make_shared<bool>(true);
+  const auto finish = [this, id, bytes, open, at = run(), transfers = transfers_](
+                          ShardPushStatus status, const std::string& why) {
+    if (!Wants(at, transfers) || !std::exchange(*open, false)) return;
+    Deliver(PushShardDone{id, status, why, bytes});
+  };
+  const auto arrive = [this, server, finish, id, elements = part.part().size(), at = run(),
+                       transfers = transfers_] {
+    if (!Wants(at, transfers)) return;
+    if (!server->alive()) {
+      return AfterInRun(kRefusedByNone, [finish] {
+        finish(ShardPushStatus::kFailed, "the server does not answer");
+      });
+    }
+    AfterInRun(kUnanswered, [finish] { finish(ShardPushStatus::kFailed, "timed out"); });
+    const auto answer = [this, server, finish](PushStatus status, const std::string& why) {
+      const auto mapped = status == PushStatus::kRefused ? ShardPushStatus::kRefused
+                                                         : ShardPushStatus::kStaged;
+      world_.Say(server->site(), site_, [finish, mapped, why] { finish(mapped, why); });
+    };
+    server->process().Push({id, Encoding::kFloat32, elements, SomeValues(elements), 0}, answer);
+  };
+  on_links_.push_back(
+      world_.links.Send({sender->site_, server->site()}, static_cast<double>(bytes), arrive));
+}
+
+void Worker::Do(const worker::StartPull& action) {
+  if (pull_missing_ == 0) on_links_.clear();
+  pull_number_ = action.pull;
+  pull_missing_ = std::ssize(action.shards);
+  for (const worker::ShardPart& part : action.shards) PullPart(action, part);
+}
+
+void Worker::PullPart(const worker::StartPull& action, const worker::ShardPart& part) {
+  Server* const server = world_.FindServer(part.server);
+  const int64_t bytes = EncodedBytes(world_.scene.spec.outer.pull_encoding,
+                                     static_cast<int64_t>(world_.layer_parameters));
+  const int64_t pull = action.pull;
+  const auto fails = [this, pull, at = run(), transfers = transfers_](
+                         PullFailure failure, Version newer, const std::string& why) {
+    if (!Wants(at, transfers) || pull_number_ != pull) return;
+    pull_number_ = -1;
+    Deliver(worker::PullFailed{pull, failure, newer, why});
+  };
+  const auto arrived = [this, pull, bytes, at = run(), transfers = transfers_,
+                        shards = std::ssize(action.shards)] {
+    if (!Wants(at, transfers) || pull_number_ != pull || --pull_missing_ > 0) return;
+    Deliver(worker::PullDone{pull, bytes * shards});
+  };
+  const auto answer = [this, server, bytes, fails, arrived](const ps::ReplyPull* reply,
+                                                            const ps::RefusePull* refusal) {
+    if (reply != nullptr) {
+      on_links_.push_back(
+          world_.links.Send({server->site(), site_}, static_cast<double>(bytes), arrived));
+      return;
+    }
+    const PullFailure failure = refusal->refusal == PullRefusal::kNotYet ? PullFailure::kNotYet
+                                : refusal->refusal == PullRefusal::kSuperseded
+                                    ? PullFailure::kSuperseded
+                                    : PullFailure::kError;
+    world_.Say(server->site(), site_, [fails, failure, copy = *refusal] {
+      fails(failure, copy.current, copy.reason);
+    });
+  };
+  const ps::PullArrived request{action.job, action.version, part.shard, 0, 0, 0, kPullServed};
+  const auto requested = [this, server, request, answer, fails] {
+    if (server->alive()) return server->process().Pull(request, answer);
+    AfterInRun(kRefusedByNone,
+               [fails] { fails(PullFailure::kError, kNoVersion, "the server does not answer"); });
+  };
+  world_.timeline.After(world_.links.Latency({site_, server->site()}), requested);
+}
+
+}  // namespace atl::rehearsal
