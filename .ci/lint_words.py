@@ -6,7 +6,7 @@ import tokenize
 
 # Everything that git has under these is checked, but for what EXCLUDED begins.
 CLEANED = ("*.md", "bench/", "cli/", "common/", "coordinator/", "dashboard/", "deploy/", "docs/",
-           "kernels/", "paramserver/", "proto/", "tests/", "third_party/", "worker/")
+           "kernels/", "paramserver/", "proto/", "rehearsal/", "tests/", "third_party/", "worker/")
 EXCLUDED = ("dashboard/built/", "dashboard/package-lock.json")
 
 # What stands in the way of a search for the field's terms, with the term to write instead.

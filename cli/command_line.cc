@@ -26,6 +26,7 @@
 #include "cli/model/tokenize.h"
 #include "cli/plan.h"
 #include "cli/profile.h"
+#include "cli/rehearse.h"
 #include "cli/run/program.h"
 #include "cli/run/run.h"
 #include "cli/text/output.h"
@@ -281,6 +282,9 @@ class CommandLine {
     AddPlanFlags(*Add("simulate", "simulate one layout under one schedule",
                       [this] { return SimulateCommand(global_, plan_); }),
                  true, &plan_);
+    AddRehearseFlags(*AddLocal("rehearse", "play a job's whole run under failures, many times",
+                               [this] { return Rehearse(global_, rehearse_); }),
+                     &rehearse_);
   }
 
   void AddClusterCommands() {
@@ -420,6 +424,7 @@ class CommandLine {
   GenerateFlags generate_;
   RecoverFlags recover_;
   PlanFlags plan_;
+  RehearseFlags rehearse_;
   PredictFlags predict_;
   TokenizeFlags tokenize_;
   TraceFlags trace_;

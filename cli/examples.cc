@@ -48,7 +48,10 @@ constexpr Examples kExamples[] = {
     {"profile", "atoll profile", "atoll profile lm-1 --json"},
     {"plan", "atoll plan job.toml --cluster cluster.toml", "atoll plan lm-1"},
     {"simulate", "atoll simulate job.toml --cluster cluster.toml --schedule 1f1b",
-     "atoll simulate --model gpt2 --batch 16 --cluster cluster.toml --rounds 20"},
+     "atoll simulate --model gpt2 --batch 16 --cluster cluster.toml"},
+    {"rehearse", "atoll rehearse job.toml --cluster cluster.toml --failures failures.toml",
+     "atoll rehearse job.toml --cluster cluster.toml --failures failures.toml --compare "
+     "checkpoint.peer_copies=0,1,2"},
     {"trace", "atoll trace lm-1", "atoll trace lm-1 --island 1 --out step.json"},
     {"init", "atoll init --dev", "atoll init --host coordinator.example"},
     {"token", "atoll token create --role worker,paramserver --uses 8", "atoll token ls"},

@@ -269,18 +269,6 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   return flags.job.empty() ? absl::OkStatus() : CheckLimits(task.request.spec, rate);
 }
 
-absl::Status RunRounds(const Global& global, const PlanFlags& flags, const Task& task,
-                       const plan::Costs& costs) {
-  ATOLL_ASSIGN_OR_RETURN(const ScopePlans plans, PlanTask(flags, task, costs, IslandScope::kSite));
-  plan::IslandOptions islands = task.islands;
-  islands.steps_per_round = plans.choice.steps_per_round;
-  ATOLL_ASSIGN_OR_RETURN(const std::string text,
-                         PlayRounds(plans.cluster, costs, plans.choice, islands,
-                                    task.tokens_per_sample, flags.faults, global.structured));
-  std::cout << text;
-  return absl::OkStatus();
-}
-
 // Plans, or reads each island of the layout's file, checked and played as islands play a plan that
 // their job brings along.
 absl::StatusOr<std::vector<plan::IslandOfSite>> PlansToPlay(const PlanFlags& flags,
@@ -310,7 +298,6 @@ absl::StatusOr<std::vector<plan::IslandOfSite>> PlansToPlay(const PlanFlags& fla
 absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(flags));
   const plan::Costs costs = MakeCosts(task);
-  if (flags.faults.rounds) return RunRounds(global, flags, task, costs);
   ATOLL_ASSIGN_OR_RETURN(std::vector<plan::IslandOfSite> plans, PlansToPlay(flags, task, costs));
   const std::string reason =
       absl::StrCat("layout ", flags.layout.empty() ? "planned" : flags.layout, ", schedule ",
@@ -319,24 +306,12 @@ absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
     island.plan.alternatives.clear();
     island.plan.reason = reason;
   }
-  std::string failures;
-  if (!flags.faults.fail.empty() || !flags.faults.outage.empty()) {
-    if (plans.size() > 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(flags.layout, ": has ", plans.size(),
-                       " islands, and --fail and --outage play one: leave one of them in it"));
-    }
-    ATOLL_ASSIGN_OR_RETURN(
-        failures, PlayFailures(task.cluster, plans[0].plan, flags.faults, global.structured));
-  }
   for (const auto& [name, cluster, plan] : plans) {
     if (global.structured) break;
     if (!name.empty()) std::cout << (&plan == &plans[0].plan ? "" : "\n") << name << ": ";
     std::cout << RenderTable(cluster, plan) << "\n" << RenderTimes(cluster, plan);
   }
-  if (!global.structured || !failures.empty()) {
-    std::cout << failures;
-  } else {
+  if (global.structured) {
     std::cout << Document(ToMessage(task.cluster, costs, plans, task.tokens_per_sample));
   }
   return WritePictures(flags, plans);
@@ -423,17 +398,7 @@ std::string BadFlag(const PlanFlags& flags, bool simulate) {
     return absl::StrCat("--schedule ", flags.schedule, ": there are ",
                         absl::StrJoin(sim::ScheduleNames(), ", "));
   }
-  if (flags.faults.rounds && !(flags.layout.empty() && flags.schedule.empty())) {
-    return "--rounds plays the best plan of each site: not with --layout or --schedule";
-  }
-  if (flags.faults.rounds && !(flags.trace.empty() && flags.svg.empty())) {
-    return "--rounds plays no step that could be drawn: not with --trace or --svg";
-  }
-  if (!(flags.faults.fail.empty() && flags.faults.outage.empty()) &&
-      !(flags.trace.empty() && flags.svg.empty())) {
-    return "--trace and --svg draw the step without failures: not with --fail or --outage";
-  }
-  return BadFaultFlag(flags.faults);
+  return "";
 }
 
 int Run(const Global& global, const PlanFlags& flags,

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "cli/faults.h"
 
 namespace atl::cli {
 
@@ -38,51 +37,9 @@ struct PlanFlags {
   // simulate
   std::string layout;    // file, as `plan --json` prints it; empty: what is planned
   std::string schedule;  // empty: the layout's own
-  FaultFlags faults;
 };
 
-// `App` is CLI::App; here and below.
-template <class App>
-void AddFaultFlags(App& app, PlanFlags* flags) {
-  app.add_option(
-         "--fail", flags->faults.fail,
-         "a device fails, for good or until it is back: DEVICE@SECONDS or DEVICE@SECONDS-SECONDS; "
-         "with --rounds a site's island")
-      ->delimiter(',');
-  app.add_option("--outage", flags->faults.outage,
-                 "a link is down: FROM>TO@SECONDS-SECONDS, with sites or devices")
-      ->delimiter(',');
-  app.add_option("--detect", flags->faults.detect_s, "seconds until a failure is detected")
-      ->capture_default_str()
-      ->needs("--fail");
-  auto* rounds =
-      app.add_option("--rounds", flags->faults.rounds,
-                     "simulate N outer rounds with an island per site instead of a step");
-  app.add_option("--restore", flags->faults.restore_s,
-                 "seconds from a device's return until the step begins again")
-      ->capture_default_str()
-      ->needs("--fail")
-      ->excludes(rounds);
-  app.add_option("--grace", flags->faults.grace_s,
-                 "seconds that a round waits after its first complete contribution")
-      ->capture_default_str()
-      ->needs(rounds);
-}
-
-// Adds the flags of outer rounds; they need the option `needed`, since they would otherwise do
-// nothing.
-template <class App>
-void AddRoundFlags(App& app, const char* needed, PlanFlags* flags) {
-  auto* steps =
-      app.add_option("--steps-per-round", flags->steps_per_round,
-                     "inner steps between exchanges of islands; the job's, or as the links allow");
-  auto* overlap = app.add_flag("--overlap,!--no-overlap", flags->overlap,
-                               "islands train during an exchange (the default of jobs)");
-  if (needed == nullptr) return;
-  steps->needs(needed);
-  overlap->needs(needed);
-}
-
+// `App` is CLI::App.
 template <class App>
 void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
   app.add_option("JOB", flags->job,
@@ -122,8 +79,6 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
     app.add_option("--schedule", flags->schedule,
                    "best, gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-1p, zb-2p, zb-v, v-half, "
                    "v-min, jeeves, jeeves-search or compact-zb; without it, the layout's own");
-    AddFaultFlags(app, flags);
-    AddRoundFlags(app, "--rounds", flags);
     return;
   }
   app.add_option("--islands", flags->islands,
@@ -132,13 +87,16 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
   app.add_option("--island-cost", flags->island_cost,
                  "more samples for the same loss with each doubling of the islands, as a share")
       ->capture_default_str();
-  AddRoundFlags(app, nullptr, flags);
+  app.add_option("--steps-per-round", flags->steps_per_round,
+                 "inner steps between exchanges of islands; the job's, or as the links allow");
+  app.add_flag("--overlap,!--no-overlap", flags->overlap,
+               "islands train during an exchange (the default of jobs)");
 }
 
 // Prints the best known layout, why, and the alternatives.
 int PlanCommand(const Global& global, const PlanFlags& flags);
 
-// Plays one layout under one schedule, with failures where requested; or outer rounds.
+// Plays one layout under one schedule.
 int SimulateCommand(const Global& global, const PlanFlags& flags);
 
 }  // namespace atl::cli

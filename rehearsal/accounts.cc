@@ -3,8 +3,9 @@
 namespace atl::rehearsal {
 
 const char* Name(Use use) {
-  constexpr const char* kNames[] = {"computing",   "waiting_for_transfers", "replayed",
-                                    "re_planning", "restarting",            "waiting_for_devices"};
+  constexpr const char* kNames[] = {"computing",  "waiting_for_transfers",
+                                    "replayed",   "re_planning",
+                                    "restarting", "waiting_for_devices"};
   return kNames[static_cast<int>(use)];
 }
 

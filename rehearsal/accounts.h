@@ -35,7 +35,7 @@ class Accounts {
   // What it does other than compute, from now until it computes again, is owed to this failure.
   void Blame(Instant now, size_t worker, int64_t failure);
   int64_t blamed(size_t worker) const { return workers_[worker].failure; }
-  // So much of what a worker's devices have done was in vain, owed to the failure that it is blamed
+  // So much of what a worker's devices have done was lost, owed to the failure that it is blamed
   // for.
   void MoveToReplayed(size_t worker, Use from, Duration time);
   // Likewise, of finished steps: End(share) takes them out of the sum of all.

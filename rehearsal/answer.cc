@@ -33,9 +33,8 @@ absl::StatusOr<std::vector<RunResult>> PlayAll(const Scene& scene, Searches& sea
     for (int64_t i = next++; i < seeds; i = next++) {
       const uint64_t seed = first_seed + static_cast<uint64_t>(i);
       const absl::StatusOr<std::vector<Failure>> drawn = Draw(failures, scene, until, seed);
-      played[static_cast<size_t>(i)] =
-          drawn.ok() ? Play(scene, searches, *drawn, until, seed)
-                     : absl::StatusOr<RunResult>(drawn.status());
+      played[static_cast<size_t>(i)] = drawn.ok() ? Play(scene, searches, *drawn, until, seed)
+                                                  : absl::StatusOr<RunResult>(drawn.status());
     }
   };
   const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
@@ -53,7 +52,7 @@ absl::StatusOr<std::vector<RunResult>> PlayAll(const Scene& scene, Searches& sea
 
 }  // namespace
 
-Spread SpreadOf(std::vector<double> values) {
+Spread GetSpread(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
   const auto at = [&](double share) {
@@ -70,8 +69,7 @@ absl::StatusOr<Answer> Rehearse(const Scene& scene, const Failures& failures, Du
   Searches searches(&scene);
   Answer answer;
   ATOLL_ASSIGN_OR_RETURN(answer.bound, PlayBound(scene, searches, until));
-  ATOLL_ASSIGN_OR_RETURN(answer.runs,
-                         PlayAll(scene, searches, failures, until, first_seed, seeds));
+  ATOLL_ASSIGN_OR_RETURN(answer.runs, PlayAll(scene, searches, failures, until, first_seed, seeds));
   std::vector<double> finish, price, rate, goodput;
   double all = 0;
   for (const RunResult& run : answer.runs) {
@@ -81,16 +79,16 @@ absl::StatusOr<Answer> Rehearse(const Scene& scene, const Failures& failures, Du
     goodput.push_back(run.goodput());
     all += run.device_seconds();
     for (size_t u = 0; u < run.uses.size(); ++u) answer.shares[u] += run.uses[u];
-    answer.dearest.insert(answer.dearest.end(), run.costs.begin(),
-                          run.costs.begin() + std::min(std::ssize(run.costs),
-                                                       static_cast<std::ptrdiff_t>(kDearest)));
+    answer.dearest.insert(
+        answer.dearest.end(), run.costs.begin(),
+        run.costs.begin() + std::min(std::ssize(run.costs), static_cast<std::ptrdiff_t>(kDearest)));
   }
   for (double& share : answer.shares) share /= all;
   answer.finished = std::ssize(finish);
-  answer.finish_s = SpreadOf(std::move(finish));
-  answer.price = SpreadOf(std::move(price));
-  answer.tokens_per_s = SpreadOf(std::move(rate));
-  answer.goodput = SpreadOf(std::move(goodput));
+  answer.finish_s = GetSpread(std::move(finish));
+  answer.price = GetSpread(std::move(price));
+  answer.tokens_per_s = GetSpread(std::move(rate));
+  answer.goodput = GetSpread(std::move(goodput));
   std::stable_sort(
       answer.dearest.begin(), answer.dearest.end(),
       [](const FailureCost& a, const FailureCost& b) { return a.total() > b.total(); });
@@ -99,8 +97,8 @@ absl::StatusOr<Answer> Rehearse(const Scene& scene, const Failures& failures, Du
 }
 
 std::string Prevention(const FailureCost& cost, const JobSpec& spec) {
-  const auto most = static_cast<Use>(
-      std::max_element(cost.uses.begin(), cost.uses.end()) - cost.uses.begin());
+  const auto most =
+      static_cast<Use>(std::max_element(cost.uses.begin(), cost.uses.end()) - cost.uses.begin());
   const FailureKind kind = cost.failure.kind;
   if (kind == FailureKind::kServer && most != Use::kWaiting) {
     return spec.outer.shard_copies < 2 ? "outer.shard_copies = 2" : "a quicker restart";

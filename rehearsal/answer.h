@@ -19,7 +19,7 @@ namespace atl::rehearsal {
 struct Spread {
   double low = 0, median = 0, high = 0;
 };
-Spread SpreadOf(std::vector<double> values);
+Spread GetSpread(std::vector<double> values);
 
 struct Answer {
   std::vector<RunResult> runs;  // by seed

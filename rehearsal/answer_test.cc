@@ -9,7 +9,7 @@ namespace atl::rehearsal {
 namespace {
 
 TEST_CASE("quantiles lie between neighbours") {
-  const Spread spread = SpreadOf({4, 1, 2, 3, 5});
+  const Spread spread = GetSpread({4, 1, 2, 3, 5});
   CHECK(spread.low == Approx(1.2));
   CHECK(spread.median == Approx(3));
   CHECK(spread.high == Approx(4.8));

@@ -90,9 +90,9 @@ worker::Reconfigured Worker::KeepState(Duration* takes, Duration* replay) {
   if (action.resume != 0) {
     done.resumed = world_.saves.contains(action.resume);
     state.valid = done.resumed;
-    *takes += FromSeconds(kStateBytes * static_cast<double>(world_.scene.parameters()) /
-                          static_cast<double>(action.plan.members.size() + 1) /
-                          kDiskBytesPerSecond);
+    *takes +=
+        FromSeconds(kStateBytes * static_cast<double>(world_.scene.parameters()) /
+                    static_cast<double>(action.plan.members.size() + 1) / kDiskBytesPerSecond);
     return done;
   }
   if (!same) {
@@ -124,9 +124,10 @@ void Worker::SetUp() {
   Duration takes = world_.scene.times.set_up, replay{0};
   const std::set<std::pair<NodeId, Incarnation>> had = world_.islands[action.island].holders;
   worker::Reconfigured done = KeepState(&takes, &replay);
-  const bool joined = std::any_of(
-      action.plan.members.begin(), action.plan.members.end(),
-      [&](const IslandMember& m) { return !had.contains({m.worker, m.incarnation}); });
+  const bool joined = std::any_of(action.plan.members.begin(), action.plan.members.end(),
+                                  [&](const IslandMember& m) {
+                                    return !had.contains({m.worker, m.incarnation});
+                                  });
   if (joined && world_.islands[action.island].valid && !world_.scene.free_links) {
     takes += FromSeconds(kStateBytes * static_cast<double>(world_.scene.parameters()) /
                          static_cast<double>(action.plan.members.size()) /
@@ -179,8 +180,8 @@ void Worker::HoldState() {
   state.members.clear();
   state.holders.clear();
   for (const IslandMember& member : plan_.members) {
-    const bool part = std::any_of(
-        plan_.replicas.begin(), plan_.replicas.end(), [&](const PlanReplica& replica) {
+    const bool part =
+        std::any_of(plan_.replicas.begin(), plan_.replicas.end(), [&](const PlanReplica& replica) {
           const std::vector<std::string>& devices = replica.stages.front().devices;
           return std::find(devices.begin(), devices.end(), member.worker + "/0") != devices.end();
         });
@@ -253,16 +254,14 @@ void Worker::Do(const worker::Validate& action) {
   const double steps = static_cast<double>(sequences) /
                        static_cast<double>(world_.spec.inner.batch_sequences) * kForwardShare;
   Finish(FromSeconds(Seconds(step_time()) * steps),
-         worker::ValidationDone{action.version, 1.0,
-                                sequences * world_.spec.data.sequence_length});
+         worker::ValidationDone{action.version, 1.0, sequences * world_.spec.data.sequence_length});
 }
 
 void Worker::Do(const worker::CaptureDelta& action) {
   steps_since_base_ = 0;
   Finish(milliseconds(1), worker::DeltaCaptured{action.contribution});
-  AfterInRun(milliseconds(1) + CopyTime(8), [this, id = action.contribution] {
-    Deliver(worker::DeltaReady{id});
-  });
+  AfterInRun(milliseconds(1) + CopyTime(8),
+             [this, id = action.contribution] { Deliver(worker::DeltaReady{id}); });
 }
 
 void Worker::Do(const worker::AdoptPulled& action) {

@@ -10,7 +10,7 @@ namespace atl::rehearsal {
 namespace {
 
 constexpr char kCluster[] = "00000000000000aa";
-// Nothing is heard of a member without news.
+// Members whose state does not change say nothing for so long.
 constexpr Duration kQuiet = std::chrono::hours(24);
 constexpr Duration kPreparedPlan = std::chrono::milliseconds(50);
 // The planner prepares for the loss of so many workers (coordinator/prepared_plans.h).

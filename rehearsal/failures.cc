@@ -82,9 +82,9 @@ absl::StatusOr<Failure> ReadEvent(const v1::FailureEvent& event, const std::stri
 absl::StatusOr<FailureLaw> ReadLaw(const v1::FailureLaw& read, const std::string& where) {
   FailureLaw law;
   ATOLL_ASSIGN_OR_RETURN(
-      law.kind, ToKind(read.kind() == v1::FAILURE_KIND_UNSPECIFIED ? v1::FAILURE_KIND_DEVICE
-                                                                   : read.kind(),
-                       where));
+      law.kind,
+      ToKind(read.kind() == v1::FAILURE_KIND_UNSPECIFIED ? v1::FAILURE_KIND_DEVICE : read.kind(),
+             where));
   law.of = read.of();
   law.mtbf_hours = read.mtbf_hours();
   if (!(law.mtbf_hours > 0) || law.mtbf_hours > 1e9) {
@@ -188,8 +188,8 @@ absl::Status DrawLaw(const Failures& failures, const Scene& scene, size_t number
   const FailureLaw& law = failures.laws[number];
   const Subjects subjects = ListSubjects(scene, law.kind, law.of);
   if (subjects.empty()) {
-    return absl::NotFoundError(absl::StrCat("failures[", number, "]: no ", Name(law.kind), " is of \"",
-                                            law.of, "\""));
+    return absl::NotFoundError(
+        absl::StrCat("failures[", number, "]: no ", Name(law.kind), " is of \"", law.of, "\""));
   }
   uint64_t index = 0;
   for (const auto& [subject, workers] : subjects) {
@@ -198,8 +198,13 @@ absl::Status DrawLaw(const Failures& failures, const Scene& scene, size_t number
     for (;;) {
       hours += -law.mtbf_hours * std::log(1 - rng.Uniform());
       if (hours * 3600 >= Seconds(until)) break;
-      Failure failure{FromSeconds(hours * 3600), law.kind, subject, law.repair.Draw(rng),
-                      law.notice, law.factor, workers};
+      Failure failure{FromSeconds(hours * 3600),
+                      law.kind,
+                      subject,
+                      law.repair.Draw(rng),
+                      law.notice,
+                      law.factor,
+                      workers};
       const bool together = rng.Chance(law.together_share) && !law.together.empty();
       if (together && workers.size() == 1) {
         failure.workers = Neighbours(failures, scene, law.together, workers[0]);
@@ -235,8 +240,8 @@ absl::StatusOr<Duration> ParseTime(absl::string_view text) {
   if (unit == units.end() ||
       !absl::SimpleAtod(absl::StripAsciiWhitespace(stripped.substr(0, end + 1)), &value) ||
       !(value >= 0) || value * unit->second > kSecondsMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\": write a time such as \"90 s\", \"2 min\", \"1.5 h\" or \"3 d\""));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", text, "\": write a time such as \"90 s\", \"2 min\", \"1.5 h\" or \"3 d\""));
   }
   return FromSeconds(value * unit->second);
 }
@@ -283,10 +288,9 @@ absl::StatusOr<std::vector<Failure>> Draw(const Failures& failures, const Scene&
       for (const auto& [name, workers] : subjects) {
         if (some.size() < 8) some.push_back(name);
       }
-      return absl::NotFoundError(absl::StrCat("events[", i, "].subject = \"", event.subject,
-                                              "\": there is no such ", Name(event.kind),
-                                              "; there are ", absl::StrJoin(some, ", "),
-                                              some.size() < subjects.size() ? ", ..." : ""));
+      return absl::NotFoundError(absl::StrCat(
+          "events[", i, "].subject = \"", event.subject, "\": there is no such ", Name(event.kind),
+          "; there are ", absl::StrJoin(some, ", "), some.size() < subjects.size() ? ", ..." : ""));
     }
     event.workers = found->second;
     if (event.at < until) drawn.push_back(std::move(event));

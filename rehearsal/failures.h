@@ -36,7 +36,7 @@ struct Failure {
   std::string subject;
   Duration lasts = Duration::max();  // for good
   Duration notice{0};
-  double factor = 0;                     // of a link's bandwidth
+  double factor = 0;                      // of a link's bandwidth
   std::vector<std::string> workers = {};  // that fail, where they do; by name, in order
 };
 
@@ -75,7 +75,8 @@ absl::StatusOr<Duration> ParseTime(absl::string_view text);
 absl::StatusOr<Failures> ParseFailures(absl::string_view text, const std::string& path);
 
 // The events of the file and of its laws up to `until`, by time. The same seed gives the same ones,
-// and a subject's do not depend on the other subjects'. NOT_FOUND names a subject that is not there.
+// and a subject's do not depend on the other subjects'. NOT_FOUND names a subject that is not
+// there.
 absl::StatusOr<std::vector<Failure>> Draw(const Failures& failures, const Scene& scene,
                                           Duration until, uint64_t seed);
 

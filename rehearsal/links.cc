@@ -27,8 +27,8 @@ double Links::BytesPerSecond(const Ends& ends, const Link& link) const {
 }
 
 void Links::Advance(const Ends& ends, Link& link) {
-  const double carried =
-      BytesPerSecond(ends, link) * Seconds(timeline_.now() - std::exchange(link.since, timeline_.now()));
+  const double carried = BytesPerSecond(ends, link) *
+                         Seconds(timeline_.now() - std::exchange(link.since, timeline_.now()));
   for (auto& [number, transfer] : link.transfers) {
     transfer.left = std::max(0.0, transfer.left - carried);
   }

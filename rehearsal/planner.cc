@@ -24,7 +24,7 @@ IslandPlan Renamed(IslandPlan plan, const std::map<std::string, NodeId>& names) 
 }
 
 // The workers that hold a layer of a replica, by rank.
-std::vector<NodeId> HoldersOf(const PlanReplica& replica, int32_t layer) {
+std::vector<NodeId> ListLayerHolders(const PlanReplica& replica, int32_t layer) {
   std::vector<NodeId> holders;
   for (const PlanStage& stage : replica.stages) {
     if (layer < stage.first_layer || layer >= stage.first_layer + stage.layers) continue;
@@ -42,7 +42,8 @@ Holders ListHolders(const IslandPlan& plan, size_t layers) {
   for (int r = 0; r < static_cast<int>(plan.replicas.size()); ++r) {
     for (size_t l = 0; l < layers; ++l) {
       const auto layer = static_cast<int32_t>(l);
-      const std::vector<NodeId> ranks = HoldersOf(plan.replicas[static_cast<size_t>(r)], layer);
+      const std::vector<NodeId> ranks =
+          ListLayerHolders(plan.replicas[static_cast<size_t>(r)], layer);
       for (size_t rank = 0; rank < ranks.size(); ++rank) {
         holders[{layer, rank, ownership.GetShardIndex(r)}].insert(ranks[rank]);
       }
@@ -161,14 +162,14 @@ absl::StatusOr<IslandPlan> Planner::Plan(const PlanRequest& query, int32_t layer
   return carried;
 }
 
-const IslandPlan* Planner::RealOf(std::vector<NodeId> members) const {
+const IslandPlan* Planner::FindReal(std::vector<NodeId> members) const {
   std::sort(members.begin(), members.end());
   const auto found = real_.find(members);
   return found == real_.end() ? nullptr : &found->second;
 }
 
 bool Planner::Survives(const std::vector<NodeId>& members, const std::set<NodeId>& lost) const {
-  const IslandPlan* plan = RealOf(members);
+  const IslandPlan* plan = FindReal(members);
   if (lost.empty() || plan == nullptr) return lost.empty();
   const Holders holders = ListHolders(*plan, scene_.facts.layers.size());
   return std::all_of(holders.begin(), holders.end(), [&](const auto& entry) {
@@ -178,7 +179,7 @@ bool Planner::Survives(const std::vector<NodeId>& members, const std::set<NodeId
 }
 
 bool Planner::IsRedundant(const std::vector<NodeId>& members) const {
-  const IslandPlan* plan = RealOf(members);
+  const IslandPlan* plan = FindReal(members);
   if (plan == nullptr) return false;
   const Holders holders = ListHolders(*plan, scene_.facts.layers.size());
   return std::all_of(holders.begin(), holders.end(),

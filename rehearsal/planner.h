@@ -53,7 +53,7 @@ class Planner {
   bool IsRedundant(const std::vector<NodeId>& members) const;
 
  private:
-  const IslandPlan* RealOf(std::vector<NodeId> members) const;
+  const IslandPlan* FindReal(std::vector<NodeId> members) const;
 
   const Scene& scene_;
   Searches& searches_;

@@ -6,7 +6,8 @@
 // elements each. Transfers have the real model's bytes. All pseudo-gradients are alike, so none is
 // rejected.
 //
-// Heartbeats without news are not sent: the coordinator learns of a loss when its detection is over.
+// Heartbeats that report no change are not sent: the coordinator learns of a loss when its
+// detection is over.
 
 #ifndef ATOLL_REHEARSAL_PLAYERS_H_
 #define ATOLL_REHEARSAL_PLAYERS_H_
@@ -36,7 +37,7 @@ class Coordinator;
 class Server;
 class Worker;
 
-// What an island's members hold of its training state, whoever leads it.
+// What an island's members hold of its training state, whichever leads it.
 struct IslandState {
   Generation generation = 0;
   bool valid = false;
@@ -77,7 +78,7 @@ struct World {
   int64_t steps = 0;
   int64_t leaps = 0;
   uint64_t hash = 1469598103934665603u;  // of the coordinator's decisions, without their times
-  std::string trouble;                   // a broken promise: the rehearsal is of no use
+  std::string trouble;                   // a broken guarantee: the rehearsal is of no use
 };
 
 class Coordinator : public Node {
@@ -148,9 +149,7 @@ class Server : public Member, private ServerProcess::Host {
   void After(Duration delay, Timeline::Action action) override {
     AfterInRun(delay, std::move(action));
   }
-  void Arm(Instant deadline, Timeline::Action tick) override {
-    ArmTick(deadline, std::move(tick));
-  }
+  void Arm(Instant deadline, Timeline::Action tick) override { ArmTick(deadline, std::move(tick)); }
   void SendUp(ServerMessage message) override {
     Member::SendUp(FromServer{name(), incarnation_, std::move(message)});
   }
@@ -166,7 +165,7 @@ class Server : public Member, private ServerProcess::Host {
   ServerProcess process_;
 };
 
-// A worker's process: the real core, and its island's devices as times. worker.cc has its life,
+// A worker's process: the real core, and its island's devices as times. worker.cc has its runs,
 // commands.cc what it does for its core, leaps.cc how steps pass.
 class Worker : public Member {
  public:
@@ -196,7 +195,7 @@ class Worker : public Member {
   // Steps that a copy of the core has made ahead of time.
   struct Leap {
     std::unique_ptr<WorkerCore> ahead;
-    Instant last;            // when its last step ends
+    Instant last;  // when its last step ends
     int64_t steps = 0;
     int64_t tokens = 0;
     worker::Actions actions;  // of its last step
@@ -244,7 +243,7 @@ class Worker : public Member {
   // long it takes to move and replay.
   worker::Reconfigured KeepState(Duration* takes, Duration* replay);
   void HoldState();
-  // The devices' work of so long was in vain.
+  // The devices' work of so long was lost.
   void LoseWork(Use from, Duration time);
   SavedState MakeSavedState(const worker::SaveState& action) const;
   Duration CopyTime(double bytes_per_parameter) const;
@@ -271,11 +270,11 @@ class Worker : public Member {
   ClusterMark mark_;
   std::set<JobId> held_;
   std::unique_ptr<WorkerCore> core_;
-  int64_t command_ = 0;         // number of the outstanding command's end
-  bool outstanding_ = false;    // but for a step
+  int64_t command_ = 0;       // number of the outstanding command's end
+  bool outstanding_ = false;  // but for a step
   bool preparing_ = false;
   bool leaving_ = false;
-  bool said_ = false;           // in the newest Step: an answer may come soon
+  bool said_ = false;  // in the newest Step: an answer may come soon
   JobId job_;
 
   // Leading.
@@ -283,7 +282,7 @@ class Worker : public Member {
   bool setting_up_ = false;
   IslandId island_ = -1;
   Generation generation_ = 0;
-  IslandPlan plan_;             // set up; number 0 and no members: none
+  IslandPlan plan_;  // set up; number 0 and no members: none
   bool leads_ = false;
   int64_t steps_since_base_ = 0;  // that a loss of the state costs
 

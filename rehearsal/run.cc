@@ -85,8 +85,7 @@ class Fate {
   void EndWorker(const Failure& failure, const std::string& name) {
     Worker* const worker = world_.FindWorker(name);
     const bool process = failure.kind == FailureKind::kWorker;
-    const bool machine =
-        failure.kind == FailureKind::kNode || failure.kind == FailureKind::kSite;
+    const bool machine = failure.kind == FailureKind::kNode || failure.kind == FailureKind::kSite;
     worker->Crash(machine);
     if (!process) world_.accounts.SetDown(world_.timeline.now(), worker->index(), true);
     Instant& until = down_until_[worker->index()];
@@ -135,7 +134,7 @@ class Fate {
     });
   }
 
-  // Of those that the coordinator does not hear, or that do not hear it.
+  // Ends those that do not reach the coordinator, or that it does not reach.
   void LoseConnections(const Links::Ends& ends) {
     if (world_.links.IsUp(ends)) return;
     const std::string& there = world_.coordinator->site();
@@ -208,8 +207,8 @@ absl::StatusOr<RunResult> Play(const Scene& scene, Searches& searches,
   }
   if (!world.trouble.empty()) {
     return absl::InternalError(absl::StrCat("the rehearsal failed after ",
-                                            Seconds(world.timeline.now() - Instant{}), " s: ",
-                                            world.trouble));
+                                            Seconds(world.timeline.now() - Instant{}),
+                                            " s: ", world.trouble));
   }
   RunResult result;
   result.seed = seed;
@@ -224,10 +223,10 @@ absl::StatusOr<RunResult> Play(const Scene& scene, Searches& searches,
     result.rounds = progress->round;
   }
   for (const auto& worker : world.workers) worker->BringTo(end);
-  const double share = world.trained_tokens == 0
-                           ? 0
-                           : 1 - static_cast<double>(result.tokens) /
-                                     static_cast<double>(world.trained_tokens);
+  const double share =
+      world.trained_tokens == 0
+          ? 0
+          : 1 - static_cast<double>(result.tokens) / static_cast<double>(world.trained_tokens);
   world.accounts.End(end, std::clamp(share, 0.0, 1.0));
   result.uses = world.accounts.sums();
   for (const auto& worker : world.workers) {

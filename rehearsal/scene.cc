@@ -41,9 +41,9 @@ void MakeLinks(const plan::Cluster& cluster, Scene& scene) {
   for (const SceneWorker& worker : scene.workers) sites.insert(worker.site);
   for (const std::string& from : sites) {
     for (const std::string& to : sites) {
-      const plan::Link& link =
-          from == to && !cluster.site_to_site.contains({from, to}) ? cluster.site_link
-                                                                   : cluster.LinkBetweenSites(from, to);
+      const plan::Link& link = from == to && !cluster.site_to_site.contains({from, to})
+                                   ? cluster.site_link
+                                   : cluster.LinkBetweenSites(from, to);
       scene.links[{from, to}] = {link.latency_s, link.bytes_per_s};
     }
   }
@@ -52,9 +52,9 @@ void MakeLinks(const plan::Cluster& cluster, Scene& scene) {
 std::string LargestSite(const Scene& scene) {
   std::map<std::string, size_t> devices;
   for (const SceneWorker& worker : scene.workers) devices[worker.site] += worker.devices.size();
-  return std::max_element(devices.begin(), devices.end(), [](const auto& a, const auto& b) {
-           return a.second < b.second;
-         })->first;
+  return std::max_element(devices.begin(), devices.end(),
+                          [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
 }
 
 absl::Status CheckSite(const Scene& scene, const std::string& site, const char* what) {
@@ -91,8 +91,9 @@ absl::StatusOr<Scene> MakeScene(const JobSpec& spec, plan::Cluster cluster, doub
   options.efficiency = efficiency;
   const plan::Model model =
       PlannerModel(spec.name, config, spec.data.sequence_length, kAssumedElement);
-  Scene scene{.spec = spec,
-              .input = {cluster, plan::Costs(model, {}, options, {}), job, {}, HeadGroups(shape), ""}};
+  Scene scene{
+      .spec = spec,
+      .input = {cluster, plan::Costs(model, {}, options, {}), job, {}, HeadGroups(shape), ""}};
   scene.facts.model = shape;
   scene.facts.train_sequences = int64_t{1} << 30;
   scene.facts.validation_sequences = std::max<int64_t>(1, spec.schedule.validation_sequences);

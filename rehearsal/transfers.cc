@@ -36,12 +36,10 @@ void Worker::PushPart(const worker::PushShards& action, const worker::ShardPart&
   const PushId id = worker::MakePushId(action, part);
   const Worker* const sender = part.sender.empty() ? this : world_.FindWorker(part.sender);
   Server* const server = world_.FindServer(part.server);
-  const bool whole = action.contribution.base_version == kNoVersion ||
-                     IsFill(action.contribution.base_version);
-  const Encoding encoding =
-      whole ? Encoding::kFloat32 : world_.scene.spec.outer.push_encoding;
-  const int64_t bytes =
-      EncodedBytes(encoding, static_cast<int64_t>(world_.layer_parameters));
+  const bool whole =
+      action.contribution.base_version == kNoVersion || IsFill(action.contribution.base_version);
+  const Encoding encoding = whole ? Encoding::kFloat32 : world_.scene.spec.outer.push_encoding;
+  const int64_t bytes = EncodedBytes(encoding, static_cast<int64_t>(world_.layer_parameters));
   const auto open = std::make_shared<bool>(true);
   const auto finish = [this, id, bytes, open, at = run(), transfers = transfers_](
                           ShardPushStatus status, const std::string& why) {
@@ -58,8 +56,8 @@ void Worker::PushPart(const worker::PushShards& action, const worker::ShardPart&
     }
     AfterInRun(kUnanswered, [finish] { finish(ShardPushStatus::kFailed, "timed out"); });
     const auto answer = [this, server, finish](PushStatus status, const std::string& why) {
-      const auto mapped = status == PushStatus::kRefused ? ShardPushStatus::kRefused
-                                                         : ShardPushStatus::kStaged;
+      const auto mapped =
+          status == PushStatus::kRefused ? ShardPushStatus::kRefused : ShardPushStatus::kStaged;
       world_.Say(server->site(), site_, [finish, mapped, why] { finish(mapped, why); });
     };
     server->process().Push({id, Encoding::kFloat32, elements, SomeValues(elements), 0}, answer);
@@ -102,9 +100,8 @@ void Worker::PullPart(const worker::StartPull& action, const worker::ShardPart& 
                                 : refusal->refusal == PullRefusal::kSuperseded
                                     ? PullFailure::kSuperseded
                                     : PullFailure::kError;
-    world_.Say(server->site(), site_, [fails, failure, copy = *refusal] {
-      fails(failure, copy.current, copy.reason);
-    });
+    world_.Say(server->site(), site_,
+               [fails, failure, copy = *refusal] { fails(failure, copy.current, copy.reason); });
   };
   const ps::PullArrived request{action.job, action.version, part.shard, 0, 0, 0, kPullServed};
   const auto requested = [this, server, request, answer, fails] {

@@ -97,7 +97,8 @@ void Worker::Blame(int64_t failure) {
 }
 
 bool Worker::Leads(const NodeId& member) const {
-  const std::vector<IslandMember>& members = reconfigure_ ? reconfigure_->plan.members : plan_.members;
+  const std::vector<IslandMember>& members =
+      reconfigure_ ? reconfigure_->plan.members : plan_.members;
   return (leads_ || reconfigure_) &&
          std::any_of(members.begin(), members.end(),
                      [&](const IslandMember& m) { return m.worker == member; });
@@ -136,7 +137,7 @@ void Worker::LinkDown(const Links::Ends& ends) {
   if (is_at(ends.first) && is_at(ends.second)) MemberLost();
 }
 
-// The step under way is in vain, whatever is done with it later.
+// The step under way is lost, whatever is done with it later.
 void Worker::BringTo(Instant end) {
   RollBack();
   if (stepping_ && !stuck_) LoseWork(Use::kComputing, std::min(end, step_ends_) - step_began_);
@@ -149,7 +150,8 @@ Use Worker::CurrentUse() const {
   if (leads_) return Use::kTransfers;
   if (follows_) {
     const Worker* const leader = world_.FindWorker(follows_->plan.members.front().worker);
-    const bool together = leader->alive() && leader->leads_ && leader->island_ == follows_->island &&
+    const bool together = leader->alive() && leader->leads_ &&
+                          leader->island_ == follows_->island &&
                           leader->generation_ == follows_->generation && leader->Leads(name());
     return together ? leader->CurrentUse() : Use::kReplanning;
   }
@@ -162,7 +164,8 @@ void Worker::UpdateUse() {
   if (!alive() || !leads_) return;
   for (const IslandMember& member : plan_.members) {
     Worker* const other = world_.FindWorker(member.worker);
-    if (other != this && other->alive()) world_.accounts.Set(now, other->index_, other->CurrentUse());
+    if (other != this && other->alive())
+      world_.accounts.Set(now, other->index_, other->CurrentUse());
   }
 }
 

@@ -13,7 +13,7 @@ constexpr int64_t kLayerElements = 256;  // of the cores' model: a push is one p
 constexpr int64_t kLayersMax = 64;
 constexpr Duration kReconnect = std::chrono::seconds(1);
 
-std::vector<int64_t> DevicesOf(const Scene& scene) {
+std::vector<int64_t> CountDevices(const Scene& scene) {
   std::vector<int64_t> devices;
   for (const SceneWorker& worker : scene.workers) devices.push_back(std::ssize(worker.devices));
   return devices;
@@ -37,7 +37,7 @@ World::World(const Scene* s, Searches* searches)
     : scene(*s),
       planner(s, searches),
       links(s, &timeline),
-      accounts(DevicesOf(*s)),
+      accounts(CountDevices(*s)),
       spec(CoreSpec(*s)),
       facts(s->facts) {
   int64_t server_count = 0;
@@ -65,9 +65,7 @@ World::World(const Scene* s, Searches* searches)
 
 World::~World() = default;
 
-Worker* World::FindWorker(const NodeId& name) const {
-  return workers[worker_index.at(name)].get();
-}
+Worker* World::FindWorker(const NodeId& name) const { return workers[worker_index.at(name)].get(); }
 
 Server* World::FindServer(const NodeId& name) const {
   const auto found = std::find_if(servers.begin(), servers.end(),
@@ -146,9 +144,7 @@ void Server::Crash() {
   ReportLost(std::chrono::milliseconds(200));
 }
 
-void Server::Fail(const std::string& what) {
-  world_.trouble = absl::StrCat(name(), " ", what);
-}
+void Server::Fail(const std::string& what) { world_.trouble = absl::StrCat(name(), " ", what); }
 
 void Server::Fetch(const ps::FetchPart& fetch) {
   Server* const from = world_.FindServer(fetch.endpoint);
@@ -159,9 +155,8 @@ void Server::Fetch(const ps::FetchPart& fetch) {
     Deliver(ps::PartFetched{token, std::move(status), {owner, std::as_bytes(std::span(*owner))}});
   };
   if (!from->alive()) {
-    return AfterInRun(std::chrono::seconds(5), [finish] {
-      finish(absl::UnavailableError("the server is down"), {});
-    });
+    return AfterInRun(std::chrono::seconds(5),
+                      [finish] { finish(absl::UnavailableError("the server is down"), {}); });
   }
   const auto answer = [this, finish, from](const ps::ReplyPull* reply,
                                            const ps::RefusePull* refusal) {
@@ -172,9 +167,9 @@ void Server::Fetch(const ps::FetchPart& fetch) {
     world_.links.Send({from->site(), site_}, reply == nullptr ? 0 : 4 * world_.layer_parameters,
                       [finish, status, values] { finish(status, values); });
   };
-  from->process().Pull({fetch.job, fetch.version, fetch.shard, 0, fetch.range.begin,
-                        fetch.range.size(), fetch.slot},
-                       answer);
+  from->process().Pull(
+      {fetch.job, fetch.version, fetch.shard, 0, fetch.range.begin, fetch.range.size(), fetch.slot},
+      answer);
 }
 
 void Server::Forward(const ps::ForwardPush& push) {
@@ -182,9 +177,8 @@ void Server::Forward(const ps::ForwardPush& push) {
   const auto finish = [this, token = push.token, at = run()](absl::Status status) {
     if (alive() && run() == at) Deliver(ps::PushForwarded{token, std::move(status)});
   };
-  const double bytes = static_cast<double>(
-      EncodedBytes(world_.scene.spec.outer.push_encoding,
-                   static_cast<int64_t>(world_.layer_parameters)));
+  const double bytes = static_cast<double>(EncodedBytes(
+      world_.scene.spec.outer.push_encoding, static_cast<int64_t>(world_.layer_parameters)));
   world_.links.Send({site_, to->site()}, bytes, [this, to, push, finish] {
     if (!to->alive()) {
       return AfterInRun(std::chrono::seconds(5),

@@ -15,7 +15,6 @@
 #include "bench/planner/losses.h"
 #include "bench/planner/measured.h"
 #include "bench/planner/placement.h"
-#include "bench/planner/rounds.h"
 #include "bench/planner/rows.h"
 #include "common/rng.h"
 #include "coordinator/simulator/schedules.h"
@@ -135,7 +134,6 @@ int main(int argc, char** argv) {
   if (wanted("measured")) atl::bench::PrintMeasured();
   if (wanted("judged")) atl::bench::PrintJudged();
   if (wanted("jeeves")) atl::bench::PrintJeeves();
-  if (wanted("rounds")) atl::bench::PrintRounds();
   if (wanted("mixes")) atl::bench::PrintMixes();
   if (wanted("searches")) atl::bench::PrintSearches();
   std::vector<int> sizes;

@@ -155,8 +155,8 @@ void ServerCore::Execute(const Welcome& message, Turn& turn) {
   if (!connected_ || welcomed_) return;
   welcomed_ = true;
   next_hello_ = kNever;
-  heartbeat_interval_ = std::clamp<Duration>(
-      message.heartbeat_interval, std::chrono::milliseconds(10), std::chrono::hours(24));
+  heartbeat_interval_ = std::clamp<Duration>(message.heartbeat_interval,
+                                             std::chrono::milliseconds(10), std::chrono::hours(24));
   next_heartbeat_ = turn.now + heartbeat_interval_;
 }
 

@@ -40,7 +40,7 @@ class ServerProcess {
     virtual void Fetch(const ps::FetchPart& fetch) = 0;
     virtual void Forward(const ps::ForwardPush& push) = 0;
     virtual void Note(const std::string& text) = 0;
-    // The server has broken a promise.
+    // The server has broken a guarantee.
     virtual void Fail(const std::string& what) = 0;
     virtual Duration SyncDelay() = 0;
     virtual Duration SnapshotDelay() = 0;

@@ -102,27 +102,12 @@ path = "text.txt"
 train_tokens = 1000
 )";
 
-TEST_CASE("a_job_has_the_islands_rounds_and_encodings_that_its_file_says") {
+TEST_CASE("a_job_has_the_islands_and_rounds_that_its_file_says") {
   const CliFixture fixture;
   std::string cluster = kTwoSites;
   for (size_t at = 0; (at = cluster.find("1.25e9", at)) != std::string::npos;) {
     cluster.replace(at, 6, "1.25e4");  // an exchange takes longer than its steps
   }
-  // Returns the rate of the island that is far from the server.
-  const auto rate = [&](const std::string& outer) {
-    Command command({"cli/atoll", "--json", "simulate", "--rounds", "5", "--cluster",
-                     fixture.Write("c.toml", cluster), fixture.Write("rounds.toml", kJob + outer)},
-                    fixture.Path(""));
-    REQUIRE(command.Wait() == 0);
-    const auto played = nlohmann::json::parse(command.rest());
-    const auto& islands = played["islands"];
-    REQUIRE(islands.size() == 2);
-    const auto& island = islands[islands[0]["site"] == played["server_site"] ? 1 : 0];
-    return island["tokens"].get<double>() / played["seconds"].get<double>();
-  };
-  const std::string full_bits = "[outer]\nsteps_per_round = 64\n";
-  CHECK(rate(full_bits + "push_encoding = \"int4\"\npull_encoding = \"int4\"\n") >
-        3 * rate(full_bits));
   const auto plan = [&](const std::string& more, const std::vector<std::string>& flags = {}) {
     Command command(With({"cli/atoll", "--json", "plan", "--cluster",
                           fixture.Write("c.toml", cluster), fixture.Write("job.toml", kJob + more)},
@@ -278,103 +263,9 @@ TEST_CASE("every_island_of_a_layout_is_played_and_folders_are_no_layouts") {
   CHECK(played["step_ns"] == played["islands"][1]["step_ns"]);  // the slower devices
   const Outcome text = fixture.Run("simulate", With(kSmall, {"--layout", layout}));
   CHECK_THAT(text.out, Catch::Contains("island 0: ") && Catch::Contains("island 1: "));
-  const Outcome fails =
-      fixture.Run("simulate", With(kSmall, {"--layout", layout, "--fail", "p0@0.01"}));
-  CHECK(fails.code == 1);
-  CHECK_THAT(fails.errors, Catch::Contains("has 2 islands"));
   const Outcome folder = fixture.Run("simulate", With(kSmall, {"--layout", fixture.Path("")}));
   CHECK(folder.code == 1);
   CHECK_THAT(folder.errors, Catch::Contains("is a folder"));
-}
-
-TEST_CASE("a step is played with failures: what is redone, what waits, what is lost") {
-  const CliFixture fixture;
-  const std::vector<std::string> pipeline =
-      With(kSmall, {"--layout", fixture.Write("pipeline.json", kPipeline), "--schedule", "1f1b"});
-  const auto play = [&](const std::vector<std::string>& faults) {
-    Command command(With(With({"cli/atoll", "--json", "simulate", "--cluster",
-                               fixture.Write("c.toml", kTwoSites)},
-                              pipeline),
-                         faults),
-                    fixture.Path(""));
-    REQUIRE(command.Wait() == 0);
-    return nlohmann::json::parse(command.rest());
-  };
-  const auto back = play({"--fail", "p0@0.01-2", "--detect", "0.5", "--restore", "1"});
-  CHECK(back["done"] == true);
-  REQUIRE(back["redone"].size() == 1);
-  CHECK(back["redone"][0]["device"] == "p0");
-  // Begun again when it is back and restored.
-  CHECK(back["total_seconds"].get<double>() ==
-        Approx(3 + back["without_failures_seconds"].get<double>()));
-  const auto outage = play({"--outage", "paris>oslo@0-5,oslo>paris@0-5"});
-  CHECK(outage["redone"].empty());
-  CHECK(outage["total_seconds"].get<double>() > 5);
-  const auto lost = play({"--fail", "p0@0.01"});
-  CHECK(lost["done"] == false);
-  CHECK(lost["reason"] == "p0 never comes back");
-  const Outcome text = fixture.Run("simulate", With(pipeline, {"--fail", "p0@0.01-2"}));
-  CHECK_THAT(text.out, Catch::Contains("with failures: ") && Catch::Contains("as p0 failed"));
-  const Outcome unknown = fixture.Run("simulate", With(pipeline, {"--fail", "p9@1"}));
-  CHECK(unknown.code == 1);
-  CHECK_THAT(unknown.errors, Catch::Contains("--fail p9") && Catch::Contains("there are o0"));
-  const Outcome link = fixture.Run("simulate", With(pipeline, {"--outage", "paris>rome@1-2"}));
-  CHECK(link.code == 1);
-  CHECK_THAT(link.errors, Catch::Contains("--outage paris>rome") && Catch::Contains("oslo>paris"));
-  for (const char* bad : {"p0", "p0@", "@1", "p0@x", "p0@2-1", "p0@-1", "p0@1-2-3"}) {
-    const Outcome refused = fixture.Run("simulate", With(pipeline, {"--fail", bad}));
-    CAPTURE(bad);
-    CHECK(refused.code == 2);
-    CHECK_THAT(refused.errors, Catch::Contains("DEVICE@SECONDS"));
-  }
-  CHECK(fixture.Run("simulate", With(pipeline, {"--outage", "paris>oslo@1"})).code == 2);
-}
-
-TEST_CASE("outer rounds are played, an island per site") {
-  const CliFixture fixture;
-  const auto play = [&](const std::vector<std::string>& faults) {
-    Command command(With(With({"cli/atoll", "--json", "simulate", "--cluster",
-                               fixture.Write("c.toml", kTwoSites), "--rounds", "20"},
-                              kSmall),
-                         faults),
-                    fixture.Path(""));
-    REQUIRE(command.Wait() == 0);
-    return nlohmann::json::parse(command.rest());
-  };
-  const auto steady = play({});
-  CHECK(steady["islands"].size() == 2);
-  CHECK(steady["rounds"].get<int>() >= 19);
-  CHECK(steady["efficiency"].get<double>() > 0.5);
-  const auto alone = play({"--fail", "oslo@1"});
-  CHECK(alone["tokens_per_s"].get<double>() < steady["tokens_per_s"].get<double>());
-  CHECK(alone["islands"][0]["site"] == "oslo");
-  CHECK(alone["islands"][0]["down_seconds"].get<double>() > 0);
-  const Outcome text = fixture.Run("simulate", With(kSmall, {"--rounds", "5", "--no-overlap"}));
-  CHECK_THAT(text.out, Catch::Contains("5 rounds of ") && Catch::Contains("paris"));
-  const Outcome unknown =
-      fixture.Run("simulate", With(kSmall, {"--rounds", "5", "--fail", "rome@1"}));
-  CHECK(unknown.code == 1);
-  CHECK_THAT(unknown.errors, Catch::Contains("--fail rome") && Catch::Contains("oslo, paris"));
-  CHECK(fixture.Run("simulate", With(kSmall, {"--rounds", "5", "--schedule", "1f1b"})).code == 2);
-  for (const char* bad : {"-1", "0", "100001", "many"}) {
-    CHECK(fixture.Run("simulate", With(kSmall, {"--rounds", bad})).code == 2);
-  }
-}
-
-TEST_CASE("flags of failures and rounds are refused where they would do nothing") {
-  const CliFixture fixture;
-  const auto refused = [&](const std::vector<std::string>& flags, const char* says) {
-    const Outcome outcome = fixture.Run("simulate", With(kSmall, flags));
-    CHECK(outcome.code == 2);
-    CHECK_THAT(outcome.errors, Catch::Contains(says));
-  };
-  refused({"--detect", "3"}, "--detect requires --fail");
-  refused({"--restore", "3"}, "--restore requires --fail");
-  refused({"--grace", "3"}, "--grace requires --rounds");
-  refused({"--no-overlap"}, "requires --rounds");
-  refused({"--steps-per-round", "3"}, "--steps-per-round requires --rounds");
-  refused({"--rounds", "3", "--fail", "oslo@1", "--restore", "1"}, "--rounds excludes --restore");
-  refused({"--rounds", "3", "--grace", "-1"}, "--grace -1: 0 to 1000000 seconds");
 }
 
 TEST_CASE("wrong flags are distinguished from wrong files, both by name") {

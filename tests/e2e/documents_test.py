@@ -168,7 +168,7 @@ def commands_run_as_they_are_written(fixture):
                         "--state-dir ... --join TOKEN@...", token)
         attached(fixture, operator, 4)
         operator.types("atoll plan job.toml --cluster deploy/jobs/two_sites.toml --islands auto")
-        operator.types("atoll simulate --model gpt2 --batch 16 --cluster deploy/jobs/two_sites.toml --rounds 20 --fail oslo@1-5")
+        operator.types("atoll rehearse job.toml --cluster deploy/jobs/two_sites.toml --failures deploy/jobs/failures.toml")
         endless = fixture.job_file("endless", schedule__train_tokens=ENDLESS_TOKENS, outer__min_islands=1)
         running = operator.types(f"atoll submit {endless}").strip()
         fixture.wait_until("a round", lambda: parse_json(operator.types(f"atoll --json show {running}"))["summary"]["version"] >= 1,

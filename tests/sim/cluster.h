@@ -23,9 +23,9 @@
 #include "common/rng.h"
 #include "common/thread_pool.h"
 #include "coordinator/core/core.h"
+#include "rehearsal/world/timeline.h"
 #include "tests/sim/checker.h"
 #include "tests/sim/network.h"
-#include "rehearsal/world/timeline.h"
 #include "worker/pipeline/engine.h"
 
 namespace atl::sim {

@@ -147,7 +147,7 @@ void WorkerNode::Do(const worker::TrainStep& action) {
   command_ = action;
   if (faulty && world_.rng.Chance(world_.options.step_fails)) {
     return AfterInRun(milliseconds(50),
-                 [this] { Deliver(worker::CommandFailed{"simulated: the step failed"}); });
+                      [this] { Deliver(worker::CommandFailed{"simulated: the step failed"}); });
   }
   if (faulty && world_.rng.Chance(world_.options.trainer_sick)) {
     sick_until_ = world_.timeline.now() + world_.UpTo(seconds(20));

@@ -143,7 +143,7 @@ void CoordinatorNode::Carry(const CoordinatorActions& actions) {
         !mistaken_ && world_.rng.Chance(world_.options.spoiled_statistics)) {
       Statistics spoiled{collect->job, collect->version, collect->contributions, {{77, {1}}}};
       AfterInRun(milliseconds(1), [this, from = FromServer{message.server, message.incarnation,
-                                                      std::move(spoiled)}] { Deliver(from); });
+                                                           std::move(spoiled)}] { Deliver(from); });
     }
     send(message.server, [world = &world_, message] {
       if (ServerNode* node = world->FindServer(message.server)) {

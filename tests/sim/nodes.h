@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/core.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/core.h"
 #include "paramserver/core/core.h"
 #include "rehearsal/world/node.h"
 #include "rehearsal/world/server_process.h"
@@ -30,8 +30,7 @@ namespace atl::sim {
 
 class CoordinatorNode : public rehearsal::Node {
  public:
-  explicit CoordinatorNode(World* world)
-      : Node(&world->timeline, "coordinator"), world_(*world) {}
+  explicit CoordinatorNode(World* world) : Node(&world->timeline, "coordinator"), world_(*world) {}
 
   void Start();
   // With an empty store, of another cluster or of the members' own, by mistake; until it crashes.
@@ -141,17 +140,13 @@ class ServerNode : public Member, private rehearsal::ServerProcess::Host {
   void After(Duration delay, Timeline::Action action) override {
     AfterInRun(delay, std::move(action));
   }
-  void Arm(Instant deadline, Timeline::Action tick) override {
-    ArmTick(deadline, std::move(tick));
-  }
+  void Arm(Instant deadline, Timeline::Action tick) override { ArmTick(deadline, std::move(tick)); }
   void SendUp(ServerMessage message) override {
     Member::SendUp(FromServer{name(), incarnation_, std::move(message)});
   }
   void Fetch(const ps::FetchPart& fetch) override;
   void Forward(const ps::ForwardPush& push) override;
-  void Note(const std::string& text) override {
-    world_.Trace(absl::StrCat(name(), ": ", text));
-  }
+  void Note(const std::string& text) override { world_.Trace(absl::StrCat(name(), ": ", text)); }
   void Fail(const std::string& what) override {
     world_.checker.Fail(absl::StrCat("N1: ", name(), " ", what));
   }

@@ -91,7 +91,8 @@ void WorkerNode::Do(const worker::StartPull& action) {
   const auto fails = [this, transfer, pull = action.pull](const char* why) {
     EndPull(transfer, worker::PullFailed{pull, PullFailure::kError, kNoVersion, why});
   };
-  if (pull_.missing == 0) return AfterInRun(milliseconds(1), [fails] { fails("no plan is set up"); });
+  if (pull_.missing == 0)
+    return AfterInRun(milliseconds(1), [fails] { fails("no plan is set up"); });
   for (const auto& [owner, parts] : shares) {
     for (const worker::ShardPart& part : parts) {
       PullPart(action, owner, part, transfer,
