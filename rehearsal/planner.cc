@@ -113,7 +113,10 @@ absl::StatusOr<IslandPlan> Searches::Search(const PlanRequest& query,
     device.id = names.at(device.node) + device.id.substr(device.id.rfind('/'));
     device.node = names.at(device.node);
   }
+  std::map<NodeId, const SceneWorker*> described;
+  for (const SceneWorker& worker : scene_.workers) described[worker.name] = &worker;
   for (PlanMember& member : request.members) {
+    member.devices = ListDevices(scene_.input.cluster, *described.at(member.member.worker));
     member.member.worker = names.at(member.member.worker);
   }
   input.cluster.leader = request.members.front().member.worker;

@@ -55,11 +55,11 @@ void CheckSums(const Scene& scene, const RunResult& result) {
 }
 
 TEST_CASE("without failures one island's steps are nearly all there is") {
-  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(20'000), 1, 2);
+  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(4'000), 1, 2);
   const RunResult result = PlayOne(scene, {});
   REQUIRE(result.finished);
-  CHECK(result.tokens == 20'000 * 64 * 256);
-  CHECK(Of(result, Use::kComputing) == Approx(2 * 20'000 * StepSeconds(scene)).epsilon(1e-3));
+  CHECK(result.tokens == 4'000 * 64 * 1024);
+  CHECK(Of(result, Use::kComputing) == Approx(2 * 4'000 * StepSeconds(scene)).epsilon(1e-3));
   CHECK(Of(result, Use::kReplayed) < 2 * 16 * StepSeconds(scene));
   CHECK(result.costs.empty());
   CheckSums(scene, result);
@@ -69,7 +69,7 @@ TEST_CASE("without failures one island's steps are nearly all there is") {
 // has. Until the failure is detected nothing is computed, then the step under way is made anew with
 // half of the devices; when the machine is back, both go on.
 TEST_CASE("a machine's failure costs its detection, two set-ups and the slower steps between") {
-  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(40'000), 1, 2);
+  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(8'000), 1, 2);
   const RunResult calm = PlayOne(scene, {});
   Failure failure{hours(1), FailureKind::kNode, "n0-1", hours(1)};
   failure.workers = {"n0-1"};

@@ -106,6 +106,17 @@ absl::StatusOr<Scene> MakeScene(const JobSpec& spec, plan::Cluster cluster, doub
   return scene;
 }
 
+std::vector<DeviceInfo> ListDevices(const plan::Cluster& cluster, const SceneWorker& worker) {
+  std::vector<DeviceInfo> devices;
+  for (const int device : worker.devices) {
+    const auto type = static_cast<size_t>(cluster.devices[static_cast<size_t>(device)].type);
+    const plan::DeviceType& of = cluster.types[type];
+    devices.push_back({.kind = of.name, .memory_bytes = of.memory_bytes, .threads = 1});
+    devices.back().price_per_hour = of.price_per_hour;
+  }
+  return devices;
+}
+
 absl::Status PlaceServices(std::vector<ServerPlace> servers, const std::string& coordinator_site,
                            Scene& scene) {
   for (const ServerPlace& place : servers) {

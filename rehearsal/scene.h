@@ -66,6 +66,8 @@ struct Scene {
 
 // The workers of a cluster, and a job's model. `efficiency`: of the datasheet's speed.
 absl::StatusOr<Scene> MakeScene(const JobSpec& spec, plan::Cluster cluster, double efficiency);
+// What a worker says of its devices.
+std::vector<DeviceInfo> ListDevices(const plan::Cluster& cluster, const SceneWorker& worker);
 // Where parameter servers and the coordinator are, checked; and which workers share islands.
 absl::Status PlaceServices(std::vector<ServerPlace> servers, const std::string& coordinator_site,
                            Scene& scene);

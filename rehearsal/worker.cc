@@ -29,13 +29,7 @@ void Worker::Start() {
   steps_since_base_ = 0;
   worker::Identity identity{name(), incarnation_};
   WorkerHello& hello = identity.hello;
-  for (const int device : described_.devices) {
-    const plan::Cluster& cluster = world_.scene.input.cluster;
-    const plan::DeviceType& type =
-        cluster.types[static_cast<size_t>(cluster.devices[static_cast<size_t>(device)].type)];
-    hello.devices.push_back({type.name, type.memory_bytes, 1});
-    hello.devices.back().price_per_hour = type.price_per_hour;
-  }
+  hello.devices = ListDevices(world_.scene.input.cluster, described_);
   hello.peer_endpoint = absl::StrCat("rehearsed://", name());
   hello.site = site_;
   hello.held.assign(held_.begin(), held_.end());

@@ -151,6 +151,17 @@ bool ServerCore::IsForThisServer(const ToServer& to, Turn& turn) {
   return true;
 }
 
+// The coordinator keeps what a snapshot makes needless, and a job's end waits for the last one:
+// where heartbeats are rare, this one comes at once.
+void ServerCore::On(const SnapshotDone& event, Turn& turn) {
+  JobDriver* const job = server_.Find(event.job);
+  if (job == nullptr) return;
+  job->On(event, turn);
+  if (heartbeat_interval_ > kHeartbeatInterval) {
+    next_heartbeat_ = std::min(next_heartbeat_, turn.now);
+  }
+}
+
 void ServerCore::Execute(const Welcome& message, Turn& turn) {
   if (!connected_ || welcomed_) return;
   welcomed_ = true;

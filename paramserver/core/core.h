@@ -72,6 +72,7 @@ class ServerCore {
   void On(const PullArrived& event, Turn& turn);
   void On(const JobErased& event, Turn& turn);
   void On(const EraseFailed& event, Turn& turn);
+  void On(const SnapshotDone& event, Turn& turn);
   void On(const ConnectionUp& event, Turn& turn);
   void On(const ConnectionDown& event, Turn& turn);
   void On(const PartFetched& event, Turn& turn);

@@ -28,15 +28,15 @@ inline plan::Cluster MakeCluster(int sites, int machines) {
 inline JobSpec MakeSpec(int64_t steps) {
   JobSpec spec;
   spec.name = "rehearsed";
-  spec.model.hidden = 256;
-  spec.model.layers = 4;
-  spec.model.heads = 4;
+  spec.model.hidden = 2048;
+  spec.model.layers = 12;
+  spec.model.heads = 16;
   spec.data.path = "/data";
-  spec.data.sequence_length = 256;
+  spec.data.sequence_length = 1024;
   spec.inner.batch_sequences = 64;
   spec.outer.steps_per_round = 16;
   spec.layout.island = IslandScope::kSite;
-  spec.schedule.train_tokens = steps * 64 * 256;
+  spec.schedule.train_tokens = steps * 64 * 1024;
   spec.schedule.validate_every_rounds = 0;
   spec.schedule.checkpoint_every_steps = 0;
   spec.checkpoint.peer_copies = 0;

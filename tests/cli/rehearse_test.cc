@@ -107,7 +107,7 @@ TEST_CASE("wrong keys, subjects and flags are refused by name") {
   const Fixture fixture;
   const Outcome key = fixture.Run({}, "[[failures]]\nmtbf = 3\n");
   CHECK(key.code == 1);
-  CHECK_THAT(key.errors, Catch::Contains("failures.mtbf"));
+  CHECK_THAT(key.errors, Catch::Contains("failures[0].mtbf"));
   const Outcome subject =
       fixture.Run({}, "[[events]]\nat = \"1 h\"\nkind = \"node\"\nsubject = \"n7\"\n");
   CHECK(subject.code == 1);
