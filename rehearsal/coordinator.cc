@@ -53,8 +53,8 @@ void Coordinator::Crash() {
 
 std::vector<Reply> Coordinator::Deliver(const CoordinatorEvent& event) {
   if (!core_) return {};
-  const CoordinatorActions actions = core_->Step(world_.timeline.now(), event);
-  for (const StoreWrite& write : actions.persist) {
+  CoordinatorActions actions = core_->Step(world_.timeline.now(), event);
+  for (StoreWrite& write : actions.persist) {
     if (const auto* line = std::get_if<EventRecord>(&write.record)) {
       Mix(world_.hash, line->text);
       continue;
@@ -65,7 +65,7 @@ std::vector<Reply> Coordinator::Deliver(const CoordinatorEvent& event) {
       continue;
     }
     if (std::holds_alternative<ProgressRecord>(write.record)) progress_key_ = key;
-    store_.insert_or_assign(key, write.record);
+    store_.insert_or_assign(key, std::move(write.record));
   }
   Carry(actions);
   return actions.replies;
@@ -74,8 +74,8 @@ std::vector<Reply> Coordinator::Deliver(const CoordinatorEvent& event) {
 void Coordinator::Carry(const CoordinatorActions& actions) {
   for (const ToWorker& message : actions.to_workers) {
     Worker* const worker = world_.FindWorker(message.worker);
-    world_.Say(site(), worker->site(), [worker, message] {
-      if (worker->alive()) worker->Deliver(worker::Received{message});
+    world_.Say(site(), worker->site(), [worker, event = worker::Event(worker::Received{message})] {
+      if (worker->alive()) worker->Deliver(event);
     });
   }
   for (const ToServer& message : actions.to_servers) {

@@ -132,17 +132,26 @@ absl::StatusOr<IslandPlan> Searches::Find(const PlanRequest& query) {
   std::map<NodeId, const SceneWorker*> known;
   for (const SceneWorker& worker : scene_.workers) known[worker.name] = &worker;
   std::string key = query.number > 1 ? "again" : "first";
+  std::vector<std::string> sites;
   std::map<NodeId, std::string> names;
   std::map<std::string, NodeId> back;
   for (const PlanMember& member : query.members) {
     const SceneWorker& worker = *known.at(member.member.worker);
-    absl::StrAppend(&key, ";", worker.site, by_name ? worker.name : "");
+    const auto site = std::find(sites.begin(), sites.end(), worker.site) - sites.begin();
+    if (site == std::ssize(sites)) sites.push_back(worker.site);
+    absl::StrAppend(&key, ";", site, by_name ? worker.name : "");
     for (const int device : worker.devices) {
       absl::StrAppend(&key, ",", all.devices[static_cast<size_t>(device)].type);
     }
     const std::string name = by_name ? worker.name : absl::StrCat("m", names.size());
     names[worker.name] = name;
     back[name] = worker.name;
+  }
+  for (const std::string& from : sites) {
+    for (const std::string& to : sites) {
+      const SiteLink& link = scene_.links.at({from, to});
+      absl::StrAppend(&key, "|", link.latency_s, "/", link.bytes_per_s);
+    }
   }
   const std::lock_guard lock(mutex_);
   auto found = plans_.find(key);

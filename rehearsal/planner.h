@@ -1,7 +1,7 @@
 // The real planner for rehearsed islands, and its plans in the form that cores carry.
 //
 // A search is made once for each kind of island: members in the same order, with the same devices
-// at the same sites, have the same plan under other names.
+// and like links between their sites, have the same plan under other names.
 //
 // What cores carry of a plan is its members, its step's time and one replica a member: cores decide
 // by who takes part, and their messages stay small. The real plan says what survives a loss.

@@ -284,7 +284,8 @@ class Worker : public Member {
   Generation generation_ = 0;
   IslandPlan plan_;  // set up; number 0 and no members: none
   bool leads_ = false;
-  int64_t steps_since_base_ = 0;  // that a loss of the state costs
+  Use noted_use_ = Use::kRestarting;  // by its members' accounts, too
+  int64_t steps_since_base_ = 0;      // that a loss of the state costs
 
   // Following.
   std::optional<MemberOrder> follows_;

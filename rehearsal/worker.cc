@@ -154,8 +154,10 @@ Use Worker::CurrentUse() const {
 
 void Worker::UpdateUse() {
   const Instant now = world_.timeline.now();
-  world_.accounts.Set(now, index_, CurrentUse());
-  if (!alive() || !leads_) return;
+  const Use use = CurrentUse();
+  world_.accounts.Set(now, index_, use);
+  // Its members' uses follow from its own.
+  if (std::exchange(noted_use_, use) == use || !alive() || !leads_) return;
   for (const IslandMember& member : plan_.members) {
     Worker* const other = world_.FindWorker(member.worker);
     if (other != this && other->alive())
