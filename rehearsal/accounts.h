@@ -30,13 +30,13 @@ class Accounts {
  public:
   explicit Accounts(std::vector<int64_t> devices_of_workers);
 
-  // What a worker does from now on.
+  // Notes what a worker does from now on.
   void Set(Instant now, size_t worker, Use use);
-  // What it does other than compute, from now until it computes again, is owed to this failure.
+  // Owes what it does other than compute, from now until it computes again, to this failure.
   void Blame(Instant now, size_t worker, int64_t failure);
   int64_t blamed(size_t worker) const { return workers_[worker].failure; }
-  // So much of what a worker's devices have done was lost, owed to the failure that it is blamed
-  // for.
+  // Counts so much of what a worker's devices have done as lost, owed to the failure that it is
+  // blamed for.
   void MoveToReplayed(size_t worker, Use from, Duration time);
   // Likewise, of finished steps: End(share) takes them out of the sum of all.
   void ChargeReplayed(size_t worker, Duration time);

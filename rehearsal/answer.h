@@ -15,7 +15,7 @@
 
 namespace atl::rehearsal {
 
-// Of the values of all seeds: their 5, 50 and 95% quantiles, between neighbours linearly.
+// Quantiles of the values of all seeds: 5, 50 and 95% quantiles, between neighbours linearly.
 struct Spread {
   double low = 0, median = 0, high = 0;
 };
@@ -36,12 +36,12 @@ inline constexpr size_t kDearest = 5;
 absl::StatusOr<Answer> Rehearse(const Scene& scene, const Failures& failures, Duration until,
                                 uint64_t first_seed, int64_t seeds);
 
-// What would have kept most of its cost away, by what it consists of.
+// Names what would have kept most of its cost off, by what it consists of.
 std::string Prevention(const FailureCost& cost, const JobSpec& spec);
 
-// Of two settings played with the same seeds, the first one the better: how much more the other one
-// takes for the same tokens, as a share, and whether that is more than chance (two standard errors
-// of the differences by seed). REQUIRES: as many runs of both.
+// Compares two settings played with the same seeds, the first one the better: how much more the
+// other one takes for the same tokens, as a share, and whether that is more than chance (two
+// standard errors of the differences by seed). REQUIRES: as many runs of both.
 struct Difference {
   double share = 0;
   bool beyond_noise = false;  // false with one seed, too: nothing is known of chance

@@ -1,4 +1,4 @@
-// What a worker does for its core: commands of its island, as times.
+// A worker's commands, which its core gives: its island's work, as times.
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-// What fails in a rehearsal: a failures file, and the events that its laws give for a seed.
+// Failures of a rehearsal: a failures file, and the events that its laws give for a seed.
 //
 // Times are "90 s", "2 min", "1.5 h" or "3 d". Unknown keys are refused by name. Pure.
 

@@ -37,7 +37,7 @@ class Coordinator;
 class Server;
 class Worker;
 
-// What an island's members hold of its training state, whichever leads it.
+// The training state that an island's members hold, whichever leads it.
 struct IslandState {
   Generation generation = 0;
   bool valid = false;
@@ -239,8 +239,8 @@ class Worker : public Member {
   void SetUp();
   bool IsHere(const IslandMember& member) const;
   bool AllHere() const;  // and the links between them are up
-  // What the devices still hold of the island's state under the plan that is being set up, and how
-  // long it takes to move and replay.
+  // Returns what the devices still hold of the island's state under the plan that is being set up,
+  // and how long it takes to move and replay.
   worker::Reconfigured KeepState(Duration* takes, Duration* replay);
   void HoldState();
   // The devices' work of so long was lost.

@@ -15,7 +15,7 @@
 
 namespace atl::rehearsal {
 
-// What one failure cost, in device-seconds that were not computing.
+// The cost of one failure, in device-seconds that were not computing.
 struct FailureCost {
   Failure failure;
   uint64_t seed = 0;
@@ -34,7 +34,7 @@ struct RunResult {
   int64_t rounds = 0;
   int64_t failures = 0;
   std::vector<FailureCost> costs;  // the dearest first
-  // Of the rehearsal itself.
+  // Counts of the rehearsal itself.
   int64_t steps = 0;
   int64_t leaps = 0;
   int64_t events = 0;

@@ -1,5 +1,5 @@
-// What a rehearsal plays: a job, the workers of a described cluster, and how long what is modelled
-// by a time alone takes.
+// The scene of a rehearsal: a job, the workers of a described cluster, and how long what is
+// modelled by a time alone takes.
 
 #ifndef ATOLL_REHEARSAL_SCENE_H_
 #define ATOLL_REHEARSAL_SCENE_H_
@@ -66,7 +66,7 @@ struct Scene {
 
 // The workers of a cluster, and a job's model. `efficiency`: of the datasheet's speed.
 absl::StatusOr<Scene> MakeScene(const JobSpec& spec, plan::Cluster cluster, double efficiency);
-// What a worker says of its devices.
+// Lists the devices of a worker as its hello has them.
 std::vector<DeviceInfo> ListDevices(const plan::Cluster& cluster, const SceneWorker& worker);
 // Where parameter servers and the coordinator are, checked; and which workers share islands.
 absl::Status PlaceServices(std::vector<ServerPlace> servers, const std::string& coordinator_site,

@@ -14,7 +14,7 @@ namespace {
 constexpr Duration kUnanswered = std::chrono::seconds(60);
 constexpr Duration kRefusedByNone = std::chrono::seconds(6);  // no server answers
 
-// What every push holds.
+// Returns what every push holds.
 ps::SharedBytes SomeValues(int64_t elements) {
   static const auto values = std::make_shared<const std::vector<float>>(1 << 16, 1e-3f);
   const auto all = std::as_bytes(std::span(*values));

@@ -19,7 +19,7 @@ std::vector<int64_t> CountDevices(const Scene& scene) {
   return devices;
 }
 
-// What depends on values of parameters is not played, and messages' sizes are the links' matter.
+// Leaves out what depends on values of parameters; messages' sizes are the links' matter.
 JobSpec CoreSpec(const Scene& scene) {
   JobSpec spec = scene.spec;
   spec.outer.push_encoding = spec.outer.pull_encoding = Encoding::kFloat32;

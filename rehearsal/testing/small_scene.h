@@ -11,7 +11,7 @@
 
 namespace atl::rehearsal::testing {
 
-// So many machines of one A100 each at each site; sites are "site-0", "site-1", ...
+// Describes so many machines of one A100 each at each site; sites are "site-0", "site-1", ...
 inline plan::Cluster MakeCluster(int sites, int machines) {
   plan::Cluster cluster;
   cluster.types.push_back(*plan::FindDeviceType("a100-80"));

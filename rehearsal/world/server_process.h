@@ -27,7 +27,7 @@ class ServerProcess {
   };
   using Disk = std::map<JobId, JobDisk>;
 
-  // What the process runs on. Times are of the process's present run: what was scheduled before its
+  // The machine that the process runs on. Times are of the process's present run: what was scheduled before its
   // end does not happen.
   class Host {
    public:
