@@ -113,7 +113,7 @@ void OperatorPlacement() {
 }  // namespace atl::bench
 
 // All parts, or those that are named: speed, time, losses, placement, published, scenarios,
-// measured, judged, jeeves, rounds, mixes, searches, freedom, steps, sites (all sizes or those
+// measured, judged, jeeves, mixes, searches, freedom, steps, sites (all sizes or those
 // given: sites 64 1024).
 int main(int argc, char** argv) {
   const auto wanted = [&](const std::string& part) {

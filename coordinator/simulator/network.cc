@@ -169,35 +169,6 @@ absl::Status Validate(const Network& network) {
   return absl::OkStatus();
 }
 
-Network From(Nanos ns, Network network) {
-  ATOLL_CHECK(ns >= 0);
-  if (ns == 0) return network;
-  for (Trunk& trunk : network.trunks) {
-    std::vector<BandwidthStep> later;
-    for (BandwidthStep step : trunk.trace) {
-      step.from_ns -= ns;
-      if (step.from_ns > 0) {
-        later.push_back(step);
-      } else if (step.bytes_per_s > 0) {
-        trunk.bytes_per_s = step.bytes_per_s;
-      } else {
-        trunk.bytes_per_s = 1e-3;  // it starts in an outage, and a trunk's bandwidth is positive
-      }
-    }
-    trunk.trace = std::move(later);
-  }
-  for (Link& link : network.links) {
-    std::vector<Outage> later;
-    for (Outage outage : link.outages) {
-      outage.from_ns = std::max<Nanos>(0, outage.from_ns - ns);
-      if (outage.until_ns < kForever) outage.until_ns -= ns;
-      if (outage.until_ns > outage.from_ns) later.push_back(outage);
-    }
-    link.outages = std::move(later);
-  }
-  return network;
-}
-
 Split SplitTransfer(double bytes, absl::Span<const EdgeOffer> offers) {
   ATOLL_CHECK(!offers.empty() && offers.size() <= 16);
   // Groups of edges of which one may be chosen; an edge without a conflict set is its own group.
@@ -231,20 +202,6 @@ Nanos AloneTransferNs(const Network& network, const Link& link, int64_t bytes) {
   const double arrival =
       SplitTransfer(static_cast<double>(bytes), AloneOffers(network, link)).arrival_ns;
   return static_cast<Nanos>(std::ceil(arrival - 1e-6));
-}
-
-void JoinOutages(std::vector<Outage>& outages) {
-  std::sort(outages.begin(), outages.end(),
-            [](const Outage& a, const Outage& b) { return a.from_ns < b.from_ns; });
-  std::vector<Outage> joined;
-  for (const Outage& outage : outages) {
-    if (!joined.empty() && outage.from_ns <= joined.back().until_ns) {
-      joined.back().until_ns = std::max(joined.back().until_ns, outage.until_ns);
-    } else {
-      joined.push_back(outage);
-    }
-  }
-  outages = std::move(joined);
 }
 
 Nanos AloneSerialNs(const Network& network, const Link& link, int64_t bytes) {

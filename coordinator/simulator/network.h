@@ -56,9 +56,6 @@ struct Outage {
   Nanos until_ns = kForever;
 };
 
-// Joins outages in order of time, overlapping ones as one.
-void JoinOutages(std::vector<Outage>& outages);
-
 struct Link {
   std::vector<Edge> edges;
   int lane = -1;                // below Network::lanes; -1: none
@@ -78,9 +75,6 @@ struct Network {
 // finite, negative latencies, more than 16 edges, a trace that does not rise or that ends in an
 // outage, outages that overlap or end before they begin.
 absl::Status Validate(const Network& network);
-
-// The network as it is from `ns` on: traces and outages seen from there. REQUIRES: ns >= 0.
-Network From(Nanos ns, Network network);
 
 // One edge's part in a split transfer. Offsets are relative to the time of the request.
 struct EdgeOffer {
