@@ -1,6 +1,7 @@
 #include "cli/rehearse.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -92,6 +93,7 @@ absl::StatusOr<std::vector<Setting>> ReadSettings(const RehearseFlags& flags) {
 std::string ShareText(double share) { return absl::StrFormat("%.1f%%", 100 * share); }
 
 std::string TimeText(double seconds) {
+  if (std::isinf(seconds)) return "never seen";
   return seconds >= 86'400 ? absl::StrFormat("%.2f d", seconds / 86'400)
                            : absl::StrFormat("%.2f h", seconds / 3600);
 }
@@ -106,7 +108,7 @@ std::string CostText(const FailureCost& cost, const JobSpec& spec) {
                           rehearsal::Name(static_cast<rehearsal::Use>(u)));
   }
   return absl::StrFormat(
-      "  %s %s, %s into run %d: %s device-hours (%s); prevented by: %s\n",
+      "  %s %s, %s into run %d: %s device-hours (%s); may help: %s\n",
       rehearsal::Name(failure.kind), failure.subject, TimeText(Seconds(failure.at)), cost.seed,
       NumberText(cost.total() / 3600, 3), parts, rehearsal::Prevention(cost, spec));
 }
@@ -136,8 +138,9 @@ std::string AnswerText(const RehearseFlags& flags, const JobSpec& spec, const An
   if (!answer.dearest.empty()) absl::StrAppend(&text, "\nwhat cost most:\n");
   for (const FailureCost& cost : answer.dearest) absl::StrAppend(&text, CostText(cost, spec));
   for (const rehearsal::RunResult& run : answer.runs) {
-    if (run.finished || run.tokens > 0) continue;
-    absl::StrAppend(&text, "\nrun ", run.seed, " trained nothing: ", run.state, "\n");
+    if (run.finished || (run.tokens > 0 && !run.failed)) continue;
+    absl::StrAppend(&text, "\nrun ", run.seed,
+                    run.failed ? " failed: " : " trained nothing: ", run.state, "\n");
     break;
   }
   return text;
@@ -175,6 +178,7 @@ nlohmann::json UsesJson(const rehearsal::UseSums& uses) {
 nlohmann::json RunJson(const rehearsal::RunResult& run) {
   return {{"seed", run.seed},
           {"finished", run.finished},
+          {"failed", run.failed},
           {"state", run.state},
           {"seconds", Seconds(run.took)},
           {"tokens", run.tokens},

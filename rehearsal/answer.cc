@@ -23,6 +23,17 @@ absl::StatusOr<RunResult> PlayBound(const Scene& scene, Searches& searches, Dura
   return Play(free, searches, {}, until, 0);
 }
 
+// Student's t, two-sided, 95%: few seeds say little of chance.
+double StudentLimit(size_t freedom) {
+  constexpr double kLimits[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262,
+                                2.228,  2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101,
+                                2.093,  2.086, 2.080, 2.074, 2.069, 2.064, 2.060};
+  if (freedom <= std::size(kLimits)) return kLimits[freedom - 1];
+  // Expanded about the normal's quantile.
+  return 1.960 + 2.372 / static_cast<double>(freedom) +
+         2.82 / static_cast<double>(freedom * freedom);
+}
+
 absl::StatusOr<std::vector<RunResult>> PlayAll(const Scene& scene, Searches& searches,
                                                const Failures& failures, Duration until,
                                                uint64_t first_seed, int64_t seeds) {
@@ -59,6 +70,7 @@ Spread GetSpread(std::vector<double> values) {
     const double place = share * static_cast<double>(values.size() - 1);
     const auto below = static_cast<size_t>(place);
     const size_t above = std::min(below + 1, values.size() - 1);
+    if (place == static_cast<double>(below) || values[above] == values[below]) return values[below];
     return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
   };
   return {at(0.05), at(0.5), at(0.95)};
@@ -73,7 +85,8 @@ absl::StatusOr<Answer> Rehearse(const Scene& scene, const Failures& failures, Du
   std::vector<double> finish, price, rate, goodput;
   double all = 0;
   for (const RunResult& run : answer.runs) {
-    if (run.finished) finish.push_back(Seconds(run.took));
+    answer.finished += run.finished;
+    finish.push_back(run.finished ? Seconds(run.took) : INFINITY);
     price.push_back(run.price);
     rate.push_back(run.tokens_per_s());
     goodput.push_back(run.goodput());
@@ -84,7 +97,6 @@ absl::StatusOr<Answer> Rehearse(const Scene& scene, const Failures& failures, Du
         run.costs.begin() + std::min(std::ssize(run.costs), static_cast<std::ptrdiff_t>(kDearest)));
   }
   for (double& share : answer.shares) share /= all;
-  answer.finished = std::ssize(finish);
   answer.finish_s = GetSpread(std::move(finish));
   answer.price = GetSpread(std::move(price));
   answer.tokens_per_s = GetSpread(std::move(rate));
@@ -124,7 +136,8 @@ std::string Prevention(const FailureCost& cost, const JobSpec& spec) {
     case Use::kTransfers:
       return "a longer outer.grace_seconds, or more bandwidth to the servers";
     default:
-      return "a spare worker at its site";
+      return kind == FailureKind::kSite ? "a spare worker at another site"
+                                        : "a spare worker at its site";
   }
 }
 
@@ -138,16 +151,16 @@ Difference Compare(const Answer& better, const Answer& other) {
   const size_t n = better.runs.size();
   double sum = 0, squares = 0;
   for (size_t i = 0; i < n; ++i) {
-    const double base = SecondsAToken(better.runs[i]);
-    const double share = SecondsAToken(other.runs[i]) / base - 1;
-    sum += share;
-    squares += share * share;
+    const double longer = SecondsAToken(other.runs[i]) - SecondsAToken(better.runs[i]);
+    sum += longer;
+    squares += longer * longer;
   }
   const auto count = static_cast<double>(n);
-  Difference difference{sum / count, false};
+  const double mean = sum / count;
+  Difference difference{mean / SecondsPerToken(better), false};
   if (n < 2) return difference;
-  const double variance = std::max(0.0, squares - sum * sum / count) / (count - 1);
-  difference.beyond_noise = std::abs(difference.share) > 2 * std::sqrt(variance / count);
+  const double variance = std::max(0.0, squares - sum * mean) / (count - 1);
+  difference.beyond_noise = std::abs(mean) > StudentLimit(n - 1) * std::sqrt(variance / count);
   return difference;
 }
 

@@ -25,7 +25,7 @@ struct Answer {
   std::vector<RunResult> runs;  // by seed
   RunResult bound;              // without failures, with free links
   int64_t finished = 0;         // runs that did within the time
-  Spread finish_s;              // of these
+  Spread finish_s;              // of all runs; those that did not finish: infinite
   Spread price, tokens_per_s, goodput;
   UseSums shares{};                  // of all runs' device-time; add up to 1
   std::vector<FailureCost> dearest;  // of all runs, at most kDearest
@@ -36,12 +36,12 @@ inline constexpr size_t kDearest = 5;
 absl::StatusOr<Answer> Rehearse(const Scene& scene, const Failures& failures, Duration until,
                                 uint64_t first_seed, int64_t seeds);
 
-// Names what would have kept most of its cost off, by what it consists of.
+// Names what may keep most of its cost off, by what it consists of; it has not been played.
 std::string Prevention(const FailureCost& cost, const JobSpec& spec);
 
 // Compares two settings played with the same seeds, the first one the better: how much more the
-// other one takes for the same tokens, as a share, and whether that is more than chance (two
-// standard errors of the differences by seed). REQUIRES: as many runs of both.
+// other one takes for the same tokens, as a share, and whether that is more than chance (a
+// paired t-test by seed, 95%). REQUIRES: as many runs of both.
 struct Difference {
   double share = 0;
   bool beyond_noise = false;  // false with one seed, too: nothing is known of chance

@@ -1,6 +1,7 @@
 #include "rehearsal/answer.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <numeric>
 
 #include "rehearsal/testing/small_scene.h"
@@ -13,6 +14,13 @@ TEST_CASE("quantiles lie between neighbours") {
   CHECK(spread.low == Approx(1.2));
   CHECK(spread.median == Approx(3));
   CHECK(spread.high == Approx(4.8));
+}
+
+TEST_CASE("a run that does not finish counts as later than all") {
+  const Spread spread = GetSpread({1, 2, INFINITY});
+  CHECK(spread.median == Approx(2));
+  CHECK(std::isinf(spread.high));
+  CHECK(std::isinf(GetSpread({INFINITY, INFINITY}).low));
 }
 
 TEST_CASE("a difference counts when it is beyond chance") {

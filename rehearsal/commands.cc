@@ -144,11 +144,15 @@ void Worker::SetUp() {
     if (plan_.members.empty()) {  // this worker's devices, without a plan
       PlanRequest request;
       request.spec = world_.spec;
+      request.number = 2;  // its limits were checked before
       request.members = {{{name(), incarnation_}, site_, {}, {}}};
-      const absl::StatusOr<IslandPlan> own =
-          world_.planner.Plan(request, static_cast<int32_t>(world_.facts.layers.size()));
-      if (own.ok()) plan_.step_ns = own->step_ns;
-      if (!own.ok()) world_.trouble = std::string(own.status().message());
+      const absl::StatusOr<IslandPlan> own = world_.planner.Plan(request, std::nullopt, 1).plan;
+      if (!own.ok()) {
+        plan_ = IslandPlan();
+        leads_ = false;
+        return Deliver(worker::CommandFailed{std::string(own.status().message())});
+      }
+      plan_.step_ns = own->step_ns;
     }
     if (replay > Duration(0)) LoseWork(Use::kReplanning, replay);
     if (!done.kept) {

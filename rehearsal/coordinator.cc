@@ -10,8 +10,6 @@ namespace atl::rehearsal {
 namespace {
 
 constexpr char kCluster[] = "00000000000000aa";
-// Members whose state does not change say nothing for so long.
-constexpr Duration kQuiet = std::chrono::hours(24);
 constexpr Duration kPreparedPlan = std::chrono::milliseconds(50);
 // The planner prepares for the loss of so many workers (coordinator/prepared_plans.h).
 constexpr size_t kPreparedLosses = 2;
@@ -32,6 +30,11 @@ void Coordinator::Start() {
   }
   CoordinatorOptions options;
   options.heartbeat_interval = kQuiet;
+  options.last_progress = [this](const NodeId& leader) {
+    Worker* const worker = world_.FindWorker(leader);
+    worker->NoteProgress();
+    return worker->progress();
+  };
   options.max_shard_bytes = world_.facts.layers.front().elements * 4;
   core_.emplace(options, kCluster, epoch);
   std::vector<StoreRecord> stored;
@@ -74,14 +77,18 @@ std::vector<Reply> Coordinator::Deliver(const CoordinatorEvent& event) {
 void Coordinator::Carry(const CoordinatorActions& actions) {
   for (const ToWorker& message : actions.to_workers) {
     Worker* const worker = world_.FindWorker(message.worker);
-    world_.Say(site(), worker->site(), [worker, event = worker::Event(worker::Received{message})] {
-      if (worker->alive()) worker->Deliver(event);
-    });
+    world_.Say(site(), worker->site(),
+               [worker, event = worker::Event(worker::Received{message}),
+                connection = worker->connection()] {
+                 if (worker->connection() == connection) worker->Deliver(event);
+               });
   }
   for (const ToServer& message : actions.to_servers) {
     Server* const server = world_.FindServer(message.server);
-    world_.Say(site(), server->site(), [server, message] {
-      if (server->alive()) server->Deliver(ps::FromCoordinator{message});
+    world_.Say(site(), server->site(), [server, message, connection = server->connection()] {
+      if (server->alive() && server->connection() == connection) {
+        server->Deliver(ps::FromCoordinator{message});
+      }
     });
   }
   for (const GroupWorkers& query : actions.groups) {
@@ -95,9 +102,11 @@ void Coordinator::Carry(const CoordinatorActions& actions) {
 // A plan for the loss of one or two workers has been prepared; others are searched for.
 void Coordinator::Plan(const MakePlan& query) {
   ++plans_;
-  PlanMade made{query.job, query.island, query.request};
-  made.plan = world_.planner.Plan(query, static_cast<int32_t>(world_.facts.layers.size()));
-  if (query.current) made.current_step_ns = query.current->step_ns;
+  PlanMade made =
+      world_.planner.Plan(query, query.current, static_cast<int32_t>(world_.facts.layers.size()));
+  made.job = query.job;
+  made.island = query.island;
+  made.request = query.request;
   std::vector<NodeId> members;
   for (const PlanMember& member : query.members) members.push_back(member.member.worker);
   std::sort(members.begin(), members.end());

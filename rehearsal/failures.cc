@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/status.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr const char* kNames[] = {"device", "worker", "node",       "site",
                                   "link",   "server", "preemption", "coordinator"};
+constexpr double kExpectedMax = 1e6;  // failures of a law in one run
 constexpr double kSecondsMax = 100 * 365 * 86'400.0;
 
 absl::StatusOr<FailureKind> ToKind(v1::FailureKind kind, const std::string& where) {
@@ -64,6 +66,17 @@ absl::StatusOr<RepairLaw> ParseRepair(absl::string_view text) {
   return law;
 }
 
+// What only some kinds have.
+absl::Status CheckKind(FailureKind kind, bool notice, bool factor, const std::string& where) {
+  if (notice && kind != FailureKind::kPreemption) {
+    return absl::InvalidArgumentError(absl::StrCat(where, "notice: only a preemption has one"));
+  }
+  if (factor && kind != FailureKind::kLink) {
+    return absl::InvalidArgumentError(absl::StrCat(where, "factor: only a link has one"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Failure> ReadEvent(const v1::FailureEvent& event, const std::string& where) {
   Failure failure;
   ATOLL_ASSIGN_OR_RETURN(failure.kind, ToKind(event.kind(), where));
@@ -76,6 +89,8 @@ absl::StatusOr<Failure> ReadEvent(const v1::FailureEvent& event, const std::stri
   if (!(failure.factor >= 0) || failure.factor > 1) {
     return absl::InvalidArgumentError(absl::StrCat(where, "factor: from 0 to 1"));
   }
+  ATOLL_RETURN_IF_ERROR(
+      CheckKind(failure.kind, !event.notice().empty(), event.factor() != 0, where));
   return failure;
 }
 
@@ -99,15 +114,26 @@ absl::StatusOr<FailureLaw> ReadLaw(const v1::FailureLaw& read, const std::string
     return absl::InvalidArgumentError(
         absl::StrCat(where, "together = \"", law.together, "\": node, rack or site"));
   }
+  if (!(read.together_share() >= 0) || read.together_share() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(where, "together_share: from 0 to 1"));
+  }
   law.together_share = read.together_share() > 0 ? read.together_share() : 1;
-  if (law.together_share > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(where, "together_share: at most 1"));
+  const bool alone = law.kind == FailureKind::kSite || law.kind == FailureKind::kLink ||
+                     law.kind == FailureKind::kServer || law.kind == FailureKind::kCoordinator;
+  if (alone && (!law.together.empty() || read.together_share() > 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, "together: a ", Name(law.kind), " fails by itself; leave it out"));
+  }
+  if (law.kind == FailureKind::kCoordinator && !law.of.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, "of: there is one coordinator; leave it out"));
   }
   ATOLL_RETURN_IF_ERROR(ReadTime(read.notice(), absl::StrCat(where, "notice"), &law.notice));
   law.factor = read.factor();
   if (!(law.factor >= 0) || law.factor > 1) {
     return absl::InvalidArgumentError(absl::StrCat(where, "factor: from 0 to 1"));
   }
+  ATOLL_RETURN_IF_ERROR(CheckKind(law.kind, !read.notice().empty(), read.factor() != 0, where));
   return law;
 }
 
@@ -170,8 +196,8 @@ std::vector<std::string> Neighbours(const Failures& failures, const Scene& scene
                                     const std::string& together, const std::string& name) {
   const auto group = [&](const SceneWorker& worker) {
     if (together == "site") return worker.site;
-    if (together == "node") return worker.node;
-    const auto rack = failures.racks.find(worker.node);
+    if (together == "node") return worker.name;
+    const auto rack = failures.racks.find(worker.name);
     return rack == failures.racks.end() ? absl::StrCat("no rack, ", worker.name) : rack->second;
   };
   const auto self = std::find_if(scene.workers.begin(), scene.workers.end(),
@@ -183,6 +209,13 @@ std::vector<std::string> Neighbours(const Failures& failures, const Scene& scene
   return names;
 }
 
+// A subject's failures do not depend on which others there are.
+uint64_t StreamOf(size_t law, const std::string& subject) {
+  uint64_t hash = 1469598103934665603u + law;
+  for (const char c : subject) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
 absl::Status DrawLaw(const Failures& failures, const Scene& scene, size_t number, Duration until,
                      uint64_t seed, std::vector<Failure>* drawn) {
   const FailureLaw& law = failures.laws[number];
@@ -191,9 +224,16 @@ absl::Status DrawLaw(const Failures& failures, const Scene& scene, size_t number
     return absl::NotFoundError(
         absl::StrCat("failures[", number, "]: no ", Name(law.kind), " is of \"", law.of, "\""));
   }
-  uint64_t index = 0;
+  const double expected =
+      Seconds(until) / 3600 / law.mtbf_hours * static_cast<double>(subjects.size());
+  if (expected > kExpectedMax) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "failures[%d].mtbf_hours = %g: %.3g failures are expected of %d subjects; at most %.3g: "
+        "raise it, or play fewer days",
+        number, law.mtbf_hours, expected, subjects.size(), kExpectedMax));
+  }
   for (const auto& [subject, workers] : subjects) {
-    Rng rng(seed, (static_cast<uint64_t>(number) + 1) << 24 | index++);
+    Rng rng(seed, StreamOf(number, subject));
     double hours = 0;
     for (;;) {
       hours += -law.mtbf_hours * std::log(1 - rng.Uniform());
@@ -272,15 +312,30 @@ absl::StatusOr<Failures> ParseFailures(absl::string_view text, const std::string
     failures.servers.push_back({servers.site(), servers.count() == 0 ? 1 : servers.count()});
   }
   failures.coordinator_site = file.coordinator();
+  for (size_t i = 0; i < failures.laws.size(); ++i) {
+    if (failures.laws[i].together != "rack" || !failures.racks.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": failures[", i, "].together = \"rack\": say which nodes share one in [[racks]]"));
+  }
   return failures;
 }
 
 absl::StatusOr<std::vector<Failure>> Draw(const Failures& failures, const Scene& scene,
                                           Duration until, uint64_t seed) {
+  std::set<std::string> names;
+  for (const SceneWorker& worker : scene.workers) names.insert(worker.name);
+  for (const auto& [node, rack] : failures.racks) {
+    if (names.contains(node)) continue;
+    return absl::NotFoundError(
+        absl::StrCat("racks: rack \"", rack, "\" has a node \"", node, "\": there is no such one"));
+  }
   std::vector<Failure> drawn;
+  std::map<FailureKind, Subjects> of_kind;
   for (size_t i = 0; i < failures.events.size(); ++i) {
     Failure event = failures.events[i];
-    const Subjects subjects = ListSubjects(scene, event.kind, "");
+    const auto [listed, is_new] = of_kind.try_emplace(event.kind);
+    if (is_new) listed->second = ListSubjects(scene, event.kind, "");
+    const Subjects& subjects = listed->second;
     if (event.kind == FailureKind::kCoordinator) event.subject = "coordinator";
     const auto found = subjects.find(event.subject);
     if (found == subjects.end()) {
@@ -292,8 +347,12 @@ absl::StatusOr<std::vector<Failure>> Draw(const Failures& failures, const Scene&
           "events[", i, "].subject = \"", event.subject, "\": there is no such ", Name(event.kind),
           "; there are ", absl::StrJoin(some, ", "), some.size() < subjects.size() ? ", ..." : ""));
     }
+    if (event.at >= until) {
+      return absl::InvalidArgumentError(absl::StrCat("events[", i, "].at: after the end of ",
+                                                     Seconds(until) / 86'400, " days (--days)"));
+    }
     event.workers = found->second;
-    if (event.at < until) drawn.push_back(std::move(event));
+    drawn.push_back(std::move(event));
   }
   for (size_t i = 0; i < failures.laws.size(); ++i) {
     ATOLL_RETURN_IF_ERROR(DrawLaw(failures, scene, i, until, seed, &drawn));

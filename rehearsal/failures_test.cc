@@ -66,5 +66,46 @@ TEST_CASE("failures that come together take all workers of the site along") {
   for (const Failure& failure : *drawn) CHECK(failure.workers.size() == 3);
 }
 
+TEST_CASE("what a kind does not have is refused") {
+  for (const char* bad :
+       {"[[failures]]\nmtbf_hours = 5\ntogether = \"site\"\ntogether_share = -1\n",
+        "[[failures]]\nmtbf_hours = 5\ntogether = \"site\"\ntogether_share = nan\n",
+        "[[failures]]\nkind = \"server\"\nmtbf_hours = 5\ntogether = \"site\"\n",
+        "[[failures]]\nmtbf_hours = 5\ntogether = \"rack\"\n",
+        "[[failures]]\nmtbf_hours = 5\nnotice = \"2 min\"\n",
+        "[[failures]]\nkind = \"node\"\nmtbf_hours = 5\nfactor = 0.5\n",
+        "[[failures]]\nkind = \"coordinator\"\nof = \"paris\"\nmtbf_hours = 5\n"}) {
+    INFO(bad);
+    CHECK(absl::IsInvalidArgument(ParseFailures(bad, "f.toml").status()));
+  }
+}
+
+TEST_CASE("what cannot happen in the time, or far too often, is refused") {
+  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(100), 1, 2);
+  for (const char* bad :
+       {"[[events]]\nat = \"3 h\"\nkind = \"node\"\nsubject = \"n0-0\"\n",
+        "[[failures]]\nmtbf_hours = 1e-9\n", "[[racks]]\nname = \"r\"\nnodes = [\"n7\"]\n"}) {
+    INFO(bad);
+    const auto failures = ParseFailures(bad, "f.toml");
+    REQUIRE(failures.ok());
+    CHECK_FALSE(Draw(*failures, scene, hours(2), 1).ok());
+  }
+}
+
+TEST_CASE("a subject's failures do not depend on which others there are") {
+  const auto failures = ParseFailures("[[failures]]\nkind = \"node\"\nmtbf_hours = 10\n", "f");
+  REQUIRE(failures.ok());
+  const auto times = [&](int machines) {
+    std::vector<Duration> of;
+    const Scene scene = testing::MakeSmallScene(testing::MakeSpec(100), 2, machines);
+    for (const Failure& failure : *Draw(*failures, scene, hours(200), 1)) {
+      if (failure.subject == "n1-0") of.push_back(failure.at);
+    }
+    return of;
+  };
+  CHECK(!times(1).empty());
+  CHECK(times(1) == times(3));
+}
+
 }  // namespace
 }  // namespace atl::rehearsal

@@ -7,7 +7,8 @@
 
 namespace atl::rehearsal {
 namespace {
-constexpr double kDone = 1e-3;  // bytes: rounding of times to nanoseconds
+constexpr double kWaitMax = 1e8;  // seconds, longer than any rehearsal; times do not overflow
+constexpr double kDone = 1e-3;    // bytes: rounding of times to nanoseconds
 }  // namespace
 
 Duration Links::Latency(const Ends& ends) const {
@@ -40,7 +41,8 @@ void Links::Schedule(const Ends& ends, Link& link) {
   if (rate <= 0) return;
   double least = link.transfers.begin()->second.left;
   for (const auto& [number, transfer] : link.transfers) least = std::min(least, transfer.left);
-  const auto wait = Duration(static_cast<int64_t>(std::ceil(least / rate * 1e9)));
+  const auto wait =
+      Duration(static_cast<int64_t>(std::min(kWaitMax * 1e9, std::ceil(least / rate * 1e9))));
   timeline_.After(wait, [this, ends, &link, tick] {
     if (tick != link.tick) return;
     Advance(ends, link);
@@ -73,6 +75,16 @@ int64_t Links::Send(const Ends& ends, double bytes, Timeline::Action arrived) {
   return number;
 }
 
+const Links::Ends* Links::Find(int64_t transfer) const {
+  const auto found = where_.find(transfer);
+  return found == where_.end() ? nullptr : &found->second;
+}
+
+void Links::Say(const Ends& ends, Timeline::Action arrived) {
+  if (IsUp(ends)) return timeline_.After(Latency(ends), std::move(arrived));
+  links_[ends].said.push_back(std::move(arrived));
+}
+
 void Links::Cancel(int64_t transfer) {
   const auto found = where_.find(transfer);
   if (found == where_.end()) return;
@@ -95,6 +107,10 @@ void Links::Restore(const Ends& ends, double factor) {
   Advance(ends, link);
   factor > 0 ? static_cast<void>(link.factor /= factor) : static_cast<void>(--link.down);
   Schedule(ends, link);
+  if (link.down > 0) return;
+  for (Timeline::Action& action : std::exchange(link.said, {})) {
+    timeline_.After(Latency(ends), std::move(action));
+  }
 }
 
 }  // namespace atl::rehearsal

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "rehearsal/scene.h"
 #include "rehearsal/world/timeline.h"
@@ -23,8 +24,12 @@ class Links {
 
   // Calls `arrived` when the last byte is there. Returns its number.
   int64_t Send(const Ends& ends, double bytes, Timeline::Action arrived);
+  // Calls `arrived` a latency later; while the link is down it waits until it is up again.
+  void Say(const Ends& ends, Timeline::Action arrived);
   // It is not wanted any more; unknown numbers are ignored.
   void Cancel(int64_t transfer);
+  // Where a transfer that is on its way passes; null: it is not.
+  const Ends* Find(int64_t transfer) const;
   // Until a short message is there, on a link that is up.
   Duration Latency(const Ends& ends) const;
   bool IsUp(const Ends& ends) const;
@@ -42,7 +47,8 @@ class Links {
     Instant since;  // what is left is of this time
     int64_t tick = 0;
     double factor = 1;
-    int down = 0;  // failures that take it down
+    int down = 0;                             // failures that take it down
+    std::vector<Timeline::Action> said = {};  // meanwhile
   };
 
   double BytesPerSecond(const Ends& ends, const Link& link) const;

@@ -50,5 +50,23 @@ TEST_CASE("what is on its way waits while the link is down, and is slow on a slo
   CHECK(f.arrived[0] == Approx(11 + 200 / 50.0 + 0.5));
 }
 
+TEST_CASE("a link that is nearly down does not end time") {
+  Fixture f;
+  f.links.Change({"site-0", "site-1"}, 1e-12);
+  f.Send(1e12);
+  CHECK(f.timeline.next() > f.timeline.now());
+}
+
+TEST_CASE("what is said while a link is down arrives when it is up again") {
+  Fixture f;
+  f.links.Change({"site-0", "site-1"}, 0);
+  f.links.Say({"site-0", "site-1"},
+              [&] { f.arrived.push_back(Seconds(f.timeline.now() - Instant{})); });
+  f.timeline.After(std::chrono::seconds(4), [&] { f.links.Restore({"site-0", "site-1"}, 0); });
+  f.Run();
+  REQUIRE(f.arrived.size() == 1);
+  CHECK(f.arrived[0] == Approx(4.5));
+}
+
 }  // namespace
 }  // namespace atl::rehearsal

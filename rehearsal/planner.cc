@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/model/ownership.h"
+#include "coordinator/planning/objective.h"
 #include "coordinator/planning/planning.h"
 
 namespace atl::rehearsal {
@@ -105,36 +106,45 @@ absl::StatusOr<IslandPlan> Searches::Search(const PlanRequest& query,
   request.facts = scene_.facts;
   request.ran.clear();  // in the cores' form
   request.threads = SearchThreads();
-  PlanningInput input = scene_.input;
-  input.cluster = plan::WithDevices(scene_.input.cluster, [&](const plan::Device& device) {
-    return names.contains(device.node);
-  });
-  for (plan::Device& device : input.cluster.devices) {
-    device.id = names.at(device.node) + device.id.substr(device.id.rfind('/'));
-    device.node = names.at(device.node);
-  }
   std::map<NodeId, const SceneWorker*> described;
   for (const SceneWorker& worker : scene_.workers) described[worker.name] = &worker;
   for (PlanMember& member : request.members) {
     member.devices = ListDevices(scene_.input.cluster, *described.at(member.member.worker));
     member.member.worker = names.at(member.member.worker);
   }
-  input.cluster.leader = request.members.front().member.worker;
-  ATOLL_ASSIGN_OR_RETURN(FoundPlan found, FindPlan(request, input));
-  found.island.programs.clear();
-  return std::move(found.island);
+  // What the job leaves out is not in the scene.
+  const auto make_input = [&](const PlanRequest& of) -> absl::StatusOr<PlanningInput> {
+    PlanningInput input = scene_.input;
+    ATOLL_ASSIGN_OR_RETURN(input.job, ToPlanJob(of.spec, of.facts.model));
+    input.job.objective = MakeObjective(of.spec, of.islands);
+    input.cluster = plan::WithDevices(scene_.input.cluster, [&](const plan::Device& device) {
+      return names.contains(device.node);
+    });
+    for (plan::Device& device : input.cluster.devices) {
+      device.id = names.at(device.node) + device.id.substr(device.id.rfind('/'));
+      device.node = names.at(device.node);
+    }
+    input.cluster.leader = of.members.front().member.worker;
+    for (auto& [sites, bytes] : input.cluster.bytes_per_day) bytes /= of.islands_at_site;
+    return input;
+  };
+  ATOLL_ASSIGN_OR_RETURN(IslandPlan found, PlanIsland(request, make_input));
+  found.programs.clear();
+  return found;
 }
 
-absl::StatusOr<IslandPlan> Searches::Find(const PlanRequest& query) {
+// What a plan depends on besides the members.
+std::string Searches::DescribeKind(const PlanRequest& query, bool by_name) const {
+  std::string key = query.number > 1 ? "again" : "first";
+  if (scene_.spec.layout.deadline_hours > 0) absl::StrAppend(&key, ", islands ", query.islands);
+  if (!scene_.input.cluster.bytes_per_day.empty()) {
+    absl::StrAppend(&key, ", at site ", query.islands_at_site);
+    for (const auto& [site, share] : query.servers) absl::StrAppend(&key, ", ", site, " ", share);
+  }
   const plan::Cluster& all = scene_.input.cluster;
-  // Links between nodes by name are those of these very nodes.
-  const bool by_name = !all.measured.empty() || !all.node_to_node.empty();
   std::map<NodeId, const SceneWorker*> known;
   for (const SceneWorker& worker : scene_.workers) known[worker.name] = &worker;
-  std::string key = query.number > 1 ? "again" : "first";
   std::vector<std::string> sites;
-  std::map<NodeId, std::string> names;
-  std::map<std::string, NodeId> back;
   for (const PlanMember& member : query.members) {
     const SceneWorker& worker = *known.at(member.member.worker);
     const auto site = std::find(sites.begin(), sites.end(), worker.site) - sites.begin();
@@ -143,9 +153,6 @@ absl::StatusOr<IslandPlan> Searches::Find(const PlanRequest& query) {
     for (const int device : worker.devices) {
       absl::StrAppend(&key, ",", all.devices[static_cast<size_t>(device)].type);
     }
-    const std::string name = by_name ? worker.name : absl::StrCat("m", names.size());
-    names[worker.name] = name;
-    back[name] = worker.name;
   }
   for (const std::string& from : sites) {
     for (const std::string& to : sites) {
@@ -153,6 +160,23 @@ absl::StatusOr<IslandPlan> Searches::Find(const PlanRequest& query) {
       absl::StrAppend(&key, "|", link.latency_s, "/", link.bytes_per_s);
     }
   }
+  return key;
+}
+
+absl::StatusOr<IslandPlan> Searches::Find(const PlanRequest& query) {
+  const plan::Cluster& all = scene_.input.cluster;
+  // Links and plans by name are of these very nodes, and limits of these very sites.
+  const bool by_name = !all.measured.empty() || !all.node_to_node.empty() ||
+                       !all.bytes_per_day.empty() || !scene_.spec.layout.plan.empty();
+  std::map<NodeId, std::string> names;
+  std::map<std::string, NodeId> back;
+  for (const PlanMember& member : query.members) {
+    const NodeId& worker = member.member.worker;
+    const std::string name = by_name ? worker : absl::StrCat("m", names.size());
+    names[worker] = name;
+    back[name] = worker;
+  }
+  const std::string key = DescribeKind(query, by_name);
   const std::lock_guard lock(mutex_);
   auto found = plans_.find(key);
   if (found == plans_.end()) found = plans_.emplace(key, Search(query, names)).first;
@@ -160,18 +184,36 @@ absl::StatusOr<IslandPlan> Searches::Find(const PlanRequest& query) {
   return Renamed(*found->second, back);
 }
 
-int64_t Searches::searches() const {
-  const std::lock_guard lock(mutex_);
-  return static_cast<int64_t>(plans_.size());
+double Planner::Rank(const PlanRequest& query, const IslandPlan& real) const {
+  const LayoutSpec& layout = scene_.spec.layout;
+  if (layout.objective == PlanObjective::kTime && layout.budget == 0) return 0;
+  PlanningInput input = scene_.input;
+  input.job.objective = MakeObjective(scene_.spec, query.islands);
+  return Rate(query, input, real, 1e-9 * static_cast<double>(real.step_ns)).rank;
 }
 
-absl::StatusOr<IslandPlan> Planner::Plan(const PlanRequest& query, int32_t layers) {
+PlanMade Planner::Plan(const PlanRequest& query, const std::optional<IslandPlan>& current,
+                       int32_t layers) {
+  PlanMade made;
   absl::StatusOr<IslandPlan> real = searches_.Find(query);
-  if (!real.ok()) return real.status();
-  const std::vector<NodeId> with_part = WithPart(*real, query.members.front().member.worker);
-  IslandPlan carried = Carried(*real, query, with_part, layers);
+  if (!real.ok()) {
+    made.plan = real.status();
+    return made;
+  }
+  const NodeId& leader = query.members.front().member.worker;
+  if (current) {
+    made.current_step_ns = current->step_ns;
+    std::vector<NodeId> members;
+    for (const IslandMember& member : current->members) members.push_back(member.worker);
+    if (const IslandPlan* const now = FindReal(std::move(members)); now != nullptr) {
+      made.rank = Rank(query, *real);
+      made.current_rank = Rank(query, *now);
+    }
+  }
+  const std::vector<NodeId> with_part = WithPart(*real, leader);
+  made.plan = Carried(*real, query, with_part, layers);
   real_.insert_or_assign(with_part, *std::move(real));
-  return carried;
+  return made;
 }
 
 const IslandPlan* Planner::FindReal(std::vector<NodeId> members) const {

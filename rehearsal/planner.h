@@ -11,6 +11,7 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -27,11 +28,11 @@ class Searches {
   explicit Searches(const Scene* scene) : scene_(*scene) {}
 
   absl::StatusOr<IslandPlan> Find(const PlanRequest& query);
-  int64_t searches() const;
 
  private:
   absl::StatusOr<IslandPlan> Search(const PlanRequest& query,
                                     const std::map<NodeId, std::string>& names) const;
+  std::string DescribeKind(const PlanRequest& query, bool by_name) const;
 
   const Scene& scene_;
   mutable std::mutex mutex_;
@@ -44,8 +45,8 @@ class Planner {
   // Both outlive it.
   Planner(const Scene* scene, Searches* searches) : scene_(*scene), searches_(*searches) {}
 
-  // For `layers` layers, as the cores count them.
-  absl::StatusOr<IslandPlan> Plan(const PlanRequest& query, int32_t layers);
+  // For `layers` layers, as the cores count them. Job, island and request are the caller's.
+  PlanMade Plan(const PlanRequest& query, const std::optional<IslandPlan>& current, int32_t layers);
   // Returns whether parameters and moments are whole without these workers, by the newest real plan
   // of exactly these members with a part.
   bool Survives(const std::vector<NodeId>& members, const std::set<NodeId>& lost) const;
@@ -54,6 +55,8 @@ class Planner {
 
  private:
   const IslandPlan* FindReal(std::vector<NodeId> members) const;
+  // By the job's objective; 0: steps' times decide.
+  double Rank(const PlanRequest& query, const IslandPlan& real) const;
 
   const Scene& scene_;
   Searches& searches_;

@@ -33,6 +33,10 @@
 
 namespace atl::rehearsal {
 
+// Members whose state does not change say nothing for so long.
+inline constexpr Duration kQuiet = std::chrono::hours(24);
+inline constexpr Duration kClosed{200'000'000};  // until a closed connection shows
+
 class Coordinator;
 class Server;
 class Worker;
@@ -53,7 +57,7 @@ struct World {
 
   Worker* FindWorker(const NodeId& name) const;
   Server* FindServer(const NodeId& name) const;
-  // Carries a short message, unless the link is down.
+  // Carries a short message; while the link is down it waits.
   void Say(const std::string& from_site, const std::string& to_site, Timeline::Action deliver);
 
   const Scene& scene;
@@ -112,6 +116,7 @@ class Member : public Node {
 
   const std::string& site() const { return site_; }
   bool connected() const { return connected_; }
+  int64_t connection() const { return connection_; }
   // The coordinator has ended, or cannot be reached any more.
   void Disconnect();
   // The coordinator notices after `detection` that this run, or its connection, is over.
@@ -128,6 +133,7 @@ class Member : public Node {
   const std::string site_;
   Incarnation incarnation_ = 0;
   bool connected_ = false;
+  int64_t connection_ = 0;  // what was said on an earlier one is lost
 };
 
 class Server : public Member, private ServerProcess::Host {
@@ -135,7 +141,7 @@ class Server : public Member, private ServerProcess::Host {
   Server(World* world, std::string name, std::string site);
 
   void Start();
-  void Crash();
+  void Crash(bool machine);  // as a worker's
   void Deliver(const ps::Event& event) { process_.Deliver(event); }
   ServerProcess& process() { return process_; }
 
@@ -187,8 +193,9 @@ class Worker : public Member {
   // Counts the steps that have ended by now: the run is over.
   void BringTo(Instant end);
   bool Leads(const NodeId& member) const;
-  // The failure that its next loss of time is owed to; -1: none.
-  void Blame(int64_t failure);
+  // Notes whether its island makes progress now, as heartbeats would show it.
+  void NoteProgress();
+  Instant progress() const { return progress_; }
 
  private:
   using WorkerCore = worker::WorkerCore;
@@ -249,6 +256,7 @@ class Worker : public Member {
   Duration CopyTime(double bytes_per_parameter) const;
   void PushPart(const worker::PushShards& action, const worker::ShardPart& part);
   void PullPart(const worker::StartPull& action, const worker::ShardPart& part);
+  void CheckPull(int64_t pull, int64_t transfers, int64_t seen);
   bool Wants(int64_t run_then, int64_t transfers_then) const {
     return alive() && run() == run_then && transfers_ == transfers_then;
   }
@@ -303,7 +311,8 @@ class Worker : public Member {
   std::vector<int64_t> on_links_;
   int64_t pull_number_ = -1;  // of the one under way
   int64_t pull_missing_ = 0;
-  int64_t failure_ = -1;
+  Instant progress_;
+  int64_t pull_arrived_ = 0;  // parts of all pulls
 };
 
 }  // namespace atl::rehearsal

@@ -1,6 +1,7 @@
 #include "rehearsal/run.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -12,12 +13,15 @@ namespace atl::rehearsal {
 namespace {
 
 constexpr Duration kSupervisor = std::chrono::seconds(1);  // starts a process that has ended
+// What is lost longer after a failure's end is not owed to it.
+constexpr Duration kBlamedAfter = std::chrono::minutes(30);
+constexpr size_t kCosts = 5;  // kept of a run
 
-// Makes the failures happen, and ends them.
+// Makes the failures happen, and ends them. What several of them take down is back when the last
+// one is over.
 class Fate {
  public:
-  Fate(World* world, const std::vector<Failure>* failures)
-      : world_(*world), failures_(*failures), down_until_(world->workers.size()) {}
+  Fate(World* world, const std::vector<Failure>* failures) : world_(*world), failures_(*failures) {}
 
   void Schedule() {
     for (size_t i = 0; i < failures_.size(); ++i) {
@@ -30,82 +34,121 @@ class Fate {
   }
 
  private:
-  void Blame(size_t number, const std::string& name) {
+  // One that is down, or suffers from an earlier failure still, is not this one's victim.
+  void BlameOne(size_t number, Worker& worker) {
+    if (!worker.alive() || world_.accounts.blamed(worker.index()) >= 0) return;
+    world_.accounts.Blame(world_.timeline.now(), worker.index(), static_cast<int64_t>(number));
+  }
+
+  // The worker itself is down by this failure alone, or was before.
+  void BlameWithIsland(size_t number, const std::string& name) {
     Worker* const victim = world_.FindWorker(name);
-    victim->Blame(static_cast<int64_t>(number));
+    if (!victim->alive()) return;
+    world_.accounts.Blame(world_.timeline.now(), victim->index(), static_cast<int64_t>(number));
     for (const auto& leader : world_.workers) {
       if (!leader->alive() || !leader->Leads(name)) continue;
       for (const auto& member : world_.workers) {
-        if (member == leader || leader->Leads(member->name())) {
-          member->Blame(static_cast<int64_t>(number));
-        }
+        if (member == leader || leader->Leads(member->name())) BlameOne(number, *member);
       }
+    }
+  }
+
+  void BlameAll(size_t number) {
+    for (const auto& worker : world_.workers) BlameOne(number, *worker);
+  }
+
+  // What those lose from now on that are not down is no longer this failure's.
+  void Expire(size_t number) {
+    const auto failure = static_cast<int64_t>(number);
+    for (const auto& worker : world_.workers) {
+      if (!worker->alive() || world_.accounts.blamed(worker->index()) != failure) continue;
+      world_.accounts.Blame(world_.timeline.now(), worker->index(), -1);
     }
   }
 
   void Notify(size_t number) {
     for (const std::string& name : failures_[number].workers) {
-      Blame(number, name);
+      BlameWithIsland(number, name);
       world_.FindWorker(name)->Leave(failures_[number].notice);
     }
   }
 
   void Happen(size_t number) {
     const Failure& failure = failures_[number];
+    const Instant back = ComputeBack(failure);
+    const Instant over = (back == kNever ? world_.timeline.now() : back) + kBlamedAfter;
+    if (over < world_.horizon) world_.timeline.At(over, [this, number] { Expire(number); });
     switch (failure.kind) {
       case FailureKind::kLink:
         return BreakLink(number);
       case FailureKind::kServer:
-        return EndServer(number, world_.FindServer(failure.subject));
+        BlameAll(number);
+        return EndServer(failure, world_.FindServer(failure.subject));
       case FailureKind::kCoordinator:
-        world_.coordinator->Crash();
-        return After(failure.lasts, [this] {
-          if (!world_.coordinator->alive()) world_.coordinator->Start();
-        });
+        BlameAll(number);
+        return EndCoordinator(failure);
       case FailureKind::kSite:
-        for (const auto& server : world_.servers) {
-          if (server->site() == failure.subject) EndServer(number, server.get());
-        }
+        EndSite(number);
         break;
       default:
+        for (const std::string& name : failure.workers) BlameWithIsland(number, name);
         break;
     }
-    for (const std::string& name : failure.workers) Blame(number, name);
     for (const std::string& name : failure.workers) EndWorker(failure, name);
   }
 
   // A process whose end is no machine's is started again at once, unless the failure says when.
-  void After(Duration lasts, Timeline::Action action) {
-    if (lasts == Duration::max()) lasts = kSupervisor;
-    if (world_.timeline.now() + lasts < world_.horizon) {
-      world_.timeline.After(lasts, std::move(action));
+  Instant ComputeBack(const Failure& failure) const {
+    const bool process = failure.kind == FailureKind::kWorker ||
+                         failure.kind == FailureKind::kServer ||
+                         failure.kind == FailureKind::kCoordinator;
+    if (failure.lasts < Duration::max()) return world_.timeline.now() + failure.lasts;
+    return process ? world_.timeline.now() + kSupervisor : kNever;
+  }
+
+  // Starts it when the last of its failures is over.
+  void StartLater(const Failure& failure, const std::string& name, Timeline::Action start) {
+    Instant& until = down_until_[name];
+    until = std::max(until, ComputeBack(failure));
+    if (until >= world_.horizon) return;
+    world_.timeline.At(until, [this, name, start = std::move(start)] {
+      if (world_.timeline.now() >= down_until_[name]) start();
+    });
+  }
+
+  void EndSite(size_t number) {
+    const Failure& failure = failures_[number];
+    const bool serves = world_.coordinator->site() == failure.subject ||
+                        std::any_of(world_.servers.begin(), world_.servers.end(),
+                                    [&](const auto& s) { return s->site() == failure.subject; });
+    for (const std::string& name : failure.workers) BlameWithIsland(number, name);
+    if (serves) BlameAll(number);
+    for (const auto& server : world_.servers) {
+      if (server->site() == failure.subject) EndServer(failure, server.get());
     }
+    if (world_.coordinator->site() == failure.subject) EndCoordinator(failure);
+  }
+
+  void EndCoordinator(const Failure& failure) {
+    world_.coordinator->Crash();
+    StartLater(failure, "/coordinator", [this] {
+      if (!world_.coordinator->alive()) world_.coordinator->Start();
+    });
   }
 
   void EndWorker(const Failure& failure, const std::string& name) {
     Worker* const worker = world_.FindWorker(name);
-    const bool process = failure.kind == FailureKind::kWorker;
     const bool machine = failure.kind == FailureKind::kNode || failure.kind == FailureKind::kSite;
     worker->Crash(machine);
-    if (!process) world_.accounts.SetDown(world_.timeline.now(), worker->index(), true);
-    Instant& until = down_until_[worker->index()];
-    const bool for_good = failure.lasts == Duration::max();
-    if (for_good && !process) {
-      until = kNever;
-      return;
+    if (failure.kind != FailureKind::kWorker) {
+      world_.accounts.SetDown(world_.timeline.now(), worker->index(), true);
     }
-    const Instant back = world_.timeline.now() + (for_good ? kSupervisor : failure.lasts);
-    until = std::max(until, back);
-    if (until >= world_.horizon) return;
-    world_.timeline.At(until, [this, worker] {
-      if (world_.timeline.now() >= down_until_[worker->index()]) worker->Start();
-    });
+    StartLater(failure, name, [worker] { worker->Start(); });
   }
 
-  void EndServer(size_t number, Server* server) {
-    server->Crash();
-    for (const auto& worker : world_.workers) worker->Blame(static_cast<int64_t>(number));
-    After(failures_[number].lasts, [server] {
+  void EndServer(const Failure& failure, Server* server) {
+    server->Crash(failure.kind == FailureKind::kSite);
+    StartLater(failure, "/" + server->name(), [server] {
       if (!server->alive()) server->Start();
     });
   }
@@ -114,19 +157,21 @@ class Fate {
     const Failure& failure = failures_[number];
     const size_t arrow = failure.subject.find('>');
     const Links::Ends ends{failure.subject.substr(0, arrow), failure.subject.substr(arrow + 1)};
+    for (const auto& worker : world_.workers) worker->NoteProgress();
     world_.links.Change(ends, failure.factor);
     for (const auto& worker : world_.workers) {
       const bool at_end = worker->site() == ends.first || worker->site() == ends.second;
-      if (at_end) worker->Blame(static_cast<int64_t>(number));
+      if (at_end) BlameOne(number, *worker);
     }
     if (failure.factor == 0) {
       for (const auto& worker : world_.workers) {
         if (worker->alive()) worker->LinkDown(ends);
       }
-      After(world_.scene.times.detect, [this, ends] { LoseConnections(ends); });
+      world_.timeline.After(world_.scene.times.detect, [this, ends] { LoseConnections(ends); });
     }
-    if (failure.lasts == Duration::max()) return;
-    After(failure.lasts, [this, ends, factor = failure.factor] {
+    const Instant back = ComputeBack(failure);
+    if (back >= world_.horizon) return;
+    world_.timeline.At(back, [this, ends, factor = failure.factor] {
       world_.links.Restore(ends, factor);
       for (const auto& worker : world_.workers) {
         if (worker->alive()) worker->MembersBack();
@@ -151,7 +196,7 @@ class Fate {
 
   World& world_;
   const std::vector<Failure>& failures_;
-  std::vector<Instant> down_until_;
+  std::map<std::string, Instant> down_until_;  // workers, "/coordinator", "/server-0", ...
 };
 
 bool HasEnded(const ProgressRecord* progress) {
@@ -169,6 +214,7 @@ std::vector<FailureCost> ListCosts(const World& world, const std::vector<Failure
   std::stable_sort(costs.begin(), costs.end(), [](const FailureCost& a, const FailureCost& b) {
     return a.total() > b.total();
   });
+  if (costs.size() > kCosts) costs.resize(kCosts);
   return costs;
 }
 
@@ -218,6 +264,7 @@ absl::StatusOr<RunResult> Play(const Scene& scene, Searches& searches,
   result.took = end - Instant{};
   if (progress != nullptr) {
     result.finished = progress->state == JobState::kDone;
+    result.failed = progress->state == JobState::kFailed;
     result.state = absl::StrCat(Name(progress->state), ": ", progress->reason);
     result.tokens = progress->tokens_committed;
     result.rounds = progress->round;

@@ -26,6 +26,7 @@ struct FailureCost {
 struct RunResult {
   uint64_t seed = 0;
   bool finished = false;  // all tokens are in the model
+  bool failed = false;    // the job did
   std::string state;      // of the job at the end, and why
   Duration took{0};       // until it was done, or played
   int64_t tokens = 0;     // in the model
@@ -33,7 +34,7 @@ struct RunResult {
   UseSums uses{};  // add up to the devices times `took`
   int64_t rounds = 0;
   int64_t failures = 0;
-  std::vector<FailureCost> costs;  // the dearest first
+  std::vector<FailureCost> costs;  // the dearest first, at most five
   // Counts of the rehearsal itself.
   int64_t steps = 0;
   int64_t leaps = 0;

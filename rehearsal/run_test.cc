@@ -124,6 +124,14 @@ TEST_CASE("leaps change neither decisions nor times") {
     CHECK(leaping.rounds == stepping.rounds);
     CHECK(leaping.tokens == stepping.tokens);
     CHECK(Seconds(leaping.took) == Approx(Seconds(stepping.took)).epsilon(1e-3));
+    for (size_t u = 0; u < leaping.uses.size(); ++u) {
+      CHECK(leaping.uses[u] == Approx(stepping.uses[u]).epsilon(1e-3).margin(1));
+    }
+    CHECK(leaping.price == Approx(stepping.price).epsilon(1e-3));
+    REQUIRE(leaping.costs.size() == stepping.costs.size());
+    for (size_t i = 0; i < leaping.costs.size(); ++i) {
+      CHECK(leaping.costs[i].total() == Approx(stepping.costs[i].total()).epsilon(1e-3).margin(1));
+    }
     CHECK(leaping.leaps > 0);
     CHECK(stepping.leaps == 0);
     CHECK(leaping.events < stepping.events);
@@ -142,6 +150,113 @@ TEST_CASE("where device-time went adds up under all kinds of failures, and the j
     CHECK(result.failures > 10);
     CHECK(!result.costs.empty());
   }
+}
+
+Failure At(double hour, FailureKind kind, const std::string& subject, Duration lasts,
+           std::vector<std::string> workers = {}) {
+  Failure failure{FromSeconds(3600 * hour), kind, subject, lasts};
+  failure.workers = std::move(workers);
+  return failure;
+}
+
+TEST_CASE("an island that cannot have the layout that the job fixes any more goes on without it") {
+  JobSpec spec = testing::MakeSpec(12'000);
+  spec.layout.replicas = 4;
+  const Scene scene = testing::MakeSmallScene(spec, 1, 4);
+  const RunResult result =
+      PlayOne(scene, {At(0.2, FailureKind::kNode, "n0-3", Duration::max(), {"n0-3"})});
+  CHECK(result.finished);
+}
+
+TEST_CASE("a deadline that no plan meets is refused, as the coordinator does") {
+  JobSpec spec = testing::MakeSpec(1'000'000);
+  spec.layout.deadline_hours = 0.001;
+  const Scene scene = testing::MakeSmallScene(spec, 1, 2);
+  Searches searches(&scene);
+  PlanRequest request;
+  request.spec = scene.spec;
+  request.members = {{{"n0-0", 1}, "site-0", {}, {}}, {{"n0-1", 1}, "site-0", {}, {}}};
+  CHECK(absl::IsFailedPrecondition(searches.Find(request).status()));
+  request.number = 2;  // it trains already
+  CHECK(searches.Find(request).ok());
+}
+
+TEST_CASE("what the job leaves out is not in the scene, and names that are not there are refused") {
+  JobSpec spec = testing::MakeSpec(100);
+  spec.layout.exclude = {"n0-1"};
+  const Scene scene = testing::MakeSmallScene(spec, 1, 3);
+  REQUIRE(scene.workers.size() == 2);
+  CHECK(scene.workers[1].name == "n0-2");
+  spec.layout.exclude = {"n9"};
+  CHECK(absl::IsInvalidArgument(MakeScene(spec, testing::MakeCluster(1, 3), 0.45).status()));
+}
+
+TEST_CASE("failures that overlap end with the last one") {
+  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(200'000), 1, 2);
+  // The shorter failure of the server and of the coordinator does not end the longer one.
+  const std::vector<Failure> failures = {
+      At(0.5, FailureKind::kServer, "server-0", hours(2)),
+      At(0.6, FailureKind::kServer, "server-0", seconds(60)),
+  };
+  const RunResult both = PlayOne(scene, failures, 1, hours(2));
+  const RunResult one = PlayOne(scene, {failures[0]}, 1, hours(2));
+  CHECK(both.tokens == one.tokens);
+}
+
+TEST_CASE("a site that is lost for good takes its servers and the coordinator along") {
+  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(200'000), 2, 2);
+  const RunResult result = PlayOne(
+      scene,
+      {At(0.5, FailureKind::kSite, scene.coordinator_site, Duration::max(), {"n0-0", "n0-1"})}, 1,
+      hours(3));
+  const RunResult calm = PlayOne(scene, {}, 1, hours(3));
+  CheckSums(scene, result);
+  CHECK(result.tokens <= calm.tokens / 4);
+  CHECK(result.tokens > 0);
+}
+
+TEST_CASE("the loss of time is owed to the failure that caused it") {
+  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(200'000), 1, 3);
+  // The second one takes nothing that the first has not taken.
+  const RunResult result = PlayOne(scene,
+                                   {At(0.5, FailureKind::kNode, "n0-2", hours(2), {"n0-2"}),
+                                    At(1, FailureKind::kDevice, "n0-2/0", seconds(1), {"n0-2"})},
+                                   1, hours(3));
+  REQUIRE(!result.costs.empty());
+  CHECK(result.costs[0].failure.kind == FailureKind::kNode);
+  CHECK(result.costs[0].total() >= 2 * 3600);
+  if (result.costs.size() > 1) CHECK(result.costs[1].total() < 60);
+  // The coordinator's loss is one, too.
+  const RunResult lost =
+      PlayOne(scene, {At(0.5, FailureKind::kCoordinator, "coordinator", hours(1))}, 1, hours(2));
+  REQUIRE(lost.costs.size() == 1);
+  CHECK(lost.costs[0].failure.kind == FailureKind::kCoordinator);
+}
+
+TEST_CASE("a link's short outage loses no message") {
+  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(20'000), 2, 2);
+  std::vector<Failure> failures;
+  for (int i = 0; i < 200; ++i) {
+    failures.push_back(At(0.1 + 0.01 * i, FailureKind::kLink,
+                          i % 2 == 0 ? "site-1>site-0" : "site-0>site-1", seconds(3)));
+  }
+  const RunResult result = PlayOne(scene, failures);
+  const RunResult calm = PlayOne(scene, {});
+  REQUIRE(result.finished);
+  CHECK(Seconds(result.took) < 1.05 * Seconds(calm.took) + 200 * 6);
+}
+
+TEST_CASE("an island that is cut off is not waited for longer than its grace") {
+  JobSpec spec = testing::MakeSpec(400'000);
+  spec.outer.grace_seconds = 30;
+  const Scene scene = testing::MakeSmallScene(spec, 2, 2);
+  const std::string far = scene.coordinator_site == "site-0" ? "site-1" : "site-0";
+  const std::string to = far + ">" + scene.coordinator_site;
+  const RunResult cut =
+      PlayOne(scene, {At(1, FailureKind::kLink, to, Duration::max())}, 1, hours(6));
+  const RunResult calm = PlayOne(scene, {}, 1, hours(6));
+  // The other island's rounds go on.
+  CHECK(cut.rounds > calm.rounds / 2);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/model/job_model.h"
 #include "common/model/layout.h"
+#include "coordinator/planner/cluster/constraints.h"
 #include "coordinator/planning/island_scope.h"
 #include "coordinator/planning/model.h"
 #include "coordinator/planning/objective.h"
@@ -16,21 +17,35 @@ namespace {
 
 constexpr ElementBytes kAssumedElement{2, 4};  // activations of GPUs
 
-// Nodes become workers, and devices are named as plans name them.
-void MakeWorkers(plan::Cluster& cluster, Scene& scene) {
+// Devices are named as plans name them. The job may leave them out by either name.
+void NameDevices(plan::Constraints& fixed, plan::Cluster& cluster) {
   std::map<std::string, std::set<std::string>> sites_of;
   for (const plan::Device& device : cluster.devices) sites_of[device.node].insert(device.site);
-  std::map<std::string, size_t> known;
-  for (size_t d = 0; d < cluster.devices.size(); ++d) {
-    plan::Device& device = cluster.devices[d];
+  std::map<std::string, int> counts;
+  std::set<std::string> here, out;
+  for (plan::Device& device : cluster.devices) {
     const std::string node = device.node.empty() ? device.id : device.node;
     const bool twice = !device.node.empty() && sites_of[device.node].size() > 1;
-    const std::string name = twice ? absl::StrCat(device.site, "-", node) : node;
-    const auto [found, is_new] = known.try_emplace(name, scene.workers.size());
-    if (is_new) scene.workers.push_back({name, device.site, node, {}, 0});
+    const bool excluded = fixed.Excludes(node, device.id);
+    for (const std::string& known : {node, device.id}) {
+      if (fixed.exclude.contains(known)) here.insert(known);
+    }
+    device.node = twice ? absl::StrCat(device.site, "-", node) : node;
+    device.id = absl::StrCat(device.node, "/", counts[device.node]++);
+    if (excluded) out.insert(device.id);
+  }
+  for (const std::string& known : here) fixed.exclude.erase(known);
+  fixed.exclude.merge(out);
+}
+
+// Nodes become workers.
+void MakeWorkers(const plan::Cluster& cluster, Scene& scene) {
+  std::map<std::string, size_t> known;
+  for (size_t d = 0; d < cluster.devices.size(); ++d) {
+    const plan::Device& device = cluster.devices[d];
+    const auto [found, is_new] = known.try_emplace(device.node, scene.workers.size());
+    if (is_new) scene.workers.push_back({device.node, device.site, {}, 0});
     SceneWorker& worker = scene.workers[found->second];
-    device.id = absl::StrCat(name, "/", worker.devices.size());
-    device.node = name;
     worker.devices.push_back(static_cast<int>(d));
     worker.price_per_hour += cluster.types[device.type].price_per_hour;
   }
@@ -75,18 +90,16 @@ int64_t Scene::parameters() const {
 
 int64_t Scene::devices() const { return static_cast<int64_t>(input.cluster.devices.size()); }
 
-double Scene::device_price_per_hour() const {
-  double sum = 0;
-  for (const SceneWorker& worker : workers) sum += worker.price_per_hour;
-  return sum;
-}
-
 absl::StatusOr<Scene> MakeScene(const JobSpec& spec, plan::Cluster cluster, double efficiency) {
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
   const ModelSpec shape = ToSpec(config);
   ATOLL_ASSIGN_OR_RETURN(plan::Job job, ToPlanJob(spec, shape));
   job.objective = MakeObjective(spec, /*islands=*/1);
   ATOLL_RETURN_IF_ERROR(Validate(cluster));
+  NameDevices(job.fixed, cluster);
+  ATOLL_RETURN_IF_ERROR(plan::CheckNames(job.fixed, cluster));
+  ATOLL_RETURN_IF_ERROR(plan::Constrain(job.fixed, cluster));
+  ATOLL_RETURN_IF_ERROR(CheckPrices(spec, cluster));
   plan::CostOptions options = MakeCostOptions(spec, false);
   options.efficiency = efficiency;
   const plan::Model model =
@@ -111,8 +124,11 @@ std::vector<DeviceInfo> ListDevices(const plan::Cluster& cluster, const SceneWor
   for (const int device : worker.devices) {
     const auto type = static_cast<size_t>(cluster.devices[static_cast<size_t>(device)].type);
     const plan::DeviceType& of = cluster.types[type];
-    devices.push_back({.kind = of.name, .memory_bytes = of.memory_bytes, .threads = 1});
-    devices.back().price_per_hour = of.price_per_hour;
+    DeviceInfo info{.kind = of.name, .memory_bytes = of.memory_bytes, .threads = 1};
+    info.price_per_hour = of.price_per_hour;
+    // Those that the job leaves out keep their places.
+    const std::string& id = cluster.devices[static_cast<size_t>(device)].id;
+    devices.resize(static_cast<size_t>(IndexFromDevice(id)) + 1, info);
   }
   return devices;
 }

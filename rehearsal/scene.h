@@ -18,12 +18,11 @@
 namespace atl::rehearsal {
 
 struct Times {
-  Duration detect = std::chrono::seconds(6);      // until a silent machine counts as lost
-  Duration restart = std::chrono::seconds(30);    // from a repair until the process connects
-  Duration open = std::chrono::seconds(20);       // the job's model and data
-  Duration plan = std::chrono::seconds(10);       // a search for a plan
-  Duration set_up = std::chrono::seconds(5);      // a plan, besides moving state
-  Duration notice_end = std::chrono::seconds(1);  // between a worker's end and its machine's
+  Duration detect = std::chrono::seconds(6);    // until a silent machine counts as lost
+  Duration restart = std::chrono::seconds(30);  // from a repair until the process connects
+  Duration open = std::chrono::seconds(20);     // the job's model and data
+  Duration plan = std::chrono::seconds(10);     // a search for a plan
+  Duration set_up = std::chrono::seconds(5);    // a plan, besides moving state
 };
 
 struct ServerPlace {
@@ -35,7 +34,6 @@ struct ServerPlace {
 struct SceneWorker {
   std::string name;  // of its node; with the site before it where two sites have a node of the name
   std::string site;
-  std::string node;
   std::vector<int> devices;  // of the cluster
   double price_per_hour = 0;
 };
@@ -61,10 +59,10 @@ struct Scene {
 
   int64_t parameters() const;
   int64_t devices() const;
-  double device_price_per_hour() const;  // of all
 };
 
-// The workers of a cluster, and a job's model. `efficiency`: of the datasheet's speed.
+// The workers of a cluster that the job does not leave out, and its model. `efficiency`: of the
+// datasheet's speed.
 absl::StatusOr<Scene> MakeScene(const JobSpec& spec, plan::Cluster cluster, double efficiency);
 // Lists the devices of a worker as its hello has them.
 std::vector<DeviceInfo> ListDevices(const plan::Cluster& cluster, const SceneWorker& worker);

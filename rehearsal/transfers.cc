@@ -70,7 +70,21 @@ void Worker::Do(const worker::StartPull& action) {
   if (pull_missing_ == 0) on_links_.clear();
   pull_number_ = action.pull;
   pull_missing_ = std::ssize(action.shards);
+  AfterInRun(kUnanswered, [this, pull = action.pull, transfers = transfers_, seen = pull_arrived_] {
+    CheckPull(pull, transfers, seen);
+  });
   for (const worker::ShardPart& part : action.shards) PullPart(action, part);
+}
+
+// A pull fails of which nothing arrives for so long.
+void Worker::CheckPull(int64_t pull, int64_t transfers, int64_t seen) {
+  if (transfers_ != transfers || pull_number_ != pull) return;
+  if (pull_arrived_ == seen) {
+    pull_number_ = -1;
+    return Deliver(worker::PullFailed{pull, PullFailure::kError, kNoVersion, "timed out"});
+  }
+  AfterInRun(kUnanswered,
+             [this, pull, transfers, seen = pull_arrived_] { CheckPull(pull, transfers, seen); });
 }
 
 void Worker::PullPart(const worker::StartPull& action, const worker::ShardPart& part) {
@@ -86,7 +100,10 @@ void Worker::PullPart(const worker::StartPull& action, const worker::ShardPart& 
   };
   const auto arrived = [this, pull, bytes, at = run(), transfers = transfers_,
                         shards = std::ssize(action.shards)] {
-    if (!Wants(at, transfers) || pull_number_ != pull || --pull_missing_ > 0) return;
+    if (!Wants(at, transfers) || pull_number_ != pull) return;
+    ++pull_arrived_;
+    if (--pull_missing_ > 0) return;
+    pull_number_ = -1;
     Deliver(worker::PullDone{pull, bytes * shards});
   };
   const auto answer = [this, server, bytes, fails, arrived](const ps::ReplyPull* reply,

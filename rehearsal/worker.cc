@@ -8,10 +8,6 @@
 #include "rehearsal/players.h"
 
 namespace atl::rehearsal {
-namespace {
-constexpr Duration kClosed = std::chrono::milliseconds(200);  // until a closed connection shows
-}  // namespace
-
 Worker::Worker(World* world, size_t index, const SceneWorker* described)
     : Member(world, described->name, described->site), index_(index), described_(*described) {}
 
@@ -28,6 +24,7 @@ void Worker::Start() {
   plan_ = IslandPlan();
   steps_since_base_ = 0;
   worker::Identity identity{name(), incarnation_};
+  identity.heartbeat_interval_max = kQuiet;
   WorkerHello& hello = identity.hello;
   hello.devices = ListDevices(world_.scene.input.cluster, described_);
   hello.peer_endpoint = absl::StrCat("rehearsed://", name());
@@ -86,10 +83,6 @@ void Worker::Do(const worker::Stop& action) {
   Crash(/*machine=*/false);
 }
 
-void Worker::Blame(int64_t failure) {
-  world_.accounts.Blame(world_.timeline.now(), index_, failure);
-}
-
 bool Worker::Leads(const NodeId& member) const {
   const std::vector<IslandMember>& members =
       reconfigure_ ? reconfigure_->plan.members : plan_.members;
@@ -98,7 +91,20 @@ bool Worker::Leads(const NodeId& member) const {
                      [&](const IslandMember& m) { return m.worker == member; });
 }
 
+void Worker::NoteProgress() {
+  if (!alive() || !connected_ || !world_.links.IsUp({site_, world_.coordinator->site()})) return;
+  int64_t open = 0, moving = 0;
+  for (const int64_t transfer : on_links_) {
+    const Links::Ends* const ends = world_.links.Find(transfer);
+    open += ends != nullptr;
+    moving += ends != nullptr && world_.links.IsUp(*ends);
+  }
+  const bool works = (stepping_ && !stuck_) || outstanding_;
+  if (moving > 0 || (open == 0 && works)) progress_ = world_.timeline.now();
+}
+
 void Worker::MemberLost() {
+  NoteProgress();
   RollBack();
   if (reconfigure_ && setting_up_) {  // it waits for what does not come
     setting_up_ = false;
@@ -185,6 +191,7 @@ void Worker::Carry(const worker::Actions& actions) {
     std::visit([this](const auto& a) { Do(a); }, action);
     if (!alive() || run() != at) return;
   }
+  NoteProgress();
   ArmTick(actions.deadline, [this] { Deliver(worker::Tick{}); });
   if (stepping_ && !scheduled_ && !stuck_) ScheduleStep(actions.deadline);
   UpdateUse();

@@ -75,8 +75,7 @@ Server* World::FindServer(const NodeId& name) const {
 
 void World::Say(const std::string& from_site, const std::string& to_site,
                 Timeline::Action deliver) {
-  const Links::Ends ends{from_site, to_site};
-  if (links.IsUp(ends)) timeline.After(links.Latency(ends), std::move(deliver));
+  links.Say({from_site, to_site}, std::move(deliver));
 }
 
 // ---------------------------------------------------------------------------------- members ----
@@ -93,6 +92,7 @@ void Member::ConnectAfter(Duration delay) {
       return ConnectAfter(kReconnect);
     }
     connected_ = true;
+    ++connection_;
     OnConnected();
   });
 }
@@ -100,6 +100,7 @@ void Member::ConnectAfter(Duration delay) {
 void Member::Disconnect() {
   if (!alive() || !connected_) return;
   connected_ = false;
+  ++connection_;
   OnDisconnected();
   ConnectAfter(kReconnect);
 }
@@ -116,7 +117,9 @@ void Member::ReportLost(Duration detection) {
 void Member::SendUp(CoordinatorEvent event) {
   if (!connected_) return;
   world_.Say(site_, world_.coordinator->site(),
-             [world = &world_, event = std::move(event)] { world->coordinator->Deliver(event); });
+             [this, event = std::move(event), connection = connection_] {
+               if (connection == connection_) world_.coordinator->Deliver(event);
+             });
 }
 
 // ---------------------------------------------------------------------------------- servers ----
@@ -133,15 +136,17 @@ void Server::Start() {
   options.incarnation = incarnation_;
   options.memory_bytes = int64_t{1} << 40;
   options.site = site_;
+  options.heartbeat_interval_max = kQuiet;
+  options.reports_snapshots = true;
   process_.Start(std::move(options));
   ConnectAfter(Duration(0));
 }
 
-void Server::Crash() {
+void Server::Crash(bool machine) {
   if (!alive()) return;
   EndRun();
   process_.End();
-  ReportLost(std::chrono::milliseconds(200));
+  ReportLost(machine ? world_.scene.times.detect : kClosed);
 }
 
 void Server::Fail(const std::string& what) { world_.trouble = absl::StrCat(name(), " ", what); }

@@ -22,6 +22,7 @@
 #define ATOLL_COORDINATOR_CORE_CORE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,9 @@ struct CoordinatorOptions {
   int64_t max_shard_bytes = int64_t{64} << 20;  // of fp32 parameters
   // Members that say nothing for three of these are lost; those whose connection is, at once.
   Duration heartbeat_interval = kHeartbeatInterval;
+  // When the island that this worker leads last made progress; for a rehearsal, whose heartbeats
+  // are rare. Null: heartbeats say it.
+  std::function<Instant(const NodeId& leader)> last_progress = nullptr;
   // After a restart of the coordinator, members may take so long to come back before they count as
   // dead.
   Duration reattach_grace = std::chrono::seconds(15);

@@ -11,16 +11,16 @@
 namespace atl::coord {
 namespace {
 
+constexpr Duration kLeastLimit = kHeartbeatInterval * kMissedHeartbeatsBeforeEviction;
 // Where rounds wait for all islands, however slow.
 constexpr Duration kLimitOfAll = std::chrono::minutes(15);
 // After that it loses what it has not pushed.
 constexpr Duration kBeginsAnewAfter = std::chrono::minutes(10);
 
-Duration GetStallLimit(const State& s, const Job& job) {
+Duration GetStallLimit(const Job& job) {
   const OuterSpec& outer = job.spec().outer;
-  // Nothing is known of progress between heartbeats.
-  const Duration least = s.options.heartbeat_interval * kMissedHeartbeatsBeforeEviction;
-  return std::max(least, outer.wait_for_all ? kLimitOfAll : FromSeconds(outer.grace_seconds));
+  if (outer.wait_for_all) return kLimitOfAll;
+  return std::max(kLeastLimit, FromSeconds(outer.grace_seconds));
 }
 
 // Has a contribution that is granted and not complete.
@@ -99,8 +99,11 @@ bool AdvanceStalls(State& s, Job& job) {
         !IsActive(job, island->second)) {
       continue;
     }
+    if (s.options.last_progress && s.now - watch.since >= GetStallLimit(job)) {
+      watch.since = std::max(watch.since, s.options.last_progress(island->second.worker));
+    }
     const Duration still = s.now - watch.since;
-    if (still < GetStallLimit(s, job)) continue;
+    if (still < GetStallLimit(job)) continue;
     const bool contributes = std::any_of(
         job.rounds.complete.begin(), job.rounds.complete.end(),
         [&, island = id](const ContributionId& complete) { return complete.island == island; });

@@ -380,8 +380,8 @@ std::string Remedy(const JobSpec& spec) {
   return absl::StrJoin(remedies, " or ");
 }
 
-absl::StatusOr<IslandPlan> MakeRequestedPlan(const PlanRequest& request) {
-  ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
+absl::StatusOr<IslandPlan> MakeRequestedPlan(const PlanRequest& request, MakeInput make_input) {
+  ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, make_input(request));
   absl::StatusOr<FoundPlan> found = FindPlan(request, input);
   if (found.ok()) return Finish(request, input, *std::move(found));
   if (!absl::IsResourceExhausted(found.status())) return found.status();
@@ -392,7 +392,11 @@ absl::StatusOr<IslandPlan> MakeRequestedPlan(const PlanRequest& request) {
 }  // namespace
 
 absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
-  absl::StatusOr<IslandPlan> requested = MakeRequestedPlan(request);
+  return PlanIsland(request, MakePlanningInput);
+}
+
+absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request, MakeInput make_input) {
+  absl::StatusOr<IslandPlan> requested = MakeRequestedPlan(request, make_input);
   const LayoutSpec& fixed = request.spec.layout;
   const bool numbers =
       fixed.stages > 0 || fixed.replicas > 0 || fixed.tensor_parallel > 0 || !fixed.plan.empty();
@@ -402,7 +406,7 @@ absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
   relaxed.spec.layout.tensor_parallel = 0;
   relaxed.spec.layout.tensor_split_ratios.clear();
   relaxed.spec.layout.plan.clear();
-  absl::StatusOr<IslandPlan> plan = MakeRequestedPlan(relaxed);
+  absl::StatusOr<IslandPlan> plan = MakeRequestedPlan(relaxed, make_input);
   if (!plan.ok()) return requested;
   absl::StrAppend(&plan->reason, "; not what the job requests, until that fits again: ",
                   requested.status().message());

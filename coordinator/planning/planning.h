@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "coordinator/planning/request.h"
 
@@ -31,6 +32,10 @@ namespace atl {
 // but checked (plan_changes.h). RESOURCE_EXHAUSTED: which device lacks how much memory and what
 // would fit.
 absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request);
+
+// The same for described workers: `make_input` stands for MakePlanningInput.
+using MakeInput = absl::FunctionRef<absl::StatusOr<PlanningInput>(const PlanRequest&)>;
+absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request, MakeInput make_input);
 
 // A plan in the planner's words, and in the runtime's.
 struct FoundPlan {

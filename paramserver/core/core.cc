@@ -151,23 +151,21 @@ bool ServerCore::IsForThisServer(const ToServer& to, Turn& turn) {
   return true;
 }
 
-// The coordinator keeps what a snapshot makes needless, and a job's end waits for the last one:
-// where heartbeats are rare, this one comes at once.
+// The coordinator keeps what a snapshot makes needless, and a job's end waits for the last one.
 void ServerCore::On(const SnapshotDone& event, Turn& turn) {
   JobDriver* const job = server_.Find(event.job);
   if (job == nullptr) return;
   job->On(event, turn);
-  if (heartbeat_interval_ > kHeartbeatInterval) {
-    next_heartbeat_ = std::min(next_heartbeat_, turn.now);
-  }
+  if (server_.options.reports_snapshots) next_heartbeat_ = std::min(next_heartbeat_, turn.now);
 }
 
 void ServerCore::Execute(const Welcome& message, Turn& turn) {
   if (!connected_ || welcomed_) return;
   welcomed_ = true;
   next_hello_ = kNever;
-  heartbeat_interval_ = std::clamp<Duration>(message.heartbeat_interval,
-                                             std::chrono::milliseconds(10), std::chrono::hours(24));
+  heartbeat_interval_ =
+      std::clamp<Duration>(message.heartbeat_interval, std::chrono::milliseconds(10),
+                           server_.options.heartbeat_interval_max);
   next_heartbeat_ = turn.now + heartbeat_interval_;
 }
 

@@ -40,6 +40,9 @@ struct ServerOptions {
   int64_t work_elements = int64_t{64} << 20;
   // A log of so many bytes of pushes is never a reason for a snapshot.
   int64_t log_bytes_free = int64_t{64} << 20;
+  Duration heartbeat_interval_max = std::chrono::minutes(1);  // whatever is requested
+  // A snapshot is reported at once, where heartbeats are rare.
+  bool reports_snapshots = false;
 };
 
 // One Step of the core: its time, and the actions so far.

@@ -27,8 +27,8 @@ class ServerProcess {
   };
   using Disk = std::map<JobId, JobDisk>;
 
-  // The machine that the process runs on. Times are of the process's present run: what was scheduled before its
-  // end does not happen.
+  // The machine that the process runs on. Times are of the process's present run: what was
+  // scheduled before its end does not happen.
   class Host {
    public:
     virtual ~Host() = default;

@@ -112,7 +112,7 @@ void WorkerCore::Impl::On(const ShutdownRequested& event) {
 void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
   session_.refused.clear();
   session_.heartbeat_interval = std::clamp<Duration>(
-      welcome.heartbeat_interval, std::chrono::milliseconds(1), std::chrono::hours(24));
+      welcome.heartbeat_interval, std::chrono::milliseconds(1), identity_.heartbeat_interval_max);
   // It has been welcomed before, or this is of a connection that is lost.
   if (session_.state != Session::State::kConnected) {
     session_.heartbeat_at =

@@ -82,6 +82,7 @@ struct Identity {
   NodeId name;
   Incarnation incarnation = 0;  // larger than that of any earlier process of this name
   WorkerHello hello = {};       // its mark as it was remembered, its jobs as they were found
+  Duration heartbeat_interval_max = std::chrono::minutes(1);  // whatever is requested
 };
 
 class WorkerCore {
