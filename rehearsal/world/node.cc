@@ -1,6 +1,7 @@
 #include "rehearsal/world/node.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace atl::rehearsal {
 
@@ -11,13 +12,14 @@ void Node::AfterInRun(Duration delay, Timeline::Action action) {
 }
 
 void Node::ArmTick(Instant deadline, Timeline::Action tick) {
-  const int64_t number = ++deadline_number_;
+  timeline_.Cancel(armed_);
   if (deadline == kNever) return;
   const Duration delay = std::max(deadline - timeline_.now(), Duration(0));
   // A deadline that has passed must not be set again and again.
-  AfterInRun(std::max(delay, Duration(std::chrono::microseconds(10))), [this, number, tick] {
-    if (number == deadline_number_) tick();
-  });
+  armed_ = timeline_.At(timeline_.now() + std::max(delay, Duration(std::chrono::microseconds(10))),
+                        [this, run = run_, tick = std::move(tick)] {
+                          if (alive_ && run == run_) tick();
+                        });
 }
 
 }  // namespace atl::rehearsal

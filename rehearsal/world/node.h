@@ -39,7 +39,7 @@ class Node {
   const std::string name_;
   bool alive_ = false;
   int64_t run_ = 0;
-  int64_t deadline_number_ = 0;
+  Timeline::Key armed_;  // the newest tick; it may be over
 };
 
 }  // namespace atl::rehearsal

@@ -19,16 +19,21 @@ namespace atl::rehearsal {
 class Timeline {
  public:
   using Action = std::function<void()>;
+  using Key = std::pair<Instant, int64_t>;
 
   Instant now() const { return now_; }
   bool empty() const { return events_.empty(); }
   int64_t events_run() const { return events_run_; }
 
-  void At(Instant when, Action action) {
+  Key At(Instant when, Action action) {
     ATOLL_CHECK(when >= now_);
-    events_.emplace(std::pair(when, next_order_++), std::move(action));
+    const Key key(when, next_order_++);
+    events_.emplace(key, std::move(action));
+    return key;
   }
   void After(Duration delay, Action action) { At(now_ + delay, std::move(action)); }
+  // It does not happen; what has happened stays.
+  void Cancel(const Key& key) { events_.erase(key); }
 
   // When the next event is. REQUIRES: !empty().
   Instant next() const { return events_.begin()->first.first; }
@@ -43,9 +48,9 @@ class Timeline {
 
  private:
   Instant now_{};
-  int64_t next_order_ = 0;
+  int64_t next_order_ = 1;
   int64_t events_run_ = 0;
-  std::map<std::pair<Instant, int64_t>, Action> events_;
+  std::map<Key, Action> events_;
 };
 
 }  // namespace atl::rehearsal
