@@ -16,6 +16,7 @@
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/rounds/validation.h"
 #include "coordinator/core/shards/failover.h"
+#include "coordinator/core/shards/move_orders.h"
 #include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/refill.h"
 #include "coordinator/core/shards/servers.h"

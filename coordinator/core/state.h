@@ -373,6 +373,7 @@ struct Job {
   int64_t occupied_islands() const;
   // Valid until the next EditRecord. REQUIRES: no replica has changed since the last one.
   ReplicaIndex& replicas() const;
+  const ShardDescriptor& shard(ShardId id) const { return record.shards[static_cast<size_t>(id)]; }
   // The shards that the server holds, in order.
   const std::vector<ShardId>& ShardsOn(const NodeId& server) const;
   bool HoldsShards(const NodeId& server) const { return replicas().held.contains(server); }

@@ -29,7 +29,7 @@ bool Has(const State& s, const Job& job, const NodeId& server, ShardId shard) {
 template <class Do>
 void ForEachHeldTwice(const Job& job, const NodeId& server, const Do& what) {
   for (const ShardId id : job.ShardsOn(server)) {
-    const ShardDescriptor& shard = job.record.shards[static_cast<size_t>(id)];
+    const ShardDescriptor& shard = job.shard(id);
     if (const ShardReplica* other = FindOtherHolder(shard, server)) what(shard, *other);
   }
 }
@@ -56,7 +56,7 @@ bool IsLost(const State& s, const NodeId& server, const ServerLink& link) {
 bool ActivateStandbys(Job& job, const NodeId& server, const std::set<ShardId>& shards) {
   bool changed = false;
   for (const ShardId id : shards) {
-    if (GetActiveServer(job.record.shards[static_cast<size_t>(id)]) != server) continue;
+    if (GetActiveServer(job.shard(id)) != server) continue;
     ShardDescriptor& shard = job.EditRecord().shards[static_cast<size_t>(id)];
     std::swap(FindReplica(shard, ReplicaRole::kStandby)->role, shard.replicas.front().role);
     SortByRole(shard);

@@ -17,12 +17,8 @@ std::string MovesText(const Job& job) {
   std::string text;
   const ReplicaIndex& replicas = job.replicas();
   if (!replicas.joining.empty()) {
-    int64_t elements = 0;
-    for (const ReplicaId& id : replicas.joining) {
-      elements += job.record.shards[static_cast<size_t>(id.shard)].elements;
-    }
     absl::StrAppend(&text, replicas.joining.size(), replicas.fills ? " lost" : "", " shards (",
-                    BytesText(elements * ServerBytesPerElement(job.spec().outer)), ") ",
+                    BytesText(CountBytes(job, replicas.joining)), ") ",
                     replicas.fills ? "are filled on" : "move to");
     for (const NodeId& server : replicas.targets) absl::StrAppend(&text, " ", server);
     if (!job.record.moves_reason.empty()) absl::StrAppend(&text, ": ", job.record.moves_reason);

@@ -10,11 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes_text.h"
 #include "common/protocol/outer_optimizer.h"
-#include "coordinator/core/adoption.h"
 #include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/rounds/round_decision.h"
 #include "coordinator/core/rounds/rounds.h"
-#include "coordinator/core/shards/failover.h"
 #include "coordinator/core/shards/move_plan.h"
 #include "coordinator/core/shards/placement.h"
 #include "coordinator/core/shards/refill.h"
@@ -28,23 +26,6 @@ constexpr Duration kBetweenBalances = std::chrono::hours(1);
 constexpr Duration kHoldFirst = std::chrono::seconds(5);
 constexpr Duration kPlanLater = std::chrono::minutes(10);
 constexpr Duration kHoldMost = std::chrono::seconds(60);
-constexpr Duration kFillRetry = std::chrono::seconds(10);
-constexpr int kDecisionsReported = 64;
-
-const ShardDescriptor& GetShard(const Job& job, const ReplicaId& id) {
-  return job.record.shards[static_cast<size_t>(id.shard)];
-}
-
-// REQUIRES: it joins.
-const ShardReplica& GetJoining(const Job& job, const ReplicaId& id) {
-  return *FindJoining(GetShard(job, id), id.server);
-}
-
-int64_t CountBytes(const Job& job, const std::vector<ReplicaId>& replicas) {
-  int64_t elements = 0;
-  for (const ReplicaId& id : replicas) elements += GetShard(job, id).elements;
-  return elements * ServerBytesPerElement(job.spec().outer);
-}
 
 // The first ones that join, of so many bytes.
 std::vector<ReplicaId> NextBatch(const Job& job) {
@@ -58,14 +39,12 @@ std::vector<ReplicaId> NextBatch(const Job& job) {
   return batch;
 }
 
-bool IsJoining(const ShardReplica& replica) { return replica.role == ReplicaRole::kJoining; }
-
 // Drops replicas for which joining makes no sense any more. True if there were any.
 bool DropMoot(State& s, Job& job) {
   // Before that nothing shows that the store has not missed a switch.
   const bool known = AllServersKnown(job);
   const auto moot = [&](const ShardDescriptor&, const ShardReplica& replica) {
-    if (!IsJoining(replica)) return false;
+    if (replica.role != ReplicaRole::kJoining) return false;
     if (!replica.fill) return known && !MayReceive(s, replica.server);
     // A lost shard stays one: it waits for the server, or for a user to say it again.
     const auto link = job.rounds.links.find(replica.replaces);
@@ -134,7 +113,7 @@ bool GivesUp(const Job& job) {
 void GiveUpMoves(State& s, Job& job) {
   const ReplicaId stuck = job.moving.batch[0];
   DropReplicas(job, [](const ShardDescriptor&, const ShardReplica& replica) {
-    return IsJoining(replica) && !replica.fill;
+    return replica.role == ReplicaRole::kJoining && !replica.fill;
   });
   job.moving = Moving{.balanced_at = job.moving.balanced_at};
   job.moving.plan_again_at = s.now + kPlanLater;
@@ -229,9 +208,7 @@ NodeId TakeOver(const State& s, Job& job, ShardDescriptor& shard, const NodeId& 
     leaves->since = job.record.placement;
   }
   for (const NodeId& changed : {replaced, server}) ForgetStaged(job, changed, shard.shard);
-  std::erase_if(shard.replicas, [&](const ShardReplica& replica) {
-    return replica.role == ReplicaRole::kLeaving && replica.server == server;
-  });
+  EraseLeaving(shard, server);
   ShardReplica& joined = *FindJoining(shard, server);
   joined = {.server = server, .role = ReplicaRole::kStandby};
   SetHolder(*s.FindServer(server), joined);
@@ -290,110 +267,6 @@ void SwitchShards(State& s, Job& job) {
                      FilledText(job, base, lost_update)));
 }
 
-// Describes what makes up `version`, for a server that has nothing of the job.
-void DescribeVersion(const Job& job, ReceiveShards& message) {
-  message.newest = {job.id(), message.version, {}, {}};
-  message.slots = static_cast<int32_t>(ListServerSlots(job.spec().outer).size());
-  int reported = 0;
-  for (auto d = job.rounds.decisions.rbegin();
-       d != job.rounds.decisions.rend() && reported < kDecisionsReported; ++d, ++reported) {
-    for (const DecisionParticipant& p : d->second.participants) {
-      message.decided.push_back(p.contribution);
-    }
-    message.decided.insert(message.decided.end(), d->second.dropped.begin(),
-                           d->second.dropped.end());
-    if (d->second.version != message.version) continue;
-    for (const DecisionParticipant& p : d->second.participants) {
-      if (p.accepted) message.newest.terms.push_back({p.contribution, p.weight});
-    }
-    message.newest.dropped = d->second.dropped;
-    message.newest.image = BuildJobImage(job, d->second);
-  }
-  std::reverse(message.decided.begin(), message.decided.end());  // oldest first
-}
-
-// It holds shards that cannot be used, and no user has said that they are lost: what comes to be
-// filled would replace them.
-bool IsDamagedHolder(const Job& job, const NodeId& server) {
-  const auto link = job.rounds.links.find(server);
-  if (link == job.rounds.links.end() || link->second.known) return false;
-  const std::vector<ReplicaId>& joining = job.replicas().joining;
-  return std::none_of(joining.begin(), joining.end(), [&](const ReplicaId& id) {
-    const ShardReplica& replica = GetJoining(job, id);
-    return replica.fill && replica.replaces == server;
-  });
-}
-
-void SendReceive(State& s, Job& job) {
-  std::map<NodeId, ReceiveShards> messages;
-  for (const ReplicaId& id : job.moving.batch) {
-    const Server* to = s.FindServer(id.server);
-    if (IsReceived(job, id) || to == nullptr || !to->attached) continue;
-    if (IsDamagedHolder(job, id.server)) continue;
-    const ShardDescriptor& shard = GetShard(job, id);
-    ShardSource source{ToOwnedShard(shard), "", "", GetJoining(job, id).fill};
-    if (!source.fill) {
-      const ShardReplica& active = *FindReplica(shard, ReplicaRole::kActive);
-      const auto link = job.rounds.links.find(active.server);
-      if (link == job.rounds.links.end() || !link->second.known) continue;
-      source.endpoint = active.endpoint;
-      source.public_key = active.public_key;
-    }
-    messages[id.server].sources.push_back(std::move(source));
-  }
-  for (auto& [server, message] : messages) {
-    message.job = job.id();
-    message.placement = job.record.placement;
-    message.version = job.rounds.progress.version;
-    message.fill_age = job.rounds.progress.version - GetFillBase(job);
-    DescribeVersion(job, message);
-    s.SendToServer(server, std::move(message));
-  }
-}
-
-// An island that has the parameters, another one each time.
-void SendFill(State& s, Job& job) {
-  FillShards fill{job.id(), -1, 0, GetFillBase(job), {}};
-  for (const ReplicaId& id : job.moving.batch) {
-    const Server* to = s.FindServer(id.server);
-    const bool waits = GetJoining(job, id).fill && !IsReceived(job, id);
-    if (!waits || to == nullptr || !to->attached) continue;
-    ShardReplica target;
-    SetHolder(*to, target);
-    fill.shards.push_back(ToPlacement(GetShard(job, id), &target));
-  }
-  if (fill.shards.empty()) return;
-  const auto sources = FindFillSources(s, job);
-  const auto able = sources.find(fill.version);
-  job.moving.trouble =
-      able != sources.end()
-          ? ""
-          : absl::StrCat("no island holds theta_base of version ", fill.version,
-                         " any more: repeat atoll refill, which fills from what islands hold now");
-  if (able == sources.end()) return;
-  const auto& [leader, island] =
-      able->second[static_cast<size_t>(job.moving.fills++) % able->second.size()];
-  fill.island = island->island;
-  fill.generation = island->generation;
-  s.Send(*leader, std::move(fill));
-  job.moving.fill_again_at = s.now + kFillRetry;
-}
-
-// Calls what(server, placement) of those that are attached and have yet to delete all that they
-// had of the job.
-template <class Do>
-void ForEachReleased(const State& s, const Job& job, const Do& what) {
-  if (job.record.removed) return;  // PumpServers requests it of all
-  for (const auto& [server, since] : job.replicas().leaving) {
-    const Server* member = s.FindServer(server);
-    const bool stays = job.HoldsShards(server) || job.replicas().targets.contains(server);
-    if (!stays && member != nullptr && member->attached) what(server, since);
-  }
-}
-
-// Returns a later time for what is due and waits for something else.
-Instant Later(const State& s, Instant at) { return at > s.now ? at : s.now + kRetryInterval; }
-
 }  // namespace
 
 bool MayReceive(const State& s, const NodeId& server) {
@@ -410,6 +283,12 @@ bool HoldsOldShards(const State& s, const Job& job, const NodeId& server) {
   const auto held = s.held.find(job.id());
   return held != s.held.end() && held->second.contains(server) &&
          !job.rounds.links.contains(server);
+}
+
+int64_t CountBytes(const Job& job, const std::vector<ReplicaId>& replicas) {
+  int64_t elements = 0;
+  for (const ReplicaId& id : replicas) elements += job.shard(id.shard).elements;
+  return elements * ServerBytesPerElement(job.spec().outer);
 }
 
 bool IsReceived(const Job& job, const ReplicaId& replica) {
@@ -470,7 +349,7 @@ void OnShardsReceived(State& s, Server& server, const ShardsReceived& message) {
   for (const ShardId shard : message.shards) {
     if (shard < 0 || static_cast<size_t>(shard) >= job->record.shards.size()) continue;
     const ReplicaId id{shard, server.record.name};
-    if (FindJoining(GetShard(*job, id), id.server) == nullptr) continue;
+    if (FindJoining(job->shard(shard), id.server) == nullptr) continue;
     job->moving.received[id] = message.version;
   }
 }
@@ -482,11 +361,7 @@ bool TakesPartInMoves(const Job& job, const NodeId& server) {
 void OnReleased(Job& job, const NodeId& server, int64_t placement) {
   const auto leaving = job.replicas().leaving.find(server);
   if (leaving == job.replicas().leaving.end() || placement < leaving->second) return;
-  for (ShardDescriptor& shard : job.EditRecord().shards) {
-    std::erase_if(shard.replicas, [&](const ShardReplica& replica) {
-      return replica.role == ReplicaRole::kLeaving && replica.server == server;
-    });
-  }
+  for (ShardDescriptor& shard : job.EditRecord().shards) EraseLeaving(shard, server);
 }
 
 bool AdvanceMoves(State& s, Job& job) {
@@ -525,7 +400,7 @@ bool HoldsForMoves(const State& s, const Job& job) {
   // Only what is under way.
   for (const ReplicaId& id : job.moving.batch) {
     const Server* to = s.FindServer(id.server);
-    const Server* from = s.FindServer(GetActiveServer(GetShard(job, id)));
+    const Server* from = s.FindServer(GetActiveServer(job.shard(id.shard)));
     if (to == nullptr || !to->attached || from == nullptr || !from->attached) return false;
   }
   if (!MaySwitch(job, job.moving.batch)) return false;
@@ -537,50 +412,6 @@ bool TakenOver(const Job& job) {
   return std::all_of(job.rounds.links.begin(), job.rounds.links.end(), [&](const auto& entry) {
     return entry.second.assigned || leaving.contains(entry.first);
   });
-}
-
-void PumpMoves(State& s, Job& job) {
-  // Before that theirs is the only copy that is durably assigned.
-  if (!job.active() || TakenOver(job)) {
-    ForEachReleased(s, job, [&](const NodeId& server, int64_t since) {
-      Instant& again_at = job.moving.release_again_at[server];
-      if (s.now < again_at) return;
-      again_at = s.now + kRetryInterval;
-      s.SendToServer(server, RemoveJob{job.id(), since});
-    });
-  }
-  const bool applied = job.rounds.decided_version() == job.rounds.progress.version;
-  if (!job.active() || job.moving.batch.empty() || !applied) return;
-  if (s.now >= job.moving.again_at) {
-    job.moving.again_at = s.now + kRetryInterval;
-    SendReceive(s, job);
-  }
-  // A moment after the servers have got their orders.
-  if (s.now >= job.moving.fill_again_at) SendFill(s, job);
-}
-
-Instant NextMoveDeadline(const State& s, const Job& job) {
-  Instant next = kNever;
-  ForEachReleased(s, job, [&](const NodeId& server, int64_t) {
-    const auto again = job.moving.release_again_at.find(server);
-    const bool sent_before = again != job.moving.release_again_at.end();
-    next = std::min(next, Later(s, sent_before ? again->second : s.now));
-  });
-  if (!job.active() || job.rounds.progress.version == kNoVersion) return next;
-  if (job.moving.held_since) {
-    next = std::min(next, Later(s, *job.moving.held_since + job.moving.hold));
-  }
-  if (!job.replicas().joining.empty()) return std::min(next, Later(s, job.moving.again_at));
-  // A server that may take shards later, or one that still has to give some.
-  for (const auto& [name, server] : s.servers) {
-    if (!server.attached) continue;
-    const Instant takes = server.attached_at + s.options.rebalance_after;
-    if (server.record.draining && job.HoldsShards(name)) {
-      next = std::min(next, Later(s, job.moving.plan_again_at));
-    }
-    if (s.now < takes) next = std::min(next, takes);
-  }
-  return next;
 }
 
 }  // namespace atl::coord

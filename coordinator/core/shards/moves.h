@@ -8,6 +8,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "coordinator/core/shards/replicas.h"
 #include "coordinator/core/state.h"
@@ -43,16 +44,19 @@ bool MayReceive(const State& s, const NodeId& server);
 // An earlier folder of it has come back: it holds shards that have been filled elsewhere since.
 // They are kept, and would conflict with others.
 bool HoldsOldShards(const State& s, const Job& job, const NodeId& server);
+// Bytes of the replicas, as their servers keep them.
+int64_t CountBytes(const Job& job, const std::vector<ReplicaId>& replicas);
 bool IsReceived(const Job& job, const ReplicaId& replica);
+// REQUIRES: it joins.
+inline const ShardReplica& GetJoining(const Job& job, const ReplicaId& id) {
+  return *FindJoining(job.shard(id.shard), id.server);
+}
 // Returns whether the round waits a moment for shards in transfer.
 bool HoldsForMoves(const State& s, const Job& job);
 // Returns whether all new holders of shards hold them durably, as they report: the old holders may
 // then delete them. A coordinator that loses its store before that finds the shards at the old
 // holders.
 bool TakenOver(const Job& job);
-// Sends what servers and islands are still to do for moves.
-void PumpMoves(State& s, Job& job);
-Instant NextMoveDeadline(const State& s, const Job& job);
 
 // "" or, human-readable, which shards move, how far they are, and why they wait.
 std::string MovesText(const Job& job);

@@ -89,7 +89,7 @@ Fill ChooseFill(const Job& job, const std::map<Version, std::vector<FillSource>>
 std::set<ShardId> ListReceived(const State& s, const Job& job, const NodeId& server) {
   std::set<ShardId> received;
   for (const ReplicaId& id : job.replicas().joining) {
-    const ShardDescriptor& shard = job.record.shards[static_cast<size_t>(id.shard)];
+    const ShardDescriptor& shard = job.shard(id.shard);
     const ShardReplica& replica = *FindJoining(shard, id.server);
     if (!replica.fill && replica.replaces == server && GetActiveServer(shard) == server &&
         IsReceived(job, id) && MayReceive(s, id.server)) {
@@ -177,9 +177,7 @@ void BeginFill(State& s, Job& job, const NodeId& server, const Fill& fill,
     ShardDescriptor& shard = record.shards[static_cast<size_t>(place.shard)];
     const NodeId target = GetActiveServer(place);
     // One that was to be filled before is not released.
-    std::erase_if(shard.replicas, [&](const ShardReplica& replica) {
-      return replica.role == ReplicaRole::kLeaving && replica.server == target;
-    });
+    EraseLeaving(shard, target);
     shard.replicas.push_back(
         {.server = target, .role = ReplicaRole::kJoining, .replaces = server, .fill = true});
     SortByRole(shard);
@@ -282,7 +280,7 @@ bool IsBeingFilled(const Job& job, const NodeId& server) {
   if (!job.replicas().fills || job.rounds.links.at(server).known) return false;
   const std::vector<ShardId>& held = job.ShardsOn(server);
   return std::all_of(held.begin(), held.end(), [&](ShardId id) {
-    const ShardReplica* filled = FindFilled(job.record.shards[static_cast<size_t>(id)]);
+    const ShardReplica* filled = FindFilled(job.shard(id));
     return filled != nullptr && filled->replaces == server;
   });
 }

@@ -78,6 +78,13 @@ void ForEachHolder(Shards& shards, const Do& what) {
   });
 }
 
+// The server has nothing of the shard to delete any more.
+inline void EraseLeaving(ShardDescriptor& shard, const NodeId& server) {
+  std::erase_if(shard.replicas, [&](const ShardReplica& replica) {
+    return replica.role == ReplicaRole::kLeaving && replica.server == server;
+  });
+}
+
 inline void SortByRole(ShardDescriptor& shard) {
   std::stable_sort(shard.replicas.begin(), shard.replicas.end(),
                    [](const ShardReplica& a, const ShardReplica& b) { return a.role < b.role; });

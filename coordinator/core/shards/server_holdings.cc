@@ -49,7 +49,7 @@ std::set<ShardId> LackedBy(const Job& job, const NodeId& server, const HeldJob& 
   const std::set<ShardId> has(held.shards.begin(), held.shards.end());
   const std::set<ShardId> filled(held.filled.begin(), held.filled.end());
   for (const ShardId shard : job.ShardsOn(server)) {
-    const Version filled_at = job.record.shards[static_cast<size_t>(shard)].filled_at;
+    const Version filled_at = job.shard(shard).filled_at;
     const bool has_filled = filled_at == held.version && filled.contains(shard);
     if (!has.contains(shard) && !has_filled) lacking.insert(shard);
   }
@@ -78,7 +78,7 @@ std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
       if (!p.accepted) continue;
       std::optional<ShardId> lost;
       for (const ShardId shard : job.ShardsOn(server)) {
-        if (!IsPushed(job, p.contribution, job.record.shards[static_cast<size_t>(shard)])) continue;
+        if (!IsPushed(job, p.contribution, job.shard(shard))) continue;
         if (!staged[p.contribution].Holds(shard)) lost = shard;
       }
       if (!lost) continue;
@@ -131,7 +131,7 @@ void TakeEndpoint(Job& job, const Server& server) {
 void ResendForwarderAssignments(State& s, Job& job, const NodeId& server) {
   if (job.record.removed) return;  // its shards are those that are still to be deleted
   for (const ShardId id : job.ShardsOn(server)) {
-    const NodeId active = GetActiveServer(job.record.shards[static_cast<size_t>(id)]);
+    const NodeId active = GetActiveServer(job.shard(id));
     const auto link = job.rounds.links.find(active);
     if (active == server || link == job.rounds.links.end()) continue;
     link->second.assigned = false;

@@ -14,7 +14,7 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/rounds.h"
-#include "coordinator/core/rounds/site_exchange.h"
+#include "coordinator/core/shards/move_orders.h"
 #include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/placement.h"
 #include "coordinator/core/shards/server_holdings.h"
@@ -36,9 +36,7 @@ ServerLink* FindServerLink(State& s, const Server& server, const JobId& job_id, 
 // The shards for which the server is active.
 std::vector<ShardId> ListActiveOn(const Job& job, const NodeId& server) {
   std::vector<ShardId> active = job.ShardsOn(server);
-  std::erase_if(active, [&](ShardId shard) {
-    return GetActiveServer(job.record.shards[static_cast<size_t>(shard)]) != server;
-  });
+  std::erase_if(active, [&](ShardId shard) { return GetActiveServer(job.shard(shard)) != server; });
   return active;
 }
 
@@ -83,7 +81,7 @@ void SendAssignment(State& s, Job& job, const NodeId& server) {
                       GetSnapshotRounds(job),
                       MakeJobDefinition(job)};
   for (const ShardId id : job.ShardsOn(server)) {
-    const ShardDescriptor& shard = job.record.shards[static_cast<size_t>(id)];
+    const ShardDescriptor& shard = job.shard(id);
     assign.shards.push_back(ToOwnedShard(shard));
     const ShardReplica* standby = FindReplica(shard, ReplicaRole::kStandby);
     if (standby == nullptr || standby->server == server) continue;
@@ -207,7 +205,7 @@ void OnStatistics(State& s, Server& server, const Statistics& message) {
   }
   std::set<int32_t> expected;
   for (const ShardId shard : ListActiveOn(*job, server.record.name)) {
-    const int32_t layer = job->record.shards[static_cast<size_t>(shard)].layer;
+    const int32_t layer = job->shard(shard).layer;
     if (IsInTurn(message.version, layer, job->spec().outer.fragments)) expected.insert(layer);
   }
   const size_t k = message.contributions.size();
