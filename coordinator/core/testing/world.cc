@@ -1,115 +1,14 @@
 #include "coordinator/core/testing/world.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "common/check.h"
-#include "common/protocol/fragments.h"
-#include "common/protocol/round_limit.h"
 #include "coordinator/core/testing/describe.h"
 
 namespace atl::testing {
-
-// ---------------------------------------------------------------------------------- commands ----
-
-Command::Command(const std::string& line) {
-  for (const std::string& token :
-       std::vector<std::string>(absl::StrSplit(line, ' ', absl::SkipEmpty()))) {
-    const size_t equals = token.find('=');
-    if (equals == std::string::npos) {
-      words.push_back(token);
-    } else {
-      arguments[token.substr(0, equals)] = token.substr(equals + 1);
-    }
-  }
-}
-
-bool Command::Has(const std::string& word) const {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
-
-std::string Command::Text(const std::string& key, const std::string& otherwise) const {
-  auto it = arguments.find(key);
-  return it == arguments.end() ? otherwise : it->second;
-}
-
-int64_t Command::Int(const std::string& key, int64_t otherwise) const {
-  int64_t value = otherwise;
-  if (arguments.contains(key)) ATOLL_CHECK(absl::SimpleAtoi(arguments.at(key), &value), key);
-  return value;
-}
-
-double Command::Real(const std::string& key, double otherwise) const {
-  double value = otherwise;
-  if (arguments.contains(key)) ATOLL_CHECK(absl::SimpleAtod(arguments.at(key), &value), key);
-  return value;
-}
-
-std::vector<PositionRange> Command::Ranges(const std::string& key) const {
-  std::vector<PositionRange> ranges;
-  for (const std::string& text :
-       std::vector<std::string>(absl::StrSplit(Text(key), ',', absl::SkipEmpty()))) {
-    const std::vector<std::string> ends = absl::StrSplit(text, '-');
-    PositionRange range;
-    ATOLL_CHECK(ends.size() == 2 && absl::SimpleAtoi(ends[0], &range.begin) &&
-                    absl::SimpleAtoi(ends[1], &range.end),
-                text);
-    ranges.push_back(range);
-  }
-  return ranges;
-}
-
-namespace {
-
-// Parses commands that are one event; nothing: it is not one of them.
-std::optional<CoordinatorEvent> ParseEvent(const Command& command) {
-  const std::string& verb = command.words[0];
-  const std::map<std::string, JobCommand> controls = {
-      {"pause", JobCommand::kPause},           {"resume", JobCommand::kResume},
-      {"cancel", JobCommand::kCancel},         {"adopt", JobCommand::kAdopt},
-      {"refill", JobCommand::kRefill},         {"remove", JobCommand::kRemove},
-      {"note-export", JobCommand::kNoteExport}};
-  if (const auto control = controls.find(verb); control != controls.end()) {
-    return ControlJob{1,
-                      command.words.at(1),
-                      control->second,
-                      command.Has("force"),
-                      command.Text("server"),
-                      command.Int("version", kNoVersion)};
-  }
-  if (verb == "drain") return DrainMember{1, command.words.at(1), !command.Has("undo")};
-  if (verb == "sites") {
-    SitesFound found;
-    for (const auto& [worker, site] : command.arguments) {
-      found.workers.push_back({worker, site, absl::StrCat("measured: near ", site)});
-    }
-    return found;
-  }
-  if (verb == "rates") {  // rates paris-oslo=1000000
-    SitesFound found;
-    for (const auto& [pair, rate] : command.arguments) {
-      const size_t dash = pair.find('-');
-      found.rates[{pair.substr(0, dash), pair.substr(dash + 1)}] = std::stod(rate);
-    }
-    return found;
-  }
-  if (verb != "changed") return std::nullopt;
-  return ProfileChanged{{command.words.at(1)},
-                        absl::StrReplaceAll(command.Text("reason"), {{"_", " "}}),
-                        command.Has("unusable"),
-                        command.Text("subject"),
-                        command.Real("size", 1)};
-}
-
-}  // namespace
-
-// ------------------------------------------------------------------------------------- world ----
 
 World::World(CoordinatorOptions options)
     : options_(options), core_(std::make_unique<CoordinatorCore>(options, kCluster, 1)) {
@@ -136,9 +35,7 @@ std::string World::Do(const std::string& line) {
   } else if (verb == "submit") {
     Submit(command);
   } else if (verb == "wait") {
-    int64_t seconds = 0;
-    ATOLL_CHECK(absl::SimpleAtoi(command.words.at(1), &seconds));
-    Wait(seconds);
+    Wait(command.Number(1));
   } else if (verb == "coordinator") {
     DoCoordinator(command);
   } else if (verb == "planner") {
@@ -280,10 +177,9 @@ void World::CheckStore() {
 void World::DoCoordinator(const Command& command) {
   const std::string what = command.words.at(1);
   if (what == "is-held-up") {
-    int64_t seconds = 0;
-    ATOLL_CHECK(absl::SimpleAtoi(command.words.at(2), &seconds));
-    now_ += std::chrono::seconds(seconds);
-    Step(Stalled{std::chrono::seconds(seconds)});
+    const std::chrono::seconds held(command.Number(2));
+    now_ += held;
+    Step(Stalled{held});
   } else if (what == "is-backed-up") {
     backup_ = store_;
     backup_mark_ = {core_->cluster(), core_->epoch()};
@@ -389,256 +285,9 @@ void World::Deliver(const ToServer& to) {
     server.pending_messages.push_back(to.message);
 }
 
-// ----------------------------------------------------------------------------------- servers ----
-
-void World::DoServer(const Command& command) {
-  const NodeId& name = command.words.at(1);
-  Server& server = servers_[name];
-  const auto say = [&](ServerMessage message) {
-    Step(FromServer{name, server.incarnation, std::move(message)});
-  };
-  if (command.Has("attaches")) {
-    const Incarnation incarnation = command.Int("incarnation", server.incarnation + 1);
-    if (server.alive && incarnation > server.incarnation) {
-      Step(ConnectionLost{MemberKind::kServer, name, server.incarnation});
-    }
-    server.incarnation = incarnation;
-    server.alive = true;
-    server.silent = false;
-    server.pending_messages.clear();
-    last_fences_.erase(name);
-    if (command.Has("empty")) server.jobs.clear();
-    if (command.Has("empty")) server.mark = ClusterMark();
-    ServerHello hello;
-    hello.endpoint = absl::StrCat("tcp://", name, ":1");
-    hello.public_key = command.Text("key");
-    hello.site = command.Text("site");
-    hello.site_only = command.Has("site-only");
-    hello.memory_bytes = command.Int("memory", 1'000'000);
-    if (!command.Has("stranger")) {
-      for (const auto& [id, job] : server.jobs) {
-        HeldJob& held = hello.jobs.emplace_back(Held(id, job));
-        std::erase(held.shards, command.Int("lacks", -1));
-      }
-      hello.mark = server.mark;
-    }
-    say(std::move(hello));
-  } else if (command.Has("dies") || command.Has("leaves")) {
-    server.alive = false;
-    server.pending_messages.clear();
-    Step(ConnectionLost{MemberKind::kServer, name, server.incarnation, false,
-                        command.Has("leaves")});
-  } else if (command.Has("goes-silent")) {
-    server.silent = true;
-  } else if (command.Has("fetches-nothing")) {
-    server.fetches_nothing = true;
-  } else if (command.Has("faults")) {
-    say(ServerFault{server.jobs.begin()->first, command.Text("reason"), command.Has("passing")});
-  } else {
-    ATOLL_CHECK(false, "unknown server command");
-  }
-}
-
-bool World::AnswerOnce() {
-  bool any = false;
-  for (auto& [name, server] : servers_) {
-    if (!server.alive || server.silent) continue;
-    for (const ToServerMessage& message : std::exchange(server.pending_messages, {})) {
-      any = true;
-      Answer(name, server, message);
-    }
-  }
-  return any;
-}
-
-void World::Answer(const NodeId& name, Server& server, const ToServerMessage& message) {
-  const auto say = [&](ServerMessage answer) {
-    Step(FromServer{name, server.incarnation, std::move(answer)});
-  };
-  if (const auto* assign = std::get_if<AssignShards>(&message)) {
-    server.jobs[assign->job].assignment = *assign;
-    say(ShardsAssigned{assign->job, assign->definition.placement});
-  } else if (const auto* collect = std::get_if<CollectStatistics>(&message)) {
-    say(Gram(server, *collect));
-  } else if (const auto* commit = std::get_if<CommitRound>(&message)) {
-    ServerJob& job = server.jobs[commit->job];
-    if (job.version + 1 == commit->version) {
-      job.version = commit->version;
-      job.newest = *commit;
-      std::erase_if(job.staged, [&](const PushId& push) {
-        const ContributionId id = ToContributionId(push);
-        return std::count(commit->dropped.begin(), commit->dropped.end(), id) > 0 ||
-               std::any_of(commit->terms.begin(), commit->terms.end(),
-                           [&](const RoundTerm& term) { return term.contribution == id; });
-      });
-    }
-    say(RoundApplied{commit->job, commit->version});
-  } else if (const auto* receive = std::get_if<ReceiveShards>(&message)) {
-    const auto is_fill = [](const ShardSource& source) { return source.fill; };
-    if (std::none_of(receive->sources.begin(), receive->sources.end(), is_fill)) return;
-    ServerJob& job = server.jobs[receive->job];
-    if (job.assignment.shards.empty()) {
-      job.version = receive->version;
-      job.newest = receive->newest;
-    }
-    if (job.version == receive->version) job.receiving = *receive;
-  } else if (const auto* fetch = std::get_if<FetchBase>(&message)) {
-    const bool there =
-        std::all_of(fetch->sources.begin(), fetch->sources.end(), [&](const ShardSource& source) {
-          const auto from = FindAt(source.endpoint);
-          return from != servers_.end() && from->second.alive &&
-                 from->second.jobs[fetch->from_job].version == fetch->version;
-        });
-    if (there && !server.fetches_nothing) say(BaseFetched{fetch->job, fetch->version});
-  } else if (const auto* push = std::get_if<PushContribution>(&message)) {
-    PushTo(*push);
-  } else if (const auto* fences = std::get_if<FenceIslands>(&message)) {
-    if (!server.jobs.contains(fences->job)) return;
-    Generation& newest = server.jobs[fences->job].generation;
-    for (const IslandFence& fence : fences->islands) newest = std::max(newest, fence.generation);
-  } else if (const auto* end = std::get_if<EndJob>(&message)) {
-    if (server.jobs.contains(end->job)) server.jobs[end->job].ended = true;
-  } else if (const auto* describe = std::get_if<DescribeJob>(&message)) {
-    const auto job = server.jobs.find(describe->job);
-    if (job == server.jobs.end()) return;
-    say(JobDescribed{Held(job->first, job->second), job->second.assignment, job->second.newest});
-  } else if (const auto* remove = std::get_if<RemoveJob>(&message)) {
-    server.jobs.erase(remove->job);
-    say(JobRemoved{remove->job});
-  } else if (const auto* drop = std::get_if<DropContributions>(&message)) {
-    std::erase_if(server.jobs[drop->job].staged, [&](const PushId& push) {
-      return std::count(drop->contributions.begin(), drop->contributions.end(),
-                        ToContributionId(push)) > 0;
-    });
-  }
-}
-
-std::map<NodeId, World::Server>::iterator World::FindAt(const std::string& endpoint) {
-  return std::find_if(servers_.begin(), servers_.end(), [&](const auto& entry) {
-    return endpoint == absl::StrCat("tcp://", entry.first, ":1");
-  });
-}
-
-void World::PushTo(const PushContribution& push) {
-  for (const GrantedPush& granted : push.order) {
-    const auto target = std::find_if(
-        push.targets.begin(), push.targets.end(),
-        [&](const ShardSource& source) { return source.shard.shard == granted.shard; });
-    const auto server = FindAt(target->endpoint);
-    if (server == servers_.end() || !server->second.alive) continue;
-    const ContributionId& id = push.contribution;
-    const PushId staged{push.to_job,     id.island,     id.generation, id.incarnation,
-                        id.base_version, granted.shard, granted.begin, granted.elements};
-    server->second.jobs[push.to_job].staged.insert(staged);
-    norms_.try_emplace(id, 1);
-    Step(FromServer{server->first, server->second.incarnation, PushStaged{staged}});
-  }
-}
-
-HeldJob World::Held(const JobId& id, const ServerJob& job) const {
-  HeldJob held{
-      id,       job.version, job.snapshot, {job.staged.begin(), job.staged.end()}, job.generation,
-      job.ended};
-  for (const OwnedShard& shard : job.assignment.shards) held.shards.push_back(shard.shard);
-  return held;
-}
-
-// Pseudo-gradients all point the same way; each layer has its share of the squared norm by
-// elements.
-Statistics World::Gram(const Server& server, const CollectStatistics& request) {
-  Statistics statistics{request.job, request.version, request.contributions, {}, request.shards};
-  const ServerJob& job = server.jobs.at(request.job);
-  const JobView view = Job(request.job);
-  double total = 0;
-  for (const ShardPlacement& shard : view.shards) total += static_cast<double>(shard.elements);
-  std::map<int32_t, double> share;
-  for (const OwnedShard& shard : job.assignment.shards) {
-    if (!IsInTurn(request.version, shard.layer, view.spec.outer.fragments)) continue;
-    const auto& requested = request.shards;
-    if (!requested.empty() && std::count(requested.begin(), requested.end(), shard.shard) == 0)
-      continue;
-    const bool by_layer = HasStatisticsByLayer(request.contributions.size());
-    share[by_layer ? shard.layer : 0] += static_cast<double>(shard.elements) / total;
-  }
-  for (const auto& [layer, part] : share) {
-    LayerGram gram{layer, {}};
-    for (const ContributionId& a : request.contributions) {
-      for (const ContributionId& b : request.contributions) {
-        gram.values.push_back(norms_[a] * norms_[b] * part);
-      }
-    }
-    statistics.layers.push_back(std::move(gram));
-  }
-  return statistics;
-}
-
-void World::Heartbeat(const NodeId& name, Server& server) {
-  ServerHeartbeat beat;
-  for (const auto& [id, job] : server.jobs) {
-    beat.jobs.push_back({id, job.version, job.snapshot, {}});
-  }
-  Step(FromServer{name, server.incarnation, std::move(beat)});
-}
-
-// ------------------------------------------------------------------------------- time and all ----
-
 void World::Submit(const Command& command) {
-  JobSpec spec;
-  spec.name = command.Text("name", "lm");
-  spec.model.hidden = 8;
-  spec.model.layers = 2;
-  spec.model.heads = 2;
-  spec.data.path = "text";
-  spec.data.sequence_length = 10;
-  for (const absl::string_view site :
-       absl::StrSplit(command.Text("sites"), ',', absl::SkipEmpty())) {
-    spec.data.path.clear();
-    spec.data.sites.push_back({std::string(site), absl::StrCat("text-", site), ""});
-  }
-  if (command.arguments.contains("set")) {
-    spec.data.validation.push_back({command.Text("set"), "more-text"});
-  }
-  for (const absl::string_view every :
-       absl::StrSplit(command.Text("evaluate"), ',', absl::SkipEmpty())) {
-    EvaluationSpec& task = spec.evaluation.emplace_back();
-    task.name = spec.evaluation.size() == 1 ? "arc" : "wiki";
-    task.path = task.name + ".jsonl";
-    task.every_rounds = std::stoll(std::string(every));
-  }
-  spec.model.initial_job = command.Text("from");
-  spec.inner.batch_sequences = command.Int("batch", 1);
-  spec.outer.optimizer = "nesterov";  // has state that moves with shards
-  spec.outer.learning_rate = 0.7;
-  spec.outer.momentum = 0.8;
-  spec.outer.min_islands = command.Int("min", 1);
-  spec.outer.max_islands = command.Int("max", 8);
-  spec.outer.min_servers = command.Int("servers", 1);
-  spec.outer.shard_copies = static_cast<int>(command.Int("copies", 1));
-  spec.outer.steps_per_round = command.Int("steps", 4);
-  spec.outer.fragments = command.Int("fragments", 1);
-  spec.outer.site.rounds = command.Int("site-rounds", 0);
-  spec.outer.grace_seconds = command.Real("grace", 10);
-  spec.outer.steps_min = command.Int("steps-min", 1);
-  spec.outer.adaptive_grace = command.Has("adaptive-grace");
-  spec.outer.clip_norm = command.Real("clip", 0);
-  spec.outer.merge = command.Text("merge", "mean");
-  spec.outer.balance_steps = !command.Has("no-balance");
-  if (command.Has("quantised-pulls")) spec.outer.pull_encoding = Encoding::kInt4;
-  if (command.Has("no-overlap")) spec.outer.overlap = Overlap::kNone;
-  spec.outer.wait_for_all = command.Has("wait-for-all");
-  const std::string island = command.Text("island");
-  spec.layout.island = island == "site"   ? IslandScope::kSite
-                       : island == "all"  ? IslandScope::kAll
-                       : island == "auto" ? IslandScope::kAuto
-                                          : IslandScope::kWorker;
-  spec.layout.workers_per_island = command.Int("per-island", 0);
-  spec.layout.stages = command.Int("stages", 0);
-  spec.layout.exclude = absl::StrSplit(command.Text("exclude"), ',', absl::SkipEmpty());
-  spec.layout.sites = absl::StrSplit(command.Text("pinned"), ',', absl::SkipEmpty());
-  spec.schedule.train_tokens = command.Int("tokens", 1000);
-  spec.schedule.validate_every_rounds = command.Int("validate", 0);
   submitted_ = command.Int("number", submitted_ + 1);
-  Step(SubmitJob{1, spec, submitted_});
+  Step(SubmitJob{1, ParseJobSpec(command), submitted_});
 }
 
 void World::Wait(int64_t seconds) {
@@ -658,10 +307,8 @@ void World::Wait(int64_t seconds) {
 }
 
 void World::Restart(ClusterId cluster, int64_t epoch) {
-  std::vector<StoreRecord> stored;
-  for (const auto& [key, record] : store_) stored.push_back(record);
   core_ = std::make_unique<CoordinatorCore>(options_, std::move(cluster), epoch);
-  const absl::Status status = core_->Recover(now_, stored, std::exchange(crashed_, ""));
+  const absl::Status status = core_->Recover(now_, stored(), std::exchange(crashed_, ""));
   ATOLL_CHECK(status.ok(), status.ToString());
   for (auto& [name, server] : servers_) server.pending_messages.clear();
   last_fences_.clear();

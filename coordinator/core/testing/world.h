@@ -73,22 +73,10 @@
 #include <vector>
 
 #include "coordinator/core/core.h"
+#include "coordinator/core/testing/command.h"
 #include "coordinator/core/testing/planner.h"
 
 namespace atl::testing {
-
-// A line's meaning: words, and key=value arguments.
-struct Command {
-  std::vector<std::string> words;
-  std::map<std::string, std::string> arguments;
-
-  explicit Command(const std::string& line);
-  bool Has(const std::string& word) const;
-  std::string Text(const std::string& key, const std::string& otherwise = "") const;
-  int64_t Int(const std::string& key, int64_t otherwise) const;
-  double Real(const std::string& key, double otherwise) const;
-  std::vector<PositionRange> Ranges(const std::string& key) const;  // "0-8,12-16"
-};
 
 class World {
  public:
