@@ -11,6 +11,7 @@
 
 #include "common/protocol/step_trace.h"
 #include "coordinator/planner/layout.h"
+#include "coordinator/simulator/simulate.h"
 
 namespace atl {
 

@@ -9,6 +9,7 @@
 #include "common/bytes_text.h"
 #include "common/status.h"
 #include "coordinator/planner/candidates.h"
+#include "coordinator/simulator/search.h"
 
 namespace atl::plan {
 namespace {

@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "coordinator/planner/groups/balance.h"
 #include "coordinator/planner/layout.h"
+#include "coordinator/simulator/search.h"
 
 namespace atl::plan {
 namespace {

@@ -26,7 +26,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/thread_pool.h"
-#include "coordinator/planner/layout.h"
+#include "coordinator/planner/evaluation.h"
 
 namespace atl::plan {
 

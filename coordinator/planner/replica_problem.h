@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "coordinator/planner/layout.h"
+#include "coordinator/planner/evaluation.h"
 
 namespace atl::plan {
 
