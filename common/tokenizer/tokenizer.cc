@@ -125,4 +125,19 @@ absl::Status Encoder::EncodeFramed(std::string_view text, std::vector<int32_t>* 
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<int32_t>> EndOfText(const Tokenizer& tokenizer,
+                                                 const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(const TokenizerConfig config, ReadTokenizerConfig(path));
+  if (const std::string token = config.SpecialToken("eos_token"); !token.empty()) {
+    const auto id = tokenizer.TokenId(token);
+    if (id.has_value()) return id;
+    return absl::InvalidArgumentError(
+        absl::StrCat(config.path, ": eos_token \"", token, "\" is not a token of the tokenizer"));
+  }
+  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"}) {
+    if (const auto id = tokenizer.TokenId(name); id.has_value()) return id;
+  }
+  return std::nullopt;
+}
+
 }  // namespace atl

@@ -110,6 +110,11 @@ class Encoder {
   EncodeScratch scratch_;
 };
 
+// The token that ends a document for the tokenizer at `path`: what tokenizer_config.json next to it
+// names as "eos_token"; without one, the first of the usual names that is a token.
+absl::StatusOr<std::optional<int32_t>> EndOfText(const Tokenizer& tokenizer,
+                                                 const std::string& path);
+
 }  // namespace atl
 
 #endif  // ATOLL_COMMON_TOKENIZER_TOKENIZER_H_

@@ -2,10 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -20,6 +16,7 @@
 #include "worker/data/formats/json_line.h"
 #include "worker/data/formats/text_share.h"
 #include "worker/data/inputs.h"
+#include "worker/data/ordered_exchange.h"
 
 namespace atl {
 namespace {
@@ -53,76 +50,7 @@ struct Encoded {
   int64_t text_bytes = 0;  // without what frames documents
 };
 
-// Batches on their way from the reader through the encoders to the writer, in order. Bounded: the
-// reader waits while too many are under way (backpressure). The first error ends everything.
-class Exchange {
- public:
-  explicit Exchange(size_t batches_max) : batches_max_(batches_max) {}
-
-  // False: there was an error somewhere.
-  bool Offer(Batch batch) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !status_.ok() || under_way_ < batches_max_; });
-    if (!status_.ok()) return false;
-    ++under_way_;
-    waiting_.push_back(std::move(batch));
-    changed_.notify_all();
-    return true;
-  }
-  void EndOffers() {
-    const std::lock_guard lock(mutex_);
-    ended_ = true;
-    changed_.notify_all();
-  }
-  std::optional<Batch> Take() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !status_.ok() || ended_ || !waiting_.empty(); });
-    if (!status_.ok() || waiting_.empty()) return std::nullopt;
-    Batch batch = std::move(waiting_.front());
-    waiting_.pop_front();
-    return batch;
-  }
-  void Give(int64_t number, Encoded encoded) {
-    const std::lock_guard lock(mutex_);
-    done_.emplace(number, std::move(encoded));
-    changed_.notify_all();
-  }
-  // The next one in order; absent: that was all, or there was an error.
-  std::optional<Encoded> Next() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] {
-      return !status_.ok() || done_.count(next_) > 0 || (ended_ && under_way_ == 0);
-    });
-    const auto found = done_.find(next_);
-    if (!status_.ok() || found == done_.end()) return std::nullopt;
-    Encoded encoded = std::move(found->second);
-    done_.erase(found);
-    ++next_;
-    --under_way_;
-    changed_.notify_all();
-    return encoded;
-  }
-  void Fail(const absl::Status& status) {
-    const std::lock_guard lock(mutex_);
-    if (status_.ok()) status_ = status;
-    changed_.notify_all();
-  }
-  absl::Status status() {
-    const std::lock_guard lock(mutex_);
-    return status_;
-  }
-
- private:
-  const size_t batches_max_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Batch> waiting_;
-  std::map<int64_t, Encoded> done_;
-  size_t under_way_ = 0;
-  int64_t next_ = 0;
-  bool ended_ = false;
-  absl::Status status_;
-};
+using Exchange = OrderedExchange<Batch, Encoded>;
 
 TextOptions GetTextOptions(const TokenizeOptions& options) {
   TextOptions text{.cancelled = options.cancelled, .jsonl = options.jsonl};
@@ -551,21 +479,6 @@ absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t 
     heads.unread.push_back(absl::StrCat("files after ", options.files[kHeadFiles - 1]));
   }
   return heads;
-}
-
-absl::StatusOr<std::optional<int32_t>> EndOfText(const Tokenizer& tokenizer,
-                                                 const std::string& path) {
-  ATOLL_ASSIGN_OR_RETURN(const TokenizerConfig config, ReadTokenizerConfig(path));
-  if (const std::string token = config.SpecialToken("eos_token"); !token.empty()) {
-    const auto id = tokenizer.TokenId(token);
-    if (id.has_value()) return id;
-    return absl::InvalidArgumentError(
-        absl::StrCat(config.path, ": eos_token \"", token, "\" is not a token of the tokenizer"));
-  }
-  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"}) {
-    if (const auto id = tokenizer.TokenId(name); id.has_value()) return id;
-  }
-  return std::nullopt;
 }
 
 }  // namespace atl

@@ -88,11 +88,6 @@ inline constexpr size_t kLongHeads = 16, kHeadFiles = 2000;
 // INVALID_ARGUMENT names every file that is not what it should be.
 absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t bytes_max);
 
-// The token that ends a document for the tokenizer at `path`: what tokenizer_config.json next to it
-// names as "eos_token"; without one, the first of the usual names that is a token.
-absl::StatusOr<std::optional<int32_t>> EndOfText(const Tokenizer& tokenizer,
-                                                 const std::string& path);
-
 }  // namespace atl
 
 #endif  // ATOLL_WORKER_DATA_TOKENIZE_H_
