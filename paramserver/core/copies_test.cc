@@ -26,9 +26,7 @@ struct Pair {
         fixture->Push(fixture->Id(0, -1, shard.shard),
                       std::vector<float>(static_cast<size_t>(shard.elements), 1.0F));
       }
-      fixture->Sync();
-      fixture->Commit(0, {{fixture->By(0, -1), 1.0}});
-      fixture->Sync();
+      fixture->Apply(0, {{fixture->By(0, -1), 1.0}});
     }
     Delivers();
     active.sent.clear();
@@ -78,9 +76,7 @@ TEST_CASE("parts of a shard are forwarded as they came") {
   for (ServerFixture* fixture : {&active, &copy}) {
     fixture->Assign(shards);
     fixture->Push(fixture->Id(0, -1, 0), std::vector<float>(600, 1.0F));
-    fixture->Sync();
-    fixture->Commit(0, {{fixture->By(0, -1), 1.0}});
-    fixture->Sync();
+    fixture->Apply(0, {{fixture->By(0, -1), 1.0}});
   }
   active.forwards.clear();
   for (const auto& [begin, end] : {std::pair(256, 600), std::pair(0, 256)}) {
@@ -97,9 +93,7 @@ TEST_CASE("parts of a shard are forwarded as they came") {
     copy.Push(push.id, push.encoding, push.elements, push.payload);
   }
   for (ServerFixture* fixture : {&active, &copy}) {
-    fixture->Sync();
-    fixture->Commit(1, {{fixture->By(0, 0), 1.0}});
-    fixture->Sync();
+    fixture->Apply(1, {{fixture->By(0, 0), 1.0}});
   }
   REQUIRE(copy.version() == 1);
   REQUIRE(active.Theta(0) == copy.Theta(0));

@@ -11,30 +11,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const ContributionId kInitial = ServerFixture::By(0, kNoVersion);
-
-// Brings the server to version 0.
-void Begin(ServerFixture& fixture, int64_t snapshot_every = 0) {
-  fixture.Assign({{0, 0, 4}, {1, 0, 2}, {2, 1, 3}}, snapshot_every);
-  fixture.PushAll(kInitial, 1);
-  fixture.Sync();
-  fixture.Commit(0, {{kInitial, 1.0}});
-  fixture.Sync();
-  fixture.sent.clear();
-  REQUIRE(fixture.version() == 0);
-}
-
-// Round `version` of islands 0 and 1, with weights 3/4 and 1/4.
-void Round(ServerFixture& fixture, Version version) {
-  const Version base = version - 1;
-  fixture.PushAll(ServerFixture::By(0, base), 10 + static_cast<uint64_t>(version));
-  fixture.PushAll(ServerFixture::By(1, base), 90 + static_cast<uint64_t>(version));
-  fixture.Sync();
-  fixture.Commit(version, {{ServerFixture::By(0, base), 0.75}, {ServerFixture::By(1, base), 0.25}});
-  fixture.Sync();
-  REQUIRE(fixture.version() == version);
-}
-
 TEST_CASE("a push is acknowledged, to worker and coordinator, when it is durable and not before") {
   ServerFixture fixture;
   fixture.Assign();
@@ -66,18 +42,14 @@ TEST_CASE("rounds are Nesterov steps on the weighted sum of the pseudo-gradients
   ServerFixture fixture;
   fixture.Assign({{0, 0, 1}});
   fixture.Push(fixture.Id(0, -1, 0), {10});
-  fixture.Sync();
-  fixture.Commit(0, {{kInitial, 1.0}});
-  fixture.Sync();
+  fixture.Apply(0, {{kInitial, 1.0}});
   double theta = 10, velocity = 0;
   for (Version version = 1; version <= 5; ++version) {
     const float a = 1.0f * static_cast<float>(version), b = -3;
     fixture.Push(fixture.Id(0, version - 1, 0), {a});
     fixture.Push(fixture.Id(1, version - 1, 0), {b});
-    fixture.Sync();
-    fixture.Commit(version,
-                   {{fixture.By(0, version - 1), 0.75}, {fixture.By(1, version - 1), 0.25}});
-    fixture.Sync();
+    fixture.Apply(version,
+                  {{fixture.By(0, version - 1), 0.75}, {fixture.By(1, version - 1), 0.25}});
     const double g = 0.75 * a + 0.25 * b;
     velocity = 0.9 * velocity + g;
     theta -= 0.5 * (g + 0.9 * velocity);
@@ -92,9 +64,7 @@ TEST_CASE("running_statistics_step_to_the_mean_and_count_in_no_norm") {
   assign.definition.spec.outer = fixture.outer;
   fixture.DeliverMessage(assign);
   for (const ShardId shard : {0, 1}) fixture.Push(fixture.Id(0, -1, shard), {10});
-  fixture.Sync();
-  fixture.Commit(0, {{kInitial, 1.0}});
-  fixture.Sync();
+  fixture.Apply(0, {{kInitial, 1.0}});
   double statistic = 10;
   for (Version version = 1; version <= 3; ++version) {
     for (const ShardId shard : {0, 1}) {
@@ -118,7 +88,7 @@ TEST_CASE("running_statistics_step_to_the_mean_and_count_in_no_norm") {
 TEST_CASE("as_many_contributions_as_a_round_may_have_are_applied_with_one_matrix_of_statistics") {
   constexpr auto kMany = static_cast<IslandId>(kMaxContributions);
   ServerFixture fixture(int64_t{16} << 20);
-  Begin(fixture);
+  fixture.Begin();
   std::vector<ContributionId> contributions;
   std::vector<RoundTerm> terms;
   for (IslandId island = 0; island < kMany; ++island) {
@@ -150,7 +120,7 @@ TEST_CASE("as_many_contributions_as_a_round_may_have_are_applied_with_one_matrix
 
 TEST_CASE("the same push again changes nothing: pending, staged, applied or dropped") {
   ServerFixture fixture;
-  Begin(fixture);
+  fixture.Begin();
   const PushId id = fixture.Id(1, 0, 2);
   const Token first = fixture.Push(id, {1, 2, 3});
   const Token pending = fixture.Push(id, {7, 7, 7});
@@ -167,9 +137,7 @@ TEST_CASE("the same push again changes nothing: pending, staged, applied or drop
   REQUIRE(fixture.log_records() == records + 1);
 
   fixture.PushAll(fixture.By(0, 0), 5);
-  fixture.Sync();
-  fixture.Commit(1, {{fixture.By(0, 0), 1.0}});
-  fixture.Sync();
+  fixture.Apply(1, {{fixture.By(0, 0), 1.0}});
   const auto after = fixture.AllTheta();
   REQUIRE(
       fixture.Answered(fixture.Push(fixture.Id(0, 0, 0), {1, 2, 3, 4}), PushStatus::kDuplicate));
@@ -181,7 +149,7 @@ TEST_CASE("the same push again changes nothing: pending, staged, applied or drop
 
 TEST_CASE("long decided contributions are still recognised when their exact ids are forgotten") {
   ServerFixture fixture;
-  Begin(fixture);
+  fixture.Begin();
   for (Version base = 0; base < 3 * kDecidedKept; ++base) {
     fixture.DeliverMessage(DropContributions{kJob, {fixture.By(1, base)}, "test"});
   }
@@ -257,9 +225,7 @@ TEST_CASE("quantised pushes take the room of their bytes and count as what they 
   for (float& x : weights) x = static_cast<float>(rng.Normal());
   for (float& x : values) x = static_cast<float>(rng.Normal());
   fixture.Push(fixture.Id(0, -1, 0), weights);
-  fixture.Sync();
-  fixture.Commit(0, {{fixture.By(0, -1), 1.0}});
-  fixture.Sync();
+  fixture.Apply(0, {{fixture.By(0, -1), 1.0}});
 
   const SharedBytes good = Quantized(encoding, values);
   std::vector<std::byte> bad(good.bytes.begin(), good.bytes.end());
@@ -349,7 +315,7 @@ TEST_CASE("old coordinators, other incarnations and other servers are not follow
 
 TEST_CASE("statistics are the inner products per layer, and name what is not finite") {
   ServerFixture fixture;
-  Begin(fixture);
+  fixture.Begin();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   fixture.Push(fixture.Id(0, 0, 0), {1, 2, 3, 4});
   fixture.Push(fixture.Id(0, 0, 1), {5, 6});
@@ -383,7 +349,7 @@ TEST_CASE("statistics are the inner products per layer, and name what is not fin
 
 TEST_CASE("a round whose push is missing is a fault and changes nothing; a gap is ignored") {
   ServerFixture fixture;
-  Begin(fixture);
+  fixture.Begin();
   const auto before = fixture.AllTheta();
   fixture.Commit(1, {{fixture.By(0, 0), 1.0}});
   REQUIRE(fixture.TakeSent<ServerFault>()[0].reason ==
@@ -399,13 +365,13 @@ TEST_CASE("a pull names its version and gets it, or which one there is") {
   ServerFixture fixture;
   fixture.Assign();
   REQUIRE(fixture.refusals[fixture.Pull(0, 0)].refusal == PullRefusal::kNotYet);
-  Begin(fixture);
+  fixture.Begin();
   REQUIRE(fixture.replies[fixture.Pull(0, 0)].version == 0);
   REQUIRE(fixture.replies[fixture.Pull(kNoVersion, 0)].version == 0);
   REQUIRE(fixture.refusals[fixture.Pull(1, 0)].refusal == PullRefusal::kNotYet);
   REQUIRE(fixture.refusals[fixture.Pull(0, 8)].refusal == PullRefusal::kUnknown);
   fixture.replies.clear();
-  Round(fixture, 1);
+  fixture.Round(1);
   const Token old = fixture.Pull(0, 0);
   REQUIRE(fixture.refusals[old].refusal == PullRefusal::kSuperseded);
   REQUIRE(fixture.refusals[old].current == 1);
@@ -413,10 +379,10 @@ TEST_CASE("a pull names its version and gets it, or which one there is") {
 
 TEST_CASE("a reply in flight is not touched by later rounds, and old versions are bounded") {
   ServerFixture fixture;
-  Begin(fixture);
+  fixture.Begin();
   const auto version0 = fixture.Theta(0);
   const Token token = fixture.Pull(0, 0);
-  Round(fixture, 1);
+  fixture.Round(1);
   REQUIRE(std::vector<float>(fixture.replies[token].values.begin(),
                              fixture.replies[token].values.end()) == version0);
   REQUIRE(fixture.Theta(0) != version0);
@@ -426,7 +392,7 @@ TEST_CASE("a reply in flight is not touched by later rounds, and old versions ar
   for (; version < 30 && !refused; ++version) {
     for (const ShardId shard : {0, 1, 2})
       refused |= fixture.refusals.contains(fixture.Pull(version, shard));
-    Round(fixture, version + 1);
+    fixture.Round(version + 1);
   }
   REQUIRE(refused);
   REQUIRE(version < 5);
@@ -434,126 +400,10 @@ TEST_CASE("a reply in flight is not touched by later rounds, and old versions ar
   REQUIRE(fixture.replies.contains(fixture.Pull(version, 0)));
 }
 
-TEST_CASE("after a crash the server is where it was, bit for bit, and says so") {
-  ServerFixture fixture, reference;
-  Begin(fixture, 2);
-  Begin(reference, 2);
-  for (Version version = 1; version <= 7; ++version) {
-    Round(fixture, version);
-    Round(reference, version);
-    fixture.Crash();
-    REQUIRE(fixture.version() == version);
-    REQUIRE(fixture.AllTheta() == reference.AllTheta());
-  }
-  fixture.PushAll(fixture.By(0, 7), 3);
-  fixture.Sync();
-  fixture.Push(fixture.Id(1, 7, 0), {1, 2, 3, 4});  // never synced
-  fixture.sent.clear();
-  fixture.Crash();
-  const auto hello = fixture.TakeSent<ServerHello>();
-  REQUIRE(hello[0].jobs.size() == 1);
-  REQUIRE(hello[0].jobs[0].version == 7);
-  REQUIRE(hello[0].jobs[0].staged.size() == 3);
-  REQUIRE(
-      fixture.Answered(fixture.Push(fixture.Id(0, 7, 0), {0, 0, 0, 0}), PushStatus::kDuplicate));
-  REQUIRE(
-      fixture.Answered(fixture.Push(fixture.Id(0, 3, 0), {0, 0, 0, 0}), PushStatus::kDuplicate));
-}
-
-TEST_CASE("the log is cut as far as the previous snapshot allows, so that one may be lost") {
-  ServerFixture fixture, reference;
-  Begin(fixture, 2);
-  Begin(reference);
-  for (Version version = 1; version <= 9; ++version) {
-    Round(fixture, version);
-    Round(reference, version);
-  }
-  REQUIRE(fixture.log_records() < reference.log_records());
-  fixture.LoseNewestSnapshot();
-  fixture.Crash();
-  REQUIRE(fixture.AllTheta() == reference.AllTheta());
-}
-
-TEST_CASE("a_log_of_half_the_state_makes_a_snapshot_however_many_rounds_there_may_be_between") {
-  ServerFixture fixture, reference;
-  for (ServerFixture* s : {&fixture, &reference}) Begin(*s, 1000);
-  fixture.log_bytes_free = 0;
-  fixture.Crash();
-  for (Version version = 1; version <= 6; ++version) {
-    Round(fixture, version);  // of 2 pushes a parameter; the state has 2 tensors
-    Round(reference, version);
-  }
-  REQUIRE(fixture.log_records() < reference.log_records());
-  fixture.Wait(kHeartbeatInterval);
-  REQUIRE(fixture.TakeSent<ServerHeartbeat>().back().jobs[0].snapshot_version == 6);
-  fixture.LoseNewestSnapshot();
-  fixture.Crash();
-  REQUIRE(fixture.AllTheta() == reference.AllTheta());
-}
-
-TEST_CASE("a staged push outlives snapshots: the log is kept for it") {
-  ServerFixture fixture, reference;
-  Begin(fixture, 1);
-  Begin(reference);
-  for (ServerFixture* s : {&fixture, &reference})
-    s->PushAll(s->By(2, 0), 77);  // late, for a later round
-  for (Version version = 1; version <= 4; ++version) {
-    Round(fixture, version);
-    Round(reference, version);
-  }
-  fixture.Crash();
-  for (ServerFixture* s : {&fixture, &reference}) {
-    s->Commit(5, {{s->By(2, 0), 1.0}});
-    s->Sync();
-    REQUIRE(s->version() == 5);
-  }
-  REQUIRE(fixture.AllTheta() == reference.AllTheta());
-}
-
-TEST_CASE("a full disk is reported: nothing is acknowledged, pulls are served, and pushes resume") {
-  ServerFixture fixture;
-  Begin(fixture);
-  const Token waiting = fixture.Push(fixture.Id(0, 0, 0), {1, 2, 3, 4});
-  fixture.sent.clear();
-  fixture.Do(LogFailed{kJob, "/state/job-1/log: no space left on device"});
-  REQUIRE(fixture.TakeSent<ServerFault>()[0].reason.find("no space left") != std::string::npos);
-  REQUIRE_FALSE(fixture.pushes.contains(waiting));
-  REQUIRE(fixture.Answered(fixture.Push(fixture.Id(0, 0, 1), {1, 2}), PushStatus::kRefused));
-  REQUIRE(fixture.replies.contains(fixture.Pull(0, 0)));
-  fixture.Wait(kRetryInterval);
-  REQUIRE(fixture.TakeSent<ServerFault>().size() == 1);
-  fixture.Sync();
-  REQUIRE(fixture.Answered(waiting, PushStatus::kStaged));
-  fixture.Wait(10 * kRetryInterval);
-  REQUIRE(fixture.TakeSent<ServerFault>().empty());
-  fixture.Push(fixture.Id(0, 0, 1), {1, 2});
-  fixture.Sync();
-  REQUIRE(fixture.TakeSent<PushStaged>().size() == 1);
-}
-
-TEST_CASE("a failed snapshot is reported and retried") {
-  ServerFixture fixture;
-  Begin(fixture, 1);
-  fixture.PushAll(fixture.By(0, 0), 4);
-  fixture.Sync();
-  fixture.Commit(1, {{fixture.By(0, 0), 1.0}});
-  fixture.sent.clear();
-  fixture.Do(LogSynced{kJob, fixture.log_records()});
-  REQUIRE(fixture.version() == 1);
-  fixture.Do(SnapshotDone{kJob, 1, absl::ResourceExhaustedError("no space left on device")});
-  REQUIRE(fixture.TakeSent<ServerFault>()[0].reason ==
-          "snapshot of version 1: no space left on device");
-  fixture.sent.clear();
-  fixture.Wait(JobDriver::kSnapshotRetry);
-  fixture.FinishSnapshots();
-  fixture.Wait(kHeartbeatInterval);
-  REQUIRE(fixture.TakeSent<ServerHeartbeat>().back().jobs[0].snapshot_version == 1);
-}
-
 TEST_CASE("an ended job takes no pushes, gives its parameters, and survives restarts") {
   ServerFixture fixture;
-  Begin(fixture, 8);
-  Round(fixture, 1);
+  fixture.Begin(8);
+  fixture.Round(1);
   fixture.PushAll(fixture.By(0, 1), 3);
   fixture.Sync();
   fixture.Commit(2, {{fixture.By(0, 1), 1.0}});
@@ -576,7 +426,7 @@ TEST_CASE("an ended job takes no pushes, gives its parameters, and survives rest
 
 TEST_CASE("the server repeats hello until it is answered, then heartbeats and unanswered reports") {
   ServerFixture fixture;
-  Begin(fixture);
+  fixture.Begin();
   fixture.Push(fixture.Id(0, 0, 0), {1, 2, 3, 4});
   fixture.Sync();
   REQUIRE(fixture.TakeSent<PushStaged>().size() == 1);

@@ -20,9 +20,7 @@ void Initialize(ServerFixture& fixture, int64_t fragments, int64_t snapshot_ever
   fixture.outer.fragments = fragments;
   fixture.Assign({{0, 0, 4}, {1, 0, 2}, {2, 1, 3}}, snapshot_every);
   fixture.PushAll(fixture.By(0, -1), 1);
-  fixture.Sync();
-  fixture.Commit(0, {{fixture.By(0, -1), 1.0}});
-  fixture.Sync();
+  fixture.Apply(0, {{fixture.By(0, -1), 1.0}});
   fixture.sent.clear();
 }
 
@@ -106,9 +104,7 @@ TEST_CASE("a_passed_turn_makes_a_version_that_changes_nothing") {
   const auto before = fixture.AllTheta();
   fixture.Commit(2, {});
   fixture.Commit(3, {});
-  fixture.Sync();
-  fixture.Commit(3, {});
-  fixture.Sync();
+  fixture.Apply(3, {});
   CHECK(fixture.version() == 3);
   CHECK(fixture.AllTheta() == before);
 }
@@ -215,9 +211,7 @@ TEST_CASE("a_passed_turn_leaves_parameters_as_they_are_and_brings_what_was_round
   PushShards(fixture, fixture.By(0, 0), {0, 1}, 1);
   fixture.Push(fixture.Id(1, 0, 0), {1.0F, 0.3F, -0.7F, 0.2F});
   fixture.Push(fixture.Id(1, 0, 1), {0.9F, -0.35F});
-  fixture.Sync();
-  fixture.Commit(1, {{fixture.By(0, 0), 0.5}, {fixture.By(1, 0), 0.5}});
-  fixture.Sync();
+  fixture.Apply(1, {{fixture.By(0, 0), 0.5}, {fixture.By(1, 0), 0.5}});
   fixture.Commit(2, {});
   fixture.Sync();
   const auto error = [&](Version version) {

@@ -17,9 +17,7 @@ void TrainTwoVersions(ServerFixture& fixture) {
   for (const Version version : {0, 1}) {
     const ContributionId by = fixture.By(0, version - 1);
     fixture.PushAll(by, static_cast<uint64_t>(version) + 1);
-    fixture.Sync();
-    fixture.Commit(version, {{by, 1.0}});
-    fixture.Sync();
+    fixture.Apply(version, {{by, 1.0}});
   }
 }
 
@@ -84,9 +82,7 @@ TEST_CASE("a_moved_shard_steps_as_if_it_had_stayed") {
     fixture->Push(fixture->Id(0, 1, kMoved.shard), {3, -1});
     if (fixture == &stays) fixture->Push(fixture->Id(0, 1, 0), {1, 1, 1, 1});
     if (fixture == &stays) fixture->Push(fixture->Id(0, 1, 2), {1, 1, 1});
-    fixture->Sync();
-    fixture->Commit(2, {{fixture->By(0, 1), 1.0}});
-    fixture->Sync();
+    fixture->Apply(2, {{fixture->By(0, 1), 1.0}});
   }
   REQUIRE(receiver.version() == 2);
   REQUIRE(receiver.Theta(kMoved.shard) == stays.Theta(kMoved.shard));  // all slots came along

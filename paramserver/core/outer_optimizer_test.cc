@@ -31,9 +31,7 @@ void Train(ServerFixture& server) {
     std::vector<float> values(static_cast<size_t>(kMoved.elements));
     for (float& value : values) value = static_cast<float>(rng.Normal());
     server.Push(ServerFixture::Id(0, version - 1, kMoved.shard), values);
-    server.Sync();
-    server.Commit(version, {{by, 1.0}});
-    server.Sync();
+    server.Apply(version, {{by, 1.0}});
   }
 }
 

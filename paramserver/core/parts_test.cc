@@ -34,9 +34,7 @@ Token PushPart(ServerFixture& fixture, PushId id, Encoding encoding,
 void Initialize(ServerFixture& fixture) {
   fixture.Assign({{0, 0, kElements}}, /*snapshot_every=*/2);
   fixture.Push(fixture.Id(0, -1, 0), Drawn(1));
-  fixture.Sync();
-  fixture.Commit(0, {{fixture.By(0, -1), 1.0}});
-  fixture.Sync();
+  fixture.Apply(0, {{fixture.By(0, -1), 1.0}});
   fixture.sent.clear();
 }
 
@@ -85,9 +83,7 @@ TEST_CASE(
   CHECK(fixture.version() == 0);
 
   PushPart(fixture, id, Encoding::kFloat32, values, 512, kElements);
-  fixture.Sync();
-  fixture.Commit(1, {{fixture.By(0, 0), 1.0}});
-  fixture.Sync();
+  fixture.Apply(1, {{fixture.By(0, 0), 1.0}});
   CHECK(fixture.version() == 1);
 }
 
@@ -104,17 +100,13 @@ TEST_CASE("what other pushes have staged is a duplicate; of an overlap the first
                          PushStatus::kDuplicate));
   CHECK(fixture.log_records() == records);
   PushPart(fixture, id, Encoding::kFloat32, others, 512, kElements);  // cut for another plan
-  fixture.Sync();
-  fixture.Commit(1, {{fixture.By(0, 0), 1.0}});
-  fixture.Sync();
+  fixture.Apply(1, {{fixture.By(0, 0), 1.0}});
   ServerFixture reference;
   Initialize(reference);
   std::vector<float> expected = values;
   std::copy(others.begin() + 768, others.end(), expected.begin() + 768);
   reference.Push(reference.Id(0, 0, 0), expected);
-  reference.Sync();
-  reference.Commit(1, {{reference.By(0, 0), 1.0}});
-  reference.Sync();
+  reference.Apply(1, {{reference.By(0, 0), 1.0}});
   CHECK(fixture.Theta(0) == reference.Theta(0));
 }
 
@@ -141,9 +133,7 @@ TEST_CASE(
     fixture.Commit(version + 1, {{fixture.By(0, version), 1.0}});
     fixture.Sync();
     reference.Push(id, values);
-    reference.Sync();
-    reference.Commit(version + 1, {{reference.By(0, version), 1.0}});
-    reference.Sync();
+    reference.Apply(version + 1, {{reference.By(0, version), 1.0}});
     REQUIRE(fixture.version() == version + 1);
     REQUIRE(fixture.Theta(0) == reference.Theta(0));
   }
@@ -195,9 +185,7 @@ TEST_CASE("parts of a push that cut a chunk of its encoding are refused, others 
   ServerFixture fixture;
   fixture.Assign({{0, 0, kLong}});
   fixture.Push(fixture.Id(0, -1, 0), values);
-  fixture.Sync();
-  fixture.Commit(0, {{fixture.By(0, -1), 1.0}});
-  fixture.Sync();
+  fixture.Apply(0, {{fixture.By(0, -1), 1.0}});
   const auto push = [&](int64_t begin, int64_t end) {
     return PushPart(fixture, fixture.Id(0, 0, 0), Encoding::kTopK, values, begin, end);
   };

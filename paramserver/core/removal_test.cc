@@ -12,9 +12,7 @@ TEST_CASE("a removed job leaves memory at once and is reported removed once eras
   const ContributionId initial = fixture.By(0, kNoVersion);
   fixture.Assign();
   fixture.PushAll(initial, 1);
-  fixture.Sync();
-  fixture.Commit(0, {{initial, 1.0}});
-  fixture.Sync();
+  fixture.Apply(0, {{initial, 1.0}});
   const Token waiting = fixture.Push(fixture.Id(0, 0, 0), {1, 2, 3, 4});
   fixture.sent.clear();
   for (int again = 0; again < 2; ++again) fixture.DeliverMessage(RemoveJob{kJob});
@@ -57,9 +55,7 @@ JobImage TrainOneRound(ServerFixture& fixture) {
   assign.definition.facts.layers = {{"a", 6}, {"b", 3}};
   fixture.DeliverMessage(assign);
   fixture.PushAll(fixture.By(0, kNoVersion), 1);
-  fixture.Sync();
-  fixture.Commit(0, {{fixture.By(0, kNoVersion), 1.0}});
-  fixture.Sync();
+  fixture.Apply(0, {{fixture.By(0, kNoVersion), 1.0}});
   fixture.DeliverMessage(FenceIslands{kJob, {{0, 4, 1}}});
   fixture.PushAll({0, 4, 1, 0}, 2);
   fixture.Sync();

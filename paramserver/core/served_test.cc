@@ -32,9 +32,7 @@ struct Island {
     fixture.outer.pull_encoding = pulls;
     fixture.Assign({{0, 0, kElements}}, snapshot_every);
     fixture.Push(fixture.Id(0, -1, 0), Drawn(1));
-    fixture.Sync();
-    fixture.Commit(0, {{fixture.By(0, -1), 1.0}});
-    fixture.Sync();
+    fixture.Apply(0, {{fixture.By(0, -1), 1.0}});
     base = *Pulls(kPullServed);
   }
   void Round(uint64_t seed) {

@@ -275,9 +275,7 @@ TEST_CASE("a_job_that_contributes_to_no_other_refuses_exchanges") {
   ServerFixture fixture;
   fixture.Assign();
   fixture.PushAll(fixture.By(0, -1), 1);
-  fixture.Sync();
-  fixture.Commit(0, {{fixture.By(0, -1), 1.0}});
-  fixture.Sync();
+  fixture.Apply(0, {{fixture.By(0, -1), 1.0}});
   fixture.sent.clear();
   fixture.DeliverMessage(FetchBase{kJob, kAbove, 5, {}});
   fixture.DeliverMessage(CommitRound{kJob, 1, {}, {}, {}, {.adopts = 5}});

@@ -12,9 +12,7 @@ struct Round {
   explicit Round(bool in_parts) {
     fixture.Assign();
     fixture.PushAll(fixture.By(0, -1), /*seed=*/1);
-    fixture.Sync();
-    fixture.Commit(0, {{fixture.By(0, -1), 1.0}});
-    fixture.Sync();
+    fixture.Apply(0, {{fixture.By(0, -1), 1.0}});
     for (IslandId island = 0; island < 2; ++island) {
       for (ShardId shard = 0; shard < 3; ++shard) {
         Rng rng(10 + island, static_cast<uint64_t>(shard));

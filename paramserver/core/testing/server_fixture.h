@@ -48,6 +48,8 @@ inline SharedBytes Quantized(Encoding encoding, const std::vector<float>& values
   return {bytes, *bytes};
 }
 
+inline const ContributionId kInitial{0, 1, 1, kNoVersion};  // that version 0 is
+
 class ServerFixture {
  public:
   explicit ServerFixture(int64_t memory_bytes = 1 << 20) : memory_bytes_(memory_bytes) { Start(); }
@@ -67,6 +69,29 @@ class ServerFixture {
   void Commit(Version version, std::vector<RoundTerm> terms,
               std::vector<ContributionId> dropped = {}) {
     DeliverMessage(CommitRound{kJob, version, std::move(terms), std::move(dropped)});
+  }
+
+  // A round of what is pushed, applied when all of it is durable.
+  void Apply(Version version, std::vector<RoundTerm> terms) {
+    Sync();
+    Commit(version, std::move(terms));
+    Sync();
+  }
+  // Brings the server to version 0, of which `sent` has nothing.
+  void Begin(int64_t snapshot_every = 0) {
+    Assign({{0, 0, 4}, {1, 0, 2}, {2, 1, 3}}, snapshot_every);
+    PushAll(kInitial, 1);
+    Apply(0, {{kInitial, 1.0}});
+    sent.clear();
+    ATOLL_CHECK(version() == 0);
+  }
+  // Round `version` of islands 0 and 1, with weights 3/4 and 1/4.
+  void Round(Version version) {
+    const ContributionId a = By(0, version - 1), b = By(1, version - 1);
+    PushAll(a, 10 + static_cast<uint64_t>(version));
+    PushAll(b, 90 + static_cast<uint64_t>(version));
+    Apply(version, {{a, 0.75}, {b, 0.25}});
+    ATOLL_CHECK(this->version() == version);
   }
 
   // -- messages from workers; the last answer to each token is kept
