@@ -3,7 +3,6 @@
 #include <set>
 
 #include "coordinator/plan_io/cluster_file.h"
-#include "coordinator/plan_io/island_plan_conversion.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/render.h"
 #include "coordinator/planner/planner.h"
@@ -54,11 +53,15 @@ absl::StatusOr<plan::Cluster> Read(const std::string& text) {
   return ToCluster(*spec);
 }
 
-std::string Refusal(std::string text, const std::string& from, const std::string& to) {
+// With the first `from` in it replaced.
+std::string Changed(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   REQUIRE(at != std::string::npos);
-  text.replace(at, from.size(), to);
-  return std::string(Read(text).status().message());
+  return text.replace(at, from.size(), to);
+}
+
+std::string Refusal(const std::string& text, const std::string& from, const std::string& to) {
+  return std::string(Read(Changed(text, from, to)).status().message());
 }
 
 TEST_CASE("A description in TOML becomes the planner's cluster") {
@@ -99,10 +102,7 @@ TEST_CASE("names_that_are_empty_or_not_printable_doubled_links_and_self_links_ar
     return Read(text).status().code() == absl::StatusCode::kInvalidArgument;
   };
   const auto changed = [](const std::string& from, const std::string& to) {
-    std::string text = kTwoSites;
-    const size_t at = text.find(from);
-    REQUIRE(at != std::string::npos);
-    return text.replace(at, from.size(), to);
+    return Changed(kTwoSites, from, to);
   };
   CHECK(refused(changed("id = \"a0\"", "id = \"\"")));
   CHECK(refused(changed("id = \"a0\"", "id = \"a\\u0007\"")));
@@ -123,8 +123,7 @@ TEST_CASE("names_that_are_empty_or_not_printable_doubled_links_and_self_links_ar
 TEST_CASE("a_link_between_sites_may_have_a_limit_of_bytes_a_day_and_no_other_may") {
   const std::string link = "from = \"paris\"\nto = \"oslo\"\n";
   const auto with = [&](const std::string& line) {
-    std::string text = kTwoSites;
-    return text.insert(text.find(link) + link.size(), line + "\n");
+    return Changed(kTwoSites, link, absl::StrCat(link, line, "\n"));
   };
   const auto cluster = Read(with("bytes_per_day = 5e9"));
   REQUIRE(cluster.ok());
@@ -204,11 +203,10 @@ TEST_CASE("a_type_of_a_file_without_a_figure_that_its_devices_need_is_refused") 
   CHECK_THAT(Refusal(kOwnType, "= 50e12", "= -50e12"), Catch::Contains("flops_per_s = -5e+13"));
   CHECK_THAT(Refusal(kOwnType, "name = \"a100-80\"", "name = \"mine\""), Catch::Contains("twice"));
   // A cluster of one device a node needs no rate between devices.
-  std::string alone = kOwnType;
-  alone.replace(alone.find("link_bytes_per_s = 8e9"), 22, "");
-  alone.replace(alone.find("id = \"a1\"\ntype = \"mine\"\nnode = \"n0\""), 35,
-                "id = \"a1\"\ntype = \"mine\"\nnode = \"n2\"");
-  CHECK(Read(alone).ok());
+  const std::string second = "id = \"a1\"\ntype = \"mine\"\nnode = ";
+  CHECK(Read(Changed(Changed(kOwnType, "link_bytes_per_s = 8e9", ""), second + "\"n0\"",
+                     second + "\"n2\""))
+            .ok());
 }
 
 TEST_CASE("The example of a cluster file is one") {
@@ -220,13 +218,9 @@ TEST_CASE("The example of a cluster file is one") {
 }
 
 TEST_CASE("Edges, conflicts, trunks and changes of bandwidth reach the planner") {
-  std::string text = kTwoSites;
-  const std::string from = "bandwidth_bytes_per_s = 1e9 }]";
-  const size_t at = text.rfind(from);
-  REQUIRE(at != std::string::npos);
-  text.replace(at, from.size(),
-               "bandwidth_bytes_per_s = 1e9, conflict = \"one\", "
-               "changes = [{ time_ns = 5_000_000, factor = 0.5 }] }]");
+  const std::string text = Changed(kTwoSites, "bandwidth_bytes_per_s = 1e9 }]",
+                                   "bandwidth_bytes_per_s = 1e9, conflict = \"one\", "
+                                   "changes = [{ time_ns = 5_000_000, factor = 0.5 }] }]");
   const auto cluster = Read(text);
   INFO(cluster.status().ToString());
   REQUIRE(cluster.ok());
@@ -239,8 +233,7 @@ TEST_CASE("Edges, conflicts, trunks and changes of bandwidth reach the planner")
   CHECK(back.edges[1].conflict_set == 0);
   REQUIRE(back.edges[1].changes.size() == 1);
   CHECK(back.edges[1].changes[0].time_s == Approx(0.005));
-  text.replace(text.find("factor = 0.5"), 12, "factor = -1 ");
-  CHECK_THAT(std::string(Read(text).status().message()), Catch::Contains("oslo -> paris"));
+  CHECK_THAT(Refusal(text, "factor = 0.5", "factor = -1"), Catch::Contains("oslo -> paris"));
 }
 
 // Two pairs in one node; the links between the pairs are slow.
@@ -265,10 +258,8 @@ constexpr char kTimes[] =
     "{ bytes = 1_100_000, time_ns = 220_000_000 }]";
 
 TEST_CASE("times_by_size_of_an_edge_hold_in_place_of_its_bandwidth") {
-  std::string text = kTwoSites;
-  const std::string law = "latency_ns = 20_000_000, bandwidth_bytes_per_s = 2e9";
-  text.replace(text.find(law), law.size(), kTimes);
-  const auto cluster = Read(text);
+  const auto cluster =
+      Read(Changed(kTwoSites, "latency_ns = 20_000_000, bandwidth_bytes_per_s = 2e9", kTimes));
   INFO(cluster.status());
   REQUIRE(cluster.ok());
   const plan::Link& link = cluster->LinkBetweenSites("oslo", "paris");
@@ -334,13 +325,9 @@ TEST_CASE("all_reduces_of_tensor_parallel_devices_take_the_described_links_betwe
 }
 
 TEST_CASE("devices_with_other_links_to_their_neighbours_are_types_of_their_own") {
-  std::string text = TwoPairs("3e11");
-  const std::string fast =
-      "from = \"g2\"\nto = \"g3\"\nedges = [{ latency_ns = 100_000, "
-      "bandwidth_bytes_per_s = 3e11";
-  REQUIRE(text.find(fast) != std::string::npos);
-  text.replace(text.find(fast), fast.size(), fast.substr(0, fast.size() - 4) + "2e11");
-  const auto cluster = Read(text);
+  const std::string link =
+      "from = \"g2\"\nto = \"g3\"\nedges = [{ latency_ns = 100_000, bandwidth_bytes_per_s = ";
+  const auto cluster = Read(Changed(TwoPairs("3e11"), link + "3e11", link + "2e11"));
   REQUIRE(cluster.ok());
   REQUIRE(cluster->types.size() == 2);
   CHECK(cluster->types[0].ring_links.at(2).bytes_per_s == Approx(3e11).epsilon(1e-3));
@@ -411,47 +398,6 @@ TEST_CASE("A V of two stages per device is shown once per device") {
   CHECK_THAT(RenderSvg({{"", cluster, plan}}), Catch::Contains("fill-opacity"));
 }
 
-TEST_CASE("A plan that runs says which layout it came from") {
-  plan::Cluster cluster;
-  cluster.types = {*plan::FindDeviceType("a100-80")};
-  for (int d = 0; d < 8; ++d) {
-    cluster.devices.push_back(
-        {absl::StrCat("w", d / 2, "/", d % 2), absl::StrCat("w", d / 2), "site", 0});
-  }
-  const plan::Costs costs(*plan::FindModel("gpt2-large"), {}, {});
-  for (const plan::Shape shape :
-       {plan::Shape::kPlain, plan::Shape::kVShaped, plan::Shape::kInterleaved}) {
-    plan::Plan plan;
-    plan.layout.tensor_parallel = 2;
-    plan.layout.micro_batch = 2;
-    plan.layout.replicas.resize(2);
-    for (int r = 0; r < 2; ++r) {
-      plan::Replica& replica = plan.layout.replicas[r];
-      replica.micro_batches = 4 + r;
-      for (int e = 0; e < 2; ++e) replica.stages.push_back({{4 * r + 2 * e, 4 * r + 2 * e + 1}});
-      REQUIRE(plan::CutReplica(cluster, costs, 2, replica).ok());
-    }
-    if (shape != plan::Shape::kPlain) {
-      REQUIRE(plan::Reshape(cluster, costs, shape, plan.layout));
-    }
-    auto outcome = plan::EvaluateLayout(cluster, costs, {.global_batch = 18}, plan.layout, {});
-    REQUIRE(outcome.ok());
-    plan.outcome = *std::move(outcome);
-    IslandPlan island = ToIslandPlan(cluster, plan);
-    const auto layout = LayoutFromIslandPlan(cluster, costs, island);
-    REQUIRE(layout.ok());
-    CHECK(layout->shape == shape);
-    CHECK(plan::Describe(*layout) == plan::Describe(plan.layout));
-    CHECK(ToIslandPlan(cluster, {.layout = *layout, .outcome = plan.outcome}) == island);
-    island.replicas[1].micro_batch_sequences = 1;
-    CHECK(LayoutFromIslandPlan(cluster, costs, island).status().code() ==
-          absl::StatusCode::kUnimplemented);
-    island.replicas[0].stages[0].devices[1] = "w9/0";
-    CHECK(LayoutFromIslandPlan(cluster, costs, island).status().message() ==
-          "nothing is known of w9/0");
-  }
-}
-
 // Runs all programs of a plan at once: a receive waits for its send. True when all get to the end.
 bool Completes(const v1::PlannedIsland& island) {
   std::multiset<std::string> sent;
@@ -502,54 +448,6 @@ TEST_CASE("A plan's message holds programs that run to their end, and is valid J
   CHECK(message.islands(0).link_orders_size() == 0);  // the file says what edges share
   const auto json = nlohmann::json::parse(ToJson(message));
   CHECK(json["reason"] == plan->reason);
-}
-
-// Replicas of two stages, the first one in paris, the second one in oslo, 1 MB between them.
-plan::Cluster MakeOneLinkCluster(double bytes_per_s) {
-  plan::Cluster cluster;
-  cluster.types = {*plan::FindDeviceType("a100-80")};
-  for (int d = 0; d < 4; ++d) {
-    cluster.devices.push_back(
-        {absl::StrCat("w", d, "/0"), absl::StrCat("w", d), d % 2 == 0 ? "paris" : "oslo", 0});
-  }
-  cluster.wan_link = {10e-3, bytes_per_s, {}};
-  return cluster;
-}
-
-plan::Plan TwoReplicas(const plan::Cluster& cluster, const plan::Costs& costs) {
-  plan::Plan plan;
-  const int layers = static_cast<int>(costs.model().layers.size());
-  for (int r = 0; r < 2; ++r) {
-    plan.layout.replicas.push_back(
-        {{{{2 * r}, 0, layers / 2}, {{2 * r + 1}, layers / 2, layers}}, 4});
-  }
-  auto outcome = plan::EvaluateLayout(cluster, costs, {.global_batch = 8}, plan.layout, {});
-  REQUIRE(outcome.ok());
-  plan.outcome = *std::move(outcome);
-  return plan;
-}
-
-TEST_CASE(
-    "Replicas that share a link between sites take turns, and their plan says in which order") {
-  const plan::Costs costs(*plan::FindModel("gpt2"), {}, {});
-  const plan::Cluster slow = MakeOneLinkCluster(10e6);
-  IslandPlan island = ToIslandPlan(slow, TwoReplicas(slow, costs));
-  island.number = 1;
-  for (const plan::Device& device : slow.devices) island.members.push_back({.worker = device.node});
-  CHECK(Validate(island, static_cast<int32_t>(costs.model().layers.size()), 8).message() == "");
-  REQUIRE(island.link_orders.size() == 2);
-  for (const PlanLinkOrder& order : island.link_orders) {
-    const bool back = order.from == "oslo";
-    CHECK(order.to == (back ? "paris" : "oslo"));
-    REQUIRE(order.messages.size() == 8);
-    // Equal replicas: in the turn of micro-batches and replicas.
-    for (int32_t i = 0; i < 8; ++i) {
-      CHECK(order.messages[i] == PlanMessage{i % 2, back ? 1 : 0, i / 2, back});
-    }
-  }
-  // A link that carries a message sooner than it is passed to the next sender has no send order.
-  const plan::Cluster fast = MakeOneLinkCluster(10e9);
-  CHECK(ToIslandPlan(fast, TwoReplicas(fast, costs)).link_orders.empty());
 }
 
 }  // namespace
