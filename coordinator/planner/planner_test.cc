@@ -6,24 +6,12 @@
 #include <set>
 
 #include "common/rng.h"
-#include "coordinator/planner/testing/models.h"
+#include "coordinator/planner/testing/clusters.h"
 
 namespace atl::plan {
 namespace {
 
-// Adds `count` devices of a type, eight to a node.
-void Add(Cluster& cluster, const char* type, int count, const std::string& site) {
-  cluster.types.push_back(*FindDeviceType(type));
-  const int index = static_cast<int>(cluster.types.size()) - 1;
-  for (int d = 0; d < count; ++d) {
-    const std::string node = site + "-" + type + "-" + std::to_string(d / 8);
-    cluster.devices.push_back({node + "-" + std::to_string(d % 8), node, site, index});
-  }
-}
-
 const Options kQuick{.simulate = 3, .restarts = 8, .improvements = 4};
-
-Costs MakeCosts(const char* model) { return Costs(*FindModel(model), {}, {}); }
 
 // Every layer once per replica, every device once, all samples, memory kept.
 void CheckPlan(const Cluster& cluster, const Costs& costs, const Job& job, const Plan& plan) {
@@ -68,6 +56,16 @@ void CheckPlan(const Cluster& cluster, const Costs& costs, const Job& job, const
   CHECK_FALSE(plan.reason.empty());
 }
 
+Plan CheckedPlan(const Cluster& cluster, const Costs& costs, const Job& job,
+                 const Options& options) {
+  const auto plan = PlanJob(cluster, costs, job, options);
+  INFO(plan.status());
+  REQUIRE(plan.ok());
+  INFO(Describe(plan->layout));
+  CheckPlan(cluster, costs, job, *plan);
+  return *plan;
+}
+
 TEST_CASE("Any mix of devices gets a valid plan, the same one with any number of threads") {
   const uint64_t seed = GENERATE(range(0, 12));
   INFO("seed " << seed);
@@ -75,22 +73,19 @@ TEST_CASE("Any mix of devices gets a valid plan, the same one with any number of
   Cluster cluster;
   const char* types[] = {"a100-80", "h800", "h20", "rtx4090", "v100"};
   for (uint64_t t = 0; t < 1 + rng.Below(3); ++t) {
-    Add(cluster, types[(seed + t) % 5], 2 + static_cast<int>(rng.Below(7)),
-        rng.Chance(0.5) ? "a" : "b");
+    AddDevices(cluster, types[(seed + t) % 5], 2 + static_cast<int>(rng.Below(7)),
+               rng.Chance(0.5) ? "a" : "b");
   }
   const Costs costs = MakeCosts("gpt3-1.3b");
   const Job job{.global_batch = 32, .micro_batches = {1, 2}};
-  const auto plan = PlanJob(cluster, costs, job, kQuick);
-  INFO(plan.status().ToString());
-  REQUIRE(plan.ok());
-  CheckPlan(cluster, costs, job, *plan);
+  const Plan plan = CheckedPlan(cluster, costs, job, kQuick);
   ThreadPool pool(3);
   Options by_three = kQuick;
   by_three.pool = &pool;
   const auto again = PlanJob(cluster, costs, job, by_three);
-  CHECK(again->outcome.step_s == plan->outcome.step_s);
-  CHECK(again->simulated == plan->simulated);
-  CHECK(again->reason == plan->reason);
+  CHECK(again->outcome.step_s == plan.outcome.step_s);
+  CHECK(again->simulated == plan.simulated);
+  CHECK(again->reason == plan.reason);
 }
 
 TEST_CASE("neither_the_order_of_devices_and_types_nor_the_seed_changes_a_plan") {
@@ -100,8 +95,8 @@ TEST_CASE("neither_the_order_of_devices_and_types_nor_the_seed_changes_a_plan") 
   Cluster cluster;
   Rng rng(seed);
   for (uint64_t t = 0; t < 3; ++t) {
-    Add(cluster, types[(seed + t) % 5], 2 + static_cast<int>(rng.Below(7)),
-        rng.Chance(0.5) ? "a" : "b");
+    AddDevices(cluster, types[(seed + t) % 5], 2 + static_cast<int>(rng.Below(7)),
+               rng.Chance(0.5) ? "a" : "b");
   }
   Cluster turned = cluster;
   std::reverse(turned.types.begin(), turned.types.end());
@@ -142,7 +137,7 @@ std::set<size_t> ListTensorDegrees(const Layout& layout) {
 // Few micro-batches, so that few stages are better; and machines of one device.
 TEST_CASE("stages_of_machines_of_unlike_size_have_tensor_parallel_sets_of_unlike_size") {
   Cluster cluster;
-  Add(cluster, "a100-80", 4, "a");
+  AddDevices(cluster, "a100-80", 4, "a");
   cluster.types.push_back(*FindDeviceType("h800"));
   for (const char* node : {"b0", "b1"}) cluster.devices.push_back({node, node, "a", 1});
   for (const bool tied : {false, true}) {
@@ -157,29 +152,24 @@ TEST_CASE("stages_of_machines_of_unlike_size_have_tensor_parallel_sets_of_unlike
       if (plan.ok()) step_s[degree] = plan->outcome.step_s;
     }
     job.tensor_parallel = {1, 2, 4};
-    const auto plan = PlanJob(cluster, costs, job, kQuick);
-    REQUIRE(plan.ok());
-    INFO(Describe(plan->layout));
-    CheckPlan(cluster, costs, job, *plan);
-    CHECK(ListTensorDegrees(plan->layout) == std::set<size_t>{1, 4});
-    CHECK_THAT(Describe(plan->layout), Catch::Contains("TP 1 to 4"));
-    for (const auto& [degree, even_s] : step_s) CHECK(plan->outcome.step_s < 0.95 * even_s);
-    const std::vector<Stage>& stages = plan->layout.replicas[0].stages;
+    const Plan plan = CheckedPlan(cluster, costs, job, kQuick);
+    CHECK(ListTensorDegrees(plan.layout) == std::set<size_t>{1, 4});
+    CHECK_THAT(Describe(plan.layout), Catch::Contains("TP 1 to 4"));
+    for (const auto& [degree, even_s] : step_s) CHECK(plan.outcome.step_s < 0.95 * even_s);
+    const std::vector<Stage>& stages = plan.layout.replicas[0].stages;
     if (tied) CHECK(stages.front().devices.size() == stages.back().devices.size());
   }
 }
 
 TEST_CASE("Slow links between sites: activations cross rather than gradients") {
   Cluster cluster;
-  Add(cluster, "a100-80", 8, "a");
-  Add(cluster, "a100-80", 8, "b");
+  AddDevices(cluster, "a100-80", 8, "a");
+  AddDevices(cluster, "a100-80", 8, "b");
   cluster.wan_link = {20e-3, 1.25e9};
   const Costs costs = MakeCosts("llama-7b");
   const Job job{.global_batch = 128, .micro_batches = {1, 2}};
-  const auto plan = PlanJob(cluster, costs, job, kQuick);
-  REQUIRE(plan.ok());
-  CheckPlan(cluster, costs, job, *plan);
-  for (const Replica& replica : plan->layout.replicas) {
+  const Plan plan = CheckedPlan(cluster, costs, job, kQuick);
+  for (const Replica& replica : plan.layout.replicas) {
     std::set<std::string> sites;
     for (const Stage& stage : replica.stages) sites.insert(cluster.devices[stage.devices[0]].site);
     CHECK(sites.size() == 2);
@@ -191,7 +181,7 @@ TEST_CASE("Slow links between sites: activations cross rather than gradients") {
 TEST_CASE("Many sites form a pipeline along their fast links") {
   Cluster cluster;
   const std::vector<std::string> chain = {"d", "a", "f", "b", "e", "c"};
-  for (const std::string& site : chain) Add(cluster, "a100-80", 1, site);
+  for (const std::string& site : chain) AddDevices(cluster, "a100-80", 1, site);
   cluster.wan_link = {20e-3, 10e6};
   for (size_t i = 0; i + 1 < chain.size(); ++i) {
     cluster.site_to_site[{chain[i], chain[i + 1]}] = {1e-3, 10e9};
@@ -199,11 +189,8 @@ TEST_CASE("Many sites form a pipeline along their fast links") {
   }
   const Costs costs = MakeCosts("gpt3-22b");  // no fewer than five devices hold it
   const Job job{.global_batch = 64, .micro_batches = {1}, .tensor_parallel = {1}};
-  const auto plan = PlanJob(cluster, costs, job, kQuick);
-  INFO(plan.status().ToString());
-  REQUIRE(plan.ok());
-  CheckPlan(cluster, costs, job, *plan);
-  for (const Replica& replica : plan->layout.replicas) {
+  const Plan plan = CheckedPlan(cluster, costs, job, kQuick);
+  for (const Replica& replica : plan.layout.replicas) {
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
       CHECK(cluster.LinkBetween(replica.stages[s].devices[0], replica.stages[s + 1].devices[0])
                 .bytes_per_s == 10e9);
@@ -240,10 +227,7 @@ TEST_CASE("28 unlike devices get a plan about as fast as any of a subset of them
   const Cluster cluster = UnlikeDevices(28, 6, 1);
   const Costs costs = MakeCosts("gpt2-large");
   const Job job{.global_batch = 32, .micro_batches = {1, 2}, .tensor_parallel = {1}};
-  const auto plan = PlanJob(cluster, costs, job, {});
-  INFO(plan.status().ToString());
-  REQUIRE(plan.ok());
-  CheckPlan(cluster, costs, job, *plan);
+  const Plan plan = CheckedPlan(cluster, costs, job, {});
   std::vector<double> speeds;
   for (const DeviceType& type : cluster.types) speeds.push_back(-type.flops_per_s);
   std::sort(speeds.begin(), speeds.end());
@@ -255,7 +239,7 @@ TEST_CASE("28 unlike devices get a plan about as fast as any of a subset of them
     const auto other = PlanJob(part, costs, job, {});
     INFO("the fastest " << fastest);
     REQUIRE(other.ok());
-    CHECK(plan->outcome.step_s <= 1.06 * other->outcome.step_s);
+    CHECK(plan.outcome.step_s <= 1.06 * other->outcome.step_s);
   }
 }
 
@@ -289,8 +273,8 @@ TEST_CASE("Fixing the shape of the free plan changes nothing") {
   CAPTURE(seed);
   Cluster cluster = UnlikeDevices(6 + 2 * static_cast<int>(seed), 3, seed);
   if (seed % 2 == 0) {
-    Add(cluster, "a100-80", 6, "site0");
-    Add(cluster, "h20", 5, "site1");
+    AddDevices(cluster, "a100-80", 6, "site0");
+    AddDevices(cluster, "h20", 5, "site1");
   }
   const Costs costs = MakeCosts("gpt2-large");
   Job job{.global_batch = 32, .micro_batches = {1, 2}, .tensor_parallel = {1, 2}};
@@ -316,18 +300,15 @@ TEST_CASE("Fixing the shape of the free plan changes nothing") {
 
 TEST_CASE("What the job fixes is kept, or refused by its key") {
   Cluster cluster;
-  Add(cluster, "a100-80", 4, "a");
-  Add(cluster, "h20", 4, "b");
+  AddDevices(cluster, "a100-80", 4, "a");
+  AddDevices(cluster, "h20", 4, "b");
   const Costs costs = MakeCosts("gpt2");
   Job job{.global_batch = 16, .micro_batches = {1}, .tensor_parallel = {1}};
   job.fixed = {.stages = 3, .replicas = 2, .schedule = "1f1b"};
-  const auto plan = PlanJob(cluster, costs, job, kQuick);
-  INFO(plan.status().ToString());
-  REQUIRE(plan.ok());
-  CheckPlan(cluster, costs, job, *plan);
-  CHECK(Satisfies(job.fixed, plan->layout));
-  CHECK(plan->layout.schedule == "1f1b");
-  CHECK_FALSE(plan->layout.split_backward);
+  const Plan plan = CheckedPlan(cluster, costs, job, kQuick);
+  CHECK(Satisfies(job.fixed, plan.layout));
+  CHECK(plan.layout.schedule == "1f1b");
+  CHECK_FALSE(plan.layout.split_backward);
   job.fixed = {.stages = 5, .replicas = 2, .schedule = ""};
   CHECK_THAT(std::string(PlanJob(cluster, costs, job, kQuick).status().message()),
              Catch::Contains("layout.stages = 5, layout.replicas = 2 take 10 devices"));
@@ -338,7 +319,7 @@ TEST_CASE("What the job fixes is kept, or refused by its key") {
 
 TEST_CASE("What cannot fit is refused with what would help") {
   Cluster cluster;
-  Add(cluster, "p4", 2, "a");
+  AddDevices(cluster, "p4", 2, "a");
   const auto plan = PlanJob(cluster, MakeCosts("llama-70b"), {.global_batch = 8}, kQuick);
   CHECK(plan.status().code() == absl::StatusCode::kResourceExhausted);
   CHECK_THAT(std::string(plan.status().message()),
@@ -356,7 +337,7 @@ TEST_CASE("What cannot fit is refused with what would help") {
 
 TEST_CASE("Measured times replace the roofline, and the plan says where its times are from") {
   Cluster cluster;
-  Add(cluster, "a100-80", 2, "a");
+  AddDevices(cluster, "a100-80", 2, "a");
   const Model model = *FindModel("gpt2");
   const Job job{.global_batch = 8, .micro_batches = {2}, .tensor_parallel = {1}};
   const auto roofline = PlanJob(cluster, Costs(model, {}, {}), job, kQuick);
@@ -379,7 +360,7 @@ TEST_CASE("Measured times replace the roofline, and the plan says where its time
 // micro-batches at the first stage, a V divides the activations evenly.
 TEST_CASE("Where memory is tight a V of two stages per device beats every plain placement") {
   Cluster cluster;
-  Add(cluster, "a100-80", 8, "a");
+  AddDevices(cluster, "a100-80", 8, "a");
   const Costs costs = MakeCosts("gpt3-13b");
   const Job job{.global_batch = 32, .micro_batches = {1}, .tensor_parallel = {1}};
   cluster.types[0].memory_bytes = int64_t{36} << 30;
@@ -393,105 +374,6 @@ TEST_CASE("Where memory is tight a V of two stages per device beats every plain 
   CHECK(with->layout.shape != Shape::kPlain);
   CHECK(with->outcome.step_s < without->outcome.step_s);
   CHECK_THAT(with->reason, Catch::Contains("schedule: "));
-}
-
-TEST_CASE("A transfer over two edges is as fast as both together, unless they exclude each other") {
-  Cluster cluster;
-  Add(cluster, "a100-80", 4, "a");
-  Add(cluster, "a100-80", 4, "b");
-  const Costs costs = MakeCosts("gpt3-6.7b");
-  const Job job{.global_batch = 32, .micro_batches = {1}, .tensor_parallel = {4}};
-  const auto step_s = [&](const std::vector<LinkEdge>& edges) {
-    const auto link = MakeLink(edges, cluster.trunks);
-    REQUIRE(link.ok());
-    cluster.site_to_site[{"a", "b"}] = cluster.site_to_site[{"b", "a"}] = *link;
-    // A pipeline of one stage per site.
-    Layout layout{4, 1, "1f1b", {}};
-    layout.replicas = {{{{{0, 1, 2, 3}, 0, 17}, {{4, 5, 6, 7}, 17, 34}}, 32}};
-    const auto outcome = EvaluateLayout(cluster, costs, job, layout, {});
-    INFO(outcome.status().ToString());
-    REQUIRE(outcome.ok());
-    return outcome->step_s;
-  };
-  const LinkEdge slow{1e-3, 0.2e9};
-  const LinkEdge slow_too{1e-3, 0.2e9, -1, 7};
-  const LinkEdge either{1e-3, 0.2e9, -1, 7};
-  const double one = step_s({slow});
-  CHECK(step_s({slow, slow}) == Approx(step_s({{1e-3, 0.4e9}})).epsilon(0.01));
-  CHECK(step_s({slow, slow}) < 0.8 * one);
-  CHECK(step_s({slow_too, either}) == Approx(one));
-  // One trunk below both edges: no more than it carries.
-  cluster.trunks = {{"sea", 0.2e9, {}}};
-  CHECK(step_s({{1e-3, 1e9, 0}}) >= one);
-  // A bandwidth that doubles soon after the start.
-  CHECK(step_s({{1e-3, 0.2e9, -1, -1, {{0.01, 2}}}}) < 0.8 * one);
-}
-
-TEST_CASE("Gradients are summed while slower stages still compute") {
-  Cluster cluster;
-  Add(cluster, "a100-80", 2, "a");
-  Add(cluster, "a100-80", 2, "b");
-  cluster.wan_link = {1e-3, 20e9};
-  const Costs costs = MakeCosts("gpt2-large");
-  const Job job{.global_batch = 16, .micro_batches = {1}, .tensor_parallel = {1}};
-  Layout layout{1, 1, "1f1b", {}};
-  layout.split_backward = false;
-  layout.replicas = {{{{{0}, 0, 19}, {{1}, 19, 38}}, 8}, {{{{2}, 0, 19}, {{3}, 19, 38}}, 8}};
-  const auto outcome = EvaluateLayout(cluster, costs, job, layout, {});
-  REQUIRE(outcome.ok());
-  const double makespan_s =
-      static_cast<double>(SlowestKind(*outcome).found.result.makespan_ns) * 1e-9;
-  CHECK(outcome->sync_s > 0);
-  CHECK(outcome->step_s == Approx(makespan_s + outcome->sync_s + outcome->commit_s));
-  CHECK(outcome->commit_s == Approx(1e-3));
-  CHECK(outcome->bound_s <= outcome->step_s);
-  // The bound counts what the operations alone, or a bound of theirs, would not exclude.
-  CHECK(makespan_s < outcome->bound_s);
-  const auto no_better =
-      EvaluateLayout(cluster, costs, job, layout, {.step_limit_s = outcome->bound_s});
-  CHECK(absl::IsCancelled(no_better.status()));
-  const auto maybe_better =
-      EvaluateLayout(cluster, costs, job, layout, {.step_limit_s = 1.001 * outcome->bound_s});
-  REQUIRE(maybe_better.ok());
-  CHECK(maybe_better->step_s == outcome->step_s);
-  // Two rings share the link: one after the other it would have taken twice as long.
-  layout.replicas.resize(1);
-  const auto alone = EvaluateLayout(cluster, costs, job, layout, {});
-  CHECK(alone->sync_s == 0);
-}
-
-TEST_CASE("A step counts when all sites know of each other: only who is done with the last waits") {
-  Cluster cluster;
-  Add(cluster, "a100-80", 1, "a");
-  Add(cluster, "a100-80", 1, "b");
-  const Costs costs = MakeCosts("gpt2-large");
-  const Job job{.global_batch = 8, .micro_batches = {1}, .tensor_parallel = {1}};
-  const auto evaluate = [&](double latency_s, const char* schedule, int layers) {
-    cluster.wan_link = {latency_s, 100e9};
-    Layout layout{1, 1, schedule, {}};
-    layout.replicas = {{{{{0}, 0, layers}, {{1}, layers, 38}}, 8}};
-    const auto outcome = EvaluateLayout(cluster, costs, job, layout, {});
-    REQUIRE(outcome.ok());
-    CHECK(outcome->bound_s <= outcome->step_s);
-    return *outcome;
-  };
-  // 1F1B ends with the first stage's backward: the last one's commit vote is there long before.
-  CHECK(evaluate(5e-3, "1f1b", 19).commit_s == 0);
-  // Both stages end with W at about the same time: each waits for the other's vote.
-  const double near = evaluate(0, "zb-h2", 19).commit_s;
-  const double far = evaluate(5e-3, "zb-h2", 19).commit_s;
-  CHECK(far > near + 3e-3);
-  CHECK(far <= near + 5.001e-3);
-  // A leader at another site learns of the first stage's end and announces it: two latencies.
-  cluster.leader = cluster.devices[1].node;
-  CHECK(evaluate(5e-3, "1f1b", 19).commit_s > 8e-3);
-  cluster.leader = cluster.devices[0].node;
-  CHECK(evaluate(5e-3, "1f1b", 19).commit_s == 0);
-  cluster.leader.clear();
-  // The bound has it too: the last stage alone takes most of the step.
-  const Outcome late = evaluate(50e-3, "best", 4);
-  CHECK(late.commit_s > 30e-3);
-  CHECK(late.step_s < 1.1 * late.bound_s);
 }
 
 TEST_CASE("more_rounds_of_improvement_are_never_worse") {
