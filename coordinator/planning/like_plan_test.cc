@@ -10,9 +10,8 @@ namespace {
 PlanRequest Island(const std::string& name, double times = 1, double links = 1) {
   PlanRequest request = MakePlanRequest(6, 8);
   for (int m = 0; m < 4; ++m) {
-    PlanMember member = Worker(absl::StrCat(name, m), 1);
+    PlanMember member = MeasuredWorker(absl::StrCat(name, m), 2 * times);
     member.site = name;
-    member.profiles = {Measured(absl::StrCat(name, m, "/0"), 2 * times)};
     request.members.push_back(std::move(member));
   }
   for (int a = 0; a < 4; ++a) {

@@ -11,9 +11,8 @@ PlanRequest Priced() {
   request.spec.schedule.train_tokens = 64 * 8 * 1'000'000;  // a million steps
   for (const auto& [name, ms, price] : {std::tuple("w1", 4.0, 10.0), std::tuple("w2", 4.0, 10.0),
                                         std::tuple("w3", 8.0, 1.0), std::tuple("w4", 8.0, 1.0)}) {
-    PlanMember& member = request.members.emplace_back(Worker(name, 1));
+    PlanMember& member = request.members.emplace_back(MeasuredWorker(name, ms));
     member.devices[0].price_per_hour = price;
-    member.profiles = {Measured(std::string(name) + "/0", ms)};
     for (const PlanMember& other : request.members) {
       if (other.member.worker != name) Link(request, name, other.member.worker, 0.05, 10e9);
     }

@@ -15,10 +15,7 @@ namespace {
 
 PlanRequest TwoWorkers() {
   PlanRequest request = MakePlanRequest(6, 16);
-  for (const char* name : {"w1", "w2"}) {
-    PlanMember& member = request.members.emplace_back(Worker(name, 1));
-    member.profiles = {Measured(absl::StrCat(name, "/0"), 4)};
-  }
+  request.members = {MeasuredWorker("w1", 4), MeasuredWorker("w2", 4)};
   Link(request, "w1", "w2", 0.1, 1e9);
   return request;
 }

@@ -46,9 +46,7 @@ TEST_CASE("a fixed shape comes out with exactly its operations") {
 
 TEST_CASE("replicas synchronise every layer, and share the sequences by measured speed") {
   PlanRequest request = MakePlanRequest(4, 12);
-  request.members = {Worker("w1", 1), Worker("w2", 1)};
-  request.members[0].profiles = {Measured("w1/0", 1)};
-  request.members[1].profiles = {Measured("w2/0", 2)};
+  request.members = {MeasuredWorker("w1", 1), MeasuredWorker("w2", 2)};
   Link(request, "w1", "w2", 0.01, 1e10);
   request.spec.layout.replicas = 2;
   request.spec.layout.stages = 1;
@@ -67,9 +65,7 @@ TEST_CASE("replicas synchronise every layer, and share the sequences by measured
 
 TEST_CASE("a replica that the job requests gets a sequence, however slow its device is") {
   PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 1), Worker("w2", 1)};
-  request.members[0].profiles = {Measured("w1/0", 1)};
-  request.members[1].profiles = {Measured("w2/0", 50)};
+  request.members = {MeasuredWorker("w1", 1), MeasuredWorker("w2", 50)};
   Link(request, "w1", "w2", 0.01, 1e10);
   request.spec.layout.replicas = 2;
   request.spec.inner.micro_batch_sequences = 1;
@@ -123,10 +119,7 @@ TEST_CASE("V-shaped and interleaved schedules put two stages on every device") {
 
 TEST_CASE("two stages on every device need no more layers than twice the devices") {
   PlanRequest request = MakePlanRequest(6, 8);
-  request.members = {Worker("w1", 4)};
-  for (int d = 0; d < 4; ++d) {
-    request.members[0].profiles.push_back(Measured(absl::StrCat("w1/", d), 1));
-  }
+  request.members = {MeasuredWorker("w1", 1, 4)};
   request.spec.layout.stages = 4;
   request.spec.inner.micro_batch_sequences = 1;
   for (const char* schedule : {"zb-v", "interleaved"}) {
@@ -140,9 +133,8 @@ TEST_CASE("two stages on every device need no more layers than twice the devices
 
 TEST_CASE("a slow link carries as little as can be: the replicas' gradients or the activations") {
   PlanRequest request = MakePlanRequest(8, 16);
-  request.members = {Worker("a1", 1), Worker("a2", 1), Worker("b1", 1), Worker("b2", 1)};
-  for (PlanMember& member : request.members) {
-    member.profiles = {Measured(absl::StrCat(member.member.worker, "/0"), 2)};
+  for (const char* name : {"a1", "a2", "b1", "b2"}) {
+    request.members.push_back(MeasuredWorker(name, 2));
   }
   Link(request, "a1", "a2", 0.05, 1e9);
   Link(request, "b1", "b2", 0.05, 1e9);
@@ -158,32 +150,6 @@ TEST_CASE("a slow link carries as little as can be: the replicas' gradients or t
     }
     CHECK(crossings <= 1);
   }
-}
-
-TEST_CASE("what does not divide the batch is refused with what would") {
-  PlanRequest request = MakePlanRequest(4, 10);
-  request.members = {Worker("w1", 2)};
-  request.spec.inner.micro_batch_sequences = 4;
-  CHECK_THAT(Refusal(request),
-             Catch::Contains("inner.micro_batch_sequences = 4") && Catch::Contains("1, 2, 5, 10"));
-  request.spec.inner.micro_batch_sequences = 0;
-  const IslandPlan plan = Planned(request);  // and left to itself the planner finds sizes that do
-  int64_t assigned = 0;
-  for (const PlanReplica& replica : plan.replicas) {
-    assigned += replica.micro_batches * replica.micro_batch_sequences;
-  }
-  CHECK(assigned == 10);
-}
-
-TEST_CASE("a shape that the devices cannot have is refused by its fields") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 2), Worker("w2", 1)};
-  request.spec.layout.stages = 4;
-  CHECK_THAT(Refusal(request),
-             Catch::Contains("layout.stages = 4") && Catch::Contains("3 devices"));
-  request.spec.layout = {};
-  request.spec.layout.tensor_parallel = 4;
-  CHECK_THAT(Refusal(request), Catch::Contains("layout.tensor_parallel = 4"));
 }
 
 TEST_CASE("an island that lost a device goes on without the numbers that it was to have") {
@@ -206,32 +172,9 @@ TEST_CASE("an island that lost a device goes on without the numbers that it was 
   CHECK_FALSE(absl::StrContains(again->reason, "until that fits again"));
 }
 
-TEST_CASE("more devices than a layer can be cut for are refused before anything starts") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 8)};
-  request.facts.model.family = ModelFamily::kLlama;
-  request.facts.model.heads = 8;
-  request.facts.model.key_value_heads = 4;
-  request.facts.model.vocabulary = 256;
-  request.spec.layout.tensor_parallel = 8;
-  CHECK_THAT(Refusal(request), Catch::StartsWith("layout.tensor_parallel = 8: the model has "
-                                                 "model.key_value_heads = 4, and each"));
-  request.facts.model.key_value_heads = 8;
-  request.facts.model.feed_forward = 6;
-  CHECK_THAT(Refusal(request), Catch::Contains("model.feed_forward = 6"));
-  request.facts.model.feed_forward = 64;
-  request.facts.model.vocabulary = 7;
-  CHECK_THAT(Refusal(request), Catch::Contains("model.vocabulary = 7"));
-  request.spec.layout.tensor_parallel = 0;
-  CHECK(MakePlanningInput(request)->job.tensor_parallel == std::vector<int>{1, 2, 4});
-}
-
 TEST_CASE("a pipeline over two sites begins where its leader is") {
   PlanRequest request = MakePlanRequest(8, 16);
-  request.members = {Worker("z", 1), Worker("a", 1)};
-  for (PlanMember& member : request.members) {
-    member.profiles = {Measured(member.member.worker + "/0", 2)};
-  }
+  request.members = {MeasuredWorker("z", 2), MeasuredWorker("a", 2)};
   request.members[0].site = "paris";
   request.members[1].site = "oslo";
   Link(request, "a", "z", 20, 12.5e6);
@@ -248,9 +191,8 @@ TEST_CASE("a pipeline over two sites begins where its leader is") {
 TEST_CASE("a V of stages over two sites has both of its ends where its leader is") {
   PlanRequest request = MakePlanRequest(16, 16);
   for (const char* name : {"z1", "z2", "a1", "a2"}) {
-    PlanMember& member = request.members.emplace_back(Worker(name, 1));
-    member.site = name[0] == 'z' ? "paris" : "oslo";
-    member.profiles = {Measured(absl::StrCat(name, "/0"), 2)};
+    request.members.push_back(MeasuredWorker(name, 2));
+    request.members.back().site = name[0] == 'z' ? "paris" : "oslo";
   }
   Link(request, "z1", "z2", 0.1, 1e9);
   Link(request, "a1", "a2", 0.1, 1e9);
@@ -271,10 +213,7 @@ TEST_CASE("a V of stages over two sites has both of its ends where its leader is
 
 TEST_CASE("the leader takes part even where it is slow") {
   PlanRequest request = MakePlanRequest(4, 4);
-  request.members = {Worker("w1", 1), Worker("w2", 1), Worker("w3", 1)};
-  request.members[0].profiles = {Measured("w1/0", 50)};
-  request.members[1].profiles = {Measured("w2/0", 1)};
-  request.members[2].profiles = {Measured("w3/0", 1)};
+  request.members = {MeasuredWorker("w1", 50), MeasuredWorker("w2", 1), MeasuredWorker("w3", 1)};
   for (const auto& [a, b] : {std::pair("w1", "w2"), std::pair("w1", "w3"), std::pair("w2", "w3")}) {
     Link(request, a, b, 0.1, 1e9);
   }
@@ -293,9 +232,8 @@ PlanRequest TwoSites(int workers, double slower) {
   PlanRequest request = MakePlanRequest(6, 16);
   for (int w = 1; w <= workers; ++w) {
     const std::string name = absl::StrCat("w", w);
-    PlanMember& member = request.members.emplace_back(Worker(name, 1));
-    member.site = w <= 2 ? "near" : "far";
-    member.profiles = {Measured(absl::StrCat(name, "/0"), 4)};
+    request.members.push_back(MeasuredWorker(name, 4));
+    request.members.back().site = w <= 2 ? "near" : "far";
     for (int other = 1; other < w; ++other) {
       const bool inside = (w <= 2) == (other <= 2);
       Link(request, name, absl::StrCat("w", other), inside ? 0.1 : 2, inside ? 1e9 : 65e6 / slower);
@@ -333,137 +271,12 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("recomputation keeps only the blocks' inputs, and costs another forward") {
-  PlanRequest request = MakePlanRequest(6, 8);
-  request.members = {Worker("w1", 2)};
-  request.members[0].profiles = {Measured("w1/0", 1), Measured("w1/1", 1)};
-  request.spec.layout.stages = 2;
-  request.spec.inner.micro_batch_sequences = 1;
-  const IslandPlan kept = Planned(request);
-  request.spec.layout.recompute = Recompute::kAll;
-  const IslandPlan again = Planned(request);
-  CHECK(kept.replicas[0].stages[0].recomputed_layers.empty());
-  std::vector<int32_t> recomputed;
-  for (const PlanStage& stage : again.replicas[0].stages) {
-    recomputed.insert(recomputed.end(), stage.recomputed_layers.begin(),
-                      stage.recomputed_layers.end());
-  }
-  CHECK(recomputed == std::vector<int32_t>{1, 2, 3, 4, 5, 6});
-  CHECK(again.step_ns > kept.step_ns);
-  CHECK(again.programs[0].memory_peak_bytes < kept.programs[0].memory_peak_bytes);
-}
-
-TEST_CASE("what was not measured is said in the reason, and what was is not") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 1), Worker("w2", 1)};
-  CHECK_THAT(Planned(request).reason, Catch::Contains("2 of 2 devices not measured") &&
-                                          Catch::Contains("1 pairs of workers not measured"));
-  request.members[0].profiles = {Measured("w1/0", 1)};
-  request.members[1].profiles = {Measured("w2/0", 1)};
-  Link(request, "w1", "w2", 0.1, 1e9);
-  CHECK_THAT(Planned(request).reason, !Catch::Contains("not measured"));
-}
-
-TEST_CASE("workers without a site are grouped by their links") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 1), Worker("w2", 1), Worker("w3", 1)};
-  request.members[0].site = "here";
-  Link(request, "w1", "w2", 0.1, 1e9);
-  Link(request, "w1", "w3", 20, 1e7);
-  Link(request, "w2", "w3", 20, 1e7);
-  const auto input = MakePlanningInput(request);
-  REQUIRE(input.ok());
-  CHECK(input->cluster.devices[0].site == "here");
-  CHECK(input->cluster.devices[1].site == "here");
-  CHECK(input->cluster.devices[2].site == "site1");
-  CHECK(input->assumptions.find("3 of 3 devices") == 0);
-}
-
-TEST_CASE("members get their site and NCCL's version, where these are known and the same") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 2), Worker("w2", 2)};
-  for (PlanMember& member : request.members) {
-    for (DeviceInfo& device : member.devices) device.nccl = "2.27.3";
-  }
-  request.spec.layout.replicas = 4;
-  request.spec.layout.stages = 1;
-  CHECK(Planned(request).members[1].nccl == "2.27.3");
-  CHECK(Planned(request).members[1].site.empty());  // it is not known
-  request.members[0].site = request.members[1].site = "north";
-  request.members[1].devices[1].nccl = "";
-  const IslandPlan plan = Planned(request);
-  CHECK(plan.members[0].site == "north");
-  CHECK(plan.members[0].nccl == "2.27.3");
-  CHECK(plan.members[1].site == "north");
-  CHECK(plan.members[1].nccl.empty());
-}
-
-TEST_CASE("an island computes in one type") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 1), Worker("w2", 1)};
-  request.members[1].devices[0] = {"NVIDIA H200", kGiB, 1, "GPU-1", "bf16", "2.27.3"};
-  CHECK(absl::StartsWith(Refusal(request), "w1/0 computes in fp32 and w2/0 in bf16: "));
-  request.members[1].devices[0].compute = "fp32";
-  Planned(request);
-}
-
-TEST_CASE("excluded_devices_have_no_part_and_what_they_compute_in_does_not_matter") {
-  PlanRequest request = MakePlanRequest(2, 8);
-  request.members = {Worker("a", 2), Worker("b", 1)};
-  request.members[1].devices[0].compute = "bf16";
-  REQUIRE_FALSE(PlanIsland(request).ok());
-  request.spec.layout.exclude = {"b", "a/1", "not-attached"};
-  const IslandPlan plan = Planned(request);
-  CHECK(DevicesIn(plan) == std::set<std::string>{"a/0"});
-  CHECK_THAT(plan.reason, Catch::Contains("layout.exclude"));
-  request.spec.layout.exclude = {"a"};
-  CHECK(absl::IsFailedPrecondition(PlanIsland(request).status()));  // it leads
-}
-
-TEST_CASE("memory_kept_back_is_not_planned_with") {
-  PlanRequest request = MakePlanRequest(6, 8);
-  request.members = {Worker("a", 1), Worker("b", 1)};
-  Link(request, "a", "b", 0.1, 1e9);
-  request.spec.layout.replicas = request.spec.layout.stages = 1;
-  const int64_t takes = MostMemory(Planned(request));
-  request.spec.layout.replicas = request.spec.layout.stages = 0;
-  // One device lacks much of what is left for the model.
-  request.spec.layout.memory_reserve_bytes = kGiB - takes / 2;
-  const absl::StatusOr<IslandPlan> tight = PlanIsland(request);
-  if (tight.ok()) {
-    CHECK(MostMemory(*tight) <= takes / 2);
-  } else {
-    CHECK_THAT(std::string(tight.status().message()),
-               Catch::Contains("layout.memory_reserve_bytes"));
-  }
-  request.spec.layout.memory_reserve_bytes = kGiB - 4 * takes;
-  CHECK(MostMemory(Planned(request)) <= 4 * takes);
-  request.spec.layout.memory_reserve_bytes = kGiB;
-  CHECK_THAT(Refusal(request), Catch::Contains("layout.memory_reserve_bytes"));
-}
-
-TEST_CASE("impossible requests are refused, not planned") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  CHECK_THAT(Refusal(request), Catch::Contains("no members"));
-  request.members = {Worker("w1", 1), Worker("w1", 1)};
-  CHECK_THAT(Refusal(request), Catch::Contains("worker w1 is named twice"));
-  request.members = {Worker("w1", 0)};
-  CHECK_THAT(Refusal(request), Catch::Contains("worker w1 has no device"));
-  request.members = {Worker("w1", 1)};
-  request.facts.layers.clear();
-  CHECK_THAT(Refusal(request), Catch::Contains("layers"));
-}
-
-// Every plan is checked by Validate inside PlanIsland, which calls a bad one an error of the
-// planner's: so here only errors that blame the request are allowed.
 TEST_CASE("layout_search_branch_and_bound_is_no_slower_than_local_search") {
   PlanRequest request = MakePlanRequest(10, 16);
   const double block_ms[] = {2, 5, 3, 9};
   for (int w = 0; w < 4; ++w) {
-    const std::string name = absl::StrCat("w", w);
-    PlanMember& member = request.members.emplace_back(Worker(name, 1));
-    member.site = w < 2 ? "a" : "b";
-    member.profiles = {Measured(absl::StrCat(name, "/0"), block_ms[w])};
+    request.members.push_back(MeasuredWorker(absl::StrCat("w", w), block_ms[w]));
+    request.members.back().site = w < 2 ? "a" : "b";
   }
   const auto find = [&](PlanSearch search) {
     request.spec.layout.search = search;
@@ -480,6 +293,8 @@ TEST_CASE("layout_search_branch_and_bound_is_no_slower_than_local_search") {
   CHECK(find(PlanSearch::kBranchAndBound).island == bounded.island);
 }
 
+// Every plan is checked by Validate inside PlanIsland, which calls a bad one an error of the
+// planner's: so here only errors that blame the request are allowed.
 TEST_CASE("any members give a valid plan or a refusal, and the same one again") {
   Rng rng(7);
   int planned = 0;

@@ -20,8 +20,7 @@ PlanRequest Island(int workers) {
   request.spec.inner.micro_batch_sequences = 2;
   for (int w = 1; w <= workers; ++w) {
     const std::string name = absl::StrCat("w", w);
-    request.members.push_back(Worker(name, 1));
-    request.members.back().profiles = {Measured(absl::StrCat(name, "/0"), 2.0 + w)};
+    request.members.push_back(MeasuredWorker(name, 2.0 + w));
     for (int other = 1; other < w; ++other) Link(request, name, absl::StrCat("w", other), 5, 1e6);
   }
   return request;

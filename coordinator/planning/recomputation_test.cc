@@ -128,5 +128,24 @@ TEST_CASE("replicas that are cut unlike recompute each what it lacks") {
   CHECK_THAT(plan.reason, Catch::Contains("'s stage 0 recomputes "));
 }
 
+TEST_CASE("recomputation keeps only the blocks' inputs, and costs another forward") {
+  PlanRequest request = MakePlanRequest(6, 8);
+  request.members = {MeasuredWorker("w1", 1, 2)};
+  request.spec.layout.stages = 2;
+  request.spec.inner.micro_batch_sequences = 1;
+  const IslandPlan kept = Planned(request);
+  request.spec.layout.recompute = Recompute::kAll;
+  const IslandPlan again = Planned(request);
+  CHECK(kept.replicas[0].stages[0].recomputed_layers.empty());
+  std::vector<int32_t> recomputed;
+  for (const PlanStage& stage : again.replicas[0].stages) {
+    recomputed.insert(recomputed.end(), stage.recomputed_layers.begin(),
+                      stage.recomputed_layers.end());
+  }
+  CHECK(recomputed == std::vector<int32_t>{1, 2, 3, 4, 5, 6});
+  CHECK(again.step_ns > kept.step_ns);
+  CHECK(again.programs[0].memory_peak_bytes < kept.programs[0].memory_peak_bytes);
+}
+
 }  // namespace
 }  // namespace atl

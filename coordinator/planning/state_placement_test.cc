@@ -12,9 +12,8 @@ PlanRequest TwoSites(const std::string& slower = "") {
   PlanRequest request = MakePlanRequest(6, 8);
   request.spec.layout.stages = 2;
   for (const char* name : {"a1", "a2", "b1", "b2"}) {
-    PlanMember worker = Worker(name, 1);
+    PlanMember worker = MeasuredWorker(name, name == slower ? 2 : 1);
     worker.site = std::string(1, name[0]);
-    worker.profiles = {Measured(absl::StrCat(name, "/0"), name == slower ? 2 : 1)};
     request.members.push_back(worker);
   }
   for (const auto& [from, to] : {std::pair("a1", "a2"), std::pair("b1", "b2")}) {

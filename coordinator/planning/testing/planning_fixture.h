@@ -65,6 +65,15 @@ inline DeviceProfile Measured(const std::string& device, double block_ms, int mo
   return profile;
 }
 
+// A worker whose devices were measured.
+inline PlanMember MeasuredWorker(const std::string& name, double block_ms, int devices = 1) {
+  PlanMember member = Worker(name, devices);
+  for (int d = 0; d < devices; ++d) {
+    member.profiles.push_back(Measured(absl::StrCat(name, "/", d), block_ms));
+  }
+  return member;
+}
+
 inline void Link(PlanRequest& request, const std::string& a, const std::string& b, double ms,
                  double bytes_per_s) {
   const auto ns = static_cast<int64_t>(ms * 1e6);
