@@ -1,14 +1,12 @@
 // A link against peers that keep no rule: raw ZeroMQ sockets with crafted frames.
 
+#include "common/net/testing/hostile_peer.h"
+
 #include <catch2/catch.hpp>
 #include <limits>
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "common/net/codec.h"
-#include "common/net/endpoint.h"
-#include "common/net/frame.h"
-#include "common/net/testing/peer_fixture.h"
 #include "common/rng.h"
 #include "tests/catch/limits.h"
 
@@ -18,147 +16,9 @@ namespace {
 using namespace std::chrono_literals;
 using enum PeerChannel;
 
-void Await(Socket& socket, short what) {
-  zmq_pollitem_t item = {socket.get(), 0, what, 0};
-  REQUIRE(zmq_poll(&item, 1, 20'000) == 1);
-}
-
-v1::Frame MakeHello(const IslandMember& from, const IslandMember& to, int lane) {
-  v1::Frame frame = MakeFrame(1);
-  v1::PeerHello& hello = *frame.mutable_peer_hello();
-  hello.set_job("job-1");
-  hello.set_generation(1);
-  hello.set_plan(1);
-  hello.set_from(from.worker);
-  hello.set_from_incarnation(from.incarnation);
-  hello.set_to(to.worker);
-  hello.set_to_incarnation(to.incarnation);
-  hello.set_lane(lane);
-  hello.set_chunk_bytes(1024);
-  return frame;
-}
-
-// A lane to a link that says what it likes.
-class HostileSender {
- public:
-  explicit HostileSender(const std::string& endpoint)
-      : context_(ZmqContext::Create(1).value()),
-        dealer_(context_->MakeTensorSocket(ZMQ_DEALER).value()) {
-    REQUIRE(zmq_connect(dealer_.get(), endpoint.c_str()) == 0);
-    Await(dealer_, ZMQ_POLLOUT);
-  }
-  void Send(const std::vector<std::string>& parts) {
-    std::vector<Message> message;
-    for (const std::string& part : parts) message.push_back(Message::Of(part));
-    while (dealer_.Send(message) != SendOutcome::kSent) Await(dealer_, ZMQ_POLLOUT);
-  }
-  void Send(const v1::Frame& frame) { Send({frame.SerializeAsString()}); }
-  // Opens a message as its channel's next one on this lane, unless `sequence` says otherwise.
-  void Open(uint64_t number, int channel, int64_t bytes, const std::string& header = "h",
-            int64_t sequence = 0) {
-    v1::Frame frame = MakeFrame(number);
-    frame.mutable_peer_open()->set_sequence(sequence != 0 ? sequence : ++opened_[channel]);
-    frame.mutable_peer_open()->set_channel(channel);
-    frame.mutable_peer_open()->set_bytes(bytes);
-    frame.mutable_peer_open()->set_header(header);
-    Send(frame);
-  }
-  void SendChunk(uint64_t number, int64_t index, const std::string& data, bool honest = true) {
-    v1::Frame frame = MakeFrame(number);
-    frame.mutable_chunk()->set_index(index);
-    frame.mutable_chunk()->set_checksum(Hash(std::as_bytes(std::span(data))) + !honest);
-    Send({frame.SerializeAsString(), data});
-  }
-  v1::Frame Receive() {
-    std::vector<Message> parts;
-    while (!dealer_.Receive(&parts, 2)) Await(dealer_, ZMQ_POLLIN);
-    v1::Frame frame;
-    REQUIRE(frame.ParseFromArray(parts[0].text().data(), parts[0].text().size()));
-    return frame;
-  }
-
- private:
-  std::unique_ptr<ZmqContext> context_;
-  Socket dealer_;
-  std::map<int, int64_t> opened_;  // messages, by channel
-};
-
-// The other ends of a link's lanes, which answer what they like.
-class HostileReceiver {
- public:
-  HostileReceiver()
-      : context_(ZmqContext::Create(1).value()),
-        router_(context_->MakeTensorSocket(ZMQ_ROUTER).value()) {
-    member = {"m", 1, Bind(router_, "tcp://127.0.0.1:*").value(), ""};
-  }
-  // The next frame of a lane, which is answered to from now on.
-  v1::Frame Receive() {
-    std::vector<Message> parts;
-    while (!router_.Receive(&parts, 3)) Await(router_, ZMQ_POLLIN);
-    peer_ = std::string(parts[0].text());
-    v1::Frame frame;
-    REQUIRE(frame.ParseFromArray(parts[1].text().data(), parts[1].text().size()));
-    return frame;
-  }
-  void Send(const std::string& frame) {
-    Message parts[2] = {Message::Of(peer_), Message::Of(frame)};
-    REQUIRE(router_.Send(parts) == SendOutcome::kSent);
-  }
-  void WelcomeBoth() {
-    for (int lanes = 0; lanes < 2;) {
-      const v1::Frame hello = Receive();
-      if (hello.peer_hello().from() != "w") continue;
-      v1::Frame welcome = MakeFrame(hello.transfer());
-      welcome.mutable_peer_welcome()->set_command_limit(1 << 20);
-      welcome.mutable_peer_welcome()->set_tensor_limit(1 << 20);
-      Send(welcome.SerializeAsString());
-      ++lanes;
-    }
-  }
-  IslandMember member;
-
- private:
-  std::unique_ptr<ZmqContext> context_;
-  Socket router_;
-  std::string peer_;
-};
-
-// An honest worker w, its honest peer p, and a member m of the plan whose lanes the test writes.
-struct HostilePeerFixture {
-  explicit HostilePeerFixture(PeerLinkOptions options = {}) : w("w", options), p("p") {
-    const std::vector<IslandMember> members = {w.member, p.member, m.member};
-    REQUIRE(w.link->SetPeers(Plan(1), members).ok());
-    REQUIRE(p.link->SetPeers(Plan(1), members).ok());
-  }
-  std::unique_ptr<HostileSender> Lane(int lane) {
-    auto sender = std::make_unique<HostileSender>(w.member.endpoint);
-    sender->Send(MakeHello(m.member, w.member, lane));
-    REQUIRE(sender->Receive().has_peer_welcome());
-    return sender;
-  }
-  // Says hello under plan 2, which w does not know yet: nothing is answered.
-  std::unique_ptr<HostileSender> WaitingLane(const IslandMember& from, int lane) {
-    auto sender = std::make_unique<HostileSender>(w.member.endpoint);
-    v1::Frame hello = MakeHello(from, w.member, lane);
-    hello.mutable_peer_hello()->set_plan(2);
-    const int64_t before = w.link->frames_refused();
-    sender->Send(hello);
-    sender->Open(2, lane, 0);  // too early: when it has been refused the hello has been read
-    while (w.link->frames_refused() == before) std::this_thread::yield();
-    return sender;
-  }
-  void RequireStillServing() {
-    p.Say(w, kTensor, "honest", std::string(5000, 'h'));
-    while (w.Receive(kTensor).header != "honest") {
-    }
-  }
-  HostileReceiver m;
-  TestPeer w, p;
-};
-
 // The sin of one lane's sender is answered by this reason, and the sender is lost.
 template <class Sin>
-void RequireBroken(int lane, Sin sin, absl::string_view reason) {
+void RequireBroken(Sin sin, absl::string_view reason, int lane = 1) {
   PeerLinkOptions options;
   options.window_bytes = {4000, 4000, 4000, 4000};
   HostilePeerFixture fixture(options);
@@ -175,45 +35,31 @@ void RequireBroken(int lane, Sin sin, absl::string_view reason) {
 }
 
 TEST_CASE("a description that breaks a rule loses its sender, and no memory is taken for it") {
+  RequireBroken([](auto& s) { s.Open(2, 1, 4000); }, "4000 bytes were not granted on channel 1");
+  RequireBroken([](auto& s) { s.Open(2, 1, int64_t{1} << 40); }, "not granted");
+  RequireBroken([](auto& s) { s.Open(2, 1, -1); }, "bytes -1");
+  RequireBroken([](auto& s) { s.Open(2, 1, INT64_MAX); }, "out of range");
+  RequireBroken([](auto& s) { s.Open(2, 4, 10); }, "channel 4");
+  RequireBroken([](auto& s) { s.Open(2, 0, 10); }, "channel 0 on the wrong lane");
+  RequireBroken([](auto& s) { s.Open(2, 1, 10); }, "channel 1 on the wrong lane", 0);
+  RequireBroken([](auto& s) { s.Open(2, 1, 10, std::string(600, 'h')); }, "header's length");
+  RequireBroken([](auto& s) { s.Open(1, 1, 10); }, "out of turn");
   RequireBroken(
-      1, [](auto& s) { s.Open(2, 1, 4000); }, "4000 bytes were not granted on channel 1");
-  RequireBroken(
-      1, [](auto& s) { s.Open(2, 1, int64_t{1} << 40); }, "not granted");
-  RequireBroken(
-      1, [](auto& s) { s.Open(2, 1, -1); }, "bytes -1");
-  RequireBroken(
-      1, [](auto& s) { s.Open(2, 1, INT64_MAX); }, "out of range");
-  RequireBroken(
-      1, [](auto& s) { s.Open(2, 4, 10); }, "channel 4");
-  RequireBroken(
-      1, [](auto& s) { s.Open(2, 0, 10); }, "channel 0 on the wrong lane");
-  RequireBroken(
-      0, [](auto& s) { s.Open(2, 1, 10); }, "channel 1 on the wrong lane");
-  RequireBroken(
-      1, [](auto& s) { s.Open(2, 1, 10, std::string(600, 'h')); }, "header's length");
-  RequireBroken(
-      1, [](auto& s) { s.Open(1, 1, 10); }, "out of turn");
-  RequireBroken(
-      1,
       [](auto& s) {
         s.Open(2, 1, 10);
         s.Open(3, 1, 10, "h", 1);
       },
       "out of turn");
   RequireBroken(
-      1,
       [](auto& s) {
         s.Open(2, 1, 10);
         s.Open(2, 1, 10, "h", 1);
       },
       "out of turn");
+  RequireBroken([](auto& s) { s.Open(2, 1, 10, "h", -1); }, "sequence -1");
+  RequireBroken([](auto& s) { s.Open(2, 1, 10, "h", 4); },
+                "out of turn");  // 4,000 bytes are no 4 messages
   RequireBroken(
-      1, [](auto& s) { s.Open(2, 1, 10, "h", -1); }, "sequence -1");
-  RequireBroken(
-      1, [](auto& s) { s.Open(2, 1, 10, "h", 4); },
-      "out of turn");  // 4,000 bytes are no 4 messages
-  RequireBroken(
-      1,
       [](auto& s) {
         s.Open(2, 1, 1000, "h", 3);  // what was sent before may come yet
         s.Open(3, 1, 1500, "h", 2);
@@ -320,53 +166,41 @@ TEST_CASE("lanes with chunks of different sizes lose their sender") {
 
 TEST_CASE("chunks that break a rule lose their sender, and no memory is taken for them") {
   const std::string chunk(1024, 'x');
+  RequireBroken([&](auto& s) { s.SendChunk(7, 0, chunk); }, "a chunk of no open message");
   RequireBroken(
-      1, [&](auto& s) { s.SendChunk(7, 0, chunk); }, "a chunk of no open message");
-  RequireBroken(
-      1,
       [&](auto& s) {
         s.Open(2, 1, 2000);
         s.SendChunk(2, 1, chunk);
       },
       "1024 bytes instead of 976");
   RequireBroken(
-      1,
       [&](auto& s) {
         s.Open(2, 1, 2000);
         s.SendChunk(2, 0, "short");
       },
       "5 bytes instead of 1024");
   RequireBroken(
-      1,
       [&](auto& s) {
         s.Open(2, 1, 2000);
         s.SendChunk(2, 0, chunk, false);
       },
       "wrong checksum");
   RequireBroken(
-      1,
       [&](auto& s) {
         s.Open(2, 1, 2000, "unwanted");
         s.SendChunk(2, 0, chunk);
         s.SendChunk(2, 1, chunk);
       },
       "do not add up");
+  RequireBroken([](auto& s) { s.Send({std::string(5000, 'h')}); }, "header's length");
+  RequireBroken([](auto& s) { s.Send({"", "b", "c"}); }, "one or two frames");
   RequireBroken(
-      1, [](auto& s) { s.Send({std::string(5000, 'h')}); }, "header's length");
-  RequireBroken(
-      1,
-      [](auto& s) {
-        s.Send({"", "b", "c"});
-      },
-      "one or two frames");
-  RequireBroken(
-      0,
       [](auto& s) {
         v1::Frame pong = MakeFrame(2);
         pong.mutable_peer_pong();
         s.Send(pong);
       },
-      "senders do not send");
+      "senders do not send", 0);
 }
 
 TEST_CASE("hellos of strangers, to others and of other versions are refused or ignored") {
