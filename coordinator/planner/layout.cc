@@ -6,6 +6,16 @@
 #include "absl/strings/str_cat.h"
 
 namespace atl::plan {
+namespace {
+
+template <class Is>
+bool AnyStage(const Layout& layout, const Is& is) {
+  return std::ranges::any_of(layout.replicas, [&](const Replica& replica) {
+    return std::ranges::any_of(replica.stages, is);
+  });
+}
+
+}  // namespace
 
 absl::Status Validate(const Job& job) {
   if (job.global_batch < 1 || job.global_batch > 1 << 20) {
@@ -102,10 +112,8 @@ int64_t GroupBytes(const Cluster& cluster, const Costs& costs, const std::vector
 }
 
 bool IsOfOneDegree(const Layout& layout) {
-  const auto size = static_cast<size_t>(layout.tensor_parallel);
-  return std::all_of(layout.replicas.begin(), layout.replicas.end(), [&](const Replica& replica) {
-    return std::all_of(replica.stages.begin(), replica.stages.end(),
-                       [&](const Stage& stage) { return stage.devices.size() == size; });
+  return !AnyStage(layout, [&](const Stage& stage) {
+    return std::ssize(stage.devices) != layout.tensor_parallel;
   });
 }
 
@@ -124,12 +132,26 @@ bool DegreesAgree(const Model& model, const Layout& layout) {
 }
 
 bool SavesMemory(const Layout& layout) {
+  return AnyStage(layout, [](const Stage& stage) { return stage.saving.any(); });
+}
+
+bool UsesNode(const Cluster& cluster, const Layout& layout, const std::string& node) {
+  return AnyStage(
+      layout, [&](const Stage& stage) { return cluster.devices[stage.devices[0]].node == node; });
+}
+
+bool UsesLeader(const Cluster& cluster, const Layout& layout) {
+  return cluster.leader.empty() || UsesNode(cluster, layout, cluster.leader);
+}
+
+std::set<int> ListUsedDevices(const Layout& layout) {
+  std::set<int> used;
   for (const Replica& replica : layout.replicas) {
     for (const Stage& stage : replica.stages) {
-      if (stage.saving.any()) return true;
+      used.insert(stage.devices.begin(), stage.devices.end());
     }
   }
-  return false;
+  return used;
 }
 
 }  // namespace atl::plan

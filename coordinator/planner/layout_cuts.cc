@@ -333,27 +333,4 @@ bool Reshape(const Cluster& cluster, const Costs& all_costs, Shape shape, Layout
   return true;
 }
 
-std::set<int> ListUsedDevices(const Layout& layout) {
-  std::set<int> used;
-  for (const Replica& replica : layout.replicas) {
-    for (const Stage& stage : replica.stages) {
-      used.insert(stage.devices.begin(), stage.devices.end());
-    }
-  }
-  return used;
-}
-
-bool UsesNode(const Cluster& cluster, const Layout& layout, const std::string& node) {
-  for (const Replica& replica : layout.replicas) {
-    for (const Stage& stage : replica.stages) {
-      if (cluster.devices[stage.devices[0]].node == node) return true;
-    }
-  }
-  return false;
-}
-
-bool UsesLeader(const Cluster& cluster, const Layout& layout) {
-  return cluster.leader.empty() || UsesNode(cluster, layout, cluster.leader);
-}
-
 }  // namespace atl::plan
