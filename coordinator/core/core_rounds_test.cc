@@ -89,8 +89,7 @@ TEST_CASE("three rejections in a row: the island warms up again") {
   w.StartJob({"ps-0"}, {"a", "b"}, "tokens=10000 grace=1");
   const auto round = [&](double norm_of_a) {
     w.Contribute("a", 1, norm_of_a);
-    w.Contribute("b", 1);
-    w.Do("servers answer");
+    w.Round({"b"}, 1);
   };
   for (int i = 0; i < 10; ++i) round(1);
   round(100);
@@ -149,11 +148,7 @@ TEST_CASE("the fastest island validates every few rounds, version 0 and the last
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "validate=2 tokens=200");
   w.DoLines({"worker a validates loss=5", "worker b ready speed=500"});
-  const auto round = [&] {
-    w.Contribute("a", 4);
-    w.Contribute("b", 4);
-    w.Do("servers answer");
-  };
+  const auto round = [&] { w.Round({"a", "b"}, 4); };
   round();
   CHECK(w.Order("b").validate_version == kNoVersion);
   round();
@@ -205,8 +200,7 @@ TEST_CASE("old decisions are forgotten once every snapshot is past them") {
   w.StartJob({"ps-0"}, {"a"}, "tokens=10000");
   const auto rounds = [&](int count) {
     for (int i = 0; i < count; ++i) {
-      w.Contribute("a", 1);
-      w.Do("servers answer");
+      w.Round({"a"}, 1);
     }
   };
   rounds(20);

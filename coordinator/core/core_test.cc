@@ -308,8 +308,7 @@ TEST_CASE(
   w.Do("server ps-0 faults passing reason=disk-full");
   CHECK(w.Job().summary.state == JobState::kRunning);
   CHECK(HasText(w.Job().summary.waiting_for, "; parameter server ps-0: disk-full"));
-  w.Contribute("a", 4);
-  w.Do("servers answer");
+  w.Round({"a"}, 4);
   CHECK(w.Job().summary.version == 1);
   CHECK_FALSE(HasText(w.Job().summary.waiting_for, "disk-full"));
 }
@@ -317,8 +316,7 @@ TEST_CASE(
 TEST_CASE("the last validation ends at its time limit") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "tokens=40");
-  w.Contribute("a", 4);
-  w.Do("servers answer");
+  w.Round({"a"}, 4);
   CHECK(w.Job().summary.waiting_for == "waiting for the last validation");
   w.Do("wait 120");
   CHECK(w.Job().summary.waiting_for == "waiting for the parameter servers' last snapshots");

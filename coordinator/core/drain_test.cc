@@ -29,8 +29,7 @@ TEST_CASE("worker_alone_in_its_island_is_drained_when_its_leased_data_is_committ
   CHECK(w.Island(0).incarnation != 0);
   w.DoLines({"worker a pushes", "worker a stages"});
   CHECK(w.Island(0).incarnation != 0);  // its contribution is not decided
-  w.Contribute("b", 4);
-  w.Do("servers answer");
+  w.Round({"b"}, 4);
   CHECK(w.Job().summary.version == 1);
   CHECK(w.Island(0).rounds_accepted == 1);
   CHECK(w.Island(0).incarnation == 0);

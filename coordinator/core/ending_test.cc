@@ -104,8 +104,7 @@ TEST_CASE(
   w.StartJob(
       {"ps-0"}, workers,
       absl::StrCat("max=100 tokens=10000 wait-for-all merge=", by_layer ? "radial" : "mean"));
-  for (const NodeId& worker : workers) w.Contribute(worker, 1);
-  w.Do("servers answer");
+  w.Round(workers, 1);
   REQUIRE(w.Job().summary.version == 1);
   CHECK(w.Job().decisions.back().participants.size() == most);
   for (size_t i = 0; i < most; ++i) w.Do(absl::StrCat("worker w", i, " ready"));
@@ -146,8 +145,7 @@ TEST_CASE("the newest version that was exported stays known, also over a restart
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
   CHECK(w.Job().summary.exported_version == kNoVersion);
-  w.Contribute("a", 2);
-  w.Do("servers answer");
+  w.Round({"a"}, 2);
   CHECK(HasText(w.Do("note-export lm-1 version=2"), "FAILED_PRECONDITION"));
   w.DoLines({"note-export lm-1 version=1", "note-export lm-1 version=0", "coordinator restarts"});
   CHECK(w.Job().summary.exported_version == 1);

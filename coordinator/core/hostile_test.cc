@@ -19,9 +19,7 @@ bool HasText(const std::string& text, const std::string& part) {
 
 void TrainRounds(World& w, int rounds) {
   for (int round = 0; round < rounds; ++round) {
-    w.Contribute("a", 4);
-    w.Contribute("b", 4);
-    w.Do("servers answer");
+    w.Round({"a", "b"}, 4);
   }
 }
 

@@ -41,9 +41,7 @@ std::string AllAttach(World& w) {
 Version TrainOneRound(World& w) {
   w.DoLines({"worker a prepared", "worker b prepared", "servers answer", "worker a ready",
              "worker b ready"});
-  w.Contribute("a", 4);
-  w.Contribute("b", 4);
-  w.Do("servers answer");
+  w.Round({"a", "b"}, 4);
   return w.Job().summary.version;
 }
 
@@ -66,9 +64,7 @@ TEST_CASE("members_refuse_a_coordinator_of_another_cluster_which_ends_and_delete
   CHECK(w.core().ForeignMembers(w.now()).empty());
   CHECK(w.Job().summary.state == JobState::kRunning);
   w.DoLines({"worker a ready", "worker b ready"});
-  w.Contribute("a", 4);
-  w.Contribute("b", 4);
-  w.Do("servers answer");
+  w.Round({"a", "b"}, 4);
   CHECK(w.Job().summary.version == 3);
 }
 
@@ -119,9 +115,7 @@ TEST_CASE("a_job_is_rebuilt_where_the_store_is_older_than_its_servers") {
   w.StartJob({"ps-0", "ps-1"}, {"a", "b"}, "");
   w.Do("coordinator is-backed-up");
   for (int round = 0; round < 2; ++round) {
-    w.Contribute("a", 4);
-    w.Contribute("b", 4);
-    w.Do("servers answer");
+    w.Round({"a", "b"}, 4);
   }
   w.Do("coordinator restarts");  // members follow its epoch
   AllAttach(w);
@@ -183,9 +177,7 @@ TEST_CASE("a_coordinator_that_has_decided_nothing_leaves_the_newest_store_the_ne
     w.StartJob({"ps-0", "ps-1"}, {"a", "b"}, "");
     w.Do("coordinator is-backed-up");
     for (int round = 0; round < 2; ++round) {
-      w.Contribute("a", 4);
-      w.Contribute("b", 4);
-      w.Do("servers answer");
+      w.Round({"a", "b"}, 4);
     }
     w.Do("coordinator puts-its-store-aside");
     w.Do(wrong);
@@ -196,9 +188,7 @@ TEST_CASE("a_coordinator_that_has_decided_nothing_leaves_the_newest_store_the_ne
     AllAttach(w);
     CHECK(w.core().StoreAge().empty());
     w.DoLines({"worker a ready", "worker b ready"});
-    w.Contribute("a", 4);
-    w.Contribute("b", 4);
-    w.Do("servers answer");
+    w.Round({"a", "b"}, 4);
     CHECK(w.Job().summary.version == 3);
   }
 }
@@ -355,9 +345,7 @@ TEST_CASE("a_server_with_an_empty_folder_makes_the_job_wait_and_gets_nothing") {
   w.Do("servers answer");
   CHECK_FALSE(HasText(w.Job().summary.waiting_for, "ps-1"));
   w.DoLines({"worker a ready", "worker b ready"});
-  w.Contribute("a", 4);
-  w.Contribute("b", 4);
-  w.Do("servers answer");
+  w.Round({"a", "b"}, 4);
   CHECK(w.Job().summary.version == 3);
 }
 

@@ -13,8 +13,7 @@ class Changing {
  public:
   explicit Changing(const std::string& submit = "tokens=400") {
     world_.StartJob({"ps-0", "ps-1"}, {"a", "b"}, submit);
-    for (const NodeId worker : {"a", "b"}) world_.Contribute(worker, 2);
-    world_.Do("servers answer");
+    world_.Round({"a", "b"}, 2);
     for (const std::string worker : {"a", "b"}) world_.Do("worker " + worker + " ready");
   }
 
@@ -57,8 +56,7 @@ TEST_CASE("a_round_goes_on_over_a_change") {
   REQUIRE(w.Job().summary.version == 1);
   w.Contribute("a", 2);
   REQUIRE(c.Change([](JobSpec& spec) { spec.outer.grace_seconds = 5; }).ok());
-  w.Contribute("b", 2);
-  w.Do("servers answer");
+  w.Round({"b"}, 2);
   CHECK(w.Job().summary.version == 2);
   CHECK(w.Job().summary.tokens_committed == 80);
 }
@@ -108,8 +106,7 @@ TEST_CASE("a_push_trained_at_the_rate_before_is_no_outlier") {
   Changing c("tokens=4000");
   World& w = c.world();
   const auto pushes = [&] {
-    for (const std::string worker : {"a", "b"}) w.Contribute(worker, 2);
-    w.Do("servers answer");
+    w.Round({"a", "b"}, 2);
     for (const std::string worker : {"a", "b"}) w.Do("worker " + worker + " ready");
   };
   for (int round = 0; round < 15; ++round) pushes();  // the penalty has warmed up
@@ -117,8 +114,7 @@ TEST_CASE("a_push_trained_at_the_rate_before_is_no_outlier") {
   REQUIRE(c.Change([](JobSpec& spec) { spec.inner.learning_rate *= 0.01; }).ok());
   const Version before = w.Job().summary.version;
   w.DoLines({"worker a pushes", "worker a stages"});
-  w.Contribute("b", 2);
-  w.Do("servers answer");
+  w.Round({"b"}, 2);
   CHECK(w.Job().summary.version == before + 1);
   CHECK(w.Island(0).rounds_rejected == 0);
   CHECK(w.Island(1).rounds_rejected == 0);
@@ -131,8 +127,7 @@ TEST_CASE("servers_know_a_later_end_than_a_store_that_is_restored") {
   REQUIRE(c.ChangeTokens(400).ok());
   for (int round = 0; round < 3; ++round) {
     w.Do("servers answer");
-    for (const std::string worker : {"a", "b"}) w.Contribute(worker, 2);
-    w.Do("servers answer");
+    w.Round({"a", "b"}, 2);
     for (const std::string worker : {"a", "b"}) w.Do("worker " + worker + " ready");
   }
   REQUIRE(w.Job().ledger.committed == 16);

@@ -13,8 +13,7 @@ int Rounds(World& w, int rounds) {
   int seconds = 0;
   for (int i = 0; i < rounds; ++i) {
     const Version next = w.Job().summary.version + 1;
-    w.Contribute("a", 4);
-    w.Do("servers answer");
+    w.Round({"a"}, 4);
     while (w.Job().summary.version < next && seconds < 1000) {
       w.Do("wait 1");
       w.Do("servers answer");
@@ -40,8 +39,7 @@ TEST_CASE("worker_cut_off_from_the_servers_is_waited_for_once_and_named") {
     w.Contribute("a", 4);
     w.DoLines({"servers answer", "worker b ready"});
     const Version before = w.Job().summary.version;
-    w.Contribute("a", 4);
-    w.Do("servers answer");
+    w.Round({"a"}, 4);
     CHECK(w.Job().summary.version == before);  // the window is open, for b
   }
   SECTION("after long it begins anew, and its data is free") {

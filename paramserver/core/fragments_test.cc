@@ -18,10 +18,7 @@ using Ids = std::vector<ShardId>;
 // Shards 0 and 1 are layer 0, shard 2 is layer 1. Version 1 is the turn of layer 0.
 void Initialize(ServerFixture& fixture, int64_t fragments, int64_t snapshot_every = 0) {
   fixture.outer.fragments = fragments;
-  fixture.Assign({{0, 0, 4}, {1, 0, 2}, {2, 1, 3}}, snapshot_every);
-  fixture.PushAll(fixture.By(0, -1), 1);
-  fixture.Apply(0, {{fixture.By(0, -1), 1.0}});
-  fixture.sent.clear();
+  fixture.Begin(snapshot_every);
 }
 
 void PushShards(ServerFixture& fixture, const ContributionId& by, std::vector<ShardId> shards,

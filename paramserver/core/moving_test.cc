@@ -13,12 +13,9 @@ const OwnedShard kMoved{1, 0, 2};
 
 // A giver at version 1 that holds all shards.
 void TrainTwoVersions(ServerFixture& fixture) {
-  fixture.Assign();
-  for (const Version version : {0, 1}) {
-    const ContributionId by = fixture.By(0, version - 1);
-    fixture.PushAll(by, static_cast<uint64_t>(version) + 1);
-    fixture.Apply(version, {{by, 1.0}});
-  }
+  fixture.Begin();
+  fixture.PushAll(fixture.By(0, 0), 2);
+  fixture.Apply(1, {{fixture.By(0, 0), 1.0}});
 }
 
 ReceiveShards Receive(bool fill = false) {

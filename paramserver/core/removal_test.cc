@@ -9,10 +9,7 @@ namespace {
 
 TEST_CASE("a removed job leaves memory at once and is reported removed once erased from disk") {
   ServerFixture fixture;
-  const ContributionId initial = fixture.By(0, kNoVersion);
-  fixture.Assign();
-  fixture.PushAll(initial, 1);
-  fixture.Apply(0, {{initial, 1.0}});
+  fixture.Begin();
   const Token waiting = fixture.Push(fixture.Id(0, 0, 0), {1, 2, 3, 4});
   fixture.sent.clear();
   for (int again = 0; again < 2; ++again) fixture.DeliverMessage(RemoveJob{kJob});

@@ -273,10 +273,7 @@ TEST_CASE("what_no_exchange_can_be_is_refused") {
 
 TEST_CASE("a_job_that_contributes_to_no_other_refuses_exchanges") {
   ServerFixture fixture;
-  fixture.Assign();
-  fixture.PushAll(fixture.By(0, -1), 1);
-  fixture.Apply(0, {{fixture.By(0, -1), 1.0}});
-  fixture.sent.clear();
+  fixture.Begin();
   fixture.DeliverMessage(FetchBase{kJob, kAbove, 5, {}});
   fixture.DeliverMessage(CommitRound{kJob, 1, {}, {}, {}, {.adopts = 5}});
   fixture.DeliverMessage(CommitRound{kJob, 1, {}, {}, {}, {.contributes = true}});

@@ -10,9 +10,7 @@ namespace {
 // Version 0 is committed and the pushes of version 1 are durable. Arithmetic waits to be requested.
 struct Round {
   explicit Round(bool in_parts) {
-    fixture.Assign();
-    fixture.PushAll(fixture.By(0, -1), /*seed=*/1);
-    fixture.Apply(0, {{fixture.By(0, -1), 1.0}});
+    fixture.Begin();
     for (IslandId island = 0; island < 2; ++island) {
       for (ShardId shard = 0; shard < 3; ++shard) {
         Rng rng(10 + island, static_cast<uint64_t>(shard));

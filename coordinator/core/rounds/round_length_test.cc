@@ -22,9 +22,7 @@ void Begin(World& w, int speed_of_b, int tokens = 100000) {
 
 // A round of both, whose exchange then takes a so long.
 void Round(World& w, double exchange_s) {
-  w.Contribute("a", 2);
-  w.Contribute("b", 2);
-  w.Do("servers answer");
+  w.Round({"a", "b"}, 2);
   w.DoLines({absl::StrCat("worker a beats exchange=", exchange_s), "worker b beats exchange=0.1",
              "wait 2"});
 }
@@ -97,8 +95,7 @@ TEST_CASE("pushes_of_other_lengths_are_no_outliers") {
   for (int i = 0; i < 12; ++i) Round(w, 1);
   w.Do("worker a leases wanted=8");
   w.DoLines({"worker a pushes steps=64 norm=40", "worker a stages"});
-  w.Contribute("b", 2);
-  w.Do("servers answer");
+  w.Round({"b"}, 2);
   const DecisionRecord decision = w.Job().decisions.back();
   REQUIRE(decision.participants.size() == 2);
   for (const DecisionParticipant& p : decision.participants) CHECK(p.accepted);

@@ -20,9 +20,7 @@ Steps AfterRound(const std::string& submit, int speed_of_b) {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "steps=16 " + submit);
   w.DoLines({"worker a ready speed=200", absl::StrCat("worker b ready speed=", speed_of_b)});
-  w.Contribute("a", 4);
-  w.Contribute("b", 4);
-  w.Do("servers answer");
+  w.Round({"a", "b"}, 4);
   return {w.Order("a").steps_this_round, w.Order("b").steps_this_round};
 }
 

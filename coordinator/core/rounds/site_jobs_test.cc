@@ -38,11 +38,7 @@ struct Sites {
   bool HasSite() { return w.core().Job(w.now(), site).has_value(); }
 
   // A round of the site: a and b push what they have trained on.
-  void Round(int64_t sequences = 2) {
-    w.Contribute("a", sequences);
-    w.Contribute("b", sequences);
-    w.Do("servers answer");
-  }
+  void Round(int64_t sequences = 2) { w.Round({"a", "b"}, sequences); }
 };
 
 TEST_CASE("a_site_with_servers_of_its_own_trains_as_a_job_below") {
@@ -123,8 +119,7 @@ TEST_CASE("a_site_adopts_the_version_that_its_contribution_is_in") {
   Sites s;
   s.Round();
   s.Round();
-  s.w.Contribute("c", 4);
-  s.w.Do("servers answer");
+  s.w.Round({"c"}, 4);
   CHECK(s.w.Job().summary.version == 1);
   CHECK(s.w.Job().summary.tokens_committed == 120);
   CHECK(s.Exchange().base_version == 1);
@@ -145,8 +140,7 @@ TEST_CASE("a_sites_rounds_go_on_during_an_exchange_up_to_three_times_as_many") {
   for (int round = 0; round < 8; ++round) s.Round();
   CHECK(s.Site().summary.version == 2 + 6);
   CHECK(s.Site().round.phase == "window open");
-  s.w.Contribute("c", 4);
-  s.w.Do("servers answer");
+  s.w.Round({"c"}, 4);
   CHECK(s.Exchange().base_version == 1);
   CHECK(s.Site().summary.version > 9);
 }
@@ -154,8 +148,7 @@ TEST_CASE("a_sites_rounds_go_on_during_an_exchange_up_to_three_times_as_many") {
 TEST_CASE("a_job_ends_when_its_sites_have_contributed_everything") {
   Sites s("tokens=400 site-rounds=3");
   s.Round(10);  // 20 of 40 sequences
-  s.w.Contribute("c", 20);
-  s.w.Do("servers answer");
+  s.w.Round({"c"}, 20);
   s.w.DoLines({"worker a leases wanted=1", "worker b leases wanted=1", "servers answer"});
   CHECK(s.w.Job().ledger.committed == 40);
   CHECK(s.w.Job().summary.state == JobState::kFinishing);
@@ -201,8 +194,7 @@ TEST_CASE("sites_alone_train_and_evaluate_for_the_job_above") {
   CHECK(w.Order("a").validate_version == 0);
   w.Do("worker a validates loss=5");
   CHECK(w.Job().summary.first_validation_loss == 5);
-  w.Contribute("a", 8);
-  w.Do("servers answer");
+  w.Round({"a"}, 8);
   CHECK(w.Job().summary.version == 1);
   CHECK(w.Job().summary.state == JobState::kFinishing);
   w.Do("worker a ready");
@@ -220,8 +212,7 @@ TEST_CASE("an_evaluation_that_ends_after_the_next_adoption_counts_for_the_versio
              "worker a prepared", "servers answer", "worker a pushes", "worker a stages",
              "servers answer", "worker a prepared", "servers answer", "worker a ready"});
   REQUIRE(w.Order("a").validate_version == 0);
-  w.Contribute("a", 4);
-  w.Do("servers answer");
+  w.Round({"a"}, 4);
   REQUIRE(w.Job(w.Order("a").job).exchange->base_version == 1);
   w.Do("worker a validates loss=5 version=0");
   CHECK(w.Job().summary.first_validation_loss == 5);
@@ -273,8 +264,7 @@ TEST_CASE("a_complete_contribution_of_a_lost_site_counts") {
   REQUIRE(s.w.Job().ledger.pushed == 8);
   s.w.DoLines({"server se-0 dies", "wait 20"});
   REQUIRE(!s.HasSite());
-  s.w.Contribute("c", 4);
-  s.w.Do("servers answer");
+  s.w.Round({"c"}, 4);
   CHECK(s.w.Job().ledger.committed == 12);
 }
 

@@ -129,8 +129,7 @@ TEST_CASE("a_named_validation_set_is_kept_and_a_name_that_the_job_has_not_is_lef
   CHECK(FindValidationSet(w, "held")->loss == 6);
   CHECK(FindValidationSet(w, "held")->version == 0);
   CHECK(w.Job().summary.validation_loss == 5);
-  w.Contribute("a", 4);
-  w.Do("servers answer");
+  w.Round({"a"}, 4);
   REQUIRE(w.Order("a").validate_version == 1);
   w.Do("worker a validates loss=4 set=other set-loss=1");
   CHECK(FindValidationSet(w, "other") == nullptr);

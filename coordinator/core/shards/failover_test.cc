@@ -98,8 +98,7 @@ TEST_CASE(
   CHECK(job.decisions.back().participants.empty());
   for (const ShardPlacement& shard : job.shards) CHECK_FALSE(shard.server.empty());
   w.DoLines({"worker a ready"});
-  w.Contribute("a", 4);
-  w.Do("servers answer");
+  w.Round({"a"}, 4);
   CHECK(w.Job().summary.version == 5);
 }
 

@@ -82,6 +82,11 @@ void World::Contribute(const NodeId& worker, int64_t sequences, double norm) {
            absl::StrCat("worker ", worker, " stages")});
 }
 
+void World::Round(const std::vector<NodeId>& workers, int64_t sequences) {
+  for (const NodeId& worker : workers) Contribute(worker, sequences);
+  Do("servers answer");
+}
+
 std::vector<StoreRecord> World::stored() const {
   std::vector<StoreRecord> records;
   for (const auto& [key, record] : store_) records.push_back(record);

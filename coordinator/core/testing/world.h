@@ -121,6 +121,8 @@ class World {
                 const std::string& submit);
   // The worker trains `sequences` and its push is complete.
   void Contribute(const NodeId& worker, int64_t sequences, double norm = 1);
+  // All of these do, and the servers answer.
+  void Round(const std::vector<NodeId>& workers, int64_t sequences);
 
  private:
   struct Worker {
