@@ -36,6 +36,22 @@ absl::Status Read(std::string text, int layers = 2) {
   return ToProfiled(*profile, &model, &options).status();
 }
 
+struct Loaded {
+  plan::Model model;
+  plan::CostOptions options;
+  absl::StatusOr<Profiled> profiled;
+};
+
+Loaded Load(const std::string& text, const plan::Model& model = TwoLayers()) {
+  const auto profile = ParseProfileJson(text, "p.json");
+  REQUIRE(profile.ok());
+  Loaded loaded{model, {}, Profiled()};
+  loaded.profiled = ToProfiled(*profile, &loaded.model, &loaded.options);
+  INFO(loaded.profiled.status());
+  REQUIRE(loaded.profiled.ok());
+  return loaded;
+}
+
 std::string Changed(const std::string& from, const std::string& to) {
   std::string text = kProfile;
   const size_t at = text.find(from);
@@ -44,12 +60,7 @@ std::string Changed(const std::string& from, const std::string& to) {
 }
 
 TEST_CASE("a profile file becomes devices, times and links") {
-  const auto profile = ParseProfileJson(kProfile, "p.json");
-  REQUIRE(profile.ok());
-  plan::Model model = TwoLayers();
-  plan::CostOptions options;
-  const auto profiled = ToProfiled(*profile, &model, &options);
-  REQUIRE(profiled.ok());
+  const auto [model, options, profiled] = Load(kProfile);
   REQUIRE(profiled->cluster.types.size() == 1);
   CHECK(profiled->cluster.types[0].memory_bytes == 950'000'000);  // of the smaller one
   CHECK(profiled->cluster.node_to_node.size() == 1);
@@ -119,24 +130,14 @@ TEST_CASE(
 }
 
 TEST_CASE("one small device does not shrink the others of its type") {
-  const auto profile = ParseProfileJson(Changed("\"950000000\"", "\"500000000\""), "p.json");
-  REQUIRE(profile.ok());
-  plan::Model model = TwoLayers();
-  plan::CostOptions options;
-  const auto profiled = ToProfiled(*profile, &model, &options);
-  REQUIRE(profiled.ok());
+  const auto [model, options, profiled] = Load(Changed("\"950000000\"", "\"500000000\""));
   REQUIRE(profiled->cluster.types.size() == 2);
   CHECK(profiled->cluster.types[0].memory_bytes == 1'000'000'000);
   CHECK(profiled->cluster.types[1].memory_bytes == 500'000'000);
 }
 
 TEST_CASE("a link within a node is not its card") {
-  const auto profile = ParseProfileJson(Changed("\"node\": \"b\"", "\"node\": \"a\""), "p.json");
-  REQUIRE(profile.ok());
-  plan::Model model = TwoLayers();
-  plan::CostOptions options;
-  const auto profiled = ToProfiled(*profile, &model, &options);
-  REQUIRE(profiled.ok());
+  const auto [model, options, profiled] = Load(Changed("\"node\": \"b\"", "\"node\": \"a\""));
   CHECK(profiled->cluster.measured.size() == 1);
   CHECK(profiled->cluster.node_to_node.empty());
   CHECK(profiled->cluster.site_to_site.empty());
@@ -197,15 +198,10 @@ TEST_CASE("memory_of_tensor_parallel_devices_is_what_was_measured_of_them") {
       absl::StrCat(MemoryRow(0, 1, 1, 1000, 400, 0), ",", MemoryRow(0, 1, 2, 1000, 800, 0), ",",
                    MemoryRow(0, 2, 2, 600, 480, 0), ",", MemoryRow(1, 1, 2, 2000, 100, 16), ",",
                    MemoryRow(0, 2, 4, 1, 1, 0));  // no row of one device has this size
-  const auto profile = ParseProfileJson(WithMemory(rows), "p.json");
-  REQUIRE(profile.ok());
-  plan::Model model = TwoLayers();
-  model.layers[0].parameters = 100;
-  model.layers[1].parameters = 200;
-  plan::CostOptions options;
-  const auto profiled = ToProfiled(*profile, &model, &options);
-  INFO(profiled.status());
-  REQUIRE(profiled.ok());
+  plan::Model layers = TwoLayers();
+  layers.layers[0].parameters = 100;
+  layers.layers[1].parameters = 200;
+  const auto [model, options, profiled] = Load(WithMemory(rows), layers);
   CHECK(options.state_bytes_per_parameter == Approx(10));
   const plan::Costs costs(model, profiled->table, options, profiled->memory);
   const plan::DeviceType& type = profiled->cluster.types[0];
@@ -227,12 +223,7 @@ TEST_CASE("each_device_that_shares_a_layer_has_all_of_its_input_and_of_its_gradi
                         ", \"micro_batch_sequences\": 1, \"stash_bytes\": \"", stash,
                         "\", \"output_bytes\": \"100\"}");
   };
-  const auto profile = ParseProfileJson(WithMemory(row(1, 400) + "," + row(2, 300)), "p.json");
-  REQUIRE(profile.ok());
-  plan::Model model = TwoLayers();
-  plan::CostOptions options;
-  const auto profiled = ToProfiled(*profile, &model, &options);
-  REQUIRE(profiled.ok());
+  const auto [model, options, profiled] = Load(WithMemory(row(1, 400) + "," + row(2, 300)));
   const plan::Costs costs(model, profiled->table, options, profiled->memory);
   CHECK(costs.For(profiled->cluster.types[0], 1, 1).StashBytes(0, 1) == 600);
   CHECK(costs.For(profiled->cluster.types[0], 2, 1).StashBytes(0, 1) == 500);
@@ -243,15 +234,11 @@ std::string WithRuntime(const std::string& runtime) {
 }
 
 TEST_CASE("a_described_runtime_takes_its_context_and_what_its_allocator_adds") {
-  const auto profile = ParseProfileJson(
-      WithRuntime(R"("name": "other", "context_bytes": "1000", "allocator_ratio": 1.5)"), "p.json");
-  REQUIRE(profile.ok());
-  plan::Model model = TwoLayers();
-  model.layers[0].parameters = 10;
-  model.layers[0].stash_bytes = 40;
-  plan::CostOptions options;
-  const auto profiled = ToProfiled(*profile, &model, &options);
-  REQUIRE(profiled.ok());
+  plan::Model layers = TwoLayers();
+  layers.layers[0].parameters = 10;
+  layers.layers[0].stash_bytes = 40;
+  const auto [model, options, profiled] = Load(
+      WithRuntime(R"("name": "other", "context_bytes": "1000", "allocator_ratio": 1.5)"), layers);
   CHECK_FALSE(options.runtime.blocking_messages);
   const plan::StageCosts costs =
       plan::Costs(model, profiled->table, options).For(profiled->cluster.types[0], 1, 2);
@@ -285,12 +272,7 @@ TEST_CASE("trunks_and_edges_of_a_profile_reach_the_planner") {
       "\"edges\": [{\"latency_ns\": \"1000\", \"bandwidth_bytes_per_s\": 1e8, \"trunk\": \"t\"},"
       "{\"latency_ns\": \"1000\", \"bandwidth_bytes_per_s\": 1e8}]}],"
       "\"trunks\": [{\"name\": \"t\", \"bandwidth_bytes_per_s\": 5e7}]");
-  const auto profile = ParseProfileJson(text, "p.json");
-  REQUIRE(profile.ok());
-  plan::Model model = TwoLayers();
-  plan::CostOptions options;
-  const auto profiled = ToProfiled(*profile, &model, &options);
-  REQUIRE(profiled.ok());
+  const auto [model, options, profiled] = Load(text);
   REQUIRE(profiled->cluster.trunks.size() == 1);
   const plan::Link link = profiled->cluster.LinkBetween(0, 1);
   REQUIRE(link.edges.size() == 2);

@@ -8,9 +8,7 @@ namespace atl::plan {
 namespace {
 
 TEST_CASE("A transfer over two edges is as fast as both together, unless they exclude each other") {
-  Cluster cluster;
-  AddDevices(cluster, "a100-80", 4, "a");
-  AddDevices(cluster, "a100-80", 4, "b");
+  Cluster cluster = MakeCluster({{"a100-80", 4, "a"}, {"a100-80", 4, "b"}});
   const Costs costs = MakeCosts("gpt3-6.7b");
   const Job job{.global_batch = 32, .micro_batches = {1}, .tensor_parallel = {4}};
   const auto step_s = [&](const std::vector<LinkEdge>& edges) {
@@ -40,9 +38,7 @@ TEST_CASE("A transfer over two edges is as fast as both together, unless they ex
 }
 
 TEST_CASE("Gradients are summed while slower stages still compute") {
-  Cluster cluster;
-  AddDevices(cluster, "a100-80", 2, "a");
-  AddDevices(cluster, "a100-80", 2, "b");
+  Cluster cluster = MakeCluster({{"a100-80", 2, "a"}, {"a100-80", 2, "b"}});
   cluster.wan_link = {1e-3, 20e9};
   const Costs costs = MakeCosts("gpt2-large");
   const Job job{.global_batch = 16, .micro_batches = {1}, .tensor_parallel = {1}};
@@ -73,9 +69,7 @@ TEST_CASE("Gradients are summed while slower stages still compute") {
 }
 
 TEST_CASE("A step counts when all sites know of each other: only who is done with the last waits") {
-  Cluster cluster;
-  AddDevices(cluster, "a100-80", 1, "a");
-  AddDevices(cluster, "a100-80", 1, "b");
+  Cluster cluster = MakeCluster({{"a100-80", 1, "a"}, {"a100-80", 1, "b"}});
   const Costs costs = MakeCosts("gpt2-large");
   const Job job{.global_batch = 8, .micro_batches = {1}, .tensor_parallel = {1}};
   const auto evaluate = [&](double latency_s, const char* schedule, int layers) {

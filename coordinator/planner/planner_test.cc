@@ -136,8 +136,7 @@ std::set<size_t> ListTensorDegrees(const Layout& layout) {
 
 // Few micro-batches, so that few stages are better; and machines of one device.
 TEST_CASE("stages_of_machines_of_unlike_size_have_tensor_parallel_sets_of_unlike_size") {
-  Cluster cluster;
-  AddDevices(cluster, "a100-80", 4, "a");
+  Cluster cluster = MakeCluster({{"a100-80", 4, "a"}});
   cluster.types.push_back(*FindDeviceType("h800"));
   for (const char* node : {"b0", "b1"}) cluster.devices.push_back({node, node, "a", 1});
   for (const bool tied : {false, true}) {
@@ -162,9 +161,7 @@ TEST_CASE("stages_of_machines_of_unlike_size_have_tensor_parallel_sets_of_unlike
 }
 
 TEST_CASE("Slow links between sites: activations cross rather than gradients") {
-  Cluster cluster;
-  AddDevices(cluster, "a100-80", 8, "a");
-  AddDevices(cluster, "a100-80", 8, "b");
+  Cluster cluster = MakeCluster({{"a100-80", 8, "a"}, {"a100-80", 8, "b"}});
   cluster.wan_link = {20e-3, 1.25e9};
   const Costs costs = MakeCosts("llama-7b");
   const Job job{.global_batch = 128, .micro_batches = {1, 2}};
@@ -299,9 +296,7 @@ TEST_CASE("Fixing the shape of the free plan changes nothing") {
 }
 
 TEST_CASE("What the job fixes is kept, or refused by its key") {
-  Cluster cluster;
-  AddDevices(cluster, "a100-80", 4, "a");
-  AddDevices(cluster, "h20", 4, "b");
+  Cluster cluster = MakeCluster({{"a100-80", 4, "a"}, {"h20", 4, "b"}});
   const Costs costs = MakeCosts("gpt2");
   Job job{.global_batch = 16, .micro_batches = {1}, .tensor_parallel = {1}};
   job.fixed = {.stages = 3, .replicas = 2, .schedule = "1f1b"};
@@ -318,8 +313,7 @@ TEST_CASE("What the job fixes is kept, or refused by its key") {
 }
 
 TEST_CASE("What cannot fit is refused with what would help") {
-  Cluster cluster;
-  AddDevices(cluster, "p4", 2, "a");
+  Cluster cluster = MakeCluster({{"p4", 2, "a"}});
   const auto plan = PlanJob(cluster, MakeCosts("llama-70b"), {.global_batch = 8}, kQuick);
   CHECK(plan.status().code() == absl::StatusCode::kResourceExhausted);
   CHECK_THAT(std::string(plan.status().message()),
@@ -336,8 +330,7 @@ TEST_CASE("What cannot fit is refused with what would help") {
 }
 
 TEST_CASE("Measured times replace the roofline, and the plan says where its times are from") {
-  Cluster cluster;
-  AddDevices(cluster, "a100-80", 2, "a");
+  Cluster cluster = MakeCluster({{"a100-80", 2, "a"}});
   const Model model = *FindModel("gpt2");
   const Job job{.global_batch = 8, .micro_batches = {2}, .tensor_parallel = {1}};
   const auto roofline = PlanJob(cluster, Costs(model, {}, {}), job, kQuick);
@@ -359,8 +352,7 @@ TEST_CASE("Measured times replace the roofline, and the plan says where its time
 // Four devices that hold little more than their state: plain pipelines have memory for few
 // micro-batches at the first stage, a V divides the activations evenly.
 TEST_CASE("Where memory is tight a V of two stages per device beats every plain placement") {
-  Cluster cluster;
-  AddDevices(cluster, "a100-80", 8, "a");
+  Cluster cluster = MakeCluster({{"a100-80", 8, "a"}});
   const Costs costs = MakeCosts("gpt3-13b");
   const Job job{.global_batch = 32, .micro_batches = {1}, .tensor_parallel = {1}};
   cluster.types[0].memory_bytes = int64_t{36} << 30;

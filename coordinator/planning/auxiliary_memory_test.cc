@@ -15,8 +15,7 @@ namespace {
 constexpr int64_t kMessage = int64_t{64} * 64 * 4;  // one sequence, in fp32
 
 PlanRequest TwoWorkers() {
-  PlanRequest request = MakePlanRequest(6, 8);
-  request.members = {Worker("w1", 1), Worker("w2", 1)};
+  PlanRequest request = MakePlanRequest(6, 8, {Worker("w1", 1), Worker("w2", 1)});
   request.spec.inner.micro_batch_sequences = 1;
   request.spec.layout.stages = 2;
   request.spec.layout.replicas = 1;

@@ -14,8 +14,7 @@ namespace atl {
 namespace {
 
 PlanRequest TwoWorkers() {
-  PlanRequest request = MakePlanRequest(6, 16);
-  request.members = {MeasuredWorker("w1", 4), MeasuredWorker("w2", 4)};
+  PlanRequest request = MakePlanRequest(6, 16, {MeasuredWorker("w1", 4), MeasuredWorker("w2", 4)});
   Link(request, "w1", "w2", 0.1, 1e9);
   return request;
 }

@@ -14,8 +14,7 @@ namespace atl {
 namespace {
 
 TEST_CASE("too little memory names the device and how much is missing") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 2, 1 << 20)};
+  PlanRequest request = MakePlanRequest(4, 8, {Worker("w1", 2, 1 << 20)});
   CHECK_THAT(Refusal(request), Catch::Contains("bytes"));
   request.spec.layout.stages = 2;
   CHECK_THAT(Refusal(request), Catch::Contains("Device \"w1/") && Catch::Contains("lacks"));
@@ -78,8 +77,7 @@ int64_t MostNeeded(const PlanRequest& request, const IslandPlan& plan) {
 }
 
 TEST_CASE("resident_memory_is_that_of_devices_and_more_with_copies_in_memory") {
-  PlanRequest request = MakePlanRequest(8, 8);
-  request.members = {Worker("w1", 1), Worker("w2", 1)};
+  PlanRequest request = MakePlanRequest(8, 8, {Worker("w1", 1), Worker("w2", 1)});
   request.spec.layout.stages = 2;
   request.spec.checkpoint.peer_copies = 0;
   IslandPlan plan = Planned(request);

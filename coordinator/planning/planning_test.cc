@@ -13,8 +13,7 @@ namespace atl {
 namespace {
 
 TEST_CASE("a fixed shape comes out with exactly its operations") {
-  PlanRequest request = MakePlanRequest(6, 12);
-  request.members = {Worker("w1", 2), Worker("w2", 2)};
+  PlanRequest request = MakePlanRequest(6, 12, {Worker("w1", 2), Worker("w2", 2)});
   request.spec.layout.stages = 4;
   request.spec.layout.replicas = 1;
   request.spec.inner.micro_batch_sequences = 2;
@@ -45,8 +44,7 @@ TEST_CASE("a fixed shape comes out with exactly its operations") {
 }
 
 TEST_CASE("replicas synchronise every layer, and share the sequences by measured speed") {
-  PlanRequest request = MakePlanRequest(4, 12);
-  request.members = {MeasuredWorker("w1", 1), MeasuredWorker("w2", 2)};
+  PlanRequest request = MakePlanRequest(4, 12, {MeasuredWorker("w1", 1), MeasuredWorker("w2", 2)});
   Link(request, "w1", "w2", 0.01, 1e10);
   request.spec.layout.replicas = 2;
   request.spec.layout.stages = 1;
@@ -64,8 +62,7 @@ TEST_CASE("replicas synchronise every layer, and share the sequences by measured
 }
 
 TEST_CASE("a replica that the job requests gets a sequence, however slow its device is") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {MeasuredWorker("w1", 1), MeasuredWorker("w2", 50)};
+  PlanRequest request = MakePlanRequest(4, 8, {MeasuredWorker("w1", 1), MeasuredWorker("w2", 50)});
   Link(request, "w1", "w2", 0.01, 1e10);
   request.spec.layout.replicas = 2;
   request.spec.inner.micro_batch_sequences = 1;
@@ -79,8 +76,7 @@ TEST_CASE("a replica that the job requests gets a sequence, however slow its dev
 }
 
 TEST_CASE("a schedule by name is the one that runs") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 2)};
+  PlanRequest request = MakePlanRequest(4, 8, {Worker("w1", 2)});
   request.spec.layout.stages = 2;
   request.spec.inner.micro_batch_sequences = 1;
   request.spec.layout.schedule = "gpipe";
@@ -97,8 +93,7 @@ TEST_CASE("a schedule by name is the one that runs") {
 }
 
 TEST_CASE("V-shaped and interleaved schedules put two stages on every device") {
-  PlanRequest request = MakePlanRequest(6, 8);
-  request.members = {Worker("w1", 1), Worker("w2", 1)};
+  PlanRequest request = MakePlanRequest(6, 8, {Worker("w1", 1), Worker("w2", 1)});
   request.spec.layout.stages = 2;
   request.spec.inner.micro_batch_sequences = 1;
   const auto devices = [&](const std::string& schedule) {
@@ -118,8 +113,7 @@ TEST_CASE("V-shaped and interleaved schedules put two stages on every device") {
 }
 
 TEST_CASE("two stages on every device need no more layers than twice the devices") {
-  PlanRequest request = MakePlanRequest(6, 8);
-  request.members = {MeasuredWorker("w1", 1, 4)};
+  PlanRequest request = MakePlanRequest(6, 8, {MeasuredWorker("w1", 1, 4)});
   request.spec.layout.stages = 4;
   request.spec.inner.micro_batch_sequences = 1;
   for (const char* schedule : {"zb-v", "interleaved"}) {
@@ -153,8 +147,7 @@ TEST_CASE("a slow link carries as little as can be: the replicas' gradients or t
 }
 
 TEST_CASE("an island that lost a device goes on without the numbers that it was to have") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("a", 1), Worker("b", 1), Worker("c", 1)};
+  PlanRequest request = MakePlanRequest(4, 8, {Worker("a", 1), Worker("b", 1), Worker("c", 1)});
   request.spec.layout.stages = 4;
   request.spec.layout.schedule = "1f1b";
   CHECK_FALSE(PlanIsland(request).ok());  // nothing has been trained yet: wait for the fourth
@@ -173,8 +166,7 @@ TEST_CASE("an island that lost a device goes on without the numbers that it was 
 }
 
 TEST_CASE("a pipeline over two sites begins where its leader is") {
-  PlanRequest request = MakePlanRequest(8, 16);
-  request.members = {MeasuredWorker("z", 2), MeasuredWorker("a", 2)};
+  PlanRequest request = MakePlanRequest(8, 16, {MeasuredWorker("z", 2), MeasuredWorker("a", 2)});
   request.members[0].site = "paris";
   request.members[1].site = "oslo";
   Link(request, "a", "z", 20, 12.5e6);
@@ -212,8 +204,8 @@ TEST_CASE("a V of stages over two sites has both of its ends where its leader is
 }
 
 TEST_CASE("the leader takes part even where it is slow") {
-  PlanRequest request = MakePlanRequest(4, 4);
-  request.members = {MeasuredWorker("w1", 50), MeasuredWorker("w2", 1), MeasuredWorker("w3", 1)};
+  PlanRequest request = MakePlanRequest(
+      4, 4, {MeasuredWorker("w1", 50), MeasuredWorker("w2", 1), MeasuredWorker("w3", 1)});
   for (const auto& [a, b] : {std::pair("w1", "w2"), std::pair("w1", "w3"), std::pair("w2", "w3")}) {
     Link(request, a, b, 0.1, 1e9);
   }

@@ -129,8 +129,7 @@ TEST_CASE("replicas that are cut unlike recompute each what it lacks") {
 }
 
 TEST_CASE("recomputation keeps only the blocks' inputs, and costs another forward") {
-  PlanRequest request = MakePlanRequest(6, 8);
-  request.members = {MeasuredWorker("w1", 1, 2)};
+  PlanRequest request = MakePlanRequest(6, 8, {MeasuredWorker("w1", 1, 2)});
   request.spec.layout.stages = 2;
   request.spec.inner.micro_batch_sequences = 1;
   const IslandPlan kept = Planned(request);

@@ -11,8 +11,7 @@ namespace atl {
 namespace {
 
 TEST_CASE("what does not divide the batch is refused with what would") {
-  PlanRequest request = MakePlanRequest(4, 10);
-  request.members = {Worker("w1", 2)};
+  PlanRequest request = MakePlanRequest(4, 10, {Worker("w1", 2)});
   request.spec.inner.micro_batch_sequences = 4;
   CHECK_THAT(Refusal(request),
              Catch::Contains("inner.micro_batch_sequences = 4") && Catch::Contains("1, 2, 5, 10"));
@@ -26,8 +25,7 @@ TEST_CASE("what does not divide the batch is refused with what would") {
 }
 
 TEST_CASE("a shape that the devices cannot have is refused by its fields") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 2), Worker("w2", 1)};
+  PlanRequest request = MakePlanRequest(4, 8, {Worker("w1", 2), Worker("w2", 1)});
   request.spec.layout.stages = 4;
   CHECK_THAT(Refusal(request),
              Catch::Contains("layout.stages = 4") && Catch::Contains("3 devices"));
@@ -37,8 +35,7 @@ TEST_CASE("a shape that the devices cannot have is refused by its fields") {
 }
 
 TEST_CASE("more devices than a layer can be cut for are refused before anything starts") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 8)};
+  PlanRequest request = MakePlanRequest(4, 8, {Worker("w1", 8)});
   request.facts.model.family = ModelFamily::kLlama;
   request.facts.model.heads = 8;
   request.facts.model.key_value_heads = 4;
@@ -57,8 +54,7 @@ TEST_CASE("more devices than a layer can be cut for are refused before anything 
 }
 
 TEST_CASE("what was not measured is said in the reason, and what was is not") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 1), Worker("w2", 1)};
+  PlanRequest request = MakePlanRequest(4, 8, {Worker("w1", 1), Worker("w2", 1)});
   CHECK_THAT(Planned(request).reason, Catch::Contains("2 of 2 devices not measured") &&
                                           Catch::Contains("1 pairs of workers not measured"));
   request.members = {MeasuredWorker("w1", 1), MeasuredWorker("w2", 1)};
@@ -67,8 +63,7 @@ TEST_CASE("what was not measured is said in the reason, and what was is not") {
 }
 
 TEST_CASE("workers without a site are grouped by their links") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 1), Worker("w2", 1), Worker("w3", 1)};
+  PlanRequest request = MakePlanRequest(4, 8, {Worker("w1", 1), Worker("w2", 1), Worker("w3", 1)});
   request.members[0].site = "here";
   Link(request, "w1", "w2", 0.1, 1e9);
   Link(request, "w1", "w3", 20, 1e7);
@@ -82,8 +77,7 @@ TEST_CASE("workers without a site are grouped by their links") {
 }
 
 TEST_CASE("members get their site and NCCL's version, where these are known and the same") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 2), Worker("w2", 2)};
+  PlanRequest request = MakePlanRequest(4, 8, {Worker("w1", 2), Worker("w2", 2)});
   for (PlanMember& member : request.members) {
     for (DeviceInfo& device : member.devices) device.nccl = "2.27.3";
   }
@@ -101,8 +95,7 @@ TEST_CASE("members get their site and NCCL's version, where these are known and 
 }
 
 TEST_CASE("an island computes in one type") {
-  PlanRequest request = MakePlanRequest(4, 8);
-  request.members = {Worker("w1", 1), Worker("w2", 1)};
+  PlanRequest request = MakePlanRequest(4, 8, {Worker("w1", 1), Worker("w2", 1)});
   request.members[1].devices[0] = {"NVIDIA H200", kGiB, 1, "GPU-1", "bf16", "2.27.3"};
   CHECK(absl::StartsWith(Refusal(request), "w1/0 computes in fp32 and w2/0 in bf16: "));
   request.members[1].devices[0].compute = "fp32";
@@ -110,8 +103,7 @@ TEST_CASE("an island computes in one type") {
 }
 
 TEST_CASE("excluded_devices_have_no_part_and_what_they_compute_in_does_not_matter") {
-  PlanRequest request = MakePlanRequest(2, 8);
-  request.members = {Worker("a", 2), Worker("b", 1)};
+  PlanRequest request = MakePlanRequest(2, 8, {Worker("a", 2), Worker("b", 1)});
   request.members[1].devices[0].compute = "bf16";
   REQUIRE_FALSE(PlanIsland(request).ok());
   request.spec.layout.exclude = {"b", "a/1", "not-attached"};
@@ -123,8 +115,7 @@ TEST_CASE("excluded_devices_have_no_part_and_what_they_compute_in_does_not_matte
 }
 
 TEST_CASE("memory_kept_back_is_not_planned_with") {
-  PlanRequest request = MakePlanRequest(6, 8);
-  request.members = {Worker("a", 1), Worker("b", 1)};
+  PlanRequest request = MakePlanRequest(6, 8, {Worker("a", 1), Worker("b", 1)});
   Link(request, "a", "b", 0.1, 1e9);
   request.spec.layout.replicas = request.spec.layout.stages = 1;
   const int64_t takes = MostMemory(Planned(request));

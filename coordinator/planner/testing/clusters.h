@@ -4,6 +4,7 @@
 #define ATOLL_COORDINATOR_PLANNER_TESTING_CLUSTERS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/planner/cluster/costs.h"
@@ -19,6 +20,17 @@ inline void AddDevices(Cluster& cluster, const char* type, int count, const std:
     const std::string node = absl::StrCat(site, "-", type, "-", d / 8);
     cluster.devices.push_back({absl::StrCat(node, "-", d % 8), node, site, index});
   }
+}
+
+struct DeviceGroup {
+  const char* type;
+  int count;
+  const char* site;
+};
+inline Cluster MakeCluster(const std::vector<DeviceGroup>& groups) {
+  Cluster cluster;
+  for (const auto& [type, count, site] : groups) AddDevices(cluster, type, count, site);
+  return cluster;
 }
 
 // By the roofline.

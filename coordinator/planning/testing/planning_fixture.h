@@ -7,6 +7,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/planning/planning.h"
@@ -16,8 +18,10 @@ namespace atl {
 inline constexpr int64_t kGiB = int64_t{1} << 30;
 
 // A GPT-2 of `blocks` blocks, width 64, 64 tokens.
-inline PlanRequest MakePlanRequest(int blocks, int64_t batch) {
+inline PlanRequest MakePlanRequest(int blocks, int64_t batch,
+                                   std::vector<PlanMember> members = {}) {
   PlanRequest request;
+  request.members = std::move(members);
   request.spec.name = "lm";
   request.spec.data.sequence_length = 64;
   request.spec.inner.batch_sequences = batch;
