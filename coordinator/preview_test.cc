@@ -304,8 +304,7 @@ TEST_CASE("jobs_that_are_not_submitted_get_the_islands_and_plans_that_running_on
 }
 
 TEST_CASE("the core requests a preview with the planner's request") {
-  testing::World world;
-  testing::StartShared(world);
+  testing::SharedWorld world;
   const auto job = world.core().Jobs().jobs.front().job;
   const std::vector<MakePlan> queries = world.core().PlanRequests(job);
   REQUIRE(queries.size() == 1);

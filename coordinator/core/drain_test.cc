@@ -70,8 +70,7 @@ TEST_CASE("worker_of_a_paused_job_is_drained_at_once") {
 }
 
 TEST_CASE("drained_follower_serves_on_until_the_island_is_set_up_without_it") {
-  World w;
-  StartShared(w);
+  SharedWorld w;
   w.Do("drain c");
   CHECK(Members(w.Order("a").plan) == "ab(c)");
   CHECK(w.Order("a").at_step_end);
@@ -85,8 +84,7 @@ TEST_CASE("drained_follower_serves_on_until_the_island_is_set_up_without_it") {
 }
 
 TEST_CASE("drained_leader_hands_over_in_the_same_generation") {
-  World w;
-  StartShared(w);
+  SharedWorld w;
   w.Do("worker a leases wanted=4");
   const std::string output = w.Do("drain a");
   CHECK(HasText(output, "island 0: worker b leads after a, which leaves"));

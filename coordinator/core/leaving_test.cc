@@ -8,8 +8,7 @@ namespace atl::testing {
 namespace {
 
 TEST_CASE("A follower that leaves serves on until the island is set up without it") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.Do("worker c leaves");
   CHECK(Members(world.Order("a").plan) == "ab(c)");
   CHECK(world.Order("a").at_step_end);
@@ -143,8 +142,7 @@ TEST_CASE("A restart of the coordinator forgets nothing of a leader that hands o
 }
 
 TEST_CASE("A restart of the coordinator keeps the transfer sources") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.Do("worker c leaves");
   CHECK(Members(world.Order("a").plan) == "ab(c)");
   world.Do("coordinator restarts");
@@ -164,8 +162,7 @@ TEST_CASE("A restart of the coordinator keeps the transfer sources") {
 }
 
 TEST_CASE("A leader and a follower that leave at once: one after the other, and both are sources") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.DoLines({"worker c leaves", "worker a leaves"});
   CHECK(Members(world.Order("a").plan) == "ab(c)");
   CHECK(HasText(world.Do("worker a sets-up"), "(worker a leaves): plan 3 by b"));
@@ -200,8 +197,7 @@ TEST_CASE("A leader with all of the plan hands over to a spare worker") {
 }
 
 TEST_CASE("Two followers that leave at once, and whichever plan comes first: both are sources") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.Do("planner waits");
   world.Do("worker b leaves");
   SECTION("both before any plan is made") {
@@ -227,8 +223,7 @@ TEST_CASE("Two followers that leave at once, and whichever plan comes first: bot
 }
 
 TEST_CASE("Leader and both followers leave at once: the worker that is left takes over from them") {
-  World world;
-  StartShared(world, "per-island=0");
+  SharedWorld world("per-island=0");
   world.DoLines({"worker d attaches", "worker d prepared"});
   world.DoLines({"planner waits", "worker a leaves", "worker b leaves", "worker c leaves",
                  "planner answers"});
@@ -255,8 +250,7 @@ TEST_CASE("a_server_that_is_stopped_left_and_one_that_dies_is_unavailable") {
 }
 
 TEST_CASE("an_island_keeps_the_workers_that_it_lost_with_the_reason") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   const auto lost = [&] { return world.Stored<IslandRecord>().at(0); };
   CHECK(lost().members_lost == 0);
   world.DoLines({"worker c dies", "worker b leaves"});
@@ -270,8 +264,7 @@ TEST_CASE("an_island_keeps_the_workers_that_it_lost_with_the_reason") {
 }
 
 TEST_CASE("a_leader_that_hands_over_counts_once_as_lost") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.DoLines({"worker a leaves", "worker b sets-up", "worker b sets-up"});
   CHECK(world.Island(0).worker == "b");
   CHECK(world.Stored<IslandRecord>().at(0).members_lost == 1);
@@ -289,8 +282,7 @@ TEST_CASE("A leader that leaves without followers is not waited for") {
 }
 
 TEST_CASE("A transfer source that dies before its layers have moved is not waited for") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.Do("worker c leaves");
   CHECK(Members(world.Order("a").plan) == "ab(c)");
   CHECK(HasText(world.Do("worker c dies"), "plan 3, the same layout without its transfer sources"));

@@ -22,8 +22,7 @@ TEST_CASE("What the planner decides of islands holds for who comes later, and af
 }
 
 TEST_CASE("A device that is not what was measured leads to a plan, if that is worth it") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.Do("wait 30");
   SECTION("the same layout is still the best") {
     CHECK(
@@ -39,8 +38,7 @@ TEST_CASE("A device that is not what was measured leads to a plan, if that is wo
 }
 
 TEST_CASE("A plan's reason names the largest of all that has changed since the one before") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.Do("changed a reason=a/0_is_2_times_slower_than_measured subject=a/0 size=2");
   world.Do("changed b reason=b/0_is_9_times_slower_than_measured subject=b/0 size=9");
   world.Do("changed c reason=c/0_is_3_times_slower_than_measured subject=c/0 size=3");
@@ -89,8 +87,7 @@ TEST_CASE("What its workers measure is what a job waits for, and what they do") 
 }
 
 TEST_CASE("A plan that cannot be set up is replaced at once, and its reason is kept until it is") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.Do("planner refuses reason=not-yet");
   world.Do("changed b reason=b_>_c:_no_connection_within_10_s unusable");
   CHECK(HasText(world.Island(0).planning,
@@ -102,9 +99,8 @@ TEST_CASE("A plan that cannot be set up is replaced at once, and its reason is k
 }
 
 TEST_CASE("An island that lost a stage of the job's has it again as soon as it can, fast or not") {
-  World world;
   const bool fixed = GENERATE(true, false);
-  StartShared(world, fixed ? "stages=3" : "");
+  SharedWorld world(fixed ? "stages=3" : "");
   world.DoLines({"worker c dies", "worker b follows", "worker a sets-up", "wait 30"});
   CHECK(Members(world.Order("a").plan) == "ab");
   world.Do("planner speed=10");

@@ -8,8 +8,7 @@ namespace atl::testing {
 namespace {
 
 TEST_CASE("Workers that share an island get one plan, and one leader") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   CHECK(world.Job().islands.size() == 1);
   CHECK(Members(world.Order("a").plan) == "abc");
   CHECK(world.Order("a").plan.number == 1);
@@ -71,8 +70,7 @@ TEST_CASE("A job waits for enough workers to make its islands complete") {
 }
 
 TEST_CASE("A follower that dies: the same generation, a new plan without it, sent at once") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.Do("worker a leases wanted=4");
   const Generation generation = world.Order("a").generation;
   const std::string output = world.Do("worker b dies");
@@ -86,8 +84,7 @@ TEST_CASE("A follower that dies: the same generation, a new plan without it, sen
 }
 
 TEST_CASE("an_order_that_was_lost_is_not_sent_again_without_the_plan_that_is_being_made") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   const IslandOrder order = world.Order("a");
   world.DoLines({"planner waits", "worker b dies", "wait 3"});
   IslandProgress progress;
@@ -102,8 +99,7 @@ TEST_CASE("an_order_that_was_lost_is_not_sent_again_without_the_plan_that_is_bei
 }
 
 TEST_CASE("A contribution of which some is lost is withdrawn: the island begins anew") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.DoLines({"worker a leases wanted=4", "worker a pushes", "worker a stages shards=1"});
   const Generation generation = world.Order("a").generation;
   const std::string output = world.Do("worker a pushes steps=0 consumed=");
@@ -113,8 +109,7 @@ TEST_CASE("A contribution of which some is lost is withdrawn: the island begins 
 }
 
 TEST_CASE("A leader that dies: the first that remains leads, in a new generation") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.DoLines({"worker a leases wanted=4", "worker a pushes", "worker a stages shards=1"});
   const Generation generation = world.Order("a").generation;
   const std::string output = world.Do("worker a dies");
@@ -134,8 +129,7 @@ TEST_CASE("A leader that dies: the first that remains leads, in a new generation
 }
 
 TEST_CASE("A leader that dies: the next one goes on from the saved state, if all of it is there") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.DoLines({"worker a leases wanted=6", "worker a saves holders=abc step=4 consumed=0-4"});
   SECTION("one death leaves a copy of everything") {
     const std::string output = world.Do("worker a dies");
@@ -170,9 +164,8 @@ TEST_CASE("A leader that dies: the next one goes on from the saved state, if all
 }
 
 TEST_CASE("a_leader_dies_when_its_push_is_whole_and_the_next_one_pulls_the_version_made_of_it") {
-  World world;
   const bool overlaps = GENERATE(false, true);
-  StartShared(world, overlaps ? "" : "no-overlap");
+  SharedWorld world(overlaps ? "" : "no-overlap");
   world.DoLines({"worker a leases wanted=6", "worker a saves holders=abc step=4 consumed=0-4",
                  "worker a pushes", "worker a stages"});
   SECTION("before_its_decision") {}
@@ -194,8 +187,7 @@ TEST_CASE("a_leader_dies_when_its_push_is_whole_and_the_next_one_pulls_the_versi
 }
 
 TEST_CASE("a_leader_dies_whose_push_is_dropped_later_and_the_next_one_pulls_what_is_committed") {
-  World world;
-  StartShared(world, "no-overlap");
+  SharedWorld world("no-overlap");
   world.DoLines({"worker a leases wanted=4", "worker a pushes", "worker a stages shards=1",
                  "server ps-0 dies", "worker a dies", "worker c follows", "worker b sets-up"});
   CHECK(world.Order("b").pull_order.empty());  // what is staged is not known
@@ -205,8 +197,7 @@ TEST_CASE("a_leader_dies_whose_push_is_dropped_later_and_the_next_one_pulls_what
 }
 
 TEST_CASE("all_workers_of_an_island_die_and_it_resumes_from_their_disks_when_all_are_back") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.DoLines({"worker a leases wanted=6", "worker a saves holders=abc step=4 consumed=0-4 disk",
                  "worker b dies", "worker a dies", "worker c dies"});
   SECTION("all are back, the leader another one") {
@@ -237,8 +228,7 @@ TEST_CASE("all_workers_of_an_island_die_and_it_resumes_from_their_disks_when_all
 }
 
 TEST_CASE("All of an island die: it is vacant, and who comes back begins it anew") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.DoLines({"worker b dies", "worker a dies", "worker c dies"});
   CHECK(world.Island(0).workers.empty());
   CHECK_FALSE(world.Island(0).plan);
@@ -278,8 +268,7 @@ TEST_CASE("A worker that joins gets a part if that is worth it") {
 }
 
 TEST_CASE("An island's replan requests are answered at a limited rate") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   CHECK_FALSE(HasText(world.Do("worker a replans reason=a/0>b/0-saturated"), "plan"));  // it is new
   world.Do("wait 29");
   const std::string output = world.Do("wait 2");
@@ -292,8 +281,7 @@ TEST_CASE("An island's replan requests are answered at a limited rate") {
 }
 
 TEST_CASE("A worker of the old plan dies during its last step: all get the new plan at once") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.DoLines({"worker d attaches", "worker c leaves"});
   CHECK(world.Order("a").at_step_end);
   CHECK(world.Membership("b").plan.number == 1);
@@ -344,8 +332,7 @@ TEST_CASE("The planner refuses: the island waits, says why, and tries again") {
 }
 
 TEST_CASE("The planner refuses while an island works: it keeps what it has") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.Do("planner refuses reason=no");
   world.Do("worker a replans reason=slow");
   CHECK(world.Order("a").plan.number == 1);
@@ -359,8 +346,7 @@ TEST_CASE("The planner refuses while an island works: it keeps what it has") {
 }
 
 TEST_CASE("While the planner works the world changes: only the newest answer counts") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.Do("planner waits");
   world.Do("worker b dies");
   CHECK(
@@ -372,8 +358,7 @@ TEST_CASE("While the planner works the world changes: only the newest answer cou
 }
 
 TEST_CASE("After a restart of the coordinator the plan in force goes on") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   const IslandPlan plan = world.Order("a").plan;
   world.Do("coordinator restarts");
   SECTION("all members come back") {
@@ -394,8 +379,7 @@ TEST_CASE("After a restart of the coordinator the plan in force goes on") {
 
 TEST_CASE(
     "A worker that comes before the leader is back joins its island, and makes none of its own") {
-  World world;
-  StartShared(world, "per-island=0");
+  SharedWorld world("per-island=0");
   world.Do("coordinator restarts");
   world.DoLines({"server ps-0 attaches incarnation=1", "worker d attaches", "worker d prepared"});
   CHECK(world.Job().islands.size() == 1);
@@ -408,8 +392,7 @@ TEST_CASE(
 }
 
 TEST_CASE("A wrong push renews the generation, and with it the plan's number") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   world.DoLines({"worker a leases wanted=4", "worker a pushes consumed=90-94"});
   CHECK(world.Order("a").generation == 2);
   CHECK(world.Order("a").plan.number == 2);
@@ -420,8 +403,7 @@ TEST_CASE("A wrong push renews the generation, and with it the plan's number") {
 TEST_CASE(
     "The end of a job stops leader and followers, and repeats the order to those that did not "
     "stop") {
-  World world;
-  StartShared(world);
+  SharedWorld world;
   const std::string output = world.Do("cancel lm-1");
   CHECK(HasText(output, "-> a: IslandOrder lm-1 island 0 generation 1: stop"));
   CHECK(HasText(output, "-> b: MemberOrder lm-1 island 0 generation 1: stop"));

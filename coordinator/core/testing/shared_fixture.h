@@ -20,6 +20,10 @@ inline void StartShared(World& world, const std::string& submit = "") {
                  "worker a stages", "servers answer", "worker a ready"});
 }
 
+struct SharedWorld : World {
+  explicit SharedWorld(const std::string& submit = "") { StartShared(*this, submit); }
+};
+
 // The members with a part in the plan, then, in brackets, those that are only sources.
 inline std::string Members(const IslandPlan& plan) {
   std::string names, sources;
