@@ -35,9 +35,8 @@ void AddPrograms(const plan::Cluster& cluster, const plan::ReplicaOutcome& kind,
   const double sum = std::accumulate(ratios.begin(), ratios.end(), 0.0);
   const int entities = static_cast<int>(kind.problem.devices.size());
   for (int entity = 0; entity < entities; ++entity) {
-    const auto holder =
-        std::find_if(kind.problem.chunks.begin(), kind.problem.chunks.end(),
-                     [&](const sim::Chunk& chunk) { return chunk.device == entity; });
+    const auto holder = std::ranges::find_if(
+        kind.problem.chunks, [&](const sim::Chunk& chunk) { return chunk.device == entity; });
     if (holder == kind.problem.chunks.end()) continue;
     const auto stage = static_cast<size_t>(holder - kind.problem.chunks.begin());
     const std::vector<PlanOp> compute = ComputeOps(kind.found.schedule.device_ops[entity]);
@@ -58,18 +57,16 @@ void AddPrograms(const plan::Cluster& cluster, const plan::ReplicaOutcome& kind,
 
 // Layers without anything to make again run nothing again.
 int CountRecomputedLayers(const plan::Model& model, const PlanStage& stage) {
-  return static_cast<int>(std::count_if(stage.recomputed_layers.begin(),
-                                        stage.recomputed_layers.end(), [&](int32_t layer) {
-                                          return static_cast<size_t>(layer) < model.layers.size() &&
-                                                 model.layers[layer].again_bytes > 0;
-                                        }));
+  return static_cast<int>(std::ranges::count_if(stage.recomputed_layers, [&](int32_t layer) {
+    return static_cast<size_t>(layer) < model.layers.size() && model.layers[layer].again_bytes > 0;
+  }));
 }
 
 }  // namespace
 
 plan::Shape GetReplicaShape(const plan::Replica& replica) {
   const std::vector<int> entities = plan::MapStagesToEntities(replica);
-  const int devices = 1 + *std::max_element(entities.begin(), entities.end());
+  const int devices = 1 + *std::ranges::max_element(entities);
   if (devices == static_cast<int>(entities.size())) return plan::Shape::kPlain;
   return entities.front() == entities.back() ? plan::Shape::kVShaped : plan::Shape::kInterleaved;
 }

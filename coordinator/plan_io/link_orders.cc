@@ -32,10 +32,9 @@ std::vector<PlanLinkOrder> ComputeSendOrders(const plan::Cluster& cluster, const
   const sim::Result played = sim::SimulateUnchecked(all.problem, all.schedule, {.record = true});
   std::vector<const sim::MessageSpan*> by_start;
   for (const sim::MessageSpan& message : played.messages) by_start.push_back(&message);
-  std::stable_sort(by_start.begin(), by_start.end(),
-                   [](const sim::MessageSpan* a, const sim::MessageSpan* b) {
-                     return std::pair(a->start_ns, a->sent_ns) < std::pair(b->start_ns, b->sent_ns);
-                   });
+  std::ranges::stable_sort(by_start, [](const sim::MessageSpan* a, const sim::MessageSpan* b) {
+    return std::pair(a->start_ns, a->sent_ns) < std::pair(b->start_ns, b->sent_ns);
+  });
   const std::vector<int> pipeline_of = sim::MapChunksToPipelines(all.problem);
   std::vector<std::vector<PlanMessage>> by_lane(all.lanes.size());
   for (const sim::MessageSpan* message : by_start) {

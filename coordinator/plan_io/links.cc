@@ -106,8 +106,8 @@ absl::StatusOr<plan::Link> LinkFromMessage(const plan::Cluster& cluster, const v
     added.price_per_byte = edge.price_per_gb() * 1e-9;
     ATOLL_RETURN_IF_ERROR(ReadTimes(edge, added));
     if (!edge.trunk().empty()) {
-      const auto trunk = std::find_if(cluster.trunks.begin(), cluster.trunks.end(),
-                                      [&](const plan::Trunk& t) { return t.name == edge.trunk(); });
+      const auto trunk = std::ranges::find_if(
+          cluster.trunks, [&](const plan::Trunk& t) { return t.name == edge.trunk(); });
       if (trunk == cluster.trunks.end()) {
         return absl::InvalidArgumentError(absl::StrCat("trunk \"", absl::CHexEscape(edge.trunk()),
                                                        "\" is not described under [[trunks]]"));
@@ -124,9 +124,8 @@ absl::StatusOr<plan::Link> LinkFromMessage(const plan::Cluster& cluster, const v
 }
 
 absl::Status CheckName(absl::string_view what, absl::string_view name) {
-  const bool printable = std::none_of(name.begin(), name.end(), [](char c) {
-    return absl::ascii_iscntrl(static_cast<unsigned char>(c));
-  });
+  const bool printable = std::ranges::none_of(
+      name, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
   if (!name.empty() && name.size() <= kNameMax && printable) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(what, " is \"", absl::CHexEscape(name.substr(0, kNameMax)),
@@ -167,9 +166,8 @@ absl::StatusOr<plan::DeviceType> NamedType(const std::string& name, const v1::Cl
                                            const plan::ProfileTable& times) {
   const auto said = std::find_if(spec.types().begin(), spec.types().end(),
                                  [&](const v1::DeviceType& type) { return type.name() == name; });
-  const bool timed = std::any_of(times.begin(), times.end(), [&](const auto& entry) {
-    return std::get<0>(entry.first) == name;
-  });
+  const bool timed = std::ranges::any_of(
+      times, [&](const auto& entry) { return std::get<0>(entry.first) == name; });
   const auto known = plan::FindDeviceType(name);
   if (!known.ok() && !timed && said == spec.types().end()) return known.status();
   plan::DeviceType type = known.ok() ? *known : plan::DeviceType{name, 0, 0, 0, 0};

@@ -28,7 +28,7 @@ std::string GetPeerDevice(const PlanReplica& replica, const PlanOp& op, const st
   const bool towards_next = (op.kind == PlanOpKind::kSend) != op.gradient;
   const std::vector<std::string>& there =
       replica.stages[op.stage + (towards_next ? 1 : -1)].devices;
-  const auto rank = static_cast<size_t>(std::find(here.begin(), here.end(), device) - here.begin());
+  const auto rank = static_cast<size_t>(std::ranges::find(here, device) - here.begin());
   if (op.kind == PlanOpKind::kReceive) return there[SendingRank(rank, there.size())];
   return rank < there.size() ? there[rank] : "";
 }
@@ -439,8 +439,7 @@ absl::StatusOr<PinnedLayout> ParsePinnedJson(absl::string_view text, absl::strin
   const bool ratios_fit =
       layout.tensor_split_ratios.empty() || std::ssize(layout.tensor_split_ratios) == size;
   if (size == 0 || !ratios_fit || layout.micro_batch < 1 || layout.micro_batch > 1 << 20 ||
-      std::any_of(layout.tensor_split_ratios.begin(), layout.tensor_split_ratios.end(),
-                  [](int share) { return share < 1; })) {
+      std::ranges::any_of(layout.tensor_split_ratios, [](int share) { return share < 1; })) {
     return absl::InvalidArgumentError(
         absl::StrCat(std::string(name),
                      ": micro_batch_sequences is 1 to 1048576, stages have devices, and "

@@ -205,8 +205,7 @@ absl::StatusOr<std::vector<plan::ReplicaOrder>> ReadOrders(const v1::PlannedIsla
   for (const plan::Replica& replica : layout.replicas) {
     plan::ReplicaOrder& order = orders.emplace_back();
     const std::vector<int> stage_entities = plan::MapStagesToEntities(replica);
-    for (int entity = 0; entity <= *std::max_element(stage_entities.begin(), stage_entities.end());
-         ++entity) {
+    for (int entity = 0; entity <= *std::ranges::max_element(stage_entities); ++entity) {
       std::vector<int> stages;
       for (size_t s = 0; s < stage_entities.size(); ++s) {
         if (stage_entities[s] == entity) stages.push_back(static_cast<int>(s));

@@ -34,8 +34,8 @@ double LeastStash(const Costs& costs, const Layer& layer) {
 
 // The device that a type's devices are named after: the first one.
 const Device& GetFirstDevice(const Cluster& cluster, int type) {
-  return *std::find_if(cluster.devices.begin(), cluster.devices.end(),
-                       [&](const Device& device) { return device.type == type; });
+  return *std::ranges::find_if(cluster.devices,
+                               [&](const Device& device) { return device.type == type; });
 }
 
 int LargestType(const Cluster& cluster) {
@@ -75,7 +75,7 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
   const std::vector<int> micro_batches = MicroBatchSizes(job);
   const std::vector<int> sizes = TensorParallelSizes(job);
   Need need;
-  need.micro_batch = *std::min_element(micro_batches.begin(), micro_batches.end());
+  need.micro_batch = *std::ranges::min_element(micro_batches);
   if (need.micro_batch > job.global_batch) {
     return absl::InvalidArgumentError(absl::StrCat("no layout: the smallest micro-batch allowed, ",
                                                    need.micro_batch, ", is above the batch of ",
@@ -89,7 +89,7 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
   }
   if (!any) {
     return absl::InvalidArgumentError(
-        absl::StrCat("no layout: no node has ", *std::min_element(sizes.begin(), sizes.end()),
+        absl::StrCat("no layout: no node has ", *std::ranges::min_element(sizes),
                      " devices of one type, the smallest tensor-parallel size allowed"));
   }
   for (const Layer& layer : costs.model().layers) {
@@ -142,8 +142,7 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
 absl::Status CheckConstraints(const Cluster& cluster, const Costs& costs, const Job& job) {
   const Constraints& fixed = job.fixed;
   const std::vector<std::string> names = sim::ScheduleNames();
-  if (!fixed.schedule.empty() &&
-      std::find(names.begin(), names.end(), fixed.schedule) == names.end()) {
+  if (!fixed.schedule.empty() && std::ranges::find(names, fixed.schedule) == names.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("layout.schedule = \"", absl::CHexEscape(fixed.schedule),
                      "\": there is no such schedule; there are: ", absl::StrJoin(names, ", ")));
@@ -151,7 +150,7 @@ absl::Status CheckConstraints(const Cluster& cluster, const Costs& costs, const 
   const std::vector<int> sizes = TensorParallelSizes(job);
   const std::vector<int> micro_batches = MicroBatchSizes(job);
   const int fixed_size = sizes.size() == 1 && sizes[0] > 1 ? sizes[0] : 0;
-  const int smallest = *std::min_element(micro_batches.begin(), micro_batches.end());
+  const int smallest = *std::ranges::min_element(micro_batches);
   int entities = 0;
   for (const int tp : sizes) {
     int count = 0;

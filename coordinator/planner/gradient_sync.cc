@@ -21,7 +21,7 @@ class Resources {
   }
   // After the last message.
   void Begin() {
-    for (auto& [resource, messages] : messages_) std::sort(messages.begin(), messages.end());
+    for (auto& [resource, messages] : messages_) std::ranges::sort(messages);
   }
 
   void Need(int resource, double seconds) {
@@ -52,8 +52,7 @@ class Resources {
     const auto messages = messages_.find(resource);
     if (messages == messages_.end()) return 0;
     double added_s = 0;
-    for (auto next = std::lower_bound(messages->second.begin(), messages->second.end(),
-                                      std::pair(start_s, 0.0));
+    for (auto next = std::ranges::lower_bound(messages->second, std::pair(start_s, 0.0));
          next != messages->second.end() && next->first < start_s + needs_s + added_s; ++next) {
       added_s += next->second;
     }
@@ -118,13 +117,13 @@ class Synchroniser {
                            static_cast<double>(replica.stages[s].devices.size())});
         cuts_.push_back(replica.stages[s].first_layer);
       }
-      entities += 1 + *std::max_element(stage_entities.begin(), stage_entities.end());
+      entities += 1 + *std::ranges::max_element(stage_entities);
     }
     first_card_ = entities;
     first_shared_link_ = entities + index.nodes();
     resources_.emplace(first_shared_link_ + index.sites() * index.sites());
     cuts_.push_back(static_cast<int>(costs.model().layers.size()));
-    std::sort(cuts_.begin(), cuts_.end());
+    std::ranges::sort(cuts_);
     cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
   }
 
@@ -161,7 +160,7 @@ class Synchroniser {
         const size_t next = (r + 1) % replicas;
         if (moved[r] || moved[next]) hops[r] = HopBetween(At(r, holder), At(next, holder));
       }
-      const bool any_moved = std::count(moved.begin(), moved.end(), 0) < std::ssize(moved);
+      const bool any_moved = std::ranges::count(moved, 0) < std::ssize(moved);
       if (any_moved && !layout_.one_ring) FindSites(holder);
       std::fill(moved.begin(), moved.end(), 0);
       const double bytes = bytes_before_[cuts_[c + 1]] - bytes_before_[cuts_[c]];
@@ -178,8 +177,7 @@ class Synchroniser {
   double LargestShare(const Holder& holder) const {
     const std::vector<int>& ratios = layout_.tensor_split_ratios;
     if (ratios.empty()) return 1.0 / holder.ranks;
-    return *std::max_element(ratios.begin(), ratios.end()) /
-           std::accumulate(ratios.begin(), ratios.end(), 0.0);
+    return *std::ranges::max_element(ratios) / std::accumulate(ratios.begin(), ratios.end(), 0.0);
   }
   const Holder& At(size_t replica, const std::vector<size_t>& holder) const {
     return holders_[replica][holder[replica]];

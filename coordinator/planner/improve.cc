@@ -99,8 +99,8 @@ bool MoveLayer(const Change& change, std::vector<Stage>& stages) {
     stages[boundary].last_layer += move;
     stages[boundary + 1].first_layer += move;
   }
-  return std::all_of(stages.begin(), stages.end(),
-                     [](const Stage& stage) { return stage.first_layer < stage.last_layer; });
+  return std::ranges::all_of(
+      stages, [](const Stage& stage) { return stage.first_layer < stage.last_layer; });
 }
 
 }  // namespace
@@ -155,8 +155,7 @@ std::vector<Change> ListChanges(const Cluster& cluster, const Layout& layout,
                        stages[s].devices.size() == stages[s + 1].devices.size();
     if (!alike) ranked.push_back({0, {Change::What::kDevices, s, s + 1}});
   }
-  std::stable_sort(ranked.begin(), ranked.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(ranked, [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Change> changes;
   for (const auto& [rank, change] : ranked) changes.push_back(change);
   return changes;

@@ -51,8 +51,7 @@ std::string Reason(const Plan& plan, absl::string_view compared) {
 
 template <class Ranked>
 void SortByRank(std::vector<Ranked>& list) {
-  std::stable_sort(list.begin(), list.end(),
-                   [](const Ranked& a, const Ranked& b) { return a.rank < b.rank; });
+  std::ranges::stable_sort(list, [](const Ranked& a, const Ranked& b) { return a.rank < b.rank; });
 }
 
 // Returns the best of each part of the devices and each number of replicas, of few devices of each
@@ -240,9 +239,9 @@ absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const 
   if (job.search == Search::kBranchAndBound) MapBest(cluster, costs, job, options, candidates);
   Plan plan;
   plan.candidates = static_cast<int>(candidates.size());
-  plan.memory_binds =
-      !why_not.ok() || std::any_of(candidates.begin(), candidates.end(),
-                                   [](const Candidate& c) { return SavesMemory(c.layout); });
+  plan.memory_binds = !why_not.ok() || std::ranges::any_of(candidates, [](const Candidate& c) {
+    return SavesMemory(c.layout);
+  });
   Contest contest(cluster, costs, job, options, plan);
   Compete(cluster, candidates, options, contest, plan);
   contest.ImproveAll(options.improvements);
@@ -266,7 +265,7 @@ absl::StatusOr<Plan> SearchAll(const Cluster& cluster, const Costs& costs, const
                                const Options& options) {
   ATOLL_RETURN_IF_ERROR(Validate(job));
   const std::vector<int> sizes = MicroBatchSizes(job);
-  const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
+  const int64_t largest = *std::ranges::max_element(sizes);
   ATOLL_RETURN_IF_ERROR(CheckBytes(costs.model(), job.global_batch + largest));
   ATOLL_ASSIGN_OR_RETURN(Plan plan, FindBest(cluster, costs, job, options));
   if (options.enough) {

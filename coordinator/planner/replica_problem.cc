@@ -262,10 +262,9 @@ Link LinkAtShare(const Cluster& cluster, const Layout& layout, int from, int to)
       const Device& other = cluster.devices[stage.devices[0]];
       return other.node == a.node && other.site == a.site;
     };
-    const auto users =
-        std::count_if(layout.replicas.begin(), layout.replicas.end(), [&](const Replica& replica) {
-          return std::any_of(replica.stages.begin(), replica.stages.end(), on_node);
-        });
+    const auto users = std::ranges::count_if(layout.replicas, [&](const Replica& replica) {
+      return std::ranges::any_of(replica.stages, on_node);
+    });
     const double card = std::max(1.0, cluster.CardBytesPerSecond(from) / link.bytes_per_s);
     share = std::min(1.0, card / static_cast<double>(users));
   }
@@ -317,7 +316,7 @@ absl::StatusOr<ReplicaOutcome> BuildReplica(const Cluster& cluster, const Costs&
   ReplicaOutcome kind;
   const std::vector<int> stage_entities = MapStagesToEntities(replica);
   const int stages = static_cast<int>(replica.stages.size());
-  const int entities = 1 + *std::max_element(stage_entities.begin(), stage_entities.end());
+  const int entities = 1 + *std::ranges::max_element(stage_entities);
   kind.problem.pipelines = {{0, stages, replica.micro_batches, 0}};
   kind.problem.devices.resize(entities);
   kind.problem.fixed_slots = costs.options().fixed_slots;

@@ -37,7 +37,7 @@ struct Assignment {
 std::optional<Assignment> FindDeviceAssignment(const IslandPlan& plan, const std::string& device) {
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     for (const PlanStage& stage : plan.replicas[r].stages) {
-      const auto found = std::find(stage.devices.begin(), stage.devices.end(), device);
+      const auto found = std::ranges::find(stage.devices, device);
       if (found == stage.devices.end()) continue;
       return Assignment{&plan.replicas[r], static_cast<int>(r),
                         static_cast<int>(found - stage.devices.begin()),
@@ -93,7 +93,7 @@ class DeviceNeeds {
 
  private:
   static bool Holds(const PlanStage& stage, const std::string& device) {
-    return std::find(stage.devices.begin(), stage.devices.end(), device) != stage.devices.end();
+    return std::ranges::find(stage.devices, device) != stage.devices.end();
   }
   static StageSpan MakeStageSpan(const PlanStage& stage) {
     return {stage.first_layer,
@@ -224,9 +224,8 @@ std::optional<MemoryLack> NeedWith(const PlanRequest& request, const IslandPlan&
   }
   if (IsHost(*info)) {
     const NodeId worker = WorkerFromDevice(program.device);
-    const auto member =
-        std::find_if(request.members.begin(), request.members.end(),
-                     [&](const PlanMember& m) { return m.member.worker == worker; });
+    const auto member = std::ranges::find_if(
+        request.members, [&](const PlanMember& m) { return m.member.worker == worker; });
     const int64_t bytes = CopiesOn(copies, worker).needed_bytes();
     need.auxiliary_bytes =
         auxiliary.host_bytes + bytes / static_cast<int64_t>(member->devices.size());

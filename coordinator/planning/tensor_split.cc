@@ -28,15 +28,14 @@ double SecondsAlone(const PlanningInput& input, int device, int micro_batch) {
 void Order(const PlanningInput& input, const std::vector<int>& ratios, plan::Layout& layout) {
   std::vector<size_t> ranks(ratios.size());
   std::iota(ranks.begin(), ranks.end(), size_t{0});
-  std::stable_sort(ranks.begin(), ranks.end(),
-                   [&](size_t a, size_t b) { return ratios[a] < ratios[b]; });
+  std::ranges::stable_sort(ranks, [&](size_t a, size_t b) { return ratios[a] < ratios[b]; });
   for (plan::Replica& replica : layout.replicas) {
     for (plan::Stage& stage : replica.stages) {
       std::vector<std::pair<double, int>> devices;
       for (const int d : stage.devices) {
         devices.emplace_back(-SecondsAlone(input, d, layout.micro_batch), d);
       }
-      std::sort(devices.begin(), devices.end());
+      std::ranges::sort(devices);
       for (size_t i = 0; i < ranks.size(); ++i) stage.devices[ranks[i]] = devices[i].second;
     }
   }
@@ -77,7 +76,7 @@ std::set<std::vector<int>> Offers(const PlanningInput& input, const plan::Layout
         members.emplace_back(-SecondsAlone(input, d, layout.micro_batch),
                              input.cluster.devices[d].type);
       }
-      std::sort(members.begin(), members.end());
+      std::ranges::sort(members);
       std::vector<int> kinds;
       for (const auto& [seconds, type] : members) kinds.push_back(type);
       if (kinds.front() == kinds.back() || !seen.insert(kinds).second) continue;

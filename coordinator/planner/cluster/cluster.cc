@@ -93,7 +93,7 @@ std::vector<std::vector<int>> Agglomerate(std::vector<std::vector<double>> dista
   std::vector<std::vector<int>> groups;
   for (std::vector<int>& group : members) {
     if (group.empty()) continue;
-    std::sort(group.begin(), group.end());
+    std::ranges::sort(group);
     groups.push_back(std::move(group));
   }
   return groups;
@@ -116,8 +116,8 @@ double Link::Seconds(double bytes) const {
 
 double Link::SerialSeconds(double bytes) const {
   if (edges.empty()) return sim::EffectiveBytes(sizes, bytes) / bytes_per_s;
-  const bool curves = std::any_of(edges.begin(), edges.end(),
-                                  [](const LinkEdge& edge) { return edge.sizes != nullptr; });
+  const bool curves =
+      std::ranges::any_of(edges, [](const LinkEdge& edge) { return edge.sizes != nullptr; });
   return curves ? std::max(0.0, Seconds(bytes) - latency_s) : bytes / bytes_per_s;
 }
 
@@ -125,8 +125,8 @@ double Link::FastestBytesPerSecond() const {
   double fastest = sim::FastestRate(sizes, bytes_per_s);
   double together = 0;
   for (const LinkEdge& edge : edges) together += sim::FastestRate(edge.sizes, edge.bytes_per_s);
-  const bool curves = std::any_of(edges.begin(), edges.end(),
-                                  [](const LinkEdge& edge) { return edge.sizes != nullptr; });
+  const bool curves =
+      std::ranges::any_of(edges, [](const LinkEdge& edge) { return edge.sizes != nullptr; });
   return curves ? std::max(fastest, together) : fastest;
 }
 
@@ -203,13 +203,13 @@ double Cluster::PricePerByte(int from, int to) const {
 
 bool Cluster::HasPrices() const {
   const auto any = [](const auto& links) {
-    return std::any_of(links.begin(), links.end(),
-                       [](const auto& entry) { return entry.second.price_per_byte > 0; });
+    return std::ranges::any_of(links,
+                               [](const auto& entry) { return entry.second.price_per_byte > 0; });
   };
-  return std::any_of(types.begin(), types.end(),
-                     [](const DeviceType& type) { return type.price_per_hour > 0; }) ||
-         std::any_of(devices.begin(), devices.end(),
-                     [](const Device& device) { return device.egress_price_per_byte > 0; }) ||
+  return std::ranges::any_of(types,
+                             [](const DeviceType& type) { return type.price_per_hour > 0; }) ||
+         std::ranges::any_of(
+             devices, [](const Device& device) { return device.egress_price_per_byte > 0; }) ||
          any(site_to_site) || any(node_to_node) || any(measured);
 }
 
@@ -385,8 +385,8 @@ Canonical MakeCanonical(const Cluster& cluster) {
   };
   std::vector<int> types(cluster.types.size()), number(cluster.types.size());
   std::iota(types.begin(), types.end(), 0);
-  std::stable_sort(types.begin(), types.end(),
-                   [&](int a, int b) { return key(cluster.types[a]) < key(cluster.types[b]); });
+  std::ranges::stable_sort(
+      types, [&](int a, int b) { return key(cluster.types[a]) < key(cluster.types[b]); });
   for (size_t t = 0; t < types.size(); ++t) number[types[t]] = static_cast<int>(t);
   Canonical made{cluster, std::vector<int>(cluster.devices.size())};
   std::iota(made.devices.begin(), made.devices.end(), 0);
@@ -396,8 +396,7 @@ Canonical MakeCanonical(const Cluster& cluster) {
     return std::tuple<const std::string&, const std::string&, int, size_t, const std::string&>(
         device.site, device.node, number[device.type], device.id.size(), device.id);
   };
-  std::sort(made.devices.begin(), made.devices.end(),
-            [&](int a, int b) { return place(a) < place(b); });
+  std::ranges::sort(made.devices, [&](int a, int b) { return place(a) < place(b); });
   std::vector<int> index(cluster.devices.size());
   for (size_t d = 0; d < index.size(); ++d) {
     index[made.devices[d]] = static_cast<int>(d);

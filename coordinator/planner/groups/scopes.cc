@@ -31,7 +31,7 @@ std::vector<std::string> StrongSites(const std::vector<EntityPool>& pools) {
   }
   std::vector<std::pair<double, std::string>> order;
   for (const auto& [site, minus] : power) order.push_back({minus, site});
-  std::sort(order.begin(), order.end());
+  std::ranges::sort(order);
   std::vector<std::string> sites;
   for (const auto& [minus, site] : order) sites.push_back(site);
   return sites;
@@ -131,8 +131,8 @@ std::vector<Scope> ListCandidateScopes(const Cluster& cluster,
   }
   std::vector<size_t> slowest(pools.size());
   std::iota(slowest.begin(), slowest.end(), 0);
-  std::stable_sort(slowest.begin(), slowest.end(),
-                   [&](size_t a, size_t b) { return pools[a].power < pools[b].power; });
+  std::ranges::stable_sort(slowest,
+                           [&](size_t a, size_t b) { return pools[a].power < pools[b].power; });
   if (pools.size() < 3 || pools[slowest.back()].power < 1.5 * pools[slowest[0]].power) {
     return scopes;
   }
@@ -161,11 +161,10 @@ void AddCheapScopes(const std::vector<EntityPool>& pools, std::vector<Scope>& sc
   std::vector<size_t> order(pools.size());
   std::iota(order.begin(), order.end(), 0);
   const auto worth = [&](size_t t) { return pools[t].price_per_hour / pools[t].power; };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return worth(a) < worth(b); });
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return worth(a) < worth(b); });
   std::vector<std::string> sites = {""};  // all of them
   for (const size_t t : order) {
-    const bool known = std::find(sites.begin(), sites.end(), pools[t].site) != sites.end();
+    const bool known = std::ranges::find(sites, pools[t].site) != sites.end();
     if (!known && sites.size() <= kMostSites) sites.push_back(pools[t].site);
   }
   if (sites.size() == 2) sites.resize(1);
@@ -284,7 +283,7 @@ double SiteFloor::SyncSeconds(const std::vector<int>& groups_at) const {
     if (count > 0) counts.push_back(count);
   }
   if (counts.size() < 2) return 0;
-  std::sort(counts.begin(), counts.end(), std::greater<int>());
+  std::ranges::sort(counts, std::greater<int>());
   double n = 0;
   for (const int count : counts) n += count;
   return (counts[0] + counts[1]) / n * gradient_bytes_ / fastest_bytes_per_s_;
@@ -301,7 +300,7 @@ double SiteFloor::EstimateStepSeconds(const std::vector<Composition>& groups,
     for (size_t t = 0; t < group.size(); ++t) {
       if (group[t] > 0) here[site_of_[t]] = 1;
     }
-    const auto used = std::count(here.begin(), here.end(), 1);
+    const auto used = std::ranges::count(here, 1);
     crossings += static_cast<double>(used - 1);
     all_cross = all_cross && used > 1;
     all_sites = all_sites && used == sites_;
