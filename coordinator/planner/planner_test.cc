@@ -244,10 +244,7 @@ TEST_CASE("a plan is no slower than one whose choices are fewer") {
   const auto [model, devices, batch] =
       GENERATE(std::tuple("gpt2-large", 8, 32), std::tuple("gpt2", 4, 16));
   INFO(model << " on " << devices);
-  Cluster cluster;
-  cluster.types = {*FindDeviceType("a100-80")};
-  for (int d = 0; d < devices; ++d)
-    cluster.devices.push_back({"d" + std::to_string(d), "n", "", 0});
+  const Cluster cluster = MakeCluster({{"a100-80", devices, ""}});
   const Costs costs = MakeCosts(model);
   const auto step_s = [&](std::vector<int> micro_batches, std::vector<int> tensor_parallel) {
     const Job job{.global_batch = batch,
@@ -390,10 +387,8 @@ TEST_CASE("more_rounds_of_improvement_are_never_worse") {
 
 // Moments and master weights are 12 of 18 bytes of a parameter.
 TEST_CASE("replicas_that_divide_the_optimizers_state_fit_where_whole_ones_do_not") {
-  Cluster cluster;
-  cluster.types = {*FindDeviceType("a100-80")};
+  Cluster cluster = MakeCluster({{"a100-80", 4, "s"}});
   cluster.types[0].memory_bytes = int64_t{20} << 30;
-  for (int d = 0; d < 4; ++d) cluster.devices.push_back({absl::StrCat("d", d), "n", "s", 0});
   const Model model = *FindModel("gpt3-1.3b");  // 24 GB of state
   const Job job{.global_batch = 16, .micro_batches = {1}, .tensor_parallel = {1}};
   Job four = job;

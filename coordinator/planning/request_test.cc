@@ -1,4 +1,4 @@
-// What is made of a request, and which ones are refused.
+// Requests: what is made of them, and which ones are refused.
 
 #include "coordinator/planning/request.h"
 

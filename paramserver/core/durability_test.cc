@@ -1,4 +1,4 @@
-// What a server still has after crashes, with damaged snapshots and on disks that are full.
+// Durability: what a server still has after crashes, with damaged snapshots and on disks that are full.
 
 #include <catch2/catch.hpp>
 

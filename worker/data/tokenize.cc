@@ -136,7 +136,7 @@ class Reader {
       rest.begins_document = false;
       rest.text = batch.text.substr(cut);
       batch.text.resize(cut);
-      rest.first_line = batch.first_line + std::count(batch.text.begin(), batch.text.end(), '\n');
+      rest.first_line = batch.first_line + std::ranges::count(batch.text, '\n');
       if (!Send(std::move(batch))) return absl::OkStatus();
       batch = std::move(rest);
     }
@@ -304,8 +304,7 @@ void AddHead(const TokenizeOptions& options, const Encoded& encoded, TextHeads* 
   heads->skipped.Add(encoded.skipped);
   heads->text_bytes += encoded.text_bytes;
   heads->tokens += std::ssize(encoded.tokens);
-  heads->counted += std::count_if(encoded.tokens.begin(), encoded.tokens.end(),
-                                  [](int32_t token) { return token >= 0; });
+  heads->counted += std::ranges::count_if(encoded.tokens, [](int32_t token) { return token >= 0; });
 }
 
 // The file's head, as a batch that begins and ends its document.

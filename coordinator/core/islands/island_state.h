@@ -1,6 +1,6 @@
-// What is not stored of an island: the orders sent to it, the making of its plan and going over to
-// it, how it gets on. Values; what decides is in islands.h, plans.h, switching.h and stalls.h.
-// Private to the core.
+// The state of an island that is not stored: orders sent to it, the making of its plan and going
+// over to it, how it gets on. Values; what decides is in islands.h, plans.h, switching.h and
+// stalls.h. Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_ISLANDS_ISLAND_STATE_H_
 #define ATOLL_COORDINATOR_CORE_ISLANDS_ISLAND_STATE_H_

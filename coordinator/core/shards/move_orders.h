@@ -1,4 +1,4 @@
-// What servers and islands are sent for moves (moves.h): to receive the shards of the batch, to
+// Orders to servers and islands for moves (moves.h): to receive the shards of the batch, to
 // fill them, to delete what has moved away. Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_SHARDS_MOVE_ORDERS_H_

@@ -80,7 +80,7 @@ bool PlanMoves(State& s, Job& job) {
   const std::optional<Instant>& balanced_at = job.moving.balanced_at;
   // A server that has attached since is to get its share.
   const bool balanced = balanced_at && s.now - *balanced_at < kBetweenBalances &&
-                        std::none_of(s.servers.begin(), s.servers.end(), [&](const auto& entry) {
+                        std::ranges::none_of(s.servers, [&](const auto& entry) {
                           return entry.second.attached && entry.second.attached_at > *balanced_at;
                         });
   MovePlan plan =
@@ -140,16 +140,14 @@ void AdaptBatch(Job& job) {
 bool MaySwitch(const Job& job, const std::vector<ReplicaId>& batch) {
   if (job.rounds.collecting || job.rounds.decided_version() != job.rounds.progress.version)
     return false;
-  if (std::all_of(batch.begin(), batch.end(),
-                  [&](const ReplicaId& id) { return GetJoining(job, id).fill; })) {
+  if (std::ranges::all_of(batch, [&](const ReplicaId& id) { return GetJoining(job, id).fill; })) {
     return true;
   }
   // The staged part of a shard that moves is pushed again: its island must be there.
-  return std::all_of(job.rounds.complete.begin(), job.rounds.complete.end(),
-                     [&](const ContributionId& id) {
-                       const IslandRecord& island = job.islands.at(id.island);
-                       return island.generation == id.generation && island.incarnation != 0;
-                     });
+  return std::ranges::all_of(job.rounds.complete, [&](const ContributionId& id) {
+    const IslandRecord& island = job.islands.at(id.island);
+    return island.generation == id.generation && island.incarnation != 0;
+  });
 }
 
 void ForgetStaged(Job& job, const NodeId& server, ShardId shard) {
@@ -188,7 +186,7 @@ void RefreshLinks(State& s, Job& job, const std::set<NodeId>& changed) {
       return GetJoining(job, id).fill && GetJoining(job, id).replaces == server;
     };
     const std::vector<ReplicaId>& joining = job.replicas().joining;
-    const bool lacks = std::any_of(joining.begin(), joining.end(), replaces);
+    const bool lacks = std::ranges::any_of(joining, replaces);
     if (!s.FindServer(server)->attached || lacks) continue;
     link.known = true;
     link.ahead = false;
@@ -389,7 +387,7 @@ bool AdvanceMoves(State& s, Job& job) {
   }
   const std::vector<ReplicaId>& now = job.moving.batch;
   const bool received =
-      std::all_of(now.begin(), now.end(), [&](const ReplicaId& id) { return IsReceived(job, id); });
+      std::ranges::all_of(now, [&](const ReplicaId& id) { return IsReceived(job, id); });
   if (!received || !MaySwitch(job, now)) return false;
   SwitchShards(s, job);
   return true;
@@ -409,7 +407,7 @@ bool HoldsForMoves(const State& s, const Job& job) {
 
 bool TakenOver(const Job& job) {
   const std::map<NodeId, int64_t>& leaving = job.replicas().leaving;
-  return std::all_of(job.rounds.links.begin(), job.rounds.links.end(), [&](const auto& entry) {
+  return std::ranges::all_of(job.rounds.links, [&](const auto& entry) {
     return entry.second.assigned || leaving.contains(entry.first);
   });
 }

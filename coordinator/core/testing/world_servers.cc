@@ -84,15 +84,15 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
       job.newest = *commit;
       std::erase_if(job.staged, [&](const PushId& push) {
         const ContributionId id = ToContributionId(push);
-        return std::count(commit->dropped.begin(), commit->dropped.end(), id) > 0 ||
-               std::any_of(commit->terms.begin(), commit->terms.end(),
-                           [&](const RoundTerm& term) { return term.contribution == id; });
+        return std::ranges::count(commit->dropped, id) > 0 ||
+               std::ranges::any_of(commit->terms,
+                                   [&](const RoundTerm& term) { return term.contribution == id; });
       });
     }
     say(RoundApplied{commit->job, commit->version});
   } else if (const auto* receive = std::get_if<ReceiveShards>(&message)) {
     const auto is_fill = [](const ShardSource& source) { return source.fill; };
-    if (std::none_of(receive->sources.begin(), receive->sources.end(), is_fill)) return;
+    if (std::ranges::none_of(receive->sources, is_fill)) return;
     ServerJob& job = server.jobs[receive->job];
     if (job.assignment.shards.empty()) {
       job.version = receive->version;
@@ -100,12 +100,11 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
     }
     if (job.version == receive->version) job.receiving = *receive;
   } else if (const auto* fetch = std::get_if<FetchBase>(&message)) {
-    const bool there =
-        std::all_of(fetch->sources.begin(), fetch->sources.end(), [&](const ShardSource& source) {
-          const auto from = FindAt(source.endpoint);
-          return from != servers_.end() && from->second.alive &&
-                 from->second.jobs[fetch->from_job].version == fetch->version;
-        });
+    const bool there = std::ranges::all_of(fetch->sources, [&](const ShardSource& source) {
+      const auto from = FindAt(source.endpoint);
+      return from != servers_.end() && from->second.alive &&
+             from->second.jobs[fetch->from_job].version == fetch->version;
+    });
     if (there) say(BaseFetched{fetch->job, fetch->version});
   } else if (const auto* push = std::get_if<PushContribution>(&message)) {
     PushTo(*push);
@@ -124,23 +123,22 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
     say(JobRemoved{remove->job});
   } else if (const auto* drop = std::get_if<DropContributions>(&message)) {
     std::erase_if(server.jobs[drop->job].staged, [&](const PushId& push) {
-      return std::count(drop->contributions.begin(), drop->contributions.end(),
-                        ToContributionId(push)) > 0;
+      return std::ranges::count(drop->contributions, ToContributionId(push)) > 0;
     });
   }
 }
 
 std::map<NodeId, World::Server>::iterator World::FindAt(const std::string& endpoint) {
-  return std::find_if(servers_.begin(), servers_.end(), [&](const auto& entry) {
+  return std::ranges::find_if(servers_, [&](const auto& entry) {
     return endpoint == absl::StrCat("tcp://", entry.first, ":1");
   });
 }
 
 void World::PushTo(const PushContribution& push) {
   for (const GrantedPush& granted : push.order) {
-    const auto target = std::find_if(
-        push.targets.begin(), push.targets.end(),
-        [&](const ShardSource& source) { return source.shard.shard == granted.shard; });
+    const auto target = std::ranges::find_if(push.targets, [&](const ShardSource& source) {
+      return source.shard.shard == granted.shard;
+    });
     const auto server = FindAt(target->endpoint);
     if (server == servers_.end() || !server->second.alive) continue;
     const ContributionId& id = push.contribution;
@@ -172,8 +170,7 @@ Statistics World::Gram(const Server& server, const CollectStatistics& request) {
   for (const OwnedShard& shard : job.assignment.shards) {
     if (!IsInTurn(request.version, shard.layer, view.spec.outer.fragments)) continue;
     const auto& requested = request.shards;
-    if (!requested.empty() && std::count(requested.begin(), requested.end(), shard.shard) == 0)
-      continue;
+    if (!requested.empty() && std::ranges::count(requested, shard.shard) == 0) continue;
     const bool by_layer = HasStatisticsByLayer(request.contributions.size());
     share[by_layer ? shard.layer : 0] += static_cast<double>(shard.elements) / total;
   }
