@@ -369,10 +369,8 @@ bool PlayedTogether(const LinkSharing& sharing, const Layout& layout) {
 }  // namespace
 
 const ReplicaOutcome& SlowestKind(const Outcome& outcome) {
-  return *std::max_element(outcome.kinds.begin(), outcome.kinds.end(),
-                           [](const ReplicaOutcome& a, const ReplicaOutcome& b) {
-                             return a.found.result.makespan_ns < b.found.result.makespan_ns;
-                           });
+  return *std::ranges::max_element(
+      outcome.kinds, {}, [](const ReplicaOutcome& kind) { return kind.found.result.makespan_ns; });
 }
 
 absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& all_costs,

@@ -52,8 +52,7 @@
 //   coordinator is-backed-up | is-restored | is-rolled-back
 //                        a copy of its store; a start from that, by --restore or by mistake
 //   coordinator puts-its-store-aside | takes-its-store-back     to be with a wrong one meanwhile
-//   coordinator is-lost [cluster=ID]         a start from an empty store, of the same or that
-//   cluster
+//   coordinator is-lost [cluster=ID]         a start from an empty store, of that cluster
 //                                            (members say hello when they have to attach again)
 //   coordinator is-held-up SECONDS           stalls: receives and does nothing
 //   again                                    the last event once more: a duplicate

@@ -10,9 +10,7 @@
 namespace atl::testing {
 
 void World::AttachWorker(const NodeId& name, Worker& worker, const Command& command) {
-  const double speed = worker.speed;
   const Incarnation incarnation = command.Int("incarnation", worker.incarnation + 1);
-  const IslandOrder before = worker.order;
   if (command.Has("rival")) {  // another process of its name, whose connection stays
     return Step(FromWorker{name, incarnation, WorkerHello()});
   }
@@ -20,12 +18,7 @@ void World::AttachWorker(const NodeId& name, Worker& worker, const Command& comm
     if (worker.alive && incarnation > worker.incarnation) {
       Step(ConnectionLost{MemberKind::kWorker, name, worker.incarnation});
     }
-    const ClusterMark mark = worker.mark;
-    const std::vector<JobId> held = worker.held;
-    worker = Worker();
-    worker.speed = speed;
-    worker.mark = mark;
-    worker.held = held;
+    worker = Worker{.mark = worker.mark, .held = worker.held, .speed = worker.speed};
   }
   worker.incarnation = incarnation;
   worker.alive = true;
