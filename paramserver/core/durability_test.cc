@@ -1,4 +1,5 @@
-// Durability: what a server still has after crashes, with damaged snapshots and on disks that are full.
+// Durability: what a server still has after crashes, with damaged snapshots and on disks that are
+// full.
 
 #include <catch2/catch.hpp>
 
