@@ -55,6 +55,27 @@ absl::StatusOr<std::string> InspectWeights(const std::string& folder, const Mode
   return absl::StrCat(CountText(tensors, "tensor"), " of ", CountText(numbers, "number"));
 }
 
+// Names what is trained, and checks the folder that it starts from, if any.
+absl::StatusOr<std::string> InspectAdapter(const std::string& folder, const ModelConfig& config) {
+  const std::vector<LayerLayout> layouts = MakeLayouts(config);
+  if (!folder.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(folder));
+    if (!found) return absl::NotFoundError(absl::StrCat(folder, ": there is no such folder"));
+    const absl::Status status = CheckAdapter(folder, config.adapter, layouts);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("adapter.path: ", status.message()));
+    }
+  }
+  int64_t matrices = 0, numbers = 0, frozen = 0;
+  for (const LayerLayout& layout : layouts) {
+    matrices += std::ssize(layout.adapted);
+    numbers += layout.size;
+    frozen += layout.frozen_size;
+  }
+  return absl::StrCat(CountText(matrices, "target"), ", ", CountText(numbers, "number"),
+                      " trained beside ", frozen, " frozen");
+}
+
 // Reads the tasks that are here.
 absl::Status InspectTasks(const JobSpec& spec, const ModelConfig& config,
                           const InspectionDepth& depth, JobInspection* job) {

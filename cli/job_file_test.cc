@@ -411,7 +411,7 @@ TEST_CASE("settings_as_toml_are_read_as_the_same_job") {
     const auto spec = ParseJob(text, "/jobs/job.toml");
     REQUIRE(spec.status().message() == "");
     v1::JobSpec wire;
-    Encode(*spec, &wire);
+    REQUIRE(Encode(*spec, &wire).ok());
     INFO(TomlText(wire));
     const auto again = ParseJob(TomlText(wire), "/jobs/job.toml");
     REQUIRE(again.status().message() == "");

@@ -109,7 +109,7 @@ std::string CostText(const FailureCost& cost, const JobSpec& spec) {
   }
   return absl::StrFormat(
       "  %s %s, %s into run %d: %s device-hours (%s); may help: %s\n",
-      rehearsal::Name(failure.kind), failure.subject, TimeText(Seconds(failure.at)), cost.seed,
+      rehearsal::Name(failure.kind), failure.subject, TimeText(atl::Seconds(failure.at)), cost.seed,
       NumberText(cost.total() / 3600, 3), parts, rehearsal::Prevention(cost, spec));
 }
 
@@ -122,7 +122,8 @@ std::string AnswerText(const RehearseFlags& flags, const JobSpec& spec, const An
   const auto number = [](double value) { return NumberText(value); };
   const rehearsal::RunResult& bound = answer.bound;
   if (answer.finished > 0) {
-    add("finish", answer.finish_s, bound.finished ? TimeText(Seconds(bound.took)) : "-", TimeText);
+    add("finish", answer.finish_s, bound.finished ? TimeText(atl::Seconds(bound.took)) : "-",
+        TimeText);
   }
   add("price", answer.price, number(bound.price), number);
   add("tokens/s", answer.tokens_per_s, number(bound.tokens_per_s()), number);
@@ -180,7 +181,7 @@ nlohmann::json RunJson(const rehearsal::RunResult& run) {
           {"finished", run.finished},
           {"failed", run.failed},
           {"state", run.state},
-          {"seconds", Seconds(run.took)},
+          {"seconds", atl::Seconds(run.took)},
           {"tokens", run.tokens},
           {"tokens_per_s", run.tokens_per_s()},
           {"price", run.price},
@@ -202,7 +203,7 @@ nlohmann::json AnswerJson(const JobSpec& spec, const Answer& answer) {
   for (const FailureCost& cost : answer.dearest) {
     json["dearest"].push_back({{"kind", rehearsal::Name(cost.failure.kind)},
                                {"subject", cost.failure.subject},
-                               {"at_seconds", Seconds(cost.failure.at)},
+                               {"at_seconds", atl::Seconds(cost.failure.at)},
                                {"seed", cost.seed},
                                {"device_seconds", UsesJson(cost.uses)},
                                {"prevention", rehearsal::Prevention(cost, spec)}});

@@ -66,7 +66,7 @@ absl::StatusOr<RepairLaw> ParseRepair(absl::string_view text) {
   return law;
 }
 
-// What only some kinds have.
+// Refuses fields that only other kinds have.
 absl::Status CheckKind(FailureKind kind, bool notice, bool factor, const std::string& where) {
   if (notice && kind != FailureKind::kPreemption) {
     return absl::InvalidArgumentError(absl::StrCat(where, "notice: only a preemption has one"));
@@ -210,7 +210,7 @@ std::vector<std::string> Neighbours(const Failures& failures, const Scene& scene
 }
 
 // A subject's failures do not depend on which others there are.
-uint64_t StreamOf(size_t law, const std::string& subject) {
+uint64_t MakeStream(size_t law, const std::string& subject) {
   uint64_t hash = 1469598103934665603u + law;
   for (const char c : subject) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
   return hash;
@@ -233,7 +233,7 @@ absl::Status DrawLaw(const Failures& failures, const Scene& scene, size_t number
         number, law.mtbf_hours, expected, subjects.size(), kExpectedMax));
   }
   for (const auto& [subject, workers] : subjects) {
-    Rng rng(seed, StreamOf(number, subject));
+    Rng rng(seed, MakeStream(number, subject));
     double hours = 0;
     for (;;) {
       hours += -law.mtbf_hours * std::log(1 - rng.Uniform());

@@ -112,7 +112,7 @@ absl::StatusOr<IslandPlan> Searches::Search(const PlanRequest& query,
     member.devices = ListDevices(scene_.input.cluster, *described.at(member.member.worker));
     member.member.worker = names.at(member.member.worker);
   }
-  // What the job leaves out is not in the scene.
+  // The scene is without what the job leaves out.
   const auto make_input = [&](const PlanRequest& of) -> absl::StatusOr<PlanningInput> {
     PlanningInput input = scene_.input;
     ATOLL_ASSIGN_OR_RETURN(input.job, ToPlanJob(of.spec, of.facts.model));
@@ -133,7 +133,7 @@ absl::StatusOr<IslandPlan> Searches::Search(const PlanRequest& query,
   return found;
 }
 
-// What a plan depends on besides the members.
+// Describes what a plan depends on besides the members.
 std::string Searches::DescribeKind(const PlanRequest& query, bool by_name) const {
   std::string key = query.number > 1 ? "again" : "first";
   if (scene_.spec.layout.deadline_hours > 0) absl::StrAppend(&key, ", islands ", query.islands);

@@ -13,7 +13,7 @@ namespace atl::rehearsal {
 namespace {
 
 constexpr Duration kSupervisor = std::chrono::seconds(1);  // starts a process that has ended
-// What is lost longer after a failure's end is not owed to it.
+// A failure is charged for so long after its end.
 constexpr Duration kBlamedAfter = std::chrono::minutes(30);
 constexpr size_t kCosts = 5;  // kept of a run
 
@@ -57,7 +57,7 @@ class Fate {
     for (const auto& worker : world_.workers) BlameOne(number, *worker);
   }
 
-  // What those lose from now on that are not down is no longer this failure's.
+  // Ends what workers that are up owe to this failure.
   void Expire(size_t number) {
     const auto failure = static_cast<int64_t>(number);
     for (const auto& worker : world_.workers) {

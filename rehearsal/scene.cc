@@ -126,7 +126,7 @@ std::vector<DeviceInfo> ListDevices(const plan::Cluster& cluster, const SceneWor
     const plan::DeviceType& of = cluster.types[type];
     DeviceInfo info{.kind = of.name, .memory_bytes = of.memory_bytes, .threads = 1};
     info.price_per_hour = of.price_per_hour;
-    // Those that the job leaves out keep their places.
+    // Devices that the job leaves out keep their places.
     const std::string& id = cluster.devices[static_cast<size_t>(device)].id;
     devices.resize(static_cast<size_t>(IndexFromDevice(id)) + 1, info);
   }

@@ -143,7 +143,7 @@ TEST_CASE("an_adapter_is_written_as_its_two_files_and_merged_as_the_model_it_mak
   }
   CHECK(merged[1] != std::vector<float>(merged[1].size(), 0.5f));
 
-  // What cannot be written leaves the earlier form.
+  // An export that cannot be written leaves the earlier form.
   fixture.request.merge = false;
   fs::create_directory(fs::path(fixture.request.folder) / "adapter_config.json");
   CHECK_FALSE(fixture.Run().ok());

@@ -65,7 +65,7 @@ absl::StatusOr<Loaded> Load(const EvaluateFlags& flags) {
         EndOfText(*loaded.tokenizer, flags.tokenizer.empty() ? flags.folder : flags.tokenizer));
   }
   ATOLL_ASSIGN_OR_RETURN(
-      loaded.model, LoadModel(flags.folder, config,
+      loaded.model, LoadModel(flags.folder, flags.adapter, config,
                               std::min<int64_t>(config.LongestSequence(),
                                                 flags.context > 0 ? flags.context : kMaxContext),
                               flags.threads));

@@ -40,7 +40,7 @@ TEST_CASE("frozen_weights_take_their_bytes_alone_and_have_no_gradient_to_compute
     CHECK(after.frozen_bytes == 2 * before.parameters);
     const bool block = before.again_bytes > 0;
     CHECK(after.forward_flops - before.forward_flops == (block ? 2.0 * kTrained * 32 : 0));
-    // What is left for W: attention, and the adapter.
+    // W has attention and the adapter left.
     const double weights = block ? 4 * 64 * 64 + 3 * 64 * 256 : before.forward_flops / 64;
     CHECK(after.frozen_flops == Approx(2 * weights * 32));
   }

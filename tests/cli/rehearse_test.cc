@@ -40,12 +40,12 @@ island = "site"
 train_tokens = 200_000_000
 )";
 
-constexpr char kFailures[] = R"(
+constexpr char kFailures[] = R"toml(
 [[failures]]
 of = "a100-80"
-mtbf_hours = 0.5
-repair = "lognormal(2 min, 1)"
-)";
+mtbf_hours = 0.02
+repair = "lognormal(20 s, 1)"
+)toml";
 
 struct Outcome {
   int code = -1;

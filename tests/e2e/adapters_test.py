@@ -59,7 +59,7 @@ def two_islands_train_an_adapter_through_a_death(fixture):
     done = fixture.finishes(job)
     check(sum(shard["elements"] for shard in done["shards"]) == TRAINED, f"shards: {done['shards']}")
     first, last = (done["summary"][k] for k in ("first_validation_loss", "validation_loss"))
-    check(last < 0.8 * first, f"the validation loss went from {first} only to {last}")
+    check(last < 0.9 * first, f"the validation loss went from {first} only to {last}")
 
     adapter, merged = (os.path.join(fixture.folder, name) for name in ("adapter", "merged"))
     fixture.atoll("export", job, "--to", adapter)
@@ -70,7 +70,7 @@ def two_islands_train_an_adapter_through_a_death(fixture):
     check("adapter_config.json" not in os.listdir(merged), "a merged model has an adapter beside it")
     plain, with_adapter, whole = bits(fixture, base), bits(fixture, base, "--adapter", adapter), bits(fixture, merged)
     check(abs(with_adapter / whole - 1) < 1e-4, f"{with_adapter} bits with the adapter, {whole} merged")
-    check(with_adapter < 0.8 * plain, f"{with_adapter} bits with the adapter, {plain} without")
+    check(with_adapter < 0.9 * plain, f"{with_adapter} bits with the adapter, {plain} without")
     texts = [fixture.atoll("generate", folder, "--prompt", "THE", "--tokens", "8", "--temperature", "0", *flags)[1]
              for folder, flags in ((base, ("--adapter", adapter)), (merged, ()))]
     check(texts[0] == texts[1], f"texts: {texts}")
@@ -86,7 +86,8 @@ def an_island_of_two_workers_trains_an_adapter_as_one_does(fixture):
     fixture.starts(workers=2, servers=1)
     write_other_text(fixture)
     base = base_model(fixture)
-    rounds = {"outer__min_islands": 1, "outer__max_islands": 1, "outer__overlap": "none", "schedule__train_tokens": 20_000}
+    rounds = {"outer__min_islands": 1, "outer__max_islands": 1, "outer__overlap": "none", "schedule__train_tokens": 10_000,
+              "inner__learning_rate": 1e-3}  # larger ones amplify rounding
     alone = fixture.finishes(submits_adapter(fixture, "alone", base, layout__exclude=["w2"], **rounds))
     both = fixture.finishes(submits_adapter(fixture, "both", base, layout__island="all", layout__stages=2,
                                             layout__replicas=1, **rounds))

@@ -41,6 +41,8 @@ bool AcceptsChat(std::string_view bytes) { return ParseChat(bytes, "chat.jsonl",
 std::vector<std::string> ChatSeeds() {
   return {
       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})",
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls":
+          [{"function": {"name": "f", "arguments": "{}"}}]}]})",
       R"({"prompt": "a", "answer": "b", "tools": "[{\"name\": \"f\"}]", "score": NaN})"};
 }
 
@@ -63,6 +65,7 @@ bool AcceptsTemplate(std::string_view bytes) {
 
 std::vector<std::string> TemplateSeeds() {
   return {
+      "{{ messages[-1].role }}",
       "{% for m in messages %}{{ '<|' + m.role + '|>\n' + (m.content or '') | trim }}{% endfor %}",
       "{%- set ns = namespace(n=0) -%}\n{%- for m in messages[::-1] if m.content is string -%}\n"
       "  {%- set ns.n = ns.n + loop.index0 * m.content|length -%}\n{%- endfor -%}{{ ns.n }}",

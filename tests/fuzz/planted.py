@@ -44,12 +44,12 @@ PLANTED = {
         "if (time.layer() < 0) {"),
     "chat_json": (
         "worker/data/chat/conversation.cc",
-        "if (list == object.end() || !list->is_array()) {",
-        "if (list == object.end()) {"),
+        "    if (!arguments.is_string()) continue;\n",
+        ""),
     "chat_template": (
         "common/jinja/evaluator.cc",
         "if (i >= 0 && i < count) return subject.items()[static_cast<size_t>(i)];",
-        "if (i < count) return subject.items()[static_cast<size_t>(i)];"),
+        "if (i >= 0) return subject.items()[static_cast<size_t>(i)];"),
     "tokenizer_json": (
         "common/tokenizer/word_models.cc",
         "if (unknown < 0) return Bad(absl::StrCat(where, \".unk_token\"), \"must be given\");",
@@ -84,16 +84,16 @@ PLANTED = {
         "wanted"),
     "json_line": (
         "worker/data/formats/json_line.cc",
-        "digits.size() == 4 && std::all_of(",
-        "std::all_of("),
+        "    if (text_[first] == '0' && at_ > first + 1) return Fail(begin, \"a number that begins with 0\");\n",
+        ""),
     "parquet": (
         "worker/data/parquet/page.cc",
         "    if (number >= dictionary_.size()) return Bad(\"has a value beyond its dictionary\");\n",
         ""),
     "hub_answer": (
         "common/object_store/hub.cc",
-        "    if (!entry.is_object()) return absl::InternalError(absl::StrCat(url, \": no list of files\"));\n",
-        ""),
+        "!path.is_string() || !size.is_number_unsigned() ||",
+        "!path.is_string() ||"),
     "megatron": (
         "worker/data/token_file.cc",
         "index.sequences == 0 || index.sequences > rest / 12 || index.documents > rest / 8",

@@ -132,7 +132,7 @@ TEST_CASE("stages_with_an_adapter_take_the_memory_that_is_predicted") {
         state[adapts] += memory.state_bytes;
       }
     }
-    // Of four numbers a weight one is left, and a little.
+    // A weight takes one number in place of four, and the adapter a little.
     CHECK(state[true] < 0.4 * static_cast<double>(state[false]));
   }
 }

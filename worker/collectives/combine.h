@@ -16,7 +16,7 @@ namespace atl::worker {
 // Elements that are added up at a time: what they need stays in the first-level cache.
 inline constexpr int64_t kRun = 1024;
 
-// How numbers of a type are added up: in what type, and back.
+// The type in which numbers of another are added up, and the ways there and back.
 template <typename T>
 struct Arithmetic {
   using Sum = T;

@@ -27,6 +27,7 @@ TEST_CASE("a version's loss is sent first, then its score in one task after the 
   CHECK(fixture.Wants<Validate>().evaluation == 1);
   fixture.HandleEvent(CommandFailed{"no room"});
   fixture.Passes(std::chrono::minutes(1));
+  fixture.IsSetUp(/*kept=*/true);
   CHECK(fixture.Wants<Validate>().evaluation == 1);
   fixture.Drop<ValidationResult>();
   fixture.HandleEvent(ValidationDone{.version = 0, .score = TaskScore{.name = "wiki"}});

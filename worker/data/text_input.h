@@ -42,7 +42,7 @@ absl::StatusOr<TextInput> FindText(const DataSpec& spec, const std::string& path
 absl::StatusOr<bool> ReadsDirectly(const DataSpec& spec, const std::vector<std::string>& files,
                                    const Cancelled& cancelled);
 
-// What `input` points to outlives the options.
+// Returns how to tokenize it; the options point to what is in `input`.
 TokenizeOptions OptionsFor(const DataSpec& spec, const TextInput& input);
 
 // Returns the folder of shards that hold the text's tokens: from the cache, else made now.

@@ -66,7 +66,7 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
     job.facts.data_digest = rows.Digest(job.facts.data_digest);
     job.tasks.push_back(std::move(rows));
   }
-  job.digest = ComputeModelDigest(job.facts.model, spec.data.sequence_length, spec.inner.optimizer);
+  job.digest = ComputeModelDigest(job.facts.model, spec);
   return job;
 }
 

@@ -229,7 +229,7 @@ TEST_CASE("a_base_from_the_hub_is_named_as_peft_loads_it") {
 
 TEST_CASE("copies_of_weights_have_one_digest_however_they_are_cut_and_others_another") {
   const Folder folder;
-  // Of the larger tensors samples are read.
+  // Larger tensors are sampled.
   ModelConfig config = TinyModel(ModelFamily::kLlama, false);
   config.vocab = 1024;
   Weights weights = Weights::Random(config);

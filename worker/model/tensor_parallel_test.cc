@@ -370,7 +370,7 @@ TEST_CASE(
   REQUIRE(first.all_reduces == 2 * (forward + 1 + backward) + forward);
   REQUIRE(first.maxima == 2);
   const int64_t tokens = kRows * kSeqLen;
-  REQUIRE(first.elements == tokens * ((forward + backward) * config.d_model + 3) +
+  REQUIRE(first.elements == tokens * ((forward + backward) * config.d_model + 4) +
                                 kSeqLen * forward * config.d_model);
   REQUIRE(second.elements == first.elements);
 }

@@ -68,9 +68,6 @@ TEST_CASE("the loss of a version is there before its scores, which come one by o
   w.Do("worker a validates loss=5 score=0.25 tasks=1");
   CHECK(w.Job().summary.scores.size() == 1);
   CHECK(w.Order("a").evaluations == std::vector<int32_t>{1});
-  w.Do("coordinator restarts");
-  w.DoLines({"server ps-0 attaches", "worker a attaches", "worker a ready"});
-  CHECK(w.Order("a").evaluations == std::vector<int32_t>{1});
   w.Do("worker a validates loss=5 score=0.5");
   CHECK(w.Job().summary.scores.size() == 2);
   CHECK(w.Order("a").validate_version == kNoVersion);

@@ -192,15 +192,16 @@ bool AdvanceValidation(State& s, Job& job, const Job& above) {
   const bool wanted =
       std::find(validators.begin(), validators.end(), site.island) != validators.end();
   const bool last = above.progress.state == JobState::kFinishing;
-  if (!wanted || job.occupied_islands() == 0 || site.base <= above.progress.validated_version ||
+  const bool scores = !above.progress.evaluations.empty();  // are wanted, also once there is a loss
+  if (!wanted || job.occupied_islands() == 0 ||
+      (site.base <= above.progress.validated_version && !scores) ||
       (last && site.base < above.progress.validate_version)) {
     return false;
   }
   if (progress.validate_version == kNoVersion) {
-    if (progress.validated_version >= site.based_at) return false;
+    if (progress.validated_version >= site.based_at && !(last && scores)) return false;
     job.EditProgress().validate_version = job.rounds.progress.version;
-    job.EditProgress().evaluations =
-        validators.front() == site.island ? above.progress.evaluations : std::vector<int32_t>();
+    job.EditProgress().evaluations = above.progress.evaluations;
   } else if (!progress.validators.empty()) {
     return false;
   }

@@ -201,7 +201,8 @@ bool TakeLoss(State& s, Job& job, IslandId island, int64_t axis, const Validatio
     const ValidationLoss* known = Find(job.progress, result.name);
     if (known != nullptr && message.version <= known->version) return true;
   }
-  if (!IsCredible(s, job, island, result)) {
+  // A site's losses are the job above's to judge.
+  if (!job.record.site && !IsCredible(s, job, island, result)) {
     if (job.progress.validate_version == message.version) ChooseValidators(s, job);
     return false;
   }
@@ -240,7 +241,8 @@ void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
                 const ValidationResult& message) {
   if (axis < 0 || message.version > job.rounds.progress.version) return;
   if (!TakeLoss(s, job, island, axis, message)) return;
-  if (IsToScore(job, island)) PutScores(s, job, island, message);
+  // Also of another site, which was to score it before.
+  if (!job.progress.evaluations.empty()) PutScores(s, job, island, message);
   if (job.progress.validate_version > message.version || IsToScore(job, island)) return;
   JobProgress& progress = job.EditProgress();
   std::erase(progress.validators, island);

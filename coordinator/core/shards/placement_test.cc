@@ -110,6 +110,9 @@ TEST_CASE("the first fact that differs is named with both values") {
   CHECK(Difference(ours, theirs) == "digest of the data: 2 here, 1 on the others");
   CHECK(Difference(ours, theirs, {{.name = "arc"}, {.name = "wiki"}}) ==
         "digest of the data and of the evaluations arc, wiki: 2 here, 1 on the others");
+  theirs = ours;
+  theirs.base_digest = 7;
+  CHECK_FALSE(Difference(ours, theirs).empty());
 }
 
 }  // namespace

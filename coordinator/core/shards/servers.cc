@@ -14,6 +14,7 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/rounds.h"
+#include "coordinator/core/rounds/site_exchange.h"
 #include "coordinator/core/shards/move_orders.h"
 #include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/placement.h"

@@ -191,7 +191,7 @@ absl::Status CollectShards(const Descriptions& by_server, WholeJob& whole) {
   return absl::OkStatus();
 }
 
-// What `server` holds of the job: not the copies that are done without.
+// Returns what `server` holds of the job, not the copies that are done without.
 std::vector<OwnedShard> HeldBy(const NodeId& server, const WholeJob& whole) {
   std::vector<OwnedShard> held;
   ForEachReplica(whole.shards, [&](const ShardDescriptor& shard, const ShardReplica& replica) {

@@ -118,6 +118,14 @@ JobSpec ParseJobSpec(const Command& command) {
   if (command.arguments.contains("set")) {
     spec.data.validation.push_back({command.Text("set"), "more-text"});
   }
+  for (const absl::string_view every :
+       absl::StrSplit(command.Text("evaluate"), ',', absl::SkipEmpty())) {
+    EvaluationSpec& task = spec.evaluation.emplace_back();
+    task.name = spec.evaluation.size() == 1 ? "arc" : "wiki";
+    task.path = task.name + ".jsonl";
+    task.every_rounds = std::stoll(std::string(every));
+  }
+  spec.model.initial_job = command.Text("from");
   spec.inner.batch_sequences = command.Int("batch", 1);
   spec.outer.optimizer = "nesterov";  // has state that moves with shards
   spec.outer.learning_rate = 0.7;
@@ -135,6 +143,7 @@ JobSpec ParseJobSpec(const Command& command) {
   spec.outer.clip_norm = command.Real("clip", 0);
   spec.outer.merge = command.Text("merge", "mean");
   spec.outer.balance_steps = !command.Has("no-balance");
+  if (command.Has("quantised-pulls")) spec.outer.pull_encoding = Encoding::kInt4;
   if (command.Has("no-overlap")) spec.outer.overlap = Overlap::kNone;
   spec.outer.wait_for_all = command.Has("wait-for-all");
   const std::string island = command.Text("island");

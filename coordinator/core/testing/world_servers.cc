@@ -49,6 +49,8 @@ void World::DoServer(const Command& command) {
                         command.Has("leaves")});
   } else if (command.Has("goes-silent")) {
     server.silent = true;
+  } else if (command.Has("fetches-nothing")) {
+    server.fetches_nothing = true;
   } else if (command.Has("faults")) {
     say(ServerFault{server.jobs.begin()->first, command.Text("reason"), command.Has("passing")});
   } else {
@@ -105,7 +107,7 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
       return from != servers_.end() && from->second.alive &&
              from->second.jobs[fetch->from_job].version == fetch->version;
     });
-    if (there) say(BaseFetched{fetch->job, fetch->version});
+    if (there && !server.fetches_nothing) say(BaseFetched{fetch->job, fetch->version});
   } else if (const auto* push = std::get_if<PushContribution>(&message)) {
     PushTo(*push);
   } else if (const auto* fences = std::get_if<FenceIslands>(&message)) {
@@ -189,7 +191,8 @@ Statistics World::Gram(const Server& server, const CollectStatistics& request) {
 void World::Heartbeat(const NodeId& name, Server& server) {
   ServerHeartbeat beat;
   for (const auto& [id, job] : server.jobs) {
-    beat.jobs.push_back({id, job.version, job.snapshot, {}});
+    HeldJob& held = beat.jobs.emplace_back(HeldJob{id, job.version, job.snapshot, {}});
+    held.ended = job.ended;
   }
   Step(FromServer{name, server.incarnation, std::move(beat)});
 }

@@ -69,8 +69,7 @@ void World::DoWorker(const Command& command) {
   } else if (verb == "goes-silent") {
     worker.silent = true;
   } else if (verb == "leaves") {
-    // Who shares an island works on.
-    worker.alive = !worker.member.job.empty() || worker.order.shared;
+    worker.alive = !worker.member.job.empty() || worker.order.shared;  // islands shared work on
     say(Leaving{"stopped by its operator"});
   } else if (verb == "prepared") {
     const int64_t scale = command.Int("scale", 1);

@@ -56,9 +56,7 @@ std::vector<std::string> DeviceTypeNames();
 struct Layer {
   std::string name;
   int64_t parameters = 0;    // that are trained
-  int64_t frozen_bytes = 0;  // of weights that are not
   double forward_flops = 0;  // per sample; B takes as much, and so does W but for the next ones
-  double frozen_flops = 0;   // of these, products with weights that are not trained
   int64_t stash_bytes = 0;   // per sample, kept from F to B (and its share to W)
   int64_t out_bytes = 0;     // per sample, sent to the next layer
   // Parts of the stash, per sample: what B adds, which is there once where W follows its B at once;
@@ -68,6 +66,9 @@ struct Layer {
   // The part of its operations and parameters that is cut by heads among the devices that share it;
   // the rest is cut evenly.
   double head_share = 0;
+  // Of weights that are not trained: their bytes, and the part of forward_flops that is theirs.
+  int64_t frozen_bytes = 0;
+  double frozen_flops = 0;
 };
 
 struct Model {

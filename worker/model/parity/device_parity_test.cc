@@ -116,7 +116,7 @@ TEST_CASE("on_devices_steps_of_every_optimizer_have_pytorchs_losses") {
   }
 }
 
-// Those of the model, with an adapter that adds nothing yet.
+// The adapter adds nothing yet.
 TEST_CASE("on_devices_frozen_weights_make_pytorchs_logits") {
   OnEveryDevice([](const BackendUnderTest& under_test, std::unique_ptr<Backend> backend,
                    const std::string& name) {
