@@ -30,6 +30,7 @@ ELSEWHERE = {
     "apt install": PACKAGES, "systemctl": PACKAGES, "editor": "a person's", "kubectl": "tests/deploy:kubernetes_test, without a cluster",
     "TOKEN=$(kubectl": "tests/deploy:kubernetes_test, without a cluster",
     "atoll run tune.toml": "tests/e2e:tutorial_test",
+    "atoll submit stable.toml": "tests/e2e:evaluation_test", "atoll submit --from": "tests/e2e:evaluation_test",
     "atoll init --host coordinator.example": PACKAGES + ", with the packages' folders", "atoll token create --role worker": PACKAGES,
     "atoll-worker --coordinator c1.example": "tests/e2e:coordinators_test, with etcd", "atoll-worker --join TOKEN@c1": "tests/e2e:coordinators_test",
     "atoll --coordinator c1.example": "tests/e2e:coordinators_test",
