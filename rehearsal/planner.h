@@ -3,8 +3,8 @@
 // A search is made once for each kind of island: members in the same order, with the same devices
 // and like links between their sites, have the same plan under other names.
 //
-// What cores carry of a plan is its members, its step's time and one replica a member: cores decide
-// by who takes part, and their messages stay small. The real plan says what survives a loss.
+// A core carries of a plan its members, its step's time and one replica a member: cores decide by
+// who takes part, and their messages stay small. The real plan says what survives a loss.
 
 #ifndef ATOLL_REHEARSAL_PLANNER_H_
 #define ATOLL_REHEARSAL_PLANNER_H_

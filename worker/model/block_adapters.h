@@ -1,10 +1,10 @@
 // The adapters of one product of a block: of the matrices that multiply one input. Not for use
 // outside this folder.
 //
-// Of a tensor-parallel group, where the product's outputs are cut, A is whole on every rank and B
-// has its rows; where its input is cut, A has its columns and B is whole. So of the former B sums
-// up the gradient of A x, of the latter F sums up A x: what every rank holds whole has the same
-// gradient on all.
+// In a tensor-parallel group, where the product's outputs are cut, A is whole on every rank and B
+// is cut by rows, and the backward pass sums the gradient of A x over the ranks. Where its input is
+// cut, A is cut by columns and B is whole, and the forward pass sums A x. So parameters that every
+// rank holds whole have the same gradient on all.
 
 #ifndef ATOLL_WORKER_MODEL_BLOCK_ADAPTERS_H_
 #define ATOLL_WORKER_MODEL_BLOCK_ADAPTERS_H_

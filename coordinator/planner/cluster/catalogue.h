@@ -66,7 +66,7 @@ struct Layer {
   // The part of its operations and parameters that is cut by heads among the devices that share it;
   // the rest is cut evenly.
   double head_share = 0;
-  // Of weights that are not trained: their bytes, and the part of forward_flops that is theirs.
+  // Weights that are not trained: their bytes, and the part of forward_flops that is theirs.
   int64_t frozen_bytes = 0;
   double frozen_flops = 0;
 };
