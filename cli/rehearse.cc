@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "cli/job_file.h"
 #include "cli/read_text.h"
@@ -98,6 +99,11 @@ std::string TimeText(double seconds) {
                            : absl::StrFormat("%.2f h", seconds / 3600);
 }
 
+// Names a use of device-time in words.
+std::string UseText(int use) {
+  return absl::StrReplaceAll(rehearsal::Name(static_cast<rehearsal::Use>(use)), {{"_", " "}});
+}
+
 std::string CostText(const FailureCost& cost, const JobSpec& spec) {
   const rehearsal::Failure& failure = cost.failure;
   std::string parts;
@@ -105,7 +111,7 @@ std::string CostText(const FailureCost& cost, const JobSpec& spec) {
     const double hours = cost.uses[static_cast<size_t>(u)] / 3600;
     if (hours < 0.05 * cost.total() / 3600) continue;
     absl::StrAppendFormat(&parts, "%s%s %s", parts.empty() ? "" : ", ", NumberText(hours, 3),
-                          rehearsal::Name(static_cast<rehearsal::Use>(u)));
+                          UseText(u));
   }
   return absl::StrFormat(
       "  %s %s, %s into run %d: %s device-hours (%s); may help: %s\n",
@@ -133,7 +139,7 @@ std::string AnswerText(const RehearseFlags& flags, const JobSpec& spec, const An
   absl::StrAppend(&text, table.Text(), "\ndevice-time:");
   for (int u = 0; u < rehearsal::kUses; ++u) {
     absl::StrAppend(&text, u == 0 ? " " : ", ", ShareText(answer.shares[static_cast<size_t>(u)]),
-                    " ", rehearsal::Name(static_cast<rehearsal::Use>(u)));
+                    " ", UseText(u));
   }
   absl::StrAppend(&text, "\n");
   if (!answer.dearest.empty()) absl::StrAppend(&text, "\nwhat cost most:\n");
