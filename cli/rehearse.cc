@@ -101,7 +101,8 @@ std::string TimeText(double seconds) {
 
 // Names a use of device-time in words.
 std::string UseText(int use) {
-  return absl::StrReplaceAll(rehearsal::Name(static_cast<rehearsal::Use>(use)), {{"re_", "re-"}, {"_", " "}});
+  return absl::StrReplaceAll(rehearsal::Name(static_cast<rehearsal::Use>(use)),
+                             {{"re_", "re-"}, {"_", " "}});
 }
 
 std::string CostText(const FailureCost& cost, const JobSpec& spec) {
