@@ -69,7 +69,8 @@ void Cluster::CrashServer(ServerNode& node) {
   }
   node.Crash();
   ++crashes_;
-  if (!node.site().empty() && world_.rng.Chance(world_.options.site_disk_lost)) node.LoseDisk();
+  const bool lost = !node.site().empty() && world_.rng.Chance(world_.options.site_disk_lost);
+  if (lost && !world_.coordinator_node->mistaken()) node.LoseDisk();
   const auto restart = [&node] {
     if (!node.alive()) node.Start();
   };
@@ -258,12 +259,13 @@ void Cluster::CrashCoordinator() {
                           });
     return;
   }
-  // A member that has not joined a cluster yet would join the other one for good.
-  const auto joined = [](const auto& member) { return !member->mark().cluster.empty(); };
-  const bool other_cluster = world_.rng.Chance(0.5) &&
-                             std::ranges::all_of(world_.servers, joined) &&
-                             std::ranges::all_of(world_.workers, joined);
-  world_.timeline.After(world_.UpTo(seconds(1)), [this, &node, other_cluster, restart] {
+  const bool of_other = world_.rng.Chance(0.5);
+  world_.timeline.After(world_.UpTo(seconds(1)), [this, &node, of_other, restart] {
+    // A member that has not joined a cluster yet, or has just lost its disk, would join the other
+    // one for good.
+    const auto joined = [](const auto& member) { return !member->mark().cluster.empty(); };
+    const bool other_cluster = of_other && std::ranges::all_of(world_.servers, joined) &&
+                               std::ranges::all_of(world_.workers, joined);
     if (!node.alive()) node.StartEmpty(other_cluster);
     world_.timeline.After(seconds(1) + world_.UpTo(seconds(8)), restart);
   });
