@@ -156,6 +156,7 @@ class Cluster:
         os.makedirs(self.folder, exist_ok=True)
         self.address = f"127.0.0.1:{free_port()}"
         self.daemons = {}
+        self.kept = set()  # daemons that are started again when they fail, as systemd does
         self.cli, self.cli_flags = [], []  # what goes before the CLI's program and after it
 
     def __enter__(self):
@@ -217,6 +218,7 @@ class Cluster:
             self._add(f"c{i + 1}", "atoll-coordinator", "--listen=" + address, "--store=" + store,
                       *flags)
         self.coordinator_at = {f"c{i + 1}": address for i, address in enumerate(addresses)}
+        self.kept = set(self.coordinator_at)
         self.address = ",".join(addresses)
 
     def leader(self):
@@ -260,6 +262,13 @@ class Cluster:
                 raise ClusterError(f"{daemon.name} ended with code {daemon.process.returncode}; "
                                    f"the end of its log:\n{daemon.log()[-1500:]}")
 
+    def _restart_failed(self):
+        """A coordinator ends by itself, with 1, when its etcd answers too late: on a busy machine at any time."""
+        for name in self.kept:
+            daemon = self.daemons[name]
+            if daemon.process is not None and daemon.process.poll() == 1:
+                daemon.start()
+
     def wait_until(self, what, condition, timeout_s=60, every_s=0.2, slowest_s=0):
         """Waits for condition() to be true; returns its value. It polls less and less often, down to once in
         slowest_s."""
@@ -275,5 +284,6 @@ class Cluster:
                 return value
             if time.monotonic() > limit:
                 raise ClusterError(f"no {what} within {timeout_s} s; logs: {self.folder}")
+            self._restart_failed()
             time.sleep(every_s)
             every_s = max(every_s, min(1.25 * every_s, slowest_s))
