@@ -168,8 +168,11 @@ void TakeHeld(State& s, Job& job, Server& server, const HeldJob* held, bool fres
     SetProblem(s, job, name, link.ahead ? kStoreIsOlder : WhyNotCatchUp(job, name, version, held));
   }
   link.known = link.problem.empty();
-  if (!link.known || job.ended()) return;
+  if (job.ended()) return;
+  // Of one that is not known, too: no round collects statistics of what it has lost, which would
+  // never come, and for which what fills its shards would wait.
   TakeStaged(job, name, held, fresh);
+  if (!link.known) return;
   AnswerEarlyPushes(s, job, job.rounds);
 }
 
