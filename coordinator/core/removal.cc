@@ -99,6 +99,7 @@ void RemoveTheJob(State& s, Job& job, absl::string_view how) {
   for (auto& [server, link] : kept.rounds.links) {
     const Server* member = s.FindServer(server);
     link.known = link.known || (member != nullptr && member->attached);
+    link.problem.clear();  // a hello that comes twice would be one of a server with a problem
   }
   kept.bytes_held = std::move(job.bytes_held);
   kept.dirty.record = kept.dirty.progress = true;
