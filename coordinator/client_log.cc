@@ -1,7 +1,5 @@
-#include "coordinator/client_log.h"
-
 #include "common/net/control/grpc_status.h"
-#include "coordinator/client_views.h"
+#include "coordinator/client_answers.h"
 
 namespace atl {
 namespace {

@@ -1,14 +1,11 @@
-#include "coordinator/client_plans.h"
-
 #include "absl/strings/str_cat.h"
 #include "common/protocol/trace_limit.h"
 #include "common/protocol/wire.h"
 #include "common/status.h"
-#include "coordinator/client_views.h"
+#include "coordinator/client_answers.h"
 #include "coordinator/measurements/live_profile.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/planning/predicted_step.h"
-#include "proto/coordinator.pb.h"
 
 namespace atl {
 namespace {

@@ -9,12 +9,9 @@
 #include "common/protocol/wire.h"
 #include "common/status.h"
 #include "coordinator/change_settings.h"
-#include "coordinator/client_log.h"
-#include "coordinator/client_plans.h"
-#include "coordinator/client_views.h"
+#include "coordinator/client_answers.h"
 #include "coordinator/shared_view.h"
 #include "coordinator/trust/authorizer.h"
-#include "coordinator/watchers.h"
 #include "coordinator/wire.h"
 #include "proto/coordinator.grpc.pb.h"
 

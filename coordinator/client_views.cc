@@ -1,11 +1,9 @@
-#include "coordinator/client_views.h"
-
 #include "absl/strings/str_cat.h"
 #include "common/version.h"
 #include "common/wall_clock.h"
+#include "coordinator/client_answers.h"
 #include "coordinator/measurements/live_profile.h"
 #include "coordinator/wire.h"
-#include "proto/coordinator.pb.h"
 
 namespace atl {
 

@@ -40,11 +40,9 @@ constexpr int kPageThreads = 40;
 constexpr int kPageStreams = 32;
 constexpr auto kLoopLimit = std::chrono::seconds(5);
 
-}  // namespace
-
-class LeadingServer::Impl {
+class Leader : public LeadingServer {
  public:
-  Impl(AccessControl* access, std::unique_ptr<CoordinatorLoop> loop, const std::string& state_dir)
+  Leader(AccessControl* access, std::unique_ptr<CoordinatorLoop> loop, const std::string& state_dir)
       : access_(access),
         loop_(std::move(loop)),
         members_(loop_.get(), access_),
@@ -98,18 +96,18 @@ class LeadingServer::Impl {
     return absl::OkStatus();
   }
 
-  int port() const { return listener_->port(); }
-  std::string page_url() const { return page_ == nullptr ? "" : page_->url(); }
-  std::string metrics_url() const { return monitor_ == nullptr ? "" : monitor_->url(); }
-  void Stop() { loop_->Stop(); }
+  int port() const override { return listener_->port(); }
+  std::string page_url() const override { return page_ == nullptr ? "" : page_->url(); }
+  std::string metrics_url() const override { return monitor_ == nullptr ? "" : monitor_->url(); }
+  void Stop() override { loop_->Stop(); }
 
-  absl::Status Run() {
+  absl::Status Run() override {
     const absl::Status status = loop_->Run();
     ShutDown();
     return status;
   }
 
-  ~Impl() {
+  ~Leader() override {
     loop_->Stop();  // drops tasks, which ends their calls
     if (server_ != nullptr) ShutDown();
     page_.reset();
@@ -235,6 +233,8 @@ class LeadingServer::Impl {
   std::unique_ptr<HttpServer> monitor_;
 };
 
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
     AccessControl* access, const std::string& listen) {
   if (!access->has_authority()) return ListenCredentials(access->tls(), listen);
@@ -250,17 +250,9 @@ absl::StatusOr<std::unique_ptr<LeadingServer>> LeadingServer::Start(const Server
   ATOLL_ASSIGN_OR_RETURN(auto loop,
                          CoordinatorLoop::Open(std::move(store), options.state_dir, options.cluster,
                                                access->cluster(), options.core));
-  auto impl = std::make_unique<Impl>(access, std::move(loop), options.state_dir);
+  auto impl = std::make_unique<Leader>(access, std::move(loop), options.state_dir);
   ATOLL_RETURN_IF_ERROR(impl->Listen(options));
-  return std::unique_ptr<LeadingServer>(new LeadingServer(std::move(impl)));
+  return impl;
 }
-
-LeadingServer::LeadingServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-LeadingServer::~LeadingServer() = default;
-int LeadingServer::port() const { return impl_->port(); }
-std::string LeadingServer::page_url() const { return impl_->page_url(); }
-std::string LeadingServer::metrics_url() const { return impl_->metrics_url(); }
-absl::Status LeadingServer::Run() { return impl_->Run(); }
-void LeadingServer::Stop() { impl_->Stop(); }
 
 }  // namespace atl

@@ -23,22 +23,16 @@ class LeadingServer {
   static absl::StatusOr<std::unique_ptr<LeadingServer>> Start(const ServerOptions& options,
                                                               AccessControl* access,
                                                               std::unique_ptr<Store> store);
-  ~LeadingServer();
+  virtual ~LeadingServer() = default;
 
-  int port() const;                 // that it listens on
-  std::string page_url() const;     // of the web page; empty: none
-  std::string metrics_url() const;  // without "/metrics"; empty: none
+  virtual int port() const = 0;                 // that it listens on
+  virtual std::string page_url() const = 0;     // of the web page; empty: none
+  virtual std::string metrics_url() const = 0;  // without "/metrics"; empty: none
 
   // Serves until Stop (OK), or until the store fails or is another process's, and then ends all
   // connections. Once.
-  absl::Status Run();
-  void Stop();  // any thread
-
- private:
-  class Impl;
-  explicit LeadingServer(std::unique_ptr<Impl> impl);
-
-  std::unique_ptr<Impl> impl_;
+  virtual absl::Status Run() = 0;
+  virtual void Stop() = 0;  // any thread
 };
 
 }  // namespace atl

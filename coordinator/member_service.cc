@@ -302,47 +302,30 @@ class Stream : public SendingStream<BytesReactor, grpc::ByteBuffer> {
 class MemberService::Impl {
  public:
   Impl(CoordinatorLoop* loop, AccessControl* access)
-      : loop(loop),
-        worker_registry(loop, access),
-        server_registry(loop, access),
-        workers(this, loop),
-        servers(this, loop) {
-    loop->send_to_worker = [this](const ToWorker& m) { worker_registry.Send(m); };
-    loop->send_to_server = [this](const ToServer& m) { server_registry.Send(m); };
+      : loop(loop), workers(loop, access, &streams), servers(loop, access, &streams) {
+    loop->send_to_worker = [this](const ToWorker& m) { workers.registry.Send(m); };
+    loop->send_to_server = [this](const ToServer& m) { servers.registry.Send(m); };
   }
 
-  class Workers
-      : public v1::WorkerControl::WithRawCallbackMethod_Attach<v1::WorkerControl::Service> {
-   public:
-    Workers(Impl* impl, CoordinatorLoop* loop) : impl_(impl), loop_(loop) {}
+  template <class Kind, class Base>
+  struct Service : Base {
+    Service(CoordinatorLoop* loop, AccessControl* access, std::atomic<int>* streams)
+        : loop(loop), streams(streams), registry(loop, access) {}
     BytesReactor* Attach(grpc::CallbackServerContext* context) override {
-      return Stream<WorkerKind>::Begin(loop_, &impl_->worker_registry, *context, &impl_->streams);
+      return Stream<Kind>::Begin(loop, &registry, *context, streams);
     }
 
-   private:
-    Impl* const impl_;
-    CoordinatorLoop* const loop_;
-  };
-
-  class Servers
-      : public v1::ServerControl::WithRawCallbackMethod_Attach<v1::ServerControl::Service> {
-   public:
-    Servers(Impl* impl, CoordinatorLoop* loop) : impl_(impl), loop_(loop) {}
-    BytesReactor* Attach(grpc::CallbackServerContext* context) override {
-      return Stream<ServerKind>::Begin(loop_, &impl_->server_registry, *context, &impl_->streams);
-    }
-
-   private:
-    Impl* const impl_;
-    CoordinatorLoop* const loop_;
+    CoordinatorLoop* const loop;
+    std::atomic<int>* const streams;
+    Registry<Kind> registry;
   };
 
   CoordinatorLoop* const loop;
   std::atomic<int> streams = 0;
-  Registry<WorkerKind> worker_registry;
-  Registry<ServerKind> server_registry;
-  Workers workers;
-  Servers servers;
+  Service<WorkerKind, v1::WorkerControl::WithRawCallbackMethod_Attach<v1::WorkerControl::Service>>
+      workers;
+  Service<ServerKind, v1::ServerControl::WithRawCallbackMethod_Attach<v1::ServerControl::Service>>
+      servers;
 };
 
 MemberService::MemberService(CoordinatorLoop* loop, AccessControl* access)
@@ -351,15 +334,15 @@ MemberService::~MemberService() = default;
 
 void MemberService::EndRevoked() {
   impl_->loop->Post([impl = impl_.get()](Instant now) {
-    impl->worker_registry.EndRevoked(now);
-    impl->server_registry.EndRevoked(now);
+    impl->workers.registry.EndRevoked(now);
+    impl->servers.registry.EndRevoked(now);
   });
 }
 
 void MemberService::SendKeys() {
   impl_->loop->Post([impl = impl_.get()](Instant) {
-    impl->worker_registry.SendKeys();
-    impl->server_registry.SendKeys();
+    impl->workers.registry.SendKeys();
+    impl->servers.registry.SendKeys();
   });
 }
 

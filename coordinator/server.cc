@@ -55,11 +55,9 @@ absl::Status CheckOwnCertificate(const TlsOptions& tls) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-class CoordinatorServer::Impl {
+class Coordinator : public CoordinatorServer {
  public:
-  Impl(ServerOptions options, std::unique_ptr<AccessControl> access)
+  Coordinator(ServerOptions options, std::unique_ptr<AccessControl> access)
       : options_(std::move(options)), access_(std::move(access)) {}
 
   absl::Status Start() {
@@ -80,12 +78,14 @@ class CoordinatorServer::Impl {
     return Lead(std::move(store));
   }
 
-  int port() const { return port_; }
-  std::string address() const { return WithPort(options_.listen, port_); }
-  std::string page_url() const { return page_url_; }
-  std::string metrics_url() const { return leading_ == nullptr ? "" : leading_->metrics_url(); }
+  int port() const override { return port_; }
+  std::string address() const override { return WithPort(options_.listen, port_); }
+  std::string page_url() const override { return page_url_; }
+  std::string metrics_url() const override {
+    return leading_ == nullptr ? "" : leading_->metrics_url();
+  }
 
-  absl::Status Run() {
+  absl::Status Run() override {
     if (standby_ != nullptr) {
       auto store = WaitToLead();
       if (absl::IsCancelled(store.status())) return absl::OkStatus();
@@ -95,7 +95,7 @@ class CoordinatorServer::Impl {
     return leading_->Run();
   }
 
-  void Stop() {
+  void Stop() override {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     if (leading_ != nullptr) leading_->Stop();
@@ -181,24 +181,17 @@ class CoordinatorServer::Impl {
   std::string page_url_;
 };
 
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(ServerOptions options) {
   RaiseDescriptorLimit();
   ATOLL_RETURN_IF_ERROR(CheckRoom(0));
   // Flags first: a wrong one must not take an epoch.
   ATOLL_ASSIGN_OR_RETURN(auto access, AccessControl::Open(options.state_dir + "/trust", options.tls,
                                                           options.certificate_lifetime_s));
-  auto impl = std::make_unique<Impl>(std::move(options), std::move(access));
+  auto impl = std::make_unique<Coordinator>(std::move(options), std::move(access));
   ATOLL_RETURN_IF_ERROR(impl->Start());
-  return std::unique_ptr<CoordinatorServer>(new CoordinatorServer(std::move(impl)));
+  return impl;
 }
-
-CoordinatorServer::CoordinatorServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-CoordinatorServer::~CoordinatorServer() = default;
-int CoordinatorServer::port() const { return impl_->port(); }
-std::string CoordinatorServer::address() const { return impl_->address(); }
-std::string CoordinatorServer::page_url() const { return impl_->page_url(); }
-std::string CoordinatorServer::metrics_url() const { return impl_->metrics_url(); }
-absl::Status CoordinatorServer::Run() { return impl_->Run(); }
-void CoordinatorServer::Stop() { impl_->Stop(); }
 
 }  // namespace atl

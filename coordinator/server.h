@@ -51,23 +51,17 @@ class CoordinatorServer {
   // Listens and, with the store in its state folder, recovers; nothing is answered before Run, but
   // by a standby. The error names the flag or file.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(ServerOptions options);
-  ~CoordinatorServer();
+  virtual ~CoordinatorServer() = default;
 
-  int port() const;                 // that it listens on
-  std::string address() const;      // the same with the host of options.listen
-  std::string page_url() const;     // of the web page; empty: none
-  std::string metrics_url() const;  // without "/metrics"; empty: none
+  virtual int port() const = 0;                 // that it listens on
+  virtual std::string address() const = 0;      // the same with the host of options.listen
+  virtual std::string page_url() const = 0;     // of the web page; empty: none
+  virtual std::string metrics_url() const = 0;  // without "/metrics"; empty: none
 
   // Serves until Stop (OK), or until the store fails or is another coordinator's, and then ends all
   // connections. Once.
-  absl::Status Run();
-  void Stop();  // any thread
-
- private:
-  class Impl;
-  explicit CoordinatorServer(std::unique_ptr<Impl> impl);
-
-  std::unique_ptr<Impl> impl_;
+  virtual absl::Status Run() = 0;
+  virtual void Stop() = 0;  // any thread
 };
 
 }  // namespace atl

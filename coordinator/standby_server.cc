@@ -67,12 +67,10 @@ class RefusingService : public grpc::CallbackGenericService {
   const Signpost* const signpost_;
 };
 
-}  // namespace
-
-class StandbyServer::Impl {
+class Standby : public StandbyServer {
  public:
-  Impl() : service_(&signpost_) {}
-  ~Impl() {
+  Standby() : service_(&signpost_) {}
+  ~Standby() override {
     page_.reset();
     if (listener_ != nullptr) listener_->Stop();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
@@ -104,9 +102,9 @@ class StandbyServer::Impl {
     return absl::OkStatus();
   }
 
-  int port() const { return listener_->port(); }
-  std::string page_url() const { return page_ == nullptr ? "" : page_->url(); }
-  void SetLeader(const std::string& address, const std::string& page_url) {
+  int port() const override { return listener_->port(); }
+  std::string page_url() const override { return page_ == nullptr ? "" : page_->url(); }
+  void SetLeader(const std::string& address, const std::string& page_url) override {
     signpost_.Set(address, page_url);
   }
 
@@ -132,19 +130,13 @@ class StandbyServer::Impl {
   std::unique_ptr<HttpServer> page_;
 };
 
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<StandbyServer>> StandbyServer::Start(const ServerOptions& options,
                                                                     AccessControl* access) {
-  auto impl = std::make_unique<Impl>();
+  auto impl = std::make_unique<Standby>();
   ATOLL_RETURN_IF_ERROR(impl->Listen(options, access));
-  return std::unique_ptr<StandbyServer>(new StandbyServer(std::move(impl)));
-}
-
-StandbyServer::StandbyServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-StandbyServer::~StandbyServer() = default;
-int StandbyServer::port() const { return impl_->port(); }
-std::string StandbyServer::page_url() const { return impl_->page_url(); }
-void StandbyServer::SetLeader(const std::string& address, const std::string& page_url) {
-  impl_->SetLeader(address, page_url);
+  return impl;
 }
 
 }  // namespace atl

@@ -17,19 +17,13 @@ class StandbyServer {
   // Listens for calls, and for the web page if options say so. `access` outlives it.
   static absl::StatusOr<std::unique_ptr<StandbyServer>> Start(const ServerOptions& options,
                                                               AccessControl* access);
-  ~StandbyServer();
+  virtual ~StandbyServer() = default;
 
-  int port() const;
-  std::string page_url() const;  // empty: none
+  virtual int port() const = 0;
+  virtual std::string page_url() const = 0;  // empty: none
 
   // Returns who leads; an empty page: it has none. Any thread.
-  void SetLeader(const std::string& address, const std::string& page_url);
-
- private:
-  class Impl;
-  explicit StandbyServer(std::unique_ptr<Impl> impl);
-
-  std::unique_ptr<Impl> impl_;
+  virtual void SetLeader(const std::string& address, const std::string& page_url) = 0;
 };
 
 }  // namespace atl

@@ -140,7 +140,7 @@ void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& b
   job.rounds.fences_changed = true;
 }
 
-void ForgetValidation(JobProgress& progress) {
+void ForgetValidation(ProgressRecord& progress) {
   progress.validators.clear();
   progress.validation_sets.clear();
   progress.evaluations.clear();
@@ -178,7 +178,7 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   TakeShards(s, job, *whole, by_server);
   ForgetRounds(job, image.round);
   job.recovered = false;
-  JobProgress& progress = job.EditProgress();
+  ProgressRecord& progress = job.EditProgress();
   progress.job = job.id();
   progress.outdated.clear();
   progress.restored = false;
@@ -191,11 +191,13 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   if (whole->newest != nullptr) {
     job.rounds.EditDecision(image.round) = DecisionFrom(job.id(), *whole->newest);
     // FinishRound takes the newest as soon as all servers have applied it.
-    const int64_t skipped = job.rounds.progress.skipped_sequences;
-    job.rounds.EditProgress() = {whole->ended ? whole->version : whole->version - 1,
-                                 image.tokens_committed - (whole->ended ? 0 : image.tokens),
-                                 image.round};
-    job.rounds.EditProgress().skipped_sequences = skipped;  // servers do not know it
+    // Servers do not know what was skipped: that stays.
+    progress.version = whole->ended ? whole->version : whole->version - 1;
+    progress.tokens_committed = image.tokens_committed - (whole->ended ? 0 : image.tokens);
+    progress.round = image.round;
+    progress.rounds_since = progress.steps_since = progress.masked_since = 0;
+    progress.loss_since = 0;
+    progress.steps_between_pushes = 0;
     progress.validated_version = image.validated_version;
     progress.validation_loss = image.validation_loss;
     progress.first_validation_loss = image.first_validation_loss;

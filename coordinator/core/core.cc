@@ -55,11 +55,12 @@ struct EventHandler {
 
 // Returns the job of a request about one job, or of an answer to one of the core's own.
 JobId JobFromEvent(const CoordinatorEvent& event) {
-  if (const auto* control = std::get_if<ControlJob>(&event)) return control->job;
-  if (const auto* change = std::get_if<ChangeSettings>(&event)) return change->job;
-  if (const auto* plan = std::get_if<PlanMade>(&event)) return plan->job;
-  if (const auto* grouped = std::get_if<WorkersGrouped>(&event)) return grouped->job;
-  return "";
+  return std::visit(
+      [](const auto& e) -> JobId {
+        if constexpr (requires { e.job; }) return e.job;
+        return "";
+      },
+      event);
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ void FlushJob(State& s, Job& job, std::vector<StoreWrite>& writes) {
     writes.push_back({job.record, false});
     NoteServerUse(s, job);
   }
-  if (dirty.progress || job.rounds.dirty.progress) writes.push_back({job.StoredProgress(), false});
+  if (dirty.progress) writes.push_back({job.progress, false});
   for (IslandId id : dirty.islands) writes.push_back({job.islands.at(id), false});
   FlushRounds(job.id(), job.rounds, writes);
   for (IslandId id : dirty.plans) {
@@ -102,7 +102,6 @@ struct Loader {
   absl::Status operator()(const ProgressRecord& r) const {
     return Into(r.job, [&](Job& job) {
       job.progress = r;
-      job.rounds.progress = r;
       return true;
     });
   }
@@ -172,7 +171,7 @@ absl::Status CheckShards(const State& s, const Job& job) {
 // Checks that what its progress and its records name exists.
 absl::Status CheckIslands(const State& s, const Job& job) {
   if (job.record.removed) return absl::OkStatus();  // with its islands
-  const StoreRecord progress = job.StoredProgress();
+  const StoreRecord progress = job.progress;
   const auto is_island = [&](IslandId id) { return job.islands.contains(id); };
   if (job.progress.initializer >= 0 && !is_island(job.progress.initializer)) {
     return Damaged(progress, "no island is to make the initial weights");
@@ -301,7 +300,7 @@ std::vector<StoreRecord> AllRecords(const State& s) {
   s.ForEachMember([&](const Member& member) { records.push_back(member.record); });
   for (const auto& [number, job] : s.jobs) {
     records.push_back(job.record);
-    records.push_back(job.StoredProgress());
+    records.push_back(job.progress);
     AppendParts(job, &records);
   }
   std::vector<std::pair<std::string, size_t>> order;

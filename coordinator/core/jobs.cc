@@ -25,19 +25,6 @@
 namespace atl::coord {
 namespace {
 
-// An IslandOrder or a MemberOrder.
-template <typename Order>
-Order StopOrder(State& s, const Job& job, Generation generation, const std::string& reason) {
-  Order stop;
-  stop.job = job.id();
-  stop.spec = job.spec();
-  stop.generation = generation;
-  stop.sequence = s.NextSequence();
-  stop.run = RunState::kStop;
-  stop.reason = reason;
-  return stop;
-}
-
 // Workers that may get the job into an island, as leader or follower.
 void StopWorkers(State& s, Job& job, const std::string& reason) {
   for (const NodeId& name : std::set(s.candidates)) {
@@ -45,22 +32,20 @@ void StopWorkers(State& s, Job& job, const std::string& reason) {
     if (member.candidate_for != job.id()) continue;
     s.SetCandidate(member, "");
     // It may be busy with the job's files for long, and another job may need it.
-    s.Send(member, StopOrder<IslandOrder>(s, job, job.progress.plan_generation, reason));
+    SendStop<IslandOrder>(s, member, job.id(), IslandOrder().island, job.progress.plan_generation,
+                          reason);
   }
   for (const auto& [id, order] : job.orders) {
     const IslandRecord& island = job.islands.at(id);
     const Worker* worker = s.FindWorker(island.worker);
     if (worker == nullptr || !worker->attached) continue;
-    IslandOrder stop = StopOrder<IslandOrder>(s, job, island.generation, reason);
-    stop.island = id;
-    s.Send(*worker, std::move(stop));  // its heartbeats show whether this was lost
+    // Its heartbeats show whether this was lost.
+    SendStop<IslandOrder>(s, *worker, job.id(), id, island.generation, reason);
   }
   for (const auto& [name, sent] : job.member_orders) {
     const Worker* worker = s.FindWorker(name);
     if (worker == nullptr || !worker->attached) continue;
-    MemberOrder stop = StopOrder<MemberOrder>(s, job, sent.generation, reason);
-    stop.island = sent.island;
-    s.Send(*worker, std::move(stop));
+    SendStop<MemberOrder>(s, *worker, job.id(), sent.island, sent.generation, reason);
   }
   job.orders.clear();
   job.member_orders.clear();
@@ -79,7 +64,7 @@ void Start(State& s, Job& job) {
 
 // True if the state changed.
 bool AdvanceFinishing(State& s, Job& job) {
-  const JobProgress& progress = job.progress;
+  const ProgressRecord& progress = job.progress;
   if (!progress.validated_final) {
     const Duration limit = job.spec().evaluation.empty() ? s.options.final_validation_limit
                                                          : s.options.final_evaluation_limit;
@@ -92,21 +77,20 @@ bool AdvanceFinishing(State& s, Job& job) {
     }
     if (given_up && progress.validate_version != kNoVersion) {
       s.Log(job.id(), Severity::kWarning,
-            absl::StrCat("the validation of version ", job.rounds.progress.version,
-                         " timed out after ", Seconds(limit), " s"));
+            absl::StrCat("the validation of version ", job.progress.version, " timed out after ",
+                         Seconds(limit), " s"));
     }
     job.EditProgress().validated_final = true;
     RetryServersNow(s, job);
     return true;
   }
-  const bool saved =
-      std::all_of(job.rounds.links.begin(), job.rounds.links.end(), [&](const auto& entry) {
-        return entry.second.snapshot_version >= job.rounds.progress.version;
-      });
+  const bool saved = std::all_of(
+      job.rounds.links.begin(), job.rounds.links.end(),
+      [&](const auto& entry) { return entry.second.snapshot_version >= job.progress.version; });
   if (!saved) return false;
   StopJob(s, job, JobState::kDone,
-          absl::StrCat("all ", job.rounds.progress.tokens_committed, " ", TokenUnit(job),
-                       " are committed in ", CountText(job.rounds.progress.version, "round")));
+          absl::StrCat("all ", job.progress.tokens_committed, " ", TokenUnit(job),
+                       " are committed in ", CountText(job.progress.version, "round")));
   return true;
 }
 
@@ -133,14 +117,14 @@ absl::StatusOr<JobId> FreeId(const State& s, const SubmitJob& request) {
 void ResumeFailed(State& s, Job& job) {
   for (auto& [name, worker] : s.workers) worker.refused.erase(job.id());
   if (job.record.shards.empty()) return s.SetState(job, JobState::kQueued, "resumed by a user");
-  JobProgress& progress = job.EditProgress();
+  ProgressRecord& progress = job.EditProgress();
   progress.initializer = -1;
   progress.validators.clear();
   job.validate_by = kNever;
   job.rounds.fences_changed = true;
   for (auto& [server, link] : job.rounds.links) link.assigned = false;
   RetryServersNow(s, job);
-  s.SetState(job, job.rounds.progress.version < 0 ? JobState::kInitializing : JobState::kRunning,
+  s.SetState(job, job.progress.version < 0 ? JobState::kInitializing : JobState::kRunning,
              "resumed by a user");
 }
 
@@ -194,7 +178,7 @@ absl::Status Control(State& s, Job& job, const ControlJob& request) {
       }
       break;
     case JobCommand::kNoteExport:
-      if (request.version < 0 || request.version > job.rounds.progress.version) {
+      if (request.version < 0 || request.version > job.progress.version) {
         return refuse(
             absl::StrCat("version ", request.version, " is not one of its committed versions"));
       }
@@ -309,14 +293,14 @@ void FailCrashed(State& s) {
 }
 
 bool AdvanceJob(State& s, Job& job) {
-  const JobProgress& progress = job.progress;
+  const ProgressRecord& progress = job.progress;
   if (job.stale()) return !job.record.site && RebuildIfWhole(s, job);
   switch (progress.state) {
     case JobState::kPreparing:
       return AdvancePreparing(s, job);
     case JobState::kInitializing:
       if (FailIfRefused(s, job)) return true;
-      if (job.rounds.progress.version >= 0) {
+      if (job.progress.version >= 0) {
         s.SetState(job, JobState::kRunning,
                    job.record.site ? "its servers have the parameters"
                                    : "the initial weights are committed");
@@ -324,9 +308,8 @@ bool AdvanceJob(State& s, Job& job) {
       }
       if (IsBranching(job)) {
         // Once it is decided, nothing more comes from there.
-        const absl::Status origin = job.rounds.decided_version() == kNoVersion
-                                        ? CheckOrigin(s, job.spec())
-                                        : absl::OkStatus();
+        const absl::Status origin =
+            job.decided_version() == kNoVersion ? CheckOrigin(s, job.spec()) : absl::OkStatus();
         if (!origin.ok()) {
           FailJob(s, job, std::string(origin.message()));
           return true;
@@ -339,7 +322,7 @@ bool AdvanceJob(State& s, Job& job) {
     case JobState::kPaused:
       if (FailIfRefused(s, job)) return true;
       if (!job.record.site && job.ledger->Count(LedgerUse::kCommitted) == job.ledger->budget() &&
-          job.rounds.decided_version() == job.rounds.progress.version) {
+          job.decided_version() == job.progress.version) {
         s.SetState(job, JobState::kFinishing, "all tokens are committed");
         return true;
       }

@@ -338,10 +338,9 @@ bool FailIfRefused(State& s, Job& job) {
     if (worker == nullptr || !worker->refused.contains(job.id())) return false;
   }
   int64_t refused = 0;
-  const std::string at =
-      job.rounds.progress.version == kNoVersion
-          ? ""
-          : absl::StrCat("stopped at version ", job.rounds.progress.version, ": ");
+  const std::string at = job.progress.version == kNoVersion
+                             ? ""
+                             : absl::StrCat("stopped at version ", job.progress.version, ": ");
   FailJob(s, job, absl::StrCat(at, "no worker can run it: ", Refusals(s, job, refused)));
   return true;
 }

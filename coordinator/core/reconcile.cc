@@ -105,7 +105,7 @@ bool IsChanged(const Job& job) {
   const Dirty& dirty = job.dirty;
   const RoundsDirty& rounds = job.rounds.dirty;
   return dirty.record || dirty.progress || !dirty.islands.empty() || !dirty.plans.empty() ||
-         rounds.progress || !rounds.contributions.empty() || !rounds.decisions.empty();
+         !rounds.contributions.empty() || !rounds.decisions.empty();
 }
 
 // Counts changed jobs as touched.

@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "common/ids.h"
+#include "common/protocol/job_spec.h"
 #include "coordinator/core/records.plain.h"
 
 namespace atl {
@@ -21,6 +22,13 @@ namespace atl {
 // begun anew under the old cluster's id): an epoch and a sequence beyond all that members can have
 // seen.
 EpochRecord AfterLoss(EpochRecord known, int64_t unix_time_ms);
+
+inline constexpr int kValidationLossesMax = kValidationSetsMax + kDataSitesMax;
+
+// A failed one may be resumed.
+inline bool HasEnded(JobState state) {
+  return state == JobState::kDone || state == JobState::kFailed || state == JobState::kCancelled;
+}
 
 inline constexpr size_t kLostMembersKept = 8;  // in IslandRecord::lost
 

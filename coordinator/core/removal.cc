@@ -85,7 +85,6 @@ void RemoveTheJob(State& s, Job& job, absl::string_view how) {
   kept.record.removed = true;
   kept.record.facts.reset();
   kept.progress = std::move(job.progress);
-  kept.rounds.progress = job.rounds.progress;
   kept.rounds.links = std::move(job.rounds.links);
   // Who is to receive some, has yet to delete what it had, or has an old copy.
   if (const auto held = s.held.find(kept.id()); held != s.held.end()) {
@@ -125,7 +124,7 @@ void ForgetRemoved(State& s) {
   for (const int64_t number : removed) {
     Job& job = *s.jobs.Find(number);
     s.out.persist.push_back({job.record, true});
-    s.out.persist.push_back({job.StoredProgress(), true});
+    s.out.persist.push_back({job.progress, true});
     s.outdated.erase(number);
     s.unplaced.erase(number);
     ForgetServerUse(s, job);

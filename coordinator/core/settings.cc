@@ -90,8 +90,7 @@ void OnChangeSettings(State& s, const ChangeSettings& request) {
     const JobSpec before = job->spec();
     ReplaceSpec(s, *job, request.spec);
     // Steps beside the next version's commit may still be made at the old rates.
-    job->former_rates = {before.inner, before.schedule.train_tokens,
-                         job->rounds.decided_version() + 1};
+    job->former_rates = {before.inner, before.schedule.train_tokens, job->decided_version() + 1};
     ApplyToRound(s, *job, before);
     job->ledger->SetBudget(ComputeSequenceBudget(request.spec));
     s.Log(job->id(), Severity::kInfo, absl::StrCat("changed by a user: ", request.changes));

@@ -41,7 +41,7 @@ bool IsEvaluating(const Job& job, IslandId id) {
 
 // It has taken too long: another island would fare no better.
 void GiveUpTasks(State& s, Job& job, IslandId id) {
-  JobProgress& progress = job.EditProgress();
+  ProgressRecord& progress = job.EditProgress();
   progress.evaluations.clear();
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("version ", progress.validate_version, " is scored in no more tasks: island ",

@@ -15,6 +15,15 @@ bool Job::stale() const {
                      [](const auto& entry) { return entry.second.ahead; });
 }
 
+Version Job::decided_version() const {
+  const auto& decisions = rounds.decisions;
+  const auto newest = std::find_if(decisions.rbegin(), decisions.rend(), [](const auto& entry) {
+    return entry.second.version != kNoVersion;
+  });
+  return newest == decisions.rend() ? progress.version
+                                    : std::max(newest->second.version, progress.version);
+}
+
 bool Job::ended() const { return HasEnded(progress.state); }
 
 bool Job::active() const {
@@ -55,7 +64,7 @@ const std::vector<ShardId>& Job::ShardsOn(const NodeId& server) const {
 int64_t Job::StagedBytes(const NodeId& server) const {
   // The initial weights always travel as fp32.
   const Encoding encoding =
-      rounds.progress.version == kNoVersion ? Encoding::kFloat32 : spec().outer.push_encoding;
+      progress.version == kNoVersion ? Encoding::kFloat32 : spec().outer.push_encoding;
   const auto [known, is_new] = replicas().staged_bytes.try_emplace({server, encoding}, 0);
   if (!is_new) return known->second;
   for (const ShardId shard : ShardsOn(server)) {
@@ -195,7 +204,7 @@ void State::Log(const JobId& job, Severity severity, std::string text) {
 }
 
 void State::SetState(Job& job, JobState state, std::string reason) {
-  JobProgress& progress = job.EditProgress();
+  ProgressRecord& progress = job.EditProgress();
   progress.state = state;
   progress.reason = CleanText(reason, 10'000);
   Log(job.id(), state == JobState::kFailed ? Severity::kError : Severity::kInfo,

@@ -199,7 +199,7 @@ struct SpacedEstimate {
 
 struct Job {
   JobRecord record;
-  JobProgress progress;  // stored with `rounds.progress`; see ProgressRecord
+  ProgressRecord progress;
   Rounds rounds;
   std::map<IslandId, IslandRecord> islands;
   std::map<IslandId, IslandPlan> plans;  // in force
@@ -238,7 +238,6 @@ struct Job {
   mutable std::optional<ReplicaIndex> index;         // of the record, until EditRecord
   std::map<NodeId, int64_t> bytes_held;              // what of it is in State::server_use
 
-  ProgressRecord StoredProgress() const { return {progress, rounds.progress}; }
   const JobId& id() const { return record.job; }
   const JobSpec& spec() const { return record.spec; }
   JobRecord& EditRecord() {
@@ -246,7 +245,7 @@ struct Job {
     index.reset();
     return record;
   }
-  JobProgress& EditProgress() {
+  ProgressRecord& EditProgress() {
     dirty.progress = true;
     return progress;
   }
@@ -262,6 +261,8 @@ struct Job {
     if (plans.erase(id) > 0) dirty.plans.insert(id);
   }
 
+  // Newest version decided, applied everywhere or not.
+  Version decided_version() const;
   bool ended() const;
   // A server is ahead of the store, which is outdated or restored: nothing of it may be used until
   // it is rebuilt.

@@ -132,11 +132,11 @@ IslandView MakeView(const State& s, const Job& job, const IslandRecord& island) 
 
 RoundView MakeRoundView(const State& s, const Job& job, Instant now) {
   RoundView view;
-  const RoundPhase phase = GetRoundPhase(job.rounds);
+  const RoundPhase phase = GetRoundPhase(job);
   // While islands train for it nothing has arrived yet.
   const bool trains = job.progress.state == JobState::kRunning && phase == RoundPhase::kIdle;
   view.phase = trains ? "open" : Name(phase);
-  view.next_version = job.rounds.progress.version + 1;
+  view.next_version = job.progress.version + 1;
   if (job.active()) view.reason = RoundReason(s, job, job.rounds);
   if (job.rounds.window) {
     view.opened_by = job.rounds.window->opened_by;
@@ -225,13 +225,13 @@ const char* TokenUnit(const Job& job) {
 
 JobSummary MakeSummary(const State& s, const Job& job) {
   JobSummary summary;
-  const JobProgress& progress = job.progress;
+  const ProgressRecord& progress = job.progress;
   summary.job = job.id();
   summary.state = progress.state;
   summary.reason = progress.reason;
   summary.waiting_for = WaitingFor(s, job);
-  summary.version = job.rounds.progress.version;
-  summary.tokens_committed = job.rounds.progress.tokens_committed;
+  summary.version = job.progress.version;
+  summary.tokens_committed = job.progress.tokens_committed;
   summary.tokens_budget = job.ledger->budget() * job.spec().data.sequence_length;
   summary.validated_version = progress.validated_version;
   summary.validation_loss = progress.validation_loss;
@@ -243,7 +243,7 @@ JobSummary MakeSummary(const State& s, const Job& job) {
   summary.contributes_to = job.spec().outer.contributes_to;
   summary.token_unit = TokenUnit(job);
   summary.exported_version = progress.exported_version;
-  summary.skipped_sequences = job.rounds.progress.skipped_sequences;
+  summary.skipped_sequences = job.progress.skipped_sequences;
   AddSpeed(s, job, summary);
   for (const auto& [id, island] : job.islands) {
     const Job* below = island.site.empty() ? nullptr : FindSiteJob(s, job, island.site);

@@ -61,23 +61,6 @@ void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& evicted, c
         absl::StrCat("island ", island.island, ": ", island.reason, ResumeSaved(s, job, island)));
 }
 
-void SendStop(State& s, Worker& worker, const Job* job, const std::string& reason) {
-  const MemberProgress& following = *worker.following;
-  Instant& again_at = worker.stop_sent.try_emplace(following.job, s.now).first->second;
-  if (s.now < again_at) return;
-  again_at = s.now + kRetryInterval;
-  MemberOrder stop;
-  stop.job = following.job;
-  if (job != nullptr) stop.spec = job->spec();
-  stop.island = following.island;
-  stop.generation = following.generation;
-  stop.sequence = s.NextSequence();
-  stop.run = RunState::kStop;
-  stop.reason = reason;
-  s.Send(worker, std::move(stop));
-  if (worker.stop_sent.size() > 64) worker.stop_sent.erase(worker.stop_sent.begin());
-}
-
 }  // namespace
 
 int64_t NeededWorkers(const JobSpec& spec) {
@@ -215,10 +198,8 @@ void OnMemberProgress(State& s, Worker& worker) {
       assignment.job != nullptr && assignment.job == job;  // its orders have its assignment
   if (expected || worker.candidate_for == worker.following->job) return;
   if (job == nullptr && worker.candidate_for.empty()) return;  // see OnHeartbeat
-  if (job == nullptr) return SendStop(s, worker, job, "the coordinator does not know this job");
-  if (job->ended()) {
-    return SendStop(s, worker, job,
-                    absl::StrCat(Name(job->progress.state), ": ", job->progress.reason));
+  if (job == nullptr || job->ended()) {
+    return StopReported<MemberOrder>(s, worker, *worker.following, WhyStopped(job));
   }
   if (job->islands.contains(worker.following->island)) {
     ResendMemberOrder(s, *job, worker.record.name);  // it may be a source
@@ -249,7 +230,7 @@ void DismissOutsiders(State& s, Job& job, IslandId id) {
     const State::Assignment assignment = s.FindAssignment(worker);
     const bool elsewhere = assignment.job == &job && (assignment.leads || assignment.island != id);
     if (inside || elsewhere) continue;
-    SendStop(s, worker, &job, "the island's plan has no part for it");
+    StopReported<MemberOrder>(s, worker, *worker.following, "the island's plan has no part for it");
     // Unless it reports holdings again: it may stop before that is known, and cannot be a source
     // then.
     worker.following->holds_layers = false;

@@ -221,10 +221,9 @@ std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
   std::string why_not;
   for (const SavedState& state : island.saved) {
     LocalCheckpoint about = state.about;
-    if (about.base_version != job.rounds.progress.version ||
-        job.rounds.progress.version == kNoVersion) {
+    if (about.base_version != job.progress.version || job.progress.version == kNoVersion) {
       why_not = absl::StrCat("its saved state is of version ", about.base_version,
-                             ", committed is ", job.rounds.progress.version);
+                             ", committed is ", job.progress.version);
     } else if (MayBePushed(job, island, about.base_version)) {
       why_not = "its saved state holds steps that it had requested to push";
     } else if (const std::optional<SavedUnit> missing =
@@ -250,7 +249,7 @@ NodeId AwaitedHolder(State& s, const Job& job, const IslandRecord& island) {
   };
   NodeId awaited;
   for (const SavedState& state : island.saved) {
-    if (state.about.base_version != job.rounds.progress.version) continue;
+    if (state.about.base_version != job.progress.version) continue;
     if (!Missing(state, there)) return "";
     if (!awaited.empty() || Missing(state, may_come)) continue;
     for (const SavedHolder& holder : state.holders) {
@@ -276,8 +275,8 @@ void AssignIsland(State& s, Job& job, Worker& worker) {
       absl::StrCat("worker ", worker.record.name, " joined in generation ", island.generation);
   // With a plan, when it is made: others of the island may have parts of what is saved.
   std::string start;
-  if (job.rounds.progress.version != kNoVersion && !NeedsPlan(s, job, island)) {
-    start = island.saved.empty() ? absl::StrCat("; pulls version ", job.rounds.progress.version,
+  if (job.progress.version != kNoVersion && !NeedsPlan(s, job, island)) {
+    start = island.saved.empty() ? absl::StrCat("; pulls version ", job.progress.version,
                                                 ": no state of it is saved")
                                  : ResumeSaved(s, job, island);
   }
@@ -309,7 +308,7 @@ void EvictIsland(State& s, Job& job, IslandId id, const Loss& loss) {
   island.reason = DescribeLoss(loss);
   NewGeneration(job, island);
   job.vacant_since[id] = s.now;
-  JobProgress& progress = job.EditProgress();
+  ProgressRecord& progress = job.EditProgress();
   if (progress.initializer == id) progress.initializer = -1;
   std::erase(progress.validators, id);
 }
@@ -353,6 +352,11 @@ IslandRecord* CurrentIsland(State& s, const Worker& worker, const JobId& job_id,
   return &it->second;
 }
 
+std::string WhyStopped(const Job* job) {
+  return job == nullptr ? "the coordinator does not know this job"
+                        : absl::StrCat(Name(job->progress.state), ": ", job->progress.reason);
+}
+
 void OnHeartbeat(State& s, Worker& worker, const WorkerHeartbeat& message) {
   const std::optional<IslandProgress>& progress = message.progress;
   TouchAffectedByHeartbeat(s, worker, message);
@@ -378,23 +382,12 @@ void OnHeartbeat(State& s, Worker& worker, const WorkerHeartbeat& message) {
                       (job != nullptr && !job->ended() && !job->active()) ||
                       (job != nullptr && job->stale());
     if (hands_over) ResendMemberOrder(s, *job, worker.record.name);
-    Instant& again_at = worker.stop_sent.try_emplace(progress->job, s.now).first->second;
-    if (!mute && s.now >= again_at) {
-      again_at = s.now + kRetryInterval;
-      IslandOrder stop;
-      stop.job = progress->job;
-      if (job != nullptr) stop.spec = job->spec();
-      stop.island = progress->island;
-      stop.generation = progress->generation;
-      stop.sequence = s.NextSequence();
-      stop.run = RunState::kStop;
-      stop.reason = job == nullptr ? "the coordinator does not know this job"
-                    : job->ended()
-                        ? absl::StrCat(Name(job->progress.state), ": ", job->progress.reason)
-                        : "this worker is not one of the job's islands";
-      s.Send(worker, std::move(stop));
+    if (!mute) {
+      const bool ended = job == nullptr || job->ended();
+      StopReported<IslandOrder>(
+          s, worker, *progress,
+          ended ? WhyStopped(job) : "this worker is not one of the job's islands");
     }
-    if (worker.stop_sent.size() > 64) worker.stop_sent.erase(worker.stop_sent.begin());
   }
   if (assignment.job == nullptr) return;
   if (!assignment.leads) return ResendMemberOrder(s, *assignment.job, worker.record.name);
@@ -428,7 +421,7 @@ void OnLeaseRequest(State& s, Worker& worker, const LeaseRequest& message) {
   if (repeated && !current->lease_ranges.empty()) {
     grant.ranges = current->lease_ranges;
   } else {
-    if (job.rounds.progress.version == kNoVersion) return;
+    if (job.progress.version == kNoVersion) return;
     if (job.progress.state != JobState::kRunning && job.progress.state != JobState::kFinishing) {
       return;
     }

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "coordinator/core/state.h"
 
@@ -55,6 +56,32 @@ void OnLeaseRequest(State& s, Worker& worker, const LeaseRequest& message);
 void RefreshOrders(State& s, Job& job);
 void ResendOrder(State& s, Job& job, IslandId id);
 void ResendMemberOrder(State& s, Job& job, const NodeId& worker);
+
+// Orders the worker to stop what it does of the island. `Order`: IslandOrder or MemberOrder.
+template <class Order>
+void SendStop(State& s, const Worker& worker, const JobId& job, IslandId island,
+              Generation generation, const std::string& reason) {
+  Order stop;
+  stop.job = job;
+  if (const Job* known = std::as_const(s).FindJob(job)) stop.spec = known->spec();
+  stop.island = island;
+  stop.generation = generation;
+  stop.sequence = s.NextSequence();
+  stop.run = RunState::kStop;
+  stop.reason = reason;
+  s.Send(worker, std::move(stop));
+}
+// The same for what it reports and has no part in, again after kRetryInterval.
+template <class Order, class Progress>
+void StopReported(State& s, Worker& worker, const Progress& reported, const std::string& reason) {
+  Instant& again_at = worker.stop_sent.try_emplace(reported.job, s.now).first->second;
+  if (s.now < again_at) return;
+  again_at = s.now + kRetryInterval;
+  SendStop<Order>(s, worker, reported.job, reported.island, reported.generation, reason);
+  if (worker.stop_sent.size() > 64) worker.stop_sent.erase(worker.stop_sent.begin());
+}
+// Why it has no part in a job that has ended, or that is not known.
+std::string WhyStopped(const Job* job);
 
 // Servers learn which generations may push.
 void SendFencesTo(State& s, Job& job, const NodeId& server);

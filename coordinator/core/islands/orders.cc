@@ -41,7 +41,7 @@ bool MayInitialize(const Job& job) {
 // from the committed version their data would be trained on a second time by another path.
 bool AwaitsOwnPush(const Job& job, const IslandRecord& island) {
   if (job.spec().outer.overlap != Overlap::kNone || island.ready || island.resume) return false;
-  const Version committed = job.rounds.progress.version;
+  const Version committed = job.progress.version;
   if (committed == kNoVersion) return false;
   const auto counts = [&](const ContributionId& id) {
     return id.generation != island.generation && id.base_version >= committed;
@@ -58,7 +58,7 @@ bool AwaitsOwnPush(const Job& job, const IslandRecord& island) {
 // `before`: of the order before in this generation.
 OrderHead MakeHead(const Job& job, const IslandRecord& island, int64_t islands,
                    const OrderHead& before) {
-  const JobProgress& progress = job.progress;
+  const ProgressRecord& progress = job.progress;
   OrderHead head{.incarnation = island.incarnation,
                  .placement_revision = job.placement_revision,
                  .settings_revision = job.settings_revision,
@@ -68,17 +68,17 @@ OrderHead MakeHead(const Job& job, const IslandRecord& island, int64_t islands,
   order.island = island.island;
   order.generation = island.generation;
   order.run = SelectRunState(job, islands, order.reason);
-  order.initialize = job.rounds.progress.version == kNoVersion &&
-                     progress.initializer == island.island && MayInitialize(job);
-  order.committed_version = job.rounds.progress.version;
+  order.initialize = job.progress.version == kNoVersion && progress.initializer == island.island &&
+                     MayInitialize(job);
+  order.committed_version = job.progress.version;
   order.resume = island.resume;
   // Sent together with the version that it belongs to.
   if (island.outcome && island.outcome->contribution.generation == island.generation) {
-    order.outcome = island.outcome->version <= job.rounds.progress.version ? island.outcome
-                                                                           : before.order.outcome;
+    order.outcome =
+        island.outcome->version <= job.progress.version ? island.outcome : before.order.outcome;
   }
   order.steps_this_round = island.steps_this_round;
-  order.tokens_committed = job.rounds.progress.tokens_committed;
+  order.tokens_committed = job.progress.tokens_committed;
   order.active_islands = std::max<int64_t>(1, islands);
   const auto& validators = progress.validators;
   if (std::find(validators.begin(), validators.end(), island.island) != validators.end()) {

@@ -45,9 +45,8 @@ DecisionParticipant MakeParticipant(const Job& job, const Rounds& rounds,
 // See penalty.h. `round_tokens`: of all candidates together. A short push counts as a whole one:
 // its steps stray less from one direction than those of a long one. Where lengths change, it is
 // compared with those of its own length instead (StatisticsIndex).
-double EstimateLearningRateSum(const Job& job, const Rounds& rounds, const DecisionParticipant& p,
-                               int64_t round_tokens) {
-  const int64_t committed = rounds.progress.tokens_committed;
+double EstimateLearningRateSum(const Job& job, const DecisionParticipant& p, int64_t round_tokens) {
+  const int64_t committed = job.progress.tokens_committed;
   // In the middle where the rate rises, where they began at the latest where it falls.
   const auto rate = [&](const InnerSpec& inner, int64_t train_tokens) {
     const int64_t islands = ActiveIslands(job);
@@ -65,11 +64,11 @@ double EstimateLearningRateSum(const Job& job, const Rounds& rounds, const Decis
 }
 
 DecisionRecord& NewDecision(Job& job, Rounds& rounds) {
-  const int64_t round = ++rounds.EditProgress().round;
+  const int64_t round = ++job.EditProgress().round;
   DecisionRecord& decision = rounds.EditDecision(round);
   decision.job = job.id();
   decision.round = round;
-  decision.previous = rounds.progress.version;
+  decision.previous = job.progress.version;
   return decision;
 }
 
@@ -88,7 +87,7 @@ void NoteSkipped(State& s, Job& job, const ContributionRecord& accepted) {
   if (accepted.skipped.empty()) return;
   Job* counted = job.record.site ? JobAbove(s, job) : &job;
   if (counted == nullptr) return;
-  int64_t& skipped = counted->rounds.EditProgress().skipped_sequences;
+  int64_t& skipped = counted->EditProgress().skipped_sequences;
   for (const PositionRange& range : accepted.skipped) skipped += range.size();
   counted->rounds.skipped_more = true;
   s.Log(counted->id(), Severity::kWarning,
@@ -100,11 +99,11 @@ void NoteSkipped(State& s, Job& job, const ContributionRecord& accepted) {
 
 // Empty: no more of the data was skipped than the job allows.
 std::string DescribeTooMuchSkipped(const Job& job) {
-  const int64_t skipped = job.rounds.progress.skipped_sequences, all = job.ledger->budget();
+  const int64_t skipped = job.progress.skipped_sequences, all = job.ledger->budget();
   const double share = job.spec().inner.skipped_share_max;
   if (static_cast<double>(skipped) <= share * static_cast<double>(all)) return "";
-  return absl::StrCat("stopped at version ", job.rounds.progress.version, ": ", skipped, " of ",
-                      all, " sequences were skipped, more than inner.skipped_share_max = ", share,
+  return absl::StrCat("stopped at version ", job.progress.version, ": ", skipped, " of ", all,
+                      " sequences were skipped, more than inner.skipped_share_max = ", share,
                       " allows; the events name them");
 }
 
@@ -224,7 +223,7 @@ std::string Describe(const DecisionRecord& decision) {
 // Decisions that are not needed any more: too old to show, applied everywhere, and in a snapshot
 // everywhere with a snapshot to spare.
 void Prune(const State& s, Job& job, Rounds& rounds) {
-  Version needed_after = rounds.progress.version;
+  Version needed_after = job.progress.version;
   for (const auto& [server, link] : rounds.links) {
     needed_after = std::min(needed_after, link.snapshot_version);
   }
@@ -279,8 +278,8 @@ std::vector<RoundCandidate> TakeCandidates(Job& job, Rounds& rounds, const Colle
   const int64_t fragment = FragmentFromVersion(collecting.version, job.spec().outer.fragments);
   for (const DecisionParticipant& p : decision.participants) {
     const int64_t masked = rounds.contributions.at(p.contribution).masked_tokens;
-    candidates.push_back({p.contribution, p.tokens, EstimateLearningRateSum(job, rounds, p, tokens),
-                          masked, StatisticsIndex(job, fragment, p.inner_steps)});
+    candidates.push_back({p.contribution, p.tokens, EstimateLearningRateSum(job, p, tokens), masked,
+                          StatisticsIndex(job, fragment, p.inner_steps)});
   }
   return candidates;
 }
@@ -331,7 +330,7 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
   if (!result.is_void && !IsFinite(merged)) merged = FallBackToMean(job, result);
   TakeMerged(merged, decision);
   decision.tokens = result.tokens;
-  decision.tokens_committed_after = rounds.progress.tokens_committed + result.tokens;
+  decision.tokens_committed_after = job.progress.tokens_committed + result.tokens;
   decision.version = result.is_void ? kNoVersion : collecting.version;
   for (size_t i = 0; i < candidates.size(); ++i) {
     DecisionParticipant& p = decision.participants[i];
@@ -344,7 +343,7 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
     p.accepted = verdict.penalty.accepted;
     p.reason = verdict.penalty.reason;
     NoteOutcome(s, job, rounds, p, verdict.penalty,
-                result.is_void ? rounds.progress.version : collecting.version);
+                result.is_void ? job.progress.version : collecting.version);
   }
   if (job.record.site && !result.is_void) NoteSiteRound(s, job, decision);
   const bool any_rejected = std::any_of(decision.participants.begin(), decision.participants.end(),
@@ -361,7 +360,7 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
   rounds.not_finite_rounds = none_finite ? rounds.not_finite_rounds + 1 : 0;
   if (rounds.not_finite_rounds >= kNotFiniteRoundsMax) {
     return FailJob(s, job,
-                   absl::StrCat("stopped at version ", rounds.progress.version,
+                   absl::StrCat("stopped at version ", job.progress.version,
                                 ": the pseudo-gradients of ", rounds.not_finite_rounds,
                                 " rounds in a row are not finite; lower "
                                 "inner.learning_rate, or set inner.clip_norm"));
@@ -382,25 +381,25 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
 
 void PassTurn(State& s, Job& job, Rounds& rounds, const std::string& why) {
   const int64_t fragment =
-      FragmentFromVersion(rounds.progress.version + 1, job.spec().outer.fragments);
+      FragmentFromVersion(job.progress.version + 1, job.spec().outer.fragments);
   PassRound(s, job, rounds, rounds.window->opened_by,
             absl::StrCat(why, ", none with fragment ", fragment));
 }
 
 void PassRound(State& s, Job& job, Rounds& rounds, IslandId opened_by, const std::string& why) {
   DecisionRecord& decision = NewDecision(job, rounds);
-  decision.version = rounds.progress.version + 1;
+  decision.version = job.progress.version + 1;
   decision.opened_by = opened_by;
   decision.closed_because = why;
-  decision.tokens_committed_after = rounds.progress.tokens_committed;
+  decision.tokens_committed_after = job.progress.tokens_committed;
   TakeDropped(rounds, decision);
   s.Log(job.id(), Severity::kDebug, Describe(decision));
   RetryServersNow(s, job);
 }
 
 void FinishRound(State& s, Job& job, Rounds& rounds) {
-  const DecisionRecord* decision = rounds.FindDecision(rounds.progress.version + 1);
-  RoundsProgress& progress = rounds.EditProgress();
+  const DecisionRecord* decision = rounds.FindDecision(job.progress.version + 1);
+  ProgressRecord& progress = job.EditProgress();
   progress.version = decision->version;
   progress.tokens_committed = decision->tokens_committed_after;
   const Version version = progress.version;

@@ -96,7 +96,7 @@ double CountStepTokens(const Job& job) {
 
 int64_t GetStepsBetweenPushes(const Job& job) {
   if (!IsChosen(job)) return StepsBetweenPushes(job.spec().outer);
-  const int64_t chosen = job.rounds.progress.steps_between_pushes;
+  const int64_t chosen = job.progress.steps_between_pushes;
   return chosen > 0 ? chosen : kFirstRoundSteps;
 }
 
@@ -137,7 +137,7 @@ void ChooseRoundLength(State& s, Job& job) {
   const int64_t wanted = job.round_length.Follow(s.now, before, *times);
   const int64_t steps = std::min(wanted, CountMostSteps(job));
   if (steps == before) return;
-  job.rounds.EditProgress().steps_between_pushes = steps;
+  job.EditProgress().steps_between_pushes = steps;
   s.Log(job.id(), Severity::kInfo,
         absl::StrCat("rounds have ", steps, " steps now: ", WhyText(*times)));
 }

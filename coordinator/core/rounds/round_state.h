@@ -69,14 +69,12 @@ struct PushPlan {
 };
 
 struct RoundsDirty {
-  bool progress = false;
   std::set<ContributionId> contributions;
   std::set<int64_t> decisions;
   std::set<IslandId> penalties;
 };
 
 struct Rounds {
-  RoundsProgress progress;  // stored with its job's; see ProgressRecord
   std::map<ContributionId, ContributionRecord> contributions;
   std::map<int64_t, DecisionRecord> decisions;  // by round
   std::map<IslandId, PenaltyState> penalties;
@@ -102,10 +100,6 @@ struct Rounds {
   Version adopting = kNoVersion;  // of a site's job: the version of the job above to be adopted
   int superseded = 0;             // of a branch: versions to be adopted that were not fetched
 
-  RoundsProgress& EditProgress() {
-    dirty.progress = true;
-    return progress;
-  }
   ContributionRecord& EditContribution(const ContributionId& id) {
     dirty.contributions.insert(id);
     return contributions[id];
@@ -125,13 +119,6 @@ struct Rounds {
     return decisions[round];
   }
 
-  // Newest version decided, applied everywhere or not.
-  Version decided_version() const {
-    for (auto it = decisions.rbegin(); it != decisions.rend(); ++it) {
-      if (it->second.version != kNoVersion) return std::max(it->second.version, progress.version);
-    }
-    return progress.version;
-  }
   // Null: not decided, or not kept any more.
   const DecisionRecord* FindDecision(Version version) const {
     for (auto it = decisions.rbegin(); it != decisions.rend(); ++it) {

@@ -36,10 +36,9 @@ bool AreInOrder(const std::vector<PositionRange>& ranges) {
 }
 
 // Checks what a push claims, and takes its data from the leased into the pushed.
-absl::Status Admit(Job& job, Rounds& rounds, const IslandRecord& island,
-                   const PushRequest& message) {
+absl::Status Admit(Job& job, const IslandRecord& island, const PushRequest& message) {
   const ContributionId& id = message.contribution;
-  if (rounds.progress.version == kNoVersion && rounds.decided_version() == kNoVersion) {
+  if (job.progress.version == kNoVersion && job.decided_version() == kNoVersion) {
     if (id.base_version != kNoVersion || job.progress.initializer != island.island) {
       return absl::InvalidArgumentError("there is no version to push against yet");
     }
@@ -48,9 +47,9 @@ absl::Status Admit(Job& job, Rounds& rounds, const IslandRecord& island,
     }
     return absl::OkStatus();
   }
-  if (id.base_version < 0 || id.base_version > rounds.decided_version()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "base version ", id.base_version, " is not one of 0 to ", rounds.decided_version()));
+  if (id.base_version < 0 || id.base_version > job.decided_version()) {
+    return absl::InvalidArgumentError(absl::StrCat("base version ", id.base_version,
+                                                   " is not one of 0 to ", job.decided_version()));
   }
   if (message.consumed.empty() || message.consumed.size() > kMaxRangesOfPush) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -170,7 +169,7 @@ size_t MostContributions(const OuterSpec& outer) {
 std::vector<ContributionId> InTurn(const Job& job, const Rounds& rounds) {
   std::vector<ContributionId> in_turn;
   const int64_t fragments = job.spec().outer.fragments;
-  const Version next = rounds.progress.version + 1;
+  const Version next = job.progress.version + 1;
   for (const ContributionId& id : rounds.complete) {
     if (fragments == 1 || FragmentFromVersion(id.base_version + 1, fragments) ==
                               FragmentFromVersion(next, fragments)) {
@@ -186,7 +185,7 @@ bool AdvanceWindow(State& s, Job& job, Rounds& rounds) {
     rounds.window.reset();
     return was_open;
   }
-  if (rounds.progress.version == kNoVersion) {
+  if (job.progress.version == kNoVersion) {
     DecideInitial(s, job, rounds, rounds.complete.front());
     return true;
   }
@@ -204,7 +203,7 @@ bool AdvanceWindow(State& s, Job& job, Rounds& rounds) {
     return opened || stalls;
   }
   Collecting collecting;
-  collecting.version = rounds.progress.version + 1;
+  collecting.version = job.progress.version + 1;
   collecting.contributions = InTurn(job, rounds);
   if (collecting.contributions.empty()) {
     // Without statistics nothing else waits for servers that are about to take shards over; what
@@ -270,7 +269,7 @@ std::string DescribeWindow(const State& s, const Job& job, const Rounds& rounds)
 absl::Status TakeContribution(Job& job, const PushRequest& message) {
   Rounds& rounds = job.rounds;
   const ContributionId& id = message.contribution;
-  const absl::Status status = Admit(job, rounds, job.islands.at(id.island), message);
+  const absl::Status status = Admit(job, job.islands.at(id.island), message);
   if (!status.ok()) return status;
   rounds.waits_for_room.erase(id.island);
   IslandRecord& island = job.EditIsland(id.island);
@@ -382,12 +381,13 @@ bool MayCount(const Rounds& rounds, const ContributionId& id) {
   return false;
 }
 
-int64_t StagedContributions(const Rounds& rounds) {
+int64_t StagedContributions(const Job& job) {
+  const Rounds& rounds = job.rounds;
   int64_t count = std::count_if(rounds.contributions.begin(), rounds.contributions.end(),
                                 [](const auto& entry) { return !entry.second.dropped; });
   for (auto it = rounds.decisions.rbegin(); it != rounds.decisions.rend(); ++it) {
     if (it->second.version == kNoVersion) continue;
-    if (it->second.version <= rounds.progress.version) break;
+    if (it->second.version <= job.progress.version) break;
     count += static_cast<int64_t>(it->second.participants.size());
   }
   return count;
@@ -420,11 +420,10 @@ bool AdvanceRound(State& s, Job& job, Rounds& rounds) {
   }
   if (DropLostHolders(s, job)) return true;
   if (job.active() && DropIncomplete(s, job, rounds)) return true;
-  if (rounds.decided_version() > rounds.progress.version) {
+  if (job.decided_version() > job.progress.version) {
     const bool applied =
         std::all_of(rounds.links.begin(), rounds.links.end(), [&](const auto& entry) {
-          return entry.second.version >= rounds.decided_version() ||
-                 IsBeingFilled(job, entry.first);
+          return entry.second.version >= job.decided_version() || IsBeingFilled(job, entry.first);
         });
     if (applied) FinishRound(s, job, rounds);
     return applied;
@@ -441,15 +440,14 @@ bool AdvanceRound(State& s, Job& job, Rounds& rounds) {
 
 Instant WindowDeadline(const Job& job, const Rounds& rounds) {
   if (!rounds.window || job.spec().outer.wait_for_all || HoldsForExchange(job)) return kNever;
-  if (rounds.decided_version() > rounds.progress.version)
-    return kNever;  // after a turn that was passed
+  if (job.decided_version() > job.progress.version) return kNever;  // after a turn that was passed
   return rounds.window->opened_at + rounds.window->grace;
 }
 
-RoundPhase GetRoundPhase(const Rounds& rounds) {
-  if (rounds.decided_version() > rounds.progress.version) return RoundPhase::kCommitting;
-  if (rounds.collecting) return RoundPhase::kCollecting;
-  return rounds.window ? RoundPhase::kWindowOpen : RoundPhase::kIdle;
+RoundPhase GetRoundPhase(const Job& job) {
+  if (job.decided_version() > job.progress.version) return RoundPhase::kCommitting;
+  if (job.rounds.collecting) return RoundPhase::kCollecting;
+  return job.rounds.window ? RoundPhase::kWindowOpen : RoundPhase::kIdle;
 }
 
 const char* Name(RoundPhase phase) {
@@ -459,15 +457,15 @@ const char* Name(RoundPhase phase) {
 
 std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
   std::vector<std::string> behind;
-  switch (GetRoundPhase(rounds)) {
+  switch (GetRoundPhase(job)) {
     case RoundPhase::kIdle:
-      if (job.record.site && rounds.progress.version == kNoVersion) {
+      if (job.record.site && job.progress.version == kNoVersion) {
         return "waiting for the parameters of the job above";
       }
       if (IsBranching(job)) {
         return absl::StrCat("waiting for the parameters of ", job.spec().model.initial_job);
       }
-      return rounds.progress.version == kNoVersion
+      return job.progress.version == kNoVersion
                  ? absl::StrCat("waiting for the initial weights", DescribeInitializer(job))
                  : DescribeTraining(s, job);
     case RoundPhase::kWindowOpen:
@@ -481,13 +479,13 @@ std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
     case RoundPhase::kCommitting:
       for (const auto& [server, link] : rounds.links) {
         const Server* member = s.FindServer(server);
-        if (link.version >= rounds.decided_version()) continue;
+        if (link.version >= job.decided_version()) continue;
         behind.push_back(link.known || member == nullptr
                              ? server
                              : absl::StrCat(server, " (", member->reason, ")"));
       }
       return absl::StrCat("waiting for ", absl::StrJoin(behind, ", "), " to apply version ",
-                          rounds.decided_version());
+                          job.decided_version());
   }
   return "";
 }

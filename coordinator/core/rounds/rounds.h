@@ -27,7 +27,7 @@ void NoteStaged(const Job& job, Rounds& rounds, const ContributionId& id);
 bool MayCount(const Rounds& rounds, const ContributionId& id);
 
 // Contributions that take memory on the servers: granted, or decided and not yet applied.
-int64_t StagedContributions(const Rounds& rounds);
+int64_t StagedContributions(const Job& job);
 
 // Carries the round as far as it goes; true if anything changed (call again).
 bool AdvanceRound(State& s, Job& job, Rounds& rounds);
@@ -40,7 +40,7 @@ bool DropIncomplete(State& s, Job& job, Rounds& rounds);
 Instant WindowDeadline(const Job& job, const Rounds& rounds);
 
 enum class RoundPhase { kIdle, kWindowOpen, kCollecting, kCommitting };
-RoundPhase GetRoundPhase(const Rounds& rounds);
+RoundPhase GetRoundPhase(const Job& job);
 const char* Name(RoundPhase phase);
 std::string RoundReason(const State& s, const Job& job, const Rounds& rounds);
 

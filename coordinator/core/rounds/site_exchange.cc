@@ -34,7 +34,7 @@ int64_t EstimateTotalTokens(const State& s, const Job& job, int64_t tokens) {
 // Makes the push request of its island of the job above.
 PushRequest MakePushRequest(const Job& job, const Job& above) {
   const SiteJob& site = *job.record.site;
-  const RoundsProgress& progress = job.rounds.progress;
+  const ProgressRecord& progress = job.progress;
   PushRequest request;
   request.job = above.id();
   request.contribution = {site.island, site.generation, above.islands.at(site.island).author,
@@ -68,7 +68,7 @@ bool Contribute(State& s, Job& job, Job& above, Version version) {
   SiteJob& site = *job.EditRecord().site;
   site.contribution = request.contribution;
   site.contributed_at = version;
-  RoundsProgress& progress = job.rounds.EditProgress();
+  ProgressRecord& progress = job.EditProgress();
   progress.rounds_since = progress.steps_since = progress.masked_since = 0;
   progress.loss_since = 0;
   for (auto& [server, link] : job.rounds.links) link.exchange_again_at = s.now;
@@ -102,7 +102,7 @@ bool IsEnding(const Job& origin) {
 
 // The newest version of the job above, if one is to be adopted.
 std::optional<Version> VersionToAdopt(const Job& job, const Job& above) {
-  const Version newest = above.rounds.progress.version;
+  const Version newest = above.progress.version;
   if (!job.record.site) return IsEnding(above) ? std::nullopt : std::optional(newest);
   const SiteJob& site = *job.record.site;
   // After the last validation its servers may end at any time, and have then what islands hold
@@ -160,12 +160,12 @@ bool AdvanceAdoption(State& s, Job& job, const Job& above) {
   if (!IsFetched(job)) return false;
   PassRound(s, job, rounds, /*opened_by=*/-1,
             absl::StrCat("adopts version ", rounds.adopting, " of job ", above.id()));
-  DecisionRecord& decision = rounds.EditDecision(rounds.progress.round);
+  DecisionRecord& decision = rounds.EditDecision(job.progress.round);
   decision.step.adopts = rounds.adopting;
   if (!job.record.site) return true;
   const SiteJob& site = *job.record.site;
   decision.tokens_committed_after =
-      above.rounds.progress.tokens_committed +
+      above.progress.tokens_committed +
       EstimateTotalTokens(s, job,
                           above.ledger->Leased(site.island) * job.spec().data.sequence_length);
   return true;
@@ -174,20 +174,20 @@ bool AdvanceAdoption(State& s, Job& job, const Job& above) {
 // True: a round without terms is decided that contributes: what is left, or what the job above had
 // no memory for when it was due.
 bool ContributeNow(State& s, Job& job, Job& above) {
-  const bool due = job.rounds.progress.rounds_since >= RoundsBetween(job);
+  const bool due = job.progress.rounds_since >= RoundsBetween(job);
   if (!MayContribute(job) || (!due && !IsDrained(job))) return false;
   Rounds& rounds = job.rounds;
-  if (!Contribute(s, job, above, rounds.progress.version + 1)) return false;
+  if (!Contribute(s, job, above, job.progress.version + 1)) return false;
   PassRound(s, job, rounds, /*opened_by=*/-1,
             due ? "a contribution is due" : "its islands have no more data");
-  rounds.EditDecision(rounds.progress.round).step.contributes = true;
+  rounds.EditDecision(job.progress.round).step.contributes = true;
   return true;
 }
 
 // Its islands evaluate for the job above what the site has made of the version that it adopted.
 bool AdvanceValidation(State& s, Job& job, const Job& above) {
   const SiteJob& site = *job.record.site;
-  JobProgress& progress = job.progress;
+  ProgressRecord& progress = job.progress;
   const std::vector<IslandId>& validators = above.progress.validators;
   const bool wanted =
       std::find(validators.begin(), validators.end(), site.island) != validators.end();
@@ -200,7 +200,7 @@ bool AdvanceValidation(State& s, Job& job, const Job& above) {
   }
   if (progress.validate_version == kNoVersion) {
     if (progress.validated_version >= site.based_at && !(last && scores)) return false;
-    job.EditProgress().validate_version = job.rounds.progress.version;
+    job.EditProgress().validate_version = job.progress.version;
     job.EditProgress().evaluations = above.progress.evaluations;
   } else if (!progress.validators.empty()) {
     return false;
@@ -213,7 +213,7 @@ bool AdvanceValidation(State& s, Job& job, const Job& above) {
 const ContributionRecord* ToBePushed(const Job& job, const Job& above) {
   if (!job.record.site) return nullptr;
   const SiteJob& site = *job.record.site;
-  if (!site.contribution || job.rounds.progress.version < site.contributed_at) return nullptr;
+  if (!site.contribution || job.progress.version < site.contributed_at) return nullptr;
   const auto found = above.rounds.contributions.find(*site.contribution);
   const std::vector<ContributionId>& complete = above.rounds.complete;
   if (found == above.rounds.contributions.end() || found->second.dropped ||
@@ -279,7 +279,7 @@ bool OwesExchange(const Job& job, const Job& above, const ServerLink& link) {
 
 void ReassignData(Job& job, const ContributionRecord& contribution) {
   job.ledger->Reassign(contribution.contribution, job.record.site->island);
-  RoundsProgress& progress = job.rounds.EditProgress();
+  ProgressRecord& progress = job.EditProgress();
   progress.steps_since = AddCounts(progress.steps_since, contribution.inner_steps);
   progress.masked_since = AddCounts(progress.masked_since, contribution.masked_tokens);
   progress.loss_since += contribution.train_loss *
@@ -287,7 +287,7 @@ void ReassignData(Job& job, const ContributionRecord& contribution) {
 }
 
 void NoteSiteRound(State& s, Job& job, DecisionRecord& decision) {
-  RoundsProgress& progress = job.rounds.EditProgress();
+  ProgressRecord& progress = job.EditProgress();
   decision.tokens_committed_after =
       progress.tokens_committed + EstimateTotalTokens(s, job, decision.tokens);
   progress.rounds_since = AddCounts(progress.rounds_since, 1);
@@ -307,7 +307,7 @@ void FinishSiteRound(Job& job, const DecisionRecord& decision) {
 
 bool IsBranching(const Job& job) {
   return !job.record.site && !job.spec().model.initial_job.empty() &&
-         job.rounds.progress.version == kNoVersion;
+         job.progress.version == kNoVersion;
 }
 
 absl::Status CheckOrigin(const State& s, const JobSpec& spec) {
@@ -319,7 +319,7 @@ absl::Status CheckOrigin(const State& s, const JobSpec& spec) {
     return absl::NotFoundError(
         absl::StrCat(what, "there is no such job, or it was removed: see atoll ls"));
   }
-  const Version newest = origin->rounds.progress.version;
+  const Version newest = origin->progress.version;
   if (newest == kNoVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat(what, "the job has no parameters yet: wait for its version 0"));
@@ -387,8 +387,7 @@ bool AdvanceExchange(State& s, Job& job) {
 }
 
 bool HoldsForExchange(const Job& job) {
-  return job.record.site &&
-         job.rounds.progress.rounds_since >= kExchangesCarried * RoundsBetween(job);
+  return job.record.site && job.progress.rounds_since >= kExchangesCarried * RoundsBetween(job);
 }
 
 void OnBaseFetched(State& s, Server& server, const BaseFetched& message) {

@@ -146,7 +146,7 @@ bool BeginSiteJob(State& s, Job& above, const std::string& site) {
   record.shards = *std::move(placement);
   record.site = SiteJob{.site = site, .island = island.island, .generation = island.generation};
   job.EditProgress().job = id;
-  job.rounds.EditProgress();
+  job.EditProgress();
   job.ledger = above.ledger;
   LinkHolders(s, job);
   s.SetState(job, JobState::kInitializing,
@@ -156,7 +156,7 @@ bool BeginSiteJob(State& s, Job& above, const std::string& site) {
                      CountText(std::ssize(job.rounds.links), "parameter server"),
                      " of its own, and takes part as island ", island.island));
   FreeWorkers(s, WorkersAt(s, above, site), above);
-  const JobProgress& progress = above.progress;
+  const ProgressRecord& progress = above.progress;
   if (progress.validate_version != kNoVersion && progress.validators.empty()) {
     ChooseValidators(s, above);
   }
@@ -165,7 +165,7 @@ bool BeginSiteJob(State& s, Job& above, const std::string& site) {
 
 bool BeginSiteJobs(State& s, Job& above) {
   if (above.spec().outer.site.rounds == 0 || above.progress.state != JobState::kRunning ||
-      above.rounds.progress.version == kNoVersion || above.stale()) {
+      above.progress.version == kNoVersion || above.stale()) {
     return false;
   }
   RemoveOrphansBelow(s, above.id(), "is of a site that begins anew");
@@ -236,7 +236,7 @@ void EndSiteJob(State& s, Job& job, Job* above, const std::string& reason) {
 void NoteReady(Job& job, Job& above) {
   const bool outstanding = above.ledger->Leased(job.record.site->island) > 0;
   const bool ready =
-      job.rounds.progress.version != kNoVersion && (outstanding || job.occupied_islands() > 0);
+      job.progress.version != kNoVersion && (outstanding || job.occupied_islands() > 0);
   const IslandId id = job.record.site->island;
   if (above.islands.at(id).ready != ready) above.EditIsland(id).ready = ready;
 }

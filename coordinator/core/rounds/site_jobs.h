@@ -9,7 +9,7 @@
 //    pushed.
 //  * A site's job is ended, and another one begun, where anything of it is lost, and where its
 //    island of the job above has begun a new generation. What it had not pushed is lost then (N4).
-//  * RoundsProgress::tokens_committed of a site's job is how far the job above is, with this site's
+//  * ProgressRecord::tokens_committed of a site's job is how far the job above is, with this site's
 //    rounds since the version that it has adopted, as if the other islands were as fast.
 //
 // Private to the core.

@@ -4,7 +4,6 @@
 #define ATOLL_COORDINATOR_CORE_ROUNDS_STAGED_H_
 
 #include <map>
-#include <set>
 #include <vector>
 
 #include "common/element_ranges.h"
@@ -17,21 +16,32 @@ class StagedShards {
  public:
   // Adds a push to a shard with so many elements.
   void Add(const PushId& push, int64_t shard_elements) {
-    if (whole_.contains(push.shard)) return;
-    ElementRanges& ranges = parts_[push.shard];
-    ranges.Add(push.RangeIn(shard_elements));
-    if (!ranges.Covers({0, shard_elements})) return;
-    whole_.insert(push.shard);
-    parts_.erase(push.shard);
+    if (Holds(push.shard)) return;
+    const ElementRange all{0, shard_elements}, range = push.RangeIn(shard_elements);
+    if (range != all) {
+      ElementRanges& ranges = parts_[push.shard];
+      ranges.Add(range);
+      if (!ranges.Covers(all)) return;
+      parts_.erase(push.shard);
+    }
+    const auto index = static_cast<size_t>(push.shard);
+    if (index >= whole_.size()) whole_.resize(index + 1);
+    whole_[index] = true;
+    ++size_;
   }
   void Forget(ShardId shard) {
-    whole_.erase(shard);
     parts_.erase(shard);
+    if (!Holds(shard)) return;
+    whole_[static_cast<size_t>(shard)] = false;
+    --size_;
   }
 
-  bool Holds(ShardId shard) const { return whole_.contains(shard); }
+  bool Holds(ShardId shard) const {
+    const auto index = static_cast<size_t>(shard);
+    return index < whole_.size() && whole_[index];
+  }
   // Shards staged whole.
-  size_t size() const { return whole_.size(); }
+  size_t size() const { return size_; }
   std::vector<ElementRange> Missing(ShardId shard, ElementRange range) const {
     if (Holds(shard)) return {};
     const auto found = parts_.find(shard);
@@ -39,7 +49,8 @@ class StagedShards {
   }
 
  private:
-  std::set<ShardId> whole_;
+  std::vector<bool> whole_;  // by shard: a contribution has tens of thousands
+  size_t size_ = 0;
   std::map<ShardId, ElementRanges> parts_;  // of shards that are not whole
 };
 

@@ -18,7 +18,7 @@
 namespace atl::coord {
 namespace {
 
-const ValidationLoss* Find(const JobProgress& progress, const std::string& name) {
+const ValidationLoss* Find(const ProgressRecord& progress, const std::string& name) {
   const auto& sets = progress.validation_sets;
   const auto found = std::find_if(sets.begin(), sets.end(),
                                   [&](const ValidationLoss& set) { return set.name == name; });
@@ -38,7 +38,7 @@ void Put(std::vector<Result>& results, Result result) {
   }
 }
 
-void PutNamedSets(const JobSpec& spec, const ValidationResult& message, JobProgress& progress) {
+void PutNamedSets(const JobSpec& spec, const ValidationResult& message, ProgressRecord& progress) {
   for (const ValidationSet& known : spec.data.validation) {
     for (ValidationLoss loss : message.sets) {
       if (loss.name != known.name || !IsLoss(loss.loss)) continue;
@@ -68,7 +68,7 @@ std::string Describe(const TaskScore& score) {
 
 // The first one scores the version in all tasks, however many validate it.
 bool IsToScore(const Job& job, IslandId island) {
-  const JobProgress& progress = job.progress;
+  const ProgressRecord& progress = job.progress;
   return !progress.evaluations.empty() && !progress.validators.empty() &&
          progress.validators.front() == island;
 }
@@ -76,7 +76,7 @@ bool IsToScore(const Job& job, IslandId island) {
 // Takes the scores of tasks that are due. An older version's are shown, and stay due. A score of no
 // items says that there is none.
 void PutScores(State& s, Job& job, IslandId island, const ValidationResult& message) {
-  JobProgress& progress = job.EditProgress();
+  ProgressRecord& progress = job.EditProgress();
   const std::vector<EvaluationSpec>& tasks = job.spec().evaluation;
   std::erase_if(progress.evaluations, [&](int32_t i) {
     if (i >= std::ssize(tasks)) return true;
@@ -103,7 +103,7 @@ void PutScores(State& s, Job& job, IslandId island, const ValidationResult& mess
 }
 
 // Over the sites that have evaluated this version.
-ValidationLoss MeanOfSites(const JobSpec& spec, const JobProgress& progress, Version version) {
+ValidationLoss MeanOfSites(const JobSpec& spec, const ProgressRecord& progress, Version version) {
   ValidationLoss mean;
   for (const SiteData& site : spec.data.sites) {
     const ValidationLoss* loss = Find(progress, site.site);
@@ -128,7 +128,7 @@ std::string Describe(const Job& job, const ValidationLoss& loss) {
 }
 
 bool IsBeingValidated(const State& s, const Job& job) {
-  const JobProgress& progress = job.progress;
+  const ProgressRecord& progress = job.progress;
   if (progress.validate_version == kNoVersion || progress.validators.empty()) return false;
   return std::all_of(progress.validators.begin(), progress.validators.end(), [&](IslandId id) {
     const IslandRecord& island = job.islands.at(id);
@@ -207,7 +207,7 @@ bool TakeLoss(State& s, Job& job, IslandId island, int64_t axis, const Validatio
     return false;
   }
   NotePush(s, job, island);
-  JobProgress& progress = job.EditProgress();
+  ProgressRecord& progress = job.EditProgress();
   s.Log(job.id(), Severity::kInfo, Describe(job, result));
   PutNamedSets(spec, message, progress);
   if (!result.name.empty()) Put(progress.validation_sets, result);
@@ -228,7 +228,7 @@ void AddTask(std::vector<int32_t>& tasks, int32_t task) {
 
 // With all tasks that are due. An older version could not be pulled any more.
 void BeginValidation(State& s, Job& job, Version version) {
-  JobProgress& progress = job.EditProgress();
+  ProgressRecord& progress = job.EditProgress();
   progress.validate_version = version;
   for (const int32_t task : std::exchange(progress.evaluations_next, {})) {
     AddTask(progress.evaluations, task);
@@ -239,12 +239,12 @@ void BeginValidation(State& s, Job& job, Version version) {
 // Takes the island's result: its loss comes first, its score in one task after the other later.
 void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
                 const ValidationResult& message) {
-  if (axis < 0 || message.version > job.rounds.progress.version) return;
+  if (axis < 0 || message.version > job.progress.version) return;
   if (!TakeLoss(s, job, island, axis, message)) return;
   // Also of another site, which was to score it before.
   if (!job.progress.evaluations.empty()) PutScores(s, job, island, message);
   if (job.progress.validate_version > message.version || IsToScore(job, island)) return;
-  JobProgress& progress = job.EditProgress();
+  ProgressRecord& progress = job.EditProgress();
   std::erase(progress.validators, island);
   if (!progress.evaluations.empty()) return;
   if (job.spec().data.sites.empty()) progress.validators.clear();
@@ -252,7 +252,7 @@ void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
   progress.validate_version = kNoVersion;
   // Tasks that became due meanwhile.
   const bool more = !progress.evaluations_next.empty() && !job.record.site;
-  if (more) BeginValidation(s, job, job.rounds.progress.version);
+  if (more) BeginValidation(s, job, job.progress.version);
 }
 
 // The version of the job above that this version of a site's job has in it; kNoVersion: not known
@@ -299,7 +299,7 @@ bool IsLoss(double loss) {
 }
 
 void ChooseValidators(State& s, Job& job) {
-  JobProgress& progress = job.EditProgress();
+  ProgressRecord& progress = job.EditProgress();
   const std::vector<SiteData>& sites = job.spec().data.sites;
   std::map<int64_t, std::pair<double, IslandId>> best;     // by axis
   std::optional<std::pair<double, IslandId>> best_of_all;  // that may score it in tasks

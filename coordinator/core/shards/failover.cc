@@ -22,7 +22,7 @@ bool Has(const State& s, const Job& job, const NodeId& server, ShardId shard) {
   if (link.known) return true;
   const Server* member = s.FindServer(server);
   return member != nullptr && member->attached && !link.ahead && !link.lacking.empty() &&
-         !link.lacking.contains(shard) && link.version == job.rounds.decided_version();
+         !link.lacking.contains(shard) && link.version == job.decided_version();
 }
 
 // Calls what(shard, other) for the shards of the server that another one holds, too.

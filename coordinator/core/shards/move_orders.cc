@@ -71,8 +71,8 @@ void SendReceive(State& s, Job& job) {
   for (auto& [server, message] : messages) {
     message.job = job.id();
     message.placement = job.record.placement;
-    message.version = job.rounds.progress.version;
-    message.fill_age = job.rounds.progress.version - GetFillBase(job);
+    message.version = job.progress.version;
+    message.fill_age = job.progress.version - GetFillBase(job);
     DescribeVersion(job, message);
     s.SendToServer(server, std::move(message));
   }
@@ -132,7 +132,7 @@ void PumpMoves(State& s, Job& job) {
       s.SendToServer(server, RemoveJob{job.id(), since});
     });
   }
-  const bool applied = job.rounds.decided_version() == job.rounds.progress.version;
+  const bool applied = job.decided_version() == job.progress.version;
   if (!job.active() || job.moving.batch.empty() || !applied) return;
   if (s.now >= job.moving.again_at) {
     job.moving.again_at = s.now + kRetryInterval;
@@ -149,7 +149,7 @@ Instant NextMoveDeadline(const State& s, const Job& job) {
     const bool sent_before = again != job.moving.release_again_at.end();
     next = std::min(next, Later(s, sent_before ? again->second : s.now));
   });
-  if (!job.active() || job.rounds.progress.version == kNoVersion) return next;
+  if (!job.active() || job.progress.version == kNoVersion) return next;
   if (job.moving.held_since) {
     next = std::min(next, Later(s, *job.moving.held_since + job.moving.hold));
   }

@@ -105,7 +105,7 @@ bool PlanMoves(State& s, Job& job) {
 // A shard that did not arrive while a round was held as long as any is: rounds go on without it.
 bool GivesUp(const Job& job) {
   const Moving& moving = job.moving;
-  return moving.version != job.rounds.progress.version && moving.version != kNoVersion &&
+  return moving.version != job.progress.version && moving.version != kNoVersion &&
          moving.batch.size() == 1 && !GetJoining(job, moving.batch[0]).fill &&
          moving.hold == kHoldMost;
 }
@@ -126,20 +126,19 @@ void GiveUpMoves(State& s, Job& job) {
 // The batch is as large as fits between two rounds.
 void AdaptBatch(Job& job) {
   Moving& moving = job.moving;
-  if (moving.version == job.rounds.progress.version) return;
+  if (moving.version == job.progress.version) return;
   const bool missed = moving.version != kNoVersion && !moving.batch.empty();
   if (missed && moving.batch.size() == 1) {
     moving.hold = std::min(2 * moving.hold, kHoldMost);
   } else if (missed) {
     moving.batch_bytes = CountBytes(job, moving.batch) / 2;
   }
-  moving.version = job.rounds.progress.version;
+  moving.version = job.progress.version;
   moving.batch.clear();
 }
 
 bool MaySwitch(const Job& job, const std::vector<ReplicaId>& batch) {
-  if (job.rounds.collecting || job.rounds.decided_version() != job.rounds.progress.version)
-    return false;
+  if (job.rounds.collecting || job.decided_version() != job.progress.version) return false;
   if (std::ranges::all_of(batch, [&](const ReplicaId& id) { return GetJoining(job, id).fill; })) {
     return true;
   }
@@ -192,7 +191,7 @@ void RefreshLinks(State& s, Job& job, const std::set<NodeId>& changed) {
     link.ahead = false;
     link.problem.clear();
     link.trouble.clear();
-    link.version = std::max(link.version, job.rounds.progress.version);
+    link.version = std::max(link.version, job.progress.version);
   }
 }
 
@@ -220,9 +219,7 @@ std::string FilledText(const Job& job, Version base, const std::string& lost_upd
   const bool has_state = !GetOuterOptimizer(job.spec().outer).slots.empty();
   return absl::StrCat(
       "are filled from theta_base of an island: their parameters are those of version ", base,
-      base == job.rounds.progress.version
-          ? ""
-          : absl::StrCat(", as version ", job.rounds.progress.version),
+      base == job.progress.version ? "" : absl::StrCat(", as version ", job.progress.version),
       has_state ? ", their outer momentum is lost and begins at zero" : "",
       lost_update.empty() ? "" : absl::StrCat("; their update of ", lost_update, " is lost"));
 }
@@ -230,7 +227,7 @@ std::string FilledText(const Job& job, Version base, const std::string& lost_upd
 void SwitchShards(State& s, Job& job) {
   const std::vector<ReplicaId> batch = std::exchange(job.moving.batch, {});
   const std::string bytes = BytesText(CountBytes(job, batch));
-  const Version version = job.rounds.progress.version, base = GetFillBase(job);
+  const Version version = job.progress.version, base = GetFillBase(job);
   JobRecord& record = job.EditRecord();
   ChangePlacement(job);
   std::set<NodeId> changed;
@@ -291,7 +288,7 @@ int64_t CountBytes(const Job& job, const std::vector<ReplicaId>& replicas) {
 
 bool IsReceived(const Job& job, const ReplicaId& replica) {
   const auto found = job.moving.received.find(replica);
-  return found != job.moving.received.end() && found->second == job.rounds.progress.version;
+  return found != job.moving.received.end() && found->second == job.progress.version;
 }
 
 std::set<NodeId> DropReplicas(
@@ -342,7 +339,7 @@ void OnHoldersDropped(State& s, Job& job, const std::set<NodeId>& servers) {
 
 void OnShardsReceived(State& s, Server& server, const ShardsReceived& message) {
   Job* job = s.FindJob(message.job);
-  if (job == nullptr || message.version != job->rounds.progress.version) return;
+  if (job == nullptr || message.version != job->progress.version) return;
   s.Touch(*job);
   for (const ShardId shard : message.shards) {
     if (shard < 0 || static_cast<size_t>(shard) >= job->record.shards.size()) continue;
@@ -363,7 +360,7 @@ void OnReleased(Job& job, const NodeId& server, int64_t placement) {
 }
 
 bool AdvanceMoves(State& s, Job& job) {
-  if (job.rounds.progress.version == kNoVersion || job.record.site) return false;
+  if (job.progress.version == kNoVersion || job.record.site) return false;
   if (GivesUp(job)) {
     GiveUpMoves(s, job);
     return true;
@@ -394,7 +391,7 @@ bool AdvanceMoves(State& s, Job& job) {
 }
 
 bool HoldsForMoves(const State& s, const Job& job) {
-  if (job.moving.batch.empty() || job.moving.version != job.rounds.progress.version) return false;
+  if (job.moving.batch.empty() || job.moving.version != job.progress.version) return false;
   // Only what is under way.
   for (const ReplicaId& id : job.moving.batch) {
     const Server* to = s.FindServer(id.server);

@@ -67,7 +67,7 @@ struct Fill {
 Fill ChooseFill(const Job& job, const std::map<Version, std::vector<FillSource>>& sources,
                 const ShardList& lost) {
   const JobRecord& record = job.record;
-  const Version decided = job.rounds.decided_version();
+  const Version decided = job.decided_version();
   if (sources.contains(decided)) return {};
   const bool fills = job.replicas().fills;
   const bool others = fills && record.fill_version != 0;
@@ -146,7 +146,7 @@ std::string WhyFilled(const Job& job, const NodeId& server) {
   if (record.fill_version == 0) return why;
   const ShardList filled = ListFilled(job);
   const std::string lost = LostUpdates(job, filled, record.fill_base);
-  absl::StrAppend(&why, "; no island has version ", job.rounds.decided_version(),
+  absl::StrAppend(&why, "; no island has version ", job.decided_version(),
                   ": theta_base of version ", record.fill_base, " fills ", filled.size(),
                   " shards, as version ", record.fill_version);
   if (!lost.empty()) absl::StrAppend(&why, "; their update of ", lost, " is lost");
@@ -202,7 +202,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
         absl::StrCat("job ", job.id(), " cannot be refilled: ", args...));
   };
   if (link == job.rounds.links.end()) return refuse("server ", server, " holds no shard of it");
-  if (!job.active() || job.stale() || job.rounds.progress.version == kNoVersion) {
+  if (!job.active() || job.stale() || job.progress.version == kNoVersion) {
     return refuse("it does not run, or has no committed version yet");
   }
   if (link->second.known) return refuse("server ", server, " has its shards: nothing is lost");
@@ -220,13 +220,13 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
                   " with the folder that it had, or with a copy of that; if there is none, atoll ",
                   "recover writes the newest whole version of what is left");
   }
-  const bool exact = sources.contains(job.rounds.decided_version());
+  const bool exact = sources.contains(job.decided_version());
   // Chunks that have arrived elsewhere are of no use for another version.
   const std::set<ShardId> received = exact ? ListReceived(s, job, server) : std::set<ShardId>();
   const ShardList lost = ListLost(job, server, received);
   const Fill fill = ChooseFill(job, sources, lost);
   if (!exact && !link->second.lacking.empty() && HoldsOthers(job, server, lost)) {
-    return refuse("no island has version ", job.rounds.decided_version(), ", and server ", server,
+    return refuse("no island has version ", job.decided_version(), ", and server ", server,
                   " still has other shards: start it with an empty folder (keep this one), and ",
                   "all of them are filled");
   }
@@ -253,7 +253,7 @@ std::map<Version, std::vector<FillSource>> FindFillSources(const State& s, const
     }
     const IslandProgress& progress = *worker->progress;
     if (progress.job == job.id() && progress.generation == island.generation && progress.ready &&
-        progress.base_version >= 0 && progress.base_version <= job.rounds.progress.version) {
+        progress.base_version >= 0 && progress.base_version <= job.progress.version) {
       sources[progress.base_version].push_back({worker, &island});
     }
   }
@@ -261,19 +261,19 @@ std::map<Version, std::vector<FillSource>> FindFillSources(const State& s, const
 }
 
 Version GetFillBase(const Job& job) {
-  return job.record.fill_version == 0 ? job.rounds.progress.version : job.record.fill_base;
+  return job.record.fill_version == 0 ? job.progress.version : job.record.fill_base;
 }
 
 bool HasExactSource(const State& s, const Job& job) {
   const JobRecord& record = job.record;
-  if (record.fill_version != job.rounds.progress.version) return false;
+  if (record.fill_version != job.progress.version) return false;
   const ShardList filled = ListFilled(job);
   return !filled.empty() && !Concerns(job, record.fill_base, record.fill_version, filled) &&
          FindFillSources(s, job).contains(record.fill_version);
 }
 
 bool IsBeforeFill(const Job& job) {
-  return job.rounds.progress.version < job.record.fill_version && job.replicas().fills;
+  return job.progress.version < job.record.fill_version && job.replicas().fills;
 }
 
 bool IsBeingFilled(const Job& job, const NodeId& server) {

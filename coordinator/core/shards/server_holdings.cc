@@ -36,7 +36,7 @@ std::map<ContributionId, StagedShards> StagedOn(const Job& job, const NodeId& se
 
 // The server holds what was decided or ordered after the store was written.
 bool IsAhead(const Job& job, const HeldJob* held) {
-  return held != nullptr && (held->version > job.rounds.decided_version() ||
+  return held != nullptr && (held->version > job.decided_version() ||
                              held->generation > job.progress.plan_generation ||
                              held->placement > job.record.placement);
 }
@@ -59,7 +59,7 @@ std::set<ShardId> LackedBy(const Job& job, const NodeId& server, const HeldJob& 
 // Can the server be brought from its version to the newest decided one? "" or why not.
 std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
                           const HeldJob* held) {
-  const Version decided = job.rounds.decided_version();
+  const Version decided = job.decided_version();
   if (held == nullptr && decided != kNoVersion) {
     return "it came back without the job: its --state-dir is empty, or another one";
   }

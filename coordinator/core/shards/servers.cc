@@ -49,7 +49,7 @@ std::vector<ShardId> SelectStatisticsShards(const Job& job, const NodeId& server
 }
 
 bool IsBehind(const Job& job, const ServerLink& link) {
-  return link.version < job.rounds.decided_version();
+  return link.version < job.decided_version();
 }
 
 // Only a job that is done is ended on its servers: one that has failed or was cancelled keeps its
@@ -71,7 +71,7 @@ bool Owes(const Job& job, const NodeId& server, const ServerLink& link) {
       !job.rounds.collecting->grams.contains(server)) {
     return true;
   }
-  return WantsEnd(job, link) && link.snapshot_version < job.rounds.progress.version;
+  return WantsEnd(job, link) && link.snapshot_version < job.progress.version;
 }
 
 void SendAssignment(State& s, Job& job, const NodeId& server) {
@@ -95,7 +95,7 @@ void SendAssignment(State& s, Job& job, const NodeId& server) {
 }
 
 void SendCommits(State& s, Job& job, const NodeId& server, Version from) {
-  const Version to = std::min<Version>(job.rounds.decided_version(), from + kCommitsAtOnce);
+  const Version to = std::min<Version>(job.decided_version(), from + kCommitsAtOnce);
   for (Version v = from + 1; v <= to; ++v) {
     const DecisionRecord* decision = job.rounds.FindDecision(v);
     if (decision == nullptr) return;
@@ -103,7 +103,7 @@ void SendCommits(State& s, Job& job, const NodeId& server, Version from) {
     for (const DecisionParticipant& p : decision->participants) {
       if (p.accepted) commit.terms.push_back({p.contribution, p.weight});
     }
-    if (v == job.rounds.decided_version()) commit.image = BuildJobImage(job, *decision);
+    if (v == job.decided_version()) commit.image = BuildJobImage(job, *decision);
     s.SendToServer(server, std::move(commit));
   }
 }
@@ -233,7 +233,7 @@ void OnRoundApplied(State& s, Server& server, const RoundApplied& message) {
   ServerLink* link = FindServerLink(s, server, message.job, job);
   if (link == nullptr || !link->known || message.version <= link->version) return;
   if (job->record.removed) return;
-  if (message.version > job->rounds.decided_version()) {
+  if (message.version > job->decided_version()) {
     return NoteAhead(s, *job, server.record.name);
   }
   link->version = message.version;
@@ -434,7 +434,7 @@ bool HasRoom(const State& s, const Job& job) {
     free -= job.StagedBytes(name);
     s.jobs.ForEachLive([&](const Job& other) {
       if (other.ended() || !other.rounds.links.contains(name)) return;
-      free -= other.StagedBytes(name) * StagedContributions(other.rounds);
+      free -= other.StagedBytes(name) * StagedContributions(other);
     });
     if (free < 0) return false;
   }
