@@ -281,9 +281,9 @@ struct Job {
 
 // Null: there is none.
 template <class Map>
-auto FindIn(Map& members, const NodeId& name) {
-  const auto found = members.find(name);
-  return found == members.end() ? nullptr : &found->second;
+auto FindIn(Map& map, const typename Map::key_type& key) {
+  const auto found = map.find(key);
+  return found == map.end() ? nullptr : &found->second;
 }
 
 struct State {

@@ -118,6 +118,11 @@ absl::Status PutFolderAside(Files& files, const std::string& jobs_folder, const 
   return files.SyncFolder(jobs_folder);
 }
 
+size_t CountStorageActions(const Actions& actions) {
+  return actions.log.size() + actions.snapshots.size() + actions.truncations.size() +
+         actions.erasures.size();
+}
+
 }  // namespace
 
 absl::StatusOr<RecoveredState> RecoverState(Files& files, const std::string& state_folder,
@@ -289,40 +294,33 @@ StorageThread::~StorageThread() {
 }
 
 void StorageThread::Add(Actions& actions) {
-  if (actions.log.empty() && actions.snapshots.empty() && actions.truncations.empty() &&
-      actions.erasures.empty()) {
-    return;
-  }
+  if (CountStorageActions(actions) == 0) return;
   const auto move_to = [](auto& from, auto& to) {
     for (auto& each : from) to.push_back(std::move(each));
     from.clear();
   };
   {
     const std::lock_guard lock(mutex_);
-    move_to(actions.log, log_);
-    move_to(actions.snapshots, snapshots_);
-    move_to(actions.truncations, truncations_);
-    move_to(actions.erasures, erasures_);
+    move_to(actions.log, added_.log);
+    move_to(actions.snapshots, added_.snapshots);
+    move_to(actions.truncations, added_.truncations);
+    move_to(actions.erasures, added_.erasures);
   }
   changed_.notify_one();
 }
 
 StorageThread::Queued StorageThread::queued() const {
   const std::lock_guard lock(mutex_);
-  return {log_.size() + snapshots_.size() + truncations_.size() + erasures_.size(), ready_.size()};
+  return {CountStorageActions(added_), ready_.size()};
 }
 
 void StorageThread::Run() {
   for (bool stop = false; !stop;) {
-    std::vector<AppendLog> log;
-    std::vector<WriteSnapshot> snapshots;
-    std::vector<TruncateLog> truncations;
-    std::vector<EraseJob> erasures;
+    Actions added;
     {
       std::unique_lock lock(mutex_);
       const auto more = [this] {
-        return stop_ || !log_.empty() || !snapshots_.empty() || !truncations_.empty() ||
-               !erasures_.empty() || !written_.empty();
+        return stop_ || CountStorageActions(added_) > 0 || !written_.empty();
       };
       if (storage_->idle()) {
         changed_.wait(lock, more);
@@ -332,15 +330,12 @@ void StorageThread::Run() {
       stop = stop_;
       for (const JobId& job : written_) storage_->Written(job);
       written_.clear();
-      log.swap(log_);
-      snapshots.swap(snapshots_);
-      truncations.swap(truncations_);
-      erasures.swap(erasures_);
+      added = std::exchange(added_, {});
     }
-    for (AppendLog& append : log) storage_->Add(std::move(append));
-    for (WriteSnapshot& write : snapshots) storage_->Add(std::move(write));
-    for (TruncateLog& truncate : truncations) storage_->Add(truncate);
-    for (const EraseJob& erase : erasures) storage_->Add(erase);
+    for (AppendLog& append : added.log) storage_->Add(std::move(append));
+    for (WriteSnapshot& write : added.snapshots) storage_->Add(std::move(write));
+    for (TruncateLog& truncate : added.truncations) storage_->Add(truncate);
+    for (const EraseJob& erase : added.erasures) storage_->Add(erase);
     std::vector<Event> events = storage_->Work();
     log_bytes_ = storage_->log_bytes();
     {

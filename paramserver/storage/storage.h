@@ -129,10 +129,7 @@ class StorageThread {
   std::atomic<int64_t> log_bytes_{0};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<AppendLog> log_;  // these seven are guarded by mutex_
-  std::vector<WriteSnapshot> snapshots_;
-  std::vector<TruncateLog> truncations_;
-  std::vector<EraseJob> erasures_;
+  Actions added_;  // its part alone; these four are guarded by mutex_
   std::deque<Storage::ReadySnapshot> ready_;
   std::vector<JobId> written_;
   bool stop_ = false;

@@ -26,12 +26,16 @@ namespace {
 constexpr int kCommitsAtOnce = 64;
 constexpr Duration kFaultRetry = std::chrono::seconds(10);
 
-ServerLink* FindServerLink(State& s, const Server& server, const JobId& job_id, Job*& job) {
-  job = s.FindJob(job_id);
-  if (job == nullptr) return nullptr;
+// A server's part in a job, which is touched; link null: it has none.
+struct PartOfJob {
+  Job* job = nullptr;
+  ServerLink* link = nullptr;
+};
+PartOfJob FindServerLink(State& s, const Server& server, const JobId& job_id) {
+  Job* job = s.FindJob(job_id);
+  if (job == nullptr) return {};
   s.Touch(*job);
-  auto it = job->rounds.links.find(server.record.name);
-  return it == job->rounds.links.end() ? nullptr : &it->second;
+  return {job, FindIn(job->rounds.links, server.record.name)};
 }
 
 // The shards for which the server is active.
@@ -164,8 +168,7 @@ void OnServerHeartbeat(State& s, Server& server, const ServerHeartbeat& message)
     }
     // A server may hold thousands that have ended.
     if (known == nullptr || SaysNothingNew(*known, server.record.name, held)) continue;
-    Job* job = nullptr;
-    ServerLink* link = FindServerLink(s, server, held.job, job);
+    const auto [job, link] = FindServerLink(s, server, held.job);
     if (link == nullptr || !link->known) continue;
     link->snapshot_version = std::max(link->snapshot_version, held.snapshot_version);
     NoteEnded(s, *link, held.ended);
@@ -178,8 +181,7 @@ void OnServerHeartbeat(State& s, Server& server, const ServerHeartbeat& message)
 }
 
 void OnShardsAssigned(State& s, Server& server, const ShardsAssigned& message) {
-  Job* job = nullptr;
-  ServerLink* link = FindServerLink(s, server, message.job, job);
+  const auto [job, link] = FindServerLink(s, server, message.job);
   if (link == nullptr || !link->known || link->assigned) return;
   if (message.placement < job->record.placement) return;  // of an earlier assignment
   link->assigned = true;
@@ -196,8 +198,7 @@ void OnShardsAssigned(State& s, Server& server, const ShardsAssigned& message) {
 }
 
 void OnStatistics(State& s, Server& server, const Statistics& message) {
-  Job* job = nullptr;
-  ServerLink* link = FindServerLink(s, server, message.job, job);
+  const auto [job, link] = FindServerLink(s, server, message.job);
   if (link == nullptr || !job->rounds.collecting ||
       job->rounds.collecting->version != message.version ||
       job->rounds.collecting->contributions != message.contributions ||
@@ -229,8 +230,7 @@ void OnStatistics(State& s, Server& server, const Statistics& message) {
 }
 
 void OnRoundApplied(State& s, Server& server, const RoundApplied& message) {
-  Job* job = nullptr;
-  ServerLink* link = FindServerLink(s, server, message.job, job);
+  const auto [job, link] = FindServerLink(s, server, message.job);
   if (link == nullptr || !link->known || message.version <= link->version) return;
   if (job->record.removed) return;
   if (message.version > job->decided_version()) {
@@ -242,8 +242,7 @@ void OnRoundApplied(State& s, Server& server, const RoundApplied& message) {
 }
 
 void OnServerFault(State& s, Server& server, const ServerFault& message) {
-  Job* job = nullptr;
-  ServerLink* link = FindServerLink(s, server, message.job, job);
+  const auto [job, link] = FindServerLink(s, server, message.job);
   if (link == nullptr || job->ended()) return;
   const std::string trouble =
       absl::StrCat("parameter server ", server.record.name, ": ", CleanText(message.reason));
