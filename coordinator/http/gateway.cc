@@ -154,26 +154,21 @@ HttpReply Call(CallGate& gate, Stub& stub,
   return CallAndShow(gate, stub, method, request, as_it_is, limit, user);
 }
 
-// Finds the query of that name among the gRPC services; empty: there is none.
-std::string FindQueryMethod(const std::string& name) {
-  static const auto& calls = *new std::map<std::string, std::string>{
-      {"status", "/atl.v1.Status/Get"}, {"jobs", "/atl.v1.Jobs/List"},
-      {"job", "/atl.v1.Jobs/Get"},      {"history", "/atl.v1.Jobs/History"},
-      {"logs", "/atl.v1.Jobs/Logs"},    {"sites", "/atl.v1.Status/Profile"},
-      {"events", "/atl.v1.Jobs/Watch"}, {"settings", "/atl.v1.Jobs/Get"},
+// The gRPC services' methods behind queries and actions, by their names; empty: there is none.
+std::string FindMethod(const std::string& name, bool is_action) {
+  static const auto& queries = *new std::map<std::string, std::string>{
+      {"status", "Status/Get"},    {"jobs", "Jobs/List"},    {"job", "Jobs/Get"},
+      {"history", "Jobs/History"}, {"logs", "Jobs/Logs"},    {"sites", "Status/Profile"},
+      {"events", "Jobs/Watch"},    {"settings", "Jobs/Get"},
   };
-  const auto found = calls.find(name);
-  return found == calls.end() ? "" : found->second;
-}
-std::string FindActionMethod(const std::string& name) {
-  static const auto& calls = *new std::map<std::string, std::string>{
-      {"trace", "/atl.v1.Jobs/Trace"},   {"pause", "/atl.v1.Jobs/Pause"},
-      {"resume", "/atl.v1.Jobs/Resume"}, {"cancel", "/atl.v1.Jobs/Cancel"},
-      {"drain", "/atl.v1.Jobs/Drain"},   {"submit", "/atl.v1.Jobs/Submit"},
-      {"set", "/atl.v1.Jobs/Change"},
+  static const auto& actions = *new std::map<std::string, std::string>{
+      {"trace", "Jobs/Trace"},   {"pause", "Jobs/Pause"}, {"resume", "Jobs/Resume"},
+      {"cancel", "Jobs/Cancel"}, {"drain", "Jobs/Drain"}, {"submit", "Jobs/Submit"},
+      {"set", "Jobs/Change"},
   };
+  const auto& calls = is_action ? actions : queries;
   const auto found = calls.find(name);
-  return found == calls.end() ? "" : found->second;
+  return found == calls.end() ? "" : "/atl.v1." + found->second;
 }
 
 int64_t Number(const HttpRequest& request, const std::string& name, int64_t otherwise) {
@@ -325,7 +320,7 @@ HttpReply Gateway::Api(const std::string& call, const HttpRequest& request) {
     const bool actions = permit_(request, "/atl.v1.Jobs/Pause", /*try_only=*/true).allowed.ok();
     return JsonReply(200, actions ? R"({"actions":true})" : "{}");
   }
-  const std::string path = FindQueryMethod(call);
+  const std::string path = FindMethod(call, /*is_action=*/false);
   if (path.empty()) return ErrorReply(404, "there is no such call");
   const User user = permit_(request, path, /*try_only=*/false);
   if (!user.allowed.ok()) return ErrorReply(403, std::string(user.allowed.message()));
@@ -365,7 +360,7 @@ HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {
   // Another site's page cannot send this header without a preflight request, which is never
   // answered.
   if (request.Header("x-atoll-action").empty()) return ErrorReply(403, "not from this page");
-  const std::string path = FindActionMethod(call);
+  const std::string path = FindMethod(call, /*is_action=*/true);
   if (path.empty()) return ErrorReply(404, "there is no such action");
   const User user = permit_(request, path, /*try_only=*/false);
   if (!user.allowed.ok()) return ErrorReply(403, std::string(user.allowed.message()));
