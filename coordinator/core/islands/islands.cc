@@ -119,14 +119,15 @@ bool LeaseToResume(Job& job, const IslandRecord& island, LocalCheckpoint* about)
 auto GetDecisiveFields(const std::optional<IslandProgress>& progress) {
   static const IslandProgress kNone;
   const IslandProgress& p = progress ? *progress : kNone;
-  return std::tuple(progress.has_value(), p.job, p.island, p.generation, p.seen_sequence,
-                    p.base_version, p.ready, p.plan_number, p.setting_up, p.plan_wanted);
+  return std::pair(progress.has_value(),
+                   std::tie(p.job, p.island, p.generation, p.seen_sequence, p.base_version, p.ready,
+                            p.plan_number, p.setting_up, p.plan_wanted));
 }
 auto GetDecisiveFields(const std::optional<MemberProgress>& progress) {
   static const MemberProgress kNone;
   const MemberProgress& p = progress ? *progress : kNone;
-  return std::tuple(progress.has_value(), p.job, p.island, p.generation, p.plan_number,
-                    p.seen_sequence, p.holds_layers);
+  return std::pair(progress.has_value(), std::tie(p.job, p.island, p.generation, p.plan_number,
+                                                  p.seen_sequence, p.holds_layers));
 }
 
 void TouchIsland(State& s, const JobId& id, IslandId island) {
