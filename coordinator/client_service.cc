@@ -9,7 +9,7 @@
 #include "common/protocol/wire.h"
 #include "common/status.h"
 #include "coordinator/change_settings.h"
-#include "coordinator/client_answers.h"
+#include "coordinator/clients/client_answers.h"
 #include "coordinator/shared_view.h"
 #include "coordinator/trust/authorizer.h"
 #include "coordinator/wire.h"

@@ -32,6 +32,25 @@ inline ShardDescriptor OneShard() {
   return {0, 1, 2, 3, {active, joining, leaving}, 9, 3};
 }
 
+inline ProgressRecord OneProgress() {
+  ProgressRecord progress;
+  progress.job = "lm-1";
+  progress.state = JobState::kFinishing;
+  progress.reason = "why";
+  progress.plan_generation = 2;
+  progress.initializer = 1;
+  progress.validate_version = 6;
+  progress.validators = {1};
+  progress.validated_version = 7;
+  progress.validation_loss = 2.5;
+  progress.validation_accuracy = 5.5;
+  progress.validated_final = true;
+  progress.version = 3;
+  progress.tokens_committed = 4;
+  progress.round = 5;
+  return progress;
+}
+
 // One record of every kind, no field at its default.
 inline std::vector<StoreRecord> OneOfEach() {
   const ContributionId id{1, 2, 3, 4};
@@ -75,20 +94,7 @@ inline std::vector<StoreRecord> OneOfEach() {
       MemberRecord{MemberKind::kServer, "p1", 3, "", ""},
       MemberRecord{MemberKind::kWorker, "w1", 4, "site-w1", "measured: alone"},
       job,
-      ProgressRecord{.job = "lm-1",
-                     .state = JobState::kFinishing,
-                     .reason = "why",
-                     .plan_generation = 2,
-                     .initializer = 1,
-                     .validate_version = 6,
-                     .validators = {1},
-                     .validated_version = 7,
-                     .validation_loss = 2.5,
-                     .validation_accuracy = 5.5,
-                     .validated_final = true,
-                     .version = 3,
-                     .tokens_committed = 4,
-                     .round = 5},
+      OneProgress(),
       island,
       ContributionRecord{"lm-1", id, 64, 512, 2.5, {{0, 8}}, true, "fenced"},
       decision,

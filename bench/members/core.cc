@@ -53,7 +53,7 @@ void StartJobs(World& w, int first, int jobs) {
   all("ready", 1);
 }
 
-// What a heartbeat of a worker of the first job costs: microseconds, and again at once, when what
+// Costs of a heartbeat of a worker of the first job: microseconds, and again at once, when what
 // it touches is in the caches; and how often it has looked at any job.
 struct HeartbeatCost {
   double first_us = 0, again_us = 0, visits = 0;

@@ -150,6 +150,23 @@ void ForgetValidation(ProgressRecord& progress) {
   progress.validated_final = false;
 }
 
+// Takes the newest decision, which FinishRound finishes as soon as all servers have applied it.
+// Servers do not know what was skipped: that stays.
+void TakeNewest(Job& job, const WholeJob& whole) {
+  const JobImage& image = whole.newest->image;
+  ProgressRecord& progress = job.EditProgress();
+  job.rounds.EditDecision(image.round) = DecisionFrom(job.id(), *whole.newest);
+  progress.version = whole.ended ? whole.version : whole.version - 1;
+  progress.tokens_committed = image.tokens_committed - (whole.ended ? 0 : image.tokens);
+  progress.round = image.round;
+  progress.rounds_since = progress.steps_since = progress.masked_since = 0;
+  progress.loss_since = 0;
+  progress.steps_between_pushes = 0;
+  progress.validated_version = image.validated_version;
+  progress.validation_loss = image.validation_loss;
+  progress.first_validation_loss = image.first_validation_loss;
+}
+
 // Makes the job what its servers say. REQUIRES: they are attached. An error changes nothing.
 absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::string_view verb) {
   // They may lie in the links, which are made anew.
@@ -188,20 +205,7 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
       kGenerationsSkipped;
   progress.initializer = -1;
   ForgetValidation(progress);
-  if (whole->newest != nullptr) {
-    job.rounds.EditDecision(image.round) = DecisionFrom(job.id(), *whole->newest);
-    // FinishRound takes the newest as soon as all servers have applied it.
-    // Servers do not know what was skipped: that stays.
-    progress.version = whole->ended ? whole->version : whole->version - 1;
-    progress.tokens_committed = image.tokens_committed - (whole->ended ? 0 : image.tokens);
-    progress.round = image.round;
-    progress.rounds_since = progress.steps_since = progress.masked_since = 0;
-    progress.loss_since = 0;
-    progress.steps_between_pushes = 0;
-    progress.validated_version = image.validated_version;
-    progress.validation_loss = image.validation_loss;
-    progress.first_validation_loss = image.first_validation_loss;
-  }
+  if (whole->newest != nullptr) TakeNewest(job, *whole);
   VacateIslands(s, job, image, reason);
   DropUndecided(s, job, by_server, whole->newest);
   const JobState before = progress.state;

@@ -157,18 +157,20 @@ HttpReply Call(CallGate& gate, Stub& stub,
 // The gRPC services' methods behind queries and actions, by their names; empty: there is none.
 std::string FindMethod(const std::string& name, bool is_action) {
   static const auto& queries = *new std::map<std::string, std::string>{
-      {"status", "Status/Get"},    {"jobs", "Jobs/List"},    {"job", "Jobs/Get"},
-      {"history", "Jobs/History"}, {"logs", "Jobs/Logs"},    {"sites", "Status/Profile"},
-      {"events", "Jobs/Watch"},    {"settings", "Jobs/Get"},
+      {"status", "/atl.v1.Status/Get"}, {"jobs", "/atl.v1.Jobs/List"},
+      {"job", "/atl.v1.Jobs/Get"},      {"history", "/atl.v1.Jobs/History"},
+      {"logs", "/atl.v1.Jobs/Logs"},    {"sites", "/atl.v1.Status/Profile"},
+      {"events", "/atl.v1.Jobs/Watch"}, {"settings", "/atl.v1.Jobs/Get"},
   };
   static const auto& actions = *new std::map<std::string, std::string>{
-      {"trace", "Jobs/Trace"},   {"pause", "Jobs/Pause"}, {"resume", "Jobs/Resume"},
-      {"cancel", "Jobs/Cancel"}, {"drain", "Jobs/Drain"}, {"submit", "Jobs/Submit"},
-      {"set", "Jobs/Change"},
+      {"trace", "/atl.v1.Jobs/Trace"},   {"pause", "/atl.v1.Jobs/Pause"},
+      {"resume", "/atl.v1.Jobs/Resume"}, {"cancel", "/atl.v1.Jobs/Cancel"},
+      {"drain", "/atl.v1.Jobs/Drain"},   {"submit", "/atl.v1.Jobs/Submit"},
+      {"set", "/atl.v1.Jobs/Change"},
   };
   const auto& calls = is_action ? actions : queries;
   const auto found = calls.find(name);
-  return found == calls.end() ? "" : "/atl.v1." + found->second;
+  return found == calls.end() ? "" : found->second;
 }
 
 int64_t Number(const HttpRequest& request, const std::string& name, int64_t otherwise) {

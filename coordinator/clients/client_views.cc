@@ -1,7 +1,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/version.h"
 #include "common/wall_clock.h"
-#include "coordinator/client_answers.h"
+#include "coordinator/clients/client_answers.h"
 #include "coordinator/measurements/live_profile.h"
 #include "coordinator/wire.h"
 

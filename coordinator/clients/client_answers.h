@@ -1,9 +1,9 @@
-// What clients are answered: views of the core with what the wall clock, the history and the watch
-// of progress add; the log; what the planner finds for previews and beside traced steps. Loop's
+// Answers to clients: views of the core with what the wall clock, the history and the watch of
+// progress add; the log; what the planner finds for previews and beside traced steps. Loop's
 // thread only.
 
-#ifndef ATOLL_COORDINATOR_CLIENT_ANSWERS_H_
-#define ATOLL_COORDINATOR_CLIENT_ANSWERS_H_
+#ifndef ATOLL_COORDINATOR_CLIENTS_CLIENT_ANSWERS_H_
+#define ATOLL_COORDINATOR_CLIENTS_CLIENT_ANSWERS_H_
 
 #include "coordinator/loop.h"
 #include "coordinator/preview.h"
@@ -59,4 +59,4 @@ void FillTrace(CoordinatorLoop& loop, TracedStep step, v1::TraceReply* reply);
 
 }  // namespace atl
 
-#endif  // ATOLL_COORDINATOR_CLIENT_ANSWERS_H_
+#endif  // ATOLL_COORDINATOR_CLIENTS_CLIENT_ANSWERS_H_

@@ -1,5 +1,5 @@
 #include "common/net/control/grpc_status.h"
-#include "coordinator/client_answers.h"
+#include "coordinator/clients/client_answers.h"
 
 namespace atl {
 namespace {

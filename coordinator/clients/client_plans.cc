@@ -2,7 +2,7 @@
 #include "common/protocol/trace_limit.h"
 #include "common/protocol/wire.h"
 #include "common/status.h"
-#include "coordinator/client_answers.h"
+#include "coordinator/clients/client_answers.h"
 #include "coordinator/measurements/live_profile.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/planning/predicted_step.h"
