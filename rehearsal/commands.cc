@@ -261,7 +261,7 @@ void Worker::Do(const worker::Validate& action) {
          worker::ValidationDone{action.version, 1.0, sequences * world_.spec.data.sequence_length});
 }
 
-void Worker::Do(const worker::CaptureDelta& action) {
+void Worker::Do(const CaptureDelta& action) {
   steps_since_base_ = 0;
   Finish(milliseconds(1), worker::DeltaCaptured{action.contribution});
   AfterInRun(milliseconds(1) + CopyTime(8),

@@ -225,7 +225,7 @@ class Worker : public Member {
   void Do(const worker::Reconfigure& action);
   void Do(const worker::MakeInitialWeights& action);
   void Do(const worker::TrainStep& action);
-  void Do(const worker::CaptureDelta& action);
+  void Do(const CaptureDelta& action);
   void Do(const worker::AdoptPulled& action);
   void Do(const worker::Validate& action);
   void Do(const worker::SaveState& action);
@@ -234,8 +234,8 @@ class Worker : public Member {
   void Do(const worker::Follow& action);
   void Do(const worker::Unfollow& action);
   void Do(const worker::ReleaseJob& action);
-  void Do(const worker::StartPull& action);
-  void Do(const worker::PushShards& action);
+  void Do(const StartPull& action);
+  void Do(const PushShards& action);
   void Do(const worker::CancelTransfers& action);
   void Do(const worker::Stop& action);
   void Do(const worker::RememberCluster& action) { mark_ = action.mark; }
@@ -254,8 +254,8 @@ class Worker : public Member {
   void LoseWork(Use from, Duration time);
   SavedState MakeSavedState(const worker::SaveState& action) const;
   Duration CopyTime(double bytes_per_parameter) const;
-  void PushPart(const worker::PushShards& action, const worker::ShardPart& part);
-  void PullPart(const worker::StartPull& action, const worker::ShardPart& part);
+  void PushPart(const PushShards& action, const ShardPart& part);
+  void PullPart(const StartPull& action, const ShardPart& part);
   void CheckPull(int64_t pull, int64_t transfers, int64_t seen);
   bool Wants(int64_t run_then, int64_t transfers_then) const {
     return alive() && run() == run_then && transfers_ == transfers_then;

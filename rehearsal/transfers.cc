@@ -28,11 +28,11 @@ void Worker::Do(const worker::CancelTransfers&) {
   for (const int64_t transfer : std::exchange(on_links_, {})) world_.links.Cancel(transfer);
 }
 
-void Worker::Do(const worker::PushShards& action) {
-  for (const worker::ShardPart& part : action.shards) PushPart(action, part);
+void Worker::Do(const PushShards& action) {
+  for (const ShardPart& part : action.shards) PushPart(action, part);
 }
 
-void Worker::PushPart(const worker::PushShards& action, const worker::ShardPart& part) {
+void Worker::PushPart(const PushShards& action, const ShardPart& part) {
   const PushId id = worker::MakePushId(action, part);
   const Worker* const sender = part.sender.empty() ? this : world_.FindWorker(part.sender);
   Server* const server = world_.FindServer(part.server);
@@ -66,14 +66,14 @@ void Worker::PushPart(const worker::PushShards& action, const worker::ShardPart&
       world_.links.Send({sender->site_, server->site()}, static_cast<double>(bytes), arrive));
 }
 
-void Worker::Do(const worker::StartPull& action) {
+void Worker::Do(const StartPull& action) {
   if (pull_missing_ == 0) on_links_.clear();
   pull_number_ = action.pull;
   pull_missing_ = std::ssize(action.shards);
   AfterInRun(kUnanswered, [this, pull = action.pull, transfers = transfers_, seen = pull_arrived_] {
     CheckPull(pull, transfers, seen);
   });
-  for (const worker::ShardPart& part : action.shards) PullPart(action, part);
+  for (const ShardPart& part : action.shards) PullPart(action, part);
 }
 
 // A pull fails of which nothing arrives for so long.
@@ -81,13 +81,13 @@ void Worker::CheckPull(int64_t pull, int64_t transfers, int64_t seen) {
   if (transfers_ != transfers || pull_number_ != pull) return;
   if (pull_arrived_ == seen) {
     pull_number_ = -1;
-    return Deliver(worker::PullFailed{pull, PullFailure::kError, kNoVersion, "timed out"});
+    return Deliver(PullFailed{pull, PullFailure::kError, kNoVersion, "timed out"});
   }
   AfterInRun(kUnanswered,
              [this, pull, transfers, seen = pull_arrived_] { CheckPull(pull, transfers, seen); });
 }
 
-void Worker::PullPart(const worker::StartPull& action, const worker::ShardPart& part) {
+void Worker::PullPart(const StartPull& action, const ShardPart& part) {
   Server* const server = world_.FindServer(part.server);
   const int64_t bytes = EncodedBytes(world_.scene.spec.outer.pull_encoding,
                                      static_cast<int64_t>(world_.layer_parameters));
@@ -96,7 +96,7 @@ void Worker::PullPart(const worker::StartPull& action, const worker::ShardPart& 
                          PullFailure failure, Version newer, const std::string& why) {
     if (!Wants(at, transfers) || pull_number_ != pull) return;
     pull_number_ = -1;
-    Deliver(worker::PullFailed{pull, failure, newer, why});
+    Deliver(PullFailed{pull, failure, newer, why});
   };
   const auto arrived = [this, pull, bytes, at = run(), transfers = transfers_,
                         shards = std::ssize(action.shards)] {
@@ -104,7 +104,7 @@ void Worker::PullPart(const worker::StartPull& action, const worker::ShardPart& 
     ++pull_arrived_;
     if (--pull_missing_ > 0) return;
     pull_number_ = -1;
-    Deliver(worker::PullDone{pull, bytes * shards});
+    Deliver(PullDone{pull, bytes * shards});
   };
   const auto answer = [this, server, bytes, fails, arrived](const ps::ReplyPull* reply,
                                                             const ps::RefusePull* refusal) {

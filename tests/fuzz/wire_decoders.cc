@@ -96,7 +96,7 @@ std::vector<std::string> GroupFrameSeeds() {
   const LayerShard shard{1, 1, {3, 5}};
   const std::vector<ShardPlacement> shards = {{0, 1, 0, 64, "s", "tcp://127.0.0.1:1"}};
   const OuterTag tag{4, ContributionId{1, 2, 3, 4}, {5, 6}};
-  const std::vector<TransferPart> parts = {{shards[0], 8, 16}};
+  const std::vector<ShardPart> parts = {{shards[0], 8, 16}};
   GroupReply reply{.code = 3, .message = "x"};
   reply.held = {{.shard = shard, .elements = 9, .owned = {1, 3}}};
   reply.saves = {{1, 2, {{{shard, {0, 4}}, 4, Tier::kDisk}}}};
@@ -111,9 +111,10 @@ std::vector<std::string> GroupFrameSeeds() {
            DrainCall{StepSums{1, 2, {0.5}}}, reply,
            SaveCall{2, {{{shard, {0, 4}}}, {{{shard, {0, 4}}, "b"}}}, Tier::kDisk, 0, 1},
            ForgetSaves{1}, OuterLayoutCall{{{1, {0, 8}, {"a", "b"}}}, tag, Encoding::kInt8, shards},
-           MakeDeltaCall{*tag.captured, Encoding::kBfloat16, shards}, FinishCall{tag},
-           PushCall{"j-1", *tag.captured, Encoding::kFloat32, parts}, PullCall{"j-1", 3, 4, parts},
-           PushShardDone{{"j-1", 1, 2, 3, 4, 5}}, BatchPulled{3, 1, true}}) {
+           CaptureDelta{*tag.captured, Encoding::kBfloat16, shards}, FinishCall{tag},
+           PushShards{"j-1", *tag.captured, Encoding::kFloat32, parts},
+           StartPull{"j-1", 3, 4, parts}, PushShardDone{{"j-1", 1, 2, 3, 4, 5}}, PullDone{3, 1},
+           PullFailed{3}}) {
     seeds.push_back(worker::Serialize({.call = 5, .epoch = 1, .body = body}));
   }
   return seeds;

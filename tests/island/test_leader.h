@@ -112,7 +112,7 @@ class TestLeader {
     return Do<Adopted>(command).status();
   }
   // Until it is captured; DeltaReady comes later.
-  absl::Status CaptureDelta(const worker::CaptureDelta& command) {
+  absl::Status CaptureDelta(const atl::CaptureDelta& command) {
     return Do<DeltaCaptured>(command).status();
   }
   absl::Status Validate() { return Do<ValidationDone>(worker::Validate{}).status(); }

@@ -144,7 +144,7 @@ LayerValues WorkerNode::OfOwners(OuterKind kind) {
 
 // The pseudo-gradient is theta_base minus the parameters that were captured; the rounding error of
 // quantising is owed. `theta`: at the capture.
-void WorkerNode::CheckDelta(const worker::CaptureDelta& action, const JobId& job,
+void WorkerNode::CheckDelta(const CaptureDelta& action, const JobId& job,
                             const LayerValues& theta) {
   LayerValues delta = OfOwners(OuterKind::kDelta);
   const bool initial = action.contribution.base_version == kNoVersion;

@@ -200,7 +200,7 @@ void WorkerNode::Do(const worker::Validate& action) {
 void WorkerNode::Check(const worker::DeltaCaptured& event) {
   CheckWhole("captures its parameters");
   diverged_ = 0;
-  capture_ = std::get<worker::CaptureDelta>(command_);
+  capture_ = std::get<CaptureDelta>(command_);
   known_.captured = event.contribution;
   known_.captured_on = std::exchange(known_.since_base, {});
   captured_theta_ = known_.state ? known_.state->theta : LayerValues();

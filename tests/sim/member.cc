@@ -293,8 +293,7 @@ void SimMember::OnFrame(const NodeId& from, GroupFrame frame) {
   }
   if (OnSaveFrame(from, frame)) return;
   const ApplyCall* apply = worker::BodyIf<ApplyCall>(frame);
-  if (worker::BodyIf<MakeDeltaCall>(frame) != nullptr ||
-      (apply != nullptr && apply->during_steps)) {
+  if (worker::BodyIf<CaptureDelta>(frame) != nullptr || (apply != nullptr && apply->during_steps)) {
     return DoLater(from, std::move(frame));
   }
   if (hooks_.serve) return hooks_.serve(from, std::move(frame));
@@ -327,7 +326,7 @@ void SimMember::DoLater(const NodeId& from, GroupFrame frame) {
     GroupReply reply;
     absl::Status status = self->Takes(milliseconds(20));
     if (status.ok()) {
-      const MakeDeltaCall* make = worker::BodyIf<MakeDeltaCall>(frame);
+      const CaptureDelta* make = worker::BodyIf<CaptureDelta>(frame);
       status =
           make != nullptr ? self->DoOuter(*make) : self->DoOuter(std::get<ApplyCall>(frame.body));
     }

@@ -110,11 +110,6 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   bool newest_skipped() const override { return false; }
   void Lead(OnSaveDone on_save_done) override { SetHooks({.save_done = std::move(on_save_done)}); }
   void StopLeading() override { SetHooks({}); }
-  // No step is traced.
-  absl::StatusOr<worker::CallId> RequestClock(const NodeId&) override {
-    return absl::UnimplementedError("simulated");
-  }
-  std::map<NodeId, std::vector<worker::ClockSample>> TakeClockSamples() override { return {}; }
   std::shared_ptr<worker::OuterState> outer() const override { return outer_; }
   void Keep(IslandHandover kept) override { kept_ = std::move(kept); }
   void DropKept() override { kept_.reset(); }
@@ -180,7 +175,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   absl::Status CheckOuter() const;
   absl::Status DoOuter(const OuterLayoutCall& order);
   absl::Status DoOuter(const CaptureCall& call);
-  absl::Status DoOuter(const MakeDeltaCall& call);
+  absl::Status DoOuter(const CaptureDelta& call);
   absl::Status DoOuter(const ApplyCall& call);
   absl::Status DoOuter(const FinishCall& call);
   absl::Status DoOuter(const PutBaseInCall& call);

@@ -23,7 +23,7 @@ absl::Status SimMember::DoOuter(const CaptureCall& call) {
 }
 
 // Steps go on meanwhile. What belongs to an earlier attempt at setting the plan up changes nothing.
-absl::Status SimMember::DoOuter(const MakeDeltaCall& call) {
+absl::Status SimMember::DoOuter(const CaptureDelta& call) {
   ATOLL_RETURN_IF_ERROR(CheckOuter());
   const std::shared_ptr<OuterState> outer = outer_;
   const int64_t epoch = epoch_;

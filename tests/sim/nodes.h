@@ -233,17 +233,16 @@ class WorkerNode : public Member {
   absl::Status AwaitFree();
 
   // ---- transfer_node.cc ----
-  void Do(const worker::StartPull& action);
-  void Do(const worker::PushShards& action);
-  std::map<NodeId, std::vector<worker::ShardPart>> GroupPartsByOwner(
-      const std::vector<worker::ShardPart>& shards) const;
+  void Do(const StartPull& action);
+  void Do(const PushShards& action);
+  std::map<NodeId, std::vector<ShardPart>> GroupPartsByOwner(
+      const std::vector<ShardPart>& shards) const;
   // `slot`: in full, or as a step.
-  void PullPart(const worker::StartPull& action, const NodeId& owner, const worker::ShardPart& part,
+  void PullPart(const StartPull& action, const NodeId& owner, const ShardPart& part,
                 int64_t transfer, int32_t slot);
-  void PushPart(const worker::PushShards& action, const NodeId& sender,
-                const worker::ShardPart& part);
-  bool Fill(ps::PushArrived& event, const worker::PushShards& action, const NodeId& sender,
-            const worker::ShardPart& part) const;
+  void PushPart(const PushShards& action, const NodeId& sender, const ShardPart& part);
+  bool Fill(ps::PushArrived& event, const PushShards& action, const NodeId& sender,
+            const ShardPart& part) const;
   void EndPull(int64_t transfer, worker::Event event);
 
   // ---- island_node.cc ----
@@ -286,7 +285,7 @@ class WorkerNode : public Member {
   std::optional<IslandState> Gather();
   void CheckWhole(const char* when);
   void Remember(const IslandState& state);
-  void CheckDelta(const worker::CaptureDelta& action, const JobId& job, const LayerValues& theta);
+  void CheckDelta(const CaptureDelta& action, const JobId& job, const LayerValues& theta);
   LayerValues OfOwners(OuterKind kind);
 
   const double slowness_;
@@ -299,7 +298,7 @@ class WorkerNode : public Member {
   bool follower_runs_ = false;
   worker::Action command_;               // the newest
   std::optional<LayerValues> addition_;  // of an adoption, before it
-  worker::CaptureDelta capture_;         // the newest, and the parameters then
+  CaptureDelta capture_;                 // the newest, and the parameters then
   LayerValues captured_theta_;
   JobId job_;  // of spec_
   JobSpec spec_;

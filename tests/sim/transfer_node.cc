@@ -32,8 +32,7 @@ ps::SharedBytes Encode(std::span<const float> values, Encoding encoding, ThreadP
 }
 
 // Selects as worker/outer/transfers.h does: a layer that has had one turn since comes as its step.
-int32_t SelectPullSlot(const worker::StartPull& pull, const worker::ShardPart& part,
-                       const WorkerNode* owner) {
+int32_t SelectPullSlot(const StartPull& pull, const ShardPart& part, const WorkerNode* owner) {
   const std::shared_ptr<worker::OuterState> outer = owner->member()->outer();
   if (outer == nullptr || !IsQuantized(pull.encoding) || outer->tag().base == kNoVersion) {
     return kPullServed;
@@ -44,7 +43,7 @@ int32_t SelectPullSlot(const worker::StartPull& pull, const worker::ShardPart& p
 }
 
 // The whole shard, of which the owner's part counts.
-std::vector<float> AddStep(const worker::OuterState& outer, const worker::ShardPart& part,
+std::vector<float> AddStep(const worker::OuterState& outer, const ShardPart& part,
                            const DeltaView& step, ThreadPool& pool) {
   std::vector<float> values(static_cast<size_t>(part.elements));
   const ElementRange in = part.part();
@@ -60,19 +59,19 @@ std::vector<float> AddStep(const worker::OuterState& outer, const worker::ShardP
 }  // namespace
 
 // Who keeps which part of these shards, as the leader knows it.
-std::map<NodeId, std::vector<worker::ShardPart>> WorkerNode::GroupPartsByOwner(
-    const std::vector<worker::ShardPart>& shards) const {
-  std::map<NodeId, std::vector<worker::ShardPart>> owned;
+std::map<NodeId, std::vector<ShardPart>> WorkerNode::GroupPartsByOwner(
+    const std::vector<ShardPart>& shards) const {
+  std::map<NodeId, std::vector<ShardPart>> owned;
   const std::shared_ptr<worker::OuterState> outer = member_->outer();
   if (outer == nullptr) return owned;
-  for (const worker::ShardPart& shard : shards) {
+  for (const ShardPart& shard : shards) {
     for (const OuterRange& part : outer->layout()) {
       if (part.layer != shard.layer) continue;
       const int64_t begin = std::clamp<int64_t>(part.range.begin - shard.begin, 0, shard.elements);
       const int64_t end = std::clamp<int64_t>(part.range.end - shard.begin, 0, shard.elements);
       if (end <= begin) continue;
       const bool whole = end - begin == shard.elements;
-      worker::ShardPart& own = owned[part.holders.front()].emplace_back(shard);
+      ShardPart& own = owned[part.holders.front()].emplace_back(shard);
       own.part_begin = whole ? 0 : begin;
       own.part_elements = whole ? 0 : end - begin;
     }
@@ -82,19 +81,19 @@ std::map<NodeId, std::vector<worker::ShardPart>> WorkerNode::GroupPartsByOwner(
 
 // ------------------------------------------------------------------------------------- pulls ----
 
-void WorkerNode::Do(const worker::StartPull& action) {
+void WorkerNode::Do(const StartPull& action) {
   const int64_t transfer = next_transfer_++;
   transfers_.insert(transfer);
   pull_ = Pull{action.pull};
   const auto shares = GroupPartsByOwner(action.shards);
   for (const auto& [owner, parts] : shares) pull_.missing += parts.size();
   const auto fails = [this, transfer, pull = action.pull](const char* why) {
-    EndPull(transfer, worker::PullFailed{pull, PullFailure::kError, kNoVersion, why});
+    EndPull(transfer, PullFailed{pull, PullFailure::kError, kNoVersion, why});
   };
   if (pull_.missing == 0)
     return AfterInRun(milliseconds(1), [fails] { fails("no plan is set up"); });
   for (const auto& [owner, parts] : shares) {
-    for (const worker::ShardPart& part : parts) {
+    for (const ShardPart& part : parts) {
       PullPart(action, owner, part, transfer,
                SelectPullSlot(action, part, world_.FindWorker(owner)));
     }
@@ -104,13 +103,13 @@ void WorkerNode::Do(const worker::StartPull& action) {
 
 void WorkerNode::EndPull(int64_t transfer, worker::Event event) {
   if (transfers_.erase(transfer) == 0) return;
-  const auto* done = std::get_if<worker::PullDone>(&event);
+  const auto* done = std::get_if<PullDone>(&event);
   if (done == nullptr) return Deliver(event);
   leader_->Stage(*done);
 }
 
-void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
-                          const worker::ShardPart& part, int64_t transfer, int32_t slot) {
+void WorkerNode::PullPart(const StartPull& action, const NodeId& owner, const ShardPart& part,
+                          int64_t transfer, int32_t slot) {
   WorkerNode* const node = world_.FindWorker(owner);
   const int64_t pull = action.pull;
   const bool step = slot == kPullStep;
@@ -132,10 +131,10 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
                                                     {part.begin + in.begin, part.begin + in.end},
                                                     std::span(values).subspan(in.begin, in.size()));
     if (!written.ok()) {
-      return EndPull(transfer, worker::PullFailed{pull, PullFailure::kError, kNoVersion,
-                                                  std::string(written.message())});
+      return EndPull(transfer, PullFailed{pull, PullFailure::kError, kNoVersion,
+                                          std::string(written.message())});
     }
-    if (--pull_.missing == 0) EndPull(transfer, worker::PullDone{pull, part.elements * 4});
+    if (--pull_.missing == 0) EndPull(transfer, PullDone{pull, part.elements * 4});
   };
   const auto refused = [this, transfer, pull, once, step, action, owner,
                         part](const ps::RefusePull& refusal) {
@@ -146,7 +145,7 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
     const auto failure = refusal.refusal == PullRefusal::kNotYet       ? PullFailure::kNotYet
                          : refusal.refusal == PullRefusal::kSuperseded ? PullFailure::kSuperseded
                                                                        : PullFailure::kError;
-    EndPull(transfer, worker::PullFailed{pull, failure, refusal.current, refusal.reason});
+    EndPull(transfer, PullFailed{pull, failure, refusal.current, refusal.reason});
   };
   const auto answer = [this, owner, part, arrived, refused, step, job = action.job, at = run()](
                           const ps::ReplyPull* reply, const ps::RefusePull* refusal) {
@@ -174,21 +173,21 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
 
 // ------------------------------------------------------------------------------------ pushes ----
 
-void WorkerNode::Do(const worker::PushShards& action) {
+void WorkerNode::Do(const PushShards& action) {
   if (!IsFill(action.contribution.base_version)) {
-    for (const worker::ShardPart& part : action.shards) {
+    for (const ShardPart& part : action.shards) {
       PushPart(action, part.sender.empty() ? name() : part.sender, part);
     }
     return;
   }
   for (const auto& [owner, parts] : GroupPartsByOwner(action.shards)) {
-    for (const worker::ShardPart& part : parts) PushPart(action, owner, part);
+    for (const ShardPart& part : parts) PushPart(action, owner, part);
   }
 }
 
 // Fills in what the sender has of it; false: nothing.
-bool WorkerNode::Fill(ps::PushArrived& event, const worker::PushShards& action,
-                      const NodeId& sender, const worker::ShardPart& part) const {
+bool WorkerNode::Fill(ps::PushArrived& event, const PushShards& action, const NodeId& sender,
+                      const ShardPart& part) const {
   const WorkerNode* const node = world_.FindWorker(sender);
   if (node == nullptr || !node->alive() || node->member()->outer() == nullptr ||
       (sender != name() && (!world_.network.IsReachable(name(), sender) ||
@@ -218,8 +217,7 @@ bool WorkerNode::Fill(ps::PushArrived& event, const worker::PushShards& action,
   return read.ok();
 }
 
-void WorkerNode::PushPart(const worker::PushShards& action, const NodeId& sender,
-                          const worker::ShardPart& part) {
+void WorkerNode::PushPart(const PushShards& action, const NodeId& sender, const ShardPart& part) {
   const int64_t transfer = next_transfer_++;
   transfers_.insert(transfer);
   const PushId id = MakePushId(action, part);

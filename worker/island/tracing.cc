@@ -212,15 +212,4 @@ void StepTracer::Answer(absl::StatusOr<StepTrace> trace) {
   if (on_traced_) on_traced_(std::move(answer));
 }
 
-void ClockSampleBuffer::Add(const NodeId& worker, const ClockSample& sample) {
-  const std::lock_guard lock(mutex_);
-  std::vector<ClockSample>& samples = samples_[worker];
-  if (samples.size() < kSamplesMax) samples.push_back(sample);
-}
-
-std::map<NodeId, std::vector<ClockSample>> ClockSampleBuffer::Take() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(samples_, {});
-}
-
 }  // namespace atl::worker

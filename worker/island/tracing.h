@@ -71,20 +71,6 @@ class StepTracer {
   std::optional<TraceNextStep> request_;  // guarded by mutex_
 };
 
-// Measurements of other members' clocks. Thread-safe.
-class ClockSampleBuffer {
- public:
-  void Add(const NodeId& worker, const ClockSample& sample);
-  // Forgets them, too.
-  std::map<NodeId, std::vector<ClockSample>> Take();
-
- private:
-  static constexpr size_t kSamplesMax = 256;  // of one worker
-
-  std::mutex mutex_;
-  std::map<NodeId, std::vector<ClockSample>> samples_;  // guarded by mutex_
-};
-
 }  // namespace atl::worker
 
 #endif  // ATOLL_WORKER_ISLAND_TRACING_H_

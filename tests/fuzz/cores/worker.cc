@@ -109,7 +109,7 @@ struct Answers {
     for (const PositionRange& range : a.ranges) sequences += range.size();
     to.push_back(worker::StepDone{sequences * 10, 2, 0.1, false});
   }
-  void operator()(const worker::CaptureDelta& a) {
+  void operator()(const CaptureDelta& a) {
     to.push_back(worker::DeltaCaptured{a.contribution});
     to.push_back(worker::DeltaReady{a.contribution});
   }
@@ -119,9 +119,9 @@ struct Answers {
   }
   void operator()(const worker::Handover&) { to.push_back(worker::HandedOver{}); }
   void operator()(const worker::SaveState&) { to.push_back(worker::StateCopied{}); }
-  void operator()(const worker::StartPull& a) { to.push_back(worker::PullDone{a.pull, 600}); }
-  void operator()(const worker::PushShards& a) {
-    for (const worker::ShardPart& part : a.shards) {
+  void operator()(const StartPull& a) { to.push_back(PullDone{a.pull, 600}); }
+  void operator()(const PushShards& a) {
+    for (const ShardPart& part : a.shards) {
       to.push_back(
           PushShardDone{worker::MakePushId(a, part), ShardPushStatus::kStaged, "", part.elements});
     }

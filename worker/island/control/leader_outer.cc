@@ -78,13 +78,14 @@ absl::Status IslandLeader::Do(const CaptureDelta& command) {
   ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies({.body = SnapshotCall()}));
   const bool of_snapshot = HaveAll(taken);
   if (!of_snapshot) ATOLL_RETURN_IF_ERROR(AllDo({.body = CaptureCall{command.shards}}));
-  const GroupFrame make{
-      .body = MakeDeltaCall{command.contribution, command.encoding, command.shards, of_snapshot}};
+  CaptureDelta call = command;
+  call.of_snapshot = of_snapshot;
   stepped_ = false;
   hooks_.post(DeltaCaptured{command.contribution});
   capture_.going = true;
   // Nothing of the leader's own is touched there but what stays as long as the plan.
-  capture_.lane->Add([this, make, contribution = command.contribution, followers = Followers()] {
+  capture_.lane->Add([this, make = GroupFrame{.body = call}, contribution = command.contribution,
+                      followers = Followers()] {
     const absl::Status interrupted = absl::AbortedError("interrupted");
     absl::Status made = interrupted;
     if (!capture_.cancelled) {

@@ -14,19 +14,21 @@ constexpr Duration kTraceTimeout = std::chrono::seconds(10);  // of one answer
 }  // namespace
 
 absl::StatusOr<std::map<NodeId, ClockOffset>> IslandLeader::MeasureClocks() {
-  (void)port_->TakeClockSamples();
+  std::map<NodeId, std::vector<ClockSample>> samples;
   for (int round = 0; round < kClockRounds; ++round) {
     Calls calls;
     for (const NodeId& follower : Followers()) {
-      ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->RequestClock(follower));
+      const ClockCall clock{port_->Now().time_since_epoch().count()};
+      ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(follower, {.body = clock}));
       calls.emplace_back(follower, call);
     }
-    ATOLL_RETURN_IF_ERROR(AwaitAll(calls, kTraceTimeout));
+    for (const auto& [follower, call] : calls) {
+      ATOLL_ASSIGN_OR_RETURN(const GroupReply reply, port_->Await(call, kTraceTimeout));
+      samples[follower].push_back({reply.requested_ns, reply.clock_ns, reply.received_ns});
+    }
   }
   std::map<NodeId, ClockOffset> clocks;
-  for (const auto& [worker, samples] : port_->TakeClockSamples()) {
-    clocks[worker] = EstimateOffset(samples);
-  }
+  for (const auto& [worker, of_it] : samples) clocks[worker] = EstimateOffset(of_it);
   return clocks;
 }
 

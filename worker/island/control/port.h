@@ -122,9 +122,6 @@ class IslandPort {
   using OnSaveDone = std::function<void(const NodeId& from, const SaveDone& done)>;
   virtual void Lead(OnSaveDone on_save_done) = 0;
   virtual void StopLeading() = 0;  // no report is under way when it returns; saves end
-  // Requests another member's time; its answer is among the samples.
-  virtual absl::StatusOr<CallId> RequestClock(const NodeId& to) = 0;
-  virtual std::map<NodeId, std::vector<ClockSample>> TakeClockSamples() = 0;
 
   // ---- What is kept here. ----
   // For the parameter servers; null: no plan was set up for this job.

@@ -91,13 +91,13 @@ class Chunks : public std::enable_shared_from_this<Chunks> {
 // -------------------------------------------------------------------------- to other members ----
 
 absl::StatusOr<CallId> GroupCalls::Call(const NodeId& to, GroupFrame frame) {
-  const CallId id = calls_.Begin(to, Describe(frame));
+  const CallId id = Begin(to, Describe(frame));
   frame.call = id;
   frame.epoch = state_->epoch();
   const absl::Status sent = Send(to, frame);
   if (sent.ok()) return id;
-  calls_.Fail(id, sent);
-  return calls_.Await(id, Instant()).status();
+  Fail(id, sent);
+  return Await(id, Duration(0)).status();
 }
 
 void GroupCalls::Notify(const NodeId& to, GroupFrame frame) {
@@ -133,57 +133,37 @@ absl::Status GroupCalls::SendParts(const LayerRequest& request,
 
 // ---------------------------------------------------------------------------- what comes back ----
 
-absl::StatusOr<GroupReply> GroupCalls::Await(CallId id, Duration timeout) {
-  return calls_.Await(id, SteadyNow() + timeout);
-}
-
 absl::Status GroupCalls::FetchLayer(const NodeId& from, const LayerShard& shard, Range elements,
                                     GetLayerCall of, const ShardParts& out) {
   of.shard = shard;
   of.parts = MakePartMask(out);
   of.elements = elements;
   GroupFrame frame{.body = of};
-  // The destination must be registered before the first chunk comes.
-  const CallId call = calls_.Begin(from, Describe(frame));
-  inbox_.Expect({from, call}, ToPartMap(out), ToString(shard));
+  const PartMap parts = ToPartMap(out);
+  const CallId call = Begin(from, Describe(frame), parts);
   frame.call = call;
   frame.epoch = state_->epoch();
-  if (const absl::Status sent = Send(from, frame); !sent.ok()) calls_.Fail(call, sent);
-  const auto reply = Await(call, options_.timeout);
-  absl::Status status = reply.status();
-  if (status.ok() && of.of_save != 0 && !reply->copies_taken) {
-    status = absl::NotFoundError(
+  if (const absl::Status sent = Send(from, frame); !sent.ok()) Fail(call, sent);
+  ATOLL_ASSIGN_OR_RETURN(const GroupReply reply, Await(call, options_.timeout));
+  if (of.of_save != 0 && !reply.copies_taken) {
+    Drop(call);
+    return absl::NotFoundError(
         absl::StrCat(from, " has no copy of ", ToString(shard), " from save ", of.of_save));
   }
-  if (!status.ok()) inbox_.Drop({from, call});
-  ATOLL_RETURN_IF_ERROR(status);
-  return AwaitChunks({from, call}, out);
-}
-
-// Waits as long as chunks come, however slowly: two receivers of one source may need minutes for a
-// layer, and a timeout would only restart it.
-absl::Status GroupCalls::AwaitChunks(const StateInbox::Key& key, const ShardParts& parts) {
+  // As long as chunks come, however slowly: two receivers of one source may need minutes for a
+  // layer, and a timeout would only restart it.
   int64_t bytes = 0;
-  for (const auto& [part, values] : ToPartMap(parts)) bytes += std::ssize(values) * 4;
-  return inbox_.Await(key, options_.timeout,
-                      SteadyNow() + options_.timeout + GetStateTransferLimit(bytes));
-}
-
-void GroupCalls::Fail(const absl::Status& why) {
-  calls_.Fail(why);
-  inbox_.Fail(why);
-}
-
-absl::StatusOr<CallId> GroupCalls::RequestClock(const NodeId& to) {
-  return Call(to, {.body = ClockCall{ClockNs()}});
+  for (const auto& [part, values] : parts) bytes += std::ssize(values) * 4;
+  return AwaitChunks(call, options_.timeout,
+                     SteadyNow() + options_.timeout + GetStateTransferLimit(bytes));
 }
 
 // ------------------------------------------------------------- on the link's network thread ----
 
 void GroupCalls::OnReply(const NodeId& from, GroupFrame frame) {
   GroupReply& reply = std::get<GroupReply>(frame.body);
-  if (reply.clock_ns != 0) clocks_.Add(from, {reply.requested_ns, reply.clock_ns, ClockNs()});
-  calls_.OnReply(from, frame.call, std::move(reply));
+  reply.received_ns = ClockNs();
+  Calls::OnReply(from, frame.call, std::move(reply));
 }
 
 void GroupCalls::OnClockCall(const NodeId& from, CallId call, const ClockCall& clock) {
@@ -191,15 +171,6 @@ void GroupCalls::OnClockCall(const NodeId& from, CallId call, const ClockCall& c
   reply.requested_ns = clock.requested_ns;
   reply.clock_ns = ClockNs();
   Reply(from, call, std::move(reply));
-}
-
-void GroupCalls::OnChunk(PeerDelivery delivery) {
-  inbox_.OnChunk(SteadyNow(), std::move(delivery));
-}
-
-void GroupCalls::OnPeerLost(const NodeId& peer, const std::string& reason) {
-  calls_.OnPeerLost(peer, reason);
-  inbox_.OnPeerLost(peer, reason);
 }
 
 }  // namespace atl::worker

@@ -2,7 +2,7 @@
 // layers that come and go in answer to calls.
 //
 // Threads: all of it is for any thread but Use; what is documented as the link's must not be
-// delayed, and does not wait. Await and FetchLayer block; Fail ends both, with that error.
+// delayed, and does not wait. Awaits and FetchLayer block; Fail ends them, with that error.
 
 #ifndef ATOLL_WORKER_ISLAND_MEMBER_GROUP_CALLS_H_
 #define ATOLL_WORKER_ISLAND_MEMBER_GROUP_CALLS_H_
@@ -14,7 +14,6 @@
 #include "common/net/peer/peer_link.h"
 #include "worker/island/member/calls.h"
 #include "worker/island/member/member_state.h"
-#include "worker/island/tracing.h"
 
 namespace atl::worker {
 
@@ -32,7 +31,7 @@ struct GroupCallsOptions {
   std::function<void()> on_arrival;
 };
 
-class GroupCalls {
+class GroupCalls : public Calls {
  public:
   // `state` outlives it.
   GroupCalls(MemberState* state, GroupCallsOptions options)
@@ -53,39 +52,21 @@ class GroupCalls {
                          const std::shared_ptr<const OwnedParts>& parts);
 
   // ---- What comes of them. ----
-  absl::StatusOr<GroupReply> Await(CallId id, Duration timeout);
   // Elements of another member's shard, of its devices' or as `of` says. What is behind `out` must
   // last until it has returned. NOT_FOUND: it has none.
   absl::Status FetchLayer(const NodeId& from, const LayerShard& shard, Range elements,
                           GetLayerCall of, const ShardParts& out);
-  void Fail(const absl::Status& why);  // all that wait
-  // Chunks of earlier attempts are dropped from now on.
-  void BeginEpoch(int64_t epoch) { inbox_.BeginEpoch(epoch); }
-
-  // ---- Clocks. ----
-  // Requests another member's time; the answer is for clocks().
-  absl::StatusOr<CallId> RequestClock(const NodeId& to);
-  ClockSampleBuffer& clocks() { return clocks_; }
 
   // ---- On the link's thread. ----
   void OnReply(const NodeId& from, GroupFrame frame);
   void OnClockCall(const NodeId& from, CallId call, const ClockCall& clock);
-  absl::Status AdmitChunk(const NodeId& from, absl::string_view header, int64_t payload_bytes) {
-    return inbox_.Admit(from, header, payload_bytes);
-  }
-  void OnChunk(PeerDelivery delivery);
-  void OnPeerLost(const NodeId& peer, const std::string& reason);
 
  private:
   absl::Status Send(const NodeId& to, const GroupFrame& frame);
-  absl::Status AwaitChunks(const StateInbox::Key& key, const ShardParts& parts);
 
   MemberState* const state_;
   const GroupCallsOptions options_;
   PeerLink* link_ = nullptr;
-  Calls calls_;
-  StateInbox inbox_;
-  ClockSampleBuffer clocks_;
 };
 
 }  // namespace atl::worker

@@ -130,8 +130,8 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // Receives what other members request and report of transfers, and Lost when a member is lost; on
   // the link's thread. It must not wait.
   struct Lost {};
-  using TransferFrame =
-      std::variant<PushCall, PullCall, PushShardDone, BatchPulled, CancelTransfersCall, Lost>;
+  using TransferFrame = std::variant<PushShards, StartPull, PushShardDone, PullDone, PullFailed,
+                                     CancelTransfersCall, Lost>;
   using OnTransfer = std::function<void(const NodeId& from, TransferFrame frame)>;
   void SetOnTransfer(OnTransfer on_transfer);
 
@@ -163,10 +163,6 @@ class GroupMember final : public IslandPort, private PeerHandler {
   bool newest_skipped() const override { return newest_step_.skipped; }
   void Lead(OnSaveDone on_save_done) override { SetHooks({.save_done = std::move(on_save_done)}); }
   void StopLeading() override;
-  absl::StatusOr<CallId> RequestClock(const NodeId& to) override { return calls_.RequestClock(to); }
-  std::map<NodeId, std::vector<ClockSample>> TakeClockSamples() override {
-    return calls_.clocks().Take();
-  }
   const IslandJob* island_job() const override;
   IslandMember Self() const override;
   IslandLimits limits() const override {

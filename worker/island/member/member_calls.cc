@@ -7,7 +7,7 @@ namespace atl::worker {
 bool GroupMember::IsDuringSteps(const GroupFrame& frame) {
   const ApplyCall* apply = BodyIf<ApplyCall>(frame);
   return BodyIf<StepCall>(frame) != nullptr || BodyIf<TraceCall>(frame) != nullptr ||
-         BodyIf<MakeDeltaCall>(frame) != nullptr || (apply != nullptr && apply->during_steps);
+         BodyIf<CaptureDelta>(frame) != nullptr || (apply != nullptr && apply->during_steps);
 }
 
 // A change is named before it begins: a member that breaks off in it has a state that is neither.

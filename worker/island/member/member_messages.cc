@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/event_loop.h"
 #include "worker/island/member/member.h"
 #include "worker/pipeline/role.h"
 #include "worker/profiler/link_profiler.h"
@@ -43,7 +44,7 @@ absl::Status GroupMember::Admit(const NodeId& from, PeerChannel channel, absl::s
       }
       return transport_.Admit(from, header, payload_bytes);
     case PeerChannel::kState:
-      return calls_.AdmitChunk(from, header, payload_bytes);
+      return calls_.AdmitChunk(header, payload_bytes);
     case PeerChannel::kCollective:
       return blocks_.Admit(header, payload_bytes);
   }
@@ -57,7 +58,7 @@ void GroupMember::OnMessage(PeerDelivery delivery) {
     case PeerChannel::kTensor:
       return transport_.OnMessage(std::move(delivery));
     case PeerChannel::kState:
-      return calls_.OnChunk(std::move(delivery));
+      return calls_.OnChunk(SteadyNow(), delivery);
     case PeerChannel::kCollective:
       return blocks_.OnMessage(std::move(delivery));
     case PeerChannel::kCommand:
@@ -140,7 +141,7 @@ bool GroupMember::DoLater(const NodeId& from, const GroupFrame& frame) {
     SetStatus(status, &reply);
     Reply(from, call, std::move(reply));
   };
-  if (const MakeDeltaCall* make = BodyIf<MakeDeltaCall>(frame)) {
+  if (const CaptureDelta* make = BodyIf<CaptureDelta>(frame)) {
     return outer_exchange_.DoLater(*make, done);
   }
   return outer_exchange_.DoLater(std::get<ApplyCall>(frame.body), done);

@@ -77,13 +77,13 @@ absl::Status OuterExchange::Do(const CaptureCall& call) {
   return ReadForDelta(*outer, call.shards, /*of_snapshot=*/false, nullptr);
 }
 
-absl::Status OuterExchange::DoDuringSteps(const MakeDeltaCall& call, const Cancelled& cancelled) {
+absl::Status OuterExchange::DoDuringSteps(const CaptureDelta& call, const Cancelled& cancelled) {
   if (cancelled()) return absl::AbortedError("interrupted");
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<OuterState> outer, OpenState());
   if (call.of_snapshot) {
     ATOLL_RETURN_IF_ERROR(ReadForDelta(*outer, call.shards, /*of_snapshot=*/true, cancelled));
   }
-  return outer->MakeDelta({call.contribution, call.encoding, call.shards}, cancelled);
+  return outer->MakeDelta(call, cancelled);
 }
 
 Cancelled OuterExchange::UntilEnded() const {

@@ -44,7 +44,7 @@ class OuterExchange {
   // Carry out calls of the leader.
   absl::Status Do(const OuterLayoutCall& call);  // gets what it says, for CommitLayout
   absl::Status Do(const CaptureCall& call);
-  absl::Status Do(const MakeDeltaCall& call) { return DoDuringSteps(call, UntilEnded()); }
+  absl::Status Do(const CaptureDelta& call) { return DoDuringSteps(call, UntilEnded()); }
   absl::Status Do(const ApplyCall& call) { return DoDuringSteps(call, UntilEnded()); }
   absl::Status Do(const FinishCall& call);
   // theta_base becomes the parameters of these devices, until they are put back.
@@ -80,7 +80,7 @@ class OuterExchange {
   absl::StatusOr<std::shared_ptr<OuterState>> OpenState() const;
   using ReadWhole = std::function<absl::Status(int32_t layer, std::span<float> out)>;
 
-  absl::Status DoDuringSteps(const MakeDeltaCall& call, const Cancelled& cancelled);
+  absl::Status DoDuringSteps(const CaptureDelta& call, const Cancelled& cancelled);
   // Elements of all layers that this worker's devices hold, from their owners. Afterwards it has
   // the pulled version of what it keeps copies of. kAdded leaves out copies of a table that cannot
   // be read here: FetchTablesCall, when all members have done so.

@@ -81,9 +81,7 @@ void TransferRelay::Push(const PushShards& order) {
           pushes_[sender][MakePushId(message, part)] = true;
         }
       }
-      member_->calls().Notify(sender,
-                              {.body = PushCall{message.job, message.contribution, message.encoding,
-                                                ToTransferParts(message.shards)}});
+      member_->calls().Notify(sender, {.body = message});
       if (member_->link().IsLost(sender)) OnLost(sender);
     }
   }
@@ -138,7 +136,8 @@ void TransferRelay::Pull(const StartPull& order) {
       const size_t end = std::min(share.shards.size(), begin + kPartsInMessage);
       message.shards.assign(share.shards.begin() + static_cast<std::ptrdiff_t>(begin),
                             share.shards.begin() + static_cast<std::ptrdiff_t>(end));
-      batches.push_back({{worker, static_cast<int32_t>(begin)}, std::move(message)});
+      message.batch = static_cast<int32_t>(begin);
+      batches.push_back({{worker, message.batch}, std::move(message)});
       if (worker != member_->name()) continue;
       batches.back().second.shards = share.shards;  // own ones need no message
       break;
@@ -158,10 +157,7 @@ void TransferRelay::Pull(const StartPull& order) {
       own_.Pull(message, outer->parts(), outer->pulled(), outer->base(), outer->tag().base);
       continue;
     }
-    member_->calls().Notify(batch.first,
-                            {.body = PullCall{message.job, message.pull, message.version,
-                                              ToTransferParts(message.shards), message.encoding,
-                                              message.fragments, batch.second}});
+    member_->calls().Notify(batch.first, {.body = message});
     if (member_->link().IsLost(batch.first)) OnLost(batch.first);
   }
 }
@@ -240,22 +236,22 @@ void TransferRelay::On(const NodeId& from, const PushShardDone& done) {
   post_(done);
 }
 
-void TransferRelay::On(const NodeId& from, const BatchPulled& pulled) {
-  Event event = PullDone{pulled.pull, pulled.bytes};
-  if (pulled.failed) {
-    event = PullFailed{pulled.pull, pulled.failure, pulled.newer,
-                       absl::StrCat(from, ": ", pulled.reason)};
-  }
-  BatchEnds({from, pulled.batch}, pulled.pull, std::move(event));
+void TransferRelay::On(const NodeId& from, const PullDone& done) {
+  BatchEnds({from, done.batch}, done.pull, done);
 }
 
-void TransferRelay::On(const NodeId& from, PushCall call) {
+void TransferRelay::On(const NodeId& from, PullFailed failed) {
+  failed.reason = absl::StrCat(from, ": ", failed.reason);
+  BatchEnds({from, failed.batch}, failed.pull, failed);
+}
+
+void TransferRelay::On(const NodeId& from, PushShards call) {
   serving_.Add([this, from, call = std::move(call)] {
     if (Leads(from)) Serve(call);
   });
 }
 
-void TransferRelay::On(const NodeId& from, PullCall call) {
+void TransferRelay::On(const NodeId& from, StartPull call) {
   serving_.Add([this, from, call = std::move(call)] {
     if (Leads(from)) Serve(from, call);
   });
@@ -277,20 +273,17 @@ bool TransferRelay::Leads(const NodeId& worker) const {
   return !plan.members.empty() && plan.members.front().worker == worker;
 }
 
-void TransferRelay::Serve(const PushCall& call) {
-  const PushShards push{call.job, call.contribution, call.encoding, ToShardParts(call.parts)};
+void TransferRelay::Serve(const PushShards& push) {
   if (StartPush(push, served_)) return;
   for (const ShardPart& part : push.shards) {
     OnServed(PushShardDone{MakePushId(push, part), ShardPushStatus::kFailed, "it is not here", 0});
   }
 }
 
-void TransferRelay::Serve(const NodeId& leader, const PullCall& call) {
-  StartPull pull{call.job,      call.pull,     call.version, ToShardParts(call.parts),
-                 call.encoding, call.fragments};
+void TransferRelay::Serve(const NodeId& leader, StartPull pull) {
   {
     const std::lock_guard lock(mutex_);
-    pulls_served_[next_served_] = {leader, pull.pull, call.batch};
+    pulls_served_[next_served_] = {leader, pull.pull, pull.batch};
     pull.pull = next_served_++;
   }
   const std::shared_ptr<OuterState> outer = member_->outer_exchange().state();
@@ -306,28 +299,21 @@ void TransferRelay::OnServed(Event event) {
     if (plan.members.empty()) return;
     return member_->calls().Notify(plan.members.front().worker, {.body = *done});
   }
-  BatchPulled pulled;
-  if (const auto* done = std::get_if<PullDone>(&event)) {
-    pulled.pull = done->pull;
-    pulled.bytes = done->bytes;
-  } else if (const auto* failed = std::get_if<PullFailed>(&event)) {
-    pulled = {.pull = failed->pull,
-              .failed = true,
-              .failure = failed->failure,
-              .newer = failed->newer,
-              .reason = failed->reason};
-  }
-  Served served;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = pulls_served_.find(pulled.pull);
-    if (found == pulls_served_.end()) return;
-    served = found->second;
-    pulls_served_.erase(found);
-  }
-  pulled.pull = served.pull;
-  pulled.batch = served.batch;
-  member_->calls().Notify(served.leader, {.body = pulled});
+  const auto answer = [this](auto ended) {
+    Served served;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = pulls_served_.find(ended.pull);
+      if (found == pulls_served_.end()) return;
+      served = found->second;
+      pulls_served_.erase(found);
+    }
+    ended.pull = served.pull;
+    ended.batch = served.batch;
+    member_->calls().Notify(served.leader, {.body = std::move(ended)});
+  };
+  if (const auto* done = std::get_if<PullDone>(&event)) return answer(*done);
+  answer(std::get<PullFailed>(std::move(event)));
 }
 
 }  // namespace atl::worker

@@ -48,16 +48,17 @@ class TransferRelay {
   };
 
   // On the link's thread.
-  void On(const NodeId& from, PushCall call);
-  void On(const NodeId& from, PullCall call);
+  void On(const NodeId& from, PushShards call);
+  void On(const NodeId& from, StartPull call);
   void On(const NodeId& from, const CancelTransfersCall& call);
   void On(const NodeId& from, const PushShardDone& done);
-  void On(const NodeId& from, const BatchPulled& pulled);
+  void On(const NodeId& from, const PullDone& done);
+  void On(const NodeId& from, PullFailed failed);
   void On(const NodeId& from, const GroupMember::Lost&) { OnLost(from); }
   // On serving_'s.
   bool Leads(const NodeId& worker) const;
-  void Serve(const PushCall& call);
-  void Serve(const NodeId& leader, const PullCall& call);
+  void Serve(const PushShards& push);
+  void Serve(const NodeId& leader, StartPull pull);
   void OnOwn(Event event);
   void OnServed(Event event);
   void OnLost(const NodeId& peer);

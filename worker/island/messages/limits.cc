@@ -70,9 +70,11 @@ std::string FaultIn(const v1::Work& m) {
 
 std::string FaultIn(const v1::OuterRange& m) { return FaultIfEmpty(m.range()); }
 
-std::string FaultIn(const v1::TransferPart& m) {
-  const int64_t all = m.shard().elements();
-  return m.begin() <= all && m.elements() <= all - m.begin() ? "" : "it is not in the shard";
+std::string FaultIn(const v1::ShardPart& m) {
+  const int64_t all = m.elements();
+  return m.part_begin() <= all && m.part_elements() <= all - m.part_begin()
+             ? ""
+             : "it is not in the shard";
 }
 
 std::string FaultIn(const v1::Unit& m) { return FaultIfEmpty(m.elements()); }

@@ -21,10 +21,10 @@ class HeldUnit;
 class GetLayerCall;
 class LayerShard;
 class OuterRange;
+class ShardPart;
 class StateSource;
 class StateTransfer;
 class StepCall;
-class TransferPart;
 class Unit;
 class Work;
 }  // namespace v1
@@ -40,10 +40,10 @@ std::string FaultIn(const v1::HeldUnit& m);
 std::string FaultIn(const v1::GetLayerCall& m);
 std::string FaultIn(const v1::LayerShard& m);
 std::string FaultIn(const v1::OuterRange& m);
+std::string FaultIn(const v1::ShardPart& m);
 std::string FaultIn(const v1::StateSource& m);
 std::string FaultIn(const v1::StateTransfer& m);
 std::string FaultIn(const v1::StepCall& m);
-std::string FaultIn(const v1::TransferPart& m);
 std::string FaultIn(const v1::Unit& m);
 std::string FaultIn(const v1::Work& m);
 

@@ -99,22 +99,6 @@ absl::StatusOr<TensorMessage> ParseTensorHeader(absl::string_view bytes) {
   return absl::InvalidArgumentError(absl::StrCat("elements of ", header.element_bytes(), " bytes"));
 }
 
-std::vector<TransferPart> ToTransferParts(const std::vector<ShardPart>& parts) {
-  std::vector<TransferPart> result;
-  for (const ShardPart& part : parts) {
-    result.push_back({part, part.part_begin, part.part_elements});
-  }
-  return result;
-}
-
-std::vector<ShardPart> ToShardParts(const std::vector<TransferPart>& parts) {
-  std::vector<ShardPart> result;
-  for (const TransferPart& part : parts) {
-    result.push_back({part.shard, part.begin, part.elements});
-  }
-  return result;
-}
-
 void SetStatus(const absl::Status& status, GroupReply* reply) {
   reply->code = static_cast<int32_t>(status.code());
   reply->message = std::string(status.message().substr(0, kErrorBytesMax));
@@ -150,7 +134,7 @@ struct Describer {
     return "fetch what it is to push and pull";
   }
   std::string operator()(const CaptureCall&) const { return "copy what it is to push"; }
-  std::string operator()(const MakeDeltaCall&) const { return "make a pseudo-gradient"; }
+  std::string operator()(const CaptureDelta&) const { return "make a pseudo-gradient"; }
   std::string operator()(const ApplyCall&) const { return "adopt a version"; }
   std::string operator()(const FinishCall&) const { return "end the adoption of a version"; }
   std::string operator()(const PutBaseInCall&) const { return "put theta_base in"; }

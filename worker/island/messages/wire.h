@@ -43,10 +43,6 @@ const T* BodyIf(const GroupFrame& frame) {
   return std::get_if<T>(&frame.body);
 }
 
-// Parts of pushes and pulls as they travel, and back; the sender is this worker.
-std::vector<TransferPart> ToTransferParts(const std::vector<ShardPart>& parts);
-std::vector<ShardPart> ToShardParts(const std::vector<TransferPart>& parts);
-
 // Texts are cut.
 void SetStatus(const absl::Status& status, GroupReply* reply);
 absl::Status StatusFromReply(const GroupReply& reply);

@@ -19,7 +19,7 @@ TEST_CASE("frames_of_every_kind_come_back_as_they_were_sent") {
   const LayerShard shard{1, 1, {3, 5}};
   const std::vector<ShardPlacement> shards = {{0, 1, 0, 64, "s", "tcp://127.0.0.1:1"}};
   const OuterTag tag{4, ContributionId{1, 2, 3, 4}, {5, 6}};
-  const std::vector<TransferPart> parts = {{shards[0], 8, 16}};
+  const std::vector<ShardPart> parts = {{shards[0], 8, 16}};
   GroupReply reply;
   reply.held = {Held(1)};
   reply.saves = {{1, 2, {{{shard, {0, 4}}, 4, Tier::kDisk}}}};
@@ -51,17 +51,18 @@ TEST_CASE("frames_of_every_kind_come_back_as_they_were_sent") {
            OuterLayoutCall{
                {{1, {0, 8}, {"a", "b"}}}, tag, Encoding::kInt8, shards, {{1, {0, 8}, {"a"}}}},
            CaptureCall{shards},
-           MakeDeltaCall{*tag.captured, Encoding::kBfloat16, shards, true},
+           CaptureDelta{*tag.captured, Encoding::kBfloat16, shards, true},
            ApplyCall{OuterKind::kAddition, OuterTarget::kAdded, false, shards},
            FinishCall{tag, true, shards},
            PutBaseInCall(),
            PutBackCall(),
            FetchTablesCall(),
            InitialWeightsCall(),
-           PushCall{"j-1", {1, 2, 3, FillBase(4)}, Encoding::kFloat32, parts},
-           PullCall{"j-1", 3, 4, parts, Encoding::kInt4, 2, 1},
+           PushShards{"j-1", {1, 2, 3, FillBase(4)}, Encoding::kFloat32, parts},
+           StartPull{"j-1", 3, 4, parts, Encoding::kInt4, 2, 1},
            PushShardDone{{"j-1", 1, 2, 3, FillBase(4), 5, 0, 64}, ShardPushStatus::kFailed, "x", 1},
-           BatchPulled{3, 1, true, 0, PullFailure::kSuperseded, 9, "x"},
+           PullDone{3, 5, 1},
+           PullFailed{3, PullFailure::kSuperseded, 9, "x", 1},
            CancelTransfersCall()}) {
     const GroupFrame frame = Frame(body);
     const absl::StatusOr<GroupFrame> back = ParseGroupFrame(Serialize(frame));
