@@ -220,7 +220,7 @@ bool WorkerNode::Fill(ps::PushArrived& event, const PushShards& action, const No
 void WorkerNode::PushPart(const PushShards& action, const NodeId& sender, const ShardPart& part) {
   const int64_t transfer = next_transfer_++;
   transfers_.insert(transfer);
-  const PushId id = MakePushId(action, part);
+  const PushId id = worker::MakePushId(action, part);
   const auto finish = [this, transfer, id](ShardPushStatus status, std::string reason) {
     if (transfers_.erase(transfer) > 0) Deliver(PushShardDone{id, status, reason, 4});
   };

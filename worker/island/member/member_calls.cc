@@ -104,16 +104,20 @@ absl::StatusOr<GroupReply> GroupMember::DoCall(const EvaluateCall& call) {
 
 absl::StatusOr<GroupReply> GroupMember::DoCall(const SnapshotCall&) {
   GroupReply reply;
-  ATOLL_ASSIGN_OR_RETURN(reply.copies_taken, layers_.TakeSnapshot());
+  ATOLL_ASSIGN_OR_RETURN(reply.copies_taken,
+                         state_.OnEngine([](Engine& engine) { return engine.TakeSnapshot(); }));
   return reply;
 }
 
 absl::StatusOr<GroupReply> GroupMember::DoCall(const AdditionCall& call) {
   GroupReply reply;
   if (call.add) {
-    ATOLL_RETURN_IF_ERROR(layers_.Add());
+    state_.log().Change([](ReplayLog& log) { log.Changed(); });
+    ATOLL_RETURN_IF_ERROR(state_.OnEngine([](Engine& engine) { return engine.Add(); }));
   } else {
-    ATOLL_ASSIGN_OR_RETURN(reply.copies_taken, layers_.PrepareAddition());
+    ATOLL_ASSIGN_OR_RETURN(reply.copies_taken, state_.OnEngine([](Engine& engine) {
+      return engine.PrepareAddition();
+    }));
   }
   return reply;
 }

@@ -10,13 +10,6 @@
 namespace atl::worker {
 namespace {
 
-absl::Status CheckElements(const LayerShard& shard, Range wanted, int64_t elements) {
-  if (wanted.end <= elements) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("elements ", wanted.begin, " to ", wanted.end,
-                                                 " of ", ToString(shard), ", which has ",
-                                                 elements));
-}
-
 // The folder's tensors must be those that the job was opened with, and all workers have.
 absl::Status CheckBase(const GroupJob& job, const Cancelled& cancelled) {
   const std::string& folder = job.spec.model.initial_weights_path;
@@ -136,8 +129,7 @@ absl::Status MemberLayers::FetchOne(const StateTransfer& move, int64_t optimizer
     }
     const ShardParts to = SliceParts(parts->parts(), source.parts, source.elements);
     ATOLL_RETURN_IF_ERROR(
-        source.save == 0 ? GetShard(source.from, source.shard, source.elements, to)
-                         : GetSaved(source.from, source.save, source.shard, source.elements, to));
+        GetShard(source.from, source.shard, source.elements, to, {.of_save = source.save}));
   }
   if (move.sources[0].shard == move.shard) {
     return SetState(move.shard, optimizer_step, shards.begin()->second->parts());
@@ -164,116 +156,79 @@ absl::Status MemberLayers::FetchOne(const StateTransfer& move, int64_t optimizer
 
 // -------------------------------------------------------------------------------- elements ----
 
-absl::StatusOr<bool> MemberLayers::TakeSnapshot() {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
-  const std::lock_guard work(state_->engine_mutex());
-  return engine->TakeSnapshot();
-}
-
-absl::StatusOr<bool> MemberLayers::PrepareAddition() {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
-  const std::lock_guard work(state_->engine_mutex());
-  return engine->PrepareAddition();
-}
-
-absl::Status MemberLayers::SetAddition(const LayerShard& shard, std::span<const float> values) {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
-  return engine->SetAddition(shard, values);
-}
-
-absl::Status MemberLayers::Add() {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
-  state_->log().Change([](ReplayLog& log) { log.Changed(); });
-  const std::lock_guard work(state_->engine_mutex());
-  return engine->Add();
-}
-
-absl::Status MemberLayers::GetSnapshot(const NodeId& from, const LayerShard& shard, Range elements,
-                                       const ShardParts& out) {
-  if (from != state_->name()) {
-    return calls_->FetchLayer(from, shard, elements, {.of_snapshot = true}, out);
-  }
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
-  for (const auto& [part, span] : ToPartMap(out)) {
-    ATOLL_RETURN_IF_ERROR(engine->GetSnapshot(shard, static_cast<LayerPart>(part), elements, span));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status MemberLayers::GetShard(const NodeId& from, const LayerShard& shard, Range elements,
-                                    const ShardParts& out) {
-  if (from != state_->name()) return calls_->FetchLayer(from, shard, elements, {}, out);
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
-  const std::lock_guard work(state_->engine_mutex());
-  for (const auto& [part, span] : ToPartMap(out)) {
-    ATOLL_RETURN_IF_ERROR(engine->GetLayer(shard, static_cast<LayerPart>(part), elements, span));
+                                    const ShardParts& out, const GetLayerCall& of) {
+  if (from != state_->name()) return calls_->FetchLayer(from, shard, elements, of, out);
+  if (of.of_save != 0) {
+    return saved_->Read(state_->fence().job, of.of_save, shard, elements, out,
+                        state_->UntilInterrupted());
   }
-  return absl::OkStatus();
+  const auto read = [&](const auto& get) -> absl::Status {
+    for (const auto& [part, span] : ToPartMap(out)) {
+      ATOLL_RETURN_IF_ERROR(get(static_cast<LayerPart>(part), span));
+    }
+    return absl::OkStatus();
+  };
+  if (of.of_snapshot) {  // not behind a step
+    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
+    return read([&](LayerPart part, std::span<float> to) {
+      return engine->GetSnapshot(shard, part, elements, to);
+    });
+  }
+  return state_->OnEngine([&](Engine& engine) {
+    return read([&](LayerPart part, std::span<float> to) {
+      return engine.GetLayer(shard, part, elements, to);
+    });
+  });
 }
 
-absl::Status MemberLayers::SetShard(const LayerShard& shard, const ShardParts& values,
-                                    bool temporary) {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
-  if (!temporary) state_->log().Change([](ReplayLog& log) { log.Changed(); });
-  const std::lock_guard work(state_->engine_mutex());
-  for (const auto& [part, span] : ToPartMap(values)) {
-    ATOLL_RETURN_IF_ERROR(engine->SetLayer(shard, static_cast<LayerPart>(part), span));
-  }
-  return absl::OkStatus();
+absl::Status MemberLayers::SetShard(const LayerShard& shard, const ShardParts& values) {
+  return state_->OnEngine([&](Engine& engine) -> absl::Status {
+    for (const auto& [part, span] : ToPartMap(values)) {
+      ATOLL_RETURN_IF_ERROR(engine.SetLayer(shard, static_cast<LayerPart>(part), span));
+    }
+    return absl::OkStatus();
+  });
 }
 
 absl::Status MemberLayers::SetState(const LayerShard& shard, int64_t optimizer_step,
                                     const ShardParts& values) {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
   std::map<LayerPart, std::span<const float>> parts;
   for (const auto& [part, span] : ToPartMap(values)) parts[static_cast<LayerPart>(part)] = span;
-  const std::lock_guard work(state_->engine_mutex());
-  return engine->SetState(shard, optimizer_step, parts);
+  return state_->OnEngine(
+      [&](Engine& engine) { return engine.SetState(shard, optimizer_step, parts); });
 }
 
 absl::Status MemberLayers::SetOptimizerSteps(int64_t steps) {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
   if (steps == 0) state_->log().Change([](ReplayLog& log) { log.Changed(); });
-  const std::lock_guard work(state_->engine_mutex());
-  return engine->SetOptimizerSteps(steps);
-}
-
-absl::Status MemberLayers::GetSaved(const NodeId& from, int64_t save, const LayerShard& shard,
-                                    Range elements, const ShardParts& out) {
-  if (from != state_->name()) {
-    return calls_->FetchLayer(from, shard, elements, {.of_save = save}, out);
-  }
-  return saved_->Read(state_->fence().job, save, shard, elements, out, state_->UntilInterrupted());
+  return state_->OnEngine([&](Engine& engine) { return engine.SetOptimizerSteps(steps); });
 }
 
 // ---------------------------------------------------------------------------------- answers ----
 
-absl::Status MemberLayers::SendSnapshot(const LayerRequest& request) {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
-  const LayerShard& shard = request.what.shard;
-  // Checks that it is here before memory is taken.
-  ATOLL_ASSIGN_OR_RETURN(const int64_t all, engine->SnapshotElements(shard));
-  const Range elements = request.what.elements;
-  ATOLL_RETURN_IF_ERROR(CheckElements(shard, elements, all));
-  const auto parts = std::make_shared<const OwnedParts>(elements.size(), request.what.parts);
-  ATOLL_RETURN_IF_ERROR(GetSnapshot(state_->name(), shard, elements, parts->parts()));
-  return calls_->SendParts(request, parts);
+absl::StatusOr<int64_t> MemberLayers::CountHere(const GetLayerCall& request) {
+  if (request.of_snapshot) {
+    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
+    return engine->SnapshotElements(request.shard);
+  }
+  for (const HeldLayer& layer : Held()) {
+    if (layer.shard == request.shard && layer.written && !layer.table_only) return layer.elements;
+  }
+  return absl::NotFoundError(absl::StrCat(ToString(request.shard), " is not here"));
 }
 
 absl::Status MemberLayers::Send(const LayerRequest& request) {
-  if (request.what.of_snapshot) return SendSnapshot(request);
   const LayerShard& shard = request.what.shard;
-  // Checks that it is here before memory is taken.
-  const std::vector<HeldLayer> held = Held();
-  const auto found = std::find_if(held.begin(), held.end(), [&](const HeldLayer& layer) {
-    return layer.shard == shard && layer.written && !layer.table_only;
-  });
-  if (found == held.end())
-    return absl::NotFoundError(absl::StrCat(ToString(shard), " is not here"));
   const Range elements = request.what.elements;
-  ATOLL_RETURN_IF_ERROR(CheckElements(shard, elements, found->elements));
+  // Before memory is taken.
+  ATOLL_ASSIGN_OR_RETURN(const int64_t all, CountHere(request.what));
+  if (elements.end > all) {
+    return absl::InvalidArgumentError(absl::StrCat("elements ", elements.begin, " to ",
+                                                   elements.end, " of ", ToString(shard),
+                                                   ", which has ", all));
+  }
   const auto parts = std::make_shared<const OwnedParts>(elements.size(), request.what.parts);
-  ATOLL_RETURN_IF_ERROR(GetShard(state_->name(), shard, elements, parts->parts()));
+  ATOLL_RETURN_IF_ERROR(GetShard(state_->name(), shard, elements, parts->parts(), request.what));
   return calls_->SendParts(request, parts);
 }
 

@@ -1,8 +1,8 @@
 // The layers of an island: those on this worker's devices, which it reads, writes, fetches and
 // sends, and those of other members, which it reads.
 //
-// Threads: GetSnapshot, SetAddition and Send are for any thread, while steps go on; so are Held and
-// the getters, which wait for the engine. What changes layers is for the member's caller, one at a
+// Threads: GetShard and Send are for any thread, while steps go on; so is Held. But for snapshots
+// and saves they wait for the engine. What changes layers is for the member's caller, one at a
 // time. Waits for other members end with GroupCalls::Fail.
 //
 // Errors: FAILED_PRECONDITION: no job is open. NOT_FOUND: the elements are not where they should
@@ -44,23 +44,10 @@ class MemberLayers {
 
   // ---- Elements of some parts, each in as many floats: of these devices, or (`from`) of another
   // member's. ----
+  // `of`: as they are, or of the newest snapshot, or of a save, from the nearest tier that has it.
   absl::Status GetShard(const NodeId& from, const LayerShard& shard, Range elements,
-                        const ShardParts& out);
-  // Reads elements of the newest snapshot.
-  absl::Status GetSnapshot(const NodeId& from, const LayerShard& shard, Range elements,
-                           const ShardParts& out);
-  // Reads elements of a save, from the nearest tier that has it.
-  absl::Status GetSaved(const NodeId& from, int64_t save, const LayerShard& shard, Range elements,
-                        const ShardParts& out);
-
-  // `temporary`: what was there comes back.
-  absl::Status SetShard(const LayerShard& shard, const ShardParts& values, bool temporary = false);
-  // Between steps; see Engine::TakeSnapshot.
-  absl::StatusOr<bool> TakeSnapshot();
-  // Sets what is to be added to the parameters of these devices; see Engine::PrepareAddition.
-  absl::StatusOr<bool> PrepareAddition();
-  absl::Status SetAddition(const LayerShard& shard, std::span<const float> values);
-  absl::Status Add();
+                        const ShardParts& out, const GetLayerCall& of = {});
+  absl::Status SetShard(const LayerShard& shard, const ShardParts& values);
 
   // Answers a request for what devices have, or their newest snapshot.
   absl::Status Send(const LayerRequest& request);
@@ -70,7 +57,8 @@ class MemberLayers {
   absl::Status ReadFrozen();
   absl::Status FetchOne(const StateTransfer& move, int64_t optimizer_step);
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step, const ShardParts& values);
-  absl::Status SendSnapshot(const LayerRequest& request);
+  // Returns how many elements there are of what is requested. NOT_FOUND: it is not here.
+  absl::StatusOr<int64_t> CountHere(const GetLayerCall& request);
 
   MemberState* const state_;
   GroupCalls* const calls_;

@@ -46,6 +46,13 @@ class MemberState {
   absl::StatusOr<std::shared_ptr<Engine>> OpenEngine() const;
   // Held by who works the engine; interrupts, snapshots and additions do without.
   std::mutex& engine_mutex() { return engine_mutex_; }
+  // Calls `work` with the engine, while no other thread works it. FAILED_PRECONDITION likewise.
+  template <typename Work>
+  auto OnEngine(const Work& work) -> decltype(work(std::declval<Engine&>())) {
+    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, OpenEngine());
+    const std::lock_guard lock(engine_mutex_);
+    return work(*engine);
+  }
   void Open(std::shared_ptr<const GroupJob> job, std::shared_ptr<Engine> engine);
   // Neither job nor handover is here any more. The engine that was; it may need the job to its end.
   std::shared_ptr<Engine> Close();

@@ -217,9 +217,7 @@ absl::Status OuterExchange::ReadParameters(int32_t layer, ElementRange range, bo
                                            std::span<float> out) {
   const auto get = [&](const NodeId& from, const LayerShard& shard, Range elements,
                        std::span<float> to) {
-    const ShardParts parts{to, {}, {}};
-    return of_snapshot ? layers_->GetSnapshot(from, shard, elements, parts)
-                       : layers_->GetShard(from, shard, elements, parts);
+    return layers_->GetShard(from, shard, elements, {to, {}, {}}, {.of_snapshot = of_snapshot});
   };
   const std::shared_ptr<const IslandPlan> plan = member_->plan();
   const std::vector<int32_t> ratios = GetTensorSplitRatios(*plan, layer);
@@ -252,22 +250,20 @@ absl::Status OuterExchange::ReadForDelta(OuterState& outer,
 
 absl::Status OuterExchange::SetDevices(const HeldLayer& held, OuterTarget target,
                                        std::span<const float> values) {
-  const std::span<float> same(const_cast<float*>(values.data()), values.size());
-  switch (target) {
-    case OuterTarget::kNothing:
-      return absl::OkStatus();
-    case OuterTarget::kParameters:
-      return layers_->SetShard(held.shard, {same, {}, {}});
-    case OuterTarget::kAddition:
-      return layers_->SetAddition(held.shard, values);
-    case OuterTarget::kAdded:
-      break;
+  if (target == OuterTarget::kAddition) {
+    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, member_->OpenEngine());
+    return engine->SetAddition(held.shard, values);
   }
-  std::vector<float> sum(values.size());
-  ATOLL_RETURN_IF_ERROR(
-      layers_->GetShard(member_->name(), held.shard, {0, std::ssize(sum)}, {sum, {}, {}}));
-  for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
-  return layers_->SetShard(held.shard, {sum, {}, {}});
+  std::span<float> set(const_cast<float*>(values.data()), values.size());
+  std::vector<float> sum;
+  if (target == OuterTarget::kAdded) {
+    sum.resize(values.size());
+    ATOLL_RETURN_IF_ERROR(
+        layers_->GetShard(member_->name(), held.shard, {0, std::ssize(sum)}, {sum, {}, {}}));
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
+    set = sum;
+  }
+  return layers_->SetShard(held.shard, {set, {}, {}});
 }
 
 std::vector<HeldLayer> OuterExchange::HeldShards() const {
@@ -290,10 +286,6 @@ absl::Status OuterExchange::DoDuringSteps(const ApplyCall& call, const Cancelled
     }
   }
   if (call.target == OuterTarget::kNothing) return absl::OkStatus();
-  // The island's state changes, also where no layer of the fragment is held here.
-  if (call.target != OuterTarget::kAddition) {
-    member_->log().Change([](ReplayLog& log) { log.Changed(); });
-  }
   const auto blend = static_cast<float>(job->spec.outer.fragment_blend);
   return SetHeld(call.target, call.shards, [&](int32_t layer, std::span<float> out) {
     if (cancelled()) return absl::Status(absl::AbortedError("interrupted"));
@@ -306,6 +298,10 @@ absl::Status OuterExchange::DoDuringSteps(const ApplyCall& call, const Cancelled
 
 absl::Status OuterExchange::SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,
                                     const ReadWhole& read_layer) {
+  // The island's state changes, also where no layer of the fragment is held here.
+  if (target != OuterTarget::kAddition) {
+    member_->log().Change([](ReplayLog& log) { log.Changed(); });
+  }
   // A part that is not readable comes from its holder, later.
   return ForHeld(/*tables=*/target != OuterTarget::kAdded, shards, read_layer,
                  [&](const HeldLayer& held, std::span<float> values) {
@@ -387,7 +383,7 @@ absl::Status OuterExchange::Do(const FetchTablesCall&) {
     const OwnedParts parts(layout.size, kParametersPart);
     ATOLL_RETURN_IF_ERROR(
         layers_->GetShard(ranks[rank], held.shard, {0, layout.size}, parts.parts()));
-    ATOLL_RETURN_IF_ERROR(layers_->SetShard(held.shard, parts.parts(), /*temporary=*/true));
+    ATOLL_RETURN_IF_ERROR(layers_->SetShard(held.shard, parts.parts()));
   }
   return absl::OkStatus();
 }
@@ -409,14 +405,14 @@ absl::Status OuterExchange::Do(const PutBaseInCall&) {
       if (std::memcmp(values.data(), base.data(), base.size_bytes()) == 0) return absl::OkStatus();
       put_aside_.emplace_back(held.shard, std::move(values));
     }
-    return layers_->SetShard(held.shard, {base, {}, {}}, /*temporary=*/true);
+    return layers_->SetShard(held.shard, {base, {}, {}});
   };
   return ForHeld(/*tables=*/true, /*shards=*/{}, read_base, put_in);
 }
 
 absl::Status OuterExchange::Do(const PutBackCall&) {
   for (auto& [shard, values] : put_aside_) {
-    ATOLL_RETURN_IF_ERROR(layers_->SetShard(shard, {values, {}, {}}, /*temporary=*/true));
+    ATOLL_RETURN_IF_ERROR(layers_->SetShard(shard, {values, {}, {}}));
   }
   put_aside_.clear();
   return absl::OkStatus();

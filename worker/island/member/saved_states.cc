@@ -129,8 +129,8 @@ absl::Status SavedStates::KeepCopies(const SaveTask& task, const Cancelled& canc
     if (cancelled()) return absl::AbortedError("the save is cancelled");
     const Unit& unit = wanted.unit;
     const auto parts = std::make_shared<OwnedParts>(unit.elements.size(), kAllParts);
-    ATOLL_RETURN_IF_ERROR(
-        layers_->GetSaved(wanted.from, task.save, unit.shard, unit.elements, parts->parts()));
+    ATOLL_RETURN_IF_ERROR(layers_->GetShard(wanted.from, unit.shard, unit.elements, parts->parts(),
+                                            {.of_save = task.save}));
     ATOLL_RETURN_IF_ERROR(saved_->memory().Put(task.save, {unit, wanted.elements, parts}));
   }
   return absl::OkStatus();
@@ -245,7 +245,7 @@ absl::StatusOr<bool> SavedStates::Send(const LayerRequest& request) {
   if (!here) return false;
   const auto parts = std::make_shared<const OwnedParts>(elements.size(), request.what.parts);
   ATOLL_RETURN_IF_ERROR(
-      layers_->GetSaved(state_->name(), request.what.of_save, shard, elements, parts->parts()));
+      layers_->GetShard(state_->name(), shard, elements, parts->parts(), request.what));
   ATOLL_RETURN_IF_ERROR(calls_->SendParts(request, parts));
   return true;
 }
