@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "common/check.h"
-#include "common/net/tensor/tensor_client_impl.h"
+#include "common/net/tensor/tensor_client.h"
 
 namespace atl {
 namespace {
@@ -16,21 +16,21 @@ Instant Now() { return Instant(std::chrono::steady_clock::now().time_since_epoch
 
 }  // namespace
 
-absl::Status TensorClient::Impl::Start() {
+absl::Status TensorClient::Start() {
   ATOLL_RETURN_IF_ERROR(tasks_.Check());
   ATOLL_ASSIGN_OR_RETURN(context_, ZmqContext::Create(options_.io_threads));
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
 
-TensorClient::Impl::~Impl() {
+TensorClient::~TensorClient() {
   if (thread_.joinable()) {
     tasks_.Post([this] { stopping_ = true; });
     thread_.join();
   }
 }
 
-TransferId TensorClient::Impl::Submit(std::unique_ptr<Transfer> transfer, Duration timeout) {
+TransferId TensorClient::Submit(std::unique_ptr<Transfer> transfer, Duration timeout) {
   transfer->id = next_id_++;
   transfer->opened = Now();
   transfer->deadline = transfer->opened + timeout;
@@ -41,7 +41,7 @@ TransferId TensorClient::Impl::Submit(std::unique_ptr<Transfer> transfer, Durati
   return id;
 }
 
-void TensorClient::Impl::Cancel(TransferId id) {
+void TensorClient::Cancel(TransferId id) {
   tasks_.Post([this, id] {
     const auto it = transfers_.find(id);
     if (it != transfers_.end()) return End(*it->second, absl::CancelledError("cancelled"));
@@ -49,7 +49,7 @@ void TensorClient::Impl::Cancel(TransferId id) {
   });
 }
 
-void TensorClient::Impl::Run() {
+void TensorClient::Run() {
   bool more = false;
   while (!stopping_) {
     std::vector<Socket*> sockets;
@@ -83,7 +83,7 @@ void TensorClient::Impl::Run() {
   connections_.clear();
 }
 
-int TensorClient::Impl::WaitMs() const {
+int TensorClient::WaitMs() const {
   Instant until = now_ + kTurnMax;
   for (const auto& [id, transfer] : transfers_) {
     until = std::min(until, transfer->deadline);
@@ -101,7 +101,7 @@ int TensorClient::Impl::WaitMs() const {
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
 }
 
-void TensorClient::Impl::Begin(std::unique_ptr<Transfer> transfer) {
+void TensorClient::Begin(std::unique_ptr<Transfer> transfer) {
   const bool room =
       transfers_.size() + splits_.size() < static_cast<size_t>(options_.transfers_max);
   const std::string& job = transfer->is_push ? transfer->push_id.job : transfer->request.job;
@@ -122,7 +122,7 @@ void TensorClient::Impl::Begin(std::unique_ptr<Transfer> transfer) {
 }
 
 // Its connection, and its place among the transfers, which it may lose at once.
-void TensorClient::Impl::Connect(Transfer& added) {
+void TensorClient::Connect(Transfer& added) {
   absl::StatusOr<Connection*> connection = ConnectionTo(added.server);
   if (!connection.ok()) return End(added, connection.status());
   added.connection = *connection;
@@ -137,19 +137,19 @@ void TensorClient::Impl::Connect(Transfer& added) {
   }
 }
 
-PathConnections& TensorClient::Impl::PathTo(const ServerAddress& server) {
+PathConnections& TensorClient::PathTo(const ServerAddress& server) {
   return paths_.try_emplace(server, window_bytes_, options_.connections_per_server_max)
       .first->second;
 }
 
-absl::Status TensorClient::Impl::AddConnection(const ServerAddress& server) {
+absl::Status TensorClient::AddConnection(const ServerAddress& server) {
   auto connection = std::make_unique<Connection>();
   ATOLL_RETURN_IF_ERROR(Connect(server, connection.get()));
   connections_[server].push_back(std::move(connection));
   return absl::OkStatus();
 }
 
-void TensorClient::Impl::AddConnections() {
+void TensorClient::AddConnections() {
   for (const auto& [server, path] : paths_) {
     while (connections_[server].size() < static_cast<size_t>(path.wanted())) {
       if (!AddConnection(server).ok()) return;  // those that are there go on
@@ -158,8 +158,7 @@ void TensorClient::Impl::AddConnections() {
 }
 
 // One that is up, if any is: of these the one with the fewest transfers.
-absl::StatusOr<TensorClient::Impl::Connection*> TensorClient::Impl::ConnectionTo(
-    const ServerAddress& server) {
+absl::StatusOr<TensorClient::Connection*> TensorClient::ConnectionTo(const ServerAddress& server) {
   while (connections_[server].size() < static_cast<size_t>(options_.connections_per_server)) {
     const absl::Status added = AddConnection(server);
     if (added.ok()) continue;
@@ -176,7 +175,7 @@ absl::StatusOr<TensorClient::Impl::Connection*> TensorClient::Impl::ConnectionTo
 }
 
 // Its connection is lost: another one goes on from the last chunk that arrived.
-void TensorClient::Impl::MoveToAnother(Transfer& transfer) {
+void TensorClient::MoveToAnother(Transfer& transfer) {
   const absl::StatusOr<Connection*> other = ConnectionTo(transfer.server);
   if (!other.ok() || !(*other)->link->up()) return;
   --transfer.connection->transfers;
@@ -184,7 +183,7 @@ void TensorClient::Impl::MoveToAnother(Transfer& transfer) {
   ++transfer.connection->transfers;
 }
 
-absl::Status TensorClient::Impl::Connect(const ServerAddress& server, Connection* connection) {
+absl::Status TensorClient::Connect(const ServerAddress& server, Connection* connection) {
   ATOLL_RETURN_IF_ERROR(CheckSecurity(options_.security, server.endpoint, server.public_key));
   connection->account = std::make_shared<SendAccount>(unsent_bytes_, options_.send_bytes_max,
                                                       [this] { tasks_.Wake(); });
@@ -194,7 +193,7 @@ absl::Status TensorClient::Impl::Connect(const ServerAddress& server, Connection
   return connection->link->Connect(server.endpoint);
 }
 
-void TensorClient::Impl::ReadMonitor(Connection& connection) {
+void TensorClient::ReadMonitor(Connection& connection) {
   while (const std::optional<ConnectionEvent> event = connection.link->Next(now_)) {
     switch (*event) {
       case ConnectionEvent::kConnected:
@@ -222,7 +221,7 @@ void TensorClient::Impl::ReadMonitor(Connection& connection) {
   }
 }
 
-void TensorClient::Impl::OnConnectionLost(Connection& connection, ConnectionEvent event) {
+void TensorClient::OnConnectionLost(Connection& connection, ConnectionEvent event) {
   const std::string why(Explain(event));
   connection.last_error = why;
   for (const auto& [id, transfer] : transfers_) {
@@ -232,7 +231,7 @@ void TensorClient::Impl::OnConnectionLost(Connection& connection, ConnectionEven
   }
 }
 
-bool TensorClient::Impl::ReceiveSome(Connection& connection) {
+bool TensorClient::ReceiveSome(Connection& connection) {
   LinkFrame in;
   for (int i = 0; i < kMessagesPerTurn; ++i) {
     if (!connection.link->Receive(&in)) return false;
@@ -241,7 +240,7 @@ bool TensorClient::Impl::ReceiveSome(Connection& connection) {
   return true;
 }
 
-void TensorClient::Impl::EndLate() {
+void TensorClient::EndLate() {
   for (auto it = transfers_.begin(); it != transfers_.end();) {
     Transfer& transfer = *(it++)->second;
     if (now_ < transfer.deadline) continue;
@@ -254,17 +253,17 @@ void TensorClient::Impl::EndLate() {
   }
 }
 
-std::map<std::string, double> TensorClient::Impl::pull_rates() const {
+std::map<std::string, double> TensorClient::pull_rates() const {
   std::lock_guard lock(counters_mutex_);
   return pull_rates_.rates();
 }
 
-LinkCounters TensorClient::Impl::counters() const {
+LinkCounters TensorClient::counters() const {
   std::lock_guard lock(counters_mutex_);
   return counters_;
 }
 
-void TensorClient::Impl::Count(int64_t LinkCounters::*counter, int64_t amount) {
+void TensorClient::Count(int64_t LinkCounters::*counter, int64_t amount) {
   std::lock_guard lock(counters_mutex_);
   counters_.*counter += amount;
 }

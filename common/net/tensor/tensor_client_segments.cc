@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "common/net/tensor/tensor_client_impl.h"
+#include "common/net/tensor/tensor_client.h"
 
 namespace atl {
 namespace {
@@ -24,19 +24,19 @@ constexpr size_t kOpenAConnection = 8;
 }  // namespace
 
 // In a shard cuts are at multiples of this.
-int64_t TensorClient::Impl::SegmentElements(const Transfer& transfer) const {
+int64_t TensorClient::SegmentElements(const Transfer& transfer) const {
   if (!transfer.is_push) return kSegmentBytes / BytesPerElement(transfer.encoding);
   const int64_t block = PartBlock(transfer.encoding);
   return kSegmentBytes / EncodedBytes(transfer.encoding, block) * block;
 }
 
 // The newest version may be another one from segment to segment.
-bool TensorClient::Impl::IsSplit(const Transfer& transfer) const {
+bool TensorClient::IsSplit(const Transfer& transfer) const {
   return transfer.elements() > SegmentElements(transfer) &&
          (transfer.is_push || transfer.request.version != kNoVersion);
 }
 
-void TensorClient::Impl::StartSegments() {
+void TensorClient::StartSegments() {
   for (const auto& [server, connections] : connections_) {
     for (const auto& connection : connections) connection->moving = 0;
   }
@@ -63,7 +63,7 @@ void TensorClient::Impl::StartSegments() {
 }
 
 // Returns whether one more segment may begin where so many are open.
-bool TensorClient::Impl::HasRoom(const ServerAddress& server, size_t open) {
+bool TensorClient::HasRoom(const ServerAddress& server, size_t open) {
   const auto& connections = connections_[server];
   if (open < kMovingAConnection) return true;  // perhaps no connection is up yet
   return open < kOpenAConnection * connections.size() &&
@@ -72,7 +72,7 @@ bool TensorClient::Impl::HasRoom(const ServerAddress& server, size_t open) {
          });
 }
 
-void TensorClient::Impl::StartSegment(TransferId id, Split& split) {
+void TensorClient::StartSegment(TransferId id, Split& split) {
   const Transfer& whole = *split.whole;
   auto segment = std::make_unique<Transfer>();
   segment->id = next_id_++;
@@ -114,7 +114,7 @@ void TensorClient::Impl::StartSegment(TransferId id, Split& split) {
   Connect(added);
 }
 
-void TensorClient::Impl::SegmentDone(TransferId id, TransferId segment, TransferResult result) {
+void TensorClient::SegmentDone(TransferId id, TransferId segment, TransferResult result) {
   const auto it = splits_.find(id);
   if (it == splits_.end()) return;
   Split& split = it->second;
@@ -128,7 +128,7 @@ void TensorClient::Impl::SegmentDone(TransferId id, TransferId segment, Transfer
 
 // Ends a split transfer, whose open segments are of no use any more. Its end waits for theirs: they
 // write to its memory.
-void TensorClient::Impl::FailSplit(TransferId id, TransferResult failure) {
+void TensorClient::FailSplit(TransferId id, TransferResult failure) {
   Split& split = splits_.at(id);
   if (!split.failure) {
     split.failure = std::move(failure);
@@ -138,7 +138,7 @@ void TensorClient::Impl::FailSplit(TransferId id, TransferResult failure) {
   if (split.open.empty()) EndSplit(id);
 }
 
-void TensorClient::Impl::EndSplit(TransferId id) {
+void TensorClient::EndSplit(TransferId id) {
   const Split split = std::move(splits_.extract(id).mapped());
   TransferResult result{absl::OkStatus(),
                         split.staged ? PushStatus::kStaged : PushStatus::kDuplicate, split.version};

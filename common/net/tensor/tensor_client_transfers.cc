@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/check.h"
-#include "common/net/tensor/tensor_client_impl.h"
+#include "common/net/tensor/tensor_client.h"
 
 namespace atl {
 namespace {
@@ -14,14 +14,14 @@ constexpr Duration kCorruptDelay = std::chrono::milliseconds(10);
 
 }  // namespace
 
-std::string TensorClient::Impl::Transfer::Name() const {
+std::string TensorClient::Transfer::Name() const {
   const std::string what =
       is_push ? absl::StrCat("push of ", push_id.job, " shard ", push_id.shard, " to ")
               : absl::StrCat("pull of ", request.job, " shard ", request.shard, " from ");
   return what + server.endpoint;
 }
 
-void TensorClient::Impl::Pump() {
+void TensorClient::Pump() {
   EndLate();
   AddConnections();
   StartSegments();
@@ -44,12 +44,12 @@ void TensorClient::Impl::Pump() {
   busy_ = sent >= kChunksPerTurn;
 }
 
-SendOutcome TensorClient::Impl::SendFrame(Connection& connection, const v1::Frame& frame,
-                                          Message* payload) {
+SendOutcome TensorClient::SendFrame(Connection& connection, const v1::Frame& frame,
+                                    Message* payload) {
   return connection.link->Send(frame, payload);
 }
 
-void TensorClient::Impl::Open(Transfer& transfer) {
+void TensorClient::Open(Transfer& transfer) {
   v1::Frame frame = MakeFrame(next_attempt_++);
   transfer.attempt = frame.transfer();
   transfer_by_attempt_[transfer.attempt] = &transfer;
@@ -82,7 +82,7 @@ void TensorClient::Impl::Open(Transfer& transfer) {
   if (++transfer.attempts > 1) Count(&LinkCounters::restarts);
 }
 
-bool TensorClient::Impl::SendChunk(Transfer& transfer) {
+bool TensorClient::SendChunk(Transfer& transfer) {
   if (!transfer.outgoing || transfer.outgoing->done()) return false;
   if (transfer.outgoing->next() >= transfer.chunk_limit || !push_pace_.Ready(now_)) return false;
   const int64_t bytes = transfer.outgoing->next_bytes();
@@ -103,7 +103,7 @@ bool TensorClient::Impl::SendChunk(Transfer& transfer) {
 
 // How far a pull that holds `held` chunks may go. A slow link is emulated by granting no faster
 // than its pace.
-int64_t TensorClient::Impl::NextCredit(Transfer& transfer, int64_t held) {
+int64_t TensorClient::NextCredit(Transfer& transfer, int64_t held) {
   const int64_t count = transfer.incoming->chunk_count();
   const int64_t window = pull_pace_.limited() ? 2 : options_.pull_window_chunks;
   int64_t limit = std::min(count, held + window);
@@ -116,7 +116,7 @@ int64_t TensorClient::Impl::NextCredit(Transfer& transfer, int64_t held) {
   return granted;
 }
 
-void TensorClient::Impl::SendCredit(Transfer& transfer) {
+void TensorClient::SendCredit(Transfer& transfer) {
   if (!transfer.replied || transfer.chunk_limit >= transfer.incoming->chunk_count()) return;
   const int64_t limit = NextCredit(transfer, transfer.incoming->next());
   const int64_t step = pull_pace_.limited() ? 1 : std::max(1, options_.pull_window_chunks / 4);
@@ -131,7 +131,7 @@ void TensorClient::Impl::SendCredit(Transfer& transfer) {
   }
 }
 
-void TensorClient::Impl::OnFrame(Connection& connection, LinkFrame& in) {
+void TensorClient::OnFrame(Connection& connection, LinkFrame& in) {
   if (!in.status.ok()) return Count(&LinkCounters::frames_refused);
   const v1::Frame& frame = in.frame;
   const auto it = transfer_by_attempt_.find(frame.transfer());
@@ -155,7 +155,7 @@ void TensorClient::Impl::OnFrame(Connection& connection, LinkFrame& in) {
   Count(&LinkCounters::frames_refused);
 }
 
-void TensorClient::Impl::OnPushGrant(Transfer& transfer, const v1::PushCredit& grant) {
+void TensorClient::OnPushGrant(Transfer& transfer, const v1::PushCredit& grant) {
   if (!transfer.outgoing) {
     PathTo(transfer.server).RoundTrip(now_ - transfer.opened_at);
     if (transfer.source_bytes.empty()) {
@@ -169,7 +169,7 @@ void TensorClient::Impl::OnPushGrant(Transfer& transfer, const v1::PushCredit& g
   transfer.chunk_limit = std::max(transfer.chunk_limit, grant.chunk_limit());
 }
 
-void TensorClient::Impl::OnPushResult(Transfer& transfer, const v1::PushResult& result) {
+void TensorClient::OnPushResult(Transfer& transfer, const v1::PushResult& result) {
   switch (result.outcome()) {
     case v1::PushResult::STAGED:
       PathTo(transfer.server).Moved(EncodedBytes(transfer.encoding, transfer.element_count), now_);
@@ -184,7 +184,7 @@ void TensorClient::Impl::OnPushResult(Transfer& transfer, const v1::PushResult& 
   }
 }
 
-void TensorClient::Impl::OnPullReply(Transfer& transfer, const v1::PullReply& reply) {
+void TensorClient::OnPullReply(Transfer& transfer, const v1::PullReply& reply) {
   if (reply.element_count() != static_cast<int64_t>(transfer.destination.size())) {
     return End(transfer, absl::InvalidArgumentError(absl::StrCat(
                              "the server's tensor has ", reply.element_count(),
@@ -212,7 +212,7 @@ void TensorClient::Impl::OnPullReply(Transfer& transfer, const v1::PullReply& re
   if (transfer.incoming->complete()) End(transfer, absl::OkStatus());
 }
 
-void TensorClient::Impl::OnPullRefused(Transfer& transfer, const v1::PullRefused& refused) {
+void TensorClient::OnPullRefused(Transfer& transfer, const v1::PullRefused& refused) {
   const absl::Status status =
       absl::FailedPreconditionError(absl::StrCat("the server refused it: ", refused.reason()));
   transfer.version = refused.current_version();
@@ -223,7 +223,7 @@ void TensorClient::Impl::OnPullRefused(Transfer& transfer, const v1::PullRefused
   End(transfer, status, PushStatus::kRefused, refusal);
 }
 
-void TensorClient::Impl::OnChunk(Transfer& transfer, LinkFrame& in) {
+void TensorClient::OnChunk(Transfer& transfer, LinkFrame& in) {
   absl::Status status = in.opened;
   if (!transfer.replied) status = absl::InvalidArgumentError("a chunk before the reply");
   if (status.ok()) status = transfer.incoming->Accept(in.frame.chunk(), in.payload.bytes());
@@ -242,7 +242,7 @@ void TensorClient::Impl::OnChunk(Transfer& transfer, LinkFrame& in) {
   SendCredit(transfer);
 }
 
-void TensorClient::Impl::TryAgain(Transfer& transfer, const std::string& why, Duration delay) {
+void TensorClient::TryAgain(Transfer& transfer, const std::string& why, Duration delay) {
   if (transfer.attempt != 0) {
     transfer_by_attempt_.erase(transfer.attempt);
     if (transfer.connection->link->up() && !transfer.is_push) {
@@ -257,8 +257,8 @@ void TensorClient::Impl::TryAgain(Transfer& transfer, const std::string& why, Du
   transfer.not_before = now_ + delay;
 }
 
-void TensorClient::Impl::End(Transfer& transfer, absl::Status status, PushStatus push_status,
-                             std::optional<PullRefusal> refusal) {
+void TensorClient::End(Transfer& transfer, absl::Status status, PushStatus push_status,
+                       std::optional<PullRefusal> refusal) {
   if (transfer.attempt != 0) {
     transfer_by_attempt_.erase(transfer.attempt);
     const bool server_waits = status.code() == absl::StatusCode::kCancelled ||

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "common/check.h"
-#include "common/net/tensor/tensor_server_impl.h"
+#include "common/net/tensor/tensor_server.h"
 
 namespace atl {
 namespace {
@@ -19,12 +19,12 @@ Instant Now() { return Instant(std::chrono::steady_clock::now().time_since_epoch
 
 absl::StatusOr<std::unique_ptr<TensorServer>> TensorServer::Create(TensorServerOptions options,
                                                                    TensorHandler* handler) {
-  auto impl = std::make_unique<Impl>(std::move(options), handler);
-  ATOLL_RETURN_IF_ERROR(impl->Start());
-  return impl;
+  std::unique_ptr<TensorServer> server(new TensorServer(std::move(options), handler));
+  ATOLL_RETURN_IF_ERROR(server->Start());
+  return server;
 }
 
-absl::Status TensorServer::Impl::Start() {
+absl::Status TensorServer::Start() {
   ATOLL_RETURN_IF_ERROR(CheckSecurity(options_.security, options_.endpoint));
   ATOLL_RETURN_IF_ERROR(tasks_.Check());
   ATOLL_ASSIGN_OR_RETURN(context_, ZmqContext::Create(options_.io_threads));
@@ -36,14 +36,14 @@ absl::Status TensorServer::Impl::Start() {
   return absl::OkStatus();
 }
 
-TensorServer::Impl::~Impl() {
+TensorServer::~TensorServer() {
   if (thread_.joinable()) {
     tasks_.Post([this] { stopping_ = true; });
     thread_.join();
   }
 }
 
-void TensorServer::Impl::Run() {
+void TensorServer::Run() {
   bool more = false;
   std::vector<Socket*> sockets;
   link_->AddTo(&sockets);
@@ -59,14 +59,14 @@ void TensorServer::Impl::Run() {
   }
 }
 
-int TensorServer::Impl::WaitMs() const {
+int TensorServer::WaitMs() const {
   Instant until = now_ + kIdleCheckInterval;
   if (pace_.limited()) until = std::min(until, std::max(now_, pace_.free_at()));
   return static_cast<int>(
       std::chrono::ceil<std::chrono::milliseconds>(std::max(until - Now(), Duration(0))).count());
 }
 
-bool TensorServer::Impl::ReceiveSome() {
+bool TensorServer::ReceiveSome() {
   LinkFrame in;
   for (int i = 0; i < kMessagesPerTurn; ++i) {
     if (!link_->Receive(&in)) return false;
@@ -77,7 +77,7 @@ bool TensorServer::Impl::ReceiveSome() {
   return true;
 }
 
-void TensorServer::Impl::OnFrame(LinkFrame& in) {
+void TensorServer::OnFrame(LinkFrame& in) {
   if (!IsAllowed(in)) return Count(&LinkCounters::frames_refused);
   const v1::Frame& frame = in.frame;
   absl::Status status = in.status;
@@ -109,12 +109,12 @@ void TensorServer::Impl::OnFrame(LinkFrame& in) {
   }
 }
 
-bool TensorServer::Impl::IsAllowed(const LinkFrame& in) {
+bool TensorServer::IsAllowed(const LinkFrame& in) {
   sender_key_ = in.key;
   return options_.security.keys.empty() || client_keys_.count(sender_key_) > 0;
 }
 
-void TensorServer::Impl::Allow(const std::vector<std::string>& public_keys) {
+void TensorServer::Allow(const std::vector<std::string>& public_keys) {
   if (options_.security.keys.empty()) return;
   link_->Admit(public_keys);
   client_keys_ = {public_keys.begin(), public_keys.end()};
@@ -126,7 +126,7 @@ void TensorServer::Impl::Allow(const std::vector<std::string>& public_keys) {
 }
 
 // Pushes that were handed over whole stay: their sender was allowed then.
-void TensorServer::Impl::EndTransfers(const std::string& peer) {
+void TensorServer::EndTransfers(const std::string& peer) {
   std::vector<PushId> pushes;
   for (const auto& [id, push] : pushes_) {
     if (push.route.peer == peer && push.stage != Push::kDelivered) pushes.push_back(id);
@@ -145,8 +145,7 @@ void TensorServer::Impl::EndTransfers(const std::string& peer) {
   }
 }
 
-SendOutcome TensorServer::Impl::SendFrame(const Route& route, const v1::Frame& frame,
-                                          Message* payload) {
+SendOutcome TensorServer::SendFrame(const Route& route, const v1::Frame& frame, Message* payload) {
   return link_->Send(route.peer, frame, payload);
 }
 
@@ -154,7 +153,7 @@ SendOutcome TensorServer::Impl::SendFrame(const Route& route, const v1::Frame& f
 // of one connection the oldest pull. Its client opens the next segment when the oldest is done,
 // while the others keep the link busy. Stops where credits, the pace or the bound on unsent bytes
 // do.
-bool TensorServer::Impl::SendChunks() {
+bool TensorServer::SendChunks() {
   for (int sent = 0; sent < kChunksPerTurn && pace_.Ready(now_); ++sent) {
     Pull* best = nullptr;
     // From the connection after the last served, round to it.
@@ -172,7 +171,7 @@ bool TensorServer::Impl::SendChunks() {
   return pace_.Ready(now_);
 }
 
-void TensorServer::Impl::SendChunk(Pull& pull) {
+void TensorServer::SendChunk(Pull& pull) {
   const Route route = pull.route;
   last_served_ = route.peer;
   const int64_t bytes = pull.outgoing->next_bytes();
@@ -193,14 +192,14 @@ void TensorServer::Impl::SendChunk(Pull& pull) {
 }
 
 // A pull with credit waits for this server, or for its connection to take what is before it.
-bool TensorServer::Impl::IsIdle(const Pull& pull, Instant oldest) {
+bool TensorServer::IsIdle(const Pull& pull, Instant oldest) {
   if (!pull.outgoing || pull.active >= oldest) return false;
   if (pull.outgoing->next() >= pull.chunk_limit) return true;
   Peer& peer = peers_[pull.route.peer];
   return peer.sent < oldest && !peer.account->Admits(pull.outgoing->next_bytes());
 }
 
-void TensorServer::Impl::DropIdle() {
+void TensorServer::DropIdle() {
   next_idle_check_ = now_ + kIdleCheckInterval;
   const Instant oldest = now_ - options_.idle_timeout;
   std::vector<PushId> idle_pushes;
@@ -221,7 +220,7 @@ void TensorServer::Impl::DropIdle() {
   if (!waiting_.empty()) AdmitWaiting();
 }
 
-bool TensorServer::Impl::AddTransfer(const std::string& peer) {
+bool TensorServer::AddTransfer(const std::string& peer) {
   Peer& entry = peers_[peer];
   if (entry.account == nullptr) {
     entry.account = std::make_shared<SendAccount>(unsent_bytes_, options_.send_bytes_max,
@@ -233,23 +232,23 @@ bool TensorServer::Impl::AddTransfer(const std::string& peer) {
   return true;
 }
 
-void TensorServer::Impl::RemoveTransfer(const std::string& peer) {
+void TensorServer::RemoveTransfer(const std::string& peer) {
   const auto it = peers_.find(peer);
   ATOLL_CHECK(it != peers_.end() && it->second.transfers > 0);
   if (--it->second.transfers == 0) peers_.erase(it);
 }
 
-LinkCounters TensorServer::Impl::counters() const {
+LinkCounters TensorServer::counters() const {
   std::lock_guard lock(counters_mutex_);
   return counters_;
 }
 
-void TensorServer::Impl::Count(int64_t LinkCounters::*counter, int64_t amount) {
+void TensorServer::Count(int64_t LinkCounters::*counter, int64_t amount) {
   std::lock_guard lock(counters_mutex_);
   counters_.*counter += amount;
 }
 
-void TensorServer::Impl::CountDone(Instant opened) {
+void TensorServer::CountDone(Instant opened) {
   std::lock_guard lock(counters_mutex_);
   ++counters_.transfers_done;
   counters_.transfer_seconds += Seconds(now_ - opened);

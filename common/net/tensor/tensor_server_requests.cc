@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "common/check.h"
-#include "common/net/tensor/tensor_server_impl.h"
+#include "common/net/tensor/tensor_server.h"
 
 namespace atl {
 
-void TensorServer::Impl::OnPushOpen(const Route& route, const v1::PushOpen& open) {
+void TensorServer::OnPushOpen(const Route& route, const v1::PushOpen& open) {
   if (push_of_route_.count(route) > 0 || pulls_.count(route) > 0) {
     return Count(&LinkCounters::frames_refused);  // a transfer number used twice
   }
@@ -43,7 +43,7 @@ void TensorServer::Impl::OnPushOpen(const Route& route, const v1::PushOpen& open
 }
 
 // A new attempt at a push that is here already takes the place of the old attempt.
-bool TensorServer::Impl::Resume(Push& push, const Route& route, const v1::PushOpen& open) {
+bool TensorServer::Resume(Push& push, const Route& route, const v1::PushOpen& open) {
   if (push.encoding != EncodingFromWire(open.encoding()) ||
       push.element_count != open.element_count() || push.chunk_bytes != open.chunk_bytes() ||
       !AddTransfer(route.peer)) {
@@ -59,7 +59,7 @@ bool TensorServer::Impl::Resume(Push& push, const Route& route, const v1::PushOp
   return true;
 }
 
-void TensorServer::Impl::AdmitWaiting() {
+void TensorServer::AdmitWaiting() {
   while (!waiting_.empty()) {
     const auto it = pushes_.find(waiting_.front());
     if (it != pushes_.end() && it->second.stage == Push::kWaiting && !Begin(it->second)) return;
@@ -67,7 +67,7 @@ void TensorServer::Impl::AdmitWaiting() {
   }
 }
 
-bool TensorServer::Impl::Begin(Push& push) {
+bool TensorServer::Begin(Push& push) {
   if (assembly_bytes_ + push.bytes() > options_.assembly_bytes_max) return false;
   const absl::Status admitted = handler_->AdmitPush(push.id, push.encoding, push.element_count);
   if (!admitted.ok()) {
@@ -92,7 +92,7 @@ bool TensorServer::Impl::Begin(Push& push) {
 }
 
 // Grants are sent by quarters of a window, so that there are few of them.
-void TensorServer::Impl::Grant(Push& push, bool first) {
+void TensorServer::Grant(Push& push, bool first) {
   const int64_t next = push.incoming->next();
   const int64_t limit = std::min(push.incoming->chunk_count(), next + options_.push_window_chunks);
   const int64_t step = std::max(1, options_.push_window_chunks / 4);
@@ -106,7 +106,7 @@ void TensorServer::Impl::Grant(Push& push, bool first) {
             frame);  // if the client has disconnected, the push waits for its next attempt
 }
 
-void TensorServer::Impl::OnChunk(const Route& route, LinkFrame& in) {
+void TensorServer::OnChunk(const Route& route, LinkFrame& in) {
   const auto it = push_of_route_.find(route);
   if (it == push_of_route_.end()) return Count(&LinkCounters::frames_refused);
   Push& push = pushes_.at(it->second);
@@ -133,7 +133,7 @@ void TensorServer::Impl::OnChunk(const Route& route, LinkFrame& in) {
   }
 }
 
-void TensorServer::Impl::Deliver(Push& push) {
+void TensorServer::Deliver(Push& push) {
   push.stage = Push::kDelivered;
   push.incoming.reset();
   push.token = {next_token_++};
@@ -141,8 +141,7 @@ void TensorServer::Impl::Deliver(Push& push) {
   handler_->OnPush(push.id, push.encoding, push.element_count, std::move(push.payload), push.token);
 }
 
-void TensorServer::Impl::Acknowledge(ReplyToken token, PushStatus status,
-                                     const std::string& reason) {
+void TensorServer::Acknowledge(ReplyToken token, PushStatus status, const std::string& reason) {
   const auto it = push_of_token_.find(token.id);
   if (it == push_of_token_.end()) return;
   Push& push = pushes_.at(it->second);
@@ -151,8 +150,7 @@ void TensorServer::Impl::Acknowledge(ReplyToken token, PushStatus status,
   AdmitWaiting();
 }
 
-void TensorServer::Impl::EndPush(Push& push, v1::PushResult::Outcome outcome,
-                                 const std::string& reason) {
+void TensorServer::EndPush(Push& push, v1::PushResult::Outcome outcome, const std::string& reason) {
   SendPushResult(push.route, outcome, reason);
   if (outcome == v1::PushResult::STAGED || outcome == v1::PushResult::DUPLICATE) {
     CountDone(push.opened);
@@ -165,15 +163,15 @@ void TensorServer::Impl::EndPush(Push& push, v1::PushResult::Outcome outcome,
   pushes_.erase(PushId(push.id));
 }
 
-void TensorServer::Impl::SendPushResult(const Route& route, v1::PushResult::Outcome outcome,
-                                        const std::string& reason) {
+void TensorServer::SendPushResult(const Route& route, v1::PushResult::Outcome outcome,
+                                  const std::string& reason) {
   v1::Frame frame = MakeFrame(route.transfer);
   frame.mutable_push_result()->set_outcome(outcome);
   frame.mutable_push_result()->set_reason(reason.substr(0, kReasonBytesMax));
   SendFrame(route, frame);  // a client that has disconnected repeats its request
 }
 
-void TensorServer::Impl::OnPullOpen(const Route& route, const v1::PullOpen& open) {
+void TensorServer::OnPullOpen(const Route& route, const v1::PullOpen& open) {
   if (push_of_route_.count(route) > 0 || pulls_.count(route) > 0) {
     return Count(&LinkCounters::frames_refused);
   }
@@ -192,7 +190,7 @@ void TensorServer::Impl::OnPullOpen(const Route& route, const v1::PullOpen& open
   handler_->OnPull(ToPullRequest(open), token);
 }
 
-void TensorServer::Impl::OnPullCredit(const Route& route, int64_t chunk_limit) {
+void TensorServer::OnPullCredit(const Route& route, int64_t chunk_limit) {
   const auto it = pulls_.find(route);
   if (it == pulls_.end()) return;  // credit for a pull that has just been finished
   Pull& pull = it->second;
@@ -203,7 +201,7 @@ void TensorServer::Impl::OnPullCredit(const Route& route, int64_t chunk_limit) {
       std::min(pull.outgoing->chunk_count(), std::max(pull.chunk_limit, chunk_limit));
 }
 
-void TensorServer::Impl::OnCancel(const Route& route) {
+void TensorServer::OnCancel(const Route& route) {
   if (pulls_.count(route) > 0) {
     Count(&LinkCounters::transfers_failed);
     return EndPull(route);
@@ -216,8 +214,8 @@ void TensorServer::Impl::OnCancel(const Route& route) {
   AdmitWaiting();
 }
 
-void TensorServer::Impl::Reply(ReplyToken token, Version version, std::span<const float> values,
-                               std::shared_ptr<const void> owner) {
+void TensorServer::Reply(ReplyToken token, Version version, std::span<const float> values,
+                         std::shared_ptr<const void> owner) {
   const auto it = pull_of_token_.find(token.id);
   if (it == pull_of_token_.end()) return;
   const Route route = it->second;
@@ -245,8 +243,8 @@ void TensorServer::Impl::Reply(ReplyToken token, Version version, std::span<cons
   }
 }
 
-void TensorServer::Impl::Refuse(ReplyToken token, PullRefusal refusal, Version current,
-                                const std::string& reason) {
+void TensorServer::Refuse(ReplyToken token, PullRefusal refusal, Version current,
+                          const std::string& reason) {
   const auto it = pull_of_token_.find(token.id);
   if (it == pull_of_token_.end()) return;
   const Route route = it->second;
@@ -256,7 +254,7 @@ void TensorServer::Impl::Refuse(ReplyToken token, PullRefusal refusal, Version c
   EndPull(route);
 }
 
-void TensorServer::Impl::EndPull(const Route& route) {
+void TensorServer::EndPull(const Route& route) {
   const auto it = pulls_.find(route);
   ATOLL_CHECK(it != pulls_.end());
   pull_of_token_.erase(it->second.token.id);
@@ -265,8 +263,8 @@ void TensorServer::Impl::EndPull(const Route& route) {
   RemoveTransfer(peer);
 }
 
-void TensorServer::Impl::SendPullRefused(const Route& route, v1::PullRefused::Code code,
-                                         Version current, const std::string& reason) {
+void TensorServer::SendPullRefused(const Route& route, v1::PullRefused::Code code, Version current,
+                                   const std::string& reason) {
   v1::Frame frame = MakeFrame(route.transfer);
   frame.mutable_pull_refused()->set_code(code);
   frame.mutable_pull_refused()->set_current_version(current);
