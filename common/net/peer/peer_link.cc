@@ -7,20 +7,19 @@
 
 #include "common/check.h"
 #include "common/event_loop.h"
-#include "common/net/peer/peer_link_impl.h"
+#include "common/net/peer/peer_link.h"
 
 namespace atl {
 
 absl::StatusOr<std::unique_ptr<PeerLink>> PeerLink::Create(PeerLinkOptions options,
                                                            PeerHandler* handler) {
   ATOLL_RETURN_IF_ERROR(Annotate(CheckChunkBytes(options.chunk_bytes), "peer link"));
-  auto impl = std::make_unique<Impl>(std::move(options), handler);
-  ATOLL_RETURN_IF_ERROR(impl->Start());
-  return impl;
+  std::unique_ptr<PeerLink> link(new PeerLink(std::move(options), handler));
+  ATOLL_RETURN_IF_ERROR(link->Start());
+  return link;
 }
 
-absl::Status PeerLink::Impl::SetPeers(const PeerFence& fence,
-                                      const std::vector<IslandMember>& members) {
+absl::Status PeerLink::SetPeers(const PeerFence& fence, const std::vector<IslandMember>& members) {
   ATOLL_RETURN_IF_ERROR(Check(fence, members));
   std::promise<void> done;
   tasks_->Post([&] {
@@ -31,8 +30,8 @@ absl::Status PeerLink::Impl::SetPeers(const PeerFence& fence,
   return absl::OkStatus();
 }
 
-absl::Status PeerLink::Impl::Check(const PeerFence& fence,
-                                   const std::vector<IslandMember>& members) const {
+absl::Status PeerLink::Check(const PeerFence& fence,
+                             const std::vector<IslandMember>& members) const {
   ATOLL_RETURN_IF_ERROR(CheckJob(fence.job));
   std::set<NodeId> names;
   for (const IslandMember& member : members) {
@@ -61,7 +60,7 @@ absl::Status PeerLink::Impl::Check(const PeerFence& fence,
   return absl::OkStatus();
 }
 
-absl::Status PeerLink::Impl::AwaitPeers(Instant deadline, const std::vector<NodeId>& peers) {
+absl::Status PeerLink::AwaitPeers(Instant deadline, const std::vector<NodeId>& peers) {
   std::unique_lock lock(mutex_);
   while (true) {
     std::string missing;
@@ -80,7 +79,7 @@ absl::Status PeerLink::Impl::AwaitPeers(Instant deadline, const std::vector<Node
   }
 }
 
-absl::Status PeerLink::Impl::Send(const NodeId& to, PeerMessage message) {
+absl::Status PeerLink::Send(const NodeId& to, PeerMessage message) {
   ATOLL_CHECK(message.header.size() <= kPeerHeaderBytesMax, message.header.size());
   const auto bytes = static_cast<int64_t>(message.payload.size());
   const int64_t window = options_.window_bytes[static_cast<int>(message.channel)];
@@ -113,7 +112,7 @@ absl::Status PeerLink::Impl::Send(const NodeId& to, PeerMessage message) {
   return absl::OkStatus();
 }
 
-void PeerLink::Impl::Queue(const NodeId& to, Outgoing outgoing) {
+void PeerLink::Queue(const NodeId& to, Outgoing outgoing) {
   absl::Status refusal;
   {
     const std::lock_guard lock(mutex_);
@@ -126,13 +125,13 @@ void PeerLink::Impl::Queue(const NodeId& to, Outgoing outgoing) {
   peer->queues[static_cast<int>(outgoing.message.channel)].push_back(std::move(outgoing));
 }
 
-bool PeerLink::Impl::IsLost(const NodeId& peer) const {
+bool PeerLink::IsLost(const NodeId& peer) const {
   const std::lock_guard lock(mutex_);
   const auto it = directory_.find(peer);
   return it != directory_.end() && it->second.lost;
 }
 
-std::vector<std::pair<NodeId, std::string>> PeerLink::Impl::Unconnected(Duration at_least) const {
+std::vector<std::pair<NodeId, std::string>> PeerLink::Unconnected(Duration at_least) const {
   const std::lock_guard lock(mutex_);
   std::vector<std::pair<NodeId, std::string>> all;
   const Instant before = SteadyNow() - at_least;
@@ -143,11 +142,11 @@ std::vector<std::pair<NodeId, std::string>> PeerLink::Impl::Unconnected(Duration
   return all;
 }
 
-void PeerLink::Impl::Lose(const NodeId& peer, const std::string& reason) {
+void PeerLink::Lose(const NodeId& peer, const std::string& reason) {
   tasks_->Post([this, peer, reason] { OnPeerLost(peer, reason); });
 }
 
-void PeerLink::Impl::DropQueued(PeerChannel channel) {
+void PeerLink::DropQueued(PeerChannel channel) {
   tasks_->Post([this, channel] {
     for (const auto& [name, peer] : peers_) {
       auto& queue = peer->queues[static_cast<int>(channel)];
@@ -161,14 +160,14 @@ void PeerLink::Impl::DropQueued(PeerChannel channel) {
   });
 }
 
-std::vector<PeerCounters> PeerLink::Impl::counters() const {
+std::vector<PeerCounters> PeerLink::counters() const {
   const std::lock_guard lock(mutex_);
   std::vector<PeerCounters> all;
   for (const auto& [name, counters] : counters_) all.push_back(counters);
   return all;
 }
 
-int64_t PeerLink::Impl::frames_refused() const {
+int64_t PeerLink::frames_refused() const {
   const std::lock_guard lock(mutex_);
   return frames_refused_;
 }

@@ -9,7 +9,7 @@
 #include "common/check.h"
 #include "common/logging.h"
 #include "common/net/peer/edge_load.h"
-#include "common/net/peer/peer_link_impl.h"
+#include "common/net/peer/peer_link.h"
 
 namespace atl {
 namespace {
@@ -65,7 +65,7 @@ class Departure {
 
 }  // namespace
 
-bool PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
+bool PeerLink::WatchLane(Peer& peer, int lane_index) {
   const NodeId name = peer.member.worker;
   Lane* lane = peer.lanes[lane_index].get();
   if (lane == nullptr) return false;
@@ -107,7 +107,7 @@ bool PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
   return any;
 }
 
-void PeerLink::Impl::OnLaneDown(Peer& peer, int lane_index, ConnectionEvent event) {
+void PeerLink::OnLaneDown(Peer& peer, int lane_index, ConnectionEvent event) {
   const NodeId name = peer.member.worker;
   Lane& lane = *peer.lanes[lane_index];
   if (event == ConnectionEvent::kSessionBroken) Count(name, &PeerCounters::frames_refused);
@@ -120,7 +120,7 @@ void PeerLink::Impl::OnLaneDown(Peer& peer, int lane_index, ConnectionEvent even
 }
 
 // Only the first lanes are those that a peer cannot be without.
-void PeerLink::Impl::NoteTrouble(Peer& peer, int lane_index, std::string trouble) {
+void PeerLink::NoteTrouble(Peer& peer, int lane_index, std::string trouble) {
   Lane& lane = *peer.lanes[lane_index];
   lane.trouble = std::move(trouble);
   if (lane_index <= 1) return Note(peer, lane.trouble);
@@ -130,7 +130,7 @@ void PeerLink::Impl::NoteTrouble(Peer& peer, int lane_index, std::string trouble
              GetEdgeEndpoint(peer.member, edge), " is not used: ", lane.trouble);
 }
 
-bool PeerLink::Impl::PumpPeer(Peer& peer) {
+bool PeerLink::PumpPeer(Peer& peer) {
   bool more = false;
   if (peer.welcomed()) AddLanes(peer);
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -146,7 +146,7 @@ bool PeerLink::Impl::PumpPeer(Peer& peer) {
   return more;
 }
 
-void PeerLink::Impl::SayHello(Peer& peer, int lane_index) {
+void PeerLink::SayHello(Peer& peer, int lane_index) {
   Lane& lane = *peer.lanes[lane_index];
   v1::Frame frame = MakeFrame(lane.next_number);
   v1::PeerHello& hello = *frame.mutable_peer_hello();
@@ -166,7 +166,7 @@ void PeerLink::Impl::SayHello(Peer& peer, int lane_index) {
 }
 
 // One frame of the lane's first channel that has something to say and may.
-bool PeerLink::Impl::SendNext(Peer& peer, int lane_index) {
+bool PeerLink::SendNext(Peer& peer, int lane_index) {
   for (int channel = 0; channel < kPeerChannels; ++channel) {
     if (!Carries(lane_index, channel) || peer.queues[channel].empty()) continue;
     Outgoing& outgoing = peer.queues[channel].front();
@@ -191,7 +191,7 @@ bool PeerLink::Impl::SendNext(Peer& peer, int lane_index) {
 
 // While more messages wait, every lane that has room takes something. Of the last one a slow lane
 // takes nothing that would come after all that the others bring.
-bool PeerLink::Impl::IsBestLane(const Peer& peer, int lane_index, int channel) const {
+bool PeerLink::IsBestLane(const Peer& peer, int lane_index, int channel) const {
   if (peer.lanes[2] == nullptr || peer.queues[channel].size() > 1) return true;
   std::array<EdgeLoad, kPeerEndpointsMax> others;
   size_t count = 0;
@@ -206,7 +206,7 @@ bool PeerLink::Impl::IsBestLane(const Peer& peer, int lane_index, int channel) c
   return TakesChunk(own, std::span(others).first(count), tensor.next_bytes(), tensor.left_bytes());
 }
 
-void PeerLink::Impl::Begin(Peer& peer, int channel) {
+void PeerLink::Begin(Peer& peer, int channel) {
   Outgoing& outgoing = peer.queues[channel].front();
   outgoing.number = peer.lanes[SelectLane(channel)]->next_number++;
   outgoing.sequence = ++peer.begun[channel];
@@ -229,7 +229,7 @@ void PeerLink::Impl::Begin(Peer& peer, int channel) {
   outgoing.tensor.emplace(outgoing.message.payload, std::move(owner), peer.chunk_bytes);
 }
 
-bool PeerLink::Impl::Open(Peer& peer, int lane_index, int channel) {
+bool PeerLink::Open(Peer& peer, int lane_index, int channel) {
   Lane& lane = *peer.lanes[lane_index];
   Outgoing& outgoing = peer.queues[channel].front();
   // An opening is followed by a chunk, which the other lanes may not take meanwhile.
@@ -247,7 +247,7 @@ bool PeerLink::Impl::Open(Peer& peer, int lane_index, int channel) {
   return outgoing.tensor->done() || SendChunk(peer, lane_index, outgoing);
 }
 
-bool PeerLink::Impl::SendChunk(Peer& peer, int lane_index, Outgoing& outgoing) {
+bool PeerLink::SendChunk(Peer& peer, int lane_index, Outgoing& outgoing) {
   Lane& lane = *peer.lanes[lane_index];
   const int64_t bytes = outgoing.tensor->next_bytes();
   if (!lane.account->Admits(bytes)) return false;
@@ -265,7 +265,7 @@ bool PeerLink::Impl::SendChunk(Peer& peer, int lane_index, Outgoing& outgoing) {
   return true;
 }
 
-void PeerLink::Impl::Finish(Peer& peer, int channel) {
+void PeerLink::Finish(Peer& peer, int channel) {
   auto& queue = peer.queues[channel];
   Unqueue(peer.member.worker, queue.front());
   Count(peer.member.worker, &PeerCounters::messages_sent);
@@ -273,7 +273,7 @@ void PeerLink::Impl::Finish(Peer& peer, int channel) {
   if (channel != 0 && queue.empty()) peer.path.Idle();
 }
 
-void PeerLink::Impl::Unqueue(const NodeId& to, const Outgoing& outgoing) {
+void PeerLink::Unqueue(const NodeId& to, const Outgoing& outgoing) {
   const std::lock_guard lock(mutex_);
   if (outgoing.round != round_) return;  // counted in an entry that was removed
   const auto it = directory_.find(to);
@@ -282,14 +282,14 @@ void PeerLink::Impl::Unqueue(const NodeId& to, const Outgoing& outgoing) {
   it->second.queued_bytes -= static_cast<int64_t>(outgoing.message.payload.size());
 }
 
-void PeerLink::Impl::Fail(const NodeId& to, Outgoing outgoing, const absl::Status& why) {
+void PeerLink::Fail(const NodeId& to, Outgoing outgoing, const absl::Status& why) {
   Unqueue(to, outgoing);
   if (outgoing.message.left != nullptr) outgoing.message.left(why);
   if (outgoing.message.arrived != nullptr) outgoing.message.arrived(why, {});
 }
 
 // Keeps the round trip known, and finds a peer whose network thread is stuck.
-void PeerLink::Impl::Ping(Peer& peer) {
+void PeerLink::Ping(Peer& peer) {
   if (peer.ping) {
     if (now_ - peer.ping->sent - peer.ping->excused >= options_.silence_max) {
       OnPeerLost(peer.member.worker,
@@ -305,7 +305,7 @@ void PeerLink::Impl::Ping(Peer& peer) {
   if (lane.link->Send(frame) == SendOutcome::kSent) peer.ping = {lane.next_number++, now_};
 }
 
-void PeerLink::Impl::OnLaneFrame(const NodeId& name, int lane_index, LinkFrame& in) {
+void PeerLink::OnLaneFrame(const NodeId& name, int lane_index, LinkFrame& in) {
   const v1::Frame& frame = in.frame;
   absl::Status status = in.status;
   Peer& peer = *Find(name);
@@ -340,7 +340,7 @@ void PeerLink::Impl::OnLaneFrame(const NodeId& name, int lane_index, LinkFrame& 
   OnPeerLost(name, absl::StrCat("it broke the protocol: ", status.message()));
 }
 
-void PeerLink::Impl::OnWelcome(Peer& peer, int lane_index, const v1::PeerWelcome& welcome) {
+void PeerLink::OnWelcome(Peer& peer, int lane_index, const v1::PeerWelcome& welcome) {
   Lane& lane = *peer.lanes[lane_index];
   lane.welcomed = true;
   if (lane_index > 1) return;
@@ -353,8 +353,7 @@ void PeerLink::Impl::OnWelcome(Peer& peer, int lane_index, const v1::PeerWelcome
   Note(peer, peer.welcomed() ? "" : lane.trouble);
 }
 
-void PeerLink::Impl::OnArrival(Peer& peer, int lane, uint64_t number,
-                               const v1::PeerArrival& arrival) {
+void PeerLink::OnArrival(Peer& peer, int lane, uint64_t number, const v1::PeerArrival& arrival) {
   const auto it = peer.arrivals.find({lane, number});
   if (it == peer.arrivals.end()) return;  // of an earlier plan
   const Arrival waiting = std::move(it->second);
@@ -371,7 +370,7 @@ void PeerLink::Impl::OnArrival(Peer& peer, int lane, uint64_t number,
                   timing);
 }
 
-void PeerLink::Impl::OnPong(Peer& peer, uint64_t number) {
+void PeerLink::OnPong(Peer& peer, uint64_t number) {
   if (!peer.ping || peer.ping->number != number) return;
   peer.round_trips.push_back(now_ - peer.ping->sent);
   peer.path.RoundTrip(peer.round_trips.back());

@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "common/check.h"
 #include "common/event_loop.h"
-#include "common/net/peer/peer_link_impl.h"
+#include "common/net/peer/peer_link.h"
 
 namespace atl {
 namespace {
@@ -34,7 +34,7 @@ bool IsAddress(absl::string_view host) {
 
 }  // namespace
 
-absl::Status PeerLink::Impl::Start() {
+absl::Status PeerLink::Start() {
   ServerSecurity security;
   security.keys = options_.keys;
   security.allow_plaintext_beyond_loopback = options_.allow_plaintext_beyond_loopback;
@@ -58,7 +58,7 @@ absl::Status PeerLink::Impl::Start() {
   return absl::OkStatus();
 }
 
-PeerLink::Impl::~Impl() {
+PeerLink::~PeerLink() {
   if (thread_.joinable()) {
     tasks_->Post([this] { stopping_ = true; });
     thread_.join();
@@ -70,7 +70,7 @@ PeerLink::Impl::~Impl() {
   tasks_->RunAll();  // the last `left`
 }
 
-void PeerLink::Impl::Run() {
+void PeerLink::Run() {
   bool more = false;
   now_ = SteadyNow();
   while (!stopping_) {
@@ -99,14 +99,14 @@ void PeerLink::Impl::Run() {
 }
 
 // A machine that stalled has received nothing: what was answered meanwhile is yet to be read.
-void PeerLink::Impl::ExcuseSilence(Duration turn) {
+void PeerLink::ExcuseSilence(Duration turn) {
   if (turn < kStall) return;
   for (const auto& [name, peer] : peers_) {
     if (peer->ping) peer->ping->excused += turn;
   }
 }
 
-int PeerLink::Impl::WaitMs() const {
+int PeerLink::WaitMs() const {
   Instant until = now_ + kTurnMax;
   for (const auto& [name, peer] : peers_) {
     if (peer->lost || !peer->welcomed()) continue;
@@ -119,7 +119,7 @@ int PeerLink::Impl::WaitMs() const {
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
 }
 
-bool PeerLink::Impl::ReceiveSome() {
+bool PeerLink::ReceiveSome() {
   LinkFrame in;
   for (int i = 0; i < kMessagesPerTurn; ++i) {
     if (!link_->Receive(&in)) return false;
@@ -128,7 +128,7 @@ bool PeerLink::Impl::ReceiveSome() {
   return true;
 }
 
-void PeerLink::Impl::Adopt(const PeerFence& fence, const std::vector<IslandMember>& members) {
+void PeerLink::Adopt(const PeerFence& fence, const std::vector<IslandMember>& members) {
   if (fence_ == fence && members_ == members) return MeetAgain();
   fence_ = fence;
   members_ = members;
@@ -170,7 +170,7 @@ void PeerLink::Impl::Adopt(const PeerFence& fence, const std::vector<IslandMembe
 }
 
 // A sampler that says hello is a stranger all the same.
-void PeerLink::Impl::OpenDoor() {
+void PeerLink::OpenDoor() {
   if (options_.keys.empty()) return;
   std::vector<std::string> keys;
   for (const auto* who : {&members_, &temporary_peers_}) {
@@ -181,8 +181,8 @@ void PeerLink::Impl::OpenDoor() {
   link_->Admit(keys);
 }
 
-void PeerLink::Impl::SetTemporaryPeers(const std::vector<IslandMember>& temporary_peers,
-                                       Duration for_so_long) {
+void PeerLink::SetTemporaryPeers(const std::vector<IslandMember>& temporary_peers,
+                                 Duration for_so_long) {
   std::vector<IslandMember> known;
   const ClientSecurity security{options_.keys, options_.allow_plaintext_beyond_loopback};
   for (const IslandMember& temporary_peer : temporary_peers) {
@@ -200,7 +200,7 @@ void PeerLink::Impl::SetTemporaryPeers(const std::vector<IslandMember>& temporar
   done.get_future().wait();
 }
 
-void PeerLink::Impl::MeetAgain() {
+void PeerLink::MeetAgain() {
   for (auto& [name, peer] : peers_) {
     if (!peer->lost) continue;
     const IslandMember member = peer->member;
@@ -217,7 +217,7 @@ void PeerLink::Impl::MeetAgain() {
   ConsiderAll();
 }
 
-void PeerLink::Impl::StartPeer(Peer& peer) {
+void PeerLink::StartPeer(Peer& peer) {
   peer.session = next_session_++;
   const bool is_new = peer.lanes[0] == nullptr;
   const absl::Status connected = is_new ? Connect(peer) : absl::OkStatus();
@@ -232,7 +232,7 @@ void PeerLink::Impl::StartPeer(Peer& peer) {
 
 // The newest hello first: of two connections of a peer's lane the older one is dead, and libzmq
 // does not say so.
-void PeerLink::Impl::ConsiderAll() {
+void PeerLink::ConsiderAll() {
   std::vector<std::pair<uint64_t, std::string>> waiting;
   for (const auto& [id, route] : routes_) {
     if (!route.welcomed) waiting.emplace_back(route.said, id);
@@ -264,8 +264,8 @@ std::string GetEdgeAddress(const PeerLinkOptions& options, const IslandMember& m
   return absl::StrCat(from, ":0;", absl::StripPrefix(to, "tcp://"));
 }
 
-absl::StatusOr<std::unique_ptr<PeerLink::Impl::Lane>> PeerLink::Impl::Connect(const Peer& peer,
-                                                                              int lane_index) {
+absl::StatusOr<std::unique_ptr<PeerLink::Lane>> PeerLink::Connect(const Peer& peer,
+                                                                  int lane_index) {
   auto lane = std::make_unique<Lane>();
   const auto wake = [tasks = tasks_] { tasks->Wake(); };
   // A slow edge must not hold much of a message that the others could have sent.
@@ -280,7 +280,7 @@ absl::StatusOr<std::unique_ptr<PeerLink::Impl::Lane>> PeerLink::Impl::Connect(co
   return lane;
 }
 
-absl::Status PeerLink::Impl::Connect(Peer& peer) {
+absl::Status PeerLink::Connect(Peer& peer) {
   peer.edges = CountEdges(options_, peer.member);
   peer.chunk_bytes =
       peer.edges == 1 ? options_.chunk_bytes : std::min(options_.chunk_bytes, kStripeBytes);
@@ -293,7 +293,7 @@ absl::Status PeerLink::Impl::Connect(Peer& peer) {
   return absl::OkStatus();
 }
 
-void PeerLink::Impl::AddLanes(Peer& peer) {
+void PeerLink::AddLanes(Peer& peer) {
   for (int lane = 1; lane <= peer.path.wanted(); ++lane) {
     if (peer.lanes[lane] != nullptr) continue;
     absl::StatusOr<std::unique_ptr<Lane>> added = Connect(peer, lane);
@@ -302,7 +302,7 @@ void PeerLink::Impl::AddLanes(Peer& peer) {
   }
 }
 
-void PeerLink::Impl::Reset(Peer& peer, const absl::Status& why) {
+void PeerLink::Reset(Peer& peer, const absl::Status& why) {
   peer.session = next_session_++;
   for (auto& queue : peer.queues) {
     std::deque<Outgoing> dropped;
@@ -319,7 +319,7 @@ void PeerLink::Impl::Reset(Peer& peer, const absl::Status& why) {
   }
 }
 
-void PeerLink::Impl::OnPeerLost(const NodeId& name, std::string why) {
+void PeerLink::OnPeerLost(const NodeId& name, std::string why) {
   Peer* peer = Find(name);
   if (peer == nullptr || peer->lost) return;
   peer->lost = true;
@@ -342,7 +342,7 @@ void PeerLink::Impl::OnPeerLost(const NodeId& name, std::string why) {
   handler_->OnPeerLost(name, why);
 }
 
-void PeerLink::Impl::Note(const Peer& peer, const std::string& trouble) {
+void PeerLink::Note(const Peer& peer, const std::string& trouble) {
   const std::lock_guard lock(mutex_);
   Entry& entry = directory_[peer.member.worker];
   entry.trouble = trouble;
@@ -351,7 +351,7 @@ void PeerLink::Impl::Note(const Peer& peer, const std::string& trouble) {
 }
 
 // From the first time that it is missing.
-void PeerLink::Impl::NoteConnection(const NodeId& name, bool connected) {
+void PeerLink::NoteConnection(const NodeId& name, bool connected) {
   const std::lock_guard lock(mutex_);
   std::optional<Instant>& since = directory_[name].unconnected_since;
   if (connected) {
@@ -361,31 +361,31 @@ void PeerLink::Impl::NoteConnection(const NodeId& name, bool connected) {
   }
 }
 
-PeerLink::Impl::Peer* PeerLink::Impl::Find(const NodeId& name) {
+PeerLink::Peer* PeerLink::Find(const NodeId& name) {
   const auto it = peers_.find(name);
   return it == peers_.end() ? nullptr : it->second.get();
 }
 
-void PeerLink::Impl::Count(const NodeId& peer, int64_t PeerCounters::*counter, int64_t amount) {
+void PeerLink::Count(const NodeId& peer, int64_t PeerCounters::*counter, int64_t amount) {
   const std::lock_guard lock(mutex_);
   counters_[peer].*counter += amount;
 }
 
-void PeerLink::Impl::CountSent(const NodeId& peer, int edge, int64_t bytes) {
+void PeerLink::CountSent(const NodeId& peer, int edge, int64_t bytes) {
   const std::lock_guard lock(mutex_);
   PeerCounters& counters = counters_[peer];
   counters.payload_bytes_sent += bytes;
   counters.edge_bytes_sent[static_cast<size_t>(edge)] += bytes;
 }
 
-void PeerLink::Impl::CountReceived(const NodeId& peer, int edge, int64_t bytes) {
+void PeerLink::CountReceived(const NodeId& peer, int edge, int64_t bytes) {
   const std::lock_guard lock(mutex_);
   PeerCounters& counters = counters_[peer];
   counters.payload_bytes_received += bytes;
   counters.edge_bytes_received[static_cast<size_t>(edge)] += bytes;
 }
 
-void PeerLink::Impl::CountStranger(int64_t frames) {
+void PeerLink::CountStranger(int64_t frames) {
   const std::lock_guard lock(mutex_);
   frames_refused_ += frames;
 }

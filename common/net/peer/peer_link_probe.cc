@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/event_loop.h"
-#include "common/net/peer/peer_link_impl.h"
+#include "common/net/peer/peer_link.h"
 
 namespace atl {
 namespace {
@@ -158,15 +158,14 @@ class Sampler final : public PeerSampler {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PeerSampler>> PeerLink::Impl::Sample(const IslandMember& member,
-                                                                    int edge,
-                                                                    Duration limit) const {
+absl::StatusOr<std::unique_ptr<PeerSampler>> PeerLink::Sample(const IslandMember& member, int edge,
+                                                              Duration limit) const {
   auto sampler = std::make_unique<Sampler>(options_, member);
   ATOLL_RETURN_IF_ERROR(sampler->Connect(*context_, options_, edge, limit));
   return std::unique_ptr<PeerSampler>(std::move(sampler));
 }
 
-std::vector<std::pair<NodeId, std::string>> PeerLink::Impl::Probe(
+std::vector<std::pair<NodeId, std::string>> PeerLink::Probe(
     const std::vector<IslandMember>& members, Duration limit) const {
   std::vector<Attempt> attempts(members.size());
   std::vector<std::pair<NodeId, std::string>> silent;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/check.h"
-#include "common/net/peer/peer_link_impl.h"
+#include "common/net/peer/peer_link.h"
 
 namespace atl {
 namespace {
@@ -27,7 +27,7 @@ class CreditReturn {
 
 }  // namespace
 
-void PeerLink::Impl::OnRouteFrame(LinkFrame& in) {
+void PeerLink::OnRouteFrame(LinkFrame& in) {
   const std::string& id = in.from;
   const v1::Frame& frame = in.frame;
   absl::Status status = in.status;
@@ -56,8 +56,7 @@ void PeerLink::Impl::OnRouteFrame(LinkFrame& in) {
 }
 
 // Its bytes are here, and not needed.
-void PeerLink::Impl::OnSample(const std::string& id, const v1::Frame& frame,
-                              const std::string& key) {
+void PeerLink::OnSample(const std::string& id, const v1::Frame& frame, const std::string& key) {
   const v1::PeerSample& sample = frame.peer_sample();
   const bool temporary_peer =
       now_ <= temporary_peers_until_ && sample.to() == options_.name &&
@@ -80,7 +79,7 @@ void PeerLink::Impl::OnSample(const std::string& id, const v1::Frame& frame,
   Answer(id, answer);
 }
 
-void PeerLink::Impl::OnHello(const std::string& id, const v1::Frame& frame, std::string key) {
+void PeerLink::OnHello(const std::string& id, const v1::Frame& frame, std::string key) {
   if (!routes_.contains(id) && !MakeRoom()) return CountStranger();
   Route& route = routes_[id];
   route = Route{};
@@ -94,7 +93,7 @@ void PeerLink::Impl::OnHello(const std::string& id, const v1::Frame& frame, std:
 }
 
 // A forgotten peer is notified: an honest sender would wait for ever.
-bool PeerLink::Impl::MakeRoom() {
+bool PeerLink::MakeRoom() {
   if (std::ssize(routes_) < options_.connections_max) return true;
   auto oldest = routes_.end();
   for (auto it = routes_.begin(); it != routes_.end(); ++it) {
@@ -108,7 +107,7 @@ bool PeerLink::Impl::MakeRoom() {
 }
 
 // Welcomes the route, refuses it, or leaves it waiting until our own plan changes.
-void PeerLink::Impl::Consider(Route& route) {
+void PeerLink::Consider(Route& route) {
   route.welcomed = false;
   route.incoming.clear();
   route.numbers.fill({});
@@ -141,7 +140,7 @@ void PeerLink::Impl::Consider(Route& route) {
   Welcome(route);
 }
 
-void PeerLink::Impl::Welcome(Route& route) {
+void PeerLink::Welcome(Route& route) {
   route.welcomed = true;
   route.session = next_session_++;
   route.granted = options_.window_bytes;
@@ -165,8 +164,7 @@ void PeerLink::Impl::Welcome(Route& route) {
 }
 
 // The sender's end counts us as lost when it receives this.
-void PeerLink::Impl::Refuse(const Route& route, v1::PeerRefusal::Code code,
-                            const std::string& why) {
+void PeerLink::Refuse(const Route& route, v1::PeerRefusal::Code code, const std::string& why) {
   if (code == v1::PeerRefusal::OLD || code == v1::PeerRefusal::STRANGER) CountStranger();
   v1::Frame frame = MakeFrame(route.hello_number);
   frame.mutable_peer_refusal()->set_code(code);
@@ -174,7 +172,7 @@ void PeerLink::Impl::Refuse(const Route& route, v1::PeerRefusal::Code code,
   Answer(route.id, frame);
 }
 
-void PeerLink::Impl::Break(Route& route, const std::string& why) {
+void PeerLink::Break(Route& route, const std::string& why) {
   const NodeId from = route.hello.from();
   Count(from, &PeerCounters::frames_refused);
   Refuse(route, v1::PeerRefusal::BROKEN, why);
@@ -182,7 +180,7 @@ void PeerLink::Impl::Break(Route& route, const std::string& why) {
   OnPeerLost(from, absl::StrCat("it broke the protocol: ", why));
 }
 
-PeerLink::Impl::Route* PeerLink::Impl::FirstBulk(Route& route) {
+PeerLink::Route* PeerLink::FirstBulk(Route& route) {
   if (route.hello.lane() < 2) return &route;
   const auto is_it = [&](const Route& other) {
     return other.welcomed && other.hello.lane() == 1 && other.hello.from() == route.hello.from() &&
@@ -198,7 +196,7 @@ PeerLink::Impl::Route* PeerLink::Impl::FirstBulk(Route& route) {
   return nullptr;
 }
 
-absl::Status PeerLink::Impl::OnMessageFrame(Route& route, LinkFrame& in) {
+absl::Status PeerLink::OnMessageFrame(Route& route, LinkFrame& in) {
   Route* const first = FirstBulk(route);
   if (first == nullptr) {  // of a session that is over
     CountStranger();
@@ -211,8 +209,8 @@ absl::Status PeerLink::Impl::OnMessageFrame(Route& route, LinkFrame& in) {
   return OnOpen(*first, route, in.frame.transfer(), *in.frame.mutable_peer_open());
 }
 
-absl::Status PeerLink::Impl::OnOpen(Route& first, const Route& route, uint64_t number,
-                                    v1::PeerOpen& open) {
+absl::Status PeerLink::OnOpen(Route& first, const Route& route, uint64_t number,
+                              v1::PeerOpen& open) {
   const int channel = open.channel();
   const int lane = route.hello.lane();
   if (!Carries(lane, channel)) {
@@ -242,8 +240,8 @@ absl::Status PeerLink::Impl::OnOpen(Route& first, const Route& route, uint64_t n
 }
 
 // Other lanes may bring later messages of the channel first: what is granted bounds how many.
-absl::Status PeerLink::Impl::CheckOpen(const Route& first, uint64_t number,
-                                       const v1::PeerOpen& open) const {
+absl::Status PeerLink::CheckOpen(const Route& first, uint64_t number,
+                                 const v1::PeerOpen& open) const {
   const int channel = open.channel();
   if (open.sequence() <= first.delivered[channel] ||
       open.sequence() > first.granted[channel] / kPeerMessageCost ||
@@ -258,7 +256,7 @@ absl::Status PeerLink::Impl::CheckOpen(const Route& first, uint64_t number,
   return absl::OkStatus();
 }
 
-void PeerLink::Impl::Take(Route& first, uint64_t number, const v1::PeerOpen& open) {
+void PeerLink::Take(Route& first, uint64_t number, const v1::PeerOpen& open) {
   const int channel = open.channel();
   const NodeId& from = first.hello.from();
   first.last_number = std::max(first.last_number, number);
@@ -287,7 +285,7 @@ void PeerLink::Impl::Take(Route& first, uint64_t number, const v1::PeerOpen& ope
   }
 }
 
-absl::Status PeerLink::Impl::OnChunk(Route& first, const Route& route, LinkFrame& in) {
+absl::Status PeerLink::OnChunk(Route& first, const Route& route, LinkFrame& in) {
   ATOLL_RETURN_IF_ERROR(in.opened);
   const auto found = first.incoming.find(in.frame.transfer());
   if (found == first.incoming.end() || found->second.complete ||
@@ -305,7 +303,7 @@ absl::Status PeerLink::Impl::OnChunk(Route& first, const Route& route, LinkFrame
   return absl::OkStatus();
 }
 
-absl::Status PeerLink::Impl::Accept(Incoming& incoming, LinkFrame& in) {
+absl::Status PeerLink::Accept(Incoming& incoming, LinkFrame& in) {
   const v1::Chunk& chunk = in.frame.chunk();
   if (incoming.dropped) {
     const auto bytes = static_cast<int64_t>(in.payload.bytes().size());
@@ -328,7 +326,7 @@ absl::Status PeerLink::Impl::Accept(Incoming& incoming, LinkFrame& in) {
 }
 
 // Delivers what has come whole, as far as nothing sent before it is missing.
-void PeerLink::Impl::DeliverReady(Route& first, int channel) {
+void PeerLink::DeliverReady(Route& first, int channel) {
   auto& numbers = first.numbers[channel];
   while (!numbers.empty() && numbers.begin()->first == first.delivered[channel] + 1) {
     const auto next = first.incoming.find(numbers.begin()->second);
@@ -341,7 +339,7 @@ void PeerLink::Impl::DeliverReady(Route& first, int channel) {
   }
 }
 
-void PeerLink::Impl::Deliver(Route& first, Incoming incoming) {
+void PeerLink::Deliver(Route& first, Incoming incoming) {
   const int channel = incoming.channel;
   const int64_t cost = incoming.bytes + kPeerMessageCost;
   if (incoming.dropped) return ReturnCredit(first.id, first.session, channel, cost);
@@ -360,7 +358,7 @@ void PeerLink::Impl::Deliver(Route& first, Incoming incoming) {
   handler_->OnMessage(std::move(delivery));
 }
 
-void PeerLink::Impl::Arrived(Route& route, const Incoming& incoming, const std::string& refusal) {
+void PeerLink::Arrived(Route& route, const Incoming& incoming, const std::string& refusal) {
   if (!incoming.wants_arrival) return;
   v1::Frame frame = MakeFrame(incoming.number);
   frame.mutable_peer_arrival()->set_refused(!refusal.empty());
@@ -368,8 +366,7 @@ void PeerLink::Impl::Arrived(Route& route, const Incoming& incoming, const std::
   Answer(route.id, frame);
 }
 
-void PeerLink::Impl::ReturnCredit(const std::string& id, uint64_t session, int channel,
-                                  int64_t cost) {
+void PeerLink::ReturnCredit(const std::string& id, uint64_t session, int channel, int64_t cost) {
   const auto it = routes_.find(id);
   if (it == routes_.end() || it->second.session != session || !it->second.welcomed) return;
   Route& route = it->second;
@@ -384,7 +381,7 @@ void PeerLink::Impl::ReturnCredit(const std::string& id, uint64_t session, int c
   Answer(id, frame);
 }
 
-SendOutcome PeerLink::Impl::Answer(const std::string& id, const v1::Frame& frame) {
+SendOutcome PeerLink::Answer(const std::string& id, const v1::Frame& frame) {
   return link_->Send(id, frame);
 }
 
