@@ -2,10 +2,6 @@
 
 #include <sys/socket.h>
 
-#include <atomic>
-#include <cstring>
-#include <vector>
-
 #include "absl/strings/str_cat.h"
 
 namespace atl {
@@ -28,28 +24,14 @@ AcceptGuard::AcceptGuard(bool needs_sessions)
 absl::StatusOr<std::unique_ptr<AcceptGuard>> AcceptGuard::Create(ZmqContext& context,
                                                                  const Socket& watched,
                                                                  bool needs_sessions) {
-  static std::atomic<uint64_t> count = 0;
-  const std::string name = absl::StrCat("inproc://accepts-", ++count);
-  if (zmq_socket_monitor(watched.get(), name.c_str(), ZMQ_EVENT_ACCEPTED) != 0) {
-    return ZmqError("zmq_socket_monitor");
-  }
   std::unique_ptr<AcceptGuard> guard(new AcceptGuard(needs_sessions));
-  ATOLL_ASSIGN_OR_RETURN(guard->monitor_, context.MakeInprocSocket(ZMQ_PAIR));
-  if (zmq_connect(guard->monitor_.get(), name.c_str()) != 0) return ZmqError(name);
+  ATOLL_ASSIGN_OR_RETURN(guard->monitor_,
+                         SocketMonitor::Create(context, watched, ZMQ_EVENT_ACCEPTED));
   return guard;
 }
 
 void AcceptGuard::Run(Instant now) {
-  std::vector<Message> parts;
-  while (monitor_.Receive(&parts, 2)) {
-    uint16_t event = 0;
-    uint32_t value = 0;
-    const std::span<const std::byte> bytes = parts[0].bytes();
-    if (bytes.size() < sizeof event + sizeof value) continue;
-    std::memcpy(&event, bytes.data(), sizeof event);
-    std::memcpy(&value, bytes.data() + sizeof event, sizeof value);
-    if (event == ZMQ_EVENT_ACCEPTED) OnAccepted(static_cast<int>(value), now);
-  }
+  while (const auto event = monitor_.Next()) OnAccepted(event->value, now);
   for (auto it = since_.begin(); it != since_.end();) {
     if (now - it->second < kSessionWithin) {
       ++it;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 
+#include "common/net/endpoint.h"
 #include "common/net/open_connections.h"
 #include "common/net/socket.h"
 #include "common/status.h"
@@ -32,14 +33,14 @@ class AcceptGuard {
   // A session has begun on the connection by which the message came.
   void Trust(Message& message, Instant now);
 
-  Socket& socket() { return monitor_; }  // readable where Run has something to do
+  Socket& socket() { return monitor_.socket(); }  // readable where Run has something to do
 
  private:
   explicit AcceptGuard(bool needs_sessions);
   void OnAccepted(int descriptor, Instant now);
 
   const bool needs_sessions_;
-  Socket monitor_;
+  SocketMonitor monitor_;
   OpenConnections open_, strangers_;
   std::map<int, Instant> since_;  // of strangers_
 };

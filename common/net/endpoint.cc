@@ -18,50 +18,51 @@ absl::StatusOr<std::string> Bind(Socket& socket, const std::string& endpoint) {
   return endpoint.substr(0, endpoint.rfind(':')) + std::strrchr(bound.data(), ':');
 }
 
-absl::StatusOr<ConnectionWatch> ConnectionWatch::Create(ZmqContext& context,
-                                                        const Socket& watched) {
+absl::StatusOr<SocketMonitor> SocketMonitor::Create(ZmqContext& context, const Socket& watched,
+                                                    int events) {
   static std::atomic<uint64_t> count = 0;
-  const std::string name = absl::StrCat("inproc://watch-", ++count);
-  constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
-                          ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                          ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_CONNECT_RETRIED;
-  if (zmq_socket_monitor(watched.get(), name.c_str(), kEvents) != 0) {
+  const std::string name = absl::StrCat("inproc://monitor-", ++count);
+  if (zmq_socket_monitor(watched.get(), name.c_str(), events) != 0) {
     return ZmqError("zmq_socket_monitor");
   }
-  ConnectionWatch watch;
-  ATOLL_ASSIGN_OR_RETURN(watch.monitor_, context.MakeInprocSocket(ZMQ_PAIR));
-  if (zmq_connect(watch.monitor_.get(), name.c_str()) != 0) return ZmqError(name);
-  return watch;
+  SocketMonitor monitor;
+  ATOLL_ASSIGN_OR_RETURN(monitor.monitor_, context.MakeInprocSocket());
+  if (zmq_connect(monitor.monitor_.get(), name.c_str()) != 0) return ZmqError(name);
+  return monitor;
 }
 
-std::optional<ConnectionEvent> ConnectionWatch::Next(int* descriptor) {
+std::optional<SocketMonitor::Event> SocketMonitor::Next() {
   std::vector<Message> parts;
   while (monitor_.Receive(&parts, 2)) {
-    uint16_t event = 0;
+    uint16_t what = 0;
     uint32_t value = 0;
     const std::span<const std::byte> bytes = parts[0].bytes();
-    if (bytes.size() < sizeof event + sizeof value) continue;
-    std::memcpy(&event, bytes.data(), sizeof event);
-    std::memcpy(&value, bytes.data() + sizeof event, sizeof value);
-    if (descriptor != nullptr) *descriptor = -1;
-    switch (event) {
-      case ZMQ_EVENT_CONNECTED:
-        if (descriptor != nullptr) *descriptor = static_cast<int>(value);
-        return ConnectionEvent::kConnected;
-      case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
-        return ConnectionEvent::kUp;
-      case ZMQ_EVENT_DISCONNECTED:
-        return ConnectionEvent::kLost;
-      case ZMQ_EVENT_CONNECT_RETRIED:
-        return ConnectionEvent::kRetried;
-      case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-      case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-        return ConnectionEvent::kHandshakeFailed;
-      default:
-        break;
-    }
+    if (bytes.size() < sizeof what + sizeof value) continue;
+    std::memcpy(&what, bytes.data(), sizeof what);
+    std::memcpy(&value, bytes.data() + sizeof what, sizeof value);
+    return Event{what, static_cast<int>(value)};
   }
   return std::nullopt;
+}
+
+absl::StatusOr<SocketMonitor> WatchConnection(ZmqContext& context, const Socket& watched) {
+  return SocketMonitor::Create(context, watched,
+                               ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                                   ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                                   ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                                   ZMQ_EVENT_CONNECT_RETRIED);
+}
+
+std::optional<ConnectionEvent> NextConnectionEvent(SocketMonitor& watch, int* descriptor) {
+  const std::optional<SocketMonitor::Event> event = watch.Next();
+  if (!event) return std::nullopt;
+  const bool connected = event->what == ZMQ_EVENT_CONNECTED;
+  if (descriptor != nullptr) *descriptor = connected ? event->value : -1;
+  if (connected) return ConnectionEvent::kConnected;
+  if (event->what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) return ConnectionEvent::kUp;
+  if (event->what == ZMQ_EVENT_DISCONNECTED) return ConnectionEvent::kLost;
+  if (event->what == ZMQ_EVENT_CONNECT_RETRIED) return ConnectionEvent::kRetried;
+  return ConnectionEvent::kHandshakeFailed;
 }
 
 absl::string_view Explain(ConnectionEvent event) {

@@ -25,21 +25,28 @@ enum class ConnectionEvent {
   kSessionBroken,
 };
 
-// Watches the connection of a socket that connects to one endpoint. Used by the socket's thread.
-class ConnectionWatch {
+// What libzmq says of a socket's connections. Used by the socket's thread.
+class SocketMonitor {
  public:
-  ConnectionWatch() = default;
-  // REQUIRES: before the socket connects.
-  static absl::StatusOr<ConnectionWatch> Create(ZmqContext& context, const Socket& watched);
-
-  // Returns the next event since the last call, if there is one. `descriptor` is the connection's
-  // with kConnected, and else -1.
-  std::optional<ConnectionEvent> Next(int* descriptor = nullptr);
+  struct Event {
+    int what = 0;   // ZMQ_EVENT_...
+    int value = 0;  // a descriptor
+  };
+  // REQUIRES: before the socket binds or connects.
+  static absl::StatusOr<SocketMonitor> Create(ZmqContext& context, const Socket& watched,
+                                              int events);
+  // Returns the next event since the last call, if there is one.
+  std::optional<Event> Next();
   Socket& socket() { return monitor_; }
 
  private:
   Socket monitor_;
 };
+
+// Watches the connection of a socket that connects to one endpoint.
+absl::StatusOr<SocketMonitor> WatchConnection(ZmqContext& context, const Socket& watched);
+// `descriptor` is the connection's with kConnected, and else -1.
+std::optional<ConnectionEvent> NextConnectionEvent(SocketMonitor& watch, int* descriptor);
 
 // Human-readable text of an event that ends a connection.
 absl::string_view Explain(ConnectionEvent event);

@@ -103,7 +103,7 @@ absl::StatusOr<std::unique_ptr<LinkClient>> LinkClient::Create(ZmqContext& conte
                                                                std::function<void()> wake) {
   std::unique_ptr<LinkClient> client(new LinkClient(own, server_key, std::move(wake)));
   ATOLL_ASSIGN_OR_RETURN(client->dealer_, context.MakeTensorSocket(ZMQ_DEALER));
-  ATOLL_ASSIGN_OR_RETURN(client->watch_, ConnectionWatch::Create(context, client->dealer_));
+  ATOLL_ASSIGN_OR_RETURN(client->watch_, WatchConnection(context, client->dealer_));
   return client;
 }
 
@@ -155,7 +155,7 @@ std::optional<ConnectionEvent> LinkClient::Next(Instant now, int* descriptor) {
 }
 
 std::optional<ConnectionEvent> LinkClient::NextEvent(Instant now, int* descriptor) {
-  while (const std::optional<ConnectionEvent> event = watch_.Next(descriptor)) {
+  while (const std::optional<ConnectionEvent> event = NextConnectionEvent(watch_, descriptor)) {
     if (!keyed() || *event == ConnectionEvent::kConnected) return event;
     if (*event != ConnectionEvent::kUp) {
       EndSession();

@@ -69,7 +69,7 @@ class LinkClient {
   const std::function<void()> wake_;
   std::string endpoint_;
   Socket dealer_;
-  ConnectionWatch watch_;
+  SocketMonitor watch_;
   bool up_ = false;
   std::optional<Instant> connect_at_;
   std::optional<Handshake> handshake_;  // begun, not answered

@@ -194,8 +194,7 @@ bool WaitUntil(const Condition& condition) {
 class ZmqClient {
  public:
   ZmqClient(ZmqContext& context, const std::string& from, int port)
-      : dealer_(*context.MakeTensorSocket(ZMQ_DEALER)),
-        watch_(*ConnectionWatch::Create(context, dealer_)) {
+      : dealer_(*context.MakeTensorSocket(ZMQ_DEALER)), watch_(*WatchConnection(context, dealer_)) {
     const int never = -1;
     REQUIRE(zmq_setsockopt(dealer_.get(), ZMQ_RECONNECT_IVL, &never, sizeof never) == 0);
     const std::string endpoint = absl::StrCat("tcp://", from, ":0;127.0.0.1:", port);
@@ -203,7 +202,7 @@ class ZmqClient {
   }
   ~ZmqClient() { zmq_socket_monitor(dealer_.get(), nullptr, 0); }
   bool IsEnded() {
-    while (const auto event = watch_.Next()) {
+    while (const auto event = NextConnectionEvent(watch_, nullptr)) {
       ended_ = event == ConnectionEvent::kLost || event == ConnectionEvent::kHandshakeFailed;
     }
     return ended_;
@@ -215,7 +214,7 @@ class ZmqClient {
 
  private:
   Socket dealer_;
-  ConnectionWatch watch_;
+  SocketMonitor watch_;
   bool ended_ = false;
 };
 

@@ -201,8 +201,8 @@ absl::StatusOr<Socket> ZmqContext::MakeTensorSocket(int type) {
   return socket;
 }
 
-absl::StatusOr<Socket> ZmqContext::MakeInprocSocket(int type) {
-  Socket socket(zmq_socket(context_, type));
+absl::StatusOr<Socket> ZmqContext::MakeInprocSocket() {
+  Socket socket(zmq_socket(context_, ZMQ_PAIR));
   if (socket.get() == nullptr) return ZmqError("zmq_socket");
   ATOLL_RETURN_IF_ERROR(Set(socket, ZMQ_LINGER, 0));
   return socket;

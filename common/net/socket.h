@@ -104,7 +104,7 @@ class ZmqContext {
 
   // A socket with the limits of tensor links set.
   absl::StatusOr<Socket> MakeTensorSocket(int type);
-  absl::StatusOr<Socket> MakeInprocSocket(int type);
+  absl::StatusOr<Socket> MakeInprocSocket();
 
  private:
   explicit ZmqContext(void* context) : context_(context) {}

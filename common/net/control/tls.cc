@@ -7,15 +7,13 @@
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
-#include <cerrno>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/files.h"
 #include "common/logging.h"
 #include "common/net/control/certificate.h"
 #include "common/net/tcp_endpoint.h"
@@ -39,18 +37,11 @@ struct Pem {
 };
 
 absl::StatusOr<std::string> ReadPem(absl::string_view flag, const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "rb");
-  if (file == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " ", path, ": cannot open: ", std::strerror(errno)));
+  const auto bytes = RealFiles().Read(path, kMaxPemBytes);
+  if (!bytes.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, " ", bytes.status().message()));
   }
-  std::string text(kMaxPemBytes, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), file));
-  const bool read = std::ferror(file) == 0;
-  std::fclose(file);
-  if (!read) {
-    return absl::UnavailableError(absl::StrCat(flag, " ", path, ": cannot be read to its end"));
-  }
+  std::string text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
   if (!absl::StrContains(text, "-----BEGIN ")) {
     return absl::InvalidArgumentError(absl::StrCat(flag, " ", path, ": is not a PEM file"));
   }
