@@ -323,7 +323,7 @@ bool Device::HasRoomFor(int64_t bytes) const {
 
 std::vector<Tensor> Device::CopiedTensors() const {
   std::vector<Tensor> tensors;
-  for (const Copied& copied : copied_) tensors.push_back(copied.held->part(copied.part));
+  for (const Copied& copied : copied_) tensors.push_back(copied.held->state.params());
   return tensors;
 }
 
@@ -332,7 +332,7 @@ absl::StatusOr<bool> Device::TakeSnapshot() {
   if (staging_ == nullptr) return false;
   for (HeldState* held : planned_) {
     if (held->table_only || held->elements == 0) continue;
-    copied_.push_back({held, LayerPart::kParameters, true});
+    copied_.push_back({held, true});
   }
   const auto taken =
       copies_->Take(*stream_, CopiedTensors(), [this](int64_t bytes) { return HasRoomFor(bytes); });
@@ -344,7 +344,7 @@ absl::StatusOr<bool> Device::PrepareAddition() {
   ForgetCopies();
   if (staging_ == nullptr) return false;
   for (HeldState* held : planned_) {
-    if (held->elements > 0) copied_.push_back({held, LayerPart::kParameters, false});
+    if (held->elements > 0) copied_.push_back({held, false});
   }
   const auto prepared = copies_->Prepare(*stream_, CopiedTensors(),
                                          [this](int64_t bytes) { return HasRoomFor(bytes); });
@@ -363,34 +363,22 @@ void Device::DropCopies() {
   if (copies_ != nullptr) copies_->Drop();
 }
 
-const Device::Copied* Device::Find(const LayerShard& shard, LayerPart part) const {
-  if (adds_) return nullptr;
-  for (const Copied& copied : copied_) {
-    if (copied.held->shard == shard && copied.part == part) return &copied;
-  }
-  return nullptr;
+const Device::Copied* Device::FindSnapshot(const LayerShard& shard) const {
+  const auto found = std::find_if(copied_.begin(), copied_.end(), [&](const Copied& copied) {
+    return !adds_ && copied.held->shard == shard;
+  });
+  return found == copied_.end() ? nullptr : &*found;
 }
 
 int64_t Device::SnapshotElements(const LayerShard& shard) const {
-  const Copied* const found = Find(shard, LayerPart::kParameters);
+  const Copied* const found = FindSnapshot(shard);
   return found == nullptr ? -1 : found->held->elements;
 }
 
-absl::Status Device::ReadSnapshot(const LayerShard& shard, LayerPart part, Range range,
-                                  std::span<float> to) {
-  const Copied* const found = Find(shard, part);
+absl::Status Device::ReadSnapshot(const LayerShard& shard, Range range, std::span<float> to) {
+  const Copied* const found = FindSnapshot(shard);
   if (found == nullptr) return absl::NotFoundError("it is not in the snapshot");
-  const auto index = static_cast<size_t>(found - copied_.data());
-  const HeldState& held = *found->held;
-  const Range owned = part == LayerPart::kParameters ? held.Elements(part) : held.state.owned();
-  if (range.begin < owned.begin || range.end > owned.end) {
-    return absl::NotFoundError("another device owns it");
-  }
-  const Range kept = held.Elements(part), copied = Intersection(range, kept);
-  const auto zeros = static_cast<size_t>(range.size() - copied.size());
-  std::fill(to.begin(), to.begin() + zeros, 0.0f);  // not kept by the optimizer
-  if (copied.size() == 0) return absl::OkStatus();
-  return copies_->Read(index, copied.begin - kept.begin, to.subspan(zeros));
+  return copies_->Read(static_cast<size_t>(found - copied_.data()), range.begin, to);
 }
 
 // A table's copy takes what a layer begins with.

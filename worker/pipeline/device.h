@@ -88,8 +88,7 @@ class Device {
   // -1: it is not in the snapshot.
   int64_t SnapshotElements(const LayerShard& shard) const;
   // NOT_FOUND: likewise.
-  absl::Status ReadSnapshot(const LayerShard& shard, LayerPart part, Range range,
-                            std::span<float> to);
+  absl::Status ReadSnapshot(const LayerShard& shard, Range range, std::span<float> to);
   // Writes the addition to all layers and tables here that are of this shard; returns whether there
   // are any.
   absl::StatusOr<bool> WriteAddition(const LayerShard& shard, std::span<const float> values);
@@ -109,12 +108,11 @@ class Device {
   // A copy of what lies in memory besides the layers.
   struct Copied {
     HeldState* held;
-    LayerPart part;
     bool written;
   };
 
   HeldState* Find(const LayerShard& shard, bool table_only);
-  const Copied* Find(const LayerShard& shard, LayerPart part) const;
+  const Copied* FindSnapshot(const LayerShard& shard) const;
   absl::Status TakeLayers(const EngineJob& job, const std::vector<int32_t>& tensor_split_ratios);
   absl::Status TakeLayer(const LayerShard& shard, bool table_only, const LayerLayout& layout,
                          const EngineJob& job);

@@ -226,8 +226,7 @@ class Engine {
   // One shard of it. For any thread: a Step may go on meanwhile, and is not delayed. NOT_FOUND:
   // there is no snapshot, or this is not in it.
   absl::StatusOr<int64_t> SnapshotElements(const LayerShard& shard);
-  absl::Status GetSnapshot(const LayerShard& shard, LayerPart part, Range range,
-                           std::span<float> out);
+  absl::Status GetSnapshot(const LayerShard& shard, Range range, std::span<float> out);
   // Something shall be added to the parameters of all layers in the plan, at once.
   absl::StatusOr<bool> PrepareAddition();
   // One shard of it, on all devices that hold the shard. For any thread: a Step may go on.

@@ -216,11 +216,10 @@ absl::StatusOr<int64_t> Engine::SnapshotElements(const LayerShard& shard) {
   return NoSnapshot(shard);
 }
 
-absl::Status Engine::GetSnapshot(const LayerShard& shard, LayerPart part, Range range,
-                                 std::span<float> out) {
+absl::Status Engine::GetSnapshot(const LayerShard& shard, Range range, std::span<float> out) {
   const std::lock_guard lock(copies_mutex_);
   for (const auto& run : runs_) {
-    const absl::Status read = run->device.ReadSnapshot(shard, part, range, out);
+    const absl::Status read = run->device.ReadSnapshot(shard, range, out);
     if (!absl::IsNotFound(read)) return read;
   }
   return NoSnapshot(shard);

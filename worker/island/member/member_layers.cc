@@ -163,22 +163,15 @@ absl::Status MemberLayers::GetShard(const NodeId& from, const LayerShard& shard,
     return saved_->Read(state_->fence().job, of.of_save, shard, elements, out,
                         state_->UntilInterrupted());
   }
-  const auto read = [&](const auto& get) -> absl::Status {
-    for (const auto& [part, span] : ToPartMap(out)) {
-      ATOLL_RETURN_IF_ERROR(get(static_cast<LayerPart>(part), span));
-    }
-    return absl::OkStatus();
-  };
   if (of.of_snapshot) {  // not behind a step
     ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
-    return read([&](LayerPart part, std::span<float> to) {
-      return engine->GetSnapshot(shard, part, elements, to);
-    });
+    return engine->GetSnapshot(shard, elements, out.parameters);
   }
-  return state_->OnEngine([&](Engine& engine) {
-    return read([&](LayerPart part, std::span<float> to) {
-      return engine.GetLayer(shard, part, elements, to);
-    });
+  return state_->OnEngine([&](Engine& engine) -> absl::Status {
+    for (const auto& [part, span] : ToPartMap(out)) {
+      ATOLL_RETURN_IF_ERROR(engine.GetLayer(shard, static_cast<LayerPart>(part), elements, span));
+    }
+    return absl::OkStatus();
   });
 }
 

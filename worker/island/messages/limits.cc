@@ -48,7 +48,7 @@ std::string FaultIn(const v1::GetLayerCall& m) {
   const bool outer = (m.parts() & ~worker::kOuterParts) == 0 &&
                      std::popcount(static_cast<uint32_t>(m.parts())) == 1;
   if (!state && !outer) return "the parts are out of range";
-  if (m.of_snapshot() && !state) return "a snapshot has no such part";
+  if (m.of_snapshot() && m.parts() != worker::kParametersPart) return "a snapshot has no such part";
   const bool saved = state || m.parts() == 1 << worker::GetOuterPart(OuterKind::kResidual);
   if (m.of_save() != 0 && !saved) return "a save has no such part";
   return FaultIfEmpty(m.elements());
