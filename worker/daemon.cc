@@ -175,8 +175,8 @@ class Daemon {
                    }),
         leader_(member,
                 // Devices are slow by themselves (MakeEmulation).
-                {1, FromSeconds(options.emulate_slowdown * options.emulate_step_ms / 1e3),
-                 host.bytes, host.has_devices},
+                {FromSeconds(options.emulate_slowdown * options.emulate_step_ms / 1e3), host.bytes,
+                 host.has_devices},
                 {[loop](Event event) { loop->PostAnswer(std::move(event)); },
                  [this] { return follower_.AwaitFree(kFreeTimeout); },
                  [folder = options.state_dir + kCheckpoints](const JobId& job) {

@@ -294,14 +294,10 @@ absl::StatusOr<StepOutcome> Engine::Run(const StepRequest& request, const Sequen
   ATOLL_RETURN_IF_ERROR(ReadTokens(request, read, train));
   last_number_ = request.number;
   for (const auto& run : runs_) {
-    run->input.number = request.number;
+    run->input.step = request;
     run->input.train = train;
     run->input.counted_tokens =
         CountTargets(job_->model, request.sequences, job_->sequence_length, request.masked_tokens);
-    run->input.learning_rate = request.learning_rate;
-    run->input.norm_limit = request.norm_limit;
-    run->input.counts_hits = request.counts_hits;
-    run->input.trace = request.trace;
     run->result = StepResult();
   }
   const absl::Status status =

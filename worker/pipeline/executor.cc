@@ -100,7 +100,7 @@ StageCall Executor::Call(const StageRun& run, int32_t m) {
   }
   return {
       device_.compute(), device_.stream(), device_.run().workspace, device_.run().constants, group,
-      !input_->train,    GetBorders(m),    input_->counts_hits};
+      !input_->train,    GetBorders(m),    input_->step.counts_hits};
 }
 
 void Executor::SetChunk(int chunk, int chunks) {

@@ -35,13 +35,9 @@
 namespace atl::worker {
 
 struct StepInput {
-  int64_t number = 0;          // see StepRequest
-  bool train = true;           // else F and loss alone
-  int64_t counted_tokens = 0;  // of the whole island, by the loss
-  double learning_rate = 0;
-  double norm_limit = 0;
-  bool trace = false;
-  bool counts_hits = false;
+  StepRequest step;
+  bool train = true;                          // else F and loss alone
+  int64_t counted_tokens = 0;                 // of the whole island, by the loss
   std::vector<MicroBatchRows> micro_batches;  // of the device's replica
 };
 

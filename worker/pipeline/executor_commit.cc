@@ -144,7 +144,7 @@ absl::Status Executor::SendTable(const TableExchange& exchange, const std::vecto
                                  const std::vector<double>& values) {
   const std::vector<std::string>& devices = table_.devices();
   const auto own = std::find(devices.begin(), devices.end(), device_.name()) - devices.begin();
-  const VoteTag tag{input_->number, static_cast<int32_t>(own), exchange.commits};
+  const VoteTag tag{input_->step.number, static_cast<int32_t>(own), exchange.commits};
   for (const int each : to) {
     ATOLL_RETURN_IF_ERROR(transport_.SendVotes(device_.name(), devices[each], tag, values));
   }
@@ -155,8 +155,8 @@ absl::Status Executor::ReceiveTable(const TableExchange& exchange, int from,
                                     std::vector<double>* values) {
   const std::string& sender = table_.devices()[from];
   if (options_.before_vote) ATOLL_RETURN_IF_ERROR(options_.before_vote(device_.name(), sender));
-  auto votes = transport_.ReceiveVotes(device_.name(), {input_->number, from, exchange.commits},
-                                       exchange.deadline);
+  auto votes = transport_.ReceiveVotes(
+      device_.name(), {input_->step.number, from, exchange.commits}, exchange.deadline);
   ATOLL_RETURN_IF_ERROR(Annotate(votes.status(), absl::StrCat("from ", sender)));
   if (votes->size() != values->size()) {
     return absl::InvalidArgumentError(
@@ -214,7 +214,7 @@ absl::Status Executor::Commit() {
     ATOLL_RETURN_IF_ERROR(AddNorms(&values));
     ATOLL_RETURN_IF_ERROR(interrupt_.status());
   }
-  if (train) waiting_number_ = input_->number;
+  if (train) waiting_number_ = input_->step.number;
   ATOLL_RETURN_IF_ERROR(ExchangeTable(&values, /*commits=*/true));
   AgreeOnChunks(values);
   waiting_number_ = 0;
@@ -233,7 +233,7 @@ absl::Status Executor::TakeStep(const std::vector<double>& sums) {
   waiting_number_ = 0;
   ATOLL_RETURN_IF_ERROR(CheckSteps(sums));
   sums_ = sums;
-  taken_number_ = input_->number;
+  taken_number_ = input_->step.number;
   return Optimize();
 }
 
@@ -243,7 +243,7 @@ bool Executor::IsSkipped(double sum_of_squares) const {
   for (int r = 0; r < table_.replicas(); ++r) nats += sums_[table_.loss(r)];
   const double norm = std::sqrt(sum_of_squares);
   return !std::isfinite(norm) || !std::isfinite(nats) ||
-         (input_->norm_limit > 0 && norm > input_->norm_limit);
+         (input_->step.norm_limit > 0 && norm > input_->step.norm_limit);
 }
 
 // From here on every device takes the step: those whose part of the exchange was interrupted do so
@@ -256,7 +256,7 @@ absl::Status Executor::Optimize() {
   result_->skipped = IsSkipped(sum_of_squares);
   const bool sharded = device_.role().ownership.sharded();
   if (computes() && !result_->skipped) {
-    device_.optimizer().Apply(step, static_cast<float>(input_->learning_rate), sum_of_squares,
+    device_.optimizer().Apply(step, static_cast<float>(input_->step.learning_rate), sum_of_squares,
                               SelectPlannedNorms(), options_.keep_gradients,
                               input_->counted_tokens);
     // An update that could not be launched is no step.

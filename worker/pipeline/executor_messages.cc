@@ -25,7 +25,7 @@ int ChunksWithin(int64_t limit) {
 
 MessageTag Executor::Tag(int32_t stage, int32_t m, bool gradient) const {
   MessageTag tag;
-  tag.step = input_->number;
+  tag.step = input_->step.number;
   tag.replica = device_.role().replica;
   tag.stage = stage;
   tag.rank = device_.role().rank;
@@ -282,7 +282,7 @@ std::string Executor::PlanWanted() const {
 void Executor::Times() {
   const bool behind = device_.runs_behind_host();
   const bool now_and_then = input_->train && trained_++ % kTimedEvery == 1;
-  waits_ = behind && (input_->trace || options_.emulation.any());
+  waits_ = behind && (input_->step.trace || options_.emulation.any());
   timed_ = now_and_then || waits_ || !behind;
   points_ = timed_ && behind && !waits_;
   result_->device.timed = timed_;

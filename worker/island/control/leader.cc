@@ -267,9 +267,9 @@ absl::StatusOr<Event> IslandLeader::Do(const TrainStep& command) {
   ReportMemory();
   const LossSum loss = port_->newest_loss();
   const Duration computed = port_->Now() - begun;
-  const double lasts =
-      Seconds(std::max<Duration>(computed, options_.emulate_step)) * options_.emulate_slowdown;
-  if (FromSeconds(lasts) > computed) std::this_thread::sleep_for(FromSeconds(lasts) - computed);
+  if (options_.emulate_step > computed) {
+    std::this_thread::sleep_for(options_.emulate_step - computed);
+  }
   const bool overlapped = running_before || count(hooks_.transfers_started) != started_before;
   const int64_t tokens = Sequences(command.ranges) * spec_.data.sequence_length;
   return StepDone{tokens,

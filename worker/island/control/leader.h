@@ -47,10 +47,9 @@
 namespace atl::worker {
 
 struct LeaderOptions {
-  // For measurements on one machine: every step is computed as usual, and then lasts, by sleeping,
-  // max(its computation, emulate_step) * emulate_slowdown. Steps that mostly sleep let islands
-  // share cores without slowing each other. Only timing changes. Slowdown is at least 1.
-  double emulate_slowdown = 1;
+  // For measurements on one machine: every step is computed as usual, and then lasts so long, by
+  // sleeping. Steps that mostly sleep let islands share cores without slowing each other. Only
+  // timing changes.
   Duration emulate_step{0};
   // Memory of the host for the model; 0: no limit. Prepare refuses what needs more.
   int64_t host_bytes = 0;
