@@ -50,7 +50,7 @@ GroupMember::GroupMember(GroupOptions options)
                    calls_.Notify(to, {.body = call});
                  }),
       blocks_(options_.link.name, MakeCollectiveChannel(&link_)),
-      saved_(options_.saves_folder),
+      saved_(&state_, options_.saves_folder),
       layers_(&state_, &calls_, &saved_),
       saves_(&state_, &calls_, &layers_, &saved_, options_.saves_bytes_max),
       outer_exchange_(&state_, &calls_, &layers_, &saves_) {}
@@ -322,10 +322,6 @@ absl::Status GroupMember::TakeStep(const StepSums& step) {
   state_.log().Taken(step.number, engine->optimizer_steps(), engine->has_skipped(), std::nullopt);
   return absl::OkStatus();
 }
-
-std::vector<DeviceWork> GroupMember::Work() const { return state_.work(); }
-
-std::vector<AllReduceTimes> GroupMember::GetAllReduceTimes() const { return state_.sums(); }
 
 double GroupMember::GetUtilisation() const { return state_.utilisation(SteadyNow()); }
 

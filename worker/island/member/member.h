@@ -137,11 +137,13 @@ class GroupMember final : public IslandPort, private PeerHandler {
 
   // ---- What was seen under the present plan, if it is of several workers or of several devices.
   // For any thread. ----
-  std::vector<DeviceWork> Work() const;  // of this worker's devices, once there is a window
-  std::vector<LinkFailure> ListUnreachable() const;       // members to whom there is no connection
-  std::vector<AllReduceTimes> GetAllReduceTimes() const;  // of these devices with others'
-  double GetUtilisation() const;                          // share of the time in which they compute
-  std::vector<RoundTrip> RoundTrips() const;              // to the other members
+  // Of this worker's devices, once there is a window.
+  std::vector<DeviceWork> Work() const { return state_.work(); }
+  std::vector<LinkFailure> ListUnreachable() const;  // members to whom there is no connection
+  // Of these devices with others'.
+  std::vector<AllReduceTimes> GetAllReduceTimes() const { return state_.sums(); }
+  double GetUtilisation() const;              // share of the time in which they compute
+  std::vector<RoundTrip> RoundTrips() const;  // to the other members
   // Since it was made, to all peers, by edge (peer_link.h).
   std::array<int64_t, kPeerEndpointsMax> EdgeBytesSent() const;
   // Messages, or chunks of them, that this worker has sent under a grant on a shared link.
@@ -192,7 +194,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   std::shared_ptr<OuterState> outer() const override { return outer_exchange_.state(); }
   void Keep(IslandHandover kept) override { state_.Keep(std::move(kept)); }
   void DropKept() override { state_.Keep(std::nullopt); }
-  absl::StatusOr<std::vector<HeldSave>> SavesIn(Tier tier) override { return saves_.In(tier); }
+  absl::StatusOr<std::vector<HeldSave>> SavesIn(Tier tier) override { return saved_.In(tier); }
   void DropCopies() override { saves_.DropCopies(); }
   std::optional<ReplayLog::Changes> ChangesSince(int64_t save) const override {
     return state_.log().Since(save);

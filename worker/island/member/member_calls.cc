@@ -43,7 +43,7 @@ absl::StatusOr<GroupReply> GroupMember::DoConfigure(const ConfigureCall& call,
   ATOLL_RETURN_IF_ERROR(Configure(call.nccl_ids, interrupted));
   GroupReply reply;
   reply.held = layers_.Held();
-  reply.saves = saves_.Here();
+  reply.saves = saved_.Here();
   reply.outer = outer_exchange_.Held();
   reply.last_number = last_number();
   return reply;

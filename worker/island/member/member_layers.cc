@@ -160,8 +160,7 @@ absl::Status MemberLayers::GetShard(const NodeId& from, const LayerShard& shard,
                                     const ShardParts& out, const GetLayerCall& of) {
   if (from != state_->name()) return calls_->FetchLayer(from, shard, elements, of, out);
   if (of.of_save != 0) {
-    return saved_->Read(state_->fence().job, of.of_save, shard, elements, out,
-                        state_->UntilInterrupted());
+    return saved_->Read(of.of_save, shard, elements, out);
   }
   if (of.of_snapshot) {  // not behind a step
     ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());

@@ -26,9 +26,8 @@ SavedStates::SavedStates(MemberState* state, GroupCalls* calls, MemberLayers* la
     : state_(state), calls_(calls), layers_(layers), saved_(saved), bytes_max_(bytes_max) {
   for (std::unique_ptr<StateSaver>& saver : savers_) {
     saver = std::make_unique<StateSaver>([this](const SaveTask& task, const Cancelled& cancelled) {
-      return task.tier == Tier::kMemory
-                 ? KeepCopies(task, cancelled)
-                 : saved_->Write(state_->fence().job, state_->name(), task, cancelled);
+      return task.tier == Tier::kMemory ? KeepCopies(task, cancelled)
+                                        : saved_->Write(task, cancelled);
     });
   }
 }
@@ -157,14 +156,6 @@ void SavedStates::DropCopies() {
 
 // ------------------------------------------------------------------------------------- tiers ----
 
-absl::StatusOr<std::vector<HeldSave>> SavedStates::In(Tier tier) {
-  return saved_->In(state_->fence().job, tier, state_->UntilInterrupted());
-}
-
-std::vector<HeldSave> SavedStates::Here() {
-  return saved_->Here(state_->fence().job, state_->UntilInterrupted());
-}
-
 absl::Status SavedStates::ReadResiduals(int64_t save, OuterState& next) {
   absl::Status missing;
   for (const OuterRange& part : *next.parts()) {
@@ -183,8 +174,7 @@ absl::Status SavedStates::ReadResidual(int64_t save, const OuterRange& part,
                                        std::span<float> values) {
   ElementRanges found;
   absl::Status first =
-      saved_->ReadResidual(state_->fence().job, save, part.layer, part.range,
-                           /*remote=*/true, values, &found, state_->UntilInterrupted());
+      saved_->ReadResidual(save, part.layer, part.range, /*remote=*/true, values, &found);
   const std::shared_ptr<const IslandPlan> plan = state_->plan();
   for (const IslandMember& member : plan->members) {
     if (member.worker == state_->name()) continue;
@@ -226,9 +216,8 @@ absl::StatusOr<bool> SavedStates::SendResidual(const LayerRequest& request) {
   }
   const auto parts = std::make_shared<const OwnedParts>(range.size(), request.what.parts);
   ElementRanges found;
-  const absl::Status read = saved_->ReadResidual(
-      state_->fence().job, request.what.of_save, layer, range,
-      /*remote=*/false, parts->parts().outer, &found, state_->UntilInterrupted());
+  const absl::Status read = saved_->ReadResidual(request.what.of_save, layer, range,
+                                                 /*remote=*/false, parts->parts().outer, &found);
   if (absl::IsAborted(read)) return read;
   if (found.empty()) return false;  // what else is here counts, whatever is damaged
   ATOLL_RETURN_IF_ERROR(calls_->SendParts(request, parts));
@@ -240,8 +229,7 @@ absl::StatusOr<bool> SavedStates::Send(const LayerRequest& request) {
   const LayerShard& shard = request.what.shard;
   const Range elements = request.what.elements;
   // Before memory is taken for it.
-  ATOLL_ASSIGN_OR_RETURN(
-      const bool here, saved_->IsHere(state_->fence().job, request.what.of_save, shard, elements));
+  ATOLL_ASSIGN_OR_RETURN(const bool here, saved_->IsHere(request.what.of_save, shard, elements));
   if (!here) return false;
   const auto parts = std::make_shared<const OwnedParts>(elements.size(), request.what.parts);
   ATOLL_RETURN_IF_ERROR(

@@ -1,7 +1,7 @@
 // Saved states of an island (worker/state), as one member takes part in them: it copies the units
 // that it owns, keeps copies of others', and reads and sends what it has.
 //
-// Threads: Save, Here, In, ReadResiduals, DropCopies and StopSaving are for the member's caller,
+// Threads: Save, ReadResiduals, DropCopies and StopSaving are for the member's caller,
 // one at a time, between steps; GoOn, Forget, Cancel and Send are for any thread. A save goes on
 // during the steps that follow, on a thread of its tier. Reads of the disk and of the remote tier
 // end soon after an interrupt.
@@ -40,9 +40,6 @@ class SavedStates {
   void StopSaving();                     // for good, with all waits for other members
   void Stop();                           // as Cancel, for good, and waits for that
 
-  std::vector<HeldSave> Here();  // in memory and on the disk
-  // Empty: there is no such tier. What is in the remote one has been saved by any worker.
-  absl::StatusOr<std::vector<HeldSave>> In(Tier tier);
   // Sets the residuals of what `next` keeps to those of the save, as this worker and the other
   // members have them; a residual that is nowhere begins at zero. ABORTED: interrupted. Any other
   // error: residuals that a member has may be missing, and `next` has all others.

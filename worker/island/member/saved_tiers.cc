@@ -20,7 +20,8 @@ void SavedTiers::SetRemote(const std::string& url) {
   for (std::shared_ptr<TierStore>& store : stores_) store.reset();
 }
 
-absl::StatusOr<std::shared_ptr<TierStore>> SavedTiers::OpenStore(const JobId& job, Tier tier) {
+absl::StatusOr<std::shared_ptr<TierStore>> SavedTiers::OpenStore(Tier tier) {
+  const JobId job = state_->fence().job;
   const std::lock_guard lock(mutex_);
   std::shared_ptr<TierStore>& store = stores_[static_cast<size_t>(tier)];
   const std::string& url = tier == Tier::kDisk ? disk_folder_ : remote_url_;
@@ -30,19 +31,18 @@ absl::StatusOr<std::shared_ptr<TierStore>> SavedTiers::OpenStore(const JobId& jo
   return store;
 }
 
-absl::StatusOr<std::vector<HeldSave>> SavedTiers::In(const JobId& job, Tier tier,
-                                                     const Cancelled& cancelled) {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, OpenStore(job, tier));
+absl::StatusOr<std::vector<HeldSave>> SavedTiers::In(Tier tier) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, OpenStore(tier));
   if (store == nullptr) return std::vector<HeldSave>();
   std::vector<std::string> problems;
-  auto saves = store->List(kSavesMax, &problems, cancelled);
+  auto saves = store->List(kSavesMax, &problems, state_->UntilInterrupted());
   for (const std::string& problem : problems) LogWarning("checkpoint", "ignored: ", problem);
   return saves;
 }
 
-std::vector<HeldSave> SavedTiers::Here(const JobId& job, const Cancelled& cancelled) {
+std::vector<HeldSave> SavedTiers::Here() {
   std::vector<HeldSave> saves = memory_.Held();
-  absl::StatusOr<std::vector<HeldSave>> disk = In(job, Tier::kDisk, cancelled);
+  absl::StatusOr<std::vector<HeldSave>> disk = In(Tier::kDisk);
   if (!disk.ok()) {
     LogWarning("checkpoint", "this worker's disk: ", disk.status().message());
     return saves;
@@ -51,15 +51,14 @@ std::vector<HeldSave> SavedTiers::Here(const JobId& job, const Cancelled& cancel
   return saves;
 }
 
-absl::StatusOr<bool> SavedTiers::IsHere(const JobId& job, int64_t save, const LayerShard& shard,
-                                        Range elements) {
+absl::StatusOr<bool> SavedTiers::IsHere(int64_t save, const LayerShard& shard, Range elements) {
   if (memory_.Find(save, shard, elements).ok()) return true;
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> disk, OpenStore(job, Tier::kDisk));
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> disk, OpenStore(Tier::kDisk));
   return disk != nullptr && disk->Has(save, shard, elements);
 }
 
-absl::Status SavedTiers::Read(const JobId& job, int64_t save, const LayerShard& shard,
-                              Range elements, const ShardParts& out, const Cancelled& cancelled) {
+absl::Status SavedTiers::Read(int64_t save, const LayerShard& shard, Range elements,
+                              const ShardParts& out) {
   if (const auto stored = memory_.Find(save, shard, elements); stored.ok()) {
     const Range within{elements.begin - stored->unit.elements.begin,
                        elements.end - stored->unit.elements.begin};
@@ -71,27 +70,27 @@ absl::Status SavedTiers::Read(const JobId& job, int64_t save, const LayerShard& 
     return absl::OkStatus();
   }
   for (const Tier tier : {Tier::kDisk, Tier::kRemote}) {
-    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, OpenStore(job, tier));
+    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, OpenStore(tier));
     if (store == nullptr) continue;
     if (!store->Has(save, shard, elements)) {
       if (tier == Tier::kDisk) continue;
-      ATOLL_RETURN_IF_ERROR(In(job, tier, cancelled).status());  // the leader alone has listed it
+      ATOLL_RETURN_IF_ERROR(In(tier).status());  // the leader alone has listed it
     }
-    const absl::Status read = store->Read(save, shard, elements, out, cancelled);
+    const absl::Status read = store->Read(save, shard, elements, out, state_->UntilInterrupted());
     if (!absl::IsNotFound(read)) return read;
   }
   return absl::NotFoundError(
       absl::StrCat("no copy of ", ToString(shard), " from save ", save, " is here"));
 }
 
-absl::Status SavedTiers::ReadResidual(const JobId& job, int64_t save, int32_t layer,
-                                      ElementRange range, bool remote, std::span<float> out,
-                                      ElementRanges* found, const Cancelled& cancelled) {
+absl::Status SavedTiers::ReadResidual(int64_t save, int32_t layer, ElementRange range, bool remote,
+                                      std::span<float> out, ElementRanges* found) {
+  const Cancelled cancelled = state_->UntilInterrupted();
   memory_.ReadResidual(save, layer, range, out, found);
   absl::Status first;
   for (const Tier tier : {Tier::kDisk, Tier::kRemote}) {
     if (found->Covers(range) || (tier == Tier::kRemote && !remote)) break;
-    const absl::StatusOr<std::shared_ptr<TierStore>> store = OpenStore(job, tier);
+    const absl::StatusOr<std::shared_ptr<TierStore>> store = OpenStore(tier);
     first.Update(store.status());
     if (!store.ok() || *store == nullptr) continue;
     const absl::Status read = (*store)->ReadResidual(save, layer, range, out, found, cancelled);
@@ -101,13 +100,12 @@ absl::Status SavedTiers::ReadResidual(const JobId& job, int64_t save, int32_t la
   return found->Covers(range) ? absl::OkStatus() : first;
 }
 
-absl::Status SavedTiers::Write(const JobId& job, const NodeId& worker, const SaveTask& task,
-                               const Cancelled& cancelled) {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, OpenStore(job, task.tier));
+absl::Status SavedTiers::Write(const SaveTask& task, const Cancelled& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, OpenStore(task.tier));
   if (store == nullptr) return absl::FailedPreconditionError("this worker has no such tier");
   // The rest of a save that was broken off is deleted too: it would fill the tier.
-  ATOLL_RETURN_IF_ERROR(store->RemoveAllBut(worker, task.keep, cancelled));
-  return store->Write(worker, task.save, task.optimizer_step, task.units, task.residuals,
+  ATOLL_RETURN_IF_ERROR(store->RemoveAllBut(state_->name(), task.keep, cancelled));
+  return store->Write(state_->name(), task.save, task.optimizer_step, task.units, task.residuals,
                       cancelled);
 }
 
