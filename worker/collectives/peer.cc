@@ -3,17 +3,18 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <utility>
 
 #include "common/check.h"
 #include "common/event_loop.h"
+#include "common/net/chunks.h"
 #include "common/net/codec.h"
 #include "kernels/host_communicator.h"
 #include "worker/collectives/block_exchange.h"
 #include "worker/collectives/combine.h"
 #include "worker/collectives/group_sites.h"
-#include "worker/collectives/unsent.h"
 
 namespace atl::worker {
 namespace {
@@ -36,13 +37,38 @@ constexpr ChunkSizes SizesBetweenSites(int64_t width) {
 // bytes more: they wait once instead of twice.
 constexpr int64_t kExtraBytesMax = 32 << 10;
 
+// The most bytes of parts to one member that libzmq has not passed to the kernel yet. More would
+// fill no gap, and a copy leaves the processor's cache before the kernel reads it.
+constexpr int64_t kUnsentBytesMax = 2 * kBlockBytesMax;
+
+// A copy of what is sent, since it must outlive a call that fails. It counts as unsent for as long
+// as the link reads it.
+struct PartCopy {
+  PartCopy(Payload bytes, std::shared_ptr<SendAccount> account)
+      : payload(std::move(bytes)), unsent(std::move(account)) {
+    unsent->Add(payload.size());
+  }
+  ~PartCopy() {
+    const int64_t bytes = payload.size();
+    payload = Payload();  // first: the woken thread takes it
+    unsent->Release(bytes);
+  }
+  PartCopy(const PartCopy&) = delete;
+  PartCopy& operator=(const PartCopy&) = delete;
+
+  Payload payload;
+  const std::shared_ptr<SendAccount> unsent;
+};
+
 class Member final : public HostCommunicator {
  public:
   Member(PeerBlocks* blocks, PeerGroup group)
       : sites_(group.sites, static_cast<int>(group.workers.size()), group.rank),
         exchange_(blocks, std::move(group)) {
     for (int other = 0; other < size(); ++other) {
-      unsent_.push_back(std::make_shared<Unsent>(blocks));
+      unsent_.push_back(std::make_shared<SendAccount>(
+          std::make_shared<SendAccount::Total>(0), std::numeric_limits<int64_t>::max(),
+          [blocks] { blocks->Wake(); }, kUnsentBytesMax));
     }
   }
 
@@ -144,12 +170,18 @@ class Member final : public HostCommunicator {
     return absl::OkStatus();
   }
 
+  // If not, a TakeUnless that waits is woken when it may.
+  template <typename T>
+  bool MaySend(const Remaining& part) {
+    return unsent_[part.member]->Admits(part.count() * static_cast<int64_t>(sizeof(T)));
+  }
+
   // Sends parts up to element `until`, and beyond where there is room.
   template <typename T>
   absl::Status SendParts(const T* data, std::vector<Remaining>& parts, int64_t until = 0) {
     for (bool more = true; std::exchange(more, false);) {
       for (Remaining& part : parts) {
-        if (part.done() || (part.next >= until && !unsent_[part.member]->HasRoom())) continue;
+        if (part.done() || (part.next >= until && !MaySend<T>(part))) continue;
         more = true;
         const int64_t begin = part.next, count = part.count();
         const auto copy = std::make_shared<PartCopy>(
@@ -210,9 +242,8 @@ class Member final : public HostCommunicator {
                                              std::vector<Remaining>& parts) {
     const Instant deadline = SteadyNow() + exchange_.timeout();
     const auto has_room = [&] {
-      return std::any_of(parts.begin(), parts.end(), [&](const Remaining& part) {
-        return !part.done() && unsent_[part.member]->HasRoom();
-      });
+      return std::any_of(parts.begin(), parts.end(),
+                         [&](const Remaining& part) { return !part.done() && MaySend<T>(part); });
     };
     for (;;) {
       ATOLL_RETURN_IF_ERROR(SendParts(data, parts));
@@ -481,7 +512,7 @@ class Member final : public HostCommunicator {
 
   const GroupSites sites_;
   BlockExchange exchange_;
-  std::vector<std::shared_ptr<Unsent>> unsent_;  // by rank
+  std::vector<std::shared_ptr<SendAccount>> unsent_;  // by rank
   Memory parts_, site_sums_, results_, passed_;
   std::vector<std::byte> sums_;
 };
