@@ -6,72 +6,33 @@
 #include <mutex>
 #include <utility>
 
-#include "kernels/bfloat16.h"
+#include "kernels/combine.h"
 #include "kernels/host_communicator.h"
 
 namespace atl {
 namespace {
 
-struct Add {
-  template <typename T>
-  static T Join(T a, T b) {
-    return a + b;
-  }
-};
-
-struct Largest {
-  template <typename T>
-  static T Join(T a, T b) {
-    return a > b || a != a ? a : b;  // a NaN of either stays
-  }
-};
-
-// How elements are read for reducing, and written back.
-template <typename T>
-struct Format {
-  using Wide = T;
-  static Wide Read(T x) { return x; }
-  static T Write(Wide x) { return x; }
-};
-template <>
-struct Format<Bfloat16> {
-  using Wide = float;
-  static float Read(Bfloat16 x) { return WidenBfloat16(x); }
-  static Bfloat16 Write(float x) { return RoundToBfloat16(x); }
-};
-
 // Elements [begin, end) of every tensor become their reduction in the order of the tensors.
-template <typename T, typename Join>
-void ReduceSlice(const std::vector<Tensor>& tensors, int64_t begin, int64_t end) {
-  using Wide = typename Format<T>::Wide;
-  constexpr int64_t kBlock = 1024;  // stays in the first-level cache
-  Wide joined[kBlock];
-  for (int64_t first = begin; first < end; first += kBlock) {
-    const int64_t n = std::min(kBlock, end - first);
-    const T* lead = tensors[0].as<T>() + first;
-    for (int64_t i = 0; i < n; ++i) joined[i] = Format<T>::Read(lead[i]);
-    for (size_t member = 1; member < tensors.size(); ++member) {
-      const T* x = tensors[member].as<T>() + first;
-      for (int64_t i = 0; i < n; ++i) joined[i] = Join::Join(joined[i], Format<T>::Read(x[i]));
-    }
+template <typename T>
+void ReduceSlice(const std::vector<Tensor>& tensors, bool sum, int64_t begin, int64_t end) {
+  std::vector<const T*> addends;
+  for (const Tensor& tensor : tensors) addends.push_back(tensor.as<T>() + begin);
+  CombineRuns(addends, end - begin, sum, [&](int64_t first, int64_t n, const auto* total) {
     for (const Tensor& tensor : tensors) {
-      T* x = tensor.as<T>() + first;
-      for (int64_t i = 0; i < n; ++i) x[i] = Format<T>::Write(joined[i]);
+      T* x = tensor.as<T>() + begin + first;
+      for (int64_t i = 0; i < n; ++i) x[i] = Arithmetic<T>::Narrow(total[i]);
     }
-  }
+  });
 }
 
 void ReduceSlice(const std::vector<Tensor>& tensors, bool sum, int64_t begin, int64_t end) {
   switch (tensors[0].dtype) {
     case DType::kFloat32:
-      return sum ? ReduceSlice<float, Add>(tensors, begin, end)
-                 : ReduceSlice<float, Largest>(tensors, begin, end);
+      return ReduceSlice<float>(tensors, sum, begin, end);
     case DType::kFloat64:
-      return sum ? ReduceSlice<double, Add>(tensors, begin, end)
-                 : ReduceSlice<double, Largest>(tensors, begin, end);
+      return ReduceSlice<double>(tensors, sum, begin, end);
     case DType::kBfloat16:
-      return sum ? ReduceSlice<Bfloat16, Add>(tensors, begin, end)
-                 : ReduceSlice<Bfloat16, Largest>(tensors, begin, end);
+      return ReduceSlice<Bfloat16>(tensors, sum, begin, end);
     case DType::kInt32:
       break;
   }

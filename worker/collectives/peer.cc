@@ -11,9 +11,9 @@
 #include "common/event_loop.h"
 #include "common/net/chunks.h"
 #include "common/net/codec.h"
+#include "kernels/combine.h"
 #include "kernels/host_communicator.h"
 #include "worker/collectives/block_exchange.h"
-#include "worker/collectives/combine.h"
 #include "worker/collectives/group_sites.h"
 
 namespace atl::worker {

@@ -1,8 +1,8 @@
 // Sums and maxima of members' numbers, element by element: in ascending order of the addends,
-// widened and rounded once. For peer.cc.
+// widened and rounded once.
 
-#ifndef ATOLL_WORKER_COLLECTIVES_COMBINE_H_
-#define ATOLL_WORKER_COLLECTIVES_COMBINE_H_
+#ifndef ATOLL_KERNELS_COMBINE_H_
+#define ATOLL_KERNELS_COMBINE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 #include "kernels/bfloat16.h"
 
-namespace atl::worker {
+namespace atl {
 
 // Elements that are added up at a time: what they need stays in the first-level cache.
 inline constexpr int64_t kRun = 1024;
@@ -78,6 +78,6 @@ void CombineRange(const T* a, const T* b, int64_t count, bool sum, T* result) {
   }
 }
 
-}  // namespace atl::worker
+}  // namespace atl
 
-#endif  // ATOLL_WORKER_COLLECTIVES_COMBINE_H_
+#endif  // ATOLL_KERNELS_COMBINE_H_
