@@ -75,7 +75,7 @@ struct TensorClientOptions {
   double bandwidth_limit_bytes_per_s = 0;
 };
 
-class TensorClient {
+class TensorClient : public CountsTransfers {
  public:
   using Done = std::function<void(TransferResult)>;
 
@@ -112,7 +112,6 @@ class TensorClient {
   // Ends a transfer with Cancelled, unless it has ended. A push may have been taken all the same.
   void Cancel(TransferId id);
 
-  LinkCounters counters() const;
   // Bytes a second that pulls have come in with lately, by endpoint (pull_rates.h).
   std::map<std::string, double> pull_rates() const;
 
@@ -215,7 +214,6 @@ class TensorClient {
   void End(Transfer& transfer, absl::Status status, PushStatus push_status = PushStatus::kRefused,
            std::optional<PullRefusal> refusal = std::nullopt);
   SendOutcome SendFrame(Connection& connection, const v1::Frame& frame, Message* payload = nullptr);
-  void Count(int64_t LinkCounters::*counter, int64_t amount = 1);
 
   const TensorClientOptions options_;
   const int64_t window_bytes_ = ConnectionWindowBytes();
@@ -224,9 +222,8 @@ class TensorClient {
   TaskQueue tasks_;
   std::unique_ptr<ZmqContext> context_;
   std::atomic<TransferId> next_id_ = 1;
-  mutable std::mutex counters_mutex_;
-  LinkCounters counters_;  // guarded by counters_mutex_, like pull_rates_
-  PullRates pull_rates_;
+  mutable std::mutex rates_mutex_;
+  PullRates pull_rates_;  // guarded by rates_mutex_
 
   // The network thread's own.
   bool stopping_ = false;

@@ -130,7 +130,7 @@ void TensorClient::Connect(Transfer& added) {
   ++added.connection->moving;
   if (!added.is_push) {
     {
-      std::lock_guard lock(counters_mutex_);
+      std::lock_guard lock(rates_mutex_);
       pull_rates_.Opened(added.server.endpoint);
     }
     added.incoming.emplace(added.encoding, added.destination, options_.chunk_bytes);
@@ -254,18 +254,8 @@ void TensorClient::EndLate() {
 }
 
 std::map<std::string, double> TensorClient::pull_rates() const {
-  std::lock_guard lock(counters_mutex_);
+  std::lock_guard lock(rates_mutex_);
   return pull_rates_.rates();
-}
-
-LinkCounters TensorClient::counters() const {
-  std::lock_guard lock(counters_mutex_);
-  return counters_;
-}
-
-void TensorClient::Count(int64_t LinkCounters::*counter, int64_t amount) {
-  std::lock_guard lock(counters_mutex_);
-  counters_.*counter += amount;
 }
 
 }  // namespace atl

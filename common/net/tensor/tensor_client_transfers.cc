@@ -231,12 +231,12 @@ void TensorClient::OnChunk(Transfer& transfer, LinkFrame& in) {
     Count(&LinkCounters::frames_refused);
     return TryAgain(transfer, std::string(status.message()), kCorruptDelay);
   }
+  const auto bytes = static_cast<int64_t>(in.payload.bytes().size());
+  Count(&LinkCounters::payload_bytes_received, bytes);
+  PathTo(transfer.server).Moved(bytes, now_);
   {
-    std::lock_guard lock(counters_mutex_);
-    const auto bytes = static_cast<int64_t>(in.payload.bytes().size());
-    counters_.payload_bytes_received += bytes;
+    const std::lock_guard lock(rates_mutex_);
     pull_rates_.Received(transfer.server.endpoint, bytes, now_);
-    PathTo(transfer.server).Moved(bytes, now_);
   }
   if (transfer.incoming->complete()) return End(transfer, absl::OkStatus());
   SendCredit(transfer);
@@ -276,17 +276,14 @@ void TensorClient::End(Transfer& transfer, absl::Status status, PushStatus push_
         all.begin(), all.end(), [](const auto& connection) { return connection->transfers == 0; });
     if (idle) PathTo(transfer.server).Idle();
   }
-  {
-    std::lock_guard lock(counters_mutex_);
-    if (!transfer.is_push && transfer.connection != nullptr) {
-      pull_rates_.Ended(transfer.server.endpoint);
-    }
-    if (status.ok()) {
-      ++counters_.transfers_done;
-      counters_.transfer_seconds += Seconds(now_ - transfer.opened);
-    } else {
-      ++counters_.transfers_failed;
-    }
+  if (!transfer.is_push && transfer.connection != nullptr) {
+    const std::lock_guard lock(rates_mutex_);
+    pull_rates_.Ended(transfer.server.endpoint);
+  }
+  if (status.ok()) {
+    CountDone(now_ - transfer.opened);
+  } else {
+    Count(&LinkCounters::transfers_failed);
   }
   const auto it = transfers_.find(transfer.id);
   ATOLL_CHECK(it != transfers_.end());

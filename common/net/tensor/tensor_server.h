@@ -80,7 +80,7 @@ struct TensorServerOptions {
   double bandwidth_limit_bytes_per_s = 0;
 };
 
-class TensorServer {
+class TensorServer : public CountsTransfers {
  public:
   // Binds and starts. `handler` must outlive the server. Errors name the endpoint.
   static absl::StatusOr<std::unique_ptr<TensorServer>> Create(TensorServerOptions options,
@@ -123,7 +123,6 @@ class TensorServer {
     tasks_.Post([this, keys = std::move(public_keys)] { Allow(keys); });
   }
 
-  LinkCounters counters() const;  // thread-safe
   // Bytes admitted and unacknowledged now; thread-safe.
   int64_t assembly_bytes() const { return assembly_bytes_; }
 
@@ -213,8 +212,6 @@ class TensorServer {
   void EndTransfers(const std::string& peer);
   bool AddTransfer(const std::string& peer);
   void RemoveTransfer(const std::string& peer);
-  void Count(int64_t LinkCounters::*counter, int64_t amount = 1);
-  void CountDone(Instant opened);
   int WaitMs() const;
 
   const TensorServerOptions options_;
@@ -226,8 +223,6 @@ class TensorServer {
   std::unique_ptr<ZmqContext> context_;
   std::unique_ptr<LinkServer> link_;
   std::atomic<int64_t> assembly_bytes_ = 0;
-  mutable std::mutex counters_mutex_;
-  LinkCounters counters_;  // guarded by counters_mutex_
 
   // The network thread's own.
   bool stopping_ = false;

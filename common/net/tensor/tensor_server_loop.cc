@@ -186,7 +186,7 @@ void TensorServer::SendChunk(Pull& pull) {
   Count(&LinkCounters::payload_bytes_sent, bytes);
   pull.active = peers_[route.peer].sent = now_;
   if (pull.outgoing->done()) {
-    CountDone(pull.opened);
+    CountDone(now_ - pull.opened);
     EndPull(route);
   }
 }
@@ -236,22 +236,6 @@ void TensorServer::RemoveTransfer(const std::string& peer) {
   const auto it = peers_.find(peer);
   ATOLL_CHECK(it != peers_.end() && it->second.transfers > 0);
   if (--it->second.transfers == 0) peers_.erase(it);
-}
-
-LinkCounters TensorServer::counters() const {
-  std::lock_guard lock(counters_mutex_);
-  return counters_;
-}
-
-void TensorServer::Count(int64_t LinkCounters::*counter, int64_t amount) {
-  std::lock_guard lock(counters_mutex_);
-  counters_.*counter += amount;
-}
-
-void TensorServer::CountDone(Instant opened) {
-  std::lock_guard lock(counters_mutex_);
-  ++counters_.transfers_done;
-  counters_.transfer_seconds += Seconds(now_ - opened);
 }
 
 }  // namespace atl

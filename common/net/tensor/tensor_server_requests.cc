@@ -153,7 +153,7 @@ void TensorServer::Acknowledge(ReplyToken token, PushStatus status, const std::s
 void TensorServer::EndPush(Push& push, v1::PushResult::Outcome outcome, const std::string& reason) {
   SendPushResult(push.route, outcome, reason);
   if (outcome == v1::PushResult::STAGED || outcome == v1::PushResult::DUPLICATE) {
-    CountDone(push.opened);
+    CountDone(now_ - push.opened);
   } else {
     Count(&LinkCounters::transfers_failed);
   }
@@ -238,7 +238,7 @@ void TensorServer::Reply(ReplyToken token, Version version, std::span<const floa
     Count(&LinkCounters::transfers_failed);
     EndPull(route);
   } else if (pull.outgoing->done()) {
-    CountDone(pull.opened);
+    CountDone(now_ - pull.opened);
     EndPull(route);
   }
 }

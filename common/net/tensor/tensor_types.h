@@ -1,12 +1,13 @@
-// Words that both ends of a tensor link use. Plain structs; see tensor_server.h and
-// tensor_client.h.
+// Words that both ends of a tensor link use; see tensor_server.h and tensor_client.h.
 
 #ifndef ATOLL_COMMON_NET_TENSOR_TENSOR_TYPES_H_
 #define ATOLL_COMMON_NET_TENSOR_TENSOR_TYPES_H_
 
 #include <cstdint>
+#include <mutex>
 
 #include "common/ids.h"
+#include "common/time.h"
 
 namespace atl {
 
@@ -57,6 +58,30 @@ struct LinkCounters {
   int64_t restarts = 0;                // attempts after the first: lost connection, corrupt chunk
   int64_t frames_refused = 0;          // frames that broke the protocol and were dropped
   double transfer_seconds = 0;         // sum of the durations of the transfers done
+};
+
+// An end that counts. Thread-safe.
+class CountsTransfers {
+ public:
+  LinkCounters counters() const {
+    const std::lock_guard lock(mutex_);
+    return counters_;
+  }
+
+ protected:
+  void Count(int64_t LinkCounters::*counter, int64_t amount = 1) {
+    const std::lock_guard lock(mutex_);
+    counters_.*counter += amount;
+  }
+  void CountDone(Duration took) {
+    const std::lock_guard lock(mutex_);
+    ++counters_.transfers_done;
+    counters_.transfer_seconds += Seconds(took);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  LinkCounters counters_;  // guarded by mutex_
 };
 
 }  // namespace atl
