@@ -129,10 +129,10 @@ absl::Status DeviceTransport::SendByNccl(Port& port, const OutJob& job) {
   const bool logged = log_ != nullptr && log_->records(step);
   const size_t log_index =
       logged ? log_->OnSent({port.device, job.to, job.tag, bytes, job.sent, {}, {}}) : 0;
-  ATOLL_RETURN_IF_ERROR(host_->Announce(
+  ATOLL_RETURN_IF_ERROR(host_->SendBytes(
       port.device, job.to, job.tag, job.dtype,
-      {reinterpret_cast<const std::byte*>(announcement.get()), sizeof(Announcement)},
-      announcement));
+      {reinterpret_cast<const std::byte*>(announcement.get()), sizeof(Announcement)}, announcement,
+      /*announces=*/true));
   const Instant start = SteadyNow();
   port.sending->Wait(*port.out_stream, *job.block->event);
   ATOLL_RETURN_IF_ERROR(pair->Send(*port.sending, *port.out_stream,

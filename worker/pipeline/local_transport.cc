@@ -39,14 +39,7 @@ absl::Status LocalTransport::Send(const std::string& from, const std::string& to
 absl::Status LocalTransport::SendBytes(const std::string& from, const std::string& to,
                                        const MessageTag& tag, DType dtype,
                                        std::span<const std::byte> bytes,
-                                       std::shared_ptr<const void> owner) {
-  return Put({to, tag}, {from, dtype, bytes, std::move(owner)});
-}
-
-absl::Status LocalTransport::Announce(const std::string& from, const std::string& to,
-                                      const MessageTag& tag, DType dtype,
-                                      std::span<const std::byte> bytes,
-                                      std::shared_ptr<const void> owner) {
+                                       std::shared_ptr<const void> owner, bool /*announces*/) {
   return Put({to, tag}, {from, dtype, bytes, std::move(owner)});
 }
 

@@ -27,17 +27,12 @@ class LocalTransport : public Transport {
 
   absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
                     Backend& backend, Stream& stream, const Tensor& payload) override;
-  // Thread-safe, and never waits. `owner` keeps the bytes, unchanged.
+  // Thread-safe, and never waits. `owner` keeps the bytes, unchanged. What `announces` a message
+  // that another transport carries is not counted or logged, and waits for no grant.
   virtual absl::Status SendBytes(const std::string& from, const std::string& to,
                                  const MessageTag& tag, DType dtype,
                                  std::span<const std::byte> bytes,
-                                 std::shared_ptr<const void> owner);
-  // Sends, as SendBytes does, the announcement of a message that another transport carries: it is
-  // not counted or logged, and waits for no grant.
-  virtual absl::Status Announce(const std::string& from, const std::string& to,
-                                const MessageTag& tag, DType dtype,
-                                std::span<const std::byte> bytes,
-                                std::shared_ptr<const void> owner);
+                                 std::shared_ptr<const void> owner, bool announces = false);
   // Calls this when Abort, or what aborts by itself, first ends all waits until Reset; on the
   // thread that does it: it must not wait nor call back. Null ends that. No call is under way when
   // OnAbort or any Abort returns.

@@ -1,7 +1,6 @@
 #include "worker/island/member/peer_transport.h"
 
 #include <algorithm>
-#include <deque>
 
 #include "common/check.h"
 #include "common/event_loop.h"
@@ -22,15 +21,6 @@ auto At(const Items& items, int64_t index) -> const typename Items::value_type* 
 }
 
 }  // namespace
-
-struct PeerTransport::Counted {
-  std::mutex mutex;
-  std::map<DevicePair, std::deque<Transfer>> arrived;  // guarded by mutex; not taken yet
-};
-
-std::shared_ptr<PeerTransport::Counted> PeerTransport::MakeCounted() {
-  return std::make_shared<Counted>();
-}
 
 void PeerTransport::BeginEpoch(int64_t epoch) {
   const std::lock_guard lock(mutex_);
@@ -127,12 +117,13 @@ PeerMessage PeerTransport::MakePeerMessage(TensorMessage message, std::span<cons
 absl::Status PeerTransport::SendBytes(const std::string& from, const std::string& to,
                                       const MessageTag& tag, DType dtype,
                                       std::span<const std::byte> bytes,
-                                      std::shared_ptr<const void> owner) {
+                                      std::shared_ptr<const void> owner, bool announces) {
   const NodeId worker = WorkerFromDevice(to);
   if (worker == worker_)
     return LocalTransport::SendBytes(from, to, tag, dtype, bytes, std::move(owner));
   const auto size = static_cast<int64_t>(bytes.size());
   PeerMessage message = MakePeerMessage({tag, from, to, dtype}, bytes, std::move(owner));
+  if (announces) return link_->Send(worker, std::move(message));
   message.arrived = [counted = counted_, ends = DevicePair{from, to}, size,
                      gradient = tag.gradient](absl::Status status, PeerTiming timing) {
     if (!status.ok()) return;
@@ -155,16 +146,6 @@ absl::Status PeerTransport::SendBytes(const std::string& from, const std::string
     LocalTransport::Abort(std::string(status.message()));  // its sender has returned already
     left();
   });
-}
-
-absl::Status PeerTransport::Announce(const std::string& from, const std::string& to,
-                                     const MessageTag& tag, DType dtype,
-                                     std::span<const std::byte> bytes,
-                                     std::shared_ptr<const void> owner) {
-  const NodeId worker = WorkerFromDevice(to);
-  if (worker == worker_)
-    return LocalTransport::Announce(from, to, tag, dtype, bytes, std::move(owner));
-  return link_->Send(worker, MakePeerMessage({tag, from, to, dtype}, bytes, std::move(owner)));
 }
 
 // Says in the log, where its step is recorded, when the message left and arrived. Called just

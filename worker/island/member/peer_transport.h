@@ -5,6 +5,9 @@
 #ifndef ATOLL_WORKER_ISLAND_MEMBER_PEER_TRANSPORT_H_
 #define ATOLL_WORKER_ISLAND_MEMBER_PEER_TRANSPORT_H_
 
+#include <deque>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -51,10 +54,7 @@ class PeerTransport final : public LocalTransport {
 
   absl::Status SendBytes(const std::string& from, const std::string& to, const MessageTag& tag,
                          DType dtype, std::span<const std::byte> bytes,
-                         std::shared_ptr<const void> owner) override;
-  absl::Status Announce(const std::string& from, const std::string& to, const MessageTag& tag,
-                        DType dtype, std::span<const std::byte> bytes,
-                        std::shared_ptr<const void> owner) override;
+                         std::shared_ptr<const void> owner, bool announces = false) override;
   absl::Status SendVotes(const std::string& from, const std::string& to, const VoteTag& tag,
                          const std::vector<double>& votes) override;
   void Abort(const std::string& reason) override;
@@ -74,12 +74,15 @@ class PeerTransport final : public LocalTransport {
   bool PlannedLocked(const TensorMessage& message, const MessageTag& tag) const;
 
   using DevicePair = std::pair<std::string, std::string>;
-  struct Counted;
+  struct Counted {
+    std::mutex mutex;
+    std::map<DevicePair, std::deque<Transfer>> arrived;  // guarded by mutex; not taken yet
+  };
 
   const NodeId worker_;
   PeerLink* link_ = nullptr;
-  const std::shared_ptr<Counted> counted_ = MakeCounted();  // callbacks of the link hold it too
-  static std::shared_ptr<Counted> MakeCounted();
+  // Callbacks of the link hold it too.
+  const std::shared_ptr<Counted> counted_ = std::make_shared<Counted>();
   const std::shared_ptr<MessageLog> log_ = std::make_shared<MessageLog>();  // likewise
 
   std::mutex mutex_;
