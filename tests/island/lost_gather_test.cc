@@ -1,5 +1,5 @@
-// Parameters that an all-gather did not bring are committed by no later step, whoever has had the
-// gather's failure: a device gives it once.
+// Parameters that an all-gather did not bring are committed by no later step, though a device gives
+// the gather's failure once, and a reader may have had it.
 
 #include <atomic>
 #include <memory>

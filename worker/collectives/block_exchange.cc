@@ -1,6 +1,7 @@
 #include "worker/collectives/block_exchange.h"
 
 #include <cstring>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -86,6 +87,12 @@ void BlockExchange::NotifyPeers(BlockKind kind, const std::string& why) {
     (void)blocks_.Send(group_.workers[other], {group_.name, rank(), other, 0, kind, 0},
                        std::as_bytes(std::span(*text)), text);
   }
+}
+
+std::shared_ptr<SendAccount> NewUnsent(PeerBlocks* blocks) {
+  return std::make_shared<SendAccount>(
+      std::make_shared<SendAccount::Total>(0), std::numeric_limits<int64_t>::max(),
+      [blocks] { blocks->Wake(); }, 2 * kBlockBytesMax);
 }
 
 }  // namespace atl::worker

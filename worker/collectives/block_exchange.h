@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/event_loop.h"
+#include "common/net/chunks.h"
 #include "common/status.h"
 #include "worker/collectives/peer.h"
 #include "worker/collectives/peer_blocks.h"
@@ -104,6 +105,30 @@ class BlockExchange {
 
   mutable std::mutex mutex_;
   absl::Status failure_;  // guarded by mutex_
+};
+
+// Makes the count of the bytes of parts to one member that libzmq has not passed to the kernel yet:
+// two blocks at most. More would fill no gap, and a copy leaves the processor's cache before the
+// kernel reads it. When there is room again, a TakeUnless that waits is woken.
+std::shared_ptr<SendAccount> NewUnsent(PeerBlocks* blocks);
+
+// A copy of what is sent, since it must outlive a call that fails. It counts as unsent for as long
+// as the link reads it.
+struct PartCopy {
+  PartCopy(Payload bytes, std::shared_ptr<SendAccount> account)
+      : payload(std::move(bytes)), unsent(std::move(account)) {
+    unsent->Add(payload.size());
+  }
+  ~PartCopy() {
+    const int64_t bytes = payload.size();
+    payload = Payload();  // first: the woken thread takes it
+    unsent->Release(bytes);
+  }
+  PartCopy(const PartCopy&) = delete;
+  PartCopy& operator=(const PartCopy&) = delete;
+
+  Payload payload;
+  const std::shared_ptr<SendAccount> unsent;
 };
 
 }  // namespace atl::worker

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <utility>
 
 #include "common/check.h"
 #include "common/event_loop.h"
-#include "common/net/chunks.h"
 #include "common/net/codec.h"
 #include "kernels/combine.h"
 #include "kernels/host_communicator.h"
@@ -37,39 +35,12 @@ constexpr ChunkSizes SizesBetweenSites(int64_t width) {
 // bytes more: they wait once instead of twice.
 constexpr int64_t kExtraBytesMax = 32 << 10;
 
-// The most bytes of parts to one member that libzmq has not passed to the kernel yet. More would
-// fill no gap, and a copy leaves the processor's cache before the kernel reads it.
-constexpr int64_t kUnsentBytesMax = 2 * kBlockBytesMax;
-
-// A copy of what is sent, since it must outlive a call that fails. It counts as unsent for as long
-// as the link reads it.
-struct PartCopy {
-  PartCopy(Payload bytes, std::shared_ptr<SendAccount> account)
-      : payload(std::move(bytes)), unsent(std::move(account)) {
-    unsent->Add(payload.size());
-  }
-  ~PartCopy() {
-    const int64_t bytes = payload.size();
-    payload = Payload();  // first: the woken thread takes it
-    unsent->Release(bytes);
-  }
-  PartCopy(const PartCopy&) = delete;
-  PartCopy& operator=(const PartCopy&) = delete;
-
-  Payload payload;
-  const std::shared_ptr<SendAccount> unsent;
-};
-
 class Member final : public HostCommunicator {
  public:
   Member(PeerBlocks* blocks, PeerGroup group)
       : sites_(group.sites, static_cast<int>(group.workers.size()), group.rank),
         exchange_(blocks, std::move(group)) {
-    for (int other = 0; other < size(); ++other) {
-      unsent_.push_back(std::make_shared<SendAccount>(
-          std::make_shared<SendAccount::Total>(0), std::numeric_limits<int64_t>::max(),
-          [blocks] { blocks->Wake(); }, kUnsentBytesMax));
-    }
+    for (int other = 0; other < size(); ++other) unsent_.push_back(NewUnsent(blocks));
   }
 
   int rank() const override { return exchange_.rank(); }
@@ -170,7 +141,6 @@ class Member final : public HostCommunicator {
     return absl::OkStatus();
   }
 
-  // If not, a TakeUnless that waits is woken when it may.
   template <typename T>
   bool MaySend(const Remaining& part) {
     return unsent_[part.member]->Admits(part.count() * static_cast<int64_t>(sizeof(T)));

@@ -137,10 +137,10 @@ class GroupMember final : public IslandPort, private PeerHandler {
 
   // ---- What was seen under the present plan, if it is of several workers or of several devices.
   // For any thread. ----
-  // Of this worker's devices, once there is a window.
+  // Returns the work of this worker's devices, once there is a window.
   std::vector<DeviceWork> Work() const { return state_.work(); }
   std::vector<LinkFailure> ListUnreachable() const;  // members to whom there is no connection
-  // Of these devices with others'.
+  // Returns the times of these devices' all-reduces with others'.
   std::vector<AllReduceTimes> GetAllReduceTimes() const { return state_.sums(); }
   double GetUtilisation() const;              // share of the time in which they compute
   std::vector<RoundTrip> RoundTrips() const;  // to the other members
