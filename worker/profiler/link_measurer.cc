@@ -21,6 +21,16 @@ LinkMeasurerOptions WithProgress(LinkMeasurerOptions options) {
   return options;
 }
 
+std::vector<IslandMember> SelectDestinations(const MeasureLinks& request) {
+  std::vector<IslandMember> to;
+  for (const IslandMember& member : request.members) {
+    if (std::find(request.to.begin(), request.to.end(), member.worker) != request.to.end()) {
+      to.push_back(member);
+    }
+  }
+  return to;
+}
+
 }  // namespace
 
 LinkMeasurer::LinkMeasurer(PeerLink* link, LinkMeasurerOptions options)
@@ -46,23 +56,22 @@ void LinkMeasurer::MeasureNext() {
     next = std::exchange(next_ ? next_ : next_probe_, std::nullopt);
   }
   if (!next) return;  // a newer one has replaced it
-  LinksMeasured answer = next->probe          ? Probe(*next)
-                         : next->during_steps ? MeasureDuringSteps(*next)
-                                              : Do(*next);
+  LinksMeasured answer;
+  answer.job = next->job;
+  answer.request = next->request;
+  answer.probe = next->probe;
+  if (next->probe) {
+    Probe(*next, answer);
+  } else if (next->during_steps) {
+    MeasureDuringSteps(*next, answer);
+  } else {
+    Do(*next, answer);
+  }
   if (next->measurer == link_->name()) options_.post(std::move(answer));
 }
 
-LinksMeasured LinkMeasurer::Probe(const MeasureLinks& request) {
-  LinksMeasured answer;
-  answer.job = request.job;
-  answer.request = request.request;
-  answer.probe = true;
-  std::vector<IslandMember> probed;
-  for (const IslandMember& member : request.members) {
-    if (std::find(request.to.begin(), request.to.end(), member.worker) == request.to.end())
-      continue;
-    probed.push_back(member);
-  }
+void LinkMeasurer::Probe(const MeasureLinks& request, LinksMeasured& answer) {
+  const std::vector<IslandMember> probed = SelectDestinations(request);
   std::set<NodeId> silent;
   for (auto& [worker, trouble] : link_->Probe(probed, options_.probe_timeout)) {
     silent.insert(worker);
@@ -71,43 +80,26 @@ LinksMeasured LinkMeasurer::Probe(const MeasureLinks& request) {
   for (const IslandMember& member : probed) {
     if (silent.count(member.worker) == 0) answer.reached.push_back(member.worker);
   }
-  return answer;
 }
 
-LinksMeasured LinkMeasurer::MeasureDuringSteps(const MeasureLinks& request) {
-  LinksMeasured answer;
-  answer.job = request.job;
-  answer.request = request.request;
+void LinkMeasurer::MeasureDuringSteps(const MeasureLinks& request, LinksMeasured& answer) {
   link_->SetTemporaryPeers(request.members, options_.temporary_for);
-  if (request.measurer != link_->name()) return answer;
-  std::vector<IslandMember> to;
-  for (const IslandMember& member : request.members) {
-    if (std::find(request.to.begin(), request.to.end(), member.worker) != request.to.end()) {
-      to.push_back(member);
-    }
-  }
+  if (request.measurer != link_->name()) return;
   // A worker that trains needs its link; smaller sizes measure it well enough.
   LinkProfileOptions profile = options_.profile;
   profile.bytes_max = std::min(profile.bytes_max, kDuringStepsBytesMax);
   profile.runs = std::min(profile.runs, kDuringStepsRuns);
-  LinksFound found = ProfileLinksDuringSteps(*link_, to, profile, options_.meet_timeout);
+  LinksFound found =
+      ProfileLinksDuringSteps(*link_, SelectDestinations(request), profile, options_.meet_timeout);
   options_.measuring("");
   answer.links = std::move(found.links);
   answer.unmeasured = std::move(found.failed);  // training shows whether it answers at all
-  return answer;
 }
 
-LinksMeasured LinkMeasurer::Do(const MeasureLinks& request) {
-  LinksMeasured answer;
-  answer.job = request.job;
-  answer.request = request.request;
-  const auto failed = [&](const absl::Status& status) {
-    answer.trouble = std::string(status.message());
-    return answer;
-  };
+void LinkMeasurer::Do(const MeasureLinks& request, LinksMeasured& answer) {
   const absl::Status met = options_.meet({request.job, 0, request.request}, request.members);
-  if (!met.ok()) return failed(met);
-  if (request.measurer != link_->name()) return answer;
+  answer.trouble = std::string(met.message());
+  if (!met.ok() || request.measurer != link_->name()) return;
   // A worker that does not come delays the others until the deadline only.
   const Instant deadline = SteadyNow() + options_.meet_timeout;
   std::vector<NodeId> peers;
@@ -127,7 +119,6 @@ LinksMeasured LinkMeasurer::Do(const MeasureLinks& request) {
   options_.measuring("");
   answer.links = std::move(found.links);
   for (LinkFailure& failure : found.failed) Sort(std::move(failure), answer);
-  return answer;
 }
 
 // A worker that was connected at any time meanwhile can be reached.

@@ -43,9 +43,9 @@ class LinkMeasurer {
 
  private:
   void MeasureNext();
-  LinksMeasured Do(const MeasureLinks& request);
-  LinksMeasured MeasureDuringSteps(const MeasureLinks& request);
-  LinksMeasured Probe(const MeasureLinks& request);
+  void Do(const MeasureLinks& request, LinksMeasured& answer);
+  void MeasureDuringSteps(const MeasureLinks& request, LinksMeasured& answer);
+  void Probe(const MeasureLinks& request, LinksMeasured& answer);
   void Sort(LinkFailure failure, LinksMeasured& answer) const;
 
   PeerLink* const link_;
