@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <limits>
 #include <utility>
 
 #include "common/check.h"
@@ -22,50 +23,46 @@ absl::Status CheckEncoding(v1::TensorEncoding encoding, v1::TensorEncoding last)
   return Bad("encoding", encoding);
 }
 
+struct Bounded {
+  const char* field;
+  int64_t value, least;
+  int64_t most = std::numeric_limits<int64_t>::max();
+};
+absl::Status CheckNumbers(std::initializer_list<Bounded> numbers) {
+  for (const Bounded& number : numbers) {
+    const bool in_range = number.value >= number.least && number.value <= number.most;
+    if (!in_range) return Bad(number.field, number.value);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const v1::PushOpen& open) {
   ATOLL_RETURN_IF_ERROR(CheckJob(open.job()));
   ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), v1::TENSOR_ENCODING_TOPK));
   ATOLL_RETURN_IF_ERROR(CheckChunkBytes(open.chunk_bytes()));
-  if (open.island() < 0) return Bad("island", open.island());
-  if (open.shard() < 0) return Bad("shard", open.shard());
-  if (open.base_version() < -kElementsMax) return Bad("base_version", open.base_version());
-  if (open.element_count() < (open.part() ? 1 : 0) || open.element_count() > kElementsMax) {
-    return Bad("element_count", open.element_count());
-  }
-  if (open.begin() < 0 || open.begin() > (open.part() ? kElementsMax : 0)) {
-    return Bad("begin", open.begin());
-  }
-  return absl::OkStatus();
+  return CheckNumbers({{"island", open.island(), 0},
+                       {"shard", open.shard(), 0},
+                       {"base_version", open.base_version(), -kElementsMax},
+                       {"element_count", open.element_count(), open.part() ? 1 : 0, kElementsMax},
+                       {"begin", open.begin(), 0, open.part() ? kElementsMax : 0}});
 }
 
 absl::Status Check(const v1::PullOpen& open) {
   ATOLL_RETURN_IF_ERROR(CheckJob(open.job()));
   ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), v1::TENSOR_ENCODING_BFLOAT16));
   ATOLL_RETURN_IF_ERROR(CheckChunkBytes(open.chunk_bytes()));
-  if (open.shard() < 0) return Bad("shard", open.shard());
-  if (open.version() < kNoVersion) return Bad("version", open.version());
-  if (open.elements() < 0 || open.elements() > kElementsMax) {
-    return Bad("elements", open.elements());
-  }
-  if (open.begin() < 0 || open.begin() > (open.elements() == 0 ? 0 : kElementsMax)) {
-    return Bad("begin", open.begin());
-  }
-  if (open.first_chunk() < 0 || open.first_chunk() > kElementsMax) {
-    return Bad("first_chunk", open.first_chunk());
-  }
-  if (open.chunk_limit() < open.first_chunk() || open.chunk_limit() > kElementsMax) {
-    return Bad("chunk_limit", open.chunk_limit());
-  }
-  return absl::OkStatus();
+  return CheckNumbers({{"shard", open.shard(), 0},
+                       {"version", open.version(), kNoVersion},
+                       {"elements", open.elements(), 0, kElementsMax},
+                       {"begin", open.begin(), 0, open.elements() == 0 ? 0 : kElementsMax},
+                       {"first_chunk", open.first_chunk(), 0, kElementsMax},
+                       {"chunk_limit", open.chunk_limit(), open.first_chunk(), kElementsMax}});
 }
 
 absl::Status Check(const v1::PullReply& reply) {
-  if (reply.element_count() < 0 || reply.element_count() > kElementsMax) {
-    return Bad("element_count", reply.element_count());
-  }
-  if (reply.first_chunk() < 0) return Bad("first_chunk", reply.first_chunk());
-  if (reply.version() < 0) return Bad("version", reply.version());
-  return absl::OkStatus();
+  return CheckNumbers({{"element_count", reply.element_count(), 0, kElementsMax},
+                       {"first_chunk", reply.first_chunk(), 0},
+                       {"version", reply.version(), 0}});
 }
 
 absl::Status CheckReason(absl::string_view reason) {
@@ -80,30 +77,23 @@ absl::Status Check(const v1::PeerHello& hello) {
       return absl::InvalidArgumentError("a worker's name has 1 to 63 of [a-z0-9-]");
     }
   }
-  if (hello.generation() < 0) return Bad("generation", hello.generation());
-  if (hello.plan() < 0) return Bad("plan", hello.plan());
-  if (hello.lane() < 0 || hello.lane() >= kPeerLanesMax) return Bad("lane", hello.lane());
-  return absl::OkStatus();
+  return CheckNumbers({{"generation", hello.generation(), 0},
+                       {"plan", hello.plan(), 0},
+                       {"lane", hello.lane(), 0, kPeerLanesMax - 1}});
 }
 
 absl::Status Check(const v1::PeerWelcome& welcome) {
-  for (int64_t limit : {welcome.command_limit(), welcome.tensor_limit(), welcome.state_limit(),
-                        welcome.collective_limit()}) {
-    if (limit < 0 || limit > kElementsMax) return Bad("limit", limit);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckChannel(int32_t channel) {
-  return channel < 0 || channel > 3 ? Bad("channel", channel) : absl::OkStatus();
+  return CheckNumbers({{"limit", welcome.command_limit(), 0, kElementsMax},
+                       {"limit", welcome.tensor_limit(), 0, kElementsMax},
+                       {"limit", welcome.state_limit(), 0, kElementsMax},
+                       {"limit", welcome.collective_limit(), 0, kElementsMax}});
 }
 
 absl::Status Check(const v1::PeerOpen& open) {
-  ATOLL_RETURN_IF_ERROR(CheckChannel(open.channel()));
-  if (open.header().size() > 512) return Bad("header's length", open.header().size());
-  if (open.bytes() < 0 || open.bytes() > kElementsMax) return Bad("bytes", open.bytes());
-  if (open.sequence() < 0) return Bad("sequence", open.sequence());
-  return absl::OkStatus();
+  return CheckNumbers({{"channel", open.channel(), 0, 3},
+                       {"header's length", std::ssize(open.header()), 0, 512},
+                       {"bytes", open.bytes(), 0, kElementsMax},
+                       {"sequence", open.sequence(), 0}});
 }
 
 absl::Status CheckLengths(std::initializer_list<std::pair<const std::string*, size_t>> fields) {
@@ -133,8 +123,7 @@ absl::Status CheckBody(const v1::Frame& frame) {
     case v1::Frame::kPullReply:
       return Check(frame.pull_reply());
     case v1::Frame::kPushGrant:
-      if (frame.push_grant().first_chunk() < 0) return Bad("first_chunk", -1);
-      return absl::OkStatus();
+      return CheckNumbers({{"first_chunk", frame.push_grant().first_chunk(), 0}});
     case v1::Frame::kChunk:
       return Check(frame.chunk());
     case v1::Frame::kPushResult:
@@ -150,10 +139,8 @@ absl::Status CheckBody(const v1::Frame& frame) {
     case v1::Frame::kPeerOpen:
       return Check(frame.peer_open());
     case v1::Frame::kPeerCredit:
-      if (frame.peer_credit().limit() < 0 || frame.peer_credit().limit() > kCreditMax) {
-        return Bad("limit", frame.peer_credit().limit());
-      }
-      return CheckChannel(frame.peer_credit().channel());
+      return CheckNumbers({{"limit", frame.peer_credit().limit(), 0, kCreditMax},
+                           {"channel", frame.peer_credit().channel(), 0, 3}});
     case v1::Frame::kPeerArrival:
       return CheckReason(frame.peer_arrival().reason());
     case v1::Frame::kLinkHello:
