@@ -25,7 +25,7 @@ enum class ConnectionEvent {
   kSessionBroken,
 };
 
-// What libzmq says of a socket's connections. Used by the socket's thread.
+// Reports what libzmq says of a socket's connections. Used by the socket's thread.
 class SocketMonitor {
  public:
   struct Event {
