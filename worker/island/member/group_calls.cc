@@ -150,7 +150,7 @@ absl::Status GroupCalls::FetchLayer(const NodeId& from, const LayerShard& shard,
     return absl::NotFoundError(
         absl::StrCat(from, " has no copy of ", ToString(shard), " from save ", of.of_save));
   }
-  // Waits as long as chunks come, however slowly: two receivers of one source may need minutes for a
+  // Waits while chunks come, however slowly: two receivers of one source may need minutes for a
   // layer, and a timeout would only restart it.
   int64_t bytes = 0;
   for (const auto& [part, values] : parts) bytes += std::ssize(values) * 4;
