@@ -254,6 +254,8 @@ absl::Status OuterExchange::SetDevices(const HeldLayer& held, OuterTarget target
     ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, member_->OpenEngine());
     return engine->SetAddition(held.shard, values);
   }
+  // Again for each shard: a step, or a save, may have come between two of them.
+  member_->log().Change([](ReplayLog& log) { log.Changed(); });
   std::span<float> set(const_cast<float*>(values.data()), values.size());
   std::vector<float> sum;
   if (target == OuterTarget::kAdded) {
