@@ -16,14 +16,14 @@ constexpr Duration kTraceTimeout = std::chrono::seconds(10);  // of one answer
 absl::StatusOr<std::map<NodeId, ClockOffset>> IslandLeader::MeasureClocks() {
   std::map<NodeId, std::vector<ClockSample>> samples;
   for (int round = 0; round < kClockRounds; ++round) {
-    Calls calls;
-    for (const NodeId& follower : Followers()) {
-      const ClockCall clock{port_->Now().time_since_epoch().count()};
-      ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(follower, {.body = clock}));
-      calls.emplace_back(follower, call);
-    }
-    for (const auto& [follower, call] : calls) {
-      ATOLL_ASSIGN_OR_RETURN(const GroupReply reply, port_->Await(call, kTraceTimeout));
+    ATOLL_ASSIGN_OR_RETURN(
+        const Replies replies,
+        Broadcast(
+            [this](const NodeId&) {
+              return GroupFrame{.body = ClockCall{port_->Now().time_since_epoch().count()}};
+            },
+            {Followers(), kTraceTimeout, OnFailure::kReport, nullptr, /*own_part=*/false}));
+    for (const auto& [follower, reply] : replies) {
       samples[follower].push_back({reply.requested_ns, reply.clock_ns, reply.received_ns});
     }
   }
